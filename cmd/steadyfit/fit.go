@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// fitFlags are the flags of fit.
+type fitFlags struct {
+	modelFlags
+	data                      dataFlags
+	validation                string
+	epochs, batch, steps      int
+	seed                      uint64
+	shuffle, dropRemainder    bool
+	checkpoints, every        string
+	keep                      int
+	resume                    bool
+	out, history              string
+	earlyStop, learningRate   string
+	prefetch                  int
+	json                      bool
+}
+
+func newFit(g *global) *cobra.Command {
+	f := &fitFlags{}
+	cmd := &cobra.Command{
+		Use:   "fit",
+		Short: "Train a SavedModel",
+		Long: `Train a SavedModel on a dataset and write the trained SavedModel.
+
+Interrupted (Ctrl-C), it completes the step, writes a checkpoint if --checkpoints
+is given, and exits with 130; --resume continues with the same numbers as a run
+that was never interrupted.`,
+		Example: `  steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 20 --out out/digits
+  steadyfit fit --model my/model --data train.npz --validation 0.1 --epochs 10 --checkpoints ckpt --resume --out my/trained`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, g) },
+	}
+	flags := cmd.Flags()
+	f.register(flags)
+	f.data.register(flags)
+	flags.StringVar(&f.validation, "validation", "", "validation data: a file (of a dataset with two parts, the test part), or the fraction of the training data to set aside, as in 0.1")
+	flags.IntVar(&f.epochs, "epochs", 1, "epochs to train, in all; a resumed run does those that are missing")
+	flags.IntVar(&f.batch, "batch", 32, "samples per step")
+	flags.IntVar(&f.steps, "steps-per-epoch", 0, "steps per epoch; 0 means all of the data")
+	flags.Uint64Var(&f.seed, "seed", 0, "seed of shuffling, of splitting, and of models that take one")
+	flags.BoolVar(&f.shuffle, "shuffle", true, "shuffle the training data anew in each epoch")
+	flags.BoolVar(&f.dropRemainder, "drop-remainder", false, "leave out a last batch that is smaller than the others")
+	flags.StringVar(&f.checkpoints, "checkpoints", "", "folder for checkpoints")
+	flags.IntVar(&f.keep, "keep", 3, "checkpoints to keep; 0 keeps all")
+	flags.StringVar(&f.every, "every", "1epochs", "how often to write a checkpoint, as in 500steps or 2epochs")
+	flags.BoolVar(&f.resume, "resume", false, "continue from the newest good checkpoint, if there is one")
+	flags.StringVar(&f.out, "out", "", "folder for the trained SavedModel")
+	flags.StringVar(&f.history, "history", "", "file for the history, one JSON line per epoch")
+	flags.StringVar(&f.earlyStop, "early-stop", "", "stop when a metric no longer gets better, as in val_loss:3 (metric:patience in epochs)")
+	flags.StringVar(&f.learningRate, "learning-rate", "", "learning rate, or a schedule: cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS; warmup:STEPS: before any")
+	flags.IntVar(&f.prefetch, "prefetch", 2, "batches to prepare ahead; 0 prepares none")
+	flags.StringVar(&f.options.TrainSignature, "train-signature", "", "signature to train with; default train, learn or train_step")
+	flags.BoolVar(&f.options.AllowUnsafeOps, "allow-unsafe-ops", false, "train a model that reads or writes files, uses the network or runs Python")
+	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
+	return cmd
+}
+
+func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
+	loop, err := f.loop(cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	if f.out != "" {
+		if err := session.CheckOutput(f.out); err != nil {
+			return unusable(err)
+		}
+	}
+	model, err := f.open()
+	if err != nil {
+		return err
+	}
+	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: f.options.AllowUnsafeOps, Train: f.options.TrainSignature})
+	if err != nil {
+		return err
+	}
+	train, err := f.datasets(loop, model, roles)
+	if err != nil {
+		return err
+	}
+	if _, err := g.load(); err != nil {
+		return err
+	}
+	f.options.Seed = int64(f.seed)
+	s, err := session.Open(cmd.Context(), model, f.options)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	loop.Session = s
+	history, err := loop.Run(cmd.Context(), train)
+	if err != nil {
+		return f.explain(err, history)
+	}
+	if f.out != "" {
+		// The training is done, and an interrupt now must not cost its result.
+		if err := s.SaveModel(context.WithoutCancel(cmd.Context()), f.out); err != nil {
+			return err
+		}
+	}
+	if err := s.Close(); err != nil {
+		return err
+	}
+	return f.print(cmd.OutOrStdout(), history)
+}
+
+// loop makes the loop from flags that need neither model nor data.
+func (f *fitFlags) loop(stderr io.Writer) (*fit.Loop, error) {
+	l := &fit.Loop{
+		Batch: f.batch, Epochs: f.epochs, StepsPerEpoch: f.steps, DropRemainder: f.dropRemainder,
+		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}})),
+	}
+	for _, n := range []struct {
+		flag       string
+		value, min int
+	}{{"epochs", f.epochs, 1}, {"batch", f.batch, 1}, {"steps-per-epoch", f.steps, 0}, {"keep", f.keep, 0}, {"prefetch", f.prefetch, 0}} {
+		if n.value < n.min {
+			return nil, usagef("--%s %d: expected at least %d", n.flag, n.value, n.min)
+		}
+	}
+	if f.seed > math.MaxInt64 {
+		return nil, usagef("--seed %d: expected at most %d", f.seed, int64(math.MaxInt64))
+	}
+	if f.learningRate != "" {
+		schedule, err := fit.ParseSchedule(f.learningRate)
+		if err != nil {
+			return nil, usagef("--learning-rate: %w", err)
+		}
+		l.LearningRate = schedule
+	}
+	l.Hook(fit.Progress(stderr))
+	if f.history != "" {
+		l.Hook(fit.HistoryFile(f.history))
+	}
+	if f.earlyStop != "" {
+		metric, text, ok := strings.Cut(f.earlyStop, ":")
+		patience, err := strconv.Atoi(text)
+		if !ok || metric == "" || err != nil || patience < 0 {
+			return nil, usagef("--early-stop %q: expected metric:patience, as in val_loss:3", f.earlyStop)
+		}
+		l.Hook(fit.EarlyStop(metric, fit.Patience(patience)))
+	}
+	every, err := parseEvery(f.every)
+	if err != nil {
+		return nil, err
+	}
+	if f.checkpoints != "" {
+		l.Hook(fit.Checkpoint(f.checkpoints, fit.Keep(f.keep), every))
+	}
+	if f.resume {
+		if f.checkpoints == "" {
+			return nil, usagef("--resume needs --checkpoints, the folder to resume from")
+		}
+		l.Resume = f.checkpoints
+	}
+	return l, nil
+}
+
+func parseEvery(text string) (fit.CheckpointOption, error) {
+	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
+	n, err := strconv.Atoi(digits)
+	if err == nil && n > 0 {
+		switch strings.TrimSpace(text[len(digits):]) {
+		case "steps", "step":
+			return fit.EverySteps(n), nil
+		case "epochs", "epoch":
+			return fit.EveryEpochs(n), nil
+		}
+	}
+	return nil, usagef("--every %q: expected a number of steps or epochs, as in 500steps or 2epochs", text)
+}
+
+// datasets opens and checks the data; nothing of a file that is bad anywhere is
+// trained on.
+func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmodels.Roles) (data.Dataset, error) {
+	train, err := f.data.open(f.data.path, "train")
+	if errors.Is(err, data.ErrNoSplit) {
+		train, err = f.data.open(f.data.path, "")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := check(train, model, roles.Train); err != nil {
+		return nil, err
+	}
+	if f.validation != "" {
+		if fraction, err := strconv.ParseFloat(f.validation, 64); err == nil {
+			if !(fraction > 0 && fraction < 1) {
+				return nil, usagef("--validation %s: expected a fraction between 0 and 1, or a file", f.validation)
+			}
+			rest, held, err := train.Split(1-fraction, f.seed)
+			if err != nil {
+				return nil, unusable(fmt.Errorf("--validation %s: %w", f.validation, err))
+			}
+			train, l.Validation = rest, held
+		} else {
+			held, err := f.data.openTest(f.validation)
+			if err != nil {
+				return nil, err
+			}
+			if err := check(held, model, roles.Evaluate); err != nil {
+				return nil, err
+			}
+			l.Validation = held
+		}
+	}
+	var ds data.Dataset = train
+	if f.shuffle {
+		ds = train.Shuffle(f.seed)
+	}
+	if f.prefetch > 0 {
+		ds = data.Prefetch(ds, f.prefetch)
+	}
+	return ds, nil
+}
+
+// explain adds to an error what the user can do next.
+func (f *fitFlags) explain(err error, h *fit.History) error {
+	if exitCode(err) != exitInterrupted {
+		return err
+	}
+	if h.Checkpoint != "" {
+		return fmt.Errorf("%w; the checkpoint is %s, continue with --resume", err, h.Checkpoint)
+	}
+	return fmt.Errorf("%w; there is no checkpoint (--checkpoints DIR)", err)
+}
+
+// result is what fit --json prints.
+type result struct {
+	Out         string      `json:"out,omitempty"`
+	Checkpoint  string      `json:"checkpoint,omitempty"`
+	ResumedFrom string      `json:"resumed_from,omitempty"`
+	Stopped     string      `json:"stopped,omitempty"`
+	Epochs      int         `json:"epochs"`
+	Last        *fit.Record `json:"last,omitempty"`
+}
+
+func (f *fitFlags) print(w io.Writer, h *fit.History) error {
+	r := result{Out: f.out, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: h.Stopped, Epochs: len(h.Records)}
+	if len(h.Records) > 0 {
+		last := h.Last()
+		r.Last = &last
+	}
+	if f.json {
+		return printJSON(w, r)
+	}
+	var line []string
+	if r.Last != nil {
+		line = append(line, fmt.Sprintf("trained %d epochs, %d steps:", r.Last.Epoch, r.Last.Step))
+		for _, m := range r.Last.Metrics {
+			line = append(line, fmt.Sprintf("%s %.4f", m.Name, m.Value))
+		}
+		if err := printMetrics(w, line); err != nil {
+			return err
+		}
+	}
+	if f.out != "" {
+		if _, err := fmt.Fprintf(w, "trained model: %s\n", f.out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

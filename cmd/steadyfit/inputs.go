@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+const builtinPrefix = "builtin:"
+
+// modelFlags choose a model and how its session is opened.
+type modelFlags struct {
+	model   string
+	options session.Options
+}
+
+func (f *modelFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.model, "model", "", "folder of the SavedModel, or builtin:NAME ("+strings.Join(savedmodels.BuiltinNames(), ", ")+")")
+	flags.IntVar(&f.options.Device.IntraThreads, "intra-threads", 0, "threads that share one operation; 0 means one per core")
+	flags.IntVar(&f.options.Device.InterThreads, "inter-threads", 0, "threads that run operations side by side; 0 means one per core")
+	registerGPU(flags, &f.options.Device)
+}
+
+func registerGPU(flags *pflag.FlagSet, o *gpuopts.Options) {
+	flags.BoolVar(&o.MemoryGrowth, "memory-growth", false, "take GPU memory as it is needed rather than at the start")
+	flags.Float64Var(&o.MemoryFraction, "gpu-memory-fraction", 0, "part of each GPU's memory to take at most; 0 leaves it to TensorFlow")
+	flags.IntSliceVar(&o.VisibleGPUs, "visible-gpus", nil, "GPUs to use, as in 0,1; default all")
+}
+
+// open reads the model that the flags name.
+func (f *modelFlags) open() (*savedmodels.Model, error) {
+	if f.model == "" {
+		return nil, usagef("--model is missing: a folder with a SavedModel, or builtin:NAME (%s)", strings.Join(savedmodels.BuiltinNames(), ", "))
+	}
+	if name, ok := strings.CutPrefix(f.model, builtinPrefix); ok {
+		m, err := savedmodels.Builtin(name)
+		return m, unusable(err)
+	}
+	m, err := savedmodels.Open(f.model)
+	return m, unusable(err)
+}
+
+// session opens the model and TensorFlow for evaluation and prediction.
+func (f *modelFlags) session(cmd *cobra.Command, g *global) (*session.Session, error) {
+	model, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := g.load(); err != nil {
+		return nil, err
+	}
+	o := f.options
+	o.ReadOnly = true
+	return session.Open(cmd.Context(), model, o)
+}
+
+// dataFlags choose data.
+type dataFlags struct {
+	path  string
+	label string
+}
+
+func (f *dataFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.path, "data", "", "data: .npz, .npy, .csv[.gz], a folder in MNIST's layout, or builtin:NAME ("+strings.Join(data.BuiltinNames(), ", ")+")")
+	flags.StringVar(&f.label, "label", "", "label column of a CSV file, by name or number from 1; default the column named label or y, else the last")
+}
+
+// open reads a dataset that has one part, or that part of a dataset with two.
+func (f *dataFlags) open(path, part string) (*data.Memory, error) {
+	if path == "" {
+		return nil, usagef("--data is missing: a file, a folder, or builtin:NAME (%s)", strings.Join(data.BuiltinNames(), ", "))
+	}
+	ds, err := data.Open(path, data.Options{Split: part, CSV: data.CSVOptions{Label: f.label}})
+	return ds, unusable(err)
+}
+
+// openTest reads the test part of a dataset, or all of it if it has no parts.
+func (f *dataFlags) openTest(path string) (*data.Memory, error) {
+	ds, err := f.open(path, "test")
+	if errors.Is(err, data.ErrNoSplit) {
+		return f.open(path, "")
+	}
+	return ds, err
+}
+
+// check looks for values that TensorFlow would fail on in the middle of a run,
+// or train NaN into the weights from.
+func check(ds data.Dataset, model *savedmodels.Model, signature string) error {
+	if err := data.CheckFinite(ds); err != nil {
+		return err
+	}
+	classes := 0
+	if model.Metadata != nil {
+		classes = len(model.Metadata.ClassNames)
+	}
+	sig, err := model.Signature(signature)
+	if err != nil || classes == 0 {
+		return nil
+	}
+	integers := []tfbind.DType{tfbind.Int8, tfbind.Int16, tfbind.Int32, tfbind.Int64, tfbind.Uint8, tfbind.Uint16, tfbind.Uint32, tfbind.Uint64}
+	for _, in := range sig.DataInputs() {
+		isLabel := model.Metadata.Labels[in.Name].DType != "" && slices.Contains(integers, in.DType)
+		hasField := slices.ContainsFunc(ds.Fields(), func(s data.FieldSpec) bool { return s.Name == in.Name })
+		if isLabel && hasField {
+			if err := data.CheckLabels(ds, in.Name, classes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// printMetrics prints metrics on one line.
+func printMetrics(w io.Writer, metrics []string) error {
+	_, err := fmt.Fprintln(w, strings.Join(metrics, "  "))
+	return err
+}

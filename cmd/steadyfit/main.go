@@ -1,0 +1,116 @@
+// Command steadyfit fine-tunes TensorFlow SavedModels with memory that stays
+// flat. Each of its commands is one file here that parses flags, calls a
+// package, and prints.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// The exit codes, which scripts rely on.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitEnvironment = 3
+	exitDiverged    = 4
+	exitMemory      = 5
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal must be able to end a run that does not come to its end.
+	context.AfterFunc(ctx, stop)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole program.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot(stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintf(stderr, "steadyfit: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+// usageError is a command line or configuration that cannot work.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// environmentError says that the machine lacks something.
+type environmentError struct{ err error }
+
+func (e *environmentError) Error() string { return e.err.Error() }
+func (e *environmentError) Unwrap() error { return e.err }
+
+func exitCode(err error) int {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	as := func(targets ...any) bool {
+		for _, t := range targets {
+			if errors.As(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case err == nil:
+		return exitOK
+	case is(context.Canceled):
+		return exitInterrupted
+	case is(tfbind.ErrNoTensorFlow) || as(new(*environmentError)):
+		return exitEnvironment
+	case is(fit.ErrDiverged):
+		return exitDiverged
+	case is(tfbind.ErrResourceExhausted):
+		return exitMemory
+	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+		is(savedmodels.ErrNoSignature, session.ErrNoSignature):
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// unusable marks an error about something that the command line named, such as
+// a file that is not there or not what it should be.
+func unusable(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) && errors.Is(err, syscall.EIO) {
+		return err // the disk's fault, not the user's
+	}
+	return &usageError{err}
+}

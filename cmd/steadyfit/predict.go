@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"steadyfit/data"
+	"steadyfit/session"
+)
+
+func newPredict(g *global) *cobra.Command {
+	var (
+		model       modelFlags
+		input       dataFlags
+		batch       int
+		out, output string
+	)
+	cmd := &cobra.Command{
+		Use:   "predict",
+		Short: "Write what a SavedModel predicts for a dataset",
+		Long: `Write what a SavedModel predicts for a dataset to a file, one row per sample in
+the order of the data: all outputs to .csv and .jsonl, one output to .npy. Of a
+dataset with a training and a test part, the test part is used.`,
+		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if batch < 1 {
+				return usagef("--batch %d: expected at least 1", batch)
+			}
+			kind := strings.ToLower(filepath.Ext(out))
+			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {
+				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", out)
+			}
+			ds, err := input.openTest(input.path)
+			if err != nil {
+				return err
+			}
+			s, err := model.session(cmd, g)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			if s.Roles().Predict == "" {
+				return usagef("%s has no signature to predict with (predict, infer or serving_default)", s.Model().Dir)
+			}
+			step, err := s.Prepare(s.Roles().Predict)
+			if err != nil {
+				return err
+			}
+			defer step.Close()
+			names, err := outputs(step, output, kind == ".npy")
+			if err != nil {
+				return err
+			}
+			if err := predict(cmd.Context(), step, names, ds, batch, out, kind); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d predictions (%s): %s\n", ds.Len(), strings.Join(names, ", "), out)
+			return err
+		},
+	}
+	model.register(cmd.Flags())
+	input.register(cmd.Flags())
+	cmd.Flags().IntVar(&batch, "batch", 32, "samples per step")
+	cmd.Flags().StringVar(&out, "out", "", "file to write: .npy, .csv or .jsonl")
+	cmd.Flags().StringVar(&output, "output", "", "write this output of the model only")
+	return cmd
+}
+
+// outputs are the names of the outputs to write.
+func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
+	var names []string
+	for _, t := range step.Signature().Outputs {
+		names = append(names, t.Name)
+	}
+	if chosen != "" {
+		if !slices.Contains(names, chosen) {
+			return nil, usagef("--output %q: signature %s has %s", chosen, step.Signature().Name, strings.Join(names, ", "))
+		}
+		return []string{chosen}, nil
+	}
+	if single && len(names) > 1 {
+		return nil, usagef("an .npy file holds one array, and signature %s has %s: choose one with --output, or write .csv or .jsonl",
+			step.Signature().Name, strings.Join(names, ", "))
+	}
+	return names, nil
+}
+
+// predict writes to a temporary file that takes its name when it is complete.
+func predict(ctx context.Context, step *session.Step, names []string, ds data.Dataset, batch int, path, kind string) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return unusable(err)
+	}
+	defer func() {
+		err = errors.Join(err, file.Close())
+		if err == nil {
+			err = os.Rename(file.Name(), path)
+		}
+		if err != nil {
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}()
+	if err := file.Chmod(0o644); err != nil {
+		return err
+	}
+	w := bufio.NewWriter(file)
+	var write func(...data.Field) error
+	var finish func() error
+	switch kind {
+	case ".csv":
+		c := data.NewCSVWriter(w)
+		write, finish = c.Write, c.Flush
+	case ".jsonl":
+		j := data.NewJSONLWriter(w)
+		write, finish = j.Write, j.Flush
+	default:
+		n := data.NewNPYWriter(w, ds.Len())
+		write, finish = n.Write, n.Flush
+	}
+	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+		if err != nil {
+			return err
+		}
+		fields, err := predictBatch(ctx, step, names, b)
+		if err != nil {
+			return err
+		}
+		if err := write(fields...); err != nil {
+			return err
+		}
+	}
+	return errors.Join(finish(), w.Flush())
+}
+
+func predictBatch(ctx context.Context, step *session.Step, names []string, b data.Batch) ([]data.Field, error) {
+	if err := step.Feed(b); err != nil {
+		return nil, err
+	}
+	if err := step.Run(ctx); err != nil {
+		return nil, err
+	}
+	var fields []data.Field
+	for _, name := range names {
+		t, err := step.Output(name)
+		if err != nil {
+			return nil, err
+		}
+		a, err := session.Array(t)
+		t.Close()
+		if err != nil {
+			return nil, fmt.Errorf("output %s: %w", name, err)
+		}
+		if len(a.Shape) == 0 || a.Shape[0] != b.Size {
+			return nil, fmt.Errorf("output %s has shape %v for a batch of %d samples; expected one row per sample", name, a.Shape, b.Size)
+		}
+		fields = append(fields, data.Field{Name: name, Array: a})
+	}
+	return fields, nil
+}

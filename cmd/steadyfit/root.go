@@ -1,0 +1,164 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"gopkg.in/yaml.v3"
+
+	"steadyfit/tfbind"
+)
+
+// global are the flags of every command.
+type global struct {
+	tensorflow string
+	config     string
+	verbose    bool
+}
+
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	g := &global{}
+	root := &cobra.Command{
+		Use:   "steadyfit",
+		Short: "Fine-tune TensorFlow SavedModels with memory that stays flat",
+		Long: `steadyfit fine-tunes TensorFlow SavedModels with memory that stays flat.
+
+Every flag can also be given in the environment, as STEADYFIT_ and its name in
+capitals (STEADYFIT_LEARNING_RATE), or in a YAML file named by --config, as a key
+of its name. A flag goes before the environment, and that before the file.
+
+Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
+4 diverged, 5 out of memory, 6 a check failed, 130 interrupted.`,
+		Example: `  steadyfit fit --model builtin:digits --data builtin:digits --epochs 20 --out out/digits
+  steadyfit inspect out/digits
+  steadyfit doctor`,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("there is no command %q; see steadyfit --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return settle(cmd.Flags(), g.config)
+		},
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see %s --help", err, cmd.CommandPath())
+	})
+	flags := root.PersistentFlags()
+	flags.StringVar(&g.tensorflow, "tensorflow", "", "TensorFlow to use: a library, a folder that holds it, or a site-packages/tensorflow")
+	flags.StringVar(&g.config, "config", "", "YAML file with values for flags")
+	flags.BoolVar(&g.verbose, "verbose", false, "let TensorFlow log what it does")
+	root.AddCommand(newFit(g), newEvaluate(g), newPredict(g), newInspect(), newBench(g), newVersion(g))
+	// Arguments that no command takes are usage errors, too.
+	for _, c := range root.Commands() {
+		if args := c.Args; args != nil {
+			c.Args = func(cmd *cobra.Command, a []string) error {
+				if err := args(cmd, a); err != nil {
+					return usagef("%w; see %s --help", err, cmd.CommandPath())
+				}
+				return nil
+			}
+		}
+	}
+	return root
+}
+
+// load opens TensorFlow, quietly unless told otherwise: its own variable, if
+// set, is left alone.
+func (g *global) load() (tfbind.Info, error) {
+	const level = "TF_CPP_MIN_LOG_LEVEL"
+	if _, set := os.LookupEnv(level); !set && !g.verbose {
+		if err := os.Setenv(level, "1"); err != nil {
+			return tfbind.Info{}, fmt.Errorf("set %s: %w", level, err)
+		}
+	}
+	return tfbind.Load(g.tensorflow)
+}
+
+const envPrefix = "STEADYFIT_"
+
+// settle gives every flag that is not on the command line its value from the
+// environment or the configuration file.
+func settle(flags *pflag.FlagSet, path string) error {
+	values := map[string]string{}
+	if env := os.Getenv(envPrefix + "CONFIG"); path == "" {
+		path = env
+	}
+	if path != "" {
+		var err error
+		if values, err = readConfig(flags, path); err != nil {
+			return err
+		}
+	}
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || err != nil || f.Name == "help" {
+			return
+		}
+		source, value, ok := path, "", false
+		if value, ok = values[f.Name]; !ok || os.Getenv(envName(f.Name)) != "" {
+			source = envName(f.Name)
+			if v := os.Getenv(source); v != "" {
+				value, ok = v, true
+			}
+		}
+		if !ok {
+			return
+		}
+		if e := flags.Set(f.Name, value); e != nil {
+			err = usagef("%s: %s: %w", source, f.Name, e)
+		}
+	})
+	return err
+}
+
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// readConfig reads a flat YAML mapping of flag names to values.
+func readConfig(flags *pflag.FlagSet, path string) (map[string]string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usagef("configuration: %w", err)
+	}
+	var document map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, usagef("configuration %s: expected one mapping of flag names to values: %w", path, err)
+	}
+	values := map[string]string{}
+	var unknown []string
+	for key, node := range document {
+		if flags.Lookup(key) == nil || key == "config" || key == "help" {
+			unknown = append(unknown, fmt.Sprintf("%s (line %d)", key, node.Line))
+			continue
+		}
+		switch node.Kind {
+		case yaml.ScalarNode:
+			values[key] = node.Value
+		case yaml.SequenceNode:
+			var list []string
+			for _, item := range node.Content {
+				list = append(list, item.Value)
+			}
+			values[key] = strings.Join(list, ",")
+		default:
+			return nil, usagef("configuration %s: line %d: %s: expected one value, found a mapping", path, node.Line, key)
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return nil, usagef("configuration %s: unknown keys: %s; keys are the names of the command's flags", path, strings.Join(unknown, ", "))
+	}
+	return values, nil
+}

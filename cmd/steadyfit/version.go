@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"steadyfit/tfbind"
+)
+
+func newVersion(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of steadyfit and of the TensorFlow in use",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			version := "unknown"
+			if info, ok := debug.ReadBuildInfo(); ok {
+				version = info.Main.Version
+			}
+			w := cmd.OutOrStdout()
+			if _, err := fmt.Fprintf(w, "steadyfit %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH); err != nil {
+				return err
+			}
+			info, err := g.load()
+			if err != nil {
+				// The version of steadyfit is known all the same.
+				_, err = fmt.Fprintf(w, "TensorFlow: none (supported: %s to %s; see steadyfit doctor)\n", tfbind.MinVersion, tfbind.MaxVersion)
+				return err
+			}
+			_, err = fmt.Fprintf(w, "TensorFlow %s (%s)\n", info.Version, info.Library)
+			return err
+		},
+	}
+}

@@ -1,0 +1,444 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// CSVOptions says how a text table is read. The zero value reads a table
+// without labels, separated by commas.
+type CSVOptions struct {
+	// Label is the column that becomes the field y: its name in the header, or
+	// its number from 1, where -1 is the last. Empty: every column is a feature.
+	Label string
+	// Classes are the names that labels are written as, in the order of their
+	// numbers. Empty: labels are numbers, or names that get numbers in sorted
+	// order. Give a validation file the ClassNames of the training file:
+	// otherwise a class that it lacks shifts the numbers of those after it.
+	Classes []string
+	// Header says whether the first line names the columns.
+	Header Header
+	// Comma separates columns; 0 means ','.
+	Comma rune
+}
+
+// Header says whether the first line of a table names the columns.
+type Header int
+
+const (
+	// HeaderAuto: the first line is a header if it has the label's name, or no
+	// number in it.
+	HeaderAuto Header = iota
+	// HeaderPresent: it is a header, even if it has numbers in it.
+	HeaderPresent
+	// HeaderAbsent: it is a row like the others.
+	HeaderAbsent
+)
+
+// OpenCSV reads a table from a file, compressed with gzip or not.
+//
+// All columns but the label become the field x, float32 [columns]. The label
+// becomes y: int64 if all labels are integers, float32 if all are numbers, and
+// otherwise int64 class numbers of the names, which ClassNames returns.
+//
+// Rows that are longer or shorter than the first, cells that are empty, not
+// numbers, NaN, infinite or beyond float32, and labels of mixed kinds are a
+// *RowError that is ErrFormat and names the file, line and column. There is no
+// dataset of the rows that were right.
+func OpenCSV(path string, o CSVOptions) (*Memory, error) {
+	return openCSV(path, o, nil)
+}
+
+func openCSV(path string, o CSVOptions, l *limit) (*Memory, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, _, err := gunzip(f, size)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return readCSV(path, l.reader(r), o)
+}
+
+// readCSV reads a table to its end.
+func readCSV(name string, r io.Reader, o CSVOptions) (*Memory, error) {
+	t := table{file: name, options: o, label: -1}
+	text, err := textReader(r)
+	if err != nil {
+		return nil, t.failed(err)
+	}
+	t.lines = csv.NewReader(text)
+	t.lines.ReuseRecord = true
+	t.lines.FieldsPerRecord = -1 // the message about a ragged row is ours
+	if c := o.Comma; c != 0 {
+		if c == '"' || c == '\r' || c == '\n' || c == utf8.RuneError || !utf8.ValidRune(c) {
+			return nil, t.failed(fmt.Errorf("%q cannot separate columns: %w", c, ErrField))
+		}
+		t.lines.Comma = c
+	}
+	for {
+		record, err := t.lines.Read()
+		if err == io.EOF {
+			break
+		}
+		if err == nil && t.columns == 0 {
+			err = t.start(record)
+		} else if err == nil {
+			err = t.row(record)
+		}
+		if err != nil {
+			return nil, t.failed(err)
+		}
+	}
+	return t.dataset()
+}
+
+// textReader skips a byte order mark and refuses what is not text in UTF-8.
+func textReader(r io.Reader) (io.Reader, error) {
+	b := bufio.NewReaderSize(r, 64<<10)
+	head, err := b.Peek(512)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte{0xff, 0xfe}), bytes.HasPrefix(head, []byte{0xfe, 0xff}):
+		return nil, fmt.Errorf("UTF-16 text, which is %w; save it as UTF-8", ErrUnsupported)
+	case bytes.HasPrefix(head, []byte("PK\x03\x04")):
+		return nil, fmt.Errorf("a zip archive or a spreadsheet, not text; export it as CSV: %w", ErrFormat)
+	case bytes.IndexByte(head, 0) >= 0:
+		return nil, fmt.Errorf("binary, not text: %w", ErrFormat)
+	}
+	if mark := []byte("\xef\xbb\xbf"); bytes.HasPrefix(head, mark) {
+		if _, err := b.Discard(len(mark)); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// table collects the rows of a file.
+type table struct {
+	file    string
+	options CSVOptions
+	lines   *csv.Reader
+
+	columns   int
+	firstLine int
+	names     []string // nil without a header
+	label     int      // the label's column from 0, or -1
+
+	x     []float32
+	line  []int // of each row
+	y     []int64
+	real  []float32 // the labels, once one of them is not an integer
+	kind  labelKind
+	class map[string]int64
+	found []string // class names by number
+}
+
+// labelKind is what the labels read so far are. Numbers may turn out not to be
+// integers; otherwise the first row decides.
+type labelKind int
+
+const (
+	noLabels labelKind = iota
+	integerLabel
+	realLabel
+	nameLabel
+)
+
+// failed completes an error with the file's name.
+func (t *table) failed(err error) error {
+	var row *RowError
+	if errors.As(err, &row) {
+		return row
+	}
+	var syntax *csv.ParseError
+	if errors.As(err, &syntax) {
+		return &RowError{
+			File: t.file, Unit: "line", Row: syntax.Line,
+			Found:    syntax.Err.Error(),
+			Expected: "a cell, or one in double quotes with its own quotes doubled",
+			Fix:      fmt.Sprintf("the row starts on line %d", syntax.StartLine),
+			Err:      ErrFormat,
+		}
+	}
+	return fmt.Errorf("%s: %w", t.file, corrupt(err))
+}
+
+// bad is the error about a cell.
+func (t *table) bad(column int, found, expected, fix string) error {
+	line, _ := t.lines.FieldPos(column)
+	return &RowError{
+		File: t.file, Unit: "line", Row: line, Column: t.columnName(column),
+		Found: found, Expected: expected, Fix: fix, Err: ErrFormat,
+	}
+}
+
+func (t *table) columnName(column int) string {
+	if t.names == nil {
+		return strconv.Itoa(column + 1)
+	}
+	return fmt.Sprintf("%q (%d)", t.names[column], column+1)
+}
+
+// start reads the first line: a header, or a row.
+func (t *table) start(record []string) error {
+	t.columns = len(record)
+	t.firstLine, _ = t.lines.FieldPos(0)
+	trimmed := make([]string, len(record))
+	for i, cell := range record {
+		trimmed[i] = strings.TrimSpace(cell)
+	}
+	number, numberErr := strconv.Atoi(t.options.Label)
+	header := t.options.Header == HeaderPresent
+	if t.options.Header == HeaderAuto {
+		// A label like "3" is no evidence: a row may have a 3 in it.
+		named := numberErr != nil && slices.Contains(trimmed, t.options.Label)
+		header = named || !slices.ContainsFunc(trimmed, isNumber)
+	}
+	if header {
+		if err := t.header(trimmed); err != nil {
+			return err
+		}
+	}
+	if label := t.options.Label; label != "" {
+		t.label = slices.Index(t.names, label)
+		if t.label < 0 && numberErr == nil && number != 0 && number >= -t.columns && number <= t.columns {
+			t.label = (number + t.columns) % t.columns
+			if number > 0 {
+				t.label = number - 1
+			}
+		}
+		if t.label < 0 {
+			return t.noLabel(trimmed)
+		}
+		if t.columns == 1 {
+			return fmt.Errorf("the label is the only column, so there is nothing to learn it from: %w", ErrFormat)
+		}
+	}
+	if len(t.options.Classes) > 0 {
+		t.kind = nameLabel
+		t.class = make(map[string]int64)
+		for i, name := range t.options.Classes {
+			if _, ok := t.class[name]; ok {
+				return fmt.Errorf("class %q is listed twice: %w", name, ErrField)
+			}
+			t.class[name] = int64(i)
+		}
+	}
+	if header {
+		return nil
+	}
+	return t.row(record)
+}
+
+func (t *table) header(names []string) error {
+	for i, name := range names {
+		if name == "" {
+			return t.bad(i, "no name", "a name for each column", `the row numbers that pandas writes are not data: save with index=False`)
+		}
+		if at := slices.Index(names[:i], name); at >= 0 {
+			return t.bad(i, quote(name), "a name of its own", fmt.Sprintf("column %d has it already; if line %d is not a header, say so", at+1, t.firstLine))
+		}
+	}
+	t.names = names
+	return nil
+}
+
+func (t *table) noLabel(first []string) error {
+	const most = 12
+	shown := first[:min(len(first), most)]
+	what := "without a header"
+	if t.names != nil {
+		what = "named"
+	}
+	return fmt.Errorf("no label column %s among the %d columns %s %q; give a name from the header, a number from 1, or -1 for the last: %w",
+		quote(t.options.Label), t.columns, what, shown, ErrField)
+}
+
+// row takes in one row, or nothing of it.
+func (t *table) row(record []string) error {
+	line, _ := t.lines.FieldPos(0)
+	if len(record) != t.columns {
+		return &RowError{
+			File: t.file, Unit: "line", Row: line,
+			Found:    fmt.Sprintf("%d columns", len(record)),
+			Expected: fmt.Sprintf("%d as in line %d", t.columns, t.firstLine),
+			Fix:      "complete the row or remove it; cells with commas in them need double quotes",
+			Err:      ErrFormat,
+		}
+	}
+	for i, cell := range record {
+		cell = strings.TrimSpace(cell)
+		if i == t.label {
+			if err := t.addLabel(i, cell); err != nil {
+				return err
+			}
+			continue
+		}
+		v, err := t.number(i, cell)
+		if err != nil {
+			return err
+		}
+		t.x = append(t.x, v)
+	}
+	t.line = append(t.line, line)
+	return nil
+}
+
+// number parses a cell that has to be a finite float32.
+func (t *table) number(column int, cell string) (float32, error) {
+	v, err := strconv.ParseFloat(cell, 32)
+	switch {
+	case cell == "":
+		return 0, t.bad(column, "an empty cell", "a number", "fill it in, or remove the row")
+	case errors.Is(err, strconv.ErrRange):
+		return 0, t.bad(column, quote(cell), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32), "scale the column down")
+	case err == nil && (math.IsNaN(v) || math.IsInf(v, 0)):
+		return 0, t.bad(column, quote(cell), "a finite number", "fill it in, or remove the row")
+	case err != nil || !isDecimal(cell):
+		fix := "correct it, or encode the column as numbers"
+		if t.label < 0 {
+			fix += "; if the column is the label, name it as such"
+		}
+		if len(t.line) == 0 && t.names == nil {
+			fix += "; if this line is a header, say so"
+		}
+		return 0, t.bad(column, quote(cell), "a number", fix)
+	}
+	return float32(v), nil
+}
+
+// isNumber reports a decimal number. NaN and infinities count, so that they are
+// complained about and not taken for names.
+func isNumber(cell string) bool {
+	v, err := strconv.ParseFloat(cell, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return false
+	}
+	return math.IsNaN(v) || math.IsInf(v, 0) || isDecimal(cell)
+}
+
+// isDecimal tells a decimal number from the others that ParseFloat reads:
+// hexadecimal, perhaps with underscores, which in a table is something else gone
+// wrong.
+func isDecimal(number string) bool {
+	return strings.Trim(number, "0123456789+-.eE") == ""
+}
+
+func (t *table) addLabel(column int, cell string) error {
+	if cell == "" {
+		return t.bad(column, "an empty cell", "a label", "fill it in, or remove the row")
+	}
+	if len(t.options.Classes) > 0 {
+		class, ok := t.class[cell]
+		if !ok {
+			return t.bad(column, quote(cell), fmt.Sprintf("one of the %d classes, such as %s", len(t.class), quote(t.options.Classes[0])), "correct it, or remove the row")
+		}
+		t.y = append(t.y, class)
+		return nil
+	}
+	numeric := isNumber(cell)
+	switch {
+	case t.kind == noLabels && numeric:
+		t.kind = integerLabel
+	case t.kind == noLabels:
+		t.kind, t.class = nameLabel, make(map[string]int64)
+	case t.kind == nameLabel && numeric:
+		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.line[0]), "correct it, or list all classes")
+	case t.kind != nameLabel && !numeric:
+		return t.bad(column, quote(cell), fmt.Sprintf("a number as in line %d", t.line[0]), "correct it, or list all classes if labels are names")
+	}
+	if t.kind == nameLabel {
+		class, ok := t.class[cell]
+		if !ok {
+			// Records are reused and cells share memory with their whole row.
+			name := strings.Clone(cell)
+			class = int64(len(t.found))
+			t.class[name] = class
+			t.found = append(t.found, name)
+		}
+		t.y = append(t.y, class)
+		return nil
+	}
+	return t.addNumber(column, cell)
+}
+
+func (t *table) addNumber(column int, cell string) error {
+	if t.kind == integerLabel {
+		v, err := strconv.ParseInt(cell, 10, 64)
+		if err == nil {
+			t.y = append(t.y, v)
+			return nil
+		}
+		if errors.Is(err, strconv.ErrRange) {
+			return t.bad(column, quote(cell), "an integer within int64", "use smaller class numbers, or write it as a float")
+		}
+		t.kind = realLabel
+		for _, v := range t.y {
+			t.real = append(t.real, float32(v))
+		}
+		t.y = nil
+	}
+	v, err := t.number(column, cell)
+	if err != nil {
+		return err
+	}
+	t.real = append(t.real, v)
+	return nil
+}
+
+// dataset is made of all rows.
+func (t *table) dataset() (*Memory, error) {
+	n := len(t.line)
+	if n == 0 {
+		return nil, t.failed(fmt.Errorf("no rows in it: %w", ErrFormat))
+	}
+	fields := []Field{{"x", Array{Shape: []int{n, len(t.x) / n}, Values: t.x}}}
+	switch {
+	case t.label < 0:
+	case t.kind == realLabel:
+		fields = append(fields, Field{"y", Array{Shape: []int{n}, Values: t.real}})
+	default:
+		fields = append(fields, Field{"y", Array{Shape: []int{n}, Values: t.y}})
+	}
+	classes := t.options.Classes
+	if t.found != nil {
+		classes = t.sortClasses()
+	}
+	m, err := New(t.file, fields...)
+	if err != nil {
+		return nil, err
+	}
+	m.lines = t.line
+	if t.label >= 0 {
+		m.columns[1].classes = slices.Clone(classes)
+	}
+	return m, nil
+}
+
+// sortClasses numbers the classes in the order of their names, not in that of
+// the rows, so that the rows may be in any order.
+func (t *table) sortClasses() []string {
+	sorted := slices.Sorted(slices.Values(t.found))
+	number := make([]int64, len(sorted))
+	for i, name := range sorted {
+		number[t.class[name]] = int64(i)
+	}
+	for i, class := range t.y {
+		t.y[i] = number[class]
+	}
+	return sorted
+}

@@ -1,0 +1,224 @@
+package data
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fieldsOf returns all values of a dataset by field.
+func fieldsOf(t testing.TB, m *Memory) map[string]Array {
+	t.Helper()
+	all := make(map[string]Array)
+	for b, err := range m.Batches(Pass{Batch: m.Len()}) {
+		require.NoError(t, err)
+		for _, f := range b.Fields {
+			all[f.Name] = f.Array
+		}
+	}
+	return all
+}
+
+func TestCSV(t *testing.T) {
+	x2 := Array{[]int{2, 2}, []float32{1, 2, 3, 4}}
+	for _, c := range []struct {
+		name    string
+		text    string
+		options CSVOptions
+		x       Array
+		y       Array
+		classes []string
+	}{
+		{"no label, no header", "1,2\n3,4\n", CSVOptions{}, x2, Array{}, nil},
+		{"header seen", "a,b\n1,2\n3,4\n", CSVOptions{}, x2, Array{}, nil},
+		{"no end of line, blank lines, CRLF", "a,b\r\n\r\n1,2\r\n3,4", CSVOptions{}, x2, Array{}, nil},
+		{"byte order mark", "\xef\xbb\xbf1,2\n3,4\n", CSVOptions{}, x2, Array{}, nil},
+		{"spaces and quotes", "\" 1 \", 2\n3 ,\"4\"\n", CSVOptions{}, x2, Array{}, nil},
+		{"numbers as header", "0,1\n1,2\n3,4\n", CSVOptions{Header: HeaderPresent}, x2, Array{}, nil},
+		{"no header though asked", "1,2\n3,4\n", CSVOptions{Header: HeaderAbsent}, x2, Array{}, nil},
+		{"semicolons", "1;2\n3;4\n", CSVOptions{Comma: ';'}, x2, Array{}, nil},
+		{"label by name", "a,label,b\n1,7,2\n3,-8,4\n", CSVOptions{Label: "label"}, x2, Array{[]int{2}, []int64{7, -8}}, nil},
+		{"label by name among numbers", "0,1,label\n1,2,7\n3,4,8\n", CSVOptions{Label: "label"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
+		{"label by number", "7,1,2\n8,3,4\n", CSVOptions{Label: "1"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
+		{"label by number that is in the row", "1,2,3\n3,4,8\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []int64{3, 8}}, nil},
+		{"last label", "1,2,7\n3,4,8\n", CSVOptions{Label: "-1"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
+		{"first label from the end", "7,1,2\n8,3,4\n", CSVOptions{Label: "-3"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
+		{"label named like a number", "1,2,0\n1,2,7\n3,4,8\n", CSVOptions{Label: "0", Header: HeaderPresent}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
+		{"float labels", "1,2,7\n3,4,0.5\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []float32{7, 0.5}}, nil},
+		{"named labels", "1,2,dog\n3,4,cat\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []int64{1, 0}}, []string{"cat", "dog"}},
+		{"listed labels", "1,2,dog\n3,4,7\n", CSVOptions{Label: "3", Classes: []string{"7", "cat", "dog"}}, x2, Array{[]int{2}, []int64{2, 0}}, []string{"7", "cat", "dog"}},
+		{"forms of numbers", "+1,2.\n.3e1,400E-2\n", CSVOptions{}, x2, Array{}, nil},
+		{"all of float32", "3.4028235e38,1e-45\n-0,1e-400\n", CSVOptions{}, Array{[]int{2, 2}, []float32{math.MaxFloat32, math.SmallestNonzeroFloat32, 0, 0}}, Array{}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
+			require.NoError(t, err)
+			got := fieldsOf(t, m)
+			require.Equal(t, c.x.Shape, got["x"].Shape)
+			require.InDeltaSlice(t, c.x.Values, got["x"].Values, 0)
+			require.Equal(t, c.y, got["y"])
+			require.Equal(t, c.classes, m.ClassNames("y"))
+		})
+	}
+}
+
+func TestCSVRowErrors(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		text    string
+		options CSVOptions
+		row     int
+		column  string
+		says    string
+	}{
+		{"not a number", "a,b\n1,2\n3,x\n", CSVOptions{}, 3, `"b" (2)`, `t.csv: line 3, column "b" (2): found "x", expected a number; correct it`},
+		{"empty cell", "1,2\n3,\n", CSVOptions{}, 2, "2", "found an empty cell, expected a number"},
+		{"blank cell", "1,2\n3,  \n", CSVOptions{}, 2, "2", "found an empty cell"},
+		{"NaN", "1,2\n3,nan\n", CSVOptions{}, 2, "2", `found "nan", expected a finite number`},
+		{"infinity", "1,2\n-Infinity,1\n", CSVOptions{}, 2, "1", "expected a finite number"},
+		{"NaN in the first line", "NaN,NaN\n1,2\n", CSVOptions{}, 1, "1", "expected a finite number"},
+		{"overflow", "1,2\n3,1e39\n", CSVOptions{}, 2, "2", "within float32"},
+		{"hexadecimal", "1,2\n3,0x10\n", CSVOptions{}, 2, "2", "expected a number"},
+		{"underscores", "1,2\n3,0x_1p4\n", CSVOptions{}, 2, "2", "expected a number"},
+		{"short row", "1,2\n3\n", CSVOptions{}, 2, "", "found 1 columns, expected 2 as in line 1"},
+		{"long row", "a,b\n1,2\n\n3,4,5\n", CSVOptions{}, 4, "", "found 3 columns, expected 2 as in line 1"},
+		{"stray quote", "1,2\n3,4\"\n", CSVOptions{}, 2, "", "found bare \" in non-quoted-field, expected a cell"},
+		{"open quote", "1,2\n3,\"4\n5,6\n", CSVOptions{}, 3, "", "the row starts on line 2"},
+		{"half a header", "a,1\n1,2\n", CSVOptions{}, 1, "1", "if this line is a header, say so"},
+		{"label not named", "1,2,cat\n", CSVOptions{}, 1, "3", "if the column is the label, name it"},
+		{"lines in quotes", "1,2\n\"\n3\",4\n5,x\n", CSVOptions{}, 4, "2", `found "x"`},
+		{"names twice", "a,a\n1,2\n", CSVOptions{}, 1, `2`, `found "a", expected a name of its own; column 1 has it`},
+		{"no name", ",a\n0,2\n", CSVOptions{}, 1, `1`, "index=False"},
+		{"name among numbers", "1,2\n3,x\n", CSVOptions{Label: "2"}, 2, "2", `found "x", expected a number as in line 1`},
+		{"number among names", "1,x\n3,2\n", CSVOptions{Label: "2"}, 2, "2", `found "2", expected a name like "x" in line 1`},
+		{"empty label", "1,x\n3,\n", CSVOptions{Label: "2"}, 2, "2", "expected a label"},
+		{"label NaN", "1,0.5\n3,NaN\n", CSVOptions{Label: "2"}, 2, "2", "expected a finite number"},
+		{"label NaN first", "1,NaN\n3,1\n", CSVOptions{Label: "2"}, 1, "2", "expected a finite number"},
+		{"label beyond int64", "1,1\n3,99999999999999999999\n", CSVOptions{Label: "2"}, 2, "2", "within int64"},
+		{"label beyond float32", "1,0.5\n3,1e39\n", CSVOptions{Label: "2"}, 2, "2", "within float32"},
+		{"unlisted label", "1,x\n3,y\n", CSVOptions{Label: "2", Classes: []string{"x"}}, 2, "2", `found "y", expected one of the 1 classes`},
+		{"long cell", "1,2\n3," + strings.Repeat("x", 1000) + "\n", CSVOptions{}, 2, "2", `xxx"...`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
+			require.Nil(t, m)
+			var row *RowError
+			require.ErrorAs(t, err, &row)
+			require.ErrorIs(t, err, ErrFormat)
+			require.ErrorContains(t, err, c.says)
+			require.Less(t, len(err.Error()), 300)
+			require.Equal(t, []any{"t.csv", "line", c.row, c.column}, []any{row.File, row.Unit, row.Row, row.Column})
+		})
+	}
+}
+
+func TestCSVRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		text    string
+		options CSVOptions
+		kind    error
+		says    string
+	}{
+		{"nothing", "", CSVOptions{}, ErrFormat, "no rows"},
+		{"blank", "\n\n", CSVOptions{}, ErrFormat, "no rows"},
+		{"header only", "a,b\n", CSVOptions{}, ErrFormat, "no rows"},
+		{"no such label", "a,b\n1,2\n", CSVOptions{Label: "c"}, ErrField, `no label column "c" among the 2 columns named ["a" "b"]`},
+		{"no such number", "1,2\n", CSVOptions{Label: "3"}, ErrField, `among the 2 columns without a header`},
+		{"column 0", "1,2\n", CSVOptions{Label: "0"}, ErrField, "a number from 1"},
+		{"name without header", "a,b\n1,2\n", CSVOptions{Label: "a", Header: HeaderAbsent}, ErrField, "without a header"},
+		{"only a label", "a\n1\n", CSVOptions{Label: "a"}, ErrFormat, "only column"},
+		{"class twice", "1,2\n", CSVOptions{Label: "2", Classes: []string{"a", "a"}}, ErrField, "twice"},
+		{"separator", "1,2\n", CSVOptions{Comma: '"'}, ErrField, "cannot separate"},
+		{"UTF-16", "\xff\xfe1\x00", CSVOptions{}, ErrUnsupported, "UTF-8"},
+		{"spreadsheet", "PK\x03\x04....", CSVOptions{}, ErrFormat, "spreadsheet"},
+		{"binary", "1,2\n\x00", CSVOptions{}, ErrFormat, "binary"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
+			require.ErrorIs(t, err, c.kind)
+			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, "t.csv")
+		})
+	}
+}
+
+func compressed(t testing.TB, raw []byte) []byte {
+	t.Helper()
+	var file bytes.Buffer
+	z := gzip.NewWriter(&file)
+	_, err := z.Write(raw)
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	return file.Bytes()
+}
+
+func TestCSVFiles(t *testing.T) {
+	text := []byte("a,b,y\n1,2,0\n3,4,1\n")
+	packed := compressed(t, text)
+	options := Options{CSV: CSVOptions{Label: "y"}}
+	// Compression is seen from the bytes, whatever the name says.
+	for name, raw := range map[string][]byte{"a.csv": text, "a.csv.gz": packed, "A.CSV": packed, "b.csv.gz": text} {
+		m, err := Open(write(t, name, raw), options)
+		require.NoError(t, err, name)
+		require.Equal(t, Array{[]int{2}, []int64{0, 1}}, fieldsOf(t, m)["y"])
+	}
+	_, err := Open(write(t, "a.csv", text), Options{Split: "test"})
+	require.ErrorIs(t, err, ErrNoSplit)
+
+	wrong := bytes.Clone(packed)
+	wrong[len(wrong)-5] ^= 1 // in the checksum
+	for _, raw := range [][]byte{packed[:len(packed)-4], packed[:len(packed)/2], packed[:5], wrong, append(bytes.Clone(packed), "more"...)} {
+		_, err := Open(write(t, "a.csv.gz", raw), options)
+		require.ErrorIs(t, err, ErrFormat)
+		require.ErrorContains(t, err, "a.csv.gz: damaged or cut off")
+	}
+	zeros := compressed(t, bytes.Repeat([]byte("0,0\n"), 1<<20))
+	_, err = Open(write(t, "zeros.csv.gz", zeros), Options{MaxBytes: 1 << 20})
+	require.ErrorIs(t, err, ErrTooLarge)
+}
+
+// Positions in messages are those of the file, whatever was done to the
+// dataset since.
+func TestChecksNameTheLine(t *testing.T) {
+	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"})
+	require.NoError(t, err)
+	require.NoError(t, CheckLabels(m, "y", 8))
+	require.NoError(t, CheckFinite(m))
+	last, _, err := m.Split(0.75, 1)
+	require.NoError(t, err)
+	require.Contains(t, fieldsOf(t, last)["y"].Values, int64(7))
+	for _, ds := range []Dataset{m, m.Shuffle(3), last} {
+		err := CheckLabels(ds, "y", 3)
+		var row *RowError
+		require.ErrorAs(t, err, &row)
+		require.ErrorIs(t, err, ErrLabel)
+		require.EqualError(t, err, "t.csv: line 6, column y: found 7, expected a class from 0 to 2; correct the label, or train a model with more than 3 classes")
+	}
+}
+
+func FuzzCSV(f *testing.F) {
+	for _, text := range []string{"a,b,y\n1,2,cat\n3,4,dog\n", "1;2\n", "\"1\n\",2", "1,nan,0x1p-2\n", "\xef\xbb\xbf1,1e400", "a,a\n"} {
+		f.Add(text, "3", byte(0))
+		f.Add(text, "y", byte(1))
+		f.Add(text, "", byte(2))
+	}
+	f.Fuzz(func(t *testing.T, text, label string, header byte) {
+		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: Header(header % 3)})
+		if err != nil {
+			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrUnsupported), "%v", err)
+			require.ErrorContains(t, err, "t.csv")
+			return
+		}
+		require.LessOrEqual(t, m.Len(), strings.Count(text, "\n")+strings.Count(text, "\r")+1)
+		require.NoError(t, CheckFinite(m))
+		if classes := m.ClassNames("y"); classes != nil {
+			require.NoError(t, CheckLabels(m, "y", len(classes)))
+		}
+	})
+}

@@ -1,0 +1,92 @@
+// Package data feeds training loops: it reads datasets from files, checks them
+// while reading, and hands them out as flat typed batches.
+//
+// It knows nothing of TensorFlow, sessions or signatures, and importing it
+// pulls in no native code. It is not a general dataframe: a dataset is a fixed
+// set of named fields whose first dimension counts the samples.
+//
+// A value flows through it like this: a reader (Open, OpenNPZ, OpenCSV, ...)
+// checks a whole file and returns a dataset in memory; Split, Take, Select and
+// Shuffle make another of it that shares its values; Prefetch wraps any Dataset;
+// Batches walks one pass. Nothing is handed out before the file that it came
+// from was read and checked to its end.
+//
+// Reading takes memory for what a file holds, never for what its header claims.
+package data
+
+import (
+	"iter"
+)
+
+// Array is a dense row-major array.
+type Array struct {
+	// Shape holds the size of each dimension; the first counts the samples.
+	Shape []int
+	// Values is a flat slice of len = product of Shape: one of []float32,
+	// []float64, []int8, []int16, []int32, []int64, []uint8, []uint16,
+	// []uint32, []uint64, []bool, []string.
+	Values any
+}
+
+// Field is a named array of a batch or of a dataset in memory.
+type Field struct {
+	Name string
+	Array
+}
+
+// FieldSpec describes a field of a dataset.
+type FieldSpec struct {
+	Name string
+	// Shape is the shape of one sample; empty for a scalar per sample.
+	Shape []int
+	// Type is the Go element type's name: "float32", "uint8", "string", ...
+	Type string
+}
+
+// Batch is a run of samples. Its arrays are borrowed: they are valid until the
+// iterator that produced the batch advances or stops, and may then be reused.
+// The elements of Values may be changed meanwhile; Fields and Shape may not.
+type Batch struct {
+	// Fields are in the order of Dataset.Fields. Every field has Size samples.
+	Fields []Field
+	// Size is the number of samples; the last batch of a pass may be smaller.
+	Size int
+	// Index counts batches in the pass from 0, skipped ones included.
+	Index int
+}
+
+// Field returns the field of that name.
+func (b Batch) Field(name string) (Array, bool) {
+	for _, f := range b.Fields {
+		if f.Name == name {
+			return f.Array, true
+		}
+	}
+	return Array{}, false
+}
+
+// Pass says how to walk a dataset once.
+type Pass struct {
+	// Batch is the number of samples per batch; at least 1.
+	Batch int
+	// Epoch numbers the pass from 0. A shuffled dataset derives the order from
+	// its seed and Epoch alone, so any pass can be repeated at any time.
+	Epoch int
+	// Skip leaves out that many batches at the start without reading them.
+	Skip int
+	// DropRemainder leaves out a last batch smaller than Batch.
+	DropRemainder bool
+}
+
+// Dataset is a finite collection of samples that can be walked any number of
+// times. Implementations are safe for concurrent passes.
+type Dataset interface {
+	// Name says where the samples come from, for messages.
+	Name() string
+	// Len is the number of samples.
+	Len() int
+	// Fields describes the samples.
+	Fields() []FieldSpec
+	// Batches walks one pass. After an error it yields nothing more.
+	Batches(Pass) iter.Seq2[Batch, error]
+}

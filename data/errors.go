@@ -1,0 +1,70 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Errors that callers tell apart with errors.Is. A file that is missing or may
+// not be read gives fs.ErrNotExist or fs.ErrPermission.
+var (
+	// ErrFormat: the bytes are not what the file claims to be.
+	ErrFormat = errors.New("malformed data")
+	// ErrUnsupported: the data may be sound, but this version does not read it.
+	ErrUnsupported = errors.New("not read by this version")
+	// ErrField: there is no field of that name, or it is there twice.
+	ErrField = errors.New("wrong field")
+	// ErrNoSplit: the dataset has no such part.
+	ErrNoSplit = errors.New("no such part")
+	// ErrTooLarge: the file holds more than Options.MaxBytes.
+	ErrTooLarge = errors.New("larger than allowed")
+	// ErrLabel: a label is not a class of the model.
+	ErrLabel = errors.New("label out of range")
+	// ErrNotFinite: a value is NaN or infinite.
+	ErrNotFinite = errors.New("value is not finite")
+)
+
+// RowError is a value that cannot be trained on, with where it stands and what
+// to do about it.
+type RowError struct {
+	// File is the file, or the name of a dataset that was made in memory.
+	File string
+	// Unit says what Row counts: "line" (of a text file, from 1) or "sample"
+	// (of the file's first dimension, from 0).
+	Unit string
+	Row  int
+	// Column is a column of a text file, by name and number from 1, or a field
+	// with the index of the element in the sample. Empty if the row as a whole
+	// is wrong.
+	Column string
+	// Found, Expected and Fix complete the sentence.
+	Found, Expected, Fix string
+	// Err is the kind of error: ErrFormat, ErrLabel, ErrNotFinite.
+	Err error
+}
+
+func (e *RowError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s %d", e.File, e.Unit, e.Row)
+	if e.Column != "" {
+		fmt.Fprintf(&b, ", column %s", e.Column)
+	}
+	fmt.Fprintf(&b, ": found %s, expected %s", e.Found, e.Expected)
+	if e.Fix != "" {
+		fmt.Fprintf(&b, "; %s", e.Fix)
+	}
+	return b.String()
+}
+
+// Unwrap returns the kind of error.
+func (e *RowError) Unwrap() error { return e.Err }
+
+// quote shows a found value, cut so that a message stays one line.
+func quote(text string) string {
+	const limit = 40
+	if len(text) > limit {
+		return fmt.Sprintf("%q...", text[:limit])
+	}
+	return fmt.Sprintf("%q", text)
+}

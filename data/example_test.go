@@ -1,0 +1,116 @@
+package data_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"steadyfit/data"
+)
+
+// One pass over a dataset that ships with the module.
+func Example() {
+	train, test, err := data.Builtin("digits")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(data.Describe(train))
+	fmt.Println(data.Describe(test))
+	ahead := data.Prefetch(train.Shuffle(1), 2)
+	for epoch := range 2 {
+		batches, samples := 0, 0
+		for batch, err := range ahead.Batches(data.Pass{Batch: 32, Epoch: epoch}) {
+			if err != nil {
+				fmt.Println(err)
+				return
+			}
+			batches++
+			samples += batch.Size
+		}
+		fmt.Println(batches, "batches of", samples, "samples")
+	}
+	// Output:
+	// builtin:digits-train: 1438 samples; x uint8 [64], y int64 []
+	// builtin:digits-test: 359 samples; x uint8 [64], y int64 []
+	// 45 batches of 1438 samples
+	// 45 batches of 1438 samples
+}
+
+func ExampleNew() {
+	points, err := data.New("points",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{3, 2}, Values: []float32{0, 1, 2, 3, 4, 5}}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{3}, Values: []int64{0, 1, 0}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for batch, err := range points.Batches(data.Pass{Batch: 2}) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		x, _ := batch.Field("x")
+		y, _ := batch.Field("y")
+		fmt.Println(x.Shape, x.Values, y.Shape, y.Values)
+	}
+	// Output:
+	// [2 2] [0 1 2 3] [2] [0 1]
+	// [1 2] [4 5] [1] [0]
+}
+
+func ExampleMemory_Split() {
+	all, _, err := data.Builtin("digits")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	train, validation, err := all.Split(0.9, 1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(train.Len(), validation.Len())
+	// Output: 1294 144
+}
+
+// A bad cell stops the file from being read, and the message says where it is.
+func ExampleOpenCSV() {
+	f, err := os.CreateTemp("", "*.csv")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.Remove(f.Name())
+	fmt.Fprint(f, "length,width,species\n5.1,3.5,setosa\n4.9,n/a,setosa\n")
+	f.Close()
+
+	_, err = data.OpenCSV(f.Name(), data.CSVOptions{Label: "species"})
+	fmt.Println(strings.ReplaceAll(err.Error(), f.Name(), "iris.csv"))
+	// Output:
+	// iris.csv: line 3, column "width" (2): found "n/a", expected a number; correct it, or encode the column as numbers
+}
+
+func ExampleWriteNPY() {
+	var file strings.Builder
+	err := data.WriteNPY(&file, data.Array{Shape: []int{2}, Values: []float32{1, 2}})
+	fmt.Println(file.Len(), err)
+	// Output: 136 <nil>
+}
+
+func ExampleCSVWriter() {
+	w := data.NewCSVWriter(os.Stdout)
+	err := w.Write(
+		data.Field{Name: "class", Array: data.Array{Shape: []int{2}, Values: []int64{7, 3}}},
+		data.Field{Name: "p", Array: data.Array{Shape: []int{2, 2}, Values: []float32{0.9, 0.1, 0.25, 0.75}}})
+	if err == nil {
+		err = w.Flush()
+	}
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// class,p_0,p_1
+	// 7,0.9,0.1
+	// 3,0.25,0.75
+}

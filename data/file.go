@@ -1,0 +1,287 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Options says how Open reads. The zero value reads the training part.
+type Options struct {
+	// Split chooses a part, "train" or "test", of a source that has both:
+	// builtin datasets, MNIST's layout, and .npz files or folders of .npy files
+	// whose fields are named x_train, y_train, x_test, y_test. Empty means
+	// "train". Asking a source that has one part only for "test" is ErrNoSplit.
+	Split string
+	// CSV is for .csv files.
+	CSV CSVOptions
+	// MaxBytes refuses, with ErrTooLarge, a source that holds more than so many
+	// bytes when decompressed; 0 means no limit. A compressed file can hold a
+	// thousand times its size.
+	MaxBytes int64
+}
+
+// formats is what the error messages offer.
+const formats = ".npz, .npy, .csv or .csv.gz, a folder in MNIST's layout (IDX), a folder of .npy files, or builtin:NAME"
+
+// known are the formats that people have, which this version does not read.
+var known = map[string]string{
+	".tfrecord":  "TFRecord",
+	".tfrecords": "TFRecord",
+	".parquet":   "Parquet",
+	".arrow":     "Arrow",
+	".feather":   "Arrow",
+	".h5":        "HDF5",
+	".hdf5":      "HDF5",
+	".mat":       "MATLAB",
+	".pkl":       "Python pickle",
+	".pickle":    "Python pickle",
+	".zip":       "zip",
+	".tar":       "tar",
+	".tgz":       "tar",
+	".tsv":       "tab-separated",
+	".json":      "JSON",
+	".jsonl":     "JSON lines",
+	".jpg":       "image",
+	".jpeg":      "image",
+	".png":       "image",
+}
+
+// Open reads the dataset at a path, by its extension: .npz, .npy (with the file
+// y.npy beside it if it is x.npy, and as the field x otherwise), .csv and
+// .csv.gz; a folder in MNIST's layout or of .npy files; builtin:NAME.
+//
+// Formats that are known but not read are ErrUnsupported; the message says what
+// to do instead. A path that is not there gives fs.ErrNotExist.
+func Open(path string, o Options) (*Memory, error) {
+	switch o.Split {
+	case "", "train", "test":
+	default:
+		return nil, fmt.Errorf("%s: part %q: parts are named train and test: %w", path, o.Split, ErrNoSplit)
+	}
+	limit := newLimit(o.MaxBytes)
+	if name, ok := strings.CutPrefix(path, "builtin:"); ok {
+		return openBuiltin(name, o.Split, limit)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if info.IsDir() {
+		return openFolder(path, o.Split, limit)
+	}
+	lower := strings.ToLower(path)
+	switch ext := filepath.Ext(strings.TrimSuffix(lower, ".gz")); {
+	case filepath.Ext(lower) == ".npz":
+		return openNPZ(path, o.Split, limit)
+	case filepath.Ext(lower) == ".npy":
+		if err := onePart(path, o.Split); err != nil {
+			return nil, err
+		}
+		return openOneNPY(path, limit)
+	case ext == ".csv":
+		if err := onePart(path, o.Split); err != nil {
+			return nil, err
+		}
+		return openCSV(path, o.CSV, limit)
+	case strings.Contains(filepath.Base(lower), "idx1-ubyte"), strings.Contains(filepath.Base(lower), "idx3-ubyte"):
+		return nil, fmt.Errorf("%s: IDX images and labels are a pair of files; give the folder that holds both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
+	case known[ext] != "":
+		return nil, unsupported(path, known[ext]+" files are")
+	default:
+		return nil, fmt.Errorf("%s: a file with extension %q is none of %s: %w", path, filepath.Ext(path), formats, ErrUnsupported)
+	}
+}
+
+// openFolder decides by the names in a folder what it is.
+func openFolder(path, split string, limit *limit) (*Memory, error) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	var arrays []string
+	var folders, files int
+	for _, e := range entries {
+		name := e.Name()
+		switch {
+		case e.IsDir():
+			folders++
+		case strings.Contains(name, "-images") && strings.Contains(name, "idx3-ubyte"):
+			return openIDX(path, split, limit)
+		case filepath.Ext(name) == ".npy":
+			arrays = append(arrays, filepath.Join(path, name))
+		default:
+			files++
+		}
+	}
+	switch {
+	case len(arrays) > 0:
+		return openNPY(path, arrays, split, limit)
+	case folders > 0 && files == 0:
+		return nil, unsupported(path, "folders of images, one sub-folder per class, are")
+	}
+	return nil, fmt.Errorf("%s is a folder with neither MNIST's files (train-images-idx3-ubyte.gz ...) nor .npy files; a dataset is %s: %w", path, formats, ErrUnsupported)
+}
+
+func unsupported(path, what string) error {
+	return fmt.Errorf("%s: %s %w; it reads %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a file that it reads", path, what, ErrUnsupported, formats)
+}
+
+// onePart refuses the test part of a source that has one part only.
+func onePart(path, split string) error {
+	if split == "test" {
+		return fmt.Errorf("%s: %w as %q: the file has one part only; give the file of the other, or a fraction to split off", path, ErrNoSplit, split)
+	}
+	return nil
+}
+
+// openFile opens a regular file with something in it.
+func openFile(path string) (*os.File, int64, error) {
+	// Opening a pipe would wait for its other end, so look before.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, openError(path, err)
+	}
+	switch {
+	case info.IsDir():
+		return nil, 0, fmt.Errorf("%s is a folder, not a file: %w", path, ErrFormat)
+	case !info.Mode().IsRegular():
+		return nil, 0, fmt.Errorf("%s is not a regular file; a dataset is walked more than once, so copy it to a file first: %w", path, ErrUnsupported)
+	case info.Size() == 0:
+		return nil, 0, fmt.Errorf("%s is empty; was the download or the export interrupted?: %w", path, ErrFormat)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, openError(path, err)
+	}
+	return f, info.Size(), nil
+}
+
+func openError(path string, err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err // the path is in the message already
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w; check the path, which is relative to the working directory", path, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: %w; the user of this process may not read it (chmod a+r)", path, err)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// limit is how many decompressed bytes may still be read of a dataset.
+type limit struct {
+	max, left int64
+}
+
+// newLimit returns nil, which is no limit, for 0.
+func newLimit(max int64) *limit {
+	if max <= 0 {
+		return nil
+	}
+	return &limit{max: max, left: max}
+}
+
+func (l *limit) reader(r io.Reader) io.Reader {
+	if l == nil {
+		return r
+	}
+	return &limited{l, r}
+}
+
+type limited struct {
+	*limit
+	r io.Reader
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, fmt.Errorf("%w: more than %d bytes when decompressed", ErrTooLarge, l.max)
+	}
+	return n, err
+}
+
+// gunzip returns what r holds, decompressed if it is compressed with gzip. That
+// is seen from its first bytes: files are renamed, and browsers decompress what
+// they download without renaming it. sure is how many bytes r is known to give,
+// of which none are sure once compressed.
+func gunzip(r io.Reader, sure int64) (io.Reader, int64, error) {
+	b := bufio.NewReaderSize(r, 64<<10)
+	magic, err := b.Peek(2)
+	if err != nil && err != io.EOF {
+		return nil, 0, err
+	}
+	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		return b, sure, nil
+	}
+	z, err := gzip.NewReader(b)
+	if err != nil {
+		return nil, 0, corrupt(err)
+	}
+	return z, 0, nil
+}
+
+// corrupt marks an error of a decompressor as ErrFormat; our own and one from
+// the disk stay as they are.
+func corrupt(err error) error {
+	for _, ours := range []error{ErrFormat, ErrUnsupported, ErrField, ErrTooLarge} {
+		if errors.Is(err, ours) {
+			return err
+		}
+	}
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		return err
+	}
+	return fmt.Errorf("damaged or cut off: %w: %w", err, ErrFormat)
+}
+
+// atEnd reports bytes after what the headers promised. Reading to the end also
+// makes a decompressor compare its checksum.
+func atEnd(r io.Reader) error {
+	var b [1]byte
+	switch _, err := io.ReadFull(r, b[:]); err {
+	case io.EOF:
+		return nil
+	case nil:
+		return fmt.Errorf("more bytes than the header promises: %w", ErrFormat)
+	default:
+		return corrupt(err)
+	}
+}
+
+// parts chooses among the fields of a source: it maps the names of those to be
+// read to the names that they get. Where all are named like x_train and x_test,
+// one part is chosen, and its fields are named x; any other source is one part.
+func parts(path, split string, names []string) (map[string]string, error) {
+	want := split
+	if want == "" {
+		want = "train"
+	}
+	all, chosen := make(map[string]string), make(map[string]string)
+	divided := true
+	for _, n := range names {
+		all[n] = n
+		if base, ok := strings.CutSuffix(n, "_"+want); ok {
+			chosen[n] = base
+		} else if !strings.HasSuffix(n, "_train") && !strings.HasSuffix(n, "_test") {
+			divided = false
+		}
+	}
+	if !divided {
+		return all, onePart(path, split)
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%s: %w as %q: its fields are %q", path, ErrNoSplit, want, names)
+	}
+	return chosen, nil
+}

@@ -1,0 +1,184 @@
+package data
+
+import (
+	"bytes"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	classes := filepath.Join(dir, "flowers")
+	for _, d := range []string{"flowers/rose", "flowers/tulip", "empty"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
+	}
+	for name, text := range map[string]string{
+		"a.tfrecord": "x", "a.parquet": "x", "a.arrow": "x", "a.tfrecord.gz": "x", "a.h5": "x", "a.xyz": "x", "noextension": "x",
+		"train-images-idx3-ubyte.gz": "x", "empty.npz": "", "empty.csv": "", "empty.npy": "",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	for path, want := range map[string]struct {
+		kind error
+		says string
+	}{
+		"missing.npz":                {fs.ErrNotExist, "check the path"},
+		"builtin:mnist":              {fs.ErrNotExist, `there are ["digits"]`},
+		"builtin:../digits":          {fs.ErrNotExist, `there are ["digits"]`},
+		"a.tfrecord":                 {ErrUnsupported, "TFRecord files are not read by this version; it reads .npz"},
+		"a.tfrecord.gz":              {ErrUnsupported, "TFRecord files are not read by this version"},
+		"a.parquet":                  {ErrUnsupported, "Parquet files are not read by this version"},
+		"a.arrow":                    {ErrUnsupported, "Arrow files are not read by this version"},
+		"a.h5":                       {ErrUnsupported, "numpy.savez"},
+		"a.xyz":                      {ErrUnsupported, `extension ".xyz" is none of .npz`},
+		"noextension":                {ErrUnsupported, `extension ""`},
+		"train-images-idx3-ubyte.gz": {ErrUnsupported, "give the folder that holds both"},
+		"empty.npz":                  {ErrFormat, "is empty"},
+		"empty.csv":                  {ErrFormat, "is empty"},
+		"empty.npy":                  {ErrFormat, "is empty"},
+		"flowers":                    {ErrUnsupported, "folders of images, one sub-folder per class, are not read by this version"},
+		"empty":                      {ErrUnsupported, "neither MNIST's files"},
+	} {
+		if !strings.HasPrefix(path, "builtin:") {
+			path = filepath.Join(dir, path)
+		}
+		_, err := Open(path, Options{})
+		require.ErrorIs(t, err, want.kind, path)
+		require.ErrorContains(t, err, want.says)
+	}
+	for _, open := range []func(string) (*Memory, error){
+		OpenNPZ,
+		func(p string) (*Memory, error) { return OpenNPY(p) },
+		func(p string) (*Memory, error) { return OpenCSV(p, CSVOptions{}) },
+	} {
+		_, err := open(classes)
+		require.ErrorIs(t, err, ErrFormat)
+		require.ErrorContains(t, err, "is a folder, not a file")
+		_, err = open(filepath.Join(dir, "missing"))
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		_, err = open(os.DevNull)
+		require.ErrorIs(t, err, ErrUnsupported)
+	}
+}
+
+func TestOpenWithoutPermission(t *testing.T) {
+	path := write(t, "a.csv", []byte("1,2\n"))
+	require.NoError(t, os.Chmod(path, 0))
+	if f, err := os.Open(path); err == nil {
+		f.Close()
+		t.Skip("this user may read every file; run the tests as another user")
+	}
+	_, err := Open(path, Options{})
+	require.ErrorIs(t, err, fs.ErrPermission)
+	require.ErrorContains(t, err, "may not read it")
+}
+
+func TestBuiltin(t *testing.T) {
+	require.Equal(t, []string{"digits"}, BuiltinNames())
+	train, test, err := Builtin("digits")
+	require.NoError(t, err)
+	require.Equal(t, "builtin:digits-train: 1438 samples; x uint8 [64], y int64 []", Describe(train))
+	require.Equal(t, "builtin:digits-test: 359 samples; x uint8 [64], y int64 []", Describe(test))
+	for _, ds := range []Dataset{train, test} {
+		require.NoError(t, CheckLabels(ds, "y", 10))
+		require.ErrorIs(t, CheckLabels(ds, "y", 9), ErrLabel)
+		require.NoError(t, CheckLabels(ds, "x", 17), "pixels are 0 to 16")
+	}
+	opened, err := Open("builtin:digits", Options{Split: "test"})
+	require.NoError(t, err)
+	require.Equal(t, test.Len(), opened.Len())
+	_, _, err = Builtin("mnist")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestCheckFinite(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(-1)
+	x := make([]float64, 40*6)
+	m, err := New("set", Field{"x", Array{[]int{40, 2, 3}, x}}, Field{"y", Array{[]int{40}, make([]int8, 40)}})
+	require.NoError(t, err)
+	require.NoError(t, CheckFinite(m))
+	x[37*6+5] = inf
+	for _, ds := range []Dataset{m, m.Shuffle(1), Prefetch(m, 2)} {
+		err = CheckFinite(ds)
+		require.ErrorIs(t, err, ErrNotFinite)
+		require.EqualError(t, err, "set: sample 37, column x[1,2]: found -Inf, expected a finite number; fill the value in, or leave the sample out")
+	}
+	z, err := New("set", Field{"z", Array{[]int{2}, []float32{1, float32(nan)}}})
+	require.NoError(t, err)
+	require.ErrorContains(t, CheckFinite(z), "sample 1, column z: found NaN")
+	y, err := m.Select("y")
+	require.NoError(t, err)
+	require.NoError(t, CheckFinite(y))
+}
+
+func TestCheckLabels(t *testing.T) {
+	for _, c := range []struct {
+		values any
+		found  string // empty: sound
+	}{
+		{[]int8{0, 2}, ""}, {[]int8{0, -1}, "-1"}, {[]int16{0, 3}, "3"}, {[]int32{0, 3}, "3"}, {[]int64{0, math.MinInt64}, "-9223372036854775808"},
+		{[]uint8{0, 3}, "3"}, {[]uint16{0, 3}, "3"}, {[]uint32{0, 3}, "3"}, {[]uint64{0, math.MaxUint64}, "18446744073709551615"}, {[]uint64{0, 2}, ""},
+		{[]float32{0, 2}, ""}, {[]float32{0, 1.5}, "1.5"}, {[]float32{0, float32(math.NaN())}, "NaN"}, {[]float64{0, 2}, ""}, {[]float64{0, 1e300}, "1e+300"},
+		{[]bool{false, true}, ""},
+	} {
+		m, err := New("set", Field{"y", Array{[]int{2}, c.values}})
+		require.NoError(t, err)
+		err = CheckLabels(m, "y", 3)
+		if c.found == "" {
+			require.NoError(t, err)
+			continue
+		}
+		var row *RowError
+		require.ErrorAs(t, err, &row)
+		require.Equal(t, RowError{"set", "sample", 1, "y", c.found, row.Expected, row.Fix, ErrLabel}, *row)
+	}
+	m, err := New("set", Field{"y", Array{[]int{1}, []string{"cat"}}})
+	require.NoError(t, err)
+	require.ErrorIs(t, CheckLabels(m, "y", 3), ErrField)
+	require.ErrorIs(t, CheckLabels(m, "z", 3), ErrField)
+	require.ErrorIs(t, CheckLabels(Prefetch(m, 1), "z", 3), ErrField)
+	require.Error(t, CheckLabels(m, "y", 0))
+	failing := newSource(3)
+	failing.failAt = 1
+	require.ErrorIs(t, CheckLabels(failing, "x", 3), errSource)
+}
+
+func TestWriters(t *testing.T) {
+	fields := []Field{
+		{"class", Array{[]int{2}, []int64{3, -1}}},
+		{"p", Array{[]int{2, 2}, []float32{0.1, 1e-7, float32(math.NaN()), 16777216}}},
+		{"box", Array{[]int{2, 1, 2}, []float64{1.0 / 3, math.Inf(1), math.Inf(-1), 1e21}}},
+		{"name", Array{[]int{2}, []string{`a "b", c`, "<é>"}}},
+		{"ok", Array{[]int{2}, []bool{true, false}}},
+	}
+	var file bytes.Buffer
+	c := NewCSVWriter(&file)
+	require.NoError(t, c.Write(fields...))
+	require.NoError(t, c.Write(fields...))
+	require.NoError(t, c.Flush())
+	rows := "3,0.1,1e-07,0.3333333333333333,+Inf,\"a \"\"b\"\", c\",true\n-1,NaN,1.6777216e+07,-Inf,1e+21,<é>,false\n"
+	require.Equal(t, "class,p_0,p_1,box_0_0,box_0_1,name,ok\n"+rows+rows, file.String())
+	require.ErrorIs(t, c.Write(fields[0]), ErrFormat)
+	require.ErrorIs(t, c.Write(fields[4], fields[1], fields[2], fields[3], fields[0]), ErrFormat)
+
+	file.Reset()
+	j := NewJSONLWriter(&file)
+	require.NoError(t, j.Write(fields...))
+	require.NoError(t, j.Flush())
+	require.Equal(t, `{"class":3,"p":[0.1,1e-07],"box":[[0.3333333333333333,"Infinity"]],"name":"a \"b\", c","ok":true}
+{"class":-1,"p":["NaN",1.6777216e+07],"box":[["-Infinity",1e+21]],"name":"\u003cé\u003e","ok":false}
+`, file.String())
+
+	for _, write := range []func(...Field) error{NewCSVWriter(&file).Write, NewJSONLWriter(&file).Write} {
+		require.ErrorIs(t, write(), ErrField)
+		require.ErrorIs(t, write(Field{"x", Array{[]int{}, []int8{1}}}), ErrFormat)
+		require.ErrorIs(t, write(Field{"x", Array{[]int{1}, []int{1}}}), ErrUnsupported)
+		require.ErrorIs(t, write(fields[0], Field{"x", Array{[]int{1}, []int8{1}}}), ErrFormat)
+	}
+}

@@ -1,0 +1,150 @@
+package data
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// OpenIDX reads a folder in MNIST's layout, which Fashion-MNIST and others
+// share: the part "train" (also for "") from train-images-idx3-ubyte and
+// train-labels-idx1-ubyte, or "test" from the files whose names start with
+// t10k. The files may be compressed with gzip (.gz).
+//
+// The fields are x, of the type and shape in the file (uint8 [28 28] for
+// MNIST), and y, int64 []. A file that is cut off, longer than its header
+// promises or of another format is ErrFormat, and so is a folder with more
+// images than labels.
+func OpenIDX(dir, split string) (*Memory, error) {
+	return openIDX(dir, split, nil)
+}
+
+func openIDX(dir, split string, l *limit) (*Memory, error) {
+	prefix := "train"
+	switch split {
+	case "", "train":
+	case "test":
+		prefix = "t10k"
+	default:
+		return nil, fmt.Errorf("%s: %w as %q; there are train and test", dir, ErrNoSplit, split)
+	}
+	images, imagesFile, err := readIDXFile(dir, prefix+"-images", "idx3-ubyte", l)
+	if err != nil {
+		return nil, err
+	}
+	labelled, labelsFile, err := readIDXFile(dir, prefix+"-labels", "idx1-ubyte", l)
+	if err != nil {
+		return nil, err
+	}
+	if len(images.Shape) < 2 {
+		return nil, fmt.Errorf("%s: %d dimensions, where images have at least 2: %w", imagesFile, len(images.Shape), ErrFormat)
+	}
+	if len(labelled.Shape) != 1 {
+		return nil, fmt.Errorf("%s: %d dimensions, where labels have 1: %w", labelsFile, len(labelled.Shape), ErrFormat)
+	}
+	if images.Shape[0] != labelled.Shape[0] {
+		return nil, fmt.Errorf("%s has %d images, but %s has %d labels: %w", imagesFile, images.Shape[0], labelsFile, labelled.Shape[0], ErrFormat)
+	}
+	v, err := vectorOf(labelled.Values)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", labelsFile, err)
+	}
+	at, _ := labels(v) // IDX has number types only
+	y := make([]int64, v.len())
+	for i := range y {
+		class, ok := at(i)
+		if !ok {
+			return nil, &RowError{
+				File: labelsFile, Unit: "sample", Row: i, Column: "y",
+				Found: string(v.appendText(nil, i)), Expected: "an integer", Err: ErrFormat,
+			}
+		}
+		y[i] = class
+	}
+	m, err := New(dir, Field{"x", images}, Field{"y", Array{Shape: labelled.Shape, Values: y}})
+	if err != nil {
+		return nil, err
+	}
+	m.columns[0].file, m.columns[1].file = imagesFile, labelsFile
+	return m, nil
+}
+
+// readIDXFile reads one of a pair, under whichever of its usual names it has.
+func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
+	var f *os.File
+	var size int64
+	var path string
+	err := error(fs.ErrNotExist)
+	for _, name := range []string{stem + "-" + kind, stem + "." + kind} {
+		for _, ext := range []string{"", ".gz"} {
+			if !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			path = filepath.Join(dir, name+ext)
+			f, size, err = openFile(path)
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return Array{}, "", fmt.Errorf("%s: %w: %s-%s, plain or .gz", dir, fs.ErrNotExist, stem, kind)
+	}
+	if err != nil {
+		return Array{}, "", err
+	}
+	defer f.Close()
+	r, sure, err := gunzip(f, size)
+	if err != nil {
+		return Array{}, "", fmt.Errorf("%s: %w", path, err)
+	}
+	a, err := readIDX(l.reader(r), sure)
+	if err != nil {
+		return Array{}, "", fmt.Errorf("%s: %w", path, err)
+	}
+	return a, path, nil
+}
+
+// idxTypes has NumPy's code for the element types of IDX.
+var idxTypes = map[byte]string{
+	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
+}
+
+// readIDX reads one array to the end of r, which is known to hold sure bytes.
+// The header is two zeros, the type, the number of dimensions, and each of them
+// as a big-endian uint32.
+func readIDX(r io.Reader, sure int64) (Array, error) {
+	var magic [4]byte
+	if n, err := io.ReadFull(r, magic[:]); err != nil {
+		return Array{}, fmt.Errorf("%d bytes, too few for an IDX header: %w", n, corrupt(err))
+	}
+	code, ok := idxTypes[magic[2]]
+	if magic[0] != 0 || magic[1] != 0 || !ok {
+		return Array{}, fmt.Errorf("not an IDX file: it starts with % x, where 00 00, a type (08 to 0e) and the number of dimensions should be: %w", magic, ErrFormat)
+	}
+	if magic[3] == 0 {
+		return Array{}, fmt.Errorf("an IDX file without dimensions: %w", ErrFormat)
+	}
+	dims := make([]uint32, magic[3])
+	if err := binary.Read(r, binary.BigEndian, dims); err != nil {
+		return Array{}, fmt.Errorf("cut off in the header: %w", corrupt(err))
+	}
+	shape := make([]int, len(dims))
+	for i, d := range dims {
+		shape[i] = int(d)
+	}
+	n, err := elements(shape)
+	if err != nil {
+		return Array{}, err
+	}
+	t := storedTypes[code]
+	v, err := t.read(r, n, t.size, binary.BigEndian, sure)
+	if err != nil {
+		return Array{}, corrupt(err)
+	}
+	if err := atEnd(r); err != nil {
+		return Array{}, err
+	}
+	return Array{Shape: shape, Values: v.values(n)}, nil
+}

@@ -1,0 +1,376 @@
+package data
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counted is a dataset of n samples whose values say which sample they are of:
+// x is [i*10, i*10+1], y is i.
+func counted(t testing.TB, n int) *Memory {
+	t.Helper()
+	x, y := make([]float32, 0, 2*n), make([]int64, n)
+	for i := range n {
+		x = append(x, float32(i*10), float32(i*10+1))
+		y[i] = int64(i)
+	}
+	m, err := New("counted",
+		Field{"x", Array{[]int{n, 2}, x}},
+		Field{"y", Array{[]int{n}, y}})
+	require.NoError(t, err)
+	return m
+}
+
+// samples walks a pass, checks each batch, and returns the samples in order.
+func samples(t testing.TB, ds Dataset, p Pass) []int64 {
+	t.Helper()
+	var all []int64
+	index := p.Skip
+	for b, err := range ds.Batches(p) {
+		require.NoError(t, err)
+		require.Equal(t, index, b.Index)
+		index++
+		x, ok := b.Field("x")
+		require.True(t, ok)
+		y, ok := b.Field("y")
+		require.True(t, ok)
+		require.Equal(t, []int{b.Size, 2}, x.Shape)
+		require.Equal(t, []int{b.Size}, y.Shape)
+		require.LessOrEqual(t, b.Size, p.Batch)
+		labels := y.Values.([]int64)
+		require.Len(t, labels, b.Size)
+		for i, l := range labels {
+			require.Equal(t, []float32{float32(l * 10), float32(l*10 + 1)}, x.Values.([]float32)[2*i:2*i+2])
+		}
+		all = append(all, labels...)
+	}
+	return all
+}
+
+func upTo(n int) []int64 {
+	all := make([]int64, n)
+	for i := range all {
+		all[i] = int64(i)
+	}
+	return all
+}
+
+func TestNewRefuses(t *testing.T) {
+	one := Array{[]int{1}, []float32{1}}
+	for _, c := range []struct {
+		name   string
+		fields []Field
+		kind   error
+		says   string
+	}{
+		{"no field", nil, ErrField, "at least one field"},
+		{"no name", []Field{{"", one}}, ErrField, "no name"},
+		{"same name", []Field{{"x", one}, {"x", one}}, ErrField, `"x" is there twice`},
+		{"type", []Field{{"x", Array{[]int{1}, []int{1}}}}, ErrUnsupported, "type []int"},
+		{"no values", []Field{{"x", Array{[]int{1}, nil}}}, ErrUnsupported, "type <nil>"},
+		{"shape", []Field{{"x", Array{[]int{2, 2}, []int8{1, 2, 3}}}}, ErrFormat, "shape [2 2] has 4 elements, but there are 3"},
+		{"negative", []Field{{"x", Array{[]int{-1}, []int8{}}}}, ErrFormat, "negative"},
+		{"overflow", []Field{{"x", Array{[]int{1 << 40, 1 << 40}, []int8{}}}}, ErrFormat, "address"},
+		{"scalar", []Field{{"x", Array{nil, []int8{1}}}}, ErrFormat, "single value"},
+		{"empty", []Field{{"x", Array{[]int{0, 4}, []int8{}}}}, ErrFormat, "no values"},
+		{"empty samples", []Field{{"x", Array{[]int{4, 0}, []int8{}}}}, ErrFormat, "no values"},
+		{"counts", []Field{{"x", one}, {"y", Array{[]int{2}, []bool{true, false}}}}, ErrFormat, `"y" has 2 samples, but "x" has 1`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := New("set", c.fields...)
+			require.Nil(t, m)
+			require.ErrorIs(t, err, c.kind)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+}
+
+func TestEveryElementType(t *testing.T) {
+	all := []any{
+		[]float32{1, 2, 3}, []float64{1, 2, 3}, []int8{1, 2, 3}, []int16{1, 2, 3}, []int32{1, 2, 3}, []int64{1, 2, 3},
+		[]uint8{1, 2, 3}, []uint16{1, 2, 3}, []uint32{1, 2, 3}, []uint64{1, 2, 3}, []bool{true, false, true}, []string{"a", "b", "c"},
+	}
+	var fields []Field
+	for i, v := range all {
+		fields = append(fields, Field{fmt.Sprint(i), Array{[]int{3}, v}})
+	}
+	m, err := New("types", fields...)
+	require.NoError(t, err)
+	for _, ds := range []Dataset{m, Prefetch(m, 1)} {
+		for b, err := range ds.Batches(Pass{Batch: 3}) {
+			require.NoError(t, err)
+			for i, f := range b.Fields {
+				require.Equal(t, all[i], f.Values)
+				require.Equal(t, fmt.Sprintf("[]%s", m.Fields()[i].Type), fmt.Sprintf("%T", f.Values))
+			}
+		}
+	}
+}
+
+func TestBatches(t *testing.T) {
+	m := counted(t, 10)
+	for _, c := range []struct {
+		pass Pass
+		want []int64
+	}{
+		{Pass{Batch: 1}, upTo(10)},
+		{Pass{Batch: 4}, upTo(10)},
+		{Pass{Batch: 5}, upTo(10)},
+		{Pass{Batch: 10}, upTo(10)},
+		{Pass{Batch: math.MaxInt}, upTo(10)},
+		{Pass{Batch: 4, DropRemainder: true}, upTo(8)},
+		{Pass{Batch: 11, DropRemainder: true}, nil},
+		{Pass{Batch: 4, Skip: 1}, upTo(10)[4:]},
+		{Pass{Batch: 4, Skip: 2}, upTo(10)[8:]},
+		{Pass{Batch: 4, Skip: 3}, nil},
+		{Pass{Batch: 4, Skip: 2, DropRemainder: true}, nil},
+		{Pass{Batch: math.MaxInt, Skip: math.MaxInt}, nil},
+	} {
+		require.Equal(t, c.want, samples(t, m, c.pass), "%+v", c.pass)
+		require.Equal(t, c.want, samples(t, Prefetch(m, 2), c.pass), "prefetched, %+v", c.pass)
+	}
+	for _, p := range []Pass{{}, {Batch: -1}, {Batch: 1, Epoch: -1}, {Batch: 1, Skip: -1}} {
+		for _, ds := range []Dataset{m, Prefetch(m, 2)} {
+			calls := 0
+			for _, err := range ds.Batches(p) {
+				require.ErrorIs(t, err, errPass)
+				calls++
+			}
+			require.Equal(t, 1, calls)
+		}
+	}
+}
+
+func TestSkipContinuesAShuffledPass(t *testing.T) {
+	m := counted(t, 23).Shuffle(7)
+	whole := samples(t, m, Pass{Batch: 4, Epoch: 3})
+	for skip := range 7 {
+		require.Equal(t, whole[min(skip*4, 23):], append([]int64{}, samples(t, m, Pass{Batch: 4, Epoch: 3, Skip: skip})...))
+	}
+}
+
+// A consumer that normalises a batch in place must not change the dataset.
+func TestBatchMayBeChanged(t *testing.T) {
+	m := counted(t, 8)
+	for b, err := range m.Batches(Pass{Batch: 4}) {
+		require.NoError(t, err)
+		clear(b.Fields[0].Values.([]float32))
+		clear(b.Fields[1].Values.([]int64))
+	}
+	require.Equal(t, upTo(8), samples(t, m, Pass{Batch: 4}))
+}
+
+func TestConcurrentPasses(t *testing.T) {
+	m := counted(t, 101).Shuffle(1)
+	want := samples(t, m, Pass{Batch: 8})
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 20 {
+				var got []int64
+				for b, err := range m.Batches(Pass{Batch: 8}) {
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					y, _ := b.Field("y")
+					got = append(got, y.Values.([]int64)...)
+				}
+				if !slices.Equal(want, got) {
+					t.Error("another pass wrote into this one")
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// The number of batches, and of passes, must not show in the allocations.
+func TestNoAllocationPerBatch(t *testing.T) {
+	m := counted(t, 4099)
+	view, _, err := m.Split(0.5, 1)
+	require.NoError(t, err)
+	walk := func(ds Dataset, batch int) float64 {
+		epoch := 0
+		return testing.AllocsPerRun(5, func() {
+			for _, err := range ds.Batches(Pass{Batch: batch, Epoch: epoch}) {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			epoch++
+		})
+	}
+	for name, ds := range map[string]Dataset{
+		"memory": m, "shuffled": m.Shuffle(1), "part": view, "shuffled part": view.Shuffle(1),
+	} {
+		require.LessOrEqual(t, walk(ds, 4), 5.0, name)
+		require.Equal(t, walk(ds, 2000), walk(ds, 4), name)
+		// A goroutine and three channels per pass, nothing per batch.
+		ahead := Prefetch(ds, 3)
+		require.LessOrEqual(t, walk(ahead, 4), 30.0, "prefetched %s", name)
+	}
+}
+
+// The golden orders: a change of any of these breaks every training run that
+// somebody wants to resume or repeat. The values come from a second
+// implementation of the description in order.go, written in Python.
+func TestOrderGolden(t *testing.T) {
+	for _, c := range []struct {
+		seed, stream uint64
+		want         []int
+	}{
+		{0, 0, []int{11, 0, 3, 9, 1, 2, 6, 5, 7, 8, 10, 4}},
+		{0, 1, []int{2, 0, 9, 1, 6, 10, 11, 7, 3, 4, 8, 5}},
+		{1, 0, []int{1, 9, 4, 2, 10, 0, 7, 6, 5, 8, 11, 3}},
+		{1, 1, []int{2, 8, 7, 3, 11, 6, 0, 4, 9, 1, 5, 10}},
+		{1 << 63, 2, []int{0, 7, 11, 6, 3, 1, 9, 10, 8, 4, 2, 5}},
+		{1, splitStream, []int{2, 3, 7, 9, 1, 11, 4, 6, 0, 5, 10, 8}},
+	} {
+		order := make([]int, 12)
+		shuffleOrder(order, c.seed, c.stream)
+		require.Equal(t, c.want, order, "seed %d, stream %d", c.seed, c.stream)
+	}
+}
+
+func TestOrderIsAFairPermutation(t *testing.T) {
+	const n, draws = 4, 24000
+	count := make(map[string]int)
+	order := make([]int, n)
+	for epoch := range draws {
+		shuffleOrder(order, 3, uint64(epoch))
+		count[fmt.Sprint(order)]++
+	}
+	require.Len(t, count, 24)
+	chi2 := 0.0
+	for _, k := range count {
+		d := float64(k) - draws/24
+		chi2 += d * d / (draws / 24)
+	}
+	// 23 degrees of freedom: a fair shuffle stays below 49.7 in 99.9% of cases,
+	// and the seed is fixed.
+	require.Less(t, chi2, 49.7)
+}
+
+func TestShuffle(t *testing.T) {
+	m := counted(t, 100)
+	s := m.Shuffle(5)
+	first, again, next := samples(t, s, Pass{Batch: 7}), samples(t, s, Pass{Batch: 9}), samples(t, s, Pass{Batch: 7, Epoch: 1})
+	require.Equal(t, first, again, "the order does not depend on the batch size")
+	require.NotEqual(t, first, next)
+	require.NotEqual(t, first, samples(t, m.Shuffle(6), Pass{Batch: 7}))
+	require.Equal(t, upTo(100), samples(t, m, Pass{Batch: 7}), "the original is as it was")
+	for _, order := range [][]int64{first, next} {
+		slices.Sort(order)
+		require.Equal(t, upTo(100), order)
+	}
+}
+
+func TestSplit(t *testing.T) {
+	m := counted(t, 100)
+	a, b, err := m.Split(0.9, 1)
+	require.NoError(t, err)
+	require.Equal(t, 90, a.Len())
+	require.Equal(t, 10, b.Len())
+	inA, inB := samples(t, a, Pass{Batch: 8}), samples(t, b, Pass{Batch: 8})
+	require.True(t, slices.IsSorted(inA) && slices.IsSorted(inB))
+	both := slices.Concat(inA, inB)
+	slices.Sort(both)
+	require.Equal(t, upTo(100), both, "disjoint and exhaustive")
+
+	a2, b2, err := m.Split(0.9, 1)
+	require.NoError(t, err)
+	require.Equal(t, inA, samples(t, a2, Pass{Batch: 8}))
+	require.Equal(t, inB, samples(t, b2, Pass{Batch: 8}))
+	_, b3, err := m.Split(0.9, 2)
+	require.NoError(t, err)
+	require.NotEqual(t, inB, samples(t, b3, Pass{Batch: 8}))
+
+	// A part of a part, shuffled, is still of the samples of that part.
+	c, d, err := b.Split(0.5, 3)
+	require.NoError(t, err)
+	both = slices.Concat(samples(t, c.Shuffle(1), Pass{Batch: 3}), samples(t, d, Pass{Batch: 3}))
+	slices.Sort(both)
+	require.Equal(t, inB, both)
+
+	require.Equal(t, "counted (90 of 100 samples)", a.Name())
+	require.Equal(t, "counted (the other 10 of 100 samples)", b.Name())
+	for _, bad := range []float64{0, 1, -0.5, 1.5, math.NaN(), 0.001, 0.999} {
+		_, _, err := m.Split(bad, 1)
+		require.Error(t, err, "%v", bad)
+	}
+}
+
+func TestTake(t *testing.T) {
+	m := counted(t, 10)
+	three, err := m.Take(3)
+	require.NoError(t, err)
+	require.Equal(t, upTo(3), samples(t, three, Pass{Batch: 2}))
+	all, err := m.Take(11)
+	require.NoError(t, err)
+	require.Equal(t, 10, all.Len())
+	_, err = m.Take(0)
+	require.Error(t, err)
+	// Which samples are taken does not depend on the order of the calls.
+	x, err := m.Shuffle(1).Take(3)
+	require.NoError(t, err)
+	require.Equal(t, samples(t, three.Shuffle(1), Pass{Batch: 3}), samples(t, x, Pass{Batch: 3}))
+}
+
+func TestSelectAndRename(t *testing.T) {
+	m := counted(t, 3)
+	y, err := m.Select("y")
+	require.NoError(t, err)
+	require.Equal(t, []FieldSpec{{"y", []int{}, "int64"}}, y.Fields())
+	turned, err := m.Select("y", "x")
+	require.NoError(t, err)
+	require.Equal(t, upTo(3), samples(t, turned, Pass{Batch: 3}))
+	label, err := m.Rename("y", "label")
+	require.NoError(t, err)
+	require.Equal(t, "counted: 3 samples; x float32 [2], label int64 []", Describe(label))
+	require.Equal(t, "counted: 3 samples; x float32 [2], y int64 []", Describe(m))
+
+	for _, f := range []func() (*Memory, error){
+		func() (*Memory, error) { return m.Select() },
+		func() (*Memory, error) { return m.Select("z") },
+		func() (*Memory, error) { return m.Select("x", "x") },
+		func() (*Memory, error) { return m.Rename("z", "a") },
+		func() (*Memory, error) { return m.Rename("x", "y") },
+		func() (*Memory, error) { return m.Rename("x", "") },
+	} {
+		_, err := f()
+		require.ErrorIs(t, err, ErrField)
+	}
+}
+
+func TestWithSampleWeights(t *testing.T) {
+	m, err := New("set",
+		Field{"y", Array{[]int{5}, []uint8{0, 1, 2, 1, 9}}},
+		Field{"wide", Array{[]int{5, 2}, make([]int8, 10)}},
+		Field{"text", Array{[]int{5}, make([]string, 5)}})
+	require.NoError(t, err)
+	w, err := WithSampleWeights(m, "y", map[int64]float64{0: 0, 1: 2.5, 9: 0.5})
+	require.NoError(t, err)
+	for b, err := range w.Batches(Pass{Batch: 5}) {
+		require.NoError(t, err)
+		a, ok := b.Field(SampleWeight)
+		require.True(t, ok)
+		require.Equal(t, Array{[]int{5}, []float32{0, 2.5, 1, 2.5, 0.5}}, a)
+	}
+	for _, c := range []struct {
+		from    *Memory
+		field   string
+		weights map[int64]float64
+	}{
+		{m, "z", nil}, {m, "wide", nil}, {m, "text", nil}, {w, "y", nil},
+		{m, "y", map[int64]float64{1: -1}}, {m, "y", map[int64]float64{1: math.NaN()}}, {m, "y", map[int64]float64{1: math.Inf(1)}},
+	} {
+		_, err := WithSampleWeights(c.from, c.field, c.weights)
+		require.Error(t, err)
+	}
+}

@@ -1,0 +1,486 @@
+package data
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The .npy format is NumPy's: a magic string, a version, the length of a header
+// that is a Python dict literal, and the values. The reader is our own because
+// a header is not to be trusted: github.com/sbinet/npyio allocates whatever a
+// shape claims, reads missing bytes as zeros and panics on a header without a
+// newline. The tests use it as a second opinion on sound files.
+
+const npyMagic = "\x93NUMPY"
+
+// maxHeader bounds a header, which is some 100 bytes for the types read here.
+const maxHeader = 64 << 10
+
+// OpenNPZ reads an archive written by numpy.savez or savez_compressed. Its
+// arrays keep their names, which by convention are x and y; of an archive with
+// x_train, y_train, x_test and y_test the training part is read (see Options).
+//
+// Arrays of floats of 4 or 8 bytes, integers and bools are read, in either byte
+// order and in C or Fortran order. Text, objects (which are Python pickles),
+// dates, complex numbers and float16 are ErrUnsupported; anything that is not
+// what it claims to be is ErrFormat.
+func OpenNPZ(path string) (*Memory, error) {
+	return openNPZ(path, "", nil)
+}
+
+// OpenNPY reads one array per file, each a field named after the file: x from
+// x.npy. See OpenNPZ for the element types and errors.
+func OpenNPY(paths ...string) (*Memory, error) {
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("no .npy file given: %w", ErrField)
+	}
+	name := strings.Join(paths, " + ")
+	return openNPY(name, paths, "", nil)
+}
+
+// openOneNPY is Open for a .npy file.
+func openOneNPY(path string, l *limit) (*Memory, error) {
+	if strings.EqualFold(filepath.Base(path), "x.npy") {
+		y := filepath.Join(filepath.Dir(path), "y.npy")
+		if _, err := os.Stat(y); err == nil {
+			return openNPY(path+" + "+y, []string{path, y}, "", l)
+		}
+	}
+	f, err := openArray(path, l)
+	if err != nil {
+		return nil, err
+	}
+	f.Name = "x"
+	return New(path, f)
+}
+
+func openNPY(name string, paths []string, split string, l *limit) (*Memory, error) {
+	byField := make(map[string]string)
+	var names []string
+	for _, path := range paths {
+		field := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+		names = append(names, field)
+		byField[field] = path
+	}
+	chosen, err := parts(name, split, names)
+	if err != nil {
+		return nil, err
+	}
+	var fields []Field
+	for _, n := range names {
+		if chosen[n] == "" {
+			continue
+		}
+		f, err := openArray(byField[n], l)
+		if err != nil {
+			return nil, err
+		}
+		f.Name = chosen[n]
+		fields = append(fields, f)
+	}
+	m, err := New(name, fields...)
+	if err != nil {
+		return nil, err
+	}
+	at := 0
+	for _, n := range names {
+		if chosen[n] != "" {
+			m.columns[at].file = byField[n]
+			at++
+		}
+	}
+	return m, nil
+}
+
+func openArray(path string, l *limit) (Field, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return Field{}, err
+	}
+	defer f.Close()
+	a, err := readNPY(l.reader(f), size)
+	if err != nil {
+		return Field{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return Field{Array: a}, nil
+}
+
+func openNPZ(path, split string, l *limit) (*Memory, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readNPZ(path, f, size, split, l)
+}
+
+// readNPZ reads an archive of size bytes.
+func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit) (*Memory, error) {
+	archive, err := zip.NewReader(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a .npz file, which is a zip archive (cut off, or another format?): %w: %w", name, err, ErrFormat)
+	}
+	var names []string
+	for _, f := range archive.File {
+		field, ok := strings.CutSuffix(f.Name, ".npy")
+		if !ok {
+			return nil, fmt.Errorf("%s: %q in the archive is not a .npy file: %w", name, f.Name, ErrFormat)
+		}
+		if slices.Contains(names, field) {
+			return nil, fmt.Errorf("%s: %q is in the archive twice: %w", name, f.Name, ErrFormat)
+		}
+		names = append(names, field)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%s: the archive is empty: %w", name, ErrFormat)
+	}
+	chosen, err := parts(name, split, names)
+	if err != nil {
+		return nil, err
+	}
+	if err := plausible(archive, size); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	var fields []Field
+	for i, f := range archive.File {
+		if chosen[names[i]] == "" {
+			continue
+		}
+		a, err := readMember(f, size, l)
+		if err != nil {
+			return nil, fmt.Errorf("%s: array %q: %w", name, names[i], err)
+		}
+		fields = append(fields, Field{Name: chosen[names[i]], Array: a})
+	}
+	return New(name, fields...)
+}
+
+// plausible refuses an archive that claims to hold more than deflate can put
+// into its size, which is 1032 times as much: its members overlap, or lie.
+func plausible(archive *zip.Reader, size int64) error {
+	const ratio = 1032
+	var total uint64
+	for _, f := range archive.File {
+		if total += f.UncompressedSize64; f.UncompressedSize64 > 1<<62 || total > uint64(size)*ratio {
+			return fmt.Errorf("the archive claims to hold more than fits into its %d bytes: %w", size, ErrFormat)
+		}
+	}
+	return nil
+}
+
+func readMember(f *zip.File, size int64, l *limit) (Array, error) {
+	r, err := f.Open()
+	if err != nil {
+		return Array{}, corrupt(err)
+	}
+	defer r.Close()
+	var sure int64
+	if f.Method == zip.Store && f.UncompressedSize64 <= uint64(size) {
+		sure = int64(f.UncompressedSize64)
+	}
+	return readNPY(l.reader(r), sure)
+}
+
+// readNPY reads one array to the end of r, which is known to hold sure bytes.
+func readNPY(r io.Reader, sure int64) (Array, error) {
+	h, err := readHeader(r)
+	if err != nil {
+		return Array{}, corrupt(err)
+	}
+	t, order, err := dtype(h.descr)
+	if err != nil {
+		return Array{}, err
+	}
+	n, err := elements(h.shape)
+	if err != nil {
+		return Array{}, err
+	}
+	v, err := t.read(r, n, t.size, order, sure)
+	if err != nil {
+		return Array{}, corrupt(err)
+	}
+	if err := atEnd(r); err != nil {
+		return Array{}, err
+	}
+	if h.fortran && len(h.shape) > 1 {
+		v = v.fromFortran(h.shape)
+	}
+	return Array{Shape: h.shape, Values: v.values(n)}, nil
+}
+
+type npyHeader struct {
+	descr   string
+	fortran bool
+	shape   []int
+}
+
+func readHeader(r io.Reader) (npyHeader, error) {
+	start := make([]byte, len(npyMagic)+2)
+	if n, err := io.ReadFull(r, start); err == io.EOF || err == io.ErrUnexpectedEOF {
+		return npyHeader{}, fmt.Errorf("only %d bytes, too few for a .npy header: %w", n, ErrFormat)
+	} else if err != nil {
+		return npyHeader{}, err
+	}
+	if start[0] == 0x80 {
+		return npyHeader{}, fmt.Errorf("a Python pickle, which %w: reading one runs the code in it; save arrays with numpy.save", ErrUnsupported)
+	}
+	if string(start[:len(npyMagic)]) != npyMagic {
+		return npyHeader{}, fmt.Errorf("not a .npy file: it starts with %q: %w", start[:len(npyMagic)], ErrFormat)
+	}
+	var length uint32
+	switch major := start[len(npyMagic)]; major {
+	case 1:
+		var short uint16
+		if err := binary.Read(r, binary.LittleEndian, &short); err != nil {
+			return npyHeader{}, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
+		}
+		length = uint32(short)
+	case 2, 3:
+		if err := binary.Read(r, binary.LittleEndian, &length); err != nil {
+			return npyHeader{}, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
+		}
+	default:
+		return npyHeader{}, fmt.Errorf(".npy format version %d, where 1 to 3 exist: %w", major, ErrFormat)
+	}
+	if length > maxHeader {
+		return npyHeader{}, fmt.Errorf("a header of %d bytes, where %d is more than enough: %w", length, maxHeader, ErrFormat)
+	}
+	text := make([]byte, length)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return npyHeader{}, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
+	}
+	p := literal{text: string(text)}
+	h := p.dict()
+	if p.err != nil {
+		return npyHeader{}, fmt.Errorf("header %s: %w", quote(string(bytes.TrimSpace(text))), p.err)
+	}
+	return h, nil
+}
+
+// dtype finds the element type and byte order that a descr stands for.
+func dtype(descr string) (stored, binary.ByteOrder, error) {
+	var order binary.ByteOrder = binary.LittleEndian
+	code := descr
+	if code != "" && strings.ContainsRune("<>|=", rune(code[0])) {
+		if code[0] == '>' {
+			order = binary.BigEndian
+		}
+		code = code[1:]
+	}
+	if t, ok := storedTypes[code]; ok {
+		return t, order, nil
+	}
+	what, fix := "elements of type", "convert it with x.astype(\"float32\")"
+	if code != "" {
+		switch code[0] {
+		case 'O':
+			what, fix = "Python objects, stored as a pickle, of type", "give all samples one shape and a number type, then save again"
+		case 'U', 'S', 'a':
+			what, fix = "text of type", "save class numbers, for instance from numpy.unique(labels, return_inverse=True)"
+		case 'V', '[':
+			what, fix = "records of type", "save one array per column"
+		case 'M', 'm':
+			what, fix = "dates or times of type", "convert them to numbers"
+		case 'c':
+			what, fix = "complex numbers of type", "save the real and imaginary part as two arrays"
+		case 'f':
+			what = "floats of type"
+		}
+	}
+	return stored{}, nil, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
+}
+
+// literal parses the Python dict of a header. After an error it yields zeros.
+type literal struct {
+	text string
+	pos  int
+	err  error
+}
+
+func (p *literal) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf("at byte %d: %s: %w", p.pos, fmt.Sprintf(format, args...), ErrFormat)
+	}
+}
+
+// peek is the next byte that is not a space; 0 at the end or after an error.
+func (p *literal) peek() byte {
+	for p.err == nil && p.pos < len(p.text) {
+		if c := p.text[p.pos]; c != ' ' && c != '\n' {
+			return c
+		}
+		p.pos++
+	}
+	return 0
+}
+
+func (p *literal) take(c byte) bool {
+	if p.peek() != c {
+		return false
+	}
+	p.pos++
+	return true
+}
+
+func (p *literal) need(c byte) {
+	if !p.take(c) {
+		p.fail("expected %q", c)
+	}
+}
+
+func (p *literal) dict() npyHeader {
+	var h npyHeader
+	seen := make(map[string]bool)
+	p.need('{')
+	for p.err == nil && !p.take('}') {
+		key := p.str()
+		if seen[key] {
+			p.fail("%q is there twice", key)
+		}
+		seen[key] = true
+		p.need(':')
+		switch key {
+		case "descr":
+			h.descr = p.descr()
+		case "fortran_order":
+			h.fortran = p.boolean()
+		case "shape":
+			h.shape = p.tuple()
+		default:
+			p.fail("unknown key %q", key)
+		}
+		if !p.take(',') && p.peek() != '}' {
+			p.fail("expected ',' or '}'")
+		}
+	}
+	if p.peek() != 0 {
+		p.fail("more text after the header")
+	}
+	for _, key := range []string{"descr", "fortran_order", "shape"} {
+		if !seen[key] {
+			p.fail("no %q", key)
+		}
+	}
+	return h
+}
+
+func (p *literal) str() string {
+	quote := p.peek()
+	if quote != '\'' && quote != '"' {
+		p.fail("expected a string")
+		return ""
+	}
+	p.pos++
+	n := strings.IndexByte(p.text[p.pos:], quote)
+	if n < 0 {
+		p.fail("a string without an end")
+		return ""
+	}
+	s := p.text[p.pos : p.pos+n]
+	p.pos += n + 1
+	return s
+}
+
+// descr is a string, or a list for records, which are refused later by name.
+func (p *literal) descr() string {
+	if p.peek() != '[' {
+		return p.str()
+	}
+	n := strings.LastIndexByte(p.text[p.pos:], ']')
+	if n < 0 {
+		p.fail("a list without an end")
+		return ""
+	}
+	s := p.text[p.pos : p.pos+n+1]
+	p.pos += n + 1
+	return s
+}
+
+func (p *literal) boolean() bool {
+	p.peek()
+	for word, value := range map[string]bool{"True": true, "False": false} {
+		if strings.HasPrefix(p.text[p.pos:], word) {
+			p.pos += len(word)
+			return value
+		}
+	}
+	p.fail("expected True or False")
+	return false
+}
+
+func (p *literal) tuple() []int {
+	const maxDims = 64 // NumPy's own limit
+	shape := []int{}
+	p.need('(')
+	for p.err == nil && !p.take(')') {
+		shape = append(shape, p.number())
+		p.take('L') // Python 2 wrote its long integers so
+		if len(shape) > maxDims {
+			p.fail("more than %d dimensions", maxDims)
+		}
+		if !p.take(',') && p.peek() != ')' {
+			p.fail("expected ',' or ')'")
+		}
+	}
+	return shape
+}
+
+func (p *literal) number() int {
+	p.peek()
+	from := p.pos
+	for p.pos < len(p.text) && p.text[p.pos] >= '0' && p.text[p.pos] <= '9' {
+		p.pos++
+	}
+	n, err := strconv.Atoi(p.text[from:p.pos])
+	if err != nil {
+		p.fail("expected a size that this machine can address, found %s", quote(p.text[from:]))
+	}
+	return n
+}
+
+// WriteNPY writes an array as numpy.save does, in C order and little-endian.
+// Strings are ErrUnsupported: NumPy would store them at a fixed width.
+func WriteNPY(w io.Writer, a Array) error {
+	v, err := arrayVector(a)
+	if err != nil {
+		return err
+	}
+	if err := writeNPYHeader(w, v, a.Shape); err != nil {
+		return err
+	}
+	return v.write(w)
+}
+
+func writeNPYHeader(w io.Writer, v vector, dims []int) error {
+	code := fmt.Sprintf("%c%d", v.typeName()[0], v.elementSize())
+	if _, ok := storedTypes[code]; !ok {
+		return fmt.Errorf("a .npy file of type %s: %w", v.typeName(), ErrUnsupported)
+	}
+	mark := "<"
+	if v.elementSize() == 1 {
+		mark = "|"
+	}
+	shape := make([]string, len(dims))
+	for i, d := range dims {
+		shape[i] = strconv.Itoa(d)
+	}
+	tuple := strings.Join(shape, ", ")
+	if len(shape) == 1 {
+		tuple += ","
+	}
+	header := fmt.Sprintf("{'descr': '%s%s', 'fortran_order': False, 'shape': (%s), }", mark, code, tuple)
+	// The values start at a multiple of 64 bytes, so that they can be mapped.
+	const before = len(npyMagic) + 2 + 2
+	header += strings.Repeat(" ", 63-(before+len(header))%64) + "\n"
+	start := binary.LittleEndian.AppendUint16([]byte(npyMagic+"\x01\x00"), uint16(len(header)))
+	_, err := w.Write(append(start, header...))
+	return err
+}

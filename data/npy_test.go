@@ -1,0 +1,365 @@
+package data
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sbinet/npyio/npy"
+	"github.com/stretchr/testify/require"
+)
+
+// rawNPY is a .npy file with this dict as its header.
+func rawNPY(dict string, values ...byte) []byte {
+	raw := binary.LittleEndian.AppendUint16([]byte(npyMagic+"\x01\x00"), uint16(len(dict)))
+	return append(append(raw, dict...), values...)
+}
+
+func dictOf(descr, shape string) string {
+	return fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': %s, }\n", descr, shape)
+}
+
+func readBytes(raw []byte) (Array, error) { return readNPY(bytes.NewReader(raw), int64(len(raw))) }
+
+func write(t testing.TB, name string, raw []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, raw, 0o644))
+	return path
+}
+
+func TestNumPyFiles(t *testing.T) {
+	for _, file := range []string{"types_stored.npz", "types_deflated.npz"} {
+		m, err := OpenNPZ(filepath.Join("testdata", file))
+		require.NoError(t, err)
+		require.Equal(t, 2, m.Len())
+		require.Len(t, m.Fields(), 21)
+		for b, err := range m.Batches(Pass{Batch: 2}) {
+			require.NoError(t, err)
+			for _, f := range b.Fields {
+				require.Equal(t, []int{2, 3}, f.Shape)
+				if f.Name == "b1" {
+					require.Equal(t, []bool{true, false, true, false, false, true}, f.Values)
+					continue
+				}
+				v, err := vectorOf(f.Values)
+				require.NoError(t, err)
+				var text []byte
+				for i := range v.len() {
+					text = append(v.appendText(text, i), ' ')
+				}
+				require.Equal(t, "0 1 2 100 101 102 ", string(text), f.Name)
+				_, code, _ := strings.Cut(f.Name, "_")
+				require.Equal(t, code[:1], v.typeName()[:1])
+				require.Equal(t, code[1:], fmt.Sprint(v.elementSize()))
+			}
+		}
+	}
+
+	read := func(file string) (Array, error) {
+		raw, err := os.ReadFile(filepath.Join("testdata", file))
+		require.NoError(t, err)
+		return readBytes(raw)
+	}
+	a, err := read("fortran.npy")
+	require.NoError(t, err)
+	want := make([]float32, 24)
+	for i := range want {
+		want[i] = float32(i)
+	}
+	require.Equal(t, Array{[]int{2, 3, 4}, want}, a)
+	a, err = read("extremes.npy")
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{2, 2}, []int64{math.MinInt64, -1, 0, math.MaxInt64}}, a)
+	a, err = read("version2.npy")
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{2}, []float64{1.5, -2.5}}, a)
+	a, err = read("scalar.npy")
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{}, []float32{1}}, a)
+	_, err = OpenNPY("testdata/scalar.npy")
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, "single value")
+
+	for file, says := range map[string]string{
+		"half.npy":    `floats of type "<f2": not read by this version; convert`,
+		"complex.npy": "complex numbers",
+		"text.npy":    `text of type "<U3"`,
+		"dates.npy":   "dates or times",
+		"records.npy": "one array per column",
+		"objects.npy": "Python objects, stored as a pickle",
+	} {
+		_, err := OpenNPY(filepath.Join("testdata", file))
+		require.ErrorIs(t, err, ErrUnsupported, file)
+		require.ErrorContains(t, err, says, file)
+		require.ErrorContains(t, err, file)
+	}
+}
+
+func TestWriteNPYReadsBack(t *testing.T) {
+	for _, a := range []Array{
+		{[]int{2, 2}, []float32{0.1, -1, math.MaxFloat32, math.SmallestNonzeroFloat32}},
+		{[]int{3}, []float64{math.Inf(1), math.Pi, -0.0}},
+		{[]int{2}, []int8{-128, 127}}, {[]int{2}, []int16{-1, 1}}, {[]int{2}, []int32{-1, 1}}, {[]int{1, 1, 2}, []int64{math.MinInt64, 1}},
+		{[]int{2}, []uint8{0, 255}}, {[]int{2}, []uint16{0, 65535}}, {[]int{2}, []uint32{0, 1}}, {[]int{2}, []uint64{0, math.MaxUint64}},
+		{[]int{2}, []bool{true, false}},
+		{[]int{}, []float32{7}},
+		{[]int{100, 1000}, make([]float32, 100000)},
+	} {
+		var file bytes.Buffer
+		require.NoError(t, WriteNPY(&file, a))
+		back, err := readBytes(file.Bytes())
+		require.NoError(t, err)
+		require.Equal(t, a, back)
+
+		// The second opinion.
+		r, err := npy.NewReader(bytes.NewReader(file.Bytes()))
+		require.NoError(t, err)
+		require.Equal(t, len(a.Shape), len(r.Header.Descr.Shape))
+		v, err := vectorOf(a.Values)
+		require.NoError(t, err)
+		require.Equal(t, v.typeName(), npy.TypeFrom(r.Header.Descr.Type).String())
+		require.Zero(t, (file.Len()-v.len()*v.elementSize())%64, "values are not aligned")
+	}
+	values := []float32{1.5, 2.5}
+	var file bytes.Buffer
+	require.NoError(t, npy.Write(&file, values))
+	a, err := readBytes(file.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{2}, values}, a)
+
+	require.ErrorIs(t, WriteNPY(&file, Array{[]int{1}, []string{"a"}}), ErrUnsupported)
+	require.ErrorIs(t, WriteNPY(&file, Array{[]int{2}, []float32{1}}), ErrFormat)
+}
+
+func TestNPYRefuses(t *testing.T) {
+	sound := rawNPY(dictOf("<f4", "(2,)"), make([]byte, 8)...)
+	_, err := readBytes(sound)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name string
+		raw  []byte
+		kind error
+		says string
+	}{
+		{"nothing", nil, ErrFormat, "only 0 bytes"},
+		{"cut in magic", sound[:4], ErrFormat, "only 4 bytes"},
+		{"cut in length", sound[:9], ErrFormat, "cut off in the header"},
+		{"cut in header", sound[:20], ErrFormat, "cut off in the header"},
+		{"cut in values", sound[:len(sound)-3], ErrFormat, "promises 8 bytes of values, the file has 5"},
+		{"no values", sound[:len(sound)-8], ErrFormat, "promises 8 bytes of values, the file has 0"},
+		{"more", append(sound[:len(sound):len(sound)], 0), ErrFormat, "more bytes than the header promises"},
+		{"other magic", append([]byte("\x89PNG\r\n"), sound[6:]...), ErrFormat, "not a .npy file"},
+		{"pickle", append([]byte("\x80\x04\x95"), sound[3:]...), ErrUnsupported, "pickle"},
+		{"version", append([]byte(npyMagic+"\x09"), sound[7:]...), ErrFormat, "version 9"},
+		{"long header", append([]byte(npyMagic+"\x02\x00\xff\xff\xff\x7f"), sound[10:]...), ErrFormat, "header of 2147483647 bytes"},
+		{"1e18 elements", rawNPY(dictOf("|u1", "(1000000000000000000,)")), ErrFormat, "the file has 0"},
+		{"overflow of bytes", rawNPY(dictOf("<f8", "(9000000000000000000,)")), ErrFormat, "address"},
+		{"overflow of elements", rawNPY(dictOf("<f8", "(9000000000, 9000000000,)")), ErrFormat, "address"},
+		{"overflow of a size", rawNPY(dictOf("<f8", "(99999999999999999999,)")), ErrFormat, "address"},
+		{"negative size", rawNPY(dictOf("<f8", "(-1,)")), ErrFormat, "expected a size"},
+		{"text as a size", rawNPY(dictOf("<f8", "(a,)")), ErrFormat, "expected a size"},
+		{"dimensions", rawNPY(dictOf("<f8", "("+strings.Repeat("1,", 65)+")")), ErrFormat, "more than 64 dimensions"},
+		{"open tuple", rawNPY(dictOf("<f8", "(1,")), ErrFormat, "expected"},
+		{"no descr", rawNPY("{'fortran_order': False, 'shape': (1,)}"), ErrFormat, `no "descr"`},
+		{"no shape", rawNPY("{'descr': '<f4', 'fortran_order': False}"), ErrFormat, `no "shape"`},
+		{"shape twice", rawNPY("{'shape': (1,), 'shape': (2,)}"), ErrFormat, "twice"},
+		{"unknown key", rawNPY("{'colour': 'red'}"), ErrFormat, `unknown key "colour"`},
+		{"order", rawNPY("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (1,)}"), ErrFormat, "True or False"},
+		{"open string", rawNPY("{'descr"), ErrFormat, "without an end"},
+		{"open list", rawNPY("{'descr': [('a'"), ErrFormat, "without an end"},
+		{"number as key", rawNPY("{3: 4}"), ErrFormat, "expected a string"},
+		{"no dict", rawNPY("hello"), ErrFormat, "expected '{'"},
+		{"no header", rawNPY(""), ErrFormat, "expected '{'"},
+		{"no comma", rawNPY("{'descr': '<f4' 'shape': (1,)}"), ErrFormat, "expected ',' or '}'"},
+		{"after the dict", rawNPY(strings.TrimSpace(dictOf("<f4", "(1,)")) + "x"), ErrFormat, "more text"},
+		{"no type", rawNPY(dictOf("", "(1,)")), ErrUnsupported, "elements of type"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := readBytes(c.raw)
+			require.ErrorIs(t, err, c.kind)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+	// Python 2 wrote long integers with an L, and any spacing is a dict.
+	a, err := readBytes(rawNPY(`{ "shape" : ( 2L , 1L ) ,"fortran_order":True, "descr":'|i1'}`, 1, 2))
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{2, 1}, []int8{1, 2}}, a)
+}
+
+// A header's claim must not be believed: it takes as much memory as the values
+// that follow it.
+func TestClaimsTakeNoMemory(t *testing.T) {
+	raw := rawNPY(dictOf("<f8", "(100000000000,)"), make([]byte, 1000)...)
+	allocated := testing.Benchmark(func(b *testing.B) {
+		for b.Loop() {
+			_, err := readNPY(bytes.NewReader(raw), int64(len(raw)))
+			if err == nil {
+				b.Fatal("800 GB were read from 1 kB")
+			}
+		}
+	}).AllocedBytesPerOp()
+	require.Less(t, allocated, int64(1<<20))
+}
+
+type member struct {
+	name   string
+	method uint16
+	raw    []byte
+}
+
+func archive(t testing.TB, members ...member) []byte {
+	t.Helper()
+	var file bytes.Buffer
+	z := zip.NewWriter(&file)
+	for _, m := range members {
+		w, err := z.CreateHeader(&zip.FileHeader{Name: m.name, Method: m.method})
+		require.NoError(t, err)
+		_, err = w.Write(m.raw)
+		require.NoError(t, err)
+	}
+	require.NoError(t, z.Close())
+	return file.Bytes()
+}
+
+func TestNPZRefuses(t *testing.T) {
+	one := rawNPY(dictOf("|u1", "(1,)"), 7)
+	two := rawNPY(dictOf("|u1", "(2,)"), 7, 8)
+	sound := archive(t, member{"x.npy", zip.Store, two}, member{"y.npy", zip.Deflate, two})
+	flipped := bytes.Clone(sound)
+	flipped[bytes.Index(flipped, two)+len(two)-1] ^= 1
+
+	var lying bytes.Buffer
+	z := zip.NewWriter(&lying)
+	w, err := z.CreateRaw(&zip.FileHeader{
+		Name: "x.npy", Method: zip.Store, CRC32: crc32.ChecksumIEEE(one),
+		CompressedSize64: uint64(len(one)), UncompressedSize64: 1 << 40,
+	})
+	require.NoError(t, err)
+	_, err = w.Write(one)
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+
+	for _, c := range []struct {
+		name string
+		raw  []byte
+		says string
+	}{
+		{"nothing", nil, "is empty"},
+		{"not a zip", []byte("hello, this is not a zip archive"), "not a .npz file"},
+		{"cut", sound[:len(sound)-10], "not a .npz file"},
+		{"no member", archive(t), "archive is empty"},
+		{"other member", archive(t, member{"notes.txt", zip.Store, one}), `"notes.txt" in the archive is not a .npy file`},
+		{"twice", archive(t, member{"x.npy", zip.Store, one}, member{"x.npy", zip.Store, one}), "twice"},
+		{"counts", archive(t, member{"x.npy", zip.Store, one}, member{"y.npy", zip.Store, two}), "has 2 samples"},
+		{"no samples", archive(t, member{"x.npy", zip.Store, rawNPY(dictOf("|u1", "(0, 8)"))}), "no values"},
+		{"no samples but 1e18 of them", archive(t, member{"x.npy", zip.Store, rawNPY(dictOf("|u1", "(1000000000000000000, 0)"))}), "no values"},
+		{"checksum", flipped, "damaged"},
+		{"size", lying.Bytes(), "claims to hold more than fits"},
+		{"member", archive(t, member{"x.npy", zip.Deflate, []byte("hello")}), `array "x": only 5 bytes`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := write(t, "set.npz", c.raw)
+			_, err := OpenNPZ(path)
+			require.ErrorIs(t, err, ErrFormat)
+			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, path)
+		})
+	}
+}
+
+// A sound file of 100 kB that holds 100 MB is refused before it takes them.
+func TestMaxBytes(t *testing.T) {
+	values := make([]byte, 4<<20)
+	path := write(t, "zeros.npz", archive(t, member{"x.npy", zip.Deflate, rawNPY(dictOf("|u1", fmt.Sprintf("(%d, 1024)", len(values)>>10)), values...)}))
+	_, err := Open(path, Options{MaxBytes: 1 << 20})
+	require.ErrorIs(t, err, ErrTooLarge)
+	m, err := Open(path, Options{MaxBytes: 5 << 20})
+	require.NoError(t, err)
+	require.Equal(t, 4096, m.Len())
+}
+
+func TestNPZParts(t *testing.T) {
+	array := func(v byte) []byte { return rawNPY(dictOf("|u1", "(1,)"), v) }
+	path := write(t, "mnist.npz", archive(t,
+		member{"x_train.npy", zip.Store, array(1)}, member{"y_train.npy", zip.Store, array(2)},
+		member{"x_test.npy", zip.Store, rawNPY(dictOf("|u1", "(2,)"), 3, 4)}, member{"y_test.npy", zip.Store, rawNPY(dictOf("|u1", "(2,)"), 5, 6)}))
+	for split, n := range map[string]int{"": 1, "train": 1, "test": 2} {
+		m, err := Open(path, Options{Split: split})
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("%s: %d samples; x uint8 [], y uint8 []", path, n), Describe(m))
+	}
+	_, err := Open(path, Options{Split: "validation"})
+	require.ErrorIs(t, err, ErrNoSplit)
+
+	half := write(t, "half.npz", archive(t, member{"x_train.npy", zip.Store, array(1)}))
+	_, err = Open(half, Options{Split: "test"})
+	require.ErrorIs(t, err, ErrNoSplit)
+	whole := write(t, "whole.npz", archive(t, member{"x.npy", zip.Store, array(1)}))
+	_, err = Open(whole, Options{Split: "test"})
+	require.ErrorIs(t, err, ErrNoSplit)
+	_, err = Open(whole, Options{Split: "train"})
+	require.NoError(t, err)
+}
+
+func TestOpenNPY(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, shape string, values ...byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, rawNPY(dictOf("|u1", shape), values...), 0o644))
+		return path
+	}
+	x, y := put("x.npy", "(2, 2)", 1, 2, 3, 4), put("y.npy", "(2,)", 0, 9)
+	m, err := OpenNPY(x, y)
+	require.NoError(t, err)
+	require.Equal(t, []FieldSpec{{"x", []int{2}, "uint8"}, {"y", []int{}, "uint8"}}, m.Fields())
+	for _, path := range []string{dir, x} {
+		m, err := Open(path, Options{})
+		require.NoError(t, err)
+		require.Len(t, m.Fields(), 2)
+		err = CheckLabels(m, "y", 9)
+		require.EqualError(t, err, y+": sample 1, column y: found 9, expected a class from 0 to 8; correct the label, or train a model with more than 9 classes")
+	}
+	m, err = Open(put("images.npy", "(2,)", 5, 6), Options{})
+	require.NoError(t, err)
+	require.Equal(t, "x", m.Fields()[0].Name)
+	_, err = Open(x, Options{Split: "test"})
+	require.ErrorIs(t, err, ErrNoSplit)
+	_, err = OpenNPY()
+	require.ErrorIs(t, err, ErrField)
+	_, err = OpenNPY(filepath.Join(dir, "z.npy"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = OpenNPY(x, x)
+	require.ErrorIs(t, err, ErrField)
+}
+
+func FuzzNPY(f *testing.F) {
+	f.Add(rawNPY(dictOf("<f4", "(2,)"), make([]byte, 8)...))
+	f.Add(rawNPY(dictOf(">i2", "(1, 2)"), 1, 2, 3, 4))
+	f.Add(rawNPY("{'descr': '|b1', 'fortran_order': True, 'shape': (2, 2)}", 0, 1, 1, 0))
+	f.Add(rawNPY(dictOf("|O", "()")))
+	f.Add(rawNPY(dictOf("|u1", "(1000000000000000000,)")))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		a, err := readBytes(raw)
+		if err != nil {
+			return
+		}
+		var file bytes.Buffer
+		require.NoError(t, WriteNPY(&file, a))
+		again := bytes.Clone(file.Bytes())
+		b, err := readBytes(again)
+		require.NoError(t, err)
+		require.Equal(t, a.Shape, b.Shape)
+		file.Reset()
+		require.NoError(t, WriteNPY(&file, b))
+		require.Equal(t, again, file.Bytes())
+	})
+}

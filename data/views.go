@@ -1,0 +1,166 @@
+package data
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Shuffle returns the dataset with passes in a random order: another one each
+// epoch, which depends on the seed, the epoch and the number of samples alone,
+// on every machine. It costs 8 bytes per sample and reads no data.
+func (m *Memory) Shuffle(seed uint64) *Memory {
+	v := m.view()
+	v.shuffled, v.seed = true, seed
+	return v
+}
+
+// Split returns two datasets that share no sample and together have all of
+// them. The first gets the fraction, rounded to the nearest whole sample, drawn
+// at random by the seed; both keep the order of the samples. For a validation
+// part of 10%:
+//
+//	train, validation, err := all.Split(0.9, seed)
+//
+// A fraction that leaves one of them without samples is an error.
+func (m *Memory) Split(fraction float64, seed uint64) (first, second *Memory, err error) {
+	if !(fraction > 0 && fraction < 1) {
+		return nil, nil, fmt.Errorf("%s: cannot split at %v: the fraction must be above 0 and below 1", m.name, fraction)
+	}
+	k := int(math.Round(fraction * float64(m.n)))
+	if k == 0 || k == m.n {
+		return nil, nil, fmt.Errorf("%s: cannot split %d samples at %v: one part would be empty", m.name, m.n, fraction)
+	}
+	at := make([]int, m.n)
+	shuffleOrder(at, seed, splitStream)
+	slices.Sort(at[:k])
+	slices.Sort(at[k:])
+	first = m.pick(at[:k:k], fmt.Sprintf("%d of %d samples", k, m.n))
+	second = m.pick(at[k:], fmt.Sprintf("the other %d of %d samples", m.n-k, m.n))
+	return first, second, nil
+}
+
+// Take returns the first n samples in the order of the file, or all if there
+// are fewer; it comes before Shuffle, in whichever order the two are called.
+// n below 1 is an error.
+func (m *Memory) Take(n int) (*Memory, error) {
+	if n < 1 {
+		return nil, fmt.Errorf("%s: cannot take %d samples: at least 1 is needed", m.name, n)
+	}
+	if n >= m.n {
+		return m, nil
+	}
+	at := make([]int, n)
+	for i := range at {
+		at[i] = i
+	}
+	return m.pick(at, fmt.Sprintf("first %d of %d samples", n, m.n)), nil
+}
+
+// pick returns the samples at some positions of this dataset.
+func (m *Memory) pick(at []int, what string) *Memory {
+	v := m.view()
+	v.name = fmt.Sprintf("%s (%s)", m.name, what)
+	if m.rows != nil {
+		for i, pos := range at {
+			at[i] = m.rows[pos]
+		}
+	}
+	v.rows, v.n = at, len(at)
+	return v
+}
+
+// Select returns the dataset with these fields only, in this order.
+func (m *Memory) Select(fields ...string) (*Memory, error) {
+	if len(fields) == 0 {
+		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)
+	}
+	v := m.view()
+	v.columns = nil
+	for i, name := range fields {
+		c, ok := m.column(name)
+		if !ok {
+			return nil, m.noField(name)
+		}
+		if slices.Contains(fields[:i], name) {
+			return nil, fmt.Errorf("%s: field %q is there twice: %w", m.name, name, ErrField)
+		}
+		v.columns = append(v.columns, c)
+	}
+	return v, nil
+}
+
+// Rename returns the dataset with one field under another name, as the model's
+// signature wants it.
+func (m *Memory) Rename(from, to string) (*Memory, error) {
+	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == from })
+	if at < 0 {
+		return nil, m.noField(from)
+	}
+	if _, taken := m.column(to); to == "" || (taken && to != from) {
+		return nil, fmt.Errorf("%s: cannot rename field %q to %q, which is empty or taken: %w", m.name, from, to, ErrField)
+	}
+	v := m.view()
+	v.columns = slices.Clone(m.columns)
+	v.columns[at].name = to
+	return v, nil
+}
+
+// SampleWeight is the field that WithSampleWeights adds, and the name under
+// which a trainable SavedModel takes weights.
+const SampleWeight = "sample_weight"
+
+// WithSampleWeights adds the field sample_weight: float32, one per sample, the
+// weight of the sample's class. A class that weights does not list has weight 1,
+// as with Keras's class_weight. The label field needs one integer per sample;
+// weights that are negative or not finite, and a dataset that has a
+// sample_weight already, are errors.
+func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) (*Memory, error) {
+	c, ok := m.column(labelField)
+	if !ok {
+		return nil, m.noField(labelField)
+	}
+	if _, ok := m.column(SampleWeight); ok {
+		return nil, fmt.Errorf("%s: there is a field %s already; class weights cannot be added to it: %w", m.name, SampleWeight, ErrField)
+	}
+	label, ok := labels(c.vector)
+	if !ok || c.width != 1 {
+		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
+			m.name, labelField, describeField(c.vector.typeName(), c.shape), ErrField)
+	}
+	for class, w := range weights {
+		if !(w >= 0 && w <= math.MaxFloat32) {
+			return nil, fmt.Errorf("weight %v of class %d: a weight is a finite number, 0 or more", w, class)
+		}
+	}
+	values := make([]float32, c.vector.len())
+	for i := range values {
+		values[i] = 1
+		if class, ok := label(i); ok {
+			if w, ok := weights[class]; ok {
+				values[i] = float32(w)
+			}
+		}
+	}
+	v := m.view()
+	v.columns = append(slices.Clone(m.columns), column{
+		name: SampleWeight, width: 1, vector: vec[float32](values), file: c.file,
+	})
+	return v, nil
+}
+
+// Describe is a dataset in one line:
+//
+//	digits-train.npz: 1438 samples; x uint8 [64], y int64 []
+func Describe(ds Dataset) string {
+	var fields []string
+	for _, f := range ds.Fields() {
+		fields = append(fields, f.Name+" "+describeField(f.Type, f.Shape))
+	}
+	return fmt.Sprintf("%s: %d samples; %s", ds.Name(), ds.Len(), strings.Join(fields, ", "))
+}
+
+func describeField(typeName string, shape []int) string {
+	return fmt.Sprintf("%s %v", typeName, shape)
+}

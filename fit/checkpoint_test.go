@@ -1,0 +1,697 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+)
+
+// fullLoop is a run with everything in it that a checkpoint has to hold.
+func fullLoop(t testing.TB, l *linear, dir string, options ...CheckpointOption) Loop {
+	loop := Loop{
+		Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 10), ValidationEvery: 2,
+		LearningRate: Warmup(3, Constant(0.05)), StepsPerEpoch: 4,
+	}
+	loop.Hook(
+		ReduceOnPlateau("loss", Patience(1), MinDelta(0.05), Factor(0.5)),
+		EarlyStop("loss", Patience(3), RestoreBest(dir)),
+		HistoryFile(filepath.Join(dir, "run.jsonl")),
+		CSVLog(filepath.Join(dir, "run.csv")),
+		Checkpoint(dir, append([]CheckpointOption{Keep(2), EverySteps(3), EveryEpochs(1), Best("val_loss")}, options...)...),
+	)
+	return loop
+}
+
+func trainingData(t testing.TB) data.Dataset { return samples(t, 22).Shuffle(9) } // 6 batches of 4
+
+// logged reads the history file without times and memory.
+func logged(t testing.TB, dir string) string {
+	records, err := readHistory(filepath.Join(dir, "run.jsonl"))
+	require.NoError(t, err)
+	return outcomeOf(t, &History{Records: records}, newLinear()).History
+}
+
+// wanted is what the full loop gives if nothing stops it.
+func wanted(t testing.TB) outcome {
+	dir := t.TempDir()
+	l := newLinear()
+	loop := fullLoop(t, l, dir)
+	h, err := loop.Run(t.Context(), trainingData(t))
+	require.NoError(t, err)
+	require.Len(t, h.Records, 4)
+	o := outcomeOf(t, h, l)
+	require.Equal(t, o.History, logged(t, dir))
+	return o
+}
+
+// requireResumes finishes the run of a folder and compares.
+func requireResumes(t testing.TB, dir string, want outcome) {
+	l := newLinear()
+	loop := fullLoop(t, l, dir)
+	loop.Resume = dir
+	h, err := loop.Run(t.Context(), trainingData(t))
+	require.NoError(t, err)
+	require.Equal(t, want, outcomeOf(t, h, l))
+	require.Equal(t, want.History, logged(t, dir))
+	csv, err := os.ReadFile(filepath.Join(dir, "run.csv"))
+	require.NoError(t, err)
+	require.Equal(t, 5, bytes.Count(csv, []byte("\n")))
+	for _, name := range names(t, dir) {
+		require.False(t, strings.HasPrefix(name, "."), "%s is left over", name)
+	}
+	found, err := Checkpoints(dir)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(found), 3)
+	for _, c := range found {
+		require.NoError(t, c.Err)
+	}
+}
+
+// A run is cancelled during each of its steps and validations, and resumed.
+func TestResumeIsExactFromEverywhere(t *testing.T) {
+	want := wanted(t)
+	for stop := range int64(16) {
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		l := newLinear()
+		l.onTrain = func(step int64) error {
+			if step == stop {
+				cancel()
+			}
+			return nil
+		}
+		loop := fullLoop(t, l, dir)
+		_, err := loop.Run(ctx, trainingData(t))
+		if stop == 15 {
+			// No validation follows the steps of the last epoch's third quarter;
+			// the last step of all is followed by one, which sees the end.
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		cancel()
+		requireResumes(t, dir, want)
+	}
+	for stop := range 6 {
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		l := newLinear()
+		l.onEvaluate = func() error {
+			if l.validated == stop+1 {
+				cancel()
+			}
+			return nil
+		}
+		loop := fullLoop(t, l, dir)
+		// The last evaluation of all ends the run with or without the context.
+		_, err := loop.Run(ctx, trainingData(t))
+		if stop < 5 {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		cancel()
+		requireResumes(t, dir, want)
+	}
+}
+
+var errCrash = errors.New("crash")
+
+// crasher lets some changes to files happen, then none.
+type crasher struct {
+	left int
+	dead bool
+}
+
+func (c *crasher) before(string, string) error {
+	if c.left--; c.left < 0 {
+		c.dead = true
+	}
+	if c.dead {
+		return errCrash
+	}
+	return nil
+}
+
+// A run dies before each of the changes to files that its checkpoints make. The
+// next run continues from what is there.
+func TestCrashAtEveryWrite(t *testing.T) {
+	want := wanted(t)
+	for at := 0; ; at++ {
+		dir := t.TempDir()
+		crash := &crasher{left: at}
+		l := newLinear()
+		loop := fullLoop(t, l, dir, withDisk(disk{before: crash.before}))
+		_, err := loop.Run(t.Context(), trainingData(t))
+		if !crash.dead {
+			require.NoError(t, err)
+			require.Greater(t, at, 100, "the run changes files often")
+			return
+		}
+		require.ErrorIs(t, err, errCrash)
+		var hook *HookError
+		require.ErrorAs(t, err, &hook)
+		require.Equal(t, "checkpoint", hook.Hook)
+		requireResumes(t, dir, want)
+	}
+}
+
+// A run that replaces a checkpoint of the same step, which an interrupted
+// validation left, dies before each of its changes to files.
+func TestCrashWhileReplacing(t *testing.T) {
+	want := wanted(t)
+	interrupted := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := newLinear()
+	l.onEvaluate = func() error { cancel(); return nil }
+	loop := fullLoop(t, l, interrupted)
+	_, err := loop.Run(ctx, trainingData(t))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Contains(t, names(t, interrupted), "ckpt-8")
+
+	for at := range 40 {
+		dir := copyDir(t, interrupted)
+		crash := &crasher{left: at}
+		loop := fullLoop(t, newLinear(), dir, withDisk(disk{before: crash.before}))
+		loop.Resume = dir
+		_, err := loop.Run(t.Context(), trainingData(t))
+		require.ErrorIs(t, err, errCrash)
+		found, err := Checkpoints(dir)
+		require.NoError(t, err)
+		whole := 0
+		for _, c := range found {
+			if c.Err == nil {
+				whole++
+			}
+		}
+		require.Positive(t, whole)
+		requireResumes(t, dir, want)
+	}
+}
+
+func TestCrashWhileTheModelIsSaved(t *testing.T) {
+	want := wanted(t)
+	for at := range 6 {
+		dir := t.TempDir()
+		l := newLinear()
+		saves := 0
+		l.onSave = func(prefix string) error {
+			if !strings.Contains(prefix, checkpointPrefix) {
+				return nil // that of RestoreBest
+			}
+			if saves++; saves <= at {
+				return nil
+			}
+			if err := os.WriteFile(prefix+".data-00000-of-00001", []byte("half"), 0o666); err != nil {
+				return err
+			}
+			return errCrash
+		}
+		loop := fullLoop(t, l, dir)
+		_, err := loop.Run(t.Context(), trainingData(t))
+		require.ErrorIs(t, err, errCrash)
+		require.ErrorContains(t, err, "saving the model")
+		requireResumes(t, dir, want)
+	}
+}
+
+// TestKilled kills a process that trains, with SIGKILL, at moments that nobody
+// chose.
+func TestKilled(t *testing.T) {
+	if dir := os.Getenv("FIT_TEST_TRAIN_IN"); dir != "" {
+		l := newLinear()
+		l.onTrain = func(step int64) error {
+			_, err := fmt.Printf("step %d\n", step)
+			return err
+		}
+		loop := fullLoop(t, l, dir)
+		loop.Resume = dir
+		_, err := loop.Run(t.Context(), trainingData(t))
+		require.NoError(t, err)
+		return
+	}
+	want := wanted(t)
+	dir := t.TempDir()
+	for _, after := range []int{2, 5, 9, 14} {
+		child := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+		child.Env = append(os.Environ(), "FIT_TEST_TRAIN_IN="+dir)
+		out, err := child.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, child.Start())
+		buffer := make([]byte, 1<<10)
+		var text bytes.Buffer
+		for !strings.Contains(text.String(), fmt.Sprintf("step %d\n", after)) && err == nil {
+			var n int
+			n, err = out.Read(buffer)
+			text.Write(buffer[:n])
+		}
+		require.NoError(t, child.Process.Kill())
+		_ = child.Wait() // it was killed
+	}
+	requireResumes(t, dir, want)
+}
+
+// checkpointed trains 3 epochs of 2 steps with a checkpoint each.
+func checkpointed(t testing.TB, options ...CheckpointOption) (dir string, loop Loop) {
+	dir = t.TempDir()
+	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
+	loop.Hook(Checkpoint(dir, options...))
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "ckpt-6"), h.Checkpoint)
+	loop.Resume = dir
+	return dir, loop
+}
+
+func TestTornCheckpointsAreSkipped(t *testing.T) {
+	edit := func(name string, change func([]byte) []byte) func(string) error {
+		return func(dir string) error {
+			content, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, name), change(content), 0o666)
+		}
+	}
+	half := func(b []byte) []byte { return b[:len(b)/2] }
+	flip := func(b []byte) []byte { b[len(b)/2] ^= 1; return b }
+	for _, c := range []struct {
+		name   string
+		damage func(dir string) error
+		is     error
+		words  string
+	}{
+		{"variables cut off", edit("variables.data-00000-of-00001", half), ErrTorn, "variables.data-00000-of-00001 has 48 bytes"},
+		{"variables changed", edit("variables.data-00000-of-00001", flip), ErrTorn, "expected 96 bytes with"},
+		{"variables empty", edit("variables.index", func([]byte) []byte { return nil }), ErrTorn, "variables.index has 0 bytes"},
+		{"variables missing", func(dir string) error { return os.Remove(filepath.Join(dir, "variables.index")) }, ErrTorn, "no such file"},
+		{"history changed", edit("history.jsonl", flip), ErrTorn, "history.jsonl"},
+		{"state cut off", edit("state.json", half), ErrTorn, "state.json: unexpected end"},
+		{"state empty", edit("state.json", func([]byte) []byte { return nil }), ErrTorn, "state.json"},
+		{"state changed", edit("state.json", func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"epoch": 3`), []byte(`"epoch": 2`), 1)
+		}), ErrTorn, "state.json has the sum"},
+		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), ErrTorn, "state.json"},
+		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, ErrForeign, "there is no state.json"},
+		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), ErrForeign, `format "else"`},
+		{"a newer version", edit("state.json", func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"version": 1`), []byte(`"version": 2`), 1)
+		}), ErrForeign, "version 2, expected 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, loop := checkpointed(t)
+			require.NoError(t, c.damage(filepath.Join(dir, "ckpt-6")))
+			found, err := Checkpoints(dir)
+			require.NoError(t, err)
+			require.Len(t, found, 3)
+			require.ErrorIs(t, found[0].Err, c.is)
+			require.ErrorContains(t, found[0].Err, c.words)
+			require.NoError(t, found[1].Err)
+
+			var log bytes.Buffer
+			loop.Log = warnings(&log)
+			h, err := loop.Run(t.Context(), samples(t, 8))
+			require.NoError(t, err)
+			require.Equal(t, filepath.Join(dir, "ckpt-4"), h.ResumedFrom)
+			require.Len(t, h.Records, 3)
+			require.Contains(t, log.String(), "ckpt-6")
+			require.Contains(t, log.String(), "skipping a checkpoint")
+			found, err = Checkpoints(dir)
+			require.NoError(t, err)
+			require.NoError(t, found[0].Err, "ckpt-6 was written again")
+		})
+	}
+}
+
+func TestStrangersInTheFolder(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"ckpt-", "ckpt-x", "ckpt-007", "ckpt--3", "ckpt-99"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o777))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "ckpt-5"), nil, 0o666))
+	var log bytes.Buffer
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir, Log: warnings(&log)}
+	loop.Hook(Checkpoint(dir, Keep(1)))
+	h, err := loop.Run(t.Context(), samples(t, 12))
+	require.NoError(t, err)
+	require.Empty(t, h.ResumedFrom)
+	require.Contains(t, log.String(), "ckpt-99")
+	for _, name := range []string{"ckpt-", "ckpt-x", "ckpt-007", "ckpt--3", "ckpt-99", "ckpt-5", "ckpt-9"} {
+		require.Contains(t, names(t, dir), name)
+	}
+}
+
+func TestOnlyDamagedCheckpointsIsAnError(t *testing.T) {
+	dir, loop := checkpointed(t, Keep(1))
+	for _, name := range names(t, dir) {
+		require.NoError(t, os.Truncate(filepath.Join(dir, name, "state.json"), 10))
+	}
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.ErrorIs(t, err, ErrTorn)
+	require.ErrorContains(t, err, "remove them to begin anew")
+	require.ErrorContains(t, err, "ckpt-6")
+}
+
+func TestResumeFromNothingBeginsAnew(t *testing.T) {
+	for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), "not", "there")} {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
+		loop.Hook(Checkpoint(dir))
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Empty(t, h.ResumedFrom)
+		require.Len(t, h.Records, 1)
+	}
+}
+
+func TestUsedFolderIsRefused(t *testing.T) {
+	dir, loop := checkpointed(t)
+	before := names(t, dir)
+	loop.Resume = ""
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	var option *OptionError
+	require.ErrorAs(t, err, &option)
+	require.ErrorContains(t, err, "earlier training")
+	require.ErrorContains(t, err, "Loop.Resume")
+	require.Equal(t, before, names(t, dir))
+
+	// A run that continues one folder in another may not mix them.
+	other, _ := checkpointed(t)
+	loop.Resume, loop.Epochs = other, 4
+	_, err = loop.Run(t.Context(), samples(t, 8))
+	require.ErrorAs(t, err, &option)
+
+	// But it may fill an empty one.
+	empty := t.TempDir()
+	again := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
+	again.Hook(Checkpoint(empty))
+	_, err = again.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, []string{"ckpt-8"}, names(t, empty))
+}
+
+func TestMismatchesAreListed(t *testing.T) {
+	for _, c := range []struct {
+		keys   []string
+		change func(*Loop) data.Dataset
+	}{
+		{[]string{"batch", "data.order", "steps_per_epoch"}, func(l *Loop) data.Dataset { l.Batch = 2; return nil }},
+		{[]string{"steps_per_epoch"}, func(l *Loop) data.Dataset { l.StepsPerEpoch = 1; return nil }},
+		{[]string{"drop_remainder"}, func(l *Loop) data.Dataset { l.DropRemainder = true; return nil }},
+		{[]string{"session.seed"}, func(l *Loop) data.Dataset { l.Session.(*linear).seed = "2"; return nil }},
+		{[]string{"validation.name", "validation.samples"}, func(l *Loop) data.Dataset { l.Validation = samples(t, 4); return nil }},
+		{[]string{"data.order"}, func(*Loop) data.Dataset { return samples(t, 8).Shuffle(1) }},
+		{[]string{"data.name", "data.order", "data.samples"}, func(*Loop) data.Dataset { return samples(t, 7) }},
+	} {
+		_, loop := checkpointed(t)
+		ds := c.change(&loop)
+		if ds == nil {
+			ds = samples(t, 8)
+		}
+		l := newLinear()
+		l.seed = loop.Session.(*linear).seed
+		loop.Session = l
+		before := l.state()
+		_, err := loop.Run(t.Context(), ds)
+		var mismatch *MismatchError
+		require.ErrorAs(t, err, &mismatch, c.keys)
+		var keys []string
+		for _, d := range mismatch.Differences {
+			keys = append(keys, d.Key)
+			require.NotEqual(t, d.Checkpoint, d.Run)
+			require.ErrorContains(t, err, d.Key+": ")
+		}
+		require.Equal(t, c.keys, keys)
+		require.Equal(t, before, l.state(), "nothing was restored")
+	}
+	require.EqualError(t, &MismatchError{Checkpoint: "c", Differences: []Difference{{"batch", "4", ""}}},
+		"fit: cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
+}
+
+func TestResumingACompleteRunDoesNothing(t *testing.T) {
+	dir, loop := checkpointed(t)
+	l := newLinear()
+	loop.Session = l
+	before := names(t, dir)
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Contains(t, h.Stopped, "already complete")
+	require.Contains(t, h.Stopped, "raise Epochs")
+	require.Len(t, h.Records, 3)
+	require.Empty(t, l.steps)
+	require.Equal(t, before, names(t, dir))
+
+	loop.Epochs = 5
+	h, err = loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	whole := newLinear()
+	want, err := (&Loop{Session: whole, Batch: 4, Epochs: 5}).Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, outcomeOf(t, want, whole), outcomeOf(t, h, l))
+}
+
+func TestResumingAnEarlyStop(t *testing.T) {
+	dir := t.TempDir()
+	run := func(patience int) (*History, *linear) {
+		l := scripted([]float64{5, 4, 6, 7, 8, 9, 9})
+		loop := Loop{Session: l, Batch: 4, Epochs: 7, Resume: dir}
+		loop.Hook(Checkpoint(dir), EarlyStop("loss", Patience(patience), RestoreBest(dir)))
+		h, err := loop.Run(t.Context(), samples(t, 4))
+		require.NoError(t, err)
+		return h, l
+	}
+	first, best := run(2)
+	require.Len(t, first.Records, 4)
+	again, restored := run(2)
+	require.Equal(t, first.Stopped, again.Stopped)
+	require.Len(t, again.Records, 4)
+	require.Equal(t, best.state(), restored.state(), "the best state comes from the checkpoint")
+	longer, restored := run(4)
+	require.Len(t, longer.Records, 6)
+	require.Equal(t, best.state(), restored.state())
+}
+
+func TestKeep(t *testing.T) {
+	for _, c := range []struct {
+		options []CheckpointOption
+		want    []string
+	}{
+		{nil, []string{"ckpt-2", "ckpt-4", "ckpt-6"}},
+		{[]CheckpointOption{Keep(2)}, []string{"ckpt-4", "ckpt-6"}},
+		// Nothing shows yet that ckpt-6 is good.
+		{[]CheckpointOption{Keep(1)}, []string{"ckpt-4", "ckpt-6"}},
+		{[]CheckpointOption{Keep(0), EverySteps(1)}, []string{"ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4", "ckpt-5", "ckpt-6"}},
+		{[]CheckpointOption{EveryEpochs(2)}, []string{"ckpt-4", "ckpt-6"}},
+		{[]CheckpointOption{EverySteps(4)}, []string{"ckpt-4", "ckpt-6"}},
+		{[]CheckpointOption{EverySteps(5), EveryEpochs(2)}, []string{"ckpt-4", "ckpt-5", "ckpt-6"}},
+	} {
+		dir, _ := checkpointed(t, c.options...)
+		require.Equal(t, c.want, names(t, dir))
+	}
+	for _, bad := range []CheckpointOption{Keep(-1), EverySteps(0), EveryEpochs(0)} {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+		loop.Hook(Checkpoint(t.TempDir(), bad))
+		_, err := loop.Run(t.Context(), samples(t, 4))
+		var option *OptionError
+		require.ErrorAs(t, err, &option)
+	}
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+	loop.Hook(Checkpoint(""))
+	_, err := loop.Run(t.Context(), samples(t, 4))
+	require.ErrorContains(t, err, "no folder")
+}
+
+func TestBestIsKept(t *testing.T) {
+	dir := t.TempDir()
+	l := scripted([]float64{5, 3, 4, 2, 6, 7, 8})
+	loop := Loop{Session: l, Batch: 4, Epochs: 3}
+	loop.Hook(Checkpoint(dir, Keep(1), EveryEpochs(3), Best("loss")))
+	pointer := func() bestState {
+		var b bestState
+		text, err := os.ReadFile(filepath.Join(dir, bestFile))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &b))
+		return b
+	}
+	_, err := loop.Run(t.Context(), samples(t, 4))
+	require.NoError(t, err)
+	require.Equal(t, bestState{Checkpoint: "ckpt-2", Step: 2, Metric: "loss", Value: 3}, pointer())
+
+	loop.Resume, loop.Epochs = dir, 7
+	_, err = loop.Run(t.Context(), samples(t, 4))
+	require.NoError(t, err)
+	require.Equal(t, bestState{Checkpoint: "ckpt-4", Step: 4, Metric: "loss", Value: 2}, pointer())
+	require.Equal(t, []string{bestFile, "ckpt-4", "ckpt-6", "ckpt-7"}, names(t, dir))
+	found, err := Checkpoints(dir)
+	require.NoError(t, err)
+	require.True(t, found[2].Best)
+	require.False(t, found[0].Best)
+	require.Equal(t, 4, found[2].Epochs)
+	require.Equal(t, "linear", found[2].Identity["session.model"])
+	require.False(t, found[2].Written.IsZero())
+	require.NoError(t, newLinear().Restore(t.Context(), found[2].Variables))
+}
+
+// The update of step 6 ruins the weights. Its own loss was finite, so there is a
+// checkpoint of them when the loss of step 7 tells.
+func TestDivergedStateIsNotResumed(t *testing.T) {
+	for _, keep := range []int{1, 3} {
+		dir := t.TempDir()
+		var log bytes.Buffer
+		l := newLinear()
+		l.poisonAt = 6
+		loop := Loop{Session: l, Batch: 4, Epochs: 9, Log: warnings(&log)}
+		loop.Hook(Checkpoint(dir, Keep(keep)))
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		require.ErrorIs(t, err, ErrDiverged)
+		require.Equal(t, filepath.Join(dir, "ckpt-4"), h.Checkpoint)
+		require.Contains(t, names(t, dir), "diverged-6")
+		require.NotContains(t, names(t, dir), "ckpt-6")
+		require.Contains(t, log.String(), "diverged-6")
+
+		healthy := newLinear()
+		again := Loop{Session: healthy, Batch: 4, Epochs: 9, Resume: dir}
+		again.Hook(Checkpoint(dir, Keep(keep)))
+		got, err := again.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Equal(t, filepath.Join(dir, "ckpt-4"), got.ResumedFrom)
+		whole := newLinear()
+		want, err := (&Loop{Session: whole, Batch: 4, Epochs: 9}).Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Equal(t, outcomeOf(t, want, whole), outcomeOf(t, got, healthy))
+	}
+}
+
+// A validation with a finite loss clears a checkpoint: then it is the batch that
+// is bad.
+func TestValidatedCheckpointIsNotPutAside(t *testing.T) {
+	dir := t.TempDir()
+	l := newLinear()
+	l.lossAt = map[int64]float64{5: math.NaN()}
+	loop := Loop{Session: l, Batch: 4, Epochs: 9, Validation: samples(t, 4)}
+	loop.Hook(Checkpoint(dir, Keep(1)))
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	require.ErrorIs(t, err, ErrDiverged)
+	require.Equal(t, []string{"ckpt-4"}, names(t, dir))
+	require.Equal(t, filepath.Join(dir, "ckpt-4"), h.Checkpoint)
+}
+
+func TestFailedStepWritesNoCheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	l := newLinear()
+	l.onTrain = func(step int64) error {
+		if step == 3 {
+			return errors.New("out of luck")
+		}
+		return nil
+	}
+	loop := Loop{Session: l, Batch: 4, Epochs: 9}
+	loop.Hook(Checkpoint(dir))
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.ErrorContains(t, err, "out of luck")
+	require.Equal(t, []string{"ckpt-2"}, names(t, dir))
+
+	// After a failure of the data, the state is that of the last step.
+	dir = t.TempDir()
+	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 9}
+	loop.Hook(Checkpoint(dir))
+	_, err = loop.Run(t.Context(), brokenData{samples(t, 20), 3, errors.New("out of luck")})
+	require.ErrorContains(t, err, "out of luck")
+	require.Equal(t, []string{"ckpt-3"}, names(t, dir))
+}
+
+func TestHooksKeepStateAndFiles(t *testing.T) {
+	dir := t.TempDir()
+	var loaded []string
+	make := func() Hook {
+		count := 0
+		return Hook{
+			Name: "counter / 1",
+			Load: func(files string, state json.RawMessage) error {
+				count = 0
+				if state == nil {
+					require.Empty(t, files)
+					return nil
+				}
+				text, err := os.ReadFile(filepath.Join(files, "note.txt"))
+				loaded = append(loaded, string(text), string(state))
+				return errors.Join(err, json.Unmarshal(state, &count))
+			},
+			Save: func(files string) (json.RawMessage, error) {
+				return json.RawMessage(fmt.Sprint(count)), os.WriteFile(filepath.Join(files, "note.txt"), []byte("hello"), 0o666)
+			},
+			Step: func(context.Context, *State) error { count++; return nil },
+		}
+	}
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
+	loop.Hook(make(), Checkpoint(dir))
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Empty(t, loaded)
+
+	again := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
+	again.Hook(make(), Checkpoint(dir))
+	_, err = again.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, []string{"hello", "4"}, loaded)
+
+	// A run without the hook says that its state is not used.
+	var log bytes.Buffer
+	without := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir, Log: warnings(&log)}
+	_, err = without.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "counter / 1")
+
+	// Files that are damaged make the checkpoint a torn one.
+	files, err := filepath.Glob(filepath.Join(dir, "ckpt-6", "hook-*", "note.txt"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	require.NoError(t, os.WriteFile(files[0], []byte("hullo"), 0o666))
+	found, err := Checkpoints(dir)
+	require.NoError(t, err)
+	require.ErrorIs(t, found[0].Err, ErrTorn)
+}
+
+func TestLoadErrorsNameTheHook(t *testing.T) {
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
+	loop.Hook(Hook{Name: "forgetful", Load: func(string, json.RawMessage) error { return errors.New("what was it") }})
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.ErrorContains(t, err, "hook forgetful at load: what was it")
+}
+
+func TestSessionThatSavesNothing(t *testing.T) {
+	loop := Loop{Session: forgetful{newLinear()}, Batch: 4, Epochs: 2}
+	loop.Hook(Checkpoint(t.TempDir()))
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.ErrorContains(t, err, "the session wrote no file variables")
+}
+
+type forgetful struct{ *linear }
+
+func (forgetful) Save(context.Context, string) error { return nil }
+
+func TestFingerprintTellsData(t *testing.T) {
+	text := func(words ...string) data.Dataset {
+		ds, err := data.New("words", data.Field{Name: "x", Array: data.Array{Shape: []int{len(words)}, Values: words}})
+		require.NoError(t, err)
+		return ds
+	}
+	print := func(ds data.Dataset) string {
+		r, err := newRun(&Loop{Session: newLinear(), Batch: 2, Epochs: 1}, ds)
+		require.NoError(t, err)
+		sum, err := r.fingerprint()
+		require.NoError(t, err)
+		return sum
+	}
+	require.Equal(t, print(text("a", "bc")), print(text("a", "bc")))
+	require.NotEqual(t, print(text("a", "bc")), print(text("ab", "c")))
+	require.Equal(t, print(samples(t, 30).Shuffle(1)), print(samples(t, 30).Shuffle(1)))
+	require.NotEqual(t, print(samples(t, 30).Shuffle(1)), print(samples(t, 30).Shuffle(2)))
+}

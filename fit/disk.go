@@ -1,0 +1,146 @@
+package fit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// disk changes files so that they survive a crash at any moment: what is synced
+// stays, and a rename happens or does not.
+type disk struct {
+	// before is called before every change; an error prevents it. Tests crash
+	// there. nil allows everything.
+	before func(op, path string) error
+}
+
+func (d disk) change(op, path string, do func() error) error {
+	if d.before != nil {
+		if err := d.before(op, path); err != nil {
+			return fmt.Errorf("%s %s: %w", op, path, err)
+		}
+	}
+	if err := do(); err != nil {
+		return fmt.Errorf("%s %s: %w", op, path, err)
+	}
+	return nil
+}
+
+func (d disk) makeDir(path string) error {
+	return d.change("make", path, func() error { return os.MkdirAll(path, 0o777) })
+}
+
+func (d disk) remove(path string) error {
+	return d.change("remove", path, func() error { return os.RemoveAll(path) })
+}
+
+func (d disk) rename(from, to string) error {
+	return d.change("rename", to, func() error { return os.Rename(from, to) })
+}
+
+// sync makes the contents of a file durable, or the entries of a folder.
+func (d disk) sync(path string) error {
+	return d.change("sync", path, func() error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		err = f.Sync()
+		// Some network file systems cannot sync folders and need not.
+		if info, statErr := f.Stat(); statErr == nil && info.IsDir() && errors.Is(err, syscall.EINVAL) {
+			err = nil
+		}
+		return errors.Join(err, f.Close())
+	})
+}
+
+// write creates a file, or overwrites one, and syncs it.
+func (d disk) write(path string, content []byte) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	err = d.change("write", path, func() error {
+		_, err := f.Write(content)
+		return err
+	})
+	if err == nil {
+		err = d.change("sync", path, f.Sync)
+	}
+	if closed := f.Close(); err == nil && closed != nil {
+		err = fmt.Errorf("write %s: %w", path, closed)
+	}
+	return err
+}
+
+// replace writes a file under a temporary name and renames it, so that the path
+// always has either its old content or the new.
+func (d disk) replace(path string, content []byte) error {
+	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+temporarySuffix)
+	if err := d.write(temporary, content); err != nil {
+		return err
+	}
+	if err := d.rename(temporary, path); err != nil {
+		return err
+	}
+	return d.sync(filepath.Dir(path))
+}
+
+// discard removes a folder that others may read: it loses its name first, so
+// that nobody finds half of it.
+func (d disk) discard(path string) error {
+	trash := hidden(path, trashSuffix)
+	if err := d.remove(trash); err != nil {
+		return err
+	}
+	if err := d.rename(path, trash); err != nil {
+		return err
+	}
+	return d.remove(trash)
+}
+
+// copyFiles puts the files of one folder into another. They are linked where
+// the file system can do that; whoever wrote them must not change them.
+func (d disk) copyFiles(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	for _, e := range entries {
+		source, target := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		err := d.change("copy", target, func() error {
+			if os.Link(source, target) == nil {
+				return nil
+			}
+			return copyFile(source, target)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// missing reports whether there is nothing at a path.
+func missing(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}

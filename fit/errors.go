@@ -1,0 +1,111 @@
+package fit
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Errors that a caller may want to tell apart, with errors.Is.
+var (
+	// ErrDiverged is what a DivergedError is.
+	ErrDiverged = errors.New("training diverged")
+	// ErrTorn means that a checkpoint is damaged or incomplete.
+	ErrTorn = errors.New("torn checkpoint")
+	// ErrForeign means that a folder has a checkpoint's name but holds none
+	// that this version can read.
+	ErrForeign = errors.New("not a checkpoint of this program")
+)
+
+// OptionError is an option that cannot work, found before anything was trained.
+type OptionError struct {
+	// Option names the field or the function, such as "Batch" or "EarlyStop".
+	Option string
+	// Problem says what was found and what was expected.
+	Problem string
+	// Remedy says what to do.
+	Remedy string
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("fit: %s: %s; %s", e.Option, e.Problem, e.Remedy)
+}
+
+// DivergedError is a loss that is NaN or infinite. errors.Is(err, ErrDiverged)
+// holds. The state of the session is not usable; checkpoints from before are.
+type DivergedError struct {
+	// Epoch is the epoch in which it happened, from 1.
+	Epoch int
+	// Step is the train step that gave the value, counted from 1; for a
+	// validation, the number of train steps done.
+	Step int64
+	// Batch is the batch that gave the value: its number in the pass over the
+	// data, from 0.
+	Batch int
+	// Metric is "loss" or "val_loss".
+	Metric string
+	// Value is NaN, +Inf or -Inf.
+	Value float64
+}
+
+func (e *DivergedError) Error() string {
+	where := fmt.Sprintf("at step %d (epoch %d, batch %d of the pass, from 0)", e.Step, e.Epoch, e.Batch)
+	if strings.HasPrefix(e.Metric, validationPrefix) {
+		where = fmt.Sprintf("after step %d (epoch %d, batch %d of the validation data, from 0)", e.Step, e.Epoch, e.Batch)
+	}
+	return fmt.Sprintf("fit: training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values in that batch",
+		e.Metric, e.Value, where)
+}
+
+// Is reports that this is ErrDiverged.
+func (e *DivergedError) Is(target error) bool { return target == ErrDiverged }
+
+// HookError is an error of a hook; it ends the run.
+type HookError struct {
+	// Hook is the name of the hook.
+	Hook string
+	// Phase is when it was called: "load", "start", "step", "epoch", "end".
+	Phase string
+	Err   error
+}
+
+func (e *HookError) Error() string {
+	return fmt.Sprintf("fit: hook %s at %s: %v", e.Hook, e.Phase, e.Err)
+}
+
+// Unwrap is the hook's own error.
+func (e *HookError) Unwrap() error { return e.Err }
+
+// MismatchError is a checkpoint of another run: resuming it would not continue
+// that run.
+type MismatchError struct {
+	// Checkpoint is the folder of the checkpoint.
+	Checkpoint string
+	// Differences are sorted by key.
+	Differences []Difference
+}
+
+// Difference is something that a checkpoint and a run disagree on. A value that
+// one of them lacks is empty.
+type Difference struct {
+	Key        string
+	Checkpoint string
+	Run        string
+}
+
+func (e *MismatchError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "fit: cannot resume from %s: it belongs to another run:", e.Checkpoint)
+	for _, d := range e.Differences {
+		fmt.Fprintf(&b, "\n  %s: %s in the checkpoint, %s now", d.Key, orAbsent(d.Checkpoint), orAbsent(d.Run))
+	}
+	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
+	return b.String()
+}
+
+func orAbsent(s string) string {
+	if s == "" {
+		return "nothing"
+	}
+	return s
+}

@@ -1,0 +1,83 @@
+package fit
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"steadyfit/data"
+)
+
+// Evaluate runs the session's evaluation over the whole dataset, in batches of
+// that many samples, and returns the means of its metrics over all samples,
+// "loss" first. The model does not change. A loss that is NaN or infinite is
+// returned like any other.
+//
+// The context is looked at between batches. A session without an evaluation
+// signature, a batch below 1 and an empty dataset give an OptionError.
+func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
+	if session == nil {
+		return nil, &OptionError{"Session", "there is none", "give Evaluate an open session"}
+	}
+	if ds == nil || ds.Len() < 1 {
+		return nil, &OptionError{"dataset", "there are no samples", "give Evaluate a dataset with at least one"}
+	}
+	if batch < 1 {
+		return nil, &OptionError{"Batch", fmt.Sprintf("it is %d, but has to be at least 1", batch), "give Evaluate the number of samples per step"}
+	}
+	names := session.EvaluateMetrics()
+	if len(names) == 0 {
+		return nil, &OptionError{"Session", "the model has no evaluate signature", "export the model with one"}
+	}
+	e := evaluation{session: session, ds: ds, batch: batch, values: make([]float64, len(names)), sums: make([]float64, len(names))}
+	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
+		return nil, fmt.Errorf("fit: evaluation: %w", err)
+	}
+	return means(names, e.sums, e.samples), nil
+}
+
+// evaluation is one pass of a session's evaluation over a dataset.
+type evaluation struct {
+	session Session
+	ds      data.Dataset
+	batch   int
+	// finite ends the pass at the first loss that is not finite.
+	finite bool
+	// values and sums have one place per metric.
+	values, sums []float64
+	samples      int64
+	// badBatch is the batch whose loss ended the pass, or -1.
+	badBatch int
+}
+
+// run evaluates. ctx may end it between batches; steady is for the session.
+func (e *evaluation) run(ctx, steady context.Context) error {
+	clear(e.sums)
+	e.samples, e.badBatch = 0, -1
+	if err := contextError(ctx); err != nil {
+		return fmt.Errorf("interrupted: %w", err)
+	}
+	for b, err := range e.ds.Batches(data.Pass{Batch: e.batch}) {
+		if err != nil {
+			return fmt.Errorf("reading a batch: %w", err)
+		}
+		if err := contextError(ctx); err != nil {
+			return fmt.Errorf("interrupted before batch %d: %w", b.Index, err)
+		}
+		if err := e.session.Evaluate(steady, b, e.values); err != nil {
+			return fmt.Errorf("batch %d: %w", b.Index, err)
+		}
+		if loss := e.values[0]; e.finite && (math.IsNaN(loss) || math.IsInf(loss, 0)) {
+			e.badBatch = b.Index
+			return nil
+		}
+		for i, v := range e.values {
+			e.sums[i] += v * float64(b.Size)
+		}
+		e.samples += int64(b.Size)
+	}
+	if e.samples == 0 {
+		return fmt.Errorf("%s gave no batches", e.ds.Name())
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package fit
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"steadyfit/data"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// linear is a Session: y = w·x + b, trained with momentum and a bit of noise
+// that comes from the step's number, as dropout does. Everything is computed in
+// a fixed order, so that runs can be compared bit for bit.
+type linear struct {
+	w, v  [3]float64 // weights, then bias; and their momentum
+	rate  float64
+	seed  string
+	names []string
+
+	noEvaluate bool
+	quiet      bool      // allocate nothing
+	steps      []int64   // the step numbers of Train calls
+	rates      []float64 // the rates that were set
+	validated  int       // evaluation calls
+
+	// These stand in for what can go wrong.
+	onTrain    func(step int64) error
+	onEvaluate func() error
+	onSave     func(prefix string) error
+	lossAt     map[int64]float64 // the loss of the step of that number, from 1
+	valLoss    float64           // NaN or infinite: what Evaluate gives
+	poisonAt   int64             // the step, from 1, whose update ruins the weights
+}
+
+func newLinear() *linear { return &linear{rate: 0.05, seed: "1", names: []string{"loss", "mae"}} }
+
+func (l *linear) TrainMetrics() []string { return l.names }
+
+func (l *linear) EvaluateMetrics() []string {
+	if l.noEvaluate {
+		return nil
+	}
+	return []string{"loss", "mae"}
+}
+
+func (l *linear) forward(b data.Batch, gradient *[3]float64) (loss, mae float64) {
+	x, _ := b.Field("x")
+	y, _ := b.Field("y")
+	xs, ys := x.Values.([]float32), y.Values.([]float32)
+	for i := range b.Size {
+		x0, x1 := float64(xs[2*i]), float64(xs[2*i+1])
+		e := l.w[0]*x0 + l.w[1]*x1 + l.w[2] - float64(ys[i])
+		loss += e * e / float64(b.Size)
+		mae += math.Abs(e) / float64(b.Size)
+		if gradient != nil {
+			gradient[0] += 2 * e * x0 / float64(b.Size)
+			gradient[1] += 2 * e * x1 / float64(b.Size)
+			gradient[2] += 2 * e / float64(b.Size)
+		}
+	}
+	return loss, mae
+}
+
+func (l *linear) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
+	if ctx.Err() != nil {
+		return errors.New("the session's context was cancelled")
+	}
+	if l.onTrain != nil {
+		if err := l.onTrain(step); err != nil {
+			return err
+		}
+	}
+	if !l.quiet {
+		l.steps = append(l.steps, step)
+	}
+	var g [3]float64
+	loss, mae := l.forward(b, &g)
+	if v, ok := l.lossAt[step+1]; ok {
+		loss = v
+	}
+	var source rand.PCG
+	source.Seed(7, uint64(step))
+	for i := range l.w {
+		noise := float64(source.Uint64()>>40) / (1 << 40)
+		l.v[i] = 0.9*l.v[i] - l.rate*(g[i]+noise)
+		l.w[i] += l.v[i]
+	}
+	if step+1 == l.poisonAt {
+		l.w[0] = math.NaN()
+	}
+	out[0] = loss
+	if len(out) > 1 {
+		out[1] = mae
+	}
+	return nil
+}
+
+func (l *linear) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
+	if ctx.Err() != nil {
+		return errors.New("the session's context was cancelled")
+	}
+	l.validated++
+	if l.onEvaluate != nil {
+		if err := l.onEvaluate(); err != nil {
+			return err
+		}
+	}
+	out[0], out[1] = l.forward(b, nil)
+	if l.valLoss != 0 {
+		out[0] = l.valLoss
+	}
+	return nil
+}
+
+func (l *linear) Save(_ context.Context, prefix string) error {
+	if l.onSave != nil {
+		if err := l.onSave(prefix); err != nil {
+			return err
+		}
+	}
+	values, err := binary.Append(nil, binary.LittleEndian, [][3]float64{l.w, l.v})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(prefix+".data-00000-of-00001", values, 0o666); err != nil {
+		return err
+	}
+	return os.WriteFile(prefix+".index", []byte("w v\n"), 0o666)
+}
+
+func (l *linear) Restore(_ context.Context, prefix string) error {
+	if _, err := os.Stat(prefix + ".index"); err != nil {
+		return err
+	}
+	values, err := os.ReadFile(prefix + ".data-00000-of-00001")
+	if err != nil {
+		return err
+	}
+	var both [2][3]float64
+	if _, err := binary.Decode(values, binary.LittleEndian, &both); err != nil {
+		return err
+	}
+	l.w, l.v = both[0], both[1]
+	return nil
+}
+
+func (l *linear) SetLearningRate(rate float64) error {
+	l.rate = rate
+	l.rates = append(l.rates, rate)
+	return nil
+}
+
+func (l *linear) Identity() map[string]string {
+	return map[string]string{"model": "linear", "seed": l.seed}
+}
+
+// state is what has to be equal, bit for bit, after a resume.
+func (l *linear) state() [2][3]uint64 {
+	var bits [2][3]uint64
+	for i := range l.w {
+		bits[0][i], bits[1][i] = math.Float64bits(l.w[i]), math.Float64bits(l.v[i])
+	}
+	return bits
+}
+
+// samples makes a dataset of y = 2a - b + 1.
+func samples(t testing.TB, n int) *data.Memory {
+	xs, ys := make([]float32, 0, 2*n), make([]float32, 0, n)
+	source := rand.New(rand.NewPCG(3, uint64(n)))
+	for range n {
+		a, b := source.Float32(), source.Float32()
+		xs, ys = append(xs, a, b), append(ys, 2*a-b+1)
+	}
+	ds, err := data.New(fmt.Sprintf("line%d", n),
+		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 2}, Values: xs}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: ys}})
+	require.NoError(t, err)
+	return ds
+}
+
+// brokenData is a dataset that fails, or ends, after some batches.
+type brokenData struct {
+	data.Dataset
+	after int
+	err   error
+}
+
+func (d brokenData) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		for b, err := range d.Dataset.Batches(p) {
+			if b.Index == d.after {
+				if d.err != nil {
+					yield(data.Batch{}, d.err)
+				}
+				return
+			}
+			if !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// clock gives a time that goes on by a step with each look.
+type clock struct {
+	at   time.Time
+	step time.Duration
+}
+
+func (c *clock) now() time.Time {
+	c.at = c.at.Add(c.step)
+	return c.at
+}
+
+// outcome is what a resumed run has to have in common with one that was never
+// stopped: all of the history but times and memory, and the model.
+type outcome struct {
+	History string
+	Model   [2][3]uint64
+}
+
+func outcomeOf(t testing.TB, h *History, l *linear) outcome {
+	var b strings.Builder
+	for _, r := range h.Records {
+		r.Seconds, r.SamplesPerSecond, r.StepsPerSecond = 0, 0, 0
+		r.Memory.RSS.OK, r.Memory.Anon.OK, r.Memory.File.OK, r.Memory.Peak.OK = false, false, false, false
+		line, err := json.Marshal(r)
+		require.NoError(t, err)
+		b.Write(append(line, '\n'))
+	}
+	return outcome{b.String(), l.state()}
+}
+
+// names lists the entries of a folder.
+func names(t testing.TB, dir string) []string {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	found := []string{}
+	for _, e := range entries {
+		found = append(found, e.Name())
+	}
+	return found
+}
+
+// copyDir copies a folder with all that is in it.
+func copyDir(t testing.TB, from string) string {
+	to := t.TempDir()
+	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			return os.MkdirAll(filepath.Join(to, relative), 0o777)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, relative), content, 0o666)
+	})
+	require.NoError(t, err)
+	return to
+}

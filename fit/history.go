@@ -1,0 +1,288 @@
+package fit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"steadyfit/memory"
+)
+
+// History is what a run did.
+type History struct {
+	// Records has one entry per epoch. After a resume, the epochs before it are
+	// there too.
+	Records []Record
+	// Stopped says why the run ended before its last epoch without an error, or
+	// why there was nothing to do; empty if it did all epochs.
+	Stopped string
+	// ResumedFrom is the checkpoint that the run continued; empty if it began
+	// anew.
+	ResumedFrom string
+	// Checkpoint is the newest checkpoint of the run; empty if there is none.
+	Checkpoint string
+}
+
+// Last is the record of the last epoch; the zero Record if there is none.
+func (h *History) Last() Record {
+	if len(h.Records) == 0 {
+		return Record{}
+	}
+	return h.Records[len(h.Records)-1]
+}
+
+// Metric returns the values of a metric, one per epoch that has it.
+func (h *History) Metric(name string) []float64 {
+	var values []float64
+	for _, r := range h.Records {
+		if v, ok := r.Metrics.Get(name); ok {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// Record is what is known of one epoch. As JSON it is one flat object whose
+// fields are recordFields and the metrics; what is not known is left out.
+type Record struct {
+	// Epoch counts from 1.
+	Epoch int
+	// Step is the number of train steps done at the end of the epoch.
+	Step int64
+	// Metrics are means over the samples of the epoch; those of the validation
+	// begin with "val_" and are missing in epochs without validation.
+	Metrics Metrics
+	// LearningRate is the rate of the last step; nil if it is up to the model.
+	LearningRate *float64
+	// Seconds is how long the epoch took, validation included.
+	Seconds float64
+	// SamplesPerSecond and StepsPerSecond are over the time of training, without
+	// that of the validation; 0 if no time passed.
+	SamplesPerSecond float64
+	StepsPerSecond   float64
+	// Memory is that of this process at the end of the epoch.
+	Memory memory.Usage
+	// GPU is the memory in use on the session's devices, if it says so.
+	GPU memory.Reading
+	// LiveTensors is the number of native tensors that are held, if the session
+	// says so.
+	LiveTensors *int64
+	// Events are words for what happened in the epoch, such as "learning_rate".
+	Events []string
+}
+
+// recordFields are the fields of a Record in JSON, except for its metrics, in
+// order. Metrics come between the second and the third.
+var recordFields = []string{
+	"epoch", "step", "learning_rate", "seconds", "samples_per_second", "steps_per_second",
+	"rss_bytes", "anon_bytes", "peak_bytes", "gpu_bytes", "live_tensors", "event",
+}
+
+// fieldsBeforeMetrics is how many of the recordFields come before the metrics.
+const fieldsBeforeMetrics = 2
+
+// eventSeparator joins the events of a record into one text.
+const eventSeparator = ","
+
+// field returns the text of one of recordFields; ok is false if it is not known.
+// All but the event are numbers.
+func (r *Record) field(name string) (text string, ok bool) {
+	float := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+	size := func(v memory.Reading) (string, bool) { return strconv.FormatInt(int64(v.Bytes), 10), v.OK }
+	switch name {
+	case "epoch":
+		return strconv.Itoa(r.Epoch), true
+	case "step":
+		return strconv.FormatInt(r.Step, 10), true
+	case "learning_rate":
+		if r.LearningRate != nil {
+			return float(*r.LearningRate), true
+		}
+	case "seconds":
+		return float(r.Seconds), true
+	case "samples_per_second":
+		return float(r.SamplesPerSecond), r.SamplesPerSecond > 0
+	case "steps_per_second":
+		return float(r.StepsPerSecond), r.StepsPerSecond > 0
+	case "rss_bytes":
+		return size(r.Memory.RSS)
+	case "anon_bytes":
+		return size(r.Memory.Anon)
+	case "peak_bytes":
+		return size(r.Memory.Peak)
+	case "gpu_bytes":
+		return size(r.GPU)
+	case "live_tensors":
+		if r.LiveTensors != nil {
+			return strconv.FormatInt(*r.LiveTensors, 10), true
+		}
+	case "event":
+		return strings.Join(r.Events, eventSeparator), len(r.Events) > 0
+	}
+	return "", false
+}
+
+// MarshalJSON writes the record as one flat object, in a fixed order.
+func (r Record) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	put := func(name string, value []byte) error {
+		key, err := json.Marshal(name)
+		if err != nil {
+			return fmt.Errorf("fit: history: field %q: %w", name, err)
+		}
+		if b.Len() > 1 {
+			b.WriteByte(',')
+		}
+		b.Write(key)
+		b.WriteByte(':')
+		b.Write(value)
+		return nil
+	}
+	for i, name := range recordFields {
+		if i == fieldsBeforeMetrics {
+			for _, m := range r.Metrics {
+				value, err := number(m.Value).MarshalJSON()
+				if err != nil {
+					return nil, fmt.Errorf("fit: history: metric %s: %w", m.Name, err)
+				}
+				if err := put(m.Name, value); err != nil {
+					return nil, err
+				}
+			}
+		}
+		text, ok := r.field(name)
+		if !ok {
+			continue
+		}
+		value := []byte(text)
+		if name == "event" {
+			var err error
+			if value, err = json.Marshal(text); err != nil {
+				return nil, fmt.Errorf("fit: history: event %q: %w", text, err)
+			}
+		}
+		if err := put(name, value); err != nil {
+			return nil, err
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. Numbers of other names are
+// metrics, in their order.
+func (r *Record) UnmarshalJSON(text []byte) error {
+	*r = Record{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return fmt.Errorf("fit: history: a record is a JSON object, found %.40q", text)
+	}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return fmt.Errorf("fit: history: %w", err)
+		}
+		name, _ := token.(string)
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return fmt.Errorf("fit: history: field %s: %w", name, err)
+		}
+		if err := r.setField(name, value); err != nil {
+			return fmt.Errorf("fit: history: field %s: %w", name, err)
+		}
+	}
+	if r.Epoch < 1 {
+		return fmt.Errorf("fit: history: no epoch in the record %.80s", text)
+	}
+	return nil
+}
+
+func (r *Record) setField(name string, value json.RawMessage) error {
+	size := func(to *memory.Reading) error {
+		to.OK = true
+		return json.Unmarshal(value, &to.Bytes)
+	}
+	switch name {
+	case "epoch":
+		return json.Unmarshal(value, &r.Epoch)
+	case "step":
+		return json.Unmarshal(value, &r.Step)
+	case "learning_rate":
+		return json.Unmarshal(value, &r.LearningRate)
+	case "seconds":
+		return json.Unmarshal(value, &r.Seconds)
+	case "samples_per_second":
+		return json.Unmarshal(value, &r.SamplesPerSecond)
+	case "steps_per_second":
+		return json.Unmarshal(value, &r.StepsPerSecond)
+	case "rss_bytes":
+		return size(&r.Memory.RSS)
+	case "anon_bytes":
+		return size(&r.Memory.Anon)
+	case "peak_bytes":
+		return size(&r.Memory.Peak)
+	case "gpu_bytes":
+		return size(&r.GPU)
+	case "live_tensors":
+		return json.Unmarshal(value, &r.LiveTensors)
+	case "event":
+		var events string
+		if err := json.Unmarshal(value, &events); err != nil {
+			return err
+		}
+		r.Events = strings.Split(events, eventSeparator)
+		return nil
+	}
+	var v number
+	if err := v.UnmarshalJSON(value); err != nil {
+		return err
+	}
+	r.Metrics = append(r.Metrics, Metric{Name: name, Value: float64(v)})
+	return nil
+}
+
+// String is the record on one line, as Progress prints it: names and values,
+// separated by two spaces.
+func (r Record) String() string { return recordLine(r, strconv.Itoa(r.Epoch)) }
+
+// recordLine prints a record with values padded to columns.
+func recordLine(r Record, epoch string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "epoch %s  step %d", epoch, r.Step)
+	for _, m := range r.Metrics {
+		fmt.Fprintf(&b, "  %s %-9s", m.Name, formatValue(m.Value))
+	}
+	if r.LearningRate != nil {
+		fmt.Fprintf(&b, "  learning_rate %-9.4g", *r.LearningRate)
+	}
+	if r.StepsPerSecond > 0 {
+		fmt.Fprintf(&b, "  steps/s %-8s", formatRate(r.StepsPerSecond))
+	}
+	if r.Memory.RSS.OK {
+		fmt.Fprintf(&b, "  rss %-10s", r.Memory.RSS)
+	}
+	if r.Memory.Anon.OK {
+		fmt.Fprintf(&b, "  anon %-10s", r.Memory.Anon)
+	}
+	if r.GPU.OK {
+		fmt.Fprintf(&b, "  gpu %-10s", r.GPU)
+	}
+	if len(r.Events) > 0 {
+		fmt.Fprintf(&b, "  event %s", strings.Join(r.Events, eventSeparator))
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// formatRate prints a speed with three digits or more.
+func formatRate(v float64) string {
+	decimals := 0
+	if v < 10 {
+		decimals = 2
+	} else if v < 100 {
+		decimals = 1
+	}
+	return strconv.FormatFloat(v, 'f', decimals, 64)
+}

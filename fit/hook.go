@@ -1,0 +1,169 @@
+package fit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Priorities of the hooks of this package. Hooks run in ascending order of
+// priority, so those that decide come before those that report, and Checkpoint,
+// which stores what all of them remember, comes last.
+const (
+	PriorityDefault    = 0
+	PriorityReport     = 500
+	PriorityCheckpoint = 1000
+)
+
+// Hook is called by a Loop at certain moments. Every function is optional. A
+// Loop calls its hooks from one goroutine, in ascending order of Priority, and
+// those of the same priority in the order in which they were added; End is
+// called in the reverse order.
+//
+// An error ends the run, as a HookError that has the name of the hook. A hook
+// that returns the context's own error because the run was cancelled is not
+// faulty: the other hooks are still called, and the run ends as any cancelled
+// one does.
+type Hook struct {
+	// Name tells hooks apart in errors and in checkpoints. Two hooks of a Loop
+	// must not share one.
+	Name     string
+	Priority int
+
+	// Load is called at the beginning of every run, before Start. If the run
+	// resumes from a checkpoint that has a state of this hook, Load gets what
+	// Save returned, and the folder where Save put files, if it put any;
+	// otherwise both are empty, and the hook begins anew.
+	Load func(dir string, state json.RawMessage) error
+	// Save is called while a checkpoint is written. It returns what the hook
+	// has to remember, or nil, and may write files into dir.
+	Save func(dir string) (json.RawMessage, error)
+
+	// Start is called before the first step.
+	Start func(context.Context, *State) error
+	// Step is called after every train step. It should cost little.
+	Step func(context.Context, *State) error
+	// Epoch is called after every epoch, when State.Record is complete.
+	Epoch func(context.Context, *State) error
+	// End is called once at the end of a run, however it ended, if Start was
+	// called without an error. State.Err says what ended it. Its context is
+	// never cancelled. All hooks are called, even if one of them fails.
+	End func(context.Context, *State) error
+}
+
+// State is what a hook sees of a run. Hooks read it and do not write to it; it
+// is valid during the call.
+type State struct {
+	// Session is the session being trained.
+	Session Session
+	// Step is the number of train steps done since the beginning of training,
+	// those before a resume included.
+	Step int64
+	// Epoch is the epoch in progress, or that has just ended, from 1.
+	Epoch int
+	// Epochs is the number of epochs that are to be done in all.
+	Epochs int
+	// EpochStep is the number of train steps done in the epoch in progress; 0
+	// once the epoch is over.
+	EpochStep int
+	// StepsPerEpoch is the number of train steps of every epoch.
+	StepsPerEpoch int
+	// Samples is the number of samples of the last batch.
+	Samples int
+	// Values are the scalars of the last train step, in the order of
+	// Session.TrainMetrics. They are overwritten by the next step.
+	Values []float64
+	// Record is that of the epoch that ended last in this run; nil before.
+	Record *Record
+	// History has the records of all epochs, those before a resume included.
+	History *History
+	// Err is what ended the run, in End; nil if it is complete, or was stopped
+	// by a hook.
+	Err error
+
+	run *run
+}
+
+// Stop asks for the run to end once the hooks have been called. That is not an
+// error: Run returns nil, and History.Stopped has the reason. If several hooks
+// ask, the first reason is kept. Stopping in the middle of an epoch leaves that
+// epoch without a record, and a checkpoint from which it continues.
+func (s *State) Stop(reason string) {
+	if s.run.stop == "" {
+		s.run.stop = reason
+	}
+}
+
+// Event adds a word to the events of the epoch in progress, or, in Epoch hooks,
+// of the epoch that has just ended.
+func (s *State) Event(name string) {
+	if s.run.closing {
+		s.Record.Events = append(s.Record.Events, name)
+		return
+	}
+	s.run.events = append(s.run.events, name)
+}
+
+// Available names the metrics that records of this run have: those of the train
+// signature, then those of the validation, which begin with "val_".
+func (s *State) Available() []string { return slices.Clone(s.run.available) }
+
+// Running returns the means of the metrics over the epoch in progress. It
+// allocates; do not call it for every step.
+func (s *State) Running() Metrics {
+	return means(s.run.trainNames, s.run.sums, s.run.samples)
+}
+
+// LearningRate is the rate of the last train step, or before the first one, of
+// that step. It is unknown if Loop.LearningRate is nil.
+func (s *State) LearningRate() (rate float64, ok bool) {
+	return s.run.rate, s.run.loop.LearningRate != nil
+}
+
+// ScaleLearningRate multiplies what Loop.LearningRate gives, from the next step
+// on, on top of earlier calls. The scale is part of checkpoints. Without a
+// Loop.LearningRate it has no effect.
+func (s *State) ScaleLearningRate(factor float64) { s.run.scale *= factor }
+
+// checkHooks sorts hooks into the order in which they are called.
+func checkHooks(hooks []Hook) ([]Hook, error) {
+	sorted := slices.Clone(hooks)
+	slices.SortStableFunc(sorted, func(a, b Hook) int { return a.Priority - b.Priority })
+	seen := make(map[string]bool, len(hooks))
+	for _, h := range sorted {
+		if h.Name == "" {
+			return nil, &OptionError{"Hook", "a hook has no name", "set Hook.Name; errors and checkpoints use it"}
+		}
+		if seen[h.Name] {
+			return nil, &OptionError{"Hook", fmt.Sprintf("two hooks are named %q", h.Name), "give one of them another Hook.Name, so that errors and checkpoints tell them apart"}
+		}
+		seen[h.Name] = true
+	}
+	return sorted, nil
+}
+
+// call calls one function of all hooks, in order.
+func (r *run) call(ctx context.Context, phase string, function func(*Hook) func(context.Context, *State) error) error {
+	for i := range r.hooks {
+		if f := function(&r.hooks[i]); f != nil {
+			if err := r.hookError(ctx, r.hooks[i].Name, phase, f(ctx, &r.state)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hookError wraps the error of a hook. The error of a cancelled context is
+// dropped here, since the loop looks at the context itself right afterwards.
+func (r *run) hookError(ctx context.Context, name, phase string, err error) error {
+	if err == nil || (ctx.Err() != nil && errors.Is(err, ctx.Err())) {
+		return nil
+	}
+	// Some hooks have seen this moment and others have not, so a checkpoint of
+	// it would not be the state of any run.
+	r.sound = false
+	return &HookError{Hook: name, Phase: phase, Err: err}
+}

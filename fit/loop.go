@@ -1,0 +1,514 @@
+package fit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/memory"
+)
+
+// Loop trains a Session for some epochs. Session, Batch and Epochs have to be
+// set; the zero values of the others are useful.
+//
+// A Loop may run again once a run has returned. It is not safe for concurrent
+// use.
+type Loop struct {
+	// Session is what is trained.
+	Session Session
+	// Batch is the number of samples per train step.
+	Batch int
+	// Epochs is the number of epochs after which training is complete, counted
+	// from its very beginning: a resumed run does those that are missing.
+	Epochs int
+	// InitialEpoch is the number of epochs to take as done when a run begins
+	// anew. Steps and the position in the data count as if they had been run.
+	InitialEpoch int
+	// StepsPerEpoch is the number of train steps of an epoch. 0 means one pass
+	// over the dataset. If it is less than a pass, the next epoch continues
+	// where the last one stopped, as in Keras, and every sample gets its turn.
+	// When a pass ends in the middle of an epoch, the next pass begins there:
+	// an epoch always has this many steps. (Keras 3 ends that epoch early, with
+	// a warning.) More steps than a pass has are an error.
+	StepsPerEpoch int
+	// DropRemainder leaves out the last batch of a pass if it is smaller than
+	// Batch.
+	DropRemainder bool
+
+	// Validation is evaluated after epochs; nil for no validation.
+	Validation data.Dataset
+	// ValidationBatch is the number of samples per evaluation step; 0 means
+	// Batch.
+	ValidationBatch int
+	// ValidationEvery is the number of epochs from one validation to the next; 0
+	// means 1.
+	ValidationEvery int
+
+	// LearningRate sets the rate before each step; nil leaves it to the model.
+	LearningRate Schedule
+
+	// Resume is a folder of checkpoints, usually that of the Checkpoint hook.
+	// The run continues from the newest one that is good; it begins anew if
+	// there is none. Empty always begins anew.
+	Resume string
+
+	// Log gets warnings, such as of a damaged checkpoint that is skipped, and
+	// where a run resumes; nil discards them.
+	Log *slog.Logger
+
+	hooks []Hook
+	// now is the clock; nil is the system's.
+	now func() time.Time
+}
+
+// TensorCounter is a Session that knows how many native tensors are held.
+// Records then have LiveTensors.
+type TensorCounter interface {
+	LiveTensors() int64
+}
+
+// GPUMeter is a Session that knows how many bytes are in use on its GPUs.
+// Records then have GPU. ok is false if it cannot tell.
+type GPUMeter interface {
+	GPUBytes() (bytes int64, ok bool)
+}
+
+// Hook adds hooks.
+func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
+
+// Run trains on the dataset. The History is never nil, whatever the error, and
+// has the epochs that were done.
+//
+// Errors, for errors.Is and errors.As:
+//   - *OptionError: an option cannot work; nothing was trained.
+//   - *MismatchError: the checkpoint to resume from belongs to another run.
+//   - *DivergedError (ErrDiverged): the loss is NaN or infinite.
+//   - context.Canceled or context.DeadlineExceeded: ctx ended. The step in
+//     progress is completed first, and a Checkpoint hook writes a checkpoint.
+//   - *HookError: a hook failed. It can come together with others, if it did so
+//     at the end of a run.
+//   - others: the dataset or the session failed; the message has the step.
+//
+// Only hooks see ctx itself: the session gets one that cannot be cancelled,
+// since the state of a model is in doubt after an interrupted step.
+func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
+	r, err := newRun(l, ds)
+	if err != nil {
+		return &History{}, err
+	}
+	r.steady = context.WithoutCancel(ctx)
+	if err := r.resume(ctx); err != nil {
+		return r.state.History, err
+	}
+	started := 0
+	err = r.applyRate()
+	if err == nil {
+		started, err = r.start(ctx)
+	}
+	if err == nil {
+		err = r.train(ctx)
+	}
+	if err == nil {
+		r.state.History.Stopped = r.stop
+	}
+	return r.state.History, r.end(started, err)
+}
+
+// run is one call of Loop.Run.
+type run struct {
+	loop  *Loop
+	ds    data.Dataset
+	hooks []Hook
+	// stepHooks are those of the hooks that have a Step.
+	stepHooks []Hook
+	log       *slog.Logger
+	now       func() time.Time
+	// steady is the context of Run without its cancellation.
+	steady context.Context
+	state  State
+
+	trainNames, validationNames, available []string
+	stepsPerPass                           int
+	values, sums                           []float64 // per metric of the train signature
+	validationValues, validationSums       []float64
+
+	// What follows is the position of the run; checkpoints have all of it.
+	done      int // epochs
+	pass      int // passes over the data
+	passBatch int // batches of the current pass
+	samples   int64
+	events    []string
+	scale     float64 // of the learning rate
+	// spent is the time that training took in the epoch in progress, not
+	// counting that from since on.
+	spent time.Duration
+	// proven is true if a finite loss was computed with the present state of
+	// the model.
+	proven bool
+
+	// training is true while an epoch's train steps run, and not its validation;
+	// since is when either of them began.
+	training bool
+	since    time.Time
+	// rate is the learning rate that the session has; NaN if it is not known.
+	rate float64
+	// stop is why the run should end; empty while it should not.
+	stop string
+	// closing is true while Epoch hooks are called.
+	closing bool
+	// sound is false if the session and the position may not belong together,
+	// so that a checkpoint of them would be wrong.
+	sound bool
+	// identity is computed when first needed; see run.identify.
+	identity map[string]string
+}
+
+// newRun checks all options.
+func newRun(l *Loop, ds data.Dataset) (*run, error) {
+	if l.Session == nil {
+		return nil, &OptionError{"Session", "there is none", "set Loop.Session to an open session"}
+	}
+	if ds == nil {
+		return nil, &OptionError{"dataset", "there is none", "give Run a dataset"}
+	}
+	for _, o := range []struct {
+		name       string
+		value, min int
+	}{
+		{"Batch", l.Batch, 1},
+		{"Epochs", l.Epochs, 1},
+		{"InitialEpoch", l.InitialEpoch, 0},
+		{"StepsPerEpoch", l.StepsPerEpoch, 0},
+		{"ValidationBatch", l.ValidationBatch, 0},
+		{"ValidationEvery", l.ValidationEvery, 0},
+	} {
+		if o.value < o.min {
+			return nil, &OptionError{o.name, fmt.Sprintf("it is %d, but has to be at least %d", o.value, o.min), "set Loop." + o.name}
+		}
+	}
+	if l.InitialEpoch >= l.Epochs {
+		return nil, &OptionError{"InitialEpoch", fmt.Sprintf("it is %d of %d epochs, so there is nothing to train", l.InitialEpoch, l.Epochs), "raise Loop.Epochs, which counts from the beginning of training"}
+	}
+	n := ds.Len()
+	if n < 1 {
+		return nil, &OptionError{"dataset", fmt.Sprintf("%s has no samples", ds.Name()), "give Run a dataset with at least one"}
+	}
+	perPass := n / l.Batch
+	if !l.DropRemainder && n%l.Batch > 0 {
+		perPass++
+	}
+	if perPass == 0 {
+		return nil, &OptionError{"DropRemainder", fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), "lower Loop.Batch, or keep the remainder"}
+	}
+	if l.StepsPerEpoch > perPass {
+		return nil, &OptionError{"StepsPerEpoch", fmt.Sprintf("it is %d, but %s has %d batches of %d", l.StepsPerEpoch, ds.Name(), perPass, l.Batch), fmt.Sprintf("use at most %d, or 0 for a whole pass, and more Epochs", perPass)}
+	}
+	hooks, err := checkHooks(l.hooks)
+	if err != nil {
+		return nil, err
+	}
+
+	r := &run{
+		loop: l, ds: ds, hooks: hooks, log: l.Log, now: l.now,
+		stepsPerPass: perPass, scale: 1, rate: math.NaN(), sound: true,
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	for _, h := range hooks {
+		if h.Step != nil {
+			r.stepHooks = append(r.stepHooks, h)
+		}
+	}
+	if r.trainNames, err = metricNames(l.Session.TrainMetrics(), "", "train"); err != nil {
+		return nil, err
+	}
+	r.values, r.sums = make([]float64, len(r.trainNames)), make([]float64, len(r.trainNames))
+	r.available = slices.Clone(r.trainNames)
+	if l.Validation != nil {
+		if err := r.prepareValidation(); err != nil {
+			return nil, err
+		}
+	}
+	steps := l.StepsPerEpoch
+	if steps == 0 {
+		steps = perPass
+	}
+	r.state = State{
+		Session: l.Session, Epochs: l.Epochs, StepsPerEpoch: steps,
+		Values: r.values, History: &History{}, run: r,
+	}
+	r.done = l.InitialEpoch
+	r.state.Epoch = l.InitialEpoch + 1
+	r.state.Step = int64(l.InitialEpoch) * int64(steps)
+	r.pass = int(r.state.Step / int64(perPass))
+	r.passBatch = int(r.state.Step % int64(perPass))
+	return r, nil
+}
+
+func (r *run) prepareValidation() (err error) {
+	v := r.loop.Validation
+	names := r.loop.Session.EvaluateMetrics()
+	if len(names) == 0 {
+		return &OptionError{"Validation", "the model has no evaluate signature", "export the model with one, or train without validation"}
+	}
+	if v.Len() < 1 {
+		return &OptionError{"Validation", fmt.Sprintf("%s has no samples", v.Name()), "use a dataset with at least one"}
+	}
+	if r.validationNames, err = metricNames(names, validationPrefix, "evaluate"); err != nil {
+		return err
+	}
+	for _, name := range r.validationNames {
+		if slices.Contains(r.trainNames, name) {
+			return &OptionError{"Validation", fmt.Sprintf("%s is a metric of the train signature already", name), "give that output of the model a name that does not begin with " + validationPrefix}
+		}
+	}
+	r.available = append(r.available, r.validationNames...)
+	r.validationValues, r.validationSums = make([]float64, len(names)), make([]float64, len(names))
+	return nil
+}
+
+// start calls Load and Start of the hooks, and returns how many are started.
+func (r *run) start(ctx context.Context) (started int, err error) {
+	for i := range r.hooks {
+		h := &r.hooks[i]
+		if h.Start != nil {
+			// An interrupted hook counts as started: its End may have to clean up.
+			if err := r.hookError(ctx, h.Name, "start", h.Start(ctx, &r.state)); err != nil {
+				return i, err
+			}
+		}
+	}
+	return len(r.hooks), nil
+}
+
+// end calls End of those hooks that were started, last to first, as deferred
+// calls are, and joins their errors to that of the run.
+func (r *run) end(started int, err error) error {
+	r.state.Err = err
+	errs := []error{err}
+	for i := started - 1; i >= 0; i-- {
+		if h := &r.hooks[i]; h.End != nil {
+			errs = append(errs, r.hookError(r.steady, h.Name, "end", h.End(r.steady, &r.state)))
+		}
+	}
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// train runs epochs until all are done or a hook asks to stop.
+func (r *run) train(ctx context.Context) error {
+	for r.done < r.loop.Epochs && r.stop == "" {
+		if err := r.epoch(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// epoch runs what is left of an epoch.
+func (r *run) epoch(ctx context.Context) error {
+	s := &r.state
+	s.Epoch = r.done + 1
+	r.training, r.since = true, r.now()
+	for s.EpochStep < s.StepsPerEpoch {
+		if err := r.trainPass(ctx); err != nil || r.stop != "" {
+			return err
+		}
+	}
+	r.spent, r.training, r.since = r.trainTime(), false, r.now()
+	var validation Metrics
+	if r.validates() {
+		var err error
+		if validation, err = r.validate(ctx); err != nil {
+			return err
+		}
+	}
+	r.close(validation)
+	r.closing = true
+	defer func() { r.closing = false }()
+	return r.call(ctx, "epoch", func(h *Hook) func(context.Context, *State) error { return h.Epoch })
+}
+
+// trainTime is the time spent on training in the epoch in progress.
+func (r *run) trainTime() time.Duration {
+	if !r.training {
+		return r.spent
+	}
+	return r.spent + r.now().Sub(r.since)
+}
+
+// validates reports whether the epoch in progress ends with a validation.
+func (r *run) validates() bool {
+	return r.loop.Validation != nil && r.state.Epoch%max(r.loop.ValidationEvery, 1) == 0
+}
+
+// trainPass trains until the end of the epoch or of the pass over the data,
+// whichever comes first. The context is looked at before each step.
+func (r *run) trainPass(ctx context.Context) error {
+	if err := r.interrupted(ctx); err != nil {
+		return err
+	}
+	s := &r.state
+	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: r.pass, Skip: r.passBatch, DropRemainder: r.loop.DropRemainder}) {
+		if err != nil {
+			return fmt.Errorf("fit: reading batch %d for epoch %d: %w", r.passBatch, s.Epoch, err)
+		}
+		if err := r.step(ctx, b); err != nil {
+			return err
+		}
+		if r.stop != "" || s.EpochStep == s.StepsPerEpoch || r.passBatch == 0 {
+			return nil
+		}
+		if err := r.interrupted(ctx); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("fit: %s ended after batch %d of a pass; its %d samples should give %d batches of %d",
+		r.ds.Name(), r.passBatch, r.ds.Len(), r.stepsPerPass, r.loop.Batch)
+}
+
+// interrupted returns an error if the context has ended.
+func (r *run) interrupted(ctx context.Context) error {
+	if err := contextError(ctx); err != nil {
+		return fmt.Errorf("fit: interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
+	}
+	return nil
+}
+
+// contextError is the error of a context that has ended, with its cause.
+func contextError(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, err) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+// step trains on one batch. In the steady state it does not allocate.
+func (r *run) step(ctx context.Context, b data.Batch) error {
+	s := &r.state
+	if err := r.applyRate(); err != nil {
+		return err
+	}
+	if b.Size < 1 {
+		return fmt.Errorf("fit: batch %d of %s has no samples", b.Index, r.ds.Name())
+	}
+	if err := s.Session.Train(r.steady, s.Step, b, r.values); err != nil {
+		r.sound = false
+		return fmt.Errorf("fit: train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
+	}
+	if loss := r.values[0]; math.IsNaN(loss) || math.IsInf(loss, 0) {
+		r.sound = false
+		return &DivergedError{Epoch: s.Epoch, Step: s.Step + 1, Batch: b.Index, Metric: r.trainNames[0], Value: loss}
+	}
+	for i, v := range r.values {
+		r.sums[i] += v * float64(b.Size)
+	}
+	r.samples += int64(b.Size)
+	r.proven = false
+	if r.passBatch++; r.passBatch == r.stepsPerPass {
+		r.pass, r.passBatch = r.pass+1, 0
+	}
+	s.Step++
+	s.EpochStep++
+	s.Samples = b.Size
+	for i := range r.stepHooks {
+		h := &r.stepHooks[i]
+		if err := h.Step(ctx, s); err != nil {
+			if err := r.hookError(ctx, h.Name, "step", err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applyRate gives the session the learning rate of the next step, if it is
+// another one.
+func (r *run) applyRate() error {
+	if r.loop.LearningRate == nil {
+		return nil
+	}
+	rate := r.loop.LearningRate(r.state.Step, r.done) * r.scale
+	if rate == r.rate {
+		return nil
+	}
+	if !validRate(rate) {
+		return &OptionError{"LearningRate", fmt.Sprintf("it is %v for step %d of epoch %d, but has to be finite and 0 or more", rate, r.state.Step+1, r.done+1), "correct the schedule"}
+	}
+	if err := r.state.Session.SetLearningRate(rate); err != nil {
+		return fmt.Errorf("fit: setting the learning rate to %v: %w", rate, err)
+	}
+	r.rate = rate
+	return nil
+}
+
+// validate evaluates the validation data.
+func (r *run) validate(ctx context.Context) (Metrics, error) {
+	batch := r.loop.ValidationBatch
+	if batch == 0 {
+		batch = r.loop.Batch
+	}
+	s := &r.state
+	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: batch, values: r.validationValues, sums: r.validationSums, finite: true}
+	if err := e.run(ctx, r.steady); err != nil {
+		return nil, fmt.Errorf("fit: validation of epoch %d, after step %d: %w", s.Epoch, s.Step, err)
+	}
+	if e.badBatch >= 0 {
+		r.sound = false
+		return nil, &DivergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validationNames[0], Value: e.values[0]}
+	}
+	r.proven = true
+	return means(r.validationNames, e.sums, e.samples), nil
+}
+
+// close turns the sums of the epoch into a record and begins the next epoch.
+func (r *run) close(validation Metrics) {
+	s := &r.state
+	record := Record{
+		Epoch: s.Epoch, Step: s.Step,
+		Metrics: append(means(r.trainNames, r.sums, r.samples), validation...),
+		Seconds: (r.spent + r.now().Sub(r.since)).Seconds(),
+		Events:  r.events,
+	}
+	if seconds := r.spent.Seconds(); seconds > 0 {
+		record.SamplesPerSecond = float64(r.samples) / seconds
+		record.StepsPerSecond = float64(s.StepsPerEpoch) / seconds
+	}
+	if r.loop.LearningRate != nil {
+		rate := r.rate
+		record.LearningRate = &rate
+	}
+	// Without /proc the amounts stay unknown, which is what records say then.
+	record.Memory, _ = memory.Read()
+	if meter, ok := s.Session.(GPUMeter); ok {
+		if bytes, ok := meter.GPUBytes(); ok {
+			record.GPU = memory.Known(memory.Bytes(bytes))
+		}
+	}
+	if counter, ok := s.Session.(TensorCounter); ok {
+		live := counter.LiveTensors()
+		record.LiveTensors = &live
+	}
+	s.History.Records = append(s.History.Records, record)
+	s.Record = &s.History.Records[len(s.History.Records)-1]
+	r.done++
+	s.EpochStep = 0
+	clear(r.sums)
+	r.samples, r.spent, r.events = 0, 0, nil
+}

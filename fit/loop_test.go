@@ -1,0 +1,640 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+)
+
+func TestRunTrains(t *testing.T) {
+	l := newLinear()
+	loop := Loop{Session: l, Batch: 8, Epochs: 30, Validation: samples(t, 20)}
+	h, err := loop.Run(t.Context(), samples(t, 100).Shuffle(1))
+	require.NoError(t, err)
+	require.Len(t, h.Records, 30)
+	require.Empty(t, h.Stopped)
+	last := h.Last()
+	require.Equal(t, 30, last.Epoch)
+	require.EqualValues(t, 30*13, last.Step)
+	losses := h.Metric("loss")
+	require.Less(t, losses[29], losses[0]/5)
+	require.Len(t, h.Metric("val_loss"), 30)
+	require.Equal(t, []string{"loss", "mae", "val_loss", "val_mae"}, metricNamesOf(last.Metrics))
+}
+
+func metricNamesOf(m Metrics) []string {
+	var names []string
+	for _, metric := range m {
+		names = append(names, metric.Name)
+	}
+	return names
+}
+
+// With 10 samples in batches of 4, 4 and 2, means of batches are not means of
+// samples.
+func TestMeansAreWeightedBySamples(t *testing.T) {
+	l := newLinear()
+	l.lossAt = map[int64]float64{1: 1, 2: 2, 3: 6}
+	loop := Loop{Session: l, Batch: 4, Epochs: 1, Validation: samples(t, 10), ValidationBatch: 3}
+	h, err := loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	loss, _ := h.Last().Metrics.Get("loss")
+	require.Equal(t, (4*1+4*2+2*6)/10.0, loss)
+
+	all, err := Evaluate(t.Context(), l, samples(t, 10), 10)
+	require.NoError(t, err)
+	want, _ := all.Get("loss")
+	got, _ := h.Last().Metrics.Get("val_loss")
+	require.InDelta(t, want, got, 1e-12)
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	ds := samples(t, 10)
+	for _, c := range []struct {
+		option string
+		change func(*Loop)
+		words  []string
+	}{
+		{"Session", func(l *Loop) { l.Session = nil }, []string{"there is none"}},
+		{"Batch", func(l *Loop) { l.Batch = 0 }, []string{"is 0", "at least 1", "Loop.Batch"}},
+		{"Epochs", func(l *Loop) { l.Epochs = -1 }, []string{"is -1", "at least 1"}},
+		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = -1 }, []string{"is -1"}},
+		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = 2 }, []string{"nothing to train"}},
+		{"StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = -1 }, []string{"is -1"}},
+		{"StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = 4 }, []string{"is 4", "line10 has 3 batches of 4", "at most 3"}},
+		{"ValidationBatch", func(l *Loop) { l.ValidationBatch = -1 }, []string{"is -1"}},
+		{"ValidationEvery", func(l *Loop) { l.ValidationEvery = -1 }, []string{"is -1"}},
+		{"DropRemainder", func(l *Loop) { l.DropRemainder, l.Batch = true, 11 }, []string{"10 samples", "batch of 11"}},
+		{"Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).noEvaluate = true }, []string{"no evaluate signature"}},
+		{"Session", func(l *Loop) { l.Session.(*linear).names = []string{"accuracy"} }, []string{"has to be loss"}},
+		{"Session", func(l *Loop) { l.Session.(*linear).names = []string{"loss", "a", "a"} }, []string{"two metrics named a"}},
+		{"Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).names = []string{"loss", "val_mae"} }, []string{"val_mae"}},
+		{"Hook", func(l *Loop) { l.Hook(Hook{}) }, []string{"no name"}},
+		{"Hook", func(l *Loop) { l.Hook(Hook{Name: "a"}, Hook{Name: "a", Priority: 3}) }, []string{`named "a"`}},
+		{"LearningRate", func(l *Loop) { l.LearningRate = Constant(-1) }, []string{"is -1 for step 1"}},
+		{"LearningRate", func(l *Loop) { l.LearningRate = Constant(math.NaN()) }, []string{"NaN"}},
+	} {
+		t.Run(c.option, func(t *testing.T) {
+			l := newLinear()
+			loop := Loop{Session: l, Batch: 4, Epochs: 2}
+			c.change(&loop)
+			h, err := loop.Run(t.Context(), ds)
+			var option *OptionError
+			require.ErrorAs(t, err, &option)
+			require.Equal(t, c.option, option.Option)
+			require.NotEmpty(t, option.Remedy)
+			for _, word := range c.words {
+				require.ErrorContains(t, err, word)
+			}
+			require.NotNil(t, h)
+			require.Empty(t, l.steps)
+		})
+	}
+	_, err := (&Loop{Session: newLinear(), Batch: 1, Epochs: 1}).Run(t.Context(), nil)
+	require.ErrorContains(t, err, "dataset")
+}
+
+// passes records which passes are asked for.
+type passes struct {
+	data.Dataset
+	asked *[]data.Pass
+}
+
+func (p passes) Batches(pass data.Pass) iter.Seq2[data.Batch, error] {
+	*p.asked = append(*p.asked, pass)
+	return p.Dataset.Batches(pass)
+}
+
+func TestStepsPerEpochContinuesThePass(t *testing.T) {
+	var asked []data.Pass
+	ds := passes{samples(t, 20), &asked} // 5 batches of 4
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 4, StepsPerEpoch: 3}
+	h, err := loop.Run(t.Context(), ds)
+	require.NoError(t, err)
+	require.EqualValues(t, 12, h.Last().Step)
+	pass := func(epoch, skip int) data.Pass { return data.Pass{Batch: 4, Epoch: epoch, Skip: skip} }
+	require.Equal(t, []data.Pass{
+		pass(0, 0),             // batches 0 1 2
+		pass(0, 3), pass(1, 0), // 3 4, then 0
+		pass(1, 1),             // 1 2 3
+		pass(1, 4), pass(2, 0), // 4, then 0 1
+	}, asked)
+}
+
+func TestInitialEpochCountsAsDone(t *testing.T) {
+	var asked []data.Pass
+	l := newLinear()
+	loop := Loop{Session: l, Batch: 4, Epochs: 3, InitialEpoch: 1}
+	h, err := loop.Run(t.Context(), passes{samples(t, 20), &asked})
+	require.NoError(t, err)
+	require.Equal(t, []data.Pass{{Batch: 4, Epoch: 1}, {Batch: 4, Epoch: 2}}, asked)
+	require.Equal(t, []int64{5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, l.steps)
+	require.Equal(t, 2, h.Records[0].Epoch)
+	require.Equal(t, 3, h.Last().Epoch)
+}
+
+func TestDropRemainder(t *testing.T) {
+	loop := Loop{Session: newLinear(), Batch: 8, Epochs: 2, DropRemainder: true}
+	h, err := loop.Run(t.Context(), samples(t, 20))
+	require.NoError(t, err)
+	require.EqualValues(t, 4, h.Last().Step)
+}
+
+func TestValidationEvery(t *testing.T) {
+	loop := Loop{Session: newLinear(), Batch: 8, Epochs: 5, Validation: samples(t, 9), ValidationEvery: 2}
+	h, err := loop.Run(t.Context(), samples(t, 20))
+	require.NoError(t, err)
+	require.Len(t, h.Metric("val_loss"), 2)
+	_, ok := h.Records[0].Metrics.Get("val_loss")
+	require.False(t, ok)
+	_, ok = h.Records[1].Metrics.Get("val_loss")
+	require.True(t, ok)
+}
+
+// spy is a hook that writes down what it is called for.
+func spy(log *[]string, name string, priority int, fail string) Hook {
+	note := func(phase string) func(context.Context, *State) error {
+		return func(_ context.Context, s *State) error {
+			*log = append(*log, fmt.Sprintf("%s %s %d/%d", name, phase, s.Epoch, s.Step))
+			if fail == phase {
+				return errors.New("no more ink")
+			}
+			return nil
+		}
+	}
+	return Hook{Name: name, Priority: priority, Start: note("start"), Step: note("step"), Epoch: note("epoch"), End: note("end")}
+}
+
+func TestHookOrder(t *testing.T) {
+	var log []string
+	loop := Loop{Session: newLinear(), Batch: 10, Epochs: 2}
+	loop.Hook(spy(&log, "late", 5, ""), spy(&log, "first", -1, ""))
+	loop.Hook(spy(&log, "later", 5, ""))
+	_, err := loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.Equal(t, strings.Split(strings.TrimSpace(`
+first start 1/0
+late start 1/0
+later start 1/0
+first step 1/1
+late step 1/1
+later step 1/1
+first epoch 1/1
+late epoch 1/1
+later epoch 1/1
+first step 2/2
+late step 2/2
+later step 2/2
+first epoch 2/2
+late epoch 2/2
+later epoch 2/2
+later end 2/2
+late end 2/2
+first end 2/2`), "\n"), log)
+}
+
+func TestHookErrorsNameTheHook(t *testing.T) {
+	for _, c := range []struct {
+		phase string
+		want  []string
+	}{
+		{"start", []string{"a start 1/0", "b start 1/0", "a end 1/0"}},
+		{"step", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
+		{"epoch", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c step 1/1", "a epoch 1/1", "b epoch 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
+		{"end", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c step 1/1", "a epoch 1/1", "b epoch 1/1", "c epoch 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
+	} {
+		t.Run(c.phase, func(t *testing.T) {
+			var log []string
+			loop := Loop{Session: newLinear(), Batch: 10, Epochs: 1}
+			loop.Hook(spy(&log, "a", 0, ""), spy(&log, "b", 0, c.phase), spy(&log, "c", 0, ""))
+			_, err := loop.Run(t.Context(), samples(t, 10))
+			var hook *HookError
+			require.ErrorAs(t, err, &hook)
+			require.Equal(t, "b", hook.Hook)
+			require.Equal(t, c.phase, hook.Phase)
+			require.ErrorContains(t, err, "hook b at "+c.phase+": no more ink")
+			require.Equal(t, c.want, log)
+		})
+	}
+}
+
+func TestEndKnowsWhatEndedTheRun(t *testing.T) {
+	l := newLinear()
+	l.onTrain = func(step int64) error {
+		if step == 2 {
+			return errors.New("out of luck")
+		}
+		return nil
+	}
+	var seen error
+	loop := Loop{Session: l, Batch: 4, Epochs: 1}
+	loop.Hook(Hook{Name: "watch", End: func(_ context.Context, s *State) error {
+		seen = s.Err
+		return errors.New("cannot tidy up")
+	}})
+	_, err := loop.Run(t.Context(), samples(t, 20))
+	require.ErrorContains(t, seen, "train step 3 (epoch 1, batch 2): out of luck")
+	require.ErrorContains(t, err, "out of luck")
+	require.ErrorContains(t, err, "hook watch at end: cannot tidy up")
+}
+
+func TestHookCanStop(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		hook      Hook
+		step      int64
+		records   int
+		endPhases int
+	}{
+		{"at the start", Hook{Start: func(_ context.Context, s *State) error { s.Stop("enough"); return nil }}, 0, 0, 1},
+		{"in an epoch", Hook{Step: func(_ context.Context, s *State) error {
+			if s.Step == 7 {
+				s.Stop("enough")
+				s.Stop("a later reason")
+			}
+			return nil
+		}}, 7, 1, 1},
+		{"after an epoch", Hook{Epoch: func(_ context.Context, s *State) error {
+			if s.Epoch == 2 {
+				s.Stop("enough")
+			}
+			return nil
+		}}, 10, 2, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLinear()
+			loop := Loop{Session: l, Batch: 4, Epochs: 4}
+			c.hook.Name = "stopper"
+			ends := 0
+			c.hook.End = func(_ context.Context, s *State) error {
+				require.NoError(t, s.Err)
+				ends++
+				return nil
+			}
+			loop.Hook(c.hook)
+			h, err := loop.Run(t.Context(), samples(t, 20))
+			require.NoError(t, err)
+			require.Equal(t, "enough", h.Stopped)
+			require.Len(t, l.steps, int(c.step))
+			require.Len(t, h.Records, c.records)
+			require.Equal(t, 1, ends)
+		})
+	}
+}
+
+func TestStateShowsTheRun(t *testing.T) {
+	l := newLinear()
+	l.lossAt = map[int64]float64{1: 2, 2: 4}
+	loop := Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.5), Validation: samples(t, 4)}
+	loop.Hook(Hook{Name: "look", Step: func(_ context.Context, s *State) error {
+		if s.Step == 2 {
+			require.Equal(t, 2, s.EpochStep)
+			require.Equal(t, 3, s.StepsPerEpoch)
+			require.Equal(t, 4, s.Samples)
+			require.Equal(t, 4.0, s.Values[0])
+			running, _ := s.Running().Get("loss")
+			require.Equal(t, 3.0, running)
+			require.Equal(t, []string{"loss", "mae", "val_loss", "val_mae"}, s.Available())
+			rate, ok := s.LearningRate()
+			require.True(t, ok)
+			require.Equal(t, 0.5, rate)
+			require.Nil(t, s.Record)
+			s.Event("oom")
+		}
+		return nil
+	}, Epoch: func(_ context.Context, s *State) error {
+		require.Zero(t, s.EpochStep)
+		s.Event("reset")
+		return nil
+	}})
+	h, err := loop.Run(t.Context(), samples(t, 12))
+	require.NoError(t, err)
+	require.Equal(t, []string{"oom", "reset"}, h.Last().Events)
+}
+
+// Whatever the run is doing when its context ends, the step or hook in progress
+// is completed, Run says so, and has the history so far.
+func TestCancellation(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		records int
+		steps   int
+		set     func(cancel func(), l *linear, loop *Loop)
+	}{
+		{"before the run", 0, 0, func(cancel func(), _ *linear, _ *Loop) { cancel() }},
+		{"in a start hook", 0, 0, func(cancel func(), _ *linear, loop *Loop) {
+			loop.Hook(Hook{Name: "h", Start: func(ctx context.Context, _ *State) error { cancel(); return ctx.Err() }})
+		}},
+		{"in a step", 1, 8, func(cancel func(), l *linear, _ *Loop) {
+			l.onTrain = func(step int64) error {
+				if step == 7 {
+					cancel()
+				}
+				return nil
+			}
+		}},
+		{"in the last step of an epoch", 1, 10, func(cancel func(), l *linear, _ *Loop) {
+			l.onTrain = func(step int64) error {
+				if step == 9 {
+					cancel()
+				}
+				return nil
+			}
+		}},
+		{"in a step hook that gives up", 1, 7, func(cancel func(), _ *linear, loop *Loop) {
+			loop.Hook(Hook{Name: "h", Step: func(ctx context.Context, s *State) error {
+				if s.Step == 7 {
+					cancel()
+				}
+				return ctx.Err()
+			}})
+		}},
+		{"in the validation", 1, 10, func(cancel func(), l *linear, _ *Loop) {
+			l.onEvaluate = func() error {
+				if l.validated == 5 {
+					cancel()
+				}
+				return nil
+			}
+		}},
+		{"in an epoch hook", 2, 10, func(cancel func(), _ *linear, loop *Loop) {
+			loop.Hook(Hook{Name: "h", Epoch: func(ctx context.Context, s *State) error {
+				if s.Epoch == 2 {
+					cancel()
+				}
+				return ctx.Err()
+			}})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			l := newLinear()
+			dir := t.TempDir()
+			loop := Loop{Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 12)}
+			ended := false
+			loop.Hook(Checkpoint(dir), Hook{Name: "last", End: func(ctx context.Context, _ *State) error {
+				ended = true
+				return ctx.Err()
+			}})
+			c.set(func() { cancel(errors.New("the lights went out")) }, l, &loop)
+			h, err := loop.Run(ctx, samples(t, 20).Shuffle(1))
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorContains(t, err, "the lights went out")
+			require.Len(t, h.Records, c.records)
+			require.Len(t, l.steps, c.steps)
+			require.Equal(t, c.name != "before the run", ended)
+			if c.steps == 0 {
+				require.Empty(t, h.Checkpoint)
+				return
+			}
+			found, err := Checkpoints(dir)
+			require.NoError(t, err)
+			require.Equal(t, int64(c.steps), found[0].Step)
+			require.Equal(t, h.Checkpoint, found[0].Path)
+
+			// And from there, it ends as if nothing had happened.
+			resumed := newLinear()
+			again := Loop{Session: resumed, Batch: 4, Epochs: 4, Validation: samples(t, 12), Resume: dir}
+			got, err := again.Run(t.Context(), samples(t, 20).Shuffle(1))
+			require.NoError(t, err)
+			whole := newLinear()
+			want, err := (&Loop{Session: whole, Batch: 4, Epochs: 4, Validation: samples(t, 12)}).Run(t.Context(), samples(t, 20).Shuffle(1))
+			require.NoError(t, err)
+			require.Equal(t, outcomeOf(t, want, whole), outcomeOf(t, got, resumed))
+		})
+	}
+}
+
+func TestCancelledInTheLastEpochHookIsComplete(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+	loop.Hook(Hook{Name: "h", Epoch: func(context.Context, *State) error { cancel(); return nil }})
+	h, err := loop.Run(ctx, samples(t, 8))
+	require.NoError(t, err)
+	require.Len(t, h.Records, 1)
+}
+
+func TestDeadline(t *testing.T) {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	_, err := (&Loop{Session: newLinear(), Batch: 4, Epochs: 1}).Run(ctx, samples(t, 8))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestDivergence(t *testing.T) {
+	for _, value := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		l := newLinear()
+		l.lossAt = map[int64]float64{8: value}
+		h, err := (&Loop{Session: l, Batch: 4, Epochs: 3}).Run(t.Context(), samples(t, 20))
+		require.ErrorIs(t, err, ErrDiverged)
+		var d *DivergedError
+		require.ErrorAs(t, err, &d)
+		require.Equal(t, fmt.Sprint(value), fmt.Sprint(d.Value))
+		require.Equal(t, DivergedError{Epoch: 2, Step: 8, Batch: 2, Metric: "loss"},
+			DivergedError{Epoch: d.Epoch, Step: d.Step, Batch: d.Batch, Metric: d.Metric})
+		require.ErrorContains(t, err, fmt.Sprintf("loss is %v at step 8 (epoch 2, batch 2", value))
+		require.ErrorContains(t, err, "lower the learning rate")
+		require.Len(t, h.Records, 1)
+		require.Len(t, l.steps, 8)
+	}
+	l := newLinear()
+	l.valLoss = math.Inf(1)
+	_, err := (&Loop{Session: l, Batch: 4, Epochs: 3, Validation: samples(t, 8)}).Run(t.Context(), samples(t, 20))
+	require.ErrorContains(t, err, "val_loss is +Inf after step 5 (epoch 1, batch 0 of the validation data")
+	require.ErrorIs(t, err, ErrDiverged)
+}
+
+func TestOtherMetricsMayBeNaN(t *testing.T) {
+	l := newLinear()
+	l.names = []string{"loss", "mae", "nothing"}
+	h, err := (&Loop{Session: withNaN{l}, Batch: 4, Epochs: 2}).Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	v, ok := h.Last().Metrics.Get("nothing")
+	require.True(t, ok)
+	require.True(t, math.IsNaN(v))
+}
+
+// withNaN has a third metric, which is NaN.
+type withNaN struct{ *linear }
+
+func (w withNaN) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
+	out[2] = math.NaN()
+	return w.linear.Train(ctx, step, b, out[:2])
+}
+
+func TestDataErrors(t *testing.T) {
+	lost := errors.New("the disk is gone")
+	_, err := (&Loop{Session: newLinear(), Batch: 4, Epochs: 2}).Run(t.Context(), brokenData{samples(t, 20), 3, lost})
+	require.ErrorIs(t, err, lost)
+	require.ErrorContains(t, err, "batch 3 for epoch 1")
+
+	for _, after := range []int{0, 3} {
+		_, err = (&Loop{Session: newLinear(), Batch: 4, Epochs: 2}).Run(t.Context(), brokenData{samples(t, 20), after, nil})
+		require.ErrorContains(t, err, fmt.Sprintf("line20 ended after batch %d of a pass; its 20 samples should give 5 batches of 4", after))
+	}
+
+	_, err = (&Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: brokenData{samples(t, 20), 3, lost}}).Run(t.Context(), samples(t, 20))
+	require.ErrorIs(t, err, lost)
+	require.ErrorContains(t, err, "validation of epoch 1, after step 5")
+}
+
+func TestLearningRateIsSetWhenItChanges(t *testing.T) {
+	l := newLinear()
+	loop := Loop{Session: l, Batch: 4, Epochs: 4, LearningRate: StepDecay(0.1, 0.5, 2)}
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, []float64{0.1, 0.05}, l.rates)
+	require.Equal(t, 0.1, *h.Records[1].LearningRate)
+	require.Equal(t, 0.05, *h.Records[2].LearningRate)
+	require.Nil(t, Record{}.LearningRate)
+}
+
+// gauged tells what it holds.
+type gauged struct {
+	*linear
+	known bool
+}
+
+func (g gauged) LiveTensors() int64      { return 7 }
+func (g gauged) GPUBytes() (int64, bool) { return 4096, g.known }
+
+func TestRecordHasWhatTheSessionTells(t *testing.T) {
+	h, err := (&Loop{Session: gauged{newLinear(), true}, Batch: 4, Epochs: 1}).Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.EqualValues(t, 7, *h.Last().LiveTensors)
+	require.EqualValues(t, 4096, h.Last().GPU.Bytes)
+
+	h, err = (&Loop{Session: gauged{newLinear(), false}, Batch: 4, Epochs: 1}).Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.False(t, h.Last().GPU.OK)
+}
+
+// Each look at the clock is a second: an epoch looks at its beginning, at the
+// end of training and at the beginning of the validation, and at its end.
+func TestSpeedLeavesOutValidation(t *testing.T) {
+	c := &clock{at: time.Unix(0, 0), step: time.Second}
+	slow := newLinear()
+	slow.onEvaluate = func() error { c.at = c.at.Add(100 * time.Second); return nil }
+	loop := Loop{Session: slow, Batch: 4, Epochs: 1, Validation: samples(t, 4), now: c.now}
+	h, err := loop.Run(t.Context(), samples(t, 20))
+	require.NoError(t, err)
+	require.Equal(t, 20.0, h.Last().SamplesPerSecond)
+	require.Equal(t, 5.0, h.Last().StepsPerSecond)
+	require.Greater(t, h.Last().Seconds, 100.0)
+}
+
+func TestStepDoesNotAllocate(t *testing.T) {
+	l := newLinear()
+	l.quiet = true
+	loop := &Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.01)}
+	loop.Hook(Checkpoint(t.TempDir()), Hook{Name: "count", Step: func(context.Context, *State) error { return nil }})
+	ds := samples(t, 20)
+	r, err := newRun(loop, ds)
+	require.NoError(t, err)
+	r.steady = t.Context()
+	require.NoError(t, r.resume(t.Context()))
+	_, err = r.start(t.Context())
+	require.NoError(t, err)
+	for b := range ds.Batches(data.Pass{Batch: 4}) {
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			if err := r.step(t.Context(), b); err != nil {
+				t.Error(err)
+			}
+		}))
+	}
+}
+
+// A run of many steps allocates as often as one of few, whatever happens
+// between the steps.
+func TestLongRunsAllocateNoMore(t *testing.T) {
+	mallocs := func(n int) uint64 {
+		l := newLinear()
+		l.quiet = true
+		ds := samples(t, n)
+		loop := Loop{Session: l, Batch: 1, Epochs: 1}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := loop.Run(t.Context(), ds)
+		runtime.ReadMemStats(&after)
+		require.NoError(t, err)
+		return after.Mallocs - before.Mallocs
+	}
+	mallocs(10)
+	few, many := mallocs(10), mallocs(5000)
+	require.Less(t, many, few+100)
+}
+
+func TestLoopRunsAgain(t *testing.T) {
+	var log []string
+	loop := Loop{Session: newLinear(), Batch: 10, Epochs: 2}
+	loop.Hook(spy(&log, "a", 0, ""), EarlyStop("loss", Patience(1)))
+	for range 2 {
+		h, err := loop.Run(t.Context(), samples(t, 10))
+		require.NoError(t, err)
+		require.Len(t, h.Records, 2)
+	}
+	require.Len(t, log, 12)
+}
+
+func TestPrefetchedDataTrainsTheSame(t *testing.T) {
+	plain, ahead := newLinear(), newLinear()
+	want, err := (&Loop{Session: plain, Batch: 4, Epochs: 3, StepsPerEpoch: 4}).Run(t.Context(), samples(t, 22).Shuffle(5))
+	require.NoError(t, err)
+	got, err := (&Loop{Session: ahead, Batch: 4, Epochs: 3, StepsPerEpoch: 4}).Run(t.Context(), data.Prefetch(samples(t, 22).Shuffle(5), 2))
+	require.NoError(t, err)
+	require.Equal(t, outcomeOf(t, want, plain), outcomeOf(t, got, ahead))
+}
+
+func TestEvaluate(t *testing.T) {
+	l := newLinear()
+	m, err := Evaluate(t.Context(), l, samples(t, 10), 4)
+	require.NoError(t, err)
+	require.Equal(t, []string{"loss", "mae"}, metricNamesOf(m))
+	require.Equal(t, 3, l.validated)
+
+	l.valLoss = math.NaN()
+	m, err = Evaluate(t.Context(), l, samples(t, 10), 4)
+	require.NoError(t, err)
+	loss, _ := m.Get("loss")
+	require.True(t, math.IsNaN(loss))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	l = newLinear()
+	l.onEvaluate = func() error { cancel(); return nil }
+	_, err = Evaluate(ctx, l, samples(t, 10), 4)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, l.validated)
+
+	l = newLinear()
+	l.onEvaluate = func() error { return errors.New("out of luck") }
+	_, err = Evaluate(t.Context(), l, samples(t, 10), 4)
+	require.ErrorContains(t, err, "batch 0: out of luck")
+
+	var option *OptionError
+	_, err = Evaluate(t.Context(), nil, samples(t, 10), 4)
+	require.ErrorAs(t, err, &option)
+	_, err = Evaluate(t.Context(), l, nil, 4)
+	require.ErrorAs(t, err, &option)
+	_, err = Evaluate(t.Context(), l, samples(t, 10), 0)
+	require.ErrorAs(t, err, &option)
+	l.noEvaluate = true
+	_, err = Evaluate(t.Context(), l, samples(t, 10), 4)
+	require.ErrorAs(t, err, &option)
+}
+
+// warnings collects what a loop logs.
+func warnings(b *bytes.Buffer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}

@@ -1,0 +1,114 @@
+package fit
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// validationPrefix begins the names of validation metrics.
+const validationPrefix = "val_"
+
+// Metric is a named number, such as a mean loss.
+type Metric struct {
+	Name  string
+	Value float64
+}
+
+// Metrics are metrics in the order of the signature that they come from, "loss"
+// first.
+type Metrics []Metric
+
+// Get returns the value of the metric of that name.
+func (m Metrics) Get(name string) (value float64, ok bool) {
+	for _, metric := range m {
+		if metric.Name == name {
+			return metric.Value, true
+		}
+	}
+	return 0, false
+}
+
+// String is "loss 0.1234  accuracy 0.9500".
+func (m Metrics) String() string {
+	parts := make([]string, len(m))
+	for i, metric := range m {
+		parts[i] = metric.Name + " " + formatValue(metric.Value)
+	}
+	return strings.Join(parts, "  ")
+}
+
+// means divides sums by the number of samples.
+func means(names []string, sums []float64, samples int64) Metrics {
+	m := make(Metrics, len(names))
+	for i, name := range names {
+		m[i] = Metric{Name: name, Value: sums[i] / float64(samples)}
+	}
+	return m
+}
+
+// formatValue prints values of usual size with four decimals, so that columns
+// of them align, and others with four digits.
+func formatValue(v float64) string {
+	if a := math.Abs(v); v == 0 || (a >= 1e-3 && a < 1e5) {
+		return strconv.FormatFloat(v, 'f', 4, 64)
+	}
+	return strconv.FormatFloat(v, 'e', 3, 64)
+}
+
+// metricNames checks what a session calls its metrics and returns them as they
+// appear in records.
+func metricNames(names []string, prefix, signature string) ([]string, error) {
+	if len(names) == 0 || names[0] != "loss" {
+		return nil, &OptionError{"Session", fmt.Sprintf("the metrics of its %s signature are %q, but the first has to be loss", signature, names), "export the model with an output named loss"}
+	}
+	in := make([]string, len(names))
+	for i, name := range names {
+		in[i] = prefix + name
+		if slices.Contains(recordFields, in[i]) {
+			in[i] = "train_" + name
+		}
+		if slices.Contains(in[:i], in[i]) {
+			return nil, &OptionError{"Session", fmt.Sprintf("its %s signature has two metrics named %s", signature, name), "give the outputs of the model different names"}
+		}
+	}
+	return in, nil
+}
+
+// number is a float64 that survives JSON exactly, NaN and infinities included,
+// which JSON cannot write: NaN is null, the others are strings.
+type number float64
+
+func (n number) MarshalJSON() ([]byte, error) {
+	switch v := float64(n); {
+	case math.IsNaN(v):
+		return []byte("null"), nil
+	case math.IsInf(v, 1):
+		return []byte(`"Infinity"`), nil
+	case math.IsInf(v, -1):
+		return []byte(`"-Infinity"`), nil
+	default:
+		return json.Marshal(v)
+	}
+}
+
+func (n *number) UnmarshalJSON(text []byte) error {
+	switch string(text) {
+	case "null":
+		*n = number(math.NaN())
+	case `"Infinity"`:
+		*n = number(math.Inf(1))
+	case `"-Infinity"`:
+		*n = number(math.Inf(-1))
+	default:
+		var v float64
+		if err := json.Unmarshal(text, &v); err != nil {
+			return fmt.Errorf("metric: %w", err)
+		}
+		*n = number(v)
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package fit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// scripted gives a loss per epoch of one step.
+func scripted(losses []float64) *linear {
+	l := newLinear()
+	l.names = []string{"loss", "other"}
+	l.lossAt = make(map[int64]float64)
+	for i, v := range losses {
+		l.lossAt[int64(i)+1] = v
+	}
+	return l
+}
+
+// The expected epochs are what EarlyStopping of Keras 3.15 does with the same
+// values.
+func TestEarlyStopDecidesAsKeras(t *testing.T) {
+	o := func(options ...EarlyStopOption) []EarlyStopOption { return options }
+	const none = 0
+	for _, c := range []struct {
+		losses   []float64
+		options  []EarlyStopOption
+		epochs   int
+		stops    bool
+		restored int // the epoch whose state the session has in the end
+	}{
+		{[]float64{5, 4, 3, 2, 1}, o(), 5, false, none},
+		{[]float64{5, 4, 4, 3, 2}, o(), 3, true, none},
+		{[]float64{5, 4, 4, 3, 2}, o(Patience(1)), 3, true, none},
+		{[]float64{5, 4, 4, 3, 2}, o(Patience(2)), 5, false, none},
+		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, o(Patience(2)), 4, true, none},
+		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, o(Patience(3)), 8, true, none},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, o(MinDelta(0.25), Patience(2)), 3, true, none},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, o(MinDelta(0.15), Patience(2)), 6, false, none},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, o(MinDelta(-0.25), Patience(2)), 3, true, none},
+		{[]float64{1, 2, 3, 3, 3, 3}, o(Mode(Max), Patience(2)), 5, true, none},
+		{[]float64{3, 2, 1, 1, 1, 1}, o(Mode(Max), Patience(2)), 3, true, none},
+		{[]float64{5, 4, 3, 2, 1, 0.5}, o(Baseline(2.5), Patience(2)), 6, false, none},
+		{[]float64{5, 4, 3, 2, 1, 0.5}, o(Baseline(2.5), Patience(4)), 6, false, none},
+		{[]float64{5, 4, 3, 3, 3}, o(Baseline(10), Patience(1)), 4, true, none},
+		{[]float64{5, 6, 7, 8, 9}, o(Baseline(1), Patience(3)), 3, true, none},
+		{[]float64{1, 2, 3, 2.5, 2.6, 2.7}, o(StartFrom(2), Patience(2)), 6, true, none},
+		{[]float64{1, 2, 3, 4}, o(StartFrom(10)), 4, false, none},
+		{[]float64{5, 4, 6, 7, 8}, o(RestoreBest("x"), Patience(2)), 4, true, 2},
+		{[]float64{5, 4, 6, 3, 4, 4.5}, o(RestoreBest("x"), Patience(3)), 6, false, 4},
+		{[]float64{5, 6, 7, 8, 9}, o(RestoreBest("x"), Baseline(1), Patience(3)), 3, true, 1},
+		{[]float64{5, 4, 3, 6, 7}, o(RestoreBest("x"), Baseline(1), Patience(9)), 5, false, 3},
+		{[]float64{1, 2, 5, 4, 6}, o(RestoreBest("x"), StartFrom(2), Patience(3)), 5, false, 4},
+	} {
+		t.Run(fmt.Sprint(c.losses), func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			l := scripted(c.losses)
+			loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses)}
+			var states [][2][3]uint64
+			loop.Hook(EarlyStop("loss", c.options...), Hook{Name: "remember", Epoch: func(context.Context, *State) error {
+				states = append(states, l.state())
+				return nil
+			}})
+			h, err := loop.Run(t.Context(), samples(t, 4))
+			require.NoError(t, err)
+			require.Len(t, h.Records, c.epochs)
+			require.Equal(t, c.stops, h.Stopped != "", h.Stopped)
+			if c.stops {
+				require.Contains(t, h.Stopped, fmt.Sprintf("early stop after epoch %d: loss has not improved", c.epochs))
+			}
+			want := c.epochs
+			if c.restored != none {
+				want = c.restored
+				require.Empty(t, names(t, "x"), "the kept state is removed")
+			}
+			require.Equal(t, states[want-1], l.state(), "the state in the end is that of epoch %d", want)
+		})
+	}
+}
+
+// The expected rates after each epoch are what ReduceLROnPlateau of Keras 3.15
+// sets with the same values and an initial rate of 1.
+func TestReduceOnPlateauDecidesAsKeras(t *testing.T) {
+	o := func(options ...PlateauOption) []PlateauOption {
+		return append([]PlateauOption{Factor(0.5)}, options...)
+	}
+	for _, c := range []struct {
+		losses  []float64
+		options []PlateauOption
+		rates   []float64
+	}{
+		{[]float64{5, 4, 4, 4, 4, 4}, o(Patience(2)), []float64{1, 1, 1, 0.5, 0.5, 0.25}},
+		{[]float64{5, 4, 4, 4, 4, 4, 4, 4}, o(Patience(1), Cooldown(2)), []float64{1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125}},
+		{[]float64{5, 4, 4, 4, 4, 4}, o(Patience(1), MinRate(0.2)), []float64{1, 1, 0.5, 0.25, 0.2, 0.2}},
+		{[]float64{5, 4.99995, 4.9999, 4.99985, 4.9998}, o(Patience(2)), []float64{1, 1, 0.5, 0.5, 0.5}},
+		{[]float64{5, 4, 6, 3, 6, 6, 6}, o(Patience(2)), []float64{1, 1, 1, 1, 1, 0.5, 0.5}},
+		{[]float64{1, 2, 2, 2, 3}, o(Patience(2), Mode(Max)), []float64{1, 1, 1, 0.5, 0.5}},
+		{[]float64{4, 4, 4}, o(Patience(0)), []float64{1, 0.5, 0.25}},
+	} {
+		l := scripted(append(c.losses, 0))
+		loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses) + 1, LearningRate: Constant(1)}
+		loop.Hook(ReduceOnPlateau("loss", c.options...))
+		h, err := loop.Run(t.Context(), samples(t, 4))
+		require.NoError(t, err)
+		for i, want := range c.rates {
+			require.InDelta(t, want, *h.Records[i+1].LearningRate, 1e-15, "after epoch %d of %v", i+1, c.losses)
+			reduced := *h.Records[i+1].LearningRate < *h.Records[i].LearningRate
+			require.Equal(t, reduced, len(h.Records[i].Events) == 1, "event of epoch %d of %v", i+1, c.losses)
+		}
+	}
+}
+
+func TestNaNIsNeverAnImprovement(t *testing.T) {
+	for _, d := range []Direction{Min, Max} {
+		m := monitor{resolved: d}
+		require.False(t, m.improves(math.NaN()))
+		require.True(t, m.improves(1))
+		m.set(1)
+		require.False(t, m.improves(math.NaN()))
+	}
+}
+
+func TestGuessDirection(t *testing.T) {
+	for name, want := range map[string]Direction{
+		"loss": Min, "val_loss": Min, "mae": Min, "val_mean_squared_error": Min, "sparse_categorical_crossentropy": Min,
+		"accuracy": Max, "val_acc": Max, "top_k_categorical_accuracy": Max, "AUC": Max, "val_f1": Max, "mean_iou": Max,
+		"false_positives": Auto, "lossless": Auto, "": Auto,
+	} {
+		got, ok := guessDirection(name)
+		require.Equal(t, want, got, name)
+		require.Equal(t, want != Auto, ok, name)
+	}
+}
+
+func TestMonitorsAreChecked(t *testing.T) {
+	for _, c := range []struct {
+		hook  Hook
+		words []string
+	}{
+		{EarlyStop("accuracy"), []string{"EarlyStop", `no metric "accuracy"`, "use one of loss, other"}},
+		{EarlyStop("val_loss"), []string{"use one of loss, other", "Loop.Validation"}},
+		{EarlyStop("other"), []string{"does not tell", "fit.Min or fit.Max"}},
+		{EarlyStop("loss", Patience(-1)), []string{"patience is -1"}},
+		{EarlyStop("loss", RestoreBest("")), []string{"RestoreBest", "no folder"}},
+		{ReduceOnPlateau("accuracy"), []string{"ReduceOnPlateau", "use one of loss, other"}},
+		{ReduceOnPlateau("loss"), []string{"learning rate is not known", "Loop.LearningRate"}},
+		{Checkpoint(t.TempDir(), Best("accuracy")), []string{"Best", "use one of"}},
+	} {
+		l := scripted(nil)
+		loop := Loop{Session: l, Batch: 4, Epochs: 1}
+		loop.Hook(c.hook)
+		_, err := loop.Run(t.Context(), samples(t, 4))
+		var option *OptionError
+		require.ErrorAs(t, err, &option)
+		for _, word := range append(c.words, c.hook.Name) {
+			require.ErrorContains(t, err, word)
+		}
+		require.Empty(t, l.steps)
+	}
+	for _, bad := range []PlateauOption{Factor(0), Factor(1), Cooldown(-1), MinRate(-1)} {
+		loop := Loop{Session: scripted(nil), Batch: 4, Epochs: 1, LearningRate: Constant(1)}
+		loop.Hook(ReduceOnPlateau("loss", bad))
+		_, err := loop.Run(t.Context(), samples(t, 4))
+		var option *OptionError
+		require.ErrorAs(t, err, &option)
+	}
+}
+
+func TestMonitorsPassOverEpochsWithoutTheirMetric(t *testing.T) {
+	l := scripted([]float64{1, 1, 1, 1, 1, 1})
+	loop := Loop{Session: l, Batch: 4, Epochs: 6, Validation: samples(t, 4), ValidationEvery: 2, LearningRate: Constant(0)}
+	l.w = [3]float64{}
+	loop.Hook(EarlyStop("val_loss", Patience(2)), ReduceOnPlateau("val_loss", Patience(1)))
+	h, err := loop.Run(t.Context(), samples(t, 4))
+	require.NoError(t, err)
+	require.Len(t, h.Records, 6, "validations 2 and 3 do not improve on the first, which makes epoch 6")
+	require.NotEmpty(t, h.Stopped)
+	require.Empty(t, h.Records[2].Events)
+	require.Equal(t, []string{"learning_rate"}, h.Records[3].Events)
+}

@@ -1,0 +1,294 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// CheckpointInfo is a checkpoint on disk.
+type CheckpointInfo struct {
+	// Path is its folder. Session.Restore reads the model from Variables.
+	Path      string
+	Variables string
+	// Step and Epochs are the train steps and the epochs done.
+	Step   int64
+	Epochs int
+	// Written is when it was written.
+	Written time.Time
+	// Identity is what a run has to agree with to resume from it.
+	Identity map[string]string
+	// Best is true if a Checkpoint hook with the option Best regards it as the
+	// best.
+	Best bool
+	// Err is nil if the checkpoint is whole; else it is ErrTorn or ErrForeign,
+	// with the reason, and only Path and Step are set.
+	Err error
+}
+
+// Checkpoints lists the checkpoints of a folder, newest first, and checks the
+// sums of their files. A folder that does not exist has none.
+func Checkpoints(dir string) ([]CheckpointInfo, error) {
+	steps, err := listCheckpoints(dir)
+	if err != nil {
+		return nil, err
+	}
+	var best bestState
+	// A missing or damaged pointer leaves no checkpoint marked.
+	if text, err := os.ReadFile(filepath.Join(dir, bestFile)); err != nil || json.Unmarshal(text, &best) != nil {
+		best.Step = -1
+	}
+	var found []CheckpointInfo
+	for _, step := range slices.Backward(steps) {
+		info := CheckpointInfo{Path: filepath.Join(dir, checkpointName(step)), Step: step}
+		state, err := verify(info.Path)
+		if err != nil {
+			info.Err = err
+		} else {
+			info.Variables = filepath.Join(info.Path, variables)
+			info.Epochs = state.Epoch
+			info.Identity = state.Identity
+			info.Best = step == best.Step
+			// The time is for people; one that cannot be read is the zero time.
+			info.Written, _ = time.Parse(time.RFC3339, state.Written)
+		}
+		found = append(found, info)
+	}
+	return found, nil
+}
+
+// listCheckpoints returns the steps of the folders ckpt-<step>, ascending.
+func listCheckpoints(dir string) ([]int64, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fit: checkpoints: %w", err)
+	}
+	var steps []int64
+	for _, e := range entries {
+		number, ok := strings.CutPrefix(e.Name(), checkpointPrefix)
+		step, err := strconv.ParseInt(number, 10, 64)
+		if ok && err == nil && step >= 0 && checkpointName(step) == e.Name() && e.IsDir() {
+			steps = append(steps, step)
+		}
+	}
+	slices.Sort(steps)
+	return steps, nil
+}
+
+// readState reads state.json and checks its own sum.
+func readState(path string) (checkpointState, error) {
+	var state checkpointState
+	text, err := os.ReadFile(filepath.Join(path, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return state, fmt.Errorf("%w: there is no %s", ErrForeign, stateFile)
+	}
+	if err != nil {
+		return state, fmt.Errorf("%w: %w", ErrTorn, err)
+	}
+	var envelope stateEnvelope
+	if err := json.Unmarshal(text, &envelope); err != nil {
+		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
+	}
+	if envelope.Format != stateFormat {
+		return state, fmt.Errorf("%w: %s is of format %q, expected %q", ErrForeign, stateFile, envelope.Format, stateFormat)
+	}
+	if envelope.Version != stateVersion {
+		return state, fmt.Errorf("%w: %s is of version %d, expected %d", ErrForeign, stateFile, envelope.Version, stateVersion)
+	}
+	var inner bytes.Buffer
+	if err := json.Compact(&inner, envelope.State); err != nil {
+		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
+	}
+	if sum := checksum(crc32.Checksum(inner.Bytes(), castagnoli)); sum != envelope.CRC {
+		return state, fmt.Errorf("%w: %s has the sum %s, expected %s", ErrTorn, stateFile, sum, envelope.CRC)
+	}
+	if err := json.Unmarshal(inner.Bytes(), &state); err != nil {
+		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
+	}
+	return state, nil
+}
+
+// verify reads state.json and checks every file that it lists.
+func verify(path string) (checkpointState, error) {
+	state, err := readState(path)
+	if err != nil {
+		return state, err
+	}
+	for _, want := range state.Files {
+		if !filepath.IsLocal(filepath.FromSlash(want.Name)) {
+			return state, fmt.Errorf("%w: %s lists %q, which is outside of the checkpoint", ErrForeign, stateFile, want.Name)
+		}
+		got, err := sumFile(filepath.Join(path, filepath.FromSlash(want.Name)))
+		if err != nil {
+			return state, fmt.Errorf("%w: %w", ErrTorn, err)
+		}
+		if got.Bytes != want.Bytes || got.CRC != want.CRC {
+			return state, fmt.Errorf("%w: %s has %d bytes with the sum %s, expected %d bytes with %s",
+				ErrTorn, want.Name, got.Bytes, got.CRC, want.Bytes, want.CRC)
+		}
+	}
+	return state, nil
+}
+
+// newestCheckpoint finds the newest checkpoint that is whole. Others are
+// skipped with a warning. If there are only damaged ones, that is an error: a
+// training of days must not begin anew because of a bad disk, unnoticed.
+func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, err error) {
+	steps, err := listCheckpoints(dir)
+	if err != nil {
+		return "", state, err
+	}
+	var torn []error
+	for _, step := range slices.Backward(steps) {
+		path := filepath.Join(dir, checkpointName(step))
+		state, err := verify(path)
+		if err == nil {
+			return path, state, nil
+		}
+		r.log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
+		if errors.Is(err, ErrTorn) {
+			torn = append(torn, fmt.Errorf("%s: %w", path, err))
+		}
+	}
+	if len(torn) > 0 {
+		return "", state, fmt.Errorf("fit: nothing to resume from: every checkpoint is damaged; remove them to begin anew: %w", errors.Join(torn...))
+	}
+	return "", state, nil
+}
+
+// resume brings the session, the run and the hooks to where a checkpoint left
+// them, or the hooks to their beginning.
+func (r *run) resume(ctx context.Context) error {
+	if err := r.interrupted(ctx); err != nil {
+		return err
+	}
+	dir := r.loop.Resume
+	var path string
+	var state checkpointState
+	if dir != "" {
+		if err := (disk{}).tidy(dir); err != nil {
+			return fmt.Errorf("fit: %w", err)
+		}
+		var err error
+		if path, state, err = r.newestCheckpoint(dir); err != nil {
+			return err
+		}
+	}
+	if path != "" {
+		if err := r.restore(path, state); err != nil {
+			return err
+		}
+	}
+	for i := range r.hooks {
+		h := &r.hooks[i]
+		if h.Load == nil {
+			continue
+		}
+		var own string
+		saved, ok := state.Hooks[h.Name]
+		if ok {
+			own = filepath.Join(path, hookDir(h.Name))
+		}
+		if err := h.Load(own, saved); err != nil {
+			return &HookError{Hook: h.Name, Phase: "load", Err: err}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.Hooks)) {
+		if !slices.ContainsFunc(r.hooks, func(h Hook) bool { return h.Name == name }) {
+			r.log.Warn("the checkpoint has the state of a hook that this run lacks", "checkpoint", path, "hook", name)
+		}
+	}
+	return nil
+}
+
+// restore applies a checkpoint, which is whole, to the session and the run.
+func (r *run) restore(path string, state checkpointState) error {
+	identity, err := r.identify()
+	if err != nil {
+		return fmt.Errorf("fit: resuming from %s: %w", path, err)
+	}
+	if d := differences(state.Identity, identity); len(d) > 0 {
+		return &MismatchError{Checkpoint: path, Differences: d}
+	}
+	if len(state.Sums) != len(r.sums) {
+		return &MismatchError{Checkpoint: path, Differences: []Difference{{"metrics", strconv.Itoa(len(state.Sums)), strconv.Itoa(len(r.sums))}}}
+	}
+	records, err := readHistory(filepath.Join(path, historyFile))
+	if err != nil {
+		return fmt.Errorf("fit: resuming from %s: %w", path, err)
+	}
+	if err := r.state.Session.Restore(r.steady, filepath.Join(path, variables)); err != nil {
+		return fmt.Errorf("fit: resuming from %s: restoring the model: %w", path, err)
+	}
+	s := &r.state
+	s.History.Records, s.History.ResumedFrom, s.History.Checkpoint = records, path, path
+	s.Step, s.EpochStep = state.Step, state.EpochStep
+	r.done, r.pass, r.passBatch = state.Epoch, state.Pass, state.PassBatch
+	r.samples, r.events = state.Samples, state.Events
+	r.spent = time.Duration(state.TrainSeconds * float64(time.Second))
+	r.scale, r.proven = state.RateScale, state.Proven
+	for i, sum := range state.Sums {
+		r.sums[i] = float64(sum.Sum)
+	}
+	s.Epoch = min(r.done+1, max(r.loop.Epochs, r.done))
+	r.log.Info("resuming", "checkpoint", path, "epochs_done", r.done, "step", s.Step)
+	if r.done >= r.loop.Epochs {
+		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; raise Epochs to train more", path, r.done, r.loop.Epochs)
+		r.log.Info("nothing to train", "reason", r.stop)
+	}
+	return nil
+}
+
+// differences lists what two identities disagree on.
+func differences(checkpoint, run map[string]string) []Difference {
+	keys := maps.Clone(checkpoint)
+	if keys == nil {
+		keys = make(map[string]string)
+	}
+	maps.Copy(keys, run)
+	var found []Difference
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if checkpoint[key] != run[key] {
+			found = append(found, Difference{Key: key, Checkpoint: checkpoint[key], Run: run[key]})
+		}
+	}
+	return found
+}
+
+// readHistory reads the history of a checkpoint.
+func readHistory(path string) ([]Record, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	var records []Record
+	for line := range bytes.Lines(text) {
+		var record Record
+		if err := json.Unmarshal(line, &record); err != nil {
+			return nil, fmt.Errorf("history: %w", err)
+		}
+		records = append(records, record)
+	}
+	return records, nil
+}
+
+// sameDir reports whether two paths are the same folder.
+func sameDir(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}

@@ -1,0 +1,193 @@
+package fit
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Schedule gives the learning rate of a train step: step is the number of train
+// steps done before it, epoch the number of epochs done. It must depend on
+// these two alone, so that a resumed run gets the same rates. A rate that is
+// negative or not finite ends the run.
+type Schedule func(step int64, epoch int) float64
+
+// Constant is the same rate for every step.
+func Constant(rate float64) Schedule {
+	return func(int64, int) float64 { return rate }
+}
+
+// CosineDecay goes from initial to final along half a cosine over that many
+// steps, and stays there.
+func CosineDecay(initial, final float64, steps int64) Schedule {
+	return func(step int64, _ int) float64 {
+		return final + (initial-final)*(1+math.Cos(math.Pi*progress(step, steps)))/2
+	}
+}
+
+// LinearDecay goes from initial to final in a straight line over that many
+// steps, and stays there.
+func LinearDecay(initial, final float64, steps int64) Schedule {
+	return func(step int64, _ int) float64 {
+		return initial + (final-initial)*progress(step, steps)
+	}
+}
+
+// StepDecay multiplies the rate by factor after every so many epochs.
+func StepDecay(initial, factor float64, epochs int) Schedule {
+	return func(_ int64, epoch int) float64 {
+		return initial * math.Pow(factor, float64(epoch/max(epochs, 1)))
+	}
+}
+
+// ExponentialDecay multiplies the rate by factor over every so many steps, a
+// little with each step.
+func ExponentialDecay(initial, factor float64, steps int64) Schedule {
+	return func(step int64, _ int) float64 {
+		return initial * math.Pow(factor, float64(step)/float64(max(steps, 1)))
+	}
+}
+
+// Warmup scales the rates of the first steps: the first by 1/steps, the second
+// by 2/steps, and so on.
+func Warmup(steps int64, then Schedule) Schedule {
+	return func(step int64, epoch int) float64 {
+		rate := then(step, epoch)
+		if step < steps {
+			rate *= float64(step+1) / float64(steps)
+		}
+		return rate
+	}
+}
+
+// progress is how much of the steps is done, from 0 to 1.
+func progress(step, steps int64) float64 {
+	if step >= steps {
+		return 1
+	}
+	return float64(step) / float64(steps)
+}
+
+// scheduleGrammar is what ParseSchedule reads, for its errors.
+const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS, or warmup:STEPS: before one of them"
+
+// ParseSchedule reads a schedule as the command line writes it:
+//
+//	0.001                    always this rate
+//	cosine:0.001:1000        CosineDecay from 0.001 to 0 over 1000 steps
+//	cosine:0.001:1000:1e-5   the same, to 1e-5
+//	linear:0.001:1000[:1e-5] LinearDecay
+//	step:0.1:0.5:10          StepDecay: half the rate after every 10 epochs
+//	exp:0.1:0.96:1000        ExponentialDecay: times 0.96 over 1000 steps
+//	warmup:100:0.001         Warmup of 100 steps before any of these
+//
+// Rates are 0 or more, factors above 0, steps and epochs whole numbers of at
+// least 1.
+func ParseSchedule(text string) (Schedule, error) {
+	s, err := parseSchedule(strings.Split(strings.TrimSpace(text), ":"))
+	if err != nil {
+		return nil, fmt.Errorf("learning rate %q: %w; %s", text, err, scheduleGrammar)
+	}
+	return s, nil
+}
+
+func parseSchedule(parts []string) (Schedule, error) {
+	arguments := &scheduleArguments{parts: parts[1:]}
+	var s Schedule
+	switch kind := parts[0]; kind {
+	case "cosine":
+		initial, steps, final := arguments.rate(), arguments.count(), arguments.optionalRate()
+		s = CosineDecay(initial, final, steps)
+	case "linear":
+		initial, steps, final := arguments.rate(), arguments.count(), arguments.optionalRate()
+		s = LinearDecay(initial, final, steps)
+	case "step":
+		initial, factor, epochs := arguments.rate(), arguments.factor(), arguments.count()
+		s = StepDecay(initial, factor, int(epochs))
+	case "exp":
+		initial, factor, steps := arguments.rate(), arguments.factor(), arguments.count()
+		s = ExponentialDecay(initial, factor, steps)
+	case "warmup":
+		steps := arguments.count()
+		if arguments.err != nil {
+			return nil, arguments.err
+		}
+		if len(arguments.parts) == 0 {
+			return nil, fmt.Errorf("warmup is before nothing")
+		}
+		then, err := parseSchedule(arguments.parts)
+		if err != nil {
+			return nil, err
+		}
+		return Warmup(steps, then), nil
+	default:
+		arguments.parts = parts
+		s = Constant(arguments.rate())
+	}
+	if arguments.err == nil && len(arguments.parts) > 0 {
+		return nil, fmt.Errorf("%q is too much", strings.Join(arguments.parts, ":"))
+	}
+	return s, arguments.err
+}
+
+// scheduleArguments takes arguments from the front and keeps the first error.
+type scheduleArguments struct {
+	parts []string
+	err   error
+}
+
+func (a *scheduleArguments) take(what string) string {
+	if len(a.parts) == 0 {
+		a.fail(fmt.Errorf("the %s is missing", what))
+		return ""
+	}
+	part := a.parts[0]
+	a.parts = a.parts[1:]
+	return part
+}
+
+func (a *scheduleArguments) fail(err error) {
+	if a.err == nil {
+		a.err = err
+	}
+}
+
+func (a *scheduleArguments) rate() float64 {
+	text := a.take("rate")
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !validRate(v) {
+		a.fail(fmt.Errorf("the rate %q is not a number of 0 or more", text))
+	}
+	return v
+}
+
+func (a *scheduleArguments) optionalRate() float64 {
+	if len(a.parts) == 0 {
+		return 0
+	}
+	return a.rate()
+}
+
+func (a *scheduleArguments) factor() float64 {
+	text := a.take("factor")
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !validRate(v) || v == 0 {
+		a.fail(fmt.Errorf("the factor %q is not a number above 0", text))
+	}
+	return v
+}
+
+func (a *scheduleArguments) count() int64 {
+	text := a.take("number of steps or epochs")
+	v, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || v < 1 {
+		a.fail(fmt.Errorf("%q is not a whole number of at least 1", text))
+	}
+	return v
+}
+
+// validRate reports whether a learning rate can be used.
+func validRate(rate float64) bool {
+	return rate >= 0 && !math.IsInf(rate, 1)
+}

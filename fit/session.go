@@ -1,0 +1,35 @@
+package fit
+
+import (
+	"context"
+
+	"steadyfit/data"
+)
+
+// Session is the trainable model that a Loop drives; *session.Session is one.
+// A Loop calls it from one goroutine at a time.
+type Session interface {
+	// TrainMetrics names the scalars of a train step, "loss" first.
+	TrainMetrics() []string
+	// Train runs one train step on a batch and writes the step's scalars to
+	// out, in the order of TrainMetrics. step is the number of train steps done
+	// before this one; sessions derive random seeds from it. The batch may be
+	// reused once Train returns. On error the state of the model is in doubt
+	// unless the error says otherwise.
+	Train(ctx context.Context, step int64, b data.Batch, out []float64) error
+	// EvaluateMetrics names the scalars of an evaluation step, "loss" first;
+	// nil if the model has no evaluation signature.
+	EvaluateMetrics() []string
+	// Evaluate runs one batch without changing the model.
+	Evaluate(ctx context.Context, b data.Batch, out []float64) error
+	// Save writes the model's whole state, optimizer included, to files whose
+	// names begin with prefix (prefix.index, prefix.data-00000-of-00001).
+	Save(ctx context.Context, prefix string) error
+	// Restore reads what Save wrote.
+	Restore(ctx context.Context, prefix string) error
+	// SetLearningRate sets the rate that the following train steps use.
+	SetLearningRate(rate float64) error
+	// Identity describes what a checkpoint must match to be resumed here, by
+	// key (model, signature, tensorflow, ...).
+	Identity() map[string]string
+}

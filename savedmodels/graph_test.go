@@ -1,0 +1,324 @@
+package savedmodels
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/require"
+)
+
+// Each case runs operations in a train step, in a way that a scanner of the
+// main graph's nodes would miss.
+func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
+	bad := nodeDef("bad", "WriteFile", nil, nil)
+	call := func(op string, a attrs) *pb.MetaGraphDef {
+		return trainer([]*function_go_proto.FunctionDef{
+			def("leaf", nil, nil, bad), def("fine", nil, nil),
+			def("outer", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("leaf")})),
+			// Two functions that call each other, and one that calls itself.
+			def("ping", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("pong")})),
+			def("pong", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("ping")}),
+				nodeDef("d", "PartitionedCall", nil, attrs{"f": function("leaf")})),
+			def("self", nil, nil, nodeDef("c", "While", nil, attrs{"cond": function("self"), "body": function("self")})),
+		}, nodeDef("call", op, nil, a))
+	}
+	for name, c := range map[string]struct {
+		meta  *pb.MetaGraphDef
+		found bool
+	}{
+		"plain node":         {trainer(nil, bad), true},
+		"function":           {call("StatefulPartitionedCall", attrs{"f": function("leaf")}), true},
+		"nested":             {call("PartitionedCall", attrs{"f": function("outer")}), true},
+		"loop body":          {call("While", attrs{"cond": function("fine"), "body": function("leaf")}), true},
+		"branch":             {call("If", attrs{"then_branch": function("fine"), "else_branch": function("leaf")}), true},
+		"list of functions":  {call("Case", attrs{"branches": functions("fine", "leaf")}), true},
+		"dataset function":   {call("MapDataset", attrs{"f": function("leaf")}), true},
+		"unknown operation":  {call("SomeCustomOp", attrs{"whatever": function("leaf")}), true},
+		"called by own name": {call("leaf", nil), true},
+		"mutual recursion":   {call("PartitionedCall", attrs{"f": function("ping")}), true},
+		"endless recursion":  {call("PartitionedCall", attrs{"f": function("self")}), false},
+		"missing function":   {call("PartitionedCall", attrs{"f": function("nowhere")}), false},
+		"harmless":           {call("PartitionedCall", attrs{"f": function("fine")}), false},
+		"print to terminal":  {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("stderr")})), false},
+		"print to a file":    {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("file:///tmp/x")})), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := read(t, c.meta).CheckTrainable(CheckOptions{})
+			if c.found {
+				require.ErrorIs(t, err, ErrUnsafeOps)
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+func TestUnreachedOperationsAreNotReported(t *testing.T) {
+	meta := trainer([]*function_go_proto.FunctionDef{def("unused", nil, nil, nodeDef("w", "WriteFile", nil, nil))})
+	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "WriteFile", nil, nil))
+	require.Empty(t, read(t, meta).Problems)
+}
+
+func TestUnsafeOperationsOutsideTraining(t *testing.T) {
+	meta := trainer(nil)
+	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "ReadFile", nil, nil))
+	meta.SignatureDef["dump"] = &pb.SignatureDef{Outputs: infos{"y": info("w:0", types_go_proto.DataType_DT_STRING)}}
+	m := read(t, meta)
+	require.Equal(t, []string{"warning unsafe-op ReadFile"}, brief(m.Problems))
+	require.Contains(t, m.Problems[0].Message, "run by signature dump, at w")
+	require.NoError(t, m.CheckTrainable(CheckOptions{}))
+
+	// The same in what is run on loading, by the signature of TensorFlow 2 and
+	// by the collection of TensorFlow 1.
+	meta = trainer(nil)
+	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "ReadFile", nil, nil))
+	meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("w", 0)}}
+	m = read(t, meta)
+	require.ErrorIs(t, m.CheckTrainable(CheckOptions{}), ErrUnsafeOps)
+	require.Contains(t, m.Problems[0].Message, "run by loading the model")
+	require.Len(t, m.Signatures, 1, "it is no signature to call")
+
+	delete(meta.SignatureDef, initSignature)
+	require.Empty(t, read(t, meta).Problems)
+	meta.CollectionDef = map[string]*pb.CollectionDef{"legacy_init_op": {
+		Kind: &pb.CollectionDef_NodeList_{NodeList: &pb.CollectionDef_NodeList{Value: []string{"w"}}}}}
+	require.ErrorIs(t, read(t, meta).CheckTrainable(CheckOptions{}), ErrUnsafeOps)
+}
+
+func TestSaverMayDoNothingButSave(t *testing.T) {
+	meta := trainer(nil)
+	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "WriteFile", nil, nil))
+	for _, n := range meta.GraphDef.Node {
+		if n.Name == "saved" {
+			n.Input = append(n.Input, "^w")
+		}
+	}
+	m := read(t, meta)
+	require.Equal(t, []string{"error unsafe-op WriteFile"}, brief(m.Problems))
+	require.Contains(t, m.Problems[0].Message, "the model's saver")
+}
+
+func TestCacheInFile(t *testing.T) {
+	for name, c := range map[string]struct {
+		file  attrs
+		op    string
+		found bool
+	}{
+		"memory":   {attrs{"value": constant("")}, "Const", false},
+		"file":     {attrs{"value": constant("/tmp/cache")}, "Const", true},
+		"computed": {nil, "StringJoin", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache := def("f", []string{"name"}, nil, nodeDef("i", "Identity", []string{"name"}, nil),
+				nodeDef("c", "CacheDataset", []string{"name", "i:output:0"}, nil))
+			m := read(t, trainer([]*function_go_proto.FunctionDef{cache}, nodeDef("name", c.op, nil, c.file),
+				nodeDef("call", "PartitionedCall", []string{"name"}, attrs{"f": function("f")})))
+			require.Equal(t, c.found, m.CheckTrainable(CheckOptions{}) != nil)
+		})
+	}
+}
+
+func TestVocabularyAssets(t *testing.T) {
+	for name, c := range map[string]struct {
+		asset string
+		found bool
+	}{"asset": {"vocabulary:0", false}, "another file": {"elsewhere:0", true}} {
+		t.Run(name, func(t *testing.T) {
+			meta := trainer(nil)
+			meta.GraphDef.Node = append(meta.GraphDef.Node,
+				nodeDef("vocabulary", "Const", nil, attrs{"value": constant("vocabulary.txt")}),
+				nodeDef("elsewhere", "Const", nil, attrs{"value": constant("/etc/passwd")}),
+				nodeDef("table", "HashTableV2", nil, nil),
+				nodeDef("init", "InitializeTableFromTextFileV2", []string{"table", "vocabulary"}, nil))
+			meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("init", 0)}}
+			meta.AssetFileDef = []*pb.AssetFileDef{{TensorInfo: info(c.asset, types_go_proto.DataType_DT_STRING), Filename: "vocabulary.txt"}}
+			require.Equal(t, c.found, read(t, meta).CheckTrainable(CheckOptions{}) != nil)
+		})
+	}
+}
+
+func TestVariablesAreFollowedThrough(t *testing.T) {
+	slot := nodeDef("slot", "VarHandleOp", nil, attrs{"shared_name": text("opt/slot")})
+	use := def("use", []string{"r"}, nil, nodeDef("u", "ReadVariableOp", []string{"r"}, nil))
+	give := def("give", []string{"r", "s"}, []string{"s", "i:output:1"}, nodeDef("i", "IdentityN", []string{"s", "r"}, nil))
+	inside := def("inside", nil, nil, nodeDef("h", "VarHandleOp", nil, attrs{"shared_name": text("opt/slot")}),
+		nodeDef("u", "ReadVariableOp", []string{"h:resource:0"}, nil))
+	loop := def("loop", []string{"n", "r"}, []string{"n", "r"}, nodeDef("c", "PartitionedCall", []string{"r"}, attrs{"f": function("use")}))
+	funcs := []*function_go_proto.FunctionDef{use, give, inside, loop}
+	for name, c := range map[string]struct {
+		meta *pb.MetaGraphDef
+		want []string // variables without a value
+	}{
+		"identity": {trainer(funcs, slot, nodeDef("i", "Identity", []string{"slot"}, nil),
+			nodeDef("u", "ResourceApplyMomentum", []string{"v", "i"}, nil)), []string{"opt/slot"}},
+		"argument": {trainer(funcs, slot, nodeDef("c", "StatefulPartitionedCall", []string{"slot"}, attrs{"f": function("use")})), []string{"opt/slot"}},
+		"loop":     {trainer(funcs, slot, nodeDef("c", "While", []string{"v", "slot"}, attrs{"cond": function("loop"), "body": function("loop")})), []string{"opt/slot"}},
+		"branch":   {trainer(funcs, slot, nodeDef("c", "If", []string{"sum", "slot"}, attrs{"then_branch": function("use"), "else_branch": function("use")})), []string{"opt/slot"}},
+		"result": {trainer(funcs, slot, nodeDef("c", "PartitionedCall", []string{"v", "slot"}, attrs{"f": function("give")}),
+			nodeDef("u", "ReadVariableOp", []string{"c:0"}, nil)), []string{"opt/slot"}},
+		"the other result": {trainer(funcs, slot, nodeDef("c", "PartitionedCall", []string{"v", "slot"}, attrs{"f": function("give")}),
+			nodeDef("u", "ReadVariableOp", []string{"c:1"}, nil)), nil},
+		"made in a function": {trainer(funcs, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("inside")})), []string{"opt/slot"}},
+		"a second handle":    {trainer(funcs, nodeDef("again", "VarHandleOp", nil, attrs{"shared_name": text("v")}), nodeDef("u", "ReadVariableOp", []string{"again"}, nil)), nil},
+		"another container": {trainer(funcs, nodeDef("again", "VarHandleOp", nil, attrs{"shared_name": text("v"), "container": text("c")}),
+			nodeDef("u", "ReadVariableOp", []string{"again"}, nil)), []string{"v"}},
+		"captured by a dataset": {trainer(funcs, slot, nodeDef("c", "MapDataset", []string{"sum", "slot"}, attrs{"f": function("use")})), []string{"opt/slot"}},
+		"only assigned":         {trainer(funcs, slot, nodeDef("u", "AssignVariableOp", []string{"slot", "sum"}, nil)), nil},
+		"asked for first": {trainer(funcs, slot, nodeDef("t", "VarIsInitializedOp", []string{"slot"}, nil),
+			nodeDef("u", "ReadVariableOp", []string{"slot"}, nil)), nil},
+		"not used": {trainer(funcs, slot), nil},
+		"cycle of nodes": {trainer(funcs, nodeDef("m", "Merge", []string{"slot", "n"}, nil), nodeDef("n", "NextIteration", []string{"m"}, nil), slot,
+			nodeDef("u", "ReadVariableOp", []string{"n"}, nil)), []string{"opt/slot"}},
+		"input that is not there": {trainer(funcs, nodeDef("u", "ReadVariableOp", []string{"gone", "gone:7", "^gone", ""}, nil)), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := read(t, c.meta)
+			var message string
+			for _, p := range m.Problems {
+				if p.Code == CodeOptimizerNotRestored {
+					message = p.Message
+				}
+			}
+			if c.want == nil {
+				require.Empty(t, message)
+				return
+			}
+			for _, v := range c.want {
+				require.Contains(t, message, "training uses: "+v)
+			}
+		})
+	}
+}
+
+// A graph that doubles with every level of calls has 2^40 paths and 41 functions.
+func TestCallsAreFollowedOnce(t *testing.T) {
+	funcs := []*function_go_proto.FunctionDef{def("f0", []string{"r"}, nil, nodeDef("u", "ReadVariableOp", []string{"r"}, nil))}
+	for i := range 40 {
+		next := attrs{"f": function(fmt.Sprintf("f%d", i))}
+		funcs = append(funcs, def(fmt.Sprintf("f%d", i+1), []string{"r"}, nil,
+			nodeDef("a", "PartitionedCall", []string{"r"}, next), nodeDef("b", "PartitionedCall", []string{"r"}, next)))
+	}
+	m := read(t, trainer(funcs, nodeDef("call", "PartitionedCall", []string{"v"}, attrs{"f": function("f40")})))
+	require.Empty(t, m.Problems)
+}
+
+// A long chain with users along it, the last first, costs its length squared.
+func TestWorkIsBounded(t *testing.T) {
+	const n = 2000
+	meta := trainer(nil)
+	last := "v"
+	for i := range n {
+		name := fmt.Sprintf("i%d", i)
+		meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef(name, "Identity", []string{last}, nil))
+		last = name
+	}
+	loss := meta.GraphDef.Node[11]
+	require.Equal(t, "loss", loss.Name)
+	for i := range n {
+		name := fmt.Sprintf("u%d", i)
+		in := fmt.Sprintf("i%d", n-1-i)
+		meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef(name, "ReadVariableOp", []string{in}, nil))
+		loss.Input = append(loss.Input, "^"+name)
+	}
+	g := newGraph(meta.GraphDef)
+	const left = 500_000
+	g.work = maxWork - left
+	_, err := g.inspect([]string{"loss:0"})
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.Less(t, g.work, maxWork+left, "it stops soon after")
+}
+
+func TestNoUsableSaver(t *testing.T) {
+	meta := trainer(nil)
+	meta.SaverDef.RestoreOpName = "gone"
+	m := read(t, meta)
+	require.Nil(t, m.Saver)
+	require.Equal(t, []string{"error variable-not-restored train", "warning no-saver"}, dropCode(brief(m.Problems)))
+	require.Contains(t, m.Problems[1].Message, "the graph lacks gone")
+	meta.SaverDef = nil
+	require.Nil(t, read(t, meta).Saver)
+}
+
+// dropCode joins the two codes for variables without a value: which of them it
+// is depends on the model's predictions, which are not of interest.
+func dropCode(brief []string) []string {
+	for i, s := range brief {
+		if s == "error optimizer-not-restored train" {
+			brief[i] = "error variable-not-restored train"
+		}
+	}
+	return brief
+}
+
+func TestUnfitVariantsAreNotUsed(t *testing.T) {
+	sig := func(in infos, out infos) *pb.SignatureDef { return &pb.SignatureDef{Inputs: in, Outputs: out} }
+	loss := infos{"loss": info("loss:0", float)}
+	x := infos{"x": info("x:0", float, -1, 3)}
+	for name, c := range map[string]struct {
+		add  map[string]*pb.SignatureDef
+		want []string
+		says string
+	}{
+		"train_n of the same rank": {map[string]*pb.SignatureDef{"train_n": sig(x, loss)}, []string{"warning unusable-signature train_n"}, "its input x is [?,3]"},
+		"twin of open shape":       {map[string]*pb.SignatureDef{"train_xla": sig(x, loss)}, []string{"warning unusable-signature train_xla"}, "no fixed shape"},
+		"twin of another type": {map[string]*pb.SignatureDef{"train_xla": sig(infos{"x": info("x:0", types_go_proto.DataType_DT_INT32, 4, 3)}, loss)},
+			[]string{"warning unusable-signature train_xla"}, "its input x is int32"},
+		"evaluate without the input": {map[string]*pb.SignatureDef{"evaluate": sig(infos{"z": info("x:0", float, -1, 3)}, loss)},
+			[]string{"warning unusable-signature evaluate"}, "it has no input x"},
+		"sync without group":      {map[string]*pb.SignatureDef{"train_sync": sig(x, loss)}, []string{"warning unusable-signature train_sync"}, "no input group_size"},
+		"gradients without apply": {map[string]*pb.SignatureDef{"gradients": sig(x, loss)}, []string{"warning unusable-signature gradients"}, "no signature apply"},
+		"apply without gradients": {map[string]*pb.SignatureDef{"apply": sig(nil, loss)}, []string{"warning unusable-signature apply"}, "no signature gradients"},
+		"apply that takes data": {map[string]*pb.SignatureDef{"accumulate": sig(x, loss), "apply": sig(x, loss)},
+			[]string{"warning unusable-signature apply"}, "it takes data: x"},
+		"rate of another type": {map[string]*pb.SignatureDef{"set_learning_rate": sig(infos{"learning_rate": info("x:0", types_go_proto.DataType_DT_INT32)}, loss)},
+			[]string{"warning unusable-signature set_learning_rate"}, "one float scalar"},
+		"tensor that is not there": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": info("gone:0", float, -1, 3)}, infos{"y": info("x:0", float)})},
+			[]string{"warning missing-tensor predict.x"}, "the tensor gone:0"},
+		"scalar data": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": info("x:0", float)}, infos{"y": info("x:0", float)})},
+			[]string{"warning scalar-input predict.x"}, "without a dimension"},
+		"sparse": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": {Encoding: &pb.TensorInfo_CooSparse_{CooSparse: &pb.TensorInfo_CooSparse{}}, Dtype: float}}, infos{"y": info("x:0", float)})},
+			[]string{"warning sparse-input predict.x"}, "sparse"},
+		"loss that is no scalar": {map[string]*pb.SignatureDef{"train": sig(x, infos{"loss": info("loss:0", float, -1)})},
+			[]string{"error no-train-signature train"}, "must be a float scalar, and is float32 [?]"},
+		"train gone": {map[string]*pb.SignatureDef{"train": nil, "learn_": sig(x, loss)}, []string{"error no-train-signature"}, "there are learn_"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			meta := trainer(nil)
+			for k, v := range c.add {
+				if meta.SignatureDef[k] = v; v == nil {
+					delete(meta.SignatureDef, k)
+				}
+			}
+			m := read(t, meta)
+			require.Equal(t, c.want, brief(m.Problems))
+			require.Contains(t, m.Problems[0].Message, c.says)
+		})
+	}
+	meta := trainer(nil)
+	meta.SignatureDef["accumulate"], meta.SignatureDef["apply"] = sig(x, loss), sig(nil, loss)
+	meta.SignatureDef["train_sync"] = sig(infos{"x": x["x"], "group_size": info("x:0", types_go_proto.DataType_DT_INT32)}, loss)
+	m := read(t, meta)
+	require.Equal(t, Roles{Train: "train", TrainSync: "train_sync", Gradients: "accumulate", Accumulate: "accumulate", Apply: "apply"}, m.Roles)
+	require.Empty(t, m.Problems)
+}
+
+// Names come from the file: what they hold must not reach a terminal as it is.
+func TestTextIsSafeForTerminals(t *testing.T) {
+	meta := trainer(nil, nodeDef("esc\x1b[2J\nfake line", "WriteFile", nil, nil))
+	meta.SignatureDef["a\x1b]0;title\x07"] = &pb.SignatureDef{MethodName: "m\r\n", Outputs: infos{"\u202ey": info("x\x00:0", float)}}
+	meta.MetaInfoDef.Tags = []string{"serve", "\x9b31m"}[:1]
+	meta.MetaInfoDef.TensorflowVersion = "2\x1b[0m"
+	m := read(t, meta)
+	var out bytes.Buffer
+	require.NoError(t, m.WriteText(&out))
+	out.WriteString(m.CheckTrainable(CheckOptions{}).Error())
+	for _, r := range out.String() {
+		require.True(t, r == '\n' || printable(string(r)) == string(r), "%q", r)
+	}
+	require.NotContains(t, out.String(), "\nfake line")
+	require.Contains(t, out.String(), `esc\x1b[2J\nfake line`)
+}

@@ -1,0 +1,72 @@
+package savedmodels
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// metadataFormat is the newest form of the exporter's notes known here.
+const metadataFormat = 1
+
+// Metadata is what the exporter noted about a model in
+// assets.extra/steadyfit.json. Every part may be missing.
+type Metadata struct {
+	// Format numbers the form of the file; 1 at present.
+	Format int `json:"format,omitempty"`
+	// Exporter, TensorFlow and Keras are the versions that wrote the model.
+	Exporter   string `json:"exporter,omitempty"`
+	TensorFlow string `json:"tensorflow,omitempty"`
+	Keras      string `json:"keras,omitempty"`
+	// Inputs and Labels describe the data inputs by name.
+	Inputs map[string]InputMetadata `json:"inputs,omitempty"`
+	Labels map[string]InputMetadata `json:"labels,omitempty"`
+	// Outputs describes what predict gives, by name.
+	Outputs map[string]InputMetadata `json:"outputs,omitempty"`
+	// ClassNames are the names of the classes, in the order of their numbers.
+	ClassNames []string `json:"class_names,omitempty"`
+	// Metrics are the names of the metrics, less the loss.
+	Metrics []string `json:"metrics,omitempty"`
+	// Loss names the loss function of each of the model's outputs.
+	Loss      map[string]string `json:"loss,omitempty"`
+	Optimizer string            `json:"optimizer,omitempty"`
+	// Precision is what the model computes in: "float32", "mixed_bfloat16", ...
+	Precision string `json:"precision,omitempty"`
+	// MicroBatchesExact says whether gradients and apply over parts of a batch
+	// give the same update as train on the whole; nil if not stated.
+	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
+	// Compiled gives the sizes that XLA twins were compiled for, by signature:
+	// "batch", and "steps" for several steps per call.
+	Compiled map[string]map[string]int64 `json:"compiled,omitempty"`
+}
+
+// InputMetadata describes a tensor to people and data readers.
+type InputMetadata struct {
+	DType string  `json:"dtype,omitempty"`
+	Shape []int64 `json:"shape,omitempty"`
+	// Range is the lowest and highest value that is expected; nil if not stated.
+	Range *[2]float64 `json:"range,omitempty"`
+}
+
+// readMetadata reads the exporter's notes; nil if there are none.
+func readMetadata(path string) (*Metadata, error) {
+	data, err := readFile(path, maxMetadataBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m *Metadata
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, errors.New("it says null")
+	}
+	if m.Format > metadataFormat {
+		return nil, fmt.Errorf("it has format %d, and this version knows up to %d", m.Format, metadataFormat)
+	}
+	return m, nil
+}

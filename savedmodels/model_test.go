@@ -1,0 +1,274 @@
+package savedmodels
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/tfbind"
+)
+
+// saved_model_cli's own output, recorded by testdata/make.py, is the reference.
+func TestSignaturesPrintAsSavedModelCLI(t *testing.T) {
+	for _, name := range models(t) {
+		t.Run(name, func(t *testing.T) {
+			want, err := os.ReadFile("testdata/" + name + ".show")
+			require.NoError(t, err)
+			var got bytes.Buffer
+			open(t, name).writeSignatures(&got)
+			require.Equal(t, string(want), got.String())
+		})
+	}
+}
+
+func TestWriteText(t *testing.T) {
+	for _, name := range models(t) {
+		t.Run(name, func(t *testing.T) {
+			var text, signatures bytes.Buffer
+			m := open(t, name)
+			require.NoError(t, m.WriteText(&text))
+			m.writeSignatures(&signatures)
+			rest, ok := bytes.CutPrefix(text.Bytes(), signatures.Bytes())
+			require.True(t, ok)
+			golden(t, "testdata/"+name+".inspect", rest)
+		})
+	}
+}
+
+// What TensorFlow said to the first step after loading each model, recorded by
+// testdata/make.py, decides whether the check of variables is right.
+func TestVariableCheckAgreesWithTensorFlow(t *testing.T) {
+	for _, name := range models(t) {
+		t.Run(name, func(t *testing.T) {
+			data, err := os.ReadFile("testdata/" + name + ".step")
+			require.NoError(t, err)
+			kind, variable, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+			m := open(t, name)
+			var found []string
+			for _, p := range m.Problems {
+				if p.Code == CodeOptimizerNotRestored || p.Code == CodeVariableNotRestored {
+					found = append(found, p.Message)
+				}
+			}
+			switch kind {
+			case "FailedPreconditionError", "InternalError":
+				require.NotEmpty(t, found)
+				if variable != "" {
+					require.Contains(t, found[0], variable)
+				}
+			default:
+				require.Empty(t, found)
+			}
+		})
+	}
+}
+
+func TestProblems(t *testing.T) {
+	for name, want := range map[string][]string{
+		"good":      {},
+		"reserved":  {},
+		"keras":     {},
+		"ondevice":  {},
+		"twoinputs": {},
+		"badreserved": {
+			"error reserved-input train.group_size", "error reserved-input train.learning_rate",
+			"error reserved-input train.sample_weight", "error reserved-input train.seed",
+			"warning reserved-output train.grads_finite",
+		},
+		"trap":        {"error optimizer-not-restored train"},
+		"flat":        {"error optimizer-not-restored train"},
+		"flatref":     {"error optimizer-not-restored train"},
+		"flatinit":    {"warning state-not-saved train"},
+		"weightsonly": {"note save-covers-weights-only save"},
+		"predictonly": {"error no-train-signature"},
+		"unsafe": {
+			"error unsafe-op DatasetFromGraph", "error unsafe-op EagerPyFunc", "error unsafe-op ReadFile",
+			"error unsafe-op SaveV2", "error unsafe-op WriteFile",
+		},
+		"half": {
+			"warning fixed-batch train.x", "warning fixed-batch train.y", "warning half-without-loss-scale train",
+		},
+		"oddinputs": {
+			"error unsupported-type train.wave", "warning unknown-rank train.any", "note string-input train.text",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, want, brief(open(t, name).Problems))
+		})
+	}
+}
+
+func TestRoles(t *testing.T) {
+	for name, want := range map[string]Roles{
+		"good": {
+			Train: "train", TrainN: "train_n", TrainXLA: "train_xla", Evaluate: "evaluate", Predict: "predict",
+			SetLearningRate: "set_learning_rate",
+		},
+		"keras":       {Train: "train", Predict: "serving_default"},
+		"twoinputs":   {Train: "train", Gradients: "gradients", Apply: "apply"},
+		"ondevice":    {Train: "learn", Predict: "infer", Save: "save", Restore: "restore"},
+		"weightsonly": {Train: "learn", Predict: "infer"},
+		"predictonly": {Predict: "serving_default"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, want, open(t, name).Roles)
+		})
+	}
+}
+
+func TestOpen(t *testing.T) {
+	m := open(t, "good")
+	require.Equal(t, "testdata/good", m.Dir)
+	require.Equal(t, []string{"serve"}, m.Tags)
+	require.Equal(t, "2.21.0", m.TensorFlowVersion)
+	require.Len(t, m.Hash, 64)
+	require.Equal(t, []string{"evaluate", "predict", "set_learning_rate", "train", "train_n", "train_xla"}, m.signatureNames())
+	require.Equal(t, &Saver{"saver_filename:0", "StatefulPartitionedCall_6:0", "StatefulPartitionedCall_7"}, m.Saver)
+	require.Nil(t, m.Metadata)
+
+	s, err := m.Signature("train_n")
+	require.NoError(t, err)
+	require.Equal(t, "tensorflow/serving/predict", s.Method)
+	require.Equal(t, Tensor{Name: "x", Op: "train_n_x:0", DType: tfbind.Float32, Shape: []int64{-1, -1, 3}}, s.Inputs[0])
+	require.Equal(t, Tensor{Name: "mae", Op: "StatefulPartitionedCall_4:1", DType: tfbind.Float32, Shape: []int64{}}, s.Outputs[1])
+
+	float := func(name string, trained bool, shape ...int64) Variable {
+		return Variable{Name: name, DType: tfbind.Float32, Shape: append([]int64{}, shape...), Restored: true, Saved: true, Trained: trained}
+	}
+	require.Equal(t, []Variable{
+		float("b", true, 1), float("b_momentum", true, 1), float("rate", false), float("w", true, 3, 1), float("w_momentum", true, 3, 1),
+	}, m.Variables)
+	require.EqualValues(t, 12, m.Variables[3].Bytes())
+}
+
+// train_n reaches its variables through a While loop alone.
+func TestVariablesInsideLoops(t *testing.T) {
+	m := open(t, "good")
+	require.Equal(t, []string{"b", "b_momentum", "w", "w_momentum"},
+		m.names(union(m.known.signature["train_n"].written, m.known.signature["train_n"].updated)))
+	require.Equal(t, []string{"b", "b_momentum", "rate", "w", "w_momentum"}, m.names(m.known.signature["train_n"].read))
+	require.Equal(t, []string{"b", "w"}, m.names(m.known.signature["predict"].read))
+	require.Empty(t, m.known.signature["predict"].written)
+}
+
+func TestSignatureNotFound(t *testing.T) {
+	_, err := open(t, "good").Signature("trian")
+	require.ErrorIs(t, err, ErrNoSignature)
+	require.ErrorContains(t, err, `"trian"; there are train, train_n, predict`)
+	_, err = (&Model{Dir: "d"}).Signature("train")
+	require.ErrorIs(t, err, ErrNoSignature)
+}
+
+func TestSignatureHelpers(t *testing.T) {
+	names := func(ts []Tensor) (out []string) {
+		for _, t := range ts {
+			out = append(out, t.Name)
+		}
+		return out
+	}
+	s, err := open(t, "reserved").Signature("train")
+	require.NoError(t, err)
+	require.Equal(t, []string{"features", "y"}, names(s.DataInputs()))
+	require.Equal(t, "train_seed:0", s.Reserved(InputSeed).Op)
+	require.Nil(t, s.Reserved(InputGroupSize))
+	require.Nil(t, s.Reserved("y"))
+	require.Equal(t, []string{"loss"}, names(s.Metrics()), "grads_finite and global_step are no metrics")
+	s, err = open(t, "good").Signature("evaluate")
+	require.NoError(t, err)
+	require.Equal(t, []string{"loss", "mae"}, names(s.Metrics()))
+	s, err = open(t, "good").Signature("predict")
+	require.NoError(t, err)
+	require.Empty(t, s.Metrics())
+}
+
+func TestCheckTrainable(t *testing.T) {
+	require.NoError(t, open(t, "good").CheckTrainable(CheckOptions{}))
+
+	unsafe := open(t, "unsafe")
+	err := unsafe.CheckTrainable(CheckOptions{})
+	require.ErrorIs(t, err, ErrNotTrainable)
+	require.ErrorIs(t, err, ErrUnsafeOps)
+	require.ErrorContains(t, err, "ReadFile reads files: run by signature train, at while/cond/ReadFile in function")
+	require.ErrorContains(t, err, "--allow-unsafe-ops")
+	require.NoError(t, unsafe.CheckTrainable(CheckOptions{AllowUnsafeOps: true}))
+
+	trap := open(t, "trap").CheckTrainable(CheckOptions{AllowUnsafeOps: true})
+	require.ErrorIs(t, trap, ErrNotTrainable)
+	require.NotErrorIs(t, trap, ErrUnsafeOps)
+	require.ErrorContains(t, trap, "6 variables that training uses: sequential/dense/bias")
+	var typed *NotTrainableError
+	require.ErrorAs(t, trap, &typed)
+	require.Equal(t, CodeOptimizerNotRestored, typed.Problems[0].Code)
+}
+
+func TestTrainOverride(t *testing.T) {
+	m := open(t, "good")
+	roles, err := m.RolesFor(CheckOptions{Train: "evaluate"})
+	require.NoError(t, err, "it has a loss; that it changes nothing is a warning")
+	require.Equal(t, "evaluate", roles.Train)
+	require.Empty(t, roles.TrainN, "train_n would train something else")
+	require.Equal(t, "train", m.Roles.Train, "the model itself is not changed")
+	roles, err = m.RolesFor(CheckOptions{Train: "train"})
+	require.NoError(t, err)
+	require.Equal(t, m.Roles, roles)
+
+	err = m.CheckTrainable(CheckOptions{Train: "predict"})
+	require.ErrorIs(t, err, ErrNotTrainable)
+	require.ErrorContains(t, err, "signature predict has no output loss")
+	require.ErrorIs(t, m.CheckTrainable(CheckOptions{Train: "trian"}), ErrNoSignature)
+}
+
+func TestMarshalJSON(t *testing.T) {
+	m := open(t, "half")
+	data, err := json.MarshalIndent(m, "", "  ")
+	require.NoError(t, err)
+	golden(t, "testdata/half.json", append(data, '\n'))
+
+	data, err = json.Marshal(open(t, "oddinputs").Signatures[0].Inputs[0])
+	require.NoError(t, err)
+	require.JSONEq(t, `{"name":"any","op":"train_any:0","dtype":"float32","shape":null}`, string(data))
+
+	data, err = json.Marshal(&Model{})
+	require.NoError(t, err)
+	require.NotContains(t, string(data), `"signatures":null`)
+	require.Contains(t, string(data), `"saver":null`)
+}
+
+func TestMetadata(t *testing.T) {
+	copied := copyModel(t, "good")
+	file := filepath.Join(copied, filepath.FromSlash(metadataFile))
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	write := func(s string) *Model {
+		require.NoError(t, os.WriteFile(file, []byte(s), 0o644))
+		m, err := Open(copied)
+		require.NoError(t, err)
+		return m
+	}
+	m := write(`{"format":1,"exporter":"0.1.0","inputs":{"x":{"dtype":"float32","shape":[-1,3],"range":[0,16]}},
+		"class_names":["a","b"],"metrics":["mae"],"compiled":{"train_xla":{"batch":4}},"new_in_a_later_version":{}}`)
+	require.Empty(t, m.Problems)
+	require.Equal(t, "0.1.0", m.Metadata.Exporter)
+	require.Equal(t, &[2]float64{0, 16}, m.Metadata.Inputs["x"].Range)
+	require.Equal(t, []string{"a", "b"}, m.Metadata.ClassNames)
+	require.EqualValues(t, 4, m.Metadata.Compiled["train_xla"]["batch"])
+
+	for _, bad := range []string{`{"inputs":3}`, `{`, ``, `null`, `{"format":2}`} {
+		m := write(bad)
+		require.Nil(t, m.Metadata)
+		require.Equal(t, []string{"warning metadata-unreadable assets.extra/steadyfit.json"}, brief(m.Problems), bad)
+		require.NoError(t, m.CheckTrainable(CheckOptions{}))
+	}
+}
+
+// copyModel copies a model of testdata to a folder that the test may change.
+func copyModel(t *testing.T, name string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))))
+	return dir
+}

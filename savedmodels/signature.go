@@ -1,0 +1,135 @@
+package savedmodels
+
+import (
+	"slices"
+
+	"steadyfit/tfbind"
+)
+
+// The names that have a meaning of their own in a training signature.
+const (
+	InputSampleWeight = "sample_weight" // [B] float: weight of each sample's loss
+	InputLearningRate = "learning_rate" // [] float
+	InputSeed         = "seed"          // [2] int64: for stateless random operations
+	InputLossScale    = "loss_scale"    // [] float: multiplied into the loss, divided out of the gradients
+	InputGroupSize    = "group_size"    // [] int32: the number of workers
+
+	OutputLoss        = "loss"         // [] float
+	OutputGradsFinite = "grads_finite" // [] bool: whether the step was applied
+	OutputGlobalStep  = "global_step"  // [] int64
+)
+
+// form is what a reserved input or output must look like.
+type form struct {
+	types []tfbind.DType
+	// shape is what is needed; -1 stands for the batch.
+	shape []int64
+	text  string
+}
+
+var floats = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}
+
+var reservedInputs = map[string]form{
+	InputSampleWeight: {floats, []int64{-1}, "one float per sample"},
+	InputLearningRate: {floats, []int64{}, "a float scalar"},
+	InputSeed:         {[]tfbind.DType{tfbind.Int64}, []int64{2}, "two int64"},
+	InputLossScale:    {floats, []int64{}, "a float scalar"},
+	InputGroupSize:    {[]tfbind.DType{tfbind.Int32}, []int64{}, "an int32 scalar"},
+}
+
+var reservedOutputs = map[string]form{
+	OutputLoss:        {floats, []int64{}, "a float scalar"},
+	OutputGradsFinite: {[]tfbind.DType{tfbind.Bool}, []int64{}, "a bool scalar"},
+	OutputGlobalStep:  {[]tfbind.DType{tfbind.Int64}, []int64{}, "an int64 scalar"},
+}
+
+// fits reports whether t has the form. A shape that the model leaves open fits.
+func (f form) fits(t Tensor) bool {
+	if !slices.Contains(f.types, t.DType) {
+		return false
+	}
+	if t.UnknownRank {
+		return true
+	}
+	if len(t.Shape) != len(f.shape) {
+		return false
+	}
+	for i, d := range f.shape {
+		if d >= 0 && t.Shape[i] >= 0 && t.Shape[i] != d {
+			return false
+		}
+	}
+	return true
+}
+
+// IsReserved reports whether an input of that name is fed by steadyfit itself
+// rather than from a dataset.
+func IsReserved(input string) bool { _, ok := reservedInputs[input]; return ok }
+
+// Input finds an input by its name; nil if there is none.
+func (s *Signature) Input(name string) *Tensor { return find(s.Inputs, name) }
+
+// Output finds an output by its name; nil if there is none.
+func (s *Signature) Output(name string) *Tensor { return find(s.Outputs, name) }
+
+func find(ts []Tensor, name string) *Tensor {
+	for i := range ts {
+		if ts[i].Name == name {
+			return &ts[i]
+		}
+	}
+	return nil
+}
+
+// DataInputs are the inputs that a dataset provides: all but the reserved
+// ones, sorted by name.
+func (s *Signature) DataInputs() []Tensor {
+	var out []Tensor
+	for _, t := range s.Inputs {
+		if !IsReserved(t.Name) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Reserved finds a reserved input, one of the Input constants; nil if the
+// signature does not take it, or if the name is not reserved.
+func (s *Signature) Reserved(name string) *Tensor {
+	if !IsReserved(name) {
+		return nil
+	}
+	return s.Input(name)
+}
+
+// Metrics are the outputs that are numbers to record: numeric scalars, "loss"
+// first if it is there, then sorted by name. grads_finite (a bool) and
+// global_step are not metrics.
+func (s *Signature) Metrics() []Tensor {
+	var out []Tensor
+	if loss := s.Output(OutputLoss); loss != nil && loss.scalarNumber() {
+		out = append(out, *loss)
+	}
+	for _, t := range s.Outputs {
+		if t.Name != OutputLoss && t.Name != OutputGlobalStep && t.scalarNumber() {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func (t Tensor) scalarNumber() bool {
+	return !t.UnknownRank && len(t.Shape) == 0 && t.Op != "" &&
+		t.DType.Supported() && t.DType != tfbind.String && t.DType != tfbind.Bool
+}
+
+// hasLoss reports whether the signature gives a loss that can be recorded.
+func (s *Signature) hasLoss() bool {
+	loss := s.Output(OutputLoss)
+	return loss != nil && loss.Op != "" && reservedOutputs[OutputLoss].fits(*loss)
+}
+
+// Static reports whether every size of the shape is fixed.
+func (t Tensor) Static() bool {
+	return !t.UnknownRank && !slices.ContainsFunc(t.Shape, func(d int64) bool { return d < 0 })
+}

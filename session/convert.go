@@ -1,0 +1,147 @@
+package session
+
+import (
+	"fmt"
+
+	"steadyfit/tfbind"
+)
+
+// number is what converts to every numeric element type.
+type number interface {
+	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
+}
+
+// store copies values into input i of the step, converted to its type.
+func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64) error {
+	switch v := values.(type) {
+	case []float32:
+		return storeNumbers(st, i, to, v, shape)
+	case []float64:
+		return storeNumbers(st, i, to, v, shape)
+	case []int8:
+		return storeNumbers(st, i, to, v, shape)
+	case []int16:
+		return storeNumbers(st, i, to, v, shape)
+	case []int32:
+		return storeNumbers(st, i, to, v, shape)
+	case []int64:
+		return storeNumbers(st, i, to, v, shape)
+	case []uint8:
+		return storeNumbers(st, i, to, v, shape)
+	case []uint16:
+		return storeNumbers(st, i, to, v, shape)
+	case []uint32:
+		return storeNumbers(st, i, to, v, shape)
+	case []uint64:
+		return storeNumbers(st, i, to, v, shape)
+	case []bool:
+		return storeBools(st, i, to, v, shape)
+	}
+	return fmt.Errorf("%w: %T cannot be fed to an input of %s", tfbind.ErrType, values, to)
+}
+
+func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, shape []int64) error {
+	switch to {
+	case tfbind.Float32:
+		return tfbind.SetFunc(st, i, func(dst []float32) error { return toFloats(dst, src) }, shape...)
+	case tfbind.Float64:
+		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(dst, src) }, shape...)
+	case tfbind.Float16:
+		return tfbind.SetFunc(st, i, func(dst []tfbind.Half) error {
+			return convert(dst, src, func(v S) tfbind.Half { return tfbind.NewHalf(float32(v)) })
+		}, shape...)
+	case tfbind.BFloat16:
+		return tfbind.SetFunc(st, i, func(dst []tfbind.Brain) error {
+			return convert(dst, src, func(v S) tfbind.Brain { return tfbind.NewBrain(float32(v)) })
+		}, shape...)
+	case tfbind.Int8:
+		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(dst, src) }, shape...)
+	case tfbind.Int16:
+		return tfbind.SetFunc(st, i, func(dst []int16) error { return toInts(dst, src) }, shape...)
+	case tfbind.Int32:
+		return tfbind.SetFunc(st, i, func(dst []int32) error { return toInts(dst, src) }, shape...)
+	case tfbind.Int64:
+		return tfbind.SetFunc(st, i, func(dst []int64) error { return toInts(dst, src) }, shape...)
+	case tfbind.Uint8:
+		return tfbind.SetFunc(st, i, func(dst []uint8) error { return toInts(dst, src) }, shape...)
+	case tfbind.Uint16:
+		return tfbind.SetFunc(st, i, func(dst []uint16) error { return toInts(dst, src) }, shape...)
+	case tfbind.Uint32:
+		return tfbind.SetFunc(st, i, func(dst []uint32) error { return toInts(dst, src) }, shape...)
+	case tfbind.Uint64:
+		return tfbind.SetFunc(st, i, func(dst []uint64) error { return toInts(dst, src) }, shape...)
+	}
+	return fmt.Errorf("%w: numbers cannot be fed to an input of %s", tfbind.ErrType, to)
+}
+
+func storeBools(st *tfbind.Step, i int, to tfbind.DType, src []bool, shape []int64) error {
+	if to == tfbind.Bool {
+		return tfbind.Set(st, i, src, shape...)
+	}
+	bits := make([]uint8, len(src))
+	for j, b := range src {
+		if b {
+			bits[j] = 1
+		}
+	}
+	return storeNumbers(st, i, to, bits, shape)
+}
+
+func setScalar(st *tfbind.Step, i int, to tfbind.DType, value float64) error {
+	values := [1]float64{value}
+	return storeNumbers(st, i, to, values[:], nil)
+}
+
+func checkLen(room, have int) error {
+	if room != have {
+		return fmt.Errorf("%w: the shape holds %d elements, got %d values", tfbind.ErrShape, room, have)
+	}
+	return nil
+}
+
+func convert[D, S any](dst []D, src []S, one func(S) D) error {
+	if err := checkLen(len(dst), len(src)); err != nil {
+		return err
+	}
+	for j, v := range src {
+		dst[j] = one(v)
+	}
+	return nil
+}
+
+// toFloats converts by value; what float32 cannot hold exactly is rounded.
+func toFloats[D float32 | float64, S number](dst []D, src []S) error {
+	if err := checkLen(len(dst), len(src)); err != nil {
+		return err
+	}
+	if same, ok := any(src).([]D); ok {
+		copy(dst, same)
+		return nil
+	}
+	for j, v := range src {
+		dst[j] = D(v)
+	}
+	return nil
+}
+
+// toInts converts what the integer type can hold, and refuses everything else:
+// a rounded label is another label.
+func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S number](dst []D, src []S) error {
+	if err := checkLen(len(dst), len(src)); err != nil {
+		return err
+	}
+	if same, ok := any(src).([]D); ok {
+		copy(dst, same)
+		return nil
+	}
+	for j, v := range src {
+		d := D(v)
+		// Out of range, the result of a conversion is up to the machine, but it
+		// cannot come back as the same value with the same sign.
+		if S(d) != v || (d < 0) != (v < 0) {
+			return fmt.Errorf("value %v at position %d: %w: an input of integers cannot hold it", v, j, tfbind.ErrType)
+		}
+		dst[j] = d
+	}
+	return nil
+}

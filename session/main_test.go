@@ -1,0 +1,31 @@
+package session_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"steadyfit/tfbind"
+)
+
+// TestMain asserts that nothing native and no goroutine is left behind.
+func TestMain(m *testing.M) {
+	if _, err := tfbind.Load(""); err != nil {
+		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	runtime.GC()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if live := tfbind.Live(); live != (tfbind.Counts{}) && code == 0 {
+		fmt.Fprintf(os.Stderr, "left behind: %+v\n%v\n", live, tfbind.Leaks())
+		code = 1
+	}
+	os.Exit(code)
+}

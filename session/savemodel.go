@@ -1,0 +1,155 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// SaveModel writes the model with its present variables as a SavedModel: the
+// same graph, signatures and assets, with new values. Python, TensorFlow Serving
+// and savedmodels.Open load it, and training continues from it, the optimizer's
+// state included.
+//
+// The folder appears whole or not at all. If there is a SavedModel at dir
+// already it is replaced; anything else there is an error. fingerprint.pb is not
+// written, since it describes the variables that the model came with.
+func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
+	if err := replaceable(dir); err != nil {
+		return err
+	}
+	parent := filepath.Dir(filepath.Clean(dir))
+	if err := os.MkdirAll(parent, 0o777); err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	temp, err := os.MkdirTemp(parent, "."+filepath.Base(filepath.Clean(dir))+".tmp-")
+	if err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	defer os.RemoveAll(temp)
+	whole := filepath.Join(temp, "new")
+	if err := copyModel(s.model.Dir, whole); err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	variables := filepath.Join(whole, "variables")
+	if err := os.MkdirAll(variables, 0o777); err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	if err := s.Save(ctx, filepath.Join(variables, "variables")); err != nil {
+		return err
+	}
+	if err := syncTree(whole); err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	// A folder cannot be renamed over one that has files, so the old one steps
+	// aside first; if the second rename fails it comes back.
+	old := filepath.Join(temp, "old")
+	err = os.Rename(dir, old)
+	replaced := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	if err := os.Rename(whole, dir); err != nil {
+		if replaced {
+			err = errors.Join(err, os.Rename(old, dir))
+		}
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	return syncPath(parent)
+}
+
+// replaceable refuses to put a model in the place of what is none.
+func replaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		if e.Name() == "saved_model.pb" {
+			return nil
+		}
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("save model to %s: the folder holds something else than a SavedModel (%s); choose another or empty it", dir, entries[0].Name())
+	}
+	return nil
+}
+
+// CheckOutput reports early what SaveModel would refuse at the end of a long
+// run: a place that is taken, or that cannot be written to.
+func CheckOutput(dir string) error {
+	if err := replaceable(dir); err != nil {
+		return err
+	}
+	parent := filepath.Dir(filepath.Clean(dir))
+	if err := os.MkdirAll(parent, 0o777); err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	f, err := os.CreateTemp(parent, ".steadyfit-")
+	if err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// copyModel copies a SavedModel without its variables.
+func copyModel(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		switch {
+		case rel == "variables":
+			return fs.SkipDir
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o777)
+		case rel == "fingerprint.pb":
+			return nil
+		}
+		return copyFile(path, filepath.Join(to, rel))
+	})
+}
+
+func copyFile(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	_, err = io.Copy(out, in)
+	return err
+}
+
+// syncTree asks the system to put a folder's files and names on disk.
+func syncTree(dir string) error {
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return syncPath(path)
+	})
+}
+
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

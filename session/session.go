@@ -1,0 +1,307 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync/atomic"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// Options say how to open a model. The zero value trains with the model's own
+// train signature on TensorFlow's default settings.
+type Options struct {
+	// Device are the settings of TensorFlow's devices.
+	Device gpuopts.Options
+	// TrainSignature names the signature to train with; empty means the model's
+	// role "train".
+	TrainSignature string
+	// AllowUnsafeOps accepts a model with operations that touch files, the
+	// network or Python; see savedmodels.CheckOptions.
+	AllowUnsafeOps bool
+	// ReadOnly opens a model that need not be trainable, for evaluation and
+	// prediction.
+	ReadOnly bool
+	// Seed is fed, together with the number of the step, to models that take the
+	// reserved input seed.
+	Seed int64
+}
+
+// ErrNoSignature: the model has no signature for what was asked.
+var ErrNoSignature = errors.New("the model has no such signature")
+
+// Session is an open model. Its methods other than Close are for one goroutine
+// at a time; sessions are independent of each other.
+type Session struct {
+	model *savedmodels.Model
+	opts  Options
+	roles savedmodels.Roles
+	tf    *tfbind.Session
+
+	train, evaluate *runner
+	rate            float64 // what the reserved input learning_rate is fed; NaN if not set
+	closed          atomic.Bool
+}
+
+// runner is a role's step with what it reports.
+type runner struct {
+	*Step
+	metrics []int // outputs of the step, in the order of names
+	names   []string
+}
+
+// Open loads the model into TensorFlow, its variables restored. Unless
+// Options.ReadOnly is set it first checks that the model can be trained, and
+// returns savedmodels.ErrNotTrainable before anything of it runs if it cannot.
+// The result must be closed.
+//
+// ctx is looked at before loading, which TensorFlow cannot interrupt.
+func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("open session: %w", err)
+	}
+	roles := model.Roles
+	if !opts.ReadOnly {
+		var err error
+		roles, err = model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: opts.AllowUnsafeOps, Train: opts.TrainSignature})
+		if err != nil {
+			return nil, err
+		}
+	}
+	config, err := opts.Device.ConfigProto()
+	if err != nil {
+		return nil, fmt.Errorf("device options: %w", err)
+	}
+	tf, err := tfbind.LoadSavedModel(model.Dir, model.Tags, config)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{model: model, opts: opts, roles: roles, tf: tf, rate: math.NaN()}
+	if err := s.prepareRoles(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Session) prepareRoles() (err error) {
+	if !s.opts.ReadOnly {
+		if s.train, err = s.runner(s.roles.Train); err != nil {
+			return err
+		}
+	}
+	if s.roles.Evaluate != "" {
+		s.evaluate, err = s.runner(s.roles.Evaluate)
+	}
+	return err
+}
+
+func (s *Session) runner(signature string) (*runner, error) {
+	sig, err := s.model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{}
+	var fetch []savedmodels.Tensor
+	for i, m := range sig.Metrics() {
+		fetch = append(fetch, m)
+		r.metrics = append(r.metrics, i)
+		r.names = append(r.names, m.Name)
+	}
+	r.Step, err = s.prepare(sig, fetch)
+	return r, err
+}
+
+// Model is what the session was opened with.
+func (s *Session) Model() *savedmodels.Model { return s.model }
+
+// Roles are the signatures that the session uses.
+func (s *Session) Roles() savedmodels.Roles { return s.roles }
+
+// Devices lists the devices that TensorFlow really has.
+func (s *Session) Devices() ([]tfbind.Device, error) { return s.tf.Devices() }
+
+// Close frees the session, its steps for training and evaluation, its graph and
+// its variables. Steps made by Prepare are closed by their owner, before or
+// after. TensorFlow keeps some of the memory for itself: with its default CPU
+// allocator, most of it (measured on 2.21). Closing twice does nothing.
+func (s *Session) Close() error {
+	if s == nil || !s.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	for _, r := range []*runner{s.train, s.evaluate} {
+		if r != nil {
+			r.Close()
+		}
+	}
+	return s.tf.Close()
+}
+
+// TrainMetrics names the scalars of a train step, "loss" first. It is part of
+// fit.Session.
+func (s *Session) TrainMetrics() []string {
+	if s.train == nil {
+		return nil
+	}
+	return s.train.names
+}
+
+// EvaluateMetrics names the scalars of an evaluation, "loss" first; nil if the
+// model has no signature for it.
+func (s *Session) EvaluateMetrics() []string {
+	if s.evaluate == nil {
+		return nil
+	}
+	return s.evaluate.names
+}
+
+// Train runs one train step on a batch and writes its scalars to out. It does
+// not allocate once the first batch of a shape has been seen. step counts the
+// steps done before; it is part of what the reserved input seed is fed. The
+// step is not interrupted when ctx ends; see tfbind.Finish. After an error of
+// TensorFlow the variables are in doubt: restore a checkpoint.
+func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
+	if s.train == nil {
+		return fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
+	}
+	s.train.seed = [2]int64{s.opts.Seed, step}
+	return s.train.step(ctx, b, out)
+}
+
+// Evaluate runs the evaluation signature on a batch and writes its scalars to
+// out. It changes nothing.
+func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
+	if s.evaluate == nil {
+		return fmt.Errorf("evaluate: %w: it has neither evaluate nor eval", ErrNoSignature)
+	}
+	return s.evaluate.step(ctx, b, out)
+}
+
+func (r *runner) step(ctx context.Context, b data.Batch, out []float64) error {
+	if len(out) != len(r.metrics) {
+		return fmt.Errorf("signature %s: room for %d results, it has %d: %v", r.signature.Name, len(out), len(r.metrics), r.names)
+	}
+	if err := r.Feed(b); err != nil {
+		return err
+	}
+	if err := r.Run(ctx); err != nil {
+		return err
+	}
+	for i, m := range r.metrics {
+		v, err := r.tf.Float(m)
+		if err != nil {
+			return err
+		}
+		out[i] = v
+	}
+	return nil
+}
+
+// SetLearningRate sets the rate of the train steps that follow: through the
+// reserved input learning_rate of the train signature if it has one, else
+// through the signature set_learning_rate. A rate set through the signature is
+// part of the model's state, and so of what Save writes. A model with neither
+// gives ErrNoSignature.
+func (s *Session) SetLearningRate(rate float64) error {
+	if s.train != nil && s.train.signature.Reserved(savedmodels.InputLearningRate) != nil {
+		s.rate = rate
+		return nil
+	}
+	name := s.roles.SetLearningRate
+	if name == "" {
+		return fmt.Errorf("set the learning rate: %w: it has neither set_learning_rate nor an input learning_rate, so its rate is fixed; export it again with one, or leave the rate to the model", ErrNoSignature)
+	}
+	step, err := s.Prepare(name)
+	if err != nil {
+		return err
+	}
+	defer step.Close()
+	inputs := step.signature.Inputs
+	if len(inputs) != 1 {
+		return fmt.Errorf("signature %s takes %d inputs; expected one, the rate", name, len(inputs))
+	}
+	if err := step.Set(inputs[0].Name, data.Array{Values: []float64{rate}}); err != nil {
+		return err
+	}
+	return step.Run(context.Background())
+}
+
+// Save writes all variables, those of the optimizer included, to the files
+// prefix.index and prefix.data-00000-of-00001. ctx is looked at before; a save
+// in progress is not interrupted.
+func (s *Session) Save(ctx context.Context, prefix string) error {
+	saver, err := s.saver()
+	if err != nil {
+		return err
+	}
+	target, err := s.tf.Graph().Output(saver.SaveTensor)
+	if err != nil {
+		return fmt.Errorf("save %s: %w", prefix, err)
+	}
+	return s.withPrefix(prefix, func(feeds tfbind.Feeds) error {
+		out, err := s.tf.Run(ctx, feeds, []tfbind.Output{target})
+		if err != nil {
+			return fmt.Errorf("save %s: %w", prefix, err)
+		}
+		return out.Close()
+	})
+}
+
+// Restore sets all variables from what Save wrote. If it fails, the variables
+// are in doubt.
+func (s *Session) Restore(ctx context.Context, prefix string) error {
+	saver, err := s.saver()
+	if err != nil {
+		return err
+	}
+	target, err := s.tf.Graph().Operation(saver.RestoreOp)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", prefix, err)
+	}
+	return s.withPrefix(prefix, func(feeds tfbind.Feeds) error {
+		_, err := s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{target}})
+		if err != nil {
+			return fmt.Errorf("restore %s: %w", prefix, err)
+		}
+		return nil
+	})
+}
+
+func (s *Session) saver() (*savedmodels.Saver, error) {
+	if s.model.Saver == nil {
+		return nil, fmt.Errorf("%s cannot be saved or restored: the SavedModel has no saver; export it with TensorFlow 2 or scripts/export.py", s.model.Dir)
+	}
+	return s.model.Saver, nil
+}
+
+func (s *Session) withPrefix(prefix string, run func(tfbind.Feeds) error) error {
+	input, err := s.tf.Graph().Output(s.model.Saver.FilenameTensor)
+	if err != nil {
+		return err
+	}
+	name, err := tfbind.NewTensor([]string{prefix})
+	if err != nil {
+		return err
+	}
+	defer name.Close()
+	return run(tfbind.Feeds{input: name})
+}
+
+// Identity says what a checkpoint must have been made with to be restored here:
+// the graph of the model and the signature that trains it.
+func (s *Session) Identity() map[string]string {
+	id := map[string]string{"model": s.model.Hash, "signature": s.roles.Train}
+	if s.train != nil && s.train.signature.Reserved(savedmodels.InputSeed) != nil {
+		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
+	}
+	return id
+}
+
+// LiveTensors is the number of native tensors held in this process.
+func (s *Session) LiveTensors() int64 { return tfbind.Live().Tensors }

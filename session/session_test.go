@@ -1,0 +1,289 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// *Session is what a fit.Loop drives.
+var _ fit.Session = (*session.Session)(nil)
+
+func open(t testing.TB, name string, opts session.Options) *session.Session {
+	t.Helper()
+	model, err := savedmodels.Builtin(name)
+	require.NoError(t, err)
+	return openModel(t, model, opts)
+}
+
+func openModel(t testing.TB, model *savedmodels.Model, opts session.Options) *session.Session {
+	t.Helper()
+	s, err := session.Open(context.Background(), model, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func digits(t testing.TB) data.Dataset {
+	t.Helper()
+	train, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	return train
+}
+
+// batches collects copies of the first n batches.
+func batches(t testing.TB, ds data.Dataset, size, n int) []data.Batch {
+	t.Helper()
+	next, stop := iter.Pull2(ds.Batches(data.Pass{Batch: size}))
+	defer stop()
+	var out []data.Batch
+	for range n {
+		b, err, ok := next()
+		require.True(t, ok)
+		require.NoError(t, err)
+		c := data.Batch{Size: b.Size, Index: b.Index}
+		for _, f := range b.Fields {
+			f.Shape = slices.Clone(f.Shape)
+			switch v := f.Values.(type) {
+			case []uint8:
+				f.Values = slices.Clone(v)
+			case []int64:
+				f.Values = slices.Clone(v)
+			case []float32:
+				f.Values = slices.Clone(v)
+			default:
+				t.Fatalf("a field of %T", v)
+			}
+			c.Fields = append(c.Fields, f)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// losses trains on the batches and returns the loss of each step.
+func losses(t testing.TB, s *session.Session, bs []data.Batch, firstStep int64) []float64 {
+	t.Helper()
+	out := make([]float64, len(s.TrainMetrics()))
+	var all []float64
+	for i, b := range bs {
+		require.NoError(t, s.Train(context.Background(), firstStep+int64(i), b, out))
+		all = append(all, out[0])
+	}
+	return all
+}
+
+func TestTrainingLowersTheLoss(t *testing.T) {
+	for _, name := range savedmodels.BuiltinNames() {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, name, session.Options{})
+			assert.Equal(t, []string{"loss", "accuracy"}, s.TrainMetrics())
+			assert.Equal(t, []string{"loss", "accuracy"}, s.EvaluateMetrics())
+			bs := batches(t, digits(t), 32, 1)
+			for range 5 {
+				bs = append(bs, bs[0])
+			}
+			l := losses(t, s, bs, 0)
+			assert.Less(t, l[len(l)-1], l[0])
+			out := make([]float64, 2)
+			require.NoError(t, s.Evaluate(context.Background(), bs[0], out))
+			before := out[0]
+			require.NoError(t, s.Evaluate(context.Background(), bs[0], out))
+			assert.Equal(t, before, out[0], "evaluating changes nothing")
+		})
+	}
+}
+
+// Adam's slots, the step counter and the state of dropout are part of a saved
+// state: what follows repeats bit for bit, in the same and in a new session.
+func TestRestoreRepeatsBitForBit(t *testing.T) {
+	for _, name := range savedmodels.BuiltinNames() {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			bs := batches(t, digits(t), 32, 10)
+			s := open(t, name, session.Options{})
+			losses(t, s, bs[:5], 0)
+			prefix := filepath.Join(t.TempDir(), "state")
+			require.NoError(t, s.Save(ctx, prefix))
+			want := losses(t, s, bs[5:], 5)
+			require.NoError(t, s.Restore(ctx, prefix))
+			assert.Equal(t, want, losses(t, s, bs[5:], 5))
+
+			other := open(t, name, session.Options{})
+			require.NoError(t, other.Restore(ctx, prefix))
+			assert.Equal(t, want, losses(t, other, bs[5:], 5))
+		})
+	}
+}
+
+func TestSaveModelContinuesTraining(t *testing.T) {
+	ctx := context.Background()
+	bs := batches(t, digits(t), 32, 10)
+	s := open(t, "digits-cnn", session.Options{})
+	losses(t, s, bs[:5], 0)
+	dir := filepath.Join(t.TempDir(), "deep", "out")
+	require.NoError(t, session.CheckOutput(dir))
+	require.NoError(t, s.SaveModel(ctx, dir))
+	want := losses(t, s, bs[5:], 5)
+
+	model, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	assert.Equal(t, s.Model().Hash, model.Hash)
+	assert.NotNil(t, model.Metadata)
+	again := openModel(t, model, session.Options{})
+	assert.Equal(t, want, losses(t, again, bs[5:], 5))
+
+	// A model may be written over its own folder, and over an older one.
+	require.NoError(t, again.SaveModel(ctx, dir))
+	left, err := os.ReadDir(filepath.Dir(dir))
+	require.NoError(t, err)
+	assert.Len(t, left, 1, "no temporary folders stay behind")
+
+	taken := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(taken, "thesis.txt"), nil, 0o644))
+	for _, err := range []error{s.SaveModel(ctx, taken), session.CheckOutput(taken)} {
+		assert.ErrorContains(t, err, "thesis.txt")
+	}
+	file := filepath.Join(taken, "thesis.txt")
+	assert.Error(t, s.SaveModel(ctx, file))
+}
+
+func TestLearningRate(t *testing.T) {
+	s := open(t, "digits", session.Options{})
+	bs := batches(t, digits(t), 32, 1)
+	require.NoError(t, s.SetLearningRate(0))
+	l := losses(t, s, []data.Batch{bs[0], bs[0]}, 0)
+	assert.Equal(t, l[0], l[1], "a rate of 0 teaches nothing")
+	require.NoError(t, s.SetLearningRate(0.01))
+	l = losses(t, s, []data.Batch{bs[0], bs[0]}, 2)
+	assert.Less(t, l[1], l[0])
+}
+
+func TestTrainDoesNotAllocate(t *testing.T) {
+	s := open(t, "digits", session.Options{})
+	b := batches(t, digits(t), 32, 1)[0]
+	out := make([]float64, 2)
+	ctx := context.Background()
+	assert.Zero(t, testing.AllocsPerRun(20, func() {
+		if err := s.Train(ctx, 0, b, out); err != nil {
+			t.Error(err)
+		}
+	}))
+}
+
+func TestStepByHand(t *testing.T) {
+	ctx := context.Background()
+	s := open(t, "digits", session.Options{})
+	b := batches(t, digits(t), 8, 1)[0]
+	x, _ := b.Field("x")
+	y, _ := b.Field("y")
+	step, err := s.Prepare("train")
+	require.NoError(t, err)
+	defer step.Close()
+	require.NoError(t, step.Set("x", x))
+	assert.ErrorIs(t, step.Run(ctx), tfbind.ErrNotFed)
+	require.NoError(t, step.Set("y", y))
+	require.NoError(t, step.Run(ctx))
+	loss, err := step.Float("loss")
+	require.NoError(t, err)
+	assert.Greater(t, loss, 0.0)
+	_, err = step.Float("los")
+	assert.ErrorContains(t, err, "loss")
+	assert.ErrorContains(t, step.Set("z", x), "it has x, y")
+
+	predict, err := s.Prepare(s.Roles().Predict)
+	require.NoError(t, err)
+	defer predict.Close()
+	require.NoError(t, predict.Feed(b), "fields that the signature does not take are left out")
+	require.NoError(t, predict.Run(ctx))
+	p, err := predict.Output("probabilities")
+	require.NoError(t, err)
+	defer p.Close()
+	assert.Equal(t, []int64{8, 10}, p.Shape())
+}
+
+func TestInputsConvertAndReshape(t *testing.T) {
+	s := open(t, "digits", session.Options{})
+	step, err := s.Prepare("train")
+	require.NoError(t, err)
+	defer step.Close()
+	label := func(v any) data.Array { return data.Array{Shape: []int{1}, Values: v} }
+	for _, v := range []any{[]int8{3}, []int16{3}, []int32{3}, []int64{3}, []uint8{3}, []uint16{3}, []uint32{3}, []uint64{3},
+		[]float32{3}, []float64{3}, []bool{true}} {
+		assert.NoError(t, step.Set("y", label(v)), "%T", v)
+	}
+	for _, v := range []any{[]float32{1.5}, []float64{1e300}, []uint64{1 << 63}, []string{"3"}} {
+		assert.ErrorIs(t, step.Set("y", label(v)), tfbind.ErrType, "%T", v)
+	}
+	assert.ErrorContains(t, step.Set("y", label([]float64{1.5})), "value 1.5 at position 0")
+
+	for _, shape := range [][]int{{2, 64}, {2, 8, 8}, {2, 64, 1}, {2, 1, 64}} {
+		assert.NoError(t, step.Set("x", data.Array{Shape: shape, Values: make([]uint8, 128)}), "%v", shape)
+	}
+	for _, shape := range [][]int{{2, 63}, {2}, {}, {2, 8, 9}} {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		err := step.Set("x", data.Array{Shape: shape, Values: make([]uint8, n)})
+		assert.ErrorContains(t, err, "input x: expected shape [? 64], got", "%v", shape)
+	}
+	assert.ErrorIs(t, step.Set("x", data.Array{Shape: []int{2, 64}, Values: make([]uint8, 127)}), tfbind.ErrShape)
+}
+
+func TestFeedNamesWhatIsMissing(t *testing.T) {
+	s := open(t, "digits", session.Options{})
+	b := batches(t, digits(t), 4, 1)[0]
+	b.Fields[0].Name, b.Fields[1].Name = "image", "label"
+	err := s.Train(context.Background(), 0, b, make([]float64, 2))
+	assert.ErrorContains(t, err, "it takes x, y, and the data has image, label")
+}
+
+func TestOpenErrors(t *testing.T) {
+	ctx := context.Background()
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	_, err = session.Open(ctx, model, session.Options{TrainSignature: "evaluat"})
+	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
+	_, err = session.Open(ctx, model, session.Options{TrainSignature: "predict"})
+	assert.ErrorIs(t, err, savedmodels.ErrNotTrainable)
+	bad := session.Options{}
+	bad.Device.IntraThreads = -1
+	_, err = session.Open(ctx, model, bad)
+	assert.ErrorContains(t, err, "threads")
+	cause := errors.New("enough")
+	ended, cancel := context.WithCancelCause(ctx)
+	cancel(cause)
+	_, err = session.Open(ended, model, session.Options{})
+	assert.ErrorIs(t, err, cause)
+
+	s := openModel(t, model, session.Options{ReadOnly: true})
+	b := batches(t, digits(t), 4, 1)[0]
+	assert.ErrorIs(t, s.Train(ctx, 0, b, make([]float64, 2)), session.ErrNoSignature)
+	assert.NoError(t, s.Evaluate(ctx, b, make([]float64, 2)))
+	assert.Error(t, s.Evaluate(ctx, b, make([]float64, 1)))
+	assert.ErrorIs(t, s.Restore(ctx, filepath.Join(t.TempDir(), "nothing")), tfbind.ErrNotFound)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	assert.ErrorIs(t, s.Evaluate(ctx, b, make([]float64, 2)), tfbind.ErrClosed)
+}
+
+func TestDevices(t *testing.T) {
+	devices, err := open(t, "digits", session.Options{}).Devices()
+	require.NoError(t, err)
+	require.NotEmpty(t, devices)
+	assert.Equal(t, "CPU", devices[0].Type)
+}

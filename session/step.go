@@ -1,0 +1,343 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// Step is a signature, ready to run again and again. It is for one goroutine at
+// a time.
+type Step struct {
+	session   *Session
+	signature *savedmodels.Signature
+	tf        *tfbind.Step
+	inputs    []input
+	outputs   []savedmodels.Tensor
+	// features are the inputs that the model also takes to predict; the others
+	// are labels.
+	features []string
+	seed     [2]int64
+	ones     []float32
+	// fields are the names of the batches that the inputs were matched to.
+	fields []string
+}
+
+// input is an input of the signature, in the order of the native step's feeds.
+type input struct {
+	savedmodels.Tensor
+	shape []int64 // scratch: the shape of the value being set
+	// field is the position in a batch of what this input is fed; reserved
+	// inputs that no field has are generated, and have -1.
+	field int
+}
+
+// Prepare resolves the names of a signature and lays out its inputs, once. All
+// its outputs are fetched. The result must be closed.
+func (s *Session) Prepare(signature string) (*Step, error) {
+	sig, err := s.model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	return s.prepare(sig, sig.Outputs)
+}
+
+func (s *Session) prepare(sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
+	step := &Step{session: s, signature: sig, outputs: fetch}
+	var spec tfbind.StepSpec
+	for _, t := range sig.Inputs {
+		o, err := s.tf.Graph().Output(t.Op)
+		if err != nil {
+			return nil, fmt.Errorf("signature %s, input %s: %w", sig.Name, t.Name, err)
+		}
+		spec.Feeds = append(spec.Feeds, o)
+		step.inputs = append(step.inputs, input{Tensor: t})
+	}
+	for _, t := range fetch {
+		o, err := s.tf.Graph().Output(t.Op)
+		if err != nil {
+			return nil, fmt.Errorf("signature %s, output %s: %w", sig.Name, t.Name, err)
+		}
+		spec.Fetches = append(spec.Fetches, o)
+	}
+	if predict, err := s.model.Signature(s.roles.Predict); err == nil {
+		for _, t := range predict.DataInputs() {
+			if sig.Input(t.Name) != nil {
+				step.features = append(step.features, t.Name)
+			}
+		}
+	}
+	var err error
+	if step.tf, err = s.tf.Prepare(spec); err != nil {
+		return nil, fmt.Errorf("signature %s: %w", sig.Name, err)
+	}
+	return step, nil
+}
+
+// Signature is what the step runs.
+func (st *Step) Signature() *savedmodels.Signature { return st.signature }
+
+// Close frees the step's buffers. Closing twice does nothing.
+func (st *Step) Close() error {
+	if st == nil {
+		return nil
+	}
+	return st.tf.Close()
+}
+
+// Set copies an array into the input of that name, converted to its element
+// type. Conversions that would lose more than precision are refused: a number
+// that the input's integer type cannot hold is an error that names it. A shape
+// may differ from the signature's in dimensions of size 1, or be flat where the
+// signature is not, or the other way round.
+func (st *Step) Set(name string, a data.Array) error {
+	for i := range st.inputs {
+		if st.inputs[i].Name == name {
+			return st.set(i, a)
+		}
+	}
+	return fmt.Errorf("signature %s has no input %q; it has %s", st.signature.Name, name, names(st.signature.Inputs))
+}
+
+func (st *Step) set(i int, a data.Array) error {
+	in := &st.inputs[i]
+	if err := in.fit(a.Shape); err != nil {
+		return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
+	}
+	if err := store(st.tf, i, in.DType, a.Values, in.shape); err != nil {
+		return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
+	}
+	return nil
+}
+
+// Feed sets all inputs from the fields of a batch. A field feeds the input of
+// its name; if none has the names of the inputs, and there is one input that the
+// model also predicts from and one that it does not, the fields x and y feed
+// these. Reserved inputs that the batch does not have are filled in: sample
+// weights and the loss scale with 1, the learning rate with what was set.
+func (st *Step) Feed(b data.Batch) error {
+	if err := st.match(b); err != nil {
+		return err
+	}
+	for i := range st.inputs {
+		in := &st.inputs[i]
+		var err error
+		if in.field >= 0 {
+			err = st.set(i, b.Fields[in.field].Array)
+		} else {
+			err = st.setReserved(i, b.Size)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// match finds the field of each input, when the fields are others than those of
+// the last batch.
+func (st *Step) match(b data.Batch) error {
+	same := len(st.fields) == len(b.Fields) && st.fields != nil
+	for i := 0; same && i < len(b.Fields); i++ {
+		same = st.fields[i] == b.Fields[i].Name
+	}
+	if same {
+		return nil
+	}
+	position := func(field string) int {
+		return slices.IndexFunc(b.Fields, func(f data.Field) bool { return f.Name == field })
+	}
+	labels := slices.DeleteFunc(st.signature.DataInputs(), func(t savedmodels.Tensor) bool { return slices.Contains(st.features, t.Name) })
+	byName := true
+	for _, t := range st.signature.DataInputs() {
+		byName = byName && position(t.Name) >= 0
+	}
+	byRole := len(st.features) == 1 && len(labels) <= 1 && position("x") >= 0 && (len(labels) == 0 || position("y") >= 0)
+	if !byName && !byRole {
+		fields := make([]string, len(b.Fields))
+		for i, f := range b.Fields {
+			fields[i] = f.Name
+		}
+		return fmt.Errorf("the data does not fit signature %s: it takes %s, and the data has %s; name the arrays of the data file like the inputs",
+			st.signature.Name, names(st.signature.DataInputs()), strings.Join(fields, ", "))
+	}
+	for i := range st.inputs {
+		in := &st.inputs[i]
+		switch {
+		case byName || savedmodels.IsReserved(in.Name):
+			in.field = position(in.Name)
+		case slices.Contains(st.features, in.Name):
+			in.field = position("x")
+		default:
+			in.field = position("y")
+		}
+	}
+	st.fields = st.fields[:0]
+	for _, f := range b.Fields {
+		st.fields = append(st.fields, f.Name)
+	}
+	return nil
+}
+
+func (st *Step) setReserved(i, samples int) error {
+	in := &st.inputs[i]
+	switch in.Name {
+	case savedmodels.InputSampleWeight:
+		for len(st.ones) < samples {
+			st.ones = append(st.ones, 1)
+		}
+		in.shape = append(in.shape[:0], int64(samples))
+		return store(st.tf, i, in.DType, st.ones[:samples], in.shape)
+	case savedmodels.InputLearningRate:
+		if math.IsNaN(st.session.rate) {
+			return fmt.Errorf("signature %s takes the learning rate as an input, and none was set: give one (--learning-rate)", st.signature.Name)
+		}
+		return setScalar(st.tf, i, in.DType, st.session.rate)
+	case savedmodels.InputSeed:
+		return tfbind.Set(st.tf, i, st.seed[:], int64(len(st.seed)))
+	case savedmodels.InputLossScale, savedmodels.InputGroupSize:
+		return setScalar(st.tf, i, in.DType, 1)
+	}
+	return fmt.Errorf("signature %s, input %s: nothing to feed it with", st.signature.Name, in.Name)
+}
+
+// Run runs the step once. Its results last until the next run.
+func (st *Step) Run(ctx context.Context) error {
+	if err := st.tf.Run(ctx); err != nil {
+		return fmt.Errorf("signature %s: %w", st.signature.Name, err)
+	}
+	return nil
+}
+
+// Float returns a scalar output of the last run, without allocating.
+func (st *Step) Float(name string) (float64, error) {
+	i, err := st.output(name)
+	if err != nil {
+		return 0, err
+	}
+	return st.tf.Float(i)
+}
+
+// Output hands over an output of the last run, once; the caller closes it.
+func (st *Step) Output(name string) (*tfbind.Tensor, error) {
+	i, err := st.output(name)
+	if err != nil {
+		return nil, err
+	}
+	return st.tf.Output(i)
+}
+
+func (st *Step) output(name string) (int, error) {
+	for i := range st.outputs {
+		if st.outputs[i].Name == name {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("signature %s has no output %q to read; it has %s", st.signature.Name, name, names(st.outputs))
+}
+
+func names(ts []savedmodels.Tensor) string {
+	if len(ts) == 0 {
+		return "none"
+	}
+	list := make([]string, len(ts))
+	for i, t := range ts {
+		list[i] = t.Name
+	}
+	return strings.Join(list, ", ")
+}
+
+// fit writes to in.shape the shape in which a value of the given shape is fed.
+func (in *input) fit(shape []int) error {
+	in.shape = in.shape[:0]
+	if in.UnknownRank || len(shape) == len(in.Shape) {
+		for _, d := range shape {
+			in.shape = append(in.shape, int64(d))
+		}
+		return in.checkSizes(shape)
+	}
+	if len(shape) == 0 || len(in.Shape) == 0 {
+		return in.mismatch(shape)
+	}
+	// Samples stay samples; within a sample, dimensions of size 1 come and go,
+	// and a flat sample takes on the signature's shape.
+	want, have := in.Shape[1:], shape[1:]
+	in.shape = append(in.shape, int64(shape[0]))
+	if !sameButOnes(want, have) && len(want) > 1 && len(have) > 1 {
+		return in.mismatch(shape)
+	}
+	left := int64(1)
+	for _, d := range have {
+		left *= int64(d)
+	}
+	open := -1
+	for i, d := range want {
+		if d < 0 && open >= 0 {
+			return in.mismatch(shape) // two sizes left open: no way to tell
+		}
+		if d < 0 {
+			open = i
+			continue
+		}
+		if d == 0 || left%d != 0 {
+			return in.mismatch(shape)
+		}
+		left /= d
+	}
+	for i, d := range want {
+		if i == open {
+			d, left = left, 1
+		}
+		in.shape = append(in.shape, d)
+	}
+	if left != 1 {
+		return in.mismatch(shape)
+	}
+	return in.checkSizes(shape)
+}
+
+// sameButOnes reports whether two shapes differ in dimensions of size 1 only.
+func sameButOnes(want []int64, have []int) bool {
+	i, j := 0, 0
+	for i < len(want) || j < len(have) {
+		switch {
+		case i < len(want) && j < len(have) && (want[i] == int64(have[j]) || want[i] < 0):
+			i, j = i+1, j+1
+		case i < len(want) && want[i] == 1:
+			i++
+		case j < len(have) && have[j] == 1:
+			j++
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// checkSizes holds in.shape against the signature.
+func (in *input) checkSizes(shape []int) error {
+	if in.UnknownRank {
+		return nil
+	}
+	for i, d := range in.Shape {
+		if d >= 0 && d != in.shape[i] {
+			if i == 0 && !savedmodels.IsReserved(in.Name) {
+				return fmt.Errorf("the batch size %d is part of the model, and the batch has %d samples: train with that batch size and without a smaller last batch (--batch %d --drop-remainder), or export the model with an open batch size",
+					d, in.shape[0], d)
+			}
+			return in.mismatch(shape)
+		}
+	}
+	return nil
+}
+
+func (in *input) mismatch(shape []int) error {
+	want := strings.ReplaceAll(fmt.Sprint(in.Shape), "-1", "?")
+	return fmt.Errorf("expected shape %s, got %v (the first size counts the samples)", want, slices.Clone(shape))
+}

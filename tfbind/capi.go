@@ -1,0 +1,255 @@
+package tfbind
+
+// #cgo CFLAGS: -std=c11 -O2 -Wall -Wextra
+// #cgo LDFLAGS: -ldl -lm
+// #include <stdlib.h>
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+)
+
+func init() { capi = cgoAPI{} }
+
+// cgoAPI implements native on the functions of shim.h.
+type cgoAPI struct{}
+
+func (cgoAPI) load(framework, library string) error {
+	f, l := C.CString(framework), C.CString(library)
+	defer C.free(ptr(f))
+	defer C.free(ptr(l))
+	message := C.sf_load(f, l)
+	if message == nil {
+		return nil
+	}
+	defer C.free(ptr(message))
+	return errors.New(C.GoString(message))
+}
+
+func (cgoAPI) version() string { return C.GoString(C.sf_version()) }
+
+// statusError is the one place where a TF_Status becomes an error.
+func statusError(s *C.TF_Status, op string) error {
+	code := Code(C.sf_code(s))
+	if code == 0 {
+		return nil
+	}
+	return &Error{Op: op, Code: code, Message: C.GoString(C.sf_message(s))}
+}
+
+func withStatus(op string, call func(*C.TF_Status)) error {
+	s := C.sf_new_status()
+	defer C.sf_delete_status(s)
+	call(s)
+	return statusError(s, op)
+}
+
+func (cgoAPI) newTensor(dtype DType, dims []int64, bytes int64) (tensor, data ptr) {
+	t := C.sf_new_tensor(C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)), C.size_t(bytes), &data)
+	return ptr(t), data
+}
+
+func (cgoAPI) deleteTensor(tensor ptr, ownedStrings int64) {
+	C.sf_delete_tensor((*C.TF_Tensor)(tensor), C.int64_t(ownedStrings))
+}
+
+func (cgoAPI) describeTensor(tensor ptr) tensorInfo {
+	t := (*C.TF_Tensor)(tensor)
+	var (
+		dtype           C.uint
+		ndims           C.int
+		bytes, elements C.int64_t
+		data            ptr
+	)
+	C.sf_describe_tensor(t, &dtype, &ndims, &bytes, &elements, &data)
+	info := tensorInfo{
+		dtype: DType(dtype), shape: make([]int64, int(ndims)),
+		bytes: int64(bytes), elements: int64(elements), data: data,
+	}
+	for i := range info.shape {
+		info.shape[i] = int64(C.sf_tensor_dim(t, C.int(i)))
+	}
+	return info
+}
+
+func (cgoAPI) setStrings(tensor ptr, values []string) {
+	var flat []byte
+	lengths := make([]int64, len(values))
+	for i, s := range values {
+		flat = append(flat, s...)
+		lengths[i] = int64(len(s))
+	}
+	C.sf_set_strings((*C.TF_Tensor)(tensor), (*C.char)(ptr(unsafe.SliceData(flat))),
+		(*C.int64_t)(unsafe.SliceData(lengths)), C.int64_t(len(values)))
+}
+
+func (cgoAPI) getString(tensor ptr, i int) string {
+	var (
+		data *C.char
+		size C.size_t
+	)
+	C.sf_get_string((*C.TF_Tensor)(tensor), C.int64_t(i), &data, &size)
+	return string(unsafe.Slice((*byte)(ptr(data)), int(size)))
+}
+
+func (cgoAPI) newGraph() ptr         { return ptr(C.sf_new_graph()) }
+func (cgoAPI) deleteGraph(graph ptr) { C.sf_delete_graph((*C.TF_Graph)(graph)) }
+
+func (cgoAPI) importGraph(graph ptr, def []byte, prefix string) error {
+	p := C.CString(prefix)
+	defer C.free(ptr(p))
+	return withStatus("import graph", func(s *C.TF_Status) {
+		C.sf_import_graph((*C.TF_Graph)(graph), ptr(unsafe.SliceData(def)), C.size_t(len(def)), p, s)
+	})
+}
+
+func (cgoAPI) findOperation(graph ptr, name string) ptr {
+	n := C.CString(name)
+	defer C.free(ptr(n))
+	return ptr(C.sf_find_operation((*C.TF_Graph)(graph), n))
+}
+
+func (cgoAPI) nextOperation(graph ptr, position *uint64) ptr {
+	pos := C.size_t(*position)
+	op := C.sf_next_operation((*C.TF_Graph)(graph), &pos)
+	*position = uint64(pos)
+	return ptr(op)
+}
+
+func (cgoAPI) describeOperation(op ptr) (name, opType string, outputs int) {
+	o := (*C.TF_Operation)(op)
+	return C.GoString(C.sf_operation_name(o)), C.GoString(C.sf_operation_type(o)), int(C.sf_operation_outputs(o))
+}
+
+func (cgoAPI) outputDType(op ptr, index int) DType {
+	return DType(C.sf_output_dtype((*C.TF_Operation)(op), C.int(index)))
+}
+
+func (cgoAPI) newSession(graph ptr, config []byte) (session ptr, err error) {
+	err = withStatus("new session", func(s *C.TF_Status) {
+		session = ptr(C.sf_new_session((*C.TF_Graph)(graph), ptr(unsafe.SliceData(config)), C.size_t(len(config)), s))
+	})
+	return session, err
+}
+
+func (cgoAPI) loadSavedModel(dir string, tags []string, config []byte) (session, graph ptr, err error) {
+	d := C.CString(dir)
+	defer C.free(ptr(d))
+	ctags := make([]*C.char, len(tags)+1)
+	for i, t := range tags {
+		ctags[i] = C.CString(t)
+		defer C.free(ptr(ctags[i]))
+	}
+	g := C.sf_new_graph()
+	err = withStatus("load SavedModel "+dir, func(s *C.TF_Status) {
+		session = ptr(C.sf_load_saved_model(g, d, &ctags[0], C.int(len(tags)),
+			ptr(unsafe.SliceData(config)), C.size_t(len(config)), s))
+	})
+	if err != nil {
+		C.sf_delete_graph(g)
+		return nil, nil, err
+	}
+	return session, ptr(g), nil
+}
+
+func (cgoAPI) closeSession(session ptr) error {
+	return withStatus("close session", func(s *C.TF_Status) {
+		C.sf_close_session((*C.TF_Session)(session), s)
+	})
+}
+
+// deleteSession frees the session. TensorFlow 2.21 sets no other status than OK
+// here (c_api.cc, TF_DeleteSession).
+func (cgoAPI) deleteSession(session ptr) {
+	s := C.sf_new_status()
+	defer C.sf_delete_status(s)
+	C.sf_delete_session((*C.TF_Session)(session), s)
+}
+
+func (cgoAPI) listDevices(session ptr) ([]Device, error) {
+	var devices []Device
+	err := withStatus("list devices", func(s *C.TF_Status) {
+		l := C.sf_list_devices((*C.TF_Session)(session), s)
+		if C.sf_code(s) != 0 {
+			return
+		}
+		defer C.sf_delete_devices(l)
+		for i := range C.sf_device_count(l) {
+			d := Device{Name: C.GoString(C.sf_device_name(l, i, s))}
+			if C.sf_code(s) == 0 {
+				d.Type = C.GoString(C.sf_device_type(l, i, s))
+			}
+			if C.sf_code(s) == 0 {
+				d.MemoryBytes = int64(C.sf_device_bytes(l, i, s))
+			}
+			if C.sf_code(s) != 0 {
+				return
+			}
+			devices = append(devices, d)
+		}
+	})
+	return devices, err
+}
+
+func (cgoAPI) newStep(session ptr, feeds, fetches []Output, targets []Operation) stepMemory {
+	s := C.sf_new_step((*C.TF_Session)(session), C.int(len(feeds)), C.int(len(fetches)), C.int(len(targets)))
+	if s == nil {
+		return stepMemory{}
+	}
+	for i, o := range feeds {
+		C.sf_step_set_feed(s, C.int(i), (*C.TF_Operation)(o.Operation.ptr), C.int(o.Index))
+	}
+	for i, o := range fetches {
+		C.sf_step_set_fetch(s, C.int(i), (*C.TF_Operation)(o.Operation.ptr), C.int(o.Index))
+	}
+	for i, o := range targets {
+		C.sf_step_set_target(s, C.int(i), (*C.TF_Operation)(o.ptr))
+	}
+	return stepMemory{
+		step:     ptr(s),
+		data:     unsafe.Slice((*ptr)(ptr(s.input_data)), len(feeds)),
+		scalars:  unsafe.Slice((*float64)(ptr(s.scalars)), len(fetches)),
+		retained: (*int64)(ptr(&s.retained)),
+	}
+}
+
+func (cgoAPI) deleteStep(step ptr) { C.sf_delete_step((*C.sf_step)(step)) }
+
+func (cgoAPI) resizeInput(step ptr, i int, dtype DType, dims []int64, bytes int64) bool {
+	return C.sf_step_resize((*C.sf_step)(step), C.int(i), C.uint(dtype),
+		(*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)), C.size_t(bytes)) != 0
+}
+
+func (cgoAPI) takeOutput(step ptr, i int) ptr {
+	return ptr(C.sf_step_take((*C.sf_step)(step), C.int(i)))
+}
+
+func (cgoAPI) runStep(step, options, metadata ptr) Code {
+	return Code(C.sf_step_run((*C.sf_step)(step), (*C.TF_Buffer)(options), (*C.TF_Buffer)(metadata)))
+}
+
+func (cgoAPI) runStepWith(step ptr, inputs []ptr, options, metadata ptr) Code {
+	return Code(C.sf_step_run_with((*C.sf_step)(step), (**C.TF_Tensor)(ptr(unsafe.SliceData(inputs))),
+		(*C.TF_Buffer)(options), (*C.TF_Buffer)(metadata)))
+}
+
+func (cgoAPI) stepError(step ptr, op string) error {
+	return statusError((*C.sf_step)(step).status, op)
+}
+
+func (cgoAPI) newBuffer(content []byte) ptr {
+	return ptr(C.sf_new_buffer(ptr(unsafe.SliceData(content)), C.size_t(len(content))))
+}
+
+func (cgoAPI) readBuffer(buffer ptr) []byte {
+	var (
+		data ptr
+		size C.size_t
+	)
+	C.sf_read_buffer((*C.TF_Buffer)(buffer), &data, &size)
+	return append([]byte(nil), unsafe.Slice((*byte)(data), int(size))...)
+}
+
+func (cgoAPI) deleteBuffer(buffer ptr) { C.sf_delete_buffer((*C.TF_Buffer)(buffer)) }

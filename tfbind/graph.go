@@ -1,0 +1,152 @@
+package tfbind
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Graph is a TensorFlow graph: operations and what connects them.
+type Graph struct{ h *handle }
+
+// NewGraph makes an empty graph. The result must be closed.
+func NewGraph() (*Graph, error) {
+	if err := library(); err != nil {
+		return nil, err
+	}
+	return wrapGraph(capi.newGraph()), nil
+}
+
+func wrapGraph(p ptr) *Graph {
+	g := &Graph{newHandle(p, graphKind, 0, capi.deleteGraph)}
+	watch(g, g.h)
+	return g
+}
+
+// Close frees the graph once no session uses it (TensorFlow itself counts the
+// sessions). Closing twice does nothing.
+func (g *Graph) Close() error {
+	if g != nil {
+		g.h.close()
+	}
+	return nil
+}
+
+// Import adds a serialized tensorflow.GraphDef; a prefix, if not empty, is put
+// before every operation's name, with a slash. It can be called while sessions
+// use the graph: they see the new operations at their next run.
+func (g *Graph) Import(def []byte, prefix string) error {
+	p, err := g.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer g.h.release()
+	return capi.importGraph(p, def, prefix)
+}
+
+// Operation is a node of a graph. It is valid as long as the graph is open.
+type Operation struct {
+	ptr   ptr
+	graph *Graph
+}
+
+// Output names one output of an operation, a value that can be fed or fetched.
+// Outputs are comparable.
+type Output struct {
+	Operation Operation
+	Index     int
+}
+
+// Operation finds an operation by name; errors.Is(err, ErrNotFound) if the
+// graph has none of that name.
+func (g *Graph) Operation(name string) (Operation, error) {
+	p, err := g.h.acquire()
+	if err != nil {
+		return Operation{}, err
+	}
+	defer g.h.release()
+	op := capi.findOperation(p, name)
+	if op == nil {
+		return Operation{}, &Error{Op: "find operation", Code: NotFound, Message: "the graph has no operation " + strconv.Quote(name)}
+	}
+	return Operation{op, g}, nil
+}
+
+// Output finds a value by its tensor name, as in "StatefulPartitionedCall:0";
+// without a colon, the index is 0.
+func (g *Graph) Output(name string) (Output, error) {
+	opName, index := name, 0
+	if i := strings.LastIndexByte(name, ':'); i >= 0 {
+		n, err := strconv.Atoi(name[i+1:])
+		if err != nil || n < 0 {
+			return Output{}, &Error{Op: "find output", Code: InvalidArgument,
+				Message: fmt.Sprintf("%q is not a tensor name: expected operation:index", name)}
+		}
+		opName, index = name[:i], n
+	}
+	op, err := g.Operation(opName)
+	if err != nil {
+		return Output{}, err
+	}
+	if n := op.Outputs(); index >= n {
+		return Output{}, &Error{Op: "find output", Code: NotFound,
+			Message: fmt.Sprintf("%q: operation %s has %d outputs", name, opName, n)}
+	}
+	return Output{op, index}, nil
+}
+
+// Operations lists the operations in the order in which they were added.
+func (g *Graph) Operations() ([]Operation, error) {
+	p, err := g.h.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer g.h.release()
+	var (
+		ops      []Operation
+		position uint64
+	)
+	for {
+		op := capi.nextOperation(p, &position)
+		if op == nil {
+			return ops, nil
+		}
+		ops = append(ops, Operation{op, g})
+	}
+}
+
+func (o Operation) describe() (name, opType string, outputs int) {
+	if o.graph == nil {
+		return "", "", 0
+	}
+	if _, err := o.graph.h.acquire(); err != nil {
+		return "", "", 0
+	}
+	defer o.graph.h.release()
+	return capi.describeOperation(o.ptr)
+}
+
+// Name returns the operation's name; empty after its graph was closed.
+func (o Operation) Name() string { name, _, _ := o.describe(); return name }
+
+// Type returns the operation's type, as in "MatMul"; empty after its graph was
+// closed.
+func (o Operation) Type() string { _, t, _ := o.describe(); return t }
+
+// Outputs returns the number of outputs; 0 after its graph was closed.
+func (o Operation) Outputs() int { _, _, n := o.describe(); return n }
+
+// DType returns the element type of the value; 0 after its graph was closed.
+func (o Output) DType() DType {
+	if o.Operation.graph == nil {
+		return 0
+	}
+	if _, err := o.Operation.graph.h.acquire(); err != nil {
+		return 0
+	}
+	defer o.Operation.graph.h.release()
+	return capi.outputDType(o.Operation.ptr, o.Index)
+}
+
+// Name returns the tensor name, as in "x:0".
+func (o Output) Name() string { return o.Operation.Name() + ":" + strconv.Itoa(o.Index) }

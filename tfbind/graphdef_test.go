@@ -1,0 +1,124 @@
+package tfbind_test
+
+import (
+	"testing"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/versions_go_proto"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/tfbind"
+)
+
+type attr = attr_value_go_proto.AttrValue
+
+// graphDef collects nodes for tests that need a graph with exact contents.
+type graphDef struct{ nodes []*node_def_go_proto.NodeDef }
+
+func (g *graphDef) add(name, op string, attrs map[string]*attr, inputs ...string) *graphDef {
+	g.nodes = append(g.nodes, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: attrs})
+	return g
+}
+
+func typeAttr(d tfbind.DType) *attr {
+	return &attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
+}
+
+func typesAttr(ds ...tfbind.DType) *attr {
+	l := &attr_value_go_proto.AttrValue_ListValue{}
+	for _, d := range ds {
+		l.Type = append(l.Type, types_go_proto.DataType(d))
+	}
+	return &attr{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+}
+
+func shapeAttr(dims ...int64) *attr {
+	s := &tensor_shape_go_proto.TensorShapeProto{}
+	for _, d := range dims {
+		s.Dim = append(s.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: d})
+	}
+	return &attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: s}}
+}
+
+func anyShape() *attr {
+	return &attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: &tensor_shape_go_proto.TensorShapeProto{UnknownRank: true}}}
+}
+
+func textAttr(s string) *attr {
+	return &attr{Value: &attr_value_go_proto.AttrValue_S{S: []byte(s)}}
+}
+
+func (g *graphDef) placeholder(name string, d tfbind.DType) *graphDef {
+	return g.add(name, "Placeholder", map[string]*attr{"dtype": typeAttr(d), "shape": anyShape()})
+}
+
+func (g *graphDef) bytes(t testing.TB) []byte {
+	t.Helper()
+	b, err := proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: 1395}})
+	require.NoError(t, err)
+	return b
+}
+
+// session opens a session on the graph; both are closed with the test.
+func (g *graphDef) session(t testing.TB) *tfbind.Session {
+	t.Helper()
+	graph, err := tfbind.NewGraph()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, graph.Close()) })
+	require.NoError(t, graph.Import(g.bytes(t), ""))
+	s, err := tfbind.NewSession(graph, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func output(t testing.TB, s *tfbind.Session, name string) tfbind.Output {
+	t.Helper()
+	o, err := s.Graph().Output(name)
+	require.NoError(t, err)
+	return o
+}
+
+func operation(t testing.TB, s *tfbind.Session, name string) tfbind.Operation {
+	t.Helper()
+	o, err := s.Graph().Operation(name)
+	require.NoError(t, err)
+	return o
+}
+
+func tensor[T tfbind.Element](t testing.TB, values []T, shape ...int64) *tfbind.Tensor {
+	t.Helper()
+	x, err := tfbind.NewTensor(values, shape...)
+	require.NoError(t, err)
+	t.Cleanup(func() { x.Close() })
+	return x
+}
+
+// variableGraph has float32 x, a variable v that "assign" sets to x and "read"
+// reads, and "twice", x + x.
+func variableGraph() *graphDef {
+	f := typeAttr(tfbind.Float32)
+	return new(graphDef).placeholder("x", tfbind.Float32).
+		add("v", "VarHandleOp", map[string]*attr{"dtype": f, "shape": anyShape(), "shared_name": textAttr("v"), "container": textAttr("")}).
+		add("assign", "AssignVariableOp", map[string]*attr{"dtype": f}, "v", "x").
+		add("read", "ReadVariableOp", map[string]*attr{"dtype": f}, "v").
+		add("twice", "AddV2", map[string]*attr{"T": f}, "x", "x")
+}
+
+// blockingGraph has "wait", which waits for an element of a queue that nobody
+// fills, and "ready", which does not wait.
+func blockingGraph() *graphDef {
+	f := typeAttr(tfbind.Float32)
+	return new(graphDef).placeholder("x", tfbind.Float32).
+		add("queue", "FIFOQueueV2", map[string]*attr{"component_types": typesAttr(tfbind.Float32), "shapes": {Value: &attr_value_go_proto.AttrValue_List{List: &attr_value_go_proto.AttrValue_ListValue{}}}, "container": textAttr(""), "shared_name": textAttr("")}).
+		add("wait", "QueueDequeueV2", map[string]*attr{"component_types": typesAttr(tfbind.Float32)}, "queue").
+		add("put", "QueueEnqueueV2", map[string]*attr{"Tcomponents": typesAttr(tfbind.Float32)}, "queue", "x").
+		add("ready", "AddV2", map[string]*attr{"T": f}, "x", "x")
+}
+
+func intAttr(i int64) *attr_value_go_proto.AttrValue_I { return &attr_value_go_proto.AttrValue_I{I: i} }

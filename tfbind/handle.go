@@ -1,0 +1,159 @@
+package tfbind
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// ptr is an address in C memory, never one that Go's collector manages.
+type ptr = unsafe.Pointer
+
+// handle owns one native object. It counts uses, so that Close can be called at
+// any time: the object is freed when it is closed and no use is under way.
+type handle struct {
+	ptr  ptr
+	free func(ptr)
+	kind *kind
+	size int64
+	// state is the number of uses under way, plus closedBit once closed.
+	state atomic.Int64
+	freed chan struct{}
+	site  creationSite
+}
+
+const closedBit = 1 << 62
+
+// newHandle takes ownership of p. Only a fully made object gets one: a safety
+// net armed any earlier would act on half an object (tensorflow#112530).
+func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
+	k.count.Add(1)
+	k.bytes.Add(size)
+	return &handle{ptr: p, free: free, kind: k, size: size, freed: make(chan struct{}), site: here()}
+}
+
+// watch arms the safety net on the object that the user holds: if it becomes
+// unreachable unclosed, the leak is counted. Nothing is freed there, which is
+// also why no accessor needs runtime.KeepAlive: a native object never goes
+// away behind a caller's back.
+func watch[T any](object *T, h *handle) {
+	runtime.AddCleanup(object, func(h *handle) {
+		if h.state.Load()&closedBit == 0 {
+			h.kind.leaked.Add(1)
+			h.kind.leakedBytes.Add(h.size)
+			recordLeak(h)
+		}
+	}, h)
+}
+
+// acquire begins a use. Every acquire that returns no error needs a release.
+func (h *handle) acquire() (ptr, error) {
+	stress()
+	for {
+		s := h.state.Load()
+		if s&closedBit != 0 {
+			return nil, fmt.Errorf("%s: %w", h.kind.name, ErrClosed)
+		}
+		if h.state.CompareAndSwap(s, s+1) {
+			return h.ptr, nil
+		}
+	}
+}
+
+func (h *handle) release() {
+	if h.state.Add(-1) == closedBit {
+		h.destroy()
+	}
+}
+
+// close marks the object closed and reports whether this call did it.
+func (h *handle) close() bool {
+	for {
+		s := h.state.Load()
+		if s&closedBit != 0 {
+			return false
+		}
+		if h.state.CompareAndSwap(s, s|closedBit) {
+			if s == 0 {
+				h.destroy()
+			}
+			return true
+		}
+	}
+}
+
+func (h *handle) destroy() {
+	h.free(h.ptr)
+	h.kind.count.Add(-1)
+	h.kind.bytes.Add(-h.size)
+	close(h.freed)
+}
+
+// kind counts the objects of one sort.
+type kind struct {
+	name                string
+	count, bytes        atomic.Int64
+	leaked, leakedBytes atomic.Int64
+}
+
+var (
+	tensorKind  = &kind{name: "tensor"}
+	graphKind   = &kind{name: "graph"}
+	sessionKind = &kind{name: "session"}
+	stepKind    = &kind{name: "step"}
+)
+
+// Counts says how many native objects exist. The counters are always on.
+type Counts struct {
+	// Tensors counts Tensor values that are not closed; TensorBytes is the size
+	// of their buffers. Strings longer than 22 bytes are not included.
+	Tensors, TensorBytes int64
+	// Graphs, Sessions and Steps count the unclosed ones. StepBytes is the size
+	// of the input buffers that steps hold.
+	Graphs, Sessions, Steps, StepBytes int64
+	// Leaked counts objects that became unreachable without Close and were
+	// noticed by the garbage collector; they are in the other counts too, and
+	// stay there: their memory is lost. LeakedBytes is the size of their buffers.
+	Leaked, LeakedBytes int64
+}
+
+// Live returns how many native objects of this package exist now.
+func Live() Counts {
+	c := Counts{
+		Tensors: tensorKind.count.Load(), TensorBytes: tensorKind.bytes.Load(),
+		Graphs: graphKind.count.Load(), Sessions: sessionKind.count.Load(),
+		Steps: stepKind.count.Load(), StepBytes: stepKind.bytes.Load(),
+	}
+	for _, k := range []*kind{tensorKind, graphKind, sessionKind, stepKind} {
+		c.Leaked += k.leaked.Load()
+		c.LeakedBytes += k.leakedBytes.Load()
+	}
+	return c
+}
+
+// Leak is an object that became unreachable without Close.
+type Leak struct {
+	// Kind is "tensor", "graph", "session" or "step".
+	Kind string
+	// Bytes is the size of its buffers.
+	Bytes int64
+	// Site is where it was made, as file:line of each caller, innermost first.
+	Site []string
+}
+
+var leaks struct {
+	sync.Mutex
+	list []Leak
+}
+
+// Leaks returns the leaks noticed so far with their origin. Origins are
+// recorded only in a build with the tag leakcheck, since taking a stack trace
+// costs more than making a small tensor; without it the list is empty and
+// Live().Leaked has the number.
+func Leaks() []Leak {
+	leaks.Lock()
+	defer leaks.Unlock()
+	return append([]Leak(nil), leaks.list...)
+}

@@ -1,0 +1,30 @@
+//go:build leakcheck
+
+package tfbind
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// creationSite is the stack at the place where an object was made.
+type creationSite []uintptr
+
+func here() creationSite {
+	pcs := make([]uintptr, 16)
+	return pcs[:runtime.Callers(3, pcs)]
+}
+
+func recordLeak(h *handle) {
+	l := Leak{Kind: h.kind.name, Bytes: h.size}
+	for frames := runtime.CallersFrames(h.site); ; {
+		f, more := frames.Next()
+		l.Site = append(l.Site, fmt.Sprintf("%s:%d", f.File, f.Line))
+		if !more {
+			break
+		}
+	}
+	leaks.Lock()
+	defer leaks.Unlock()
+	leaks.list = append(leaks.list, l)
+}

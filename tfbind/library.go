@@ -1,0 +1,115 @@
+package tfbind
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// MinVersion and MaxVersion bound the TensorFlow releases that the test suite
+// was run against, as major.minor, both inclusive.
+const (
+	MinVersion = "2.16"
+	MaxVersion = "2.21"
+)
+
+// Info describes the TensorFlow in use.
+type Info struct {
+	Location
+	// Version is what the library says of itself, as in "2.21.0".
+	Version string
+}
+
+var loaded struct {
+	sync.Mutex
+	tried bool
+	info  Info
+	err   error
+}
+
+// Load finds a TensorFlow as [Locate] does and opens it. The library stays open
+// until the process ends, since TensorFlow cannot be unloaded; so the first
+// call decides, and a later one returns its result, or an error if it asks for
+// another library. Everything else in this package calls Load("") when no
+// library is open yet.
+//
+// The error is a *LoadError: nothing found, half an installation, a file that
+// is no library, or a version outside MinVersion to MaxVersion.
+func Load(path string) (Info, error) {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if !loaded.tried {
+		info, err := open(path)
+		// Not finding a library leaves everything as it was, so it can be tried
+		// again; a library that was opened cannot be exchanged.
+		if err != nil && info.Library == "" {
+			return Info{}, err
+		}
+		loaded.tried, loaded.info, loaded.err = true, info, err
+		return info, err
+	}
+	if loaded.err == nil && path != "" {
+		l, err := Locate(path)
+		if err != nil {
+			return Info{}, err
+		}
+		if l.Library != loaded.info.Library {
+			return Info{}, &LoadError{
+				Problem: fmt.Sprintf("%s was asked for, but this process has opened %s already", l.Library, loaded.info.Library),
+				Fix:     "call tfbind.Load before anything else, or start a new process",
+			}
+		}
+	}
+	return loaded.info, loaded.err
+}
+
+func open(path string) (Info, error) {
+	if capi == nil {
+		return Info{}, &LoadError{
+			Problem: "this program was built without cgo",
+			Fix:     "build with CGO_ENABLED=1 and a C compiler",
+		}
+	}
+	location, err := Locate(path)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := capi.load(location.Framework, location.Library); err != nil {
+		return Info{}, &LoadError{
+			Problem: location.Library + " cannot be opened",
+			Tried:   []Attempt{{location.Source, location.Library, err.Error()}},
+			Fix:     "check that the file is a whole TensorFlow library for this machine (`file " + location.Library + "`), or install it again: " + installFix,
+		}
+	}
+	info := Info{Location: location, Version: capi.version()}
+	if !supportedVersion(info.Version) {
+		return info, &LoadError{
+			Problem: fmt.Sprintf("%s is TensorFlow %s; supported are %s to %s", location.Library, info.Version, MinVersion, MaxVersion),
+			Tried:   []Attempt{{location.Source, location.Library, "version " + info.Version}},
+			Fix:     "install a supported version: `make runtime` fetches " + MaxVersion,
+		}
+	}
+	return info, nil
+}
+
+func supportedVersion(v string) bool {
+	number := func(v string) int {
+		major, rest, _ := strings.Cut(v, ".")
+		minor, _, _ := strings.Cut(rest, ".")
+		a, errA := strconv.Atoi(major)
+		b, errB := strconv.Atoi(minor)
+		if errA != nil || errB != nil {
+			return -1
+		}
+		return a*1000 + b
+	}
+	n := number(v)
+	return n >= number(MinVersion) && n <= number(MaxVersion)
+}
+
+// library makes sure that a TensorFlow is open.
+func library() error {
+	_, err := Load("")
+	return err
+}

@@ -1,0 +1,249 @@
+package tfbind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// EnvLibrary is the environment variable that names the TensorFlow to use: a
+// library file, a folder that holds it, or a site-packages/tensorflow.
+const EnvLibrary = "STEADYFIT_TENSORFLOW"
+
+// Location is a TensorFlow found on disk, not opened yet.
+type Location struct {
+	// Library is the path of the library that has the C API, or a bare file name
+	// that the system's loader resolves.
+	Library string
+	// Framework is the path of libtensorflow_framework beside it; empty if the
+	// system's loader is to find it.
+	Framework string
+	// Source says which step of the search found it.
+	Source string
+}
+
+// Attempt is one place that the search looked at.
+type Attempt struct {
+	// Source is the step of the search, as in "STEADYFIT_TENSORFLOW".
+	Source string
+	// Path is what was looked at; empty if the step had nothing to look at.
+	Path string
+	// Reason says why it was passed over.
+	Reason string
+}
+
+// LoadError says that no TensorFlow could be used, what was tried, and what to
+// do. It satisfies errors.Is(err, ErrNoTensorFlow).
+type LoadError struct {
+	// Problem is the reason in one sentence.
+	Problem string
+	// Tried lists the places in the order of the search.
+	Tried []Attempt
+	// Fix says what to do.
+	Fix string
+}
+
+func (e *LoadError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: %s", ErrNoTensorFlow, e.Problem)
+	if len(e.Tried) > 0 {
+		b.WriteString("\ntried:")
+		for _, a := range e.Tried {
+			b.WriteString("\n  " + a.Source)
+			if a.Path != "" {
+				b.WriteString(" " + a.Path)
+			}
+			b.WriteString(": " + a.Reason)
+		}
+	}
+	if e.Fix != "" {
+		b.WriteString("\nfix: " + e.Fix)
+	}
+	return b.String()
+}
+
+// Is reports whether target is ErrNoTensorFlow.
+func (e *LoadError) Is(target error) bool { return target == ErrNoTensorFlow }
+
+// libraryNames are the files that hold the C API, in the order of preference:
+// the wheel's library, then that of the C distribution.
+var libraryNames = []string{
+	"libtensorflow_cc.so.2", "libtensorflow_cc.so", "libtensorflow.so.2", "libtensorflow.so",
+}
+
+var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_framework.so"}
+
+const installFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
+	EnvLibrary + " (flag --tensorflow) to the folder that holds libtensorflow_cc.so.2"
+
+// Locate searches for a TensorFlow without opening it, in this order: path if
+// it is not empty, else STEADYFIT_TENSORFLOW, else the folder .runtime of the
+// project (of the working directory, of its parents, and of the executable's
+// folder and its parent), else the active virtual environment, else python3's
+// site-packages, else the system's library path. A place that was named
+// explicitly and holds no TensorFlow is an error rather than passed over. The
+// error is a *LoadError.
+func Locate(path string) (Location, error) {
+	for _, named := range []struct{ source, path string }{
+		{"--tensorflow", path}, {EnvLibrary, os.Getenv(EnvLibrary)},
+	} {
+		if named.path == "" {
+			continue
+		}
+		l, reason := examine(named.path)
+		if reason != "" {
+			return Location{}, &LoadError{
+				Problem: named.source + " names " + named.path + ", which cannot be used: " + reason,
+				Tried:   []Attempt{{named.source, named.path, reason}},
+				Fix:     "name a TensorFlow library, a folder that holds libtensorflow_cc.so.2 and libtensorflow_framework.so.2, or a site-packages/tensorflow; or leave it out to search",
+			}
+		}
+		l.Source = named.source
+		return l, nil
+	}
+
+	var tried []Attempt
+	for _, step := range []struct {
+		source  string
+		folders func() ([]string, string)
+	}{
+		{"project .runtime", projectRuntimes},
+		{"virtual environment", virtualEnv},
+		{"python3", pythonPackages},
+		{"system library path", systemFolders},
+	} {
+		folders, none := step.folders()
+		if len(folders) == 0 {
+			tried = append(tried, Attempt{step.source, "", none})
+		}
+		for _, dir := range folders {
+			l, reason := examine(dir)
+			if reason == "" {
+				l.Source = step.source
+				return l, nil
+			}
+			tried = append(tried, Attempt{step.source, dir, reason})
+		}
+	}
+	return Location{}, &LoadError{Problem: "none was found", Tried: tried, Fix: installFix}
+}
+
+// examine looks for a TensorFlow at a path and says why there is none.
+func examine(path string) (Location, string) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Location{}, "does not exist"
+	}
+	if err != nil {
+		return Location{}, err.Error()
+	}
+	if !info.IsDir() {
+		return pair(path)
+	}
+	for _, dir := range []string{path, filepath.Join(path, "tensorflow"), filepath.Join(path, "lib")} {
+		for _, name := range libraryNames {
+			if library := filepath.Join(dir, name); isFile(library) {
+				return pair(library)
+			}
+		}
+	}
+	return Location{}, "holds no " + libraryNames[0] + " or " + libraryNames[2]
+}
+
+// pair finds the framework library that must stand beside a library.
+func pair(library string) (Location, string) {
+	dir := filepath.Dir(library)
+	for _, name := range frameworkNames {
+		if f := filepath.Join(dir, name); isFile(f) {
+			return Location{Library: library, Framework: f}, ""
+		}
+	}
+	return Location{}, "half an installation: " + filepath.Base(library) + " is there, but " + frameworkNames[0] +
+		" is not beside it in " + dir + "; install that TensorFlow again"
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+func projectRuntimes() ([]string, string) {
+	var found []string
+	seen := map[string]bool{}
+	look := func(dir string) {
+		r := filepath.Join(dir, ".runtime")
+		if info, err := os.Stat(r); err == nil && info.IsDir() && !seen[r] {
+			seen[r] = true
+			found = append(found, r)
+		}
+	}
+	if dir, err := os.Getwd(); err == nil {
+		for {
+			look(dir)
+			parent := filepath.Dir(dir)
+			if parent == dir {
+				break
+			}
+			dir = parent
+		}
+	}
+	if exe, err := os.Executable(); err == nil {
+		dir := filepath.Dir(exe)
+		look(dir)
+		look(filepath.Dir(dir))
+	}
+	return found, "no folder .runtime in the working directory, its parents, or beside the program"
+}
+
+func virtualEnv() ([]string, string) {
+	env := os.Getenv("VIRTUAL_ENV")
+	if env == "" {
+		return nil, "none is active (VIRTUAL_ENV is not set)"
+	}
+	matches, _ := filepath.Glob(filepath.Join(env, "lib", "python3*", "site-packages", "tensorflow")) // the pattern is valid
+	return matches, env + " holds no site-packages/tensorflow"
+}
+
+// pythonPackages asks python3 where its tensorflow package is; finding it does
+// not import it.
+func pythonPackages() ([]string, string) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return nil, "no python3 on the PATH"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, python, "-c",
+		"import importlib.util as u; s = u.find_spec('tensorflow'); print(s.submodule_search_locations[0] if s else '')").Output()
+	if err != nil {
+		return nil, python + " could not be asked: " + err.Error()
+	}
+	dir := strings.TrimSpace(string(out))
+	if dir == "" {
+		return nil, python + " has no package tensorflow"
+	}
+	return []string{dir}, ""
+}
+
+// systemFolders lists LD_LIBRARY_PATH and the usual folders of C libraries.
+func systemFolders() ([]string, string) {
+	candidates := filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))
+	candidates = append(candidates, "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64",
+		"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/opt/tensorflow/lib")
+	var folders []string
+	for _, dir := range candidates {
+		for _, name := range libraryNames {
+			if isFile(filepath.Join(dir, name)) {
+				folders = append(folders, dir)
+				break
+			}
+		}
+	}
+	return folders, "no libtensorflow in LD_LIBRARY_PATH, /usr/local/lib, /usr/lib or /opt/tensorflow/lib"
+}

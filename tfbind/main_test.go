@@ -1,0 +1,46 @@
+package tfbind_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"steadyfit/tfbind"
+)
+
+// TestMain asserts that the tests of this package left nothing behind: no
+// native object, no goroutine and, with the tag leakcheck, the place where a
+// leaked object was made.
+func TestMain(m *testing.M) {
+	if _, err := tfbind.Load(""); err != nil {
+		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if code == 0 {
+		code = checkNothingLeft()
+	}
+	os.Exit(code)
+}
+
+func checkNothingLeft() int {
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	want := tfbind.Counts{Leaked: deliberateLeaks, LeakedBytes: deliberateLeakedBytes, Tensors: deliberateLeaks, TensorBytes: deliberateLeakedBytes}
+	for range 3 {
+		runtime.GC()
+	}
+	if got := tfbind.Live(); got != want {
+		fmt.Fprintf(os.Stderr, "left behind: %+v, want %+v\n", got, want)
+		for _, l := range tfbind.Leaks() {
+			fmt.Fprintf(os.Stderr, "leaked %s of %d bytes, made at %v\n", l.Kind, l.Bytes, l.Site)
+		}
+		return 1
+	}
+	return 0
+}

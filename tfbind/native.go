@@ -1,0 +1,60 @@
+package tfbind
+
+// native is what Go asks of C. It has one implementation, capi in capi.go; the
+// interface exists so that this package, and all that import it, also build
+// with CGO_ENABLED=0, where the variable is nil and Load says so.
+type native interface {
+	load(framework, library string) error
+	version() string
+
+	newTensor(dtype DType, dims []int64, bytes int64) (tensor, data ptr)
+	deleteTensor(tensor ptr, ownedStrings int64)
+	describeTensor(tensor ptr) tensorInfo
+	setStrings(tensor ptr, values []string)
+	getString(tensor ptr, i int) string
+
+	newGraph() ptr
+	deleteGraph(graph ptr)
+	importGraph(graph ptr, def []byte, prefix string) error
+	findOperation(graph ptr, name string) ptr
+	nextOperation(graph ptr, position *uint64) ptr
+	describeOperation(op ptr) (name, opType string, outputs int)
+	outputDType(op ptr, index int) DType
+
+	newSession(graph ptr, config []byte) (ptr, error)
+	loadSavedModel(dir string, tags []string, config []byte) (session, graph ptr, err error)
+	closeSession(session ptr) error
+	deleteSession(session ptr)
+	listDevices(session ptr) ([]Device, error)
+
+	newStep(session ptr, feeds, fetches []Output, targets []Operation) stepMemory
+	deleteStep(step ptr)
+	resizeInput(step ptr, i int, dtype DType, dims []int64, bytes int64) bool
+	takeOutput(step ptr, i int) ptr
+	runStep(step, options, metadata ptr) Code
+	runStepWith(step ptr, inputs []ptr, options, metadata ptr) Code
+	stepError(step ptr, op string) error
+
+	newBuffer(content []byte) ptr
+	readBuffer(buffer ptr) []byte
+	deleteBuffer(buffer ptr)
+}
+
+// capi is nil in a build without cgo.
+var capi native
+
+type tensorInfo struct {
+	dtype    DType
+	shape    []int64
+	bytes    int64
+	elements int64
+	data     ptr
+}
+
+// stepMemory is a prepared step in C memory and Go's view of its arrays.
+type stepMemory struct {
+	step     ptr
+	data     []ptr     // start of each input's buffer
+	scalars  []float64 // value of each one-element output, else NaN
+	retained *int64
+}

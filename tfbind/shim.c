@@ -1,0 +1,353 @@
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+#define SF_FIELD(result, name, params) result(*name) params;
+  SF_FUNCTIONS(SF_FIELD)
+#undef SF_FIELD
+} tf;
+
+static char* copy_message(const char* format, const char* a, const char* b) {
+  size_t n = strlen(format) + strlen(a) + strlen(b) + 1;
+  char* s = malloc(n);
+  if (s != NULL) snprintf(s, n, format, a, b);
+  return s;
+}
+
+char* sf_load(const char* framework, const char* library) {
+  // The framework library goes first: the other one needs it, and would
+  // otherwise look for it on the system's path and may meet another version.
+  if (framework[0] != '\0' && dlopen(framework, RTLD_NOW | RTLD_LOCAL) == NULL)
+    return copy_message("%s%s", dlerror(), "");
+  void* lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (lib == NULL) return copy_message("%s%s", dlerror(), "");
+#define SF_RESOLVE(result, name, params)                                  \
+  *(void**)&tf.name = dlsym(lib, #name);                                  \
+  if (tf.name == NULL)                                                    \
+    return copy_message("%s has no function %s", library, #name);
+  SF_FUNCTIONS(SF_RESOLVE)
+#undef SF_RESOLVE
+  return NULL;
+}
+
+const char* sf_version(void) { return tf.TF_Version(); }
+
+TF_Status* sf_new_status(void) { return tf.TF_NewStatus(); }
+void sf_delete_status(TF_Status* s) { tf.TF_DeleteStatus(s); }
+unsigned int sf_code(const TF_Status* s) { return tf.TF_GetCode(s); }
+const char* sf_message(const TF_Status* s) { return tf.TF_Message(s); }
+
+enum { DT_STRING = 7 };
+
+TF_Tensor* sf_new_tensor(unsigned int dtype, const int64_t* dims, int ndims,
+                         size_t bytes, void** data) {
+  TF_Tensor* t = tf.TF_AllocateTensor(dtype, dims, ndims, bytes);
+  if (t == NULL) return NULL;
+  *data = tf.TF_TensorData(t);
+  // TF_AllocateTensor of 0 bytes yields no buffer, and that is fine.
+  if (*data == NULL && bytes > 0) {
+    tf.TF_DeleteTensor(t);
+    return NULL;
+  }
+  if (dtype == DT_STRING) {
+    TF_TString* s = *data;
+    for (size_t i = 0; i < bytes / sizeof(TF_TString); i++)
+      tf.TF_StringInit(&s[i]);
+  }
+  return t;
+}
+
+void sf_delete_tensor(TF_Tensor* t, int64_t owned_strings) {
+  if (t == NULL) return;
+  // TF_DeleteTensor frees the buffer but not what strings longer than 22 bytes
+  // hold outside it. While TensorFlow shares the buffer (a variable took it)
+  // the strings are not ours to free.
+  if (owned_strings > 0 && tf.TF_TensorMaybeMove(t) != NULL) {
+    TF_TString* s = tf.TF_TensorData(t);
+    for (int64_t i = 0; i < owned_strings; i++) tf.TF_StringDealloc(&s[i]);
+  }
+  tf.TF_DeleteTensor(t);
+}
+
+void sf_set_strings(TF_Tensor* t, const char* flat, const int64_t* lengths,
+                    int64_t count) {
+  TF_TString* s = tf.TF_TensorData(t);
+  for (int64_t i = 0; i < count; i++) {
+    tf.TF_StringCopy(&s[i], flat, (size_t)lengths[i]);
+    flat += lengths[i];
+  }
+}
+
+void sf_get_string(const TF_Tensor* t, int64_t index, const char** data,
+                   size_t* size) {
+  const TF_TString* s = tf.TF_TensorData(t);
+  *data = tf.TF_StringGetDataPointer(&s[index]);
+  *size = tf.TF_StringGetSize(&s[index]);
+}
+
+void sf_describe_tensor(const TF_Tensor* t, unsigned int* dtype, int* ndims,
+                        int64_t* bytes, int64_t* elements, void** data) {
+  *dtype = tf.TF_TensorType(t);
+  *ndims = tf.TF_NumDims(t);
+  *bytes = (int64_t)tf.TF_TensorByteSize(t);
+  *elements = tf.TF_TensorElementCount(t);
+  *data = tf.TF_TensorData(t);
+}
+
+int64_t sf_tensor_dim(const TF_Tensor* t, int i) { return tf.TF_Dim(t, i); }
+
+TF_Graph* sf_new_graph(void) { return tf.TF_NewGraph(); }
+void sf_delete_graph(TF_Graph* g) { tf.TF_DeleteGraph(g); }
+
+void sf_import_graph(TF_Graph* g, const void* def, size_t size,
+                     const char* prefix, TF_Status* status) {
+  TF_Buffer* buffer = tf.TF_NewBufferFromString(def, size);
+  TF_ImportGraphDefOptions* options = tf.TF_NewImportGraphDefOptions();
+  tf.TF_ImportGraphDefOptionsSetPrefix(options, prefix);
+  tf.TF_GraphImportGraphDef(g, buffer, options, status);
+  tf.TF_DeleteImportGraphDefOptions(options);
+  tf.TF_DeleteBuffer(buffer);
+}
+
+TF_Operation* sf_find_operation(TF_Graph* g, const char* name) {
+  return tf.TF_GraphOperationByName(g, name);
+}
+TF_Operation* sf_next_operation(TF_Graph* g, size_t* position) {
+  return tf.TF_GraphNextOperation(g, position);
+}
+const char* sf_operation_name(TF_Operation* o) { return tf.TF_OperationName(o); }
+const char* sf_operation_type(TF_Operation* o) {
+  return tf.TF_OperationOpType(o);
+}
+int sf_operation_outputs(TF_Operation* o) {
+  return tf.TF_OperationNumOutputs(o);
+}
+unsigned int sf_output_dtype(TF_Operation* o, int index) {
+  TF_Output output = {o, index};
+  return tf.TF_OperationOutputType(output);
+}
+
+static TF_SessionOptions* new_options(const void* config, size_t size,
+                                      TF_Status* status) {
+  TF_SessionOptions* options = tf.TF_NewSessionOptions();
+  if (size > 0) tf.TF_SetConfig(options, config, size, status);
+  return options;
+}
+
+TF_Session* sf_new_session(TF_Graph* g, const void* config, size_t size,
+                           TF_Status* status) {
+  TF_Session* session = NULL;
+  TF_SessionOptions* options = new_options(config, size, status);
+  if (tf.TF_GetCode(status) == 0)
+    session = tf.TF_NewSession(g, options, status);
+  tf.TF_DeleteSessionOptions(options);
+  return session;
+}
+
+TF_Session* sf_load_saved_model(TF_Graph* g, const char* dir,
+                                const char* const* tags, int ntags,
+                                const void* config, size_t size,
+                                TF_Status* status) {
+  TF_Session* session = NULL;
+  TF_SessionOptions* options = new_options(config, size, status);
+  if (tf.TF_GetCode(status) == 0)
+    session = tf.TF_LoadSessionFromSavedModel(options, NULL, dir, tags, ntags,
+                                              g, NULL, status);
+  tf.TF_DeleteSessionOptions(options);
+  return session;
+}
+
+void sf_close_session(TF_Session* s, TF_Status* status) {
+  tf.TF_CloseSession(s, status);
+}
+void sf_delete_session(TF_Session* s, TF_Status* status) {
+  tf.TF_DeleteSession(s, status);
+}
+
+TF_DeviceList* sf_list_devices(TF_Session* s, TF_Status* status) {
+  return tf.TF_SessionListDevices(s, status);
+}
+int sf_device_count(const TF_DeviceList* l) { return tf.TF_DeviceListCount(l); }
+const char* sf_device_name(const TF_DeviceList* l, int i, TF_Status* s) {
+  return tf.TF_DeviceListName(l, i, s);
+}
+const char* sf_device_type(const TF_DeviceList* l, int i, TF_Status* s) {
+  return tf.TF_DeviceListType(l, i, s);
+}
+int64_t sf_device_bytes(const TF_DeviceList* l, int i, TF_Status* s) {
+  return tf.TF_DeviceListMemoryBytes(l, i, s);
+}
+void sf_delete_devices(TF_DeviceList* l) { tf.TF_DeleteDeviceList(l); }
+
+sf_step* sf_new_step(TF_Session* session, int nfeeds, int nfetches,
+                     int ntargets) {
+  sf_step* s = calloc(1, sizeof *s);
+  if (s == NULL) return NULL;
+  s->session = session;
+  s->status = tf.TF_NewStatus();
+  s->nfeeds = nfeeds;
+  s->nfetches = nfetches;
+  s->ntargets = ntargets;
+  // One more than asked, so that a step without feeds still has an address.
+  s->feeds = calloc((size_t)nfeeds + 1, sizeof *s->feeds);
+  s->inputs = calloc((size_t)nfeeds + 1, sizeof *s->inputs);
+  s->input_data = calloc((size_t)nfeeds + 1, sizeof *s->input_data);
+  s->fetches = calloc((size_t)nfetches + 1, sizeof *s->fetches);
+  s->outputs = calloc((size_t)nfetches + 1, sizeof *s->outputs);
+  s->scalars = calloc((size_t)nfetches + 1, sizeof *s->scalars);
+  s->targets = calloc((size_t)ntargets + 1, sizeof *s->targets);
+  if (!s->feeds || !s->inputs || !s->input_data || !s->fetches ||
+      !s->outputs || !s->scalars || !s->targets) {
+    sf_delete_step(s);
+    return NULL;
+  }
+  return s;
+}
+
+// The inputs of a step are never strings (Step refuses them), so no element
+// holds memory of its own.
+static void drop_outputs(sf_step* s) {
+  for (int i = 0; i < s->nfetches; i++) {
+    if (s->outputs[i] != NULL) tf.TF_DeleteTensor(s->outputs[i]);
+    s->outputs[i] = NULL;
+    s->scalars[i] = NAN;
+  }
+}
+
+void sf_delete_step(sf_step* s) {
+  if (s == NULL) return;
+  if (s->outputs && s->scalars) drop_outputs(s);
+  if (s->inputs)
+    for (int i = 0; i < s->nfeeds; i++)
+      if (s->inputs[i] != NULL) tf.TF_DeleteTensor(s->inputs[i]);
+  if (s->status) tf.TF_DeleteStatus(s->status);
+  free(s->feeds);
+  free(s->inputs);
+  free(s->input_data);
+  free(s->fetches);
+  free(s->outputs);
+  free(s->scalars);
+  free(s->targets);
+  free(s);
+}
+
+void sf_step_set_feed(sf_step* s, int i, TF_Operation* o, int index) {
+  s->feeds[i] = (TF_Output){o, index};
+}
+void sf_step_set_fetch(sf_step* s, int i, TF_Operation* o, int index) {
+  s->fetches[i] = (TF_Output){o, index};
+}
+void sf_step_set_target(sf_step* s, int i, TF_Operation* o) {
+  s->targets[i] = o;
+}
+
+int sf_step_resize(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
+                   int ndims, size_t bytes) {
+  // The old buffer goes first, so that two sizes are never held at once.
+  if (s->inputs[i] != NULL) tf.TF_DeleteTensor(s->inputs[i]);
+  s->inputs[i] = NULL;
+  s->input_data[i] = NULL;
+  s->inputs[i] = sf_new_tensor(dtype, dims, ndims, bytes, &s->input_data[i]);
+  return s->inputs[i] != NULL;
+}
+
+TF_Tensor* sf_step_take(sf_step* s, int i) {
+  TF_Tensor* t = s->outputs[i];
+  s->outputs[i] = NULL;
+  return t;
+}
+
+static double half_to_double(uint16_t h) {
+  int exponent = (h >> 10) & 31, mantissa = h & 1023;
+  double v = exponent == 31 ? (mantissa ? NAN : INFINITY)
+             : exponent     ? ldexp(1024 + mantissa, exponent - 25)
+                            : ldexp(mantissa, -24);
+  return h >> 15 ? -v : v;
+}
+
+static double bfloat16_to_double(uint16_t b) {
+  uint32_t bits = (uint32_t)b << 16;
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static double scalar_value(const TF_Tensor* t) {
+  if (tf.TF_TensorElementCount(t) != 1) return NAN;
+  const void* p = tf.TF_TensorData(t);
+  if (p == NULL) return NAN;
+  switch (tf.TF_TensorType(t)) {
+    case 1: return *(const float*)p;
+    case 2: return *(const double*)p;
+    case 3: return *(const int32_t*)p;
+    case 4: return *(const uint8_t*)p;
+    case 5: return *(const int16_t*)p;
+    case 6: return *(const int8_t*)p;
+    case 9: return (double)*(const int64_t*)p;
+    case 10: return *(const uint8_t*)p != 0;
+    case 14: return bfloat16_to_double(*(const uint16_t*)p);
+    case 17: return *(const uint16_t*)p;
+    case 19: return half_to_double(*(const uint16_t*)p);
+    case 22: return *(const uint32_t*)p;
+    case 23: return (double)*(const uint64_t*)p;
+  }
+  return NAN;
+}
+
+// A model may keep the buffer that it was fed: assigning an input to a variable
+// makes the variable share it. Writing the next batch there would change the
+// variable behind the model's back, so such an input gets a buffer of its own.
+static void renew_retained(sf_step* s) {
+  for (int i = 0; i < s->nfeeds; i++) {
+    TF_Tensor* old = s->inputs[i];
+    if (old == NULL || tf.TF_TensorMaybeMove(old) != NULL) continue;
+    int64_t dims[254];  // TensorFlow's own limit on rank
+    int ndims = tf.TF_NumDims(old);
+    size_t bytes = tf.TF_TensorByteSize(old);
+    if (bytes == 0) continue;  // nothing in it that could be shared
+    for (int d = 0; d < ndims; d++) dims[d] = tf.TF_Dim(old, d);
+    void* data = NULL;
+    TF_Tensor* fresh =
+        sf_new_tensor(tf.TF_TensorType(old), dims, ndims, bytes, &data);
+    if (fresh != NULL) memcpy(data, tf.TF_TensorData(old), bytes);
+    s->inputs[i] = fresh;
+    s->input_data[i] = data;
+    s->retained++;
+    tf.TF_DeleteTensor(old);
+  }
+}
+
+unsigned int sf_step_run_with(sf_step* s, TF_Tensor* const* inputs,
+                              const TF_Buffer* options, TF_Buffer* metadata) {
+  drop_outputs(s);
+  tf.TF_SessionRun(s->session, options, s->feeds, inputs, s->nfeeds,
+                   s->fetches, s->outputs, s->nfetches, s->targets,
+                   s->ntargets, metadata, s->status);
+  unsigned int code = tf.TF_GetCode(s->status);
+  if (code != 0) return code;
+  for (int i = 0; i < s->nfetches; i++)
+    s->scalars[i] = scalar_value(s->outputs[i]);
+  return 0;
+}
+
+unsigned int sf_step_run(sf_step* s, const TF_Buffer* options,
+                         TF_Buffer* metadata) {
+  unsigned int code = sf_step_run_with(s, s->inputs, options, metadata);
+  renew_retained(s);
+  return code;
+}
+
+TF_Buffer* sf_new_buffer(const void* data, size_t size) {
+  return size > 0 ? tf.TF_NewBufferFromString(data, size) : tf.TF_NewBuffer();
+}
+void sf_read_buffer(const TF_Buffer* b, const void** data, size_t* size) {
+  *data = b->data;
+  *size = b->length;
+}
+void sf_delete_buffer(TF_Buffer* b) { tf.TF_DeleteBuffer(b); }

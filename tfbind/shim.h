@@ -1,0 +1,101 @@
+// What Go calls. Every function here is one crossing from Go into C; the ones
+// that a training step needs do all their work in that one crossing.
+#ifndef STEADYFIT_SHIM_H_
+#define STEADYFIT_SHIM_H_
+
+#include "tfapi.h"
+
+// A prepared step: everything that TF_SessionRun wants, laid out once. Go
+// reads and writes the arrays directly, since they are C memory.
+typedef struct sf_step {
+  TF_Session* session;
+  TF_Status* status;
+
+  int nfeeds;
+  TF_Output* feeds;
+  TF_Tensor** inputs;   // owned; NULL until the first sf_step_resize
+  void** input_data;    // start of each input's buffer
+  int64_t retained;     // inputs replaced because TensorFlow kept the buffer
+
+  int nfetches;
+  TF_Output* fetches;
+  TF_Tensor** outputs;  // owned; replaced by the next run
+  double* scalars;      // value of each one-element numeric output, else NaN
+
+  int ntargets;
+  const TF_Operation** targets;
+} sf_step;
+
+// Opens the library at path (its folder must hold the framework library, or
+// path must be a bare name that the system resolves). Returns NULL, or a
+// message that the caller frees.
+char* sf_load(const char* framework, const char* library);
+const char* sf_version(void);
+
+TF_Status* sf_new_status(void);
+void sf_delete_status(TF_Status*);
+unsigned int sf_code(const TF_Status*);
+const char* sf_message(const TF_Status*);
+
+TF_Tensor* sf_new_tensor(unsigned int dtype, const int64_t* dims, int ndims,
+                         size_t bytes, void** data);
+// Frees a tensor. owned_strings is the number of TF_TString elements that
+// steadyfit itself initialised in it (0 for tensors that TensorFlow made).
+void sf_delete_tensor(TF_Tensor*, int64_t owned_strings);
+// Copies one string per element out of one flat buffer; lengths gives each
+// element's size.
+void sf_set_strings(TF_Tensor*, const char* flat, const int64_t* lengths,
+                    int64_t count);
+void sf_get_string(const TF_Tensor*, int64_t index, const char** data,
+                   size_t* size);
+void sf_describe_tensor(const TF_Tensor*, unsigned int* dtype, int* ndims,
+                        int64_t* bytes, int64_t* elements, void** data);
+int64_t sf_tensor_dim(const TF_Tensor*, int);
+
+TF_Graph* sf_new_graph(void);
+void sf_delete_graph(TF_Graph*);
+void sf_import_graph(TF_Graph*, const void* def, size_t size,
+                     const char* prefix, TF_Status*);
+TF_Operation* sf_find_operation(TF_Graph*, const char* name);
+TF_Operation* sf_next_operation(TF_Graph*, size_t* position);
+const char* sf_operation_name(TF_Operation*);
+const char* sf_operation_type(TF_Operation*);
+int sf_operation_outputs(TF_Operation*);
+unsigned int sf_output_dtype(TF_Operation*, int index);
+
+TF_Session* sf_new_session(TF_Graph*, const void* config, size_t size,
+                           TF_Status*);
+TF_Session* sf_load_saved_model(TF_Graph*, const char* dir,
+                                const char* const* tags, int ntags,
+                                const void* config, size_t size, TF_Status*);
+void sf_close_session(TF_Session*, TF_Status*);
+void sf_delete_session(TF_Session*, TF_Status*);
+TF_DeviceList* sf_list_devices(TF_Session*, TF_Status*);
+int sf_device_count(const TF_DeviceList*);
+const char* sf_device_name(const TF_DeviceList*, int, TF_Status*);
+const char* sf_device_type(const TF_DeviceList*, int, TF_Status*);
+int64_t sf_device_bytes(const TF_DeviceList*, int, TF_Status*);
+void sf_delete_devices(TF_DeviceList*);
+
+sf_step* sf_new_step(TF_Session*, int nfeeds, int nfetches, int ntargets);
+void sf_delete_step(sf_step*);
+void sf_step_set_feed(sf_step*, int i, TF_Operation*, int index);
+void sf_step_set_fetch(sf_step*, int i, TF_Operation*, int index);
+void sf_step_set_target(sf_step*, int i, TF_Operation*);
+// Gives input i a fresh buffer of that shape. Returns 0 if it can't be had.
+int sf_step_resize(sf_step*, int i, unsigned int dtype, const int64_t* dims,
+                   int ndims, size_t bytes);
+// Hands output i over to the caller, or NULL if it was handed over already.
+TF_Tensor* sf_step_take(sf_step*, int i);
+// Runs the step; options and metadata may be NULL. Returns the status code.
+unsigned int sf_step_run(sf_step*, const TF_Buffer* options,
+                         TF_Buffer* metadata);
+// The same for a step whose inputs are tensors lent for this run only.
+unsigned int sf_step_run_with(sf_step*, TF_Tensor* const* inputs,
+                              const TF_Buffer* options, TF_Buffer* metadata);
+
+TF_Buffer* sf_new_buffer(const void* data, size_t size);
+void sf_read_buffer(const TF_Buffer*, const void** data, size_t* size);
+void sf_delete_buffer(TF_Buffer*);
+
+#endif  // STEADYFIT_SHIM_H_

@@ -1,0 +1,275 @@
+package tfbind
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+)
+
+// StepSpec says what a Step runs.
+type StepSpec struct {
+	// Feeds are the inputs, addressed by their position here.
+	Feeds []Output
+	// Fetches are the outputs, addressed by their position here.
+	Fetches []Output
+	// Targets are operations to run for their effect only.
+	Targets []Operation
+	// OnCancel says what the end of a context does to a run in progress.
+	OnCancel CancelMode
+	// RunOptions is a serialized tensorflow.RunOptions, used for every run.
+	RunOptions []byte
+}
+
+// Step is a run of a session that was prepared once: names resolved, tables laid
+// out, one native buffer per input. A run is one crossing from Go into C. A
+// Step is for one goroutine at a time, and refuses the second with ErrBusy.
+//
+// An input keeps its value from run to run until it is set again. Where the
+// model keeps the buffer that it was fed (an input assigned to a variable shares
+// its memory), the step notices after the run and goes on with a copy, so that
+// setting an input never changes a variable.
+type Step struct {
+	h       *handle
+	session *Session
+	feeds   []input
+	fetches []Output
+	memory  stepMemory
+	options ptr
+	cancel  CancelMode
+	busy    atomic.Bool
+	ran     bool
+}
+
+type input struct {
+	name  string
+	dtype DType
+	shape []int64
+	bytes int64
+	fed   bool
+}
+
+// Prepare resolves a step. The result must be closed. Inputs of strings are
+// not for steps: use Run.
+func (s *Session) Prepare(spec StepSpec) (*Step, error) {
+	session, err := s.h.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer s.h.release()
+	if err := s.check(slices.Concat(spec.Feeds, spec.Fetches), spec.Targets); err != nil {
+		return nil, err
+	}
+	if len(spec.Fetches) == 0 && len(spec.Targets) == 0 {
+		return nil, fmt.Errorf("prepare step: nothing to fetch and no target: %w", ErrInvalidArgument)
+	}
+	step := &Step{session: s, fetches: slices.Clone(spec.Fetches), cancel: spec.OnCancel}
+	for i, f := range spec.Feeds {
+		in := input{name: f.Name(), dtype: f.DType()}
+		if in.dtype.Size() == 0 {
+			return nil, fmt.Errorf("prepare step: input %s: %w: %s cannot be fed through a step", in.name, ErrType, in.dtype)
+		}
+		if slices.Contains(spec.Feeds[:i], f) {
+			return nil, fmt.Errorf("prepare step: input %s is given twice: %w", in.name, ErrInvalidArgument)
+		}
+		step.feeds = append(step.feeds, in)
+	}
+	step.memory = capi.newStep(session, spec.Feeds, spec.Fetches, spec.Targets)
+	if step.memory.step == nil {
+		return nil, &Error{Op: "prepare step", Code: ResourceExhausted, Message: "no memory for the step's tables"}
+	}
+	var options ptr
+	if len(spec.RunOptions) > 0 {
+		options = capi.newBuffer(spec.RunOptions)
+		step.options = options
+	}
+	step.h = newHandle(step.memory.step, stepKind, 0, func(p ptr) {
+		if options != nil {
+			capi.deleteBuffer(options)
+		}
+		capi.deleteStep(p)
+	})
+	watch(step, step.h)
+	return step, nil
+}
+
+// Close frees the step's buffers and tables, at the end of a run under way if
+// there is one. Closing twice does nothing.
+func (st *Step) Close() error {
+	if st != nil {
+		st.h.close()
+	}
+	return nil
+}
+
+// use begins an exclusive use.
+func (st *Step) use() (ptr, error) {
+	if !st.busy.CompareAndSwap(false, true) {
+		return nil, fmt.Errorf("step: %w", ErrBusy)
+	}
+	p, err := st.h.acquire()
+	if err != nil {
+		st.busy.Store(false)
+		return nil, err
+	}
+	return p, nil
+}
+
+func (st *Step) done() {
+	st.h.release()
+	st.busy.Store(false)
+}
+
+// Set copies a flat row-major slice into the native buffer of input i, which
+// takes on that shape. values may be reused at once. Nothing is allocated as
+// long as the shape stays the same.
+func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
+	return SetFunc(st, i, func(dst []T) error {
+		if len(dst) != len(values) {
+			return fmt.Errorf("%w: shape %v holds %d elements, got %d values", ErrShape, slices.Clone(shape), len(dst), len(values))
+		}
+		copy(dst, values)
+		return nil
+	}, shape...)
+}
+
+// SetFunc has fill write the value of input i straight into its native buffer,
+// which takes on that shape. The slice holds exactly the shape's elements and is
+// valid until fill returns. Where fill fails, the input has no value.
+func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
+	p, err := st.use()
+	if err != nil {
+		return err
+	}
+	defer st.done()
+	if i < 0 || i >= len(st.feeds) {
+		return fmt.Errorf("step input %d: %w: the step has %d inputs", i, ErrInvalidArgument, len(st.feeds))
+	}
+	in := &st.feeds[i]
+	if d := DTypeOf[T](); d != in.dtype {
+		return fmt.Errorf("step input %s: %w: expected %s, got %s", in.name, ErrType, in.dtype, d)
+	}
+	n := in.bytes / int64(in.dtype.Size())
+	if st.memory.data[i] == nil || !slices.Equal(in.shape, shape) {
+		if n, err = elements(shape); err != nil {
+			return fmt.Errorf("step input %s: %w", in.name, err)
+		}
+		if err := st.resize(p, i, slices.Clone(shape), n*int64(in.dtype.Size())); err != nil {
+			return err
+		}
+	}
+	in.fed = false
+	if err := fill(unsafe.Slice((*T)(st.memory.data[i]), n)); err != nil {
+		return fmt.Errorf("step input %s: %w", in.name, err)
+	}
+	in.fed = true
+	return nil
+}
+
+func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
+	in := &st.feeds[i]
+	stepKind.bytes.Add(-in.bytes)
+	st.h.size -= in.bytes
+	in.shape, in.bytes, in.fed = nil, 0, false
+	if !capi.resizeInput(p, i, in.dtype, shape, bytes) {
+		return fmt.Errorf("step input %s: %w", in.name, outOfMemory("allocate input", in.dtype, shape, bytes))
+	}
+	in.shape, in.bytes = shape, bytes
+	stepKind.bytes.Add(bytes)
+	st.h.size += bytes
+	return nil
+}
+
+// Run runs the step once. Its results are read with Float and Output and last
+// until the next run. See [CancelMode] for what the context does. After an
+// error of TensorFlow in a train step, the variables are in doubt.
+func (st *Step) Run(ctx context.Context) error {
+	if ctx.Done() != nil {
+		if err := context.Cause(ctx); err != nil {
+			return fmt.Errorf("step not started: %w", err)
+		}
+	}
+	p, err := st.use()
+	if err != nil {
+		return err
+	}
+	defer st.done()
+	if _, err := st.session.h.acquire(); err != nil {
+		return err
+	}
+	defer st.session.h.release()
+	for i := range st.feeds {
+		// The buffer is gone where a copy of a retained input found no memory.
+		if f := st.feeds[i]; !f.fed || f.bytes > 0 && st.memory.data[i] == nil {
+			return fmt.Errorf("step input %s: %w", st.feeds[i].name, ErrNotFed)
+		}
+	}
+	st.ran = false
+	if st.cancel == Abort && ctx.Done() != nil {
+		err = st.session.guard(ctx, Abort, func() error { return st.call(p) })
+	} else {
+		err = st.call(p)
+	}
+	st.ran = err == nil
+	return err
+}
+
+func (st *Step) call(p ptr) error {
+	if capi.runStep(p, st.options, nil) != 0 {
+		return capi.stepError(p, "step")
+	}
+	return nil
+}
+
+// Float returns the value of output i of the last run as a float64; NaN if that
+// output does not have exactly one numeric element or nothing ran. It does not
+// allocate.
+func (st *Step) Float(i int) (float64, error) {
+	if _, err := st.use(); err != nil {
+		return 0, err
+	}
+	defer st.done()
+	if err := st.readable(i); err != nil {
+		return 0, err
+	}
+	return st.memory.scalars[i], nil
+}
+
+// Output hands over the tensor of output i of the last run, once; the caller
+// closes it.
+func (st *Step) Output(i int) (*Tensor, error) {
+	p, err := st.use()
+	if err != nil {
+		return nil, err
+	}
+	defer st.done()
+	if err := st.readable(i); err != nil {
+		return nil, err
+	}
+	t := capi.takeOutput(p, i)
+	if t == nil {
+		return nil, fmt.Errorf("step output %s was handed over already: %w", st.fetches[i].Name(), ErrClosed)
+	}
+	return wrapTensor(t, 0), nil
+}
+
+func (st *Step) readable(i int) error {
+	if i < 0 || i >= len(st.fetches) {
+		return fmt.Errorf("step output %d: %w: the step has %d outputs", i, ErrInvalidArgument, len(st.fetches))
+	}
+	if !st.ran {
+		return fmt.Errorf("step output %s: no run has succeeded since the step was prepared or failed: %w", st.fetches[i].Name(), ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// Retained returns how often an input was found to be kept by the model and
+// was given a new buffer.
+func (st *Step) Retained() int64 {
+	if _, err := st.use(); err != nil {
+		return 0
+	}
+	defer st.done()
+	return *st.memory.retained
+}

@@ -1,0 +1,5 @@
+//go:build leakcheck
+
+package tfbind_test
+
+const leakcheck = true

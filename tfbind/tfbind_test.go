@@ -1,0 +1,720 @@
+package tfbind_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+	"steadyfit/tfbind"
+)
+
+// TestLeaksAreCounted loses these on purpose.
+var deliberateLeaks, deliberateLeakedBytes int64
+
+func roundTrip[T tfbind.Element](values ...T) func(*testing.T) {
+	return func(t *testing.T) {
+		n := int64(len(values))
+		x := tensor(t, values, 1, n)
+		assert.Equal(t, []int64{1, n}, x.Shape())
+		assert.Equal(t, len(values), x.Len())
+		assert.Equal(t, tfbind.DTypeOf[T](), x.DType())
+		if size := x.DType().Size(); size > 0 {
+			assert.Equal(t, n*int64(size), x.Bytes())
+		}
+		got, err := tfbind.Values[T](x)
+		require.NoError(t, err)
+		assert.Equal(t, values, got)
+
+		// Through TensorFlow and back.
+		d := x.DType()
+		s := new(graphDef).placeholder("x", d).
+			add("y", "Identity", map[string]*attr{"T": typeAttr(d)}, "x").session(t)
+		out, err := s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): x}, []tfbind.Output{output(t, s, "y:0")})
+		require.NoError(t, err)
+		defer out.Close()
+		got, err = tfbind.Values[T](out[0])
+		require.NoError(t, err)
+		assert.Equal(t, values, got)
+		assert.Equal(t, []int64{1, n}, out[0].Shape())
+	}
+}
+
+func TestTensorTypes(t *testing.T) {
+	t.Run("float32", roundTrip[float32](0, -1.5, math.MaxFloat32))
+	t.Run("float64", roundTrip(0, -1.5, math.MaxFloat64))
+	t.Run("float16", roundTrip(tfbind.NewHalf(1.5), tfbind.NewHalf(-65504)))
+	t.Run("bfloat16", roundTrip(tfbind.NewBrain(1.5), tfbind.NewBrain(-3e38)))
+	t.Run("int8", roundTrip[int8](math.MinInt8, 0, math.MaxInt8))
+	t.Run("int16", roundTrip[int16](math.MinInt16, 0, math.MaxInt16))
+	t.Run("int32", roundTrip[int32](math.MinInt32, 0, math.MaxInt32))
+	t.Run("int64", roundTrip[int64](math.MinInt64, 0, math.MaxInt64))
+	t.Run("uint8", roundTrip[uint8](0, math.MaxUint8))
+	t.Run("uint16", roundTrip[uint16](0, math.MaxUint16))
+	t.Run("uint32", roundTrip[uint32](0, math.MaxUint32))
+	t.Run("uint64", roundTrip[uint64](0, math.MaxUint64))
+	t.Run("bool", roundTrip(true, false, true))
+	t.Run("string", roundTrip("", "short", strings.Repeat("long, outside the element ", 9), "\x00\xff"))
+}
+
+func TestTensorFloat(t *testing.T) {
+	check := func(x *tfbind.Tensor, want float64) {
+		t.Helper()
+		got, err := x.Float()
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	check(tensor(t, []float32{1.5}), 1.5)
+	check(tensor(t, []float64{-2}), -2)
+	check(tensor(t, []tfbind.Half{tfbind.NewHalf(0.25)}), 0.25)
+	check(tensor(t, []tfbind.Brain{tfbind.NewBrain(-8)}, 1, 1), -8)
+	check(tensor(t, []int8{-8}), -8)
+	check(tensor(t, []int16{-16}), -16)
+	check(tensor(t, []int32{-32}), -32)
+	check(tensor(t, []int64{-64}), -64)
+	check(tensor(t, []uint8{8}), 8)
+	check(tensor(t, []uint16{16}), 16)
+	check(tensor(t, []uint32{32}), 32)
+	check(tensor(t, []uint64{64}), 64)
+	check(tensor(t, []bool{true}), 1)
+	check(tensor(t, []bool{false}), 0)
+	for _, x := range []*tfbind.Tensor{tensor(t, []float32{1, 2}, 2), tensor(t, []string{"1"})} {
+		_, err := x.Float()
+		assert.ErrorIs(t, err, tfbind.ErrShape)
+	}
+}
+
+func TestHalfAndBrain(t *testing.T) {
+	for _, c := range []struct {
+		in          float32
+		half, brain uint16
+	}{
+		{0, 0, 0}, {1, 0x3c00, 0x3f80}, {-2, 0xc000, 0xc000},
+		{65504, 0x7bff, 0x4780}, {65520, 0x7c00, 0x4780},
+		{5.9604645e-8, 1, 0x3380},
+		{1.00390625, 0x3c04, 0x3f80}, // half way for bfloat16: ties to even
+		{1.01171875, 0x3c0c, 0x3f82},
+		{float32(math.Inf(1)), 0x7c00, 0x7f80},
+	} {
+		assert.Equal(t, c.half, uint16(tfbind.NewHalf(c.in)), "half of %v", c.in)
+		assert.Equal(t, c.brain, uint16(tfbind.NewBrain(c.in)), "brain of %v", c.in)
+	}
+	nan := math.Float32frombits(0x7f800001)
+	assert.True(t, math.IsNaN(float64(tfbind.NewBrain(nan).Float32())))
+	assert.True(t, math.IsNaN(float64(tfbind.NewHalf(nan).Float32())))
+	assert.Equal(t, float32(1.0078125), tfbind.NewBrain(1.0078125).Float32())
+}
+
+func TestTensorErrors(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		shape []int64
+		n     int
+	}{
+		{"too few values", []int64{2, 2}, 3},
+		{"too many values", []int64{2, 2}, 5},
+		{"no values for a scalar", nil, 0},
+		{"negative size", []int64{-1}, 1},
+		{"overflow", []int64{1 << 40, 1 << 40}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := tfbind.NewTensor(make([]float32, c.n), c.shape...)
+			assert.ErrorIs(t, err, tfbind.ErrShape)
+		})
+	}
+
+	x := tensor(t, []float32{1, 2}, 2)
+	_, err := tfbind.Values[int32](x)
+	assert.ErrorIs(t, err, tfbind.ErrType)
+	assert.ErrorContains(t, err, "holds float32, asked for int32")
+	assert.ErrorIs(t, tfbind.CopyTo(make([]float32, 3), x), tfbind.ErrShape)
+	dst := make([]float32, 2)
+	require.NoError(t, tfbind.CopyTo(dst, x))
+	assert.Equal(t, []float32{1, 2}, dst)
+
+	require.NoError(t, x.Close())
+	require.NoError(t, x.Close())
+	_, err = tfbind.Values[float32](x)
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+	assert.ErrorIs(t, tfbind.CopyTo(dst, x), tfbind.ErrClosed)
+	_, err = tensorFloat(x)
+	assert.ErrorIs(t, err, tfbind.ErrShape)
+
+	var none *tfbind.Tensor
+	assert.NoError(t, none.Close())
+}
+
+func tensorFloat(x *tfbind.Tensor) (float64, error) { return x.Float() }
+
+func TestEmptyTensor(t *testing.T) {
+	x := tensor(t, []float32{}, 0, 3)
+	assert.Equal(t, []int64{0, 3}, x.Shape())
+	got, err := tfbind.Values[float32](x)
+	require.NoError(t, err)
+	assert.Empty(t, got)
+
+	s := variableGraph().session(t)
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	require.NoError(t, err)
+	defer step.Close()
+	require.NoError(t, tfbind.Set(step, 0, []float32{}, 0))
+	require.NoError(t, step.Run(context.Background()))
+	require.NoError(t, step.Run(context.Background()))
+}
+
+func TestGraph(t *testing.T) {
+	s := variableGraph().session(t)
+	g := s.Graph()
+	o := output(t, s, "twice:0")
+	assert.Equal(t, "twice:0", o.Name())
+	assert.Equal(t, tfbind.Float32, o.DType())
+	assert.Equal(t, "AddV2", o.Operation.Type())
+	assert.Equal(t, output(t, s, "twice"), o)
+
+	ops, err := g.Operations()
+	require.NoError(t, err)
+	var names []string
+	for _, op := range ops {
+		names = append(names, op.Name())
+	}
+	assert.Equal(t, []string{"x", "v", "assign", "read", "twice"}, names)
+
+	require.NoError(t, g.Import(new(graphDef).placeholder("x", tfbind.Int64).bytes(t), "more"))
+	assert.Equal(t, tfbind.Int64, output(t, s, "more/x").DType())
+
+	for name, code := range map[string]error{
+		"nothing": tfbind.ErrNotFound, "twice:1": tfbind.ErrNotFound,
+		"twice:x": tfbind.ErrInvalidArgument, "twice:-1": tfbind.ErrInvalidArgument,
+	} {
+		_, err := g.Output(name)
+		assert.ErrorIs(t, err, code, name)
+		assert.ErrorContains(t, err, strings.Split(name, ":")[0])
+	}
+	assert.ErrorIs(t, g.Import([]byte("no graph"), ""), tfbind.ErrInvalidArgument)
+	assert.ErrorIs(t, g.Import(new(graphDef).placeholder("x", tfbind.Int64).bytes(t), ""), tfbind.ErrInvalidArgument)
+	assert.ErrorContains(t, g.Import(new(graphDef).add("a", "NoSuchOp", nil).bytes(t), ""), "NoSuchOp")
+}
+
+func TestClosedGraphAndSession(t *testing.T) {
+	g, err := tfbind.NewGraph()
+	require.NoError(t, err)
+	require.NoError(t, g.Import(variableGraph().bytes(t), ""))
+	s, err := tfbind.NewSession(g, nil)
+	require.NoError(t, err)
+	x, err := g.Output("x")
+	require.NoError(t, err)
+	twice, err := g.Output("twice")
+	require.NoError(t, err)
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x}, Fetches: []tfbind.Output{twice}})
+	require.NoError(t, err)
+	require.NoError(t, tfbind.Set(step, 0, []float32{1}))
+	require.NoError(t, step.Run(context.Background()))
+
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	assert.ErrorIs(t, step.Run(context.Background()), tfbind.ErrClosed)
+	_, err = s.Run(context.Background(), nil, []tfbind.Output{twice})
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+	_, err = s.Prepare(tfbind.StepSpec{Fetches: []tfbind.Output{twice}})
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+	_, err = s.Devices()
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+
+	require.NoError(t, step.Close())
+	require.NoError(t, step.Close())
+	assert.ErrorIs(t, step.Run(context.Background()), tfbind.ErrClosed)
+	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}), tfbind.ErrClosed)
+
+	require.NoError(t, g.Close())
+	require.NoError(t, g.Close())
+	_, err = g.Operation("x")
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+	_, err = tfbind.NewSession(g, nil)
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+	assert.Empty(t, twice.Operation.Name())
+	assert.Zero(t, twice.DType())
+}
+
+func TestDevices(t *testing.T) {
+	devices, err := variableGraph().session(t).Devices()
+	require.NoError(t, err)
+	require.NotEmpty(t, devices)
+	assert.Equal(t, "CPU", devices[0].Type)
+	assert.Contains(t, devices[0].Name, "device:CPU:0")
+}
+
+func TestRunErrors(t *testing.T) {
+	ctx := context.Background()
+	s := variableGraph().session(t)
+	other := variableGraph().session(t)
+	x, twice := output(t, s, "x"), output(t, s, "twice")
+	one := tensor(t, []float32{1})
+
+	_, err := s.Run(ctx, nil, []tfbind.Output{twice})
+	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+	assert.ErrorContains(t, err, "must feed a value")
+	_, err = s.Run(ctx, tfbind.Feeds{x: tensor(t, []int32{1})}, []tfbind.Output{twice})
+	assert.ErrorIs(t, err, tfbind.ErrType)
+	assert.ErrorContains(t, err, "feed x:0: wrong element type: expected float32, got int32")
+	_, err = s.Run(ctx, tfbind.Feeds{x: nil}, []tfbind.Output{twice})
+	assert.ErrorIs(t, err, tfbind.ErrNotFed)
+	_, err = s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{output(t, other, "twice")})
+	assert.ErrorContains(t, err, "another graph")
+	_, err = s.Run(ctx, tfbind.Feeds{output(t, other, "x"): one}, []tfbind.Output{twice})
+	assert.ErrorContains(t, err, "another graph")
+	_, err = s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{{}})
+	assert.ErrorIs(t, err, tfbind.ErrNotFound)
+	_, err = s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{{Operation: twice.Operation, Index: 7}})
+	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+	closed := tensor(t, []float32{1})
+	require.NoError(t, closed.Close())
+	_, err = s.Run(ctx, tfbind.Feeds{x: closed}, []tfbind.Output{twice})
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+
+	// The session goes on after all that, and so does its status object.
+	out, err := s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{twice})
+	require.NoError(t, err)
+	defer out.Close()
+	v, err := out[0].Float()
+	require.NoError(t, err)
+	assert.Equal(t, 2.0, v)
+
+	var e *tfbind.Error
+	_, err = s.Run(ctx, nil, []tfbind.Output{output(t, s, "read")})
+	require.ErrorAs(t, err, &e)
+	assert.Equal(t, tfbind.FailedPrecondition, e.Code)
+	assert.Equal(t, "session run", e.Op)
+	assert.NotEmpty(t, e.Message)
+	assert.False(t, errors.Is(err, tfbind.ErrNotFound))
+
+	_, err = tfbind.LoadSavedModel(t.TempDir(), []string{"serve"}, nil)
+	assert.ErrorIs(t, err, tfbind.ErrNotFound)
+	_, err = tfbind.NewSession(s.Graph(), []byte("no ConfigProto"))
+	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+}
+
+func TestRunMetadata(t *testing.T) {
+	s := variableGraph().session(t)
+	var metadata []byte
+	out, err := s.RunWith(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})},
+		[]tfbind.Output{output(t, s, "twice")}, tfbind.RunOptions{Proto: []byte{8, 3}, Metadata: &metadata}) // trace_level: FULL_TRACE
+	require.NoError(t, err)
+	defer out.Close()
+	assert.Contains(t, string(metadata), "twice")
+}
+
+func TestStep(t *testing.T) {
+	ctx := context.Background()
+	s := variableGraph().session(t)
+	step, err := s.Prepare(tfbind.StepSpec{
+		Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")},
+	})
+	require.NoError(t, err)
+	defer step.Close()
+
+	_, err = step.Float(0)
+	assert.ErrorIs(t, err, tfbind.ErrFailedPrecondition)
+	assert.ErrorIs(t, step.Run(ctx), tfbind.ErrNotFed)
+	assert.ErrorIs(t, tfbind.Set(step, 0, []float64{1}), tfbind.ErrType)
+	assert.ErrorIs(t, tfbind.Set(step, 1, []float32{1}), tfbind.ErrInvalidArgument)
+	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, 2), tfbind.ErrShape)
+	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, -1), tfbind.ErrShape)
+	assert.ErrorIs(t, step.Run(ctx), tfbind.ErrNotFed, "a value that failed to be set is no value")
+
+	for i := range 3 {
+		require.NoError(t, tfbind.Set(step, 0, []float32{float32(i)}))
+		require.NoError(t, step.Run(ctx))
+		v, err := step.Float(0)
+		require.NoError(t, err)
+		assert.Equal(t, float64(2*i), v)
+	}
+	require.NoError(t, tfbind.Set(step, 0, []float32{1, 2, 3}, 3))
+	assert.Equal(t, int64(12), tfbind.Live().StepBytes)
+	require.NoError(t, step.Run(ctx))
+	v, err := step.Float(0)
+	require.NoError(t, err)
+	assert.True(t, math.IsNaN(v), "not a scalar")
+	out, err := step.Output(0)
+	require.NoError(t, err)
+	defer out.Close()
+	values, err := tfbind.Values[float32](out)
+	require.NoError(t, err)
+	assert.Equal(t, []float32{2, 4, 6}, values)
+	_, err = step.Output(0)
+	assert.ErrorContains(t, err, "handed over already")
+	_, err = step.Output(1)
+	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+
+	// What was handed over outlives the next run.
+	require.NoError(t, tfbind.Set(step, 0, []float32{9, 9, 9}, 3))
+	require.NoError(t, step.Run(ctx))
+	values, err = tfbind.Values[float32](out)
+	require.NoError(t, err)
+	assert.Equal(t, []float32{2, 4, 6}, values)
+
+	_, err = s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}})
+	assert.ErrorContains(t, err, "nothing to fetch")
+	x := output(t, s, "x")
+	_, err = s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x, x}, Fetches: []tfbind.Output{x}})
+	assert.ErrorContains(t, err, "twice")
+	str := new(graphDef).placeholder("x", tfbind.String).session(t)
+	_, err = str.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, str, "x")}, Fetches: []tfbind.Output{output(t, str, "x")}})
+	assert.ErrorIs(t, err, tfbind.ErrType)
+}
+
+func TestStepFloatReadsEveryType(t *testing.T) {
+	for _, d := range []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16, tfbind.Int8,
+		tfbind.Int16, tfbind.Int32, tfbind.Int64, tfbind.Uint8, tfbind.Uint16, tfbind.Uint32, tfbind.Uint64, tfbind.Bool} {
+		t.Run(d.String(), func(t *testing.T) {
+			s := new(graphDef).placeholder("x", tfbind.Float32).
+				add("y", "Cast", map[string]*attr{"SrcT": typeAttr(tfbind.Float32), "DstT": typeAttr(d)}, "x").session(t)
+			step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "y")}})
+			require.NoError(t, err)
+			defer step.Close()
+			require.NoError(t, tfbind.Set(step, 0, []float32{1}))
+			require.NoError(t, step.Run(context.Background()))
+			v, err := step.Float(0)
+			require.NoError(t, err)
+			assert.Equal(t, 1.0, v)
+		})
+	}
+}
+
+// A variable that is assigned an input shares its memory, so a step that reuses
+// the buffer would change the variable.
+func TestRetainedInputIsNotOverwritten(t *testing.T) {
+	ctx := context.Background()
+	s := variableGraph().session(t)
+	step, err := s.Prepare(tfbind.StepSpec{
+		Feeds: []tfbind.Output{output(t, s, "x")}, Targets: []tfbind.Operation{operation(t, s, "assign")},
+	})
+	require.NoError(t, err)
+	defer step.Close()
+	require.NoError(t, tfbind.Set(step, 0, []float32{1, 2}, 2))
+	require.NoError(t, step.Run(ctx))
+	assert.Equal(t, int64(1), step.Retained())
+	require.NoError(t, tfbind.Set(step, 0, []float32{7, 7}, 2)) // not run
+
+	read := func() []float32 {
+		out, err := s.Run(ctx, nil, []tfbind.Output{output(t, s, "read")})
+		require.NoError(t, err)
+		defer out.Close()
+		v, err := tfbind.Values[float32](out[0])
+		require.NoError(t, err)
+		return v
+	}
+	assert.Equal(t, []float32{1, 2}, read())
+	require.NoError(t, step.Run(ctx))
+	assert.Equal(t, []float32{7, 7}, read())
+	require.NoError(t, step.Run(ctx), "the value of an input lasts until it is set again")
+	assert.Equal(t, []float32{7, 7}, read())
+}
+
+func TestStepDoesNotAllocate(t *testing.T) {
+	s := variableGraph().session(t)
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	require.NoError(t, err)
+	defer step.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	values, shape := []float32{1}, []int64{1}
+	allocs := testing.AllocsPerRun(100, func() {
+		if err := tfbind.Set(step, 0, values, shape...); err != nil {
+			t.Error(err)
+		}
+		if err := step.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if _, err := step.Float(0); err != nil {
+			t.Error(err)
+		}
+	})
+	assert.Zero(t, allocs)
+}
+
+// The lines of CancelMode's contract, one test each.
+func TestContextEndedBefore(t *testing.T) {
+	s := variableGraph().session(t)
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	_, err := s.RunWith(ctx, tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})}, nil,
+		tfbind.RunOptions{Targets: []tfbind.Operation{operation(t, s, "assign")}})
+	assert.ErrorIs(t, err, cause)
+	_, err = s.Run(context.Background(), nil, []tfbind.Output{output(t, s, "read")})
+	assert.ErrorIs(t, err, tfbind.ErrFailedPrecondition, "the variable was assigned")
+
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	require.NoError(t, err)
+	defer step.Close()
+	require.NoError(t, tfbind.Set(step, 0, []float32{1}))
+	assert.ErrorIs(t, step.Run(ctx), cause)
+	require.NoError(t, step.Run(context.Background()))
+}
+
+// startBlocked runs the blocking graph's "wait" with Abort or Finish and returns
+// once the run is inside TensorFlow: its result comes through the channel.
+func startBlocked(t *testing.T, s *tfbind.Session, ctx context.Context, mode tfbind.CancelMode) <-chan error {
+	t.Helper()
+	wait, err := s.Prepare(tfbind.StepSpec{Fetches: []tfbind.Output{output(t, s, "wait")}, OnCancel: mode})
+	require.NoError(t, err)
+	t.Cleanup(func() { wait.Close() })
+	return runUntilBusy(t, wait, ctx)
+}
+
+func runUntilBusy(t *testing.T, step *tfbind.Step, ctx context.Context) <-chan error {
+	t.Helper()
+	result := make(chan error, 1)
+	go func() {
+		for {
+			// The probe below holds the step for a moment, too.
+			if err := step.Run(ctx); !errors.Is(err, tfbind.ErrBusy) {
+				result <- err
+				return
+			}
+			runtime.Gosched()
+		}
+	}()
+	for probes := 0; probes < 3; { // a probe alone could have met another short use
+		if _, err := step.Float(0); errors.Is(err, tfbind.ErrBusy) {
+			probes++
+		} else {
+			probes = 0
+		}
+		runtime.Gosched()
+	}
+	return result
+}
+
+func fill(t *testing.T, s *tfbind.Session) {
+	t.Helper()
+	_, err := s.RunWith(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{5})}, nil,
+		tfbind.RunOptions{Targets: []tfbind.Operation{operation(t, s, "put")}})
+	require.NoError(t, err)
+}
+
+func TestFinishRunsToTheEnd(t *testing.T) {
+	s := blockingGraph().session(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	result := startBlocked(t, s, ctx, tfbind.Finish)
+	cancel()
+	select {
+	case err := <-result:
+		t.Fatalf("the run ended with its context: %v", err)
+	default:
+	}
+	fill(t, s)
+	assert.NoError(t, <-result)
+}
+
+func TestAbortCutsARunShort(t *testing.T) {
+	s := blockingGraph().session(t)
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	result := startBlocked(t, s, ctx, tfbind.Abort)
+	cancel(cause)
+	err := <-result
+	assert.ErrorIs(t, err, tfbind.ErrInterrupted)
+	assert.ErrorIs(t, err, cause)
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+	_, err = s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})}, []tfbind.Output{output(t, s, "ready")})
+	assert.ErrorContains(t, err, "closed")
+}
+
+func TestDeadlineAborts(t *testing.T) {
+	s := blockingGraph().session(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := s.RunWith(ctx, nil, []tfbind.Output{output(t, s, "wait")}, tfbind.RunOptions{OnCancel: tfbind.Abort})
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorIs(t, err, tfbind.ErrInterrupted)
+}
+
+func TestAbortThatIsNotNeeded(t *testing.T) {
+	s := blockingGraph().session(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	result := startBlocked(t, s, ctx, tfbind.Abort)
+	fill(t, s)
+	require.NoError(t, <-result)
+	fill(t, s) // the session is still open
+}
+
+func TestCloseEndsRuns(t *testing.T) {
+	s := blockingGraph().session(t)
+	result := startBlocked(t, s, context.Background(), tfbind.Finish)
+	require.NoError(t, s.Close())
+	assert.ErrorIs(t, <-result, tfbind.ErrCancelled)
+}
+
+func TestStepRefusesASecondUser(t *testing.T) {
+	s := blockingGraph().session(t)
+	wait, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")},
+		Fetches: []tfbind.Output{output(t, s, "wait"), output(t, s, "ready")}})
+	require.NoError(t, err)
+	defer wait.Close()
+	require.NoError(t, tfbind.Set(wait, 0, []float32{1}))
+	result := runUntilBusy(t, wait, context.Background())
+	assert.ErrorIs(t, wait.Run(context.Background()), tfbind.ErrBusy)
+	assert.ErrorIs(t, tfbind.Set(wait, 0, []float32{2}), tfbind.ErrBusy)
+	_, err = wait.Output(0)
+	assert.ErrorIs(t, err, tfbind.ErrBusy)
+	fill(t, s)
+	assert.NoError(t, <-result)
+}
+
+func TestSessionIsSafeForManyGoroutines(t *testing.T) {
+	s := variableGraph().session(t)
+	x, twice := output(t, s, "x"), output(t, s, "twice")
+	shared := tensor(t, []float32{21})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 50 {
+				out, err := s.Run(context.Background(), tfbind.Feeds{x: shared}, []tfbind.Output{twice})
+				if !assert.NoError(t, err, "goroutine %d", i) {
+					return
+				}
+				v, err := out[0].Float()
+				assert.NoError(t, err)
+				assert.Equal(t, 42.0, v)
+				out.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCloseWhileInUse(t *testing.T) {
+	for range 20 {
+		g, err := tfbind.NewGraph()
+		require.NoError(t, err)
+		require.NoError(t, g.Import(variableGraph().bytes(t), ""))
+		s, err := tfbind.NewSession(g, nil)
+		require.NoError(t, err)
+		x, twice := output(t, s, "x"), output(t, s, "twice")
+		one, err := tfbind.NewTensor([]float32{1})
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					out, err := s.Run(context.Background(), tfbind.Feeds{x: one}, []tfbind.Output{twice})
+					if err != nil {
+						assert.True(t, errors.Is(err, tfbind.ErrClosed) || errors.Is(err, tfbind.ErrCancelled) ||
+							strings.Contains(err.Error(), "closed"), "%v", err)
+						return
+					}
+					out.Close()
+				}
+			})
+		}
+		wg.Go(func() { one.Close() })
+		wg.Go(func() { s.Close() })
+		wg.Wait()
+		require.NoError(t, g.Close())
+	}
+}
+
+func TestLive(t *testing.T) {
+	before := tfbind.Live()
+	s := variableGraph().session(t)
+	x, err := tfbind.NewTensor([]float32{1, 2}, 2)
+	require.NoError(t, err)
+	now := tfbind.Live()
+	assert.Equal(t, before.Tensors+1, now.Tensors)
+	assert.Equal(t, before.TensorBytes+8, now.TensorBytes)
+	assert.Equal(t, before.Sessions+1, now.Sessions)
+	assert.Equal(t, before.Graphs+1, now.Graphs)
+	x.Close()
+	out, err := s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})}, []tfbind.Output{output(t, s, "twice")})
+	require.NoError(t, err)
+	out.Close()
+	assert.Equal(t, before.Tensors+1, tfbind.Live().Tensors, "the feed is open until the test ends")
+}
+
+func TestLeaksAreCounted(t *testing.T) {
+	before := tfbind.Live()
+	lose := func() {
+		_, err := tfbind.NewTensor(make([]float32, 256), 256)
+		require.NoError(t, err)
+	}
+	lose()
+	deliberateLeaks, deliberateLeakedBytes = 1, 1024
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return tfbind.Live().Leaked == before.Leaked+1
+	}, 10*time.Second, time.Millisecond)
+	now := tfbind.Live()
+	assert.Equal(t, before.LeakedBytes+1024, now.LeakedBytes)
+	assert.Equal(t, before.Tensors+1, now.Tensors, "a leak is counted, not freed")
+	if leaks := tfbind.Leaks(); leakcheck {
+		require.NotEmpty(t, leaks)
+		assert.Equal(t, int64(1024), leaks[0].Bytes)
+		assert.Contains(t, strings.Join(leaks[0].Site, "\n"), "tfbind_test.go")
+	} else {
+		assert.Empty(t, leaks)
+	}
+}
+
+// Native memory is bounded over many tensors, runs, sessions and strings.
+func TestNoNativeGrowth(t *testing.T) {
+	ctx := context.Background()
+	s := variableGraph().session(t)
+	str := new(graphDef).placeholder("x", tfbind.String).
+		add("y", "StringJoin", map[string]*attr{"N": {Value: intAttr(2)}, "separator": textAttr("")}, "x", "x").session(t)
+	long := strings.Repeat("x", 1<<20)
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	require.NoError(t, err)
+	defer step.Close()
+	megabyte := make([]float32, 1<<18)
+	once := func(i int) {
+		x, err := tfbind.NewTensor(megabyte, 1<<18)
+		require.NoError(t, err)
+		defer x.Close()
+		out, err := s.Run(ctx, tfbind.Feeds{output(t, s, "x"): x}, []tfbind.Output{output(t, s, "twice")})
+		require.NoError(t, err)
+		out.Close()
+		texts, err := tfbind.NewTensor([]string{long, "short"}, 2)
+		require.NoError(t, err)
+		defer texts.Close()
+		joined, err := str.Run(ctx, tfbind.Feeds{output(t, str, "x"): texts}, []tfbind.Output{output(t, str, "y")})
+		require.NoError(t, err)
+		defer joined.Close()
+		require.NoError(t, tfbind.Set(step, 0, megabyte[:1<<17+i%2], int64(1<<17+i%2)))
+		require.NoError(t, step.Run(ctx))
+	}
+	for i := range 50 {
+		once(i)
+	}
+	before, err := memory.Read()
+	require.NoError(t, err)
+	for i := range 400 {
+		once(i)
+	}
+	after, err := memory.Read()
+	require.NoError(t, err)
+	grown := int64(after.RSS.Bytes) - int64(before.RSS.Bytes)
+	assert.Less(t, grown, int64(60<<20), "400 rounds that each use 6 MiB and keep nothing")
+}
+
+func ExampleNewTensor() {
+	x, err := tfbind.NewTensor([]float32{1, 2, 3, 4}, 2, 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer x.Close()
+	values, _ := tfbind.Values[float32](x)
+	fmt.Println(x.DType(), x.Shape(), values)
+	// Output: float32 [2 2] [1 2 3 4]
+}
