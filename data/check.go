@@ -115,10 +115,10 @@ func walk(ds Dataset, fields []string, find func(Field, vector) (int, *RowError,
 			}
 			width := v.len() / b.Size
 			bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
+			bad.Column = name + elementIndex(at%width, a.Shape[1:])
 			if inMemory {
 				m.locate(bad, name)
 			}
-			bad.Column = name + elementIndex(at%width, a.Shape[1:])
 			bad.Found = string(v.appendText(nil, at))
 			return bad
 		}
@@ -132,6 +132,9 @@ func walk(ds Dataset, fields []string, find func(Field, vector) (int, *RowError,
 func (m *Memory) locate(e *RowError, field string) {
 	if c, ok := m.column(field); ok {
 		e.File = c.file
+		if c.origin != "" {
+			e.Column = c.origin
+		}
 	}
 	if m.rows != nil {
 		e.Row = m.rows[e.Row]

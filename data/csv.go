@@ -425,6 +425,7 @@ func (t *table) dataset() (*Memory, error) {
 	m.lines = t.line
 	if t.label >= 0 {
 		m.columns[1].classes = slices.Clone(classes)
+		m.columns[1].origin = t.columnName(t.label)
 	}
 	return m, nil
 }

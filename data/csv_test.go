@@ -198,7 +198,7 @@ func TestChecksNameTheLine(t *testing.T) {
 		var row *RowError
 		require.ErrorAs(t, err, &row)
 		require.ErrorIs(t, err, ErrLabel)
-		require.EqualError(t, err, "t.csv: line 6, column y: found 7, expected a class from 0 to 2; correct the label, or train a model with more than 3 classes")
+		require.EqualError(t, err, "t.csv: line 6, column \"y\" (2): found 7, expected a class from 0 to 2; correct the label, or train a model with more than 3 classes")
 	}
 }
 

@@ -211,24 +211,28 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// gunzip returns what r holds, decompressed if it is compressed with gzip. That
-// is seen from its first bytes: files are renamed, and browsers decompress what
-// they download without renaming it. sure is how many bytes r is known to give,
-// of which none are sure once compressed.
-func gunzip(r io.Reader, sure int64) (io.Reader, int64, error) {
+// usualRatio is how much data in a compressed file is taken for likely, and given
+// memory in one piece. Beyond it, memory grows with the bytes that come.
+const usualRatio = 16
+
+// gunzip returns what a file of some size holds, decompressed if it is compressed
+// with gzip, and how many bytes that likely is. Compression is seen from the first
+// bytes: files are renamed, and browsers decompress what they download without
+// renaming it.
+func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(2)
 	if err != nil && err != io.EOF {
 		return nil, 0, err
 	}
 	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
-		return b, sure, nil
+		return b, size, nil
 	}
 	z, err := gzip.NewReader(b)
 	if err != nil {
 		return nil, 0, corrupt(err)
 	}
-	return z, 0, nil
+	return z, usualRatio * size, nil
 }
 
 // corrupt marks an error of a decompressor as ErrFormat; our own and one from

@@ -15,12 +15,13 @@ import (
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	classes := filepath.Join(dir, "flowers")
-	for _, d := range []string{"flowers/rose", "flowers/tulip", "empty"} {
+	for _, d := range []string{"flowers/rose", "flowers/tulip", "empty", "mixed/train"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	for name, text := range map[string]string{
 		"a.tfrecord": "x", "a.parquet": "x", "a.arrow": "x", "a.tfrecord.gz": "x", "a.h5": "x", "a.xyz": "x", "noextension": "x",
-		"train-images-idx3-ubyte.gz": "x", "empty.npz": "", "empty.csv": "", "empty.npy": "",
+		"train-images-idx3-ubyte.gz": "x", "mixed/notes.txt": "x",
+		"empty.npz": "", "empty.csv": "", "empty.npy": "",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
@@ -43,6 +44,7 @@ func TestOpenRefuses(t *testing.T) {
 		"empty.csv":                  {ErrFormat, "is empty"},
 		"empty.npy":                  {ErrFormat, "is empty"},
 		"flowers":                    {ErrUnsupported, "folders of images, one sub-folder per class, are not read by this version"},
+		"mixed":                      {ErrUnsupported, "neither MNIST's files"},
 		"empty":                      {ErrUnsupported, "neither MNIST's files"},
 	} {
 		if !strings.HasPrefix(path, "builtin:") {

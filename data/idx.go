@@ -95,11 +95,11 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 		return Array{}, "", err
 	}
 	defer f.Close()
-	r, sure, err := gunzip(f, size)
+	r, likely, err := gunzip(f, size)
 	if err != nil {
 		return Array{}, "", fmt.Errorf("%s: %w", path, err)
 	}
-	a, err := readIDX(l.reader(r), sure)
+	a, err := readIDX(l.reader(r), likely)
 	if err != nil {
 		return Array{}, "", fmt.Errorf("%s: %w", path, err)
 	}
@@ -111,10 +111,10 @@ var idxTypes = map[byte]string{
 	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
 }
 
-// readIDX reads one array to the end of r, which is known to hold sure bytes.
+// readIDX reads one array to the end of r, which likely holds so many bytes.
 // The header is two zeros, the type, the number of dimensions, and each of them
 // as a big-endian uint32.
-func readIDX(r io.Reader, sure int64) (Array, error) {
+func readIDX(r io.Reader, likely int64) (Array, error) {
 	var magic [4]byte
 	if n, err := io.ReadFull(r, magic[:]); err != nil {
 		return Array{}, fmt.Errorf("%d bytes, too few for an IDX header: %w", n, corrupt(err))
@@ -139,7 +139,7 @@ func readIDX(r io.Reader, sure int64) (Array, error) {
 		return Array{}, err
 	}
 	t := storedTypes[code]
-	v, err := t.read(r, n, t.size, binary.BigEndian, sure)
+	v, err := t.read(r, n, t.size, binary.BigEndian, likely)
 	if err != nil {
 		return Array{}, corrupt(err)
 	}

@@ -115,12 +115,12 @@ func FuzzIDX(f *testing.F) {
 	f.Add(rawIDX(0x0e, []uint32{1 << 31, 1 << 31}, 1))
 	f.Add(compressed(f, rawIDX(8, []uint32{1}, 1)))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, sure, err := gunzip(bytes.NewReader(raw), int64(len(raw)))
+		r, likely, err := gunzip(bytes.NewReader(raw), int64(len(raw)))
 		if err != nil {
 			require.ErrorIs(t, err, ErrFormat)
 			return
 		}
-		a, err := readIDX(r, sure)
+		a, err := readIDX(r, likely)
 		if err != nil {
 			require.ErrorIs(t, err, ErrFormat)
 			return

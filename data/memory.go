@@ -39,6 +39,7 @@ type column struct {
 	width   int   // elements of one sample
 	vector  vector
 	file    string // for messages: what the values were read from
+	origin  string // for messages: the column of a table, if it was one
 	classes []string
 }
 

@@ -16,8 +16,8 @@ import (
 // The .npy format is NumPy's: a magic string, a version, the length of a header
 // that is a Python dict literal, and the values. The reader is our own because
 // a header is not to be trusted: github.com/sbinet/npyio allocates whatever a
-// shape claims, reads missing bytes as zeros and panics on a header without a
-// newline. The tests use it as a second opinion on sound files.
+// shape claims, reads a file that was cut off without complaint and panics on a
+// header without a newline. The tests use it as a second opinion on sound files.
 
 const npyMagic = "\x93NUMPY"
 
@@ -182,15 +182,11 @@ func readMember(f *zip.File, size int64, l *limit) (Array, error) {
 		return Array{}, corrupt(err)
 	}
 	defer r.Close()
-	var sure int64
-	if f.Method == zip.Store && f.UncompressedSize64 <= uint64(size) {
-		sure = int64(f.UncompressedSize64)
-	}
-	return readNPY(l.reader(r), sure)
+	return readNPY(l.reader(r), min(int64(f.UncompressedSize64), usualRatio*size))
 }
 
-// readNPY reads one array to the end of r, which is known to hold sure bytes.
-func readNPY(r io.Reader, sure int64) (Array, error) {
+// readNPY reads one array to the end of r, which likely holds so many bytes.
+func readNPY(r io.Reader, likely int64) (Array, error) {
 	h, err := readHeader(r)
 	if err != nil {
 		return Array{}, corrupt(err)
@@ -203,7 +199,7 @@ func readNPY(r io.Reader, sure int64) (Array, error) {
 	if err != nil {
 		return Array{}, err
 	}
-	v, err := t.read(r, n, t.size, order, sure)
+	v, err := t.read(r, n, t.size, order, likely)
 	if err != nil {
 		return Array{}, corrupt(err)
 	}

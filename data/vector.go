@@ -261,7 +261,7 @@ const maxInt = int(^uint(0) >> 1)
 // stored is how an element lies in a binary file.
 type stored struct {
 	size int
-	read func(r io.Reader, count, size int, order binary.ByteOrder, sure int64) (vector, error)
+	read func(r io.Reader, count, size int, order binary.ByteOrder, likely int64) (vector, error)
 }
 
 // storedTypes has the element types of binary files by NumPy's code for them.
@@ -280,15 +280,15 @@ var storedTypes = map[string]stored{
 }
 
 // readVector reads count elements of size bytes each. A header may claim any
-// count, so memory is taken up front for at most sure bytes, which the caller
-// knows to exist, and beyond that only as the bytes come in.
-func readVector[T element](r io.Reader, count, size int, order binary.ByteOrder, sure int64) (vector, error) {
+// count, so memory is taken up front for at most the bytes that likely follow,
+// going by the size of the file, and beyond that only as they come in.
+func readVector[T element](r io.Reader, count, size int, order binary.ByteOrder, likely int64) (vector, error) {
 	const chunk = 64 << 10 // a multiple of every size
 	if count > maxInt/size {
 		return nil, fmt.Errorf("%d elements of %d bytes are more than this machine can address: %w", count, size, ErrFormat)
 	}
 	raw := make([]byte, min(chunk, count*size))
-	out := make([]T, 0, min(int64(count), sure/int64(size)))
+	out := make([]T, 0, min(int64(count), likely/int64(size)))
 	for len(out) < count {
 		n := min(len(raw)/size, count-len(out))
 		got, err := io.ReadFull(r, raw[:n*size])

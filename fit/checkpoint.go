@@ -262,7 +262,11 @@ func (c *checkpointer) start(_ context.Context, s *State) error {
 		s.run.log.Warn("the best checkpoint is gone", "checkpoint", filepath.Join(c.dir, checkpointName(c.bestStep)))
 		c.bestStep = -1
 	}
-	return c.pointToBest()
+	if err := c.pointToBest(); err != nil {
+		return err
+	}
+	// A crash may have come before the last removals.
+	return c.prune()
 }
 
 func (c *checkpointer) step(_ context.Context, s *State) error {

@@ -45,7 +45,7 @@ func logged(t testing.TB, dir string) string {
 
 // wanted is what the full loop gives if nothing stops it.
 func wanted(t testing.TB) outcome {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	l := newLinear()
 	loop := fullLoop(t, l, dir)
 	h, err := loop.Run(t.Context(), trainingData(t))
@@ -83,7 +83,7 @@ func requireResumes(t testing.TB, dir string, want outcome) {
 func TestResumeIsExactFromEverywhere(t *testing.T) {
 	want := wanted(t)
 	for stop := range int64(16) {
-		dir := t.TempDir()
+		dir := tempDir(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		l := newLinear()
 		l.onTrain = func(step int64) error {
@@ -103,7 +103,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 		requireResumes(t, dir, want)
 	}
 	for stop := range 6 {
-		dir := t.TempDir()
+		dir := tempDir(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		l := newLinear()
 		l.onEvaluate = func() error {
@@ -146,7 +146,7 @@ func (c *crasher) before(string, string) error {
 func TestCrashAtEveryWrite(t *testing.T) {
 	want := wanted(t)
 	for at := 0; ; at++ {
-		dir := t.TempDir()
+		dir := tempDir(t)
 		crash := &crasher{left: at}
 		l := newLinear()
 		loop := fullLoop(t, l, dir, withDisk(disk{before: crash.before}))
@@ -168,7 +168,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 // validation left, dies before each of its changes to files.
 func TestCrashWhileReplacing(t *testing.T) {
 	want := wanted(t)
-	interrupted := t.TempDir()
+	interrupted := tempDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	l := newLinear()
 	l.onEvaluate = func() error { cancel(); return nil }
@@ -200,7 +200,7 @@ func TestCrashWhileReplacing(t *testing.T) {
 func TestCrashWhileTheModelIsSaved(t *testing.T) {
 	want := wanted(t)
 	for at := range 6 {
-		dir := t.TempDir()
+		dir := tempDir(t)
 		l := newLinear()
 		saves := 0
 		l.onSave = func(prefix string) error {
@@ -239,7 +239,7 @@ func TestKilled(t *testing.T) {
 		return
 	}
 	want := wanted(t)
-	dir := t.TempDir()
+	dir := tempDir(t)
 	for _, after := range []int{2, 5, 9, 14} {
 		child := exec.Command(os.Args[0], "-test.run=^TestKilled$")
 		child.Env = append(os.Environ(), "FIT_TEST_TRAIN_IN="+dir)
@@ -253,6 +253,9 @@ func TestKilled(t *testing.T) {
 			n, err = out.Read(buffer)
 			text.Write(buffer[:n])
 		}
+		if after == 2 {
+			require.Contains(t, text.String(), "step 2\n", "the child trains")
+		}
 		require.NoError(t, child.Process.Kill())
 		_ = child.Wait() // it was killed
 	}
@@ -261,7 +264,7 @@ func TestKilled(t *testing.T) {
 
 // checkpointed trains 3 epochs of 2 steps with a checkpoint each.
 func checkpointed(t testing.TB, options ...CheckpointOption) (dir string, loop Loop) {
-	dir = t.TempDir()
+	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
 	loop.Hook(Checkpoint(dir, options...))
 	h, err := loop.Run(t.Context(), samples(t, 8))
@@ -289,8 +292,8 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 		is     error
 		words  string
 	}{
-		{"variables cut off", edit("variables.data-00000-of-00001", half), ErrTorn, "variables.data-00000-of-00001 has 48 bytes"},
-		{"variables changed", edit("variables.data-00000-of-00001", flip), ErrTorn, "expected 96 bytes with"},
+		{"variables cut off", edit("variables.data-00000-of-00001", half), ErrTorn, "variables.data-00000-of-00001 has 24 bytes"},
+		{"variables changed", edit("variables.data-00000-of-00001", flip), ErrTorn, "expected 48 bytes with"},
 		{"variables empty", edit("variables.index", func([]byte) []byte { return nil }), ErrTorn, "variables.index has 0 bytes"},
 		{"variables missing", func(dir string) error { return os.Remove(filepath.Join(dir, "variables.index")) }, ErrTorn, "no such file"},
 		{"history changed", edit("history.jsonl", flip), ErrTorn, "history.jsonl"},
@@ -332,7 +335,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 }
 
 func TestStrangersInTheFolder(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	for _, name := range []string{"ckpt-", "ckpt-x", "ckpt-007", "ckpt--3", "ckpt-99"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o777))
 	}
@@ -361,7 +364,7 @@ func TestOnlyDamagedCheckpointsIsAnError(t *testing.T) {
 }
 
 func TestResumeFromNothingBeginsAnew(t *testing.T) {
-	for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), "not", "there")} {
+	for _, dir := range []string{tempDir(t), filepath.Join(tempDir(t), "not", "there")} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
 		loop.Hook(Checkpoint(dir))
 		h, err := loop.Run(t.Context(), samples(t, 8))
@@ -389,7 +392,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	require.ErrorAs(t, err, &option)
 
 	// But it may fill an empty one.
-	empty := t.TempDir()
+	empty := tempDir(t)
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
 	again.Hook(Checkpoint(empty))
 	_, err = again.Run(t.Context(), samples(t, 8))
@@ -458,7 +461,7 @@ func TestResumingACompleteRunDoesNothing(t *testing.T) {
 }
 
 func TestResumingAnEarlyStop(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	run := func(patience int) (*History, *linear) {
 		l := scripted([]float64{5, 4, 6, 7, 8, 9, 9})
 		loop := Loop{Session: l, Batch: 4, Epochs: 7, Resume: dir}
@@ -497,7 +500,7 @@ func TestKeep(t *testing.T) {
 	}
 	for _, bad := range []CheckpointOption{Keep(-1), EverySteps(0), EveryEpochs(0)} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		loop.Hook(Checkpoint(t.TempDir(), bad))
+		loop.Hook(Checkpoint(tempDir(t), bad))
 		_, err := loop.Run(t.Context(), samples(t, 4))
 		var option *OptionError
 		require.ErrorAs(t, err, &option)
@@ -509,7 +512,7 @@ func TestKeep(t *testing.T) {
 }
 
 func TestBestIsKept(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	l := scripted([]float64{5, 3, 4, 2, 6, 7, 8})
 	loop := Loop{Session: l, Batch: 4, Epochs: 3}
 	loop.Hook(Checkpoint(dir, Keep(1), EveryEpochs(3), Best("loss")))
@@ -543,7 +546,7 @@ func TestBestIsKept(t *testing.T) {
 // checkpoint of them when the loss of step 7 tells.
 func TestDivergedStateIsNotResumed(t *testing.T) {
 	for _, keep := range []int{1, 3} {
-		dir := t.TempDir()
+		dir := tempDir(t)
 		var log bytes.Buffer
 		l := newLinear()
 		l.poisonAt = 6
@@ -572,7 +575,7 @@ func TestDivergedStateIsNotResumed(t *testing.T) {
 // A validation with a finite loss clears a checkpoint: then it is the batch that
 // is bad.
 func TestValidatedCheckpointIsNotPutAside(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	l := newLinear()
 	l.lossAt = map[int64]float64{5: math.NaN()}
 	loop := Loop{Session: l, Batch: 4, Epochs: 9, Validation: samples(t, 4)}
@@ -584,7 +587,7 @@ func TestValidatedCheckpointIsNotPutAside(t *testing.T) {
 }
 
 func TestFailedStepWritesNoCheckpoint(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	l := newLinear()
 	l.onTrain = func(step int64) error {
 		if step == 3 {
@@ -599,7 +602,7 @@ func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 	require.Equal(t, []string{"ckpt-2"}, names(t, dir))
 
 	// After a failure of the data, the state is that of the last step.
-	dir = t.TempDir()
+	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 9}
 	loop.Hook(Checkpoint(dir))
 	_, err = loop.Run(t.Context(), brokenData{samples(t, 20), 3, errors.New("out of luck")})
@@ -608,9 +611,9 @@ func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 }
 
 func TestHooksKeepStateAndFiles(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	var loaded []string
-	make := func() Hook {
+	counter := func() Hook {
 		count := 0
 		return Hook{
 			Name: "counter / 1",
@@ -631,13 +634,13 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 		}
 	}
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(make(), Checkpoint(dir))
+	loop.Hook(counter(), Checkpoint(dir))
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Empty(t, loaded)
 
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
-	again.Hook(make(), Checkpoint(dir))
+	again.Hook(counter(), Checkpoint(dir))
 	_, err = again.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, []string{"hello", "4"}, loaded)
@@ -668,7 +671,7 @@ func TestLoadErrorsNameTheHook(t *testing.T) {
 
 func TestSessionThatSavesNothing(t *testing.T) {
 	loop := Loop{Session: forgetful{newLinear()}, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(t.TempDir()))
+	loop.Hook(Checkpoint(tempDir(t)))
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.ErrorContains(t, err, "the session wrote no file variables")
 }
@@ -683,15 +686,30 @@ func TestFingerprintTellsData(t *testing.T) {
 		require.NoError(t, err)
 		return ds
 	}
-	print := func(ds data.Dataset) string {
+	sumOf := func(ds data.Dataset) string {
 		r, err := newRun(&Loop{Session: newLinear(), Batch: 2, Epochs: 1}, ds)
 		require.NoError(t, err)
 		sum, err := r.fingerprint()
 		require.NoError(t, err)
 		return sum
 	}
-	require.Equal(t, print(text("a", "bc")), print(text("a", "bc")))
-	require.NotEqual(t, print(text("a", "bc")), print(text("ab", "c")))
-	require.Equal(t, print(samples(t, 30).Shuffle(1)), print(samples(t, 30).Shuffle(1)))
-	require.NotEqual(t, print(samples(t, 30).Shuffle(1)), print(samples(t, 30).Shuffle(2)))
+	require.Equal(t, sumOf(text("a", "bc")), sumOf(text("a", "bc")))
+	require.NotEqual(t, sumOf(text("a", "bc")), sumOf(text("ab", "c")))
+	require.Equal(t, sumOf(samples(t, 30).Shuffle(1)), sumOf(samples(t, 30).Shuffle(1)))
+	require.NotEqual(t, sumOf(samples(t, 30).Shuffle(1)), sumOf(samples(t, 30).Shuffle(2)))
+}
+
+func TestCopyFiles(t *testing.T) {
+	from, to := tempDir(t), tempDir(t)
+	require.NoError(t, os.WriteFile(filepath.Join(from, "a"), []byte("hello"), 0o666))
+	require.NoError(t, disk{}.copyFiles(from, to))
+	// Where the file system cannot link:
+	require.NoError(t, copyFile(filepath.Join(from, "a"), filepath.Join(to, "b")))
+	for _, name := range []string{"a", "b"} {
+		text, err := os.ReadFile(filepath.Join(to, name))
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(text))
+	}
+	require.Error(t, disk{}.copyFiles(filepath.Join(from, "nothing"), to))
+	require.Error(t, copyFile(filepath.Join(from, "nothing"), filepath.Join(to, "c")))
 }

@@ -247,6 +247,17 @@ func outcomeOf(t testing.TB, h *History, l *linear) outcome {
 	return outcome{b.String(), l.state()}
 }
 
+// tempDir is a folder for a test, in memory where the system has a place for
+// that: these tests sync thousands of files.
+func tempDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "fit-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 // names lists the entries of a folder.
 func names(t testing.TB, dir string) []string {
 	entries, err := os.ReadDir(dir)
@@ -260,7 +271,7 @@ func names(t testing.TB, dir string) []string {
 
 // copyDir copies a folder with all that is in it.
 func copyDir(t testing.TB, from string) string {
-	to := t.TempDir()
+	to := tempDir(t)
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -15,8 +15,8 @@ type History struct {
 	// Records has one entry per epoch. After a resume, the epochs before it are
 	// there too.
 	Records []Record
-	// Stopped says why the run ended before its last epoch without an error, or
-	// why there was nothing to do; empty if it did all epochs.
+	// Stopped says why a hook asked for the end of the run, or why there was
+	// nothing to do; otherwise it is empty.
 	Stopped string
 	// ResumedFrom is the checkpoint that the run continued; empty if it began
 	// anew.
@@ -246,12 +246,14 @@ func (r *Record) setField(name string, value json.RawMessage) error {
 
 // String is the record on one line, as Progress prints it: names and values,
 // separated by two spaces.
-func (r Record) String() string { return recordLine(r, strconv.Itoa(r.Epoch)) }
+func (r Record) String() string {
+	return recordLine(r, strconv.Itoa(r.Epoch), strconv.FormatInt(r.Step, 10))
+}
 
 // recordLine prints a record with values padded to columns.
-func recordLine(r Record, epoch string) string {
+func recordLine(r Record, epoch, step string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "epoch %s  step %d", epoch, r.Step)
+	fmt.Fprintf(&b, "epoch %s  step %s", epoch, step)
 	for _, m := range r.Metrics {
 		fmt.Fprintf(&b, "  %s %-9s", m.Name, formatValue(m.Value))
 	}

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,7 +93,7 @@ type State struct {
 // epoch without a record, and a checkpoint from which it continues.
 func (s *State) Stop(reason string) {
 	if s.run.stop == "" {
-		s.run.stop = reason
+		s.run.stop = cmp.Or(reason, "a hook asked for it")
 	}
 }
 
@@ -130,7 +131,7 @@ func (s *State) ScaleLearningRate(factor float64) { s.run.scale *= factor }
 // checkHooks sorts hooks into the order in which they are called.
 func checkHooks(hooks []Hook) ([]Hook, error) {
 	sorted := slices.Clone(hooks)
-	slices.SortStableFunc(sorted, func(a, b Hook) int { return a.Priority - b.Priority })
+	slices.SortStableFunc(sorted, func(a, b Hook) int { return cmp.Compare(a.Priority, b.Priority) })
 	seen := make(map[string]bool, len(hooks))
 	for _, h := range sorted {
 		if h.Name == "" {

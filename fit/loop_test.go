@@ -381,7 +381,7 @@ func TestCancellation(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			l := newLinear()
-			dir := t.TempDir()
+			dir := tempDir(t)
 			loop := Loop{Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 12)}
 			ended := false
 			loop.Hook(Checkpoint(dir), Hook{Name: "last", End: func(ctx context.Context, _ *State) error {
@@ -539,7 +539,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	l := newLinear()
 	l.quiet = true
 	loop := &Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.01)}
-	loop.Hook(Checkpoint(t.TempDir()), Hook{Name: "count", Step: func(context.Context, *State) error { return nil }})
+	loop.Hook(Checkpoint(tempDir(t)), Hook{Name: "count", Step: func(context.Context, *State) error { return nil }})
 	ds := samples(t, 20)
 	r, err := newRun(loop, ds)
 	require.NoError(t, err)

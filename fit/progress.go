@@ -17,12 +17,11 @@ import (
 )
 
 const (
-	// refreshEvery is the time from one picture of the bar to the next. Between
-	// them, a step costs one look at the clock.
-	refreshEvery = 100 * time.Millisecond
-	barWidth     = 20
-	// barRoom is what the bar needs on a line beside its description.
-	barRoom = barWidth + 46
+	// barWidth is that of the bar where there is room; the library makes it
+	// smaller where there is not.
+	barWidth = 20
+	// barRoom is what a small bar, its speed and its times need on a line.
+	barRoom = 46
 )
 
 // Progress is a hook that shows how training goes: a line per epoch, and if w
@@ -33,13 +32,13 @@ const (
 // A line is names and values, each name followed by a space and its value, and
 // separated by two or more spaces:
 //
-//	epoch 3/10  step 300  loss 0.1234     val_loss 0.1310     steps/s 512       rss 431.2 MiB   anon 212.0 MiB
+//	epoch 3/10   step 300   loss 0.1234     val_loss 0.1310     steps/s 512       rss 431.2 MiB   anon 212.0 MiB
 //
 // Steps per second do not include validation. What is not known is left out.
 // Lines that do not begin with "epoch" say where a run resumed, and why it
 // stopped.
 func Progress(w io.Writer) Hook {
-	p := &progressView{w: w}
+	p := &progressView{w: w, every: 100 * time.Millisecond}
 	if file, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
 		fd := int(file.Fd())
 		p.terminal = term.IsTerminal(fd)
@@ -57,10 +56,15 @@ func Progress(w io.Writer) Hook {
 type progressView struct {
 	w        io.Writer
 	terminal bool
+	// every is the time from one picture of the bar to the next. Between them, a
+	// step costs one look at the clock.
+	every time.Duration
 	// width is the number of columns of the terminal.
 	width func() int
 
-	bar     *progressbar.ProgressBar
+	bar *progressbar.ProgressBar
+	// dirty is true if there is something else on the line.
+	dirty   bool
 	epoch   int
 	pending int // steps that the bar does not show yet
 	shown   time.Time
@@ -75,7 +79,7 @@ func (p *progressView) hook() Hook {
 }
 
 func (p *progressView) start(_ context.Context, s *State) error {
-	p.bar, p.epoch = nil, 0
+	p.bar, p.dirty, p.epoch = nil, false, 0
 	if s.History.ResumedFrom == "" {
 		return nil
 	}
@@ -91,41 +95,49 @@ func (p *progressView) line(text string) error {
 
 // step keeps the bar current.
 func (p *progressView) step(_ context.Context, s *State) error {
-	p.pending++
-	last := s.EpochStep == s.StepsPerEpoch
+	if s.EpochStep == s.StepsPerEpoch {
+		return p.lastStep(s)
+	}
 	now := time.Now()
-	if !last && p.epoch == s.Epoch && now.Sub(p.shown) < refreshEvery {
+	if p.epoch != s.Epoch {
+		// The bar covers what is left of the epoch after its first step, or after
+		// the first one of a resumed run: steps that it did not see would distort
+		// its speed.
+		p.epoch, p.pending, p.shown = s.Epoch, 0, now
+		p.bar = p.newBar(s.StepsPerEpoch-s.EpochStep, p.describe(s))
+		p.bar.StartWithoutRender()
+		return nil
+	}
+	p.pending++
+	if now.Sub(p.shown) < p.every {
 		return nil
 	}
 	p.shown = now
-	if p.epoch != s.Epoch {
-		// After a resume the bar covers what is left of the epoch, as steps from
-		// before would distort its speed.
-		p.epoch = s.Epoch
-		p.bar = p.newBar(s.StepsPerEpoch - s.EpochStep + 1)
-	}
-	if last {
-		if err := p.bar.Clear(); err != nil {
-			return fmt.Errorf("printing progress: %w", err)
-		}
-		if s.run.validates() {
-			if _, err := fmt.Fprintf(p.w, "\r%s  validating", p.label(s)); err != nil {
-				return fmt.Errorf("printing progress: %w", err)
-			}
-		}
-		p.pending = 0
-		return nil
-	}
-	p.bar.Describe(p.describe(s))
 	err := p.bar.Add(p.pending)
 	p.pending = 0
 	if err != nil {
 		return fmt.Errorf("printing progress: %w", err)
 	}
+	p.bar.Describe(p.describe(s))
 	return nil
 }
 
-func (p *progressView) newBar(steps int) *progressbar.ProgressBar {
+// lastStep replaces the bar by a word on what takes time now.
+func (p *progressView) lastStep(s *State) error {
+	if err := p.clear(); err != nil {
+		return err
+	}
+	if !s.run.validates() {
+		return nil
+	}
+	p.dirty = true
+	if _, err := fmt.Fprintf(p.w, "\r%s  validating", p.label(s)); err != nil {
+		return fmt.Errorf("printing progress: %w", err)
+	}
+	return nil
+}
+
+func (p *progressView) newBar(steps int, description string) *progressbar.ProgressBar {
 	colour := os.Getenv("NO_COLOR") == ""
 	theme := progressbar.Theme{Saucer: "=", SaucerHead: ">", SaucerPadding: " ", BarStart: "|", BarEnd: "|"}
 	if colour {
@@ -133,62 +145,64 @@ func (p *progressView) newBar(steps int) *progressbar.ProgressBar {
 	}
 	return progressbar.NewOptions64(int64(steps),
 		progressbar.OptionSetWriter(p.w),
+		progressbar.OptionSetDescription(description),
 		progressbar.OptionSetWidth(barWidth),
 		progressbar.OptionSetTheme(theme),
 		progressbar.OptionEnableColorCodes(colour),
 		progressbar.OptionShowIts(),
 		progressbar.OptionSetItsString("steps"),
-		// Describe and Add would both draw; one picture per refresh is enough.
-		progressbar.OptionThrottle(refreshEvery/2),
+		// Add and Describe would both draw; one picture per refresh is enough.
+		progressbar.OptionThrottle(p.every/2),
 		progressbar.OptionClearOnFinish(),
 	)
 }
 
-// label is "epoch  3/10".
+// label is "epoch 3/10".
 func (p *progressView) label(s *State) string {
-	return "epoch " + epochOf(s.Epoch, s.Epochs)
+	return fmt.Sprintf("epoch %d/%d", s.Epoch, s.Epochs)
 }
 
-// epochOf pads an epoch to the width of the last.
-func epochOf(epoch, epochs int) string {
-	total := strconv.Itoa(epochs)
-	return fmt.Sprintf("%*d/%s", len(total), epoch, total)
-}
-
-// describe is the text before the bar, as much of it as the line has room for.
+// describe is the text before the bar: the loss, then as much of the memory and
+// of the other metrics as the line has room for.
 func (p *progressView) describe(s *State) string {
-	parts := []string{p.label(s)}
-	var rss string
-	if usage, err := memory.Read(); err == nil && usage.RSS.OK {
-		rss = "rss " + usage.RSS.String()
-	}
-	room := p.width() - barRoom - len(parts[0]) - len(rss) - 2
-	for _, m := range s.Running() {
-		part := m.Name + " " + formatValue(m.Value)
-		if room -= len(part) + 2; room < 0 {
+	text := p.label(s)
+	room := p.width() - barRoom - len(text)
+	rss := ""
+	for i, m := range s.Running() {
+		part := "  " + m.Name + " " + formatValue(m.Value)
+		if room -= len(part); i > 0 && room < 0 {
 			break
 		}
-		parts = append(parts, part)
+		text += part
+		if i > 0 {
+			continue
+		}
+		if usage, err := memory.Read(); err == nil && usage.RSS.OK {
+			rss = "  rss " + usage.RSS.String()
+		}
+		if room -= len(rss); room < 0 {
+			return text
+		}
 	}
-	if rss != "" {
-		parts = append(parts, rss)
-	}
-	return strings.Join(parts, "  ")
+	return text + rss
 }
 
 func (p *progressView) epochLine(_ context.Context, s *State) error {
 	if err := p.clear(); err != nil {
 		return err
 	}
-	return p.line(recordLine(*s.Record, epochOf(s.Record.Epoch, s.Epochs)))
+	epochs, steps := strconv.Itoa(s.Epochs), strconv.FormatInt(int64(s.Epochs)*int64(s.StepsPerEpoch), 10)
+	return p.line(recordLine(*s.Record,
+		fmt.Sprintf("%-*s", 2*len(epochs)+1, fmt.Sprintf("%d/%s", s.Record.Epoch, epochs)),
+		fmt.Sprintf("%-*d", len(steps), s.Record.Step)))
 }
 
 // clear empties the line that the bar is on.
 func (p *progressView) clear() error {
-	if p.bar == nil {
+	if p.bar == nil && !p.dirty {
 		return nil
 	}
-	p.bar = nil
+	p.bar, p.dirty = nil, false
 	if _, err := fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", max(p.width()-1, 0))); err != nil {
 		return fmt.Errorf("printing progress: %w", err)
 	}

@@ -41,7 +41,7 @@ func TestReadHardlyAllocates(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	require.LessOrEqual(t, allocs, 1.0, "the path, as the system call wants it")
+	require.LessOrEqual(t, allocs, 2.0, "the path, as the system call wants it, and room for instrumentation")
 }
 
 func TestParseStatus(t *testing.T) {

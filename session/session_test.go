@@ -239,7 +239,7 @@ func TestInputsConvertAndReshape(t *testing.T) {
 			n *= d
 		}
 		err := step.Set("x", data.Array{Shape: shape, Values: make([]uint8, n)})
-		assert.ErrorContains(t, err, "input x: expected shape [? 64], got", "%v", shape)
+		assert.ErrorContains(t, err, "expected shape [? 64], got", "%v", shape)
 	}
 	assert.ErrorIs(t, step.Set("x", data.Array{Shape: []int{2, 64}, Values: make([]uint8, 127)}), tfbind.ErrShape)
 }
@@ -249,7 +249,7 @@ func TestFeedNamesWhatIsMissing(t *testing.T) {
 	b := batches(t, digits(t), 4, 1)[0]
 	b.Fields[0].Name, b.Fields[1].Name = "image", "label"
 	err := s.Train(context.Background(), 0, b, make([]float64, 2))
-	assert.ErrorContains(t, err, "it takes x, y, and the data has image, label")
+	assert.ErrorContains(t, err, "takes x, y, and the data has image, label")
 }
 
 func TestOpenErrors(t *testing.T) {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -15,19 +16,75 @@ import (
 // Step is a signature, ready to run again and again. It is for one goroutine at
 // a time.
 type Step struct {
-	session   *Session
+	binding
+	session *Session
+	tf      *tfbind.Step
+	outputs []savedmodels.Tensor
+	seed    [2]int64
+	ones    []float32
+}
+
+// binding is what the inputs of a signature are fed from.
+type binding struct {
 	signature *savedmodels.Signature
-	tf        *tfbind.Step
 	inputs    []input
-	outputs   []savedmodels.Tensor
 	// features are the inputs that the model also takes to predict; the others
 	// are labels.
 	features []string
-	seed     [2]int64
-	ones     []float32
 	// fields are the names of the batches that the inputs were matched to.
 	fields []string
 }
+
+func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
+	b := binding{signature: sig}
+	for _, t := range sig.Inputs {
+		b.inputs = append(b.inputs, input{Tensor: t})
+	}
+	if predict, err := model.Signature(model.Roles.Predict); err == nil {
+		for _, t := range predict.DataInputs() {
+			if sig.Input(t.Name) != nil {
+				b.features = append(b.features, t.Name)
+			}
+		}
+	}
+	return b
+}
+
+// CheckData says whether batches of a dataset can be fed to a signature, from
+// what is known before anything is loaded or run: names, shapes and types. An
+// error is ErrData.
+func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, batch int) error {
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return err
+	}
+	b := newBinding(model, sig)
+	specs := ds.Fields()
+	names := make([]string, len(specs))
+	for i, f := range specs {
+		names[i] = f.Name
+	}
+	if err := b.match(names); err != nil {
+		return fmt.Errorf("%s: %w", ds.Name(), err)
+	}
+	for i := range b.inputs {
+		in := &b.inputs[i]
+		if in.field < 0 {
+			continue
+		}
+		f := specs[in.field]
+		if err := in.fit(append([]int{batch}, f.Shape...)); err != nil {
+			return fmt.Errorf("%s: field %s for signature %s, input %s: %w", ds.Name(), f.Name, sig.Name, in.Name, err)
+		}
+		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
+			return fmt.Errorf("%s: field %s for signature %s, input %s: %w: expected %s, got %s", ds.Name(), f.Name, sig.Name, in.Name, ErrData, in.DType, f.Type)
+		}
+	}
+	return nil
+}
+
+// ErrData: data that does not fit the signature it is to be fed to.
+var ErrData = errors.New("the data does not fit the model")
 
 // input is an input of the signature, in the order of the native step's feeds.
 type input struct {
@@ -49,7 +106,7 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 }
 
 func (s *Session) prepare(sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
-	step := &Step{session: s, signature: sig, outputs: fetch}
+	step := &Step{binding: newBinding(s.model, sig), session: s, outputs: fetch}
 	var spec tfbind.StepSpec
 	for _, t := range sig.Inputs {
 		o, err := s.tf.Graph().Output(t.Op)
@@ -57,7 +114,6 @@ func (s *Session) prepare(sig *savedmodels.Signature, fetch []savedmodels.Tensor
 			return nil, fmt.Errorf("signature %s, input %s: %w", sig.Name, t.Name, err)
 		}
 		spec.Feeds = append(spec.Feeds, o)
-		step.inputs = append(step.inputs, input{Tensor: t})
 	}
 	for _, t := range fetch {
 		o, err := s.tf.Graph().Output(t.Op)
@@ -65,13 +121,6 @@ func (s *Session) prepare(sig *savedmodels.Signature, fetch []savedmodels.Tensor
 			return nil, fmt.Errorf("signature %s, output %s: %w", sig.Name, t.Name, err)
 		}
 		spec.Fetches = append(spec.Fetches, o)
-	}
-	if predict, err := s.model.Signature(s.roles.Predict); err == nil {
-		for _, t := range predict.DataInputs() {
-			if sig.Input(t.Name) != nil {
-				step.features = append(step.features, t.Name)
-			}
-		}
 	}
 	var err error
 	if step.tf, err = s.tf.Prepare(spec); err != nil {
@@ -122,8 +171,14 @@ func (st *Step) set(i int, a data.Array) error {
 // these. Reserved inputs that the batch does not have are filled in: sample
 // weights and the loss scale with 1, the learning rate with what was set.
 func (st *Step) Feed(b data.Batch) error {
-	if err := st.match(b); err != nil {
-		return err
+	if !st.matches(b.Fields) {
+		names := make([]string, len(b.Fields))
+		for i, f := range b.Fields {
+			names[i] = f.Name
+		}
+		if err := st.match(names); err != nil {
+			return err
+		}
 	}
 	for i := range st.inputs {
 		in := &st.inputs[i]
@@ -140,48 +195,43 @@ func (st *Step) Feed(b data.Batch) error {
 	return nil
 }
 
-// match finds the field of each input, when the fields are others than those of
-// the last batch.
-func (st *Step) match(b data.Batch) error {
-	same := len(st.fields) == len(b.Fields) && st.fields != nil
-	for i := 0; same && i < len(b.Fields); i++ {
-		same = st.fields[i] == b.Fields[i].Name
+// matches reports whether the inputs are matched to these fields already.
+func (b *binding) matches(fields []data.Field) bool {
+	if len(b.fields) != len(fields) || b.fields == nil {
+		return false
 	}
-	if same {
-		return nil
+	for i := range fields {
+		if b.fields[i] != fields[i].Name {
+			return false
+		}
 	}
-	position := func(field string) int {
-		return slices.IndexFunc(b.Fields, func(f data.Field) bool { return f.Name == field })
-	}
-	labels := slices.DeleteFunc(st.signature.DataInputs(), func(t savedmodels.Tensor) bool { return slices.Contains(st.features, t.Name) })
-	byName := true
-	for _, t := range st.signature.DataInputs() {
-		byName = byName && position(t.Name) >= 0
-	}
-	byRole := len(st.features) == 1 && len(labels) <= 1 && position("x") >= 0 && (len(labels) == 0 || position("y") >= 0)
+	return true
+}
+
+// match finds the field of each input.
+func (b *binding) match(fields []string) error {
+	data := b.signature.DataInputs()
+	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool { return slices.Contains(b.features, t.Name) })
+	has := func(name string) bool { return slices.Contains(fields, name) }
+	byName := !slices.ContainsFunc(data, func(t savedmodels.Tensor) bool { return !has(t.Name) })
+	byRole := len(b.features) == 1 && len(labels) <= 1 && has("x") && (len(labels) == 0 || has("y"))
 	if !byName && !byRole {
-		fields := make([]string, len(b.Fields))
-		for i, f := range b.Fields {
-			fields[i] = f.Name
-		}
-		return fmt.Errorf("the data does not fit signature %s: it takes %s, and the data has %s; name the arrays of the data file like the inputs",
-			st.signature.Name, names(st.signature.DataInputs()), strings.Join(fields, ", "))
+		return fmt.Errorf("%w: signature %s takes %s, and the data has %s; name the arrays of the data like the inputs, or x and y",
+			ErrData, b.signature.Name, names(data), strings.Join(fields, ", "))
 	}
-	for i := range st.inputs {
-		in := &st.inputs[i]
+	for i := range b.inputs {
+		in := &b.inputs[i]
+		name := in.Name
 		switch {
-		case byName || savedmodels.IsReserved(in.Name):
-			in.field = position(in.Name)
-		case slices.Contains(st.features, in.Name):
-			in.field = position("x")
+		case byName || savedmodels.IsReserved(name):
+		case slices.Contains(b.features, name):
+			name = "x"
 		default:
-			in.field = position("y")
+			name = "y"
 		}
+		in.field = slices.Index(fields, name)
 	}
-	st.fields = st.fields[:0]
-	for _, f := range b.Fields {
-		st.fields = append(st.fields, f.Name)
-	}
+	b.fields = slices.Clone(fields)
 	return nil
 }
 
@@ -328,8 +378,8 @@ func (in *input) checkSizes(shape []int) error {
 	for i, d := range in.Shape {
 		if d >= 0 && d != in.shape[i] {
 			if i == 0 && !savedmodels.IsReserved(in.Name) {
-				return fmt.Errorf("the batch size %d is part of the model, and the batch has %d samples: train with that batch size and without a smaller last batch (--batch %d --drop-remainder), or export the model with an open batch size",
-					d, in.shape[0], d)
+				return fmt.Errorf("%w: the batch size %d is part of the model, and the batch has %d samples: train with that batch size and without a smaller last batch (--batch %d --drop-remainder), or export the model with an open batch size",
+					ErrData, d, in.shape[0], d)
 			}
 			return in.mismatch(shape)
 		}
@@ -339,5 +389,5 @@ func (in *input) checkSizes(shape []int) error {
 
 func (in *input) mismatch(shape []int) error {
 	want := strings.ReplaceAll(fmt.Sprint(in.Shape), "-1", "?")
-	return fmt.Errorf("expected shape %s, got %v (the first size counts the samples)", want, slices.Clone(shape))
+	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, want, slices.Clone(shape))
 }

@@ -164,4 +164,3 @@ func syntheticBatch(sig *savedmodels.Signature, size int) (data.Batch, error) {
 	}
 	return b, nil
 }
-

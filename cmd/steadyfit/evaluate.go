@@ -30,14 +30,21 @@ training and a test part, on the test part.`,
 			if err != nil {
 				return err
 			}
-			s, err := model.session(cmd, g)
+			m, err := model.open()
+			if err != nil {
+				return err
+			}
+			if m.Roles.Evaluate == "" {
+				return usagef("%s has no signature to evaluate with (evaluate or eval)", m.Dir)
+			}
+			if err := check(ds, m, m.Roles.Evaluate, batch); err != nil {
+				return err
+			}
+			s, err := model.session(cmd, g, m)
 			if err != nil {
 				return err
 			}
 			defer s.Close()
-			if err := check(ds, s.Model(), s.Roles().Evaluate); err != nil {
-				return err
-			}
 			metrics, err := fit.Evaluate(cmd.Context(), s, ds, batch)
 			if err != nil {
 				return err

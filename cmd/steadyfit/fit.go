@@ -22,18 +22,18 @@ import (
 // fitFlags are the flags of fit.
 type fitFlags struct {
 	modelFlags
-	data                      dataFlags
-	validation                string
-	epochs, batch, steps      int
-	seed                      uint64
-	shuffle, dropRemainder    bool
-	checkpoints, every        string
-	keep                      int
-	resume                    bool
-	out, history              string
-	earlyStop, learningRate   string
-	prefetch                  int
-	json                      bool
+	data                    dataFlags
+	validation              string
+	epochs, batch, steps    int
+	seed                    uint64
+	shuffle, dropRemainder  bool
+	checkpoints, every      string
+	keep                    int
+	resume                  bool
+	out, history            string
+	earlyStop, learningRate string
+	prefetch                int
+	json                    bool
 }
 
 func newFit(g *global) *cobra.Command {
@@ -205,9 +205,10 @@ func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmo
 	if err != nil {
 		return nil, err
 	}
-	if err := check(train, model, roles.Train); err != nil {
+	if err := check(train, model, roles.Train, f.batch); err != nil {
 		return nil, err
 	}
+	f.data.classes = train.ClassNames("y")
 	if f.validation != "" {
 		if fraction, err := strconv.ParseFloat(f.validation, 64); err == nil {
 			if !(fraction > 0 && fraction < 1) {
@@ -223,7 +224,7 @@ func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmo
 			if err != nil {
 				return nil, err
 			}
-			if err := check(held, model, roles.Evaluate); err != nil {
+			if err := check(held, model, roles.Evaluate, f.batch); err != nil {
 				return nil, err
 			}
 			l.Validation = held

@@ -43,6 +43,9 @@ func (f *modelFlags) open() (*savedmodels.Model, error) {
 	if f.model == "" {
 		return nil, usagef("--model is missing: a folder with a SavedModel, or builtin:NAME (%s)", strings.Join(savedmodels.BuiltinNames(), ", "))
 	}
+	if _, err := f.options.Device.ConfigProto(); err != nil {
+		return nil, unusable(err)
+	}
 	if name, ok := strings.CutPrefix(f.model, builtinPrefix); ok {
 		m, err := savedmodels.Builtin(name)
 		return m, unusable(err)
@@ -51,12 +54,8 @@ func (f *modelFlags) open() (*savedmodels.Model, error) {
 	return m, unusable(err)
 }
 
-// session opens the model and TensorFlow for evaluation and prediction.
-func (f *modelFlags) session(cmd *cobra.Command, g *global) (*session.Session, error) {
-	model, err := f.open()
-	if err != nil {
-		return nil, err
-	}
+// session opens TensorFlow and the model for evaluation and prediction.
+func (f *modelFlags) session(cmd *cobra.Command, g *global, model *savedmodels.Model) (*session.Session, error) {
 	if _, err := g.load(); err != nil {
 		return nil, err
 	}
@@ -69,11 +68,14 @@ func (f *modelFlags) session(cmd *cobra.Command, g *global) (*session.Session, e
 type dataFlags struct {
 	path  string
 	label string
+	// classes are the class names of the training data, which other data of the
+	// same run must be numbered by.
+	classes []string
 }
 
 func (f *dataFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.path, "data", "", "data: .npz, .npy, .csv[.gz], a folder in MNIST's layout, or builtin:NAME ("+strings.Join(data.BuiltinNames(), ", ")+")")
-	flags.StringVar(&f.label, "label", "", "label column of a CSV file, by name or number from 1; default the column named label or y, else the last")
+	flags.StringVar(&f.label, "label", "", "label column of a CSV file: its name, its number from 1, or -1 for the last; default the one named label or y")
 }
 
 // open reads a dataset that has one part, or that part of a dataset with two.
@@ -81,7 +83,19 @@ func (f *dataFlags) open(path, part string) (*data.Memory, error) {
 	if path == "" {
 		return nil, usagef("--data is missing: a file, a folder, or builtin:NAME (%s)", strings.Join(data.BuiltinNames(), ", "))
 	}
-	ds, err := data.Open(path, data.Options{Split: part, CSV: data.CSVOptions{Label: f.label}})
+	o := data.Options{Split: part, CSV: data.CSVOptions{Label: f.label, Classes: f.classes}}
+	if f.label != "" {
+		ds, err := data.Open(path, o)
+		return ds, unusable(err)
+	}
+	var ds *data.Memory
+	var err error
+	for _, usual := range []string{"label", "y", ""} { // other formats ignore it
+		o.CSV.Label = usual
+		if ds, err = data.Open(path, o); !errors.Is(err, data.ErrField) {
+			break
+		}
+	}
 	return ds, unusable(err)
 }
 
@@ -94,9 +108,16 @@ func (f *dataFlags) openTest(path string) (*data.Memory, error) {
 	return ds, err
 }
 
-// check looks for values that TensorFlow would fail on in the middle of a run,
-// or train NaN into the weights from.
-func check(ds data.Dataset, model *savedmodels.Model, signature string) error {
+// check looks for data that does not fit the signature, and for values that
+// TensorFlow would fail on in the middle of a run, or train NaN into the weights
+// from.
+func check(ds data.Dataset, model *savedmodels.Model, signature string, batch int) error {
+	if err := session.CheckData(model, signature, ds, batch); err != nil {
+		if hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" }); !hasY {
+			return fmt.Errorf("%w (for a CSV file, --label names the column)", err)
+		}
+		return err
+	}
 	if err := data.CheckFinite(ds); err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func exitCode(err error) int {
 	case is(tfbind.ErrResourceExhausted):
 		return exitMemory
 	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(savedmodels.ErrNoSignature, session.ErrNoSignature):
+		is(savedmodels.ErrNoSignature, session.ErrNoSignature, session.ErrData):
 		return exitUsage
 	}
 	return exitFailed

@@ -43,14 +43,21 @@ dataset with a training and a test part, the test part is used.`,
 			if err != nil {
 				return err
 			}
-			s, err := model.session(cmd, g)
+			m, err := model.open()
+			if err != nil {
+				return err
+			}
+			if m.Roles.Predict == "" {
+				return usagef("%s has no signature to predict with (predict, infer or serving_default)", m.Dir)
+			}
+			if err := check(ds, m, m.Roles.Predict, batch); err != nil {
+				return err
+			}
+			s, err := model.session(cmd, g, m)
 			if err != nil {
 				return err
 			}
 			defer s.Close()
-			if s.Roles().Predict == "" {
-				return usagef("%s has no signature to predict with (predict, infer or serving_default)", s.Model().Dir)
-			}
 			step, err := s.Prepare(s.Roles().Predict)
 			if err != nil {
 				return err

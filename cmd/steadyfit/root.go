@@ -58,7 +58,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	flags.StringVar(&g.tensorflow, "tensorflow", "", "TensorFlow to use: a library, a folder that holds it, or a site-packages/tensorflow")
 	flags.StringVar(&g.config, "config", "", "YAML file with values for flags")
 	flags.BoolVar(&g.verbose, "verbose", false, "let TensorFlow log what it does")
-	root.AddCommand(newFit(g), newEvaluate(g), newPredict(g), newInspect(), newBench(g), newVersion(g))
+	root.AddCommand(newFit(g), newEvaluate(g), newPredict(g), newInspect(), newDoctor(g), newBench(g), newVersion(g))
 	// Arguments that no command takes are usage errors, too.
 	for _, c := range root.Commands() {
 		if args := c.Args; args != nil {
@@ -73,16 +73,25 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	return root
 }
 
-// load opens TensorFlow, quietly unless told otherwise: its own variable, if
-// set, is left alone.
+// load opens TensorFlow.
 func (g *global) load() (tfbind.Info, error) {
-	const level = "TF_CPP_MIN_LOG_LEVEL"
-	if _, set := os.LookupEnv(level); !set && !g.verbose {
-		if err := os.Setenv(level, "1"); err != nil {
-			return tfbind.Info{}, fmt.Errorf("set %s: %w", level, err)
-		}
+	if err := g.quiet(); err != nil {
+		return tfbind.Info{}, err
 	}
 	return tfbind.Load(g.tensorflow)
+}
+
+// quiet keeps TensorFlow from logging what is no warning, unless told otherwise.
+// Its own variable, if set, is left alone.
+func (g *global) quiet() error {
+	const level = "TF_CPP_MIN_LOG_LEVEL"
+	if _, set := os.LookupEnv(level); set || g.verbose {
+		return nil
+	}
+	if err := os.Setenv(level, "1"); err != nil {
+		return fmt.Errorf("set %s: %w", level, err)
+	}
+	return nil
 }
 
 const envPrefix = "STEADYFIT_"
@@ -106,11 +115,10 @@ func settle(flags *pflag.FlagSet, path string) error {
 			return
 		}
 		source, value, ok := path, "", false
-		if value, ok = values[f.Name]; !ok || os.Getenv(envName(f.Name)) != "" {
-			source = envName(f.Name)
-			if v := os.Getenv(source); v != "" {
-				value, ok = v, true
-			}
+		value, ok = values[f.Name]
+		// Package tfbind reads its variable itself, and names it in its errors.
+		if v := os.Getenv(envName(f.Name)); v != "" && envName(f.Name) != tfbind.EnvLibrary {
+			source, value, ok = envName(f.Name), v, true
 		}
 		if !ok {
 			return

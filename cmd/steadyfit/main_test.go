@@ -1,0 +1,103 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"steadyfit/tfbind"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"steadyfit": main})
+}
+
+// TestScripts runs the command as users do: see testdata/script.
+func TestScripts(t *testing.T) {
+	location, err := tfbind.Locate("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	models, err := filepath.Abs("../../savedmodels/testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
+			e.Setenv(tfbind.EnvLibrary, location.Library)
+			e.Setenv("MODELS", models)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"waitfor": waitFor,
+			"corrupt": corrupt,
+			"exits":   exits,
+		},
+		UpdateScripts: os.Getenv("STEADYFIT_UPDATE") != "",
+	})
+}
+
+// waitFor PATTERN waits until a file of that pattern exists.
+func waitFor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitfor PATTERN")
+	}
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		found, err := filepath.Glob(ts.MkAbs(args[0]))
+		ts.Check(err)
+		if len(found) > 0 {
+			return
+		}
+		select {
+		case <-deadline:
+			ts.Fatalf("no %s after a minute", args[0])
+		case <-tick.C:
+		}
+	}
+}
+
+// exits CODE PROGRAM [ARG...] runs a program that must exit with that code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM [ARG...]")
+	}
+	code := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if want := args[0]; strconv.Itoa(code) != want {
+		ts.Fatalf("%v: exit code %d, want %s", args[1:], code, want)
+	}
+}
+
+// corrupt PATTERN cuts the files of that pattern in half.
+func corrupt(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: corrupt PATTERN")
+	}
+	found, err := filepath.Glob(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if len(found) == 0 {
+		ts.Fatalf("no %s to corrupt", args[0])
+	}
+	for _, path := range found {
+		info, err := os.Stat(path)
+		ts.Check(err)
+		ts.Check(os.Truncate(path, info.Size()/2))
+	}
+}

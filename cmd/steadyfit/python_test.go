@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// python is an interpreter that has TensorFlow.
+func python(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("STEADYFIT_PYTHON")
+	if path == "" {
+		var err error
+		path, err = filepath.Abs("../../.runtime/venv/bin/python")
+		require.NoError(t, err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("no Python with TensorFlow at %s: run `make venv`, or set STEADYFIT_PYTHON", path)
+	}
+	return path
+}
+
+func runPython(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(python(t), args...)
+	cmd.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", "CUDA_VISIBLE_DEVICES=-1")
+	out, err := cmd.Output()
+	if err != nil {
+		var stderr []byte
+		if e, ok := err.(*exec.ExitError); ok {
+			stderr = e.Stderr
+		}
+		require.NoError(t, err, "%s", stderr)
+	}
+	return string(out)
+}
+
+func steadyfit(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := program(t, args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// Python loads what was trained here, predicts the same within 1e-5, and takes
+// the next train step from the same state.
+func TestPythonPredictsTheSame(t *testing.T) {
+	python(t)
+	dir := t.TempDir()
+	model, predictions := filepath.Join(dir, "model"), filepath.Join(dir, "p.npy")
+	data, err := filepath.Abs("../../data/builtin/digits-test.npz")
+	require.NoError(t, err)
+	steadyfit(t, "fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--epochs", "2", "--out", model)
+	steadyfit(t, "predict", "--model", model, "--data", data, "--out", predictions, "--output", "probabilities")
+	evaluated := steadyfit(t, "evaluate", "--model", model, "--data", data, "--batch", "359")
+	out := runPython(t, "-c", `
+import json, sys
+import numpy as np
+import tensorflow as tf
+m = tf.saved_model.load(sys.argv[1])
+d = np.load(sys.argv[3])
+x, y = tf.constant(d["x"], tf.float32), tf.constant(d["y"], tf.int64)
+p = m.signatures["predict"](x=x)["probabilities"].numpy()
+e = m.signatures["evaluate"](x=x, y=y)
+before = float(e["loss"])
+m.signatures["train"](x=x[:32], y=y[:32])
+print(json.dumps({"difference": float(np.abs(p - np.load(sys.argv[2])).max()), "samples": len(p), "loss": before}))
+`, model, predictions, data)
+	var got struct {
+		Difference, Loss float64
+		Samples          int
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	t.Logf("largest difference of %d x 10 probabilities: %g", got.Samples, got.Difference)
+	assert.Equal(t, 359, got.Samples)
+	assert.LessOrEqual(t, got.Difference, 1e-5)
+	loss := regexp.MustCompile(`loss ([0-9.]+)`).FindStringSubmatch(evaluated)
+	require.NotNil(t, loss, evaluated)
+	ours, err := strconv.ParseFloat(loss[1], 64)
+	require.NoError(t, err)
+	assert.InDelta(t, got.Loss, ours, 1e-5)
+}
+
+// Models that other people's scripts exported train without a change to Go
+// code: other names, two inputs, an LSTM, an attention block.
+func TestModelsOfOthersTrain(t *testing.T) {
+	scripts, err := filepath.Glob("../../examples/export/*.py")
+	require.NoError(t, err)
+	require.NotEmpty(t, scripts)
+	for _, script := range scripts {
+		t.Run(filepath.Base(script), func(t *testing.T) {
+			dir := t.TempDir()
+			runPython(t, script, dir)
+			models, err := filepath.Glob(filepath.Join(dir, "*", "saved_model.pb"))
+			require.NoError(t, err)
+			datasets, err := filepath.Glob(filepath.Join(dir, "*.npz"))
+			require.NoError(t, err)
+			require.Len(t, models, 1)
+			require.Len(t, datasets, 1)
+			history := filepath.Join(dir, "history.jsonl")
+			steadyfit(t, "inspect", filepath.Dir(models[0]))
+			args := []string{"fit", "--model", filepath.Dir(models[0]), "--data", datasets[0], "--epochs", "4", "--history", history, "--out", filepath.Join(dir, "out")}
+			if filepath.Base(script) == "two_inputs.py" {
+				args = append(args, "--learning-rate", "0.5") // its train signature takes the rate as an input
+			}
+			steadyfit(t, args...)
+			text, err := os.ReadFile(history)
+			require.NoError(t, err)
+			losses := regexp.MustCompile(`"loss":([0-9.e-]+)`).FindAllStringSubmatch(string(text), -1)
+			require.Len(t, losses, 4)
+			first, err := strconv.ParseFloat(losses[0][1], 64)
+			require.NoError(t, err)
+			last, err := strconv.ParseFloat(losses[3][1], 64)
+			require.NoError(t, err)
+			t.Logf("loss %v -> %v in 4 epochs", first, last)
+			assert.Less(t, last, 0.9*first)
+		})
+	}
+}

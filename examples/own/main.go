@@ -1,0 +1,76 @@
+// Command own trains a SavedModel of your own on an .npz file whose arrays are
+// named like the inputs of its train signature, in a loop written by hand: for
+// programs that have a loop already and want to keep it.
+//
+//	python examples/export/lstm.py out/lstm
+//	go run ./examples/own out/lstm/model out/lstm/train.npz out/lstm/trained
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+func main() {
+	if err := run(context.Background(), os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) != 3 {
+		return errors.New("usage: own MODEL DATA.npz OUT")
+	}
+	model, err := savedmodels.Open(args[0])
+	if err != nil {
+		return err
+	}
+	train, err := data.OpenNPZ(args[1])
+	if err != nil {
+		return err
+	}
+	s, err := session.Open(ctx, model, session.Options{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+
+	step, err := s.Prepare(s.Roles().Train) // names resolved and buffers made, once
+	if err != nil {
+		return err
+	}
+	defer step.Close()
+	for epoch := range 5 {
+		var sum float64
+		var samples int
+		for batch, err := range train.Shuffle(1).Batches(data.Pass{Batch: 32, Epoch: epoch}) {
+			if err != nil {
+				return err
+			}
+			if err := step.Feed(batch); err != nil { // copied into native memory
+				return err
+			}
+			if err := step.Run(ctx); err != nil { // one call into TensorFlow
+				return err
+			}
+			loss, err := step.Float(savedmodels.OutputLoss)
+			if err != nil {
+				return err
+			}
+			sum += loss * float64(batch.Size)
+			samples += batch.Size
+		}
+		live := tfbind.Live() // what is held in native memory: the same in every epoch
+		fmt.Printf("epoch %d  loss %.4f  steps held %d (%d bytes)  tensors held %d\n",
+			epoch+1, sum/float64(samples), live.Steps, live.StepBytes, live.Tensors)
+	}
+	return s.SaveModel(ctx, args[2])
+}

@@ -1,0 +1,184 @@
+package fit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+)
+
+// slope is a session for these examples: y = a*x, trained by gradient descent.
+// A *session.Session, of a SavedModel, takes its place in programs.
+type slope struct{ A, rate float64 }
+
+func (s *slope) TrainMetrics() []string    { return []string{"loss"} }
+func (s *slope) EvaluateMetrics() []string { return []string{"loss"} }
+
+func (s *slope) loss(b data.Batch) (loss, gradient float64) {
+	x, _ := b.Field("x")
+	y, _ := b.Field("y")
+	for i, x := range x.Values.([]float64) {
+		e := s.A*x - y.Values.([]float64)[i]
+		loss += e * e / float64(b.Size)
+		gradient += 2 * e * x / float64(b.Size)
+	}
+	return loss, gradient
+}
+
+func (s *slope) Train(_ context.Context, _ int64, b data.Batch, out []float64) error {
+	loss, gradient := s.loss(b)
+	out[0] = loss
+	s.A -= s.rate * gradient
+	return nil
+}
+
+func (s *slope) Evaluate(_ context.Context, b data.Batch, out []float64) error {
+	out[0], _ = s.loss(b)
+	return nil
+}
+
+func (s *slope) Save(_ context.Context, prefix string) error {
+	content, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(prefix+".json", content, 0o666)
+}
+
+func (s *slope) Restore(_ context.Context, prefix string) error {
+	content, err := os.ReadFile(prefix + ".json")
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(content, s)
+}
+
+func (s *slope) SetLearningRate(rate float64) error { s.rate = rate; return nil }
+func (s *slope) Identity() map[string]string        { return map[string]string{"model": "slope"} }
+
+// doubles is a dataset of y = 2x.
+func doubles() *data.Memory {
+	field := func(name string, values ...float64) data.Field {
+		return data.Field{Name: name, Array: data.Array{Shape: []int{len(values)}, Values: values}}
+	}
+	ds, err := data.New("doubles", field("x", 1, 2, 3, 4), field("y", 2, 4, 6, 8))
+	if err != nil {
+		fmt.Println(err)
+	}
+	return ds
+}
+
+func Example() {
+	loop := fit.Loop{
+		Session: &slope{}, Batch: 2, Epochs: 3,
+		LearningRate: fit.Constant(0.02),
+		Validation:   doubles(),
+	}
+	loop.Hook(fit.EarlyStop("val_loss", fit.Patience(3)))
+	history, err := loop.Run(context.Background(), doubles().Shuffle(1))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, r := range history.Records {
+		loss, _ := r.Metrics.Get("val_loss")
+		fmt.Printf("epoch %d, step %d: val_loss %.3f\n", r.Epoch, r.Step, loss)
+	}
+	// Output:
+	// epoch 1, step 2: val_loss 7.156
+	// epoch 2, step 4: val_loss 1.707
+	// epoch 3, step 6: val_loss 0.346
+}
+
+// A run that is cancelled, or killed, is continued by running it again.
+func ExampleCheckpoint() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+
+	train := func(ctx context.Context, hooks ...fit.Hook) {
+		loop := fit.Loop{Session: &slope{}, Batch: 2, Epochs: 3, LearningRate: fit.Constant(0.02), Resume: dir}
+		loop.Hook(fit.Checkpoint(dir, fit.Keep(2)))
+		loop.Hook(hooks...)
+		history, err := loop.Run(ctx, doubles().Shuffle(1))
+		if errors.Is(err, context.Canceled) {
+			fmt.Println("interrupted; kept", filepath.Base(history.Checkpoint))
+			return
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("resumed from", filepath.Base(history.ResumedFrom))
+		fmt.Println(len(history.Records), "epochs")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	train(ctx, fit.Hook{Name: "ctrl-c", Step: func(_ context.Context, s *fit.State) error {
+		if s.Step == 3 {
+			cancel()
+		}
+		return nil
+	}})
+	train(context.Background())
+	// Output:
+	// interrupted; kept ckpt-3
+	// resumed from ckpt-3
+	// 3 epochs
+}
+
+func ExampleParseSchedule() {
+	schedule, err := fit.ParseSchedule("warmup:100:cosine:0.01:1000")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, step := range []int64{0, 99, 500, 1000} {
+		fmt.Printf("step %4d: %.4f\n", step, schedule(step, 0))
+	}
+	_, err = fit.ParseSchedule("cosine:0.01")
+	fmt.Println(err)
+	// Output:
+	// step    0: 0.0001
+	// step   99: 0.0098
+	// step  500: 0.0050
+	// step 1000: 0.0000
+	// learning rate "cosine:0.01": the number of steps or epochs is missing; expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS, or warmup:STEPS: before one of them
+}
+
+func ExampleEvaluate() {
+	metrics, err := fit.Evaluate(context.Background(), &slope{A: 1}, doubles(), 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(metrics)
+	// Output: loss 7.5000
+}
+
+func ExampleHook() {
+	loop := fit.Loop{Session: &slope{rate: 0.02}, Batch: 2, Epochs: 100}
+	loop.Hook(fit.Hook{
+		Name: "good enough",
+		Epoch: func(_ context.Context, s *fit.State) error {
+			if loss, _ := s.Record.Metrics.Get("loss"); loss < 0.01 {
+				s.Stop("the loss is below 0.01")
+			}
+			return nil
+		},
+	})
+	history, err := loop.Run(context.Background(), doubles())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(len(history.Records), "epochs:", history.Stopped)
+	// Output: 6 epochs: the loss is below 0.01
+}

@@ -1,0 +1,207 @@
+package fit
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+)
+
+func fullRecord() Record {
+	rate, live := 0.001, int64(12)
+	return Record{
+		Epoch: 3, Step: 300,
+		Metrics:      Metrics{{"loss", 0.1234567890123}, {"accuracy", 1}, {"val_loss", 1.5e-7}},
+		LearningRate: &rate, Seconds: 1.25, SamplesPerSecond: 2560, StepsPerSecond: 80,
+		Memory: memory.Usage{
+			RSS: memory.Known(452 * memory.MiB), Anon: memory.Known(0), Peak: memory.Known(memory.GiB),
+		},
+		GPU: memory.Known(3 * memory.GiB), LiveTensors: &live,
+		Events: []string{"learning_rate", "reset"},
+	}
+}
+
+func TestRecordJSON(t *testing.T) {
+	for _, c := range []struct {
+		record Record
+		want   string
+	}{
+		{fullRecord(), `{"epoch":3,"step":300,"loss":0.1234567890123,"accuracy":1,"val_loss":1.5e-7,"learning_rate":0.001,"seconds":1.25,"samples_per_second":2560,"steps_per_second":80,"rss_bytes":473956352,"anon_bytes":0,"peak_bytes":1073741824,"gpu_bytes":3221225472,"live_tensors":12,"event":"learning_rate,reset"}`},
+		{Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}, `{"epoch":1,"step":2,"loss":2,"seconds":0}`},
+		{Record{Epoch: 1, Metrics: Metrics{{"a\"b", math.Inf(1)}, {"c", math.Inf(-1)}}, Events: []string{"<é>"}}, `{"epoch":1,"step":0,"a\"b":"Infinity","c":"-Infinity","seconds":0,"event":"\u003cé\u003e"}`},
+	} {
+		got, err := json.Marshal(c.record)
+		require.NoError(t, err)
+		require.Equal(t, c.want, string(got))
+		var back Record
+		require.NoError(t, json.Unmarshal(got, &back))
+		require.Equal(t, c.record, back)
+	}
+	var nan Record
+	require.NoError(t, json.Unmarshal([]byte(`{"epoch":1,"precision":null}`), &nan))
+	require.True(t, math.IsNaN(nan.Metrics[0].Value))
+	again, err := json.Marshal(nan)
+	require.NoError(t, err)
+	require.Contains(t, string(again), `"precision":null`)
+
+	for _, bad := range []string{`[]`, `{"epoch":1,"loss":"high"}`, `{"epoch":"x"}`, `{"step":1}`, `{"epoch":1,"event":3}`, `{"epoch":1,"loss":{}}`} {
+		require.Error(t, json.Unmarshal([]byte(bad), &nan), bad)
+	}
+}
+
+func TestRecordString(t *testing.T) {
+	require.Equal(t, "epoch 3  step 300  loss 0.1235     accuracy 1.0000     val_loss 1.500e-07  learning_rate 0.001      steps/s 80.0      rss 452.0 MiB   anon 0 B         gpu 3.0 GiB     event learning_rate,reset", fullRecord().String())
+	require.Equal(t, "epoch 1  step 2  loss 2.0000", Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}.String())
+}
+
+func TestReservedMetricNames(t *testing.T) {
+	names, err := metricNames([]string{"loss", "step", "seconds"}, "", "train")
+	require.NoError(t, err)
+	require.Equal(t, []string{"loss", "train_step", "train_seconds"}, names)
+}
+
+func TestEmptyHistory(t *testing.T) {
+	h := &History{}
+	require.Equal(t, Record{}, h.Last())
+	require.Empty(t, h.Metric("loss"))
+}
+
+// trainInto runs some epochs of 2 steps with both log files.
+func trainInto(t *testing.T, dir string, epochs int, resume bool) error {
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: epochs, Validation: samples(t, 4), ValidationEvery: 2}
+	if resume {
+		loop.Resume = filepath.Join(dir, "ckpt")
+		loop.Hook(Checkpoint(loop.Resume))
+	}
+	loop.Hook(HistoryFile(filepath.Join(dir, "logs", "run.jsonl")), CSVLog(filepath.Join(dir, "logs", "run.csv")))
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	return err
+}
+
+// epochsIn lists the epochs that the two files have.
+func epochsIn(t *testing.T, dir string) (jsonl, csv string) {
+	records, err := readHistory(filepath.Join(dir, "logs", "run.jsonl"))
+	require.NoError(t, err)
+	for _, r := range records {
+		jsonl += string(rune('0' + r.Epoch))
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "logs", "run.csv"))
+	require.NoError(t, err)
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		first, _, _ := strings.Cut(line, ",")
+		if i > 0 {
+			csv += first
+		}
+	}
+	return jsonl, csv
+}
+
+func TestLogFilesAreAppended(t *testing.T) {
+	dir := tempDir(t)
+	require.NoError(t, trainInto(t, dir, 3, false))
+	require.NoError(t, trainInto(t, dir, 2, false))
+	jsonl, csv := epochsIn(t, dir)
+	require.Equal(t, "12312", jsonl)
+	require.Equal(t, "12312", csv)
+	text, err := os.ReadFile(filepath.Join(dir, "logs", "run.csv"))
+	require.NoError(t, err)
+	lines := strings.Split(string(text), "\n")
+	require.Equal(t, "epoch,step,loss,mae,val_loss,val_mae,learning_rate,seconds,samples_per_second,steps_per_second,rss_bytes,anon_bytes,peak_bytes,gpu_bytes,live_tensors,event", lines[0])
+	require.Regexp(t, `^1,2,[0-9.]+,[0-9.]+,,,,`, lines[1])
+	require.Regexp(t, `^2,4,[0-9.]+,[0-9.]+,[0-9.]+,[0-9.]+,,`, lines[2])
+}
+
+func TestLogFilesOfResumedRuns(t *testing.T) {
+	jsonlPath := func(dir string) string { return filepath.Join(dir, "logs", "run.jsonl") }
+	for _, c := range []struct {
+		name   string
+		change func(t *testing.T, dir string)
+		want   string
+	}{
+		{"nothing happened", func(*testing.T, string) {}, "12345"},
+		{"lines after the checkpoint", func(t *testing.T, dir string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, "ckpt", "ckpt-6")))
+		}, "12345"},
+		{"files are gone", func(t *testing.T, dir string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, "logs")))
+		}, "12345"},
+		{"a torn last line", func(t *testing.T, dir string) {
+			for _, name := range []string{"run.jsonl", "run.csv"} {
+				path := filepath.Join(dir, "logs", name)
+				info, err := os.Stat(path)
+				require.NoError(t, err)
+				require.NoError(t, os.Truncate(path, info.Size()-150))
+			}
+		}, "12345"},
+		{"a lost line end", func(t *testing.T, dir string) {
+			info, err := os.Stat(jsonlPath(dir))
+			require.NoError(t, err)
+			require.NoError(t, os.Truncate(jsonlPath(dir), info.Size()-1))
+		}, "12345"},
+		{"earlier trainings stay", func(t *testing.T, dir string) {
+			for _, name := range []string{"run.jsonl", "run.csv"} {
+				path := filepath.Join(dir, "logs", name)
+				text, err := os.ReadFile(path)
+				require.NoError(t, err)
+				before := text
+				if name == "run.csv" {
+					_, before, _ = bytes.Cut(text, []byte("\n"))
+				}
+				require.NoError(t, os.WriteFile(path, append(text, before...), 0o666))
+			}
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, "ckpt", "ckpt-6")))
+		}, "12312345"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := tempDir(t)
+			require.NoError(t, trainInto(t, dir, 3, true))
+			c.change(t, dir)
+			require.NoError(t, trainInto(t, dir, 5, true))
+			jsonl, csv := epochsIn(t, dir)
+			require.Equal(t, c.want, jsonl)
+			require.Equal(t, c.want, csv)
+			require.Equal(t, []string{"run.csv", "run.jsonl"}, names(t, filepath.Join(dir, "logs")))
+		})
+	}
+}
+
+func TestTornLineOfAnEarlierRun(t *testing.T) {
+	dir := tempDir(t)
+	require.NoError(t, trainInto(t, dir, 1, false))
+	path := filepath.Join(dir, "logs", "run.jsonl")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, append(text, []byte(`{"epoch":2,"lo`)...), 0o666))
+	require.NoError(t, trainInto(t, dir, 1, false))
+	jsonl, _ := epochsIn(t, dir)
+	require.Equal(t, "11", jsonl)
+}
+
+func TestLogFileErrors(t *testing.T) {
+	run := func(h Hook) error {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+		loop.Hook(h)
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		return err
+	}
+	dir := tempDir(t)
+	var option *OptionError
+	require.ErrorAs(t, run(HistoryFile("")), &option)
+	require.ErrorAs(t, run(CSVLog("")), &option)
+	require.ErrorContains(t, run(HistoryFile(dir)), "hook history_file("+dir+") at start")
+
+	other := filepath.Join(dir, "other.csv")
+	require.NoError(t, os.WriteFile(other, []byte("name,age\nann,7\n"), 0o666))
+	require.ErrorAs(t, run(CSVLog(other)), &option)
+	require.ErrorContains(t, run(CSVLog(other)), `begins with "name,age"`)
+	text, err := os.ReadFile(other)
+	require.NoError(t, err)
+	require.Equal(t, "name,age\nann,7\n", string(text))
+}

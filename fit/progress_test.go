@@ -1,0 +1,124 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestProgressPrintsALinePerEpoch(t *testing.T) {
+	var out bytes.Buffer
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 10, Validation: samples(t, 4), LearningRate: Constant(0.01)}
+	loop.Hook(Progress(&out))
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	require.Len(t, lines, 10)
+	form := regexp.MustCompile(`^epoch (1/10 |10/10)  step (2 |20)  loss \S+ +mae \S+ +val_loss \S+ +val_mae \S+ +learning_rate 0.01 +steps/s \S+`)
+	require.Regexp(t, form, lines[0])
+	require.Regexp(t, form, lines[9])
+	require.True(t, strings.HasPrefix(lines[0], "epoch 1/10   step 2   "), lines[0])
+	if h.Last().Memory.RSS.OK {
+		require.Regexp(t, `  rss \d+\.\d [KMG]iB`, lines[0])
+	}
+	require.NotContains(t, out.String(), "\x1b")
+	require.NotContains(t, out.String(), "\r")
+
+	// Every line splits at two or more spaces into names and values.
+	for _, line := range lines {
+		for _, field := range regexp.MustCompile(`  +`).Split(line, -1) {
+			name, value, ok := strings.Cut(field, " ")
+			require.True(t, ok && name != "" && value != "", "%q of %q", field, line)
+		}
+	}
+}
+
+func TestProgressSaysWhyItEnds(t *testing.T) {
+	var out bytes.Buffer
+	dir := tempDir(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	l := newLinear()
+	l.onTrain = func(step int64) error {
+		if step == 2 {
+			cancel()
+		}
+		return nil
+	}
+	loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
+	loop.Hook(Progress(&out), Checkpoint(dir))
+	_, err := loop.Run(ctx, samples(t, 8))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Contains(t, out.String(), "\ninterrupted in epoch 2, after step 3; checkpoint "+dir+"/ckpt-3\n")
+
+	out.Reset()
+	_, err = loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(out.String(), "resumed from "+dir+"/ckpt-3: 1 of 2 epochs done, step 3\nepoch 2/2  step 4  "), out.String())
+
+	out.Reset()
+	_, err = loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Contains(t, out.String(), "\nstopped: already complete: ")
+}
+
+// terminal is Progress as on a terminal of that many columns.
+func terminal(out *bytes.Buffer, columns int) Hook {
+	return (&progressView{w: out, terminal: true, width: func() int { return columns }}).hook()
+}
+
+func TestProgressBar(t *testing.T) {
+	for _, c := range []struct {
+		noColor string
+		columns int
+	}{{"", 140}, {"1", 140}, {"1", 60}} {
+		t.Setenv("NO_COLOR", c.noColor)
+		var out bytes.Buffer
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 4)}
+		loop.Hook(terminal(&out, c.columns))
+		_, err := loop.Run(t.Context(), samples(t, 40))
+		require.NoError(t, err)
+		require.Equal(t, c.noColor == "", strings.Contains(out.String(), "\x1b["), "%q", out.String())
+		require.Contains(t, out.String(), "steps/")
+		require.Regexp(t, `\repoch 1/2  loss \d`, out.String())
+		require.Equal(t, c.columns > 100, regexp.MustCompile(`\repoch 1/2  loss \S+  mae \S+  rss [^\r]*steps/`).MatchString(out.String()), "%q", out.String())
+		require.Contains(t, out.String(), "\repoch 2/2  validating")
+		require.Contains(t, out.String(), "\repoch 1/2  step 10  loss ")
+		require.Equal(t, 2, strings.Count(out.String(), "\n"), "bars are wiped, lines stay")
+		require.True(t, strings.HasSuffix(out.String(), "\n"))
+	}
+}
+
+func TestProgressBarAfterAResume(t *testing.T) {
+	dir := tempDir(t)
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
+	loop.Hook(Checkpoint(dir), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+		if s.Step == 9 {
+			s.Stop("enough")
+		}
+		return nil
+	}})
+	_, err := loop.Run(t.Context(), samples(t, 40))
+	require.NoError(t, err)
+	var out bytes.Buffer
+	again := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir}
+	again.Hook(Checkpoint(dir), terminal(&out, 120))
+	_, err = again.Run(t.Context(), samples(t, 40))
+	require.NoError(t, err)
+	require.Contains(t, out.String(), "\nepoch 1/2  step 10")
+}
+
+func TestProgressWithABrokenWriter(t *testing.T) {
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
+	loop.Hook(Progress(broken{}))
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.ErrorContains(t, err, "hook progress at epoch: printing progress: no paper")
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("no paper") }

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Export the models that speed and memory are measured on.
+
+    python scripts/bench_models.py DIR [--only NAME]
+
+===================== ======================== ================ =========================
+name                  x                        y                model
+===================== ======================== ================ =========================
+dense-100-64-1        float32 [B,100]          float32 [B,1]    one hidden layer, mse
+dense-784-10          float32 [B,784]          int64 [B]        softmax regression
+dropout-200-512-256-1 float32 [B,200]          float32 [B,1]    two dropouts, crossentropy
+image-224             float32 [B,224,224,3]    int64 [B]        Conv32 3x3, pool, Dense10
+fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions; learns
+                                                                Fashion-MNIST
+===================== ======================== ================ =========================
+
+All train with Adam. The small ones carry compiled twins for the shapes measured.
+``--check-fashion FOLDER`` trains fashion-cnn on the four IDX files of a folder and prints
+the accuracy after each epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import export
+
+SEED = 224
+
+
+def _dense_100_64_1() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((100,)), layers.Dense(64, activation="relu"), layers.Dense(1)]
+    )
+    return model, {"loss": "mse", "xla_batch": 32, "xla_steps": 50}
+
+
+def _dense_784_10() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    model = keras.Sequential([keras.Input((784,)), keras.layers.Dense(10)])
+    return model, {**_classifier(), "xla_batch": 32, "xla_steps": 50}
+
+
+def _dropout_200_512_256_1() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((200,)),
+            layers.Dense(512, activation="relu"),
+            layers.Dropout(0.3, seed=SEED),
+            layers.Dense(256, activation="relu"),
+            layers.Dropout(0.3, seed=SEED + 1),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    options = {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
+    return model, {**options, "xla_batch": 64, "xla_steps": 50}
+
+
+def _image_224() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((224, 224, 3)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+    return model, _classifier()
+
+
+def _fashion_cnn() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((28, 28)),
+            layers.Rescaling(1 / 255),
+            layers.Reshape((28, 28, 1)),
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+    names = "T-shirt,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Boot"
+    return model, {
+        **_classifier(),
+        "input_dtypes": {"x": "uint8"},
+        "input_ranges": {"x": (0, 255)},
+        "class_names": names.split(","),
+        "learning_rate": 2e-3,
+    }
+
+
+def _classifier() -> dict[str, Any]:
+    return {
+        "loss": "sparse_categorical_crossentropy",
+        "from_logits": True,
+        "metrics": ["accuracy"],
+    }
+
+
+MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "dense-100-64-1": _dense_100_64_1,
+    "dense-784-10": _dense_784_10,
+    "dropout-200-512-256-1": _dropout_200_512_256_1,
+    "image-224": _image_224,
+    "fashion-cnn": _fashion_cnn,
+}
+
+
+def export_model(name: str, out: pathlib.Path, check: bool = True) -> export.Report:
+    """Export one model to out, replacing an earlier export."""
+    _, keras = export._load_tensorflow()
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(SEED)
+    model, options = MODELS[name]()
+    adam = keras.optimizers.Adam(options.pop("learning_rate", 1e-3))
+    return export.export(model, out, optimizer=adam, force=True, check=check, **options)
+
+
+def read_idx(file: pathlib.Path) -> Any:
+    """Read a gzipped IDX file of unsigned bytes."""
+    import numpy as np
+
+    data = gzip.decompress(file.read_bytes())
+    if data[:3] != b"\0\0\x08":
+        raise ValueError(f"{file}: not an IDX file of unsigned bytes")
+    shape = np.frombuffer(data, ">i4", data[3], 4)
+    return np.frombuffer(data, "uint8", offset=4 + 4 * data[3]).reshape(shape)
+
+
+def check_fashion(model: pathlib.Path, folder: pathlib.Path, epochs: int, batch: int = 64) -> float:
+    """Train fashion-cnn through its signatures; returns the test accuracy."""
+    tf, _ = export._load_tensorflow()
+    import numpy as np
+
+    part = {
+        name: (
+            read_idx(folder / f"{name}-images-idx3-ubyte.gz"),
+            read_idx(folder / f"{name}-labels-idx1-ubyte.gz").astype("int64"),
+        )
+        for name in ("train", "t10k")
+    }
+    signatures = tf.saved_model.load(str(model)).signatures
+    order = np.random.default_rng(SEED)
+    accuracy = 0.0
+    for epoch in range(epochs):
+        start = time.monotonic()
+        x, y = part["train"]
+        shuffled = order.permutation(len(x))
+        for first in range(0, len(x), batch):
+            rows = shuffled[first : first + batch]
+            signatures["train"](x=tf.constant(x[rows]), y=tf.constant(y[rows]))
+        seconds = time.monotonic() - start
+        x, y = part["t10k"]
+        results = [
+            signatures["evaluate"](x=tf.constant(x[i : i + 1000]), y=tf.constant(y[i : i + 1000]))
+            for i in range(0, len(x), 1000)
+        ]
+        accuracy = float(np.mean([r["accuracy"] for r in results]))
+        print(f"epoch {epoch + 1}: test accuracy {accuracy:.4f}, {seconds:.1f} s", flush=True)
+    return accuracy
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=pathlib.Path, help="folder for the models, one folder each")
+    parser.add_argument("--only", choices=list(MODELS), action="append", help="this one; repeat")
+    parser.add_argument("--no-verify", action="store_true", help="write without loading again")
+    parser.add_argument("--check-fashion", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs of --check-fashion (5)")
+    arguments = parser.parse_args(argv)
+    for name in arguments.only or MODELS:
+        report = export_model(name, arguments.out / name, not arguments.no_verify)
+        print(
+            f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}",
+            flush=True,
+        )
+    if arguments.check_fashion:
+        accuracy = check_fashion(
+            arguments.out / "fashion-cnn", arguments.check_fashion, arguments.epochs
+        )
+        return 0 if accuracy >= 0.88 else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

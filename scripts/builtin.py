@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Make the models and the data that ship with the project (``make models``).
+
+Writes savedmodels/builtin/{digits,digits-cnn}/ and data/builtin/digits-{train,test}.npz,
+from fixed seeds. ``--check`` also trains each model through its signatures and fails
+if it does not learn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import pathlib
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import export
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SEED = 1797
+XLA_BATCH, XLA_STEPS = 32, 16
+CLASS_NAMES = [str(digit) for digit in range(10)]
+
+DATA_README = """\
+Handwritten digits, 8x8 pixels
+
+digits-train.npz   1438 samples
+digits-test.npz     359 samples
+    x  uint8 [N,64]   pixels in rows, 0 (paper) to 16 (ink)
+    y  int64 [N]      the digit, 0 to 9
+
+Source: Optical Recognition of Handwritten Digits, by E. Alpaydin and C. Kaynak, UCI Machine
+Learning Repository, doi:10.24432/C50P49. These are the 1797 images of its test part, as
+scikit-learn bundles them (sklearn.datasets.load_digits). Licence: Creative Commons
+Attribution 4.0 International (CC BY 4.0). Changes made here: stored as uint8, shuffled and
+split.
+
+Split: stratified by digit, 80/20, with sklearn.model_selection.train_test_split(
+test_size=359, stratify=y, random_state=1797). Written by scripts/builtin.py.
+"""
+
+MODELS_README = """\
+Small models that ship with the project, untrained, written by scripts/builtin.py from a
+fixed seed. They take x float32 [B,64], an 8x8 image with pixels 0 to 16 (scaling is part of
+the model), and labels y int64 [B], and train with Adam on the crossentropy. digits has two
+dense layers; digits-cnn has two convolutions and dropout. Both carry train, train_n,
+evaluate, predict, gradients, apply and set_learning_rate; digits also train_xla (batch 32)
+and train_n_xla (16 steps of 32). The same versions of TensorFlow and Keras write the same
+bytes again. Licence: that of the project; they contain no data of others.
+"""
+
+
+def make_digits() -> Any:
+    """A dense classifier for 8x8 digits that gives logits."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(SEED)
+    return keras.Sequential(
+        [
+            keras.Input((64,), name="x"),
+            keras.layers.Rescaling(1 / 16, name="scale"),
+            keras.layers.Dense(128, activation="relu", name="hidden"),
+            keras.layers.Dense(10, name="logits"),
+        ],
+        name="digits",
+    )
+
+
+def make_digits_cnn() -> Any:
+    """A small convolutional classifier for 8x8 digits, with dropout, that gives logits."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(SEED)
+    return keras.Sequential(
+        [
+            keras.Input((64,), name="x"),
+            keras.layers.Rescaling(1 / 16, name="scale"),
+            keras.layers.Reshape((8, 8, 1), name="image"),
+            keras.layers.Conv2D(16, 3, padding="same", activation="relu", name="conv1"),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu", name="conv2"),
+            keras.layers.MaxPooling2D(name="pool"),
+            keras.layers.Flatten(name="flat"),
+            keras.layers.Dropout(0.25, seed=SEED, name="dropout"),
+            keras.layers.Dense(10, name="logits"),
+        ],
+        name="digits_cnn",
+    )
+
+
+MODELS = {
+    "digits": (make_digits, {"xla_batch": XLA_BATCH, "xla_steps": XLA_STEPS}),
+    "digits-cnn": (make_digits_cnn, {}),
+}
+
+
+def export_model(name: str, out: pathlib.Path) -> export.Report:
+    """Export one built-in model to out, replacing an earlier export."""
+    export._load_tensorflow()
+    import keras
+
+    make, options = MODELS[name]
+    return export.export(
+        make(),
+        out,
+        optimizer=keras.optimizers.Adam(2e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        input_ranges={"x": (0, 16)},
+        class_names=CLASS_NAMES,
+        force=True,
+        **options,
+    )
+
+
+def write_npz(path: pathlib.Path, arrays: dict[str, Any]) -> None:
+    """Write an .npz whose bytes depend on the arrays only (numpy.savez stores the time)."""
+    import numpy as np
+
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, np.ascontiguousarray(array), version=(1, 0))
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, buffer.getvalue())
+
+
+def make_data(out: pathlib.Path) -> None:
+    """Write the digits and their README."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    x, y = x.astype("uint8"), y.astype("int64")
+    train_x, test_x, train_y, test_y = train_test_split(
+        x, y, test_size=359, stratify=y, random_state=SEED
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    write_npz(out / "digits-train.npz", {"x": train_x, "y": train_y})
+    write_npz(out / "digits-test.npz", {"x": test_x, "y": test_y})
+    (out / "README.txt").write_text(DATA_README, encoding="utf-8")
+
+
+def train(model: pathlib.Path, data: pathlib.Path, epochs: int, batch: int = 32) -> float:
+    """Train a model through its signatures; returns the accuracy on the test part."""
+    tf, _ = export._load_tensorflow()
+    import numpy as np
+
+    loaded = tf.saved_model.load(str(model))
+    step, evaluate = loaded.signatures["train"], loaded.signatures["evaluate"]
+    part = {name: dict(np.load(data / f"digits-{name}.npz")) for name in ("train", "test")}
+    x, y = part["train"]["x"].astype("float32"), part["train"]["y"]
+    order = np.random.default_rng(SEED)
+    for _ in range(epochs):
+        shuffled = order.permutation(len(x))
+        for start in range(0, len(x), batch):
+            rows = shuffled[start : start + batch]
+            step(x=tf.constant(x[rows]), y=tf.constant(y[rows]))
+    result = evaluate(
+        x=tf.constant(part["test"]["x"].astype("float32")), y=tf.constant(part["test"]["y"])
+    )
+    return float(result["accuracy"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "savedmodels" / "builtin")
+    parser.add_argument("--data", type=pathlib.Path, default=ROOT / "data" / "builtin")
+    parser.add_argument("--only", choices=[*MODELS, "data"], help="make one thing only")
+    parser.add_argument("--check", action="store_true", help="train each model and check it")
+    parser.add_argument("--epochs", type=int, default=25, help="epochs of --check (25)")
+    arguments = parser.parse_args(argv)
+    names = [name for name in MODELS if arguments.only in (None, name)]
+    if arguments.only is None:
+        # TensorFlow numbers functions through the life of a process: one process for each
+        # model gives the same bytes whatever was made before.
+        for name in ["data", *MODELS]:
+            places = ["--models", str(arguments.models), "--data", str(arguments.data)]
+            command = [sys.executable, __file__, "--only", name, *places]
+            code = subprocess.run(command, check=False).returncode
+            if code != 0:
+                print(f"builtin.py: making {name} failed", file=sys.stderr)
+                return 1
+    elif arguments.only == "data":
+        make_data(arguments.data)
+        print(f"{arguments.data}: digits-train.npz, digits-test.npz")
+    else:
+        report = export_model(arguments.only, arguments.models / arguments.only)
+        print(f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}")
+        (arguments.models / "README.txt").write_text(MODELS_README, encoding="utf-8")
+    failed = False
+    for name in names if arguments.check else []:
+        start = time.monotonic()
+        accuracy = train(arguments.models / name, arguments.data, arguments.epochs)
+        seconds = time.monotonic() - start
+        failed |= accuracy < 0.97
+        print(
+            f"{name}: test accuracy {accuracy:.4f} after {arguments.epochs} epochs, {seconds:.1f} s"
+        )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,2017 @@
+#!/usr/bin/env python3
+"""Turn a Keras 3 model, or a tf.Module with a train step, into a trainable SavedModel.
+
+A trainable SavedModel carries its own train step: whoever loads it (Go, Python,
+Java, C) feeds a batch and fetches the loss, and needs neither Keras nor Python.
+This file is a command (``python scripts/export.py --help``) and a library::
+
+    import export
+    report = export.export(model, "out/dir", optimizer="adam",
+                           loss="sparse_categorical_crossentropy",
+                           metrics=["accuracy"])
+
+What is written:
+
+========================  =====================================  =======================
+signature                 inputs                                 outputs
+========================  =====================================  =======================
+``train``                 model inputs [B,...], labels [B,...]   loss, metrics
+``train_n``               the same, stacked [N,B,...]            means over the N steps [#]_
+``evaluate``              as train                               loss, metrics
+``predict``               model inputs                           model outputs
+``gradients``             as train                               loss, metrics
+``apply``                 none                                   global_step
+``set_learning_rate``     learning_rate []                       learning_rate
+``train_xla``             as train, fixed B (on request)         as train
+``train_n_xla``           as train_n, fixed N and B              as train_n
+========================  =====================================  =======================
+
+.. [#] inputs that hold for a whole call (learning_rate, loss_scale) are not stacked.
+
+``gradients`` adds a micro-batch's gradients, weighted with its share of the
+samples, to accumulators that live in the model; ``apply`` divides, takes one
+optimizer step and clears them. Any split of a batch gives the step that the whole
+batch gives, up to the order of float additions. Exceptions are layers whose
+output for one sample depends on the others (BatchNormalization) or on a random
+draw (Dropout): the metadata then says ``"micro_batches_exact": false``.
+
+Losses are what Keras ``fit`` minimises: the reduced loss plus the model's
+regularisation losses, in ``train`` and ``evaluate`` alike, so the two compare.
+Metrics are per-batch means over samples, stateless.
+
+Every variable that a step touches is tracked by the saved object, optimizer
+slots, dropout seeds and accumulators included, because only tracked variables are
+initialised on load and covered by the SavedModel's saver.
+
+TensorFlow is imported when first needed, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+VERSION = "0.1.0"
+FORMAT = 1
+METADATA = os.path.join("assets.extra", "steadyfit.json")
+
+RESERVED_INPUTS = ("sample_weight", "learning_rate", "seed", "loss_scale", "group_size")
+# Scalars that hold for a whole call: train_n takes one of each, not one per step.
+UNSTACKED = ("learning_rate", "loss_scale", "group_size")
+RESERVED_OUTPUTS = ("loss", "grads_finite", "global_step")
+
+# Signatures that a tf.Module may bring; the first group names its train step.
+TRAIN_NAMES = ("train", "learn", "train_step")
+MODULE_NAMES = (
+    *TRAIN_NAMES,
+    "train_n",
+    "train_sync",
+    "evaluate",
+    "eval",
+    "predict",
+    "infer",
+    "serving_default",
+    "gradients",
+    "accumulate",
+    "apply",
+    "set_learning_rate",
+    "save",
+    "restore",
+)
+
+# Operations that leave the graph: they need this Python process, the file system,
+# or tables that the saver does not cover. A model that trains elsewhere has none.
+FOREIGN_OPS = {
+    "PyFunc": "calls back into Python",
+    "PyFuncStateless": "calls back into Python",
+    "EagerPyFunc": "calls back into Python",
+    "ReadFile": "reads a file",
+    "WriteFile": "writes a file",
+    "MatchingFiles": "lists files",
+    "HashTableV2": "is a lookup table, which the saver does not cover",
+    "MutableHashTableV2": "is a lookup table, which the saver does not cover",
+    "MutableDenseHashTableV2": "is a lookup table, which the saver does not cover",
+    "LookupTableFindV2": "reads a lookup table, which the saver does not cover",
+    "StringSplitV2": "processes strings",
+    "StringLower": "processes strings",
+    "StaticRegexReplace": "processes strings",
+    "StringToHashBucketFast": "processes strings",
+    "StringToHashBucketStrong": "processes strings",
+    "StringNGrams": "processes strings",
+}
+
+
+class Refusal(Exception):
+    """A model that would not train correctly after export, and what to do about it."""
+
+    def __init__(self, what: str, *, where: str, expected: str, found: str, do: str) -> None:
+        self.what, self.where, self.expected, self.found, self.do = (
+            what,
+            where,
+            expected,
+            found,
+            do,
+        )
+        super().__init__(
+            f"{what}\n  where:    {where}\n  expected: {expected}\n"
+            f"  found:    {found}\n  do:       {do}"
+        )
+
+
+class UsageError(Exception):
+    """Arguments that do not fit together; exit code 2 of the command."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One signature input without its batch dimension; None stands for any size."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What an export wrote."""
+
+    path: str
+    bytes: int
+    signatures: dict[str, dict[str, dict[str, str]]]
+    metadata: dict[str, Any]
+    checks: list[str]
+
+
+def parse_spec(text: str) -> Spec:
+    """Read ``float32[28,28]``; ``?`` is a dimension of any size, ``[]`` a scalar."""
+    match = re.fullmatch(r"\s*([a-z][a-z0-9]*)\s*\[([^\]]*)\]\s*", text)
+    if not match:
+        raise UsageError(f"cannot read {text!r}: expected DTYPE[DIMS], as in float32[28,28]")
+    dims: list[int | None] = []
+    for part in filter(None, (p.strip() for p in match[2].split(","))):
+        if part in ("?", "-1", "None"):
+            dims.append(None)
+        elif part.isdigit() and int(part) > 0:
+            dims.append(int(part))
+        else:
+            raise UsageError(f"cannot read {text!r}: {part!r} is no dimension")
+    return Spec(match[1], tuple(dims))
+
+
+def _load_tensorflow() -> tuple[Any, Any]:
+    """Import TensorFlow and Keras, quietly, and check that they fit."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    import keras
+    import tensorflow as tf
+
+    if keras.backend.backend() != "tensorflow":
+        raise Refusal(
+            "Keras runs on another backend",
+            where="keras.backend.backend()",
+            expected="tensorflow",
+            found=keras.backend.backend(),
+            do="set KERAS_BACKEND=tensorflow before Keras is imported",
+        )
+    return tf, keras
+
+
+# --- losses and metrics ------------------------------------------------------------
+
+
+def _as_loss(loss: Any, from_logits: bool) -> Any:
+    """Return a keras.losses.Loss for a name, a function or a Loss."""
+    _, keras = _load_tensorflow()
+    if isinstance(loss, str):
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError as error:
+            raise UsageError(f"unknown loss {loss!r}: {error}") from error
+    if inspect.isclass(loss) and issubclass(loss, keras.losses.Loss):
+        loss = loss()
+    if isinstance(loss, keras.losses.Loss):
+        if from_logits and not getattr(loss, "_fn_kwargs", {}).get("from_logits", False):
+            raise UsageError("from_logits applies to a loss given by name; set it on the object")
+        return loss
+    if not callable(loss):
+        raise UsageError(f"loss is {loss!r}: expected a name, a function or a keras.losses.Loss")
+    options = {}
+    if from_logits:
+        if "from_logits" not in inspect.signature(loss).parameters:
+            raise UsageError(f"loss {loss.__name__!r} does not take from_logits")
+        options["from_logits"] = True
+
+    class FunctionLoss(keras.losses.Loss):
+        """Reduces a function's per-sample losses to their mean."""
+
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            # [B] against [B,1] would broadcast to [B,B] and train on nonsense.
+            if len(y_true.shape) == len(y_pred.shape) - 1 and y_pred.shape[-1] == 1:
+                y_true = keras.ops.expand_dims(y_true, -1)
+            return loss(y_true, y_pred, **options)
+
+    name = re.sub(r"[^A-Za-z0-9_]", "", getattr(loss, "__name__", "")) or "loss"
+    wrapped = FunctionLoss(name=name)
+    wrapped.from_logits = from_logits
+    return wrapped
+
+
+def _uses_logits(loss: Any) -> bool:
+    return bool(
+        getattr(loss, "from_logits", False)
+        or getattr(loss, "_fn_kwargs", {}).get("from_logits", False)
+    )
+
+
+def _is_sparse(loss: Any) -> bool:
+    return "sparse" in f"{loss.name} {type(loss).__name__}".lower()
+
+
+def _as_metric(metric: Any, label: Spec, output: Spec, sparse: bool) -> tuple[str, Callable]:
+    """Return (name, function of (y, prediction) giving per-sample values)."""
+    _, keras = _load_tensorflow()
+    name = metric if isinstance(metric, str) else None
+    if metric in ("accuracy", "acc"):
+        # As Keras compile does, the plain word means the accuracy that fits the output.
+        if output.shape and output.shape[-1] == 1:
+            metric = keras.metrics.binary_accuracy
+        elif sparse or len(label.shape) < len(output.shape):
+            metric = keras.metrics.sparse_categorical_accuracy
+        else:
+            metric = keras.metrics.categorical_accuracy
+    elif isinstance(metric, str):
+        try:
+            metric = keras.metrics.get(metric)
+        except ValueError as error:
+            raise UsageError(f"unknown metric {metric!r}: {error}") from error
+    if inspect.isclass(metric):
+        metric = metric()
+    if isinstance(metric, keras.metrics.Metric):
+        function = getattr(metric, "_fn", None)
+        options = getattr(metric, "_fn_kwargs", {})
+        if not isinstance(metric, keras.metrics.MeanMetricWrapper) or function is None:
+            raise Refusal(
+                f"metric {metric.name!r} cannot be computed batch by batch",
+                where="metrics",
+                expected="a mean over samples, such as accuracy or mae",
+                found=f"{type(metric).__name__}, which keeps state over an epoch",
+                do="leave it out and compute it from the predict signature's output",
+            )
+        name = name or metric.name
+        return name, lambda y, p: function(y, p, **options)
+    if not callable(metric):
+        raise UsageError(f"metric is {metric!r}: expected a name, a function or a Metric")
+    return name or getattr(metric, "__name__", type(metric).__name__), metric
+
+
+# --- a Keras model as a set of steps -------------------------------------------------
+
+
+def _clean(name: str) -> str:
+    """Make a Keras name fit for a signature."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name.split("/")[-1].split(":")[0])
+
+
+class _KerasProgram:
+    """A Keras model, its optimizer, loss and metrics, as functions of named tensors."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        loss: Any,
+        metrics: Any,
+        *,
+        learning_rate: float | None,
+        loss_weights: Any,
+        from_logits: bool,
+        inputs: Mapping[str, Spec] | None,
+        labels: Mapping[str, Spec] | None,
+        input_dtypes: Mapping[str, str] | None,
+        sample_weight: bool,
+        micro_batches: bool,
+        allow_unused: bool,
+        classes: bool,
+    ) -> None:
+        self.tf, self.keras = _load_tensorflow()
+        for name, value in (("optimizer", optimizer), ("loss", loss)):
+            if value is None:
+                raise UsageError(f"no {name}: pass one, or a model that was compiled with one")
+        self.model = model
+        self.sample_weight = sample_weight
+        self._find_inputs(inputs, input_dtypes or {})
+        self._check_model()
+        self._probe_outputs()
+        self._find_losses(loss, loss_weights, from_logits)
+        self._find_labels(labels)
+        self._find_metrics(metrics)
+        self.optimizer = self._find_optimizer(optimizer, learning_rate)
+        self.trainable = list(model.trainable_variables)
+        self.classes = classes
+        self._probe_gradients(allow_unused)
+        self._find_exactness()
+        self.micro_batches = micro_batches
+        if micro_batches:
+            self._make_accumulators()
+
+    # Checks and discovery, in the order in which a reader would ask.
+
+    def _find_inputs(
+        self, given: Mapping[str, Spec] | None, input_dtypes: Mapping[str, str]
+    ) -> None:
+        """Decide the names, dtypes and shapes of the model's inputs; build the model."""
+        keras, model = self.keras, self.model
+        where = f"model {model.name!r}"
+        self.inputs: dict[str, Spec] = {}
+        self.model_dtypes: dict[str, str] = {}
+        try:
+            struct = model.input if model.built else None
+        except (AttributeError, ValueError):
+            # A Sequential knows its inputs, but has no input until it is called.
+            symbolic = getattr(model, "inputs", None) or []
+            struct = symbolic[0] if len(symbolic) == 1 else None
+        if struct is not None and given is None:
+            if isinstance(struct, Mapping):
+                items = [(key, struct[key]) for key in struct]
+                self._pack = lambda flat: dict(zip(struct, flat, strict=True))
+            else:
+                flat = keras.tree.flatten(struct)
+                items = [("x" if len(flat) == 1 else t.name, t) for t in flat]
+                self._pack = lambda values: keras.tree.pack_sequence_as(struct, values)
+            for name, tensor in items:
+                name = _clean(name)
+                if name in self.inputs:
+                    raise Refusal(
+                        f"two inputs are called {name!r}",
+                        where=where,
+                        expected="one name per input",
+                        found=", ".join(t.name for _, t in items),
+                        do="give each keras.Input a name",
+                    )
+                if tensor.shape and tensor.shape[0] is not None:
+                    raise Refusal(
+                        "the batch size is fixed",
+                        where=f"{where}, input {name!r}",
+                        expected="a first dimension of any size",
+                        found=f"shape {tuple(tensor.shape)}",
+                        do="build the model without batch_size; fixed shapes belong to --xla-batch",
+                    )
+                dtype = keras.backend.standardize_dtype(tensor.dtype)
+                self.inputs[name] = Spec(dtype, tuple(tensor.shape[1:]))
+        elif given:
+            self.inputs = dict(given)
+            names = list(given)
+            self._pack = lambda flat: (
+                flat[0] if len(flat) == 1 else dict(zip(names, flat, strict=True))
+            )
+            values = [self._sample(spec, 2) for spec in self.inputs.values()]
+            try:
+                model(self._pack(values), training=False)
+            except Exception as error:
+                raise Refusal(
+                    "the model does not accept the inputs given",
+                    where=where,
+                    expected="a forward pass on "
+                    + ", ".join(f"{n}={s}" for n, s in self.inputs.items()),
+                    found=f"{type(error).__name__}: {error}",
+                    do="correct --input",
+                ) from error
+        else:
+            raise Refusal(
+                "the model is not built, so its inputs are unknown",
+                where=where,
+                expected="a model with keras.Input, or one whose inputs are given",
+                found=f"{type(model).__name__} without input shapes",
+                do="start it with keras.Input(shape), or pass --input x=float32[...]",
+            )
+        for name, spec in self.inputs.items():
+            if spec.dtype == "string":
+                raise Refusal(
+                    "the model takes strings",
+                    where=f"{where}, input {name!r}",
+                    expected="numbers: a train step elsewhere cannot rely on lookup tables",
+                    found=str(spec),
+                    do="run TextVectorization or StringLookup when preparing the data, and "
+                    "export the part of the model behind it",
+                )
+            if name in RESERVED_INPUTS or name == "y":
+                raise Refusal(
+                    f"an input has the reserved name {name!r}",
+                    where=where,
+                    expected="a name other than y, " + ", ".join(RESERVED_INPUTS),
+                    found=name,
+                    do="rename that keras.Input",
+                )
+        self.model_dtypes = {name: spec.dtype for name, spec in self.inputs.items()}
+        for name, dtype in input_dtypes.items():
+            if name not in self.inputs:
+                raise UsageError(
+                    f"--input-dtype names {name!r}; the inputs are {', '.join(self.inputs)}"
+                )
+            self.inputs[name] = Spec(dtype, self.inputs[name].shape)
+
+    def _sample(self, spec: Spec, batch: int) -> Any:
+        return self.tf.zeros([batch, *(4 if d is None else d for d in spec.shape)], spec.dtype)
+
+    def _check_model(self) -> None:
+        model = self.model
+        if not model.trainable_variables:
+            raise Refusal(
+                "the model has nothing to train",
+                where=f"model {model.name!r}",
+                expected="at least one trainable weight",
+                found=f"{len(model.variables)} variables, none of them trainable",
+                do="set trainable=True on the layers that should learn",
+            )
+
+    def _forward(self, feeds: Mapping[str, Any], training: bool) -> dict[str, Any]:
+        """Run the model; returns its outputs by name."""
+        tf = self.tf
+        values = []
+        for name, dtype in self.model_dtypes.items():
+            value = feeds[name]
+            values.append(value if value.dtype.name == dtype else tf.cast(value, dtype))
+        outputs = self.model(self._pack(values), training=training)
+        if isinstance(outputs, Mapping):
+            return {_clean(key): outputs[key] for key in outputs}
+        flat = self.keras.tree.flatten(outputs)
+        if len(flat) == 1:
+            return {"output": flat[0]}
+        names = getattr(self.model, "output_names", None) or []
+        if len(names) != len(flat):
+            names = [f"output_{i}" for i in range(len(flat))]
+        return {_clean(name): value for name, value in zip(names, flat, strict=True)}
+
+    def _specs(self, *, labels: bool, lead: Sequence[int | None] = (None,)) -> dict[str, Any]:
+        """TensorSpecs of a signature's inputs behind the leading dimensions."""
+        specs = dict(self.inputs)
+        if labels:
+            specs.update(self.labels)
+            if self.sample_weight:
+                specs["sample_weight"] = Spec("float32", ())
+        return {
+            name: self.tf.TensorSpec([*lead, *spec.shape], spec.dtype, name=name)
+            for name, spec in specs.items()
+        }
+
+    def _concrete(self, function: Callable, specs: Mapping[str, Any], **options: Any) -> Any:
+        """Trace function(feeds) under its named inputs."""
+
+        def traced(**feeds: Any) -> Any:
+            return function(feeds)
+
+        # AutoGraph would rewrite Keras's code for nothing, slowly.
+        traced_function = self.tf.function(traced, autograph=False, **options)
+        return traced_function.get_concrete_function(**specs)
+
+    def _probe_outputs(self) -> None:
+        """Learn the model's outputs, and that no layer leaves the graph."""
+        before = {id(v) for v in self.model.variables}
+        specs = self._specs(labels=False)
+        try:
+            probe = self._concrete(lambda feeds: self._forward(feeds, False), specs)
+        except Exception as error:
+            lazy = "singleton tf.Variable" in str(error)
+            raise Refusal(
+                "variables appear while the model runs"
+                if lazy
+                else "the model does not run inside a graph",
+                where=f"model {self.model.name!r}",
+                expected="all variables created before the first call"
+                if lazy
+                else "a forward pass that TensorFlow can trace",
+                found=f"{type(error).__name__}: {str(error)[:600]}",
+                do="create them in __init__ or build(), with self.add_weight"
+                if lazy
+                else "replace Python code that needs the values of tensors by keras.ops",
+            ) from error
+        _refuse_foreign_ops(probe, "the model's forward pass")
+        late = [v for v in self.model.variables if id(v) not in before]
+        known = {id(v.value) for v in self.model.variables}
+        strange = [v for v in probe.graph.variables if id(v) not in known]
+        if late or strange:
+            raise Refusal(
+                "variables appear while the model runs",
+                where=f"model {self.model.name!r}",
+                expected="all variables created before, and owned by the model",
+                found=", ".join([v.path for v in late] + [v.name for v in strange]),
+                do="create them in __init__ or build(), with self.add_weight, and keep layers as "
+                "attributes of the model",
+            )
+        self.outputs: dict[str, Spec] = {}
+        for name, tensor in probe.structured_outputs.items():
+            shape = tensor.shape
+            if shape.rank is None:
+                raise Refusal(
+                    "an output has no known rank",
+                    where=f"model {self.model.name!r}, output {name!r}",
+                    expected="a shape such as (None, 10)",
+                    found="an unknown shape",
+                    do="use layers that keep shapes, or tf.ensure_shape in the model",
+                )
+            self.outputs[name] = Spec(tensor.dtype.name, tuple(shape.as_list()[1:]))
+
+    def _find_losses(self, loss: Any, weights: Any, from_logits: bool) -> None:
+        names = list(self.outputs)
+        given = loss
+        if isinstance(loss, Mapping):
+            unknown = sorted(set(loss) - set(names))
+            if unknown:
+                raise UsageError(f"loss for {unknown}; the outputs are {', '.join(names)}")
+            chosen = {n: loss[n] for n in names if loss.get(n) is not None}
+        elif isinstance(loss, (list, tuple)):
+            if len(loss) != len(names):
+                raise UsageError(f"{len(loss)} losses for the outputs {', '.join(names)}")
+            chosen = {n: v for n, v in zip(names, loss, strict=True) if v is not None}
+        else:
+            chosen = dict.fromkeys(names, given)
+        if isinstance(weights, (list, tuple)):
+            weights = dict(zip(names, weights, strict=True))
+        elif isinstance(weights, (int, float)):
+            weights = dict.fromkeys(names, weights)
+        self.losses = {n: _as_loss(v, from_logits) for n, v in chosen.items()}
+        self.loss_weights = {n: float((weights or {}).get(n, 1.0)) for n in self.losses}
+        for name, item in self.losses.items():
+            if item.reduction in (None, "none"):
+                raise Refusal(
+                    "the loss is not a scalar",
+                    where=f"loss {item.name!r} of output {name!r}",
+                    expected="a reduction: sum_over_batch_size, mean_with_sample_weight or sum",
+                    found=f"reduction={item.reduction!r}, one value per sample",
+                    do="leave reduction at its default",
+                )
+        reductions = {item.reduction for item in self.losses.values()}
+        if len(reductions) > 1 and "sum" in reductions:
+            raise Refusal(
+                "losses that sum and losses that average are mixed",
+                where="losses of the outputs " + ", ".join(self.losses),
+                expected="one kind, so that micro-batches can be weighted",
+                found=", ".join(sorted(map(str, reductions))),
+                do="use the same reduction everywhere and set loss_weights",
+            )
+        self.reduction = min(map(str, reductions))
+
+    def _find_labels(self, given: Mapping[str, Spec] | None) -> None:
+        self.label_of: dict[str, str] = {
+            output: "y" if len(self.losses) == 1 else f"y_{output}" for output in self.losses
+        }
+        self.labels: dict[str, Spec] = {}
+        for output, label in self.label_of.items():
+            shape = self.outputs[output].shape
+            if given and label in given:
+                self.labels[label] = given[label]
+            elif _is_sparse(self.losses[output]):
+                self.labels[label] = Spec("int64", shape[:-1])
+            else:
+                self.labels[label] = Spec("float32", shape)
+        unknown = sorted(set(given or {}) - set(self.labels))
+        if unknown:
+            raise UsageError(f"--label names {unknown}; the labels are {', '.join(self.labels)}")
+        clash = sorted(set(self.labels) & set(self.inputs))
+        if clash:
+            raise UsageError(f"{clash} names both an input and labels: rename the keras.Input")
+        for output, loss in self.losses.items():
+            self._probe_loss(output, loss)
+
+    def _probe_loss(self, output: str, loss: Any) -> None:
+        """Run a loss on a few made-up samples: most mistakes show in its shape."""
+        tf = self.tf
+        label = self.labels[self.label_of[output]]
+        # As many samples as no other dimension has, so that a swapped axis cannot hide.
+        n = next(n for n in range(5, 99) if n not in label.shape + self.outputs[output].shape)
+        y = self._sample(label, n)
+        prediction = self._sample(dataclasses.replace(self.outputs[output], dtype="float32"), n)
+        where = f"loss {loss.name!r} of output {output!r}"
+        try:
+            y_cast = tf.cast(y, "float32") if y.dtype.is_floating else y
+            values = tf.convert_to_tensor(loss.call(y_cast, prediction))
+            reduced = tf.convert_to_tensor(loss(y, prediction))
+        except Exception as error:
+            raise Refusal(
+                "the loss does not accept labels and predictions of these shapes",
+                where=where,
+                expected=f"labels {label} to fit predictions {self.outputs[output]}",
+                found=f"{type(error).__name__}: {error}",
+                do="choose another loss, or set the labels with --label y=DTYPE[DIMS]",
+            ) from error
+        self.scalar_loss = values.shape.rank == 0
+        if reduced.shape.rank != 0 or not (self.scalar_loss or values.shape[0] == n):
+            raise Refusal(
+                "the loss is not a scalar",
+                where=where,
+                expected=f"one value per sample, shape ({n}, ...) for {n} samples, or one scalar",
+                found=f"shape {tuple(values.shape)}",
+                do="reduce over the last axis only, as Keras losses do",
+            )
+        if values.shape.rank > max(1, len(self.outputs[output].shape)):
+            raise Refusal(
+                "the loss broadcasts labels against predictions",
+                where=where,
+                expected=f"at most {max(1, len(self.outputs[output].shape))} dimensions",
+                found=f"shape {tuple(values.shape)} from labels {label} and predictions "
+                f"{self.outputs[output]}",
+                do="give the labels the shape of the predictions with --label y=DTYPE[DIMS]",
+            )
+        if self.scalar_loss and self.sample_weight:
+            raise Refusal(
+                "sample weights cannot reach this loss",
+                where=where,
+                expected="one value per sample to be weighted",
+                found="a scalar that is already reduced",
+                do="return per-sample values from the loss, or leave out --sample-weight",
+            )
+
+    def _find_metrics(self, metrics: Any) -> None:
+        self.metrics: list[tuple[str, str, Callable]] = []
+        per_output: dict[str, Sequence[Any]]
+        if isinstance(metrics, Mapping):
+            unknown = sorted(set(metrics) - set(self.losses))
+            if unknown:
+                raise UsageError(f"metrics for {unknown}; outputs: {', '.join(self.losses)}")
+            per_output = {k: v if isinstance(v, (list, tuple)) else [v] for k, v in metrics.items()}
+        else:
+            flat = [] if metrics is None else metrics
+            flat = list(flat) if isinstance(flat, (list, tuple)) else [flat]
+            if flat and all(isinstance(item, (list, tuple)) for item in flat):
+                if len(flat) != len(self.losses):
+                    raise UsageError(f"{len(flat)} lists of metrics for {', '.join(self.losses)}")
+                per_output = dict(zip(self.losses, flat, strict=True))
+            else:
+                per_output = dict.fromkeys(self.losses, flat)
+        seen = set(RESERVED_OUTPUTS) | {f"{o}_loss" for o in self.losses if len(self.losses) > 1}
+        for output, items in per_output.items():
+            for item in items:
+                name, function = _as_metric(
+                    item,
+                    self.labels[self.label_of[output]],
+                    self.outputs[output],
+                    _is_sparse(self.losses[output]),
+                )
+                name = _clean(name if len(self.losses) == 1 else f"{output}_{name}")
+                if name in seen:
+                    raise UsageError(f"two metrics are called {name!r}")
+                seen.add(name)
+                self.metrics.append((name, output, function))
+
+    def _find_optimizer(self, optimizer: Any, learning_rate: float | None) -> Any:
+        keras = self.keras
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            try:
+                optimizer = keras.optimizers.get(optimizer)
+            except (ValueError, TypeError) as error:
+                raise UsageError(f"unknown optimizer {optimizer!r}: {error}") from error
+        if optimizer.built:
+            mine = [id(v) for v in self.model.trainable_variables]
+            # The inner optimizer holds the list when loss scaling wraps it.
+            inner = getattr(optimizer, "inner_optimizer", optimizer)
+            theirs = list(inner._trainable_variables)
+            if [id(v) for v in theirs] != mine:
+                raise Refusal(
+                    "the optimizer belongs to another model",
+                    where=f"optimizer {optimizer.name!r}",
+                    expected=f"an optimizer not yet built, or built on the {len(mine)} trainable "
+                    f"weights of {self.model.name!r}",
+                    found=f"{len(theirs)} weights, first {theirs[0].path if theirs else '-'}",
+                    do="make a new optimizer (from_config(optimizer.get_config()) copies one)",
+                )
+        policies = {layer.dtype_policy.name for layer in self.model._flatten_layers()}
+        half = "mixed_float16" in policies
+        self.precision = (
+            "mixed_float16"
+            if half
+            else "mixed_bfloat16"
+            if "mixed_bfloat16" in policies
+            else str(self.model.dtype_policy.name)
+        )
+        if half and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            # float16 gradients underflow without it; Keras compile wraps in the same way.
+            if optimizer.built:
+                raise Refusal(
+                    "a float16 model without loss scaling",
+                    where=f"optimizer {optimizer.name!r}",
+                    expected="keras.optimizers.LossScaleOptimizer",
+                    found="an optimizer that is already built",
+                    do="wrap it before it is built",
+                )
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        if learning_rate is not None:
+            try:
+                optimizer.learning_rate = learning_rate
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"cannot set the learning rate: {error}") from error
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        return optimizer
+
+    def _probe_gradients(self, allow_unused: bool) -> None:
+        """Find trainable weights that the loss does not reach."""
+        missing: list[bool] = []
+
+        def probe(feeds: Mapping[str, Any]) -> Any:
+            with self.tf.GradientTape() as tape:
+                loss, _, _ = self._objective(feeds, True)
+            grads = tape.gradient(loss, [v.value for v in self.trainable])
+            missing[:] = [g is None for g in grads]
+            return loss
+
+        concrete = self._concrete(probe, self._specs(labels=True))
+        _refuse_foreign_ops(concrete, "the training pass")
+        unused = [v.path for v, none in zip(self.trainable, missing, strict=True) if none]
+        if len(unused) == len(self.trainable) or (unused and not allow_unused):
+            raise Refusal(
+                "weights get no gradient from the loss",
+                where=f"model {self.model.name!r}",
+                expected="every trainable weight on the way from an input to the loss",
+                found=", ".join(unused),
+                do="set trainable=False on them or connect them"
+                + ("" if len(unused) == len(self.trainable) else ", or pass --allow-unused"),
+            )
+        self.trainable = [v for v, none in zip(self.trainable, missing, strict=True) if not none]
+
+    def _find_exactness(self) -> None:
+        """Whether splitting a batch leaves its step the same."""
+        layers = list(self.model._flatten_layers())
+        mixes = [
+            layer
+            for layer in layers
+            if isinstance(layer, self.keras.layers.BatchNormalization) and layer.trainable
+        ]
+        random = [v for v in self.model.non_trainable_variables if "seed_generator" in v.path]
+        self.exact = not (mixes or random or (self._masked and len(self.losses) > 1))
+
+    def _make_accumulators(self) -> None:
+        tf = self.tf
+        self.accumulators = [
+            tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False, name=f"accumulator/{v.path}")
+            for v in self.trainable
+        ]
+        self.weight_sum = tf.Variable(0.0, trainable=False, name="accumulator/weight")
+        self.sample_sum = tf.Variable(
+            tf.zeros([], tf.int64), trainable=False, name="accumulator/samples"
+        )
+
+    # The steps.
+
+    def _objective(
+        self, feeds: Mapping[str, Any], training: bool, regularise: Any = None
+    ) -> tuple[Any, dict[str, Any], Any]:
+        """Loss as Keras fit minimises it, scalars to report, and the batch's weight.
+
+        The weight is what the loss was divided by, up to a factor common to all batches:
+        micro-batch gradients are averaged with it.
+        """
+        tf = self.tf
+        outputs = self._forward(feeds, training)
+        weights = feeds.get("sample_weight")
+        total = tf.zeros([], "float32")
+        scalars: dict[str, Any] = {}
+        batch = tf.shape(next(iter(outputs.values())))[0]
+        divisor = tf.cast(batch, "float32")
+        if self.reduction == "mean_with_sample_weight" and weights is not None:
+            divisor = tf.reduce_sum(weights)
+        self._masked = False
+        for output, loss in self.losses.items():
+            prediction = outputs[output]
+            y = feeds[self.label_of[output]]
+            shaped = weights
+            if weights is not None:
+                # Per-sample losses of a [B,T,C] output are [B,T]; weights must not meet T.
+                rank = max(1, len(self.outputs[output].shape))
+                shaped = tf.reshape(weights, [-1] + [1] * (rank - 1))
+            mask = getattr(prediction, "_keras_mask", None)
+            if mask is not None:
+                self._masked = True
+                if len(self.losses) == 1 and self.reduction != "sum":
+                    kept = tf.cast(mask, "float32")
+                    if self.reduction == "mean_with_sample_weight" and shaped is not None:
+                        kept *= shaped
+                    divisor = tf.reduce_sum(kept)
+            value = tf.cast(loss(y, prediction, sample_weight=shaped), "float32")
+            if len(self.losses) > 1:
+                scalars[f"{output}_loss"] = value
+            total += self.loss_weights[output] * value
+        extra = [tf.reduce_sum(tf.cast(item, "float32")) for item in self.model.losses]
+        if extra:
+            penalty = tf.add_n(extra)
+            total += penalty if regularise is None else penalty * regularise
+        scalars = {"loss": total, **scalars}
+        for name, output, function in self.metrics:
+            prediction = outputs[output]
+            if prediction.dtype.is_floating:
+                prediction = tf.cast(prediction, "float32")
+            y = feeds[self.label_of[output]]
+            spec = self.labels[self.label_of[output]].shape
+            if len(spec) == len(self.outputs[output].shape) - 1 and (
+                self.outputs[output].shape[-1] == 1
+            ):
+                y = tf.expand_dims(y, -1)
+            scalars[name] = tf.reduce_mean(tf.cast(function(y, prediction), "float32"))
+        return total, scalars, divisor
+
+    def _gradient(
+        self, feeds: Mapping[str, Any], regularise: Any = None
+    ) -> tuple[list[Any], dict[str, Any], Any]:
+        tf = self.tf
+        with tf.GradientTape() as tape:
+            loss, scalars, divisor = self._objective(feeds, True, regularise)
+            scaled = self.optimizer.scale_loss(loss)
+        grads = tape.gradient(scaled, [v.value for v in self.trainable])
+        if isinstance(self.optimizer, self.keras.optimizers.LossScaleOptimizer):
+            scalars["grads_finite"] = self.optimizer.check_finite(
+                [tf.convert_to_tensor(g) for g in grads]
+            )
+        return grads, scalars, divisor
+
+    def train(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """One optimizer step."""
+        grads, scalars, _ = self._gradient(feeds)
+        self.optimizer.apply(grads, self.trainable)
+        return scalars
+
+    def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Loss and metrics without a step, in inference mode."""
+        return self._objective(feeds, False)[1]
+
+    def predict(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The model's outputs in float32; for a classifier, probabilities and the class too."""
+        tf = self.tf
+        outputs = {
+            name: tf.cast(value, "float32") if value.dtype.is_floating else value
+            for name, value in self._forward(feeds, False).items()
+        }
+        if not self.classes:
+            return outputs
+        (name,) = outputs
+        value = outputs[name]
+        named = {}
+        if _uses_logits(self.losses[name]):
+            named["logits"] = value
+            value = tf.nn.softmax(value) if value.shape[-1] != 1 else tf.sigmoid(value)
+        named["probabilities"] = value
+        if value.shape[-1] == 1:
+            named["class"] = tf.cast(value[..., 0] > 0.5, "int64")
+        else:
+            named["class"] = tf.argmax(value, axis=-1, output_type=tf.int64)
+        return named
+
+    def gradients(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a micro-batch to the accumulators."""
+        tf = self.tf
+        regularise = None
+        if self.reduction == "sum":
+            # A summed loss has no divisor, so the penalties count with the first part only.
+            regularise = tf.cast(tf.equal(self.sample_sum, 0), "float32")
+        grads, scalars, divisor = self._gradient(feeds, regularise)
+        if self.reduction == "sum":
+            divisor = tf.ones([], "float32")
+        for accumulator, grad in zip(self.accumulators, grads, strict=True):
+            # The mean's gradient times its divisor, in float32, rather than the gradient of
+            # the sum: float16 would overflow at the sum.
+            weighted = tf.convert_to_tensor(grad) * tf.cast(divisor, accumulator.dtype)
+            accumulator.assign_add(weighted)
+        self.weight_sum.assign_add(divisor)
+        first = next(iter(self.inputs))
+        self.sample_sum.assign_add(tf.shape(feeds[first], out_type=tf.int64)[0])
+        return scalars
+
+    def apply(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """One optimizer step with what gradients accumulated; clears it."""
+        tf = self.tf
+        check = tf.debugging.Assert(
+            self.sample_sum > 0,
+            ["apply: nothing accumulated; run the gradients signature first"],
+        )
+        # Under the check, so that a call out of order changes nothing.
+        with tf.control_dependencies([check]):
+            if self.reduction == "sum":
+                divisor = tf.ones([], "float32")
+            else:
+                divisor = tf.identity(self.weight_sum)
+            grads = [tf.math.divide_no_nan(a, tf.cast(divisor, a.dtype)) for a in self.accumulators]
+            if isinstance(self.optimizer, self.keras.optimizers.LossScaleOptimizer):
+                # divide_no_nan turns x/0 into 0 but keeps NaN and Inf for the finite check.
+                finite = self.optimizer.check_finite(grads)
+            self.optimizer.apply(grads, self.trainable)
+            for accumulator in self.accumulators:
+                accumulator.assign(tf.zeros_like(accumulator))
+            self.weight_sum.assign(0.0)
+            self.sample_sum.assign(tf.zeros([], tf.int64))
+            result = {"global_step": tf.cast(self.optimizer.iterations.value, "int64")}
+            if isinstance(self.optimizer, self.keras.optimizers.LossScaleOptimizer):
+                result["grads_finite"] = finite
+            return result
+
+    def learning_rate(self) -> Any:
+        """The variable that holds the learning rate, or None under a schedule."""
+        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        rate = inner._learning_rate
+        return rate.value if isinstance(rate, self.keras.Variable) else None
+
+    def signatures(self, xla_batch: int | None, xla_steps: int | None) -> dict[str, Any]:
+        """Trace every signature."""
+        tf = self.tf
+        specs = self._specs(labels=True)
+        train = self._concrete(self.train, specs)
+        result = {
+            "train": train,
+            "train_n": self._concrete(
+                lambda feeds: repeat(tf, train, feeds), self._specs(labels=True, lead=(None, None))
+            ),
+            "evaluate": self._concrete(self.evaluate, specs),
+            "predict": self._concrete(self.predict, self._specs(labels=False)),
+        }
+        if self.micro_batches:
+            result["gradients"] = self._concrete(self.gradients, specs)
+            result["apply"] = self._concrete(self.apply, {})
+        rate = self.learning_rate()
+        if rate is not None:
+            result["set_learning_rate"] = self._concrete(
+                lambda feeds: {"learning_rate": tf.identity(rate.assign(feeds["learning_rate"]))},
+                {"learning_rate": tf.TensorSpec([], "float32", name="learning_rate")},
+            )
+        result.update(xla_twins(tf, train, specs, xla_batch, xla_steps))
+        return result
+
+    def tracked(self) -> Any:
+        """An object that owns every variable of the steps, under readable names."""
+        tf = self.tf
+        root = tf.Module()
+        root.model = _by_path(self.model.variables)
+        root.optimizer = _by_path(self.optimizer.variables)
+        if self.micro_batches:
+            root.accumulators = {
+                v.path: a for v, a in zip(self.trainable, self.accumulators, strict=True)
+            }
+            root.accumulated = {"weight": self.weight_sum, "samples": self.sample_sum}
+        return root
+
+    def metadata(self) -> dict[str, Any]:
+        """What the steps know about themselves."""
+        return {
+            "inputs": {n: _spec_json(s) for n, s in self.inputs.items()},
+            "labels": {n: _spec_json(s) for n, s in self.labels.items()},
+            "metrics": [name for name, _, _ in self.metrics],
+            "loss": {n: item.name for n, item in self.losses.items()},
+            "optimizer": getattr(self.optimizer, "inner_optimizer", self.optimizer).name,
+            "precision": self.precision,
+            "micro_batches_exact": bool(self.exact),
+        }
+
+
+def _by_path(variables: Sequence[Any]) -> dict[str, Any]:
+    """Keras variables' tf.Variables by path; a repeated path gets a number."""
+    result: dict[str, Any] = {}
+    for variable in variables:
+        key, n = variable.path, 2
+        while key in result:
+            key, n = f"{variable.path}#{n}", n + 1
+        result[key] = variable.value
+    return result
+
+
+def _spec_json(spec: Spec) -> dict[str, Any]:
+    return {"dtype": spec.dtype, "shape": [-1, *(-1 if d is None else d for d in spec.shape)]}
+
+
+def repeat(tf: Any, step: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Run step once per slice of the first dimension; mean outputs (and: for bools).
+
+    The step is called as one function instead of being traced again, which keeps
+    saved_model.pb small.
+    """
+    stacked = [value for name, value in feeds.items() if name not in UNSTACKED]
+    static = [value.shape[0] for value in stacked if value.shape[0] is not None]
+    n = static[0] if static else tf.shape(stacked[0])[0]
+    outputs = step.structured_outputs
+    start = [
+        tf.constant(True) if spec.dtype == tf.bool else tf.zeros([], spec.dtype)
+        for spec in outputs.values()
+    ]
+
+    def body(i: Any, *totals: Any) -> Any:
+        result = step(**{k: v if k in UNSTACKED else v[i] for k, v in feeds.items()})
+        return i + 1, *(
+            total & result[name] if total.dtype == tf.bool else total + result[name]
+            for name, total in zip(outputs, totals, strict=True)
+        )
+
+    # One step after the other: they update the same variables.
+    _, *totals = tf.while_loop(
+        lambda i, *_: i < n, body, [tf.constant(0), *start], parallel_iterations=1
+    )
+    return {
+        name: total if total.dtype == tf.bool else total / tf.cast(tf.maximum(n, 1), total.dtype)
+        for name, total in zip(outputs, totals, strict=True)
+    }
+
+
+def xla_twins(
+    tf: Any, train: Any, specs: Mapping[str, Any], batch: int | None, steps: int | None
+) -> dict[str, Any]:
+    """Twins of train and train_n, compiled by XLA for one shape each."""
+    result: dict[str, Any] = {}
+    if batch is None:
+        return result
+    for name, spec in specs.items():
+        if any(d is None for d in spec.shape[1:]):
+            raise Refusal(
+                "a compiled twin needs fixed shapes",
+                where=f"input {name!r}",
+                expected="known sizes behind the batch",
+                found=str(spec.shape),
+                do="fix the input's size, or leave out --xla-batch",
+            )
+
+    def twin(lead: list[int], function: Callable) -> Any:
+        def traced(**feeds: Any) -> Any:
+            return function(feeds)
+
+        fixed = {
+            n: s if n in UNSTACKED else tf.TensorSpec([*lead, *s.shape[1:]], s.dtype, name=n)
+            for n, s in specs.items()
+        }
+        return tf.function(traced, jit_compile=True, autograph=False).get_concrete_function(**fixed)
+
+    result["train_xla"] = twin([batch], lambda feeds: train(**feeds))
+    if steps is not None:
+        result["train_n_xla"] = twin([steps, batch], lambda feeds: repeat(tf, train, feeds))
+    return result
+
+
+# --- a tf.Module that brings its own steps --------------------------------------------
+
+
+class _ModuleProgram:
+    """A tf.Module whose tf.functions are named after the signatures."""
+
+    def __init__(self, module: Any, train_n: bool = True) -> None:
+        self.tf, self.keras = _load_tensorflow()
+        self.module = module
+        where = type(module).__name__
+        self.functions: dict[str, Any] = {}
+        for name in MODULE_NAMES:
+            function = getattr(module, name, None)
+            if function is None or not hasattr(function, "get_concrete_function"):
+                continue
+            if getattr(function, "input_signature", None) is None:
+                raise Refusal(
+                    "a step has no input signature",
+                    where=f"{where}.{name}",
+                    expected="@tf.function(input_signature=[tf.TensorSpec(shape, dtype, name)])",
+                    found="a tf.function that takes anything",
+                    do="add input_signature; use None for the batch",
+                )
+            for spec in self.tf.nest.flatten(function.input_signature):
+                if not spec.name:
+                    raise Refusal(
+                        "an input has no name",
+                        where=f"{where}.{name}",
+                        expected="a TensorSpec with name=...",
+                        found=str(spec),
+                        do="name it; data is fed by that name",
+                    )
+            first = next(iter(inspect.signature(function.python_function).parameters), None)
+            bound = inspect.ismethod(function.python_function)
+            if not bound and first not in (None, "self"):
+                # TensorFlow recognises a method by this parameter name only.
+                declared = len(inspect.signature(function.python_function).parameters)
+                if declared > len(function.input_signature):
+                    raise Refusal(
+                        "a step's first parameter has another name",
+                        where=f"{where}.{name}",
+                        expected="self",
+                        found=str(first),
+                        do="call it self",
+                    )
+            self.functions[name] = function.get_concrete_function()
+            _refuse_foreign_ops(self.functions[name], f"{where}.{name}")
+        step = next((n for n in TRAIN_NAMES if n in self.functions), None)
+        if step is None:
+            raise Refusal(
+                "the module has no train step",
+                where=where,
+                expected="a tf.function with an input_signature called train",
+                found="tf.functions: " + (", ".join(self.functions) or "none"),
+                do="write one that takes a batch, updates the weights and returns {'loss': ...}",
+            )
+        self.step = step
+        outputs = self.functions[step].structured_outputs
+        if not isinstance(outputs, Mapping) or "loss" not in outputs:
+            raise Refusal(
+                "the train step returns no loss",
+                where=f"{where}.{step}",
+                expected="a dict with a scalar 'loss'",
+                found=str(outputs),
+                do="return {'loss': loss, ...}",
+            )
+        for name, spec in outputs.items():
+            if spec.shape.rank != 0:
+                raise Refusal(
+                    "the loss is not a scalar" if name == "loss" else f"{name!r} is not a scalar",
+                    where=f"{where}.{step}",
+                    expected="shape ()",
+                    found=f"shape {spec.shape}",
+                    do="reduce it, for instance with tf.reduce_mean",
+                )
+        self.inputs = {
+            spec.name: spec for spec in self.tf.nest.flatten(self._method(step).input_signature)
+        }
+        if train_n and "train_n" not in self.functions:
+            self.functions["train_n"] = self._train_n(self.functions[step])
+
+    def _method(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def _train_n(self, step: Any) -> Any:
+        tf = self.tf
+        specs = {
+            name: spec
+            if name in UNSTACKED
+            else tf.TensorSpec([None, *spec.shape], spec.dtype, name)
+            for name, spec in self.inputs.items()
+        }
+
+        def traced(**feeds: Any) -> Any:
+            return repeat(tf, self._by_name(step), feeds)
+
+        return tf.function(traced, autograph=False).get_concrete_function(**specs)
+
+    def _by_name(self, step: Any) -> Any:
+        """The step under its inputs' TensorSpec names, which is how batches arrive."""
+        names = list(self.inputs)
+
+        class Step:
+            structured_outputs = step.structured_outputs
+
+            def __call__(self, **feeds: Any) -> Any:
+                return step(*(feeds[name] for name in names))
+
+        return Step()
+
+    def signatures(self, xla_batch: int | None, xla_steps: int | None) -> dict[str, Any]:
+        """The module's own steps, train_n, and the compiled twins."""
+        twins = xla_twins(
+            self.tf,
+            self._by_name(self.functions[self.step]),
+            self.inputs,
+            xla_batch,
+            xla_steps,
+        )
+        return {**self.functions, **twins}
+
+    def tracked(self) -> Any:
+        """The module, and what its steps use without the module owning it.
+
+        Keras optimizers are the usual case: tf.Module does not see their slots.
+        """
+        owned = {id(v) for v in self.module.variables}
+        root = self.tf.Module()
+        root.module = self.module
+        root.used = [
+            v
+            for v in dict.fromkeys(
+                variable
+                for function in self.functions.values()
+                for variable in map(_Identity, function.graph.variables)
+            )
+            if id(v.value) not in owned
+        ]
+        root.used = [v.value for v in root.used]
+        return root
+
+    def metadata(self) -> dict[str, Any]:
+        """What the train step says about itself."""
+        outputs = self.functions[self.step].structured_outputs
+        return {
+            "inputs": {
+                n: {"dtype": s.dtype.name, "shape": [-1 if d is None else d for d in s.shape]}
+                for n, s in self.inputs.items()
+            },
+            "metrics": [n for n in outputs if n not in RESERVED_OUTPUTS],
+        }
+
+
+class _Identity:
+    """A variable as a dictionary key: tf.Variable compares by value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+
+def _refuse_foreign_ops(concrete: Any, where: str) -> None:
+    graph = concrete.graph.as_graph_def()
+    nodes = list(graph.node)
+    for function in graph.library.function:
+        nodes.extend(function.node_def)
+    found = [f"{n.op} {n.name!r} ({FOREIGN_OPS[n.op]})" for n in nodes if n.op in FOREIGN_OPS]
+    if found:
+        raise Refusal(
+            "the graph leaves TensorFlow, or needs state that a checkpoint does not cover",
+            where=where,
+            expected="operations that run anywhere: no Python, files, strings or lookup tables",
+            found="; ".join(found[:5]) + (f"; {len(found) - 5} more" if len(found) > 5 else ""),
+            do="do this step when preparing the data, and export the rest of the model",
+        )
+
+
+# --- writing ---------------------------------------------------------------------------
+
+
+def _directory_size(path: str) -> int:
+    return sum(f.stat().st_size for f in pathlib.Path(path).rglob("*") if f.is_file())
+
+
+def _make_reproducible(path: str) -> None:
+    """Write saved_model.pb in one canonical form, and drop what is random.
+
+    Protobuf maps are written in hash order, and fingerprint.pb holds a random id (and a
+    checksum of the bytes rewritten here). Loaders do without it.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    file = pathlib.Path(path, "saved_model.pb")
+    saved = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    file.write_bytes(saved.SerializeToString(deterministic=True))
+    pathlib.Path(path, "fingerprint.pb").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _atomic_directory(out: str, force: bool) -> Iterator[str]:
+    """A folder beside out that takes its name when the block ends without error."""
+    target = pathlib.Path(out).absolute()
+    if target.exists() or target.is_symlink():
+        where = {"where": str(out), "expected": "a folder that does not exist yet"}
+        if not force:
+            raise Refusal("the output exists", **where, found="a file or folder", do="pass --force")
+        if not target.is_dir() or target.is_symlink():
+            raise Refusal(
+                "the output is not a folder", **where, found="a file or link", do="remove it"
+            )
+        # --force replaces an earlier export; it must not empty a home folder.
+        if any(target.iterdir()) and not (target / "saved_model.pb").exists():
+            raise Refusal(
+                "the output holds something else",
+                **where,
+                found="files, but no saved_model.pb",
+                do="choose another folder",
+            )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        os.chmod(temporary, 0o777 & ~_umask())
+        yield temporary
+        if target.exists():
+            old = tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent)
+            os.rename(target, os.path.join(old, target.name))
+            try:
+                os.rename(temporary, target)
+            except OSError:
+                os.rename(os.path.join(old, target.name), target)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def export(
+    model: Any,
+    out: str | os.PathLike[str],
+    *,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    learning_rate: float | None = None,
+    loss_weights: Any = None,
+    from_logits: bool = False,
+    inputs: Mapping[str, Spec | str] | None = None,
+    labels: Mapping[str, Spec | str] | None = None,
+    input_dtypes: Mapping[str, str] | None = None,
+    input_ranges: Mapping[str, tuple[float, float]] | None = None,
+    class_names: Sequence[str] | None = None,
+    sample_weight: bool = False,
+    micro_batches: bool = True,
+    xla_batch: int | None = None,
+    xla_steps: int | None = None,
+    allow_unused: bool = False,
+    force: bool = False,
+    check: bool = True,
+) -> Report:
+    """Write a trainable SavedModel and check that it trains.
+
+    Args:
+        model: a Keras 3 model, or a tf.Module whose tf.functions are named after the
+            signatures (at least ``train``).
+        out: folder to write; written under a temporary name and renamed.
+        optimizer, loss, metrics: names, functions or Keras objects; dicts by output for a
+            model with several. Default to what the model was compiled with.
+        learning_rate: replaces the optimizer's.
+        loss_weights: by output, as in Keras compile.
+        from_logits: for a crossentropy given by name.
+        inputs: specs of a model without keras.Input, as Spec or ``"float32[64]"``.
+        labels: specs that replace the ones derived from the outputs.
+        input_dtypes: dtype that a signature takes in place of the model's own, by input:
+            uint8 images are a quarter of the bytes of float32 ones.
+        input_ranges: (lowest, highest) value by input; written to the metadata.
+        class_names: of a classifier; ``predict`` then gives ``probabilities`` and
+            ``class`` (and ``logits``, if the model gives those).
+        sample_weight: adds the input ``sample_weight`` [B] to train, train_n, evaluate and
+            gradients. It must then always be fed; ones change nothing.
+        micro_batches: adds ``gradients`` and ``apply``, and accumulators as large as the
+            trainable weights.
+        xla_batch, xla_steps: add ``train_xla`` and ``train_n_xla`` for these sizes.
+        allow_unused: leaves weights that get no gradient as they are, rather than refuse.
+        force: replaces an earlier export.
+        check: loads the result into a fresh session and trains a step (see verify).
+
+    Raises:
+        Refusal: the model would not train correctly.
+        UsageError: the arguments do not fit together.
+    """
+    out = os.fspath(out)
+    tf, keras = _load_tensorflow()
+    if xla_steps is not None and xla_batch is None:
+        raise UsageError("xla_steps needs xla_batch")
+    with _atomic_directory(out, force) as temporary:
+        program: _KerasProgram | _ModuleProgram
+        if isinstance(model, keras.Model):
+            if getattr(model, "compiled", False):
+                optimizer = model.optimizer if optimizer is None else optimizer
+                if loss is None:
+                    loss = model.loss
+                    compiled = model._compile_loss
+                    loss_weights = loss_weights or getattr(compiled, "_user_loss_weights", None)
+                if metrics is None and model._compile_metrics is not None:
+                    metrics = model._compile_metrics._user_metrics
+            if class_names is not None and len(_outputs_of(model)) > 1:
+                raise UsageError("class_names needs a model with one output")
+            program = _KerasProgram(
+                model,
+                optimizer,
+                loss,
+                metrics,
+                learning_rate=learning_rate,
+                loss_weights=loss_weights,
+                from_logits=from_logits,
+                inputs=_as_specs(inputs),
+                labels=_as_specs(labels),
+                input_dtypes=input_dtypes,
+                sample_weight=sample_weight,
+                micro_batches=micro_batches,
+                allow_unused=allow_unused,
+                classes=class_names is not None,
+            )
+        elif isinstance(model, tf.Module):
+            if optimizer is not None or loss is not None or metrics:
+                raise UsageError(
+                    "a tf.Module brings its own step: optimizer, loss and metrics do not apply"
+                )
+            program = _ModuleProgram(model)
+        else:
+            raise UsageError(
+                f"cannot export a {type(model).__name__}: expected a Keras model or a tf.Module"
+            )
+        unknown = sorted(set(input_ranges or {}) - set(program.inputs))
+        if unknown:
+            raise UsageError(f"a range for {unknown}; the inputs are {', '.join(program.inputs)}")
+        signatures = program.signatures(xla_batch, xla_steps)
+        root = program.tracked()
+        _refuse_untracked(signatures, root)
+        metadata = {
+            "format": FORMAT,
+            "exporter": VERSION,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            **program.metadata(),
+        }
+        if "predict" in signatures and isinstance(
+            signatures["predict"].structured_outputs, Mapping
+        ):
+            metadata["outputs"] = {
+                n: {"dtype": s.dtype.name, "shape": [-1 if d is None else d for d in s.shape]}
+                for n, s in signatures["predict"].structured_outputs.items()
+            }
+        for name, (low, high) in (input_ranges or {}).items():
+            metadata["inputs"][name]["range"] = [low, high]
+        if class_names is not None:
+            metadata["class_names"] = list(class_names)
+        if sample_weight:
+            metadata["sample_weight"] = True
+        if xla_batch is not None:
+            metadata["compiled"] = {"train_xla": {"batch": xla_batch}}
+            if xla_steps is not None:
+                metadata["compiled"]["train_n_xla"] = {"steps": xla_steps, "batch": xla_batch}
+        tf.saved_model.save(
+            root,
+            temporary,
+            signatures=signatures,
+            options=tf.saved_model.SaveOptions(
+                save_debug_info=False, experimental_custom_gradients=False
+            ),
+        )
+        _make_reproducible(temporary)
+        file = pathlib.Path(temporary, METADATA)
+        file.parent.mkdir()
+        file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(pathlib.Path(temporary, "assets"), ignore_errors=True)
+        checks = verify(temporary) if check else []
+        size = _directory_size(temporary)
+        described = _describe(signatures)
+    return Report(out, size, described, metadata, checks)
+
+
+def _outputs_of(model: Any) -> list[Any]:
+    try:
+        return list(model.outputs)
+    except (AttributeError, TypeError):
+        return []
+
+
+def _as_specs(specs: Mapping[str, Spec | str] | None) -> dict[str, Spec] | None:
+    if specs is None:
+        return None
+    return {n: parse_spec(s) if isinstance(s, str) else s for n, s in specs.items()}
+
+
+def _refuse_untracked(signatures: Mapping[str, Any], root: Any) -> None:
+    """Every variable that a step touches must belong to the object that is saved."""
+    owned = {id(v) for v in root.variables}
+    for name, function in signatures.items():
+        missing = [v.name for v in function.graph.variables if id(v) not in owned]
+        if missing:
+            raise Refusal(
+                "a step uses variables that nothing owns",
+                where=f"signature {name!r}",
+                expected="variables of the model or the optimizer, created before export",
+                found=", ".join(missing),
+                do="create them in __init__ or build() and keep them as attributes",
+            )
+
+
+def _describe(signatures: Mapping[str, Any]) -> dict[str, dict[str, dict[str, str]]]:
+    def text(spec: Any) -> str:
+        dims = ",".join("?" if d is None else str(d) for d in spec.shape)
+        return f"{spec.dtype.name}[{dims}]"
+
+    result = {}
+    for name, function in signatures.items():
+        args, kwargs = function.structured_input_signature
+        specs = {spec.name: spec for spec in args} | dict(kwargs)
+        outputs = function.structured_outputs
+        outputs = outputs if isinstance(outputs, Mapping) else {"output_0": outputs}
+        result[name] = {
+            "inputs": {k: text(v) for k, v in specs.items()},
+            "outputs": {k: text(v) for k, v in outputs.items()},
+        }
+    return result
+
+
+# --- verification ----------------------------------------------------------------------
+
+
+def verify(path: str | os.PathLike[str]) -> list[str]:
+    """Load a SavedModel as a C program would, and prove that it trains and resumes.
+
+    Runs in a fresh session of its own graph, through nothing but the SavedModel's
+    restore op, signatures and saver. The files are left as they are. Returns one line
+    per check that passed.
+
+    Raises:
+        Refusal: naming the first check that failed.
+    """
+    tf, _ = _load_tensorflow()
+    import numpy as np
+
+    path = os.fspath(path)
+    v1 = tf.compat.v1
+    done: list[str] = []
+    where = f"SavedModel {path}"
+    metadata: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        metadata = json.loads(pathlib.Path(path, METADATA).read_text(encoding="utf-8"))
+
+    def refuse(what: str, expected: str, found: str, do: str) -> Refusal:
+        return Refusal(what, where=where, expected=expected, found=found, do=do)
+
+    graph = tf.Graph()
+    with graph.as_default(), v1.Session(graph=graph) as session, _quiet():
+        try:
+            meta = v1.saved_model.load(session, ["serve"], path)
+        except Exception as error:
+            raise refuse(
+                "it does not load", "a SavedModel", str(error), "export it again"
+            ) from error
+        signatures = {
+            name: signature
+            for name, signature in meta.signature_def.items()
+            if not name.startswith("__")
+        }
+        step = next((n for n in TRAIN_NAMES if n in signatures), None)
+        if step is None:
+            raise refuse(
+                "it has no train step",
+                "a signature called " + " or ".join(TRAIN_NAMES),
+                ", ".join(sorted(signatures)) or "no signature",
+                "export it with scripts/export.py",
+            )
+
+        # Variables that the restore op left empty: the step would fail on first use. Handles
+        # that no signature reaches do not count; saving a module that holds Keras objects
+        # leaves such copies behind.
+        outputs = [info.name for s in signatures.values() for info in s.outputs.values()]
+        handles = [op for op in _ancestors(graph, outputs) if op.type == "VarHandleOp"]
+        # The same variable may have several handles; its shared name tells.
+        names = {op.get_attr("shared_name").decode() or op.name: op for op in handles}
+        ready = session.run(
+            {n: tf.raw_ops.VarIsInitializedOp(resource=op.outputs[0]) for n, op in names.items()}
+        )
+        empty = sorted(name for name, ok in ready.items() if not ok)
+        if empty:
+            raise refuse(
+                "variables are not part of the SavedModel's checkpoint",
+                "every variable that a signature uses to be restored on load",
+                ", ".join(empty[:8]) + (f", {len(empty) - 8} more" if len(empty) > 8 else ""),
+                "track them: after optimizer.build(model.trainable_variables), keep "
+                "[v.value for v in model.variables + optimizer.variables] on the saved module",
+            )
+        done.append(f"{len(names)} variables restored on load")
+        reads = {
+            n: tf.raw_ops.ReadVariableOp(
+                resource=op.outputs[0], dtype=tf.as_dtype(op.get_attr("dtype"))
+            )
+            for n, op in names.items()
+        }
+
+        random = np.random.default_rng(0)
+
+        def batch_of(name: str, batch: int, steps: int | None = None) -> dict[str, Any]:
+            feeds = {}
+            for key, info in signatures[name].inputs.items():
+                dims = [d.size for d in info.tensor_shape.dim]
+                known = metadata.get("inputs", {}).get(key, {}).get("range")
+                lead = [d for d in ([steps] if steps else []) + [batch] if d]
+                if key in ("seed", "learning_rate", "loss_scale", "group_size"):
+                    lead = []
+                sizes = [
+                    d if d > 0 else (lead[i] if i < len(lead) else 4) for i, d in enumerate(dims)
+                ]
+                feeds[info.name] = _random(np, random, key, tf.as_dtype(info.dtype), sizes, known)
+            return feeds
+
+        def run(name: str, feeds: dict[str, Any]) -> dict[str, Any]:
+            # Sorted, so that the executor sees one order of fetches.
+            outputs = {k: v.name for k, v in sorted(signatures[name].outputs.items())}
+            try:
+                return session.run(outputs, feeds)
+            except Exception as error:
+                raise refuse(
+                    f"signature {name!r} fails",
+                    "a result on random data of the right shapes",
+                    f"{type(error).__name__}: {str(error)[:600]}",
+                    "run the same step in Python to see the cause",
+                ) from error
+
+        def finite(name: str, result: dict[str, Any]) -> None:
+            if "loss" in result and not math.isfinite(float(result["loss"])):
+                raise refuse(
+                    f"signature {name!r} gives a loss that is no number",
+                    "a finite loss on random data",
+                    str(result["loss"]),
+                    "check the loss for log(0) or division by 0, and the scale of the inputs",
+                )
+
+        saver = meta.saver_def
+        with tempfile.TemporaryDirectory() as folder:
+
+            def save(tag: str) -> str:
+                prefix = os.path.join(folder, tag)
+                session.run(saver.save_tensor_name, {saver.filename_tensor_name: prefix})
+                return prefix
+
+            def restore(prefix: str) -> None:
+                session.run(saver.restore_op_name, {saver.filename_tensor_name: prefix})
+
+            if not saver.restore_op_name:
+                raise refuse("it has no saver", "saver_def", "none", "export it without skip_saver")
+            start = save("start")
+            initial = session.run(reads)
+            feeds = batch_of(step, 3)
+            first = run(step, feeds)
+            finite(step, first)
+            after = session.run(reads)
+            changed = [n for n in reads if not _same(np, initial[n], after[n])]
+            if not changed and first.get("grads_finite", True):
+                raise refuse(
+                    "a train step changes nothing",
+                    "variables that differ afterwards",
+                    f"{len(reads)} variables, all the same",
+                    "check that the step applies its gradients, and the learning rate",
+                )
+            done.append(f"{step}: loss {float(first['loss']):.4g}, {len(changed)} variables change")
+            # Resume: the state after one step, saved, must give the second step again.
+            middle = save("middle")
+            other = batch_of(step, 2)
+            second = run(step, other)
+            finite(step, second)
+            end = session.run(reads)
+            restore(middle)
+            again = run(step, other)
+            repeated = session.run(reads)
+            # Multi-threaded reductions may differ in the last bits between two runs.
+            for name in reads:
+                if not _close(np, end[name], repeated[name]):
+                    raise refuse(
+                        "training does not resume from its own checkpoint",
+                        "the same step after restore",
+                        f"{name} differs; loss {second['loss']} against {again['loss']}",
+                        "keep all state in tf.Variables that the saved module owns",
+                    )
+            done.append("a step repeats after save and restore")
+
+            if {"gradients", "apply"} <= set(signatures) and metadata.get("micro_batches_exact"):
+                restore(middle)
+                half = batch_of("gradients", 2)
+                run("gradients", half)
+                run("apply", {})
+                split = session.run(reads)
+                restore(middle)
+                values = _values(signatures["gradients"], half)
+                run(step, dict(zip(_inputs(signatures[step]), values, strict=True)))
+                whole = session.run(reads)
+                for name in reads:
+                    if not _close(np, split[name], whole[name], 1e-3):
+                        raise refuse(
+                            "gradients and apply give another step than train",
+                            "the same weights",
+                            f"{name} differs",
+                            "export without micro-batches",
+                        )
+                done.append("gradients + apply equal train")
+            for name in sorted(set(signatures) - {step, "gradients", "apply", "save", "restore"}):
+                restore(start)
+                if name == "set_learning_rate":
+                    key = next(iter(signatures[name].inputs))
+                    info = signatures[name].inputs[key]
+                    got = run(name, {info.name: 0.5})
+                    if "learning_rate" in got and got["learning_rate"] != 0.5:
+                        raise refuse(
+                            "set_learning_rate has no effect",
+                            "0.5, which was fed",
+                            str(got["learning_rate"]),
+                            "assign the variable that the train step reads",
+                        )
+                    continue
+                if name == "train_sync":
+                    continue
+                result = run(name, batch_of(name, 2, 2 if name.startswith("train_n") else None))
+                finite(name, result)
+                done.append(f"{name} runs")
+    return done
+
+
+def _ancestors(graph: Any, tensors: Sequence[str]) -> list[Any]:
+    """All operations that the tensors depend on, in the order of the graph."""
+    pending = [graph.get_tensor_by_name(name).op for name in tensors]
+    seen = set(pending)
+    while pending:
+        op = pending.pop()
+        for other in [t.op for t in op.inputs] + op.control_inputs:
+            if other not in seen:
+                seen.add(other)
+                pending.append(other)
+    return [op for op in graph.get_operations() if op in seen]
+
+
+def _inputs(signature: Any) -> list[str]:
+    return [signature.inputs[k].name for k in sorted(signature.inputs)]
+
+
+def _values(signature: Any, feeds: Mapping[str, Any]) -> list[Any]:
+    return [feeds[signature.inputs[k].name] for k in sorted(signature.inputs)]
+
+
+def _random(np: Any, random: Any, key: str, dtype: Any, shape: list[int], known: Any) -> Any:
+    """Plausible values: weights of one, labels that are classes, inputs in their range."""
+    if key == "sample_weight":
+        return np.ones(shape, "float32")
+    if known:
+        low, high = known
+        values = random.uniform(low, high, shape)
+    elif dtype.is_floating and key.startswith("y") and shape and shape[-1] > 1:
+        # One class of several: valid for crossentropies and for regressions.
+        values = np.eye(shape[-1])[random.integers(0, shape[-1], shape[:-1])]
+    elif dtype.is_floating and not key.startswith("y"):
+        values = random.normal(size=shape)
+    else:
+        values = random.integers(0, 2, shape)
+    return np.asarray(values).astype(dtype.as_numpy_dtype)
+
+
+def _same(np: Any, a: Any, b: Any) -> bool:
+    return np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def _close(np: Any, a: Any, b: Any, tolerance: float = 1e-5) -> bool:
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.kind not in "fV":
+        return bool(np.array_equal(a, b))
+    a, b = a.astype("float64"), b.astype("float64")
+    return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide TensorFlow's deprecation notices about the loader that C programs use."""
+    import logging
+
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# --- the command -----------------------------------------------------------------------
+
+
+def _load_model(text: str) -> tuple[Any, dict[str, Any]]:
+    """Return (model, arguments of export) for a .keras file or module:function."""
+    _, keras = _load_tensorflow()
+    if text.endswith((".keras", ".h5", ".hdf5")):
+        if not os.path.isfile(text):
+            raise UsageError(f"no such file: {text}")
+        try:
+            return keras.models.load_model(text), {}
+        except Exception as error:
+            raise Refusal(
+                "the model file does not load",
+                where=text,
+                expected="a model made of Keras's own layers",
+                found=f"{type(error).__name__}: {str(error)[:600]}",
+                do="for custom layers, pass --model file.py:function with a function that "
+                "imports them and loads the file",
+            ) from error
+    module_name, _, function_name = text.rpartition(":")
+    if not module_name or not function_name:
+        raise UsageError(f"--model {text!r}: expected FILE.keras or module:function")
+    if module_name.endswith(".py"):
+        if not os.path.isfile(module_name):
+            raise UsageError(f"no such file: {module_name}")
+        spec = importlib.util.spec_from_file_location(pathlib.Path(module_name).stem, module_name)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(pathlib.Path(module_name).absolute().parent))
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, os.getcwd())
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"--model {text!r}: {error}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise UsageError(f"--model {text!r}: {module_name} has no function {function_name!r}")
+    result = function()
+    if isinstance(result, Mapping):
+        options = dict(result)
+        if "model" not in options:
+            raise UsageError(f"{text} returned a dict without 'model'")
+        return options.pop("model"), options
+    if isinstance(result, tuple):
+        if not 1 <= len(result) <= 4:
+            raise UsageError(
+                f"{text} returned {len(result)} values: expected up to 4, "
+                "(model, optimizer, loss, metrics)"
+            )
+        return result[0], dict(zip(("optimizer", "loss", "metrics"), result[1:], strict=False))
+    return result, {}
+
+
+def _pairs(items: Sequence[str], option: str, default: str | None = None) -> dict[str, str]:
+    result = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            if default is None:
+                raise UsageError(f"{option} {item!r}: expected NAME=VALUE")
+            name, value = default, item
+        result[name.strip()] = value.strip()
+    return result
+
+
+def _ranges(items: Sequence[str]) -> dict[str, tuple[float, float]]:
+    result = {}
+    for name, value in _pairs(items, "--range", "x").items():
+        low, _, high = value.partition(":")
+        try:
+            result[name] = (float(low), float(high))
+        except ValueError as error:
+            raise UsageError(f"--range {value!r}: expected LOW:HIGH, as in 0:255") from error
+    return result
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError("must be a number of at least 0")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="export.py",
+        description="Turn a Keras 3 model, or a tf.Module with a train step, into a SavedModel "
+        "that trains without Python.",
+        epilog="Examples:\n"
+        "  export.py --model model.keras --out trainable\n"
+        "      a model that was compiled: optimizer, loss and metrics come with it\n"
+        "  export.py --model net.py:build --optimizer adam --learning-rate 1e-3 \\\n"
+        "      --loss sparse_categorical_crossentropy --from-logits --metrics accuracy \\\n"
+        "      --input-dtype uint8 --range 0:255 --out trainable\n"
+        "  export.py --verify trainable\n"
+        "      check any SavedModel, whoever wrote it\n\n"
+        "Exit codes: 0 written and checked, 1 refused (the reason is on stderr), 2 usage.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"export.py {VERSION}")
+    what = parser.add_argument_group("what to export")
+    what.add_argument(
+        "--model",
+        metavar="FILE.keras|MODULE:FUNCTION",
+        help="a saved Keras model; or a function (module:function or file.py:function) that "
+        "returns a model, (model, optimizer, loss, metrics), a dict of export()'s arguments, "
+        "or a tf.Module with tf.functions named after the signatures",
+    )
+    what.add_argument("--out", metavar="DIR", help="folder to write; must not exist")
+    what.add_argument("--force", action="store_true", help="replace an earlier export in --out")
+    what.add_argument("--seed", type=int, default=0, help="seed set before the model is made (0)")
+    what.add_argument(
+        "--verify",
+        metavar="DIR",
+        help="instead of exporting, load a SavedModel, train a step and resume from its saver",
+    )
+    step = parser.add_argument_group("the train step")
+    step.add_argument("--optimizer", help="Keras name: adam, adamw, sgd, rmsprop, ...")
+    step.add_argument("--learning-rate", type=_rate, metavar="X", help="initial learning rate")
+    step.add_argument("--loss", help="Keras name: mse, sparse_categorical_crossentropy, ...")
+    step.add_argument(
+        "--from-logits", action="store_true", help="the model gives logits, not probabilities"
+    )
+    step.add_argument(
+        "--metrics", default=None, metavar="NAME,...", help="scalars per batch: accuracy, mae, ..."
+    )
+    step.add_argument(
+        "--sample-weight", action="store_true", help="add the input sample_weight [B]"
+    )
+    step.add_argument(
+        "--no-micro-batches",
+        action="store_true",
+        help="leave out gradients and apply, whose accumulators take as much memory as the "
+        "trainable weights",
+    )
+    step.add_argument(
+        "--allow-unused",
+        action="store_true",
+        help="accept trainable weights that get no gradient; they stay as they are",
+    )
+    step.add_argument(
+        "--xla-batch", type=_positive, metavar="B", help="add train_xla for batches of B"
+    )
+    step.add_argument(
+        "--xla-steps", type=_positive, metavar="N", help="add train_n_xla for N steps of B"
+    )
+    io = parser.add_argument_group("inputs and labels")
+    io.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=DTYPE[DIMS]",
+        help="input of a model without keras.Input, without the batch: x=float32[28,28]; repeat",
+    )
+    io.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="NAME=DTYPE[DIMS]",
+        help="labels, if not what the loss implies: y=int64[]; repeat",
+    )
+    io.add_argument(
+        "--input-dtype",
+        action="append",
+        default=[],
+        metavar="[NAME=]DTYPE",
+        help="take this dtype and cast inside: uint8 images are a quarter of float32's bytes",
+    )
+    io.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="[NAME=]LOW:HIGH",
+        help="range of an input's values, for the metadata: 0:255",
+    )
+    io.add_argument(
+        "--class-names",
+        metavar="A,B,...",
+        help="names of the classes; predict then gives probabilities and class",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.verify:
+            if arguments.model or arguments.out:
+                raise UsageError("--verify stands alone")
+            for line in verify(arguments.verify):
+                print(line)
+            return 0
+        if not arguments.model or not arguments.out:
+            raise UsageError("--model and --out are required")
+        _, keras = _load_tensorflow()
+        keras.utils.set_random_seed(arguments.seed)
+        model, options = _load_model(arguments.model)
+        given: dict[str, Any] = {
+            "optimizer": arguments.optimizer,
+            "learning_rate": arguments.learning_rate,
+            "loss": arguments.loss,
+            "metrics": arguments.metrics.split(",") if arguments.metrics else None,
+            "inputs": _pairs(arguments.input, "--input") or None,
+            "labels": _pairs(arguments.label, "--label") or None,
+            "input_dtypes": _pairs(arguments.input_dtype, "--input-dtype", "x") or None,
+            "input_ranges": _ranges(arguments.range) or None,
+            "class_names": arguments.class_names.split(",") if arguments.class_names else None,
+            "xla_batch": arguments.xla_batch,
+            "xla_steps": arguments.xla_steps,
+            "from_logits": arguments.from_logits or None,
+            "sample_weight": arguments.sample_weight or None,
+            "micro_batches": False if arguments.no_micro_batches else None,
+            "allow_unused": arguments.allow_unused or None,
+        }
+        # What the command line says wins over what the function returned.
+        options.update({key: value for key, value in given.items() if value is not None})
+        accepted = inspect.signature(export).parameters
+        strange = sorted(set(options) - set(accepted))
+        if strange:
+            raise UsageError(f"{arguments.model} returned arguments export() lacks: {strange}")
+        options["force"] = arguments.force
+        report = export(model, arguments.out, **options)
+    except UsageError as error:
+        print(f"export.py: {error}", file=sys.stderr)
+        return 2
+    except Refusal as error:
+        print(f"export.py: refused: {error}", file=sys.stderr)
+        return 1
+    print(f"{report.path}: {report.bytes / 1024:.0f} KiB")
+    for name, described in report.signatures.items():
+        inputs = ", ".join(f"{k} {v}" for k, v in described["inputs"].items()) or "-"
+        outputs = ", ".join(f"{k} {v}" for k, v in described["outputs"].items())
+        print(f"  {name}: {inputs} -> {outputs}")
+    for line in report.checks:
+        print(f"  checked: {line}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""export.py as a command: arguments, exit codes, messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from conftest import SCRIPTS
+
+import export
+
+NET = """
+import keras
+import tensorflow as tf
+
+def model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+def all_of_it():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return model(), "sgd", loss, ["accuracy"]
+
+def options():
+    return {"model": model(), "optimizer": "sgd", "loss": "mse", "xla_batch": 2}
+
+def strange():
+    return {"model": model(), "colour": "red"}
+
+def frozen():
+    net = model()
+    net.trainable = False
+    return net
+"""
+
+
+@pytest.fixture
+def net(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    return f"{tmp_path / 'net.py'}"
+
+
+def test_help_answers_without_tensorflow():
+    code = (
+        "import sys, export\n"
+        "try: export.main(['--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True, check=True
+    )
+    assert "--model" in done.stdout and "Exit codes" in done.stdout
+
+
+def test_exit_codes_of_the_process(tmp_path):
+    """The one test that starts the command for real."""
+
+    def run(arguments):
+        command = [sys.executable, str(SCRIPTS / "export.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    missing = run(["--model", "x.keras"])
+    assert missing.returncode == 2 and "--out" in missing.stderr
+    unknown = run(["--colour", "red"])
+    assert unknown.returncode == 2
+
+
+def test_exports_what_a_function_returns(net, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert export.main(["--model", f"{net}:all_of_it", "--out", out]) == 0
+    printed = capsys.readouterr().out
+    assert "train: x float32[?,4], y int64[?] -> loss float32[], accuracy float32[]" in printed
+    assert "checked: a step repeats after save and restore" in printed
+    # A second time: refused, said on stderr, and not with --force.
+    assert export.main(["--model", f"{net}:all_of_it", "--out", out]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert export.main(["--verify", out]) == 0
+    assert "train" in capsys.readouterr().out
+
+
+def test_the_command_line_wins_over_the_function(net, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    arguments = ["--optimizer", "adam", "--metrics", "mae,mse", "--learning-rate", "0.5"]
+    assert export.main(["--model", f"{net}:options", "--out", out, *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "train_xla: x float32[2,4]" in printed
+    assert "mae float32[], mse float32[]" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--model", "{net}:model"], 2, "no optimizer"),
+        (["--model", "{net}:model", "--optimizer", "adam"], 2, "no loss"),
+        (["--model", "{net}:model", "--optimizer", "warp", "--loss", "mse"], 2, "'warp'"),
+        (["--model", "{net}:model", "--optimizer", "adam", "--loss", "warp"], 2, "'warp'"),
+        (["--model", "{net}:nothing"], 2, "no function 'nothing'"),
+        (["--model", "net"], 2, "FILE.keras or module:function"),
+        (["--model", "no_such_module:f"], 2, "no_such_module"),
+        (["--model", "gone.keras"], 2, "no such file"),
+        (["--model", "{net}:strange"], 2, "colour"),
+        (["--model", "{net}:options", "--input-dtype", "z=uint8"], 2, "'z'"),
+        (["--model", "{net}:options", "--range", "0-255"], 2, "LOW:HIGH"),
+        (["--model", "{net}:options", "--label", "y=float32[2"], 2, "DTYPE[DIMS]"),
+        (["--model", "{net}:all_of_it", "--xla-steps", "3"], 2, "xla_batch"),
+        (
+            ["--model", "{net}:frozen", "--optimizer", "adam", "--loss", "mse"],
+            1,
+            "nothing to train",
+        ),
+    ],
+)
+def test_mistakes_are_explained(net, tmp_path, capsys, arguments, code, message):
+    arguments = [a.replace("{net}", net) for a in arguments]
+    assert export.main([*arguments, "--out", str(tmp_path / "out")]) == code
+    said = capsys.readouterr().err
+    assert message in said and said.startswith("export.py: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_verify_refuses_what_does_not_train(tmp_path, capsys):
+    assert export.main(["--verify", str(tmp_path)]) == 1
+    assert "does not load" in capsys.readouterr().err

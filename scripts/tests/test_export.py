@@ -1,0 +1,776 @@
+"""The steps of an exported model against Keras's own, and against each other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import close, same
+
+import export
+
+
+def dense(activation: str | None = None, **options) -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="relu", **options),
+            keras.layers.Dense(3, activation=activation),
+        ]
+    )
+
+
+def batch(random, n: int = 12) -> dict[str, np.ndarray]:
+    return {"x": random.normal(size=(n, 6)).astype("float32"), "y": random.integers(0, 3, n)}
+
+
+def logits_loss(**options):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+
+
+def regression(random, n: int = 12) -> dict[str, np.ndarray]:
+    return {
+        "x": random.normal(size=(n, 6)).astype("float32"),
+        "y": random.normal(size=(n, 3)).astype("float32"),
+    }
+
+
+def test_train_is_what_keras_trains(tmp_path, load, random):
+    """Same weights, same batches: the losses of Keras's own step, penalties included."""
+    model = dense(kernel_regularizer=keras.regularizers.L2(0.01))
+    export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss(), metrics=["accuracy"])
+    model.compile(keras.optimizers.Adam(), logits_loss(), metrics=["accuracy"], jit_compile=False)
+    loaded = load(tmp_path / "m")
+    for _ in range(5):
+        b = batch(random)
+        model.reset_metrics()
+        theirs = model.train_on_batch(b["x"], b["y"], return_dict=True)
+        ours = loaded.run("train", **b)
+        assert ours["loss"] == pytest.approx(float(theirs["loss"]), rel=1e-5)
+        assert ours["accuracy"] == pytest.approx(float(theirs["accuracy"]), rel=1e-6)
+    b = batch(random, 20)
+    model.reset_metrics()
+    theirs = model.test_on_batch(b["x"], b["y"], return_dict=True)
+    assert loaded.run("evaluate", **b)["loss"] == pytest.approx(float(theirs["loss"]), rel=1e-5)
+    np.testing.assert_allclose(
+        loaded.run("predict", x=b["x"])["output"], model.predict(b["x"], verbose=0), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("reduction", "weighted"),
+    [
+        ("sum_over_batch_size", False),
+        ("sum_over_batch_size", True),
+        ("mean_with_sample_weight", True),
+        ("sum", True),
+    ],
+)
+def test_micro_batches_make_the_same_step(tmp_path, load, random, reduction, weighted):
+    export.export(
+        dense(kernel_regularizer=keras.regularizers.L2(0.01)),
+        tmp_path / "m",
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
+        loss=logits_loss(reduction=reduction),
+        sample_weight=weighted,
+        check=False,
+    )
+    whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
+    for split in ([0, 12], [0, 5, 7, 12], [0, 1, 12]):
+        b = batch(random)
+        if weighted:
+            b["sample_weight"] = random.uniform(0.1, 3, 12).astype("float32")
+        whole.run("train", **b)
+        for start, end in itertools.pairwise(split):
+            parts.run("gradients", **{k: v[start:end] for k, v in b.items()})
+        result = parts.run("apply")
+        assert not close(whole.variables(), parts.variables())
+    assert result["global_step"] == 3
+
+
+def test_apply_alone_fails_and_changes_nothing(tmp_path, load):
+    export.export(dense(), tmp_path / "m", optimizer="adam", loss=logits_loss(), check=False)
+    loaded = load(tmp_path / "m")
+    before = loaded.variables()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="run the gradients signature first"):
+        loaded.run("apply")
+    assert not same(before, loaded.variables())
+
+
+def test_accumulators_are_in_checkpoints(tmp_path, load, random):
+    """A run stopped between two micro-batches goes on with the gradients that it had."""
+    export.export(dense(), tmp_path / "m", optimizer="adam", loss=logits_loss(), check=False)
+    a, b = batch(random, 4), batch(random, 4)
+    one, two = load(tmp_path / "m"), load(tmp_path / "m")
+    one.run("gradients", **a)
+    one.save(tmp_path / "half")
+    two.restore(tmp_path / "half")
+    for loaded in (one, two):
+        loaded.run("gradients", **b)
+        loaded.run("apply")
+    assert not same(one.variables(), two.variables())
+
+
+def test_train_n_equals_n_trains(tmp_path, load, random):
+    export.export(
+        dense(), tmp_path / "m", optimizer="adam", loss=logits_loss(), metrics=["accuracy"]
+    )
+    one, many = load(tmp_path / "m"), load(tmp_path / "m")
+    batches = [batch(random, 4) for _ in range(5)]
+    singly = [one.run("train", **b) for b in batches]
+    stacked = many.run("train_n", **{k: np.stack([b[k] for b in batches]) for k in ("x", "y")})
+    assert not close(one.variables(), many.variables(), 1e-6)
+    for name in ("loss", "accuracy"):
+        assert stacked[name] == pytest.approx(np.mean([r[name] for r in singly]), rel=1e-5)
+
+
+def test_resume_is_bit_exact_with_dropout_and_slots(tmp_path, load, random):
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(16, activation="relu"),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(3),
+        ]
+    )
+    report = export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    assert report.metadata["micro_batches_exact"] is False
+    batches = [batch(random, 8) for _ in range(6)]
+    straight, stopped, resumed = (load(tmp_path / "m") for _ in range(3))
+    losses = [straight.run("train", **b)["loss"] for b in batches]
+    for b in batches[:3]:
+        stopped.run("train", **b)
+    stopped.save(tmp_path / "ckpt")
+    resumed.restore(tmp_path / "ckpt")
+    assert [resumed.run("train", **b)["loss"] for b in batches[3:]] == losses[3:]
+    assert not same(straight.variables(), resumed.variables())
+    # The draw differs from step to step: the seed's state moves on.
+    assert len({float(straight.run("train", **batches[0])["loss"]) for _ in range(3)}) == 3
+
+
+def test_set_learning_rate(tmp_path, load, random):
+    export.export(dense(), tmp_path / "m", optimizer="sgd", learning_rate=0.1, loss=logits_loss())
+    b = batch(random)
+    steps = {}
+    for rate in (None, 0.0, 0.2):
+        loaded = load(tmp_path / "m")
+        if rate is not None:
+            got = loaded.run("set_learning_rate", learning_rate=rate)["learning_rate"]
+            assert got == pytest.approx(rate)
+        name = next(n for n in loaded.reads if n.endswith("kernel") and "accum" not in n)
+        before = loaded.variables()[name]
+        loaded.run("train", **b)
+        steps[rate] = loaded.variables()[name] - before
+    assert not steps[0.0].any() and steps[None].any()
+    np.testing.assert_allclose(steps[0.2], 2 * steps[None], rtol=1e-3, atol=1e-7)
+
+
+def test_schedule_has_no_set_learning_rate(tmp_path, load, random):
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    report = export.export(
+        dense(), tmp_path / "m", optimizer=keras.optimizers.SGD(schedule), loss=logits_loss()
+    )
+    assert "set_learning_rate" not in report.signatures
+    with pytest.raises(export.UsageError, match="learning rate"):
+        export.export(
+            dense(),
+            tmp_path / "n",
+            optimizer=keras.optimizers.SGD(schedule),
+            learning_rate=0.5,
+            loss=logits_loss(),
+        )
+
+
+def test_batch_normalisation(tmp_path, load, random):
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.BatchNormalization(momentum=0.5),
+            keras.layers.Dense(3),
+        ]
+    )
+    report = export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    assert report.metadata["micro_batches_exact"] is False
+    loaded = load(tmp_path / "m")
+    b = batch(random)
+    (name,) = [n for n in loaded.reads if n.endswith("moving_mean")]
+    loaded.run("evaluate", **b)
+    loaded.run("predict", x=b["x"])
+    assert not loaded.variables()[name].any(), "inference moved the averages"
+    loaded.run("train", **b)
+    np.testing.assert_allclose(
+        loaded.variables()[name], 0.5 * b["x"].mean(axis=0), rtol=1e-4, atol=1e-6
+    )
+    # Inference uses the averages: one sample's output does not depend on its neighbours.
+    together = loaded.run("predict", x=b["x"])["output"]
+    alone = loaded.run("predict", x=b["x"][:1])["output"]
+    np.testing.assert_allclose(together[:1], alone, atol=1e-5)
+
+
+def test_several_inputs_and_outputs(tmp_path, load, random):
+    left = keras.Input((4,), name="left")
+    right = keras.Input((3,), name="right", dtype="int32")
+    both = keras.layers.Concatenate()(
+        [left, keras.layers.Flatten()(keras.layers.Embedding(5, 2)(right))]
+    )
+    outputs = {
+        "kind": keras.layers.Dense(3, name="kind")(both),
+        "size": keras.layers.Dense(1, name="size")(both),
+    }
+    model = keras.Model([left, right], outputs)
+    losses = {"kind": logits_loss(), "size": "mse"}
+    report = export.export(
+        model,
+        tmp_path / "m",
+        optimizer="adam",
+        loss=losses,
+        loss_weights={"size": 0.25},
+        metrics={"kind": ["accuracy"]},
+    )
+    assert report.signatures["train"]["inputs"] == {
+        "left": "float32[?,4]",
+        "right": "int32[?,3]",
+        "y_kind": "int64[?]",
+        "y_size": "float32[?,1]",
+    }
+    assert set(report.signatures["train"]["outputs"]) == {
+        "loss",
+        "kind_loss",
+        "size_loss",
+        "kind_accuracy",
+    }
+    loaded = load(tmp_path / "m")
+    x = {
+        "left": random.normal(size=(7, 4)).astype("float32"),
+        "right": random.integers(0, 5, (7, 3)).astype("int32"),
+    }
+    y = {"y_kind": random.integers(0, 3, 7), "y_size": np.ones((7, 1), "float32")}
+    result = loaded.run("train", **x, **y)
+    assert result["loss"] == pytest.approx(result["kind_loss"] + 0.25 * result["size_loss"])
+    assert set(loaded.run("predict", **x)) == {"kind", "size"}
+
+
+def test_masked_sequences(tmp_path, load, random):
+    """Padding is left out of the loss as Keras does it, in micro-batches as well."""
+    model = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(7, 4, mask_zero=True),
+            keras.layers.LSTM(6, return_sequences=True),
+            keras.layers.Dense(3),
+        ]
+    )
+    loss = logits_loss()
+    export.export(model, tmp_path / "m", optimizer=keras.optimizers.SGD(0.5), loss=loss)
+    whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
+    x = random.integers(1, 7, (6, 5)).astype("int32")
+    x[:4, 2:] = 0
+    b = {"x": x, "y": random.integers(0, 3, (6, 5))}
+    result = whole.run("train", **b)
+    model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=False)
+    expected = model.train_on_batch(b["x"], b["y"], return_dict=True)["loss"]
+    assert result["loss"] == pytest.approx(float(expected), rel=1e-5)
+    for rows in (slice(0, 4), slice(4, 6)):
+        parts.run("gradients", x=b["x"][rows], y=b["y"][rows])
+    parts.run("apply")
+    assert not close(whole.variables(), parts.variables())
+
+
+def test_labels_without_last_axis_do_not_broadcast(tmp_path, load, random):
+    """y [B] against predictions [B,1] is a classic: [B,B] differences that never fit."""
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    export.export(
+        model, tmp_path / "m", optimizer="sgd", loss="mse", metrics=["mae"],
+        labels={"y": "float32[]"},
+    )  # fmt: skip
+    x, y = random.normal(size=(5, 6)).astype("float32"), np.arange(5, dtype="float32")
+    loaded = load(tmp_path / "m")
+    predicted = loaded.run("predict", x=x)["output"][:, 0]
+    result = loaded.run("evaluate", x=x, y=y)
+    assert result["loss"] == pytest.approx(np.mean((predicted - y) ** 2), rel=1e-5)
+    assert result["mae"] == pytest.approx(np.mean(np.abs(predicted - y)), rel=1e-5)
+
+
+def test_compiled_twins_make_the_same_steps(tmp_path, load, random):
+    report = export.export(
+        dense(),
+        tmp_path / "m",
+        optimizer="adam",
+        loss=logits_loss(),
+        metrics=["accuracy"],
+        xla_batch=4,
+        xla_steps=3,
+        check=False,
+    )
+    assert report.metadata["compiled"] == {
+        "train_xla": {"batch": 4},
+        "train_n_xla": {"steps": 3, "batch": 4},
+    }
+    plain, compiled, fused = (load(tmp_path / "m") for _ in range(3))
+    batches = [batch(random, 4) for _ in range(3)]
+    for b in batches:
+        ours, theirs = plain.run("train", **b), compiled.run("train_xla", **b)
+        assert theirs["loss"] == pytest.approx(float(ours["loss"]), rel=1e-4)
+    fused.run("train_n_xla", **{k: np.stack([b[k] for b in batches]) for k in ("x", "y")})
+    assert not close(plain.variables(), compiled.variables(), 1e-4)
+    assert not close(plain.variables(), fused.variables(), 1e-4)
+    graph = plain.graph.as_graph_def().library.function
+    assert any(f.attr["_XlaMustCompile"].b for f in graph), "nothing asks for XLA"
+    with pytest.raises(ValueError, match="shape"):
+        compiled.run("train_xla", **batch(random, 5))
+
+
+def test_bytes_as_images(tmp_path, load, random):
+    model = keras.Sequential(
+        [keras.Input((4, 4)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(),
+         keras.layers.Dense(3)]
+    )  # fmt: skip
+    report = export.export(
+        model,
+        tmp_path / "m",
+        optimizer="adam",
+        loss=logits_loss(),
+        input_dtypes={"x": "uint8"},
+        input_ranges={"x": (0, 255)},
+        class_names=["a", "b", "c"],
+    )
+    assert report.signatures["train"]["inputs"]["x"] == "uint8[?,4,4]"
+    written = json.loads((tmp_path / "m" / export.METADATA).read_text())
+    assert written["inputs"]["x"] == {"dtype": "uint8", "shape": [-1, 4, 4], "range": [0, 255]}
+    assert written["class_names"] == ["a", "b", "c"]
+    x = random.integers(0, 256, (5, 4, 4)).astype("uint8")
+    result = load(tmp_path / "m").run("predict", x=x)
+    np.testing.assert_allclose(result["logits"], model(x.astype("float32")), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result["probabilities"].sum(axis=1), 1, rtol=1e-5)
+    assert (result["class"] == result["logits"].argmax(axis=1)).all()
+
+
+def test_bfloat16(tmp_path, load, random):
+    with _policy("mixed_bfloat16"):
+        model = dense()
+    report = export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    assert report.metadata["precision"] == "mixed_bfloat16"
+    loaded = load(tmp_path / "m")
+    b = batch(random, 64)
+    losses = [loaded.run("train", **b)["loss"] for _ in range(40)]
+    assert losses[-1] < 0.95 * losses[0]
+    assert loaded.run("predict", x=b["x"])["output"].dtype == np.float32
+
+
+def test_float16_scales_the_loss_and_skips_overflow(tmp_path, load, random):
+    def make(scale: float, out: str):
+        with _policy("mixed_float16"):
+            model = dense()
+        sgd = keras.optimizers.SGD(0.1)
+        optimizer = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=scale)
+        report = export.export(model, tmp_path / out, optimizer=optimizer, loss=logits_loss())
+        assert report.metadata["precision"] == "mixed_float16"
+        return load(tmp_path / out)
+
+    b = batch(random)
+    loaded = make(1e30, "high")
+    (scale,) = [n for n in loaded.reads if n.endswith("dynamic_scale")]
+    (kernel, *_) = [n for n in loaded.reads if n.endswith("kernel") and "accum" not in n]
+    before = loaded.variables()
+    assert not loaded.run("train", **b)["grads_finite"]
+    after = loaded.variables()
+    assert after[scale] == before[scale] / 2
+    np.testing.assert_array_equal(after[kernel], before[kernel])
+    loaded.run("gradients", **b)
+    assert not loaded.run("apply")["grads_finite"]
+    after = loaded.variables()
+    assert after[scale] == before[scale] / 4
+    np.testing.assert_array_equal(after[kernel], before[kernel])
+
+    whole, parts = make(256.0, "low"), load(tmp_path / "low")
+    (kernel, *_) = [n for n in whole.reads if n.endswith("kernel") and "accum" not in n]
+    before = whole.variables()[kernel]
+    assert whole.run("train", **b)["grads_finite"]
+    assert (whole.variables()[kernel] != before).any()
+    for rows in (slice(0, 5), slice(5, 12)):
+        parts.run("gradients", **{k: v[rows] for k, v in b.items()})
+    assert parts.run("apply")["grads_finite"]
+    np.testing.assert_allclose(parts.variables()[kernel], whole.variables()[kernel], atol=2e-3)
+
+
+def test_float16_gets_loss_scaling_by_itself(tmp_path):
+    with _policy("mixed_float16"):
+        model = dense()
+    report = export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    assert "grads_finite" in report.signatures["train"]["outputs"]
+
+
+class _policy:
+    """Set Keras's global dtype policy for a block."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(self.name)
+
+    def __exit__(self, *_) -> None:
+        keras.config.set_dtype_policy(self.before)
+
+
+def test_subclassed_model_with_given_inputs(tmp_path, load, random):
+    @keras.saving.register_keras_serializable()
+    class Two(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = keras.layers.Dense(4), keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.b(self.a(inputs["p"]) + self.a(inputs["q"]))
+
+    report = export.export(
+        Two(),
+        tmp_path / "m",
+        optimizer="adam",
+        loss="mse",
+        inputs={"p": "float32[3]", "q": "float32[3]"},
+    )
+    assert set(report.signatures["train"]["inputs"]) == {"p", "q", "y"}
+    assert "gradients + apply equal train" in report.checks
+
+
+def test_fine_tuning_keeps_frozen_layers_and_the_compiled_optimizer(tmp_path, load, random):
+    """A .keras file goes on where it stopped: optimizer, slots and all."""
+    model = dense()
+    model.layers[0].trainable = False
+    model.compile(
+        keras.optimizers.Adam(0.05), logits_loss(), metrics=["accuracy"], jit_compile=False
+    )
+    b = batch(random)
+    for _ in range(3):
+        model.train_on_batch(b["x"], b["y"])
+    model.save(tmp_path / "m.keras")
+    assert export.main(["--model", str(tmp_path / "m.keras"), "--out", str(tmp_path / "m")]) == 0
+    loaded = load(tmp_path / "m")
+    before = loaded.variables()
+    expected = model.train_on_batch(b["x"], b["y"], return_dict=True)["loss"]
+    assert loaded.run("train", **b)["loss"] == pytest.approx(float(expected), rel=1e-5)
+    after = loaded.variables()
+    frozen = [n for n in before if "dense/" in n and "momentum" not in n]
+    assert frozen and not same({n: before[n] for n in frozen}, {n: after[n] for n in frozen})
+    (kernel,) = [n for n in after if n.endswith("dense_1/kernel") and "accum" not in n]
+    np.testing.assert_allclose(after[kernel], model.layers[1].kernel, rtol=1e-4, atol=1e-6)
+
+
+# --- a tf.Module with its own step ------------------------------------------------------
+
+
+class Line(tf.Module):
+    """y = w x, by a Keras optimizer that tf.Module does not see into."""
+
+    def __init__(self, track: bool) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.dense.build((None, 2))
+        self.optimizer = keras.optimizers.Adam(0.1)
+        self.optimizer.build(self.dense.trainable_variables)
+        if track:
+            variables = self.dense.variables + self.optimizer.variables
+            self.state = [v.value for v in variables]
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 2], tf.float32, name="point"),
+            tf.TensorSpec([None, 1], tf.float32, name="value"),
+        ]
+    )
+    def train(self, point, value):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.dense(point) - value) ** 2)
+        weights = self.dense.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
+        return {"loss": loss}
+
+
+def test_verify_refuses_an_untracked_optimizer(tmp_path, load):
+    """TensorFlow saves it without a word; the first step would fail."""
+    module = Line(track=False)
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"train": module.train})
+    with pytest.raises(export.Refusal, match="not part of the SavedModel's checkpoint") as refused:
+        export.verify(tmp_path / "m")
+    assert "momentum" in refused.value.found
+    assert "optimizer.variables" in refused.value.do
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        ones = np.ones((2, 2), "float32")
+        load(tmp_path / "m").run("train", point=ones, value=ones[:, :1])
+
+
+def test_verify_accepts_a_tracked_one(tmp_path):
+    module = Line(track=True)
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"train": module.train})
+    assert "a step repeats after save and restore" in export.verify(tmp_path / "m")
+
+
+def test_module_is_tracked_by_the_exporter(tmp_path, load, random):
+    report = export.export(Line(track=False), tmp_path / "m", xla_batch=4)
+    assert list(report.signatures) == ["train", "train_n", "train_xla"]
+    assert report.metadata["inputs"]["point"] == {"dtype": "float32", "shape": [-1, 2]}
+    x = random.normal(size=(3, 4, 2)).astype("float32")
+    y = x.sum(axis=2, keepdims=True)
+    one, many = load(tmp_path / "m"), load(tmp_path / "m")
+    losses = [one.run("train", point=p, value=v)["loss"] for p, v in zip(x, y, strict=True)]
+    together = many.run("train_n", point=x, value=y)["loss"]
+    assert together == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_rate_of_a_module_is_fed_once_for_n_steps(tmp_path, load):
+    class Slope(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = tf.Variable(0.0)
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None], tf.float32, name="x"),
+                tf.TensorSpec([], tf.float32, name="learning_rate"),
+            ]
+        )
+        def train_step(self, x, learning_rate):
+            self.w.assign_add(learning_rate * tf.reduce_sum(x))
+            return {"loss": self.w}
+
+    report = export.export(Slope(), tmp_path / "m", xla_batch=2, xla_steps=3)
+    expected = {"x": "float32[?,?]", "learning_rate": "float32[]"}
+    assert report.signatures["train_n"]["inputs"] == expected
+    for name in ("train_n", "train_n_xla"):
+        ones = np.ones((3, 2), "float32")
+        # Three steps of 0.5 x 2, the loss after each being 1, 2, 3.
+        assert load(tmp_path / "m").run(name, x=ones, learning_rate=0.5)["loss"] == 2.0
+
+
+# --- refusals ---------------------------------------------------------------------------
+
+
+def _unbuilt():
+    return keras.Sequential([keras.layers.Dense(3)])
+
+
+def _frozen():
+    model = dense()
+    model.trainable = False
+    return model
+
+
+def _python():
+    @keras.saving.register_keras_serializable()
+    class Doubled(keras.layers.Layer):
+        def call(self, x):
+            y = tf.py_function(lambda v: 2 * v, [x], tf.float32)
+            return tf.ensure_shape(y, x.shape)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3), Doubled()])
+
+
+def _strings():
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    return keras.Sequential([keras.Input((1,), dtype="string"), lookup, keras.layers.Dense(3)])
+
+
+def _table():
+    lookup = keras.layers.IntegerLookup(vocabulary=[5, 6], output_mode="one_hot")
+    return keras.Sequential([keras.Input((1,), dtype="int64"), lookup, keras.layers.Dense(3)])
+
+
+def _fixed_batch():
+    return keras.Sequential([keras.Input(batch_shape=(4, 6)), keras.layers.Dense(3)])
+
+
+def _lazy():
+    class Lazy(keras.layers.Layer):
+        def call(self, x):
+            with tf.init_scope():
+                self.scale = tf.Variable(2.0)
+            return x * self.scale
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return keras.Sequential([keras.Input((6,)), Lazy(), keras.layers.Dense(3)])
+
+
+def _unused():
+    x = keras.Input((6,))
+    used = keras.layers.Dense(3)(x)
+    blocked = keras.layers.Dense(3, name="blocked")(x)
+    still = keras.layers.Lambda(tf.stop_gradient, output_shape=(3,))(blocked)
+    return keras.Model(x, keras.layers.Add()([used, still]))
+
+
+def _reserved():
+    inputs = [keras.Input((6,), name="seed"), keras.Input((6,), name="other")]
+    return keras.Model(inputs, keras.layers.Dense(3)(inputs[0] + inputs[1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (_unbuilt, "the model is not built"),
+        (_frozen, "nothing to train"),
+        (_python, "leaves TensorFlow"),
+        (_strings, "takes strings"),
+        (_table, "leaves TensorFlow"),
+        (_fixed_batch, "batch size is fixed"),
+        (_lazy, "variables appear"),
+        (_unused, "no gradient"),
+        (_reserved, "reserved name"),
+    ],
+)
+def test_refuses_models(tmp_path, make, what):
+    with pytest.raises(export.Refusal, match=what) as refused:
+        export.export(make(), tmp_path / "m", optimizer="adam", loss=logits_loss())
+    for part in (refused.value.where, refused.value.expected, refused.value.found):
+        assert part.strip()
+    assert len(refused.value.do) > 10
+    assert list(tmp_path.iterdir()) == [], "a refusal left files behind"
+
+
+def test_unused_weights_are_named_and_can_be_allowed(tmp_path, load, random):
+    model = _unused()
+    with pytest.raises(export.Refusal) as refused:
+        export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    assert refused.value.found == "blocked/kernel, blocked/bias"
+    export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss(), allow_unused=True)
+    loaded = load(tmp_path / "m")
+    before = loaded.variables()
+    loaded.run("train", **batch(random))
+    blocked = [n for n in before if n.endswith("blocked/kernel")]
+    np.testing.assert_array_equal(before[blocked[0]], loaded.variables()[blocked[0]])
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [
+        (keras.losses.MeanSquaredError(reduction=None), "not a scalar"),
+        (lambda y, p: tf.reduce_mean((y - p) ** 2, axis=0), "not a scalar"),
+        (lambda y, p: (y - p[:, :2]) ** 2, "does not accept"),
+        (lambda y, p: tf.reduce_sum((y[:, None] - p[None]) ** 2, axis=-1)[:, :, None], "broadcast"),
+    ],
+)
+def test_refuses_losses(tmp_path, loss, what):
+    with pytest.raises(export.Refusal, match=what):
+        export.export(dense(), tmp_path / "m", optimizer="adam", loss=loss)
+
+
+def test_refuses_stateful_metrics_and_foreign_optimizers(tmp_path):
+    with pytest.raises(export.Refusal, match="batch by batch"):
+        export.export(
+            dense("softmax"), tmp_path / "m", optimizer="adam",
+            loss="categorical_crossentropy", metrics=[keras.metrics.AUC()],
+        )  # fmt: skip
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(dense().trainable_variables)
+    with pytest.raises(export.Refusal, match="belongs to another model"):
+        export.export(dense(), tmp_path / "m", optimizer=optimizer, loss=logits_loss())
+
+
+def test_refuses_modules(tmp_path):
+    class Empty(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+        def predict(self, x):
+            return {"y": x}
+
+    class Nameless(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32)])
+        def train(self, x):
+            return {"loss": tf.reduce_sum(x)}
+
+    class Vector(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+        def train(self, x):
+            return {"loss": tf.reduce_sum(x, axis=1)}
+
+    class Idle(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = tf.Variable([1.0, 1.0])
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+        def train(self, x):
+            return {"loss": tf.reduce_sum(x * self.w)}
+
+    class NotANumber(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = tf.Variable(1.0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+        def train(self, x):
+            self.w.assign_add(1.0)
+            return {"loss": tf.math.log(-tf.abs(tf.reduce_sum(x)) - 1)}
+
+    for module, what in (
+        (Empty(), "no train step"),
+        (Nameless(), "no name"),
+        (Vector(), "not a scalar"),
+        (Idle(), "changes nothing"),
+        (NotANumber(), "no number"),
+    ):
+        with pytest.raises(export.Refusal, match=what):
+            export.export(module, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- writing ----------------------------------------------------------------------------
+
+
+def test_overwrites_only_an_export_and_only_by_force(tmp_path):
+    options = {"optimizer": "sgd", "loss": logits_loss(), "check": False, "micro_batches": False}
+    out = tmp_path / "m"
+    report = export.export(dense(), out, **options)
+    assert "gradients" not in report.signatures
+    first = (out / "saved_model.pb").read_bytes()
+    with pytest.raises(export.Refusal, match="the output exists"):
+        export.export(dense(), out, **options)
+    with pytest.raises(export.Refusal, match="nothing to train"):
+        export.export(_frozen(), out, force=True, **options)
+    assert (out / "saved_model.pb").read_bytes() == first, "a failed export broke the old one"
+    export.export(dense(kernel_regularizer="l2"), out, force=True, **options)
+    assert (out / "saved_model.pb").read_bytes() != first
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letters.txt").write_text("dear")
+    with pytest.raises(export.Refusal, match="something else"):
+        export.export(dense(), home, force=True, **options)
+    assert (home / "letters.txt").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "m"]
+
+
+def test_files_are_small_and_say_what_they_are(tmp_path):
+    report = export.export(
+        dense(), tmp_path / "m", optimizer="adam", loss=logits_loss(), metrics=["accuracy"]
+    )
+    files = {str(p.relative_to(tmp_path / "m")) for p in pathlib.Path(tmp_path / "m").rglob("*")}
+    assert files == {
+        "saved_model.pb",
+        "variables",
+        "variables/variables.index",
+        "variables/variables.data-00000-of-00001",
+        "assets.extra",
+        "assets.extra/steadyfit.json",
+    }
+    assert report.bytes < 400_000
+    metadata = json.loads((tmp_path / "m" / export.METADATA).read_text())
+    assert metadata["format"] == export.FORMAT
+    assert metadata["tensorflow"] == tf.__version__
+    assert metadata["labels"] == {"y": {"dtype": "int64", "shape": [-1]}}
+    assert metadata["metrics"] == ["accuracy"]
+    assert metadata["micro_batches_exact"] is True
+    assert metadata["outputs"] == {"output": {"dtype": "float32", "shape": [-1, 3]}}
+    names = [n for n, _ in tf.train.list_variables(str(tmp_path / "m/variables/variables"))]
+    assert "model/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE" in str(names).replace(
+        "sequential.S", ""
+    )

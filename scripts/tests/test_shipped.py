@@ -1,0 +1,111 @@
+"""The models, data and example exporters that ship with the project."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import SCRIPTS
+
+import bench_models
+import builtin
+import export
+
+ROOT = SCRIPTS.parent
+MODELS, DATA = ROOT / "savedmodels" / "builtin", ROOT / "data" / "builtin"
+EXAMPLES = ROOT / "examples" / "export"
+
+
+@pytest.mark.parametrize("name", list(builtin.MODELS))
+def test_builtin_models_learn(name, load):
+    assert builtin.train(MODELS / name, DATA, epochs=25) >= 0.97
+    size = sum(p.stat().st_size for p in (MODELS / name).rglob("*") if p.is_file())
+    assert size < 500_000
+    loaded = load(MODELS / name)
+    test = np.load(DATA / "digits-test.npz")
+    result = loaded.run("predict", x=test["x"].astype("float32"))
+    assert set(result) == {"logits", "probabilities", "class"}
+    assert result["class"].dtype == np.int64
+
+
+@pytest.mark.parametrize("name", list(builtin.MODELS))
+def test_builtin_models_are_what_the_script_writes(name, tmp_path):
+    metadata = json.loads((MODELS / name / export.METADATA).read_text())
+    ours = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    theirs = {key: metadata[key] for key in ours}
+    if ours != theirs:
+        pytest.skip(f"written by {theirs}, this is {ours}: install scripts/requirements.txt")
+    command = [sys.executable, str(SCRIPTS / "builtin.py"), "--only", name]
+    subprocess.run([*command, "--models", str(tmp_path)], check=True, capture_output=True)
+
+    def hashes(folder: pathlib.Path) -> dict[str, str]:
+        return {
+            str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+            for p in sorted(folder.rglob("*"))
+            if p.is_file()
+        }
+
+    assert hashes(tmp_path / name) == hashes(MODELS / name), "run make models"
+
+
+def test_digits_data():
+    parts = {name: np.load(DATA / f"digits-{name}.npz") for name in ("train", "test")}
+    assert [len(p["y"]) for p in parts.values()] == [1438, 359]
+    for part in parts.values():
+        assert part["x"].shape == (len(part["y"]), 64) and part["x"].dtype == np.uint8
+        assert part["x"].max() == 16 and part["y"].dtype == np.int64
+        share = np.bincount(part["y"], minlength=10) / len(part["y"])
+        assert (abs(share - 0.1) < 0.01).all(), "not stratified"
+    images = [row.tobytes() for part in parts.values() for row in part["x"]]
+    assert len(images) == 1797
+    assert len(set(images[:1438]) & set(images[1438:])) == 0, "a test image was trained on"
+    with zipfile.ZipFile(DATA / "digits-train.npz") as archive:
+        assert archive.namelist() == ["x.npy", "y.npy"]
+        assert archive.read("x.npy")[:8] == b"\x93NUMPY\x01\x00", "not npy version 1"
+    readme = (DATA / "README.txt").read_text()
+    assert "Alpaydin" in readme and "CC BY 4.0" in readme
+
+
+@pytest.mark.parametrize("name", ["dense-100-64-1", "dense-784-10", "fashion-cnn"])
+def test_bench_models(name, tmp_path):
+    report = bench_models.export_model(name, tmp_path / name)
+    assert {"train", "train_n", "gradients", "apply"} <= set(report.signatures)
+    assert ("train_n_xla" in report.signatures) == name.startswith("dense")
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "evaluate", "epochs", "feeds", "metric", "low", "high"),
+    [
+        ("two_inputs", "learn", "eval", 20, {"learning_rate": 0.1}, "loss", 0, 0.35),
+        ("lstm", "train", "evaluate", 10, {}, "loss", 0, 0.1),
+        ("attention", "train_step", "evaluate", 20, {}, "accuracy", 0.9, 1),
+    ],
+)
+def test_examples_learn_as_they_say(
+    name, step, evaluate, epochs, feeds, metric, low, high, tmp_path, load
+):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(str(tmp_path))
+    assert "a step repeats after save and restore" in export.verify(tmp_path / "model")
+    data = dict(np.load(tmp_path / "train.npz"))
+    loaded = load(tmp_path / "model")
+    assert not low <= loaded.run(evaluate, **data)[metric] <= high, "nothing to learn"
+    order = np.random.default_rng(0)
+    n = len(next(iter(data.values())))
+    for _ in range(epochs):
+        rows = order.permutation(n)
+        for start in range(0, n, 32):
+            part = {k: v[rows[start : start + 32]] for k, v in data.items()}
+            loaded.run(step, **part, **feeds)
+    assert low <= loaded.run(evaluate, **data)[metric] <= high

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Makes the Python environment of the exporter and its tests: `make venv`.
+#
+# scripts/requirements.txt pins every package by version and hash. The stamp
+# holds the hash of that file and the Python version, so a second run does
+# nothing and a changed pin installs again. It is written last: a run that was
+# interrupted is repeated.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+requirements=$root/scripts/requirements.txt
+venv=${1:-$root/.runtime/venv}
+python=${PYTHON:-python3}
+stamp=$venv/steadyfit-venv.txt
+
+say() { printf 'venv: %s\n' "$*" >&2; }
+die() {
+    say "error: $*"
+    exit 1
+}
+
+command -v "$python" >/dev/null || die "no $python on the PATH; set PYTHON to a Python 3.11 or newer"
+[ -f "$requirements" ] || die "scripts/requirements.txt is missing: the clone is incomplete"
+
+wanted="$("$python" -c 'import sys; print("python", sys.version.split()[0])') requirements $(sha256sum <"$requirements" | cut -d' ' -f1)"
+
+# A virtual environment does not survive being moved: ask its interpreter, too.
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    say "$(realpath --relative-to="$PWD" "$venv") is up to date; nothing to do"
+    exit 0
+fi
+
+mkdir -p "$(dirname "$venv")"
+free_kb=$(df -Pk "$(dirname "$venv")" | awk 'NR == 2 { print $4 }')
+need_kb=3000000
+[ "$free_kb" -ge "$need_kb" ] || die "$((free_kb / 1000)) MB are free on the disk of $venv, $((need_kb / 1000)) MB are needed"
+
+say "making $(realpath --relative-to="$PWD" "$venv") with $("$python" --version) and the packages of scripts/requirements.txt (about 2 GB)"
+rm -f "$stamp"
+"$python" -m venv --clear "$venv" || die "could not make the environment; on Debian, apt-get install python3-venv"
+
+# pip unpacks downloads in TMPDIR, which may be a small tmpfs.
+tmp=$(mktemp -d "$venv/tmp.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+TMPDIR=$tmp "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --require-hashes --only-binary=:all: -r "$requirements" >&2 ||
+    die "pip could not install the packages; its message is above (no network, or this Python has no wheel for a pinned version: set PYTHON to a Python 3.11)"
+
+printf '%s\n' "$wanted" >"$stamp"
+say "done"
