@@ -108,7 +108,7 @@ func TestNumPyFiles(t *testing.T) {
 func TestWriteNPYReadsBack(t *testing.T) {
 	for _, a := range []Array{
 		{[]int{2, 2}, []float32{0.1, -1, math.MaxFloat32, math.SmallestNonzeroFloat32}},
-		{[]int{3}, []float64{math.Inf(1), math.Pi, -0.0}},
+		{[]int{3}, []float64{math.Inf(1), math.Pi, math.Copysign(0, -1)}},
 		{[]int{2}, []int8{-128, 127}}, {[]int{2}, []int16{-1, 1}}, {[]int{2}, []int32{-1, 1}}, {[]int{1, 1, 2}, []int64{math.MinInt64, 1}},
 		{[]int{2}, []uint8{0, 255}}, {[]int{2}, []uint16{0, 65535}}, {[]int{2}, []uint32{0, 1}}, {[]int{2}, []uint64{0, math.MaxUint64}},
 		{[]int{2}, []bool{true, false}},

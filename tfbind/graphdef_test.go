@@ -37,14 +37,6 @@ func typesAttr(ds ...tfbind.DType) *attr {
 	return &attr{Value: &attr_value_go_proto.AttrValue_List{List: l}}
 }
 
-func shapeAttr(dims ...int64) *attr {
-	s := &tensor_shape_go_proto.TensorShapeProto{}
-	for _, d := range dims {
-		s.Dim = append(s.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: d})
-	}
-	return &attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: s}}
-}
-
 func anyShape() *attr {
 	return &attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: &tensor_shape_go_proto.TensorShapeProto{UnknownRank: true}}}
 }

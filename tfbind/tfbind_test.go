@@ -553,7 +553,9 @@ func TestCloseEndsRuns(t *testing.T) {
 	s := blockingGraph().session(t)
 	result := startBlocked(t, s, context.Background(), tfbind.Finish)
 	require.NoError(t, s.Close())
-	assert.ErrorIs(t, <-result, tfbind.ErrCancelled)
+	err := <-result
+	// Close can come first, before the run is inside TensorFlow.
+	assert.True(t, errors.Is(err, tfbind.ErrCancelled) || errors.Is(err, tfbind.ErrClosed), "%v", err)
 }
 
 func TestStepRefusesASecondUser(t *testing.T) {

@@ -1,14 +1,16 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"iter"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/bench/measure"
 	"steadyfit/data"
+	"steadyfit/internal/measure"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -28,7 +30,8 @@ func newBench(g *global) *cobra.Command {
 		Short: "Measure one step of a SavedModel: time and memory",
 		Long: `Measure one step of a SavedModel and print it in Go benchmark format, which
 benchstat reads: the median time per step over groups of steps, and resident,
-anonymous and peak memory in bytes after them. A step copies the batch into the
+anonymous and peak memory in bytes after them, and how far anonymous memory
+ranged after the warm-up. A step copies the batch into the
 native buffers, runs, and reads the loss. The model is not written back.
 
 Without --data, one synthetic batch is used for every step.`,
@@ -93,6 +96,12 @@ Without --data, one synthetic batch is used for every step.`,
 			})
 			if err != nil {
 				return err
+			}
+			if err := errors.Join(step.Close(), s.Close()); err != nil {
+				return err
+			}
+			if live := tfbind.Live(); live != (tfbind.Counts{}) {
+				return fmt.Errorf("native objects are left after everything was closed: %+v", live)
 			}
 			name := strings.TrimPrefix(filepath.Base(filepath.Clean(model.model)), builtinPrefix)
 			return r.Print(cmd.OutOrStdout(), "steadyfit", name, int64(batch))

@@ -87,17 +87,19 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case is(context.Canceled):
-		return exitInterrupted
 	case is(tfbind.ErrNoTensorFlow) || as(new(*environmentError)):
 		return exitEnvironment
+	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+		is(savedmodels.ErrNoSignature, session.ErrNoSignature, session.ErrData):
+		return exitUsage
 	case is(fit.ErrDiverged):
 		return exitDiverged
 	case is(tfbind.ErrResourceExhausted):
 		return exitMemory
-	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(savedmodels.ErrNoSignature, session.ErrNoSignature, session.ErrData):
-		return exitUsage
+	case as(new(*fit.HookError)):
+		return exitFailed // an interrupted run whose checkpoint failed is not a good one
+	case is(context.Canceled):
+		return exitInterrupted
 	}
 	return exitFailed
 }

@@ -1,0 +1,120 @@
+# `make help` lists the targets. `make demo` and `make test` each work as the
+# only command on a fresh clone of a machine with Go, a C compiler, Python 3
+# with pip and venv, and a network.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+# The heavy targets use all cores themselves.
+.NOTPARALLEL:
+
+GO ?= go
+PYTHON ?= python3
+CC ?= cc
+RUNTIME := .runtime/tensorflow
+VENV := .runtime/venv
+SUMMARY := out/test/summary.txt
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# More arguments for every go test, for example GOTESTFLAGS=-count=1.
+GOTESTFLAGS ?=
+# Tests use this TensorFlow; name another folder to test against that one.
+export STEADYFIT_TENSORFLOW ?= $(CURDIR)/$(RUNTIME)
+
+GOTEST = $(GO) run ./internal/gotest -summary $(SUMMARY)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ The two commands of the README
+
+.PHONY: demo
+demo: runtime build ## train the built-in digits model and evaluate the result
+	env -u STEADYFIT_TENSORFLOW bin/steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 20 --seed 1 --out out/digits
+	env -u STEADYFIT_TENSORFLOW bin/steadyfit evaluate --model out/digits --data builtin:digits
+
+.PHONY: test
+test: runtime venv ## all tests: unit with fuzz seeds, race, gcstress, leakcheck, Python
+	@rm -f $(SUMMARY)
+	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race gcstress leakcheck pytest || rc=1; \
+	$(GO) run ./internal/gotest -total $(SUMMARY) || rc=1; exit $$rc
+
+##@ Parts
+
+.PHONY: runtime
+runtime: ## fetch the TensorFlow libraries into .runtime (once, 270 MB download)
+	@$(PYTHON) scripts/runtime.py
+
+.PHONY: venv
+venv: ## make the Python environment of the exporter and its tests (once)
+	@PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+
+.PHONY: build
+build: ## build bin/steadyfit (needs no TensorFlow)
+	$(GO) build -o bin/steadyfit ./cmd/steadyfit
+
+.PHONY: abi
+abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
+	$(CC) -std=c11 -fsyntax-only -Wall -Werror -I$(RUNTIME)/include tfbind/abi/abi_check.c
+
+.PHONY: test-unit
+test-unit: runtime ## Go tests, those with TensorFlow included
+	$(GOTEST) -title unit -- $(GOTESTFLAGS) ./...
+
+.PHONY: race
+race: runtime ## the same under the race detector
+	$(GOTEST) -title race -- -race $(GOTESTFLAGS) ./...
+
+.PHONY: gcstress
+gcstress: runtime ## a garbage collection inside each use of a native handle
+	$(GOTEST) -title gcstress -- -tags gcstress $(GOTESTFLAGS) ./tfbind/... ./session/...
+
+.PHONY: leakcheck
+leakcheck: runtime ## an object dropped without Close fails the test
+	$(GOTEST) -title leakcheck -- -tags leakcheck $(GOTESTFLAGS) ./tfbind/... ./savedmodels/... ./session/... ./fit/...
+
+.PHONY: fuzz
+fuzz: runtime ## fuzz targets on their seeds only (test-unit runs them, too)
+	$(GOTEST) -title fuzz -- -run '^Fuzz' $(GOTESTFLAGS) ./...
+
+.PHONY: pytest
+pytest: venv ## tests of the Python exporter
+	@scripts/pytest.sh $(VENV) $(SUMMARY)
+
+.PHONY: lint
+lint: runtime ## gofmt, go vet, staticcheck, the project's own rules, shell and Python syntax
+	@scripts/lint.sh $(STATICCHECK)
+
+##@ Measurements
+
+.PHONY: models
+models: venv ## export the built-in models and the digits data again
+	$(VENV)/bin/python scripts/builtin.py
+
+.PHONY: bench-build
+bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo
+	@bench/build.sh
+
+.PHONY: bench-step
+bench-step: bench-build ## time per step of a small model against the C loop, galeone and tfgo
+	@bench/model.sh $(VENV) dense-100-64-1
+	$(GO) run ./bench -model out/models/dense-100-64-1 -batch 32 -steps 10000 -repeats 6
+
+.PHONY: bench-image
+bench-image: bench-build ## the same on 224x224x3 images
+	@bench/model.sh $(VENV) image-224
+	$(GO) run ./bench -model out/models/image-224 -batch 32 -steps 300 -repeats 4
+
+.PHONY: bench
+bench: bench-step bench-image ## both
+
+##@ Cleaning
+
+.PHONY: clean
+clean: ## remove what was built (bin, out)
+	rm -rf bin out
+
+.PHONY: clean-all
+clean-all: clean ## remove also what was fetched (.runtime)
+	rm -rf .runtime

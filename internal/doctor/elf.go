@@ -1,0 +1,108 @@
+package doctor
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+)
+
+// elfRunPath returns the folders that a library names for finding others, in
+// the loader's order; $ORIGIN is replaced by the library's own folder.
+func elfRunPath(file string) (_ []string, err error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	texts, err := f.DynString(elf.DT_RUNPATH)
+	if err == nil && len(texts) == 0 {
+		texts, err = f.DynString(elf.DT_RPATH)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	// Joining $ORIGIN and .. as text is right only if no folder on the way is a link.
+	origin, err := filepath.EvalSymlinks(filepath.Dir(file))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	return splitRunPath(strings.Join(texts, ":"), origin), nil
+}
+
+func splitRunPath(text, origin string) []string {
+	var folders []string
+	for dir := range strings.SplitSeq(text, ":") {
+		if dir == "" {
+			continue
+		}
+		dir = strings.NewReplacer("$ORIGIN", origin, "${ORIGIN}", origin).Replace(dir)
+		folders = append(folders, filepath.Clean(dir))
+	}
+	return folders
+}
+
+// elfContains reports which names the libraries hold as whole C strings, as the
+// name of a variable must be for getenv to be called with it. So it can tell
+// that a variable is not read by this very library, whatever its version. It
+// takes 0.1 s for TensorFlow's 70 MB of constants.
+func elfContains(files, names []string) (map[string]bool, error) {
+	held := map[string]bool{}
+	for _, file := range files {
+		if err := addHeld(held, file, names); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+	}
+	return held, nil
+}
+
+func addHeld(held map[string]bool, file string, names []string) (err error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	for _, s := range f.Sections {
+		// Strings may be moved into sections of their own, as .rodata.str1.1.
+		if strings.HasPrefix(s.Name, ".rodata") && s.Type == elf.SHT_PROGBITS {
+			if err := search(held, s.Open(), names); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// search looks for the names, each ended by a zero. It holds one window in
+// memory rather than the whole section; windows overlap by the longest name.
+//
+// What stands before a name does not matter: compilers share the tails of
+// strings, and a name wrongly taken for read costs less than one wrongly
+// called useless.
+func search(held map[string]bool, from io.Reader, names []string) error {
+	overlap := 0
+	for _, n := range names {
+		overlap = max(overlap, len(n))
+	}
+	window := make([]byte, 0, max(4<<20, 2*overlap))
+	for {
+		n, err := io.ReadFull(from, window[len(window):cap(window)])
+		window = window[:len(window)+n]
+		for _, name := range names {
+			if !held[name] && bytes.Contains(window, append([]byte(name), 0)) {
+				held[name] = true
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		copy(window, window[len(window)-overlap:])
+		window = window[:overlap]
+	}
+}

@@ -1,0 +1,284 @@
+package doctor
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// gpuLibrary is a library that a GPU build opens at run time.
+type gpuLibrary struct {
+	name string
+	// without says what is lost without it. If it is empty, TensorFlow uses no
+	// GPU at all (tsl/platform/default/dlopen_checker.cc).
+	without string
+	// wheel is the Python package that brings it, if TensorFlow can do without.
+	wheel string
+}
+
+// jitLink is opened by cuSPARSE rather than by TensorFlow; it lies beside it.
+const jitLink = "libnvJitLink.so.12"
+
+// driverLibrary comes with the driver, all others with CUDA.
+const driverLibrary = "libcuda.so.1"
+
+// gpuLibraries are those of the wheels of TensorFlow 2.16 and later, which are
+// built for CUDA 12.
+var gpuLibraries = []gpuLibrary{
+	{name: "libcudart.so.12"}, {name: "libcublas.so.12"}, {name: "libcublasLt.so.12"}, {name: "libcudnn.so.9"},
+	{name: "libcufft.so.11"}, {name: "libcusolver.so.11"}, {name: "libcusparse.so.12"}, {name: jitLink},
+	{"libnccl.so.2", "several GPUs in one process", "nvidia-nccl-cu12"},
+	{"libcupti.so.12", "profiles of GPU work", "nvidia-cuda-cupti-cu12"},
+	{"libnvshmem_host.so.3", "several GPUs in one XLA program", "nvidia-nvshmem-cu12"},
+}
+
+// oldestDriver is the oldest branch that runs CUDA 12.
+const oldestDriver = 525
+
+// gpuBox is what the machine shows of a GPU.
+type gpuBox struct {
+	// driver is the version of the kernel's driver; empty if there is none.
+	driver string
+	nodes  []string
+}
+
+func readGPU(m machine) gpuBox {
+	var g gpuBox
+	text, _ := m.readText("/proc/driver/nvidia/version")
+	g.driver = driverVersion(text)
+	nodes, _ := m.glob("/dev/nvidia*")
+	for _, n := range nodes {
+		if gpuNode.MatchString(n) {
+			g.nodes = append(g.nodes, n)
+		}
+	}
+	// Windows' own driver shows itself to WSL as this.
+	if m.exists("/dev/dxg") {
+		g.nodes = append(g.nodes, "/dev/dxg")
+	}
+	return g
+}
+
+var (
+	gpuNode      = regexp.MustCompile(`^/dev/nvidia(\d+|ctl|-uvm)$`)
+	driverNumber = regexp.MustCompile(`Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)`)
+)
+
+func driverVersion(text string) string {
+	if found := driverNumber.FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+func (g gpuBox) present() bool { return g.driver != "" || len(g.nodes) > 0 }
+
+const (
+	giveGPU       = "start the container with the GPU: `docker run --gpus all` (needs nvidia-container-toolkit on the host), or `podman run --device nvidia.com/gpu=all`"
+	installDriver = "install NVIDIA's driver (`sudo apt install nvidia-driver` on Debian, `sudo ubuntu-drivers install` on Ubuntu), restart, and check with `nvidia-smi`"
+	notNeeded     = "not needed for the CPU"
+)
+
+// gpuExam carries what decides how much a missing part matters.
+type gpuExam struct {
+	m   machine
+	tf  tensorFlow
+	box gpuBox
+}
+
+// lacking is the status of a missing part: it is harmless where nobody asked
+// for a GPU and none could be used, and where TensorFlow found it all the same.
+func (e gpuExam) lacking() Status {
+	switch {
+	case e.tf.hasGPU:
+		return Note
+	case e.m.needGPU:
+		return Problem
+	case e.box.present() && e.tf.gpu:
+		return Warning
+	default:
+		return Note
+	}
+}
+
+// missing is a check for something that is not there.
+func (e gpuExam) missing(name, found, fix string) Check {
+	c := Check{Name: name, Status: e.lacking(), Found: found, Fix: fix}
+	switch {
+	case e.tf.hasGPU:
+		c.Found, c.Fix = found+"; TensorFlow uses a GPU all the same", ""
+	case c.Status == Note:
+		c.Found, c.Fix = found+"; "+notNeeded, ""
+	}
+	return c
+}
+
+func checkGPU(m machine, t tensorFlow) []Check {
+	e := gpuExam{m, t, readGPU(m)}
+	checks := []Check{e.build(), e.driver(), e.nodes()}
+	checks = append(checks, e.driverLibrary())
+	for _, l := range gpuLibraries {
+		checks = append(checks, e.library(l))
+	}
+	return checks
+}
+
+func (e gpuExam) build() Check {
+	c := Check{Name: "TensorFlow"}
+	switch {
+	case !e.tf.found:
+		c.Status, c.Found = Note, "not found, so what it needs of a GPU is not known"
+	case e.tf.gpu:
+		c.Found = "built with GPU support"
+	case e.m.needGPU || e.box.present():
+		c.Status = Note
+		if e.m.needGPU {
+			c.Status = Problem
+		}
+		c.Found = "built for the CPU only: a GPU stays unused"
+		c.Fix = fmt.Sprintf("`pip install '%s'` in a virtual environment, and name its site-packages/tensorflow with --tensorflow", e.wheel())
+	default:
+		c.Found = "built for the CPU only"
+	}
+	return c
+}
+
+// wheel is the package that brings TensorFlow and its GPU libraries.
+func (e gpuExam) wheel() string {
+	version := e.tf.info.Version
+	if version == "" {
+		return "tensorflow[and-cuda]"
+	}
+	return "tensorflow[and-cuda]==" + version
+}
+
+func (e gpuExam) driver() Check {
+	const name = "driver"
+	version := e.box.driver
+	if version == "" {
+		if slices.Contains(e.box.nodes, "/dev/dxg") {
+			return Check{Name: name, Found: "that of Windows (WSL)"}
+		}
+		return e.missing(name, "none loaded (/proc/driver/nvidia/version)", installDriver)
+	}
+	branch, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(branch); err == nil && n < oldestDriver {
+		return e.missing(name, fmt.Sprintf("%s is too old for CUDA 12, which needs %d or later", version, oldestDriver), installDriver)
+	}
+	return Check{Name: name, Found: version}
+}
+
+func (e gpuExam) nodes() Check {
+	const name = "device nodes"
+	numbered := slices.ContainsFunc(e.box.nodes, func(n string) bool { return n == "/dev/dxg" || n[len(n)-1] >= '0' && n[len(n)-1] <= '9' })
+	found := strings.Join(e.box.nodes, ", ")
+	switch {
+	case !numbered && e.box.driver != "":
+		// The kernel shows its driver in every container, the devices only where
+		// they were given.
+		return e.missing(name, "no /dev/nvidia0, though the kernel has the driver: this container was not given the GPU", giveGPU)
+	case !numbered:
+		return e.missing(name, "no /dev/nvidia0", installDriver)
+	case slices.Contains(e.box.nodes, "/dev/dxg"):
+		return Check{Name: name, Found: found}
+	}
+	for _, node := range []string{"/dev/nvidiactl", "/dev/nvidia-uvm"} {
+		if !slices.Contains(e.box.nodes, node) {
+			return e.missing(name, found+", but no "+node, "on the host: `sudo nvidia-modprobe -u -c=0`; in a container: "+giveGPU)
+		}
+	}
+	return Check{Name: name, Found: found}
+}
+
+func (e gpuExam) driverLibrary() Check {
+	if file, by := e.find(driverLibrary); file != "" {
+		return Check{Name: driverLibrary, Found: file + " (" + by + ")"}
+	}
+	if c, ok := e.elsewhere(driverLibrary); ok {
+		return c
+	}
+	if e.box.present() {
+		return e.missing(driverLibrary, "not found, though the kernel has the driver",
+			"in a container: `docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility`; else install the driver's user part (`sudo apt install libcuda1`)")
+	}
+	return e.missing(driverLibrary, "not found", installDriver)
+}
+
+func (e gpuExam) library(l gpuLibrary) Check {
+	if file, by := e.find(l.name); file != "" {
+		return Check{Name: l.name, Found: file + " (" + by + ")"}
+	}
+	if c, ok := e.elsewhere(l.name); ok {
+		return c
+	}
+	if l.without == "" {
+		return e.missing(l.name, "not found", fmt.Sprintf(
+			"`pip install '%s'`, and keep the folders tensorflow and nvidia side by side, as site-packages has them", e.wheel()))
+	}
+	if e.tf.hasGPU || e.lacking() > Note {
+		return Check{Name: l.name, Status: Note, Found: "not found; needed only for " + l.without, Fix: "`pip install " + l.wheel + "`"}
+	}
+	return e.missing(l.name, "not found", "")
+}
+
+// find looks for a library where the loader would, in its order.
+func (e gpuExam) find(name string) (file, by string) {
+	beside := e.tf.runPath
+	if name == jitLink {
+		beside = nil
+		for _, dir := range e.tf.runPath {
+			beside = append(beside, strings.Replace(dir, "/cusparse/", "/nvjitlink/", 1))
+		}
+	}
+	for _, place := range []struct {
+		by      string
+		folders []string
+	}{
+		{"LD_LIBRARY_PATH", filepath.SplitList(e.m.env["LD_LIBRARY_PATH"])},
+		{"beside TensorFlow", beside},
+	} {
+		for _, dir := range place.folders {
+			if file := path.Join(dir, name); dir != "" && e.m.exists(file) {
+				return file, place.by
+			}
+		}
+	}
+	cache, _ := e.m.readText("/etc/ld.so.cache")
+	if file := cached(cache, name); file != "" && e.m.exists(file) {
+		return file, "ldconfig"
+	}
+	for _, dir := range []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"} {
+		if file := path.Join(dir, name); e.m.exists(file) {
+			return file, "system folder"
+		}
+	}
+	return "", ""
+}
+
+// cached finds a library in the loader's cache. Its entries point at paths that
+// end with a zero, in every version of the format.
+func cached(cache, name string) string {
+	end := strings.Index(cache, "/"+name+"\x00")
+	if end < 0 {
+		return ""
+	}
+	start := strings.LastIndexByte(cache[:end], 0) + 1
+	return cache[start : end+1+len(name)]
+}
+
+// elsewhere finds a library where the loader does not look, which is the usual
+// reason for one that is installed and yet missing.
+func (e gpuExam) elsewhere(name string) (Check, bool) {
+	for _, dir := range []string{"/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/opt/cuda/lib64"} {
+		file := path.Join(dir, name)
+		if e.m.exists(file) {
+			return e.missing(name, file+" is there, but the loader does not look there",
+				"`export LD_LIBRARY_PATH="+dir+"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}`"), true
+		}
+	}
+	return Check{}, false
+}

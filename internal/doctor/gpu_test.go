@@ -1,0 +1,123 @@
+package doctor
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"steadyfit/tfbind"
+)
+
+const openDriver = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build  (dvs-builder)\nGCC version:  gcc\n"
+
+// gpuMachine has a driver, its nodes and half of the libraries of the wheel.
+var gpuMachine = plain.with(tree{
+	"/proc/driver/nvidia/version": openDriver,
+	"/dev/nvidia0":                "", "/dev/nvidiactl": "", "/dev/nvidia-uvm": "", "/dev/nvidia-caps": "",
+	"/etc/ld.so.cache":                                           "glibc-ld.so.cache1.1\x00\x01libcuda.so.1\x00/usr/lib/x86_64-linux-gnu/libcuda.so.1\x00libz.so\x00",
+	"/usr/lib/x86_64-linux-gnu/libcuda.so.1":                     "",
+	"/opt/site-packages/nvidia/cublas/lib/libcublas.so.12":       "",
+	"/opt/site-packages/nvidia/cublas/lib/libcublasLt.so.12":     "",
+	"/opt/site-packages/nvidia/cudnn/lib/libcudnn.so.9":          "",
+	"/opt/site-packages/nvidia/nvjitlink/lib/libnvJitLink.so.12": "",
+	"/usr/local/cuda/lib64/libcudart.so.12":                      "",
+	"/custom/libcufft.so.11":                                     "",
+})
+
+func gpuChecks(m machine) []Check {
+	t := tensorFlow{found: true, info: tfbind.Info{Version: "2.21.0", Location: tfbind.Location{Library: "x"}}}
+	t.describeBuild(m)
+	return checkGPU(m, t)
+}
+
+const wheelFix = "`pip install 'tensorflow[and-cuda]==2.21.0'`, and keep the folders tensorflow and nvidia side by side, as site-packages has them"
+
+func TestGPULibrariesPartlyMissing(t *testing.T) {
+	m := gpuBuild(box(gpuMachine, map[string]string{"LD_LIBRARY_PATH": "/nowhere::/custom"}))
+	assert.Equal(t, []Check{
+		{Name: "TensorFlow", Found: "built with GPU support"},
+		{Name: "driver", Found: "570.133.20"},
+		{Name: "device nodes", Found: "/dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl"},
+		{Name: "libcuda.so.1", Found: "/usr/lib/x86_64-linux-gnu/libcuda.so.1 (ldconfig)"},
+		{Name: "libcudart.so.12", Status: Warning, Found: "/usr/local/cuda/lib64/libcudart.so.12 is there, but the loader does not look there",
+			Fix: "`export LD_LIBRARY_PATH=/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}`"},
+		{Name: "libcublas.so.12", Found: "/opt/site-packages/nvidia/cublas/lib/libcublas.so.12 (beside TensorFlow)"},
+		{Name: "libcublasLt.so.12", Found: "/opt/site-packages/nvidia/cublas/lib/libcublasLt.so.12 (beside TensorFlow)"},
+		{Name: "libcudnn.so.9", Found: "/opt/site-packages/nvidia/cudnn/lib/libcudnn.so.9 (beside TensorFlow)"},
+		{Name: "libcufft.so.11", Found: "/custom/libcufft.so.11 (LD_LIBRARY_PATH)"},
+		{Name: "libcusolver.so.11", Status: Warning, Found: "not found", Fix: wheelFix},
+		{Name: "libcusparse.so.12", Status: Warning, Found: "not found", Fix: wheelFix},
+		{Name: "libnvJitLink.so.12", Found: "/opt/site-packages/nvidia/nvjitlink/lib/libnvJitLink.so.12 (beside TensorFlow)"},
+		{Name: "libnccl.so.2", Status: Note, Found: "not found; needed only for several GPUs in one process", Fix: "`pip install nvidia-nccl-cu12`"},
+		{Name: "libcupti.so.12", Status: Note, Found: "not found; needed only for profiles of GPU work", Fix: "`pip install nvidia-cuda-cupti-cu12`"},
+		{Name: "libnvshmem_host.so.3", Status: Note, Found: "not found; needed only for several GPUs in one XLA program", Fix: "`pip install nvidia-nvshmem-cu12`"},
+	}, gpuChecks(m))
+}
+
+func TestNoGPU(t *testing.T) {
+	for _, c := range gpuChecks(box(plain, nil)) {
+		assert.LessOrEqual(t, c.Status, Note, c.Name)
+		assert.Empty(t, c.Fix, c.Name)
+		if c.Name != "TensorFlow" {
+			assert.Contains(t, c.Found, "; not needed for the CPU", c.Name)
+		}
+	}
+	assert.Equal(t, Check{Name: "libcudnn.so.9", Status: Note, Found: "not found; not needed for the CPU"},
+		check(t, gpuChecks(gpuBuild(box(plain, nil))), "libcudnn.so.9"), "the GPU wheel on a machine without a GPU")
+}
+
+func TestGPUAskedFor(t *testing.T) {
+	m := box(plain, nil)
+	m.needGPU = true
+	checks := gpuChecks(m)
+	assert.Equal(t, Check{Name: "TensorFlow", Status: Problem, Found: "built for the CPU only: a GPU stays unused",
+		Fix: "`pip install 'tensorflow[and-cuda]==2.21.0'` in a virtual environment, and name its site-packages/tensorflow with --tensorflow"}, check(t, checks, "TensorFlow"))
+	assert.Equal(t, Check{Name: "driver", Status: Problem, Found: "none loaded (/proc/driver/nvidia/version)", Fix: installDriver}, check(t, checks, "driver"))
+	assert.Equal(t, Check{Name: "libcudnn.so.9", Status: Problem, Found: "not found", Fix: wheelFix}, check(t, checks, "libcudnn.so.9"))
+	assert.Equal(t, Note, check(t, checks, "libcupti.so.12").Status)
+
+	_, checks = checkTensorFlow(t.Context(), m, readProcessor(m.fs))
+	session := check(t, checks, "session")
+	assert.Equal(t, Problem, session.Status)
+	assert.Equal(t, "ran an addition; devices: CPU:0; a GPU was asked for", session.Found)
+}
+
+func TestGPUParts(t *testing.T) {
+	without := func(names ...string) tree {
+		rest := gpuMachine.with(nil)
+		for _, n := range names {
+			delete(rest, n)
+		}
+		return rest
+	}
+	for _, c := range []struct {
+		name  string
+		files tree
+		want  Check
+	}{
+		{"driver mounted, no nodes", without("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"),
+			Check{Name: "device nodes", Status: Warning, Found: "no /dev/nvidia0, though the kernel has the driver: this container was not given the GPU", Fix: giveGPU}},
+		{"no nvidia-uvm", without("/dev/nvidia-uvm"),
+			Check{Name: "device nodes", Status: Warning, Found: "/dev/nvidia0, /dev/nvidiactl, but no /dev/nvidia-uvm", Fix: "on the host: `sudo nvidia-modprobe -u -c=0`; in a container: " + giveGPU}},
+		{"the driver's user part is missing", without("/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+			Check{Name: "libcuda.so.1", Status: Warning, Found: "not found, though the kernel has the driver",
+				Fix: "in a container: `docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility`; else install the driver's user part (`sudo apt install libcuda1`)"}},
+		{"old driver", gpuMachine.with(tree{"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13\n"}),
+			Check{Name: "driver", Status: Warning, Found: "470.57.02 is too old for CUDA 12, which needs 525 or later", Fix: installDriver}},
+		{"WSL", plain.with(tree{"/dev/dxg": ""}), Check{Name: "driver", Found: "that of Windows (WSL)"}},
+		{"WSL, library", plain.with(tree{"/dev/dxg": "", "/usr/lib/wsl/lib/libcuda.so.1": ""}),
+			Check{Name: "libcuda.so.1", Status: Warning, Found: "/usr/lib/wsl/lib/libcuda.so.1 is there, but the loader does not look there",
+				Fix: "`export LD_LIBRARY_PATH=/usr/lib/wsl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}`"}},
+		{"WSL, node", plain.with(tree{"/dev/dxg": ""}), Check{Name: "device nodes", Found: "/dev/dxg"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			assert.Equal(t, c.want, check(t, gpuChecks(gpuBuild(box(c.files, nil))), c.want.Name))
+		})
+	}
+}
+
+func TestBuildForTheCPUOnAGPUMachine(t *testing.T) {
+	checks := gpuChecks(box(gpuMachine, nil))
+	assert.Equal(t, Note, check(t, checks, "TensorFlow").Status)
+	assert.Equal(t, "not found; not needed for the CPU", check(t, checks, "libcusolver.so.11").Found)
+}

@@ -1,0 +1,230 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"steadyfit/memory"
+)
+
+// reader says who reads a variable.
+type reader int
+
+const (
+	// byTensorFlow: the runtime, in every build.
+	byTensorFlow reader = iota
+	// byGPU: GPU builds, or CUDA.
+	byGPU
+	// byPython: Keras or the Python package, which steadyfit does not run.
+	byPython
+	// bySteadyfit: this program.
+	bySteadyfit
+	// byNobody: advice names it, but nothing reads it.
+	byNobody
+)
+
+// variable is what is known about an environment variable.
+type variable struct {
+	reader reader
+	does   string
+	// accepts says whether TensorFlow can read the value; nil means any.
+	accepts func(string) bool
+	// want is what accepts expects, or, for byNobody, what to set instead.
+	want string
+}
+
+func isBool(v string) bool  { _, ok := parseBool(v); return ok }
+func isCount(v string) bool { n, err := strconv.ParseInt(v, 10, 64); return err == nil && n >= 0 }
+
+const (
+	wantBool  = "0, 1, true or false"
+	wantCount = "a whole number"
+)
+
+// variables were checked against the strings in the CPU and the GPU library of
+// TensorFlow 2.21 and, for what they accept, against its sources.
+var variables = map[string]variable{
+	"TF_ENABLE_ONEDNN_OPTS":          {byTensorFlow, "turns oneDNN on or off", isBool, wantBool},
+	"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": {byTensorFlow, "takes oneDNN's blocks from malloc rather than from its pool", isBool, wantBool},
+	"TF_MKL_ALLOC_MAX_BYTES":         {byTensorFlow, "limits oneDNN's pool; a step that needs more fails", isCount, "a number of bytes without a unit"},
+	"TF_CPU_ALLOCATOR_USE_BFC":       {byTensorFlow, "asks for TensorFlow's pool on the CPU", isBool, wantBool},
+	"TF_NUM_INTRAOP_THREADS":         {byTensorFlow, "threads that share one operation", isCount, wantCount},
+	"TF_NUM_INTEROP_THREADS":         {byTensorFlow, "threads that run operations side by side", isCount, wantCount},
+	"TF_DETERMINISTIC_OPS":           {byTensorFlow, "repeatable results, at a price in speed", isBool, wantBool},
+	"TF_SET_ONEDNN_FPMATH_MODE":      {reader: byTensorFlow, does: "lets oneDNN compute float32 products in a shorter type"},
+	"TF_CPP_MIN_LOG_LEVEL":           {byTensorFlow, "hides log lines below this level", isCount, wantCount},
+	"TF_CPP_MAX_VLOG_LEVEL":          {byTensorFlow, "prints debugging lines up to this level", isCount, wantCount},
+	"TF_CPP_VMODULE":                 {reader: byTensorFlow, does: "prints debugging lines of some files"},
+	"TF_XLA_FLAGS":                   {reader: byTensorFlow, does: "options of XLA in TensorFlow"},
+	"XLA_FLAGS":                      {reader: byTensorFlow, does: "options of the XLA compiler"},
+
+	"TF_FORCE_GPU_ALLOW_GROWTH": {byGPU, "takes GPU memory as it is needed, whatever the session asks for",
+		func(v string) bool { return v == "true" || v == "false" }, "true or false, in these letters (1 and 0 are not understood)"},
+	"TF_GPU_ALLOCATOR":              {reader: byGPU, does: "chooses the allocator of GPU memory"},
+	"TF_PER_DEVICE_MEMORY_LIMIT_MB": {byGPU, "limits the memory of each GPU", isCount, "a number of MB without a unit"},
+	"TF_GPU_HOST_MEM_LIMIT_IN_MB":   {byGPU, "limits the pinned host memory of GPUs", isCount, "a number of MB without a unit"},
+	"TF_FORCE_UNIFIED_MEMORY":       {reader: byGPU, does: "lets GPU memory spill into host memory"},
+	"TF_GPU_THREAD_MODE":            {reader: byGPU, does: "which threads start work on a GPU"},
+	"TF_GPU_THREAD_COUNT":           {byGPU, "how many threads start work on a GPU", isCount, wantCount},
+	"TF_CUDNN_USE_AUTOTUNE":         {reader: byGPU, does: "tries cuDNN's algorithms and keeps the fastest"},
+	"TF_CUDNN_DETERMINISTIC":        {reader: byGPU, does: "repeatable results of cuDNN (TF_DETERMINISTIC_OPS covers all operations)"},
+	"CUDA_VISIBLE_DEVICES":          {reader: byGPU, does: "which GPUs CUDA shows"},
+
+	"TF_USE_LEGACY_KERAS": {reader: byPython, does: "chooses Keras 2 in Python"},
+	"KERAS_BACKEND":       {reader: byPython, does: "chooses the backend of Keras in Python"},
+
+	"STEADYFIT_TENSORFLOW": {reader: bySteadyfit, does: "names the TensorFlow to use"},
+	"TF_CONFIG":            {reader: bySteadyfit, does: "describes a cluster, which steadyfit does not join yet"},
+
+	"TF_GPU_MEMORY_ALLOW_GROWTH": {reader: byNobody, want: "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"},
+	"TF_GPU_ALLOW_GROWTH":        {reader: byNobody, want: "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"},
+	"TF_GPU_MEMORY_FRACTION":     {reader: byNobody, want: "--gpu-memory-fraction X"},
+	"TF_GPU_MEMORY_LIMIT":        {reader: byNobody, want: "--gpu-memory-fraction X"},
+	"TF_MEMORY_ALLOCATION":       {reader: byNobody, want: "--gpu-memory-fraction X"},
+	"TF_DISABLE_MKL":             {reader: byNobody, want: "TF_ENABLE_ONEDNN_OPTS=0"},
+	// The wheels run oneDNN in TensorFlow's own threads, not in OpenMP's. The
+	// compiler inside TensorFlow holds the first name for code that it compiles.
+	"OMP_NUM_THREADS": {reader: byNobody, want: "TF_NUM_INTRAOP_THREADS, or --intra-threads N"},
+	"MKL_NUM_THREADS": {reader: byNobody, want: "TF_NUM_INTRAOP_THREADS, or --intra-threads N"},
+	"KMP_BLOCKTIME":   {reader: byNobody, want: "nothing: the wheels do not use OpenMP"},
+	"KMP_AFFINITY":    {reader: byNobody, want: "nothing: the wheels do not use OpenMP"},
+}
+
+// searched reports whether the name is one that only TensorFlow could read, so
+// that it can be looked for in the library's strings.
+func searched(name string) bool {
+	return strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_")
+}
+
+func checkVariables(m machine, t tensorFlow) []Check {
+	var names, search []string
+	for _, name := range sortedKeys(m.env) {
+		_, known := variables[name]
+		if !known && !searched(name) {
+			continue
+		}
+		names = append(names, name)
+		if searched(name) {
+			search = append(search, name)
+		}
+	}
+	if len(names) == 0 {
+		return []Check{{Name: "variables", Found: "none set that TensorFlow reads"}}
+	}
+	var held map[string]bool
+	if files := t.files(); len(files) > 0 && len(search) > 0 {
+		// Without the library's strings the table alone has to do.
+		held, _ = m.contains(files, search)
+	}
+	var checks []Check
+	for _, name := range names {
+		c := checkVariable(name, m.env[name], t, held)
+		c.Name = name
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// checkVariable judges one variable. held says which names the library
+// contains; nil if that is not known. Values of unknown variables are not
+// shown: they may be another program's secrets (Terraform, too, begins its
+// names with TF_).
+func checkVariable(name, value string, t tensorFlow, held map[string]bool) Check {
+	v, known := variables[name]
+	missing := held != nil && searched(name) && !held[name]
+	if !known {
+		return unknownVariable(name, t, held)
+	}
+	c := Check{Found: shorten(value) + ": " + v.does}
+	switch {
+	case v.reader == byNobody && held[name] && searched(name):
+		c.Found = fmt.Sprintf("%s: read by %v", shorten(value), t)
+	case v.reader == byNobody:
+		c.Status = Warning
+		c.Found = fmt.Sprintf("%s: not read by %v, so it changes nothing", shorten(value), t)
+		c.Fix = fmt.Sprintf("`unset %s`; what does work: %s", name, v.want)
+	case v.reader == byPython:
+		c.Status = Note
+		c.Found += "; steadyfit does not run Python for training"
+	case v.accepts != nil && !v.accepts(value):
+		c.Status = Warning
+		c.Found = shorten(value) + ": TensorFlow cannot read this value"
+		c.Fix = fmt.Sprintf("set %s to %s", name, v.want)
+	case v.reader == byGPU && t.found && !t.gpu:
+		c.Status = Note
+		c.Found += "; without effect in a build for the CPU"
+	case v.reader == byTensorFlow && missing:
+		c.Status = Warning
+		c.Found = fmt.Sprintf("%s: not read by %v, so it changes nothing", shorten(value), t)
+		c.Fix = "`unset " + name + "`, or use TensorFlow 2.21"
+	case name == "TF_MKL_ALLOC_MAX_BYTES":
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			c.Found = fmt.Sprintf("%s (%v): %s", value, memory.Bytes(n), v.does)
+		}
+	}
+	return c
+}
+
+func unknownVariable(name string, t tensorFlow, held map[string]bool) Check {
+	if held[name] {
+		return Check{Found: fmt.Sprintf("read by %v", t)}
+	}
+	if meant := closest(name); meant != "" {
+		return Check{Status: Warning, Found: "not read by TensorFlow: is " + meant + " meant?",
+			Fix: fmt.Sprintf("`unset %s; export %s=...`", name, meant)}
+	}
+	if held == nil {
+		return Check{Status: Note, Found: "not known to steadyfit"}
+	}
+	return Check{Status: Note, Found: fmt.Sprintf("not read by %v; it may be another program's", t)}
+}
+
+// closest finds the variable that a name was likely meant to be: at most two
+// letters away.
+func closest(name string) string {
+	best, distance := "", 3
+	for _, known := range sortedKeys(variables) {
+		if variables[known].reader == byNobody {
+			continue
+		}
+		if d := edits(name, known); d < distance {
+			best, distance = known, d
+		}
+	}
+	return best
+}
+
+// edits is the number of letters to insert, delete or replace to get from a to b.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			next := diagonal
+			if a[i] != b[j] {
+				next = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], next
+		}
+	}
+	return row[len(b)]
+}
+
+// shorten keeps a value to one short line.
+func shorten(value string) string {
+	const most = 60
+	runes := []rune(oneLine(value))
+	if len(runes) > most {
+		return string(slices.Concat(runes[:most-3], []rune("...")))
+	}
+	if len(runes) == 0 {
+		return `""`
+	}
+	return string(runes)
+}

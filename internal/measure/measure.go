@@ -1,0 +1,258 @@
+// Package measure is what the arms of the step benchmark share, so that they do
+// the same work and print the same figures: the description of a feed, the
+// synthetic batch, the measured loop, the memory of the process, and the result
+// line in Go benchmark format. bench/cloop/cloop.c does the same in C.
+//
+// It is for the benchmark only; memory verdicts are made by package memory.
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Feed is one input of the train step.
+type Feed struct {
+	Tensor string // name in the graph, "train_x:0"
+	DType  string // "float", "int32" or "int64"
+	Shape  []int64
+	Limit  uint32 // integers are drawn below it
+}
+
+// DefaultLimit is the number of classes where nothing else is known.
+const DefaultLimit = 10
+
+// ParseFeed reads NAME=DTYPE:SHAPE[:LIMIT], for example
+// "train_x:0=float:32x100" or "train_y:0=int32:32:10".
+func ParseFeed(s string) (Feed, error) {
+	name, rest, found := strings.Cut(s, "=")
+	parts := strings.Split(rest, ":")
+	if !found || name == "" || len(parts) < 2 || len(parts) > 3 {
+		return Feed{}, fmt.Errorf("feed %q is not NAME=DTYPE:SHAPE[:LIMIT]", s)
+	}
+	f := Feed{Tensor: name, DType: parts[0], Limit: DefaultLimit}
+	if !slices.Contains([]string{"float", "int32", "int64"}, f.DType) {
+		return Feed{}, fmt.Errorf("feed %q: dtype %q is not float, int32 or int64", s, f.DType)
+	}
+	if parts[1] != "" {
+		for d := range strings.SplitSeq(parts[1], "x") {
+			n, err := strconv.ParseInt(d, 10, 64)
+			if err != nil || n < 1 {
+				return Feed{}, fmt.Errorf("feed %q: size %q is not a positive number", s, d)
+			}
+			f.Shape = append(f.Shape, n)
+		}
+	}
+	if len(parts) == 3 {
+		n, err := strconv.ParseUint(parts[2], 10, 32)
+		if err != nil || n < 1 {
+			return Feed{}, fmt.Errorf("feed %q: limit %q is not a positive number", s, parts[2])
+		}
+		f.Limit = uint32(n)
+	}
+	return f, nil
+}
+
+// String writes what ParseFeed reads.
+func (f Feed) String() string {
+	dims := make([]string, len(f.Shape))
+	for i, d := range f.Shape {
+		dims[i] = strconv.FormatInt(d, 10)
+	}
+	return fmt.Sprintf("%s=%s:%s:%d", f.Tensor, f.DType, strings.Join(dims, "x"), f.Limit)
+}
+
+// Elements is the number of values in the feed.
+func (f Feed) Elements() int {
+	n := 1
+	for _, d := range f.Shape {
+		n *= int(d)
+	}
+	return n
+}
+
+// A generator is the linear congruential generator that all arms draw from:
+// s = 1664525 s + 1013904223 mod 2^32. Feed number i (in the order of input
+// names, from 0) starts at s = i + 1. A float is (s >> 8) / 2^24, in [0, 1); an
+// integer is (s >> 16) mod limit.
+type generator uint32
+
+func (g *generator) next() uint32 {
+	*g = *g*1664525 + 1013904223
+	return uint32(*g)
+}
+
+// Floats is the synthetic batch of feed number i.
+func (f Feed) Floats(i int) []float32 {
+	g := generator(i + 1)
+	values := make([]float32, f.Elements())
+	for k := range values {
+		values[k] = float32(g.next()>>8) / (1 << 24)
+	}
+	return values
+}
+
+// Integers is the synthetic batch of feed number i.
+func Integers[T int32 | int64](f Feed, i int) []T {
+	g := generator(i + 1)
+	values := make([]T, f.Elements())
+	for k := range values {
+		values[k] = T((g.next() >> 16) % f.Limit)
+	}
+	return values
+}
+
+// Memory is what the kernel says about this process, in bytes.
+type Memory struct {
+	RSS  int64 // VmRSS: resident, file-backed pages of the library included
+	Anon int64 // RssAnon: resident and its own
+	Peak int64 // VmHWM: the highest RSS so far, loading included
+}
+
+// ReadMemory reads /proc/self/status.
+func ReadMemory() (Memory, error) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return Memory{}, fmt.Errorf("memory of the process: %w", err)
+	}
+	return parseStatus(string(text))
+}
+
+func parseStatus(text string) (Memory, error) {
+	var m Memory
+	found := 0
+	for line := range strings.Lines(text) {
+		key, rest, _ := strings.Cut(line, ":")
+		var into *int64
+		switch key {
+		case "VmRSS":
+			into = &m.RSS
+		case "RssAnon":
+			into = &m.Anon
+		case "VmHWM":
+			into = &m.Peak
+		default:
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+		if err != nil {
+			return Memory{}, fmt.Errorf("memory of the process: %s: %w", key, err)
+		}
+		*into = kib * 1024
+		found++
+	}
+	if found != 3 {
+		return Memory{}, errors.New("memory of the process: /proc/self/status lacks VmRSS, RssAnon or VmHWM")
+	}
+	return m, nil
+}
+
+// Plan says how long to run.
+type Plan struct {
+	Warmup int // steps before the first measured one
+	Steps  int
+	Chunks int // the steps are timed in so many groups; memory is read between them
+}
+
+// Result is one run of one arm.
+type Result struct {
+	Steps     int
+	Median    time.Duration // over the chunks' means, per step
+	Mean      time.Duration // per step
+	Memory    Memory        // after the last step
+	Slope     float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
+	// AnonLow and AnonHigh are the least and the most anonymous memory seen after
+	// a chunk, so after the warm-up.
+	AnonLow, AnonHigh int64
+	FirstLoss float32       // of the first warm-up step: equal in all arms, or they do not do the same work
+	LastLoss  float32
+}
+
+// Run calls step and measures it. step returns the loss.
+func Run(p Plan, step func() (float32, error)) (Result, error) {
+	if p.Steps < 1 || p.Warmup < 1 || p.Chunks < 1 || p.Steps < p.Chunks {
+		return Result{}, fmt.Errorf("plan %+v: at least one warm-up step and one step per chunk are needed", p)
+	}
+	var r Result
+	for i := range p.Warmup {
+		loss, err := step()
+		if err != nil {
+			return Result{}, err
+		}
+		if i == 0 {
+			r.FirstLoss = loss
+		}
+	}
+	size := p.Steps / p.Chunks
+	r.Steps = size * p.Chunks
+	var total time.Duration
+	means := make([]float64, p.Chunks)
+	at := make([]float64, p.Chunks)
+	anon := make([]float64, p.Chunks)
+	for c := range p.Chunks {
+		start := time.Now()
+		for range size {
+			loss, err := step()
+			if err != nil {
+				return Result{}, err
+			}
+			r.LastLoss = loss
+		}
+		took := time.Since(start)
+		total += took
+		means[c] = float64(took) / float64(size)
+		// Outside the clock: reading /proc costs about as much as a small step.
+		m, err := ReadMemory()
+		if err != nil {
+			return Result{}, err
+		}
+		r.Memory = m
+		at[c] = float64((c + 1) * size)
+		anon[c] = float64(m.Anon)
+	}
+	r.Median = time.Duration(Median(means))
+	r.Mean = total / time.Duration(r.Steps)
+	r.Slope = TheilSen(at, anon)
+	r.AnonLow, r.AnonHigh = int64(slices.Min(anon)), int64(slices.Max(anon))
+	return r, nil
+}
+
+// Median of values, which it sorts; 0 if there are none.
+func Median(values []float64) float64 {
+	slices.Sort(values)
+	n := len(values)
+	switch {
+	case n == 0:
+		return 0
+	case n%2 == 1:
+		return values[n/2]
+	default:
+		return (values[n/2-1] + values[n/2]) / 2
+	}
+}
+
+// TheilSen is the median of the slopes between all pairs of points: a few
+// samples that were taken at a bad moment do not move it.
+func TheilSen(x, y []float64) float64 {
+	var slopes []float64
+	for i := range x {
+		for j := range i {
+			slopes = append(slopes, (y[i]-y[j])/(x[i]-x[j]))
+		}
+	}
+	return Median(slopes)
+}
+
+// Print writes the result as one line of Go benchmark output.
+func (r Result) Print(w io.Writer, impl, model string, batch int64) error {
+	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=%s/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
+		impl, model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(),
+		r.Memory.RSS, r.Memory.Anon, r.Memory.Peak, r.Slope, r.AnonHigh-r.AnonLow, r.FirstLoss, r.LastLoss)
+	return err
+}

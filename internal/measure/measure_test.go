@@ -1,0 +1,115 @@
+package measure
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestParseFeed(t *testing.T) {
+	for in, want := range map[string]string{
+		"train_x:0=float:32x100": "train_x:0=float:32x100:10",
+		"y:1=int32:32:1000":      "y:1=int32:32:1000",
+		"s:0=int64:":             "s:0=int64::10",
+	} {
+		f, err := ParseFeed(in)
+		if err != nil {
+			t.Errorf("ParseFeed(%q): %v", in, err)
+		} else if f.String() != want {
+			t.Errorf("ParseFeed(%q) = %s, want %s", in, f, want)
+		}
+	}
+	for _, in := range []string{"", "x", "x=float", "x=half:3", "x=float:0", "x=float:3xq", "x=int32:3:0", "=float:3"} {
+		if f, err := ParseFeed(in); err == nil {
+			t.Errorf("ParseFeed(%q) = %s, want an error", in, f)
+		}
+	}
+}
+
+// The values that cloop.c draws for the same feeds; it prints them with -dump.
+func TestSyntheticValues(t *testing.T) {
+	f := Feed{DType: "float", Shape: []int64{3}, Limit: 10}
+	if got, want := f.Floats(0), []float32{0.2364555, 0.36927062, 0.504242}; !near(got, want) {
+		t.Errorf("floats of feed 0 = %v, want %v", got, want)
+	}
+	got := Integers[int32](Feed{DType: "int32", Shape: []int64{4}, Limit: 10}, 1)
+	if want := []int32{1, 4, 3, 1}; !equal(got, want) {
+		t.Errorf("integers of feed 1 = %v, want %v", got, want)
+	}
+}
+
+func near(a, b []float32) bool {
+	for i := range a {
+		if d := a[i] - b[i]; d > 1e-6 || d < -1e-6 {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func equal(a, b []int32) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func TestParseStatus(t *testing.T) {
+	m, err := parseStatus("Name:\tx\nVmHWM:\t  30 kB\nVmRSS:\t   20 kB\nRssAnon:\t 10 kB\n")
+	if err != nil || m != (Memory{RSS: 20 << 10, Anon: 10 << 10, Peak: 30 << 10}) {
+		t.Errorf("parseStatus = %+v, %v", m, err)
+	}
+	for _, text := range []string{"", "VmRSS:\t1 kB\n", "VmHWM:\tx kB\nVmRSS:\t1 kB\nRssAnon:\t1 kB\n"} {
+		if m, err := parseStatus(text); err == nil {
+			t.Errorf("parseStatus(%q) = %+v, want an error", text, m)
+		}
+	}
+}
+
+func TestTheilSenIgnoresOutliers(t *testing.T) {
+	var x, y []float64
+	for i := range 20 {
+		x = append(x, float64(i))
+		y = append(y, 100+3*float64(i))
+	}
+	y[7], y[13] = 1e9, -1e9
+	if got := TheilSen(x, y); got != 3 {
+		t.Errorf("slope = %v, want 3", got)
+	}
+}
+
+func TestRun(t *testing.T) {
+	n := 0
+	r, err := Run(Plan{Warmup: 3, Steps: 10, Chunks: 5}, func() (float32, error) {
+		n++
+		return float32(n), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || r.Memory.RSS == 0 {
+		t.Errorf("%d calls, result %+v", n, r)
+	}
+	broken := errors.New("broken")
+	if _, err := Run(Plan{Warmup: 1, Steps: 1, Chunks: 1}, func() (float32, error) { return 0, broken }); !errors.Is(err, broken) {
+		t.Errorf("error = %v, want the step's", err)
+	}
+	if _, err := Run(Plan{Warmup: 1, Steps: 1, Chunks: 2}, func() (float32, error) { return 0, nil }); err == nil {
+		t.Error("a plan with more chunks than steps was accepted")
+	}
+}
+
+func TestPrint(t *testing.T) {
+	var out bytes.Buffer
+	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Memory: Memory{3, 2, 4}, Slope: 0.25, FirstLoss: 1, LastLoss: 0.5}
+	if err := r.Print(&out, "c", "m", 32); err != nil {
+		t.Fatal(err)
+	}
+	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t3 rss-bytes\t2 anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t1 first-loss\t0.5 last-loss\n"
+	if out.String() != want {
+		t.Errorf("got  %q\nwant %q", out.String(), want)
+	}
+}
