@@ -309,7 +309,7 @@ func parseLine(line string) (sample, error) {
 // ratio to the first arm with its interval.
 func compare(w io.Writer, arms []string, results map[string][]sample, failed map[string]error) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "arm\tus/step\t[min, max]\ttime to %s\t[95%%]\tsteady anon MB\tpeak MB\tgrowth KB/step\t\n", arms[0])
+	fmt.Fprintf(table, "arm\tus/step\t[min, max]\ttime to %s\t[95%%]\tsteady anon MB\tpeak MB\tanon range MB\tgrowth KB/step\t\n", arms[0])
 	for _, arm := range arms {
 		if failed[arm] != nil {
 			fmt.Fprintf(table, "%s\tfailed\t\t\t\t\t\t\t\n", arm)
@@ -320,9 +320,10 @@ func compare(w io.Writer, arms []string, results map[string][]sample, failed map
 		if arm != arms[0] {
 			ratio, interval = ratios(results[arm], results[arms[0]])
 		}
-		fmt.Fprintf(table, "%s\t%.1f\t[%.1f, %.1f]\t%s\t%s\t%s\t%s\t%s\t\n", arm,
+		fmt.Fprintf(table, "%s\t%.1f\t[%.1f, %.1f]\t%s\t%s\t%s\t%s\t%s\t%s\t\n", arm,
 			measure.Median(slices.Clone(times))/1e3, slices.Min(times)/1e3, slices.Max(times)/1e3, ratio, interval,
-			scaled(results[arm], "anon-bytes", 1e6), scaled(results[arm], "peak-bytes", 1e6), scaled(results[arm], "anon-B/step", 1e3))
+			scaled(results[arm], "anon-bytes", 1e6), scaled(results[arm], "peak-bytes", 1e6),
+			scaled(results[arm], "anon-range-bytes", 1e6), scaled(results[arm], "anon-B/step", 1e3))
 	}
 	if err := table.Flush(); err != nil {
 		return err

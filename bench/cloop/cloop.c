@@ -240,11 +240,16 @@ int main(int argc, char **argv) {
     at[c] = (double)((c + 1) * size);
     anon[c] = (double)memory.anon;
   }
+  double low = INFINITY, high = 0;
+  for (long c = 0; c < chunks; c++) {
+    if (anon[c] < low) low = anon[c];
+    if (anon[c] > high) high = anon[c];
+  }
   double slope = theil_sen(at, anon, (size_t)chunks);
   printf("BenchmarkStep/impl=c/model=%s/batch=%ld\t%ld\t%.0f ns/op\t%.0f mean-ns/op\t%ld rss-bytes\t%ld anon-bytes\t"
-         "%ld peak-bytes\t%.1f anon-B/step\t%.9g first-loss\t%.9g last-loss\n",
+         "%ld peak-bytes\t%.1f anon-B/step\t%.0f anon-range-bytes\t%.9g first-loss\t%.9g last-loss\n",
          name, batch, size * chunks, median(means, (size_t)chunks), (double)total / (double)(size * chunks),
-         memory.rss, memory.anon, memory.peak, slope, (double)first, (double)loss);
+         memory.rss, memory.anon, memory.peak, slope, high - low, (double)first, (double)loss);
 
   for (int i = 0; i < nfeeds; i++) {
     TF_DeleteTensor(feeds[i].tensor);

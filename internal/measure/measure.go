@@ -162,16 +162,16 @@ type Plan struct {
 
 // Result is one run of one arm.
 type Result struct {
-	Steps     int
-	Median    time.Duration // over the chunks' means, per step
-	Mean      time.Duration // per step
-	Memory    Memory        // after the last step
-	Slope     float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
+	Steps  int
+	Median time.Duration // over the chunks' means, per step
+	Mean   time.Duration // per step
+	Memory Memory        // after the last step
+	Slope  float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
 	// AnonLow and AnonHigh are the least and the most anonymous memory seen after
 	// a chunk, so after the warm-up.
 	AnonLow, AnonHigh int64
-	FirstLoss float32       // of the first warm-up step: equal in all arms, or they do not do the same work
-	LastLoss  float32
+	FirstLoss         float32 // of the first warm-up step: equal in all arms, or they do not do the same work
+	LastLoss          float32
 }
 
 // Run calls step and measures it. step returns the loss.

@@ -104,11 +104,11 @@ func TestRun(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	var out bytes.Buffer
-	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Memory: Memory{3, 2, 4}, Slope: 0.25, FirstLoss: 1, LastLoss: 0.5}
+	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Memory: Memory{3, 2, 4}, Slope: 0.25, AnonLow: 1, AnonHigh: 9, FirstLoss: 1, LastLoss: 0.5}
 	if err := r.Print(&out, "c", "m", 32); err != nil {
 		t.Fatal(err)
 	}
-	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t3 rss-bytes\t2 anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t1 first-loss\t0.5 last-loss\n"
+	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t3 rss-bytes\t2 anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t8 anon-range-bytes\t1 first-loss\t0.5 last-loss\n"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
 	}
