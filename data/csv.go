@@ -258,14 +258,22 @@ func (t *table) header(names []string) error {
 }
 
 func (t *table) noLabel(first []string) error {
-	const most = 12
-	shown := first[:min(len(first), most)]
-	what := "without a header"
-	if t.names != nil {
-		what = "named"
+	if t.names == nil {
+		return fmt.Errorf("no label column %s: the file has no header, and %d columns; give a number from 1, or -1 for the last: %w",
+			quote(t.options.Label), t.columns, ErrField)
 	}
-	return fmt.Errorf("no label column %s among the %d columns %s %q; give a name from the header, a number from 1, or -1 for the last: %w",
-		quote(t.options.Label), t.columns, what, shown, ErrField)
+	// The label is usually among the last columns.
+	const most = 12
+	shown := fmt.Sprintf("%q", first)
+	if len(first) > most {
+		shown = fmt.Sprintf("%q ... %q", first[:most/2], first[len(first)-most/2:])
+	}
+	hint := ""
+	if len(first) == 1 && strings.Contains(first[0], ";") {
+		hint = "the file seems to be separated by semicolons, where commas are expected; "
+	}
+	return fmt.Errorf("no label column %s among the %d columns %s; %sgive a name from the header, a number from 1, or -1 for the last: %w",
+		quote(t.options.Label), t.columns, shown, hint, ErrField)
 }
 
 // row takes in one row, or nothing of it.

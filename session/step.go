@@ -319,7 +319,8 @@ func (in *input) fit(shape []int) error {
 	// and a flat sample takes on the signature's shape.
 	want, have := in.Shape[1:], shape[1:]
 	in.shape = append(in.shape, int64(shape[0]))
-	if !sameButOnes(want, have) && len(want) > 1 && len(have) > 1 {
+	isOpen := func(d int64) bool { return d < 0 }
+	if !sameButOnes(want, have) && (len(want) > 1 && len(have) > 1 || slices.ContainsFunc(want, isOpen)) {
 		return in.mismatch(shape)
 	}
 	left := int64(1)

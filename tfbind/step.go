@@ -3,8 +3,10 @@ package tfbind
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
@@ -40,6 +42,7 @@ type Step struct {
 	cancel  CancelMode
 	busy    atomic.Bool
 	ran     bool
+	yielded time.Time
 }
 
 type input struct {
@@ -216,11 +219,23 @@ func (st *Step) Run(ctx context.Context) error {
 }
 
 func (st *Step) call(p ptr) error {
-	if capi.runStep(p, st.options, nil) != 0 {
+	code := capi.runStep(p, st.options, nil)
+	if now := time.Now(); now.Sub(st.yielded) > yieldEvery {
+		st.yielded = now
+		runtime.Gosched()
+	}
+	if code != 0 {
 		return capi.stepError(p, "step")
 	}
 	return nil
 }
+
+// yieldEvery is how often a loop of short steps lets Go's scheduler have its
+// turn. A goroutine that stays on for 10 ms (forcePreemptNS in runtime/proc.go)
+// loses its processor in its next call into C, and the scheduler's monitor then
+// wakes every 20 us for a while: on 2 cores, a step of 80 us took 16% longer than
+// in a C loop, and 5% with this (medians of 9 interleaved runs).
+const yieldEvery = 2 * time.Millisecond
 
 // Float returns the value of output i of the last run as a float64; NaN if that
 // output does not have exactly one numeric element or nothing ran. It does not

@@ -60,6 +60,9 @@ Without --data, one synthetic batch is used for every step.`,
 				if ds, err = input.open(input.path, ""); err != nil {
 					return err
 				}
+				if err := session.CheckData(m, signature, ds, batch); err != nil {
+					return err
+				}
 			}
 			if _, err := g.load(); err != nil {
 				return err
@@ -74,7 +77,7 @@ Without --data, one synthetic batch is used for every step.`,
 				return err
 			}
 			defer step.Close()
-			next, stop, err := batches(step, ds, batch)
+			next, stop, err := batches(step, ds, batch, classes(m))
 			if err != nil {
 				return err
 			}
@@ -94,6 +97,9 @@ Without --data, one synthetic batch is used for every step.`,
 				loss, err := step.Float(savedmodels.OutputLoss)
 				return float32(loss), err
 			})
+			if errors.Is(err, tfbind.ErrInvalidArgument) && ds == nil {
+				return fmt.Errorf("%w; synthetic integers are 0 to %d, which this model may not take: give --data", err, classes(m)-1)
+			}
 			if err != nil {
 				return err
 			}
@@ -119,9 +125,9 @@ Without --data, one synthetic batch is used for every step.`,
 
 // batches returns an endless source of batches: full ones of the dataset, or
 // one synthetic batch again and again.
-func batches(step *session.Step, ds *data.Memory, size int) (next func() (data.Batch, error, bool), stop func(), err error) {
+func batches(step *session.Step, ds *data.Memory, size int, classes uint32) (next func() (data.Batch, error, bool), stop func(), err error) {
 	if ds == nil {
-		b, err := syntheticBatch(step.Signature(), size)
+		b, err := syntheticBatch(step.Signature(), size, classes)
 		return func() (data.Batch, error, bool) { return b, nil, true }, func() {}, err
 	}
 	if ds.Len() < size {
@@ -139,13 +145,21 @@ func batches(step *session.Step, ds *data.Memory, size int) (next func() (data.B
 	return next, stop, nil
 }
 
+// classes is what synthetic integers, which are labels as a rule, stay below.
+func classes(m *savedmodels.Model) uint32 {
+	if m.Metadata != nil && len(m.Metadata.ClassNames) > 0 {
+		return uint32(len(m.Metadata.ClassNames))
+	}
+	return measure.DefaultLimit
+}
+
 // syntheticBatch makes the batch that the other programs of the benchmark make
 // for the same signature (see package measure). A size that is open is the batch
-// where it comes first, and 1 elsewhere.
-func syntheticBatch(sig *savedmodels.Signature, size int) (data.Batch, error) {
+// where it comes first, and 1 elsewhere. Integers are drawn below classes.
+func syntheticBatch(sig *savedmodels.Signature, size int, classes uint32) (data.Batch, error) {
 	b := data.Batch{Size: size}
 	for i, in := range sig.DataInputs() {
-		f := measure.Feed{Tensor: in.Op, Limit: measure.DefaultLimit}
+		f := measure.Feed{Tensor: in.Op, Limit: classes}
 		a := data.Array{}
 		for d, n := range in.Shape {
 			if n < 0 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -17,11 +18,12 @@ func newDoctor(g *global) *cobra.Command {
 mend what is wrong. Exits with 3 if something is.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := g.quiet(); err != nil {
+			environ := os.Environ() // the user's, before anything is added to it
+			err := g.quiet()
+			if err != nil {
 				return err
 			}
-			report := doctor.Examine(cmd.Context(), doctor.Options{TensorFlow: g.tensorflow, NeedGPU: gpu})
-			var err error
+			report := doctor.Examine(cmd.Context(), doctor.Options{TensorFlow: g.tensorflow, NeedGPU: gpu, Environ: environ})
 			if asJSON {
 				err = printJSON(cmd.OutOrStdout(), report)
 			} else {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 
@@ -33,6 +34,7 @@ type fitFlags struct {
 	out, history            string
 	earlyStop, learningRate string
 	prefetch                int
+	restoreBest             bool
 	json                    bool
 }
 
@@ -62,12 +64,13 @@ that was never interrupted.`,
 	flags.BoolVar(&f.shuffle, "shuffle", true, "shuffle the training data anew in each epoch")
 	flags.BoolVar(&f.dropRemainder, "drop-remainder", false, "leave out a last batch that is smaller than the others")
 	flags.StringVar(&f.checkpoints, "checkpoints", "", "folder for checkpoints")
-	flags.IntVar(&f.keep, "keep", 3, "checkpoints to keep; 0 keeps all")
+	flags.IntVar(&f.keep, "keep", 3, "newest checkpoints to keep, beside the one with the best val_loss; 0 keeps all")
 	flags.StringVar(&f.every, "every", "1epochs", "how often to write a checkpoint, as in 500steps or 2epochs")
 	flags.BoolVar(&f.resume, "resume", false, "continue from the newest good checkpoint, if there is one")
-	flags.StringVar(&f.out, "out", "", "folder for the trained SavedModel")
+	flags.StringVar(&f.out, "out", "", "folder for the trained SavedModel; one that is there already is replaced")
 	flags.StringVar(&f.history, "history", "", "file for the history, one JSON line per epoch")
 	flags.StringVar(&f.earlyStop, "early-stop", "", "stop when a metric no longer gets better, as in val_loss:3 (metric:patience in epochs)")
+	flags.BoolVar(&f.restoreBest, "restore-best", false, "end with the weights of the best epoch by --early-stop, rather than of the last")
 	flags.StringVar(&f.learningRate, "learning-rate", "", "learning rate, or a schedule: cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS; warmup:STEPS: before any")
 	flags.IntVar(&f.prefetch, "prefetch", 2, "batches to prepare ahead; 0 prepares none")
 	flags.StringVar(&f.options.TrainSignature, "train-signature", "", "signature to train with; default train, learn or train_step")
@@ -77,14 +80,24 @@ that was never interrupted.`,
 }
 
 func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
-	loop, err := f.loop(cmd.ErrOrStderr())
+	best, err := os.MkdirTemp("", "steadyfit-best-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(best)
+	loop, err := f.loop(cmd.ErrOrStderr(), best)
 	if err != nil {
 		return err
 	}
 	if f.out != "" {
+		if sameFolder(f.out, f.model) {
+			return usagef("--out %s is the model itself, which would be overwritten; give another folder", f.out)
+		}
 		if err := session.CheckOutput(f.out); err != nil {
 			return unusable(err)
 		}
+	} else if f.checkpoints == "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "note: without --out or --checkpoints, the trained model is not kept")
 	}
 	model, err := f.open()
 	if err != nil {
@@ -125,7 +138,8 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 }
 
 // loop makes the loop from flags that need neither model nor data.
-func (f *fitFlags) loop(stderr io.Writer) (*fit.Loop, error) {
+// best is a folder for the weights of the best epoch.
+func (f *fitFlags) loop(stderr io.Writer, best string) (*fit.Loop, error) {
 	l := &fit.Loop{
 		Batch: f.batch, Epochs: f.epochs, StepsPerEpoch: f.steps, DropRemainder: f.dropRemainder,
 		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -163,14 +177,24 @@ func (f *fitFlags) loop(stderr io.Writer) (*fit.Loop, error) {
 		if !ok || metric == "" || err != nil || patience < 0 {
 			return nil, usagef("--early-stop %q: expected metric:patience, as in val_loss:3", f.earlyStop)
 		}
-		l.Hook(fit.EarlyStop(metric, fit.Patience(patience)))
+		options := []fit.EarlyStopOption{fit.Patience(patience)}
+		if f.restoreBest {
+			options = append(options, fit.RestoreBest(best))
+		}
+		l.Hook(fit.EarlyStop(metric, options...))
+	} else if f.restoreBest {
+		return nil, usagef("--restore-best needs --early-stop, whose metric says what is best")
 	}
 	every, err := parseEvery(f.every)
 	if err != nil {
 		return nil, err
 	}
 	if f.checkpoints != "" {
-		l.Hook(fit.Checkpoint(f.checkpoints, fit.Keep(f.keep), every))
+		options := []fit.CheckpointOption{fit.Keep(f.keep), every}
+		if f.validation != "" {
+			options = append(options, fit.Best("val_loss"))
+		}
+		l.Hook(fit.Checkpoint(f.checkpoints, options...))
 	}
 	if f.resume {
 		if f.checkpoints == "" {
@@ -272,7 +296,7 @@ func (f *fitFlags) print(w io.Writer, h *fit.History) error {
 	}
 	var line []string
 	if r.Last != nil {
-		line = append(line, fmt.Sprintf("trained %d epochs, %d steps:", r.Last.Epoch, r.Last.Step))
+		line = append(line, fmt.Sprintf("trained %s, %s:", count(int64(r.Last.Epoch), "epoch"), count(r.Last.Step, "step")))
 		for _, m := range r.Last.Metrics {
 			line = append(line, fmt.Sprintf("%s %.4f", m.Name, m.Value))
 		}
@@ -292,4 +316,19 @@ func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// sameFolder reports whether two paths lead to one folder.
+func sameFolder(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// count is a number of things, as in "1 epoch" and "2 epochs".
+func count(n int64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }

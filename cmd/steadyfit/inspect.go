@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -9,7 +11,7 @@ import (
 )
 
 func newInspect() *cobra.Command {
-	var asJSON bool
+	var asJSON, strict bool
 	cmd := &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Show what a SavedModel is and whether it can be trained",
@@ -25,9 +27,14 @@ TensorFlow is needed. DIR may be builtin:NAME.`,
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), m)
+				err = printJSON(cmd.OutOrStdout(), m)
+			} else {
+				err = m.WriteText(cmd.OutOrStdout())
 			}
-			return m.WriteText(cmd.OutOrStdout())
+			if err == nil && strict && slices.ContainsFunc(m.Problems, func(p savedmodels.Problem) bool { return p.Severity == savedmodels.Error }) {
+				err = &checkError{fmt.Errorf("%s cannot be trained; see the problems above", args[0])}
+			}
+			return err
 		},
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			var names []string
@@ -39,6 +46,7 @@ TensorFlow is needed. DIR may be builtin:NAME.`,
 			return names, cobra.ShellCompDirectiveFilterDirs
 		},
 	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 6 if the model cannot be trained")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	return cmd
 }

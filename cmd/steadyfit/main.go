@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"steadyfit/data"
@@ -28,8 +29,16 @@ const (
 	exitEnvironment = 3
 	exitDiverged    = 4
 	exitMemory      = 5
+	exitCheck       = 6
 	exitInterrupted = 130
 )
+
+// The training loop stays on the process's first thread. glibc gives that one
+// thread a heap that grows and shrinks in place; every other has one that it maps
+// and unmaps, and TensorFlow allocates in each step. Measured on 2 cores, 9
+// interleaved runs: a step of 80 us took 1.07 times as long as in a C loop
+// without this, and 1.00 times with it.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -67,6 +76,12 @@ type environmentError struct{ err error }
 func (e *environmentError) Error() string { return e.err.Error() }
 func (e *environmentError) Unwrap() error { return e.err }
 
+// checkError says that something was looked at and found wanting.
+type checkError struct{ err error }
+
+func (e *checkError) Error() string { return e.err.Error() }
+func (e *checkError) Unwrap() error { return e.err }
+
 func exitCode(err error) int {
 	is := func(targets ...error) bool {
 		for _, t := range targets {
@@ -92,6 +107,8 @@ func exitCode(err error) int {
 	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
 		is(savedmodels.ErrNoSignature, session.ErrNoSignature, session.ErrData):
 		return exitUsage
+	case as(new(*checkError)):
+		return exitCheck
 	case is(fit.ErrDiverged):
 		return exitDiverged
 	case is(tfbind.ErrResourceExhausted):

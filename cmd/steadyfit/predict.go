@@ -103,6 +103,9 @@ func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
 
 // predict writes to a temporary file that takes its name when it is complete.
 func predict(ctx context.Context, step *session.Step, names []string, ds data.Dataset, batch int, path, kind string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return unusable(err)
+	}
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
 		return unusable(err)

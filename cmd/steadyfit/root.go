@@ -46,6 +46,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			warnUnknown(cmd.Root(), stderr)
 			return settle(cmd.Flags(), g.config)
 		},
 	}
@@ -128,6 +129,24 @@ func settle(flags *pflag.FlagSet, path string) error {
 		}
 	})
 	return err
+}
+
+// warnUnknown names variables that look like flags of this program and are none:
+// a misspelt one would otherwise be ignored in silence.
+func warnUnknown(root *cobra.Command, stderr io.Writer) {
+	known := map[string]bool{}
+	note := func(f *pflag.Flag) { known[envName(f.Name)] = true }
+	root.PersistentFlags().VisitAll(note)
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(note)
+	}
+	for _, kv := range os.Environ() {
+		name, value, _ := strings.Cut(kv, "=")
+		// Tests of the program set variables of their own.
+		if strings.HasPrefix(name, envPrefix) && !known[name] && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
+			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
+		}
+	}
 }
 
 func envName(flag string) string {
