@@ -92,6 +92,15 @@ lint: runtime ## gofmt, go vet, staticcheck, the project's own rules, shell and 
 models: venv ## export the built-in models and the digits data again
 	$(VENV)/bin/python scripts/builtin.py
 
+# Debian: apt-get install dataset-fashion-mnist
+FASHION ?= /usr/share/datasets/fashion-mnist
+
+.PHONY: fashion
+fashion: venv build ## train a CNN on Fashion-MNIST, from the folder FASHION
+	@test -d $(FASHION) || { echo "no Fashion-MNIST in $(FASHION): install the Debian package dataset-fashion-mnist, or set FASHION" >&2; exit 1; }
+	$(VENV)/bin/python scripts/bench_models.py out/models --only fashion-cnn
+	bin/steadyfit fit --model out/models/fashion-cnn --data $(FASHION) --validation $(FASHION) --epochs 5 --batch 64 --seed 1 --out out/fashion
+
 .PHONY: bench-build
 bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo
 	@bench/build.sh
@@ -104,7 +113,7 @@ bench-step: bench-build ## time per step of a small model against the C loop, ga
 .PHONY: bench-image
 bench-image: bench-build ## the same on 224x224x3 images
 	@bench/model.sh $(VENV) image-224
-	$(GO) run ./bench -model out/models/image-224 -batch 32 -steps 300 -repeats 4
+	$(GO) run ./bench -model out/models/image-224 -batch 32 -steps 300 -repeats 2 -arms c,steadyfit,galeone
 
 .PHONY: bench
 bench: bench-step bench-image ## both

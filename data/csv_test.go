@@ -129,7 +129,7 @@ func TestCSVRefuses(t *testing.T) {
 		{"blank", "\n\n", CSVOptions{}, ErrFormat, "no rows"},
 		{"header only", "a,b\n", CSVOptions{}, ErrFormat, "no rows"},
 		{"no such label", "a,b\n1,2\n", CSVOptions{Label: "c"}, ErrField, `no label column "c" among the 2 columns ["a" "b"]`},
-		{"no such number", "1,2\n", CSVOptions{Label: "3"}, ErrField, `among the 2 columns without a header`},
+		{"no such number", "1,2\n", CSVOptions{Label: "3"}, ErrField, `the file has no header, and 2 columns`},
 		{"column 0", "1,2\n", CSVOptions{Label: "0"}, ErrField, "a number from 1"},
 		{"name without header", "a,b\n1,2\n", CSVOptions{Label: "a", Header: HeaderAbsent}, ErrField, "the file has no header"},
 		{"only a label", "a\n1\n", CSVOptions{Label: "a"}, ErrFormat, "only column"},

@@ -3,7 +3,6 @@ package fit
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"steadyfit/data"
 )
 
 // The files of a folder of checkpoints. Names that begin with a dot are of work
@@ -132,6 +129,9 @@ func withDisk(d disk) CheckpointOption { return func(c *checkpointer) { c.disk =
 // of the machine, leaves the checkpoints that were there or those and the new
 // one. A failure to write one ends the run.
 //
+// So that a checkpoint is not resumed with other data, the training and the
+// validation data are read once through when the run starts; see MismatchError.
+//
 // A run that ends with an error of the session or of a hook, or with a
 // DivergedError, writes no checkpoint at its end.
 func Checkpoint(dir string, options ...CheckpointOption) Hook {
@@ -207,7 +207,7 @@ func (c *checkpointer) bestState() bestState {
 	return bestState{Checkpoint: checkpointName(c.bestStep), Step: c.bestStep, Metric: c.best.metric, Value: number(c.best.best)}
 }
 
-func (c *checkpointer) start(_ context.Context, s *State) error {
+func (c *checkpointer) start(ctx context.Context, s *State) error {
 	if c.dir == "" {
 		return &OptionError{"Checkpoint", "it has no folder", "name one that is for this training alone"}
 	}
@@ -266,7 +266,13 @@ func (c *checkpointer) start(_ context.Context, s *State) error {
 		return err
 	}
 	// A crash may have come before the last removals.
-	return c.prune()
+	if err := c.prune(); err != nil {
+		return err
+	}
+	// Checkpoints need it. Computed here, a long pass over the data does not fall
+	// into an epoch, nor between Ctrl-C and the last checkpoint.
+	_, err = s.run.identify(ctx)
+	return err
 }
 
 func (c *checkpointer) step(_ context.Context, s *State) error {
@@ -411,7 +417,7 @@ func (c *checkpointer) prune() error {
 // writeCheckpoint writes a complete checkpoint to a folder and syncs it.
 func (r *run) writeCheckpoint(d disk, dir string) error {
 	s := &r.state
-	identity, err := r.identify()
+	identity, err := r.identify(r.steady)
 	if err != nil {
 		return err
 	}
@@ -620,64 +626,3 @@ func hidden(path, suffix string) string {
 
 // hookDir is the folder of a hook's files in a checkpoint.
 func hookDir(name string) string { return hookDirPrefix + url.PathEscape(name) }
-
-// identify says what a checkpoint has to agree with to be resumed by this run.
-func (r *run) identify() (map[string]string, error) {
-	if r.identity != nil {
-		return r.identity, nil
-	}
-	order, err := r.fingerprint()
-	if err != nil {
-		return nil, err
-	}
-	identity := map[string]string{
-		"batch":           strconv.Itoa(r.loop.Batch),
-		"steps_per_epoch": strconv.Itoa(r.state.StepsPerEpoch),
-		"drop_remainder":  strconv.FormatBool(r.loop.DropRemainder),
-		"data.name":       r.ds.Name(),
-		"data.samples":    strconv.Itoa(r.ds.Len()),
-		"data.fields":     describeFields(r.ds.Fields()),
-		"data.order":      order,
-	}
-	if v := r.loop.Validation; v != nil {
-		identity["validation.name"] = v.Name()
-		identity["validation.samples"] = strconv.Itoa(v.Len())
-	}
-	for key, value := range r.state.Session.Identity() {
-		identity["session."+key] = value
-	}
-	r.identity = identity
-	return identity, nil
-}
-
-func describeFields(fields []data.FieldSpec) string {
-	parts := make([]string, len(fields))
-	for i, f := range fields {
-		parts[i] = fmt.Sprintf("%s %s %v", f.Name, f.Type, f.Shape)
-	}
-	return strings.Join(parts, ", ")
-}
-
-// fingerprint sums the first batch of the first pass: it tells another shuffle
-// seed and other contents, whatever the dataset is made of.
-func (r *run) fingerprint() (string, error) {
-	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, DropRemainder: r.loop.DropRemainder}) {
-		if err != nil {
-			return "", fmt.Errorf("reading the first batch: %w", err)
-		}
-		hash := crc32.New(castagnoli)
-		for _, f := range b.Fields {
-			if texts, ok := f.Values.([]string); ok {
-				for _, text := range texts {
-					fmt.Fprintf(hash, "%d:%s", len(text), text)
-				}
-				continue
-			}
-			if err := binary.Write(hash, binary.LittleEndian, f.Values); err != nil {
-				return "", fmt.Errorf("reading the first batch: field %s: %w", f.Name, err)
-			}
-		}
-		return "first batch " + checksum(hash.Sum32()), nil
-	}
-	return "", fmt.Errorf("%s gave no first batch", r.ds.Name())
-}

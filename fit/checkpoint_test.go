@@ -3,13 +3,16 @@ package fit
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -405,13 +408,18 @@ func TestMismatchesAreListed(t *testing.T) {
 		keys   []string
 		change func(*Loop) data.Dataset
 	}{
-		{[]string{"batch", "data.order", "steps_per_epoch"}, func(l *Loop) data.Dataset { l.Batch = 2; return nil }},
+		{[]string{"batch", "steps_per_epoch"}, func(l *Loop) data.Dataset { l.Batch = 2; return nil }},
 		{[]string{"steps_per_epoch"}, func(l *Loop) data.Dataset { l.StepsPerEpoch = 1; return nil }},
 		{[]string{"drop_remainder"}, func(l *Loop) data.Dataset { l.DropRemainder = true; return nil }},
 		{[]string{"session.seed"}, func(l *Loop) data.Dataset { l.Session.(*linear).seed = "2"; return nil }},
-		{[]string{"validation.name", "validation.samples"}, func(l *Loop) data.Dataset { l.Validation = samples(t, 4); return nil }},
-		{[]string{"data.order"}, func(*Loop) data.Dataset { return samples(t, 8).Shuffle(1) }},
-		{[]string{"data.name", "data.order", "data.samples"}, func(*Loop) data.Dataset { return samples(t, 7) }},
+		{[]string{"validation"}, func(l *Loop) data.Dataset { l.Validation = samples(t, 4); return nil }},
+		{[]string{"data"}, func(*Loop) data.Dataset { return samples(t, 8).Shuffle(1) }},
+		{[]string{"data"}, func(*Loop) data.Dataset { return samples(t, 7) }},
+		{[]string{"data"}, func(*Loop) data.Dataset { return edited(t, samples(t, 8), 7) }},
+		{[]string{"data", "data.fields"}, func(*Loop) data.Dataset {
+			x, y := fieldsOf(t, samples(t, 8))
+			return table(t, "line8", x, y, data.Field{Name: "z", Array: y.Array})
+		}},
 	} {
 		_, loop := checkpointed(t)
 		ds := c.change(&loop)
@@ -605,9 +613,22 @@ func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 9}
 	loop.Hook(Checkpoint(dir))
-	_, err = loop.Run(t.Context(), brokenData{samples(t, 20), 3, errors.New("out of luck")})
+	_, err = loop.Run(t.Context(), lateBreak{samples(t, 20), brokenData{samples(t, 20), 3, errors.New("out of luck")}})
 	require.ErrorContains(t, err, "out of luck")
-	require.Equal(t, []string{"ckpt-3"}, names(t, dir))
+	require.Equal(t, []string{"ckpt-5", "ckpt-8"}, names(t, dir))
+}
+
+// lateBreak is a dataset whose passes after the first fail.
+type lateBreak struct {
+	data.Dataset
+	later data.Dataset
+}
+
+func (d lateBreak) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
+	if p.Epoch > 0 {
+		return d.later.Batches(p)
+	}
+	return d.Dataset.Batches(p)
 }
 
 func TestHooksKeepStateAndFiles(t *testing.T) {
@@ -680,36 +701,186 @@ type forgetful struct{ *linear }
 
 func (forgetful) Save(context.Context, string) error { return nil }
 
+// fieldsOf copies the two fields of a dataset.
+func fieldsOf(t testing.TB, ds data.Dataset) (x, y data.Field) {
+	for b, err := range ds.Batches(data.Pass{Batch: ds.Len()}) {
+		require.NoError(t, err)
+		x, y = b.Fields[0], b.Fields[1]
+		x.Values, y.Values = slices.Clone(x.Values.([]float32)), slices.Clone(y.Values.([]float32))
+	}
+	return x, y
+}
+
+func table(t testing.TB, name string, fields ...data.Field) *data.Memory {
+	ds, err := data.New(name, fields...)
+	require.NoError(t, err)
+	return ds
+}
+
+// edited is a dataset with the target of one sample changed, under its name.
+func edited(t testing.TB, ds data.Dataset, sample int) *data.Memory {
+	x, y := fieldsOf(t, ds)
+	y.Values.([]float32)[sample]++
+	return table(t, ds.Name(), x, y)
+}
+
+// Moving the files or spelling their path differently does not stop a resume.
+func TestResumeIgnoresNames(t *testing.T) {
+	renamed := func(n int) data.Dataset {
+		x, y := fieldsOf(t, samples(t, n))
+		return table(t, "elsewhere", x, y)
+	}
+	dir := tempDir(t)
+	for i, pair := range [][2]data.Dataset{{samples(t, 8), samples(t, 6)}, {renamed(8), renamed(6)}} {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2 + i, Validation: pair[1], Resume: dir}
+		loop.Hook(Checkpoint(dir))
+		h, err := loop.Run(t.Context(), pair[0])
+		require.NoError(t, err)
+		require.Equal(t, i == 1, h.ResumedFrom != "")
+	}
+}
+
+func TestEditedValidationIsNoticed(t *testing.T) {
+	dir := tempDir(t)
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 6), Resume: dir}
+	loop.Hook(Checkpoint(dir))
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	loop.Validation = edited(t, samples(t, 6), 5)
+	_, err = loop.Run(t.Context(), samples(t, 8))
+	var mismatch *MismatchError
+	require.ErrorAs(t, err, &mismatch)
+	require.Len(t, mismatch.Differences, 1)
+	require.Equal(t, "validation", mismatch.Differences[0].Key)
+	require.ErrorContains(t, err, "validation: 6 samples (sha256 ")
+	require.ErrorContains(t, err, "split into training and validation data differ")
+}
+
+func TestOtherOrderIsNoticed(t *testing.T) {
+	_, loop := checkpointed(t)
+	_, err := loop.Run(t.Context(), samples(t, 8).Shuffle(1))
+	require.ErrorContains(t, err, "data order (seed, shuffle)")
+}
+
+// countedData counts the passes over a dataset.
+type countedData struct {
+	data.Dataset
+	passes *int
+}
+
+func (d countedData) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
+	*d.passes++
+	return d.Dataset.Batches(p)
+}
+
+func TestDataIsIdentifiedOnceIfEver(t *testing.T) {
+	dir := tempDir(t)
+	for _, c := range []struct {
+		resume string
+		hooks  []Hook
+		epochs int
+		want   int // passes
+	}{
+		{"", nil, 3, 3},
+		{dir, nil, 3, 3}, // there is nothing to resume from
+		{"", []Hook{Checkpoint(dir, EverySteps(1))}, 3, 1 + 3},
+		{dir, []Hook{Checkpoint(dir, EverySteps(1))}, 5, 1 + 2},
+		{dir, nil, 6, 1 + 1},
+	} {
+		passes, validations := 0, 0
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: c.epochs, Resume: c.resume, Validation: countedData{samples(t, 4), &validations}}
+		loop.Hook(c.hooks...)
+		_, err := loop.Run(t.Context(), countedData{samples(t, 8), &passes})
+		require.NoError(t, err)
+		require.Equal(t, c.want, passes)
+		require.Equal(t, c.want, validations)
+	}
+}
+
+func TestIdentifyingReturnsErrors(t *testing.T) {
+	lost := errors.New("the disk is gone")
+	for _, c := range []struct {
+		train, validation data.Dataset
+		want              string
+	}{
+		{brokenData{samples(t, 20), 3, lost}, nil, "identifying the data: the disk is gone"},
+		{brokenData{samples(t, 20), 3, nil}, nil, "line20 gave 12 samples in a pass, but should have 20"},
+		{samples(t, 20), brokenData{samples(t, 20), 3, lost}, "identifying the validation data: the disk is gone"},
+	} {
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 1, Validation: c.validation}
+		loop.Hook(Checkpoint(tempDir(t)))
+		_, err := loop.Run(t.Context(), c.train)
+		require.ErrorContains(t, err, c.want)
+		require.Empty(t, l.steps)
+	}
+
+	// The same when resuming, and the checkpoint is left alone.
+	dir, loop := checkpointed(t)
+	before := names(t, dir)
+	_, err := loop.Run(t.Context(), brokenData{samples(t, 8), 1, lost})
+	require.ErrorIs(t, err, lost)
+	require.ErrorContains(t, err, "resuming from")
+	require.Equal(t, before, names(t, dir))
+
+	// Ctrl-C is heard on the way.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = fingerprint(ctx, samples(t, 8), 4)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
 func TestFingerprintTellsData(t *testing.T) {
 	text := func(words ...string) data.Dataset {
-		ds, err := data.New("words", data.Field{Name: "x", Array: data.Array{Shape: []int{len(words)}, Values: words}})
-		require.NoError(t, err)
-		return ds
+		return table(t, "words", data.Field{Name: "x", Array: data.Array{Shape: []int{len(words)}, Values: words}})
 	}
-	sumOf := func(ds data.Dataset) string {
-		r, err := newRun(&Loop{Session: newLinear(), Batch: 2, Epochs: 1}, ds)
-		require.NoError(t, err)
-		sum, err := r.fingerprint()
+	of := func(name string, values any, shape ...int) data.Dataset {
+		return table(t, "d", data.Field{Name: name, Array: data.Array{Shape: shape, Values: values}})
+	}
+	sumOf := func(ds data.Dataset, batch int) string {
+		sum, err := fingerprint(t.Context(), ds, batch)
 		require.NoError(t, err)
 		return sum
 	}
-	require.Equal(t, sumOf(text("a", "bc")), sumOf(text("a", "bc")))
-	require.NotEqual(t, sumOf(text("a", "bc")), sumOf(text("ab", "c")))
-	require.Equal(t, sumOf(samples(t, 30).Shuffle(1)), sumOf(samples(t, 30).Shuffle(1)))
-	require.NotEqual(t, sumOf(samples(t, 30).Shuffle(1)), sumOf(samples(t, 30).Shuffle(2)))
+	seen := make(map[string]int)
+	for i, ds := range []data.Dataset{
+		text("a", "bc"), text("ab", "c"), text("bc", "a"),
+		of("x", []int32{1, 2, 3, 4}, 2, 2), of("x", []int32{1, 2, 3, 4}, 2, 2, 1), of("x", []uint32{1, 2, 3, 4}, 2, 2),
+		of("y", []int32{1, 2, 3, 4}, 2, 2), of("x", []int32{1, 2, 4, 3}, 2, 2), of("x", []bool{true, false}, 2), of("x", []bool{true, true}, 2),
+		samples(t, 30), samples(t, 30).Shuffle(1), samples(t, 30).Shuffle(2), samples(t, 31), edited(t, samples(t, 30), 29),
+		of("x", make([]float64, 40<<10), 2, 20<<10),
+	} {
+		sum := sumOf(ds, 2)
+		require.NotContains(t, seen, sum, "datasets %d and %d", i, seen[sum])
+		seen[sum] = i
+		require.Equal(t, sum, sumOf(ds, 2))
+		require.Equal(t, sum, sumOf(ds, 7), "any batch size gives the same")
+		require.Equal(t, sum, sumOf(data.Prefetch(ds, 2), 3))
+	}
+
+	// Of what no reader gives, too.
+	for _, values := range []any{1, []int{1}, []any{1}} {
+		require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: values}}))
+	}
+	require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x", Array: data.Array{Values: []int8{1}}}))
+}
+
+func BenchmarkFingerprint(b *testing.B) {
+	ds, err := data.New("images", data.Field{Name: "x", Array: data.Array{Shape: []int{2048, 64, 64}, Values: make([]float32, 2048*64*64)}})
+	require.NoError(b, err)
+	b.SetBytes(2048 * 64 * 64 * 4)
+	for b.Loop() {
+		_, err := fingerprint(b.Context(), ds, 32)
+		require.NoError(b, err)
+	}
 }
 
 func TestCopyFiles(t *testing.T) {
 	from, to := tempDir(t), tempDir(t)
 	require.NoError(t, os.WriteFile(filepath.Join(from, "a"), []byte("hello"), 0o666))
 	require.NoError(t, disk{}.copyFiles(from, to))
-	// Where the file system cannot link:
-	require.NoError(t, copyFile(filepath.Join(from, "a"), filepath.Join(to, "b")))
-	for _, name := range []string{"a", "b"} {
-		text, err := os.ReadFile(filepath.Join(to, name))
-		require.NoError(t, err)
-		require.Equal(t, "hello", string(text))
-	}
+	text, err := os.ReadFile(filepath.Join(to, "a"))
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(text))
 	require.Error(t, disk{}.copyFiles(filepath.Join(from, "nothing"), to))
-	require.Error(t, copyFile(filepath.Join(from, "nothing"), filepath.Join(to, "c")))
 }

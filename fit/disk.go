@@ -3,11 +3,11 @@ package fit
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
+
+	"steadyfit/internal/files"
 )
 
 // disk changes files so that they survive a crash at any moment: what is synced
@@ -44,18 +44,7 @@ func (d disk) rename(from, to string) error {
 
 // sync makes the contents of a file durable, or the entries of a folder.
 func (d disk) sync(path string) error {
-	return d.change("sync", path, func() error {
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		err = f.Sync()
-		// Some network file systems cannot sync folders and need not.
-		if info, statErr := f.Stat(); statErr == nil && info.IsDir() && errors.Is(err, syscall.EINVAL) {
-			err = nil
-		}
-		return errors.Join(err, f.Close())
-	})
+	return d.change("sync", path, func() error { return files.SyncPath(path) })
 }
 
 // write creates a file, or overwrites one, and syncs it.
@@ -116,27 +105,13 @@ func (d disk) copyFiles(from, to string) error {
 			if os.Link(source, target) == nil {
 				return nil
 			}
-			return copyFile(source, target)
+			return files.CopyFile(source, target)
 		})
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }
 
 // missing reports whether there is nothing at a path.

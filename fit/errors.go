@@ -77,7 +77,8 @@ func (e *HookError) Error() string {
 func (e *HookError) Unwrap() error { return e.Err }
 
 // MismatchError is a checkpoint of another run: resuming it would not continue
-// that run.
+// that run. Data is compared by its content, not by its name or path, so files
+// may move; that of the training data in the order of the first pass.
 type MismatchError struct {
 	// Checkpoint is the folder of the checkpoint.
 	Checkpoint string
@@ -98,6 +99,9 @@ func (e *MismatchError) Error() string {
 	fmt.Fprintf(&b, "fit: cannot resume from %s: it belongs to another run:", e.Checkpoint)
 	for _, d := range e.Differences {
 		fmt.Fprintf(&b, "\n  %s: %s in the checkpoint, %s now", d.Key, orAbsent(d.Checkpoint), orAbsent(d.Run))
+		if why := identityHints[d.Key]; why != "" && d.Checkpoint != "" && d.Run != "" {
+			b.WriteString("; " + why)
+		}
 	}
 	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
 	return b.String()

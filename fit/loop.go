@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -460,12 +461,8 @@ func (r *run) applyRate() error {
 
 // validate evaluates the validation data.
 func (r *run) validate(ctx context.Context) (Metrics, error) {
-	batch := r.loop.ValidationBatch
-	if batch == 0 {
-		batch = r.loop.Batch
-	}
 	s := &r.state
-	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: batch, values: r.validationValues, sums: r.validationSums, finite: true}
+	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: r.validationBatch(), values: r.validationValues, sums: r.validationSums, finite: true}
 	if err := e.run(ctx, r.steady); err != nil {
 		return nil, fmt.Errorf("fit: validation of epoch %d, after step %d: %w", s.Epoch, s.Step, err)
 	}
@@ -476,6 +473,8 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	r.proven = true
 	return means(r.validationNames, e.sums, e.samples), nil
 }
+
+func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
 
 // close turns the sums of the epoch into a record and begins the next epoch.
 func (r *run) close(validation Metrics) {

@@ -189,7 +189,7 @@ func (r *run) resume(ctx context.Context) error {
 		}
 	}
 	if path != "" {
-		if err := r.restore(path, state); err != nil {
+		if err := r.restore(ctx, path, state); err != nil {
 			return err
 		}
 	}
@@ -216,8 +216,8 @@ func (r *run) resume(ctx context.Context) error {
 }
 
 // restore applies a checkpoint, which is whole, to the session and the run.
-func (r *run) restore(path string, state checkpointState) error {
-	identity, err := r.identify()
+func (r *run) restore(ctx context.Context, path string, state checkpointState) error {
+	identity, err := r.identify(ctx)
 	if err != nil {
 		return fmt.Errorf("fit: resuming from %s: %w", path, err)
 	}

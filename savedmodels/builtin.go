@@ -12,6 +12,8 @@ import (
 	"path"
 	"path/filepath"
 	"sync"
+
+	"steadyfit/internal/nearest"
 )
 
 // The folder itself is named, rather than its content, so that what begins
@@ -107,7 +109,7 @@ func builtinFiles(files fs.FS, name string) ([]file, string, error) {
 		if len(names) == 0 {
 			return nil, "", fmt.Errorf("%w: %q; this build has none", ErrUnknownBuiltin, name)
 		}
-		return nil, "", fmt.Errorf("%w: %q; there are %s", ErrUnknownBuiltin, name, enumerate(nearest(name, names), 10))
+		return nil, "", fmt.Errorf("%w: %q; there are %s", ErrUnknownBuiltin, name, enumerate(nearest.Sort(name, names), 10))
 	}
 	root := path.Join(builtinRoot, name)
 	var out []file

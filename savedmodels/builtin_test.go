@@ -121,10 +121,7 @@ func TestMaterialiseWithoutCache(t *testing.T) {
 	require.Equal(t, fs.FileMode(0o700), info.Mode().Perm(), "no other user may change it")
 }
 
-func TestNearest(t *testing.T) {
-	require.Equal(t, []string{"train", "train_n", "infer"}, nearest("Tran", []string{"infer", "train_n", "train"}))
-	require.Equal(t, 3, distance("kitten", "sitting"))
-	require.Equal(t, 4, distance("", "four"))
+func TestEnumerate(t *testing.T) {
 	require.Equal(t, "a, b and 2 others", enumerate([]string{"a", "b", "c", "d"}, 2))
 	require.Equal(t, "a, b and 1 other", enumerate([]string{"a", "b", "c"}, 2))
 	require.Equal(t, "a", enumerate([]string{"a"}, 2))

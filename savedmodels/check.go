@@ -82,7 +82,7 @@ const (
 	CodeUnknownRank = "unknown-rank"
 	// CodeScalarInput: an input without a batch dimension.
 	CodeScalarInput = "scalar-input"
-	// CodeStringInput: strings are fed one allocation each.
+	// CodeStringInput: strings cannot be fed.
 	CodeStringInput = "string-input"
 	// CodeHalfWithoutLossScale: float16 gradients that will vanish.
 	CodeHalfWithoutLossScale = "half-without-loss-scale"
@@ -131,6 +131,24 @@ func (m *Model) CheckTrainable(opts CheckOptions) error {
 	_, err := m.RolesFor(opts)
 	return err
 }
+
+// CheckSafe returns nil if what steadyfit would load and run of the model has no
+// unsafe operations, and otherwise an error that is ErrUnsafeOps and names them.
+// CheckTrainable includes it.
+func (m *Model) CheckSafe() error {
+	var ops []string
+	for _, p := range m.Problems {
+		if p.Severity == Error && p.Code == CodeUnsafeOp {
+			ops = append(ops, printable(p.Message))
+		}
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w:\n  %s\n%s", printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
+}
+
+const unsafeFix = "remove it from what is exported; or, if you trust the model as you would a program, pass --allow-unsafe-ops"
 
 // RolesFor is CheckTrainable that also gives the roles to train with, which
 // differ from Model.Roles if opts names another train signature.
@@ -412,7 +430,7 @@ func (m *Model) judgeUnsafe(r Roles, report func(Problem)) {
 		p := Problem{k.severity, CodeUnsafeOp, k.op,
 			fmt.Sprintf("%s %s: run by %s, at %s", k.op, k.does, enumerate(runs[k], 4), enumerate(where, 3)), ""}
 		if k.severity == Error {
-			p.Fix = "remove it from what is exported; or, if you trust the model as you would a program, pass --allow-unsafe-ops"
+			p.Fix = unsafeFix
 		}
 		report(p)
 	}
@@ -444,6 +462,10 @@ func (m *Model) judgeTensors(s *Signature, trains bool, r Roles, report func(Pro
 				fmt.Sprintf("input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName()),
 				"take another type and convert it in the exported function"})
 			continue
+		case t.DType == tfbind.String:
+			report(Problem{severity, CodeStringInput, about(t),
+				fmt.Sprintf("input %s of signature %s takes strings, which this version does not feed", t.Name, s.Name),
+				"turn text into numbers before it is fed, and export the model without that part"})
 		case reserved:
 			// Several steps per call may take one value per step.
 			stacked := t
@@ -491,11 +513,6 @@ func (m *Model) judgeData(s *Signature, t Tensor, r Roles, report func(Problem))
 		report(Problem{Warning, CodeFixedBatch, about,
 			fmt.Sprintf("input %s of signature %s takes batches of exactly %d", t.Name, s.Name, t.Shape[batch]),
 			fmt.Sprintf("train with --batch %d --drop-remainder, or export with None as the first dimension", t.Shape[batch])})
-	}
-	if t.DType == tfbind.String {
-		report(Problem{Note, CodeStringInput, about,
-			fmt.Sprintf("input %s of signature %s takes strings: each one is copied by itself, which is slow", t.Name, s.Name),
-			"turn text into numbers before training, if the step is short"})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 
+	"steadyfit/internal/nearest"
 	"steadyfit/tfbind"
 )
 
@@ -316,7 +317,7 @@ func (m *Model) Signature(name string) (*Signature, error) {
 		return nil, fmt.Errorf("%s: %w: %q, nor any other; export the model with signatures", m.Dir, ErrNoSignature, name)
 	}
 	return nil, fmt.Errorf("%s: %w: %q; there are %s", m.Dir, ErrNoSignature, name,
-		enumerate(nearest(name, m.signatureNames()), 10))
+		enumerate(nearest.Sort(name, m.signatureNames()), 10))
 }
 
 func (m *Model) signatureNames() []string {

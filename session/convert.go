@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"math"
 
 	"steadyfit/tfbind"
 )
@@ -47,13 +48,9 @@ func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, sh
 	case tfbind.Float64:
 		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(dst, src) }, shape...)
 	case tfbind.Float16:
-		return tfbind.SetFunc(st, i, func(dst []tfbind.Half) error {
-			return convert(dst, src, func(v S) tfbind.Half { return tfbind.NewHalf(float32(v)) })
-		}, shape...)
+		return tfbind.SetFunc(st, i, func(dst []tfbind.Half) error { return toHalves(dst, src, tfbind.NewHalf) }, shape...)
 	case tfbind.BFloat16:
-		return tfbind.SetFunc(st, i, func(dst []tfbind.Brain) error {
-			return convert(dst, src, func(v S) tfbind.Brain { return tfbind.NewBrain(float32(v)) })
-		}, shape...)
+		return tfbind.SetFunc(st, i, func(dst []tfbind.Brain) error { return toHalves(dst, src, tfbind.NewBrain) }, shape...)
 	case tfbind.Int8:
 		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(dst, src) }, shape...)
 	case tfbind.Int16:
@@ -99,12 +96,24 @@ func checkLen(room, have int) error {
 	return nil
 }
 
-func convert[D, S any](dst []D, src []S, one func(S) D) error {
+// errOverflow says that a finite number became an infinity.
+func errOverflow(v any, at int, to tfbind.DType) error {
+	return fmt.Errorf("value %v at position %d: %w: too large for %s", v, at, tfbind.ErrType, to)
+}
+
+// toHalves converts to a half-precision type, rounding.
+func toHalves[D interface {
+	tfbind.Half | tfbind.Brain
+	Float32() float32
+}, S number](dst []D, src []S, round func(float32) D) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
 	}
 	for j, v := range src {
-		dst[j] = one(v)
+		dst[j] = round(float32(v))
+		if math.IsInf(float64(dst[j].Float32()), 0) && !math.IsInf(float64(v), 0) {
+			return errOverflow(v, j, tfbind.DTypeOf[D]())
+		}
 	}
 	return nil
 }
@@ -120,6 +129,9 @@ func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	}
 	for j, v := range src {
 		dst[j] = D(v)
+		if math.IsInf(float64(dst[j]), 0) && !math.IsInf(float64(v), 0) {
+			return errOverflow(v, j, tfbind.DTypeOf[D]())
+		}
 	}
 	return nil
 }

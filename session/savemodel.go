@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"steadyfit/savedmodels"
 )
 
 // SaveModel writes the model with its present variables as a SavedModel: the
@@ -16,10 +18,12 @@ import (
 // state included.
 //
 // The folder appears whole or not at all. If there is a SavedModel at dir
-// already it is replaced; anything else there is an error. fingerprint.pb is not
+// already it is replaced: a crash of the machine between two renames can leave
+// it, and the new one, under a name .DIR.tmp-* beside dir. Anything else at dir
+// is an error, and so is a folder inside the model that is being trained. fingerprint.pb is not
 // written, since it describes the variables that the model came with.
 func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
-	if err := replaceable(dir); err != nil {
+	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
 	}
 	parent := filepath.Dir(filepath.Clean(dir))
@@ -30,7 +34,12 @@ func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return fmt.Errorf("save model to %s: %w", dir, err)
 	}
-	defer os.RemoveAll(temp)
+	keep := false
+	defer func() {
+		if !keep {
+			err = errors.Join(err, os.RemoveAll(temp))
+		}
+	}()
 	whole := filepath.Join(temp, "new")
 	if err := copyModel(s.model.Dir, whole); err != nil {
 		return fmt.Errorf("save model to %s: %w", dir, err)
@@ -54,16 +63,27 @@ func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
 		return fmt.Errorf("save model to %s: %w", dir, err)
 	}
 	if err := os.Rename(whole, dir); err != nil {
+		// Two finished models must not be lost to a name.
+		keep = true
+		err = fmt.Errorf("save model to %s: %w; the trained model is in %s", dir, err, whole)
 		if replaced {
 			err = errors.Join(err, os.Rename(old, dir))
 		}
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return err
 	}
 	return syncPath(parent)
 }
 
-// replaceable refuses to put a model in the place of what is none.
-func replaceable(dir string) error {
+// replaceable refuses to put a model in the place of what is none, or inside the
+// model that it would be copied from.
+func replaceable(dir, model string) error {
+	inside, err := within(dir, model)
+	if err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
+	if inside {
+		return fmt.Errorf("save model to %s: the folder is inside the model %s; choose another", dir, model)
+	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -82,10 +102,29 @@ func replaceable(dir string) error {
 	return nil
 }
 
-// CheckOutput reports early what SaveModel would refuse at the end of a long
-// run: a place that is taken, or that cannot be written to.
-func CheckOutput(dir string) error {
-	if err := replaceable(dir); err != nil {
+// within reports whether dir is, or would be, a folder below the folder top.
+func within(dir, top string) (bool, error) {
+	info, err := os.Stat(top)
+	if err != nil {
+		return false, err
+	}
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return false, err
+	}
+	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
+		if at, err := os.Stat(parent); err == nil && os.SameFile(at, info) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// CheckOutput reports early what SaveModel, of a session on that model, would
+// refuse at the end of a long run: a place that is taken, or that cannot be
+// written to.
+func CheckOutput(dir string, model *savedmodels.Model) error {
+	if err := replaceable(dir, model.Dir); err != nil {
 		return err
 	}
 	parent := filepath.Dir(filepath.Clean(dir))

@@ -23,7 +23,7 @@ type Options struct {
 	// role "train".
 	TrainSignature string
 	// AllowUnsafeOps accepts a model with operations that touch files, the
-	// network or Python; see savedmodels.CheckOptions.
+	// network or Python; see savedmodels.Model.CheckSafe.
 	AllowUnsafeOps bool
 	// ReadOnly opens a model that need not be trainable, for evaluation and
 	// prediction.
@@ -45,6 +45,7 @@ type Session struct {
 	tf    *tfbind.Session
 
 	train, evaluate *runner
+	setRate         *Step   // the signature set_learning_rate, once it was used
 	rate            float64 // what the reserved input learning_rate is fed; NaN if not set
 	closed          atomic.Bool
 }
@@ -58,7 +59,8 @@ type runner struct {
 
 // Open loads the model into TensorFlow, its variables restored. Unless
 // Options.ReadOnly is set it first checks that the model can be trained, and
-// returns savedmodels.ErrNotTrainable before anything of it runs if it cannot.
+// returns savedmodels.ErrNotTrainable before anything of it runs if it cannot. A
+// model with unsafe operations is savedmodels.ErrUnsafeOps either way.
 // The result must be closed.
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
@@ -67,7 +69,11 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 		return nil, fmt.Errorf("open session: %w", err)
 	}
 	roles := model.Roles
-	if !opts.ReadOnly {
+	if opts.ReadOnly {
+		if err := model.CheckSafe(); err != nil && !opts.AllowUnsafeOps {
+			return nil, err
+		}
+	} else {
 		var err error
 		roles, err = model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: opts.AllowUnsafeOps, Train: opts.TrainSignature})
 		if err != nil {
@@ -140,6 +146,7 @@ func (s *Session) Close() error {
 			r.Close()
 		}
 	}
+	s.setRate.Close()
 	return s.tf.Close()
 }
 
@@ -217,19 +224,21 @@ func (s *Session) SetLearningRate(rate float64) error {
 	if name == "" {
 		return fmt.Errorf("set the learning rate: %w: it has neither set_learning_rate nor an input learning_rate, so its rate is fixed; export it again with one, or leave the rate to the model", ErrNoSignature)
 	}
-	step, err := s.Prepare(name)
-	if err != nil {
-		return err
+	if s.setRate == nil {
+		step, err := s.Prepare(name)
+		if err != nil {
+			return err
+		}
+		if n := len(step.inputs); n != 1 {
+			step.Close()
+			return fmt.Errorf("signature %s takes %d inputs; expected one, the rate", name, n)
+		}
+		s.setRate = step
 	}
-	defer step.Close()
-	inputs := step.signature.Inputs
-	if len(inputs) != 1 {
-		return fmt.Errorf("signature %s takes %d inputs; expected one, the rate", name, len(inputs))
+	if err := setScalar(s.setRate.tf, 0, s.setRate.inputs[0].DType, rate); err != nil {
+		return fmt.Errorf("signature %s: %w", name, err)
 	}
-	if err := step.Set(inputs[0].Name, data.Array{Values: []float64{rate}}); err != nil {
-		return err
-	}
-	return step.Run(context.Background())
+	return s.setRate.Run(context.Background())
 }
 
 // Save writes all variables, those of the optimizer included, to the files
@@ -294,9 +303,13 @@ func (s *Session) withPrefix(prefix string, run func(tfbind.Feeds) error) error 
 }
 
 // Identity says what a checkpoint must have been made with to be restored here:
-// the graph of the model and the signature that trains it.
+// the graph of the model, the signature that trains it, and the version of
+// TensorFlow, since another one rounds differently.
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{"model": s.model.Hash, "signature": s.roles.Train}
+	if info, err := tfbind.Load(""); err == nil { // it is open, so there is no error
+		id["tensorflow"] = info.Version
+	}
 	if s.train != nil && s.train.signature.Reserved(savedmodels.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
 	}

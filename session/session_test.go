@@ -135,7 +135,7 @@ func TestSaveModelContinuesTraining(t *testing.T) {
 	s := open(t, "digits-cnn", session.Options{})
 	losses(t, s, bs[:5], 0)
 	dir := filepath.Join(t.TempDir(), "deep", "out")
-	require.NoError(t, session.CheckOutput(dir))
+	require.NoError(t, session.CheckOutput(dir, s.Model()))
 	require.NoError(t, s.SaveModel(ctx, dir))
 	want := losses(t, s, bs[5:], 5)
 
@@ -154,8 +154,12 @@ func TestSaveModelContinuesTraining(t *testing.T) {
 
 	taken := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(taken, "thesis.txt"), nil, 0o644))
-	for _, err := range []error{s.SaveModel(ctx, taken), session.CheckOutput(taken)} {
+	for _, err := range []error{s.SaveModel(ctx, taken), session.CheckOutput(taken, model)} {
 		assert.ErrorContains(t, err, "thesis.txt")
+	}
+	inside := filepath.Join(dir, "variables", "out")
+	for _, err := range []error{again.SaveModel(ctx, inside), session.CheckOutput(inside, model)} {
+		assert.ErrorContains(t, err, "inside the model")
 	}
 	file := filepath.Join(taken, "thesis.txt")
 	assert.Error(t, s.SaveModel(ctx, file))
@@ -170,6 +174,11 @@ func TestLearningRate(t *testing.T) {
 	require.NoError(t, s.SetLearningRate(0.01))
 	l = losses(t, s, []data.Batch{bs[0], bs[0]}, 2)
 	assert.Less(t, l[1], l[0])
+	assert.Zero(t, testing.AllocsPerRun(10, func() {
+		if err := s.SetLearningRate(0.02); err != nil {
+			t.Error(err)
+		}
+	}), "schedules set the rate before each step")
 }
 
 func TestTrainDoesNotAllocate(t *testing.T) {
@@ -224,6 +233,11 @@ func TestInputsConvertAndReshape(t *testing.T) {
 	for _, v := range []any{[]int8{3}, []int16{3}, []int32{3}, []int64{3}, []uint8{3}, []uint16{3}, []uint32{3}, []uint64{3},
 		[]float32{3}, []float64{3}, []bool{true}} {
 		assert.NoError(t, step.Set("y", label(v)), "%T", v)
+	}
+	for _, v := range []any{[]float64{1e300}, []float64{-1e39}} {
+		err := step.Set("x", data.Array{Shape: []int{1, 64}, Values: slices.Repeat(v.([]float64), 64)})
+		assert.ErrorIs(t, err, tfbind.ErrType)
+		assert.ErrorContains(t, err, "at position 0: wrong element type: too large for float32")
 	}
 	for _, v := range []any{[]float32{1.5}, []float64{1e300}, []uint64{1 << 63}, []string{"3"}} {
 		assert.ErrorIs(t, step.Set("y", label(v)), tfbind.ErrType, "%T", v)

@@ -50,13 +50,14 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 	return b
 }
 
-// CheckData says whether batches of a dataset can be fed to a signature, from
-// what is known before anything is loaded or run: names, shapes and types. An
-// error is ErrData.
-func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, batch int) error {
+// CheckData says whether the passes over a dataset can be fed to a signature,
+// from what is known before anything is loaded or run: names, shapes, types, and
+// the size of the last batch. fields gives the field that feeds each data input.
+// An error is ErrData.
+func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass data.Pass) (fields map[string]string, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b := newBinding(model, sig)
 	specs := ds.Fields()
@@ -65,22 +66,33 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, batc
 		names[i] = f.Name
 	}
 	if err := b.match(names); err != nil {
-		return fmt.Errorf("%s: %w", ds.Name(), err)
+		return nil, fmt.Errorf("%s: %w", ds.Name(), err)
 	}
+	sizes := []int{min(pass.Batch, ds.Len())}
+	if last := ds.Len() % pass.Batch; last > 0 && !pass.DropRemainder {
+		sizes = append(sizes, last)
+	}
+	fields = map[string]string{}
 	for i := range b.inputs {
 		in := &b.inputs[i]
 		if in.field < 0 {
 			continue
 		}
 		f := specs[in.field]
-		if err := in.fit(append([]int{batch}, f.Shape...)); err != nil {
+		fields[in.Name] = f.Name
+		refuse := func(err error) error {
 			return fmt.Errorf("%s: field %s for signature %s, input %s: %w", ds.Name(), f.Name, sig.Name, in.Name, err)
 		}
-		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
-			return fmt.Errorf("%s: field %s for signature %s, input %s: %w: expected %s, got %s", ds.Name(), f.Name, sig.Name, in.Name, ErrData, in.DType, f.Type)
+		for _, size := range sizes {
+			if err := in.fit(append([]int{size}, f.Shape...)); err != nil {
+				return nil, refuse(err)
+			}
+		}
+		if f.Type == "string" || in.DType == tfbind.String || in.DType == tfbind.Bool && f.Type != "bool" {
+			return nil, refuse(fmt.Errorf("%w: expected %s, got %s", ErrData, in.DType, f.Type))
 		}
 	}
-	return nil
+	return fields, nil
 }
 
 // ErrData: data that does not fit the signature it is to be fed to.

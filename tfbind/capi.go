@@ -20,12 +20,10 @@ func (cgoAPI) load(framework, library string) error {
 	f, l := C.CString(framework), C.CString(library)
 	defer C.free(ptr(f))
 	defer C.free(ptr(l))
-	message := C.sf_load(f, l)
-	if message == nil {
-		return nil
+	if message := C.sf_load(f, l); message != nil {
+		return errors.New(C.GoString(message))
 	}
-	defer C.free(ptr(message))
-	return errors.New(C.GoString(message))
+	return nil
 }
 
 func (cgoAPI) version() string { return C.GoString(C.sf_version()) }

@@ -2,6 +2,7 @@ package tfbind
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 )
@@ -28,6 +29,7 @@ func wrapGraph(p ptr) *Graph {
 func (g *Graph) Close() error {
 	if g != nil {
 		g.h.close()
+		runtime.KeepAlive(g)
 	}
 	return nil
 }
@@ -65,7 +67,10 @@ func (g *Graph) Operation(name string) (Operation, error) {
 		return Operation{}, err
 	}
 	defer g.h.release()
-	op := capi.findOperation(p, name)
+	var op ptr
+	if !strings.Contains(name, "\x00") { // where C takes a name to end
+		op = capi.findOperation(p, name)
+	}
 	if op == nil {
 		return Operation{}, &Error{Op: "find operation", Code: NotFound, Message: "the graph has no operation " + strconv.Quote(name)}
 	}
@@ -136,9 +141,10 @@ func (o Operation) Type() string { _, t, _ := o.describe(); return t }
 // Outputs returns the number of outputs; 0 after its graph was closed.
 func (o Operation) Outputs() int { _, _, n := o.describe(); return n }
 
-// DType returns the element type of the value; 0 after its graph was closed.
+// DType returns the element type of the value; 0 if the operation has no such
+// output, or after its graph was closed.
 func (o Output) DType() DType {
-	if o.Operation.graph == nil {
+	if o.Index < 0 || o.Index >= o.Operation.Outputs() {
 		return 0
 	}
 	if _, err := o.Operation.graph.h.acquire(); err != nil {

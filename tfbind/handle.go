@@ -35,9 +35,10 @@ func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 }
 
 // watch arms the safety net on the object that the user holds: if it becomes
-// unreachable unclosed, the leak is counted. Nothing is freed there, which is
-// also why no accessor needs runtime.KeepAlive: a native object never goes
-// away behind a caller's back.
+// unreachable unclosed, the leak is counted. Nothing is freed there, so no
+// accessor needs runtime.KeepAlive: a native object never goes away behind a
+// caller's back. Close methods do need it: in its last use the object could
+// become unreachable before it is marked closed, and be counted.
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
@@ -70,6 +71,7 @@ func (h *handle) release() {
 
 // close marks the object closed and reports whether this call did it.
 func (h *handle) close() bool {
+	stress()
 	for {
 		s := h.state.Load()
 		if s&closedBit != 0 {

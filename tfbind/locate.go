@@ -18,11 +18,9 @@ const EnvLibrary = "STEADYFIT_TENSORFLOW"
 
 // Location is a TensorFlow found on disk, not opened yet.
 type Location struct {
-	// Library is the path of the library that has the C API, or a bare file name
-	// that the system's loader resolves.
+	// Library is the absolute path of the library that has the C API.
 	Library string
-	// Framework is the path of libtensorflow_framework beside it; empty if the
-	// system's loader is to find it.
+	// Framework is the absolute path of libtensorflow_framework beside it.
 	Framework string
 	// Source says which step of the search found it.
 	Source string
@@ -86,7 +84,7 @@ const installFix = "run `make runtime` in the steadyfit checkout, or `pip instal
 // it is not empty, else STEADYFIT_TENSORFLOW, else the folder .runtime of the
 // project (of the working directory, of its parents, and of the executable's
 // folder and its parent), else the active virtual environment, else python3's
-// site-packages, else the system's library path. A place that was named
+// site-packages, else LD_LIBRARY_PATH and the usual folders of C libraries. A place that was named
 // explicitly and holds no TensorFlow is an error rather than passed over. The
 // error is a *LoadError.
 func Locate(path string) (Location, error) {
@@ -136,6 +134,11 @@ func Locate(path string) (Location, error) {
 
 // examine looks for a TensorFlow at a path and says why there is none.
 func examine(path string) (Location, string) {
+	// The loader looks for a name without a slash elsewhere.
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return Location{}, err.Error()
+	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Location{}, "does not exist"

@@ -3,9 +3,12 @@ package tfbind
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Session runs a graph and holds its variables. It may be used by several
@@ -17,6 +20,7 @@ type Session struct {
 	ownsGraph bool
 	// ending makes sure that TensorFlow closes the session once.
 	ending sync.Once
+	ended  atomic.Bool
 	endErr error
 }
 
@@ -85,6 +89,27 @@ func (s *Session) Close() error {
 	if s.ownsGraph {
 		s.graph.Close()
 	}
+	runtime.KeepAlive(s)
+	return err
+}
+
+// acquire begins a run, unless the session was closed or a run of it was cut
+// short.
+func (s *Session) acquire() (ptr, error) {
+	p, err := s.h.acquire()
+	if err == nil && s.ended.Load() {
+		s.h.release()
+		return nil, fmt.Errorf("session: %w", ErrClosed)
+	}
+	return p, err
+}
+
+// closedError adds ErrClosed to the error of a run that TensorFlow cancelled
+// because the session was closed under it.
+func (s *Session) closedError(err error) error {
+	if err != nil && s.ended.Load() && errors.Is(err, ErrCancelled) {
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
 	return err
 }
 
@@ -96,6 +121,7 @@ func (s *Session) end() error {
 			return // freed already, so there is nothing to end
 		}
 		defer s.h.release()
+		s.ended.Store(true)
 		s.endErr = capi.closeSession(p)
 	})
 	return s.endErr
@@ -103,7 +129,7 @@ func (s *Session) end() error {
 
 // Devices lists the devices of the session.
 func (s *Session) Devices() ([]Device, error) {
-	p, err := s.h.acquire()
+	p, err := s.acquire()
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +204,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("session run not started: %w", err)
 	}
-	session, err := s.h.acquire()
+	session, err := s.acquire()
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +260,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 	}
 	err = s.guard(ctx, o.OnCancel, func() error {
 		if capi.runStepWith(memory.step, inputs, options, metadata) != 0 {
-			return capi.stepError(memory.step, "session run")
+			return s.closedError(capi.stepError(memory.step, "session run"))
 		}
 		return nil
 	})

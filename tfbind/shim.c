@@ -13,24 +13,25 @@ static struct {
 #undef SF_FIELD
 } tf;
 
-static char* copy_message(const char* format, const char* a, const char* b) {
-  size_t n = strlen(format) + strlen(a) + strlen(b) + 1;
-  char* s = malloc(n);
-  if (s != NULL) snprintf(s, n, format, a, b);
-  return s;
+static char message[4096];
+
+static const char* load_error(const char* format, const char* a,
+                              const char* b) {
+  snprintf(message, sizeof message, format, a, b);
+  return message;
 }
 
-char* sf_load(const char* framework, const char* library) {
+const char* sf_load(const char* framework, const char* library) {
   // The framework library goes first: the other one needs it, and would
   // otherwise look for it on the system's path and may meet another version.
   if (framework[0] != '\0' && dlopen(framework, RTLD_NOW | RTLD_LOCAL) == NULL)
-    return copy_message("%s%s", dlerror(), "");
+    return load_error("%s%s", dlerror(), "");
   void* lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  if (lib == NULL) return copy_message("%s%s", dlerror(), "");
+  if (lib == NULL) return load_error("%s%s", dlerror(), "");
 #define SF_RESOLVE(result, name, params)                                  \
   *(void**)&tf.name = dlsym(lib, #name);                                  \
   if (tf.name == NULL)                                                    \
-    return copy_message("%s has no function %s", library, #name);
+    return load_error("%s has no function %s", library, #name);
   SF_FUNCTIONS(SF_RESOLVE)
 #undef SF_RESOLVE
   return NULL;
@@ -307,7 +308,7 @@ static void renew_retained(sf_step* s) {
   for (int i = 0; i < s->nfeeds; i++) {
     TF_Tensor* old = s->inputs[i];
     if (old == NULL || tf.TF_TensorMaybeMove(old) != NULL) continue;
-    int64_t dims[254];  // TensorFlow's own limit on rank
+    int64_t dims[254];  // maxRank in tensor.go
     int ndims = tf.TF_NumDims(old);
     size_t bytes = tf.TF_TensorByteSize(old);
     if (bytes == 0) continue;  // nothing in it that could be shared

@@ -26,10 +26,9 @@ typedef struct sf_step {
   const TF_Operation** targets;
 } sf_step;
 
-// Opens the library at path (its folder must hold the framework library, or
-// path must be a bare name that the system resolves). Returns NULL, or a
-// message that the caller frees.
-char* sf_load(const char* framework, const char* library);
+// Opens the two libraries. Returns NULL, or a
+// message that lasts until the next call.
+const char* sf_load(const char* framework, const char* library);
 const char* sf_version(void);
 
 TF_Status* sf_new_status(void);

@@ -56,7 +56,7 @@ type input struct {
 // Prepare resolves a step. The result must be closed. Inputs of strings are
 // not for steps: use Run.
 func (s *Session) Prepare(spec StepSpec) (*Step, error) {
-	session, err := s.h.acquire()
+	session, err := s.acquire()
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +102,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 func (st *Step) Close() error {
 	if st != nil {
 		st.h.close()
+		runtime.KeepAlive(st)
 	}
 	return nil
 }
@@ -128,10 +129,11 @@ func (st *Step) done() {
 // takes on that shape. values may be reused at once. Nothing is allocated as
 // long as the shape stays the same.
 func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
+	// Before the buffer takes on the shape, which may be a mistake of any size.
+	if n, err := elements(shape); err == nil && n != int64(len(values)) {
+		return fmt.Errorf("step input %d: %w: shape %v holds %d elements, got %d values", i, ErrShape, slices.Clone(shape), n, len(values))
+	}
 	return SetFunc(st, i, func(dst []T) error {
-		if len(dst) != len(values) {
-			return fmt.Errorf("%w: shape %v holds %d elements, got %d values", ErrShape, slices.Clone(shape), len(dst), len(values))
-		}
 		copy(dst, values)
 		return nil
 	}, shape...)
@@ -198,7 +200,7 @@ func (st *Step) Run(ctx context.Context) error {
 		return err
 	}
 	defer st.done()
-	if _, err := st.session.h.acquire(); err != nil {
+	if _, err := st.session.acquire(); err != nil {
 		return err
 	}
 	defer st.session.h.release()
@@ -225,7 +227,7 @@ func (st *Step) call(p ptr) error {
 		runtime.Gosched()
 	}
 	if code != 0 {
-		return capi.stepError(p, "step")
+		return st.session.closedError(capi.stepError(p, "step"))
 	}
 	return nil
 }

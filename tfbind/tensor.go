@@ -3,6 +3,7 @@ package tfbind
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"unsafe"
 )
@@ -113,8 +114,15 @@ func outOfMemory(op string, dtype DType, shape []int64, bytes int64) error {
 		Message: fmt.Sprintf("no memory for %s %v (%d bytes)", dtype, slices.Clone(shape), bytes)}
 }
 
+// maxRank is the most dimensions that TensorFlow takes; it ends the process for
+// more (TensorShape in core/framework/tensor_shape.h: MaxDimensions).
+const maxRank = 254
+
 // elements returns the number of elements of a shape; 1 for the empty shape.
 func elements(shape []int64) (int64, error) {
+	if len(shape) > maxRank {
+		return 0, fmt.Errorf("%w: %d dimensions, TensorFlow takes at most %d", ErrShape, len(shape), maxRank)
+	}
 	n := int64(1)
 	for _, d := range shape {
 		if d < 0 {
@@ -134,6 +142,7 @@ func elements(shape []int64) (int64, error) {
 func (t *Tensor) Close() error {
 	if t != nil {
 		t.h.close()
+		runtime.KeepAlive(t) // see watch
 	}
 	return nil
 }

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,133 +20,168 @@ import (
 	"steadyfit/tfbind"
 )
 
+// benchFlags are the flags of bench.
+type benchFlags struct {
+	modelFlags
+	data                       dataFlags
+	batch, steps, stepsPerCall int
+	signature                  string
+	synthetic                  bool
+}
+
 func newBench(g *global) *cobra.Command {
-	var (
-		model     modelFlags
-		input     dataFlags
-		batch     int
-		steps     int
-		signature string
-		synthetic bool
-	)
+	f := &benchFlags{}
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure one step of a SavedModel: time and memory",
 		Long: `Measure one step of a SavedModel and print it in Go benchmark format, which
-benchstat reads: the median time per step over groups of steps, and resident,
+benchstat reads: the median time per step over groups of steps; resident,
 anonymous and peak memory in bytes after them, and how far anonymous memory
-ranged after the warm-up. A step copies the batch into the
-native buffers, runs, and reads the loss. The model is not written back.
+ranged after the warm-up. A step copies the batch into the native buffers, runs,
+and reads the loss, if there is one. The model is not written back.
 
-Without --data, one synthetic batch is used for every step.`,
+Without --data, one synthetic batch is used for every step. Of a signature that
+runs several steps in a call (train_n), the figures are those of one step.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if batch < 1 || steps < 1 {
-				return usagef("--batch %d --steps %d: expected at least 1 each", batch, steps)
-			}
-			if synthetic && input.path != "" {
-				return usagef("--synthetic and --data exclude each other")
-			}
-			m, err := model.open()
-			if err != nil {
-				return err
-			}
-			roles := m.Roles
-			if signature == "" {
-				signature = roles.Train
-			}
-			if _, err := m.Signature(signature); err != nil {
-				return unusable(err)
-			}
-			var ds *data.Memory
-			if input.path != "" {
-				if ds, err = input.open(input.path, ""); err != nil {
-					return err
-				}
-				if err := session.CheckData(m, signature, ds, batch); err != nil {
-					return err
-				}
-			}
-			if _, err := g.load(); err != nil {
-				return err
-			}
-			s, err := session.Open(cmd.Context(), m, model.options)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			step, err := s.Prepare(signature)
-			if err != nil {
-				return err
-			}
-			defer step.Close()
-			next, stop, err := batches(step, ds, batch, classes(m))
-			if err != nil {
-				return err
-			}
-			defer stop()
-			plan := measure.Plan{Warmup: min(max(steps/10, 5), 200), Steps: steps, Chunks: min(50, steps)}
-			r, err := measure.Run(plan, func() (float32, error) {
-				b, err, _ := next()
-				if err != nil {
-					return 0, err
-				}
-				if err := step.Feed(b); err != nil {
-					return 0, err
-				}
-				if err := step.Run(cmd.Context()); err != nil {
-					return 0, err
-				}
-				loss, err := step.Float(savedmodels.OutputLoss)
-				return float32(loss), err
-			})
-			if errors.Is(err, tfbind.ErrInvalidArgument) && ds == nil {
-				return fmt.Errorf("%w; synthetic integers are 0 to %d, which this model may not take: give --data", err, classes(m)-1)
-			}
-			if err != nil {
-				return err
-			}
-			if err := errors.Join(step.Close(), s.Close()); err != nil {
-				return err
-			}
-			if live := tfbind.Live(); live != (tfbind.Counts{}) {
-				return fmt.Errorf("native objects are left after everything was closed: %+v", live)
-			}
-			name := strings.TrimPrefix(filepath.Base(filepath.Clean(model.model)), builtinPrefix)
-			return r.Print(cmd.OutOrStdout(), "steadyfit", name, int64(batch))
+			return f.run(cmd.Context(), g, cmd.OutOrStdout())
 		},
 	}
-	model.register(cmd.Flags())
-	input.register(cmd.Flags())
+	f.register(cmd.Flags())
+	f.data.register(cmd.Flags())
 	flags := cmd.Flags()
-	flags.IntVar(&batch, "batch", 32, "samples per step")
-	flags.IntVar(&steps, "steps", 1000, "steps to measure, after a tenth as many to warm up")
-	flags.StringVar(&signature, "signature", "", "signature to run; default the train signature")
-	flags.BoolVar(&synthetic, "synthetic", false, "use a synthetic batch; this is the default without --data")
+	flags.IntVar(&f.batch, "batch", 32, "samples per step")
+	flags.IntVar(&f.steps, "steps", 1000, "steps to measure, after a tenth as many to warm up")
+	flags.IntVar(&f.stepsPerCall, "steps-per-call", 50, "steps in a call of train_n, where the model leaves that open")
+	flags.StringVar(&f.signature, "signature", "", "signature to run; default the train signature")
+	flags.BoolVar(&f.synthetic, "synthetic", false, "use a synthetic batch; this is the default without --data")
 	return cmd
 }
 
-// batches returns an endless source of batches: full ones of the dataset, or
-// one synthetic batch again and again.
-func batches(step *session.Step, ds *data.Memory, size int, classes uint32) (next func() (data.Batch, error, bool), stop func(), err error) {
-	if ds == nil {
-		b, err := syntheticBatch(step.Signature(), size, classes)
-		return func() (data.Batch, error, bool) { return b, nil, true }, func() {}, err
+func (f *benchFlags) run(ctx context.Context, g *global, out io.Writer) error {
+	if f.batch < 1 || f.steps < 1 || f.stepsPerCall < 1 {
+		return usagef("--batch %d --steps %d --steps-per-call %d: expected at least 1 each", f.batch, f.steps, f.stepsPerCall)
 	}
-	if ds.Len() < size {
-		return nil, nil, usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), size)
+	if f.synthetic && f.data.path != "" {
+		return usagef("--synthetic and --data exclude each other")
 	}
-	next, stop = iter.Pull2(func(yield func(data.Batch, error) bool) {
+	m, err := f.open()
+	if err != nil {
+		return err
+	}
+	if f.signature == "" {
+		f.signature = m.Roles.Train
+	}
+	sig, err := m.Signature(f.signature)
+	if err != nil {
+		return unusable(err)
+	}
+	source, err := f.source(m, sig)
+	if err != nil {
+		return err
+	}
+	if _, err := g.load(); err != nil {
+		return err
+	}
+	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
+	s, err := session.Open(ctx, m, f.options)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	step, err := s.Prepare(f.signature)
+	if err != nil {
+		return err
+	}
+	defer step.Close()
+	next, stop := iter.Pull2(source.batches)
+	defer stop()
+
+	calls := max(f.steps/source.stepsPerCall, 1)
+	hasLoss := sig.Output(savedmodels.OutputLoss) != nil
+	r, err := measure.Run(measure.Plan{Warmup: min(max(calls/10, 5), 200), Steps: calls, Chunks: min(50, calls)}, func() (float32, error) {
+		b, err, _ := next()
+		if err != nil {
+			return 0, err
+		}
+		if err := step.Feed(b); err != nil {
+			return 0, err
+		}
+		if err := step.Run(ctx); err != nil || !hasLoss {
+			return 0, err
+		}
+		loss, err := step.Float(savedmodels.OutputLoss)
+		return float32(loss), err
+	})
+	if errors.Is(err, tfbind.ErrInvalidArgument) && f.data.path == "" {
+		return fmt.Errorf("%w; synthetic integers are 0 to %d, which this model may not take: give --data", err, classes(m)-1)
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(step.Close(), s.Close()); err != nil {
+		return err
+	}
+	if live := tfbind.Live(); live != (tfbind.Counts{}) {
+		return fmt.Errorf("native objects are left after everything was closed: %+v", live)
+	}
+	n := source.stepsPerCall
+	r.Steps, r.Median, r.Mean, r.Slope = r.Steps*n, r.Median/time.Duration(n), r.Mean/time.Duration(n), r.Slope/float64(n)
+	name := strings.TrimPrefix(filepath.Base(filepath.Clean(f.model)), builtinPrefix)
+	return r.Print(out, "steadyfit", name, int64(f.batch))
+}
+
+// benchSource is an endless source of batches for one signature.
+type benchSource struct {
+	batches      iter.Seq2[data.Batch, error]
+	stepsPerCall int
+}
+
+func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (benchSource, error) {
+	s := benchSource{stepsPerCall: 1}
+	fused := sig.Name != "" && (sig.Name == m.Roles.TrainN || sig.Name == m.Roles.TrainNXLA)
+	if f.data.path == "" {
+		leading := []int{f.batch}
+		if fused {
+			s.stepsPerCall = f.stepsPerCall
+			if in := sig.DataInputs(); len(in) > 0 && len(in[0].Shape) > 0 && in[0].Shape[0] > 0 {
+				s.stepsPerCall = int(in[0].Shape[0])
+			}
+			leading = []int{s.stepsPerCall, f.batch}
+		}
+		b, err := syntheticBatch(sig, leading, classes(m))
+		s.batches = func(yield func(data.Batch, error) bool) {
+			for yield(b, nil) {
+			}
+		}
+		return s, err
+	}
+	if fused {
+		return s, usagef("--data cannot feed %s, which takes the batches of several steps; leave it out", sig.Name)
+	}
+	ds, err := f.data.open(f.data.path, "")
+	if err != nil {
+		return s, err
+	}
+	pass := data.Pass{Batch: f.batch, DropRemainder: true}
+	if ds.Len() < f.batch {
+		return s, usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), f.batch)
+	}
+	if err := check(ds, m, sig.Name, pass); err != nil {
+		return s, err
+	}
+	s.batches = func(yield func(data.Batch, error) bool) {
 		for epoch := 0; ; epoch++ {
-			for b, err := range ds.Batches(data.Pass{Batch: size, Epoch: epoch, DropRemainder: true}) {
+			pass.Epoch = epoch
+			for b, err := range ds.Batches(pass) {
 				if !yield(b, err) {
 					return
 				}
 			}
 		}
-	})
-	return next, stop, nil
+	}
+	return s, nil
 }
 
 // classes is what synthetic integers, which are labels as a rule, stay below.
@@ -154,18 +193,25 @@ func classes(m *savedmodels.Model) uint32 {
 }
 
 // syntheticBatch makes the batch that the other programs of the benchmark make
-// for the same signature (see package measure). A size that is open is the batch
-// where it comes first, and 1 elsewhere. Integers are drawn below classes.
-func syntheticBatch(sig *savedmodels.Signature, size int, classes uint32) (data.Batch, error) {
-	b := data.Batch{Size: size}
+// for the same signature (see package measure). Sizes that the model leaves open
+// are those of leading where they come first, and 1 elsewhere. Integers are drawn
+// below classes.
+func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (data.Batch, error) {
+	b := data.Batch{Size: leading[len(leading)-1]}
 	for i, in := range sig.DataInputs() {
+		if in.UnknownRank {
+			return data.Batch{}, usagef("signature %s, input %s: its shape is unknown; give --data", sig.Name, in.Name)
+		}
 		f := measure.Feed{Tensor: in.Op, Limit: classes}
 		a := data.Array{}
 		for d, n := range in.Shape {
-			if n < 0 {
-				if n = 1; d == 0 {
-					n = int64(size)
-				}
+			switch {
+			case d < len(leading) && n >= 0 && n != int64(leading[d]):
+				return data.Batch{}, usagef("signature %s takes batches of exactly %d: give --batch %d", sig.Name, n, n)
+			case d < len(leading):
+				n = int64(leading[d])
+			case n < 0:
+				n = 1
 			}
 			f.Shape = append(f.Shape, n)
 			a.Shape = append(a.Shape, int(n))
@@ -179,9 +225,6 @@ func syntheticBatch(sig *savedmodels.Signature, size int, classes uint32) (data.
 			a.Values = f.Floats(i)
 		default:
 			return data.Batch{}, usagef("signature %s, input %s: no synthetic values of %s; give --data", sig.Name, in.Name, in.DType)
-		}
-		if in.UnknownRank {
-			return data.Batch{}, usagef("signature %s, input %s: its shape is unknown; give --data", sig.Name, in.Name)
 		}
 		b.Fields = append(b.Fields, data.Field{Name: in.Name, Array: a})
 	}

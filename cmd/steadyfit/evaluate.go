@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steadyfit/data"
 	"steadyfit/fit"
 )
 
@@ -37,7 +38,7 @@ training and a test part, on the test part.`,
 			if m.Roles.Evaluate == "" {
 				return usagef("%s has no signature to evaluate with (evaluate or eval)", m.Dir)
 			}
-			if err := check(ds, m, m.Roles.Evaluate, batch); err != nil {
+			if err := check(ds, m, m.Roles.Evaluate, data.Pass{Batch: batch}); err != nil {
 				return err
 			}
 			s, err := model.session(cmd, g, m)

@@ -74,7 +74,6 @@ that was never interrupted.`,
 	flags.StringVar(&f.learningRate, "learning-rate", "", "learning rate, or a schedule: cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS; warmup:STEPS: before any")
 	flags.IntVar(&f.prefetch, "prefetch", 2, "batches to prepare ahead; 0 prepares none")
 	flags.StringVar(&f.options.TrainSignature, "train-signature", "", "signature to train with; default train, learn or train_step")
-	flags.BoolVar(&f.options.AllowUnsafeOps, "allow-unsafe-ops", false, "train a model that reads or writes files, uses the network or runs Python")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
 	return cmd
 }
@@ -89,19 +88,17 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	if f.out != "" {
-		if sameFolder(f.out, f.model) {
-			return usagef("--out %s is the model itself, which would be overwritten; give another folder", f.out)
-		}
-		if err := session.CheckOutput(f.out); err != nil {
-			return unusable(err)
-		}
-	} else if f.checkpoints == "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), "note: without --out or --checkpoints, the trained model is not kept")
-	}
 	model, err := f.open()
 	if err != nil {
 		return err
+	}
+	if f.out != "" {
+		if sameFolder(f.out, model.Dir) {
+			return usagef("--out %s is the model itself, which would be overwritten; give another folder", f.out)
+		}
+		if err := session.CheckOutput(f.out, model); err != nil {
+			return unusable(err)
+		}
 	}
 	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: f.options.AllowUnsafeOps, Train: f.options.TrainSignature})
 	if err != nil {
@@ -121,6 +118,9 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 	}
 	defer s.Close()
 	loop.Session = s
+	if f.out == "" && f.checkpoints == "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "note: without --out or --checkpoints, the trained model is not kept")
+	}
 	history, err := loop.Run(cmd.Context(), train)
 	if err != nil {
 		return f.explain(err, history)
@@ -219,6 +219,8 @@ func parseEvery(text string) (fit.CheckpointOption, error) {
 	return nil, usagef("--every %q: expected a number of steps or epochs, as in 500steps or 2epochs", text)
 }
 
+func (f *fitFlags) pass() data.Pass { return data.Pass{Batch: f.batch, DropRemainder: f.dropRemainder} }
+
 // datasets opens and checks the data; nothing of a file that is bad anywhere is
 // trained on.
 func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmodels.Roles) (data.Dataset, error) {
@@ -227,9 +229,6 @@ func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmo
 		train, err = f.data.open(f.data.path, "")
 	}
 	if err != nil {
-		return nil, err
-	}
-	if err := check(train, model, roles.Train, f.batch); err != nil {
 		return nil, err
 	}
 	f.data.classes = train.ClassNames("y")
@@ -248,11 +247,17 @@ func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmo
 			if err != nil {
 				return nil, err
 			}
-			if err := check(held, model, roles.Evaluate, f.batch); err != nil {
-				return nil, err
-			}
 			l.Validation = held
 		}
+		if roles.Evaluate == "" {
+			return nil, usagef("--validation: %s has no signature to evaluate with (evaluate or eval); export it with one, or leave --validation out", model.Dir)
+		}
+		if err := check(l.Validation, model, roles.Evaluate, data.Pass{Batch: f.batch}); err != nil {
+			return nil, err
+		}
+	}
+	if err := check(train, model, roles.Train, f.pass()); err != nil {
+		return nil, err
 	}
 	var ds data.Dataset = train
 	if f.shuffle {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -29,6 +30,7 @@ func (f *modelFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.model, "model", "", "folder of the SavedModel, or builtin:NAME ("+strings.Join(savedmodels.BuiltinNames(), ", ")+")")
 	flags.IntVar(&f.options.Device.IntraThreads, "intra-threads", 0, "threads that share one operation; 0 means one per core")
 	flags.IntVar(&f.options.Device.InterThreads, "inter-threads", 0, "threads that run operations side by side; 0 means one per core")
+	flags.BoolVar(&f.options.AllowUnsafeOps, "allow-unsafe-ops", false, "run a model that reads or writes files, uses the network or runs Python")
 	registerGPU(flags, &f.options.Device)
 }
 
@@ -111,8 +113,9 @@ func (f *dataFlags) openTest(path string) (*data.Memory, error) {
 // check looks for data that does not fit the signature, and for values that
 // TensorFlow would fail on in the middle of a run, or train NaN into the weights
 // from.
-func check(ds data.Dataset, model *savedmodels.Model, signature string, batch int) error {
-	if err := session.CheckData(model, signature, ds, batch); err != nil {
+func check(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
+	fields, err := session.CheckData(model, signature, ds, pass)
+	if err != nil {
 		if hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" }); !hasY {
 			return fmt.Errorf("%w (for a CSV file, --label names the column)", err)
 		}
@@ -121,25 +124,31 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, batch in
 	if err := data.CheckFinite(ds); err != nil {
 		return err
 	}
-	classes := 0
-	if model.Metadata != nil {
-		classes = len(model.Metadata.ClassNames)
-	}
 	sig, err := model.Signature(signature)
-	if err != nil || classes == 0 {
-		return nil
+	if err != nil {
+		return err
 	}
-	integers := []tfbind.DType{tfbind.Int8, tfbind.Int16, tfbind.Int32, tfbind.Int64, tfbind.Uint8, tfbind.Uint16, tfbind.Uint32, tfbind.Uint64}
 	for _, in := range sig.DataInputs() {
-		isLabel := model.Metadata.Labels[in.Name].DType != "" && slices.Contains(integers, in.DType)
-		hasField := slices.ContainsFunc(ds.Fields(), func(s data.FieldSpec) bool { return s.Name == in.Name })
-		if isLabel && hasField {
-			if err := data.CheckLabels(ds, in.Name, classes); err != nil {
-				return err
-			}
+		if !integer(in.DType) {
+			continue
+		}
+		// Of what goes into integers, at least it must be known that it is some;
+		// with class names, that labels are among the classes.
+		classes := math.MaxInt
+		if m := model.Metadata; m != nil && len(m.ClassNames) > 0 && m.Labels[in.Name].DType != "" {
+			classes = len(m.ClassNames)
+		} else if i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == fields[in.Name] }); !strings.HasPrefix(ds.Fields()[i].Type, "float") {
+			continue
+		}
+		if err := data.CheckLabels(ds, fields[in.Name], classes); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func integer(d tfbind.DType) bool {
+	return slices.Contains([]tfbind.DType{tfbind.Int8, tfbind.Int16, tfbind.Int32, tfbind.Int64, tfbind.Uint8, tfbind.Uint16, tfbind.Uint32, tfbind.Uint64}, d)
 }
 
 // printMetrics prints metrics on one line.

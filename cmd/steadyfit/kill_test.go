@@ -37,6 +37,28 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// TestInterruptExitsWith130 asserts the exit code, which the scripts of
+// testdata/script cannot see of a program in the background.
+func TestInterruptExitsWith130(t *testing.T) {
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		dir := t.TempDir()
+		cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1000000",
+			"--history", filepath.Join(dir, "history.jsonl"), "--checkpoints", filepath.Join(dir, "ckpt"))
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		require.NoError(t, cmd.Start())
+		require.Eventually(t, func() bool {
+			info, err := os.Stat(filepath.Join(dir, "history.jsonl"))
+			return err == nil && info.Size() > 0
+		}, time.Minute, 5*time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(signal))
+		var exit *exec.ExitError
+		require.ErrorAs(t, cmd.Wait(), &exit)
+		assert.Equal(t, 130, exit.ExitCode(), "%s", &output)
+		assert.Contains(t, output.String(), "continue with --resume")
+	}
+}
+
 // TestKilledRunsResumeBitForBit kills runs with SIGKILL at random moments, from
 // before TensorFlow is open to the middle of a checkpoint, and resumes them
 // until they are done: model and losses must be those of a run that was never

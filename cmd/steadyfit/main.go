@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"steadyfit/data"
@@ -55,10 +56,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		fmt.Fprintf(stderr, "steadyfit: %v\n", err)
+		fmt.Fprintf(stderr, "steadyfit: %s\n", inFlags.Replace(err.Error()))
 	}
 	return exitCode(err)
 }
+
+// inFlags puts what libraries say of their own options in the words of the
+// command line.
+var inFlags = strings.NewReplacer(
+	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
+	"fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:", "and more Epochs", "and more --epochs",
+	"fit: hook ", "", "fit: ", "",
+)
 
 // usageError is a command line or configuration that cannot work.
 type usageError struct{ err error }
@@ -99,13 +108,14 @@ func exitCode(err error) int {
 		}
 		return false
 	}
+	var hook *fit.HookError
 	switch {
 	case err == nil:
 		return exitOK
 	case is(tfbind.ErrNoTensorFlow) || as(new(*environmentError)):
 		return exitEnvironment
 	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(savedmodels.ErrNoSignature, session.ErrNoSignature, session.ErrData):
+		is(savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrData):
 		return exitUsage
 	case as(new(*checkError)):
 		return exitCheck
@@ -113,7 +123,10 @@ func exitCode(err error) int {
 		return exitDiverged
 	case is(tfbind.ErrResourceExhausted):
 		return exitMemory
-	case as(new(*fit.HookError)):
+	case as(&hook):
+		if hook.Phase == "start" {
+			return exitUsage // what it was told to use cannot be used
+		}
 		return exitFailed // an interrupted run whose checkpoint failed is not a good one
 	case is(context.Canceled):
 		return exitInterrupted

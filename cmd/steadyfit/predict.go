@@ -50,7 +50,7 @@ dataset with a training and a test part, the test part is used.`,
 			if m.Roles.Predict == "" {
 				return usagef("%s has no signature to predict with (predict, infer or serving_default)", m.Dir)
 			}
-			if err := check(ds, m, m.Roles.Predict, batch); err != nil {
+			if err := check(ds, m, m.Roles.Predict, data.Pass{Batch: batch}); err != nil {
 				return err
 			}
 			s, err := model.session(cmd, g, m)

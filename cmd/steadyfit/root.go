@@ -47,7 +47,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			warnUnknown(cmd.Root(), stderr)
-			return settle(cmd.Flags(), g.config)
+			return settle(cmd, g.config)
 		},
 	}
 	root.SetOut(stdout)
@@ -99,14 +99,15 @@ const envPrefix = "STEADYFIT_"
 
 // settle gives every flag that is not on the command line its value from the
 // environment or the configuration file.
-func settle(flags *pflag.FlagSet, path string) error {
+func settle(cmd *cobra.Command, path string) error {
+	flags := cmd.Flags()
 	values := map[string]string{}
 	if env := os.Getenv(envPrefix + "CONFIG"); path == "" {
 		path = env
 	}
 	if path != "" {
 		var err error
-		if values, err = readConfig(flags, path); err != nil {
+		if values, err = readConfig(allFlags(cmd.Root()), path); err != nil {
 			return err
 		}
 	}
@@ -135,10 +136,8 @@ func settle(flags *pflag.FlagSet, path string) error {
 // a misspelt one would otherwise be ignored in silence.
 func warnUnknown(root *cobra.Command, stderr io.Writer) {
 	known := map[string]bool{}
-	note := func(f *pflag.Flag) { known[envName(f.Name)] = true }
-	root.PersistentFlags().VisitAll(note)
-	for _, c := range root.Commands() {
-		c.Flags().VisitAll(note)
+	for name := range allFlags(root) {
+		known[envName(name)] = true
 	}
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
@@ -153,8 +152,20 @@ func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// readConfig reads a flat YAML mapping of flag names to values.
-func readConfig(flags *pflag.FlagSet, path string) (map[string]string, error) {
+// allFlags are the names of the flags of all commands.
+func allFlags(root *cobra.Command) map[string]bool {
+	known := map[string]bool{}
+	note := func(f *pflag.Flag) { known[f.Name] = true }
+	root.PersistentFlags().VisitAll(note)
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(note)
+	}
+	return known
+}
+
+// readConfig reads a flat YAML mapping of flag names to values. A file may serve
+// several commands; only a key that none of them has is unknown.
+func readConfig(known map[string]bool, path string) (map[string]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, usagef("configuration: %w", err)
@@ -166,7 +177,7 @@ func readConfig(flags *pflag.FlagSet, path string) (map[string]string, error) {
 	values := map[string]string{}
 	var unknown []string
 	for key, node := range document {
-		if flags.Lookup(key) == nil || key == "config" || key == "help" {
+		if !known[key] || key == "config" || key == "help" {
 			unknown = append(unknown, fmt.Sprintf("%s (line %d)", key, node.Line))
 			continue
 		}
@@ -185,7 +196,7 @@ func readConfig(flags *pflag.FlagSet, path string) (map[string]string, error) {
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		return nil, usagef("configuration %s: unknown keys: %s; keys are the names of the command's flags", path, strings.Join(unknown, ", "))
+		return nil, usagef("configuration %s: unknown keys: %s; keys are the names of flags, as in learning-rate", path, strings.Join(unknown, ", "))
 	}
 	return values, nil
 }

@@ -26,6 +26,9 @@ func newVersion(g *global) *cobra.Command {
 			}
 			info, err := g.load()
 			if err != nil {
+				if g.tensorflow != "" {
+					return err
+				}
 				// The version of steadyfit is known all the same.
 				_, err = fmt.Fprintf(w, "TensorFlow: none (supported: %s to %s; see steadyfit doctor)\n", tfbind.MinVersion, tfbind.MaxVersion)
 				return err

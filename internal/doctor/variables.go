@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/nearest"
 	"steadyfit/memory"
 )
 
@@ -189,31 +190,11 @@ func closest(name string) string {
 		if variables[known].reader == byNobody {
 			continue
 		}
-		if d := edits(name, known); d < distance {
+		if d := nearest.Distance(name, known); d < distance {
 			best, distance = known, d
 		}
 	}
 	return best
-}
-
-// edits is the number of letters to insert, delete or replace to get from a to b.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			next := diagonal
-			if a[i] != b[j] {
-				next = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], next
-		}
-	}
-	return row[len(b)]
 }
 
 // shorten keeps a value to one short line.

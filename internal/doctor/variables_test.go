@@ -74,13 +74,3 @@ func TestVariablesAgreeWithTheLibrary(t *testing.T) {
 		}
 	}
 }
-
-func TestEdits(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"TF_X", "TFX", 1}} {
-		assert.Equal(t, c.want, edits(c.a, c.b), "%q %q", c.a, c.b)
-		assert.Equal(t, c.want, edits(c.b, c.a), "%q %q", c.b, c.a)
-	}
-}

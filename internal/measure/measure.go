@@ -7,14 +7,14 @@
 package measure
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"steadyfit/memory"
 )
 
 // A Feed is one input of the train step.
@@ -115,42 +115,17 @@ type Memory struct {
 	Peak int64 // VmHWM: the highest RSS so far, loading included
 }
 
-// ReadMemory reads /proc/self/status.
+// ReadMemory asks the operating system. Amounts that it does not tell are an
+// error: the arms could not be compared.
 func ReadMemory() (Memory, error) {
-	text, err := os.ReadFile("/proc/self/status")
+	u, err := memory.Read()
 	if err != nil {
-		return Memory{}, fmt.Errorf("memory of the process: %w", err)
+		return Memory{}, err
 	}
-	return parseStatus(string(text))
-}
-
-func parseStatus(text string) (Memory, error) {
-	var m Memory
-	found := 0
-	for line := range strings.Lines(text) {
-		key, rest, _ := strings.Cut(line, ":")
-		var into *int64
-		switch key {
-		case "VmRSS":
-			into = &m.RSS
-		case "RssAnon":
-			into = &m.Anon
-		case "VmHWM":
-			into = &m.Peak
-		default:
-			continue
-		}
-		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-		if err != nil {
-			return Memory{}, fmt.Errorf("memory of the process: %s: %w", key, err)
-		}
-		*into = kib * 1024
-		found++
+	if !u.RSS.OK || !u.Anon.OK || !u.Peak.OK {
+		return Memory{}, fmt.Errorf("%w: of VmRSS, RssAnon and VmHWM at least one is missing in /proc/self/status", memory.ErrUnavailable)
 	}
-	if found != 3 {
-		return Memory{}, errors.New("memory of the process: /proc/self/status lacks VmRSS, RssAnon or VmHWM")
-	}
-	return m, nil
+	return Memory{RSS: int64(u.RSS.Bytes), Anon: int64(u.Anon.Bytes), Peak: int64(u.Peak.Bytes)}, nil
 }
 
 // Plan says how long to run.
@@ -251,8 +226,8 @@ func TheilSen(x, y []float64) float64 {
 
 // Print writes the result as one line of Go benchmark output.
 func (r Result) Print(w io.Writer, impl, model string, batch int64) error {
-	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=%s/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
-		impl, model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(),
+	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=%s/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%.1f steps/s\t%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
+		impl, model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(), 1/r.Median.Seconds(),
 		r.Memory.RSS, r.Memory.Anon, r.Memory.Peak, r.Slope, r.AnonHigh-r.AnonLow, r.FirstLoss, r.LastLoss)
 	return err
 }

@@ -57,15 +57,14 @@ func equal(a, b []int32) bool {
 	return len(a) == len(b)
 }
 
-func TestParseStatus(t *testing.T) {
-	m, err := parseStatus("Name:\tx\nVmHWM:\t  30 kB\nVmRSS:\t   20 kB\nRssAnon:\t 10 kB\n")
-	if err != nil || m != (Memory{RSS: 20 << 10, Anon: 10 << 10, Peak: 30 << 10}) {
-		t.Errorf("parseStatus = %+v, %v", m, err)
+func TestReadMemory(t *testing.T) {
+	m, err := ReadMemory()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, text := range []string{"", "VmRSS:\t1 kB\n", "VmHWM:\tx kB\nVmRSS:\t1 kB\nRssAnon:\t1 kB\n"} {
-		if m, err := parseStatus(text); err == nil {
-			t.Errorf("parseStatus(%q) = %+v, want an error", text, m)
-		}
+	// The kernel counts RSS in batches per thread, so the peak can lag a little.
+	if m.Anon <= 0 || m.RSS < m.Anon || m.Peak < m.RSS/2 {
+		t.Errorf("memory = %+v, want 0 < Anon <= RSS, and a peak of that size", m)
 	}
 }
 
@@ -108,7 +107,7 @@ func TestPrint(t *testing.T) {
 	if err := r.Print(&out, "c", "m", 32); err != nil {
 		t.Fatal(err)
 	}
-	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t3 rss-bytes\t2 anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t8 anon-range-bytes\t1 first-loss\t0.5 last-loss\n"
+	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t1000000.0 steps/s\t3 rss-bytes\t2 anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t8 anon-range-bytes\t1 first-loss\t0.5 last-loss\n"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
 	}

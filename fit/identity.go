@@ -1,0 +1,143 @@
+package fit
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"steadyfit/data"
+)
+
+// The keys of an identity that stand for the content of a dataset.
+const (
+	dataKey       = "data"
+	validationKey = "validation"
+)
+
+// identityHints say what it means that a key differs, where the values do not.
+var identityHints = map[string]string{
+	dataKey:       "the samples, the data order (seed, shuffle) or the split into training and validation data differ",
+	validationKey: "the samples, their order or the split into training and validation data differ",
+}
+
+// identify says what a checkpoint has to agree with to be resumed by this run.
+// The first call walks the datasets once. Names and paths are not part of it:
+// the same data may lie elsewhere.
+func (r *run) identify(ctx context.Context) (map[string]string, error) {
+	if r.identity != nil {
+		return r.identity, nil
+	}
+	identity := map[string]string{
+		"batch":           strconv.Itoa(r.loop.Batch),
+		"steps_per_epoch": strconv.Itoa(r.state.StepsPerEpoch),
+		"drop_remainder":  strconv.FormatBool(r.loop.DropRemainder),
+		"data.fields":     describeFields(r.ds.Fields()),
+	}
+	var err error
+	if identity[dataKey], err = fingerprint(ctx, r.ds, r.loop.Batch); err != nil {
+		return nil, fmt.Errorf("identifying the data: %w", err)
+	}
+	if v := r.loop.Validation; v != nil {
+		if identity[validationKey], err = fingerprint(ctx, v, r.validationBatch()); err != nil {
+			return nil, fmt.Errorf("identifying the validation data: %w", err)
+		}
+	}
+	for key, value := range r.state.Session.Identity() {
+		identity["session."+key] = value
+	}
+	r.identity = identity
+	return identity, nil
+}
+
+func describeFields(fields []data.FieldSpec) string {
+	parts := make([]string, len(fields))
+	for i, f := range fields {
+		parts[i] = fmt.Sprintf("%s %s %v", f.Name, f.Type, f.Shape)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// fingerprint sums the first pass over a dataset: names, types, shapes and
+// values of all fields, in the order of the pass, so it also tells another
+// shuffle seed. It does not depend on the batch size, which is that of the run
+// so that buffers are shared with it, and a last batch that is dropped counts.
+// It takes about a second per GiB, and what reading takes.
+func fingerprint(ctx context.Context, ds data.Dataset, batch int) (string, error) {
+	samples := 0
+	var sums []*fieldSummer
+	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+		if err != nil {
+			return "", err
+		}
+		if err := contextError(ctx); err != nil {
+			return "", err
+		}
+		for len(sums) < len(b.Fields) {
+			sums = append(sums, &fieldSummer{hash: sha256.New()})
+		}
+		for i, f := range b.Fields {
+			if err := sums[i].add(f); err != nil {
+				return "", fmt.Errorf("%s: batch %d: field %s: %w", ds.Name(), b.Index, f.Name, err)
+			}
+		}
+		samples += b.Size
+	}
+	if samples != ds.Len() {
+		return "", fmt.Errorf("%s gave %d samples in a pass, but should have %d", ds.Name(), samples, ds.Len())
+	}
+	whole := sha256.New()
+	for _, s := range sums {
+		whole.Write(s.hash.Sum(nil)) // a hash never fails
+	}
+	return fmt.Sprintf("%d samples (sha256 %x)", samples, whole.Sum(nil)[:8]), nil
+}
+
+// fieldSummer sums one field over the batches of a pass.
+type fieldSummer struct {
+	hash  hash.Hash
+	kind  string
+	shape []int // of a sample
+	raw   []byte
+}
+
+func (s *fieldSummer) add(f data.Field) error {
+	if len(f.Shape) == 0 {
+		return errors.New("it has no dimension of samples")
+	}
+	if kind := fmt.Sprintf("%q %T", f.Name, f.Values); kind != s.kind || !slices.Equal(f.Shape[1:], s.shape) {
+		s.kind, s.shape = kind, slices.Clone(f.Shape[1:])
+		fmt.Fprintf(s.hash, "%s %v\n", s.kind, s.shape)
+	}
+	if texts, ok := f.Values.([]string); ok {
+		for _, text := range texts {
+			fmt.Fprintf(s.hash, "%d:", len(text))
+			if _, err := io.WriteString(s.hash, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	// In parts: the bytes of a whole batch of images would be a second one.
+	const part = 16 << 10
+	values := reflect.ValueOf(f.Values)
+	if values.Kind() != reflect.Slice {
+		return fmt.Errorf("its values are %T, expected a slice", f.Values)
+	}
+	for from := 0; from < values.Len(); from += part {
+		var err error
+		s.raw, err = binary.Append(s.raw[:0], binary.LittleEndian, values.Slice(from, min(from+part, values.Len())).Interface())
+		if err != nil {
+			return err
+		}
+		s.hash.Write(s.raw)
+	}
+	return nil
+}

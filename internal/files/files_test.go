@@ -1,0 +1,40 @@
+package files
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCopyFile(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	require.NoError(t, os.WriteFile(from, []byte("hello"), 0o666))
+	require.NoError(t, os.WriteFile(to, []byte("longer than that"), 0o666))
+	require.NoError(t, CopyFile(from, to))
+	text, err := os.ReadFile(to)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(text))
+
+	require.ErrorIs(t, CopyFile(filepath.Join(dir, "nothing"), to), fs.ErrNotExist)
+	require.ErrorIs(t, CopyFile(from, filepath.Join(dir, "not", "there")), fs.ErrNotExist)
+	require.Error(t, CopyFile(dir, to), "a folder is not a file")
+}
+
+func TestSync(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "b", "c"), []byte("hello"), 0o666))
+	require.NoError(t, SyncTree(dir))
+	require.NoError(t, SyncPath(filepath.Join(dir, "a")))
+	require.NoError(t, SyncPath(filepath.Join(dir, "a", "b", "c")))
+	require.ErrorIs(t, SyncPath(filepath.Join(dir, "nothing")), fs.ErrNotExist)
+	require.ErrorIs(t, SyncTree(filepath.Join(dir, "nothing")), fs.ErrNotExist)
+
+	// A link to nowhere cannot be opened, so it cannot pass as synced.
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "a", "link")))
+	require.ErrorIs(t, SyncTree(dir), fs.ErrNotExist)
+}

@@ -1,0 +1,57 @@
+// Package nearest finds what a misspelt name was meant to be, for messages.
+package nearest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Sort returns names ordered by how likely each is what was meant by want: by
+// Distance without regard to case, then by name. Only the first 64 bytes of a
+// name count: names come from files that may hold anything, and the cost is
+// quadratic.
+func Sort(want string, names []string) []string {
+	type scored struct {
+		name     string
+		distance int
+	}
+	all := make([]scored, len(names))
+	for i, n := range names {
+		all[i] = scored{n, Distance(short(want), short(n))}
+	}
+	slices.SortFunc(all, func(a, b scored) int {
+		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
+	})
+	out := make([]string, len(all))
+	for i, s := range all {
+		out[i] = s.name
+	}
+	return out
+}
+
+func short(name string) string {
+	return strings.ToLower(name[:min(len(name), 64)])
+}
+
+// Distance is the number of bytes to insert, delete or replace to get from a to
+// b (Levenshtein's).
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			substitute := diagonal
+			if a[i] != b[j] {
+				substitute++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(substitute, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
