@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
 )
 
@@ -51,7 +51,7 @@ func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
 	if err := s.Save(ctx, filepath.Join(variables, "variables")); err != nil {
 		return err
 	}
-	if err := syncTree(whole); err != nil {
+	if err := files.SyncTree(whole); err != nil {
 		return fmt.Errorf("save model to %s: %w", dir, err)
 	}
 	// A folder cannot be renamed over one that has files, so the old one steps
@@ -71,7 +71,7 @@ func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
 		}
 		return err
 	}
-	return syncPath(parent)
+	return files.SyncPath(parent)
 }
 
 // replaceable refuses to put a model in the place of what is none, or inside the
@@ -156,39 +156,6 @@ func copyModel(from, to string) error {
 		case rel == "fingerprint.pb":
 			return nil
 		}
-		return copyFile(path, filepath.Join(to, rel))
+		return files.CopyFile(path, filepath.Join(to, rel))
 	})
-}
-
-func copyFile(from, to string) (err error) {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	_, err = io.Copy(out, in)
-	return err
-}
-
-// syncTree asks the system to put a folder's files and names on disk.
-func syncTree(dir string) error {
-	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return syncPath(path)
-	})
-}
-
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
