@@ -1,7 +1,10 @@
 package memory_test
 
 import (
+	"context"
 	"fmt"
+	"testing"
+	"time"
 
 	"steadyfit/memory"
 )
@@ -24,4 +27,82 @@ func ExampleRead() {
 	}
 	fmt.Println("resident:", usage.RSS.OK && usage.RSS.Bytes > 0)
 	// Output: resident: true
+}
+
+func ExampleWatch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w := memory.Watch(ctx, memory.Options{Every: time.Second})
+	// ... the program's work ...
+	w.Stop()
+	fmt.Println(w.Verdict().Kind) // after so short a time
+	// Output: inconclusive
+}
+
+func ExampleSeries_Judge() {
+	// Any program can bring its own samples: here 300 steps, each of which leaves
+	// 64 KiB of malloc behind.
+	var series memory.Series
+	start := time.Now()
+	for step := range 300 {
+		sample := memory.Sample{Step: step, At: start.Add(time.Duration(step) * time.Millisecond)}
+		held := 200*memory.MiB + memory.Bytes(step)*64*memory.KiB
+		sample.Set(memory.Anon, memory.Known(held))
+		sample.Set(memory.MallocUsed, memory.Known(held-10*memory.MiB))
+		sample.Set(memory.GoHeap, memory.Known(4*memory.MiB))
+		series.Append(&sample)
+	}
+	verdict := series.Judge(memory.Criteria{Budget: memory.KiB})
+	fmt.Println(verdict.Kind, verdict.Cause, verdict.Carrier)
+	fmt.Println(verdict)
+	// Output:
+	// leak native heap malloc in use
+	// leak: +64.0 KiB/step [63.8, 64.2], carried by malloc in use (not the Go heap) (99% interval, 300 samples over 299 steps of anon)
+}
+
+func ExampleNewSampler() {
+	live := memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
+		add(memory.LiveCount, memory.Known(3)) // the program's own counter
+	})
+	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{live}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer sampler.Close()
+	var sample memory.Sample // filled again each time, so that sampling does not allocate
+	for step := range 3 {
+		if err := sampler.Sample(step, &sample); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	fmt.Println(sample.Step, sample.Get(memory.RSS).OK, memory.LiveCount.Format(sample.Get(memory.LiveCount)), sample.Get(memory.GPUUsed))
+	// Output: 2 true 3 unknown
+}
+
+func ExampleCompare() {
+	run := func(kind memory.Kind, slope float64, stepTime memory.Bytes) memory.Outcome {
+		return memory.Outcome{
+			Verdict:  memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: slope}},
+			StepTime: memory.Known(stepTime),
+		}
+	}
+	var pairs []memory.Pair
+	for i := range 5 {
+		disturbed := memory.Bytes(i) * 1000 // what slows one run down slows its neighbour down
+		pairs = append(pairs, memory.Pair{
+			Base:   run(memory.Leak, 19e6, 200_000+disturbed),
+			Remedy: run(memory.Flat, float64(i), 300_000+disturbed),
+		})
+	}
+	fmt.Println(memory.Compare(pairs, memory.LowerSlope, 1))
+	// Output: works: the slope is 0.00 times that without it [0.00, 0.00]; step time x1.50 [1.49, 1.50]; 5 pairs
+}
+
+func ExampleRequireFlat() {
+	trainOneBatch := func() {}
+	_ = func(t *testing.T) {
+		memory.RequireFlat(t, 64*memory.KiB, func(step int) { trainOneBatch() })
+	}
 }

@@ -1,23 +1,37 @@
-// Package memory says how much memory this process holds, layer by layer, in
-// numbers that can be compared from one moment to the next.
+// Package memory says how much memory a process holds, layer by layer, and
+// decides whether it leaks: with a slope, its interval, and the layer that
+// carries it.
 //
-// It knows nothing of TensorFlow. It is not a profiler of the Go heap: what it
-// is for is the memory that the Go runtime cannot see, which native libraries
-// take and may never give back.
+// It knows nothing of TensorFlow and needs no cgo; it works in any Go program.
+// It is not a profiler of the Go heap: what it is for is the memory that the Go
+// runtime cannot see, which native libraries take and may never give back.
 //
-// A value flows through it like this: Read asks the operating system once and
-// returns a Usage; each of its amounts is a Reading, which knows whether the
-// system told it. An amount that is not known is absent, never zero, in Go as
-// in everything that is printed or written.
+// A value flows through it like this. A [Sampler] asks the operating system, the
+// Go runtime and whatever [Source] the caller plugs in (an allocator's own
+// figures, counters of live objects, a GPU) once per call, and writes the answers
+// into a [Sample]: one [Reading] per [Layer]. An amount that is not known is
+// absent, never zero, in Go as in everything that is printed or written. Samples
+// go into a [Series], which keeps a bounded number of them. [Series.Judge] cuts
+// off the warm-up, estimates the slope of what remains and its uncertainty, and
+// returns a [Verdict]: leak, plateau, jump, flat, sawtooth, or inconclusive, with
+// the number of steps that would decide. [Compare] sets runs with a remedy
+// against runs without it.
+//
+// [Watch] does all of that in the background, [RequireFlat] in a test, and
+// [Read] is one cheap look at this process without any of it.
 package memory
 
 import "errors"
 
-// ErrUnavailable means that this system does not say how much memory a process
-// uses: no /proc is mounted, or the question was refused.
-var ErrUnavailable = errors.New("memory usage is not available on this system")
+var (
+	// ErrUnavailable means that this system does not say how much memory a process
+	// uses: no /proc is mounted, or the question was refused.
+	ErrUnavailable = errors.New("memory usage is not available on this system")
+	// ErrEnded means that the process that was asked about has ended.
+	ErrEnded = errors.New("the process has ended")
+)
 
-// Usage is what the operating system says about this process's memory at one
+// Usage is what the operating system says about a process's memory at one
 // moment.
 type Usage struct {
 	// RSS is the memory that is resident: anonymous, file-backed and shared.
@@ -34,7 +48,8 @@ type Usage struct {
 }
 
 // Reading is an amount of memory that may be unknown. The zero value is
-// unknown.
+// unknown. In a [Sample] the layers that are not memory use it too: a count is
+// that many, a time that many nanoseconds ([Layer.Unit]).
 type Reading struct {
 	Bytes Bytes
 	// OK is false if the amount is not known; Bytes means nothing then.

@@ -1,7 +1,12 @@
 package memory
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,14 +30,11 @@ func TestReadSeesMemoryComeIn(t *testing.T) {
 	if !before.Anon.OK {
 		t.Skip("this kernel does not tell anonymous memory apart (RssAnon in /proc/self/status)")
 	}
-	block := make([]byte, 64*MiB)
-	for i := 0; i < len(block); i += 4096 {
-		block[i] = 1
-	}
+	block := take(t, 64*MiB) // not of the Go heap, which may have pages left over
 	after, err := Read()
 	require.NoError(t, err)
 	require.Greater(t, after.Anon.Bytes-before.Anon.Bytes, 32*MiB)
-	require.Equal(t, byte(1), block[4096])
+	require.NoError(t, syscall.Munmap(block))
 }
 
 func TestReadHardlyAllocates(t *testing.T) {
@@ -45,14 +47,191 @@ func TestReadHardlyAllocates(t *testing.T) {
 }
 
 func TestParseStatus(t *testing.T) {
-	u, err := parseStatus([]byte("Name:\tx\nVmHWM:\t    1700 kB\nVmRSS:\t    1696 kB\nRssAnon:\t     112 kB\nRssFile:\t    1584 kB\nThreads:\t1\n"))
+	s, err := parseStatus([]byte("Name:\tx\nState:\tR (running)\nVmHWM:\t    1700 kB\nVmRSS:\t    1696 kB\nRssAnon:\t     112 kB\nRssFile:\t    1584 kB\nRssShmem:\t       8 kB\nVmSwap:\t       0 kB\nThreads:\t7\n"))
 	require.NoError(t, err)
-	require.Equal(t, Usage{RSS: Known(1696 * KiB), Anon: Known(112 * KiB), File: Known(1584 * KiB), Peak: Known(1700 * KiB)}, u)
+	require.Equal(t, status{
+		Usage:  Usage{RSS: Known(1696 * KiB), Anon: Known(112 * KiB), File: Known(1584 * KiB), Peak: Known(1700 * KiB)},
+		shared: Known(8 * KiB), swap: Known(0), threads: Known(7),
+	}, s)
 
-	u, err = parseStatus([]byte("VmRSS:\t 12 kB\nRssAnon:\t what\nVmHWM: kB"))
+	s, err = parseStatus([]byte("VmRSS:\t 12 kB\nRssAnon:\t what\nVmHWM: kB"))
 	require.NoError(t, err)
-	require.Equal(t, Usage{RSS: Known(12 * KiB)}, u, "what cannot be read is absent")
+	require.Equal(t, status{Usage: Usage{RSS: Known(12 * KiB)}}, s, "what cannot be read is absent")
 
 	_, err = parseStatus([]byte("Name:\tx\n"))
 	require.ErrorIs(t, err, ErrUnavailable)
+	_, err = parseStatus([]byte("Name:\tx\nState:\tZ (zombie)\nThreads:\t1\n"))
+	require.ErrorIs(t, err, ErrEnded)
+}
+
+func TestReadPID(t *testing.T) {
+	own, err := ReadPID(os.Getpid())
+	require.NoError(t, err)
+	require.True(t, own.RSS.OK)
+
+	child := sleeper(t)
+	u, err := ReadPID(child.Process.Pid)
+	require.NoError(t, err)
+	require.True(t, u.RSS.OK)
+
+	_, err = ReadPID(-1)
+	require.ErrorIs(t, err, ErrEnded)
+}
+
+// sleeper starts a process that does nothing until its input ends.
+func sleeper(t *testing.T) *exec.Cmd {
+	t.Helper()
+	child := exec.Command("cat")
+	input, err := child.StdinPipe()
+	require.NoError(t, err)
+	output, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	t.Cleanup(func() {
+		input.Close()
+		_ = child.Wait() // the test may have waited already
+	})
+	// It answers once it runs.
+	_, err = input.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = output.Read(make([]byte, 1))
+	require.NoError(t, err)
+	return child
+}
+
+func TestSamplerOfAnotherProcess(t *testing.T) {
+	child := sleeper(t)
+	s, err := NewSampler(SamplerOptions{PID: child.Process.Pid, PSS: true})
+	require.NoError(t, err)
+	defer s.Close()
+	var sample Sample
+	require.NoError(t, s.Sample(1, &sample))
+	require.True(t, sample.Get(RSS).OK)
+	require.Equal(t, Known(1), sample.Get(Threads))
+	require.False(t, sample.Get(GoHeap).OK, "the Go runtime of another process is not seen")
+	require.Contains(t, sample.Values, Value{Layer: GoHeap}, "an absent layer is there and unknown")
+	if pss := sample.Get(PSS); pss.OK {
+		require.LessOrEqual(t, pss.Bytes, sample.Get(RSS).Bytes+64*KiB)
+	}
+
+	// It has ended, and nobody has collected it yet: its files can still be read.
+	require.NoError(t, child.Process.Kill())
+	require.Eventually(t, func() bool { return s.Sample(2, &sample) != nil }, 5*time.Second, time.Millisecond)
+	require.ErrorIs(t, s.Sample(2, &sample), ErrEnded)
+	require.False(t, sample.Get(RSS).OK)
+	_ = child.Wait() // it was killed
+	require.ErrorIs(t, s.Sample(3, &sample), ErrEnded)
+	_, err = NewSampler(SamplerOptions{PID: child.Process.Pid})
+	require.ErrorIs(t, err, ErrEnded)
+}
+
+func TestResetPeak(t *testing.T) {
+	s, err := NewSampler(SamplerOptions{})
+	require.NoError(t, err)
+	defer s.Close()
+	block, err := syscall.Mmap(-1, 0, int(64*MiB), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	for i := 0; i < len(block); i += page {
+		block[i] = 1
+	}
+	require.NoError(t, syscall.Munmap(block))
+	var before, after Sample
+	require.NoError(t, s.Sample(0, &before))
+	if err := s.ResetPeak(); err != nil {
+		require.ErrorIs(t, err, ErrUnavailable)
+		t.Skip("this kernel does not reset the peak:", err)
+	}
+	require.NoError(t, s.Sample(1, &after))
+	if after.Get(Peak).Bytes >= before.Get(Peak).Bytes {
+		t.Skip("this kernel accepts the reset and ignores it")
+	}
+	require.Less(t, after.Get(Peak).Bytes, before.Get(Peak).Bytes-32*MiB)
+}
+
+func TestMappings(t *testing.T) {
+	s, err := NewSampler(SamplerOptions{})
+	require.NoError(t, err)
+	defer s.Close()
+	list, err := s.Mappings()
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	var rss Bytes
+	for i, m := range list {
+		rss += m.RSS
+		require.LessOrEqual(t, m.RSS, m.Size)
+		require.LessOrEqual(t, m.Anon, m.RSS)
+		if i > 0 {
+			require.LessOrEqual(t, m.RSS, list[i-1].RSS, "the largest comes first")
+		}
+	}
+	u, err := Read()
+	require.NoError(t, err)
+	require.InEpsilon(t, float64(u.RSS.Bytes), float64(rss), 0.2)
+}
+
+func TestParseMappings(t *testing.T) {
+	require.Equal(t, []Mapping{
+		{Name: "/lib/a b.so", Count: 2, Size: 12 * KiB, RSS: 8 * KiB, Anon: 4 * KiB},
+		{Name: "anonymous", Count: 1, Size: 4 * KiB},
+	}, parseMappings(`7f00-7f01 r--p 00000000 fe:01 123   /lib/a b.so
+Size:                  4 kB
+Rss:                   4 kB
+Anonymous:             0 kB
+VmFlags: rd mr
+7f01-7f03 rw-p 00001000 fe:01 123   /lib/a b.so
+Size:                  8 kB
+Rss:                   4 kB
+Anonymous:             4 kB
+7f04-7f05 rw-p 00000000 00:00 0
+Size:                  4 kB
+Rss:                   0 kB
+`))
+}
+
+func TestGroupDirs(t *testing.T) {
+	const v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+	const v2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
+	const container = "41 31 0:38 /docker/abc /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
+	for _, c := range []struct {
+		name, groups, mounts string
+		dirs                 []string
+		used                 string
+	}{
+		{"version 2", "0::/user/app\n", v2,
+			[]string{"/sys/fs/cgroup/user/app", "/sys/fs/cgroup/user", "/sys/fs/cgroup"}, "memory.current"},
+		{"version 1", "4:cpu,memory:/app\n0::/\n", v1 + v2,
+			[]string{"/sys/fs/cgroup/memory/app", "/sys/fs/cgroup/memory"}, "memory.usage_in_bytes"},
+		{"root of version 2", "0::/\n", v2, []string{"/sys/fs/cgroup"}, "memory.current"},
+		{"container", "0::/docker/abc/x\n", container, []string{"/sys/fs/cgroup/x", "/sys/fs/cgroup"}, "memory.current"},
+		{"outside of what is mounted", "0::/docker/abcd\n", container, []string{"/sys/fs/cgroup"}, "memory.current"},
+		{"above what is mounted", "0::/../other\n", v2, []string{"/sys/fs/cgroup"}, "memory.current"},
+		{"none", "", v2, nil, ""},
+		{"not mounted", "0::/app\n", "", nil, ""},
+	} {
+		dirs, used, _ := groupDirs(c.groups, c.mounts)
+		require.Equal(t, c.dirs, dirs, c.name)
+		require.Equal(t, c.used, used, c.name)
+	}
+}
+
+func TestGroupWithoutLimitIsUnknown(t *testing.T) {
+	dir := t.TempDir()
+	open := func(text string) int {
+		path := filepath.Join(dir, "limit")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(path))
+		return fd
+	}
+	g := group{used: open("4096\n"), limits: []int{open("max\n"), open("9223372036854771712\n")}}
+	used, limit := g.read()
+	require.Equal(t, Known(4096), used)
+	require.Equal(t, Reading{}, limit)
+	g.limits = append(g.limits, open("8192\n"), open("16384\n"))
+	_, limit = g.read()
+	require.Equal(t, Known(8192), limit, "the smallest limit counts")
+	g.close()
+	used, limit = g.read()
+	require.False(t, used.OK || limit.OK)
 }

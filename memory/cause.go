@@ -1,0 +1,240 @@
+package memory
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Cause is what growth comes from, as far as the sampled layers tell.
+type Cause string
+
+// The causes, in the order in which they are looked for: the first that fits
+// is the nearest to what a program can change.
+const (
+	// GCLag: native objects are unreachable and wait for the garbage collector,
+	// which does not see how large they are.
+	GCLag Cause = "garbage collection lag"
+	// Unreleased: native objects are made and not released.
+	Unreleased Cause = "unreleased objects"
+	// HostHistory: the Go heap grows, so the program keeps what it makes.
+	HostHistory Cause = "host history"
+	// RuntimeCache: TensorFlow's allocators hold more while the number of objects
+	// is flat, so a cache or the graph grows.
+	RuntimeCache Cause = "runtime cache or graph"
+	// NativeHeap: malloc has handed out more, and no layer above tells to whom.
+	NativeHeap Cause = "native heap"
+	// GoRuntime: the Go runtime holds more than its heap needs: stacks,
+	// fragmentation, memory not yet given back.
+	GoRuntime Cause = "go runtime"
+	// Retention: resident memory grows while malloc in use is flat, so freed memory
+	// is kept. [Verdict.Trimmed] proves it.
+	Retention Cause = "retention"
+	// Files: pages of files came in.
+	Files Cause = "file pages"
+	// Unattributed: no sampled layer goes along with the growth.
+	Unattributed Cause = "unattributed"
+)
+
+const (
+	// carries is the least part of the growth that a layer must show to carry it.
+	carries = 0.5
+	// stands is the most part of the growth that a flat layer may show.
+	stands = 0.25
+)
+
+// Trend is the slope of one layer in the judged part, in the unit of the layer
+// per step or minute.
+type Trend struct {
+	Layer Layer    `json:"layer"`
+	Slope Interval `json:"slope"`
+	// Share is this growth as a part of the growth that was judged; 0 for layers
+	// that are not bytes.
+	Share float64 `json:"share"`
+}
+
+// attribute fills in the trends of all layers and says which carries the growth:
+// the slope if the series leaks or may, the rise if it jumped or levelled off.
+func (s *Series) attribute(v *Verdict, c Criteria) {
+	if v.NoiseFloor == 0 {
+		return // nothing was estimated
+	}
+	byRise := v.Kind == Jump || v.Kind == Plateau
+	growth := v.Slope.Estimate
+	if byRise {
+		growth = float64(v.Level - v.Start)
+	}
+	a := attribution{verdict: v, byRise: byRise, trends: map[Layer]Trend{}}
+	for _, layer := range s.layers {
+		x, y := s.points(layer, c.Per)
+		from, _ := searchFloat(x, v.From)
+		if len(y)-from < fewTail {
+			continue
+		}
+		trend := Trend{Layer: layer, Slope: v.Slope}
+		if layer != v.Layer {
+			trend.Slope = slopeOf(x[from:], y[from:], c)
+		}
+		change := trend.Slope.Estimate
+		if byRise {
+			change = median(slices.Clone(y[from:])) - y[0]
+		}
+		if layer.Unit() == InBytes && growth != 0 {
+			trend.Share = change / growth
+		}
+		v.Trends = append(v.Trends, trend)
+		a.trends[layer] = trend
+	}
+	if growth > 0 && (v.Kind == Leak || byRise || v.Kind == Inconclusive && v.Slope.Low > 0) {
+		a.find()
+	}
+	if v.Kind == Flat || v.Kind == Plateau || v.Kind == Jump {
+		// Memory that is held anyway hides what begins to fill it.
+		for _, layer := range []Layer{LiveBytes, LiveCount} {
+			if t, ok := a.trends[layer]; ok && t.Slope.Low > 0 && v.Layer.Whole() != layer {
+				v.Notes = append(v.Notes, fmt.Sprintf("%s grows all the same, by %s, inside of memory that is held already",
+					layer, perUnit(layer, t.Slope, v.Per)))
+				break
+			}
+		}
+	}
+}
+
+// slopeOf estimates the slope of a layer; a layer that never changes, as most
+// do not, costs nothing.
+func slopeOf(x, y []float64, c Criteria) Interval {
+	step := quantum(y)
+	if step == 0 {
+		return Interval{}
+	}
+	t := estimate(x, y, step, c.Confidence, c.Seed)
+	half := t.half + step/(x[len(x)-1]-x[0])
+	return Interval{t.slope, t.slope - half, t.slope + half}
+}
+
+func searchFloat(x []float64, v float64) (int, bool) {
+	for i := range x {
+		if x[i] >= v {
+			return i, x[i] == v
+		}
+	}
+	return len(x), false
+}
+
+type attribution struct {
+	verdict *Verdict
+	trends  map[Layer]Trend
+	byRise  bool
+}
+
+// up finds the part of a layer, or the whole, that carries most of the growth.
+// Counts carry it if they grow beyond doubt.
+func (a attribution) up(whole Layer) (Layer, bool) {
+	var best Trend
+	for layer, t := range a.trends {
+		if layer.Whole() != whole || !a.byRise && t.Slope.Low <= 0 {
+			continue
+		}
+		if layer.Unit() == InBytes && t.Share < carries || layer.Unit() != InBytes && a.byRise {
+			continue
+		}
+		if best.Layer == "" || t.Share > best.Share || t.Share == best.Share && layer < best.Layer {
+			best = t
+		}
+	}
+	return best.Layer, best.Layer != ""
+}
+
+// flat is whether a layer is known and takes little part in the growth.
+func (a attribution) flat(layer Layer) bool {
+	t, ok := a.trends[layer]
+	return ok && math.Abs(t.Share) < stands
+}
+
+func (a attribution) find() {
+	v := a.verdict
+	for _, rule := range []struct {
+		layer Layer
+		cause Cause
+	}{
+		{WaitingBytes, GCLag}, {WaitingCount, GCLag}, {CleanupCount, GCLag},
+		{LiveBytes, Unreleased},
+		{GoLive, HostHistory}, {GoHeap, HostHistory},
+		{LiveCount, Unreleased},
+		{TFUsed, RuntimeCache},
+		{MallocUsed, NativeHeap},
+		{GoTotal, GoRuntime},
+	} {
+		if carrier, ok := a.up(rule.layer); ok {
+			v.Cause, v.Carrier = rule.cause, carrier
+			break
+		}
+	}
+	switch {
+	case v.Cause != "":
+	case a.flat(MallocUsed):
+		v.Cause, v.Carrier = Retention, v.Layer
+		for _, layer := range []Layer{MallocFree, MallocArenas} {
+			if carrier, ok := a.up(layer); ok {
+				v.Carrier = carrier
+				break
+			}
+		}
+	default:
+		v.Cause = Unattributed
+		if carrier, ok := a.up(File); ok && v.Layer == RSS {
+			v.Cause, v.Carrier = Files, carrier
+		}
+	}
+	a.notes()
+}
+
+// notes adds what a reader would ask next.
+func (a attribution) notes() {
+	v := a.verdict
+	if v.Cause == Unattributed {
+		var missing []string
+		for _, layer := range []Layer{GoHeap, MallocUsed, LiveBytes} {
+			if _, ok := a.trends[layer]; !ok {
+				missing = append(missing, string(layer))
+			}
+		}
+		note := "no sampled layer goes along with the growth"
+		if len(missing) > 0 {
+			note += "; not sampled: " + strings.Join(missing, ", ")
+		}
+		v.Notes = append(v.Notes, note)
+	}
+	if a.byRise {
+		return
+	}
+	if t, ok := a.trends[GCCycles]; ok && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
+		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that are left to it were not released")
+	}
+	if t, ok := a.trends[Threads]; ok && t.Slope.Low > 0 {
+		v.Notes = append(v.Notes, "the number of threads grows, and each has a stack")
+	}
+}
+
+// Trimmed adds the proof of retention to a verdict: what the process gave back
+// when its allocator was told to trim, as two samples taken before and after.
+// If that is half of the growth or more, the cause is Retention whatever it was
+// before; if it was Retention and less came back, a note says so.
+func (v Verdict) Trimmed(before, after *Sample) Verdict {
+	a, b := before.Get(v.Layer), after.Get(v.Layer)
+	growth := float64(v.Level - v.Start)
+	if !a.OK || !b.OK || growth <= 0 {
+		return v
+	}
+	v.Notes = slices.Clone(v.Notes)
+	back := a.Bytes - b.Bytes
+	switch {
+	case float64(back) >= growth*carries:
+		v.Cause, v.Carrier = Retention, v.Layer
+		v.Notes = append(v.Notes, fmt.Sprintf("trimming gave %s back, of %s grown: freed memory was kept", v.Layer.amount(float64(back)), v.Layer.amount(growth)))
+	case v.Cause == Retention:
+		v.Notes = append(v.Notes, fmt.Sprintf("trimming gave back only %s of %s grown: freed memory sits in pools that a trim does not reach", v.Layer.amount(float64(back)), v.Layer.amount(growth)))
+	}
+	return v
+}

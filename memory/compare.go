@@ -1,0 +1,296 @@
+package memory
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// Outcome is what one run came to, for [Compare].
+type Outcome struct {
+	Verdict Verdict `json:"verdict"`
+	// Peak is the largest resident memory, Reset the level after the session was
+	// reset or closed, StepTime the usual time of a step in nanoseconds. What was
+	// not measured is unknown.
+	Peak     Reading `json:"peak"`
+	Reset    Reading `json:"reset"`
+	StepTime Reading `json:"step_time"`
+}
+
+// Outcome is the outcome of a run that the series shows: its verdict, the
+// largest value of the layer Peak (or else of RSS), and the median step time of
+// the judged part. The level after a reset is not in a series; the caller sets it.
+func (s *Series) Outcome(v Verdict) Outcome {
+	o := Outcome{Verdict: v, Peak: s.Max(Peak)}
+	if !o.Peak.OK {
+		o.Peak = s.Max(RSS)
+	}
+	x, y := s.points(StepTime, v.Per)
+	if from, _ := searchFloat(x, v.From); from < len(y) {
+		o.StepTime = Known(Bytes(median(y[from:])))
+	}
+	return o
+}
+
+// Pair is a run without and one with a remedy, done one right after the other.
+type Pair struct {
+	Base   Outcome `json:"base"`
+	Remedy Outcome `json:"remedy"`
+}
+
+// Goal is what a remedy is meant to lower.
+type Goal string
+
+// The goals.
+const (
+	LowerSlope Goal = "slope"
+	LowerPeak  Goal = "peak"
+	LowerReset Goal = "reset"
+)
+
+// Effect is what a remedy did.
+type Effect string
+
+// The effects. CouldNotApply is set by whoever applied the remedy.
+const (
+	Works         Effect = "works"
+	Partly        Effect = "partly"
+	NoEffect      Effect = "no effect"
+	Harmful       Effect = "harmful"
+	NotApplicable Effect = "not applicable"
+	CouldNotApply Effect = "could not apply"
+	// Unclear means that the interval holds both an effect and none.
+	Unclear Effect = "unclear"
+)
+
+// The thresholds of an effect, as ratios of the amount with the remedy to that
+// without. They speak of whole intervals, not of estimates.
+const (
+	// slopeGone: a slope works if at most a tenth of it remains; or if less than
+	// half remains and no run with the remedy grows at all.
+	slopeGone = 0.1
+	slopeHalf = 0.5
+	// amountLower: a peak or level works if it is a fifth lower.
+	amountLower = 0.8
+	// alike: amounts within 10% of each other are the same for practical purposes.
+	alikeLow  = 0.9
+	alikeHigh = 1.1
+	// noticeable: a reduction below 5% is none, even if it is certain.
+	noticeable = 0.95
+)
+
+// Ratio is an amount with the remedy divided by that without, and its interval.
+type Ratio struct {
+	Interval
+	// OK is false if fewer than two pairs have the amount.
+	OK bool `json:"ok"`
+	// Effect is what this amount alone would say.
+	Effect Effect `json:"effect,omitempty"`
+}
+
+// Comparison is what a remedy did to a workload.
+type Comparison struct {
+	Effect Effect `json:"effect"`
+	Goal   Goal   `json:"goal"`
+	// Reason explains the effect in a sentence.
+	Reason string `json:"reason"`
+	// Pairs is the number of pairs; More how many more would decide, if unclear.
+	Pairs int `json:"pairs"`
+	More  int `json:"more,omitempty"`
+	// Slope, Peak, Reset and StepTime are the ratios; a StepTime of 1.2 means a
+	// fifth more time per step.
+	Slope    Ratio `json:"slope"`
+	Peak     Ratio `json:"peak"`
+	Reset    Ratio `json:"reset"`
+	StepTime Ratio `json:"step_time"`
+	// BaseCrashes and RemedyCrashes count the runs that ended before their time;
+	// their pairs are not in the ratios.
+	BaseCrashes   int     `json:"base_crashes"`
+	RemedyCrashes int     `json:"remedy_crashes"`
+	Confidence    float64 `json:"confidence"`
+}
+
+// compareConfidence is that of the intervals of ratios.
+const compareConfidence = 0.95
+
+// Compare says what a remedy did, from at least two pairs of runs, better five.
+//
+// Each ratio is that of the means over the pairs. Its interval is from a
+// bootstrap over pairs (so what disturbs both runs of a pair cancels), as a
+// multiple of the standard deviation by Student's t for the number of pairs less
+// 1, on the logarithm for amounts that are positive.
+//
+// Of the goal, then: the remedy works if the whole interval is below the
+// threshold (0.1 for a slope, 0.8 for a peak or level; a slope also if it is
+// below 0.5 and no run with the remedy grew); partly if it is below 1 and the
+// estimate at most 0.95; has no effect if it lies between 0.9 and 1.1, or is a
+// reduction by less than 5%; is harmful if the whole interval is above 1.1. It is
+// not applicable to a slope if fewer than half of the runs without it leak.
+// Everything else is unclear, with the number of pairs that would decide.
+// Crashes come first: a remedy that most runs die with is harmful, one that saves
+// a run that otherwise dies works.
+func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
+	c := Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}
+	var alive []Pair
+	var cause string
+	leaks, grown := 0, 0
+	for _, p := range pairs {
+		base, remedy := p.Base.Verdict.Kind == Crash, p.Remedy.Verdict.Kind == Crash
+		if base {
+			c.BaseCrashes++
+		}
+		if remedy {
+			c.RemedyCrashes++
+			cause = p.Remedy.Verdict.Reason
+		}
+		if base || remedy {
+			continue
+		}
+		alive = append(alive, p)
+		if p.Base.Verdict.Kind == Leak {
+			leaks++
+		}
+		if k := p.Remedy.Verdict.Kind; k == Leak || k == Inconclusive {
+			grown++
+		}
+	}
+	random := rand.New(rand.NewPCG(seed, uint64(len(pairs))))
+	amount := func(get func(Outcome) Reading) Ratio {
+		return ratio(alive, random, true, func(o Outcome) (float64, bool) {
+			r := get(o)
+			return float64(r.Bytes), r.OK && r.Bytes > 0
+		})
+	}
+	c.Peak = amount(func(o Outcome) Reading { return o.Peak })
+	c.Reset = amount(func(o Outcome) Reading { return o.Reset })
+	c.StepTime = amount(func(o Outcome) Reading { return o.StepTime })
+	slopes := alive
+	if 2*leaks < len(alive) || leaks == 0 {
+		slopes = nil
+	}
+	c.Slope = ratio(slopes, random, false, func(o Outcome) (float64, bool) { return o.Verdict.Slope.Estimate, true })
+
+	for _, r := range []*Ratio{&c.Peak, &c.Reset, &c.StepTime} {
+		r.Effect = r.effect(amountLower)
+	}
+	if c.Slope.Effect = c.Slope.effect(slopeGone); c.Slope.OK && c.Slope.High < slopeHalf && grown == 0 {
+		c.Slope.Effect = Works
+	}
+
+	r := map[Goal]Ratio{LowerSlope: c.Slope, LowerPeak: c.Peak, LowerReset: c.Reset}[goal]
+	what := map[Goal]string{LowerSlope: "slope", LowerPeak: "peak", LowerReset: "level after the reset"}[goal]
+	switch {
+	case 2*c.RemedyCrashes >= len(pairs) && c.RemedyCrashes > c.BaseCrashes:
+		c.Effect, c.Reason = Harmful, fmt.Sprintf("%d of %d runs with it died: %s", c.RemedyCrashes, len(pairs), cause)
+	case 2*c.BaseCrashes >= len(pairs) && c.BaseCrashes > 0 && c.RemedyCrashes == 0:
+		c.Effect, c.Reason = Works, fmt.Sprintf("%d of %d runs without it died, and none with it", c.BaseCrashes, len(pairs))
+	case goal == LowerSlope && len(alive) > 0 && slopes == nil:
+		c.Effect, c.Reason = NotApplicable, fmt.Sprintf("without it %d of %d runs leak, so there is no slope to lower", leaks, len(alive))
+	case !r.OK:
+		c.Effect, c.Reason, c.More = Unclear, fmt.Sprintf("fewer than two pairs tell the %s", what), max(5-len(alive), 1)
+	default:
+		c.Effect = r.Effect
+		c.Reason = fmt.Sprintf("the %s is %.2f times that without it [%.2f, %.2f]", what, r.Estimate, r.Low, r.High)
+		if c.Effect == Unclear {
+			c.More = morePairs(r, len(alive))
+		}
+	}
+	return c
+}
+
+// effect is what a ratio says by itself; works is the threshold for that.
+func (r Ratio) effect(works float64) Effect {
+	switch {
+	case !r.OK:
+		return ""
+	case r.High <= works:
+		return Works
+	case r.High < 1 && r.Estimate <= noticeable:
+		return Partly
+	case r.High < 1, r.Low >= alikeLow && r.High <= alikeHigh:
+		return NoEffect
+	case r.Low > alikeHigh:
+		return Harmful
+	}
+	return Unclear
+}
+
+// ratio of the means over the pairs that have the amount in both runs.
+func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (float64, bool)) Ratio {
+	var base, remedy []float64
+	for _, p := range pairs {
+		b, okBase := get(p.Base)
+		r, okRemedy := get(p.Remedy)
+		if okBase && okRemedy {
+			base, remedy = append(base, b), append(remedy, r)
+		}
+	}
+	n := len(base)
+	if n < 2 {
+		return Ratio{}
+	}
+	scale := func(v float64) float64 { return v }
+	back := scale
+	if positive {
+		scale, back = math.Log, math.Exp
+	}
+	estimate := scale(stat.Mean(remedy, nil) / stat.Mean(base, nil))
+	draws := make([]float64, 0, 2000)
+	for range cap(draws) {
+		var b, r float64
+		for range n {
+			i := random.IntN(n)
+			b, r = b+base[i], r+remedy[i]
+		}
+		if v := scale(r / b); !math.IsNaN(v) && !math.IsInf(v, 0) {
+			draws = append(draws, v)
+		}
+	}
+	if len(draws) < 2 {
+		return Ratio{}
+	}
+	// The quartiles would do for a normal distribution; they bear a draw whose
+	// means of the base come out near 0.
+	slices.Sort(draws)
+	deviation := stat.StdDev(draws, nil)
+	if !positive {
+		deviation = (stat.Quantile(0.75, stat.Empirical, draws, nil) - stat.Quantile(0.25, stat.Empirical, draws, nil)) / 1.349
+	}
+	student := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: float64(n - 1)}.Quantile(0.5 + compareConfidence/2)
+	half := student * deviation * math.Sqrt(float64(n)/float64(n-1))
+	return Ratio{Interval: Interval{back(estimate), back(estimate - half), back(estimate + half)}, OK: true}
+}
+
+// morePairs is how many more pairs would bring the interval away from the
+// nearest threshold that it holds; its width falls with the root of their number.
+func morePairs(r Ratio, pairs int) int {
+	distance := math.Inf(1)
+	for _, threshold := range []float64{alikeLow, 1, alikeHigh} {
+		if threshold > r.Low && threshold < r.High {
+			distance = min(distance, math.Abs(r.Estimate-threshold))
+		}
+	}
+	half := (r.High - r.Low) / 2
+	factor := min(math.Pow(half/max(distance, half/5), 2), 10)
+	return max(int(math.Ceil(float64(pairs)*(factor-1))), 1)
+}
+
+// String is the comparison in a line: "works: the slope is 0.01 times that
+// without it [-0.02, 0.03]; step time x1.42 [1.39, 1.45]; 5 pairs".
+func (c Comparison) String() string {
+	text := string(c.Effect)
+	if c.Reason != "" {
+		text += ": " + c.Reason
+	}
+	if c.StepTime.OK {
+		text += fmt.Sprintf("; step time x%.2f [%.2f, %.2f]", c.StepTime.Estimate, c.StepTime.Low, c.StepTime.High)
+	}
+	if c.More > 0 {
+		text += fmt.Sprintf("; about %d more pairs would decide", c.More)
+	}
+	return fmt.Sprintf("%s; %d pairs", text, c.Pairs)
+}

@@ -1,0 +1,367 @@
+package memory
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// made is a series of one layer with values by step, a second apart.
+func made(n int, value func(step int) float64) *Series {
+	c := course{step: 1, y: make([]float64, n)}
+	for i := range c.y {
+		c.y[i] = value(i)
+	}
+	return c.series()
+}
+
+const mib = float64(MiB)
+
+func TestLeakOfKnownSize(t *testing.T) {
+	noise := newMaker(1, 1).noise("gaussian", 400, 2*mib)
+	v := made(400, func(i int) float64 { return 300*mib + 0.5*mib*float64(i) + noise[i] }).Judge(Criteria{})
+	require.Equal(t, Leak, v.Kind, v)
+	require.InEpsilon(t, 0.5*mib, v.Slope.Estimate, 0.01)
+	require.Less(t, v.Slope.Low, 0.5*mib)
+	require.Greater(t, v.Slope.High, 0.5*mib)
+	require.Equal(t, Linear, v.Model)
+	require.Equal(t, Anon, v.Layer)
+	require.InEpsilon(t, 2*mib, float64(v.Noise), 0.2)
+
+	v = made(400, func(i int) float64 { return 300*mib + 0.5*mib*float64(i) + noise[i] }).Judge(Criteria{Budget: MiB})
+	require.Equal(t, Flat, v.Kind, "within the budget: %v", v)
+}
+
+func TestLeakAfterWarmUp(t *testing.T) {
+	noise := newMaker(1, 2).noise("gaussian", 400, mib)
+	v := made(400, func(i int) float64 {
+		y := 100*mib + noise[i]
+		if i >= 20 {
+			y += 700*mib + 0.2*mib*float64(i)
+		}
+		return y
+	}).Judge(Criteria{})
+	require.Equal(t, Leak, v.Kind, v)
+	require.InEpsilon(t, 0.2*mib, v.Slope.Estimate, 0.02)
+	require.InDelta(t, 20, v.From, 5)
+	require.Len(t, v.Jumps, 1)
+	require.InDelta(t, 700*mib, float64(v.Jumps[0].Amount), 20*mib)
+}
+
+func TestJump(t *testing.T) {
+	noise := newMaker(1, 3).noise("pages", 300, page)
+	v := made(300, func(i int) float64 {
+		if i < 40 {
+			return 100*mib + noise[i]
+		}
+		return 800*mib + noise[i]
+	}).Judge(Criteria{})
+	require.Equal(t, Jump, v.Kind, v)
+	require.Len(t, v.Jumps, 1)
+	require.InDelta(t, 40, v.Jumps[0].At, 5)
+	require.InEpsilon(t, 700*mib, float64(v.Jumps[0].Amount), 0.02)
+	require.InEpsilon(t, 800*mib, float64(v.Level), 0.01)
+	require.Equal(t, Bytes(page), v.Quantum)
+}
+
+func TestJumpDown(t *testing.T) {
+	v := made(100, func(i int) float64 {
+		if i < 50 {
+			return 800 * mib
+		}
+		return 100 * mib
+	}).Judge(Criteria{})
+	require.Equal(t, Jump, v.Kind, v)
+	require.InEpsilon(t, -700*mib, float64(v.Jumps[0].Amount), 0.02)
+	require.Empty(t, v.Cause, "nothing grew")
+}
+
+func TestJumpNearTheEndIsInconclusive(t *testing.T) {
+	noise := newMaker(1, 4).noise("gaussian", 300, mib)
+	v := made(300, func(i int) float64 {
+		if i < 290 {
+			return 100*mib + noise[i]
+		}
+		return 300*mib + noise[i]
+	}).Judge(Criteria{})
+	require.Equal(t, Inconclusive, v.Kind, v)
+	require.Greater(t, v.More, 0.0)
+	require.Contains(t, v.String(), "near the end")
+}
+
+func TestFlat(t *testing.T) {
+	v := made(100, func(int) float64 { return 100 * mib }).Judge(Criteria{})
+	require.Equal(t, Flat, v.Kind, v)
+	require.Zero(t, v.Slope.Estimate)
+	require.InDelta(t, page/99.0, v.NoiseFloor, 1, "without noise, a page over the span")
+	require.Empty(t, v.Cause)
+}
+
+func TestSteadyFallIsFlat(t *testing.T) {
+	v := made(100, func(i int) float64 { return 100*mib - 0.01*mib*float64(i) }).Judge(Criteria{})
+	require.Equal(t, Flat, v.Kind, v)
+	require.Less(t, v.Slope.High, 0.0)
+}
+
+func TestSawThatClimbsIsALeak(t *testing.T) {
+	saw := func(slope float64) *Series {
+		return made(600, func(i int) float64 { return 100*mib + 40*mib*float64(i%40)/40 + slope*float64(i) })
+	}
+	v := saw(0).Judge(Criteria{})
+	require.Equal(t, Sawtooth, v.Kind, v)
+	require.InDelta(t, 15, v.Falls, 1)
+	require.InEpsilon(t, 40*mib, float64(v.Depth), 0.1)
+
+	v = saw(0.2 * mib).Judge(Criteria{})
+	require.Equal(t, Leak, v.Kind, v)
+	require.InEpsilon(t, 0.2*mib, v.Slope.Estimate, 0.05)
+	require.Contains(t, v.String(), "on top of")
+}
+
+func TestTooFewSamples(t *testing.T) {
+	v := (&Series{}).Judge(Criteria{})
+	require.Equal(t, Inconclusive, v.Kind)
+	require.Contains(t, v.Reason, "no sample tells rss")
+	v = made(1, func(int) float64 { return mib }).Judge(Criteria{})
+	require.Equal(t, Inconclusive, v.Kind)
+	require.Equal(t, 1.0, v.More)
+	v = made(10, func(int) float64 { return mib }).Judge(Criteria{})
+	require.Equal(t, Inconclusive, v.Kind)
+	require.Equal(t, 22.0, v.More)
+	require.Equal(t, "inconclusive: 10 samples are too few; about 22 steps more would decide", v.String())
+}
+
+// What More promises must be enough most of the time.
+func TestMoreStepsDecide(t *testing.T) {
+	decided, asked := 0, 0
+	for i := range 60 {
+		m := newMaker(5, i)
+		noise := m.noise("gaussian", 20_000, mib)
+		slope := m.between(0, 7_000)
+		if i%2 == 0 {
+			slope += 13_000
+		}
+		value := func(step int) float64 { return 200*mib + slope*float64(step) + noise[step] }
+		criteria := Criteria{Budget: 10_000}
+		v := made(60, value).Judge(criteria)
+		if v.Kind != Inconclusive {
+			continue
+		}
+		asked++
+		if v = made(min(60+int(v.More), len(noise)), value).Judge(criteria); v.Kind != Inconclusive {
+			decided++
+		}
+	}
+	t.Logf("%d of %d were decided by the steps that were asked for", decided, asked)
+	require.Greater(t, asked, 20)
+	require.Greater(t, decided*2, asked)
+}
+
+func TestJudgeIsDeterministic(t *testing.T) {
+	c := newMaker(2, 2).make(3)
+	require.Equal(t, c.series().Judge(Criteria{Seed: 9}), c.series().Judge(Criteria{Seed: 9}))
+}
+
+func TestPerMinute(t *testing.T) {
+	noise := newMaker(1, 5).noise("gaussian", 300, mib/10)
+	s := made(300, func(i int) float64 { return 100*mib + 3.1/60*mib*float64(i) + noise[i] })
+	v := s.Judge(Criteria{Per: PerMinute})
+	require.Equal(t, Leak, v.Kind)
+	require.InEpsilon(t, 3.1*mib, v.Slope.Estimate, 0.03)
+	require.Regexp(t, `^leak: \+3\.\d MiB/min \[\d\.\d, \d\.\d\], carried by no layer that was sampled \(99% interval, 300 samples over 4m59s of anon\)$`, v.String())
+}
+
+func TestVerdictText(t *testing.T) {
+	base := Verdict{Layer: Anon, Per: PerStep, Confidence: 0.99, Samples: 200, To: 1000, NoiseFloor: 1,
+		Slope: Interval{10, -20, 40}, Start: 100 * MiB, Level: 800 * MiB}
+	for _, c := range []struct {
+		change func(*Verdict)
+		want   string
+	}{
+		{func(v *Verdict) { v.Kind = Flat }, "flat at 800.0 MiB: +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) { v.Kind, v.Budget = Flat, 64*KiB }, "flat at 800.0 MiB: +10.0 B/step [-20.0, 40.0], within the budget of 64.0 KiB (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) { v.Kind, v.Jumps = Jump, []Change{{40, 700 * MiB}} }, "jump: +700.0 MiB at step 40, then flat at 800.0 MiB: +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) { v.Kind, v.From = Plateau, 100 }, "plateau at 800.0 MiB, +700.0 MiB since the start, reached by step 100; since then +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 900 steps of anon)"},
+		{func(v *Verdict) { v.Kind, v.Falls, v.Depth = Sawtooth, 7, 40*MiB }, "sawtooth: 7 falls of about 40.0 MiB, no growth: +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) {
+			v.Kind, v.Cause, v.Carrier = Leak, NativeHeap, MallocUsed
+			v.Slope = Interval{3.1 * mib, 2.9 * mib, 3.4 * mib}
+			v.Trends = []Trend{{Layer: GoHeap, Share: 0.01}}
+		}, "leak: +3.1 MiB/step [2.9, 3.4], carried by malloc in use (not the Go heap) (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) { v.Kind, v.Cause, v.Slope = Leak, Retention, Interval{2048, 1024, 3072} }, "leak: +2.0 KiB/step [1.0, 3.0], freed memory that is kept (malloc in use is flat) (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) { *v = Crashed("killed for lack of memory") }, "crash: killed for lack of memory"},
+		{func(v *Verdict) { *v = Verdict{} }, "no verdict"},
+	} {
+		v := base
+		c.change(&v)
+		require.Equal(t, c.want, v.String())
+	}
+}
+
+func TestVerdictJSON(t *testing.T) {
+	v := made(100, func(i int) float64 { return mib * float64(100+i) }).Judge(Criteria{})
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	var back Verdict
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, v, back)
+}
+
+// layered makes a series of several layers.
+func layered(n int, layers map[Layer]func(i int) float64) *Series {
+	s := &Series{}
+	var sample Sample
+	for i := range n {
+		sample.Step, sample.At = i, time.Unix(1_700_000_000+int64(i), 0)
+		for layer, value := range layers {
+			sample.Set(layer, Known(Bytes(value(i))))
+		}
+		s.Append(&sample)
+	}
+	return s
+}
+
+func TestCause(t *testing.T) {
+	noise := newMaker(1, 6).noise("gaussian", 300, mib/4)
+	line := func(slope float64) func(int) float64 {
+		return func(i int) float64 { return 200*mib + slope*float64(i) + noise[i] }
+	}
+	flat := line(0)
+	exact := func(slope float64) func(int) float64 { return func(i int) float64 { return 50 + slope*float64(i) } }
+	for _, c := range []struct {
+		name    string
+		layers  map[Layer]func(int) float64
+		cause   Cause
+		carrier Layer
+	}{
+		{"unreleased", map[Layer]func(int) float64{MallocUsed: line(mib), TFUsed: line(mib), GoHeap: flat, LiveBytes.Of("tensor"): line(mib), LiveBytes: line(mib), WaitingBytes: flat}, Unreleased, LiveBytes},
+		{"waiting for the collector", map[Layer]func(int) float64{MallocUsed: line(mib), LiveBytes: line(mib), WaitingBytes: line(0.9 * mib)}, GCLag, WaitingBytes},
+		{"waiting cleanups", map[Layer]func(int) float64{MallocUsed: line(mib), CleanupCount: exact(1)}, GCLag, CleanupCount},
+		{"history", map[Layer]func(int) float64{GoHeap: line(mib), GoLive: line(0.9 * mib), MallocUsed: flat}, HostHistory, GoLive},
+		{"cache", map[Layer]func(int) float64{MallocUsed: line(mib), TFUsed.Of("cpu"): line(0.8 * mib), TFUsed.Of("mklcpu"): flat, LiveBytes: flat, LiveCount: exact(0)}, RuntimeCache, TFUsed.Of("cpu")},
+		{"malloc", map[Layer]func(int) float64{MallocUsed: line(mib), GoHeap: flat, GCCycles: exact(0)}, NativeHeap, MallocUsed},
+		{"retention", map[Layer]func(int) float64{MallocUsed: flat, MallocFree: line(mib), GoHeap: flat}, Retention, MallocFree},
+		{"go runtime", map[Layer]func(int) float64{MallocUsed: flat, GoHeap: flat, GoTotal: line(mib)}, GoRuntime, GoTotal},
+		{"nothing known", map[Layer]func(int) float64{Threads: exact(0.5)}, Unattributed, ""},
+	} {
+		c.layers[Anon] = line(mib)
+		v := layered(300, c.layers).Judge(Criteria{})
+		require.Equal(t, Leak, v.Kind, "%s: %v", c.name, v)
+		require.Equal(t, c.cause, v.Cause, "%s: %v", c.name, v)
+		require.Equal(t, c.carrier, v.Carrier, "%s: %v", c.name, v)
+		switch c.name {
+		case "malloc":
+			require.Contains(t, v.String(), "carried by malloc in use (not the Go heap)")
+			require.Contains(t, v.Notes[0], "no garbage collection ran")
+		case "nothing known":
+			require.Equal(t, "no sampled layer goes along with the growth; not sampled: go heap, malloc in use, live native bytes", v.Notes[0])
+			require.Contains(t, v.Notes[1], "threads")
+		}
+	}
+}
+
+func TestFilePagesAreNamed(t *testing.T) {
+	noise := newMaker(1, 7).noise("gaussian", 300, mib/4)
+	line := func(i int) float64 { return 200*mib + mib*float64(i) + noise[i] }
+	v := layered(300, map[Layer]func(int) float64{RSS: line, File: line}).Judge(Criteria{})
+	require.Equal(t, RSS, v.Layer, "anon is not known")
+	require.Equal(t, Files, v.Cause, v)
+}
+
+func TestJumpIsAttributedByItsRise(t *testing.T) {
+	jump := func(height float64) func(int) float64 {
+		return func(i int) float64 {
+			if i < 30 {
+				return 100 * mib
+			}
+			return 100*mib + height
+		}
+	}
+	v := layered(200, map[Layer]func(int) float64{Anon: jump(700 * mib), MallocUsed: jump(650 * mib), GoHeap: jump(0)}).Judge(Criteria{})
+	require.Equal(t, Jump, v.Kind, v)
+	require.Equal(t, NativeHeap, v.Cause, v)
+	require.Contains(t, v.String(), "carried by malloc in use (not the Go heap)")
+}
+
+func TestGrowthInsideOfHeldMemoryIsNoted(t *testing.T) {
+	v := layered(200, map[Layer]func(int) float64{
+		Anon: func(int) float64 { return 500 * mib }, LiveCount: func(i int) float64 { return float64(i) },
+	}).Judge(Criteria{})
+	require.Equal(t, Flat, v.Kind)
+	require.Len(t, v.Notes, 1)
+	require.Contains(t, v.Notes[0], "live native count grows all the same, by +1.0/step")
+}
+
+func TestTrimmed(t *testing.T) {
+	v := Verdict{Kind: Leak, Layer: Anon, Start: 100 * MiB, Level: 300 * MiB, Cause: NativeHeap, Carrier: MallocUsed}
+	sample := func(b Bytes) *Sample {
+		var s Sample
+		s.Set(Anon, Known(b))
+		return &s
+	}
+	got := v.Trimmed(sample(300*MiB), sample(120*MiB))
+	require.Equal(t, Retention, got.Cause)
+	require.Contains(t, got.Notes[0], "trimming gave 180.0 MiB back, of 200.0 MiB grown")
+	require.Empty(t, v.Notes, "the verdict that was asked is left alone")
+	require.Equal(t, v, v.Trimmed(sample(300*MiB), sample(299*MiB)))
+	v.Cause = Retention
+	require.Contains(t, v.Trimmed(sample(300*MiB), sample(299*MiB)).Notes[0], "gave back only 1.0 MiB")
+	require.Equal(t, v, v.Trimmed(&Sample{}, &Sample{}), "nothing is known")
+}
+
+func TestSlowCurveWithinTheBudgetPasses(t *testing.T) {
+	v := made(200, func(i int) float64 { return 100*mib + 10*mib*(1-math.Exp(-float64(i)/80)) }).Judge(Criteria{Budget: MiB})
+	require.Equal(t, Flat, v.Kind, v)
+	curve := func(height float64) *Series {
+		return made(200, func(i int) float64 { return 100*mib + height*(1-math.Exp(-float64(i)/80)) })
+	}
+	v = curve(100 * mib).Judge(Criteria{})
+	require.Equal(t, Inconclusive, v.Kind, v)
+	require.Contains(t, v.Reason, "still rises")
+	v = curve(10 * mib).Judge(Criteria{})
+	require.Equal(t, Plateau, v.Kind, "the little that is to come does not matter: %v", v)
+	require.Contains(t, v.String(), "since the start, levelling off: +")
+}
+
+// Whatever the samples are, there is a verdict, and it can be written as JSON,
+// which has no infinity.
+func TestEveryCourseHasAVerdict(t *testing.T) {
+	n := 600
+	if raceEnabled {
+		n = 100
+	}
+	parallel(n, func(i int) {
+		m := newMaker(21, i)
+		s := &Series{Keep: 64 + m.IntN(100)}
+		var sample Sample
+		scale := m.logBetween(1, 1e15)
+		for range m.IntN(120) {
+			sample.Step += m.IntN(3)
+			sample.At = sample.At.Add(time.Duration(m.IntN(3)) * time.Second)
+			v := Known(Bytes(scale * m.NormFloat64()))
+			switch m.IntN(8) {
+			case 0:
+				v = Reading{}
+			case 1:
+				v = Known(Bytes(scale))
+			case 2:
+				v = Known(math.MaxInt64)
+			}
+			sample.Set(Anon, v)
+			sample.Set(MallocUsed, Known(Bytes(m.IntN(2))))
+			s.Append(&sample)
+		}
+		for _, c := range []Criteria{{}, {Budget: 1}, {Per: PerMinute}, {Layer: MallocUsed, Confidence: 0.5}, {Layer: "no such layer"}} {
+			v := s.Judge(c)
+			if v.Kind == "" || v.String() == "no verdict" || v.Kind == Inconclusive && v.More <= 0 && v.Samples > 0 {
+				t.Errorf("course %d, %+v: %+v", i, c, v)
+			}
+			if _, err := json.Marshal(v); err != nil {
+				t.Errorf("course %d, %+v: %v", i, c, err)
+			}
+		}
+	})
+}

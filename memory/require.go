@@ -1,0 +1,94 @@
+package memory
+
+import (
+	"fmt"
+	"math"
+)
+
+// TestingT is what RequireFlat needs of a *testing.T or *testing.B.
+type TestingT interface {
+	Helper()
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	FailNow()
+}
+
+const (
+	// firstSteps is how many steps RequireFlat does before it looks, mostSteps
+	// how many it does at most.
+	firstSteps = 64
+	mostSteps  = 4096
+)
+
+// RequireFlat calls step with 0, 1, 2, ... and fails the test unless this
+// process's memory stays flat: a growth above budget, in bytes per step, must be
+// excluded beyond doubt. A jump or a curve at the beginning is warm-up and no
+// failure. It looks after 64 steps, and goes on for as many more as the verdict
+// asks for, up to 4096 in all; if that does not decide, the test fails and says
+// how many steps it would take. A budget of 0 lets pass what cannot be told from
+// noise.
+//
+// It judges anonymous resident memory, so it sees native memory as well as the Go
+// heap, and does not collect garbage itself: memory that is only released by the
+// garbage collector counts as long as it is held. What runs in parallel in this
+// process counts too, so do not call it in a test with t.Parallel.
+//
+//	func TestTrainingDoesNotLeak(t *testing.T) {
+//		memory.RequireFlat(t, 64*memory.KiB, func(step int) { trainOneBatch() })
+//	}
+func RequireFlat(t TestingT, budget Bytes, step func(step int)) {
+	t.Helper()
+	v, err := runFlat(budget, mostSteps, step)
+	report(t, v, err, budget)
+}
+
+func report(t TestingT, v Verdict, err error, budget Bytes) {
+	t.Helper()
+	switch {
+	case err != nil:
+		t.Errorf("memory cannot be measured here: %v", err)
+	case v.Kind == Leak:
+		t.Errorf("memory is not flat: %v, where the budget is %v/step", v, budget)
+	case v.Kind == Inconclusive:
+		t.Errorf("whether memory stays within %v/step could not be told in %.0f steps; it needs about %.0f: %v", budget, v.To, v.To+v.More, v)
+	default:
+		t.Logf("memory: %v", v)
+		return
+	}
+	t.FailNow()
+}
+
+// runFlat does steps until the verdict is clear or most steps are done.
+func runFlat(budget Bytes, most int, step func(step int)) (v Verdict, err error) {
+	sampler, err := NewSampler(SamplerOptions{})
+	if err != nil {
+		return Verdict{}, err
+	}
+	defer func() {
+		if e := sampler.Close(); err == nil && e != nil {
+			err = fmt.Errorf("after the last sample: %w", e)
+		}
+	}()
+	series := Series{Keep: 1024}
+	var sample Sample
+	if err := sampler.Sample(0, &sample); err != nil {
+		return Verdict{}, err
+	}
+	series.reserve(&sample)
+	done := 0
+	for target := min(firstSteps, most); ; {
+		for ; done < target; done++ {
+			step(done)
+			if err := sampler.Sample(done+1, &sample); err != nil {
+				return Verdict{}, err
+			}
+			series.Append(&sample)
+		}
+		v = series.Judge(Criteria{Budget: budget})
+		if v.Kind != Inconclusive || done >= most {
+			return v, nil
+		}
+		more := int(math.Min(math.Max(v.More, float64(done)/2), float64(3*done)))
+		target = min(done+more, most)
+	}
+}

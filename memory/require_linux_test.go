@@ -1,0 +1,111 @@
+package memory
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// recorder is a TestingT that notes what is said.
+type recorder struct {
+	logs, errors []string
+	failed       bool
+}
+
+func (r *recorder) Helper()                      {}
+func (r *recorder) Logf(format string, a ...any) { r.logs = append(r.logs, fmt.Sprintf(format, a...)) }
+func (r *recorder) Errorf(format string, a ...any) {
+	r.errors = append(r.errors, fmt.Sprintf(format, a...))
+}
+func (r *recorder) FailNow() { r.failed = true }
+
+// take maps and touches memory that the Go runtime knows nothing of.
+func take(t *testing.T, size Bytes) []byte {
+	t.Helper()
+	block, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	for i := 0; i < len(block); i += page {
+		block[i] = 1
+	}
+	return block
+}
+
+func TestRequireFlatFindsALeakOfKnownSize(t *testing.T) {
+	const size = 256 * KiB
+	var held [][]byte
+	defer func() {
+		for _, block := range held {
+			require.NoError(t, syscall.Munmap(block))
+		}
+	}()
+	leak := func(int) { held = append(held, take(t, size)) }
+
+	v, err := runFlat(64*KiB, mostSteps, leak)
+	require.NoError(t, err)
+	require.Equal(t, Leak, v.Kind, v)
+	require.InEpsilon(t, float64(size), v.Slope.Estimate, 0.05, v)
+	require.Contains(t, v.String(), "KiB/step")
+	t.Log(v)
+
+	var r recorder
+	RequireFlat(&r, 64*KiB, leak)
+	require.True(t, r.failed)
+	require.Contains(t, r.errors[0], "memory is not flat: leak: +256 KiB/step")
+}
+
+func TestRequireFlatPassesALoopWithoutALeak(t *testing.T) {
+	var r recorder
+	RequireFlat(&r, 64*KiB, func(int) { require.NoError(t, syscall.Munmap(take(t, 256*KiB))) })
+	require.False(t, r.failed, r.errors)
+	require.Len(t, r.logs, 1)
+	t.Log(r.logs[0])
+}
+
+func TestRequireFlatPassesAJump(t *testing.T) {
+	var held []byte
+	var r recorder
+	RequireFlat(&r, 64*KiB, func(step int) {
+		if step == 10 {
+			held = take(t, 64*MiB)
+		}
+	})
+	require.False(t, r.failed, r.errors)
+	require.NoError(t, syscall.Munmap(held))
+	require.Contains(t, r.logs[0], "jump: +6")
+}
+
+// Memory that comes and goes by chance, by so much that a growth of the budget
+// cannot be told from it in few steps.
+func TestRequireFlatSaysHowManyStepsItNeeds(t *testing.T) {
+	m := newMaker(1, 8)
+	var held [][]byte
+	noise := func(int) {
+		for len(held) > 0 {
+			require.NoError(t, syscall.Munmap(held[len(held)-1]))
+			held = held[:len(held)-1]
+		}
+		for range m.IntN(16) {
+			held = append(held, take(t, MiB))
+		}
+	}
+	v, err := runFlat(KiB, 200, noise)
+	require.NoError(t, err)
+	require.Equal(t, Inconclusive, v.Kind, v)
+	require.Positive(t, v.More)
+	var r recorder
+	report(&r, v, nil, KiB)
+	require.True(t, r.failed)
+	require.Regexp(t, `^whether memory stays within 1\.0 KiB/step could not be told in 200 steps; it needs about \d{3,}: inconclusive`, r.errors[0])
+	for _, block := range held {
+		require.NoError(t, syscall.Munmap(block))
+	}
+}
+
+func TestRequireFlatWhereNothingIsMeasured(t *testing.T) {
+	var r recorder
+	report(&r, Verdict{}, ErrUnavailable, KiB)
+	require.True(t, r.failed)
+	require.Contains(t, r.errors[0], "memory cannot be measured here")
+}

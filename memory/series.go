@@ -1,0 +1,350 @@
+package memory
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// DefaultKeep is how many samples a Series keeps if it is not told otherwise.
+const DefaultKeep = 2048
+
+// minimumKeep is the least that leaves something to judge after thinning.
+const minimumKeep = 64
+
+// ErrSeries means that a text is not a series in JSON.
+var ErrSeries = errors.New("not a series of memory samples")
+
+// Series is the samples of one run in the order of time. The zero value is
+// empty and keeps [DefaultKeep] samples. It is for one goroutine at a time.
+//
+// A series of any length takes bounded memory: 8 bytes per kept sample and
+// layer, taken when a layer is first seen, so that the series itself does not
+// grow while it watches. When it is full it drops one of each two neighbours,
+// chosen at random (seeded, so the same samples give the same series), and from
+// then on keeps one of each 2, 4, 8 ... new samples, chosen likewise. What
+// remains is a stratified random sample of the run: each kept value is one that
+// was measured, evenly spread over time. So slopes and levels are estimated
+// without bias, noise and page quantisation keep their shape, and a saw-tooth
+// is not folded into a slow wave, as taking exactly each 8th sample would do.
+// The first and the latest sample are always kept. The extremes ([Series.Max],
+// [Series.Min]) are those of all samples ever appended.
+type Series struct {
+	// Keep is the most samples to keep, at least 64; 0 means DefaultKeep. It
+	// counts when the first sample is appended.
+	Keep int
+
+	layers []Layer
+	index  map[Layer]int
+	steps  []int
+	times  []time.Time
+	// columns has a value per row for each layer, or absent.
+	columns [][]int64
+	low     []int64
+	high    []int64
+
+	total    int // samples appended
+	stride   int // one of so many samples is kept; a power of 2
+	position int // of the next sample in its stride
+	chosen   int // the position that is kept
+	random   *rand.Rand
+
+	// latest is the newest sample if the rows do not have it.
+	latest    Sample
+	hasLatest bool
+}
+
+// absent stands for an unknown value. It is not 0, also so that a new column is
+// written to, and resident, from the start.
+const absent = math.MinInt64
+
+// Append adds a sample; it copies what it needs. Steps and times must not go
+// back: a sample from before the latest is dropped.
+func (s *Series) Append(sample *Sample) {
+	if s.stride == 0 {
+		s.begin()
+	}
+	if s.total > 0 {
+		if step, at := s.last(); sample.Step < step || sample.At.Before(at) {
+			return
+		}
+	}
+	for i := range sample.Values {
+		v := &sample.Values[i]
+		column := s.column(v.Layer)
+		if v.Reading.OK {
+			s.low[column] = min(s.low[column], int64(v.Reading.Bytes))
+			s.high[column] = max(s.high[column], int64(v.Reading.Bytes))
+		}
+	}
+	s.total++
+	if s.hasLatest = s.position != s.chosen; s.hasLatest {
+		s.latest.Step, s.latest.At = sample.Step, sample.At
+		s.latest.Values = append(s.latest.Values[:0], sample.Values...)
+	} else {
+		s.store(sample)
+	}
+	if s.position++; s.position == s.stride {
+		s.position, s.chosen = 0, s.random.IntN(s.stride)
+	}
+	if len(s.steps) == s.Keep {
+		s.thin()
+	}
+}
+
+// reserve takes the room for the layers of a sample, so that it does not show in
+// the samples to come.
+func (s *Series) reserve(sample *Sample) {
+	if s.stride == 0 {
+		s.begin()
+	}
+	for i := range sample.Values {
+		s.column(sample.Values[i].Layer)
+	}
+}
+
+func (s *Series) begin() {
+	if s.Keep == 0 {
+		s.Keep = DefaultKeep
+	}
+	s.Keep = max(s.Keep, minimumKeep)
+	s.Keep += s.Keep % 2
+	s.stride = 1
+	s.index = map[Layer]int{}
+	s.random = rand.New(rand.NewPCG(1, 2))
+	s.steps = make([]int, 0, s.Keep)
+	s.times = make([]time.Time, 0, s.Keep)
+}
+
+func (s *Series) last() (step int, at time.Time) {
+	if s.hasLatest {
+		return s.latest.Step, s.latest.At
+	}
+	return s.steps[len(s.steps)-1], s.times[len(s.times)-1]
+}
+
+// column finds the column of a layer, and adds one for a new layer.
+func (s *Series) column(layer Layer) int {
+	i, ok := s.index[layer]
+	if !ok {
+		i = len(s.layers)
+		s.index[layer] = i
+		s.layers = append(s.layers, layer)
+		values := make([]int64, s.Keep)
+		for j := range values {
+			values[j] = absent
+		}
+		s.columns = append(s.columns, values)
+		s.low, s.high = append(s.low, math.MaxInt64), append(s.high, absent)
+	}
+	return i
+}
+
+func (s *Series) store(sample *Sample) {
+	row := len(s.steps)
+	s.steps = append(s.steps, sample.Step)
+	s.times = append(s.times, sample.At)
+	for i := range sample.Values {
+		if v := &sample.Values[i]; v.Reading.OK {
+			s.columns[s.index[v.Layer]][row] = int64(v.Reading.Bytes)
+		}
+	}
+}
+
+// thin drops one of each two rows.
+func (s *Series) thin() {
+	newest := len(s.steps) - 1
+	kept, from := 0, 0
+	for pair := 0; pair < newest; pair += 2 {
+		if from = pair; pair > 0 {
+			from += s.random.IntN(2)
+		}
+		s.steps[kept], s.times[kept] = s.steps[from], s.times[from]
+		for _, c := range s.columns {
+			c[kept] = c[from]
+		}
+		kept++
+		if pair+1 == newest && from < newest {
+			s.latest, s.hasLatest = s.sample(newest), true
+		}
+	}
+	for _, c := range s.columns {
+		for j := kept; j < s.Keep; j++ {
+			c[j] = absent
+		}
+	}
+	s.steps, s.times = s.steps[:kept], s.times[:kept]
+	s.stride *= 2
+	s.position, s.chosen = 0, s.random.IntN(s.stride)
+}
+
+// sample is a row as a Sample.
+func (s *Series) sample(row int) Sample {
+	sample := Sample{Step: s.steps[row], At: s.times[row], Values: make([]Value, len(s.layers))}
+	for i, layer := range s.layers {
+		sample.Values[i].Layer = layer
+		if v := s.columns[i][row]; v != absent {
+			sample.Values[i].Reading = Known(Bytes(v))
+		}
+	}
+	return sample
+}
+
+// Len is the number of samples that are kept.
+func (s *Series) Len() int {
+	if s.hasLatest {
+		return len(s.steps) + 1
+	}
+	return len(s.steps)
+}
+
+// Total is the number of samples that were appended.
+func (s *Series) Total() int { return s.total }
+
+// Layers lists the layers in the order in which they were first seen.
+func (s *Series) Layers() []Layer { return slices.Clone(s.layers) }
+
+// Samples are the samples that are kept, as copies.
+func (s *Series) Samples() []Sample {
+	list := make([]Sample, 0, s.Len())
+	for row := range s.steps {
+		list = append(list, s.sample(row))
+	}
+	if s.hasLatest {
+		list = append(list, s.latest.Clone())
+	}
+	return list
+}
+
+// Max is the largest value of a layer in all samples that were appended, those
+// included that are not kept.
+func (s *Series) Max(layer Layer) Reading {
+	if i, ok := s.index[layer]; ok && s.high[i] != absent {
+		return Known(Bytes(s.high[i]))
+	}
+	return Reading{}
+}
+
+// Min is the smallest such value.
+func (s *Series) Min(layer Layer) Reading {
+	if i, ok := s.index[layer]; ok && s.high[i] != absent {
+		return Known(Bytes(s.low[i]))
+	}
+	return Reading{}
+}
+
+// points are the known values of a layer over steps, or over minutes since the
+// first sample, with x strictly increasing.
+func (s *Series) points(layer Layer, per Per) (x, y []float64) {
+	column, ok := s.index[layer]
+	if !ok {
+		return nil, nil
+	}
+	add := func(step int, at time.Time, v int64) {
+		position := float64(step)
+		if per == PerMinute {
+			position = at.Sub(s.times[0]).Minutes()
+		}
+		if v != absent && (len(x) == 0 || position > x[len(x)-1]) {
+			x, y = append(x, position), append(y, float64(v))
+		}
+	}
+	for row, step := range s.steps {
+		add(step, s.times[row], s.columns[column][row])
+	}
+	if r := s.latest.Get(layer); s.hasLatest && r.OK {
+		add(s.latest.Step, s.latest.At, int64(r.Bytes))
+	}
+	return x, y
+}
+
+type seriesJSON struct {
+	Samples int                `json:"samples"`
+	Start   time.Time          `json:"start"`
+	Steps   []int              `json:"steps"`
+	Seconds []float64          `json:"seconds"`
+	Layers  map[Layer][]*int64 `json:"layers"`
+	Min     map[Layer]int64    `json:"min"`
+	Max     map[Layer]int64    `json:"max"`
+}
+
+// MarshalJSON writes columns: "samples" is how many were taken, "start" the time
+// of the first, "steps" and "seconds" since the start have one entry per kept
+// sample, "layers" has for each layer as many entries, null where unknown, in
+// the unit of the layer, and "min" and "max" the extremes of all samples taken.
+func (s *Series) MarshalJSON() ([]byte, error) {
+	j := seriesJSON{Samples: s.total, Steps: []int{}, Seconds: []float64{},
+		Layers: map[Layer][]*int64{}, Min: map[Layer]int64{}, Max: map[Layer]int64{}}
+	samples := s.Samples()
+	for i := range samples {
+		if i == 0 {
+			j.Start = samples[0].At
+		}
+		j.Steps = append(j.Steps, samples[i].Step)
+		// Microseconds are finer than sampling is.
+		j.Seconds = append(j.Seconds, math.Round(samples[i].At.Sub(j.Start).Seconds()*1e6)/1e6)
+	}
+	for _, layer := range s.layers {
+		values := make([]*int64, len(samples))
+		for i := range samples {
+			if r := samples[i].Get(layer); r.OK {
+				v := int64(r.Bytes)
+				values[i] = &v
+			}
+		}
+		j.Layers[layer] = values
+		if high := s.Max(layer); high.OK {
+			j.Min[layer], j.Max[layer] = int64(s.Min(layer).Bytes), int64(high.Bytes)
+		}
+	}
+	return json.Marshal(j)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote. Samples can be appended to the
+// result. Lists of unequal length are ErrSeries.
+func (s *Series) UnmarshalJSON(text []byte) error {
+	var j seriesJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return fmt.Errorf("%w: %w", ErrSeries, err)
+	}
+	n := len(j.Steps)
+	layers := make([]Layer, 0, len(j.Layers))
+	for layer, values := range j.Layers {
+		if len(values) != n {
+			return fmt.Errorf("%w: %d steps but %d values of %s", ErrSeries, n, len(values), layer)
+		}
+		layers = append(layers, layer)
+	}
+	if len(j.Seconds) != n || j.Samples < n {
+		return fmt.Errorf("%w: %d steps, %d times, %d samples", ErrSeries, n, len(j.Seconds), j.Samples)
+	}
+	slices.SortFunc(layers, cmp.Compare[Layer])
+	*s = Series{Keep: max(DefaultKeep, n+1)}
+	sample := Sample{Values: make([]Value, len(layers))}
+	for row := range n {
+		sample.Step = j.Steps[row]
+		sample.At = j.Start.Add(time.Duration(math.Round(j.Seconds[row] * 1e9)))
+		for i, layer := range layers {
+			sample.Values[i] = Value{Layer: layer}
+			if v := j.Layers[layer][row]; v != nil {
+				sample.Values[i].Reading = Known(Bytes(*v))
+			}
+		}
+		s.Append(&sample)
+	}
+	s.total = j.Samples
+	for layer, i := range s.index {
+		if v, ok := j.Max[layer]; ok {
+			s.high[i] = max(s.high[i], v)
+		}
+		if v, ok := j.Min[layer]; ok {
+			s.low[i] = min(s.low[i], v)
+		}
+	}
+	return nil
+}

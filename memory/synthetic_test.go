@@ -1,0 +1,319 @@
+package memory
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// course is a made series whose truth is known.
+type course struct {
+	name string
+	want Kind
+	y    []float64
+	step float64 // steps between samples
+	sd   float64 // of the noise
+}
+
+const page = 4096
+
+// series is the course as samples of anonymous memory.
+func (c course) series() *Series {
+	s := &Series{}
+	start := time.Unix(1_700_000_000, 0)
+	sample := Sample{}
+	for i, v := range c.y {
+		sample.Step = int(float64(i) * c.step)
+		sample.At = start.Add(time.Duration(i) * time.Second)
+		sample.Set(Anon, Known(Bytes(page*math.Round(v/page))))
+		s.Append(&sample)
+	}
+	return s
+}
+
+// tilt adds a slope in bytes per step.
+func (c course) tilt(slope float64) course {
+	y := make([]float64, len(c.y))
+	for i := range y {
+		y[i] = c.y[i] + slope*float64(i)*c.step
+	}
+	c.y = y
+	return c
+}
+
+// maker makes random courses.
+type maker struct{ *rand.Rand }
+
+func newMaker(seed, n int) maker { return maker{rand.New(rand.NewPCG(uint64(seed), uint64(n)))} }
+
+func (m maker) between(low, high float64) float64 { return low + (high-low)*m.Float64() }
+
+// logBetween is uniform in the logarithm.
+func (m maker) logBetween(low, high float64) float64 {
+	return math.Exp(m.between(math.Log(low), math.Log(high)))
+}
+
+// noises are what real samples scatter like.
+var noises = []string{"gaussian", "correlated", "heavy-tailed", "spikes", "pages", "none"}
+
+func (m maker) noise(kind string, n int, sd float64) []float64 {
+	r := make([]float64, n)
+	last := 0.0
+	rho := m.between(0.3, 0.7)
+	for i := range r {
+		g := m.NormFloat64()
+		switch kind {
+		case "gaussian":
+			r[i] = sd * g
+		case "correlated":
+			last = rho*last + math.Sqrt(1-rho*rho)*g
+			r[i] = sd * last
+		case "heavy-tailed": // Student's t with 2 degrees of freedom: no variance
+			r[i] = sd * g / math.Sqrt(m.ExpFloat64())
+		case "spikes":
+			if r[i] = sd * g; m.Float64() < 0.05 {
+				r[i] += sd * m.between(10, 50)
+			}
+		case "pages": // most samples tie
+			r[i] = page * math.Round(0.5*g)
+		}
+	}
+	return r
+}
+
+// base is a level with noise.
+func (m maker) base(noise string) course {
+	n := int(m.logBetween(60, 800))
+	c := course{name: noise, want: Flat, step: math.Round(m.logBetween(1, 100)), sd: m.logBetween(page, 2e6)}
+	switch noise {
+	case "pages":
+		c.sd = page
+	case "none":
+		c.sd = 0
+	}
+	c.y = m.noise(noise, n, c.sd)
+	level := m.logBetween(5e7, 2e9)
+	for i := range c.y {
+		c.y[i] += level
+	}
+	return c
+}
+
+// unit is what heights are multiples of.
+func (c course) unit() float64 { return max(c.sd, page) }
+
+func (m maker) jump(c course) course {
+	c.name, c.want = "jump, "+c.name, Jump
+	at := int(m.between(0.02, 0.7) * float64(len(c.y)))
+	height := m.logBetween(8, 1000) * c.unit()
+	for i := max(at, 3); i < len(c.y); i++ {
+		c.y[i] += height
+	}
+	return c
+}
+
+func (m maker) ramp(c course) course {
+	c.name, c.want = "ramp, "+c.name, Plateau
+	tau := max(m.logBetween(0.01, 0.2)*float64(len(c.y)), 2)
+	height := m.logBetween(10, 1000) * c.unit()
+	for i := range c.y {
+		c.y[i] += height * (1 - math.Exp(-float64(i)/tau))
+	}
+	return c
+}
+
+// longRamp has not ended when the series ends: anything but a leak is right.
+func (m maker) longRamp(c course) course {
+	c.name, c.want = "long ramp, "+c.name, ""
+	tau := m.between(0.2, 0.6) * float64(len(c.y))
+	height := m.logBetween(100, 1000) * c.unit()
+	for i := range c.y {
+		c.y[i] += height * (1 - math.Exp(-float64(i)/tau))
+	}
+	return c
+}
+
+func (m maker) saw(c course) course {
+	c.name, c.want = "saw, "+c.name, Sawtooth
+	period := m.between(8, max(9, float64(len(c.y))/5))
+	depth := m.logBetween(15, 1000) * c.unit()
+	jitter := 0.0
+	phase := m.Float64()
+	for i := range c.y {
+		if phase += (1 + jitter) / period; phase >= 1 {
+			phase -= 1
+			jitter = m.between(-0.2, 0.2)
+		}
+		c.y[i] += depth * phase
+	}
+	return c
+}
+
+// mixture is a jump while loading, a curve while warming up, and noise.
+func (m maker) mixture(c course) course {
+	c.name, c.want = "mixture, "+c.name, ""
+	n := len(c.y)
+	at, height := max(2, int(m.between(0.01, 0.1)*float64(n))), m.logBetween(10, 1000)*c.unit()
+	tau, rise := max(2, m.between(0.02, 0.15)*float64(n)), m.logBetween(10, 300)*c.unit()
+	for i := at; i < n; i++ {
+		c.y[i] += height + rise*(1-math.Exp(-float64(i-at)/tau))
+	}
+	return c
+}
+
+// tally counts verdicts by truth.
+type tally struct {
+	sync.Mutex
+	kinds map[string]map[Kind]int
+}
+
+func (t *tally) add(name string, kind Kind) {
+	t.Lock()
+	defer t.Unlock()
+	if t.kinds == nil {
+		t.kinds = map[string]map[Kind]int{}
+	}
+	if t.kinds[name] == nil {
+		t.kinds[name] = map[Kind]int{}
+	}
+	t.kinds[name][kind]++
+}
+
+// parallel calls f for 0..n-1 on all processors.
+func parallel(n int, f func(i int)) {
+	var wait sync.WaitGroup
+	workers := runtime.GOMAXPROCS(0)
+	for w := range workers {
+		wait.Go(func() {
+			for i := w; i < n; i += workers {
+				f(i)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// shapes are what a run without a leak may look like.
+var shapes = []func(maker, course) course{
+	func(_ maker, c course) course { return c },
+	maker.jump, maker.ramp, maker.longRamp, maker.saw, maker.mixture,
+}
+
+// make makes the i-th course without a leak, all shapes with all noises in turn.
+func (m maker) make(i int) course {
+	return shapes[(i/len(noises))%len(shapes)](m, m.base(noises[i%len(noises)]))
+}
+
+// TestErrorRates judges thousands of made series: each without a leak, and again
+// with a leak of 4 times the noise floor that the engine stated for it.
+func TestErrorRates(t *testing.T) {
+	n := 1800
+	if raceEnabled || testing.Short() {
+		n = 72 // for the race detector's sake; the rates need the whole number
+	}
+	var without, with tally
+	parallel(n, func(i int) {
+		c := newMaker(7, i).make(i)
+		v := c.series().Judge(Criteria{})
+		without.add(c.name, v.Kind)
+		leaking := c.tilt(4 * v.NoiseFloor).series().Judge(Criteria{})
+		with.add(c.name, leaking.Kind)
+	})
+	for _, name := range slices.Sorted(maps.Keys(without.kinds)) {
+		t.Logf("%-24s %-50s with a leak: %v", name, fmt.Sprint(without.kinds[name]), with.kinds[name])
+	}
+	if n < 1000 {
+		return
+	}
+	shape := func(name string) string {
+		if before, _, found := strings.Cut(name, ","); found {
+			return before
+		}
+		return "constant"
+	}
+	rate := func(from *tally, of string, kinds ...Kind) float64 {
+		hits, all := 0, 0
+		for name, counts := range from.kinds {
+			if of != "" && shape(name) != of {
+				continue
+			}
+			for kind, k := range counts {
+				if all += k; slices.Contains(kinds, kind) {
+					hits += k
+				}
+			}
+		}
+		t.Logf("%-10s %-24v %5.2f%% of %d", of, kinds, 100*float64(hits)/float64(all), all)
+		return float64(hits) / float64(all)
+	}
+	t.Log("without a leak:")
+	require.LessOrEqual(t, rate(&without, "", Leak), 0.01)
+	for _, s := range []string{"constant", "jump", "ramp", "long ramp", "saw", "mixture"} {
+		require.LessOrEqual(t, rate(&without, s, Leak), 0.015, s)
+	}
+	require.GreaterOrEqual(t, rate(&without, "constant", Flat), 0.95)
+	require.GreaterOrEqual(t, rate(&without, "jump", Jump), 0.9)
+	require.GreaterOrEqual(t, rate(&without, "jump", Jump, Plateau), 0.96)
+	require.GreaterOrEqual(t, rate(&without, "ramp", Plateau), 0.9)
+	require.GreaterOrEqual(t, rate(&without, "saw", Sawtooth), 0.95)
+	require.GreaterOrEqual(t, rate(&without, "mixture", Plateau, Jump), 0.85)
+	t.Log("with a leak of 4 times the noise floor:")
+	firm := 0.0
+	for _, s := range []string{"constant", "jump", "saw"} {
+		found := rate(&with, s, Leak)
+		require.GreaterOrEqual(t, found, 0.985, s)
+		firm += found / 3
+	}
+	require.GreaterOrEqual(t, firm, 0.99)
+	require.GreaterOrEqual(t, rate(&with, "ramp", Leak), 0.92)
+	require.GreaterOrEqual(t, rate(&with, "ramp", Leak, Inconclusive), 0.98)
+	require.GreaterOrEqual(t, rate(&with, "mixture", Leak), 0.8)
+	require.GreaterOrEqual(t, rate(&with, "mixture", Leak, Inconclusive), 0.97)
+}
+
+// The noise floor is half of a 99% interval, which for white noise is known: a
+// slope by least squares has the deviation sd * sqrt(12/n) / span. The estimate
+// must not be so wide that leaks of 4 times as much are found for that reason.
+func TestNoiseFloorIsHonest(t *testing.T) {
+	n := 400
+	if raceEnabled || testing.Short() {
+		n = 20
+	}
+	ratios, covered := make([]float64, n), make([]bool, n)
+	parallel(n, func(i int) {
+		m := newMaker(11, i)
+		c := course{y: m.noise("gaussian", 200+m.IntN(400), 1e6), step: 10}
+		for j := range c.y {
+			c.y[j] += 1e9
+		}
+		v := c.series().Judge(Criteria{})
+		ratios[i] = v.NoiseFloor / (2.576 * c.expectedError(1e6))
+		covered[i] = v.Slope.Low < 0 && v.Slope.High > 0
+	})
+	slices.Sort(ratios)
+	misses := 0
+	for _, c := range covered {
+		if !c {
+			misses++
+		}
+	}
+	t.Logf("noise floor / theory: median %.2f, from %.2f to %.2f; %d of %d intervals miss the truth",
+		ratios[n/2], ratios[0], ratios[n-1], misses, n)
+	require.InDelta(t, 1.1, ratios[n/2], 0.25)
+	require.LessOrEqual(t, misses, max(n*3/100, 1))
+}
+
+// expectedError is the deviation of a slope by least squares in white noise.
+func (c course) expectedError(sd float64) float64 {
+	n := float64(len(c.y))
+	return sd * math.Sqrt(12/n) / (n * c.step)
+}

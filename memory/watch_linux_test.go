@@ -1,0 +1,19 @@
+package memory
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestWatchEndsWithItsProcess(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	child := sleeper(t)
+	w := Watch(t.Context(), Options{Every: time.Millisecond, Sampler: SamplerOptions{PID: child.Process.Pid}})
+	require.NoError(t, child.Process.Kill())
+	<-w.Done()
+	require.ErrorIs(t, w.Err(), ErrEnded)
+	w.Stop()
+}

@@ -1,0 +1,68 @@
+package memory
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestWatch(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	synctest.Test(t, func(t *testing.T) {
+		held := Bytes(0)
+		layer := Layer("test bytes")
+		w := Watch(t.Context(), Options{
+			Every:    time.Second,
+			Keep:     64,
+			Sampler:  SamplerOptions{Sources: []Source{SourceFunc(func(add func(Layer, Reading)) { held += MiB; add(layer, Known(held)) })}},
+			Criteria: Criteria{Layer: layer},
+		})
+		<-time.After(10*time.Minute + time.Millisecond)
+		v := w.Verdict()
+		require.Equal(t, Leak, v.Kind, v)
+		require.InEpsilon(t, 60*mib, v.Slope.Estimate, 0.02, "a MiB per second")
+		require.Contains(t, v.String(), "leak: +60.0 MiB/min")
+		require.LessOrEqual(t, len(w.Samples()), 65)
+		require.NoError(t, w.Err())
+		text, err := json.Marshal(w)
+		require.NoError(t, err)
+		require.Contains(t, string(text), `"test bytes"`)
+		w.Stop()
+		w.Stop()
+		<-w.Done()
+		require.NoError(t, w.Err())
+		require.Equal(t, Leak, w.Verdict().Kind, "the verdict outlives the watch")
+	})
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		step := 0
+		w := Watch(ctx, Options{Steps: func() int { step += 10; return step }})
+		<-time.After(20 * time.Second)
+		cancel()
+		<-w.Done()
+		samples := w.Samples()
+		require.GreaterOrEqual(t, len(samples), 20)
+		require.Equal(t, 10*len(samples), samples[len(samples)-1].Step)
+		require.Equal(t, PerStep, w.Verdict().Per)
+	})
+}
+
+func TestWatchOfNothing(t *testing.T) {
+	w := Watch(t.Context(), Options{Sampler: SamplerOptions{PID: -1}})
+	<-w.Done()
+	w.Stop()
+	require.ErrorIs(t, w.Err(), ErrEnded)
+	v := w.Verdict()
+	require.Equal(t, Inconclusive, v.Kind)
+	require.Contains(t, v.String(), "the process has ended")
+	require.Empty(t, w.Samples())
+}
