@@ -108,7 +108,7 @@ bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's
 .PHONY: bench-step
 bench-step: bench-build ## time per step of a small model against the C loop, galeone and tfgo
 	@bench/model.sh $(VENV) dense-100-64-1
-	$(GO) run ./bench -model out/models/dense-100-64-1 -batch 32 -steps 10000 -repeats 6
+	$(GO) run ./bench -model out/models/dense-100-64-1 -batch 32 -steps 20000 -repeats 10
 
 .PHONY: bench-image
 bench-image: bench-build ## the same on 224x224x3 images
