@@ -1,0 +1,91 @@
+package cell
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+)
+
+// piped is a child whose messages can be read and whose questions are answered.
+func piped(t *testing.T, spec Spec, answers int) (*Child, *os.File) {
+	t.Helper()
+	messages, out, err := os.Pipe()
+	require.NoError(t, err)
+	in, answer, err := os.Pipe()
+	require.NoError(t, err)
+	_, err = answer.WriteString(strings.Repeat(".", answers))
+	require.NoError(t, err)
+	require.NoError(t, answer.Close())
+	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{
+		memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
+			add(memory.MallocUsed, memory.Known(4096))
+			add(memory.GPUUsed, memory.Reading{})
+		}),
+	}})
+	require.NoError(t, err)
+	c := &Child{Spec: spec, out: out, in: in, sampler: sampler, used: map[string]bool{}}
+	t.Cleanup(func() { c.Close(); messages.Close() })
+	return c, messages
+}
+
+func read(t *testing.T, c *Child, messages *os.File) []Message {
+	t.Helper()
+	require.NoError(t, c.out.Close())
+	var all []Message
+	for d := json.NewDecoder(messages); d.More(); {
+		var m Message
+		require.NoError(t, d.Decode(&m))
+		all = append(all, m)
+	}
+	return all
+}
+
+func TestStepsAreSampledWhenDue(t *testing.T) {
+	c, messages := piped(t, Spec{Every: 2}, 3)
+	require.NoError(t, c.Phase(PhaseFirst))
+	for step := 1; step <= 5; step++ {
+		require.NoError(t, c.Step(step))
+	}
+	require.NoError(t, c.Done(nil, ""))
+	all := read(t, c, messages)
+	require.Len(t, all, 4)
+	assert.Equal(t, PhaseFirst, all[0].Name)
+	assert.Equal(t, []int{2, 4}, []int{all[1].Step, all[2].Step})
+	assert.Positive(t, all[1].StepNS)
+	assert.Equal(t, int64(4096), *all[1].Values[memory.MallocUsed])
+	absent, there := all[1].Values[memory.GPUUsed]
+	assert.True(t, there)
+	assert.Nil(t, absent, "what is not known is null, not 0")
+	assert.Equal(t, Message{Kind: KindEnd}, all[3])
+}
+
+func TestAParentThatIsGoneEndsTheChild(t *testing.T) {
+	c, _ := piped(t, Spec{Every: 1}, 0)
+	require.ErrorContains(t, c.Step(1), "the parent is gone")
+}
+
+func TestAKnobThatNobodyAsksForIsNotApplicable(t *testing.T) {
+	c, messages := piped(t, Spec{Every: 1, Knobs: map[string]string{"prefetch": "4", "reset": "reload"}}, 0)
+	assert.Equal(t, "reload", c.Knob("reset", "none"))
+	require.NoError(t, c.Done(nil, ""))
+	all := read(t, c, messages)
+	require.Len(t, all, 1)
+	assert.Equal(t, NotApplicable, all[0].Failure)
+	assert.Contains(t, all[0].Text, "prefetch=4")
+}
+
+func TestChoice(t *testing.T) {
+	c, _ := piped(t, Spec{Every: 1, Knobs: map[string]string{"data": "cloud"}}, 0)
+	v, err := c.Choice("reset", "none", "reload")
+	require.NoError(t, err)
+	assert.Equal(t, "none", v)
+	_, err = c.Choice("data", "memory", "disk")
+	require.ErrorIs(t, err, ErrKnob)
+	require.ErrorContains(t, err, "memory, disk")
+}

@@ -1,0 +1,25 @@
+package matrix
+
+import "steadyfit/memory"
+
+// Remedy is a declaration: what people do about growing memory.
+type Remedy struct {
+	ID string `json:"id"`
+	// Group is "lifetimes", "data", "session", "allocator", "runtime",
+	// "precision", "gpu", "keras" or "combination".
+	Group string `json:"group"`
+	Title string `json:"title"`
+	// Goal is what it is meant to lower.
+	Goal memory.Goal `json:"goal"`
+	// Env is added to the child's environment.
+	Env map[string]string `json:"env,omitempty"`
+	// Preload names an allocator library that is loaded before everything else:
+	// "jemalloc", "tcmalloc", "mimalloc".
+	Preload string `json:"preload,omitempty"`
+	// Knobs are what the child itself does.
+	Knobs map[string]string `json:"knobs,omitempty"`
+	// Runtimes that it makes sense for; empty means all.
+	Runtimes []string `json:"runtimes,omitempty"`
+	// NeedsGPU means that it can only be applied where there is a GPU.
+	NeedsGPU bool `json:"needs_gpu,omitempty"`
+}

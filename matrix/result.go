@@ -1,0 +1,188 @@
+package matrix
+
+import (
+	"time"
+
+	"steadyfit/matrix/cell"
+	"steadyfit/memory"
+)
+
+// SchemaVersion is the version of matrix.json that this package writes. A file of
+// a later version is refused.
+const SchemaVersion = 1
+
+// Result is a whole matrix: what matrix.json holds.
+type Result struct {
+	Schema  int       `json:"schema"`
+	Version string    `json:"steadyfit"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+	// Complete is false if the matrix was interrupted before all runs were done.
+	Complete    bool        `json:"complete"`
+	Environment Environment `json:"environment"`
+	Settings    Settings    `json:"settings"`
+	// Calibration says whether the instrument can be trusted.
+	Calibration []Calibration `json:"calibration"`
+	// Workloads and Remedies describe those that took part, in their order.
+	Workloads []Workload `json:"workloads"`
+	Remedies  []Remedy   `json:"remedies"`
+	// Cells are ordered by runtime, workload, remedy. The cell with the remedy
+	// Baseline is the workload as it is.
+	Cells []Cell `json:"cells"`
+	// Runs are the child processes, in the order in which they ran.
+	Runs []RunResult `json:"runs"`
+	// Claims is the ledger: what people say, and what was measured.
+	Claims []Claim `json:"claims"`
+}
+
+// Baseline is the ID of the remedy that changes nothing.
+const Baseline = "none"
+
+// Environment is the machine that the matrix ran on.
+type Environment struct {
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+	Kernel  string `json:"kernel"`
+	CPU     string `json:"cpu"`
+	Cores   int    `json:"cores"`
+	Memory  int64  `json:"memory_bytes"`
+	Limit   int64  `json:"memory_limit_bytes,omitempty"` // of the control group; 0 is none
+	Go      string `json:"go"`
+	CgroupV int    `json:"cgroup_version,omitempty"`
+	// TensorFlow, Keras and Python are versions by runtime name, "go", "galeone",
+	// "keras", of those that took part.
+	TensorFlow map[string]string `json:"tensorflow"`
+	Keras      string            `json:"keras,omitempty"`
+	Python     string            `json:"python,omitempty"`
+	// GPUs names each GPU; empty if there is none.
+	GPUs []string `json:"gpus"`
+	// Variables are the variables of the environment that TensorFlow, Go or an
+	// allocator reads and that were set when the matrix started.
+	Variables map[string]string `json:"variables"`
+	// LoadBefore and LoadAfter are load averages over a minute.
+	LoadBefore float64 `json:"load_before"`
+	LoadAfter  float64 `json:"load_after"`
+}
+
+// Settings are what the matrix was asked for.
+type Settings struct {
+	Pairs      int     `json:"pairs"`
+	Seed       int64   `json:"seed"`
+	Confidence float64 `json:"confidence"`
+	Quick      bool    `json:"quick"`
+	// Timeout is the longest time, in seconds, from one message of a child to the
+	// next.
+	Timeout float64 `json:"timeout_seconds"`
+}
+
+// Calibration is a test of the instrument: a workload whose slope is known.
+type Calibration struct {
+	Runtime  string `json:"runtime"`
+	Workload string `json:"workload"`
+	// Expected is the true slope in bytes per step: 0 for the control without a
+	// leak.
+	Expected float64 `json:"expected"`
+	// Slope is what was measured, of all runs; Kinds the verdicts, one per run.
+	Slope memory.Interval `json:"slope"`
+	Kinds []memory.Kind   `json:"kinds"`
+	// OK is true if a leak was recovered within 5%, or the control called flat, in
+	// every run. Text says so in a sentence.
+	OK   bool   `json:"ok"`
+	Text string `json:"text"`
+}
+
+// Cell is one workload with one remedy on one runtime.
+type Cell struct {
+	Runtime  string `json:"runtime"`
+	Workload string `json:"workload"`
+	Remedy   string `json:"remedy"`
+	// Effect is what the remedy did to what it is meant to lower.
+	Effect memory.Effect `json:"effect"`
+	// Reason says in a sentence why, also why a remedy could not be applied.
+	Reason string `json:"reason"`
+	// Comparison has the figures; it is nil for the baseline and for cells that
+	// could not be compared.
+	Comparison *memory.Comparison `json:"comparison,omitempty"`
+	// Verdict is that of the middle run, by slope, of those with the remedy.
+	Verdict *memory.Verdict `json:"verdict,omitempty"`
+	// Figures are medians over the runs with the remedy.
+	Figures Figures `json:"figures"`
+	// Runs are the IDs of the runs with the remedy; the IDs of the runs that they
+	// were paired with are in Base, in the same order.
+	Runs []int `json:"runs"`
+	Base []int `json:"base,omitempty"`
+	// Crashes tells causes of death among the runs, one entry each.
+	Crashes []string `json:"crashes,omitempty"`
+}
+
+// Figures are medians over runs. An amount that was not measured is null.
+type Figures struct {
+	// Slope is in bytes per step, of anonymous memory, with the range over runs.
+	Slope memory.Interval `json:"slope"`
+	// Peak is the largest resident memory in bytes, Level the anonymous memory at
+	// the end of the steps, Closed after everything was freed, Trimmed after
+	// malloc_trim in addition, Loaded before the first step.
+	Peak    *int64 `json:"peak_bytes"`
+	Loaded  *int64 `json:"loaded_bytes"`
+	Level   *int64 `json:"level_bytes"`
+	Closed  *int64 `json:"closed_bytes"`
+	Trimmed *int64 `json:"trimmed_bytes"`
+	// StepTime is in nanoseconds.
+	StepTime *int64 `json:"step_ns"`
+	// Seconds is the time of a whole run.
+	Seconds float64 `json:"seconds"`
+}
+
+// RunResult is one child process.
+type RunResult struct {
+	ID       int    `json:"id"`
+	Runtime  string `json:"runtime"`
+	Workload string `json:"workload"`
+	Remedy   string `json:"remedy"`
+	// Pair counts from 0; Group is the group of remedies that shares a baseline.
+	Pair  int `json:"pair"`
+	Group int `json:"group"`
+	// Key names the run and everything that its outcome depends on; a resumed
+	// matrix takes a run over if the key agrees.
+	Key     string         `json:"key"`
+	Started time.Time      `json:"started"`
+	Seconds float64        `json:"seconds"`
+	Outcome memory.Outcome `json:"outcome"`
+	// Phases are the samples at the turning points, by the names of package cell.
+	Phases map[string]memory.Sample `json:"phases"`
+	// Facts are what the child told of itself.
+	Facts map[string]string `json:"facts,omitempty"`
+	// Series are the samples between steps, thinned.
+	Series *memory.Series `json:"series,omitempty"`
+	// Failure is empty if the run came to its end; Cause tells what ended it:
+	// "killed by SIGKILL: memory limit of 1.0 GiB", "RESOURCE_EXHAUSTED: ...".
+	Failure cell.Failure `json:"failure,omitempty"`
+	Cause   string       `json:"cause,omitempty"`
+	// Log is the end of what a run that failed wrote to standard error.
+	Log string `json:"log,omitempty"`
+}
+
+// Claim is something that people say about TensorFlow's memory, with what was
+// measured.
+type Claim struct {
+	ID   string `json:"id"`
+	Text string `json:"text"`
+	// Says is what the literature says of it.
+	Says string `json:"says"`
+	// Verdicts has one entry per runtime that tested it.
+	Verdicts []ClaimVerdict `json:"verdicts"`
+	// Needs tells what a test would need that this machine lacks, and the command
+	// that would test it; empty if it was tested.
+	Needs string `json:"needs,omitempty"`
+}
+
+// ClaimVerdict is what was measured of a claim on one runtime.
+type ClaimVerdict struct {
+	Runtime string `json:"runtime"`
+	// Verdict is "holds", "holds in part", "does not hold", or "undecided".
+	Verdict string `json:"verdict"`
+	// Text has the figures, in a sentence.
+	Text string `json:"text"`
+	// Cells are what it rests on, as "W4/close".
+	Cells []string `json:"cells"`
+}

@@ -1,0 +1,39 @@
+package matrix
+
+// Runtimes, by the name that results and flags use.
+const (
+	Go      = "go"      // this project's packages
+	Galeone = "galeone" // the Go binding that exists, as people use it
+	Keras   = "keras"   // Keras in Python
+)
+
+// Workload is a declaration: what runs, for how long, and what could change it.
+type Workload struct {
+	// ID is short, as in "W4"; Title says what it is in a few words; What says what
+	// one step does.
+	ID    string `json:"id"`
+	Title string `json:"title"`
+	What  string `json:"what"`
+	// Expected is the prediction that was made before anything was measured.
+	Expected string `json:"expected"`
+	// Model is a built-in model, or empty.
+	Model string `json:"model,omitempty"`
+	// Steps, Every, Epoch and Batch are as in cell.Spec. Keras and galeone have
+	// their own where theirs take much longer.
+	Steps int `json:"steps"`
+	Every int `json:"every"`
+	Epoch int `json:"epoch"`
+	Batch int `json:"batch"`
+	// Budget is the growth in bytes per step that is no leak.
+	Budget int64 `json:"budget_bytes"`
+	// Leak is the slope that is built in, in bytes per step, for calibration; a
+	// pointer to 0 is a control without a leak, nil is no calibration.
+	Leak *int64 `json:"leak_bytes,omitempty"`
+	// Limit is the memory in bytes that a child may use, 0 for no limit.
+	Limit int64 `json:"limit_bytes,omitempty"`
+	// Knobs are what the workload itself chooses; those of a remedy come on top.
+	Knobs map[string]string `json:"knobs,omitempty"`
+	// Takes lists the knobs that the workload has beside those that every workload
+	// has, by runtime. A runtime that is not listed cannot run the workload.
+	Takes map[string][]string `json:"takes"`
+}
