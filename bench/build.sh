@@ -22,3 +22,4 @@ fi
 # shellcheck source=bench/galeone.env
 source bench/galeone.env
 go build -tags galeone -o out/bench/baseline ./internal/baseline
+go build -tags galeone -o out/bench/galeone-cell ./internal/galeone

@@ -1,6 +1,14 @@
 package matrix
 
-import "steadyfit/memory"
+import (
+	"errors"
+
+	"steadyfit/gpuopts"
+	"steadyfit/memory"
+)
+
+// ErrUnknown: no workload, remedy or runtime of that name.
+var ErrUnknown = errors.New("unknown")
 
 // Remedy is a declaration: what people do about growing memory.
 type Remedy struct {
@@ -16,6 +24,8 @@ type Remedy struct {
 	// Preload names an allocator library that is loaded before everything else:
 	// "jemalloc", "tcmalloc", "mimalloc".
 	Preload string `json:"preload,omitempty"`
+	// Device are settings of every session of the child.
+	Device *gpuopts.Options `json:"device,omitempty"`
 	// Knobs are what the child itself does.
 	Knobs map[string]string `json:"knobs,omitempty"`
 	// Runtimes that it makes sense for; empty means all.

@@ -40,15 +40,14 @@ const Baseline = "none"
 
 // Environment is the machine that the matrix ran on.
 type Environment struct {
-	OS      string `json:"os"`
-	Arch    string `json:"arch"`
-	Kernel  string `json:"kernel"`
-	CPU     string `json:"cpu"`
-	Cores   int    `json:"cores"`
-	Memory  int64  `json:"memory_bytes"`
-	Limit   int64  `json:"memory_limit_bytes,omitempty"` // of the control group; 0 is none
-	Go      string `json:"go"`
-	CgroupV int    `json:"cgroup_version,omitempty"`
+	OS     string `json:"os"`
+	Arch   string `json:"arch"`
+	Kernel string `json:"kernel"`
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Memory int64  `json:"memory_bytes"`
+	Limit  int64  `json:"memory_limit_bytes,omitempty"` // of the control group; 0 is none
+	Go     string `json:"go"`
 	// TensorFlow, Keras and Python are versions by runtime name, "go", "galeone",
 	// "keras", of those that took part.
 	TensorFlow map[string]string `json:"tensorflow"`
@@ -171,8 +170,9 @@ type Claim struct {
 	Says string `json:"says"`
 	// Verdicts has one entry per runtime that tested it.
 	Verdicts []ClaimVerdict `json:"verdicts"`
-	// Needs tells what a test would need that this machine lacks, and the command
-	// that would test it; empty if it was tested.
+	// Needs tells what a further test would need that this machine lacks, and the
+	// command that would do it. If it is empty and there are no verdicts, what would
+	// test the claim was not part of this matrix.
 	Needs string `json:"needs,omitempty"`
 }
 

@@ -1,16 +1,21 @@
 package savedmodels
 
 import (
+	"archive/zip"
 	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"steadyfit/internal/nearest"
@@ -22,9 +27,14 @@ import (
 //go:embed builtin
 var builtinFS embed.FS
 
-const builtinRoot = "builtin"
+const (
+	builtinRoot = "builtin"
+	archiveExt  = ".zip"
+)
 
-// BuiltinNames lists the models that ship with the project, sorted.
+// BuiltinNames lists the models that ship with the project, sorted: those whose
+// name begins with digits go with the built-in data of that name, the others
+// are for measuring speed and memory.
 func BuiltinNames() []string { return builtinNames(builtinFS) }
 
 func builtinNames(files fs.FS) []string {
@@ -34,10 +44,16 @@ func builtinNames(files fs.FS) []string {
 		return names // the folder is part of the program; without it there are none
 	}
 	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), archiveExt); ok {
+			names = append(names, name)
+			continue
+		}
 		if _, err := fs.Stat(files, path.Join(builtinRoot, e.Name(), modelFile)); err == nil {
 			names = append(names, e.Name())
 		}
 	}
+	// ReadDir sorted them with their extensions.
+	slices.Sort(names)
 	return names
 }
 
@@ -46,8 +62,9 @@ func builtinNames(files fs.FS) []string {
 // cache, steadyfit/models/NAME-HASH; later calls check that the files there
 // are whole and use them again. Several processes may do so at once. Where
 // there is no cache that can be written, a private folder under os.TempDir is
-// used, which stays after the process. An unknown name gives ErrUnknownBuiltin
-// and lists the names that there are.
+// used, which stays after the process. The largest, image-224, takes 63 MB of
+// disk. An unknown name gives ErrUnknownBuiltin and lists the names that there
+// are.
 func Builtin(name string) (*Model, error) {
 	var places []string
 	cache, cacheErr := os.UserCacheDir()
@@ -95,23 +112,34 @@ var privateFolder = sync.OnceValues(func() (string, error) {
 // file is a file of a model; its name has forward slashes.
 type file struct {
 	name string
-	data []byte
+	size int64  // bytes
+	crc  uint32 // CRC-32 (IEEE) of the content
+	open func() (io.ReadCloser, error)
 }
 
-// builtinFiles reads a model, and hashes the names and content of its files.
+// builtinFiles lists the files of a model, with a hash that changes with them.
 func builtinFiles(files fs.FS, name string) ([]file, string, error) {
 	names := builtinNames(files)
-	known := false
-	for _, n := range names {
-		known = known || n == name
-	}
-	if !known {
+	if !slices.Contains(names, name) {
 		if len(names) == 0 {
 			return nil, "", fmt.Errorf("%w: %q; this build has none", ErrUnknownBuiltin, name)
 		}
 		return nil, "", fmt.Errorf("%w: %q; there are %s", ErrUnknownBuiltin, name, enumerate(nearest.Sort(name, names), 10))
 	}
 	root := path.Join(builtinRoot, name)
+	list := folderFiles
+	if _, err := fs.Stat(files, root+archiveExt); err == nil {
+		root, list = root+archiveExt, archiveFiles
+	}
+	out, hash, err := list(files, root)
+	if err != nil {
+		return nil, "", fmt.Errorf("built-in model %s: %w", name, err)
+	}
+	return out, hash, nil
+}
+
+// folderFiles lists a model that is stored as a folder.
+func folderFiles(files fs.FS, root string) ([]file, string, error) {
 	var out []file
 	sum := sha256.New()
 	err := fs.WalkDir(files, root, func(p string, e fs.DirEntry, err error) error {
@@ -122,16 +150,34 @@ func builtinFiles(files fs.FS, name string) ([]file, string, error) {
 		if err != nil {
 			return err
 		}
-		f := file{p[len(root)+1:], data}
+		f := file{p[len(root)+1:], int64(len(data)), crc32.ChecksumIEEE(data), func() (io.ReadCloser, error) { return files.Open(p) }}
 		fmt.Fprintf(sum, "%d %s %d ", len(f.name), f.name, len(data))
 		sum.Write(data)
 		out = append(out, f)
 		return nil
 	})
+	return out, hex.EncodeToString(sum.Sum(nil)), err
+}
+
+// archiveFiles lists a model that is stored as an archive, without unpacking it.
+func archiveFiles(files fs.FS, root string) ([]file, string, error) {
+	data, err := fs.ReadFile(files, root)
 	if err != nil {
-		return nil, "", fmt.Errorf("built-in model %s: %w", name, err)
+		return nil, "", err
 	}
-	return out, hex.EncodeToString(sum.Sum(nil)), nil
+	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return nil, "", err
+	}
+	var out []file
+	for _, f := range archive.File {
+		if !fs.ValidPath(f.Name) {
+			return nil, "", fmt.Errorf("%s: %q: %w", root, f.Name, fs.ErrInvalid)
+		}
+		out = append(out, file{f.Name, int64(f.UncompressedSize64), f.CRC32, f.Open})
+	}
+	sum := sha256.Sum256(data)
+	return out, hex.EncodeToString(sum[:]), nil
 }
 
 // install puts files into parent/name, in one step as others see it.
@@ -150,11 +196,7 @@ func install(parent, name string, files []file) (string, error) {
 	// What is left of it once it is renamed away is nothing.
 	defer os.RemoveAll(temp)
 	for _, f := range files {
-		target := filepath.Join(temp, filepath.FromSlash(f.name))
-		if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-			return "", err
-		}
-		if err := os.WriteFile(target, f.data, 0o600); err != nil {
+		if err := f.write(filepath.Join(temp, filepath.FromSlash(f.name))); err != nil {
 			return "", err
 		}
 	}
@@ -175,13 +217,47 @@ func install(parent, name string, files []file) (string, error) {
 	return dir, nil
 }
 
-// whole reports whether dir holds just these files with this content.
-func whole(dir string, files []file) bool {
-	for _, f := range files {
-		data, err := readFile(filepath.Join(dir, filepath.FromSlash(f.name)), int64(len(f.data)))
-		if err != nil || !bytes.Equal(data, f.data) {
-			return false
-		}
+// write copies the file to a new one, and makes the folders on the way to it.
+func (f file) write(target string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return err
 	}
-	return true
+	in, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// whole reports whether dir holds these files with this content, by their sizes
+// and CRC-32. That is to find what accidents do: a disk that was full or lost
+// power, a model that was trained in place or edited. It is no defence against
+// someone who can write to the user's cache, and could do anything as the user.
+// It takes about 10 ms for the 63 MB of image-224, at each use.
+func whole(dir string, files []file) bool {
+	return !slices.ContainsFunc(files, func(f file) bool {
+		return !f.sameAs(filepath.Join(dir, filepath.FromSlash(f.name)))
+	})
+}
+
+func (f file) sameAs(path string) bool {
+	info, err := os.Stat(path)
+	// Opening a named pipe would wait for a writer for ever.
+	if err != nil || !info.Mode().IsRegular() || info.Size() != f.size {
+		return false
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer in.Close()
+	sum := crc32.NewIEEE()
+	n, err := io.Copy(sum, io.LimitReader(in, f.size+1))
+	return err == nil && n == f.size && sum.Sum32() == f.crc
 }

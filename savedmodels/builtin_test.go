@@ -1,9 +1,12 @@
 package savedmodels
 
 import (
+	"archive/zip"
+	"bytes"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -14,7 +17,7 @@ import (
 func TestBuiltinModels(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	names := BuiltinNames()
-	require.Contains(t, names, "digits")
+	require.Equal(t, []string{"dense-100-64-1", "dense-784-10", "digits", "digits-cnn", "dropout-200-512-256-1", "image-224", "lstm"}, names)
 	for _, name := range names {
 		m, err := Builtin(name)
 		require.NoError(t, err)
@@ -23,6 +26,8 @@ func TestBuiltinModels(t *testing.T) {
 		require.NotNil(t, m.Metadata)
 		require.NotEmpty(t, m.Roles.Evaluate)
 		require.NotEmpty(t, m.Roles.Predict)
+		require.NotEmpty(t, m.Roles.Gradients)
+		require.NotEmpty(t, m.Roles.Apply)
 		again, err := Builtin(name)
 		require.NoError(t, err)
 		require.Equal(t, m.Dir, again.Dir)
@@ -41,6 +46,24 @@ func TestBuiltinUnknown(t *testing.T) {
 	require.ErrorContains(t, err, "this build has none")
 }
 
+// An archive is part of the repository and of every program that opens models.
+func TestBuiltinSizes(t *testing.T) {
+	for _, name := range BuiltinNames() {
+		var size int64
+		for _, pattern := range []string{name + archiveExt, name + "/*", name + "/*/*"} {
+			matches, err := filepath.Glob(filepath.Join(builtinRoot, pattern))
+			require.NoError(t, err)
+			for _, m := range matches {
+				info, err := os.Stat(m)
+				require.NoError(t, err)
+				size += info.Size()
+			}
+		}
+		require.NotZero(t, size, name)
+		require.Less(t, size, int64(2_000_000), name)
+	}
+}
+
 var someModel = fstest.MapFS{
 	"builtin/README.txt":                {Data: []byte("about")},
 	"builtin/m/saved_model.pb":          {Data: []byte("program")},
@@ -48,10 +71,34 @@ var someModel = fstest.MapFS{
 	"builtin/other/notes.txt":           {Data: []byte("no model")},
 }
 
+// packed is someModel with m as an archive.
+func packed(t *testing.T) fstest.MapFS {
+	t.Helper()
+	var data bytes.Buffer
+	w := zip.NewWriter(&data)
+	for name, f := range someModel {
+		if name, ok := strings.CutPrefix(name, "builtin/m/"); ok {
+			out, err := w.Create(name)
+			require.NoError(t, err)
+			_, err = out.Write(f.Data)
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, w.Close())
+	return fstest.MapFS{"builtin/m.zip": {Data: data.Bytes()}}
+}
+
 func TestMaterialise(t *testing.T) {
 	require.Equal(t, []string{"m"}, builtinNames(someModel))
+	require.Equal(t, []string{"m"}, builtinNames(packed(t)))
+	for form, model := range map[string]fs.FS{"folder": someModel, "archive": packed(t)} {
+		t.Run(form, func(t *testing.T) { testMaterialise(t, model) })
+	}
+}
+
+func testMaterialise(t *testing.T, model fs.FS) {
 	cache := t.TempDir()
-	dir, err := materialise(someModel, "m", []string{cache})
+	dir, err := materialise(model, "m", []string{cache})
 	require.NoError(t, err)
 	require.Equal(t, cache, filepath.Dir(dir))
 	weights := filepath.Join(dir, "variables", "variables.idx")
@@ -66,7 +113,6 @@ func TestMaterialise(t *testing.T) {
 	}
 	check()
 	for name, damage := range map[string]func() error{
-		"nothing":   func() error { return nil },
 		"truncated": func() error { return os.WriteFile(weights, nil, 0o600) },
 		"longer":    func() error { return os.WriteFile(weights, []byte("weights and more"), 0o600) },
 		"other":     func() error { return os.WriteFile(weights, []byte("WEIGHTS"), 0o600) },
@@ -74,12 +120,22 @@ func TestMaterialise(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, damage())
-			again, err := materialise(someModel, "m", []string{cache})
+			again, err := materialise(model, "m", []string{cache})
 			require.NoError(t, err)
 			require.Equal(t, dir, again)
 			check()
 		})
 	}
+	t.Run("nothing", func(t *testing.T) {
+		before, err := os.Stat(weights)
+		require.NoError(t, err)
+		again, err := materialise(model, "m", []string{cache})
+		require.NoError(t, err)
+		require.Equal(t, dir, again)
+		after, err := os.Stat(weights)
+		require.NoError(t, err)
+		require.True(t, os.SameFile(before, after), "what is whole is not written again")
+	})
 
 	changed := fstest.MapFS{"builtin/m/saved_model.pb": {Data: []byte("another program")}}
 	other, err := materialise(changed, "m", []string{cache})
@@ -87,13 +143,42 @@ func TestMaterialise(t *testing.T) {
 	require.NotEqual(t, dir, other, "other content has another folder")
 }
 
+func TestMaterialiseDamagedArchive(t *testing.T) {
+	whole := packed(t)["builtin/m.zip"].Data
+	_, err := materialise(fstest.MapFS{"builtin/m.zip": {Data: whole[:len(whole)/2]}}, "m", []string{t.TempDir()})
+	require.ErrorIs(t, err, zip.ErrFormat)
+
+	broken := bytes.Replace(whole, []byte("PK\x03\x04"), []byte("PK\x00\x00"), 1)
+	cache := t.TempDir()
+	t.Setenv("TMPDIR", t.TempDir())
+	_, err = materialise(fstest.MapFS{"builtin/m.zip": {Data: broken}}, "m", []string{cache})
+	require.ErrorIs(t, err, zip.ErrFormat)
+	entries, err := os.ReadDir(cache)
+	require.NoError(t, err)
+	require.Empty(t, entries, "half a model must not stay")
+
+	var escaping bytes.Buffer
+	w := zip.NewWriter(&escaping)
+	_, err = w.Create("../outside")
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	_, err = materialise(fstest.MapFS{"builtin/m.zip": {Data: escaping.Bytes()}}, "m", []string{t.TempDir()})
+	require.ErrorIs(t, err, fs.ErrInvalid)
+}
+
 func TestMaterialiseRace(t *testing.T) {
+	for form, model := range map[string]fs.FS{"folder": someModel, "archive": packed(t)} {
+		t.Run(form, func(t *testing.T) { testMaterialiseRace(t, model) })
+	}
+}
+
+func testMaterialiseRace(t *testing.T, model fs.FS) {
 	cache := t.TempDir()
 	var group sync.WaitGroup
 	errs := make([]error, 16)
 	for i := range errs {
 		group.Go(func() {
-			dir, err := materialise(someModel, "m", []string{cache})
+			dir, err := materialise(model, "m", []string{cache})
 			if err == nil {
 				_, err = os.ReadFile(filepath.Join(dir, "saved_model.pb"))
 			}

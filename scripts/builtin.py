@@ -2,8 +2,9 @@
 """Make the models and the data that ship with the project (``make models``).
 
 Writes savedmodels/builtin/{digits,digits-cnn}/ and data/builtin/digits-{train,test}.npz,
-from fixed seeds. ``--check`` also trains each model through its signatures and fails
-if it does not learn.
+from fixed seeds, and the models that speed and memory are measured on (bench_models.py),
+each as an archive. ``--check`` also trains the digits models through their signatures and
+fails if one does not learn.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import io
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import bench_models
 import export
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -44,13 +47,28 @@ test_size=359, stratify=y, random_state=1797). Written by scripts/builtin.py.
 """
 
 MODELS_README = """\
-Small models that ship with the project, untrained, written by scripts/builtin.py from a
-fixed seed. They take x float32 [B,64], an 8x8 image with pixels 0 to 16 (scaling is part of
-the model), and labels y int64 [B], and train with Adam on the crossentropy. digits has two
-dense layers; digits-cnn has two convolutions and dropout. Both carry train, train_n,
-evaluate, predict, gradients, apply and set_learning_rate; digits also train_xla (batch 32)
-and train_n_xla (16 steps of 32). The same versions of TensorFlow and Keras write the same
-bytes again. Licence: that of the project; they contain no data of others.
+Models that ship with the project, untrained, written by scripts/builtin.py from fixed seeds.
+All train with Adam and carry train, train_n, evaluate, predict, gradients, apply and
+set_learning_rate.
+
+For use with the digits data (data/builtin), as folders: digits and digits-cnn take x float32
+[B,64], an 8x8 image with pixels 0 to 16 (scaling is part of the model), and labels y int64
+[B], and train on the crossentropy. digits has two dense layers, and also train_xla (batch 32)
+and train_n_xla (16 steps of 32); digits-cnn has two convolutions and dropout.
+
+For measuring speed and memory, as archives (scripts/bench_models.py defines them):
+    dense-100-64-1         x float32 [B,100]          y float32 [B,1]   one hidden layer, mse
+    dense-784-10           x float32 [B,784]          y int64 [B]       softmax regression
+    dropout-200-512-256-1  x float32 [B,200]          y float32 [B,1]   two dropouts, crossentropy
+    image-224              x float32 [B,224,224,3]    y int64 [B]       convolution, pool, dense
+    lstm                   x float32 [B,20,16]        y int64 [B]       LSTM, dense
+The first three also have train_xla (batch 32; dropout-200-512-256-1: 64) and train_n_xla (50
+steps of that). image-224 takes 63 MB unpacked: 3.9 million weights, with Adam's slots and the
+accumulators of gradients. Its dense weights repeat 4096 random values, so that it packs well:
+it is for measuring time and memory, not for accuracy.
+
+The same versions of TensorFlow, Keras and zlib write the same bytes again. Licence: that of
+the project; they contain no data of others.
 """
 
 
@@ -98,6 +116,11 @@ MODELS = {
     "digits-cnn": (make_digits_cnn, {}),
 }
 
+# Those of bench_models.MODELS that ship, as archives.
+ARCHIVES = ("dense-100-64-1", "dense-784-10", "dropout-200-512-256-1", "image-224", "lstm")
+# An archive is committed and becomes part of every program that opens a model.
+ARCHIVE_LIMIT = 2_000_000
+
 
 def export_model(name: str, out: pathlib.Path) -> export.Report:
     """Export one built-in model to out, replacing an earlier export."""
@@ -118,18 +141,40 @@ def export_model(name: str, out: pathlib.Path) -> export.Report:
     )
 
 
+def write_zip(path: pathlib.Path, files: Mapping[str, bytes]) -> None:
+    """Write an archive whose bytes depend on the files' names and content only."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, data)
+
+
 def write_npz(path: pathlib.Path, arrays: dict[str, Any]) -> None:
     """Write an .npz whose bytes depend on the arrays only (numpy.savez stores the time)."""
     import numpy as np
 
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, array in arrays.items():
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, np.ascontiguousarray(array), version=(1, 0))
-            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, buffer.getvalue())
+    files = {}
+    for name, array in arrays.items():
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, np.ascontiguousarray(array), version=(1, 0))
+        files[f"{name}.npy"] = buffer.getvalue()
+    write_zip(path, files)
+
+
+def make_archive(name: str, path: pathlib.Path) -> export.Report:
+    """Export one model of bench_models to an archive."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        model = pathlib.Path(folder, name)
+        report = bench_models.export_model(name, model)
+        files = sorted(file for file in model.rglob("*") if file.is_file())
+        write_zip(path, {file.relative_to(model).as_posix(): file.read_bytes() for file in files})
+    if (size := path.stat().st_size) > ARCHIVE_LIMIT:
+        path.unlink()
+        raise export.UsageError(f"{path}: {size} bytes, at most {ARCHIVE_LIMIT} can be committed")
+    return report
 
 
 def make_data(out: pathlib.Path) -> None:
@@ -174,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "savedmodels" / "builtin")
     parser.add_argument("--data", type=pathlib.Path, default=ROOT / "data" / "builtin")
-    parser.add_argument("--only", choices=[*MODELS, "data"], help="make one thing only")
+    parser.add_argument("--only", choices=[*MODELS, *ARCHIVES, "data"], help="this one only")
     parser.add_argument("--check", action="store_true", help="train each model and check it")
     parser.add_argument("--epochs", type=int, default=25, help="epochs of --check (25)")
     arguments = parser.parse_args(argv)
@@ -182,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.only is None:
         # TensorFlow numbers functions through the life of a process: one process for each
         # model gives the same bytes whatever was made before.
-        for name in ["data", *MODELS]:
+        for name in ["data", *MODELS, *ARCHIVES]:
             places = ["--models", str(arguments.models), "--data", str(arguments.data)]
             command = [sys.executable, __file__, "--only", name, *places]
             code = subprocess.run(command, check=False).returncode
@@ -193,8 +238,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         make_data(arguments.data)
         print(f"{arguments.data}: digits-train.npz, digits-test.npz")
     else:
-        report = export_model(arguments.only, arguments.models / arguments.only)
-        print(f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}")
+        if arguments.only in ARCHIVES:
+            path = arguments.models / f"{arguments.only}.zip"
+            report = make_archive(arguments.only, path)
+            packed = f", packed {path.stat().st_size / 1024:.0f} KiB"
+        else:
+            path = arguments.models / arguments.only
+            report = export_model(arguments.only, path)
+            packed = ""
+        size = f"{report.bytes / 1024:.0f} KiB{packed}"
+        print(f"{path}: {size}, {', '.join(report.signatures)}")
         (arguments.models / "README.txt").write_text(MODELS_README, encoding="utf-8")
     failed = False
     for name in names if arguments.check else []:

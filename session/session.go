@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -19,6 +20,9 @@ import (
 type Options struct {
 	// Device are the settings of TensorFlow's devices.
 	Device gpuopts.Options
+	// Config is a serialized tensorflow.ConfigProto that is merged over Device's,
+	// for settings that Device has no field for.
+	Config []byte
 	// TrainSignature names the signature to train with; empty means the model's
 	// role "train".
 	TrainSignature string
@@ -84,7 +88,9 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	if err != nil {
 		return nil, fmt.Errorf("device options: %w", err)
 	}
-	tf, err := tfbind.LoadSavedModel(model.Dir, model.Tags, config)
+	// Two messages in a row are the second one merged over the first, by the
+	// definition of the wire format; so fields that this build does not know stay.
+	tf, err := tfbind.LoadSavedModel(model.Dir, model.Tags, slices.Concat(config, opts.Config))
 	if err != nil {
 		return nil, err
 	}

@@ -9,11 +9,14 @@ import (
 	"slices"
 	"testing"
 
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -86,8 +89,11 @@ func losses(t testing.TB, s *session.Session, bs []data.Batch, firstStep int64) 
 	return all
 }
 
+// forDigits are the built-in models that train on the built-in data.
+var forDigits = []string{"digits", "digits-cnn"}
+
 func TestTrainingLowersTheLoss(t *testing.T) {
-	for _, name := range savedmodels.BuiltinNames() {
+	for _, name := range forDigits {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, name, session.Options{})
 			assert.Equal(t, []string{"loss", "accuracy"}, s.TrainMetrics())
@@ -107,10 +113,65 @@ func TestTrainingLowersTheLoss(t *testing.T) {
 	}
 }
 
+// Every model that ships trains and evaluates, and takes its micro-batches.
+func TestBuiltinModelsTrain(t *testing.T) {
+	for _, name := range savedmodels.BuiltinNames() {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			s := open(t, name, session.Options{})
+			// The models' own rate takes the largest past the minimum in one step.
+			require.NoError(t, s.SetLearningRate(1e-6))
+			b := ones(t, s.Model(), s.Roles().Train, 2)
+			out := make([]float64, len(s.EvaluateMetrics()))
+			require.NoError(t, s.Evaluate(ctx, b, out))
+			before := out[0]
+			for _, role := range []string{s.Roles().Gradients, s.Roles().Apply} {
+				step, err := s.Prepare(role)
+				require.NoError(t, err)
+				defer step.Close()
+				if role == s.Roles().Gradients {
+					require.NoError(t, step.Feed(b))
+				}
+				require.NoError(t, step.Run(ctx))
+			}
+			require.NoError(t, s.Evaluate(ctx, b, out))
+			assert.Less(t, out[0], before)
+			before = out[0]
+			// The loss of a train step has the noise of dropout; this one has not.
+			losses(t, s, []data.Batch{b, b, b}, 1)
+			require.NoError(t, s.Evaluate(ctx, b, out))
+			assert.Less(t, out[0], before)
+		})
+	}
+}
+
+// ones is a batch of the shapes that a signature takes.
+func ones(t testing.TB, m *savedmodels.Model, signature string, batch int) data.Batch {
+	t.Helper()
+	sig, err := m.Signature(signature)
+	require.NoError(t, err)
+	out := data.Batch{Size: batch}
+	for _, in := range sig.DataInputs() {
+		a := data.Array{Shape: []int{batch}}
+		n := batch
+		for _, d := range in.Shape[1:] {
+			a.Shape = append(a.Shape, int(d))
+			n *= int(d)
+		}
+		if in.DType == tfbind.Int64 {
+			a.Values = slices.Repeat([]int64{1}, n)
+		} else {
+			a.Values = slices.Repeat([]float32{1}, n)
+		}
+		out.Fields = append(out.Fields, data.Field{Name: in.Name, Array: a})
+	}
+	return out
+}
+
 // Adam's slots, the step counter and the state of dropout are part of a saved
 // state: what follows repeats bit for bit, in the same and in a new session.
 func TestRestoreRepeatsBitForBit(t *testing.T) {
-	for _, name := range savedmodels.BuiltinNames() {
+	for _, name := range forDigits {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			bs := batches(t, digits(t), 32, 10)
@@ -293,6 +354,28 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	assert.ErrorIs(t, s.Evaluate(ctx, b, make([]float64, 2)), tfbind.ErrClosed)
+}
+
+func TestConfigIsMergedOverDevice(t *testing.T) {
+	config, err := proto.Marshal(&pb.ConfigProto{DeviceCount: map[string]int32{"CPU": 2}})
+	require.NoError(t, err)
+	count := func(opts session.Options) int {
+		devices, err := open(t, "digits", opts).Devices()
+		require.NoError(t, err)
+		return len(devices)
+	}
+	one := gpuopts.Options{InterThreads: 1}
+	assert.Equal(t, count(session.Options{Device: one})+1, count(session.Options{Device: one, Config: config}))
+
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	for _, opts := range []session.Options{
+		{Config: []byte("no message")},
+		{Device: one, Config: []byte{0x28}}, // a field without its value
+	} {
+		_, err = session.Open(context.Background(), model, opts)
+		assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+	}
 }
 
 func TestDevices(t *testing.T) {

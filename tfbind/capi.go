@@ -251,3 +251,10 @@ func (cgoAPI) readBuffer(buffer ptr) []byte {
 }
 
 func (cgoAPI) deleteBuffer(buffer ptr) { C.sf_delete_buffer((*C.TF_Buffer)(buffer)) }
+
+func (cgoAPI) mallocInfo() (allocator int, inUse, free, arenas int64) {
+	m := C.sf_ask_malloc()
+	return int(m.allocator), int64(m.in_use), int64(m.free), int64(m.arenas)
+}
+
+func (cgoAPI) trimMalloc() bool { return C.sf_trim_malloc() != 0 }

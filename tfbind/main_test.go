@@ -15,6 +15,13 @@ import (
 // native object, no goroutine and, with the tag leakcheck, the place where a
 // leaked object was made.
 func TestMain(m *testing.M) {
+	if file := os.Getenv(envMallocChild); file != "" {
+		if err := mallocChild(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if _, err := tfbind.Load(""); err != nil {
 		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
 		os.Exit(1)

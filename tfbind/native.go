@@ -38,6 +38,9 @@ type native interface {
 	newBuffer(content []byte) ptr
 	readBuffer(buffer ptr) []byte
 	deleteBuffer(buffer ptr)
+
+	mallocInfo() (allocator int, inUse, free, arenas int64)
+	trimMalloc() bool
 }
 
 // capi is nil in a build without cgo.

@@ -97,4 +97,15 @@ TF_Buffer* sf_new_buffer(const void* data, size_t size);
 void sf_read_buffer(const TF_Buffer*, const void** data, size_t* size);
 void sf_delete_buffer(TF_Buffer*);
 
+// The malloc of this process; it needs no TensorFlow. The names are in malloc.go,
+// in this order. Amounts in bytes, -1 for what is not known.
+enum { SF_UNKNOWN_MALLOC, SF_GLIBC, SF_JEMALLOC, SF_TCMALLOC, SF_MIMALLOC };
+typedef struct sf_malloc_info {
+  int allocator;
+  int64_t in_use, free, arenas;
+} sf_malloc_info;
+sf_malloc_info sf_ask_malloc(void);
+// Returns 0 if there is no way to ask it.
+int sf_trim_malloc(void);
+
 #endif  // STEADYFIT_SHIM_H_

@@ -39,6 +39,7 @@ type Step struct {
 	fetches []Output
 	memory  stepMemory
 	options ptr
+	proto   []byte // what options holds
 	cancel  CancelMode
 	busy    atomic.Bool
 	ran     bool
@@ -85,7 +86,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	var options ptr
 	if len(spec.RunOptions) > 0 {
 		options = capi.newBuffer(spec.RunOptions)
-		step.options = options
+		step.options, step.proto = options, slices.Clone(spec.RunOptions)
 	}
 	step.h = newHandle(step.memory.step, stepKind, 0, func(p ptr) {
 		if options != nil {
@@ -190,6 +191,32 @@ func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
 // until the next run. See [CancelMode] for what the context does. After an
 // error of TensorFlow in a train step, the variables are in doubt.
 func (st *Step) Run(ctx context.Context) error {
+	return st.run(ctx, st.options, nil)
+}
+
+// Trace is Run, and returns a serialized tensorflow.RunMetadata, whose step_stats
+// tell of each operation when it ran, and how much it took from which allocator.
+// Operations inside of functions are there, too; they have the caller's name
+// before their own where TensorFlow copied the function into the graph. The
+// executor SINGLE_THREADED_EXECUTOR cannot trace: the metadata is empty then.
+//
+// The trace level is SOFTWARE_TRACE whatever the step's RunOptions say. A higher
+// one tells no more about memory, takes longer, and starts a profiler, of which a
+// process can have only one at a time.
+func (st *Step) Trace(ctx context.Context) ([]byte, error) {
+	// Where a field comes twice in a message, the last one counts: this is
+	// RunOptions.trace_level = SOFTWARE_TRACE.
+	options := capi.newBuffer(slices.Concat(st.proto, []byte{1 << 3, 1}))
+	defer capi.deleteBuffer(options)
+	metadata := capi.newBuffer(nil)
+	defer capi.deleteBuffer(metadata)
+	if err := st.run(ctx, options, metadata); err != nil {
+		return nil, err
+	}
+	return capi.readBuffer(metadata), nil
+}
+
+func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	if ctx.Done() != nil {
 		if err := context.Cause(ctx); err != nil {
 			return fmt.Errorf("step not started: %w", err)
@@ -212,16 +239,16 @@ func (st *Step) Run(ctx context.Context) error {
 	}
 	st.ran = false
 	if st.cancel == Abort && ctx.Done() != nil {
-		err = st.session.guard(ctx, Abort, func() error { return st.call(p) })
+		err = st.session.guard(ctx, Abort, func() error { return st.call(p, options, metadata) })
 	} else {
-		err = st.call(p)
+		err = st.call(p, options, metadata)
 	}
 	st.ran = err == nil
 	return err
 }
 
-func (st *Step) call(p ptr) error {
-	code := capi.runStep(p, st.options, nil)
+func (st *Step) call(p, options, metadata ptr) error {
+	code := capi.runStep(p, options, metadata)
 	if now := time.Now(); now.Sub(st.yielded) > yieldEvery {
 		st.yielded = now
 		runtime.Gosched()

@@ -317,6 +317,37 @@ func TestRunMetadata(t *testing.T) {
 	assert.Contains(t, string(metadata), "twice")
 }
 
+func TestStepTrace(t *testing.T) {
+	ctx := context.Background()
+	s := variableGraph().session(t)
+	for _, options := range [][]byte{nil, {8, 0}, {8, 3, 16, 0xe0, 0xd4, 3}} { // NO_TRACE; FULL_TRACE and a timeout
+		step, err := s.Prepare(tfbind.StepSpec{
+			Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}, RunOptions: options,
+		})
+		require.NoError(t, err)
+		defer step.Close()
+		_, err = step.Trace(ctx)
+		assert.ErrorIs(t, err, tfbind.ErrNotFed)
+		require.NoError(t, tfbind.Set(step, 0, []float32{21}))
+		metadata, err := step.Trace(ctx)
+		require.NoError(t, err)
+		assert.Contains(t, string(metadata), "twice")
+		assert.Contains(t, string(metadata), "cpu", "the name of the allocator")
+		v, err := step.Float(0)
+		require.NoError(t, err)
+		assert.Equal(t, 42.0, v)
+		require.NoError(t, step.Run(ctx), "a run after a traced one")
+
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = step.Trace(ended)
+		assert.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, step.Close())
+		_, err = step.Trace(ctx)
+		assert.ErrorIs(t, err, tfbind.ErrClosed)
+	}
+}
+
 func TestStep(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"gopkg.in/yaml.v3"
 
+	"steadyfit/matrix/cell"
 	"steadyfit/tfbind"
 )
 
@@ -59,7 +60,8 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	flags.StringVar(&g.tensorflow, "tensorflow", "", "TensorFlow to use: a library, a folder that holds it, or a site-packages/tensorflow")
 	flags.StringVar(&g.config, "config", "", "YAML file with values for flags")
 	flags.BoolVar(&g.verbose, "verbose", false, "let TensorFlow log what it does")
-	root.AddCommand(newFit(g), newEvaluate(g), newPredict(g), newInspect(), newDoctor(g), newBench(g), newVersion(g))
+	root.AddCommand(newFit(g), newEvaluate(g), newPredict(g), newInspect(), newDoctor(g), newBench(g),
+		newMatrix(g), newReport(), newCell(g), newVersion(g))
 	// Arguments that no command takes are usage errors, too.
 	for _, c := range root.Commands() {
 		if args := c.Args; args != nil {
@@ -142,7 +144,7 @@ func warnUnknown(root *cobra.Command, stderr io.Writer) {
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
 		// Tests of the program set variables of their own.
-		if strings.HasPrefix(name, envPrefix) && !known[name] && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && name != cell.Env && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
 			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
 		}
 	}

@@ -16,12 +16,8 @@ func newVersion(g *global) *cobra.Command {
 		Short: "Print the versions of steadyfit and of the TensorFlow in use",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			version := "unknown"
-			if info, ok := debug.ReadBuildInfo(); ok {
-				version = info.Main.Version
-			}
 			w := cmd.OutOrStdout()
-			if _, err := fmt.Fprintf(w, "steadyfit %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH); err != nil {
+			if _, err := fmt.Fprintf(w, "steadyfit %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH); err != nil {
 				return err
 			}
 			info, err := g.load()
@@ -37,4 +33,12 @@ func newVersion(g *global) *cobra.Command {
 			return err
 		},
 	}
+}
+
+// version is that of this module, as the build noted it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
 }

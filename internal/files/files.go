@@ -31,6 +31,24 @@ func CopyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
+// Replace writes a file under another name, syncs it and renames it: the file at
+// path is the old one or the new one, whole.
+func Replace(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".write-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
 // SyncTree makes a folder durable with all that is in it.
 func SyncTree(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,4 +38,19 @@ func TestSync(t *testing.T) {
 	// A link to nowhere cannot be opened, so it cannot pass as synced.
 	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "a", "link")))
 	require.ErrorIs(t, SyncTree(dir), fs.ErrNotExist)
+}
+
+func TestReplaceLeavesNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.txt")
+	require.NoError(t, Replace(path, []byte("one")))
+	require.NoError(t, Replace(path, []byte("two")))
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "two", string(text))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o777))
+	require.Error(t, Replace(filepath.Join(dir, "folder"), []byte("three")))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Len(t, entries, 2)
 }

@@ -1,0 +1,490 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"steadyfit/data"
+	"steadyfit/internal/files"
+	"steadyfit/internal/native"
+	"steadyfit/matrix"
+	"steadyfit/matrix/cell"
+	"steadyfit/matrix/report"
+	"steadyfit/matrix/workload"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// matrixFlags are the flags of matrix.
+type matrixFlags struct {
+	workloads, remedies, runtimes []string
+	model, data                   string
+	quick, json                   bool
+	out, baseline, failOn, limit  string
+	pairs                         int
+	seed                          int64
+	timeout                       time.Duration
+}
+
+// The parts of matrix --quick: about three minutes on 2 cores.
+var (
+	quickWorkloads = []string{"W2", "W4", "S3"}
+	quickRemedies  = []string{"close", "close-all", "gc-epoch", "trim", "system-allocator", "batch-half"}
+)
+
+const quickPairs = 2
+
+// calibrationWorkloads are part of every matrix: a loop that does not leak, and one
+// that leaks a known amount.
+var calibrationWorkloads = []string{"W0", "W1"}
+
+func newMatrix(g *global) *cobra.Command {
+	f := &matrixFlags{}
+	var ids, remedies []string
+	for _, w := range matrix.Workloads() {
+		ids = append(ids, w.ID)
+	}
+	for _, r := range matrix.Remedies() {
+		remedies = append(remedies, r.ID)
+	}
+	cmd := &cobra.Command{
+		Use:   "matrix",
+		Short: "Apply remedies for growing memory to workloads, and say what each one does",
+		Long: `Apply remedies for growing memory to workloads on the real TensorFlow, and say
+what each one does: whether memory still grows, by how much, with which interval,
+what carries it, and what the remedy costs. Every run is a process of its own, one
+after the other, so leave the machine alone meanwhile.
+
+Two workloads are part of every matrix: W0 does not leak and W1 leaks a known
+amount. If they are not measured as they are, the exit code is 6.
+
+Results go to the folder --out: report.html, matrix.json, matrix.txt (Go benchmark
+format, for benchstat), claims.md, and runs.jsonl with every sample. Interrupted,
+the same command goes on from there.
+
+Workloads: ` + strings.Join(ids, " ") + `
+Remedies:  ` + wrapNames(remedies, 68, "\n           "),
+		Example: `  steadyfit matrix --quick
+  steadyfit matrix --workloads W3,S3 --remedies jemalloc,trim,system-allocator
+  steadyfit matrix --model out/my_model --data train.npz --remedies all
+  steadyfit matrix --model out/my_model --fail-on 'slope>64KiB/epoch'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), g, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.workloads, "workloads", nil, "workloads to run, or all; default all, or user with --model")
+	flags.StringSliceVar(&f.remedies, "remedies", nil, "remedies to apply, or all; default all")
+	flags.StringSliceVar(&f.runtimes, "runtime", []string{matrix.Go}, "runtimes: go, galeone, keras")
+	flags.StringVar(&f.model, "model", "", "folder of a trainable SavedModel, or builtin:NAME, for the workload user")
+	flags.StringVar(&f.data, "data", "", "dataset for it; without one, synthetic batches")
+	flags.BoolVar(&f.quick, "quick", false, "a first answer in about three minutes: "+strings.Join(quickWorkloads, ", ")+" with 6 remedies")
+	flags.StringVar(&f.out, "out", "out/matrix", "folder for the results")
+	flags.IntVar(&f.pairs, "pairs", 0, "runs of each cell, each paired with one without the remedy; default 5, with --quick 2")
+	flags.Int64Var(&f.seed, "seed", 1, "seed of data, weights and intervals")
+	flags.StringVar(&f.limit, "memory-limit", "", "memory that each run may use, such as 2GiB")
+	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "a run that is silent for so long hangs, and is ended")
+	flags.StringVar(&f.baseline, "baseline", "", "matrix.json of an earlier run that --fail-on compares with")
+	flags.StringVar(&f.failOn, "fail-on", "", "exit with 6 if a workload as it is breaks this: slope>64KiB/epoch, peak>1GiB, level>500MiB, leak")
+	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
+	return cmd
+}
+
+// wrapNames joins names with blanks, and breaks the line where it gets too wide.
+func wrapNames(names []string, width int, indent string) string {
+	var b strings.Builder
+	line := 0
+	for i, n := range names {
+		switch {
+		case i == 0:
+		case line+1+len(n) > width:
+			b.WriteString(indent)
+			line = 0
+		default:
+			b.WriteByte(' ')
+			line++
+		}
+		b.WriteString(n)
+		line += len(n)
+	}
+	return b.String()
+}
+
+func (f *matrixFlags) run(ctx context.Context, g *global, stdout, stderr io.Writer) error {
+	var rule *matrix.Rule
+	if f.failOn != "" {
+		r, err := matrix.ParseRule(f.failOn)
+		if err != nil {
+			return usagef("--fail-on: %w", err)
+		}
+		rule = &r
+	}
+	var baseline *matrix.Result
+	if f.baseline != "" {
+		if rule == nil {
+			return usagef("--baseline is what --fail-on compares with, which is not given")
+		}
+		var err error
+		if baseline, err = matrix.ReadFile(f.baseline); err != nil {
+			return usagef("--baseline: %w", err)
+		}
+	}
+	plan, err := f.plan(g)
+	if err != nil {
+		return err
+	}
+	plan.Progress = progressPrinter(stderr)
+	result, runErr := matrix.Run(ctx, plan)
+	if result == nil {
+		return runErr
+	}
+	if err := writeReports(f.out, result); err != nil {
+		return errors.Join(runErr, err)
+	}
+	if f.json {
+		err = printJSON(stdout, result)
+	} else {
+		err = report.Text(stdout, result, textOptions(stdout))
+	}
+	fmt.Fprintf(stderr, "report: %s\n", filepath.Join(f.out, "report.html"))
+	if runErr != nil || err != nil {
+		return errors.Join(runErr, err)
+	}
+	return verdict(result, rule, baseline)
+}
+
+// verdict turns what a matrix found into an exit code.
+func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) error {
+	var broken []string
+	for _, c := range result.Calibration {
+		if !c.OK {
+			broken = append(broken, fmt.Sprintf("calibration of %s %s: %s", c.Runtime, c.Workload, c.Text))
+		}
+	}
+	if rule != nil {
+		broken = append(broken, rule.Check(result, baseline)...)
+	}
+	if len(broken) > 0 {
+		return &checkError{errors.New(strings.Join(broken, "\n  "))}
+	}
+	return nil
+}
+
+// plan checks the flags, and everything that a run needs.
+func (f *matrixFlags) plan(g *global) (matrix.Plan, error) {
+	p := matrix.Plan{Runtimes: f.runtimes, User: f.model, Data: f.data, Pairs: f.pairs, Seed: f.seed, Timeout: f.timeout,
+		Quick: f.quick, Version: version(), Out: f.out, GPUs: gpus(), Models: map[string]string{}, Commands: map[string]matrix.Command{}}
+	if f.pairs < 0 {
+		return p, usagef("--pairs %d: expected at least 1", f.pairs)
+	}
+	if f.quick && f.pairs == 0 {
+		p.Pairs = quickPairs
+	}
+	if f.limit != "" {
+		limit, err := memory.ParseBytes(f.limit)
+		if err != nil {
+			return p, usagef("--memory-limit: %w", err)
+		}
+		p.Limit = limit
+	}
+	if err := f.choose(&p); err != nil {
+		return p, err
+	}
+	if err := f.user(&p); err != nil {
+		return p, err
+	}
+	for _, w := range p.Workloads {
+		if w.Model == "" || p.Models[w.Model] != "" {
+			continue
+		}
+		m, err := savedmodels.Builtin(w.Model)
+		if err != nil {
+			return p, err
+		}
+		p.Models[w.Model] = m.Dir
+	}
+	for _, name := range p.Runtimes {
+		command, err := runtimeCommand(g, name)
+		if err != nil {
+			return p, err
+		}
+		p.Commands[name] = command
+	}
+	return p, nil
+}
+
+// choose takes up the workloads and remedies that were named.
+func (f *matrixFlags) choose(p *matrix.Plan) error {
+	workloads, remedies := f.workloads, f.remedies
+	if f.quick {
+		if workloads == nil {
+			workloads = quickWorkloads
+		}
+		if remedies == nil {
+			remedies = quickRemedies
+		}
+	}
+	if workloads == nil && f.model != "" {
+		workloads = []string{matrix.User}
+	}
+	all := len(workloads) == 0 || slices.Contains(workloads, "all")
+	wanted := append(slices.Clone(calibrationWorkloads), workloads...)
+	for _, id := range workloads {
+		if _, err := matrix.FindWorkload(id); err != nil && id != "all" {
+			return usagef("--workloads: %w", err)
+		}
+	}
+	for _, w := range matrix.Workloads() {
+		if slices.Contains(wanted, w.ID) || all && (w.ID != matrix.User || f.model != "") {
+			p.Workloads = append(p.Workloads, w)
+		}
+	}
+	if len(remedies) == 0 || slices.Contains(remedies, "all") {
+		p.Remedies = matrix.Remedies()
+	} else {
+		for _, id := range remedies {
+			r, err := matrix.FindRemedy(id)
+			if err != nil {
+				return usagef("--remedies: %w", err)
+			}
+			p.Remedies = append(p.Remedies, r)
+		}
+	}
+	// Those that are there for calibration only are run as they are.
+	p.BaselineOnly = slices.DeleteFunc(slices.Clone(calibrationWorkloads), func(id string) bool {
+		return all || slices.Contains(workloads, id)
+	})
+	for _, name := range f.runtimes {
+		if !slices.Contains(matrix.Runtimes(), name) {
+			return usagef("--runtime %s: expected %s", name, strings.Join(matrix.Runtimes(), ", "))
+		}
+	}
+	if len(f.runtimes) == 0 {
+		return usagef("--runtime: expected at least one of %s", strings.Join(matrix.Runtimes(), ", "))
+	}
+	return nil
+}
+
+// user checks the user's own model and data before anything is run.
+func (f *matrixFlags) user(p *matrix.Plan) error {
+	if !slices.ContainsFunc(p.Workloads, func(w matrix.Workload) bool { return w.ID == matrix.User }) {
+		if f.model != "" || f.data != "" {
+			return usagef("--model and --data are for the workload %s, which is not among --workloads", matrix.User)
+		}
+		return nil
+	}
+	if f.model == "" {
+		return usagef("the workload %s takes --model", matrix.User)
+	}
+	m, err := (&modelFlags{model: f.model}).open()
+	if err != nil {
+		return err
+	}
+	if err := m.CheckTrainable(savedmodels.CheckOptions{}); err != nil {
+		return err
+	}
+	p.User = m.Dir
+	if f.data == "" {
+		return nil
+	}
+	ds, err := (&dataFlags{path: f.data}).open(f.data, "train")
+	if err != nil {
+		return err
+	}
+	w, err := matrix.FindWorkload(matrix.User)
+	if err != nil {
+		return err
+	}
+	return check(ds, m, m.Roles.Train, data.Pass{Batch: w.Batch, DropRemainder: true})
+}
+
+// runtimeCommand says how the children of a runtime are started.
+func runtimeCommand(g *global, name string) (matrix.Command, error) {
+	location, err := tfbind.Locate(g.tensorflow)
+	if err != nil {
+		return matrix.Command{}, err
+	}
+	c := matrix.Command{Env: []string{tfbind.EnvLibrary + "=" + location.Library}, Libraries: []string{location.Library, location.Framework}}
+	if _, set := os.LookupEnv("TF_CPP_MIN_LOG_LEVEL"); !set && !g.verbose {
+		c.Env = append(c.Env, "TF_CPP_MIN_LOG_LEVEL=1")
+	}
+	switch name {
+	case matrix.Go:
+		program, err := os.Executable()
+		if err != nil {
+			return c, err
+		}
+		c.Args = []string{program, cellCommand}
+	case matrix.Galeone:
+		path, err := project(filepath.Join("out", "bench", "galeone-cell"), "make bench-build")
+		if err != nil {
+			return c, err
+		}
+		c.Args = []string{path}
+	case matrix.Keras:
+		script, err := project(filepath.Join("scripts", "matrix_keras.py"), "a checkout of steadyfit")
+		if err != nil {
+			return c, err
+		}
+		python, err := project(filepath.Join(".runtime", "venv", "bin", "python"), "make venv")
+		if err != nil {
+			return c, err
+		}
+		c.Args, c.Libraries = []string{python, script}, nil
+	}
+	sum := sha256.New()
+	for _, path := range c.Args {
+		if text, err := os.ReadFile(path); err == nil {
+			sum.Write(text)
+		}
+	}
+	c.Identity = hex.EncodeToString(sum.Sum(nil)[:12])
+	return c, nil
+}
+
+// project finds a file of the checkout, from the working folder or the folder of
+// the program upwards.
+func project(name, source string) (string, error) {
+	var starts []string
+	if wd, err := os.Getwd(); err == nil {
+		starts = append(starts, wd)
+	}
+	if program, err := os.Executable(); err == nil {
+		starts = append(starts, filepath.Dir(program))
+	}
+	for _, dir := range starts {
+		for {
+			path := filepath.Join(dir, name)
+			if info, err := os.Stat(path); err == nil && !info.IsDir() {
+				return path, nil
+			}
+			parent := filepath.Dir(dir)
+			if parent == dir {
+				break
+			}
+			dir = parent
+		}
+	}
+	return "", &environmentError{fmt.Errorf("no %s above %s; it comes from: %s", name, strings.Join(starts, " or "), source)}
+}
+
+// gpus names the NVIDIA GPUs that the driver shows.
+func gpus() []string {
+	var names []string
+	found, _ := filepath.Glob("/proc/driver/nvidia/gpus/*/information")
+	for _, path := range found {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if model, ok := strings.CutPrefix(line, "Model:"); ok {
+				names = append(names, strings.TrimSpace(model))
+			}
+		}
+	}
+	return names
+}
+
+// progressPrinter shows one line on a terminal, and a line per workload elsewhere.
+func progressPrinter(w io.Writer) func(matrix.Progress) {
+	file, ok := w.(*os.File)
+	terminal := ok && term.IsTerminal(int(file.Fd()))
+	var last string
+	return func(p matrix.Progress) {
+		if p.Run.ID < 0 {
+			fmt.Fprintf(w, "%d runs\n", p.Total)
+			return
+		}
+		where := fmt.Sprintf("%s %s", p.Run.Runtime, p.Run.Workload)
+		left := ""
+		if p.Left > 0 {
+			left = ", " + p.Left.Round(time.Second).String() + " left"
+		}
+		switch {
+		case terminal:
+			fmt.Fprintf(w, "\r\x1b[K%d/%d  %s  %s%s", p.Done, p.Total, where, p.Run.Remedy, left)
+			if p.Done == p.Total {
+				fmt.Fprint(w, "\r\x1b[K")
+			}
+		case where != last || p.Done == p.Total:
+			fmt.Fprintf(w, "%d/%d  %s%s\n", p.Done, p.Total, where, left)
+		}
+		last = where
+	}
+}
+
+func textOptions(w io.Writer) report.TextOptions {
+	file, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return report.TextOptions{Width: 100}
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		width = 80
+	}
+	_, plain := os.LookupEnv("NO_COLOR")
+	return report.TextOptions{Width: width, Color: !plain}
+}
+
+// writeReports writes the files of a result, each whole or not at all.
+func writeReports(dir string, r *matrix.Result) error {
+	if err := matrix.WriteFile(filepath.Join(dir, matrix.ResultFile), r); err != nil {
+		return err
+	}
+	return renderReports(dir, r)
+}
+
+func renderReports(dir string, r *matrix.Result) error {
+	for name, render := range map[string]func(io.Writer, *matrix.Result) error{
+		"report.html": report.HTML, "matrix.txt": report.Benchmark, "claims.md": report.Claims,
+	} {
+		var text bytes.Buffer
+		if err := render(&text, r); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := files.Replace(filepath.Join(dir, name), text.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cellCommand is the hidden command that the children of the runtime go run.
+const cellCommand = "cell"
+
+func newCell(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:    cellCommand,
+		Short:  "Run one cell of a matrix; started by matrix",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := cell.Start(native.Source())
+			if err != nil {
+				return usagef("%w", err)
+			}
+			defer c.Close()
+			err = workload.Run(cmd.Context(), c, g.tensorflow)
+			if errors.Is(err, workload.ErrAgain) {
+				return nil
+			}
+			return c.Done(err, workload.FailureOf(err))
+		},
+	}
+}

@@ -1,0 +1,145 @@
+//go:build galeone
+
+package main
+
+import (
+	"slices"
+	"sync"
+	"unsafe"
+	"weak"
+
+	tf "github.com/galeone/tensorflow/tensorflow/go"
+
+	"steadyfit/internal/native"
+	"steadyfit/memory"
+)
+
+// tensors counts the native objects of the binding that are not freed, which the
+// binding itself does not. The Go runtime knows of finalizers only once a
+// collection has queued them, and the objects that no collection has found yet are
+// the ones that matter here. A weak pointer is nil from the moment when the
+// finalizer is queued.
+//
+// It is a memory.Source: that of package native, with the binding's objects in
+// place of tfbind's, of which there are none. Bytes are those of tensors. Graphs,
+// whose size nobody knows, are counted; a session goes with its graph.
+type tensors struct {
+	mu     sync.Mutex
+	made   chunks
+	graphs []weak.Pointer[tf.Graph]
+	// What the workload can still reach.
+	keptBytes, keptGraphs int64
+
+	add     func(memory.Layer, memory.Reading)
+	forward func(memory.Layer, memory.Reading)
+}
+
+// chunks is a list that never copies itself to a larger place: what that leaves
+// behind would bring on the collections that are being watched.
+type chunks struct {
+	all [][]madeTensor // of chunkSize each
+	n   int
+}
+
+const chunkSize = 256
+
+type madeTensor struct {
+	tensor weak.Pointer[tf.Tensor]
+	bytes  int64
+}
+
+func (c *chunks) append(m madeTensor) {
+	if c.n == len(c.all)*chunkSize {
+		c.all = append(c.all, make([]madeTensor, chunkSize))
+	}
+	c.all[c.n/chunkSize][c.n%chunkSize] = m
+	c.n++
+}
+
+// sweep drops what has been collected, and sums up the rest.
+func (c *chunks) sweep() (bytes int64) {
+	n := c.n
+	c.n = 0
+	for i := range n {
+		if m := c.all[i/chunkSize][i%chunkSize]; m.tensor.Value() != nil {
+			c.append(m)
+			bytes += m.bytes
+		}
+	}
+	return bytes
+}
+
+// counted counts a tensor that exists since now, and returns it.
+func (t *tensors) counted(x *tf.Tensor) *tf.Tensor {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.made.append(madeTensor{weak.Make(x), size(x)})
+	return x
+}
+
+// keep says that the workload holds on to a tensor until release.
+func (t *tensors) keep(x *tf.Tensor)    { t.hold(size(x)) }
+func (t *tensors) release(x *tf.Tensor) { t.hold(-size(x)) }
+
+func (t *tensors) hold(bytes int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keptBytes += bytes
+}
+
+// countedGraph counts a graph that the workload holds on to until releaseGraph.
+func (t *tensors) countedGraph(g *tf.Graph) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.graphs = append(t.graphs, weak.Make(g))
+	t.keptGraphs++
+}
+
+func (t *tensors) releaseGraph() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keptGraphs--
+}
+
+// size is that of the buffer; of strings without what they hold elsewhere.
+func size(x *tf.Tensor) int64 {
+	n := int64(unsafe.Sizeof([3]uint64{})) // a TF_TString
+	if dtype := x.DataType(); dtype != tf.String {
+		n = int64(tf.TypeOf(dtype, nil).Size())
+	}
+	for _, d := range x.Shape() {
+		n *= d
+	}
+	return n
+}
+
+var nativeSource = native.Source()
+
+// Sample is called between steps, from the goroutine that runs them.
+func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
+	if t.forward == nil {
+		t.forward = t.other
+	}
+	t.add = add
+	nativeSource.Sample(t.forward)
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	bytes := t.made.sweep()
+	t.graphs = slices.DeleteFunc(t.graphs, func(g weak.Pointer[tf.Graph]) bool { return g.Value() == nil })
+	graphs := int64(len(t.graphs))
+	add(memory.LiveBytes, memory.Known(memory.Bytes(bytes)))
+	add(memory.WaitingBytes, memory.Known(memory.Bytes(max(0, bytes-t.keptBytes))))
+	add(liveGraphs, memory.Known(memory.Bytes(graphs)))
+	add(waitingGraphs, memory.Known(memory.Bytes(max(0, graphs-t.keptGraphs))))
+}
+
+var liveGraphs, waitingGraphs = memory.LiveCount.Of("graphs"), memory.WaitingCount.Of("graphs")
+
+func (t *tensors) other(layer memory.Layer, r memory.Reading) {
+	switch layer {
+	case memory.LiveBytes, memory.LiveCount, memory.WaitingBytes, memory.WaitingCount:
+	default:
+		t.add(layer, r)
+	}
+}

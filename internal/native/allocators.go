@@ -1,0 +1,96 @@
+package native
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/memory"
+)
+
+// Use is what is known of one of TensorFlow's allocators from a traced run.
+type Use struct {
+	// InUse is what the allocator had handed out to the whole process when the last
+	// operation of the run ended that allocated from it, and Peak the most at the
+	// end of any such operation; what an operation takes and frees before its end
+	// is not seen. They are unknown if the allocator keeps no count.
+	InUse, Peak memory.Reading
+	// RunPeak is the most that the run itself held at one time, from the record of
+	// each allocation: without variables, inputs, and what other runs hold. It is
+	// there for every allocator, to the microsecond that the records have.
+	RunPeak memory.Bytes
+	// Requested is what the operations of the run asked for in sum, no matter what
+	// was freed meanwhile.
+	Requested memory.Bytes
+	// Operations is how many operations allocated.
+	Operations int
+}
+
+// AllocatorUse reads, by the name of the allocator, what TensorFlow's allocators
+// did in a run out of the serialized tensorflow.RunMetadata that
+// [steadyfit/tfbind.Step.Trace] returns. The map is empty if nothing was traced.
+// Operations inside of functions are included; what XLA compiled is one operation.
+//
+//   - "mklcpu" is that of a CPU with oneDNN. It counts blocks of 256 KiB and more,
+//     which come from its pool; smaller ones it passes on to malloc uncounted, and
+//     with TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 all of them.
+//   - "cpu" is that without oneDNN; it passes all on to malloc uncounted.
+//   - "GPU_0_bfc" and the like count all of a GPU, "gpu_host_bfc" pinned memory.
+func AllocatorUse(metadata []byte) (map[string]Use, error) {
+	var run pb.RunMetadata
+	if err := proto.Unmarshal(metadata, &run); err != nil {
+		return nil, fmt.Errorf("read RunMetadata: %w", err)
+	}
+	uses := map[string]Use{}
+	last := map[string]int64{} // when the operation ended that InUse is from
+	records := map[string][]record{}
+	for _, device := range run.GetStepStats().GetDevStats() {
+		for _, node := range device.GetNodeStats() {
+			end := node.GetAllStartNanos() + node.GetAllEndRelNanos()
+			for _, m := range node.GetMemory() {
+				name := m.GetAllocatorName()
+				u := uses[name]
+				u.Requested += memory.Bytes(m.GetTotalBytes())
+				u.Operations++
+				// The message cannot tell 0 from absent, and an allocator that counts
+				// has handed out something when an operation has got something.
+				if b := memory.Bytes(m.GetAllocatorBytesInUse()); b > 0 {
+					u.Peak = memory.Known(max(u.Peak.Bytes, b))
+					if end >= last[name] {
+						u.InUse, last[name] = memory.Known(b), end
+					}
+				}
+				uses[name] = u
+				for _, r := range m.GetAllocationRecords() {
+					records[name] = append(records[name], record{r.GetAllocMicros(), r.GetAllocBytes()})
+				}
+			}
+		}
+	}
+	for name, r := range records {
+		u := uses[name]
+		u.RunPeak = peak(r)
+		uses[name] = u
+	}
+	return uses, nil
+}
+
+// record is an allocation, or with negative bytes the end of one.
+type record struct{ micros, bytes int64 }
+
+// peak is the most that was held at one time. What is freed in the microsecond in
+// which something else is taken is counted as freed first.
+func peak(records []record) memory.Bytes {
+	slices.SortFunc(records, func(a, b record) int {
+		return cmp.Or(cmp.Compare(a.micros, b.micros), cmp.Compare(a.bytes, b.bytes))
+	})
+	var held, most int64
+	for _, r := range records {
+		held += r.bytes
+		most = max(most, held)
+	}
+	return memory.Bytes(most)
+}

@@ -1,0 +1,165 @@
+package native_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	alloc "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/gpuopts"
+	"steadyfit/internal/native"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+func TestMain(m *testing.M) {
+	// TensorFlow reads these once, when it is loaded; by default oneDNN is on or
+	// off according to the processor.
+	os.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+	os.Unsetenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR")
+	os.Exit(m.Run())
+}
+
+// trace runs the model's train step a few times on zeros, and traces the last.
+func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
+	t.Helper()
+	session, err := tfbind.LoadSavedModel(model.Dir, model.Tags, config)
+	require.NoError(t, err)
+	defer session.Close()
+	signature, err := model.Signature(model.Roles.Train)
+	require.NoError(t, err)
+	var spec tfbind.StepSpec
+	for _, in := range signature.Inputs {
+		feed, err := session.Graph().Output(in.Op)
+		require.NoError(t, err)
+		spec.Feeds = append(spec.Feeds, feed)
+	}
+	loss, err := session.Graph().Output(signature.Output(savedmodels.OutputLoss).Op)
+	require.NoError(t, err)
+	spec.Fetches = []tfbind.Output{loss}
+	step, err := session.Prepare(spec)
+	require.NoError(t, err)
+	defer step.Close()
+	for i, in := range signature.Inputs {
+		shape, n := []int64{}, int64(1)
+		for _, d := range in.Shape {
+			if d < 0 {
+				d = 32
+			}
+			shape, n = append(shape, d), n*d
+		}
+		switch in.DType {
+		case tfbind.Float32:
+			require.NoError(t, tfbind.Set(step, i, make([]float32, n), shape...))
+		case tfbind.Int64:
+			require.NoError(t, tfbind.Set(step, i, make([]int64, n), shape...))
+		default:
+			t.Fatalf("input %s is of %s", in.Name, in.DType)
+		}
+	}
+	for range 2 {
+		require.NoError(t, step.Run(context.Background()))
+	}
+	metadata, err := step.Trace(context.Background())
+	require.NoError(t, err)
+	return metadata
+}
+
+func TestAllocatorUse(t *testing.T) {
+	if _, err := tfbind.Load(""); err != nil {
+		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
+	}
+	model, err := savedmodels.Builtin("digits-cnn")
+	require.NoError(t, err)
+	for name, config := range map[string][]byte{
+		"functions inlined": nil,
+		// Grappler inlines functions and so does lowering: RewriterConfig's
+		// disable_meta_optimizer, ConfigProto.Experimental's
+		// disable_functional_ops_lowering.
+		"functions called": []byte("\x52\x05\x52\x03\x98\x01\x01\x82\x01\x03\xa8\x01\x01"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			uses, err := native.AllocatorUse(trace(t, model, config))
+			require.NoError(t, err)
+			u := uses["mklcpu"]
+			// The train function is one call at the top of the graph.
+			assert.Greater(t, u.Operations, 30)
+			assert.Greater(t, u.Requested, memory.MiB)
+			assert.Greater(t, u.RunPeak, 256*memory.KiB)
+			assert.Less(t, u.RunPeak, u.Requested)
+			// The output of its convolution is 32*8*8*32 floats, a block of the pool.
+			assert.GreaterOrEqual(t, u.Peak.Bytes, 256*memory.KiB)
+			assert.GreaterOrEqual(t, u.Peak.Bytes, u.InUse.Bytes)
+		})
+	}
+
+	t.Run("an executor that does not trace", func(t *testing.T) {
+		config, err := gpuopts.Options{Executor: gpuopts.SingleThreaded}.ConfigProto()
+		require.NoError(t, err)
+		uses, err := native.AllocatorUse(trace(t, model, config))
+		require.NoError(t, err)
+		assert.Empty(t, uses)
+	})
+
+	t.Run("recomputation takes", func(t *testing.T) {
+		config, err := gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}.ConfigProto()
+		require.NoError(t, err)
+		assert.Contains(t, string(trace(t, model, config)), "Recomputed/")
+		assert.NotContains(t, string(trace(t, model, nil)), "Recomputed/")
+	})
+
+	t.Run("image-224", func(t *testing.T) {
+		model, err := savedmodels.Open("../../out/models/image-224")
+		if err != nil {
+			t.Skipf("the model is not there (make bench-image exports it): %v", err)
+		}
+		uses, err := native.AllocatorUse(trace(t, model, nil))
+		require.NoError(t, err)
+		u := uses["mklcpu"]
+		assert.Greater(t, u.Peak.Bytes, 256*memory.MiB)
+		assert.True(t, u.InUse.OK)
+		assert.Greater(t, u.RunPeak, 256*memory.MiB)
+	})
+}
+
+func TestAllocatorUseReads(t *testing.T) {
+	records := func(pairs ...int64) (r []*alloc.AllocationRecord) {
+		for i := 0; i < len(pairs); i += 2 {
+			r = append(r, &alloc.AllocationRecord{AllocMicros: pairs[i], AllocBytes: pairs[i+1]})
+		}
+		return r
+	}
+	metadata, err := proto.Marshal(&pb.RunMetadata{StepStats: &alloc.StepStats{DevStats: []*alloc.DeviceStepStats{
+		{NodeStats: []*alloc.NodeExecStats{
+			// The operation that is listed first ended last.
+			{AllStartNanos: 100, AllEndRelNanos: 50, Memory: []*alloc.AllocatorMemoryUsed{
+				{AllocatorName: "pool", TotalBytes: 300, AllocatorBytesInUse: 1000, AllocationRecords: records(7, 300, 9, -300)}}},
+			{AllStartNanos: 110, AllEndRelNanos: 20, Memory: []*alloc.AllocatorMemoryUsed{
+				{AllocatorName: "pool", TotalBytes: 500, AllocatorBytesInUse: 1500, AllocationRecords: records(5, 400, 7, -400, 8, 100)},
+				{AllocatorName: "plain", TotalBytes: 64, AllocationRecords: records(5, 64)}}},
+			{AllStartNanos: 120},
+		}},
+		{NodeStats: []*alloc.NodeExecStats{
+			{Memory: []*alloc.AllocatorMemoryUsed{{AllocatorName: "pool", TotalBytes: 8}}},
+		}},
+	}}})
+	require.NoError(t, err)
+	uses, err := native.AllocatorUse(metadata)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]native.Use{
+		"pool":  {InUse: memory.Known(1000), Peak: memory.Known(1500), RunPeak: 400, Requested: 808, Operations: 3},
+		"plain": {RunPeak: 64, Requested: 64, Operations: 1},
+	}, uses)
+
+	uses, err = native.AllocatorUse(nil)
+	require.NoError(t, err)
+	assert.Empty(t, uses)
+	_, err = native.AllocatorUse([]byte("no message"))
+	assert.ErrorContains(t, err, "RunMetadata")
+}

@@ -1,0 +1,270 @@
+package matrix
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/matrix/cell"
+	"steadyfit/memory"
+)
+
+// assemble makes the cells, the calibration and the ledger from the runs.
+func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
+	r.Ended = time.Now()
+	r.Workloads, r.Remedies = p.Workloads, append([]Remedy{Remedies()[0]}, slices.DeleteFunc(slices.Clone(p.Remedies), func(x Remedy) bool { return x.ID == Baseline })...)
+	runs := make(map[cellID][]*RunResult)
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		id := cellID{run.Runtime, run.Workload, run.Remedy}
+		runs[id] = append(runs[id], run)
+	}
+	wanted := make(map[cellID]bool)
+	for _, j := range jobs {
+		wanted[j.cell()] = true
+	}
+	for _, runtime := range p.Runtimes {
+		for _, w := range p.Workloads {
+			base := runs[cellID{runtime, w.ID, Baseline}]
+			for _, remedy := range r.Remedies {
+				id := cellID{runtime, w.ID, remedy.ID}
+				if c, ok := settled[id]; ok {
+					r.Cells = append(r.Cells, c)
+				} else if wanted[id] && len(runs[id]) > 0 {
+					r.Cells = append(r.Cells, p.cell(remedy, runs[id], base))
+				}
+			}
+			if c, ok := calibrate(runtime, w, base); ok {
+				r.Calibration = append(r.Calibration, c)
+			}
+		}
+	}
+	r.Environment.finish(r.Runs)
+	r.Claims = ledger(r)
+	thin(r)
+}
+
+// cell sums up the runs of one cell.
+func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
+	c := Cell{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
+	var pairs []memory.Pair
+	for _, run := range runs {
+		c.Runs = append(c.Runs, run.ID)
+		if run.Failure != "" {
+			c.Crashes = append(c.Crashes, fmt.Sprintf("%s: %s", run.Failure, run.Cause))
+		}
+		for _, b := range base {
+			if b.Pair == run.Pair && b.Group == run.Group && remedy.ID != Baseline {
+				c.Base = append(c.Base, b.ID)
+				pairs = append(pairs, memory.Pair{Base: b.Outcome, Remedy: run.Outcome})
+			}
+		}
+	}
+	c.Verdict = &middle(runs).Outcome.Verdict
+	if remedy.ID == Baseline {
+		c.Reason = c.Verdict.String()
+		return c
+	}
+	if n := slices.IndexFunc(runs, func(run *RunResult) bool { return unmeasurable(run.Failure) }); n >= 0 {
+		c.Effect, c.Reason = memory.CouldNotApply, runs[n].Cause
+		if runs[n].Failure == cell.NotApplicable {
+			c.Effect = memory.NotApplicable
+		}
+		c.Verdict = nil
+		return c
+	}
+	if len(pairs) < 2 {
+		c.Effect, c.Reason = memory.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
+		return c
+	}
+	comparison := memory.Compare(pairs, goal(remedy, base), uint64(p.Seed))
+	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
+	return c
+}
+
+// goal is what a cell is judged by: the slope where there is one; a remedy for
+// slopes is judged by the peak where memory does not grow.
+func goal(remedy Remedy, base []*RunResult) memory.Goal {
+	leaks, alive := 0, 0
+	for _, b := range base {
+		switch b.Outcome.Verdict.Kind {
+		case memory.Leak:
+			leaks++
+			alive++
+		case memory.Crash:
+		default:
+			alive++
+		}
+	}
+	switch {
+	case 2*leaks > alive:
+		return memory.LowerSlope
+	case remedy.Goal == memory.LowerSlope:
+		return memory.LowerPeak
+	}
+	return remedy.Goal
+}
+
+// middle is the run with the middle slope of those that came to their end, or the
+// first if none did.
+func middle(runs []*RunResult) *RunResult {
+	alive := slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Failure != "" })
+	if len(alive) == 0 {
+		return runs[0]
+	}
+	slices.SortStableFunc(alive, func(a, b *RunResult) int {
+		return cmp.Compare(a.Outcome.Verdict.Slope.Estimate, b.Outcome.Verdict.Slope.Estimate)
+	})
+	return alive[(len(alive)-1)/2]
+}
+
+func figures(runs []*RunResult) Figures {
+	var f Figures
+	var slopes, seconds []float64
+	amount := func(get func(*RunResult) memory.Reading) *int64 {
+		var all []float64
+		for _, run := range runs {
+			if r := get(run); run.Failure == "" && r.OK {
+				all = append(all, float64(r.Bytes))
+			}
+		}
+		if len(all) == 0 {
+			return nil
+		}
+		m := int64(median(all))
+		return &m
+	}
+	phase := func(name string) func(*RunResult) memory.Reading {
+		return func(run *RunResult) memory.Reading {
+			sample := run.Phases[name]
+			return sample.Get(memory.Anon)
+		}
+	}
+	for _, run := range runs {
+		if run.Failure == "" {
+			slopes = append(slopes, run.Outcome.Verdict.Slope.Estimate)
+			seconds = append(seconds, run.Seconds)
+		}
+	}
+	if len(slopes) > 0 {
+		f.Slope = memory.Interval{Estimate: median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+		f.Seconds = median(seconds)
+	}
+	f.Peak = amount(func(run *RunResult) memory.Reading { return run.Outcome.Peak })
+	f.StepTime = amount(func(run *RunResult) memory.Reading { return run.Outcome.StepTime })
+	f.Loaded = amount(phase(cell.PhaseLoaded))
+	f.Level = amount(phase(cell.PhaseSteady))
+	f.Closed = amount(phase(cell.PhaseClosed))
+	f.Trimmed = amount(phase(cell.PhaseTrimmed))
+	return f
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// recovered is how far a slope may be from the true one.
+const recovered = 0.05
+
+// calibrate says whether a workload of known slope was measured rightly.
+func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool) {
+	if w.Leak == nil || len(base) == 0 {
+		return Calibration{}, false
+	}
+	c := Calibration{Runtime: runtime, Workload: w.ID, Expected: float64(*w.Leak), OK: true}
+	var slopes []float64
+	wrong := 0
+	for _, run := range base {
+		v := run.Outcome.Verdict
+		c.Kinds = append(c.Kinds, v.Kind)
+		slopes = append(slopes, v.Slope.Estimate)
+		good := v.Kind == memory.Leak && math.Abs(v.Slope.Estimate-c.Expected) <= recovered*c.Expected
+		if c.Expected == 0 {
+			good = v.Kind == memory.Flat || v.Kind == memory.Jump || v.Kind == memory.Plateau
+		}
+		if !good {
+			wrong++
+		}
+	}
+	c.OK = wrong == 0
+	c.Slope = memory.Interval{Estimate: median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+	kinds := make([]string, len(c.Kinds))
+	for i, k := range c.Kinds {
+		kinds[i] = string(k)
+	}
+	what := fmt.Sprintf("a leak of %.0f B/step was measured as %.0f B/step [%.0f, %.0f]", c.Expected, c.Slope.Estimate, c.Slope.Low, c.Slope.High)
+	if c.Expected == 0 {
+		what = fmt.Sprintf("a loop without a leak was called %s", strings.Join(slices.Compact(slices.Sorted(slices.Values(kinds))), ", "))
+	}
+	c.Text = fmt.Sprintf("%s in %d of %d runs", what, len(base)-wrong, len(base))
+	if c.OK {
+		c.Text = fmt.Sprintf("%s in %d runs", what, len(base))
+	} else if c.Expected == 0 || wrong > 0 {
+		c.Text = fmt.Sprintf("%s; %d of %d runs were wrong", what, wrong, len(base))
+	}
+	return c, true
+}
+
+// shownSamples is how many samples of a run a report needs.
+const shownSamples = 96
+
+// shownLayers are the layers whose curves a report can draw.
+var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, memory.LiveBytes}
+
+// shownPhase are the layers of a phase that are kept.
+var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads}
+
+// thin drops what only runs.jsonl keeps: all curves but those of the middle run of
+// each cell, and layers and trends that no report shows.
+func thin(r *Result) {
+	shown := make(map[int]bool)
+	runs := make(map[cellID][]*RunResult)
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		id := cellID{run.Runtime, run.Workload, run.Remedy}
+		runs[id] = append(runs[id], run)
+	}
+	for _, all := range runs {
+		shown[middle(all).ID] = true
+	}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		run.Outcome.Verdict.Trends = nil
+		phases := make(map[string]memory.Sample, len(run.Phases))
+		for name, sample := range run.Phases {
+			phases[name] = only(sample, shownPhase)
+		}
+		run.Phases = phases
+		switch {
+		case run.Series == nil:
+		case !shown[run.ID]:
+			run.Series = nil
+		default:
+			run.Series = reduced(run.Series)
+		}
+	}
+}
+
+func only(sample memory.Sample, layers []memory.Layer) memory.Sample {
+	less := memory.Sample{Step: sample.Step, At: sample.At}
+	for _, layer := range layers {
+		if r := sample.Get(layer); r.OK {
+			less.Set(layer, r)
+		}
+	}
+	return less
+}
+
+func reduced(s *memory.Series) *memory.Series {
+	less := &memory.Series{Keep: shownSamples}
+	for _, sample := range s.Samples() {
+		kept := only(sample, shownLayers)
+		less.Append(&kept)
+	}
+	return less
+}

@@ -1,0 +1,22 @@
+package matrix
+
+import "steadyfit/memory"
+
+// limit holds a child to an amount of memory.
+type limit interface {
+	// apply puts a process that has just been started under the limit.
+	apply(pid int) error
+	// killed tells whether the kernel has killed a process of it.
+	killed() bool
+	bytes() memory.Bytes
+	String() string
+	close()
+}
+
+type noLimit struct{}
+
+func (noLimit) apply(int) error     { return nil }
+func (noLimit) killed() bool        { return false }
+func (noLimit) bytes() memory.Bytes { return 0 }
+func (noLimit) String() string      { return "no limit" }
+func (noLimit) close()              {}

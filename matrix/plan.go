@@ -1,0 +1,241 @@
+package matrix
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"steadyfit/matrix/cell"
+	"steadyfit/memory"
+)
+
+// Plan says what to run. Workloads, Runtimes, Commands and Out have to be set.
+type Plan struct {
+	Workloads []Workload
+	// Remedies beside the baseline, which is always run.
+	Remedies []Remedy
+	// BaselineOnly are IDs of workloads that are run as they are, without remedies.
+	BaselineOnly []string
+	Runtimes     []string
+	// Commands start the children, by runtime.
+	Commands map[string]Command
+	// Models has the folder of each built-in model that the workloads name; User
+	// and Data are the model and dataset of the workload "user".
+	Models     map[string]string
+	User, Data string
+	// Pairs is how many runs of each cell there are, each paired with one of the
+	// baseline; 0 means 5. Fewer than 2 give no comparison.
+	Pairs int
+	// Group is how many remedies share a run of the baseline; 0 means 4.
+	Group int
+	// Seed of the data and of the bootstrap.
+	Seed int64
+	// Limit is the memory that each child may use, unless its workload has a limit
+	// of its own; 0 is none.
+	Limit memory.Bytes
+	// Timeout is the longest time from one message of a child to the next; 0 means
+	// two minutes.
+	Timeout time.Duration
+	// Quick is noted in the result.
+	Quick bool
+	// Version of steadyfit, for the result.
+	Version string
+	// GPUs names the GPUs of this machine.
+	GPUs []string
+	// Allocator finds the library of an allocator to preload; nil means the
+	// system's library path.
+	Allocator func(name string) (path string, err error)
+	// Out is the folder for results. A run that is there with the same key is not
+	// done again.
+	Out string
+	// Progress is called after each run, and with a negative ID before the first;
+	// nil for none.
+	Progress func(Progress)
+}
+
+// Progress is how far a matrix is.
+type Progress struct {
+	// Run is the one that has just ended.
+	Run RunResult
+	// Done of Total runs are done, of which Reused were there before.
+	Done, Total, Reused int
+	// Left is an estimate from the runs so far; 0 if there were none.
+	Left time.Duration
+}
+
+func (p *Plan) defaults() {
+	if p.Pairs == 0 {
+		p.Pairs = 5
+	}
+	if p.Group == 0 {
+		p.Group = 4
+	}
+	if p.Timeout == 0 {
+		p.Timeout = 2 * time.Minute
+	}
+	if p.Allocator == nil {
+		p.Allocator = findAllocator
+	}
+}
+
+// job is one run that is to be done.
+type job struct {
+	runtime     string
+	workload    Workload
+	remedy      Remedy
+	pair, group int
+}
+
+// cellID names a cell in maps.
+type cellID struct{ runtime, workload, remedy string }
+
+func (j job) cell() cellID { return cellID{j.runtime, j.workload.ID, j.remedy.ID} }
+
+// expand lists the runs in their order, and the cells that need none, with the
+// reason.
+func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
+	settled = make(map[cellID]Cell)
+	base := Remedy{ID: Baseline, Group: "baseline", Title: "as it is", Goal: memory.LowerSlope}
+	for _, runtime := range p.Runtimes {
+		for _, w := range p.Workloads {
+			if _, ok := w.Takes[runtime]; !ok {
+				continue
+			}
+			var remedies []Remedy
+			for _, r := range p.Remedies {
+				if r.ID == Baseline || slices.Contains(p.BaselineOnly, w.ID) {
+					continue
+				}
+				if effect, reason := p.refuse(runtime, w, r); effect != "" {
+					settled[cellID{runtime, w.ID, r.ID}] = Cell{Runtime: runtime, Workload: w.ID, Remedy: r.ID, Effect: effect, Reason: reason}
+					continue
+				}
+				remedies = append(remedies, r)
+			}
+			groups := slices.Collect(slices.Chunk(remedies, p.Group))
+			if len(groups) == 0 {
+				groups = [][]Remedy{nil}
+			}
+			for pair := range p.Pairs {
+				for g, group := range groups {
+					arms := append([]Remedy{base}, group...)
+					if pair%2 == 1 {
+						slices.Reverse(arms)
+					}
+					for _, r := range arms {
+						jobs = append(jobs, job{runtime, w, r, pair, g})
+					}
+				}
+			}
+		}
+	}
+	return jobs, settled
+}
+
+// common are the knobs that every workload has.
+var common = []string{"gc", "trim"}
+
+// refuse says why a remedy is not run on a workload, as far as it can be known
+// beforehand; "" if it is to be run.
+func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, string) {
+	if len(r.Runtimes) > 0 && !slices.Contains(r.Runtimes, runtime) {
+		return memory.NotApplicable, fmt.Sprintf("there is no such thing on the runtime %s", runtime)
+	}
+	if r.NeedsGPU && len(p.GPUs) == 0 {
+		return memory.CouldNotApply, "no GPU"
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Knobs)) {
+		switch {
+		case name == batchDivide:
+			if w.Batch < 4 {
+				return memory.NotApplicable, fmt.Sprintf("%s has no batch to divide", w.ID)
+			}
+		case !slices.Contains(common, name) && !slices.Contains(w.Takes[runtime], name):
+			return memory.NotApplicable, fmt.Sprintf("%s on %s has nothing that %s=%s changes", w.ID, runtime, name, r.Knobs[name])
+		case w.Knobs[name] == r.Knobs[name]:
+			return memory.NotApplicable, fmt.Sprintf("%s does that already", w.ID)
+		}
+	}
+	if r.Preload != "" {
+		if _, err := p.Allocator(r.Preload); err != nil {
+			return memory.CouldNotApply, err.Error()
+		}
+	}
+	return "", ""
+}
+
+// spec is what the child of a job is told, and env what is added to its
+// environment.
+func (p *Plan) spec(j job) (cell.Spec, []string, error) {
+	w, r := j.workload, j.remedy
+	s := cell.Spec{
+		Workload: w.ID, Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
+		Seed: p.Seed, Knobs: make(map[string]string),
+	}
+	switch {
+	case w.ID == User:
+		s.Model, s.Data = p.User, p.Data
+	case w.Model != "":
+		s.Model = p.Models[w.Model]
+	}
+	maps.Copy(s.Knobs, w.Knobs)
+	maps.Copy(s.Knobs, r.Knobs)
+	if text, ok := s.Knobs[batchDivide]; ok {
+		delete(s.Knobs, batchDivide)
+		var n int
+		if _, err := fmt.Sscan(text, &n); err != nil || n < 1 {
+			return s, nil, fmt.Errorf("remedy %s: %s=%s: expected a number of at least 1", r.ID, batchDivide, text)
+		}
+		s.Batch = max(1, s.Batch/n)
+	}
+	if r.Device != nil {
+		config, err := r.Device.ConfigProto()
+		if err != nil {
+			return s, nil, fmt.Errorf("remedy %s: %w", r.ID, err)
+		}
+		s.Config = config
+	}
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
+		env = append(env, name+"="+r.Env[name])
+	}
+	if r.Preload != "" {
+		library, err := p.Allocator(r.Preload)
+		if err != nil {
+			return s, nil, err
+		}
+		env = append(env, "LD_PRELOAD="+library)
+	}
+	return s, env, nil
+}
+
+// User is the ID of the workload that trains the user's own model.
+const User = "user"
+
+// key names a job and all that its outcome depends on.
+func (p *Plan) key(j job, s cell.Spec, env []string) (string, error) {
+	text, err := json.Marshal(struct {
+		Runtime, Remedy, Identity string
+		Pair, Group               int
+		Spec                      cell.Spec
+		Env                       []string
+		Limit                     memory.Bytes
+		Budget                    int64
+	}{j.runtime, j.remedy.ID, p.Commands[j.runtime].Identity, j.pair, j.group, s, env, p.limit(j.workload), j.workload.Budget})
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:12]), nil
+}
+
+func (p *Plan) limit(w Workload) memory.Bytes {
+	if w.Limit > 0 {
+		return memory.Bytes(w.Limit)
+	}
+	return p.Limit
+}

@@ -1,0 +1,123 @@
+package matrix
+
+import (
+	"fmt"
+	"strings"
+
+	"steadyfit/gpuopts"
+	"steadyfit/internal/nearest"
+	"steadyfit/memory"
+)
+
+// Remedies are all remedies that the matrix knows, in the order of the report. The
+// first changes nothing.
+func Remedies() []Remedy {
+	slope, peak, reset := memory.LowerSlope, memory.LowerPeak, memory.LowerReset
+	knob := func(pairs ...string) map[string]string {
+		m := make(map[string]string, len(pairs)/2)
+		for i := 0; i+1 < len(pairs); i += 2 {
+			m[pairs[i]] = pairs[i+1]
+		}
+		return m
+	}
+	inGo, inKeras := []string{Go, Galeone}, []string{Keras}
+	return []Remedy{
+		{ID: Baseline, Group: "baseline", Title: "as it is", Goal: slope},
+
+		{ID: "close", Group: "lifetimes", Title: "close tensors when they are done with", Goal: slope, Knobs: knob("release", "close"), Runtimes: []string{Go}},
+		{ID: "drop", Group: "lifetimes", Title: "set references to nil", Goal: slope, Knobs: knob("release", "drop"), Runtimes: inGo},
+		{ID: "gc-epoch", Group: "lifetimes", Title: "collect garbage after each epoch", Goal: slope, Knobs: knob("gc", "epoch")},
+		{ID: "gc-step", Group: "lifetimes", Title: "collect garbage after each step", Goal: slope, Knobs: knob("gc", "step")},
+		{ID: "gogc-20", Group: "lifetimes", Title: "GOGC=20", Goal: slope, Env: knob("GOGC", "20"), Runtimes: inGo},
+		{ID: "gomemlimit", Group: "lifetimes", Title: "GOMEMLIMIT=256MiB", Goal: slope, Env: knob("GOMEMLIMIT", "256MiB"), Runtimes: inGo},
+
+		{ID: "batch-half", Group: "data", Title: "half the batch", Goal: peak, Knobs: knob(batchDivide, "2")},
+		{ID: "batch-quarter", Group: "data", Title: "a quarter of the batch", Goal: peak, Knobs: knob(batchDivide, "4")},
+		{ID: "micro-2", Group: "data", Title: "2 micro-batches, same update", Goal: peak, Knobs: knob("micro", "2"), Runtimes: []string{Go}},
+		{ID: "micro-4", Group: "data", Title: "4 micro-batches, same update", Goal: peak, Knobs: knob("micro", "4"), Runtimes: []string{Go}},
+		{ID: "buffers", Group: "data", Title: "one input buffer, used again", Goal: slope, Knobs: knob("input", "buffer")},
+		{ID: "prefetch-1", Group: "data", Title: "prefetch 1 batch", Goal: slope, Knobs: knob("prefetch", "1")},
+		{ID: "prefetch-16", Group: "data", Title: "prefetch 16 batches", Goal: slope, Knobs: knob("prefetch", "16")},
+		{ID: "stream", Group: "data", Title: "stream the data from disk", Goal: peak, Knobs: knob("data", "disk")},
+		{ID: "graph-data", Group: "data", Title: "in-graph tf.data", Goal: peak, Knobs: knob("data", "graph")},
+		{ID: "pad", Group: "data", Title: "pad shapes to the largest", Goal: slope, Knobs: knob("shapes", "pad")},
+		{ID: "bucket", Group: "data", Title: "round shapes up to powers of two", Goal: slope, Knobs: knob("shapes", "bucket")},
+		{ID: "keep-last", Group: "data", Title: "keep only the last outputs", Goal: slope, Knobs: knob("history", "last")},
+
+		{ID: "restore", Group: "session", Title: "reset variables in place each epoch", Goal: slope, Knobs: knob("reset", "restore")},
+		{ID: "reload", Group: "session", Title: "close and reload with state each epoch", Goal: slope, Knobs: knob("reset", "reload")},
+		{ID: "process", Group: "session", Title: "a child process each epoch", Goal: slope, Knobs: knob("reset", "process")},
+		{ID: "close-session", Group: "session", Title: "close the session only", Goal: slope, Knobs: knob("close", "session"), Runtimes: inGo},
+		{ID: "close-all", Group: "session", Title: "close session, graph and buffers", Goal: slope, Knobs: knob("close", "all"), Runtimes: []string{Go}},
+		{ID: "reuse", Group: "session", Title: "load once, use again", Goal: slope, Knobs: knob("reuse", "1")},
+		{ID: "sealed", Group: "session", Title: "graph sealed after building", Goal: slope, Knobs: knob("graph", "sealed")},
+		{ID: "fixed-fetches", Group: "session", Title: "one fixed list of fetches", Goal: slope, Knobs: knob("fetches", "fixed")},
+		{ID: "inter-1", Group: "session", Title: "one inter-op thread", Goal: slope, Device: &gpuopts.Options{InterThreads: 1}, Runtimes: inGo},
+		{ID: "intra-1", Group: "session", Title: "one intra-op thread", Goal: slope, Device: &gpuopts.Options{IntraThreads: 1}, Runtimes: inGo},
+		{ID: "session-threads", Group: "session", Title: "threads of its own for each session", Goal: slope, Device: &gpuopts.Options{PerSessionThreads: true}, Runtimes: inGo},
+		{ID: "one-goroutine", Group: "session", Title: "allocate from one goroutine", Goal: slope, Knobs: knob("goroutines", "1")},
+
+		{ID: "trim", Group: "allocator", Title: "malloc_trim each epoch", Goal: slope, Knobs: knob("trim", "epoch")},
+		{ID: "arenas-1", Group: "allocator", Title: "MALLOC_ARENA_MAX=1", Goal: slope, Env: knob("MALLOC_ARENA_MAX", "1")},
+		{ID: "arenas-2", Group: "allocator", Title: "MALLOC_ARENA_MAX=2", Goal: slope, Env: knob("MALLOC_ARENA_MAX", "2")},
+		{ID: "mmap-64k", Group: "allocator", Title: "MALLOC_MMAP_THRESHOLD_=65536", Goal: slope, Env: knob("MALLOC_MMAP_THRESHOLD_", "65536")},
+		{ID: "trim-0", Group: "allocator", Title: "MALLOC_TRIM_THRESHOLD_=0", Goal: slope, Env: knob("MALLOC_TRIM_THRESHOLD_", "0")},
+		{ID: "jemalloc", Group: "allocator", Title: "jemalloc", Goal: slope, Preload: "jemalloc"},
+		{ID: "jemalloc-eager", Group: "allocator", Title: "jemalloc, returning at once", Goal: slope, Preload: "jemalloc", Env: knob("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")},
+		{ID: "tcmalloc", Group: "allocator", Title: "tcmalloc", Goal: slope, Preload: "tcmalloc"},
+		{ID: "mimalloc", Group: "allocator", Title: "mimalloc", Goal: slope, Preload: "mimalloc"},
+		{ID: "system-allocator", Group: "allocator", Title: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")},
+		{ID: "pool-cap", Group: "allocator", Title: "TF_MKL_ALLOC_MAX_BYTES of 300 MB", Goal: peak, Env: knob("TF_MKL_ALLOC_MAX_BYTES", "300000000")},
+		{ID: "cpu-bfc", Group: "allocator", Title: "TF_CPU_ALLOCATOR_USE_BFC=1", Goal: slope, Env: knob("TF_CPU_ALLOCATOR_USE_BFC", "1")},
+
+		{ID: "onednn-off", Group: "runtime", Title: "TF_ENABLE_ONEDNN_OPTS=0", Goal: reset, Env: knob("TF_ENABLE_ONEDNN_OPTS", "0")},
+		{ID: "primitive-cache-1", Group: "runtime", Title: "ONEDNN_PRIMITIVE_CACHE_CAPACITY=1", Goal: slope, Env: knob("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1")},
+		{ID: "primitive-memuse", Group: "runtime", Title: "TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE=false", Goal: slope, Env: knob("TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE", "false")},
+		{ID: "grappler-off", Group: "runtime", Title: "graph rewriting off", Goal: peak, Device: &gpuopts.Options{GrapplerOff: true}, Runtimes: inGo},
+		{ID: "single-executor", Group: "runtime", Title: "single-threaded executor", Goal: peak, Device: &gpuopts.Options{Executor: gpuopts.SingleThreaded}, Runtimes: inGo},
+		{ID: "recompute", Group: "runtime", Title: "memory_optimization: recomputation", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, Runtimes: inGo},
+		{ID: "xla", Group: "runtime", Title: "XLA for the whole graph", Goal: peak, Device: &gpuopts.Options{XLA: gpuopts.XLAOn2}, Runtimes: inGo},
+		{ID: "xla-off", Group: "runtime", Title: "XLA off", Goal: slope, Knobs: knob("jit", "off")},
+
+		{ID: "bf16", Group: "precision", Title: "bfloat16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: inGo},
+		{ID: "fp16", Group: "precision", Title: "float16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.Float16CPU}, Runtimes: inGo},
+
+		{ID: "memory-growth", Group: "gpu", Title: "allow_growth", Goal: peak, Device: &gpuopts.Options{MemoryGrowth: true}, NeedsGPU: true},
+		{ID: "memory-fraction", Group: "gpu", Title: "memory fraction of 0.5", Goal: peak, Device: &gpuopts.Options{MemoryFraction: 0.5}, NeedsGPU: true},
+		{ID: "cuda-async", Group: "gpu", Title: "TF_GPU_ALLOCATOR=cuda_malloc_async", Goal: slope, Env: knob("TF_GPU_ALLOCATOR", "cuda_malloc_async"), NeedsGPU: true},
+		{ID: "unified-memory", Group: "gpu", Title: "TF_FORCE_UNIFIED_MEMORY=1", Goal: peak, Env: knob("TF_FORCE_UNIFIED_MEMORY", "1"), NeedsGPU: true},
+		{ID: "bfc-gc", Group: "gpu", Title: "TF_ENABLE_GPU_GARBAGE_COLLECTION=1", Goal: slope, Env: knob("TF_ENABLE_GPU_GARBAGE_COLLECTION", "1"), NeedsGPU: true},
+		{ID: "host-limit", Group: "gpu", Title: "TF_GPU_HOST_MEM_LIMIT_IN_MB=256", Goal: peak, Env: knob("TF_GPU_HOST_MEM_LIMIT_IN_MB", "256"), NeedsGPU: true},
+
+		{ID: "clear-session", Group: "keras", Title: "clear_session each epoch", Goal: slope, Knobs: knob("clear_session", "epoch"), Runtimes: inKeras},
+		{ID: "own-loop", Group: "keras", Title: "own tf.function step", Goal: slope, Knobs: knob("loop", "function"), Runtimes: inKeras},
+		{ID: "own-loop-del", Group: "keras", Title: "tf.function step with del of everything", Goal: slope, Knobs: knob("loop", "function", "del", "1"), Runtimes: inKeras},
+		{ID: "train-on-batch", Group: "keras", Title: "train_on_batch", Goal: slope, Knobs: knob("loop", "train_on_batch"), Runtimes: inKeras},
+		{ID: "eager", Group: "keras", Title: "run_functions_eagerly", Goal: peak, Knobs: knob("eager", "1"), Runtimes: inKeras},
+		{ID: "generator", Group: "keras", Title: "a Python generator", Goal: slope, Knobs: knob("data", "generator"), Runtimes: inKeras},
+		{ID: "tf-data", Group: "keras", Title: "tf.data", Goal: slope, Knobs: knob("data", "tfdata"), Runtimes: inKeras},
+		{ID: "prefetch-auto", Group: "keras", Title: "tf.data with prefetch(AUTOTUNE)", Goal: slope, Knobs: knob("data", "tfdata", "prefetch", "auto"), Runtimes: inKeras},
+		{ID: "mixed-bf16", Group: "keras", Title: "policy mixed_bfloat16", Goal: peak, Knobs: knob("mixed", "mixed_bfloat16"), Runtimes: inKeras},
+
+		{ID: "system-trim", Group: "combination", Title: "system allocator, malloc_trim each epoch", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Knobs: knob("trim", "epoch")},
+		{ID: "system-jemalloc", Group: "combination", Title: "system allocator and jemalloc", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Preload: "jemalloc"},
+		{ID: "micro-4-bf16", Group: "combination", Title: "4 micro-batches in bfloat16", Goal: peak, Knobs: knob("micro", "4"), Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: []string{Go}},
+	}
+}
+
+// batchDivide is the one knob that the parent turns itself, since it is the same
+// for all runtimes: the batch of the Spec is divided by it.
+const batchDivide = "batch_divide"
+
+// FindRemedy finds a remedy by its ID; the error offers the nearest ones.
+func FindRemedy(id string) (Remedy, error) {
+	var names []string
+	for _, r := range Remedies() {
+		if r.ID == id {
+			return r, nil
+		}
+		names = append(names, r.ID)
+	}
+	names = nearest.Sort(id, names)
+	return Remedy{}, fmt.Errorf("%w: remedy %q; the nearest are %s", ErrUnknown, id, strings.Join(names[:min(5, len(names))], ", "))
+}

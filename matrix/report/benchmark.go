@@ -1,0 +1,107 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+// Benchmark writes the runs in the format of Go benchmarks, one line each, so that
+// benchstat summarises one matrix and compares two:
+//
+//	BenchmarkMatrix/runtime=go/workload=W0/remedy=none-2 1 131000 ns/op 12.5 slope-B/step 372244480 peak-bytes 314572800 anon-bytes 311427072 closed-bytes
+//
+// The number at the end of a name is that of the cores, as go test has it. An op
+// is a step. slope is that of anonymous memory, peak the largest resident memory,
+// anon the anonymous memory after the last step, and closed after everything was
+// freed. An amount that a run does not have is left out; a run that has none is a
+// line that benchmark tools pass over, with the reason.
+func Benchmark(w io.Writer, r *matrix.Result) error {
+	out := bufio.NewWriter(w)
+	e := r.Environment
+	for _, line := range [][2]string{
+		{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/matrix"}, {"cpu", e.CPU},
+		{"kernel", e.Kernel}, {"go-version", e.Go}, {"steadyfit", r.Version}, {"keras", e.Keras},
+	} {
+		if line[1] != "" {
+			fmt.Fprintf(out, "%s: %s\n", line[0], oneLine(line[1]))
+		}
+	}
+	v := newView(r)
+	for _, name := range v.runtimes {
+		if version := e.TensorFlow[name]; version != "" {
+			fmt.Fprintf(out, "tensorflow-%s: %s\n", benchmarkKey(name), oneLine(version))
+		}
+	}
+	for _, alarm := range v.alarms() {
+		fmt.Fprintf(out, "# %s\n", oneLine(alarm))
+	}
+	fmt.Fprint(out, "\nUnit slope-B/step better=lower\nUnit peak-bytes better=lower\nUnit anon-bytes better=lower\nUnit closed-bytes better=lower\n\n")
+	runs := slices.Clone(r.Runs)
+	order := map[cellKey]int{}
+	for i, c := range r.Cells {
+		order[cellKey{c.Runtime, c.Workload, c.Remedy}] = i + 1
+	}
+	slices.SortStableFunc(runs, func(a, b matrix.RunResult) int {
+		return order[cellKey{a.Runtime, a.Workload, a.Remedy}] - order[cellKey{b.Runtime, b.Workload, b.Remedy}]
+	})
+	for i := range runs {
+		run := &runs[i]
+		name := fmt.Sprintf("BenchmarkMatrix/runtime=%s/workload=%s/remedy=%s-%d", benchmarkName(run.Runtime),
+			benchmarkName(run.Workload), benchmarkName(run.Remedy), max(e.Cores, 1))
+		values := benchmarkValues(run)
+		if len(values) == 0 {
+			why := oneLine(run.Cause)
+			if why == "" {
+				why = oneLine(run.Outcome.Verdict.Reason)
+			}
+			fmt.Fprintf(out, "# %s has no figures%s\n", name, orEmpty(": ", why))
+			continue
+		}
+		fmt.Fprintf(out, "%s 1 %s\n", name, strings.Join(values, " "))
+	}
+	return out.Flush()
+}
+
+func benchmarkValues(run *matrix.RunResult) []string {
+	var values []string
+	add := func(r memory.Reading, unit string) {
+		if r.OK {
+			values = append(values, fmt.Sprintf("%d %s", int64(r.Bytes), unit))
+		}
+	}
+	o := &run.Outcome
+	add(o.StepTime, "ns/op")
+	if d := o.Verdict; d.Kind != memory.Crash && d.Kind != "" && d.Samples > 0 {
+		values = append(values, strconv.FormatFloat(d.Slope.Estimate, 'g', 6, 64)+" slope-B/step")
+	}
+	add(o.Peak, "peak-bytes")
+	for _, p := range []struct{ phase, unit string }{{"steady", "anon-bytes"}, {"closed", "closed-bytes"}} {
+		if s, ok := run.Phases[p.phase]; ok {
+			add(s.Get(memory.Anon), p.unit)
+		}
+	}
+	return values
+}
+
+// benchmarkName replaces what would end a name or one of its parts.
+func benchmarkName(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || unicode.IsControl(r) || r == '/' || r == '=' {
+			return '_'
+		}
+		return r
+	}, text)
+}
+
+// benchmarkKey is a name that a configuration line may begin with.
+func benchmarkKey(text string) string {
+	return strings.ToLower(strings.ReplaceAll(benchmarkName(text), ":", "_"))
+}

@@ -1,0 +1,111 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+
+	"steadyfit/matrix"
+)
+
+// Claims writes the ledger in Markdown: a table of claims and verdicts per runtime,
+// then each claim with what the literature says of it, the figures, and the cells
+// that they are from; or what a test would need.
+func Claims(w io.Writer, r *matrix.Result) error {
+	out := bufio.NewWriter(w)
+	v := newView(r)
+	fmt.Fprint(out, "# What people say, and what was measured\n\n")
+	fmt.Fprintf(out, "%s.\n%s.\n\n", markdown(v.when()), markdown(v.machine()))
+	for _, alarm := range v.alarms() {
+		fmt.Fprintf(out, "> **%s**\n\n", markdown(alarm))
+	}
+	if text := v.calibrated(); text != "" {
+		fmt.Fprintf(out, "%s\n\n", markdown(text))
+	}
+	if len(r.Claims) == 0 {
+		fmt.Fprint(out, "This matrix tested no claims.\n")
+		return out.Flush()
+	}
+	runtimes := v.claimRuntimes()
+	fmt.Fprint(out, "| | claim | literature |")
+	for _, name := range runtimes {
+		fmt.Fprintf(out, " %s |", markdown(name))
+	}
+	fmt.Fprintf(out, "\n|---|---|---|%s\n", strings.Repeat("---|", len(runtimes)))
+	for _, c := range r.Claims {
+		fmt.Fprintf(out, "| %s | %s | %s |", markdown(c.ID), markdown(c.Text), markdown(c.Says))
+		for _, name := range runtimes {
+			fmt.Fprintf(out, " %s |", markdown(claimVerdict(c, name)))
+		}
+		fmt.Fprintln(out)
+	}
+	for _, c := range r.Claims {
+		fmt.Fprintf(out, "\n## %s: %s\n\n", markdown(c.ID), markdown(c.Text))
+		if c.Says != "" {
+			fmt.Fprintf(out, "Literature: %s\n\n", markdown(sentence(c.Says)))
+		}
+		for _, d := range c.Verdicts {
+			fmt.Fprintf(out, "- **%s: %s.** %s", markdown(d.Runtime), markdown(d.Verdict), markdown(sentence(d.Text)))
+			if len(d.Cells) > 0 {
+				fmt.Fprintf(out, " (from %s)", markdown(strings.Join(d.Cells, ", ")))
+			}
+			fmt.Fprintln(out)
+		}
+		switch needs := markdown(strings.TrimSuffix(c.Needs, ".") + "."); {
+		case c.Needs != "" && len(c.Verdicts) > 0:
+			fmt.Fprintf(out, "- For a further test: %s\n", needs)
+		case c.Needs != "":
+			fmt.Fprintf(out, "- Not tested here. Needed: %s\n", needs)
+		case len(c.Verdicts) == 0:
+			fmt.Fprint(out, "- Not tested: what would test it was not part of this matrix.\n")
+		}
+	}
+	return out.Flush()
+}
+
+// claimRuntimes are the runtimes on which at least one claim was tested, in the
+// usual order.
+func (v *view) claimRuntimes() []string {
+	has := map[string]bool{}
+	var list []string
+	for _, c := range v.Claims {
+		for _, d := range c.Verdicts {
+			has[d.Runtime] = true
+		}
+	}
+	for _, name := range v.runtimes {
+		if has[name] {
+			list = append(list, name)
+			delete(has, name)
+		}
+	}
+	for _, c := range v.Claims {
+		for _, d := range c.Verdicts {
+			if has[d.Runtime] {
+				list = append(list, d.Runtime)
+				delete(has, d.Runtime)
+			}
+		}
+	}
+	return list
+}
+
+func claimVerdict(c matrix.Claim, runtime string) string {
+	for _, d := range c.Verdicts {
+		if d.Runtime == runtime {
+			return d.Verdict
+		}
+	}
+	if len(c.Verdicts) == 0 {
+		return "not tested"
+	}
+	return unknown
+}
+
+var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "&", "&amp;",
+	"*", "\\*", "`", "\\`", "[", "\\[", "]", "\\]")
+
+// markdown is text as it is, on one line, whatever is in it. Underscores within
+// words mean nothing in Markdown and stay readable.
+func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text)) }

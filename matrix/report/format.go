@@ -1,0 +1,352 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"steadyfit/matrix"
+	"steadyfit/matrix/cell"
+	"steadyfit/memory"
+)
+
+// size is an amount of memory, or a dash.
+func size(b *int64) string {
+	if b == nil {
+		return unknown
+	}
+	return memory.Bytes(*b).String()
+}
+
+func reading(r memory.Reading) string {
+	if !r.OK {
+		return unknown
+	}
+	return r.Bytes.String()
+}
+
+// duration of a step in nanoseconds, with three significant digits.
+func duration(ns *int64) string {
+	if ns == nil {
+		return unknown
+	}
+	v := float64(*ns)
+	for _, u := range []struct {
+		name string
+		size float64
+	}{{"s", 1e9}, {"ms", 1e6}, {"µs", 1e3}} {
+		if math.Abs(v) >= u.size {
+			return significant(v/u.size, 3) + " " + u.name
+		}
+	}
+	return significant(v, 3) + " ns"
+}
+
+// significant prints a number with so many digits in all, and no exponent.
+func significant(v float64, digits int) string {
+	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	before := int(math.Floor(math.Log10(math.Abs(v)))) + 1
+	return strconv.FormatFloat(v, 'f', max(digits-before, 0), 64)
+}
+
+// rate is a slope, "+4.6 MiB/step", with its bounds in the same unit if bounds is
+// set: "+4.6 MiB/step [4.5, 4.7]".
+func rate(s memory.Interval, bounds bool) string {
+	largest := math.Abs(s.Estimate)
+	if bounds {
+		largest = max(largest, math.Abs(s.Low), math.Abs(s.High))
+	}
+	unit, scale := "B", 1.0
+	for _, u := range []struct {
+		name string
+		size memory.Bytes
+	}{{"GiB", memory.GiB}, {"MiB", memory.MiB}, {"KiB", memory.KiB}} {
+		if largest >= float64(u.size) {
+			unit, scale = u.name, float64(u.size)
+			break
+		}
+	}
+	digits := 1
+	if largest/scale >= 100 || unit == "B" {
+		digits = 0
+	}
+	number := func(v float64) string {
+		text := strconv.FormatFloat(v/scale, 'f', digits, 64)
+		if strings.Trim(text, "-0.") == "" {
+			text = strings.TrimPrefix(text, "-")
+		}
+		return strings.Replace(text, "-", "−", 1)
+	}
+	text := number(s.Estimate)
+	if s.Estimate > 0 && strings.Trim(text, "0.") != "" {
+		text = "+" + text
+	}
+	text += " " + unit + "/step"
+	if bounds {
+		text += " [" + number(s.Low) + ", " + number(s.High) + "]"
+	}
+	return text
+}
+
+// slopeText is the slope of a cell with its range.
+func slopeText(c *matrix.Cell, bounds bool) string {
+	s, ok := slope(c)
+	if !ok {
+		return unknown
+	}
+	return rate(s, bounds)
+}
+
+// times is a ratio: "×0.61", with its interval if bounds is set.
+func times(r memory.Ratio, bounds bool) string {
+	if !r.OK {
+		return unknown
+	}
+	number := func(v float64) string {
+		digits := 2
+		if math.Abs(v) >= 10 {
+			digits = 1
+		}
+		text := strconv.FormatFloat(v, 'f', digits, 64)
+		if strings.Trim(text, "-0.") == "" {
+			text = "0"
+		}
+		return strings.Replace(text, "-", "−", 1)
+	}
+	text := "×" + number(r.Estimate)
+	if bounds {
+		text += " [" + number(r.Low) + ", " + number(r.High) + "]"
+	}
+	return text
+}
+
+// cost says what a remedy costs: "step time ×1.42; peak ×0.61". Of one that saves a
+// workload that otherwise dies there is nothing to compare with, so it is what it
+// takes: "peak 1.2 GiB; 140 ms per step".
+func (v *view) cost(c *matrix.Cell) string {
+	var parts []string
+	if c.Comparison != nil {
+		for _, part := range []struct {
+			name string
+			r    memory.Ratio
+		}{{"step time", c.Comparison.StepTime}, {"peak", c.Comparison.Peak}} {
+			name := part.name
+			if name == "step time" && v.lessWork(c.Remedy) {
+				name = "time of a smaller step"
+			}
+			switch {
+			case !part.r.OK:
+			case alike(part.r):
+				parts = append(parts, name+" as before ("+times(part.r, false)+")")
+			case part.r.Low <= 1 && part.r.High >= 1:
+				parts = append(parts, name+" unclear ("+times(part.r, true)+")")
+			default:
+				parts = append(parts, name+" "+times(part.r, false))
+			}
+		}
+	}
+	if len(parts) == 0 {
+		if c.Figures.Peak != nil {
+			parts = append(parts, "peak "+size(c.Figures.Peak))
+		}
+		if c.Figures.StepTime != nil {
+			parts = append(parts, duration(c.Figures.StepTime)+orEmptyIf(v.lessWork(c.Remedy), " per smaller step")+orEmptyIf(!v.lessWork(c.Remedy), " per step"))
+		}
+	}
+	if len(parts) == 0 {
+		return "cost not measured"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// goalRatio is the ratio of what the remedy is meant to lower.
+func (v *view) goalRatio(c *matrix.Cell) (name string, r memory.Ratio) {
+	if c.Comparison == nil {
+		return "", memory.Ratio{}
+	}
+	switch v.goal(c) {
+	case memory.LowerPeak:
+		return "peak", c.Comparison.Peak
+	case memory.LowerReset:
+		return "after close", c.Comparison.Reset
+	}
+	return "slope", c.Comparison.Slope
+}
+
+// verdict on a cell in a few words.
+func (v *view) verdict(c *matrix.Cell) string {
+	switch {
+	case c == nil:
+		return unknown
+	case growthOf(c) == dies:
+		return "dies: " + v.death(c)
+	case c.Verdict == nil:
+		return unknown
+	}
+	d := c.Verdict
+	switch d.Kind {
+	case memory.Leak:
+		return "grows by " + strings.TrimPrefix(slopeText(c, true), "+")
+	case memory.Plateau:
+		return fmt.Sprintf("rises by %s, then level at %s", d.Level-d.Start, d.Level)
+	case memory.Jump:
+		change := d.Level - d.Start
+		if len(d.Jumps) > 0 {
+			change = d.Jumps[0].Amount
+		}
+		return fmt.Sprintf("jumps by %s, then level at %s", change, d.Level)
+	case memory.Flat:
+		return fmt.Sprintf("flat at %s", d.Level)
+	case memory.Sawtooth:
+		return fmt.Sprintf("saw-tooth, %s deep, no growth", d.Depth)
+	case memory.Inconclusive:
+		return "inconclusive" + orEmpty(": ", d.Reason)
+	}
+	return string(d.Kind)
+}
+
+// verdictWord names the kind of a verdict.
+func verdictWord(c *matrix.Cell) string {
+	switch growthOf(c) {
+	case dies:
+		return "dies"
+	case grows:
+		return "grows"
+	case steady:
+		if c.Verdict.Kind == memory.Sawtooth {
+			return "saw-tooth"
+		}
+		return "flat"
+	case settles:
+		if c.Verdict.Kind == memory.Jump {
+			return "jump"
+		}
+		return "plateau"
+	}
+	if c == nil || c.Verdict == nil {
+		return unknown
+	}
+	return string(c.Verdict.Kind)
+}
+
+// death is how many runs of a cell died and of what, the most common cause.
+func (v *view) death(c *matrix.Cell) string {
+	counts, best := map[string]int{}, ""
+	for _, cause := range c.Crashes {
+		counts[cause]++
+		if best == "" || counts[cause] > counts[best] {
+			best = cause
+		}
+	}
+	if best == "" && c.Verdict != nil {
+		best = c.Verdict.Reason
+	}
+	best = cmp.Or(strings.TrimSuffix(strings.TrimPrefix(best, string(cell.Failed)+": "), "."), "cause unknown")
+	if n := len(c.Runs); n > 1 && len(c.Crashes) > 0 {
+		return fmt.Sprintf("%s (%d of %d runs)", best, len(c.Crashes), n)
+	}
+	return best
+}
+
+// causes say what carries a growth, in words for somebody who has not read the
+// package memory.
+var causes = map[memory.Cause]string{
+	memory.GCLag:        "native objects that nothing refers to any more wait for the garbage collector, which does not see how large they are",
+	memory.Unreleased:   "native objects are made and never released",
+	memory.HostHistory:  "the program itself keeps what it makes, on the Go heap",
+	memory.RuntimeCache: "TensorFlow's allocators hold more with each step while the number of objects is the same: a cache or the graph grows",
+	memory.NativeHeap:   "malloc has handed out more with each step, and no layer above says to whom",
+	memory.GoRuntime:    "the Go runtime holds more than its heap needs",
+	memory.Retention:    "memory is freed and kept by its allocator; malloc in use is flat",
+	memory.Files:        "pages of files came in",
+	memory.Unattributed: "no layer that was sampled goes along with it",
+}
+
+// cause is the layer that carries the growth and what that means; both are empty
+// if nothing grew.
+func cause(d *memory.Verdict) (layer, text string) {
+	if d == nil || d.Cause == "" {
+		return "", ""
+	}
+	text = cmp.Or(causes[d.Cause], string(d.Cause))
+	if d.Cause == memory.Unattributed || d.Carrier == d.Layer && d.Cause != memory.Retention {
+		return "", text
+	}
+	return string(d.Carrier), text
+}
+
+// symbols stand for effects where there is little room.
+var symbols = map[memory.Effect]string{
+	memory.Works: "✓", memory.Partly: "◐", memory.NoEffect: "=", memory.Harmful: "✗",
+	memory.Unclear: "?", memory.NotApplicable: "·", memory.CouldNotApply: "!",
+}
+
+// effects in the order in which a legend lists them, the best first.
+var effects = []memory.Effect{memory.Works, memory.Partly, memory.NoEffect, memory.Harmful,
+	memory.Unclear, memory.CouldNotApply, memory.NotApplicable}
+
+func count(n int, word string) string { return plural(n, word, word+"s") }
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}
+
+// and joins names as a sentence does.
+func and(names []string) string {
+	switch n := len(names); n {
+	case 0:
+		return ""
+	case 1:
+		return names[0]
+	default:
+		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	}
+}
+
+func orEmpty(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
+
+// sentence begins with a capital letter and ends with a point.
+func sentence(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return ""
+	}
+	first, n := utf8.DecodeRuneInString(text)
+	// A name such as "malloc_trim" or "x86" keeps its case.
+	if word, _, _ := strings.Cut(text, " "); !strings.ContainsAny(word, "_=0123456789./") {
+		text = string(unicode.ToUpper(first)) + text[n:]
+	}
+	if !strings.HasSuffix(text, ".") && !strings.HasSuffix(text, "!") && !strings.HasSuffix(text, "?") {
+		text += "."
+	}
+	return text
+}
+
+// oneLine replaces what would break a line of text or a terminal.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+}
+
+// lasted is a length of time to the second.
+func lasted(d time.Duration) string {
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	return text
+}

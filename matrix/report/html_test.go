@@ -1,0 +1,376 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+func render(t *testing.T, r *matrix.Result) string {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, HTML(&b, r))
+	return b.String()
+}
+
+// has is require.Contains without the page in its message.
+func has(t *testing.T, page, want string) {
+	t.Helper()
+	require.True(t, strings.Contains(page, want), "not in the page: %s", want)
+}
+
+// hasNot is the opposite.
+func hasNot(t *testing.T, page, unwanted string) {
+	t.Helper()
+	i := strings.Index(page, unwanted)
+	require.Negative(t, i, "in the page: ...%s", page[max(i-100, 0):min(max(i, 0)+100, len(page))])
+}
+
+// visible is the text of a page without markup, style and scripts.
+func visible(page string) string {
+	page = regexp.MustCompile(`(?s)<(style|script)[^>]*>.*?</(style|script)>`).ReplaceAllString(page, "")
+	return strings.Join(strings.Fields(html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " "))), " ")
+}
+
+// data is what stands in a page for programs.
+func data(t *testing.T, page string) (matrix.Result, string) {
+	t.Helper()
+	_, rest, ok := strings.Cut(page, `<script type="application/json" id="matrix">`)
+	require.True(t, ok, "no data")
+	text, _, ok := strings.Cut(rest, "</script>")
+	require.True(t, ok)
+	var r matrix.Result
+	require.NoError(t, json.Unmarshal([]byte(text), &r))
+	return r, text
+}
+
+func TestHTML(t *testing.T) {
+	r := fixture(3, 1)
+	page := render(t, r)
+	if path := os.Getenv("STEADYFIT_REPORT"); path != "" {
+		require.NoError(t, os.WriteFile(path, []byte(page), 0o644)) // to look at
+	}
+	text := visible(page)
+	for _, w := range r.Workloads {
+		has(t, text, w.ID+" "+w.Title)
+		has(t, text, w.Expected)
+	}
+	for _, m := range r.Remedies {
+		has(t, text, m.Title)
+	}
+	for _, c := range r.Claims {
+		has(t, text, c.Text)
+		for _, d := range c.Verdicts {
+			has(t, text, d.Verdict+" "+sentence(d.Text))
+		}
+	}
+	for _, want := range []string{
+		"On galeone 4 of 7 workloads grow, 1 dies; each has a remedy that cures it.",
+		"The instrument holds: a leak of known size was recovered to within 0.04%, and the control without a leak was called free of growth, on go, galeone and keras.",
+		"16.0 GiB of memory · no GPU · TensorFlow 2.21.0 · Keras 3.15.0 · linux/amd64",
+		"waiting native bytes : native objects that nothing refers to any more wait for the garbage collector",
+		"Dies without it and with it: killed by SIGKILL: memory limit of 1.5 GiB (3 of 3 runs).",
+		"3 of 3 runs without it died, and none with it.",
+		"Could not be applied: no GPU: allow_growth.",
+		"For a further test: a GPU: steadyfit matrix --workloads W4 --remedies clear-session",
+		"What would test it was not part of this matrix.",
+		"Needed: a GPU: steadyfit matrix --workloads W3 --remedies cuda-async",
+	} {
+		has(t, text, want)
+	}
+	hasNot(t, page, rawMark)
+	hasNot(t, text, "NaN")
+	hasNot(t, text, "%!")
+
+	// Every cell that was measured has a row, and a link to it in the table.
+	v := newView(r)
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		if !measured(c) {
+			continue
+		}
+		anchor := v.rowAnchor(slices.Index(v.runtimes, c.Runtime), c.Workload, c.Remedy)
+		has(t, page, `href="#`+anchor+`"`)
+		_, row, ok := strings.Cut(page, `<tr id="`+anchor+`"`)
+		require.True(t, ok, "no row %s", anchor)
+		row, _, _ = strings.Cut(row, "</tr>")
+		require.Contains(t, html.UnescapeString(row), v.title(c.Remedy)+"</button>")
+		require.Contains(t, row, size(c.Figures.Peak))
+		require.Contains(t, row, duration(c.Figures.StepTime))
+		if c.Remedy != matrix.Baseline {
+			require.Contains(t, row, symbols[c.Effect]+" "+effectWord(c.Effect))
+		}
+	}
+}
+
+// TestHTMLWellFormed reads the page as XML, as far as HTML is, and follows each
+// link within it.
+func TestHTMLWellFormed(t *testing.T) {
+	page := render(t, fixture(2, 1))
+	page = regexp.MustCompile(`(?s)(<(?:style|script)[^>]*>).*?(</(?:style|script)>)`).ReplaceAllString(page, "$1$2")
+	d := xml.NewDecoder(strings.NewReader(page))
+	d.Strict, d.AutoClose, d.Entity = false, []string{"meta", "input", "br"}, xml.HTMLEntity
+	ids, links := map[string]bool{}, map[string]bool{}
+	var open []string
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		switch e := token.(type) {
+		case xml.StartElement:
+			open = append(open, e.Name.Local)
+			for _, a := range e.Attr {
+				switch a.Name.Local {
+				case "id":
+					require.False(t, ids[a.Value], "id %s twice", a.Value)
+					ids[a.Value] = true
+				case "href":
+					require.True(t, strings.HasPrefix(a.Value, "#"), "link to %s", a.Value)
+					links[a.Value[1:]] = true
+				case "src", "srcset", "action", "style":
+					require.NotContains(t, a.Value, ":/")
+					require.NotContains(t, a.Value, "ZgotmplZ")
+				case "d":
+					require.Regexp(t, `^M-?\d+[ -]\d+(h24|l[-\d ]+)?$`, a.Value)
+				}
+			}
+			if e.Name.Local == "th" {
+				require.NotEmpty(t, e.Attr, "a th without scope")
+			}
+		case xml.EndElement:
+			require.Equal(t, open[len(open)-1], e.Name.Local)
+			open = open[:len(open)-1]
+		}
+	}
+	require.Empty(t, open)
+	for link := range links {
+		require.True(t, ids[link], "link to #%s, which is not there", link)
+	}
+	require.Greater(t, len(links), 100)
+}
+
+// TestHTMLLoadsNothing: no address of another place, in markup, style or script.
+func TestHTMLLoadsNothing(t *testing.T) {
+	page := render(t, fixture(2, 1))
+	require.Empty(t, regexp.MustCompile(`https?://|src=|@import|\burl\(|<link|<iframe|<object|<embed|import\(|fetch\(`).FindString(page))
+	has(t, page, `default-src 'none'`)
+}
+
+func TestHTMLData(t *testing.T) {
+	r := fixture(2, 1)
+	page := render(t, r)
+	got, text := data(t, page)
+	require.Equal(t, r.Schema, got.Schema)
+	require.Len(t, got.Cells, len(r.Cells))
+	require.Len(t, got.Runs, len(r.Runs))
+	require.Equal(t, r.Environment, got.Environment)
+	require.Equal(t, r.Cells[3].Comparison, got.Cells[3].Comparison)
+	hasNot(t, text, "<")
+	for i := range got.Runs {
+		want, have := &r.Runs[i], &got.Runs[i]
+		require.Equal(t, want.ID, have.ID)
+		require.Equal(t, want.Outcome.Peak, have.Outcome.Peak)
+		if have.Series == nil {
+			continue
+		}
+		require.Equal(t, want.Series.Total(), have.Series.Total())
+		require.Equal(t, want.Series.Max(memory.Anon), have.Series.Max(memory.Anon))
+		a, b := want.Series.Samples(), have.Series.Samples()
+		require.Equal(t, a[0].Step, b[0].Step)
+		require.Equal(t, a[len(a)-1].Get(memory.Anon), b[len(b)-1].Get(memory.Anon))
+	}
+	again, _ := data(t, render(t, &got))
+	require.Equal(t, len(got.Runs), len(again.Runs), "a page can be made from the data of a page")
+}
+
+// TestHTMLHostile puts what ends a script, an attribute or a tag everywhere.
+func TestHTMLHostile(t *testing.T) {
+	const evil = `</script><script>alert(1)</script>"'><img src=x onerror=alert(2)>{{.}}<!--`
+	r := fixture(2, 1)
+	r.Version = evil
+	r.Environment.CPU, r.Environment.Variables = evil, map[string]string{evil: evil}
+	r.Environment.GPUs = []string{evil}
+	for i := range r.Workloads {
+		w := &r.Workloads[i]
+		w.Title, w.What, w.Expected, w.Model = evil, evil, evil, evil
+	}
+	for i := range r.Remedies {
+		r.Remedies[i].Title, r.Remedies[i].Group = evil, memoryGroup(i, evil)
+	}
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		c.Reason = evil
+		if len(c.Crashes) > 0 {
+			c.Crashes[0] = evil
+		}
+		if c.Verdict != nil {
+			d := *c.Verdict
+			d.Reason, d.Carrier, d.Notes = evil, evil, []string{evil}
+			c.Verdict = &d
+		}
+		if c.Workload == "W8" {
+			c.Workload = evil
+		}
+	}
+	for i := range r.Runs {
+		r.Runs[i].Log, r.Runs[i].Cause = evil, evil
+	}
+	for i := range r.Claims {
+		c := &r.Claims[i]
+		c.ID, c.Text, c.Says = evil, evil, evil
+		for j := range c.Verdicts {
+			c.Verdicts[j] = matrix.ClaimVerdict{Runtime: evil, Verdict: evil, Text: evil, Cells: []string{evil}}
+		}
+	}
+	for i := range r.Calibration {
+		r.Calibration[i].Text = evil
+	}
+	page := render(t, r)
+	hasNot(t, page, "<script>alert")
+	hasNot(t, page, "<img")
+	hasNot(t, page, "<!--")
+	require.Equal(t, 2, strings.Count(page, "</script>"))
+	data(t, page)
+
+	var b bytes.Buffer
+	require.NoError(t, Claims(&b, r))
+	hasNot(t, b.String(), "<script>")
+	b.Reset()
+	r.Environment.CPU = "a\x1b[31m\nb"
+	require.NoError(t, Text(&b, r, TextOptions{}))
+	hasNot(t, b.String(), "\x1b")
+}
+
+func memoryGroup(i int, name string) string { return fmt.Sprintf("%s%d", name, i/5) }
+
+func TestHTMLAlarms(t *testing.T) {
+	r := fixture(2, 1)
+	page := render(t, r)
+	hasNot(t, page, `class="alarm"`)
+
+	r.Complete = false
+	c := &r.Calibration[1]
+	c.OK, c.Text = false, "a leak of 65536 B/step was measured as 40000 B/step [39000, 41000]; 2 of 2 runs were wrong"
+	page = render(t, r)
+	top, _, ok := strings.Cut(page, "<nav")
+	require.True(t, ok)
+	require.Equal(t, 2, strings.Count(top, `class="alarm"`))
+	has(t, top, "Calibration failed on go, W1: A leak of 65536 B/step was measured as 40000")
+	has(t, top, "The matrix is incomplete")
+	hasNot(t, page, "The instrument holds")
+	if path := os.Getenv("STEADYFIT_REPORT"); path != "" {
+		require.NoError(t, os.WriteFile(path+".alarm.html", []byte(page), 0o644))
+	}
+
+	r.Calibration = nil
+	has(t, render(t, r), "There is no calibration")
+}
+
+// TestHTMLUnknown: what was not measured is a dash wherever it stands.
+func TestHTMLUnknown(t *testing.T) {
+	r := fixture(2, 1)
+	r.Workloads, r.Runs, r.Claims = r.Workloads[:1], nil, nil
+	verdict := memory.Verdict{Kind: memory.Inconclusive, Reason: "too few samples"}
+	r.Cells = []matrix.Cell{
+		{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &verdict},
+		{Runtime: "go", Workload: "W0", Remedy: "close", Effect: memory.Unclear, Comparison: &memory.Comparison{Effect: memory.Unclear, Goal: memory.LowerSlope, More: 4}, Verdict: &verdict},
+	}
+	text := visible(render(t, r))
+	has(t, text, "? unclear – – – – – About 4 more pairs would decide.")
+	has(t, text, "Undecided W0 inconclusive: too few samples")
+	hasNot(t, text, "0 B/step [0, 0]")
+	has(t, text, "No curves were kept.")
+}
+
+func TestHTMLEmpty(t *testing.T) {
+	for _, r := range []*matrix.Result{{}, {Cells: []matrix.Cell{{Runtime: "x", Workload: "y", Remedy: "z"}}}} {
+		page := render(t, r)
+		has(t, visible(page), "There is no calibration")
+		data(t, page)
+		for _, write := range []func(io.Writer, *matrix.Result) error{
+			Benchmark, Claims, func(w io.Writer, r *matrix.Result) error { return Text(w, r, TextOptions{}) },
+		} {
+			require.NoError(t, write(io.Discard, r))
+		}
+	}
+}
+
+// TestHTMLSize renders 20 workloads, 30 remedies and 10 runs of each.
+func TestHTMLSize(t *testing.T) {
+	runtimes := []string{"go"}
+	if !testing.Short() {
+		runtimes = []string{"go", "galeone", "keras"}
+	}
+	small := fixture(2, 1)
+	r := *small
+	r.Workloads, r.Cells, r.Runs = nil, nil, nil
+	runs := map[int]matrix.RunResult{}
+	for _, run := range small.Runs {
+		runs[run.ID] = run
+	}
+	for n := range 20 {
+		w := small.Workloads[n%len(small.Workloads)]
+		from := w.ID
+		w.ID = fmt.Sprintf("%s-%d", w.ID, n)
+		r.Workloads = append(r.Workloads, w)
+		for _, c := range small.Cells {
+			if c.Workload != from || c.Runtime != "go" && len(runtimes) == 1 {
+				continue
+			}
+			c.Workload = w.ID
+			ids := c.Runs
+			c.Runs = nil
+			for i := range 10 * min(len(ids), 1) {
+				run := runs[ids[i%len(ids)]]
+				run.ID, run.Workload = len(r.Runs)+1, w.ID
+				c.Runs = append(c.Runs, run.ID)
+				r.Runs = append(r.Runs, run)
+			}
+			r.Cells = append(r.Cells, c)
+		}
+	}
+	page := render(t, &r)
+	t.Logf("%d cells, %d runs: %.2f MB", len(r.Cells), len(r.Runs), float64(len(page))/1e6)
+	require.Less(t, len(page), 5_000_000)
+	data(t, page)
+}
+
+type failing struct{ after int }
+
+var errFull = errors.New("no space left")
+
+func (f *failing) Write(p []byte) (int, error) {
+	if f.after -= len(p); f.after < 0 {
+		return 0, errFull
+	}
+	return len(p), nil
+}
+
+func TestWriteErrors(t *testing.T) {
+	r := fixture(2, 1)
+	for name, write := range map[string]func(io.Writer) error{
+		"html":      func(w io.Writer) error { return HTML(w, r) },
+		"text":      func(w io.Writer) error { return Text(w, r, TextOptions{}) },
+		"benchmark": func(w io.Writer) error { return Benchmark(w, r) },
+		"claims":    func(w io.Writer) error { return Claims(w, r) },
+		"compare":   func(w io.Writer) error { _, err := Compare(w, r, r, TextOptions{}); return err },
+	} {
+		require.ErrorIs(t, write(&failing{after: 100}), errFull, name)
+	}
+}

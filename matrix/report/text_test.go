@@ -1,0 +1,278 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+func inText(t *testing.T, r *matrix.Result, o TextOptions) string {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, Text(&b, r, o))
+	return b.String()
+}
+
+func TestText(t *testing.T) {
+	r := fixture(3, 1)
+	golden(t, "matrix.txt", []byte(inText(t, r, TextOptions{})))
+	for _, width := range []int{1, 40, 60, 80, 132} {
+		for i, line := range strings.Split(inText(t, r, TextOptions{Width: width}), "\n") {
+			require.LessOrEqual(t, columns(line), max(width, 40), "width %d, line %d: %s", width, i+1, line)
+		}
+	}
+}
+
+// TestTextColor: colours add nothing but colours, and come only when asked for.
+func TestTextColor(t *testing.T) {
+	r := fixture(2, 1)
+	plain, colored := inText(t, r, TextOptions{}), inText(t, r, TextOptions{Color: true})
+	require.NotContains(t, plain, "\x1b")
+	require.Contains(t, colored, "\x1b[32m")
+	stripped := regexp.MustCompile(`\x1b\[\d+m`).ReplaceAllString(colored, "")
+	stripped = regexp.MustCompile(`(?m) +$`).ReplaceAllString(stripped, "")
+	require.True(t, plain == stripped, "the text differs")
+}
+
+func TestTextAlarms(t *testing.T) {
+	r := fixture(2, 1)
+	require.NotContains(t, inText(t, r, TextOptions{}), "!  ")
+	r.Complete, r.Calibration[1].OK, r.Calibration[1].Text = false, false, "the leak was missed; 2 of 2 runs were wrong"
+	got := inText(t, r, TextOptions{})
+	first, _, _ := strings.Cut(got, "On go:")
+	require.Contains(t, first, "! Calibration failed on go, W1: The leak was missed; 2 of 2 runs were wrong.")
+	require.Contains(t, first, "! The matrix is incomplete")
+	require.NotContains(t, got, "The instrument holds")
+}
+
+func TestFormat(t *testing.T) {
+	for _, test := range []struct{ got, want string }{
+		{rate(memory.Interval{Estimate: 4.6 * mib, Low: 4.5 * mib, High: 4.7 * mib}, true), "+4.6 MiB/step [4.5, 4.7]"},
+		{rate(memory.Interval{Estimate: -3, Low: -6.4, High: 0.2}, true), "−3 B/step [−6, 0]"},
+		{rate(memory.Interval{}, true), "0 B/step [0, 0]"},
+		{rate(memory.Interval{Estimate: 100, Low: -3 * kib, High: 4 * kib}, true), "+0.1 KiB/step [−3.0, 4.0]"},
+		{rate(memory.Interval{Estimate: 100, Low: -3 * kib, High: 4 * kib}, false), "+100 B/step"},
+		{duration(i64(131_000)), "131 µs"}, {duration(i64(1_520_000)), "1.52 ms"}, {duration(i64(2_100_000_000)), "2.10 s"}, {duration(nil), "–"}, {duration(i64(0)), "0 ns"},
+		{size(nil), "–"}, {size(i64(0)), "0 B"}, {reading(memory.Reading{}), "–"},
+		{times(memory.Ratio{}, true), "–"},
+		{times(memory.Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, true), "×0 [−0.02, 0]"},
+		{times(memory.Ratio{Interval: memory.Interval{Estimate: 19.8}, OK: true}, false), "×19.8"},
+		{sentence("malloc_trim gave nothing"), "malloc_trim gave nothing."}, {sentence(" the peak is 0.5 times "), "The peak is 0.5 times."}, {sentence(""), ""},
+		{and([]string{"a", "b", "c"}), "a, b and c"}, {and(nil), ""},
+	} {
+		require.Equal(t, test.want, test.got)
+	}
+}
+
+func TestByteAxis(t *testing.T) {
+	for _, test := range []struct {
+		low, high float64
+		want      string
+	}{
+		{0, 1.1 * 1024 * mib, "0, 0.25 GiB, 0.5 GiB, 0.75 GiB, 1 GiB, 1.25 GiB"},
+		{320 * mib, 321 * mib, "310 MiB, 320 MiB, 330 MiB, 340 MiB, 350 MiB, 360 MiB"},
+		{0, 0, "0, 0.2 B, 0.4 B, 0.6 B, 0.8 B, 1 B"},
+	} {
+		a := byteAxis(test.low, test.high, 5)
+		var texts []string
+		for _, tick := range a.Ticks {
+			texts = append(texts, tick.Text)
+		}
+		require.Equal(t, test.want, strings.Join(texts, ", "))
+		require.LessOrEqual(t, a.Low, test.low)
+		require.GreaterOrEqual(t, a.High, test.high)
+	}
+}
+
+// TestThinned: the ends and the extremes of a curve survive.
+func TestThinned(t *testing.T) {
+	var list []point
+	for i := range 1000 {
+		list = append(list, point{float64(i), float64(i % 97)})
+	}
+	list[500].y, list[700].y = 1000, -1000
+	got := thinned(list, 60)
+	require.LessOrEqual(t, len(got), 60)
+	require.Equal(t, list[0], got[0])
+	require.Equal(t, list[999], got[len(got)-1])
+	require.Contains(t, got, list[500])
+	require.Contains(t, got, list[700])
+	require.True(t, slices.IsSortedFunc(got, func(a, b point) int { return int(a.x - b.x) }))
+}
+
+func TestPath(t *testing.T) {
+	x, y := axis{Low: 0, High: 4000}, axis{Low: 0, High: 2000}
+	require.Equal(t, "M0 2000l10-5 10 5-5 0", path([]point{{0, 0}, {10, 5}, {20, 0}, {15, 0}}, x, y))
+}
+
+func TestClaims(t *testing.T) {
+	r := fixture(2, 1)
+	var b bytes.Buffer
+	require.NoError(t, Claims(&b, r))
+	golden(t, "claims.md", b.Bytes())
+
+	r.Claims[0].Text = "a | b\nc <b>"
+	b.Reset()
+	require.NoError(t, Claims(&b, r))
+	require.Contains(t, b.String(), `| C2 | a \| b c &lt;b&gt; |`)
+}
+
+var (
+	configLine    = regexp.MustCompile(`^[a-z][^\sA-Z:]*: \S.*$`)
+	unitLine      = regexp.MustCompile(`^Unit \S+ better=lower$`)
+	benchmarkLine = regexp.MustCompile(`^BenchmarkMatrix/runtime=[^\s/=]+/workload=[^\s/=]+/remedy=[^\s/=]+-\d+ 1((?: \S+ \S+)+)$`)
+)
+
+// TestBenchmark checks the format of golang.org/design/14313-benchmark-format.
+func TestBenchmark(t *testing.T) {
+	r := fixture(2, 1)
+	r.Runs = slices.DeleteFunc(r.Runs, func(run matrix.RunResult) bool { return run.Workload != "S3" || run.Runtime == "keras" })
+	for i := range r.Runs {
+		if run := &r.Runs[i]; run.Failure != "" && run.Remedy == "xla" {
+			run.Outcome.StepTime = memory.Reading{}
+		}
+	}
+	r.Remedies[2].Title, r.Environment.CPU = "x", "a\nBenchmarkEvil 1 2 ns/op"
+	var b bytes.Buffer
+	require.NoError(t, Benchmark(&b, r))
+	golden(t, "bench.txt", b.Bytes())
+
+	lines, comments := 0, 0
+	for line := range strings.Lines(b.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		switch m := benchmarkLine.FindStringSubmatch(line); {
+		case m != nil:
+			lines++
+			fields := strings.Fields(m[1])
+			for i := 0; i < len(fields); i += 2 {
+				_, err := strconv.ParseFloat(fields[i], 64)
+				require.NoError(t, err, line)
+				require.Contains(t, []string{"ns/op", "slope-B/step", "peak-bytes", "anon-bytes", "closed-bytes"}, fields[i+1])
+			}
+		case strings.HasPrefix(line, "# BenchmarkMatrix/"):
+			comments++
+		case line == "", configLine.MatchString(line), unitLine.MatchString(line):
+		default:
+			t.Errorf("what is this line? %s", line)
+		}
+	}
+	require.Equal(t, len(r.Runs), lines+comments)
+	require.Positive(t, comments, "a run that died at once has no figures")
+
+	run := &r.Runs[0]
+	require.Contains(t, b.String(), fmt.Sprintf("BenchmarkMatrix/runtime=go/workload=S3/remedy=none-2 1 %d ns/op", run.Outcome.StepTime.Bytes))
+	run.Remedy, r.Runs = "a b/c=d-4", r.Runs[:1]
+	b.Reset()
+	require.NoError(t, Benchmark(&b, r))
+	require.Contains(t, b.String(), "/remedy=a_b_c_d-4-2 1 ", "the last number is that of the cores")
+}
+
+func compare(t *testing.T, a, b *matrix.Result) (string, Agreement) {
+	t.Helper()
+	var out bytes.Buffer
+	got, err := Compare(&out, a, b, TextOptions{})
+	require.NoError(t, err)
+	return out.String(), got
+}
+
+func TestCompareSame(t *testing.T) {
+	r := fixture(2, 1)
+	out, got := compare(t, r, r)
+	require.Equal(t, got.Cells, got.Same)
+	require.Equal(t, 24, got.Baselines)
+	require.Equal(t, 24, got.SameBaselines)
+	require.Empty(t, got.Disagreements)
+	require.InDelta(t, 1, got.Share(), 0)
+	require.Contains(t, out, "Workloads with the same verdict: 24 of 24 (100.0%).")
+	n := 0
+	for i := range r.Cells {
+		if r.Cells[i].Remedy != matrix.Baseline && measured(&r.Cells[i]) {
+			n++
+		}
+	}
+	require.Equal(t, n, got.Cells, "cells that were not measured do not count")
+	require.InDelta(t, 1, Agreement{}.Share(), 0)
+}
+
+// TestCompare changes single cells of one of two equal matrices.
+func TestCompare(t *testing.T) {
+	ratio := func(low, estimate, high float64) memory.Ratio {
+		return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: low, High: high}, OK: true}
+	}
+	cell := func(effect memory.Effect, slope memory.Ratio) matrix.Cell {
+		return matrix.Cell{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: effect, Comparison: &memory.Comparison{Effect: effect, Goal: memory.LowerSlope, Slope: slope, Pairs: 5}}
+	}
+	base := func(kind memory.Kind, slope memory.Interval) matrix.Cell {
+		return matrix.Cell{Runtime: "go", Workload: "W4", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kind, Slope: slope, Samples: 64}, Figures: matrix.Figures{Slope: slope}, Runs: []int{1, 2}}
+	}
+	dead := cell(memory.Harmful, ratio(0.9, 0.91, 0.92))
+	dead.Comparison.RemedyCrashes = 3
+	peak := cell(memory.Works, memory.Ratio{})
+	peak.Comparison.Goal, peak.Comparison.Peak = memory.LowerPeak, ratio(0.2, 0.3, 0.4)
+	for _, test := range []struct {
+		name string
+		a, b []matrix.Cell
+		why  string // "" is a contradiction, "same" no disagreement
+	}{
+		{"unclear", []matrix.Cell{cell(memory.Works, ratio(0, 0.02, 0.05))}, []matrix.Cell{cell(memory.Unclear, ratio(-0.5, 0.1, 0.9))}, "one of them was unclear"},
+		{"overlap", []matrix.Cell{cell(memory.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap"},
+		{"close", []matrix.Cell{cell(memory.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03"},
+		{"contradiction", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{cell(memory.NoEffect, ratio(0.98, 1, 1.02))}, ""},
+		{"death", []matrix.Cell{cell(memory.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Cell{dead}, ""},
+		{"not applied in one", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: memory.CouldNotApply, Reason: "no library"}}, ""},
+		{"same", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{cell(memory.Works, ratio(0, 0.09, 0.1))}, "same"},
+		{"other goal, contradiction", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
+			[]matrix.Cell{base(memory.Flat, memory.Interval{}), peak}, ""},
+		{"other goal, near", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
+			[]matrix.Cell{base(memory.Inconclusive, memory.Interval{}), peak}, "one of them was inconclusive"},
+		{"baselines overlap", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110})}, []matrix.Cell{base(memory.Plateau, memory.Interval{Estimate: 20, Low: -5, High: 30})}, "the slopes agree"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out, got := compare(t, &matrix.Result{Cells: test.a}, &matrix.Result{Cells: test.b})
+			if test.why == "same" {
+				require.Empty(t, got.Disagreements)
+				return
+			}
+			require.NotEmpty(t, got.Disagreements)
+			for _, d := range got.Disagreements {
+				if test.why == "" {
+					require.Empty(t, d.Why)
+					require.Contains(t, out, "They contradict each other.")
+				} else {
+					require.Contains(t, d.Why, test.why)
+				}
+			}
+			require.Less(t, got.Share(), 1.0)
+			require.Equal(t, test.why == "", got.Unexplained() > 0)
+		})
+	}
+}
+
+func TestCompareText(t *testing.T) {
+	a, b := fixture(3, 1), fixture(3, 2)
+	b.Complete = false
+	b.Cells = b.Cells[:len(b.Cells)-3]
+	for i := range b.Cells {
+		if c := &b.Cells[i]; c.Runtime == "go" && c.Workload == "W8" && c.Remedy == "trim" {
+			c.Effect = memory.NoEffect
+			c.Comparison.Slope = memory.Ratio{Interval: memory.Interval{Estimate: 1, Low: 0.97, High: 1.02}, OK: true}
+		}
+	}
+	out, got := compare(t, a, b)
+	golden(t, "compare.txt", []byte(out))
+	require.Equal(t, 3, got.OnlyA)
+	require.Zero(t, got.OnlyB)
+	require.Positive(t, got.Unexplained())
+	_, back := compare(t, b, a)
+	require.Equal(t, got.Same, back.Same)
+	require.Equal(t, 3, back.OnlyB)
+}

@@ -1,0 +1,44 @@
+package matrix
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+)
+
+func ruled(kind memory.Kind, slope float64, peak int64) *Result {
+	v := memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: slope, Low: slope - 10, High: slope + 10}}
+	return &Result{
+		Workloads: []Workload{{ID: "user", Epoch: 100}},
+		Cells:     []Cell{{Runtime: Go, Workload: "user", Remedy: Baseline, Verdict: &v, Figures: Figures{Peak: &peak}}},
+	}
+}
+
+func TestRules(t *testing.T) {
+	grown, flat := ruled(memory.Leak, 1000, 2<<30), ruled(memory.Flat, 0, 1<<30)
+	for text, broken := range map[string]bool{
+		"leak": true, "slope>64KiB/epoch": true, "slope>100KiB/epoch": false, "slope>512B/step": true,
+		"slope>995B/step": false, "peak>1GiB": true, "peak>3GiB": false, "level>1MiB": false,
+	} {
+		r, err := ParseRule(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, broken, len(r.Check(grown, nil)) == 1, text)
+		assert.Empty(t, r.Check(flat, nil), text)
+		assert.Empty(t, r.Check(grown, grown), "%s: nothing was added since", text)
+		assert.Len(t, r.Check(ruled(memory.Crash, 0, 0), nil), 1, "%s: a crash breaks every rule", text)
+	}
+	r, err := ParseRule("peak>512MiB")
+	require.NoError(t, err)
+	require.Len(t, r.Check(grown, flat), 1)
+	assert.Contains(t, r.Check(grown, flat)[0], "peak of 1.0 GiB is above 512.0 MiB more than in the baseline")
+}
+
+func TestRulesThatCannotBeRead(t *testing.T) {
+	for _, text := range []string{"", "slope", "slope>64KiB", "slope>64KiB/minute", "peak>1GiB/step", "height>1GiB", "peak>much"} {
+		_, err := ParseRule(text)
+		require.ErrorIs(t, err, ErrRule, text)
+	}
+}

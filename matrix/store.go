@@ -1,0 +1,133 @@
+package matrix
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"steadyfit/internal/files"
+)
+
+// The files of a results folder.
+const (
+	// RunsFile has every run with all its samples, a line of JSON each.
+	RunsFile = "runs.jsonl"
+	// ResultFile is the Result, with the samples that its report needs.
+	ResultFile = "matrix.json"
+)
+
+// store keeps finished runs on disk.
+type store struct {
+	file *os.File
+	runs map[string]RunResult // by key
+}
+
+func openStore(dir string) (*store, error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, fmt.Errorf("results: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(dir, RunsFile), os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("results: %w", err)
+	}
+	s := &store{file: file, runs: make(map[string]RunResult)}
+	end, err := s.read()
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("results: %s: %w", file.Name(), err)
+	}
+	// What a crash cut off is written over.
+	if err := errors.Join(file.Truncate(end), seek(file, end)); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("results: %w", err)
+	}
+	return s, nil
+}
+
+func seek(file *os.File, to int64) error {
+	_, err := file.Seek(to, io.SeekStart)
+	return err
+}
+
+// read takes up the whole lines, and returns where they end.
+func (s *store) read() (end int64, err error) {
+	lines := bufio.NewReader(s.file)
+	for n := 1; ; n++ {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return end, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		var run RunResult
+		if err := json.Unmarshal(line, &run); err != nil {
+			return 0, fmt.Errorf("line %d is not a run: %w; move the file away to begin anew", n, err)
+		}
+		s.runs[run.Key] = run
+		end += int64(len(line))
+	}
+}
+
+// add writes a run and has it on disk when it returns.
+func (s *store) add(run RunResult) error {
+	line, err := json.Marshal(run)
+	if err != nil {
+		return err
+	}
+	at, err := s.file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	_, err = s.file.Write(append(line, '\n'))
+	if err == nil {
+		err = s.file.Sync()
+	}
+	if err != nil {
+		// A full disk must not leave half a line in the way of the next run.
+		return fmt.Errorf("results: %w; what was measured before is kept, and the same command goes on from there",
+			errors.Join(err, s.file.Truncate(at)))
+	}
+	s.runs[run.Key] = run
+	return nil
+}
+
+func (s *store) close() { s.file.Close() }
+
+// ReadFile reads a matrix.json.
+func ReadFile(path string) (*Result, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var head struct {
+		Schema *int `json:"schema"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
+		return nil, fmt.Errorf("%s is not a matrix.json: %w", path, err)
+	}
+	if head.Schema == nil || *head.Schema != SchemaVersion {
+		return nil, fmt.Errorf("%s: expected a matrix.json of schema %d", path, SchemaVersion)
+	}
+	r := &Result{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// WriteFile writes a matrix.json; the file appears whole or not at all.
+func WriteFile(path string, r *Result) error {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(r); err != nil {
+		return err
+	}
+	return files.Replace(path, text.Bytes())
+}

@@ -1,0 +1,166 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/matrix/cell"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// The words of the knob reset: what is done to the session at an epoch's end. The
+// model goes on with the same state.
+const (
+	resetNone    = "none"
+	resetRestore = "restore" // its variables are written and read back
+	resetReload  = "reload"  // it is closed, and another one opened
+	resetProcess = "process" // another process goes on
+)
+
+// trainer is a session with the knobs model, reset and micro. It is a fit.Session.
+type trainer struct {
+	*session.Session // that of the moment
+	model            *savedmodels.Model
+	options          session.Options
+	reset            string
+	micro            int
+	gradients, apply *session.Step // with micro-batches only
+	state            string        // prefix of the files with the state
+	values           []float64     // scalars of the last step
+	part             []float64
+}
+
+// openModel opens the Spec's model, or the variant of the knob model.
+func openModel(c *cell.Child) (*savedmodels.Model, error) {
+	name := c.Knob("model", "")
+	if name == "" {
+		return savedmodels.Open(c.Spec.Model)
+	}
+	m, err := savedmodels.Builtin(name)
+	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
+		return nil, &cell.KnobError{Failure: cell.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
+	}
+	return m, err
+}
+
+// newTrainer opens the model that the Spec or a knob names.
+func newTrainer(ctx context.Context, c *cell.Child) (*trainer, error) {
+	model, err := openModel(c)
+	if err != nil {
+		return nil, err
+	}
+	return newTrainerOf(ctx, c, model, gpuopts.Options{})
+}
+
+// newTrainerOf opens a model. The Spec's ConfigProto is merged over that of device.
+func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
+	t := &trainer{
+		options: session.Options{Device: device, Config: c.Spec.Config, Seed: c.Spec.Seed},
+		model:   model,
+		state:   filepath.Join(c.Spec.Scratch, "state"),
+	}
+	var err error
+	if t.reset, err = c.Choice("reset", resetNone, resetRestore, resetReload, resetProcess); err != nil {
+		return nil, err
+	}
+	if t.micro, err = c.Int("micro", 1); err != nil {
+		return nil, err
+	}
+	if roles := t.model.Roles; t.micro > 1 && roles.Apply == "" {
+		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: "the model has no signatures gradients and apply"}
+	}
+	if t.micro < 1 || t.micro > c.Spec.Batch {
+		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: fmt.Sprintf("a batch has %d samples", c.Spec.Batch)}
+	}
+	if err := t.open(ctx); err != nil {
+		return nil, err
+	}
+	if c.Spec.From > 0 {
+		if err := t.Restore(ctx, t.state); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
+	t.values = make([]float64, len(t.TrainMetrics()))
+	t.part = make([]float64, len(t.values))
+	return t, nil
+}
+
+func (t *trainer) open(ctx context.Context) (err error) {
+	if t.Session, err = session.Open(ctx, t.model, t.options); err != nil {
+		return err
+	}
+	if t.micro > 1 {
+		if t.gradients, err = t.Prepare(t.Roles().Gradients); err == nil {
+			t.apply, err = t.Prepare(t.Roles().Apply)
+		}
+		if err != nil {
+			return errors.Join(err, t.Close())
+		}
+	}
+	return nil
+}
+
+// Close closes the session and its steps.
+func (t *trainer) Close() error {
+	return errors.Join(t.gradients.Close(), t.apply.Close(), t.Session.Close())
+}
+
+// step trains on a batch and returns the loss.
+func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error) {
+	if err := t.Train(ctx, int64(n-1), b, t.values); err != nil {
+		return 0, err
+	}
+	return t.values[0], nil
+}
+
+// Train is one step, in micro-batches if there is more than one.
+func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
+	if t.micro == 1 || b.Size < t.micro {
+		return t.Session.Train(ctx, step, b, out)
+	}
+	clear(out)
+	for i := range t.micro {
+		from, to := i*b.Size/t.micro, (i+1)*b.Size/t.micro
+		if err := t.gradients.Feed(cut(b, from, to-from)); err != nil {
+			return err
+		}
+		if err := t.gradients.Run(ctx); err != nil {
+			return err
+		}
+		for m, name := range t.TrainMetrics() {
+			v, err := t.gradients.Float(name)
+			if err != nil {
+				return err
+			}
+			out[m] += v * float64(to-from) / float64(b.Size)
+		}
+	}
+	return t.apply.Run(ctx)
+}
+
+// endEpoch does what the knob reset says.
+func (t *trainer) endEpoch(ctx context.Context) error {
+	if t.reset == resetNone {
+		return nil
+	}
+	if err := t.Save(ctx, t.state); err != nil {
+		return err
+	}
+	switch t.reset {
+	case resetProcess:
+		return errAgain
+	case resetReload:
+		if err := t.Close(); err != nil {
+			return err
+		}
+		if err := t.open(ctx); err != nil {
+			return err
+		}
+	}
+	return t.Restore(ctx, t.state)
+}

@@ -1,0 +1,78 @@
+package workload
+
+import (
+	"context"
+	"errors"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/matrix/cell"
+	"steadyfit/tfbind"
+)
+
+// fitting trains a model of the user's with package fit.
+type fitting struct {
+	*trainer
+	ds    data.Dataset
+	steps int // of an epoch of the loop, which is one pass at most
+}
+
+// userSamples are made up where the user gives no data.
+const userSamples = 1024
+
+func newUser(ctx context.Context, c *cell.Child) (job, error) {
+	prefetch, err := c.Int("prefetch", 0)
+	if err != nil {
+		return nil, err
+	}
+	t, err := newTrainer(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var ds *data.Memory
+	if c.Spec.Data != "" {
+		ds, err = data.Open(c.Spec.Data, data.Options{})
+	} else {
+		ds, err = t.samples(max(userSamples, c.Spec.Batch))
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	// A run in several processes goes on at the next epoch of the loop, so that the
+	// two kinds of epoch have to be of the same length where they can.
+	perPass := max(1, (ds.Len()+c.Spec.Batch-1)/c.Spec.Batch)
+	return &fitting{trainer: t, ds: data.Prefetch(ds, prefetch), steps: min(c.Spec.Epoch, perPass)}, nil
+}
+
+// loop runs a fit.Loop that stops after the last step.
+func (f *fitting) loop(ctx context.Context, r *run) error {
+	spec := r.c.Spec
+	first := spec.From / f.steps // epochs of the loop that were done before
+	l := &fit.Loop{
+		Session:       f.trainer,
+		Batch:         spec.Batch,
+		InitialEpoch:  first,
+		Epochs:        first + spec.Steps/f.steps + 1,
+		StepsPerEpoch: f.steps,
+	}
+	n := spec.From
+	l.Hook(fit.Hook{Name: "sample", Step: func(ctx context.Context, s *fit.State) error {
+		n++
+		if err := r.after(ctx, f, n, s.Values[0]); err != nil {
+			return err
+		}
+		if n >= spec.Steps {
+			s.Stop("the last step is done")
+		}
+		return nil
+	}})
+	_, err := l.Run(ctx, f.ds)
+	return err
+}
+
+// step is not used: the loop is package fit's.
+func (f *fitting) step(context.Context, int) (float64, error) { return notTrained, nil }
+
+func (f *fitting) epoch(ctx context.Context, _ int) error { return f.endEpoch(ctx) }
+
+func (f *fitting) close() (tfbind.Counts, error) { return tfbind.Counts{}, f.Close() }

@@ -1,0 +1,286 @@
+package workload_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix"
+	"steadyfit/matrix/cell"
+	"steadyfit/matrix/workload"
+	"steadyfit/tfbind"
+)
+
+// modelOf is the model of a workload; the user's is any.
+func modelOf(w matrix.Workload) string {
+	if w.ID == matrix.User {
+		return "digits"
+	}
+	return w.Model
+}
+
+var phases = []string{cell.PhaseStart, cell.PhaseLibrary, cell.PhaseLoaded, cell.PhaseFirst,
+	cell.PhaseSteady, cell.PhaseClosed, cell.PhaseTrimmed}
+
+func TestEveryWorkload(t *testing.T) {
+	// What stays, on purpose: 6 tensors of 64 KiB; 6 of 8 images and 8 labels; 6
+	// sessions, each with steps for training and evaluation, of which one was fed.
+	left := map[string]string{
+		"W1": "6 tensors of 393216 bytes",
+		"W2": fmt.Sprintf("12 tensors of %d bytes", 6*8*(224*224*3*4+8)),
+		"W4": fmt.Sprintf("12 steps of %d bytes, 6 sessions, 6 graphs", 6*8*(784*4+8)),
+	}
+	untrained := []string{"W3", "W5", "W6", "W8", "W10", "W12"}
+	for _, w := range matrix.Workloads() {
+		t.Run(w.ID, func(t *testing.T) {
+			t.Parallel()
+			s := spec(t, w.ID, modelOf(w))
+			maps.Copy(s.Knobs, w.Knobs)
+			o := do(t, s)
+			require.Empty(t, o.failure, "%s\n%s", o.text, o.log)
+			assert.Equal(t, phases, o.phases)
+			assert.Equal(t, []int{2, 4, 6}, o.steps)
+			assert.Equal(t, "8", o.facts["batch"])
+			assert.Regexp(t, `^2\.\d+\.`, o.facts["tensorflow"])
+			assert.Regexp(t, `^\d+$`, o.facts["threads"])
+			want := "0"
+			if text, ok := left[w.ID]; ok {
+				want = text
+			}
+			assert.Equal(t, want, o.facts["live"])
+			trained := !slices.Contains(untrained, w.ID)
+			for _, name := range []string{"loss_first", "loss_last"} {
+				_, there := o.facts[name]
+				assert.Equal(t, trained, there, name)
+			}
+		})
+	}
+}
+
+// The instrument is calibrated with these two.
+func TestCalibrationIsExact(t *testing.T) {
+	t.Parallel()
+	for id, perStep := range map[string]int64{"W0": 0, "W1": 64 << 10} {
+		o := do(t, spec(t, id, "digits-cnn"))
+		require.Empty(t, o.failure, o.text)
+		require.Len(t, o.live, 3)
+		assert.Equal(t, []int64{2 * perStep, 2 * perStep}, []int64{o.live[1] - o.live[0], o.live[2] - o.live[1]}, id)
+	}
+	o := do(t, spec(t, "W1", "digits-cnn", "release=close"))
+	assert.Equal(t, o.live[0], o.live[2])
+}
+
+// runs has, for each workload, the knobs of some runs: together each value of each
+// knob, the defaults left out.
+var runs = map[string][]string{
+	"W0":  {"gc=epoch trim=epoch", "gc=step reset=restore micro=2", "reset=reload micro=4 prefetch=1", "reset=process prefetch=4", "prefetch=16 model=digits"},
+	"W1":  {"release=close"},
+	"W2":  {"release=close", "release=drop model=digits-cnn", "input=buffer"},
+	"W3":  {"shapes=fixed", "shapes=pad model=digits", "shapes=bucket"},
+	"W4":  {"close=all model=digits", "reuse=1"},
+	"W5":  {"graph=sealed"},
+	"W6":  {"fetches=fixed"},
+	"W8":  {"goroutines=1", "goroutines=3"},
+	"W9":  {"jit=cluster shapes=fixed", "jit=off shapes=pad model=digits", "jit=on shapes=bucket"},
+	"W10": {"history=last model=digits-cnn"},
+	"W11": {"shuffle=10 prefetch=4", "shuffle=0 reset=restore micro=2 prefetch=-1 model=digits"},
+	"W12": {"gc=step"},
+	"S0":  {"data=memory rows=1000 prefetch=4", "data=disk rows=3000 micro=2 prefetch=1", "data=graph rows=1000 reset=reload prefetch=1 model=digits"},
+	"S1":  {"reset=restore micro=2 prefetch=1", "reset=process model=digits"},
+	"S1d": {"reset=reload micro=2 prefetch=1 model=digits"},
+	"S2":  {"reset=restore micro=2 prefetch=1 model=digits"},
+	"S2l": {"reset=reload micro=2 prefetch=1", "model=digits"},
+	"S3": {"input=buffer augment=1", "input=prefetch shapes=varying micro=2", "augment=1 shapes=varying prefetch=1 micro=2",
+		"release=gc", "model=digits-cnn"},
+	"S4":   {"history=last reset=restore micro=2 prefetch=1 model=digits"},
+	"user": {"reset=restore micro=2 prefetch=1", "reset=reload prefetch=4", "reset=process model=digits-cnn"},
+}
+
+func TestKnobs(t *testing.T) {
+	for _, w := range matrix.Workloads() {
+		for _, knobs := range runs[w.ID] {
+			t.Run(w.ID+" "+knobs, func(t *testing.T) {
+				t.Parallel()
+				o := do(t, spec(t, w.ID, modelOf(w), strings.Fields(knobs)...))
+				require.Empty(t, o.failure, "%s\n%s", o.text, o.log)
+				assert.Equal(t, []int{2, 4, 6}, o.steps)
+				processes := 1
+				if strings.Contains(knobs, "reset=process") {
+					processes = 2
+				} else {
+					assert.Equal(t, phases, o.phases)
+				}
+				assert.Equal(t, processes, o.processes)
+				if !strings.Contains(knobs, "release=") {
+					assert.Equal(t, "0", o.facts["live"])
+				}
+			})
+		}
+	}
+}
+
+// A remedy is tried on a workload if the workload says that it takes its knobs.
+func TestTakesIsWhatIsTaken(t *testing.T) {
+	var ids []string
+	for _, w := range matrix.Workloads() {
+		ids = append(ids, w.ID)
+		tried := map[string]bool{}
+		for _, knobs := range runs[w.ID] {
+			for _, knob := range strings.Fields(knobs) {
+				name, _, _ := strings.Cut(knob, "=")
+				tried[name] = true
+			}
+		}
+		delete(tried, "gc") // which all have
+		delete(tried, "trim")
+		assert.ElementsMatch(t, w.Takes[matrix.Go], slices.Collect(maps.Keys(tried)), w.ID)
+	}
+	assert.ElementsMatch(t, workload.IDs(), ids)
+}
+
+func TestKnobsThatAreNotThere(t *testing.T) {
+	for _, c := range []struct {
+		id, model, knob string
+		failure         cell.Failure
+		text            string
+	}{
+		{"W5", "", "prefetch=4", cell.NotApplicable, "prefetch=4: this workload has nothing"},
+		{"W1", "digits", "release=drop", cell.NotApplicable, "only keep, close"},
+		{"W0", "digits", "gc=always", cell.NotApplicable, "gc=always"},
+		{"W0", "digits", "trim=step", cell.NotApplicable, "trim=step"},
+		{"W0", "digits", "micro=9", cell.NotApplicable, "a batch has 8 samples"},
+		{"W0", "digits", "micro=many", cell.Failed, "micro=many"},
+		{"W0", "digits", "model=digit", cell.CouldNotApply, "there are digits"},
+		{"W4", "digits", "close=session", cell.NotApplicable, "only none, all"},
+		{"W8", "", "goroutines=0", cell.NotApplicable, "1 to 64"},
+		{"S3", "digits", "augment=1", cell.NotApplicable, "an image"},
+		{"W33", "", "gc=step", cell.Failed, `unknown workload "W33"; there are W3`},
+	} {
+		t.Run(c.id+" "+c.knob, func(t *testing.T) {
+			t.Parallel()
+			o := do(t, spec(t, c.id, c.model, c.knob))
+			assert.Equal(t, c.failure, o.failure)
+			assert.Contains(t, o.text, c.text)
+		})
+	}
+}
+
+// What resets a session, or moves data elsewhere, must not change what is learnt.
+func TestRemediesLearnTheSame(t *testing.T) {
+	t.Parallel()
+	loss := func(id, model string, knobs ...string) string {
+		s := spec(t, id, model, knobs...)
+		s.Steps, s.Epoch = 8, 3
+		o := do(t, s)
+		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
+		require.NotEmpty(t, o.facts["loss_last"])
+		return o.facts["loss_last"]
+	}
+	for _, id := range []string{"W0", "user"} {
+		want := loss(id, "digits")
+		for _, reset := range []string{"restore", "reload", "process"} {
+			assert.Equal(t, want, loss(id, "digits", "reset="+reset), "%s, %s", id, reset)
+		}
+		assert.Equal(t, want, loss(id, "digits", "prefetch=2"), id)
+		assert.NotEqual(t, want, loss(id, "digits", "model=digits-cnn"), id)
+	}
+	// Several passes, which do not end where epochs do.
+	want := loss("S0", "digits", "data=memory", "rows=40")
+	assert.Equal(t, want, loss("S0", "digits", "data=memory", "rows=40", "reset=process"))
+	assert.Equal(t, want, loss("S0", "digits", "data=disk", "rows=40", "reset=process"))
+	want = loss("S0", "digits", "data=memory", "rows=24")
+	assert.Equal(t, want, loss("S0", "digits", "data=disk", "rows=24"))
+	assert.Equal(t, want, loss("S0", "digits", "data=graph", "rows=24"))
+}
+
+// Micro-batches make the same update, but for rounding.
+func TestMicroBatchesLearnTheSame(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"W0", "S3"} {
+		loss := func(micro string) (first, last float64) {
+			o := do(t, spec(t, id, "digits", "micro="+micro))
+			require.Empty(t, o.failure, o.text)
+			first, err := strconv.ParseFloat(o.facts["loss_first"], 64)
+			require.NoError(t, err)
+			last, err = strconv.ParseFloat(o.facts["loss_last"], 64)
+			require.NoError(t, err)
+			return first, last
+		}
+		first, last := loss("1")
+		assert.Less(t, last, first)
+		microFirst, microLast := loss("4")
+		assert.InEpsilon(t, first, microFirst, 1e-4, id)
+		assert.InEpsilon(t, last, microLast, 1e-3, id)
+	}
+}
+
+// Whether the model is loaded anew or its variables are put back, each step is the
+// first one.
+func TestW4BeginsAnewEachStep(t *testing.T) {
+	t.Parallel()
+	for _, knob := range []string{"reuse=0", "reuse=1"} {
+		o := do(t, spec(t, "W4", "digits", knob))
+		require.Empty(t, o.failure, o.text)
+		assert.Equal(t, o.facts["loss_first"], o.facts["loss_last"], knob)
+	}
+}
+
+func TestCollectingGarbage(t *testing.T) {
+	t.Parallel()
+	for knob, least := range map[string]int64{"gc=step": 4, "gc=epoch": 1} {
+		o := do(t, spec(t, "W5", "", knob))
+		require.Empty(t, o.failure, o.text)
+		plain := do(t, spec(t, "W5", ""))
+		// From step 2 to 6, with an epoch's end at step 4.
+		grown := func(o outcome) int64 { return o.cycles[2] - o.cycles[0] }
+		assert.GreaterOrEqual(t, grown(o), grown(plain)+least, knob)
+	}
+}
+
+// Each way to open a session gets the Spec's ConfigProto.
+func TestConfigReachesEverySession(t *testing.T) {
+	for id, model := range map[string]string{"W0": "digits", "W2": "digits", "W4": "digits", "W5": "", "W10": "digits"} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			s := spec(t, id, model)
+			s.Config = []byte("no message")
+			o := do(t, s)
+			assert.Equal(t, cell.Failed, o.failure)
+			assert.Contains(t, o.text, "ConfigProto")
+		})
+	}
+}
+
+func TestUserData(t *testing.T) {
+	t.Parallel()
+	s := spec(t, "user", "digits-cnn")
+	s.Data = "builtin:digits"
+	o := do(t, s)
+	require.Empty(t, o.failure, o.text)
+	s.Data = "nowhere.npz"
+	o = do(t, s)
+	assert.Equal(t, cell.Failed, o.failure)
+	assert.Contains(t, o.text, "nowhere.npz")
+}
+
+// The cap is on the pool that oneDNN's operations take large blocks from.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	o := do(t, spec(t, "S3", "image-224"), "TF_MKL_ALLOC_MAX_BYTES=20000000")
+	assert.Equal(t, cell.OutOfMemory, o.failure, o.text)
+}
+
+func TestFailureOf(t *testing.T) {
+	wrap := func(err error) error { return fmt.Errorf("step 3: %w", err) }
+	assert.Equal(t, cell.OutOfMemory, workload.FailureOf(wrap(&tfbind.Error{Code: tfbind.ResourceExhausted})))
+	assert.Equal(t, cell.Failed, workload.FailureOf(wrap(errors.New("bad"))))
+	assert.Empty(t, workload.FailureOf(wrap(&cell.KnobError{Failure: cell.CouldNotApply})))
+	assert.Empty(t, workload.FailureOf(nil))
+}

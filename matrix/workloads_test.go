@@ -1,0 +1,64 @@
+package matrix
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWorkloads(t *testing.T) {
+	var ids []string
+	for _, w := range Workloads() {
+		ids = append(ids, w.ID)
+		for _, text := range []string{w.Title, w.What, w.Expected} {
+			assert.NotEmpty(t, text, w.ID)
+			assert.NotContains(t, text, "\n", w.ID)
+		}
+		samples := w.Steps / w.Every
+		assert.GreaterOrEqual(t, samples, 40, "%s: too few samples for a verdict", w.ID)
+		assert.LessOrEqual(t, samples, 160, w.ID)
+		assert.GreaterOrEqual(t, w.Steps/w.Epoch, 4, "%s: remedies work at the end of epochs", w.ID)
+		assert.Positive(t, w.Batch, w.ID)
+		assert.Positive(t, w.Budget, w.ID)
+		assert.Zero(t, w.Limit, w.ID)
+		for runtime, knobs := range w.Takes {
+			sorted := slices.Sorted(slices.Values(knobs))
+			assert.Equal(t, sorted, slices.Compact(slices.Clone(sorted)), "%s on %s: a knob is there twice", w.ID, runtime)
+			for _, name := range common {
+				assert.NotContains(t, knobs, name, "%s on %s: every workload has it", w.ID, runtime)
+			}
+		}
+		for name := range w.Knobs {
+			for runtime, knobs := range w.Takes {
+				assert.Contains(t, knobs, name, "%s on %s", w.ID, runtime)
+			}
+		}
+	}
+	assert.Equal(t, []string{"W0", "W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12",
+		"S0", "S1", "S1d", "S2", "S2l", "S3", "S4", "user"}, ids)
+}
+
+// A leak has to stand out from what is let pass, and a control must have none.
+func TestCalibrationWorkloads(t *testing.T) {
+	for id, leak := range map[string]int64{"W0": 0, "W1": 65536} {
+		w, err := FindWorkload(id)
+		require.NoError(t, err)
+		require.NotNil(t, w.Leak)
+		assert.Equal(t, leak, *w.Leak)
+		assert.Less(t, w.Budget, int64(65536/10))
+	}
+	for _, w := range Workloads() {
+		assert.Equal(t, w.ID == "W0" || w.ID == "W1", w.Leak != nil, w.ID)
+	}
+}
+
+func TestFindWorkload(t *testing.T) {
+	w, err := FindWorkload("S1d")
+	require.NoError(t, err)
+	assert.Equal(t, "dropout-200-512-256-1", w.Model)
+	_, err = FindWorkload("s1D")
+	require.ErrorIs(t, err, ErrUnknown)
+	assert.ErrorContains(t, err, `"s1D"; the nearest are S1d, `)
+}
