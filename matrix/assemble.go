@@ -220,7 +220,7 @@ var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, 
 var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads}
 
 // thin drops what only runs.jsonl keeps: all curves but those of the middle run of
-// each cell, and layers and trends that no report shows.
+// each cell and of the first baseline of each pair, and layers and trends that no report shows.
 func thin(r *Result) {
 	shown := make(map[int]bool)
 	runs := make(map[cellID][]*RunResult)
@@ -229,8 +229,13 @@ func thin(r *Result) {
 		id := cellID{run.Runtime, run.Workload, run.Remedy}
 		runs[id] = append(runs[id], run)
 	}
-	for _, all := range runs {
+	for id, all := range runs {
 		shown[middle(all).ID] = true
+		for _, run := range all {
+			if id.remedy == Baseline && run.Group == 0 {
+				shown[run.ID] = true
+			}
+		}
 	}
 	for i := range r.Runs {
 		run := &r.Runs[i]

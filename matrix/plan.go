@@ -1,6 +1,7 @@
 package matrix
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -18,9 +19,10 @@ type Plan struct {
 	Workloads []Workload
 	// Remedies beside the baseline, which is always run.
 	Remedies []Remedy
-	// BaselineOnly are IDs of workloads that are run as they are, without remedies.
-	BaselineOnly []string
-	Runtimes     []string
+	// Select chooses the cells; nil means all remedies on all workloads. Workloads
+	// without a remedy are run as they are.
+	Select   func(workload, remedy string) bool
+	Runtimes []string
 	// Commands start the children, by runtime.
 	Commands map[string]Command
 	// Models has the folder of each built-in model that the workloads name; User
@@ -105,9 +107,10 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 			if _, ok := w.Takes[runtime]; !ok {
 				continue
 			}
+			w := w.on(runtime)
 			var remedies []Remedy
 			for _, r := range p.Remedies {
-				if r.ID == Baseline || slices.Contains(p.BaselineOnly, w.ID) {
+				if r.ID == Baseline || p.Select != nil && !p.Select(w.ID, r.ID) {
 					continue
 				}
 				if effect, reason := p.refuse(runtime, w, r); effect != "" {
@@ -173,7 +176,7 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 func (p *Plan) spec(j job) (cell.Spec, []string, error) {
 	w, r := j.workload, j.remedy
 	s := cell.Spec{
-		Workload: w.ID, Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
+		Workload: cmp.Or(w.Like, w.ID), Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
 		Seed: p.Seed, Knobs: make(map[string]string),
 	}
 	switch {
@@ -200,8 +203,17 @@ func (p *Plan) spec(j job) (cell.Spec, []string, error) {
 		s.Config = config
 	}
 	var env []string
-	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
-		env = append(env, name+"="+r.Env[name])
+	all := maps.Clone(r.Env)
+	if all == nil {
+		all = make(map[string]string)
+	}
+	for name, value := range w.Env {
+		if _, ok := all[name]; !ok {
+			all[name] = value
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, name+"="+all[name])
 	}
 	if r.Preload != "" {
 		library, err := p.Allocator(r.Preload)

@@ -1,5 +1,10 @@
 package matrix
 
+import (
+	"cmp"
+	"maps"
+)
+
 // Runtimes, by the name that results and flags use.
 const (
 	Go      = "go"      // this project's packages
@@ -18,8 +23,7 @@ type Workload struct {
 	Expected string `json:"expected"`
 	// Model is a built-in model, or empty.
 	Model string `json:"model,omitempty"`
-	// Steps, Every, Epoch and Batch are as in cell.Spec. Keras and galeone have
-	// their own where theirs take much longer.
+	// Steps, Every, Epoch and Batch are as in cell.Spec.
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
@@ -31,9 +35,43 @@ type Workload struct {
 	Leak *int64 `json:"leak_bytes,omitempty"`
 	// Limit is the memory in bytes that a child may use, 0 for no limit.
 	Limit int64 `json:"limit_bytes,omitempty"`
-	// Knobs are what the workload itself chooses; those of a remedy come on top.
+	// Like is the ID of the workload that this one is a variant of, for its Knobs;
+	// empty if it is none.
+	Like string `json:"like,omitempty"`
+	// Knobs are what the workload itself chooses, and Env what it adds to the
+	// environment; those of a remedy come on top.
 	Knobs map[string]string `json:"knobs,omitempty"`
+	Env   map[string]string `json:"env,omitempty"`
+	// On has what is different on a runtime.
+	On map[string]Variant `json:"on,omitempty"`
 	// Takes lists the knobs that the workload has beside those that every workload
 	// has, by runtime. A runtime that is not listed cannot run the workload.
 	Takes map[string][]string `json:"takes"`
+}
+
+// Variant is what a workload has different on one runtime. What is zero is the same
+// there.
+type Variant struct {
+	Steps int               `json:"steps,omitempty"`
+	Every int               `json:"every,omitempty"`
+	Epoch int               `json:"epoch,omitempty"`
+	Limit int64             `json:"limit_bytes,omitempty"`
+	Knobs map[string]string `json:"knobs,omitempty"`
+}
+
+// on is the workload as it is on a runtime.
+func (w Workload) on(runtime string) Workload {
+	v, ok := w.On[runtime]
+	if !ok {
+		return w
+	}
+	w.Steps, w.Every, w.Epoch = cmp.Or(v.Steps, w.Steps), cmp.Or(v.Every, w.Every), cmp.Or(v.Epoch, w.Epoch)
+	w.Limit = cmp.Or(v.Limit, w.Limit)
+	knobs := maps.Clone(w.Knobs)
+	if knobs == nil {
+		knobs = make(map[string]string)
+	}
+	maps.Copy(knobs, v.Knobs)
+	w.Knobs = knobs
+	return w
 }

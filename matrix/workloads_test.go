@@ -17,12 +17,11 @@ func TestWorkloads(t *testing.T) {
 			assert.NotContains(t, text, "\n", w.ID)
 		}
 		samples := w.Steps / w.Every
-		assert.GreaterOrEqual(t, samples, 40, "%s: too few samples for a verdict", w.ID)
+		assert.GreaterOrEqual(t, samples, 24, "%s: too few samples for a verdict", w.ID)
 		assert.LessOrEqual(t, samples, 160, w.ID)
 		assert.GreaterOrEqual(t, w.Steps/w.Epoch, 4, "%s: remedies work at the end of epochs", w.ID)
 		assert.Positive(t, w.Batch, w.ID)
 		assert.Positive(t, w.Budget, w.ID)
-		assert.Zero(t, w.Limit, w.ID)
 		for runtime, knobs := range w.Takes {
 			sorted := slices.Sorted(slices.Values(knobs))
 			assert.Equal(t, sorted, slices.Compact(slices.Clone(sorted)), "%s on %s: a knob is there twice", w.ID, runtime)
@@ -37,7 +36,7 @@ func TestWorkloads(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"W0", "W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12",
-		"S0", "S1", "S1d", "S2", "S2l", "S3", "S4", "user"}, ids)
+		"S0", "S1", "S1d", "S2", "S2l", "S3", "S3a", "S3v", "S3m", "S4", "user"}, ids)
 }
 
 // A leak has to stand out from what is let pass, and a control must have none.

@@ -324,7 +324,9 @@ func (s *Series) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("%w: %d steps, %d times, %d samples", ErrSeries, n, len(j.Seconds), j.Samples)
 	}
 	slices.SortFunc(layers, cmp.Compare[Layer])
-	*s = Series{Keep: max(DefaultKeep, n+1)}
+	// Room is taken for Keep samples of each layer, and a file may hold thousands of
+	// series.
+	*s = Series{Keep: min(max(2*n, minimumKeep), max(DefaultKeep, n+1))}
 	sample := Sample{Values: make([]Value, len(layers))}
 	for row := range n {
 		sample.Step = j.Steps[row]

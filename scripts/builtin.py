@@ -76,8 +76,6 @@ def make_digits() -> Any:
     """A dense classifier for 8x8 digits that gives logits."""
     import keras
 
-    keras.backend.clear_session()
-    keras.utils.set_random_seed(SEED)
     return keras.Sequential(
         [
             keras.Input((64,), name="x"),
@@ -93,8 +91,6 @@ def make_digits_cnn() -> Any:
     """A small convolutional classifier for 8x8 digits, with dropout, that gives logits."""
     import keras
 
-    keras.backend.clear_session()
-    keras.utils.set_random_seed(SEED)
     return keras.Sequential(
         [
             keras.Input((64,), name="x"),
@@ -128,6 +124,8 @@ def export_model(name: str, out: pathlib.Path) -> export.Report:
     import keras
 
     make, options = MODELS[name]
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(SEED)
     return export.export(
         make(),
         out,

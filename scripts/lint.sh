@@ -38,7 +38,7 @@ pythons() {
 
 galeone() {
     # shellcheck source=/dev/null
-    (source bench/galeone.env && go vet -tags galeone ./internal/baseline/...)
+    (source bench/galeone.env && go vet -tags galeone ./internal/baseline ./internal/galeone/...)
 }
 
 check gofmt formatted

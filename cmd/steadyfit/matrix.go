@@ -40,13 +40,16 @@ type matrixFlags struct {
 	timeout                       time.Duration
 }
 
-// The parts of matrix --quick: about three minutes on 2 cores.
-var (
-	quickWorkloads = []string{"W2", "W4", "S3"}
-	quickRemedies  = []string{"close", "close-all", "gc-epoch", "trim", "system-allocator", "batch-half"}
-)
+// quick is what matrix --quick runs: the remedies that people try first, each where
+// it is said to help.
+var quick = map[string][]string{
+	"W2": {"close", "gc-epoch", "batch-half"},
+	"W4": {"close-all", "gc-epoch", "trim"},
+	"S3": {"trim", "system-allocator", "batch-half"},
+}
 
-const quickPairs = 2
+// quickPairs is the fewest pairs whose intervals say something.
+const quickPairs = 3
 
 // calibrationWorkloads are part of every matrix: a loop that does not leak, and one
 // that leaks a known amount.
@@ -93,9 +96,9 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 	flags.StringSliceVar(&f.runtimes, "runtime", []string{matrix.Go}, "runtimes: go, galeone, keras")
 	flags.StringVar(&f.model, "model", "", "folder of a trainable SavedModel, or builtin:NAME, for the workload user")
 	flags.StringVar(&f.data, "data", "", "dataset for it; without one, synthetic batches")
-	flags.BoolVar(&f.quick, "quick", false, "a first answer in about three minutes: "+strings.Join(quickWorkloads, ", ")+" with 6 remedies")
+	flags.BoolVar(&f.quick, "quick", false, "a first answer in about three minutes: W2, W4, S3 with 6 remedies")
 	flags.StringVar(&f.out, "out", "out/matrix", "folder for the results")
-	flags.IntVar(&f.pairs, "pairs", 0, "runs of each cell, each paired with one without the remedy; default 5, with --quick 2")
+	flags.IntVar(&f.pairs, "pairs", 0, "runs of each cell, each paired with one without the remedy; default 5, with --quick 3")
 	flags.Int64Var(&f.seed, "seed", 1, "seed of data, weights and intervals")
 	flags.StringVar(&f.limit, "memory-limit", "", "memory that each run may use, such as 2GiB")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "a run that is silent for so long hangs, and is ended")
@@ -232,12 +235,15 @@ func (f *matrixFlags) plan(g *global) (matrix.Plan, error) {
 func (f *matrixFlags) choose(p *matrix.Plan) error {
 	workloads, remedies := f.workloads, f.remedies
 	if f.quick {
-		if workloads == nil {
-			workloads = quickWorkloads
+		if workloads != nil || remedies != nil {
+			return usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
 		}
-		if remedies == nil {
-			remedies = quickRemedies
+		for id, names := range quick {
+			workloads = append(workloads, id)
+			remedies = append(remedies, names...)
 		}
+		slices.Sort(remedies)
+		remedies = slices.Compact(remedies)
 	}
 	if workloads == nil && f.model != "" {
 		workloads = []string{matrix.User}
@@ -251,6 +257,9 @@ func (f *matrixFlags) choose(p *matrix.Plan) error {
 	}
 	for _, w := range matrix.Workloads() {
 		if slices.Contains(wanted, w.ID) || all && (w.ID != matrix.User || f.model != "") {
+			if f.quick {
+				w = w.Shortened()
+			}
 			p.Workloads = append(p.Workloads, w)
 		}
 	}
@@ -265,10 +274,13 @@ func (f *matrixFlags) choose(p *matrix.Plan) error {
 			p.Remedies = append(p.Remedies, r)
 		}
 	}
-	// Those that are there for calibration only are run as they are.
-	p.BaselineOnly = slices.DeleteFunc(slices.Clone(calibrationWorkloads), func(id string) bool {
-		return all || slices.Contains(workloads, id)
-	})
+	p.Select = func(workload, remedy string) bool {
+		if f.quick {
+			return slices.Contains(quick[workload], remedy)
+		}
+		// Those that are there for calibration only are run as they are.
+		return all || slices.Contains(workloads, workload)
+	}
 	for _, name := range f.runtimes {
 		if !slices.Contains(matrix.Runtimes(), name) {
 			return usagef("--runtime %s: expected %s", name, strings.Join(matrix.Runtimes(), ", "))
@@ -336,6 +348,11 @@ func runtimeCommand(g *global, name string) (matrix.Command, error) {
 			return c, err
 		}
 		c.Args = []string{path}
+		// It is linked with the libraries of the checkout.
+		c.Libraries = nil
+		for _, library := range []string{"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"} {
+			c.Libraries = append(c.Libraries, filepath.Join(filepath.Dir(path), "..", "..", ".runtime", "tensorflow", library))
+		}
 	case matrix.Keras:
 		script, err := project(filepath.Join("scripts", "matrix_keras.py"), "a checkout of steadyfit")
 		if err != nil {

@@ -20,8 +20,7 @@ import (
 // the ones that matter here. A weak pointer is nil from the moment when the
 // finalizer is queued.
 //
-// It is a memory.Source: that of package native, with the binding's objects in
-// place of tfbind's, of which there are none. Bytes are those of tensors. Graphs,
+// It is a memory.Source: what malloc says, and the binding's objects. Bytes are those of tensors. Graphs,
 // whose size nobody knows, are counted; a session goes with its graph.
 type tensors struct {
 	mu     sync.Mutex
@@ -29,9 +28,6 @@ type tensors struct {
 	graphs []weak.Pointer[tf.Graph]
 	// What the workload can still reach.
 	keptBytes, keptGraphs int64
-
-	add     func(memory.Layer, memory.Reading)
-	forward func(memory.Layer, memory.Reading)
 }
 
 // chunks is a list that never copies itself to a larger place: what that leaves
@@ -113,15 +109,11 @@ func size(x *tf.Tensor) int64 {
 	return n
 }
 
-var nativeSource = native.Source()
+var mallocSource = native.Malloc()
 
 // Sample is called between steps, from the goroutine that runs them.
 func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
-	if t.forward == nil {
-		t.forward = t.other
-	}
-	t.add = add
-	nativeSource.Sample(t.forward)
+	mallocSource.Sample(add)
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,11 +127,3 @@ func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
 }
 
 var liveGraphs, waitingGraphs = memory.LiveCount.Of("graphs"), memory.WaitingCount.Of("graphs")
-
-func (t *tensors) other(layer memory.Layer, r memory.Reading) {
-	switch layer {
-	case memory.LiveBytes, memory.LiveCount, memory.WaitingBytes, memory.WaitingCount:
-	default:
-		t.add(layer, r)
-	}
-}

@@ -39,10 +39,11 @@ func newS3(ctx context.Context, c *cell.Child) (job, error) {
 }
 
 type imageOptions struct {
-	input             string
-	augment, varying  bool
-	prefetch          int
-	batch, small, max int // samples: as asked for, and the range where they vary
+	input            string
+	augment, varying bool
+	prefetch         int
+	batch            int // samples of a step, the most where they vary
+	least            int // where they vary
 }
 
 func imageKnobs(c *cell.Child) (o imageOptions, err error) {
@@ -65,11 +66,9 @@ func imageKnobs(c *cell.Child) (o imageOptions, err error) {
 		return o, err
 	}
 	o.augment, o.varying, o.batch = augment == "1", shapes == "varying", c.Spec.Batch
-	o.small, o.max = max(1, o.batch/4), o.batch
 	if o.varying {
 		// 8 to 40 for a batch of 32.
-		o.max = o.batch * 5 / 4
-		o.batch = o.max
+		o.least, o.batch = max(1, o.batch/4), o.batch*5/4
 	}
 	return o, nil
 }
@@ -79,7 +78,7 @@ func (o imageOptions) dataset(s *synth, seed int64) (data.Dataset, error) {
 	g := &generated{synth: s, samples: imagesPerPass * o.batch}
 	if o.varying {
 		g.size = func(key uint64) int {
-			return o.small + rand.New(rand.NewPCG(uint64(seed), key)).IntN(o.max-o.small+1)
+			return o.least + rand.New(rand.NewPCG(uint64(seed), key)).IntN(o.batch-o.least+1)
 		}
 	}
 	if o.augment {

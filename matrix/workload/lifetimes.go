@@ -154,7 +154,7 @@ type tensorTrainer struct {
 	model   *savedmodels.Model
 	session *tfbind.Session
 	micro   int
-	train1  signature // the whole step, or gradients with micro-batches
+	whole   signature // the whole step, or gradients with micro-batches
 	apply   signature
 }
 
@@ -197,7 +197,7 @@ func newTensorTrainer(c *cell.Child, micro int) (*tensorTrainer, error) {
 		t.apply, err = t.signature(roles.Apply, "")
 	}
 	if err == nil {
-		t.train1, err = t.signature(first, savedmodels.OutputLoss)
+		t.whole, err = t.signature(first, savedmodels.OutputLoss)
 	}
 	if err != nil {
 		return nil, errors.Join(err, t.session.Close())
@@ -237,7 +237,7 @@ func (t *tensorTrainer) signature(name, output string) (s signature, err error) 
 
 // tensors copies a batch into new tensors.
 func (t *tensorTrainer) tensors(b data.Batch) (set tensorSet, err error) {
-	for _, in := range t.train1.inputs {
+	for _, in := range t.whole.inputs {
 		a, ok := b.Field(in.Name)
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("no field for input %s", in.Name), set.close())
@@ -271,7 +271,7 @@ func newTensor(a data.Array) (*tfbind.Tensor, error) {
 
 // train is one step on tensors, which stay the caller's.
 func (t *tensorTrainer) train(ctx context.Context, set tensorSet) (float64, error) {
-	return t.run(ctx, t.train1, set)
+	return t.run(ctx, t.whole, set)
 }
 
 func (t *tensorTrainer) run(ctx context.Context, s signature, set tensorSet) (float64, error) {

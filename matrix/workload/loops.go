@@ -14,12 +14,15 @@ import (
 	"steadyfit/tfbind"
 )
 
+// validationBatch is the samples of a step of a validation.
+const validationBatch = 64
+
 // loop trains on one batch after the other, as people write it by hand.
 type loop struct {
 	*trainer
 	source batches
 	// validation is evaluated at the end of each epoch; nil for none.
-	validation *passes
+	validation data.Dataset
 	evaluated  []float64
 }
 
@@ -42,7 +45,7 @@ func (l *loop) validate(ctx context.Context) error {
 	if l.validation == nil {
 		return nil
 	}
-	for b, err := range l.validation.ds.Batches(data.Pass{Batch: l.validation.size}) {
+	for b, err := range l.validation.Batches(data.Pass{Batch: validationBatch}) {
 		if err == nil {
 			err = l.Evaluate(ctx, b, l.evaluated)
 		}
@@ -88,19 +91,18 @@ func (t *trainer) samples(n int) (*data.Memory, error) {
 	return s.memory(n, 0)
 }
 
-// validate adds a validation to a loop.
+// withValidation adds a validation on other samples; where that fails the loop is
+// closed.
 func (l *loop) withValidation(samples int) (job, error) {
 	s, err := l.synth()
 	if err == nil {
-		var ds *data.Memory
-		if ds, err = s.memory(samples, 1); err == nil {
-			l.validation = newPasses(ds, 64, 0)
-			l.evaluated = make([]float64, len(l.EvaluateMetrics()))
-			return l, nil
-		}
+		l.validation, err = s.memory(samples, 1)
 	}
-	_, closeErr := l.close()
-	return nil, errors.Join(err, closeErr)
+	if err != nil {
+		return nil, errors.Join(err, closeErr(l))
+	}
+	l.evaluated = make([]float64, len(l.EvaluateMetrics()))
+	return l, nil
 }
 
 // newW0 is the control: everything is closed. An epoch is a pass.

@@ -56,7 +56,7 @@ func newSynth(model *savedmodels.Model, signature string, seed int64) (*synth, e
 		if f.array(0).Values == nil {
 			return nil, fmt.Errorf("input %s of signature %s: no data of type %s can be made up", t.Name, sig.Name, t.DType)
 		}
-		if f.label && t.DType == tfbind.Int64 || t.DType == tfbind.Int32 {
+		if f.label && (t.DType == tfbind.Int64 || t.DType == tfbind.Int32) {
 			s.classes = max(s.classes, classesOf(predict))
 		}
 		s.fields = append(s.fields, f)
