@@ -115,10 +115,8 @@ func TestAllocatorUse(t *testing.T) {
 	})
 
 	t.Run("image-224", func(t *testing.T) {
-		model, err := savedmodels.Open("../../out/models/image-224")
-		if err != nil {
-			t.Skipf("the model is not there (make bench-image exports it): %v", err)
-		}
+		model, err := savedmodels.Builtin("image-224")
+		require.NoError(t, err)
 		uses, err := native.AllocatorUse(trace(t, model, nil))
 		require.NoError(t, err)
 		u := uses["mklcpu"]

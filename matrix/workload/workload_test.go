@@ -1,6 +1,7 @@
 package workload_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -35,13 +36,13 @@ func TestEveryWorkload(t *testing.T) {
 	left := map[string]string{
 		"W1": "6 tensors of 393216 bytes",
 		"W2": fmt.Sprintf("12 tensors of %d bytes", 6*8*(224*224*3*4+8)),
-		"W4": fmt.Sprintf("12 steps of %d bytes, 6 sessions, 6 graphs", 6*8*(784*4+8)),
+		"W4": fmt.Sprintf("12 steps of %d bytes, 6 sessions, 6 graphs", 6*8*(224*224*3*4+8)),
 	}
 	untrained := []string{"W3", "W5", "W6", "W8", "W10", "W12"}
 	for _, w := range matrix.Workloads() {
 		t.Run(w.ID, func(t *testing.T) {
 			t.Parallel()
-			s := spec(t, w.ID, modelOf(w))
+			s := spec(t, cmp.Or(w.Like, w.ID), modelOf(w))
 			maps.Copy(s.Knobs, w.Knobs)
 			o := do(t, s)
 			require.Empty(t, o.failure, "%s\n%s", o.text, o.log)
