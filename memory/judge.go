@@ -198,7 +198,8 @@ func judge(x, y []float64, c Criteria) Verdict {
 	}
 	// A warm-up hides teeth, so look after it as well.
 	for _, from := range []int{0, len(y) / 4, len(y) / 2} {
-		if s, ok := findSaw(x[from:], y[from:]); ok {
+		// A fall of a page or two is one that came and went, not a tooth.
+		if s, ok := findSaw(x[from:], y[from:]); ok && s.depth > 2*t.grainOf(y[from:]) {
 			t.from = from
 			t.judgeSaw(s)
 			return *v

@@ -121,6 +121,13 @@ func TestSawThatClimbsIsALeak(t *testing.T) {
 	require.Contains(t, v.String(), "on top of")
 }
 
+// Memory that goes back page by page is a saw around its line; a control without a
+// leak was called one.
+func TestAStaircaseOfPagesHasNoTeeth(t *testing.T) {
+	v := made(160, func(i int) float64 { return 100*mib - page*float64(i/20) }).Judge(Criteria{Budget: 2 * KiB})
+	require.Equal(t, Flat, v.Kind, v)
+}
+
 func TestTooFewSamples(t *testing.T) {
 	v := (&Series{}).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind)
