@@ -524,21 +524,9 @@ func (v *view) part(runtime int, a answer, most int) workloadPart {
 		case measured(c):
 			shown = append(shown, c)
 		default:
-			label := effectWord(c.Effect)
+			label := "Not applicable"
 			if c.Effect == memory.CouldNotApply {
-				label = "Could not be applied"
-			} else {
-				label = "Not applicable"
-			}
-			if c.Effect == memory.CouldNotApply {
-				key := label + c.Reason
-				if _, ok := reasons[key]; !ok {
-					reasons[key] = len(p.Absent)
-					p.Absent = append(p.Absent, labelled{Label: label + orEmpty(": ", c.Reason)})
-				}
-				i := reasons[key]
-				p.Absent[i].Items = append(p.Absent[i].Items, linked{Name: v.title(m.ID)})
-				break
+				label = "Could not be applied" + orEmpty(": ", c.Reason)
 			}
 			if _, ok := reasons[label]; !ok {
 				reasons[label] = len(p.Absent)
