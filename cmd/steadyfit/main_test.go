@@ -2,9 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -37,6 +40,12 @@ func TestScripts(t *testing.T) {
 			e.Setenv("MODELS", models)
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "race" {
+				return false, fmt.Errorf("no condition %q", name)
+			}
+			return raceDetector(), nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"waitfor": waitFor,
 			"corrupt": corrupt,
@@ -44,6 +53,12 @@ func TestScripts(t *testing.T) {
 		},
 		UpdateScripts: os.Getenv("STEADYFIT_UPDATE") != "",
 	})
+}
+
+// raceDetector tells whether this program carries the race detector.
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
 }
 
 // waitFor PATTERN waits until a file of that pattern exists.
