@@ -53,6 +53,7 @@ func Workloads() []Workload {
 			What:     "a prediction for a number of samples that is drawn from 1 to 600",
 			Expected: "a long ramp while oneDNN's caches fill, then a plateau",
 			Model:    "digits-cnn", Steps: 2400, Every: 24, Epoch: 240, Batch: 300, Budget: 8 << 10,
+			On:    map[string]Variant{Keras: {Steps: 240, Every: 3, Epoch: 24}},
 			Takes: takes([]string{"shapes", "model"}, []string{"release", "shapes", "model"}, []string{"shapes", "loop", "clear_session", "eager"}),
 		},
 		{
@@ -97,6 +98,7 @@ func Workloads() []Workload {
 			What:     "predictions for 256 samples, whose values are appended to a list",
 			Expected: "a line on the host's heap",
 			Model:    "digits", Steps: 4800, Every: 48, Epoch: 480, Batch: 256, Budget: 1 << 10,
+			On:    map[string]Variant{Keras: {Steps: 960, Every: 12, Epoch: 96}},
 			Takes: takes([]string{"history", "model"}, []string{"release", "history", "model"}, []string{"history", "loop", "clear_session", "del", "eager"}),
 		},
 		{
@@ -125,6 +127,7 @@ func Workloads() []Workload {
 			What:     "a train step on 32 of 1000 samples of 100 numbers; validation at each epoch's end",
 			Expected: "a jump at the first step, then flat",
 			Model:    "dense-100-64-1", Steps: 12800, Every: 128, Epoch: 32, Batch: 32, Budget: 1 << 10,
+			On:    map[string]Variant{Keras: {Steps: 3200, Every: 32, Epoch: 32}},
 			Takes: takes(goTrainer, galeoneTrainer, kerasFit),
 		},
 		{

@@ -397,7 +397,7 @@ func project(name, source string) (string, error) {
 			dir = parent
 		}
 	}
-	return "", &environmentError{fmt.Errorf("no %s above %s; it comes from: %s", name, strings.Join(starts, " or "), source)}
+	return "", &environmentError{fmt.Errorf("no %s above %s; it comes from %s", name, strings.Join(starts, " or "), source)}
 }
 
 // gpus names the NVIDIA GPUs that the driver shows.

@@ -1,0 +1,1645 @@
+#!/usr/bin/env python3
+"""Do one run of the matrix with Keras: the child process of the runtime "keras".
+
+``steadyfit matrix`` starts this program anew for each run; it is not for use by hand. The
+same workloads exist in Go, with the same models, batches and shapes, so that an answer about
+Keras comes from Keras.
+
+What to do is JSON in the environment variable STEADYFIT_CELL. Messages go to file descriptor
+3, one JSON object a line. After a message of kind "phase" or "step" the child waits for one
+byte from descriptor 4: the parent looks at the waiting process meanwhile, so that every sample
+lies between steps. The parent's side, and what each message means, is in matrix/cell/cell.go.
+
+========= ==============================================================================
+workload  a step
+========= ==============================================================================
+W0        a train step on a batch from memory
+W1        the same, and a tensor of 64 KiB that is kept
+W2, S3    a train step on images that are made for it
+W3        a prediction for a number of samples that is drawn anew
+W4        the model is built and compiled anew, and trained on one batch
+W5        a tf.function is traced for a Python number that it never had
+W6        a keras.Model is made for another set of a model's 14 outputs, and called
+W8        threads make and drop tensors of 64 to 256 KiB
+W9        a train step with jit_compile=True on a number of samples that was never used
+W10       predictions whose values are kept
+W11       a train step from a tf.data pipeline with a shuffle buffer
+W12       a tensor of strings, there and back
+S0        a train step on one of many batches of a large set
+S1, S1d   a train step, with validation at each epoch's end
+S2, S2l   a train step of a classifier; of an LSTM
+S4        the same, and its logs are kept
+========= ==============================================================================
+
+Knobs that every workload has: ``gc`` and ``trim`` as in Go, and ``intra``, ``inter`` (threads),
+``grappler`` (0: no graph rewriting) and ``bf16`` (1: rewriting to bfloat16). A knob that the
+chosen workload or loop has no use for ends the run as "not applicable" before it begins: a
+remedy that nobody looked at must not pass for one without effect.
+
+In the loop "fit", the loss is the mean over the epoch so far, as Keras reports it.
+
+TensorFlow is imported after the first sample, to see what that takes.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import dataclasses
+import faulthandler
+import functools
+import gc
+import json
+import math
+import os
+import pathlib
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import bench_models
+import builtin
+import export
+
+ENVIRONMENT = "STEADYFIT_CELL"
+MESSAGES, ANSWERS = 3, 4
+
+NOT_APPLICABLE = "not applicable"
+COULD_NOT_APPLY = "could not apply"
+OUT_OF_MEMORY = "out of memory"
+FAILED = "failed"
+
+
+class KnobError(Exception):
+    """A knob that this run cannot use."""
+
+    def __init__(self, failure: str, name: str, value: str, reason: str) -> None:
+        self.failure = failure
+        super().__init__(f"{failure}: {name}={value}: {reason}")
+
+
+class Gone(Exception):
+    """The parent does not answer any more."""
+
+
+class Again(Exception):
+    """This process has saved its state; another one goes on."""
+
+
+# --- the protocol --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What to do: cell.Spec in Go."""
+
+    workload: str
+    steps: int
+    every: int
+    epoch: int
+    batch: int
+    seed: int
+    start: int = 0  # steps that an earlier process did
+    model: str = ""
+    scratch: str = ""
+    config: str = ""
+    knobs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str) -> Spec:
+        """Read what the environment holds.
+
+        Raises:
+            ValueError: it is no Spec.
+        """
+        try:
+            raw = json.loads(text)
+            numbers = {k: int(raw[k]) for k in ("steps", "every", "epoch", "batch", "seed")}
+            spec = cls(
+                workload=str(raw["workload"]),
+                **numbers,
+                start=int(raw.get("from") or 0),
+                model=raw.get("model") or "",
+                scratch=raw.get("scratch") or "",
+                config=raw.get("config") or "",
+                knobs=dict(raw.get("knobs") or {}),
+            )
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        for name in ("steps", "every", "epoch", "batch"):
+            if numbers[name] < 1:
+                raise ValueError(f"{name} is {numbers[name]}: expected at least 1")
+        return spec
+
+
+class _Mallinfo2(ctypes.Structure):
+    """What glibc's mallinfo2 returns (malloc.h, from glibc 2.33 on)."""
+
+    _fields_ = [
+        ("arena", ctypes.c_size_t),
+        ("ordblks", ctypes.c_size_t),
+        ("smblks", ctypes.c_size_t),
+        ("hblks", ctypes.c_size_t),
+        ("hblkhd", ctypes.c_size_t),
+        ("usmblks", ctypes.c_size_t),
+        ("fsmblks", ctypes.c_size_t),
+        ("uordblks", ctypes.c_size_t),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    ]
+
+
+class Malloc:
+    """The malloc of this process: glibc's, or the one that was preloaded in its place."""
+
+    def __init__(self) -> None:
+        self._all = ctypes.CDLL(None)
+        self._info: Any = None
+        if self._is_glibc():
+            self._info = getattr(self._all, "mallinfo2", None)
+            if self._info is not None:
+                self._info.restype = _Mallinfo2
+
+    def _is_glibc(self) -> bool:
+        # Under a preloaded allocator glibc's functions are still there, with nothing to tell.
+        try:
+            libc = ctypes.CDLL("libc.so.6")
+            ours, theirs = (ctypes.cast(c.malloc, ctypes.c_void_p).value for c in (self._all, libc))
+        except (OSError, AttributeError):
+            return False
+        return ours == theirs
+
+    def values(self) -> dict[str, int | None]:
+        """The layers that only this process knows, in bytes; None is unknown."""
+        if self._info is None:
+            return {"malloc in use": None, "malloc free": None, "malloc arenas": None}
+        info = self._info()
+        return {
+            "malloc in use": info.uordblks + info.hblkhd,
+            "malloc free": info.fordblks,
+            "malloc arenas": info.arena + info.hblkhd,
+        }
+
+    def trim(self) -> bool:
+        """Give free memory back to the system; False if the allocator cannot be asked for it."""
+        if self._is_glibc():
+            self._all.malloc_trim(ctypes.c_size_t(0))
+            return True
+        if hasattr(self._all, "mallctl"):  # jemalloc; 4096 stands for all arenas
+            return self._all.mallctl(b"arena.4096.purge", None, None, None, ctypes.c_size_t(0)) == 0
+        if hasattr(self._all, "MallocExtension_ReleaseFreeMemory"):  # tcmalloc
+            self._all.MallocExtension_ReleaseFreeMemory()
+            return True
+        if hasattr(self._all, "mi_collect"):  # mimalloc
+            self._all.mi_collect(ctypes.c_bool(True))
+            return True
+        return False
+
+
+class Child:
+    """This side of the conversation, and the knobs."""
+
+    def __init__(self, spec: Spec, messages: int = MESSAGES, answers: int = ANSWERS) -> None:
+        self.spec = spec
+        self.malloc = Malloc()
+        self._messages, self._answers = messages, answers
+        self._used: set[str] = set()
+        self._last = spec.start
+        self._since: int | None = None
+
+    def knob(self, name: str, *words: str) -> str:
+        """The value of a knob, one of several words; the first is the default."""
+        self._used.add(name)
+        value = self.spec.knobs.get(name, words[0])
+        if value not in words:
+            shown = ", ".join(dict.fromkeys(filter(None, words)))
+            raise KnobError(NOT_APPLICABLE, name, value, f"this workload has only {shown}")
+        return value
+
+    def switch(self, name: str, default: bool = False) -> bool:
+        """A knob that is on or off."""
+        words = ("1", "on", "0", "off") if default else ("0", "off", "1", "on")
+        return self.knob(name, *words) in ("1", "on")
+
+    def xla(self, default: bool = False) -> bool:
+        """The knob jit: whether XLA compiles what is run."""
+        jit = self.switch("jit", default)
+        if not jit and not default and "jit" in self.spec.knobs:
+            self.refuse("jit", "it is off already")
+        return jit
+
+    def number(self, name: str, default: int, least: int = 0) -> int:
+        """A knob that is a number."""
+        self._used.add(name)
+        text = self.spec.knobs.get(name, str(default))
+        if not re.fullmatch(r"\d{1,12}", text) or int(text) < least:
+            raise KnobError(NOT_APPLICABLE, name, text, f"expected a number from {least} on")
+        return int(text)
+
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        """End the run because of a knob."""
+        raise KnobError(NOT_APPLICABLE, name, self.spec.knobs.get(name, ""), reason)
+
+    def check_knobs(self) -> None:
+        """Refuse what was given and nobody asked for."""
+        for name in sorted(set(self.spec.knobs) - self._used):
+            self.refuse(name, "this workload has nothing that it changes")
+        if self.spec.config:
+            raise KnobError(NOT_APPLICABLE, "config", "...", "Keras takes no ConfigProto")
+
+    def fact(self, name: str, value: object) -> None:
+        """Report something about the run."""
+        self._send({"kind": "fact", "name": name, "value": str(value)})
+
+    def phase(self, name: str) -> None:
+        """Have a sample taken at a turning point."""
+        self._ask({"kind": "phase", "name": name, "step": self._last})
+
+    def step(self, step: int) -> None:
+        """Have a sample taken after that many steps, if one is due."""
+        if step % self.spec.every:
+            return
+        message: dict[str, Any] = {"kind": "step", "step": step}
+        if self._since is not None and step > self._last:
+            message["step_ns"] = (time.monotonic_ns() - self._since) // (step - self._last)
+        self._last = step
+        self._ask(message)
+
+    def again(self, step: int) -> None:
+        """Hand over to another process."""
+        self._send({"kind": "again", "step": step})
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Send the last message."""
+        message = {"kind": "end"}
+        if error is not None:
+            message["failure"] = failure_of(error)
+            message["text"] = str(error)[:2000] or type(error).__name__
+        self._send(message)
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        message["values"] = self.malloc.values()
+        self._send(message)
+        if not os.read(self._answers, 1):
+            raise Gone("the parent is gone")
+        self._since = time.monotonic_ns()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._messages, line) :]
+        except BrokenPipeError as error:
+            raise Gone("the parent is gone") from error
+
+
+def failure_of(error: BaseException) -> str:
+    """The word for what ended a run."""
+    if isinstance(error, KnobError):
+        return error.failure
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY
+    # By name, since TensorFlow may be what could not be imported.
+    if any(kind.__name__ == "ResourceExhaustedError" for kind in type(error).__mro__):
+        return OUT_OF_MEMORY
+    return FAILED
+
+
+# --- models and samples --------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A model, and what its samples look like."""
+
+    make: Callable[[], tuple[Any, dict[str, Any]]]
+    shape: tuple[int, ...]
+    classes: int  # 2 with one output
+    float_label: bool = False
+
+
+def _digits(make: Callable[[], Any]) -> Callable[[], tuple[Any, dict[str, Any]]]:
+    options = {
+        "loss": "sparse_categorical_crossentropy",
+        "from_logits": True,
+        "metrics": ["accuracy"],
+        "learning_rate": 2e-3,
+    }
+    return lambda: (make(), dict(options))
+
+
+ARCHITECTURES = {
+    "digits": Architecture(_digits(builtin.make_digits), (64,), 10),
+    "digits-cnn": Architecture(_digits(builtin.make_digits_cnn), (64,), 10),
+    "dense-100-64-1": Architecture(bench_models.MODELS["dense-100-64-1"], (100,), 2, True),
+    "dense-784-10": Architecture(bench_models.MODELS["dense-784-10"], (784,), 10),
+    "dropout-200-512-256-1": Architecture(
+        bench_models.MODELS["dropout-200-512-256-1"], (200,), 2, True
+    ),
+    "image-224": Architecture(bench_models.MODELS["image-224"], (224, 224, 3), 10),
+    "lstm": Architecture(bench_models.MODELS["lstm"], (20, 16), 10),
+}
+
+
+def architecture_of(spec: Spec, default: str) -> str:
+    """The architecture of the Spec's model, whose folder is called NAME or NAME-HASH."""
+    folder = re.sub(r"-[0-9a-f]{16}$", "", pathlib.PurePath(spec.model).name)
+    return folder if folder in ARCHITECTURES else default
+
+
+def make_loss(name: str, from_logits: bool) -> Any:
+    """The keras.losses.Loss for a name that bench_models uses."""
+    import keras
+
+    losses = keras.losses
+    if name == "mse":
+        return losses.MeanSquaredError()
+    if name == "binary_crossentropy":
+        return losses.BinaryCrossentropy(from_logits=from_logits)
+    return losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+
+
+class Samples:
+    """Makes up samples for an architecture: what is made depends on the seed and a key.
+
+    They can be learnt: a sample of class k has larger values at every position that is k
+    modulo the number of classes.
+    """
+
+    def __init__(self, architecture: Architecture, seed: int) -> None:
+        self.architecture, self.seed = architecture, seed
+
+    def make(self, n: int, key: int, into: Any = None) -> tuple[Any, Any]:
+        """Make n samples (x, y), in the array into if there is one."""
+        import numpy as np
+
+        a = self.architecture
+        random = np.random.default_rng([self.seed, key])
+        x = np.empty((n, *a.shape), "float32") if into is None else into[:n]
+        random.random(out=x, dtype="float32")
+        classes = random.integers(0, a.classes, n)
+        flat = x.reshape(n, -1)
+        for k in range(a.classes):
+            flat[classes == k, k :: a.classes] += 1
+        if a.float_label:
+            return x, classes.astype("float32")[:, None]
+        return x, classes
+
+    def signature(self) -> tuple[Any, Any]:
+        """The specs of a batch, for tf.data."""
+        import tensorflow as tf
+
+        a = self.architecture
+        x = tf.TensorSpec((None, *a.shape), "float32")
+        if a.float_label:
+            return x, tf.TensorSpec((None, 1), "float32")
+        return x, tf.TensorSpec((None,), "int64")
+
+
+# --- loops ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopOptions:
+    """How a model is trained."""
+
+    loop: str
+    delete: bool
+    eager: bool
+    jit: bool
+    mixed: str
+    clear_session: bool
+
+    @classmethod
+    def ask(cls, child: Child, jit: bool = False, delete_model: bool = False) -> LoopOptions:
+        """Ask for the knobs of a train loop.
+
+        Args:
+            child: has the knobs.
+            jit: whether XLA compiles the step unless told otherwise.
+            delete_model: whether there is something to delete in any loop.
+        """
+        loop = child.knob("loop", "fit", "function", "eager", "train_on_batch")
+        options = cls(
+            loop=loop,
+            delete=child.switch("del"),
+            eager=child.switch("eager"),
+            jit=child.xla(default=jit),
+            mixed=child.knob("mixed", "", "mixed_bfloat16", "mixed_float16"),
+            clear_session=child.knob("clear_session", "", "epoch") == "epoch",
+        )
+        own = loop in ("function", "eager")
+        if options.delete and not own and not delete_model:
+            child.refuse("del", f"the loop {loop} is Keras's own: there is nothing to delete")
+        if options.eager and loop == "eager":
+            child.refuse("eager", "the loop eager has no function that could be run eagerly")
+        if options.eager or loop == "eager":
+            if options.jit and "jit" in child.spec.knobs:
+                child.refuse("jit", "what runs eagerly is not compiled")
+            options = dataclasses.replace(options, jit=False)
+        return options
+
+
+class Learner:
+    """A compiled model, and a step on it by the chosen loop."""
+
+    def __init__(self, architecture: Architecture, options: LoopOptions) -> None:
+        import keras
+        import tensorflow as tf
+
+        self.options = options
+        self.model, described = architecture.make()
+        self.loss = make_loss(described["loss"], described.get("from_logits", False))
+        self.model.compile(
+            optimizer=keras.optimizers.Adam(described.get("learning_rate", 1e-3)),
+            loss=self.loss,
+            metrics=described.get("metrics"),
+            jit_compile=options.jit,
+            run_eagerly=options.eager,
+        )
+        # Before a function is traced that would have to make the slots.
+        self.model.optimizer.build(self.model.trainable_variables)
+        self._train, self._test = self._own_step, self._own_test
+        if options.loop == "function":
+            self._train = tf.function(self._own_step, jit_compile=options.jit)
+            self._test = tf.function(self._own_test, jit_compile=options.jit)
+
+    def step(self, x: Any, y: Any) -> float:
+        """Train on a batch; returns the loss."""
+        if self.options.loop == "train_on_batch":
+            return float(self.model.train_on_batch(x, y, return_dict=True)["loss"])
+        if self.options.loop == "fit":
+            done = self.model.fit(x, y, batch_size=len(x), epochs=1, verbose=0)
+            return float(done.history["loss"][0])
+        import tensorflow as tf
+
+        x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
+        loss = self._train(x, y)
+        value = float(loss)
+        if self.options.delete:
+            # As is recommended; the names are about to go anyway.
+            del x, y, loss
+        return value
+
+    def test(self, x: Any, y: Any) -> None:
+        """Evaluate a batch."""
+        if self.options.loop == "train_on_batch":
+            self.model.test_on_batch(x, y)
+            return
+        import tensorflow as tf
+
+        float(self._test(tf.convert_to_tensor(x), tf.convert_to_tensor(y)))
+
+    def _own_step(self, x: Any, y: Any) -> Any:
+        import tensorflow as tf
+
+        model, optimizer = self.model, self.model.optimizer
+        with tf.GradientTape() as tape:
+            predictions = model(x, training=True)
+            loss = self.loss(y, predictions)
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        if self.options.delete:
+            del tape, gradients, predictions, scaled
+        return loss
+
+    def _own_test(self, x: Any, y: Any) -> Any:
+        return self.loss(y, self.model(x, training=False))
+
+    def _variables(self) -> list[Any]:
+        metrics = {id(v) for v in self.model.metrics_variables}
+        own = [v for v in self.model.variables if id(v) not in metrics]
+        return [*own, *self.model.optimizer.variables]
+
+    def state(self) -> list[Any]:
+        """Copies of all variables: weights, slots, the state of dropout."""
+        return [v.numpy() for v in self._variables()]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Assign what state returned, of this or another instance."""
+        for variable, value in zip(self._variables(), state, strict=True):
+            variable.assign(value)
+
+
+# --- data ----------------------------------------------------------------------------
+
+Batch = tuple[Any, Any]
+
+
+class Feed(Protocol):
+    """Where a loop has its batches from."""
+
+    aligned: bool  # whether Keras's epochs are those of the Spec
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of Model.fit that say what to train on."""
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches for a loop of one's own, without end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataOptions:
+    """How batches are handed over."""
+
+    data: str
+    prefetch: int | None  # None is none, -1 leaves it to TensorFlow
+    cache: bool
+
+    @classmethod
+    def ask(cls, child: Child, *words: str) -> DataOptions:
+        """Ask for the knobs; words are the ways, the first is the default."""
+        data = child.knob("data", *words)
+        data = {"memory": "numpy", "graph": "tfdata"}.get(data, data)
+        options = cls(data, cls.ask_prefetch(child), child.switch("cache"))
+        if data not in ("tfdata", "from_generator"):
+            for name, given in (
+                ("prefetch", options.prefetch is not None),
+                ("cache", options.cache),
+            ):
+                if given:
+                    child.refuse(name, f"with data={data} there is no tf.data pipeline of ours")
+        return options
+
+    @staticmethod
+    def ask_prefetch(child: Child) -> int | None:
+        """The knob prefetch of tf.data."""
+        if child.spec.knobs.get("prefetch") == "auto":
+            child.knob("prefetch", "auto")
+            return -1
+        return child.number("prefetch", 0) or None
+
+
+ARRAYS = ("numpy", "memory", "generator", "tfdata", "graph", "from_generator")
+
+
+class ArrayFeed:
+    """Batches of arrays in memory."""
+
+    def __init__(
+        self, x: Any, y: Any, spec: Spec, options: DataOptions, samples: Samples, shuffle: int = 0
+    ) -> None:
+        self.x, self.y, self.spec = x, y, spec
+        self.options, self.samples, self.shuffle = options, samples, shuffle
+        passes = math.ceil(len(x) / spec.batch)
+        self.whole = passes == spec.epoch
+        # Keras counts its steps per epoch anew where an array ends.
+        self.aligned = self.whole or options.data != "numpy"
+
+    def arguments(self) -> dict[str, Any]:
+        """See Feed."""
+        data = self.options.data
+        if data == "numpy":
+            return {"x": self.x, "y": self.y, "batch_size": self.spec.batch}
+        if data in ("generator", "disk"):
+            return {"x": self.batches(), "steps_per_epoch": self.spec.epoch}
+        if self.whole and data == "tfdata":
+            return {"x": self._dataset()}
+        return {"x": self._dataset().repeat(), "steps_per_epoch": self.spec.epoch}
+
+    def batches(self) -> Iterator[Batch]:
+        """See Feed."""
+        one_pass = self._dataset() if self.options.data in ("tfdata", "from_generator") else None
+        while True:
+            yield from self._pass() if one_pass is None else one_pass
+
+    def _pass(self) -> Iterator[Batch]:
+        n = self.spec.batch
+        for start in range(0, len(self.x), n):
+            x, y = self.x[start : start + n], self.y[start : start + n]
+            # A part of a mapped file is read when it is looked at.
+            yield (x.copy(), y.copy()) if self.options.data == "disk" else (x, y)
+
+    def _dataset(self) -> Any:
+        import tensorflow as tf
+
+        if self.options.data == "from_generator":
+            dataset = tf.data.Dataset.from_generator(
+                self._pass, output_signature=self.samples.signature()
+            )
+            return finish(dataset, self.options)
+        dataset = tf.data.Dataset.from_tensor_slices((self.x, self.y))
+        if self.options.cache:
+            dataset = dataset.cache()
+        if self.shuffle:
+            dataset = dataset.shuffle(self.shuffle, seed=self.spec.seed)
+        options = dataclasses.replace(self.options, cache=False)
+        return finish(dataset.batch(self.spec.batch), options)
+
+
+def finish(dataset: Any, options: DataOptions) -> Any:
+    """Add what comes last in a pipeline."""
+    import tensorflow as tf
+
+    if options.cache:
+        dataset = dataset.cache()
+    if options.prefetch is not None:
+        dataset = dataset.prefetch(tf.data.AUTOTUNE if options.prefetch < 0 else options.prefetch)
+    return dataset
+
+
+def large_set(spec: Spec, samples: Samples, rows: int, data: str) -> tuple[Any, Any]:
+    """Arrays of many rows, in memory or in files that are mapped."""
+    import numpy as np
+
+    a = samples.architecture
+    shapes = {"x": ((rows, *a.shape), "float32"), "y": ((rows, 1), "float32")}
+    if not a.float_label:
+        shapes["y"] = ((rows,), "int64")
+    arrays = {}
+    for name, (shape, dtype) in shapes.items():
+        if data == "disk":
+            file = pathlib.Path(spec.scratch, f"{name}.npy")
+            arrays[name] = np.lib.format.open_memmap(file, "w+", dtype, shape)
+        else:
+            arrays[name] = np.empty(shape, dtype)
+    # In parts, so that no second copy of the whole is there for a moment.
+    part = 1024
+    for start in range(0, rows, part):
+        n = min(part, rows - start)
+        x, y = samples.make(n, start)
+        arrays["x"][start : start + n], arrays["y"][start : start + n] = x, y
+    if data == "disk":
+        for array in arrays.values():
+            array.flush()
+        files = (pathlib.Path(spec.scratch, f"{name}.npy") for name in ("x", "y"))
+        x, y = (np.load(file, mmap_mode="r") for file in files)
+        return x, y
+    return arrays["x"], arrays["y"]
+
+
+class Sizes:
+    """Draws the number of samples of each step."""
+
+    def __init__(self, child: Child, once: bool = False) -> None:
+        self.shapes = child.knob("shapes", "varying", "fixed", "pad", "bucket")
+        self.batch, self.most = child.spec.batch, 2 * child.spec.batch
+        self.seed, self.once = child.spec.seed, once
+
+    def draw(self) -> Iterator[int]:
+        """Sizes from 1 to twice the batch; once: none twice before all have been."""
+        import numpy as np
+
+        random = np.random.default_rng([self.seed, 3])
+        order = random.permutation(self.most) + 1
+        at = 0
+        while True:
+            n = int(order[at % self.most] if self.once else random.integers(1, self.most + 1))
+            at += 1
+            yield {
+                "varying": n,
+                "fixed": self.batch,
+                "pad": self.most,
+                "bucket": min(1 << (n - 1).bit_length(), self.most),
+            }[self.shapes]
+
+
+class SizesFeed:
+    """Batches of varying sizes out of the same arrays."""
+
+    aligned = True
+
+    def __init__(self, sizes: Sizes, x: Any, y: Any, epoch: int) -> None:
+        self.sizes, self.x, self.y, self.epoch = sizes, x, y, epoch
+
+    def arguments(self) -> dict[str, Any]:
+        """See Feed."""
+        return {"x": self.batches(), "steps_per_epoch": self.epoch}
+
+    def batches(self) -> Iterator[Batch]:
+        """See Feed."""
+        for n in self.sizes.draw():
+            yield self.x[:n], self.y[:n]
+
+
+class ImageFeed:
+    """Images that are made when they are due."""
+
+    aligned = True
+
+    def __init__(
+        self, spec: Spec, options: DataOptions, samples: Samples, how: ImageOptions
+    ) -> None:
+        self.spec, self.options, self.samples, self.how = spec, options, samples, how
+
+    def arguments(self) -> dict[str, Any]:
+        """See Feed."""
+        data = self._dataset() if self.options.data == "from_generator" else self.batches()
+        return {"x": data, "steps_per_epoch": self.spec.epoch}
+
+    def batches(self) -> Iterator[Batch]:
+        """See Feed."""
+        if self.options.data == "from_generator":
+            return iter(self._dataset())
+        return ahead(self._made(), 2) if self.how.input == "prefetch" else self._made()
+
+    def _dataset(self) -> Any:
+        import tensorflow as tf
+
+        dataset = tf.data.Dataset.from_generator(
+            self._made, output_signature=self.samples.signature()
+        )
+        return finish(dataset, self.options)
+
+    def _made(self) -> Iterator[Batch]:
+        import numpy as np
+        import tensorflow as tf
+
+        random = np.random.default_rng([self.spec.seed, 5])
+        n = self.spec.batch
+        most = n * 5 // 4 if self.how.varying else n
+        room = None
+        if self.how.input == "buffer":
+            room = np.empty((most, *self.samples.architecture.shape), "float32")
+        key = self.spec.start
+        while True:
+            if self.how.varying:
+                n = int(random.integers(max(1, self.spec.batch // 4), most + 1))
+            x, y = self.samples.make(n, key, room)
+            if self.how.augment:
+                for i in range(n):
+                    x[i] = augmented(x[i], random)
+            if self.how.input == "tensor" and self.options.data == "generator":
+                yield tf.constant(x), tf.constant(y)
+            else:
+                yield x, y
+            key += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptions:
+    """How images are made."""
+
+    input: str
+    augment: bool
+    varying: bool
+
+
+def augmented(image: Any, random: Any) -> Any:
+    """Flip, crop and brighten an image; each makes a new one, as such pipelines do."""
+    import numpy as np
+
+    if random.random() < 0.5:
+        image = image[:, ::-1].copy()
+    height, width, _ = image.shape
+    up, left = (int(random.integers(0, side // 8 + 1)) for side in (height, width))
+    cropped = np.zeros_like(image)
+    cropped[: height - up, : width - left] = image[up:, left:]
+    return cropped * np.float32(random.uniform(0.8, 1.2))
+
+
+def ahead(items: Iterator[Any], n: int) -> Iterator[Any]:
+    """Yield what another thread takes from items, up to n ahead."""
+    results: queue.Queue[tuple[Any, Exception | None]] = queue.Queue(n)
+    stop = threading.Event()
+
+    def put(item: Any, error: Exception | None = None) -> None:
+        while not stop.is_set():
+            try:
+                results.put((item, error), timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                put(next(items))
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
+            put(None, error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = results.get()
+            if error is not None:
+                raise error
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- jobs ----------------------------------------------------------------------------
+
+
+class Progress:
+    """Does what belongs between steps."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.collect = child.knob("gc", "", "epoch", "step")
+        self.trim = child.knob("trim", "", "epoch") == "epoch"
+        self.done = child.spec.start
+        self.first: float | None = None
+        self.last: float | None = None
+
+    @property
+    def at_epoch(self) -> bool:
+        """Whether the last step ended an epoch."""
+        return self.done % self.child.spec.epoch == 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done."""
+        return self.done >= self.child.spec.steps
+
+    def step(self, loss: float | None = None) -> None:
+        """Call after each step. The sample at an epoch's end is left to epoch."""
+        self.done += 1
+        if self.done == self.child.spec.start + 1:
+            self.first = loss
+            self.child.phase("first")
+        self.last = loss
+        if self.collect == "step":
+            gc.collect()
+        if not self.at_epoch:
+            self.child.step(self.done)
+
+    def epoch(self) -> None:
+        """Call at an epoch's end, after what the job does there."""
+        if self.collect == "epoch":
+            gc.collect()
+        if self.trim and not self.child.malloc.trim():
+            reason = "the allocator of this process cannot be asked for it"
+            raise KnobError(COULD_NOT_APPLY, "trim", "epoch", reason)
+        self.child.step(self.done)
+
+
+class Job:
+    """A workload. Knobs are asked for when it is made; TensorFlow is there from load on."""
+
+    model = ""  # the architecture, if the Spec's model does not tell
+    loop = ""
+
+    def __init__(self, child: Child) -> None:
+        self.child, self.spec = child, child.spec
+        self.clear = False
+
+    def load(self) -> None:
+        """Make models and data."""
+
+    def run(self, progress: Progress) -> None:
+        """Do all steps."""
+        while not progress.finished:
+            progress.step(self.step(progress.done + 1))
+            if progress.at_epoch:
+                self.end_epoch(progress)
+
+    def step(self, n: int) -> float | None:
+        """Do step n, from 1; returns the loss, if it trained."""
+        raise NotImplementedError
+
+    def end_epoch(self, progress: Progress) -> None:
+        """Do what belongs to an epoch's end."""
+        again = False
+        if not progress.finished:
+            again = self.epoch()
+        progress.epoch()
+        if again:
+            raise Again
+
+    def epoch(self) -> bool:
+        """Do the job's own part of it; True if another process is to go on."""
+        if self.clear:
+            import keras
+
+            keras.backend.clear_session()
+        return False
+
+    def ask_clear(self) -> None:
+        """Ask for the knob clear_session."""
+        self.clear = self.child.knob("clear_session", "", "epoch") == "epoch"
+
+    def architecture(self) -> Architecture:
+        """The architecture to work on."""
+        self.model = architecture_of(self.spec, self.model)
+        return ARCHITECTURES[self.model]
+
+    def samples(self) -> Samples:
+        """What makes up samples for it."""
+        return Samples(self.architecture(), self.spec.seed)
+
+
+class Training(Job):
+    """Train steps on one model."""
+
+    jit = False  # whether XLA compiles the step unless a knob says otherwise
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.options = LoopOptions.ask(child, jit=self.jit)
+        self.loop, self.clear = self.options.loop, self.options.clear_session
+        self.ask_data()
+        self.hoard = child.knob("callback", "", "hoard") == "hoard"
+        if self.hoard and self.loop != "fit":
+            child.refuse("callback", "only the loop fit has callbacks")
+        self.validation: Batch | None = None
+        self.learner: Learner | None = None
+        self.kept: list[Any] = []
+
+    reset = "none"
+
+    def ask_data(self) -> None:
+        """Ask for the knobs that say where batches come from."""
+        self.data = DataOptions.ask(self.child, *ARRAYS)
+        self.reset = self.child.knob("reset", "none", "restore", "reload", "process")
+
+    def load(self) -> None:
+        """See Job."""
+        prepare(self.options, self.spec)
+        self.learner = Learner(self.architecture(), self.options)
+        if self.spec.start:
+            self.learner.restore(self._read_state())
+        self.feed = self.make_feed()
+
+    def make_feed(self) -> Feed:
+        """Make the data: as many samples as an epoch has."""
+        samples = self.samples()
+        x, y = samples.make(self.samples_per_epoch(), 0)
+        return ArrayFeed(x, y, self.spec, self.data, samples)
+
+    def samples_per_epoch(self) -> int:
+        """How many samples a pass has."""
+        return self.spec.epoch * self.spec.batch
+
+    def after_step(self, logs: Mapping[str, float]) -> None:
+        """Do what a workload adds to the train step."""
+
+    def run(self, progress: Progress) -> None:
+        """See Job."""
+        if self.loop == "fit":
+            self._fit(progress)
+            return
+        batches = self.feed.batches()
+        while not progress.finished:
+            x, y = next(batches)
+            loss = self.learner.step(x, y)
+            del x, y
+            self.after_step({"loss": loss})
+            progress.step(loss)
+            if progress.at_epoch:
+                self._validate()
+                self.end_epoch(progress)
+
+    def _validate(self) -> None:
+        if self.validation is None:
+            return
+        x, y = self.validation
+        for start in range(0, len(x), 64):
+            self.learner.test(x[start : start + 64], y[start : start + 64])
+
+    def _fit(self, progress: Progress) -> None:
+        """Call Model.fit: once, or for each epoch if something is to be done to the model."""
+        whole = self.reset == "none"
+        while not progress.finished:
+            # More than enough, also where Keras's epochs are shorter: it is stopped at the end.
+            epochs = self.spec.steps if whole else 1
+            arguments = self.feed.arguments()
+            if self.validation is not None:
+                arguments.update(validation_data=self.validation, validation_batch_size=64)
+            callbacks = [self._callback(progress, whole)]
+            if self.hoard:
+                callbacks.insert(0, self._hoarder())
+            self.learner.model.fit(**arguments, epochs=epochs, verbose=0, callbacks=callbacks)
+            if not whole and progress.at_epoch:
+                self.end_epoch(progress)
+
+    def _callback(self, progress: Progress, whole: bool) -> Any:
+        """What fit calls to have samples taken."""
+        import keras
+
+        job = self
+
+        class Between(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+                job.after_step(logs)
+                progress.step(float(logs["loss"]))
+                if progress.at_epoch and not job.feed.aligned:
+                    if whole:
+                        job.end_epoch(progress)
+                    else:
+                        self.model.stop_training = True
+                if progress.finished:
+                    self.model.stop_training = True
+
+            def on_epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+                if whole and job.feed.aligned and progress.at_epoch:
+                    job.end_epoch(progress)
+
+        return Between()
+
+    def _hoarder(self) -> Any:
+        """A callback as people write it to watch training, which keeps all that it sees."""
+        import keras
+
+        watched = self.samples().make(self.spec.batch, 7)[0]
+
+        class Hoarder(keras.callbacks.Callback):
+            def __init__(self) -> None:
+                super().__init__()
+                self.logs: list[Mapping[str, float]] = []
+                self.outputs: list[Any] = []
+
+            def on_train_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+                self.logs.append(dict(logs))
+                self.outputs.append(self.model(watched, training=False))
+
+        return Hoarder()
+
+    def epoch(self) -> bool:
+        """See Job."""
+        super().epoch()
+        if self.reset == "none":
+            return False
+        self._write_state()
+        if self.reset == "process":
+            return True
+        if self.reset == "reload":
+            self.learner = None
+            gc.collect()
+            self.learner = Learner(self.architecture(), self.options)
+        self.learner.restore(self._read_state())
+        return False
+
+    def _state_file(self) -> pathlib.Path:
+        return pathlib.Path(self.spec.scratch, "state.npz")
+
+    def _write_state(self) -> None:
+        import numpy as np
+
+        np.savez(self._state_file(), *self.learner.state())
+
+    def _read_state(self) -> list[Any]:
+        import numpy as np
+
+        with np.load(self._state_file()) as file:
+            return [file[f"arr_{i}"] for i in range(len(file.files))]
+
+
+def prepare(options: LoopOptions, spec: Spec) -> None:
+    """Set what holds for all of Keras, before the first model."""
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(spec.seed % (1 << 32))
+    if options.mixed:
+        keras.mixed_precision.set_global_policy(options.mixed)
+    if options.eager:
+        tf.config.run_functions_eagerly(True)
+
+
+class Control(Training):
+    """W0: nothing is kept."""
+
+    model = "digits-cnn"
+
+
+class Kept(Control):
+    """W1: a tensor of exactly 64 KiB is kept after each step."""
+
+    size = 64 << 10
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.keep = child.knob("release", "keep", "close", "del") == "keep"
+
+    def load(self) -> None:
+        """See Job."""
+        super().load()
+        import tensorflow as tf
+
+        # Made eagerly: out of a tf.function the tensors come from the arenas of several
+        # threads, and the holes between them add a sixth to the growth.
+        self.fetch = lambda: tf.fill([self.size // 4], 1.0)
+
+    def after_step(self, logs: Mapping[str, float]) -> None:
+        """See Training."""
+        tensor = self.fetch()
+        if self.keep:
+            self.kept.append(tensor)
+
+
+class Images(Training):
+    """W2, S3: images are made for each step."""
+
+    model = "image-224"
+
+    def ask_data(self) -> None:
+        """See Training."""
+        self.data = DataOptions.ask(self.child, "generator", *ARRAYS)
+        self.reset = self.child.knob("reset", "none", "restore", "reload", "process")
+        made = self.data.data in ("generator", "from_generator")
+        self.images = ImageOptions(
+            self.child.knob("input", "tensor", "buffer", "prefetch"),
+            self.child.switch("augment"),
+            self.child.knob("shapes", "fixed", "varying") == "varying",
+        )
+        if self.data.data != "generator" and self.images.input != "tensor":
+            self.child.refuse("input", f"with data={self.data.data} no generator of ours is read")
+        if not made and self.images.varying:
+            self.child.refuse("shapes", f"with data={self.data.data} all batches are alike")
+        if not made and self.images.augment:
+            self.child.refuse("augment", f"with data={self.data.data} the images are ready")
+
+    def make_feed(self) -> Feed:
+        """See Training."""
+        if self.data.data in ("generator", "from_generator"):
+            return ImageFeed(self.spec, self.data, self.samples(), self.images)
+        return super().make_feed()
+
+
+class Large(Training):
+    """S0: a large set of samples."""
+
+    model = "dense-100-64-1"
+
+    def ask_data(self) -> None:
+        """See Training."""
+        self.data = DataOptions.ask(self.child, *ARRAYS, "disk")
+        self.reset = self.child.knob("reset", "none", "restore", "reload", "process")
+        self.rows = self.child.number("rows", 300_000, least=self.spec.batch)
+
+    def make_feed(self) -> Feed:
+        """See Training."""
+        samples = self.samples()
+        x, y = large_set(self.spec, samples, self.rows, self.data.data)
+        return ArrayFeed(x, y, self.spec, self.data, samples)
+
+
+class Validated(Training):
+    """S1: an epoch whose last batch is smaller, and validation at its end."""
+
+    model = "dense-100-64-1"
+
+    def samples_per_epoch(self) -> int:
+        """See Training. As 1000 samples in batches of 32 are."""
+        return max(1, self.spec.epoch * self.spec.batch - self.spec.batch * 3 // 4)
+
+    def load(self) -> None:
+        """See Job."""
+        super().load()
+        self.validation = self.samples().make(max(1, self.samples_per_epoch() // 5), 1)
+
+
+class Dropout(Validated):
+    """S1d: a larger model."""
+
+    model = "dropout-200-512-256-1"
+
+
+class Classifier(Training):
+    """S2."""
+
+    model = "dense-784-10"
+
+
+class Recurrent(Training):
+    """S2l."""
+
+    model = "lstm"
+
+
+class Recorded(Classifier):
+    """S4: the logs of each step are kept, as a logging callback does."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.keep = child.knob("history", "keep", "last") == "keep"
+
+    def samples_per_epoch(self) -> int:
+        """See Training. An epoch of 60,000 samples need not be in memory for this."""
+        return min(self.spec.epoch, 200) * self.spec.batch
+
+    def after_step(self, logs: Mapping[str, float]) -> None:
+        """See Training."""
+        if not self.keep:
+            self.kept.clear()
+        self.kept.append({name: float(value) for name, value in logs.items()})
+
+
+class Pipeline(Classifier):
+    """W11: a shuffle buffer in a tf.data pipeline that begins anew each epoch."""
+
+    def ask_data(self) -> None:
+        """See Training."""
+        self.data = DataOptions("tfdata", DataOptions.ask_prefetch(self.child), False)
+        self.shuffle = self.child.number("shuffle", 1000)
+
+    def make_feed(self) -> Feed:
+        """See Training."""
+        samples = self.samples()
+        x, y = samples.make(self.samples_per_epoch(), 0)
+        return ArrayFeed(x, y, self.spec, self.data, samples, self.shuffle)
+
+
+class Compiled(Training):
+    """W9: XLA compiles the step for each number of samples."""
+
+    model = "dense-100-64-1"
+    jit = True
+
+    def ask_data(self) -> None:
+        """See Training."""
+        self.sizes = Sizes(self.child, once=True)
+
+    def make_feed(self) -> Feed:
+        """See Training."""
+        x, y = self.samples().make(self.sizes.most, 0)
+        return SizesFeed(self.sizes, x, y, self.spec.epoch)
+
+
+class Rebuilt(Job):
+    """W4: the model is built and compiled anew for each step, as Keras users load it."""
+
+    model = "image-224"
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.options = LoopOptions.ask(child, delete_model=True)
+        self.loop, self.clear = self.options.loop, self.options.clear_session
+        self.reuse = child.switch("reuse")
+        self.learner: Learner | None = None
+        self.initial: list[Any] = []
+
+    def load(self) -> None:
+        """See Job."""
+        prepare(self.options, self.spec)
+        self.x, self.y = self.samples().make(self.spec.batch, 0)
+        if self.reuse:
+            self.learner = Learner(self.architecture(), self.options)
+            self.initial = self.learner.state()
+
+    def step(self, n: int) -> float:
+        """See Job."""
+        if self.reuse:
+            self.learner.restore(self.initial)
+        else:
+            self.learner = Learner(self.architecture(), self.options)
+        loss = self.learner.step(self.x, self.y)
+        if self.options.delete and not self.reuse:
+            self.learner = None
+        return loss
+
+
+class Predicting(Job):
+    """Predictions, without training."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        words = ("predict", "fit", "predict_on_batch", "function", "eager")
+        loop = child.knob("loop", *words)
+        # "fit" stands for Keras's own loop wherever one is chosen.
+        self.loop = "predict" if loop == "fit" else loop
+        self.eager = child.switch("eager")
+        self.jit = child.xla()
+        self.ask_clear()
+        if self.eager and self.loop == "eager":
+            child.refuse("eager", "the loop eager has no function that could be run eagerly")
+        if self.jit and (self.eager or self.loop == "eager"):
+            child.refuse("jit", "what runs eagerly is not compiled")
+
+    def load(self) -> None:
+        """See Job."""
+        import keras
+        import tensorflow as tf
+
+        keras.utils.set_random_seed(self.spec.seed % (1 << 32))
+        if self.eager:
+            tf.config.run_functions_eagerly(True)
+        model, _ = self.architecture().make()
+        model.compile(jit_compile=self.jit, run_eagerly=self.eager)
+        call = functools.partial(model, training=False)
+        if self.loop == "predict":
+            self.predict = lambda x: model.predict(x, batch_size=len(x), verbose=0)
+        elif self.loop == "predict_on_batch":
+            self.predict = model.predict_on_batch
+        elif self.loop == "function":
+            function = tf.function(lambda x: call(x), jit_compile=self.jit)
+            self.predict = lambda x: function(tf.convert_to_tensor(x)).numpy()
+        else:
+            self.predict = lambda x: call(tf.convert_to_tensor(x)).numpy()
+
+
+class Varying(Predicting):
+    """W3: another number of samples for each step."""
+
+    model = "digits-cnn"
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.sizes = Sizes(child)
+
+    def load(self) -> None:
+        """See Job."""
+        super().load()
+        self.x, _ = self.samples().make(self.sizes.most, 0)
+        self.draw = self.sizes.draw()
+
+    def step(self, n: int) -> None:
+        """See Job."""
+        self.predict(self.x[: next(self.draw)])
+
+
+class History(Predicting):
+    """W10: the values of all predictions are kept."""
+
+    model = "digits"
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.keep = child.knob("history", "keep", "last") == "keep"
+        self.delete = child.switch("del")
+        if self.delete and self.loop not in ("function", "eager"):
+            child.refuse("del", f"{self.loop} is Keras's own: there is nothing to delete")
+        self.history: list[Any] = []
+
+    def load(self) -> None:
+        """See Job."""
+        super().load()
+        self.x, _ = self.samples().make(self.spec.batch, 0)
+
+    def step(self, n: int) -> None:
+        """See Job."""
+        values = self.predict(self.x)
+        if not self.keep:
+            self.history.clear()
+        self.history.append(values)
+        if self.delete:
+            # What is in the history stays; that is the point of trying it.
+            del values
+
+
+class Growing(Job):
+    """W5: a function is traced anew for each Python number that it is called with."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.grow = child.knob("graph", "grow", "sealed") == "grow"
+        self.ask_clear()
+
+    def load(self) -> None:
+        """See Job."""
+        import numpy as np
+        import tensorflow as tf
+
+        def constant(n: int) -> Any:
+            return tf.identity(tf.constant(np.full(1024, n, "float32")))
+
+        self.function = tf.function(constant)
+
+    def step(self, n: int) -> None:
+        """See Job."""
+        self.function(n if self.grow else 0)
+
+
+class Fetching(Job):
+    """W6: a model is made for each set of outputs, as to look into layers."""
+
+    outputs = 14
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.fixed = child.knob("fetches", "varying", "fixed") == "fixed"
+        self.ask_clear()
+
+    def load(self) -> None:
+        """See Job."""
+        import keras
+        import numpy as np
+
+        self.x = np.zeros((1, 16), "float32")
+        self.input = keras.Input((16,))
+        self.all = [keras.layers.Rescaling(2.0)(self.input) for _ in range(self.outputs)]
+        # In an order without a trend in their size.
+        random = np.random.default_rng([self.spec.seed, 6])
+        self.sets = [int(s) + 1 for s in random.permutation((1 << self.outputs) - 1)]
+
+    def step(self, n: int) -> None:
+        """See Job."""
+        import keras
+
+        bits = self.sets[0 if self.fixed else n % len(self.sets)]
+        chosen = [output for i, output in enumerate(self.all) if bits & (1 << i)]
+        keras.Model(self.input, chosen)(self.x, training=False)
+
+
+class Bursts(Job):
+    """W8: threads make tensors, and drop most of them out of order."""
+
+    tensors = 320  # in a step, by all threads
+    small, large = 64 << 10, 256 << 10  # bytes
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.threads = child.number("goroutines", 8, least=1)
+        self.survivors: list[list[Any]] = [[] for _ in range(self.threads)]
+
+    def load(self) -> None:
+        """See Job."""
+        import numpy as np
+
+        self.pool = concurrent.futures.ThreadPoolExecutor(self.threads)
+        self.randoms = [np.random.default_rng([self.spec.seed, i]) for i in range(self.threads)]
+
+    def step(self, n: int) -> None:
+        """See Job."""
+        # Each thread drops what another one kept.
+        handed = self.survivors[1:] + self.survivors[:1]
+        self.survivors = []
+        futures = [
+            self.pool.submit(self._burst, random, others)
+            for random, others in zip(self.randoms, handed, strict=True)
+        ]
+        del handed
+        self.survivors = [future.result() for future in futures]
+
+    def _burst(self, random: Any, others: list[Any]) -> list[Any]:
+        import tensorflow as tf
+
+        count = self.tensors // self.threads
+        made = []
+        for i in range(count):
+            if i == count // 2:
+                others.clear()
+            made.append(tf.fill([int(random.integers(self.small, self.large + 1)) // 4], 1.0))
+        random.shuffle(made)
+        kept = made[: count // 10]
+        for i in range(count // 10, count):
+            made[i] = None
+        return kept
+
+
+class Texts(Job):
+    """W12: a tensor of strings is made, passed through an operation and read."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self.ask_clear()
+
+    def load(self) -> None:
+        """See Job."""
+        import numpy as np
+
+        random = np.random.default_rng([self.spec.seed, 12])
+        lengths = random.integers(10, 201, 2000)
+        letters = random.integers(ord("a"), ord("z") + 1, 2000)
+        self.pool = [chr(a) * int(n) for a, n in zip(letters, lengths, strict=True)]
+
+    def step(self, n: int) -> None:
+        """See Job."""
+        import tensorflow as tf
+
+        start = n * 7 % 1000
+        values = self.pool[start : start + 1000]
+        back = tf.identity(tf.constant(values)).numpy()
+        if [text.decode() for text in back] != values:
+            raise RuntimeError("strings came back changed")
+
+
+WORKLOADS: dict[str, type[Job]] = {
+    "W0": Control,
+    "W1": Kept,
+    "W2": Images,
+    "W3": Varying,
+    "W4": Rebuilt,
+    "W5": Growing,
+    "W6": Fetching,
+    "W8": Bursts,
+    "W9": Compiled,
+    "W10": History,
+    "W11": Pipeline,
+    "W12": Texts,
+    "S0": Large,
+    "S1": Validated,
+    "S1d": Dropout,
+    "S2": Classifier,
+    "S2l": Recurrent,
+    "S3": Images,
+    "S4": Recorded,
+}
+
+
+# --- the run -------------------------------------------------------------------------
+
+
+class Runtime:
+    """The knobs of TensorFlow itself."""
+
+    def __init__(self, child: Child) -> None:
+        self.intra, self.inter = child.number("intra", 0), child.number("inter", 0)
+        self.grappler = child.switch("grappler", default=True)
+        self.bf16 = child.switch("bf16")
+
+    def start(self) -> tuple[Any, Any]:
+        """Import TensorFlow and set the knobs; returns it and Keras."""
+        tf, keras = export._load_tensorflow()
+        if self.intra:
+            tf.config.threading.set_intra_op_parallelism_threads(self.intra)
+        if self.inter:
+            tf.config.threading.set_inter_op_parallelism_threads(self.inter)
+        rewriting = {}
+        if not self.grappler:
+            rewriting["disable_meta_optimizer"] = True
+        if self.bf16:
+            rewriting["auto_mixed_precision_onednn_bfloat16"] = True
+        if rewriting:
+            tf.config.optimizer.set_experimental_options(rewriting)
+        return tf, keras
+
+
+def threads() -> int:
+    """How many threads this process has."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def do(child: Child) -> None:
+    """Do the run from the first phase to the last.
+
+    Raises:
+        Again: another process is to go on; the parent was told.
+        KnobError: a knob cannot be used.
+    """
+    kind = WORKLOADS.get(child.spec.workload)
+    if kind is None:
+        known = ", ".join(WORKLOADS)
+        raise ValueError(f"unknown workload {child.spec.workload!r} on Keras; there are {known}")
+    runtime, progress = Runtime(child), Progress(child)
+    job = kind(child)
+    child.check_knobs()
+    child.phase("start")
+    tf, keras = runtime.start()
+    child.phase("library")
+    child.fact("tensorflow", tf.__version__)
+    child.fact("keras", keras.__version__)
+    child.fact("python", sys.version.split()[0])
+    child.fact("batch", child.spec.batch)
+    if job.loop:
+        child.fact("loop", job.loop)
+    job.load()
+    if job.model:
+        child.fact("model", job.model)
+    # Else the steps would grow into what loading left behind, unseen.
+    gc.collect()
+    child.phase("loaded")
+    try:
+        job.run(progress)
+    except Again:
+        child.again(progress.done)
+        raise
+    child.phase("steady")
+    child.fact("threads", threads())
+    if progress.first is not None:
+        child.fact("loss_first", f"{progress.first:.6g}")
+        child.fact("loss_last", f"{progress.last:.6g}")
+    vars(job).clear()
+    keras.backend.clear_session()
+    gc.collect()
+    child.phase("closed")
+    if child.malloc.trim():
+        child.phase("trimmed")
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    faulthandler.enable()  # TensorFlow can die of a failed allocation
+    text = os.environ.get(ENVIRONMENT, "")
+    if not text:
+        print(
+            f"matrix_keras.py: {ENVIRONMENT} is not set: this program is started by "
+            "steadyfit matrix, not by hand",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        child = Child(Spec.read(text))
+    except ValueError as error:
+        print(f"matrix_keras.py: {ENVIRONMENT}: {error}", file=sys.stderr)
+        return 2
+    try:
+        try:
+            do(child)
+        except (Again, Gone):
+            raise
+        except Exception as error:
+            child.end(error)
+            if failure_of(error) == FAILED:
+                raise
+            return 1
+        child.end()
+    except Again:
+        return 0
+    except Gone as error:
+        print(f"matrix_keras.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
