@@ -438,7 +438,7 @@ func (t *trial) judgeTail() {
 	// Growth within the noise counts only if the line is the better model, too.
 	slight := v.Slope.Estimate*t.span() < 2*noise
 	switch {
-	case t.late && !t.grewBefore():
+	case t.late && !t.grewBefore() && !t.within(t.models.best.at, t.models.best.change):
 		step := t.models.best
 		v.Jumps = append(v.Jumps, Change{At: step.at, Amount: Bytes(step.change)})
 		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("it changed by %s near the end, and whether that goes on cannot be told",
@@ -483,6 +483,12 @@ func (t *trial) unexplained() bool {
 	return t.result.Slope.Low-max(rest, 0)/t.span() > float64(t.Budget)
 }
 
+// within is whether a change, if it were the beginning of growth, would be growth
+// within the budget: a leak would have added more by the end.
+func (t *trial) within(at, change float64) bool {
+	return math.Abs(change) < float64(t.Budget)*(t.x[len(t.x)-1]-at)
+}
+
 // settle names a course that does not grow any more.
 func (t *trial) settle(noise float64) {
 	v := &t.result
@@ -496,7 +502,7 @@ func (t *trial) settle(noise float64) {
 	// One jump makes up most of the change.
 	jumped := len(t.jumps) == 1 && math.Abs(float64(v.Level-v.Start-t.jumps[0].Amount)) <= 0.25*math.Abs(float64(t.jumps[0].Amount))
 	switch {
-	case upward > 1 && t.span() < 0.4*t.total():
+	case upward > 1 && t.span() < 0.4*t.total() && !t.within(t.jumps[len(t.jumps)-1].At, float64(t.jumps[len(t.jumps)-1].Amount)):
 		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("it went up %d times, and the last time is too near the end", upward)
 		v.More = t.whole(t.total() / 2)
 	case t.cuts == 0 || change < max(3*noise, 2*t.quantum):

@@ -128,6 +128,22 @@ func TestAStaircaseOfPagesHasNoTeeth(t *testing.T) {
 	require.Equal(t, Flat, v.Kind, v)
 }
 
+// Two pages near the end of a control were called inconclusive, although a leak above
+// the budget would have added more since.
+func TestALateChangeWithinTheBudget(t *testing.T) {
+	late := func(amount float64) Verdict {
+		return made(160, func(i int) float64 {
+			if i < 150 {
+				return 100 * mib
+			}
+			return 100*mib + amount
+		}).Judge(Criteria{Budget: 2 * KiB})
+	}
+	require.NotEqual(t, Inconclusive, late(2*page).Kind, late(2*page))
+	require.NotEqual(t, Leak, late(2*page).Kind, late(2*page))
+	require.Equal(t, Inconclusive, late(64*page).Kind, late(64*page))
+}
+
 func TestTooFewSamples(t *testing.T) {
 	v := (&Series{}).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind)
