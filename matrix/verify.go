@@ -105,6 +105,6 @@ func search(path string, names []string, found map[string]bool) error {
 	}
 }
 
-// failureOf counts a run's failure as a death for memory.Compare, or as one that
-// says that the cell cannot be measured.
+// unmeasurable tells a failure that says that the remedy was not there to be
+// measured from a death, which is a result.
 func unmeasurable(f cell.Failure) bool { return f == cell.NotApplicable || f == cell.CouldNotApply }
