@@ -101,7 +101,7 @@ func (j job) cell() cellID { return cellID{j.runtime, j.workload.ID, j.remedy.ID
 // reason.
 func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	settled = make(map[cellID]Cell)
-	base := Remedy{ID: Baseline, Group: "baseline", Title: "as it is", Goal: memory.LowerSlope}
+	base := Remedies()[0]
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
 			if _, ok := w.Takes[runtime]; !ok {

@@ -362,7 +362,11 @@ func runtimeCommand(g *global, name string) (matrix.Command, error) {
 		if err != nil {
 			return c, err
 		}
-		c.Args, c.Libraries = []string{python, script}, nil
+		c.Args = []string{python, script}
+		// Python has a TensorFlow of its own.
+		if c.Libraries, err = filepath.Glob(filepath.Join(filepath.Dir(python), "..", "lib", "python3*", "site-packages", "tensorflow", "libtensorflow_*.so.2")); err != nil {
+			return c, err
+		}
 	}
 	sum := sha256.New()
 	for _, path := range c.Args {
