@@ -159,7 +159,40 @@ func figures(runs []*RunResult) Figures {
 	f.Level = amount(phase(cell.PhaseSteady))
 	f.Closed = amount(phase(cell.PhaseClosed))
 	f.Trimmed = amount(phase(cell.PhaseTrimmed))
+	f.Pool = amount(func(run *RunResult) memory.Reading {
+		return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && !onGPU(l) })
+	})
+	f.GPUPool = amount(func(run *RunResult) memory.Reading {
+		return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && onGPU(l) })
+	})
+	f.GPU = amount(gpuPeak)
 	return f
+}
+
+// traced is the sum of layers in the traced step.
+func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading) {
+	for _, v := range run.Phases[cell.PhaseTraced].Values {
+		if v.Reading.OK && wanted(v.Layer) {
+			sum = memory.Known(sum.Bytes + v.Reading.Bytes)
+		}
+	}
+	return sum
+}
+
+// onGPU: TensorFlow names the allocators of a GPU so ("gpu_host_bfc" is of the CPU).
+func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
+
+// gpuPeak is the most that a run held of a GPU between steps.
+func gpuPeak(run *RunResult) (most memory.Reading) {
+	if run.Series == nil {
+		return most
+	}
+	for _, sample := range run.Series.Samples() {
+		if r := sample.Get(memory.GPUProcess); r.OK && r.Bytes >= most.Bytes {
+			most = r
+		}
+	}
+	return most
 }
 
 func median(values []float64) float64 {
@@ -214,10 +247,10 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 const shownSamples = 96
 
 // shownLayers are the layers whose curves a report can draw.
-var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, memory.LiveBytes}
+var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, memory.LiveBytes, memory.GPUProcess}
 
-// shownPhase are the layers of a phase that are kept.
-var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads}
+// shownPhase are the layers of a phase that are kept, parts of them included.
+var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads, memory.TFUsed, memory.TFPeak, memory.GPUAllocator, memory.GPUProcess}
 
 // thin drops what only runs.jsonl keeps: all curves but those of the middle run of
 // each cell and of the first baseline of each pair, and layers and trends that no report shows.
@@ -257,9 +290,9 @@ func thin(r *Result) {
 
 func only(sample memory.Sample, layers []memory.Layer) memory.Sample {
 	less := memory.Sample{Step: sample.Step, At: sample.At}
-	for _, layer := range layers {
-		if r := sample.Get(layer); r.OK {
-			less.Set(layer, r)
+	for _, v := range sample.Values {
+		if v.Reading.OK && slices.Contains(layers, v.Layer.Whole()) {
+			less.Set(v.Layer, v.Reading)
 		}
 	}
 	return less

@@ -48,6 +48,7 @@ var errHang = errors.New("hang")
 
 // observed is what the parent saw of one run.
 type observed struct {
+	gpu     func(pid int) memory.Source
 	series  memory.Series
 	phases  map[string]memory.Sample
 	facts   map[string]string
@@ -59,8 +60,9 @@ type observed struct {
 
 // observe runs one cell to its end. The error is only about what is not the
 // child's doing: a program that cannot be started, ctx.
-func observe(ctx context.Context, command Command, env []string, spec cell.Spec, limit memory.Bytes, timeout time.Duration) (*observed, error) {
+func observe(ctx context.Context, command Command, env []string, spec cell.Spec, limit memory.Bytes, timeout time.Duration, gpu func(pid int) memory.Source) (*observed, error) {
 	o := &observed{
+		gpu:    gpu,
 		series: memory.Series{Keep: seriesKeep},
 		phases: make(map[string]memory.Sample),
 		facts:  make(map[string]string),
@@ -147,7 +149,13 @@ func (o *observed) converse(pid int, messages, answers *os.File, fence limit, ti
 	if err := fence.apply(pid); err != nil {
 		return nil, err
 	}
-	sampler, err := memory.NewSampler(memory.SamplerOptions{PID: pid})
+	options := memory.SamplerOptions{PID: pid}
+	if o.gpu != nil {
+		if source := o.gpu(pid); source != nil {
+			options.Sources = append(options.Sources, source)
+		}
+	}
+	sampler, err := memory.NewSampler(options)
 	if err != nil {
 		return nil, nil // gone already; its exit status tells
 	}
@@ -197,7 +205,7 @@ func (o *observed) converse(pid int, messages, answers *os.File, fence limit, ti
 }
 
 // ends are the phases after the steps.
-var ends = []string{cell.PhaseSteady, cell.PhaseClosed, cell.PhaseTrimmed}
+var ends = []string{cell.PhaseSteady, cell.PhaseTraced, cell.PhaseClosed, cell.PhaseTrimmed}
 
 func (o *observed) phase(name string, pid int, sample *memory.Sample) {
 	// Of a run of several processes, the beginning is that of the first one, and the

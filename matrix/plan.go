@@ -21,7 +21,7 @@ type Plan struct {
 	Remedies []Remedy
 	// Select chooses the cells; nil means all remedies on all workloads. Workloads
 	// without a remedy are run as they are.
-	Select   func(workload, remedy string) bool
+	Select   func(runtime, workload, remedy string) bool
 	Runtimes []string
 	// Commands start the children, by runtime.
 	Commands map[string]Command
@@ -32,7 +32,7 @@ type Plan struct {
 	// Pairs is how many runs of each cell there are, each paired with one of the
 	// baseline; 0 means 5. Fewer than 2 give no comparison.
 	Pairs int
-	// Group is how many remedies share a run of the baseline; 0 means 4.
+	// Group is how many remedies share a run of the baseline; 0 means 8.
 	Group int
 	// Seed of the data and of the bootstrap.
 	Seed int64
@@ -42,12 +42,17 @@ type Plan struct {
 	// Timeout is the longest time from one message of a child to the next; 0 means
 	// two minutes.
 	Timeout time.Duration
+	// Jobs is how many runs there are at the same time; 0 means 1. More take less
+	// time, but disturb each other's step times.
+	Jobs int
 	// Quick is noted in the result.
 	Quick bool
 	// Version of steadyfit, for the result.
 	Version string
-	// GPUs names the GPUs of this machine.
+	// GPUs names the GPUs of this machine, and GPU tells what a process takes of
+	// them; nil where that cannot be read.
 	GPUs []string
+	GPU  func(pid int) memory.Source
 	// Allocator finds the library of an allocator to preload; nil means the
 	// system's library path.
 	Allocator func(name string) (path string, err error)
@@ -74,7 +79,7 @@ func (p *Plan) defaults() {
 		p.Pairs = 5
 	}
 	if p.Group == 0 {
-		p.Group = 4
+		p.Group = 8
 	}
 	if p.Timeout == 0 {
 		p.Timeout = 2 * time.Minute
@@ -90,6 +95,12 @@ type job struct {
 	workload    Workload
 	remedy      Remedy
 	pair, group int
+}
+
+// together tells whether two jobs belong to the same pair of runs or to arms that
+// share a baseline, which are done one after the other.
+func (j job) together(other job) bool {
+	return j.runtime == other.runtime && j.workload.ID == other.workload.ID && j.pair == other.pair && j.group == other.group
 }
 
 // cellID names a cell in maps.
@@ -110,7 +121,7 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 			w := w.on(runtime)
 			var remedies []Remedy
 			for _, r := range p.Remedies {
-				if r.ID == Baseline || p.Select != nil && !p.Select(w.ID, r.ID) {
+				if r.ID == Baseline || p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
 					continue
 				}
 				if effect, reason := p.refuse(runtime, w, r); effect != "" {
@@ -150,6 +161,9 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 	}
 	if r.NeedsGPU && len(p.GPUs) == 0 {
 		return memory.CouldNotApply, "no GPU"
+	}
+	if r.Device != nil && w.NoSession {
+		return memory.NotApplicable, fmt.Sprintf("%s opens no session", w.ID)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Knobs)) {
 		switch {

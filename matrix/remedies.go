@@ -6,6 +6,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/nearest"
+	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
 
@@ -57,30 +58,31 @@ func Remedies() []Remedy {
 		{ID: "session-threads", Group: "session", Title: "threads of its own for each session", Goal: slope, Device: &gpuopts.Options{PerSessionThreads: true}, Runtimes: inGo},
 		{ID: "one-goroutine", Group: "session", Title: "allocate from one goroutine", Goal: slope, Knobs: knob("goroutines", "1")},
 
-		{ID: "trim", Group: "allocator", Title: "malloc_trim each epoch", Goal: slope, Knobs: knob("trim", "epoch")},
-		{ID: "arenas-1", Group: "allocator", Title: "MALLOC_ARENA_MAX=1", Goal: slope, Env: knob("MALLOC_ARENA_MAX", "1")},
-		{ID: "arenas-2", Group: "allocator", Title: "MALLOC_ARENA_MAX=2", Goal: slope, Env: knob("MALLOC_ARENA_MAX", "2")},
-		{ID: "mmap-64k", Group: "allocator", Title: "MALLOC_MMAP_THRESHOLD_=65536", Goal: slope, Env: knob("MALLOC_MMAP_THRESHOLD_", "65536")},
-		{ID: "trim-0", Group: "allocator", Title: "MALLOC_TRIM_THRESHOLD_=0", Goal: slope, Env: knob("MALLOC_TRIM_THRESHOLD_", "0")},
-		{ID: "jemalloc", Group: "allocator", Title: "jemalloc", Goal: slope, Preload: "jemalloc"},
-		{ID: "jemalloc-eager", Group: "allocator", Title: "jemalloc, returning at once", Goal: slope, Preload: "jemalloc", Env: knob("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")},
-		{ID: "tcmalloc", Group: "allocator", Title: "tcmalloc", Goal: slope, Preload: "tcmalloc"},
-		{ID: "mimalloc", Group: "allocator", Title: "mimalloc", Goal: slope, Preload: "mimalloc"},
+		{ID: "trim", Group: "allocator", Title: "malloc_trim each epoch", Goal: reset, Knobs: knob("trim", "epoch")},
+		{ID: "arenas-1", Group: "allocator", Title: "MALLOC_ARENA_MAX=1", Goal: reset, Env: knob("MALLOC_ARENA_MAX", "1")},
+		{ID: "arenas-2", Group: "allocator", Title: "MALLOC_ARENA_MAX=2", Goal: reset, Env: knob("MALLOC_ARENA_MAX", "2")},
+		{ID: "mmap-64k", Group: "allocator", Title: "MALLOC_MMAP_THRESHOLD_=65536", Goal: reset, Env: knob("MALLOC_MMAP_THRESHOLD_", "65536")},
+		{ID: "trim-0", Group: "allocator", Title: "MALLOC_TRIM_THRESHOLD_=0", Goal: reset, Env: knob("MALLOC_TRIM_THRESHOLD_", "0")},
+		{ID: "jemalloc", Group: "allocator", Title: "jemalloc", Goal: reset, Preload: "jemalloc"},
+		{ID: "jemalloc-eager", Group: "allocator", Title: "jemalloc, returning at once", Goal: reset, Preload: "jemalloc", Env: knob("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")},
+		{ID: "tcmalloc", Group: "allocator", Title: "tcmalloc", Goal: reset, Preload: "tcmalloc"},
+		{ID: "mimalloc", Group: "allocator", Title: "mimalloc", Goal: reset, Preload: "mimalloc"},
 		{ID: "system-allocator", Group: "allocator", Title: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")},
 		{ID: "pool-cap", Group: "allocator", Title: "TF_MKL_ALLOC_MAX_BYTES of 300 MB", Goal: peak, Env: knob("TF_MKL_ALLOC_MAX_BYTES", "300000000")},
 		{ID: "cpu-bfc", Group: "allocator", Title: "TF_CPU_ALLOCATOR_USE_BFC=1", Goal: slope, Env: knob("TF_CPU_ALLOCATOR_USE_BFC", "1")},
 
-		{ID: "onednn-off", Group: "runtime", Title: "TF_ENABLE_ONEDNN_OPTS=0", Goal: reset, Env: knob("TF_ENABLE_ONEDNN_OPTS", "0")},
+		{ID: "onednn-off", Group: "runtime", Title: "TF_ENABLE_ONEDNN_OPTS=0", Goal: reset, Env: knob("TF_ENABLE_ONEDNN_OPTS", "0"), Traced: map[string]bool{cell.FactOneDNN: false}},
 		{ID: "primitive-cache-1", Group: "runtime", Title: "ONEDNN_PRIMITIVE_CACHE_CAPACITY=1", Goal: slope, Env: knob("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1")},
 		{ID: "primitive-memuse", Group: "runtime", Title: "TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE=false", Goal: slope, Env: knob("TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE", "false")},
-		{ID: "grappler-off", Group: "runtime", Title: "graph rewriting off", Goal: peak, Device: &gpuopts.Options{GrapplerOff: true}, Runtimes: inGo},
-		{ID: "single-executor", Group: "runtime", Title: "single-threaded executor", Goal: peak, Device: &gpuopts.Options{Executor: gpuopts.SingleThreaded}, Runtimes: inGo},
-		{ID: "recompute", Group: "runtime", Title: "memory_optimization: recomputation", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, Runtimes: inGo},
-		{ID: "xla", Group: "runtime", Title: "XLA for the whole graph", Goal: peak, Device: &gpuopts.Options{XLA: gpuopts.XLAOn2}, Runtimes: inGo},
+		{ID: "grappler-off", Group: "runtime", Title: "graph rewriting off", Goal: peak, Device: &gpuopts.Options{GrapplerOff: true}, Runtimes: inGo, Traced: map[string]bool{cell.FactCalls: true}},
+		{ID: "single-executor", Group: "runtime", Title: "single-threaded executor", Goal: peak, Device: &gpuopts.Options{Executor: gpuopts.SingleThreaded}, Runtimes: inGo, Traced: map[string]bool{cell.FactOperations: false}},
+		{ID: "recompute", Group: "runtime", Title: "memory_optimization: recomputation", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, Runtimes: inGo, Traced: map[string]bool{cell.FactRecomputed: true}},
+		{ID: "xla", Group: "runtime", Title: "XLA for the whole graph", Goal: peak, Device: &gpuopts.Options{XLA: gpuopts.XLAOn2}, Runtimes: inGo, Traced: map[string]bool{cell.FactClusters: true}},
 		{ID: "xla-off", Group: "runtime", Title: "XLA off", Goal: slope, Knobs: knob("jit", "off")},
+		{ID: "eager", Group: "runtime", Title: "functions run eagerly, operation by operation", Goal: peak, Knobs: knob("eager", "1"), Runtimes: []string{Go, Keras}},
 
-		{ID: "bf16", Group: "precision", Title: "bfloat16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: inGo},
-		{ID: "fp16", Group: "precision", Title: "float16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.Float16CPU}, Runtimes: inGo},
+		{ID: "bf16", Group: "precision", Title: "bfloat16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: inGo, Traced: map[string]bool{cell.FactBFloat16: true}},
+		{ID: "fp16", Group: "precision", Title: "float16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.Float16CPU}, Runtimes: inGo, Traced: map[string]bool{cell.FactFloat16: true}},
 
 		{ID: "memory-growth", Group: "gpu", Title: "allow_growth", Goal: peak, Device: &gpuopts.Options{MemoryGrowth: true}, NeedsGPU: true},
 		{ID: "memory-fraction", Group: "gpu", Title: "memory fraction of 0.5", Goal: peak, Device: &gpuopts.Options{MemoryFraction: 0.5}, NeedsGPU: true},
@@ -93,7 +95,6 @@ func Remedies() []Remedy {
 		{ID: "own-loop", Group: "keras", Title: "own tf.function step", Goal: slope, Knobs: knob("loop", "function"), Runtimes: inKeras},
 		{ID: "own-loop-del", Group: "keras", Title: "tf.function step with del of everything", Goal: slope, Knobs: knob("loop", "function", "del", "1"), Runtimes: inKeras},
 		{ID: "train-on-batch", Group: "keras", Title: "train_on_batch", Goal: slope, Knobs: knob("loop", "train_on_batch"), Runtimes: inKeras},
-		{ID: "eager", Group: "keras", Title: "run_functions_eagerly", Goal: peak, Knobs: knob("eager", "1"), Runtimes: inKeras},
 		{ID: "generator", Group: "keras", Title: "a Python generator", Goal: slope, Knobs: knob("data", "generator"), Runtimes: inKeras},
 		{ID: "tf-data", Group: "keras", Title: "tf.data", Goal: slope, Knobs: knob("data", "tfdata"), Runtimes: inKeras},
 		{ID: "prefetch-auto", Group: "keras", Title: "tf.data with prefetch(AUTOTUNE)", Goal: slope, Knobs: knob("data", "tfdata", "prefetch", "auto"), Runtimes: inKeras},
@@ -101,7 +102,7 @@ func Remedies() []Remedy {
 
 		{ID: "system-trim", Group: "combination", Title: "system allocator, malloc_trim each epoch", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Knobs: knob("trim", "epoch")},
 		{ID: "system-jemalloc", Group: "combination", Title: "system allocator and jemalloc", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Preload: "jemalloc"},
-		{ID: "micro-4-bf16", Group: "combination", Title: "4 micro-batches in bfloat16", Goal: peak, Knobs: knob("micro", "4"), Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: []string{Go}},
+		{ID: "micro-4-bf16", Group: "combination", Title: "4 micro-batches in bfloat16", Goal: peak, Knobs: knob("micro", "4"), Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: []string{Go}, Traced: map[string]bool{cell.FactBFloat16: true}},
 	}
 }
 

@@ -26,6 +26,9 @@ type Remedy struct {
 	Preload string `json:"preload,omitempty"`
 	// Device are settings of every session of the child.
 	Device *gpuopts.Options `json:"device,omitempty"`
+	// Traced says what a step that is traced shows if the remedy took: that there
+	// are operations of a kind (a fact of package cell), or that there are none.
+	Traced map[string]bool `json:"traced,omitempty"`
 	// Knobs are what the child itself does.
 	Knobs map[string]string `json:"knobs,omitempty"`
 	// Runtimes that it makes sense for; empty means all.

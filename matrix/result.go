@@ -69,6 +69,8 @@ type Settings struct {
 	Seed       int64   `json:"seed"`
 	Confidence float64 `json:"confidence"`
 	Quick      bool    `json:"quick"`
+	// Jobs is how many runs there were at the same time.
+	Jobs int `json:"jobs"`
 	// Timeout is the longest time, in seconds, from one message of a child to the
 	// next.
 	Timeout float64 `json:"timeout_seconds"`
@@ -126,6 +128,13 @@ type Figures struct {
 	Level   *int64 `json:"level_bytes"`
 	Closed  *int64 `json:"closed_bytes"`
 	Trimmed *int64 `json:"trimmed_bytes"`
+	// Pool is the most that TensorFlow's allocators on the CPU held at the end of an
+	// operation, in a step that was traced after the last one; what they pass on to
+	// malloc is not in it. GPU is the most that a process held of a GPU's memory, and
+	// GPUPool that which TensorFlow's allocator on the GPU had handed out.
+	Pool    *int64 `json:"pool_bytes,omitempty"`
+	GPU     *int64 `json:"gpu_bytes,omitempty"`
+	GPUPool *int64 `json:"gpu_pool_bytes,omitempty"`
 	// StepTime is in nanoseconds.
 	StepTime *int64 `json:"step_ns"`
 	// Seconds is the time of a whole run.

@@ -98,7 +98,21 @@ func child() int {
 			return fail(err)
 		}
 	}
-	if err := errors.Join(c.Phase(cell.PhaseSteady), c.Phase(cell.PhaseClosed), c.Done(nil, "")); err != nil {
+	if err := c.Phase(cell.PhaseSteady); err != nil {
+		return fail(err)
+	}
+	if c.Spec.Workload == "traced" {
+		keep = append(keep, allocate(96<<20))
+		err := c.Phase(cell.PhaseTraced,
+			memory.Value{Layer: memory.TFPeak.Of("mklcpu"), Reading: memory.Known(4 << 20)},
+			memory.Value{Layer: memory.TFPeak.Of("cpu"), Reading: memory.Reading{}},
+			memory.Value{Layer: memory.TFPeak.Of("gpu_host_bfc"), Reading: memory.Known(1 << 20)},
+			memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: memory.Known(7 << 20)})
+		if err := errors.Join(err, c.Fact(cell.FactBFloat16, "3"), c.Fact(cell.FactFloat16, "0")); err != nil {
+			return fail(err)
+		}
+	}
+	if err := errors.Join(c.Phase(cell.PhaseClosed), c.Done(nil, "")); err != nil {
 		return fail(err)
 	}
 	return 0
@@ -222,6 +236,66 @@ func TestAnotherProcessGoesOnWithARun(t *testing.T) {
 	assert.Equal(t, 48, r.Runs[0].Series.Total())
 }
 
+func TestSeveralRunsAtTheSameTime(t *testing.T) {
+	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
+	p.Remedies = []Remedy{{ID: "release", Goal: memory.LowerSlope, Knobs: map[string]string{"release": "now"}}}
+	p.Pairs, p.Jobs = 4, 3
+	done := 0
+	p.Progress = func(progress Progress) {
+		if progress.Run.ID >= 0 {
+			done++
+			assert.Equal(t, done, progress.Done)
+		}
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, 16, done)
+	assert.Equal(t, 3, r.Settings.Jobs)
+	for i, run := range r.Runs {
+		assert.Equal(t, i, run.ID)
+	}
+	assert.Equal(t, memory.Works, r.Cells[1].Effect, r.Cells[1].Reason)
+	for _, c := range r.Calibration {
+		assert.True(t, c.OK, c.Text)
+	}
+
+	// The same in one after the other finds all of it done.
+	var last Progress
+	p.Jobs, p.Progress = 0, func(progress Progress) { last = progress }
+	_, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, 16, last.Reused)
+}
+
+// A file that may not grow any more is what a full disk looks like.
+func TestADiskThatIsFull(t *testing.T) {
+	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
+	var old syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old))
+	p.Progress = func(progress Progress) {
+		if progress.Done != 2 {
+			return
+		}
+		info, err := os.Stat(filepath.Join(p.Out, RunsFile))
+		require.NoError(t, err)
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(info.Size()) + 100, Max: old.Max}))
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old))
+	require.ErrorIs(t, err, syscall.EFBIG)
+	require.ErrorContains(t, err, "what was measured before is kept")
+	require.ErrorContains(t, err, RunsFile)
+	assert.False(t, r.Complete)
+	assert.Len(t, r.Runs, 2)
+
+	var last Progress
+	p.Progress = func(progress Progress) { last = progress }
+	r, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, 2, last.Reused)
+	assert.True(t, r.Complete)
+}
+
 func TestAKnobThatTheChildDoesNotKnow(t *testing.T) {
 	p := plan(t, workload("flat", 0))
 	p.Workloads[0].Takes[Go] = []string{"shapes"} // says so, but the child has no such knob
@@ -318,6 +392,55 @@ func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 	assert.NotEqual(t, memory.CouldNotApply, r.Cells[1].Effect, r.Cells[1].Reason)
 	assert.Equal(t, memory.CouldNotApply, r.Cells[2].Effect)
 	assert.Contains(t, r.Cells[2].Reason, "does not read TF_LONGER")
+}
+
+func TestARewriteThatLeftNoTrace(t *testing.T) {
+	p := plan(t, workload("traced", 0), workload("flat", 0))
+	p.Remedies = []Remedy{
+		{ID: "there", Knobs: map[string]string{"release": "a"}, Traced: map[string]bool{cell.FactBFloat16: true}},
+		{ID: "not there", Knobs: map[string]string{"release": "b"}, Traced: map[string]bool{cell.FactFloat16: true}},
+		{ID: "still there", Knobs: map[string]string{"release": "c"}, Traced: map[string]bool{cell.FactBFloat16: false}},
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	effects := map[string]memory.Effect{}
+	reasons := map[string]string{}
+	for _, c := range r.Cells {
+		effects[c.Workload+"/"+c.Remedy], reasons[c.Workload+"/"+c.Remedy] = c.Effect, c.Reason
+	}
+	assert.NotEqual(t, memory.CouldNotApply, effects["traced/there"], reasons["traced/there"])
+	assert.Equal(t, memory.CouldNotApply, effects["traced/not there"])
+	assert.Contains(t, reasons["traced/not there"], "has no float16 casts")
+	assert.Equal(t, memory.CouldNotApply, effects["traced/still there"])
+	assert.Contains(t, reasons["traced/still there"], "has 3 bfloat16 casts")
+	// A child that traces nothing cannot be asked.
+	assert.NotEqual(t, memory.CouldNotApply, effects["flat/not there"])
+
+	base := r.Cells[0]
+	require.NotNil(t, base.Figures.Pool)
+	assert.EqualValues(t, 5<<20, *base.Figures.Pool)
+	require.NotNil(t, base.Figures.GPUPool)
+	assert.EqualValues(t, 7<<20, *base.Figures.GPUPool)
+	// A GPU that could not be asked is absent, not empty.
+	assert.Nil(t, base.Figures.GPU)
+	// Tracing takes memory after all that is measured.
+	require.NotNil(t, base.Figures.Peak)
+	assert.Less(t, *base.Figures.Peak, int64(64<<20))
+}
+
+func TestTheGPUIsSampled(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.GPUs = []string{"GPU"}
+	p.GPU = func(pid int) memory.Source {
+		assert.Positive(t, pid)
+		return memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
+			add(memory.GPUProcess, memory.Known(3*memory.GiB))
+		})
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.NotNil(t, r.Cells[0].Figures.GPU)
+	assert.EqualValues(t, 3<<30, *r.Cells[0].Figures.GPU)
 }
 
 func TestResultsOfAnotherKindAreRefused(t *testing.T) {

@@ -31,6 +31,16 @@ func (p *Plan) verify(j job, o *observed, v *variables) string {
 			return fmt.Sprintf("this TensorFlow does not read %s: the name is nowhere in its libraries", name)
 		}
 	}
+	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
+		count, traced := o.facts[fact]
+		switch {
+		case !traced: // this child traces nothing
+		case r.Traced[fact] && count == "0":
+			return fmt.Sprintf("the graph that ran has no %s", fact)
+		case !r.Traced[fact] && count != "0":
+			return fmt.Sprintf("the graph that ran has %s %s", count, fact)
+		}
+	}
 	return ""
 }
 

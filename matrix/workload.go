@@ -44,6 +44,9 @@ type Workload struct {
 	Env   map[string]string `json:"env,omitempty"`
 	// On has what is different on a runtime.
 	On map[string]Variant `json:"on,omitempty"`
+	// NoSession means that no session of TensorFlow is opened, so that settings of
+	// sessions have nothing to change.
+	NoSession bool `json:"no_session,omitempty"`
 	// Takes lists the knobs that the workload has beside those that every workload
 	// has, by runtime. A runtime that is not listed cannot run the workload.
 	Takes map[string][]string `json:"takes"`

@@ -11,7 +11,7 @@ import (
 // Knobs that many workloads have, by what they work on.
 var (
 	// goTrainer are those of a training loop on this project's packages.
-	goTrainer = []string{"reset", "micro", "prefetch", "model"}
+	goTrainer = []string{"reset", "micro", "prefetch", "eager", "model"}
 	// galeoneTrainer are those of one on the Go binding that exists.
 	galeoneTrainer = []string{"release", "reset", "model"}
 	// kerasRuntime are those that every workload has on Keras, since it takes no
@@ -46,7 +46,7 @@ func Workloads() []Workload {
 			What:     "a train step on 8 images of 224x224x3, whose input tensors of 4.8 MB are made anew and left alone",
 			Expected: "a line where nothing collects them, a saw-tooth where something does",
 			Model:    "image-224", Steps: 96, Every: 1, Epoch: 12, Batch: 8, Budget: 64 << 10,
-			Takes: takes([]string{"release", "input", "model"}, []string{"release", "model"}, []string{"release", "input", "loop", "del", "clear_session", "eager", "data", "prefetch", "mixed"}),
+			Takes: takes([]string{"release", "input", "eager", "model"}, []string{"release", "model"}, []string{"release", "input", "loop", "del", "clear_session", "eager", "data", "prefetch", "mixed"}),
 		},
 		{
 			ID: "W3", Title: "hundreds of batch sizes",
@@ -67,21 +67,21 @@ func Workloads() []Workload {
 			ID: "W5", Title: "a graph that grows",
 			What:     "a constant of 4 KiB and an operation on it are added to the graph, and run",
 			Expected: "worse than a line, and so is the time of a step",
-			Steps:    512, Every: 8, Epoch: 64, Batch: 1, Budget: 2 << 10,
+			Steps:    384, Every: 6, Epoch: 48, Batch: 1, Budget: 2 << 10,
 			Takes: takes([]string{"graph"}, []string{"release", "graph"}, []string{"graph", "clear_session"}),
 		},
 		{
 			ID: "W6", Title: "new fetches each time",
 			What:     "another set of a graph's 14 outputs is fetched",
 			Expected: "a line: an executor is kept for each set",
-			Steps:    1200, Every: 12, Epoch: 120, Batch: 1, Budget: 2 << 10,
+			Steps:    600, Every: 6, Epoch: 60, Batch: 1, Budget: 2 << 10,
 			Takes: takes([]string{"fetches"}, []string{"release", "fetches"}, []string{"fetches", "clear_session"}),
 		},
 		{
 			ID: "W8", Title: "bursts of small tensors",
 			What:     "320 tensors of 64 to 256 KiB from 8 threads, released out of order, a tenth of them a step later",
 			Expected: "a ratchet, with malloc's memory in use flat: fragmentation",
-			Steps:    800, Every: 8, Epoch: 80, Batch: 1, Budget: 16 << 10,
+			Steps:    800, Every: 8, Epoch: 80, Batch: 1, Budget: 16 << 10, NoSession: true,
 			Takes: takes([]string{"goroutines"}, []string{"goroutines"}, []string{"goroutines"}),
 		},
 		{
@@ -141,7 +141,7 @@ func Workloads() []Workload {
 			ID: "S2", Title: "a classifier over epochs",
 			What:     "a train step of a softmax classifier on 32 samples of 784 numbers",
 			Expected: "flat: an epoch leaves nothing behind",
-			Model:    "dense-784-10", Steps: 16000, Every: 160, Epoch: 320, Batch: 32, Budget: 1 << 10,
+			Model:    "dense-784-10", Steps: 9600, Every: 96, Epoch: 320, Batch: 32, Budget: 1 << 10,
 			Takes: takes(goTrainer, galeoneTrainer, kerasFit),
 		},
 		{
@@ -178,7 +178,7 @@ func Workloads() []Workload {
 
 // imageVariant is S3, or it with other knobs or a limit.
 func imageVariant(id, title, what, expected string, knobs map[string]string, limit int64) Workload {
-	inGo, inGaleone := []string{"input", "augment", "shapes", "prefetch", "micro", "release", "model"}, []string{"release", "augment", "shapes", "model"}
+	inGo, inGaleone := []string{"input", "augment", "shapes", "prefetch", "micro", "eager", "release", "model"}, []string{"release", "augment", "shapes", "model"}
 	like := "S3"
 	if id == like {
 		like = ""

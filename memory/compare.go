@@ -132,7 +132,8 @@ const compareConfidence = 0.95
 // not applicable to a slope if fewer than half of the runs without it leak.
 // Everything else is unclear, with the number of pairs that would decide.
 // Crashes come first: a remedy that most runs die with is harmful, one that saves
-// a run that otherwise dies works.
+// a run that otherwise dies works, and one that most runs die with as they die
+// without it has no effect.
 func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}
 	var alive []Pair
@@ -184,6 +185,8 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	r := map[Goal]Ratio{LowerSlope: c.Slope, LowerPeak: c.Peak, LowerReset: c.Reset}[goal]
 	what := map[Goal]string{LowerSlope: "slope", LowerPeak: "peak", LowerReset: "level after the reset"}[goal]
 	switch {
+	case 2*c.RemedyCrashes >= len(pairs) && 2*c.BaseCrashes >= len(pairs) && c.RemedyCrashes > 0:
+		c.Effect, c.Reason = NoEffect, fmt.Sprintf("%d of %d runs with it died, and %d without it: %s", c.RemedyCrashes, len(pairs), c.BaseCrashes, cause)
 	case 2*c.RemedyCrashes >= len(pairs) && c.RemedyCrashes > c.BaseCrashes:
 		c.Effect, c.Reason = Harmful, fmt.Sprintf("%d of %d runs with it died: %s", c.RemedyCrashes, len(pairs), cause)
 	case 2*c.BaseCrashes >= len(pairs) && c.BaseCrashes > 0 && c.RemedyCrashes == 0:

@@ -84,6 +84,9 @@ func TestCompareCrashes(t *testing.T) {
 	require.Equal(t, Harmful, c.Effect, c)
 	require.Contains(t, c.Reason, "killed for lack of memory")
 	c = Compare(pairUp(crashed, crashed), LowerPeak, 1)
+	require.Equal(t, NoEffect, c.Effect, c)
+	require.Contains(t, c.Reason, "5 of 5 runs with it died, and 5 without it")
+	c = Compare(nil, LowerPeak, 1)
 	require.Equal(t, Unclear, c.Effect, c)
 }
 

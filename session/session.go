@@ -187,6 +187,20 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return s.train.step(ctx, b, out)
 }
 
+// Trace is Train, and returns a serialized tensorflow.RunMetadata: see
+// [Step.Trace].
+func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error) {
+	if s.train == nil {
+		return nil, fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
+	}
+	s.train.seed = [2]int64{s.opts.Seed, step}
+	err = s.train.stepWith(ctx, b, out, func() (err error) {
+		metadata, err = s.train.Trace(ctx)
+		return err
+	})
+	return metadata, err
+}
+
 // Evaluate runs the evaluation signature on a batch and writes its scalars to
 // out. It changes nothing.
 func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
@@ -197,13 +211,24 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) err
 }
 
 func (r *runner) step(ctx context.Context, b data.Batch, out []float64) error {
+	return r.stepWith(ctx, b, out, nil)
+}
+
+// stepWith is step with another way to run; nil is Run.
+func (r *runner) stepWith(ctx context.Context, b data.Batch, out []float64, run func() error) error {
 	if len(out) != len(r.metrics) {
 		return fmt.Errorf("signature %s: room for %d results, it has %d: %v", r.signature.Name, len(out), len(r.metrics), r.names)
 	}
 	if err := r.Feed(b); err != nil {
 		return err
 	}
-	if err := r.Run(ctx); err != nil {
+	var err error
+	if run == nil {
+		err = r.Run(ctx)
+	} else {
+		err = run()
+	}
+	if err != nil {
 		return err
 	}
 	for i, m := range r.metrics {

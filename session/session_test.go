@@ -384,3 +384,24 @@ func TestDevices(t *testing.T) {
 	require.NotEmpty(t, devices)
 	assert.Equal(t, "CPU", devices[0].Type)
 }
+
+// A traced step trains as one that is not, and tells of its operations.
+func TestTrace(t *testing.T) {
+	ctx := context.Background()
+	b := batches(t, digits(t), 32, 2)
+	plain, traced := open(t, "digits", session.Options{Seed: 1}), open(t, "digits", session.Options{Seed: 1})
+	want, have := make([]float64, len(plain.TrainMetrics())), make([]float64, len(traced.TrainMetrics()))
+	for i := range b {
+		require.NoError(t, plain.Train(ctx, int64(i), b[i], want))
+		metadata, err := traced.Trace(ctx, int64(i), b[i], have)
+		require.NoError(t, err)
+		assert.Equal(t, want, have)
+		var run pb.RunMetadata
+		require.NoError(t, proto.Unmarshal(metadata, &run))
+		assert.NotEmpty(t, run.GetStepStats().GetDevStats())
+	}
+
+	readOnly := open(t, "digits", session.Options{ReadOnly: true})
+	_, err := readOnly.Trace(ctx, 0, b[0], have)
+	assert.ErrorIs(t, err, session.ErrNoSignature)
+}

@@ -277,6 +277,17 @@ func (st *Step) Run(ctx context.Context) error {
 	return nil
 }
 
+// Trace is Run, and returns a serialized tensorflow.RunMetadata, which tells of
+// each operation when it ran, and how much memory it took from which allocator.
+// Tracing costs time and memory; see [tfbind.Step.Trace].
+func (st *Step) Trace(ctx context.Context) ([]byte, error) {
+	metadata, err := st.tf.Trace(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("signature %s: %w", st.signature.Name, err)
+	}
+	return metadata, nil
+}
+
 // Float returns a scalar output of the last run, without allocating.
 func (st *Step) Float(name string) (float64, error) {
 	i, err := st.output(name)

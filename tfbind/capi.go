@@ -252,6 +252,92 @@ func (cgoAPI) readBuffer(buffer ptr) []byte {
 
 func (cgoAPI) deleteBuffer(buffer ptr) { C.sf_delete_buffer((*C.TF_Buffer)(buffer)) }
 
+func (cgoAPI) loadEager() error {
+	if message := C.sf_load_eager(); message != nil {
+		return errors.New(C.GoString(message))
+	}
+	return nil
+}
+
+func (cgoAPI) newEager(config []byte) (eager ptr, err error) {
+	err = withStatus("new eager context", func(s *C.TF_Status) {
+		eager = ptr(C.sf_new_eager(ptr(unsafe.SliceData(config)), C.size_t(len(config)), s))
+	})
+	return eager, err
+}
+
+func (cgoAPI) deleteEager(eager ptr) { C.sf_delete_eager((*C.TFE_Context)(eager)) }
+
+func (cgoAPI) newFrame(eager ptr, places int) (frame ptr, view []ptr) {
+	f := C.sf_new_frame((*C.TFE_Context)(eager), C.int(places))
+	if f == nil {
+		return nil, nil
+	}
+	return ptr(f), unsafe.Slice((*ptr)(ptr(f.places)), places)
+}
+
+func (cgoAPI) deleteFrame(frame ptr) { C.sf_delete_frame((*C.sf_frame)(frame)) }
+
+func (cgoAPI) putTensor(frame ptr, place int32, tensor ptr) error {
+	f := (*C.sf_frame)(frame)
+	if C.sf_frame_put(f, C.int(place), (*C.TF_Tensor)(tensor)) != 0 {
+		return statusError(f.status, "hand in tensor")
+	}
+	return nil
+}
+
+func (cgoAPI) getTensor(frame ptr, place int32) (ptr, error) {
+	f := (*C.sf_frame)(frame)
+	t := ptr(C.sf_frame_get(f, C.int(place)))
+	return t, statusError(f.status, "hand out tensor")
+}
+
+func (cgoAPI) readScalar(frame ptr, place int32) (float64, error) {
+	f := (*C.sf_frame)(frame)
+	if C.sf_frame_read(f, C.int(place)) != 0 {
+		return 0, statusError(f.status, "read tensor")
+	}
+	return float64(f.scalar), nil
+}
+
+func (cgoAPI) passValue(frame ptr, place int32, to ptr, at int32, share bool) error {
+	f, t := (*C.sf_frame)(frame), (*C.sf_frame)(to)
+	if !share {
+		C.sf_frame_move(f, C.int(place), t, C.int(at))
+	} else if C.sf_frame_share(f, C.int(place), t, C.int(at)) != 0 {
+		return statusError(t.status, "share tensor")
+	}
+	return nil
+}
+
+func (cgoAPI) dropValues(frame ptr, places []int32) {
+	C.sf_frame_drop((*C.sf_frame)(frame), (*C.int32_t)(unsafe.SliceData(places)), C.int(len(places)))
+}
+
+func (cgoAPI) executeEager(frame ptr, op *EagerOp) (outputs int, err error) {
+	f := (*C.sf_frame)(frame)
+	outputs = int(C.sf_frame_execute(f, (*C.char)(ptr(unsafe.SliceData(op.name))),
+		(*C.char)(ptr(unsafe.SliceData(op.attrs))), (*C.int64_t)(unsafe.SliceData(op.sizes)), C.int(len(op.sizes)),
+		(*C.int32_t)(unsafe.SliceData(op.inputs)), C.int(len(op.inputs)), C.int(op.first), C.int(op.outputs),
+		(*C.int32_t)(unsafe.SliceData(op.last)), C.int(len(op.last))))
+	if outputs == -1 {
+		return 0, statusError(f.status, "execute "+op.Name())
+	}
+	return outputs, nil
+}
+
+func (api cgoAPI) opDef(op string) ([]byte, error) {
+	name := C.CString(op)
+	defer C.free(ptr(name))
+	b := C.sf_new_buffer(nil, 0)
+	defer C.sf_delete_buffer(b)
+	err := withStatus("definition of "+op, func(s *C.TF_Status) { C.sf_op_def(name, b, s) })
+	if err != nil {
+		return nil, err
+	}
+	return api.readBuffer(ptr(b)), nil
+}
+
 func (cgoAPI) mallocInfo() (allocator int, inUse, free, arenas int64) {
 	m := C.sf_ask_malloc()
 	return int(m.allocator), int64(m.in_use), int64(m.free), int64(m.arenas)

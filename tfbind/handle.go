@@ -105,6 +105,9 @@ var (
 	graphKind   = &kind{name: "graph"}
 	sessionKind = &kind{name: "session"}
 	stepKind    = &kind{name: "step"}
+
+	eagerKind = &kind{name: "eager context"}
+	frameKind = &kind{name: "eager frame"}
 )
 
 // Counts says how many native objects exist. The counters are always on.
@@ -115,6 +118,9 @@ type Counts struct {
 	// Graphs, Sessions and Steps count the unclosed ones. StepBytes is the size
 	// of the input buffers that steps hold.
 	Graphs, Sessions, Steps, StepBytes int64
+	// Eagers and EagerFrames count the unclosed ones; TensorFlow does not say how
+	// large the values in them are.
+	Eagers, EagerFrames int64
 	// Leaked counts objects that became unreachable without Close and were
 	// noticed by the garbage collector; they are in the other counts too, and
 	// stay there: their memory is lost. LeakedBytes is the size of their buffers.
@@ -127,8 +133,9 @@ func Live() Counts {
 		Tensors: tensorKind.count.Load(), TensorBytes: tensorKind.bytes.Load(),
 		Graphs: graphKind.count.Load(), Sessions: sessionKind.count.Load(),
 		Steps: stepKind.count.Load(), StepBytes: stepKind.bytes.Load(),
+		Eagers: eagerKind.count.Load(), EagerFrames: frameKind.count.Load(),
 	}
-	for _, k := range []*kind{tensorKind, graphKind, sessionKind, stepKind} {
+	for _, k := range []*kind{tensorKind, graphKind, sessionKind, stepKind, eagerKind, frameKind} {
 		c.Leaked += k.leaked.Load()
 		c.LeakedBytes += k.leakedBytes.Load()
 	}
@@ -137,7 +144,8 @@ func Live() Counts {
 
 // Leak is an object that became unreachable without Close.
 type Leak struct {
-	// Kind is "tensor", "graph", "session" or "step".
+	// Kind is "tensor", "graph", "session", "step", "eager context" or "eager
+	// frame".
 	Kind string
 	// Bytes is the size of its buffers.
 	Bytes int64

@@ -39,6 +39,19 @@ type native interface {
 	readBuffer(buffer ptr) []byte
 	deleteBuffer(buffer ptr)
 
+	loadEager() error
+	newEager(config []byte) (ptr, error)
+	deleteEager(eager ptr)
+	newFrame(eager ptr, places int) (frame ptr, view []ptr)
+	deleteFrame(frame ptr)
+	putTensor(frame ptr, place int32, tensor ptr) error
+	getTensor(frame ptr, place int32) (ptr, error)
+	readScalar(frame ptr, place int32) (float64, error)
+	passValue(frame ptr, place int32, to ptr, at int32, share bool) error
+	dropValues(frame ptr, places []int32)
+	executeEager(frame ptr, op *EagerOp) (int, error)
+	opDef(op string) ([]byte, error)
+
 	mallocInfo() (allocator int, inUse, free, arenas int64)
 	trimMalloc() bool
 }

@@ -13,6 +13,15 @@ static struct {
 #undef SF_FIELD
 } tf;
 
+static struct {
+#define SF_FIELD(result, name, params) result(*name) params;
+  SF_EAGER_FUNCTIONS(SF_FIELD)
+  SF_EXPERIMENTAL_FUNCTIONS(SF_FIELD)
+#undef SF_FIELD
+} tfe;
+
+static void* loaded;
+
 static char message[4096];
 
 static const char* load_error(const char* format, const char* a,
@@ -33,6 +42,18 @@ const char* sf_load(const char* framework, const char* library) {
   if (tf.name == NULL)                                                    \
     return load_error("%s has no function %s", library, #name);
   SF_FUNCTIONS(SF_RESOLVE)
+#undef SF_RESOLVE
+  loaded = lib;
+  return NULL;
+}
+
+const char* sf_load_eager(void) {
+#define SF_RESOLVE(result, name, params)                                  \
+  *(void**)&tfe.name = dlsym(loaded, #name);                              \
+  if (tfe.name == NULL)                                                   \
+    return load_error("this TensorFlow has no function %s%s", #name, "");
+  SF_EAGER_FUNCTIONS(SF_RESOLVE)
+  SF_EXPERIMENTAL_FUNCTIONS(SF_RESOLVE)
 #undef SF_RESOLVE
   return NULL;
 }
@@ -352,3 +373,148 @@ void sf_read_buffer(const TF_Buffer* b, const void** data, size_t* size) {
   *size = b->length;
 }
 void sf_delete_buffer(TF_Buffer* b) { tf.TF_DeleteBuffer(b); }
+
+TFE_Context* sf_new_eager(const void* config, size_t size, TF_Status* status) {
+  TFE_Context* context = NULL;
+  TFE_ContextOptions* options = tfe.TFE_NewContextOptions();
+  if (size > 0)
+    tfe.TFE_ContextOptionsSetConfig(options, config, size, status);
+  if (tf.TF_GetCode(status) == 0)
+    context = tfe.TFE_NewContext(options, status);
+  tfe.TFE_DeleteContextOptions(options);
+  return context;
+}
+void sf_delete_eager(TFE_Context* c) { tfe.TFE_DeleteContext(c); }
+
+sf_frame* sf_new_frame(TFE_Context* context, int nplaces) {
+  sf_frame* f = calloc(1, sizeof *f);
+  if (f == NULL) return NULL;
+  f->context = context;
+  f->nplaces = nplaces;
+  f->places = calloc((size_t)nplaces + 1, sizeof *f->places);
+  if (f->places == NULL) {
+    free(f);
+    return NULL;
+  }
+  f->status = tf.TF_NewStatus();
+  return f;
+}
+
+static void set_place(sf_frame* f, int place, TFE_TensorHandle* value) {
+  if (f->places[place] != NULL) tfe.TFE_DeleteTensorHandle(f->places[place]);
+  f->places[place] = value;
+}
+
+void sf_delete_frame(sf_frame* f) {
+  for (int i = 0; i < f->nplaces; i++) set_place(f, i, NULL);
+  tf.TF_DeleteStatus(f->status);
+  free(f->places);
+  free(f);
+}
+
+// TensorFlow sets a status in case of an error, and does not always clear it.
+static void clear_status(sf_frame* f) {
+  if (tf.TF_GetCode(f->status) == 0) return;
+  tf.TF_DeleteStatus(f->status);
+  f->status = tf.TF_NewStatus();
+}
+
+unsigned int sf_frame_put(sf_frame* f, int place, const TF_Tensor* t) {
+  clear_status(f);
+  TFE_TensorHandle* value = tfe.TFE_NewTensorHandle(t, f->status);
+  if (tf.TF_GetCode(f->status) == 0) set_place(f, place, value);
+  return tf.TF_GetCode(f->status);
+}
+
+unsigned int sf_frame_share(const sf_frame* f, int place, sf_frame* to,
+                            int at) {
+  clear_status(to);
+  TFE_TensorHandle* value =
+      tfe.TFE_TensorHandleCopySharingTensor(f->places[place], to->status);
+  if (tf.TF_GetCode(to->status) == 0) set_place(to, at, value);
+  return tf.TF_GetCode(to->status);
+}
+
+void sf_frame_move(sf_frame* f, int place, sf_frame* to, int at) {
+  TFE_TensorHandle* value = f->places[place];
+  f->places[place] = NULL;
+  set_place(to, at, value);
+}
+
+TF_Tensor* sf_frame_get(sf_frame* f, int place) {
+  clear_status(f);
+  return tfe.TFE_TensorHandleResolve(f->places[place], f->status);
+}
+
+unsigned int sf_frame_read(sf_frame* f, int place) {
+  TF_Tensor* t = sf_frame_get(f, place);
+  if (tf.TF_GetCode(f->status) != 0) return tf.TF_GetCode(f->status);
+  f->scalar = scalar_value(t);
+  tf.TF_DeleteTensor(t);
+  return 0;
+}
+
+void sf_frame_drop(sf_frame* f, const int32_t* places, int count) {
+  for (int i = 0; i < count; i++) set_place(f, places[i], NULL);
+}
+
+static void set_attrs(TFE_Op* op, const char* name, const int64_t* sizes,
+                      int nattrs, TF_Status* status) {
+  for (int i = 0; i < nattrs && tf.TF_GetCode(status) == 0; i++) {
+    const char* value = name + strlen(name) + 1;
+    tfe.TFE_OpSetAttrValueProto(op, name, value, (size_t)sizes[i], status);
+    name = value + sizes[i];
+  }
+}
+
+// One by one also for an input that is a list: TensorFlow then infers no
+// attributes from the inputs, and has them all from set_attrs.
+static void add_inputs(TFE_Op* op, const sf_frame* f, const int32_t* inputs,
+                       int ninputs) {
+  for (int i = 0; i < ninputs && tf.TF_GetCode(f->status) == 0; i++)
+    tfe.TFE_OpAddInput(op, f->places[inputs[i]], f->status);
+}
+
+static int execute(TFE_Op* op, sf_frame* f, int first, int noutputs,
+                   const int32_t* last, int nlast) {
+  // The operation has the only reference then, and may write its output where
+  // the input was.
+  for (int i = 0; i < nlast; i++)
+    if (last[i] < first || last[i] >= first + noutputs)
+      set_place(f, last[i], NULL);
+  for (int i = 0; i < noutputs; i++) set_place(f, first + i, NULL);
+  int count = noutputs;
+  tfe.TFE_Execute(op, f->places + first, &count, f->status);
+  if (tf.TF_GetCode(f->status) != 0) {
+    // TensorFlow has freed what it may have written there.
+    for (int i = 0; i < noutputs; i++) f->places[first + i] = NULL;
+    return -1;
+  }
+  for (int i = 0; i < nlast; i++)
+    if (last[i] >= first && last[i] < first + noutputs)
+      set_place(f, last[i], NULL);
+  return count;
+}
+
+int sf_frame_execute(sf_frame* f, const char* name, const char* attrs,
+                     const int64_t* sizes, int nattrs, const int32_t* inputs,
+                     int ninputs, int first, int noutputs, const int32_t* last,
+                     int nlast) {
+  clear_status(f);
+  TFE_Op* op = tfe.TFE_NewOp(f->context, name, f->status);
+  if (tf.TF_GetCode(f->status) != 0) return -1;
+  set_attrs(op, attrs, sizes, nattrs, f->status);
+  add_inputs(op, f, inputs, ninputs);
+  int count = -1;
+  if (tf.TF_GetCode(f->status) == 0)
+    count = execute(op, f, first, noutputs, last, nlast);
+  tfe.TFE_DeleteOp(op);
+  return count;
+}
+
+void sf_op_def(const char* op, TF_Buffer* def, TF_Status* status) {
+  // TensorFlow asks for a graph, whose functions would be operations, too.
+  TF_Graph* g = tf.TF_NewGraph();
+  tfe.TF_GraphGetOpDef(g, op, def, status);
+  tf.TF_DeleteGraph(g);
+}

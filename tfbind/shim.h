@@ -97,6 +97,45 @@ TF_Buffer* sf_new_buffer(const void* data, size_t size);
 void sf_read_buffer(const TF_Buffer*, const void** data, size_t* size);
 void sf_delete_buffer(TF_Buffer*);
 
+// Looks up the functions of eager execution; sf_load comes first. Returns NULL,
+// or a message that lasts until the next call. The other functions here need it.
+const char* sf_load_eager(void);
+TFE_Context* sf_new_eager(const void* config, size_t size, TF_Status*);
+void sf_delete_eager(TFE_Context*);
+
+// Numbered places for values inside a context.
+typedef struct sf_frame {
+  TFE_Context* context;
+  TF_Status* status;
+  int nplaces;
+  TFE_TensorHandle** places;  // owned; NULL for an empty place
+  double scalar;
+} sf_frame;
+
+sf_frame* sf_new_frame(TFE_Context*, int nplaces);
+void sf_delete_frame(sf_frame*);
+// These return the status code. A value that was in the place goes.
+unsigned int sf_frame_put(sf_frame*, int place, const TF_Tensor*);
+unsigned int sf_frame_share(const sf_frame*, int place, sf_frame* to, int at);
+void sf_frame_move(sf_frame*, int place, sf_frame* to, int at);
+// Returns NULL if the status is an error.
+TF_Tensor* sf_frame_get(sf_frame*, int place);
+// Sets scalar to the value of a one-element number, else to NaN.
+unsigned int sf_frame_read(sf_frame*, int place);
+void sf_frame_drop(sf_frame*, const int32_t* places, int count);
+
+// Executes one operation. attrs has nattrs names, each ended by a zero byte, and
+// after each one its serialized AttrValue of the size in sizes. inputs are places;
+// the outputs come into the noutputs places from first on. Of the places in last,
+// inputs are dropped before it is executed, and outputs afterwards. Returns how many
+// outputs there were, or -1 if the status is an error.
+int sf_frame_execute(sf_frame*, const char* name, const char* attrs,
+                     const int64_t* sizes, int nattrs, const int32_t* inputs,
+                     int ninputs, int first, int noutputs, const int32_t* last,
+                     int nlast);
+// Writes the definition of an operation to the buffer.
+void sf_op_def(const char* op, TF_Buffer* def, TF_Status*);
+
 // The malloc of this process; it needs no TensorFlow. The names are in malloc.go,
 // in this order. Amounts in bytes, -1 for what is not known.
 enum { SF_UNKNOWN_MALLOC, SF_GLIBC, SF_JEMALLOC, SF_TCMALLOC, SF_MIMALLOC };

@@ -19,6 +19,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/files"
+	"steadyfit/internal/gpu"
 	"steadyfit/internal/native"
 	"steadyfit/matrix"
 	"steadyfit/matrix/cell"
@@ -35,17 +36,20 @@ type matrixFlags struct {
 	model, data                   string
 	quick, json                   bool
 	out, baseline, failOn, limit  string
-	pairs                         int
+	pairs, jobs                   int
 	seed                          int64
 	timeout                       time.Duration
 }
 
 // quick is what matrix --quick runs: the remedies that people try first, each where
 // it is said to help.
-var quick = map[string][]string{
-	"W2": {"close", "gc-epoch", "batch-half"},
-	"W4": {"close-all", "gc-epoch", "trim"},
-	"S3": {"trim", "system-allocator", "batch-half"},
+var quick = struct{ workloads, remedies []string }{
+	[]string{"W2", "W4", "S3"},
+	[]string{
+		"W2/close", "W2/gc-epoch", "W2/batch-half",
+		"W4/close-all", "W4/gc-epoch", "W4/trim",
+		"S3/trim", "S3/system-allocator", "S3/batch-half",
+	},
 }
 
 // quickPairs is the fewest pairs whose intervals say something.
@@ -79,6 +83,10 @@ Results go to the folder --out: report.html, matrix.json, matrix.txt (Go benchma
 format, for benchstat), claims.md, and runs.jsonl with every sample. Interrupted,
 the same command goes on from there.
 
+A remedy may be for one workload only, as in W4/reuse, for one runtime, as in
+keras:clear-session, or for both, as in keras:W4/reuse. W4/none takes back for W4
+what is named for all workloads.
+
 Workloads: ` + strings.Join(ids, " ") + `
 Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 		Example: `  steadyfit matrix --quick
@@ -92,13 +100,14 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.workloads, "workloads", nil, "workloads to run, or all; default all, or user with --model")
-	flags.StringSliceVar(&f.remedies, "remedies", nil, "remedies to apply, or all; default all")
+	flags.StringSliceVar(&f.remedies, "remedies", nil, "remedies to apply, or all; default all; as in trim, W4/reuse, keras:clear-session")
 	flags.StringSliceVar(&f.runtimes, "runtime", []string{matrix.Go}, "runtimes: go, galeone, keras")
 	flags.StringVar(&f.model, "model", "", "folder of a trainable SavedModel, or builtin:NAME, for the workload user")
 	flags.StringVar(&f.data, "data", "", "dataset for it; without one, synthetic batches")
 	flags.BoolVar(&f.quick, "quick", false, "a first answer in about three minutes: W2, W4, S3 with 6 remedies")
 	flags.StringVar(&f.out, "out", "out/matrix", "folder for the results")
 	flags.IntVar(&f.pairs, "pairs", 0, "runs of each cell, each paired with one without the remedy; default 5, with --quick 3")
+	flags.IntVar(&f.jobs, "jobs", 1, "runs at the same time; more disturb each other's step times")
 	flags.Int64Var(&f.seed, "seed", 1, "seed of data, weights and intervals")
 	flags.StringVar(&f.limit, "memory-limit", "", "memory that each run may use, such as 2GiB")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "a run that is silent for so long hangs, and is ended")
@@ -151,6 +160,14 @@ func (f *matrixFlags) run(ctx context.Context, g *global, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
+	driver, _ := gpu.Open() // what it complains of is for doctor to say
+	defer driver.Close()
+	for _, g := range driver.GPUs() {
+		plan.GPUs = append(plan.GPUs, g.Name)
+	}
+	if driver.Why() == "" {
+		plan.GPU = driver.Source
+	}
 	plan.Progress = progressPrinter(stderr)
 	result, runErr := matrix.Run(ctx, plan)
 	if result == nil {
@@ -190,10 +207,13 @@ func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) 
 
 // plan checks the flags, and everything that a run needs.
 func (f *matrixFlags) plan(g *global) (matrix.Plan, error) {
-	p := matrix.Plan{Runtimes: f.runtimes, User: f.model, Data: f.data, Pairs: f.pairs, Seed: f.seed, Timeout: f.timeout,
-		Quick: f.quick, Version: version(), Out: f.out, GPUs: gpus(), Models: map[string]string{}, Commands: map[string]matrix.Command{}}
+	p := matrix.Plan{Runtimes: f.runtimes, User: f.model, Data: f.data, Pairs: f.pairs, Seed: f.seed, Timeout: f.timeout, Jobs: f.jobs,
+		Quick: f.quick, Version: version(), Out: f.out, Models: map[string]string{}, Commands: map[string]matrix.Command{}}
 	if f.pairs < 0 {
 		return p, usagef("--pairs %d: expected at least 1", f.pairs)
+	}
+	if f.jobs < 1 {
+		return p, usagef("--jobs %d: expected at least 1", f.jobs)
 	}
 	if f.quick && f.pairs == 0 {
 		p.Pairs = quickPairs
@@ -238,20 +258,15 @@ func (f *matrixFlags) choose(p *matrix.Plan) error {
 		if workloads != nil || remedies != nil {
 			return usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
 		}
-		for id, names := range quick {
-			workloads = append(workloads, id)
-			remedies = append(remedies, names...)
-		}
-		slices.Sort(remedies)
-		remedies = slices.Compact(remedies)
+		workloads, remedies = quick.workloads, quick.remedies
 	}
 	if workloads == nil && f.model != "" {
 		workloads = []string{matrix.User}
 	}
-	all := len(workloads) == 0 || slices.Contains(workloads, "all")
+	all := len(workloads) == 0 || slices.Contains(workloads, allOfThem)
 	wanted := append(slices.Clone(calibrationWorkloads), workloads...)
 	for _, id := range workloads {
-		if _, err := matrix.FindWorkload(id); err != nil && id != "all" {
+		if _, err := matrix.FindWorkload(id); err != nil && id != allOfThem {
 			return usagef("--workloads: %w", err)
 		}
 	}
@@ -263,23 +278,21 @@ func (f *matrixFlags) choose(p *matrix.Plan) error {
 			p.Workloads = append(p.Workloads, w)
 		}
 	}
-	if len(remedies) == 0 || slices.Contains(remedies, "all") {
-		p.Remedies = matrix.Remedies()
-	} else {
-		for _, id := range remedies {
-			r, err := matrix.FindRemedy(id)
-			if err != nil {
-				return usagef("--remedies: %w", err)
-			}
+	if len(remedies) == 0 {
+		remedies = []string{allOfThem}
+	}
+	chosen, err := parseSelection(remedies)
+	if err != nil {
+		return usagef("--remedies: %w", err)
+	}
+	for _, r := range matrix.Remedies() {
+		if chosen.names(r.ID) {
 			p.Remedies = append(p.Remedies, r)
 		}
 	}
-	p.Select = func(workload, remedy string) bool {
-		if f.quick {
-			return slices.Contains(quick[workload], remedy)
-		}
+	p.Select = func(runtime, workload, remedy string) bool {
 		// Those that are there for calibration only are run as they are.
-		return all || slices.Contains(workloads, workload)
+		return (all || slices.Contains(workloads, workload)) && chosen.selects(runtime, workload, remedy)
 	}
 	for _, name := range f.runtimes {
 		if !slices.Contains(matrix.Runtimes(), name) {
@@ -402,24 +415,6 @@ func project(name, source string) (string, error) {
 		}
 	}
 	return "", &environmentError{fmt.Errorf("no %s above %s; it comes from %s", name, strings.Join(starts, " or "), source)}
-}
-
-// gpus names the NVIDIA GPUs that the driver shows.
-func gpus() []string {
-	var names []string
-	found, _ := filepath.Glob("/proc/driver/nvidia/gpus/*/information")
-	for _, path := range found {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(text)) {
-			if model, ok := strings.CutPrefix(line, "Model:"); ok {
-				names = append(names, strings.TrimSpace(model))
-			}
-		}
-	}
-	return names
 }
 
 // progressPrinter shows one line on a terminal, and a line per workload elsewhere.

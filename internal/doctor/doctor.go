@@ -73,7 +73,7 @@ func (s *Status) UnmarshalText(text []byte) error {
 
 // Check is one thing that was looked at. The names of the JSON fields are
 // stable; so are Group and Name of a check, except that checks of environment
-// variables and libraries are named after these.
+// variables, libraries and GPUs are named after these.
 type Check struct {
 	// Group is "TensorFlow", "CPU", "Memory", "Disk", "GPU" or "Environment".
 	Group string `json:"group"`
@@ -148,6 +148,7 @@ type machine struct {
 	runPath    func(file string) ([]string, error)
 	contains   func(files, names []string) (map[string]bool, error)
 	space      func(dir string) (space, error)
+	gpus       func() gpuList
 }
 
 func newMachine(o Options) machine {
@@ -171,6 +172,7 @@ func newMachine(o Options) machine {
 		locate: tfbind.Locate, load: tfbind.Load, try: trySession,
 		runPath: elfRunPath, contains: elfContains,
 		space: func(dir string) (space, error) { return diskSpace(filepath.Join(root, dir)) },
+		gpus:  func() gpuList { return listGPUs(root) },
 	}
 }
 

@@ -2,12 +2,15 @@ package doctor
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"steadyfit/internal/gpu"
 )
 
 // gpuLibrary is a library that a GPU build opens at run time.
@@ -23,8 +26,11 @@ type gpuLibrary struct {
 // jitLink is opened by cuSPARSE rather than by TensorFlow; it lies beside it.
 const jitLink = "libnvJitLink.so.12"
 
-// driverLibrary comes with the driver, all others with CUDA.
-const driverLibrary = "libcuda.so.1"
+// driverLibrary and managementLibrary come with the driver, all others with CUDA.
+const (
+	driverLibrary     = "libcuda.so.1"
+	managementLibrary = "libnvidia-ml.so.1"
+)
 
 // gpuLibraries are those of the wheels of TensorFlow 2.16 and later, which are
 // built for CUDA 12.
@@ -61,6 +67,28 @@ func readGPU(m machine) gpuBox {
 		g.nodes = append(g.nodes, "/dev/dxg")
 	}
 	return g
+}
+
+// gpuList is what NVML says, or the kernel in its place.
+type gpuList struct {
+	gpus []gpu.GPU
+	// why NVML was not there to ask; else empty.
+	why string
+	err error
+}
+
+// listGPUs asks NVML for the GPUs of this machine; of one that was recorded below
+// another root only files are left.
+func listGPUs(root string) gpuList {
+	if root != "/" {
+		return gpuList{gpus: gpu.Kernel(os.DirFS(root))}
+	}
+	driver, err := gpu.Open()
+	l := gpuList{gpus: driver.GPUs(), why: driver.Why(), err: err}
+	if err := driver.Close(); l.err == nil {
+		l.err = err
+	}
+	return l
 }
 
 var (
@@ -120,6 +148,7 @@ func (e gpuExam) missing(name, found, fix string) Check {
 func checkGPU(m machine, t tensorFlow) []Check {
 	e := gpuExam{m, t, readGPU(m)}
 	checks := []Check{e.build(), e.driver(), e.nodes()}
+	checks = append(checks, e.gpus()...)
 	checks = append(checks, e.driverLibrary())
 	for _, l := range gpuLibraries {
 		checks = append(checks, e.library(l))
@@ -192,6 +221,28 @@ func (e gpuExam) nodes() Check {
 		}
 	}
 	return Check{Name: name, Found: found}
+}
+
+// gpus has a check for each GPU; that there is none is said by those of the driver.
+func (e gpuExam) gpus() []Check {
+	l := e.m.gpus()
+	var checks []Check
+	for _, g := range l.gpus {
+		c := Check{Name: "GPU " + g.ID, Found: g.String()}
+		switch {
+		case g.MIG && !strings.Contains(g.ID, ":"):
+			c = e.missing(c.Name, g.Name+" is divided (MIG), and has no instance that could be used", "make one: `sudo nvidia-smi mig -i "+g.ID+" -cgi PROFILE -C`, with a profile of `nvidia-smi mig -lgip`")
+		case l.why != "":
+			c.Status, c.Found = Note, c.Found+"; reports will not show its memory: "+l.why
+		case !g.Memory.OK:
+			c.Status, c.Found = Note, c.Found+"; its memory is not known"
+		}
+		checks = append(checks, c)
+	}
+	if l.err != nil {
+		checks = append(checks, e.missing(managementLibrary, oneLine(l.err.Error()), "do what that says, and check with `nvidia-smi`"))
+	}
+	return checks
 }
 
 func (e gpuExam) driverLibrary() Check {

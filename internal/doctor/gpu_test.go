@@ -1,10 +1,16 @@
 package doctor
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/gpu"
+	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
@@ -120,4 +126,37 @@ func TestBuildForTheCPUOnAGPUMachine(t *testing.T) {
 	checks := gpuChecks(box(gpuMachine, nil))
 	assert.Equal(t, Note, check(t, checks, "TensorFlow").Status)
 	assert.Equal(t, "not found; not needed for the CPU", check(t, checks, "libcusolver.so.11").Found)
+}
+
+func TestGPUsOneByOne(t *testing.T) {
+	h200 := gpu.GPU{ID: "0", Name: "NVIDIA H200", Memory: memory.Known(140 * memory.GiB)}
+	unknown := gpu.GPU{ID: "1", Name: "NVIDIA GB10"}
+	divided := gpu.GPU{ID: "2", Name: "NVIDIA A100", MIG: true}
+	m := gpuBuild(box(gpuMachine, nil))
+	m.gpus = func() gpuList {
+		return gpuList{gpus: []gpu.GPU{h200, unknown, divided}, err: errors.New("GPU 3 does\nnot answer")}
+	}
+	checks := gpuChecks(m)
+	assert.Equal(t, Check{Name: "GPU 0", Found: "NVIDIA H200, 140.0 GiB"}, check(t, checks, "GPU 0"))
+	assert.Equal(t, Check{Name: "GPU 1", Status: Note, Found: "NVIDIA GB10; its memory is not known"}, check(t, checks, "GPU 1"))
+	assert.Equal(t, Check{Name: "GPU 2", Status: Warning, Found: "NVIDIA A100 is divided (MIG), and has no instance that could be used",
+		Fix: "make one: `sudo nvidia-smi mig -i 2 -cgi PROFILE -C`, with a profile of `nvidia-smi mig -lgip`"}, check(t, checks, "GPU 2"))
+	assert.Equal(t, Check{Name: "libnvidia-ml.so.1", Status: Warning, Found: "GPU 3 does not answer", Fix: "do what that says, and check with `nvidia-smi`"}, check(t, checks, "libnvidia-ml.so.1"))
+
+	h200.Memory = memory.Reading{}
+	m.gpus = func() gpuList { return gpuList{gpus: []gpu.GPU{h200}, why: "no cgo"} }
+	assert.Equal(t, Check{Name: "GPU 0", Status: Note, Found: "NVIDIA H200; reports will not show its memory: no cgo"}, check(t, gpuChecks(m), "GPU 0"))
+}
+
+// A machine that was recorded is not asked for the GPUs of this one.
+func TestGPUsOfARecordedMachine(t *testing.T) {
+	root := t.TempDir()
+	for file, text := range map[string]string{
+		"proc/driver/nvidia/gpus/0000:19:00.0/information": "Model: NVIDIA H200\nDevice Minor: 0\n",
+		"dev/nvidia0": "",
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(file)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(text), 0o644))
+	}
+	assert.Equal(t, gpuList{gpus: []gpu.GPU{{ID: "0", Name: "NVIDIA H200"}}}, newMachine(Options{Root: root}).gpus())
 }

@@ -92,8 +92,22 @@ const (
 	PhaseLoaded  = "loaded"  // data and model are loaded
 	PhaseFirst   = "first"   // the first step is done
 	PhaseSteady  = "steady"  // the last step is done
+	PhaseTraced  = "traced"  // one more step was traced: TFUsed and TFPeak
 	PhaseClosed  = "closed"  // everything that can be freed explicitly was freed
 	PhaseTrimmed = "trimmed" // malloc_trim was called after that
+)
+
+// The facts about a traced step: how many operations ran, and how many of them were
+// put there by rewriting, or run by oneDNN, or functions that were not inlined. A
+// child that traces no step does not tell them.
+const (
+	FactOperations = "operations"
+	FactBFloat16   = "bfloat16 casts"
+	FactFloat16    = "float16 casts"
+	FactRecomputed = "recomputed operations"
+	FactClusters   = "XLA clusters"
+	FactOneDNN     = "oneDNN operations"
+	FactCalls      = "function calls"
 )
 
 // Failure says why a child did not do what it should.
@@ -226,9 +240,9 @@ func (c *Child) Fact(name, value string) error {
 }
 
 // Phase has a sample taken at a turning point, and starts the clock of the next
-// step anew.
-func (c *Child) Phase(name string) error {
-	return c.ask(Message{Kind: KindPhase, Name: name, Step: c.last})
+// step anew. More readings are added to those of the child's sources.
+func (c *Child) Phase(name string, more ...memory.Value) error {
+	return c.ask(Message{Kind: KindPhase, Name: name, Step: c.last}, more...)
 }
 
 // Step is called after each step with the number of steps done, from 1. When a
@@ -286,9 +300,12 @@ func (c *Child) Close() error {
 }
 
 // ask sends a message with the layers of this process and waits for the answer.
-func (c *Child) ask(m Message) error {
+func (c *Child) ask(m Message, more ...memory.Value) error {
 	if err := c.sampler.Sample(m.Step, &c.sample); err != nil {
 		return err
+	}
+	for _, v := range more {
+		c.sample.Set(v.Layer, v.Reading)
 	}
 	if err := c.write(m); err != nil {
 		return err

@@ -356,6 +356,11 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		trimmed = float64(last) * 0.95
 	}
 	run.Phases["trimmed"] = phase(trimmed)
+	if runtime == matrix.Go {
+		traced := memory.Sample{}
+		traced.Set(memory.TFPeak.Of("mklcpu"), memory.Known(123*memory.MiB))
+		run.Phases["traced"] = traced
+	}
 	closed := run.Phases["closed"]
 	run.Outcome.Reset = closed.Get(memory.Anon)
 	if runtime == matrix.Keras && w.ID == "W0" {
@@ -456,5 +461,9 @@ func fixtureFigures(c *matrix.Cell, runs []matrix.RunResult) {
 	}
 	c.Figures.Peak = amount(func(r *matrix.RunResult) memory.Reading { return r.Outcome.Peak })
 	c.Figures.StepTime = amount(func(r *matrix.RunResult) memory.Reading { return r.Outcome.StepTime })
+	c.Figures.Pool = amount(func(r *matrix.RunResult) memory.Reading {
+		s := r.Phases["traced"]
+		return s.Get(memory.TFPeak.Of("mklcpu"))
+	})
 	c.Figures.Loaded, c.Figures.Level, c.Figures.Closed, c.Figures.Trimmed = phase("loaded"), phase("steady"), phase("closed"), phase("trimmed")
 }

@@ -258,7 +258,7 @@ func (v *view) death(c *matrix.Cell) string {
 // causes say what carries a growth, in words for somebody who has not read the
 // package memory.
 var causes = map[memory.Cause]string{
-	memory.GCLag:        "native objects that nothing refers to any more wait for the garbage collector, which does not see how large they are",
+	memory.GCLag:        "native objects that nothing refers to any more wait for the garbage collector, which does not see how large they are: release them explicitly",
 	memory.Unreleased:   "native objects are made and never released",
 	memory.HostHistory:  "the program itself keeps what it makes, on the Go heap",
 	memory.RuntimeCache: "TensorFlow's allocators hold more with each step while the number of objects is the same: a cache or the graph grows",

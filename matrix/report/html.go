@@ -186,8 +186,10 @@ type workloadPart struct {
 	Absent     []labelled
 	Pareto     *pareto
 	PhaseNames []string
-	Phases     []phaseRow
-	PhaseLine  string
+	// NativeNames heads the columns of phaseRow.Native.
+	NativeNames []string
+	Phases      []phaseRow
+	PhaseLine   string
 }
 
 type remedyRow struct {
@@ -206,6 +208,19 @@ type remedyRow struct {
 type phaseRow struct {
 	Title  string
 	Values []string
+	Native []string
+}
+
+// nativeColumn is a figure beside the phases, shown where a cell has it.
+type nativeColumn struct {
+	name   string
+	figure func(*matrix.Figures) *int64
+}
+
+var nativeColumns = []nativeColumn{
+	{"TensorFlow's pool in a step", func(f *matrix.Figures) *int64 { return f.Pool }},
+	{"GPU memory", func(f *matrix.Figures) *int64 { return f.GPU }},
+	{"TensorFlow's GPU pool in a step", func(f *matrix.Figures) *int64 { return f.GPUPool }},
 }
 
 type claimRow struct {
@@ -553,6 +568,13 @@ func (v *view) part(runtime int, a answer, most int) workloadPart {
 	p.ChartLabel = fmt.Sprintf("Anonymous memory over steps of %s on %s, one curve for each of %s. The table below has the figures.",
 		a.workload.ID, a.runtime, plural(len(shown), "arm", "arms"))
 	p.Pareto = v.pareto(a, shown)
+	var native []nativeColumn
+	for _, n := range nativeColumns {
+		if slices.ContainsFunc(shown, func(c *matrix.Cell) bool { return n.figure(&c.Figures) != nil }) {
+			native = append(native, n)
+			p.NativeNames = append(p.NativeNames, n.name)
+		}
+	}
 	for _, c := range shown {
 		p.Rows = append(p.Rows, v.remedyRow(runtime, c))
 		p.HasWhy = p.HasWhy || p.Rows[len(p.Rows)-1].Why != ""
@@ -562,6 +584,9 @@ func (v *view) part(runtime int, a answer, most int) workloadPart {
 			r := v.phase(c, name)
 			known = known || r.OK
 			row.Values = append(row.Values, reading(r))
+		}
+		for _, n := range native {
+			row.Native = append(row.Native, size(n.figure(&c.Figures)))
 		}
 		if known {
 			p.Phases = append(p.Phases, row)

@@ -117,6 +117,24 @@ func TestHTML(t *testing.T) {
 	}
 }
 
+// TensorFlow's own allocators have a column where they were read, and none where
+// nobody could.
+func TestHTMLPools(t *testing.T) {
+	r := fixture(2, 1)
+	page := render(t, r)
+	has(t, page, `<td class="native">123.0 MiB</td>`)
+	hasNot(t, page, "GPU memory")
+	for i := range r.Cells {
+		r.Cells[i].Figures.Pool = nil
+	}
+	hasNot(t, render(t, r), `class="native"`)
+	gpu := int64(3 << 30)
+	r.Cells[0].Figures.GPU = &gpu
+	page = render(t, r)
+	has(t, page, "GPU memory")
+	has(t, page, `<td class="native">3.0 GiB</td>`)
+}
+
 // TestHTMLWellFormed reads the page as XML, as far as HTML is, and follows each
 // link within it.
 func TestHTMLWellFormed(t *testing.T) {

@@ -151,8 +151,10 @@ func newLoopOverOne(ctx context.Context, c *cell.Child) (job, error) {
 
 // tensorTrainer trains through tensors that its caller makes and owns.
 type tensorTrainer struct {
+	tracing
 	model   *savedmodels.Model
-	session *tfbind.Session
+	session *tfbind.Session // nil with the knob eager
+	eager   *eagerModel     // nil without it
 	micro   int
 	whole   signature // the whole step, or gradients with micro-batches
 	apply   signature
@@ -163,6 +165,7 @@ type signature struct {
 	inputs  []savedmodels.Tensor
 	feeds   []tfbind.Output
 	fetches []tfbind.Output
+	program *program // of eager execution, which has no feeds and fetches
 }
 
 // tensorSet has a tensor for each input of a signature.
@@ -187,8 +190,17 @@ func newTensorTrainer(c *cell.Child, micro int) (*tensorTrainer, error) {
 	if micro < 1 || micro > c.Spec.Batch || micro > 1 && roles.Apply == "" {
 		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: fmt.Sprintf("batches of %d, gradients %q, apply %q", c.Spec.Batch, roles.Gradients, roles.Apply)}
 	}
+	eager, err := eagerly(c)
+	if err != nil {
+		return nil, err
+	}
 	t := &tensorTrainer{model: model, micro: micro}
-	if t.session, err = tfbind.LoadSavedModel(model.Dir, model.Tags, c.Spec.Config); err != nil {
+	if eager {
+		t.eager, err = openEager(model, session.Options{Config: c.Spec.Config})
+	} else {
+		t.session, err = tfbind.LoadSavedModel(model.Dir, model.Tags, c.Spec.Config)
+	}
+	if err != nil {
 		return nil, err
 	}
 	first := roles.Train
@@ -200,7 +212,10 @@ func newTensorTrainer(c *cell.Child, micro int) (*tensorTrainer, error) {
 		t.whole, err = t.signature(first, savedmodels.OutputLoss)
 	}
 	if err != nil {
-		return nil, errors.Join(err, t.session.Close())
+		return nil, errors.Join(err, t.close())
+	}
+	if t.eager != nil {
+		t.eager.settle()
 	}
 	return t, nil
 }
@@ -223,6 +238,10 @@ func (t *tensorTrainer) signature(name, output string) (s signature, err error) 
 	if fetch == nil {
 		return s, fmt.Errorf("signature %s has no output %q", name, output)
 	}
+	if t.eager != nil {
+		s.program, err = t.eager.part(sig, fetch.Op)
+		return s, err
+	}
 	for _, in := range append(s.inputs, *fetch) {
 		o, err := t.session.Graph().Output(in.Op)
 		if err != nil {
@@ -236,8 +255,10 @@ func (t *tensorTrainer) signature(name, output string) (s signature, err error) 
 }
 
 // tensors copies a batch into new tensors.
-func (t *tensorTrainer) tensors(b data.Batch) (set tensorSet, err error) {
-	for _, in := range t.whole.inputs {
+func (t *tensorTrainer) tensors(b data.Batch) (tensorSet, error) { return tensorsOf(t.whole.inputs, b) }
+
+func tensorsOf(inputs []savedmodels.Tensor, b data.Batch) (set tensorSet, err error) {
+	for _, in := range inputs {
 		a, ok := b.Field(in.Name)
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("no field for input %s", in.Name), set.close())
@@ -271,15 +292,28 @@ func newTensor(a data.Array) (*tfbind.Tensor, error) {
 
 // train is one step on tensors, which stay the caller's.
 func (t *tensorTrainer) train(ctx context.Context, set tensorSet) (float64, error) {
-	return t.run(ctx, t.whole, set)
+	options, err := t.runOptions()
+	if err != nil {
+		return 0, err
+	}
+	return t.runWith(ctx, t.whole, set, options)
 }
 
 func (t *tensorTrainer) run(ctx context.Context, s signature, set tensorSet) (float64, error) {
+	return t.runWith(ctx, s, set, tfbind.RunOptions{})
+}
+
+func (t *tensorTrainer) runWith(ctx context.Context, s signature, set tensorSet, options tfbind.RunOptions) (float64, error) {
+	if t.eager != nil {
+		var out [1]float64
+		err := t.eager.scalars(ctx, s.program, set, out[:])
+		return out[0], err
+	}
 	feeds := make(tfbind.Feeds, len(set))
 	for i, x := range set {
 		feeds[s.feeds[i]] = x
 	}
-	out, err := t.session.Run(ctx, feeds, s.fetches)
+	out, err := t.session.RunWith(ctx, feeds, s.fetches, options)
 	if err != nil {
 		return 0, err
 	}
@@ -287,12 +321,13 @@ func (t *tensorTrainer) run(ctx context.Context, s signature, set tensorSet) (fl
 	return out[0].Float()
 }
 
-func (t *tensorTrainer) close() error { return t.session.Close() }
+func (t *tensorTrainer) close() error { return errors.Join(t.session.Close(), t.eager.Close()) }
 
 // W4: a SavedModel is loaded for each step.
 
 type reloading struct {
 	plain
+	tracing
 	model   *savedmodels.Model
 	options session.Options
 	batch   data.Batch
@@ -334,7 +369,12 @@ func (j *reloading) step(ctx context.Context, _ int) (float64, error) {
 		return 0, err
 	}
 	values := make([]float64, len(s.TrainMetrics()))
-	if err := s.Train(ctx, 0, j.batch, values); err != nil {
+	if j.into == nil {
+		err = s.Train(ctx, 0, j.batch, values)
+	} else {
+		*j.into, err = s.Trace(ctx, 0, j.batch, values)
+	}
+	if err != nil {
 		return 0, errors.Join(err, s.Close())
 	}
 	if !j.keep {
@@ -396,6 +436,7 @@ type predicting struct {
 
 // predictor is a session that only predicts.
 type predictor struct {
+	tracing
 	session *session.Session
 	predict *session.Step
 	batch   data.Batch // made-up samples
@@ -425,7 +466,7 @@ func (p *predictor) run(ctx context.Context, b data.Batch) error {
 	if err := p.predict.Feed(b); err != nil {
 		return err
 	}
-	return p.predict.Run(ctx)
+	return p.tracing.run(ctx, p.predict)
 }
 
 func (p *predictor) close() error { return errors.Join(p.predict.Close(), p.session.Close()) }

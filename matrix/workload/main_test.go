@@ -58,6 +58,7 @@ type outcome struct {
 	live      []int64 // bytes of native objects, at each of the steps
 	cycles    []int64 // of the garbage collector, likewise
 	facts     map[string]string
+	values    map[memory.Layer]*int64 // of the traced step
 	failure   cell.Failure
 	text      string
 	processes int
@@ -106,6 +107,9 @@ func (o *outcome) process(t *testing.T, spec *cell.Spec, env []string) (again bo
 			continue
 		case cell.KindPhase:
 			o.phases = append(o.phases, m.Name)
+			if m.Name == cell.PhaseTraced {
+				o.values = m.Values
+			}
 		case cell.KindStep:
 			o.steps = append(o.steps, m.Step)
 			require.NotNil(t, m.Values[memory.LiveBytes])

@@ -179,6 +179,9 @@ func (r *run) work(ctx context.Context, create func(context.Context, *cell.Child
 	} else if err == nil {
 		err = r.steady()
 	}
+	if t, ok := j.(tracer); ok && err == nil && !again {
+		err = r.trace(ctx, j, t)
+	}
 	left, closeErr := j.close()
 	return left, again, errors.Join(err, closeErr)
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"steadyfit/data"
+	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/matrix/cell"
 	"steadyfit/savedmodels"
@@ -22,11 +23,22 @@ const (
 	resetProcess = "process" // another process goes on
 )
 
-// trainer is a session with the knobs model, reset and micro. It is a fit.Session.
+// engine is what a trainer trains with: a session, or eager execution.
+type engine interface {
+	fit.Session
+	Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error)
+	Roles() savedmodels.Roles
+	Close() error
+}
+
+// trainer is an engine with the knobs model, reset, micro and eager. It is a
+// fit.Session.
 type trainer struct {
-	*session.Session // that of the moment
+	engine // that of the moment
+	tracing
 	model            *savedmodels.Model
 	options          session.Options
+	eager            bool
 	reset            string
 	micro            int
 	gradients, apply *session.Step // with micro-batches only
@@ -74,6 +86,12 @@ func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, 
 	if roles := t.model.Roles; t.micro > 1 && roles.Apply == "" {
 		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: "the model has no signatures gradients and apply"}
 	}
+	if t.eager, err = eagerly(c); err != nil {
+		return nil, err
+	}
+	if t.eager && t.micro > 1 {
+		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: "gradients and apply are not executed eagerly"}
+	}
 	if t.micro < 1 || t.micro > c.Spec.Batch {
 		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: fmt.Sprintf("a batch has %d samples", c.Spec.Batch)}
 	}
@@ -91,12 +109,18 @@ func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, 
 }
 
 func (t *trainer) open(ctx context.Context) (err error) {
-	if t.Session, err = session.Open(ctx, t.model, t.options); err != nil {
+	if t.eager {
+		t.engine, err = newEagerEngine(t.model, t.options)
 		return err
 	}
+	s, err := session.Open(ctx, t.model, t.options)
+	if err != nil {
+		return err
+	}
+	t.engine = s
 	if t.micro > 1 {
-		if t.gradients, err = t.Prepare(t.Roles().Gradients); err == nil {
-			t.apply, err = t.Prepare(t.Roles().Apply)
+		if t.gradients, err = s.Prepare(s.Roles().Gradients); err == nil {
+			t.apply, err = s.Prepare(s.Roles().Apply)
 		}
 		if err != nil {
 			return errors.Join(err, t.Close())
@@ -105,9 +129,9 @@ func (t *trainer) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close closes the session and its steps.
+// Close closes the engine and its steps.
 func (t *trainer) Close() error {
-	return errors.Join(t.gradients.Close(), t.apply.Close(), t.Session.Close())
+	return errors.Join(t.gradients.Close(), t.apply.Close(), t.engine.Close())
 }
 
 // step trains on a batch and returns the loss.
@@ -121,7 +145,12 @@ func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error
 // Train is one step, in micro-batches if there is more than one.
 func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
 	if t.micro == 1 || b.Size < t.micro {
-		return t.Session.Train(ctx, step, b, out)
+		if t.into != nil {
+			var err error
+			*t.into, err = t.engine.Trace(ctx, step, b, out)
+			return err
+		}
+		return t.engine.Train(ctx, step, b, out)
 	}
 	clear(out)
 	for i := range t.micro {
@@ -129,7 +158,7 @@ func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []flo
 		if err := t.gradients.Feed(cut(b, from, to-from)); err != nil {
 			return err
 		}
-		if err := t.gradients.Run(ctx); err != nil {
+		if err := t.run(ctx, t.gradients); err != nil {
 			return err
 		}
 		for m, name := range t.TrainMetrics() {

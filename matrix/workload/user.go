@@ -14,6 +14,7 @@ import (
 type fitting struct {
 	*trainer
 	ds    data.Dataset
+	size  int // of a batch
 	steps int // of an epoch of the loop, which is one pass at most
 }
 
@@ -41,7 +42,7 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 	// A run in several processes goes on at the next epoch of the loop, so that the
 	// two kinds of epoch have to be of the same length where they can.
 	perPass := max(1, (ds.Len()+c.Spec.Batch-1)/c.Spec.Batch)
-	return &fitting{trainer: t, ds: data.Prefetch(ds, prefetch), steps: min(c.Spec.Epoch, perPass)}, nil
+	return &fitting{trainer: t, ds: data.Prefetch(ds, prefetch), size: c.Spec.Batch, steps: min(c.Spec.Epoch, perPass)}, nil
 }
 
 // loop runs a fit.Loop that stops after the last step.
@@ -70,8 +71,16 @@ func (f *fitting) loop(ctx context.Context, r *run) error {
 	return err
 }
 
-// step is not used: the loop is package fit's.
-func (f *fitting) step(context.Context, int) (float64, error) { return notTrained, nil }
+// step is one more after those of the loop, which is package fit's.
+func (f *fitting) step(ctx context.Context, n int) (float64, error) {
+	for b, err := range f.ds.Batches(data.Pass{Batch: f.size}) {
+		if err != nil {
+			return 0, err
+		}
+		return f.trainer.step(ctx, n, b)
+	}
+	return notTrained, nil
+}
 
 func (f *fitting) epoch(ctx context.Context, _ int) error { return f.endEpoch(ctx) }
 

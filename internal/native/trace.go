@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
+	stats "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
@@ -29,30 +31,43 @@ type Use struct {
 	Operations int
 }
 
-// AllocatorUse reads, by the name of the allocator, what TensorFlow's allocators
-// did in a run out of the serialized tensorflow.RunMetadata that
-// [steadyfit/tfbind.Step.Trace] returns. The map is empty if nothing was traced.
-// Operations inside of functions are included; what XLA compiled is one operation.
-//
-//   - "mklcpu" is that of a CPU with oneDNN. It counts blocks of 256 KiB and more,
-//     which come from its pool; smaller ones it passes on to malloc uncounted, and
-//     with TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 all of them.
-//   - "cpu" is that without oneDNN; it passes all on to malloc uncounted.
-//   - "GPU_0_bfc" and the like count all of a GPU, "gpu_host_bfc" pinned memory.
-func AllocatorUse(metadata []byte) (map[string]Use, error) {
+// Trace is what is known of a traced run.
+type Trace struct {
+	// Allocators has what TensorFlow's allocators did, by their names.
+	//
+	//   - "mklcpu" is that of a CPU with oneDNN. It counts blocks of 256 KiB and more,
+	//     which come from its pool; smaller ones it passes on to malloc uncounted, and
+	//     with TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 all of them.
+	//   - "cpu" is that without oneDNN; it passes all on to malloc uncounted.
+	//   - "GPU_0_bfc" and the like count all of a GPU, "gpu_host_bfc" pinned memory.
+	Allocators map[string]Use
+	// Operations is how many operations ran, those inside of functions included;
+	// what XLA compiled is one. 0 is an executor that does not trace.
+	Operations int
+	// What rewriting left in the graph, as numbers of operations: casts of the pass
+	// auto_mixed_precision, activations that are computed twice to save memory,
+	// clusters that XLA compiled, kernels of oneDNN, and functions that were called
+	// and not inlined.
+	BFloat16Casts, Float16Casts, Recomputed, XLAClusters, OneDNN, Calls int
+}
+
+// ReadTrace reads the serialized tensorflow.RunMetadata that
+// [steadyfit/tfbind.Step.Trace] returns.
+func ReadTrace(metadata []byte) (Trace, error) {
 	var run pb.RunMetadata
 	if err := proto.Unmarshal(metadata, &run); err != nil {
-		return nil, fmt.Errorf("read RunMetadata: %w", err)
+		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
-	uses := map[string]Use{}
+	t := Trace{Allocators: map[string]Use{}}
 	last := map[string]int64{} // when the operation ended that InUse is from
 	records := map[string][]record{}
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
+			t.count(node)
 			end := node.GetAllStartNanos() + node.GetAllEndRelNanos()
 			for _, m := range node.GetMemory() {
 				name := m.GetAllocatorName()
-				u := uses[name]
+				u := t.Allocators[name]
 				u.Requested += memory.Bytes(m.GetTotalBytes())
 				u.Operations++
 				// The message cannot tell 0 from absent, and an allocator that counts
@@ -63,7 +78,7 @@ func AllocatorUse(metadata []byte) (map[string]Use, error) {
 						u.InUse, last[name] = memory.Known(b), end
 					}
 				}
-				uses[name] = u
+				t.Allocators[name] = u
 				for _, r := range m.GetAllocationRecords() {
 					records[name] = append(records[name], record{r.GetAllocMicros(), r.GetAllocBytes()})
 				}
@@ -71,11 +86,38 @@ func AllocatorUse(metadata []byte) (map[string]Use, error) {
 		}
 	}
 	for name, r := range records {
-		u := uses[name]
+		u := t.Allocators[name]
 		u.RunPeak = peak(r)
-		uses[name] = u
+		t.Allocators[name] = u
 	}
-	return uses, nil
+	return t, nil
+}
+
+// count takes up an operation. The names of casts are those that the pass gives
+// them (grappler/optimizers/auto_mixed_precision.cc), and "Recomputed" is the prefix
+// of the memory optimizer's (grappler/optimizers/memory_optimizer.cc). The label is
+// "name = Type(inputs)".
+func (t *Trace) count(node *stats.NodeExecStats) {
+	t.Operations++
+	name := node.GetNodeName()
+	switch {
+	case strings.Contains(name, "CastToBf16"):
+		t.BFloat16Casts++
+	case strings.Contains(name, "CastToFp16"):
+		t.Float16Casts++
+	case strings.Contains(name, "Recomputed/"):
+		t.Recomputed++
+	}
+	_, kind, _ := strings.Cut(node.GetTimelineLabel(), " = ")
+	kind, _, _ = strings.Cut(kind, "(")
+	switch {
+	case kind == "_XlaRun", kind == "XlaLaunch":
+		t.XLAClusters++
+	case strings.HasPrefix(kind, "_Mkl"):
+		t.OneDNN++
+	case kind == "PartitionedCall", kind == "StatefulPartitionedCall":
+		t.Calls++
+	}
 }
 
 // record is an allocation, or with negative bytes the end of one.

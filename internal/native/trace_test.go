@@ -71,7 +71,7 @@ func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
 	return metadata
 }
 
-func TestAllocatorUse(t *testing.T) {
+func TestReadTrace(t *testing.T) {
 	if _, err := tfbind.Load(""); err != nil {
 		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
 	}
@@ -85,9 +85,9 @@ func TestAllocatorUse(t *testing.T) {
 		"functions called": []byte("\x52\x05\x52\x03\x98\x01\x01\x82\x01\x03\xa8\x01\x01"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			uses, err := native.AllocatorUse(trace(t, model, config))
+			run, err := native.ReadTrace(trace(t, model, config))
 			require.NoError(t, err)
-			u := uses["mklcpu"]
+			u := run.Allocators["mklcpu"]
 			// The train function is one call at the top of the graph.
 			assert.Greater(t, u.Operations, 30)
 			assert.Greater(t, u.Requested, memory.MiB)
@@ -102,31 +102,25 @@ func TestAllocatorUse(t *testing.T) {
 	t.Run("an executor that does not trace", func(t *testing.T) {
 		config, err := gpuopts.Options{Executor: gpuopts.SingleThreaded}.ConfigProto()
 		require.NoError(t, err)
-		uses, err := native.AllocatorUse(trace(t, model, config))
+		run, err := native.ReadTrace(trace(t, model, config))
 		require.NoError(t, err)
-		assert.Empty(t, uses)
-	})
-
-	t.Run("recomputation takes", func(t *testing.T) {
-		config, err := gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}.ConfigProto()
-		require.NoError(t, err)
-		assert.Contains(t, string(trace(t, model, config)), "Recomputed/")
-		assert.NotContains(t, string(trace(t, model, nil)), "Recomputed/")
+		assert.Empty(t, run.Allocators)
+		assert.Zero(t, run.Operations)
 	})
 
 	t.Run("image-224", func(t *testing.T) {
 		model, err := savedmodels.Builtin("image-224")
 		require.NoError(t, err)
-		uses, err := native.AllocatorUse(trace(t, model, nil))
+		run, err := native.ReadTrace(trace(t, model, nil))
 		require.NoError(t, err)
-		u := uses["mklcpu"]
+		u := run.Allocators["mklcpu"]
 		assert.Greater(t, u.Peak.Bytes, 256*memory.MiB)
 		assert.True(t, u.InUse.OK)
 		assert.Greater(t, u.RunPeak, 256*memory.MiB)
 	})
 }
 
-func TestAllocatorUseReads(t *testing.T) {
+func TestReadTraceAllocators(t *testing.T) {
 	records := func(pairs ...int64) (r []*alloc.AllocationRecord) {
 		for i := 0; i < len(pairs); i += 2 {
 			r = append(r, &alloc.AllocationRecord{AllocMicros: pairs[i], AllocBytes: pairs[i+1]})
@@ -148,16 +142,52 @@ func TestAllocatorUseReads(t *testing.T) {
 		}},
 	}}})
 	require.NoError(t, err)
-	uses, err := native.AllocatorUse(metadata)
+	run, err := native.ReadTrace(metadata)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]native.Use{
 		"pool":  {InUse: memory.Known(1000), Peak: memory.Known(1500), RunPeak: 400, Requested: 808, Operations: 3},
 		"plain": {RunPeak: 64, Requested: 64, Operations: 1},
-	}, uses)
+	}, run.Allocators)
+	assert.Equal(t, 4, run.Operations)
 
-	uses, err = native.AllocatorUse(nil)
+	run, err = native.ReadTrace(nil)
 	require.NoError(t, err)
-	assert.Empty(t, uses)
-	_, err = native.AllocatorUse([]byte("no message"))
+	assert.Empty(t, run.Allocators)
+	_, err = native.ReadTrace([]byte("no message"))
 	assert.ErrorContains(t, err, "RunMetadata")
+}
+
+// What a setting does to the graph is seen in what ran, and nowhere without it.
+func TestReadTraceRewrites(t *testing.T) {
+	if _, err := tfbind.Load(""); err != nil {
+		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
+	}
+	model, err := savedmodels.Builtin("digits-cnn")
+	require.NoError(t, err)
+	read := func(o gpuopts.Options) native.Trace {
+		config, err := o.ConfigProto()
+		require.NoError(t, err)
+		run, err := native.ReadTrace(trace(t, model, config))
+		require.NoError(t, err)
+		return run
+	}
+	plain := read(gpuopts.Options{})
+	assert.Greater(t, plain.Operations, 100)
+	assert.Positive(t, plain.OneDNN)
+	for _, test := range []struct {
+		name    string
+		options gpuopts.Options
+		count   func(native.Trace) int
+	}{
+		{"bfloat16", gpuopts.Options{Precision: gpuopts.BFloat16}, func(r native.Trace) int { return r.BFloat16Casts }},
+		{"float16", gpuopts.Options{Precision: gpuopts.Float16CPU}, func(r native.Trace) int { return r.Float16Casts }},
+		{"recomputation", gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, func(r native.Trace) int { return r.Recomputed }},
+		{"XLA", gpuopts.Options{XLA: gpuopts.XLAOn2}, func(r native.Trace) int { return r.XLAClusters }},
+		{"no rewriting", gpuopts.Options{GrapplerOff: true}, func(r native.Trace) int { return r.Calls }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			assert.Zero(t, test.count(plain))
+			assert.Positive(t, test.count(read(test.options)))
+		})
+	}
 }

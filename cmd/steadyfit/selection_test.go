@@ -1,0 +1,53 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix"
+)
+
+func TestSelection(t *testing.T) {
+	s, err := parseSelection([]string{"trim", "jemalloc", "W4/none", "W4/reuse", "W4/close-all", "keras:none", "keras:clear-session", "keras:W3/all", "W9/none", "W2/close-all"})
+	require.NoError(t, err)
+	for _, test := range []struct {
+		runtime, workload string
+		applied           []string
+	}{
+		{"go", "W0", []string{"trim", "jemalloc"}},
+		{"galeone", "W3", []string{"trim", "jemalloc"}},
+		{"go", "W2", []string{"trim", "jemalloc", "close-all"}}, // more than elsewhere
+		{"go", "W4", []string{"reuse", "close-all"}},            // others than elsewhere
+		{"keras", "W4", []string{"reuse", "close-all"}},         // a workload is less than a runtime
+		{"keras", "W0", []string{"clear-session"}},
+		{"go", "W9", nil},
+	} {
+		var applied []string
+		for _, r := range []string{"trim", "jemalloc", "reuse", "close-all", "clear-session"} {
+			if s.selects(test.runtime, test.workload, r) {
+				applied = append(applied, r)
+			}
+		}
+		assert.ElementsMatch(t, test.applied, applied, "%s %s", test.runtime, test.workload)
+	}
+	assert.True(t, s.selects("keras", "W3", "bf16"))
+	assert.True(t, s.names("reuse"))
+	some, err := parseSelection([]string{"W4/reuse"})
+	require.NoError(t, err)
+	assert.False(t, some.names("trim"))
+	assert.False(t, some.selects("go", "W0", "reuse"))
+
+	for entry, says := range map[string]string{
+		"jemaloc":          "jemalloc",
+		"W44/trim":         "W4",
+		"pytorch:trim":     "keras",
+		"keras:W4/rebuild": "reuse",
+	} {
+		_, err := parseSelection([]string{entry})
+		assert.ErrorIs(t, err, matrix.ErrUnknown)
+		assert.ErrorContains(t, err, says)
+		assert.ErrorContains(t, err, entry)
+	}
+}

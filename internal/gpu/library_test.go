@@ -1,0 +1,116 @@
+//go:build linux && cgo && !nonvml
+
+package gpu
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+)
+
+// reportTo names the file into which a child, which runs with a library of
+// testdata, writes what it found.
+const reportTo = "STEADYFIT_TEST_GPU_REPORT"
+
+type found struct {
+	Version, Why string
+	GPUs         []GPU
+	Sample       map[memory.Layer]memory.Bytes // without those that are not known
+	Reopened     map[memory.Layer]memory.Bytes
+	Allocations  float64
+}
+
+func known(s memory.Source) map[memory.Layer]memory.Bytes {
+	m := map[memory.Layer]memory.Bytes{}
+	s.Sample(func(l memory.Layer, r memory.Reading) {
+		if r.OK {
+			m[l] = r.Bytes
+		}
+	})
+	return m
+}
+
+// A function that is missing in the library ends the process when it is called,
+// and a library is loaded once per process: so each one gets a process.
+func TestLibraries(t *testing.T) {
+	if file := os.Getenv(reportTo); file != "" {
+		report(t, file)
+		return
+	}
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	if _, err := exec.LookPath(cc); err != nil {
+		t.Skipf("needs a C compiler to build testdata/nvml.c: %v; name one with CC", err)
+	}
+	gib := memory.Known(1000 << 20)
+	for _, c := range []struct {
+		name, flag string
+		gpus       []GPU
+		sample     map[memory.Layer]memory.Bytes
+		most       float64
+	}{
+		{"new", "-DNEW", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
+			map[memory.Layer]memory.Bytes{memory.GPUUsed: 100 << 20, memory.GPUProcess: 7 << 20}, 8},
+		{"old", "-DOLD", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
+			map[memory.Layer]memory.Bytes{memory.GPUUsed: 130 << 20, memory.GPUProcess: 7 << 20}, 12},
+		{"divided", "-DDIVIDED=2", []GPU{{"0:0", "MIG-0", "Test GPU MIG 1g.5gb", gib, true}, {"0:2", "MIG-2", "Test GPU MIG 1g.5gb", gib, true}},
+			map[memory.Layer]memory.Bytes{memory.GPUUsed: 200 << 20, memory.GPUProcess: 14 << 20, "gpu used (0:0)": 100 << 20, "gpu process used (0:0)": 7 << 20,
+				"gpu used (0:2)": 100 << 20, "gpu process used (0:2)": 7 << 20}, 16},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			out, err := exec.CommandContext(t.Context(), cc, "-shared", "-fPIC", "-O1", c.flag, "-o", filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join("testdata", "nvml.c")).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			program, err := os.Executable()
+			require.NoError(t, err)
+			cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestLibraries$", "-test.count=1")
+			file := filepath.Join(dir, "report.json")
+			cmd.Env = append(os.Environ(), reportTo+"="+file, "LD_LIBRARY_PATH="+dir)
+			out, err = cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			var got found
+			require.NoError(t, json.Unmarshal(text, &got))
+			require.Empty(t, got.Why)
+			require.Equal(t, "999.1", got.Version)
+			require.Equal(t, c.gpus, got.GPUs)
+			require.Equal(t, c.sample, got.Sample)
+			require.Equal(t, c.sample, got.Reopened)
+			t.Logf("%v allocations per sample", got.Allocations)
+			require.LessOrEqual(t, got.Allocations, c.most)
+		})
+	}
+}
+
+func report(t *testing.T, file string) {
+	var f found
+	d, err := Open()
+	require.NoError(t, err)
+	f.Version, f.Why, f.GPUs = d.Version(), d.Why(), d.GPUs()
+	s := d.Source(0)
+	require.NotNil(t, s)
+	f.Sample = known(s)
+	add := func(memory.Layer, memory.Reading) {}
+	f.Allocations = testing.AllocsPerRun(100, func() { s.Sample(add) })
+	require.NoError(t, d.Close())
+	require.Empty(t, known(s), "after Close nothing is known, and nothing is called")
+
+	again, err := Open()
+	require.NoError(t, err)
+	f.Reopened = known(again.Source(0))
+	require.Empty(t, known(s), "the source of a closed driver stays closed")
+	require.NoError(t, again.Close())
+	text, err := json.Marshal(f)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, text, 0o644))
+}

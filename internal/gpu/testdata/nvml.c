@@ -1,0 +1,102 @@
+// A libnvidia-ml.so.1 with one GPU, for tests of how the library is loaded and
+// called. With OLD it is one of before 450: without MIG, without the second form of
+// the memory, and with the first form of the list of processes only. The process
+// that asks is listed second of three, with 7 MiB. DIVIDED is the number of MIG
+// instances, of which number 1 is missing.
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef unsigned long long bytes;
+typedef struct { int is_instance, number; } device;
+
+enum { success = 0, uninitialized = 1, invalid_argument = 2, not_supported = 3, not_found = 6, insufficient_size = 7, version_mismatch = 25 };
+
+static int opened;
+static device gpu = {0, 0};
+#define MIB (1ULL << 20)
+
+static int init(void) { opened++; return success; }
+int nvmlShutdown(void) { return opened-- > 0 ? success : uninitialized; }
+const char *nvmlErrorString(int r) { return r == uninitialized ? "Uninitialized" : "an error"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned n) { snprintf(text, n, "999.1"); return success; }
+
+static int count(unsigned *n) { *n = 1; return success; }
+static int handle(unsigned i, device **d) {
+  *d = &gpu;
+  return i == 0 ? success : invalid_argument;
+}
+
+int nvmlDeviceGetName(device *d, char *text, unsigned n) {
+  snprintf(text, n, d->is_instance ? "Test GPU MIG 1g.5gb" : "Test GPU");
+  return success;
+}
+int nvmlDeviceGetUUID(device *d, char *text, unsigned n) {
+  if (d->is_instance) snprintf(text, n, "MIG-%d", d->number);
+  else snprintf(text, n, "GPU-0");
+  return success;
+}
+
+typedef struct { bytes total, free, used; } memory1;
+int nvmlDeviceGetMemoryInfo(device *d, memory1 *m) {
+  if (opened <= 0) return uninitialized;
+  m->total = 1000 * MIB, m->used = 130 * MIB, m->free = 870 * MIB;
+  return success;
+}
+
+// The forms of the list differ in the size of an entry.
+typedef struct { unsigned pid; bytes used; } process1;
+typedef struct { unsigned pid; bytes used; unsigned gpu_instance, compute_instance; } process2;
+
+static const bytes each[] = {100 * MIB, 7 * MIB, ~0ULL};
+
+static int list(unsigned *n, void *into, size_t size) {
+  if (opened <= 0) return uninitialized;
+  unsigned room = *n;
+  *n = 3;
+  if (room < 3) return insufficient_size;
+  unsigned pids[] = {1, (unsigned)getpid(), 2};
+  for (int i = 0; i < 3; i++) {
+    process2 p = {pids[i], each[i], ~0u, ~0u};
+    memcpy((char *)into + i * size, &p, size);
+  }
+  return success;
+}
+int nvmlDeviceGetComputeRunningProcesses(device *d, unsigned *n, process1 *into) { return list(n, into, sizeof *into); }
+
+#ifdef OLD
+int nvmlInit(void) { return init(); }
+int nvmlDeviceGetCount(unsigned *n) { return count(n); }
+int nvmlDeviceGetHandleByIndex(unsigned i, device **d) { return handle(i, d); }
+#else
+int nvmlInit_v2(void) { return init(); }
+int nvmlDeviceGetCount_v2(unsigned *n) { return count(n); }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) { return handle(i, d); }
+int nvmlDeviceGetComputeRunningProcesses_v2(device *d, unsigned *n, process2 *into) { return list(n, into, sizeof *into); }
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, process2 *into) { return list(n, into, sizeof *into); }
+
+typedef struct { unsigned version; bytes total, reserved, free, used; } memory2;
+int nvmlDeviceGetMemoryInfo_v2(device *d, memory2 *m) {
+  if (opened <= 0) return uninitialized;
+  if (m->version != (sizeof *m | 2u << 24)) return version_mismatch;
+  m->total = 1000 * MIB, m->reserved = 30 * MIB, m->used = 100 * MIB, m->free = 870 * MIB;
+  return success;
+}
+
+#ifndef DIVIDED
+#define DIVIDED 0
+#endif
+static device instances[8];
+int nvmlDeviceGetMigMode(device *d, unsigned *now, unsigned *next) {
+  *now = *next = DIVIDED > 0;
+  return success;
+}
+int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *n) { *n = 7; return success; }
+int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned i, device **instance) {
+  if (i > DIVIDED || i == 1) return not_found;
+  instances[i] = (device){1, (int)i};
+  *instance = &instances[i];
+  return success;
+}
+#endif
