@@ -16,6 +16,7 @@ package data
 
 import (
 	"iter"
+	"reflect"
 )
 
 // Array is a dense row-major array.
@@ -63,6 +64,25 @@ func (b Batch) Field(name string) (Array, bool) {
 		}
 	}
 	return Array{}, false
+}
+
+// Slice is the samples from to to-1 of the batch, on the same memory. Positions
+// outside of the batch are taken to its ends.
+func (b Batch) Slice(from, to int) Batch {
+	from = min(max(from, 0), b.Size)
+	to = min(max(to, from), b.Size)
+	part := Batch{Fields: make([]Field, len(b.Fields)), Size: to - from, Index: b.Index}
+	for i, f := range b.Fields {
+		width := 1
+		for _, d := range f.Shape[1:] {
+			width *= d
+		}
+		part.Fields[i] = Field{f.Name, Array{
+			Shape:  append([]int{to - from}, f.Shape[1:]...),
+			Values: reflect.ValueOf(f.Values).Slice(from*width, to*width).Interface(),
+		}}
+	}
+	return part
 }
 
 // Pass says how to walk a dataset once.

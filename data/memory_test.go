@@ -374,3 +374,23 @@ func TestWithSampleWeights(t *testing.T) {
 		require.Error(t, err)
 	}
 }
+
+func TestBatchSlice(t *testing.T) {
+	m, err := New("m",
+		Field{"x", Array{[]int{4, 2}, []float32{0, 1, 2, 3, 4, 5, 6, 7}}},
+		Field{"y", Array{[]int{4}, []int64{10, 11, 12, 13}}})
+	require.NoError(t, err)
+	for b, err := range m.Batches(Pass{Batch: 4}) {
+		require.NoError(t, err)
+		part := b.Slice(1, 3)
+		require.Equal(t, 2, part.Size)
+		x, _ := part.Field("x")
+		require.Equal(t, Array{[]int{2, 2}, []float32{2, 3, 4, 5}}, x)
+		y, _ := part.Field("y")
+		require.Equal(t, Array{[]int{2}, []int64{11, 12}}, y)
+		require.Equal(t, 4, b.Size)
+		require.Equal(t, 4, b.Slice(-1, 9).Size)
+		require.Equal(t, 0, b.Slice(3, 2).Size)
+		require.Equal(t, 0, b.Slice(9, 12).Size)
+	}
+}

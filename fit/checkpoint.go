@@ -2,6 +2,7 @@ package fit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,10 +13,15 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
+
+	"steadyfit/memory"
 )
 
 // The files of a folder of checkpoints. Names that begin with a dot are of work
@@ -25,6 +31,12 @@ const (
 	divergedPrefix   = "diverged-"
 	temporarySuffix  = ".tmp"
 	trashSuffix      = ".trash"
+	// foreignPrefix is for what had the name of a checkpoint but is none.
+	foreignPrefix = "foreign-"
+	// probeName is a file that is written to find out whether one can be; tidy
+	// knows it.
+	probeName  = "." + checkpointPrefix + "probe" + temporarySuffix
+	probeBytes = 4 << 10
 	// replacedSuffix is for a checkpoint that one of the same step replaces.
 	replacedSuffix = ".old"
 	bestFile       = "best.json"
@@ -43,14 +55,35 @@ const (
 // checking a checkpoint costs little more than reading it.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// stateEnvelope is state.json.
+// stateEnvelope is state.json. All but State is the same in all versions.
 type stateEnvelope struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
+	// Writer is the program that wrote it.
+	Writer string `json:"writer"`
 	// CRC is the checksum of State as compact JSON.
-	CRC   string          `json:"crc32c"`
-	State json.RawMessage `json:"state"`
+	CRC string `json:"crc32c"`
+	// Header is that of what comes before it; the first ones written had none.
+	Header string          `json:"header_crc32c"`
+	State  json.RawMessage `json:"state"`
 }
+
+func (e *stateEnvelope) headerSum() string {
+	return checksum(crc32.Checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC), castagnoli))
+}
+
+// program names this program and its version.
+var program = sync.OnceValue(func() string {
+	const name = "steadyfit"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+			if m.Path == name && m.Version != "" {
+				return name + " " + m.Version
+			}
+		}
+	}
+	return name + " of an unknown version"
+})
 
 // checkpointState is what a run needs to continue, apart from the model and the
 // history.
@@ -67,6 +100,7 @@ type checkpointState struct {
 	Samples      int64                      `json:"epoch_samples"`
 	Sums         []metricSum                `json:"epoch_sums"`
 	Events       []string                   `json:"epoch_events,omitempty"`
+	Resets       Resets                     `json:"epoch_resets,omitzero"`
 	TrainSeconds float64                    `json:"epoch_train_seconds"`
 	RateScale    float64                    `json:"learning_rate_scale"`
 	Proven       bool                       `json:"finite_loss_seen"`
@@ -116,6 +150,33 @@ func Best(metric string, direction ...Direction) CheckpointOption {
 	}
 }
 
+// ErrorPolicy says what happens when a checkpoint cannot be written.
+type ErrorPolicy int
+
+const (
+	// Stop ends the run.
+	Stop ErrorPolicy = iota
+	// Continue trains on without it.
+	Continue
+)
+
+// OnError says what happens when a checkpoint cannot be written, as on a full
+// disk; the default is Stop.
+//
+// With Continue, there is a warning that says what to do, and the event
+// "checkpoint_failed" in the record of the epoch that trains on without the
+// checkpoint. It is tried again when the next one is due, and at the latest
+// after the next epoch. The one at the end of the run is no exception to be
+// warned of: if it fails, Run returns a CheckpointError, since nothing on disk
+// has the result then.
+//
+// What would fail again for ever, such as a session that saves nothing, ends the
+// run in any case. So does a folder that cannot be written when the run starts:
+// nothing is lost yet.
+func OnError(policy ErrorPolicy) CheckpointOption {
+	return func(c *checkpointer) { c.onError = policy }
+}
+
 // withDisk makes a Checkpoint that tests can crash.
 func withDisk(d disk) CheckpointOption { return func(c *checkpointer) { c.disk = d } }
 
@@ -127,7 +188,20 @@ func withDisk(d disk) CheckpointOption { return func(c *checkpointer) { c.disk =
 // A checkpoint is written to a temporary name, synced file by file, and renamed;
 // only then are older ones removed. So a crash at any moment, of the process or
 // of the machine, leaves the checkpoints that were there or those and the new
-// one. A failure to write one ends the run.
+// one. A failure to write one is a CheckpointError, and ends the run unless
+// OnError says otherwise; what was written of it is removed at once. If the disk
+// is full, those that the new one would replace are removed before it, and it is
+// tried once more, but only if a checkpoint stays that is whole and from which a
+// finite loss was computed.
+//
+// A run locks the folder from its start to its end; another one gets a
+// LockedError. The lock is gone when the process is, however it ended, so a
+// process that is restarted can go on. It is a lock of the file system: between
+// hosts it holds on those that carry locks, which NFS does unless it is mounted
+// with nolock or local_lock, and where there are none, a warning says so.
+//
+// What has the name of a checkpoint but was not written by this program is never
+// removed; when its name is needed, it is renamed to foreign-<step>.
 //
 // So that a checkpoint is not resumed with other data, the training and the
 // validation data are read once through when the run starts; see MismatchError.
@@ -150,11 +224,17 @@ type checkpointer struct {
 	keep                    int
 	everySteps, everyEpochs *int
 	best                    *monitor
+	onError                 ErrorPolicy
 	disk                    disk
+	lock                    *folderLock
 
 	stepPeriod  int64
 	epochPeriod int
 	bestStep    int64
+	// pointed is the step that best.json names, or -1.
+	pointed int64
+	// owed is true while the last checkpoint that was due could not be written.
+	owed bool
 	// kept are the checkpoints of this training, oldest first.
 	kept []keptCheckpoint
 	// lastStep and lastDone are the position of the newest checkpoint, or where
@@ -167,6 +247,9 @@ type keptCheckpoint struct {
 	step int64
 	// proven is true if a finite loss was computed from it.
 	proven bool
+	// whole is true if this run wrote it or has checked its sums.
+	whole bool
+	bytes int64
 }
 
 // bestState is what the hook remembers, and the content of best.json.
@@ -178,7 +261,7 @@ type bestState struct {
 }
 
 func (c *checkpointer) load(_ string, state json.RawMessage) error {
-	c.kept, c.bestStep = nil, -1
+	c.kept, c.bestStep, c.pointed, c.owed = nil, -1, -1, false
 	if c.best != nil {
 		c.best.reset()
 	}
@@ -234,77 +317,138 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 			return err
 		}
 	}
+	if c.onError != Stop && c.onError != Continue {
+		return &OptionError{"OnError", fmt.Sprintf("it is %d", c.onError), "use fit.Stop or fit.Continue"}
+	}
+	c.lastStep, c.lastDone = s.Step, s.run.done
+	if err := c.open(s); err != nil {
+		return errors.Join(err, c.lock.release())
+	}
+	// Checkpoints need it. Computed here, a long pass over the data does not fall
+	// into an epoch, nor between Ctrl-C and the last checkpoint.
+	if _, err := s.run.identify(ctx); err != nil {
+		return errors.Join(err, c.lock.release())
+	}
+	return nil
+}
+
+// open locks the folder, finds out what is in it and whether it can be written.
+func (c *checkpointer) open(s *State) error {
+	unusable := func(err error) error {
+		return &CheckpointError{Path: c.dir, Good: s.History.ResumedFrom, Remedy: remedyFor(err), Err: err}
+	}
 	if err := c.disk.makeDir(c.dir); err != nil {
+		return unusable(err)
+	}
+	lock, err := lockFolder(c.dir)
+	if errors.Is(err, ErrLocked) {
 		return err
 	}
+	if err != nil {
+		return unusable(err)
+	}
+	c.lock = lock
+	lock.warn(s.run.log, c.dir)
 	if err := c.disk.tidy(c.dir); err != nil {
+		return unusable(err)
+	}
+	if err := c.disk.probe(c.dir); err != nil {
+		return unusable(err)
+	}
+	if err := c.find(s); err != nil {
 		return err
 	}
+	if c.bestStep >= 0 && missing(filepath.Join(c.dir, checkpointName(c.bestStep))) {
+		s.run.log.Warn("the best checkpoint is gone", "checkpoint", filepath.Join(c.dir, checkpointName(c.bestStep)))
+		c.bestStep = -1
+	}
+	if n := len(c.kept); n > 0 {
+		if free, ok := freeSpace(c.dir); ok && free < c.kept[n-1].bytes {
+			s.run.log.Warn("there is no room for another checkpoint", "folder", c.dir,
+				"free", memory.Bytes(free).String(), "needed", memory.Bytes(c.kept[n-1].bytes).String(), "remedy", remedyFull)
+		}
+	}
+	if err := c.pointToBest(); err != nil {
+		return err
+	}
+	// A crash may have come before the last removals.
+	return c.prune()
+}
+
+// find looks for the checkpoints of this training.
+func (c *checkpointer) find(s *State) error {
 	found, err := listCheckpoints(c.dir)
 	if err != nil {
 		return err
 	}
 	resumed := s.History.ResumedFrom != "" && sameDir(filepath.Dir(s.History.ResumedFrom), c.dir)
 	for _, step := range found {
-		state, err := readState(filepath.Join(c.dir, checkpointName(step)))
+		path := filepath.Join(c.dir, checkpointName(step))
+		state, err := readState(path)
 		switch {
+		case errors.Is(err, ErrFuture) && (!resumed || step >= s.Step):
+			return &OptionError{"Checkpoint", fmt.Sprintf("%s: %v", path, err), "name another folder, or use the program that wrote it"}
 		case errors.Is(err, ErrForeign):
 		case !resumed:
 			return &OptionError{"Checkpoint", fmt.Sprintf("%s holds checkpoints of an earlier training (%s)", c.dir, checkpointName(step)), "continue it with Loop.Resume, or name another folder"}
 		case err == nil && step <= s.Step:
 			// Finite losses came after all but the one that the run resumes from,
-			// or there would not be later ones.
-			c.kept = append(c.kept, keptCheckpoint{step, state.Proven || step < s.Step})
+			// or there would not be later ones. That one was checked.
+			c.kept = append(c.kept, keptCheckpoint{step, state.Proven || step < s.Step, step == s.Step, state.bytes()})
+		case err == nil:
+			// Between reading the folder and locking it, another run may have used it.
+			if _, err := verify(path); err == nil {
+				return &OptionError{"Checkpoint", fmt.Sprintf("%s was written by another run after this one had resumed from %s", path, s.History.ResumedFrom), "resume again"}
+			}
 		}
 	}
-	c.lastStep, c.lastDone = s.Step, s.run.done
-	if c.bestStep >= 0 && missing(filepath.Join(c.dir, checkpointName(c.bestStep))) {
-		s.run.log.Warn("the best checkpoint is gone", "checkpoint", filepath.Join(c.dir, checkpointName(c.bestStep)))
-		c.bestStep = -1
-	}
-	if err := c.pointToBest(); err != nil {
-		return err
-	}
-	// A crash may have come before the last removals.
-	if err := c.prune(); err != nil {
-		return err
-	}
-	// Checkpoints need it. Computed here, a long pass over the data does not fall
-	// into an epoch, nor between Ctrl-C and the last checkpoint.
-	_, err = s.run.identify(ctx)
-	return err
+	return nil
 }
 
 func (c *checkpointer) step(_ context.Context, s *State) error {
 	if n := len(c.kept); n > 0 && !c.kept[n-1].proven && c.kept[n-1].step < s.Step {
 		c.kept[n-1].proven = true
-		if err := c.prune(); err != nil {
+		if err := c.tidied(s, c.prune()); err != nil {
 			return err
 		}
 	}
 	// The last step of an epoch gets its checkpoint when the epoch is complete.
 	if c.stepPeriod > 0 && s.Step%c.stepPeriod == 0 && s.EpochStep < s.StepsPerEpoch {
-		return c.write(s)
+		return c.write(s, false)
 	}
 	return nil
 }
 
 func (c *checkpointer) epoch(_ context.Context, s *State) error {
-	due := (c.stepPeriod > 0 && s.Step%c.stepPeriod == 0) || (c.epochPeriod > 0 && s.Epoch%c.epochPeriod == 0)
+	due := c.owed || (c.stepPeriod > 0 && s.Step%c.stepPeriod == 0) || (c.epochPeriod > 0 && s.Epoch%c.epochPeriod == 0)
+	improved := false
+	var before monitor
+	beforeStep := c.bestStep
 	if c.best != nil {
+		before = *c.best
 		if value, ok := s.Record.Metrics.Get(c.best.metric); ok && c.best.improves(value) {
 			c.best.set(value)
 			c.bestStep = s.Step
-			due = true
+			due, improved = true, true
 		}
 	}
 	if !due {
 		return nil
 	}
-	return c.write(s)
+	err := c.write(s, false)
+	if improved && c.owed {
+		// The best one is the best of those that there are.
+		*c.best, c.bestStep = before, beforeStep
+	}
+	return err
 }
 
-func (c *checkpointer) end(_ context.Context, s *State) error {
+func (c *checkpointer) end(_ context.Context, s *State) (err error) {
+	defer func() {
+		if released := c.lock.release(); err == nil && released != nil {
+			err = fmt.Errorf("unlocking %s: %w", c.dir, released)
+		}
+	}()
 	var diverged *DivergedError
 	if errors.As(s.Err, &diverged) {
 		return c.putAside(s)
@@ -312,7 +456,7 @@ func (c *checkpointer) end(_ context.Context, s *State) error {
 	if !s.run.sound || (s.Step == c.lastStep && s.run.done == c.lastDone) {
 		return nil
 	}
-	return c.write(s)
+	return c.write(s, true)
 }
 
 // putAside renames the newest checkpoint if the first loss after it was not
@@ -343,130 +487,322 @@ func (c *checkpointer) putAside(s *State) error {
 }
 
 // write writes a checkpoint of the present state, and removes those that need
-// not be kept any longer.
-func (c *checkpointer) write(s *State) error {
+// not be kept any longer. It sets owed if that failed and the run goes on.
+func (c *checkpointer) write(s *State, ending bool) error {
 	path := filepath.Join(c.dir, checkpointName(s.Step))
-	temporary := hidden(path, temporarySuffix)
-	if err := s.run.writeCheckpoint(c.disk, temporary); err != nil {
-		// What cannot be removed now is removed when the next run begins.
-		_ = c.disk.remove(temporary)
-		return fmt.Errorf("writing checkpoint %s: %w", path, err)
-	}
-	if err := c.disk.publish(temporary, path); err != nil {
-		return fmt.Errorf("writing checkpoint %s: %w", path, err)
-	}
-	s.History.Checkpoint = path
-	c.lastStep, c.lastDone = s.Step, s.run.done
-	if n := len(c.kept); n > 0 && c.kept[n-1].step == s.Step {
-		c.kept = c.kept[:n-1]
-	}
-	c.kept = append(c.kept, keptCheckpoint{s.Step, s.run.proven})
-	if c.bestStep == s.Step {
-		if err := c.pointToBest(); err != nil {
-			return err
+	bytes, err := c.tryWrite(s, path)
+	full := c.full(err)
+	if full {
+		if room := c.makeRoom(s); room != nil {
+			err = fmt.Errorf("%w (making room: %w)", err, room)
+		} else {
+			bytes, err = c.tryWrite(s, path)
 		}
 	}
-	return c.prune()
+	if err != nil {
+		failure := c.failure(s, path, err)
+		if full {
+			failure.Remedy = remedyFull
+		}
+		failure.Final = ending && s.Err == nil
+		if c.onError != Continue || ending || errors.As(err, new(*lastingError)) {
+			return failure
+		}
+		c.owed = true
+		s.run.log.Warn("training continues without a checkpoint", "step", s.Step, "error", failure)
+		// The record of an epoch that has just ended is in the files of the history
+		// already, without it.
+		if !slices.Contains(s.run.events, failedEvent) {
+			s.run.events = append(s.run.events, failedEvent)
+		}
+		return nil
+	}
+	c.owed = false
+	s.History.Checkpoint = path
+	c.lastStep, c.lastDone = s.Step, s.run.done
+	c.kept = append(c.others(s.Step), keptCheckpoint{s.Step, s.run.proven, true, bytes})
+	err = nil
+	if c.pointed != c.bestStep {
+		err = c.pointToBest()
+	}
+	if err == nil {
+		err = c.prune()
+	}
+	err = c.tidied(s, err)
+	var failure *CheckpointError
+	if errors.As(err, &failure) {
+		failure.Final = ending && s.Err == nil
+	}
+	return err
+}
+
+// failedEvent says in the history that a checkpoint could not be written.
+const failedEvent = "checkpoint_failed"
+
+// lastingError is one that another try would not get over.
+type lastingError struct{ err error }
+
+func (e *lastingError) Error() string { return e.err.Error() }
+func (e *lastingError) Unwrap() error { return e.err }
+
+// failure is an error with what there is to fall back on, and what to do.
+func (c *checkpointer) failure(s *State, path string, err error) *CheckpointError {
+	return &CheckpointError{Path: path, Good: s.History.Checkpoint, Remedy: remedyFor(err), Err: err}
+}
+
+// tidied is for errors after which all checkpoints that matter are there.
+func (c *checkpointer) tidied(s *State, err error) error {
+	if err == nil {
+		return nil
+	}
+	failure := c.failure(s, c.dir, err)
+	if c.onError != Continue {
+		return failure
+	}
+	s.run.log.Warn("the folder of checkpoints could not be put in order", "error", failure)
+	return nil
+}
+
+// tryWrite leaves either a checkpoint at the path, or what was there before and
+// nothing else.
+func (c *checkpointer) tryWrite(s *State, path string) (bytes int64, err error) {
+	temporary := hidden(path, temporarySuffix)
+	bytes, err = s.run.writeCheckpoint(c.disk, temporary)
+	if err == nil {
+		err = c.setAside(s, path)
+	}
+	if err == nil {
+		err = c.disk.publish(temporary, path)
+	}
+	if err != nil {
+		// Half of a checkpoint would keep the disk full. What cannot be removed now
+		// is removed when the next run begins.
+		_ = c.disk.remove(temporary)
+		return 0, err
+	}
+	return bytes, nil
+}
+
+// setAside renames what has the name of a checkpoint and is none.
+func (c *checkpointer) setAside(s *State, path string) error {
+	if _, err := readState(path); missing(path) || !errors.Is(err, ErrForeign) {
+		return nil
+	}
+	step := strings.TrimPrefix(filepath.Base(path), checkpointPrefix)
+	aside := filepath.Join(c.dir, foreignPrefix+step)
+	for n := 2; !missing(aside); n++ {
+		aside = filepath.Join(c.dir, fmt.Sprintf("%s%s-%d", foreignPrefix, step, n))
+	}
+	if err := c.disk.rename(path, aside); err != nil {
+		return err
+	}
+	s.run.log.Warn("something that is not a checkpoint had the name of one; it is put aside", "was", path, "now", aside)
+	return nil
+}
+
+// full reports whether an error is that of a full disk. Sessions do not always
+// say; then it is full if another checkpoint like the last would not fit.
+func (c *checkpointer) full(err error) bool {
+	if err == nil {
+		return false
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return true
+	}
+	n := len(c.kept)
+	if n == 0 || errors.As(err, new(*lastingError)) || errors.As(err, new(syscall.Errno)) {
+		return false
+	}
+	free, ok := freeSpace(c.dir)
+	return ok && free < c.kept[n-1].bytes
+}
+
+// errNoRoom is why makeRoom removes nothing.
+var errNoRoom = errors.New("no checkpoint can be spared")
+
+// makeRoom removes the checkpoints that the one to be written would replace, if
+// a good one stays.
+func (c *checkpointer) makeRoom(s *State) error {
+	stay, spare := c.divide(append(c.others(s.Step), keptCheckpoint{step: s.Step, proven: s.run.proven}))
+	stay = stay[:len(stay)-1]
+	if len(spare) == 0 || !slices.ContainsFunc(stay, c.good) {
+		return errNoRoom
+	}
+	for _, k := range spare {
+		path := filepath.Join(c.dir, checkpointName(k.step))
+		if err := c.disk.discard(path); err != nil {
+			return err
+		}
+		c.kept = slices.DeleteFunc(c.kept, func(other keptCheckpoint) bool { return other.step == k.step })
+		s.run.log.Warn("the disk is full; an old checkpoint is removed before there is a new one", "checkpoint", path)
+	}
+	return nil
+}
+
+// others are the kept checkpoints of other steps.
+func (c *checkpointer) others(step int64) []keptCheckpoint {
+	return slices.DeleteFunc(slices.Clone(c.kept), func(k keptCheckpoint) bool { return k.step == step })
+}
+
+// good reports whether a run could go on from a checkpoint, without diverging at
+// once.
+func (c *checkpointer) good(k keptCheckpoint) bool {
+	if !k.proven || k.whole {
+		return k.proven
+	}
+	_, err := verify(filepath.Join(c.dir, checkpointName(k.step)))
+	return err == nil
 }
 
 // pointToBest writes best.json, or removes one that a later state left.
 func (c *checkpointer) pointToBest() error {
 	path := filepath.Join(c.dir, bestFile)
 	if c.bestStep < 0 {
-		if missing(path) {
-			return nil
+		if !missing(path) {
+			if err := c.disk.remove(path); err != nil {
+				return err
+			}
 		}
-		return c.disk.remove(path)
+		c.pointed = -1
+		return nil
 	}
 	content, err := json.Marshal(c.bestState())
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return c.disk.replace(path, append(content, '\n'))
-}
-
-// prune removes all checkpoints but the newest ones, the best one, and the
-// newest that is proven.
-func (c *checkpointer) prune() error {
-	if c.keep == 0 {
-		return nil
+	if err := c.disk.replace(path, append(content, '\n')); err != nil {
+		return err
 	}
-	oldest := max(len(c.kept)-c.keep, 0)
-	spare := -1
-	if !slices.ContainsFunc(c.kept[oldest:], func(k keptCheckpoint) bool { return k.proven }) {
-		for i := oldest - 1; i >= 0 && spare < 0; i-- {
-			if c.kept[i].proven {
-				spare = i
-			}
-		}
-	}
-	var kept []keptCheckpoint
-	for i, k := range c.kept {
-		if i >= oldest || i == spare || k.step == c.bestStep {
-			kept = append(kept, k)
-			continue
-		}
-		if err := c.disk.discard(filepath.Join(c.dir, checkpointName(k.step))); err != nil {
-			return fmt.Errorf("removing an old checkpoint: %w", err)
-		}
-	}
-	c.kept = kept
+	c.pointed = c.bestStep
 	return nil
 }
 
+// prune removes the checkpoints that need not be kept. One that cannot be removed
+// does not keep the others.
+func (c *checkpointer) prune() error {
+	stay, spare := c.divide(c.kept)
+	var errs []error
+	for _, k := range spare {
+		path := filepath.Join(c.dir, checkpointName(k.step))
+		if err := c.disk.discard(path); err != nil {
+			errs = append(errs, fmt.Errorf("removing an old checkpoint: %w", err))
+			if !missing(path) {
+				stay = append(stay, k)
+			}
+		}
+	}
+	slices.SortFunc(stay, func(a, b keptCheckpoint) int { return cmp.Compare(a.step, b.step) })
+	c.kept = stay
+	return errors.Join(errs...)
+}
+
+// divide tells the checkpoints that are to stay from those that can be spared:
+// all but the newest ones, the best one, the one that best.json names, and the
+// newest that is good.
+func (c *checkpointer) divide(all []keptCheckpoint) (stay, spare []keptCheckpoint) {
+	if c.keep == 0 {
+		return slices.Clone(all), nil
+	}
+	oldest := max(len(all)-c.keep, 0)
+	reserve := int64(-1)
+	if oldest > 0 && !slices.ContainsFunc(all[oldest:], c.good) {
+		for _, k := range slices.Backward(all[:oldest]) {
+			if c.good(k) {
+				reserve = k.step
+				break
+			}
+		}
+	}
+	for i, k := range all {
+		if i >= oldest || k.step == reserve || k.step == c.bestStep || k.step == c.pointed {
+			stay = append(stay, k)
+		} else {
+			spare = append(spare, k)
+		}
+	}
+	return stay, spare
+}
+
 // writeCheckpoint writes a complete checkpoint to a folder and syncs it.
-func (r *run) writeCheckpoint(d disk, dir string) error {
-	s := &r.state
+func (r *run) writeCheckpoint(d disk, dir string) (bytes int64, err error) {
 	identity, err := r.identify(r.steady)
 	if err != nil {
-		return err
+		return 0, &lastingError{err}
 	}
 	if err := d.remove(dir); err != nil {
-		return err
+		return 0, err
 	}
 	if err := d.makeDir(dir); err != nil {
-		return err
+		return 0, err
 	}
-	if err := s.Session.Save(r.steady, filepath.Join(dir, variables)); err != nil {
-		return fmt.Errorf("saving the model: %w", err)
+	if err := r.state.Session.Save(r.steady, filepath.Join(dir, variables)); err != nil {
+		return 0, fmt.Errorf("saving the model: %w", err)
 	}
+	state, err := r.checkpointState(d, dir)
+	if err != nil {
+		return 0, err
+	}
+	state.Identity = identity
+	history, err := r.historyLines()
+	if err != nil {
+		return 0, &lastingError{err}
+	}
+	if err := d.write(filepath.Join(dir, historyFile), history); err != nil {
+		return 0, err
+	}
+	if state.Files, err = d.syncTree(dir); err != nil {
+		return 0, err
+	}
+	if !slices.ContainsFunc(state.Files, func(f fileSum) bool { return strings.HasPrefix(f.Name, variables) }) {
+		return 0, &lastingError{fmt.Errorf("saving the model: the session wrote no file %s*", variables)}
+	}
+	content, err := encodeState(state)
+	if err != nil {
+		return 0, &lastingError{err}
+	}
+	if err := d.write(filepath.Join(dir, stateFile), content); err != nil {
+		return 0, err
+	}
+	return state.bytes() + int64(len(content)), d.sync(dir)
+}
+
+// bytes is the size of a checkpoint's files, without state.json.
+func (s *checkpointState) bytes() int64 {
+	var sum int64
+	for _, f := range s.Files {
+		sum += f.Bytes
+	}
+	return sum
+}
+
+// checkpointState is the position of the run, and what its hooks remember.
+func (r *run) checkpointState(d disk, dir string) (checkpointState, error) {
+	s := &r.state
 	state := checkpointState{
 		Written: r.now().UTC().Format(time.RFC3339),
 		Step:    s.Step, Epoch: r.done, EpochStep: s.EpochStep, Pass: r.pass, PassBatch: r.passBatch,
-		Samples: r.samples, Events: r.events, TrainSeconds: r.trainTime().Seconds(),
-		RateScale: r.scale, Proven: r.proven, Identity: identity,
+		Samples: r.samples, Events: r.events, Resets: r.resets, TrainSeconds: r.trainTime().Seconds(),
+		RateScale: r.scale, Proven: r.proven,
 	}
 	for i, name := range r.trainNames {
 		state.Sums = append(state.Sums, metricSum{name, number(r.sums[i])})
 	}
-	if state.Hooks, err = r.saveHooks(d, dir); err != nil {
-		return err
-	}
-	var history bytes.Buffer
-	for _, record := range s.History.Records {
+	var err error
+	state.Hooks, err = r.saveHooks(d, dir)
+	return state, err
+}
+
+// historyLines is the content of history.jsonl.
+func (r *run) historyLines() ([]byte, error) {
+	var lines bytes.Buffer
+	for _, record := range r.state.History.Records {
 		line, err := json.Marshal(record)
 		if err != nil {
-			return fmt.Errorf("history of epoch %d: %w", record.Epoch, err)
+			return nil, fmt.Errorf("history of epoch %d: %w", record.Epoch, err)
 		}
-		history.Write(append(line, '\n'))
+		lines.Write(append(line, '\n'))
 	}
-	if err := d.write(filepath.Join(dir, historyFile), history.Bytes()); err != nil {
-		return err
-	}
-	if state.Files, err = d.syncTree(dir); err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(state.Files, func(f fileSum) bool { return strings.HasPrefix(f.Name, variables) }) {
-		return fmt.Errorf("saving the model: the session wrote no file %s*", variables)
-	}
-	content, err := encodeState(state)
-	if err != nil {
-		return err
-	}
-	if err := d.write(filepath.Join(dir, stateFile), content); err != nil {
-		return err
-	}
-	return d.sync(dir)
+	return lines.Bytes(), nil
 }
 
 // saveHooks asks the hooks for what they remember.
@@ -483,7 +819,11 @@ func (r *run) saveHooks(d disk, dir string) (map[string]json.RawMessage, error) 
 		}
 		state, err := h.Save(own)
 		if err != nil {
-			return nil, fmt.Errorf("state of hook %s: %w", h.Name, err)
+			err = fmt.Errorf("state of hook %s: %w", h.Name, err)
+			if !errors.As(err, new(syscall.Errno)) {
+				err = &lastingError{err}
+			}
+			return nil, err
 		}
 		entries, err := os.ReadDir(own)
 		if err != nil {
@@ -550,10 +890,12 @@ func encodeState(state checkpointState) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
-	content, err := json.MarshalIndent(stateEnvelope{
-		Format: stateFormat, Version: stateVersion,
+	envelope := stateEnvelope{
+		Format: stateFormat, Version: stateVersion, Writer: program(),
 		CRC: checksum(crc32.Checksum(inner, castagnoli)), State: inner,
-	}, "", "  ")
+	}
+	envelope.Header = envelope.headerSum()
+	content, err := json.MarshalIndent(envelope, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
@@ -562,23 +904,34 @@ func encodeState(state checkpointState) ([]byte, error) {
 
 // publish gives a complete folder its name. A folder that has the name already
 // is of the same step; it keeps another name until the new one is in place, and
-// tidy gives it back should there be no new one.
+// gets it back should there be no new one, here or from tidy. If it cannot be
+// made sure that the name outlasts a crash, the folder loses it again.
 func (d disk) publish(temporary, path string) error {
 	old := hidden(path, replacedSuffix)
 	replaces := !missing(path)
 	if replaces {
+		if err := d.remove(old); err != nil {
+			return err
+		}
 		if err := d.rename(path, old); err != nil {
 			return err
 		}
 	}
-	if err := d.rename(temporary, path); err != nil {
-		return err
+	err := d.rename(temporary, path)
+	if err == nil {
+		if err = d.sync(filepath.Dir(path)); err != nil {
+			err = errors.Join(err, d.rename(path, temporary))
+		}
 	}
-	if err := d.sync(filepath.Dir(path)); err != nil {
+	if err != nil {
+		if replaces {
+			err = errors.Join(err, d.rename(old, path))
+		}
 		return err
 	}
 	if replaces {
-		return d.remove(old)
+		// What is left of it is removed by the next that replaces one, or by tidy.
+		_ = d.remove(old)
 	}
 	return nil
 }

@@ -306,11 +306,17 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 			return bytes.Replace(b, []byte(`"epoch": 3`), []byte(`"epoch": 2`), 1)
 		}), ErrTorn, "state.json has the sum"},
 		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), ErrTorn, "state.json"},
-		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, ErrForeign, "there is no state.json"},
+		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, ErrTorn, "there is no state.json"},
+		{"all but an unknown file missing", func(dir string) error {
+			return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o666))
+		}, ErrForeign, "there is no state.json"},
 		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), ErrForeign, `format "else"`},
-		{"a newer version", edit("state.json", func(b []byte) []byte {
-			return bytes.Replace(b, []byte(`"version": 1`), []byte(`"version": 2`), 1)
-		}), ErrForeign, "version 2, expected 1"},
+		{"version changed", edit("state.json", func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"version": 1`), []byte(`"version": 3`), 1)
+		}), ErrTorn, "the header of state.json has the sum"},
+		{"an older version", func(dir string) error {
+			return rewriteEnvelope(dir, func(e *stateEnvelope) { e.Version = 0 })
+		}, ErrForeign, "version 0, written by steadyfit"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, loop := checkpointed(t)
@@ -335,6 +341,25 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 			require.NoError(t, found[0].Err, "ckpt-6 was written again")
 		})
 	}
+}
+
+// rewriteEnvelope changes the header of a state.json and sums it up.
+func rewriteEnvelope(dir string, change func(*stateEnvelope)) error {
+	path := filepath.Join(dir, stateFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var e stateEnvelope
+	if err := json.Unmarshal(text, &e); err != nil {
+		return err
+	}
+	change(&e)
+	e.Header = e.headerSum()
+	if text, err = json.Marshal(e); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o666)
 }
 
 func TestStrangersInTheFolder(t *testing.T) {
@@ -443,7 +468,7 @@ func TestMismatchesAreListed(t *testing.T) {
 		require.Equal(t, before, l.state(), "nothing was restored")
 	}
 	require.EqualError(t, &MismatchError{Checkpoint: "c", Differences: []Difference{{"batch", "4", ""}}},
-		"fit: cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
+		"fit: cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to train on with what is different now")
 }
 
 func TestResumingACompleteRunDoesNothing(t *testing.T) {

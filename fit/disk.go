@@ -12,6 +12,10 @@ import (
 
 // disk changes files so that they survive a crash at any moment: what is synced
 // stays, and a rename happens or does not.
+//
+// A sync that fails is final. The kernel may have dropped what it could not
+// write, and a second sync of the same file would find nothing to do and
+// succeed; so whoever gets the error removes the file and writes a new one.
 type disk struct {
 	// before is called before every change; an error prevents it. Tests crash
 	// there. nil allows everything.
@@ -69,27 +73,39 @@ func (d disk) write(path string, content []byte) error {
 // replace writes a file under a temporary name and renames it, so that the path
 // always has either its old content or the new.
 func (d disk) replace(path string, content []byte) error {
-	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+temporarySuffix)
-	if err := d.write(temporary, content); err != nil {
-		return err
+	temporary := hidden(path, temporarySuffix)
+	err := d.write(temporary, content)
+	if err == nil {
+		err = d.rename(temporary, path)
 	}
-	if err := d.rename(temporary, path); err != nil {
+	if err != nil {
+		_ = d.remove(temporary) // the next one overwrites it
 		return err
 	}
 	return d.sync(filepath.Dir(path))
 }
 
 // discard removes a folder that others may read: it loses its name first, so
-// that nobody finds half of it.
+// that nobody finds half of it. One that is gone already is no error.
 func (d disk) discard(path string) error {
 	trash := hidden(path, trashSuffix)
 	if err := d.remove(trash); err != nil {
 		return err
 	}
+	if missing(path) {
+		return nil
+	}
 	if err := d.rename(path, trash); err != nil {
 		return err
 	}
 	return d.remove(trash)
+}
+
+// probe finds out whether files can be written to a folder.
+func (d disk) probe(dir string) error {
+	path := filepath.Join(dir, probeName)
+	err := d.write(path, make([]byte, probeBytes))
+	return errors.Join(err, d.remove(path))
 }
 
 // copyFiles puts the files of one folder into another. They are linked where

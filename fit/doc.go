@@ -6,9 +6,10 @@
 // Record to the History, and calls the hooks: Progress, HistoryFile, CSVLog,
 // Checkpoint, EarlyStop, ReduceOnPlateau, and your own.
 //
-// It is not a trainer: what a step computes is in the model. It knows nothing
-// of TensorFlow, and importing it pulls in no native code. It prints nothing
-// unless it is given a writer or a logger to print to.
+// It is not a trainer: what a step computes is in the model. The loop drives any
+// Session; only what keeps memory in bounds (ResetPolicy, Budget, OnOutOfMemory)
+// is made for those of package session. It prints nothing unless it is given a
+// writer or a logger to print to.
 //
 // A value flows through it like this: a data.Batch goes to Session.Train, which
 // writes the step's scalars to a slice that is reused; they are added to float64
@@ -25,6 +26,14 @@
 // what the hooks remember. What the dataset and the session compute has to
 // depend on the epoch, the position and the step alone; those of this module
 // do.
+//
+// # Memory
+//
+// A ResetPolicy resets the session every so often, or when memory gets short; a
+// Budget keeps the process under a limit, by splitting batches and what else
+// helps; OnOutOfMemory goes back and splits the batch when TensorFlow has no
+// memory for a step. None of them changes what is learnt, but for the order in
+// which a split batch adds its gradients.
 //
 // # Divergence
 //

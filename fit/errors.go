@@ -3,7 +3,9 @@ package fit
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 )
 
 // Errors that a caller may want to tell apart, with errors.Is.
@@ -15,6 +17,10 @@ var (
 	// ErrForeign means that a folder has a checkpoint's name but holds none
 	// that this version can read.
 	ErrForeign = errors.New("not a checkpoint of this program")
+	// ErrFuture is an ErrForeign that a newer version of this program wrote.
+	ErrFuture = fmt.Errorf("%w: it is of a newer version", ErrForeign)
+	// ErrLocked is what a LockedError is.
+	ErrLocked = errors.New("folder of checkpoints is in use")
 )
 
 // OptionError is an option that cannot work, found before anything was trained.
@@ -76,6 +82,75 @@ func (e *HookError) Error() string {
 // Unwrap is the hook's own error.
 func (e *HookError) Unwrap() error { return e.Err }
 
+// LockedError is a folder of checkpoints that another run uses. errors.Is(err,
+// ErrLocked) holds. Nothing was trained, and nothing in the folder was changed.
+type LockedError struct {
+	Folder string
+	// Holder is the run that uses it; its zero value if that has not said.
+	Holder Holder
+}
+
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("fit: %s is in use by %s; wait until it has ended, or stop it, or give this run another folder for its checkpoints", e.Folder, e.Holder)
+}
+
+// Is reports that this is ErrLocked.
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// CheckpointError is a checkpoint that could not be written, or an old one that
+// could not be removed. Checkpoints that were good before are still there, and
+// nothing is left of the one that failed. The session is not affected: it has
+// the state that should have been saved.
+type CheckpointError struct {
+	// Path is the folder that could not be written or removed.
+	Path string
+	// Good is the newest good checkpoint; empty if there is none.
+	Good string
+	// Final is true if it happened at the end of a run that nothing else is wrong
+	// with, complete or stopped by a hook: the session has its result, which is not
+	// on disk unless Good has it. Save it elsewhere.
+	Final bool
+	// Remedy says what to do.
+	Remedy string
+	Err    error
+}
+
+func (e *CheckpointError) Error() string {
+	good := "this run has no checkpoint yet"
+	if e.Good != "" {
+		good = e.Good + " is good"
+	}
+	return fmt.Sprintf("checkpoint %s: %v; %s; %s", e.Path, e.Err, good, e.Remedy)
+}
+
+// Unwrap is the error of the file system or of the session.
+func (e *CheckpointError) Unwrap() error { return e.Err }
+
+// remedies say what to do about errors of the file system.
+var remedies = []struct {
+	errs   []error
+	remedy string
+}{
+	{[]error{syscall.ENOSPC, syscall.EDQUOT}, remedyFull},
+	{[]error{syscall.EROFS}, "the file system is read-only, as after an error of the disk: see the kernel's log, make it writable, or use another folder"},
+	{[]error{syscall.EACCES, syscall.EPERM}, "give this user the right to write there, or use another folder"},
+	{[]error{syscall.EIO}, "the disk or the network file system fails: see the kernel's log, and copy the good checkpoints elsewhere"},
+	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
+	{[]error{syscall.EFBIG}, "raise the limit of the size of files (ulimit -f), or use a file system that takes larger ones"},
+}
+
+const remedyFull = "the disk or the quota is full: free some space (keep fewer checkpoints, remove folders diverged-*), or use another folder"
+
+// remedyFor says what to do about an error.
+func remedyFor(err error) string {
+	for _, r := range remedies {
+		if slices.ContainsFunc(r.errs, func(target error) bool { return errors.Is(err, target) }) {
+			return r.remedy
+		}
+	}
+	return "see to it that checkpoints can be written there, or use another folder"
+}
+
 // MismatchError is a checkpoint of another run: resuming it would not continue
 // that run. Data is compared by its content, not by its name or path, so files
 // may move; that of the training data in the order of the first pass.
@@ -84,6 +159,8 @@ type MismatchError struct {
 	Checkpoint string
 	// Differences are sorted by key.
 	Differences []Difference
+	// Fixed says, by key, why Loop.ResumeAnyway cannot help against some of them.
+	Fixed map[string]string
 }
 
 // Difference is something that a checkpoint and a run disagree on. A value that
@@ -102,8 +179,14 @@ func (e *MismatchError) Error() string {
 		if why := identityHints[d.Key]; why != "" && d.Checkpoint != "" && d.Run != "" {
 			b.WriteString("; " + why)
 		}
+		if why := e.Fixed[d.Key]; why != "" {
+			b.WriteString("; this cannot be overridden: " + why)
+		}
 	}
 	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
+	if len(e.Fixed) == 0 {
+		b.WriteString(", or set Loop.ResumeAnyway to train on with what is different now")
+	}
 	return b.String()
 }
 

@@ -69,15 +69,38 @@ type Record struct {
 	// LiveTensors is the number of native tensors that are held, if the session
 	// says so.
 	LiveTensors *int64
+	// Resets are those of the session in the epoch, in sum.
+	Resets Resets
 	// Events are words for what happened in the epoch, such as "learning_rate".
 	Events []string
+}
+
+// Resets are what resets of a session did, in sum.
+type Resets struct {
+	Count int `json:"count"`
+	// Returned is how much less memory the process had after them; it is negative
+	// if it had more, and unknown if that could not be read.
+	Returned memory.Reading `json:"returned"`
+	// Seconds is the time that they took.
+	Seconds float64 `json:"seconds"`
+}
+
+// add adds one.
+func (r *Resets) add(one Resets) {
+	r.Returned = memory.Reading{
+		Bytes: r.Returned.Bytes + one.Returned.Bytes,
+		OK:    one.Returned.OK && (r.Returned.OK || r.Count == 0),
+	}
+	r.Count += one.Count
+	r.Seconds += one.Seconds
 }
 
 // recordFields are the fields of a Record in JSON, except for its metrics, in
 // order. Metrics come between the second and the third.
 var recordFields = []string{
 	"epoch", "step", "learning_rate", "seconds", "samples_per_second", "steps_per_second",
-	"rss_bytes", "anon_bytes", "peak_bytes", "gpu_bytes", "live_tensors", "event",
+	"rss_bytes", "anon_bytes", "peak_bytes", "gpu_bytes", "live_tensors",
+	"resets", "reset_returned_bytes", "reset_seconds", "event",
 }
 
 // fieldsBeforeMetrics is how many of the recordFields come before the metrics.
@@ -118,6 +141,12 @@ func (r *Record) field(name string) (text string, ok bool) {
 		if r.LiveTensors != nil {
 			return strconv.FormatInt(*r.LiveTensors, 10), true
 		}
+	case "resets":
+		return strconv.Itoa(r.Resets.Count), r.Resets.Count > 0
+	case "reset_returned_bytes":
+		return size(r.Resets.Returned)
+	case "reset_seconds":
+		return float(r.Resets.Seconds), r.Resets.Count > 0
 	case "event":
 		return strings.Join(r.Events, eventSeparator), len(r.Events) > 0
 	}
@@ -228,6 +257,12 @@ func (r *Record) setField(name string, value json.RawMessage) error {
 		return size(&r.GPU)
 	case "live_tensors":
 		return json.Unmarshal(value, &r.LiveTensors)
+	case "resets":
+		return json.Unmarshal(value, &r.Resets.Count)
+	case "reset_returned_bytes":
+		return size(&r.Resets.Returned)
+	case "reset_seconds":
+		return json.Unmarshal(value, &r.Resets.Seconds)
 	case "event":
 		var events string
 		if err := json.Unmarshal(value, &events); err != nil {

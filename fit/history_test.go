@@ -113,7 +113,7 @@ func TestLogFilesAreAppended(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "logs", "run.csv"))
 	require.NoError(t, err)
 	lines := strings.Split(string(text), "\n")
-	require.Equal(t, "epoch,step,loss,mae,val_loss,val_mae,learning_rate,seconds,samples_per_second,steps_per_second,rss_bytes,anon_bytes,peak_bytes,gpu_bytes,live_tensors,event", lines[0])
+	require.Equal(t, "epoch,step,loss,mae,val_loss,val_mae,learning_rate,seconds,samples_per_second,steps_per_second,rss_bytes,anon_bytes,peak_bytes,gpu_bytes,live_tensors,resets,reset_returned_bytes,reset_seconds,event", lines[0])
 	require.Regexp(t, `^1,2,[0-9.]+,[0-9.]+,,,,`, lines[1])
 	require.Regexp(t, `^2,4,[0-9.]+,[0-9.]+,[0-9.]+,[0-9.]+,,`, lines[2])
 }

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
+
+	"steadyfit/memory"
 )
 
 // Priorities of the hooks of this package. Hooks run in ascending order of
@@ -105,6 +108,22 @@ func (s *State) Event(name string) {
 		return
 	}
 	s.run.events = append(s.run.events, name)
+}
+
+// Reset adds what a reset of the session did to the record of the epoch, as Event
+// does, and the event "reset".
+func (s *State) Reset(returned memory.Reading, took time.Duration) {
+	one := Resets{Count: 1, Returned: returned, Seconds: took.Seconds()}
+	events := s.run.events
+	if s.run.closing {
+		s.Record.Resets.add(one)
+		events = s.Record.Events
+	} else {
+		s.run.resets.add(one)
+	}
+	if !slices.Contains(events, "reset") {
+		s.Event("reset")
+	}
 }
 
 // Available names the metrics that records of this run have: those of the train

@@ -16,16 +16,31 @@ import (
 	"steadyfit/data"
 )
 
-// The keys of an identity that stand for the content of a dataset.
+// The keys of an identity.
 const (
+	batchKey     = "batch"
+	stepsKey     = "steps_per_epoch"
+	remainderKey = "drop_remainder"
+	fieldsKey    = "data.fields"
+	// These stand for the content of a dataset.
 	dataKey       = "data"
 	validationKey = "validation"
+	// sessionPrefix begins what the session adds, such as its modelKey.
+	sessionPrefix = "session."
+	modelKey      = sessionPrefix + "model"
+	// metricsKey is not part of an identity, but of the differences.
+	metricsKey = "metrics"
 )
+
+// positionKeys are those without which a position in the data means nothing.
+var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
 // identityHints say what it means that a key differs, where the values do not.
 var identityHints = map[string]string{
 	dataKey:       "the samples, the data order (seed, shuffle) or the split into training and validation data differ",
 	validationKey: "the samples, their order or the split into training and validation data differ",
+
+	sessionPrefix + "tensorflow": "another version of TensorFlow rounds differently",
 }
 
 // identify says what a checkpoint has to agree with to be resumed by this run.
@@ -36,10 +51,10 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 		return r.identity, nil
 	}
 	identity := map[string]string{
-		"batch":           strconv.Itoa(r.loop.Batch),
-		"steps_per_epoch": strconv.Itoa(r.state.StepsPerEpoch),
-		"drop_remainder":  strconv.FormatBool(r.loop.DropRemainder),
-		"data.fields":     describeFields(r.ds.Fields()),
+		batchKey:     strconv.Itoa(r.loop.Batch),
+		stepsKey:     strconv.Itoa(r.state.StepsPerEpoch),
+		remainderKey: strconv.FormatBool(r.loop.DropRemainder),
+		fieldsKey:    describeFields(r.ds.Fields()),
 	}
 	var err error
 	if identity[dataKey], err = fingerprint(ctx, r.ds, r.loop.Batch); err != nil {
@@ -51,7 +66,7 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 		}
 	}
 	for key, value := range r.state.Session.Identity() {
-		identity["session."+key] = value
+		identity[sessionPrefix+key] = value
 	}
 	r.identity = identity
 	return identity, nil

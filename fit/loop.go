@@ -58,6 +58,9 @@ type Loop struct {
 	// there is none. Empty always begins anew.
 	Resume string
 
+	// Recover lets the run go on after train steps that fail; nil ends it.
+	Recover *Recovery
+
 	// Log gets warnings, such as of a damaged checkpoint that is skipped, and
 	// where a run resumes; nil discards them.
 	Log *slog.Logger
@@ -65,6 +68,11 @@ type Loop struct {
 	hooks []Hook
 	// now is the clock; nil is the system's.
 	now func() time.Time
+
+	// ResumeAnyway resumes although the checkpoint belongs to another run, where
+	// that is possible, with a warning for each difference and the event
+	// "resumed_anyway"; see MismatchError.
+	ResumeAnyway bool
 }
 
 // TensorCounter is a Session that knows how many native tensors are held.
@@ -93,7 +101,8 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 //     progress is completed first, and a Checkpoint hook writes a checkpoint.
 //   - *HookError: a hook failed. It can come together with others, if it did so
 //     at the end of a run.
-//   - others: the dataset or the session failed; the message has the step.
+//   - others: the dataset or the session failed; the message has the step. A
+//     train step that failed is first given to Loop.Recover.
 //
 // Only hooks see ctx itself: the session gets one that cannot be cancelled,
 // since the state of a model is in doubt after an interrupted step.
@@ -117,7 +126,11 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	if err == nil {
 		r.state.History.Stopped = r.stop
 	}
-	return r.state.History, r.end(started, err)
+	err = r.end(started, err)
+	if drop := r.dropKept(); drop != nil {
+		err = errors.Join(err, drop)
+	}
+	return r.state.History, err
 }
 
 // run is one call of Loop.Run.
@@ -144,6 +157,7 @@ type run struct {
 	passBatch int // batches of the current pass
 	samples   int64
 	events    []string
+	resets    Resets
 	scale     float64 // of the learning rate
 	// spent is the time that training took in the epoch in progress, not
 	// counting that from since on.
@@ -165,6 +179,10 @@ type run struct {
 	// sound is false if the session and the position may not belong together,
 	// so that a checkpoint of them would be wrong.
 	sound bool
+	// kept is what the run can go back to; trained is the last step that hooks were
+	// called for.
+	kept    *kept
+	trained int64
 	// identity is computed when first needed; see run.identify.
 	identity map[string]string
 }
@@ -366,7 +384,9 @@ func (r *run) trainPass(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("fit: reading batch %d for epoch %d: %w", r.passBatch, s.Epoch, err)
 		}
-		if err := r.step(ctx, b); err != nil {
+		if err := r.step(ctx, b); errors.Is(err, errBack) {
+			return nil // the caller goes on from where the run is now
+		} else if err != nil {
 			return err
 		}
 		if r.stop != "" || s.EpochStep == s.StepsPerEpoch || r.passBatch == 0 {
@@ -409,9 +429,18 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	if b.Size < 1 {
 		return fmt.Errorf("fit: batch %d of %s has no samples", b.Index, r.ds.Name())
 	}
+	if r.loop.Recover != nil {
+		if err := r.keep(); err != nil {
+			return err
+		}
+	}
 	if err := s.Session.Train(r.steady, s.Step, b, r.values); err != nil {
 		r.sound = false
-		return fmt.Errorf("fit: train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
+		err = fmt.Errorf("fit: train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
+		if r.loop.Recover != nil {
+			return r.goBack(ctx, err)
+		}
+		return err
 	}
 	if loss := r.values[0]; math.IsNaN(loss) || math.IsInf(loss, 0) {
 		r.sound = false
@@ -428,6 +457,9 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	s.Step++
 	s.EpochStep++
 	s.Samples = b.Size
+	if s.Step <= r.trained {
+		return nil // trained again
+	}
 	for i := range r.stepHooks {
 		h := &r.stepHooks[i]
 		if err := h.Step(ctx, s); err != nil {
@@ -483,6 +515,7 @@ func (r *run) close(validation Metrics) {
 		Epoch: s.Epoch, Step: s.Step,
 		Metrics: append(means(r.trainNames, r.sums, r.samples), validation...),
 		Seconds: (r.spent + r.now().Sub(r.since)).Seconds(),
+		Resets:  r.resets,
 		Events:  r.events,
 	}
 	if seconds := r.spent.Seconds(); seconds > 0 {
@@ -509,5 +542,5 @@ func (r *run) close(validation Metrics) {
 	r.done++
 	s.EpochStep = 0
 	clear(r.sums)
-	r.samples, r.spent, r.events = 0, 0, nil
+	r.samples, r.spent, r.events, r.resets = 0, 0, nil, Resets{}
 }

@@ -2,6 +2,7 @@ package fit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,13 +33,14 @@ type CheckpointInfo struct {
 	// Best is true if a Checkpoint hook with the option Best regards it as the
 	// best.
 	Best bool
-	// Err is nil if the checkpoint is whole; else it is ErrTorn or ErrForeign,
-	// with the reason, and only Path and Step are set.
+	// Err is nil if the checkpoint is whole; else it is ErrTorn, ErrForeign or
+	// ErrFuture, with the reason, and only Path and Step are set.
 	Err error
 }
 
 // Checkpoints lists the checkpoints of a folder, newest first, and checks the
-// sums of their files. A folder that does not exist has none.
+// sums of their files. A folder that does not exist has none. It needs no lock: a
+// run that uses the folder is not disturbed, and may remove what was listed.
 func Checkpoints(dir string) ([]CheckpointInfo, error) {
 	steps, err := listCheckpoints(dir)
 	if err != nil {
@@ -94,7 +96,11 @@ func readState(path string) (checkpointState, error) {
 	var state checkpointState
 	text, err := os.ReadFile(filepath.Join(path, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return state, fmt.Errorf("%w: there is no %s", ErrForeign, stateFile)
+		kind := ErrForeign
+		if !missing(filepath.Join(path, historyFile)) {
+			kind = ErrTorn
+		}
+		return state, fmt.Errorf("%w: there is no %s", kind, stateFile)
 	}
 	if err != nil {
 		return state, fmt.Errorf("%w: %w", ErrTorn, err)
@@ -103,11 +109,21 @@ func readState(path string) (checkpointState, error) {
 	if err := json.Unmarshal(text, &envelope); err != nil {
 		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
 	}
+	// A flipped bit must not make a damaged checkpoint look like one of another
+	// program or version.
+	if sum := envelope.headerSum(); envelope.Header != "" && sum != envelope.Header {
+		return state, fmt.Errorf("%w: the header of %s has the sum %s, expected %s", ErrTorn, stateFile, sum, envelope.Header)
+	}
 	if envelope.Format != stateFormat {
 		return state, fmt.Errorf("%w: %s is of format %q, expected %q", ErrForeign, stateFile, envelope.Format, stateFormat)
 	}
 	if envelope.Version != stateVersion {
-		return state, fmt.Errorf("%w: %s is of version %d, expected %d", ErrForeign, stateFile, envelope.Version, stateVersion)
+		kind := ErrForeign
+		if envelope.Version > stateVersion {
+			kind = ErrFuture
+		}
+		return state, fmt.Errorf("%w: %s is of version %d, written by %s; this is %s, which reads version %d",
+			kind, stateFile, envelope.Version, cmp.Or(envelope.Writer, "a program that it does not name"), program(), stateVersion)
 	}
 	var inner bytes.Buffer
 	if err := json.Compact(&inner, envelope.State); err != nil {
@@ -146,7 +162,8 @@ func verify(path string) (checkpointState, error) {
 
 // newestCheckpoint finds the newest checkpoint that is whole. Others are
 // skipped with a warning. If there are only damaged ones, that is an error: a
-// training of days must not begin anew because of a bad disk, unnoticed.
+// training of days must not begin anew because of a bad disk, unnoticed. So is
+// one of a newer version: going on from an older one would undo its training.
 func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, err error) {
 	steps, err := listCheckpoints(dir)
 	if err != nil {
@@ -158,6 +175,9 @@ func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, 
 		state, err := verify(path)
 		if err == nil {
 			return path, state, nil
+		}
+		if errors.Is(err, ErrFuture) {
+			return "", state, fmt.Errorf("fit: cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to go back to the checkpoint before it", path, err, dir)
 		}
 		r.log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
 		if errors.Is(err, ErrTorn) {
@@ -172,7 +192,7 @@ func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, 
 
 // resume brings the session, the run and the hooks to where a checkpoint left
 // them, or the hooks to their beginning.
-func (r *run) resume(ctx context.Context) error {
+func (r *run) resume(ctx context.Context) (err error) {
 	if err := r.interrupted(ctx); err != nil {
 		return err
 	}
@@ -180,10 +200,16 @@ func (r *run) resume(ctx context.Context) error {
 	var path string
 	var state checkpointState
 	if dir != "" {
-		if err := (disk{}).tidy(dir); err != nil {
-			return fmt.Errorf("fit: %w", err)
+		var lock *folderLock
+		if lock, err = r.lockToRead(dir); err != nil {
+			return err
 		}
-		var err error
+		// The Checkpoint hook takes it again, and looks whether anything changed.
+		defer func() {
+			if released := lock.release(); err == nil && released != nil {
+				err = fmt.Errorf("fit: unlocking %s: %w", dir, released)
+			}
+		}()
 		if path, state, err = r.newestCheckpoint(dir); err != nil {
 			return err
 		}
@@ -215,17 +241,97 @@ func (r *run) resume(ctx context.Context) error {
 	return nil
 }
 
+// lockToRead locks a folder of checkpoints while a run reads from it, and tidies
+// it up. A folder that is not there, or that cannot be changed, is not locked.
+func (r *run) lockToRead(dir string) (*folderLock, error) {
+	lock, err := lockFolder(dir)
+	var locked *LockedError
+	if errors.As(err, &locked) {
+		return nil, err
+	}
+	if err != nil {
+		r.log.Debug("reading checkpoints without a lock", "folder", dir, "error", err)
+		return nil, nil
+	}
+	lock.warn(r.log, dir)
+	if err := (disk{}).tidy(dir); err != nil {
+		return nil, errors.Join(fmt.Errorf("fit: %w", err), lock.release())
+	}
+	return lock, nil
+}
+
+// VariableChecker is a Session that can tell whether a checkpoint of another
+// model has exactly the variables of its own: names, types and shapes. Without
+// it, Loop.ResumeAnyway does not resume with another model, since a restored
+// variable of another shape may go unnoticed until a step fails, or longer.
+type VariableChecker interface {
+	// CheckVariables returns what does not fit, or nil. It changes nothing. prefix
+	// is as in Save.
+	CheckVariables(ctx context.Context, prefix string) error
+}
+
+// accept decides whether the run resumes in spite of differences, and warns of
+// each if it does.
+func (r *run) accept(path string, state checkpointState, found []Difference) error {
+	mismatch := &MismatchError{Checkpoint: path, Differences: found}
+	for _, d := range found {
+		if why := r.fixed(path, state, d.Key); why != "" {
+			if mismatch.Fixed == nil {
+				mismatch.Fixed = make(map[string]string)
+			}
+			mismatch.Fixed[d.Key] = why
+		}
+	}
+	if !r.loop.ResumeAnyway || len(mismatch.Fixed) > 0 {
+		return mismatch
+	}
+	for _, d := range found {
+		r.log.Warn("resuming in spite of a difference", "difference", d.Key,
+			"in_checkpoint", orAbsent(d.Checkpoint), "now", orAbsent(d.Run), "checkpoint", path)
+	}
+	return nil
+}
+
+// fixed says why a run cannot resume in spite of a difference; it returns
+// nothing if it can.
+func (r *run) fixed(path string, state checkpointState, key string) string {
+	switch key {
+	case modelKey:
+		checker, ok := r.state.Session.(VariableChecker)
+		if !ok {
+			return "the variables of another model may not fit, and the session cannot tell"
+		}
+		if err := checker.CheckVariables(r.steady, filepath.Join(path, variables)); err != nil {
+			return "the variables do not fit: " + err.Error()
+		}
+	case metricsKey:
+		if state.EpochStep > 0 {
+			return "the checkpoint is from the middle of an epoch, whose means cannot be continued"
+		}
+	}
+	return ""
+}
+
 // restore applies a checkpoint, which is whole, to the session and the run.
 func (r *run) restore(ctx context.Context, path string, state checkpointState) error {
 	identity, err := r.identify(ctx)
 	if err != nil {
 		return fmt.Errorf("fit: resuming from %s: %w", path, err)
 	}
-	if d := differences(state.Identity, identity); len(d) > 0 {
-		return &MismatchError{Checkpoint: path, Differences: d}
+	found := differences(state.Identity, identity)
+	var metrics []string
+	for _, sum := range state.Sums {
+		metrics = append(metrics, sum.Name)
 	}
-	if len(state.Sums) != len(r.sums) {
-		return &MismatchError{Checkpoint: path, Differences: []Difference{{"metrics", strconv.Itoa(len(state.Sums)), strconv.Itoa(len(r.sums))}}}
+	if !slices.Equal(metrics, r.trainNames) {
+		found = append(found, Difference{metricsKey, strings.Join(metrics, ", "), strings.Join(r.trainNames, ", ")})
+	}
+	if len(found) > 0 {
+		slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Key, b.Key) })
+		if err := r.accept(path, state, found); err != nil {
+			return err
+		}
+		state = forced(state, found)
 	}
 	records, err := readHistory(filepath.Join(path, historyFile))
 	if err != nil {
@@ -238,11 +344,13 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	s.History.Records, s.History.ResumedFrom, s.History.Checkpoint = records, path, path
 	s.Step, s.EpochStep = state.Step, state.EpochStep
 	r.done, r.pass, r.passBatch = state.Epoch, state.Pass, state.PassBatch
-	r.samples, r.events = state.Samples, state.Events
+	r.samples, r.events, r.resets = state.Samples, state.Events, state.Resets
 	r.spent = time.Duration(state.TrainSeconds * float64(time.Second))
 	r.scale, r.proven = state.RateScale, state.Proven
-	for i, sum := range state.Sums {
-		r.sums[i] = float64(sum.Sum)
+	if state.EpochStep > 0 {
+		for i, sum := range state.Sums {
+			r.sums[i] = float64(sum.Sum)
+		}
 	}
 	s.Epoch = min(r.done+1, max(r.loop.Epochs, r.done))
 	r.log.Info("resuming", "checkpoint", path, "epochs_done", r.done, "step", s.Step)
@@ -251,6 +359,20 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 		r.log.Info("nothing to train", "reason", r.stop)
 	}
 	return nil
+}
+
+// forcedEvent says in the history that an epoch began in spite of differences.
+const forcedEvent = "resumed_anyway"
+
+// forced is the state to continue from in spite of differences. If those make
+// the position in the data mean nothing, the pass in progress is given up.
+func forced(state checkpointState, found []Difference) checkpointState {
+	state.Events = append(slices.Clip(state.Events), forcedEvent)
+	moved := slices.ContainsFunc(found, func(d Difference) bool { return slices.Contains(positionKeys, d.Key) })
+	if moved && state.PassBatch > 0 {
+		state.Pass, state.PassBatch = state.Pass+1, 0
+	}
+	return state
 }
 
 // differences lists what two identities disagree on.

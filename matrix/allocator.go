@@ -8,11 +8,11 @@ import (
 )
 
 // allocators are the libraries that can be preloaded, with the Debian package that
-// has each.
-var allocators = map[string]struct{ library, pkg string }{
-	"jemalloc": {"libjemalloc.so.2", "libjemalloc2"},
-	"tcmalloc": {"libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"},
-	"mimalloc": {"libmimalloc.so.2", "libmimalloc2.0"},
+// has each, and how the variables begin that it reads.
+var allocators = map[string]struct{ library, pkg, variables string }{
+	"jemalloc": {"libjemalloc.so.2", "libjemalloc2", "MALLOC_CONF"},
+	"tcmalloc": {"libtcmalloc_minimal.so.4", "libtcmalloc-minimal4", "TCMALLOC_"},
+	"mimalloc": {"libmimalloc.so.2", "libmimalloc2.0", "MIMALLOC_"},
 }
 
 // libraryFolders are where distributions keep libraries.

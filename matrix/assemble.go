@@ -51,14 +51,18 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
 func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 	c := Cell{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
 	var pairs []memory.Pair
+	var paired []*RunResult
 	for _, run := range runs {
 		c.Runs = append(c.Runs, run.ID)
 		if run.Failure != "" {
 			c.Crashes = append(c.Crashes, fmt.Sprintf("%s: %s", run.Failure, run.Cause))
 		}
+		if run.Failure == "" {
+			c.Unverified = cmp.Or(c.Unverified, run.Unverified)
+		}
 		for _, b := range base {
 			if b.Pair == run.Pair && b.Group == run.Group && remedy.ID != Baseline {
-				c.Base = append(c.Base, b.ID)
+				c.Base, paired = append(c.Base, b.ID), append(paired, b)
 				pairs = append(pairs, memory.Pair{Base: b.Outcome, Remedy: run.Outcome})
 			}
 		}
@@ -76,31 +80,28 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 		c.Verdict = nil
 		return c
 	}
+	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, paired))
 	if len(pairs) < 2 {
 		c.Effect, c.Reason = memory.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c
 	}
-	comparison := memory.Compare(pairs, goal(remedy, base), uint64(p.Seed))
+	comparison := memory.Compare(pairs, goal(remedy, paired), uint64(p.Seed))
 	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
 	return c
 }
 
 // goal is what a cell is judged by: the slope where there is one; a remedy for
-// slopes is judged by the peak where memory does not grow.
+// slopes is judged by the peak where memory does not grow. What is for a GPU is judged
+// by that. base are the runs that it is compared with.
 func goal(remedy Remedy, base []*RunResult) memory.Goal {
-	leaks, alive := 0, 0
-	for _, b := range base {
-		switch b.Outcome.Verdict.Kind {
-		case memory.Leak:
-			leaks++
-			alive++
-		case memory.Crash:
-		default:
-			alive++
-		}
+	outcomes := make([]memory.Outcome, len(base))
+	for i, b := range base {
+		outcomes[i] = b.Outcome
 	}
 	switch {
-	case 2*leaks > alive:
+	case remedy.Goal == memory.LowerGPU:
+		return memory.LowerGPU
+	case memory.Leaks(outcomes):
 		return memory.LowerSlope
 	case remedy.Goal == memory.LowerSlope:
 		return memory.LowerPeak
@@ -108,17 +109,53 @@ func goal(remedy Remedy, base []*RunResult) memory.Goal {
 	return remedy.Goal
 }
 
-// middle is the run with the middle slope of those that came to their end, or the
-// first if none did.
+// worst are the kinds of verdicts, the worst first.
+var worst = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
+
+// middle is the run that stands for several: of those whose verdicts are of the most
+// frequent kind, the one with the middle slope; of those that died, the one that was
+// observed for longest. Of kinds as frequent, the worst counts.
 func middle(runs []*RunResult) *RunResult {
-	alive := slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Failure != "" })
-	if len(alive) == 0 {
+	var most []*RunResult
+	for _, kind := range worst {
+		alike := slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Outcome.Verdict.Kind != kind })
+		if len(alike) > len(most) {
+			most = alike
+		}
+	}
+	if len(most) == 0 {
 		return runs[0]
 	}
-	slices.SortStableFunc(alive, func(a, b *RunResult) int {
+	if most[0].Outcome.Verdict.Kind == memory.Crash {
+		return slices.MaxFunc(most, func(a, b *RunResult) int { return cmp.Compare(a.samples(), b.samples()) })
+	}
+	slices.SortStableFunc(most, func(a, b *RunResult) int {
 		return cmp.Compare(a.Outcome.Verdict.Slope.Estimate, b.Outcome.Verdict.Slope.Estimate)
 	})
-	return alive[(len(alive)-1)/2]
+	return most[(len(most)-1)/2]
+}
+
+// samples is how many samples of a run there are.
+func (r *RunResult) samples() int {
+	if r.Series == nil {
+		return 0
+	}
+	return r.Series.Len()
+}
+
+// Middle is the run that the verdict of a cell is of; nil if the result holds none of
+// its runs.
+func (r *Result) Middle(c *Cell) *RunResult {
+	var runs []*RunResult
+	for i := range r.Runs {
+		if slices.Contains(c.Runs, r.Runs[i].ID) {
+			runs = append(runs, &r.Runs[i])
+		}
+	}
+	if len(runs) == 0 {
+		return nil
+	}
+	return middle(runs)
 }
 
 func figures(runs []*RunResult) Figures {
@@ -165,7 +202,7 @@ func figures(runs []*RunResult) Figures {
 	f.GPUPool = amount(func(run *RunResult) memory.Reading {
 		return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && onGPU(l) })
 	})
-	f.GPU = amount(gpuPeak)
+	f.GPU = amount(func(run *RunResult) memory.Reading { return run.Outcome.GPU })
 	return f
 }
 
@@ -182,19 +219,6 @@ func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading)
 // onGPU: TensorFlow names the allocators of a GPU so ("gpu_host_bfc" is of the CPU).
 func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
 
-// gpuPeak is the most that a run held of a GPU between steps.
-func gpuPeak(run *RunResult) (most memory.Reading) {
-	if run.Series == nil {
-		return most
-	}
-	for _, sample := range run.Series.Samples() {
-		if r := sample.Get(memory.GPUProcess); r.OK && r.Bytes >= most.Bytes {
-			most = r
-		}
-	}
-	return most
-}
-
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
@@ -209,7 +233,7 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 	if w.Leak == nil || len(base) == 0 {
 		return Calibration{}, false
 	}
-	c := Calibration{Runtime: runtime, Workload: w.ID, Expected: float64(*w.Leak), OK: true}
+	c := Calibration{Runtime: runtime, Workload: w.ID, Expected: float64(*w.Leak)}
 	var slopes []float64
 	wrong := 0
 	for _, run := range base {
@@ -230,14 +254,13 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 	for i, k := range c.Kinds {
 		kinds[i] = string(k)
 	}
+	kinds = slices.Compact(slices.Sorted(slices.Values(kinds)))
 	what := fmt.Sprintf("a leak of %.0f B/step was measured as %.0f B/step [%.0f, %.0f]", c.Expected, c.Slope.Estimate, c.Slope.Low, c.Slope.High)
 	if c.Expected == 0 {
-		what = fmt.Sprintf("a loop without a leak was called %s", strings.Join(slices.Compact(slices.Sorted(slices.Values(kinds))), ", "))
+		what = fmt.Sprintf("a loop without a leak was called %s", strings.Join(kinds, ", "))
 	}
-	c.Text = fmt.Sprintf("%s in %d of %d runs", what, len(base)-wrong, len(base))
-	if c.OK {
-		c.Text = fmt.Sprintf("%s in %d runs", what, len(base))
-	} else if c.Expected == 0 || wrong > 0 {
+	c.Text = fmt.Sprintf("%s in %d runs", what, len(base))
+	if !c.OK {
 		c.Text = fmt.Sprintf("%s; %d of %d runs were wrong", what, wrong, len(base))
 	}
 	return c, true

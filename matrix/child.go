@@ -2,7 +2,6 @@ package matrix
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,11 +9,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"steadyfit/internal/child"
 	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
@@ -35,16 +37,18 @@ type Command struct {
 // seriesKeep bounds the samples of one run.
 const seriesKeep = 512
 
-// logKeep is how much of a child's standard error is looked through for a cause,
-// in bytes: when a library aborts, Go's traces of all goroutines come after it.
-// logStore is how much of it goes into the results.
-const (
-	logKeep  = 256 << 10
-	logStore = 2048
-)
+// logStore is how much of a child's standard error goes into the results, in bytes.
+const logStore = 2048
 
 // errHang ends a child that sends nothing for too long.
 var errHang = errors.New("hang")
+
+// errOutside is a child that somebody else ended: that says nothing of the child.
+var errOutside = errors.New("ended from outside")
+
+// grace is the longest time that a child may take to end after its last word. Its
+// memory has been given back by then, and a core written.
+const grace = 30 * time.Second
 
 // observed is what the parent saw of one run.
 type observed struct {
@@ -52,20 +56,24 @@ type observed struct {
 	series  memory.Series
 	phases  map[string]memory.Sample
 	facts   map[string]string
-	maps    string // what was mapped at the end of the steps
+	maps    string                    // what was mapped at the end of the steps
+	threads map[string]map[string]int // how many of each name, by phase: steady and closed
 	failure cell.Failure
 	cause   string
 	log     string
 }
 
 // observe runs one cell to its end. The error is only about what is not the
-// child's doing: a program that cannot be started, ctx.
+// child's doing: a program that cannot be started, a limit that cannot be set, a
+// disk that is full (syscall.ENOSPC), a signal from outside, ctx.
 func observe(ctx context.Context, command Command, env []string, spec cell.Spec, limit memory.Bytes, timeout time.Duration, gpu func(pid int) memory.Source) (*observed, error) {
 	o := &observed{
 		gpu:    gpu,
 		series: memory.Series{Keep: seriesKeep},
 		phases: make(map[string]memory.Sample),
 		facts:  make(map[string]string),
+
+		threads: make(map[string]map[string]int),
 	}
 	fence, err := newLimit(limit)
 	if err != nil {
@@ -100,37 +108,52 @@ func (o *observed) process(ctx context.Context, command Command, env []string, s
 	}
 	defer answers.Close()
 
-	var log tail
+	var log child.Tail
 	cmd := exec.CommandContext(ctx, command.Args[0], command.Args[1:]...)
 	cmd.Env = append(append(append(os.Environ(), command.Env...), env...), cell.Env+"="+string(text))
 	cmd.Stderr = &log
 	cmd.ExtraFiles = []*os.File{toParent, toChild}
 	// A group of its own: Ctrl-C is for the matrix, which ends the child itself.
 	cmd.SysProcAttr = childAttributes()
-	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
+	cmd.Cancel = func() error { return child.Kill(cmd.Process.Pid) }
+	// What has left the group may hold standard error open.
+	cmd.WaitDelay = time.Second
 	err = cmd.Start()
 	toParent.Close()
 	toChild.Close()
 	if err != nil {
 		return 0, fmt.Errorf("cannot start %s: %w", command.Args[0], err)
 	}
-	end, talk := o.converse(cmd.Process.Pid, messages, answers, fence, timeout)
-	if talk != nil {
-		if kill := killGroup(cmd.Process.Pid); kill != nil && !errors.Is(kill, syscall.ESRCH) {
-			talk = errors.Join(talk, kill)
-		}
+	if err := fence.apply(cmd.Process.Pid); err != nil {
+		_, _ = finish(cmd, true, 0)
+		return 0, err
 	}
-	wait := cmd.Wait()
+	end, talk := o.converse(cmd.Process.Pid, messages, answers, timeout)
+	// A child that waits for an answer, or has more to say, learns that nobody is
+	// there any more.
+	answers.Close()
+	messages.Close()
+	patience := min(grace, timeout)
+	late, err := finish(cmd, talk != nil, patience)
 	o.log = log.String()
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
+	if err != nil {
+		return 0, err
+	}
 	if end == nil {
-		o.failure, o.cause = cell.Failed, causeOfDeath(cmd.ProcessState, wait, talk, fence, o.log)
+		if late {
+			talk = fmt.Errorf("%w: it did not end within %v after its last message", errHang, patience)
+		}
+		if signal, ok := outside(cmd.ProcessState); ok && talk == nil {
+			return 0, fmt.Errorf("%w: by signal %s", errOutside, signal)
+		}
+		o.failure, o.cause = cell.Failed, causeOfDeath(cmd.ProcessState, talk, fence, o.log)
 		if fence.killed() {
 			o.failure = cell.OutOfMemory
 		}
-		return 0, nil
+		return 0, full(o.cause, o.log)
 	}
 	if end.Kind == cell.KindAgain {
 		if end.Step <= spec.From {
@@ -139,16 +162,70 @@ func (o *observed) process(ctx context.Context, command Command, env []string, s
 		}
 		return end.Step, nil
 	}
-	o.failure, o.cause = end.Failure, end.Text
+	if o.failure, o.cause = end.Failure, end.Text; o.failure != "" {
+		return 0, full(o.cause, o.log)
+	}
+	if late {
+		o.cause = fmt.Sprintf("killed: all was done, and it did not end within %v", patience)
+	}
 	return 0, nil
+}
+
+// finish has a child end, at once or when it has had its time, and with it what is
+// left of its group. late is whether its time was up.
+func finish(cmd *exec.Cmd, now bool, patience time.Duration) (late bool, err error) {
+	pid := cmd.Process.Pid
+	kill := func() {
+		if failed := child.Kill(pid); failed != nil && !errors.Is(failed, os.ErrProcessDone) {
+			err = errors.Join(err, fmt.Errorf("process %d cannot be ended: %w", pid, failed))
+		}
+	}
+	if now {
+		kill()
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		child.Await(cmd)
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-over:
+	case <-timer.C:
+		late = !now
+	}
+	// It has not been waited for, so the number of the group is not another's.
+	kill()
+	<-over
+	_ = cmd.Wait() // its state says how it ended
+	return late, err
+}
+
+// outside tells whether a child died of a signal that no library sends itself.
+func outside(state *os.ProcessState) (syscall.Signal, bool) {
+	status, ok := state.Sys().(syscall.WaitStatus)
+	if !ok || !status.Signaled() {
+		return 0, false
+	}
+	return status.Signal(), slices.Contains([]syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}, status.Signal())
+}
+
+// full is an error if a child failed for want of room on a disk: that is the
+// machine's failure, and would be another remedy's the next time.
+func full(cause, log string) error {
+	for line := range strings.Lines(cause + "\n" + log) {
+		lower := strings.ToLower(line)
+		if strings.Contains(lower, "no space left on device") || strings.Contains(lower, "disk quota exceeded") {
+			return fmt.Errorf("%w: the child said: %.200s; make room, and the same command goes on from there", syscall.ENOSPC, strings.TrimSpace(line))
+		}
+	}
+	return nil
 }
 
 // converse takes samples until the child says that it is done. A nil message
 // without an error is a child that ended without a word.
-func (o *observed) converse(pid int, messages, answers *os.File, fence limit, timeout time.Duration) (*cell.Message, error) {
-	if err := fence.apply(pid); err != nil {
-		return nil, err
-	}
+func (o *observed) converse(pid int, messages, answers *os.File, timeout time.Duration) (*cell.Message, error) {
 	options := memory.SamplerOptions{PID: pid}
 	if o.gpu != nil {
 		if source := o.gpu(pid); source != nil {
@@ -197,6 +274,10 @@ func (o *observed) converse(pid int, messages, answers *os.File, fence limit, ti
 			o.series.Append(&sample)
 		} else {
 			o.phase(m.Name, pid, &sample)
+			if m.Name == cell.PhaseLoaded {
+				// Where the system refuses, the peak is that of all of the run.
+				_ = sampler.ResetPeak()
+			}
 		}
 		if _, err := answers.Write([]byte{'.'}); err != nil {
 			return nil, nil
@@ -218,6 +299,22 @@ func (o *observed) phase(name string, pid int, sample *memory.Sample) {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 		o.maps = string(text)
 	}
+	if name == cell.PhaseSteady || name == cell.PhaseClosed {
+		o.threads[name] = threadNames(pid)
+		o.facts[factPool] = strconv.Itoa(o.threads[cell.PhaseSteady][poolThreads])
+	}
+}
+
+// threadNames counts the threads of a process by their names.
+func threadNames(pid int) map[string]int {
+	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
+	names := make(map[string]int)
+	for _, path := range paths {
+		if text, err := os.ReadFile(path); err == nil { // else it has just ended
+			names[strings.TrimSpace(string(text))]++
+		}
+	}
+	return names
 }
 
 // complete adds to what the system told what only the child knows.
@@ -238,7 +335,7 @@ func complete(sample *memory.Sample, m cell.Message) {
 }
 
 // causeOfDeath says why a child ended without saying so.
-func causeOfDeath(state *os.ProcessState, wait, talk error, fence limit, log string) string {
+func causeOfDeath(state *os.ProcessState, talk error, fence limit, log string) string {
 	if talk != nil {
 		return talk.Error()
 	}
@@ -251,63 +348,25 @@ func causeOfDeath(state *os.ProcessState, wait, talk error, fence limit, log str
 		if status.Signal() == syscall.SIGKILL {
 			why += ", which the kernel sends when memory runs out"
 		}
-	} else if wait != nil {
-		why = wait.Error()
+	} else if !state.Success() {
+		why = state.String()
 	} else {
 		why = "ended without a result"
 	}
 	if fence.bytes() > 0 {
 		why += " under a " + fence.String()
 	}
-	if line := lastLine(log); line != "" {
+	if line := child.Telling(log); line != "" {
 		why += ": " + line
 	}
 	return why
 }
 
-// telling are words that begin the line of a log that says what went wrong; the
-// last lines are often a trace.
-var telling = []string{"terminate called", "what():", "fatal error:", "panic:", "F0000", "Check failed", "MemoryError", "out of memory", "OOM"}
-
-func lastLine(log string) string {
-	lines := strings.Split(strings.TrimSpace(log), "\n")
-	last := strings.TrimSpace(lines[len(lines)-1])
-	for _, line := range lines {
-		for _, word := range telling {
-			if strings.Contains(line, word) {
-				last = strings.TrimSpace(line)
-			}
-		}
-	}
-	if len(last) > 200 {
-		last = last[:200] + "..."
-	}
-	return last
-}
-
-// tail keeps the end of what is written to it.
-type tail struct{ kept []byte }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.kept = append(t.kept, p...)
-	if len(t.kept) > 2*logKeep {
-		t.kept = append(t.kept[:0], t.kept[len(t.kept)-logKeep:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	kept := t.kept
-	if len(kept) > logKeep {
-		kept = kept[len(kept)-logKeep:]
-	}
-	return string(bytes.ToValidUTF8(kept, []byte("?")))
-}
-
 // excerpt is the part of a log that goes into the results: where the telling line
 // is, or its end.
 func excerpt(log string) string {
-	if i := strings.Index(log, lastLine(log)); i >= 0 && len(log)-i > logStore {
+	line := strings.TrimSuffix(child.Telling(log), "...")
+	if i := strings.Index(log, line); i >= 0 && len(log)-i > logStore {
 		return log[i : i+logStore]
 	}
 	return log[max(0, len(log)-logStore):]

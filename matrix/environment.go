@@ -15,7 +15,13 @@ import (
 )
 
 // read are the beginnings of variables that TensorFlow, Go or an allocator reads.
-var read = []string{"TF_", "ONEDNN_", "DNNL_", "XLA_", "CUDA_", "NVIDIA_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS", "MALLOC_", "LD_PRELOAD", "OMP_", "GLIBC_TUNABLES", "KERAS_"}
+var read = []string{"TF_", "ONEDNN_", "DNNL_", "XLA_", "CUDA_", "NVIDIA_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS", "MALLOC_", "LD_PRELOAD", "OMP_", "GLIBC_TUNABLES", "KERAS_", "TCMALLOC_", "MIMALLOC_"}
+
+// reads tells whether a variable begins like one of those.
+func reads(name string) bool {
+	return slices.ContainsFunc(read, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) &&
+		!strings.HasPrefix(name, "TF_CLI_") // Terraform's
+}
 
 // environment describes the machine. What cannot be known is left empty.
 func environment(p *Plan) Environment {
@@ -39,8 +45,7 @@ func environment(p *Plan) Environment {
 		s.Close()
 	}
 	for _, pair := range os.Environ() {
-		name, value, _ := strings.Cut(pair, "=")
-		if slices.ContainsFunc(read, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		if name, value, _ := strings.Cut(pair, "="); reads(name) {
 			e.Variables[name] = value
 		}
 	}
@@ -69,6 +74,3 @@ func (e *Environment) finish(runs []RunResult) {
 		}
 	}
 }
-
-// Runtimes are the names of all runtimes, in their order.
-func Runtimes() []string { return []string{Go, Galeone, Keras} }

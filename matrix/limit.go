@@ -8,6 +8,8 @@ type limit interface {
 	apply(pid int) error
 	// killed tells whether the kernel has killed a process of it.
 	killed() bool
+	// kind is "control group" or "RLIMIT_DATA", "" for none.
+	kind() string
 	bytes() memory.Bytes
 	String() string
 	close()
@@ -17,6 +19,7 @@ type noLimit struct{}
 
 func (noLimit) apply(int) error     { return nil }
 func (noLimit) killed() bool        { return false }
+func (noLimit) kind() string        { return "" }
 func (noLimit) bytes() memory.Bytes { return 0 }
 func (noLimit) String() string      { return "no limit" }
 func (noLimit) close()              {}

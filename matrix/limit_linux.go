@@ -12,14 +12,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"steadyfit/internal/child"
 	"steadyfit/memory"
 )
 
 func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	a := child.Group()
+	a.Pdeathsig = syscall.SIGKILL
+	return a
 }
-
-func killGroup(pid int) error { return syscall.Kill(-pid, syscall.SIGKILL) }
 
 // newLimit makes a control group where this process may, since only that is what
 // containers and services really die of; else the limit is on the writable memory
@@ -45,6 +46,7 @@ func (l dataLimit) apply(pid int) error {
 	return nil
 }
 func (dataLimit) killed() bool          { return false }
+func (dataLimit) kind() string          { return "RLIMIT_DATA" }
 func (l dataLimit) bytes() memory.Bytes { return l.size }
 func (l dataLimit) String() string      { return fmt.Sprintf("data limit of %v", l.size) }
 func (dataLimit) close()                {}
@@ -139,6 +141,7 @@ func (g *group) killed() bool {
 	return false
 }
 
+func (g *group) kind() string        { return "control group" }
 func (g *group) bytes() memory.Bytes { return g.size }
 func (g *group) String() string      { return fmt.Sprintf("memory limit of %v", g.size) }
 

@@ -59,9 +59,14 @@ type Plan struct {
 	// Out is the folder for results. A run that is there with the same key is not
 	// done again.
 	Out string
+	// Again does runs again that are there and failed.
+	Again bool
 	// Progress is called after each run, and with a negative ID before the first;
 	// nil for none.
 	Progress func(Progress)
+
+	inputs    inputs
+	limitKind string // of limit.kind, if there is any
 }
 
 // Progress is how far a matrix is.
@@ -70,7 +75,8 @@ type Progress struct {
 	Run RunResult
 	// Done of Total runs are done, of which Reused were there before.
 	Done, Total, Reused int
-	// Left is an estimate from the runs so far; 0 if there were none.
+	// Left is an estimate from the runs so far, of the same workload if there were any;
+	// 0 if there were none at all.
 	Left time.Duration
 }
 
@@ -95,6 +101,7 @@ type job struct {
 	workload    Workload
 	remedy      Remedy
 	pair, group int
+	arms        []string // the remedies of the group
 }
 
 // together tells whether two jobs belong to the same pair of runs or to arms that
@@ -115,7 +122,7 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	base := Remedies()[0]
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
-			if _, ok := w.Takes[runtime]; !ok {
+			if !w.RunsOn(runtime) {
 				continue
 			}
 			w := w.on(runtime)
@@ -124,6 +131,7 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 				if r.ID == Baseline || p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
 					continue
 				}
+				r = r.on(runtime)
 				if effect, reason := p.refuse(runtime, w, r); effect != "" {
 					settled[cellID{runtime, w.ID, r.ID}] = Cell{Runtime: runtime, Workload: w.ID, Remedy: r.ID, Effect: effect, Reason: reason}
 					continue
@@ -140,8 +148,12 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 					if pair%2 == 1 {
 						slices.Reverse(arms)
 					}
+					var ids []string
 					for _, r := range arms {
-						jobs = append(jobs, job{runtime, w, r, pair, g})
+						ids = append(ids, r.ID)
+					}
+					for _, r := range arms {
+						jobs = append(jobs, job{runtime, w, r, pair, g, ids})
 					}
 				}
 			}
@@ -162,6 +174,9 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 	if r.NeedsGPU && len(p.GPUs) == 0 {
 		return memory.CouldNotApply, "no GPU"
 	}
+	if r.Device != nil && runtime == Keras {
+		return memory.NotApplicable, "it is set by a ConfigProto, which Keras takes none of"
+	}
 	if r.Device != nil && w.NoSession {
 		return memory.NotApplicable, fmt.Sprintf("%s opens no session", w.ID)
 	}
@@ -173,9 +188,10 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 			}
 		case !slices.Contains(common, name) && !slices.Contains(w.Takes[runtime], name):
 			return memory.NotApplicable, fmt.Sprintf("%s on %s has nothing that %s=%s changes", w.ID, runtime, name, r.Knobs[name])
-		case w.Knobs[name] == r.Knobs[name]:
-			return memory.NotApplicable, fmt.Sprintf("%s does that already", w.ID)
 		}
+	}
+	if w.does(runtime, r.Knobs) && len(r.Env) == 0 && r.Device == nil && r.Preload == "" {
+		return memory.NotApplicable, fmt.Sprintf("%s does that already", w.ID)
 	}
 	if r.Preload != "" {
 		if _, err := p.Allocator(r.Preload); err != nil {
@@ -192,6 +208,7 @@ func (p *Plan) spec(j job) (cell.Spec, []string, error) {
 	s := cell.Spec{
 		Workload: cmp.Or(w.Like, w.ID), Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
 		Seed: p.Seed, Knobs: make(map[string]string),
+		Trace: p.limit(w) == 0, // else it can end a run that survived all its steps
 	}
 	switch {
 	case w.ID == User:
@@ -244,14 +261,31 @@ const User = "user"
 
 // key names a job and all that its outcome depends on.
 func (p *Plan) key(j job, s cell.Spec, env []string) (string, error) {
+	user, limitKind := "", ""
+	if j.workload.ID == User {
+		user = p.inputs.user
+	}
+	if p.limit(j.workload) > 0 {
+		limitKind = p.limitKind
+	}
 	text, err := json.Marshal(struct {
 		Runtime, Remedy, Identity string
 		Pair, Group               int
+		Arms                      []string
+		Jobs                      int
 		Spec                      cell.Spec
 		Env                       []string
 		Limit                     memory.Bytes
+		LimitKind                 string
 		Budget                    int64
-	}{j.runtime, j.remedy.ID, p.Commands[j.runtime].Identity, j.pair, j.group, s, env, p.limit(j.workload), j.workload.Budget})
+		Inputs, User              string
+		Inherited                 []string
+	}{
+		Runtime: j.runtime, Remedy: j.remedy.ID, Identity: p.Commands[j.runtime].Identity,
+		Pair: j.pair, Group: j.group, Arms: j.arms, Jobs: max(p.Jobs, 1),
+		Spec: s, Env: env, Limit: p.limit(j.workload), LimitKind: limitKind, Budget: j.workload.Budget,
+		Inputs: p.inputs.runtimes[j.runtime], User: user, Inherited: p.inputs.variables,
+	})
 	if err != nil {
 		return "", err
 	}

@@ -21,6 +21,9 @@ func Remedies() []Remedy {
 		}
 		return m
 	}
+	// What a ConfigProto sets has other names in Keras.
+	onKeras := func(pairs ...string) map[string]Applied { return map[string]Applied{Keras: {Knobs: knob(pairs...)}} }
+	const untold = "TensorFlow does not tell what it made of it"
 	inGo, inKeras := []string{Go, Galeone}, []string{Keras}
 	return []Remedy{
 		{ID: Baseline, Group: "baseline", Title: "as it is", Goal: slope},
@@ -38,6 +41,7 @@ func Remedies() []Remedy {
 		{ID: "micro-4", Group: "data", Title: "4 micro-batches, same update", Goal: peak, Knobs: knob("micro", "4"), Runtimes: []string{Go}},
 		{ID: "buffers", Group: "data", Title: "one input buffer, used again", Goal: slope, Knobs: knob("input", "buffer")},
 		{ID: "prefetch-1", Group: "data", Title: "prefetch 1 batch", Goal: slope, Knobs: knob("prefetch", "1")},
+		{ID: "prefetch-4", Group: "data", Title: "prefetch 4 batches", Goal: slope, Knobs: knob("prefetch", "4")},
 		{ID: "prefetch-16", Group: "data", Title: "prefetch 16 batches", Goal: slope, Knobs: knob("prefetch", "16")},
 		{ID: "stream", Group: "data", Title: "stream the data from disk", Goal: peak, Knobs: knob("data", "disk")},
 		{ID: "graph-data", Group: "data", Title: "in-graph tf.data", Goal: peak, Knobs: knob("data", "graph")},
@@ -53,42 +57,50 @@ func Remedies() []Remedy {
 		{ID: "reuse", Group: "session", Title: "load once, use again", Goal: slope, Knobs: knob("reuse", "1")},
 		{ID: "sealed", Group: "session", Title: "graph sealed after building", Goal: slope, Knobs: knob("graph", "sealed")},
 		{ID: "fixed-fetches", Group: "session", Title: "one fixed list of fetches", Goal: slope, Knobs: knob("fetches", "fixed")},
-		{ID: "inter-1", Group: "session", Title: "one inter-op thread", Goal: slope, Device: &gpuopts.Options{InterThreads: 1}, Runtimes: inGo},
-		{ID: "intra-1", Group: "session", Title: "one intra-op thread", Goal: slope, Device: &gpuopts.Options{IntraThreads: 1}, Runtimes: inGo},
-		{ID: "session-threads", Group: "session", Title: "threads of its own for each session", Goal: slope, Device: &gpuopts.Options{PerSessionThreads: true}, Runtimes: inGo},
+		{ID: "inter-1", Group: "session", Title: "one inter-op thread", Goal: slope, Device: &gpuopts.Options{InterThreads: 1}, On: onKeras("inter", "1"), PoolThreads: 1},
+		{ID: "intra-1", Group: "session", Title: "one intra-op thread", Goal: slope, Device: &gpuopts.Options{IntraThreads: 1}, On: onKeras("intra", "1"), Unseen: "threads that share an operation have no name to count them by"},
+		{ID: "session-threads", Group: "session", Title: "threads of its own for each session", Goal: slope, Device: &gpuopts.Options{PerSessionThreads: true}},
 		{ID: "one-goroutine", Group: "session", Title: "allocate from one goroutine", Goal: slope, Knobs: knob("goroutines", "1")},
 
 		{ID: "trim", Group: "allocator", Title: "malloc_trim each epoch", Goal: reset, Knobs: knob("trim", "epoch")},
 		{ID: "arenas-1", Group: "allocator", Title: "MALLOC_ARENA_MAX=1", Goal: reset, Env: knob("MALLOC_ARENA_MAX", "1")},
 		{ID: "arenas-2", Group: "allocator", Title: "MALLOC_ARENA_MAX=2", Goal: reset, Env: knob("MALLOC_ARENA_MAX", "2")},
+		{ID: "arenas-4", Group: "allocator", Title: "MALLOC_ARENA_MAX=4", Goal: reset, Env: knob("MALLOC_ARENA_MAX", "4")},
 		{ID: "mmap-64k", Group: "allocator", Title: "MALLOC_MMAP_THRESHOLD_=65536", Goal: reset, Env: knob("MALLOC_MMAP_THRESHOLD_", "65536")},
 		{ID: "trim-0", Group: "allocator", Title: "MALLOC_TRIM_THRESHOLD_=0", Goal: reset, Env: knob("MALLOC_TRIM_THRESHOLD_", "0")},
 		{ID: "jemalloc", Group: "allocator", Title: "jemalloc", Goal: reset, Preload: "jemalloc"},
 		{ID: "jemalloc-eager", Group: "allocator", Title: "jemalloc, returning at once", Goal: reset, Preload: "jemalloc", Env: knob("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")},
+		{ID: "jemalloc-purge", Group: "allocator", Title: "jemalloc, purged each epoch", Goal: reset, Preload: "jemalloc", Knobs: knob("trim", "epoch")},
 		{ID: "tcmalloc", Group: "allocator", Title: "tcmalloc", Goal: reset, Preload: "tcmalloc"},
+		{ID: "tcmalloc-release", Group: "allocator", Title: "tcmalloc, returning fast (TCMALLOC_RELEASE_RATE=10)", Goal: reset, Preload: "tcmalloc", Env: knob("TCMALLOC_RELEASE_RATE", "10")},
 		{ID: "mimalloc", Group: "allocator", Title: "mimalloc", Goal: reset, Preload: "mimalloc"},
+		// The name of version 2.0 and older, which 2.1 and newer still read.
+		{ID: "mimalloc-eager", Group: "allocator", Title: "mimalloc, returning at once (MIMALLOC_RESET_DELAY=0)", Goal: reset, Preload: "mimalloc", Env: knob("MIMALLOC_RESET_DELAY", "0")},
 		{ID: "system-allocator", Group: "allocator", Title: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")},
 		{ID: "pool-cap", Group: "allocator", Title: "TF_MKL_ALLOC_MAX_BYTES of 300 MB", Goal: peak, Env: knob("TF_MKL_ALLOC_MAX_BYTES", "300000000")},
 		{ID: "cpu-bfc", Group: "allocator", Title: "TF_CPU_ALLOCATOR_USE_BFC=1", Goal: slope, Env: knob("TF_CPU_ALLOCATOR_USE_BFC", "1")},
 
 		{ID: "onednn-off", Group: "runtime", Title: "TF_ENABLE_ONEDNN_OPTS=0", Goal: reset, Env: knob("TF_ENABLE_ONEDNN_OPTS", "0"), Traced: map[string]bool{cell.FactOneDNN: false}},
 		{ID: "primitive-cache-1", Group: "runtime", Title: "ONEDNN_PRIMITIVE_CACHE_CAPACITY=1", Goal: slope, Env: knob("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1")},
-		{ID: "primitive-memuse", Group: "runtime", Title: "TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE=false", Goal: slope, Env: knob("TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE", "false")},
-		{ID: "grappler-off", Group: "runtime", Title: "graph rewriting off", Goal: peak, Device: &gpuopts.Options{GrapplerOff: true}, Runtimes: inGo, Traced: map[string]bool{cell.FactCalls: true}},
-		{ID: "single-executor", Group: "runtime", Title: "single-threaded executor", Goal: peak, Device: &gpuopts.Options{Executor: gpuopts.SingleThreaded}, Runtimes: inGo, Traced: map[string]bool{cell.FactOperations: false}},
-		{ID: "recompute", Group: "runtime", Title: "memory_optimization: recomputation", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, Runtimes: inGo, Traced: map[string]bool{cell.FactRecomputed: true}},
-		{ID: "xla", Group: "runtime", Title: "XLA for the whole graph", Goal: peak, Device: &gpuopts.Options{XLA: gpuopts.XLAOn2}, Runtimes: inGo, Traced: map[string]bool{cell.FactClusters: true}},
+		{ID: "primitive-memuse", Group: "runtime", Title: "cache primitives with large buffers, too (TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE=false)", Goal: slope, Env: knob("TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE", "false")},
+		{ID: "grappler-off", Group: "runtime", Title: "graph rewriting off", Goal: peak, Device: &gpuopts.Options{GrapplerOff: true}, On: onKeras("grappler", "0"), Traced: map[string]bool{cell.FactCalls: true}},
+		{ID: "single-executor", Group: "runtime", Title: "single-threaded executor", Goal: peak, Device: &gpuopts.Options{Executor: gpuopts.SingleThreaded}, Traced: map[string]bool{cell.FactOperations: false}},
+		{ID: "recompute", Group: "runtime", Title: "memory_optimization: recomputation", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, Traced: map[string]bool{cell.FactRecomputed: true}},
+		{ID: "memory-heuristics", Group: "runtime", Title: "memory_optimization: all heuristics", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryHeuristics}, Traced: map[string]bool{cell.FactRecomputed: true}},
+		{ID: "memory-scheduling", Group: "runtime", Title: "memory_optimization: scheduling only, which is part of the default", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryScheduling}, Unseen: "a trace does not show why operations ran in their order"},
+		{ID: "xla", Group: "runtime", Title: "XLA for the whole graph", Goal: peak, Device: &gpuopts.Options{XLA: gpuopts.XLAOn2}, On: onKeras("jit", "1"), Traced: map[string]bool{cell.FactClusters: true}},
 		{ID: "xla-off", Group: "runtime", Title: "XLA off", Goal: slope, Knobs: knob("jit", "off")},
 		{ID: "eager", Group: "runtime", Title: "functions run eagerly, operation by operation", Goal: peak, Knobs: knob("eager", "1"), Runtimes: []string{Go, Keras}},
 
-		{ID: "bf16", Group: "precision", Title: "bfloat16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: inGo, Traced: map[string]bool{cell.FactBFloat16: true}},
-		{ID: "fp16", Group: "precision", Title: "float16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.Float16CPU}, Runtimes: inGo, Traced: map[string]bool{cell.FactFloat16: true}},
+		{ID: "bf16", Group: "precision", Title: "bfloat16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, On: onKeras("bf16", "1"), Traced: map[string]bool{cell.FactBFloat16: true}},
+		{ID: "fp16", Group: "precision", Title: "float16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.Float16CPU}, Traced: map[string]bool{cell.FactFloat16: true}},
 
-		{ID: "memory-growth", Group: "gpu", Title: "allow_growth", Goal: peak, Device: &gpuopts.Options{MemoryGrowth: true}, NeedsGPU: true},
-		{ID: "memory-fraction", Group: "gpu", Title: "memory fraction of 0.5", Goal: peak, Device: &gpuopts.Options{MemoryFraction: 0.5}, NeedsGPU: true},
-		{ID: "cuda-async", Group: "gpu", Title: "TF_GPU_ALLOCATOR=cuda_malloc_async", Goal: slope, Env: knob("TF_GPU_ALLOCATOR", "cuda_malloc_async"), NeedsGPU: true},
-		{ID: "unified-memory", Group: "gpu", Title: "TF_FORCE_UNIFIED_MEMORY=1", Goal: peak, Env: knob("TF_FORCE_UNIFIED_MEMORY", "1"), NeedsGPU: true},
-		{ID: "bfc-gc", Group: "gpu", Title: "TF_ENABLE_GPU_GARBAGE_COLLECTION=1", Goal: slope, Env: knob("TF_ENABLE_GPU_GARBAGE_COLLECTION", "1"), NeedsGPU: true},
+		{ID: "memory-growth", Group: "gpu", Title: "allow_growth", Goal: memory.LowerGPU, Device: &gpuopts.Options{MemoryGrowth: true}, NeedsGPU: true, Unseen: untold},
+		{ID: "memory-fraction", Group: "gpu", Title: "memory fraction of 0.5", Goal: memory.LowerGPU, Device: &gpuopts.Options{MemoryFraction: 0.5}, NeedsGPU: true, Unseen: untold},
+		{ID: "gpu-limit", Group: "gpu", Title: "a virtual GPU of 2 GiB", Goal: memory.LowerGPU, Device: &gpuopts.Options{VirtualGPUs: [][]int{{2048}}}, NeedsGPU: true, Unseen: untold},
+		{ID: "cuda-async", Group: "gpu", Title: "TF_GPU_ALLOCATOR=cuda_malloc_async", Goal: memory.LowerGPU, Env: knob("TF_GPU_ALLOCATOR", "cuda_malloc_async"), NeedsGPU: true},
+		{ID: "unified-memory", Group: "gpu", Title: "TF_FORCE_UNIFIED_MEMORY=1", Goal: memory.LowerGPU, Env: knob("TF_FORCE_UNIFIED_MEMORY", "1"), NeedsGPU: true},
+		{ID: "bfc-gc", Group: "gpu", Title: "no garbage collection in the GPU's pool (TF_ENABLE_GPU_GARBAGE_COLLECTION=false)", Goal: memory.LowerGPU, Env: knob("TF_ENABLE_GPU_GARBAGE_COLLECTION", "false"), NeedsGPU: true},
 		{ID: "host-limit", Group: "gpu", Title: "TF_GPU_HOST_MEM_LIMIT_IN_MB=256", Goal: peak, Env: knob("TF_GPU_HOST_MEM_LIMIT_IN_MB", "256"), NeedsGPU: true},
 
 		{ID: "clear-session", Group: "keras", Title: "clear_session each epoch", Goal: slope, Knobs: knob("clear_session", "epoch"), Runtimes: inKeras},
@@ -98,7 +110,11 @@ func Remedies() []Remedy {
 		{ID: "generator", Group: "keras", Title: "a Python generator", Goal: slope, Knobs: knob("data", "generator"), Runtimes: inKeras},
 		{ID: "tf-data", Group: "keras", Title: "tf.data", Goal: slope, Knobs: knob("data", "tfdata"), Runtimes: inKeras},
 		{ID: "prefetch-auto", Group: "keras", Title: "tf.data with prefetch(AUTOTUNE)", Goal: slope, Knobs: knob("data", "tfdata", "prefetch", "auto"), Runtimes: inKeras},
+		{ID: "cache", Group: "keras", Title: "tf.data with cache()", Goal: slope, Knobs: knob("data", "tfdata", "cache", "1"), Runtimes: inKeras},
+		{ID: "from-generator", Group: "keras", Title: "tf.data from a Python generator", Goal: slope, Knobs: knob("data", "from_generator"), Runtimes: inKeras},
+		{ID: "hoard", Group: "keras", Title: "a callback that keeps its logs", Goal: slope, Knobs: knob("callback", "hoard"), Runtimes: inKeras},
 		{ID: "mixed-bf16", Group: "keras", Title: "policy mixed_bfloat16", Goal: peak, Knobs: knob("mixed", "mixed_bfloat16"), Runtimes: inKeras},
+		{ID: "mixed-fp16", Group: "keras", Title: "policy mixed_float16", Goal: peak, Knobs: knob("mixed", "mixed_float16"), Runtimes: inKeras},
 
 		{ID: "system-trim", Group: "combination", Title: "system allocator, malloc_trim each epoch", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Knobs: knob("trim", "epoch")},
 		{ID: "system-jemalloc", Group: "combination", Title: "system allocator and jemalloc", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Preload: "jemalloc"},

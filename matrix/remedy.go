@@ -29,10 +29,32 @@ type Remedy struct {
 	// Traced says what a step that is traced shows if the remedy took: that there
 	// are operations of a kind (a fact of package cell), or that there are none.
 	Traced map[string]bool `json:"traced,omitempty"`
+	// PoolThreads is how many threads run operations side by side if the remedy took,
+	// fewer than without it; 0 is not looked at.
+	PoolThreads int `json:"pool_threads,omitempty"`
+	// Unseen says why nothing shows whether it took; empty if something does.
+	Unseen string `json:"unseen,omitempty"`
 	// Knobs are what the child itself does.
 	Knobs map[string]string `json:"knobs,omitempty"`
+	// On has how it is applied on a runtime where that is otherwise.
+	On map[string]Applied `json:"on,omitempty"`
 	// Runtimes that it makes sense for; empty means all.
 	Runtimes []string `json:"runtimes,omitempty"`
 	// NeedsGPU means that it can only be applied where there is a GPU.
 	NeedsGPU bool `json:"needs_gpu,omitempty"`
+}
+
+// Applied is how a remedy is applied, in place of its own Env, Device and Knobs.
+type Applied struct {
+	Env    map[string]string `json:"env,omitempty"`
+	Device *gpuopts.Options  `json:"device,omitempty"`
+	Knobs  map[string]string `json:"knobs,omitempty"`
+}
+
+// on is the remedy as it is on a runtime.
+func (r Remedy) on(runtime string) Remedy {
+	if a, ok := r.On[runtime]; ok {
+		r.Env, r.Device, r.Knobs = a.Env, a.Device, a.Knobs
+	}
+	return r
 }

@@ -71,6 +71,11 @@ type Settings struct {
 	Quick      bool    `json:"quick"`
 	// Jobs is how many runs there were at the same time.
 	Jobs int `json:"jobs"`
+	// Limit is the memory in bytes that each child could use, unless its workload has
+	// a limit of its own; 0 is none. LimitKind is how children are held to a limit,
+	// "control group" or "RLIMIT_DATA"; empty if none has one.
+	Limit     int64  `json:"limit_bytes,omitempty"`
+	LimitKind string `json:"limit_kind,omitempty"`
 	// Timeout is the longest time, in seconds, from one message of a child to the
 	// next.
 	Timeout float64 `json:"timeout_seconds"`
@@ -104,7 +109,12 @@ type Cell struct {
 	// Comparison has the figures; it is nil for the baseline and for cells that
 	// could not be compared.
 	Comparison *memory.Comparison `json:"comparison,omitempty"`
-	// Verdict is that of the middle run, by slope, of those with the remedy.
+	// Unverified says why it is not known whether the remedy took, as in "its step
+	// cannot be traced"; empty if that was seen.
+	Unverified string `json:"unverified,omitempty"`
+	// Verdict is that of one of the runs with the remedy: of those whose verdicts are
+	// of the most frequent kind (of kinds as frequent, the worst), the one with the
+	// middle slope.
 	Verdict *memory.Verdict `json:"verdict,omitempty"`
 	// Figures are medians over the runs with the remedy.
 	Figures Figures `json:"figures"`
@@ -120,8 +130,9 @@ type Cell struct {
 type Figures struct {
 	// Slope is in bytes per step, of anonymous memory, with the range over runs.
 	Slope memory.Interval `json:"slope"`
-	// Peak is the largest resident memory in bytes, Level the anonymous memory at
-	// the end of the steps, Closed after everything was freed, Trimmed after
+	// Peak is the largest resident memory in bytes from when all was loaded to the end
+	// of the steps (of the whole run where the system lets no peak be reset), Level
+	// the anonymous memory at the end of the steps, Closed after everything was freed, Trimmed after
 	// malloc_trim in addition, Loaded before the first step.
 	Peak    *int64 `json:"peak_bytes"`
 	Loaded  *int64 `json:"loaded_bytes"`
@@ -158,10 +169,13 @@ type RunResult struct {
 	Outcome memory.Outcome `json:"outcome"`
 	// Phases are the samples at the turning points, by the names of package cell.
 	Phases map[string]memory.Sample `json:"phases"`
-	// Facts are what the child told of itself.
+	// Facts are what the child told of itself, and "threads tf_Compute", which the
+	// parent counted at the end of the steps.
 	Facts map[string]string `json:"facts,omitempty"`
 	// Series are the samples between steps, thinned.
 	Series *memory.Series `json:"series,omitempty"`
+	// Unverified is as in Cell.
+	Unverified string `json:"unverified,omitempty"`
 	// Failure is empty if the run came to its end; Cause tells what ended it:
 	// "killed by SIGKILL: memory limit of 1.0 GiB", "RESOURCE_EXHAUSTED: ...".
 	Failure cell.Failure `json:"failure,omitempty"`

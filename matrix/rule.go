@@ -3,6 +3,8 @@ package matrix
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 
 	"steadyfit/memory"
@@ -50,40 +52,24 @@ func ParseRule(text string) (Rule, error) {
 
 // Check lists what breaks the rule, a sentence each. With a baseline from an
 // earlier matrix, the rule is on what has been added since: on the difference to
-// the same workload there. A slope breaks a rule if the middle run's whole
-// interval lies above the limit. A run that crashed breaks every rule.
+// the same workload there. A slope breaks a rule if the whole interval of the cell's
+// verdict lies above the limit. A workload of which a run died breaks every rule. What
+// leaks on purpose is left out. See also [Rule.Undecided].
 func (r Rule) Check(result, baseline *Result) []string {
-	epochs := make(map[string]float64)
-	for _, w := range result.Workloads {
-		epochs[w.ID] = float64(w.Epoch)
-	}
-	before := make(map[cellID]Cell)
-	if baseline != nil {
-		for _, c := range baseline.Cells {
-			before[cellID{c.Runtime, c.Workload, c.Remedy}] = c
-		}
-	}
-	leaky := make(map[cellID]bool)
-	for _, w := range result.Workloads {
-		if w.Leak != nil && *w.Leak > 0 {
-			for _, runtime := range Runtimes() {
-				leaky[cellID{runtime, w.ID, Baseline}] = true // leaks on purpose
-			}
-		}
-	}
+	before := baselines(baseline)
 	var broken []string
-	for _, c := range result.Cells {
-		id := cellID{c.Runtime, c.Workload, c.Remedy}
-		if c.Remedy != Baseline || c.Verdict == nil || leaky[id] {
+	for id, c := range r.cells(result) {
+		name := c.Runtime + " " + c.Workload
+		if n := len(c.Crashes); n > 0 {
+			broken = append(broken, fmt.Sprintf("%s: %d of %d runs died: %s", name, n, len(c.Runs), c.Crashes[0]))
 			continue
 		}
-		name := c.Runtime + " " + c.Workload
 		if c.Verdict.Kind == memory.Crash {
 			broken = append(broken, fmt.Sprintf("%s: %s", name, c.Verdict))
 			continue
 		}
 		old, since := before[id]
-		if text := r.breaks(c, old, epochs[c.Workload]); text != "" {
+		if text := r.breaks(c, old, id.epoch(result)); text != "" {
 			if since {
 				text += " more than in the baseline"
 			}
@@ -91,6 +77,66 @@ func (r Rule) Check(result, baseline *Result) []string {
 		}
 	}
 	return broken
+}
+
+// Undecided lists what Check cannot tell, a sentence each: a workload that may leak or
+// not by what was measured, an amount that this machine does not tell, or that no
+// workload is there to be checked.
+func (r Rule) Undecided(result *Result) []string {
+	var open []string
+	n := 0
+	for _, c := range r.cells(result) {
+		n++
+		name := c.Runtime + " " + c.Workload
+		switch {
+		case c.Verdict.Kind == memory.Crash:
+		case r.Amount == "leak" && c.Verdict.Kind == memory.Inconclusive:
+			open = append(open, fmt.Sprintf("%s: whether it leaks is not known: %s", name, c.Verdict))
+		case r.Amount == "peak" && c.Figures.Peak == nil, r.Amount == "level" && c.Figures.Level == nil:
+			open = append(open, fmt.Sprintf("%s: its %s was not measured", name, r.Amount))
+		}
+	}
+	if n == 0 {
+		open = append(open, "no workload was measured that the rule is on")
+	}
+	return open
+}
+
+// cells are those that rules are on.
+func (r Rule) cells(result *Result) iter.Seq2[cellID, Cell] {
+	return func(yield func(cellID, Cell) bool) {
+		for _, c := range result.Cells {
+			onPurpose := slices.ContainsFunc(result.Workloads, func(w Workload) bool {
+				return w.ID == c.Workload && w.Leak != nil && *w.Leak > 0
+			})
+			if c.Remedy != Baseline || c.Verdict == nil || onPurpose {
+				continue
+			}
+			if !yield(cellID{c.Runtime, c.Workload, c.Remedy}, c) {
+				return
+			}
+		}
+	}
+}
+
+func baselines(result *Result) map[cellID]Cell {
+	cells := make(map[cellID]Cell)
+	if result != nil {
+		for _, c := range result.Cells {
+			cells[cellID{c.Runtime, c.Workload, c.Remedy}] = c
+		}
+	}
+	return cells
+}
+
+// epoch is how many steps an epoch of a cell has.
+func (id cellID) epoch(result *Result) float64 {
+	for _, w := range result.Workloads {
+		if w.ID == id.workload {
+			return float64(w.on(id.runtime).Epoch)
+		}
+	}
+	return 0
 }
 
 func (r Rule) breaks(c, old Cell, epoch float64) string {

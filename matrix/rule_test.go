@@ -42,3 +42,40 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 		require.ErrorIs(t, err, ErrRule, text)
 	}
 }
+
+// The epochs of a runtime are its own.
+func TestRulesPerEpochOfARuntime(t *testing.T) {
+	r, err := ParseRule("slope>64KiB/epoch")
+	require.NoError(t, err)
+	result := ruled(memory.Leak, 1000, 1)
+	assert.Len(t, r.Check(result, nil), 1)
+	result.Workloads[0].On = map[string]Variant{Go: {Epoch: 10}}
+	assert.Empty(t, r.Check(result, nil))
+}
+
+func TestRulesOnRunsThatDied(t *testing.T) {
+	for _, text := range []string{"leak", "slope>1MiB/step", "peak>1TiB"} {
+		r, err := ParseRule(text)
+		require.NoError(t, err)
+		result := ruled(memory.Flat, 0, 1)
+		result.Cells[0].Runs, result.Cells[0].Crashes = []int{1, 2, 3}, []string{"failed: killed"}
+		assert.Equal(t, []string{"go user: 1 of 3 runs died: failed: killed"}, r.Check(result, nil), text)
+	}
+}
+
+func TestWhatARuleCannotTell(t *testing.T) {
+	leak, err := ParseRule("leak")
+	require.NoError(t, err)
+	peak, err := ParseRule("peak>1GiB")
+	require.NoError(t, err)
+	unsure := ruled(memory.Inconclusive, 0, 1)
+	assert.Empty(t, leak.Check(unsure, nil))
+	require.Len(t, leak.Undecided(unsure), 1)
+	assert.Contains(t, leak.Undecided(unsure)[0], "go user: whether it leaks is not known")
+	assert.Empty(t, peak.Undecided(unsure))
+	assert.Empty(t, leak.Undecided(ruled(memory.Flat, 0, 1)))
+	unsure.Cells[0].Figures.Peak = nil
+	assert.Contains(t, peak.Undecided(unsure)[0], "its peak was not measured")
+	unsure.Cells = nil
+	assert.Equal(t, []string{"no workload was measured that the rule is on"}, leak.Undecided(unsure))
+}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,11 +19,19 @@ import (
 // Run does what a plan says, and returns the result of all runs that are done,
 // those of an earlier call included. The result is not nil if err is: an error
 // means that the matrix could not go on (ctx ended, a child that cannot be
-// started, a disk that is full), and what was measured before is in the result and
-// in the folder.
+// started or was ended by somebody else, a disk that is full), and what was measured
+// before is in the result and in the folder. A run that such a thing ended is not in
+// either, so that the next call does it.
 func Run(ctx context.Context, p Plan) (*Result, error) {
 	p.defaults()
 	if err := p.check(); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.inputs, err = p.readInputs(); err != nil {
+		return nil, err
+	}
+	if p.limitKind, err = p.kindOfLimit(); err != nil {
 		return nil, err
 	}
 	jobs, settled := p.expand()
@@ -31,9 +42,12 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	defer store.close()
 
 	r := &Result{Schema: SchemaVersion, Version: p.Version, Started: time.Now(), Environment: environment(&p),
-		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Timeout: p.Timeout.Seconds()}}
+		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds()}}
 	d := &doing{plan: &p, jobs: jobs, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)),
-		progress: Progress{Run: RunResult{ID: -1}, Total: len(jobs)}}
+		left: make(map[workloadID]int), spent: make(map[workloadID]spent), progress: Progress{Run: RunResult{ID: -1}, Total: len(jobs)}}
+	for _, j := range jobs {
+		d.left[workloadID{j.runtime, j.workload.ID}]++
+	}
 	p.report(d.progress)
 	err = d.all(ctx)
 	for _, run := range d.results {
@@ -56,7 +70,38 @@ type doing struct {
 	variables *variables
 	results   []*RunResult // by ID
 	progress  Progress
-	spent     time.Duration
+	left      map[workloadID]int // runs to do
+	spent     map[workloadID]spent
+}
+
+// workloadID is a workload on a runtime.
+type workloadID struct{ runtime, workload string }
+
+// spent is the time that a number of runs took.
+type spent struct {
+	time time.Duration
+	runs int
+}
+
+// remaining is an estimate of the time that the rest takes: each run as long as those
+// of its workload so far, or as the mean of all.
+func (d *doing) remaining() time.Duration {
+	var all spent
+	for _, s := range d.spent {
+		all.time, all.runs = all.time+s.time, all.runs+s.runs
+	}
+	if all.runs == 0 {
+		return 0
+	}
+	var sum time.Duration
+	for id, n := range d.left {
+		s := d.spent[id]
+		if s.runs == 0 {
+			s = all
+		}
+		sum += s.time / time.Duration(s.runs) * time.Duration(n)
+	}
+	return sum / time.Duration(max(d.plan.Jobs, 1))
 }
 
 // all does every job: those of a pair of a group one after the other, and as many
@@ -110,13 +155,15 @@ func (d *doing) one(ctx context.Context, id int) error {
 	defer d.mu.Unlock()
 	d.results[id] = run
 	d.progress.Run, d.progress.Done = *run, d.progress.Done+1
+	where := workloadID{run.Runtime, run.Workload}
+	d.left[where]--
 	if reused {
 		d.progress.Reused++
 	} else {
-		d.spent += time.Duration(run.Seconds * float64(time.Second))
-		done := d.progress.Done - d.progress.Reused
-		d.progress.Left = d.spent / time.Duration(done*max(d.plan.Jobs, 1)) * time.Duration(d.progress.Total-d.progress.Done)
+		s := d.spent[where]
+		d.spent[where] = spent{s.time + time.Duration(run.Seconds*float64(time.Second)), s.runs + 1}
 	}
+	d.progress.Left = d.remaining()
 	d.plan.report(d.progress)
 	return nil
 }
@@ -150,8 +197,28 @@ func (p *Plan) check() error {
 		if w.ID == User && p.User == "" {
 			return fmt.Errorf("workload %s: no model", User)
 		}
+		if w.ID == User && !slices.ContainsFunc(p.Runtimes, w.RunsOn) {
+			return fmt.Errorf("%w: workload %s on the runtimes %s: expected one of %s", ErrUnknown, User, strings.Join(p.Runtimes, ", "), strings.Join(slices.Sorted(maps.Keys(w.Takes)), ", "))
+		}
 	}
 	return nil
+}
+
+// kindOfLimit is how the children are held to their limits; "" if none has one.
+func (p *Plan) kindOfLimit() (string, error) {
+	for _, w := range p.Workloads {
+		for _, runtime := range p.Runtimes {
+			if size := p.limit(w.on(runtime)); size > 0 {
+				l, err := newLimit(size)
+				if err != nil {
+					return "", err
+				}
+				l.close()
+				return l.kind(), nil
+			}
+		}
+	}
+	return "", nil
 }
 
 // one does a job, or finds it done.
@@ -167,7 +234,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	d.mu.Lock()
 	run, ok := d.store.runs[key]
 	d.mu.Unlock()
-	if ok {
+	if ok && !(p.Again && run.Failure != "") {
 		run.ID = id
 		return &run, true, nil
 	}
@@ -192,7 +259,8 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if run.Failure == "" {
-		if reason := p.verify(j, o, d.variables); reason != "" {
+		reason, unseen := p.verify(j, o, d.variables)
+		if run.Unverified = unseen; reason != "" {
 			run.Failure, run.Cause = cell.CouldNotApply, reason
 		}
 	} else {
@@ -208,16 +276,20 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 func outcome(o *observed, w Workload, seed uint64) memory.Outcome {
 	v := o.series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
 	result := o.series.Outcome(v)
-	for name, sample := range o.phases {
-		if name == cell.PhaseTraced || name == cell.PhaseClosed || name == cell.PhaseTrimmed {
-			continue // the trace of a step is no part of the loop
-		}
+	// The peak is reset when all is loaded, and the trace of a step is no part of the
+	// loop.
+	for _, name := range []string{cell.PhaseFirst, cell.PhaseSteady} {
+		sample := o.phases[name]
 		if peak := sample.Get(memory.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {
 			result.Peak = peak
 		}
 	}
-	if closed, ok := o.phases[cell.PhaseClosed]; ok {
+	closed, isClosed := o.phases[cell.PhaseClosed]
+	if isClosed {
 		result.Reset = closed.Get(memory.Anon)
+	}
+	if trimmed, ok := o.phases[cell.PhaseTrimmed]; ok && isClosed {
+		result.Verdict = v.Trimmed(&closed, &trimmed)
 	}
 	return result
 }

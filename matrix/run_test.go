@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -23,7 +25,7 @@ import (
 // that what the parent does with every kind of child can be tested fast.
 func TestMain(m *testing.M) {
 	if os.Getenv(cell.Env) != "" {
-		os.Exit(child())
+		os.Exit(playChild())
 	}
 	os.Exit(m.Run())
 }
@@ -44,7 +46,7 @@ func allocate(size int) []byte {
 	return b
 }
 
-func child() int {
+func playChild() int {
 	c, err := cell.Start()
 	if err != nil {
 		os.Stderr.WriteString(err.Error())
@@ -59,9 +61,20 @@ func child() int {
 	if err := errors.Join(c.Fact("tensorflow", "none"), c.Fact("limit", os.Getenv("TEST_LIMIT")), c.Phase(cell.PhaseStart)); err != nil {
 		return fail(err)
 	}
+	if err := c.Fact("traced", strconv.FormatBool(c.Spec.Trace)); err != nil {
+		return fail(err)
+	}
+	if c.Spec.Workload == "loads" {
+		if err := syscall.Munmap(allocate(96 << 20)); err != nil {
+			return fail(err)
+		}
+		if err := c.Phase(cell.PhaseLoaded); err != nil {
+			return fail(err)
+		}
+	}
 	for step := c.Spec.From + 1; step <= c.Spec.Steps; step++ {
 		switch c.Spec.Workload {
-		case "leak":
+		case "leak", "retains":
 			if release == "keep" {
 				keep = append(keep, allocate(leakedPerStep))
 			}
@@ -77,6 +90,29 @@ func child() int {
 			os.NewFile(4, "").Read(make([]byte, 1))
 		case "mute":
 			return 0
+		case "deaf":
+			// Ends its messages and waits for an answer to none.
+			os.NewFile(3, "").Close()
+			os.NewFile(4, "").Read(make([]byte, 1))
+			return 3
+		case "closes":
+			os.NewFile(3, "").Close()
+			select {}
+		case "terminated":
+			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
+				syscall.Kill(os.Getpid(), syscall.SIGTERM)
+			}
+		case "disk":
+			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
+				if err := c.Done(errors.New("write /out/x: no space left on device"), cell.Failed); err != nil {
+					return fail(err)
+				}
+				return 0
+			}
+		case "mended":
+			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
+				return 1
+			}
 		case "hog":
 			keep = append(keep, allocate(8<<20))
 		case "babbles":
@@ -101,7 +137,7 @@ func child() int {
 	if err := c.Phase(cell.PhaseSteady); err != nil {
 		return fail(err)
 	}
-	if c.Spec.Workload == "traced" {
+	if c.Spec.Workload == "traced" && c.Spec.Trace {
 		keep = append(keep, allocate(96<<20))
 		err := c.Phase(cell.PhaseTraced,
 			memory.Value{Layer: memory.TFPeak.Of("mklcpu"), Reading: memory.Known(4 << 20)},
@@ -112,8 +148,35 @@ func child() int {
 			return fail(err)
 		}
 	}
+	if c.Spec.Workload == "retains" {
+		held := allocate(48 * leakedPerStep)
+		if err := c.Phase(cell.PhaseClosed); err != nil {
+			return fail(err)
+		}
+		if err := syscall.Munmap(held); err != nil {
+			return fail(err)
+		}
+		if err := errors.Join(c.Phase(cell.PhaseTrimmed), c.Done(nil, "")); err != nil {
+			return fail(err)
+		}
+		return 0
+	}
+	if c.Spec.Workload == "leaves" {
+		// A child of its own, which holds standard error open.
+		orphan := exec.Command("sleep", "1000")
+		orphan.Stderr = os.Stderr
+		if err := orphan.Start(); err != nil {
+			return fail(err)
+		}
+		if err := c.Fact("orphan", strconv.Itoa(orphan.Process.Pid)); err != nil {
+			return fail(err)
+		}
+	}
 	if err := errors.Join(c.Phase(cell.PhaseClosed), c.Done(nil, "")); err != nil {
 		return fail(err)
+	}
+	if c.Spec.Workload == "lingers" {
+		select {}
 	}
 	return 0
 }
@@ -195,12 +258,14 @@ func TestChildrenThatDieAreResults(t *testing.T) {
 		"mute":      {cell.Failed, "ended without a result"},
 		"hangs":     {cell.Failed, "nothing heard for"},
 		"babbles":   {cell.Failed, "message of the child"},
+		"deaf":      {cell.Failed, "exit status 3"},
+		"closes":    {cell.Failed, "did not end within"},
 		"exhausted": {cell.OutOfMemory, "OOM when allocating"},
 	} {
 		t.Run(id, func(t *testing.T) {
 			p := plan(t, workload(id, 0))
 			p.Pairs = 1
-			if id == "hangs" {
+			if id == "hangs" || id == "closes" {
 				p.Timeout = 300 * time.Millisecond
 			}
 			r, err := Run(t.Context(), p)
@@ -259,16 +324,28 @@ func TestSeveralRunsAtTheSameTime(t *testing.T) {
 		assert.True(t, c.OK, c.Text)
 	}
 
-	// The same in one after the other finds all of it done.
+	// The same again finds all of it done; one after the other is another measurement.
 	var last Progress
-	p.Jobs, p.Progress = 0, func(progress Progress) { last = progress }
+	p.Progress = func(progress Progress) { last = progress }
 	_, err = Run(t.Context(), p)
 	require.NoError(t, err)
 	assert.Equal(t, 16, last.Reused)
+	p.Jobs = 1
+	assert.NotEqual(t, keys(t, p, nil), keys(t, p, func(p *Plan) { p.Jobs = 3 }))
 }
 
-// A file that may not grow any more is what a full disk looks like.
+// A file that may not grow any more is what a full disk looks like. The limit is that
+// of a process, so this one is a process of its own: go test writes a log, too.
 func TestADiskThatIsFull(t *testing.T) {
+	if os.Getenv("TEST_FULL_DISK") == "" {
+		program, err := os.Executable()
+		require.NoError(t, err)
+		alone := exec.CommandContext(t.Context(), program, "-test.run=^"+t.Name()+"$")
+		alone.Env = append(os.Environ(), "TEST_FULL_DISK=1")
+		said, err := alone.CombinedOutput()
+		require.NoError(t, err, "%s", said)
+		return
+	}
 	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
 	var old syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old))
@@ -415,6 +492,14 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	assert.Contains(t, reasons["traced/still there"], "has 3 bfloat16 casts")
 	// A child that traces nothing cannot be asked.
 	assert.NotEqual(t, memory.CouldNotApply, effects["flat/not there"])
+	for _, c := range r.Cells {
+		switch c.Workload + "/" + c.Remedy {
+		case "flat/there", "flat/not there", "flat/still there":
+			assert.Equal(t, "its step cannot be traced", c.Unverified)
+		default:
+			assert.Empty(t, c.Unverified, c.Remedy)
+		}
+	}
 
 	base := r.Cells[0]
 	require.NotNil(t, base.Figures.Pool)
@@ -466,7 +551,8 @@ func TestRemediesAreSound(t *testing.T) {
 		assert.False(t, seen[r.ID], "%s is there twice", r.ID)
 		seen[r.ID] = true
 		assert.NotEmpty(t, r.Title, r.ID)
-		assert.Contains(t, []memory.Goal{memory.LowerSlope, memory.LowerPeak, memory.LowerReset}, r.Goal, r.ID)
+		assert.Contains(t, []memory.Goal{memory.LowerSlope, memory.LowerPeak, memory.LowerReset, memory.LowerGPU}, r.Goal, r.ID)
+		assert.True(t, r.NeedsGPU || r.Goal != memory.LowerGPU, r.ID)
 		if r.ID != Baseline {
 			assert.False(t, len(r.Env) == 0 && len(r.Knobs) == 0 && r.Preload == "" && r.Device == nil, "%s changes nothing", r.ID)
 		}
@@ -474,6 +560,12 @@ func TestRemediesAreSound(t *testing.T) {
 			config, err := r.Device.ConfigProto()
 			require.NoError(t, err, r.ID)
 			assert.NotEmpty(t, config, r.ID)
+			seen := len(r.Traced) > 0 || r.PoolThreads > 0 || r.Device.PerSessionThreads
+			assert.NotEqual(t, seen, r.Unseen != "", "%s: what shows that it took?", r.ID)
+		}
+		for runtime, a := range r.On {
+			assert.Contains(t, Runtimes(), runtime, r.ID)
+			assert.False(t, len(a.Env) == 0 && len(a.Knobs) == 0 && a.Device == nil, "%s changes nothing on %s", r.ID, runtime)
 		}
 		if r.Preload != "" {
 			assert.Contains(t, allocators, r.Preload)
@@ -482,4 +574,387 @@ func TestRemediesAreSound(t *testing.T) {
 	_, err := FindRemedy("jemaloc")
 	require.ErrorIs(t, err, ErrUnknown)
 	require.ErrorContains(t, err, "jemalloc")
+}
+
+// keys are those of all runs of a plan.
+func keys(t *testing.T, p Plan, change func(*Plan)) []string {
+	t.Helper()
+	if change != nil {
+		change(&p)
+	}
+	p.defaults()
+	var err error
+	p.inputs, err = p.readInputs()
+	require.NoError(t, err)
+	p.limitKind, err = p.kindOfLimit()
+	require.NoError(t, err)
+	jobs, _ := p.expand()
+	var all []string
+	for _, j := range jobs {
+		s, env, err := p.spec(j)
+		require.NoError(t, err)
+		key, err := p.key(j, s, env)
+		require.NoError(t, err)
+		all = append(all, key)
+	}
+	return all
+}
+
+// A run is taken over only if nothing has changed that it depends on.
+func TestWhatARunDependsOn(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		return path
+	}
+	w := workload(User, 0)
+	w.Leak = nil
+	p := plan(t, w)
+	p.User, p.Data = filepath.Join(dir, "model"), write("data.npz", "1")
+	write("model/variables/variables.index", "1")
+	library := write("site-packages/tensorflow/libtensorflow_cc.so.2", "1")
+	p.Runtimes, p.Workloads[0].Takes = []string{Keras}, map[string][]string{Keras: {"release"}}
+	p.Commands[Keras] = Command{Args: p.Commands[Go].Args, Libraries: []string{library}}
+	p.Remedies = []Remedy{{ID: "a", Knobs: map[string]string{"release": "a"}}}
+	for what, change := range map[string]func(){
+		"nothing":      nil,
+		"model":        func() { write("model/variables/variables.index", "2") },
+		"another file": func() { write("model/assets/words", "") },
+		"data":         func() { write("data.npz", "2") },
+		"library":      func() { write("site-packages/tensorflow/libtensorflow_cc.so.2", "22") },
+		"package":      func() { write("site-packages/keras-9.9.9.dist-info/METADATA", "") },
+		"variable":     func() { t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0") },
+		"log":          func() { t.Setenv("TF_CPP_MIN_LOG_LEVEL", "0"); t.Setenv("NOTHING", "1") },
+		"arms":         func() { p.Remedies = append(p.Remedies, Remedy{ID: "b", Knobs: map[string]string{"release": "b"}}) },
+		"limit":        func() { p.Limit = memory.GiB },
+	} {
+		t.Run(what, func(t *testing.T) {
+			before := keys(t, p, nil)
+			if change != nil {
+				change()
+			}
+			after := keys(t, p, nil)
+			same := what == "nothing" || what == "log"
+			for _, key := range before {
+				assert.Equal(t, same, slices.Contains(after, key))
+			}
+		})
+	}
+}
+
+func TestAChildThatHangsAtItsEnd(t *testing.T) {
+	p := plan(t, workload("lingers", 0), workload("leaves", 0))
+	p.Pairs, p.Timeout = 1, 2*time.Second
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.Len(t, r.Runs, 2)
+	for _, run := range r.Runs {
+		assert.Empty(t, run.Failure, "what was measured counts: %s", run.Cause)
+	}
+	assert.Contains(t, r.Runs[0].Cause, "killed: all was done")
+	assert.Empty(t, r.Runs[1].Cause)
+	require.NotEmpty(t, r.Runs[1].Facts["orphan"])
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(filepath.Join("/proc", r.Runs[1].Facts["orphan"], "stat"))
+		return err != nil || bytes.Contains(text, []byte(") Z "))
+	}, 10*time.Second, time.Millisecond, "nothing of its group runs on")
+}
+
+func TestALimitThatCannotBeApplied(t *testing.T) {
+	program, err := os.Executable()
+	require.NoError(t, err)
+	o := &observed{}
+	_, err = o.process(t.Context(), Command{Args: []string{program}}, nil,
+		cell.Spec{Workload: "flat", Steps: 4, Every: 1, Epoch: 2}, brokenLimit{}, 20*time.Second)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.Empty(t, o.failure, "it is not the child's failure")
+}
+
+type brokenLimit struct{ noLimit }
+
+func (brokenLimit) apply(int) error { return errors.ErrUnsupported }
+
+// What the machine does to a run is none of its results.
+func TestFailuresOfTheMachine(t *testing.T) {
+	for id, want := range map[string]error{"terminated": errOutside, "disk": syscall.ENOSPC} {
+		t.Run(id, func(t *testing.T) {
+			mended := filepath.Join(t.TempDir(), "mended")
+			t.Setenv("TEST_MENDED", mended)
+			p := plan(t, workload("flat", 0), workload(id, 0))
+			p.Pairs = 1
+			r, err := Run(t.Context(), p)
+			require.ErrorIs(t, err, want)
+			require.Len(t, r.Runs, 1)
+			assert.False(t, r.Complete)
+
+			require.NoError(t, os.WriteFile(mended, nil, 0o666))
+			r, err = Run(t.Context(), p)
+			require.NoError(t, err)
+			require.Len(t, r.Runs, 2)
+			assert.Empty(t, r.Runs[1].Failure, r.Runs[1].Cause)
+		})
+	}
+}
+
+func TestFailuresAreTriedAgain(t *testing.T) {
+	mended := filepath.Join(t.TempDir(), "mended")
+	t.Setenv("TEST_MENDED", mended)
+	p := plan(t, workload("mended", 0), workload("flat", 0))
+	p.Pairs = 1
+	run := func() (*Result, int) {
+		var last Progress
+		p.Progress = func(progress Progress) { last = progress }
+		r, err := Run(t.Context(), p)
+		require.NoError(t, err)
+		return r, last.Reused
+	}
+	r, _ := run()
+	require.NotEmpty(t, r.Runs[0].Failure)
+	require.NoError(t, os.WriteFile(mended, nil, 0o666))
+	r, reused := run()
+	assert.Equal(t, 2, reused)
+	assert.NotEmpty(t, r.Runs[0].Failure, "a failure is a result")
+	p.Again = true
+	r, reused = run()
+	assert.Equal(t, 1, reused)
+	assert.Empty(t, r.Runs[0].Failure, r.Runs[0].Cause)
+	p.Again = false
+	r, reused = run()
+	assert.Equal(t, 2, reused)
+	assert.Empty(t, r.Runs[0].Failure, "the later run counts")
+}
+
+func TestAFolderIsForOneMatrix(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	s, err := openStore(p.Out)
+	require.NoError(t, err)
+	_, err = Run(t.Context(), p)
+	require.ErrorIs(t, err, errLocked)
+	require.ErrorContains(t, err, RunsFile)
+	s.close()
+	_, err = Run(t.Context(), p)
+	require.NoError(t, err)
+}
+
+// What was held while loading does not hide what the steps take.
+func TestThePeakIsThatOfTheSteps(t *testing.T) {
+	p := plan(t, workload("loads", 0))
+	p.Pairs = 1
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	loaded := r.Runs[0].Phases[cell.PhaseLoaded]
+	assert.Greater(t, loaded.Get(memory.Peak).Bytes, 96*memory.MiB)
+	require.NotNil(t, r.Cells[0].Figures.Peak)
+	assert.Less(t, *r.Cells[0].Figures.Peak, int64(64<<20))
+}
+
+// A traced step takes memory that a run under a limit may not have.
+func TestNoTraceUnderALimit(t *testing.T) {
+	p := plan(t, workload("traced", 0))
+	p.Pairs = 2
+	p.Remedies = []Remedy{{ID: "bf16", Knobs: map[string]string{"release": "a"}, Traced: map[string]bool{cell.FactBFloat16: true}}}
+	p.Limit = 4 * memory.GiB
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, "false", r.Runs[0].Facts["traced"])
+	assert.NotContains(t, r.Runs[0].Phases, cell.PhaseTraced)
+	assert.Equal(t, "no step is traced under a memory limit", r.Cells[1].Unverified)
+	assert.EqualValues(t, 4<<30, r.Settings.Limit)
+	assert.Contains(t, []string{"control group", "RLIMIT_DATA"}, r.Settings.LimitKind)
+	assert.NotEqual(t, memory.CouldNotApply, r.Cells[1].Effect)
+}
+
+func TestMemoryThatATrimGivesBack(t *testing.T) {
+	p := plan(t, workload("retains", leakedPerStep))
+	p.Pairs = 1
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, memory.Leak, r.Cells[0].Verdict.Kind)
+	assert.Equal(t, memory.Retention, r.Cells[0].Verdict.Cause)
+}
+
+func TestTheRunThatStandsForSeveral(t *testing.T) {
+	runs := func(kinds ...memory.Kind) (all []*RunResult) {
+		for i, kind := range kinds {
+			all = append(all, &RunResult{ID: i, Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: float64(i)}}}})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		kinds []memory.Kind
+		want  int
+	}{
+		{[]memory.Kind{memory.Flat, memory.Plateau, memory.Flat, memory.Plateau, memory.Flat}, 2},
+		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Plateau, memory.Plateau, memory.Leak}, 2},
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 2},
+		{[]memory.Kind{memory.Flat, memory.Crash}, 1},
+		{[]memory.Kind{memory.Crash, memory.Flat, memory.Flat}, 1},
+		{[]memory.Kind{memory.Sawtooth, memory.Inconclusive, memory.Jump}, 1},
+	} {
+		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
+	}
+	r := &Result{Runs: []RunResult{{ID: 3}, {ID: 4}}}
+	assert.Equal(t, 4, r.Middle(&Cell{Runs: []int{4}}).ID)
+	assert.Nil(t, r.Middle(&Cell{Runs: []int{5}}))
+}
+
+// The runs that a cell is compared with say whether there is a slope.
+func TestTheGoalIsThatOfThePairs(t *testing.T) {
+	p := &Plan{Seed: 1}
+	run := func(id, group, pair int, remedy string, kind memory.Kind) *RunResult {
+		return &RunResult{ID: id, Remedy: remedy, Pair: pair, Group: group, Outcome: memory.Outcome{Peak: memory.Known(memory.MiB),
+			Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: 100}}}}
+	}
+	base := []*RunResult{
+		run(0, 0, 0, Baseline, memory.Plateau), run(1, 0, 1, Baseline, memory.Plateau),
+		run(2, 1, 0, Baseline, memory.Leak), run(3, 1, 1, Baseline, memory.Leak),
+	}
+	for group, want := range []memory.Goal{memory.LowerPeak, memory.LowerSlope} {
+		runs := []*RunResult{run(4, group, 0, "a", memory.Flat), run(5, group, 1, "a", memory.Flat)}
+		c := p.cell(Remedy{ID: "a", Goal: memory.LowerSlope}, runs, base)
+		require.NotNil(t, c.Comparison)
+		assert.Equal(t, want, c.Comparison.Goal)
+		c = p.cell(Remedy{ID: "a", Goal: memory.LowerGPU}, runs, base)
+		assert.Equal(t, memory.LowerGPU, c.Comparison.Goal)
+	}
+}
+
+func TestTheTimeThatIsLeft(t *testing.T) {
+	d := &doing{plan: &Plan{Jobs: 2},
+		left:  map[workloadID]int{{Go, "a"}: 3, {Go, "b"}: 1, {Keras, "a"}: 2},
+		spent: map[workloadID]spent{{Go, "a"}: {4 * time.Second, 4}, {Go, "b"}: {20 * time.Second, 2}}}
+	// 3 of 1 s, 1 of 10 s, and 2 of the mean of 4 s, two at a time.
+	assert.Equal(t, 10500*time.Millisecond, d.remaining())
+	d.spent = nil
+	assert.Zero(t, d.remaining())
+}
+
+func TestNothingOfTheUsersOwnToRun(t *testing.T) {
+	w, err := FindWorkload(User)
+	require.NoError(t, err)
+	p := plan(t, workload("flat", 0), w)
+	p.User, p.Runtimes = t.TempDir(), []string{Keras}
+	p.Commands[Keras] = p.Commands[Go]
+	_, err = Run(t.Context(), p)
+	require.ErrorIs(t, err, ErrUnknown)
+	require.ErrorContains(t, err, "workload user on the runtimes keras: expected one of go")
+}
+
+// oneDNN and mimalloc have the name of a variable without its beginning.
+func TestVariablesWithAPrefix(t *testing.T) {
+	library, allocator := filepath.Join(t.TempDir(), "libtensorflow.so"), filepath.Join(t.TempDir(), "libmimalloc.so")
+	require.NoError(t, os.WriteFile(library, []byte("\x00PRIMITIVE_CACHE_CAPACITY\x00TF_KNOWN\x00"), 0o666))
+	require.NoError(t, os.WriteFile(allocator, []byte("\x00mimalloc_\x00reset_delay\x00"), 0o666))
+	p := plan(t)
+	p.Allocator = func(string) (string, error) { return allocator, nil }
+	p.Commands[Go] = Command{Libraries: []string{library}}
+	p.Commands[Galeone] = Command{Libraries: []string{library + ".absent"}}
+	p.Commands[Keras] = Command{}
+	o := &observed{maps: "/usr/lib/libmimalloc.so.2"}
+	for _, c := range []struct {
+		runtime        string
+		remedy         Remedy
+		reason, unseen string
+	}{
+		{Go, Remedy{Env: map[string]string{"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1"}}, "", ""},
+		{Go, Remedy{Env: map[string]string{"DNNL_PRIMITIVE_CACHE_CAPACITY": "1"}}, "", ""},
+		{Go, Remedy{Env: map[string]string{"ONEDNN_OTHER": "1"}}, "this TensorFlow does not read ONEDNN_OTHER", ""},
+		{Go, Remedy{Preload: "mimalloc", Env: map[string]string{"MIMALLOC_RESET_DELAY": "0"}}, "", ""},
+		{Go, Remedy{Preload: "mimalloc", Env: map[string]string{"MIMALLOC_OTHER": "0"}}, "this mimalloc does not read MIMALLOC_OTHER", ""},
+		{Go, Remedy{Preload: "mimalloc", Env: map[string]string{"TF_KNOWN": "0"}}, "", ""},
+		{Galeone, Remedy{Env: map[string]string{"TF_KNOWN": "1"}}, "", "whether this TensorFlow reads TF_KNOWN is not known"},
+		{Keras, Remedy{Env: map[string]string{"TF_KNOWN": "1"}}, "", "no library to look into"},
+	} {
+		p.Remedies = []Remedy{c.remedy}
+		reason, unseen := p.verify(job{runtime: c.runtime, remedy: c.remedy}, o, newVariables(&p))
+		assert.Contains(t, reason, c.reason)
+		assert.Equal(t, c.reason == "", reason == "", "%v: %s", c.remedy, reason)
+		assert.Contains(t, unseen, c.unseen)
+		assert.Equal(t, c.unseen == "", unseen == "", "%v: %s", c.remedy, unseen)
+	}
+}
+
+func TestThreadsThatAreCounted(t *testing.T) {
+	one, err := FindRemedy("inter-1")
+	require.NoError(t, err)
+	own, err := FindRemedy("session-threads")
+	require.NoError(t, err)
+	intra, err := FindRemedy("intra-1")
+	require.NoError(t, err)
+	pool := func(steady, closed int) *observed {
+		return &observed{threads: map[string]map[string]int{cell.PhaseSteady: {poolThreads: steady}, cell.PhaseClosed: {poolThreads: closed}}}
+	}
+	p := plan(t)
+	for _, c := range []struct {
+		remedy         Remedy
+		o              *observed
+		reason, unseen string
+	}{
+		{one, pool(1, 1), "", ""},
+		{one.on(Keras), pool(1, 1), "", ""},
+		{one, pool(4, 4), "", ""}, // only the runs without it can tell
+		{one, pool(0, 0), "", "no thread is called tf_Compute"},
+		{own, pool(4, 0), "", ""},
+		{own, pool(4, 4), "", "sessions are open to the end, so that it is not told whose threads there are"},
+		{own, &observed{threads: map[string]map[string]int{cell.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not told whose threads there are"},
+		{intra, pool(4, 4), "", "threads that share an operation have no name to count them by"},
+	} {
+		reason, unseen := p.verify(job{runtime: Go, remedy: c.remedy}, c.o, newVariables(&p))
+		assert.Equal(t, c.reason, reason, c.remedy.ID)
+		assert.Equal(t, c.unseen, unseen, c.remedy.ID)
+	}
+	runs := func(counts ...string) (all []*RunResult) {
+		for _, n := range counts {
+			all = append(all, &RunResult{Facts: map[string]string{factPool: n}})
+		}
+		return all
+	}
+	assert.Empty(t, unseenThreads(one, runs("1", "1"), runs("4", "4")))
+	assert.Empty(t, unseenThreads(one, runs("7", "8"), runs("8", "8")), "some are called so and are not of the pool")
+	assert.Empty(t, unseenThreads(one, runs("1"), runs("1")), "one processor")
+	assert.Empty(t, unseenThreads(intra, runs("4"), runs("4")))
+	assert.Contains(t, unseenThreads(one, runs("8", "8"), runs("8", "8")), "in 2 runs there were 16 threads called tf_Compute, and 16 without it")
+	names := threadNames(os.Getpid())
+	n := 0
+	for _, count := range names {
+		n += count
+	}
+	assert.Positive(t, n, "%v", names)
+}
+
+// A remedy that a runtime has another way for is applied that way.
+func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
+	p := plan(t)
+	refused := func(runtime, workload, remedy string) string {
+		w, err := FindWorkload(workload)
+		require.NoError(t, err)
+		r, err := FindRemedy(remedy)
+		require.NoError(t, err)
+		_, reason := p.refuse(runtime, w.on(runtime), r.on(runtime))
+		return reason
+	}
+	for _, remedy := range []string{"inter-1", "intra-1", "grappler-off", "bf16", "xla", "hoard", "cache", "from-generator", "mixed-fp16"} {
+		assert.Empty(t, refused(Keras, "S1", remedy), remedy)
+	}
+	for _, remedy := range []string{"inter-1", "bf16", "xla"} {
+		assert.Empty(t, refused(Go, "S1", remedy), remedy)
+	}
+	assert.Contains(t, refused(Keras, "S1", "session-threads"), "ConfigProto")
+	assert.Contains(t, refused(Keras, "W9", "xla"), "does that already")
+	for _, workload := range []string{"W2", "S3", "S3a"} {
+		assert.Contains(t, refused(Keras, workload, "generator"), "does that already")
+		assert.Empty(t, refused(Keras, workload, "from-generator"))
+	}
+	assert.Empty(t, refused(Keras, "S1", "generator"))
+	r, err := FindRemedy("bf16")
+	require.NoError(t, err)
+	w, err := FindWorkload("S1")
+	require.NoError(t, err)
+	s, _, err := p.spec(job{runtime: Keras, workload: w, remedy: r.on(Keras)})
+	require.NoError(t, err)
+	assert.Empty(t, s.Config)
+	assert.Equal(t, map[string]string{"bf16": "1"}, s.Knobs)
+	assert.True(t, s.Trace)
 }

@@ -27,31 +27,33 @@ type store struct {
 	runs map[string]RunResult // by key
 }
 
+// errLocked: another matrix writes to the folder.
+var errLocked = errors.New("another matrix is writing to it; wait for it to end, or give this one a folder of its own")
+
 func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
-	file, err := os.OpenFile(filepath.Join(dir, RunsFile), os.O_RDWR|os.O_CREATE, 0o666)
+	file, err := os.OpenFile(filepath.Join(dir, RunsFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
 	s := &store{file: file, runs: make(map[string]RunResult)}
+	if err := lock(file); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("results: %s: %w", file.Name(), err)
+	}
 	end, err := s.read()
 	if err != nil {
 		file.Close()
 		return nil, fmt.Errorf("results: %s: %w", file.Name(), err)
 	}
-	// What a crash cut off is written over.
-	if err := errors.Join(file.Truncate(end), seek(file, end)); err != nil {
+	// A crash may have cut a line off.
+	if err := file.Truncate(end); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("results: %w", err)
 	}
 	return s, nil
-}
-
-func seek(file *os.File, to int64) error {
-	_, err := file.Seek(to, io.SeekStart)
-	return err
 }
 
 // read takes up the whole lines, and returns where they end.
@@ -80,7 +82,7 @@ func (s *store) add(run RunResult) error {
 	if err != nil {
 		return err
 	}
-	at, err := s.file.Seek(0, io.SeekCurrent)
+	info, err := s.file.Stat()
 	if err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
@@ -91,7 +93,7 @@ func (s *store) add(run RunResult) error {
 	if err != nil {
 		// A full disk must not leave half a line in the way of the next run.
 		return fmt.Errorf("results: %w; what was measured before is kept, and the same command goes on from there",
-			errors.Join(err, s.file.Truncate(at)))
+			errors.Join(err, s.file.Truncate(info.Size())))
 	}
 	s.runs[run.Key] = run
 	return nil

@@ -8,67 +8,139 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"steadyfit/matrix/cell"
 )
 
-// ours are variables that something other than TensorFlow reads.
-var ours = []string{"GOGC", "GOMEMLIMIT", "MALLOC_", "LD_PRELOAD"}
+// ours are variables that Go reads, or the malloc of the C library.
+var ours = []string{"GOGC", "GOMEMLIMIT", "MALLOC_"}
 
 // verify says why a remedy did not take in a run, or "" if it did as far as can
-// be seen.
-func (p *Plan) verify(j job, o *observed, v *variables) string {
+// be seen. unseen says what could not be looked at.
+func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) {
 	r := j.remedy
 	if r.Preload != "" && !strings.Contains(o.maps, allocators[r.Preload].library) {
-		return fmt.Sprintf("%s was not loaded: it is not among the mappings of the process", allocators[r.Preload].library)
+		return fmt.Sprintf("%s was not loaded: it is not among the mappings of the process", allocators[r.Preload].library), ""
 	}
+	var doubts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
-		if slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		reader, libraries := "this TensorFlow", p.Commands[j.runtime].Libraries
+		if a := allocators[r.Preload]; r.Preload != "" && strings.HasPrefix(name, a.variables) {
+			path, err := p.Allocator(r.Preload)
+			if err != nil {
+				return err.Error(), ""
+			}
+			reader, libraries = "this "+r.Preload, []string{path}
+		} else if slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 			continue
 		}
-		if known, err := v.read(j.runtime, name); err == nil && !known {
-			return fmt.Sprintf("this TensorFlow does not read %s: the name is nowhere in its libraries", name)
+		switch known, err := v.read(libraries, name); {
+		case err != nil:
+			doubts = append(doubts, fmt.Sprintf("whether %s reads %s is not known: %v", reader, name, err))
+		case !known:
+			return fmt.Sprintf("%s does not read %s: the name is nowhere in its libraries", reader, name), ""
 		}
 	}
 	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
 		count, traced := o.facts[fact]
 		switch {
-		case !traced: // this child traces nothing
+		case !traced && p.limit(j.workload) > 0:
+			doubts = append(doubts, "no step is traced under a memory limit")
+		case !traced:
+			doubts = append(doubts, "its step cannot be traced")
 		case r.Traced[fact] && count == "0":
-			return fmt.Sprintf("the graph that ran has no %s", fact)
+			return fmt.Sprintf("the graph that ran has no %s", fact), ""
 		case !r.Traced[fact] && count != "0":
-			return fmt.Sprintf("the graph that ran has %s %s", count, fact)
+			return fmt.Sprintf("the graph that ran has %s %s", count, fact), ""
 		}
+	}
+	for _, text := range []string{verifyThreads(r, o), r.Unseen} {
+		if text != "" {
+			doubts = append(doubts, text)
+		}
+	}
+	return "", strings.Join(slices.Compact(doubts), "; ")
+}
+
+// poolThreads is the name of the threads that run operations side by side: those of
+// all sessions, or of one (thread::ThreadPool "Compute" in direct_session.cc and
+// context.cc, with the tf_ of posix_env.cc; seen in TensorFlow 2.21). A thread without
+// a name of its own, such as one of those that share an operation, has the name of
+// the one that started it, so there may be more.
+const poolThreads = "tf_Compute"
+
+// factPool is how many threads have that name at the end of the steps.
+const factPool = "threads " + poolThreads
+
+// verifyThreads says why TensorFlow's threads do not show that a remedy for them took.
+func verifyThreads(r Remedy, o *observed) string {
+	steady, closed := o.threads[cell.PhaseSteady], o.threads[cell.PhaseClosed]
+	own := r.Device != nil && r.Device.PerSessionThreads
+	switch {
+	case r.PoolThreads == 0 && !own:
+	case steady[poolThreads] == 0:
+		return fmt.Sprintf("no thread is called %s", poolThreads)
+	case own && (closed == nil || closed[poolThreads] > 0):
+		// The pool of all sessions outlives them; a session's own one does not.
+		return "sessions are open to the end, so that it is not told whose threads there are"
 	}
 	return ""
 }
 
-// variables tells which variables of the environment a TensorFlow can read: those
-// whose names are in its libraries.
+// unseenThreads says why a remedy that leaves fewer threads may not have taken: there
+// are as many as in the runs without it.
+func unseenThreads(r Remedy, runs, base []*RunResult) string {
+	sum := func(runs []*RunResult) (n int) {
+		for _, run := range runs {
+			threads, _ := strconv.Atoi(run.Facts[factPool])
+			n += threads
+		}
+		return n
+	}
+	with, without := sum(runs), sum(base)
+	if r.PoolThreads == 0 || len(runs) != len(base) || with < without || with == len(runs)*r.PoolThreads {
+		return ""
+	}
+	return fmt.Sprintf("in %d runs there were %d threads called %s, and %d without it", len(runs), with, poolThreads, without)
+}
+
+// variables tells which variables of the environment a library can read: those
+// whose names are in it.
 type variables struct {
-	names     []string
-	libraries map[string][]string // by runtime
-	known     map[string]map[string]bool
+	needles []string
+	known   map[string]map[string]bool
 }
 
 func newVariables(p *Plan) *variables {
-	v := &variables{libraries: make(map[string][]string), known: make(map[string]map[string]bool)}
+	v := &variables{known: make(map[string]map[string]bool)}
 	for _, r := range p.Remedies {
 		for name := range r.Env {
-			v.names = append(v.names, name)
+			v.needles = append(v.needles, needle(name))
 		}
-	}
-	for runtime, c := range p.Commands {
-		v.libraries[runtime] = c.Libraries
 	}
 	return v
 }
 
-// read reports whether a runtime's TensorFlow has the name of a variable. The
-// libraries are searched once, for all names.
-func (v *variables) read(runtime, name string) (bool, error) {
-	libraries := v.libraries[runtime]
+// needle is what a library has of the name of a variable that it reads. oneDNN and
+// mimalloc put a prefix before it, each oneDNN_ and DNNL_ or mimalloc_ (getenv_int_user
+// in oneDNN's utils.cpp, mi_option_init in mimalloc's options.c).
+func needle(name string) string {
+	for _, prefix := range []string{"ONEDNN_", "DNNL_"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return rest
+		}
+	}
+	if rest, ok := strings.CutPrefix(name, allocators["mimalloc"].variables); ok {
+		return strings.ToLower(rest)
+	}
+	return name
+}
+
+// read reports whether libraries have the name of a variable. They are searched
+// once, for all names.
+func (v *variables) read(libraries []string, name string) (bool, error) {
 	if len(libraries) == 0 {
 		return false, errors.New("no library to look into")
 	}
@@ -76,17 +148,17 @@ func (v *variables) read(runtime, name string) (bool, error) {
 	if v.known[key] == nil {
 		found := make(map[string]bool)
 		for _, library := range libraries {
-			if err := search(library, v.names, found); err != nil {
+			if err := search(library, v.needles, found); err != nil {
 				return false, err
 			}
 		}
 		v.known[key] = found
 	}
-	return v.known[key][name], nil
+	return v.known[key][needle(name)], nil
 }
 
-// search marks the names that occur in a file, each as a whole string that ends
-// with a zero byte.
+// search marks the names that occur in a file, each as the end of a string, which
+// is a zero byte.
 func search(path string, names []string, found map[string]bool) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,6 +12,9 @@ const (
 	Keras   = "keras"   // Keras in Python
 )
 
+// Runtimes are the names of all runtimes, in their order.
+func Runtimes() []string { return []string{Go, Galeone, Keras} }
+
 // Workload is a declaration: what runs, for how long, and what could change it.
 type Workload struct {
 	// ID is short, as in "W4"; Title says what it is in a few words; What says what
@@ -42,6 +45,9 @@ type Workload struct {
 	// environment; those of a remedy come on top.
 	Knobs map[string]string `json:"knobs,omitempty"`
 	Env   map[string]string `json:"env,omitempty"`
+	// Defaults are what knobs are at if nobody sets them, where that is what a remedy
+	// would do, by runtime.
+	Defaults map[string]map[string]string `json:"defaults,omitempty"`
 	// On has what is different on a runtime.
 	On map[string]Variant `json:"on,omitempty"`
 	// NoSession means that no session of TensorFlow is opened, so that settings of
@@ -60,6 +66,26 @@ type Variant struct {
 	Epoch int               `json:"epoch,omitempty"`
 	Limit int64             `json:"limit_bytes,omitempty"`
 	Knobs map[string]string `json:"knobs,omitempty"`
+}
+
+// RunsOn reports whether a runtime can run the workload.
+func (w Workload) RunsOn(runtime string) bool {
+	_, ok := w.Takes[runtime]
+	return ok
+}
+
+// does tells whether the workload does all that knobs say by itself.
+func (w Workload) does(runtime string, knobs map[string]string) bool {
+	for name, value := range knobs {
+		set, ok := w.Knobs[name]
+		if !ok {
+			set, ok = w.Defaults[runtime][name]
+		}
+		if !ok || set != value {
+			return false
+		}
+	}
+	return len(knobs) > 0
 }
 
 // on is the workload as it is on a runtime.

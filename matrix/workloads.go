@@ -18,7 +18,9 @@ var (
 	// ConfigProto.
 	kerasRuntime = []string{"intra", "inter", "jit", "grappler", "bf16"}
 	// kerasFit are those of a training loop on Keras.
-	kerasFit = []string{"loop", "clear_session", "del", "eager", "data", "prefetch", "mixed", "reset"}
+	kerasFit = []string{"loop", "clear_session", "del", "eager", "data", "prefetch", "cache", "callback", "mixed", "reset"}
+	// kerasGenerator are the defaults of one whose images a generator makes.
+	kerasGenerator = map[string]map[string]string{Keras: {"data": "generator"}}
 )
 
 // Workloads are all workloads that the matrix knows, in the order of the report.
@@ -46,14 +48,15 @@ func Workloads() []Workload {
 			What:     "a train step on 8 images of 224x224x3, whose input tensors of 4.8 MB are made anew and left alone",
 			Expected: "a line where nothing collects them, a saw-tooth where something does",
 			Model:    "image-224", Steps: 96, Every: 1, Epoch: 12, Batch: 8, Budget: 64 << 10,
-			Takes: takes([]string{"release", "input", "eager", "model"}, []string{"release", "model"}, []string{"release", "input", "loop", "del", "clear_session", "eager", "data", "prefetch", "mixed"}),
+			Takes:    takes([]string{"release", "input", "eager", "model"}, []string{"release", "model"}, []string{"release", "input", "loop", "del", "clear_session", "eager", "data", "prefetch", "cache", "callback", "mixed"}),
+			Defaults: kerasGenerator,
 		},
 		{
-			ID: "W3", Title: "hundreds of batch sizes",
-			What:     "a prediction for a number of samples that is drawn from 1 to 600",
+			ID: "W3", Title: "thousands of batch sizes",
+			What:     "a prediction for a number of samples that is drawn from 1 to 3000",
 			Expected: "a long ramp while oneDNN's caches fill, then a plateau",
-			Model:    "digits-cnn", Steps: 2400, Every: 24, Epoch: 240, Batch: 300, Budget: 8 << 10,
-			On:    map[string]Variant{Keras: {Steps: 240, Every: 3, Epoch: 24}},
+			Model:    "digits", Steps: 4800, Every: 48, Epoch: 480, Batch: 1500, Budget: 8 << 10,
+			On:    map[string]Variant{Keras: {Steps: 2400, Every: 24, Epoch: 240}},
 			Takes: takes([]string{"shapes", "model"}, []string{"release", "shapes", "model"}, []string{"shapes", "loop", "clear_session", "eager"}),
 		},
 		{
@@ -90,8 +93,9 @@ func Workloads() []Workload {
 			Expected: "a line without end: the compilation cache drops nothing",
 			Model:    "dense-100-64-1", Steps: 40, Every: 1, Epoch: 8, Batch: 64, Budget: 64 << 10,
 			// Else XLA leaves shapes that come once to TensorFlow's own kernels.
-			Env:   map[string]string{"TF_XLA_FLAGS": "--tf_xla_enable_lazy_compilation=false"},
-			Takes: takes([]string{"shapes", "jit", "model"}, []string{"release", "shapes", "jit", "model"}, []string{"shapes", "loop", "clear_session", "eager"}),
+			Env:      map[string]string{"TF_XLA_FLAGS": "--tf_xla_enable_lazy_compilation=false"},
+			Takes:    takes([]string{"shapes", "jit", "model"}, []string{"release", "shapes", "jit", "model"}, []string{"shapes", "loop", "clear_session", "eager"}),
+			Defaults: map[string]map[string]string{Keras: {"jit": "1"}},
 		},
 		{
 			ID: "W10", Title: "a history of outputs",
@@ -117,7 +121,7 @@ func Workloads() []Workload {
 		},
 		{
 			ID: "S0", Title: "a large data set",
-			What:     "a train step of a dense model on 32 of 300,000 samples of 100 numbers, all held in memory",
+			What:     "a train step of a dense model on 32 of 1,000,000 samples of 100 numbers, all held in memory",
 			Expected: "no slope; the peak is that of the data",
 			Model:    "dense-100-64-1", Steps: 18720, Every: 156, Epoch: 1872, Batch: 32, Budget: 512,
 			Takes: takes(append([]string{"data", "rows"}, goTrainer...), []string{"release", "data", "rows"}, append([]string{"rows"}, kerasFit...)),
@@ -186,7 +190,8 @@ func imageVariant(id, title, what, expected string, knobs map[string]string, lim
 	return Workload{
 		ID: id, Like: like, Title: title, What: what, Expected: expected, Knobs: knobs, Limit: limit,
 		Model: "image-224", Steps: 64, Every: 1, Epoch: 8, Batch: 32, Budget: 256 << 10,
-		Takes: takes(inGo, inGaleone, append([]string{"input", "augment", "shapes"}, kerasFit...)),
+		Takes:    takes(inGo, inGaleone, append([]string{"input", "augment", "shapes"}, kerasFit...)),
+		Defaults: kerasGenerator,
 	}
 }
 

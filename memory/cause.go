@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -217,24 +218,115 @@ func (a attribution) notes() {
 	}
 }
 
-// Trimmed adds the proof of retention to a verdict: what the process gave back
-// when its allocator was told to trim, as two samples taken before and after.
-// If that is half of the growth or more, the cause is Retention whatever it was
-// before; if it was Retention and less came back, a note says so.
-func (v Verdict) Trimmed(before, after *Sample) Verdict {
-	a, b := before.Get(v.Layer), after.Get(v.Layer)
-	growth := float64(v.Level - v.Start)
-	if !a.OK || !b.OK || growth <= 0 {
+// Kept is what was left of a growth when all that the program holds was closed, and
+// again when the allocator was told to trim: the level above Start, in bytes. It is
+// below 0 if more was given back than had grown, since closing also frees what was
+// there at the start. So it is the least that can have been left.
+type Kept struct {
+	Closed  Bytes `json:"closed"`
+	Trimmed Bytes `json:"trimmed"`
+}
+
+// grew is whether there is growth to explain, of a leak, a jump or a plateau.
+func (v Verdict) grew() bool {
+	rose := v.Kind == Leak || v.Kind == Jump || v.Kind == Plateau || v.Kind == Inconclusive && v.Slope.Low > 0
+	return rose && v.Level > v.Start
+}
+
+// Trimmed adds to a verdict what became of the growth, from a sample taken when all
+// sessions and tensors were closed and one taken when the allocator was then told to
+// trim: the field Kept, and a note. It does so for a leak, a jump, a plateau, and
+// growth that is inconclusive; other verdicts, and samples that lack the layer that
+// was judged, change nothing.
+//
+// If half of the growth or more outlived the closing and as much came back from the
+// trim, freed memory was kept: the cause becomes Retention where none was known. A
+// cause that a sampled layer carried stays, since closing frees what was in use while
+// the program ran. If less came back, it sits in pools that a trim does not reach, or
+// was not released by closing.
+func (v Verdict) Trimmed(closed, trimmed *Sample) Verdict {
+	a, b := closed.Get(v.Layer), trimmed.Get(v.Layer)
+	if !a.OK || !b.OK || !v.grew() {
 		return v
 	}
-	v.Notes = slices.Clone(v.Notes)
-	back := a.Bytes - b.Bytes
+	growth, left, back := float64(v.Level-v.Start), float64(a.Bytes-v.Start), float64(a.Bytes-b.Bytes)
+	v.Kept = &Kept{Closed: a.Bytes - v.Start, Trimmed: b.Bytes - v.Start}
+	amount := v.Layer.amount
+	var note string
 	switch {
-	case float64(back) >= growth*carries:
-		v.Cause, v.Carrier = Retention, v.Layer
-		v.Notes = append(v.Notes, fmt.Sprintf("trimming gave %s back, of %s grown: freed memory was kept", v.Layer.amount(float64(back)), v.Layer.amount(growth)))
-	case v.Cause == Retention:
-		v.Notes = append(v.Notes, fmt.Sprintf("trimming gave back only %s of %s grown: freed memory sits in pools that a trim does not reach", v.Layer.amount(float64(back)), v.Layer.amount(growth)))
+	case left < growth*carries:
+		note = fmt.Sprintf("closing everything gave back most of %s grown: %s was left above the start", amount(growth), amount(max(left, 0)))
+	case back >= growth*carries:
+		if v.Cause == "" || v.Cause == Unattributed || v.Cause == Retention {
+			v.Cause, v.Carrier = Retention, cmp.Or(v.Carrier, v.Layer)
+		}
+		note = fmt.Sprintf("closing everything left %s of %s grown, and a trim gave %s back: freed memory was kept", amount(left), amount(growth), amount(back))
+	default:
+		note = fmt.Sprintf("closing everything left %s of %s grown, and a trim gave back only %s: it sits in pools that a trim does not reach, or was not released",
+			amount(left), amount(growth), amount(max(back, 0)))
 	}
+	v.Notes = append(slices.Clone(v.Notes), note)
 	return v
+}
+
+// Traced refines the cause of growth by what TensorFlow's allocators had in use at
+// two moments, where that is known from the trace of a step only and not from every
+// sample. Two readings have no trend and no interval, so they support a cause and
+// never replace one that sampled layers tell: only NativeHeap and Unattributed become
+// RuntimeCache, only if the number or bytes of live objects were sampled and did not
+// grow (else what the allocators hold may be these), and only if the use by one
+// allocator rose by half or more of what grew between the readings. Both must be of
+// the same kind of step. For a leak, or growth that is inconclusive, they must lie
+// in the judged part, since warm-up fills allocators once; for a jump or a plateau
+// the first before it and the second after. Steps cannot be compared with minutes,
+// so a verdict per minute is left alone.
+func (v Verdict) Traced(first, last *Sample) Verdict {
+	if v.Per != PerStep || !v.grew() || v.Cause != NativeHeap && v.Cause != Unattributed || !v.objectsFlat() {
+		return v
+	}
+	from, to := float64(first.Step), float64(last.Step)
+	growth := float64(v.Level - v.Start)
+	if v.Kind == Jump || v.Kind == Plateau {
+		begin := v.From
+		if len(v.Jumps) > 0 {
+			begin = min(begin, v.Jumps[0].At)
+		}
+		if from >= begin || to < v.From {
+			return v
+		}
+	} else {
+		if from < v.From || to <= from {
+			return v
+		}
+		growth = v.Slope.Estimate * (to - from)
+	}
+	var carrier Layer
+	most := growth * carries
+	for i := range last.Values {
+		layer := last.Values[i].Layer
+		a, b := first.Get(layer), last.Values[i].Reading
+		if rise := float64(b.Bytes - a.Bytes); layer.Whole() == TFUsed && a.OK && b.OK && rise >= most && rise > 0 {
+			carrier, most = layer, rise
+		}
+	}
+	if carrier == "" {
+		return v
+	}
+	v.Cause, v.Carrier = RuntimeCache, carrier
+	v.Notes = append(slices.Clone(v.Notes), fmt.Sprintf("%s rose by %s of %s grown between steps %d and %d, by two readings",
+		carrier, carrier.amount(most), v.Layer.amount(growth), first.Step, last.Step))
+	return v
+}
+
+// objectsFlat is whether live objects were sampled and do not grow.
+func (v Verdict) objectsFlat() bool {
+	known := false
+	for _, t := range v.Trends {
+		if whole := t.Layer.Whole(); whole == LiveBytes || whole == LiveCount {
+			if known = true; t.Slope.Low > 0 || t.Share >= stands {
+				return false
+			}
+		}
+	}
+	return known
 }

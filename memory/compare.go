@@ -19,13 +19,15 @@ type Outcome struct {
 	Peak     Reading `json:"peak"`
 	Reset    Reading `json:"reset"`
 	StepTime Reading `json:"step_time"`
+	// GPU is the most GPU memory that the process held.
+	GPU Reading `json:"gpu,omitzero"`
 }
 
 // Outcome is the outcome of a run that the series shows: its verdict, the
-// largest value of the layer Peak (or else of RSS), and the median step time of
-// the judged part. The level after a reset is not in a series; the caller sets it.
+// largest value of the layer Peak (or else of RSS), the largest of GPUProcess, and
+// the median step time of the judged part. The level after a reset is not in a series; the caller sets it.
 func (s *Series) Outcome(v Verdict) Outcome {
-	o := Outcome{Verdict: v, Peak: s.Max(Peak)}
+	o := Outcome{Verdict: v, Peak: s.Max(Peak), GPU: s.Max(GPUProcess)}
 	if !o.Peak.OK {
 		o.Peak = s.Max(RSS)
 	}
@@ -50,6 +52,7 @@ const (
 	LowerSlope Goal = "slope"
 	LowerPeak  Goal = "peak"
 	LowerReset Goal = "reset"
+	LowerGPU   Goal = "gpu" // the peak of GPU memory
 )
 
 // Effect is what a remedy did.
@@ -107,6 +110,8 @@ type Comparison struct {
 	Peak     Ratio `json:"peak"`
 	Reset    Ratio `json:"reset"`
 	StepTime Ratio `json:"step_time"`
+	// GPU is the ratio of the peaks of GPU memory; not OK without a GPU.
+	GPU Ratio `json:"gpu,omitzero"`
 	// BaseCrashes and RemedyCrashes count the runs that ended before their time;
 	// their pairs are not in the ratios.
 	BaseCrashes   int     `json:"base_crashes"`
@@ -119,17 +124,20 @@ const compareConfidence = 0.95
 
 // Compare says what a remedy did, from at least two pairs of runs, better five.
 //
-// Each ratio is that of the means over the pairs. Its interval is from a
-// bootstrap over pairs (so what disturbs both runs of a pair cancels), as a
-// multiple of the standard deviation by Student's t for the number of pairs less
-// 1, on the logarithm for amounts that are positive.
+// Each ratio is that of the means over the pairs. Its interval is a multiple of
+// its standard deviation by Student's t for the number of pairs less 1, on the
+// logarithm for amounts that are positive. The deviation is that of a bootstrap over
+// pairs, so what disturbs both runs of a pair cancels. Fewer than 5 pairs have too
+// few distinct draws for that: for them it follows from the differences of the pairs
+// (the delta method), and is no less than what each amount is known by: a page, or
+// the noise floor of its slope.
 //
 // Of the goal, then: the remedy works if the whole interval is below the
-// threshold (0.1 for a slope, 0.8 for a peak or level; a slope also if it is
+// threshold (0.1 for a slope, 0.8 for a peak, in memory or on the GPU, or level; a slope also if it is
 // below 0.5 and no run with the remedy grew); partly if it is below 1 and the
 // estimate at most 0.95; has no effect if it lies between 0.9 and 1.1, or is a
 // reduction by less than 5%; is harmful if the whole interval is above 1.1. It is
-// not applicable to a slope if fewer than half of the runs without it leak.
+// not applicable to a slope if the runs without it do not leak ([Leaks]).
 // Everything else is unclear, with the number of pairs that would decide.
 // Crashes come first: a remedy that most runs die with is harmful, one that saves
 // a run that otherwise dies works, and one that most runs die with as they die
@@ -138,8 +146,10 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}
 	var alive []Pair
 	var cause string
-	leaks, grown := 0, 0
+	var without []Outcome
+	grown := 0
 	for _, p := range pairs {
+		without = append(without, p.Base)
 		base, remedy := p.Base.Verdict.Kind == Crash, p.Remedy.Verdict.Kind == Crash
 		if base {
 			c.BaseCrashes++
@@ -152,38 +162,39 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 			continue
 		}
 		alive = append(alive, p)
-		if p.Base.Verdict.Kind == Leak {
-			leaks++
-		}
 		if k := p.Remedy.Verdict.Kind; k == Leak || k == Inconclusive {
 			grown++
 		}
 	}
 	random := rand.New(rand.NewPCG(seed, uint64(len(pairs))))
-	amount := func(get func(Outcome) Reading) Ratio {
-		return ratio(alive, random, true, func(o Outcome) (float64, bool) {
+	amount := func(grain float64, get func(Outcome) Reading) Ratio {
+		return ratio(alive, random, true, func(o Outcome) (value, known float64, ok bool) {
 			r := get(o)
-			return float64(r.Bytes), r.OK && r.Bytes > 0
+			return float64(r.Bytes), grain / math.Sqrt(12), r.OK && r.Bytes > 0
 		})
 	}
-	c.Peak = amount(func(o Outcome) Reading { return o.Peak })
-	c.Reset = amount(func(o Outcome) Reading { return o.Reset })
-	c.StepTime = amount(func(o Outcome) Reading { return o.StepTime })
+	c.Peak = amount(pageSize, func(o Outcome) Reading { return o.Peak })
+	c.Reset = amount(pageSize, func(o Outcome) Reading { return o.Reset })
+	c.StepTime = amount(clockGrain, func(o Outcome) Reading { return o.StepTime })
+	c.GPU = amount(pageSize, func(o Outcome) Reading { return o.GPU })
 	slopes := alive
-	if 2*leaks < len(alive) || leaks == 0 {
+	leaks, came := leaking(without)
+	if !Leaks(without) {
 		slopes = nil
 	}
-	c.Slope = ratio(slopes, random, false, func(o Outcome) (float64, bool) { return o.Verdict.Slope.Estimate, true })
+	c.Slope = ratio(slopes, random, false, func(o Outcome) (value, known float64, ok bool) {
+		return o.Verdict.Slope.Estimate, o.Verdict.NoiseFloor / floorDeviations, true
+	})
 
-	for _, r := range []*Ratio{&c.Peak, &c.Reset, &c.StepTime} {
+	for _, r := range []*Ratio{&c.Peak, &c.Reset, &c.StepTime, &c.GPU} {
 		r.Effect = r.effect(amountLower)
 	}
 	if c.Slope.Effect = c.Slope.effect(slopeGone); c.Slope.OK && c.Slope.High < slopeHalf && grown == 0 {
 		c.Slope.Effect = Works
 	}
 
-	r := map[Goal]Ratio{LowerSlope: c.Slope, LowerPeak: c.Peak, LowerReset: c.Reset}[goal]
-	what := map[Goal]string{LowerSlope: "slope", LowerPeak: "peak", LowerReset: "level after the reset"}[goal]
+	r := map[Goal]Ratio{LowerSlope: c.Slope, LowerPeak: c.Peak, LowerReset: c.Reset, LowerGPU: c.GPU}[goal]
+	what := map[Goal]string{LowerSlope: "slope", LowerPeak: "peak", LowerReset: "level after the reset", LowerGPU: "peak of GPU memory"}[goal]
 	switch {
 	case 2*c.RemedyCrashes >= len(pairs) && 2*c.BaseCrashes >= len(pairs) && c.RemedyCrashes > 0:
 		c.Effect, c.Reason = NoEffect, fmt.Sprintf("%d of %d runs with it died, and %d without it: %s", c.RemedyCrashes, len(pairs), c.BaseCrashes, cause)
@@ -192,7 +203,7 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	case 2*c.BaseCrashes >= len(pairs) && c.BaseCrashes > 0 && c.RemedyCrashes == 0:
 		c.Effect, c.Reason = Works, fmt.Sprintf("%d of %d runs without it died, and none with it", c.BaseCrashes, len(pairs))
 	case goal == LowerSlope && len(alive) > 0 && slopes == nil:
-		c.Effect, c.Reason = NotApplicable, fmt.Sprintf("without it %d of %d runs leak, so there is no slope to lower", leaks, len(alive))
+		c.Effect, c.Reason = NotApplicable, fmt.Sprintf("without it %d of %d runs leak, so there is no slope to lower", leaks, came)
 	case !r.OK:
 		c.Effect, c.Reason, c.More = Unclear, fmt.Sprintf("fewer than two pairs tell the %s", what), max(5-len(alive), 1)
 	default:
@@ -203,6 +214,30 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		}
 	}
 	return c
+}
+
+// Leaks is whether runs leak, as one answer for all: at least half of those that came
+// to their end do. A tie counts as a leak, since a remedy that is needed half of the
+// time is needed. It is what [Compare] asks of the runs without a remedy before it
+// speaks of slopes; who chooses the goal should ask it of the same runs.
+func Leaks(outcomes []Outcome) bool {
+	leaks, came := leaking(outcomes)
+	return leaks > 0 && 2*leaks >= came
+}
+
+// leaking counts the runs that leak and those that came to their end.
+func leaking(outcomes []Outcome) (leaks, came int) {
+	for i := range outcomes {
+		switch outcomes[i].Verdict.Kind {
+		case Leak:
+			leaks++
+			came++
+		case Crash:
+		default:
+			came++
+		}
+	}
+	return leaks, came
 }
 
 // effect is what a ratio says by itself; works is the threshold for that.
@@ -222,14 +257,28 @@ func (r Ratio) effect(works float64) Effect {
 	return Unclear
 }
 
-// ratio of the means over the pairs that have the amount in both runs.
-func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (float64, bool)) Ratio {
+const (
+	// bootstrapPairs is the least number of pairs that a bootstrap can draw from. Of
+	// two pairs there are three different draws, so that the quartiles are often equal.
+	bootstrapPairs = 5
+	// clockGrain is how exactly a median time is known, in nanoseconds.
+	clockGrain = 100
+	// floorDeviations is how many deviations a noise floor is: that of 99% of a normal
+	// distribution.
+	floorDeviations = 2.576
+)
+
+// ratio of the means over the pairs that have the amount in both runs. What get
+// returns beside a value is the deviation that it is known by.
+func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (value, known float64, ok bool)) Ratio {
 	var base, remedy []float64
+	var knownBase, knownRemedy float64 // sums of squares
 	for _, p := range pairs {
-		b, okBase := get(p.Base)
-		r, okRemedy := get(p.Remedy)
+		b, kb, okBase := get(p.Base)
+		r, kr, okRemedy := get(p.Remedy)
 		if okBase && okRemedy {
 			base, remedy = append(base, b), append(remedy, r)
+			knownBase, knownRemedy = knownBase+kb*kb, knownRemedy+kr*kr
 		}
 	}
 	n := len(base)
@@ -241,7 +290,43 @@ func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (fl
 	if positive {
 		scale, back = math.Log, math.Exp
 	}
-	estimate := scale(stat.Mean(remedy, nil) / stat.Mean(base, nil))
+	meanBase, meanRemedy := stat.Mean(base, nil), stat.Mean(remedy, nil)
+	estimate := scale(meanRemedy / meanBase)
+	if math.IsNaN(estimate) || math.IsInf(estimate, 0) {
+		return Ratio{}
+	}
+	var deviation float64
+	if n < bootstrapPairs {
+		// To first order a pair moves the ratio by its remedy less the ratio times its
+		// base, over the mean of the base.
+		moves := make([]float64, n)
+		of := meanRemedy / meanBase
+		for i := range moves {
+			moves[i] = (remedy[i] - of*base[i]) / meanBase
+		}
+		deviation = max(stat.StdDev(moves, nil)/math.Sqrt(float64(n)),
+			math.Sqrt(knownRemedy+of*of*knownBase)/float64(n)/math.Abs(meanBase))
+		if positive {
+			deviation /= of
+		}
+	} else {
+		deviation = bootstrap(base, remedy, random, positive, scale)
+	}
+	student := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: float64(n - 1)}.Quantile(0.5 + compareConfidence/2)
+	half := student * deviation
+	if math.IsNaN(half) {
+		return Ratio{}
+	}
+	low, high := back(estimate-half), back(estimate+half)
+	if math.IsInf(high, 0) {
+		high = math.MaxFloat64 // JSON has no infinity
+	}
+	return Ratio{Interval: Interval{back(estimate), low, high}, OK: true}
+}
+
+// bootstrap is the deviation of a ratio of means, on its scale, by drawing pairs.
+func bootstrap(base, remedy []float64, random *rand.Rand, positive bool, scale func(float64) float64) float64 {
+	n := len(base)
 	draws := make([]float64, 0, 2000)
 	for range cap(draws) {
 		var b, r float64
@@ -254,7 +339,7 @@ func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (fl
 		}
 	}
 	if len(draws) < 2 {
-		return Ratio{}
+		return math.NaN()
 	}
 	// The quartiles would do for a normal distribution; they bear a draw whose
 	// means of the base come out near 0.
@@ -263,9 +348,7 @@ func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (fl
 	if !positive {
 		deviation = (stat.Quantile(0.75, stat.Empirical, draws, nil) - stat.Quantile(0.25, stat.Empirical, draws, nil)) / 1.349
 	}
-	student := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: float64(n - 1)}.Quantile(0.5 + compareConfidence/2)
-	half := student * deviation * math.Sqrt(float64(n)/float64(n-1))
-	return Ratio{Interval: Interval{back(estimate), back(estimate - half), back(estimate + half)}, OK: true}
+	return deviation * math.Sqrt(float64(n)/float64(n-1))
 }
 
 // morePairs is how many more pairs would bring the interval away from the

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -110,17 +111,105 @@ func TestCompareCovers(t *testing.T) {
 	require.LessOrEqual(t, wrong, n/50)
 }
 
+// Of two pairs a bootstrap has three different draws, and the quartiles of the
+// slopes were often equal: no interval is that narrow.
+func TestCompareFewPairs(t *testing.T) {
+	m := newMaker(1, 5)
+	const rounds = 400
+	for n := 2; n <= 5; n++ {
+		misses, none := 0, 0
+		for range rounds {
+			c := Compare(pairUp(arm(m, n, Leak, 1e6, 1e9, 1e6), arm(m, n, Leak, 5e5, 1e9, 1e6)), LowerSlope, 1)
+			for _, r := range []struct {
+				Ratio
+				truth float64
+			}{{c.Slope, 0.5}, {c.Peak, 1}, {c.StepTime, 1}} {
+				if r.High <= r.Low {
+					none++
+				}
+				if r.Low > r.truth || r.High < r.truth {
+					misses++
+				}
+			}
+		}
+		t.Logf("%d pairs: %.1f%% of %d intervals miss the truth", n, 100*float64(misses)/(3*rounds), 3*rounds)
+		require.Zero(t, none, "%d pairs", n)
+		require.LessOrEqual(t, misses, 3*rounds*8/100, "%d pairs", n)
+	}
+
+	// Even equal pairs are known no better than what was measured.
+	one := Outcome{Verdict: Verdict{Kind: Leak, NoiseFloor: 100, Slope: Interval{Estimate: 1000}}, Peak: Known(GiB), StepTime: Known(1e6)}
+	c := Compare([]Pair{{one, one}, {one, one}}, LowerSlope, 1)
+	for _, r := range []Ratio{c.Slope, c.Peak, c.StepTime} {
+		require.Equal(t, 1.0, r.Estimate)
+		require.Less(t, r.Low, 1.0)
+		require.Greater(t, r.High, 1.0)
+	}
+	require.InDelta(t, 1-12.7*100/2.576/1000, c.Slope.Low, 0.01)
+}
+
+func TestCompareGPU(t *testing.T) {
+	on := func(list []Outcome, b Bytes) []Outcome {
+		for i := range list {
+			list[i].GPU = Known(b + Bytes(i)*MiB)
+		}
+		return list
+	}
+	m := newMaker(1, 6)
+	c := Compare(pairUp(on(arm(m, 5, Flat, 0, 1e9, 1e6), 8*GiB), on(arm(m, 5, Flat, 0, 1e9, 1e6), 2*GiB)), LowerGPU, 1)
+	require.Equal(t, Works, c.Effect, c)
+	require.InEpsilon(t, 0.25, c.GPU.Estimate, 0.01)
+	require.Contains(t, c.Reason, "peak of GPU memory")
+	require.NotEqual(t, Works, c.Peak.Effect, "of the host's memory")
+
+	c = Compare(pairUp(arm(m, 5, Flat, 0, 1e9, 1e6), arm(m, 5, Flat, 0, 1e9, 1e6)), LowerGPU, 1)
+	require.Equal(t, Unclear, c.Effect, "no GPU was there")
+	text, err := json.Marshal(c)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), `"gpu":`, "what has no GPU is written as before")
+	text, err = json.Marshal(Outcome{})
+	require.NoError(t, err)
+	require.NotContains(t, string(text), `"gpu"`)
+	require.False(t, c.GPU.OK)
+}
+
+// Whoever chooses the goal by Leaks must never be told that there is no slope.
+func TestLeaks(t *testing.T) {
+	m := newMaker(1, 7)
+	for leaks := range 5 {
+		for flat := range 5 {
+			for crashed := range 2 {
+				base := append(arm(m, leaks, Leak, 1e6, 1e9, 1e6), arm(m, flat, Flat, 1, 1e9, 1e6)...)
+				for range crashed {
+					base = append(base, Outcome{Verdict: Crashed("killed")})
+				}
+				want := leaks > 0 && leaks >= flat
+				require.Equal(t, want, Leaks(base), "%d leak, %d do not, %d crashed", leaks, flat, crashed)
+				if leaks+flat < 2 {
+					continue
+				}
+				c := Compare(pairUp(base, arm(m, len(base), Flat, 1, 1e9, 1e6)), LowerSlope, 1)
+				require.Equal(t, want, c.Effect != NotApplicable, "%d leak, %d do not, %d crashed: %v", leaks, flat, crashed, c)
+				require.Equal(t, want, c.Slope.OK)
+			}
+		}
+	}
+	require.False(t, Leaks(nil))
+}
+
 func TestOutcome(t *testing.T) {
 	s := layered(100, map[Layer]func(int) float64{
 		Anon: func(int) float64 { return mib }, Peak: func(i int) float64 { return mib * float64(i) },
-		StepTime: func(i int) float64 { return 1000 + float64(i%3) },
+		StepTime: func(i int) float64 { return 1000 + float64(i%3) }, GPUProcess: func(i int) float64 { return mib * float64(100-i) },
 	})
 	o := s.Outcome(s.Judge(Criteria{}))
 	require.Equal(t, Known(99*MiB), o.Peak)
 	require.Equal(t, Known(1001), o.StepTime)
 	require.False(t, o.Reset.OK)
+	require.Equal(t, Known(100*MiB), o.GPU)
 	s = layered(20, map[Layer]func(int) float64{RSS: func(int) float64 { return mib }})
 	o = s.Outcome(s.Judge(Criteria{}))
 	require.Equal(t, Known(MiB), o.Peak)
 	require.False(t, o.StepTime.OK)
+	require.False(t, o.GPU.OK)
 }

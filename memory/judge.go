@@ -102,6 +102,9 @@ type Verdict struct {
 	// means; empty if nothing grew.
 	Cause   Cause `json:"cause,omitempty"`
 	Carrier Layer `json:"carrier,omitempty"`
+	// Kept is what was left of the growth when everything was closed; only of a
+	// verdict that [Verdict.Trimmed] was asked of.
+	Kept *Kept `json:"kept,omitempty"`
 	// Trends are the slopes of all layers in the judged part.
 	Trends []Trend `json:"trends,omitempty"`
 	// Notes are remarks for the reader, each a sentence.
@@ -134,9 +137,10 @@ func Crashed(reason string) Verdict { return Verdict{Kind: Crash, Per: PerStep, 
 // that of Theil and Sen, with a moving-block bootstrap interval, widened by one
 // quantum over the span. It is a leak only if the lower bound exceeds the budget,
 // the last third is not less steep, and neither a saturating curve nor a single
-// step explains the growth better. The test of Mann and Kendall is not used: on
-// data of this kind it raises false alarms (Machida, Andrzejak, Matias and
-// Vicente 2013).
+// step explains the growth better, nor two or three stairs after the last of which
+// it stood still. What falls near the end is no growth that may go on, so only a late
+// rise is inconclusive. The test of Mann and Kendall is not used: on data of this
+// kind it raises false alarms (Machida, Andrzejak, Matias and Vicente 2013).
 func (s *Series) Judge(c Criteria) Verdict {
 	c = c.complete(s)
 	x, y := s.points(c.Layer, c.Per)
@@ -172,7 +176,7 @@ type trial struct {
 	ramp   fitted
 	cuts   int
 	jumps  []Change
-	late   bool // a step so near the end that it cannot be judged
+	late   bool // a step so near the end that it cannot be judged, if it goes up
 	result Verdict
 }
 
@@ -207,6 +211,9 @@ func judge(x, y []float64, c Criteria) Verdict {
 	}
 	t.cutWarmUp()
 	t.judgeTail()
+	if v.Kind == Leak || v.Kind == Inconclusive {
+		t.judgeStairs()
+	}
 	return *v
 }
 
@@ -250,9 +257,11 @@ const (
 	// rounds of cutting off warm-up, one model each.
 	warmUpRounds = 4
 	// leastTail is what must remain after a curve was cut off, as a part of the
-	// whole; leastAfterStep the same after a step, which ends more clearly.
-	leastTail      = 1.0 / 3
-	leastAfterStep = 0.1
+	// whole; leastAfterStep the same after a step, which ends more clearly, and
+	// leastAfterStairs after several, since there may be one more.
+	leastTail        = 1.0 / 3
+	leastAfterStep   = 0.1
+	leastAfterStairs = 0.4
 	// fewTail is how many samples must remain.
 	fewTail = 12
 )
@@ -438,7 +447,7 @@ func (t *trial) judgeTail() {
 	// Growth within the noise counts only if the line is the better model, too.
 	slight := v.Slope.Estimate*t.span() < 2*noise
 	switch {
-	case t.late && !t.grewBefore() && !t.within(t.models.best.at, t.models.best.change):
+	case t.late && t.models.best.change > 0 && !t.grewBefore() && !t.within(t.models.best.at, t.models.best.change):
 		step := t.models.best
 		v.Jumps = append(v.Jumps, Change{At: step.at, Amount: Bytes(step.change)})
 		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("it changed by %s near the end, and whether that goes on cannot be told",
@@ -502,7 +511,7 @@ func (t *trial) settle(noise float64) {
 	// One jump makes up most of the change.
 	jumped := len(t.jumps) == 1 && math.Abs(float64(v.Level-v.Start-t.jumps[0].Amount)) <= 0.25*math.Abs(float64(t.jumps[0].Amount))
 	switch {
-	case upward > 1 && t.span() < 0.4*t.total() && !t.within(t.jumps[len(t.jumps)-1].At, float64(t.jumps[len(t.jumps)-1].Amount)):
+	case upward > 1 && t.span() < leastAfterStairs*t.total() && !t.within(t.jumps[len(t.jumps)-1].At, float64(t.jumps[len(t.jumps)-1].Amount)):
 		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("it went up %d times, and the last time is too near the end", upward)
 		v.More = t.whole(t.total() / 2)
 	case t.cuts == 0 || change < max(3*noise, 2*t.quantum):

@@ -144,6 +144,65 @@ func TestALateChangeWithinTheBudget(t *testing.T) {
 	require.Equal(t, Inconclusive, late(64*page).Kind, late(64*page))
 }
 
+// A trim at the end of each epoch gives memory back that the next steps take again,
+// and the last sample came right after one: runs with that remedy were inconclusive.
+func TestSeriesThatEndsInADip(t *testing.T) {
+	dips := func(slope float64) Verdict {
+		noise := newMaker(1, 8).noise("pages", 80, page)
+		return made(80, func(i int) float64 {
+			y := 66*mib + noise[i] + slope*float64(i)
+			if i >= 7 {
+				y -= 8.3 * mib // the first trim
+			}
+			if i%8 == 7 {
+				y -= mib
+			}
+			return y
+		}).Judge(Criteria{Budget: 32 * KiB})
+	}
+	v := dips(0)
+	require.Contains(t, []Kind{Jump, Plateau}, v.Kind, v)
+	require.InEpsilon(t, 57.7*mib, float64(v.Level), 0.01)
+	require.Empty(t, v.Cause, "nothing grew")
+	v = dips(128 * 1024)
+	require.Equal(t, Leak, v.Kind, v)
+	require.InEpsilon(t, 128*1024, v.Slope.Estimate, 0.1)
+}
+
+// stairs goes up by a height at some samples, on top of a slope.
+func stairs(n int, height, slope float64, at ...int) *Series {
+	return made(n, func(i int) float64 {
+		y := 66*mib + slope*float64(i)
+		for _, a := range at {
+			if i >= a {
+				y += height
+			}
+		}
+		return y
+	})
+}
+
+// A workload whose threads took two arenas of 8 MiB was called a leak in one of five
+// runs, and one that jumped twice within the first third inconclusive.
+func TestStairs(t *testing.T) {
+	v := stairs(80, 7.7*mib, 0, 15, 46).Judge(Criteria{Budget: 32 * KiB})
+	require.Equal(t, Plateau, v.Kind, v)
+	require.Len(t, v.Jumps, 2)
+	require.Equal(t, 46.0, v.Jumps[1].At)
+	require.InEpsilon(t, 7.7*mib, float64(v.Jumps[1].Amount), 0.01)
+	require.InEpsilon(t, 15.4*mib, float64(v.Level-v.Start), 0.01)
+
+	v = stairs(80, 7.7*mib, 0, 15, 71).Judge(Criteria{Budget: 32 * KiB})
+	require.Equal(t, Inconclusive, v.Kind, v)
+	require.Contains(t, v.Reason, "went up 2 times")
+	require.GreaterOrEqual(t, v.More, 40.0)
+	require.Equal(t, Inconclusive, stairs(80, 7.7*mib, 0, 5, 46).Judge(Criteria{}).Kind, "at that interval the next is still to come")
+
+	require.Equal(t, Leak, stairs(80, 7.7*mib, 128*1024, 15, 46).Judge(Criteria{Budget: 32 * KiB}).Kind, "it grows beside them")
+	require.Equal(t, Leak, stairs(80, 7.7*mib, 128*1024, 15, 71).Judge(Criteria{Budget: 32 * KiB}).Kind, "it grows beside them")
+	require.Equal(t, Leak, stairs(80, mib, 0, 8, 16, 24, 32, 40, 48, 56, 64, 72).Judge(Criteria{Budget: 32 * KiB}).Kind, "so many are growth")
+}
+
 func TestTooFewSamples(t *testing.T) {
 	v := (&Series{}).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind)
@@ -318,21 +377,85 @@ func TestGrowthInsideOfHeldMemoryIsNoted(t *testing.T) {
 	require.Contains(t, v.Notes[0], "live native count grows all the same, by +1.0/step")
 }
 
+// held is a sample of one layer.
+func held(step int, layer Layer, b Bytes) *Sample {
+	s := Sample{Step: step}
+	s.Set(layer, Known(b))
+	return &s
+}
+
 func TestTrimmed(t *testing.T) {
-	v := Verdict{Kind: Leak, Layer: Anon, Start: 100 * MiB, Level: 300 * MiB, Cause: NativeHeap, Carrier: MallocUsed}
-	sample := func(b Bytes) *Sample {
-		var s Sample
-		s.Set(Anon, Known(b))
-		return &s
+	grown := Verdict{Kind: Plateau, Layer: Anon, Start: 100 * MiB, Level: 300 * MiB, Slope: Interval{Estimate: 1, Low: 0.5, High: 2}}
+	for _, c := range []struct {
+		name            string
+		kind            Kind
+		cause, want     Cause
+		closed, trimmed Bytes
+		note            string
+	}{
+		{"kept by the allocator", Jump, Unattributed, Retention, 300 * MiB, 120 * MiB, "closing everything left 200.0 MiB of 200.0 MiB grown, and a trim gave 180.0 MiB back: freed memory was kept"},
+		{"kept, after a leak", Leak, Retention, Retention, 280 * MiB, 120 * MiB, "freed memory was kept"},
+		{"in use until it was closed", Leak, NativeHeap, NativeHeap, 300 * MiB, 120 * MiB, "freed memory was kept"},
+		{"in a pool", Plateau, NativeHeap, NativeHeap, 290 * MiB, 280 * MiB, "a trim gave back only 10.0 MiB: it sits in pools"},
+		{"in a pool, and the trim took", Inconclusive, Unattributed, Unattributed, 290 * MiB, 291 * MiB, "a trim gave back only 0 B"},
+		{"given back", Plateau, RuntimeCache, RuntimeCache, 150 * MiB, 150 * MiB, "closing everything gave back most of 200.0 MiB grown: 50.0 MiB was left"},
+		{"all given back", Plateau, RuntimeCache, RuntimeCache, 90 * MiB, 40 * MiB, "0 B was left above the start"},
+	} {
+		v := grown
+		v.Kind, v.Cause = c.kind, c.cause
+		got := v.Trimmed(held(9, Anon, c.closed), held(9, Anon, c.trimmed))
+		require.Equal(t, c.want, got.Cause, c.name)
+		require.Equal(t, &Kept{c.closed - v.Start, c.trimmed - v.Start}, got.Kept, c.name)
+		require.Contains(t, got.Notes[0], c.note, c.name)
+		require.Empty(t, v.Notes, "the verdict that was asked is left alone")
 	}
-	got := v.Trimmed(sample(300*MiB), sample(120*MiB))
-	require.Equal(t, Retention, got.Cause)
-	require.Contains(t, got.Notes[0], "trimming gave 180.0 MiB back, of 200.0 MiB grown")
-	require.Empty(t, v.Notes, "the verdict that was asked is left alone")
-	require.Equal(t, v, v.Trimmed(sample(300*MiB), sample(299*MiB)))
-	v.Cause = Retention
-	require.Contains(t, v.Trimmed(sample(300*MiB), sample(299*MiB)).Notes[0], "gave back only 1.0 MiB")
-	require.Equal(t, v, v.Trimmed(&Sample{}, &Sample{}), "nothing is known")
+	require.Equal(t, grown, grown.Trimmed(&Sample{}, &Sample{}), "nothing is known")
+	flat := grown
+	flat.Kind = Flat
+	require.Equal(t, flat, flat.Trimmed(held(9, Anon, 300*MiB), held(9, Anon, 0)), "nothing grew")
+	fell := grown
+	fell.Kind, fell.Start, fell.Level = Jump, 300*MiB, 100*MiB
+	require.Equal(t, fell, fell.Trimmed(held(9, Anon, 300*MiB), held(9, Anon, 0)), "nothing grew")
+}
+
+func TestTraced(t *testing.T) {
+	leak := Verdict{Kind: Leak, Layer: Anon, Per: PerStep, Start: 100 * MiB, Level: 300 * MiB, From: 10, To: 100,
+		Slope: Interval{2 * mib, 1.9 * mib, 2.1 * mib}, Cause: NativeHeap, Carrier: MallocUsed, Trends: []Trend{{Layer: LiveCount}}}
+	jump := leak
+	jump.Kind, jump.From, jump.Jumps = Jump, 20, []Change{{At: 20, Amount: 200 * MiB}}
+	cpu := TFUsed.Of("cpu")
+	change := func(v Verdict, f func(*Verdict)) Verdict { f(&v); return v }
+	for _, c := range []struct {
+		name        string
+		v           Verdict
+		first, last *Sample
+		want        Cause
+	}{
+		{"leak", leak, held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), RuntimeCache},
+		{"too little of it", leak, held(10, cpu, 50*MiB), held(100, cpu, 130*MiB), NativeHeap},
+		{"from the warm-up", leak, held(1, cpu, 50*MiB), held(100, cpu, 250*MiB), NativeHeap},
+		{"another allocator", leak, held(10, TFUsed.Of("mklcpu"), 50*MiB), held(100, cpu, 250*MiB), NativeHeap},
+		{"one reading", leak, &Sample{Step: 10}, held(100, cpu, 250*MiB), NativeHeap},
+		{"jump", jump, held(1, cpu, 50*MiB), held(100, cpu, 200*MiB), RuntimeCache},
+		{"after the jump", jump, held(30, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
+		{"a nearer cause", change(leak, func(v *Verdict) { v.Cause = Unreleased }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), Unreleased},
+		{"malloc in use is flat", change(leak, func(v *Verdict) { v.Cause = Retention }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), Retention},
+		{"unattributed", change(leak, func(v *Verdict) { v.Cause = Unattributed }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), RuntimeCache},
+		{"objects not counted", change(leak, func(v *Verdict) { v.Trends = nil }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
+		{"objects grow", change(leak, func(v *Verdict) { v.Trends = []Trend{{Layer: LiveCount, Slope: Interval{1, 0.9, 1.1}}} }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
+		{"by minute", change(leak, func(v *Verdict) { v.Per = PerMinute }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
+		{"flat", change(leak, func(v *Verdict) { v.Kind = Flat }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
+	} {
+		got := c.v.Traced(c.first, c.last)
+		require.Equal(t, c.want, got.Cause, c.name)
+		if c.want != RuntimeCache {
+			require.Equal(t, c.v, got, c.name)
+			continue
+		}
+		require.Equal(t, cpu, got.Carrier, c.name)
+		require.Contains(t, got.Notes[0], "tensorflow used (cpu) rose by 150.0 MiB", c.name)
+		require.Contains(t, got.Notes[0], "by two readings", c.name)
+	}
 }
 
 func TestSlowCurveWithinTheBudgetPasses(t *testing.T) {

@@ -170,6 +170,50 @@ func (m maker) mixture(c course) course {
 	return c
 }
 
+// dips falls for a sample or two at regular intervals, as after a trim that the next
+// steps undo; half of these courses end in a dip.
+func (m maker) dips(c course) course {
+	c.name, c.want = "dips, "+c.name, Flat
+	period, width := 6+m.IntN(15), 1+m.IntN(2)
+	depth := m.logBetween(8, 1000) * c.unit()
+	phase := m.IntN(period)
+	if m.IntN(2) == 0 {
+		phase = (width - len(c.y)%period + period) % period
+	}
+	for i := range c.y {
+		if (i+phase)%period < width {
+			c.y[i] -= depth
+		}
+	}
+	return c
+}
+
+// stairs goes up two or three times in the first half, as when new threads take
+// arenas of their own, and then stands still.
+func (m maker) stairs(c course) course {
+	c.name, c.want = "stairs, "+c.name, Plateau
+	return m.climb(c, 0.05, 0.5)
+}
+
+// lateStairs has its stairs anywhere: anything but a leak is right, since what comes
+// every third of a run cannot be told from what came three times.
+func (m maker) lateStairs(c course) course {
+	c.name, c.want = "late stairs, "+c.name, ""
+	return m.climb(c, 0.05, 0.95)
+}
+
+// climb adds two or three stairs of like height between two parts of the course.
+func (m maker) climb(c course, from, to float64) course {
+	height := m.logBetween(10, 1000) * c.unit()
+	for range 2 + m.IntN(2) {
+		at, h := int(m.between(from, to)*float64(len(c.y))), height*m.between(0.7, 1.3)
+		for i := at; i < len(c.y); i++ {
+			c.y[i] += h
+		}
+	}
+	return c
+}
+
 // tally counts verdicts by truth.
 type tally struct {
 	sync.Mutex
@@ -205,7 +249,7 @@ func parallel(n int, f func(i int)) {
 // shapes are what a run without a leak may look like.
 var shapes = []func(maker, course) course{
 	func(_ maker, c course) course { return c },
-	maker.jump, maker.ramp, maker.longRamp, maker.saw, maker.mixture,
+	maker.jump, maker.ramp, maker.longRamp, maker.saw, maker.mixture, maker.dips, maker.stairs, maker.lateStairs,
 }
 
 // make makes the i-th course without a leak, all shapes with all noises in turn.
@@ -216,9 +260,9 @@ func (m maker) make(i int) course {
 // TestErrorRates judges thousands of made series: each without a leak, and again
 // with a leak of 4 times the noise floor that the engine stated for it.
 func TestErrorRates(t *testing.T) {
-	n := 1800
+	n := 2700
 	if raceEnabled || testing.Short() {
-		n = 72 // for the race detector's sake; the rates need the whole number
+		n = 108 // for the race detector's sake; the rates need the whole number
 	}
 	var without, with tally
 	parallel(n, func(i int) {
@@ -257,7 +301,7 @@ func TestErrorRates(t *testing.T) {
 	}
 	t.Log("without a leak:")
 	require.LessOrEqual(t, rate(&without, "", Leak), 0.01)
-	for _, s := range []string{"constant", "jump", "ramp", "long ramp", "saw", "mixture"} {
+	for _, s := range []string{"constant", "jump", "ramp", "long ramp", "saw", "mixture", "dips", "stairs", "late stairs"} {
 		require.LessOrEqual(t, rate(&without, s, Leak), 0.015, s)
 	}
 	require.GreaterOrEqual(t, rate(&without, "constant", Flat), 0.95)
@@ -266,6 +310,9 @@ func TestErrorRates(t *testing.T) {
 	require.GreaterOrEqual(t, rate(&without, "ramp", Plateau), 0.9)
 	require.GreaterOrEqual(t, rate(&without, "saw", Sawtooth), 0.95)
 	require.GreaterOrEqual(t, rate(&without, "mixture", Plateau, Jump), 0.85)
+	require.GreaterOrEqual(t, rate(&without, "dips", Flat), 0.85)
+	require.LessOrEqual(t, rate(&without, "dips", Inconclusive), 0.03)
+	require.GreaterOrEqual(t, rate(&without, "stairs", Plateau, Jump, Flat), 0.97)
 	t.Log("with a leak of 4 times the noise floor:")
 	firm := 0.0
 	for _, s := range []string{"constant", "jump", "saw"} {
@@ -274,6 +321,9 @@ func TestErrorRates(t *testing.T) {
 		firm += found / 3
 	}
 	require.GreaterOrEqual(t, firm, 0.99)
+	require.GreaterOrEqual(t, rate(&with, "stairs", Leak), 0.95)
+	require.GreaterOrEqual(t, rate(&with, "late stairs", Leak), 0.95)
+	require.GreaterOrEqual(t, rate(&with, "dips", Leak), 0.88) // what dips may hide is none
 	require.GreaterOrEqual(t, rate(&with, "ramp", Leak), 0.92)
 	require.GreaterOrEqual(t, rate(&with, "ramp", Leak, Inconclusive), 0.98)
 	require.GreaterOrEqual(t, rate(&with, "mixture", Leak), 0.8)

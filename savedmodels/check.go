@@ -190,7 +190,7 @@ func (m *Model) settle() {
 	for id := range touched {
 		v := k.vars[id]
 		m.Variables = append(m.Variables, Variable{
-			Name: v.name, DType: v.dtype, Shape: v.shape, UnknownRank: v.unknown,
+			Name: v.name, Container: v.container, DType: v.dtype, Shape: v.shape, UnknownRank: v.unknown,
 			Restored: k.restore.written[id], Saved: k.save.read[id], Trained: trained[id],
 		})
 	}

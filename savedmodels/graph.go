@@ -73,11 +73,12 @@ type call struct {
 }
 
 type variable struct {
-	key     string
-	name    string
-	dtype   tfbind.DType
-	shape   []int64
-	unknown bool
+	key       string
+	container string
+	name      string
+	dtype     tfbind.DType
+	shape     []int64
+	unknown   bool
 }
 
 // newGraph indexes a GraphDef.
@@ -163,12 +164,14 @@ func sharedName(d *node_def_go_proto.NodeDef, function string) string {
 
 func describe(d *node_def_go_proto.NodeDef, key string) *variable {
 	shape := d.GetAttr()["shape"].GetShape()
+	container, name, _ := strings.Cut(key, "|")
 	v := &variable{
-		key:     key,
-		name:    key[strings.Index(key, "|")+1:],
-		dtype:   tfbind.DType(d.GetAttr()["dtype"].GetType()),
-		unknown: shape == nil || shape.GetUnknownRank(),
-		shape:   []int64{},
+		key:       key,
+		container: container,
+		name:      name,
+		dtype:     tfbind.DType(d.GetAttr()["dtype"].GetType()),
+		unknown:   shape == nil || shape.GetUnknownRank(),
+		shape:     []int64{},
 	}
 	for _, dim := range shape.GetDim() {
 		v.shape = append(v.shape, dim.GetSize())

@@ -102,8 +102,10 @@ type Saver struct {
 
 // Variable is a variable of the model.
 type Variable struct {
-	Name  string
-	DType tfbind.DType
+	Name string
+	// Container is TensorFlow's, beside the name; nearly always empty.
+	Container string
+	DType     tfbind.DType
 	// Shape has -1 for unknown sizes.
 	Shape       []int64
 	UnknownRank bool

@@ -1164,7 +1164,7 @@ class Large(Training):
         """See Training."""
         self.data = DataOptions.ask(self.child, *ARRAYS, "disk")
         self.reset = self.child.knob("reset", "none", "restore", "reload", "process")
-        self.rows = self.child.number("rows", 300_000, least=self.spec.batch)
+        self.rows = self.child.number("rows", 1_000_000, least=self.spec.batch)
 
     def make_feed(self) -> Feed:
         """See Training."""
@@ -1330,7 +1330,7 @@ class Predicting(Job):
 class Varying(Predicting):
     """W3: another number of samples for each step."""
 
-    model = "digits-cnn"
+    model = "digits"
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)

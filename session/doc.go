@@ -13,6 +13,10 @@
 // without allocating. Train and Evaluate are such steps for the roles of the
 // model, with the reserved inputs filled in.
 //
+// Reset brings a session back to a Snapshot, with or without loading the model
+// anew; SetMicroBatches has batches trained in parts. Supervise runs a training in
+// a child process, and starts another one when it dies.
+//
 // The Session owns the native session, its graph and its variables; a Step owns
 // its input buffers. Both have to be closed. Variables live in the session and
 // nowhere else: what is not saved is gone after Close.

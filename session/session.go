@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"sync/atomic"
+	"sync"
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
@@ -46,12 +46,25 @@ type Session struct {
 	model *savedmodels.Model
 	opts  Options
 	roles savedmodels.Roles
-	tf    *tfbind.Session
+	// config is a serialized tensorflow.ConfigProto.
+	config []byte
+	parts  int     // that a batch is split into; 0 and 1 are the whole
+	rate   float64 // what the reserved input learning_rate is fed; NaN if not set
 
+	// mu is held while native is replaced, and by Close, which may come from another
+	// goroutine.
+	mu     sync.Mutex
+	closed bool
+	native
+}
+
+// native is what a session has of TensorFlow.
+type native struct {
+	tf              *tfbind.Session
 	train, evaluate *runner
-	setRate         *Step   // the signature set_learning_rate, once it was used
-	rate            float64 // what the reserved input learning_rate is fed; NaN if not set
-	closed          atomic.Bool
+	split           *splitter // once batches were split
+	state           *stateOps // once a snapshot was taken
+	setRate         *Step     // the signature set_learning_rate, once it was used
 }
 
 // runner is a role's step with what it reports.
@@ -90,16 +103,29 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	}
 	// Two messages in a row are the second one merged over the first, by the
 	// definition of the wire format; so fields that this build does not know stay.
-	tf, err := tfbind.LoadSavedModel(model.Dir, model.Tags, slices.Concat(config, opts.Config))
-	if err != nil {
-		return nil, err
-	}
-	s := &Session{model: model, opts: opts, roles: roles, tf: tf, rate: math.NaN()}
-	if err := s.prepareRoles(); err != nil {
-		s.Close()
+	s := &Session{model: model, opts: opts, roles: roles, config: slices.Concat(config, opts.Config), rate: math.NaN()}
+	if err := s.load(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// load opens the model in TensorFlow. After an error the session is closed.
+func (s *Session) load() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return tfbind.ErrClosed
+	}
+	s.native = native{}
+	if s.tf, err = tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config); err == nil {
+		if err = s.prepareRoles(); err == nil {
+			return nil
+		}
+		err = errors.Join(err, s.native.close())
+	}
+	s.closed = true
+	return err
 }
 
 func (s *Session) prepareRoles() (err error) {
@@ -144,16 +170,27 @@ func (s *Session) Devices() ([]tfbind.Device, error) { return s.tf.Devices() }
 // after. TensorFlow keeps some of the memory for itself: with its default CPU
 // allocator, most of it (measured on 2.21). Closing twice does nothing.
 func (s *Session) Close() error {
-	if s == nil || !s.closed.CompareAndSwap(false, true) {
+	if s == nil {
 		return nil
 	}
-	for _, r := range []*runner{s.train, s.evaluate} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return s.native.close()
+}
+
+func (n *native) close() error {
+	for _, r := range []*runner{n.train, n.evaluate} {
 		if r != nil {
 			r.Close()
 		}
 	}
-	s.setRate.Close()
-	return s.tf.Close()
+	n.split.Close()
+	n.setRate.Close()
+	return n.tf.Close()
 }
 
 // TrainMetrics names the scalars of a train step, "loss" first. It is part of
@@ -183,21 +220,25 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	if s.train == nil {
 		return fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
 	}
+	return s.trainStep(ctx, step, b, out, nil)
+}
+
+// trainStep is Train; with a place for it, a RunMetadata is written there.
+func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) error {
 	s.train.seed = [2]int64{s.opts.Seed, step}
-	return s.train.step(ctx, b, out)
+	if s.parts > 1 && b.Size > 1 {
+		return s.trainParts(ctx, b, out, metadata)
+	}
+	return s.train.step(ctx, b, out, metadata)
 }
 
 // Trace is Train, and returns a serialized tensorflow.RunMetadata: see
-// [Step.Trace].
+// [Step.Trace]. Of a batch that is split it is that of the last part.
 func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error) {
 	if s.train == nil {
 		return nil, fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
 	}
-	s.train.seed = [2]int64{s.opts.Seed, step}
-	err = s.train.stepWith(ctx, b, out, func() (err error) {
-		metadata, err = s.train.Trace(ctx)
-		return err
-	})
+	err = s.trainStep(ctx, step, b, out, &metadata)
 	return metadata, err
 }
 
@@ -207,26 +248,21 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) err
 	if s.evaluate == nil {
 		return fmt.Errorf("evaluate: %w: it has neither evaluate nor eval", ErrNoSignature)
 	}
-	return s.evaluate.step(ctx, b, out)
+	return s.evaluate.step(ctx, b, out, nil)
 }
 
-func (r *runner) step(ctx context.Context, b data.Batch, out []float64) error {
-	return r.stepWith(ctx, b, out, nil)
-}
-
-// stepWith is step with another way to run; nil is Run.
-func (r *runner) stepWith(ctx context.Context, b data.Batch, out []float64, run func() error) error {
+// step runs a batch; with a place for it, a RunMetadata is written there.
+func (r *runner) step(ctx context.Context, b data.Batch, out []float64, metadata *[]byte) (err error) {
 	if len(out) != len(r.metrics) {
-		return fmt.Errorf("signature %s: room for %d results, it has %d: %v", r.signature.Name, len(out), len(r.metrics), r.names)
+		return r.room(out)
 	}
 	if err := r.Feed(b); err != nil {
 		return err
 	}
-	var err error
-	if run == nil {
+	if metadata == nil {
 		err = r.Run(ctx)
 	} else {
-		err = run()
+		*metadata, err = r.Trace(ctx)
 	}
 	if err != nil {
 		return err
@@ -239,6 +275,11 @@ func (r *runner) stepWith(ctx context.Context, b data.Batch, out []float64, run 
 		out[i] = v
 	}
 	return nil
+}
+
+// room is the error of a slice that has no room for the results.
+func (r *runner) room(out []float64) error {
+	return fmt.Errorf("signature %s: room for %d results, it has %d: %v", r.signature.Name, len(out), len(r.metrics), r.names)
 }
 
 // SetLearningRate sets the rate of the train steps that follow: through the

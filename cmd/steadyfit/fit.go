@@ -36,6 +36,7 @@ type fitFlags struct {
 	prefetch                int
 	restoreBest             bool
 	json                    bool
+	resilience
 }
 
 func newFit(g *global) *cobra.Command {
@@ -54,7 +55,7 @@ that was never interrupted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, g) },
 	}
 	flags := cmd.Flags()
-	f.register(flags)
+	f.modelFlags.register(flags)
 	f.data.register(flags)
 	flags.StringVar(&f.validation, "validation", "", "validation data: a file (of a dataset with two parts, the test part), or the fraction of the training data to set aside, as in 0.1")
 	flags.IntVar(&f.epochs, "epochs", 1, "epochs to train, in all; a resumed run does those that are missing")
@@ -75,16 +76,29 @@ that was never interrupted.`,
 	flags.IntVar(&f.prefetch, "prefetch", 2, "batches to prepare ahead; 0 prepares none")
 	flags.StringVar(&f.options.TrainSignature, "train-signature", "", "signature to train with; default train, learn or train_step")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
+	f.resilience.register(flags)
 	return cmd
 }
 
 func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
-	best, err := os.MkdirTemp("", "steadyfit-best-")
-	if err != nil {
+	if err := f.resilience.check(f); err != nil {
 		return err
 	}
-	defer os.RemoveAll(best)
-	loop, err := f.loop(cmd.ErrOrStderr(), best)
+	return f.supervised(cmd, func(ctx context.Context, c *session.Supervised) error { return f.train(ctx, cmd, g, c) })
+}
+
+// train is the training, in a process of its own if c is not nil.
+func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised) error {
+	f.resume = f.resume || c.Continues()
+	best := ""
+	if f.restoreBest {
+		var err error
+		if best, err = os.MkdirTemp("", "steadyfit-best-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(best)
+	}
+	loop, err := f.loop(c.Screen(cmd.ErrOrStderr()), cmd.ErrOrStderr(), best)
 	if err != nil {
 		return err
 	}
@@ -112,24 +126,30 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	f.options.Seed = int64(f.seed)
-	s, err := session.Open(cmd.Context(), model, f.options)
+	s, err := session.Open(ctx, model, f.options)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	loop.Session = s
+	r, err := f.arrange(loop, s, c)
+	if err != nil {
+		return err
+	}
 	if f.out == "" && f.checkpoints == "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "note: without --out or --checkpoints, the trained model is not kept")
 	}
-	history, err := loop.Run(cmd.Context(), train)
-	if err != nil {
-		return f.explain(err, history)
+	history, err := loop.Run(ctx, train)
+	if err == nil {
+		err = r.outcome()
 	}
-	if f.out != "" {
-		// The training is done, and an interrupt now must not cost its result.
-		if err := s.SaveModel(context.WithoutCancel(cmd.Context()), f.out); err != nil {
-			return err
-		}
+	// The training is done, and neither an interrupt now nor a checkpoint that could
+	// not be written must cost its result.
+	var unwritten *fit.CheckpointError
+	if f.out != "" && (err == nil || errors.As(err, &unwritten) && unwritten.Final) {
+		err = errors.Join(err, s.SaveModel(context.WithoutCancel(ctx), f.out))
+	}
+	if err != nil {
+		return f.restartable(f.explain(err, history))
 	}
 	if err := s.Close(); err != nil {
 		return err
@@ -137,17 +157,22 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 	return f.print(cmd.OutOrStdout(), history)
 }
 
-// loop makes the loop from flags that need neither model nor data.
-// best is a folder for the weights of the best epoch.
-func (f *fitFlags) loop(stderr io.Writer, best string) (*fit.Loop, error) {
+// newLog writes what a run has to say.
+func newLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+// loop makes the loop from flags that need neither model nor data. Progress goes to
+// screen; best is a folder for the weights of the best epoch.
+func (f *fitFlags) loop(screen, stderr io.Writer, best string) (*fit.Loop, error) {
 	l := &fit.Loop{
 		Batch: f.batch, Epochs: f.epochs, StepsPerEpoch: f.steps, DropRemainder: f.dropRemainder,
-		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		}})),
+		ResumeAnyway: f.force, Log: newLog(stderr),
 	}
 	for _, n := range []struct {
 		flag       string
@@ -167,7 +192,7 @@ func (f *fitFlags) loop(stderr io.Writer, best string) (*fit.Loop, error) {
 		}
 		l.LearningRate = schedule
 	}
-	l.Hook(fit.Progress(stderr))
+	l.Hook(fit.Progress(screen))
 	if f.history != "" {
 		l.Hook(fit.HistoryFile(f.history))
 	}
@@ -185,12 +210,16 @@ func (f *fitFlags) loop(stderr io.Writer, best string) (*fit.Loop, error) {
 	} else if f.restoreBest {
 		return nil, usagef("--restore-best needs --early-stop, whose metric says what is best")
 	}
-	every, err := parseEvery(f.every)
+	steps, epochs, err := parseEvery("every", f.every)
 	if err != nil {
 		return nil, err
 	}
+	every := fit.EveryEpochs(epochs)
+	if steps > 0 {
+		every = fit.EverySteps(steps)
+	}
 	if f.checkpoints != "" {
-		options := []fit.CheckpointOption{fit.Keep(f.keep), every}
+		options := []fit.CheckpointOption{fit.Keep(f.keep), every, fit.OnError(onCheckpointError[f.onError])}
 		if f.validation != "" {
 			options = append(options, fit.Best("val_loss"))
 		}
@@ -205,18 +234,19 @@ func (f *fitFlags) loop(stderr io.Writer, best string) (*fit.Loop, error) {
 	return l, nil
 }
 
-func parseEvery(text string) (fit.CheckpointOption, error) {
+// parseEvery reads a number of steps or of epochs; the other one is 0.
+func parseEvery(flag, text string) (steps, epochs int, err error) {
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
 	n, err := strconv.Atoi(digits)
 	if err == nil && n > 0 {
 		switch strings.TrimSpace(text[len(digits):]) {
 		case "steps", "step":
-			return fit.EverySteps(n), nil
+			return n, 0, nil
 		case "epochs", "epoch":
-			return fit.EveryEpochs(n), nil
+			return 0, n, nil
 		}
 	}
-	return nil, usagef("--every %q: expected a number of steps or epochs, as in 500steps or 2epochs", text)
+	return 0, 0, usagef("--%s %q: expected a number of steps or epochs, as in 500steps or 2epochs", flag, text)
 }
 
 func (f *fitFlags) pass() data.Pass { return data.Pass{Batch: f.batch, DropRemainder: f.dropRemainder} }

@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err != nil {
+	if err != nil && !session.Reported(err) {
 		fmt.Fprintf(stderr, "steadyfit: %s\n", inFlags.Replace(err.Error()))
 	}
 	return exitCode(err)
@@ -109,19 +109,22 @@ func exitCode(err error) int {
 		return false
 	}
 	var hook *fit.HookError
+	var child *session.ChildError
 	switch {
-	case err == nil:
+	case err == nil, is(session.ErrAgain):
 		return exitOK
+	case errors.As(err, &child):
+		return child.Code
 	case is(tfbind.ErrNoTensorFlow) || as(new(*environmentError)):
 		return exitEnvironment
-	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrData):
+	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrData):
 		return exitUsage
 	case as(new(*checkError)):
 		return exitCheck
 	case is(fit.ErrDiverged):
 		return exitDiverged
-	case is(tfbind.ErrResourceExhausted):
+	case is(tfbind.ErrResourceExhausted) || as(new(*fit.BudgetError)):
 		return exitMemory
 	case as(&hook):
 		if hook.Phase == "start" {

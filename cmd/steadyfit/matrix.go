@@ -36,7 +36,8 @@ type matrixFlags struct {
 	model, data                   string
 	quick, json                   bool
 	out, baseline, failOn, limit  string
-	pairs, jobs                   int
+	pairs, jobs, steps, batch     int
+	again                         bool
 	seed                          int64
 	timeout                       time.Duration
 }
@@ -54,6 +55,14 @@ var quick = struct{ workloads, remedies []string }{
 
 // quickPairs is the fewest pairs whose intervals say something.
 const quickPairs = 3
+
+// A run of the user's model is sampled about userSamples times, and its remedies act
+// userEpochs times. Fewer samples than userLeast decide nothing.
+const (
+	userSamples = 100
+	userEpochs  = 10
+	userLeast   = 40
+)
 
 // calibrationWorkloads are part of every matrix: a loop that does not leak, and one
 // that leaks a known amount.
@@ -104,11 +113,14 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 	flags.StringSliceVar(&f.runtimes, "runtime", []string{matrix.Go}, "runtimes: go, galeone, keras")
 	flags.StringVar(&f.model, "model", "", "folder of a trainable SavedModel, or builtin:NAME, for the workload user")
 	flags.StringVar(&f.data, "data", "", "dataset for it; without one, synthetic batches")
+	flags.IntVar(&f.steps, "steps", 1000, "train steps of a run of it, at least 40")
+	flags.IntVar(&f.batch, "batch", 32, "samples of a step of it")
 	flags.BoolVar(&f.quick, "quick", false, "a first answer in about three minutes: W2, W4, S3 with 6 remedies")
 	flags.StringVar(&f.out, "out", "out/matrix", "folder for the results")
 	flags.IntVar(&f.pairs, "pairs", 0, "runs of each cell, each paired with one without the remedy; default 5, with --quick 3")
 	flags.IntVar(&f.jobs, "jobs", 1, "runs at the same time; more disturb each other's step times")
 	flags.Int64Var(&f.seed, "seed", 1, "seed of data, weights and intervals")
+	flags.BoolVar(&f.again, "again", false, "do runs again that failed when the same command was run before")
 	flags.StringVar(&f.limit, "memory-limit", "", "memory that each run may use, such as 2GiB")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "a run that is silent for so long hangs, and is ended")
 	flags.StringVar(&f.baseline, "baseline", "", "matrix.json of an earlier run that --fail-on compares with")
@@ -185,6 +197,11 @@ func (f *matrixFlags) run(ctx context.Context, g *global, stdout, stderr io.Writ
 	if runErr != nil || err != nil {
 		return errors.Join(runErr, err)
 	}
+	if rule != nil {
+		for _, text := range rule.Undecided(result) {
+			fmt.Fprintf(stderr, "warning: --fail-on: %s\n", text)
+		}
+	}
 	return verdict(result, rule, baseline)
 }
 
@@ -207,7 +224,7 @@ func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) 
 
 // plan checks the flags, and everything that a run needs.
 func (f *matrixFlags) plan(g *global) (matrix.Plan, error) {
-	p := matrix.Plan{Runtimes: f.runtimes, User: f.model, Data: f.data, Pairs: f.pairs, Seed: f.seed, Timeout: f.timeout, Jobs: f.jobs,
+	p := matrix.Plan{Runtimes: f.runtimes, User: f.model, Data: f.data, Pairs: f.pairs, Seed: f.seed, Timeout: f.timeout, Jobs: f.jobs, Again: f.again,
 		Quick: f.quick, Version: version(), Out: f.out, Models: map[string]string{}, Commands: map[string]matrix.Command{}}
 	if f.pairs < 0 {
 		return p, usagef("--pairs %d: expected at least 1", f.pairs)
@@ -275,6 +292,9 @@ func (f *matrixFlags) choose(p *matrix.Plan) error {
 			if f.quick {
 				w = w.Shortened()
 			}
+			if w.ID == matrix.User {
+				w.Steps, w.Every, w.Epoch, w.Batch = f.steps, max(1, f.steps/userSamples), max(1, f.steps/userEpochs), f.batch
+			}
 			p.Workloads = append(p.Workloads, w)
 		}
 	}
@@ -316,6 +336,12 @@ func (f *matrixFlags) user(p *matrix.Plan) error {
 	if f.model == "" {
 		return usagef("the workload %s takes --model", matrix.User)
 	}
+	if f.steps < userLeast || f.batch < 1 {
+		return usagef("--steps %d --batch %d: expected at least %d steps and a batch of 1", f.steps, f.batch, userLeast)
+	}
+	if !slices.Contains(p.Runtimes, matrix.Go) {
+		return usagef("--model is trained on the runtime %s, which is not among --runtime", matrix.Go)
+	}
 	m, err := (&modelFlags{model: f.model}).open()
 	if err != nil {
 		return err
@@ -331,11 +357,7 @@ func (f *matrixFlags) user(p *matrix.Plan) error {
 	if err != nil {
 		return err
 	}
-	w, err := matrix.FindWorkload(matrix.User)
-	if err != nil {
-		return err
-	}
-	return check(ds, m, m.Roles.Train, data.Pass{Batch: w.Batch, DropRemainder: true})
+	return check(ds, m, m.Roles.Train, data.Pass{Batch: f.batch, DropRemainder: true})
 }
 
 // runtimeCommand says how the children of a runtime are started.
@@ -417,11 +439,13 @@ func project(name, source string) (string, error) {
 	return "", &environmentError{fmt.Errorf("no %s above %s; it comes from %s", name, strings.Join(starts, " or "), source)}
 }
 
-// progressPrinter shows one line on a terminal, and a line per workload elsewhere.
+// progressPrinter shows one line on a terminal, and elsewhere a line per workload and
+// per minute.
 func progressPrinter(w io.Writer) func(matrix.Progress) {
 	file, ok := w.(*os.File)
 	terminal := ok && term.IsTerminal(int(file.Fd()))
 	var last string
+	var said time.Time
 	return func(p matrix.Progress) {
 		if p.Run.ID < 0 {
 			fmt.Fprintf(w, "%d runs\n", p.Total)
@@ -438,7 +462,8 @@ func progressPrinter(w io.Writer) func(matrix.Progress) {
 			if p.Done == p.Total {
 				fmt.Fprint(w, "\r\x1b[K")
 			}
-		case where != last || p.Done == p.Total:
+		case where != last || p.Done == p.Total || time.Since(said) > time.Minute:
+			said = time.Now()
 			fmt.Fprintf(w, "%d/%d  %s%s\n", p.Done, p.Total, where, left)
 		}
 		last = where

@@ -12,6 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/matrix/cell"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -144,7 +145,7 @@ func warnUnknown(root *cobra.Command, stderr io.Writer) {
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
 		// Tests of the program set variables of their own.
-		if strings.HasPrefix(name, envPrefix) && !known[name] && name != cell.Env && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && name != cell.Env && name != session.SupervisedEnv && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
 			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
 		}
 	}

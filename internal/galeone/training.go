@@ -191,7 +191,7 @@ func large(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	n, err := j.Int("rows", 300_000)
+	n, err := j.Int("rows", 1_000_000)
 	if err != nil {
 		return loop{}, err
 	}

@@ -167,15 +167,37 @@ func keeping(j *job) (loop, error) {
 	return l, nil
 }
 
-// shaped is a train step with a batch size of its own, of 1 to twice the batch of
-// the Spec, which draw gives. What fills a batch up is other samples, since only
-// the shape matters here.
-func (j *job) shaped(config []byte, most int, draw func(n int) int) (loop, error) {
+// sized is how many samples step n takes: what draw gives, of 1 to most, or as the
+// knob shapes has it. What fills a batch up is other samples, since only the shape
+// matters here.
+func (j *job) sized(most int, draw func(n int) int) (func(n int) int, error) {
 	shapes, err := j.Choice("shapes", "varying", "fixed", "pad", "bucket")
+	return func(n int) int {
+		size := draw(n)
+		switch shapes {
+		case "fixed":
+			size = j.Spec.Batch
+		case "pad":
+			size = most
+		case "bucket":
+			size = min(1<<bits.Len(uint(size-1)), most)
+		}
+		return size
+	}, err
+}
+
+// varying predicts for another number of samples in each step.
+func varying(j *job) (loop, error) {
+	most := 2 * j.Spec.Batch
+	size, err := j.sized(most, func(int) int { return 1 + j.random.IntN(most) })
 	if err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(config)
+	m, err := j.open(j.Spec.Config)
+	if err != nil {
+		return loop{}, err
+	}
+	f, err := m.function(m.info.Roles.Predict)
 	if err != nil {
 		return loop{}, err
 	}
@@ -184,25 +206,9 @@ func (j *job) shaped(config []byte, most int, draw func(n int) int) (loop, error
 		return loop{}, err
 	}
 	return loop{
-		step: func(n int) error {
-			size := draw(n)
-			switch shapes {
-			case "fixed":
-				size = j.Spec.Batch
-			case "pad":
-				size = most
-			case "bucket":
-				size = min(1<<bits.Len(uint(size-1)), most)
-			}
-			return m.train(f, data.batch(0, size))
-		},
+		step: func(n int) error { return m.call(f, data.batch(0, size(n)), nil) },
 		free: m.close,
 	}, nil
-}
-
-func varying(j *job) (loop, error) {
-	most := 2 * j.Spec.Batch
-	return j.shaped(j.Spec.Config, most, func(int) int { return 1 + j.random.IntN(most) })
 }
 
 // autoCluster has XLA compile what it can, which on a CPU has to be asked for twice.
@@ -226,7 +232,22 @@ func compiled(j *job) (loop, error) {
 	config = append(config, j.Spec.Config...)
 	most := 2 * j.Spec.Batch
 	order := j.random.Perm(most)
-	return j.shaped(config, most, func(n int) int { return 1 + order[(n-1)%most] })
+	size, err := j.sized(most, func(n int) int { return 1 + order[(n-1)%most] })
+	if err != nil {
+		return loop{}, err
+	}
+	m, f, err := j.trainable(config)
+	if err != nil {
+		return loop{}, err
+	}
+	data, err := m.rows(f, most)
+	if err != nil {
+		return loop{}, err
+	}
+	return loop{
+		step: func(n int) error { return m.train(f, data.batch(0, size(n))) },
+		free: m.close,
+	}, nil
 }
 
 // reloading loads the model anew for each step.

@@ -15,8 +15,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Source adds to each sample what [Malloc] does, and the tensors, steps, sessions
-// and graphs of package tfbind that are not closed ([memory.LiveCount]) with the
+// Source adds to each sample what [Malloc] does, and the objects of package tfbind
+// that are not closed ([memory.LiveCount]) with the
 // size of their buffers ([memory.LiveBytes]). There is nothing that waits for the
 // garbage collector: what it finds without a Close is never freed.
 func Source() memory.Source {
@@ -24,7 +24,7 @@ func Source() memory.Source {
 		malloc(add)
 		c := tfbind.Live()
 		add(memory.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
-		add(memory.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs)))
+		add(memory.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs+c.Eagers+c.EagerFrames)))
 	})
 }
 

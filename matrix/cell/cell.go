@@ -61,6 +61,9 @@ type Spec struct {
 	Config []byte `json:"config,omitempty"`
 	// Knobs are the choices that workload and remedy make; see [Child.Knob].
 	Knobs map[string]string `json:"knobs,omitempty"`
+	// Trace asks for one more step after the last one, which is traced; see the
+	// facts. It takes memory of its own, so a run under a limit is not asked for it.
+	Trace bool `json:"trace,omitempty"`
 	// Scratch is a folder for files of the child, empty at its start. The parent
 	// removes it.
 	Scratch string `json:"scratch,omitempty"`
@@ -89,7 +92,7 @@ const (
 const (
 	PhaseStart   = "start"   // nothing loaded yet
 	PhaseLibrary = "library" // TensorFlow is loaded
-	PhaseLoaded  = "loaded"  // data and model are loaded
+	PhaseLoaded  = "loaded"  // data and model are loaded; the parent resets the peak
 	PhaseFirst   = "first"   // the first step is done
 	PhaseSteady  = "steady"  // the last step is done
 	PhaseTraced  = "traced"  // one more step was traced: TFUsed and TFPeak
@@ -99,7 +102,7 @@ const (
 
 // The facts about a traced step: how many operations ran, and how many of them were
 // put there by rewriting, or run by oneDNN, or functions that were not inlined. A
-// child that traces no step does not tell them.
+// child that traces no step (Spec.Trace) does not tell them.
 const (
 	FactOperations = "operations"
 	FactBFloat16   = "bfloat16 casts"

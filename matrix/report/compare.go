@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
+	"strconv"
+	"strings"
 
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -18,14 +19,19 @@ type Agreement struct {
 	// effect is the same.
 	Cells int `json:"cells"`
 	Same  int `json:"same"`
-	// Baselines were judged in both; SameBaselines have the same kind of verdict.
+	// Baselines were judged in both; SameBaselines are of the same class: they grow,
+	// do not grow, die, or nobody can tell. SameKinds have the same kind of verdict
+	// as well; which kind memory has that does not grow is a matter of noise.
 	Baselines     int `json:"baselines"`
 	SameBaselines int `json:"same_baselines"`
+	SameKinds     int `json:"same_kinds"`
 	// OnlyA and OnlyB count cells that the other matrix lacks.
 	OnlyA int `json:"only_a"`
 	OnlyB int `json:"only_b"`
-	// Disagreements in the order of the first matrix.
+	// Disagreements in the order of the first matrix, and OtherKinds: workloads of
+	// the same class whose kinds differ.
 	Disagreements []Disagreement `json:"disagreements"`
+	OtherKinds    []Disagreement `json:"other_kinds"`
 }
 
 // Share of all verdicts, of cells and of baselines, that are the same, from 0 to 1;
@@ -93,9 +99,18 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 		return fmt.Sprintf("%d of %d (%.1f%%)", same, all, 100*float64(same)/float64(all))
 	}
 	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Cells)+".")
-	t.wrap("", "Workloads with the same verdict: "+share(agreement.SameBaselines, agreement.Baselines)+".")
+	t.wrap("", "Workloads as they are, of the same class (grows, does not grow, dies, inconclusive): "+share(agreement.SameBaselines, agreement.Baselines)+
+		fmt.Sprintf("; %d of them with the same kind of verdict.", agreement.SameKinds))
+	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Cells+agreement.Baselines)+".")
 	if agreement.OnlyA+agreement.OnlyB > 0 {
 		t.wrap("", fmt.Sprintf("Not compared: %s only in A, %d only in B.", count(agreement.OnlyA, "cell"), agreement.OnlyB))
+	}
+	if len(agreement.OtherKinds) > 0 {
+		var list []string
+		for _, d := range agreement.OtherKinds {
+			list = append(list, fmt.Sprintf("%s %s (%s, %s)", d.Runtime, d.Workload, d.A, d.B))
+		}
+		t.wrap("", "Of the same class, but another kind in A and in B: "+strings.Join(list, "; ")+".")
 	}
 	if n := len(agreement.Disagreements); n > 0 {
 		t.heading(fmt.Sprintf("%s, %d of them not explained by chance", count(n, "disagreement"), agreement.Unexplained()))
@@ -128,7 +143,14 @@ func agree(a, b *view) Agreement {
 			}
 			out.Baselines++
 			if kindOf(x) == kindOf(y) {
+				out.SameKinds++
+			}
+			if classOf(x) == classOf(y) {
 				out.SameBaselines++
+				if kindOf(x) != kindOf(y) {
+					out.OtherKinds = append(out.OtherKinds, Disagreement{x.Runtime, x.Workload, x.Remedy,
+						string(kindOf(x)), string(kindOf(y)), "both are of the class: " + classOf(x)})
+				}
 				continue
 			}
 			out.Disagreements = append(out.Disagreements, Disagreement{x.Runtime, x.Workload, x.Remedy,
@@ -140,7 +162,7 @@ func agree(a, b *view) Agreement {
 				out.Same++
 				continue
 			}
-			why := whyEffect(x, y)
+			why := whyEffect(a, b, x, y)
 			baseA, baseB := a.cell(x.Runtime, x.Workload, matrix.Baseline), b.cell(x.Runtime, x.Workload, matrix.Baseline)
 			if why == "" && a.goal(x) != b.goal(y) && baseA != nil && baseB != nil && kindOf(baseA) != kindOf(baseB) {
 				// What a remedy is judged by depends on whether the workload grows.
@@ -173,12 +195,35 @@ func kindOf(c *matrix.Cell) memory.Kind {
 	return c.Verdict.Kind
 }
 
-func (v *view) baselineFigures(c *matrix.Cell) string {
-	text := cmp.Or(string(kindOf(c)), "no verdict")
-	if estimated(c) {
-		text += ", " + slopeText(c, true)
+// classOf is what of a verdict does not depend on noise.
+func classOf(c *matrix.Cell) string {
+	switch growthOf(c) {
+	case grows:
+		return "grows"
+	case dies:
+		return "dies"
+	case settles, steady:
+		return "does not grow"
 	}
-	return text + orEmpty(", ", v.kinds(c))
+	return "inconclusive"
+}
+
+func (v *view) baselineFigures(c *matrix.Cell) string {
+	text := classOf(c)
+	if kind := string(kindOf(c)); kind != "" && kind != text {
+		text += " (" + kind + ")"
+	}
+	if growthOf(c) == dies {
+		return text + ": " + v.death(c)
+	}
+	if estimated(c) {
+		text += ", " + slopeText(c, false) + orEmpty(", ", spread(c))
+	}
+	text += orEmpty(", ", v.kinds(c))
+	if growthOf(c) == undecided && c.Verdict != nil {
+		text += orEmpty(": ", oneLine(c.Verdict.Reason))
+	}
+	return text
 }
 
 func effectFigures(v *view, c *matrix.Cell) string {
@@ -189,22 +234,47 @@ func effectFigures(v *view, c *matrix.Cell) string {
 	return text + orEmpty(": ", oneLine(c.Reason))
 }
 
+// which names the matrices for which something is so.
+func which(a, b bool) string {
+	switch {
+	case a && b:
+		return "both were"
+	case a:
+		return "A was"
+	}
+	return "B was"
+}
+
 // whyVerdict explains why two baselines were judged differently; empty if nothing
 // does.
 func whyVerdict(a, b *view, x, y *matrix.Cell) string {
-	if kindOf(x) == memory.Inconclusive || kindOf(y) == memory.Inconclusive {
-		return "one of them was inconclusive"
+	if i, j := growthOf(x) == undecided, growthOf(y) == undecided; i || j {
+		return which(i, j) + " inconclusive"
 	}
-	mixed := func(v *view, c *matrix.Cell) bool {
-		return slices.ContainsFunc(v.runsOf(c), func(r *matrix.RunResult) bool { return r.Outcome.Verdict.Kind != kindOf(c) })
+	// As many runs of the other class as make it likely that the next matrix has the
+	// other majority.
+	other := func(v *view, c, than *matrix.Cell) (n, all int) {
+		for _, r := range v.runsOf(c) {
+			all++
+			if classOf(&matrix.Cell{Verdict: &r.Outcome.Verdict}) == classOf(than) {
+				n++
+			}
+		}
+		return n, all
 	}
-	if mixed(a, x) || mixed(b, y) {
-		return "runs of the same matrix differ as well, so it is near a threshold"
+	i, n := other(a, x, y)
+	j, m := other(b, y, x)
+	if i+j > 0 {
+		return fmt.Sprintf("it is near a threshold: %d of %d runs of A were judged as B was, and %d of %d of B as A was", i, n, j, m)
 	}
 	s, okS := slope(x)
 	t, okT := slope(y)
 	if okS && okT && overlap(s, t) {
-		return "the slopes agree, and a threshold lies between their verdicts"
+		text := "the slopes agree, and a threshold lies between their verdicts"
+		if budget := a.workload[x.Workload].Budget; budget > 0 {
+			text += fmt.Sprintf(": what may grow is %s/step", memory.Bytes(budget))
+		}
+		return text
 	}
 	return ""
 }
@@ -212,15 +282,24 @@ func whyVerdict(a, b *view, x, y *matrix.Cell) string {
 // nearly is how far two ratios may lie apart and still be the same measurement.
 const nearly = 0.05
 
+// thresholds of an effect, as memory.Compare has them.
+func thresholds(goal memory.Goal) []float64 {
+	if goal == memory.LowerSlope {
+		return []float64{0.1, 0.5, 0.9, 0.95, 1, 1.1}
+	}
+	return []float64{0.8, 0.9, 0.95, 1, 1.1}
+}
+
 // whyEffect explains why a remedy was judged differently; empty if nothing does.
-func whyEffect(x, y *matrix.Cell) string {
-	if x.Effect == memory.Unclear || y.Effect == memory.Unclear {
-		return "one of them was unclear"
+func whyEffect(a, b *view, x, y *matrix.Cell) string {
+	if i, j := x.Effect == memory.Unclear, y.Effect == memory.Unclear; i || j {
+		return which(i, j) + " unclear"
 	}
 	if x.Comparison == nil || y.Comparison == nil || x.Comparison.Goal != y.Comparison.Goal {
 		return ""
 	}
-	r, s := goalOf(x.Comparison), goalOf(y.Comparison)
+	_, r := a.goalRatio(x)
+	_, s := b.goalRatio(y)
 	if !r.OK || !s.OK {
 		return ""
 	}
@@ -228,23 +307,33 @@ func whyEffect(x, y *matrix.Cell) string {
 	if x.Comparison.RemedyCrashes != y.Comparison.RemedyCrashes || x.Comparison.BaseCrashes != y.Comparison.BaseCrashes {
 		return ""
 	}
+	apart := math.Abs(r.Estimate - s.Estimate)
+	text := ""
 	switch {
 	case overlap(r.Interval, s.Interval):
-		return fmt.Sprintf("the intervals overlap, and a threshold lies at their bounds (estimates differ by %.2f)", math.Abs(r.Estimate-s.Estimate))
-	case math.Abs(r.Estimate-s.Estimate) <= nearly:
-		return fmt.Sprintf("the estimates differ by %.2f only, and a threshold lies between", math.Abs(r.Estimate-s.Estimate))
+		text = "the intervals overlap"
+	case apart <= nearly:
+		text = "the intervals do not overlap, but they are close"
+	default:
+		return ""
 	}
-	return ""
-}
-
-func goalOf(c *memory.Comparison) memory.Ratio {
-	switch c.Goal {
-	case memory.LowerPeak:
-		return c.Peak
-	case memory.LowerReset:
-		return c.Reset
+	text += fmt.Sprintf(", and the estimates differ by %.2f only", apart)
+	if apart > nearly {
+		text = strings.TrimSuffix(text, " only")
 	}
-	return c.Slope
+	var between []string
+	for _, t := range thresholds(x.Comparison.Goal) {
+		if t > min(r.Low, s.Low) && t <= max(r.High, s.High) {
+			between = append(between, strconv.FormatFloat(t, 'f', -1, 64))
+		}
+	}
+	switch len(between) {
+	case 0:
+		return text + "; whether single runs with it grow differs"
+	case 1:
+		return text + "; the threshold " + between[0] + " lies within"
+	}
+	return text + "; the thresholds " + and(between) + " lie within"
 }
 
 func overlap(a, b memory.Interval) bool { return a.Low <= b.High && b.Low <= a.High }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -18,6 +20,7 @@ type detail struct {
 	phases bool // of all runs, not only of the middle ones
 	others bool // runs that are not the middle one of their cell
 	log    int  // bytes of a log
+	bare   bool // of cells with a remedy only the effect and the figures
 }
 
 var someLayers = []memory.Layer{memory.Anon, memory.RSS, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.TFUsed, memory.LiveBytes, memory.WaitingBytes}
@@ -29,13 +32,13 @@ var details = []detail{
 	{points: 32, layers: []memory.Layer{memory.Anon}, phases: true, others: true, log: 300},
 	{points: 24, layers: []memory.Layer{memory.Anon}, others: true, log: 100},
 	{points: 16, layers: []memory.Layer{memory.Anon}, log: 100},
-	{},
+	{bare: true},
 }
 
 // embedded is the result as JSON that can stand in a page, with as much detail as
-// fits into limit bytes. encoding/json escapes <, > and &, so the text cannot end
-// the script that it stands in.
-func embedded(r *matrix.Result, limit int) ([]byte, error) {
+// fits into limit bytes, and what was left out of it, in words. encoding/json escapes
+// <, > and &, so the text cannot end the script that it stands in.
+func embedded(r *matrix.Result, limit int) (data []byte, left string, err error) {
 	v := newView(r)
 	shown := map[int]bool{}
 	for i := range r.Cells {
@@ -43,18 +46,19 @@ func embedded(r *matrix.Result, limit int) ([]byte, error) {
 			shown[m.ID] = true
 		}
 	}
-	for _, d := range details {
+	for i, d := range details {
+		last := i == len(details)-1
 		// A few runs tell how large all of them will be.
-		if n := len(r.Runs); n > 200 {
+		if n := len(r.Runs); n > 200 && !last {
 			size := 0
 			for i := range 50 {
 				run, err := d.run(&r.Runs[i*n/50], shown)
 				if err != nil {
-					return nil, err
+					return nil, "", err
 				}
 				text, err := json.Marshal(run)
 				if err != nil {
-					return nil, err
+					return nil, "", err
 				}
 				size += len(text)
 			}
@@ -62,15 +66,76 @@ func embedded(r *matrix.Result, limit int) ([]byte, error) {
 				continue
 			}
 		}
-		data, err := d.marshal(r, shown)
-		if err != nil {
-			return nil, err
+		if data, err = d.marshal(r, shown); err != nil {
+			return nil, "", err
 		}
-		if len(data) <= limit {
-			return data, nil
+		if len(data) <= limit || last {
+			return data, d.left(r, shown), nil
 		}
 	}
-	return details[len(details)-1].marshal(r, shown)
+	return data, left, nil
+}
+
+// left says what a page of this detail leaves out of a result.
+func (d detail) left(r *matrix.Result, shown map[int]bool) string {
+	var runs, curves, thinned, logs, trends, layers, phases int
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		if !d.others && (!shown[run.ID] || d.points == 0) {
+			runs++
+			continue
+		}
+		whole := d.phases || shown[run.ID]
+		if run.Series != nil && run.Series.Len() > 0 {
+			switch {
+			case !whole:
+				curves++
+			case run.Series.Len() > d.points:
+				thinned++
+			}
+		}
+		if !whole && len(run.Phases) > 0 {
+			phases++
+		}
+		if d.layers != nil && whole {
+			layers++
+		}
+		if len(run.Log) > d.log {
+			logs++
+		}
+		if !d.trends && (len(run.Outcome.Verdict.Trends) > 0 || len(run.Facts) > 0) {
+			trends++
+		}
+	}
+	var parts []string
+	add := func(n int, format string, args ...any) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(runs, "%d of the %s (those that no verdict of a cell is from)", runs, count(len(r.Runs), "run"))
+	if kept := len(r.Runs) - runs; kept > 0 {
+		add(curves, "the curves of %s", count(curves, "run"))
+		add(thinned, "of %s all but %d samples", count(thinned, "curve"), d.points)
+		add(phases, "the turning points of %s", count(phases, "run"))
+		if layers > 0 {
+			names := make([]string, len(d.layers))
+			for i, l := range d.layers {
+				names[i] = string(l)
+			}
+			parts = append(parts, "all layers but "+and(names))
+		}
+		add(logs, "of %s all but the last %d bytes", count(logs, "log"), d.log)
+		add(trends, "the trends of layers and the facts of runs")
+	}
+	if d.bare {
+		parts = append(parts, "the verdicts of runs with a remedy, and all but 4 digits of their ratios")
+	}
+	if len(parts) == 0 {
+		return "It is all that matrix.json has. runs.jsonl, where it was kept, has every sample of every run."
+	}
+	return "Left out, so that the page stays small: " + strings.Join(parts, "; ") +
+		". matrix.json, written beside the report, has these; runs.jsonl, where it was kept, has every sample of every run."
 }
 
 // embeddedResult is a matrix.Result whose lists are thinned; its JSON reads back as
@@ -91,12 +156,24 @@ type embeddedRun struct {
 
 func (d detail) marshal(r *matrix.Result, shown map[int]bool) ([]byte, error) {
 	out := embeddedResult{Result: r, Cells: slices.Clone(r.Cells), Runs: []*embeddedRun{},
-		Thinned: fmt.Sprintf("series of up to %d samples; matrix.json has all of it", d.points)}
+		Thinned: d.left(r, shown)}
 	for i := range out.Cells {
 		if c := &out.Cells[i]; c.Verdict != nil && !d.trends {
 			verdict := *c.Verdict
 			verdict.Trends = nil
 			c.Verdict = &verdict
+		}
+		if c := &out.Cells[i]; d.bare && c.Remedy != matrix.Baseline {
+			c.Verdict, c.Runs, c.Base = nil, nil, nil
+			c.Figures.Slope = rounded(c.Figures.Slope)
+			if c.Comparison != nil {
+				comparison := *c.Comparison
+				comparison.Reason = "" // Cell.Reason is the same
+				for _, r := range []*memory.Ratio{&comparison.Slope, &comparison.Peak, &comparison.Reset, &comparison.StepTime} {
+					r.Interval = rounded(r.Interval)
+				}
+				c.Comparison = &comparison
+			}
 		}
 	}
 	for i := range r.Runs {
@@ -109,6 +186,16 @@ func (d detail) marshal(r *matrix.Result, shown map[int]bool) ([]byte, error) {
 		}
 	}
 	return json.Marshal(out)
+}
+
+// rounded is an interval with 4 significant digits.
+func rounded(i memory.Interval) memory.Interval {
+	for _, v := range []*float64{&i.Estimate, &i.Low, &i.High} {
+		if r, err := strconv.ParseFloat(strconv.FormatFloat(*v, 'g', 4, 64), 64); err == nil {
+			*v = r
+		}
+	}
+	return i
 }
 
 // run is what is left of a run; nil is nothing.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -104,6 +105,32 @@ func slopeText(c *matrix.Cell, bounds bool) string {
 	return rate(s, bounds)
 }
 
+// spread says how far apart the slopes of the runs of a cell lie, "4.5 to 4.7 over 5
+// runs", or the interval of a single run, in the unit of slopeText.
+func spread(c *matrix.Cell) string {
+	s, ok := slope(c)
+	if !ok {
+		return ""
+	}
+	text := rate(s, true)
+	i := strings.Index(text, "[")
+	low, high, _ := strings.Cut(strings.Trim(text[i:], "[]"), ", ")
+	// The unit is that of the largest of the three; the estimate by itself may have
+	// a smaller one.
+	if unit := strings.Fields(text)[1]; !strings.HasSuffix(rate(s, false), " "+unit) {
+		high += " " + unit
+	}
+	switch n := len(c.Runs); {
+	case n > 1 && low == high:
+		return fmt.Sprintf("%s in each of %d runs", low, n)
+	case n > 1:
+		return fmt.Sprintf("%s to %s over %d runs", low, high, n)
+	case c.Verdict != nil && c.Verdict.Confidence > 0:
+		return fmt.Sprintf("%s%% interval %s to %s", significant(100*c.Verdict.Confidence, 2), low, high)
+	}
+	return fmt.Sprintf("interval %s to %s", low, high)
+}
+
 // times is a ratio: "×0.61", with its interval if bounds is set.
 func times(r memory.Ratio, bounds bool) string {
 	if !r.OK {
@@ -136,7 +163,7 @@ func (v *view) cost(c *matrix.Cell) string {
 		for _, part := range []struct {
 			name string
 			r    memory.Ratio
-		}{{"step time", c.Comparison.StepTime}, {"peak", c.Comparison.Peak}} {
+		}{{"step time", c.Comparison.StepTime}, {"peak", c.Comparison.Peak}, {"GPU memory", c.Comparison.GPU}} {
 			name := part.name
 			if name == "step time" && v.lessWork(c.Remedy) {
 				name = "time of a smaller step"
@@ -176,6 +203,8 @@ func (v *view) goalRatio(c *matrix.Cell) (name string, r memory.Ratio) {
 		return "peak", c.Comparison.Peak
 	case memory.LowerReset:
 		return "after close", c.Comparison.Reset
+	case memory.LowerGPU:
+		return "GPU", c.Comparison.GPU
 	}
 	return "slope", c.Comparison.Slope
 }
@@ -193,7 +222,7 @@ func (v *view) verdict(c *matrix.Cell) string {
 	d := c.Verdict
 	switch d.Kind {
 	case memory.Leak:
-		return "grows by " + strings.TrimPrefix(slopeText(c, true), "+")
+		return "grows by " + strings.TrimPrefix(slopeText(c, false), "+") + orEmpty(", ", spread(c))
 	case memory.Plateau:
 		return fmt.Sprintf("rises by %s, then level at %s", d.Level-d.Start, d.Level)
 	case memory.Jump:
@@ -258,7 +287,7 @@ func (v *view) death(c *matrix.Cell) string {
 // causes say what carries a growth, in words for somebody who has not read the
 // package memory.
 var causes = map[memory.Cause]string{
-	memory.GCLag:        "native objects that nothing refers to any more wait for the garbage collector, which does not see how large they are: release them explicitly",
+	memory.GCLag:        "native objects that nothing refers to any more wait for the garbage collector, which does not see how large they are",
 	memory.Unreleased:   "native objects are made and never released",
 	memory.HostHistory:  "the program itself keeps what it makes, on the Go heap",
 	memory.RuntimeCache: "TensorFlow's allocators hold more with each step while the number of objects is the same: a cache or the graph grows",
@@ -276,10 +305,62 @@ func cause(d *memory.Verdict) (layer, text string) {
 		return "", ""
 	}
 	text = cmp.Or(causes[d.Cause], string(d.Cause))
-	if d.Cause == memory.Unattributed || d.Carrier == d.Layer && d.Cause != memory.Retention {
+	if d.Cause == memory.Unattributed || d.Carrier == d.Layer {
 		return "", text
 	}
 	return string(d.Carrier), text
+}
+
+// release is the remedy that releases native objects explicitly.
+const release = "close"
+
+// why is cause for the workload of an answer, as sentences: with what there is to do
+// about objects that wait for the garbage collector, with what TensorFlow's pool
+// held, and with the notes of the verdict.
+func (v *view) why(a answer) (layer, text string) {
+	d := a.base.Verdict
+	layer, text = cause(d)
+	if text == "" {
+		return "", notes(d)
+	}
+	if layer == "" {
+		text = sentence(text)
+	} else {
+		text += "."
+	}
+	if d.Cause == memory.GCLag && a.growth == grows {
+		text += " " + v.explicitly(a)
+	}
+	switch p := a.base.Figures.Pool; d.Cause {
+	case memory.RuntimeCache, memory.NativeHeap, memory.Retention, memory.Unattributed:
+		if p != nil && a.growth == grows {
+			text += fmt.Sprintf(" A step takes up to %s from TensorFlow's pool.", size(p))
+		}
+	}
+	return layer, strings.TrimSpace(text + " " + notes(d))
+}
+
+// explicitly says how to release objects that wait for the garbage collector: by the
+// remedy for it, or, on a runtime that has none, on the runtime that has.
+func (v *view) explicitly(a answer) string {
+	m, ok := v.remedy[release]
+	if !ok {
+		// It was not part of the matrix; where it makes sense is known all the same.
+		m, _ = matrix.FindRemedy(release)
+	}
+	if len(m.Runtimes) == 0 || slices.Contains(m.Runtimes, a.runtime) {
+		return "Release them explicitly."
+	}
+	text := fmt.Sprintf("There is nothing on %s that releases them explicitly.", a.runtime)
+	other := v.cell(matrix.Go, a.workload.ID, release)
+	if a.runtime == matrix.Go || other == nil || !measured(other) || other.Verdict == nil {
+		return text
+	}
+	text += fmt.Sprintf(" The same workload on %s with “%s”: %s", matrix.Go, v.title(release), v.verdict(other))
+	if other.Figures.StepTime != nil && a.base.Figures.StepTime != nil {
+		text += fmt.Sprintf("; a step takes %s, %s here", duration(other.Figures.StepTime), duration(a.base.Figures.StepTime))
+	}
+	return text + "."
 }
 
 // symbols stand for effects where there is little room.

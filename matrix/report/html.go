@@ -41,15 +41,16 @@ func HTML(w io.Writer, r *matrix.Result) error {
 	if err := pageTemplate.Execute(&b, v.page()); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	head, tail, ok := bytes.Cut(b.Bytes(), []byte(rawMark))
-	if !ok {
-		return fmt.Errorf("report: the page has no place for its data")
-	}
-	data, err := embedded(r, max(pageLimit-b.Len(), pageLimit/4))
+	data, left, err := embedded(r, max(pageLimit-b.Len(), pageLimit/4))
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	for _, part := range [][]byte{head, data, tail} {
+	head, rest, okData := bytes.Cut(b.Bytes(), []byte(leftMark))
+	between, tail, okLeft := bytes.Cut(rest, []byte(rawMark))
+	if !okData || !okLeft {
+		return fmt.Errorf("report: the page has no place for its data")
+	}
+	for _, part := range [][]byte{head, []byte(template.HTMLEscapeString(left)), between, data, tail} {
 		if _, err := w.Write(part); err != nil {
 			return err
 		}
@@ -64,6 +65,10 @@ const pageLimit = 3_000_000
 // the template sees a script of JSON.
 const rawMark = `{"the":"data"}`
 
+// leftMark is where the words go about what was left out of the data. No text of a
+// result can be it, since a template escapes that.
+const leftMark = `<span id="left"></span>`
+
 type page struct {
 	Style  template.CSS
 	Script template.JS
@@ -71,7 +76,7 @@ type page struct {
 
 	When, Machine, Calibrated string
 	Alarms                    []string
-	Lead                      []string
+	Lead, Kept                []string
 	Runtimes                  []runtimeName
 	Answers                   []answerBlock
 	Glance                    []glanceRow
@@ -96,8 +101,9 @@ type answerBlock struct {
 	Runtime runtimeName
 	Tally   string
 	Cards   []card
+	Kept    []keptBlock
 	Settled []labelled
-	Barren  []string
+	Barren  []labelled
 	Peaks   []peakLine
 }
 
@@ -116,11 +122,11 @@ type card struct {
 	Href             string
 	ID, Title        string
 	Purpose, Dies    bool
-	Figure, Range    string
-	Kinds            string
+	Figure, Spread   string
 	Layer, Cause     string
-	Notes            string
 	Removed          string // the words before the list
+	Unlimited        string // what it takes without a limit
+	None             string // the words where nothing removes it
 	Removes, Lowers  []costed
 	MoreRemoves      int
 	Nothing, Harms   []string
@@ -128,6 +134,17 @@ type card struct {
 	NothingLabel     string
 	Spark            template.HTML
 	SparkDescription string
+}
+
+// keptBlock is a workload that keeps its memory after the close.
+type keptBlock struct {
+	Href, ID, Title string
+	Figure, Of      string
+	Course, Keeper  string
+	Compared        bool
+	Back, Fewer     []costed
+	More            int
+	ALittle, Same   []string
 }
 
 type costed struct{ Title, Left, Cost string }
@@ -166,7 +183,6 @@ type workloadBlock struct {
 	ID, Title string
 	What      string
 	Expected  string
-	Facts     string
 	Parts     []workloadPart
 }
 
@@ -175,10 +191,10 @@ type workloadPart struct {
 	Runtime    runtimeName
 	Verdict    string
 	Kinds      string
+	Facts      string
 	Class      string
 	Layer      string
 	Cause      string
-	Notes      string
 	Chart      *chart
 	ChartLabel string
 	Rows       []remedyRow
@@ -249,19 +265,22 @@ func (v *view) page() *page {
 		}
 	}
 	// A page of many curves has shorter ones.
-	most := min(max(60_000/max(curves, 1), 40), 160)
+	most := min(max(40_000/max(curves, 1), 24), 160)
 
 	all := make([][]answer, len(v.runtimes))
 	for i, name := range v.runtimes {
 		all[i] = v.answers(name)
 		p.Runtimes = append(p.Runtimes, runtimeName{i, name})
 		p.Lead = append(p.Lead, fmt.Sprintf("On %s %s.", name, tally(all[i])))
+		if text := v.keptLead(v.keeps(all[i])); text != "" {
+			p.Kept = append(p.Kept, text)
+		}
 		p.Answers = append(p.Answers, v.answerBlock(i, all[i]))
 		p.Tables = append(p.Tables, v.cellTable(i))
 	}
 	for n, w := range v.workloads {
 		row := glanceRow{ID: w.ID, Title: w.Title, Expected: w.Expected}
-		block := workloadBlock{Anchor: fmt.Sprintf("w%d", n), ID: w.ID, Title: w.Title, What: sentence(w.What), Expected: w.Expected, Facts: workloadFacts(w)}
+		block := workloadBlock{Anchor: fmt.Sprintf("w%d", n), ID: w.ID, Title: w.Title, What: sentence(w.What), Expected: w.Expected}
 		for i := range v.runtimes {
 			a := answer{}
 			for _, x := range all[i] {
@@ -293,7 +312,7 @@ func (v *view) page() *page {
 					d.Text, d.Cells = sentence(x.Text), strings.Join(x.Cells, ", ")
 				}
 			}
-			d.Class = map[string]string{"holds": "works", "holds in part": "partly", "does not hold": "harm", "undecided": "unclear"}[d.Verdict]
+			d.Class = claimClass[d.Verdict]
 			row.Verdicts = append(row.Verdicts, d)
 		}
 		p.Claims = append(p.Claims, row)
@@ -309,6 +328,8 @@ func (v *view) page() *page {
 	p.Environment = v.environment()
 	return p
 }
+
+var claimClass = map[string]string{matrix.Holds: "works", matrix.HoldsInPart: "partly", matrix.DoesNotHold: "harm", matrix.Undecided: "unclear"}
 
 func effectWord(e memory.Effect) string {
 	switch e {
@@ -349,6 +370,40 @@ func (v *view) titles(cells []*matrix.Cell) []string {
 // mostNames is how many remedies a list of an answer names; the table has all.
 const mostNames = 16
 
+// mostSurvivors is how many remedies are named that save a workload from its death,
+// mostKept how many workloads that keep their memory are shown, and mostReturns how
+// many remedies that bring it back.
+const mostSurvivors, mostKept, mostReturns = 8, 6, 4
+
+// shorten cuts lists to what an answer names.
+func shorten(lists ...*[]string) {
+	for _, list := range lists {
+		if n := len(*list) - mostNames; n > 1 {
+			*list = append((*list)[:mostNames:mostNames], fmt.Sprintf("and %d more", n))
+		}
+	}
+}
+
+func (v *view) keptBlock(runtime int, k kept) keptBlock {
+	b := keptBlock{Href: "#" + v.partAnchor(runtime, k.workload.ID), ID: k.workload.ID, Title: k.workload.Title,
+		Figure: k.closed.String(), Of: fmt.Sprintf("held after the close, of %s in the loop", k.level),
+		Course: sentence(k.course()), Keeper: v.keeper(k), Compared: k.compared > 0, ALittle: v.titles(k.alittle), Same: v.titles(k.same)}
+	for _, list := range []struct {
+		from []*matrix.Cell
+		to   *[]costed
+	}{{k.back, &b.Back}, {k.fewer, &b.Fewer}} {
+		for i, c := range list.from {
+			if i == mostReturns {
+				b.More += len(list.from) - i
+				break
+			}
+			*list.to = append(*list.to, costed{Title: v.title(c.Remedy), Left: size(c.Figures.Closed), Cost: v.afterClose(c)})
+		}
+	}
+	shorten(&b.ALittle, &b.Same)
+	return b
+}
+
 func (v *view) answerBlock(runtime int, all []answer) answerBlock {
 	b := answerBlock{Runtime: runtimeName{runtime, v.runtimes[runtime]}, Tally: tally(all)}
 	settled := map[growth][]linked{}
@@ -359,20 +414,20 @@ func (v *view) answerBlock(runtime int, all []answer) answerBlock {
 			continue
 		}
 		c := card{Href: href, ID: a.workload.ID, Title: a.workload.Title, Purpose: a.onPurpose(), Dies: a.growth == dies,
-			Removed: "Removed by", NothingLabel: "Does nothing", Kinds: v.kinds(a.base), Spark: v.spark(a)}
+			Removed: "Removed by", NothingLabel: "Does nothing", Spark: v.spark(a), None: "no remedy that was tried"}
+		most := 3
 		if c.Dies {
-			c.Figure, c.Removed, c.NothingLabel, c.Kinds = "dies", "Survives with", "Dies too with", ""
-			c.Cause = sentence(v.death(a.base))
+			c.Figure, c.Removed, c.NothingLabel, most = "dies", "Survives with", "Dies too with", mostSurvivors
+			c.Cause, c.Unlimited = sentence(v.death(a.base)), v.unlimited(a)
 		} else {
-			c.Figure = slopeText(a.base, false)
-			if text := slopeText(a.base, true); strings.Contains(text, "[") {
-				c.Range = text[strings.Index(text, "["):]
-			}
-			c.Layer, c.Cause = cause(a.base.Verdict)
-			c.Notes = notes(a.base.Verdict)
+			c.Figure, c.Spread = slopeText(a.base, false), spread(a.base)
+			c.Layer, c.Cause = v.why(a)
+		}
+		if len(a.unclear) > 0 {
+			c.None = "nothing, as far as was shown"
 		}
 		for i, m := range a.removes {
-			if i == 3 {
+			if i == most {
 				c.MoreRemoves = len(a.removes) - i
 				break
 			}
@@ -389,11 +444,7 @@ func (v *view) answerBlock(runtime int, all []answer) answerBlock {
 			c.Lowers = append(c.Lowers, costed{Title: v.title(m.Remedy), Left: left, Cost: v.cost(m)})
 		}
 		c.Nothing, c.Harms, c.Unclear = v.titles(a.nothing), v.titles(a.harms), v.titles(a.unclear)
-		for _, list := range []*[]string{&c.Nothing, &c.Harms, &c.Unclear} {
-			if n := len(*list) - mostNames; n > 1 {
-				*list = append((*list)[:mostNames:mostNames], fmt.Sprintf("and %d more", n))
-			}
-		}
+		shorten(&c.Nothing, &c.Harms, &c.Unclear)
 		b.Cards = append(b.Cards, c)
 	}
 	for _, g := range []struct {
@@ -404,9 +455,12 @@ func (v *view) answerBlock(runtime int, all []answer) answerBlock {
 			b.Settled = append(b.Settled, labelled{g.label, settled[g.growth]})
 		}
 	}
-	for _, id := range v.barren(all) {
-		b.Barren = append(b.Barren, v.title(id))
+	for i, k := range v.keeps(all) {
+		if i < mostKept {
+			b.Kept = append(b.Kept, v.keptBlock(runtime, k))
+		}
 	}
+	b.Barren = v.barren(all)
 	for _, a := range all {
 		if len(a.peak) > 0 && a.growth != grows {
 			c := a.peak[0]
@@ -464,11 +518,12 @@ func (v *view) cellTable(runtime int) cellTable {
 			continue
 		}
 		group := cmp.Or(m.Group, "other")
-		if n := len(t.Groups); n == 0 || t.Groups[n-1].Name != group {
+		i := slices.IndexFunc(t.Groups, func(g cellGroup) bool { return g.Name == group })
+		if i < 0 {
+			i = len(t.Groups)
 			t.Groups = append(t.Groups, cellGroup{Name: group})
 		}
-		g := &t.Groups[len(t.Groups)-1]
-		g.Rows = append(g.Rows, row)
+		t.Groups[i].Rows = append(t.Groups[i].Rows, row)
 	}
 	return t
 }
@@ -528,8 +583,8 @@ func (v *view) part(runtime int, a answer, most int) workloadPart {
 	if a.growth == dies {
 		p.Kinds = "" // the verdict counts the deaths
 	}
-	p.Layer, p.Cause = cause(a.base.Verdict)
-	p.Notes = notes(a.base.Verdict)
+	p.Layer, p.Cause = v.why(a)
+	p.Facts = workloadFacts(a.workload, a.runtime)
 	shown := []*matrix.Cell{a.base}
 	reasons := map[string]int{}
 	for _, m := range v.remedies {
@@ -609,8 +664,8 @@ func (v *view) remedyRow(runtime int, c *matrix.Cell) remedyRow {
 		Class: effectClass(c), Symbol: symbols[c.Effect], Word: effectWord(c.Effect),
 		Slope: slopeText(c, false), Peak: size(c.Figures.Peak), Time: duration(c.Figures.StepTime),
 		Closed: size(c.Figures.Closed), Trimmed: size(c.Figures.Trimmed), Less: v.lessWork(c.Remedy)}
-	if text := slopeText(c, true); strings.Contains(text, "[") {
-		r.SlopeRange = text[strings.Index(text, "["):]
+	if head, bounds, ok := strings.Cut(slopeText(c, true), " ["); ok {
+		r.Slope, r.SlopeRange = head, "["+bounds // in one unit
 	}
 	if c.Remedy == matrix.Baseline {
 		r.Symbol, r.Word = "", verdictWord(c)
@@ -643,6 +698,9 @@ func (v *view) remark(c *matrix.Cell) string {
 	case len(c.Crashes) > 0 && !strings.Contains(c.Reason, "died"):
 		parts = append(parts, "Deaths: "+v.death(c)+".")
 	}
+	if c.Unverified != "" {
+		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")
+	}
 	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == memory.Unclear && !diesToo(c) {
 		parts = append(parts, fmt.Sprintf("About %s would decide.", plural(d.More, "more pair", "more pairs")))
 	}
@@ -660,16 +718,23 @@ func notes(d *memory.Verdict) string {
 	return strings.Join(list, " ")
 }
 
-func workloadFacts(w matrix.Workload) string {
+// workloadFacts is how a workload runs on a runtime, in a line.
+func workloadFacts(w matrix.Workload, runtime string) string {
+	d := w.On[runtime] // what is 0 there is the same as elsewhere
+	steps, every, epoch := cmp.Or(d.Steps, w.Steps), cmp.Or(d.Every, w.Every), cmp.Or(d.Epoch, w.Epoch)
 	var parts []string
 	if w.Model != "" {
 		parts = append(parts, "model "+w.Model)
 	}
-	if w.Steps > 0 {
-		parts = append(parts, count(w.Steps, "step"))
+	if steps > 0 {
+		text := count(steps, "step")
+		if epoch > 0 && epoch < steps {
+			text += fmt.Sprintf(" in epochs of %d", epoch)
+		}
+		parts = append(parts, text)
 	}
-	if w.Every > 1 {
-		parts = append(parts, fmt.Sprintf("a sample every %d", w.Every))
+	if every > 1 {
+		parts = append(parts, fmt.Sprintf("a sample every %d", every))
 	}
 	if w.Batch > 0 {
 		parts = append(parts, fmt.Sprintf("batch %d", w.Batch))
@@ -677,8 +742,8 @@ func workloadFacts(w matrix.Workload) string {
 	if w.Budget > 0 {
 		parts = append(parts, fmt.Sprintf("budget %s per step", memory.Bytes(w.Budget)))
 	}
-	if w.Limit > 0 {
-		parts = append(parts, "under a limit of "+memory.Bytes(w.Limit).String())
+	if limit := limitOf(w, runtime); limit > 0 {
+		parts = append(parts, "under a limit of "+memory.Bytes(limit).String())
 	}
 	return strings.Join(parts, " · ")
 }
@@ -742,7 +807,24 @@ func (v *view) environment() [][2]string {
 	if s.Quick {
 		settings += ", the quick form"
 	}
+	if s.Jobs > 0 {
+		settings += ", " + plural(s.Jobs, "run at a time", "runs at a time")
+	}
 	add("Settings", settings)
+	limit := "none"
+	if s.Limit > 0 {
+		limit = memory.Bytes(s.Limit).String()
+	}
+	limited := slices.ContainsFunc(v.workloads, func(w matrix.Workload) bool {
+		return slices.ContainsFunc(v.runtimes, func(runtime string) bool { return limitOf(w, runtime) > 0 })
+	})
+	if limited {
+		limit += ", but for workloads that have one of their own"
+	}
+	if s.LimitKind != "" {
+		limit += "; held by " + s.LimitKind
+	}
+	add("Limit of each run", limit)
 	total := 0.0
 	for i := range v.Runs {
 		total += v.Runs[i].Seconds

@@ -109,49 +109,56 @@ func (v *view) runsOf(c *matrix.Cell) []*matrix.RunResult {
 	return list
 }
 
-// middle is the run that the verdict of a cell speaks of: the middle one by slope
-// of those that came to their end, or else the one that lasted longest.
+// middle is the run that the verdict of a cell is from, or else, of those that have
+// a series, the one that lasted longest. Which run that is is decided where the
+// verdict is taken over, in package matrix.
 func (v *view) middle(c *matrix.Cell) *matrix.RunResult {
-	var ended, died []*matrix.RunResult
+	var longest *matrix.RunResult
 	for _, r := range v.runsOf(c) {
-		switch {
-		case r.Series == nil || r.Series.Len() == 0:
-		case r.Outcome.Verdict.Kind == memory.Crash || r.Failure != "":
-			died = append(died, r)
-		default:
-			ended = append(ended, r)
+		if r.Series == nil || r.Series.Len() == 0 {
+			continue
+		}
+		if c.Verdict != nil && r.Failure == "" && sameVerdict(&r.Outcome.Verdict, c.Verdict) {
+			return r
+		}
+		if longest == nil || r.Series.Len() > longest.Series.Len() {
+			longest = r
 		}
 	}
-	if len(ended) > 0 {
-		slices.SortStableFunc(ended, func(a, b *matrix.RunResult) int {
-			return cmp.Compare(a.Outcome.Verdict.Slope.Estimate, b.Outcome.Verdict.Slope.Estimate)
-		})
-		return ended[(len(ended)-1)/2]
-	}
-	if len(died) > 0 {
-		return slices.MaxFunc(died, func(a, b *matrix.RunResult) int {
-			return cmp.Compare(a.Series.Len(), b.Series.Len())
-		})
-	}
-	return nil
+	return longest
+}
+
+// sameVerdict is whether two verdicts are of the same run.
+func sameVerdict(a, b *memory.Verdict) bool {
+	return a.Kind == b.Kind && a.Slope == b.Slope && a.Start == b.Start && a.Level == b.Level && a.From == b.From && a.Samples == b.Samples
 }
 
 // phase is the median of anonymous memory at a turning point, over the runs of
 // a cell that tell it.
 func (v *view) phase(c *matrix.Cell, name string) memory.Reading {
+	return v.phaseOf(c, name, memory.Anon)
+}
+
+// phaseOf is phase for any layer.
+func (v *view) phaseOf(c *matrix.Cell, name string, layer memory.Layer) memory.Reading {
 	var values []float64
 	for _, r := range v.runsOf(c) {
 		s := r.Phases[name]
-		if a := s.Get(memory.Anon); a.OK {
+		if a := s.Get(layer); a.OK {
 			values = append(values, float64(a.Bytes))
 		}
 	}
 	if len(values) == 0 {
 		return memory.Reading{}
 	}
-	slices.Sort(values)
-	n := len(values)
-	return memory.Known(memory.Bytes(math.Round((values[(n-1)/2] + values[n/2]) / 2)))
+	return memory.Known(memory.Bytes(math.Round(median(values))))
+}
+
+// median of at least one value.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
 // estimated is whether a cell's slope was estimated at all.
@@ -237,9 +244,8 @@ type answer struct {
 	// the crash), the cheapest first; nothing are those meant for the growth that
 	// leave it as it is.
 	removes, lowers, nothing, harms, unclear []*matrix.Cell
-	// peak and reset are cells that work on the peak, or on what is held after
-	// the end, whatever the growth.
-	peak, reset []*matrix.Cell
+	// peak are cells that work on the peak, whatever the growth.
+	peak []*matrix.Cell
 }
 
 // onGrowth is what a cell did to the growth: its effect if it was meant for that,
@@ -293,7 +299,7 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 			case memory.Harmful:
 				a.harms = append(a.harms, c)
 			case memory.Unclear:
-				if v.goal(c) == memory.LowerSlope {
+				if v.goal(c) == memory.LowerSlope || a.growth == dies {
 					a.unclear = append(a.unclear, c)
 				}
 			}
@@ -304,17 +310,11 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 		if p := c.Comparison.Peak; p.OK && p.Effect == memory.Works {
 			a.peak = append(a.peak, c)
 		}
-		if p := c.Comparison.Reset; p.OK && p.Effect == memory.Works {
-			a.reset = append(a.reset, c)
-		}
 	}
 	slices.SortStableFunc(a.removes, v.byCost)
 	slices.SortStableFunc(a.lowers, func(x, y *matrix.Cell) int { return cmp.Compare(slopeLeft(x), slopeLeft(y)) })
 	slices.SortStableFunc(a.peak, func(x, y *matrix.Cell) int {
 		return cmp.Compare(x.Comparison.Peak.Estimate, y.Comparison.Peak.Estimate)
-	})
-	slices.SortStableFunc(a.reset, func(x, y *matrix.Cell) int {
-		return cmp.Compare(x.Comparison.Reset.Estimate, y.Comparison.Reset.Estimate)
 	})
 	return a
 }
@@ -348,7 +348,7 @@ func (a answer) onPurpose() bool { return a.workload.Leak != nil && *a.workload.
 // tally says how many workloads grow: "4 of 7 workloads grow, 1 dies; each has a
 // remedy that cures it". Growth that is built in does not count.
 func tally(answers []answer) string {
-	n, growing, dying, removed := 0, 0, 0, 0
+	n, growing, dying, removed, open := 0, 0, 0, 0, false
 	for _, a := range answers {
 		if a.onPurpose() {
 			continue
@@ -363,6 +363,7 @@ func tally(answers []answer) string {
 		if len(a.removes) > 0 {
 			removed++
 		}
+		open = open || len(a.unclear) > 0
 	}
 	verb := "grow"
 	if growing == 1 {
@@ -384,10 +385,12 @@ func tally(answers []answer) string {
 		text += "; a remedy cures it"
 	case removed == bad:
 		text += "; each has a remedy that cures it"
+	case removed == 0 && open:
+		text += "; no remedy is shown to cure that"
 	case removed == 0:
 		text += "; no remedy that was tried cures that"
 	default:
-		text += fmt.Sprintf("; %d of these %d have a remedy that cures it", removed, bad)
+		text += fmt.Sprintf("; %s a remedy that cures it", plural(removed, "of these has", "of these have"))
 	}
 	return text
 }
@@ -434,27 +437,41 @@ func (v *view) byCost(a, b *matrix.Cell) int {
 func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
 
 // barren are the remedies that are meant for growth and did nothing on any
-// workload that grows on a runtime, though they could be applied.
-func (v *view) barren(answers []answer) []string {
-	var list []string
+// workload that grows on a runtime, though they could be applied there: by the
+// workloads that say so. Growth that is built in to test the instrument says nothing
+// of them.
+func (v *view) barren(answers []answer) []labelled {
+	var list []labelled
 	for _, m := range v.remedies {
-		nothing, otherwise := 0, 0
+		var nothing []string
+		otherwise := false
 		for _, a := range answers {
 			has := func(cells []*matrix.Cell) bool {
 				return slices.ContainsFunc(cells, func(c *matrix.Cell) bool { return c.Remedy == m.ID })
 			}
 			switch {
-			case a.growth != grows:
+			case a.growth != grows || a.onPurpose():
 			case has(a.nothing):
-				nothing++
+				nothing = append(nothing, a.workload.ID)
 			case has(a.removes), has(a.lowers), has(a.unclear), has(a.harms):
-				otherwise++
+				otherwise = true
 			}
 		}
-		if nothing > 0 && otherwise == 0 {
-			list = append(list, m.ID)
+		if len(nothing) == 0 || otherwise {
+			continue
 		}
+		label := and(nothing)
+		i := slices.IndexFunc(list, func(l labelled) bool { return l.Label == label })
+		if i < 0 {
+			i = len(list)
+			list = append(list, labelled{Label: label})
+		}
+		list[i].Items = append(list[i].Items, linked{Name: m.ID, Text: v.title(m.ID)})
 	}
+	// Who did nothing on many workloads says more than who did nothing on one.
+	slices.SortStableFunc(list, func(x, y labelled) int {
+		return cmp.Compare(strings.Count(y.Label, ","), strings.Count(x.Label, ","))
+	})
 	return list
 }
 
@@ -580,6 +597,12 @@ func (v *view) when() string {
 	parts = append(parts, fmt.Sprintf("%s × %s", count(len(v.workloads), "workload"), plural(remedies, "remedy", "remedies")), count(len(v.Runs), "run"))
 	if v.Settings.Pairs > 0 {
 		parts = append(parts, count(v.Settings.Pairs, "pair")+" per cell")
+	}
+	if v.Settings.Limit > 0 {
+		parts = append(parts, "runs limited to "+memory.Bytes(v.Settings.Limit).String())
+	}
+	if v.Settings.Jobs > 1 {
+		parts = append(parts, fmt.Sprintf("%d runs at a time", v.Settings.Jobs))
 	}
 	if d := v.Ended.Sub(v.Started); d > 0 && !v.Ended.IsZero() {
 		parts = append(parts, lasted(d))

@@ -112,7 +112,7 @@ for (const chart of all(".chart")) {
 
 for (const point of all(".pt")) {
   const plot = point.closest(".plot"), box = plot.querySelector(".tip");
-  const on = () => tip(plot, box, point.dataset.tip, point.offsetLeft + 5, point.offsetTop + 5);
+  const on = () => tip(plot, box, point.getAttribute("aria-label"), point.offsetLeft + 5, point.offsetTop + 5);
   const off = () => { box.hidden = true; };
   for (const name of ["mouseenter", "focus"]) point.addEventListener(name, on);
   for (const name of ["mouseleave", "blur"]) point.addEventListener(name, off);

@@ -46,6 +46,7 @@ func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
 		t.table(name)
 	}
 	t.absent()
+	t.unverified()
 	t.ledger()
 	return t.out.Flush()
 }
@@ -163,8 +164,15 @@ func (t *text) onRuntime(runtime string) {
 			t.wrap("  ", g.text+strings.Join(list, ", ")+".")
 		}
 	}
-	if list := t.barren(all); len(list) > 0 {
-		t.wrap("  ", "Did nothing against growth anywhere: "+strings.Join(list, ", ")+".")
+	for _, k := range t.keeps(all) {
+		t.kept(k)
+	}
+	for _, l := range t.barren(all) {
+		var names []string
+		for _, m := range l.Items {
+			names = append(names, m.Name)
+		}
+		t.wrap("  ", fmt.Sprintf("Did nothing against the growth of %s: %s.", l.Label, strings.Join(names, ", ")))
 	}
 	for _, a := range all {
 		if len(a.peak) > 0 && a.growth != grows {
@@ -176,8 +184,9 @@ func (t *text) onRuntime(runtime string) {
 
 func (t *text) finding(a answer) {
 	t.wrap("  ", fmt.Sprintf("%s: %s%s.", a.workload.ID+orEmpty(" ", a.workload.Title), t.verdict(a.base), orEmptyIf(a.onPurpose(), ", on purpose")))
-	if layer, why := cause(a.base.Verdict); why != "" && a.growth == grows {
-		t.wrap("      ", orEmpty("Carried by ", layer)+orEmptyIf(layer != "", ": ")+why+".")
+	if a.growth == grows {
+		layer, why := t.why(a)
+		t.wrap("      ", orEmptyIf(layer != "", "Carried by "+layer+": ")+why)
 	}
 	list := func(cells []*matrix.Cell, most int) string {
 		var parts []string
@@ -194,21 +203,20 @@ func (t *text) finding(a answer) {
 		}
 		return strings.Join(parts, ", ")
 	}
-	ids := func(cells []*matrix.Cell) string {
-		var parts []string
-		for _, c := range cells {
-			parts = append(parts, c.Remedy)
-		}
-		return strings.Join(parts, ", ")
-	}
-	removed := "Removed by "
+	removed, most, none := "Removed by ", 3, "No remedy that was tried removes it."
 	if a.growth == dies {
-		removed = "Survives with "
+		removed, most, none = "Survives with ", 8, "It survives with no remedy that was tried."
+		if text := t.unlimited(a); text != "" {
+			t.wrap("      ", text)
+		}
+	}
+	if len(a.unclear) > 0 {
+		none = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.growth == dies] + " it."
 	}
 	if len(a.removes) > 0 {
-		t.paragraph("      ", removed+list(a.removes, 3)+".", green)
+		t.paragraph("      ", removed+list(a.removes, most)+".", green)
 	} else {
-		t.paragraph("      ", "No remedy that was tried removes it.", yellow)
+		t.paragraph("      ", none, yellow)
 	}
 	if len(a.lowers) > 0 {
 		t.wrap("      ", "Lowered by "+list(a.lowers, 2)+".")
@@ -225,6 +233,47 @@ func (t *text) finding(a answer) {
 	}
 	if len(a.unclear) > 0 {
 		t.wrap("      ", "Unclear: "+ids(a.unclear)+".")
+	}
+}
+
+// ids are the remedies of cells.
+func ids(cells []*matrix.Cell) string {
+	var parts []string
+	for _, c := range cells {
+		parts = append(parts, c.Remedy)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// kept is what stays of a workload after everything was closed.
+func (t *text) kept(k kept) {
+	t.wrap("  ", fmt.Sprintf("%s keeps its memory: %s", k.workload.ID, k.course()))
+	t.wrap("      ", t.keeper(k))
+	list := func(cells []*matrix.Cell) string {
+		var parts []string
+		for i, c := range cells {
+			if i == mostReturns {
+				parts = append(parts, fmt.Sprintf("and %d more", len(cells)-i))
+				break
+			}
+			parts = append(parts, fmt.Sprintf("%s with %s (%s)", size(c.Figures.Closed), c.Remedy, t.afterClose(c)))
+		}
+		return strings.Join(parts, ", ")
+	}
+	switch {
+	case len(k.back) > 0:
+		t.paragraph("      ", "It comes back to "+list(k.back)+".", green)
+	case k.compared > 0:
+		t.paragraph("      ", "No setting that was tried brings it back.", yellow)
+	}
+	if len(k.fewer) > 0 {
+		t.wrap("      ", "Less is taken to begin with: "+list(k.fewer)+".")
+	}
+	if len(k.alittle) > 0 {
+		t.wrap("      ", "A little less with "+ids(k.alittle)+".")
+	}
+	if len(k.same) > 0 {
+		t.wrap("      ", "As much with "+ids(k.same)+".")
 	}
 }
 
@@ -263,7 +312,7 @@ func (t *text) table(runtime string) {
 	name = min(name, t.width/3)
 	const column, last = 8, 7
 	t.heading("Remedies on " + runtime)
-	t.wrap("", "Amount with the remedy over that without: s slope, p peak, c after close. "+
+	t.wrap("", "Amount with the remedy over that without: s slope, p peak, c after close, g GPU memory. "+
 		"✓ works, ◐ partly, = no effect, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
 		"time: middle ratio of step times over all workloads.")
 	per := max((t.width-name-last)/column, 1)
@@ -308,7 +357,7 @@ func (t *text) mark(c *matrix.Cell) string {
 	case math.Abs(r.Estimate) >= 99.95:
 		return text + " >99"
 	}
-	return text + map[string]string{"slope": "s", "peak": "p", "after close": "c"}[name] + strings.TrimPrefix(times(r, false), "×")
+	return text + map[string]string{"slope": "s", "peak": "p", "after close": "c", "GPU": "g"}[name] + strings.TrimPrefix(times(r, false), "×")
 }
 
 // usualTime is the middle ratio of step times of a remedy.
@@ -322,8 +371,7 @@ func (t *text) usualTime(runtime, remedy string) string {
 	if len(all) == 0 {
 		return unknown
 	}
-	slices.Sort(all)
-	return fmt.Sprintf("×%.2f", all[len(all)/2])
+	return fmt.Sprintf("×%.2f", median(all))
 }
 
 // absent lists what could not be applied, by reason.
@@ -349,6 +397,32 @@ func (t *text) absent() {
 	t.heading("Could not be applied")
 	for _, reason := range reasons {
 		t.wrap("  ", strings.Join(remedies[reason], ", ")+": "+reason)
+	}
+}
+
+// unverified lists what was applied and could not be seen to take, by reason.
+func (t *text) unverified() {
+	var reasons []string
+	cells := map[string][]string{}
+	for i := range t.Cells {
+		c := &t.Cells[i]
+		reason := oneLine(c.Unverified)
+		if reason == "" {
+			continue
+		}
+		if _, ok := cells[reason]; !ok {
+			reasons = append(reasons, reason)
+		}
+		if name := c.Remedy + " on " + c.Runtime; !slices.Contains(cells[reason], name) {
+			cells[reason] = append(cells[reason], name)
+		}
+	}
+	if len(reasons) == 0 {
+		return
+	}
+	t.heading("Applied, but not verified")
+	for _, reason := range reasons {
+		t.wrap("  ", strings.Join(cells[reason], ", ")+": "+reason)
 	}
 }
 

@@ -192,7 +192,10 @@ func TestCompareSame(t *testing.T) {
 	require.Equal(t, 24, got.SameBaselines)
 	require.Empty(t, got.Disagreements)
 	require.InDelta(t, 1, got.Share(), 0)
-	require.Contains(t, out, "Workloads with the same verdict: 24 of 24 (100.0%).")
+	require.Equal(t, 24, got.SameKinds)
+	require.Empty(t, got.OtherKinds)
+	require.Contains(t, out, "24 of 24 (100.0%); 24 of them with the same kind of verdict.")
+	require.Contains(t, out, fmt.Sprintf("In sum: %d of %d (100.0%%).", got.Cells+24, got.Cells+24))
 	n := 0
 	for i := range r.Cells {
 		if r.Cells[i].Remedy != matrix.Baseline && measured(&r.Cells[i]) {
@@ -223,9 +226,10 @@ func TestCompare(t *testing.T) {
 		a, b []matrix.Cell
 		why  string // "" is a contradiction, "same" no disagreement
 	}{
-		{"unclear", []matrix.Cell{cell(memory.Works, ratio(0, 0.02, 0.05))}, []matrix.Cell{cell(memory.Unclear, ratio(-0.5, 0.1, 0.9))}, "one of them was unclear"},
-		{"overlap", []matrix.Cell{cell(memory.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap"},
-		{"close", []matrix.Cell{cell(memory.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03"},
+		{"unclear", []matrix.Cell{cell(memory.Works, ratio(0, 0.02, 0.05))}, []matrix.Cell{cell(memory.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
+		{"overlap", []matrix.Cell{cell(memory.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by 0.04 only; the threshold 0.1 lies within"},
+		{"close", []matrix.Cell{cell(memory.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03 only; the threshold 0.1 lies within"},
+		{"one run grew", []matrix.Cell{cell(memory.Works, ratio(0.2, 0.25, 0.3))}, []matrix.Cell{cell(memory.Partly, ratio(0.22, 0.26, 0.31))}, "whether single runs with it grow differs"},
 		{"contradiction", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{cell(memory.NoEffect, ratio(0.98, 1, 1.02))}, ""},
 		{"death", []matrix.Cell{cell(memory.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Cell{dead}, ""},
 		{"not applied in one", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: memory.CouldNotApply, Reason: "no library"}}, ""},
@@ -233,7 +237,7 @@ func TestCompare(t *testing.T) {
 		{"other goal, contradiction", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
 			[]matrix.Cell{base(memory.Flat, memory.Interval{}), peak}, ""},
 		{"other goal, near", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
-			[]matrix.Cell{base(memory.Inconclusive, memory.Interval{}), peak}, "one of them was inconclusive"},
+			[]matrix.Cell{base(memory.Inconclusive, memory.Interval{}), peak}, "B was inconclusive"},
 		{"baselines overlap", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110})}, []matrix.Cell{base(memory.Plateau, memory.Interval{Estimate: 20, Low: -5, High: 30})}, "the slopes agree"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -254,6 +258,52 @@ func TestCompare(t *testing.T) {
 			require.Less(t, got.Share(), 1.0)
 			require.Equal(t, test.why == "", got.Unexplained() > 0)
 		})
+	}
+}
+
+// TestCompareClasses: which kind a verdict has that memory does not grow is noise, and
+// so is the class of a workload whose runs differ.
+func TestCompareClasses(t *testing.T) {
+	result := func(kinds ...memory.Kind) *matrix.Result {
+		r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W0", Budget: 2048}}}
+		c := matrix.Cell{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kinds[0], Samples: 9, Reason: "too few turns"},
+			Figures: matrix.Figures{Slope: memory.Interval{Estimate: 10, Low: 1, High: 20}}}
+		for i, kind := range kinds {
+			r.Runs = append(r.Runs, matrix.RunResult{ID: i + 1, Runtime: "go", Workload: "W0", Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: kind}}})
+			c.Runs = append(c.Runs, i+1)
+		}
+		if kinds[0] == memory.Crash {
+			c.Crashes = []string{"killed"}
+		}
+		r.Cells = append(r.Cells, c)
+		return r
+	}
+	for _, kind := range []memory.Kind{memory.Plateau, memory.Jump, memory.Sawtooth} {
+		out, got := compare(t, result(memory.Flat), result(kind))
+		require.Equal(t, 1, got.SameBaselines)
+		require.Zero(t, got.SameKinds)
+		require.Empty(t, got.Disagreements)
+		require.InDelta(t, 1, got.Share(), 0)
+		require.Contains(t, out, fmt.Sprintf("go W0 (flat, %s)", kind))
+	}
+	for _, test := range []struct {
+		a, b []memory.Kind
+		why  string
+	}{
+		{[]memory.Kind{memory.Flat}, []memory.Kind{memory.Inconclusive}, "B was inconclusive"},
+		{[]memory.Kind{memory.Flat, memory.Leak, memory.Plateau}, []memory.Kind{memory.Leak, memory.Leak}, "1 of 3 runs of A were judged as B was, and 0 of 2 of B as A was"},
+		{[]memory.Kind{memory.Flat, memory.Flat}, []memory.Kind{memory.Leak, memory.Leak}, "what may grow is 2.0 KiB/step"},
+		{[]memory.Kind{memory.Flat, memory.Crash}, []memory.Kind{memory.Crash, memory.Crash}, "1 of 2 runs of A"},
+		{[]memory.Kind{memory.Inconclusive, memory.Flat}, []memory.Kind{memory.Inconclusive, memory.Leak}, "same"},
+	} {
+		_, got := compare(t, result(test.a...), result(test.b...))
+		if test.why == "same" {
+			require.Empty(t, got.Disagreements)
+			continue
+		}
+		require.Len(t, got.Disagreements, 1)
+		require.Zero(t, got.SameBaselines)
+		require.Contains(t, got.Disagreements[0].Why, test.why)
 	}
 }
 

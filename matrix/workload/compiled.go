@@ -13,6 +13,7 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 )
 
@@ -64,8 +65,8 @@ func compileSignature(meta *pb.MetaGraphDef, name string) error {
 		inner := functionOf(meta.GraphDef, wrapper)
 		for _, n := range inner.GetNodeDef() {
 			if f := functionOf(meta.GraphDef, n); f != nil {
-				n.Attr[mustCompile] = boolAttr(true)
-				f.Attr[mustCompile], f.Attr["_noinline"] = boolAttr(true), boolAttr(true)
+				n.Attr[mustCompile] = graphdef.Bool(true)
+				f.Attr[mustCompile], f.Attr["_noinline"] = graphdef.Bool(true), graphdef.Bool(true)
 				return nil
 			}
 		}

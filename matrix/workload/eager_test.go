@@ -12,10 +12,13 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/graphdef"
 	"steadyfit/matrix/cell"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -161,12 +164,12 @@ func TestEagerCheckpoints(t *testing.T) {
 	require.ErrorIs(t, e.Restore(ctx, prefix+"none"), tfbind.ErrNotFound)
 }
 
-func node(name, op string, a attrs, inputs ...string) *node_def_go_proto.NodeDef {
+func node(name, op string, a graphdef.Attrs, inputs ...string) *node_def_go_proto.NodeDef {
 	return &node_def_go_proto.NodeDef{Name: name, Op: op, Attr: a, Input: inputs}
 }
 
-func functionAttr(name string) *attr {
-	return &attr{Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: name}}}
+func functionAttr(name string) *graphdef.Attr {
+	return &graphdef.Attr{Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: name}}}
 }
 
 // function has float32 arguments and results, given as pairs of name and value.
@@ -222,16 +225,16 @@ func results(t *testing.T, p *program, x ...float32) []float64 {
 }
 
 func TestEagerControlFlow(t *testing.T) {
-	float := attrs{"T": typeAttr(tfbind.Float32)}
-	limit := node("limit", "Const", attrs{"dtype": typeAttr(tfbind.Float32), "value": {Value: tensorOf(100)}})
+	float := graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}
+	limit := node("limit", "Const", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "value": {Value: tensorOf(100)}})
 	e := eagerGraph(t, []*node_def_go_proto.NodeDef{
-		node("loop", "StatelessWhile", attrs{"cond": functionAttr("below"), "body": functionAttr("double"),
-			"T": typesAttr([]tfbind.DType{tfbind.Float32})}, "x:0"),
-		node("choice", "If", attrs{"then_branch": functionAttr("double"), "else_branch": functionAttr("same"),
-			"Tcond": typeAttr(tfbind.Float32), "Tin": typesAttr([]tfbind.DType{tfbind.Float32}), "Tout": typesAttr([]tfbind.DType{tfbind.Float32})}, "y", "loop:0"),
+		node("loop", "StatelessWhile", graphdef.Attrs{"cond": functionAttr("below"), "body": functionAttr("double"),
+			"T": graphdef.Types([]tfbind.DType{tfbind.Float32})}, "x:0"),
+		node("choice", "If", graphdef.Attrs{"then_branch": functionAttr("double"), "else_branch": functionAttr("same"),
+			"Tcond": graphdef.Type(tfbind.Float32), "Tin": graphdef.Types([]tfbind.DType{tfbind.Float32}), "Tout": graphdef.Types([]tfbind.DType{tfbind.Float32})}, "y", "loop:0"),
 		node("direct", "double", nil, "choice", "^loop"), // a function's name as the operation
-		node("x", "Placeholder", attrs{"dtype": typeAttr(tfbind.Float32)}),
-		node("y", "Placeholder", attrs{"dtype": typeAttr(tfbind.Float32)}),
+		node("x", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32)}),
+		node("y", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32)}),
 	},
 		function("below", []string{"v"}, [][2]string{{"yes", "less:z:0"}}, nil,
 			node("less", "Less", float, "v", "limit:output:0"), limit),
@@ -250,17 +253,17 @@ func TestEagerControlFlow(t *testing.T) {
 // What has an effect happens though no result needs it, in the order of the control
 // inputs and not of the graph's list of nodes.
 func TestEagerEffects(t *testing.T) {
-	of := attrs{"dtype": typeAttr(tfbind.Float32)}
+	of := graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32)}
 	resource := function("count", []string{"v", "by"}, [][2]string{{"now", "by"}}, nil,
 		node("second", "AssignAddVariableOp", of, "v", "by", "^first"),
 		node("first", "AssignVariableOp", of, "v", "by"),
 	)
 	resource.Signature.InputArg[0].Type = types_go_proto.DataType_DT_RESOURCE
-	call := attrs{"f": functionAttr("count"), "Tin": typesAttr([]tfbind.DType{20, tfbind.Float32}), "Tout": typesAttr([]tfbind.DType{tfbind.Float32})}
+	call := graphdef.Attrs{"f": functionAttr("count"), "Tin": graphdef.Types([]tfbind.DType{20, tfbind.Float32}), "Tout": graphdef.Types([]tfbind.DType{tfbind.Float32})}
 	e := eagerGraph(t, []*node_def_go_proto.NodeDef{
 		node("x", "Placeholder", of),
-		node("v", "VarHandleOp", attrs{"dtype": typeAttr(tfbind.Float32), "shape": anyShape()}),
-		node("w", "VarHandleOp", attrs{"dtype": typeAttr(tfbind.Float32), "shape": anyShape()}),
+		node("v", "VarHandleOp", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.AnyShape()}),
+		node("w", "VarHandleOp", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.AnyShape()}),
 		node("call", "StatefulPartitionedCall", call, "v", "x"),
 		node("other", "StatefulPartitionedCall", call, "w", "call", "^read"),
 		node("read", "ReadVariableOp", of, "v", "^call"),
@@ -274,14 +277,12 @@ func TestEagerEffects(t *testing.T) {
 }
 
 func tensorOf(v float32) *attr_value_go_proto.AttrValue_Tensor {
-	n := new(graphDef).constant("", tfbind.Float32, []byte{0, 0, 0, 0}).nodes[0]
-	value := n.Attr["value"].Value.(*attr_value_go_proto.AttrValue_Tensor)
-	value.Tensor.TensorContent, value.Tensor.FloatVal = nil, []float32{v}
-	return value
+	return &attr_value_go_proto.AttrValue_Tensor{Tensor: &tensor_go_proto.TensorProto{
+		Dtype: types_go_proto.DataType_DT_FLOAT, TensorShape: &tensor_shape_go_proto.TensorShapeProto{}, FloatVal: []float32{v}}}
 }
 
 func TestEagerRefuses(t *testing.T) {
-	float := attrs{"T": typeAttr(tfbind.Float32)}
+	float := graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}
 	knob := func(t *testing.T, err error, text string) {
 		t.Helper()
 		var refused *cell.KnobError
@@ -290,15 +291,15 @@ func TestEagerRefuses(t *testing.T) {
 		assert.ErrorContains(t, err, text)
 	}
 	e := eagerGraph(t, []*node_def_go_proto.NodeDef{
-		node("x", "Placeholder", attrs{"dtype": typeAttr(tfbind.Float32)}),
+		node("x", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32)}),
 		node("a", "Identity", float, "b"),
 		node("b", "Identity", float, "a"),
 		node("dangling", "Identity", float, "nowhere:0"),
-		node("again", "PartitionedCall", attrs{"f": functionAttr("again")}, "x"),
-		node("lost", "PartitionedCall", attrs{"f": functionAttr("lost")}, "x"),
-		node("map", "MapDefun", attrs{"f": functionAttr("again")}, "x"),
+		node("again", "PartitionedCall", graphdef.Attrs{"f": functionAttr("again")}, "x"),
+		node("lost", "PartitionedCall", graphdef.Attrs{"f": functionAttr("lost")}, "x"),
+		node("map", "MapDefun", graphdef.Attrs{"f": functionAttr("again")}, "x"),
 		node("unknown", "Unknown", nil, "x"),
-	}, function("again", []string{"x"}, nil, []string{"it"}, node("it", "PartitionedCall", attrs{"f": functionAttr("again")}, "x")))
+	}, function("again", []string{"x"}, nil, []string{"it"}, node("it", "PartitionedCall", graphdef.Attrs{"f": functionAttr("again")}, "x")))
 	for want, text := range map[string]string{
 		"x:0": "x: nothing feeds it", "a:0": "waits for itself", "dangling:0": "there is no value nowhere:0",
 	} {

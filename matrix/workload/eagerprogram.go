@@ -15,6 +15,7 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/graphdef"
 	"steadyfit/matrix/cell"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -347,7 +348,7 @@ func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
 			return b.refuse(n.GetName(), n.GetOp()+" takes a function")
 		}
 		if d.variable && a.GetName() == "shared_name" && len(value.GetS()) == 0 {
-			value = textAttr(n.GetName()) // as a session does
+			value = graphdef.Text(n.GetName()) // as a session does
 		}
 		if value == nil {
 			continue

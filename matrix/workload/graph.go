@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 
+	"steadyfit/internal/graphdef"
 	"steadyfit/matrix/cell"
 	"steadyfit/tfbind"
 )
@@ -30,7 +31,7 @@ func newW5(_ context.Context, c *cell.Child) (job, error) {
 		return nil, err
 	}
 	j := &growing{sealed: graph == "sealed", raw: make([]byte, constFloats*4)}
-	if j.session, err = new(graphDef).session(c.Spec.Config); err != nil {
+	if j.session, err = openGraph(new(graphdef.Graph), c.Spec.Config); err != nil {
 		return nil, err
 	}
 	if j.sealed {
@@ -45,8 +46,8 @@ func newW5(_ context.Context, c *cell.Child) (job, error) {
 func (j *growing) grow(n int) error {
 	binary.LittleEndian.PutUint32(j.raw, uint32(n)) // no two constants are the same
 	id := strconv.Itoa(n)
-	def, err := new(graphDef).constant("c"+id, tfbind.Float32, j.raw, constFloats).
-		add("i"+id, "Identity", attrs{"T": typeAttr(tfbind.Float32)}, "c"+id).bytes()
+	def, err := new(graphdef.Graph).Constant("c"+id, tfbind.Float32, j.raw, constFloats).
+		Add("i"+id, "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "c"+id).Bytes()
 	if err != nil {
 		return err
 	}
@@ -91,12 +92,12 @@ func newW6(_ context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := new(graphDef).placeholder("x", tfbind.Float32)
+	g := new(graphdef.Graph).Placeholder("x", tfbind.Float32)
 	for i := range outputs {
-		g.add("y"+strconv.Itoa(i), "AddV2", attrs{"T": typeAttr(tfbind.Float32)}, "x", "x")
+		g.Add("y"+strconv.Itoa(i), "AddV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "x", "x")
 	}
 	j := &fetching{fixed: fetches == "fixed", sets: rand.New(rand.NewPCG(uint64(c.Spec.Seed), 6)).Perm(1<<outputs - 1)}
-	if j.session, err = g.session(c.Spec.Config); err != nil {
+	if j.session, err = openGraph(g, c.Spec.Config); err != nil {
 		return nil, err
 	}
 	j.in, err = tfbind.NewTensor(make([]float32, 16), 16)

@@ -134,7 +134,7 @@ func (j *tensorImages) step(ctx context.Context, _ int) (float64, error) {
 		from, to := i*b.Size/micro, (i+1)*b.Size/micro
 		part := b
 		if micro > 1 {
-			part = cut(b, from, to-from)
+			part = b.Slice(from, to)
 		}
 		l, err := j.trainOn(ctx, part)
 		if err != nil {

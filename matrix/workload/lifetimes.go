@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"steadyfit/data"
+	"steadyfit/internal/graphdef"
 	"steadyfit/matrix/cell"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -36,9 +37,9 @@ func newW1(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := new(graphDef).placeholder("x", tfbind.Float32).add("y", "Identity", attrs{"T": typeAttr(tfbind.Float32)}, "x")
+	g := new(graphdef.Graph).Placeholder("x", tfbind.Float32).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "x")
 	j := &leaking{loop: l, keep: release == "keep", values: make([]float32, leakFloats)}
-	if j.session, err = g.session(c.Spec.Config); err == nil {
+	if j.session, err = openGraph(g, c.Spec.Config); err == nil {
 		err = errors.Join(find(j.session, "x", &j.in), find(j.session, "y", &j.out))
 	}
 	if err != nil {

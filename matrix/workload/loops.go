@@ -137,7 +137,7 @@ func newS0(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := c.Int("rows", 300_000)
+	rows, err := c.Int("rows", 1_000_000)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +237,7 @@ func newW3(ctx context.Context, c *cell.Child) (job, error) {
 }
 
 func (j *varyingPredict) step(ctx context.Context, _ int) (float64, error) {
-	return notTrained, j.run(ctx, cut(j.batch, 0, j.next()))
+	return notTrained, j.run(ctx, j.batch.Slice(0, j.next()))
 }
 
 func (j *varyingPredict) close() (tfbind.Counts, error) { return tfbind.Counts{}, j.predictor.close() }
@@ -287,7 +287,7 @@ func newW9(ctx context.Context, c *cell.Child) (job, error) {
 }
 
 func (j *varyingTrain) step(ctx context.Context, n int) (float64, error) {
-	return j.trainer.step(ctx, n, cut(j.all, 0, j.next()))
+	return j.trainer.step(ctx, n, j.all.Slice(0, j.next()))
 }
 
 func (j *varyingTrain) close() (tfbind.Counts, error) { return tfbind.Counts{}, j.Close() }

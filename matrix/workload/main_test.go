@@ -135,7 +135,7 @@ func (o *outcome) process(t *testing.T, spec *cell.Spec, env []string) (again bo
 // spec is a short run of a workload on a built-in model.
 func spec(t *testing.T, id, model string, knobs ...string) cell.Spec {
 	t.Helper()
-	s := cell.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Knobs: map[string]string{}}
+	s := cell.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Trace: true, Knobs: map[string]string{}}
 	if model != "" {
 		m, err := savedmodels.Builtin(model)
 		if errors.Is(err, savedmodels.ErrUnknownBuiltin) {

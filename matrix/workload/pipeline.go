@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"steadyfit/data"
+	"steadyfit/internal/graphdef"
 	"steadyfit/matrix/cell"
 	"steadyfit/tfbind"
 )
@@ -36,7 +37,7 @@ func newPipeline(ctx context.Context, c *cell.Child, s *synth, samples int, o pi
 	}
 	p := &pipeline{room: s.batch(c.Spec.Batch), passLen: samples / c.Spec.Batch}
 	var err error
-	if p.session, err = pipelineGraph(s, c.Spec.Batch, o, c.Spec.Seed).session(c.Spec.Config); err != nil {
+	if p.session, err = openGraph(pipelineGraph(s, c.Spec.Batch, o, c.Spec.Seed), c.Spec.Config); err != nil {
 		return nil, err
 	}
 	if err = p.load(s, samples); err == nil {
@@ -52,13 +53,13 @@ func newPipeline(ctx context.Context, c *cell.Child, s *synth, samples int, o pi
 	return p, nil
 }
 
-func pipelineGraph(s *synth, batch int, o pipelineOptions, seed int64) *graphDef {
-	g := new(graphDef)
+func pipelineGraph(s *synth, batch int, o pipelineOptions, seed int64) *graphdef.Graph {
+	g := new(graphdef.Graph)
 	var types []tfbind.DType
 	var shapes, batched [][]int64
 	var inputs []string
 	for _, f := range s.fields {
-		g.placeholder("all_"+f.name, f.dtype)
+		g.Placeholder("all_"+f.name, f.dtype)
 		shape := make([]int64, len(f.shape))
 		for i, d := range f.shape {
 			shape[i] = int64(d)
@@ -67,29 +68,29 @@ func pipelineGraph(s *synth, batch int, o pipelineOptions, seed int64) *graphDef
 		batched = append(batched, append([]int64{int64(batch)}, shape...))
 		inputs = append(inputs, "all_"+f.name)
 	}
-	of := func(shapes [][]int64) attrs {
-		return attrs{"output_types": typesAttr(types), "output_shapes": shapesAttr(shapes)}
+	of := func(shapes [][]int64) graphdef.Attrs {
+		return graphdef.Attrs{"output_types": graphdef.Types(types), "output_shapes": graphdef.Shapes(shapes)}
 	}
-	g.add("slices", "TensorSliceDataset", attrs{"Toutput_types": typesAttr(types), "output_shapes": shapesAttr(shapes)}, inputs...)
+	g.Add("slices", "TensorSliceDataset", graphdef.Attrs{"Toutput_types": graphdef.Types(types), "output_shapes": graphdef.Shapes(shapes)}, inputs...)
 	last := "slices"
 	if o.shuffle > 0 {
-		g.number("shuffle_size", int64(o.shuffle)).number("seed", seed).number("seed2", 11).
-			add("shuffle", "ShuffleDataset", of(shapes), last, "shuffle_size", "seed", "seed2")
+		g.Number("shuffle_size", int64(o.shuffle)).Number("seed", seed).Number("seed2", 11).
+			Add("shuffle", "ShuffleDataset", of(shapes), last, "shuffle_size", "seed", "seed2")
 		last = "shuffle"
 	}
 	drop := of(batched)
-	g.number("batch_size", int64(batch)).constant("drop", tfbind.Bool, []byte{1}).
-		add("batch", "BatchDatasetV2", drop, last, "batch_size", "drop")
+	g.Number("batch_size", int64(batch)).Constant("drop", tfbind.Bool, []byte{1}).
+		Add("batch", "BatchDatasetV2", drop, last, "batch_size", "drop")
 	last = "batch"
 	if o.prefetch != 0 {
-		g.number("prefetch_size", int64(o.prefetch)).add("prefetch", "PrefetchDataset", of(batched), last, "prefetch_size")
+		g.Number("prefetch_size", int64(o.prefetch)).Add("prefetch", "PrefetchDataset", of(batched), last, "prefetch_size")
 		last = "prefetch"
 	}
 	iterator := of(batched)
-	iterator["shared_name"], iterator["container"] = textAttr("steadyfit"), textAttr("")
-	return g.add("iterator", "IteratorV2", iterator).
-		add("begin", "MakeIterator", nil, last, "iterator").
-		add("next", "IteratorGetNext", of(batched), "iterator")
+	iterator["shared_name"], iterator["container"] = graphdef.Text("steadyfit"), graphdef.Text("")
+	return g.Add("iterator", "IteratorV2", iterator).
+		Add("begin", "MakeIterator", nil, last, "iterator").
+		Add("next", "IteratorGetNext", of(batched), "iterator")
 }
 
 // load copies all samples into tensors.

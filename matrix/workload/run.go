@@ -179,7 +179,7 @@ func (r *run) work(ctx context.Context, create func(context.Context, *cell.Child
 	} else if err == nil {
 		err = r.steady()
 	}
-	if t, ok := j.(tracer); ok && err == nil && !again {
+	if t, ok := j.(tracer); ok && r.c.Spec.Trace && err == nil && !again {
 		err = r.trace(ctx, j, t)
 	}
 	left, closeErr := j.close()
@@ -297,6 +297,8 @@ func describe(c tfbind.Counts) string {
 	add(c.Steps, fmt.Sprintf("steps of %d bytes", c.StepBytes))
 	add(c.Sessions, "sessions")
 	add(c.Graphs, "graphs")
+	add(c.Eagers, "eager contexts")
+	add(c.EagerFrames, "eager frames")
 	if parts == nil {
 		return "0"
 	}

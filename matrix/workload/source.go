@@ -91,7 +91,7 @@ func stream(s *synth, n int, dir string) (*streamed, error) {
 func (d *streamed) write(n int) error {
 	room := d.batch(chunk)
 	for from := 0; from < n; from += chunk {
-		part := cut(room, 0, min(chunk, n-from))
+		part := room.Slice(0, min(chunk, n-from))
 		d.fill(part, uint64(from))
 		for i, file := range d.files {
 			if err := binary.Write(file, binary.LittleEndian, part.Fields[i].Values); err != nil {
@@ -127,7 +127,7 @@ func (d *streamed) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 		for index := p.Skip; index*p.Batch < d.samples; index++ {
 			b := whole
 			if left := d.samples - index*p.Batch; left < p.Batch {
-				b = cut(whole, 0, left)
+				b = whole.Slice(0, left)
 			}
 			b.Index = index
 			for i, r := range readers {

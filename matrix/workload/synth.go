@@ -133,7 +133,7 @@ const chunk = 1024
 // fillAll is fill for a large set: the same samples wherever they are written to.
 func (s *synth) fillAll(b data.Batch, key uint64) {
 	for from := 0; from < b.Size; from += chunk {
-		s.fill(cut(b, from, min(chunk, b.Size-from)), key+uint64(from))
+		s.fill(b.Slice(from, min(from+chunk, b.Size)), key+uint64(from))
 	}
 }
 
@@ -169,30 +169,6 @@ func (s *synth) memory(n int, key uint64) (*data.Memory, error) {
 	b := s.batch(n)
 	s.fillAll(b, key)
 	return data.New("synthetic", b.Fields...)
-}
-
-// cut is the first n samples of a batch, or those from another position on.
-func cut(b data.Batch, from, n int) data.Batch {
-	c := data.Batch{Fields: slices.Clone(b.Fields), Size: n, Index: b.Index}
-	for i := range c.Fields {
-		a := &c.Fields[i].Array
-		width := 1
-		for _, d := range a.Shape[1:] {
-			width *= d
-		}
-		a.Shape = append([]int{n}, a.Shape[1:]...)
-		switch v := a.Values.(type) {
-		case []float32:
-			a.Values = v[from*width : (from+n)*width]
-		case []int64:
-			a.Values = v[from*width : (from+n)*width]
-		case []int32:
-			a.Values = v[from*width : (from+n)*width]
-		case []uint8:
-			a.Values = v[from*width : (from+n)*width]
-		}
-	}
-	return c
 }
 
 // generated is a dataset whose batches are made when they are due, into one buffer
@@ -236,7 +212,7 @@ func (g *generated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 		for i := p.Skip; i < count; i++ {
 			b, key := whole, uint64(p.Epoch*count+i)
 			if g.size != nil {
-				b = cut(whole, 0, g.size(key))
+				b = whole.Slice(0, g.size(key))
 			}
 			b.Index = i
 			g.fill(b, key)

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 
+	"steadyfit/internal/graphdef"
 	"steadyfit/matrix/cell"
 	"steadyfit/tfbind"
 )
@@ -144,9 +145,9 @@ func newW12(_ context.Context, c *cell.Child) (job, error) {
 		n := stringShort + rng.IntN(stringLong-stringShort+1)
 		j.pool = append(j.pool, strings.Repeat(string(rune('a'+rng.IntN(26))), n))
 	}
-	g := new(graphDef).placeholder("x", tfbind.String).add("y", "Identity", attrs{"T": typeAttr(tfbind.String)}, "x")
+	g := new(graphdef.Graph).Placeholder("x", tfbind.String).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.String)}, "x")
 	var err error
-	if j.session, err = g.session(c.Spec.Config); err != nil {
+	if j.session, err = openGraph(g, c.Spec.Config); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(find(j.session, "x", &j.in), find(j.session, "y", &j.out)); err != nil {

@@ -36,15 +36,13 @@ type engine interface {
 type trainer struct {
 	engine // that of the moment
 	tracing
-	model            *savedmodels.Model
-	options          session.Options
-	eager            bool
-	reset            string
-	micro            int
-	gradients, apply *session.Step // with micro-batches only
-	state            string        // prefix of the files with the state
-	values           []float64     // scalars of the last step
-	part             []float64
+	model   *savedmodels.Model
+	options session.Options
+	eager   bool
+	reset   string
+	micro   int
+	state   string    // prefix of the files with the state
+	values  []float64 // scalars of the last step
 }
 
 // openModel opens the Spec's model, or the variant of the knob model.
@@ -104,7 +102,6 @@ func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, 
 		}
 	}
 	t.values = make([]float64, len(t.TrainMetrics()))
-	t.part = make([]float64, len(t.values))
 	return t, nil
 }
 
@@ -118,20 +115,10 @@ func (t *trainer) open(ctx context.Context) (err error) {
 		return err
 	}
 	t.engine = s
-	if t.micro > 1 {
-		if t.gradients, err = s.Prepare(s.Roles().Gradients); err == nil {
-			t.apply, err = s.Prepare(s.Roles().Apply)
-		}
-		if err != nil {
-			return errors.Join(err, t.Close())
-		}
+	if err := s.SetMicroBatches(t.micro); err != nil {
+		return errors.Join(err, s.Close())
 	}
 	return nil
-}
-
-// Close closes the engine and its steps.
-func (t *trainer) Close() error {
-	return errors.Join(t.gradients.Close(), t.apply.Close(), t.engine.Close())
 }
 
 // step trains on a batch and returns the loss.
@@ -142,34 +129,13 @@ func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error
 	return t.values[0], nil
 }
 
-// Train is one step, in micro-batches if there is more than one.
-func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
-	if t.micro == 1 || b.Size < t.micro {
-		if t.into != nil {
-			var err error
-			*t.into, err = t.engine.Trace(ctx, step, b, out)
-			return err
-		}
+// Train is one step, traced if it is to be.
+func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) (err error) {
+	if t.into == nil {
 		return t.engine.Train(ctx, step, b, out)
 	}
-	clear(out)
-	for i := range t.micro {
-		from, to := i*b.Size/t.micro, (i+1)*b.Size/t.micro
-		if err := t.gradients.Feed(cut(b, from, to-from)); err != nil {
-			return err
-		}
-		if err := t.run(ctx, t.gradients); err != nil {
-			return err
-		}
-		for m, name := range t.TrainMetrics() {
-			v, err := t.gradients.Float(name)
-			if err != nil {
-				return err
-			}
-			out[m] += v * float64(to-from) / float64(b.Size)
-		}
-	}
-	return t.apply.Run(ctx)
+	*t.into, err = t.engine.Trace(ctx, step, b, out)
+	return err
 }
 
 // endEpoch does what the knob reset says.

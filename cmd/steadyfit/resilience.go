@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/session"
+)
+
+// resilience are the flags of fit for resets, budgets and what goes wrong.
+type resilience struct {
+	reset, resetEvery string
+	budget, budgetOf  string
+	onOOM, onError    string
+	supervise, force  bool
+	deadline          time.Duration
+	restarts          int
+}
+
+// What a flag's words mean.
+var (
+	budgetLayers = map[string]memory.Layer{"rss": memory.RSS, "anon": memory.Anon, "cgroup": memory.CgroupUsed}
+
+	onCheckpointError = map[string]fit.ErrorPolicy{"stop": fit.Stop, "continue": fit.Continue}
+)
+
+const (
+	oomStop       = "stop"
+	oomMicrobatch = "microbatch"
+	oomRestart    = "restart"
+)
+
+func (r *resilience) register(flags *pflag.FlagSet) {
+	flags.StringVar(&r.reset, "reset", string(session.ResetNone), "reset the session now and then, with the same numbers: none, restore (its variables), reload (the model, and give free memory back), process (a new process goes on)")
+	flags.StringVar(&r.resetEvery, "reset-every", "1epochs", "how often to reset, as in 500steps or 2epochs")
+	flags.StringVar(&r.budget, "memory-budget", "", "memory that the process may use at any time, such as 600MiB; it is kept by splitting batches, reloading, and what else helps")
+	flags.StringVar(&r.budgetOf, "memory-budget-of", "rss", "what the budget is about: rss (resident memory), anon (without files), cgroup (the whole control group)")
+	flags.StringVar(&r.onOOM, "on-oom", oomStop, "when TensorFlow runs out of memory: stop, microbatch (go back and split the batches), restart (from the last checkpoint, with --supervise)")
+	flags.StringVar(&r.onError, "on-checkpoint-error", "stop", "when a checkpoint cannot be written: stop or continue")
+	flags.BoolVar(&r.force, "force", false, "resume although data, options or TensorFlow differ, with a warning for each difference")
+	flags.BoolVar(&r.supervise, "supervise", false, "train in a child process that is started again from the last checkpoint if it dies or hangs")
+	flags.DurationVar(&r.deadline, "deadline", 5*time.Minute, "a supervised training without a step for so long hangs; more than a checkpoint takes; 0 is none")
+	flags.IntVar(&r.restarts, "restarts", 5, "deaths in a row, without progress, that --supervise bears")
+}
+
+// check refuses flags that cannot work together, before anything is opened.
+func (r *resilience) check(f *fitFlags) error {
+	switch depth := session.Depth(r.reset); {
+	case !slices.Contains([]session.Depth{session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess}, depth):
+		return usagef("--reset %s: expected none, restore, reload or process", r.reset)
+	case depth == session.ResetProcess && !r.supervise:
+		return usagef("--reset process needs --supervise, which starts the next process")
+	}
+	if _, _, err := parseEvery("reset-every", r.resetEvery); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{oomStop, oomMicrobatch, oomRestart}, r.onOOM) {
+		return usagef("--on-oom %s: expected stop, microbatch or restart", r.onOOM)
+	}
+	if r.onOOM == oomRestart && !r.supervise {
+		return usagef("--on-oom restart needs --supervise, which starts the next process")
+	}
+	if _, ok := onCheckpointError[r.onError]; !ok {
+		return usagef("--on-checkpoint-error %s: expected stop or continue", r.onError)
+	}
+	if _, ok := budgetLayers[r.budgetOf]; !ok {
+		return usagef("--memory-budget-of %s: expected %s", r.budgetOf, strings.Join(slices.Sorted(maps.Keys(budgetLayers)), ", "))
+	}
+	if r.budget != "" {
+		if _, err := memory.ParseBytes(r.budget); err != nil {
+			return usagef("--memory-budget: %w", err)
+		}
+	}
+	if r.force && !f.resume {
+		return usagef("--force is for --resume")
+	}
+	if r.supervise && f.checkpoints == "" {
+		return usagef("--supervise needs --checkpoints, the folder to go on from")
+	}
+	if r.deadline < 0 || r.restarts < 0 {
+		return usagef("--deadline %v, --restarts %d: expected 0 or more", r.deadline, r.restarts)
+	}
+	return nil
+}
+
+// supervised trains in this process or, with --supervise, in a child that is watched.
+func (r *resilience) supervised(cmd *cobra.Command, train func(context.Context, *session.Supervised) error) error {
+	if !r.supervise {
+		return train(cmd.Context(), nil)
+	}
+	restarts := r.restarts
+	if restarts == 0 {
+		restarts = -1 // 0 is the default there
+	}
+	return session.Supervise(cmd.Context(), session.Supervisor{
+		Deadline: r.deadline, Restarts: restarts, Log: newLog(cmd.ErrOrStderr()), Stderr: cmd.ErrOrStderr(),
+	}, train)
+}
+
+// arranged is what a run's flags set up, to be asked after the run.
+type arranged struct {
+	budget *fit.Budget
+	again  error
+}
+
+// outcome is why a run that ended without an error is not done.
+func (a *arranged) outcome() error {
+	if a.again != nil {
+		return a.again
+	}
+	if a.budget != nil {
+		return a.budget.Err
+	}
+	return nil
+}
+
+// arrange has a loop train a session as the flags say.
+func (r *resilience) arrange(l *fit.Loop, s *session.Session, c *session.Supervised) (*arranged, error) {
+	a := &arranged{}
+	l.Session = s
+	var again func(reason string)
+	if c != nil {
+		l.Session = &watched{Session: s, child: c}
+		again = func(reason string) { a.again = c.Again(reason) }
+		if why := c.Why(); why != "" {
+			l.Hook(fit.Hook{Name: "supervised", Start: func(_ context.Context, st *fit.State) error {
+				l.Log.Info(why)
+				if c.Restarted() {
+					st.Event("restart")
+				}
+				return nil
+			}})
+		}
+	}
+	if depth := session.Depth(r.reset); depth != session.ResetNone {
+		steps, epochs, err := parseEvery("reset-every", r.resetEvery)
+		if err != nil {
+			return nil, err
+		}
+		l.Hook(fit.ResetPolicy{Depth: depth, EverySteps: steps, EveryEpochs: epochs, Again: again}.Hook(s))
+	}
+	if r.budget != "" {
+		limit, err := memory.ParseBytes(r.budget)
+		if err != nil {
+			return nil, usagef("--memory-budget: %w", err)
+		}
+		a.budget = &fit.Budget{Limit: limit, Layer: budgetLayers[r.budgetOf], Batch: l.Batch, Again: again, Log: l.Log}
+		l.Hook(a.budget.Hook(s))
+	}
+	if r.onOOM == oomMicrobatch {
+		l.Recover = fit.OnOutOfMemory(s, l.Batch)
+	}
+	return a, nil
+}
+
+// restartable marks an error that another process may not have.
+func (r *resilience) restartable(err error) error {
+	if r.onOOM == oomRestart && errors.Is(err, session.ErrOutOfMemory) {
+		return fmt.Errorf("%w: %w", session.ErrRetry, err)
+	}
+	return err
+}
+
+// watched tells the supervisor of every step, those of validation included.
+type watched struct {
+	*session.Session
+	child *session.Supervised
+	step  int64
+}
+
+// Train is that of the session.
+func (w *watched) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
+	err := w.Session.Train(ctx, step, b, out)
+	if err == nil {
+		w.step = step + 1
+		w.child.Alive(w.step)
+	}
+	return err
+}
+
+// Evaluate is that of the session.
+func (w *watched) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
+	err := w.Session.Evaluate(ctx, b, out)
+	w.child.Alive(w.step)
+	return err
+}

@@ -1,0 +1,214 @@
+package fit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// heavyEnv makes the test binary a training of the image model, in a process whose
+// memory is its own; its value is a heavyRun as JSON.
+const heavyEnv = "STEADYFIT_TEST_HEAVY"
+
+func init() {
+	text := os.Getenv(heavyEnv)
+	if text == "" {
+		return
+	}
+	var r heavyRun
+	err := json.Unmarshal([]byte(text), &r)
+	if err == nil {
+		err = r.train()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) // lint:allow exit: this process is a child of the tests
+	}
+	os.Exit(0) // lint:allow exit: this process is a child of the tests
+}
+
+type heavyRun struct {
+	Steps  int
+	Budget memory.Bytes
+	OOM    bool
+}
+
+type heavyResult struct {
+	Losses []float64
+	Parts  int
+	Events []string
+	Err    string
+	Need   memory.Bytes
+	Out    bool // of memory
+	Split  bool // as far as it goes
+}
+
+const heavyBatch = 32
+
+func (r heavyRun) train() error {
+	model, err := savedmodels.Builtin("image-224")
+	if err != nil {
+		return err
+	}
+	const n = 2 * heavyBatch
+	x, y := make([]float32, n*224*224*3), make([]int64, n)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range x {
+		x[i] = random.Float32()
+	}
+	for i := range y {
+		y[i] = random.Int64N(10)
+	}
+	ds, err := data.New("images",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 224, 224, 3}, Values: x}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: y}})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	s, err := session.Open(ctx, model, session.Options{Seed: 1})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var result heavyResult
+	loop := &fit.Loop{Session: s, Batch: heavyBatch, Epochs: r.Steps / 2}
+	loop.Hook(fit.Hook{Name: "losses", Step: func(_ context.Context, st *fit.State) error {
+		result.Losses = append(result.Losses, st.Values[0])
+		return nil
+	}})
+	var b *fit.Budget
+	if r.Budget > 0 {
+		b = &fit.Budget{Limit: r.Budget, Batch: heavyBatch}
+		loop.Hook(b.Hook(s))
+	}
+	if r.OOM {
+		loop.Recover = fit.OnOutOfMemory(s, heavyBatch)
+	}
+	h, err := loop.Run(ctx, ds)
+	for _, record := range h.Records {
+		result.Events = append(result.Events, record.Events...)
+	}
+	result.Parts = s.MicroBatches()
+	if err == nil && b != nil {
+		err = b.Err
+	}
+	if err != nil {
+		result.Err = err.Error()
+		result.Out, result.Split = errors.Is(err, session.ErrOutOfMemory), errors.Is(err, fit.ErrSplit)
+		if budget := (*fit.BudgetError)(nil); errors.As(err, &budget) {
+			result.Need = budget.Need
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// run starts the training and looks at its RSS from outside every 10 ms.
+func (r heavyRun) run(t *testing.T, env ...string) (result heavyResult, peak memory.Bytes) {
+	t.Helper()
+	if raceEnabled {
+		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
+	}
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(append(os.Environ(), heavyEnv+"="+string(text)), env...)
+	var out, log strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &log
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			require.NoError(t, err, log.String())
+			require.NoError(t, json.Unmarshal([]byte(out.String()), &result), out.String())
+			return result, peak
+		case <-tick.C:
+			if usage, err := memory.ReadPID(cmd.Process.Pid); err == nil && usage.RSS.OK {
+				peak = max(peak, usage.RSS.Bytes)
+			}
+		}
+	}
+}
+
+// A budget below what the training takes by itself is kept, and the losses are those
+// of whole batches.
+func TestBudgetIsKept(t *testing.T) {
+	const steps = 24
+	plain, peak := heavyRun{Steps: steps}.run(t)
+	require.Empty(t, plain.Err)
+	require.Len(t, plain.Losses, steps)
+	limit := peak * 7 / 10
+	have, most := heavyRun{Steps: steps, Budget: limit}.run(t)
+	t.Logf("without a budget %v; with %v: %v, %d parts, events %v", peak, limit, most, have.Parts, have.Events)
+	require.Empty(t, have.Err)
+	assert.LessOrEqual(t, most, limit)
+	assert.Greater(t, have.Parts, 1)
+	assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
+
+	// Plenty changes nothing, once it is known to be plenty.
+	have, _ = heavyRun{Steps: steps, Budget: 2 * peak}.run(t)
+	require.Empty(t, have.Err)
+	assert.Equal(t, 1, have.Parts)
+	assert.Empty(t, have.Events)
+}
+
+func TestBudgetThatCannotBeKept(t *testing.T) {
+	have, _ := heavyRun{Steps: 8, Budget: 200 * memory.MiB}.run(t)
+	require.Contains(t, have.Err, "cannot be kept")
+	assert.Greater(t, have.Need, 200*memory.MiB)
+}
+
+// With TensorFlow's pool capped below what a step takes, the batch is split until it
+// fits, and the run goes on from the state before. TensorFlow waits 10 s for memory
+// before it says that there is none.
+func TestOutOfMemoryIsSplit(t *testing.T) {
+	const steps = 4
+	plain, _ := heavyRun{Steps: steps}.run(t)
+	const limit = "TF_MKL_ALLOC_MAX_BYTES=500000000"
+	have, _ := heavyRun{Steps: steps, OOM: true}.run(t, limit)
+	require.Empty(t, have.Err)
+	assert.Greater(t, have.Parts, 1)
+	assert.Contains(t, have.Events, "oom")
+	assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
+}
+
+func TestOutOfMemoryIsDecided(t *testing.T) {
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	s, err := session.Open(t.Context(), model, session.Options{})
+	require.NoError(t, err)
+	defer s.Close()
+	decide := fit.OnOutOfMemory(s, 3).Decide
+	other := errors.New("something else")
+	_, err = decide(t.Context(), nil, other)
+	assert.Equal(t, other, err)
+	for _, parts := range []int{2, 3} {
+		event, err := decide(t.Context(), nil, fmt.Errorf("step 1: %w", session.ErrOutOfMemory))
+		require.NoError(t, err)
+		assert.Equal(t, "oom", event)
+		assert.Equal(t, parts, s.MicroBatches())
+	}
+	_, err = decide(t.Context(), nil, session.ErrOutOfMemory)
+	assert.ErrorIs(t, err, fit.ErrSplit)
+	assert.ErrorIs(t, err, session.ErrOutOfMemory)
+}

@@ -1,0 +1,284 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+)
+
+const (
+	smallDisk = 1 << 20
+	ballast   = 200 << 10
+)
+
+// mount mounts something for the time of a test.
+func mount(t testing.TB, source, target, kind string, flags uintptr, options string) (unmount func()) {
+	err := syscall.Mount(source, target, kind, flags, options)
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
+		t.Skipf("this needs the right to mount a file system, as root has: %v", err)
+	}
+	require.NoError(t, err)
+	mounted := true
+	unmount = func() {
+		if mounted {
+			mounted = false
+			require.NoError(t, syscall.Unmount(target, syscall.MNT_DETACH))
+		}
+	}
+	t.Cleanup(unmount)
+	return unmount
+}
+
+func smallTempDisk(t testing.TB) string {
+	root := t.TempDir()
+	mount(t, "steadyfit-test", root, "tmpfs", 0, "size=1m")
+	return root
+}
+
+// readOnly makes a folder read-only, for everybody who comes by its path.
+func readOnly(t testing.TB, dir string) (undo func()) {
+	undo = mount(t, dir, dir, "", syscall.MS_BIND, "")
+	require.NoError(t, syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	return undo
+}
+
+// heavy is a session whose checkpoints take some room.
+type heavy struct {
+	*linear
+	// silent says nothing of why a save failed, as TensorFlow does.
+	silent bool
+}
+
+func (h heavy) Save(ctx context.Context, prefix string) error {
+	err := os.WriteFile(prefix+".ballast", make([]byte, ballast), 0o666)
+	if err == nil {
+		err = h.linear.Save(ctx, prefix)
+	}
+	if err != nil && h.silent {
+		return errors.New("RESOURCE_EXHAUSTED: something")
+	}
+	return err
+}
+
+// fill leaves no room on a disk.
+func fill(t testing.TB, path string) {
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	for size := 1 << 16; size > 0; {
+		if _, err := f.Write(make([]byte, size)); err != nil {
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			size /= 2
+		}
+	}
+	require.NoError(t, f.Close())
+}
+
+// during calls functions before train steps, counted from 0.
+func during(l *linear, steps map[int64]func()) {
+	l.onTrain = func(step int64) error {
+		if f := steps[step]; f != nil {
+			f()
+		}
+		return nil
+	}
+}
+
+// trained is the state after all epochs of 2 steps.
+func trained(t testing.TB, epochs int) [2][3]uint64 {
+	l := newLinear()
+	_, err := (&Loop{Session: l, Batch: 4, Epochs: epochs}).Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	return l.state()
+}
+
+func TestFullDiskContinues(t *testing.T) {
+	root := smallTempDisk(t)
+	dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
+	l := newLinear()
+	var log bytes.Buffer
+	loop := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 6, Log: warnings(&log)}
+	loop.Hook(Checkpoint(dir, Keep(0), OnError(Continue)))
+	during(l, map[int64]func(){
+		5: func() { fill(t, filler) },
+		7: func() { // the checkpoint of step 6 has failed
+			require.Equal(t, []string{lockName, "ckpt-2", "ckpt-4"}, names(t, dir), "half a checkpoint is not left")
+			found, err := Checkpoints(dir)
+			require.NoError(t, err)
+			require.NoError(t, errors.Join(found[0].Err, found[1].Err))
+		},
+		9: func() { require.NoError(t, os.Remove(filler)) },
+	})
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, trained(t, 6), l.state())
+	require.Equal(t, []string{"ckpt-10", "ckpt-12", "ckpt-2", "ckpt-4"}, names(t, dir))
+	require.Equal(t, []string{failedEvent}, h.Records[3].Events)
+	require.Equal(t, []string{failedEvent}, h.Records[4].Events)
+	require.Empty(t, h.Records[5].Events)
+	require.Contains(t, log.String(), "no space left on device")
+	require.Contains(t, log.String(), "free some space")
+	require.Contains(t, log.String(), "ckpt-4 is good")
+	requireSound(t, dir)
+}
+
+func TestFullDiskStops(t *testing.T) {
+	for _, c := range []struct {
+		silent bool
+		// A validation shows that the new checkpoint would be good, so that it would
+		// replace the old one; but it is not there yet.
+		validation data.Dataset
+	}{{false, nil}, {false, samples(t, 4)}, {true, nil}} {
+		root := smallTempDisk(t)
+		dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
+		l := newLinear()
+		loop := Loop{Session: heavy{l, c.silent}, Batch: 4, Epochs: 6, Validation: c.validation}
+		loop.Hook(Checkpoint(dir, Keep(1)))
+		during(l, map[int64]func(){5: func() { fill(t, filler) }})
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		require.Equal(t, !c.silent, errors.Is(err, syscall.ENOSPC))
+		var failed *CheckpointError
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, filepath.Join(dir, "ckpt-4"), failed.Good)
+		require.Equal(t, remedyFull, failed.Remedy)
+		require.ErrorContains(t, err, "no checkpoint can be spared")
+		require.Len(t, h.Records, 3)
+		require.Contains(t, names(t, dir), "ckpt-4")
+
+		// Still full: no run begins.
+		l = newLinear()
+		loop.Session, loop.Resume = heavy{linear: l}, dir
+		fill(t, filepath.Join(root, "more"))
+		_, err = loop.Run(t.Context(), samples(t, 8))
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		require.ErrorContains(t, err, "hook checkpoint at start")
+		require.Empty(t, l.steps)
+
+		// Room for a small file, and not for a checkpoint.
+		require.NoError(t, os.Truncate(filepath.Join(root, "more"), 0))
+		require.NoError(t, os.Truncate(filler, ballast))
+		require.NoError(t, os.WriteFile(filepath.Join(root, "more"), make([]byte, smallDisk-ballast*5/2), 0o666))
+		var log bytes.Buffer
+		complete := Loop{Session: heavy{linear: newLinear()}, Batch: 4, Epochs: 2, Resume: dir, Validation: c.validation, Log: warnings(&log)}
+		complete.Hook(Checkpoint(dir, Keep(1)))
+		_, err = complete.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Contains(t, log.String(), "there is no room for another checkpoint")
+
+		require.NoError(t, errors.Join(os.Remove(filler), os.Remove(filepath.Join(root, "more"))))
+		_, err = loop.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Equal(t, trained(t, 6), l.state())
+		requireSound(t, dir)
+	}
+}
+
+// There is room for two checkpoints and a bit, so the oldest one goes first.
+func TestFullDiskMakesRoom(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		root := smallTempDisk(t)
+		dir := filepath.Join(root, "ckpt")
+		require.NoError(t, os.WriteFile(filepath.Join(root, "filler"), make([]byte, smallDisk-ballast*5/2), 0o666))
+		l := newLinear()
+		var log bytes.Buffer
+		loop := Loop{Session: heavy{l, silent}, Batch: 4, Epochs: 5, Log: warnings(&log)}
+		loop.Hook(Checkpoint(dir, Keep(2)))
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Equal(t, []string{"ckpt-10", "ckpt-8"}, names(t, dir))
+		require.Contains(t, log.String(), "an old checkpoint is removed before there is a new one")
+		for _, r := range h.Records {
+			require.Empty(t, r.Events)
+		}
+		requireSound(t, dir)
+	}
+}
+
+// The only good checkpoint stays, whatever room it would make: the other one is
+// damaged.
+func TestFullDiskKeepsTheLastGoodCheckpoint(t *testing.T) {
+	root := smallTempDisk(t)
+	dir := filepath.Join(root, "ckpt")
+	require.NoError(t, os.WriteFile(filepath.Join(root, "filler"), make([]byte, smallDisk-ballast*5/2), 0o666))
+	l := newLinear()
+	first := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 2}
+	first.Hook(Checkpoint(dir, Keep(2)))
+	_, err := first.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, []string{"ckpt-2", "ckpt-4"}, names(t, dir))
+	require.NoError(t, os.Truncate(filepath.Join(dir, "ckpt-4", "variables.index"), 0))
+
+	l = newLinear()
+	again := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 3, Resume: dir}
+	again.Hook(Checkpoint(dir, Keep(1)))
+	during(l, map[int64]func(){3: func() { fill(t, filepath.Join(root, "more")) }})
+	_, err = again.Run(t.Context(), samples(t, 8))
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	_, err = verify(filepath.Join(dir, "ckpt-2"))
+	require.NoError(t, err)
+}
+
+func TestReadOnlyAtStart(t *testing.T) {
+	dir := tempDir(t)
+	undo := readOnly(t, dir)
+	for _, policy := range []ErrorPolicy{Stop, Continue} {
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 2}
+		loop.Hook(Checkpoint(dir, OnError(policy)))
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		require.ErrorIs(t, err, syscall.EROFS)
+		require.ErrorContains(t, err, "hook checkpoint at start")
+		require.ErrorContains(t, err, "use another folder")
+		require.Empty(t, l.steps)
+	}
+	undo()
+
+	// It can be resumed from, into another folder.
+	from, loop := checkpointed(t)
+	readOnly(t, from)
+	resumed := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: loop.Resume}
+	resumed.Hook(Checkpoint(tempDir(t)))
+	h, err := resumed.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(from, "ckpt-6"), h.ResumedFrom)
+}
+
+func TestReadOnlyDuringARun(t *testing.T) {
+	for _, policy := range []ErrorPolicy{Stop, Continue} {
+		dir := tempDir(t)
+		l := newLinear()
+		var log bytes.Buffer
+		var undo func()
+		loop := Loop{Session: l, Batch: 4, Epochs: 5, Log: warnings(&log)}
+		loop.Hook(Checkpoint(dir, OnError(policy)))
+		during(l, map[int64]func(){
+			3: func() { undo = readOnly(t, dir) },
+			7: func() { undo() },
+		})
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		if policy == Stop {
+			undo()
+			require.ErrorIs(t, err, syscall.EROFS)
+			require.ErrorContains(t, err, "the file system is read-only")
+			require.Equal(t, []string{lockName, "ckpt-2"}, names(t, dir))
+			l = newLinear()
+			loop.Session, loop.Resume = l, dir
+			_, err = loop.Run(t.Context(), samples(t, 8))
+			require.NoError(t, err)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, 2, strings.Count(log.String(), "training continues without a checkpoint"))
+			require.Equal(t, []string{failedEvent}, h.Records[2].Events)
+		}
+		require.Equal(t, trained(t, 5), l.state())
+		requireSound(t, dir)
+	}
+}

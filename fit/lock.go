@@ -1,0 +1,156 @@
+package fit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// lockName is the file in a folder of checkpoints that a run holds a lock on. It
+// says who holds it, for people, and is removed with the lock.
+const lockName = ".lock"
+
+// lockTries is how often a lock is tried for while others remove its file at the
+// same time.
+const lockTries = 100
+
+// errLockBusy is what flock says of a file that is locked by somebody else.
+var errLockBusy = errors.New("locked")
+
+// Holder is a process that uses a folder of checkpoints.
+type Holder struct {
+	// PID is its number on its host, or in its container.
+	PID int `json:"pid"`
+	// Host is the name of its host, or of its container.
+	Host string `json:"host"`
+	// Since is when it began.
+	Since time.Time `json:"since"`
+}
+
+func (h Holder) String() string {
+	switch {
+	case h.PID == 0:
+		return "a process that has not said which it is"
+	case h == thisProcess(h.Since):
+		return fmt.Sprintf("another run of this process (%d), since %s", h.PID, h.Since.Format(time.RFC3339))
+	}
+	return fmt.Sprintf("process %d on %s, since %s", h.PID, h.Host, h.Since.Format(time.RFC3339))
+}
+
+func thisProcess(since time.Time) Holder {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "a host without a name"
+	}
+	return Holder{PID: os.Getpid(), Host: host, Since: since}
+}
+
+// folderLock is a lock on a folder of checkpoints. The kernel lets go of it when
+// the process ends, however it ends; what the process has started does not keep
+// it. It is advisory: only runs of this package look at it. On NFS it holds
+// between hosts if the mount carries locks (not with nolock or
+// local_lock=flock).
+type folderLock struct {
+	file *os.File
+	// before held the lock before and did not remove its file: it was killed, or
+	// it runs on a host whose locks are not seen here.
+	before Holder
+	// unsupported is why there is no lock, on a file system that has none.
+	unsupported error
+}
+
+// lockFolder locks a folder, or returns a LockedError at once. On a file system
+// without locks it returns a lock that keeps nobody out.
+func lockFolder(dir string) (*folderLock, error) {
+	path := filepath.Join(dir, lockName)
+	for range lockTries {
+		l, err := tryLock(path)
+		if l != nil || err != nil {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("locking %s: its file was removed %d times by other runs", path, lockTries)
+}
+
+// tryLock returns neither a lock nor an error if the run before removed the file
+// between opening and locking.
+func tryLock(path string) (_ *folderLock, err error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("locking: %w", err)
+	}
+	l := &folderLock{}
+	defer func() {
+		if l == nil || l.file == nil {
+			err = errors.Join(err, file.Close())
+		}
+	}()
+	held := readHolder(file)
+	switch err := flock(file); {
+	case errors.Is(err, errLockBusy):
+		return nil, &LockedError{Folder: filepath.Dir(path), Holder: held}
+	case err != nil:
+		l.unsupported = err
+		_ = os.Remove(path) // an empty file that is left does no harm
+		return l, nil
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("locking: %w", err)
+	}
+	if now, err := os.Stat(path); err != nil || !os.SameFile(info, now) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("locking: %w", err)
+		}
+		l = nil
+		return nil, nil
+	}
+	l.file, l.before = file, held
+	// The lock is what counts. What is in the file is for people, and there is no
+	// room for it on a full disk.
+	if text, err := json.Marshal(thisProcess(time.Now().UTC().Truncate(time.Second))); err == nil && file.Truncate(0) == nil {
+		_, _ = file.WriteAt(append(text, '\n'), 0)
+	}
+	return l, nil
+}
+
+// readHolder returns the zero Holder if the file does not say.
+func readHolder(file *os.File) Holder {
+	const enough = 4 << 10
+	text, err := io.ReadAll(io.NewSectionReader(file, 0, enough))
+	var h Holder
+	if err != nil || json.Unmarshal(text, &h) != nil {
+		return Holder{}
+	}
+	return h
+}
+
+// warn tells what may let two runs use the folder.
+func (l *folderLock) warn(log *slog.Logger, dir string) {
+	if l.unsupported != nil {
+		log.Warn("this file system has no locks; take care that only one run uses the folder of checkpoints", "folder", dir, "error", l.unsupported)
+	}
+	if l.before.PID != 0 && l.before.Host != thisProcess(l.before.Since).Host {
+		log.Warn("the run that used this folder of checkpoints before was on another host and did not end by itself; if the file system does not carry locks between hosts, make sure that it has ended",
+			"folder", dir, "before", l.before.String())
+	}
+}
+
+// release lets go of the lock. It may be called again, and on nil.
+func (l *folderLock) release() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	file := l.file
+	l.file = nil
+	// Removed while it is held, so that nobody else's is. On a disk that became
+	// read-only it stays, which does no harm.
+	_ = os.Remove(file.Name())
+	return file.Close()
+}

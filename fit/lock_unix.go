@@ -1,0 +1,37 @@
+//go:build linux || darwin
+
+package fit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// flock locks a file without waiting. Its errors other than errLockBusy mean
+// that the file system has no locks.
+func flock(file *os.File) error {
+	for {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return errLockBusy
+		case err != nil:
+			return fmt.Errorf("flock %s: %w", file.Name(), err)
+		default:
+			return nil
+		}
+	}
+}
+
+// freeSpace is the number of bytes that this user can still write to the file
+// system of a path.
+func freeSpace(path string) (bytes int64, ok bool) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(path, &s); err != nil {
+		return 0, false
+	}
+	return int64(s.Bavail) * int64(s.Bsize), true
+}

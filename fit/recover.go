@@ -1,0 +1,99 @@
+package fit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Recovery lets a run go on after a train step that failed, from a state of the
+// session that was kept in memory before.
+//
+// The steps between that state and the failed one are trained again, on the same
+// batches; hooks are not called for them a second time.
+type Recovery struct {
+	// Keep keeps the present state of the session: back brings it back, as often as
+	// it is called, and drop lets go of it. It is called between steps.
+	Keep func(ctx context.Context) (back func(context.Context) error, drop func() error, err error)
+	// Every is the number of steps from one state that is kept to the next; 0 means
+	// 100. One is kept at the beginning of each epoch, too. The one before is let go.
+	Every int
+	// Decide is asked after a train step failed: nil to go back and try again, after
+	// changing what made it fail, and a word for the history; or the error that the
+	// run ends with.
+	Decide func(ctx context.Context, s *State, failed error) (event string, err error)
+}
+
+// keepEvery is the default of Recovery.Every.
+const keepEvery = 100
+
+// errBack says that a run went back and goes on from there.
+var errBack = errors.New("went back")
+
+// kept is a state of the session, and the position of the run that belongs to it.
+type kept struct {
+	back func(context.Context) error
+	drop func() error
+
+	step            int64
+	epochStep       int
+	pass, passBatch int
+	samples         int64
+	sums            []float64
+	proven          bool
+}
+
+// keep keeps the state of the session if that is due.
+func (r *run) keep() error {
+	o, s := r.loop.Recover, &r.state
+	every := int64(o.Every)
+	if every == 0 {
+		every = keepEvery
+	}
+	if k := r.kept; k != nil && s.Step-k.step < every && (s.EpochStep > 0 || s.Step == k.step) {
+		return nil
+	}
+	back, drop, err := o.Keep(r.steady)
+	if err != nil {
+		return fmt.Errorf("fit: keeping the state before step %d: %w", s.Step+1, err)
+	}
+	next := &kept{back: back, drop: drop, step: s.Step, epochStep: s.EpochStep, pass: r.pass, passBatch: r.passBatch,
+		samples: r.samples, sums: slices.Clone(r.sums), proven: r.proven}
+	if err := r.dropKept(); err != nil {
+		return errors.Join(err, drop())
+	}
+	r.kept = next
+	return nil
+}
+
+func (r *run) dropKept() error {
+	k := r.kept
+	if k == nil {
+		return nil
+	}
+	r.kept = nil
+	return k.drop()
+}
+
+// goBack asks what to do about a train step that failed, and goes back. It returns
+// errBack if the run goes on.
+func (r *run) goBack(ctx context.Context, failed error) error {
+	o, s, k := r.loop.Recover, &r.state, r.kept
+	event, err := o.Decide(ctx, s, failed)
+	if err != nil {
+		return err
+	}
+	if err := k.back(r.steady); err != nil {
+		return fmt.Errorf("fit: going back to step %d after %w: %w", k.step, failed, err)
+	}
+	r.trained = max(r.trained, s.Step)
+	s.Step, s.EpochStep = k.step, k.epochStep
+	r.pass, r.passBatch, r.samples, r.proven = k.pass, k.passBatch, k.samples, k.proven
+	copy(r.sums, k.sums)
+	// A rate that is a variable of the model has gone back, too.
+	r.rate, r.sound = math.NaN(), true
+	s.Event(event)
+	return errBack
+}

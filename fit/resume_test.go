@@ -1,0 +1,304 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+)
+
+// tearable is a run whose newest checkpoint has every kind of file.
+func tearable(t testing.TB) (dir string, loop Loop) {
+	dir = tempDir(t)
+	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
+	loop.Hook(Checkpoint(dir), Hook{Name: "noter", Save: func(files string) (json.RawMessage, error) {
+		return nil, os.WriteFile(filepath.Join(files, "note.txt"), bytes.Repeat([]byte("note "), 40), 0o666)
+	}})
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	return dir, loop
+}
+
+// What power cuts and bad disks do to files, in each file of a checkpoint: the
+// one before it is used, and the message names the file.
+func TestEveryFileTornInEveryWay(t *testing.T) {
+	tears := map[string]func([]byte) []byte{
+		"empty":      func([]byte) []byte { return nil },
+		"first byte": func(b []byte) []byte { return b[:1] },
+		"half":       func(b []byte) []byte { return b[:len(b)/2] },
+		"last byte":  func(b []byte) []byte { return b[:len(b)-1] },
+		"zeros":      func(b []byte) []byte { return make([]byte, len(b)) },
+		"zero tail": func(b []byte) []byte { // sized before its blocks were written
+			clear(b[len(b)/2:])
+			return b
+		},
+		"zero head":    func(b []byte) []byte { clear(b[:len(b)/2]); return b },
+		"longer":       func(b []byte) []byte { return append(b, 0) },
+		"bit at start": func(b []byte) []byte { b[0] ^= 0x80; return b },
+		"bit in it":    func(b []byte) []byte { b[len(b)/3] ^= 0x10; return b },
+		"bit at end":   func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		"gone":         nil,
+	}
+	whole, loop := tearable(t)
+	files := 0
+	require.NoError(t, filepath.WalkDir(filepath.Join(whole, "ckpt-6"), func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		files++
+		name, err := filepath.Rel(whole, path)
+		require.NoError(t, err)
+		for kind, tear := range tears {
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			if name == filepath.Join("ckpt-6", stateFile) && kind == "last byte" {
+				continue // an end of line, which does not matter
+			}
+			dir := copyDir(t, whole)
+			if tear == nil {
+				require.NoError(t, os.Remove(filepath.Join(dir, name)))
+			} else {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, name), tear(content), 0o666))
+			}
+			found, err := Checkpoints(dir)
+			require.NoError(t, err)
+			require.ErrorIs(t, found[0].Err, ErrTorn, "%s: %s", name, kind)
+			require.ErrorContains(t, found[0].Err, filepath.Base(name), kind)
+			require.NoError(t, found[1].Err)
+
+			var log bytes.Buffer
+			r := &run{loop: &loop, log: warnings(&log)}
+			got, _, err := r.newestCheckpoint(dir)
+			require.NoError(t, err)
+			require.Equal(t, filepath.Join(dir, "ckpt-4"), got)
+			require.Contains(t, log.String(), filepath.Base(name))
+		}
+		return nil
+	}))
+	require.Equal(t, 5, files)
+}
+
+// Any bit of state.json flips: that is noticed, or changes nothing, and never
+// makes it look like a checkpoint of another program, which would be ignored, or
+// of a newer version, which would not be skipped.
+func TestEveryBitOfTheState(t *testing.T) {
+	dir, _ := checkpointed(t)
+	path := filepath.Join(dir, "ckpt-6")
+	want, err := readState(path)
+	require.NoError(t, err)
+	content, err := os.ReadFile(filepath.Join(path, stateFile))
+	require.NoError(t, err)
+	noticed := 0
+	for at := range content {
+		bit := byte(1) << (at % 8)
+		if at > len(content)/4 && at%5 > 0 {
+			continue // the header and a sample of the rest
+		}
+		torn := bytes.Clone(content)
+		torn[at] ^= bit
+		require.NoError(t, os.WriteFile(filepath.Join(path, stateFile), torn, 0o666))
+		got, err := readState(path)
+		if err == nil {
+			require.Equal(t, want, got, "bit %d of byte %d", bits.TrailingZeros8(bit), at)
+			continue
+		}
+		noticed++
+		require.ErrorIs(t, err, ErrTorn, "bit %d of byte %d: %v", bits.TrailingZeros8(bit), at, err)
+	}
+	require.Greater(t, noticed, len(content)/4)
+}
+
+// The newest one that a finite loss came from is looked at before others go.
+func TestReserveIsWhole(t *testing.T) {
+	dir, _ := checkpointed(t)
+	require.NoError(t, os.Truncate(filepath.Join(dir, "ckpt-4", "variables.index"), 0))
+	again := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
+	again.Hook(Checkpoint(dir, Keep(1)))
+	_, err := again.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, []string{"ckpt-2", "ckpt-6"}, names(t, dir))
+}
+
+func TestNewerVersionIsLeftAlone(t *testing.T) {
+	dir, loop := checkpointed(t)
+	future := filepath.Join(dir, "ckpt-6")
+	require.NoError(t, rewriteEnvelope(future, func(e *stateEnvelope) { e.Version, e.Writer = 2, "steadyfit v9.1.0" }))
+	before := names(t, dir)
+	for _, resume := range []string{dir, ""} {
+		for _, anyway := range []bool{false, true} {
+			l := newLinear()
+			again := Loop{Session: l, Batch: 4, Epochs: 5, Resume: resume, ResumeAnyway: anyway}
+			again.Hook(Checkpoint(dir, Keep(1)))
+			if resume == "" {
+				require.NoError(t, errors.Join(os.RemoveAll(filepath.Join(dir, "ckpt-2")), os.RemoveAll(filepath.Join(dir, "ckpt-4"))))
+				before = names(t, dir)
+			}
+			_, err := again.Run(t.Context(), samples(t, 8))
+			require.ErrorContains(t, err, "ckpt-6")
+			require.ErrorContains(t, err, "version 2, written by steadyfit v9.1.0; this is steadyfit")
+			require.ErrorContains(t, err, "the program that wrote it")
+			require.Equal(t, resume != "", errors.Is(err, ErrFuture) && errors.Is(err, ErrForeign))
+			require.Empty(t, l.steps)
+			require.Equal(t, before, names(t, dir))
+		}
+	}
+
+	// One that is older than what the run resumes from is not pruned.
+	dir, loop = checkpointed(t)
+	require.NoError(t, rewriteEnvelope(filepath.Join(dir, "ckpt-2"), func(e *stateEnvelope) { e.Version = 2 }))
+	loop.Epochs = 9
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, []string{"ckpt-14", "ckpt-16", "ckpt-18", "ckpt-2"}, names(t, dir))
+}
+
+func TestForeignIsNotOverwritten(t *testing.T) {
+	dir, loop := checkpointed(t)
+	for _, name := range []string{"ckpt-8", "foreign-8"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "model.pt"), []byte(name), 0o666))
+	}
+	var log bytes.Buffer
+	loop.Epochs, loop.Log = 4, warnings(&log)
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	for folder, content := range map[string]string{"foreign-8": "foreign-8", "foreign-8-2": "ckpt-8"} {
+		text, err := os.ReadFile(filepath.Join(dir, folder, "model.pt"))
+		require.NoError(t, err)
+		require.Equal(t, content, string(text))
+	}
+	require.Contains(t, log.String(), "it is put aside")
+	_, err = verify(filepath.Join(dir, "ckpt-8"))
+	require.NoError(t, err)
+}
+
+// renamed is a session of another model, whose variables fit or do not.
+type renamed struct {
+	*linear
+	fits error
+}
+
+func (renamed) Identity() map[string]string { return map[string]string{"model": "other", "seed": "1"} }
+
+type checkedModel struct{ renamed }
+
+func (c checkedModel) CheckVariables(_ context.Context, prefix string) error {
+	if _, err := os.Stat(prefix + ".index"); err != nil {
+		return err
+	}
+	return c.fits
+}
+
+func TestResumeAnyway(t *testing.T) {
+	for _, c := range []struct {
+		keys   []string
+		change func(*Loop) data.Dataset
+	}{
+		{[]string{"batch", "steps_per_epoch"}, func(l *Loop) data.Dataset { l.Batch = 2; return nil }},
+		{[]string{"drop_remainder"}, func(l *Loop) data.Dataset { l.DropRemainder = true; return nil }},
+		{[]string{"session.seed"}, func(l *Loop) data.Dataset { l.Session.(*linear).seed = "2"; return nil }},
+		{[]string{"validation"}, func(l *Loop) data.Dataset { l.Validation = samples(t, 4); return nil }},
+		{[]string{"data", "steps_per_epoch"}, func(*Loop) data.Dataset { return samples(t, 24) }},
+		{[]string{"data", "steps_per_epoch"}, func(*Loop) data.Dataset { return samples(t, 4) }},
+		{[]string{"metrics"}, func(l *Loop) data.Dataset { l.Session.(*linear).names = []string{"loss", "error"}; return nil }},
+		{[]string{"metrics"}, func(l *Loop) data.Dataset { l.Session.(*linear).names = []string{"loss"}; return nil }},
+		{[]string{"session.model"}, func(l *Loop) data.Dataset {
+			l.Session = checkedModel{renamed{newLinear(), nil}}
+			return nil
+		}},
+	} {
+		dir, loop := checkpointed(t)
+		l := newLinear()
+		loop.Session, loop.Epochs = l, 5
+		ds := c.change(&loop)
+		if ds == nil {
+			ds = samples(t, 8)
+		}
+		_, err := loop.Run(t.Context(), ds)
+		var mismatch *MismatchError
+		require.ErrorAs(t, err, &mismatch, c.keys)
+		require.ErrorContains(t, err, "or set Loop.ResumeAnyway")
+		require.Empty(t, mismatch.Fixed)
+
+		var log bytes.Buffer
+		loop.ResumeAnyway, loop.Log = true, warnings(&log)
+		h, err := loop.Run(t.Context(), ds)
+		require.NoError(t, err, c.keys)
+		require.Equal(t, filepath.Join(dir, "ckpt-6"), h.ResumedFrom)
+		require.Len(t, h.Records, 5)
+		require.Equal(t, []string{forcedEvent}, h.Records[3].Events)
+		require.Empty(t, h.Records[4].Events)
+		for _, key := range c.keys {
+			require.Contains(t, log.String(), "difference="+key+" ")
+		}
+		require.Equal(t, len(c.keys), strings.Count(log.String(), "in spite of a difference"))
+
+		// The next resume belongs to the run as it is now.
+		loop.ResumeAnyway, loop.Epochs = false, 6
+		_, err = loop.Run(t.Context(), ds)
+		require.NoError(t, err)
+	}
+}
+
+// What is in the middle of an epoch goes on with the next pass over other data.
+func TestResumeAnywayWithinAnEpoch(t *testing.T) {
+	interrupted := func() (string, Loop) {
+		dir := tempDir(t)
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
+		loop.Hook(Checkpoint(dir), Hook{Name: "stopper", Step: func(_ context.Context, s *State) error {
+			if s.Step == 3 {
+				s.Stop("enough")
+			}
+			return nil
+		}})
+		_, err := loop.Run(t.Context(), samples(t, 16))
+		require.NoError(t, err)
+		return dir, Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir, ResumeAnyway: true}
+	}
+	for _, n := range []int{8, 16, 40} { // fewer batches than the position, as many as before, more
+		_, loop := interrupted()
+		passes := 0
+		loop.StepsPerEpoch = min(4, n/4)
+		h, err := loop.Run(t.Context(), countedData{edited(t, samples(t, n), 0), &passes})
+		require.NoError(t, err)
+		require.Len(t, h.Records, 2)
+	}
+	_, loop := interrupted()
+	loop.Session.(*linear).names = []string{"loss", "error"}
+	_, err := loop.Run(t.Context(), samples(t, 16))
+	var mismatch *MismatchError
+	require.ErrorAs(t, err, &mismatch)
+	require.ErrorContains(t, err, "metrics: loss, mae in the checkpoint, loss, error now; this cannot be overridden: the checkpoint is from the middle of an epoch")
+}
+
+func TestOtherModelIsNotForced(t *testing.T) {
+	for _, c := range []struct {
+		session Session
+		words   string
+	}{
+		{renamed{newLinear(), nil}, "session cannot tell"},
+		{checkedModel{renamed{newLinear(), errors.New("kernel is 3x4, not 3x5")}}, "the variables do not fit: kernel is 3x4, not 3x5"},
+	} {
+		dir, loop := checkpointed(t)
+		before := names(t, dir)
+		loop.Session, loop.ResumeAnyway, loop.Epochs = c.session, true, 5
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		var mismatch *MismatchError
+		require.ErrorAs(t, err, &mismatch)
+		require.Contains(t, mismatch.Fixed, "session.model")
+		require.ErrorContains(t, err, "session.model: linear in the checkpoint, other now; this cannot be overridden: ")
+		require.ErrorContains(t, err, c.words)
+		require.NotContains(t, err.Error(), "ResumeAnyway")
+		require.Equal(t, before, names(t, dir))
+	}
+}

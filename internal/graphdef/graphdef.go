@@ -1,0 +1,104 @@
+// Package graphdef writes small TensorFlow graphs: the operations that are added
+// to a model's graph, or run by themselves, without Python at hand.
+//
+// It knows the wire format of a GraphDef and no operation: TensorFlow checks names,
+// types and inputs when the graph is imported.
+package graphdef
+
+import (
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/versions_go_proto"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/tfbind"
+)
+
+// Attr is the value of an attribute, Attrs those of an operation by name.
+type (
+	Attr  = attr_value_go_proto.AttrValue
+	Attrs = map[string]*Attr
+)
+
+// producer is the version of the graphs that are written here: one that knows all
+// operations that they use.
+const producer = 1395
+
+// Graph collects operations. Attributes that are left out get their defaults when
+// it is imported. The zero value is empty.
+type Graph struct{ nodes []*node_def_go_proto.NodeDef }
+
+// Add adds an operation. Inputs are names, as in "x", "x:1" or, for one that only
+// has to run before, "^x".
+func (g *Graph) Add(name, op string, a Attrs, inputs ...string) *Graph {
+	g.nodes = append(g.nodes, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a})
+	return g
+}
+
+// Placeholder adds a value of any shape that is fed.
+func (g *Graph) Placeholder(name string, d tfbind.DType) *Graph {
+	return g.Add(name, "Placeholder", Attrs{"dtype": Type(d), "shape": AnyShape()})
+}
+
+// Constant adds a tensor of raw little-endian elements.
+func (g *Graph) Constant(name string, d tfbind.DType, raw []byte, shape ...int64) *Graph {
+	return g.Add(name, "Const", Attrs{"dtype": Type(d), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
+		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape), TensorContent: raw}}}})
+}
+
+// Number adds an int64 scalar.
+func (g *Graph) Number(name string, n int64) *Graph {
+	return g.Add(name, "Const", Attrs{"dtype": Type(tfbind.Int64), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
+		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_INT64, TensorShape: shapeOf(nil), Int64Val: []int64{n}}}}})
+}
+
+// Bytes is the serialized GraphDef.
+func (g *Graph) Bytes() ([]byte, error) {
+	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: producer}})
+}
+
+// Type is an attribute's value. So are Bool, Text, Shape, AnyShape, Types and Shapes;
+// in shapes, -1 is a size that may vary.
+func Type(d tfbind.DType) *Attr {
+	return &Attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
+}
+
+func Bool(b bool) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_B{B: b}} }
+
+func Text(s string) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_S{S: []byte(s)}} }
+
+func Shape(sizes []int64) *Attr {
+	return &Attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: shapeOf(sizes)}}
+}
+
+func AnyShape() *Attr {
+	return &Attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: &tensor_shape_go_proto.TensorShapeProto{UnknownRank: true}}}
+}
+
+func Types(ds []tfbind.DType) *Attr {
+	l := &attr_value_go_proto.AttrValue_ListValue{}
+	for _, d := range ds {
+		l.Type = append(l.Type, types_go_proto.DataType(d))
+	}
+	return &Attr{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+}
+
+func Shapes(shapes [][]int64) *Attr {
+	l := &attr_value_go_proto.AttrValue_ListValue{}
+	for _, s := range shapes {
+		l.Shape = append(l.Shape, shapeOf(s))
+	}
+	return &Attr{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+}
+
+func shapeOf(sizes []int64) *tensor_shape_go_proto.TensorShapeProto {
+	s := &tensor_shape_go_proto.TensorShapeProto{}
+	for _, d := range sizes {
+		s.Dim = append(s.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: d})
+	}
+	return s
+}

@@ -1,0 +1,461 @@
+package matrix
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix/cell"
+	"steadyfit/memory"
+)
+
+// arm is a cell made by hand: runs that are alike but for a scatter of a percent. Sizes
+// are in MiB, slopes in KiB per step, times in milliseconds. What is 0 gets a default.
+type arm struct {
+	name  string // "W2/gc-step", or "W2" for the workload as it is
+	kind  memory.Kind
+	cause memory.Cause
+	slope float64
+	peak  float64
+	step  float64
+	// rough scatters slope, peak, time, what was added and the loss over this part, so
+	// that nothing can be said.
+	rough float64
+	// levels are those after loading, at the last step, after closing.
+	loaded, steady, closed float64
+	loss                   float64
+	// gpu is what the process held of the GPU, pool what the allocators handed out there.
+	gpu, pool float64
+	// cpuPool is what TensorFlow's pool handed out on the CPU.
+	cpuPool float64
+	failure cell.Failure
+	died    string // cause of death
+	stepped bool   // died after the first step
+	// epochEnds is the time of every tenth sample, in milliseconds.
+	epochEnds  float64
+	unverified string
+	pairs      int
+}
+
+const flat, leak = memory.Flat, memory.Leak
+
+func or(v, otherwise float64) float64 {
+	if v == 0 {
+		return otherwise
+	}
+	return v
+}
+
+func mebi(v float64) memory.Reading { return memory.Known(memory.Bytes(v * (1 << 20))) }
+
+func (a arm) runs(runtime string) (runs []RunResult) {
+	workload, remedy, ok := strings.Cut(a.name, "/")
+	if !ok {
+		remedy = Baseline
+	}
+	if a.kind == "" {
+		a.kind = flat
+	}
+	if a.pairs == 0 {
+		a.pairs = 5
+	}
+	for pair := range a.pairs {
+		scatter := 1 + 0.01*float64(pair%3-1)
+		if a.rough > 0 {
+			scatter = 1 + a.rough*float64(2*(pair%2)-1)
+		}
+		slope := a.slope * 1024 * scatter
+		run := RunResult{Runtime: runtime, Workload: workload, Remedy: remedy, Pair: pair, Failure: a.failure, Cause: a.died,
+			Unverified: a.unverified, Phases: map[string]memory.Sample{}, Facts: map[string]string{}, Series: &memory.Series{}}
+		run.Outcome = memory.Outcome{
+			Verdict: memory.Verdict{Kind: a.kind, Layer: memory.Anon, Per: memory.PerStep, Cause: a.cause, Slope: memory.Interval{Estimate: slope, Low: slope - 10, High: slope + 10}},
+			Peak:    mebi(or(a.peak, 1000) * scatter), StepTime: memory.Known(memory.Bytes(or(a.step, 10) * 1e6 * scatter)),
+		}
+		if a.failure != "" {
+			run.Outcome.Verdict = memory.Crashed(string(a.failure) + ": " + a.died)
+		}
+		phase := func(name string, values ...memory.Value) {
+			var s memory.Sample
+			for _, v := range values {
+				s.Set(v.Layer, v.Reading)
+			}
+			run.Phases[name] = s
+		}
+		if a.failure == "" || a.stepped {
+			phase(cell.PhaseFirst)
+		}
+		if a.loaded > 0 {
+			phase(cell.PhaseLoaded, memory.Value{Layer: memory.Anon, Reading: mebi(a.loaded)})
+			phase(cell.PhaseSteady, memory.Value{Layer: memory.Anon, Reading: mebi(a.loaded + (a.steady-a.loaded)*scatter)})
+			phase(cell.PhaseClosed, memory.Value{Layer: memory.Anon, Reading: mebi(a.closed)})
+		}
+		if a.pool > 0 {
+			phase(cell.PhaseTraced, memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: mebi(a.pool * scatter)})
+		}
+		if a.loss != 0 {
+			run.Facts["loss_first"] = "2"
+			run.Facts["loss_last"] = strconv.FormatFloat(a.loss*scatter, 'g', -1, 64)
+		}
+		for i := range 20 {
+			s := memory.Sample{Step: i + 1, At: time.Unix(int64(i), 0)}
+			if a.gpu > 0 {
+				s.Set(memory.GPUProcess, mebi(a.gpu))
+			}
+			if a.epochEnds > 0 {
+				t := or(a.step, 10)
+				if i%10 == 9 {
+					t = a.epochEnds
+				}
+				s.Set(memory.StepTime, memory.Known(memory.Bytes(t*1e6)))
+			}
+			run.Series.Append(&s)
+		}
+		runs = append(runs, run)
+	}
+	return runs
+}
+
+// made is a result with these cells of one runtime.
+func made(runtime string, gpus []string, arms ...arm) *Result {
+	r := &Result{Environment: Environment{GPUs: gpus}, Settings: Settings{Seed: 1}}
+	base := map[string][]RunResult{}
+	for _, a := range arms {
+		if !strings.Contains(a.name, "/") {
+			base[a.name] = a.runs(runtime)
+		}
+	}
+	for _, a := range arms {
+		runs := a.runs(runtime)
+		c := Cell{Runtime: runtime, Workload: runs[0].Workload, Remedy: runs[0].Remedy, Verdict: &runs[0].Outcome.Verdict, Unverified: a.unverified}
+		c.Verdict = &runs[len(runs)/2].Outcome.Verdict
+		number := func(v float64) *int64 {
+			if v == 0 {
+				return nil
+			}
+			n := int64(v * (1 << 20))
+			return &n
+		}
+		c.Figures = Figures{Loaded: number(a.loaded), Level: number(a.steady), Closed: number(a.closed), GPU: number(a.gpu), GPUPool: number(a.pool), Pool: number(a.cpuPool)}
+		if c.Remedy != Baseline {
+			var pairs []memory.Pair
+			for i, b := range base[c.Workload] {
+				if i < len(runs) {
+					pairs = append(pairs, memory.Pair{Base: b.Outcome, Remedy: runs[i].Outcome})
+				}
+			}
+			if len(pairs) >= 2 {
+				comparison := memory.Compare(pairs, memory.LowerPeak, 1)
+				c.Comparison = &comparison
+			}
+		}
+		r.Cells = append(r.Cells, c)
+		r.Runs = append(r.Runs, runs...)
+	}
+	for i := range r.Runs {
+		r.Runs[i].ID = i
+	}
+	return r
+}
+
+func TestClaims(t *testing.T) {
+	importError := "exit status 1: ModuleNotFoundError: No module named 'keras'"
+	gpuOOM := "OOM when allocating tensor by allocator GPU_0_bfc"
+	gpu := []string{"a GPU"}
+	for _, test := range []struct {
+		claim, name, runtime string
+		gpus                 []string
+		arms                 []arm
+		want                 string // "" is no verdict
+		says                 string
+	}{
+		{"C1", "the whole set dies", Go, nil, []arm{{name: "S0", failure: cell.OutOfMemory, died: "killed by the kernel"}, {name: "S0/stream"}}, Holds, "S0/stream: 0 of 5 runs ran out of memory"},
+		{"C1", "both die", Go, nil, []arm{{name: "S0", failure: cell.OutOfMemory}, {name: "S0/stream", failure: cell.OutOfMemory}}, DoesNotHold, ""},
+		{"C1", "another death", Go, nil, []arm{{name: "S0", failure: cell.Failed, died: importError}, {name: "S0/stream"}}, Undecided, ""},
+		{"C1", "a peak, no growth", Go, nil, []arm{{name: "S0"}, {name: "S0/stream", peak: 500}}, HoldsInPart, "none of the runs ran out of memory"},
+		{"C1", "growth that stops", Go, nil, []arm{{name: "S0", kind: leak, slope: 100}, {name: "S0/stream", peak: 500, slope: 0.1}}, Holds, ""},
+		{"C1", "the same peak", Go, nil, []arm{{name: "S0"}, {name: "S0/stream", peak: 1010}}, DoesNotHold, "S0/stream against S0 as it is: peak x1.01"},
+		{"C1", "an unclear peak", Go, nil, []arm{{name: "S0"}, {name: "S0/stream", rough: 0.6}}, Undecided, "the peak is not decided"},
+		{"C1", "an array in memory is no stream", Keras, nil, []arm{{name: "S0"}, {name: "S0/tf-data", peak: 1500}}, "", ""},
+
+		{"C2", "flat", Go, nil, []arm{{name: "W0"}, {name: "W0/batch-half", peak: 700}, {name: "S1"}}, DoesNotHold, "W0/batch-half against W0 as it is: peak x0.70"},
+		{"C2", "grows with the batch", Keras, nil, []arm{{name: "W0", kind: leak, slope: 100}, {name: "W0/batch-half", kind: leak, slope: 50}}, Holds, "slope x0.50"},
+		{"C2", "one grows with the batch", Keras, nil, []arm{{name: "W0", kind: leak, slope: 100}, {name: "W0/batch-half", kind: leak, slope: 50}, {name: "S1"}}, HoldsInPart, ""},
+		{"C2", "grows whatever the batch", Keras, nil, []arm{{name: "W0", kind: leak, slope: 100}, {name: "W0/batch-half", kind: leak, slope: 100}}, DoesNotHold, ""},
+		{"C2", "grows, and no more is known", Keras, nil, []arm{{name: "W0", kind: leak, slope: 100}}, Undecided, ""},
+		{"C2", "finalizers lag", Galeone, nil, []arm{{name: "S1", kind: leak, slope: 100}, {name: "S1/batch-half", kind: leak, slope: 50}}, Undecided, "only be late with"},
+		{"C2", "collected, it is flat", Galeone, nil, []arm{{name: "S1", kind: leak, slope: 100}, {name: "S1/gc-step"}}, DoesNotHold, "S1/gc-step: flat"},
+		{"C2", "an import error", Keras, nil, []arm{{name: "W0", failure: cell.Failed, died: importError}}, Undecided, "ModuleNotFoundError"},
+		{"C2", "the collector is late", Go, nil, []arm{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}}, DoesNotHold, "only late with"},
+
+		{"C3", "a saw-tooth", Keras, nil, []arm{{name: "W2", kind: memory.Sawtooth}}, Holds, "sawtooth"},
+		{"C3", "collecting stops it", Galeone, nil, []arm{{name: "W2", kind: leak, slope: 100}, {name: "W2/gc-step", slope: 0.1}}, Holds, ""},
+		{"C3", "waiting objects", Galeone, nil, []arm{{name: "W2", kind: leak, slope: 100, cause: memory.GCLag}}, Holds, ""},
+		{"C3", "collecting helps some", Galeone, nil, []arm{{name: "W2", kind: leak, slope: 100}, {name: "W2/gc-step", kind: leak, slope: 60}}, HoldsInPart, ""},
+		{"C3", "not the collector's", Go, nil, []arm{{name: "W2", kind: leak, slope: 100, cause: memory.Unreleased}, {name: "W2/gc-step", kind: leak, slope: 100}}, DoesNotHold, "not the collector's to free"},
+		{"C3", "flat", Keras, nil, []arm{{name: "W2"}}, DoesNotHold, ""},
+		{"C3", "a leak and no more", Go, nil, []arm{{name: "W2", kind: leak, slope: 100}}, Undecided, ""},
+
+		{"C4", "a lower peak", Go, nil, []arm{{name: "S3"}, {name: "S3/prefetch-16", peak: 800}}, Holds, ""},
+		{"C4", "a higher peak", Go, nil, []arm{{name: "S3"}, {name: "S3/prefetch-16", peak: 1200}}, DoesNotHold, ""},
+		{"C4", "growth goes before the peak", Go, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S3/prefetch-16", kind: leak, slope: 100, peak: 800}}, DoesNotHold, "slope x1.00"},
+		{"C4", "once lower, once not", Go, nil, []arm{{name: "S3"}, {name: "S3/prefetch-1", peak: 800}, {name: "S3/prefetch-16", peak: 1200}}, HoldsInPart, ""},
+		{"C4", "unclear", Go, nil, []arm{{name: "S3"}, {name: "S3/prefetch-16", rough: 0.6}}, Undecided, ""},
+		{"C4", "unclear beside a higher peak", Go, nil, []arm{{name: "S3"}, {name: "S3/prefetch-1", rough: 0.6}, {name: "S3/prefetch-16", peak: 1200}}, DoesNotHold, ""},
+		{"C4", "tf.data's effect is not prefetch's", Keras, nil, []arm{{name: "S1"}, {name: "S1/tf-data", peak: 500}, {name: "S1/prefetch-auto", peak: 500}}, DoesNotHold, "S1/prefetch-auto against S1/tf-data: peak x1.00"},
+		{"C4", "without tf.data alone it cannot be told", Keras, nil, []arm{{name: "S1"}, {name: "S1/prefetch-auto", peak: 500}}, "", ""},
+
+		{"C5", "a jump, then flat", Go, nil, []arm{{name: "S1", loaded: 100, steady: 150}}, Holds, "50% of what was there"},
+		{"C5", "no jump", Go, nil, []arm{{name: "S1", loaded: 100, steady: 100}}, HoldsInPart, ""},
+		{"C5", "a leak", Go, nil, []arm{{name: "S1", kind: leak, slope: 10, loaded: 100, steady: 150}}, DoesNotHold, ""},
+		{"C5", "not decided", Go, nil, []arm{{name: "S1", kind: memory.Inconclusive, loaded: 100, steady: 150}}, Undecided, "whether it is stable is not decided"},
+
+		{"C6", "both", Go, nil, jumps(110, 200, 150, 260), Holds, "S1d against S1 as it is: jump"},
+		{"C6", "the model alone", Go, nil, jumps(110, 200, 110, 200), HoldsInPart, ""},
+		{"C6", "neither", Go, nil, jumps(150, 150, 150, 150), DoesNotHold, ""},
+		{"C6", "larger by a byte", Go, nil, jumps(150, 150.00001, 150, 150), DoesNotHold, ""},
+		{"C6", "the model scatters", Go, nil, append(jumps(150, 150, 150, 150)[1:], arm{name: "S1", loaded: 100, steady: 150, rough: 0.8}), Undecided, "the size of the model is not decided"},
+		{"C6", "XLA scatters", Go, nil, append(jumps(110, 200, 0, 0)[:2], arm{name: "S1/xla", loaded: 100, steady: 110, rough: 0.8}), Undecided, "XLA is not decided"},
+		{"C6", "without XLA", Go, nil, jumps(110, 200, 0, 0)[:2], "", ""},
+
+		{"C7", "closing frees", Go, nil, []arm{{name: "S3", loaded: 400, steady: 1000, closed: 420}}, Holds, "3% [3 to 3]"},
+		{"C7", "closing frees nothing", Go, nil, []arm{{name: "S3", loaded: 400, steady: 1000, closed: 990, cpuPool: 500}}, HoldsInPart, "when the process ends"},
+		{"C7", "never kept", Go, nil, []arm{{name: "S3", loaded: 400, steady: 402, closed: 400, cpuPool: 500}}, DoesNotHold, ""},
+		{"C7", "a fifth is left, more or less", Go, nil, []arm{{name: "S3", loaded: 400, steady: 1000, closed: 520, rough: 0.5}}, Undecided, ""},
+		{"C7", "sessions left open on purpose say nothing", Go, nil, []arm{{name: "W4", kind: leak, loaded: 100, steady: 500, closed: 500}, {name: "W2", kind: leak, loaded: 100, steady: 500, closed: 500}}, "", ""},
+
+		{"C8", "flat", Keras, nil, []arm{{name: "S1"}, {name: "S2"}}, DoesNotHold, ""},
+		{"C8", "a leak", Keras, nil, []arm{{name: "S1", kind: leak, slope: 10}}, Holds, ""},
+		{"C8", "one of two", Keras, nil, []arm{{name: "S1", kind: leak, slope: 10}, {name: "S2"}}, HoldsInPart, ""},
+		{"C8", "an import error", Keras, nil, []arm{{name: "S1", failure: cell.Failed, died: importError}}, Undecided, ""},
+		{"C8", "a hang beside what is flat", Keras, nil, []arm{{name: "S1", failure: cell.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S2"}}, DoesNotHold, ""},
+		{"C8", "out of memory later on", Keras, nil, []arm{{name: "S1", failure: cell.OutOfMemory, died: "killed by the kernel", stepped: true}}, Holds, ""},
+		{"C8", "out of memory at once", Keras, nil, []arm{{name: "S1", failure: cell.OutOfMemory, died: "killed by the kernel"}}, Undecided, "no growth"},
+		{"C8", "malloc fails under a limit", Keras, nil, []arm{{name: "S1", failure: cell.Failed, died: "killed by signal aborted under a data limit of 768.0 MiB: what(): std::bad_alloc", stepped: true}}, Holds, ""},
+
+		{"C9", "the loop itself helps, del does not", Keras, nil, []arm{{name: "S1", kind: leak, slope: 100}, {name: "S1/own-loop", peak: 500}, {name: "S1/own-loop-del", peak: 500}}, DoesNotHold, "S1/own-loop-del against S1/own-loop: peak x1.00"},
+		{"C9", "del stops it", Keras, nil, []arm{{name: "S1"}, {name: "S1/own-loop", kind: leak, slope: 100}, {name: "S1/own-loop-del", slope: 0.1}}, Holds, ""},
+		{"C9", "del stops half", Keras, nil, []arm{{name: "S1"}, {name: "S1/own-loop", kind: leak, slope: 100}, {name: "S1/own-loop-del", kind: leak, slope: 50}}, HoldsInPart, ""},
+		{"C9", "del lowers a peak", Keras, nil, []arm{{name: "S1"}, {name: "S1/own-loop"}, {name: "S1/own-loop-del", peak: 700}}, HoldsInPart, "does not grow"},
+		{"C9", "unclear", Keras, nil, []arm{{name: "S1"}, {name: "S1/own-loop"}, {name: "S1/own-loop-del", rough: 0.6}}, Undecided, ""},
+		{"C9", "without the loop alone", Keras, nil, []arm{{name: "S1"}, {name: "S1/own-loop-del", peak: 500}}, "", ""},
+
+		{"C10", "stops, at a cost", Keras, nil, []arm{{name: "W4", kind: leak, slope: 100}, {name: "W4/clear-session", slope: 0.1, step: 15}}, Holds, "time of a step x1.50"},
+		{"C10", "stops, and costs nothing", Keras, nil, []arm{{name: "W4", kind: leak, slope: 100}, {name: "W4/clear-session", slope: 0.1}}, HoldsInPart, ""},
+		{"C10", "the cost is at the epochs' ends", Keras, nil, []arm{{name: "W4", kind: leak, slope: 100, epochEnds: 10}, {name: "W4/clear-session", slope: 0.1, epochEnds: 60}}, Holds, ""},
+		{"C10", "the cost is unclear", Keras, nil, []arm{{name: "W4", kind: leak, slope: 100}, {name: "W4/clear-session", slope: 0.1, rough: 0.6}}, Undecided, "the cost in speed is not decided"},
+		{"C10", "stops nothing, at a cost", Keras, nil, []arm{{name: "W4", kind: leak, slope: 100}, {name: "W4/clear-session", kind: leak, slope: 100, step: 15}}, DoesNotHold, ""},
+		{"C10", "a live model has nothing to clear", Keras, nil, []arm{{name: "S1"}, {name: "S1/clear-session"}}, DoesNotHold, "S1 alone does not grow"},
+
+		{"C11", "half the growth with half the batch is arithmetic", Go, nil, []arm{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 50}}, DoesNotHold, "per sample x1.00"},
+		{"C11", "stops", Go, nil, []arm{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", slope: 1}}, Holds, ""},
+		{"C11", "less per sample", Go, nil, []arm{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 25}}, HoldsInPart, "per sample x0.50"},
+		{"C11", "unclear", Go, nil, []arm{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 50, rough: 0.9}}, Undecided, ""},
+		{"C11", "a generator where there is one anyway", Keras, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S3/generator", slope: 1}}, "", ""},
+		{"C11", "nothing grows", Keras, nil, []arm{{name: "S3"}, {name: "S3/batch-half", peak: 600}}, "", ""},
+
+		{"C12", "flat", Keras, nil, []arm{{name: "S2l"}}, DoesNotHold, ""},
+		{"C12", "grows alone", Keras, nil, []arm{{name: "S2l", kind: leak, slope: 10}, {name: "S2"}}, Holds, ""},
+		{"C12", "everything grows", Keras, nil, []arm{{name: "S2l", kind: leak, slope: 10}, {name: "S2", kind: leak, slope: 10}}, Undecided, ""},
+		{"C12", "finalizers lag", Galeone, nil, []arm{{name: "S2l", kind: leak, slope: 10}, {name: "S2"}}, Undecided, ""},
+
+		{"C13", "the history", Go, nil, []arm{{name: "W10", kind: leak, slope: 10}, {name: "W10/keep-last", slope: 0.01}}, Holds, ""},
+		{"C13", "growth that is not the history's", Galeone, nil, []arm{{name: "W10", kind: leak, slope: 10}, {name: "W10/keep-last", kind: leak, slope: 10}}, DoesNotHold, ""},
+		{"C13", "growth of unknown origin", Go, nil, []arm{{name: "W10", kind: leak, slope: 10}}, "", ""},
+		{"C13", "both", Keras, nil, []arm{{name: "W10", kind: leak, slope: 10}, {name: "W10/keep-last", slope: 0.01}, {name: "S1"}, {name: "S1/hoard", kind: leak, slope: 10}}, Holds, ""},
+		{"C13", "the callback does not", Keras, nil, []arm{{name: "W10", kind: leak, slope: 10}, {name: "W10/keep-last", slope: 0.01}, {name: "S1"}, {name: "S1/hoard"}}, HoldsInPart, ""},
+		{"C13", "everything grows", Keras, nil, []arm{{name: "W10", kind: leak, slope: 10}, {name: "W10/keep-last", slope: 0.01}, {name: "S1", kind: leak, slope: 10}, {name: "S1/hoard", kind: leak, slope: 10}}, Undecided, ""},
+		{"C13", "callbacks were not tried", Keras, nil, []arm{{name: "W10", kind: leak, slope: 10}, {name: "W10/keep-last", slope: 0.01}}, "", ""},
+
+		{"C14", "flat", Go, nil, []arm{{name: "S1"}, {name: "S3"}}, DoesNotHold, ""},
+		{"C14", "grows", Keras, nil, []arm{{name: "S3", kind: leak, slope: 100}}, Holds, ""},
+		{"C14", "a leak by construction", Go, nil, []arm{{name: "W2", kind: leak, slope: 100}, {name: "S3"}}, DoesNotHold, ""},
+		{"C14", "collecting stops it", Galeone, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S3/gc-step", slope: 0.1}}, HoldsInPart, ""},
+		{"C14", "finalizers may lag", Galeone, nil, []arm{{name: "S3", kind: leak, slope: 100}}, Undecided, ""},
+
+		{"C15", "buffers are flat", Keras, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S3/buffers", slope: 0.1}}, Holds, ""},
+		{"C15", "buffers grow too", Keras, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S3/buffers", kind: leak, slope: 100}}, DoesNotHold, ""},
+		{"C15", "one way out of two", Keras, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S3/buffers", slope: 0.1}, {name: "S3/from-generator", kind: leak, slope: 100}}, HoldsInPart, ""},
+		{"C15", "tensors do not grow", Keras, nil, []arm{{name: "S3"}, {name: "S3/buffers"}}, DoesNotHold, ""},
+		{"C15", "unclear", Keras, nil, []arm{{name: "S3", kind: memory.Inconclusive}}, Undecided, ""},
+		{"C15", "tensors run out of memory", Keras, nil, []arm{{name: "S3", failure: cell.OutOfMemory, stepped: true}, {name: "S3/buffers"}}, Holds, "S3/buffers: 0 of 5 runs ran out of memory"},
+		{"C15", "buffers run out of memory, too", Keras, nil, []arm{{name: "S3", failure: cell.OutOfMemory, stepped: true}, {name: "S3/buffers", failure: cell.OutOfMemory, stepped: true}}, DoesNotHold, ""},
+		{"C15", "buffers that never started", Keras, nil, []arm{{name: "S3", failure: cell.OutOfMemory, stepped: true}, {name: "S3/buffers", failure: cell.Failed, died: importError}}, Undecided, ""},
+		{"C15", "no buffers to compare with", Galeone, nil, []arm{{name: "S3", kind: leak, slope: 100}}, "", ""},
+
+		{"C16", "no GPU", Go, nil, []arm{{name: "S3v", kind: leak, slope: 100}, {name: "S3"}, {name: "W3", kind: leak, slope: 10}}, "", ""},
+		{"C16", "fails", Go, gpu, []arm{{name: "S3v", failure: cell.OutOfMemory, died: gpuOOM}, {name: "S3"}}, Holds, "the GPU's allocator failed in 5 of 5 runs of S3v and 0 of 5 of S3"},
+		{"C16", "holes, but no failure", Go, gpu, []arm{{name: "S3v"}, {name: "S3"}, {name: "S3v/memory-growth", gpu: 4000, pool: 500}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, HoldsInPart, "8.00 times"},
+		{"C16", "neither", Go, gpu, []arm{{name: "S3v"}, {name: "S3"}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, DoesNotHold, ""},
+		{"C16", "both fail", Go, gpu, []arm{{name: "S3v", failure: cell.OutOfMemory, died: gpuOOM}, {name: "S3", failure: cell.OutOfMemory, died: gpuOOM}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, Undecided, ""},
+		{"C16", "the host's memory is not the GPU's", Go, gpu, []arm{{name: "S3v", failure: cell.OutOfMemory, died: "killed by the kernel"}, {name: "S3"}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, Undecided, ""},
+
+		{"C17", "flat", Keras, nil, []arm{{name: "S3a"}, {name: "S3"}}, DoesNotHold, ""},
+		{"C17", "grows alone", Keras, nil, []arm{{name: "S3a", kind: leak, slope: 500}, {name: "S3"}}, Holds, ""},
+		{"C17", "grows faster", Keras, nil, []arm{{name: "S3a", kind: leak, slope: 900}, {name: "S3", kind: leak, slope: 500}}, Holds, "S3a against S3 as it is: slope x1.80"},
+		{"C17", "grows as S3 does", Galeone, nil, []arm{{name: "S3a", kind: leak, slope: 500}, {name: "S3a/gc-step", kind: leak, slope: 500}, {name: "S3", kind: leak, slope: 500}, {name: "S3/gc-step", kind: leak, slope: 500}}, DoesNotHold, "S3a/gc-step against S3/gc-step"},
+		{"C17", "finalizers lag", Galeone, nil, []arm{{name: "S3a", kind: leak, slope: 500}, {name: "S3", kind: leak, slope: 500}}, Undecided, ""},
+
+		{"C18", "lower and slower", Keras, nil, []arm{{name: "S1"}, {name: "S1/eager", peak: 800, step: 30}}, Holds, "time of a step x3.00"},
+		{"C18", "lower and as fast", Keras, nil, []arm{{name: "S1"}, {name: "S1/eager", peak: 800}}, HoldsInPart, ""},
+		{"C18", "higher and slower", Keras, nil, []arm{{name: "S1"}, {name: "S1/eager", peak: 1500, step: 30}}, DoesNotHold, ""},
+		{"C18", "unclear", Keras, nil, []arm{{name: "S1"}, {name: "S1/eager", rough: 0.6}}, Undecided, ""},
+		{"C18", "perhaps not applied", Keras, nil, []arm{{name: "S1"}, {name: "S1/eager", unverified: "its step cannot be traced"}}, Undecided, "whether the remedy took is not known"},
+
+		{"C19", "no GPU", Go, nil, []arm{{name: "W0"}, {name: "W0/memory-growth"}}, "", ""},
+		{"C19", "holds less", Go, gpu, []arm{{name: "W0", gpu: 40000, pool: 500}, {name: "W0/memory-growth", gpu: 1000, pool: 500}}, HoldsInPart, "hands out of it x1.00"},
+		{"C19", "holds as much", Go, gpu, []arm{{name: "W0", gpu: 40000}, {name: "W0/memory-growth", gpu: 40000}}, DoesNotHold, ""},
+		{"C19", "not read", Go, gpu, []arm{{name: "W0"}, {name: "W0/memory-growth"}}, "", ""},
+
+		{"C20", "half, and worse", Go, nil, []arm{{name: "S3", loss: 0.5}, {name: "S3/bf16", peak: 500, loss: 0.8}}, Holds, "final loss 0.8 against 0.5, x1.60"},
+		{"C20", "half, and as good", Go, nil, []arm{{name: "S3", loss: 0.5}, {name: "S3/bf16", peak: 500, loss: 0.501}}, HoldsInPart, ""},
+		{"C20", "less, whatever the loss", Go, nil, []arm{{name: "S3", loss: 0.5}, {name: "S3/bf16", peak: 800, loss: 0.5}}, HoldsInPart, ""},
+		{"C20", "as much, and as good", Go, nil, []arm{{name: "S1d", loss: 0.5}, {name: "S1d/bf16", loss: 0.5}}, DoesNotHold, ""},
+		{"C20", "a loss near nothing is no loss of accuracy", Go, nil, []arm{{name: "S1d", loss: 1e-5}, {name: "S1d/bf16", loss: 3e-5}}, DoesNotHold, ""},
+		{"C20", "half, and it diverges", Go, nil, []arm{{name: "S1d", loss: 0.5}, {name: "S1d/bf16", peak: 500, loss: math.NaN()}}, Holds, "the loss is no number"},
+		{"C20", "unclear", Go, nil, []arm{{name: "S1d", loss: 0.5}, {name: "S1d/bf16", rough: 0.6, loss: 0.5}}, Undecided, "the memory is not decided"},
+		{"C20", "half, and no loss was told", Go, nil, []arm{{name: "S1d"}, {name: "S1d/bf16", peak: 500}}, "", ""},
+		{"C20", "the GPU's memory counts there", Keras, gpu, []arm{{name: "S3", loss: 0.5, pool: 1000}, {name: "S3/mixed-bf16", loss: 0.9, pool: 500}}, Holds, "hands out of the GPU x0.50"},
+	} {
+		t.Run(test.claim+" "+test.name, func(t *testing.T) {
+			for _, c := range ledger(made(test.runtime, test.gpus, test.arms...)) {
+				if c.ID != test.claim {
+					continue
+				}
+				if test.want == "" {
+					require.Empty(t, c.Verdicts)
+					return
+				}
+				require.Len(t, c.Verdicts, 1)
+				v := c.Verdicts[0]
+				assert.Equal(t, test.want, v.Verdict, v.Text)
+				assert.Contains(t, v.Text, test.says)
+				assert.Equal(t, test.runtime, v.Runtime)
+				assert.NotEmpty(t, v.Cells)
+				assert.NotContains(t, v.Text, "%!")
+				return
+			}
+			t.Fatalf("no claim %s", test.claim)
+		})
+	}
+}
+
+// jumps are S1 and S1d after the last step, and with XLA, from 100 MiB after loading.
+func jumps(s1, s1d, s1XLA, s1dXLA float64) []arm {
+	return []arm{
+		{name: "S1", loaded: 100, steady: s1}, {name: "S1d", loaded: 100, steady: s1d},
+		{name: "S1/xla", loaded: 100, steady: s1XLA}, {name: "S1d/xla", loaded: 100, steady: s1dXLA},
+	}
+}
+
+// On the Go binding that exists everything may grow, since finalizers run late. No
+// claim but those on growth as such, and on the collector, may hold by that.
+func TestLateFinalizersAreNoEvidence(t *testing.T) {
+	var arms []arm
+	for _, w := range Workloads() {
+		if w.RunsOn(Galeone) && w.On[Galeone].Knobs["gc"] != "step" {
+			arms = append(arms, arm{name: w.ID, kind: leak, slope: 100, peak: 1000, loaded: 100, steady: 500, closed: 120})
+			arms = append(arms, arm{name: w.ID + "/batch-half", kind: leak, slope: 50, peak: 600, loaded: 100, steady: 300, closed: 120})
+			if w.ID == "S3" || w.ID == "W2" {
+				arms = append(arms, arm{name: w.ID + "/gc-step", loaded: 100, steady: 300, closed: 290})
+			}
+		}
+	}
+	for _, c := range ledger(made(Galeone, nil, arms...)) {
+		for _, v := range c.Verdicts {
+			switch c.ID {
+			case "C3", "C8": // about the collector, about growth as people see it
+				assert.Equal(t, Holds, v.Verdict, c.ID)
+			case "C7", "C14": // from the cells with gc-step
+				assert.Equal(t, HoldsInPart, v.Verdict, c.ID)
+			default:
+				assert.NotContains(t, []string{Holds, HoldsInPart}, v.Verdict, "%s: %s", c.ID, v.Text)
+			}
+		}
+	}
+}
+
+func TestClaimsOfAPartialMatrix(t *testing.T) {
+	for _, c := range ledger(&Result{}) {
+		assert.Empty(t, c.Verdicts, c.ID)
+		assert.Equal(t, slices.Contains([]string{"C16", "C19", "C20"}, c.ID), c.Needs != "", c.ID)
+	}
+	// What --quick runs, with a cell that could not be compared and one that was refused.
+	r := made(Go, nil, arm{name: "W2", kind: leak, slope: 100, pairs: 3}, arm{name: "W2/batch-half", kind: leak, slope: 50, pairs: 1},
+		arm{name: "S3", loaded: 400, steady: 1000, closed: 900, pairs: 3}, arm{name: "S3/batch-half", peak: 600, pairs: 3})
+	r.Cells = append(r.Cells, Cell{Runtime: Go, Workload: "S3", Remedy: "bf16", Effect: memory.CouldNotApply, Reason: "no"})
+	verdicts := map[string]string{}
+	for _, c := range ledger(r) {
+		for _, v := range c.Verdicts {
+			verdicts[c.ID] = v.Verdict
+		}
+	}
+	assert.Equal(t, map[string]string{"C3": Undecided, "C7": HoldsInPart, "C11": Undecided, "C14": DoesNotHold, "C15": DoesNotHold}, verdicts)
+}
+
+func TestClaimsNeedNothingWhereThereIsAGPU(t *testing.T) {
+	for _, c := range ledger(made(Go, []string{"a GPU"})) {
+		assert.Empty(t, c.Needs, c.ID)
+	}
+}
+
+// What tests the claims that need a GPU is in the command that is printed for them, and
+// the ledger asks for no remedy or workload that there is not.
+func TestClaimsNameWhatThereIs(t *testing.T) {
+	command := func(flag string) []string {
+		_, rest, ok := strings.Cut(gpuCommand, flag+" ")
+		require.True(t, ok)
+		list, _, _ := strings.Cut(rest, " ")
+		return strings.Split(list, ",")
+	}
+	for _, w := range command("--workloads") {
+		_, err := FindWorkload(w)
+		assert.NoError(t, err)
+	}
+	for _, r := range command("--remedies") {
+		_, err := FindRemedy(r)
+		assert.NoError(t, err)
+	}
+	assert.Subset(t, command("--workloads"), []string{"S3", "S3v"})
+	assert.Contains(t, command("--remedies"), "memory-growth")
+
+	source, err := os.ReadFile("claims.go")
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile(`"(?:([WS][0-9]+[a-z]?))?/([a-z][a-z0-9-]*)"`).FindAllStringSubmatch(string(source), -1) {
+		_, err := FindRemedy(m[2])
+		assert.NoError(t, err, m[0])
+		if m[1] != "" {
+			_, err := FindWorkload(m[1])
+			assert.NoError(t, err, m[0])
+		}
+	}
+}
+
+func TestSettle(t *testing.T) {
+	of := func(a answer) half { return half{"it", evidence{a, fmt.Sprint(a)}} }
+	for _, test := range []struct {
+		rule        func([]answer) string
+		first, then answer
+		want        string
+	}{
+		{equally, yes, yes, Holds}, {equally, no, no, DoesNotHold}, {equally, yes, no, HoldsInPart}, {equally, inPart, inPart, HoldsInPart},
+		{equally, inPart, unclear, HoldsInPart}, {equally, inPart, missing, HoldsInPart},
+		{equally, yes, unclear, Undecided}, {equally, no, unclear, Undecided}, {equally, unclear, unclear, Undecided},
+		{equally, yes, missing, ""}, {equally, unclear, missing, ""}, {equally, missing, missing, ""},
+		{mainly, no, yes, DoesNotHold}, {mainly, no, unclear, DoesNotHold}, {mainly, no, missing, DoesNotHold},
+		{mainly, yes, no, HoldsInPart}, {mainly, yes, yes, Holds}, {mainly, yes, unclear, Undecided}, {mainly, unclear, yes, Undecided},
+		{mainly, missing, yes, ""}, {mainly, missing, no, ""},
+	} {
+		verdict, text := settle(test.rule, of(test.first), of(test.then))
+		assert.Equal(t, test.want, verdict, "%d, %d", test.first, test.then)
+		assert.Equal(t, verdict == "", text == "")
+	}
+}

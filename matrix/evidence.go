@@ -1,0 +1,735 @@
+package matrix
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"steadyfit/matrix/cell"
+	"steadyfit/memory"
+)
+
+// What a test of claims calls a difference.
+const (
+	// noDifference: less of an amount than this part is no difference.
+	noDifference = 0.05
+	// halvedBelow is the largest ratio that is a half.
+	halvedBelow = 0.6
+	// freedBelow is the largest part of what the steps added that may be left when it
+	// was freed.
+	freedBelow = 0.2
+	// sameGrowth: at least this ratio of slopes is the same growth; slopes scatter more
+	// than amounts.
+	sameGrowth = 0.8
+	// goesWithBatch: below this ratio of slopes, growth is less with half the batch.
+	goesWithBatch = 0.75
+	// noLoss is the part of the first step's loss that two runs may end apart.
+	noLoss = 0.01
+	// doubling: a pool that doubles when it is full may hold twice what it hands out.
+	doubling = 2
+)
+
+// gpuCommand is what measures the claims that take a GPU, on a machine that has one.
+const gpuCommand = "steadyfit matrix --runtime go,keras --workloads W0,S1d,S3,S3v --remedies memory-growth,mixed-bf16,mixed-fp16 on a machine with a GPU"
+
+// answer is what cells say to one question of a claim. The order matters only in that
+// what is known comes after what is not.
+type answer int
+
+const (
+	missing answer = iota // this matrix has no cell that would tell
+	unclear               // there are cells, and they do not decide it
+	no
+	inPart
+	yes
+)
+
+func (a answer) known() bool { return a >= no }
+
+// evidence is an answer with its figures, in a sentence.
+type evidence struct {
+	answer
+	text string
+}
+
+// half is one of the questions that a claim consists of.
+type half struct {
+	name string
+	evidence
+}
+
+// claim is an entry of the ledger, with its test.
+type claim struct {
+	id, text, says string
+	// test says what one runtime's cells show; "" if they do not tell.
+	test func(v view) (verdict, text string)
+	// needs is what a test takes that a machine without a GPU lacks; empty for what
+	// every machine can test.
+	needs string
+}
+
+// pool sums up what several cells say to one question. What is not known counts
+// neither for nor against.
+func pool(all ...evidence) evidence {
+	var sum evidence
+	var texts []string
+	for _, e := range all {
+		texts = append(texts, e.text)
+		switch {
+		case !e.known() || !sum.known():
+			sum.answer = max(sum.answer, e.answer)
+		case e.answer != sum.answer:
+			sum.answer = inPart
+		}
+	}
+	sum.text = join(texts...)
+	return sum
+}
+
+// not is the answer to the opposite question.
+func not(e evidence) evidence {
+	switch e.answer {
+	case yes:
+		e.answer = no
+	case no:
+		e.answer = yes
+	}
+	return e
+}
+
+// equally is the rule of claims whose halves stand side by side.
+func equally(all []answer) string {
+	switch {
+	case !slices.ContainsFunc(all, func(a answer) bool { return a != yes }):
+		return Holds
+	case !slices.ContainsFunc(all, func(a answer) bool { return a != no }):
+		return DoesNotHold
+	}
+	return HoldsInPart
+}
+
+// mainly is the rule of claims that do not hold at all if their first half does not.
+func mainly(all []answer) string {
+	if all[0] == no {
+		return DoesNotHold
+	}
+	return equally(all)
+}
+
+// settle is the verdict of a claim: what the rule says of its halves, whatever those
+// that are not known would turn out to be. If that makes a difference, the claim is
+// undecided, or untested ("") if the half was not part of the matrix.
+func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
+	var texts, left []string
+	possible := [][]answer{nil}
+	untested, seen := false, false
+	for _, h := range halves {
+		choices := []answer{h.answer}
+		switch h.answer {
+		case missing:
+			untested = true
+			left = append(left, h.name+" was not part of this matrix")
+		case unclear:
+			left = append(left, h.name+" is not decided")
+		}
+		if !h.known() {
+			choices = []answer{no, inPart, yes}
+		}
+		seen = seen || h.answer != missing
+		texts = append(texts, h.text)
+		var longer [][]answer
+		for _, p := range possible {
+			for _, c := range choices {
+				longer = append(longer, append(slices.Clone(p), c))
+			}
+		}
+		possible = longer
+	}
+	verdict = rule(possible[0])
+	for _, p := range possible {
+		if rule(p) != verdict {
+			verdict = Undecided
+		}
+	}
+	if !seen || verdict == Undecided && untested {
+		return "", ""
+	}
+	if len(halves) > 1 {
+		texts = append(texts, left...)
+	}
+	return verdict, join(texts...)
+}
+
+func join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "" }), "; ")
+}
+
+// view is the cells and runs of one runtime, and remembers which cells were used.
+type view struct {
+	runtime string
+	gpus    bool
+	seed    uint64
+	cells   map[cellID]*Cell
+	runs    map[cellID][]*RunResult
+	used    map[string]bool
+}
+
+func (v view) id(name string) cellID {
+	w, r, ok := strings.Cut(name, "/")
+	if !ok {
+		r = Baseline
+	}
+	return cellID{v.runtime, w, r}
+}
+
+// cell finds a cell by "W4/close", or by "W4" for the workload as it is; nil if it was
+// not measured.
+func (v view) cell(name string) *Cell {
+	id := v.id(name)
+	c := v.cells[id]
+	if c == nil || c.Verdict == nil {
+		return nil
+	}
+	v.used[id.workload+"/"+id.remedy] = true
+	return c
+}
+
+// has is cell without taking note.
+func (v view) has(name string) bool {
+	c := v.cells[v.id(name)]
+	return c != nil && c.Verdict != nil
+}
+
+// outOfMemory tells whether a run died for want of memory: TensorFlow or the kernel
+// said so, or an allocation failed under a limit. Everything else that can end a run
+// says nothing about memory.
+func outOfMemory(run *RunResult) bool {
+	if run.Failure != cell.Failed {
+		return run.Failure == cell.OutOfMemory
+	}
+	return strings.Contains(run.Cause, " limit of ") && slices.ContainsFunc(
+		[]string{"bad_alloc", "MemoryError", "out of memory", "OOM", "annot allocate memory"},
+		func(word string) bool { return strings.Contains(run.Cause, word) })
+}
+
+// died counts the runs of a cell that ended for want of memory, those of them that had
+// done a step before, and all runs.
+func (v view) died(name string) (starved, grown, all int) {
+	for _, run := range v.runs[v.id(name)] {
+		all++
+		if outOfMemory(run) {
+			starved++
+			if _, stepped := run.Phases[cell.PhaseFirst]; stepped {
+				grown++
+			}
+		}
+	}
+	return starved, grown, all
+}
+
+// grows answers whether memory grows, or ran out after the first step. A saw-tooth
+// that does not climb is no growth; a death of another cause tells nothing.
+func (v view) grows(name string) evidence {
+	c := v.cell(name)
+	if c == nil {
+		return evidence{}
+	}
+	e := evidence{unclear, name + ": " + outline(*c.Verdict)}
+	starved, grown, all := v.died(name)
+	switch c.Verdict.Kind {
+	case memory.Leak:
+		e.answer = yes
+	case memory.Flat, memory.Jump, memory.Plateau, memory.Sawtooth:
+		e.answer = no
+		if 2*grown >= all && all > 0 {
+			e = evidence{yes, fmt.Sprintf("%s: %d of %d runs ran out of memory after the first step", name, grown, all)}
+		}
+	case memory.Crash:
+		if grown > 0 && 2*grown >= all {
+			e.answer = yes
+		} else if starved > 0 {
+			e.text += " (before the end of the first step: no growth)"
+		}
+	}
+	return e
+}
+
+// outline is a verdict without how it was reached, nor what is behind a change that is
+// no growth.
+func outline(v memory.Verdict) string {
+	v.NoiseFloor = 0
+	if v.Kind != memory.Leak && v.Kind != memory.Inconclusive {
+		v.Cause = ""
+	}
+	return v.String()
+}
+
+// collected is the cell that shows what a workload does by itself. The Go binding that
+// exists frees a tensor when Go's garbage collector has run its finalizer, so there all
+// that is made and dropped grows in between; what remains when the collector runs after
+// each step is the workload's own. lags is true if that was not measured.
+func (v view) collected(workload string) (name string, lags bool) {
+	if v.runtime != Galeone {
+		return workload, false
+	}
+	if w, err := FindWorkload(workload); err == nil && w.on(Galeone).Knobs["gc"] == "step" {
+		return workload, false
+	}
+	if name = workload + "/gc-step"; v.has(name) {
+		return name, false
+	}
+	return workload, true
+}
+
+// growsItself is grows without growth that is only the collector's lag.
+func (v view) growsItself(workload string) evidence {
+	name, lags := v.collected(workload)
+	e := v.grows(name)
+	switch c := v.cells[v.id(name)]; {
+	case e.answer != yes:
+	case lags:
+		e = evidence{unclear, e.text + ", which the garbage collector may only be late with: gc-step was not run"}
+	case c.Verdict.Cause == memory.GCLag:
+		e = evidence{no, e.text + ", which the garbage collector is only late with"}
+	}
+	return e
+}
+
+// paired finds the runs of two cells that belong together: of the same pair, and if
+// there is a choice, of the same group. Runs that died of something other than memory
+// are left out.
+func (v view) paired(name, other string) (runs, others []*RunResult) {
+	usable := func(run *RunResult) bool { return run.Failure == "" || outOfMemory(run) }
+	for _, run := range v.runs[v.id(name)] {
+		if !usable(run) {
+			continue
+		}
+		var match *RunResult
+		for _, o := range v.runs[v.id(other)] {
+			if usable(o) && o.Pair == run.Pair && (match == nil || o.Group == run.Group) {
+				match = o
+			}
+		}
+		if match != nil && !slices.ContainsFunc(runs, func(r *RunResult) bool { return r.Pair == run.Pair && v.id(name).remedy == Baseline }) {
+			runs, others = append(runs, run), append(others, match)
+		}
+	}
+	return runs, others
+}
+
+// compared is what a cell has against another one: by its own comparison if the other
+// one is the workload as it is, else by the runs of equal pairs. ok is false if one of
+// them was not measured; the comparison is nil if there are too few pairs.
+func (v view) compared(name, other string) (c *memory.Comparison, ok bool) {
+	if !v.has(name) || !v.has(other) {
+		return nil, false
+	}
+	one := v.cell(name)
+	v.cell(other)
+	if id := v.id(other); id.remedy == Baseline && id.workload == v.id(name).workload {
+		return one.Comparison, true
+	}
+	runs, others := v.paired(name, other)
+	if len(runs) < 2 {
+		return nil, true
+	}
+	pairs := make([]memory.Pair, len(runs))
+	for i := range runs {
+		pairs[i] = memory.Pair{Base: others[i].Outcome, Remedy: runs[i].Outcome}
+	}
+	comparison := memory.Compare(pairs, memory.LowerSlope, v.seed)
+	return &comparison, true
+}
+
+// amounts is the ratio of an amount of the runs of a cell to that of the runs of
+// another one. It is not OK unless all of them have it, and above 0.
+func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r memory.Ratio, ok bool) {
+	if !v.has(name) || !v.has(other) {
+		return r, false
+	}
+	v.cell(name)
+	v.cell(other)
+	runs, others := v.paired(name, other)
+	var pairs []memory.Pair
+	for i := range runs {
+		if runs[i].Failure != "" || others[i].Failure != "" {
+			continue
+		}
+		a, b := get(runs[i]), get(others[i])
+		if !a.OK || !b.OK || a.Bytes <= 0 || b.Bytes <= 0 {
+			return memory.Ratio{}, true
+		}
+		flat := memory.Verdict{Kind: memory.Flat}
+		pairs = append(pairs, memory.Pair{Base: memory.Outcome{Verdict: flat, Peak: b}, Remedy: memory.Outcome{Verdict: flat, Peak: a}})
+	}
+	if len(pairs) < 2 {
+		return memory.Ratio{}, true
+	}
+	return memory.Compare(pairs, memory.LowerPeak, v.seed).Peak, true
+}
+
+// times is a ratio with its interval: "x0.52 [0.49, 0.55]".
+func times(i memory.Interval) string {
+	return fmt.Sprintf("x%.2f [%.2f, %.2f]", i.Estimate, i.Low, i.High)
+}
+
+// against says in words what was divided by what.
+func against(name, other, what string, r memory.Ratio) string {
+	if !strings.Contains(other, "/") {
+		other += " as it is"
+	}
+	if !r.OK {
+		return fmt.Sprintf("%s against %s: the pairs do not tell the %s", name, other, what)
+	}
+	return fmt.Sprintf("%s against %s: %s %s", name, other, what, times(r.Interval))
+}
+
+// lower answers whether an amount is lower beyond doubt.
+func lower(r memory.Ratio) answer {
+	switch {
+	case !r.OK:
+		return unclear
+	case r.High < 1-noDifference:
+		return yes
+	case r.Low >= 1-noDifference:
+		return no
+	}
+	return unclear
+}
+
+// higher answers whether an amount is higher beyond doubt.
+func higher(r memory.Ratio) answer {
+	switch {
+	case !r.OK:
+		return unclear
+	case r.Low > 1+noDifference:
+		return yes
+	case r.High <= 1+noDifference:
+		return no
+	}
+	return unclear
+}
+
+// doubted takes back that a remedy changes nothing if it may not have been applied.
+func (v view) doubted(name string, e evidence) evidence {
+	if c := v.cells[v.id(name)]; c != nil && c.Unverified != "" && e.answer == no {
+		e = evidence{unclear, fmt.Sprintf("%s (whether the remedy took is not known: %s)", e.text, c.Unverified)}
+	}
+	return e
+}
+
+// peak answers whether the peak of a cell is lower than that of another.
+func (v view) peak(name, other string) evidence {
+	c, ok := v.compared(name, other)
+	if !ok {
+		return evidence{}
+	}
+	var r memory.Ratio
+	if c != nil {
+		r = c.Peak
+	}
+	return v.doubted(name, evidence{lower(r), against(name, other, "peak", r)})
+}
+
+// slower answers whether a cell takes more time than another: by the mean over all
+// samples but the first, since what is done at the end of an epoch is in few of them
+// and in no median.
+func (v view) slower(name, other string) evidence {
+	c, ok := v.compared(name, other)
+	if !ok {
+		return evidence{}
+	}
+	r, _ := v.amounts(name, other, meanStep)
+	if !r.OK && c != nil {
+		r = c.StepTime
+	}
+	return v.doubted(name, evidence{higher(r), against(name, other, "time of a step", r)})
+}
+
+func meanStep(run *RunResult) memory.Reading {
+	if run.Series == nil {
+		return memory.Reading{}
+	}
+	sum, n := 0.0, 0
+	for i, sample := range run.Series.Samples() {
+		if t := sample.Get(memory.StepTime); t.OK && i > 0 {
+			sum, n = sum+float64(t.Bytes), n+1
+		}
+	}
+	if n == 0 {
+		return memory.Reading{}
+	}
+	return memory.Known(memory.Bytes(sum / float64(n)))
+}
+
+// stops answers whether a cell stops the growth of another one; missing if that one
+// does not grow, so that there is nothing to stop.
+func (v view) stops(name, other string) evidence {
+	c, ok := v.compared(name, other)
+	if !ok {
+		return evidence{}
+	}
+	switch growth := v.grows(other); {
+	case growth.answer == no:
+		return evidence{}
+	case growth.answer == unclear:
+		return evidence{unclear, growth.text}
+	case v.cell(other).Verdict.Kind == memory.Crash:
+		starved, _, all := v.died(name)
+		e := evidence{unclear, join(growth.text, fmt.Sprintf("%s: %d of %d runs ran out of memory", name, starved, all))}
+		if starved == 0 && v.cell(name).Verdict.Kind != memory.Crash {
+			e.answer = yes
+		} else if 2*starved >= all {
+			e.answer = no
+		}
+		return e
+	case c == nil || !c.Slope.OK:
+		return evidence{unclear, against(name, other, "slope", memory.Ratio{})}
+	}
+	e := evidence{unclear, against(name, other, "slope", c.Slope)}
+	switch c.Slope.Effect {
+	case memory.Works:
+		e.answer = yes
+	case memory.Partly:
+		e.answer = inPart
+	case memory.NoEffect, memory.Harmful:
+		e.answer = no
+	default:
+		if c.Slope.Low >= sameGrowth {
+			e.answer = no
+		}
+	}
+	return v.doubted(name, e)
+}
+
+// curbs is stops over several pairs of cells. Where none of them grows there is nothing
+// to stop, and the peak tells whether anything is freed at all.
+func (v view) curbs(cells ...[2]string) evidence {
+	var stopped, peaks []evidence
+	for _, c := range cells {
+		stopped = append(stopped, v.stops(c[0], c[1]))
+		if p := v.peak(c[0], c[1]); p.answer != missing && stopped[len(stopped)-1].answer == missing {
+			p.text += fmt.Sprintf(", %s alone does not grow", c[1])
+			if p.answer == yes {
+				p.answer = inPart
+			}
+			peaks = append(peaks, p)
+		}
+	}
+	sum, rest := pool(stopped...), pool(peaks...)
+	if sum.answer == missing {
+		return rest
+	}
+	sum.text = join(sum.text, rest.text)
+	return sum
+}
+
+// relieves answers whether a cell has less memory than another one: by the slope where
+// there is one, else by the peak.
+func (v view) relieves(name, other string) evidence {
+	if e := v.stops(name, other); e.answer != missing {
+		return e
+	}
+	return v.peak(name, other)
+}
+
+// added is what a run took from loading to its last step, and loaded what it had then.
+func added(run *RunResult) (added, loaded float64, ok bool) {
+	from, to := run.Phases[cell.PhaseLoaded], run.Phases[cell.PhaseSteady]
+	a, b := from.Get(memory.Anon), to.Get(memory.Anon)
+	return float64(b.Bytes - a.Bytes), float64(a.Bytes), run.Failure == "" && a.OK && b.OK && a.Bytes > 0
+}
+
+func addedReading(run *RunResult) memory.Reading {
+	a, _, ok := added(run)
+	return memory.Reading{Bytes: memory.Bytes(a), OK: ok}
+}
+
+// spread is the median and range of what runs show.
+type spread []float64
+
+func (s spread) String() string {
+	if len(s) == 1 {
+		return fmt.Sprintf("%v in 1 run", memory.Bytes(s[0]))
+	}
+	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
+}
+
+// jumps answers whether memory is higher after the steps than it was after loading.
+func (v view) jumps(name string) evidence {
+	if v.cell(name) == nil {
+		return evidence{}
+	}
+	var amounts, parts spread
+	for _, run := range v.runs[v.id(name)] {
+		if a, loaded, ok := added(run); ok {
+			amounts, parts = append(amounts, a), append(parts, a/loaded)
+		}
+	}
+	if len(parts) == 0 {
+		return evidence{}
+	}
+	e := evidence{unclear, fmt.Sprintf("%s: %v from loading to the last step, %.0f%% of what was there", name, amounts, 100*median(parts))}
+	if slices.Min(parts) > noDifference {
+		e.answer = yes
+	} else if slices.Max(parts) <= noDifference {
+		e.answer = no
+	}
+	return e
+}
+
+// releases answers whether closing everything gives back what the steps added: yes if
+// it does, in part if it stays until the process ends, no if it was not even kept from
+// step to step.
+func (v view) releases(name string) evidence {
+	c := v.cell(name)
+	if c == nil {
+		return evidence{}
+	}
+	var levels, left, trimmed, parts, kept spread
+	for _, run := range v.runs[v.id(name)] {
+		a, loaded, ok := added(run)
+		phase := run.Phases[cell.PhaseClosed]
+		closed := phase.Get(memory.Anon)
+		if !ok || !closed.OK {
+			continue
+		}
+		kept = append(kept, a/loaded)
+		if a <= noDifference*loaded {
+			continue
+		}
+		levels, left, parts = append(levels, a), append(left, float64(closed.Bytes)-loaded), append(parts, (float64(closed.Bytes)-loaded)/a)
+		phase = run.Phases[cell.PhaseTrimmed]
+		if t := phase.Get(memory.Anon); t.OK {
+			trimmed = append(trimmed, float64(t.Bytes)-loaded)
+		}
+	}
+	traced := ""
+	if c.Figures.Pool != nil {
+		traced = fmt.Sprintf("; TensorFlow's pool had handed out %v in a traced step", memory.Bytes(*c.Figures.Pool))
+	}
+	switch {
+	case len(kept) == 0:
+		return evidence{}
+	case slices.Max(kept) <= noDifference && c.Figures.Pool != nil && c.Figures.Loaded != nil && float64(*c.Figures.Pool) > noDifference*float64(*c.Figures.Loaded):
+		return evidence{no, fmt.Sprintf("%s: the steps leave nothing behind%s", name, traced)}
+	case len(parts) < len(kept):
+		return evidence{missing, fmt.Sprintf("%s: the steps add too little to tell", name)}
+	}
+	e := evidence{unclear, fmt.Sprintf("%s: the steps added %v, of which %v were left after closing everything, %.0f%% [%.0f to %.0f]",
+		name, levels, left, 100*median(parts), 100*slices.Min(parts), 100*slices.Max(parts))}
+	if len(trimmed) > 0 {
+		e.text += fmt.Sprintf(", and %v after malloc_trim", trimmed)
+	}
+	e.text += traced
+	if slices.Max(parts) <= freedBelow {
+		e.answer = yes
+	} else if slices.Min(parts) > freedBelow {
+		e.answer = inPart
+	}
+	return e
+}
+
+// lossUnit turns a loss into whole numbers, which a Reading holds.
+const lossUnit = 1e9
+
+func loss(run *RunResult, fact string) (float64, bool) {
+	x, err := strconv.ParseFloat(run.Facts[fact], 64)
+	return x, err == nil
+}
+
+// worsens answers whether the loss at the last step is higher with a remedy.
+func (v view) worsens(name, other string) evidence {
+	if !v.has(name) || !v.has(other) {
+		return evidence{}
+	}
+	var with, without, gaps spread
+	broken := 0
+	runs, others := v.paired(name, other)
+	for i := range runs {
+		a, ok := loss(runs[i], "loss_last")
+		b, ok2 := loss(others[i], "loss_last")
+		first, ok3 := loss(others[i], "loss_first")
+		switch {
+		case !ok || !ok2 || !ok3 || math.IsNaN(b) || math.IsInf(b, 0):
+			continue
+		case math.IsNaN(a) || math.IsInf(a, 0):
+			broken++
+		default:
+			with, without, gaps = append(with, a), append(without, b), append(gaps, (a-b)/math.Abs(first))
+		}
+	}
+	if broken > 0 {
+		return evidence{yes, fmt.Sprintf("%s: the loss is no number at the end of %d runs, and is one in %s", name, broken, other)}
+	}
+	if len(with) == 0 {
+		return evidence{}
+	}
+	r, _ := v.amounts(name, other, func(run *RunResult) memory.Reading {
+		x, ok := loss(run, "loss_last")
+		if !ok || !(x > 0) || math.IsInf(x, 0) {
+			return memory.Reading{}
+		}
+		return memory.Known(memory.Bytes(x * lossUnit))
+	})
+	e := evidence{higher(r), fmt.Sprintf("%s against %s: final loss %.4g against %.4g", name, other, median(with), median(without))}
+	if r.OK {
+		e.text += ", " + times(r.Interval)
+	}
+	if slices.Max(gaps) <= noLoss {
+		e.answer = no
+		e.text += fmt.Sprintf(", at most %.1g%% of the first loss more", 100*max(slices.Max(gaps), 0))
+	} else if median(gaps) <= noLoss && e.answer == yes {
+		e.answer = unclear
+	}
+	return e
+}
+
+// halves answers whether an amount is halved: in part if it is lower.
+func halves(r memory.Ratio) answer {
+	if a := lower(r); a != yes || r.High <= halvedBelow {
+		return a
+	}
+	if r.Low > halvedBelow {
+		return inPart
+	}
+	return unclear
+}
+
+// onDevice is the ratio of what a GPU had to give: process is all that a process held
+// of it, else what TensorFlow's allocator had handed out in a traced step.
+func (v view) onDevice(name, other string, process bool) (memory.Ratio, bool) {
+	r, ok := v.amounts(name, other, func(run *RunResult) memory.Reading { return device(run, process) })
+	return r, ok && r.OK
+}
+
+func device(run *RunResult, process bool) (sum memory.Reading) {
+	if process {
+		if run.Series == nil {
+			return sum
+		}
+		return run.Series.Max(memory.GPUProcess)
+	}
+	for _, value := range run.Phases[cell.PhaseTraced].Values {
+		if value.Reading.OK && value.Layer.Whole() == memory.TFPeak && onGPU(value.Layer) {
+			sum = memory.Known(sum.Bytes + value.Reading.Bytes)
+		}
+	}
+	return sum
+}
+
+// one is a claim of a single question.
+func one(e evidence) (verdict, text string) { return settle(equally, half{"", e}) }
+
+// ownGrowth lists the workloads whose growth is not made on purpose by what the loop
+// keeps, and that do not die on purpose.
+func ownGrowth() (ids []string) {
+	for _, w := range Workloads() {
+		if w.ID != "W1" && w.ID != "W10" && w.ID != User && w.Limit == 0 {
+			ids = append(ids, w.ID)
+		}
+	}
+	return ids
+}

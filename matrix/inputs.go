@@ -1,0 +1,108 @@
+package matrix
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// inputs are digests of what the outcome of runs depends on beside what the plan
+// itself says. They are taken once, before the first run.
+type inputs struct {
+	user      string            // the content of the user's model and data
+	runtimes  map[string]string // libraries and packages
+	variables []string          // those that every child inherits
+}
+
+func (p *Plan) readInputs() (inputs, error) {
+	in := inputs{runtimes: make(map[string]string), variables: inherited(os.Environ())}
+	sum := sha256.New()
+	for _, path := range []string{p.User, p.Data} {
+		if err := hashFiles(sum, path); err != nil {
+			return in, fmt.Errorf("model and data of the workload %s: %w", User, err)
+		}
+	}
+	in.user = hex.EncodeToString(sum.Sum(nil))
+	for _, runtime := range p.Runtimes {
+		sum.Reset()
+		for _, path := range p.Commands[runtime].Libraries {
+			// Some 800 MB: whoever installs another one changes these.
+			if info, err := os.Stat(path); err == nil {
+				fmt.Fprintln(sum, path, info.Size(), info.ModTime().UnixNano())
+			}
+		}
+		if runtime == Keras {
+			fmt.Fprintln(sum, packages(p.Commands[runtime].Libraries))
+		}
+		in.runtimes[runtime] = hex.EncodeToString(sum.Sum(nil))
+	}
+	return in, nil
+}
+
+// hashFiles adds the content of a file, or of all files of a folder. What is no path
+// (builtin:NAME) has no content of its own.
+func hashFiles(sum hash.Hash, path string) error {
+	root, err := filepath.EvalSymlinks(path)
+	if path == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(sum, name, info.Size())
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(sum, f)
+		return err
+	})
+}
+
+// packages are the Python packages that lie beside TensorFlow's, with their versions:
+// pip keeps a folder NAME-VERSION.dist-info for each.
+func packages(libraries []string) []string {
+	var names []string
+	for _, library := range libraries {
+		found, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(library)), "*.dist-info"))
+		for _, path := range found {
+			names = append(names, filepath.Base(path))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// inherited are the variables of an environment that change what a child does;
+// how much it writes to its log is none of that.
+func inherited(environment []string) []string {
+	var found []string
+	for _, pair := range environment {
+		if reads(pair) && !strings.HasPrefix(pair, "TF_CPP_") {
+			found = append(found, pair)
+		}
+	}
+	slices.Sort(found)
+	return found
+}

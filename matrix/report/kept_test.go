@@ -1,0 +1,227 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+func amount(mib int64) *int64 { return i64(mib << 20) }
+
+func exactly(estimate float64, effect memory.Effect) memory.Ratio {
+	return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true, Effect: effect}
+}
+
+// keptFixture is what was measured of images from a generator: 807 MiB in the loop,
+// of which the end of it gives nothing back.
+func keptFixture() *matrix.Result {
+	r := &matrix.Result{Complete: true,
+		Workloads: []matrix.Workload{{ID: "S3", Title: "images from a generator"}},
+		Remedies: []matrix.Remedy{
+			{ID: "trim", Title: "malloc_trim each epoch", Goal: memory.LowerReset},
+			{ID: "system-allocator", Title: "no pool", Goal: memory.LowerReset, Env: map[string]string{bypass: "1"}},
+			{ID: "system-trim", Title: "no pool, malloc_trim each epoch", Goal: memory.LowerReset, Env: map[string]string{bypass: "1"}},
+			{ID: "buffers", Title: "one buffer", Goal: memory.LowerSlope},
+			{ID: "batch-half", Title: "half the batch", Goal: memory.LowerPeak, Knobs: map[string]string{"batch_divide": "2"}}}}
+	var closed memory.Sample
+	closed.Set(memory.MallocUsed, memory.Known(1210*memory.MiB))
+	closed.Set(memory.MallocFree, memory.Known(27*memory.MiB))
+	var loaded memory.Sample
+	loaded.Set(memory.MallocUsed, memory.Known(93*memory.MiB))
+	loaded.Set(memory.MallocFree, memory.Known(6*memory.MiB))
+	r.Runs = []matrix.RunResult{{ID: 1, Runtime: "go", Workload: "S3", Remedy: matrix.Baseline, Phases: map[string]memory.Sample{"loaded": loaded, "closed": closed}}}
+	add := func(remedy string, level, closed, trimmed int64, reset, time memory.Ratio) {
+		c := matrix.Cell{Runtime: "go", Workload: "S3", Remedy: remedy, Effect: reset.Effect, Verdict: &memory.Verdict{Kind: memory.Jump, Samples: 64, Start: 710 * memory.MiB, Level: 807 * memory.MiB},
+			Figures: matrix.Figures{Loaded: amount(109), Level: amount(level), Closed: amount(closed), Trimmed: amount(trimmed)}}
+		if remedy == matrix.Baseline {
+			c.Runs = []int{1}
+		} else {
+			c.Comparison = &memory.Comparison{Goal: memory.LowerReset, Pairs: 3, Reset: reset, StepTime: time, Peak: exactly(1, memory.NoEffect), Effect: reset.Effect}
+		}
+		r.Cells = append(r.Cells, c)
+	}
+	add(matrix.Baseline, 807, 789, 777, memory.Ratio{}, memory.Ratio{})
+	add("trim", 802, 783, 777, exactly(0.99, memory.NoEffect), exactly(1, memory.NoEffect))
+	add("system-allocator", 286, 209, 45, exactly(0.27, memory.Works), exactly(2.16, memory.Harmful))
+	add("system-trim", 280, 44, 44, exactly(0.06, memory.Works), exactly(2.2, memory.Harmful))
+	add("buffers", 330, 320, 310, exactly(0.4, memory.Works), exactly(0.9, memory.Partly))
+	add("batch-half", 430, 400, 390, exactly(0.5, memory.Works), exactly(0.5, memory.Works))
+	return r
+}
+
+// TestKept: what stays after everything was closed, who keeps it, and what returns it
+// at which cost, on the first screen.
+func TestKept(t *testing.T) {
+	r := keptFixture()
+	for _, page := range []string{visible(render(t, r)), strings.Join(strings.Fields(inText(t, r, TextOptions{})), " ")} {
+		has(t, page, "109.0 MiB before the first step, 807.0 MiB in the loop, 789.0 MiB after everything was closed, 777.0 MiB after malloc_trim in addition.")
+		has(t, page, "Memory is freed and kept by its allocator, TensorFlow's pool: without the pool it comes back; malloc, below it, still counts 1.2 GiB as handed out and 27.0 MiB as free.")
+		has(t, page, "45.0 MiB after malloc_trim; step time ×2.16")
+	}
+	page := render(t, r)
+	top, _, _ := strings.Cut(page, "<nav")
+	has(t, visible(top), "On go closing everything returns next to nothing of S3: 807.0 MiB in the loop, 789.0 MiB after it; with “no pool, malloc_trim each epoch” 44.0 MiB, at step time ×2.20.")
+	_, rest, _ := strings.Cut(page, `<article class="card kept">`)
+	article, _, _ := strings.Cut(rest, "</article>")
+	card := visible(article)
+	require.Less(t, strings.Index(card, "to 44.0 MiB with no pool, malloc_trim each epoch"), strings.Index(card, "to 209.0 MiB with no pool"), "what returns most comes first")
+	has(t, card, "✓ Less is taken 320.0 MiB with one buffer") // it does not come back, it never went
+	has(t, card, "= As much malloc_trim each epoch")
+	hasNot(t, card, "half the batch") // its steps do less
+
+	// What TensorFlow's pool held says who keeps it.
+	r.Cells[0].Figures.Pool = amount(640)
+	has(t, visible(render(t, r)), "TensorFlow's pool, from which a step takes up to 640.0 MiB; malloc, below it,")
+	r.Cells[0].Figures.Pool = nil
+
+	// Where nothing was compared, nothing is said to return it or not.
+	r.Cells = r.Cells[:1]
+	text := visible(render(t, r))
+	has(t, text, "no setting was compared")
+	has(t, text, "TensorFlow keeps it, in a pool or in a cache; malloc")
+
+	// Memory that comes back, or that is little, is not kept.
+	for _, closed := range []int64{109 + 63, 120} {
+		r.Cells[0].Figures.Closed = amount(closed)
+		hasNot(t, render(t, r), "keeps its memory")
+	}
+	r.Cells[0].Figures.Closed = nil
+	hasNot(t, render(t, r), "keeps its memory")
+}
+
+// TestKeptByMalloc: memory that malloc counts as free is malloc's.
+func TestKeptByMalloc(t *testing.T) {
+	r := keptFixture()
+	s := r.Runs[0].Phases["closed"]
+	s.Set(memory.MallocUsed, memory.Known(90*memory.MiB))
+	s.Set(memory.MallocFree, memory.Known(700*memory.MiB))
+	r.Runs[0].Phases["closed"] = s
+	has(t, visible(render(t, r)), "Memory is freed and kept by its allocator: malloc counts 700.0 MiB as free.")
+	r.Runs = nil
+	r.Cells = slices.DeleteFunc(r.Cells, func(c matrix.Cell) bool { return strings.HasPrefix(c.Remedy, "system") })
+	has(t, visible(render(t, r)), "No figure tells who keeps it.")
+}
+
+// TestSurvivors: what a workload that dies under a limit takes without it stands
+// beside those that survive.
+func TestSurvivors(t *testing.T) {
+	r := keptFixture()
+	r.Cells = r.Cells[:1]
+	r.Cells[0].Figures.Peak, r.Cells[0].Figures.StepTime = amount(1090), i64(136e6)
+	r.Workloads = append(r.Workloads, matrix.Workload{ID: "S3m", Title: "images under a memory limit", Like: "S3", Limit: 768 << 20})
+	crashed := memory.Crashed("killed by the kernel: memory limit of 768.0 MiB")
+	r.Cells = append(r.Cells,
+		matrix.Cell{Runtime: "go", Workload: "S3m", Remedy: matrix.Baseline, Verdict: &crashed, Crashes: []string{"killed"}},
+		matrix.Cell{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: memory.Works, Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
+			Verdict: &memory.Verdict{Kind: memory.Flat}, Comparison: &memory.Comparison{Effect: memory.Works, Pairs: 2, BaseCrashes: 2}},
+		matrix.Cell{Runtime: "go", Workload: "S3m", Remedy: "trim", Effect: memory.NoEffect, Verdict: &crashed, Crashes: []string{"killed", "killed"},
+			Comparison: &memory.Comparison{Effect: memory.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}})
+	text := visible(render(t, r))
+	has(t, text, "✓ Survives with half the batch peak 717.0 MiB; 70.0 ms per smaller step Without the limit (S3): peak 1.1 GiB; 136 ms per step.")
+	has(t, text, "= Dies too with malloc_trim each epoch")
+	has(t, inText(t, r, TextOptions{Width: 200}), "Without the limit (S3): peak 1.1 GiB; 136 ms per step.")
+	r.Workloads[0].Limit = 1 << 30
+	hasNot(t, visible(render(t, r)), "Without the limit")
+}
+
+// TestWaiting: where a runtime has nothing that releases objects explicitly, the
+// report points to the one that has.
+func TestWaiting(t *testing.T) {
+	r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W2", Title: "input tensors left to the collector"}}}
+	leak := func(cause memory.Cause) *memory.Verdict {
+		return &memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}, Samples: 96, Cause: cause, Carrier: memory.WaitingBytes, Layer: memory.Anon}
+	}
+	r.Cells = []matrix.Cell{
+		{Runtime: "galeone", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memory.GCLag), Figures: matrix.Figures{StepTime: i64(45e6)}},
+		{Runtime: "go", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memory.Unreleased)}}
+	const nothing = "There is nothing on galeone that releases them explicitly."
+	text := visible(render(t, r))
+	has(t, text, nothing)
+	hasNot(t, text, "The same workload on go")
+	r.Cells = append(r.Cells, matrix.Cell{Runtime: "go", Workload: "W2", Remedy: "close", Effect: memory.Works, Verdict: &memory.Verdict{Kind: memory.Flat, Level: 361 * memory.MiB, Samples: 96},
+		Comparison: &memory.Comparison{Effect: memory.Works, Goal: memory.LowerSlope, Slope: exactly(0, memory.Works)}, Figures: matrix.Figures{StepTime: i64(40e6)}})
+	r.Remedies = []matrix.Remedy{{ID: "close", Title: "close tensors", Runtimes: []string{"go"}}}
+	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms here."
+	has(t, visible(render(t, r)), want)
+	has(t, inText(t, r, TextOptions{Width: 1000}), want)
+	r.Remedies[0].Runtimes = nil
+	text = visible(render(t, r))
+	hasNot(t, text, nothing)
+	has(t, text, "Release them explicitly.")
+}
+
+// TestBarren: a remedy is said to do nothing only where memory grows by itself, and
+// by name of the workloads.
+func TestBarren(t *testing.T) {
+	r := fixture(2, 1)
+	v := newView(r)
+	names := func() map[string]string {
+		m := map[string]string{}
+		for _, l := range v.barren(v.answers("go")) {
+			for _, i := range l.Items {
+				m[i.Name] = l.Label
+			}
+		}
+		return m
+	}
+	require.Equal(t, "W4, W8 and W10", names()["gogc-20"])
+	require.NotContains(t, names(), "trim", "it works on W8")
+	for i := range r.Cells {
+		if c := &r.Cells[i]; c.Runtime == "go" && c.Workload != "W1" && c.Workload != "W4" && c.Remedy == matrix.Baseline {
+			c.Verdict = &memory.Verdict{Kind: memory.Flat}
+		}
+	}
+	v = newView(r)
+	require.Equal(t, "W4", names()["gogc-20"], "W1 grows on purpose")
+}
+
+// TestFactsByRuntime: a workload has other steps, and may have another limit, on
+// another runtime.
+func TestFactsByRuntime(t *testing.T) {
+	w := matrix.Workload{Steps: 2400, Every: 24, Epoch: 240, Batch: 300, On: map[string]matrix.Variant{"keras": {Steps: 240, Every: 3, Epoch: 24, Limit: 1 << 30}}}
+	require.Equal(t, "2400 steps in epochs of 240 · a sample every 24 · batch 300", workloadFacts(w, "go"))
+	require.Equal(t, "240 steps in epochs of 24 · a sample every 3 · batch 300 · under a limit of 1.0 GiB", workloadFacts(w, "keras"))
+}
+
+// TestSettings: under which limit, how it was held, how many runs there were at a
+// time, and what was applied without being seen to take.
+func TestSettings(t *testing.T) {
+	r := keptFixture()
+	r.Settings = matrix.Settings{Pairs: 3, Jobs: 2, Limit: 2 << 30, LimitKind: "control group"}
+	r.Cells[1].Unverified = "its step cannot be traced"
+	text := visible(render(t, r))
+	has(t, text, "runs limited to 2.0 GiB · 2 runs at a time")
+	has(t, text, "Limit of each run 2.0 GiB; held by control group")
+	has(t, text, "2 runs at a time Limit of each run")
+	has(t, text, "Not verified: its step cannot be traced.")
+	has(t, inText(t, r, TextOptions{}), "Applied, but not verified\n  trim on go: its step cannot be traced")
+	r.Settings.Limit, r.Settings.LimitKind, r.Workloads[0].Limit = 0, "", 1<<30
+	has(t, visible(render(t, r)), "Limit of each run none, but for workloads that have one of their own")
+}
+
+// TestLeftOut: the page says which of its data it leaves out, and only then.
+func TestLeftOut(t *testing.T) {
+	r := fixture(2, 1)
+	left := func(d detail, shown map[int]bool) string { return d.left(r, shown) }
+	all := detail{points: 1 << 20, trends: true, phases: true, others: true, log: 1 << 20}
+	require.Equal(t, "It is all that matrix.json has. runs.jsonl, where it was kept, has every sample of every run.", left(all, nil))
+	text := left(details[3], nil)
+	require.Contains(t, text, "the curves of ")
+	require.Contains(t, text, "the turning points of ")
+	require.NotContains(t, text, "of the "+count(len(r.Runs), "run"))
+	require.Contains(t, left(details[4], map[int]bool{1: true}), fmt.Sprintf("%d of the %d runs (those that no verdict of a cell is from); ", len(r.Runs)-1, len(r.Runs)))
+	require.Contains(t, left(details[5], nil), fmt.Sprintf("%d of the %d runs", len(r.Runs), len(r.Runs)))
+	page := render(t, r)
+	data, words, err := embedded(r, pageLimit)
+	require.NoError(t, err)
+	require.NotEmpty(t, data)
+	require.NotEmpty(t, words)
+	hasNot(t, page, leftMark)
+	has(t, visible(page), "as JSON. Left out, so that the page stays small: ")
+}

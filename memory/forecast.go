@@ -1,0 +1,55 @@
+package memory
+
+import "slices"
+
+// Forecast looks at an amount after each step of a loop, and says when it would
+// reach a limit if it went on like that. It compares the middle of the newer half of
+// what it remembers with that of the older half, so that a saw-tooth or a single
+// step is no trend to it. The zero value is empty. It is for one goroutine.
+type Forecast struct {
+	steps   [forecastLength]int64
+	amounts [forecastLength]Bytes
+	n, next int
+}
+
+// forecastLength is how many steps a Forecast remembers.
+const forecastLength = 64
+
+// Add takes up what there was after a step.
+func (f *Forecast) Add(step int64, amount Bytes) {
+	f.steps[f.next], f.amounts[f.next] = step, amount
+	f.next = (f.next + 1) % forecastLength
+	f.n = min(f.n+1, forecastLength)
+}
+
+// Reset forgets all, as after something that changed the amount at once.
+func (f *Forecast) Reset() { f.n, f.next = 0, 0 }
+
+// StepsTo is how many steps from the last one on the amount reaches the limit. ok is
+// false if it does not grow, or not enough is remembered to say.
+func (f *Forecast) StepsTo(limit Bytes) (steps int64, ok bool) {
+	if f.n < forecastLength {
+		return 0, false
+	}
+	const half = forecastLength / 2
+	middle := func(from int) (at float64, amount float64) {
+		var sorted [half]Bytes
+		for i := range half {
+			j := (f.next + from + i) % forecastLength
+			sorted[i] = f.amounts[j]
+			at += float64(f.steps[j]) / half
+		}
+		slices.Sort(sorted[:])
+		return at, float64(sorted[half/2-1]+sorted[half/2]) / 2
+	}
+	fromAt, fromAmount := middle(0)
+	toAt, toAmount := middle(half)
+	if toAmount <= fromAmount || toAt <= fromAt {
+		return 0, false
+	}
+	slope := (toAmount - fromAmount) / (toAt - fromAt)
+	last := f.steps[(f.next+forecastLength-1)%forecastLength]
+	now := toAmount + slope*(float64(last)-toAt)
+	left := (float64(limit) - now) / slope
+	return max(int64(left), 0), true
+}

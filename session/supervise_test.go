@@ -1,0 +1,840 @@
+//go:build linux
+
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"steadyfit/internal/child"
+)
+
+// The test binary is the program that is supervised: with scriptEnv set, it is a
+// main that calls Supervise and nothing else, and never gets to TensorFlow.
+const (
+	scriptEnv = "STEADYFIT_TEST_SCRIPT"
+	dirEnv    = "STEADYFIT_TEST_DIR"
+	optionEnv = "STEADYFIT_TEST_OPTIONS"
+	groupEnv  = "STEADYFIT_TEST_GROUP"
+	notifyEnv = "STEADYFIT_TEST_NOTIFY"
+	killsEnv  = "STEADYFIT_TEST_KILLS"
+)
+
+func init() {
+	if name := os.Getenv(scriptEnv); name != "" {
+		os.Exit(play(scripts[name])) // lint:allow exit: this process is a child of the tests
+	}
+}
+
+func play(s script) int {
+	if group := os.Getenv(groupEnv); group != "" && os.Getenv(SupervisedEnv) == "" {
+		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0o666); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 9
+		}
+	}
+	var o Supervisor
+	if text := os.Getenv(optionEnv); text != "" {
+		if err := json.Unmarshal([]byte(text), &o); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 9
+		}
+	}
+	ctx := context.Background()
+	if os.Getenv(notifyEnv) != "" {
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+		context.AfterFunc(ctx, stop)
+	}
+	err := Supervise(ctx, o, s)
+	after()
+	var failed *ChildError
+	switch {
+	case err == nil, errors.Is(err, ErrAgain):
+		return 0
+	case errors.As(err, &failed):
+		return failed.Code
+	case errors.Is(err, context.Canceled):
+		return 130
+	case errors.Is(err, ErrRetry):
+		return 5
+	}
+	return 3
+}
+
+type script func(ctx context.Context, c *Supervised) error
+
+// say writes a line that tests wait for.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+func leave(name, format string, args ...any) error {
+	path := filepath.Join(os.Getenv(dirEnv), name)
+	if err := os.WriteFile(path+".tmp", fmt.Appendf(nil, format, args...), 0o666); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+func die(s syscall.Signal) {
+	_ = syscall.Kill(os.Getpid(), s)
+	select {}
+}
+
+// firstDies is a training whose first process dies after step 5.
+func firstDies(death func()) script {
+	return func(_ context.Context, c *Supervised) error {
+		if c.Attempt() > 1 {
+			d, ok := c.LastDeath()
+			say("continues %v, deaths %d, last %v at step %d, why %s", c.Continues(), c.Deaths(), ok, d.Step, c.Why())
+			c.Alive(6)
+			return nil
+		}
+		c.Alive(5)
+		death()
+		return nil
+	}
+}
+
+var scripts = map[string]script{
+	"finishes": func(_ context.Context, c *Supervised) error {
+		say("attempt %d, continues %v, deaths %d, why %q, marked %q", c.Attempt(), c.Continues(), c.Deaths(), c.Why(), os.Getenv(SupervisedEnv))
+		c.Alive(1)
+		return nil
+	},
+	"fails":   func(context.Context, *Supervised) error { return errors.New("the data is bad") },
+	"nests":   func(ctx context.Context, _ *Supervised) error { return Supervise(ctx, Supervisor{}, nil) },
+	"killed":  firstDies(func() { die(syscall.SIGKILL) }),
+	"faults":  firstDies(func() { die(syscall.SIGSEGV) }),
+	"panics":  firstDies(func() { var p *int; *p = 1 }),
+	"exits":   firstDies(func() { os.Exit(0) }), // lint:allow exit: a library that ends the process
+	"stopped": firstDies(func() { say("hangs"); die(syscall.SIGSTOP) }),
+	"hangs":   firstDies(func() { say("hangs"); select {} }),
+	"aborts": firstDies(func() {
+		say("F0000 00:00:00 check.cc:1] Check failed: x == y\nmore")
+		die(syscall.SIGABRT)
+	}),
+	"never":       func(context.Context, *Supervised) error { die(syscall.SIGKILL); return nil },
+	"samestep":    func(_ context.Context, c *Supervised) error { c.Alive(7); die(syscall.SIGKILL); return nil },
+	"alwaysagain": func(_ context.Context, c *Supervised) error { return c.Again("reset") },
+	"alwaysretry": func(context.Context, *Supervised) error { return fmt.Errorf("no memory: %w", ErrRetry) },
+	"donecrashes": func(_ context.Context, c *Supervised) error {
+		say("attempt %d", c.Attempt())
+		if c.Attempt() == 1 {
+			after = func() { die(syscall.SIGSEGV) }
+		}
+		return nil
+	},
+	"donestays": func(context.Context, *Supervised) error {
+		after = func() { select {} }
+		return nil
+	},
+	"progresses": func(_ context.Context, c *Supervised) error {
+		c.Alive(int64(c.Attempt()))
+		if c.Attempt() < 6 {
+			die(syscall.SIGKILL)
+		}
+		return nil
+	},
+	"again": func(_ context.Context, c *Supervised) error {
+		if c.Attempt() == 1 {
+			c.Alive(5)
+			return c.Again("reset after 5 steps")
+		}
+		c.Alive(6)
+		say("continues %v, deaths %d, why %s", c.Continues(), c.Deaths(), c.Why())
+		return nil
+	},
+	"retry": func(_ context.Context, c *Supervised) error {
+		if c.Attempt() == 1 {
+			return fmt.Errorf("no memory: %w", ErrRetry)
+		}
+		say("why %s", c.Why())
+		return nil
+	},
+	"waits": func(ctx context.Context, c *Supervised) error {
+		got := make(chan os.Signal, 8)
+		signal.Notify(got, endSignals()...)
+		c.Alive(1)
+		say("ready")
+		<-ctx.Done()
+		say("asked to end by %v: %v", <-got, len(got))
+		return ctx.Err()
+	},
+	"stubborn": func(ctx context.Context, c *Supervised) error {
+		if err := leave("pid", "%d", os.Getpid()); err != nil {
+			return err
+		}
+		say("ready")
+		<-ctx.Done()
+		say("asked")
+		select {}
+	},
+	"orphan": func(ctx context.Context, c *Supervised) error {
+		say("ready")
+		<-ctx.Done()
+		say("nobody reads this")
+		return leave("cause", "%v", context.Cause(ctx))
+	},
+	"grandchild": firstDies(func() {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Stderr = os.Stderr // it keeps the log open
+		if err := errors.Join(cmd.Start(), leave("pid", "%d", cmd.Process.Pid)); err != nil {
+			say("%v", err)
+		}
+		die(syscall.SIGKILL)
+	}),
+	"hog": func(_ context.Context, c *Supervised) error {
+		if d, ok := c.LastDeath(); ok {
+			say("oom killed %v: %s", d.OOMKilled, d.Cause)
+			return nil
+		}
+		c.Alive(1)
+		for {
+			b := make([]byte, 8<<20)
+			for i := 0; i < len(b); i += os.Getpagesize() {
+				b[i] = 1
+			}
+			hogged = append(hogged, b)
+		}
+	},
+	"sums": sums,
+	"draws": func(_ context.Context, c *Supervised) error {
+		file, ok := c.Screen(os.Stderr).(*os.File)
+		fmt.Fprintf(c.Screen(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr, term.IsTerminal(2))
+		return nil
+	},
+}
+
+var hogged [][]byte
+
+// after is what a script does when train has returned.
+var after = func() {}
+
+// sums is a training of 400 steps with a checkpoint after every third; a step is
+// some work that has to be done exactly once.
+func sums(_ context.Context, c *Supervised) error {
+	const steps = 400
+	var step, sum int64
+	path := filepath.Join(os.Getenv(dirEnv), "checkpoint")
+	if text, err := os.ReadFile(path); err == nil && c.Continues() {
+		if _, err := fmt.Sscan(string(text), &step, &sum); err != nil {
+			return fmt.Errorf("torn: %q: %w", text, err)
+		}
+	}
+	for step < steps {
+		for range 20_000 {
+			sum = (sum*31 + step) % 1_000_003
+		}
+		step++
+		c.Alive(step)
+		if step%3 == 0 || step == steps {
+			if err := leave("checkpoint", "%d %d", step, sum); err != nil {
+				return err
+			}
+		}
+	}
+	return leave("sum", "%d", sum)
+}
+
+// sink is a Stderr that tests can wait for.
+type sink struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	news chan struct{}
+}
+
+func newSink() *sink { return &sink{news: make(chan struct{}, 1)} }
+
+func (s *sink) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.Write(b)
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+func (s *sink) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// await returns once the word was written.
+func (s *sink) await(t *testing.T, word string) {
+	t.Helper()
+	late := time.After(time.Minute)
+	for !strings.Contains(s.String(), word) {
+		select {
+		case <-s.news:
+		case <-late:
+			require.Fail(t, "it was not written", "%q is not in %q", word, s)
+		}
+	}
+}
+
+// trial supervises a script in this process, with a clock of its own.
+type trial struct {
+	Supervisor
+	ctx    context.Context
+	sink   *sink
+	log    *sink
+	waits  []time.Duration
+	onWait func()
+}
+
+func newTrial(t *testing.T, name string) *trial {
+	t.Helper()
+	tr := &trial{ctx: t.Context(), sink: newSink(), log: newSink()}
+	tr.Supervisor = Supervisor{
+		Args: os.Args[:1], Env: []string{scriptEnv + "=" + name, dirEnv + "=" + t.TempDir()},
+		Stderr: tr.sink, Log: slog.New(slog.NewTextHandler(tr.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Grace: time.Hour,
+		after: func(d time.Duration) <-chan time.Time {
+			switch d {
+			case time.Hour:
+				return nil // Grace never ends
+			case tr.Grace:
+				return time.After(d)
+			}
+			tr.waits = append(tr.waits, d)
+			if tr.onWait != nil {
+				tr.onWait()
+			}
+			due := make(chan time.Time)
+			close(due)
+			return due
+		},
+	}
+	return tr
+}
+
+func (tr *trial) run() error {
+	return Supervise(tr.ctx, tr.Supervisor, func(context.Context, *Supervised) error {
+		return errors.New("train ran in the parent")
+	})
+}
+
+func TestSuperviseFinishes(t *testing.T) {
+	tr := newTrial(t, "finishes")
+	require.NoError(t, tr.run())
+	assert.Equal(t, "attempt 1, continues false, deaths 0, why \"\", marked \"\"\n", tr.sink.String())
+	assert.Empty(t, tr.waits)
+	assert.NotContains(t, tr.log.String(), "WARN")
+}
+
+func TestSuperviseDoesNotRetryAnOrdinaryError(t *testing.T) {
+	for name, text := range map[string]string{"fails": "the data is bad", "nests": "once, in main"} {
+		tr := newTrial(t, name)
+		var failed *ChildError
+		err := tr.run()
+		require.ErrorAs(t, err, &failed)
+		assert.Equal(t, 3, failed.Code)
+		assert.Contains(t, failed.Text, text)
+		assert.True(t, Reported(err))
+		assert.Empty(t, tr.waits)
+	}
+}
+
+func TestSuperviseRestartsAfterEveryKindOfDeath(t *testing.T) {
+	for name, cause := range map[string]string{
+		"killed":     "killed by SIGKILL",
+		"faults":     "crashed with exit code 2: SIGSEGV",
+		"panics":     "crashed with exit code 2: panic: runtime error: invalid memory address",
+		"aborts":     "crashed with exit code 2: F0000 00:00:00 check.cc:1] Check failed: x == y",
+		"exits":      "crashed with exit code 0",
+		"grandchild": "killed by SIGKILL",
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrial(t, name)
+			require.NoError(t, tr.run())
+			assert.Contains(t, tr.sink.String(), "continues true, deaths 1, last true at step 5, why restart 1: "+cause)
+			assert.Equal(t, []time.Duration{time.Second}, tr.waits)
+			assert.Contains(t, tr.log.String(), "step=5")
+			if name == "grandchild" {
+				assert.True(t, ended(readPID(t, tr)), "what the child had started goes on")
+			}
+		})
+	}
+}
+
+func readPID(t *testing.T, tr *trial) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.Env[1], dirEnv+"="), "pid"))
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(string(text))
+	require.NoError(t, err)
+	return pid
+}
+
+// startedPID is that of the process which was started last, 0 before.
+func startedPID(tr *trial) (pid int) {
+	text := tr.log.String()
+	if i := strings.LastIndex(text, " pid="); i >= 0 {
+		_, _ = fmt.Sscanf(text[i:], " pid=%d", &pid)
+	}
+	return pid
+}
+
+// ended reports whether a process has ended, collected or not.
+func ended(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || bytes.Contains(text, []byte(") Z "))
+}
+
+func TestSuperviseKillsWhatHangs(t *testing.T) {
+	for name, cause := range map[string]string{
+		"hangs":   "hang: no sign of life for 1m0s",
+		"stopped": "hang: no sign of life for 1m0s (stopped by a signal)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrial(t, name)
+			tr.Deadline, tr.Starting = time.Minute, time.Minute
+			clock, died := make(chan time.Time), make(chan struct{})
+			// A process has not always stopped when its signal is sent.
+			stopped := func() bool { return name == "hangs" || child.State(startedPID(tr)) == "stopped by a signal" }
+			tr.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
+			tr.onWait = sync.OnceFunc(func() { close(died) })
+			done := make(chan error, 1)
+			go func() { done <- tr.run() }()
+			tr.sink.await(t, "hangs")
+			require.Eventually(t, stopped, time.Minute, time.Millisecond)
+			for dead := false; !dead; {
+				select {
+				case clock <- time.Time{}:
+				case <-died:
+					dead = true
+				}
+			}
+			require.NoError(t, <-done)
+			assert.Contains(t, tr.sink.String(), "continues true, deaths 1, last true at step 5, why restart 1: "+cause)
+		})
+	}
+}
+
+// The deadline counts only while it could have been heard.
+func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
+	p := newParent(Supervisor{})
+	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
+	p.Starting = time.Minute
+	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
+	passed := &passing{w: newSink()}
+	passed.stuck.Store(true)
+	a := &attempt{}
+	done := make(chan struct{})
+	go func() { defer close(done); p.watch(t.Context(), a, lines, exited, passed) }()
+	for range 3 * ticks {
+		clock <- time.Time{}
+	}
+	close(exited)
+	<-done
+	assert.False(t, a.death.Hang)
+}
+
+func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
+	for name, want := range map[string]struct {
+		code  int
+		cause string
+	}{
+		"never":       {1, "step 0"},
+		"samestep":    {1, "step 7"},
+		"alwaysagain": {1, "reset"},
+		"alwaysretry": {5, "no memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrial(t, name)
+			tr.Restarts, tr.Backoff, tr.MaxBackoff = 3, 4*time.Second, 10*time.Second
+			var failed *ChildError
+			err := tr.run()
+			require.ErrorAs(t, err, &failed)
+			assert.Equal(t, want.code, failed.Code)
+			require.Len(t, failed.Deaths, 4)
+			assert.Equal(t, []time.Duration{4 * time.Second, 8 * time.Second, 10 * time.Second}, tr.waits)
+			assert.Equal(t, 4, strings.Count(err.Error(), want.cause))
+			assert.Contains(t, err.Error(), "attempt 4")
+			assert.False(t, Reported(err))
+		})
+	}
+}
+
+func TestSuperviseProgressForgives(t *testing.T) {
+	tr := newTrial(t, "progresses")
+	tr.Restarts = 1
+	require.NoError(t, tr.run())
+	assert.Equal(t, slices.Repeat([]time.Duration{time.Second}, 5), tr.waits)
+}
+
+func TestSuperviseAgainStartsAtOnce(t *testing.T) {
+	tr := newTrial(t, "again")
+	tr.Restarts = -1
+	require.NoError(t, tr.run())
+	assert.Equal(t, "continues true, deaths 0, why reset after 5 steps\n", tr.sink.String())
+	assert.Equal(t, []time.Duration{0}, tr.waits)
+}
+
+func TestSuperviseRetriesWhatAsksForIt(t *testing.T) {
+	tr := newTrial(t, "retry")
+	require.NoError(t, tr.run())
+	assert.Contains(t, tr.sink.String(), "why restart 1: no memory")
+}
+
+func TestSuperviseAfterTheTraining(t *testing.T) {
+	tr := newTrial(t, "donecrashes")
+	require.NoError(t, tr.run())
+	assert.Contains(t, tr.sink.String(), "attempt 2")
+
+	tr = newTrial(t, "donestays")
+	tr.Grace = time.Millisecond
+	require.NoError(t, tr.run())
+	assert.Empty(t, tr.waits)
+}
+
+func TestSuperviseCannotStart(t *testing.T) {
+	tr := newTrial(t, "finishes")
+	tr.Args = []string{filepath.Join(t.TempDir(), "missing")}
+	require.ErrorIs(t, tr.run(), os.ErrNotExist)
+	assert.Empty(t, tr.waits)
+}
+
+func TestSuperviseContextEnds(t *testing.T) {
+	for _, name := range []string{"waits", "stubborn"} {
+		tr := newTrial(t, name)
+		ctx, cancel := context.WithCancel(t.Context())
+		tr.ctx = ctx
+		if name == "stubborn" {
+			tr.Grace = time.Millisecond
+		}
+		done := make(chan error, 1)
+		go func() { done <- tr.run() }()
+		tr.sink.await(t, "ready")
+		cancel()
+		err := <-done
+		if name == "stubborn" {
+			require.ErrorIs(t, err, context.Canceled)
+			assert.ErrorContains(t, err, "it had not ended after 1ms")
+			assert.True(t, ended(readPID(t, tr)))
+			continue
+		}
+		var failed *ChildError
+		require.ErrorAs(t, err, &failed)
+		assert.Equal(t, 130, failed.Code)
+		assert.Contains(t, tr.sink.String(), "asked to end by terminated: 0")
+	}
+}
+
+// startParent starts a supervising process of a script, which gets the signals of
+// these tests in the place of this one.
+func startParent(t *testing.T, name string, o Supervisor, env ...string) (cmd *exec.Cmd, out *sink, dir string) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"Grace": o.Grace})
+	require.NoError(t, err)
+	dir, out = t.TempDir(), newSink()
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(append(os.Environ(), scriptEnv+"="+name, dirEnv+"="+dir, optionEnv+"="+string(text)), env...)
+	cmd.Stderr = out
+	require.NoError(t, cmd.Start())
+	return cmd, out, dir
+}
+
+func TestSupervisePassesSignalsOnce(t *testing.T) {
+	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		cmd, out, _ := startParent(t, "waits", Supervisor{})
+		out.await(t, "ready")
+		require.NoError(t, cmd.Process.Signal(s))
+		assert.Error(t, cmd.Wait())
+		assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", out)
+		assert.Contains(t, out.String(), fmt.Sprintf("asked to end by %v: 0", s))
+	}
+}
+
+// A main that handles signals itself, as most do, ends the context of Supervise,
+// too: that is the same request.
+func TestSuperviseInAMainThatHandlesSignals(t *testing.T) {
+	cmd, out, _ := startParent(t, "waits", Supervisor{}, notifyEnv+"=1")
+	out.await(t, "ready")
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	assert.Error(t, cmd.Wait())
+	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", out)
+	assert.Regexp(t, "asked to end by (interrupt|terminated): 0", out.String())
+}
+
+func TestSuperviseSecondInterruptKills(t *testing.T) {
+	cmd, out, _ := startParent(t, "stubborn", Supervisor{})
+	out.await(t, "ready")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	out.await(t, "asked")
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	assert.Error(t, cmd.Wait())
+	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", out)
+}
+
+func TestSuperviseStopsWithTheParent(t *testing.T) {
+	cmd, out, dir := startParent(t, "stubborn", Supervisor{})
+	out.await(t, "ready")
+	text, err := os.ReadFile(filepath.Join(dir, "pid"))
+	require.NoError(t, err)
+	state := func(pid string) string {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(string(stat), ") ")
+		return after[:1]
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTSTP))
+	for _, pid := range []string{string(text), strconv.Itoa(cmd.Process.Pid)} {
+		require.Eventually(t, func() bool { return state(pid) == "T" }, time.Minute, time.Millisecond)
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+	require.Eventually(t, func() bool { return state(string(text)) != "T" }, time.Minute, time.Millisecond)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	out.await(t, "asked")
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	assert.Error(t, cmd.Wait())
+}
+
+func TestSuperviseOrphanEndsItself(t *testing.T) {
+	cmd, out, dir := startParent(t, "orphan", Supervisor{})
+	out.await(t, "ready")
+	require.NoError(t, cmd.Process.Kill())
+	assert.Error(t, cmd.Wait())
+	var cause []byte
+	require.Eventually(t, func() (ok bool) {
+		var err error
+		cause, err = os.ReadFile(filepath.Join(dir, "cause"))
+		return err == nil
+	}, time.Minute, time.Millisecond)
+	assert.Equal(t, ErrOrphaned.Error(), string(cause))
+}
+
+func TestSuperviseStubbornOrphanIsKilled(t *testing.T) {
+	cmd, out, dir := startParent(t, "stubborn", Supervisor{Grace: time.Millisecond})
+	out.await(t, "ready")
+	text, err := os.ReadFile(filepath.Join(dir, "pid"))
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(string(text))
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Kill())
+	assert.Error(t, cmd.Wait())
+	require.Eventually(t, func() bool { return ended(pid) }, time.Minute, time.Millisecond)
+}
+
+func TestSuperviseParentIsSmall(t *testing.T) {
+	cmd, out, _ := startParent(t, "waits", Supervisor{})
+	out.await(t, "ready")
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+	require.NoError(t, err)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	assert.Error(t, cmd.Wait())
+	assert.NotContains(t, string(maps), "libtensorflow")
+	_, rest, found := strings.Cut(string(status), "VmRSS:")
+	require.True(t, found)
+	var kib int
+	_, err = fmt.Sscan(rest, &kib)
+	require.NoError(t, err)
+	t.Logf("the parent uses %d KiB", kib)
+	assert.Less(t, kib, 30<<10)
+}
+
+// TestSuperviseTellsTheOOMKiller has the kernel kill a child in a control group.
+func TestSuperviseTellsTheOOMKiller(t *testing.T) {
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	require.NoError(t, err)
+	parent, limit := "/sys/fs/cgroup", "memory.max"
+	for line := range strings.Lines(string(groups)) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name, path, _ := strings.Cut(rest, ":"); name {
+		case "memory":
+			parent, limit = "/sys/fs/cgroup/memory"+path, "memory.limit_in_bytes"
+		case "":
+			if limit == "memory.max" {
+				parent += path
+			}
+		}
+	}
+	group, err := os.MkdirTemp(parent, "steadyfit-test-")
+	if err != nil {
+		t.Skipf("needs the right to make a control group: %v", err)
+	}
+	t.Cleanup(func() { assert.NoError(t, os.Remove(group)) })
+	file, err := os.OpenFile(filepath.Join(group, limit), os.O_WRONLY, 0)
+	if err != nil {
+		t.Skipf("needs a control group that can limit memory: %v", err)
+	}
+	_, err = file.WriteString(strconv.Itoa(128 << 20))
+	require.NoError(t, errors.Join(err, file.Close()))
+	cmd, out, _ := startParent(t, "hog", Supervisor{}, groupEnv+"="+group)
+	require.NoError(t, cmd.Wait(), "%s", out)
+	assert.Contains(t, out.String(), "oom killed true: killed by the kernel, as memory ran out")
+}
+
+// TestSuperviseRandomKills kills, faults and stops children at random moments, from
+// before its main to the middle of a checkpoint: the result must be that of a run which
+// nothing happened to. STEADYFIT_TEST_KILLS sets how often.
+func TestSuperviseRandomKills(t *testing.T) {
+	kills := 12
+	if text := os.Getenv(killsEnv); text != "" {
+		var err error
+		kills, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
+	read := func(tr *trial) string {
+		text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.Env[1], dirEnv+"="), "sum"))
+		require.NoError(t, err)
+		return string(text)
+	}
+	whole := newTrial(t, "sums")
+	began := time.Now()
+	require.NoError(t, whole.run())
+	took := time.Since(began)
+	want := read(whole)
+
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	counts := map[syscall.Signal]int{}
+	attempts, begun := 0, time.Now()
+	for done := 0; done < kills; {
+		tr := newTrial(t, "sums")
+		tr.Grace = 201 * time.Millisecond
+		tr.Restarts, tr.Deadline, tr.Starting = kills+1000, 200*time.Millisecond, 200*time.Millisecond
+		ended := make(chan error, 1)
+		go func() { ended <- tr.run() }()
+		for running, seen := true, 0; running; {
+			due := time.After(time.Duration(random.Float64() * float64(took) * 1.2))
+			for waiting := true; waiting; {
+				select {
+				case err := <-ended:
+					require.NoError(t, err, "seed %d: %s", seed, tr.log)
+					assert.Equal(t, want, read(tr), "seed %d", seed)
+					running, waiting = false, false
+				case <-due:
+					waiting = false
+				}
+			}
+			pid := startedPID(tr)
+			if !running || pid == seen || done == kills {
+				continue
+			}
+			seen = pid
+			s := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}[random.IntN(3)]
+			if syscall.Kill(pid, s) == nil {
+				done++
+				counts[s]++
+			}
+		}
+		attempts += 1 + len(tr.waits)
+	}
+	t.Logf("seed %d: %v, %d processes in %v; a whole run takes %v", seed, counts, attempts, time.Since(begun).Round(time.Millisecond), took.Round(time.Millisecond))
+}
+
+func TestUnsupervised(t *testing.T) {
+	var c *Supervised
+	c.Alive(1)
+	_, died := c.LastDeath()
+	assert.False(t, died)
+	assert.False(t, c.Continues())
+	assert.Zero(t, c.Attempt()+c.Deaths())
+	assert.Empty(t, c.Why())
+	assert.Same(t, os.Stderr, c.Screen(os.Stderr))
+	require.Error(t, c.Again("reset"))
+	assert.NotErrorIs(t, c.Again("reset"), ErrAgain)
+}
+
+// A progress bar reaches the terminal of the parent, although the standard error of
+// the child is a pipe.
+func TestSuperviseScreen(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a terminal: %v", err)
+	}
+	defer master.Close()
+	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a terminal: %v", err)
+	}
+	defer slave.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), scriptEnv+"=draws")
+	cmd.Stderr = slave
+	require.NoError(t, cmd.Run())
+	buffer := make([]byte, 1000)
+	n, err := master.Read(buffer)
+	require.NoError(t, err)
+	assert.Equal(t, "terminal true true false\r\n", string(buffer[:n]))
+}
+
+func TestSuperviseMarkedByHand(t *testing.T) {
+	for _, text := range []string{"1", `{"attempt":1}`} {
+		t.Setenv(SupervisedEnv, text)
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), scriptEnv+"=finishes")
+		assert.Error(t, cmd.Run())
+		assert.Equal(t, 3, cmd.ProcessState.ExitCode())
+	}
+}
+
+func TestAliveCostsLittle(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	fd := int(w.Fd())
+	require.NoError(t, syscall.SetNonblock(fd, true))
+	c := &Supervised{begun: time.Now(), fd: fd}
+	step := int64(0)
+	n := testing.AllocsPerRun(100_000, func() { step++; c.Alive(step) })
+	assert.Zero(t, n)
+	most := 2 + int(time.Since(c.begun)/aliveEvery)
+	buffer := make([]byte, 1<<16)
+	got, err := r.Read(buffer)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, bytes.Count(buffer[:got], []byte{'\n'}), most)
+	assert.True(t, bytes.HasPrefix(buffer, []byte("1\n")), "the first step is told at once")
+
+	// A parent that does not read holds nothing up.
+	for filled := false; !filled; {
+		_, err := syscall.Write(fd, buffer)
+		filled = errors.Is(err, syscall.EAGAIN)
+	}
+	for range 100 {
+		c.sent.Store(0)
+		c.Alive(step)
+	}
+	runtime.KeepAlive(w)
+}
+
+func BenchmarkAlive(b *testing.B) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	require.NoError(b, err)
+	defer null.Close()
+	c := &Supervised{begun: time.Now(), fd: int(null.Fd())}
+	for b.Loop() {
+		c.Alive(1)
+	}
+}
