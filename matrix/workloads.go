@@ -124,6 +124,7 @@ func Workloads() []Workload {
 			What:     "a train step of a dense model on 32 of 1,000,000 samples of 100 numbers, all held in memory",
 			Expected: "no slope; the peak is that of the data",
 			Model:    "dense-100-64-1", Steps: 18720, Every: 156, Epoch: 1872, Batch: 32, Budget: 512,
+			On:    map[string]Variant{Keras: {Steps: 4680, Every: 39, Epoch: 468}},
 			Takes: takes(append([]string{"data", "rows"}, goTrainer...), []string{"release", "data", "rows"}, append([]string{"rows"}, kerasFit...)),
 		},
 		{
@@ -146,6 +147,7 @@ func Workloads() []Workload {
 			What:     "a train step of a softmax classifier on 32 samples of 784 numbers",
 			Expected: "flat: an epoch leaves nothing behind",
 			Model:    "dense-784-10", Steps: 9600, Every: 96, Epoch: 320, Batch: 32, Budget: 1 << 10,
+			On:    map[string]Variant{Keras: {Steps: 2400, Every: 24, Epoch: 80}},
 			Takes: takes(goTrainer, galeoneTrainer, kerasFit),
 		},
 		{

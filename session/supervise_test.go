@@ -560,7 +560,8 @@ func startParent(t *testing.T, name string, o Supervisor, env ...string) (cmd *e
 }
 
 func TestSupervisePassesSignalsOnce(t *testing.T) {
-	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+	// Under nohup, SIGHUP is not for these tests either.
+	for _, s := range endSignals() {
 		cmd, out, _ := startParent(t, "waits", Supervisor{})
 		out.await(t, "ready")
 		require.NoError(t, cmd.Process.Signal(s))
