@@ -657,7 +657,11 @@ func TestSuperviseParentIsSmall(t *testing.T) {
 	_, err = fmt.Sscan(rest, &kib)
 	require.NoError(t, err)
 	t.Logf("the parent uses %d KiB", kib)
-	assert.Less(t, kib, 30<<10)
+	most := 30 << 10
+	if raceEnabled {
+		most *= 2 // the detector keeps memory of its own
+	}
+	assert.Less(t, kib, most)
 }
 
 // TestSuperviseTellsTheOOMKiller has the kernel kill a child in a control group.
