@@ -116,7 +116,7 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 	k.resetPeak()
 	if k.base >= k.free() {
 		err := &BudgetError{k.Limit, k.layer, k.base + k.base/10, s.Step}
-		return errors.Join(err, k.end(nil, nil))
+		return errors.Join(err, k.close())
 	}
 	if k.session.CanSplit() && k.Batch > 1 {
 		k.exploring = true
@@ -128,9 +128,9 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 // free is the limit less the reserve.
 func (k *keeper) free() memory.Bytes { return memory.Bytes((1 - reserve) * float64(k.Limit)) }
 
-func (k *keeper) end(context.Context, *State) error {
-	return errors.Join(k.gauge.Close(), k.sampler.Close())
-}
+func (k *keeper) end(context.Context, *State) error { return k.close() }
+
+func (k *keeper) close() error { return errors.Join(k.gauge.Close(), k.sampler.Close()) }
 
 // resetPeak has the kernel's peak begin anew; where it refuses, the peak is that of
 // the whole life of the process, which makes predictions careful.
