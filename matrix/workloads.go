@@ -42,6 +42,8 @@ func Workloads() []Workload {
 			Expected: "a line of 65536 bytes per step: the calibration",
 			Model:    "digits-cnn", Steps: 1200, Every: 12, Epoch: 120, Batch: 32, Budget: 4 << 10,
 			Takes: takes([]string{"release"}, []string{"release"}, []string{"release"}),
+			// What its other tensors leave to the collector would be in the slope.
+			On: map[string]Variant{Galeone: {Knobs: map[string]string{"gc": "step"}}},
 		},
 		{
 			ID: "W2", Title: "input tensors left to the collector",
