@@ -42,8 +42,9 @@ func Workloads() []Workload {
 			Expected: "a line of 65536 bytes per step: the calibration",
 			Model:    "digits-cnn", Steps: 1200, Every: 12, Epoch: 120, Batch: 32, Budget: 4 << 10,
 			Takes: takes([]string{"release"}, []string{"release"}, []string{"release"}),
-			// What its other tensors leave to the collector would be in the slope.
-			On: map[string]Variant{Galeone: {Knobs: map[string]string{"gc": "step"}}},
+			// What its other tensors leave to the collector would be in the slope; and the
+			// first 17 MB of the leak are of memory that loading the model has freed.
+			On: map[string]Variant{Galeone: {Steps: 2400, Every: 24, Epoch: 240, Knobs: map[string]string{"gc": "step"}}},
 		},
 		{
 			ID: "W2", Title: "input tensors left to the collector",
