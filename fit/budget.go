@@ -158,7 +158,7 @@ func (k *keeper) step(ctx context.Context, s *State) error {
 	}
 	if k.sincePk++; k.sincePk >= peakEvery {
 		k.sincePk = 0
-		level.Bytes = max(level.Bytes, k.peak()-k.above)
+		k.peak() // for what a step has beyond its level
 		k.resetPeak()
 	}
 	if level.Bytes+k.above <= k.free() || level.Bytes+k.above <= k.Limit && s.Step < k.idle {
@@ -261,7 +261,8 @@ func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
 	now := k.gauge.Read().Bytes
 	if now+k.above <= k.Limit {
 		k.idle = s.Step + 2*peakEvery
-		return done("little room")
+		k.log.Warn("memory budget: little room is left", "step", s.Step, "now", now, "budget", k.Limit)
+		return nil
 	}
 	if k.Again != nil {
 		s.Reset(memory.Reading{}, 0)

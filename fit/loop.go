@@ -96,6 +96,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // Errors, for errors.Is and errors.As:
 //   - *OptionError: an option cannot work; nothing was trained.
 //   - *MismatchError: the checkpoint to resume from belongs to another run.
+//   - *LockedError: another run writes to the folder of checkpoints.
 //   - *DivergedError (ErrDiverged): the loss is NaN or infinite.
 //   - context.Canceled or context.DeadlineExceeded: ctx ended. The step in
 //     progress is completed first, and a Checkpoint hook writes a checkpoint.

@@ -418,46 +418,6 @@ func TestTrimmed(t *testing.T) {
 	require.Equal(t, fell, fell.Trimmed(held(9, Anon, 300*MiB), held(9, Anon, 0)), "nothing grew")
 }
 
-func TestTraced(t *testing.T) {
-	leak := Verdict{Kind: Leak, Layer: Anon, Per: PerStep, Start: 100 * MiB, Level: 300 * MiB, From: 10, To: 100,
-		Slope: Interval{2 * mib, 1.9 * mib, 2.1 * mib}, Cause: NativeHeap, Carrier: MallocUsed, Trends: []Trend{{Layer: LiveCount}}}
-	jump := leak
-	jump.Kind, jump.From, jump.Jumps = Jump, 20, []Change{{At: 20, Amount: 200 * MiB}}
-	cpu := TFUsed.Of("cpu")
-	change := func(v Verdict, f func(*Verdict)) Verdict { f(&v); return v }
-	for _, c := range []struct {
-		name        string
-		v           Verdict
-		first, last *Sample
-		want        Cause
-	}{
-		{"leak", leak, held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), RuntimeCache},
-		{"too little of it", leak, held(10, cpu, 50*MiB), held(100, cpu, 130*MiB), NativeHeap},
-		{"from the warm-up", leak, held(1, cpu, 50*MiB), held(100, cpu, 250*MiB), NativeHeap},
-		{"another allocator", leak, held(10, TFUsed.Of("mklcpu"), 50*MiB), held(100, cpu, 250*MiB), NativeHeap},
-		{"one reading", leak, &Sample{Step: 10}, held(100, cpu, 250*MiB), NativeHeap},
-		{"jump", jump, held(1, cpu, 50*MiB), held(100, cpu, 200*MiB), RuntimeCache},
-		{"after the jump", jump, held(30, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
-		{"a nearer cause", change(leak, func(v *Verdict) { v.Cause = Unreleased }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), Unreleased},
-		{"malloc in use is flat", change(leak, func(v *Verdict) { v.Cause = Retention }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), Retention},
-		{"unattributed", change(leak, func(v *Verdict) { v.Cause = Unattributed }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), RuntimeCache},
-		{"objects not counted", change(leak, func(v *Verdict) { v.Trends = nil }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
-		{"objects grow", change(leak, func(v *Verdict) { v.Trends = []Trend{{Layer: LiveCount, Slope: Interval{1, 0.9, 1.1}}} }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
-		{"by minute", change(leak, func(v *Verdict) { v.Per = PerMinute }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
-		{"flat", change(leak, func(v *Verdict) { v.Kind = Flat }), held(10, cpu, 50*MiB), held(100, cpu, 200*MiB), NativeHeap},
-	} {
-		got := c.v.Traced(c.first, c.last)
-		require.Equal(t, c.want, got.Cause, c.name)
-		if c.want != RuntimeCache {
-			require.Equal(t, c.v, got, c.name)
-			continue
-		}
-		require.Equal(t, cpu, got.Carrier, c.name)
-		require.Contains(t, got.Notes[0], "tensorflow used (cpu) rose by 150.0 MiB", c.name)
-		require.Contains(t, got.Notes[0], "by two readings", c.name)
-	}
-}
-
 func TestSlowCurveWithinTheBudgetPasses(t *testing.T) {
 	v := made(200, func(i int) float64 { return 100*mib + 10*mib*(1-math.Exp(-float64(i)/80)) }).Judge(Criteria{Budget: MiB})
 	require.Equal(t, Flat, v.Kind, v)

@@ -15,9 +15,8 @@
 // off the warm-up, estimates the slope of what remains and its uncertainty, and
 // returns a [Verdict]: leak, plateau, jump, flat, sawtooth, or inconclusive, with
 // the number of steps that would decide. What became of the growth when all was
-// closed, and what TensorFlow's allocators held at two moments, can be added to it
-// ([Verdict.Trimmed], [Verdict.Traced]). [Series.Outcome] is what a run came to, in
-// the memory of the host and of a GPU, and [Compare] sets runs with a remedy against
+// closed can be added to it ([Verdict.Trimmed]). [Series.Outcome] is what a run came
+// to, in the memory of the host and of a GPU, and [Compare] sets runs with a remedy against
 // runs without it: by their slope if these leak ([Leaks]), else by another [Goal].
 //
 // [Watch] does all of that in the background, [RequireFlat] in a test, and
