@@ -81,6 +81,9 @@ func firstNotFinite[T float32 | float64](values []T) int {
 // a plain one, or a RowError about an element, to which walk adds where the
 // element is and what it is.
 func walk(ds Dataset, fields []string, find func(Field, vector) (int, *RowError, error)) error {
+	if ahead, ok := ds.(*Prefetched); ok {
+		ds = ahead.ds
+	}
 	m, inMemory := ds.(*Memory)
 	if inMemory {
 		// Fields that nobody asked for need not be copied, and positions are

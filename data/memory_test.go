@@ -211,7 +211,7 @@ func TestNoAllocationPerBatch(t *testing.T) {
 	} {
 		require.LessOrEqual(t, walk(ds, 4), 5.0, name)
 		require.Equal(t, walk(ds, 2000), walk(ds, 4), name)
-		// A goroutine and three channels per pass, nothing per batch.
+		// A goroutine and a closure or two per pass, nothing per batch.
 		ahead := Prefetch(ds, 3)
 		require.LessOrEqual(t, walk(ahead, 4), 30.0, "prefetched %s", name)
 	}

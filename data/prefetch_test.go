@@ -2,9 +2,16 @@ package data
 
 import (
 	"errors"
+	"fmt"
 	"iter"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -17,6 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type source struct {
 	n, failAt int
 	promised  []FieldSpec
+	slow      chan struct{} // where not nil, each batch waits for it
+	value     []int32       // of the batch drawn last
 	drawn     int
 	ended     bool
 }
@@ -30,15 +39,18 @@ func (s *source) Fields() []FieldSpec { return s.promised }
 func (s *source) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		defer func() { s.ended = true }()
-		value := make([]int32, 1)
+		s.value = make([]int32, 1)
 		for i := range s.n {
+			if s.slow != nil {
+				<-s.slow
+			}
 			if i == s.failAt {
 				yield(Batch{}, errSource)
 				return
 			}
 			s.drawn++
-			value[0] = int32(i)
-			if !yield(Batch{Fields: []Field{{"x", Array{[]int{1}, value}}}, Size: 1, Index: i}, nil) {
+			s.value[0] = int32(i)
+			if !yield(Batch{Fields: []Field{{"x", Array{[]int{1}, s.value}}}, Size: 1, Index: i}, nil) {
 				return
 			}
 		}
@@ -47,6 +59,44 @@ func (s *source) Batches(p Pass) iter.Seq2[Batch, error] {
 
 func newSource(n int) *source {
 	return &source{n: n, failAt: -1, promised: []FieldSpec{{"x", nil, "int32"}}}
+}
+
+// held is the number of buffers of the passes under way and of the idle ring.
+func held(d *Prefetched) (busy, idle int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.rings {
+		busy += len(r.slabs)
+	}
+	if d.idle != nil {
+		idle = len(d.idle.slabs)
+	}
+	return busy, idle
+}
+
+// wide is a dataset whose batches of one sample are large enough to be allocated
+// one by one, so that a weak pointer tells when one is freed.
+func wide(t *testing.T, n int) *Memory {
+	t.Helper()
+	m, err := New("wide", Field{"x", Array{[]int{n, 1000}, make([]int32, 1000*n)}})
+	require.NoError(t, err)
+	return m
+}
+
+type buffers map[weak.Pointer[int32]]bool
+
+func (s buffers) add(b Batch) { s[weak.Make(&b.Fields[0].Values.([]int32)[0])] = true }
+
+// alive counts those that a collection does not free.
+func (s buffers) alive() int {
+	runtime.GC()
+	n := 0
+	for p := range s {
+		if p.Value() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 func TestPrefetchKeepsOrder(t *testing.T) {
@@ -58,8 +108,37 @@ func TestPrefetchKeepsOrder(t *testing.T) {
 			require.Equal(t, samples(t, m, p), samples(t, ds, p))
 		}
 	}
-	require.Same(t, m, Prefetch(m, 0))
 	require.Equal(t, Describe(m), Describe(Prefetch(m, 1)))
+}
+
+// With nothing to read ahead the batches are those of the dataset itself: nothing
+// is drawn before it is asked for, and nothing copied.
+func TestPrefetchOfNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, n := range []int{0, -1, math.MinInt} {
+			s := newSource(5)
+			ds := Prefetch(s, n)
+			require.Zero(t, ds.Ahead())
+			taken := 0
+			for b, err := range ds.Batches(Pass{Batch: 1}) {
+				require.NoError(t, err)
+				taken++
+				// A pass that began without reading ahead stays so.
+				ds.SetAhead(2)
+				synctest.Wait()
+				require.Equal(t, taken, s.drawn)
+				require.Same(t, &s.value[0], &b.Fields[0].Values.([]int32)[0])
+				busy, idle := held(ds)
+				require.Zero(t, busy+idle)
+			}
+			require.Equal(t, 5, taken)
+			for range ds.Batches(Pass{Batch: 1}) {
+				synctest.Wait()
+				require.Equal(t, taken+4, s.drawn, "the next pass reads ahead")
+				break
+			}
+		}
+	})
 }
 
 // However long the consumer takes, n batches are ready, one more is on its way
@@ -97,14 +176,279 @@ func TestPrefetchReusesBuffersOfThePassBefore(t *testing.T) {
 	require.Len(t, buffers, 3)
 }
 
+// Whatever is set and whenever, the batches of a pass are the same.
+func TestSetAheadKeepsOrder(t *testing.T) {
+	m := counted(t, 100).Shuffle(3)
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		ds := Prefetch(m, rng.IntN(6))
+		for epoch := range 6 {
+			p := Pass{Batch: 1 + rng.IntN(9), Epoch: epoch, Skip: rng.IntN(3)}
+			if rng.IntN(2) == 0 {
+				ds.SetAhead(rng.IntN(6))
+			}
+			var got []int64
+			for b, err := range ds.Batches(p) {
+				require.NoError(t, err)
+				if rng.IntN(3) == 0 {
+					ds.SetAhead(rng.IntN(8) - 1)
+				}
+				if rng.IntN(3) == 0 {
+					runtime.Gosched()
+				}
+				got = append(got, b.Fields[1].Values.([]int64)...)
+			}
+			require.Equal(t, samples(t, m, p), got, "seed %d, epoch %d", seed, epoch)
+			busy, idle := held(ds)
+			require.Zero(t, busy)
+			require.LessOrEqual(t, idle, ds.Ahead()+1)
+		}
+	}
+	goleak.VerifyNone(t)
+}
+
+func TestSetAheadFromOtherGoroutines(t *testing.T) {
+	m := counted(t, 200).Shuffle(3)
+	ds := Prefetch(m, 3)
+	var passes, setters sync.WaitGroup
+	done := make(chan struct{})
+	for seed := range uint64(2) {
+		setters.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				ds.SetAhead(rng.IntN(6))
+				if n := ds.Ahead(); n < 0 || n > 5 {
+					t.Errorf("%d ahead", n)
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	for range 3 {
+		passes.Go(func() {
+			for epoch := range 10 {
+				p := Pass{Batch: 3, Epoch: epoch}
+				if want, got := samples(t, m, p), samples(t, ds, p); !reflect.DeepEqual(want, got) {
+					t.Errorf("epoch %d: %v, where %v was expected", epoch, got, want)
+				}
+			}
+		})
+	}
+	passes.Wait()
+	close(done)
+	setters.Wait()
+}
+
+// Where the source is faster than the consumer, as many batches are read as there
+// are buffers for: at once after raising, and after lowering when enough were
+// consumed.
+func TestSetAheadIsBounded(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 2))
+			s := newSource(60)
+			ahead := 1 + rng.IntN(5)
+			ds := Prefetch(s, ahead)
+			// The batches that have a buffer, the consumer's and those before it
+			// included; the source has drawn one more and waits for a buffer.
+			loaded := 0
+			taken := 0
+			for b, err := range ds.Batches(Pass{Batch: 1}) {
+				require.NoError(t, err)
+				value := b.Fields[0].Values.([]int32)
+				require.EqualValues(t, taken, value[0])
+				taken++
+				for range 2 {
+					synctest.Wait()
+					loaded = min(s.n, max(loaded, taken+ahead))
+					require.Equal(t, min(s.n, loaded+1), s.drawn, "%d ahead", ahead)
+					busy, _ := held(ds)
+					require.LessOrEqual(t, busy, max(loaded-taken, ahead)+1, "%d ahead", ahead)
+					require.EqualValues(t, taken-1, value[0], "the consumer's batch was overwritten")
+					if rng.IntN(4) == 0 {
+						ahead = rng.IntN(7)
+						ds.SetAhead(ahead)
+						require.Equal(t, ahead, ds.Ahead())
+					}
+				}
+			}
+			require.Equal(t, 60, taken)
+		})
+	}
+}
+
+// What is let go of in a pass is garbage once the consumer is done with the
+// batches in it.
+func TestSetAheadFreesBuffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := Prefetch(wide(t, 60), 6)
+		seen := make(buffers)
+		taken := 0
+		for b, err := range ds.Batches(Pass{Batch: 1}) {
+			require.NoError(t, err)
+			seen.add(b)
+			synctest.Wait()
+			switch taken++; taken {
+			case 10:
+				require.Equal(t, 7, seen.alive())
+				ds.SetAhead(2)
+				require.Equal(t, 7, seen.alive(), "a batch is in each of them")
+			case 12:
+				require.Equal(t, 5, seen.alive())
+			case 14:
+				require.Equal(t, 3, seen.alive())
+			case 20:
+				require.Equal(t, 3, seen.alive())
+				ds.SetAhead(0)
+			case 22, 30:
+				require.Equal(t, 1, seen.alive())
+			case 31:
+				ds.SetAhead(3)
+			case 40:
+				require.Equal(t, 4, seen.alive())
+			}
+		}
+		require.Equal(t, 60, taken)
+	})
+}
+
+// Where the consumer is faster than the source, buffers are free; they need no
+// batch to be let go of.
+func TestSetAheadFreesWhatIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(3)
+		s.slow = make(chan struct{})
+		ds := Prefetch(s, 5)
+		var pass sync.WaitGroup
+		taken := 0
+		pass.Go(func() {
+			for range ds.Batches(Pass{Batch: 1}) {
+				taken++
+			}
+		})
+		var got []int
+		for _, ahead := range []int{5, 3, 4, 1, 0} {
+			synctest.Wait()
+			ds.SetAhead(ahead)
+			busy, _ := held(ds)
+			got = append(got, busy)
+		}
+		close(s.slow)
+		pass.Wait()
+		require.Equal(t, []int{6, 4, 4, 2, 1}, got, "a buffer is made when there is a batch for it")
+		require.Equal(t, 3, taken)
+	})
+}
+
+// 0 in a pass under way: it goes on to its end with one buffer, and the next one
+// reads nothing ahead.
+func TestSetAheadToNone(t *testing.T) {
+	for _, at := range []int{1, 5, 20} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSource(20)
+			ds := Prefetch(s, 3)
+			taken := 0
+			for b, err := range ds.Batches(Pass{Batch: 1}) {
+				require.NoError(t, err)
+				require.Equal(t, taken, b.Index)
+				if taken++; taken == at {
+					ds.SetAhead(0)
+				}
+				synctest.Wait()
+				if busy, _ := held(ds); taken > at+3 {
+					require.Equal(t, 1, busy)
+				}
+			}
+			require.Equal(t, 20, taken)
+			require.True(t, s.ended)
+			busy, idle := held(ds)
+			require.Zero(t, busy+idle, "nothing is kept for a pass that needs nothing")
+			s.drawn = 0
+			for range ds.Batches(Pass{Batch: 1}) {
+				synctest.Wait()
+				require.Equal(t, 1, s.drawn)
+				break
+			}
+		})
+	}
+	goleak.VerifyNone(t)
+}
+
+func TestSetAheadShrinksWhatIsKept(t *testing.T) {
+	ds := Prefetch(wide(t, 20), 4)
+	pass := func() buffers {
+		seen := make(buffers)
+		for b, err := range ds.Batches(Pass{Batch: 1}) {
+			require.NoError(t, err)
+			seen.add(b)
+		}
+		return seen
+	}
+	first := pass()
+	require.Equal(t, 5, first.alive())
+	ds.SetAhead(1)
+	require.Equal(t, 2, first.alive())
+	second := pass()
+	require.Len(t, second, 2)
+	for p := range second {
+		require.Contains(t, first, p, "the next pass uses what was kept")
+	}
+	ds.SetAhead(3)
+	require.Len(t, pass(), 4)
+	ds.SetAhead(0)
+	require.Zero(t, first.alive())
+	runtime.KeepAlive(ds)
+}
+
+// The size that is predicted is that of the values which a pass holds.
+func TestBatchBytes(t *testing.T) {
+	var fields []Field
+	for i, v := range []any{
+		make([]float32, 10), make([]float64, 20), make([]int8, 30), make([]int16, 10), make([]int32, 10), make([]int64, 10),
+		make([]uint8, 10), make([]uint16, 10), make([]uint32, 10), make([]uint64, 10), make([]bool, 10), make([]string, 10),
+	} {
+		fields = append(fields, Field{fmt.Sprint(i), Array{[]int{10, reflect.ValueOf(v).Len() / 10}, v}})
+	}
+	m, err := New("types", fields...)
+	require.NoError(t, err)
+	ds := Prefetch(m, 1)
+	for _, batch := range []int{1, 4, 10, 11, math.MaxInt} {
+		for b, err := range ds.Batches(Pass{Batch: batch}) {
+			require.NoError(t, err)
+			var held int64
+			for _, f := range b.Fields {
+				v := reflect.ValueOf(f.Values)
+				held += int64(v.Len()) * int64(v.Type().Elem().Size())
+			}
+			require.Equal(t, held, ds.BatchBytes(batch), "batches of %d", batch)
+			break
+		}
+	}
+	require.EqualValues(t, 4+16+3+2+4+8+1+2+4+8+1+16, ds.BatchBytes(1))
+	require.Zero(t, ds.BatchBytes(0))
+	require.Zero(t, ds.BatchBytes(-1))
+	for _, promised := range []FieldSpec{{"x", nil, "complex64"}, {"x", []int{-1}, "int32"}, {"x", []int{1 << 61, 1}, "float64"}} {
+		s := newSource(3)
+		s.promised = []FieldSpec{{"y", nil, "int32"}, promised}
+		require.Zero(t, Prefetch(s, 1).BatchBytes(1), "%v", promised)
+	}
+}
+
 func TestPrefetchDeliversErrorsInOrder(t *testing.T) {
 	for _, n := range []int{1, 2, 30} {
 		s := newSource(20)
 		s.failAt = 10
 		good := 0
 		var failed error
-		for b, err := range Prefetch(s, n).Batches(Pass{Batch: 1}) {
+		ds := Prefetch(s, n)
+		for b, err := range ds.Batches(Pass{Batch: 1}) {
 			require.NoError(t, failed, "nothing comes after an error")
+			ds.SetAhead(good % 3)
 			if err != nil {
 				failed = err
 				continue
@@ -118,11 +462,12 @@ func TestPrefetchDeliversErrorsInOrder(t *testing.T) {
 }
 
 func TestPrefetchStopsWithItsConsumer(t *testing.T) {
-	leave := func(s *source, at int, how func()) {
+	leave := func(ds *Prefetched, at, set int, how func()) {
 		defer func() { _ = recover() }()
 		taken := 0
-		for _, err := range Prefetch(s, 2).Batches(Pass{Batch: 1}) {
+		for _, err := range ds.Batches(Pass{Batch: 1}) {
 			require.NoError(t, err)
+			ds.SetAhead(set)
 			if taken++; taken == at {
 				how()
 				return
@@ -130,11 +475,28 @@ func TestPrefetchStopsWithItsConsumer(t *testing.T) {
 		}
 	}
 	for _, at := range []int{1, 2, 19, 20} {
-		for _, how := range []func(){func() {}, func() { panic("in the loop's body") }} {
-			s := newSource(20)
-			leave(s, at, how)
-			require.True(t, s.ended, "the goroutine still reads after the loop was left")
-			goleak.VerifyNone(t)
+		for _, set := range []int{2, 0, 1, 4} {
+			for _, how := range []func(){func() {}, func() { panic("in the loop's body") }} {
+				s := newSource(20)
+				ds := Prefetch(s, 2)
+				leave(ds, at, set, how)
+				require.True(t, s.ended, "the goroutine still reads after the loop was left")
+				goleak.VerifyNone(t)
+				busy, idle := held(ds)
+				require.Zero(t, busy)
+				require.LessOrEqual(t, idle, set+1)
+				if set > 0 {
+					require.GreaterOrEqual(t, idle, min(set, 2)+1, "a buffer was lost")
+				}
+				next := 0
+				for b, err := range ds.Batches(Pass{Batch: 1}) {
+					require.NoError(t, err)
+					require.Equal(t, next, b.Index)
+					require.EqualValues(t, next, b.Fields[0].Values.([]int32)[0])
+					next++
+				}
+				require.Equal(t, 20, next)
+			}
 		}
 	}
 }

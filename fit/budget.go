@@ -5,20 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 
+	"steadyfit/data"
 	"steadyfit/memory"
 	"steadyfit/session"
 )
 
 // Budget keeps the memory of a training process under a limit, by the cheapest means
-// that does: giving back what malloc holds, splitting batches into parts, loading the
-// model anew, going on in another process. Where nothing holds it the run is stopped,
-// with a checkpoint if there is a hook for them, and Err is a *BudgetError with the
-// smallest limit that would do.
+// that does: giving back what malloc holds, reading fewer batches ahead, splitting
+// batches into parts, loading the model anew, going on in another process. Where
+// nothing holds it the run is stopped, with a checkpoint if there is a hook for them,
+// and Err is a *BudgetError with the smallest limit that would do.
 //
 // A step needs its memory at once, so a run begins with batches in small parts, then
-// parts of twice the size, and from what these needed it chooses the largest that fit. A model that cannot be split (session.Session.CanSplit) has no such
-// beginning: its first step tells whether it fits.
+// parts of twice the size, and from what these needed it chooses the largest that fit.
+// A model that cannot be split (session.Session.CanSplit) has no such beginning: its
+// first step tells whether it fits.
 type Budget struct {
 	// Limit is what the process may have at any time.
 	Limit memory.Bytes
@@ -27,6 +30,9 @@ type Budget struct {
 	Layer memory.Layer
 	// Batch is the size of the batches.
 	Batch int
+	// Prefetch is what reads batches ahead; nil if there is none whose number may be
+	// lowered.
+	Prefetch *data.Prefetched
 	// Again goes on in another process; nil if nobody could start one. See
 	// ResetPolicy.Again.
 	Again func(reason string)
@@ -89,6 +95,10 @@ type keeper struct {
 	above   memory.Bytes // what a step has beyond the level after it, at most
 	sincePk int
 	idle    int64 // no measures before this step
+	// then is done when wait more steps are: batches that are read ahead no longer
+	// are let go one by one.
+	then func() error
+	wait int
 }
 
 // need is what steps on parts of a size had at most.
@@ -156,6 +166,15 @@ func (k *keeper) step(ctx context.Context, s *State) error {
 	if !level.OK {
 		return nil
 	}
+	if k.then != nil && level.Bytes+k.above <= k.Limit {
+		if k.wait--; k.wait > 0 {
+			return nil
+		}
+		then := k.then
+		k.then = nil
+		debug.FreeOSMemory()
+		return then()
+	}
 	if k.sincePk++; k.sincePk >= peakEvery {
 		k.sincePk = 0
 		k.peak() // for what a step has beyond its level
@@ -197,11 +216,41 @@ func (k *keeper) explore(ctx context.Context, s *State) error {
 	}
 	// The pool keeps the blocks of smaller parts, which are of no use to larger ones:
 	// so not one size after the other is tried, but what the first two say.
-	perSample := float64(now.peak-k.first.peak) / float64(now.size-k.first.size)
+	perSample := max(float64(now.peak-k.first.peak)/float64(now.size-k.first.size), 0)
+	parts, ahead := 0, k.ahead()
+	for a := ahead; ; a /= 2 {
+		if n := k.fewest(now, perSample, k.saved(a)); n > 0 && (parts == 0 || n < parts) {
+			parts, ahead = n, a
+		}
+		if a == 0 {
+			break
+		}
+	}
+	if parts == 0 {
+		k.log.Info("memory budget: chosen", "parts", k.session.MicroBatches(), "peak", now.peak, "budget", k.Limit)
+		return nil
+	}
+	choose := func() error {
+		k.log.Info("memory budget: chosen", "parts", parts, "prefetch", ahead, "peak_so_far", now.peak, "budget", k.Limit)
+		k.above = 0
+		k.resetPeak()
+		return k.session.SetMicroBatches(parts)
+	}
+	if ahead == k.ahead() {
+		return choose()
+	}
+	k.readAhead(s, ahead, choose)
+	return nil
+}
+
+// fewest is the smallest number of parts below the present one that is predicted to
+// fit when saved bytes less are read ahead; 0 if none is. now is what the present
+// parts need.
+func (k *keeper) fewest(now need, perSample float64, saved memory.Bytes) int {
 	fits := 0
 	for parts := 1; parts < k.session.MicroBatches(); parts++ {
 		size := (k.Batch + parts - 1) / parts
-		if now.peak+memory.Bytes(extrapolated*max(perSample, 0)*float64(size-now.size)) > k.free() {
+		if now.peak-saved+memory.Bytes(extrapolated*perSample*float64(size-now.size)) > k.free() {
 			continue
 		}
 		if fits == 0 {
@@ -209,21 +258,38 @@ func (k *keeper) explore(ctx context.Context, s *State) error {
 		}
 		// Parts of two sizes take blocks of two sizes from the pool.
 		if k.Batch%parts == 0 {
-			fits = parts
-			break
+			return parts
 		}
 		if parts >= 2*fits {
 			break
 		}
 	}
-	if fits > 0 {
-		k.log.Info("memory budget: chosen", "parts", fits, "peak_so_far", now.peak, "budget", k.Limit)
-		k.above = 0
-		k.resetPeak()
-		return k.session.SetMicroBatches(fits)
+	return fits
+}
+
+// ahead is how many batches are read ahead.
+func (k *keeper) ahead() int {
+	if k.Prefetch == nil {
+		return 0
 	}
-	k.log.Info("memory budget: chosen", "parts", k.session.MicroBatches(), "peak", now.peak, "budget", k.Limit)
-	return nil
+	return k.Prefetch.Ahead()
+}
+
+// saved is what reading only so many batches ahead would save.
+func (k *keeper) saved(ahead int) memory.Bytes {
+	if k.Prefetch == nil {
+		return 0
+	}
+	return memory.Bytes(int64(k.Prefetch.Ahead()-ahead) * k.Prefetch.BatchBytes(k.Batch))
+}
+
+// readAhead lowers the number of batches that are read ahead, and does then when they
+// are let go.
+func (k *keeper) readAhead(s *State, ahead int, then func() error) {
+	k.wait = k.Prefetch.Ahead() - ahead + 1
+	k.then = then
+	k.Prefetch.SetAhead(ahead)
+	s.Event("prefetch")
 }
 
 // act takes one measure after the other until there is room, the cheapest first.
@@ -236,6 +302,14 @@ func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
 	}
 	if session.Trim() && room() {
 		return done("trim")
+	}
+	for ahead := k.ahead(); ahead > 0 && level+k.above <= k.Limit; {
+		ahead /= 2
+		if level+k.above-k.saved(ahead) <= k.free() {
+			k.log.Info("memory budget: prefetch", "step", s.Step, "now", level, "batches", ahead, "budget", k.Limit)
+			k.readAhead(s, ahead, func() error { return nil })
+			return nil
+		}
 	}
 	if parts := k.session.MicroBatches(); k.session.CanSplit() && parts < k.Batch {
 		if err := k.session.SetMicroBatches(min(2*parts, k.Batch)); err != nil {

@@ -27,20 +27,55 @@ import (
 const heavyEnv = "STEADYFIT_TEST_HEAVY"
 
 func init() {
-	text := os.Getenv(heavyEnv)
+	child(heavyEnv, func(r heavyRun) error { return r.train() })
+}
+
+// child makes the test binary what run does, if the variable is set, to its argument
+// as JSON.
+func child[T any](variable string, run func(T) error) {
+	text := os.Getenv(variable)
 	if text == "" {
 		return
 	}
-	var r heavyRun
-	err := json.Unmarshal([]byte(text), &r)
+	var argument T
+	err := json.Unmarshal([]byte(text), &argument)
 	if err == nil {
-		err = r.train()
+		err = run(argument)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) // lint:allow exit: this process is a child of the tests
 	}
 	os.Exit(0) // lint:allow exit: this process is a child of the tests
+}
+
+// runChild has a child do that, and reads what it prints as JSON. It looks at the RSS
+// from outside every 10 ms.
+func runChild(t *testing.T, variable string, argument, result any, env ...string) (peak memory.Bytes) {
+	t.Helper()
+	text, err := json.Marshal(argument)
+	require.NoError(t, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(append(os.Environ(), variable+"="+string(text)), env...)
+	var out, log strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &log
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			require.NoError(t, err, log.String())
+			require.NoError(t, json.Unmarshal([]byte(out.String()), result), out.String())
+			return peak
+		case <-tick.C:
+			if usage, err := memory.ReadPID(cmd.Process.Pid); err == nil && usage.RSS.OK {
+				peak = max(peak, usage.RSS.Bytes)
+			}
+		}
+	}
 }
 
 type heavyRun struct {
@@ -125,29 +160,8 @@ func (r heavyRun) run(t *testing.T, env ...string) (result heavyResult, peak mem
 	if raceEnabled {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
 	}
-	text, err := json.Marshal(r)
-	require.NoError(t, err)
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), heavyEnv+"="+string(text)), env...)
-	var out, log strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &log
-	require.NoError(t, cmd.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-ended:
-			require.NoError(t, err, log.String())
-			require.NoError(t, json.Unmarshal([]byte(out.String()), &result), out.String())
-			return result, peak
-		case <-tick.C:
-			if usage, err := memory.ReadPID(cmd.Process.Pid); err == nil && usage.RSS.OK {
-				peak = max(peak, usage.RSS.Bytes)
-			}
-		}
-	}
+	peak = runChild(t, heavyEnv, r, &result, env...)
+	return result, peak
 }
 
 // A budget below what the training takes by itself is kept, and the losses are those

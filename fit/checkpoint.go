@@ -21,7 +21,9 @@ import (
 	"syscall"
 	"time"
 
+	"steadyfit/internal/files"
 	"steadyfit/memory"
+	"steadyfit/session"
 )
 
 // The files of a folder of checkpoints. Names that begin with a dot are of work
@@ -122,35 +124,65 @@ type fileSum struct {
 }
 
 // CheckpointOption is an option of Checkpoint.
-type CheckpointOption func(*checkpointer)
+type CheckpointOption interface{ applyToCheckpoint(*checkpointer) }
+
+// LogOption is an option of HistoryFile and of CSVLog.
+type LogOption interface{ applyToLog(*lineFile) }
+
+// WriteOption is an option of every hook that writes files during a run.
+type WriteOption func(*writing)
+
+func (o WriteOption) applyToCheckpoint(c *checkpointer) { o(&c.writing) }
+func (o WriteOption) applyToLog(l *lineFile)            { o(&l.writing) }
+
+// writing is how a hook writes files.
+type writing struct {
+	onError ErrorPolicy
+	disk    disk
+}
+
+func (w *writing) check() error {
+	if w.onError != Stop && w.onError != Continue {
+		return &OptionError{"OnError", fmt.Sprintf("it is %d", w.onError), "use fit.Stop or fit.Continue"}
+	}
+	return nil
+}
+
+type checkpointOption func(*checkpointer)
+
+func (o checkpointOption) applyToCheckpoint(c *checkpointer) { o(c) }
 
 // Keep is the number of newest checkpoints to keep; 0 keeps all. The default is
 // 3. The best one is kept in addition, if Best is given. So is, for Keep(1), the
 // one before the newest until a finite loss shows that the newest is good.
-func Keep(n int) CheckpointOption { return func(c *checkpointer) { c.keep = n } }
+func Keep(n int) CheckpointOption { return checkpointOption(func(c *checkpointer) { c.keep = n }) }
 
 // EverySteps writes a checkpoint after every n train steps, counted from the
 // beginning of training.
-func EverySteps(n int) CheckpointOption { return func(c *checkpointer) { c.everySteps = &n } }
+func EverySteps(n int) CheckpointOption {
+	return checkpointOption(func(c *checkpointer) { c.everySteps = &n })
+}
 
 // EveryEpochs writes a checkpoint after every n epochs. That, with 1, is the
 // default if EverySteps is not given.
-func EveryEpochs(n int) CheckpointOption { return func(c *checkpointer) { c.everyEpochs = &n } }
+func EveryEpochs(n int) CheckpointOption {
+	return checkpointOption(func(c *checkpointer) { c.everyEpochs = &n })
+}
 
 // Best also writes a checkpoint after every epoch in which the metric, such as
 // "val_loss", is better than ever, and keeps the best one. best.json in the
 // folder says which one that is. Give a Direction if the name of the metric
 // does not tell.
 func Best(metric string, direction ...Direction) CheckpointOption {
-	return func(c *checkpointer) {
+	return checkpointOption(func(c *checkpointer) {
 		c.best = &monitor{metric: metric, direction: Auto}
 		if len(direction) > 0 {
 			c.best.direction = direction[0]
 		}
-	}
+	})
 }
 
-// ErrorPolicy says what happens when a checkpoint cannot be written.
+// ErrorPolicy says what happens when a file cannot be written.
 type ErrorPolicy int
 
 const (
@@ -160,25 +192,31 @@ const (
 	Continue
 )
 
-// OnError says what happens when a checkpoint cannot be written, as on a full
-// disk; the default is Stop.
+// OnError says what happens when a checkpoint, or a line of a HistoryFile or
+// CSVLog, cannot be written, as on a full disk; the default is Stop. A folder
+// that cannot be written when the run starts ends it in any case: nothing is lost
+// yet.
 //
-// With Continue, there is a warning that says what to do, and the event
-// "checkpoint_failed" in the record of the epoch that trains on without the
-// checkpoint. It is tried again when the next one is due, and at the latest
-// after the next epoch. The one at the end of the run is no exception to be
-// warned of: if it fails, Run returns a CheckpointError, since nothing on disk
-// has the result then.
+// With Continue, there is a warning that says what to do. The lines of a file
+// are kept and written when there is room again. For a checkpoint, the event
+// "checkpoint_failed" is in the record of the epoch that trains on without it. It
+// is tried again when the next one is due, and at the latest after the next
+// epoch. What is still not written at the end of the run is no exception to be
+// warned of: Run returns a CheckpointError, since nothing on disk has the result
+// then, or a LogError.
+//
+// With Stop, a checkpoint that cannot be written ends the run at once. A line
+// ends it after the epoch, which the other hooks see to its end, Checkpoint
+// included.
 //
 // What would fail again for ever, such as a session that saves nothing, ends the
-// run in any case. So does a folder that cannot be written when the run starts:
-// nothing is lost yet.
-func OnError(policy ErrorPolicy) CheckpointOption {
-	return func(c *checkpointer) { c.onError = policy }
+// run in any case.
+func OnError(policy ErrorPolicy) WriteOption {
+	return func(w *writing) { w.onError = policy }
 }
 
-// withDisk makes a Checkpoint that tests can crash.
-func withDisk(d disk) CheckpointOption { return func(c *checkpointer) { c.disk = d } }
+// withDisk makes a hook that tests can crash.
+func withDisk(d disk) WriteOption { return func(w *writing) { w.disk = d } }
 
 // Checkpoint is a hook that writes checkpoints to folders dir/ckpt-<step>, from
 // which Loop.Resume continues: after every epoch, or as the options say, and at
@@ -211,7 +249,7 @@ func withDisk(d disk) CheckpointOption { return func(c *checkpointer) { c.disk =
 func Checkpoint(dir string, options ...CheckpointOption) Hook {
 	c := &checkpointer{dir: dir, keep: 3}
 	for _, o := range options {
-		o(c)
+		o.applyToCheckpoint(c)
 	}
 	return Hook{
 		Name: "checkpoint", Priority: PriorityCheckpoint,
@@ -220,12 +258,11 @@ func Checkpoint(dir string, options ...CheckpointOption) Hook {
 }
 
 type checkpointer struct {
+	writing
 	dir                     string
 	keep                    int
 	everySteps, everyEpochs *int
 	best                    *monitor
-	onError                 ErrorPolicy
-	disk                    disk
 	lock                    *folderLock
 
 	stepPeriod  int64
@@ -317,8 +354,8 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 			return err
 		}
 	}
-	if c.onError != Stop && c.onError != Continue {
-		return &OptionError{"OnError", fmt.Sprintf("it is %d", c.onError), "use fit.Stop or fit.Continue"}
+	if err := c.check(); err != nil {
+		return err
 	}
 	c.lastStep, c.lastDone = s.Step, s.run.done
 	if err := c.open(s); err != nil {
@@ -363,7 +400,7 @@ func (c *checkpointer) open(s *State) error {
 		c.bestStep = -1
 	}
 	if n := len(c.kept); n > 0 {
-		if free, ok := freeSpace(c.dir); ok && free < c.kept[n-1].bytes {
+		if free, ok := files.FreeSpace(c.dir); ok && free < c.kept[n-1].bytes {
 			s.run.log.Warn("there is no room for another checkpoint", "folder", c.dir,
 				"free", memory.Bytes(free).String(), "needed", memory.Bytes(c.kept[n-1].bytes).String(), "remedy", remedyFull)
 		}
@@ -606,14 +643,14 @@ func (c *checkpointer) full(err error) bool {
 	if err == nil {
 		return false
 	}
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if files.Full(err) {
 		return true
 	}
 	n := len(c.kept)
 	if n == 0 || errors.As(err, new(*lastingError)) || errors.As(err, new(syscall.Errno)) {
 		return false
 	}
-	free, ok := freeSpace(c.dir)
+	free, ok := files.FreeSpace(c.dir)
 	return ok && free < c.kept[n-1].bytes
 }
 
@@ -736,6 +773,12 @@ func (r *run) writeCheckpoint(d disk, dir string) (bytes int64, err error) {
 		return 0, err
 	}
 	if err := r.state.Session.Save(r.steady, filepath.Join(dir, variables)); err != nil {
+		var refused *session.SaveError
+		if errors.As(err, &refused) {
+			bare := *refused
+			bare.Remedy = "" // a CheckpointError has its own
+			err = &bare
+		}
 		return 0, fmt.Errorf("saving the model: %w", err)
 	}
 	state, err := r.checkpointState(d, dir)

@@ -282,3 +282,109 @@ func TestReadOnlyDuringARun(t *testing.T) {
 		requireSound(t, dir)
 	}
 }
+
+// Lines cross from one page of the file to the next while there is none, so that
+// the kernel takes a part of them.
+func TestFullDiskLogFile(t *testing.T) {
+	const epochs = 60
+	for name, logger := range loggers {
+		for _, policy := range []ErrorPolicy{Stop, Continue} {
+			root, dir := smallTempDisk(t), tempDir(t)
+			path, filler := filepath.Join(root, "logs", name), filepath.Join(root, "filler")
+			l := newLinear()
+			var log bytes.Buffer
+			loop := Loop{Session: l, Batch: 4, Epochs: epochs, Log: warnings(&log)}
+			whole := 0
+			loop.Hook(logger(path, OnError(policy)), Checkpoint(dir, EveryEpochs(epochs)), Hook{
+				Name: "look", Priority: PriorityCheckpoint, Epoch: func(_ context.Context, s *State) error {
+					found := linesIn(t, path)
+					require.Equal(t, upTo(len(found)), found)
+					if len(found) == s.Epoch {
+						whole++
+					}
+					return nil
+				},
+			})
+			during(l, map[int64]func(){
+				5:             func() { fill(t, filler) },
+				2*epochs - 20: func() { require.NoError(t, os.Remove(filler)) },
+			})
+			h, err := loop.Run(t.Context(), samples(t, 8))
+			if policy == Continue {
+				require.NoError(t, err)
+				require.Equal(t, upTo(epochs), linesIn(t, path))
+				require.Less(t, whole, epochs, "the disk was full")
+				require.Equal(t, 1, strings.Count(log.String(), "training continues without a line"))
+				require.Contains(t, log.String(), "no space left on device (0 B free)")
+				continue
+			}
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, "no space left on device (0 B free)")
+			require.ErrorContains(t, err, "free some space")
+			done := len(h.Records)
+			require.Less(t, done, epochs)
+			require.Equal(t, upTo(done-1), linesIn(t, path))
+			require.Equal(t, filepath.Join(dir, checkpointName(2*int64(done))), h.Checkpoint)
+
+			// Still full: no run begins. Then it goes on, and the file is whole.
+			l = newLinear()
+			loop.Session, loop.Resume = l, dir
+			_, err = loop.Run(t.Context(), samples(t, 8))
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			require.ErrorContains(t, err, "at start")
+			require.Empty(t, l.steps)
+			require.NoError(t, os.Remove(filler))
+			_, err = loop.Run(t.Context(), samples(t, 8))
+			require.NoError(t, err)
+			require.Equal(t, trained(t, epochs), l.state())
+			require.Equal(t, upTo(epochs), linesIn(t, path))
+			require.Equal(t, []string{name}, names(t, filepath.Dir(path)))
+		}
+	}
+}
+
+// There is nothing to write at the start of a run that begins anew, and no room for
+// the lines that are to come.
+func TestFullDiskLogFileAtStart(t *testing.T) {
+	for name, logger := range loggers {
+		root := smallTempDisk(t)
+		path := filepath.Join(root, name)
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 1}
+		loop.Hook(logger(path, OnError(Continue)))
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		fill(t, filepath.Join(root, "filler"))
+		done := len(l.steps)
+		_, err = loop.Run(t.Context(), samples(t, 8))
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		require.ErrorContains(t, err, "at start")
+		require.Len(t, l.steps, done)
+		require.Equal(t, upTo(1), linesIn(t, path))
+	}
+}
+
+func TestReadOnlyLogFileAtStart(t *testing.T) {
+	for name, logger := range loggers {
+		dir := tempDir(t)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "old"+filepath.Ext(name)), nil, 0o666))
+		undo := readOnly(t, dir)
+		for _, file := range []string{name, "old" + filepath.Ext(name), filepath.Join("logs", name)} {
+			for _, policy := range []ErrorPolicy{Stop, Continue} {
+				l := newLinear()
+				loop := Loop{Session: l, Batch: 4, Epochs: 2}
+				loop.Hook(logger(filepath.Join(dir, file), OnError(policy)))
+				_, err := loop.Run(t.Context(), samples(t, 8))
+				require.ErrorIs(t, err, syscall.EROFS)
+				var failed *LogError
+				require.ErrorAs(t, err, &failed)
+				require.Equal(t, filepath.Join(dir, file), failed.Path)
+				require.ErrorContains(t, err, "at start")
+				require.ErrorContains(t, err, "make it writable")
+				require.Empty(t, l.steps)
+			}
+		}
+		undo()
+	}
+}

@@ -3,9 +3,10 @@ package fit
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
+
+	"steadyfit/internal/files"
 )
 
 // Errors that a caller may want to tell apart, with errors.Is.
@@ -126,30 +127,14 @@ func (e *CheckpointError) Error() string {
 // Unwrap is the error of the file system or of the session.
 func (e *CheckpointError) Unwrap() error { return e.Err }
 
-// remedies say what to do about errors of the file system.
-var remedies = []struct {
-	errs   []error
-	remedy string
-}{
-	{[]error{syscall.ENOSPC, syscall.EDQUOT}, remedyFull},
-	{[]error{syscall.EROFS}, "the file system is read-only, as after an error of the disk: see the kernel's log, make it writable, or use another folder"},
-	{[]error{syscall.EACCES, syscall.EPERM}, "give this user the right to write there, or use another folder"},
-	{[]error{syscall.EIO}, "the disk or the network file system fails: see the kernel's log, and copy the good checkpoints elsewhere"},
-	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
-	{[]error{syscall.EFBIG}, "raise the limit of the size of files (ulimit -f), or use a file system that takes larger ones"},
-}
+// moreRoom is how to make some in a folder of checkpoints.
+const moreRoom = "keep fewer checkpoints, remove folders diverged-*"
 
-const remedyFull = "the disk or the quota is full: free some space (keep fewer checkpoints, remove folders diverged-*), or use another folder"
+// remedyFull says what to do about a full disk.
+var remedyFull = remedyFor(syscall.ENOSPC)
 
-// remedyFor says what to do about an error.
-func remedyFor(err error) string {
-	for _, r := range remedies {
-		if slices.ContainsFunc(r.errs, func(target error) bool { return errors.Is(err, target) }) {
-			return r.remedy
-		}
-	}
-	return "see to it that checkpoints can be written there, or use another folder"
-}
+// remedyFor says what to do about an error of a folder of checkpoints.
+func remedyFor(err error) string { return files.Remedy(err, moreRoom) }
 
 // MismatchError is a checkpoint of another run: resuming it would not continue
 // that run. Data is compared by its content, not by its name or path, so files

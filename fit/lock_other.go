@@ -8,5 +8,3 @@ import (
 )
 
 func flock(*os.File) error { return errors.ErrUnsupported }
-
-func freeSpace(string) (bytes int64, ok bool) { return 0, false }

@@ -12,6 +12,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+
+	"steadyfit/internal/files"
+	"steadyfit/memory"
 )
 
 // HistoryFile is a hook that appends one line of JSON per epoch to a file: the
@@ -19,7 +23,10 @@ import (
 // the lines of epochs after the checkpoint first, and adds those that are
 // missing, so that the file is as if training had never been stopped. A last
 // line that a crash cut off is removed.
-func HistoryFile(path string) Hook {
+//
+// A line is in the file whole or not at all: of one for which there was no room,
+// nothing stays. See OnError for what happens then; errors are a LogError.
+func HistoryFile(path string, options ...LogOption) Hook {
 	return (&lineFile{
 		option: "HistoryFile",
 		path:   path,
@@ -33,14 +40,14 @@ func HistoryFile(path string) Hook {
 			err := json.Unmarshal(line, &r)
 			return r.Epoch, r.Step, err == nil
 		},
-	}).hook("history_file(" + path + ")")
+	}).hook("history_file("+path+")", options)
 }
 
 // CSVLog is a hook that appends one line of comma-separated values per epoch to
 // a file that begins with a line of names: the fields of the Record, and every
 // metric that the run can have. What is not known is empty. For the rest it is
 // as HistoryFile; a file with other names is an OptionError.
-func CSVLog(path string) Hook {
+func CSVLog(path string, options ...LogOption) Hook {
 	var columns []string
 	row := func(values []string) []byte {
 		var b bytes.Buffer
@@ -78,11 +85,49 @@ func CSVLog(path string) Hook {
 			step, errStep := strconv.ParseInt(values[1], 10, 64)
 			return epoch, step, errEpoch == nil && errStep == nil
 		},
-	}).hook("csv_log(" + path + ")")
+	}).hook("csv_log("+path+")", options)
 }
+
+// LogError is a file of a HistoryFile or CSVLog that could not be written. The
+// session is not affected, nor are checkpoints.
+type LogError struct {
+	// Path is the file.
+	Path string
+	// Missing is the number of epochs of this run whose lines it lacks. A resumed run
+	// adds them.
+	Missing int
+	// Final is true if nothing else is wrong with the run, complete or stopped by
+	// another hook: the session has its result.
+	Final bool
+	// Free is the space on the disk.
+	Free memory.Reading
+	// Remedy says what to do.
+	Remedy string
+	// Err is the error of the file system.
+	Err error
+}
+
+func (e *LogError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "log file %s: %v", e.Path, e.Err)
+	if e.Free.OK && files.Full(e.Err) {
+		fmt.Fprintf(&b, " (%s free)", e.Free)
+	}
+	switch {
+	case e.Missing == 1:
+		b.WriteString("; it lacks the last epoch, which a resumed run adds")
+	case e.Missing > 1:
+		fmt.Fprintf(&b, "; it lacks the last %d epochs, which a resumed run adds", e.Missing)
+	}
+	return b.String() + "; " + e.Remedy
+}
+
+// Unwrap is the error of the file system.
+func (e *LogError) Unwrap() error { return e.Err }
 
 // lineFile is a file with a line per epoch.
 type lineFile struct {
+	writing
 	option, path string
 	// begin is the first line of a file; empty for none.
 	begin func(*State) []byte
@@ -92,18 +137,47 @@ type lineFile struct {
 	parse func(line []byte) (epoch int, step int64, ok bool)
 
 	file *os.File
+	// regular is false for what has no length, such as a pipe.
+	regular bool
+	// pending are lines that could not be written yet.
+	pending [][]byte
+	// torn is true while the file may have a part of a line after its first whole
+	// bytes.
+	torn  bool
+	whole int64
+	// warned is true after a warning, until the file is whole again.
+	warned bool
+	// stopped is why this hook has stopped the run.
+	stopped error
 }
 
-func (l *lineFile) hook(name string) Hook {
+func (l *lineFile) hook(name string, options []LogOption) Hook {
+	for _, o := range options {
+		o.applyToLog(l)
+	}
 	return Hook{Name: name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end}
 }
 
 func (l *lineFile) start(_ context.Context, s *State) error {
+	l.pending, l.torn, l.warned, l.stopped = nil, false, false, nil
 	if l.path == "" {
 		return &OptionError{l.option, "it has no file name", "name a file"}
 	}
+	if err := l.check(); err != nil {
+		return err
+	}
+	err := l.open(s)
+	if err == nil || errors.As(err, new(*OptionError)) {
+		return err
+	}
+	return l.failure(err)
+}
+
+// open brings the file to where the run begins and finds out whether it can be
+// written.
+func (l *lineFile) open(s *State) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o777); err != nil {
-		return fmt.Errorf("%s: %w", l.path, err)
+		return err
 	}
 	old, err := os.ReadFile(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -114,12 +188,26 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 		return err
 	}
 	if !bytes.Equal(content, old) {
-		if err := (disk{}).replace(l.path, content); err != nil {
+		if err := l.disk.replace(l.path, content); err != nil {
 			return err
 		}
 	}
-	l.file, err = os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
-	return err
+	file, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	info, err := file.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		// A file may be writable where its folder is not, so this is about room only.
+		if probe := l.disk.probe(filepath.Dir(l.path)); files.Full(probe) {
+			err = probe
+		}
+	}
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	l.file, l.regular = file, info.Mode().IsRegular()
+	return nil
 }
 
 // align returns what the file should contain when the run begins.
@@ -194,15 +282,106 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 	if err != nil {
 		return err
 	}
-	_, err = l.file.Write(line)
+	l.pending = append(l.pending, line)
+	err = l.flush()
+	switch {
+	case err == nil && l.warned:
+		l.warned = false
+		s.run.log.Info("the log file has all lines again", "file", l.path)
+	case err == nil:
+	case l.onError == Continue:
+		if !l.warned {
+			l.warned = true
+			s.run.log.Warn("training continues without a line in the log file; it is kept until there is room", "error", l.failure(err))
+		}
+	case s.run.done < s.Epochs && s.run.stop == "":
+		// An error now would end the epoch for the hooks that have seen it, and so the
+		// run without a checkpoint of it. It is returned in the end.
+		l.stopped = err
+		s.Stop(fmt.Sprintf("%s could not be written", l.path))
+	}
+	return nil
+}
+
+func (l *lineFile) end(_ context.Context, s *State) error {
+	if l.file == nil {
+		return nil
+	}
+	err := l.flush()
+	if closed := l.file.Close(); err == nil {
+		err = closed
+	}
+	l.file = nil
+	if err == nil {
+		err = l.stopped
+	}
+	if err == nil {
+		return nil
+	}
+	failure := l.failure(err)
+	failure.Final = s.Err == nil && l.stopped == nil
+	return failure
+}
+
+// failure is an error with what there is to know about it.
+func (l *lineFile) failure(err error) *LogError {
+	var at *fs.PathError
+	if errors.As(err, &at) && at.Path == l.path {
+		err = at.Err // the path is said already
+	}
+	e := &LogError{Path: l.path, Missing: len(l.pending), Remedy: files.Remedy(err, ""), Err: err}
+	if free, ok := files.FreeSpace(filepath.Dir(l.path)); ok {
+		e.Free = memory.Known(memory.Bytes(free))
+	}
+	return e
+}
+
+// flush writes the lines that are pending, as many as there is room for.
+func (l *lineFile) flush() error {
+	for len(l.pending) > 0 {
+		if err := l.append(l.pending[0]); err != nil {
+			return err
+		}
+		l.pending = l.pending[1:]
+	}
+	return nil
+}
+
+// append adds a line to the file, or nothing.
+func (l *lineFile) append(line []byte) error {
+	if err := l.mend(); err != nil {
+		return err
+	}
+	if l.regular {
+		info, err := l.file.Stat()
+		if err != nil {
+			return err
+		}
+		l.whole = info.Size()
+	}
+	err := l.disk.change("append", l.path, func() error {
+		_, err := l.file.Write(line)
+		return err
+	})
+	if err == nil || !l.regular {
+		return err
+	}
+	l.torn = true
+	// What cannot be taken away now is before the next line, or when the next run
+	// begins.
+	_ = l.mend()
 	return err
 }
 
-func (l *lineFile) end(context.Context, *State) error {
-	file := l.file
-	l.file = nil
-	if file == nil {
+// mend takes away what a write that failed has left of a line.
+func (l *lineFile) mend() error {
+	if !l.torn {
 		return nil
 	}
-	return file.Close()
+	info, err := l.file.Stat()
+	if err == nil && info.Size() > l.whole {
+		err = l.disk.change("truncate", l.path, func() error { return l.file.Truncate(l.whole) })
+	}
+	l.torn = err != nil
+	return err
 }

@@ -117,6 +117,8 @@ func Remedies() []Remedy {
 		{ID: "mixed-fp16", Group: "keras", Title: "policy mixed_float16", Goal: peak, Knobs: knob("mixed", "mixed_float16"), Runtimes: inKeras},
 
 		{ID: "system-trim", Group: "combination", Title: "system allocator, malloc_trim each epoch", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Knobs: knob("trim", "epoch")},
+		{ID: "release", Group: "combination", Title: "release profile: large blocks from malloc, which keeps them until malloc_trim each epoch", Goal: reset, Knobs: knob("trim", "epoch"),
+			Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1", "MALLOC_ARENA_MAX", "1", "MALLOC_MMAP_MAX_", "0", "MALLOC_TRIM_THRESHOLD_", "1099511627776")},
 		{ID: "system-jemalloc", Group: "combination", Title: "system allocator and jemalloc", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Preload: "jemalloc"},
 		{ID: "micro-4-bf16", Group: "combination", Title: "4 micro-batches in bfloat16", Goal: peak, Knobs: knob("micro", "4"), Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: []string{Go}, Traced: map[string]bool{cell.FactBFloat16: true}},
 	}

@@ -70,6 +70,13 @@ func Workloads() []Workload {
 			Takes: takes([]string{"close", "reuse", "model"}, []string{"release", "close", "reuse", "model"}, []string{"clear_session", "del", "reuse", "loop", "eager"}),
 		},
 		{
+			ID: "W4s", Like: "W4", Title: "a small model loaded 1,000 times",
+			What:     "as W4, with a model of a few KiB: what is left of loading itself",
+			Expected: "a line; flat where all is closed",
+			Model:    "digits", Steps: 1000, Every: 10, Epoch: 100, Batch: 32, Budget: 1 << 10,
+			Takes: map[string][]string{Go: {"close", "reuse", "model"}, Galeone: {"release", "close", "reuse", "model"}},
+		},
+		{
 			ID: "W5", Title: "a graph that grows",
 			What:     "a constant of 4 KiB and an operation on it are added to the graph, and run",
 			Expected: "worse than a line, and so is the time of a step",

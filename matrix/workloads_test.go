@@ -35,7 +35,7 @@ func TestWorkloads(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, []string{"W0", "W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12",
+	assert.Equal(t, []string{"W0", "W1", "W2", "W3", "W4", "W4s", "W5", "W6", "W8", "W9", "W10", "W11", "W12",
 		"S0", "S1", "S1d", "S2", "S2l", "S3", "S3a", "S3v", "S3m", "S4", "user"}, ids)
 }
 

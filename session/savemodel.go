@@ -20,39 +20,46 @@ import (
 // The folder appears whole or not at all. If there is a SavedModel at dir
 // already it is replaced: a crash of the machine between two renames can leave
 // it, and the new one, under a name .DIR.tmp-* beside dir. Anything else at dir
-// is an error, and so is a folder inside the model that is being trained. fingerprint.pb is not
-// written, since it describes the variables that the model came with.
-func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
+// is an error, and so is a folder inside the model that is being trained. If the
+// place cannot be written, or the disk is full, it is a SaveError. fingerprint.pb
+// is not written, since it describes the variables that the model came with.
+func (s *Session) SaveModel(ctx context.Context, dir string) error {
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
 	}
+	return s.modelError(dir, s.writeModel(ctx, dir))
+}
+
+func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	parent := filepath.Dir(filepath.Clean(dir))
 	if err := os.MkdirAll(parent, 0o777); err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return err
 	}
 	temp, err := os.MkdirTemp(parent, "."+filepath.Base(filepath.Clean(dir))+".tmp-")
 	if err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return err
 	}
 	keep := false
 	defer func() {
 		if !keep {
-			err = errors.Join(err, os.RemoveAll(temp))
+			if left := os.RemoveAll(temp); left != nil {
+				err = errors.Join(err, left)
+			}
 		}
 	}()
 	whole := filepath.Join(temp, "new")
 	if err := copyModel(s.model.Dir, whole); err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return err
 	}
 	variables := filepath.Join(whole, "variables")
 	if err := os.MkdirAll(variables, 0o777); err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return err
 	}
 	if err := s.Save(ctx, filepath.Join(variables, "variables")); err != nil {
 		return err
 	}
 	if err := files.SyncTree(whole); err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return err
 	}
 	// A folder cannot be renamed over one that has files, so the old one steps
 	// aside first; if the second rename fails it comes back.
@@ -60,12 +67,12 @@ func (s *Session) SaveModel(ctx context.Context, dir string) (err error) {
 	err = os.Rename(dir, old)
 	replaced := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return err
 	}
 	if err := os.Rename(whole, dir); err != nil {
 		// Two finished models must not be lost to a name.
 		keep = true
-		err = fmt.Errorf("save model to %s: %w; the trained model is in %s", dir, err, whole)
+		err = fmt.Errorf("%w; the trained model is in %s", err, whole)
 		if replaced {
 			err = errors.Join(err, os.Rename(old, dir))
 		}

@@ -32,6 +32,10 @@ type Options struct {
 	// ReadOnly opens a model that need not be trainable, for evaluation and
 	// prediction.
 	ReadOnly bool
+	// ListAllocations has the error of a step that runs out of memory (ErrOutOfMemory)
+	// list what the memory was given to. Such a step is run once more for it, which
+	// takes TensorFlow 10 s on a CPU.
+	ListAllocations bool
 	// Seed is fed, together with the number of the step, to models that take the
 	// reserved input seed.
 	Seed int64
@@ -315,7 +319,8 @@ func (s *Session) SetLearningRate(rate float64) error {
 
 // Save writes all variables, those of the optimizer included, to the files
 // prefix.index and prefix.data-00000-of-00001. ctx is looked at before; a save
-// in progress is not interrupted.
+// in progress is not interrupted. If the folder cannot be written, or the disk is
+// full, the error is a SaveError.
 func (s *Session) Save(ctx context.Context, prefix string) error {
 	saver, err := s.saver()
 	if err != nil {
@@ -326,9 +331,11 @@ func (s *Session) Save(ctx context.Context, prefix string) error {
 		return fmt.Errorf("save %s: %w", prefix, err)
 	}
 	return s.withPrefix(prefix, func(feeds tfbind.Feeds) error {
+		unfinished := newUnfinished(prefix)
 		out, err := s.tf.Run(ctx, feeds, []tfbind.Output{target})
 		if err != nil {
-			return fmt.Errorf("save %s: %w", prefix, err)
+			unfinished.remove()
+			return s.saveError(prefix, err)
 		}
 		return out.Close()
 	})

@@ -271,10 +271,18 @@ func (st *Step) setReserved(i, samples int) error {
 
 // Run runs the step once. Its results last until the next run.
 func (st *Step) Run(ctx context.Context) error {
-	if err := st.tf.Run(ctx); err != nil {
-		return fmt.Errorf("signature %s: %w", st.signature.Name, err)
+	err := st.tf.Run(ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
+		// The variables are in doubt anyway. Where there is memory after all, the
+		// first error stands.
+		if again := st.tf.Explain(ctx); errors.Is(again, ErrOutOfMemory) {
+			err = again
+		}
+	}
+	return fmt.Errorf("signature %s: %w", st.signature.Name, err)
 }
 
 // Trace is Run, and returns a serialized tensorflow.RunMetadata, which tells of

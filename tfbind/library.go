@@ -64,6 +64,13 @@ func Load(path string) (Info, error) {
 	return loaded.info, loaded.err
 }
 
+// Loaded reports whether a library is open.
+func Loaded() bool {
+	loaded.Lock()
+	defer loaded.Unlock()
+	return loaded.tried && loaded.err == nil
+}
+
 func open(path string) (Info, error) {
 	if capi == nil {
 		return Info{}, &LoadError{

@@ -216,6 +216,17 @@ func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	return capi.readBuffer(metadata), nil
 }
 
+// Explain is Run, for a step that has just run out of memory (ErrResourceExhausted):
+// where it does so again, the error lists what each allocator of the device has given
+// to which operations. It costs what Trace does. TensorFlow lists nothing for what
+// was asked of an allocator other than by way of a tensor, such as scratch space.
+func (st *Step) Explain(ctx context.Context) error {
+	// RunOptions.report_tensor_allocations_upon_oom.
+	options := capi.newBuffer(slices.Concat(st.proto, []byte{7 << 3, 1}))
+	defer capi.deleteBuffer(options)
+	return st.run(ctx, options, nil)
+}
+
 func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	if ctx.Done() != nil {
 		if err := context.Cause(ctx); err != nil {

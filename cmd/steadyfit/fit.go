@@ -84,6 +84,11 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 	if err := f.resilience.check(f); err != nil {
 		return err
 	}
+	if f.release {
+		if err := session.UseReleaseProfile(); err != nil {
+			return unusable(err)
+		}
+	}
 	return f.supervised(cmd, func(ctx context.Context, c *session.Supervised) error { return f.train(ctx, cmd, g, c) })
 }
 
@@ -125,13 +130,16 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if _, err := g.load(); err != nil {
 		return err
 	}
-	f.options.Seed = int64(f.seed)
+	f.options.Seed, f.options.ListAllocations = int64(f.seed), f.onOOM == oomStop
+	if err := f.limitGPU(&f.options); err != nil {
+		return err
+	}
 	s, err := session.Open(ctx, model, f.options)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	r, err := f.arrange(loop, s, c)
+	r, err := f.arrange(loop, train, s, c)
 	if err != nil {
 		return err
 	}
@@ -145,7 +153,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	// The training is done, and neither an interrupt now nor a checkpoint that could
 	// not be written must cost its result.
 	var unwritten *fit.CheckpointError
-	if f.out != "" && (err == nil || errors.As(err, &unwritten) && unwritten.Final) {
+	var unlogged *fit.LogError
+	final := errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
+	if f.out != "" && (err == nil || final) {
 		err = errors.Join(err, s.SaveModel(context.WithoutCancel(ctx), f.out))
 	}
 	if err != nil {
@@ -194,7 +204,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string) (*fit.Loop, error
 	}
 	l.Hook(fit.Progress(screen))
 	if f.history != "" {
-		l.Hook(fit.HistoryFile(f.history))
+		l.Hook(fit.HistoryFile(f.history, fit.OnError(onWriteError[f.onError])))
 	}
 	if f.earlyStop != "" {
 		metric, text, ok := strings.Cut(f.earlyStop, ":")
@@ -219,7 +229,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string) (*fit.Loop, error
 		every = fit.EverySteps(steps)
 	}
 	if f.checkpoints != "" {
-		options := []fit.CheckpointOption{fit.Keep(f.keep), every, fit.OnError(onCheckpointError[f.onError])}
+		options := []fit.CheckpointOption{fit.Keep(f.keep), every, fit.OnError(onWriteError[f.onError])}
 		if f.validation != "" {
 			options = append(options, fit.Best("val_loss"))
 		}
@@ -301,13 +311,21 @@ func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmo
 
 // explain adds to an error what the user can do next.
 func (f *fitFlags) explain(err error, h *fit.History) error {
-	if exitCode(err) != exitInterrupted {
+	var todo string
+	switch {
+	case exitCode(err) == exitInterrupted:
+	case errors.Is(err, session.ErrOutOfMemory) && f.onOOM == oomStop:
+		todo = "\na smaller --batch takes less, and --on-oom microbatch splits batches where that is needed"
+	default:
 		return err
 	}
-	if h.Checkpoint != "" {
-		return fmt.Errorf("%w; the checkpoint is %s, continue with --resume", err, h.Checkpoint)
+	switch {
+	case h.Checkpoint != "":
+		todo += fmt.Sprintf("; the checkpoint is %s, continue with --resume", h.Checkpoint)
+	default:
+		todo += "; there is no checkpoint (--checkpoints DIR)"
 	}
-	return fmt.Errorf("%w; there is no checkpoint (--checkpoints DIR)", err)
+	return fmt.Errorf("%w%s", err, todo)
 }
 
 // result is what fit --json prints.

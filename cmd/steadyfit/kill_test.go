@@ -15,6 +15,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
 )
 
 // TestHelperMain is not a test: children of this file run the program in it.
@@ -59,49 +62,68 @@ func TestInterruptExitsWith130(t *testing.T) {
 	}
 }
 
+// trial is a folder with runs of one training, each in a folder of its own.
+type trial struct{ dir string }
+
+// fit trains into the folder of that name, with a checkpoint every 3 steps.
+func (r trial) fit(t *testing.T, name string, flags ...string) *exec.Cmd {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Join(r.dir, name), 0o777))
+	return program(t, append([]string{"fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--validation", "0.2",
+		"--epochs", "12", "--seed", "7", "--every", "3steps", "--resume",
+		"--checkpoints", filepath.Join(r.dir, name, "ckpt"), "--history", filepath.Join(r.dir, name, "history.jsonl"),
+		"--out", filepath.Join(r.dir, name, "model")}, flags...)...)
+}
+
+// outcome is what a run leaves behind that must not depend on when it was killed.
+func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []string) {
+	t.Helper()
+	weights, err := os.ReadFile(filepath.Join(r.dir, name, "model", "variables", "variables.data-00000-of-00001"))
+	require.NoError(t, err)
+	history, err := os.ReadFile(filepath.Join(r.dir, name, "history.jsonl"))
+	require.NoError(t, err)
+	for line := range bytes.Lines(history) {
+		var r map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(line, &r))
+		losses = append(losses, string(r["epoch"])+" "+string(r["step"])+" "+string(r["loss"])+" "+string(r["accuracy"])+" "+string(r["val_loss"]))
+	}
+	found, err := fit.Checkpoints(filepath.Join(r.dir, name, "ckpt"))
+	require.NoError(t, err)
+	for _, c := range found {
+		require.NoError(t, c.Err)
+	}
+	require.NotEmpty(t, found)
+	return weights, losses
+}
+
+// undisturbed runs the training once, and says how long it took.
+func (r trial) undisturbed(t *testing.T) (weights []byte, losses []string, took time.Duration) {
+	t.Helper()
+	started := time.Now()
+	out, err := r.fit(t, "whole").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	took = time.Since(started)
+	weights, losses = r.outcome(t, "whole")
+	require.Len(t, losses, 12)
+	return weights, losses, took
+}
+
 // TestKilledRunsResumeBitForBit kills runs with SIGKILL at random moments, from
 // before TensorFlow is open to the middle of a checkpoint, and resumes them
 // until they are done: model and losses must be those of a run that was never
 // killed, bit for bit.
 func TestKilledRunsResumeBitForBit(t *testing.T) {
 	const kills = 20
-	dir := t.TempDir()
-	fit := func(name string) *exec.Cmd {
-		return program(t, "fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--validation", "0.2",
-			"--epochs", "12", "--seed", "7", "--every", "3steps", "--resume",
-			"--checkpoints", filepath.Join(dir, name, "ckpt"), "--history", filepath.Join(dir, name, "history.jsonl"),
-			"--out", filepath.Join(dir, name, "model"))
-	}
-	// What a run leaves behind that must not depend on when it was killed.
-	traces := func(name string) (weights []byte, losses []string) {
-		weights, err := os.ReadFile(filepath.Join(dir, name, "model", "variables", "variables.data-00000-of-00001"))
-		require.NoError(t, err)
-		history, err := os.ReadFile(filepath.Join(dir, name, "history.jsonl"))
-		require.NoError(t, err)
-		for line := range bytes.Lines(history) {
-			var r map[string]json.RawMessage
-			require.NoError(t, json.Unmarshal(line, &r))
-			losses = append(losses, string(r["epoch"])+" "+string(r["step"])+" "+string(r["loss"])+" "+string(r["accuracy"])+" "+string(r["val_loss"]))
-		}
-		return weights, losses
-	}
-
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "whole"), 0o777))
-	started := time.Now()
-	out, err := fit("whole").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	took := time.Since(started)
-	wantWeights, wantLosses := traces("whole")
-	require.Len(t, wantLosses, 12)
+	r := trial{t.TempDir()}
+	wantWeights, wantLosses, took := r.undisturbed(t)
 
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
 	random := rand.New(rand.NewPCG(seed, 0))
 	for run, killed := 0, 0; killed < kills; run++ {
 		name := "run" + strconv.Itoa(run)
-		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
 		for {
-			cmd := fit(name)
+			cmd := r.fit(t, name)
 			var output bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &output, &output
 			require.NoError(t, cmd.Start())
@@ -129,8 +151,133 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 			require.NoError(t, err, "after %d kills: %s", killed, &output)
 			break
 		}
-		weights, losses := traces(name)
+		weights, losses := r.outcome(t, name)
 		assert.Equal(t, wantLosses, losses, "%s, %d kills so far", name, killed)
 		assert.True(t, bytes.Equal(wantWeights, weights), "%s: the weights differ", name)
 	}
+}
+
+// TestSupervisedRunsEndAsUndisturbed has supervised runs killed at random moments, in
+// the middle of checkpoints, too: by SIGKILL, by SIGSEGV, and by SIGSTOP, which is a
+// hang that the deadline ends. Nobody resumes them but the supervisor.
+// STEADYFIT_TEST_KILLS sets how often.
+func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
+	kills := 9
+	if text := os.Getenv("STEADYFIT_TEST_KILLS"); text != "" {
+		var err error
+		kills, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
+	r := trial{t.TempDir()}
+	wantWeights, wantLosses, took := r.undisturbed(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
+	random := rand.New(rand.NewPCG(seed, 0))
+	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}
+	run, killed := 0, 0
+	for ; killed < kills; run++ {
+		name := "run" + strconv.Itoa(run)
+		cmd := r.fit(t, name, "--supervise", "--deadline", max(2*took, 2*time.Second).String(), "--restarts", "1000000")
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		require.NoError(t, cmd.Start())
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }()
+		var err error
+		for last := 0; ; {
+			var next <-chan time.Time
+			if killed < kills {
+				next = time.After(time.Duration(random.Float64() * float64(took)))
+			}
+			select {
+			case err = <-done:
+			case <-next:
+				// A child that has just been killed may still be there.
+				if pid := childOf(cmd.Process.Pid); pid != 0 && pid != last && syscall.Kill(pid, signals[killed%len(signals)]) == nil {
+					last, killed = pid, killed+1
+				}
+				continue
+			}
+			break
+		}
+		require.NoError(t, err, "after %d kills: %s", killed, &output)
+		weights, losses := r.outcome(t, name)
+		assert.Equal(t, wantLosses, losses, "%s, %d kills so far", name, killed)
+		assert.True(t, bytes.Equal(wantWeights, weights), "%s: the weights differ", name)
+	}
+	t.Logf("%d runs, %d kills", run, killed)
+}
+
+// childOf is a child of a process; 0 if it has none.
+func childOf(pid int) int {
+	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	if err != nil {
+		return 0
+	}
+	for _, path := range tasks {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for _, word := range bytes.Fields(text) {
+			if child, err := strconv.Atoi(string(word)); err == nil {
+				return child
+			}
+		}
+	}
+	return 0
+}
+
+// TestOutOfMemory runs out of TensorFlow's pool, which is capped below what a step of
+// the image model takes. TensorFlow waits 10 s for memory before it says so.
+func TestOutOfMemory(t *testing.T) {
+	if raceDetector() {
+		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
+	}
+	dir := t.TempDir()
+	const n = 64
+	images := filepath.Join(dir, "images")
+	require.NoError(t, os.Mkdir(images, 0o777))
+	for _, f := range []data.Field{
+		{Name: "x", Array: data.Array{Shape: []int{n, 224, 224, 3}, Values: make([]float32, n*224*224*3)}},
+		{Name: "y", Array: data.Array{Shape: []int{n}, Values: make([]int64, n)}},
+	} {
+		file, err := os.Create(filepath.Join(images, f.Name+".npy"))
+		require.NoError(t, err)
+		w := data.NewNPYWriter(file, n)
+		require.NoError(t, w.Write(f))
+		require.NoError(t, w.Flush())
+		require.NoError(t, file.Close())
+	}
+	run := func(capped bool, code int, args ...string) string {
+		t.Helper()
+		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", images, "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
+		if capped {
+			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=500000000")
+		}
+		out, err := cmd.CombinedOutput()
+		if code == 0 {
+			require.NoError(t, err, "%s", out)
+			return string(out)
+		}
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+		require.Equal(t, code, exit.ExitCode(), "%s", out)
+		return string(out)
+	}
+	run(false, 0, "--epochs", "1", "--seed", "1")
+
+	text := run(true, 5, "--epochs", "2", "--seed", "1", "--resume")
+	assert.Contains(t, text, "Current usage from device")
+	assert.Contains(t, text, "mklcpu")
+	assert.Contains(t, text, "--on-oom microbatch")
+	assert.Contains(t, text, "ckpt-2, continue with --resume")
+
+	text = run(true, 5, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "restart", "--supervise", "--restarts", "1")
+	assert.Contains(t, text, "RESOURCE_EXHAUSTED")
+	assert.Contains(t, text, "restart 1")
+
+	// The checkpoint is as good as it was.
+	text = run(true, 0, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "microbatch")
+	assert.Contains(t, text, "trained 2 epochs: 4 steps")
 }

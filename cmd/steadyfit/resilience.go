@@ -21,6 +21,9 @@ import (
 // resilience are the flags of fit for resets, budgets and what goes wrong.
 type resilience struct {
 	reset, resetEvery string
+	resetNear         string
+	resetWithin       int
+	release           bool
 	budget, budgetOf  string
 	onOOM, onError    string
 	supervise, force  bool
@@ -30,10 +33,14 @@ type resilience struct {
 
 // What a flag's words mean.
 var (
-	budgetLayers = map[string]memory.Layer{"rss": memory.RSS, "anon": memory.Anon, "cgroup": memory.CgroupUsed}
+	budgetLayers = map[string]memory.Layer{"rss": memory.RSS, "anon": memory.Anon, "cgroup": memory.CgroupUsed, budgetOfGPU: memory.GPUProcess}
 
-	onCheckpointError = map[string]fit.ErrorPolicy{"stop": fit.Stop, "continue": fit.Continue}
+	onWriteError = map[string]fit.ErrorPolicy{"stop": fit.Stop, "continue": fit.Continue}
 )
+
+// budgetOfGPU is a budget that TensorFlow keeps itself, by failing a step that would
+// take more.
+const budgetOfGPU = "gpu"
 
 const (
 	oomStop       = "stop"
@@ -43,11 +50,14 @@ const (
 
 func (r *resilience) register(flags *pflag.FlagSet) {
 	flags.StringVar(&r.reset, "reset", string(session.ResetNone), "reset the session now and then, with the same numbers: none, restore (its variables), reload (the model, and give free memory back), process (a new process goes on)")
-	flags.StringVar(&r.resetEvery, "reset-every", "1epochs", "how often to reset, as in 500steps or 2epochs")
+	flags.StringVar(&r.resetEvery, "reset-every", "", "how often to reset, as in 500steps or 2epochs; default 1epochs, and with --reset-near never")
+	flags.StringVar(&r.resetNear, "reset-near", "", "reset, too, when nine tenths of this much memory are in use, such as 2GiB; of which kind, --memory-budget-of says")
+	flags.IntVar(&r.resetWithin, "reset-within", 0, "with --reset-near: also when that is fewer than so many steps away, going by how memory grows")
+	flags.BoolVar(&r.release, "release-memory", false, "have --reset reload give memory back: large blocks come from malloc, which keeps what is free until then (docs/resilience.md says what it costs)")
 	flags.StringVar(&r.budget, "memory-budget", "", "memory that the process may use at any time, such as 600MiB; it is kept by splitting batches, reloading, and what else helps")
-	flags.StringVar(&r.budgetOf, "memory-budget-of", "rss", "what the budget is about: rss (resident memory), anon (without files), cgroup (the whole control group)")
+	flags.StringVar(&r.budgetOf, "memory-budget-of", "rss", "what the budget and --reset-near are about: rss (resident memory), anon (without files), cgroup (the whole control group), gpu (TensorFlow's pool on the first GPU)")
 	flags.StringVar(&r.onOOM, "on-oom", oomStop, "when TensorFlow runs out of memory: stop, microbatch (go back and split the batches), restart (from the last checkpoint, with --supervise)")
-	flags.StringVar(&r.onError, "on-checkpoint-error", "stop", "when a checkpoint cannot be written: stop or continue")
+	flags.StringVar(&r.onError, "on-write-error", "stop", "when a checkpoint or the history cannot be written: stop or continue")
 	flags.BoolVar(&r.force, "force", false, "resume although data, options or TensorFlow differ, with a warning for each difference")
 	flags.BoolVar(&r.supervise, "supervise", false, "train in a child process that is started again from the last checkpoint if it dies or hangs")
 	flags.DurationVar(&r.deadline, "deadline", 5*time.Minute, "a supervised training without a step for so long hangs; more than a checkpoint takes; 0 is none")
@@ -62,8 +72,21 @@ func (r *resilience) check(f *fitFlags) error {
 	case depth == session.ResetProcess && !r.supervise:
 		return usagef("--reset process needs --supervise, which starts the next process")
 	}
-	if _, _, err := parseEvery("reset-every", r.resetEvery); err != nil {
+	if _, _, err := r.every(); err != nil {
 		return err
+	}
+	if r.resetNear != "" {
+		if _, err := memory.ParseBytes(r.resetNear); err != nil {
+			return usagef("--reset-near: %w", err)
+		}
+	}
+	switch {
+	case r.resetNear != "" && r.reset == string(session.ResetNone):
+		return usagef("--reset-near needs --reset, how to reset")
+	case r.resetWithin != 0 && r.resetNear == "":
+		return usagef("--reset-within needs --reset-near, the limit that it looks ahead to")
+	case r.resetWithin < 0:
+		return usagef("--reset-within %d: expected 0 or more steps", r.resetWithin)
 	}
 	if !slices.Contains([]string{oomStop, oomMicrobatch, oomRestart}, r.onOOM) {
 		return usagef("--on-oom %s: expected stop, microbatch or restart", r.onOOM)
@@ -71,16 +94,22 @@ func (r *resilience) check(f *fitFlags) error {
 	if r.onOOM == oomRestart && !r.supervise {
 		return usagef("--on-oom restart needs --supervise, which starts the next process")
 	}
-	if _, ok := onCheckpointError[r.onError]; !ok {
-		return usagef("--on-checkpoint-error %s: expected stop or continue", r.onError)
+	if _, ok := onWriteError[r.onError]; !ok {
+		return usagef("--on-write-error %s: expected stop or continue", r.onError)
 	}
 	if _, ok := budgetLayers[r.budgetOf]; !ok {
 		return usagef("--memory-budget-of %s: expected %s", r.budgetOf, strings.Join(slices.Sorted(maps.Keys(budgetLayers)), ", "))
 	}
 	if r.budget != "" {
-		if _, err := memory.ParseBytes(r.budget); err != nil {
+		switch bytes, err := memory.ParseBytes(r.budget); {
+		case err != nil:
 			return usagef("--memory-budget: %w", err)
+		case r.budgetOf == budgetOfGPU && bytes < memory.MiB:
+			return usagef("--memory-budget %s: TensorFlow counts a GPU's memory in MiB; expected at least one", r.budget)
 		}
+	}
+	if r.resetNear != "" && r.budgetOf == budgetOfGPU {
+		return usagef("--reset-near is about the memory of the process; expected --memory-budget-of rss, anon or cgroup")
 	}
 	if r.force && !f.resume {
 		return usagef("--force is for --resume")
@@ -92,6 +121,17 @@ func (r *resilience) check(f *fitFlags) error {
 		return usagef("--deadline %v, --restarts %d: expected 0 or more", r.deadline, r.restarts)
 	}
 	return nil
+}
+
+// every is how many steps or epochs lie between two resets; 0 is never.
+func (r *resilience) every() (steps, epochs int, err error) {
+	switch {
+	case r.resetEvery != "":
+		return parseEvery("reset-every", r.resetEvery)
+	case r.resetNear != "":
+		return 0, 0, nil
+	}
+	return 0, 1, nil
 }
 
 // supervised trains in this process or, with --supervise, in a child that is watched.
@@ -125,8 +165,38 @@ func (a *arranged) outcome() error {
 	return nil
 }
 
+// limitGPU sets what a session must be opened with for a budget of GPU memory.
+func (r *resilience) limitGPU(o *session.Options) error {
+	if r.budget == "" || r.budgetOf != budgetOfGPU {
+		return nil
+	}
+	bytes, err := memory.ParseBytes(r.budget)
+	if err != nil {
+		return usagef("--memory-budget: %w", err)
+	}
+	o.Device.VirtualGPUs = [][]int{{int(bytes / memory.MiB)}}
+	o.ListAllocations = false // the batch is split instead
+	return nil
+}
+
+// needGPU is the error of a session without a GPU.
+func needGPU(s *session.Session) error {
+	devices, err := s.Devices()
+	if err != nil {
+		return err
+	}
+	var have []string
+	for _, d := range devices {
+		if d.Type == "GPU" {
+			return nil
+		}
+		have = append(have, d.Name)
+	}
+	return &environmentError{fmt.Errorf("--memory-budget-of gpu: TensorFlow has no GPU here, only %s; see steadyfit doctor", strings.Join(have, ", "))}
+}
+
 // arrange has a loop train a session as the flags say.
-func (r *resilience) arrange(l *fit.Loop, s *session.Session, c *session.Supervised) (*arranged, error) {
+func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session, c *session.Supervised) (*arranged, error) {
 	a := &arranged{}
 	l.Session = s
 	var again func(reason string)
@@ -144,21 +214,36 @@ func (r *resilience) arrange(l *fit.Loop, s *session.Session, c *session.Supervi
 		}
 	}
 	if depth := session.Depth(r.reset); depth != session.ResetNone {
-		steps, epochs, err := parseEvery("reset-every", r.resetEvery)
+		steps, epochs, err := r.every()
 		if err != nil {
 			return nil, err
 		}
-		l.Hook(fit.ResetPolicy{Depth: depth, EverySteps: steps, EveryEpochs: epochs, Again: again}.Hook(s))
+		p := fit.ResetPolicy{Depth: depth, EverySteps: steps, EveryEpochs: epochs, Layer: budgetLayers[r.budgetOf], Within: r.resetWithin, Again: again}
+		if r.resetNear != "" {
+			if p.Limit, err = memory.ParseBytes(r.resetNear); err != nil {
+				return nil, usagef("--reset-near: %w", err)
+			}
+		}
+		l.Hook(p.Hook(s))
 	}
-	if r.budget != "" {
+	split := r.onOOM == oomMicrobatch
+	switch {
+	case r.budget == "":
+	case r.budgetOf == budgetOfGPU:
+		if err := needGPU(s); err != nil {
+			return nil, err
+		}
+		split = true
+	default:
 		limit, err := memory.ParseBytes(r.budget)
 		if err != nil {
 			return nil, usagef("--memory-budget: %w", err)
 		}
 		a.budget = &fit.Budget{Limit: limit, Layer: budgetLayers[r.budgetOf], Batch: l.Batch, Again: again, Log: l.Log}
+		a.budget.Prefetch, _ = train.(*data.Prefetched) // else nothing is read ahead
 		l.Hook(a.budget.Hook(s))
 	}
-	if r.onOOM == oomMicrobatch {
+	if split {
 		l.Recover = fit.OnOutOfMemory(s, l.Batch)
 	}
 	return a, nil

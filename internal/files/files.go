@@ -1,5 +1,5 @@
 // Package files copies files and makes them durable, for what writes
-// checkpoints and models.
+// checkpoints and models, and says what a full disk leaves and what to do.
 //
 // It is not a layer over package os: what can be one call there is. Whoever
 // replaces a folder writes the new one beside it, calls SyncTree, renames, and

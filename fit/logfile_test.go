@@ -1,0 +1,266 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tornLine is a part of a line.
+const tornLine = "3,6,0."
+
+// shortOf has a disk fail some of its appends, counted from 1, after a part of the
+// line was written.
+func shortOf(t testing.TB, fails func(n int) bool) disk {
+	n := 0
+	return disk{before: func(op, path string) error {
+		if op != "append" {
+			return nil
+		}
+		if n++; !fails(n) {
+			return nil
+		}
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		require.NoError(t, err)
+		_, err = f.WriteString(tornLine)
+		require.NoError(t, errors.Join(err, f.Close()))
+		return syscall.ENOSPC
+	}}
+}
+
+// loggers make both kinds of file.
+var loggers = map[string]func(string, ...LogOption) Hook{"run.jsonl": HistoryFile, "run.csv": CSVLog}
+
+// linesIn reads the epochs of a file, all of whose lines have to be whole.
+func linesIn(t testing.TB, path string) []int {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, len(text) == 0 || text[len(text)-1] == '\n', "the last line is whole: %q", text)
+	epochs := []int{}
+	if filepath.Ext(path) == ".csv" {
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		for _, line := range lines[1:] {
+			require.Equal(t, strings.Count(lines[0], ","), strings.Count(line, ","))
+			first, _, _ := strings.Cut(line, ",")
+			epoch, err := strconv.Atoi(first)
+			require.NoError(t, err)
+			epochs = append(epochs, epoch)
+		}
+		return epochs
+	}
+	records, err := readHistory(path)
+	require.NoError(t, err)
+	for _, r := range records {
+		epochs = append(epochs, r.Epoch)
+	}
+	return epochs
+}
+
+// upTo are the epochs from 1.
+func upTo(n int) []int {
+	epochs := make([]int, n)
+	for i := range epochs {
+		epochs[i] = i + 1
+	}
+	return epochs
+}
+
+func TestLogLinesAreMadeUpFor(t *testing.T) {
+	for name, logger := range loggers {
+		path := filepath.Join(tempDir(t), name)
+		var log bytes.Buffer
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 8, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		var during [][]int
+		loop.Hook(
+			// The third line is tried three times.
+			logger(path, OnError(Continue), withDisk(shortOf(t, func(n int) bool { return n >= 3 && n < 6 }))),
+			Hook{Name: "look", Priority: PriorityCheckpoint, Epoch: func(context.Context, *State) error {
+				during = append(during, linesIn(t, path))
+				return nil
+			}},
+		)
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Len(t, h.Records, 8)
+		require.Empty(t, h.Stopped)
+		require.Equal(t, [][]int{upTo(1), upTo(2), upTo(2), upTo(2), upTo(2), upTo(6), upTo(7), upTo(8)}, during)
+		require.Equal(t, 1, strings.Count(log.String(), "training continues without a line"))
+		require.Contains(t, log.String(), "no space left on device")
+		require.Contains(t, log.String(), "free some space")
+		require.Equal(t, 1, strings.Count(log.String(), "all lines again"))
+	}
+}
+
+// If even the half line cannot be taken away, it is before the next is written, or
+// when the next run begins.
+func TestTornLogLineIsMended(t *testing.T) {
+	for name, logger := range loggers {
+		path := filepath.Join(tempDir(t), name)
+		short := shortOf(t, func(n int) bool { return n == 3 || n == 8 })
+		truncations := 0
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 7}
+		loop.Hook(logger(path, OnError(Continue), withDisk(disk{before: func(op, path string) error {
+			if op == "truncate" {
+				// For the first torn line once, and for the second one always.
+				if truncations++; truncations == 1 || truncations > 2 {
+					return syscall.EIO
+				}
+			}
+			return short.before(op, path)
+		}})))
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		var failed *LogError
+		require.ErrorAs(t, err, &failed)
+		require.ErrorIs(t, err, syscall.EIO)
+		require.Equal(t, 1, failed.Missing)
+		require.Equal(t, 4, truncations)
+
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.True(t, strings.HasSuffix(string(text), tornLine), "a part of a line is left")
+		again := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+		again.Hook(logger(path))
+		_, err = again.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Equal(t, append(upTo(6), 1), linesIn(t, path))
+	}
+}
+
+// A file that stays short of lines is an error at the end, and the run has its
+// result.
+func TestLogLinesThatStayMissing(t *testing.T) {
+	for name, logger := range loggers {
+		dir := tempDir(t)
+		path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 6}
+		loop.Hook(logger(path, OnError(Continue), withDisk(shortOf(t, func(n int) bool { return n > 2 }))), Checkpoint(ckpt))
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		var failed *LogError
+		require.ErrorAs(t, err, &failed)
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		require.True(t, failed.Final)
+		require.Equal(t, path, failed.Path)
+		require.Equal(t, 4, failed.Missing)
+		require.ErrorContains(t, err, path)
+		require.ErrorContains(t, err, "lacks the last 4 epochs")
+		require.Len(t, h.Records, 6)
+		require.Equal(t, filepath.Join(ckpt, "ckpt-12"), h.Checkpoint)
+		require.Equal(t, trained(t, 6), l.state())
+		require.Equal(t, upTo(2), linesIn(t, path))
+
+		again := Loop{Session: newLinear(), Batch: 4, Epochs: 6, Resume: ckpt}
+		again.Hook(logger(path), Checkpoint(ckpt))
+		_, err = again.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		require.Equal(t, upTo(6), linesIn(t, path), "a resumed run adds them")
+	}
+}
+
+// With Stop, the run ends after the epoch, with the checkpoint of that epoch.
+func TestLogFileStops(t *testing.T) {
+	for name, logger := range loggers {
+		for _, recovers := range []bool{false, true} {
+			dir := tempDir(t)
+			path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
+			loop := Loop{Session: newLinear(), Batch: 4, Epochs: 6}
+			broken := shortOf(t, func(n int) bool { return n == 3 || (n > 3 && !recovers) })
+			loop.Hook(logger(path, withDisk(broken)), Checkpoint(ckpt, EveryEpochs(5)))
+			h, err := loop.Run(t.Context(), samples(t, 8))
+			var failed *LogError
+			require.ErrorAs(t, err, &failed)
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			require.False(t, failed.Final)
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, "free some space")
+			require.Len(t, h.Records, 3)
+			require.Contains(t, h.Stopped, path)
+			require.Equal(t, filepath.Join(ckpt, "ckpt-6"), h.Checkpoint)
+			if recovers {
+				require.Zero(t, failed.Missing)
+				require.Equal(t, upTo(3), linesIn(t, path), "what there was room for at the end")
+			} else {
+				require.Equal(t, 1, failed.Missing)
+				require.Equal(t, upTo(2), linesIn(t, path))
+			}
+
+			l := newLinear()
+			again := Loop{Session: l, Batch: 4, Epochs: 6, Resume: ckpt}
+			again.Hook(logger(path), Checkpoint(ckpt, EveryEpochs(5)))
+			h, err = again.Run(t.Context(), samples(t, 8))
+			require.NoError(t, err)
+			require.Equal(t, filepath.Join(ckpt, "ckpt-6"), h.ResumedFrom)
+			require.Equal(t, trained(t, 6), l.state())
+			require.Equal(t, upTo(6), linesIn(t, path))
+		}
+	}
+}
+
+// The last line is tried once more at the end; without it, nothing else is wrong.
+func TestLastLogLine(t *testing.T) {
+	for _, last := range []int{3, 4} {
+		path := filepath.Join(tempDir(t), "run.jsonl")
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
+		loop.Hook(HistoryFile(path, withDisk(shortOf(t, func(n int) bool { return n >= 3 && n <= last }))))
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		require.Len(t, h.Records, 3)
+		require.Empty(t, h.Stopped)
+		if last == 3 {
+			require.NoError(t, err)
+			require.Equal(t, upTo(3), linesIn(t, path))
+			continue
+		}
+		var failed *LogError
+		require.ErrorAs(t, err, &failed)
+		require.True(t, failed.Final)
+		require.ErrorContains(t, err, "lacks the last epoch,")
+		require.Equal(t, upTo(2), linesIn(t, path))
+	}
+}
+
+// A hook that asked first has stopped the run, whatever the file does.
+func TestLogFileAfterAStop(t *testing.T) {
+	path := filepath.Join(tempDir(t), "run.jsonl")
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
+	loop.Hook(
+		Hook{Name: "enough", Epoch: func(_ context.Context, s *State) error { s.Stop("enough"); return nil }},
+		HistoryFile(path, withDisk(shortOf(t, func(int) bool { return true }))),
+	)
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	var failed *LogError
+	require.ErrorAs(t, err, &failed)
+	require.True(t, failed.Final)
+	require.Equal(t, "enough", h.Stopped)
+}
+
+func TestLogFileOptions(t *testing.T) {
+	for name, logger := range loggers {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+		loop.Hook(logger(filepath.Join(tempDir(t), name), OnError(7)))
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		var option *OptionError
+		require.ErrorAs(t, err, &option)
+		require.Equal(t, "OnError", option.Option)
+	}
+}
+
+// What is no file on a disk has no length to look at.
+func TestLogToADevice(t *testing.T) {
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
+	loop.Hook(HistoryFile(os.DevNull), CSVLog(filepath.Join(tempDir(t), "run.csv")))
+	h, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Len(t, h.Records, 2)
+	require.False(t, slices.ContainsFunc(names(t, filepath.Dir(os.DevNull)), func(n string) bool { return n == probeName }))
+}

@@ -1,0 +1,203 @@
+package fit_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// soakEnv set to anything has the soak as long as it is meant to be (make soak).
+const soakEnv = "STEADYFIT_TEST_SOAK"
+
+// soakRunEnv makes the test binary a soak, in a process whose memory is its own; its
+// value is a soakRun as JSON.
+const soakRunEnv = "STEADYFIT_TEST_SOAK_RUN"
+
+func init() {
+	child(soakRunEnv, func(r soakRun) error { return r.train() })
+}
+
+// soakRun is a training with all policies on: resets, a budget, going back after
+// running out of memory, checkpoints, a history.
+type soakRun struct {
+	Model  string
+	Sample []int // shape of x
+	Real   bool  // y are real numbers, not classes
+	Batch  int
+	Steps  int
+	Epoch  int // steps
+	Reload int // steps from one reload to the next
+	Budget memory.Bytes
+	Dir    string
+}
+
+type soakResult struct {
+	Verdict                memory.Verdict
+	Peak                   memory.Reading
+	Resets                 int
+	Parts                  int
+	Took                   time.Duration
+	Goroutines, Files      [2]int // before the first epoch and after the end
+	First, Last            float64
+	Checkpoints, Histories int
+}
+
+func (r soakRun) train() error {
+	n := min(r.Epoch, 64) * r.Batch // fewer than an epoch takes come again
+	elements := 1
+	for _, d := range r.Sample {
+		elements *= d
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	x := make([]float32, n*elements)
+	for i := range x {
+		x[i] = random.Float32()
+	}
+	y := data.Field{Name: "y"}
+	if r.Real {
+		values := make([]float32, n)
+		for i := range values {
+			values[i] = x[i*elements]
+		}
+		y.Array = data.Array{Shape: []int{n, 1}, Values: values}
+	} else {
+		values := make([]int64, n)
+		for i := range values {
+			values[i] = int64(10 * x[i*elements])
+		}
+		y.Array = data.Array{Shape: []int{n}, Values: values}
+	}
+	ds, err := data.New("soak", data.Field{Name: "x", Array: data.Array{Shape: append([]int{n}, r.Sample...), Values: x}}, y)
+	if err != nil {
+		return err
+	}
+	model, err := savedmodels.Builtin(r.Model)
+	if err != nil {
+		return err
+	}
+	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	if err != nil {
+		return err
+	}
+	defer sampler.Close()
+	var result soakResult
+	if result.Goroutines[0], result.Files[0], err = open(); err != nil {
+		return err
+	}
+	began := time.Now()
+	ctx := context.Background()
+	s, err := session.Open(ctx, model, session.Options{Seed: 1})
+	if err != nil {
+		return err
+	}
+	train := data.Prefetch(ds.Shuffle(1), 2)
+	budget := &fit.Budget{Limit: r.Budget, Batch: r.Batch, Prefetch: train}
+	checkpoints, history := filepath.Join(r.Dir, "checkpoints"), filepath.Join(r.Dir, "history.jsonl")
+	loop := &fit.Loop{Session: s, Batch: r.Batch, Epochs: r.Steps / r.Epoch, StepsPerEpoch: r.Epoch, Recover: fit.OnOutOfMemory(s, r.Batch)}
+	var series memory.Series
+	var sample memory.Sample
+	loop.Hook(
+		budget.Hook(s),
+		fit.ResetPolicy{Depth: session.ResetReload, EverySteps: r.Reload}.Hook(s),
+		fit.Checkpoint(checkpoints),
+		fit.HistoryFile(history),
+		fit.Hook{Name: "memory", Epoch: func(_ context.Context, st *fit.State) error {
+			if err := sampler.Sample(int(st.Step), &sample); err != nil {
+				return err
+			}
+			series.Append(&sample)
+			return nil
+		}})
+	h, err := loop.Run(ctx, train)
+	if err == nil {
+		err = budget.Err
+	}
+	if err != nil {
+		return err
+	}
+	for _, record := range h.Records {
+		result.Resets += record.Resets.Count
+	}
+	result.First, _ = h.Records[0].Metrics.Get("loss")
+	result.Last, _ = h.Last().Metrics.Get("loss")
+	result.Parts = s.MicroBatches()
+	if err := s.Close(); err != nil {
+		return err
+	}
+	result.Took = time.Since(began)
+	if result.Goroutines[1], result.Files[1], err = open(); err != nil {
+		return err
+	}
+	usage, err := memory.Read()
+	if err != nil {
+		return err
+	}
+	result.Peak = usage.Peak
+	result.Verdict = series.Judge(memory.Criteria{Budget: 64})
+	found, err := fit.Checkpoints(checkpoints)
+	if err != nil {
+		return err
+	}
+	result.Checkpoints, result.Histories = len(found), len(h.Records)
+	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// open counts what could be left open: goroutines, and file descriptors.
+func open() (goroutines, files int, err error) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	return runtime.NumGoroutine(), len(entries), err
+}
+
+// With all policies on memory stays flat, step after step, and nothing stays open. As
+// long as it is meant to be with make soak.
+func TestSoak(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
+	}
+	whole := os.Getenv(soakEnv) != ""
+	for _, c := range []struct {
+		name  string
+		run   soakRun
+		whole int // steps
+	}{
+		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1, Budget: 2 * memory.GiB}, 1000},
+		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40, Reload: 500, Budget: 2 * memory.GiB}, 100_000},
+		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 40, Epoch: 2, Reload: 20, Budget: 950 * memory.MiB}, 2000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := c.run
+			if whole {
+				// As many epochs, or 200 of them at least, in all.
+				r.Epoch = max(r.Epoch*c.whole/r.Steps/2, 1)
+				r.Steps = c.whole
+			}
+			r.Dir = t.TempDir()
+			var have soakResult
+			peak := runChild(t, soakRunEnv, r, &have)
+			t.Logf("%d steps of batch %d in %v, %d resets, %d parts: anonymous memory %v; peak RSS %v (from outside %v); loss %.4f to %.4f; goroutines %v, files %v",
+				r.Steps, r.Batch, have.Took.Round(time.Millisecond), have.Resets, have.Parts, have.Verdict, have.Peak, peak, have.First, have.Last, have.Goroutines, have.Files)
+			assert.NotEqual(t, memory.Leak, have.Verdict.Kind, fmt.Sprint(have.Verdict))
+			assert.Equal(t, r.Steps/r.Reload, have.Resets)
+			assert.Less(t, have.Last, have.First)
+			assert.Less(t, peak, r.Budget)
+			assert.Equal(t, have.Goroutines[0], have.Goroutines[1])
+			assert.Equal(t, have.Files[0], have.Files[1])
+			assert.Equal(t, 3, have.Checkpoints)
+			assert.Equal(t, r.Steps/r.Epoch, have.Histories)
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+)
+
+// probeBytes is what Writable writes.
+const probeBytes = 4 << 10
+
+// Writable finds out why a folder does not take files of so many bytes in all;
+// nil means that it does. It is for failures that do not say why. It writes a
+// small file, and has the rest reserved for a moment where the file system can
+// do that; that is how a quota shows, which the free space does not tell of.
+func Writable(dir string, bytes int64) error {
+	f, err := os.CreateTemp(dir, ".write-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, probeBytes))
+	if err == nil {
+		// Some network file systems say only now that they are full.
+		err = f.Sync()
+	}
+	if err == nil {
+		if free, ok := FreeSpace(dir); ok && free < bytes {
+			err = &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}
+		} else if refused := reserve(f, bytes); Full(refused) {
+			err = refused
+		}
+	}
+	for _, other := range []error{f.Close(), os.Remove(f.Name())} {
+		if err == nil {
+			err = other
+		}
+	}
+	return err
+}
+
+// Full reports whether an error is that of a full disk, or of a quota.
+func Full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// remedies say what to do about errors of the file system, other than a full one.
+var remedies = []struct {
+	errs   []error
+	remedy string
+}{
+	{[]error{syscall.EROFS}, "the file system is read-only, as after an error of the disk: see the kernel's log, make it writable, or use another folder"},
+	{[]error{syscall.EACCES, syscall.EPERM}, "give this user the right to write there, or use another folder"},
+	{[]error{syscall.EIO}, "the disk or the network file system fails: see the kernel's log, and copy what is good elsewhere"},
+	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
+	{[]error{syscall.EFBIG}, "raise the limit of the size of files (ulimit -f), or use a file system that takes larger ones"},
+	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "make the folder, or use another one"},
+}
+
+// Remedy says what to do about an error of the file system. room says how to make
+// some on a full disk; it may be empty.
+func Remedy(err error, room string) string {
+	if Full(err) {
+		if room != "" {
+			room = " (" + room + ")"
+		}
+		return fmt.Sprintf("the disk or the quota is full: free some space%s, or use another folder", room)
+	}
+	for _, r := range remedies {
+		if slices.ContainsFunc(r.errs, func(target error) bool { return errors.Is(err, target) }) {
+			return r.remedy
+		}
+	}
+	return "see to it that files can be written there, or use another folder"
+}

@@ -1,0 +1,139 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+)
+
+// resetEnv makes the test binary a program that resets the image model: its value is
+// "release" for the release profile, "open" for asking for that too late, and
+// "default" for neither.
+const resetEnv = "STEADYFIT_TEST_RESET"
+
+func init() {
+	kind := os.Getenv(resetEnv)
+	if kind == "" {
+		return
+	}
+	if err := resetChild(kind); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) // lint:allow exit: this process is a child of the tests
+	}
+	os.Exit(0) // lint:allow exit: this process is a child of the tests
+}
+
+type resetOutcome struct {
+	PID      int
+	Args     []string
+	Variable string
+	Resets   []Reset
+	Losses   []float64
+}
+
+func resetChild(kind string) error {
+	ctx := context.Background()
+	if kind == "release" {
+		if err := UseReleaseProfile(); err != nil {
+			return err
+		}
+	}
+	o := resetOutcome{PID: os.Getpid(), Args: os.Args, Variable: os.Getenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR")}
+	model, err := savedmodels.Builtin("image-224")
+	if err != nil {
+		return err
+	}
+	s, err := Open(ctx, model, Options{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if kind == "open" {
+		if err := UseReleaseProfile(); err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(o)
+	}
+	const n = 32
+	batch := data.Batch{Size: n, Fields: []data.Field{
+		{Name: "x", Array: data.Array{Shape: []int{n, 224, 224, 3}, Values: make([]float32, n*224*224*3)}},
+		{Name: "y", Array: data.Array{Shape: []int{n}, Values: make([]int64, n)}},
+	}}
+	out := make([]float64, len(s.TrainMetrics()))
+	for _, depth := range []Depth{ResetRestore, ResetReload} {
+		for step := range 2 {
+			if err := s.Train(ctx, int64(step), batch, out); err != nil {
+				return err
+			}
+			o.Losses = append(o.Losses, out[0])
+		}
+		p, err := s.Snapshot(ctx)
+		if err != nil {
+			return err
+		}
+		r, err := s.Reset(ctx, depth, p)
+		if err != nil {
+			return err
+		}
+		o.Resets = append(o.Resets, r)
+		if err := p.Close(); err != nil {
+			return err
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(o)
+}
+
+// TestReleaseProfile has what docs/resilience.md says of each depth of reset: what a
+// reload of the image model gives back under TensorFlow's pool, and under the profile.
+func TestReleaseProfile(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
+	}
+	run := func(kind string, env ...string) (o resetOutcome, log string, err error) {
+		cmd := exec.Command(os.Args[0], "an argument")
+		cmd.Env = append(append(os.Environ(), resetEnv+"="+kind), env...)
+		var text, failed strings.Builder
+		cmd.Stdout, cmd.Stderr = &text, &failed
+		require.NoError(t, cmd.Start())
+		if err = cmd.Wait(); err == nil {
+			require.NoError(t, json.Unmarshal([]byte(text.String()), &o))
+			assert.Equal(t, cmd.Process.Pid, o.PID)
+			assert.Equal(t, "an argument", o.Args[1])
+			for _, r := range o.Resets {
+				t.Logf("%s, %s: %v, closed %v, after %v: %v returned in %v", kind, r.Depth, r.Before, r.Closed, r.After, r.Returned(), r.Took)
+			}
+		}
+		return o, failed.String(), err
+	}
+	pool, log, err := run("default")
+	require.NoError(t, err, log)
+	profile, log, err := run("release")
+	require.NoError(t, err, log)
+	assert.Equal(t, "1", profile.Variable)
+	assert.InEpsilonSlice(t, pool.Losses, profile.Losses, 1e-6)
+	closed := func(o resetOutcome) memory.Bytes { return o.Resets[1].Before.Bytes - o.Resets[1].Closed.Bytes }
+	assert.Less(t, closed(pool), pool.Resets[1].Before.Bytes/4, "TensorFlow's pool has started to give memory back: then the profile may go")
+	assert.Greater(t, closed(profile), profile.Resets[1].Before.Bytes/2)
+	assert.Greater(t, profile.Resets[1].Returned().Bytes, profile.Resets[1].Before.Bytes/2)
+
+	_, log, err = run("release", "MALLOC_ARENA_MAX=4")
+	require.Error(t, err)
+	assert.Contains(t, log, `MALLOC_ARENA_MAX is "4" in the environment, and would have to be "1"`)
+	_, log, err = run("open")
+	require.Error(t, err)
+	assert.Contains(t, log, "TensorFlow has been opened")
+	// Where all is set there is nothing to do.
+	_, log, err = run("open", ReleaseProfile()...)
+	require.NoError(t, err, log)
+}
