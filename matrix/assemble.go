@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/measure"
 	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
@@ -171,7 +172,7 @@ func figures(runs []*RunResult) Figures {
 		if len(all) == 0 {
 			return nil
 		}
-		m := int64(median(all))
+		m := int64(measure.Median(all))
 		return &m
 	}
 	phase := func(name string) func(*RunResult) memory.Reading {
@@ -187,8 +188,8 @@ func figures(runs []*RunResult) Figures {
 		}
 	}
 	if len(slopes) > 0 {
-		f.Slope = memory.Interval{Estimate: median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
-		f.Seconds = median(seconds)
+		f.Slope = memory.Interval{Estimate: measure.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+		f.Seconds = measure.Median(seconds)
 	}
 	f.Peak = amount(func(run *RunResult) memory.Reading { return run.Outcome.Peak })
 	f.StepTime = amount(func(run *RunResult) memory.Reading { return run.Outcome.StepTime })
@@ -219,12 +220,6 @@ func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading)
 // onGPU: TensorFlow names the allocators of a GPU so ("gpu_host_bfc" is of the CPU).
 func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
 
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
 // recovered is how far a slope may be from the true one.
 const recovered = 0.05
 
@@ -249,7 +244,7 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 		}
 	}
 	c.OK = wrong == 0
-	c.Slope = memory.Interval{Estimate: median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+	c.Slope = memory.Interval{Estimate: measure.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
 	kinds := make([]string, len(c.Kinds))
 	for i, k := range c.Kinds {
 		kinds[i] = string(k)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/measure"
 	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
@@ -554,7 +555,7 @@ func (s spread) String() string {
 	if len(s) == 1 {
 		return fmt.Sprintf("%v in 1 run", memory.Bytes(s[0]))
 	}
-	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
+	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(measure.Median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
 }
 
 // jumps answers whether memory is higher after the steps than it was after loading.
@@ -571,7 +572,7 @@ func (v view) jumps(name string) evidence {
 	if len(parts) == 0 {
 		return evidence{}
 	}
-	e := evidence{unclear, fmt.Sprintf("%s: %v from loading to the last step, %.0f%% of what was there", name, amounts, 100*median(parts))}
+	e := evidence{unclear, fmt.Sprintf("%s: %v from loading to the last step, %.0f%% of what was there", name, amounts, 100*measure.Median(parts))}
 	if slices.Min(parts) > noDifference {
 		e.answer = yes
 	} else if slices.Max(parts) <= noDifference {
@@ -619,7 +620,7 @@ func (v view) releases(name string) evidence {
 		return evidence{missing, fmt.Sprintf("%s: the steps add too little to tell", name)}
 	}
 	e := evidence{unclear, fmt.Sprintf("%s: the steps added %v, of which %v were left after closing everything, %.0f%% [%.0f to %.0f]",
-		name, levels, left, 100*median(parts), 100*slices.Min(parts), 100*slices.Max(parts))}
+		name, levels, left, 100*measure.Median(parts), 100*slices.Min(parts), 100*slices.Max(parts))}
 	if len(trimmed) > 0 {
 		e.text += fmt.Sprintf(", and %v after malloc_trim", trimmed)
 	}
@@ -674,14 +675,14 @@ func (v view) worsens(name, other string) evidence {
 		}
 		return memory.Known(memory.Bytes(x * lossUnit))
 	})
-	e := evidence{higher(r), fmt.Sprintf("%s against %s: final loss %.4g against %.4g", name, other, median(with), median(without))}
+	e := evidence{higher(r), fmt.Sprintf("%s against %s: final loss %.4g against %.4g", name, other, measure.Median(with), measure.Median(without))}
 	if r.OK {
 		e.text += ", " + times(r.Interval)
 	}
 	if slices.Max(gaps) <= noLoss {
 		e.answer = no
 		e.text += fmt.Sprintf(", at most %.1g%% of the first loss more", 100*max(slices.Max(gaps), 0))
-	} else if median(gaps) <= noLoss && e.answer == yes {
+	} else if measure.Median(gaps) <= noLoss && e.answer == yes {
 		e.answer = unclear
 	}
 	return e

@@ -86,6 +86,15 @@ const (
 	noticeable = 0.95
 )
 
+// Thresholds are the ratios at which an effect on what is to be lowered becomes
+// another one, in rising order.
+func (g Goal) Thresholds() []float64 {
+	if g == LowerSlope {
+		return []float64{slopeGone, slopeHalf, alikeLow, noticeable, 1, alikeHigh}
+	}
+	return []float64{amountLower, alikeLow, noticeable, 1, alikeHigh}
+}
+
 // Ratio is an amount with the remedy divided by that without, and its interval.
 type Ratio struct {
 	Interval

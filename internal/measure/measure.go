@@ -3,7 +3,8 @@
 // synthetic batch, the measured loop, the memory of the process, and the result
 // line in Go benchmark format. bench/cloop/cloop.c does the same in C.
 //
-// It is for the benchmark only; memory verdicts are made by package memory.
+// It is for the benchmark, and Median for the matrix as well; memory verdicts are made
+// by package memory.
 package measure
 
 import (
@@ -198,18 +199,14 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 	return r, nil
 }
 
-// Median of values, which it sorts; 0 if there are none.
+// Median of values; 0 if there are none.
 func Median(values []float64) float64 {
-	slices.Sort(values)
 	n := len(values)
-	switch {
-	case n == 0:
+	if n == 0 {
 		return 0
-	case n%2 == 1:
-		return values[n/2]
-	default:
-		return (values[n/2-1] + values[n/2]) / 2
 	}
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
 // TheilSen is the median of the slopes between all pairs of points: a few

@@ -282,14 +282,6 @@ func whyVerdict(a, b *view, x, y *matrix.Cell) string {
 // nearly is how far two ratios may lie apart and still be the same measurement.
 const nearly = 0.05
 
-// thresholds of an effect, as memory.Compare has them.
-func thresholds(goal memory.Goal) []float64 {
-	if goal == memory.LowerSlope {
-		return []float64{0.1, 0.5, 0.9, 0.95, 1, 1.1}
-	}
-	return []float64{0.8, 0.9, 0.95, 1, 1.1}
-}
-
 // whyEffect explains why a remedy was judged differently; empty if nothing does.
 func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	if i, j := x.Effect == memory.Unclear, y.Effect == memory.Unclear; i || j {
@@ -322,7 +314,7 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 		text = strings.TrimSuffix(text, " only")
 	}
 	var between []string
-	for _, t := range thresholds(x.Comparison.Goal) {
+	for _, t := range x.Comparison.Goal.Thresholds() {
 		if t > min(r.Low, s.Low) && t <= max(r.High, s.High) {
 			between = append(between, strconv.FormatFloat(t, 'f', -1, 64))
 		}

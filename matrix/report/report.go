@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/measure"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -151,14 +152,7 @@ func (v *view) phaseOf(c *matrix.Cell, name string, layer memory.Layer) memory.R
 	if len(values) == 0 {
 		return memory.Reading{}
 	}
-	return memory.Known(memory.Bytes(math.Round(median(values))))
-}
-
-// median of at least one value.
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	return memory.Known(memory.Bytes(math.Round(measure.Median(values))))
 }
 
 // estimated is whether a cell's slope was estimated at all.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"steadyfit/internal/measure"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -371,7 +372,7 @@ func (t *text) usualTime(runtime, remedy string) string {
 	if len(all) == 0 {
 		return unknown
 	}
-	return fmt.Sprintf("×%.2f", median(all))
+	return fmt.Sprintf("×%.2f", measure.Median(all))
 }
 
 // absent lists what could not be applied, by reason.
