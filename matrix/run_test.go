@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -224,6 +225,22 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	again, err := ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, r.Cells, again.Cells)
+
+	// What gzip has compressed is read, too, if it is whole.
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var small bytes.Buffer
+	w := gzip.NewWriter(&small)
+	_, err = w.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	require.NoError(t, os.WriteFile(path+".gz", small.Bytes(), 0o666))
+	again, err = ReadFile(path + ".gz")
+	require.NoError(t, err)
+	assert.Equal(t, r.Cells, again.Cells)
+	require.NoError(t, os.WriteFile(path+".gz", small.Bytes()[:small.Len()/2], 0o666))
+	_, err = ReadFile(path + ".gz")
+	require.ErrorContains(t, err, "matrix.json.gz")
 }
 
 func TestPairsAreRunForthAndBack(t *testing.T) {

@@ -3,6 +3,7 @@ package matrix
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,11 +102,16 @@ func (s *store) add(run RunResult) error {
 
 func (s *store) close() { s.file.Close() }
 
-// ReadFile reads a matrix.json.
+// ReadFile reads a matrix.json, or one that gzip has compressed.
 func ReadFile(path string) (*Result, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
+	}
+	if bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {
+		if text, err = gunzip(text); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	var head struct {
 		Schema *int `json:"schema"`
@@ -121,6 +127,14 @@ func ReadFile(path string) (*Result, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return r, nil
+}
+
+func gunzip(text []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
 }
 
 // WriteFile writes a matrix.json; the file appears whole or not at all.

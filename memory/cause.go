@@ -210,7 +210,8 @@ func (a attribution) notes() {
 	if a.byRise {
 		return
 	}
-	if t, ok := a.trends[GCCycles]; ok && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
+	_, counted := a.trends[LiveCount] // then they would be the cause
+	if t, ok := a.trends[GCCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
 		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that are left to it were not released")
 	}
 	if t, ok := a.trends[Threads]; ok && t.Slope.Low > 0 {

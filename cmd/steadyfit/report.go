@@ -20,7 +20,7 @@ func newReport() *cobra.Command {
 the file, and the answer on the terminal. With two results, say on which verdicts
 they agree, and where they do not, both figures and whether that is more than chance.`,
 		Example: `  steadyfit report out/matrix/matrix.json
-  steadyfit report before.json after.json`,
+  steadyfit report before.json after.json.gz`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := matrix.ReadFile(args[0])

@@ -138,8 +138,11 @@ func times(r memory.Ratio, bounds bool) string {
 	}
 	number := func(v float64) string {
 		digits := 2
-		if math.Abs(v) >= 10 {
+		switch {
+		case math.Abs(v) >= 10:
 			digits = 1
+		case v < 0.01 && r.Low > 0: // not a slope that may be 0
+			digits = 3
 		}
 		text := strconv.FormatFloat(v, 'f', digits, 64)
 		if strings.Trim(text, "-0.") == "" {

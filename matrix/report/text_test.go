@@ -65,6 +65,7 @@ func TestFormat(t *testing.T) {
 		{size(nil), "–"}, {size(i64(0)), "0 B"}, {reading(memory.Reading{}), "–"},
 		{times(memory.Ratio{}, true), "–"},
 		{times(memory.Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, true), "×0 [−0.02, 0]"},
+		{times(memory.Ratio{Interval: memory.Interval{Estimate: 0.004, Low: 0.0034, High: 0.011}, OK: true}, true), "×0.004 [0.003, 0.01]"},
 		{times(memory.Ratio{Interval: memory.Interval{Estimate: 19.8}, OK: true}, false), "×19.8"},
 		{sentence("malloc_trim gave nothing"), "malloc_trim gave nothing."}, {sentence(" the peak is 0.5 times "), "The peak is 0.5 times."}, {sentence(""), ""},
 		{and([]string{"a", "b", "c"}), "a, b and c"}, {and(nil), ""},
