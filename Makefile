@@ -17,7 +17,7 @@ SUMMARY := out/test/summary.txt
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # More arguments for every go test, for example GOTESTFLAGS=-count=1.
-GOTESTFLAGS ?=
+GOTESTFLAGS ?= -timeout=20m
 # Tests use this TensorFlow; name another folder to test against that one.
 export STEADYFIT_TENSORFLOW ?= $(CURDIR)/$(RUNTIME)
 

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +23,8 @@ import (
 	"steadyfit/session"
 )
 
-// heavyEnv makes the test binary a training of the image model, in a process whose
-// memory is its own; its value is a heavyRun as JSON.
+// heavyEnv makes the test binary a training in a process whose memory is its own; its
+// value is a heavyRun as JSON.
 const heavyEnv = "STEADYFIT_TEST_HEAVY"
 
 func init() {
@@ -78,31 +79,47 @@ func runChild(t *testing.T, variable string, argument, result any, env ...string
 	}
 }
 
+// heavyRun is a training of the image model, or of the small one of digits.
 type heavyRun struct {
-	Steps  int
-	Budget memory.Bytes
-	OOM    bool
+	Small     bool
+	Steps     int
+	Budget    memory.Bytes
+	OOM       bool
+	Validates bool
+	Ahead     int    // batches
+	Dir       string // for checkpoints; resumed from if there are any
 }
 
 type heavyResult struct {
 	Losses []float64
 	Parts  int
+	Ahead  int
 	Events []string
-	Err    string
-	Need   memory.Bytes
-	Out    bool // of memory
-	Split  bool // as far as it goes
+	// Peak is the highest of the records.
+	Peak  memory.Bytes
+	Err   string
+	Need  memory.Bytes
+	Out   bool // of memory
+	Split bool // as far as it goes
 }
 
 const heavyBatch = 32
 
 func (r heavyRun) train() error {
-	model, err := savedmodels.Builtin("image-224")
+	name, sample := "image-224", []int{224, 224, 3}
+	if r.Small {
+		name, sample = "digits", []int{64}
+	}
+	model, err := savedmodels.Builtin(name)
 	if err != nil {
 		return err
 	}
 	const n = 2 * heavyBatch
-	x, y := make([]float32, n*224*224*3), make([]int64, n)
+	elements := 1
+	for _, d := range sample {
+		elements *= d
+	}
+	x, y := make([]float32, n*elements), make([]int64, n)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range x {
 		x[i] = random.Float32()
@@ -110,8 +127,8 @@ func (r heavyRun) train() error {
 	for i := range y {
 		y[i] = random.Int64N(10)
 	}
-	ds, err := data.New("images",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 224, 224, 3}, Values: x}},
+	ds, err := data.New("samples",
+		data.Field{Name: "x", Array: data.Array{Shape: append([]int{n}, sample...), Values: x}},
 		data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: y}})
 	if err != nil {
 		return err
@@ -124,26 +141,31 @@ func (r heavyRun) train() error {
 	defer s.Close()
 	var result heavyResult
 	loop := &fit.Loop{Session: s, Batch: heavyBatch, Epochs: r.Steps / 2}
+	if r.Validates {
+		loop.Validation = ds
+	}
+	if r.Dir != "" {
+		loop.Hook(fit.Checkpoint(r.Dir))
+		loop.Resume = r.Dir
+	}
+	train := data.Prefetch(ds, r.Ahead)
 	loop.Hook(fit.Hook{Name: "losses", Step: func(_ context.Context, st *fit.State) error {
 		result.Losses = append(result.Losses, st.Values[0])
 		return nil
 	}})
-	var b *fit.Budget
 	if r.Budget > 0 {
-		b = &fit.Budget{Limit: r.Budget, Batch: heavyBatch}
+		b := &fit.Budget{Limit: r.Budget, Batch: heavyBatch, Prefetch: train}
 		loop.Hook(b.Hook(s))
 	}
 	if r.OOM {
 		loop.Recover = fit.OnOutOfMemory(s, heavyBatch)
 	}
-	h, err := loop.Run(ctx, ds)
+	h, err := loop.Run(ctx, train)
 	for _, record := range h.Records {
 		result.Events = append(result.Events, record.Events...)
+		result.Peak = max(result.Peak, record.Memory.Peak.Bytes)
 	}
-	result.Parts = s.MicroBatches()
-	if err == nil && b != nil {
-		err = b.Err
-	}
+	result.Parts, result.Ahead = s.MicroBatches(), train.Ahead()
 	if err != nil {
 		result.Err = err.Error()
 		result.Out, result.Split = errors.Is(err, session.ErrOutOfMemory), errors.Is(err, fit.ErrSplit)
@@ -177,7 +199,30 @@ func TestBudgetIsKept(t *testing.T) {
 	require.Empty(t, have.Err)
 	assert.LessOrEqual(t, most, limit)
 	assert.Greater(t, have.Parts, 1)
+	assert.Empty(t, have.Events)
 	assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
+	// What is read from outside every 10 ms may miss the peak.
+	assert.LessOrEqual(t, have.Peak, limit)
+	assert.InDelta(t, int64(most), int64(have.Peak), float64(limit)/20)
+
+	// So it is with all that comes between steps, and with batches that are read ahead.
+	dir := t.TempDir()
+	full := heavyRun{Steps: steps, Budget: limit, Validates: true, Ahead: 4, Dir: dir}
+	have, most = full.run(t)
+	t.Logf("with validations, checkpoints and batches read ahead: %v, %d parts, %d ahead, events %v", most, have.Parts, have.Ahead, have.Events)
+	require.Empty(t, have.Err)
+	assert.LessOrEqual(t, most, limit)
+	assert.NotContains(t, have.Events, "over_budget")
+	assert.NotContains(t, have.Events, "reset")
+	assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
+	// Resumed, it goes on with what was chosen.
+	full.Steps += 8
+	more, most := full.run(t)
+	require.Empty(t, more.Err)
+	assert.Len(t, more.Losses, 8)
+	assert.LessOrEqual(t, most, limit)
+	assert.Equal(t, have.Parts, more.Parts)
+	assert.Equal(t, have.Ahead, more.Ahead)
 
 	// Plenty changes nothing, once it is known to be plenty.
 	have, _ = heavyRun{Steps: steps, Budget: 2 * peak}.run(t)
@@ -186,10 +231,64 @@ func TestBudgetIsKept(t *testing.T) {
 	assert.Empty(t, have.Events)
 }
 
+// A budget that cannot be kept is said with one that can.
 func TestBudgetThatCannotBeKept(t *testing.T) {
-	have, _ := heavyRun{Steps: 8, Budget: 200 * memory.MiB}.run(t)
-	require.Contains(t, have.Err, "cannot be kept")
-	assert.Greater(t, have.Need, 200*memory.MiB)
+	for _, c := range []struct {
+		name  string
+		small bool
+		limit memory.Bytes
+	}{{"digits", true, 50 * memory.MiB}, {"image-224", false, 200 * memory.MiB}} {
+		t.Run(c.name, func(t *testing.T) {
+			have, _ := heavyRun{Small: c.small, Steps: 20, Budget: c.limit}.run(t)
+			require.Contains(t, have.Err, "cannot be kept")
+			require.Greater(t, have.Need, c.limit)
+			need := have.Need
+			have, most := heavyRun{Small: c.small, Steps: 60, Budget: need}.run(t)
+			t.Logf("with %v: %v, %d parts, events %v", need, most, have.Parts, have.Events)
+			require.Empty(t, have.Err)
+			assert.LessOrEqual(t, most, need)
+			assert.Greater(t, most, need*8/10)
+			assert.NotContains(t, have.Events, "over_budget")
+		})
+	}
+}
+
+// A small model under plenty ends with whole batches.
+func TestBudgetOfASmallModel(t *testing.T) {
+	have, _ := heavyRun{Small: true, Steps: 40, Budget: 2 * memory.GiB, Validates: true, Ahead: 2}.run(t)
+	require.Empty(t, have.Err)
+	assert.Equal(t, 1, have.Parts)
+	assert.Equal(t, 2, have.Ahead)
+	assert.Empty(t, have.Events)
+}
+
+// Once a run has chosen how to split, one that is stopped and resumed goes on as one that
+// is not, bit for bit.
+func TestBudgetIsResumedBitForBit(t *testing.T) {
+	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.run(t)
+	require.NotZero(t, have.Need)
+	first := heavyRun{Small: true, Steps: 20, Budget: have.Need + 24*memory.MiB, Dir: t.TempDir()}
+	chosen, _ := first.run(t)
+	require.Empty(t, chosen.Err)
+	once, twice := first, first
+	twice.Dir = filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, os.CopyFS(twice.Dir, os.DirFS(first.Dir)))
+
+	once.Steps = 40
+	want, _ := once.run(t)
+	require.Empty(t, want.Err)
+	require.Len(t, want.Losses, 20)
+	assert.Equal(t, chosen.Parts, want.Parts)
+	var losses []float64
+	for _, steps := range []int{30, 40} {
+		twice.Steps = steps
+		part, _ := twice.run(t)
+		require.Empty(t, part.Err)
+		assert.Equal(t, chosen.Parts, part.Parts)
+		losses = append(losses, part.Losses...)
+	}
+	assert.Equal(t, want.Losses, losses)
+	t.Logf("%d parts", chosen.Parts)
 }
 
 // With TensorFlow's pool capped below what a step takes, the batch is split until it
@@ -225,4 +324,16 @@ func TestOutOfMemoryIsDecided(t *testing.T) {
 	_, err = decide(t.Context(), nil, session.ErrOutOfMemory)
 	assert.ErrorIs(t, err, fit.ErrSplit)
 	assert.ErrorIs(t, err, session.ErrOutOfMemory)
+
+	// The split is remembered.
+	recovery := fit.OnOutOfMemory(s, 3)
+	state, err := recovery.Save()
+	require.NoError(t, err)
+	require.NoError(t, s.SetMicroBatches(1))
+	none, err := recovery.Save()
+	require.NoError(t, err)
+	assert.Nil(t, none)
+	require.NoError(t, recovery.Load(state))
+	assert.Equal(t, 3, s.MicroBatches())
+	assert.Error(t, recovery.Load(json.RawMessage(`[]`)))
 }

@@ -1,7 +1,6 @@
 package fit
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -35,13 +34,11 @@ const (
 	trashSuffix      = ".trash"
 	// foreignPrefix is for what had the name of a checkpoint but is none.
 	foreignPrefix = "foreign-"
-	// probeName is a file that is written to find out whether one can be; tidy
-	// knows it.
-	probeName  = "." + checkpointPrefix + "probe" + temporarySuffix
-	probeBytes = 4 << 10
 	// replacedSuffix is for a checkpoint that one of the same step replaces.
 	replacedSuffix = ".old"
 	bestFile       = "best.json"
+	// begunFile says where a training began, until it has a checkpoint.
+	begunFile = "begun.json"
 
 	// The files of a checkpoint.
 	stateFile     = "state.json"
@@ -97,18 +94,28 @@ type checkpointState struct {
 	// EpochStep is the number of steps done in the epoch in progress.
 	EpochStep int `json:"epoch_step"`
 	// Pass and PassBatch are the position in the data.
-	Pass         int                        `json:"pass"`
-	PassBatch    int                        `json:"pass_batch"`
-	Samples      int64                      `json:"epoch_samples"`
-	Sums         []metricSum                `json:"epoch_sums"`
-	Events       []string                   `json:"epoch_events,omitempty"`
-	Resets       Resets                     `json:"epoch_resets,omitzero"`
-	TrainSeconds float64                    `json:"epoch_train_seconds"`
-	RateScale    float64                    `json:"learning_rate_scale"`
-	Proven       bool                       `json:"finite_loss_seen"`
-	Identity     map[string]string          `json:"identity"`
-	Hooks        map[string]json.RawMessage `json:"hooks,omitempty"`
-	Files        []fileSum                  `json:"files"`
+	Pass         int         `json:"pass"`
+	PassBatch    int         `json:"pass_batch"`
+	Samples      int64       `json:"epoch_samples"`
+	Sums         []metricSum `json:"epoch_sums"`
+	Events       []string    `json:"epoch_events,omitempty"`
+	Resets       Resets      `json:"epoch_resets,omitzero"`
+	TrainSeconds float64     `json:"epoch_train_seconds"`
+	RateScale    float64     `json:"learning_rate_scale"`
+	Proven       bool        `json:"finite_loss_seen"`
+	// Trained is the last step that hooks have seen, and Rescaled what they then did to
+	// RateScale, if the run had gone back.
+	Trained  int64       `json:"trained,omitempty"`
+	Rescaled []rescaling `json:"rescaled,omitempty"`
+	// Logs are the sizes that log files had when the training began, by hook.
+	Logs map[string]int64 `json:"logs,omitempty"`
+	// Passed is a reset that the next process does.
+	Passed   *passedOn       `json:"reset_process,omitempty"`
+	Recovery json.RawMessage `json:"recovery,omitempty"`
+
+	Identity map[string]string          `json:"identity"`
+	Hooks    map[string]json.RawMessage `json:"hooks,omitempty"`
+	Files    []fileSum                  `json:"files"`
 }
 
 type metricSum struct {
@@ -134,6 +141,7 @@ type WriteOption func(*writing)
 
 func (o WriteOption) applyToCheckpoint(c *checkpointer) { o(&c.writing) }
 func (o WriteOption) applyToLog(l *lineFile)            { o(&l.writing) }
+func (o WriteOption) applyToEarlyStop(e *earlyStop)     { o(&e.writing) }
 
 // writing is how a hook writes files.
 type writing struct {
@@ -192,22 +200,23 @@ const (
 	Continue
 )
 
-// OnError says what happens when a checkpoint, or a line of a HistoryFile or
-// CSVLog, cannot be written, as on a full disk; the default is Stop. A folder
-// that cannot be written when the run starts ends it in any case: nothing is lost
-// yet.
+// OnError says what happens when a checkpoint, a line of a HistoryFile or CSVLog, or
+// the best state of RestoreBest cannot be written, as on a full disk; the default is
+// Stop. A folder that cannot be written when a training begins ends it in any case:
+// nothing is lost yet. When it is resumed, that is as at any other time.
 //
 // With Continue, there is a warning that says what to do. The lines of a file
 // are kept and written when there is room again. For a checkpoint, the event
 // "checkpoint_failed" is in the record of the epoch that trains on without it. It
 // is tried again when the next one is due, and at the latest after the next
-// epoch. What is still not written at the end of the run is no exception to be
+// epoch. The best state stays that of an earlier epoch, with the event
+// "best_not_kept". What is still not written at the end of the run is no exception to be
 // warned of: Run returns a CheckpointError, since nothing on disk has the result
 // then, or a LogError.
 //
-// With Stop, a checkpoint that cannot be written ends the run at once. A line
-// ends it after the epoch, which the other hooks see to its end, Checkpoint
-// included.
+// With Stop, a checkpoint that cannot be written ends the run at once. A line or
+// a best state ends it after the epoch, which the other hooks see to its end,
+// Checkpoint included.
 //
 // What would fail again for ever, such as a session that saves nothing, ends the
 // run in any case.
@@ -245,7 +254,12 @@ func withDisk(d disk) WriteOption { return func(w *writing) { w.disk = d } }
 // validation data are read once through when the run starts; see MismatchError.
 //
 // A run that ends with an error of the session or of a hook, or with a
-// DivergedError, writes no checkpoint at its end.
+// DivergedError, writes no checkpoint at its end; nor does one that a Recovery has
+// taken back to before the newest checkpoint.
+//
+// Until the first checkpoint, begun.json in the folder says where the log files
+// began. A run that resumes from the folder, because the one before it died that
+// early, takes the lines of that one out of them.
 func Checkpoint(dir string, options ...CheckpointOption) Hook {
 	c := &checkpointer{dir: dir, keep: 3}
 	for _, o := range options {
@@ -270,6 +284,8 @@ type checkpointer struct {
 	bestStep    int64
 	// pointed is the step that best.json names, or -1.
 	pointed int64
+	// begun is true while there is a begunFile.
+	begun bool
 	// owed is true while the last checkpoint that was due could not be written.
 	owed bool
 	// kept are the checkpoints of this training, oldest first.
@@ -390,10 +406,17 @@ func (c *checkpointer) open(s *State) error {
 		return unusable(err)
 	}
 	if err := c.disk.probe(c.dir); err != nil {
-		return unusable(err)
+		if !c.resumed(s) || c.onError != Continue {
+			return unusable(err)
+		}
+		s.run.log.Warn("training continues, although checkpoints cannot be written now", "error", unusable(err))
+		c.owed = true
 	}
 	if err := c.find(s); err != nil {
 		return err
+	}
+	if err := c.begin(s); err != nil {
+		return unusable(err)
 	}
 	if c.bestStep >= 0 && missing(filepath.Join(c.dir, checkpointName(c.bestStep))) {
 		s.run.log.Warn("the best checkpoint is gone", "checkpoint", filepath.Join(c.dir, checkpointName(c.bestStep)))
@@ -405,11 +428,62 @@ func (c *checkpointer) open(s *State) error {
 				"free", memory.Bytes(free).String(), "needed", memory.Bytes(c.kept[n-1].bytes).String(), "remedy", remedyFull)
 		}
 	}
-	if err := c.pointToBest(); err != nil {
-		return err
+	err = c.pointToBest()
+	if err == nil {
+		// A crash may have come before the last removals.
+		err = c.prune()
 	}
-	// A crash may have come before the last removals.
-	return c.prune()
+	if err != nil && c.resumed(s) {
+		return c.tidied(s, err)
+	}
+	return err
+}
+
+// resumed reports whether the run goes on from a checkpoint in the folder.
+func (c *checkpointer) resumed(s *State) bool {
+	return s.History.ResumedFrom != "" && files.Same(filepath.Dir(s.History.ResumedFrom), c.dir)
+}
+
+// begun is the content of begunFile.
+type begun struct {
+	// Logs are the sizes that log files had when the training began, by hook.
+	Logs map[string]int64 `json:"logs"`
+}
+
+// begin writes down where the training begins, for as long as no checkpoint says so.
+func (c *checkpointer) begin(s *State) error {
+	path := filepath.Join(c.dir, begunFile)
+	c.begun = c.resumed(s) && !missing(path)
+	if c.resumed(s) {
+		return nil
+	}
+	if len(s.run.logs) == 0 {
+		return c.disk.remove(path)
+	}
+	content, err := json.Marshal(begun{s.run.logs})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	c.begun = true
+	return c.disk.replace(path, append(content, '\n'))
+}
+
+// readBegun returns where a training without a checkpoint has begun; nil if the
+// folder does not say.
+func readBegun(dir string) (map[string]int64, error) {
+	path := filepath.Join(dir, begunFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var b begun
+	if err == nil {
+		err = json.Unmarshal(text, &b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fit: where the training began: %s: %w; remove it to leave log files as they are", path, err)
+	}
+	return b.Logs, nil
 }
 
 // find looks for the checkpoints of this training.
@@ -418,7 +492,7 @@ func (c *checkpointer) find(s *State) error {
 	if err != nil {
 		return err
 	}
-	resumed := s.History.ResumedFrom != "" && sameDir(filepath.Dir(s.History.ResumedFrom), c.dir)
+	resumed := c.resumed(s)
 	for _, step := range found {
 		path := filepath.Join(c.dir, checkpointName(step))
 		state, err := readState(path)
@@ -490,7 +564,8 @@ func (c *checkpointer) end(_ context.Context, s *State) (err error) {
 	if errors.As(s.Err, &diverged) {
 		return c.putAside(s)
 	}
-	if !s.run.sound || (s.Step == c.lastStep && s.run.done == c.lastDone) {
+	// An older step is one that is trained again: the checkpoint has what comes after.
+	if !s.run.sound || (s.Step <= c.lastStep && s.run.done == c.lastDone) {
 		return nil
 	}
 	return c.write(s, true)
@@ -541,7 +616,7 @@ func (c *checkpointer) write(s *State, ending bool) error {
 		if full {
 			failure.Remedy = remedyFull
 		}
-		failure.Final = ending && s.Err == nil
+		failure.Final = ending && s.Err == nil && s.run.over()
 		if c.onError != Continue || ending || errors.As(err, new(*lastingError)) {
 			return failure
 		}
@@ -565,10 +640,14 @@ func (c *checkpointer) write(s *State, ending bool) error {
 	if err == nil {
 		err = c.prune()
 	}
+	if err == nil && c.begun {
+		err = c.disk.remove(filepath.Join(c.dir, begunFile))
+		c.begun = err != nil
+	}
 	err = c.tidied(s, err)
 	var failure *CheckpointError
 	if errors.As(err, &failure) {
-		failure.Final = ending && s.Err == nil
+		failure.Final = ending && s.Err == nil && s.run.over()
 	}
 	return err
 }
@@ -830,22 +909,43 @@ func (r *run) checkpointState(d disk, dir string) (checkpointState, error) {
 	for i, name := range r.trainNames {
 		state.Sums = append(state.Sums, metricSum{name, number(r.sums[i])})
 	}
+	if s.Step < r.trained {
+		state.Trained, state.Rescaled = r.trained, r.replaying()
+	}
+	state.Logs, state.Passed = r.logs, r.passed
 	var err error
+	if o := r.loop.Recover; o != nil && o.Save != nil {
+		if state.Recovery, err = o.Save(); err != nil {
+			return state, lasting(fmt.Errorf("state of Loop.Recover: %w", err))
+		}
+	}
 	state.Hooks, err = r.saveHooks(d, dir)
 	return state, err
 }
 
-// historyLines is the content of history.jsonl.
+// lasting marks an error that is not one of the system.
+func lasting(err error) error {
+	if errors.As(err, new(syscall.Errno)) {
+		return err
+	}
+	return &lastingError{err}
+}
+
+// historyLines is the content of history.jsonl, until the next call. The lines of all
+// records but the last, which may still change, are kept: to write them all anew for
+// every checkpoint would take longer with each epoch.
 func (r *run) historyLines() ([]byte, error) {
-	var lines bytes.Buffer
-	for _, record := range r.state.History.Records {
+	r.lines = r.lines[:r.linesKept]
+	for i := r.linesOf; i < len(r.state.History.Records); i++ {
+		r.linesOf, r.linesKept = i, len(r.lines)
+		record := r.state.History.Records[i]
 		line, err := json.Marshal(record)
 		if err != nil {
 			return nil, fmt.Errorf("history of epoch %d: %w", record.Epoch, err)
 		}
-		lines.Write(append(line, '\n'))
+		r.lines = append(append(r.lines, line...), '\n')
 	}
-	return lines.Bytes(), nil
+	return r.lines, nil
 }
 
 // saveHooks asks the hooks for what they remember.
@@ -862,11 +962,7 @@ func (r *run) saveHooks(d disk, dir string) (map[string]json.RawMessage, error) 
 		}
 		state, err := h.Save(own)
 		if err != nil {
-			err = fmt.Errorf("state of hook %s: %w", h.Name, err)
-			if !errors.As(err, new(syscall.Errno)) {
-				err = &lastingError{err}
-			}
-			return nil, err
+			return nil, lasting(fmt.Errorf("state of hook %s: %w", h.Name, err))
 		}
 		entries, err := os.ReadDir(own)
 		if err != nil {
@@ -992,6 +1088,8 @@ func (d disk) tidy(dir string) error {
 		name := e.Name()
 		path := filepath.Join(dir, name)
 		switch {
+		case strings.HasPrefix(name, files.ProbePrefix):
+			err = d.remove(path)
 		case !strings.HasPrefix(name, "."+checkpointPrefix):
 			continue
 		case strings.HasSuffix(name, replacedSuffix):

@@ -851,7 +851,7 @@ func TestIdentifyingReturnsErrors(t *testing.T) {
 	// Ctrl-C is heard on the way.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = fingerprint(ctx, samples(t, 8), 4)
+	_, err = fingerprint(ctx, samples(t, 8), 4, func() {})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -863,7 +863,7 @@ func TestFingerprintTellsData(t *testing.T) {
 		return table(t, "d", data.Field{Name: name, Array: data.Array{Shape: shape, Values: values}})
 	}
 	sumOf := func(ds data.Dataset, batch int) string {
-		sum, err := fingerprint(t.Context(), ds, batch)
+		sum, err := fingerprint(t.Context(), ds, batch, func() {})
 		require.NoError(t, err)
 		return sum
 	}
@@ -895,7 +895,7 @@ func BenchmarkFingerprint(b *testing.B) {
 	require.NoError(b, err)
 	b.SetBytes(2048 * 64 * 64 * 4)
 	for b.Loop() {
-		_, err := fingerprint(b.Context(), ds, 32)
+		_, err := fingerprint(b.Context(), ds, 32, func() {})
 		require.NoError(b, err)
 	}
 }

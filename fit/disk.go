@@ -53,36 +53,13 @@ func (d disk) sync(path string) error {
 
 // write creates a file, or overwrites one, and syncs it.
 func (d disk) write(path string, content []byte) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	err = d.change("write", path, func() error {
-		_, err := f.Write(content)
-		return err
-	})
-	if err == nil {
-		err = d.change("sync", path, f.Sync)
-	}
-	if closed := f.Close(); err == nil && closed != nil {
-		err = fmt.Errorf("write %s: %w", path, closed)
-	}
-	return err
+	return files.Change(d.change).Write(path, content)
 }
 
-// replace writes a file under a temporary name and renames it, so that the path
-// always has either its old content or the new.
+// replace writes a file so that the path always has either its old content or the
+// new.
 func (d disk) replace(path string, content []byte) error {
-	temporary := hidden(path, temporarySuffix)
-	err := d.write(temporary, content)
-	if err == nil {
-		err = d.rename(temporary, path)
-	}
-	if err != nil {
-		_ = d.remove(temporary) // the next one overwrites it
-		return err
-	}
-	return d.sync(filepath.Dir(path))
+	return files.Change(d.change).Replace(path, content)
 }
 
 // discard removes a folder that others may read: it loses its name first, so
@@ -103,9 +80,7 @@ func (d disk) discard(path string) error {
 
 // probe finds out whether files can be written to a folder.
 func (d disk) probe(dir string) error {
-	path := filepath.Join(dir, probeName)
-	err := d.write(path, make([]byte, probeBytes))
-	return errors.Join(err, d.remove(path))
+	return d.change("write", dir, func() error { return files.Writable(dir, 0) })
 }
 
 // copyFiles puts the files of one folder into another. They are linked where

@@ -181,6 +181,40 @@ func TestFullDiskStops(t *testing.T) {
 	}
 }
 
+// A training that is resumed on a full disk goes on with Continue, and writes its
+// checkpoints when there is room; one that begins there does not.
+func TestFullDiskResumes(t *testing.T) {
+	root := smallTempDisk(t)
+	dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
+	run := func(l *linear, epochs int, log *bytes.Buffer) (*History, error) {
+		loop := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: epochs, Resume: dir, Log: warnings(log)}
+		loop.Hook(Checkpoint(dir, Keep(2), OnError(Continue), Best("loss")), HistoryFile(filepath.Join(root, "run.jsonl"), OnError(Continue)))
+		return loop.Run(t.Context(), samples(t, 8))
+	}
+	var log bytes.Buffer
+	_, err := run(newLinear(), 2, &log)
+	require.NoError(t, err)
+	fill(t, filler)
+	l := newLinear()
+	during(l, map[int64]func(){7: func() { require.NoError(t, os.Remove(filler)) }})
+	h, err := run(l, 6, &log)
+	require.NoError(t, err)
+	require.Equal(t, trained(t, 6), l.state())
+	require.Equal(t, filepath.Join(dir, "ckpt-4"), h.ResumedFrom)
+	require.Equal(t, filepath.Join(dir, "ckpt-12"), h.Checkpoint)
+	require.Contains(t, log.String(), "checkpoints cannot be written now")
+	require.Equal(t, upTo(6), linesIn(t, filepath.Join(root, "run.jsonl")))
+	requireSound(t, dir)
+
+	fill(t, filler)
+	l = newLinear()
+	fresh := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 2}
+	fresh.Hook(Checkpoint(filepath.Join(root, "other"), OnError(Continue)))
+	_, err = fresh.Run(t.Context(), samples(t, 8))
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.Empty(t, l.steps)
+}
+
 // There is room for two checkpoints and a bit, so the oldest one goes first.
 func TestFullDiskMakesRoom(t *testing.T) {
 	for _, silent := range []bool{false, true} {

@@ -107,8 +107,8 @@ type CheckpointError struct {
 	Path string
 	// Good is the newest good checkpoint; empty if there is none.
 	Good string
-	// Final is true if it happened at the end of a run that nothing else is wrong
-	// with, complete or stopped by a hook: the session has its result, which is not
+	// Final is true if it happened at the end of a training that nothing else is wrong
+	// with and that is over (History.Done): the session has its result, which is not
 	// on disk unless Good has it. Save it elsewhere.
 	Final bool
 	// Remedy says what to do.

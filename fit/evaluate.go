@@ -43,6 +43,12 @@ type evaluation struct {
 	batch   int
 	// finite ends the pass at the first loss that is not finite.
 	finite bool
+	// done is called after each batch, and failed after one that failed: nil has it
+	// evaluated again. Both are optional.
+	done   func()
+	failed func(error) error
+	// decided is true if the error of run is that of failed.
+	decided bool
 	// values and sums have one place per metric.
 	values, sums []float64
 	samples      int64
@@ -64,8 +70,21 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 		if err := contextError(ctx); err != nil {
 			return fmt.Errorf("interrupted before batch %d: %w", b.Index, err)
 		}
-		if err := e.session.Evaluate(steady, b, e.values); err != nil {
-			return fmt.Errorf("batch %d: %w", b.Index, err)
+		for {
+			err := e.session.Evaluate(steady, b, e.values)
+			if err == nil {
+				break
+			}
+			if err = fmt.Errorf("batch %d: %w", b.Index, err); e.failed == nil {
+				return err
+			}
+			if err = e.failed(err); err != nil {
+				e.decided = true
+				return err
+			}
+		}
+		if e.done != nil {
+			e.done()
 		}
 		if loss := e.values[0]; e.finite && (math.IsNaN(loss) || math.IsInf(loss, 0)) {
 			e.badBatch = b.Index

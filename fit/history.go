@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"steadyfit/memory"
+	"steadyfit/session"
 )
 
 // History is what a run did.
@@ -18,6 +19,10 @@ type History struct {
 	// Stopped says why a hook asked for the end of the run, or why there was
 	// nothing to do; otherwise it is empty.
 	Stopped string
+	// Done is true if the training is over and the session has its result: all epochs
+	// are done, or a hook has finished it, as EarlyStop does. It is false if a hook has
+	// only stopped it, to go on in another process, say, and after an error.
+	Done bool
 	// ResumedFrom is the checkpoint that the run continued; empty if it began
 	// anew.
 	ResumedFrom string
@@ -44,8 +49,9 @@ func (h *History) Metric(name string) []float64 {
 	return values
 }
 
-// Record is what is known of one epoch. As JSON it is one flat object whose
-// fields are recordFields and the metrics; what is not known is left out.
+// Record is what is known of one epoch. As JSON it is one object whose fields are
+// recordFields, the metrics and, if there were resets, the list of these; what is not
+// known is left out.
 type Record struct {
 	// Epoch counts from 1.
 	Epoch int
@@ -69,13 +75,13 @@ type Record struct {
 	// LiveTensors is the number of native tensors that are held, if the session
 	// says so.
 	LiveTensors *int64
-	// Resets are those of the session in the epoch, in sum.
+	// Resets are those of the session in the epoch, and before its first step.
 	Resets Resets
 	// Events are words for what happened in the epoch, such as "learning_rate".
 	Events []string
 }
 
-// Resets are what resets of a session did, in sum.
+// Resets are what resets of a session did, in sum and one by one.
 type Resets struct {
 	Count int `json:"count"`
 	// Returned is how much less memory the process had after them; it is negative
@@ -83,16 +89,66 @@ type Resets struct {
 	Returned memory.Reading `json:"returned"`
 	// Seconds is the time that they took.
 	Seconds float64 `json:"seconds"`
+	// Each are the first 32 of them, in order.
+	Each []Reset `json:"each,omitempty"`
+}
+
+// eachReset is how many resets of an epoch are recorded one by one.
+const eachReset = 32
+
+// Reset is what one reset of a session did.
+type Reset struct {
+	// Step is the number of train steps done before it.
+	Step int64
+	// Depth is how far it went.
+	Depth session.Depth
+	// Returned and Seconds are as in Resets.
+	Returned memory.Reading
+	Seconds  float64
+}
+
+// resetJSON is a Reset in the history.
+type resetJSON struct {
+	Step     int64         `json:"step"`
+	Depth    session.Depth `json:"depth"`
+	Returned *int64        `json:"returned_bytes,omitempty"`
+	Seconds  float64       `json:"seconds"`
+}
+
+// MarshalJSON leaves out what is not known.
+func (r Reset) MarshalJSON() ([]byte, error) {
+	j := resetJSON{Step: r.Step, Depth: r.Depth, Seconds: r.Seconds}
+	if r.Returned.OK {
+		bytes := int64(r.Returned.Bytes)
+		j.Returned = &bytes
+	}
+	return json.Marshal(j)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (r *Reset) UnmarshalJSON(text []byte) error {
+	var j resetJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	*r = Reset{Step: j.Step, Depth: j.Depth, Seconds: j.Seconds}
+	if j.Returned != nil {
+		r.Returned = memory.Known(memory.Bytes(*j.Returned))
+	}
+	return nil
 }
 
 // add adds one.
-func (r *Resets) add(one Resets) {
+func (r *Resets) add(one Reset) {
 	r.Returned = memory.Reading{
 		Bytes: r.Returned.Bytes + one.Returned.Bytes,
 		OK:    one.Returned.OK && (r.Returned.OK || r.Count == 0),
 	}
-	r.Count += one.Count
+	r.Count++
 	r.Seconds += one.Seconds
+	if len(r.Each) < eachReset {
+		r.Each = append(r.Each, one)
+	}
 }
 
 // recordFields are the fields of a Record in JSON, except for its metrics, in
@@ -102,6 +158,10 @@ var recordFields = []string{
 	"rss_bytes", "anon_bytes", "peak_bytes", "gpu_bytes", "live_tensors",
 	"resets", "reset_returned_bytes", "reset_seconds", "event",
 }
+
+// resetList is the field of Resets.Each in JSON, after all recordFields. It is no
+// column of a CSVLog.
+const resetList = "reset_list"
 
 // fieldsBeforeMetrics is how many of the recordFields come before the metrics.
 const fieldsBeforeMetrics = 2
@@ -197,6 +257,15 @@ func (r Record) MarshalJSON() ([]byte, error) {
 			return nil, err
 		}
 	}
+	if each := r.Resets.Each; len(each) > 0 {
+		value, err := json.Marshal(each)
+		if err != nil {
+			return nil, fmt.Errorf("fit: history: resets: %w", err)
+		}
+		if err := put(resetList, value); err != nil {
+			return nil, err
+		}
+	}
 	b.WriteByte('}')
 	return b.Bytes(), nil
 }
@@ -263,6 +332,8 @@ func (r *Record) setField(name string, value json.RawMessage) error {
 		return size(&r.Resets.Returned)
 	case "reset_seconds":
 		return json.Unmarshal(value, &r.Resets.Seconds)
+	case resetList:
+		return json.Unmarshal(value, &r.Resets.Each)
 	case "event":
 		var events string
 		if err := json.Unmarshal(value, &events); err != nil {

@@ -1,7 +1,6 @@
 package fit
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
 	"os"
@@ -120,18 +119,20 @@ func TestLogFilesAreAppended(t *testing.T) {
 
 func TestLogFilesOfResumedRuns(t *testing.T) {
 	jsonlPath := func(dir string) string { return filepath.Join(dir, "logs", "run.jsonl") }
+	// earlier are trainings into the same files before.
 	for _, c := range []struct {
-		name   string
-		change func(t *testing.T, dir string)
-		want   string
+		name    string
+		change  func(t *testing.T, dir string)
+		want    string
+		earlier int
 	}{
-		{"nothing happened", func(*testing.T, string) {}, "12345"},
+		{"nothing happened", func(*testing.T, string) {}, "12345", 0},
 		{"lines after the checkpoint", func(t *testing.T, dir string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(dir, "ckpt", "ckpt-6")))
-		}, "12345"},
+		}, "12345", 0},
 		{"files are gone", func(t *testing.T, dir string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(dir, "logs")))
-		}, "12345"},
+		}, "12345", 1},
 		{"a torn last line", func(t *testing.T, dir string) {
 			for _, name := range []string{"run.jsonl", "run.csv"} {
 				path := filepath.Join(dir, "logs", name)
@@ -139,28 +140,29 @@ func TestLogFilesOfResumedRuns(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, os.Truncate(path, info.Size()-150))
 			}
-		}, "12345"},
+		}, "12345", 0},
 		{"a lost line end", func(t *testing.T, dir string) {
 			info, err := os.Stat(jsonlPath(dir))
 			require.NoError(t, err)
 			require.NoError(t, os.Truncate(jsonlPath(dir), info.Size()-1))
-		}, "12345"},
+		}, "12345", 0},
 		{"earlier trainings stay", func(t *testing.T, dir string) {
-			for _, name := range []string{"run.jsonl", "run.csv"} {
-				path := filepath.Join(dir, "logs", name)
-				text, err := os.ReadFile(path)
-				require.NoError(t, err)
-				before := text
-				if name == "run.csv" {
-					_, before, _ = bytes.Cut(text, []byte("\n"))
-				}
-				require.NoError(t, os.WriteFile(path, append(text, before...), 0o666))
-			}
 			require.NoError(t, os.RemoveAll(filepath.Join(dir, "ckpt", "ckpt-6")))
-		}, "12312345"},
+		}, "12312345", 1},
+		{"later trainings stay", func(t *testing.T, dir string) {
+			require.NoError(t, trainInto(t, dir, 2, false))
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, "ckpt", "ckpt-6")))
+		}, "1231212345", 1},
+		{"the files were replaced", func(t *testing.T, dir string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, "logs")))
+			require.NoError(t, trainInto(t, dir, 1, false))
+		}, "12345", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := tempDir(t)
+			for range c.earlier {
+				require.NoError(t, trainInto(t, dir, 3, false))
+			}
 			require.NoError(t, trainInto(t, dir, 3, true))
 			c.change(t, dir)
 			require.NoError(t, trainInto(t, dir, 5, true))

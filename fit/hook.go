@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"steadyfit/memory"
+	"steadyfit/session"
 )
 
 // Priorities of the hooks of this package. Hooks run in ascending order of
@@ -49,6 +50,10 @@ type Hook struct {
 	Start func(context.Context, *State) error
 	// Step is called after every train step. It should cost little.
 	Step func(context.Context, *State) error
+	// Replays has Step called also for steps that are trained again after a Recovery
+	// went back: for hooks that look at the process, such as at its memory, rather than
+	// at what is learnt.
+	Replays bool
 	// Epoch is called after every epoch, when State.Record is complete.
 	Epoch func(context.Context, *State) error
 	// End is called once at the end of a run, however it ended, if Start was
@@ -94,10 +99,20 @@ type State struct {
 // error: Run returns nil, and History.Stopped has the reason. If several hooks
 // ask, the first reason is kept. Stopping in the middle of an epoch leaves that
 // epoch without a record, and a checkpoint from which it continues.
+//
+// The training is not over with that: it is to go on, in another process or at
+// another time. See Finish.
 func (s *State) Stop(reason string) {
 	if s.run.stop == "" {
 		s.run.stop = cmp.Or(reason, "a hook asked for it")
 	}
+}
+
+// Finish is Stop for a training that is over: the session has its result, although
+// not all epochs are done, and History.Done says so.
+func (s *State) Finish(reason string) {
+	s.Stop(reason)
+	s.run.finished = true
 }
 
 // Event adds a word to the events of the epoch in progress, or, in Epoch hooks,
@@ -110,10 +125,20 @@ func (s *State) Event(name string) {
 	s.run.events = append(s.run.events, name)
 }
 
-// Reset adds what a reset of the session did to the record of the epoch, as Event
-// does, and the event "reset".
-func (s *State) Reset(returned memory.Reading, took time.Duration) {
-	one := Resets{Count: 1, Returned: returned, Seconds: took.Seconds()}
+// ResetBy adds a reset of the session, and what it did, to the record of the epoch, as
+// Event does, and the event "reset".
+//
+// Of session.ResetProcess this process sees neither what it returns nor how long it
+// takes: they are not looked at. The process that goes on from the checkpoint records
+// the reset with its first train step: what it has less of then than this one has now,
+// of anonymous memory, and the time since now. The hook that calls this has to come
+// before Checkpoint.
+func (s *State) ResetBy(depth session.Depth, returned memory.Reading, took time.Duration) {
+	if depth == session.ResetProcess {
+		s.run.passOn()
+		return
+	}
+	one := Reset{Step: s.Step, Depth: depth, Returned: returned, Seconds: took.Seconds()}
 	events := s.run.events
 	if s.run.closing {
 		s.Record.Resets.add(one)
@@ -121,8 +146,43 @@ func (s *State) Reset(returned memory.Reading, took time.Duration) {
 	} else {
 		s.run.resets.add(one)
 	}
-	if !slices.Contains(events, "reset") {
-		s.Event("reset")
+	if !slices.Contains(events, resetEvent) {
+		s.Event(resetEvent)
+	}
+}
+
+// resetEvent says in the history that there were resets.
+const resetEvent = "reset"
+
+// passedOn is a reset by way of another process, before that has begun.
+type passedOn struct {
+	// At is when it was asked for, and Step after which step.
+	At   time.Time `json:"at"`
+	Step int64     `json:"step"`
+	// Anon is the anonymous memory of the process, in bytes; nil if it was not known.
+	Anon *int64 `json:"anon_bytes,omitempty"`
+}
+
+// passOn notes what the next process needs to know of a reset.
+func (r *run) passOn() {
+	r.passed = &passedOn{At: r.now(), Step: r.state.Step}
+	if usage, err := memory.Read(); err == nil && usage.Anon.OK {
+		bytes := int64(usage.Anon.Bytes)
+		r.passed.Anon = &bytes
+	}
+}
+
+// recordPassed records the reset that this process goes on after.
+func (r *run) recordPassed() {
+	p := r.passed
+	r.passed = nil
+	one := Reset{Step: p.Step, Depth: session.ResetProcess, Seconds: max(r.now().Sub(p.At), 0).Seconds()}
+	if usage, err := memory.Read(); err == nil && usage.Anon.OK && p.Anon != nil {
+		one.Returned = memory.Known(memory.Bytes(*p.Anon) - usage.Anon.Bytes)
+	}
+	r.resets.add(one)
+	if !slices.Contains(r.events, resetEvent) {
+		r.state.Event(resetEvent)
 	}
 }
 
@@ -144,8 +204,15 @@ func (s *State) LearningRate() (rate float64, ok bool) {
 
 // ScaleLearningRate multiplies what Loop.LearningRate gives, from the next step
 // on, on top of earlier calls. The scale is part of checkpoints. Without a
-// Loop.LearningRate it has no effect.
-func (s *State) ScaleLearningRate(factor float64) { s.run.scale *= factor }
+// Loop.LearningRate it has no effect. Steps that are trained again after a Recovery
+// went back have the scales that they had; a hook with Replays is not to call it
+// for them.
+func (s *State) ScaleLearningRate(factor float64) {
+	s.run.scale *= factor
+	if s.run.loop.Recover != nil {
+		s.run.rescaled = append(s.run.rescaled, rescaling{s.Step, number(s.run.scale)})
+	}
+}
 
 // checkHooks sorts hooks into the order in which they are called.
 func checkHooks(hooks []Hook) ([]Hook, error) {

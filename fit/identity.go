@@ -57,11 +57,12 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 		fieldsKey:    describeFields(r.ds.Fields()),
 	}
 	var err error
-	if identity[dataKey], err = fingerprint(ctx, r.ds, r.loop.Batch); err != nil {
+	alive := func() { r.alive(0) }
+	if identity[dataKey], err = fingerprint(ctx, r.ds, r.loop.Batch, alive); err != nil {
 		return nil, fmt.Errorf("identifying the data: %w", err)
 	}
 	if v := r.loop.Validation; v != nil {
-		if identity[validationKey], err = fingerprint(ctx, v, r.validationBatch()); err != nil {
+		if identity[validationKey], err = fingerprint(ctx, v, r.validationBatch(), alive); err != nil {
 			return nil, fmt.Errorf("identifying the validation data: %w", err)
 		}
 	}
@@ -84,8 +85,9 @@ func describeFields(fields []data.FieldSpec) string {
 // values of all fields, in the order of the pass, so it also tells another
 // shuffle seed. It does not depend on the batch size, which is that of the run
 // so that buffers are shared with it, and a last batch that is dropped counts.
-// It takes about a second per GiB, and what reading takes.
-func fingerprint(ctx context.Context, ds data.Dataset, batch int) (string, error) {
+// It takes about a second per GiB, and what reading takes; alive is called after
+// each batch.
+func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
 	samples := 0
 	var sums []*fieldSummer
 	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
@@ -104,6 +106,7 @@ func fingerprint(ctx context.Context, ds data.Dataset, batch int) (string, error
 			}
 		}
 		samples += b.Size
+		alive()
 	}
 	if samples != ds.Len() {
 		return "", fmt.Errorf("%s gave %d samples in a pass, but should have %d", ds.Name(), samples, ds.Len())

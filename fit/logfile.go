@@ -21,8 +21,9 @@ import (
 // HistoryFile is a hook that appends one line of JSON per epoch to a file: the
 // Record. A run that begins anew appends to what is there. A resumed run removes
 // the lines of epochs after the checkpoint first, and adds those that are
-// missing, so that the file is as if training had never been stopped. A last
-// line that a crash cut off is removed.
+// missing, so that the file is as if training had never been stopped; so does one
+// whose Loop.Resume names the folder of a training that died before its first
+// checkpoint. A last line that a crash cut off is removed.
 //
 // A line is in the file whole or not at all: of one for which there was no room,
 // nothing stays. See OnError for what happens then; errors are a LogError.
@@ -96,8 +97,8 @@ type LogError struct {
 	// Missing is the number of epochs of this run whose lines it lacks. A resumed run
 	// adds them.
 	Missing int
-	// Final is true if nothing else is wrong with the run, complete or stopped by
-	// another hook: the session has its result.
+	// Final is true if nothing else is wrong with the training, which is over
+	// (History.Done): the session has its result.
 	Final bool
 	// Free is the space on the disk.
 	Free memory.Reading
@@ -135,7 +136,13 @@ type lineFile struct {
 	format func(*Record) ([]byte, error)
 	// parse tells the epoch and the step of a line.
 	parse func(line []byte) (epoch int, step int64, ok bool)
+	// name is that of the hook.
+	name string
+	// step and done are where the run began.
+	step int64
+	done int
 
+	// file is nil while it could not be opened.
 	file *os.File
 	// regular is false for what has no length, such as a pipe.
 	regular bool
@@ -152,6 +159,7 @@ type lineFile struct {
 }
 
 func (l *lineFile) hook(name string, options []LogOption) Hook {
+	l.name = name
 	for _, o := range options {
 		o.applyToLog(l)
 	}
@@ -159,7 +167,8 @@ func (l *lineFile) hook(name string, options []LogOption) Hook {
 }
 
 func (l *lineFile) start(_ context.Context, s *State) error {
-	l.pending, l.torn, l.warned, l.stopped = nil, false, false, nil
+	l.file, l.pending, l.torn, l.warned, l.stopped = nil, nil, false, false, nil
+	l.step, l.done = s.Step, s.run.done
 	if l.path == "" {
 		return &OptionError{l.option, "it has no file name", "name a file"}
 	}
@@ -170,7 +179,19 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	if err == nil || errors.As(err, new(*OptionError)) {
 		return err
 	}
+	if l.onError == Continue && s.History.ResumedFrom != "" {
+		l.warn(s, err)
+		return nil
+	}
 	return l.failure(err)
+}
+
+// warn tells once that lines are missing.
+func (l *lineFile) warn(s *State, err error) {
+	if !l.warned {
+		l.warned = true
+		s.run.log.Warn("training continues without a line in the log file; it is kept until there is room", "error", l.failure(err))
+	}
 }
 
 // open brings the file to where the run begins and finds out whether it can be
@@ -229,37 +250,64 @@ func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 		first, _, _ := bytes.Cut(old, []byte("\n"))
 		return nil, &OptionError{l.option, fmt.Sprintf("%s begins with %.200q, but this run would write %.200q", l.path, first, bytes.TrimSpace(begin)), "use another file"}
 	}
-	if s.History.ResumedFrom == "" {
-		return old, nil
+	from, known := s.run.logs[l.name]
+	known = known && from >= int64(len(begin)) && from <= int64(len(old)) && (from == 0 || old[from-1] == '\n')
+	if !known && s.History.ResumedFrom == "" {
+		from, known = int64(len(old)), true
 	}
-	return l.rewind(old, len(begin), s)
+	if !known {
+		from = int64(len(begin))
+	}
+	training := l.training(old, int(from), known)
+	switch {
+	case known:
+	case len(training) > 0:
+		from = int64(training[0].from)
+	default:
+		from = int64(len(old))
+	}
+	if s.run.logs == nil {
+		s.run.logs = make(map[string]int64)
+	}
+	s.run.logs[l.name] = from
+	return l.rewind(old, training, s)
 }
 
-// rewind drops the lines of this training that come after the resumed
-// checkpoint. A file can have several trainings: each begins where the epoch
-// does not go up.
-func (l *lineFile) rewind(old []byte, header int, s *State) ([]byte, error) {
-	type lineAt struct {
-		from, to, epoch int
-		drop            bool
-	}
-	var last []lineAt // the lines of the last training
-	at := header
-	for line := range bytes.Lines(old[header:]) {
+// lineAt is a line of a training.
+type lineAt struct {
+	from, to, epoch int
+	step            int64
+}
+
+// training finds the lines of a training. A file can have several: each begins where
+// the epoch does not go up. It is the one that begins at a place, or else the last
+// one after that.
+func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
+	var lines []lineAt
+	for line := range bytes.Lines(content[at:]) {
 		epoch, step, ok := l.parse(line)
 		to := at + len(line)
 		if ok {
-			if n := len(last); n > 0 && epoch <= last[n-1].epoch {
-				last = last[:0]
+			if n := len(lines); n > 0 && epoch <= lines[n-1].epoch {
+				if first {
+					break
+				}
+				lines = lines[:0]
 			}
-			last = append(last, lineAt{at, to, epoch, step > s.Step || epoch > s.run.done})
+			lines = append(lines, lineAt{at, to, epoch, step})
 		}
 		at = to
 	}
+	return lines
+}
+
+// rewind drops those lines of a training that come after where this run began, and
+// adds those that are missing.
+func (l *lineFile) rewind(old []byte, training []lineAt, s *State) ([]byte, error) {
 	content := slices.Clone(old)
 	have := 0
-	for _, line := range slices.Backward(last) {
-		if line.drop {
+	for _, line := range slices.Backward(training) {
+		if line.step > l.step || line.epoch > l.done {
 			content = slices.Delete(content, line.from, line.to)
 		} else {
 			have = max(have, line.epoch)
@@ -283,17 +331,14 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 		return err
 	}
 	l.pending = append(l.pending, line)
-	err = l.flush()
+	err = l.flush(s)
 	switch {
 	case err == nil && l.warned:
 		l.warned = false
 		s.run.log.Info("the log file has all lines again", "file", l.path)
 	case err == nil:
 	case l.onError == Continue:
-		if !l.warned {
-			l.warned = true
-			s.run.log.Warn("training continues without a line in the log file; it is kept until there is room", "error", l.failure(err))
-		}
+		l.warn(s, err)
 	case s.run.done < s.Epochs && s.run.stop == "":
 		// An error now would end the epoch for the hooks that have seen it, and so the
 		// run without a checkpoint of it. It is returned in the end.
@@ -304,22 +349,21 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 }
 
 func (l *lineFile) end(_ context.Context, s *State) error {
-	if l.file == nil {
-		return nil
+	err := l.flush(s)
+	if l.file != nil {
+		if closed := l.file.Close(); err == nil {
+			err = closed
+		}
 	}
-	err := l.flush()
-	if closed := l.file.Close(); err == nil {
-		err = closed
-	}
-	l.file = nil
-	if err == nil {
+	if err == nil || l.file == nil && len(l.pending) == 0 {
 		err = l.stopped
 	}
+	l.file = nil
 	if err == nil {
 		return nil
 	}
 	failure := l.failure(err)
-	failure.Final = s.Err == nil && l.stopped == nil
+	failure.Final = s.Err == nil && l.stopped == nil && s.run.over()
 	return failure
 }
 
@@ -337,7 +381,13 @@ func (l *lineFile) failure(err error) *LogError {
 }
 
 // flush writes the lines that are pending, as many as there is room for.
-func (l *lineFile) flush() error {
+func (l *lineFile) flush(s *State) error {
+	if l.file == nil {
+		if err := l.open(s); err != nil {
+			return err
+		}
+		l.pending = nil // open has added them
+	}
 	for len(l.pending) > 0 {
 		if err := l.append(l.pending[0]); err != nil {
 			return err

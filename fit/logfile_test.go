@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/files"
 )
 
 // tornLine is a part of a line.
@@ -229,19 +231,147 @@ func TestLastLogLine(t *testing.T) {
 	}
 }
 
-// A hook that asked first has stopped the run, whatever the file does.
+// A hook that asked first has stopped the run, whatever the file does. The session has
+// its result only if the hook says that the training is over.
 func TestLogFileAfterAStop(t *testing.T) {
-	path := filepath.Join(tempDir(t), "run.jsonl")
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
-	loop.Hook(
-		Hook{Name: "enough", Epoch: func(_ context.Context, s *State) error { s.Stop("enough"); return nil }},
-		HistoryFile(path, withDisk(shortOf(t, func(int) bool { return true }))),
-	)
-	h, err := loop.Run(t.Context(), samples(t, 8))
-	var failed *LogError
-	require.ErrorAs(t, err, &failed)
-	require.True(t, failed.Final)
-	require.Equal(t, "enough", h.Stopped)
+	for _, final := range []bool{false, true} {
+		path := filepath.Join(tempDir(t), "run.jsonl")
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
+		loop.Hook(
+			Hook{Name: "enough", Epoch: func(_ context.Context, s *State) error {
+				if final {
+					s.Finish("enough")
+				}
+				s.Stop("enough")
+				return nil
+			}},
+			HistoryFile(path, withDisk(shortOf(t, func(int) bool { return true }))),
+		)
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		var failed *LogError
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, final, failed.Final)
+		require.Equal(t, final, h.Done)
+		require.Equal(t, "enough", h.Stopped)
+	}
+}
+
+// A training that died before its first checkpoint, and begins anew for want of one,
+// leaves no line twice; those of the trainings before it and of one in between stay.
+func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
+	for name, logger := range loggers {
+		dir := tempDir(t)
+		path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
+		died := errors.New("died")
+		train := func(resume string, dies bool, folder string) (*History, error) {
+			l := newLinear()
+			loop := Loop{Session: l, Batch: 4, Epochs: 4, Resume: resume}
+			loop.Hook(logger(path), Checkpoint(folder, EveryEpochs(3)))
+			l.onTrain = func(step int64) error {
+				if dies && step == 5 {
+					return died
+				}
+				return nil
+			}
+			return loop.Run(t.Context(), samples(t, 8))
+		}
+		earlier := filepath.Join(dir, "earlier")
+		_, err := train("", false, earlier)
+		require.NoError(t, err)
+		require.Equal(t, upTo(4), linesIn(t, path))
+
+		_, err = train("", true, ckpt)
+		require.ErrorIs(t, err, died)
+		require.Equal(t, append(upTo(4), 1, 2), linesIn(t, path))
+		require.Equal(t, []string{begunFile}, names(t, ckpt))
+
+		_, err = train(ckpt, true, ckpt)
+		require.ErrorIs(t, err, died)
+		require.Equal(t, append(upTo(4), 1, 2), linesIn(t, path))
+
+		between := filepath.Join(dir, "between")
+		_, err = train("", false, between)
+		require.NoError(t, err)
+		_, err = train(ckpt, false, ckpt)
+		require.NoError(t, err)
+		require.Equal(t, slices.Concat(upTo(4), upTo(4), upTo(4)), linesIn(t, path))
+		require.NotContains(t, names(t, ckpt), begunFile)
+
+		// Without Loop.Resume, it is another training.
+		require.NoError(t, os.RemoveAll(ckpt))
+		_, err = train("", true, ckpt)
+		require.ErrorIs(t, err, died)
+		_, err = train("", true, ckpt)
+		require.ErrorIs(t, err, died)
+		require.Equal(t, slices.Concat(upTo(4), upTo(4), upTo(4), upTo(2), upTo(2)), linesIn(t, path))
+
+		require.NoError(t, os.WriteFile(filepath.Join(ckpt, begunFile), []byte("{"), 0o666))
+		_, err = train(ckpt, true, ckpt)
+		require.ErrorContains(t, err, begunFile)
+	}
+}
+
+// A run that is resumed before the end of its first epoch leaves the lines of the
+// training before it alone.
+func TestLogLinesOfAnEarlierTraining(t *testing.T) {
+	for name, logger := range loggers {
+		dir := tempDir(t)
+		path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
+		first := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
+		first.Hook(logger(path))
+		_, err := first.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		stop := Hook{Name: "stop", Step: func(_ context.Context, s *State) error { s.Stop("enough"); return nil }}
+		for _, hooks := range [][]Hook{{stop}, nil} {
+			loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: ckpt}
+			loop.Hook(append(hooks, logger(path), Checkpoint(ckpt))...)
+			_, err = loop.Run(t.Context(), samples(t, 8))
+			require.NoError(t, err)
+		}
+		require.Equal(t, append(upTo(3), upTo(2)...), linesIn(t, path))
+	}
+}
+
+// A resumed run with Continue begins although its file cannot be opened, and makes up
+// for it.
+func TestLogFileThatOpensLater(t *testing.T) {
+	for name, logger := range loggers {
+		dir := tempDir(t)
+		path, ckpt := filepath.Join(dir, "logs", name), filepath.Join(dir, "ckpt")
+		run := func(epochs int, hooks ...Hook) (*History, string, error) {
+			var log bytes.Buffer
+			loop := Loop{Session: newLinear(), Batch: 4, Epochs: epochs, Resume: ckpt, Log: warnings(&log)}
+			loop.Hook(append(hooks, Checkpoint(ckpt))...)
+			h, err := loop.Run(t.Context(), samples(t, 8))
+			return h, log.String(), err
+		}
+		_, _, err := run(2, logger(path))
+		require.NoError(t, err)
+		require.NoError(t, os.RemoveAll(filepath.Dir(path)))
+		require.NoError(t, os.WriteFile(filepath.Dir(path), nil, 0o666)) // in its way
+
+		_, _, err = run(3, logger(path))
+		require.ErrorIs(t, err, syscall.ENOTDIR)
+		require.ErrorContains(t, err, "at start")
+
+		_, log, err := run(3, logger(path, OnError(Continue)))
+		var failed *LogError
+		require.ErrorAs(t, err, &failed)
+		require.True(t, failed.Final)
+		require.Equal(t, 1, failed.Missing)
+		require.Equal(t, 1, strings.Count(log, "without a line in the log file"))
+
+		h, log, err := run(6, logger(path, OnError(Continue)), Hook{Name: "way", Epoch: func(_ context.Context, s *State) error {
+			if s.Epoch == 5 {
+				return os.Remove(filepath.Dir(path))
+			}
+			return nil
+		}})
+		require.NoError(t, err)
+		require.Len(t, h.Records, 6)
+		require.Equal(t, upTo(6), linesIn(t, path))
+		require.Equal(t, 1, strings.Count(log, "without a line in the log file"))
+	}
 }
 
 func TestLogFileOptions(t *testing.T) {
@@ -262,5 +392,5 @@ func TestLogToADevice(t *testing.T) {
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Len(t, h.Records, 2)
-	require.False(t, slices.ContainsFunc(names(t, filepath.Dir(os.DevNull)), func(n string) bool { return n == probeName }))
+	require.False(t, slices.ContainsFunc(names(t, filepath.Dir(os.DevNull)), func(n string) bool { return strings.HasPrefix(n, files.ProbePrefix) }))
 }

@@ -58,8 +58,14 @@ type Loop struct {
 	// there is none. Empty always begins anew.
 	Resume string
 
-	// Recover lets the run go on after train steps that fail; nil ends it.
+	// Recover lets the run go on after steps that fail; nil ends it.
 	Recover *Recovery
+
+	// Alive is called after each train step, each batch that was evaluated, and each
+	// batch that was read to identify the data, with the number of train steps done,
+	// or 0 while that is not known; session.Supervised.Alive is made for it. It should
+	// cost little. nil is not to call it.
+	Alive func(step int64)
 
 	// Log gets warnings, such as of a damaged checkpoint that is skipped, and
 	// where a run resumes; nil discards them.
@@ -93,6 +99,8 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // Run trains on the dataset. The History is never nil, whatever the error, and
 // has the epochs that were done.
 //
+// History.Done tells whether the training is over, or has only stopped here.
+//
 // Errors, for errors.Is and errors.As:
 //   - *OptionError: an option cannot work; nothing was trained.
 //   - *MismatchError: the checkpoint to resume from belongs to another run.
@@ -103,7 +111,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 //   - *HookError: a hook failed. It can come together with others, if it did so
 //     at the end of a run.
 //   - others: the dataset or the session failed; the message has the step. A
-//     train step that failed is first given to Loop.Recover.
+//     step that failed is first given to Loop.Recover.
 //
 // Only hooks see ctx itself: the session gets one that cannot be cancelled,
 // since the state of a model is in doubt after an interrupted step.
@@ -125,7 +133,7 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		err = r.train(ctx)
 	}
 	if err == nil {
-		r.state.History.Stopped = r.stop
+		r.state.History.Stopped, r.state.History.Done = r.stop, r.over()
 	}
 	err = r.end(started, err)
 	if drop := r.dropKept(); drop != nil {
@@ -139,10 +147,11 @@ type run struct {
 	loop  *Loop
 	ds    data.Dataset
 	hooks []Hook
-	// stepHooks are those of the hooks that have a Step.
-	stepHooks []Hook
-	log       *slog.Logger
-	now       func() time.Time
+	// stepHooks are those of the hooks that have a Step, and replayHooks those of them
+	// that have Replays.
+	stepHooks, replayHooks []Hook
+	log                    *slog.Logger
+	now                    func() time.Time
 	// steady is the context of Run without its cancellation.
 	steady context.Context
 	state  State
@@ -160,6 +169,16 @@ type run struct {
 	events    []string
 	resets    Resets
 	scale     float64 // of the learning rate
+	// trained is the last step that hooks were called for, and rescaled are the
+	// changes of scale since the state that is kept: a run that went back does them
+	// again.
+	trained  int64
+	rescaled []rescaling
+	// logs are the sizes that log files had when the training began, by hook.
+	logs map[string]int64
+	// passed is the reset by way of another process that this one goes on after; nil
+	// if there is none, or it has been recorded.
+	passed *passedOn
 	// spent is the time that training took in the epoch in progress, not
 	// counting that from since on.
 	spent time.Duration
@@ -173,17 +192,21 @@ type run struct {
 	since    time.Time
 	// rate is the learning rate that the session has; NaN if it is not known.
 	rate float64
-	// stop is why the run should end; empty while it should not.
-	stop string
+	// stop is why the run should end; empty while it should not. finished is true if
+	// the training is over with it.
+	stop     string
+	finished bool
 	// closing is true while Epoch hooks are called.
 	closing bool
 	// sound is false if the session and the position may not belong together,
 	// so that a checkpoint of them would be wrong.
 	sound bool
-	// kept is what the run can go back to; trained is the last step that hooks were
-	// called for.
-	kept    *kept
-	trained int64
+	// kept is what the run can go back to.
+	kept *kept
+	// lines are those of history.jsonl; the first linesKept bytes are of the first
+	// linesOf records.
+	lines              []byte
+	linesKept, linesOf int
 	// identity is computed when first needed; see run.identify.
 	identity map[string]string
 }
@@ -246,6 +269,9 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	for _, h := range hooks {
 		if h.Step != nil {
 			r.stepHooks = append(r.stepHooks, h)
+			if h.Replays {
+				r.replayHooks = append(r.replayHooks, h)
+			}
 		}
 	}
 	if r.trainNames, err = metricNames(l.Session.TrainMetrics(), "", "train"); err != nil {
@@ -325,6 +351,16 @@ func (r *run) end(started int, err error) error {
 		return errs[0]
 	}
 	return errors.Join(errs...)
+}
+
+// over reports whether the training is: there is nothing left to go on with.
+func (r *run) over() bool { return r.done >= r.loop.Epochs || r.finished }
+
+// alive tells that the run goes on.
+func (r *run) alive(step int64) {
+	if r.loop.Alive != nil {
+		r.loop.Alive(step)
+	}
 }
 
 // train runs epochs until all are done or a hook asks to stop.
@@ -435,6 +471,9 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 			return err
 		}
 	}
+	if r.passed != nil {
+		r.recordPassed()
+	}
 	if err := s.Session.Train(r.steady, s.Step, b, r.values); err != nil {
 		r.sound = false
 		err = fmt.Errorf("fit: train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
@@ -458,11 +497,14 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	s.Step++
 	s.EpochStep++
 	s.Samples = b.Size
-	if s.Step <= r.trained {
-		return nil // trained again
+	r.alive(s.Step)
+	hooks := r.stepHooks
+	if s.Step <= r.trained { // trained again
+		r.rescale()
+		hooks = r.replayHooks
 	}
-	for i := range r.stepHooks {
-		h := &r.stepHooks[i]
+	for i := range hooks {
+		h := &hooks[i]
 		if err := h.Step(ctx, s); err != nil {
 			if err := r.hookError(ctx, h.Name, "step", err); err != nil {
 				return err
@@ -492,12 +534,26 @@ func (r *run) applyRate() error {
 	return nil
 }
 
-// validate evaluates the validation data.
+// validate evaluates the validation data. A batch that fails changes nothing in the
+// model, and is evaluated again if Loop.Recover says so.
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
+	where := fmt.Sprintf("fit: validation of epoch %d, after step %d", s.Epoch, s.Step)
 	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: r.validationBatch(), values: r.validationValues, sums: r.validationSums, finite: true}
-	if err := e.run(ctx, r.steady); err != nil {
-		return nil, fmt.Errorf("fit: validation of epoch %d, after step %d: %w", s.Epoch, s.Step, err)
+	e.done = func() { r.alive(s.Step) }
+	if o := r.loop.Recover; o != nil {
+		e.failed = func(failed error) error {
+			event, err := o.Decide(ctx, s, fmt.Errorf("%s: %w", where, failed))
+			if err == nil {
+				s.Event(event)
+			}
+			return err
+		}
+	}
+	if err := e.run(ctx, r.steady); e.decided {
+		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
 	}
 	if e.badBatch >= 0 {
 		r.sound = false

@@ -68,7 +68,7 @@ func metricNames(names []string, prefix, signature string) ([]string, error) {
 	in := make([]string, len(names))
 	for i, name := range names {
 		in[i] = prefix + name
-		if slices.Contains(recordFields, in[i]) {
+		if slices.Contains(recordFields, in[i]) || in[i] == resetList {
 			in[i] = "train_" + name
 		}
 		if slices.Contains(in[:i], in[i]) {

@@ -3,14 +3,16 @@ package fit
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"steadyfit/internal/files"
 )
 
 // Direction says which values of a metric are better.
@@ -139,7 +141,8 @@ func Baseline(value float64) EarlyStopOption {
 // RestoreBest gives the session the state of the best epoch at the end of the
 // run, whether it was stopped early or not, unless it ended with an error. The
 // state is kept in files in the folder dir, usually that of the checkpoints,
-// and in checkpoints.
+// and in checkpoints; what a process that was killed has left of them there is
+// removed by the next run. See OnError for what happens if they cannot be written.
 func RestoreBest(dir string) EarlyStopOption {
 	return earlyStopOption(func(e *earlyStop) { e.restore, e.dir = true, dir })
 }
@@ -170,6 +173,7 @@ func EarlyStop(metric string, options ...EarlyStopOption) Hook {
 
 type earlyStop struct {
 	monitor
+	writing
 	baseline  *float64
 	startFrom int
 	restore   bool
@@ -178,16 +182,25 @@ type earlyStop struct {
 	wait      int
 	bestEpoch int
 	stopped   int
-	// saved is the folder of the best state; empty if there is none.
+	// saved is the folder of the best state; empty if there is none. kept is the value
+	// that it goes with, which is worse than the best if that could not be written.
 	saved string
+	kept  monitor
+	// own is true once this run has made the workspace.
+	own bool
+	// lost is why a best state could not be written, while it is not; failed, why this
+	// hook has stopped the run.
+	lost, failed error
 }
 
 // earlyStopState is what EarlyStop remembers.
 type earlyStopState struct {
 	Best *number `json:"best,omitempty"`
-	// BestEpoch is the epoch whose state is kept, or 0.
-	BestEpoch int `json:"best_epoch"`
-	Wait      int `json:"wait"`
+	// BestEpoch is the epoch whose state is kept, or 0, and Kept its value if that is
+	// not the best.
+	BestEpoch int     `json:"best_epoch"`
+	Kept      *number `json:"kept,omitempty"`
+	Wait      int     `json:"wait"`
 	// Stopped is the epoch after which it stopped the run, or 0.
 	Stopped int `json:"stopped"`
 }
@@ -198,14 +211,13 @@ func (e *earlyStop) workspace() string {
 
 func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	e.reset()
-	e.wait, e.bestEpoch, e.stopped, e.saved = 0, 0, 0, ""
-	if e.restore {
-		if e.dir == "" {
-			return &OptionError{"RestoreBest", "it has no folder", "name one that is for this training alone, such as that of the checkpoints"}
-		}
-		if err := (disk{}).remove(e.workspace()); err != nil {
-			return err
-		}
+	e.kept.reset()
+	e.wait, e.bestEpoch, e.stopped, e.saved, e.own, e.lost, e.failed = 0, 0, 0, "", false, nil, nil
+	if e.restore && e.dir == "" {
+		return &OptionError{"RestoreBest", "it has no folder", "name one that is for this training alone, such as that of the checkpoints"}
+	}
+	if err := e.writing.check(); err != nil {
+		return err
 	}
 	if state == nil {
 		return nil
@@ -221,11 +233,43 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	if !e.restore || missing(dir) {
 		return nil
 	}
-	e.saved = filepath.Join(e.workspace(), strconv.Itoa(e.bestEpoch))
-	if err := os.MkdirAll(e.saved, 0o777); err != nil {
-		return fmt.Errorf("keeping the best state: %w", err)
+	saved, err := e.folder(e.bestEpoch)
+	if err == nil {
+		err = e.disk.copyFiles(dir, saved)
 	}
-	return (disk{}).copyFiles(dir, e.saved)
+	if err != nil && e.onError != Continue {
+		return keptNot(err)
+	}
+	if e.lost = err; err != nil {
+		e.bestEpoch = 0
+		return nil
+	}
+	e.saved = saved
+	if loaded.Kept != nil {
+		e.kept.set(float64(*loaded.Kept))
+	} else if e.known {
+		e.kept.set(e.best)
+	}
+	return nil
+}
+
+// folder makes the folder for the state of an epoch.
+func (e *earlyStop) folder(epoch int) (string, error) {
+	if !e.own {
+		// What a process that was killed has left. The folder of checkpoints is locked by
+		// now, or while it is resumed from.
+		if err := e.disk.remove(e.workspace()); err != nil {
+			return "", err
+		}
+		e.own = true
+	}
+	dir := filepath.Join(e.workspace(), strconv.Itoa(epoch))
+	return dir, e.disk.makeDir(dir)
+}
+
+// keptNot says what an error of files is about.
+func keptNot(err error) error {
+	return fmt.Errorf("keeping the best state: %w; %s", err, files.Remedy(err, ""))
 }
 
 func (e *earlyStop) save(dir string) (json.RawMessage, error) {
@@ -235,20 +279,27 @@ func (e *earlyStop) save(dir string) (json.RawMessage, error) {
 		state.Best = &best
 	}
 	if e.saved != "" {
-		if err := (disk{}).copyFiles(e.saved, dir); err != nil {
+		if err := e.disk.copyFiles(e.saved, dir); err != nil {
 			return nil, err
+		}
+		if e.kept.known && e.kept.best != e.best {
+			kept := number(e.kept.best)
+			state.Kept = &kept
 		}
 	}
 	return json.Marshal(state)
 }
 
 func (e *earlyStop) start(_ context.Context, s *State) error {
-	if err := e.check("EarlyStop", s); err != nil {
+	if err := e.monitor.check("EarlyStop", s); err != nil {
 		return err
+	}
+	if e.lost != nil {
+		s.run.log.Warn("training continues without the best state so far", "error", keptNot(e.lost))
 	}
 	if e.stopped > 0 {
 		if e.wait >= e.patience {
-			s.Stop(e.reason())
+			s.Finish(e.reason())
 		} else {
 			e.stopped = 0
 		}
@@ -265,19 +316,12 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 	if !ok || s.Epoch <= e.startFrom {
 		return nil
 	}
-	if e.restore && e.saved == "" {
-		if err := e.keep(ctx, s); err != nil {
-			return err
-		}
+	if e.restore && (e.saved == "" || !e.kept.known && !math.IsNaN(value) || e.kept.known && e.beats(value, e.kept.best)) {
+		e.keep(ctx, s, value)
 	}
 	e.wait++
 	if e.improves(value) {
 		e.set(value)
-		if e.restore && e.bestEpoch != s.Epoch {
-			if err := e.keep(ctx, s); err != nil {
-				return err
-			}
-		}
 		if e.baseline == nil || e.beats(value, *e.baseline) {
 			e.wait = 0
 		}
@@ -285,38 +329,67 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 	}
 	if e.wait >= e.patience && s.Epoch > 1 {
 		e.stopped = s.Epoch
-		s.Stop(e.reason())
+		s.Finish(e.reason())
 	}
 	return nil
 }
 
-// keep saves the state of the session as that of the best epoch.
-func (e *earlyStop) keep(ctx context.Context, s *State) error {
-	dir := filepath.Join(e.workspace(), strconv.Itoa(s.Epoch))
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return fmt.Errorf("keeping the best state: %w", err)
+// notKeptEvent says in the history that the best state could not be written.
+const notKeptEvent = "best_not_kept"
+
+// keep saves the state of the session as that of the best epoch, or goes on or stops
+// as the policy says. An error here would end the epoch for the hooks that have seen
+// it, and so the run without a checkpoint of it.
+func (e *earlyStop) keep(ctx context.Context, s *State, value float64) {
+	dir, err := e.folder(s.Epoch)
+	if err == nil {
+		err = e.disk.change("save", dir, func() error {
+			return s.Session.Save(context.WithoutCancel(ctx), filepath.Join(dir, variables))
+		})
 	}
-	if err := s.Session.Save(context.WithoutCancel(ctx), filepath.Join(dir, variables)); err != nil {
-		return fmt.Errorf("keeping the best state: %w", err)
+	if err == nil {
+		before := e.saved
+		e.saved, e.bestEpoch, e.lost = dir, s.Epoch, nil
+		if e.kept.reset(); !math.IsNaN(value) {
+			e.kept.set(value)
+		}
+		if before != "" {
+			_ = e.disk.remove(before) // else with the workspace
+		}
+		return
 	}
-	before := e.saved
-	e.saved, e.bestEpoch = dir, s.Epoch
-	if before == "" {
-		return nil
+	_ = e.disk.remove(dir) // half of a state would keep the disk full
+	if e.onError != Continue {
+		e.failed = err
+		s.Stop("the best state could not be written")
+		return
 	}
-	return (disk{}).remove(before)
+	if e.lost == nil {
+		s.run.log.Warn("training continues with the best state of an earlier epoch, or none", "best_epoch", e.bestEpoch, "error", keptNot(err))
+	}
+	e.lost = err
+	s.Event(notKeptEvent)
 }
 
 func (e *earlyStop) end(ctx context.Context, s *State) error {
 	if !e.restore {
 		return nil
 	}
-	if e.saved != "" && s.Err == nil {
-		if err := s.Session.Restore(ctx, filepath.Join(e.saved, variables)); err != nil {
-			return fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
+	var err error
+	switch {
+	case e.failed != nil:
+		err = keptNot(e.failed)
+	case e.saved != "" && s.Err == nil:
+		if err = s.Session.Restore(ctx, filepath.Join(e.saved, variables)); err != nil {
+			err = fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
 		}
 	}
-	return (disk{}).remove(e.workspace())
+	if e.own {
+		if left := e.disk.remove(e.workspace()); left != nil && e.onError != Continue {
+			err = errors.Join(err, left)
+		}
+	}
+	return err
 }
 
 type plateauOption func(*plateau)

@@ -1,9 +1,15 @@
 package fit
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -179,4 +185,101 @@ func TestMonitorsPassOverEpochsWithoutTheirMetric(t *testing.T) {
 	require.NotEmpty(t, h.Stopped)
 	require.Empty(t, h.Records[2].Events)
 	require.Equal(t, []string{"learning_rate"}, h.Records[3].Events)
+}
+
+// unsaved is a session whose Save fails in some calls, counted from 1.
+func unsaved(losses []float64, fails ...int) *linear {
+	l := scripted(losses)
+	saves := 0
+	l.onSave = func(string) error {
+		if saves++; slices.Contains(fails, saves) {
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	return l
+}
+
+// With Continue, a best state that cannot be written costs that state: the run goes on
+// and ends with the best of those that there are.
+func TestBestStateThatCannotBeWritten(t *testing.T) {
+	var log bytes.Buffer
+	losses := []float64{9, 5, 2, 4, 6, 6, 6}
+	l := unsaved(losses, 3) // that of epoch 3, the best
+	var states [][2][3]uint64
+	loop := Loop{Session: l, Batch: 4, Epochs: len(losses), Log: warnings(&log)}
+	loop.Hook(
+		EarlyStop("loss", Patience(3), RestoreBest(tempDir(t)), OnError(Continue)),
+		Hook{Name: "states", Epoch: func(context.Context, *State) error { states = append(states, l.state()); return nil }},
+	)
+	h, err := loop.Run(t.Context(), samples(t, 4))
+	require.NoError(t, err)
+	require.True(t, h.Done)
+	require.Len(t, h.Records, 6, "the best epoch is still the third")
+	require.Equal(t, states[3], l.state(), "of those that could be kept, the fourth is the best")
+	require.Equal(t, []string{notKeptEvent}, h.Records[2].Events)
+	require.Empty(t, h.Records[3].Events)
+	require.Contains(t, log.String(), "no space left on device")
+	require.Contains(t, log.String(), "free some space")
+	require.Equal(t, 1, strings.Count(log.String(), "training continues with the best state of an earlier epoch"))
+
+	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+	loop.Hook(EarlyStop("loss", OnError(7)))
+	_, err = loop.Run(t.Context(), samples(t, 4))
+	var option *OptionError
+	require.ErrorAs(t, err, &option)
+}
+
+// With Stop, the run ends after the epoch with a checkpoint of it, resumed from which it
+// ends as one that nothing happened to.
+func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
+	losses := []float64{9, 5, 2, 4, 6, 6, 6}
+	whole := scripted(losses)
+	run := func(l *linear, dir string, resume bool) (*History, error) {
+		loop := Loop{Session: l, Batch: 4, Epochs: len(losses)}
+		if resume {
+			loop.Resume = dir
+		}
+		loop.Hook(EarlyStop("loss", Patience(3), RestoreBest(dir)), Checkpoint(dir, EveryEpochs(100)))
+		return loop.Run(t.Context(), samples(t, 4))
+	}
+	_, err := run(whole, tempDir(t), false)
+	require.NoError(t, err)
+
+	dir := tempDir(t)
+	h, err := run(unsaved(losses, 3), dir, false)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorContains(t, err, "early_stop(loss) at end: keeping the best state")
+	require.ErrorContains(t, err, "free some space")
+	require.False(t, h.Done)
+	require.Len(t, h.Records, 3)
+	require.Equal(t, filepath.Join(dir, "ckpt-3"), h.Checkpoint)
+	requireSound(t, dir)
+}
+
+// What a process that was killed has left of best states is gone after the next run, and
+// a run that is refused leaves those of the other one alone.
+func TestBestStatesOfAnotherProcess(t *testing.T) {
+	dir := tempDir(t)
+	left := filepath.Join(dir, ".best-loss", "7")
+	run := func(resume string, hooks ...Hook) error {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: resume}
+		loop.Hook(append(hooks, EarlyStop("loss", RestoreBest(dir)), Checkpoint(dir))...)
+		_, err := loop.Run(t.Context(), samples(t, 4))
+		return err
+	}
+	require.NoError(t, os.MkdirAll(left, 0o777))
+	lock, err := lockFolder(dir)
+	require.NoError(t, err)
+	for _, resume := range []string{"", dir} {
+		require.ErrorIs(t, run(resume), ErrLocked)
+		require.DirExists(t, left)
+	}
+	require.NoError(t, lock.release())
+
+	require.NoError(t, run(dir, Hook{Name: "look", Epoch: func(context.Context, *State) error {
+		require.NoDirExists(t, left)
+		return nil
+	}, Priority: PriorityReport}))
+	requireSound(t, dir)
 }

@@ -2,6 +2,7 @@ package fit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -11,18 +12,22 @@ import (
 
 // ResetPolicy says when a training resets its session, and how deeply. Training goes
 // on with the same state, so the numbers do not change. Resets come between steps,
-// and each is in the history ([Record.Resets]).
+// and each is in the history ([Record.Resets]). There is none after the last step, and
+// none once a hook has stopped the run.
 type ResetPolicy struct {
-	// Depth is how far each reset goes.
+	// Depth is how far each reset goes; empty means session.ResetReload.
 	Depth session.Depth
 	// EverySteps and EveryEpochs are how many lie between two resets, counted from
 	// the beginning of training; 0 is never.
 	EverySteps, EveryEpochs int
-	// Limit asks for a reset when the process has more than nine tenths of it, or
-	// will have in fewer than Within steps if it goes on growing as it does. Layer is
-	// what is looked at: memory.RSS, which empty means, memory.Anon or
-	// memory.CgroupUsed. A reset that brings nothing back is tried again only after as
-	// many steps as have been done.
+	// Limit asks for a reset when the process has nine tenths of it, or will have in
+	// fewer than Within steps if it goes on growing as it does; 0 is never. Layer is
+	// what is looked at, of those that a [memory.Gauge] reads; empty means memory.RSS.
+	//
+	// A reset that brings nothing back, leaves that much in use, or is needed again
+	// within 16 steps, is of no use: the next one comes 16 steps later at the earliest,
+	// and twice as many after each further one of no use. A process that begins with
+	// that much already gives an error if Depth is session.ResetProcess.
 	Limit  memory.Bytes
 	Layer  memory.Layer
 	Within int
@@ -31,44 +36,119 @@ type ResetPolicy struct {
 	Again func(reason string)
 }
 
-// near is the part of a limit that a level must not exceed.
-const near = 0.9
+const (
+	// near is the part of a limit that a level must not reach.
+	near = 0.9
+	// firstWait is how many steps a reset must be of use for, and the first wait after
+	// one that was not.
+	firstWait = 16
+	// priorityReset is after the hooks that may stop the run, and before those that
+	// report.
+	priorityReset = PriorityReport - 100
+)
 
 // Hook is the policy as a hook of a loop that trains s.
 func (p ResetPolicy) Hook(s *session.Session) Hook {
-	r := &resetter{ResetPolicy: p, session: s}
-	return Hook{Name: "reset", Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
+	return p.hook(inPlace{s}, func(l memory.Layer) (gauge, error) { return memory.NewGauge(l) })
+}
+
+func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (gauge, error)) Hook {
+	r := &resetter{ResetPolicy: p, session: s, open: open}
+	return Hook{Name: "reset", Priority: priorityReset, Load: r.load, Save: r.save, Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
+}
+
+// gauge is what a memory.Gauge is.
+type gauge interface {
+	Read() memory.Reading
+	Close() error
 }
 
 type resetter struct {
 	ResetPolicy
-	session  *session.Session
-	gauge    *memory.Gauge
+	session  trainee
+	open     func(memory.Layer) (gauge, error)
+	gauge    gauge
 	forecast memory.Forecast
-	idle     int64 // no look at the limit before this step
-	done     int64 // the step of the last reset
+	limit    memory.Bytes // what must not be reached
+	last     int64        // the step of the last reset, or where the run began
+	idle     int64        // no reset for the limit before this step
+	resetState
+}
+
+// resetState is what the hook remembers.
+type resetState struct {
+	// Wait is how many steps are waited after a reset for the limit, 0 if the last one
+	// was of use. Near is true if the last reset was for the limit.
+	Wait int64 `json:"wait"`
+	Near bool  `json:"near"`
+}
+
+func (r *resetter) load(_ string, state json.RawMessage) error {
+	r.resetState = resetState{}
+	if state == nil {
+		return nil
+	}
+	if err := json.Unmarshal(state, &r.resetState); err != nil {
+		return fmt.Errorf("reading its state: %w", err)
+	}
+	return nil
+}
+
+func (r *resetter) save(string) (json.RawMessage, error) {
+	if r.resetState == (resetState{}) {
+		return nil, nil
+	}
+	return json.Marshal(r.resetState)
 }
 
 func (r *resetter) start(_ context.Context, s *State) error {
+	if r.Depth == "" {
+		r.Depth = session.ResetReload
+	}
+	if err := r.check(); err != nil {
+		return err
+	}
+	r.gauge, r.last, r.idle = nil, s.Step, s.Step+r.Wait
+	r.forecast.Reset()
+	if r.Limit == 0 {
+		return nil
+	}
+	g, err := r.open(layerOr(r.Layer))
+	if err != nil {
+		return &OptionError{"ResetPolicy.Layer", err.Error(), "use memory.RSS, or a layer that this machine tells"}
+	}
+	r.limit = memory.Bytes(near * float64(r.Limit))
+	if base := g.Read(); r.Depth == session.ResetProcess && base.OK && base.Bytes >= r.limit {
+		return errors.Join(&OptionError{"ResetPolicy.Limit", fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, nine tenths of %v: expected less", base, layerOr(r.Layer), r.limit, r.Limit),
+			"raise the limit, or reset every so many steps or epochs"}, g.Close())
+	}
+	r.gauge = g
+	return nil
+}
+
+// check refuses what cannot work.
+func (r *resetter) check() error {
 	switch r.Depth {
 	case session.ResetNone, session.ResetRestore, session.ResetReload:
 	case session.ResetProcess:
 		if r.Again == nil {
-			return errors.New("reset: a new process needs somebody to start it: run the training under session.Supervise (--supervise)")
+			return &OptionError{"ResetPolicy.Again", "there is none, and a new process needs somebody to start it", "run the training under session.Supervise (--supervise)"}
 		}
 	default:
-		return fmt.Errorf("reset: %q: expected %s, %s, %s or %s", r.Depth, session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)
+		return &OptionError{"ResetPolicy.Depth", fmt.Sprintf("it is %q", r.Depth), fmt.Sprintf("use %s, %s, %s or %s", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)}
 	}
-	if r.EverySteps < 0 || r.EveryEpochs < 0 || r.Within < 0 {
-		return fmt.Errorf("reset: every %d steps, every %d epochs, within %d steps: expected 0 or more", r.EverySteps, r.EveryEpochs, r.Within)
+	for _, o := range []struct {
+		name  string
+		value int64
+	}{{"EverySteps", int64(r.EverySteps)}, {"EveryEpochs", int64(r.EveryEpochs)}, {"Limit", int64(r.Limit)}, {"Within", int64(r.Within)}} {
+		if o.value < 0 {
+			return &OptionError{"ResetPolicy." + o.name, fmt.Sprintf("it is %d, but has to be at least 0", o.value), "0 is never"}
+		}
 	}
-	r.done = s.Step
-	if r.Limit == 0 {
-		return nil
+	if r.Within > 0 && r.Limit == 0 {
+		return &OptionError{"ResetPolicy.Within", fmt.Sprintf("it is %d steps before a limit, and there is no limit", r.Within), "set ResetPolicy.Limit"}
 	}
-	var err error
-	r.gauge, err = memory.NewGauge(layerOr(r.Layer))
-	return err
+	return nil
 }
 
 func layerOr(l memory.Layer) memory.Layer {
@@ -85,8 +165,15 @@ func (r *resetter) end(context.Context, *State) error {
 	return r.gauge.Close()
 }
 
+// lastStep reports whether no step follows, as far as is known.
+func lastStep(s *State) bool {
+	return s.run.stop != "" || s.Epoch >= s.Epochs && (s.EpochStep >= s.StepsPerEpoch || s.run.closing)
+}
+
 func (r *resetter) step(ctx context.Context, s *State) error {
 	switch {
+	case lastStep(s):
+		return nil
 	case r.EverySteps > 0 && s.Step%int64(r.EverySteps) == 0:
 		return r.reset(ctx, s, fmt.Sprintf("after %d steps", r.EverySteps))
 	case r.gauge != nil:
@@ -96,8 +183,7 @@ func (r *resetter) step(ctx context.Context, s *State) error {
 }
 
 func (r *resetter) epoch(ctx context.Context, s *State) error {
-	// One after the last epoch would be for nothing.
-	if r.EveryEpochs > 0 && s.Epoch%r.EveryEpochs == 0 && s.Epoch < s.Epochs && r.done < s.Step {
+	if r.EveryEpochs > 0 && s.Epoch%r.EveryEpochs == 0 && r.last < s.Step && !lastStep(s) {
 		return r.reset(ctx, s, fmt.Sprintf("after %d epochs", r.EveryEpochs))
 	}
 	return nil
@@ -113,44 +199,58 @@ func (r *resetter) look(ctx context.Context, s *State) error {
 	if s.Step < r.idle {
 		return nil
 	}
-	limit := memory.Bytes(near * float64(r.Limit))
 	reason := fmt.Sprintf("%v of %v in use", level, r.Limit)
-	if level.Bytes < limit {
-		steps, grows := r.forecast.StepsTo(limit)
+	if level.Bytes < r.limit {
+		steps, grows := r.forecast.StepsTo(r.limit)
 		if !grows || steps >= int64(r.Within) {
 			return nil
 		}
-		reason = fmt.Sprintf("%v of %v in use, and the limit is %d steps away", level, r.Limit, steps)
+		reason = fmt.Sprintf("%v of %v in use, and nine tenths are %d steps away", level, r.Limit, steps)
 	}
-	began := s.Step - r.done
+	useless := r.Near && s.Step-r.last <= max(r.Wait, firstWait)
+	if !useless {
+		r.Wait = 0
+	}
 	if err := r.reset(ctx, s, reason); err != nil {
 		return err
 	}
 	r.forecast.Reset()
-	if after := r.gauge.Read(); after.OK && after.Bytes >= limit {
-		r.idle = s.Step + max(began, 1)
+	// What a new process brings is seen by whether it has to be done again.
+	if after := r.gauge.Read(); r.Depth != session.ResetProcess && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
+		useless = true
 	}
+	if useless {
+		r.Wait = max(2*r.Wait, firstWait)
+	}
+	r.idle, r.Near = s.Step+r.Wait, true
 	return nil
 }
 
 func (r *resetter) reset(ctx context.Context, s *State, reason string) error {
-	r.done = s.Step
-	switch r.Depth {
-	case session.ResetNone:
+	if r.Depth == session.ResetNone {
 		return nil
-	case session.ResetProcess:
-		s.Reset(memory.Reading{}, 0) // this process does not see what it brings
+	}
+	r.last, r.Near = s.Step, false
+	if r.Depth == session.ResetProcess {
+		s.ResetBy(r.Depth, memory.Reading{}, 0) // this process does not see what it brings
 		s.Stop("a new process goes on: " + reason)
 		r.Again(reason)
 		return nil
 	}
 	// What is kept must survive the end of ctx: a step is not undone by Ctrl-C.
-	did, err := resetInPlace(context.WithoutCancel(ctx), r.session, r.Depth)
+	did, err := r.session.reset(context.WithoutCancel(ctx), r.Depth)
 	if err != nil {
 		return err
 	}
-	s.Reset(did.Returned(), did.Took)
+	s.ResetBy(r.Depth, did.Returned(), did.Took)
 	return nil
+}
+
+// inPlace is a session as resets and budgets see it.
+type inPlace struct{ *session.Session }
+
+func (p inPlace) reset(ctx context.Context, depth session.Depth) (session.Reset, error) {
+	return resetInPlace(ctx, p.Session, depth)
 }
 
 // resetInPlace resets and goes on with the same state.
@@ -171,7 +271,8 @@ var ErrSplit = errors.New("the batch cannot be split any further")
 // (see session.Session.SetMicroBatches), for the rest of the run. batch is the size of the batches.
 // Other errors, and a batch that cannot be split any further (ErrSplit), end the run.
 //
-// Between a snapshot and the next it holds the variables once more.
+// Between a snapshot and the next it holds the variables once more. Into how many parts
+// batches are split is part of checkpoints.
 func OnOutOfMemory(s *session.Session, batch int) *Recovery {
 	return &Recovery{
 		Keep: func(ctx context.Context) (func(context.Context) error, func() error, error) {
@@ -194,5 +295,23 @@ func OnOutOfMemory(s *session.Session, batch int) *Recovery {
 			}
 			return "oom", nil
 		},
+		Save: func() (json.RawMessage, error) {
+			if s.MicroBatches() == 1 {
+				return nil, nil
+			}
+			return json.Marshal(splitState{s.MicroBatches()})
+		},
+		Load: func(state json.RawMessage) error {
+			var loaded splitState
+			if err := json.Unmarshal(state, &loaded); err != nil {
+				return fmt.Errorf("reading into how many parts batches are split: %w", err)
+			}
+			return s.SetMicroBatches(loaded.Parts)
+		},
 	}
+}
+
+// splitState is what OnOutOfMemory remembers.
+type splitState struct {
+	Parts int `json:"parts"`
 }

@@ -36,7 +36,8 @@ const (
 //
 // Steps per second do not include validation. What is not known is left out.
 // Lines that do not begin with "epoch" say where a run resumed, and why it
-// stopped.
+// stopped. What cannot be printed, as on a terminal that is gone, is left out, with
+// one warning in Loop.Log.
 func Progress(w io.Writer) Hook {
 	p := &progressView{w: w, every: 100 * time.Millisecond}
 	if file, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
@@ -68,35 +69,52 @@ type progressView struct {
 	epoch   int
 	pending int // steps that the bar does not show yet
 	shown   time.Time
+	// failed is why something could not be printed; warned is true once that has been
+	// said.
+	failed error
+	warned bool
 }
 
 func (p *progressView) hook() Hook {
-	h := Hook{Name: "progress", Priority: PriorityReport, Start: p.start, Epoch: p.epochLine, End: p.end}
+	h := Hook{Name: "progress", Priority: PriorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine), End: p.harmless(p.end)}
 	if p.terminal {
-		h.Step = p.step
+		h.Step = p.harmless(p.step)
 	}
 	return h
 }
 
-func (p *progressView) start(_ context.Context, s *State) error {
-	p.bar, p.dirty, p.epoch = nil, false, 0
-	if s.History.ResumedFrom == "" {
+// harmless is a function of a hook that prints: a run must not end for want of a
+// terminal.
+func (p *progressView) harmless(f func(*State)) func(context.Context, *State) error {
+	return func(_ context.Context, s *State) error {
+		f(s)
+		if p.failed != nil && !p.warned {
+			p.warned = true
+			s.run.log.Warn("progress cannot be printed; training continues", "error", p.failed)
+		}
 		return nil
 	}
-	return p.line(fmt.Sprintf("resumed from %s: %d of %d epochs done, step %d", s.History.ResumedFrom, s.run.done, s.Epochs, s.Step))
 }
 
-func (p *progressView) line(text string) error {
-	if _, err := fmt.Fprintln(p.w, text); err != nil {
-		return fmt.Errorf("printing progress: %w", err)
+// printf notes an error, and goes on.
+func (p *progressView) printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(p.w, format, args...); err != nil {
+		p.failed = err
 	}
-	return nil
+}
+
+func (p *progressView) start(s *State) {
+	p.bar, p.dirty, p.epoch, p.failed, p.warned = nil, false, 0, nil, false
+	if s.History.ResumedFrom != "" {
+		p.printf("resumed from %s: %d of %d epochs done, step %d\n", s.History.ResumedFrom, s.run.done, s.Epochs, s.Step)
+	}
 }
 
 // step keeps the bar current.
-func (p *progressView) step(_ context.Context, s *State) error {
+func (p *progressView) step(s *State) {
 	if s.EpochStep == s.StepsPerEpoch {
-		return p.lastStep(s)
+		p.lastStep(s)
+		return
 	}
 	now := time.Now()
 	if p.epoch != s.Epoch {
@@ -106,35 +124,27 @@ func (p *progressView) step(_ context.Context, s *State) error {
 		p.epoch, p.pending, p.shown = s.Epoch, 0, now
 		p.bar = p.newBar(s.StepsPerEpoch-s.EpochStep, p.describe(s))
 		p.bar.StartWithoutRender()
-		return nil
+		return
 	}
 	p.pending++
 	if now.Sub(p.shown) < p.every {
-		return nil
+		return
 	}
 	p.shown = now
-	err := p.bar.Add(p.pending)
-	p.pending = 0
-	if err != nil {
-		return fmt.Errorf("printing progress: %w", err)
+	if err := p.bar.Add(p.pending); err != nil {
+		p.failed = err
 	}
+	p.pending = 0
 	p.bar.Describe(p.describe(s))
-	return nil
 }
 
 // lastStep replaces the bar by a word on what takes time now.
-func (p *progressView) lastStep(s *State) error {
-	if err := p.clear(); err != nil {
-		return err
+func (p *progressView) lastStep(s *State) {
+	p.clear()
+	if s.run.validates() {
+		p.dirty = true
+		p.printf("\r%s  validating", p.label(s))
 	}
-	if !s.run.validates() {
-		return nil
-	}
-	p.dirty = true
-	if _, err := fmt.Fprintf(p.w, "\r%s  validating", p.label(s)); err != nil {
-		return fmt.Errorf("printing progress: %w", err)
-	}
-	return nil
 }
 
 func (p *progressView) newBar(steps int, description string) *progressbar.ProgressBar {
@@ -187,41 +197,33 @@ func (p *progressView) describe(s *State) string {
 	return text + rss
 }
 
-func (p *progressView) epochLine(_ context.Context, s *State) error {
-	if err := p.clear(); err != nil {
-		return err
-	}
+func (p *progressView) epochLine(s *State) {
+	p.clear()
 	epochs, steps := strconv.Itoa(s.Epochs), strconv.FormatInt(int64(s.Epochs)*int64(s.StepsPerEpoch), 10)
-	return p.line(recordLine(*s.Record,
+	p.printf("%s\n", recordLine(*s.Record,
 		fmt.Sprintf("%-*s", 2*len(epochs)+1, fmt.Sprintf("%d/%s", s.Record.Epoch, epochs)),
 		fmt.Sprintf("%-*d", len(steps), s.Record.Step)))
 }
 
 // clear empties the line that the bar is on.
-func (p *progressView) clear() error {
+func (p *progressView) clear() {
 	if p.bar == nil && !p.dirty {
-		return nil
+		return
 	}
 	p.bar, p.dirty = nil, false
-	if _, err := fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", max(p.width()-1, 0))); err != nil {
-		return fmt.Errorf("printing progress: %w", err)
-	}
-	return nil
+	p.printf("\r%s\r", strings.Repeat(" ", max(p.width()-1, 0)))
 }
 
-func (p *progressView) end(_ context.Context, s *State) error {
-	if err := p.clear(); err != nil {
-		return err
-	}
+func (p *progressView) end(s *State) {
+	p.clear()
 	saved := ""
 	if s.History.Checkpoint != "" {
 		saved = "; checkpoint " + s.History.Checkpoint
 	}
 	switch {
 	case s.run.stop != "" && s.Err == nil:
-		return p.line("stopped: " + s.run.stop + saved)
+		p.printf("stopped: %s%s\n", s.run.stop, saved)
 	case errors.Is(s.Err, context.Canceled), errors.Is(s.Err, context.DeadlineExceeded):
-		return p.line(fmt.Sprintf("interrupted in epoch %d, after step %d%s", s.Epoch, s.Step, saved))
+		p.printf("interrupted in epoch %d, after step %d%s\n", s.Epoch, s.Step, saved)
 	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -112,11 +113,32 @@ func TestProgressBarAfterAResume(t *testing.T) {
 	require.Contains(t, out.String(), "\nepoch 1/2  step 10")
 }
 
+// A terminal that is gone, or standard error on a full disk, costs the lines and
+// nothing else: the run ends well, and one that is interrupted writes its checkpoint.
 func TestProgressWithABrokenWriter(t *testing.T) {
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(Progress(broken{}))
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.ErrorContains(t, err, "hook progress at epoch: printing progress: no paper")
+	bar := (&progressView{w: broken{}, terminal: true, width: func() int { return 80 }}).hook()
+	for _, hook := range []Hook{Progress(broken{}), bar} {
+		dir := tempDir(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var log bytes.Buffer
+		l := newLinear()
+		l.onTrain = func(step int64) error {
+			if step == 10 {
+				cancel()
+			}
+			return nil
+		}
+		loop := Loop{Session: l, Batch: 4, Epochs: 12, Log: warnings(&log), Validation: samples(t, 4), Resume: dir}
+		loop.Hook(hook, Checkpoint(dir, EveryEpochs(100)))
+		h, err := loop.Run(ctx, samples(t, 12))
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, filepath.Join(dir, "ckpt-11"), h.Checkpoint)
+		require.Equal(t, 1, strings.Count(log.String(), "progress cannot be printed"), "%s", log.String())
+		require.Contains(t, log.String(), "no paper")
+		h, err = loop.Run(t.Context(), samples(t, 12))
+		require.NoError(t, err)
+		require.Len(t, h.Records, 12)
+	}
 }
 
 type broken struct{}

@@ -2,6 +2,7 @@ package fit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -9,10 +10,12 @@ import (
 )
 
 // Recovery lets a run go on after a train step that failed, from a state of the
-// session that was kept in memory before.
+// session that was kept in memory before, and after a batch of the validation that
+// failed, which is evaluated again.
 //
 // The steps between that state and the failed one are trained again, on the same
-// batches; hooks are not called for them a second time.
+// batches; of the hooks, only those with Replays are called for them a second time.
+// A run that ends meanwhile writes no checkpoint that is older than its newest.
 type Recovery struct {
 	// Keep keeps the present state of the session: back brings it back, as often as
 	// it is called, and drop lets go of it. It is called between steps.
@@ -20,10 +23,16 @@ type Recovery struct {
 	// Every is the number of steps from one state that is kept to the next; 0 means
 	// 100. One is kept at the beginning of each epoch, too. The one before is let go.
 	Every int
-	// Decide is asked after a train step failed: nil to go back and try again, after
-	// changing what made it fail, and a word for the history; or the error that the
-	// run ends with.
+	// Decide is asked after a train step or a batch of the validation failed: nil to
+	// try again, after changing what made it fail, and a word for the history; or the
+	// error that the run ends with.
 	Decide func(ctx context.Context, s *State, failed error) (event string, err error)
+	// Save returns what is to be remembered across a resume, such as into how many
+	// parts batches are split, or nil; it is called while a checkpoint is written. Load
+	// gets it when a run resumes from that checkpoint, before the hooks get theirs; it
+	// is not called where there is nothing. Both are optional.
+	Save func() (json.RawMessage, error)
+	Load func(json.RawMessage) error
 }
 
 // keepEvery is the default of Recovery.Every.
@@ -43,6 +52,27 @@ type kept struct {
 	samples         int64
 	sums            []float64
 	proven          bool
+	scale           float64
+}
+
+// rescaling is a change of the scale of the learning rate, after a step.
+type rescaling struct {
+	Step  int64  `json:"step"`
+	Scale number `json:"scale"`
+}
+
+// rescale changes the scale as was done after this step before the run went back.
+func (r *run) rescale() {
+	for _, c := range r.rescaled {
+		if c.Step == r.state.Step {
+			r.scale = float64(c.Scale)
+		}
+	}
+}
+
+// replaying are the changes of scale that are still to be done again.
+func (r *run) replaying() []rescaling {
+	return slices.DeleteFunc(slices.Clone(r.rescaled), func(c rescaling) bool { return c.Step <= r.state.Step })
 }
 
 // keep keeps the state of the session if that is due.
@@ -60,11 +90,11 @@ func (r *run) keep() error {
 		return fmt.Errorf("fit: keeping the state before step %d: %w", s.Step+1, err)
 	}
 	next := &kept{back: back, drop: drop, step: s.Step, epochStep: s.EpochStep, pass: r.pass, passBatch: r.passBatch,
-		samples: r.samples, sums: slices.Clone(r.sums), proven: r.proven}
+		samples: r.samples, sums: slices.Clone(r.sums), proven: r.proven, scale: r.scale}
 	if err := r.dropKept(); err != nil {
 		return errors.Join(err, drop())
 	}
-	r.kept = next
+	r.kept, r.rescaled = next, r.replaying()
 	return nil
 }
 
@@ -91,6 +121,7 @@ func (r *run) goBack(ctx context.Context, failed error) error {
 	r.trained = max(r.trained, s.Step)
 	s.Step, s.EpochStep = k.step, k.epochStep
 	r.pass, r.passBatch, r.samples, r.proven = k.pass, k.passBatch, k.samples, k.proven
+	r.scale = k.scale
 	copy(r.sums, k.sums)
 	// A rate that is a variable of the model has gone back, too.
 	r.rate, r.sound = math.NaN(), true

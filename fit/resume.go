@@ -218,6 +218,15 @@ func (r *run) resume(ctx context.Context) (err error) {
 		if err := r.restore(ctx, path, state); err != nil {
 			return err
 		}
+	} else if dir != "" {
+		if r.logs, err = readBegun(dir); err != nil {
+			return err
+		}
+	}
+	if o := r.loop.Recover; o != nil && o.Load != nil && state.Recovery != nil {
+		if err := o.Load(state.Recovery); err != nil {
+			return fmt.Errorf("fit: resuming from %s: state of Loop.Recover: %w", path, err)
+		}
 	}
 	for i := range r.hooks {
 		h := &r.hooks[i]
@@ -347,6 +356,8 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	r.samples, r.events, r.resets = state.Samples, state.Events, state.Resets
 	r.spent = time.Duration(state.TrainSeconds * float64(time.Second))
 	r.scale, r.proven = state.RateScale, state.Proven
+	r.trained, r.rescaled = state.Trained, state.Rescaled
+	r.logs, r.passed = state.Logs, state.Passed
 	if state.EpochStep > 0 {
 		for i, sum := range state.Sums {
 			r.sums[i] = float64(sum.Sum)
@@ -406,11 +417,4 @@ func readHistory(path string) ([]Record, error) {
 		records = append(records, record)
 	}
 	return records, nil
-}
-
-// sameDir reports whether two paths are the same folder.
-func sameDir(a, b string) bool {
-	infoA, errA := os.Stat(a)
-	infoB, errB := os.Stat(b)
-	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }

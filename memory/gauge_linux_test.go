@@ -2,6 +2,8 @@ package memory
 
 import (
 	"os"
+	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -44,11 +46,88 @@ func TestGauge(t *testing.T) {
 	assert.ErrorContains(t, err, "malloc in use")
 }
 
-func BenchmarkGauge(b *testing.B) {
-	g, err := NewGauge(Anon)
-	require.NoError(b, err)
+// What memory.stat of both versions says is taken off; without it, nothing is known.
+func TestGaugeOfAWorkingSet(t *testing.T) {
+	const (
+		v1 = "cache 646000640\nrss 536698880\ninactive_file 4096\nactive_file 8192\ntotal_cache 646262784\ntotal_inactive_anon 535920640\ntotal_inactive_file 75022336\ntotal_active_file 561958912\n"
+		v2 = "anon 536698880\nfile 646262784\nkernel 1000\ninactive_anon 1\nactive_anon 2\ninactive_file 75022336\nactive_file 561958912\n"
+	)
+	for _, c := range []struct {
+		name, used, amount, stat string
+		want                     Reading
+	}{
+		{"version 2", "memory.current", "1182961664\n", v2, Known(1182961664 - 75022336)},
+		{"version 1", "memory.usage_in_bytes", "1182961664\n", v1, Known(1182961664 - 75022336)},
+		{"read at two moments", "memory.current", "70000000\n", v2, Known(0)},
+		{"not told", "memory.current", "1182961664\n", "anon 536698880\n", Reading{}},
+		{"not a number", "memory.current", "1182961664\n", "anon 0\ninactive_file ?\n", Reading{}},
+		{"no use", "memory.current", "", v2, Reading{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			without, dir := t.TempDir(), t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(without, c.used), []byte("1\n"), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, c.used), []byte(c.amount), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "memory.stat"), []byte(c.stat), 0o600))
+			g := Gauge{layer: CgroupWorkingSet, gauge: gauge{statm: -1, stat: -1, group: group{used: -1}}}
+			assert.False(t, g.Read().OK)
+			g.openGroup([]string{filepath.Join(dir, "none"), without, dir}, c.used)
+			assert.Equal(t, c.want, g.Read())
+			assert.Zero(t, testing.AllocsPerRun(100, func() { g.Read() }))
+			require.NoError(t, g.Close())
+			assert.False(t, g.Read().OK)
+		})
+	}
+	g, err := NewGauge(CgroupWorkingSet)
+	if err != nil {
+		require.ErrorIs(t, err, ErrUnavailable)
+		t.Skip("this machine tells nothing of control groups")
+	}
 	defer g.Close()
-	for b.Loop() {
-		g.Read()
+	used, err := NewGauge(CgroupUsed)
+	require.NoError(t, err)
+	defer used.Close()
+	assert.LessOrEqual(t, g.Read().Bytes, used.Read().Bytes+16*MiB)
+}
+
+func TestGaugeUncertainty(t *testing.T) {
+	for list, want := range map[string]int{"0\n": 1, "0-3\n": 4, "0-3,8,10-11": 7, "": 0, "a-b": 0, "3-1": 0} {
+		assert.Equal(t, want, countCPUs(list), list)
+	}
+	g, err := NewGauge(RSS)
+	require.NoError(t, err)
+	defer g.Close()
+	assert.GreaterOrEqual(t, int(g.Uncertainty()), runtime.NumCPU()*32*os.Getpagesize())
+}
+
+// The peak since the start is known after it began anew, too.
+func TestReadKnowsThePeakBeforeAReset(t *testing.T) {
+	s, err := NewSampler(SamplerOptions{})
+	require.NoError(t, err)
+	defer s.Close()
+	before := take(t, 64*MiB)
+	highest, err := Read()
+	require.NoError(t, err)
+	require.NoError(t, syscall.Munmap(before))
+	if err := s.ResetPeak(); err != nil {
+		t.Skip("this kernel does not reset the peak:", err)
+	}
+	after, err := Read()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, after.Peak.Bytes, highest.Peak.Bytes-4*MiB)
+	require.Less(t, after.RSS.Bytes, highest.Peak.Bytes-32*MiB)
+}
+
+func BenchmarkGauge(b *testing.B) {
+	for _, layer := range []Layer{Anon, CgroupWorkingSet} {
+		b.Run(string(layer), func(b *testing.B) {
+			g, err := NewGauge(layer)
+			if err != nil {
+				b.Skip(err)
+			}
+			defer g.Close()
+			for b.Loop() {
+				g.Read()
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -23,7 +24,16 @@ const statusSize = 8 << 10
 //
 // Amounts that this kernel does not tell are absent from the result. If it
 // tells none, the error is ErrUnavailable.
-func Read() (Usage, error) { return readStatus("/proc/self/status") }
+func Read() (Usage, error) {
+	u, err := readStatus("/proc/self/status")
+	if u.Peak.OK {
+		u.Peak.Bytes = max(u.Peak.Bytes, Bytes(highest.Load()))
+	}
+	return u, err
+}
+
+// highest is the largest peak that this process had when its peak began anew.
+var highest atomic.Int64
 
 // ReadPID is Read for another process. If there is no such process, or it has
 // ended and only waits for its parent to collect it, the error is ErrEnded.
@@ -197,12 +207,20 @@ func (p *process) pss() Reading {
 }
 
 func (p *process) resetPeak() error {
+	if p.own() {
+		// What cannot be read cannot be kept either.
+		if u, err := Read(); err == nil && u.Peak.OK {
+			highest.Store(int64(u.Peak.Bytes))
+		}
+	}
 	err := os.WriteFile(p.dir+"/clear_refs", []byte("5"), 0)
 	if err != nil {
 		return fmt.Errorf("%w: the peak cannot be reset: %w", ErrUnavailable, err)
 	}
 	return nil
 }
+
+func (p *process) own() bool { return p.dir == "/proc/"+strconv.Itoa(os.Getpid()) }
 
 func (p *process) mappings() ([]Mapping, error) {
 	text, err := os.ReadFile(p.dir + "/smaps")

@@ -58,7 +58,8 @@ const (
 	CodeOptimizerNotRestored = "optimizer-not-restored"
 	// CodeVariableNotRestored: the same of variables that predictions use, too.
 	CodeVariableNotRestored = "variable-not-restored"
-	// CodeStateNotSaved: training changes variables that no checkpoint holds.
+	// CodeStateNotSaved: training changes state that no checkpoint holds: variables,
+	// or what operations keep of their own, such as random generators.
 	CodeStateNotSaved = "state-not-saved"
 	// CodeNoSaver: the model can be trained, not saved.
 	CodeNoSaver = "no-saver"
@@ -241,6 +242,7 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 
 	m.judgeTrain(r, train, report)
 	m.judgeVariables(r, report)
+	m.judgeFleeting(r, report)
 	m.judgeUnsafe(r, report)
 	training := r.Training()
 	for _, name := range r.Used() {
@@ -385,6 +387,27 @@ func (m *Model) judgeVariables(r Roles, report func(Problem)) {
 			fmt.Sprintf("training changes %s that checkpoints leave out: %s; a resumed run differs from one that was not stopped",
 				plural(len(names), "variable"), enumerate(names, 4)), exportFix})
 	}
+}
+
+// judgeFleeting looks for state of training that is in no variable.
+func (m *Model) judgeFleeting(r Roles, report func(Problem)) {
+	var ops, where []string
+	for _, name := range unique(r.Train, r.Gradients, r.Apply) {
+		for _, f := range m.known.signature[name].fleeting {
+			if what := f.op + " " + f.does; !slices.Contains(ops, what) {
+				ops, where = append(ops, what), append(where, f.where)
+			}
+		}
+	}
+	if len(ops) == 0 {
+		return
+	}
+	slices.Sort(ops)
+	slices.Sort(where)
+	report(Problem{Warning, CodeStateNotSaved, r.Train,
+		fmt.Sprintf("training has state in no variable, which no checkpoint holds: %s, at %s; a resumed run, and one whose model is loaded anew, differs from one that was not stopped",
+			enumerate(ops, 4), enumerate(where, 3)),
+		"draw random numbers with stateless operations from the input seed, or from a tf.random.Generator that the module owns; read data and look it up before it is fed"})
 }
 
 // judgeUnsafe lists the operations that reach outside the computation. They

@@ -20,6 +20,8 @@ var (
 	// ErrUnsafeOps: the model has operations that touch files, the network or
 	// Python. An error that is ErrUnsafeOps is ErrNotTrainable, too.
 	ErrUnsafeOps = errors.New("model has unsafe operations")
+	// ErrChanged: the program in the model's folder is another one than was opened.
+	ErrChanged = errors.New("the model was replaced since it was opened")
 	// ErrUnknownBuiltin: no model of that name ships with the project.
 	ErrUnknownBuiltin = errors.New("no such built-in model")
 )

@@ -496,13 +496,16 @@ type facts struct {
 	// updated are the variables that change by more than plain assignment.
 	updated map[int]bool
 	unsafe  []finding
+	// fleeting are the operations that keep state in no variable, one of each kind.
+	fleeting []finding
 	// half16 names a heavy operation on float16; "" if there is none.
 	half16 string
 	// guarded says that something looks for infinities, as loss scaling does.
 	guarded bool
 }
 
-// finding is an operation that reaches outside the computation.
+// finding is an operation that reaches outside the computation, or that keeps state of
+// its own.
 type finding struct {
 	op, does string
 	// where names the node, and the function that holds it.
@@ -520,6 +523,9 @@ func (g *graph) inspect(roots []string) (facts, error) {
 		op := n.def.GetOp()
 		if err := t.safety(&f, b, n, op); err != nil {
 			return err
+		}
+		if does, keeps := fleetingOps[op]; keeps && !slices.ContainsFunc(f.fleeting, func(o finding) bool { return o.op == op }) {
+			f.fleeting = append(f.fleeting, finding{op, does, where(b, n)})
 		}
 		if op == "IsFinite" || op == "IsInf" || op == "IsNan" {
 			f.guarded = true

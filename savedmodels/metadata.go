@@ -34,12 +34,26 @@ type Metadata struct {
 	// Precision is what the model computes in: "float32", "mixed_bfloat16", ...
 	Precision string `json:"precision,omitempty"`
 	// MicroBatchesExact says whether gradients and apply over parts of a batch
-	// give the same update as train on the whole; nil if not stated.
+	// give the same update as train on the whole; nil if not stated. Layers that
+	// mix the samples of a batch (BatchNormalization) or draw random numbers
+	// (Dropout) make it false.
 	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
+	// LossReduction says what the loss of a batch is of those of its samples:
+	// "sum_over_batch_size" or "mean", which "" stands for, ReductionWeighted or
+	// ReductionSum.
+	LossReduction string `json:"loss_reduction,omitempty"`
 	// Compiled gives the sizes that XLA twins were compiled for, by signature:
 	// "batch", and "steps" for several steps per call.
 	Compiled map[string]map[string]int64 `json:"compiled,omitempty"`
 }
+
+// Values of Metadata.LossReduction that make a difference to parts of a batch.
+const (
+	// ReductionWeighted: the mean by sample weights, divided by their sum.
+	ReductionWeighted = "mean_with_sample_weight"
+	// ReductionSum: the sum.
+	ReductionSum = "sum"
+)
 
 // InputMetadata describes a tensor to people and data readers.
 type InputMetadata struct {

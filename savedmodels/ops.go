@@ -59,6 +59,39 @@ var unsafeOps = func() map[string]string {
 	return ops
 }()
 
+// fleetingOps are the operations that keep state in no variable, with what that is:
+// checkpoints and snapshots leave it out, and a model that is loaded anew begins it
+// anew. Stateless random operations and those of tf.random.Generator are not among
+// them. Tables that do not change are loaded as they were.
+var fleetingOps = func() map[string]string {
+	ops := map[string]string{}
+	for keeps, names := range map[string][]string{
+		"draws random numbers": {
+			"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
+			"ParameterizedTruncatedNormal", "RandomGamma", "RandomPoisson", "RandomPoissonV2",
+			"RandomShuffle", "RandomCrop", "Multinomial", "SampleDistortedBoundingBox",
+			"SampleDistortedBoundingBoxV2", "FractionalMaxPool", "FractionalAvgPool",
+			"UniformCandidateSampler", "LogUniformCandidateSampler", "LearnedUnigramCandidateSampler",
+			"ThreadUnsafeUnigramCandidateSampler", "FixedUnigramCandidateSampler", "AllCandidateSampler",
+		},
+		"keeps a table that changes": {
+			"MutableHashTable", "MutableHashTableV2", "MutableHashTableOfTensors", "MutableHashTableOfTensorsV2",
+			"MutableDenseHashTable", "MutableDenseHashTableV2", "AnonymousMutableHashTable",
+			"AnonymousMutableHashTableOfTensors", "AnonymousMutableDenseHashTable",
+		},
+		"keeps its position in a dataset": {"Iterator", "IteratorV2", "OneShotIterator", "MultiDeviceIterator"},
+		"keeps a queue": {
+			"FIFOQueue", "FIFOQueueV2", "PaddingFIFOQueue", "PaddingFIFOQueueV2", "RandomShuffleQueue",
+			"RandomShuffleQueueV2", "PriorityQueue", "PriorityQueueV2", "Barrier", "Stage", "MapStage", "OrderedMapStage",
+		},
+	} {
+		for _, name := range names {
+			ops[name] = keeps
+		}
+	}
+	return ops
+}()
+
 // checkpointOps are normal in the functions that save and restore a model.
 var checkpointOps = map[string]bool{
 	"Save": true, "SaveSlices": true, "SaveV2": true, "MergeV2Checkpoints": true,

@@ -19,7 +19,11 @@ type Depth string
 const (
 	// ResetNone does nothing.
 	ResetNone Depth = "none"
-	// ResetRestore writes the variables of the same session.
+	// ResetRestore writes the variables of the same session. It is for going back: to
+	// the state that the model was exported with, as for another fold or another trial
+	// without loading the model again. With a snapshot that was just taken it writes
+	// the values that are there already, and so changes nothing and returns nothing;
+	// fit.ResetPolicy does that, and what it costs is what a Snapshot and a Revert do.
 	ResetRestore Depth = "restore"
 	// ResetReload closes the session and its graph, has malloc give back what is
 	// free, and loads the model anew.
@@ -47,13 +51,28 @@ func (r Reset) Returned() memory.Reading {
 	return memory.Known(r.Before.Bytes - r.After.Bytes)
 }
 
-// Reset brings the model to the state of a snapshot, or with nil to the one that it
-// was exported with, by way of a depth. With a snapshot that was taken just before,
-// training goes on as if there had been no reset, bit for bit.
+// ErrLost: a reset has closed the session and could not load the model anew. What was
+// trained is in the snapshot, which a session that Open makes can Revert to, and in
+// the checkpoints. It is an ErrRetry: under Supervise another process goes on from the
+// last checkpoint.
+var ErrLost = fmt.Errorf("the session is lost: %w", ErrRetry)
+
+// Reset brings the model to the state of a snapshot, or with nil to the weights in its
+// folder, those that it was exported with, by way of a depth. With a snapshot that was
+// taken just before, training goes on as if there had been no reset, bit for bit, as
+// far as its state is in variables; see Snapshot for what is not.
 //
-// After ResetReload, steps made by Prepare are closed. If loading anew fails, the
-// session is closed; the snapshot is as it was, and can be restored into a session
-// that Open makes.
+// A reset needs memory beside the session: the snapshot, which comes to one copy of the
+// variables (Snapshot.Bytes), until it is closed. ResetReload never has two sessions at
+// a time.
+//
+// ResetReload first looks whether the model's folder is there, can be read, and has the
+// program that was opened; if not, nothing is closed, and the error says why
+// (savedmodels.ErrChanged for another program). After it, steps made by Prepare are
+// closed. If loading anew fails all the same, the session is closed, and the error is
+// ErrLost; the snapshot is as it was. It is not tried a second time here: what fails
+// right after the folder was found good is memory or a file system that went away,
+// neither of which comes back because one waits a moment.
 func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
@@ -67,32 +86,57 @@ func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, 
 			return r, fmt.Errorf("reset: %w", err)
 		}
 	case ResetReload:
-		if to != nil && to.model != s.model.Hash {
-			return r, fmt.Errorf("reset: %w: it is of another model", ErrSnapshot)
+		if to != nil {
+			if err := to.fits(s.model); err != nil {
+				return r, fmt.Errorf("reset: %w", err)
+			}
 		}
-		if err := s.native.close(); err != nil {
-			return r, fmt.Errorf("reset: %w", err)
+		if err := s.model.CheckUnchanged(); err != nil {
+			return r, fmt.Errorf("reset: the session is as it was, since its model could not be loaded again: %w", err)
+		}
+		if err := s.unload(); err != nil {
+			return r, s.lost(to, err)
 		}
 		tfbind.TrimMalloc()
 		r.Closed = anonymous()
-		if err := s.load(); err != nil {
-			return r, fmt.Errorf("reset: the session is closed, loading %s anew failed: %w", s.model.Dir, err)
-		}
-		if s.parts > 1 {
-			if err := s.prepareParts(); err != nil {
-				return r, errors.Join(fmt.Errorf("reset: %w", err), s.Close())
-			}
-		}
-		if to != nil {
-			if err := s.Revert(ctx, to); err != nil {
-				return r, errors.Join(fmt.Errorf("reset: %w", err), s.Close())
-			}
+		if err := s.reload(ctx, to); err != nil {
+			return r, s.lost(to, err)
 		}
 	default:
 		return r, fmt.Errorf("reset: a session cannot do %q; expected %s or %s", depth, ResetRestore, ResetReload)
 	}
 	r.Took, r.After = time.Since(began), anonymous()
 	return r, nil
+}
+
+// reload is what comes after unload.
+func (s *Session) reload(ctx context.Context, to *Snapshot) error {
+	if err := s.load(); err != nil {
+		return fmt.Errorf("loading %s anew: %w", s.model.Dir, err)
+	}
+	if s.parts > 1 {
+		if err := s.prepareParts(); err != nil {
+			return err
+		}
+	}
+	if to == nil {
+		return nil
+	}
+	return s.Revert(ctx, to)
+}
+
+// lost closes a session that a reset could not make anew. Where Close came in between,
+// that is all there is to say.
+func (s *Session) lost(to *Snapshot, err error) error {
+	closing := s.Close()
+	if errors.Is(err, tfbind.ErrClosed) {
+		return errors.Join(fmt.Errorf("reset: %w", err), closing)
+	}
+	todo := "resume from the last checkpoint"
+	if to != nil {
+		todo = "the snapshot is as it was: open the model again and Revert to it, or resume from the last checkpoint"
+	}
+	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), closing)
 }
 
 // Trim has malloc give back to the system what is free, as ResetReload does, and

@@ -2,12 +2,17 @@ package session_test
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -139,6 +144,137 @@ func TestMicroBatches(t *testing.T) {
 	assert.Error(t, whole.SetMicroBatches(0))
 	readOnly := open(t, "digits", session.Options{ReadOnly: true})
 	assert.ErrorIs(t, readOnly.SetMicroBatches(2), session.ErrNoSignature)
+}
+
+// copied opens a copy of a built-in model, and gives its folder.
+func copied(t *testing.T, name string) (*session.Session, string) {
+	t.Helper()
+	model := noted(t, name, nil)
+	return openModel(t, model, session.Options{Seed: 1}), model.Dir
+}
+
+// A model that could not be loaded again is found before anything is closed.
+func TestReloadOfAnotherModel(t *testing.T) {
+	ctx := context.Background()
+	bs := batches(t, digits(t), 32, 2)
+	for name, c := range map[string]struct {
+		spoil func(dir string) error
+		want  error
+	}{
+		"exported anew": {func(dir string) error {
+			model, err := savedmodels.Builtin("digits-cnn")
+			if err != nil {
+				return err
+			}
+			return errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(model.Dir)))
+		}, savedmodels.ErrChanged},
+		"weights removed": {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "variables")) }, savedmodels.ErrNotSavedModel},
+		"folder gone":     {os.RemoveAll, fs.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, dir := copied(t, "digits")
+			losses(t, s, bs, 0)
+			p, err := s.Snapshot(ctx)
+			require.NoError(t, err)
+			defer p.Close()
+			require.NoError(t, c.spoil(dir))
+			_, err = s.Reset(ctx, session.ResetReload, p)
+			require.ErrorIs(t, err, c.want)
+			require.NotErrorIs(t, err, session.ErrLost)
+			want := losses(t, s, bs, 2)
+			require.NoError(t, s.Revert(ctx, p))
+			assert.Equal(t, want, losses(t, s, bs, 2), "the session goes on")
+		})
+	}
+}
+
+// What is lost when loading fails is the session, and not what it had learnt.
+func TestReloadThatFails(t *testing.T) {
+	ctx := context.Background()
+	bs := batches(t, digits(t), 32, 2)
+	s, dir := copied(t, "digits")
+	require.NoError(t, s.SetMicroBatches(2))
+	losses(t, s, bs, 0)
+	p, err := s.Snapshot(ctx)
+	require.NoError(t, err)
+	defer p.Close()
+	weights, err := filepath.Glob(filepath.Join(dir, "variables", "variables.data-*"))
+	require.NoError(t, err)
+	require.Len(t, weights, 1)
+	require.NoError(t, os.Truncate(weights[0], 10))
+	_, err = s.Reset(ctx, session.ResetReload, p)
+	require.ErrorIs(t, err, session.ErrLost)
+	require.ErrorIs(t, err, session.ErrRetry, "another process goes on")
+	require.ErrorContains(t, err, "open the model again and Revert")
+
+	// It is closed, and says so.
+	out := make([]float64, 2)
+	for name, err := range map[string]error{
+		"train":    s.Train(ctx, 0, bs[0], out),
+		"evaluate": s.Evaluate(ctx, bs[0], out),
+		"rate":     s.SetLearningRate(1),
+		"revert":   s.Revert(ctx, p),
+		"save":     s.Save(ctx, filepath.Join(t.TempDir(), "state")),
+		"reset":    func() error { _, err := s.Reset(ctx, session.ResetReload, nil); return err }(),
+	} {
+		assert.Error(t, err, name)
+		assert.NotErrorIs(t, err, session.ErrLost, name)
+	}
+	assert.ErrorIs(t, s.Train(ctx, 0, bs[0], out), tfbind.ErrClosed)
+	assert.NotEmpty(t, s.TrainMetrics())
+
+	plain := open(t, "digits", session.Options{Seed: 1})
+	require.NoError(t, plain.SetMicroBatches(2))
+	losses(t, plain, bs, 0)
+	other := open(t, "digits", session.Options{Seed: 1})
+	require.NoError(t, other.SetMicroBatches(2))
+	require.NoError(t, other.Revert(ctx, p))
+	assert.Equal(t, losses(t, plain, bs, 2), losses(t, other, bs, 2))
+}
+
+// Close may come from another goroutine at any time: nothing is left open, and the race
+// detector has nothing to say.
+func TestCloseFromAnotherGoroutine(t *testing.T) {
+	ctx := context.Background()
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	b := batches(t, digits(t), 32, 1)[0]
+	for name, use := range map[string]func(s *session.Session, p *session.Snapshot) error{
+		"micro-batches": func(s *session.Session, _ *session.Snapshot) error { return s.SetMicroBatches(2) },
+		"rate":          func(s *session.Session, _ *session.Snapshot) error { return s.SetLearningRate(0.5) },
+		"revert":        func(s *session.Session, p *session.Snapshot) error { return s.Revert(ctx, p) },
+		"reload": func(s *session.Session, p *session.Snapshot) error {
+			_, err := s.Reset(ctx, session.ResetReload, p)
+			return err
+		},
+		"train": func(s *session.Session, _ *session.Snapshot) error {
+			return s.Train(ctx, 0, b, make([]float64, 2))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := tfbind.Live()
+			first, err := session.Open(ctx, model, session.Options{})
+			require.NoError(t, err)
+			p, err := first.Snapshot(ctx)
+			require.NoError(t, errors.Join(err, first.Close()))
+			for range 4 {
+				s, err := session.Open(ctx, model, session.Options{})
+				require.NoError(t, err)
+				closed := make(chan error)
+				go func() { closed <- s.Close() }()
+				if err := use(s, p); err != nil {
+					assert.NotErrorIs(t, err, session.ErrLost, "it was closed on purpose")
+				}
+				require.NoError(t, <-closed)
+				assert.ErrorIs(t, s.Train(ctx, 0, b, make([]float64, 2)), tfbind.ErrClosed)
+			}
+			require.NoError(t, p.Close())
+			after := tfbind.Live()
+			assert.Equal(t, live.Sessions, after.Sessions)
+			assert.Equal(t, live.Steps, after.Steps)
+			assert.Equal(t, live.Tensors, after.Tensors)
+		})
+	}
 }
 
 // Reloading again and again takes no more memory than doing so a few times.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -36,6 +37,9 @@ type Options struct {
 	// list what the memory was given to. Such a step is run once more for it, which
 	// takes TensorFlow 10 s on a CPU.
 	ListAllocations bool
+	// AllowInexactSplit has SetMicroBatches split the batches of a model, too, whose
+	// update from parts is another one than from the whole; see CheckSplit.
+	AllowInexactSplit bool
 	// Seed is fed, together with the number of the step, to models that take the
 	// reserved input seed.
 	Seed int64
@@ -55,8 +59,8 @@ type Session struct {
 	parts  int     // that a batch is split into; 0 and 1 are the whole
 	rate   float64 // what the reserved input learning_rate is fed; NaN if not set
 
-	// mu is held while native is replaced, and by Close, which may come from another
-	// goroutine.
+	// mu is held while anything of native is written, and by Close, which may come from
+	// another goroutine. Nobody else writes, so that reading takes no lock.
 	mu     sync.Mutex
 	closed bool
 	native
@@ -76,6 +80,10 @@ type runner struct {
 	*Step
 	metrics []int // outputs of the step, in the order of names
 	names   []string
+	// means says how the results of parts make that of a batch; part is room for the
+	// results of one.
+	means []mean
+	part  []float64
 }
 
 // Open loads the model into TensorFlow, its variables restored. Unless
@@ -114,37 +122,71 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	return s, nil
 }
 
-// load opens the model in TensorFlow. After an error the session is closed.
-func (s *Session) load() (err error) {
+// load opens the model in TensorFlow. After an error the session is closed, and what
+// it had before, which is closed, too, answers with tfbind.ErrClosed.
+func (s *Session) load() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return tfbind.ErrClosed
 	}
-	s.native = native{}
-	if s.tf, err = tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config); err == nil {
-		if err = s.prepareRoles(); err == nil {
+	n := native{}
+	var err error
+	if n.tf, err = tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config); err == nil {
+		if err = s.prepareRoles(&n); err == nil {
+			s.native = n
 			return nil
 		}
-		err = errors.Join(err, s.native.close())
+		err = errors.Join(err, n.close())
 	}
 	s.closed = true
 	return err
 }
 
-func (s *Session) prepareRoles() (err error) {
+// unload closes what there is of TensorFlow, for load to make it anew. After an error
+// the session is closed.
+func (s *Session) unload() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return tfbind.ErrClosed
+	}
+	err := s.native.close()
+	s.closed = err != nil
+	return err
+}
+
+// adopt has put enter into native what was made of the native session. If the session
+// was closed meanwhile, c, if there is one, is closed instead, and the error is
+// tfbind.ErrClosed.
+func (s *Session) adopt(c io.Closer, put func(n *native)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		put(&s.native)
+		return nil
+	}
+	var err error
+	if c != nil {
+		err = c.Close()
+	}
+	return errors.Join(tfbind.ErrClosed, err)
+}
+
+func (s *Session) prepareRoles(n *native) (err error) {
 	if !s.opts.ReadOnly {
-		if s.train, err = s.runner(s.roles.Train); err != nil {
+		if n.train, err = s.runner(n.tf, s.roles.Train); err != nil {
 			return err
 		}
 	}
 	if s.roles.Evaluate != "" {
-		s.evaluate, err = s.runner(s.roles.Evaluate)
+		n.evaluate, err = s.runner(n.tf, s.roles.Evaluate)
 	}
 	return err
 }
 
-func (s *Session) runner(signature string) (*runner, error) {
+// runner prepares a role. There is none with an error.
+func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) {
 	sig, err := s.model.Signature(signature)
 	if err != nil {
 		return nil, err
@@ -155,9 +197,13 @@ func (s *Session) runner(signature string) (*runner, error) {
 		fetch = append(fetch, m)
 		r.metrics = append(r.metrics, i)
 		r.names = append(r.names, m.Name)
+		r.means = append(r.means, meanOf(s.model, m.Name))
 	}
-	r.Step, err = s.prepare(sig, fetch)
-	return r, err
+	r.part = make([]float64, len(r.names))
+	if r.Step, err = s.prepare(tf, sig, fetch); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // Model is what the session was opened with.
@@ -229,10 +275,11 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 
 // trainStep is Train; with a place for it, a RunMetadata is written there.
 func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) error {
-	s.train.seed = [2]int64{s.opts.Seed, step}
+	seed := [2]int64{s.opts.Seed, step}
 	if s.parts > 1 && b.Size > 1 {
-		return s.trainParts(ctx, b, out, metadata)
+		return s.trainParts(ctx, seed, b, out, metadata)
 	}
+	s.train.seed = seed
 	return s.train.step(ctx, b, out, metadata)
 }
 
@@ -248,9 +295,17 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 
 // Evaluate runs the evaluation signature on a batch and writes its scalars to
 // out. It changes nothing.
+//
+// While train batches are split (SetMicroBatches), this one is evaluated in as many
+// parts, unless its size is part of the signature. The results are made of those of the
+// parts as in training: so they equal those of the whole batch, but for the order in
+// which floats are added, if loss and metrics are means over samples.
 func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
 	if s.evaluate == nil {
 		return fmt.Errorf("evaluate: %w: it has neither evaluate nor eval", ErrNoSignature)
+	}
+	if n := s.evaluateIn(b.Size); n > 1 {
+		return s.evaluate.inParts(ctx, b, n, [2]int64{}, s.evaluate.metrics, out, nil)
 	}
 	return s.evaluate.step(ctx, b, out, nil)
 }
@@ -309,7 +364,9 @@ func (s *Session) SetLearningRate(rate float64) error {
 			step.Close()
 			return fmt.Errorf("signature %s takes %d inputs; expected one, the rate", name, n)
 		}
-		s.setRate = step
+		if err := s.adopt(step, func(n *native) { n.setRate = step }); err != nil {
+			return fmt.Errorf("signature %s: %w", name, err)
+		}
 	}
 	if err := setScalar(s.setRate.tf, 0, s.setRate.inputs[0].DType, rate); err != nil {
 		return fmt.Errorf("signature %s: %w", name, err)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"steadyfit/internal/graphdef"
+	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -15,7 +16,13 @@ import (
 // learning rate. It outlives the session that it was taken from and must be closed.
 //
 // It shares the variables' buffers until training writes to them, which then copies
-// them: so it takes the memory of the variables once more, some steps later.
+// them: so it takes the memory of the variables once more, some steps later. Bytes says
+// how much that is at most, the slots of the optimizer and accumulated gradients included.
+//
+// State that is in no variable is not part of it: the generators of stateful random
+// operations, tables that change, iterators. Those of a session go on as they are, and
+// those of one that is loaded anew begin anew. Package savedmodels warns of them
+// (savedmodels.CodeStateNotSaved).
 type Snapshot struct {
 	model  string // its hash
 	values tfbind.Results
@@ -105,8 +112,21 @@ func (s *Session) stateOperations() (*stateOps, error) {
 		}
 		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, write)
 	}
-	s.state = o
+	if err := s.adopt(nil, func(n *native) { n.state = o }); err != nil {
+		return nil, fmt.Errorf("operations for snapshots: %w", err)
+	}
 	return o, nil
+}
+
+// fits says whether the snapshot can be written to a model's variables.
+func (p *Snapshot) fits(m *savedmodels.Model) error {
+	switch {
+	case p == nil || p.values == nil:
+		return fmt.Errorf("%w: it is closed", ErrSnapshot)
+	case p.model != m.Hash:
+		return fmt.Errorf("%w: it is of another model (%.12s, this is %.12s)", ErrSnapshot, p.model, m.Hash)
+	}
+	return nil
 }
 
 // Snapshot takes the state of the model. The result must be closed.
@@ -126,11 +146,8 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 // the same model. The snapshot stays as it is. If it fails, the variables are in
 // doubt.
 func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
-	switch {
-	case p == nil || p.values == nil:
-		return fmt.Errorf("revert: %w: it is closed", ErrSnapshot)
-	case p.model != s.model.Hash:
-		return fmt.Errorf("revert: %w: it is of another model (%.12s, this is %.12s)", ErrSnapshot, p.model, s.model.Hash)
+	if err := p.fits(s.model); err != nil {
+		return fmt.Errorf("revert: %w", err)
 	}
 	o, err := s.stateOperations()
 	if err != nil {

@@ -114,28 +114,28 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.prepare(sig, sig.Outputs)
+	return s.prepare(s.tf, sig, sig.Outputs)
 }
 
-func (s *Session) prepare(sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
+func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
 	step := &Step{binding: newBinding(s.model, sig), session: s, outputs: fetch}
 	var spec tfbind.StepSpec
 	for _, t := range sig.Inputs {
-		o, err := s.tf.Graph().Output(t.Op)
+		o, err := tf.Graph().Output(t.Op)
 		if err != nil {
 			return nil, fmt.Errorf("signature %s, input %s: %w", sig.Name, t.Name, err)
 		}
 		spec.Feeds = append(spec.Feeds, o)
 	}
 	for _, t := range fetch {
-		o, err := s.tf.Graph().Output(t.Op)
+		o, err := tf.Graph().Output(t.Op)
 		if err != nil {
 			return nil, fmt.Errorf("signature %s, output %s: %w", sig.Name, t.Name, err)
 		}
 		spec.Fetches = append(spec.Fetches, o)
 	}
 	var err error
-	if step.tf, err = s.tf.Prepare(spec); err != nil {
+	if step.tf, err = tf.Prepare(spec); err != nil {
 		return nil, fmt.Errorf("signature %s: %w", sig.Name, err)
 	}
 	return step, nil

@@ -42,11 +42,13 @@ type Supervisor struct {
 	// Deadline is how long the child may give no sign of life before it is killed
 	// as hung. It has to be longer than anything that train does between two calls
 	// of Supervised.Alive: a step, a checkpoint, the final save. Time that this
-	// process itself does not run for, or in which nobody reads Stderr, does not
-	// count. 0 means never.
+	// process itself does not run for, or in which nobody reads Stderr or the terminal
+	// is stopped (Ctrl-S), does not count. 0 means never.
 	Deadline time.Duration
 	// Starting is the Deadline until the first step is done, which includes loading
-	// the model and whatever TensorFlow compiles. 0 means ten times Deadline.
+	// the model and whatever TensorFlow compiles. 0 means ten times Deadline. Reading
+	// the data takes as long as it takes: fit.Loop.Alive tells of every batch that is
+	// read before the first step, and Supervised.Busy of what tells nothing itself.
 	Starting time.Duration
 	// Restarts is how many deaths in a row without progress are borne; one more ends
 	// it. Progress is that an attempt begins at a later step than all before it: at
@@ -56,7 +58,8 @@ type Supervisor struct {
 	// death without progress, up to MaxBackoff. 0 means 1 s, and 1 min.
 	Backoff, MaxBackoff time.Duration
 	// Grace is the time that the child has to end after a signal has been passed to
-	// it, or after it has said how it ends; it is killed then. 0 means 1 min.
+	// it, or after it has said how it ends; it is killed then. It has to be enough for
+	// a step and a checkpoint. 0 means Deadline, and at least 1 min.
 	Grace time.Duration
 	// Log gets deaths and restarts; nil discards them.
 	Log *slog.Logger
@@ -101,7 +104,8 @@ func (d Death) String() string {
 
 // ChildError is a training that failed. It carries the exit code to end with.
 type ChildError struct {
-	// Code is the exit code of the child; 1 if it has none.
+	// Code is the exit code of the child; 1 if it has none. Where errors.Is(err,
+	// ErrOutOfMemory) holds, it says nothing.
 	Code int
 	// Text is train's error as the child told it.
 	Text string
@@ -119,7 +123,22 @@ func (e *ChildError) Error() string {
 	for _, d := range e.Deaths {
 		fmt.Fprintf(&b, "\n  %v", d)
 	}
+	if e.Is(ErrOutOfMemory) {
+		b.WriteString("\nit needs more memory than there is: give it more, or let it take less (a smaller batch, or a memory budget)")
+	}
 	return b.String()
+}
+
+// Is reports that this is ErrOutOfMemory, if the kernel killed most of the processes for
+// memory: on what the machine or the control group has, the training does not run.
+func (e *ChildError) Is(target error) bool {
+	killed := 0
+	for _, d := range e.Deaths {
+		if d.OOMKilled {
+			killed++
+		}
+	}
+	return target == ErrOutOfMemory && 2*killed > len(e.Deaths)
 }
 
 // Reported reports whether an error of Supervise needs no words from main: the
@@ -217,6 +236,9 @@ type parent struct {
 	// attempt began with.
 	row  []Death
 	from int64
+	// out is what is still to be said, by a goroutine of its own: nothing here must
+	// wait for a terminal.
+	out chan func()
 	// asked counts the signals to end. told is true once the child has been told, or
 	// is not to be started any more.
 	asked int
@@ -224,12 +246,12 @@ type parent struct {
 }
 
 func newParent(o Supervisor) *parent {
-	p := &parent{Supervisor: o, signals: make(chan os.Signal, 16)}
+	p := &parent{Supervisor: o, signals: make(chan os.Signal, 16), out: make(chan func(), outRoom)}
 	p.Starting = cmp.Or(p.Starting, 10*p.Deadline)
 	p.Restarts = max(0, cmp.Or(p.Restarts, 5))
 	p.Backoff = cmp.Or(p.Backoff, time.Second)
 	p.MaxBackoff = max(p.Backoff, cmp.Or(p.MaxBackoff, time.Minute))
-	p.Grace = cmp.Or(p.Grace, time.Minute)
+	p.Grace = cmp.Or(p.Grace, max(p.Deadline, time.Minute))
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
@@ -255,7 +277,32 @@ func newParent(o Supervisor) *parent {
 	return p
 }
 
+// outRoom is how many pieces of a child's standard error, of 32 KiB at most, and lines
+// of the log wait for somebody to read them. While there are more, the child waits.
+const outRoom = 64
+
+// say logs when all before it has been said. It is left out if nobody reads.
+func (p *parent) say(level slog.Level, text string, args ...any) {
+	select {
+	case p.out <- func() { p.Log.Log(context.Background(), level, text, args...) }:
+	default:
+	}
+}
+
 func (p *parent) run(ctx context.Context) error {
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		for say := range p.out {
+			say()
+		}
+	}()
+	defer func() { close(p.out); <-said }()
+	return p.attempts(ctx)
+}
+
+// attempts runs one process after the other.
+func (p *parent) attempts(ctx context.Context) error {
 	for {
 		p.order.Attempt++
 		a, err := p.attempt(ctx)
@@ -282,10 +329,10 @@ func (p *parent) run(ctx context.Context) error {
 				return &ChildError{Code: a.code(), Text: a.death.Cause, Deaths: p.row}
 			}
 			wait = min(p.Backoff<<min(len(p.row)-1, 30), p.MaxBackoff)
-			p.Log.Warn("the training process ended and is started anew", "attempt", a.death.Attempt, "step", a.death.Step,
+			p.say(slog.LevelWarn, "the training process ended and is started anew", "attempt", a.death.Attempt, "step", a.death.Step,
 				"lasted", a.death.Lasted.Round(time.Millisecond), "cause", a.death.Cause, "in", wait)
 		} else {
-			p.Log.Info("the training goes on in another process", "attempt", a.death.Attempt, "step", a.death.Step, "reason", a.end.Text)
+			p.say(slog.LevelInfo, "the training goes on in another process", "attempt", a.death.Attempt, "step", a.death.Step, "reason", a.end.Text)
 		}
 		if err := p.pause(ctx, wait); err != nil {
 			return err
@@ -385,7 +432,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	}
 	defer messages.Close()
 	defer log.Close()
-	p.Log.Debug("the training process was started", "attempt", p.order.Attempt, "pid", a.cmd.Process.Pid)
+	p.say(slog.LevelDebug, "the training process was started", "attempt", p.order.Attempt, "pid", a.cmd.Process.Pid)
 	lines := make(chan []byte)
 	go func() {
 		defer close(lines)
@@ -397,7 +444,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 			lines <- line
 		}
 	}()
-	passed := &passing{w: p.Stderr}
+	passed := &passing{w: p.Stderr, out: p.out, ended: make(chan struct{})}
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)
@@ -419,6 +466,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	for line := range lines {
 		p.hear(a, line)
 	}
+	close(passed.ended)
 	<-copied
 	a.died(now, &oom, &passed.tail)
 	return a, nil
@@ -512,7 +560,7 @@ func (p *parent) watch(ctx context.Context, a *attempt, lines <-chan []byte, exi
 				tick, stopTick = p.ticker(period)
 			}
 		case <-tick:
-			if passed.stuck.Load() {
+			if passed.stuck.Load() || stopped(p.terminal) {
 				break
 			}
 			if silent++; silent <= ticks || a.end != nil || p.told {
@@ -602,7 +650,7 @@ func (p *parent) kill(a *attempt, why string) {
 // warn logs an error that there is nothing to do about.
 func (p *parent) warn(err error) {
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.Log.Warn("the training process could not be reached", "error", err)
+		p.say(slog.LevelWarn, "the training process could not be reached", "error", err)
 	}
 }
 

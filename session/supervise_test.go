@@ -135,6 +135,15 @@ var scripts = map[string]script{
 		say("F0000 00:00:00 check.cc:1] Check failed: x == y\nmore")
 		die(syscall.SIGABRT)
 	}),
+	"writesdies": func(_ context.Context, c *Supervised) error {
+		if c.Attempt() > 1 {
+			return leave("again", "%d", c.Attempt())
+		}
+		c.Alive(1)
+		say("a last word")
+		die(syscall.SIGKILL)
+		return nil
+	},
 	"never":       func(context.Context, *Supervised) error { die(syscall.SIGKILL); return nil },
 	"samestep":    func(_ context.Context, c *Supervised) error { c.Alive(7); die(syscall.SIGKILL); return nil },
 	"alwaysagain": func(_ context.Context, c *Supervised) error { return c.Again("reset") },
@@ -452,6 +461,78 @@ func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	close(exited)
 	<-done
 	assert.False(t, a.death.Hang)
+}
+
+// stuckWriter takes nothing until it is let go.
+type stuckWriter struct{ letGo chan struct{} }
+
+func (w stuckWriter) Write(b []byte) (int, error) {
+	<-w.letGo
+	return len(b), nil
+}
+
+// A child that dies while nobody reads what it writes is started again nevertheless.
+func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
+	tr := newTrial(t, "writesdies")
+	w := stuckWriter{make(chan struct{})}
+	tr.Stderr, tr.Log = w, slog.New(slog.NewTextHandler(w, nil))
+	done := make(chan error, 1)
+	go func() { done <- tr.run() }()
+	path := filepath.Join(strings.TrimPrefix(tr.Env[1], dirEnv+"="), "again")
+	require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, time.Minute, time.Millisecond)
+	close(w.letGo)
+	require.NoError(t, <-done)
+}
+
+// More than there is room for holds the child up, and its death lets it go.
+func TestPassingOnWithoutAReader(t *testing.T) {
+	out := make(chan func(), 2)
+	p := &passing{w: newSink(), out: out, ended: make(chan struct{})}
+	for range 2 {
+		_, err := p.Write([]byte("a"))
+		require.NoError(t, err)
+	}
+	assert.False(t, p.stuck.Load())
+	done := make(chan struct{})
+	go func() { defer close(done); _, _ = p.Write([]byte("b")) }()
+	require.Eventually(t, p.stuck.Load, time.Minute, time.Millisecond)
+	close(p.ended)
+	<-done
+	assert.False(t, p.stuck.Load())
+	assert.Len(t, out, 2)
+	assert.Equal(t, "aab", p.tail.String())
+}
+
+func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
+	for _, c := range []struct{ deadline, grace, want time.Duration }{
+		{0, 0, time.Minute}, {time.Second, 0, time.Minute}, {5 * time.Minute, 0, 5 * time.Minute}, {5 * time.Minute, time.Second, time.Second},
+	} {
+		p := newParent(Supervisor{Deadline: c.deadline, Grace: c.grace})
+		assert.Equal(t, c.want, p.Grace)
+		assert.Equal(t, c.want, p.order.Grace)
+	}
+}
+
+// Who is busy is heard of again and again.
+func TestBusy(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	fd := int(w.Fd())
+	require.NoError(t, syscall.SetNonblock(fd, true))
+	c := &Supervised{begun: time.Now(), fd: fd}
+	done := c.Busy()
+	buffer := make([]byte, 2)
+	for range 3 {
+		n, err := r.Read(buffer)
+		require.NoError(t, err)
+		assert.Equal(t, "0\n", string(buffer[:n]))
+	}
+	done()
+	runtime.KeepAlive(w)
+	var none *Supervised
+	none.Busy()()
 }
 
 func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
@@ -792,6 +873,15 @@ func TestSuperviseScreen(t *testing.T) {
 	n, err := master.Read(buffer)
 	require.NoError(t, err)
 	assert.Equal(t, "terminal true true false\r\n", string(buffer[:n]))
+
+	assert.False(t, stopped(slave))
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, slave.Fd(), unix.TCXONC, unix.TCOOFF)
+	require.Zero(t, errno)
+	assert.True(t, stopped(slave), "Ctrl-S")
+	_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, slave.Fd(), unix.TCXONC, unix.TCOON)
+	require.Zero(t, errno)
+	assert.False(t, stopped(slave))
+	assert.False(t, stopped(nil))
 }
 
 func TestSuperviseMarkedByHand(t *testing.T) {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -59,6 +60,32 @@ func (c *Supervised) Alive(step int64) {
 	if c.send(append(strconv.AppendInt(line[:0], step, 10), '\n')) && first {
 		c.first.Store(true)
 	}
+}
+
+// busyEvery is the time from one sign of life of Busy to the next.
+const busyEvery = 250 * time.Millisecond
+
+// Busy gives signs of life until done is called, once: for what takes its time before
+// the first step, cannot call Alive, and does not hang, such as reading a file.
+func (c *Supervised) Busy() (done func()) {
+	if c == nil {
+		return func() {}
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		t := time.NewTicker(busyEvery)
+		defer t.Stop()
+		for {
+			c.Alive(0)
+			select {
+			case <-t.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() { close(stop); <-stopped }
 }
 
 // Again returns an error that wraps ErrAgain. Train saves its state and returns it,
@@ -190,15 +217,29 @@ func (c *Supervised) end(err error) error {
 // passing passes a child's standard error on and keeps its end.
 type passing struct {
 	w    io.Writer
+	out  chan<- func()
 	tail child.Tail
-	// stuck is true while w takes its time.
+	// ended is closed once the child has ended: what there is no room for is left out
+	// then, since nobody must wait for a dead child.
+	ended chan struct{}
+	// stuck is true while there is no room in out, as w takes its time.
 	stuck atomic.Bool
 }
 
 func (p *passing) Write(b []byte) (int, error) {
 	_, _ = p.tail.Write(b) // never fails
+	part := bytes.Clone(b)
+	say := func() { _, _ = p.w.Write(part) } // the child must not suffer from it
+	select {
+	case p.out <- say:
+		return len(b), nil
+	default:
+	}
 	p.stuck.Store(true)
 	defer p.stuck.Store(false)
-	_, _ = p.w.Write(b) // the child must not suffer from it
+	select {
+	case p.out <- say:
+	case <-p.ended:
+	}
 	return len(b), nil
 }

@@ -6,16 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -95,15 +100,16 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 // train is the training, in a process of its own if c is not nil.
 func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised) error {
 	f.resume = f.resume || c.Continues()
-	best := ""
-	if f.restoreBest {
-		var err error
-		if best, err = os.MkdirTemp("", "steadyfit-best-"); err != nil {
+	best := f.checkpoints
+	if f.restoreBest && best == "" {
+		dir, remove, err := files.Scratch("steadyfit-best-")
+		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(best)
+		defer func() { _ = remove() }() // else the next run does
+		best = dir
 	}
-	loop, err := f.loop(c.Screen(cmd.ErrOrStderr()), cmd.ErrOrStderr(), best)
+	loop, err := f.loop(c.Screen(cmd.ErrOrStderr()), cmd.ErrOrStderr(), best, c.Alive)
 	if err != nil {
 		return err
 	}
@@ -112,18 +118,25 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	if f.out != "" {
-		if sameFolder(f.out, model.Dir) {
+		if files.Same(f.out, model.Dir) {
 			return usagef("--out %s is the model itself, which would be overwritten; give another folder", f.out)
 		}
 		if err := session.CheckOutput(f.out, model); err != nil {
 			return unusable(err)
+		}
+		if death, died := c.LastDeath(); died {
+			if err := tidyOut(f.out, death); err != nil {
+				return err
+			}
 		}
 	}
 	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: f.options.AllowUnsafeOps, Train: f.options.TrainSignature})
 	if err != nil {
 		return err
 	}
+	read := c.Busy()
 	train, err := f.datasets(loop, model, roles)
+	read()
 	if err != nil {
 		return err
 	}
@@ -147,24 +160,83 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		fmt.Fprintln(cmd.ErrOrStderr(), "note: without --out or --checkpoints, the trained model is not kept")
 	}
 	history, err := loop.Run(ctx, train)
-	if err == nil {
-		err = r.outcome()
+	tolerated := err == nil || onWriteError[f.onError] == fit.Continue && every(err, unlogged)
+	if again := r.outcome(); again != nil && !history.Done && tolerated {
+		if err != nil {
+			loop.Log.Warn("another process goes on, and adds the lines that are missing if it can", "error", err)
+		}
+		err = again
 	}
-	// The training is done, and neither an interrupt now nor a checkpoint that could
-	// not be written must cost its result.
-	var unwritten *fit.CheckpointError
-	var unlogged *fit.LogError
-	final := errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
-	if f.out != "" && (err == nil || final) {
+	// Where the training is over, neither an interrupt now nor a file that could not be
+	// written must cost its result.
+	if f.out != "" && history.Done && every(err, final) {
 		err = errors.Join(err, s.SaveModel(context.WithoutCancel(ctx), f.out))
 	}
 	if err != nil {
+		if c.Continues() && notBegun(err) {
+			err = fmt.Errorf("%w: %w", session.ErrRetry, err)
+		}
 		return f.restartable(f.explain(err, history))
 	}
 	if err := s.Close(); err != nil {
 		return err
 	}
 	return f.print(cmd.OutOrStdout(), history)
+}
+
+// every reports whether all that an error joins is of a kind; nil is of all kinds.
+func every(err error, is func(error) bool) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !every(e, is) })
+	}
+	return err == nil || is(err)
+}
+
+// unlogged is an error of log files, which a later process makes up for.
+func unlogged(err error) bool { return errors.As(err, new(*fit.LogError)) }
+
+// final is an error that leaves the session with the result of the training.
+func final(err error) bool {
+	var unwritten *fit.CheckpointError
+	var unlogged *fit.LogError
+	return errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
+}
+
+// notBegun is an error of files at the beginning of a run. When a training is started
+// again, that costs what is done already, and a full disk may have room a little later.
+func notBegun(err error) bool {
+	var hook *fit.HookError
+	return errors.As(err, &hook) && (hook.Phase == "load" || hook.Phase == "start") && errors.As(err, new(syscall.Errno))
+}
+
+// tidyOut removes what the process that died has left of a model that it was saving,
+// or gives the one before it its name back.
+func tidyOut(out string, death session.Death) error {
+	out = filepath.Clean(out)
+	entries, err := os.ReadDir(filepath.Dir(out))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "."+filepath.Base(out)+".tmp-") {
+			continue
+		}
+		// One of another time is of another run, and may be all that is left of a model.
+		info, err := e.Info()
+		if err != nil || info.ModTime().Before(death.Time.Add(-death.Lasted)) || info.ModTime().After(death.Time) {
+			continue
+		}
+		left := filepath.Join(filepath.Dir(out), e.Name())
+		if _, err := os.Lstat(out); errors.Is(err, fs.ErrNotExist) {
+			if err := os.Rename(filepath.Join(left, "old"), out); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if err := os.RemoveAll(left); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newLog writes what a run has to say.
@@ -178,11 +250,11 @@ func newLog(w io.Writer) *slog.Logger {
 }
 
 // loop makes the loop from flags that need neither model nor data. Progress goes to
-// screen; best is a folder for the weights of the best epoch.
-func (f *fitFlags) loop(screen, stderr io.Writer, best string) (*fit.Loop, error) {
+// screen; best is a folder for the weights of the best epoch; alive is Loop.Alive.
+func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step int64)) (*fit.Loop, error) {
 	l := &fit.Loop{
 		Batch: f.batch, Epochs: f.epochs, StepsPerEpoch: f.steps, DropRemainder: f.dropRemainder,
-		ResumeAnyway: f.force, Log: newLog(stderr),
+		ResumeAnyway: f.force, Log: newLog(stderr), Alive: alive,
 	}
 	for _, n := range []struct {
 		flag       string
@@ -214,7 +286,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string) (*fit.Loop, error
 		}
 		options := []fit.EarlyStopOption{fit.Patience(patience)}
 		if f.restoreBest {
-			options = append(options, fit.RestoreBest(best))
+			options = append(options, fit.RestoreBest(best), fit.OnError(onWriteError[f.onError]))
 		}
 		l.Hook(fit.EarlyStop(metric, options...))
 	} else if f.restoreBest {
@@ -369,13 +441,6 @@ func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
-}
-
-// sameFolder reports whether two paths lead to one folder.
-func sameFolder(a, b string) bool {
-	infoA, errA := os.Stat(a)
-	infoB, errB := os.Stat(b)
-	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // count is a number of things, as in "1 epoch" and "2 epochs".

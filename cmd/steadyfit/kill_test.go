@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -20,14 +22,24 @@ import (
 	"steadyfit/fit"
 )
 
-// TestHelperMain is not a test: children of this file run the program in it.
-func TestHelperMain(t *testing.T) {
-	if args := os.Getenv("STEADYFIT_TEST_ARGS"); args != "" {
-		var list []string
-		require.NoError(t, json.Unmarshal([]byte(args), &list))
-		os.Args = append(os.Args[:1], list...)
-		main()
+// argsEnv makes the test binary the program, with these arguments as JSON.
+const argsEnv = "STEADYFIT_TEST_ARGS"
+
+// asProgram runs the program if this process is to be it, a child that it starts
+// included.
+func asProgram() {
+	text := os.Getenv(argsEnv)
+	if text == "" {
+		return
 	}
+	var args []string
+	if err := json.Unmarshal([]byte(text), &args); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) // lint:allow exit: this process is a child of the tests
+	}
+	os.Args = append(os.Args[:1], args...)
+	main()
+	os.Exit(0) // lint:allow exit: this process is a child of the tests
 }
 
 // program is the command with these arguments, as a child process.
@@ -35,8 +47,8 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(args)
 	require.NoError(t, err)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestHelperMain$")
-	cmd.Env = append(os.Environ(), "STEADYFIT_TEST_ARGS="+string(text))
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), argsEnv+"="+string(text))
 	return cmd
 }
 
@@ -208,6 +220,49 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 	t.Logf("%d runs, %d kills", run, killed)
 }
 
+// TestKilledBeforeTheFirstCheckpoint kills supervised runs whose first checkpoint comes
+// after some epochs, when there are lines in the history already: each epoch is in it
+// once, and so are those of the run before in the same file.
+func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
+	r := trial{t.TempDir()}
+	wantWeights, wantLosses, _ := r.undisturbed(t)
+	path := filepath.Join(r.dir, "run", "history.jsonl")
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
+	earlier, err := os.ReadFile(filepath.Join(r.dir, "whole", "history.jsonl"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, earlier, 0o666))
+
+	cmd := r.fit(t, "run", "--every", "100epochs", "--supervise", "--restarts", "1000000")
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	require.NoError(t, cmd.Start())
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	const kills = 3
+	for killed, last := 0, 0; killed < kills; {
+		// A child that has written a line, and not the one that was killed.
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		pid := childOf(cmd.Process.Pid)
+		if lines := bytes.Count(text[min(len(earlier), len(text)):], []byte{'\n'}); lines == 0 || pid == 0 || pid == last {
+			select {
+			case err := <-done:
+				require.NoError(t, err, "%s", &output)
+				require.Fail(t, "it was too fast", "%d kills", killed)
+			default:
+				continue
+			}
+		}
+		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed, last = killed+1, pid
+		}
+	}
+	require.NoError(t, <-done, "%s", &output)
+	weights, losses := r.outcome(t, "run")
+	assert.Equal(t, append(slices.Clone(wantLosses), wantLosses...), losses)
+	assert.True(t, bytes.Equal(wantWeights, weights), "the weights differ")
+}
+
 // childOf is a child of a process; 0 if it has none.
 func childOf(pid int) int {
 	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
@@ -273,9 +328,10 @@ func TestOutOfMemory(t *testing.T) {
 	assert.Contains(t, text, "--on-oom microbatch")
 	assert.Contains(t, text, "ckpt-2, continue with --resume")
 
-	text = run(true, 5, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "restart", "--supervise", "--restarts", "1")
+	text = run(true, 5, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "restart", "--supervise", "--restarts", "0")
 	assert.Contains(t, text, "RESOURCE_EXHAUSTED")
-	assert.Contains(t, text, "restart 1")
+	assert.Contains(t, text, "a new process may get further")
+	assert.Contains(t, text, "gave up")
 
 	// The checkpoint is as good as it was.
 	text = run(true, 0, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "microbatch")

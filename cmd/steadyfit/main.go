@@ -113,21 +113,22 @@ func exitCode(err error) int {
 	switch {
 	case err == nil, is(session.ErrAgain):
 		return exitOK
-	case errors.As(err, &child):
+	case errors.As(err, &child) && !child.Is(session.ErrOutOfMemory):
 		return child.Code
 	case is(tfbind.ErrNoTensorFlow) || as(new(*environmentError)):
 		return exitEnvironment
+	// Before the others: what could not be done about a lack of memory is in the error, too.
+	case is(session.ErrOutOfMemory) || as(new(*fit.BudgetError)):
+		return exitMemory
 	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrData):
+		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
 		return exitUsage
 	case as(new(*checkError)):
 		return exitCheck
 	case is(fit.ErrDiverged):
 		return exitDiverged
-	case is(tfbind.ErrResourceExhausted) || as(new(*fit.BudgetError)):
-		return exitMemory
 	case as(&hook):
-		if hook.Phase == "start" {
+		if hook.Phase == "start" && !is(session.ErrRetry) {
 			return exitUsage // what it was told to use cannot be used
 		}
 		return exitFailed // an interrupted run whose checkpoint failed is not a good one

@@ -18,6 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	asProgram()
 	testscript.Main(m, map[string]func(){"steadyfit": main})
 }
 

@@ -26,6 +26,7 @@ type resilience struct {
 	release           bool
 	budget, budgetOf  string
 	onOOM, onError    string
+	inexact           bool
 	supervise, force  bool
 	deadline          time.Duration
 	restarts          int
@@ -33,7 +34,7 @@ type resilience struct {
 
 // What a flag's words mean.
 var (
-	budgetLayers = map[string]memory.Layer{"rss": memory.RSS, "anon": memory.Anon, "cgroup": memory.CgroupUsed, budgetOfGPU: memory.GPUProcess}
+	budgetLayers = map[string]memory.Layer{"rss": memory.RSS, "anon": memory.Anon, "cgroup": memory.CgroupWorkingSet, budgetOfGPU: memory.GPUProcess}
 
 	onWriteError = map[string]fit.ErrorPolicy{"stop": fit.Stop, "continue": fit.Continue}
 )
@@ -55,8 +56,9 @@ func (r *resilience) register(flags *pflag.FlagSet) {
 	flags.IntVar(&r.resetWithin, "reset-within", 0, "with --reset-near: also when that is fewer than so many steps away, going by how memory grows")
 	flags.BoolVar(&r.release, "release-memory", false, "have --reset reload give memory back: large blocks come from malloc, which keeps what is free until then (docs/resilience.md says what it costs)")
 	flags.StringVar(&r.budget, "memory-budget", "", "memory that the process may use at any time, such as 600MiB; it is kept by splitting batches, reloading, and what else helps")
-	flags.StringVar(&r.budgetOf, "memory-budget-of", "rss", "what the budget and --reset-near are about: rss (resident memory), anon (without files), cgroup (the whole control group), gpu (TensorFlow's pool on the first GPU)")
+	flags.StringVar(&r.budgetOf, "memory-budget-of", "rss", "what the budget and --reset-near are about: rss (resident memory), anon (without files), cgroup (the control group, without file pages that have not been used lately), gpu (TensorFlow's pool on the first GPU)")
 	flags.StringVar(&r.onOOM, "on-oom", oomStop, "when TensorFlow runs out of memory: stop, microbatch (go back and split the batches), restart (from the last checkpoint, with --supervise)")
+	flags.BoolVar(&r.inexact, "inexact-micro-batches", false, "split batches for --on-oom and --memory-budget even where the model's update is then another one, as with BatchNormalization or Dropout")
 	flags.StringVar(&r.onError, "on-write-error", "stop", "when a checkpoint or the history cannot be written: stop or continue")
 	flags.BoolVar(&r.force, "force", false, "resume although data, options or TensorFlow differ, with a warning for each difference")
 	flags.BoolVar(&r.supervise, "supervise", false, "train in a child process that is started again from the last checkpoint if it dies or hangs")
@@ -64,7 +66,8 @@ func (r *resilience) register(flags *pflag.FlagSet) {
 	flags.IntVar(&r.restarts, "restarts", 5, "deaths in a row, without progress, that --supervise bears")
 }
 
-// check refuses flags that cannot work together, before anything is opened.
+// check refuses flags that cannot work together, or with the model, before TensorFlow is
+// opened.
 func (r *resilience) check(f *fitFlags) error {
 	switch depth := session.Depth(r.reset); {
 	case !slices.Contains([]session.Depth{session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess}, depth):
@@ -120,7 +123,32 @@ func (r *resilience) check(f *fitFlags) error {
 	if r.deadline < 0 || r.restarts < 0 {
 		return usagef("--deadline %v, --restarts %d: expected 0 or more", r.deadline, r.restarts)
 	}
-	return nil
+	return r.checkSplit(f)
+}
+
+// checkSplit refuses what takes a model whose batches can be split, if this one's cannot:
+// it would help only until memory is short, when it is too late.
+func (r *resilience) checkSplit(f *fitFlags) error {
+	var flag, todo string
+	switch {
+	case r.onOOM == oomMicrobatch:
+		flag, todo = "--on-oom microbatch", "--on-oom stop or restart do not split"
+	case r.budget != "" && r.budgetOf == budgetOfGPU:
+		flag, todo = "--memory-budget-of gpu", "a smaller --batch takes less, and --gpu-memory-fraction limits TensorFlow's pool, too"
+	default:
+		return nil
+	}
+	model, err := f.open()
+	if err != nil {
+		return err
+	}
+	o := f.options
+	o.AllowInexactSplit = r.inexact
+	err = session.CheckSplit(model, o)
+	if errors.Is(err, session.ErrNoSignature) || errors.Is(err, session.ErrInexactSplit) {
+		return usagef("%s: %w; %s", flag, err, todo)
+	}
+	return err
 }
 
 // every is how many steps or epochs lie between two resets; 0 is never.
@@ -150,31 +178,30 @@ func (r *resilience) supervised(cmd *cobra.Command, train func(context.Context, 
 
 // arranged is what a run's flags set up, to be asked after the run.
 type arranged struct {
-	budget *fit.Budget
-	again  error
+	again error
 }
 
 // outcome is why a run that ended without an error is not done.
-func (a *arranged) outcome() error {
-	if a.again != nil {
-		return a.again
-	}
-	if a.budget != nil {
-		return a.budget.Err
-	}
-	return nil
-}
+func (a *arranged) outcome() error { return a.again }
 
-// limitGPU sets what a session must be opened with for a budget of GPU memory.
+// limitGPU sets what a session must be opened with to split batches, and for a budget of
+// GPU memory.
 func (r *resilience) limitGPU(o *session.Options) error {
+	o.AllowInexactSplit = r.inexact
 	if r.budget == "" || r.budgetOf != budgetOfGPU {
 		return nil
+	}
+	if len(o.Device.VirtualGPUs) > 0 {
+		return usagef("--memory-budget-of gpu: the GPUs are divided into devices of %v MiB already; expected either, since both limit TensorFlow's pool", o.Device.VirtualGPUs)
 	}
 	bytes, err := memory.ParseBytes(r.budget)
 	if err != nil {
 		return usagef("--memory-budget: %w", err)
 	}
 	o.Device.VirtualGPUs = [][]int{{int(bytes / memory.MiB)}}
+	if _, err := o.Device.ConfigProto(); err != nil {
+		return usagef("--memory-budget-of gpu, a virtual GPU of %d MiB: %w", bytes/memory.MiB, err)
+	}
 	o.ListAllocations = false // the batch is split instead
 	return nil
 }
@@ -192,7 +219,7 @@ func needGPU(s *session.Session) error {
 		}
 		have = append(have, d.Name)
 	}
-	return &environmentError{fmt.Errorf("--memory-budget-of gpu: TensorFlow has no GPU here, only %s; see steadyfit doctor", strings.Join(have, ", "))}
+	return &environmentError{fmt.Errorf("--memory-budget-of gpu: TensorFlow finds no GPU here, only %s; steadyfit doctor --gpu says what is missing, and --memory-budget-of rss limits the memory of the process", strings.Join(have, ", "))}
 }
 
 // arrange has a loop train a session as the flags say.
@@ -201,7 +228,6 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 	l.Session = s
 	var again func(reason string)
 	if c != nil {
-		l.Session = &watched{Session: s, child: c}
 		again = func(reason string) { a.again = c.Again(reason) }
 		if why := c.Why(); why != "" {
 			l.Hook(fit.Hook{Name: "supervised", Start: func(_ context.Context, st *fit.State) error {
@@ -239,9 +265,9 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 		if err != nil {
 			return nil, usagef("--memory-budget: %w", err)
 		}
-		a.budget = &fit.Budget{Limit: limit, Layer: budgetLayers[r.budgetOf], Batch: l.Batch, Again: again, Log: l.Log}
-		a.budget.Prefetch, _ = train.(*data.Prefetched) // else nothing is read ahead
-		l.Hook(a.budget.Hook(s))
+		budget := &fit.Budget{Limit: limit, Layer: budgetLayers[r.budgetOf], Batch: l.Batch, Again: again, Log: l.Log}
+		budget.Prefetch, _ = train.(*data.Prefetched) // else nothing is read ahead
+		l.Hook(budget.Hook(s))
 	}
 	if split {
 		l.Recover = fit.OnOutOfMemory(s, l.Batch)
@@ -254,29 +280,5 @@ func (r *resilience) restartable(err error) error {
 	if r.onOOM == oomRestart && errors.Is(err, session.ErrOutOfMemory) {
 		return fmt.Errorf("%w: %w", session.ErrRetry, err)
 	}
-	return err
-}
-
-// watched tells the supervisor of every step, those of validation included.
-type watched struct {
-	*session.Session
-	child *session.Supervised
-	step  int64
-}
-
-// Train is that of the session.
-func (w *watched) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
-	err := w.Session.Train(ctx, step, b, out)
-	if err == nil {
-		w.step = step + 1
-		w.child.Alive(w.step)
-	}
-	return err
-}
-
-// Evaluate is that of the session.
-func (w *watched) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
-	err := w.Session.Evaluate(ctx, b, out)
-	w.child.Alive(w.step)
 	return err
 }

@@ -31,22 +31,63 @@ func CopyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// Replace writes a file under another name, syncs it and renames it: the file at
-// path is the old one or the new one, whole.
-func Replace(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".write-")
+// Change makes one change to files, named by what it does and where. It stands
+// between this package and the disk, so that tests can have any change fail; nil
+// makes it as it is.
+type Change func(op, path string, do func() error) error
+
+func (c Change) do(op, path string, do func() error) error {
+	if c != nil {
+		return c(op, path, do)
+	}
+	return do()
+}
+
+// Write creates a file, or overwrites one, and syncs it.
+func (c Change) Write(path string, content []byte) error {
+	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	err = c.do("write", path, func() error {
+		_, err := f.Write(content)
+		return err
+	})
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = c.do("sync", path, f.Sync)
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// Replace is the function Replace.
+func (c Change) Replace(path string, content []byte) error {
+	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
+	err := c.Write(temporary, content)
+	if err == nil {
+		err = c.do("rename", path, func() error { return os.Rename(temporary, path) })
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		// What cannot be removed now is overwritten by the next.
+		_ = c.do("remove", temporary, func() error { return os.RemoveAll(temporary) })
+		return err
 	}
-	return nil
+	dir := filepath.Dir(path)
+	return c.do("sync", dir, func() error { return SyncPath(dir) })
+}
+
+// Replace writes a file under another name beside it, which no other process must
+// do at the same time, syncs it and renames it: after a crash, the file at path is
+// the old one or the new one, whole.
+func Replace(path string, content []byte) error { return Change(nil).Replace(path, content) }
+
+// Same reports whether two paths lead to one file or folder, which has to be there.
+func Same(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // SyncTree makes a folder durable with all that is in it.

@@ -40,6 +40,41 @@ func TestSync(t *testing.T) {
 	require.ErrorIs(t, SyncTree(dir), fs.ErrNotExist)
 }
 
+func TestSame(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
+	require.True(t, Same(dir, link))
+	require.True(t, Same(dir, filepath.Join(dir, ".")))
+	require.False(t, Same(dir, filepath.Dir(dir)))
+	require.False(t, Same(filepath.Join(dir, "nothing"), filepath.Join(dir, "nothing")))
+}
+
+// Whatever change fails, the file is the old one, and nothing else is left.
+func TestReplaceThatFails(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.txt")
+	require.NoError(t, Replace(path, []byte("old")))
+	for _, fails := range []string{"write", "sync", "rename"} {
+		done := []string{}
+		change := Change(func(op, _ string, do func() error) error {
+			done = append(done, op)
+			if op == fails {
+				return fs.ErrPermission
+			}
+			return do()
+		})
+		require.ErrorIs(t, change.Replace(path, []byte("new")), fs.ErrPermission)
+		assert.Equal(t, "remove", done[len(done)-1])
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, "old", string(text))
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		assert.Len(t, entries, 1)
+	}
+}
+
 func TestReplaceLeavesNothingElse(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.txt")

@@ -12,12 +12,15 @@ import (
 // probeBytes is what Writable writes.
 const probeBytes = 4 << 10
 
+// ProbePrefix begins the name of the file that Writable writes; a crash may leave it.
+const ProbePrefix = ".write-"
+
 // Writable finds out why a folder does not take files of so many bytes in all;
-// nil means that it does. It is for failures that do not say why. It writes a
-// small file, and has the rest reserved for a moment where the file system can
-// do that; that is how a quota shows, which the free space does not tell of.
+// nil means that it does. It writes a small file, and has the rest reserved for a
+// moment where the file system can do that; that is how a quota shows, which the
+// free space does not tell of.
 func Writable(dir string, bytes int64) error {
-	f, err := os.CreateTemp(dir, ".write-")
+	f, err := os.CreateTemp(dir, ProbePrefix)
 	if err != nil {
 		return err
 	}

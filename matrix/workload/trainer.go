@@ -81,8 +81,8 @@ func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, 
 	if t.micro, err = c.Int("micro", 1); err != nil {
 		return nil, err
 	}
-	if roles := t.model.Roles; t.micro > 1 && roles.Apply == "" {
-		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: "the model has no signatures gradients and apply"}
+	if err := session.CheckSplit(t.model, t.options); t.micro > 1 && err != nil {
+		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: err.Error()}
 	}
 	if t.eager, err = eagerly(c); err != nil {
 		return nil, err

@@ -1,0 +1,583 @@
+package fit
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/memory"
+	"steadyfit/session"
+)
+
+const mib = memory.MiB
+
+// machine is a process whose memory is made up, and the session in it.
+type machine struct {
+	batch int
+	whole bool         // batches cannot be split
+	base  memory.Bytes // with the model loaded
+	// A step has beyond its level so much per sample of a part, and the first with parts
+	// of a size once more than that; pool stays per sample of the largest part.
+	perSample, once, pool memory.Bytes
+	// beyond is another answer than perSample.
+	beyondOf func(samples int) memory.Bytes
+	// What each step leaves: until malloc is trimmed, until the model is loaded anew,
+	// until the process ends.
+	garbage, graph, leak memory.Bytes
+	validation           memory.Bytes // what one needs beyond the level
+	prefetch             *data.Prefetched
+	unsettable           error // of SetMicroBatches
+
+	parts, largest            int
+	freed, inGraph, leaked    memory.Bytes
+	high, highest             memory.Bytes
+	seen                      map[int]bool
+	trained                   int
+	opened, closed            int
+	sizes                     []int // of the parts, step by step
+	afterStep                 func(m *machine)
+	trims, reloads, collected int
+}
+
+// process is one with the same model, that has just begun.
+func (m *machine) process() *machine {
+	return &machine{batch: m.batch, whole: m.whole, base: m.base, perSample: m.perSample, once: m.once, pool: m.pool, beyondOf: m.beyondOf,
+		garbage: m.garbage, graph: m.graph, leak: m.leak, validation: m.validation, unsettable: m.unsettable, afterStep: m.afterStep}
+}
+
+func (m *machine) bytes() memory.Bytes {
+	b := m.base + m.freed + m.inGraph + m.leaked + m.pool*memory.Bytes(m.largest)
+	if m.prefetch != nil {
+		b += memory.Bytes(int64(m.prefetch.Ahead()) * m.prefetch.BatchBytes(m.batch))
+	}
+	return b
+}
+
+func (m *machine) train() {
+	m.trained++
+	size := (m.batch + m.MicroBatches() - 1) / m.MicroBatches()
+	m.sizes = append(m.sizes, size)
+	m.largest = max(m.largest, size)
+	beyond := m.perSample * memory.Bytes(size)
+	if m.beyondOf != nil {
+		beyond = m.beyondOf(size)
+	}
+	if m.seen == nil {
+		m.seen = map[int]bool{}
+	}
+	if !m.seen[size] {
+		m.seen[size] = true
+		beyond += m.once
+	}
+	m.rise(beyond)
+	m.freed, m.inGraph, m.leaked = m.freed+m.garbage, m.inGraph+m.graph, m.leaked+m.leak
+	if m.afterStep != nil {
+		m.afterStep(m)
+	}
+}
+
+func (m *machine) rise(beyond memory.Bytes) {
+	m.high = max(m.high, m.bytes()+beyond)
+	m.highest = max(m.highest, m.high)
+}
+
+func (m *machine) CanSplit() bool    { return !m.whole }
+func (m *machine) MicroBatches() int { return max(m.parts, 1) }
+
+func (m *machine) SetMicroBatches(n int) error {
+	m.parts = n
+	return m.unsettable
+}
+
+func (m *machine) reset(_ context.Context, depth session.Depth) (session.Reset, error) {
+	before := m.bytes()
+	if depth == session.ResetReload {
+		m.reloads++
+		m.inGraph, m.freed = 0, 0
+	}
+	return session.Reset{Depth: depth, Before: memory.Known(before), After: memory.Known(m.bytes()), Took: time.Second}, nil
+}
+
+func (m *machine) level() memory.Reading     { return memory.Known(m.bytes()) }
+func (m *machine) uncertainty() memory.Bytes { return 256 * memory.KiB }
+
+func (m *machine) beyond() memory.Bytes {
+	beyond := max(m.high-m.bytes(), 0)
+	m.high = 0
+	return beyond
+}
+
+func (m *machine) trim() bool {
+	m.trims++
+	m.freed = 0
+	return true
+}
+
+func (m *machine) collect() { m.collected++ }
+
+func (m *machine) close() error {
+	m.closed++
+	return nil
+}
+
+func (m *machine) open(memory.Layer) (meter, error) {
+	m.opened++
+	return m, nil
+}
+
+// attempt is a training with a budget.
+type attempt struct {
+	epochs, steps int // steps of an epoch
+	validates     bool
+	dir           string // of checkpoints; empty for none
+	log           *strings.Builder
+	hooks         []Hook
+}
+
+func (a attempt) run(t *testing.T, m *machine, b *Budget) (*History, error) {
+	t.Helper()
+	b.Batch, m.batch = 32, 32
+	l := newLinear()
+	l.onTrain = func(int64) error { m.train(); return nil }
+	l.onEvaluate = func() error { m.rise(m.validation); return nil }
+	loop := Loop{Session: l, Batch: 32, Epochs: a.epochs, Resume: a.dir}
+	if a.validates {
+		loop.Validation = samples(t, 8)
+	}
+	if a.dir != "" {
+		loop.Hook(Checkpoint(a.dir))
+	}
+	if a.log != nil {
+		b.Log = slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	loop.Hook(b.hook(m, m.open))
+	loop.Hook(a.hooks...)
+	var ds data.Dataset = samples(t, 32*a.steps)
+	if b.Prefetch != nil {
+		ds = b.Prefetch
+	}
+	h, err := loop.Run(t.Context(), ds)
+	require.Equal(t, m.opened, m.closed, "what was opened is closed")
+	return h, err
+}
+
+// eventsOf are those of all epochs.
+func eventsOf(h *History) []string {
+	events := []string{}
+	for _, r := range h.Records {
+		events = append(events, r.Events...)
+	}
+	return events
+}
+
+// The largest parts that fit are chosen, and their peak is under the limit from the
+// first step on.
+func TestBudgetChooses(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		m     machine
+		limit memory.Bytes
+		parts int
+	}{
+		{"plenty", machine{base: 300 * mib, perSample: 10 * mib}, 2000 * mib, 1},
+		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 520 * mib, 2},
+		{"little", machine{base: 300 * mib, perSample: 10 * mib}, 380 * mib, 6},
+		{"hardly", machine{base: 300 * mib, perSample: 10 * mib}, 331 * mib, 16},
+		{"first steps take more", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 600 * mib, 2},
+		{"first steps take more than is left free", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 690 * mib, 2},
+		{"no growth that can be told", machine{base: 300 * mib, once: 60 * mib, perSample: 100}, 400 * mib, 1},
+		{"little growth", machine{base: 300 * mib, once: 10 * mib, perSample: mib}, 335 * mib, 2},
+		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 700 * mib, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := c.m.process()
+			h, err := attempt{epochs: 2, steps: 40}.run(t, m, &Budget{Limit: c.limit})
+			require.NoError(t, err)
+			assert.Equal(t, c.parts, m.MicroBatches())
+			assert.LessOrEqual(t, m.highest, c.limit)
+			assert.Empty(t, eventsOf(h))
+		})
+	}
+}
+
+// What was predicted wrongly is seen at once, said, and mended.
+func TestBudgetIsCrossed(t *testing.T) {
+	m := &machine{base: 300 * mib, beyondOf: func(samples int) memory.Bytes {
+		if samples > 8 { // another algorithm
+			return memory.Bytes(samples) * 20 * mib
+		}
+		return memory.Bytes(samples) * 5 * mib
+	}}
+	var log strings.Builder
+	h, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 500 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, []int{2, 2, 4, 4, 32, 8, 8}, m.sizes[:7])
+	assert.Equal(t, 8, m.sizes[39])
+	assert.Equal(t, []string{"over_budget", "microbatch"}, eventsOf(h))
+	assert.Contains(t, log.String(), `level=WARN msg="memory budget: crossed" step=5 peak="940.0 MiB" budget="500.0 MiB" by="440.0 MiB"`)
+}
+
+// Each measure is taken where the cheaper ones do not help.
+func TestBudgetMeasures(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		m      machine
+		limit  memory.Bytes
+		again  bool
+		events []string
+		parts  int
+		stop   string // in the reason; empty if it is complete
+	}{
+		// There is room for what some 56 steps leave.
+		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},
+		{"microbatch", machine{base: 300 * mib, perSample: 4 * mib, leak: 600 * memory.KiB}, 500 * mib, false, []string{"microbatch"}, 2, ""},
+		{"reload", machine{base: 300 * mib, perSample: mib, graph: mib, whole: true}, 400 * mib, false, []string{"reset", "reload*3"}, 1, ""},
+		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, []string{"reload"}, 1, "a new process goes on"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := c.m.process()
+			b := &Budget{Limit: c.limit}
+			var reason string
+			if c.again {
+				b.Again = func(r string) { reason = r }
+			}
+			h, err := attempt{epochs: 1, steps: 200}.run(t, m, b)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, m.highest, c.limit)
+			assert.Equal(t, c.parts, m.MicroBatches())
+			if c.stop == "" {
+				assert.Equal(t, c.events, eventsOf(h))
+				return
+			}
+			assert.Contains(t, h.Stopped, c.stop)
+			assert.Equal(t, "memory budget", reason)
+			assert.Equal(t, 1, m.reloads)
+		})
+	}
+}
+
+// A measure that is needed again at once did not help, and the next one is taken.
+func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
+	// Trimming and reloading bring back what two steps need.
+	m := &machine{base: 300 * mib, garbage: 40 * mib, whole: true}
+	h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 350 * mib})
+	var unkept *BudgetError
+	require.ErrorAs(t, err, &unkept)
+	assert.Contains(t, h.Stopped, "cannot be kept")
+	assert.Less(t, m.trained, 10)
+	assert.Equal(t, 1, m.reloads)
+	assert.LessOrEqual(t, m.trims, 2, "one at the start")
+}
+
+// Little room is borne as long as the limit is not crossed, and nothing is done about
+// it in each step.
+func TestBudgetBearsLittleRoom(t *testing.T) {
+	m := &machine{base: 390 * mib, whole: true}
+	var log strings.Builder
+	h, err := attempt{epochs: 1, steps: 200, log: &log}.run(t, m, &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"reset", "reload*3"}, eventsOf(h), "after 32 steps, 64 and 128")
+	assert.Equal(t, 3, strings.Count(log.String(), "little room is left"))
+}
+
+func TestBudgetReadsFewerBatchesAhead(t *testing.T) {
+	const steps, batch = 80, 32
+	wide := make([]float32, steps*batch*16<<10)
+	x := samples(t, steps*batch)
+	ds, err := data.New("wide", append(lineFields(t, x), data.Field{Name: "wide", Array: data.Array{Shape: []int{steps * batch, 16 << 10}, Values: wide}})...)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name  string
+		limit memory.Bytes
+		ahead int
+		event string
+	}{
+		// A batch is 2 MiB, and a sample takes as much.
+		{"saves parts", 388 * mib, 2, "prefetch"},
+		{"all", 500 * mib, 8, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := data.Prefetch(ds, 8)
+			m := &machine{base: 300 * mib, perSample: 2 * mib, prefetch: p, batch: batch}
+			h, err := attempt{epochs: 1, steps: steps}.run(t, m, &Budget{Limit: c.limit, Prefetch: p})
+			require.NoError(t, err)
+			assert.Equal(t, 1, m.MicroBatches())
+			assert.Equal(t, c.ahead, p.Ahead())
+			assert.LessOrEqual(t, m.highest, c.limit)
+			assert.Equal(t, c.event, strings.Join(eventsOf(h), ","))
+		})
+	}
+
+	t.Run("later", func(t *testing.T) {
+		p := data.Prefetch(ds, 8)
+		m := &machine{base: 300 * mib, leak: 512 * memory.KiB, prefetch: p, whole: true, batch: batch}
+		h, err := attempt{epochs: 1, steps: steps}.run(t, m, &Budget{Limit: 344 * mib, Prefetch: p})
+		require.NoError(t, err)
+		assert.Less(t, p.Ahead(), 8)
+		assert.LessOrEqual(t, m.highest, 344*mib)
+		assert.Equal(t, "prefetch", strings.Split(eventsOf(h)[0], "*")[0])
+	})
+
+	// While batches that were read ahead are let go, a step needs so much that parts are
+	// halved: the choice that waited for that is void.
+	t.Run("decided anew meanwhile", func(t *testing.T) {
+		p := data.Prefetch(ds, 8)
+		m := &machine{base: 300 * mib, perSample: 2 * mib, prefetch: p, batch: batch}
+		m.afterStep = func(m *machine) {
+			if m.trained == 8 && p.Ahead() == 2 {
+				m.leaked = 69 * mib
+			}
+		}
+		_, err := attempt{epochs: 1, steps: steps}.run(t, m, &Budget{Limit: 388 * mib, Prefetch: p})
+		require.NoError(t, err)
+		assert.Greater(t, m.MicroBatches(), 1)
+		assert.NotContains(t, m.sizes, batch)
+	})
+}
+
+func lineFields(t *testing.T, ds data.Dataset) []data.Field {
+	for b, err := range ds.Batches(data.Pass{Batch: ds.Len()}) {
+		require.NoError(t, err)
+		x, _ := b.Field("x")
+		y, _ := b.Field("y")
+		return []data.Field{
+			{Name: "x", Array: data.Array{Shape: []int{ds.Len(), 2}, Values: slices.Clone(x.Values.([]float32))}},
+			{Name: "y", Array: data.Array{Shape: []int{ds.Len()}, Values: slices.Clone(y.Values.([]float32))}},
+		}
+	}
+	return nil
+}
+
+// What a validation needs counts, too.
+func TestBudgetSeesValidations(t *testing.T) {
+	m := &machine{base: 300 * mib, perSample: mib, validation: 300 * mib, whole: true}
+	h, err := attempt{epochs: 3, steps: 20, validates: true}.run(t, m, &Budget{Limit: 400 * mib})
+	var unkept *BudgetError
+	require.ErrorAs(t, err, &unkept)
+	assert.Equal(t, []string{"over_budget"}, h.Records[0].Events)
+	assert.EqualValues(t, 21, unkept.Step)
+	_, err = attempt{epochs: 3, steps: 20, validates: true}.run(t, m.process(), &Budget{Limit: unkept.Need})
+	require.NoError(t, err)
+}
+
+// With the budget that an error asks for, the run works, and it is hardly more than it
+// takes.
+func TestBudgetNeedIsEnough(t *testing.T) {
+	for _, m := range []machine{
+		{base: 300 * mib, perSample: 10 * mib},
+		{base: 300 * mib, perSample: 10 * mib, once: 60 * mib, pool: 3 * mib},
+		{base: 300 * mib, perSample: 100 * mib, pool: 20 * mib},
+		{base: 300 * mib, perSample: 10 * mib, whole: true},
+		{base: 300 * mib, perSample: 10 * mib, graph: 100 * memory.KiB},
+		{base: 300 * mib},
+	} {
+		for _, limit := range []memory.Bytes{mib, 200 * mib, 299 * mib, 301 * mib} {
+			first := m.process()
+			_, err := attempt{epochs: 2, steps: 20}.run(t, first, &Budget{Limit: limit})
+			if err == nil {
+				require.LessOrEqual(t, first.highest, limit)
+				continue
+			}
+			var unkept *BudgetError
+			require.ErrorAs(t, err, &unkept, "%+v", m)
+			require.Less(t, first.trained, 10)
+			require.LessOrEqual(t, unkept.Need, first.highest*104/100+2*mib)
+			require.Contains(t, unkept.Error(), "would do")
+
+			second := m.process()
+			h, err := attempt{epochs: 2, steps: 20}.run(t, second, &Budget{Limit: unkept.Need})
+			require.NoError(t, err, "%+v with %v", m, unkept.Need)
+			require.LessOrEqual(t, second.highest, unkept.Need)
+			require.NotContains(t, eventsOf(h), eventOver)
+		}
+	}
+}
+
+// A budget that no process can keep ends the training also where processes can be
+// started, and one that a fresh process can keep does not.
+func TestBudgetAcrossProcesses(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		m         machine
+		limit     memory.Bytes
+		processes int
+		kept      bool
+	}{
+		{"never", machine{base: 300 * mib, perSample: 20 * mib}, 290 * mib, 2, false},
+		{"never, and not split", machine{base: 300 * mib, perSample: 20 * mib, whole: true}, 400 * mib, 2, false},
+		{"only without the blocks of larger parts", machine{base: 300 * mib, perSample: mib, pool: 20 * mib}, 325 * mib, 2, true},
+		{"only for a while", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 420 * mib, 3, true},
+		{"only for a moment", machine{base: 300 * mib, perSample: mib, leak: 10 * mib, whole: true}, 420 * mib, 2, false},
+		{"never in a validation", machine{base: 300 * mib, validation: 300 * mib, whole: true}, 400 * mib, 2, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := attempt{epochs: 10, steps: 25, dir: tempDir(t)}
+			if c.m.validation > 0 {
+				a.steps, a.validates = 100, true
+			}
+			for process := 1; ; process++ {
+				m := c.m.process()
+				again := false
+				log := &strings.Builder{}
+				a.log = log
+				h, err := a.run(t, m, &Budget{Limit: c.limit, Again: func(string) { again = true }})
+				t.Logf("process %d: %d steps, %d parts, at most %v\n%s", process, m.trained, m.MicroBatches(), m.highest, log)
+				if again {
+					require.NoError(t, err)
+					require.Less(t, process, 10)
+					continue
+				}
+				assert.Equal(t, c.processes, process)
+				if c.kept {
+					require.NoError(t, err)
+					assert.Len(t, h.Records, a.epochs)
+					return
+				}
+				require.ErrorAs(t, err, new(*BudgetError))
+				return
+			}
+		})
+	}
+}
+
+// A run that was stopped goes on with the parts that it had chosen.
+func TestBudgetIsResumed(t *testing.T) {
+	m := machine{base: 300 * mib, perSample: 10 * mib}
+	dir := tempDir(t)
+	first := m.process()
+	_, err := attempt{epochs: 1, steps: 10, dir: dir}.run(t, first, &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	require.Equal(t, 4, first.MicroBatches())
+
+	same := m.process()
+	_, err = attempt{epochs: 2, steps: 10, dir: copyDir(t, dir)}.run(t, same, &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, slices.Repeat([]int{8}, 10), same.sizes)
+
+	other := m.process()
+	_, err = attempt{epochs: 2, steps: 10, dir: dir}.run(t, other, &Budget{Limit: 2000 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, []int{2, 2, 4, 4, 32}, other.sizes[:5], "another limit chooses anew")
+
+	// Before something is chosen there is nothing to go on with.
+	dir = tempDir(t)
+	_, err = attempt{epochs: 1, steps: 3, dir: dir}.run(t, m.process(), &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	anew := m.process()
+	_, err = attempt{epochs: 5, steps: 3, dir: dir}.run(t, anew, &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, 2, anew.sizes[0])
+	assert.Equal(t, 4, anew.MicroBatches())
+}
+
+// The error comes when the last checkpoint has been written.
+func TestBudgetErrorLeavesACheckpoint(t *testing.T) {
+	dir := tempDir(t)
+	var ended []error
+	watch := Hook{Name: "watch", Priority: PriorityCheckpoint + 1, End: func(_ context.Context, s *State) error {
+		ended = append(ended, s.Err)
+		return nil
+	}}
+	h, err := attempt{epochs: 2, steps: 20, dir: dir, hooks: []Hook{watch}}.run(t, &machine{base: 300 * mib}, &Budget{Limit: 100 * mib})
+	var unkept *BudgetError
+	require.ErrorAs(t, err, &unkept)
+	var hook *HookError
+	require.ErrorAs(t, err, &hook)
+	assert.Equal(t, "end", hook.Phase)
+	assert.Equal(t, []error{nil}, ended)
+	assert.Equal(t, unkept.Error(), h.Stopped)
+	found, err := Checkpoints(dir)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.Equal(t, unkept.Step, found[0].Step)
+	assert.NoError(t, found[0].Err)
+}
+
+// There is nothing to be done after the last step, nor once the run is being stopped.
+func TestBudgetAtTheEnd(t *testing.T) {
+	m := &machine{base: 300 * mib, whole: true, afterStep: func(m *machine) {
+		if m.trained == 20 {
+			m.rise(500 * mib)
+		}
+	}}
+	h, err := attempt{epochs: 1, steps: 20}.run(t, m, &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"over_budget"}, eventsOf(h))
+	assert.Zero(t, m.reloads)
+
+	stop := Hook{Name: "stop", Priority: -1, Step: func(_ context.Context, s *State) error {
+		if s.Step == 20 {
+			s.Stop("enough")
+		}
+		return nil
+	}}
+	m = m.process()
+	h, err = attempt{epochs: 3, steps: 30, hooks: []Hook{stop}}.run(t, m, &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, "enough", h.Stopped)
+	assert.Zero(t, m.reloads)
+}
+
+func TestBudgetOptions(t *testing.T) {
+	failed := errors.New("no")
+	for _, c := range []struct {
+		name string
+		b    Budget
+		m    machine
+		want string
+	}{
+		{"limit", Budget{}, machine{}, "fit: Budget.Limit: it is 0 B, but has to be more than 0; "},
+		{"parts", Budget{Limit: mib}, machine{unsettable: failed}, "no"},
+	} {
+		m := c.m.process()
+		_, err := attempt{epochs: 1, steps: 1}.run(t, m, &c.b)
+		require.ErrorContains(t, err, c.want, c.name)
+		require.Zero(t, m.trained)
+	}
+	_, err := openMeter(memory.MallocUsed)
+	require.ErrorAs(t, err, new(*OptionError))
+}
+
+func TestTally(t *testing.T) {
+	s := &State{run: &run{}, Record: &Record{}}
+	for range 11 {
+		tally(s, "trim")
+	}
+	tally(s, "reload")
+	assert.Equal(t, []string{"trim*11", "reload"}, s.run.events)
+	s.run.closing = true
+	tally(s, "trim")
+	tally(s, "trim")
+	assert.Equal(t, []string{"trim*2"}, s.Record.Events)
+}
+
+// The highest peak is known to the records although a budget makes it begin anew.
+func TestProcessMeter(t *testing.T) {
+	m, err := openMeter(memory.RSS)
+	require.NoError(t, err)
+	m.beyond()
+	big := make([]byte, 64*mib)
+	for i := range big {
+		big[i] = 1
+	}
+	require.Greater(t, m.level().Bytes, 64*mib)
+	big = nil
+	m.collect()
+	if m.beyond() < 48*mib {
+		t.Skip("this kernel does not let the peak begin anew")
+	}
+	assert.Less(t, m.beyond(), 16*mib)
+	usage, err := memory.Read()
+	require.NoError(t, err)
+	assert.Greater(t, usage.Peak.Bytes-usage.RSS.Bytes, 40*mib)
+	require.NoError(t, m.close())
+	_ = big
+}

@@ -1,0 +1,189 @@
+package fit
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+	"steadyfit/session"
+)
+
+// resets is a machine of which a reset brings back what keeps says, and the gauge that
+// reads it.
+type resets struct {
+	*machine
+	back   func(before memory.Bytes) memory.Bytes
+	at     []int // the steps after which it was reset
+	closed int
+}
+
+func (r *resets) reset(ctx context.Context, depth session.Depth) (session.Reset, error) {
+	r.at = append(r.at, r.trained)
+	r.leaked = r.back(r.leaked)
+	return r.machine.reset(ctx, depth)
+}
+
+func (r *resets) Read() memory.Reading { return r.level() }
+
+func (r *resets) Close() error {
+	r.closed++
+	return nil
+}
+
+// run trains with the policy; dir is for checkpoints.
+func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string, hooks ...Hook) (*History, error) {
+	l := newLinear()
+	l.onTrain = func(int64) error { r.train(); return nil }
+	loop := Loop{Session: l, Batch: 4, Epochs: epochs, Resume: dir}
+	if dir != "" {
+		loop.Hook(Checkpoint(dir))
+	}
+	opened := 0
+	loop.Hook(p.hook(r, func(memory.Layer) (gauge, error) { opened++; return r, nil }))
+	loop.Hook(hooks...)
+	h, err := loop.Run(t.Context(), samples(t, 4*steps))
+	require.Equal(t, opened, r.closed, "what was opened is closed")
+	return h, err
+}
+
+func all(memory.Bytes) memory.Bytes       { return 0 }
+func nothing(b memory.Bytes) memory.Bytes { return b }
+
+func TestResetPolicy(t *testing.T) {
+	stopAfter := func(epoch int) Hook {
+		return Hook{Name: "stop", Epoch: func(_ context.Context, s *State) error {
+			if s.Epoch == epoch {
+				s.Stop("early")
+			}
+			return nil
+		}}
+	}
+	for _, c := range []struct {
+		name          string
+		p             ResetPolicy
+		back          func(memory.Bytes) memory.Bytes
+		leak          memory.Bytes // per step, on 100 MiB
+		epochs, steps int
+		hooks         []Hook
+		want          []int
+	}{
+		{"zero value", ResetPolicy{}, all, 0, 2, 10, nil, nil},
+		{"none", ResetPolicy{Depth: session.ResetNone, EverySteps: 1, Limit: mib}, all, 0, 2, 10, nil, nil},
+		{"every steps", ResetPolicy{EverySteps: 5}, all, 0, 2, 12, nil, []int{5, 10, 15, 20}},
+		{"not after the last step", ResetPolicy{EverySteps: 4}, all, 0, 2, 6, nil, []int{4, 8}},
+		{"every epochs", ResetPolicy{EveryEpochs: 2}, all, 0, 6, 5, nil, []int{10, 20}},
+		{"once where both are due", ResetPolicy{EverySteps: 5, EveryEpochs: 1}, all, 0, 3, 5, nil, []int{5, 10}},
+		{"not when the run is stopped", ResetPolicy{EveryEpochs: 1}, all, 0, 5, 5, []Hook{stopAfter(3)}, []int{5, 10}},
+		// Nine tenths of 200 MiB are 80 MiB more.
+		{"limit", ResetPolicy{Limit: 200 * mib}, all, 2 * mib, 1, 100, nil, []int{40, 80}},
+		{"of no use", ResetPolicy{Limit: 200 * mib}, nothing, 2 * mib, 1, 400, nil, []int{40, 56, 88, 152, 280}},
+		{"of use for a moment", ResetPolicy{Limit: 200 * mib}, func(b memory.Bytes) memory.Bytes { return b - 4*mib }, 2 * mib, 1, 100, nil, []int{40, 42, 58, 90}},
+		{"of use again", ResetPolicy{Limit: 200 * mib}, func(b memory.Bytes) memory.Bytes {
+			if b < 110*mib {
+				return b
+			}
+			return 0
+		}, 2 * mib, 1, 130, nil, []int{40, 56, 96, 112}},
+		// 64 steps are looked at before it is said where they lead to.
+		{"before the limit", ResetPolicy{Limit: 400 * mib, Within: 50}, all, 2 * mib, 1, 180, nil, []int{81, 162}},
+		{"not before the limit", ResetPolicy{Limit: 400 * mib}, all, 2 * mib, 1, 140, nil, []int{130}},
+		{"before the limit, of no use", ResetPolicy{Limit: 1000 * mib, Within: 1000}, nothing, 2 * mib, 1, 200, nil, []int{64, 128, 192}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &resets{machine: &machine{base: 100 * mib, leak: c.leak}, back: c.back}
+			h, err := r.run(t, c.p, c.epochs, c.steps, "", c.hooks...)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, r.at)
+			count := 0
+			for _, record := range h.Records {
+				count += record.Resets.Count
+			}
+			assert.Equal(t, len(c.want), count)
+			for _, record := range h.Records {
+				for _, one := range record.Resets.Each {
+					assert.Equal(t, session.ResetReload, one.Depth)
+				}
+			}
+		})
+	}
+}
+
+// Processes that are needed again at once are of no use: they last longer and longer.
+func TestResetPolicyAcrossProcesses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		leak memory.Bytes
+		want []int // the steps of each process
+	}{
+		{"of use", 2 * mib, []int{40, 40, 40, 40, 40, 40, 40, 40, 40, 40}},
+		// A step alone needs 90 MiB.
+		{"of no use", 90 * mib, []int{1, 1, 16, 32, 64, 128, 158}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := tempDir(t)
+			var have []int
+			for again := true; again; {
+				again = false
+				r := &resets{machine: &machine{base: 100 * mib, leak: c.leak}, back: all}
+				h, err := r.run(t, ResetPolicy{Depth: session.ResetProcess, Limit: 200 * mib, Again: func(string) { again = true }}, 4, 100, dir)
+				require.NoError(t, err)
+				assert.Equal(t, again, h.Stopped != "")
+				have = append(have, r.trained)
+			}
+			assert.Equal(t, c.want, have)
+		})
+	}
+}
+
+func TestResetPolicyOptions(t *testing.T) {
+	again := func(string) {}
+	for _, c := range []struct {
+		p    ResetPolicy
+		want string
+	}{
+		{ResetPolicy{Depth: "deep"}, `fit: ResetPolicy.Depth: it is "deep"; use none, restore, reload or process`},
+		{ResetPolicy{Depth: session.ResetProcess}, "fit: ResetPolicy.Again: there is none"},
+		{ResetPolicy{EverySteps: -1}, "fit: ResetPolicy.EverySteps: it is -1, but has to be at least 0; 0 is never"},
+		{ResetPolicy{EveryEpochs: -1}, "ResetPolicy.EveryEpochs"},
+		{ResetPolicy{Limit: -1}, "ResetPolicy.Limit"},
+		{ResetPolicy{Within: 3}, "ResetPolicy.Within: it is 3 steps before a limit, and there is no limit; set ResetPolicy.Limit"},
+		{ResetPolicy{Depth: session.ResetProcess, Again: again, Limit: 111 * mib}, "fit: ResetPolicy.Limit: 100.0 MiB of rss are in use before the first step, and a new process is due at 99.9 MiB, nine tenths of 111.0 MiB: expected less; raise the limit"},
+	} {
+		r := &resets{machine: &machine{base: 100 * mib}, back: all}
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 1}
+		loop.Hook(c.p.hook(r, func(memory.Layer) (gauge, error) { return r, nil }))
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		require.ErrorContains(t, err, c.want)
+		require.ErrorAs(t, err, new(*OptionError))
+		require.Empty(t, l.steps)
+	}
+	r := &resets{machine: &machine{}, back: all}
+	_, err := r.run(t, ResetPolicy{Limit: mib, Layer: memory.MallocUsed}, 1, 1, "")
+	require.NoError(t, err, "the fake reads all layers")
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+	loop.Hook(ResetPolicy{Limit: mib, Layer: memory.MallocUsed}.Hook(nil))
+	_, err = loop.Run(t.Context(), samples(t, 8))
+	require.ErrorContains(t, err, "fit: ResetPolicy.Layer: ")
+	require.ErrorAs(t, err, new(*OptionError))
+}
+
+// What hooks remember can be read again, and what cannot be read is an error.
+func TestResetPolicyState(t *testing.T) {
+	h := ResetPolicy{}.hook(nil, nil)
+	require.ErrorContains(t, h.Load("", json.RawMessage("[]")), "state")
+	require.NoError(t, h.Load("", json.RawMessage(`{"wait":32,"near":true}`)))
+	state, err := h.Save("")
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"wait":32,"near":true}`, string(state))
+	require.NoError(t, h.Load("", nil))
+	state, err = h.Save("")
+	require.NoError(t, err)
+	assert.Nil(t, state)
+	b := (&Budget{}).hook(nil, nil)
+	require.ErrorContains(t, b.Load("", json.RawMessage("[]")), "state")
+}

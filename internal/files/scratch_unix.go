@@ -1,0 +1,32 @@
+//go:build linux || darwin
+
+package files
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lockDir locks a folder without waiting, until the file is closed or the process
+// ends.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	switch {
+	case err == nil:
+		return f, nil
+	case !errors.Is(err, syscall.EWOULDBLOCK):
+		err = errNoLocks
+	}
+	_ = f.Close()
+	return nil, err
+}

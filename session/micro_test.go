@@ -1,0 +1,240 @@
+package session_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/data"
+	"steadyfit/internal/graphdef"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+const dropout = "dropout-200-512-256-1"
+
+// noted opens a copy of a built-in model with other notes; nil removes them.
+func noted(t testing.TB, name string, notes map[string]any) *savedmodels.Model {
+	t.Helper()
+	model, err := savedmodels.Builtin(name)
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
+	return writeNotes(t, dir, notes)
+}
+
+func writeNotes(t testing.TB, dir string, notes map[string]any) *savedmodels.Model {
+	t.Helper()
+	file := filepath.Join(dir, "assets.extra", "steadyfit.json")
+	require.NoError(t, os.RemoveAll(file))
+	if notes != nil {
+		text, err := json.Marshal(notes)
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, text, 0o644))
+	}
+	model, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	return model
+}
+
+// reporter is a model that learns nothing and reports what it was fed: its loss is a
+// reduction of x, by weights; size counts the samples, and low is the lower half of the
+// first number of the seed. All of its signatures take the learning rate, apply included.
+func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
+	t.Helper()
+	float, double := tfbind.Float32, tfbind.Float64
+	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	divide := graphdef.Attrs{"T": graphdef.Type(float)}
+	cast := func(from, to tfbind.DType) graphdef.Attrs {
+		return graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to), "Truncate": graphdef.Bool(false)}
+	}
+	index := graphdef.Type(tfbind.Int64)
+	g := (&graphdef.Graph{}).
+		Placeholder("x", float).Placeholder("weights", float).Placeholder("seed", tfbind.Int64).Placeholder("rate", float).
+		Constant("axis", tfbind.Int32, make([]byte, 4), 1).Number("zero", 0).Number("mask", math.MaxUint32).
+		Add("weighted", "Mul", divide, "x", "weights").
+		Add("sum", "Sum", reduce, "weighted", "axis").
+		Add("sum_of_weights", "Sum", reduce, "weights", "axis")
+	g.Add("samples", "Size", graphdef.Attrs{"T": graphdef.Type(float), "out_type": index}, "x").
+		Add("size", "Cast", cast(tfbind.Int64, float), "samples").
+		Add("first", "GatherV2", graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}, "seed", "zero", "zero").
+		Add("half", "BitwiseAnd", graphdef.Attrs{"T": index}, "first", "mask").
+		Add("low", "Cast", cast(tfbind.Int64, double), "half").
+		Add("applied", "Identity", divide, "rate")
+	switch reduction {
+	case savedmodels.ReductionSum:
+		g.Add("loss", "Identity", divide, "sum")
+	case savedmodels.ReductionWeighted:
+		g.Add("loss", "RealDiv", divide, "sum", "sum_of_weights")
+	default:
+		g.Add("loss", "RealDiv", divide, "sum", "size")
+	}
+	text, err := g.Bytes()
+	require.NoError(t, err)
+	graph := &graph_go_proto.GraphDef{}
+	require.NoError(t, proto.Unmarshal(text, graph))
+	info := func(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
+		shape := &tensor_shape_go_proto.TensorShapeProto{}
+		for _, n := range dims {
+			shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+		}
+		return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
+	}
+	step := &pb.SignatureDef{
+		Inputs: map[string]*pb.TensorInfo{
+			"x": info("x", float, -1), "sample_weight": info("weights", float, -1), "learning_rate": info("rate", float),
+		},
+		Outputs: map[string]*pb.TensorInfo{"loss": info("loss", float), "size": info("size", float)},
+	}
+	if seeded {
+		step.Inputs["seed"] = info("seed", tfbind.Int64, 2)
+		step.Outputs["low"] = info("low", double)
+	}
+	text, err = proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
+		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step, "apply": {
+			Inputs:  map[string]*pb.TensorInfo{"learning_rate": info("rate", float)},
+			Outputs: map[string]*pb.TensorInfo{"rate": info("applied", float)},
+		}},
+	}}})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
+	return writeNotes(t, dir, notes)
+}
+
+// What of a model says whether its batches may be split.
+func TestCheckSplit(t *testing.T) {
+	fixture := func(name string) *savedmodels.Model {
+		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
+		require.NoError(t, err)
+		return m
+	}
+	note := func(exact bool) map[string]any { return map[string]any{"micro_batches_exact": exact} }
+	for name, c := range map[string]struct {
+		model *savedmodels.Model
+		opts  session.Options
+		want  error
+		text  string
+	}{
+		"noted exact":          {noted(t, "digits", note(true)), session.Options{}, nil, ""},
+		"noted inexact":        {noted(t, "digits", note(false)), session.Options{}, session.ErrInexactSplit, "--inexact-micro-batches"},
+		"noted, allowed":       {noted(t, "digits", note(false)), session.Options{AllowInexactSplit: true}, nil, ""},
+		"no notes":             {noted(t, "digits", nil), session.Options{}, nil, ""},
+		"notes without it":     {noted(t, "digits", map[string]any{"format": 1}), session.Options{}, nil, ""},
+		"notes of later times": {noted(t, "digits", map[string]any{"format": 99}), session.Options{}, session.ErrInexactSplit, "cannot be read"},
+		"dropout":              {noted(t, dropout, note(false)), session.Options{}, session.ErrInexactSplit, "Dropout"},
+		"seed":                 {reporter(t, "", true, nil), session.Options{}, session.ErrInexactSplit, "input seed"},
+		"seed, noted exact":    {reporter(t, "", true, note(true)), session.Options{}, nil, ""},
+		"read only":            {noted(t, "digits", nil), session.Options{ReadOnly: true}, session.ErrNoSignature, "read only"},
+		"no gradients":         {fixture("good"), session.Options{}, session.ErrNoSignature, "--no-micro-batches"},
+		"fewer results":        {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, session.ErrNoSignature, "does not report mae"},
+		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "evaluate"}, session.ErrNoSignature, "go with the signature train, and evaluate is what is trained"},
+		"not trainable":        {fixture("predictonly"), session.Options{}, savedmodels.ErrNotTrainable, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := session.CheckSplit(c.model, c.opts)
+			if c.want == nil {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, err, c.text)
+		})
+	}
+}
+
+// A model with dropout is not split unless one insists; then its state repeats.
+func TestDropoutInParts(t *testing.T) {
+	ctx := context.Background()
+	model, err := savedmodels.Builtin(dropout)
+	require.NoError(t, err)
+	s := openModel(t, model, session.Options{})
+	assert.False(t, s.CanSplit())
+	assert.ErrorIs(t, s.SetMicroBatches(2), session.ErrInexactSplit)
+	assert.Equal(t, 1, s.MicroBatches())
+	require.NoError(t, s.SetMicroBatches(1))
+
+	s = openModel(t, model, session.Options{AllowInexactSplit: true})
+	assert.True(t, s.CanSplit())
+	require.NoError(t, s.SetMicroBatches(2))
+	b := ones(t, model, "train", 8)
+	bs := []data.Batch{b, b, b}
+	losses(t, s, bs, 0)
+	p, err := s.Snapshot(ctx)
+	require.NoError(t, err)
+	defer p.Close()
+	want := losses(t, s, bs, 3)
+	assert.NotEqual(t, want[0], want[1])
+	_, err = s.Reset(ctx, session.ResetReload, p)
+	require.NoError(t, err)
+	assert.Equal(t, want, losses(t, s, bs, 3))
+}
+
+// The parts of a batch draw other random numbers, which are the same in every run.
+func TestPartsHaveTheirOwnSeeds(t *testing.T) {
+	ctx := context.Background()
+	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 1234567, AllowInexactSplit: true})
+	require.NoError(t, s.SetLearningRate(0.5))
+	b := data.Batch{Size: 6, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{6}, Values: make([]float32, 6)}}}}
+	out := make([]float64, 3)
+	require.Equal(t, []string{"loss", "low", "size"}, s.TrainMetrics())
+	train := func(parts int) (low float64) {
+		require.NoError(t, s.SetMicroBatches(parts))
+		require.NoError(t, s.Train(ctx, 7, b, out))
+		assert.InDelta(t, 6/parts, out[2], 1e-9)
+		return out[1]
+	}
+	half := func(n uint64) float64 { return float64(n & math.MaxUint32) }
+	assert.InDelta(t, 1234567, train(1), 0)
+	// The first outputs of SplitMix64 seeded with 1234567, from its reference in C.
+	assert.InDelta(t, (1234567+half(6457827717110365317))/2, train(2), 1)
+	assert.InDelta(t, (1234567+half(6457827717110365317)+half(3203168211198807973))/3, train(3), 1)
+}
+
+// What a split step and a split evaluation report is what the whole batch reports,
+// however the model reduces its loss.
+func TestPartsReportTheWhole(t *testing.T) {
+	ctx := context.Background()
+	x, weights := []float32{1, 2, 3, 4, 5, 6, 7}, []float32{7, 1, 0, 2, 0.5, 3, 9}
+	b := data.Batch{Size: 7, Fields: []data.Field{
+		{Name: "x", Array: data.Array{Shape: []int{7}, Values: x}},
+		{Name: "sample_weight", Array: data.Array{Shape: []int{7}, Values: weights}},
+	}}
+	for _, reduction := range []string{"", "sum_over_batch_size", savedmodels.ReductionWeighted, savedmodels.ReductionSum} {
+		notes := map[string]any{"loss_reduction": reduction}
+		s := openModel(t, reporter(t, reduction, false, notes), session.Options{})
+		require.NoError(t, s.SetLearningRate(0.5))
+		out := make([]float64, 2)
+		require.NoError(t, s.Train(ctx, 0, b, out))
+		want := out[0]
+		require.NoError(t, s.Evaluate(ctx, b, out))
+		assert.InDelta(t, want, out[0], 0)
+		assert.InDelta(t, 7, out[1], 0, "all at once")
+		for _, parts := range []int{2, 3, 7} {
+			require.NoError(t, s.SetMicroBatches(parts))
+			require.NoError(t, s.Train(ctx, 0, b, out))
+			assert.InDelta(t, want, out[0], 1e-4, "%q, %d parts", reduction, parts)
+			require.NoError(t, s.Evaluate(ctx, b, out))
+			assert.InDelta(t, want, out[0], 1e-4, "%q, evaluated in %d parts", reduction, parts)
+			assert.LessOrEqual(t, out[1], float64((7+parts-1)/parts), "a part is no larger than in training")
+			assert.Error(t, s.Train(ctx, 0, b, out[:1]))
+			assert.Error(t, s.Evaluate(ctx, b, out[:1]))
+			require.NoError(t, s.Evaluate(ctx, b.Slice(0, 1), out), "a batch may have fewer samples than there are parts")
+			assert.InDelta(t, 1, out[1], 0)
+		}
+	}
+}
