@@ -14,6 +14,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"steadyfit/internal/measure"
 	"steadyfit/matrix"
@@ -581,25 +582,35 @@ func (v *view) machine() string {
 	return strings.Join(parts, " · ")
 }
 
-// when is the time and the size of the matrix in a line.
+// when is the time and the size of the matrix in a line. Runs may have been taken over
+// from an earlier matrix, so the time is that of the first of them.
 func (v *view) when() string {
 	var parts []string
-	if !v.Started.IsZero() {
-		parts = append(parts, v.Started.UTC().Format("2 January 2006 15:04 UTC"))
+	began, took := v.Started, 0.0
+	for i := range v.Runs {
+		took += v.Runs[i].Seconds
+		if at := v.Runs[i].Started; !at.IsZero() && at.Before(began) {
+			began = at
+		}
+	}
+	if !began.IsZero() {
+		parts = append(parts, began.UTC().Format("2 January 2006 15:04 UTC"))
 	}
 	remedies := len(v.remedies) - 1
-	parts = append(parts, fmt.Sprintf("%s × %s", count(len(v.workloads), "workload"), plural(remedies, "remedy", "remedies")), count(len(v.Runs), "run"))
+	parts = append(parts, fmt.Sprintf("%s × %s", count(len(v.workloads), "workload"), plural(remedies, "remedy", "remedies")))
 	if v.Settings.Pairs > 0 {
 		parts = append(parts, count(v.Settings.Pairs, "pair")+" per cell")
 	}
+	runs := count(len(v.Runs), "run")
+	if took > 0 {
+		runs += " in " + lasted(time.Duration(took*float64(time.Second)))
+	}
+	parts = append(parts, runs)
 	if v.Settings.Limit > 0 {
 		parts = append(parts, "runs limited to "+memory.Bytes(v.Settings.Limit).String())
 	}
 	if v.Settings.Jobs > 1 {
 		parts = append(parts, fmt.Sprintf("%d runs at a time", v.Settings.Jobs))
-	}
-	if d := v.Ended.Sub(v.Started); d > 0 && !v.Ended.IsZero() {
-		parts = append(parts, lasted(d))
 	}
 	if v.Version != "" {
 		parts = append(parts, "steadyfit "+v.Version)
