@@ -17,7 +17,7 @@ SUMMARY := out/test/summary.txt
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # More arguments for every go test, for example GOTESTFLAGS=-count=1.
-GOTESTFLAGS ?= -timeout=20m
+GOTESTFLAGS ?=
 # Tests use this TensorFlow; name another folder to test against that one.
 export STEADYFIT_TENSORFLOW ?= $(CURDIR)/$(RUNTIME)
 
@@ -60,23 +60,23 @@ abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 
 .PHONY: test-unit
 test-unit: runtime ## Go tests, those with TensorFlow included
-	$(GOTEST) -title unit -- $(GOTESTFLAGS) ./...
+	$(GOTEST) -title unit -- -timeout=20m $(GOTESTFLAGS) ./...
 
 .PHONY: race
 race: runtime ## the same under the race detector
-	$(GOTEST) -title race -- -race $(GOTESTFLAGS) ./...
+	$(GOTEST) -title race -- -race -timeout=20m $(GOTESTFLAGS) ./...
 
 .PHONY: gcstress
 gcstress: runtime ## a garbage collection inside each use of a native handle
-	$(GOTEST) -title gcstress -- -tags gcstress $(GOTESTFLAGS) ./tfbind/... ./session/...
+	$(GOTEST) -title gcstress -- -tags gcstress -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./session/...
 
 .PHONY: leakcheck
 leakcheck: runtime ## an object dropped without Close fails the test
-	$(GOTEST) -title leakcheck -- -tags leakcheck $(GOTESTFLAGS) ./tfbind/... ./savedmodels/... ./session/... ./fit/...
+	$(GOTEST) -title leakcheck -- -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./savedmodels/... ./session/... ./fit/...
 
 .PHONY: fuzz
 fuzz: runtime ## fuzz targets on their seeds only (test-unit runs them, too)
-	$(GOTEST) -title fuzz -- -run '^Fuzz' $(GOTESTFLAGS) ./...
+	$(GOTEST) -title fuzz -- -run '^Fuzz' -timeout=20m $(GOTESTFLAGS) ./...
 
 .PHONY: pytest
 pytest: venv ## tests of the Python exporter

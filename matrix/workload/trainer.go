@@ -70,7 +70,8 @@ func newTrainer(ctx context.Context, c *cell.Child) (*trainer, error) {
 // newTrainerOf opens a model. The Spec's ConfigProto is merged over that of device.
 func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
 	t := &trainer{
-		options: session.Options{Device: device, Config: c.Spec.Config, Seed: c.Spec.Seed},
+		// What parts of a batch learn is not what is measured here.
+		options: session.Options{Device: device, Config: c.Spec.Config, Seed: c.Spec.Seed, AllowInexactSplit: true},
 		model:   model,
 		state:   filepath.Join(c.Spec.Scratch, "state"),
 	}
