@@ -176,13 +176,13 @@ func TestSoak(t *testing.T) {
 		name  string
 		run   soakRun
 		whole int          // steps
-		short memory.Bytes // what may be added per step in the short run
+		short memory.Bytes // what may be added per step in the short run; 0 if that is all warm-up
 	}{
 		// A batch that stays takes 8 KiB, 12.5 KiB and 18 MiB, the graph of digits 200 KiB,
 		// the buffer of a scalar 64 bytes.
 		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1, Budget: 2 * memory.GiB, Leak: 4 * memory.KiB}, 1000, 128 * memory.KiB},
 		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40, Reload: 500, Budget: 2 * memory.GiB, Leak: 64}, 100_000, 4 * memory.KiB},
-		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 40, Epoch: 2, Reload: 20, Budget: 1150 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 17 * memory.MiB},
+		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 40, Epoch: 2, Reload: 20, Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := c.run
@@ -201,7 +201,9 @@ func TestSoak(t *testing.T) {
 			if whole { // else a plateau is not reached yet
 				assert.Contains(t, []memory.Kind{memory.Flat, memory.Plateau, memory.Jump, memory.Sawtooth}, have.Verdict.Kind, fmt.Sprint(have.Verdict))
 			}
-			assert.LessOrEqual(t, have.Verdict.Slope.High, float64(r.Leak))
+			if r.Leak > 0 {
+				assert.LessOrEqual(t, have.Verdict.Slope.High, float64(r.Leak))
+			}
 			assert.NotContains(t, strings.Join(have.Events, ","), "over_budget")
 			assert.Equal(t, (r.Steps-1)/r.Reload, have.Resets, "there is none after the last step")
 			assert.Less(t, have.Last, have.First)
