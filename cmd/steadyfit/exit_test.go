@@ -49,7 +49,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestLimitGPU(t *testing.T) {
 	open := func(r resilience, o session.Options) (session.Options, error) {
-		err := r.limitGPU(&o)
+		err := r.configure(&o)
 		return o, err
 	}
 	o, err := open(resilience{budget: "2GiB", budgetOf: budgetOfGPU}, session.Options{ListAllocations: true})

@@ -144,7 +144,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	f.options.Seed, f.options.ListAllocations = int64(f.seed), f.onOOM == oomStop
-	if err := f.limitGPU(&f.options); err != nil {
+	if err := f.configure(&f.options); err != nil {
 		return err
 	}
 	s, err := session.Open(ctx, model, f.options)

@@ -184,9 +184,9 @@ type arranged struct {
 // outcome is why a run that ended without an error is not done.
 func (a *arranged) outcome() error { return a.again }
 
-// limitGPU sets what a session must be opened with to split batches, and for a budget of
+// configure sets what a session must be opened with to split batches, and for a budget of
 // GPU memory.
-func (r *resilience) limitGPU(o *session.Options) error {
+func (r *resilience) configure(o *session.Options) error {
 	o.AllowInexactSplit = r.inexact
 	if r.budget == "" || r.budgetOf != budgetOfGPU {
 		return nil
