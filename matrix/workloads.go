@@ -59,7 +59,7 @@ func Workloads() []Workload {
 			What:     "a prediction for a number of samples that is drawn from 1 to 3000",
 			Expected: "a long ramp while oneDNN's caches fill, then a plateau",
 			Model:    "digits", Steps: 4800, Every: 48, Epoch: 480, Batch: 1500, Budget: 8 << 10,
-			On:    map[string]Variant{Keras: {Steps: 2400, Every: 24, Epoch: 240}},
+			On:    map[string]Variant{Keras: {Steps: 800, Every: 8, Epoch: 80}},
 			Takes: takes([]string{"shapes", "model"}, []string{"release", "shapes", "model"}, []string{"shapes", "loop", "clear_session", "eager"}),
 		},
 		{
