@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -79,30 +78,11 @@ func (e *BudgetError) Error() string {
 	return fmt.Sprintf("memory budget: %v of %s cannot be kept (after step %d); %d MiB would do", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
 }
 
-const (
-	// smallestParts is how many parts a budget begins with, if the batch has as many
-	// samples.
-	smallestParts = 16
-	// reserve is the part of a limit that is left free for what a prediction misses,
-	// and extrapolated how much more growth with the samples is reckoned with than
-	// between the two sizes that were measured.
-	reserve      = 0.03
-	extrapolated = 1.15
-	// leastNoise is what two peaks may differ by for no reason, and clearly by how many
-	// times that they have to differ for their slope to be a prediction.
-	leastNoise = memory.MiB
-	clearly    = 8
-	// peakEvery is how many steps lie between two looks at the peak, and how many are
-	// looked at one by one after a change.
-	peakEvery = 16
-	// soon is within how many steps a measure that is needed again did not help.
-	soon = 16
-	// worth is how many steps a process must last for another one to be of use.
-	worth = 64
-	// firstPatience is how many steps little room is borne at first; it is doubled each
-	// time that nothing helps.
-	firstPatience = 2 * peakEvery
-)
+// reserve is the part of a limit that is left free for what a prediction misses.
+const reserve = 0.03
+
+// worth is how many steps a process must last for another one to be of use.
+const worth = 64
 
 // eventOver is the event of a peak above the limit.
 const eventOver = "over_budget"
@@ -128,72 +108,6 @@ type trainee interface {
 	reset(ctx context.Context, depth session.Depth) (session.Reset, error)
 }
 
-// meter is the memory of the process, and what can be done about it at any time.
-type meter interface {
-	// level is what there is of the layer of the budget, and uncertainty how much more
-	// there may be.
-	level() memory.Reading
-	uncertainty() memory.Bytes
-	// beyond is how far the memory was above what it is now, at most, since the last
-	// call.
-	beyond() memory.Bytes
-	// trim has malloc give back what is free, and reports whether it could be asked;
-	// collect does it for the Go runtime.
-	trim() bool
-	collect()
-	close() error
-}
-
-// processMeter is a meter of this process.
-type processMeter struct {
-	gauge   *memory.Gauge
-	sampler *memory.Sampler
-	sample  memory.Sample
-	// stuck is a peak that could not be made to begin anew.
-	stuck memory.Bytes
-}
-
-func openMeter(layer memory.Layer) (meter, error) {
-	gauge, err := memory.NewGauge(layer)
-	if err != nil {
-		return nil, &OptionError{"Budget.Layer", err.Error(), "use memory.RSS, or a layer that this machine tells"}
-	}
-	sampler, err := memory.NewSampler(memory.SamplerOptions{})
-	if err != nil {
-		return nil, errors.Join(err, gauge.Close())
-	}
-	return &processMeter{gauge: gauge, sampler: sampler}, nil
-}
-
-func (m *processMeter) level() memory.Reading { return m.gauge.Read() }
-
-func (m *processMeter) uncertainty() memory.Bytes { return m.gauge.Uncertainty() }
-
-// beyond is that of RSS, the only layer whose peak the kernel tells. Where it does not
-// let it begin anew, only a peak above all earlier ones is seen.
-func (m *processMeter) beyond() memory.Bytes {
-	if err := m.sampler.Sample(0, &m.sample); err != nil {
-		return 0
-	}
-	peak, rss := m.sample.Get(memory.Peak), m.sample.Get(memory.RSS)
-	if !peak.OK || !rss.OK {
-		return 0
-	}
-	if m.sampler.ResetPeak() != nil {
-		if peak.Bytes <= m.stuck {
-			return 0
-		}
-		m.stuck = peak.Bytes
-	}
-	return max(peak.Bytes-rss.Bytes, 0)
-}
-
-func (m *processMeter) trim() bool { return session.Trim() }
-
-func (m *processMeter) collect() { debug.FreeOSMemory() }
-
-func (m *processMeter) close() error { return errors.Join(m.gauge.Close(), m.sampler.Close()) }
-
 // keeper keeps a budget during a run.
 type keeper struct {
 	*Budget
@@ -202,46 +116,18 @@ type keeper struct {
 	// loaded is what an earlier run chose; nil if there was none, or for another budget.
 	loaded *budgetState
 
-	memory meter
-	layer  memory.Layer
-	log    *slog.Logger
-	began  int64        // the step
-	base   memory.Bytes // before the first step
-
-	// starting is true until the first parts have been measured: there is nothing to be
-	// done before that, and the figure is needed.
-	starting  bool
-	exploring bool
-	// first is what the first parts needed; its size is 0 before.
-	first need
-	// once is what the first step with parts of the present size took more than the
-	// next one; another size takes it again.
-	once memory.Bytes
+	layer memory.Layer
+	log   *slog.Logger
+	watch watch
+	taken ladder
+	// exploring is what the plan is being chosen by; nil when it has been.
+	exploring *choice
 	// chosen is what the run has settled on; its parts are 0 before.
 	chosen plan
 	// settled is the level after the first steps with that; 0 before.
 	settled memory.Bytes
 	// most is the highest peak with the parts that a run begins with, or with more.
 	most memory.Bytes
-
-	// above is what the memory has beyond its level, at most, since the last change;
-	// guessed is true while that is only supposed. top is the highest level since the
-	// last look.
-	above, top memory.Bytes
-	guessed    bool
-	// settling is how many looks do not count, since the first step of a kind takes
-	// what later ones do not; near, how many steps are looked at one by one; unseen,
-	// how many have not been looked at.
-	settling, near, unseen int
-
-	// last is the measure that was taken last, and lastStep after which step.
-	last     measure
-	lastStep int64
-	// While there is little room, nothing is done about it before the step idle, unless
-	// it has become less by half; tight was the level then, 0 if there is room. patience
-	// is how long that is borne.
-	idle, patience int64
-	tight          memory.Bytes
 	// then is done when wait more steps are: batches that are read ahead no longer
 	// are let go one by one.
 	then func() error
@@ -249,18 +135,6 @@ type keeper struct {
 	// goOn is what another process is to begin with, if it is not what there is now.
 	goOn *plan
 	err  *BudgetError
-}
-
-// need is what steps on parts of a size had at most.
-type need struct {
-	size int
-	peak memory.Bytes
-}
-
-// plan is how batches are trained: in so many parts, with so many read ahead.
-type plan struct {
-	Parts int `json:"parts"`
-	Ahead int `json:"prefetch"`
 }
 
 // budgetState is what the hook remembers, of a budget that is the same.
@@ -308,19 +182,21 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
-	if k.memory, err = k.open(k.layer); err != nil {
+	m, err := k.open(k.layer)
+	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, k.memory.close())
+			err = errors.Join(err, m.close())
 		}
 	}()
-	k.memory.trim()
-	k.began, k.base, k.patience = s.Step, k.memory.level().Bytes, firstPatience
-	k.anew()
-	k.starting = true
-	k.changed(0)
+	m.trim()
+	k.taken.patience = firstPatience
+	k.watch = watch{meter: m, limit: k.Limit, began: s.Step, starting: true}
+	base := m.level().Bytes
+	k.watch.anew()
+	k.watch.changed(0)
 	if l := k.loaded; l != nil && (l.Limit != k.Limit || l.Layer != k.layer || l.Batch != k.Batch || l.Parts < 1 || l.Parts > 1 && !k.session.CanSplit()) {
 		k.loaded = nil
 	}
@@ -335,7 +211,7 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 		return err
 	}
 	if k.splits() {
-		k.exploring = true
+		k.exploring = &choice{batch: k.Batch, limit: k.Limit, free: k.watch.free(), noise: k.watch.noise(), base: base, aheadBytes: k.aheadBytes()}
 		return k.session.SetMicroBatches(k.firstParts())
 	}
 	k.chosen = k.plan()
@@ -355,68 +231,52 @@ func (k *keeper) firstParts() int {
 // plan is the present one.
 func (k *keeper) plan() plan { return plan{k.session.MicroBatches(), k.ahead()} }
 
-// left is what is left free of a limit.
-func (k *keeper) left(limit memory.Bytes) memory.Bytes {
-	return max(memory.Bytes(reserve*float64(limit)), k.memory.uncertainty())
+// ahead is how many batches are read ahead.
+func (k *keeper) ahead() int {
+	if k.Prefetch == nil {
+		return 0
+	}
+	return k.Prefetch.Ahead()
 }
 
-// free is the limit less the reserve.
-func (k *keeper) free() memory.Bytes { return k.Limit - k.left(k.Limit) }
-
-// enough is the least limit, in whole MiB, under which a peak leaves the reserve free.
-func (k *keeper) enough(peak memory.Bytes) memory.Bytes {
-	least := max(memory.Bytes(float64(peak)/(1-reserve)), peak+k.memory.uncertainty())
-	return (least + memory.MiB) / memory.MiB * memory.MiB
+// aheadBytes is what a batch that is read ahead takes.
+func (k *keeper) aheadBytes() memory.Bytes {
+	if k.Prefetch == nil {
+		return 0
+	}
+	return memory.Bytes(k.Prefetch.BatchBytes(k.Batch))
 }
-
-// noise is what two amounts may differ by for no reason.
-func (k *keeper) noise() memory.Bytes { return max(leastNoise, k.memory.uncertainty()) }
-
-func (k *keeper) room() bool { return k.memory.level().Bytes+k.above <= k.free() }
 
 func (k *keeper) end(context.Context, *State) error {
-	err := k.memory.close()
+	err := k.watch.close()
 	if k.err != nil {
 		err = errors.Join(k.err, err)
 	}
 	return err
 }
 
-// changed has the steps that follow looked at one by one; above is what they are
-// supposed to have beyond the level until the first of them has been measured.
-func (k *keeper) changed(above memory.Bytes) {
-	k.above, k.guessed = above, true
-	k.settling, k.near = 1, peakEvery
-}
-
 func (k *keeper) step(ctx context.Context, s *State) error {
-	reading := k.memory.level()
+	w := &k.watch
+	reading := w.level()
 	if !reading.OK {
 		return nil
 	}
 	level := reading.Bytes
-	k.top = max(k.top, level)
 	var peak memory.Bytes
 	counts := false
-	k.unseen++
-	// The last step of an epoch, so that what a validation takes is not taken for that
-	// of a step.
-	if k.exploring || k.near > 0 || k.unseen >= peakEvery || s.EpochStep == s.StepsPerEpoch {
-		peak, counts = k.look(s, level)
-	}
-	if k.guessed {
-		k.once = peak // explore takes off what the next step needs
+	if w.due(s, level, k.exploring != nil) {
+		peak, counts = k.look(s, level, w.alone(s))
 	}
 	switch {
-	case lastStep(s) || k.starting:
+	case lastStep(s) || w.starting:
 		return nil
 	case peak > k.Limit:
 		return k.act(ctx, s, level)
-	case k.guessed:
+	case w.guessed:
 		return nil // the next step tells
-	case level+k.above > k.Limit:
+	case level+w.above > k.Limit:
 		return k.act(ctx, s, level)
-	case k.exploring:
+	case k.exploring != nil:
 		if !counts {
 			return nil
 		}
@@ -427,9 +287,9 @@ func (k *keeper) step(ctx context.Context, s *State) error {
 		}
 		then := k.then
 		k.then = nil
-		k.memory.collect()
+		w.collect()
 		return then()
-	case level+k.above > k.free() && (s.Step >= k.idle || level > k.tight+(k.Limit-k.above-k.tight)/2):
+	case level+w.above > w.free() && !k.taken.bears(s.Step, level, k.Limit-w.above):
 		return k.act(ctx, s, level)
 	}
 	return nil
@@ -437,54 +297,26 @@ func (k *keeper) step(ctx context.Context, s *State) error {
 
 // epoch looks at what a validation needed.
 func (k *keeper) epoch(_ context.Context, s *State) error {
-	if reading := k.memory.level(); reading.OK {
-		k.saw(s, reading.Bytes, k.memory.beyond(), false)
+	if reading := k.watch.level(); reading.OK {
+		k.look(s, reading.Bytes, false)
 	}
 	return nil
 }
 
-// look looks at the peak since the last look. counts is false if it says little about
-// the steps that follow.
-func (k *keeper) look(s *State, level memory.Bytes) (peak memory.Bytes, counts bool) {
-	k.unseen, k.near = 0, max(k.near-1, 0)
-	// A checkpoint may have been written before the first step of an epoch.
-	alone := s.EpochStep > 1 || s.StepsPerEpoch == 1 || s.Step <= k.began+1
-	return k.saw(s, level, k.memory.beyond(), alone)
-}
-
-// saw takes up what was beyond a level. alone is true if that was of a step only.
-func (k *keeper) saw(s *State, level, beyond memory.Bytes, alone bool) (peak memory.Bytes, counts bool) {
-	peak = level + beyond
-	// What came down meanwhile was part of the level, not beyond it.
-	above := max(peak-max(k.top, level), 0)
-	k.top = level
+// look looks at the peak since the last look, of a step only if alone is true. counts is
+// false if it says little about the steps that follow.
+func (k *keeper) look(s *State, level memory.Bytes, alone bool) (peak memory.Bytes, counts bool) {
+	peak, counts = k.watch.look(level, alone)
 	if k.session.MicroBatches() >= k.firstParts() {
 		k.most = max(k.most, peak)
 	}
-	over := peak > k.Limit
-	if over {
+	if peak > k.Limit {
 		k.over(s, peak)
 	}
-	if k.settling > 0 && (!over || k.starting) {
-		if alone {
-			k.settling--
-		}
-		return peak, false
-	}
-	if k.guessed && alone {
-		k.above, k.guessed, k.starting = 0, false, false
-	}
-	k.above = max(k.above, above)
-	if k.settled == 0 && !k.guessed && k.chosen.Parts > 0 {
+	if k.settled == 0 && k.chosen.Parts > 0 && k.watch.steady() {
 		k.settled = level
 	}
-	return peak, alone
-}
-
-// anew has the next look see what comes from now on only.
-func (k *keeper) anew() {
-	k.memory.beyond()
-	k.top = k.memory.level().Bytes
+	return peak, counts
 }
 
 // over says that the limit was crossed.
@@ -510,114 +342,36 @@ func tally(s *State, word string) {
 	s.Event(word)
 }
 
-// partSize is the samples of the largest part.
-func (k *keeper) partSize(parts int) int {
-	parts = min(parts, k.Batch)
-	return (k.Batch + parts - 1) / parts
-}
-
 // explore takes up what the present parts needed, and tries larger ones or chooses.
 func (k *keeper) explore(s *State, peak memory.Bytes) error {
-	parts := k.session.MicroBatches()
-	now, next := need{k.partSize(parts), peak}, (parts+1)/2
-	k.once = max(k.once-peak, 0)
-	k.log.Debug("memory budget: measured", "parts", parts, "samples", now.size, "peak", now.peak, "beyond", k.above)
-	if k.first.size == 0 {
-		k.first = now
-		// If all that there is were for samples, twice as many would take as much again.
-		if parts > 1 && now.peak+max(now.peak-k.base, 0)+k.once <= k.Limit {
-			return k.resize(next)
-		}
-		return k.choose(now, k.plan())
+	now := k.plan()
+	k.log.Debug("memory budget: measured", "parts", now.Parts, "samples", partSize(k.Batch, now.Parts), "peak", peak, "beyond", k.watch.above)
+	next, done := k.exploring.next(now, k.watch.firstPeak, peak)
+	if !done {
+		return k.resize(next.Parts)
 	}
-	if now.size <= k.first.size { // batches were split for another reason meanwhile
-		return k.choose(now, k.plan())
+	k.exploring = nil
+	if next.Ahead == now.Ahead {
+		return k.choose(next, peak)
 	}
-	noise := k.noise()
-	grown := now.peak - k.first.peak
-	perSample := float64(max(grown, noise)) / float64(now.size-k.first.size)
-	if grown < clearly*noise && parts > 1 && k.fits(now, perSample, next, 0) {
-		return k.resize(next)
-	}
-	// The pool keeps the blocks of smaller parts, which are of no use to larger ones:
-	// so not one size after the other is tried, but what these say.
-	best := k.plan()
-	for ahead := best.Ahead; ; ahead /= 2 {
-		if n := k.fewest(now, perSample, k.saved(ahead)); n > 0 && n < best.Parts {
-			best = plan{n, ahead}
-		}
-		if ahead == 0 {
-			break
-		}
-	}
-	if best.Ahead == k.ahead() {
-		return k.choose(now, best)
-	}
-	k.exploring = false
-	k.readAhead(s, best.Ahead, func() error { return k.choose(now, best) })
+	k.readAhead(s, next.Ahead, func() error { return k.choose(next, peak) })
 	return nil
 }
 
 // resize has batches split into so many parts, of another size than before.
 func (k *keeper) resize(parts int) error {
-	k.changed(0)
+	k.watch.changed(0)
 	return k.session.SetMicroBatches(parts)
 }
 
-// choose ends the exploration. now is what the present parts need.
-func (k *keeper) choose(now need, p plan) error {
-	k.exploring, k.chosen = false, p
-	k.log.Info("memory budget: chosen", "parts", p.Parts, "prefetch", p.Ahead, "peak_so_far", now.peak, "budget", k.Limit)
+// choose ends the exploration, in which peak was measured last.
+func (k *keeper) choose(p plan, peak memory.Bytes) error {
+	k.chosen = p
+	k.log.Info("memory budget: chosen", "parts", p.Parts, "prefetch", p.Ahead, "peak_so_far", peak, "budget", k.Limit)
 	if p.Parts == k.session.MicroBatches() {
 		return nil
 	}
 	return k.resize(p.Parts)
-}
-
-// fits predicts whether so many parts fit when saved bytes less are read ahead, going by
-// what the present ones need. What only the first step takes may use what is left free.
-func (k *keeper) fits(now need, perSample float64, parts int, saved memory.Bytes) bool {
-	peak := now.peak - saved + memory.Bytes(extrapolated*perSample*float64(k.partSize(parts)-now.size))
-	return peak <= k.free() && peak+k.once <= k.Limit
-}
-
-// fewest is the smallest number of parts below the present one that is predicted to
-// fit when saved bytes less are read ahead; 0 if none is. now is what the present
-// parts need.
-func (k *keeper) fewest(now need, perSample float64, saved memory.Bytes) int {
-	fits := 0
-	for parts := 1; parts < k.session.MicroBatches(); parts++ {
-		if !k.fits(now, perSample, parts, saved) {
-			continue
-		}
-		if fits == 0 {
-			fits = parts
-		}
-		// Parts of two sizes take blocks of two sizes from the pool.
-		if k.Batch%parts == 0 {
-			return parts
-		}
-		if parts >= 2*fits {
-			break
-		}
-	}
-	return fits
-}
-
-// ahead is how many batches are read ahead.
-func (k *keeper) ahead() int {
-	if k.Prefetch == nil {
-		return 0
-	}
-	return k.Prefetch.Ahead()
-}
-
-// saved is what reading only so many batches ahead would save.
-func (k *keeper) saved(ahead int) memory.Bytes {
-	if k.Prefetch == nil {
-		return 0
-	}
-	return memory.Bytes(int64(k.Prefetch.Ahead()-ahead) * k.Prefetch.BatchBytes(k.Batch))
 }
 
 // readAhead lowers the number of batches that are read ahead, and does then when they
@@ -626,58 +380,32 @@ func (k *keeper) readAhead(s *State, ahead int, then func() error) {
 	k.wait = k.Prefetch.Ahead() - ahead + 1
 	k.then = then
 	k.Prefetch.SetAhead(ahead)
-	tally(s, "prefetch")
-}
-
-// measure is what can be done in place when there is little room, the cheapest first.
-type measure int
-
-const (
-	measureNone measure = iota
-	measureTrim
-	measurePrefetch
-	measureSplit
-	measureReload
-	measuresEnd
-)
-
-func (m measure) String() string {
-	return [...]string{"none", "trim", "prefetch", "microbatch", "reload", "end"}[m]
+	tally(s, measurePrefetch.String())
 }
 
 // act takes one measure after the other until there is room. What is in progress is
 // given up: this decides anew.
 func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
-	k.then, k.exploring = nil, false
-	from := measureTrim
-	if k.last != measureNone && s.Step-k.lastStep <= soon {
-		// Reading still less ahead, and smaller parts, are other measures than before.
-		if from = k.last; from == measureTrim || from == measureReload {
-			from++
-		}
-	}
-	if s.Step-k.lastStep > k.patience {
-		k.patience = firstPatience
-	}
+	k.then, k.exploring = nil, nil
 	helps := false
-	for m := from; m < measuresEnd && !helps; m++ {
+	for m := k.taken.from(s.Step); m < measuresEnd && !helps; m++ {
 		var err error
 		if helps, err = k.take(ctx, s, m, level); err != nil {
 			return err
 		}
 		if helps || m == measureReload {
-			k.last, k.lastStep = m, s.Step
+			k.taken.took(m, s.Step)
 		}
 	}
 	if k.chosen.Parts == 0 {
 		k.chosen = k.plan()
 	}
-	k.anew()
+	k.watch.anew()
 	if !helps {
 		return k.lastResort(s, level)
 	}
-	k.tight = 0
-	k.log.Info("memory budget: "+k.last.String(), "step", s.Step, "before", level, "now", k.memory.level(), "parts", k.session.MicroBatches(), "prefetch", k.ahead(), "budget", k.Limit)
+	k.taken.tight = 0
+	k.log.Info("memory budget: "+k.taken.last.String(), "step", s.Step, "before", level, "now", k.watch.level(), "parts", k.session.MicroBatches(), "prefetch", k.ahead(), "budget", k.Limit)
 	return nil
 }
 
@@ -685,20 +413,9 @@ func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
 func (k *keeper) take(ctx context.Context, s *State, m measure, level memory.Bytes) (helps bool, err error) {
 	switch m {
 	case measureTrim:
-		helps = k.memory.trim() && k.room()
+		helps = k.watch.trim() && k.watch.room()
 	case measurePrefetch:
-		level = k.memory.level().Bytes
-		if level+k.above > k.Limit {
-			return false, nil // it takes some steps
-		}
-		for ahead := k.ahead(); ahead > 0; {
-			ahead /= 2
-			if level+k.above-k.saved(ahead) <= k.free() {
-				k.readAhead(s, ahead, func() error { return nil })
-				k.near = peakEvery
-				return true, nil
-			}
-		}
+		return k.readFewer(s), nil
 	case measureSplit:
 		helps, err = k.split()
 	case measureReload:
@@ -710,28 +427,50 @@ func (k *keeper) take(ctx context.Context, s *State, m measure, level memory.Byt
 	return helps, err
 }
 
+// readFewer has as many batches read ahead as there is room for, if that takes some away
+// and the steps until then fit.
+func (k *keeper) readFewer(s *State) bool {
+	needed, present := k.watch.level().Bytes+k.watch.above, k.ahead()
+	if needed > k.Limit {
+		return false
+	}
+	for ahead := present; ahead > 0; {
+		ahead /= 2
+		if needed-memory.Bytes(present-ahead)*k.aheadBytes() <= k.watch.free() {
+			k.readAhead(s, ahead, func() error { return nil })
+			k.watch.near = peakEvery
+			return true
+		}
+	}
+	return false
+}
+
 // split halves the parts until there is room.
 func (k *keeper) split() (bool, error) {
 	if !k.splits() {
 		return false, nil
 	}
 	for parts := k.session.MicroBatches(); parts < k.Batch; {
-		before := k.partSize(parts)
-		parts = min(2*parts, k.Batch)
-		if err := k.session.SetMicroBatches(parts); err != nil {
+		smaller := min(2*parts, k.Batch)
+		if err := k.shrink(parts, smaller); err != nil {
 			return false, err
 		}
-		// What a step has beyond its level goes with the samples, most of it; the steps
-		// that follow tell. The pool of the larger parts stays.
-		k.changed(k.above * memory.Bytes(k.partSize(parts)) / memory.Bytes(before))
-		if k.room() {
+		if k.watch.room() {
 			return true, nil
 		}
-		if k.memory.level().Bytes > k.free() {
+		if k.watch.level().Bytes > k.watch.free() {
 			return false, nil // that alone is too much
 		}
+		parts = smaller
 	}
 	return false, nil
+}
+
+// shrink has batches split into more parts. What a step has beyond its level goes with
+// the samples, most of it; the steps that follow tell. The pool of the larger parts stays.
+func (k *keeper) shrink(from, to int) error {
+	k.watch.changed(k.watch.above * memory.Bytes(partSize(k.Batch, to)) / memory.Bytes(partSize(k.Batch, from)))
+	return k.session.SetMicroBatches(to)
 }
 
 func (k *keeper) reload(ctx context.Context, s *State, level memory.Bytes) (bool, error) {
@@ -741,38 +480,37 @@ func (k *keeper) reload(ctx context.Context, s *State, level memory.Bytes) (bool
 		return false, err
 	}
 	s.ResetBy(session.ResetReload, did.Returned(), did.Took)
-	if peak := k.memory.level().Bytes + k.memory.beyond(); peak > max(k.Limit, level) {
+	if peak := k.watch.level().Bytes + k.watch.beyond(); peak > max(k.Limit, level) {
 		k.over(s, peak)
 	}
-	k.settling, k.near = 1, peakEvery
-	return k.room(), nil
+	k.watch.settling, k.watch.near = 1, peakEvery
+	return k.watch.room(), nil
 }
 
 // lastResort is what remains where nothing in place makes room.
 func (k *keeper) lastResort(s *State, level memory.Bytes) error {
-	now := k.memory.level().Bytes
-	renews := k.Again != nil && s.Step-k.began >= worth && now > k.settled+k.noise()
-	if now+k.above <= k.Limit && !(renews && k.tight > 0 && now > k.tight+k.noise()) {
-		k.idle, k.tight = s.Step+k.patience, now
-		k.patience *= 2
-		k.log.Warn("memory budget: little room is left", "step", s.Step, "now", now, "needed", now+k.above, "budget", k.Limit)
+	w := &k.watch
+	now := w.level().Bytes
+	renews := k.Again != nil && s.Step-w.began >= worth && now > k.settled+w.noise()
+	if now+w.above <= k.Limit && !(renews && k.taken.grew(now, w.noise())) {
+		k.taken.bear(s.Step, now)
+		k.log.Warn("memory budget: little room is left", "step", s.Step, "now", now, "needed", now+w.above, "budget", k.Limit)
 		return nil
 	}
 	if renews {
 		// It has grown, and a new process has room for what had it at first.
 		return k.again(s, level, k.chosen)
 	}
-	if parts := k.session.MicroBatches(); k.splits() && (parts < k.Batch || k.guessed) {
+	if parts := k.session.MicroBatches(); k.splits() && (parts < k.Batch || w.guessed) {
 		// Nothing smaller is possible; what it needs has to be known.
-		k.changed(k.above * memory.Bytes(k.partSize(k.Batch)) / memory.Bytes(k.partSize(parts)))
 		tally(s, measureSplit.String())
 		k.log.Info("memory budget: the smallest parts", "step", s.Step, "before", level, "now", now, "parts", k.Batch, "budget", k.Limit)
-		return k.session.SetMicroBatches(k.Batch)
+		return k.shrink(parts, k.Batch)
 	}
 	if k.Again != nil && (k.loaded == nil || k.loaded.plan != k.plan()) {
 		return k.again(s, level, k.plan())
 	}
-	k.err = &BudgetError{k.Limit, k.layer, k.enough(k.most), s.Step}
+	k.err = &BudgetError{k.Limit, k.layer, w.enough(k.most), s.Step}
 	s.Stop(k.err.Error())
 	return nil
 }

@@ -1,0 +1,117 @@
+package fit
+
+import "steadyfit/memory"
+
+const (
+	// smallestParts is how many parts a budget begins with, if the batch has as many
+	// samples.
+	smallestParts = 16
+	// extrapolated is how much more growth with the samples is reckoned with than between
+	// the two sizes that were measured.
+	extrapolated = 1.15
+	// clearly is how many times the noise two peaks have to differ by for their slope to
+	// be a prediction.
+	clearly = 8
+)
+
+// plan is how batches are trained: in so many parts, with so many read ahead.
+type plan struct {
+	Parts int `json:"parts"`
+	Ahead int `json:"prefetch"`
+}
+
+// partSize is the samples of the largest part.
+func partSize(batch, parts int) int {
+	parts = min(parts, batch)
+	return (batch + parts - 1) / parts
+}
+
+// choice finds the largest parts that fit, going by what the first two sizes need.
+type choice struct {
+	batch              int
+	limit, free, noise memory.Bytes
+	base               memory.Bytes // before the first step
+	aheadBytes         memory.Bytes // of a batch that is read ahead
+
+	// first is what the first parts needed; its size is 0 before.
+	first need
+	// once is what the first step with parts of the present size took more than the
+	// next one; another size takes it again.
+	once memory.Bytes
+}
+
+// need is what steps on parts of a size had at most.
+type need struct {
+	size int
+	peak memory.Bytes
+}
+
+// next takes up the peak of steps under a plan, of which the first had firstPeak. It
+// returns the plan to try, or, if done, to keep.
+func (c *choice) next(p plan, firstPeak, peak memory.Bytes) (next plan, done bool) {
+	now, half := need{partSize(c.batch, p.Parts), peak}, plan{(p.Parts + 1) / 2, p.Ahead}
+	c.once = max(firstPeak-peak, 0)
+	if c.first.size == 0 {
+		c.first = now
+		// If all that there is were for samples, twice as many would take as much again.
+		return orElse(half, p, p.Parts > 1 && now.peak+max(now.peak-c.base, 0)+c.once <= c.limit)
+	}
+	if now.size <= c.first.size { // batches were split for another reason meanwhile
+		return p, true
+	}
+	grown := now.peak - c.first.peak
+	perSample := float64(max(grown, c.noise)) / float64(now.size-c.first.size)
+	if grown < clearly*c.noise && p.Parts > 1 && c.fits(now, perSample, half.Parts, 0) {
+		return half, false
+	}
+	// The pool keeps the blocks of smaller parts, which are of no use to larger ones:
+	// so not one size after the other is tried, but what these say.
+	best := p
+	for ahead := p.Ahead; ; ahead /= 2 {
+		saved := memory.Bytes(p.Ahead-ahead) * c.aheadBytes
+		if n := c.fewest(now, perSample, p.Parts, saved); n > 0 && n < best.Parts {
+			best = plan{n, ahead}
+		}
+		if ahead == 0 {
+			return best, true
+		}
+	}
+}
+
+// orElse is what to try if it may be tried, and else what to keep.
+func orElse(try, keep plan, may bool) (next plan, done bool) {
+	if may {
+		return try, false
+	}
+	return keep, true
+}
+
+// fits predicts whether so many parts fit when saved bytes less are read ahead, going by
+// what the present ones need. What only the first step takes may use what is left free.
+func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes) bool {
+	peak := now.peak - saved + memory.Bytes(extrapolated*perSample*float64(partSize(c.batch, parts)-now.size))
+	return peak <= c.free && peak+c.once <= c.limit
+}
+
+// fewest is the smallest number of parts below the present one that is predicted to
+// fit when saved bytes less are read ahead; 0 if none is. now is what the present
+// parts need.
+func (c *choice) fewest(now need, perSample float64, present int, saved memory.Bytes) int {
+	fits := 0
+	for parts := 1; parts < present; parts++ {
+		if !c.fits(now, perSample, parts, saved) {
+			continue
+		}
+		if fits == 0 {
+			fits = parts
+		}
+		// Parts of two sizes take blocks of two sizes from the pool.
+		if c.batch%parts == 0 {
+			return parts
+		}
+		if parts >= 2*fits {
+			break
+		}
+	}
+	return fits
+}

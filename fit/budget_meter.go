@@ -1,0 +1,75 @@
+package fit
+
+import (
+	"errors"
+	"runtime/debug"
+
+	"steadyfit/memory"
+	"steadyfit/session"
+)
+
+// meter is the memory of the process, and what can be done about it at any time.
+type meter interface {
+	// level is what there is of the layer of the budget, and uncertainty how much more
+	// there may be.
+	level() memory.Reading
+	uncertainty() memory.Bytes
+	// beyond is how far the memory was above what it is now, at most, since the last
+	// call.
+	beyond() memory.Bytes
+	// trim has malloc give back what is free, and reports whether it could be asked;
+	// collect does it for the Go runtime.
+	trim() bool
+	collect()
+	close() error
+}
+
+// processMeter is a meter of this process.
+type processMeter struct {
+	gauge   *memory.Gauge
+	sampler *memory.Sampler
+	sample  memory.Sample
+	// stuck is a peak that could not be made to begin anew.
+	stuck memory.Bytes
+}
+
+func openMeter(layer memory.Layer) (meter, error) {
+	gauge, err := memory.NewGauge(layer)
+	if err != nil {
+		return nil, &OptionError{"Budget.Layer", err.Error(), "use memory.RSS, or a layer that this machine tells"}
+	}
+	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	if err != nil {
+		return nil, errors.Join(err, gauge.Close())
+	}
+	return &processMeter{gauge: gauge, sampler: sampler}, nil
+}
+
+func (m *processMeter) level() memory.Reading { return m.gauge.Read() }
+
+func (m *processMeter) uncertainty() memory.Bytes { return m.gauge.Uncertainty() }
+
+// beyond is that of RSS, the only layer whose peak the kernel tells. Where it does not
+// let it begin anew, only a peak above all earlier ones is seen.
+func (m *processMeter) beyond() memory.Bytes {
+	if err := m.sampler.Sample(0, &m.sample); err != nil {
+		return 0
+	}
+	peak, rss := m.sample.Get(memory.Peak), m.sample.Get(memory.RSS)
+	if !peak.OK || !rss.OK {
+		return 0
+	}
+	if m.sampler.ResetPeak() != nil {
+		if peak.Bytes <= m.stuck {
+			return 0
+		}
+		m.stuck = peak.Bytes
+	}
+	return max(peak.Bytes-rss.Bytes, 0)
+}
+
+func (m *processMeter) trim() bool { return session.Trim() }
+
+func (m *processMeter) collect() { debug.FreeOSMemory() }
+
+func (m *processMeter) close() error { return errors.Join(m.gauge.Close(), m.sampler.Close()) }
