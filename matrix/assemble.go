@@ -68,7 +68,9 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 			}
 		}
 	}
-	c.Verdict = &middle(runs).Outcome.Verdict
+	verdict := middle(runs).Outcome.Verdict
+	verdict.Notes = append(slices.Clone(verdict.Notes), split(runs)...)
+	c.Verdict = &verdict
 	if remedy.ID == Baseline {
 		c.Reason = c.Verdict.String()
 		return c
@@ -81,14 +83,30 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 		c.Verdict = nil
 		return c
 	}
-	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, paired))
+	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, paired), unseenTrace(remedy, paired))
 	if len(pairs) < 2 {
 		c.Effect, c.Reason = memory.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c
 	}
+	divided := remedy.dividesBatch()
+	for i := range pairs {
+		pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
+	}
 	comparison := memory.Compare(pairs, goal(remedy, paired), uint64(p.Seed))
+	if comparison.Goal == memory.LowerSlope && divided > 1 {
+		comparison.Reason += ", for as many samples"
+	}
 	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
 	return c
+}
+
+// perSample is a verdict on steps of a part of the batch, with slopes for as many samples as
+// a step has without the remedy.
+func perSample(v memory.Verdict, divided int) memory.Verdict {
+	for _, slope := range []*float64{&v.Slope.Estimate, &v.Slope.Low, &v.Slope.High, &v.NoiseFloor} {
+		*slope *= float64(divided)
+	}
+	return v
 }
 
 // goal is what a cell is judged by: the slope where there is one; a remedy for
@@ -115,10 +133,19 @@ var worst = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory
 
 // middle is the run that stands for several: of those whose verdicts are of the most
 // frequent kind, the one with the middle slope; of those that died, the one that was
-// observed for longest. Of kinds as frequent, the worst counts.
+// observed for longest. Of kinds as frequent, the worst counts; but it is a leak only if
+// memory.Leaks says so, which the remedies are judged by.
 func middle(runs []*RunResult) *RunResult {
 	var most []*RunResult
+	outcomes := make([]memory.Outcome, len(runs))
+	for i, run := range runs {
+		outcomes[i] = run.Outcome
+	}
+	leaks := memory.Leaks(outcomes)
 	for _, kind := range worst {
+		if kind == memory.Leak && !leaks {
+			continue
+		}
 		alike := slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Outcome.Verdict.Kind != kind })
 		if len(alike) > len(most) {
 			most = alike
@@ -134,6 +161,20 @@ func middle(runs []*RunResult) *RunResult {
 		return cmp.Compare(a.Outcome.Verdict.Slope.Estimate, b.Outcome.Verdict.Slope.Estimate)
 	})
 	return most[(len(most)-1)/2]
+}
+
+// split says that runs came to different verdicts; nothing if they agree.
+func split(runs []*RunResult) []string {
+	var parts []string
+	for _, kind := range worst {
+		if n := len(slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Outcome.Verdict.Kind != kind })); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, kind))
+		}
+	}
+	if len(parts) < 2 {
+		return nil
+	}
+	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
 }
 
 // samples is how many samples of a run there are.

@@ -19,11 +19,14 @@ import (
 type inputs struct {
 	user      string            // the content of the user's model and data
 	runtimes  map[string]string // libraries and packages
+	machine   string            // what the runs are measured on
 	variables []string          // those that every child inherits
 }
 
 func (p *Plan) readInputs() (inputs, error) {
 	in := inputs{runtimes: make(map[string]string), variables: inherited(os.Environ())}
+	e := environment(p)
+	in.machine = fmt.Sprint(e.OS, e.Arch, e.Kernel, e.CPU, e.Cores, e.Memory, e.Limit, e.GPUs)
 	sum := sha256.New()
 	for _, path := range []string{p.User, p.Data} {
 		if err := hashFiles(sum, path); err != nil {
@@ -31,20 +34,44 @@ func (p *Plan) readInputs() (inputs, error) {
 		}
 	}
 	in.user = hex.EncodeToString(sum.Sum(nil))
+	sum.Reset()
+	for _, name := range p.preloads() {
+		if path, err := p.Allocator(name); err == nil {
+			stamp(sum, path)
+		}
+	}
+	allocators := hex.EncodeToString(sum.Sum(nil))
 	for _, runtime := range p.Runtimes {
 		sum.Reset()
 		for _, path := range p.Commands[runtime].Libraries {
-			// Some 800 MB: whoever installs another one changes these.
-			if info, err := os.Stat(path); err == nil {
-				fmt.Fprintln(sum, path, info.Size(), info.ModTime().UnixNano())
-			}
+			stamp(sum, path) // some 800 MB
 		}
 		if runtime == Keras {
 			fmt.Fprintln(sum, packages(p.Commands[runtime].Libraries))
 		}
+		fmt.Fprintln(sum, allocators)
 		in.runtimes[runtime] = hex.EncodeToString(sum.Sum(nil))
 	}
 	return in, nil
+}
+
+// preloads are the allocators of the plan's remedies.
+func (p *Plan) preloads() []string {
+	var names []string
+	for _, r := range p.Remedies {
+		if r.Preload != "" {
+			names = append(names, r.Preload)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// stamp adds what changes when another library is installed in the place of one.
+func stamp(sum hash.Hash, path string) {
+	if info, err := os.Stat(path); err == nil {
+		fmt.Fprintln(sum, path, info.Size(), info.ModTime().UnixNano())
+	}
 }
 
 // hashFiles adds the content of a file, or of all files of a folder. What is no path

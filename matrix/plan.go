@@ -278,13 +278,13 @@ func (p *Plan) key(j job, s cell.Spec, env []string) (string, error) {
 		Limit                     memory.Bytes
 		LimitKind                 string
 		Budget                    int64
-		Inputs, User              string
+		Inputs, User, Machine     string
 		Inherited                 []string
 	}{
 		Runtime: j.runtime, Remedy: j.remedy.ID, Identity: p.Commands[j.runtime].Identity,
 		Pair: j.pair, Group: j.group, Arms: j.arms, Jobs: max(p.Jobs, 1),
 		Spec: s, Env: env, Limit: p.limit(j.workload), LimitKind: limitKind, Budget: j.workload.Budget,
-		Inputs: p.inputs.runtimes[j.runtime], User: user, Inherited: p.inputs.variables,
+		Inputs: p.inputs.runtimes[j.runtime], User: user, Machine: p.inputs.machine, Inherited: p.inputs.variables,
 	})
 	if err != nil {
 		return "", err

@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"errors"
+	"strconv"
 
 	"steadyfit/gpuopts"
 	"steadyfit/memory"
@@ -49,6 +50,15 @@ type Applied struct {
 	Env    map[string]string `json:"env,omitempty"`
 	Device *gpuopts.Options  `json:"device,omitempty"`
 	Knobs  map[string]string `json:"knobs,omitempty"`
+}
+
+// dividesBatch is what the batch is divided by; 1 if it is left whole.
+func (r Remedy) dividesBatch() int {
+	n, err := strconv.Atoi(r.Knobs[batchDivide])
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
 }
 
 // on is the remedy as it is on a runtime.

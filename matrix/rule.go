@@ -69,7 +69,7 @@ func (r Rule) Check(result, baseline *Result) []string {
 			continue
 		}
 		old, since := before[id]
-		if text := r.breaks(c, old, id.epoch(result)); text != "" {
+		if text := r.breaks(c, old, since, id.epoch(result)); text != "" {
 			if since {
 				text += " more than in the baseline"
 			}
@@ -80,16 +80,28 @@ func (r Rule) Check(result, baseline *Result) []string {
 }
 
 // Undecided lists what Check cannot tell, a sentence each: a workload that may leak or
-// not by what was measured, an amount that this machine does not tell, or that no
-// workload is there to be checked.
-func (r Rule) Undecided(result *Result) []string {
+// not by what was measured, a slope whose interval holds the limit, an amount that this
+// machine or the baseline does not tell, or that no workload is there to be checked.
+func (r Rule) Undecided(result, baseline *Result) []string {
+	before := baselines(baseline)
 	var open []string
 	n := 0
-	for _, c := range r.cells(result) {
+	for id, c := range r.cells(result) {
 		n++
 		name := c.Runtime + " " + c.Workload
+		old, since := before[id]
 		switch {
 		case c.Verdict.Kind == memory.Crash:
+		case r.Amount == "slope" && c.Verdict.NoiseFloor == 0:
+			open = append(open, fmt.Sprintf("%s: its slope was not measured: %s", name, c.Verdict))
+		case r.Amount == "slope":
+			slope, scale, per := r.slope(c, old, id.epoch(result))
+			if limit := float64(r.Limit); slope.Low*scale <= limit && limit < slope.High*scale {
+				open = append(open, fmt.Sprintf("%s: its slope is between %v and %v per %s, which may be above %v", name,
+					memory.Bytes(slope.Low*scale), memory.Bytes(slope.High*scale), per, r.Limit))
+			}
+		case since && (r.Amount == "peak" && old.Figures.Peak == nil || r.Amount == "level" && old.Figures.Level == nil):
+			open = append(open, fmt.Sprintf("%s: the baseline does not tell its %s", name, r.Amount))
 		case r.Amount == "leak" && c.Verdict.Kind == memory.Inconclusive:
 			open = append(open, fmt.Sprintf("%s: whether it leaks is not known: %s", name, c.Verdict))
 		case r.Amount == "peak" && c.Figures.Peak == nil, r.Amount == "level" && c.Figures.Level == nil:
@@ -139,9 +151,9 @@ func (id cellID) epoch(result *Result) float64 {
 	return 0
 }
 
-func (r Rule) breaks(c, old Cell, epoch float64) string {
+func (r Rule) breaks(c, old Cell, since bool, epoch float64) string {
 	amount := func(now, then *int64) string {
-		if now == nil {
+		if now == nil || since && then == nil {
 			return ""
 		}
 		value := *now
@@ -164,17 +176,25 @@ func (r Rule) breaks(c, old Cell, epoch float64) string {
 	case "level":
 		return amount(c.Figures.Level, old.Figures.Level)
 	}
-	scale, per := 1.0, "step"
-	if r.Epoch {
-		scale, per = epoch, "epoch"
-	}
-	slope := c.Verdict.Slope
-	if old.Verdict != nil {
-		slope.Low -= old.Verdict.Slope.High
-		slope.Estimate -= old.Verdict.Slope.Estimate
-	}
+	slope, scale, per := r.slope(c, old, epoch)
 	if slope.Low*scale <= float64(r.Limit) {
 		return ""
 	}
 	return fmt.Sprintf("slope of %v per %s is above %v", memory.Bytes(slope.Estimate*scale), per, r.Limit)
+}
+
+// slope is what the rule is on, per step: that of a cell less that of its baseline, if it
+// has one. scale makes it one per what the rule counts by.
+func (r Rule) slope(c, old Cell, epoch float64) (slope memory.Interval, scale float64, per string) {
+	scale, per = 1.0, "step"
+	if r.Epoch {
+		scale, per = epoch, "epoch"
+	}
+	slope = c.Verdict.Slope
+	if old.Verdict != nil {
+		slope.Low -= old.Verdict.Slope.High
+		slope.High -= old.Verdict.Slope.Low
+		slope.Estimate -= old.Verdict.Slope.Estimate
+	}
+	return slope, scale, per
 }

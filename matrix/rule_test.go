@@ -70,12 +70,35 @@ func TestWhatARuleCannotTell(t *testing.T) {
 	require.NoError(t, err)
 	unsure := ruled(memory.Inconclusive, 0, 1)
 	assert.Empty(t, leak.Check(unsure, nil))
-	require.Len(t, leak.Undecided(unsure), 1)
-	assert.Contains(t, leak.Undecided(unsure)[0], "go user: whether it leaks is not known")
-	assert.Empty(t, peak.Undecided(unsure))
-	assert.Empty(t, leak.Undecided(ruled(memory.Flat, 0, 1)))
+	require.Len(t, leak.Undecided(unsure, nil), 1)
+	assert.Contains(t, leak.Undecided(unsure, nil)[0], "go user: whether it leaks is not known")
+	assert.Empty(t, peak.Undecided(unsure, nil))
+	assert.Empty(t, leak.Undecided(ruled(memory.Flat, 0, 1), nil))
 	unsure.Cells[0].Figures.Peak = nil
-	assert.Contains(t, peak.Undecided(unsure)[0], "its peak was not measured")
+	assert.Contains(t, peak.Undecided(unsure, nil)[0], "its peak was not measured")
 	unsure.Cells = nil
-	assert.Equal(t, []string{"no workload was measured that the rule is on"}, leak.Undecided(unsure))
+	assert.Equal(t, []string{"no workload was measured that the rule is on"}, leak.Undecided(unsure, nil))
+}
+
+func TestSlopesAroundTheLimit(t *testing.T) {
+	slope, err := ParseRule("slope>100KiB/epoch")
+	require.NoError(t, err)
+	around := ruled(memory.Inconclusive, 1024, 1)
+	around.Cells[0].Verdict.NoiseFloor = 10
+	assert.Empty(t, slope.Check(around, nil))
+	require.Len(t, slope.Undecided(around, nil), 1)
+	assert.Contains(t, slope.Undecided(around, nil)[0], "its slope is between 99.0 KiB and 101.0 KiB per epoch, which may be above 100.0 KiB")
+	below := ruled(memory.Flat, 0, 1)
+	below.Cells[0].Verdict.NoiseFloor = 10
+	assert.Empty(t, slope.Undecided(below, nil))
+	assert.Contains(t, slope.Undecided(around, below)[0], "per epoch", "of the difference to the baseline")
+	assert.Contains(t, slope.Undecided(ruled(memory.Inconclusive, 0, 1), nil)[0], "its slope was not measured", "of too few samples")
+
+	peak, err := ParseRule("peak>1B")
+	require.NoError(t, err)
+	silent := ruled(memory.Flat, 0, 1)
+	silent.Cells[0].Figures.Peak = nil
+	now := ruled(memory.Flat, 0, 1<<30)
+	assert.Empty(t, peak.Check(now, silent), "it is on a difference")
+	assert.Contains(t, peak.Undecided(now, silent)[0], "the baseline does not tell its peak")
 }

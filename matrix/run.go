@@ -234,8 +234,9 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	d.mu.Lock()
 	run, ok := d.store.runs[key]
 	d.mu.Unlock()
-	if ok && !(p.Again && run.Failure != "") {
+	if ok && !(run.Failure != "" && p.Again) && !p.hungOtherwise(&run) {
 		run.ID = id
+		run.judge(j.workload, uint64(p.Seed))
 		return &run, true, nil
 	}
 	if spec.Scratch, err = os.MkdirTemp(p.Out, "scratch-"); err != nil {
@@ -255,7 +256,6 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 		Key: key, Started: started, Seconds: time.Since(started).Seconds(),
 		Phases: o.phases, Facts: o.facts, Series: &o.series, Failure: o.failure, Cause: o.cause,
 	}
-	run.Outcome = outcome(o, j.workload, uint64(p.Seed))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if run.Failure == "" {
@@ -266,30 +266,37 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	} else {
 		run.Log = excerpt(o.log)
 	}
-	if run.Failure != "" {
-		run.Outcome.Verdict = memory.Crashed(string(run.Failure) + ": " + run.Cause)
-	}
+	run.judge(j.workload, uint64(p.Seed))
 	return &run, false, d.store.add(run)
 }
 
-// outcome is what a run came to, for memory.Compare.
-func outcome(o *observed, w Workload, seed uint64) memory.Outcome {
-	v := o.series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
-	result := o.series.Outcome(v)
+// hungOtherwise is whether a run was given up after another silence than would be now.
+func (p *Plan) hungOtherwise(run *RunResult) bool {
+	return strings.HasPrefix(run.Cause, errHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
+}
+
+// judge sets what a run came to, for memory.Compare. A run that was measured earlier is
+// judged anew, as this program judges.
+func (run *RunResult) judge(w Workload, seed uint64) {
+	v := run.Series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
+	result := run.Series.Outcome(v)
 	// The peak is reset when all is loaded, and the trace of a step is no part of the
 	// loop.
 	for _, name := range []string{cell.PhaseFirst, cell.PhaseSteady} {
-		sample := o.phases[name]
+		sample := run.Phases[name]
 		if peak := sample.Get(memory.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {
 			result.Peak = peak
 		}
 	}
-	closed, isClosed := o.phases[cell.PhaseClosed]
+	closed, isClosed := run.Phases[cell.PhaseClosed]
 	if isClosed {
 		result.Reset = closed.Get(memory.Anon)
 	}
-	if trimmed, ok := o.phases[cell.PhaseTrimmed]; ok && isClosed {
+	if trimmed, ok := run.Phases[cell.PhaseTrimmed]; ok && isClosed {
 		result.Verdict = v.Trimmed(&closed, &trimmed)
 	}
-	return result
+	if run.Failure != "" {
+		result.Verdict = memory.Crashed(string(run.Failure) + ": " + run.Cause)
+	}
+	run.Outcome = result
 }

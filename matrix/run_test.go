@@ -140,12 +140,16 @@ func playChild() int {
 	}
 	if c.Spec.Workload == "traced" && c.Spec.Trace {
 		keep = append(keep, allocate(96<<20))
+		casts := "3"
+		if c.Spec.Knobs["release"] == "" {
+			casts = "0"
+		}
 		err := c.Phase(cell.PhaseTraced,
 			memory.Value{Layer: memory.TFPeak.Of("mklcpu"), Reading: memory.Known(4 << 20)},
 			memory.Value{Layer: memory.TFPeak.Of("cpu"), Reading: memory.Reading{}},
 			memory.Value{Layer: memory.TFPeak.Of("gpu_host_bfc"), Reading: memory.Known(1 << 20)},
 			memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: memory.Known(7 << 20)})
-		if err := errors.Join(err, c.Fact(cell.FactBFloat16, "3"), c.Fact(cell.FactFloat16, "0")); err != nil {
+		if err := errors.Join(err, c.Fact(cell.FactBFloat16, casts), c.Fact(cell.FactFloat16, "0")); err != nil {
 			return fail(err)
 		}
 	}
@@ -494,7 +498,9 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 		{ID: "there", Knobs: map[string]string{"release": "a"}, Traced: map[string]bool{cell.FactBFloat16: true}},
 		{ID: "not there", Knobs: map[string]string{"release": "b"}, Traced: map[string]bool{cell.FactFloat16: true}},
 		{ID: "still there", Knobs: map[string]string{"release": "c"}, Traced: map[string]bool{cell.FactBFloat16: false}},
+		{ID: "never missing", Knobs: map[string]string{"release": "d"}, Traced: map[string]bool{cell.FactFloat16: false}},
 	}
+	p.Select = func(_, workload, remedy string) bool { return workload == "traced" || remedy != "never missing" }
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
 	effects := map[string]memory.Effect{}
@@ -513,6 +519,8 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 		switch c.Workload + "/" + c.Remedy {
 		case "flat/there", "flat/not there", "flat/still there":
 			assert.Equal(t, "its step cannot be traced", c.Unverified)
+		case "traced/never missing":
+			assert.Equal(t, "the graph that ran without it has no float16 casts, either", c.Unverified)
 		default:
 			assert.Empty(t, c.Unverified, c.Remedy)
 		}
@@ -646,6 +654,7 @@ func TestWhatARunDependsOn(t *testing.T) {
 		"log":          func() { t.Setenv("TF_CPP_MIN_LOG_LEVEL", "0"); t.Setenv("NOTHING", "1") },
 		"arms":         func() { p.Remedies = append(p.Remedies, Remedy{ID: "b", Knobs: map[string]string{"release": "b"}}) },
 		"limit":        func() { p.Limit = memory.GiB },
+		"machine":      func() { p.GPUs = []string{"another"} },
 	} {
 		t.Run(what, func(t *testing.T) {
 			before := keys(t, p, nil)
@@ -805,13 +814,18 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	}{
 		{[]memory.Kind{memory.Flat, memory.Plateau, memory.Flat, memory.Plateau, memory.Flat}, 2},
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Plateau, memory.Plateau, memory.Leak}, 2},
-		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 2},
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // Leaks says no
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak}, 2},
 		{[]memory.Kind{memory.Flat, memory.Crash}, 1},
 		{[]memory.Kind{memory.Crash, memory.Flat, memory.Flat}, 1},
 		{[]memory.Kind{memory.Sawtooth, memory.Inconclusive, memory.Jump}, 1},
+		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // Leaks says no
+		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Flat}, 1},
 	} {
 		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
 	}
+	c := (&Plan{Seed: 1}).cell(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil)
+	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
 	r := &Result{Runs: []RunResult{{ID: 3}, {ID: 4}}}
 	assert.Equal(t, 4, r.Middle(&Cell{Runs: []int{4}}).ID)
 	assert.Nil(t, r.Middle(&Cell{Runs: []int{5}}))
@@ -860,6 +874,58 @@ func TestNothingOfTheUsersOwnToRun(t *testing.T) {
 }
 
 // oneDNN and mimalloc have the name of a variable without its beginning.
+// Half a batch that leaves half as much per step leaves as much per sample.
+func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
+	p := &Plan{Seed: 1}
+	run := func(id, pair int, slope float64) *RunResult {
+		return &RunResult{ID: id, Pair: pair, Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: slope}, NoiseFloor: 10}}}
+	}
+	base := []*RunResult{run(0, 0, 1000), run(1, 1, 1010), run(2, 2, 990)}
+	half, err := FindRemedy("batch-half")
+	require.NoError(t, err)
+	c := p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base)
+	assert.Equal(t, memory.NoEffect, c.Effect, c.Reason)
+	assert.InDelta(t, 1, c.Comparison.Slope.Estimate, 0.01)
+	assert.Contains(t, c.Reason, "for as many samples")
+	assert.InDelta(t, 500, c.Figures.Slope.Estimate, 10, "a step is as it was measured")
+	half.Knobs = nil
+	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base).Effect)
+}
+
+// What the runs without a remedy show as well says nothing of the remedy.
+func TestTracesThatTellNothing(t *testing.T) {
+	runs := func(counts ...string) (all []*RunResult) {
+		for _, n := range counts {
+			all = append(all, &RunResult{Facts: map[string]string{cell.FactCalls: n}})
+		}
+		return all
+	}
+	with, without := Remedy{Traced: map[string]bool{cell.FactCalls: true}}, Remedy{Traced: map[string]bool{cell.FactCalls: false}}
+	assert.Empty(t, unseenTrace(with, runs("0", "0")))
+	assert.Contains(t, unseenTrace(with, runs("0", "2")), "the graph that ran without it has 2 function calls, too")
+	assert.Empty(t, unseenTrace(without, runs("1", "2")))
+	assert.Contains(t, unseenTrace(without, runs("1", "0")), "the graph that ran without it has no function calls, either")
+	assert.Empty(t, unseenTrace(with, []*RunResult{{}}), "it was not traced")
+}
+
+func TestVariablesOfAnotherMalloc(t *testing.T) {
+	p := plan(t)
+	j := job{runtime: Go, remedy: Remedy{Env: map[string]string{"MALLOC_ARENA_MAX": "1"}}}
+	for allocator, reason := range map[string]string{"glibc": "", "": "", "jemalloc": "MALLOC_ARENA_MAX is read by the malloc of the C library, and the process has that of jemalloc"} {
+		got, unseen := p.verify(j, &observed{facts: map[string]string{factAllocator: allocator}}, newVariables(&p))
+		assert.Equal(t, reason, got)
+		assert.Empty(t, unseen)
+	}
+}
+
+func TestARunThatWasGivenUpEarlier(t *testing.T) {
+	p := &Plan{Timeout: time.Minute}
+	assert.True(t, p.hungOtherwise(&RunResult{Failure: cell.Failed, Cause: "hang: nothing heard for 10s"}))
+	assert.False(t, p.hungOtherwise(&RunResult{Failure: cell.Failed, Cause: "hang: nothing heard for 1m0s"}))
+	assert.False(t, p.hungOtherwise(&RunResult{Failure: cell.Failed, Cause: "killed by SIGSEGV"}))
+	assert.False(t, p.hungOtherwise(&RunResult{}))
+}
+
 func TestVariablesWithAPrefix(t *testing.T) {
 	library, allocator := filepath.Join(t.TempDir(), "libtensorflow.so"), filepath.Join(t.TempDir(), "libmimalloc.so")
 	require.NoError(t, os.WriteFile(library, []byte("\x00PRIMITIVE_CACHE_CAPACITY\x00TF_KNOWN\x00"), 0o666))
@@ -929,10 +995,11 @@ func TestThreadsThatAreCounted(t *testing.T) {
 		return all
 	}
 	assert.Empty(t, unseenThreads(one, runs("1", "1"), runs("4", "4")))
-	assert.Empty(t, unseenThreads(one, runs("7", "8"), runs("8", "8")), "some are called so and are not of the pool")
+	assert.Empty(t, unseenThreads(one, runs("7", "5"), runs("8", "9")), "some are called so and are not of the pool")
+	assert.NotEmpty(t, unseenThreads(one, runs("7", "8"), runs("8", "8")), "it has to be seen in each pair")
 	assert.Empty(t, unseenThreads(one, runs("1"), runs("1")), "one processor")
 	assert.Empty(t, unseenThreads(intra, runs("4"), runs("4")))
-	assert.Contains(t, unseenThreads(one, runs("8", "8"), runs("8", "8")), "in 2 runs there were 16 threads called tf_Compute, and 16 without it")
+	assert.Contains(t, unseenThreads(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
 	names := threadNames(os.Getpid())
 	n := 0
 	for _, count := range names {

@@ -14,8 +14,14 @@ import (
 	"steadyfit/matrix/cell"
 )
 
-// ours are variables that Go reads, or the malloc of the C library.
-var ours = []string{"GOGC", "GOMEMLIMIT", "MALLOC_"}
+// goVariables are variables that Go reads, and mallocVariables is how those of the C
+// library's malloc begin.
+var goVariables = []string{"GOGC", "GOMEMLIMIT"}
+
+const mallocVariables = "MALLOC_"
+
+// factAllocator is whose malloc a process has, as native.Allocator tells it.
+const factAllocator = "allocator"
 
 // verify says why a remedy did not take in a run, or "" if it did as far as can
 // be seen. unseen says what could not be looked at.
@@ -33,7 +39,12 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 				return err.Error(), ""
 			}
 			reader, libraries = "this "+r.Preload, []string{path}
-		} else if slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		} else if strings.HasPrefix(name, mallocVariables) {
+			if in := o.facts[factAllocator]; in != "" && in != "glibc" {
+				return fmt.Sprintf("%s is read by the malloc of the C library, and the process has that of %s", name, in), ""
+			}
+			continue
+		} else if slices.ContainsFunc(goVariables, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 			continue
 		}
 		switch known, err := v.read(libraries, name); {
@@ -89,21 +100,39 @@ func verifyThreads(r Remedy, o *observed) string {
 	return ""
 }
 
-// unseenThreads says why a remedy that leaves fewer threads may not have taken: there
-// are as many as in the runs without it.
+// unseenThreads says why a remedy that leaves fewer threads may not have taken: in a pair
+// there are as many as without it.
 func unseenThreads(r Remedy, runs, base []*RunResult) string {
-	sum := func(runs []*RunResult) (n int) {
-		for _, run := range runs {
-			threads, _ := strconv.Atoi(run.Facts[factPool])
-			n += threads
-		}
-		return n
-	}
-	with, without := sum(runs), sum(base)
-	if r.PoolThreads == 0 || len(runs) != len(base) || with < without || with == len(runs)*r.PoolThreads {
+	if r.PoolThreads == 0 || len(runs) != len(base) {
 		return ""
 	}
-	return fmt.Sprintf("in %d runs there were %d threads called %s, and %d without it", len(runs), with, poolThreads, without)
+	count := func(run *RunResult) int {
+		n, _ := strconv.Atoi(run.Facts[factPool])
+		return n
+	}
+	for i, run := range runs {
+		if with, without := count(run), count(base[i]); with >= without && with != r.PoolThreads {
+			return fmt.Sprintf("in a run there were %d threads called %s, and %d without it", with, poolThreads, without)
+		}
+	}
+	return ""
+}
+
+// unseenTrace says why the traced steps do not show that a remedy took: those without it
+// have what it makes, or lack what it takes away, too.
+func unseenTrace(r Remedy, base []*RunResult) string {
+	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
+		for _, run := range base {
+			switch count, traced := run.Facts[fact]; {
+			case !traced:
+			case r.Traced[fact] && count != "0":
+				return fmt.Sprintf("the graph that ran without it has %s %s, too", count, fact)
+			case !r.Traced[fact] && count == "0":
+				return fmt.Sprintf("the graph that ran without it has no %s, either", fact)
+			}
+		}
+	}
+	return ""
 }
 
 // variables tells which variables of the environment a library can read: those

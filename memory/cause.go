@@ -26,8 +26,8 @@ const (
 	RuntimeCache Cause = "runtime cache or graph"
 	// NativeHeap: malloc has handed out more, and no layer above tells to whom.
 	NativeHeap Cause = "native heap"
-	// GoRuntime: the Go runtime holds more than its heap needs: stacks,
-	// fragmentation, memory not yet given back.
+	// GoRuntime: the Go runtime holds more than what is live needs: garbage that is not
+	// collected yet, stacks, fragmentation, memory not yet given back.
 	GoRuntime Cause = "go runtime"
 	// Retention: resident memory grows while malloc in use is flat, so freed memory
 	// is kept. [Verdict.Trimmed] proves it.
@@ -91,14 +91,27 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 		a.find()
 	}
 	if v.Kind == Flat || v.Kind == Plateau || v.Kind == Jump {
-		// Memory that is held anyway hides what begins to fill it.
-		for _, layer := range []Layer{LiveBytes, LiveCount} {
-			if t, ok := a.trends[layer]; ok && t.Slope.Low > 0 && v.Layer.Whole() != layer {
-				v.Notes = append(v.Notes, fmt.Sprintf("%s grows all the same, by %s, inside of memory that is held already",
-					layer, perUnit(layer, t.Slope, v.Per)))
-				break
-			}
+		a.hidden()
+	}
+}
+
+// hidden looks for what begins to fill memory that is held anyway. Bytes that would be a
+// leak of their own make the verdict inconclusive.
+func (a attribution) hidden() {
+	v := a.verdict
+	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount} {
+		t, ok := a.trends[layer]
+		if !ok || t.Slope.Low <= 0 || v.Layer.Whole() == layer {
+			continue
 		}
+		amount := perUnit(layer, t.Slope, v.Per)
+		if span := v.To - v.From; layer.Unit() == InBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > float64(MiB) {
+			v.Kind, v.More = Inconclusive, whole(v.Per, span)
+			v.Reason = fmt.Sprintf("it stands still, but %s grows by %s, inside of memory that is held already", layer, amount)
+			return
+		}
+		v.Notes = append(v.Notes, fmt.Sprintf("%s grows all the same, by %s, inside of memory that is held already", layer, amount))
+		return
 	}
 }
 
@@ -161,11 +174,11 @@ func (a attribution) find() {
 	}{
 		{WaitingBytes, GCLag}, {WaitingCount, GCLag}, {CleanupCount, GCLag},
 		{LiveBytes, Unreleased},
-		{GoLive, HostHistory}, {GoHeap, HostHistory},
+		{a.keptInGo(), HostHistory},
 		{LiveCount, Unreleased},
 		{TFUsed, RuntimeCache},
 		{MallocUsed, NativeHeap},
-		{GoTotal, GoRuntime},
+		{GoHeap, GoRuntime}, {GoTotal, GoRuntime},
 	} {
 		if carrier, ok := a.up(rule.layer); ok {
 			v.Cause, v.Carrier = rule.cause, carrier
@@ -173,6 +186,10 @@ func (a attribution) find() {
 		}
 	}
 	switch {
+	case v.Carrier.Whole() == GoHeap && v.Cause == GoRuntime && v.Kind == Leak:
+		// Growth of this kind ends at the next collection, if it is of garbage.
+		v.Kind, v.More = Inconclusive, whole(v.Per, v.To-v.From)
+		v.Reason = "the Go heap grows, but not what was live after a collection: garbage that waits for the next one, or too few collections to tell"
 	case v.Cause != "":
 	case a.flat(MallocUsed):
 		v.Cause, v.Carrier = Retention, v.Layer
@@ -189,6 +206,15 @@ func (a attribution) find() {
 		}
 	}
 	a.notes()
+}
+
+// keptInGo is the layer whose growth means that the program keeps what it makes: what is
+// in the Go heap may be garbage, so that is asked only where nothing tells what is live.
+func (a attribution) keptInGo() Layer {
+	if _, ok := a.trends[GoLive]; ok {
+		return GoLive
+	}
+	return GoHeap
 }
 
 // notes adds what a reader would ask next.

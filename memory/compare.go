@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -14,8 +15,9 @@ import (
 type Outcome struct {
 	Verdict Verdict `json:"verdict"`
 	// Peak is the largest resident memory, Reset the level after the session was
-	// reset or closed, StepTime the usual time of a step in nanoseconds. What was
-	// not measured is unknown.
+	// reset or closed, StepTime what a step takes on average, in nanoseconds, with all
+	// that is done now and then (collections, resets, new processes). What was not
+	// measured is unknown.
 	Peak     Reading `json:"peak"`
 	Reset    Reading `json:"reset"`
 	StepTime Reading `json:"step_time"`
@@ -25,17 +27,48 @@ type Outcome struct {
 
 // Outcome is the outcome of a run that the series shows: its verdict, the
 // largest value of the layer Peak (or else of RSS), the largest of GPUProcess, and
-// the median step time of the judged part. The level after a reset is not in a series; the caller sets it.
+// the mean step time of the judged part. The level after a reset is not in a series; the caller sets it.
 func (s *Series) Outcome(v Verdict) Outcome {
-	o := Outcome{Verdict: v, Peak: s.Max(Peak), GPU: s.Max(GPUProcess)}
+	o := Outcome{Verdict: v, Peak: s.Max(Peak), GPU: s.Max(GPUProcess), StepTime: s.stepTime(v)}
 	if !o.Peak.OK {
 		o.Peak = s.Max(RSS)
 	}
-	x, y := s.points(StepTime, v.Per)
-	if from, _ := searchFloat(x, v.From); from < len(y) {
-		o.StepTime = Known(Bytes(median(y[from:])))
-	}
 	return o
+}
+
+// stepTime is the mean time of a step in the judged part. The layer StepTime leaves out
+// what sampling takes, and with that what happened between two samples outside of steps,
+// as a new process: of that, what is more than the usual counts, too.
+func (s *Series) stepTime(v Verdict) Reading {
+	samples := s.Samples()
+	if v.Per != PerMinute {
+		from, _ := slices.BinarySearchFunc(samples, v.From, func(a Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
+		samples = samples[from:]
+	}
+	var inSteps, steps float64
+	var outside []float64
+	for i := 1; i < len(samples); i++ {
+		n, took := float64(samples[i].Step-samples[i-1].Step), samples[i].Get(StepTime)
+		if n <= 0 {
+			continue
+		}
+		elapsed := float64(samples[i].At.Sub(samples[i-1].At))
+		if !took.OK { // the first of a process
+			inSteps, steps = inSteps+elapsed, steps+n
+			continue
+		}
+		inSteps, steps = inSteps+n*float64(took.Bytes), steps+n
+		outside = append(outside, elapsed-n*float64(took.Bytes))
+	}
+	if len(outside) == 0 {
+		return Reading{}
+	}
+	more := 0.0
+	usual := median(slices.Clone(outside))
+	for _, t := range outside {
+		more += t - usual
+	}
+	return Known(Bytes((inSteps + max(more, 0)) / steps))
 }
 
 // Pair is a run without and one with a remedy, done one right after the other.
@@ -150,15 +183,17 @@ const compareConfidence = 0.95
 // Everything else is unclear, with the number of pairs that would decide.
 // Crashes come first: a remedy that most runs die with is harmful, one that saves
 // a run that otherwise dies works, and one that most runs die with as they die
-// without it has no effect.
+// without it has no effect. A lower peak or level is none that lasts where memory grows
+// with the remedy and not without it: that is harmful, and unclear if most runs with it
+// only may grow.
 func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}
 	var alive []Pair
 	var cause string
-	var without []Outcome
-	grown := 0
+	var without, with []Outcome
+	grown, grownWithout := 0, 0
 	for _, p := range pairs {
-		without = append(without, p.Base)
+		without, with = append(without, p.Base), append(with, p.Remedy)
 		base, remedy := p.Base.Verdict.Kind == Crash, p.Remedy.Verdict.Kind == Crash
 		if base {
 			c.BaseCrashes++
@@ -171,8 +206,11 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 			continue
 		}
 		alive = append(alive, p)
-		if k := p.Remedy.Verdict.Kind; k == Leak || k == Inconclusive {
+		if p.Remedy.Verdict.mayGrow() {
 			grown++
+		}
+		if p.Base.Verdict.mayGrow() {
+			grownWithout++
 		}
 	}
 	random := rand.New(rand.NewPCG(seed, uint64(len(pairs))))
@@ -213,17 +251,27 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		c.Effect, c.Reason = Works, fmt.Sprintf("%d of %d runs without it died, and none with it", c.BaseCrashes, len(pairs))
 	case goal == LowerSlope && len(alive) > 0 && slopes == nil:
 		c.Effect, c.Reason = NotApplicable, fmt.Sprintf("without it %d of %d runs leak, so there is no slope to lower", leaks, came)
+	case goal != LowerSlope && Leaks(with) && !Leaks(without):
+		grows, of := leaking(with)
+		c.Effect, c.Reason = Harmful, fmt.Sprintf("with it %d of %d runs leak, and %d of %d without it", grows, of, leaks, came)
 	case !r.OK:
 		c.Effect, c.Reason, c.More = Unclear, fmt.Sprintf("fewer than two pairs tell the %s", what), max(5-len(alive), 1)
 	default:
 		c.Effect = r.Effect
 		c.Reason = fmt.Sprintf("the %s is %.2f times that without it [%.2f, %.2f]", what, r.Estimate, r.Low, r.High)
-		if c.Effect == Unclear {
+		switch {
+		case c.Effect == Unclear:
 			c.More = morePairs(r, len(alive))
+		case goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) && 2*grown > len(alive) && grown > grownWithout:
+			c.Effect, c.More = Unclear, len(alive)
+			c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(alive), grownWithout)
 		}
 	}
 	return c
 }
+
+// mayGrow is whether a run leaks, or may.
+func (v Verdict) mayGrow() bool { return v.Kind == Leak || v.Kind == Inconclusive }
 
 // Leaks is whether runs leak, as one answer for all: at least half of those that came
 // to their end do. A tie counts as a leak, since a remedy that is needed half of the

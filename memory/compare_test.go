@@ -3,6 +3,7 @@ package memory
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -48,6 +49,9 @@ func TestCompare(t *testing.T) {
 		{"a tenth off the peak", LowerPeak, arm(m, 9, Flat, 0, 1e9, 1e6), arm(m, 9, Flat, 0, 9e8, 1e6), Partly},
 		{"a third more", LowerPeak, arm(m, 5, Flat, 0, 1e9, 1e6), arm(m, 5, Flat, 0, 1.33e9, 1e6), Harmful},
 		{"never measured", LowerReset, arm(m, 5, Flat, 0, 1e9, 1e6), arm(m, 5, Flat, 0, 1e9, 1e6), Unclear},
+		{"half the peak, and a leak", LowerPeak, arm(m, 5, Flat, 0, 1e9, 1e6), arm(m, 5, Leak, 1e6, 5e8, 1e6), Harmful},
+		{"half the peak, and perhaps a leak", LowerPeak, arm(m, 5, Plateau, 0, 1e9, 1e6), append(arm(m, 3, Inconclusive, 1e6, 5e8, 1e6), arm(m, 2, Flat, 0, 5e8, 1e6)...), Unclear},
+		{"half the peak of what may leak", LowerPeak, arm(m, 5, Inconclusive, 1e6, 1e9, 1e6), arm(m, 5, Inconclusive, 1e6, 5e8, 1e6), Works},
 		{"one pair", LowerPeak, arm(m, 1, Flat, 0, 1e9, 1e6), arm(m, 1, Flat, 0, 5e8, 1e6), Unclear},
 		{"none", LowerPeak, nil, nil, Unclear},
 	} {
@@ -212,4 +216,31 @@ func TestOutcome(t *testing.T) {
 	require.Equal(t, Known(MiB), o.Peak)
 	require.False(t, o.StepTime.OK)
 	require.False(t, o.GPU.OK)
+}
+
+// What is done between two samples, outside of steps, is part of what a step takes; what
+// the samples themselves take is not.
+func TestStepTimeHasAllThatIsDone(t *testing.T) {
+	const sampling, reset = 300 * time.Microsecond, time.Second
+	series := func(process bool) *Series {
+		s := &Series{}
+		at := time.Unix(1_700_000_000, 0)
+		for i := range 101 {
+			sample := Sample{Step: 10 * i, At: at}
+			sample.Set(Anon, Known(100*MiB))
+			if i%20 != 19 || !process {
+				sample.Set(StepTime, Known(Bytes(time.Millisecond)))
+			}
+			s.Append(&sample)
+			at = at.Add(10*time.Millisecond + sampling)
+			if i%20 == 18 && process {
+				at = at.Add(reset)
+			}
+		}
+		return s
+	}
+	plain, renewed := series(false), series(true)
+	require.Equal(t, Known(Bytes(time.Millisecond)), plain.Outcome(plain.Judge(Criteria{})).StepTime)
+	// 5 times a second, over 1,000 steps of a millisecond.
+	require.InEpsilon(t, float64(6*time.Millisecond), float64(renewed.Outcome(renewed.Judge(Criteria{})).StepTime.Bytes), 0.01)
 }

@@ -139,7 +139,8 @@ func Crashed(reason string) Verdict { return Verdict{Kind: Crash, Per: PerStep, 
 // the last third is not less steep, and neither a saturating curve nor a single
 // step explains the growth better, nor two or three stairs after the last of which
 // it stood still. What falls near the end is no growth that may go on, so only a late
-// rise is inconclusive. The test of Mann and Kendall is not used: on data of this
+// rise is inconclusive. So is growth of the Go heap that no collection has confirmed, and
+// memory that stands still while native objects fill it. The test of Mann and Kendall is not used: on data of this
 // kind it raises false alarms (Machida, Andrzejak, Matias and Vicente 2013).
 func (s *Series) Judge(c Criteria) Verdict {
 	c = c.complete(s)
@@ -345,10 +346,14 @@ func (t *trial) settled(f fitted) float64 {
 	if f.at > t.span()/2 {
 		return math.Inf(1)
 	}
-	points := min(len(t.x)-t.from, modelPoints)
-	noise := max(math.Sqrt(f.squares/float64(points))/2, t.quantum)
+	noise := max(t.around(f)/2, t.quantum)
 	constants := min(max(math.Log(math.Abs(f.change)/noise), 1), 6)
 	return min(f.origin+f.at*constants, t.x[len(t.x)-1]-leastTail*t.total()*1.01)
+}
+
+// around is the standard deviation of the judged part around a model.
+func (t *trial) around(f fitted) float64 {
+	return math.Sqrt(f.squares / float64(min(len(t.x)-t.from, modelPoints)))
 }
 
 // bend is where a parabola should be cut: at its vertex, or, if it flattens
@@ -529,6 +534,8 @@ func (t *trial) judgeCurve(curve fitted, tolerance, noise float64) {
 	elapsed := end - curve.origin
 	rest := curve.change * math.Exp(-elapsed/curve.at)
 	v := &t.result
+	// What lies around a line is mostly the curve's bend.
+	noise = min(noise, t.around(curve))
 	// What the next span as long as this one would still add.
 	if next := rest * (1 - math.Exp(-t.span()/curve.at)); next <= max(tolerance*t.span(), noise) && curve.at < t.span()/2 {
 		v.Kind = Plateau
@@ -560,9 +567,11 @@ func (t *trial) undecided(reason string, tolerance float64) {
 	v.More = t.whole((factor - 1) * t.span())
 }
 
+func (t *trial) whole(more float64) float64 { return whole(t.Per, more) }
+
 // whole rounds a number of steps up; minutes stay as they are.
-func (t *trial) whole(more float64) float64 {
-	if t.Per == PerMinute {
+func whole(per Per, more float64) float64 {
+	if per == PerMinute {
 		return more
 	}
 	return math.Ceil(cmp.Or(more, 1))

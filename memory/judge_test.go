@@ -377,6 +377,45 @@ func TestGrowthInsideOfHeldMemoryIsNoted(t *testing.T) {
 	require.Contains(t, v.Notes[0], "live native count grows all the same, by +1.0/step")
 }
 
+func TestMemoryThatIsHeldIsFilled(t *testing.T) {
+	for _, layer := range []Layer{LiveBytes, WaitingBytes} {
+		s := layered(200, map[Layer]func(int) float64{
+			Anon: func(int) float64 { return 900 * mib }, layer: func(i int) float64 { return 4 * mib * float64(i) },
+		})
+		v := s.Judge(Criteria{Budget: MiB})
+		require.Equal(t, Inconclusive, v.Kind, v)
+		require.Contains(t, v.Reason, "it stands still, but "+string(layer)+" grows by +4.0 MiB/step")
+		require.Positive(t, v.More)
+		v = s.Judge(Criteria{Budget: 8 * MiB})
+		require.Equal(t, Flat, v.Kind, "as much is no leak: %v", v)
+		require.Len(t, v.Notes, 1)
+	}
+}
+
+// What the Go heap holds may be garbage; only what was live after a collection is kept.
+func TestGarbageIsNoLeak(t *testing.T) {
+	noise := newMaker(1, 8).noise("gaussian", 300, 0.01*mib)
+	heap := func(i int) float64 { return 40*mib + 0.1*mib*float64(i) + noise[i] }
+	series := func(live func(int) float64) *Series {
+		return layered(300, map[Layer]func(int) float64{Anon: heap, GoHeap: heap, GoTotal: heap, GoLive: live, GCCycles: func(i int) float64 { return float64(i / 150) }})
+	}
+	v := series(func(int) float64 { return 40 * mib }).Judge(Criteria{})
+	require.Equal(t, Inconclusive, v.Kind, v)
+	require.Contains(t, v.Reason, "not what was live after a collection")
+	require.Equal(t, GoRuntime, v.Cause)
+	require.Equal(t, GoHeap, v.Carrier)
+	v = series(heap).Judge(Criteria{})
+	require.Equal(t, Leak, v.Kind, v)
+	require.Equal(t, HostHistory, v.Cause)
+}
+
+// A bend is no noise: half of a curve that is still rising is no plateau.
+func TestBendIsNoNoise(t *testing.T) {
+	v := made(24, func(i int) float64 { return 300*mib + 600*mib*(1-math.Exp(-float64(i)/11)) }).Judge(Criteria{Budget: 256 * KiB})
+	require.Equal(t, Inconclusive, v.Kind, v)
+	require.Contains(t, v.Reason, "still rises")
+}
+
 // held is a sample of one layer.
 func held(step int, layer Layer, b Bytes) *Sample {
 	s := Sample{Step: step}

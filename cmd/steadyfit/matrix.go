@@ -198,7 +198,7 @@ func (f *matrixFlags) run(ctx context.Context, g *global, stdout, stderr io.Writ
 		return errors.Join(runErr, err)
 	}
 	if rule != nil {
-		for _, text := range rule.Undecided(result) {
+		for _, text := range rule.Undecided(result, baseline) {
 			fmt.Fprintf(stderr, "warning: --fail-on: %s\n", text)
 		}
 	}
@@ -404,7 +404,15 @@ func runtimeCommand(g *global, name string) (matrix.Command, error) {
 		}
 	}
 	sum := sha256.New()
-	for _, path := range c.Args {
+	measures := c.Args
+	if name == matrix.Keras { // what it imports, too
+		scripts, err := filepath.Glob(filepath.Join(filepath.Dir(c.Args[1]), "*.py"))
+		if err != nil {
+			return c, err
+		}
+		measures = append(slices.Clip(measures[:1]), scripts...)
+	}
+	for _, path := range measures {
 		if text, err := os.ReadFile(path); err == nil {
 			sum.Write(text)
 		}
