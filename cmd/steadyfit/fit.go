@@ -94,7 +94,7 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 			return unusable(err)
 		}
 	}
-	return f.supervised(cmd, func(ctx context.Context, c *session.Supervised) error { return f.train(ctx, cmd, g, c) })
+	return f.supervised(cmd, f.checkpoints, func(ctx context.Context, c *session.Supervised) error { return f.train(ctx, cmd, g, c) })
 }
 
 // train is the training, in a process of its own if c is not nil.

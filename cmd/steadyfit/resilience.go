@@ -55,7 +55,7 @@ func (r *resilience) register(flags *pflag.FlagSet) {
 	flags.StringVar(&r.resetNear, "reset-near", "", "reset, too, when nine tenths of this much memory are in use, such as 2GiB; of which kind, --memory-budget-of says")
 	flags.IntVar(&r.resetWithin, "reset-within", 0, "with --reset-near: also when that is fewer than so many steps away, going by how memory grows")
 	flags.BoolVar(&r.release, "release-memory", false, "have --reset reload give memory back: large blocks come from malloc, which keeps what is free until then (docs/resilience.md says what it costs)")
-	flags.StringVar(&r.budget, "memory-budget", "", "memory that the process may use at any time, such as 600MiB; it is kept by splitting batches, reloading, and what else helps")
+	flags.StringVar(&r.budget, "memory-budget", "", "memory that the process may use at any time, such as 600MiB; it is kept by splitting batches, reloading, and, with --checkpoints, going on in a new process")
 	flags.StringVar(&r.budgetOf, "memory-budget-of", "rss", "what the budget and --reset-near are about: rss (resident memory), anon (without files), cgroup (the control group, without file pages that have not been used lately), gpu (TensorFlow's pool on the first GPU)")
 	flags.StringVar(&r.onOOM, "on-oom", oomStop, "when TensorFlow runs out of memory: stop, microbatch (go back and split the batches), restart (from the last checkpoint, with --supervise)")
 	flags.BoolVar(&r.inexact, "inexact-micro-batches", false, "split batches for --on-oom and --memory-budget even where the model's update is then another one, as with BatchNormalization or Dropout")
@@ -162,18 +162,32 @@ func (r *resilience) every() (steps, epochs int, err error) {
 	return 0, 1, nil
 }
 
-// supervised trains in this process or, with --supervise, in a child that is watched.
-func (r *resilience) supervised(cmd *cobra.Command, train func(context.Context, *session.Supervised) error) error {
-	if !r.supervise {
+// supervised trains in this process, or in a child of it.
+func (r *resilience) supervised(cmd *cobra.Command, checkpoints string, train func(context.Context, *session.Supervised) error) error {
+	s, ok := r.supervisor(checkpoints, cmd.Flags().Changed("supervise"))
+	if !ok {
 		return train(cmd.Context(), nil)
 	}
-	restarts := r.restarts
-	if restarts == 0 {
-		restarts = -1 // 0 is the default there
+	s.Log, s.Stderr = newLog(cmd.ErrOrStderr()), cmd.ErrOrStderr()
+	return session.Supervise(cmd.Context(), s, train)
+}
+
+// supervisor is how a child is watched, if there is to be one. A budget may need another
+// process, too: if there are checkpoints to go on from, and --supervise is not given, it
+// gets a child that is not started again if it dies.
+func (r *resilience) supervisor(checkpoints string, given bool) (s session.Supervisor, ok bool) {
+	switch {
+	case r.supervise:
+		s.Deadline, s.Restarts = r.deadline, r.restarts
+		if s.Restarts == 0 {
+			s.Restarts = -1 // 0 is the default there
+		}
+		return s, true
+	case r.budget != "" && r.budgetOf != budgetOfGPU && checkpoints != "" && !given:
+		s.Restarts = -1
+		return s, true
 	}
-	return session.Supervise(cmd.Context(), session.Supervisor{
-		Deadline: r.deadline, Restarts: restarts, Log: newLog(cmd.ErrOrStderr()), Stderr: cmd.ErrOrStderr(),
-	}, train)
+	return s, false
 }
 
 // arranged is what a run's flags set up, to be asked after the run.
