@@ -200,8 +200,9 @@ func TestOutOfMemory(t *testing.T) {
 // TestXLA: TensorFlow tells when it compiles its first cluster.
 func TestXLA(t *testing.T) {
 	const words = "Compiled cluster using XLA"
-	spec := cell.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1")}
+	spec := cell.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"), Scratch: t.TempDir()}
 	on := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
+	assert.Empty(t, on.end.Failure, on.end.Text)
 	assert.Contains(t, on.log, words, on.end.Text)
 	spec.Knobs = map[string]string{"jit": "off"}
 	off := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")

@@ -26,7 +26,7 @@ func predictions(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	m, err := j.open(j.Spec.Config)
+	m, err := j.open()
 	if err != nil {
 		return loop{}, err
 	}
@@ -110,7 +110,7 @@ const validationBatch = 64
 // The last batch of an epoch is a quarter full, as that of 1000 samples in batches
 // of 32 is.
 func validated(j *job) (loop, error) {
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
@@ -149,7 +149,7 @@ func recorded(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
@@ -198,7 +198,7 @@ func large(j *job) (loop, error) {
 	if n < j.Spec.Batch {
 		return loop{}, fmt.Errorf("%d rows are fewer than a batch of %d", n, j.Spec.Batch)
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
@@ -322,7 +322,7 @@ func generated(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/mustcompile"
 	"steadyfit/matrix/cell"
 	"steadyfit/tfbind"
 )
@@ -267,7 +268,7 @@ func newW9(ctx context.Context, c *cell.Child) (job, error) {
 	var device gpuopts.Options
 	switch jit {
 	case "on":
-		if model, err = compiled(model, filepath.Join(c.Spec.Scratch, "compiled")); err != nil {
+		if model, err = mustcompile.Copy(model, filepath.Join(c.Spec.Scratch, "compiled")); err != nil {
 			return nil, err
 		}
 	case "cluster":
