@@ -107,8 +107,8 @@ func words(j *job) (loop, error) {
 const validationBatch = 64
 
 // validated is a loop that evaluates the model on other samples after each epoch.
-// The last batch of an epoch is a quarter full, as that of 1000 samples in batches
-// of 32 is.
+// The last whole batch of an epoch is a quarter full, as that of 1000 samples in
+// batches of 32 is.
 func validated(j *job) (loop, error) {
 	m, f, err := j.trainable()
 	if err != nil {
@@ -118,7 +118,7 @@ func validated(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	n := max(1, j.Spec.Epoch*j.Spec.Batch-j.Spec.Batch*3/4)
+	n := max(1, j.Spec.SetSize()-j.Spec.WholeBatch()*3/4)
 	data, err := m.rows(f, n)
 	if err != nil {
 		return loop{}, err
@@ -143,7 +143,8 @@ func validated(j *job) (loop, error) {
 	return l, err
 }
 
-// recorded keeps what each step gave.
+// recorded keeps what each step gave. An epoch of 60,000 samples need not be in memory
+// for this.
 func recorded(j *job) (loop, error) {
 	history, err := j.Choice("history", "keep", "last")
 	if err != nil {
@@ -153,7 +154,7 @@ func recorded(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	data, err := m.rows(f, j.Spec.Epoch*j.Spec.Batch)
+	data, err := m.rows(f, min(j.Spec.Epoch, 200)*j.Spec.WholeBatch())
 	if err != nil {
 		return loop{}, err
 	}

@@ -51,7 +51,7 @@ func plain(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	data, err := m.rows(f, j.Spec.Epoch*j.Spec.Batch)
+	data, err := m.rows(f, j.Spec.SetSize())
 	if err != nil {
 		return loop{}, err
 	}

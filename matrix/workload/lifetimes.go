@@ -33,7 +33,7 @@ func newW1(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLoop(ctx, c, c.Spec.Epoch*c.Spec.Batch)
+	l, err := newLoop(ctx, c, c.Spec.SetSize())
 	if err != nil {
 		return nil, err
 	}

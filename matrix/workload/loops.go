@@ -106,9 +106,9 @@ func (l *loop) withValidation(samples int) (job, error) {
 	return l, nil
 }
 
-// newW0 is the control: everything is closed. An epoch is a pass.
+// newW0 is the control: everything is closed. An epoch of whole batches is a pass.
 func newW0(ctx context.Context, c *cell.Child) (job, error) {
-	return newLoop(ctx, c, c.Spec.Epoch*c.Spec.Batch)
+	return newLoop(ctx, c, c.Spec.SetSize())
 }
 
 // newS1 trains on as many samples as an epoch has, all but the last batch full.
@@ -122,12 +122,12 @@ func newS1(ctx context.Context, c *cell.Child) (job, error) {
 
 func newS1d(ctx context.Context, c *cell.Child) (job, error) { return newS1(ctx, c) }
 
-// almost is the samples of an epoch whose last batch is a quarter full, as that of
-// 1000 samples in batches of 32 is.
-func almost(s cell.Spec) int { return max(1, s.Epoch*s.Batch-s.Batch*3/4) }
+// almost is the samples of an epoch whose last whole batch is a quarter full, as that
+// of 1000 samples in batches of 32 is.
+func almost(s cell.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
 
 func newS2(ctx context.Context, c *cell.Child) (job, error) {
-	return newLoop(ctx, c, c.Spec.Epoch*c.Spec.Batch)
+	return newLoop(ctx, c, c.Spec.SetSize())
 }
 
 func newS2l(ctx context.Context, c *cell.Child) (job, error) { return newS2(ctx, c) }
@@ -299,7 +299,7 @@ func newS4(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLoop(ctx, c, min(c.Spec.Epoch, 200)*c.Spec.Batch)
+	l, err := newLoop(ctx, c, min(c.Spec.Epoch, 200)*c.Spec.WholeBatch())
 	if err != nil {
 		return nil, err
 	}

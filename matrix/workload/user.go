@@ -15,7 +15,7 @@ type fitting struct {
 	*trainer
 	ds    data.Dataset
 	size  int // of a batch
-	steps int // of an epoch of the loop, which is one pass at most
+	steps int // of an epoch of the loop, which is one pass of whole batches at most
 }
 
 // userSamples are made up where the user gives no data.
@@ -34,14 +34,15 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 	if c.Spec.Data != "" {
 		ds, err = data.Open(c.Spec.Data, data.Options{})
 	} else {
-		ds, err = t.samples(max(userSamples, c.Spec.Batch))
+		ds, err = t.samples(max(userSamples, c.Spec.WholeBatch()))
 	}
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	// A run in several processes goes on at the next epoch of the loop, so that the
 	// two kinds of epoch have to be of the same length where they can.
-	perPass := max(1, (ds.Len()+c.Spec.Batch-1)/c.Spec.Batch)
+	whole := c.Spec.WholeBatch()
+	perPass := max(1, (ds.Len()+whole-1)/whole)
 	return &fitting{trainer: t, ds: data.Prefetch(ds, prefetch), size: c.Spec.Batch, steps: min(c.Spec.Epoch, perPass)}, nil
 }
 

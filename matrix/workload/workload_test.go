@@ -221,7 +221,29 @@ func TestRemediesLearnTheSame(t *testing.T) {
 	assert.Equal(t, want, loss("S0", "digits", "data=graph", "rows=24"))
 }
 
-// Micro-batches make the same update, but for rounding.
+// With a part of the batch, the set is still that of the whole one: S0, whose rows are
+// counted, learns the same from as many.
+func TestADividedBatchHasTheWholeSet(t *testing.T) {
+	t.Parallel()
+	loss := func(id string, samples int, knobs ...string) string {
+		s := spec(t, id, "digits", knobs...)
+		s.Steps, s.Batch, s.Samples = 12, 4, samples
+		o := do(t, s)
+		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
+		require.NotEmpty(t, o.facts[cell.FactLossLast])
+		return o.facts[cell.FactLossLast]
+	}
+	for _, c := range []struct{ id, knob, like string }{
+		{"W0", "prefetch=0", "rows=32"}, {"W1", "release=close", "rows=32"}, {"W11", "shuffle=0", "rows=32"},
+		{"S1", "prefetch=0", "rows=26"}, {"S2", "prefetch=0", "rows=32"}, {"S4", "history=last", "rows=32"},
+	} {
+		assert.Equal(t, loss("S0", 0, c.like), loss(c.id, 32, c.knob), c.id)
+	}
+	assert.NotEqual(t, loss("W0", 0), loss("W0", 32))
+}
+
+// Micro-batches make the same update, but for rounding, and where a model draws for each
+// sample another one, which is told.
 func TestMicroBatchesLearnTheSame(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"W0", "S3"} {
