@@ -31,7 +31,7 @@ type function struct {
 	loss      int                  // the place of that output, or -1
 }
 
-// find finds the model of the run.
+// find is the model of the run, or that of the knob model, not loaded yet.
 func (j *job) find() (*savedmodels.Model, error) {
 	name := j.Knob("model", "")
 	if name == "" {

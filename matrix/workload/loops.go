@@ -221,6 +221,7 @@ func (z *sizes) next() int {
 // W3 predicts for a number of samples that is drawn for each step.
 type varyingPredict struct {
 	plain
+	untrained
 	*sizes
 	*predictor
 }
@@ -238,7 +239,7 @@ func newW3(ctx context.Context, c *cell.Child) (job, error) {
 }
 
 func (j *varyingPredict) step(ctx context.Context, _ int) (float64, error) {
-	return notTrained, j.run(ctx, j.batch.Slice(0, j.next()))
+	return 0, j.run(ctx, j.batch.Slice(0, j.next()))
 }
 
 func (j *varyingPredict) close() (tfbind.Counts, error) { return tfbind.Counts{}, j.predictor.close() }

@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"steadyfit/data"
 	"steadyfit/fit"
@@ -80,7 +81,7 @@ func (f *fitting) step(ctx context.Context, n int) (float64, error) {
 		}
 		return f.trainer.step(ctx, n, b)
 	}
-	return notTrained, nil
+	return 0, fmt.Errorf("%s: a pass has no batch of %d", f.ds.Name(), f.size)
 }
 
 func (f *fitting) epoch(ctx context.Context, _ int) error { return f.endEpoch(ctx) }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/native"
 	"steadyfit/matrix"
 	"steadyfit/matrix/cell"
 	"steadyfit/matrix/workload"
@@ -58,6 +59,7 @@ func TestEveryWorkload(t *testing.T) {
 			assert.Equal(t, "8", o.facts["batch"])
 			assert.Regexp(t, `^2\.\d+\.`, o.facts["tensorflow"])
 			assert.Regexp(t, `^\d+$`, o.facts["threads"])
+			assert.Equal(t, native.Allocator(), o.facts[cell.FactAllocator])
 			want := "0"
 			if text, ok := left[w.ID]; ok {
 				want = text
@@ -74,7 +76,7 @@ func TestEveryWorkload(t *testing.T) {
 				assert.Empty(t, o.facts[cell.FactOperations])
 			}
 			trained := !slices.Contains(untrained, w.ID)
-			for _, name := range []string{"loss_first", "loss_last"} {
+			for _, name := range []string{cell.FactLossFirst, cell.FactLossLast} {
 				_, there := o.facts[name]
 				assert.Equal(t, trained, there, name)
 			}
@@ -250,9 +252,10 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 		loss := func(micro string) (first, last float64) {
 			o := do(t, spec(t, id, "digits", "micro="+micro))
 			require.Empty(t, o.failure, o.text)
-			first, err := strconv.ParseFloat(o.facts["loss_first"], 64)
+			assert.Equal(t, map[bool]string{true: cell.SplitExact}[micro != "1"], o.facts[cell.FactSplit])
+			first, err := strconv.ParseFloat(o.facts[cell.FactLossFirst], 64)
 			require.NoError(t, err)
-			last, err = strconv.ParseFloat(o.facts["loss_last"], 64)
+			last, err = strconv.ParseFloat(o.facts[cell.FactLossLast], 64)
 			require.NoError(t, err)
 			return first, last
 		}
@@ -261,6 +264,9 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 		microFirst, microLast := loss("4")
 		assert.InEpsilon(t, first, microFirst, 1e-4, id)
 		assert.InEpsilon(t, last, microLast, 1e-3, id)
+		o := do(t, spec(t, id, "digits-cnn", "micro=4"))
+		require.Empty(t, o.failure, o.text)
+		assert.Equal(t, cell.SplitInexact, o.facts[cell.FactSplit], id)
 	}
 }
 
