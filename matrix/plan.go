@@ -224,7 +224,9 @@ func (p *Plan) spec(j job) (cell.Spec, []string, error) {
 		if _, err := fmt.Sscan(text, &n); err != nil || n < 1 {
 			return s, nil, fmt.Errorf("remedy %s: %s=%s: expected a number of at least 1", r.ID, batchDivide, text)
 		}
-		s.Batch = max(1, s.Batch/n)
+		if part := max(1, s.Batch/n); part != s.Batch {
+			s.Samples, s.Batch = s.Epoch*s.Batch, part
+		}
 	}
 	if r.Device != nil {
 		config, err := r.Device.ConfigProto()

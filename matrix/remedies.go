@@ -37,8 +37,8 @@ func Remedies() []Remedy {
 
 		{ID: "batch-half", Group: "data", Title: "half the batch", Goal: peak, Knobs: knob(batchDivide, "2")},
 		{ID: "batch-quarter", Group: "data", Title: "a quarter of the batch", Goal: peak, Knobs: knob(batchDivide, "4")},
-		{ID: "micro-2", Group: "data", Title: "2 micro-batches, same update", Goal: peak, Knobs: knob("micro", "2"), Runtimes: []string{Go}},
-		{ID: "micro-4", Group: "data", Title: "4 micro-batches, same update", Goal: peak, Knobs: knob("micro", "4"), Runtimes: []string{Go}},
+		{ID: "micro-2", Group: "data", Title: "2 micro-batches, one update", Goal: peak, Knobs: knob("micro", "2"), Runtimes: []string{Go}},
+		{ID: "micro-4", Group: "data", Title: "4 micro-batches, one update", Goal: peak, Knobs: knob("micro", "4"), Runtimes: []string{Go}},
 		{ID: "buffers", Group: "data", Title: "one input buffer, used again", Goal: slope, Knobs: knob("input", "buffer")},
 		{ID: "prefetch-1", Group: "data", Title: "prefetch 1 batch", Goal: slope, Knobs: knob("prefetch", "1")},
 		{ID: "prefetch-4", Group: "data", Title: "prefetch 4 batches", Goal: slope, Knobs: knob("prefetch", "4")},
@@ -125,7 +125,8 @@ func Remedies() []Remedy {
 }
 
 // batchDivide is the one knob that the parent turns itself, since it is the same
-// for all runtimes: the batch of the Spec is divided by it.
+// for all runtimes: the batch of the Spec is divided by it, and nothing else; see
+// cell.Spec.SetSize.
 const batchDivide = "batch_divide"
 
 // FindRemedy finds a remedy by its ID; the error offers the nearest ones.

@@ -912,9 +912,20 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 	p := plan(t)
 	j := job{runtime: Go, remedy: Remedy{Env: map[string]string{"MALLOC_ARENA_MAX": "1"}}}
 	for allocator, reason := range map[string]string{"glibc": "", "": "", "jemalloc": "MALLOC_ARENA_MAX is read by the malloc of the C library, and the process has that of jemalloc"} {
-		got, unseen := p.verify(j, &observed{facts: map[string]string{factAllocator: allocator}}, newVariables(&p))
+		got, unseen := p.verify(j, &observed{facts: map[string]string{cell.FactAllocator: allocator}}, newVariables(&p))
 		assert.Equal(t, reason, got)
 		assert.Empty(t, unseen)
+	}
+}
+
+func TestAnUpdateOfParts(t *testing.T) {
+	p := plan(t)
+	j := job{runtime: Go, remedy: Remedy{Knobs: map[string]string{"micro": "2"}}}
+	for split, doubt := range map[string]string{cell.SplitExact: "", "": "", cell.SplitInexact: "the update is not that of the whole batch"} {
+		reason, unseen := p.verify(j, &observed{facts: map[string]string{cell.FactSplit: split}}, newVariables(&p))
+		assert.Empty(t, reason)
+		assert.Contains(t, unseen, doubt)
+		assert.Equal(t, doubt == "", unseen == "")
 	}
 }
 

@@ -20,9 +20,6 @@ var goVariables = []string{"GOGC", "GOMEMLIMIT"}
 
 const mallocVariables = "MALLOC_"
 
-// factAllocator is whose malloc a process has, as native.Allocator tells it.
-const factAllocator = "allocator"
-
 // verify says why a remedy did not take in a run, or "" if it did as far as can
 // be seen. unseen says what could not be looked at.
 func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) {
@@ -40,7 +37,7 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 			}
 			reader, libraries = "this "+r.Preload, []string{path}
 		} else if strings.HasPrefix(name, mallocVariables) {
-			if in := o.facts[factAllocator]; in != "" && in != "glibc" {
+			if in := o.facts[cell.FactAllocator]; in != "" && in != "glibc" {
 				return fmt.Sprintf("%s is read by the malloc of the C library, and the process has that of %s", name, in), ""
 			}
 			continue
@@ -66,6 +63,9 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 		case !r.Traced[fact] && count != "0":
 			return fmt.Sprintf("the graph that ran has %s %s", count, fact), ""
 		}
+	}
+	if o.facts[cell.FactSplit] == cell.SplitInexact {
+		doubts = append(doubts, "the update is not that of the whole batch, since the model draws other numbers for each part or mixes samples")
 	}
 	for _, text := range []string{verifyThreads(r, o), r.Unseen} {
 		if text != "" {

@@ -103,6 +103,7 @@ class Spec:
     epoch: int
     batch: int
     seed: int
+    samples: int = 0  # of the data set; 0 is epoch * batch
     start: int = 0  # steps that an earlier process did
     model: str = ""
     scratch: str = ""
@@ -122,6 +123,7 @@ class Spec:
             spec = cls(
                 workload=str(raw["workload"]),
                 **numbers,
+                samples=int(raw.get("samples") or 0),
                 start=int(raw.get("from") or 0),
                 model=raw.get("model") or "",
                 scratch=raw.get("scratch") or "",
@@ -133,7 +135,19 @@ class Spec:
         for name in ("steps", "every", "epoch", "batch"):
             if numbers[name] < 1:
                 raise ValueError(f"{name} is {numbers[name]}: expected at least 1")
+        if spec.samples < 0 or spec.samples % spec.epoch:
+            raise ValueError(f"samples is {spec.samples}: expected a multiple of {spec.epoch}")
         return spec
+
+    @property
+    def set_size(self) -> int:
+        """How many samples the data set has, whatever part of the batch a step takes."""
+        return self.samples or self.epoch * self.batch
+
+    @property
+    def whole_batch(self) -> int:
+        """The batch that the set was made for, of which batch may be a part."""
+        return self.set_size // self.epoch
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -587,7 +601,12 @@ class ArrayFeed:
         self.x, self.y, self.spec = x, y, spec
         self.options, self.samples, self.shuffle = options, samples, shuffle
         passes = math.ceil(len(x) / spec.batch)
-        self.whole = passes == spec.epoch
+        # Keras's own epoch is a pass. With a part of the batch it has as many steps as with
+        # the whole one, so that what Keras does there is done as often per step, and the next
+        # epoch goes on where it ended.
+        own = math.ceil(len(x) / spec.whole_batch)
+        self.steps = {} if passes == own else {"steps_per_epoch": own}
+        self.whole = own == spec.epoch and passes % own == 0
         # Keras counts its steps per epoch anew where an array ends.
         self.aligned = self.whole or options.data != "numpy"
 
@@ -595,11 +614,11 @@ class ArrayFeed:
         """See Feed."""
         data = self.options.data
         if data == "numpy":
-            return {"x": self.x, "y": self.y, "batch_size": self.spec.batch}
+            return {"x": self.x, "y": self.y, "batch_size": self.spec.batch, **self.steps}
         if data in ("generator", "disk"):
             return {"x": self.batches(), "steps_per_epoch": self.spec.epoch}
         if self.whole and data == "tfdata":
-            return {"x": self._dataset()}
+            return {"x": self._dataset(), **self.steps}
         return {"x": self._dataset().repeat(), "steps_per_epoch": self.spec.epoch}
 
     def batches(self) -> Iterator[Batch]:
@@ -960,14 +979,14 @@ class Training(Job):
         self.feed = self.make_feed()
 
     def make_feed(self) -> Feed:
-        """Make the data: as many samples as an epoch has."""
+        """Make the data."""
         samples = self.samples()
-        x, y = samples.make(self.samples_per_epoch(), 0)
+        x, y = samples.make(self.samples_per_pass(), 0)
         return ArrayFeed(x, y, self.spec, self.data, samples)
 
-    def samples_per_epoch(self) -> int:
-        """How many samples a pass has."""
-        return self.spec.epoch * self.spec.batch
+    def samples_per_pass(self) -> int:
+        """How many samples a pass has: those of an epoch of whole batches."""
+        return self.spec.set_size
 
     def after_step(self, logs: Mapping[str, float]) -> None:
         """Do what a workload adds to the train step."""
@@ -1178,14 +1197,14 @@ class Validated(Training):
 
     model = "dense-100-64-1"
 
-    def samples_per_epoch(self) -> int:
+    def samples_per_pass(self) -> int:
         """See Training. As 1000 samples in batches of 32 are."""
-        return max(1, self.spec.epoch * self.spec.batch - self.spec.batch * 3 // 4)
+        return max(1, self.spec.set_size - self.spec.whole_batch * 3 // 4)
 
     def load(self) -> None:
         """See Job."""
         super().load()
-        self.validation = self.samples().make(max(1, self.samples_per_epoch() // 5), 1)
+        self.validation = self.samples().make(max(1, self.samples_per_pass() // 5), 1)
 
 
 class Dropout(Validated):
@@ -1213,9 +1232,9 @@ class Recorded(Classifier):
         super().__init__(child)
         self.keep = child.knob("history", "keep", "last") == "keep"
 
-    def samples_per_epoch(self) -> int:
+    def samples_per_pass(self) -> int:
         """See Training. An epoch of 60,000 samples need not be in memory for this."""
-        return min(self.spec.epoch, 200) * self.spec.batch
+        return min(self.spec.epoch, 200) * self.spec.whole_batch
 
     def after_step(self, logs: Mapping[str, float]) -> None:
         """See Training."""
@@ -1235,7 +1254,7 @@ class Pipeline(Classifier):
     def make_feed(self) -> Feed:
         """See Training."""
         samples = self.samples()
-        x, y = samples.make(self.samples_per_epoch(), 0)
+        x, y = samples.make(self.samples_per_pass(), 0)
         return ArrayFeed(x, y, self.spec, self.data, samples, self.shuffle)
 
 

@@ -174,7 +174,7 @@ func (j *job) facts() error {
 		j.Fact("tensorflow", tf.Version()),
 		j.Fact("batch", strconv.Itoa(j.Spec.Batch)),
 		j.Fact("binding", binding+" "+version),
-		j.Fact("allocator", native.Allocator()),
+		j.Fact(cell.FactAllocator, native.Allocator()),
 	)
 }
 
@@ -223,7 +223,7 @@ func (j *job) steps(w workload, gc, trim string) (free func() error, err error) 
 	if !j.trained {
 		return l.free, nil
 	}
-	return l.free, errors.Join(j.Fact("loss_first", formatLoss(j.first)), j.Fact("loss_last", formatLoss(j.last)))
+	return l.free, errors.Join(j.Fact(cell.FactLossFirst, formatLoss(j.first)), j.Fact(cell.FactLossLast, formatLoss(j.last)))
 }
 
 func formatLoss(loss float32) string { return strconv.FormatFloat(float64(loss), 'g', 6, 32) }

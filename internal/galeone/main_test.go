@@ -31,6 +31,7 @@ type report struct {
 	phases map[string]memory.Sample
 	series memory.Series
 	values []map[memory.Layer]*int64 // of the steps
+	facts  map[string]string
 	end    *cell.Message
 	log    string
 }
@@ -59,12 +60,14 @@ func runCell(t *testing.T, spec cell.Spec, env ...string) *report {
 	require.NoError(t, err)
 	defer sampler.Close()
 
-	r := &report{phases: make(map[string]memory.Sample)}
+	r := &report{phases: make(map[string]memory.Sample), facts: make(map[string]string)}
 	lines := bufio.NewScanner(messages)
 	for lines.Scan() {
 		var m cell.Message
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &m), lines.Text())
 		switch m.Kind {
+		case cell.KindFact:
+			r.facts[m.Name] = m.Value
 		case cell.KindPhase, cell.KindStep:
 			var s memory.Sample
 			require.NoError(t, sampler.Sample(m.Step, &s))
@@ -200,13 +203,30 @@ func TestOutOfMemory(t *testing.T) {
 // TestXLA: TensorFlow tells when it compiles its first cluster.
 func TestXLA(t *testing.T) {
 	const words = "Compiled cluster using XLA"
-	spec := cell.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1")}
+	spec := cell.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"), Scratch: t.TempDir()}
 	on := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
+	assert.Empty(t, on.end.Failure, on.end.Text)
 	assert.Contains(t, on.log, words, on.end.Text)
 	spec.Knobs = map[string]string{"jit": "off"}
 	off := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
 	assert.Empty(t, off.end.Failure, off.end.Text)
 	assert.NotContains(t, off.log, words)
+}
+
+// TestDividedBatch: with a part of the batch, the set is still that of the whole one.
+// S0, whose rows are counted, learns the same from as many.
+func TestDividedBatch(t *testing.T) {
+	loss := func(workload string, samples int, knobs string) string {
+		r := runCell(t, cell.Spec{Workload: workload, Steps: 12, Every: 4, Epoch: 4, Batch: 4, Samples: samples, Seed: 1,
+			Model: builtin(t, "dense-784-10"), Knobs: parse(knobs), Scratch: t.TempDir()})
+		require.Empty(t, r.end.Failure, "%s\n%s", r.end.Text, r.log)
+		require.NotEmpty(t, r.facts[cell.FactLossLast])
+		return r.facts[cell.FactLossLast]
+	}
+	for workload, n := range map[string]string{"W0": "32", "S1": "26", "S4": "32"} {
+		assert.Equal(t, loss("S0", 0, "rows="+n), loss(workload, 32, ""), workload)
+	}
+	assert.NotEqual(t, loss("W0", 0, ""), loss("W0", 32, ""))
 }
 
 // TestCalibration: the leak that is built in is in the counters to the byte.

@@ -18,9 +18,8 @@ import (
 // model is a SavedModel in a session, as LoadSavedModel gives it.
 type model struct {
 	*job
-	info   *savedmodels.Model
-	config []byte
-	saved  *tf.SavedModel
+	info  *savedmodels.Model
+	saved *tf.SavedModel
 }
 
 // function is a signature: what to feed and what to fetch.
@@ -32,22 +31,31 @@ type function struct {
 	loss      int                  // the place of that output, or -1
 }
 
-// open loads the model of the run; config is a serialized ConfigProto.
-func (j *job) open(config []byte) (m *model, err error) {
-	m = &model{job: j, config: config}
-	if name := j.Knob("model", ""); name == "" {
-		m.info, err = savedmodels.Open(j.Spec.Model)
-	} else if m.info, err = savedmodels.Builtin(name); errors.Is(err, savedmodels.ErrUnknownBuiltin) {
+// find is the model of the run, or that of the knob model, not loaded yet.
+func (j *job) find() (*savedmodels.Model, error) {
+	name := j.Knob("model", "")
+	if name == "" {
+		return savedmodels.Open(j.Spec.Model)
+	}
+	info, err := savedmodels.Builtin(name)
+	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
 		err = &cell.KnobError{Failure: cell.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
 	}
+	return info, err
+}
+
+// open loads the model of the run.
+func (j *job) open() (*model, error) {
+	info, err := j.find()
 	if err != nil {
 		return nil, err
 	}
+	m := &model{job: j, info: info}
 	return m, m.load()
 }
 
 func (m *model) load() (err error) {
-	if m.saved, err = tf.LoadSavedModel(m.info.Dir, m.info.Tags, &tf.SessionOptions{Config: m.config}); err != nil {
+	if m.saved, err = tf.LoadSavedModel(m.info.Dir, m.info.Tags, &tf.SessionOptions{Config: m.Spec.Config}); err != nil {
 		return fmt.Errorf("load %s: %w", m.info.Dir, err)
 	}
 	m.tensors.countedGraph(m.saved.Graph)
@@ -59,13 +67,21 @@ func (m *model) close() error {
 	return m.saved.Session.Close()
 }
 
-// trainable opens a model of the run with its train signature.
-func (j *job) trainable(config []byte) (*model, *function, error) {
-	m, err := j.open(config)
+// trainable opens the model of the run with its train signature.
+func (j *job) trainable() (*model, *function, error) {
+	info, err := j.find()
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := m.function(m.info.Roles.Train)
+	return j.trainableOf(info)
+}
+
+func (j *job) trainableOf(info *savedmodels.Model) (*model, *function, error) {
+	m := &model{job: j, info: info}
+	if err := m.load(); err != nil {
+		return nil, nil, err
+	}
+	f, err := m.function(info.Roles.Train)
 	return m, f, err
 }
 

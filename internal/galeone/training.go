@@ -26,7 +26,7 @@ func predictions(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	m, err := j.open(j.Spec.Config)
+	m, err := j.open()
 	if err != nil {
 		return loop{}, err
 	}
@@ -107,10 +107,10 @@ func words(j *job) (loop, error) {
 const validationBatch = 64
 
 // validated is a loop that evaluates the model on other samples after each epoch.
-// The last batch of an epoch is a quarter full, as that of 1000 samples in batches
-// of 32 is.
+// The last whole batch of an epoch is a quarter full, as that of 1000 samples in
+// batches of 32 is.
 func validated(j *job) (loop, error) {
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
@@ -118,7 +118,7 @@ func validated(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	n := max(1, j.Spec.Epoch*j.Spec.Batch-j.Spec.Batch*3/4)
+	n := max(1, j.Spec.SetSize()-j.Spec.WholeBatch()*3/4)
 	data, err := m.rows(f, n)
 	if err != nil {
 		return loop{}, err
@@ -143,17 +143,18 @@ func validated(j *job) (loop, error) {
 	return l, err
 }
 
-// recorded keeps what each step gave.
+// recorded keeps what each step gave. An epoch of 60,000 samples need not be in memory
+// for this.
 func recorded(j *job) (loop, error) {
 	history, err := j.Choice("history", "keep", "last")
 	if err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
-	data, err := m.rows(f, j.Spec.Epoch*j.Spec.Batch)
+	data, err := m.rows(f, min(j.Spec.Epoch, 200)*j.Spec.WholeBatch())
 	if err != nil {
 		return loop{}, err
 	}
@@ -198,7 +199,7 @@ func large(j *job) (loop, error) {
 	if n < j.Spec.Batch {
 		return loop{}, fmt.Errorf("%d rows are fewer than a batch of %d", n, j.Spec.Batch)
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
@@ -322,7 +323,7 @@ func generated(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}

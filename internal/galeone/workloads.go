@@ -14,8 +14,8 @@ import (
 	"sync"
 
 	tf "github.com/galeone/tensorflow/tensorflow/go"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-	"google.golang.org/protobuf/proto"
+
+	"steadyfit/internal/mustcompile"
 )
 
 // workload opens a loop; knobs are those that it takes beside gc and trim.
@@ -47,11 +47,11 @@ var workloads = map[string]workload{
 
 // plain is a train step on samples that are in memory.
 func plain(j *job) (loop, error) {
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
-	data, err := m.rows(f, j.Spec.Epoch*j.Spec.Batch)
+	data, err := m.rows(f, j.Spec.SetSize())
 	if err != nil {
 		return loop{}, err
 	}
@@ -68,7 +68,7 @@ func repeated(j *job) (loop, error) {
 	if _, err := j.Choice("input", "tensor"); err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}
@@ -193,7 +193,7 @@ func varying(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	m, err := j.open(j.Spec.Config)
+	m, err := j.open()
 	if err != nil {
 		return loop{}, err
 	}
@@ -211,32 +211,27 @@ func varying(j *job) (loop, error) {
 	}, nil
 }
 
-// autoCluster has XLA compile what it can, which on a CPU has to be asked for twice.
-var autoCluster = &pb.ConfigProto{GraphOptions: &pb.GraphOptions{OptimizerOptions: &pb.OptimizerOptions{
-	GlobalJitLevel: pb.OptimizerOptions_ON_2, CpuGlobalJit: true}}}
-
-// compiled compiles a program for each size, so none comes twice while there are
-// others.
+// compiled trains a model that XLA compiles for each size, so none comes twice while
+// there are others.
 func compiled(j *job) (loop, error) {
 	jit, err := j.Choice("jit", "on", "off")
 	if err != nil {
 		return loop{}, err
 	}
-	var config []byte
-	if jit == "on" {
-		if config, err = proto.Marshal(autoCluster); err != nil {
-			return loop{}, err
-		}
+	info, err := j.find()
+	if err == nil && jit == "on" {
+		info, err = mustcompile.Copy(info, filepath.Join(j.Spec.Scratch, "compiled"))
 	}
-	// Messages that are written one after the other are merged.
-	config = append(config, j.Spec.Config...)
+	if err != nil {
+		return loop{}, err
+	}
 	most := 2 * j.Spec.Batch
 	order := j.random.Perm(most)
 	size, err := j.sized(most, func(n int) int { return 1 + order[(n-1)%most] })
 	if err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(config)
+	m, f, err := j.trainableOf(info)
 	if err != nil {
 		return loop{}, err
 	}
@@ -260,7 +255,7 @@ func reloading(j *job) (loop, error) {
 	if err != nil {
 		return loop{}, err
 	}
-	m, f, err := j.trainable(j.Spec.Config)
+	m, f, err := j.trainable()
 	if err != nil {
 		return loop{}, err
 	}

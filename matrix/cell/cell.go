@@ -21,6 +21,7 @@
 package cell
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,6 +52,8 @@ type Spec struct {
 	From int `json:"from,omitempty"`
 	// Batch is the samples of a train step.
 	Batch int `json:"batch"`
+	// Samples is how many the data set has; 0 means Epoch times Batch. See SetSize.
+	Samples int `json:"samples,omitempty"`
 	// Seed of everything random. Both arms of a pair have the same one.
 	Seed int64 `json:"seed"`
 	// Model is the folder of the SavedModel; empty for workloads without one.
@@ -68,6 +71,19 @@ type Spec struct {
 	// removes it.
 	Scratch string `json:"scratch,omitempty"`
 }
+
+// SetSize is how many samples there are in the data set of a workload that has one: as
+// many as an epoch of whole batches takes.
+//
+// Arms that differ in their batch have the same set, the same number of steps, and
+// epochs of the same number of steps. So what differs between them is the memory of a
+// step, and what is done at the end of an epoch is done as often per step; but a pass
+// over the set takes two epochs with half the batch. A workload whose step takes all
+// samples that it has (W2, W4, W10), or that makes them as it goes (S3), has no set.
+func (s *Spec) SetSize() int { return cmp.Or(s.Samples, s.Epoch*s.Batch) }
+
+// WholeBatch is the batch that the set was made for, of which Batch may be a part.
+func (s *Spec) WholeBatch() int { return s.SetSize() / s.Epoch }
 
 // Kind is the kind of a Message.
 type Kind string
@@ -98,6 +114,29 @@ const (
 	PhaseTraced  = "traced"  // one more step was traced: TFUsed and TFPeak
 	PhaseClosed  = "closed"  // everything that can be freed explicitly was freed
 	PhaseTrimmed = "trimmed" // malloc_trim was called after that
+)
+
+// Facts that children of all kinds tell in the same words, if they know them.
+const (
+	// FactAllocator names the malloc of the process: "glibc", "jemalloc", "tcmalloc",
+	// "mimalloc" or "unknown".
+	FactAllocator = "allocator"
+	// FactLossFirst and FactLossLast are the losses of the first and the last step of a
+	// run that trained, as strconv.ParseFloat reads them: those of a run that diverged
+	// are "NaN", "+Inf" or "-Inf".
+	FactLossFirst = "loss_first"
+	FactLossLast  = "loss_last"
+	// FactSplit is told by a run with micro-batches: SplitExact or SplitInexact.
+	FactSplit = "split"
+)
+
+// The values of FactSplit.
+const (
+	// SplitExact: the update is that of the whole batch, but for rounding.
+	SplitExact = "exact"
+	// SplitInexact: it is another one, as of a model that draws for each sample (Dropout)
+	// or mixes those of a batch (session.CheckSplit).
+	SplitInexact = "inexact"
 )
 
 // The facts about a traced step: how many operations ran, and how many of them were
@@ -197,6 +236,9 @@ func Start(sources ...memory.Source) (*Child, error) {
 	}
 	if c.Spec.Steps < 1 || c.Spec.Every < 1 || c.Spec.Epoch < 1 {
 		return nil, fmt.Errorf("%s: steps %d, every %d, epoch %d: expected at least 1 each", Env, c.Spec.Steps, c.Spec.Every, c.Spec.Epoch)
+	}
+	if n := c.Spec.Samples; n < 0 || n%c.Spec.Epoch != 0 {
+		return nil, fmt.Errorf("%s: %d samples: expected a whole number for each of the %d steps of an epoch", Env, n, c.Spec.Epoch)
 	}
 	c.last = c.Spec.From
 	var err error

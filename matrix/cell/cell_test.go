@@ -65,6 +65,39 @@ func TestStepsAreSampledWhenDue(t *testing.T) {
 	assert.Equal(t, Message{Kind: KindEnd}, all[3])
 }
 
+// A part of a batch leaves the set as it is, and a Spec without one says nothing of it.
+func TestSetSize(t *testing.T) {
+	for _, c := range []struct {
+		spec       Spec
+		set, whole int
+		text       string
+	}{
+		{Spec{Epoch: 128, Batch: 32}, 4096, 32, ""},
+		{Spec{Epoch: 128, Batch: 16, Samples: 4096}, 4096, 32, `"samples":4096`},
+		{Spec{Epoch: 128, Batch: 8, Samples: 4096}, 4096, 32, `"samples":4096`},
+	} {
+		assert.Equal(t, c.set, c.spec.SetSize())
+		assert.Equal(t, c.whole, c.spec.WholeBatch())
+		text, err := json.Marshal(c.spec)
+		require.NoError(t, err)
+		assert.Equal(t, c.text != "", strings.Contains(string(text), `"samples"`))
+		assert.Contains(t, string(text), c.text)
+	}
+}
+
+func TestASpecThatCannotBe(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "is not set", "{": "STEADYFIT_CELL",
+		`{"steps":1,"every":0,"epoch":1}`:              "every 0",
+		`{"steps":1,"every":1,"epoch":3,"samples":10}`: "10 samples: expected a whole number for each of the 3 steps",
+		`{"steps":1,"every":1,"epoch":3,"samples":-3}`: "-3 samples",
+	} {
+		t.Setenv(Env, text)
+		_, err := Start()
+		require.ErrorContains(t, err, want)
+	}
+}
+
 func TestAParentThatIsGoneEndsTheChild(t *testing.T) {
 	c, _ := piped(t, Spec{Every: 1}, 0)
 	require.ErrorContains(t, c.Step(1), "the parent is gone")

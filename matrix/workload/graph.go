@@ -19,6 +19,7 @@ const constFloats = 4 << 10 / 4
 
 type growing struct {
 	plain
+	untrained
 	session *tfbind.Session
 	sealed  bool
 	out     tfbind.Output
@@ -67,7 +68,7 @@ func (j *growing) step(ctx context.Context, n int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return notTrained, out.Close()
+	return 0, out.Close()
 }
 
 func (j *growing) close() (tfbind.Counts, error) { return tfbind.Counts{}, closeGraph(j.session) }
@@ -79,6 +80,7 @@ const outputs = 14
 
 type fetching struct {
 	plain
+	untrained
 	session *tfbind.Session
 	in      *tfbind.Tensor
 	feed    tfbind.Output
@@ -126,7 +128,7 @@ func (j *fetching) step(ctx context.Context, n int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return notTrained, out.Close()
+	return 0, out.Close()
 }
 
 func (j *fetching) close() (tfbind.Counts, error) {

@@ -33,7 +33,7 @@ func newW1(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLoop(ctx, c, c.Spec.Epoch*c.Spec.Batch)
+	l, err := newLoop(ctx, c, c.Spec.SetSize())
 	if err != nil {
 		return nil, err
 	}
@@ -188,8 +188,8 @@ func newTensorTrainer(c *cell.Child, micro int) (*tensorTrainer, error) {
 		return nil, err
 	}
 	roles := model.Roles
-	if micro < 1 || micro > c.Spec.Batch || micro > 1 && roles.Apply == "" {
-		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: fmt.Sprintf("batches of %d, gradients %q, apply %q", c.Spec.Batch, roles.Gradients, roles.Apply)}
+	if err := checkMicro(c, model, session.Options{}, micro); err != nil {
+		return nil, err
 	}
 	eager, err := eagerly(c)
 	if err != nil {
@@ -430,6 +430,7 @@ func (j *reusing) close() (tfbind.Counts, error) { return tfbind.Counts{}, j.Clo
 
 type predicting struct {
 	plain
+	untrained
 	*predictor
 	keep    bool
 	history [][]any
@@ -500,7 +501,7 @@ func (j *predicting) step(ctx context.Context, _ int) (float64, error) {
 		j.history = j.history[:0]
 	}
 	j.history = append(j.history, outputs)
-	return notTrained, nil
+	return 0, nil
 }
 
 func (j *predicting) values(name string) (any, error) {

@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/mustcompile"
 	"steadyfit/matrix/cell"
 	"steadyfit/tfbind"
 )
@@ -105,9 +106,9 @@ func (l *loop) withValidation(samples int) (job, error) {
 	return l, nil
 }
 
-// newW0 is the control: everything is closed. An epoch is a pass.
+// newW0 is the control: everything is closed. An epoch of whole batches is a pass.
 func newW0(ctx context.Context, c *cell.Child) (job, error) {
-	return newLoop(ctx, c, c.Spec.Epoch*c.Spec.Batch)
+	return newLoop(ctx, c, c.Spec.SetSize())
 }
 
 // newS1 trains on as many samples as an epoch has, all but the last batch full.
@@ -121,12 +122,12 @@ func newS1(ctx context.Context, c *cell.Child) (job, error) {
 
 func newS1d(ctx context.Context, c *cell.Child) (job, error) { return newS1(ctx, c) }
 
-// almost is the samples of an epoch whose last batch is a quarter full, as that of
-// 1000 samples in batches of 32 is.
-func almost(s cell.Spec) int { return max(1, s.Epoch*s.Batch-s.Batch*3/4) }
+// almost is the samples of an epoch whose last whole batch is a quarter full, as that
+// of 1000 samples in batches of 32 is.
+func almost(s cell.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
 
 func newS2(ctx context.Context, c *cell.Child) (job, error) {
-	return newLoop(ctx, c, c.Spec.Epoch*c.Spec.Batch)
+	return newLoop(ctx, c, c.Spec.SetSize())
 }
 
 func newS2l(ctx context.Context, c *cell.Child) (job, error) { return newS2(ctx, c) }
@@ -220,6 +221,7 @@ func (z *sizes) next() int {
 // W3 predicts for a number of samples that is drawn for each step.
 type varyingPredict struct {
 	plain
+	untrained
 	*sizes
 	*predictor
 }
@@ -237,7 +239,7 @@ func newW3(ctx context.Context, c *cell.Child) (job, error) {
 }
 
 func (j *varyingPredict) step(ctx context.Context, _ int) (float64, error) {
-	return notTrained, j.run(ctx, j.batch.Slice(0, j.next()))
+	return 0, j.run(ctx, j.batch.Slice(0, j.next()))
 }
 
 func (j *varyingPredict) close() (tfbind.Counts, error) { return tfbind.Counts{}, j.predictor.close() }
@@ -267,7 +269,7 @@ func newW9(ctx context.Context, c *cell.Child) (job, error) {
 	var device gpuopts.Options
 	switch jit {
 	case "on":
-		if model, err = compiled(model, filepath.Join(c.Spec.Scratch, "compiled")); err != nil {
+		if model, err = mustcompile.Copy(model, filepath.Join(c.Spec.Scratch, "compiled")); err != nil {
 			return nil, err
 		}
 	case "cluster":
@@ -298,7 +300,7 @@ func newS4(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLoop(ctx, c, min(c.Spec.Epoch, 200)*c.Spec.Batch)
+	l, err := newLoop(ctx, c, min(c.Spec.Epoch, 200)*c.Spec.WholeBatch())
 	if err != nil {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ func (p *pipeline) close() error {
 	return closeGraph(p.session)
 }
 
-// newW11 trains from a shuffling pipeline; an epoch is a pass.
+// newW11 trains from a shuffling pipeline; an epoch of whole batches is a pass.
 func newW11(ctx context.Context, c *cell.Child) (job, error) {
 	shuffle, err := c.Int("shuffle", 1000)
 	if err != nil {
@@ -189,7 +189,7 @@ func newW11(ctx context.Context, c *cell.Child) (job, error) {
 	l := &loop{trainer: t}
 	s, err := t.synth()
 	if err == nil {
-		l.source, err = newPipeline(ctx, c, s, c.Spec.Epoch*c.Spec.Batch, pipelineOptions{shuffle, prefetch})
+		l.source, err = newPipeline(ctx, c, s, c.Spec.SetSize(), pipelineOptions{shuffle, prefetch})
 	}
 	if err != nil {
 		return nil, errors.Join(err, t.Close())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -36,7 +35,8 @@ const (
 // job is a workload: what is between the phases. It was made with everything
 // loaded.
 type job interface {
-	// step does step n, from 1, and returns its loss, or notTrained.
+	// step does step n, from 1, and returns its loss, which means nothing if the job is
+	// untrained.
 	step(ctx context.Context, n int) (loss float64, err error)
 	// epoch is called after step n, at the end of each epoch but the last. After
 	// errAgain the job's state is in the child's scratch folder.
@@ -51,9 +51,6 @@ type looper interface {
 	loop(ctx context.Context, r *run) error
 }
 
-// notTrained is the loss of a step that trains nothing.
-var notTrained = math.NaN()
-
 // errAgain ends the steps of a process whose state was saved.
 var errAgain = errors.New("state saved")
 
@@ -61,6 +58,33 @@ var errAgain = errors.New("state saved")
 type plain struct{}
 
 func (plain) epoch(context.Context, int) error { return nil }
+
+// untrained is embedded by jobs whose steps train nothing.
+type untrained struct{}
+
+func (untrained) trainsNothing() {}
+
+// losses are those of the first and the last step that trained. A run that diverged is
+// one that trained: its last loss is no number, or infinite.
+type losses struct {
+	trained     bool
+	first, last float64
+}
+
+func (l *losses) add(loss float64) {
+	if !l.trained {
+		l.trained, l.first = true, loss
+	}
+	l.last = loss
+}
+
+// facts are what the parent is told of them, by name; none if nothing was trained.
+func (l *losses) facts() map[string]string {
+	if !l.trained {
+		return nil
+	}
+	return map[string]string{cell.FactLossFirst: formatLoss(l.first), cell.FactLossLast: formatLoss(l.last)}
+}
 
 // jobs has what makes the job of each workload.
 var jobs = map[string]func(context.Context, *cell.Child) (job, error){
@@ -91,8 +115,8 @@ func IDs() []string { return slices.Sorted(maps.Keys(jobs)) }
 
 // Run does the child's workload from the first phase to the last. lib is where to
 // find TensorFlow, as in [tfbind.Load]. It reports the facts tensorflow, batch,
-// threads (at the end of the steps), loss_first and loss_last where something was
-// trained, and live: the native objects that were left after all was closed.
+// threads (at the end of the steps), those that package cell has names for, and live:
+// the native objects that were left after all was closed.
 //
 // The caller ends the run with Child.Done and [FailureOf], but after ErrAgain. A
 // process that goes on where another one ended sends the phases anew; its step
@@ -102,7 +126,7 @@ func Run(ctx context.Context, c *cell.Child, lib string) error {
 	if !ok {
 		return fmt.Errorf("%w %q; there are %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", "))
 	}
-	r := &run{c: c, first: notTrained, last: notTrained}
+	r := &run{c: c}
 	if err := r.knobs(); err != nil {
 		return err
 	}
@@ -116,7 +140,11 @@ func Run(ctx context.Context, c *cell.Child, lib string) error {
 	if err := c.Phase(cell.PhaseLibrary); err != nil {
 		return err
 	}
-	if err := errors.Join(c.Fact("tensorflow", info.Version), c.Fact("batch", strconv.Itoa(c.Spec.Batch))); err != nil {
+	if err := errors.Join(
+		c.Fact("tensorflow", info.Version),
+		c.Fact("batch", strconv.Itoa(c.Spec.Batch)),
+		c.Fact(cell.FactAllocator, native.Allocator()),
+	); err != nil {
 		return err
 	}
 	left, again, err := r.work(ctx, create)
@@ -145,11 +173,11 @@ func FailureOf(err error) cell.Failure {
 
 // run is one call of Run.
 type run struct {
-	c           *cell.Child
-	gc, trim    string
-	done        int // steps, those of earlier processes included
-	began       bool
-	first, last float64 // losses
+	c        *cell.Child
+	gc, trim string
+	done     int // steps, those of earlier processes included
+	began    bool
+	losses   losses
 }
 
 // knobs asks for those that all workloads have.
@@ -205,9 +233,12 @@ func (r *run) steps(ctx context.Context, j job) error {
 // after does what belongs between steps. It allocates nothing but where an epoch
 // ends.
 func (r *run) after(ctx context.Context, j job, n int, loss float64) error {
-	r.done, r.last = n, loss
+	r.done = n
+	if _, ok := j.(interface{ trainsNothing() }); !ok {
+		r.losses.add(loss)
+	}
 	if !r.began {
-		r.began, r.first = true, loss
+		r.began = true
 		if err := r.c.Phase(cell.PhaseFirst); err != nil {
 			return err
 		}
@@ -256,8 +287,8 @@ func (r *run) steady() error {
 	if n, ok := threads(); ok {
 		errs = append(errs, r.c.Fact("threads", strconv.FormatInt(n, 10)))
 	}
-	if !math.IsNaN(r.last) {
-		errs = append(errs, r.c.Fact("loss_first", formatLoss(r.first)), r.c.Fact("loss_last", formatLoss(r.last)))
+	for name, value := range r.losses.facts() {
+		errs = append(errs, r.c.Fact(name, value))
 	}
 	return errors.Join(errs...)
 }

@@ -27,6 +27,7 @@ const (
 
 type bursting struct {
 	plain
+	untrained
 	workers []*burster
 }
 
@@ -110,7 +111,7 @@ func (j *bursting) step(context.Context, int) (float64, error) {
 	for _, w := range j.workers {
 		errs = append(errs, <-w.results)
 	}
-	return notTrained, errors.Join(errs...)
+	return 0, errors.Join(errs...)
 }
 
 func (j *bursting) close() (tfbind.Counts, error) {
@@ -133,6 +134,7 @@ const (
 
 type texts struct {
 	plain
+	untrained
 	session *tfbind.Session
 	in, out tfbind.Output
 	pool    []string // twice as many as are used at a time
@@ -178,7 +180,7 @@ func (j *texts) step(ctx context.Context, n int) (float64, error) {
 			return 0, fmt.Errorf("string %d came back as %q, was %q", i, back[i], values[i])
 		}
 	}
-	return notTrained, nil
+	return 0, nil
 }
 
 func (j *texts) close() (tfbind.Counts, error) { return tfbind.Counts{}, closeGraph(j.session) }

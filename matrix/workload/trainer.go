@@ -70,7 +70,7 @@ func newTrainer(ctx context.Context, c *cell.Child) (*trainer, error) {
 // newTrainerOf opens a model. The Spec's ConfigProto is merged over that of device.
 func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
 	t := &trainer{
-		// What parts of a batch learn is not what is measured here.
+		// What parts of a batch learn is not what is measured here; checkMicro tells it.
 		options: session.Options{Device: device, Config: c.Spec.Config, Seed: c.Spec.Seed, AllowInexactSplit: true},
 		model:   model,
 		state:   filepath.Join(c.Spec.Scratch, "state"),
@@ -82,17 +82,14 @@ func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, 
 	if t.micro, err = c.Int("micro", 1); err != nil {
 		return nil, err
 	}
-	if err := session.CheckSplit(t.model, t.options); t.micro > 1 && err != nil {
-		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: err.Error()}
+	if err := checkMicro(c, model, t.options, t.micro); err != nil {
+		return nil, err
 	}
 	if t.eager, err = eagerly(c); err != nil {
 		return nil, err
 	}
 	if t.eager && t.micro > 1 {
-		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: "gradients and apply are not executed eagerly"}
-	}
-	if t.micro < 1 || t.micro > c.Spec.Batch {
-		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: fmt.Sprintf("a batch has %d samples", c.Spec.Batch)}
+		return nil, microError(c, "gradients and apply are not executed eagerly")
 	}
 	if err := t.open(ctx); err != nil {
 		return nil, err
@@ -104,6 +101,38 @@ func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, 
 	}
 	t.values = make([]float64, len(t.TrainMetrics()))
 	return t, nil
+}
+
+// checkMicro says why a batch is not split into that many parts, and tells the parent
+// what their update is (cell.FactSplit).
+func checkMicro(c *cell.Child, model *savedmodels.Model, o session.Options, parts int) error {
+	if parts < 1 || parts > c.Spec.Batch {
+		return microError(c, fmt.Sprintf("a batch has %d samples", c.Spec.Batch))
+	}
+	if parts == 1 {
+		return nil
+	}
+	split, err := splitOf(model, o)
+	if err != nil {
+		return microError(c, err.Error())
+	}
+	return c.Fact(cell.FactSplit, split)
+}
+
+// splitOf is the value of cell.FactSplit for a model; an error if it cannot be split.
+func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
+	o.AllowInexactSplit = false
+	switch err := session.CheckSplit(model, o); {
+	case errors.Is(err, session.ErrInexactSplit):
+		return cell.SplitInexact, nil
+	case err != nil:
+		return "", err
+	}
+	return cell.SplitExact, nil
+}
+
+func microError(c *cell.Child, reason string) error {
+	return &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: reason}
 }
 
 func (t *trainer) open(ctx context.Context) (err error) {

@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"steadyfit/data"
 	"steadyfit/fit"
@@ -15,7 +16,7 @@ type fitting struct {
 	*trainer
 	ds    data.Dataset
 	size  int // of a batch
-	steps int // of an epoch of the loop, which is one pass at most
+	steps int // of an epoch of the loop, which is one pass of whole batches at most
 }
 
 // userSamples are made up where the user gives no data.
@@ -34,14 +35,15 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 	if c.Spec.Data != "" {
 		ds, err = data.Open(c.Spec.Data, data.Options{})
 	} else {
-		ds, err = t.samples(max(userSamples, c.Spec.Batch))
+		ds, err = t.samples(max(userSamples, c.Spec.WholeBatch()))
 	}
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	// A run in several processes goes on at the next epoch of the loop, so that the
 	// two kinds of epoch have to be of the same length where they can.
-	perPass := max(1, (ds.Len()+c.Spec.Batch-1)/c.Spec.Batch)
+	whole := c.Spec.WholeBatch()
+	perPass := max(1, (ds.Len()+whole-1)/whole)
 	return &fitting{trainer: t, ds: data.Prefetch(ds, prefetch), size: c.Spec.Batch, steps: min(c.Spec.Epoch, perPass)}, nil
 }
 
@@ -79,7 +81,7 @@ func (f *fitting) step(ctx context.Context, n int) (float64, error) {
 		}
 		return f.trainer.step(ctx, n, b)
 	}
-	return notTrained, nil
+	return 0, fmt.Errorf("%s: a pass has no batch of %d", f.ds.Name(), f.size)
 }
 
 func (f *fitting) epoch(ctx context.Context, _ int) error { return f.endEpoch(ctx) }

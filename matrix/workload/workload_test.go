@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/native"
 	"steadyfit/matrix"
 	"steadyfit/matrix/cell"
 	"steadyfit/matrix/workload"
@@ -58,6 +59,7 @@ func TestEveryWorkload(t *testing.T) {
 			assert.Equal(t, "8", o.facts["batch"])
 			assert.Regexp(t, `^2\.\d+\.`, o.facts["tensorflow"])
 			assert.Regexp(t, `^\d+$`, o.facts["threads"])
+			assert.Equal(t, native.Allocator(), o.facts[cell.FactAllocator])
 			want := "0"
 			if text, ok := left[w.ID]; ok {
 				want = text
@@ -74,7 +76,7 @@ func TestEveryWorkload(t *testing.T) {
 				assert.Empty(t, o.facts[cell.FactOperations])
 			}
 			trained := !slices.Contains(untrained, w.ID)
-			for _, name := range []string{"loss_first", "loss_last"} {
+			for _, name := range []string{cell.FactLossFirst, cell.FactLossLast} {
 				_, there := o.facts[name]
 				assert.Equal(t, trained, there, name)
 			}
@@ -221,16 +223,39 @@ func TestRemediesLearnTheSame(t *testing.T) {
 	assert.Equal(t, want, loss("S0", "digits", "data=graph", "rows=24"))
 }
 
-// Micro-batches make the same update, but for rounding.
+// With a part of the batch, the set is still that of the whole one: S0, whose rows are
+// counted, learns the same from as many.
+func TestADividedBatchHasTheWholeSet(t *testing.T) {
+	t.Parallel()
+	loss := func(id string, samples int, knobs ...string) string {
+		s := spec(t, id, "digits", knobs...)
+		s.Steps, s.Batch, s.Samples = 12, 4, samples
+		o := do(t, s)
+		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
+		require.NotEmpty(t, o.facts[cell.FactLossLast])
+		return o.facts[cell.FactLossLast]
+	}
+	for _, c := range []struct{ id, knob, like string }{
+		{"W0", "prefetch=0", "rows=32"}, {"W1", "release=close", "rows=32"}, {"W11", "shuffle=0", "rows=32"},
+		{"S1", "prefetch=0", "rows=26"}, {"S2", "prefetch=0", "rows=32"}, {"S4", "history=last", "rows=32"},
+	} {
+		assert.Equal(t, loss("S0", 0, c.like), loss(c.id, 32, c.knob), c.id)
+	}
+	assert.NotEqual(t, loss("W0", 0), loss("W0", 32))
+}
+
+// Micro-batches make the same update, but for rounding, and where a model draws for each
+// sample another one, which is told.
 func TestMicroBatchesLearnTheSame(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"W0", "S3"} {
 		loss := func(micro string) (first, last float64) {
 			o := do(t, spec(t, id, "digits", "micro="+micro))
 			require.Empty(t, o.failure, o.text)
-			first, err := strconv.ParseFloat(o.facts["loss_first"], 64)
+			assert.Equal(t, map[bool]string{true: cell.SplitExact}[micro != "1"], o.facts[cell.FactSplit])
+			first, err := strconv.ParseFloat(o.facts[cell.FactLossFirst], 64)
 			require.NoError(t, err)
-			last, err = strconv.ParseFloat(o.facts["loss_last"], 64)
+			last, err = strconv.ParseFloat(o.facts[cell.FactLossLast], 64)
 			require.NoError(t, err)
 			return first, last
 		}
@@ -239,6 +264,9 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 		microFirst, microLast := loss("4")
 		assert.InEpsilon(t, first, microFirst, 1e-4, id)
 		assert.InEpsilon(t, last, microLast, 1e-3, id)
+		o := do(t, spec(t, id, "digits-cnn", "micro=4"))
+		require.Empty(t, o.failure, o.text)
+		assert.Equal(t, cell.SplitInexact, o.facts[cell.FactSplit], id)
 	}
 }
 

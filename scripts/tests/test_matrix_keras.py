@@ -33,7 +33,9 @@ MALLOC = {"malloc in use", "malloc free", "malloc arenas"}
 def spec_of(workload: str, **more: Any) -> dict[str, Any]:
     """A Spec as the parent writes it, of a few steps."""
     spec = {"workload": workload, "steps": 6, "every": 2, "epoch": 3, "batch": 4, "seed": 5}
-    knobs = {key: more.pop(key) for key in list(more) if key not in (*spec, "scratch", "from")}
+    knobs = {
+        key: more.pop(key) for key in list(more) if key not in (*spec, "samples", "scratch", "from")
+    }
     return {**spec, **more, "knobs": {k.replace("del_", "del"): v for k, v in knobs.items()}}
 
 
@@ -237,7 +239,13 @@ def test_what_keras_does_not_take():
     assert talk.code == 1
 
 
-@pytest.mark.parametrize("text", [None, "", "W0", "[]", "{}", json.dumps(spec_of("W0", every=0))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "W0", "[]", "{}"),
+        *(json.dumps(spec_of("W0", **more)) for more in ({"every": 0}, {"samples": 10})),
+    ],
+)
 def test_without_a_spec(text):
     environment = {k: v for k, v in os.environ.items() if k != matrix_keras.ENVIRONMENT}
     if text is not None:
@@ -281,6 +289,74 @@ def test_resetting_changes_no_number(reset, tmp_path):
     spec["knobs"]["reset"] = reset
     # Dropout draws on where it was.
     assert converse_here(spec).facts == whole.facts
+
+
+def recorded_batches(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Do a run; returns which samples of the set each step trained on."""
+    seen: list[list[int]] = []
+    made = matrix_keras.Samples.make
+
+    def make(self: Any, n: int, key: int, into: Any = None) -> tuple[Any, Any]:
+        x, y = made(self, n, key, into)
+        x.reshape(n, -1)[:, 0] = np.arange(n)  # its number
+        return x, y
+
+    def step(self: Any, x: Any, y: Any) -> float:
+        seen.append([int(v) for v in np.reshape(x, (len(x), -1))[:, 0]])
+        return 1.0
+
+    monkeypatch.setattr(matrix_keras.Samples, "make", make)
+    monkeypatch.setattr(matrix_keras.Learner, "step", step)
+    converse_here(spec)
+    return seen
+
+
+@pytest.mark.parametrize(("workload", "samples"), [("W0", 24), ("S1", 18), ("S4", 24), ("W11", 24)])
+def test_half_the_batch_has_the_whole_set(workload, samples, monkeypatch):
+    knobs = {"shuffle": "0"} if workload == "W11" else {}
+    spec = spec_of(workload, steps=6, epoch=3, batch=4, samples=24, loop="function", **knobs)
+    flat = [number for batch in recorded_batches(spec, monkeypatch) for number in batch]
+    assert flat == [i % samples for i in range(len(flat))]
+    assert max(flat) == samples - 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "epochs"),
+    # S1 has 18 samples, a pass of 5 steps of which Keras makes epochs of 3 and 2.
+    [("W0", [3, 3, 3, 3]), ("W11", [3, 3, 3, 3]), ("S1", [3, 2, 3, 2, 2]), ("S4", [3, 3, 3, 3])],
+)
+def test_keras_has_as_many_epochs_with_half_the_batch(workload, epochs, monkeypatch, tmp_path):
+    ended: list[int] = []
+    run = matrix_keras.Training._callback
+
+    def callback(self: Any, *arguments: Any) -> Any:
+        between = run(self, *arguments)
+        batches, epoch = between.on_train_batch_end, between.on_epoch_end
+        count = [0]
+
+        def on_train_batch_end(batch: int, logs: Any) -> None:
+            count[0] += 1
+            batches(batch, logs)
+
+        def on_epoch_end(number: int, logs: Any) -> None:
+            ended.append(count[0] - sum(ended))
+            epoch(number, logs)
+
+        between.on_train_batch_end, between.on_epoch_end = on_train_batch_end, on_epoch_end
+        return between
+
+    monkeypatch.setattr(matrix_keras.Training, "_callback", callback)
+    spec = spec_of(workload, steps=12, epoch=3, batch=4, samples=24)
+    check(converse_here({**spec, "scratch": str(tmp_path)}), spec)
+    assert ended == epochs
+
+
+def test_a_run_that_diverged_tells_its_loss(monkeypatch):
+    losses = iter([1.5, math.nan, math.inf, math.nan, math.nan, math.nan])
+    monkeypatch.setattr(matrix_keras.Learner, "step", lambda *_: next(losses))
+    talk = converse_here(spec_of("W0", loop="function"))
+    assert talk.messages[-1] == {"kind": "end"}
+    assert (talk.facts["loss_first"], talk.facts["loss_last"]) == ("1.5", "nan")
 
 
 def test_the_kept_tensor_is_of_the_size_that_is_told():

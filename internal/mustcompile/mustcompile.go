@@ -1,4 +1,14 @@
-package workload
+// Package mustcompile makes copies of SavedModels whose train signature XLA has to
+// compile: what tf.function(jit_compile=True) leaves in a model, without Python. The
+// workload of varying shapes under XLA is the same model with it on every runtime.
+//
+// It is not auto-clustering, which is a setting of a session (gpuopts) and another
+// thing: that compiles a shape when it comes again, and gives up on what has too many
+// (TensorFlow 2.21, device_compilation_profiler.cc).
+//
+// A model goes into [Copy] with a folder, and comes out as the one that was written
+// there, to be loaded like any other.
+package mustcompile
 
 import (
 	"errors"
@@ -17,14 +27,18 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// mustCompile is the attribute that tf.function(jit_compile=True) leaves in a
-// SavedModel: XLA compiles the function for each shape that it is called with.
-// Auto-clustering is another thing: it compiles a shape when it comes again, and
-// gives up on what has too many (TensorFlow 2.21, device_compilation_profiler.cc).
-const mustCompile = "_XlaMustCompile"
+// Attribute marks a function, and each call of it, that XLA compiles for every shape
+// that it is called with.
+const Attribute = "_XlaMustCompile"
 
-// compiled writes a copy of a model into dir whose train signature must be compiled.
-func compiled(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
+// ErrNoFunction: a signature that calls no function that could be compiled.
+var ErrNoFunction = errors.New("it is not a function that could be compiled")
+
+// Copy writes a copy of a model into dir whose train signature must be compiled, and
+// opens it. The folder must not hold files of a model yet (fs.ErrExist); what a failure
+// leaves in it is the caller's. A train signature that calls no function is
+// ErrNoFunction.
+func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 	if err := os.CopyFS(dir, os.DirFS(model.Dir)); err != nil {
 		return nil, err
 	}
@@ -38,7 +52,7 @@ func compiled(model *savedmodels.Model, dir string) (*savedmodels.Model, error) 
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for _, meta := range saved.MetaGraphs {
-		if err := compileSignature(meta, model.Roles.Train); err != nil {
+		if err := mark(meta, model.Roles.Train); err != nil {
 			return nil, fmt.Errorf("%s: signature %s: %w", model.Dir, model.Roles.Train, err)
 		}
 	}
@@ -51,27 +65,25 @@ func compiled(model *savedmodels.Model, dir string) (*savedmodels.Model, error) 
 	return savedmodels.Open(dir)
 }
 
-var errNoFunction = errors.New("it is not a function that could be compiled")
-
-// compileSignature marks the function that a signature calls. Between the two is a
-// wrapper, which only sorts inputs and outputs.
-func compileSignature(meta *pb.MetaGraphDef, name string) error {
+// mark marks the function that a signature calls. Between the two is a wrapper, which
+// only sorts inputs and outputs.
+func mark(meta *pb.MetaGraphDef, name string) error {
 	for _, out := range meta.SignatureDef[name].GetOutputs() {
 		op, _, _ := strings.Cut(out.GetName(), ":")
 		wrapper := nodeOf(meta.GraphDef.GetNode(), op)
 		if wrapper == nil {
-			return errNoFunction
+			return ErrNoFunction
 		}
 		inner := functionOf(meta.GraphDef, wrapper)
 		for _, n := range inner.GetNodeDef() {
 			if f := functionOf(meta.GraphDef, n); f != nil {
-				n.Attr[mustCompile] = graphdef.Bool(true)
-				f.Attr[mustCompile], f.Attr["_noinline"] = graphdef.Bool(true), graphdef.Bool(true)
+				n.Attr[Attribute] = graphdef.Bool(true)
+				f.Attr[Attribute], f.Attr["_noinline"] = graphdef.Bool(true), graphdef.Bool(true)
 				return nil
 			}
 		}
 	}
-	return errNoFunction
+	return ErrNoFunction
 }
 
 // nodeOf is the node of that name.

@@ -1,0 +1,124 @@
+package mustcompile
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/savedmodels"
+)
+
+func builtin(t *testing.T, name string) *savedmodels.Model {
+	t.Helper()
+	m, err := savedmodels.Builtin(name)
+	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
+		t.Skipf("%v: make it with make models", err)
+	}
+	require.NoError(t, err)
+	return m
+}
+
+// marked are the functions with the attribute by name, each with the name of the
+// function that calls it so.
+func marked(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	functions := make(map[string]string)
+	for _, f := range library(t, dir) {
+		for _, n := range f.GetNodeDef() {
+			if n.Attr[Attribute].GetB() {
+				functions[n.Attr["f"].GetFunc().GetName()] = f.GetSignature().GetName()
+			}
+		}
+	}
+	for name := range functions {
+		f := library(t, dir)[name]
+		require.NotNil(t, f)
+		assert.True(t, f.Attr[Attribute].GetB(), name)
+		assert.True(t, f.Attr["_noinline"].GetB(), "%s: else it is gone before XLA sees it", name)
+	}
+	return functions
+}
+
+func library(t *testing.T, dir string) map[string]*function_go_proto.FunctionDef {
+	t.Helper()
+	all := make(map[string]*function_go_proto.FunctionDef)
+	for _, f := range graphOf(t, dir).GetLibrary().GetFunction() {
+		all[f.GetSignature().GetName()] = f
+	}
+	return all
+}
+
+func graphOf(t *testing.T, dir string) *graph_go_proto.GraphDef {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "saved_model.pb"))
+	require.NoError(t, err)
+	saved := &pb.SavedModel{}
+	require.NoError(t, proto.Unmarshal(text, saved))
+	require.Len(t, saved.MetaGraphs, 1)
+	return saved.MetaGraphs[0].GraphDef
+}
+
+// wrapper is the function that a signature of a model calls.
+func wrapper(t *testing.T, model *savedmodels.Model, signature string) string {
+	t.Helper()
+	sig, err := model.Signature(signature)
+	require.NoError(t, err)
+	op, _, _ := strings.Cut(sig.Outputs[0].Op, ":")
+	for _, n := range graphOf(t, model.Dir).GetNode() {
+		if n.GetName() == op {
+			return n.Attr["f"].GetFunc().GetName()
+		}
+	}
+	require.Fail(t, "no operation "+op)
+	return ""
+}
+
+func TestCopy(t *testing.T) {
+	for _, name := range []string{"digits", "dense-100-64-1"} {
+		t.Run(name, func(t *testing.T) {
+			model := builtin(t, name)
+			before, err := os.ReadFile(filepath.Join(model.Dir, "saved_model.pb"))
+			require.NoError(t, err)
+			dir := filepath.Join(t.TempDir(), "compiled")
+			copied, err := Copy(model, dir)
+			require.NoError(t, err)
+			assert.Equal(t, dir, copied.Dir)
+			assert.Equal(t, model.Roles, copied.Roles)
+			require.NoError(t, copied.CheckTrainable(savedmodels.CheckOptions{}))
+
+			// The model brings functions for XLA of its own; one is new.
+			added := marked(t, dir)
+			for name := range marked(t, model.Dir) {
+				assert.Contains(t, added, name)
+				delete(added, name)
+			}
+			assert.Equal(t, []string{wrapper(t, model, model.Roles.Train)}, slices.Collect(maps.Values(added)))
+			after, err := os.ReadFile(filepath.Join(model.Dir, "saved_model.pb"))
+			require.NoError(t, err)
+			assert.Equal(t, before, after)
+
+			_, err = Copy(model, dir)
+			require.ErrorIs(t, err, fs.ErrExist)
+		})
+	}
+}
+
+func TestASignatureThatCallsNothing(t *testing.T) {
+	model := *builtin(t, "digits")
+	model.Roles.Train = "nothing"
+	_, err := Copy(&model, filepath.Join(t.TempDir(), "compiled"))
+	require.ErrorIs(t, err, ErrNoFunction)
+	require.ErrorContains(t, err, "signature nothing")
+}

@@ -1,0 +1,62 @@
+package matrix
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Half the batch is half the batch, and nothing else: the set, the steps and the epochs
+// stay. Specs of all other runs say nothing of the set, so that runs that were done
+// before there was anything to say are taken over.
+func TestADividedBatchChangesNothingElse(t *testing.T) {
+	p := plan(t)
+	p.Allocator = func(string) (string, error) { return "lib.so", nil }
+	parts := map[string]int{"batch-half": 2, "batch-quarter": 4}
+	base := Remedies()[0]
+	for _, runtime := range Runtimes() {
+		for _, w := range Workloads() {
+			if !w.RunsOn(runtime) {
+				continue
+			}
+			w = w.on(runtime)
+			for _, r := range Remedies() {
+				r = r.on(runtime)
+				if effect, _ := p.refuse(runtime, w, r); effect != "" && parts[r.ID] != 0 {
+					continue
+				}
+				s, _, err := p.spec(job{runtime: runtime, workload: w, remedy: r})
+				require.NoError(t, err)
+				text, err := json.Marshal(s)
+				require.NoError(t, err)
+				n, divided := parts[r.ID]
+				if !divided {
+					assert.NotContains(t, string(text), `"samples"`, "%s/%s on %s", w.ID, r.ID, runtime)
+					continue
+				}
+				want, _, err := p.spec(job{runtime: runtime, workload: w, remedy: base})
+				require.NoError(t, err)
+				assert.Equal(t, want.SetSize(), s.SetSize(), w.ID)
+				assert.Equal(t, want.Batch, s.WholeBatch(), w.ID)
+				want.Samples, want.Batch = w.Epoch*w.Batch, w.Batch/n
+				assert.Equal(t, want, s, "%s/%s on %s", w.ID, r.ID, runtime)
+			}
+		}
+	}
+	whole := job{runtime: Go, workload: Workload{ID: "W0", Steps: 4, Every: 1, Epoch: 2, Batch: 1}, remedy: Remedy{ID: "batch-half", Knobs: map[string]string{batchDivide: "2"}}}
+	s, _, err := p.spec(whole)
+	require.NoError(t, err)
+	assert.Zero(t, s.Samples, "a batch of 1 stays as it is")
+}
+
+// What is said of all models has to be true of those with dropout, too.
+func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
+	for _, id := range []string{"micro-2", "micro-4"} {
+		i := slices.IndexFunc(Remedies(), func(r Remedy) bool { return r.ID == id })
+		require.GreaterOrEqual(t, i, 0)
+		assert.NotContains(t, Remedies()[i].Title, "same")
+	}
+}
