@@ -181,7 +181,7 @@ func playChild() int {
 		return fail(err)
 	}
 	if c.Spec.Workload == "lingers" {
-		select {}
+		<-time.After(time.Hour) // the Go runtime would end what can never go on
 	}
 	return 0
 }
