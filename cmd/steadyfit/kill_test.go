@@ -125,7 +125,10 @@ func (r trial) undisturbed(t *testing.T) (weights []byte, losses []string, took 
 // until they are done: model and losses must be those of a run that was never
 // killed, bit for bit.
 func TestKilledRunsResumeBitForBit(t *testing.T) {
-	const kills = 20
+	kills := 20
+	if raceDetector() {
+		kills = 5 // it slows each run down, and sees the same code
+	}
 	r := trial{t.TempDir()}
 	wantWeights, wantLosses, took := r.undisturbed(t)
 
@@ -175,6 +178,9 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 // STEADYFIT_TEST_KILLS sets how often.
 func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 	kills := 9
+	if raceDetector() {
+		kills = 3
+	}
 	if text := os.Getenv("STEADYFIT_TEST_KILLS"); text != "" {
 		var err error
 		kills, err = strconv.Atoi(text)
