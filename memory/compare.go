@@ -100,6 +100,9 @@ type Ratio struct {
 	Interval
 	// OK is false if fewer than two pairs have the amount.
 	OK bool `json:"ok"`
+	// Unbounded is true if the pairs give no upper bound; High is the largest number
+	// then, since JSON has no infinity.
+	Unbounded bool `json:"unbounded,omitempty"`
 	// Effect is what this amount alone would say.
 	Effect Effect `json:"effect,omitempty"`
 }
@@ -327,10 +330,11 @@ func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (va
 		return Ratio{}
 	}
 	low, high := back(estimate-half), back(estimate+half)
-	if math.IsInf(high, 0) {
+	unbounded := math.IsInf(high, 0)
+	if unbounded {
 		high = math.MaxFloat64 // JSON has no infinity
 	}
-	return Ratio{Interval: Interval{back(estimate), low, high}, OK: true}
+	return Ratio{Interval: Interval{back(estimate), low, high}, OK: true, Unbounded: unbounded}
 }
 
 // bootstrap is the deviation of a ratio of means, on its scale, by drawing pairs.
