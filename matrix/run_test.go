@@ -812,9 +812,8 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
 	}
-	r := &Result{Runs: []RunResult{{ID: 3}, {ID: 4}}}
-	assert.Equal(t, 4, r.Middle(&Cell{Runs: []int{4}}).ID)
-	assert.Nil(t, r.Middle(&Cell{Runs: []int{5}}))
+	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
+	assert.Nil(t, Middle(nil))
 }
 
 // The runs that a cell is compared with say whether there is a slope.
