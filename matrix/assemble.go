@@ -185,15 +185,9 @@ func (r *RunResult) samples() int {
 	return r.Series.Len()
 }
 
-// Middle is the run that the verdict of a cell is of; nil if the result holds none of
-// its runs.
-func (r *Result) Middle(c *Cell) *RunResult {
-	var runs []*RunResult
-	for i := range r.Runs {
-		if slices.Contains(c.Runs, r.Runs[i].ID) {
-			runs = append(runs, &r.Runs[i])
-		}
-	}
+// Middle is the run that stands for those of a cell, which its verdict is of; nil if
+// there are none.
+func Middle(runs []*RunResult) *RunResult {
 	if len(runs) == 0 {
 		return nil
 	}

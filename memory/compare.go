@@ -133,6 +133,9 @@ type Ratio struct {
 	Interval
 	// OK is false if fewer than two pairs have the amount.
 	OK bool `json:"ok"`
+	// Unbounded is true if the pairs give no upper bound; High is the largest number
+	// then, since JSON has no infinity.
+	Unbounded bool `json:"unbounded,omitempty"`
 	// Effect is what this amount alone would say.
 	Effect Effect `json:"effect,omitempty"`
 }
@@ -258,7 +261,7 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		c.Effect, c.Reason, c.More = Unclear, fmt.Sprintf("fewer than two pairs tell the %s", what), max(5-len(alive), 1)
 	default:
 		c.Effect = r.Effect
-		c.Reason = fmt.Sprintf("the %s is %.2f times that without it [%.2f, %.2f]", what, r.Estimate, r.Low, r.High)
+		c.Reason = fmt.Sprintf("the %s is %s of that without it", what, r.Times(true))
 		switch {
 		case c.Effect == Unclear:
 			c.More = morePairs(r, len(alive))
@@ -375,10 +378,11 @@ func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (va
 		return Ratio{}
 	}
 	low, high := back(estimate-half), back(estimate+half)
-	if math.IsInf(high, 0) {
+	unbounded := math.IsInf(high, 0)
+	if unbounded {
 		high = math.MaxFloat64 // JSON has no infinity
 	}
-	return Ratio{Interval: Interval{back(estimate), low, high}, OK: true}
+	return Ratio{Interval: Interval{back(estimate), low, high}, OK: true, Unbounded: unbounded}
 }
 
 // bootstrap is the deviation of a ratio of means, on its scale, by drawing pairs.
@@ -422,15 +426,15 @@ func morePairs(r Ratio, pairs int) int {
 	return max(int(math.Ceil(float64(pairs)*(factor-1))), 1)
 }
 
-// String is the comparison in a line: "works: the slope is 0.01 times that
-// without it [-0.02, 0.03]; step time x1.42 [1.39, 1.45]; 5 pairs".
+// String is the comparison in a line: "works: the slope is x0.01 [-0.02, 0.03] of that
+// without it; step time x1.42 [1.39, 1.45]; 5 pairs".
 func (c Comparison) String() string {
 	text := string(c.Effect)
 	if c.Reason != "" {
 		text += ": " + c.Reason
 	}
 	if c.StepTime.OK {
-		text += fmt.Sprintf("; step time x%.2f [%.2f, %.2f]", c.StepTime.Estimate, c.StepTime.Low, c.StepTime.High)
+		text += "; step time " + c.StepTime.Times(true)
 	}
 	if c.More > 0 {
 		text += fmt.Sprintf("; about %d more pairs would decide", c.More)

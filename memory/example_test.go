@@ -97,7 +97,7 @@ func ExampleCompare() {
 		})
 	}
 	fmt.Println(memory.Compare(pairs, memory.LowerSlope, 1))
-	// Output: works: the slope is 0.00 times that without it [0.00, 0.00]; step time x1.50 [1.49, 1.50]; 5 pairs
+	// Output: works: the slope is x0 [0, 0] of that without it; step time x1.50 [1.49, 1.50]; 5 pairs
 }
 
 func ExampleRequireFlat() {

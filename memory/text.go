@@ -112,11 +112,17 @@ func duration(minutes float64) string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
-// perUnit is a slope and its bounds in the largest unit that suits all three:
-// "+3.1 MiB/min [2.9, 3.4]".
-func perUnit(layer Layer, s Interval, per Per) string {
+// perUnit is Rate with the bounds.
+func perUnit(layer Layer, s Interval, per Per) string { return Rate(layer, s, per, true) }
+
+// Rate is a slope of a layer, "+3.1 MiB/min", or with its bounds,
+// "+3.1 MiB/min [2.9, 3.4]", in the largest unit that suits all that is shown.
+func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	unit, size := "", 1.0
-	largest := max(math.Abs(s.Estimate), math.Abs(s.Low), math.Abs(s.High))
+	largest := math.Abs(s.Estimate)
+	if bounds {
+		largest = max(largest, math.Abs(s.Low), math.Abs(s.High))
+	}
 	switch layer.Unit() {
 	case InBytes:
 		unit = " B"
@@ -136,18 +142,63 @@ func perUnit(layer Layer, s Interval, per Per) string {
 	if per == PerMinute {
 		by = "min"
 	}
+	number := func(v float64) string { return decimal(v/size, digits(largest/size)) }
+	text := number(s.Estimate)
+	if strings.Trim(text, "0.") != "" && !strings.HasPrefix(text, "-") {
+		text = "+" + text
+	}
+	text += unit + "/" + by
+	if bounds {
+		text += fmt.Sprintf(" [%s, %s]", number(s.Low), number(s.High))
+	}
+	return text
+}
+
+// Times is the ratio, "x0.52", or with its bounds, "x0.52 [0.49, 0.55]". An upper
+// bound that is none is "inf". A ratio that is not OK is "unknown".
+func (r Ratio) Times(bounds bool) string {
+	if !r.OK {
+		return Reading{}.String()
+	}
 	number := func(v float64) string {
-		text := strconv.FormatFloat(v/size, 'f', digits(largest/size), 64)
-		if strings.Trim(text, "-0.") == "" {
-			text = strings.TrimPrefix(text, "-")
+		switch {
+		case math.Abs(v) >= 1e4: // says no more than that it is large
+			return strconv.FormatFloat(v, 'g', 2, 64)
+		case math.Abs(v) >= 10:
+			return decimal(v, 1)
+		case v < 0.01 && r.Low > 0: // not a slope that may be 0
+			return trimmedZero(decimal(v, 3))
 		}
+		return trimmedZero(decimal(v, 2))
+	}
+	text := "x" + number(r.Estimate)
+	if !bounds {
 		return text
 	}
-	estimate := number(s.Estimate)
-	if !strings.HasPrefix(estimate, "-") {
-		estimate = "+" + estimate
+	high := number(r.High)
+	// Files of before there was Unbounded have the largest number alone.
+	if r.Unbounded || r.High >= math.MaxFloat64 {
+		high = "inf"
 	}
-	return fmt.Sprintf("%s%s/%s [%s, %s]", estimate, unit, by, number(s.Low), number(s.High))
+	return fmt.Sprintf("%s [%s, %s]", text, number(r.Low), high)
+}
+
+// decimal is a number with so many digits after the point, and without a sign if they
+// are all 0.
+func decimal(v float64, digits int) string {
+	text := strconv.FormatFloat(v, 'f', digits, 64)
+	if strings.Trim(text, "-0.") == "" {
+		text = strings.TrimPrefix(text, "-")
+	}
+	return text
+}
+
+// trimmedZero is "0" for "0.00".
+func trimmedZero(text string) string {
+	if strings.Trim(text, "0.") == "" {
+		return "0"
+	}
+	return text
 }
 
 // digits after the point: three significant ones, two at least of a number

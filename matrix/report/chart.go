@@ -226,7 +226,7 @@ func (v *view) chart(a answer, cells []*matrix.Cell, most int) *chart {
 		}
 	}
 	for _, c := range cells {
-		if m := v.middle(c); m != nil {
+		if m := matrix.Middle(v.runsOf(c)); m != nil {
 			add(c, m, false)
 			if c != a.base {
 				continue
@@ -322,14 +322,14 @@ func (v *view) spark(a answer) template.HTML {
 	if a.base == nil {
 		return ""
 	}
-	m := v.middle(a.base)
+	m := matrix.Middle(v.runsOf(a.base))
 	if m == nil {
 		return ""
 	}
 	base := thinned(points(m.Series), 40)
 	var best []point
 	if len(a.removes) > 0 {
-		if m := v.middle(a.removes[0]); m != nil {
+		if m := matrix.Middle(v.runsOf(a.removes[0])); m != nil {
 			best = thinned(points(m.Series), 40)
 		}
 	}
@@ -441,6 +441,9 @@ func (v *view) lessWork(remedy string) bool {
 func effectClass(c *matrix.Cell) string {
 	if c.Remedy == matrix.Baseline {
 		return "base"
+	}
+	if unseen(c) {
+		return "unclear"
 	}
 	return map[memory.Effect]string{memory.Works: "works", memory.Partly: "partly", memory.NoEffect: "none", memory.Harmful: "harm",
 		memory.Unclear: "unclear", memory.CouldNotApply: "absent", memory.NotApplicable: "na"}[c.Effect]

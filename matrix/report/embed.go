@@ -42,7 +42,7 @@ func embedded(r *matrix.Result, limit int) (data []byte, left string, err error)
 	v := newView(r)
 	shown := map[int]bool{}
 	for i := range r.Cells {
-		if m := v.middle(&r.Cells[i]); m != nil {
+		if m := matrix.Middle(v.runsOf(&r.Cells[i])); m != nil {
 			shown[m.ID] = true
 		}
 	}

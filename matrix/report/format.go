@@ -57,43 +57,12 @@ func significant(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'f', max(digits-before, 0), 64)
 }
 
-// rate is a slope, "+4.6 MiB/step", with its bounds in the same unit if bounds is
-// set: "+4.6 MiB/step [4.5, 4.7]".
+// typeset puts the signs of print for those of a terminal.
+var typeset = strings.NewReplacer("-", "−", "x", "×", "inf", "∞")
+
+// rate is a slope per step, "+4.6 MiB/step", or with its bounds, "+4.6 MiB/step [4.5, 4.7]".
 func rate(s memory.Interval, bounds bool) string {
-	largest := math.Abs(s.Estimate)
-	if bounds {
-		largest = max(largest, math.Abs(s.Low), math.Abs(s.High))
-	}
-	unit, scale := "B", 1.0
-	for _, u := range []struct {
-		name string
-		size memory.Bytes
-	}{{"GiB", memory.GiB}, {"MiB", memory.MiB}, {"KiB", memory.KiB}} {
-		if largest >= float64(u.size) {
-			unit, scale = u.name, float64(u.size)
-			break
-		}
-	}
-	digits := 1
-	if largest/scale >= 100 || unit == "B" {
-		digits = 0
-	}
-	number := func(v float64) string {
-		text := strconv.FormatFloat(v/scale, 'f', digits, 64)
-		if strings.Trim(text, "-0.") == "" {
-			text = strings.TrimPrefix(text, "-")
-		}
-		return strings.Replace(text, "-", "−", 1)
-	}
-	text := number(s.Estimate)
-	if s.Estimate > 0 && strings.Trim(text, "0.") != "" {
-		text = "+" + text
-	}
-	text += " " + unit + "/step"
-	if bounds {
-		text += " [" + number(s.Low) + ", " + number(s.High) + "]"
-	}
-	return text
+	return typeset.Replace(memory.Rate(memory.Anon, s, memory.PerStep, bounds))
 }
 
 // slopeText is the slope of a cell with its range.
@@ -136,25 +105,7 @@ func times(r memory.Ratio, bounds bool) string {
 	if !r.OK {
 		return unknown
 	}
-	number := func(v float64) string {
-		digits := 2
-		switch {
-		case math.Abs(v) >= 10:
-			digits = 1
-		case v < 0.01 && r.Low > 0: // not a slope that may be 0
-			digits = 3
-		}
-		text := strconv.FormatFloat(v, 'f', digits, 64)
-		if strings.Trim(text, "-0.") == "" {
-			text = "0"
-		}
-		return strings.Replace(text, "-", "−", 1)
-	}
-	text := "×" + number(r.Estimate)
-	if bounds {
-		text += " [" + number(r.Low) + ", " + number(r.High) + "]"
-	}
-	return text
+	return typeset.Replace(r.Times(bounds))
 }
 
 // cost says what a remedy costs: "step time ×1.42; peak ×0.61". Of one that saves a
@@ -318,8 +269,8 @@ func cause(d *memory.Verdict) (layer, text string) {
 const release = "close"
 
 // why is cause for the workload of an answer, as sentences: with what there is to do
-// about objects that wait for the garbage collector, with what TensorFlow's pool
-// held, and with the notes of the verdict.
+// about objects that wait for the garbage collector and whether it had to come, with
+// what TensorFlow's pool held, and with the notes of the verdict.
 func (v *view) why(a answer) (layer, text string) {
 	d := a.base.Verdict
 	layer, text = cause(d)
@@ -332,7 +283,7 @@ func (v *view) why(a answer) (layer, text string) {
 		text += "."
 	}
 	if d.Cause == memory.GCLag && a.growth == grows {
-		text += " " + v.explicitly(a)
+		text += " " + v.explicitly(a) + orEmpty(" ", sentence(matrix.Early(a.runtime, v.runsOf(a.base))))
 	}
 	switch p := a.base.Figures.Pool; d.Cause {
 	case memory.RuntimeCache, memory.NativeHeap, memory.Retention, memory.Unattributed:
@@ -370,6 +321,23 @@ func (v *view) explicitly(a answer) string {
 var symbols = map[memory.Effect]string{
 	memory.Works: "✓", memory.Partly: "◐", memory.NoEffect: "=", memory.Harmful: "✗",
 	memory.Unclear: "?", memory.NotApplicable: "·", memory.CouldNotApply: "!",
+}
+
+// unseenSymbol and unseenWord stand for a remedy without an effect that may not have been
+// in force, so that nothing is known of it.
+const unseenSymbol, unseenWord = "=?", "not verified"
+
+// unseen is whether no difference was seen with a remedy of which it was not seen either
+// whether it took.
+func unseen(c *matrix.Cell) bool {
+	return c.Unverified != "" && (c.Effect == memory.NoEffect || diesToo(c))
+}
+
+func symbol(c *matrix.Cell) string {
+	if unseen(c) {
+		return unseenSymbol
+	}
+	return symbols[c.Effect]
 }
 
 // effects in the order in which a legend lists them, the best first.

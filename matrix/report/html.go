@@ -130,7 +130,7 @@ type card struct {
 	Removes, Lowers  []costed
 	MoreRemoves      int
 	Nothing, Harms   []string
-	Unclear          []string
+	Unclear, Unseen  []string
 	NothingLabel     string
 	Spark            template.HTML
 	SparkDescription string
@@ -145,6 +145,7 @@ type keptBlock struct {
 	Back, Fewer     []costed
 	More            int
 	ALittle, Same   []string
+	Unseen          []string
 }
 
 type costed struct{ Title, Left, Cost string }
@@ -256,7 +257,12 @@ func (v *view) page() *page {
 	p := &page{Style: template.CSS(pageStyle), Script: template.JS(pageScript), Raw: template.JS(rawMark),
 		When: v.when(), Machine: v.machine(), Calibrated: v.calibrated(), Alarms: v.alarms()}
 	for _, e := range effects {
-		p.Effects = append(p.Effects, effectHelp{symbols[e], effectClass(&matrix.Cell{Effect: e}), effectWord(e), effectMeaning[e]})
+		c := &matrix.Cell{Effect: e}
+		p.Effects = append(p.Effects, effectHelp{symbol(c), effectClass(c), word(c), effectMeaning[e]})
+		if e == memory.NoEffect {
+			c.Unverified = unseenMeaning
+			p.Effects = append(p.Effects, effectHelp{symbol(c), effectClass(c), word(c), unseenMeaning})
+		}
 	}
 	curves := 0
 	for i := range v.Cells {
@@ -343,6 +349,17 @@ func effectWord(e memory.Effect) string {
 	return string(e)
 }
 
+// word is what a table says of a cell.
+func word(c *matrix.Cell) string {
+	if unseen(c) {
+		return unseenWord
+	}
+	return effectWord(c.Effect)
+}
+
+// unseenMeaning is what unseenSymbol says.
+const unseenMeaning = "no difference was seen, but nothing shows that the remedy was in force"
+
 // effectMeaning repeats the thresholds of memory.Compare for a reader.
 var effectMeaning = map[memory.Effect]string{
 	memory.Works:         "of a slope at most a tenth is left (or less than half, and no run grows); a peak or level is lower by a fifth or more",
@@ -387,7 +404,7 @@ func shorten(lists ...*[]string) {
 func (v *view) keptBlock(runtime int, k kept) keptBlock {
 	b := keptBlock{Href: "#" + v.partAnchor(runtime, k.workload.ID), ID: k.workload.ID, Title: k.workload.Title,
 		Figure: k.closed.String(), Of: fmt.Sprintf("held after the close, of %s in the loop", k.level),
-		Course: sentence(k.course()), Keeper: v.keeper(k), Compared: k.compared > 0, ALittle: v.titles(k.alittle), Same: v.titles(k.same)}
+		Course: sentence(k.course()), Keeper: v.keeper(k), Compared: k.compared > 0, ALittle: v.titles(k.alittle), Same: v.titles(k.same), Unseen: v.titles(k.unseen)}
 	for _, list := range []struct {
 		from []*matrix.Cell
 		to   *[]costed
@@ -400,7 +417,7 @@ func (v *view) keptBlock(runtime int, k kept) keptBlock {
 			*list.to = append(*list.to, costed{Title: v.title(c.Remedy), Left: size(c.Figures.Closed), Cost: v.afterClose(c)})
 		}
 	}
-	shorten(&b.ALittle, &b.Same)
+	shorten(&b.ALittle, &b.Same, &b.Unseen)
 	return b
 }
 
@@ -423,7 +440,7 @@ func (v *view) answerBlock(runtime int, all []answer) answerBlock {
 			c.Figure, c.Spread = slopeText(a.base, false), spread(a.base)
 			c.Layer, c.Cause = v.why(a)
 		}
-		if len(a.unclear) > 0 {
+		if len(a.unclear)+len(a.unseen) > 0 {
 			c.None = "nothing, as far as was shown"
 		}
 		for i, m := range a.removes {
@@ -443,8 +460,8 @@ func (v *view) answerBlock(runtime int, all []answer) answerBlock {
 			}
 			c.Lowers = append(c.Lowers, costed{Title: v.title(m.Remedy), Left: left, Cost: v.cost(m)})
 		}
-		c.Nothing, c.Harms, c.Unclear = v.titles(a.nothing), v.titles(a.harms), v.titles(a.unclear)
-		shorten(&c.Nothing, &c.Harms, &c.Unclear)
+		c.Nothing, c.Unseen, c.Harms, c.Unclear = v.titles(a.nothing), v.titles(a.unseen), v.titles(a.harms), v.titles(a.unclear)
+		shorten(&c.Nothing, &c.Unseen, &c.Harms, &c.Unclear)
 		b.Cards = append(b.Cards, c)
 	}
 	for _, g := range []struct {
@@ -551,7 +568,7 @@ func (v *view) tableCell(c *matrix.Cell) tableCell {
 	if c == nil {
 		return tableCell{}
 	}
-	t := tableCell{Class: effectClass(c), Symbol: symbols[c.Effect], Word: effectWord(c.Effect)}
+	t := tableCell{Class: effectClass(c), Symbol: symbol(c), Word: word(c)}
 	if !measured(c) {
 		t.Why = c.Reason
 		return t
@@ -661,7 +678,7 @@ func (v *view) part(runtime int, a answer, most int) workloadPart {
 
 func (v *view) remedyRow(runtime int, c *matrix.Cell) remedyRow {
 	r := remedyRow{Index: v.index(c.Remedy), Anchor: v.rowAnchor(runtime, c.Workload, c.Remedy), ID: c.Remedy, Title: v.title(c.Remedy),
-		Class: effectClass(c), Symbol: symbols[c.Effect], Word: effectWord(c.Effect),
+		Class: effectClass(c), Symbol: symbol(c), Word: word(c),
 		Slope: slopeText(c, false), Peak: size(c.Figures.Peak), Time: duration(c.Figures.StepTime),
 		Closed: size(c.Figures.Closed), Trimmed: size(c.Figures.Trimmed), Less: v.lessWork(c.Remedy)}
 	if head, bounds, ok := strings.Cut(slopeText(c, true), " ["); ok {

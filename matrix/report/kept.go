@@ -24,9 +24,10 @@ type kept struct {
 	// back are cells with which at least a fifth less is held after the close and a
 	// fifth of what was held in the loop comes back, the least held first; fewer
 	// those that took less to begin with. alittle are those that hold less, but not
-	// by as much; same are those that are meant for that and leave it as it is. Cells
-	// that make a step do less are in none.
-	back, fewer, alittle, same []*matrix.Cell
+	// by as much; same are those that are meant for that and leave it as it is, unseen
+	// those of them that may not have been in force. Cells that make a step do less are
+	// in none.
+	back, fewer, alittle, same, unseen []*matrix.Cell
 	// compared counts the cells that tell the ratio.
 	compared int
 }
@@ -63,7 +64,11 @@ func (v *view) keeps(all []answer) []kept {
 			case memory.Partly:
 				k.alittle = append(k.alittle, c)
 			case memory.NoEffect:
-				if m.Goal == memory.LowerReset {
+				switch {
+				case m.Goal != memory.LowerReset:
+				case c.Unverified != "":
+					k.unseen = append(k.unseen, c)
+				default:
 					k.same = append(k.same, c)
 				}
 			}

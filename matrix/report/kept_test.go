@@ -150,6 +150,13 @@ func TestWaiting(t *testing.T) {
 	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms here."
 	has(t, visible(render(t, r)), want)
 	has(t, inText(t, r, TextOptions{Width: 1000}), want)
+	// A run that ended before the collector had to come does not show that it has no end.
+	const early = "Seen for 3 s at most, and Go may wait 120 s for a collection."
+	hasNot(t, visible(render(t, r)), early)
+	r.Runs = []matrix.RunResult{{ID: 1, Seconds: 2.9}}
+	r.Cells[0].Runs = []int{1}
+	has(t, visible(render(t, r)), early)
+	has(t, inText(t, r, TextOptions{Width: 1000}), early)
 	r.Remedies[0].Runtimes = nil
 	text = visible(render(t, r))
 	hasNot(t, text, nothing)
@@ -179,6 +186,92 @@ func TestBarren(t *testing.T) {
 	}
 	v = newView(r)
 	require.Equal(t, "W4", names()["gogc-20"], "W1 grows on purpose")
+}
+
+// TestUnverified: of a remedy that may not have been in force nothing says that it does
+// nothing, neither on the first screen nor in the table.
+func TestUnverified(t *testing.T) {
+	const reason = "threads that share an operation have no name to count them by"
+	r := fixture(2, 1)
+	change := func(change func(*matrix.Cell)) {
+		for i := range r.Cells {
+			if c := &r.Cells[i]; c.Runtime == "go" && c.Remedy == "gogc-20" && c.Comparison != nil {
+				change(c)
+			}
+		}
+	}
+	card := func() string {
+		_, rest, _ := strings.Cut(visible(render(t, r)), "W4 model loaded anew each step")
+		text, _, _ := strings.Cut(rest, "W8 bursts")
+		return text
+	}
+	list := func(text, from, to string) string {
+		_, rest, ok := strings.Cut(text, from)
+		require.True(t, ok, "%s: %s", from, text)
+		rest, _, _ = strings.Cut(rest, to)
+		return rest
+	}
+	require.Contains(t, list(card(), "= Does nothing", "?"), "GOGC=20")
+	require.NotContains(t, card(), unseenSymbol)
+	terminal := TextOptions{Width: 1000}
+	require.Regexp(t, `Did nothing: .*gogc-20`, inText(t, r, terminal))
+
+	change(func(c *matrix.Cell) { c.Unverified = reason })
+	require.NotContains(t, list(card(), "= Does nothing", "=?"), "GOGC=20")
+	require.Contains(t, list(card(), "=? Not verified, no difference seen", "W8"), "GOGC=20")
+	for _, line := range strings.Split(inText(t, r, terminal), "\n") {
+		if strings.Contains(line, "Did nothing") && strings.Contains(line, "gogc-20") {
+			require.NotContains(t, line, "W4") // on other runtimes it was in force
+		}
+	}
+	text, _, _ := strings.Cut(inText(t, r, terminal), "On galeone")
+	require.NotRegexp(t, `Did nothing.*gogc-20`, text)
+	require.Contains(t, text, "Not verified, no difference seen: gogc-20.")
+	require.Contains(t, inText(t, r, terminal), unseenSymbol+"s1.00")
+	v := newView(r)
+	for _, l := range v.barren(v.answers("go")) {
+		for _, i := range l.Items {
+			require.NotEqual(t, "gogc-20", i.Name)
+		}
+	}
+	page := render(t, r)
+	_, row, _ := strings.Cut(page, `<tr id="`+v.rowAnchor(0, "W4", "gogc-20")+`"`)
+	row, _, _ = strings.Cut(row, "</tr>")
+	require.Contains(t, row, `class="effect unclear">=? not verified`)
+	require.Contains(t, row, reason)
+	has(t, visible(page), unseenSymbol+" "+unseenWord+" "+unseenMeaning)
+
+	// What makes a difference was in force.
+	change(func(c *matrix.Cell) {
+		c.Effect = memory.Partly
+		c.Comparison.Slope.Effect, c.Comparison.Effect = memory.Partly, memory.Partly
+	})
+	require.NotContains(t, card(), unseenSymbol)
+
+	// With the one remedy that was tried not in force, nobody knows whether one helps.
+	r = keptFixture()
+	r.Cells = r.Cells[:2]
+	leak := &memory.Verdict{Kind: memory.Leak, Samples: 64, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}}
+	r.Cells[0].Verdict, r.Cells[1].Unverified = leak, reason
+	r.Cells[1].Comparison.Goal, r.Cells[1].Comparison.Slope = memory.LowerSlope, exactly(1, memory.NoEffect)
+	has(t, visible(render(t, r)), "no remedy is shown to cure that")
+	has(t, inText(t, r, terminal), "No remedy is shown to remove it.")
+	r.Cells[1].Unverified = ""
+	has(t, visible(render(t, r)), "no remedy that was tried cures that")
+
+	// The same of what is kept after the close, and of what dies.
+	r = keptFixture()
+	r.Cells[1].Unverified = reason
+	has(t, visible(render(t, r)), "=? Not verified, no difference seen malloc_trim each epoch")
+	hasNot(t, visible(render(t, r)), "= As much")
+	has(t, inText(t, r, terminal), "Not verified, no difference seen: trim.")
+	crashed := memory.Crashed("killed by the kernel")
+	r.Cells = r.Cells[:2]
+	r.Cells[0].Verdict, r.Cells[1].Verdict = &crashed, &crashed
+	r.Cells[1].Comparison = &memory.Comparison{Effect: memory.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}
+	text = visible(render(t, r))
+	hasNot(t, text, "Dies too with")
+	has(t, text, "=? Not verified, no difference seen malloc_trim each epoch")
 }
 
 // TestFactsByRuntime: a workload has other steps, and may have another limit, on

@@ -111,30 +111,6 @@ func (v *view) runsOf(c *matrix.Cell) []*matrix.RunResult {
 	return list
 }
 
-// middle is the run that the verdict of a cell is from, or else, of those that have
-// a series, the one that lasted longest. Which run that is is decided where the
-// verdict is taken over, in package matrix.
-func (v *view) middle(c *matrix.Cell) *matrix.RunResult {
-	var longest *matrix.RunResult
-	for _, r := range v.runsOf(c) {
-		if r.Series == nil || r.Series.Len() == 0 {
-			continue
-		}
-		if c.Verdict != nil && r.Failure == "" && sameVerdict(&r.Outcome.Verdict, c.Verdict) {
-			return r
-		}
-		if longest == nil || r.Series.Len() > longest.Series.Len() {
-			longest = r
-		}
-	}
-	return longest
-}
-
-// sameVerdict is whether two verdicts are of the same run.
-func sameVerdict(a, b *memory.Verdict) bool {
-	return a.Kind == b.Kind && a.Slope == b.Slope && a.Start == b.Start && a.Level == b.Level && a.From == b.From && a.Samples == b.Samples
-}
-
 // phase is the median of anonymous memory at a turning point, over the runs of
 // a cell that tell it.
 func (v *view) phase(c *matrix.Cell, name string) memory.Reading {
@@ -237,8 +213,8 @@ type answer struct {
 	growth   growth
 	// removes, lowers and harms are cells by what they do to the growth (or to
 	// the crash), the cheapest first; nothing are those meant for the growth that
-	// leave it as it is.
-	removes, lowers, nothing, harms, unclear []*matrix.Cell
+	// leave it as it is, and unseen those of them that may not have been in force.
+	removes, lowers, nothing, unseen, harms, unclear []*matrix.Cell
 	// peak are cells that work on the peak, whatever the growth.
 	peak []*matrix.Cell
 }
@@ -279,8 +255,12 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 		if c == nil || m.ID == matrix.Baseline {
 			continue
 		}
+		none := &a.nothing
+		if c.Unverified != "" {
+			none = &a.unseen
+		}
 		if a.growth == dies && diesToo(c) {
-			a.nothing = append(a.nothing, c)
+			*none = append(*none, c)
 		} else if a.growth == grows || a.growth == dies {
 			switch v.onGrowth(c, a.growth) {
 			case memory.Works:
@@ -289,7 +269,7 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 				a.lowers = append(a.lowers, c)
 			case memory.NoEffect:
 				if v.goal(c) == memory.LowerSlope || a.growth == dies {
-					a.nothing = append(a.nothing, c)
+					*none = append(*none, c)
 				}
 			case memory.Harmful:
 				a.harms = append(a.harms, c)
@@ -358,7 +338,7 @@ func tally(answers []answer) string {
 		if len(a.removes) > 0 {
 			removed++
 		}
-		open = open || len(a.unclear) > 0
+		open = open || len(a.unclear)+len(a.unseen) > 0
 	}
 	verb := "grow"
 	if growing == 1 {
@@ -432,8 +412,8 @@ func (v *view) byCost(a, b *matrix.Cell) int {
 func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
 
 // barren are the remedies that are meant for growth and did nothing on any
-// workload that grows on a runtime, though they could be applied there: by the
-// workloads that say so. Growth that is built in to test the instrument says nothing
+// workload that grows on a runtime, though they could be applied there and nothing
+// raises doubt that they were: by the workloads that say so. Growth that is built in to test the instrument says nothing
 // of them.
 func (v *view) barren(answers []answer) []labelled {
 	var list []labelled

@@ -211,7 +211,7 @@ func (t *text) finding(a answer) {
 			t.wrap("      ", text)
 		}
 	}
-	if len(a.unclear) > 0 {
+	if len(a.unclear)+len(a.unseen) > 0 {
 		none = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.growth == dies] + " it."
 	}
 	if len(a.removes) > 0 {
@@ -228,6 +228,9 @@ func (t *text) finding(a answer) {
 		} else {
 			t.wrap("      ", "Did nothing: "+ids(a.nothing)+".")
 		}
+	}
+	if len(a.unseen) > 0 {
+		t.wrap("      ", "Not verified, no difference seen: "+ids(a.unseen)+".")
 	}
 	if len(a.harms) > 0 {
 		t.paragraph("      ", "Worse: "+ids(a.harms)+".", red)
@@ -276,6 +279,9 @@ func (t *text) kept(k kept) {
 	if len(k.same) > 0 {
 		t.wrap("      ", "As much with "+ids(k.same)+".")
 	}
+	if len(k.unseen) > 0 {
+		t.wrap("      ", "Not verified, no difference seen: "+ids(k.unseen)+".")
+	}
 }
 
 func orEmptyIf(ok bool, text string) string {
@@ -314,7 +320,7 @@ func (t *text) table(runtime string) {
 	const column, last = 8, 7
 	t.heading("Remedies on " + runtime)
 	t.wrap("", "Amount with the remedy over that without: s slope, p peak, c after close, g GPU memory. "+
-		"✓ works, ◐ partly, = no effect, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
+		"✓ works, ◐ partly, = no effect, =? the same, but not verified to be in force, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
 		"time: middle ratio of step times over all workloads.")
 	per := max((t.width-name-last)/column, 1)
 	for block := range slices.Chunk(workloads, per) {
@@ -341,14 +347,14 @@ func (t *text) table(runtime string) {
 
 // mark is a cell in seven columns.
 func (t *text) mark(c *matrix.Cell) string {
-	text := cmp.Or(symbols[c.Effect], "?")
+	text := cmp.Or(symbol(c), "?")
 	if c.Effect == memory.NotApplicable || c.Effect == memory.CouldNotApply {
 		return text
 	}
 	name, r := t.goalRatio(c)
 	switch {
 	case diesToo(c):
-		return "= dies"
+		return text + " dies"
 	case c.Comparison != nil && c.Comparison.RemedyCrashes > 0 && c.Effect == memory.Harmful:
 		return text + " dies"
 	case c.Comparison != nil && c.Comparison.BaseCrashes > 0 && c.Effect == memory.Works:

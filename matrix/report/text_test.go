@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -57,8 +58,8 @@ func TestTextAlarms(t *testing.T) {
 func TestFormat(t *testing.T) {
 	for _, test := range []struct{ got, want string }{
 		{rate(memory.Interval{Estimate: 4.6 * mib, Low: 4.5 * mib, High: 4.7 * mib}, true), "+4.6 MiB/step [4.5, 4.7]"},
-		{rate(memory.Interval{Estimate: -3, Low: -6.4, High: 0.2}, true), "−3 B/step [−6, 0]"},
-		{rate(memory.Interval{}, true), "0 B/step [0, 0]"},
+		{rate(memory.Interval{Estimate: -3, Low: -6.4, High: 0.2}, true), "−3.0 B/step [−6.4, 0.2]"},
+		{rate(memory.Interval{}, true), "0.0 B/step [0.0, 0.0]"},
 		{rate(memory.Interval{Estimate: 100, Low: -3 * kib, High: 4 * kib}, true), "+0.1 KiB/step [−3.0, 4.0]"},
 		{rate(memory.Interval{Estimate: 100, Low: -3 * kib, High: 4 * kib}, false), "+100 B/step"},
 		{duration(i64(131_000)), "131 µs"}, {duration(i64(1_520_000)), "1.52 ms"}, {duration(i64(2_100_000_000)), "2.10 s"}, {duration(nil), "–"}, {duration(i64(0)), "0 ns"},
@@ -67,10 +68,41 @@ func TestFormat(t *testing.T) {
 		{times(memory.Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, true), "×0 [−0.02, 0]"},
 		{times(memory.Ratio{Interval: memory.Interval{Estimate: 0.004, Low: 0.0034, High: 0.011}, OK: true}, true), "×0.004 [0.003, 0.01]"},
 		{times(memory.Ratio{Interval: memory.Interval{Estimate: 19.8}, OK: true}, false), "×19.8"},
+		{times(unboundedRatio, true), "×1.00 [0, ∞]"},
 		{sentence("malloc_trim gave nothing"), "malloc_trim gave nothing."}, {sentence(" the peak is 0.5 times "), "The peak is 0.5 times."}, {sentence(""), ""},
 		{and([]string{"a", "b", "c"}), "a, b and c"}, {and(nil), ""},
 	} {
 		require.Equal(t, test.want, test.got)
+	}
+}
+
+// unboundedRatio has no upper bound.
+var unboundedRatio = memory.Ratio{Interval: memory.Interval{Estimate: 1, High: math.MaxFloat64}, OK: true, Unbounded: true, Effect: memory.Unclear}
+
+// TestUnbounded: a bound that is none is no number of 309 digits, wherever it stands.
+func TestUnbounded(t *testing.T) {
+	r := fixture(2, 1)
+	for i := range r.Cells {
+		if c := r.Cells[i].Comparison; c != nil {
+			c.Slope, c.Peak, c.Reset, c.StepTime = unboundedRatio, unboundedRatio, unboundedRatio, unboundedRatio
+		}
+	}
+	page := render(t, r)
+	has(t, visible(page), "×1.00 [0, ∞]")
+	var b bytes.Buffer
+	require.NoError(t, Claims(&b, r))
+	_, err := Compare(&b, r, r, TextOptions{})
+	require.NoError(t, err)
+	long := regexp.MustCompile(`\d{20}`)
+	for _, text := range []string{visible(page), inText(t, r, TextOptions{}), b.String()} {
+		require.Empty(t, long.FindString(text))
+	}
+	got, text := data(t, page)
+	require.Contains(t, text, `"unbounded":true`)
+	for i := range got.Cells {
+		if c := got.Cells[i].Comparison; c != nil {
+			require.True(t, c.Peak.Unbounded)
+		}
 	}
 }
 
