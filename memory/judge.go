@@ -534,8 +534,12 @@ func (t *trial) judgeCurve(curve fitted, tolerance, noise float64) {
 	elapsed := end - curve.origin
 	rest := curve.change * math.Exp(-elapsed/curve.at)
 	v := &t.result
-	// What lies around a line is mostly the curve's bend.
+	// What lies around a line is mostly the curve's bend; and what grows beyond doubt is
+	// not hidden by noise.
 	noise = min(noise, t.around(curve))
+	if v.Slope.Low > float64(t.Budget) {
+		noise = 0
+	}
 	// What the next span as long as this one would still add.
 	if next := rest * (1 - math.Exp(-t.span()/curve.at)); next <= max(tolerance*t.span(), noise) && curve.at < t.span()/2 {
 		v.Kind = Plateau
