@@ -732,6 +732,7 @@ class _KerasProgram:
 
         concrete = self._concrete(probe, self._specs(labels=True))
         _refuse_foreign_ops(concrete, "the training pass")
+        self._random = self._draws(concrete)
         unused = [v.path for v, none in zip(self.trainable, missing, strict=True) if none]
         if len(unused) == len(self.trainable) or (unused and not allow_unused):
             raise Refusal(
@@ -752,8 +753,17 @@ class _KerasProgram:
             for layer in layers
             if isinstance(layer, self.keras.layers.BatchNormalization) and layer.trainable
         ]
-        random = [v for v in self.model.non_trainable_variables if "seed_generator" in v.path]
-        self.exact = not (mixes or random or (self._masked and len(self.losses) > 1))
+        self.exact = not (mixes or self._random or (self._masked and len(self.losses) > 1))
+
+    def _draws(self, concrete: Any) -> bool:
+        """Whether the training pass draws random numbers.
+
+        Layers that could, but do not (LSTM without dropout), have a seed that is not read.
+        What draws without a seed that is saved is refused when the export is verified.
+        """
+        read = {id(tensor) for tensor in concrete.captured_inputs}
+        seeds = [v for v in self.model.non_trainable_variables if "seed_generator" in v.path]
+        return any(id(v.value.handle) in read for v in seeds)
 
     def _make_accumulators(self) -> None:
         tf = self.tf
@@ -971,6 +981,7 @@ class _KerasProgram:
             "optimizer": getattr(self.optimizer, "inner_optimizer", self.optimizer).name,
             "precision": self.precision,
             "micro_batches_exact": bool(self.exact),
+            "loss_reduction": self.reduction,
         }
 
 

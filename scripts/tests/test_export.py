@@ -186,6 +186,24 @@ def test_schedule_has_no_set_learning_rate(tmp_path, load, random):
         )
 
 
+@pytest.mark.parametrize(
+    ("layer", "exact"),
+    [
+        (lambda: keras.layers.LSTM(3), True),
+        (lambda: keras.layers.LSTM(3, dropout=0.2), False),
+        (lambda: keras.layers.GRU(3, recurrent_dropout=0.2), False),
+        (lambda: keras.layers.Dropout(0.0), True),
+        (lambda: keras.layers.GaussianNoise(0.1), False),
+    ],
+)
+def test_only_what_draws_is_inexact_in_parts(tmp_path, layer, exact):
+    model = keras.Sequential(
+        [keras.Input((4, 6)), layer(), keras.layers.Flatten(), keras.layers.Dense(3)]
+    )
+    report = export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    assert report.metadata["micro_batches_exact"] is exact
+
+
 def test_batch_normalisation(tmp_path, load, random):
     model = keras.Sequential(
         [
@@ -769,6 +787,7 @@ def test_files_are_small_and_say_what_they_are(tmp_path):
     assert metadata["labels"] == {"y": {"dtype": "int64", "shape": [-1]}}
     assert metadata["metrics"] == ["accuracy"]
     assert metadata["micro_batches_exact"] is True
+    assert metadata["loss_reduction"] == "sum_over_batch_size"
     assert metadata["outputs"] == {"output": {"dtype": "float32", "shape": [-1, 3]}}
     names = [n for n, _ in tf.train.list_variables(str(tmp_path / "m/variables/variables"))]
     assert "model/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE" in str(names).replace(
