@@ -135,8 +135,7 @@ func (o Options) needOneDNN() []string {
 // Check compares the options with an environment, a list of NAME=value as of
 // os.Environ, in which TensorFlow is to run. The error joins a *ConflictError for each
 // variable that contradicts an option, or is of the options themselves, as that of
-// ConfigProto. Warnings are of what has no effect, options and variables, those with
-// options first.
+// ConfigProto. Warnings are of what has no effect, options and variables.
 func (o Options) Check(env []string) ([]Warning, error) {
 	want, err := o.Environment()
 	if err != nil {

@@ -2,6 +2,8 @@ package gpuopts_test
 
 import (
 	"os"
+	"reflect"
+	"strings"
 	"testing"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
@@ -267,6 +269,31 @@ func TestUnreadIsACopy(t *testing.T) {
 		require.NoError(t, err)
 		for _, v := range variables {
 			assert.NotContains(t, gpuopts.Unread(), v.Name)
+		}
+	}
+}
+
+// docs/gpu.md has each option, each variable and what nobody reads.
+func TestDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/gpu.md")
+	require.NoError(t, err)
+	document := string(text)
+	all := map[string]bool{}
+	fields("", reflect.ValueOf(gpuopts.Options{}), all)
+	for name := range all {
+		name, _, _ = strings.Cut(name, ".") // those of Grappler are one line
+		assert.Regexp(t, "`"+name+"[:`]", document)
+	}
+	for _, c := range environments {
+		variables, err := c.options.Environment()
+		require.NoError(t, err)
+		for _, v := range variables {
+			assert.Contains(t, document, "`"+v.Name)
+		}
+	}
+	for name := range gpuopts.Unread() {
+		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
+			assert.Contains(t, document, "`"+name+"`")
 		}
 	}
 }

@@ -102,7 +102,7 @@ func TestUseEnvironment(t *testing.T) {
 
 // Open sets what is missing as long as TensorFlow is not open.
 func TestOpenSetsTheEnvironment(t *testing.T) {
-	o, log, err := runEnvironmentChild(t, "open")
+	o, log, err := runEnvironmentChild(t, "open", "TF_CPP_MIN_LOG_LEVEL=0")
 	require.NoError(t, err, log)
 	assert.NotContains(t, o.Started, "TF_ENABLE_ONEDNN_OPTS=0")
 	assert.Contains(t, o.Has, "TF_ENABLE_ONEDNN_OPTS=0")
