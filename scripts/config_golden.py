@@ -72,7 +72,9 @@ CASES: dict[str, dict[str, Any]] = {
     "memory growth": {"gpu_options": {"allow_growth": True}},
     "fraction": {"gpu_options": {"per_process_gpu_memory_fraction": 0.5}},
     "fraction one": {"gpu_options": {"per_process_gpu_memory_fraction": 1.0}},
-    "growth and fraction": {"gpu_options": {"allow_growth": True, "per_process_gpu_memory_fraction": 0.3}},
+    "growth and fraction": {
+        "gpu_options": {"allow_growth": True, "per_process_gpu_memory_fraction": 0.3}
+    },
     "visible": {"gpu_options": {"visible_device_list": "1,0"}},
     "bfc": {"gpu_options": {"allocator_type": "BFC"}},
     "cuda malloc async": experimental(use_cuda_malloc_async=True),

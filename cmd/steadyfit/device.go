@@ -43,7 +43,7 @@ func (f *deviceFlags) register(flags *pflag.FlagSet, o *gpuopts.Options) {
 	flags.IntVar(&o.IntraThreads, "intra-threads", 0, "threads that share one operation; 0 means one per core")
 	flags.IntVar(&o.InterThreads, "inter-threads", 0, "threads that run operations side by side; 0 means one per core")
 	flags.StringVar(&f.precision, "precision", precisionFP32, "what the model computes in, where TensorFlow deems it safe: fp32 (as exported), bf16 (CPU), fp16 (GPU; emulated, and slow, on a CPU); variables stay as they are")
-	flags.BoolVar(&f.xla, "xla", false, "compile what XLA can, beyond what was exported so; --xla=false turns it off where the model's graph leaves it open")
+	flags.BoolVar(&f.xla, "xla", false, "compile what XLA can compile, beyond what was exported so")
 	flags.BoolVar(&o.Deterministic, "deterministic", false, "operations give the same result every time or are an error, at a price in speed (TF_DETERMINISTIC_OPS)")
 	growth := flags.VarPF(&growthFlag{&o.MemoryGrowth}, "memory-growth", "", "take GPU memory as it is needed rather than at the start, on all GPUs alike")
 	growth.NoOptDefVal = "true"
@@ -113,6 +113,14 @@ func (f *deviceFlags) apply(o *gpuopts.Options) error {
 	var err error
 	if f.warnings, err = o.Check(os.Environ()); err != nil {
 		return unusable(err)
+	}
+	// To the options, off is as if nothing had been said.
+	const force = "TF_FORCE_GPU_ALLOW_GROWTH"
+	if value := os.Getenv(force); f.flags.Changed("memory-growth") && !o.MemoryGrowth && value == "true" {
+		return &gpuopts.ConflictError{
+			One: "--memory-growth false", Variable: force, Value: value,
+			Why: "TensorFlow obeys the variable", Fix: "unset it, or leave the flag out",
+		}
 	}
 	return unusable(session.UseEnvironment(*o))
 }

@@ -74,6 +74,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth true and --gpu-memory-fraction 1: ", "leave one out"}},
 		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit [[1024]] and --gpu-memory-fraction 0.5"}},
 		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth true: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
+		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
 		{line: "--gpu-allocator bfc", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-allocator BFC: TF_GPU_ALLOCATOR is "cuda_malloc_async"`}},
 		{line: "--precision bf16", env: [2]string{"TF_ENABLE_ONEDNN_OPTS", "0"}, says: []string{`--precision bfloat16: TF_ENABLE_ONEDNN_OPTS is "0"`}},
 		{line: "--xla", env: [2]string{"TF_XLA_FLAGS", "--tf_xla_auto_jit=-1"}, says: []string{"--xla on-2: TF_XLA_FLAGS is"}},
