@@ -27,6 +27,10 @@ training and a test part, on the test part.`,
 			if batch < 1 {
 				return usagef("--batch %d: expected at least 1", batch)
 			}
+			if err := model.apply(); err != nil {
+				return err
+			}
+			model.device.warn(cmd.ErrOrStderr())
 			ds, err := input.openTest(input.path)
 			if err != nil {
 				return err

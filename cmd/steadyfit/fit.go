@@ -86,6 +86,9 @@ that was never interrupted.`,
 }
 
 func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
+	if err := f.apply(); err != nil {
+		return err
+	}
 	if err := f.resilience.check(f); err != nil {
 		return err
 	}
@@ -94,6 +97,7 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 			return unusable(err)
 		}
 	}
+	f.device.warn(cmd.ErrOrStderr())
 	return f.supervised(cmd, f.checkpoints, func(ctx context.Context, c *session.Supervised) error { return f.train(ctx, cmd, g, c) })
 }
 
@@ -145,6 +149,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	}
 	f.options.Seed, f.options.ListAllocations = int64(f.seed), f.onOOM == oomStop
 	if err := f.configure(&f.options); err != nil {
+		return err
+	}
+	if err := f.device.decide(&f.options.Device, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
 	s, err := session.Open(ctx, model, f.options)

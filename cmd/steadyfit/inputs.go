@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -24,29 +23,22 @@ const builtinPrefix = "builtin:"
 type modelFlags struct {
 	model   string
 	options session.Options
+	device  deviceFlags
 }
 
 func (f *modelFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.model, "model", "", "folder of the SavedModel, or builtin:NAME ("+strings.Join(savedmodels.BuiltinNames(), ", ")+")")
-	flags.IntVar(&f.options.Device.IntraThreads, "intra-threads", 0, "threads that share one operation; 0 means one per core")
-	flags.IntVar(&f.options.Device.InterThreads, "inter-threads", 0, "threads that run operations side by side; 0 means one per core")
 	flags.BoolVar(&f.options.AllowUnsafeOps, "allow-unsafe-ops", false, "run a model that reads or writes files, uses the network or runs Python")
-	registerGPU(flags, &f.options.Device)
+	f.device.register(flags, &f.options.Device)
 }
 
-func registerGPU(flags *pflag.FlagSet, o *gpuopts.Options) {
-	flags.BoolVar(&o.MemoryGrowth, "memory-growth", false, "take GPU memory as it is needed rather than at the start")
-	flags.Float64Var(&o.MemoryFraction, "gpu-memory-fraction", 0, "part of each GPU's memory to take at most; 0 leaves it to TensorFlow")
-	flags.IntSliceVar(&o.VisibleGPUs, "visible-gpus", nil, "GPUs to use, as in 0,1; default all")
-}
+// apply has the device flags in force; it is the first thing that a command does.
+func (f *modelFlags) apply() error { return f.device.apply(&f.options.Device) }
 
 // open reads the model that the flags name.
 func (f *modelFlags) open() (*savedmodels.Model, error) {
 	if f.model == "" {
 		return nil, usagef("--model is missing: a folder with a SavedModel, or builtin:NAME (%s)", strings.Join(savedmodels.BuiltinNames(), ", "))
-	}
-	if _, err := f.options.Device.ConfigProto(); err != nil {
-		return nil, unusable(err)
 	}
 	if name, ok := strings.CutPrefix(f.model, builtinPrefix); ok {
 		m, err := savedmodels.Builtin(name)
@@ -63,6 +55,9 @@ func (f *modelFlags) session(cmd *cobra.Command, g *global, model *savedmodels.M
 	}
 	o := f.options
 	o.ReadOnly = true
+	if err := f.device.decide(&o.Device, cmd.ErrOrStderr()); err != nil {
+		return nil, err
+	}
 	return session.Open(cmd.Context(), model, o)
 }
 

@@ -42,10 +42,14 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "race" {
-				return false, fmt.Errorf("no condition %q", name)
+			switch name {
+			case "race":
+				return raceDetector(), nil
+			case "gpu":
+				_, err := os.Stat("/dev/nvidiactl")
+				return err == nil, nil
 			}
-			return raceDetector(), nil
+			return false, fmt.Errorf("no condition %q", name)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"waitfor": waitFor,

@@ -39,6 +39,10 @@ dataset with a training and a test part, the test part is used.`,
 			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {
 				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", out)
 			}
+			if err := model.apply(); err != nil {
+				return err
+			}
+			model.device.warn(cmd.ErrOrStderr())
 			ds, err := input.openTest(input.path)
 			if err != nil {
 				return err
