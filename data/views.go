@@ -124,17 +124,21 @@ func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) 
 	if _, ok := m.column(SampleWeight); ok {
 		return nil, fmt.Errorf("%s: there is a field %s already; class weights cannot be added to it: %w", m.name, SampleWeight, ErrField)
 	}
-	label, ok := labels(c.vector)
+	stored, err := c.stored()
+	if err != nil {
+		return nil, err
+	}
+	label, ok := labels(stored)
 	if !ok || c.width != 1 {
 		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
-			m.name, labelField, describeField(c.vector.typeName(), c.shape), ErrField)
+			m.name, labelField, describeField(c.kind.typeName(), c.shape), ErrField)
 	}
 	for class, w := range weights {
 		if !(w >= 0 && w <= math.MaxFloat32) {
 			return nil, fmt.Errorf("weight %v of class %d: a weight is a finite number, 0 or more", w, class)
 		}
 	}
-	values := make([]float32, c.vector.len())
+	values := make([]float32, stored.len())
 	for i := range values {
 		values[i] = 1
 		if class, ok := label(i); ok {
@@ -145,7 +149,7 @@ func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) 
 	}
 	v := m.view()
 	v.columns = append(slices.Clone(m.columns), column{
-		name: SampleWeight, width: 1, vector: vec[float32](values), file: c.file,
+		name: SampleWeight, width: 1, kind: vec[float32]{}, values: vec[float32](values), file: c.file,
 	})
 	return v, nil
 }
