@@ -15,11 +15,7 @@ import (
 // A training that is resumed compares it. An image that was replaced by another of
 // the same name and size goes unnoticed.
 func (m *Memory) Fingerprint() (text string, ok bool, err error) {
-	for i := range m.columns {
-		_, ofFiles := m.columns[i].files()
-		ok = ok || ofFiles
-	}
-	if !ok {
+	if !m.HasImages() {
 		return "", false, nil
 	}
 	rows := m.order(new([]int), 0)

@@ -231,6 +231,7 @@ func TestWorkersEnd(t *testing.T) {
 		}
 		goleak.VerifyNone(t)
 		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
 		taken := 0
 		for range ds.Batches(Pass{Batch: 7}) {
 			if taken++; taken == 3 {

@@ -107,6 +107,34 @@ func (m *Memory) Rename(from, to string) (*Memory, error) {
 	return v, nil
 }
 
+// Reshape returns the dataset with the samples of a field in another shape of as
+// many elements, such as images of a row of pixels: Reshape("x", 8, 8, 1).
+func (m *Memory) Reshape(field string, shape ...int) (*Memory, error) {
+	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
+	if at < 0 {
+		return nil, m.noField(field)
+	}
+	c := m.columns[at]
+	if n, err := elements(shape); err != nil || n != c.width {
+		return nil, fmt.Errorf("%s: field %q is %s, which cannot have the shape %v: it has %d elements per sample: %w",
+			m.name, field, describeField(c.kind.typeName(), c.shape), shape, c.width, ErrField)
+	}
+	c.shape = slices.Clone(shape)
+	v := m.view()
+	v.columns = slices.Clone(m.columns)
+	v.columns[at] = c
+	return v, nil
+}
+
+// HasImages reports whether the dataset is made of image files (OpenImages), and
+// thus decodes them in each pass.
+func (m *Memory) HasImages() bool {
+	return slices.ContainsFunc(m.columns, func(c column) bool {
+		_, ok := c.files()
+		return ok
+	})
+}
+
 // SampleWeight is the field that WithSampleWeights adds, and the name under
 // which a trainable SavedModel takes weights.
 const SampleWeight = "sample_weight"
