@@ -123,6 +123,7 @@ func TestOpenImagesInParts(t *testing.T) {
 		require.Equal(t, want, m.Len(), split)
 	}
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "val")))
+	o.Split = "test"
 	_, err := Open(dir, o)
 	require.ErrorIs(t, err, ErrNoSplit)
 

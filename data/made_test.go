@@ -334,6 +334,31 @@ func TestMap(t *testing.T) {
 	}
 }
 
+func TestReshape(t *testing.T) {
+	m, err := New("rows", Field{"x", Array{[]int{2, 4}, []uint8{1, 2, 3, 4, 5, 6, 7, 8}}})
+	require.NoError(t, err)
+	square, err := m.Reshape("x", 2, 2, 1)
+	require.NoError(t, err)
+	require.False(t, square.HasImages())
+	for b, err := range square.Batches(Pass{Batch: 2}) {
+		require.NoError(t, err)
+		require.Equal(t, []int{2, 2, 2, 1}, b.Fields[0].Shape)
+		require.Equal(t, []uint8{1, 2, 3, 4, 5, 6, 7, 8}, b.Fields[0].Values)
+	}
+	flipped, err := square.Augment("x", Augmentation{Crop: 2})
+	require.NoError(t, err)
+	flat, err := flipped.Reshape("x", 4)
+	require.NoError(t, err)
+	require.Equal(t, copied(t, flipped, Pass{Batch: 2})[0].Fields[0].Values, copied(t, flat, Pass{Batch: 2})[0].Fields[0].Values)
+	for _, shape := range [][]int{nil, {3}, {-2, -2}, {1 << 40, 1 << 40}} {
+		_, err := m.Reshape("x", shape...)
+		require.ErrorIs(t, err, ErrField)
+		require.ErrorContains(t, err, "4 elements per sample")
+	}
+	_, err = m.Reshape("z", 4)
+	require.ErrorIs(t, err, ErrField)
+}
+
 func TestScale(t *testing.T) {
 	values := make([]uint8, 256)
 	for i := range values {
