@@ -95,24 +95,24 @@ func (m *Memory) Augment(field string, a Augmentation) (*Memory, error) {
 	if !ok {
 		return nil, m.noField(field)
 	}
-	refuse := func(format string, args ...any) (*Memory, error) {
-		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.typeName(), c.shape), fmt.Sprintf(format, args...), ErrField)
+	refuse := func(kind error, format string, args ...any) (*Memory, error) {
+		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.typeName(), c.shape), fmt.Sprintf(format, args...), kind)
 	}
 	if len(c.shape) != 2 && len(c.shape) != 3 {
-		return refuse("an image has the shape [height width] or [height width channels]")
+		return refuse(ErrField, "an image has the shape [height width] or [height width channels]")
 	}
 	p := picture{height: c.shape[0], width: c.shape[1], channels: 1}
 	if len(c.shape) == 3 {
 		p.channels = c.shape[2]
 	}
 	if a.Crop < 0 || a.Crop > p.height || a.Crop > p.width {
-		return refuse("crop %d: expected 0 to %d, the smaller side of the images", a.Crop, min(p.height, p.width))
+		return refuse(ErrOption, "crop %d: expected 0 to %d, the smaller side of the images", a.Crop, min(p.height, p.width))
 	}
 	if !(a.Jitter >= 0 && a.Jitter <= 1) {
-		return refuse("jitter %v: expected 0 to 1", a.Jitter)
+		return refuse(ErrOption, "jitter %v: expected 0 to 1", a.Jitter)
 	}
 	if a.Jitter > 0 && p.channels != 1 && p.channels != 3 {
-		return refuse("jitter: %d channels, where images have 1 or 3", p.channels)
+		return refuse(ErrField, "jitter: %d channels, where images have 1 or 3", p.channels)
 	}
 	name := fmt.Sprintf("augment %s, seed %d", a, a.Seed)
 	switch c.kind.(type) {
@@ -135,7 +135,7 @@ func (m *Memory) Augment(field string, a Augmentation) (*Memory, error) {
 			return nil
 		})
 	}
-	return refuse("images are uint8 or float32")
+	return refuse(ErrField, "images are uint8 or float32")
 }
 
 // picture is the size of an image.

@@ -178,19 +178,20 @@ func TestAugmentRefuses(t *testing.T) {
 	for _, c := range []struct {
 		field string
 		a     Augmentation
+		kind  error
 		says  string
 	}{
-		{"z", Augmentation{}, `no field "z"`},
-		{"flat", Augmentation{Flip: true}, "[height width]"},
-		{"long", Augmentation{Flip: true}, "uint8 or float32"},
-		{"x", Augmentation{Crop: 5}, "crop 5: expected 0 to 4"},
-		{"x", Augmentation{Crop: -1}, "crop -1"},
-		{"x", Augmentation{Jitter: 1.5}, "jitter 1.5"},
-		{"x", Augmentation{Jitter: math.NaN()}, "jitter NaN"},
-		{"two", Augmentation{Jitter: 0.1}, "2 channels"},
+		{"z", Augmentation{}, ErrField, `no field "z"`},
+		{"flat", Augmentation{Flip: true}, ErrField, "[height width]"},
+		{"long", Augmentation{Flip: true}, ErrField, "uint8 or float32"},
+		{"x", Augmentation{Crop: 5}, ErrOption, "crop 5: expected 0 to 4"},
+		{"x", Augmentation{Crop: -1}, ErrOption, "crop -1"},
+		{"x", Augmentation{Jitter: 1.5}, ErrOption, "jitter 1.5"},
+		{"x", Augmentation{Jitter: math.NaN()}, ErrOption, "jitter NaN"},
+		{"two", Augmentation{Jitter: 0.1}, ErrField, "2 channels"},
 	} {
 		_, err := m.Augment(c.field, c.a)
-		require.ErrorIs(t, err, ErrField)
+		require.ErrorIs(t, err, c.kind)
 		require.ErrorContains(t, err, c.says)
 	}
 	_, err = m.Augment("two", Augmentation{Flip: true, Crop: 4})

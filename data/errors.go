@@ -21,6 +21,8 @@ var (
 	ErrTooLarge = errors.New("larger than allowed")
 	// ErrLabel: a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
+	// ErrOption: an option has a value that cannot work.
+	ErrOption = errors.New("wrong option")
 	// ErrNotFinite: a value is NaN or infinite.
 	ErrNotFinite = errors.New("value is not finite")
 )

@@ -66,13 +66,13 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	const most = 1 << 14
 	switch {
 	case o.Height == 0 || o.Width == 0:
-		return o, fmt.Errorf("no size to bring the images to: set ImageOptions.Size to what the model takes: %w", ErrField)
+		return o, fmt.Errorf("no size to bring the images to: set ImageOptions.Size to what the model takes: %w", ErrOption)
 	case o.Height < 1 || o.Width < 1 || o.Height > most || o.Width > most:
-		return o, fmt.Errorf("a size of %dx%d pixels, where 1 to %d each are possible: correct ImageOptions.Size: %w", o.Height, o.Width, most, ErrField)
+		return o, fmt.Errorf("a size of %dx%d pixels, where 1 to %d each are possible: correct ImageOptions.Size: %w", o.Height, o.Width, most, ErrOption)
 	case o.Channels != 1 && o.Channels != 3:
-		return o, fmt.Errorf("%d channels, where images are read with 1 (grey) or 3 (colour): %w", o.Channels, ErrField)
+		return o, fmt.Errorf("%d channels, where images are read with 1 (grey) or 3 (colour): %w", o.Channels, ErrOption)
 	case o.MaxPixels < 0 || o.DecodeBytes < 0:
-		return o, fmt.Errorf("%d pixels and %d bytes at most, where both have to be above 0, or 0 for the default: %w", o.MaxPixels, o.DecodeBytes, ErrField)
+		return o, fmt.Errorf("%d pixels and %d bytes at most, where both have to be above 0, or 0 for the default: %w", o.MaxPixels, o.DecodeBytes, ErrOption)
 	}
 	return o, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"image"
@@ -149,12 +150,12 @@ func TestOpenImagesRefuses(t *testing.T) {
 		kind    error
 		says    string
 	}{
-		{"no size", map[string][]byte{"a/1.png": small}, ImageOptions{}, ErrField, "ImageOptions.Size"},
-		{"half a size", map[string][]byte{"a/1.png": small}, ImageOptions{Height: 3}, ErrField, "ImageOptions.Size"},
-		{"negative", map[string][]byte{"a/1.png": small}, ImageOptions{Size: -1}, ErrField, "-1x-1"},
-		{"huge", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1 << 20}, ErrField, "1 to 16384"},
-		{"channels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, Channels: 4}, ErrField, "4 channels"},
-		{"pixels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, MaxPixels: -1}, ErrField, "-1 pixels"},
+		{"no size", map[string][]byte{"a/1.png": small}, ImageOptions{}, ErrOption, "ImageOptions.Size"},
+		{"half a size", map[string][]byte{"a/1.png": small}, ImageOptions{Height: 3}, ErrOption, "ImageOptions.Size"},
+		{"negative", map[string][]byte{"a/1.png": small}, ImageOptions{Size: -1}, ErrOption, "-1x-1"},
+		{"huge", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1 << 20}, ErrOption, "1 to 16384"},
+		{"channels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, Channels: 4}, ErrOption, "4 channels"},
+		{"pixels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, MaxPixels: -1}, ErrOption, "-1 pixels"},
 		{"no classes", map[string][]byte{"notes.txt": small}, ImageOptions{Size: 1}, ErrFormat, "put the images of each class in a sub-folder"},
 		{"beside", map[string][]byte{"a/1.png": small, "2.png": small}, ImageOptions{Size: 1}, ErrFormat, "2.png: an image outside of the class folders"},
 		{"empty class", map[string][]byte{"a/1.png": small, "b/.keep": {}}, ImageOptions{Size: 1}, ErrFormat, "b: a class folder without images"},
@@ -520,7 +521,7 @@ func FuzzImage(f *testing.F) {
 			return
 		}
 		for _, kind := range []error{ErrFormat, ErrUnsupported, ErrTooLarge} {
-			if errIs(err, kind) {
+			if errors.Is(err, kind) {
 				return
 			}
 		}

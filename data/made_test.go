@@ -2,7 +2,6 @@ package data
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -16,8 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
-
-func errIs(err, kind error) bool { return errors.Is(err, kind) }
 
 // copied is a pass with everything in it copied.
 func copied(t testing.TB, ds Dataset, p Pass) []Batch {

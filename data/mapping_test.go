@@ -4,6 +4,7 @@ package data
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"math"
 	"os"
@@ -155,7 +156,7 @@ func TestClosedMapping(t *testing.T) {
 			for epoch := range 1000 {
 				for _, err := range Prefetch(again.Shuffle(1), 1).Batches(Pass{Batch: 10, Epoch: epoch}) {
 					if err != nil {
-						if !errIs(err, fs.ErrClosed) {
+						if !errors.Is(err, fs.ErrClosed) {
 							t.Error(err)
 						}
 						return

@@ -567,7 +567,7 @@ func TestDataWait(t *testing.T) {
 		l.onEvaluate = func() error { c.at = c.at.Add(time.Hour); return nil }
 		ds := slowData{samples(t, 20), func() { c.at = c.at.Add(3 * time.Second) }}
 		loop := Loop{Session: l, Batch: 4, Epochs: 2, Validation: samples(t, 4), Resume: dir, now: c.now}
-		loop.Hook(Progress(&out), Checkpoint(dir), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+		loop.Hook(terminal(&out, 160), Checkpoint(dir), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
 			if s.Step == stopAt {
 				s.Stop("enough")
 			}
@@ -585,7 +585,8 @@ func TestDataWait(t *testing.T) {
 		require.Equal(t, 0.75, *r.DataWait)
 		require.Equal(t, 0.25, r.StepsPerSecond)
 	}
-	require.Contains(t, out, "  data_wait 75.0% ")
+	require.Regexp(t, `\repoch 2/2  step 10  .*  data_wait 75\.0%  `, out)
+	require.Regexp(t, `\repoch 2/2  loss [^\r]*  data_wait 75\.0%`, out, "the bar")
 	require.Contains(t, string(must(json.Marshal(h.Last()))), `"data_wait":0.75,`)
 }
 
