@@ -82,6 +82,7 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		return unusable(err)
 	}
 	source, err := f.source(m, sig)
+	defer f.data.close()
 	if err != nil {
 		return err
 	}
@@ -167,8 +168,14 @@ func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (b
 	if fused {
 		return s, usagef("--data cannot feed %s, which takes the batches of several steps; leave it out", sig.Name)
 	}
+	if err := f.data.suit(m, sig.Name); err != nil {
+		return s, err
+	}
 	ds, err := f.data.open(f.data.path, "")
 	if err != nil {
+		return s, err
+	}
+	if ds, err = f.data.scaled(ds); err != nil {
 		return s, err
 	}
 	pass := data.Pass{Batch: f.batch, DropRemainder: true}

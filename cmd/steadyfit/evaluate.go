@@ -31,16 +31,23 @@ training and a test part, on the test part.`,
 				return err
 			}
 			model.device.warn(cmd.ErrOrStderr())
-			ds, err := input.openTest(input.path)
-			if err != nil {
-				return err
-			}
 			m, err := model.open()
 			if err != nil {
 				return err
 			}
 			if m.Roles.Evaluate == "" {
 				return usagef("%s has no signature to evaluate with (evaluate or eval)", m.Dir)
+			}
+			if err := input.suit(m, m.Roles.Evaluate); err != nil {
+				return err
+			}
+			ds, err := input.openTest(input.path)
+			if err != nil {
+				return err
+			}
+			defer input.close()
+			if ds, err = input.scaled(ds); err != nil {
+				return err
 			}
 			if err := check(ds, m, m.Roles.Evaluate, data.Pass{Batch: batch}); err != nil {
 				return err

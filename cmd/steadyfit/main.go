@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // inFlags puts what libraries say of their own options in the words of the
 // command line.
 var inFlags = strings.NewReplacer(
+	"set ImageOptions.Size to what", "give --image-size with what", "correct ImageOptions.Size", "correct --image-size", ", or raise ImageOptions.MaxPixels", "",
 	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
 	"fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:", "and more Epochs", "and more --epochs",
 	"fit: hook ", "", "fit: ", "",

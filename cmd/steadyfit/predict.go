@@ -43,16 +43,23 @@ dataset with a training and a test part, the test part is used.`,
 				return err
 			}
 			model.device.warn(cmd.ErrOrStderr())
-			ds, err := input.openTest(input.path)
-			if err != nil {
-				return err
-			}
 			m, err := model.open()
 			if err != nil {
 				return err
 			}
 			if m.Roles.Predict == "" {
 				return usagef("%s has no signature to predict with (predict, infer or serving_default)", m.Dir)
+			}
+			if err := input.suit(m, m.Roles.Predict); err != nil {
+				return err
+			}
+			ds, err := input.openTest(input.path)
+			if err != nil {
+				return err
+			}
+			defer input.close()
+			if ds, err = input.scaled(ds); err != nil {
+				return err
 			}
 			if err := check(ds, m, m.Roles.Predict, data.Pass{Batch: batch}); err != nil {
 				return err
