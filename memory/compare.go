@@ -187,8 +187,8 @@ const compareConfidence = 0.95
 // Crashes come first: a remedy that most runs die with is harmful, one that saves
 // a run that otherwise dies works, and one that most runs die with as they die
 // without it has no effect. A lower peak or level is none that lasts where memory grows
-// with the remedy and not without it: that is harmful, and unclear if most runs with it
-// only may grow.
+// with the remedy and not without it: that is harmful, and unclear if fewer than half of
+// the runs leak and others may. Where none leaks and most may, the Reason says so.
 func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}
 	var alive []Pair
@@ -262,12 +262,14 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	default:
 		c.Effect = r.Effect
 		c.Reason = fmt.Sprintf("the %s is %s of that without it", what, r.Times(true))
-		switch {
-		case c.Effect == Unclear:
+		if c.Effect == Unclear {
 			c.More = morePairs(r, len(alive))
-		case goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) && 2*grown > len(alive) && grown > grownWithout:
-			c.Effect, c.More = Unclear, len(alive)
+		}
+		if goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) && 2*grown > len(alive) && grown > grownWithout {
 			c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(alive), grownWithout)
+			if some, _ := leaking(with); some > 0 {
+				c.Effect, c.More = Unclear, len(alive)
+			}
 		}
 	}
 	return c
