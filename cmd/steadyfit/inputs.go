@@ -64,6 +64,59 @@ func (f *modelFlags) session(cmd *cobra.Command, g *global, model *savedmodels.M
 	return session.Open(cmd.Context(), model, o)
 }
 
+// inference are the flags of commands that run a model over a dataset and change neither.
+type inference struct {
+	modelFlags
+	input dataFlags
+	batch int
+}
+
+func (f *inference) register(flags *pflag.FlagSet) {
+	f.modelFlags.register(flags)
+	f.input.register(flags)
+	flags.IntVar(&f.batch, "batch", 32, "samples per step")
+}
+
+// run opens the model and the data that its signature for a role takes, and closes both
+// after do. purpose is what that signature would be for, in the error if there is none.
+func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.Memory) error) error {
+	if f.batch < 1 {
+		return usagef("--batch %d: expected at least 1", f.batch)
+	}
+	if err := f.apply(); err != nil {
+		return err
+	}
+	f.device.warn(cmd.ErrOrStderr())
+	model, err := f.open()
+	if err != nil {
+		return err
+	}
+	signature := role(model.Roles)
+	if signature == "" {
+		return usagef("%s has no signature to %s", model.Dir, purpose)
+	}
+	if err := f.input.suit(model, signature); err != nil {
+		return err
+	}
+	ds, err := f.input.openTest(f.input.path)
+	if err != nil {
+		return err
+	}
+	defer f.input.close()
+	if ds, err = f.input.scaled(ds); err != nil {
+		return err
+	}
+	if err := check(ds, model, signature, data.Pass{Batch: f.batch}); err != nil {
+		return err
+	}
+	s, err := f.session(cmd, g, model)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return do(s, ds)
+}
+
 // dataFlags choose data, and say how it is read.
 type dataFlags struct {
 	path  string
