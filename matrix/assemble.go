@@ -88,13 +88,18 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 		c.Effect, c.Reason = memory.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c
 	}
-	divided := remedy.dividesBatch()
-	for i := range pairs {
-		pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
-	}
 	comparison := memory.Compare(pairs, goal(remedy, paired), uint64(p.Seed))
-	if comparison.Goal == memory.LowerSlope && divided > 1 {
+	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == memory.LowerSlope {
+		perStep := comparison.Effect
+		for i := range pairs {
+			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
+		}
+		comparison = memory.Compare(pairs, memory.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
+		// What does not go with the samples is no worse for there being fewer.
+		if relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; !relief && perStep != memory.Harmful && perStep != memory.Unclear {
+			comparison.Effect, comparison.More = memory.NoEffect, 0
+		}
 	}
 	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
 	return c

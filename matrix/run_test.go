@@ -887,6 +887,10 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	assert.InDelta(t, 1, c.Comparison.Slope.Estimate, 0.01)
 	assert.Contains(t, c.Reason, "for as many samples")
 	assert.InDelta(t, 500, c.Figures.Slope.Estimate, 10, "a step is as it was measured")
+	c = p.cell(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base)
+	assert.Equal(t, memory.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
+	c = p.cell(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base)
+	assert.Equal(t, memory.Partly, c.Effect, c.Reason)
 	half.Knobs = nil
 	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base).Effect)
 }

@@ -187,14 +187,16 @@ const compareConfidence = 0.95
 // Crashes come first: a remedy that most runs die with is harmful, one that saves
 // a run that otherwise dies works, and one that most runs die with as they die
 // without it has no effect. A lower peak or level is none that lasts where memory grows
-// with the remedy and not without it: that is harmful, and unclear if fewer than half of
-// the runs leak and others may. Where none leaks and most may, the Reason says so.
+// with the remedy and not without it. That is harmful if the runs leak with it only and the
+// slope is higher beyond doubt. If it is higher, and most runs leak or may, the Reason says
+// so, and the effect is unclear if one does.
 func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}
 	var alive []Pair
 	var cause string
 	var without, with []Outcome
 	grown, grownWithout := 0, 0
+	var floor float64 // what the slopes with it are known by
 	for _, p := range pairs {
 		without, with = append(without, p.Base), append(with, p.Remedy)
 		base, remedy := p.Base.Verdict.Kind == Crash, p.Remedy.Verdict.Kind == Crash
@@ -215,7 +217,9 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		if p.Base.Verdict.mayGrow() {
 			grownWithout++
 		}
+		floor = max(floor, p.Remedy.Verdict.NoiseFloor)
 	}
+	added := addedSlope(alive)
 	random := rand.New(rand.NewPCG(seed, uint64(len(pairs))))
 	amount := func(grain float64, get func(Outcome) Reading) Ratio {
 		return ratio(alive, random, true, func(o Outcome) (value, known float64, ok bool) {
@@ -254,7 +258,7 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		c.Effect, c.Reason = Works, fmt.Sprintf("%d of %d runs without it died, and none with it", c.BaseCrashes, len(pairs))
 	case goal == LowerSlope && len(alive) > 0 && slopes == nil:
 		c.Effect, c.Reason = NotApplicable, fmt.Sprintf("without it %d of %d runs leak, so there is no slope to lower", leaks, came)
-	case goal != LowerSlope && Leaks(with) && !Leaks(without):
+	case goal != LowerSlope && Leaks(with) && !Leaks(without) && added.Low > 0:
 		grows, of := leaking(with)
 		c.Effect, c.Reason = Harmful, fmt.Sprintf("with it %d of %d runs leak, and %d of %d without it", grows, of, leaks, came)
 	case !r.OK:
@@ -265,7 +269,7 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		if c.Effect == Unclear {
 			c.More = morePairs(r, len(alive))
 		}
-		if goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) && 2*grown > len(alive) && grown > grownWithout {
+		if goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) && 2*grown > len(alive) && added.Estimate > floor {
 			c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(alive), grownWithout)
 			if some, _ := leaking(with); some > 0 {
 				c.Effect, c.More = Unclear, len(alive)
@@ -273,6 +277,22 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		}
 	}
 	return c
+}
+
+// addedSlope is by how much slopes are higher with the remedy, on average over the pairs.
+// Fewer than two pairs tell nothing.
+func addedSlope(pairs []Pair) Interval {
+	if len(pairs) < 2 {
+		return Interval{}
+	}
+	more := make([]float64, len(pairs))
+	for i, p := range pairs {
+		more[i] = p.Remedy.Verdict.Slope.Estimate - p.Base.Verdict.Slope.Estimate
+	}
+	mean, deviation := stat.MeanStdDev(more, nil)
+	n := float64(len(pairs))
+	half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.5+compareConfidence/2) * deviation / math.Sqrt(n)
+	return Interval{mean, mean - half, mean + half}
 }
 
 // mayGrow is whether a run leaks, or may.

@@ -54,6 +54,7 @@ func TestCompare(t *testing.T) {
 		{"half the peak, and a leak", LowerPeak, arm(m, 5, Flat, 0, 1e9, 1e6), arm(m, 5, Leak, 1e6, 5e8, 1e6), Harmful},
 		{"half the peak, and perhaps a leak", LowerPeak, arm(m, 5, Plateau, 0, 1e9, 1e6), slices.Concat(arm(m, 1, Leak, 1e6, 5e8, 1e6), arm(m, 2, Inconclusive, 1e6, 5e8, 1e6), arm(m, 2, Flat, 0, 5e8, 1e6)), Unclear},
 		{"half the peak, and nobody can tell", LowerPeak, arm(m, 5, Plateau, 0, 1e9, 1e6), arm(m, 5, Inconclusive, 1e6, 5e8, 1e6), Works},
+		{"half the peak, and half the growth", LowerPeak, slices.Concat(arm(m, 2, Leak, 2e6, 1e9, 1e6), arm(m, 3, Plateau, 2e6, 1e9, 1e6)), arm(m, 5, Leak, 1e6, 5e8, 1e6), Works},
 		{"half the peak of what may leak", LowerPeak, arm(m, 5, Inconclusive, 1e6, 1e9, 1e6), arm(m, 5, Inconclusive, 1e6, 5e8, 1e6), Works},
 		{"one pair", LowerPeak, arm(m, 1, Flat, 0, 1e9, 1e6), arm(m, 1, Flat, 0, 5e8, 1e6), Unclear},
 		{"none", LowerPeak, nil, nil, Unclear},
