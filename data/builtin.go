@@ -46,5 +46,5 @@ func openBuiltin(name, split string, l *limit) (*Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no builtin dataset %q; there are %q: %w", name, BuiltinNames(), fs.ErrNotExist)
 	}
-	return readNPZ("builtin:"+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), "", l)
+	return readNPZ("builtin:"+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), "", l, nil)
 }

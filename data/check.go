@@ -1,10 +1,16 @@
 package data
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 // CheckLabels reports the first label of a field that is not an integer from 0
@@ -37,8 +43,12 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 
 // CheckFinite reports the first NaN or infinity in the fields of floating-point
 // numbers, as a *RowError that is ErrNotFinite. The dataset is walked once, in
-// its own order.
+// its own order. Of fields that are made by Augment or Scale, what these get is
+// looked at, and images are not.
 func CheckFinite(ds Dataset) error {
+	if m, ok := inMemory(ds); ok {
+		ds = m.beforeTame()
+	}
 	var floats []string
 	for _, f := range ds.Fields() {
 		if f.Type == "float32" || f.Type == "float64" {
@@ -81,11 +91,8 @@ func firstNotFinite[T float32 | float64](values []T) int {
 // a plain one, or a RowError about an element, to which walk adds where the
 // element is and what it is.
 func walk(ds Dataset, fields []string, find func(Field, vector) (int, *RowError, error)) error {
-	if ahead, ok := ds.(*Prefetched); ok {
-		ds = ahead.ds
-	}
-	m, inMemory := ds.(*Memory)
-	if inMemory {
+	m, located := inMemory(ds)
+	if located {
 		// Fields that nobody asked for need not be copied, and positions are
 		// only known in the order of the file.
 		narrow, err := m.Select(fields...)
@@ -119,7 +126,7 @@ func walk(ds Dataset, fields []string, find func(Field, vector) (int, *RowError,
 			width := v.len() / b.Size
 			bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
 			bad.Column = name + elementIndex(at%width, a.Shape[1:])
-			if inMemory {
+			if located {
 				m.locate(bad, name)
 			}
 			bad.Found = string(v.appendText(nil, at))
@@ -128,6 +135,115 @@ func walk(ds Dataset, fields []string, find func(Field, vector) (int, *RowError,
 		seen += b.Size
 	}
 	return nil
+}
+
+// inMemory is the Memory that batches come from, whether it is read ahead or not.
+func inMemory(ds Dataset) (*Memory, bool) {
+	if ahead, ok := ds.(*Prefetched); ok {
+		ds = ahead.ds
+	}
+	m, ok := ds.(*Memory)
+	return m, ok
+}
+
+// beforeTame is the dataset without the stages at which no value stops being
+// finite.
+func (m *Memory) beforeTame() *Memory {
+	v := m.view()
+	v.columns = slices.Clone(m.columns)
+	for i := range v.columns {
+		for c := &v.columns[i]; c.made != nil && c.made.tame() && c.made.under() != nil; {
+			name := c.name
+			*c = *c.made.under()
+			c.name = name
+		}
+	}
+	return v
+}
+
+// CheckImages decodes every image of a dataset of OpenImages once, by its workers,
+// and reports those that cannot be read or are damaged: the first eight of them in
+// the order of the files, joined as by errors.Join, if there is more than one. It
+// looks at nothing of other datasets. ctx is looked at before each image; the
+// goroutines have ended when it returns.
+func CheckImages(ctx context.Context, ds Dataset) error {
+	m, ok := inMemory(ds)
+	if !ok {
+		return nil
+	}
+	var failed []error
+	for i := range m.columns {
+		files, ok := m.columns[i].files()
+		if !ok {
+			continue
+		}
+		bad := m.checkFiles(ctx, files)
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: checking images: %w", m.name, context.Cause(ctx))
+		}
+		failed = append(failed, bad...)
+	}
+	const most = 8
+	switch n := len(failed); {
+	case n == 0:
+		return nil
+	case n == 1:
+		return failed[0]
+	case n > most:
+		failed = append(failed[:most:most], fmt.Errorf("... and %d more", n-most))
+	}
+	return fmt.Errorf("%s: images that cannot be used:\n%w", m.name, errors.Join(failed...))
+}
+
+// files are those that a column is made of.
+func (c *column) files() (*imageFiles, bool) {
+	for c != nil && c.made != nil {
+		if f, ok := c.made.(*imageFiles); ok {
+			return f, true
+		}
+		c = c.made.under()
+	}
+	return nil, false
+}
+
+// checkFiles decodes the images of a dataset, and returns the errors in the order
+// of the files.
+func (m *Memory) checkFiles(ctx context.Context, files *imageFiles) []error {
+	type failure struct {
+		row int
+		err error
+	}
+	var mu sync.Mutex
+	var failed []failure
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range m.hands(nil) {
+		group.Go(func() {
+			p := newPainter(files.options)
+			sample := make([]uint8, files.width())
+			for ctx.Err() == nil {
+				row := int(next.Add(1)) - 1
+				if row >= m.n {
+					return
+				}
+				if m.rows != nil {
+					row = m.rows[row]
+				}
+				if err := files.read(p, sample, row); err != nil {
+					mu.Lock()
+					failed = append(failed, failure{row, err})
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	group.Wait()
+	slices.SortFunc(failed, func(a, b failure) int { return cmp.Compare(a.row, b.row) })
+	errs := make([]error, len(failed))
+	for i, f := range failed {
+		errs[i] = f.err
+	}
+	return errs
 }
 
 // locate replaces a position in the dataset by the place in the file that the

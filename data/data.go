@@ -12,6 +12,46 @@
 // from was read and checked to its end.
 //
 // Reading takes memory for what a file holds, never for what its header claims.
+//
+// # Samples that are not in memory
+//
+// A Memory may also know only where its samples are, or how they are made. All
+// that makes one dataset of another works on these, too:
+//
+//   - OpenImages lists a folder, and decodes an image when a batch asks for it.
+//   - Options.Map maps the arrays of .npy and .npz files; a batch copies its
+//     samples out of the mapping.
+//   - Map, Scale and Augment put a function between a field and the batches.
+//
+// The promise about whole files does not hold for these: an image is checked
+// when it is decoded (CheckImages decodes all of them beforehand), and of a
+// mapped file only the header and the size are.
+//
+// What is made, is made by several goroutines, the workers (Memory.Workers).
+// Each of them takes the next few samples in the order of the pass and writes
+// them to their places in the batch. A sample depends on the seeds, its row in
+// the file and the epoch alone, so the batches are the same whatever the number
+// of workers, and the position of a pass is nothing but Pass.Epoch and
+// Pass.Skip: that is all that a checkpoint has to keep. If several samples of a
+// batch fail, the error is that of the first.
+//
+// There is one prefetch. Without Prefetch, the workers share each batch, and
+// have ended when it is handed out; with it, they work on as many batches as are
+// read ahead, and write straight to the buffers that the consumer gets.
+//
+// # Memory
+//
+// Batches lie in buffers of the pass: one, or one more than are read ahead.
+// Consumers borrow them (see Batch). Beside them, each worker has room for one
+// sample per stage that it goes through, of the size that the stage gets or
+// gives, and the images that are being decoded at one time have at most
+// ImageOptions.DecodeBytes. Nothing grows with the number of samples but the
+// list of files and of positions. Buffers are kept from pass to pass.
+//
+// A goroutine ends when its pass does: at the end, after an error, and when the
+// consumer leaves the loop, which is also how a cancelled context ends a pass.
+// Close unmaps files; it waits for the samples that are being copied, and a
+// batch that is asked for afterwards is fs.ErrClosed.
 package data
 
 import (

@@ -21,6 +21,8 @@ var (
 	ErrTooLarge = errors.New("larger than allowed")
 	// ErrLabel: a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
+	// ErrOption: an option has a value that cannot work.
+	ErrOption = errors.New("wrong option")
 	// ErrNotFinite: a value is NaN or infinite.
 	ErrNotFinite = errors.New("value is not finite")
 )
@@ -59,6 +61,14 @@ func (e *RowError) Error() string {
 
 // Unwrap returns the kind of error.
 func (e *RowError) Unwrap() error { return e.Err }
+
+// join adds what went wrong while cleaning up, if anything did, to an error.
+func join(err, cleanup error) error {
+	if cleanup == nil {
+		return err
+	}
+	return errors.Join(err, cleanup)
+}
 
 // quote shows a found value, cut so that a message stays one line.
 func quote(text string) string {

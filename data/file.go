@@ -10,18 +10,34 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // Options says how Open reads. The zero value reads the training part.
 type Options struct {
 	// Split chooses a part, "train" or "test", of a source that has both:
-	// builtin datasets, MNIST's layout, and .npz files or folders of .npy files
-	// whose fields are named x_train, y_train, x_test, y_test. Empty means
-	// "train". Asking a source that has one part only for "test" is ErrNoSplit.
+	// builtin datasets, MNIST's layout, .npz files or folders of .npy files whose
+	// fields are named x_train, y_train, x_test, y_test, and folders of images in
+	// which the class folders are in folders named train, and test, validation or
+	// val. Empty means "train". Asking a source that has one part only for "test" is ErrNoSplit.
 	Split string
 	// CSV is for .csv files.
 	CSV CSVOptions
+	// Images is for folders of images; it has to have a size for them.
+	Images ImageOptions
+	// Map leaves the arrays of .npy files, and those of .npz files that are not
+	// compressed, in their files, and maps these, so that data may be larger than
+	// memory. Arrays that cannot be mapped are read: those of the other byte order,
+	// of more than one dimension in Fortran order, and of bools, and all where the
+	// system does not map files. The dataset has to be closed then (Memory.Close).
+	//
+	// The header and the size of a file are checked when it is opened, as when it is
+	// read; the checksums of a .npz file are not. A file that changes while it is
+	// mapped changes the samples; one that is cut off ends the pass that asks for
+	// what is missing with an error. That rests on the system reporting the fault,
+	// as Linux and macOS do.
+	Map bool
 	// MaxBytes refuses, with ErrTooLarge, a source that holds more than so many
 	// bytes when decompressed; 0 means no limit. A compressed file can hold a
 	// thousand times its size.
@@ -29,7 +45,7 @@ type Options struct {
 }
 
 // formats is what the error messages offer.
-const formats = ".npz, .npy, .csv or .csv.gz, a folder in MNIST's layout (IDX), a folder of .npy files, or builtin:NAME"
+const formats = ".npz, .npy, .csv or .csv.gz, a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
 
 // known are the formats that people have, which this version does not read.
 var known = map[string]string{
@@ -49,14 +65,12 @@ var known = map[string]string{
 	".tsv":       "tab-separated",
 	".json":      "JSON",
 	".jsonl":     "JSON lines",
-	".jpg":       "image",
-	".jpeg":      "image",
-	".png":       "image",
 }
 
 // Open reads the dataset at a path, by its extension: .npz, .npy (with the file
 // y.npy beside it if it is x.npy, and as the field x otherwise), .csv and
-// .csv.gz; a folder in MNIST's layout or of .npy files; builtin:NAME.
+// .csv.gz; a folder in MNIST's layout, of .npy files, or of images (OpenImages);
+// builtin:NAME.
 //
 // Formats that are known but not read are ErrUnsupported; the message says what
 // to do instead. A path that is not there gives fs.ErrNotExist.
@@ -67,6 +81,7 @@ func Open(path string, o Options) (*Memory, error) {
 		return nil, fmt.Errorf("%s: part %q: parts are named train and test: %w", path, o.Split, ErrNoSplit)
 	}
 	limit := newLimit(o.MaxBytes)
+	how := reading{limit, o.Map}
 	if name, ok := strings.CutPrefix(path, "builtin:"); ok {
 		return openBuiltin(name, o.Split, limit)
 	}
@@ -75,17 +90,17 @@ func Open(path string, o Options) (*Memory, error) {
 		return nil, openError(path, err)
 	}
 	if info.IsDir() {
-		return openFolder(path, o.Split, limit)
+		return openFolder(path, o, how)
 	}
 	lower := strings.ToLower(path)
 	switch ext := filepath.Ext(strings.TrimSuffix(lower, ".gz")); {
 	case filepath.Ext(lower) == ".npz":
-		return openNPZ(path, o.Split, limit)
+		return openNPZ(path, o.Split, how)
 	case filepath.Ext(lower) == ".npy":
 		if err := onePart(path, o.Split); err != nil {
 			return nil, err
 		}
-		return openOneNPY(path, limit)
+		return openOneNPY(path, how)
 	case ext == ".csv":
 		if err := onePart(path, o.Split); err != nil {
 			return nil, err
@@ -93,6 +108,8 @@ func Open(path string, o Options) (*Memory, error) {
 		return openCSV(path, o.CSV, limit)
 	case strings.Contains(filepath.Base(lower), "idx1-ubyte"), strings.Contains(filepath.Base(lower), "idx3-ubyte"):
 		return nil, fmt.Errorf("%s: IDX images and labels are a pair of files; give the folder that holds both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
+	case slices.Contains(imageExtensions, ext):
+		return nil, fmt.Errorf("%s is one image; give the folder that holds a sub-folder per class: %w", path, ErrUnsupported)
 	case known[ext] != "":
 		return nil, unsupported(path, known[ext]+" files are")
 	default:
@@ -101,33 +118,31 @@ func Open(path string, o Options) (*Memory, error) {
 }
 
 // openFolder decides by the names in a folder what it is.
-func openFolder(path, split string, limit *limit) (*Memory, error) {
+func openFolder(path string, o Options, how reading) (*Memory, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, openError(path, err)
 	}
 	var arrays []string
-	var folders, files int
+	folders := false
 	for _, e := range entries {
 		name := e.Name()
 		switch {
 		case e.IsDir():
-			folders++
+			folders = true
 		case strings.Contains(name, "-images") && strings.Contains(name, "idx3-ubyte"):
-			return openIDX(path, split, limit)
+			return openIDX(path, o.Split, how.limit)
 		case filepath.Ext(name) == ".npy":
 			arrays = append(arrays, filepath.Join(path, name))
-		default:
-			files++
 		}
 	}
 	switch {
 	case len(arrays) > 0:
-		return openNPY(path, arrays, split, limit)
-	case folders > 0 && files == 0:
-		return nil, unsupported(path, "folders of images, one sub-folder per class, are")
+		return openNPY(path, arrays, o.Split, how)
+	case folders && holdsImages(path):
+		return openImagePart(path, o.Split, o.Images)
 	}
-	return nil, fmt.Errorf("%s is a folder with neither MNIST's files (train-images-idx3-ubyte.gz ...) nor .npy files; a dataset is %s: %w", path, formats, ErrUnsupported)
+	return nil, fmt.Errorf("%s is a folder with neither MNIST's files (train-images-idx3-ubyte.gz ...) nor .npy files nor class folders of images; a dataset is %s: %w", path, formats, ErrUnsupported)
 }
 
 func unsupported(path, what string) error {
@@ -198,6 +213,17 @@ func (l *limit) reader(r io.Reader) io.Reader {
 	return &limited{l, r}
 }
 
+// take counts bytes that stay in their file.
+func (l *limit) take(n int64) error {
+	if l == nil {
+		return nil
+	}
+	if l.left -= n; l.left < 0 {
+		return fmt.Errorf("%w: more than %d bytes when decompressed", ErrTooLarge, l.max)
+	}
+	return nil
+}
+
 type limited struct {
 	*limit
 	r io.Reader
@@ -205,8 +231,8 @@ type limited struct {
 
 func (l *limited) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
-		return 0, fmt.Errorf("%w: more than %d bytes when decompressed", ErrTooLarge, l.max)
+	if over := l.take(int64(n)); over != nil {
+		return 0, over
 	}
 	return n, err
 }

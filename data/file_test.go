@@ -15,12 +15,12 @@ import (
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	classes := filepath.Join(dir, "flowers")
-	for _, d := range []string{"flowers/rose", "flowers/tulip", "empty", "mixed/train"} {
+	for _, d := range []string{"flowers/rose", "flowers/tulip", "empty", "mixed/train", "pictures/cat"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	for name, text := range map[string]string{
 		"a.tfrecord": "x", "a.parquet": "x", "a.arrow": "x", "a.tfrecord.gz": "x", "a.h5": "x", "a.xyz": "x", "noextension": "x",
-		"train-images-idx3-ubyte.gz": "x", "mixed/notes.txt": "x",
+		"train-images-idx3-ubyte.gz": "x", "mixed/notes.txt": "x", "pictures/cat/a.jpg": "x",
 		"empty.npz": "", "empty.csv": "", "empty.npy": "",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
@@ -43,7 +43,9 @@ func TestOpenRefuses(t *testing.T) {
 		"empty.npz":                  {ErrFormat, "is empty"},
 		"empty.csv":                  {ErrFormat, "is empty"},
 		"empty.npy":                  {ErrFormat, "is empty"},
-		"flowers":                    {ErrUnsupported, "folders of images, one sub-folder per class, are not read by this version"},
+		"flowers":                    {ErrUnsupported, "nor class folders of images"},
+		"pictures":                   {ErrOption, "set ImageOptions.Size"},
+		"pictures/cat/a.jpg":         {ErrUnsupported, "give the folder that holds a sub-folder per class"},
 		"mixed":                      {ErrUnsupported, "neither MNIST's files"},
 		"empty":                      {ErrUnsupported, "neither MNIST's files"},
 	} {

@@ -8,9 +8,11 @@ import (
 	"sync/atomic"
 )
 
-// Memory is a dataset whose samples are in memory. It is immutable and safe for
-// concurrent use: Shuffle, Split, Take, Select and Rename return others that
-// share its values.
+// Memory is a dataset of samples that can be read in any order: their values are
+// in memory, in a mapped file, or made when a batch asks for them, as images are
+// that have to be decoded. It is immutable and safe for concurrent use: Shuffle,
+// Split, Take, Select, Rename, Augment and Workers return others that share its
+// values.
 //
 // A pass copies each batch into buffers of its own. So a consumer may change a
 // batch in place without harm to the dataset, and a pass allocates nothing per
@@ -25,6 +27,11 @@ type Memory struct {
 	// lines has the line of each stored sample in the text file that it came
 	// from; nil for other sources.
 	lines []int
+	// mappings are the files that columns lie in; datasets made of another share
+	// them.
+	mappings []*mapping
+	// workers is what Workers was given.
+	workers int
 
 	shuffled bool
 	seed     uint64
@@ -35,9 +42,11 @@ type Memory struct {
 // column is a field of all stored samples.
 type column struct {
 	name    string
-	shape   []int // of one sample
-	width   int   // elements of one sample
-	vector  vector
+	shape   []int  // of one sample
+	width   int    // elements of one sample
+	kind    vector // of the type of the values, for its methods
+	values  origin // nil if they are made
+	made    maker  // nil if they are stored
 	file    string // for messages: what the values were read from
 	origin  string // for messages: the column of a table, if it was one
 	classes []string
@@ -55,38 +64,60 @@ func New(name string, fields ...Field) (*Memory, error) {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", name, ErrField)
 	}
 	m := &Memory{name: name}
-	for i, f := range fields {
-		if f.Name == "" {
-			return nil, fmt.Errorf("%s: field %d has no name: %w", name, i, ErrField)
-		}
-		if slices.ContainsFunc(m.columns, func(c column) bool { return c.name == f.Name }) {
-			return nil, fmt.Errorf("%s: field %q is there twice: %w", name, f.Name, ErrField)
-		}
+	for _, f := range fields {
 		v, err := arrayVector(f.Array)
 		if err != nil {
 			return nil, fmt.Errorf("%s: field %q: %w", name, f.Name, err)
 		}
-		if len(f.Shape) == 0 {
-			return nil, fmt.Errorf("%s: field %q is a single value; the first dimension of a field counts samples: %w", name, f.Name, ErrFormat)
+		if err := m.add(f.Name, array{f.Shape, v}, name); err != nil {
+			return nil, err
 		}
-		if v.len() == 0 {
-			return nil, fmt.Errorf("%s: field %q of shape %v has no values: %w", name, f.Name, f.Shape, ErrFormat)
-		}
-		if i == 0 {
-			m.n = f.Shape[0]
-		} else if f.Shape[0] != m.n {
-			return nil, fmt.Errorf("%s: field %q has %d samples, but %q has %d; every field needs one entry per sample: %w",
-				name, f.Name, f.Shape[0], fields[0].Name, m.n, ErrFormat)
-		}
-		m.columns = append(m.columns, column{
-			name:   f.Name,
-			shape:  slices.Clone(f.Shape[1:]),
-			width:  v.len() / f.Shape[0],
-			vector: v,
-			file:   name,
-		})
 	}
 	return m, nil
+}
+
+// add adds a field to a dataset that is being made. The values come from file.
+func (m *Memory) add(name string, a array, file string) error {
+	if name == "" {
+		return fmt.Errorf("%s: field %d has no name: %w", m.name, len(m.columns), ErrField)
+	}
+	if _, taken := m.column(name); taken {
+		return fmt.Errorf("%s: field %q is there twice: %w", m.name, name, ErrField)
+	}
+	if len(a.shape) == 0 {
+		return fmt.Errorf("%s: field %q is a single value; the first dimension of a field counts samples: %w", m.name, name, ErrFormat)
+	}
+	if a.values.len() == 0 {
+		return fmt.Errorf("%s: field %q of shape %v has no values: %w", m.name, name, a.shape, ErrFormat)
+	}
+	if len(m.columns) == 0 {
+		m.n = a.shape[0]
+	} else if a.shape[0] != m.n {
+		return fmt.Errorf("%s: field %q has %d samples, but %q has %d; every field needs one entry per sample: %w",
+			m.name, name, a.shape[0], m.columns[0].name, m.n, ErrFormat)
+	}
+	m.columns = append(m.columns, column{
+		name:   name,
+		shape:  slices.Clone(a.shape[1:]),
+		width:  a.values.len() / a.shape[0],
+		kind:   a.values.same(0),
+		values: a.values,
+		file:   file,
+	})
+	return nil
+}
+
+// Close unmaps the files that the dataset lies in, for itself and for all that
+// were made of it (Shuffle, Split, ...). It waits for samples that are being
+// copied; a pass that asks for more gets an error that is fs.ErrClosed. A dataset
+// without mapped files has nothing to close, and goes on as before. Closing twice
+// is no error. Files that nobody unmaps stay mapped until the process ends.
+func (m *Memory) Close() error {
+	var err error
+	for _, f := range m.mappings {
+		err = join(err, f.Close())
+	}
+	return err
 }
 
 // Name says where the samples come from.
@@ -99,7 +130,7 @@ func (m *Memory) Len() int { return m.n }
 func (m *Memory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))
 	for i, c := range m.columns {
-		specs[i] = FieldSpec{Name: c.name, Shape: slices.Clone(c.shape), Type: c.vector.typeName()}
+		specs[i] = FieldSpec{Name: c.name, Shape: slices.Clone(c.shape), Type: c.kind.typeName()}
 	}
 	return specs
 }
@@ -125,12 +156,15 @@ func (m *Memory) Batches(p Pass) iter.Seq2[Batch, error] {
 		// Only one workspace waits for the next pass. A second, concurrent pass
 		// makes its own, and whichever ends last is kept.
 		defer m.idle.Store(w)
-		order := m.order(w, p.Epoch)
+		order := m.order(&w.order, p.Epoch)
 		batches := p.batches(m.n)
 		for index := p.Skip; index < batches; index++ {
 			from := index * p.Batch
 			to := from + min(p.Batch, m.n-from)
-			m.copySamples(w.slab, order, from, to)
+			if err := m.share(w, order, p.Epoch, from, to); err != nil {
+				yield(Batch{}, err)
+				return
+			}
 			if !yield(Batch{Fields: w.slab.fields(to - from), Size: to - from, Index: index}, nil) {
 				return
 			}
@@ -139,32 +173,60 @@ func (m *Memory) Batches(p Pass) iter.Seq2[Batch, error] {
 }
 
 // order lists the stored samples in the order of a pass; nil if that is the
-// order in which they are stored.
-func (m *Memory) order(w *workspace, epoch int) []int {
+// order in which they are stored. It uses room for the list, if it needs one.
+func (m *Memory) order(room *[]int, epoch int) []int {
 	if !m.shuffled {
 		return m.rows
 	}
-	if w.order == nil {
-		w.order = make([]int, m.n)
+	if len(*room) != m.n {
+		*room = make([]int, m.n)
 	}
-	shuffleOrder(w.order, m.seed, uint64(epoch))
+	order := *room
+	shuffleOrder(order, m.seed, uint64(epoch))
 	if m.rows != nil {
-		for i, at := range w.order {
-			w.order[i] = m.rows[at]
+		for i, at := range order {
+			order[i] = m.rows[at]
 		}
 	}
-	return w.order
+	return order
 }
 
-// copySamples copies the samples at positions from ... to-1 of the order.
-func (m *Memory) copySamples(s *slab, order []int, from, to int) {
-	for i, c := range m.columns {
-		if order == nil {
-			s.vectors[i].copyRange(c.vector, from*c.width, to*c.width)
-		} else {
-			s.vectors[i].gather(c.vector, order[from:to], c.width)
+// fill writes the samples at positions from ... to-1 of a pass to the slab, from
+// its sample at on. An error is that of the first sample that fails.
+func (m *Memory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int) error {
+	for i := range m.columns {
+		c := &m.columns[i]
+		var err error
+		switch {
+		case c.values == nil:
+		case order == nil:
+			err = c.values.copyTo(s.vectors[i], at*c.width, from*c.width, to*c.width)
+		default:
+			err = c.values.gatherTo(s.vectors[i], at*c.width, order[from:to], c.width)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	if !m.makes() {
+		return nil
+	}
+	for position := from; position < to; position++ {
+		sample := Sample{Row: position, Epoch: epoch}
+		if order != nil {
+			sample.Row = order[position]
+		}
+		for i := range m.columns {
+			c := &m.columns[i]
+			if c.made == nil {
+				continue
+			}
+			if err := c.made.make(h, s.vectors[i], (at+position-from)*c.width, sample); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (m *Memory) column(name string) (column, bool) {
@@ -189,6 +251,7 @@ func (m *Memory) noField(name string) error {
 func (m *Memory) view() *Memory {
 	return &Memory{
 		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines,
+		mappings: m.mappings, workers: m.workers,
 		shuffled: m.shuffled, seed: m.seed,
 	}
 }
@@ -220,6 +283,7 @@ func (p Pass) batches(n int) int {
 type workspace struct {
 	slab  *slab
 	order []int
+	hands []*hand
 }
 
 // workspace returns the one left by an earlier pass, if it fits, or a new one.
@@ -229,9 +293,9 @@ func (m *Memory) workspace(samples int) *workspace {
 	}
 	s := &slab{samples: samples}
 	for _, c := range m.columns {
-		s.add(c.name, c.shape, c.vector.same(samples*c.width))
+		s.add(c.name, c.shape, c.kind.same(samples*c.width))
 	}
-	return &workspace{slab: s}
+	return &workspace{slab: s, hands: m.hands(nil)}
 }
 
 // slab holds the values of one batch, and the Fields that show them. A pass has

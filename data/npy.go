@@ -33,7 +33,7 @@ const maxHeader = 64 << 10
 // dates, complex numbers and float16 are ErrUnsupported; anything that is not
 // what it claims to be is ErrFormat.
 func OpenNPZ(path string) (*Memory, error) {
-	return openNPZ(path, "", nil)
+	return openNPZ(path, "", reading{})
 }
 
 // OpenNPY reads one array per file, each a field named after the file: x from
@@ -43,26 +43,35 @@ func OpenNPY(paths ...string) (*Memory, error) {
 		return nil, fmt.Errorf("no .npy file given: %w", ErrField)
 	}
 	name := strings.Join(paths, " + ")
-	return openNPY(name, paths, "", nil)
+	return openNPY(name, paths, "", reading{})
+}
+
+// reading is how arrays in files become fields.
+type reading struct {
+	limit *limit
+	// mapped leaves the values in the file, where that can be.
+	mapped bool
+}
+
+// array is an array of a file, or of memory.
+type array struct {
+	shape  []int
+	values origin
 }
 
 // openOneNPY is Open for a .npy file.
-func openOneNPY(path string, l *limit) (*Memory, error) {
+func openOneNPY(path string, how reading) (*Memory, error) {
 	if strings.EqualFold(filepath.Base(path), "x.npy") {
 		y := filepath.Join(filepath.Dir(path), "y.npy")
 		if _, err := os.Stat(y); err == nil {
-			return openNPY(path+" + "+y, []string{path, y}, "", l)
+			return openNPY(path+" + "+y, []string{path, y}, "", how)
 		}
 	}
-	f, err := openArray(path, l)
-	if err != nil {
-		return nil, err
-	}
-	f.Name = "x"
-	return New(path, f)
+	m := &Memory{name: path}
+	return m.opened(m.openArray("x", path, how))
 }
 
-func openNPY(name string, paths []string, split string, l *limit) (*Memory, error) {
+func openNPY(name string, paths []string, split string, how reading) (*Memory, error) {
 	byField := make(map[string]string)
 	var names []string
 	for _, path := range paths {
@@ -74,93 +83,150 @@ func openNPY(name string, paths []string, split string, l *limit) (*Memory, erro
 	if err != nil {
 		return nil, err
 	}
-	var fields []Field
+	m := &Memory{name: name}
 	for _, n := range names {
 		if chosen[n] == "" {
 			continue
 		}
-		f, err := openArray(byField[n], l)
-		if err != nil {
-			return nil, err
+		if err := m.openArray(chosen[n], byField[n], how); err != nil {
+			return m.opened(err)
 		}
-		f.Name = chosen[n]
-		fields = append(fields, f)
 	}
-	m, err := New(name, fields...)
+	return m.opened(nil)
+}
+
+// opened is what a function that opened the fields of a dataset returns: after an
+// error, nothing stays mapped.
+func (m *Memory) opened(err error) (*Memory, error) {
 	if err != nil {
-		return nil, err
-	}
-	at := 0
-	for _, n := range names {
-		if chosen[n] != "" {
-			m.columns[at].file = byField[n]
-			at++
-		}
+		return nil, join(err, m.Close())
 	}
 	return m, nil
 }
 
-func openArray(path string, l *limit) (Field, error) {
+// openArray adds the array of a file as a field.
+func (m *Memory) openArray(field, path string, how reading) error {
 	f, size, err := openFile(path)
 	if err != nil {
-		return Field{}, err
+		return err
 	}
 	defer f.Close()
-	a, err := readNPY(l.reader(f), size)
-	if err != nil {
-		return Field{}, fmt.Errorf("%s: %w", path, err)
+	if how.mapped {
+		if done, err := m.mapArray(field, path, f, how.limit); done || err != nil {
+			return err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return openError(path, err)
+		}
 	}
-	return Field{Array: a}, nil
+	a, err := readNPY(how.limit.reader(f), size)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	v, err := arrayVector(a)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return m.add(field, array{a.Shape, v}, path)
 }
 
-func openNPZ(path, split string, l *limit) (*Memory, error) {
+// mapArray is openArray for values that stay in the file. done is false if they
+// have to be read.
+func (m *Memory) mapArray(field, path string, f *os.File, l *limit) (done bool, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return false, openError(path, err)
+	}
+	mapped, err := openMapping(f, path, info.Size())
+	if err != nil {
+		return false, nil // the file is read instead
+	}
+	a, ok, err := mapped.array(f, 0, info.Size())
+	if err == nil && ok {
+		err = l.take(info.Size())
+	}
+	if err != nil || !ok {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
+		return false, join(err, mapped.Close())
+	}
+	m.mappings = append(m.mappings, mapped)
+	return true, m.add(field, a, path)
+}
+
+func openNPZ(path, split string, how reading) (*Memory, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return readNPZ(path, f, size, split, l)
+	var mapped *mapping
+	if how.mapped {
+		// Where this fails, the file is read.
+		mapped, _ = openMapping(f, path, size)
+	}
+	return readNPZ(path, f, size, split, how.limit, mapped)
 }
 
-// readNPZ reads an archive of size bytes.
-func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit) (*Memory, error) {
+// readNPZ reads an archive of size bytes. Members that are not compressed stay in
+// the mapping of the archive, of which the dataset takes ownership, if there is one.
+func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*Memory, error) {
+	m := &Memory{name: name}
+	if mapped != nil {
+		m.mappings = []*mapping{mapped}
+	}
+	kept, err := m.readMembers(r, size, split, l, mapped)
+	if err == nil && !kept {
+		err = m.Close()
+		m.mappings = nil
+	}
+	return m.opened(err)
+}
+
+// readMembers adds the arrays of an archive as fields. kept is true if any of them
+// stays in the mapping.
+func (m *Memory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (kept bool, err error) {
+	name := m.name
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("%s is not a .npz file, which is a zip archive (cut off, or another format?): %w: %w", name, err, ErrFormat)
+		return false, fmt.Errorf("%s is not a .npz file, which is a zip archive (cut off, or another format?): %w: %w", name, err, ErrFormat)
 	}
 	var names []string
 	for _, f := range archive.File {
 		field, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok {
-			return nil, fmt.Errorf("%s: %q in the archive is not a .npy file: %w", name, f.Name, ErrFormat)
+			return false, fmt.Errorf("%s: %q in the archive is not a .npy file: %w", name, f.Name, ErrFormat)
 		}
 		if slices.Contains(names, field) {
-			return nil, fmt.Errorf("%s: %q is in the archive twice: %w", name, f.Name, ErrFormat)
+			return false, fmt.Errorf("%s: %q is in the archive twice: %w", name, f.Name, ErrFormat)
 		}
 		names = append(names, field)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%s: the archive is empty: %w", name, ErrFormat)
+		return false, fmt.Errorf("%s: the archive is empty: %w", name, ErrFormat)
 	}
 	chosen, err := parts(name, split, names)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	if err := plausible(archive, size); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return false, fmt.Errorf("%s: %w", name, err)
 	}
-	var fields []Field
 	for i, f := range archive.File {
 		if chosen[names[i]] == "" {
 			continue
 		}
-		a, err := readMember(f, size, l)
+		a, inMapping, err := readMember(f, r, size, l, mapped)
 		if err != nil {
-			return nil, fmt.Errorf("%s: array %q: %w", name, names[i], err)
+			return false, fmt.Errorf("%s: array %q: %w", name, names[i], err)
 		}
-		fields = append(fields, Field{Name: chosen[names[i]], Array: a})
+		kept = kept || inMapping
+		if err := m.add(chosen[names[i]], a, name); err != nil {
+			return false, err
+		}
 	}
-	return New(name, fields...)
+	return kept, nil
 }
 
 // plausible refuses an archive that claims to hold more than deflate can put
@@ -176,13 +242,37 @@ func plausible(archive *zip.Reader, size int64) error {
 	return nil
 }
 
-func readMember(f *zip.File, size int64, l *limit) (Array, error) {
-	r, err := f.Open()
-	if err != nil {
-		return Array{}, corrupt(err)
+// readMember reads an array of an archive; r reads the archive. inMapping is true
+// if its values stay there.
+func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mapping) (a array, inMapping bool, err error) {
+	if mapped != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
+		offset, err := f.DataOffset()
+		if err != nil {
+			return array{}, false, corrupt(err)
+		}
+		length := int64(f.UncompressedSize64) // at most 2^62, see plausible
+		if offset < 0 || length > size-offset {
+			return array{}, false, fmt.Errorf("%d bytes from byte %d on, where the archive has %d: %w", length, offset, size, ErrFormat)
+		}
+		a, ok, err := mapped.array(r, offset, length)
+		if err == nil && ok {
+			err = l.take(length)
+		}
+		if err != nil || ok {
+			return a, ok, err
+		}
 	}
-	defer r.Close()
-	return readNPY(l.reader(r), min(int64(f.UncompressedSize64), usualRatio*size))
+	member, err := f.Open()
+	if err != nil {
+		return array{}, false, corrupt(err)
+	}
+	defer member.Close()
+	read, err := readNPY(l.reader(member), min(int64(f.UncompressedSize64), usualRatio*size))
+	if err != nil {
+		return array{}, false, err
+	}
+	v, err := arrayVector(read)
+	return array{read.Shape, v}, false, err
 }
 
 // readNPY reads one array to the end of r, which likely holds so many bytes.

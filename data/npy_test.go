@@ -347,8 +347,24 @@ func FuzzNPY(f *testing.F) {
 	f.Add(rawNPY(dictOf("|u1", "(1000000000000000000,)")))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		a, err := readBytes(raw)
+		// Where the values may stay in the file, they are those that are read.
+		m := &mapping{path: "fuzz", raw: raw}
+		stays, ok, mapErr := m.array(bytes.NewReader(raw), 0, int64(len(raw)))
 		if err != nil {
+			require.False(t, ok && mapErr == nil, "%v", err)
 			return
+		}
+		require.NoError(t, mapErr)
+		if n := 0; ok {
+			n = stays.values.len()
+			require.Equal(t, a.Shape, stays.shape)
+			copied := stays.values.same(n)
+			require.NoError(t, stays.values.copyTo(copied, 0, 0, n))
+			read, err := vectorOf(a.Values)
+			require.NoError(t, err)
+			for i := range n {
+				require.Equal(t, read.appendText(nil, i), copied.appendText(nil, i))
+			}
 		}
 		var file bytes.Buffer
 		require.NoError(t, WriteNPY(&file, a))

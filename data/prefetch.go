@@ -8,17 +8,22 @@ import (
 	"sync"
 )
 
-// Prefetch returns the dataset with up to n batches of each pass read ahead, by
-// one goroutine per pass, while the consumer works on an earlier one. Order,
-// content and errors are those of ds; an error comes after the batches before
-// it. With n below 1 nothing is read ahead: the batches are those of ds itself,
-// not copies, and there is no goroutine. SetAhead changes n later.
+// Prefetch returns the dataset with up to n batches of each pass read ahead while
+// the consumer works on an earlier one. Order, content and errors are those of ds;
+// an error comes after the batches before it. With n below 1 nothing is read ahead:
+// the batches are those of ds itself, not copies. SetAhead changes n later.
 //
-// Memory is bounded: a pass holds n+1 batches (n ready, one with the consumer)
-// besides what ds itself needs. They are kept for the next pass.
+// A Memory is read by its workers (Memory.Workers), which write to the batches
+// that the consumer gets, and of which each goes on with the next batch while
+// others are still at the one before. Batches of any other Dataset are copied, by
+// one goroutine per pass.
 //
-// When the consumer leaves the loop, the goroutine ends before the loop does,
-// as soon as ds has handed over the batch that it is reading.
+// Memory is bounded: a pass holds n+1 batches (n ready or being made, one with the
+// consumer) besides what ds or its workers need. They are kept for the next pass.
+//
+// When the consumer leaves the loop, the goroutines end before the loop does, as
+// soon as they are done with what they are reading: a few samples, or a batch of
+// another Dataset.
 func Prefetch(ds Dataset, n int) *Prefetched {
 	return &Prefetched{ds: ds, ahead: max(n, 0)}
 }
@@ -36,26 +41,44 @@ type Prefetched struct {
 	idle  *ring   // left by a pass for the next one
 }
 
-// ring is the memory of one pass, and where its consumer and its goroutine hand
+// ring is the memory of one pass, and where its consumer and its goroutines hand
 // that to each other.
 type ring struct {
 	of      *Prefetched
 	samples int
 	slabs   []*slab // all that the pass has
+	making  int     // slabs that are being made, beside these
 	free    []*slab
-	ready   []handed
+	queue   []*handed // batches that are ready or being made, in order
+	spare   []*handed
 	left    bool // the consumer takes nothing more
-	ended   bool // the goroutine reads nothing more
-	// changed is for who waits for a free slab, a ready batch, or the end.
+	running int  // goroutines
+	// changed is for who waits for a free slab, something to do, a ready batch, or
+	// the end.
 	changed sync.Cond
+	pass    Pass
+
+	// The workers of a Memory share what follows.
+	order    []int // of the stored samples; nil is as they are stored
+	room     []int // for order
+	hands    []*hand
+	upcoming int     // the batch to begin next
+	batches  int     // those of the pass
+	open     *handed // the batch of which there are chunks to take; nil if there is none
+	failed   bool    // no batch is begun any more
 }
 
-// handed is what the goroutine hands over: a batch in a slab, or an error.
+// handed is a batch in a slab, or an error.
 type handed struct {
 	slab  *slab
 	size  int
 	index int
 	err   error
+	// pending is the number of chunks that are not done; the batch is ready at 0.
+	pending int
+	chunk   int // samples of a chunk
+	next    int // the first sample that nobody has taken
+	errAt   int // the sample at which the chunk of err begins
 }
 
 // Name says where the samples come from.
@@ -133,10 +156,9 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 			yield(Batch{}, err)
 			return
 		}
-		go r.fill(p)
 		defer r.leave()
 		for {
-			h, ok := r.next()
+			h, ok := r.take()
 			if !ok {
 				return
 			}
@@ -147,14 +169,14 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 			if !yield(Batch{Fields: h.slab.fields(h.size), Size: h.size, Index: h.index}, nil) {
 				return
 			}
-			r.release(h.slab)
+			r.release(h)
 		}
 	}
 }
 
-// begin returns the ring of a pass: the one left by an earlier pass, if it fits,
-// or a new one. It makes all slabs at once, so that a pass has its memory from the
-// start, and not from the first time that the consumer is late.
+// begin starts a pass in the ring left by an earlier one, if it fits, or in a new
+// one. It makes all slabs at once, so that a pass has its memory from the start,
+// and not from the first time that the consumer is late.
 func (d *Prefetched) begin(p Pass) (*ring, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Name(), err)
@@ -176,11 +198,26 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 		r.slabs = append(r.slabs, s)
 		r.free = append(r.free, s)
 	}
-	r.left, r.ended = false, false
+	r.left, r.failed, r.pass = false, false, p
+	m, inMemory := d.ds.(*Memory)
+	if inMemory {
+		r.order = m.order(&r.room, p.Epoch)
+		r.upcoming, r.batches = p.Skip, p.batches(m.n)
+		r.hands = m.hands(r.hands)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rings = append(d.rings, r)
 	r.trim()
+	if !inMemory {
+		r.running = 1
+		go r.pull(d.ds)
+		return r, nil
+	}
+	for _, h := range r.hands {
+		r.running++
+		go r.work(m, h)
+	}
 	return r, nil
 }
 
@@ -201,107 +238,216 @@ func (d *Prefetched) slab(samples int) (*slab, error) {
 	return s, nil
 }
 
-// fill is the goroutine of a pass. It waits in one place only, for a free slab.
-func (r *ring) fill(p Pass) {
+// work is a worker of a Memory. It waits in one place only, for a chunk.
+func (r *ring) work(m *Memory, h *hand) {
 	defer r.end()
-	for b, err := range r.of.ds.Batches(p) {
-		h := handed{err: err}
-		if err == nil {
-			h = r.load(b)
+	for {
+		b, at, n := r.chunk(m)
+		if b == nil {
+			return
 		}
-		r.hand(h)
-		if h.err != nil {
+		from := b.index*r.pass.Batch + at
+		r.done(b, at, m.fill(h, b.slab, at, r.order, r.pass.Epoch, from, from+n))
+	}
+}
+
+// chunk waits for something to do: n samples of a batch, from its sample at on.
+// There is no batch if nothing is left.
+func (r *ring) chunk(m *Memory) (b *handed, at, n int) {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	for !r.left {
+		if b := r.open; b != nil {
+			at := b.next
+			b.next = min(at+b.chunk, b.size)
+			if b.next == b.size {
+				r.open = nil
+			}
+			return b, at, b.next - at
+		}
+		if !r.more() {
+			return nil, 0, 0
+		}
+		s, err := r.takeSlab()
+		switch {
+		case err != nil:
+			r.failed = true
+			b := r.blank()
+			b.err = err
+			r.queue = append(r.queue, b)
+			r.changed.Broadcast()
+		case s == nil:
+			r.changed.Wait()
+		case r.left || r.open != nil || !r.more(): // since mu was let go of
+			r.free = append(r.free, s)
+			r.changed.Broadcast()
+		default:
+			r.begin(m, s)
+		}
+	}
+	return nil, 0, 0
+}
+
+// more reports whether there are batches to begin. The caller holds mu.
+func (r *ring) more() bool { return !r.failed && r.upcoming < r.batches }
+
+// begin begins the next batch. The caller holds mu.
+func (r *ring) begin(m *Memory, s *slab) {
+	b := r.blank()
+	b.slab, b.index = s, r.upcoming
+	b.size = min(r.pass.Batch, m.n-b.index*r.pass.Batch)
+	b.chunk = m.chunk(b.size, len(r.hands))
+	b.pending = (b.size + b.chunk - 1) / b.chunk
+	r.upcoming++
+	r.queue = append(r.queue, b)
+	r.open = b
+	r.changed.Broadcast()
+}
+
+// blank is room for what is handed over. The caller holds mu.
+func (r *ring) blank() *handed {
+	last := len(r.spare) - 1
+	if last < 0 {
+		return &handed{}
+	}
+	h := r.spare[last]
+	r.spare = r.spare[:last]
+	return h
+}
+
+// drop keeps the room for what was handed over, and not the slab. The caller holds
+// mu.
+func (r *ring) drop(h *handed) {
+	*h = handed{}
+	r.spare = append(r.spare, h)
+}
+
+// done takes back a chunk. Of several that failed, the first in the batch counts;
+// those before one that was taken were taken, too, and are waited for.
+func (r *ring) done(b *handed, at int, err error) {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if err != nil && (b.err == nil || at < b.errAt) {
+		b.err, b.errAt = err, at
+		r.failed = true
+	}
+	if b.pending--; b.pending == 0 {
+		r.changed.Broadcast()
+	}
+}
+
+// pull is the goroutine of a pass over any other dataset. It waits in one place
+// only, for a free slab.
+func (r *ring) pull(ds Dataset) {
+	defer r.end()
+	for b, err := range ds.Batches(r.pass) {
+		if err == nil {
+			err = r.load(b)
+		}
+		if err != nil {
+			r.hand(nil, Batch{}, err)
 			return
 		}
 	}
 }
 
-func (r *ring) load(b Batch) handed {
-	s, err := r.take()
+func (r *ring) load(b Batch) error {
+	s, err := r.waitForSlab()
 	if err != nil {
-		return handed{err: err}
+		return err
 	}
 	if err := s.load(b); err != nil {
-		return handed{err: fmt.Errorf("%s: batch %d: %w", r.of.Name(), b.Index, err)}
+		return fmt.Errorf("%s: batch %d: %w", r.of.Name(), b.Index, err)
 	}
-	return handed{slab: s, size: b.Size, index: b.Index}
+	r.hand(s, b, nil)
+	return nil
 }
 
 // errLeft ends the goroutine; nobody is there any more to see it.
 var errLeft = errors.New("the consumer has left")
 
-// take waits for a free slab, or makes one where the pass may have more.
-func (r *ring) take() (*slab, error) {
-	s, err := r.wait()
-	if s != nil || err != nil {
-		return s, err
-	}
-	if s, err = r.of.slab(r.samples); err != nil {
-		return nil, err
-	}
+// waitForSlab waits for a free slab, or makes one where the pass may have more.
+func (r *ring) waitForSlab() (*slab, error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
+	for !r.left {
+		if s, err := r.takeSlab(); s != nil || err != nil {
+			return s, err
+		}
+		r.changed.Wait()
+	}
+	return nil, errLeft
+}
+
+// takeSlab returns a slab that is free, or makes one where the pass may have more,
+// without mu meanwhile; nil is to wait. The caller holds mu.
+func (r *ring) takeSlab() (*slab, error) {
+	if len(r.free) > 0 {
+		s := r.free[0]
+		r.free = slices.Delete(r.free, 0, 1)
+		return s, nil
+	}
+	if len(r.slabs)+r.making > r.of.ahead {
+		return nil, nil
+	}
+	r.making++
+	r.of.mu.Unlock()
+	s, err := r.of.slab(r.samples)
+	r.of.mu.Lock()
+	r.making--
+	if err != nil {
+		return nil, err
+	}
 	r.slabs = append(r.slabs, s)
 	return s, nil
 }
 
-// wait waits for a free slab. It returns none where the pass may have more.
-func (r *ring) wait() (*slab, error) {
+// hand hands over a batch that is ready.
+func (r *ring) hand(s *slab, b Batch, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	for !r.left && len(r.free) == 0 && len(r.slabs) > r.of.ahead {
-		r.changed.Wait()
-	}
-	if r.left {
-		return nil, errLeft
-	}
-	if len(r.free) == 0 {
-		return nil, nil
-	}
-	s := r.free[0]
-	r.free = slices.Delete(r.free, 0, 1)
-	return s, nil
-}
-
-func (r *ring) hand(h handed) {
-	r.of.mu.Lock()
-	defer r.of.mu.Unlock()
-	r.ready = append(r.ready, h)
+	h := r.blank()
+	h.slab, h.size, h.index, h.err = s, b.Size, b.Index, err
+	r.queue = append(r.queue, h)
 	r.changed.Broadcast()
 }
 
+// end is the end of a goroutine.
 func (r *ring) end() {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	r.ended = true
+	r.running--
 	r.changed.Broadcast()
 }
 
-// next waits for what the goroutine hands over; false if there is nothing more.
-func (r *ring) next() (handed, bool) {
+// take waits until the next batch is ready; false if there is none.
+func (r *ring) take() (*handed, bool) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	for len(r.ready) == 0 && !r.ended {
+	for {
+		if len(r.queue) > 0 && r.queue[0].pending == 0 {
+			h := r.queue[0]
+			r.queue = slices.Delete(r.queue, 0, 1)
+			return h, true
+		}
+		if r.running == 0 {
+			return nil, false
+		}
 		r.changed.Wait()
 	}
-	if len(r.ready) == 0 {
-		return handed{}, false
-	}
-	h := r.ready[0]
-	r.ready = slices.Delete(r.ready, 0, 1)
-	return h, true
 }
 
 // release takes back the slab of a batch that the consumer is done with.
-func (r *ring) release(s *slab) {
+func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	r.free = append(r.free, s)
+	r.free = append(r.free, h.slab)
+	r.drop(h)
 	r.trim()
 	r.changed.Broadcast()
 }
 
-// leave ends the pass: it waits for the goroutine to end, and keeps the ring,
+// leave ends the pass: it waits for the goroutines to end, and keeps the ring,
 // whoever had its slabs.
 func (r *ring) leave() {
 	d := r.of
@@ -309,11 +455,14 @@ func (r *ring) leave() {
 	defer d.mu.Unlock()
 	r.left = true
 	r.changed.Broadcast()
-	for !r.ended {
+	for r.running > 0 {
 		r.changed.Wait()
 	}
-	clear(r.ready)
-	r.ready = r.ready[:0]
+	for _, h := range r.queue {
+		r.drop(h)
+	}
+	clear(r.queue)
+	r.queue, r.open = r.queue[:0], nil
 	r.free = append(r.free[:0], r.slabs...)
 	d.rings = slices.DeleteFunc(d.rings, func(other *ring) bool { return other == r })
 	r.keep()

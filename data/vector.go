@@ -14,27 +14,33 @@ type element interface {
 		uint8 | uint16 | uint32 | uint64 | bool | string
 }
 
-// vector is a typed flat slice behind one interface, so that the type is
-// switched on once, when a dataset is made, and not once per batch.
-type vector interface {
+// origin is where the values of a column lie: a vector, or a mapped file.
+type origin interface {
 	len() int
-	// values is the slice as Array.Values has it. It allocates the slice header
-	// that the interface points to, so callers keep the result.
-	values(n int) any
 	typeName() string
 	// elementSize is the size of one element in bytes, without the text that a
 	// string points to.
 	elementSize() int
 	// same is a new vector of the same type.
 	same(n int) vector
-	// copyRange copies src[from:to], of the same type, to the front.
-	copyRange(src vector, from, to int)
+	// copyTo copies the elements from ... to-1 to dst, which is of the same type,
+	// from its element at on.
+	copyTo(dst vector, at, from, to int) error
+	// gatherTo copies the samples listed in rows, each of width elements, to dst
+	// from its element at on.
+	gatherTo(dst vector, at int, rows []int, width int) error
+}
+
+// vector is a typed flat slice behind one interface, so that the type is
+// switched on once, when a dataset is made, and not once per batch.
+type vector interface {
+	origin
+	// values is the slice as Array.Values has it. It allocates the slice header
+	// that the interface points to, so callers keep the result.
+	values(n int) any
 	// copyValues copies a slice of n elements of the same type to the front. It
 	// reports whether src is one.
 	copyValues(src any, n int) bool
-	// gather copies the samples of src listed in rows, each of width elements,
-	// to the front.
-	gather(src vector, rows []int, width int)
 	// fromFortran is the vector, in column-major order, in row-major order.
 	fromFortran(shape []int) vector
 	// write writes the elements as little-endian bytes.
@@ -64,8 +70,9 @@ func (v vec[T]) elementSize() int {
 
 func (v vec[T]) same(n int) vector { return make(vec[T], n) }
 
-func (v vec[T]) copyRange(src vector, from, to int) {
-	copy(v, src.(vec[T])[from:to])
+func (v vec[T]) copyTo(dst vector, at, from, to int) error {
+	copy(dst.(vec[T])[at:], v[from:to])
+	return nil
 }
 
 func (v vec[T]) copyValues(src any, n int) bool {
@@ -73,17 +80,18 @@ func (v vec[T]) copyValues(src any, n int) bool {
 	return ok && len(s) == n && copy(v, s) == n
 }
 
-func (v vec[T]) gather(src vector, rows []int, width int) {
-	from := src.(vec[T])
+func (v vec[T]) gatherTo(dst vector, at int, rows []int, width int) error {
+	to := dst.(vec[T])[at : at+len(rows)*width]
 	if width == 1 {
 		for i, r := range rows {
-			v[i] = from[r]
+			to[i] = v[r]
 		}
-		return
+		return nil
 	}
 	for i, r := range rows {
-		copy(v[i*width:(i+1)*width], from[r*width:])
+		copy(to[i*width:(i+1)*width], v[r*width:])
 	}
+	return nil
 }
 
 func (v vec[T]) fromFortran(shape []int) vector {
@@ -262,21 +270,24 @@ const maxInt = int(^uint(0) >> 1)
 type stored struct {
 	size int
 	read func(r io.Reader, count, size int, order binary.ByteOrder, likely int64) (vector, error)
+	// mapped is count elements of a mapped file, from byte offset on; nil if what
+	// may lie there is no value of the type.
+	mapped func(m *mapping, offset, count int) origin
 }
 
 // storedTypes has the element types of binary files by NumPy's code for them.
 var storedTypes = map[string]stored{
-	"f4": {4, readVector[float32]},
-	"f8": {8, readVector[float64]},
-	"i1": {1, readVector[int8]},
-	"i2": {2, readVector[int16]},
-	"i4": {4, readVector[int32]},
-	"i8": {8, readVector[int64]},
-	"u1": {1, readVector[uint8]},
-	"u2": {2, readVector[uint16]},
-	"u4": {4, readVector[uint32]},
-	"u8": {8, readVector[uint64]},
-	"b1": {1, readVector[bool]},
+	"f4": {4, readVector[float32], mapVector[float32]},
+	"f8": {8, readVector[float64], mapVector[float64]},
+	"i1": {1, readVector[int8], mapVector[int8]},
+	"i2": {2, readVector[int16], mapVector[int16]},
+	"i4": {4, readVector[int32], mapVector[int32]},
+	"i8": {8, readVector[int64], mapVector[int64]},
+	"u1": {1, readVector[uint8], mapVector[uint8]},
+	"u2": {2, readVector[uint16], mapVector[uint16]},
+	"u4": {4, readVector[uint32], mapVector[uint32]},
+	"u8": {8, readVector[uint64], mapVector[uint64]},
+	"b1": {1, readVector[bool], nil},
 }
 
 // readVector reads count elements of size bytes each. A header may claim any

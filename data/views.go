@@ -107,6 +107,34 @@ func (m *Memory) Rename(from, to string) (*Memory, error) {
 	return v, nil
 }
 
+// Reshape returns the dataset with the samples of a field in another shape of as
+// many elements, such as images of a row of pixels: Reshape("x", 8, 8, 1).
+func (m *Memory) Reshape(field string, shape ...int) (*Memory, error) {
+	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
+	if at < 0 {
+		return nil, m.noField(field)
+	}
+	c := m.columns[at]
+	if n, err := elements(shape); err != nil || n != c.width {
+		return nil, fmt.Errorf("%s: field %q is %s, which cannot have the shape %v: it has %d elements per sample: %w",
+			m.name, field, describeField(c.kind.typeName(), c.shape), shape, c.width, ErrField)
+	}
+	c.shape = slices.Clone(shape)
+	v := m.view()
+	v.columns = slices.Clone(m.columns)
+	v.columns[at] = c
+	return v, nil
+}
+
+// HasImages reports whether the dataset is made of image files (OpenImages), and
+// thus decodes them in each pass.
+func (m *Memory) HasImages() bool {
+	return slices.ContainsFunc(m.columns, func(c column) bool {
+		_, ok := c.files()
+		return ok
+	})
+}
+
 // SampleWeight is the field that WithSampleWeights adds, and the name under
 // which a trainable SavedModel takes weights.
 const SampleWeight = "sample_weight"
@@ -124,17 +152,21 @@ func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) 
 	if _, ok := m.column(SampleWeight); ok {
 		return nil, fmt.Errorf("%s: there is a field %s already; class weights cannot be added to it: %w", m.name, SampleWeight, ErrField)
 	}
-	label, ok := labels(c.vector)
+	stored, err := c.stored()
+	if err != nil {
+		return nil, err
+	}
+	label, ok := labels(stored)
 	if !ok || c.width != 1 {
 		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
-			m.name, labelField, describeField(c.vector.typeName(), c.shape), ErrField)
+			m.name, labelField, describeField(c.kind.typeName(), c.shape), ErrField)
 	}
 	for class, w := range weights {
 		if !(w >= 0 && w <= math.MaxFloat32) {
 			return nil, fmt.Errorf("weight %v of class %d: a weight is a finite number, 0 or more", w, class)
 		}
 	}
-	values := make([]float32, c.vector.len())
+	values := make([]float32, stored.len())
 	for i := range values {
 		values[i] = 1
 		if class, ok := label(i); ok {
@@ -145,7 +177,7 @@ func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) 
 	}
 	v := m.view()
 	v.columns = append(slices.Clone(m.columns), column{
-		name: SampleWeight, width: 1, vector: vec[float32](values), file: c.file,
+		name: SampleWeight, width: 1, kind: vec[float32]{}, values: vec[float32](values), file: c.file,
 	})
 	return v, nil
 }

@@ -101,6 +101,7 @@ type checkpointState struct {
 	Events       []string    `json:"epoch_events,omitempty"`
 	Resets       Resets      `json:"epoch_resets,omitzero"`
 	TrainSeconds float64     `json:"epoch_train_seconds"`
+	WaitSeconds  float64     `json:"epoch_wait_seconds,omitempty"`
 	RateScale    float64     `json:"learning_rate_scale"`
 	Proven       bool        `json:"finite_loss_seen"`
 	// Trained is the last step that hooks have seen, and Rescaled what they then did to
@@ -903,7 +904,7 @@ func (r *run) checkpointState(d disk, dir string) (checkpointState, error) {
 	state := checkpointState{
 		Written: r.now().UTC().Format(time.RFC3339),
 		Step:    s.Step, Epoch: r.done, EpochStep: s.EpochStep, Pass: r.pass, PassBatch: r.passBatch,
-		Samples: r.samples, Events: r.events, Resets: r.resets, TrainSeconds: r.trainTime().Seconds(),
+		Samples: r.samples, Events: r.events, Resets: r.resets, TrainSeconds: r.trainTime().Seconds(), WaitSeconds: r.waited.Seconds(),
 		RateScale: r.scale, Proven: r.proven,
 	}
 	for i, name := range r.trainNames {

@@ -238,7 +238,7 @@ type outcome struct {
 func outcomeOf(t testing.TB, h *History, l *linear) outcome {
 	var b strings.Builder
 	for _, r := range h.Records {
-		r.Seconds, r.SamplesPerSecond, r.StepsPerSecond = 0, 0, 0
+		r.Seconds, r.SamplesPerSecond, r.StepsPerSecond, r.DataWait = 0, 0, 0, nil
 		r.Memory.RSS.OK, r.Memory.Anon.OK, r.Memory.File.OK, r.Memory.Peak.OK = false, false, false, false
 		line, err := json.Marshal(r)
 		require.NoError(t, err)

@@ -68,6 +68,10 @@ type Record struct {
 	// that of the validation; 0 if no time passed.
 	SamplesPerSecond float64
 	StepsPerSecond   float64
+	// DataWait is the share of that time, from 0 to 1, in which a step could not begin
+	// because its batch was not there yet; nil if it is not known. What is read and made
+	// while steps run (data.Prefetch) does not count.
+	DataWait *float64
 	// Memory is that of this process at the end of the epoch.
 	Memory memory.Usage
 	// GPU is the memory in use on the session's devices, if it says so.
@@ -154,7 +158,7 @@ func (r *Resets) add(one Reset) {
 // recordFields are the fields of a Record in JSON, except for its metrics, in
 // order. Metrics come between the second and the third.
 var recordFields = []string{
-	"epoch", "step", "learning_rate", "seconds", "samples_per_second", "steps_per_second",
+	"epoch", "step", "learning_rate", "seconds", "samples_per_second", "steps_per_second", "data_wait",
 	"rss_bytes", "anon_bytes", "peak_bytes", "gpu_bytes", "live_tensors",
 	"resets", "reset_returned_bytes", "reset_seconds", "event",
 }
@@ -189,6 +193,10 @@ func (r *Record) field(name string) (text string, ok bool) {
 		return float(r.SamplesPerSecond), r.SamplesPerSecond > 0
 	case "steps_per_second":
 		return float(r.StepsPerSecond), r.StepsPerSecond > 0
+	case "data_wait":
+		if r.DataWait != nil {
+			return float(*r.DataWait), true
+		}
 	case "rss_bytes":
 		return size(r.Memory.RSS)
 	case "anon_bytes":
@@ -316,6 +324,8 @@ func (r *Record) setField(name string, value json.RawMessage) error {
 		return json.Unmarshal(value, &r.SamplesPerSecond)
 	case "steps_per_second":
 		return json.Unmarshal(value, &r.StepsPerSecond)
+	case "data_wait":
+		return json.Unmarshal(value, &r.DataWait)
 	case "rss_bytes":
 		return size(&r.Memory.RSS)
 	case "anon_bytes":
@@ -369,6 +379,9 @@ func recordLine(r Record, epoch, step string) string {
 	if r.StepsPerSecond > 0 {
 		fmt.Fprintf(&b, "  steps/s %-8s", formatRate(r.StepsPerSecond))
 	}
+	if r.DataWait != nil {
+		fmt.Fprintf(&b, "  data_wait %-6s", formatShare(*r.DataWait))
+	}
 	if r.Memory.RSS.OK {
 		fmt.Fprintf(&b, "  rss %-10s", r.Memory.RSS)
 	}
@@ -383,6 +396,9 @@ func recordLine(r Record, epoch, step string) string {
 	}
 	return strings.TrimRight(b.String(), " ")
 }
+
+// formatShare prints a share as percent.
+func formatShare(v float64) string { return strconv.FormatFloat(100*v, 'f', 1, 64) + "%" }
 
 // formatRate prints a speed with three digits or more.
 func formatRate(v float64) string {

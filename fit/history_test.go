@@ -14,11 +14,11 @@ import (
 )
 
 func fullRecord() Record {
-	rate, live := 0.001, int64(12)
+	rate, live, wait := 0.001, int64(12), 0.0125
 	return Record{
 		Epoch: 3, Step: 300,
 		Metrics:      Metrics{{"loss", 0.1234567890123}, {"accuracy", 1}, {"val_loss", 1.5e-7}},
-		LearningRate: &rate, Seconds: 1.25, SamplesPerSecond: 2560, StepsPerSecond: 80,
+		LearningRate: &rate, Seconds: 1.25, SamplesPerSecond: 2560, StepsPerSecond: 80, DataWait: &wait,
 		Memory: memory.Usage{
 			RSS: memory.Known(452 * memory.MiB), Anon: memory.Known(0), Peak: memory.Known(memory.GiB),
 		},
@@ -32,7 +32,7 @@ func TestRecordJSON(t *testing.T) {
 		record Record
 		want   string
 	}{
-		{fullRecord(), `{"epoch":3,"step":300,"loss":0.1234567890123,"accuracy":1,"val_loss":1.5e-7,"learning_rate":0.001,"seconds":1.25,"samples_per_second":2560,"steps_per_second":80,"rss_bytes":473956352,"anon_bytes":0,"peak_bytes":1073741824,"gpu_bytes":3221225472,"live_tensors":12,"event":"learning_rate,reset"}`},
+		{fullRecord(), `{"epoch":3,"step":300,"loss":0.1234567890123,"accuracy":1,"val_loss":1.5e-7,"learning_rate":0.001,"seconds":1.25,"samples_per_second":2560,"steps_per_second":80,"data_wait":0.0125,"rss_bytes":473956352,"anon_bytes":0,"peak_bytes":1073741824,"gpu_bytes":3221225472,"live_tensors":12,"event":"learning_rate,reset"}`},
 		{Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}, `{"epoch":1,"step":2,"loss":2,"seconds":0}`},
 		{Record{Epoch: 1, Metrics: Metrics{{"a\"b", math.Inf(1)}, {"c", math.Inf(-1)}}, Events: []string{"<é>"}}, `{"epoch":1,"step":0,"a\"b":"Infinity","c":"-Infinity","seconds":0,"event":"\u003cé\u003e"}`},
 	} {
@@ -56,7 +56,7 @@ func TestRecordJSON(t *testing.T) {
 }
 
 func TestRecordString(t *testing.T) {
-	require.Equal(t, "epoch 3  step 300  loss 0.1235     accuracy 1.0000     val_loss 1.500e-07  learning_rate 0.001      steps/s 80.0      rss 452.0 MiB   anon 0 B         gpu 3.0 GiB     event learning_rate,reset", fullRecord().String())
+	require.Equal(t, "epoch 3  step 300  loss 0.1235     accuracy 1.0000     val_loss 1.500e-07  learning_rate 0.001      steps/s 80.0      data_wait 1.2%    rss 452.0 MiB   anon 0 B         gpu 3.0 GiB     event learning_rate,reset", fullRecord().String())
 	require.Equal(t, "epoch 1  step 2  loss 2.0000", Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}.String())
 }
 
@@ -112,7 +112,7 @@ func TestLogFilesAreAppended(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "logs", "run.csv"))
 	require.NoError(t, err)
 	lines := strings.Split(string(text), "\n")
-	require.Equal(t, "epoch,step,loss,mae,val_loss,val_mae,learning_rate,seconds,samples_per_second,steps_per_second,rss_bytes,anon_bytes,peak_bytes,gpu_bytes,live_tensors,resets,reset_returned_bytes,reset_seconds,event", lines[0])
+	require.Equal(t, "epoch,step,loss,mae,val_loss,val_mae,learning_rate,seconds,samples_per_second,steps_per_second,data_wait,rss_bytes,anon_bytes,peak_bytes,gpu_bytes,live_tensors,resets,reset_returned_bytes,reset_seconds,event", lines[0])
 	require.Regexp(t, `^1,2,[0-9.]+,[0-9.]+,,,,`, lines[1])
 	require.Regexp(t, `^2,4,[0-9.]+,[0-9.]+,[0-9.]+,[0-9.]+,,`, lines[2])
 }

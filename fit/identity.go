@@ -81,13 +81,25 @@ func describeFields(fields []data.FieldSpec) string {
 	return strings.Join(parts, ", ")
 }
 
+// fingerprinter is a dataset that may know a text that is the same if its samples are,
+// without a pass over them; ok is false if it does not. data.Memory does for images.
+type fingerprinter interface {
+	Fingerprint() (text string, ok bool, err error)
+}
+
 // fingerprint sums the first pass over a dataset: names, types, shapes and
 // values of all fields, in the order of the pass, so it also tells another
 // shuffle seed. It does not depend on the batch size, which is that of the run
-// so that buffers are shared with it, and a last batch that is dropped counts.
+// so that buffers are shared with it, and a last batch that is dropped counts. A
+// dataset of images, which would have to decode all of them, tells what its files are.
 // It takes about a second per GiB, and what reading takes; alive is called after
 // each batch.
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
+	if f, ok := ds.(fingerprinter); ok {
+		if text, ok, err := f.Fingerprint(); err != nil || ok {
+			return text, err
+		}
+	}
 	samples := 0
 	var sums []*fieldSummer
 	for b, err := range ds.Batches(data.Pass{Batch: batch}) {

@@ -182,6 +182,8 @@ type run struct {
 	// spent is the time that training took in the epoch in progress, not
 	// counting that from since on.
 	spent time.Duration
+	// waited is the part of it in which the next batch was asked for and not there.
+	waited time.Duration
 	// proven is true if a finite loss was computed with the present state of
 	// the model.
 	proven bool
@@ -405,6 +407,16 @@ func (r *run) trainTime() time.Duration {
 	return r.spent + r.now().Sub(r.since)
 }
 
+// waiting is the share of the training time of the epoch in progress in which steps
+// waited for data.
+func (r *run) waiting() float64 {
+	if spent := r.trainTime(); spent > 0 {
+		// What a checkpoint has of both is rounded.
+		return min(max(r.waited.Seconds()/spent.Seconds(), 0), 1)
+	}
+	return 0
+}
+
 // validates reports whether the epoch in progress ends with a validation.
 func (r *run) validates() bool {
 	return r.loop.Validation != nil && r.state.Epoch%max(r.loop.ValidationEvery, 1) == 0
@@ -417,7 +429,9 @@ func (r *run) trainPass(ctx context.Context) error {
 		return err
 	}
 	s := &r.state
+	asked := r.now()
 	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: r.pass, Skip: r.passBatch, DropRemainder: r.loop.DropRemainder}) {
+		r.waited += r.now().Sub(asked)
 		if err != nil {
 			return fmt.Errorf("fit: reading batch %d for epoch %d: %w", r.passBatch, s.Epoch, err)
 		}
@@ -432,6 +446,7 @@ func (r *run) trainPass(ctx context.Context) error {
 		if err := r.interrupted(ctx); err != nil {
 			return err
 		}
+		asked = r.now()
 	}
 	return fmt.Errorf("fit: %s ended after batch %d of a pass; its %d samples should give %d batches of %d",
 		r.ds.Name(), r.passBatch, r.ds.Len(), r.stepsPerPass, r.loop.Batch)
@@ -578,6 +593,8 @@ func (r *run) close(validation Metrics) {
 	if seconds := r.spent.Seconds(); seconds > 0 {
 		record.SamplesPerSecond = float64(r.samples) / seconds
 		record.StepsPerSecond = float64(s.StepsPerEpoch) / seconds
+		wait := r.waiting()
+		record.DataWait = &wait
 	}
 	if r.loop.LearningRate != nil {
 		rate := r.rate
@@ -599,5 +616,5 @@ func (r *run) close(validation Metrics) {
 	r.done++
 	s.EpochStep = 0
 	clear(r.sums)
-	r.samples, r.spent, r.events, r.resets = 0, 0, nil, Resets{}
+	r.samples, r.spent, r.waited, r.events, r.resets = 0, 0, 0, nil, Resets{}
 }

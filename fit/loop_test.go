@@ -3,6 +3,7 @@ package fit
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"steadyfit/data"
 )
@@ -521,8 +523,9 @@ func TestRecordHasWhatTheSessionTells(t *testing.T) {
 	require.False(t, h.Last().GPU.OK)
 }
 
-// Each look at the clock is a second: an epoch looks at its beginning, at the
-// end of training and at the beginning of the validation, and at its end.
+// Each look at the clock is a second: an epoch looks at its beginning, before and
+// after each of its 5 batches is there, at the end of training and at the beginning
+// of the validation, and at its end.
 func TestSpeedLeavesOutValidation(t *testing.T) {
 	c := &clock{at: time.Unix(0, 0), step: time.Second}
 	slow := newLinear()
@@ -530,9 +533,136 @@ func TestSpeedLeavesOutValidation(t *testing.T) {
 	loop := Loop{Session: slow, Batch: 4, Epochs: 1, Validation: samples(t, 4), now: c.now}
 	h, err := loop.Run(t.Context(), samples(t, 20))
 	require.NoError(t, err)
-	require.Equal(t, 20.0, h.Last().SamplesPerSecond)
-	require.Equal(t, 5.0, h.Last().StepsPerSecond)
+	require.Equal(t, 20.0/11, h.Last().SamplesPerSecond)
+	require.Equal(t, 5.0/11, h.Last().StepsPerSecond)
+	require.Equal(t, 5.0/11, *h.Last().DataWait)
 	require.Greater(t, h.Last().Seconds, 100.0)
+}
+
+// slowData takes time for each batch.
+type slowData struct {
+	data.Dataset
+	read func()
+}
+
+func (d slowData) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		for b, err := range d.Dataset.Batches(p) {
+			if d.read(); !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// A batch takes 3 seconds, a step 1: 3/4 of the time of training is waiting, in the
+// epoch that a resumed run completes, too.
+func TestDataWait(t *testing.T) {
+	dir := tempDir(t)
+	run := func(stopAt int64) (*History, string) {
+		var out bytes.Buffer
+		c := &clock{at: time.Unix(0, 0)}
+		l := newLinear()
+		l.onTrain = func(int64) error { c.at = c.at.Add(time.Second); return nil }
+		l.onEvaluate = func() error { c.at = c.at.Add(time.Hour); return nil }
+		ds := slowData{samples(t, 20), func() { c.at = c.at.Add(3 * time.Second) }}
+		loop := Loop{Session: l, Batch: 4, Epochs: 2, Validation: samples(t, 4), Resume: dir, now: c.now}
+		loop.Hook(terminal(&out, 160), Checkpoint(dir), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+			if s.Step == stopAt {
+				s.Stop("enough")
+			}
+			return nil
+		}})
+		h, err := loop.Run(t.Context(), ds)
+		require.NoError(t, err)
+		return h, out.String()
+	}
+	h, _ := run(7)
+	require.Len(t, h.Records, 1)
+	h, out := run(-1)
+	require.Len(t, h.Records, 2)
+	for _, r := range h.Records {
+		require.Equal(t, 0.75, *r.DataWait)
+		require.Equal(t, 0.25, r.StepsPerSecond)
+	}
+	require.Regexp(t, `\repoch 2/2  step 10  .*  data_wait 75\.0%  `, out)
+	require.Regexp(t, `\repoch 2/2  loss [^\r]*  data_wait 75\.0%`, out, "the bar")
+	require.Contains(t, string(must(json.Marshal(h.Last()))), `"data_wait":0.75,`)
+}
+
+func must(text []byte, err error) []byte {
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text
+}
+
+// A run whose samples are augmented by several workers goes on, after an interrupt in
+// the middle of an epoch, with the numbers of one that was never stopped; and nothing
+// of it is left running.
+func TestResumeWithAugmentedData(t *testing.T) {
+	train := func(workers, ahead int) data.Dataset {
+		ds, err := data.Map(samples(t, 40), "x", "noise", []int{2}, func(s data.Sample, dst, src []float32) error {
+			noise := s.Random(3)
+			for i, v := range src {
+				dst[i] = v + float32(noise.Uint64()>>40)/(1<<26)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		return data.Prefetch(ds.Shuffle(7).Workers(workers), ahead)
+	}
+	whole := newLinear()
+	h, err := (&Loop{Session: whole, Batch: 3, Epochs: 4}).Run(t.Context(), train(1, 0))
+	require.NoError(t, err)
+	want := outcomeOf(t, h, whole)
+	for _, stopAt := range []int64{1, 13, 20, 41} {
+		dir := tempDir(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		l := newLinear()
+		l.onTrain = func(step int64) error {
+			if step == stopAt {
+				cancel()
+			}
+			return nil
+		}
+		loop := Loop{Session: l, Batch: 3, Epochs: 4, Resume: dir}
+		loop.Hook(Checkpoint(dir))
+		_, err := loop.Run(ctx, train(5, 2))
+		require.ErrorIs(t, err, context.Canceled)
+		goleak.VerifyNone(t)
+		again := newLinear()
+		loop.Session = again
+		h, err := loop.Run(t.Context(), train(2, 3))
+		require.NoError(t, err)
+		require.Equal(t, want, outcomeOf(t, h, again), "stopped at step %d", stopAt)
+	}
+}
+
+// told is a dataset that knows what it holds.
+type told struct {
+	data.Dataset
+	text string
+	ok   bool
+	err  error
+}
+
+func (d told) Fingerprint() (string, bool, error) { return d.text, d.ok, d.err }
+
+func TestFingerprintIsAskedFor(t *testing.T) {
+	ds := samples(t, 8)
+	walked, err := fingerprint(t.Context(), ds, 4, func() {})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		d    told
+		want string
+	}{{told{ds, "files", true, nil}, "files"}, {told{ds, "", false, nil}, walked}} {
+		got, err := fingerprint(t.Context(), c.d, 4, func() {})
+		require.NoError(t, err)
+		require.Equal(t, c.want, got)
+	}
+	_, err = fingerprint(t.Context(), told{ds, "", false, errors.New("unplugged")}, 4, func() {})
+	require.ErrorContains(t, err, "unplugged")
 }
 
 func TestStepDoesNotAllocate(t *testing.T) {

@@ -32,9 +32,11 @@ const (
 // A line is names and values, each name followed by a space and its value, and
 // separated by two or more spaces:
 //
-//	epoch 3/10   step 300   loss 0.1234     val_loss 0.1310     steps/s 512       rss 431.2 MiB   anon 212.0 MiB
+//	epoch 3/10   step 300   loss 0.1234     val_loss 0.1310     steps/s 512       data_wait 0.3%    rss 431.2 MiB   anon 212.0 MiB
 //
-// Steps per second do not include validation. What is not known is left out.
+// Steps per second do not include validation. data_wait is the share of the time of
+// training in which steps waited for data; the bar has it where that is 1% or more.
+// What is not known is left out.
 // Lines that do not begin with "epoch" say where a run resumed, and why it
 // stopped. What cannot be printed, as on a terminal that is gone, is left out, with
 // one warning in Loop.Log.
@@ -189,6 +191,11 @@ func (p *progressView) describe(s *State) string {
 		}
 		if usage, err := memory.Read(); err == nil && usage.RSS.OK {
 			rss = "  rss " + usage.RSS.String()
+		}
+		if share := s.run.waiting(); share >= 0.01 {
+			if wait := "  data_wait " + formatShare(share); room >= len(rss)+len(wait) {
+				rss += wait
+			}
 		}
 		if room -= len(rss); room < 0 {
 			return text

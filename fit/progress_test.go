@@ -20,7 +20,7 @@ func TestProgressPrintsALinePerEpoch(t *testing.T) {
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	require.Len(t, lines, 10)
-	form := regexp.MustCompile(`^epoch (1/10 |10/10)  step (2 |20)  loss \S+ +mae \S+ +val_loss \S+ +val_mae \S+ +learning_rate 0.01 +steps/s \S+`)
+	form := regexp.MustCompile(`^epoch (1/10 |10/10)  step (2 |20)  loss \S+ +mae \S+ +val_loss \S+ +val_mae \S+ +learning_rate 0.01 +steps/s \S+ +data_wait \d+\.\d%`)
 	require.Regexp(t, form, lines[0])
 	require.Regexp(t, form, lines[9])
 	require.True(t, strings.HasPrefix(lines[0], "epoch 1/10   step 2   "), lines[0])

@@ -355,6 +355,7 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	r.done, r.pass, r.passBatch = state.Epoch, state.Pass, state.PassBatch
 	r.samples, r.events, r.resets = state.Samples, state.Events, state.Resets
 	r.spent = time.Duration(state.TrainSeconds * float64(time.Second))
+	r.waited = time.Duration(state.WaitSeconds * float64(time.Second))
 	r.scale, r.proven = state.RateScale, state.Proven
 	r.trained, r.rescaled = state.Trained, state.Rescaled
 	r.logs, r.passed = state.Logs, state.Passed

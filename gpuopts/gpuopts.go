@@ -1,13 +1,22 @@
 // Package gpuopts turns settings of TensorFlow's devices and of how it runs a
-// graph into what TensorFlow reads: the bytes of a tensorflow.ConfigProto. Its
-// values are plain structs with useful zeros: an Options{} leaves every choice to
-// TensorFlow.
+// graph into what TensorFlow reads: the bytes of a tensorflow.ConfigProto, and
+// environment variables for what it reads from nowhere else. Its values are plain
+// structs with useful zeros: an Options{} leaves every choice to TensorFlow.
 //
-// It does not decide anything and does not look at the machine: a setting for a
-// GPU is valid where there is none, and without effect. What TensorFlow reads
-// from the environment only (TF_GPU_ALLOCATOR, TF_ENABLE_ONEDNN_OPTS, ...) is not
-// here. A value flows from the caller through Options.ConfigProto into
-// session.Options.
+// It decides nothing, changes nothing and does not look at the machine: a setting
+// for a GPU is valid where there is none, and without effect. It is pure Go.
+//
+// A value flows like this. Options.ConfigProto goes into every session.
+// Options.Environment lists variables, which [With] puts into an environment; they
+// have to be there before TensorFlow is opened, which session.UseEnvironment and
+// session.Open see to. Options.Check compares the options with each other and with
+// an environment: what contradicts itself is a *ConflictError that names both sides,
+// what is set to no effect is a Warning. What TensorFlow has settled already is a
+// *TooLateError: variables once it is open, devices and threads once the process has
+// had a session ([Later]).
+//
+// What is said of variables was read in TensorFlow's sources, in the files named, and
+// looked for in the strings of its library, version 2.21.
 package gpuopts
 
 import (
@@ -23,59 +32,142 @@ import (
 )
 
 // Options are settings for one session. TensorFlow sets up its devices and their
-// threads once per process, with the options of the first session; those of later
-// sessions are ignored by it. The comments say which ones belong to each session.
+// threads once per process, with the options of the first session, and reads the
+// environment once; the comments say which settings belong to each session.
 type Options struct {
 	// IntraThreads is the number of threads that share one operation; 0 means
-	// one per core. The pool is made by the first session of the process.
-	IntraThreads int
+	// TF_NUM_INTRAOP_THREADS, or else one per core. The pool is made by the first
+	// session of the process.
+	IntraThreads int `json:",omitzero"`
 	// InterThreads is the number of threads that run operations side by side; 0
-	// means one per core. It too belongs to the first session, unless
-	// PerSessionThreads is set.
-	InterThreads int
+	// means TF_NUM_INTEROP_THREADS, or else one per core. It too belongs to the first
+	// session, unless PerSessionThreads is set.
+	InterThreads int `json:",omitzero"`
 	// PerSessionThreads gives the session a pool of InterThreads of its own, which
 	// ends with it (ConfigProto.use_per_session_threads).
-	PerSessionThreads bool
+	PerSessionThreads bool `json:",omitzero"`
 	// Executor says how the session steps through a graph.
-	Executor Executor
+	Executor Executor `json:",omitzero"`
 
 	// GrapplerOff keeps TensorFlow from rewriting the session's graphs before they
-	// run (RewriterConfig.disable_meta_optimizer). Precision and
+	// run (RewriterConfig.disable_meta_optimizer). Grappler, Precision and
 	// MemoryOptimization are such rewritings and exclude it.
-	GrapplerOff bool
+	GrapplerOff bool `json:",omitzero"`
+	// Grappler turns single rewritings of the session's graphs on or off.
+	Grappler Grappler `json:",omitzero"`
 	// MemoryOptimization says how the session's graphs are rewritten to need less
 	// memory.
-	MemoryOptimization MemoryOptimization
+	MemoryOptimization MemoryOptimization `json:",omitzero"`
 	// Precision rewrites the session's graphs to compute in 16 bits where
 	// TensorFlow deems it safe. Variables stay as they are.
-	Precision Precision
+	Precision Precision `json:",omitzero"`
 	// XLA says which parts of the session's graphs are compiled. Functions that
 	// were exported with jit_compile are compiled in any case.
-	XLA XLA
+	XLA XLA `json:",omitzero"`
+	// XLAMinCluster is the least number of operations that XLA compiles together; 0
+	// leaves it to TensorFlow. It is for the process (--tf_xla_min_cluster_size of
+	// TF_XLA_FLAGS), and does not apply to functions exported with jit_compile.
+	XLAMinCluster int `json:",omitzero"`
 
 	// MemoryGrowth makes TensorFlow take GPU memory as it is needed, rather than
-	// nearly all at the start (GPUOptions.allow_growth). It applies to all GPUs
-	// alike, and frees nothing before the process ends.
-	MemoryGrowth bool
+	// nearly all at the start (GPUOptions.allow_growth). It is one value for all
+	// GPUs, since TensorFlow has no other, and frees nothing before the process ends.
+	MemoryGrowth bool `json:",omitzero"`
 	// MemoryFraction is the part of each GPU's memory that TensorFlow may take,
-	// in (0, 1]; 0 leaves it to TensorFlow.
-	MemoryFraction float64
-	// VisibleGPUs are the indices of the GPUs to use; empty means all.
-	VisibleGPUs []int
+	// in (0, 1]; 0 leaves it to TensorFlow. With MemoryGrowth it is the limit of
+	// growth, and below 1.
+	MemoryFraction float64 `json:",omitzero"`
+	// VisibleGPUs are the indices of the GPUs to use, in the order of their PCI
+	// addresses, which is that of nvidia-smi and NVML: CUDA's own order has the
+	// fastest GPU first, so CUDA_DEVICE_ORDER=PCI_BUS_ID comes with it. Empty means
+	// all. Where CUDA_VISIBLE_DEVICES is set, they count among those that it shows.
+	VisibleGPUs []int `json:",omitzero"`
 	// VirtualGPUs splits GPUs into devices of a fixed size: one list for each
 	// visible GPU, in it the size of each of its devices in MiB. A list of one
 	// number limits that GPU, an empty one leaves it whole. It excludes
 	// MemoryFraction.
-	VirtualGPUs [][]int
+	VirtualGPUs [][]int `json:",omitzero"`
 	// GPUAllocator manages the memory of all GPUs.
-	GPUAllocator GPUAllocator
+	GPUAllocator GPUAllocator `json:",omitzero"`
 	// UnifiedMemory takes GPU memory that CUDA may move out to the host's memory
-	// (GPUOptions.Experimental.use_unified_memory).
-	UnifiedMemory bool
+	// (GPUOptions.Experimental.use_unified_memory). It is for BFC.
+	UnifiedMemory bool `json:",omitzero"`
 	// HostMemoryLimit is how much pinned memory of the host TensorFlow may take for
 	// copies to and from GPUs, in MiB; 0 leaves it to TensorFlow.
-	HostMemoryLimit int
+	HostMemoryLimit int `json:",omitzero"`
+	// GarbageCollection says whether BFC gives regions that are wholly free back to
+	// CUDA before it fails for want of memory, which TensorFlow does by default
+	// (TF_ENABLE_GPU_GARBAGE_COLLECTION, gpu_bfc_allocator.cc).
+	GarbageCollection Switch `json:",omitzero"`
+	// DeferredDeletion is how many bytes of GPU memory may await their deletion
+	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 takes it and does not
+	// look at it (gpu_event_mgr.cc), which Check warns of.
+	DeferredDeletion int64 `json:",omitzero"`
+
+	// OneDNN turns oneDNN's operations on or off; "" leaves it to TensorFlow, which
+	// goes by the processor (TF_ENABLE_ONEDNN_OPTS, port.cc).
+	OneDNN Switch `json:",omitzero"`
+	// OneDNNSystemAllocator takes oneDNN's large blocks from malloc rather than from
+	// a pool that gives nothing back (TF_ONEDNN_USE_SYSTEM_ALLOCATOR,
+	// onednn_env_vars.cc). session.UseReleaseProfile is that and what makes it fast.
+	OneDNNSystemAllocator bool `json:",omitzero"`
+	// OneDNNPoolLimit is the most that oneDNN's pool may hold, in bytes; 0 is the
+	// machine's memory. A step that needs more fails (TF_MKL_ALLOC_MAX_BYTES,
+	// mkl_cpu_allocator.h).
+	OneDNNPoolLimit int64 `json:",omitzero"`
+	// OneDNNMath is what oneDNN may compute products and convolutions of float32 in.
+	OneDNNMath Math `json:",omitzero"`
+
+	// Deterministic has operations give the same result each time, or fail where
+	// they cannot, at a price in speed (TF_DETERMINISTIC_OPS, determinism.cc).
+	Deterministic bool `json:",omitzero"`
+	// LogLevel is the least that TensorFlow logs (TF_CPP_MIN_LOG_LEVEL).
+	LogLevel LogLevel `json:",omitzero"`
 }
+
+// Switch turns something on or off. "" leaves it to TensorFlow.
+type Switch string
+
+// The positions.
+const (
+	On  Switch = "on"
+	Off Switch = "off"
+	// Aggressive is On, with assumptions that a graph may break, such as that a
+	// placeholder is fed what its shape says (rewriter_config.proto). It is for Grappler.
+	Aggressive Switch = "aggressive"
+)
+
+// Grappler are single rewritings of a graph (RewriterConfig).
+type Grappler struct {
+	// These are on by default.
+	Layout, ConstantFolding, Shapes, Remapping, CommonSubgraphs, Arithmetic Switch `json:",omitzero"`
+	Dependencies, Loops, Functions, Implementations, ConditionalCode        Switch `json:",omitzero"`
+	// These are off by default.
+	DebugStripper, ScopedAllocator, PinToHost Switch `json:",omitzero"`
+	// PruningOff keeps operations that nothing needs (disable_model_pruning).
+	PruningOff bool `json:",omitzero"`
+}
+
+// Math is what computes products of float32.
+type Math string
+
+// The ways. "" is float32.
+const (
+	// BFloat16Math rounds the factors to bfloat16 (TF_SET_ONEDNN_FPMATH_MODE=BF16,
+	// the one value that mkl_util.h knows). Precision rewrites the graph instead.
+	BFloat16Math Math = "bfloat16"
+)
+
+// LogLevel is how grave a line of TensorFlow's log must be.
+type LogLevel string
+
+// The levels. "" leaves it to TensorFlow.
+const (
+	LogInfo    LogLevel = "info"
+	LogWarning LogLevel = "warning"
+	LogError   LogLevel = "error"
+	LogFatal   LogLevel = "fatal"
+)
 
 // Executor is how a session steps through a graph
 // (ConfigProto.Experimental.executor_type).
@@ -94,7 +186,8 @@ const (
 type XLA string
 
 // The levels. "" is TensorFlow's default, which is off unless TF_XLA_FLAGS in the
-// environment says otherwise.
+// environment says otherwise: its --tf_xla_auto_jit goes before the session's level
+// (xla_cluster_util.cc).
 const (
 	XLAOff XLA = "off"
 	XLAOn1 XLA = "on-1"
@@ -108,9 +201,11 @@ type Precision string
 const (
 	// BFloat16 is for CPUs, with oneDNN (auto_mixed_precision_onednn_bfloat16).
 	BFloat16 Precision = "bfloat16"
-	// Float16CPU is for CPUs (auto_mixed_precision_cpu).
+	// Float16CPU is for CPUs: values are float16, what computes them float32
+	// (auto_mixed_precision_cpu, rewriter_config.proto).
 	Float16CPU Precision = "float16-cpu"
-	// Float16GPU is for GPUs (auto_mixed_precision). The loss is not scaled by it.
+	// Float16GPU is for GPUs, and for CPUs whose oneDNN has float16
+	// (auto_mixed_precision, meta_optimizer.cc). The loss is not scaled by it.
 	Float16GPU Precision = "float16-gpu"
 )
 
@@ -138,96 +233,62 @@ const (
 type GPUAllocator string
 
 // The allocators. "" is TensorFlow's default, or what TF_GPU_ALLOCATOR in the
-// environment says.
+// environment says, which goes before the session's (gpu_process_state.cc).
 const (
 	// BFC is TensorFlow's own, which keeps what it took (allocator_type).
 	BFC GPUAllocator = "BFC"
-	// CUDAMallocAsync is that of CUDA 11.2 and newer (use_cuda_malloc_async).
+	// CUDAMallocAsync is that of CUDA 11.2 and newer (use_cuda_malloc_async). It takes
+	// the place of BFC, and so of what is said of how BFC grows.
 	CUDAMallocAsync GPUAllocator = "cuda_malloc_async"
 )
 
 // ConfigProto returns the serialized tensorflow.ConfigProto of the options; no
-// bytes if there is nothing to say.
+// bytes if there is nothing to say. What TensorFlow reads from the environment is not
+// in it.
 func (o Options) ConfigProto() ([]byte, error) {
-	if o.IntraThreads < 0 || o.InterThreads < 0 {
-		return nil, fmt.Errorf("threads: got %d intra and %d inter; expected 0 (one per core) or more", o.IntraThreads, o.InterThreads)
+	if err := o.valid(); err != nil {
+		return nil, err
 	}
 	config := &pb.ConfigProto{
 		IntraOpParallelismThreads: int32(o.IntraThreads),
 		InterOpParallelismThreads: int32(o.InterThreads),
 		UsePerSessionThreads:      o.PerSessionThreads,
 	}
-	if err := among("executor", o.Executor, SingleThreaded); err != nil {
-		return nil, err
-	}
 	if o.Executor != "" {
 		config.Experimental = &pb.ConfigProto_Experimental{ExecutorType: string(o.Executor)}
 	}
-	graph, err := o.graph()
-	if err != nil {
-		return nil, err
-	}
-	if proto.Size(graph) > 0 {
+	if graph := o.graph(); proto.Size(graph) > 0 {
 		config.GraphOptions = graph
 	}
-	gpu, err := o.gpu()
-	if err != nil {
-		return nil, err
-	}
-	if proto.Size(gpu) > 0 {
+	if gpu := o.gpu(); proto.Size(gpu) > 0 {
 		config.GpuOptions = gpu
 	}
 	return proto.MarshalOptions{Deterministic: true}.Marshal(config)
 }
 
-func (o Options) graph() (*pb.GraphOptions, error) {
+func (o Options) graph() *pb.GraphOptions {
 	graph := &pb.GraphOptions{}
 	switch o.XLA {
-	case "":
 	case XLAOff:
 		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_OFF}
 	case XLAOn1:
 		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_ON_1, CpuGlobalJit: true}
 	case XLAOn2:
 		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_ON_2, CpuGlobalJit: true}
-	default:
-		return nil, among("XLA", o.XLA, XLAOff, XLAOn1, XLAOn2)
 	}
-
-	if o.GrapplerOff && (o.Precision != "" || o.MemoryOptimization != "") {
-		return nil, fmt.Errorf("got GrapplerOff with precision %q and memory optimization %q; expected either, since Grappler is what does these",
-			o.Precision, o.MemoryOptimization)
+	rewrite := &pb.RewriterConfig{DisableMetaOptimizer: o.GrapplerOff, DisableModelPruning: o.Grappler.PruningOff}
+	for _, r := range o.Grappler.switches() {
+		*r.field(rewrite) = toggles[r.position]
 	}
-	rewrite := &pb.RewriterConfig{DisableMetaOptimizer: o.GrapplerOff}
 	switch o.Precision {
-	case "":
 	case BFloat16:
 		rewrite.AutoMixedPrecisionOnednnBfloat16 = pb.RewriterConfig_ON
 	case Float16CPU:
 		rewrite.AutoMixedPrecisionCpu = pb.RewriterConfig_ON
 	case Float16GPU:
 		rewrite.AutoMixedPrecision = pb.RewriterConfig_ON
-	default:
-		return nil, among("precision", o.Precision, BFloat16, Float16CPU, Float16GPU)
 	}
-	switch o.MemoryOptimization {
-	case "":
-	case MemoryNone:
-		rewrite.MemoryOptimization = pb.RewriterConfig_NO_MEM_OPT
-	case MemoryManual:
-		rewrite.MemoryOptimization = pb.RewriterConfig_MANUAL
-	case MemorySwapping:
-		rewrite.MemoryOptimization = pb.RewriterConfig_SWAPPING_HEURISTICS
-	case MemoryRecomputation:
-		rewrite.MemoryOptimization = pb.RewriterConfig_RECOMPUTATION_HEURISTICS
-	case MemoryScheduling:
-		rewrite.MemoryOptimization = pb.RewriterConfig_SCHEDULING_HEURISTICS
-	case MemoryHeuristics:
-		rewrite.MemoryOptimization = pb.RewriterConfig_HEURISTICS
-	default:
-		return nil, among("memory optimization", o.MemoryOptimization,
-			MemoryNone, MemoryManual, MemorySwapping, MemoryRecomputation, MemoryScheduling, MemoryHeuristics)
-	}
+	rewrite.MemoryOptimization = memoryOptimizations[o.MemoryOptimization]
 	switch o.MemoryOptimization {
 	case MemoryManual, MemoryRecomputation, MemoryHeuristics:
 		rewrite.MemoryOptimizerTargetNodeNameScope = "gradient_tape/"
@@ -235,37 +296,57 @@ func (o Options) graph() (*pb.GraphOptions, error) {
 	if proto.Size(rewrite) > 0 {
 		graph.RewriteOptions = rewrite
 	}
-	return graph, nil
+	return graph
 }
 
-func (o Options) gpu() (*pb.GPUOptions, error) {
-	if !(o.MemoryFraction >= 0 && o.MemoryFraction <= 1) {
-		return nil, fmt.Errorf("GPU memory fraction: got %v; expected a number above 0 and up to 1, or 0 for TensorFlow's default", o.MemoryFraction)
+var memoryOptimizations = map[MemoryOptimization]pb.RewriterConfig_MemOptType{
+	MemoryNone: pb.RewriterConfig_NO_MEM_OPT, MemoryManual: pb.RewriterConfig_MANUAL,
+	MemorySwapping: pb.RewriterConfig_SWAPPING_HEURISTICS, MemoryRecomputation: pb.RewriterConfig_RECOMPUTATION_HEURISTICS,
+	MemoryScheduling: pb.RewriterConfig_SCHEDULING_HEURISTICS, MemoryHeuristics: pb.RewriterConfig_HEURISTICS,
+}
+
+var toggles = map[Switch]pb.RewriterConfig_Toggle{
+	On: pb.RewriterConfig_ON, Off: pb.RewriterConfig_OFF, Aggressive: pb.RewriterConfig_AGGRESSIVE,
+}
+
+// rewriting is one of Grappler, in the position that it is switched to.
+type rewriting struct {
+	name     string
+	position Switch
+	field    func(*pb.RewriterConfig) *pb.RewriterConfig_Toggle
+}
+
+// switches are those that are not left to TensorFlow.
+func (g Grappler) switches() []rewriting {
+	all := []rewriting{
+		{"Layout", g.Layout, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.LayoutOptimizer }},
+		{"ConstantFolding", g.ConstantFolding, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ConstantFolding }},
+		{"Shapes", g.Shapes, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ShapeOptimization }},
+		{"Remapping", g.Remapping, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.Remapping }},
+		{"CommonSubgraphs", g.CommonSubgraphs, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.CommonSubgraphElimination }},
+		{"Arithmetic", g.Arithmetic, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ArithmeticOptimization }},
+		{"Dependencies", g.Dependencies, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.DependencyOptimization }},
+		{"Loops", g.Loops, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.LoopOptimization }},
+		{"Functions", g.Functions, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.FunctionOptimization }},
+		{"Implementations", g.Implementations, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ImplementationSelector }},
+		{"ConditionalCode", g.ConditionalCode, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ExperimentalConditionalCodeMotion }},
+		{"DebugStripper", g.DebugStripper, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.DebugStripper }},
+		{"ScopedAllocator", g.ScopedAllocator, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ScopedAllocatorOptimization }},
+		{"PinToHost", g.PinToHost, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.PinToHostOptimization }},
 	}
+	return slices.DeleteFunc(all, func(r rewriting) bool { return r.position == "" })
+}
+
+func (o Options) gpu() *pb.GPUOptions {
 	visible := make([]string, len(o.VisibleGPUs))
 	for i, gpu := range o.VisibleGPUs {
-		if gpu < 0 {
-			return nil, fmt.Errorf("visible GPUs: got %d; expected indices from 0", gpu)
-		}
 		visible[i] = strconv.Itoa(gpu)
 	}
-	if err := among("GPU allocator", o.GPUAllocator, BFC, CUDAMallocAsync); err != nil {
-		return nil, err
-	}
-	if o.HostMemoryLimit < 0 {
-		return nil, fmt.Errorf("host memory limit: got %d MiB; expected 0 (TensorFlow's default) or more", o.HostMemoryLimit)
-	}
-	if len(o.VirtualGPUs) > 0 && o.MemoryFraction > 0 {
-		return nil, fmt.Errorf("got virtual GPUs with a memory fraction of %v; expected either, since both limit a GPU", o.MemoryFraction)
-	}
-	if n := len(o.VirtualGPUs); n > 0 && len(visible) > 0 && n != len(visible) {
-		return nil, fmt.Errorf("virtual GPUs: got lists for %d GPUs; expected one for each of the %d visible ones", n, len(visible))
-	}
-
 	gpu := &pb.GPUOptions{
 		AllowGrowth:                 o.MemoryGrowth,
 		PerProcessGpuMemoryFraction: o.MemoryFraction,
 		VisibleDeviceList:           strings.Join(visible, ","),
+		DeferredDeletionBytes:       o.DeferredDeletion,
 	}
 	if o.GPUAllocator == BFC {
 		gpu.AllocatorType = string(BFC)
@@ -277,21 +358,21 @@ func (o Options) gpu() (*pb.GPUOptions, error) {
 	for _, sizes := range o.VirtualGPUs {
 		devices := &pb.GPUOptions_Experimental_VirtualDevices{}
 		for _, size := range sizes {
-			if size <= 0 {
-				return nil, fmt.Errorf("virtual GPUs: got a size of %d MiB; expected 1 or more", size)
-			}
 			devices.MemoryLimitMb = append(devices.MemoryLimitMb, float32(size))
 		}
 		experimental.VirtualDevices = append(experimental.VirtualDevices, devices)
 	}
 	if o.HostMemoryLimit > 0 {
-		addFloat(experimental, 13, float32(o.HostMemoryLimit)) // gpu_host_mem_limit_in_mb
+		addFloat(experimental, hostMemoryLimit, float32(o.HostMemoryLimit))
 	}
 	if proto.Size(experimental) > 0 {
 		gpu.Experimental = experimental
 	}
-	return gpu, nil
+	return gpu
 }
+
+// hostMemoryLimit is GPUOptions.Experimental.gpu_host_mem_limit_in_mb.
+const hostMemoryLimit protowire.Number = 13
 
 // addFloat sets a field that TensorFlow has and the Go messages, which are those
 // of TensorFlow 2.9, do not have.
@@ -299,6 +380,64 @@ func addFloat(message proto.Message, field protowire.Number, value float32) {
 	m := message.ProtoReflect()
 	wire := protowire.AppendTag(m.GetUnknown(), field, protowire.Fixed32Type)
 	m.SetUnknown(protowire.AppendFixed32(wire, math.Float32bits(value)))
+}
+
+// valid refuses values that are none, and options that exclude each other.
+func (o Options) valid() error {
+	for _, err := range []error{
+		among("executor", o.Executor, SingleThreaded),
+		among("XLA", o.XLA, XLAOff, XLAOn1, XLAOn2),
+		among("precision", o.Precision, BFloat16, Float16CPU, Float16GPU),
+		among("memory optimization", o.MemoryOptimization,
+			MemoryNone, MemoryManual, MemorySwapping, MemoryRecomputation, MemoryScheduling, MemoryHeuristics),
+		among("GPU allocator", o.GPUAllocator, BFC, CUDAMallocAsync),
+		among("GPU garbage collection", o.GarbageCollection, On, Off),
+		among("oneDNN", o.OneDNN, On, Off),
+		among("oneDNN's float32", o.OneDNNMath, BFloat16Math),
+		among("log level", o.LogLevel, LogInfo, LogWarning, LogError, LogFatal),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	for _, r := range o.Grappler.switches() {
+		if err := among("Grappler."+r.name, r.position, On, Off, Aggressive); err != nil {
+			return err
+		}
+	}
+	switch {
+	case o.IntraThreads < 0 || o.InterThreads < 0:
+		return fmt.Errorf("threads: got %d intra and %d inter; expected 0 (one per core) or more", o.IntraThreads, o.InterThreads)
+	case o.XLAMinCluster < 0:
+		return fmt.Errorf("XLA's least cluster: got %d; expected 0 (TensorFlow's default) or more operations", o.XLAMinCluster)
+	case !(o.MemoryFraction >= 0 && o.MemoryFraction <= 1):
+		return fmt.Errorf("GPU memory fraction: got %v; expected a number above 0 and up to 1, or 0 for TensorFlow's default", o.MemoryFraction)
+	case o.HostMemoryLimit < 0:
+		return fmt.Errorf("host memory limit: got %d MiB; expected 0 (TensorFlow's default) or more", o.HostMemoryLimit)
+	case o.DeferredDeletion < 0:
+		return fmt.Errorf("deferred deletion: got %d bytes; expected 0 (TensorFlow's default) or more", o.DeferredDeletion)
+	case o.OneDNNPoolLimit < 0:
+		return fmt.Errorf("oneDNN's pool: got a limit of %d bytes; expected 0 (the machine's memory) or more", o.OneDNNPoolLimit)
+	}
+	for i, gpu := range o.VisibleGPUs {
+		switch {
+		case gpu < 0:
+			return fmt.Errorf("visible GPUs: got %d; expected indices from 0", gpu)
+		case slices.Contains(o.VisibleGPUs[:i], gpu):
+			return fmt.Errorf("visible GPUs: got %d twice in %v; expected each once", gpu, o.VisibleGPUs)
+		}
+	}
+	for _, sizes := range o.VirtualGPUs {
+		for _, size := range sizes {
+			if size <= 0 {
+				return fmt.Errorf("virtual GPUs: got a size of %d MiB; expected 1 or more", size)
+			}
+		}
+	}
+	if n, visible := len(o.VirtualGPUs), len(o.VisibleGPUs); n > 0 && visible > 0 && n != visible {
+		return fmt.Errorf("virtual GPUs: got lists for %d GPUs; expected one for each of the %d visible ones", n, visible)
+	}
+	return o.excluded()
 }
 
 // among refuses a value that is neither empty nor one of the known ones.

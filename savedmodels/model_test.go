@@ -186,6 +186,32 @@ func TestSignatureHelpers(t *testing.T) {
 	require.Empty(t, s.Metrics())
 }
 
+func TestImageInput(t *testing.T) {
+	in := func(name string, shape ...int64) Tensor { return Tensor{Name: name, Shape: shape} }
+	for _, c := range []struct {
+		inputs []Tensor
+		want   string
+	}{
+		{[]Tensor{in("x", -1, 224, 224, 3), in("y", -1)}, "x"},
+		{[]Tensor{in("x", 32, 8, 8, 1)}, "x"},
+		{[]Tensor{in("x", -1, -1, -1, -1)}, "x"},
+		{[]Tensor{in("x", -1, 64)}, ""},
+		{[]Tensor{in("x", -1, 5, 8, 8)}, ""},
+		{[]Tensor{{Name: "x", UnknownRank: true}}, ""},
+		{[]Tensor{in("left", -1, 8, 8, 3), in("right", -1, 8, 8, 3)}, ""},
+		{[]Tensor{in(InputSampleWeight, -1, 8, 8, 3)}, ""},
+		{nil, ""},
+	} {
+		found := (&Signature{Inputs: c.inputs}).ImageInput()
+		if c.want == "" {
+			require.Nil(t, found, "%v", c.inputs)
+			continue
+		}
+		require.NotNil(t, found, "%v", c.inputs)
+		require.Equal(t, c.want, found.Name)
+	}
+}
+
 func TestCheckTrainable(t *testing.T) {
 	require.NoError(t, open(t, "good").CheckTrainable(CheckOptions{}))
 

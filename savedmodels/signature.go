@@ -93,6 +93,23 @@ func (s *Signature) DataInputs() []Tensor {
 	return out
 }
 
+// ImageInput is the data input that takes images, in the shape [batch height width
+// channels] with 1 or 3 channels, or a number that may vary; nil unless there is
+// exactly one.
+func (s *Signature) ImageInput() *Tensor {
+	var found *Tensor
+	for _, t := range s.DataInputs() {
+		if t.UnknownRank || len(t.Shape) != 4 || t.Shape[3] != 1 && t.Shape[3] != 3 && t.Shape[3] >= 0 {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = s.Input(t.Name)
+	}
+	return found
+}
+
 // Reserved finds a reserved input, one of the Input constants; nil if the
 // signature does not take it, or if the name is not reserved.
 func (s *Signature) Reserved(name string) *Tensor {

@@ -15,7 +15,8 @@
 //
 // Reset brings a session back to a Snapshot, with or without loading the model
 // anew; SetMicroBatches has batches trained in parts. Supervise runs a training in
-// a child process, and starts another one when it dies.
+// a child process, and starts another one when it dies. UseEnvironment and
+// UseReleaseProfile start the program anew with what TensorFlow reads only once.
 //
 // The Session owns the native session, its graph and its variables; a Step owns
 // its input buffers. Both have to be closed. Variables live in the session and

@@ -19,7 +19,9 @@ import (
 // Options say how to open a model. The zero value trains with the model's own
 // train signature on TensorFlow's default settings.
 type Options struct {
-	// Device are the settings of TensorFlow's devices.
+	// Device are the settings of TensorFlow's devices. Those that it takes once per
+	// process and has taken otherwise are gpuopts.ErrTooLate. Where TensorFlow is not
+	// open yet, Open sets the environment variables that they need.
 	Device gpuopts.Options
 	// Config is a serialized tensorflow.ConfigProto that is merged over Device's,
 	// for settings that Device has no field for.
@@ -89,7 +91,8 @@ type runner struct {
 // Open loads the model into TensorFlow, its variables restored. Unless
 // Options.ReadOnly is set it first checks that the model can be trained, and
 // returns savedmodels.ErrNotTrainable before anything of it runs if it cannot. A
-// model with unsafe operations is savedmodels.ErrUnsafeOps either way.
+// model with unsafe operations is savedmodels.ErrUnsafeOps either way. Device options
+// that contradict each other or the environment are a *gpuopts.ConflictError.
 // The result must be closed.
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
@@ -115,7 +118,11 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	}
 	// Two messages in a row are the second one merged over the first, by the
 	// definition of the wire format; so fields that this build does not know stay.
-	s := &Session{model: model, opts: opts, roles: roles, config: slices.Concat(config, opts.Config), rate: math.NaN()}
+	config = slices.Concat(config, opts.Config)
+	if err := settle(opts.Device, config); err != nil {
+		return nil, fmt.Errorf("device options: %w", err)
+	}
+	s := &Session{model: model, opts: opts, roles: roles, config: config, rate: math.NaN()}
 	if err := s.load(); err != nil {
 		return nil, err
 	}

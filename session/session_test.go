@@ -364,7 +364,7 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 		require.NoError(t, err)
 		return len(devices)
 	}
-	one := gpuopts.Options{InterThreads: 1}
+	one := gpuopts.Options{InterThreads: 1, PerSessionThreads: true}
 	assert.Equal(t, count(session.Options{Device: one})+1, count(session.Options{Device: one, Config: config}))
 
 	model, err := savedmodels.Builtin("digits")

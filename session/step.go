@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,6 +94,40 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 		}
 	}
 	return fields, nil
+}
+
+// ImageOptions says how a folder of images has to be read for a signature: the size
+// and the channels that its input of images takes, and the classes that the model
+// names. height and width, where they are not 0, go before the size of the input; with
+// them, an input of as many elements in a row is one of images, too. What stays open is
+// 0. scale is the range that the input expects its pixels in; nil if it is that of
+// bytes, 0 to 255, or not stated.
+func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions, scale *[2]float64, err error) {
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return o, nil, err
+	}
+	o.Height, o.Width = height, width
+	in := sig.ImageInput()
+	if in != nil {
+		o.Height = cmp.Or(height, int(max(in.Shape[1], 0)))
+		o.Width = cmp.Or(width, int(max(in.Shape[2], 0)))
+		o.Channels = int(max(in.Shape[3], 0))
+	}
+	for _, t := range sig.DataInputs() {
+		pixels := int64(height) * int64(width)
+		if in != nil || pixels == 0 || t.UnknownRank || len(t.Shape) != 2 || t.Shape[1] != pixels && t.Shape[1] != 3*pixels {
+			continue
+		}
+		in, o.Channels = sig.Input(t.Name), int(t.Shape[1]/pixels)
+	}
+	if m := model.Metadata; in != nil && m != nil {
+		o.Classes = slices.Clone(m.ClassNames)
+		if scale = m.Inputs[in.Name].Range; scale != nil && *scale == [2]float64{0, 255} {
+			scale = nil
+		}
+	}
+	return o, scale, nil
 }
 
 // ErrData: data that does not fit the signature it is to be fed to.

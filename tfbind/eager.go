@@ -74,6 +74,7 @@ func NewEager(config []byte) (*Eager, error) {
 	if err != nil {
 		return nil, err
 	}
+	noteConfig(config)
 	e := &Eager{h: newHandle(p, eagerKind, 0, capi.deleteEager)}
 	watch(e, e.h)
 	return e, nil

@@ -47,6 +47,7 @@ func LoadSavedModel(dir string, tags []string, config []byte) (*Session, error) 
 	if err != nil {
 		return nil, err
 	}
+	noteConfig(config)
 	return wrapSession(s, wrapGraph(g), true), nil
 }
 
@@ -63,7 +64,33 @@ func NewSession(g *Graph, config []byte) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	noteConfig(config)
 	return wrapSession(s, g, false), nil
+}
+
+// first is what the first session or eager context was opened with.
+var first struct {
+	sync.Mutex
+	made   bool
+	config []byte
+}
+
+func noteConfig(config []byte) {
+	first.Lock()
+	defer first.Unlock()
+	if !first.made {
+		first.made, first.config = true, slices.Clone(config)
+	}
+}
+
+// FirstConfig is the serialized tensorflow.ConfigProto of the first session or eager
+// context of the process, with which TensorFlow has set up its devices and their
+// threads; ok is false where there was none. One that failed to open does not count,
+// though TensorFlow may have gone by it.
+func FirstConfig() (config []byte, ok bool) {
+	first.Lock()
+	defer first.Unlock()
+	return slices.Clone(first.config), first.made
 }
 
 func wrapSession(p ptr, g *Graph, ownsGraph bool) *Session {

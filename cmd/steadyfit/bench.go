@@ -45,7 +45,7 @@ runs several steps in a call (train_n), the figures are those of one step.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.run(cmd.Context(), g, cmd.OutOrStdout())
+			return f.run(cmd.Context(), g, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.register(cmd.Flags())
@@ -59,13 +59,17 @@ runs several steps in a call (train_n), the figures are those of one step.`,
 	return cmd
 }
 
-func (f *benchFlags) run(ctx context.Context, g *global, out io.Writer) error {
+func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) error {
 	if f.batch < 1 || f.steps < 1 || f.stepsPerCall < 1 {
 		return usagef("--batch %d --steps %d --steps-per-call %d: expected at least 1 each", f.batch, f.steps, f.stepsPerCall)
 	}
 	if f.synthetic && f.data.path != "" {
 		return usagef("--synthetic and --data exclude each other")
 	}
+	if err := f.apply(); err != nil {
+		return err
+	}
+	f.device.warn(stderr)
 	m, err := f.open()
 	if err != nil {
 		return err
@@ -78,10 +82,14 @@ func (f *benchFlags) run(ctx context.Context, g *global, out io.Writer) error {
 		return unusable(err)
 	}
 	source, err := f.source(m, sig)
+	defer f.data.close()
 	if err != nil {
 		return err
 	}
 	if _, err := g.load(); err != nil {
+		return err
+	}
+	if err := f.device.decide(&f.options.Device, stderr); err != nil {
 		return err
 	}
 	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
@@ -160,8 +168,14 @@ func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (b
 	if fused {
 		return s, usagef("--data cannot feed %s, which takes the batches of several steps; leave it out", sig.Name)
 	}
+	if err := f.data.suit(m, sig.Name); err != nil {
+		return s, err
+	}
 	ds, err := f.data.open(f.data.path, "")
 	if err != nil {
+		return s, err
+	}
+	if ds, err = f.data.scaled(ds); err != nil {
 		return s, err
 	}
 	pass := data.Pass{Batch: f.batch, DropRemainder: true}

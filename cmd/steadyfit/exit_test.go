@@ -67,7 +67,7 @@ func TestLimitGPU(t *testing.T) {
 	// Whoever limits the GPU in another way keeps that.
 	for text, set := range map[string]func(o *session.Options){
 		"divided into devices of [[512 512]] MiB already": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
-		"memory fraction of 0.5":                          func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
+		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
 		"one for each of the 2 visible ones":              func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
 	} {
 		var o session.Options

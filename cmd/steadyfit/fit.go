@@ -38,7 +38,10 @@ type fitFlags struct {
 	resume                  bool
 	out, history            string
 	earlyStop, learningRate string
-	prefetch                int
+	prefetch, workers       int
+	augment                 string
+	augmentation            data.Augmentation
+	checkImages             bool
 	restoreBest             bool
 	json                    bool
 	resilience
@@ -79,6 +82,9 @@ that was never interrupted.`,
 	flags.BoolVar(&f.restoreBest, "restore-best", false, "end with the weights of the best epoch by --early-stop, rather than of the last")
 	flags.StringVar(&f.learningRate, "learning-rate", "", "learning rate, or a schedule: cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS; warmup:STEPS: before any")
 	flags.IntVar(&f.prefetch, "prefetch", 2, "batches to prepare ahead; 0 prepares none")
+	flags.StringVar(&f.augment, "augment", "", "changes to training images, drawn anew in each epoch: flip, crop:PIXELS, jitter:AMOUNT, as in flip,crop:4,jitter:0.1")
+	flags.IntVar(&f.workers, "workers", 0, "goroutines that decode and augment; 0 means one per core")
+	flags.BoolVar(&f.checkImages, "check-images", true, "decode all images once before training, so that one that is damaged does not end it")
 	flags.StringVar(&f.options.TrainSignature, "train-signature", "", "signature to train with; default train, learn or train_step")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
 	f.resilience.register(flags)
@@ -86,6 +92,9 @@ that was never interrupted.`,
 }
 
 func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
+	if err := f.apply(); err != nil {
+		return err
+	}
 	if err := f.resilience.check(f); err != nil {
 		return err
 	}
@@ -94,6 +103,7 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 			return unusable(err)
 		}
 	}
+	f.device.warn(cmd.ErrOrStderr())
 	return f.supervised(cmd, f.checkpoints, func(ctx context.Context, c *session.Supervised) error { return f.train(ctx, cmd, g, c) })
 }
 
@@ -135,8 +145,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	read := c.Busy()
-	train, err := f.datasets(loop, model, roles)
+	train, err := f.datasets(ctx, loop, model, roles)
 	read()
+	defer f.data.close()
 	if err != nil {
 		return err
 	}
@@ -145,6 +156,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	}
 	f.options.Seed, f.options.ListAllocations = int64(f.seed), f.onOOM == oomStop
 	if err := f.configure(&f.options); err != nil {
+		return err
+	}
+	if err := f.device.decide(&f.options.Device, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
 	s, err := session.Open(ctx, model, f.options)
@@ -259,7 +273,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 	for _, n := range []struct {
 		flag       string
 		value, min int
-	}{{"epochs", f.epochs, 1}, {"batch", f.batch, 1}, {"steps-per-epoch", f.steps, 0}, {"keep", f.keep, 0}, {"prefetch", f.prefetch, 0}} {
+	}{{"epochs", f.epochs, 1}, {"batch", f.batch, 1}, {"steps-per-epoch", f.steps, 0}, {"keep", f.keep, 0}, {"prefetch", f.prefetch, 0}, {"workers", f.workers, 0}} {
 		if n.value < n.min {
 			return nil, usagef("--%s %d: expected at least %d", n.flag, n.value, n.min)
 		}
@@ -267,6 +281,11 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 	if f.seed > math.MaxInt64 {
 		return nil, usagef("--seed %d: expected at most %d", f.seed, int64(math.MaxInt64))
 	}
+	var err error
+	if f.augmentation, err = data.ParseAugmentation(f.augment); err != nil {
+		return nil, usagef("--augment: %w", err)
+	}
+	f.augmentation.Seed = f.seed
 	if f.learningRate != "" {
 		schedule, err := fit.ParseSchedule(f.learningRate)
 		if err != nil {
@@ -335,7 +354,10 @@ func (f *fitFlags) pass() data.Pass { return data.Pass{Batch: f.batch, DropRemai
 
 // datasets opens and checks the data; nothing of a file that is bad anywhere is
 // trained on.
-func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmodels.Roles) (data.Dataset, error) {
+func (f *fitFlags) datasets(ctx context.Context, l *fit.Loop, model *savedmodels.Model, roles savedmodels.Roles) (data.Dataset, error) {
+	if err := f.data.suit(model, roles.Train); err != nil {
+		return nil, err
+	}
 	train, err := f.data.open(f.data.path, "train")
 	if errors.Is(err, data.ErrNoSplit) {
 		train, err = f.data.open(f.data.path, "")
@@ -344,32 +366,51 @@ func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmo
 		return nil, err
 	}
 	f.data.classes = train.ClassNames("y")
+	train = train.Workers(f.workers)
+	var held *data.Memory
 	if f.validation != "" {
 		if fraction, err := strconv.ParseFloat(f.validation, 64); err == nil {
 			if !(fraction > 0 && fraction < 1) {
 				return nil, usagef("--validation %s: expected a fraction between 0 and 1, or a file", f.validation)
 			}
-			rest, held, err := train.Split(1-fraction, f.seed)
-			if err != nil {
+			if train, held, err = train.Split(1-fraction, f.seed); err != nil {
 				return nil, unusable(fmt.Errorf("--validation %s: %w", f.validation, err))
 			}
-			train, l.Validation = rest, held
 		} else {
-			held, err := f.data.openTest(f.validation)
-			if err != nil {
+			if held, err = f.data.openTest(f.validation); err != nil {
 				return nil, err
 			}
-			l.Validation = held
+			held = held.Workers(f.workers)
 		}
 		if roles.Evaluate == "" {
 			return nil, usagef("--validation: %s has no signature to evaluate with (evaluate or eval); export it with one, or leave --validation out", model.Dir)
 		}
-		if err := check(l.Validation, model, roles.Evaluate, data.Pass{Batch: f.batch}); err != nil {
+		if held, err = f.data.scaled(held); err != nil {
 			return nil, err
 		}
+		if err := check(held, model, roles.Evaluate, data.Pass{Batch: f.batch}); err != nil {
+			return nil, err
+		}
+		l.Validation = held
+	}
+	if train, err = f.augmented(train, model, roles.Train); err != nil {
+		return nil, err
+	}
+	if train, err = f.data.scaled(train); err != nil {
+		return nil, err
 	}
 	if err := check(train, model, roles.Train, f.pass()); err != nil {
 		return nil, err
+	}
+	if f.checkImages {
+		if err := data.CheckImages(ctx, train); err != nil {
+			return nil, unusable(err)
+		}
+		if held != nil {
+			if err := data.CheckImages(ctx, held); err != nil {
+				return nil, unusable(err)
+			}
+		}
 	}
 	var ds data.Dataset = train
 	if f.shuffle {
@@ -379,6 +420,41 @@ func (f *fitFlags) datasets(l *fit.Loop, model *savedmodels.Model, roles savedmo
 		ds = data.Prefetch(ds, f.prefetch)
 	}
 	return ds, nil
+}
+
+// augmented changes the images of the training data at random, if that is asked for:
+// the field that feeds the first input with samples in the shape of images, or with as
+// many elements as an image of the size that is known.
+func (f *fitFlags) augmented(train *data.Memory, model *savedmodels.Model, signature string) (*data.Memory, error) {
+	if f.augmentation.String() == "" {
+		return train, nil
+	}
+	fields, err := session.CheckData(model, signature, train, f.pass())
+	if err != nil {
+		return nil, err
+	}
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	size := f.data.images
+	for _, in := range sig.DataInputs() {
+		for _, field := range train.Fields() {
+			if field.Name != fields[in.Name] {
+				continue
+			}
+			if len(field.Shape) == 1 && field.Shape[0] > 1 && field.Shape[0] == size.Height*size.Width*size.Channels {
+				if train, err = train.Reshape(field.Name, size.Height, size.Width, size.Channels); err != nil {
+					return nil, unusable(err)
+				}
+			} else if len(field.Shape) != 2 && len(field.Shape) != 3 {
+				continue
+			}
+			train, err = train.Augment(field.Name, f.augmentation)
+			return train, unusable(err)
+		}
+	}
+	return nil, usagef("--augment %s: the samples of %s have not the shape of images, [height width] or [height width channels]; where their pixels are in a row, --image-size gives it", f.augment, train.Name())
 }
 
 // explain adds to an error what the user can do next.

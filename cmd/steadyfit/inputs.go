@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -24,29 +26,22 @@ const builtinPrefix = "builtin:"
 type modelFlags struct {
 	model   string
 	options session.Options
+	device  deviceFlags
 }
 
 func (f *modelFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.model, "model", "", "folder of the SavedModel, or builtin:NAME ("+strings.Join(savedmodels.BuiltinNames(), ", ")+")")
-	flags.IntVar(&f.options.Device.IntraThreads, "intra-threads", 0, "threads that share one operation; 0 means one per core")
-	flags.IntVar(&f.options.Device.InterThreads, "inter-threads", 0, "threads that run operations side by side; 0 means one per core")
 	flags.BoolVar(&f.options.AllowUnsafeOps, "allow-unsafe-ops", false, "run a model that reads or writes files, uses the network or runs Python")
-	registerGPU(flags, &f.options.Device)
+	f.device.register(flags, &f.options.Device)
 }
 
-func registerGPU(flags *pflag.FlagSet, o *gpuopts.Options) {
-	flags.BoolVar(&o.MemoryGrowth, "memory-growth", false, "take GPU memory as it is needed rather than at the start")
-	flags.Float64Var(&o.MemoryFraction, "gpu-memory-fraction", 0, "part of each GPU's memory to take at most; 0 leaves it to TensorFlow")
-	flags.IntSliceVar(&o.VisibleGPUs, "visible-gpus", nil, "GPUs to use, as in 0,1; default all")
-}
+// apply has the device flags in force; it is the first thing that a command does.
+func (f *modelFlags) apply() error { return f.device.apply(&f.options.Device) }
 
 // open reads the model that the flags name.
 func (f *modelFlags) open() (*savedmodels.Model, error) {
 	if f.model == "" {
 		return nil, usagef("--model is missing: a folder with a SavedModel, or builtin:NAME (%s)", strings.Join(savedmodels.BuiltinNames(), ", "))
-	}
-	if _, err := f.options.Device.ConfigProto(); err != nil {
-		return nil, unusable(err)
 	}
 	if name, ok := strings.CutPrefix(f.model, builtinPrefix); ok {
 		m, err := savedmodels.Builtin(name)
@@ -63,21 +58,172 @@ func (f *modelFlags) session(cmd *cobra.Command, g *global, model *savedmodels.M
 	}
 	o := f.options
 	o.ReadOnly = true
+	if err := f.device.decide(&o.Device, cmd.ErrOrStderr()); err != nil {
+		return nil, err
+	}
 	return session.Open(cmd.Context(), model, o)
 }
 
-// dataFlags choose data.
+// inference are the flags of commands that run a model over a dataset and change neither.
+type inference struct {
+	modelFlags
+	input dataFlags
+	batch int
+}
+
+func (f *inference) register(flags *pflag.FlagSet) {
+	f.modelFlags.register(flags)
+	f.input.register(flags)
+	flags.IntVar(&f.batch, "batch", 32, "samples per step")
+}
+
+// run opens the model and the data that its signature for a role takes, and closes both
+// after do. purpose is what that signature would be for, in the error if there is none.
+func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.Memory) error) error {
+	if f.batch < 1 {
+		return usagef("--batch %d: expected at least 1", f.batch)
+	}
+	if err := f.apply(); err != nil {
+		return err
+	}
+	f.device.warn(cmd.ErrOrStderr())
+	model, err := f.open()
+	if err != nil {
+		return err
+	}
+	signature := role(model.Roles)
+	if signature == "" {
+		return usagef("%s has no signature to %s", model.Dir, purpose)
+	}
+	if err := f.input.suit(model, signature); err != nil {
+		return err
+	}
+	ds, err := f.input.openTest(f.input.path)
+	if err != nil {
+		return err
+	}
+	defer f.input.close()
+	if ds, err = f.input.scaled(ds); err != nil {
+		return err
+	}
+	if err := check(ds, model, signature, data.Pass{Batch: f.batch}); err != nil {
+		return err
+	}
+	s, err := f.session(cmd, g, model)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return do(s, ds)
+}
+
+// dataFlags choose data, and say how it is read.
 type dataFlags struct {
 	path  string
 	label string
 	// classes are the class names of the training data, which other data of the
 	// same run must be numbered by.
 	classes []string
+
+	imageSize, scale, mapped string
+	// What the flags and the model say of images; see suit. pixels is the range of
+	// pixels that the model takes, where it is not that of bytes.
+	images data.ImageOptions
+	pixels *[2]float64
+
+	opened []*data.Memory
 }
 
 func (f *dataFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.path, "data", "", "data: .npz, .npy, .csv[.gz], a folder in MNIST's layout, or builtin:NAME ("+strings.Join(data.BuiltinNames(), ", ")+")")
+	flags.StringVar(&f.path, "data", "", "data: .npz, .npy, .csv[.gz], a folder in MNIST's layout, a folder of images with a sub-folder per class, or builtin:NAME ("+strings.Join(data.BuiltinNames(), ", ")+")")
 	flags.StringVar(&f.label, "label", "", "label column of a CSV file: its name, its number from 1, or -1 for the last; default the one named label or y")
+	flags.StringVar(&f.imageSize, "image-size", "", "size that images in a folder are brought to, or that samples of pixels in a row have, as in 224 or HEIGHTxWIDTH; default what the model takes")
+	flags.StringVar(&f.scale, "scale", "", "what 0 and 255 of bytes become, as in 0,1; default, for images in a folder, the range that the model was exported with")
+	flags.StringVar(&f.mapped, "map", mapAuto, "leave arrays of .npy and uncompressed .npz files on disk and map them: always, never, or auto, from 1 GiB on")
+}
+
+// The values of --map.
+const (
+	mapAuto   = "auto"
+	mapAlways = "always"
+	mapNever  = "never"
+	// mapFrom is the size of the files, in bytes, from which auto maps them.
+	mapFrom = 1 << 30
+)
+
+// suit checks the flags, and has images read as the model takes them.
+func (f *dataFlags) suit(model *savedmodels.Model, signature string) error {
+	if !slices.Contains([]string{mapAuto, mapAlways, mapNever}, f.mapped) {
+		return usagef("--map %q: expected %s, %s or %s", f.mapped, mapAlways, mapNever, mapAuto)
+	}
+	var h, w int
+	if f.imageSize != "" {
+		height, width, both := strings.Cut(f.imageSize, "x")
+		if !both {
+			width = height
+		}
+		var heightErr, widthErr error
+		h, heightErr = strconv.Atoi(height)
+		w, widthErr = strconv.Atoi(width)
+		if heightErr != nil || widthErr != nil || h < 1 || w < 1 {
+			return usagef("--image-size %q: expected pixels, as in 224 or 240x320 (height by width)", f.imageSize)
+		}
+	}
+	var err error
+	if f.images, f.pixels, err = session.ImageOptions(model, signature, h, w); err != nil {
+		return unusable(err)
+	}
+	if f.scale != "" {
+		low, high, both := strings.Cut(f.scale, ",")
+		l, lowErr := strconv.ParseFloat(strings.TrimSpace(low), 32)
+		h, highErr := strconv.ParseFloat(strings.TrimSpace(high), 32)
+		if !both || lowErr != nil || highErr != nil {
+			return usagef("--scale %q: expected two numbers, as in 0,1 or -1,1", f.scale)
+		}
+		f.pixels = &[2]float64{l, h}
+	}
+	return nil
+}
+
+// scaled brings the pixels of images, or with --scale the bytes of any other data,
+// to the range that the model takes.
+func (f *dataFlags) scaled(ds *data.Memory) (*data.Memory, error) {
+	if f.pixels == nil || f.scale == "" && !ds.HasImages() {
+		return ds, nil
+	}
+	scaled, err := ds.Scale("x", float32(f.pixels[0]), float32(f.pixels[1]))
+	if err != nil && f.scale != "" {
+		err = fmt.Errorf("--scale %s: %w", f.scale, err)
+	}
+	return scaled, unusable(err)
+}
+
+// maps says whether the arrays at a path are mapped.
+func (f *dataFlags) maps(path string) bool {
+	if f.mapped != mapAuto {
+		return f.mapped == mapAlways
+	}
+	files := []string{path}
+	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // else the folder has a name like a pattern
+		files = append(files, inside...)
+	}
+	var bytes int64
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+	}
+	return bytes >= mapFrom
+}
+
+// close closes what was opened.
+func (f *dataFlags) close() error {
+	var errs []error
+	for _, ds := range f.opened {
+		errs = append(errs, ds.Close())
+	}
+	f.opened = nil
+	return errors.Join(errs...)
 }
 
 // open reads a dataset that has one part, or that part of a dataset with two.
@@ -85,20 +231,26 @@ func (f *dataFlags) open(path, part string) (*data.Memory, error) {
 	if path == "" {
 		return nil, usagef("--data is missing: a file, a folder, or builtin:NAME (%s)", strings.Join(data.BuiltinNames(), ", "))
 	}
-	o := data.Options{Split: part, CSV: data.CSVOptions{Label: f.label, Classes: f.classes}}
+	o := data.Options{Split: part, CSV: data.CSVOptions{Label: f.label, Classes: f.classes}, Images: f.images, Map: f.maps(path)}
+	if len(f.classes) > 0 {
+		o.Images.Classes = f.classes
+	}
+	usual := []string{"label", "y", ""} // other formats ignore it
 	if f.label != "" {
-		ds, err := data.Open(path, o)
-		return ds, unusable(err)
+		usual = []string{f.label}
 	}
 	var ds *data.Memory
 	var err error
-	for _, usual := range []string{"label", "y", ""} { // other formats ignore it
-		o.CSV.Label = usual
+	for _, o.CSV.Label = range usual {
 		if ds, err = data.Open(path, o); !errors.Is(err, data.ErrField) {
 			break
 		}
 	}
-	return ds, unusable(err)
+	if err != nil {
+		return nil, unusable(err)
+	}
+	f.opened = append(f.opened, ds)
+	return ds, nil
 }
 
 // openTest reads the test part of a dataset, or all of it if it has no parts.

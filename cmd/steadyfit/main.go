@@ -17,6 +17,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -64,9 +65,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // inFlags puts what libraries say of their own options in the words of the
 // command line.
 var inFlags = strings.NewReplacer(
+	"set ImageOptions.Size to what", "give --image-size with what", "correct ImageOptions.Size", "correct --image-size", ", or raise ImageOptions.MaxPixels", "",
 	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
 	"fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:", "and more Epochs", "and more --epochs",
 	"fit: hook ", "", "fit: ", "",
+	"Options.IntraThreads", "--intra-threads", "Options.InterThreads", "--inter-threads", "Options.Precision", "--precision",
+	"Options.XLA", "--xla", "Options.Deterministic", "--deterministic", "Options.MemoryGrowth", "--memory-growth",
+	"Options.MemoryFraction", "--gpu-memory-fraction", "Options.VirtualGPUs", "--gpu-memory-limit", "Options.GPUAllocator", "--gpu-allocator",
+	"Options.VisibleGPUs", "--visible-gpus",
 )
 
 // usageError is a command line or configuration that cannot work.
@@ -120,7 +126,7 @@ func exitCode(err error) int {
 	// Before the others: what could not be done about a lack of memory is in the error, too.
 	case is(session.ErrOutOfMemory) || as(new(*fit.BudgetError)):
 		return exitMemory
-	case as(new(*usageError), new(*fit.OptionError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+	case as(new(*usageError), new(*gpuopts.ConflictError), new(*fit.OptionError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
 		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
 		return exitUsage
 	case as(new(*checkError)):

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +18,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"steadyfit/data"
 	"steadyfit/tfbind"
 )
 
@@ -42,15 +47,20 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "race" {
-				return false, fmt.Errorf("no condition %q", name)
+			switch name {
+			case "race":
+				return raceDetector(), nil
+			case "gpu":
+				_, err := os.Stat("/dev/nvidiactl")
+				return err == nil, nil
 			}
-			return raceDetector(), nil
+			return false, fmt.Errorf("no condition %q", name)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"waitfor": waitFor,
 			"corrupt": corrupt,
 			"exits":   exits,
+			"digits":  digits,
 		},
 		UpdateScripts: os.Getenv("STEADYFIT_UPDATE") != "",
 	})
@@ -98,6 +108,42 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if want := args[0]; strconv.Itoa(code) != want {
 		ts.Fatalf("%v: exit code %d, want %s", args[1:], code, want)
+	}
+}
+
+// digits DIR writes the training part of the built-in digits, its values spread over
+// 0 to 255: as PNG images in class folders to DIR/images, as arrays to DIR/arrays.
+func digits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: digits DIR")
+	}
+	dir := ts.MkAbs(args[0])
+	write := func(path string, encode func(io.Writer) error) {
+		path = filepath.Join(dir, path)
+		ts.Check(os.MkdirAll(filepath.Dir(path), 0o777))
+		var file bytes.Buffer
+		ts.Check(encode(&file))
+		ts.Check(os.WriteFile(path, file.Bytes(), 0o666))
+	}
+	train, _, err := data.Builtin("digits")
+	ts.Check(err)
+	for b, err := range train.Batches(data.Pass{Batch: train.Len()}) {
+		ts.Check(err)
+		x, y := b.Fields[0].Values.([]uint8), b.Fields[1].Values.([]int64)
+		bytes := make([]uint8, len(x))
+		for i, v := range x {
+			bytes[i] = uint8(min(int(v)*16, 255))
+		}
+		var written [10]int
+		for i, class := range y {
+			image := &image.Gray{Pix: bytes[64*i : 64*i+64], Stride: 8, Rect: image.Rect(0, 0, 8, 8)}
+			write(fmt.Sprintf("images/%d/%04d.png", class, written[class]), func(w io.Writer) error { return png.Encode(w, image) })
+			written[class]++
+		}
+		write("arrays/x.npy", func(w io.Writer) error {
+			return data.WriteNPY(w, data.Array{Shape: []int{len(y), 8, 8}, Values: bytes})
+		})
+		write("arrays/y.npy", func(w io.Writer) error { return data.WriteNPY(w, b.Fields[1].Array) })
 	}
 }
 

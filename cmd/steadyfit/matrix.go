@@ -353,8 +353,15 @@ func (f *matrixFlags) user(p *matrix.Plan) error {
 	if f.data == "" {
 		return nil
 	}
-	ds, err := (&dataFlags{path: f.data}).open(f.data, "train")
+	d := &dataFlags{path: f.data, mapped: mapNever}
+	if err := d.suit(m, m.Roles.Train); err != nil {
+		return err
+	}
+	ds, err := d.open(f.data, "train")
 	if err != nil {
+		return err
+	}
+	if ds, err = d.scaled(ds); err != nil {
 		return err
 	}
 	return check(ds, m, m.Roles.Train, data.Pass{Batch: f.batch, DropRemainder: true})

@@ -13,14 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
 func newPredict(g *global) *cobra.Command {
 	var (
-		model       modelFlags
-		input       dataFlags
-		batch       int
+		f           inference
 		out, output string
 	)
 	cmd := &cobra.Command{
@@ -32,51 +31,30 @@ dataset with a training and a test part, the test part is used.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if batch < 1 {
-				return usagef("--batch %d: expected at least 1", batch)
-			}
 			kind := strings.ToLower(filepath.Ext(out))
 			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {
 				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", out)
 			}
-			ds, err := input.openTest(input.path)
-			if err != nil {
+			roles := func(r savedmodels.Roles) string { return r.Predict }
+			return f.run(cmd, g, roles, "predict with (predict, infer or serving_default)", func(s *session.Session, ds *data.Memory) error {
+				step, err := s.Prepare(s.Roles().Predict)
+				if err != nil {
+					return err
+				}
+				defer step.Close()
+				names, err := outputs(step, output, kind == ".npy")
+				if err != nil {
+					return err
+				}
+				if err := predict(cmd.Context(), step, names, ds, f.batch, out, kind); err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d predictions (%s): %s\n", ds.Len(), strings.Join(names, ", "), out)
 				return err
-			}
-			m, err := model.open()
-			if err != nil {
-				return err
-			}
-			if m.Roles.Predict == "" {
-				return usagef("%s has no signature to predict with (predict, infer or serving_default)", m.Dir)
-			}
-			if err := check(ds, m, m.Roles.Predict, data.Pass{Batch: batch}); err != nil {
-				return err
-			}
-			s, err := model.session(cmd, g, m)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			step, err := s.Prepare(s.Roles().Predict)
-			if err != nil {
-				return err
-			}
-			defer step.Close()
-			names, err := outputs(step, output, kind == ".npy")
-			if err != nil {
-				return err
-			}
-			if err := predict(cmd.Context(), step, names, ds, batch, out, kind); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d predictions (%s): %s\n", ds.Len(), strings.Join(names, ", "), out)
-			return err
+			})
 		},
 	}
-	model.register(cmd.Flags())
-	input.register(cmd.Flags())
-	cmd.Flags().IntVar(&batch, "batch", 32, "samples per step")
+	f.register(cmd.Flags())
 	cmd.Flags().StringVar(&out, "out", "", "file to write: .npy, .csv or .jsonl")
 	cmd.Flags().StringVar(&output, "output", "", "write this output of the model only")
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/gpuopts"
 	"steadyfit/internal/nearest"
 	"steadyfit/memory"
 )
@@ -39,13 +40,18 @@ type variable struct {
 func isBool(v string) bool  { _, ok := parseBool(v); return ok }
 func isCount(v string) bool { n, err := strconv.ParseInt(v, 10, 64); return err == nil && n >= 0 }
 
+// isLowerBool is the truth of what gpu_bfc_allocator.cc reads.
+func isLowerBool(v string) bool { return v == "true" || v == "false" }
+
 const (
-	wantBool  = "0, 1, true or false"
-	wantCount = "a whole number"
+	wantBool      = "0, 1, true or false"
+	wantLowerBool = "true or false, in these letters (1 and 0 are not understood)"
+	wantCount     = "a whole number"
 )
 
 // variables were checked against the strings in the CPU and the GPU library of
-// TensorFlow 2.21 and, for what they accept, against its sources.
+// TensorFlow 2.21 and, for what they accept, against its sources. Those that nobody
+// reads are gpuopts'.
 var variables = map[string]variable{
 	"TF_ENABLE_ONEDNN_OPTS":          {byTensorFlow, "turns oneDNN on or off", isBool, wantBool},
 	"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": {byTensorFlow, "takes oneDNN's blocks from malloc rather than from its pool", isBool, wantBool},
@@ -62,7 +68,7 @@ var variables = map[string]variable{
 	"XLA_FLAGS":                      {reader: byTensorFlow, does: "options of the XLA compiler"},
 
 	"TF_FORCE_GPU_ALLOW_GROWTH": {byGPU, "takes GPU memory as it is needed, whatever the session asks for",
-		func(v string) bool { return v == "true" || v == "false" }, "true or false, in these letters (1 and 0 are not understood)"},
+		isLowerBool, wantLowerBool},
 	"TF_GPU_ALLOCATOR":              {reader: byGPU, does: "chooses the allocator of GPU memory"},
 	"TF_PER_DEVICE_MEMORY_LIMIT_MB": {byGPU, "limits the memory of each GPU", isCount, "a number of MB without a unit"},
 	"TF_GPU_HOST_MEM_LIMIT_IN_MB":   {byGPU, "limits the pinned host memory of GPUs", isCount, "a number of MB without a unit"},
@@ -72,25 +78,21 @@ var variables = map[string]variable{
 	"TF_CUDNN_USE_AUTOTUNE":         {reader: byGPU, does: "tries cuDNN's algorithms and keeps the fastest"},
 	"TF_CUDNN_DETERMINISTIC":        {reader: byGPU, does: "repeatable results of cuDNN (TF_DETERMINISTIC_OPS covers all operations)"},
 	"CUDA_VISIBLE_DEVICES":          {reader: byGPU, does: "which GPUs CUDA shows"},
+	"CUDA_DEVICE_ORDER":             {reader: byGPU, does: "the order in which CUDA counts GPUs"},
+	"TF_ENABLE_GPU_GARBAGE_COLLECTION": {byGPU, "gives free regions of GPU memory back before an allocation fails",
+		isLowerBool, wantLowerBool},
 
 	"TF_USE_LEGACY_KERAS": {reader: byPython, does: "chooses Keras 2 in Python"},
 	"KERAS_BACKEND":       {reader: byPython, does: "chooses the backend of Keras in Python"},
 
 	"STEADYFIT_TENSORFLOW": {reader: bySteadyfit, does: "names the TensorFlow to use"},
 	"TF_CONFIG":            {reader: bySteadyfit, does: "describes a cluster, which steadyfit does not join yet"},
+}
 
-	"TF_GPU_MEMORY_ALLOW_GROWTH": {reader: byNobody, want: "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"},
-	"TF_GPU_ALLOW_GROWTH":        {reader: byNobody, want: "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"},
-	"TF_GPU_MEMORY_FRACTION":     {reader: byNobody, want: "--gpu-memory-fraction X"},
-	"TF_GPU_MEMORY_LIMIT":        {reader: byNobody, want: "--gpu-memory-fraction X"},
-	"TF_MEMORY_ALLOCATION":       {reader: byNobody, want: "--gpu-memory-fraction X"},
-	"TF_DISABLE_MKL":             {reader: byNobody, want: "TF_ENABLE_ONEDNN_OPTS=0"},
-	// The wheels run oneDNN in TensorFlow's own threads, not in OpenMP's. The
-	// compiler inside TensorFlow holds the first name for code that it compiles.
-	"OMP_NUM_THREADS": {reader: byNobody, want: "TF_NUM_INTRAOP_THREADS, or --intra-threads N"},
-	"MKL_NUM_THREADS": {reader: byNobody, want: "TF_NUM_INTRAOP_THREADS, or --intra-threads N"},
-	"KMP_BLOCKTIME":   {reader: byNobody, want: "nothing: the wheels do not use OpenMP"},
-	"KMP_AFFINITY":    {reader: byNobody, want: "nothing: the wheels do not use OpenMP"},
+func init() {
+	for name, instead := range gpuopts.Unread() {
+		variables[name] = variable{reader: byNobody, want: instead}
+	}
 }
 
 // searched reports whether the name is one that only TensorFlow could read, so

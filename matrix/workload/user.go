@@ -8,6 +8,8 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/matrix/cell"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -33,7 +35,7 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 	}
 	var ds *data.Memory
 	if c.Spec.Data != "" {
-		ds, err = data.Open(c.Spec.Data, data.Options{})
+		ds, err = openData(c.Spec.Data, t.model)
 	} else {
 		ds, err = t.samples(max(userSamples, c.Spec.WholeBatch()))
 	}
@@ -45,6 +47,19 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 	whole := c.Spec.WholeBatch()
 	perPass := max(1, (ds.Len()+whole-1)/whole)
 	return &fitting{trainer: t, ds: data.Prefetch(ds, prefetch), size: c.Spec.Batch, steps: min(c.Spec.Epoch, perPass)}, nil
+}
+
+// openData reads the user's data, images as the model takes them.
+func openData(path string, model *savedmodels.Model) (*data.Memory, error) {
+	images, scale, err := session.ImageOptions(model, model.Roles.Train, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	ds, err := data.Open(path, data.Options{Images: images})
+	if err != nil || scale == nil || !ds.HasImages() {
+		return ds, err
+	}
+	return ds.Scale("x", float32(scale[0]), float32(scale[1]))
 }
 
 // loop runs a fit.Loop that stops after the last step.

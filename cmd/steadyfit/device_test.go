@@ -1,0 +1,109 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+)
+
+// parseDevice parses and applies device flags. None of them may need a variable that
+// is not set: the process would be started anew.
+func parseDevice(t *testing.T, line string) (gpuopts.Options, *deviceFlags, error) {
+	t.Helper()
+	var o gpuopts.Options
+	var f deviceFlags
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	f.register(flags, &o)
+	if err := flags.Parse(strings.Fields(line)); err != nil {
+		return o, &f, &usageError{err}
+	}
+	return o, &f, f.apply(&o)
+}
+
+func TestDeviceFlags(t *testing.T) {
+	t.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+	t.Setenv("TF_DETERMINISTIC_OPS", "true")
+	for line, want := range map[string]gpuopts.Options{
+		"":                                        {},
+		"--intra-threads 2 --inter-threads 1":     {IntraThreads: 2, InterThreads: 1},
+		"--precision fp32":                        {},
+		"--precision bf16":                        {Precision: gpuopts.BFloat16},
+		"--precision fp16":                        {}, // decided once TensorFlow is open
+		"--xla":                                   {XLA: gpuopts.XLAOn2},
+		"--xla=false":                             {XLA: gpuopts.XLAOff},
+		"--memory-growth":                         {MemoryGrowth: true},
+		"--memory-growth=true":                    {MemoryGrowth: true},
+		"--memory-growth=false":                   {},
+		"--gpu-memory-fraction 0.5":               {MemoryFraction: 0.5},
+		"--gpu-memory-limit 2GiB":                 {VirtualGPUs: [][]int{{2048}}},
+		"--gpu-memory-limit 2GiB,512MiB":          {VirtualGPUs: [][]int{{2048}, {512}}},
+		"--gpu-allocator bfc":                     {GPUAllocator: gpuopts.BFC},
+		"--gpu-allocator cuda_malloc_async":       {GPUAllocator: gpuopts.CUDAMallocAsync},
+		"--visible-gpus 1,0":                      {VisibleGPUs: []int{1, 0}},
+		"--deterministic":                         {Deterministic: true},
+		"--memory-growth --gpu-memory-limit 1GiB": {MemoryGrowth: true, VirtualGPUs: [][]int{{1024}}},
+	} {
+		got, _, err := parseDevice(t, line)
+		require.NoError(t, err, line)
+		assert.Equal(t, want, got, line)
+	}
+}
+
+func TestDeviceFlagsRefuse(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		env  [2]string
+		says []string
+	}{
+		{line: "--precision fp8", says: []string{"--precision fp8: expected fp32, bf16 or fp16"}},
+		{line: "--gpu-allocator malloc", says: []string{"--gpu-allocator malloc: expected bfc or cuda_malloc_async"}},
+		{line: "--gpu-memory-limit much", says: []string{"--gpu-memory-limit: ", "much"}},
+		{line: "--gpu-memory-limit 1000", says: []string{"--gpu-memory-limit 1000: ", "in MiB"}},
+		{line: "--memory-growth=true,false", says: []string{"--memory-growth", "alike on all GPUs"}},
+		{line: "--memory-growth=some", says: []string{"--memory-growth", "expected true or false"}},
+		{line: "--gpu-memory-fraction 2", says: []string{"GPU memory fraction: got 2; expected"}},
+		{line: "--visible-gpus 0,0", says: []string{"visible GPUs: got 0 twice"}},
+		{line: "--visible-gpus 0,1 --gpu-memory-limit 1GiB", says: []string{"one for each of the 2 visible ones"}},
+		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth true and --gpu-memory-fraction 1: ", "leave one out"}},
+		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit [[1024]] and --gpu-memory-fraction 0.5"}},
+		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth true: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
+		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
+		{line: "--gpu-allocator bfc", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-allocator BFC: TF_GPU_ALLOCATOR is "cuda_malloc_async"`}},
+		{line: "--precision bf16", env: [2]string{"TF_ENABLE_ONEDNN_OPTS", "0"}, says: []string{`--precision bfloat16: TF_ENABLE_ONEDNN_OPTS is "0"`}},
+		{line: "--xla", env: [2]string{"TF_XLA_FLAGS", "--tf_xla_auto_jit=-1"}, says: []string{"--xla on-2: TF_XLA_FLAGS is"}},
+		{line: "--visible-gpus 0", env: [2]string{"CUDA_DEVICE_ORDER", "FASTEST_FIRST"}, says: []string{`--visible-gpus [0]: CUDA_DEVICE_ORDER is "FASTEST_FIRST"`}},
+		{line: "--deterministic", env: [2]string{"TF_DETERMINISTIC_OPS", "0"}, says: []string{`--deterministic true: TF_DETERMINISTIC_OPS is "0"`}},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			t.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+			if c.env[0] != "" {
+				t.Setenv(c.env[0], c.env[1])
+			}
+			_, _, err := parseDevice(t, c.line)
+			require.Error(t, err)
+			assert.Equal(t, exitUsage, exitCode(err))
+			for _, text := range c.says {
+				assert.Contains(t, inFlags.Replace(err.Error()), text)
+			}
+		})
+	}
+}
+
+func TestDeviceWarnings(t *testing.T) {
+	t.Setenv("TF_GPU_MEMORY_ALLOW_GROWTH", "true")
+	t.Setenv("TF_NUM_INTRAOP_THREADS", "4")
+	_, f, err := parseDevice(t, "--intra-threads 1")
+	require.NoError(t, err)
+	var out strings.Builder
+	f.warn(&out)
+	assert.Equal(t, `steadyfit: warning: TF_NUM_INTRAOP_THREADS: 4 is not used: --intra-threads 1 goes before it (process_util.cc, local_device.cc)
+steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth
+`, out.String())
+}

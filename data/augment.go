@@ -1,0 +1,242 @@
+package data
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+)
+
+// Augmentation says how images are changed at random, anew in each epoch. The
+// zero value changes nothing.
+type Augmentation struct {
+	// Flip mirrors half of the images left to right.
+	Flip bool
+	// Crop moves the image by up to so many pixels up or down, and left or right,
+	// each distance as likely as the others. What comes in at an edge is the image
+	// mirrored there. It is the same as padding by Crop and cropping at random.
+	Crop int
+	// Jitter multiplies brightness, contrast and, of colour images, saturation by a
+	// factor each, drawn evenly from 1-Jitter to 1+Jitter; from 0 to 1. uint8 is
+	// kept within 0 to 255, and float32 is not, whose range is not known.
+	Jitter float64
+	// Seed is where the random numbers come from. What is done to a sample depends
+	// on the seed, its row and the epoch alone: neither on the order of a pass nor
+	// on the number of workers, nor on whether the run was resumed. Turning one of
+	// the changes on or off leaves the draws of the others as they are.
+	Seed uint64
+}
+
+// ParseAugmentation reads what String writes: flip, crop:PIXELS and jitter:AMOUNT
+// in any order, separated by commas, as in "flip,crop:4,jitter:0.1". The seed is
+// not part of it. An empty text changes nothing.
+func ParseAugmentation(text string) (Augmentation, error) {
+	var a Augmentation
+	refuse := func(format string, args ...any) (Augmentation, error) {
+		return Augmentation{}, fmt.Errorf("augmentation %s: %s; expected flip, crop:PIXELS or jitter:AMOUNT, separated by commas, as in flip,crop:4,jitter:0.1", quote(text), fmt.Sprintf(format, args...))
+	}
+	if strings.TrimSpace(text) == "" {
+		return a, nil
+	}
+	seen := make(map[string]bool)
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, valued := strings.Cut(strings.TrimSpace(part), ":")
+		if seen[name] {
+			return refuse("%s is there twice", quote(name))
+		}
+		seen[name] = true
+		switch {
+		case name == "flip" && !valued:
+			a.Flip = true
+		case name == "flip":
+			return refuse("flip takes no value, found %s", quote(value))
+		case name == "crop":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 {
+				return refuse("crop takes a number of pixels of at least 1, found %s", quote(value))
+			}
+			a.Crop = n
+		case name == "jitter":
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil || !(v > 0 && v <= 1) {
+				return refuse("jitter takes an amount above 0 and up to 1, found %s", quote(value))
+			}
+			a.Jitter = v
+		default:
+			return refuse("%s is not known", quote(name))
+		}
+	}
+	return a, nil
+}
+
+// String is the augmentation as ParseAugmentation reads it.
+func (a Augmentation) String() string {
+	var parts []string
+	if a.Flip {
+		parts = append(parts, "flip")
+	}
+	if a.Crop != 0 {
+		parts = append(parts, "crop:"+strconv.Itoa(a.Crop))
+	}
+	if a.Jitter != 0 {
+		parts = append(parts, "jitter:"+strconv.FormatFloat(a.Jitter, 'g', -1, 64))
+	}
+	return strings.Join(parts, ",")
+}
+
+// Augment returns the dataset with the images of a field changed at random, for
+// training. A sample of the field has the shape [height width] or [height width
+// channels], of uint8 or float32; Jitter takes 1 or 3 channels.
+//
+// Split comes before it: a validation part should not be augmented. A crop that is
+// larger than the images and amounts out of range are errors.
+func (m *Memory) Augment(field string, a Augmentation) (*Memory, error) {
+	c, ok := m.column(field)
+	if !ok {
+		return nil, m.noField(field)
+	}
+	refuse := func(kind error, format string, args ...any) (*Memory, error) {
+		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.typeName(), c.shape), fmt.Sprintf(format, args...), kind)
+	}
+	if len(c.shape) != 2 && len(c.shape) != 3 {
+		return refuse(ErrField, "an image has the shape [height width] or [height width channels]")
+	}
+	p := picture{height: c.shape[0], width: c.shape[1], channels: 1}
+	if len(c.shape) == 3 {
+		p.channels = c.shape[2]
+	}
+	if a.Crop < 0 || a.Crop > p.height || a.Crop > p.width {
+		return refuse(ErrOption, "crop %d: expected 0 to %d, the smaller side of the images", a.Crop, min(p.height, p.width))
+	}
+	if !(a.Jitter >= 0 && a.Jitter <= 1) {
+		return refuse(ErrOption, "jitter %v: expected 0 to 1", a.Jitter)
+	}
+	if a.Jitter > 0 && p.channels != 1 && p.channels != 3 {
+		return refuse(ErrField, "jitter: %d channels, where images have 1 or 3", p.channels)
+	}
+	name := fmt.Sprintf("augment %s, seed %d", a, a.Seed)
+	switch c.kind.(type) {
+	case vec[uint8]:
+		return mapField(m, field, name, c.shape, true, func(s Sample, dst, src []uint8) error {
+			d := a.draw(s)
+			move(p, d, dst, src)
+			if a.Jitter > 0 {
+				jitter(p, d, dst, func(v float32) uint8 { return uint8(min(max(v, 0), 255) + 0.5) })
+			}
+			return nil
+		})
+	case vec[float32]:
+		return mapField(m, field, name, c.shape, true, func(s Sample, dst, src []float32) error {
+			d := a.draw(s)
+			move(p, d, dst, src)
+			if a.Jitter > 0 {
+				jitter(p, d, dst, func(v float32) float32 { return v })
+			}
+			return nil
+		})
+	}
+	return refuse(ErrField, "images are uint8 or float32")
+}
+
+// picture is the size of an image.
+type picture struct{ height, width, channels int }
+
+// draws is what is done to one sample in one epoch.
+type draws struct {
+	flip                             bool
+	brightness, contrast, saturation float32
+	down, right                      int // how far the image is moved up and left
+}
+
+// draw draws everything, wanted or not, so that the draws do not depend on each
+// other; the crop comes last, since it takes a varying number of them.
+func (a Augmentation) draw(s Sample) draws {
+	source := s.Random(a.Seed)
+	var d draws
+	d.flip = source.Uint64()>>63 == 1 && a.Flip
+	for _, factor := range []*float32{&d.brightness, &d.contrast, &d.saturation} {
+		unit := float64(source.Uint64()>>11) / (1 << 53)
+		*factor = float32(1 + float64(a.Jitter*(2*unit-1)))
+	}
+	d.down, d.right = a.shift(source), a.shift(source)
+	return d
+}
+
+func (a Augmentation) shift(source *rand.PCG) int {
+	if a.Crop == 0 {
+		return 0
+	}
+	return int(below(source, uint64(2*a.Crop+1))) - a.Crop
+}
+
+// move copies an image, flipped and moved.
+func move[T uint8 | float32](p picture, d draws, dst, src []T) {
+	row := p.width * p.channels
+	for y := range p.height {
+		to := dst[y*row : (y+1)*row]
+		from := src[mirror(y+d.down, p.height)*row:][:row]
+		if !d.flip && d.right == 0 {
+			copy(to, from)
+			continue
+		}
+		for x := range p.width {
+			at := mirror(x+d.right, p.width)
+			if d.flip {
+				at = p.width - 1 - at
+			}
+			copy(to[x*p.channels:(x+1)*p.channels], from[at*p.channels:])
+		}
+	}
+}
+
+// mirror is the position that is shown at one up to n beyond the edges: 1 0 | 0 1 2 | 2 1.
+func mirror(at, n int) int {
+	if at < 0 {
+		return -at - 1
+	}
+	if at >= n {
+		return 2*n - at - 1
+	}
+	return at
+}
+
+// The weights of the colours in what is seen as grey, of ITU-R BT.601.
+const red, green, blue = 0.299, 0.587, 0.114
+
+// jitter changes brightness, then contrast about the mean grey, then saturation.
+// Each conversion to float32 keeps a product from being fused with a sum, so that
+// all machines round alike.
+func jitter[T uint8 | float32](p picture, d draws, image []T, to func(float32) T) {
+	sum := 0.0
+	if p.channels == 3 {
+		for i := 0; i+2 < len(image); i += 3 {
+			sum += float64(grey(float32(image[i]), float32(image[i+1]), float32(image[i+2])))
+		}
+	} else {
+		for _, v := range image {
+			sum += float64(v)
+		}
+	}
+	mean := float32(float32(sum/float64(p.height*p.width)) * d.brightness)
+	factor := float32(d.brightness * d.contrast)
+	offset := float32(mean * (1 - d.contrast))
+	if p.channels != 3 {
+		for i, v := range image {
+			image[i] = to(float32(float32(v)*factor) + offset)
+		}
+		return
+	}
+	for i := 0; i+2 < len(image); i += 3 {
+		r := float32(float32(image[i])*factor) + offset
+		g := float32(float32(image[i+1])*factor) + offset
+		b := float32(float32(image[i+2])*factor) + offset
+		rest := float32(grey(r, g, b) * (1 - d.saturation))
+		image[i] = to(float32(r*d.saturation) + rest)
+		image[i+1] = to(float32(g*d.saturation) + rest)
+		image[i+2] = to(float32(b*d.saturation) + rest)
+	}
+}
+
+func grey(r, g, b float32) float32 {
+	return float32(r*red) + float32(g*green) + float32(b*blue)
+}

@@ -1,0 +1,324 @@
+package data
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/jpeg"
+	"image/png"
+	"io"
+	"io/fs"
+	"sync"
+
+	"golang.org/x/image/bmp"
+	"golang.org/x/image/draw"
+	"golang.org/x/image/tiff"
+	"golang.org/x/image/webp"
+)
+
+// imageFormat is a kind of image file. The table is our own, and not that of
+// package image, which other packages of a program may change.
+type imageFormat struct {
+	name string
+	// magic is how files begin; ? is any byte.
+	magic  string
+	config func(io.Reader) (image.Config, error)
+	decode func(io.Reader) (image.Image, error)
+	// density is how many pixels a byte of the file can hold, with which a header
+	// that lies is told before there is memory for what it claims; 0 is no limit.
+	// Deflate makes 1032 bytes of one, and a byte can be 8 pixels.
+	density int64
+}
+
+var imageFormats = []imageFormat{
+	{"JPEG", "\xff\xd8", jpeg.DecodeConfig, jpeg.Decode, 8256},
+	{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, 8256},
+	{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, 8256},
+	// A picture of one colour takes no bits per pixel.
+	{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, 0},
+	{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, 8256},
+	{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, 8256},
+	{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, 8256},
+}
+
+// detect finds the format by the first bytes of a file.
+func detect(head []byte) (imageFormat, bool) {
+	for _, f := range imageFormats {
+		if len(head) < len(f.magic) {
+			continue
+		}
+		fits := true
+		for i := range len(f.magic) {
+			fits = fits && (f.magic[i] == '?' || f.magic[i] == head[i])
+		}
+		if fits {
+			return f, true
+		}
+	}
+	return imageFormat{}, false
+}
+
+// painter makes samples of image files, one after the other.
+type painter struct {
+	options ImageOptions
+	buffer  *bufio.Reader
+	canvas  *image.RGBA
+}
+
+func newPainter(o ImageOptions) *painter {
+	return &painter{
+		options: o,
+		buffer:  bufio.NewReaderSize(nil, 64<<10),
+		canvas:  image.NewRGBA(image.Rect(0, 0, o.Width, o.Height)),
+	}
+}
+
+// imageSource is an image file, or its bytes in memory.
+type imageSource interface {
+	io.Reader
+	io.ReaderAt
+	io.Seeker
+}
+
+// paint decodes an image of size bytes into a sample. What it decodes to counts
+// against the gate meanwhile.
+func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) error {
+	var head [16]byte
+	n, err := r.ReadAt(head[:], 0)
+	if err != nil && err != io.EOF {
+		return onDisk(err)
+	}
+	format, ok := detect(head[:n])
+	if !ok {
+		return fmt.Errorf("%w as an image: it starts with %q, where a PNG, JPEG, GIF, WebP, BMP or TIFF file begins otherwise; convert or remove it", ErrUnsupported, head[:min(n, 8)])
+	}
+	config, err := p.config(format, r)
+	if err != nil {
+		return p.broken(format, err)
+	}
+	switch pixels := int64(config.Width) * int64(config.Height); {
+	case config.Width < 1 || config.Height < 1:
+		return p.broken(format, fmt.Errorf("%dx%d pixels", config.Width, config.Height))
+	case config.Width > p.options.MaxPixels/config.Height:
+		return fmt.Errorf("%w: %dx%d pixels, where %d are allowed: make it smaller, or raise ImageOptions.MaxPixels", ErrTooLarge, config.Width, config.Height, p.options.MaxPixels)
+	case format.density > 0 && pixels/format.density > size:
+		return p.broken(format, fmt.Errorf("%dx%d pixels cannot be in %d bytes", config.Width, config.Height, size))
+	}
+	cost := p.cost(format, config, r)
+	decoding.enter(cost)
+	defer decoding.leave(cost)
+	if err := p.decode(dst, format, r); err != nil {
+		return p.broken(format, err)
+	}
+	return nil
+}
+
+// broken is the error of an image that cannot be decoded.
+func (p *painter) broken(format imageFormat, err error) error {
+	if errors.As(err, new(*fs.PathError)) {
+		return onDisk(err)
+	}
+	return fmt.Errorf("a damaged %s image (%w): replace or remove it: %w", format.name, err, ErrFormat)
+}
+
+// onDisk is an error of reading, without the path that the caller adds.
+func onDisk(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return fmt.Errorf("reading it: %w", err)
+}
+
+func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err error) {
+	defer recovered(&err)
+	if _, err := r.Seek(0, io.SeekStart); err != nil {
+		return c, err
+	}
+	return format.config(p.reader(format, r))
+}
+
+func (p *painter) decode(dst []uint8, format imageFormat, r imageSource) (err error) {
+	defer recovered(&err)
+	if _, err := r.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	picture, err := format.decode(p.reader(format, r))
+	if err != nil {
+		return err
+	}
+	if picture.Bounds().Empty() {
+		return errors.New("no pixels")
+	}
+	p.draw(dst, picture)
+	return nil
+}
+
+// recovered turns a panic into an error: a file that a decoder does not survive
+// must cost no more than any other damaged file.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the decoder failed: %v", p)
+	}
+}
+
+// reader reads a file in large parts. That of TIFF jumps back and forth in it.
+func (p *painter) reader(format imageFormat, r imageSource) io.Reader {
+	if format.name == "TIFF" {
+		return r
+	}
+	p.buffer.Reset(r)
+	return p.buffer
+}
+
+// cost estimates the bytes that decoding and resizing take.
+func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 {
+	perPixel := int64(4)
+	switch c.ColorModel {
+	case color.GrayModel:
+		perPixel = 1
+	case color.Gray16Model:
+		perPixel = 2
+	case color.YCbCrModel:
+		perPixel = 3
+	case color.RGBA64Model, color.NRGBA64Model:
+		perPixel = 8
+	}
+	if _, paletted := c.ColorModel.(color.Palette); paletted {
+		perPixel = 1
+	}
+	switch {
+	case format.name == "JPEG" && progressive(r):
+		perPixel *= 5 // coefficients of 4 bytes
+	case format.name == "WebP":
+		perPixel = 8
+	}
+	bytes := perPixel * int64(c.Width) * int64(c.Height)
+	if p.options.Smooth {
+		bytes += 32 * int64(p.options.Width) * int64(c.Height) // four float64 between the two directions
+	}
+	return bytes
+}
+
+// progressive tells whether a JPEG file is, from the marker of its frame.
+func progressive(r io.ReaderAt) bool {
+	at := int64(2)
+	for range 256 {
+		var segment [4]byte
+		if _, err := r.ReadAt(segment[:], at); err != nil || segment[0] != 0xff {
+			return false
+		}
+		switch segment[1] {
+		case 0xc0, 0xc1:
+			return false
+		case 0xc2:
+			return true
+		case 0xff: // a byte that fills up
+			at++
+		default:
+			at += 2 + int64(binary.BigEndian.Uint16(segment[2:]))
+		}
+	}
+	return false
+}
+
+// draw resizes a picture to the sample.
+func (p *painter) draw(dst []uint8, picture image.Image) {
+	picture = opaque(picture)
+	from := picture.Bounds()
+	if p.options.KeepAspect {
+		from = centre(from, p.options.Width, p.options.Height)
+	}
+	to := p.canvas.Bounds()
+	switch {
+	case from.Size() == to.Size():
+		draw.Draw(p.canvas, to, picture, from.Min, draw.Src)
+	case p.options.Smooth:
+		draw.BiLinear.Scale(p.canvas, to, picture, from, draw.Src, nil)
+	default:
+		draw.ApproxBiLinear.Scale(p.canvas, to, picture, from, draw.Src, nil)
+	}
+	pixels := p.canvas.Pix
+	if p.options.Channels == 1 {
+		for i := range dst {
+			c := pixels[4*i : 4*i+3 : 4*i+3]
+			// As color.GrayModel does with 16 bits.
+			dst[i] = uint8((19595*uint32(c[0]) + 38470*uint32(c[1]) + 7471*uint32(c[2]) + 1<<15) >> 16)
+		}
+		return
+	}
+	for i := range len(dst) / 3 {
+		copy(dst[3*i:3*i+3], pixels[4*i:])
+	}
+}
+
+// centre is the largest part of a picture that has the proportions of a size.
+func centre(r image.Rectangle, width, height int) image.Rectangle {
+	w, h := r.Dx(), r.Dy()
+	if w*height > h*width {
+		w = max(h*width/height, 1)
+	} else {
+		h = max(w*height/width, 1)
+	}
+	left, top := r.Min.X+(r.Dx()-w)/2, r.Min.Y+(r.Dy()-h)/2
+	return image.Rect(left, top, left+w, top+h)
+}
+
+// opaque drops transparency and keeps the colours. It may change the picture.
+func opaque(picture image.Image) image.Image {
+	switch m := picture.(type) {
+	case *image.NRGBA:
+		for i := 3; i < len(m.Pix); i += 4 {
+			m.Pix[i] = 0xff
+		}
+	case *image.NRGBA64:
+		for i := 6; i+1 < len(m.Pix); i += 8 {
+			m.Pix[i], m.Pix[i+1] = 0xff, 0xff
+		}
+	case *image.NYCbCrA:
+		return &m.YCbCr
+	case *image.Paletted:
+		palette := make(color.Palette, len(m.Palette))
+		for i, c := range m.Palette {
+			plain := color.NRGBAModel.Convert(c).(color.NRGBA)
+			plain.A = 0xff
+			palette[i] = plain
+		}
+		m.Palette = palette
+	}
+	return picture
+}
+
+// gate bounds how much of something is in use at a time.
+type gate struct {
+	limit int64
+
+	mu         sync.Mutex
+	free       sync.Cond
+	used, peak int64
+}
+
+// enter waits until there is room for n, or nothing is in use.
+func (g *gate) enter(n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.free.L == nil {
+		g.free.L = &g.mu
+	}
+	for g.used > 0 && g.used+n > g.limit {
+		g.free.Wait()
+	}
+	g.used += n
+	g.peak = max(g.peak, g.used)
+}
+
+func (g *gate) leave(n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.used -= n
+	g.free.Broadcast()
+}

@@ -1,0 +1,68 @@
+package data
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+)
+
+// Fingerprint says what a dataset of images holds, without decoding them: a text
+// that differs if the files' names or sizes, the classes and other fields, the
+// order of the first pass, or what is done to the samples differ. Where the folder
+// is does not matter, and neither does the number of workers. ok is false for a
+// dataset that is not made of image files; it can be walked instead.
+//
+// A training that is resumed compares it. An image that was replaced by another of
+// the same name and size goes unnoticed.
+func (m *Memory) Fingerprint() (text string, ok bool, err error) {
+	if !m.HasImages() {
+		return "", false, nil
+	}
+	rows := m.order(new([]int), 0)
+	if rows == nil {
+		rows = make([]int, m.n)
+		for i := range rows {
+			rows[i] = i
+		}
+	}
+	sum := sha256.New() // it never fails
+	for i := range m.columns {
+		c := &m.columns[i]
+		fmt.Fprintf(sum, "field %q %s\n", c.name, describeField(c.kind.typeName(), c.shape))
+		for c.made != nil {
+			fmt.Fprintf(sum, "made by %q\n", c.made.describe())
+			files, ofFiles := c.made.(*imageFiles)
+			if ofFiles {
+				for _, row := range rows {
+					fmt.Fprintf(sum, "%q %d\n", filepath.ToSlash(files.files[row].path), files.files[row].size)
+				}
+			}
+			if c = c.made.under(); c == nil {
+				break
+			}
+		}
+		if c == nil {
+			continue
+		}
+		one := c.kind.same(c.width)
+		var value []byte
+		for _, row := range rows {
+			if err := c.values.copyTo(one, 0, row*c.width, (row+1)*c.width); err != nil {
+				return "", false, err
+			}
+			for e := range c.width {
+				value = append(one.appendText(value[:0], e), '\n')
+				sum.Write(value)
+			}
+		}
+	}
+	return fmt.Sprintf("%d samples (files sha256 %x)", m.n, sum.Sum(nil)[:8]), true, nil
+}
+
+// Fingerprint is that of the dataset that is read ahead.
+func (d *Prefetched) Fingerprint() (text string, ok bool, err error) {
+	if m, inMemory := d.ds.(*Memory); inMemory {
+		return m.Fingerprint()
+	}
+	return "", false, nil
+}

@@ -1,0 +1,327 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ImageOptions says what becomes of the images in a folder. Their size has to be
+// set; the zero values of the others are useful.
+type ImageOptions struct {
+	// Size is the height and the width of the samples in pixels; Height and Width,
+	// where they are not 0, go before it.
+	Size          int
+	Height, Width int
+	// Channels is 3 for red, green and blue, also for 0, or 1 for grey.
+	Channels int
+	// KeepAspect cuts images to the proportions of the samples, around their
+	// centre, before they are resized. Otherwise they are stretched, as Keras'
+	// image_dataset_from_directory does.
+	KeepAspect bool
+	// Smooth weighs all pixels that a pixel of the sample stands for (a triangle
+	// filter, as Pillow's BILINEAR), which is slower, above all for large images.
+	// Otherwise it is interpolated between the four next to it, as Keras does.
+	Smooth bool
+	// Classes are the names of the class folders, in the order of their numbers.
+	// Empty: the sub-folders, sorted by name. Give a validation folder the
+	// ClassNames of the training folder.
+	Classes []string
+	// MaxPixels refuses, with ErrTooLarge, images of more pixels; 0 means 100
+	// million. A small file can hold many.
+	MaxPixels int
+	// DecodeBytes is the memory for images that are being decoded, as an estimate
+	// from their size and format, of all workers together; 0 means 256 MiB. A worker
+	// whose image has no room waits; one that alone needs more is decoded when no
+	// other is.
+	DecodeBytes int64
+}
+
+const (
+	defaultMaxPixels   = 100_000_000
+	defaultDecodeBytes = 256 << 20
+)
+
+// complete checks the options and fills in the defaults.
+func (o ImageOptions) complete() (ImageOptions, error) {
+	if o.Height == 0 {
+		o.Height = o.Size
+	}
+	if o.Width == 0 {
+		o.Width = o.Size
+	}
+	if o.Channels == 0 {
+		o.Channels = 3
+	}
+	if o.MaxPixels == 0 {
+		o.MaxPixels = defaultMaxPixels
+	}
+	if o.DecodeBytes == 0 {
+		o.DecodeBytes = defaultDecodeBytes
+	}
+	const most = 1 << 14
+	switch {
+	case o.Height == 0 || o.Width == 0:
+		return o, fmt.Errorf("no size to bring the images to: set ImageOptions.Size to what the model takes: %w", ErrOption)
+	case o.Height < 1 || o.Width < 1 || o.Height > most || o.Width > most:
+		return o, fmt.Errorf("a size of %dx%d pixels, where 1 to %d each are possible: correct ImageOptions.Size: %w", o.Height, o.Width, most, ErrOption)
+	case o.Channels != 1 && o.Channels != 3:
+		return o, fmt.Errorf("%d channels, where images are read with 1 (grey) or 3 (colour): %w", o.Channels, ErrOption)
+	case o.MaxPixels < 0 || o.DecodeBytes < 0:
+		return o, fmt.Errorf("%d pixels and %d bytes at most, where both have to be above 0, or 0 for the default: %w", o.MaxPixels, o.DecodeBytes, ErrOption)
+	}
+	return o, nil
+}
+
+// imageExtensions are those of files that are read; what a file really is, is
+// seen from its first bytes.
+var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
+
+// OpenImages lists a folder of images: each sub-folder is a class, and has the
+// images of it, in folders of its own or not. It reads no image: that is done when
+// a batch asks for it, by the workers of the dataset (Memory.Workers).
+//
+// The fields are x, uint8 [height width channels] from 0 to 255, and y, int64 [],
+// the number of the class, whose name ClassNames has. Files are in the order of
+// their classes and names, so shuffle them for training.
+//
+// PNG, JPEG, GIF (the first picture), WebP, BMP and TIFF are read. Grey and
+// paletted images become colours; of 16 bits a channel the upper 8 are used;
+// transparency is dropped, and the colour under it used, as Keras does; EXIF's
+// orientation is ignored, as by Keras. Names that begin with a dot and the
+// catalogues of Windows (Thumbs.db, desktop.ini) are passed over, and so are files
+// beside the class folders that are no images. Any other file is an error
+// (ErrUnsupported): no sample is left out in silence. So are a folder without
+// class folders, a class without images and an empty file (ErrFormat), and a
+// sub-folder that is not among Classes (ErrLabel).
+//
+// An image that is damaged, or changed while it is in use, ends the pass that asks
+// for it with an error that names the file. CheckImages finds them beforehand.
+//
+// Decoders are the same for all machines, but resizing may round differently on
+// another processor architecture, and decoders may change with Go's version.
+func OpenImages(dir string, o ImageOptions) (*Memory, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, openError(dir, err)
+	}
+	files := &imageFiles{dir: dir, options: o, decoding: gate{limit: o.DecodeBytes}}
+	classes := slices.Clone(o.Classes)
+	var labels []int64
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := os.Stat(path) // not e.Info: a class may be a link to a folder
+		switch {
+		case ignored(e.Name()):
+			continue
+		case err != nil:
+			return nil, openError(path, err)
+		case !info.IsDir():
+			if slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path))) {
+				return nil, fmt.Errorf("%s: an image outside of the class folders: move it to the folder of its class: %w", path, ErrFormat)
+			}
+			continue
+		}
+		class := slices.Index(classes, e.Name())
+		if class < 0 && len(o.Classes) > 0 {
+			return nil, fmt.Errorf("%s: the folder is none of the %d classes %s: rename it, or move it out: %w", path, len(classes), list(classes), ErrLabel)
+		}
+		if class < 0 {
+			class = len(classes)
+			classes = append(classes, e.Name())
+		}
+		before := len(files.files)
+		if err := files.list(path, e.Name()); err != nil {
+			return nil, err
+		}
+		if len(files.files) == before {
+			return nil, fmt.Errorf("%s: a class folder without images: put some in, or remove it: %w", path, ErrFormat)
+		}
+		for range len(files.files) - before {
+			labels = append(labels, int64(class))
+		}
+	}
+	n := len(labels)
+	if n == 0 {
+		return nil, fmt.Errorf("%s: no class folders in it: put the images of each class in a sub-folder of its name (%s, %s, ...): %w",
+			dir, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
+	}
+	m := &Memory{name: dir, n: n}
+	m.columns = []column{{
+		name: "x", shape: []int{o.Height, o.Width, o.Channels}, width: o.Height * o.Width * o.Channels,
+		kind: vec[uint8]{}, made: files, file: dir,
+	}}
+	if err := m.add("y", array{[]int{n}, vec[int64](labels)}, dir); err != nil {
+		return nil, err
+	}
+	m.columns[1].classes = classes
+	return m, nil
+}
+
+// holdsImages reports whether there is an image in a sub-folder of a folder.
+func holdsImages(dir string) bool {
+	found := false
+	// What cannot be read here is an error when the folder is opened.
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path))) && filepath.Dir(path) != filepath.Clean(dir) {
+			found = true
+			return filepath.SkipAll
+		}
+		return nil
+	})
+	return found
+}
+
+// heldOut are the names of the folder with the test part, beside train.
+var heldOut = []string{"test", "validation", "val"}
+
+// openImagePart is Open for a folder of images, which has parts if its sub-folders
+// are named like parts and hold the class folders. "train" may also be a class.
+func openImagePart(dir, split string, o ImageOptions) (*Memory, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, openError(dir, err)
+	}
+	var found []string
+	divided := true
+	for _, e := range entries {
+		if ignored(e.Name()) || !e.IsDir() {
+			continue
+		}
+		found = append(found, e.Name())
+		divided = divided && (e.Name() == "train" || slices.Contains(heldOut, e.Name())) && holdsImages(filepath.Join(dir, e.Name()))
+	}
+	if !divided || !slices.Contains(found, "train") {
+		if err := onePart(dir, split); err != nil {
+			return nil, err
+		}
+		return OpenImages(dir, o)
+	}
+	if split != "test" {
+		return OpenImages(filepath.Join(dir, "train"), o)
+	}
+	for _, name := range heldOut {
+		if slices.Contains(found, name) {
+			return OpenImages(filepath.Join(dir, name), o)
+		}
+	}
+	return nil, fmt.Errorf("%s: %w as %q: there is none of the folders %q beside train", dir, ErrNoSplit, split, heldOut)
+}
+
+// ignored are files that systems put into folders, and folders that are none of
+// the user's.
+func ignored(name string) bool {
+	return strings.HasPrefix(name, ".") || strings.EqualFold(name, "Thumbs.db") || strings.EqualFold(name, "desktop.ini")
+}
+
+// list names things, if there are many only some of them.
+func list(names []string) string {
+	const most = 8
+	if len(names) > most {
+		return fmt.Sprintf("%q ...", names[:most])
+	}
+	return fmt.Sprintf("%q", names)
+}
+
+// imageFiles makes samples of the images of a folder.
+type imageFiles struct {
+	dir      string
+	files    []imageFile
+	options  ImageOptions
+	decoding gate
+}
+
+// imageFile is a file, by its path from the folder.
+type imageFile struct {
+	path string
+	size int64
+}
+
+// list adds the images of a class folder, in the order of their names.
+func (f *imageFiles) list(path, relative string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return openError(path, err)
+	}
+	for _, e := range entries {
+		if ignored(e.Name()) {
+			continue
+		}
+		at, from := filepath.Join(path, e.Name()), filepath.Join(relative, e.Name())
+		info, err := os.Stat(at)
+		if err != nil {
+			return openError(at, err)
+		}
+		if info.IsDir() {
+			if e.Type()&fs.ModeSymlink != 0 {
+				return fmt.Errorf("%s: a link to a folder inside of a class, which could lead back to it: put the images themselves there: %w", at, ErrUnsupported)
+			}
+			if err := f.list(at, from); err != nil {
+				return err
+			}
+			continue
+		}
+		switch {
+		case !slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(at))):
+			return fmt.Errorf("%s: among images, a file that is %w (extensions that are: %s): convert it, or move it out of the folder",
+				at, ErrUnsupported, strings.Join(imageExtensions, " "))
+		case !info.Mode().IsRegular():
+			return fmt.Errorf("%s is not a regular file: move it out of the folder: %w", at, ErrUnsupported)
+		case info.Size() == 0:
+			return fmt.Errorf("%s is empty; was the download interrupted? Replace or remove it: %w", at, ErrFormat)
+		}
+		f.files = append(f.files, imageFile{from, info.Size()})
+	}
+	return nil
+}
+
+func (f *imageFiles) under() *column { return nil }
+
+func (f *imageFiles) tame() bool { return true }
+
+func (f *imageFiles) describe() string {
+	o := f.options
+	return fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
+}
+
+func (f *imageFiles) make(h *hand, dst vector, at int, s Sample) error {
+	p, ok := h.kept[f].(*painter)
+	if !ok {
+		p = newPainter(f.options)
+		h.kept[f] = p
+	}
+	return f.read(p, dst.(vec[uint8])[at:at+f.width()], s.Row)
+}
+
+// width is the number of elements of a sample.
+func (f *imageFiles) width() int { return f.options.Height * f.options.Width * f.options.Channels }
+
+// read decodes a file into a sample. The error names it.
+func (f *imageFiles) read(p *painter, dst []uint8, row int) error {
+	path := filepath.Join(f.dir, f.files[row].path)
+	file, err := os.Open(path)
+	if err != nil {
+		var pe *fs.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		return fmt.Errorf("%s: %w; it was there when the folder was opened: do not change data that is trained on", path, err)
+	}
+	defer file.Close() // nothing was written
+	info, err := file.Stat()
+	if err == nil {
+		err = p.paint(dst, file, info.Size(), &f.decoding)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,577 @@
+package data
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"image/png"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// noise is a picture of random colours; the seed is its size, too.
+func noise(seed int) *image.RGBA {
+	rng := rand.New(rand.NewPCG(uint64(seed), 0))
+	m := image.NewRGBA(image.Rect(0, 0, 9+seed%7, 12-seed%5))
+	for i := range m.Pix {
+		m.Pix[i] = byte(rng.Uint32())
+		if i%4 == 3 {
+			m.Pix[i] = 0xff
+		}
+	}
+	return m
+}
+
+// imageFolder makes a folder of n PNG images in three classes.
+func imageFolder(t testing.TB, n int) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range n {
+		path := filepath.Join(dir, []string{"ant", "bee", "cow"}[i%3], fmt.Sprintf("%03d.png", i))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		var file bytes.Buffer
+		require.NoError(t, png.Encode(&file, noise(i)))
+		require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
+	}
+	return dir
+}
+
+// put writes a file in a folder of a test, and makes the folders that lead to it.
+func put(t testing.TB, dir, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, content, 0o644))
+	return path
+}
+
+func pngOf(t testing.TB, m image.Image) []byte {
+	t.Helper()
+	var file bytes.Buffer
+	require.NoError(t, png.Encode(&file, m))
+	return file.Bytes()
+}
+
+// painted is an image in memory as a sample.
+func painted(raw []byte, o ImageOptions) ([]uint8, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	dst := make([]uint8, o.Height*o.Width*o.Channels)
+	return dst, newPainter(o).paint(dst, bytes.NewReader(raw), int64(len(raw)), &gate{limit: o.DecodeBytes})
+}
+
+func TestOpenImages(t *testing.T) {
+	dir := t.TempDir()
+	red, blue := image.NewUniform(color.RGBA{200, 0, 0, 255}), image.NewUniform(color.RGBA{0, 0, 100, 255})
+	fill := func(u *image.Uniform) image.Image {
+		m := image.NewRGBA(image.Rect(0, 0, 2, 2))
+		for i := range 4 {
+			m.Set(i%2, i/2, u.C)
+		}
+		return m
+	}
+	put(t, dir, "rose/b.PNG", pngOf(t, fill(blue)))
+	put(t, dir, "rose/a.jpg", pngOf(t, fill(red))) // the name lies, as names do
+	put(t, dir, "lily/white/x.png", pngOf(t, fill(red)))
+	for _, passed := range []string{".git/config", "rose/.DS_Store", "rose/._a.jpg", "lily/Thumbs.db", "LICENSE.txt"} {
+		put(t, dir, passed, []byte("no image"))
+	}
+	m, err := OpenImages(dir, ImageOptions{Size: 1})
+	require.NoError(t, err)
+	require.Equal(t, dir+": 3 samples; x uint8 [1 1 3], y int64 []", Describe(m))
+	require.Equal(t, []string{"lily", "rose"}, m.ClassNames("y"))
+	for b, err := range m.Batches(Pass{Batch: 3}) {
+		require.NoError(t, err)
+		require.Equal(t, []uint8{200, 0, 0, 200, 0, 0, 0, 0, 100}, b.Fields[0].Values)
+		require.Equal(t, []int64{0, 1, 1}, b.Fields[1].Values)
+	}
+	opened, err := Open(dir, Options{Images: ImageOptions{Height: 2, Width: 3, Channels: 1, Classes: []string{"rose", "tulip", "lily"}}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"rose", "tulip", "lily"}, opened.ClassNames("y"))
+	for b, err := range opened.Batches(Pass{Batch: 3}) {
+		require.NoError(t, err)
+		require.Equal(t, []int{3, 2, 3, 1}, b.Fields[0].Shape)
+		require.Equal(t, []int64{2, 0, 0}, b.Fields[1].Values)
+	}
+}
+
+func TestOpenImagesInParts(t *testing.T) {
+	dir := t.TempDir()
+	small := pngOf(t, noise(1))
+	for _, name := range []string{"train/ant/1.png", "train/bee/2.png", "train/bee/3.png", "val/ant/1.png"} {
+		put(t, dir, name, small)
+	}
+	o := Options{Images: ImageOptions{Size: 4}}
+	for split, want := range map[string]int{"": 3, "train": 3, "test": 1} {
+		o.Split = split
+		m, err := Open(dir, o)
+		require.NoError(t, err)
+		require.Equal(t, want, m.Len(), split)
+	}
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "val")))
+	o.Split = "test"
+	_, err := Open(dir, o)
+	require.ErrorIs(t, err, ErrNoSplit)
+
+	// Things on rails, and a class of that name.
+	rails := t.TempDir()
+	put(t, rails, "train/1.png", small)
+	put(t, rails, "test/1.png", small)
+	o.Split = ""
+	m, err := Open(rails, o)
+	require.NoError(t, err)
+	require.Equal(t, []string{"test", "train"}, m.ClassNames("y"))
+	o.Split = "test"
+	_, err = Open(rails, o)
+	require.ErrorIs(t, err, ErrNoSplit)
+}
+
+func TestOpenImagesRefuses(t *testing.T) {
+	small := pngOf(t, noise(1))
+	for _, c := range []struct {
+		name    string
+		files   map[string][]byte
+		options ImageOptions
+		kind    error
+		says    string
+	}{
+		{"no size", map[string][]byte{"a/1.png": small}, ImageOptions{}, ErrOption, "ImageOptions.Size"},
+		{"half a size", map[string][]byte{"a/1.png": small}, ImageOptions{Height: 3}, ErrOption, "ImageOptions.Size"},
+		{"negative", map[string][]byte{"a/1.png": small}, ImageOptions{Size: -1}, ErrOption, "-1x-1"},
+		{"huge", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1 << 20}, ErrOption, "1 to 16384"},
+		{"channels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, Channels: 4}, ErrOption, "4 channels"},
+		{"pixels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, MaxPixels: -1}, ErrOption, "-1 pixels"},
+		{"no classes", map[string][]byte{"notes.txt": small}, ImageOptions{Size: 1}, ErrFormat, "put the images of each class in a sub-folder"},
+		{"beside", map[string][]byte{"a/1.png": small, "2.png": small}, ImageOptions{Size: 1}, ErrFormat, "2.png: an image outside of the class folders"},
+		{"empty class", map[string][]byte{"a/1.png": small, "b/.keep": {}}, ImageOptions{Size: 1}, ErrFormat, "b: a class folder without images"},
+		{"empty file", map[string][]byte{"a/1.png": {}}, ImageOptions{Size: 1}, ErrFormat, "1.png is empty"},
+		{"other file", map[string][]byte{"a/1.png": small, "a/1.heic": small}, ImageOptions{Size: 1}, ErrUnsupported, "1.heic: among images"},
+		{"other class", map[string][]byte{"a/1.png": small, "b/1.png": small}, ImageOptions{Size: 1, Classes: []string{"a", "c"}}, ErrLabel, `b: the folder is none of the 2 classes ["a" "c"]`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, content := range c.files {
+				put(t, dir, name, content)
+			}
+			m, err := OpenImages(dir, c.options)
+			require.Nil(t, m)
+			require.ErrorIs(t, err, c.kind)
+			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, dir)
+		})
+	}
+	_, err := OpenImages(filepath.Join(t.TempDir(), "gone"), ImageOptions{Size: 1})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	dir := imageFolder(t, 3)
+	require.NoError(t, os.Symlink(dir, filepath.Join(dir, "ant", "loop")))
+	_, err = OpenImages(dir, ImageOptions{Size: 1})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "a link to a folder")
+}
+
+// What Pillow wrote is read as it was meant: 8 by 6 pixels, see
+// testdata/pillow_images.py.
+func TestImageFormats(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "images", "*.*"))
+	require.NoError(t, err)
+	require.Len(t, files, 23)
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			raw, err := os.ReadFile(path)
+			require.NoError(t, err)
+			got, err := painted(raw, ImageOptions{Height: 6, Width: 8})
+			require.NoError(t, err)
+			name := filepath.Base(path)
+			tolerance := 0.0
+			switch {
+			case strings.HasSuffix(name, ".jpg"):
+				tolerance = 4
+			case strings.Contains(name, "lossy"):
+				tolerance = 40 // half the resolution for colours
+			}
+			for i := range 48 {
+				x, y := i%8, i/8
+				want := []int{30 * x, 40 * y, 120}
+				if strings.HasPrefix(name, "grey") {
+					want = []int{30*x + y, 30*x + y, 30*x + y}
+				}
+				for c := range 3 {
+					require.InDelta(t, want[c], int(got[3*i+c]), tolerance, "pixel %d,%d channel %d", x, y, c)
+				}
+			}
+			if strings.HasPrefix(name, "grey") {
+				grey, err := painted(raw, ImageOptions{Height: 6, Width: 8, Channels: 1})
+				require.NoError(t, err)
+				for i, v := range grey {
+					require.Equal(t, got[3*i], v)
+				}
+			}
+		})
+	}
+}
+
+// Colours of 16 bits, with transparency and without.
+func TestImagesOf16Bits(t *testing.T) {
+	deep := image.NewNRGBA64(image.Rect(0, 0, 4, 4))
+	for i := range 16 {
+		deep.SetNRGBA64(i%4, i/4, color.NRGBA64{uint16(i)<<8 | 0x7f, 0xffff, 0x1234, uint16(i * 4000)})
+	}
+	got, err := painted(pngOf(t, deep), ImageOptions{Size: 4})
+	require.NoError(t, err)
+	for i := range 16 {
+		require.Equal(t, []uint8{uint8(i), 0xff, 0x12}, got[3*i:3*i+3])
+	}
+}
+
+func TestImagesAreResized(t *testing.T) {
+	// The left half is black, the right half white.
+	halves := image.NewGray(image.Rect(0, 0, 8, 4))
+	for i := range halves.Pix {
+		if i%8 >= 4 {
+			halves.Pix[i] = 255
+		}
+	}
+	raw := pngOf(t, halves)
+	for _, smooth := range []bool{false, true} {
+		got, err := painted(raw, ImageOptions{Height: 1, Width: 2, Channels: 1, Smooth: smooth})
+		require.NoError(t, err)
+		require.InDelta(t, 0, int(got[0]), 40)
+		require.InDelta(t, 255, int(got[1]), 40)
+		got, err = painted(raw, ImageOptions{Size: 32, Channels: 1, Smooth: smooth})
+		require.NoError(t, err)
+		require.EqualValues(t, 0, got[0])
+		require.EqualValues(t, 255, got[31])
+	}
+	// One pixel in 8 is white: only averaging sees it.
+	dots := image.NewGray(image.Rect(0, 0, 64, 64))
+	for i := range dots.Pix {
+		if i%64%8 == 4 && i/64%8 == 4 {
+			dots.Pix[i] = 255
+		}
+	}
+	plain, err := painted(pngOf(t, dots), ImageOptions{Size: 2, Channels: 1})
+	require.NoError(t, err)
+	require.Equal(t, []uint8{0, 0, 0, 0}, plain)
+	smooth, err := painted(pngOf(t, dots), ImageOptions{Size: 2, Channels: 1, Smooth: true})
+	require.NoError(t, err)
+	for _, v := range smooth {
+		require.InDelta(t, 255.0/64, int(v), 2)
+	}
+	// The middle 4 by 4 of 8 by 4 has both halves.
+	square, err := painted(raw, ImageOptions{Size: 4, Channels: 1, KeepAspect: true})
+	require.NoError(t, err)
+	require.Equal(t, []uint8{0, 0, 255, 255}, square[:4])
+	tall, err := painted(raw, ImageOptions{Height: 4, Width: 1, Channels: 1, KeepAspect: true})
+	require.NoError(t, err)
+	require.Len(t, tall, 4)
+}
+
+// claim is a .png file whose header says that it is so large.
+func claim(raw []byte, width, height uint32) []byte {
+	lie := bytes.Clone(raw)
+	binary.BigEndian.PutUint32(lie[16:], width)
+	binary.BigEndian.PutUint32(lie[20:], height)
+	binary.BigEndian.PutUint32(lie[29:], crc32.ChecksumIEEE(lie[12:29]))
+	return lie
+}
+
+func TestDamagedImages(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "images", "*.*"))
+	require.NoError(t, err)
+	for _, path := range files {
+		raw, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, part := range []int{len(raw) / 3, len(raw) / 2} {
+			_, err = painted(raw[:part], ImageOptions{Size: 8})
+			require.ErrorIs(t, err, ErrFormat, "%d bytes of %s", part, path)
+			require.ErrorContains(t, err, "replace or remove it")
+		}
+	}
+	small := pngOf(t, noise(1))
+	for _, c := range []struct {
+		name string
+		raw  []byte
+		kind error
+		says string
+	}{
+		{"text", []byte("<html>not found</html>"), ErrUnsupported, `starts with "<html>no"`},
+		{"short", []byte("x"), ErrUnsupported, `starts with "x"`},
+		{"huge", claim(small, 50_000, 50_000), ErrTooLarge, "ImageOptions.MaxPixels"},
+		{"lie", claim(small, 9000, 9000), ErrFormat, "9000x9000 pixels cannot be in"},
+		{"no width", claim(small, 0, 10), ErrFormat, "PNG"},
+	} {
+		before := allocated()
+		_, err := painted(c.raw, ImageOptions{Size: 8})
+		require.ErrorIs(t, err, c.kind, c.name)
+		require.ErrorContains(t, err, c.says, c.name)
+		require.Less(t, allocated()-before, uint64(4<<20), c.name)
+	}
+}
+
+func allocated() uint64 {
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.TotalAlloc
+}
+
+// An image that is damaged ends the pass, with its name, after the batches before it.
+func TestPassesWithADamagedImage(t *testing.T) {
+	dir := imageFolder(t, 30)
+	m, err := OpenImages(dir, ImageOptions{Size: 8})
+	require.NoError(t, err)
+	bad := filepath.Join(dir, "bee", "013.png")
+	require.NoError(t, os.Truncate(bad, 60))
+	gone := filepath.Join(dir, "cow", "002.png")
+	require.NoError(t, os.Remove(gone))
+	for _, workers := range []int{1, 2, 7} {
+		for _, ahead := range []int{0, 1, 4} {
+			good := 0
+			var failed error
+			for b, err := range Prefetch(m.Workers(workers), ahead).Batches(Pass{Batch: 4}) {
+				if failed = err; err != nil {
+					continue
+				}
+				require.Equal(t, good, b.Index)
+				good++
+			}
+			require.ErrorIs(t, failed, ErrFormat)
+			require.ErrorContains(t, failed, bad+": a damaged PNG image (")
+			require.Equal(t, 3, good, "bee/013 is sample 14: there are 10 ants, and 1, 4, 7 and 10 before it")
+		}
+	}
+	err = CheckImages(t.Context(), Prefetch(m.Shuffle(1), 1))
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.Less(t, strings.Index(err.Error(), bad), strings.Index(err.Error(), gone))
+	require.ErrorContains(t, err, "do not change data that is trained on")
+	for i := range 10 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "ant", fmt.Sprintf("%03d.png", 3*i)), []byte("text"), 0o644))
+	}
+	require.ErrorContains(t, CheckImages(t.Context(), m), "... and 4 more")
+
+	sound, err := OpenImages(imageFolder(t, 9), ImageOptions{Size: 8})
+	require.NoError(t, err)
+	scaled, err := sound.Scale("x", 0, 1)
+	require.NoError(t, err)
+	require.NoError(t, CheckImages(t.Context(), scaled))
+	require.NoError(t, CheckImages(t.Context(), counted(t, 3)))
+	require.NoError(t, CheckImages(t.Context(), newSource(1)))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, CheckImages(ctx, sound), context.Canceled)
+}
+
+// Labels are known without decoding anything, and so is that pixels are finite.
+func TestChecksDecodeNothing(t *testing.T) {
+	dir := imageFolder(t, 9)
+	m, err := OpenImages(dir, ImageOptions{Size: 8})
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "bee")))
+	scaled, err := m.Scale("x", -1, 1)
+	require.NoError(t, err)
+	for _, ds := range []Dataset{m, scaled, Prefetch(scaled.Shuffle(1), 2)} {
+		require.NoError(t, CheckLabels(ds, "y", 3))
+		require.ErrorIs(t, CheckLabels(ds, "y", 2), ErrLabel)
+		require.NoError(t, CheckFinite(ds))
+	}
+	weighted, err := WithSampleWeights(scaled, "y", map[int64]float64{1: 3})
+	require.NoError(t, err)
+	only, err := weighted.Select(SampleWeight)
+	require.NoError(t, err)
+	for b, err := range only.Batches(Pass{Batch: 9}) {
+		require.NoError(t, err)
+		require.Equal(t, []float32{1, 1, 1, 3, 3, 3, 1, 1, 1}, b.Fields[0].Values)
+	}
+	_, err = WithSampleWeights(m, "x", nil)
+	require.ErrorIs(t, err, ErrField)
+}
+
+// Decoders have memory for so many bytes at one time, however many workers there
+// are; an image that is larger waits until it is alone.
+func TestDecodingIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	large := image.NewRGBA(image.Rect(0, 0, 100, 50))
+	for i := 3; i < len(large.Pix); i += 4 {
+		large.Pix[i] = 0xff
+	}
+	for i := range 40 {
+		put(t, dir, fmt.Sprintf("a/%d.png", i), pngOf(t, large))
+	}
+	const each = 100 * 50 * 4
+	for _, c := range []struct{ limit, most int64 }{{3 * each, 3 * each}, {each, each}, {1, each}} {
+		m, err := OpenImages(dir, ImageOptions{Size: 8, DecodeBytes: c.limit})
+		require.NoError(t, err)
+		for _, ahead := range []int{0, 3} {
+			for _, err := range Prefetch(m.Workers(7), ahead).Batches(Pass{Batch: 10}) {
+				require.NoError(t, err)
+			}
+		}
+		files, ok := m.columns[0].files()
+		require.True(t, ok)
+		require.Zero(t, files.decoding.used)
+		require.LessOrEqual(t, files.decoding.peak, c.most)
+		require.GreaterOrEqual(t, files.decoding.peak, int64(each))
+	}
+}
+
+func TestCostOfImages(t *testing.T) {
+	for name, want := range map[string]int64{
+		"colour.png": 4 * 48, "grey.png": 48, "grey_16bit.png": 2 * 48, "colour_paletted.png": 48,
+		"colour.jpg": 3 * 48, "colour_progressive.jpg": 15 * 48, "grey.jpg": 48, "colour_cmyk.jpg": 4 * 48,
+		"colour_lossy.webp": 8 * 48,
+	} {
+		raw, err := os.ReadFile(filepath.Join("testdata", "images", name))
+		require.NoError(t, err)
+		g := gate{limit: 1}
+		dst := make([]uint8, 3)
+		o, err := ImageOptions{Size: 1}.complete()
+		require.NoError(t, err)
+		require.NoError(t, newPainter(o).paint(dst, bytes.NewReader(raw), int64(len(raw)), &g))
+		require.Equal(t, want, g.peak, name)
+	}
+}
+
+func TestFingerprint(t *testing.T) {
+	dir := imageFolder(t, 9)
+	open := func(dir string, o ImageOptions) *Memory {
+		m, err := OpenImages(dir, o)
+		require.NoError(t, err)
+		return m
+	}
+	of := func(ds interface {
+		Fingerprint() (string, bool, error)
+	}) string {
+		text, ok, err := ds.Fingerprint()
+		require.NoError(t, err)
+		require.True(t, ok)
+		return text
+	}
+	m := open(dir, ImageOptions{Size: 8})
+	first := of(m)
+	require.Regexp(t, `^9 samples \(files sha256 [0-9a-f]{16}\)$`, first)
+	moved := filepath.Join(t.TempDir(), "moved")
+	require.NoError(t, os.CopyFS(moved, os.DirFS(dir)))
+	require.Equal(t, first, of(open(moved, ImageOptions{Height: 8, Width: 8, Channels: 3, DecodeBytes: 1 << 30})))
+	require.Equal(t, first, of(Prefetch(m.Workers(5), 2)))
+
+	seen := map[string]string{first: "as it is"}
+	differs := func(what string, ds *Memory, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		text := of(ds)
+		require.NotContains(t, seen, text, what)
+		seen[text] = what
+	}
+	differs("shuffled", m.Shuffle(1), nil)
+	differs("shuffled otherwise", m.Shuffle(2), nil)
+	half, other, err := m.Split(0.5, 1)
+	differs("one half", half, err)
+	differs("the other half", other, err)
+	differs("grey", open(dir, ImageOptions{Size: 8, Channels: 1}), nil)
+	differs("smaller", open(dir, ImageOptions{Size: 4}), nil)
+	differs("smooth", open(dir, ImageOptions{Size: 8, Smooth: true}), nil)
+	differs("other class numbers", open(dir, ImageOptions{Size: 8, Classes: []string{"cow", "bee", "ant"}}), nil)
+	flipped, err := m.Augment("x", Augmentation{Flip: true})
+	differs("flipped", flipped, err)
+	reseeded, err := m.Augment("x", Augmentation{Flip: true, Seed: 1})
+	differs("flipped otherwise", reseeded, err)
+	scaled, err := m.Scale("x", 0, 1)
+	differs("scaled", scaled, err)
+	put(t, moved, "ant/000.png", []byte("another size"))
+	differs("another file", open(moved, ImageOptions{Size: 8}), nil)
+
+	_, ok, err := counted(t, 3).Fingerprint()
+	require.NoError(t, err)
+	require.False(t, ok)
+	_, ok, err = Prefetch(newSource(3), 1).Fingerprint()
+	require.NoError(t, err)
+	require.False(t, ok)
+}
+
+func FuzzImage(f *testing.F) {
+	files, err := filepath.Glob(filepath.Join("testdata", "images", "*.*"))
+	require.NoError(f, err)
+	for _, path := range files {
+		raw, err := os.ReadFile(path)
+		require.NoError(f, err)
+		f.Add(raw)
+		f.Add(raw[:len(raw)/2])
+	}
+	f.Add(claim(pngOf(f, noise(1)), 1<<31-1, 1<<31-1))
+	f.Add([]byte("\xff\xd8\xff\xff\xff\xff\xff\xc2"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		dst, err := painted(raw, ImageOptions{Height: 3, Width: 5, Channels: 1, MaxPixels: 1 << 16})
+		require.Len(t, dst, 15)
+		if err == nil {
+			return
+		}
+		for _, kind := range []error{ErrFormat, ErrUnsupported, ErrTooLarge} {
+			if errors.Is(err, kind) {
+				return
+			}
+		}
+		t.Fatalf("an error of no kind: %v", err)
+	})
+}
+
+// BenchmarkImages decodes photographs of 500 by 375 pixels to 224 by 224.
+func BenchmarkImages(b *testing.B) {
+	photo := image.NewRGBA(image.Rect(0, 0, 500, 375))
+	rng := rand.New(rand.NewPCG(1, 0))
+	for y := range 375 {
+		for x := range 500 {
+			// Smooth shades with grain, which compress about as photographs do.
+			photo.SetRGBA(x, y, color.RGBA{uint8(x/2 + rng.IntN(16)), uint8(y/2 + rng.IntN(16)), uint8((x+y)/4 + rng.IntN(16)), 255})
+		}
+	}
+	var file bytes.Buffer
+	require.NoError(b, jpeg.Encode(&file, photo, &jpeg.Options{Quality: 85}))
+	dir := b.TempDir()
+	for i := range 64 {
+		put(b, dir, fmt.Sprintf("a/%02d.jpg", i), file.Bytes())
+	}
+	m, err := OpenImages(dir, ImageOptions{Size: 224})
+	require.NoError(b, err)
+	augmented, err := m.Augment("x", Augmentation{Flip: true, Crop: 16, Jitter: 0.1})
+	require.NoError(b, err)
+	for _, c := range []struct {
+		name string
+		ds   *Memory
+	}{{"decode", m}, {"augment", augmented}} {
+		for _, workers := range []int{1, 2, 4, 8} {
+			if workers > runtime.GOMAXPROCS(0) {
+				continue
+			}
+			b.Run(fmt.Sprintf("%s/workers=%d", c.name, workers), func(b *testing.B) {
+				b.ReportAllocs()
+				ds := Prefetch(c.ds.Workers(workers), 2)
+				images := 0
+				for epoch := 0; b.Loop(); epoch++ {
+					for batch, err := range ds.Batches(Pass{Batch: 16, Epoch: epoch}) {
+						if err != nil {
+							b.Fatal(err)
+						}
+						images += batch.Size
+					}
+				}
+				b.ReportMetric(float64(images)/b.Elapsed().Seconds()/float64(workers), "images/s/worker")
+				b.ReportMetric(float64(images)/b.Elapsed().Seconds(), "images/s")
+			})
+		}
+	}
+}

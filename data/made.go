@@ -1,0 +1,275 @@
+package data
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Sample says which sample of which pass is being made.
+type Sample struct {
+	// Row is the number of the sample in the file or folder that it comes from,
+	// from 0; the order of a pass does not change it.
+	Row int
+	// Epoch is that of the Pass.
+	Epoch int
+}
+
+// Random returns random numbers that depend on the seed, the row and the epoch
+// alone. Its raw output is the same on every machine and with every version of Go.
+func (s Sample) Random(seed uint64) *rand.PCG {
+	high := mix(mix(seed^sampleStream) + uint64(s.Epoch))
+	return rand.NewPCG(high, mix(high+uint64(s.Row)))
+}
+
+// sampleStream keeps what Random draws apart from what Shuffle draws with the
+// same seed.
+const sampleStream = 0x5a3d1e5eed
+
+// maker makes the values of a column when a batch asks for them. Its methods are
+// safe for concurrent use; what only one worker may use is in its hand.
+type maker interface {
+	// make writes a sample to dst from its element at on.
+	make(h *hand, dst vector, at int, s Sample) error
+	// under is the column that the values are made of; nil if they are made of
+	// files.
+	under() *column
+	// describe says how they are made, in words that differ when that does.
+	describe() string
+	// tame reports that finite values stay so.
+	tame() bool
+}
+
+// hand is what one worker has to itself: room for the samples between two stages,
+// and what makers keep from one sample to the next, by the maker.
+type hand struct {
+	between map[maker]vector
+	kept    map[maker]any
+}
+
+// hands returns one hand per worker, those that there are already first.
+func (m *Memory) hands(have []*hand) []*hand {
+	n := 1
+	if m.makes() {
+		if n = m.workers; n < 1 {
+			n = runtime.GOMAXPROCS(0)
+		}
+	}
+	for len(have) < n {
+		have = append(have, &hand{between: make(map[maker]vector), kept: make(map[maker]any)})
+	}
+	return have[:n]
+}
+
+// makes reports whether any field is made when a batch asks for it.
+func (m *Memory) makes() bool {
+	for i := range m.columns {
+		if m.columns[i].made != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Workers returns the dataset with passes whose samples are made (decoded,
+// augmented, mapped by a function) by n goroutines; below 1, which is the default,
+// by one per core (GOMAXPROCS). It changes no batch. Samples that are only copied
+// are copied by one.
+func (m *Memory) Workers(n int) *Memory {
+	v := m.view()
+	v.workers = max(n, 0)
+	return v
+}
+
+// Map returns the dataset with a field whose samples are those of the field
+// before, each given to f. The new ones have the element type D and that shape;
+// S has to be the element type of the field. Example: Scale.
+//
+// f writes all of dst, and only reads src, which may be the dataset's own memory.
+// Both are valid during the call. f is called by several goroutines at a time,
+// each time that a batch has the sample; what it writes may depend on its
+// arguments alone (random numbers are those of Sample.Random), since a run that is
+// resumed has to see the same. An error ends the pass.
+//
+// name says what f does, in messages, and where a checkpoint has to tell whether
+// the data is still the same: change it when f changes.
+func Map[D, S element](m *Memory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*Memory, error) {
+	return mapField(m, field, name, shape, false, f)
+}
+
+// mapField is Map; tame is as in maker.
+func mapField[D, S element](m *Memory, field, name string, shape []int, tame bool, f func(s Sample, dst []D, src []S) error) (*Memory, error) {
+	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
+	if at < 0 {
+		return nil, m.noField(field)
+	}
+	c := m.columns[at]
+	if _, ok := c.kind.(vec[S]); !ok {
+		return nil, fmt.Errorf("%s: field %q is %s; %s takes elements of %s: %w",
+			m.name, field, describeField(c.kind.typeName(), c.shape), name, vec[S]{}.typeName(), ErrField)
+	}
+	width, err := elements(shape)
+	if err != nil {
+		return nil, fmt.Errorf("%s: field %q: %s: %w", m.name, field, name, err)
+	}
+	if width == 0 {
+		return nil, fmt.Errorf("%s: field %q: %s: shape %v has no values: %w", m.name, field, name, shape, ErrFormat)
+	}
+	v := m.view()
+	v.columns = slices.Clone(m.columns)
+	v.columns[at] = column{
+		name: c.name, shape: slices.Clone(shape), width: width, kind: vec[D]{},
+		made: &stage[D, S]{of: c, name: name, width: width, keeps: tame, f: f},
+		file: c.file, origin: c.origin,
+	}
+	return v, nil
+}
+
+// stage makes samples from those of another column.
+type stage[D, S element] struct {
+	of    column
+	name  string
+	width int
+	keeps bool
+	f     func(s Sample, dst []D, src []S) error
+}
+
+func (g *stage[D, S]) under() *column { return &g.of }
+
+func (g *stage[D, S]) describe() string { return g.name }
+
+func (g *stage[D, S]) tame() bool { return g.keeps }
+
+func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
+	src, err := g.source(h, s)
+	if err != nil {
+		return err
+	}
+	if err := g.f(s, dst.(vec[D])[at:at+g.width:at+g.width], src); err != nil {
+		return fmt.Errorf("%s: sample %d: field %q: %s: %w", g.of.file, s.Row, g.of.name, g.name, err)
+	}
+	return nil
+}
+
+// source is the sample that the stage gets: where it lies, or made in the room
+// between the stages.
+func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
+	c := &g.of
+	from := s.Row * c.width
+	if v, ok := c.values.(vec[S]); ok {
+		return v[from : from+c.width : from+c.width], nil
+	}
+	room, ok := h.between[g]
+	if !ok {
+		room = c.kind.same(c.width)
+		h.between[g] = room
+	}
+	if c.values != nil {
+		return room.(vec[S]), c.values.copyTo(room, 0, from, from+c.width)
+	}
+	return room.(vec[S]), c.made.make(h, room, 0, s)
+}
+
+// Scale returns the dataset with a field of uint8 as float32: 0 becomes low, 255
+// becomes high, and what is between them lies evenly between. Scale("x", 0, 1)
+// divides by 255. It comes after Augment, which knows the range of uint8.
+func (m *Memory) Scale(field string, low, high float32) (*Memory, error) {
+	c, ok := m.column(field)
+	if !ok {
+		return nil, m.noField(field)
+	}
+	if low-low != 0 || high-high != 0 {
+		return nil, fmt.Errorf("%s: cannot scale field %q to %v ... %v: both have to be finite", m.name, field, low, high)
+	}
+	var values [256]float32
+	for i := range values {
+		// The conversion keeps the product from being fused with the sum, which
+		// would round in another way on some machines.
+		values[i] = float32(float64(low) + float64(float64(i)/255*(float64(high)-float64(low))))
+	}
+	name := fmt.Sprintf("scale %v,%v", low, high)
+	return mapField(m, field, name, c.shape, true, func(_ Sample, dst []float32, src []uint8) error {
+		for i, v := range src {
+			dst[i] = values[v]
+		}
+		return nil
+	})
+}
+
+// stored is the column as a vector: its own, or for one that lies in a mapped file
+// a copy. One that is made is an error.
+func (c *column) stored() (vector, error) {
+	switch v := c.values.(type) {
+	case nil:
+		return nil, fmt.Errorf("%s: field %q is made when a batch asks for it; only stored values can be used here: %w", c.file, c.name, ErrField)
+	case vector:
+		return v, nil
+	default:
+		all := v.same(v.len())
+		return all, v.copyTo(all, 0, 0, v.len())
+	}
+}
+
+// chunkBytes is about how much of a batch a worker takes at a time: enough for
+// that to cost nothing, and no more than one image of usual size.
+const chunkBytes = 64 << 10
+
+// chunk is the number of samples of a batch that a worker takes at a time. With
+// several workers, a batch has at least four chunks for each where it can.
+func (m *Memory) chunk(batch, workers int) int {
+	if workers == 1 {
+		return batch
+	}
+	bytes := 0
+	for i := range m.columns {
+		bytes += m.columns[i].width * m.columns[i].kind.elementSize()
+	}
+	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
+}
+
+// share writes the samples at positions from ... to-1 of a pass to the workspace,
+// by all workers. They have ended when it returns.
+func (m *Memory) share(w *workspace, order []int, epoch, from, to int) error {
+	n := to - from
+	size := m.chunk(n, len(w.hands))
+	if size == n {
+		return m.fill(w.hands[0], w.slab, 0, order, epoch, from, to)
+	}
+	var next atomic.Int64
+	var group sync.WaitGroup
+	var failed failure
+	for _, h := range w.hands[:min(len(w.hands), n)] {
+		group.Go(func() {
+			for {
+				at := int(next.Add(int64(size))) - size
+				if at >= n {
+					return
+				}
+				if err := m.fill(h, w.slab, at, order, epoch, from+at, from+min(at+size, n)); err != nil {
+					failed.note(at, err)
+					next.Store(int64(n)) // those before it are taken already
+				}
+			}
+		})
+	}
+	group.Wait()
+	return failed.err
+}
+
+// failure keeps the error of the first sample that failed, whoever noticed first.
+type failure struct {
+	mu  sync.Mutex
+	at  int
+	err error
+}
+
+func (f *failure) note(at int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil || at < f.at {
+		f.at, f.err = at, err
+	}
+}

@@ -1,0 +1,431 @@
+package data
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// copied is a pass with everything in it copied.
+func copied(t testing.TB, ds Dataset, p Pass) []Batch {
+	t.Helper()
+	var all []Batch
+	for b, err := range ds.Batches(p) {
+		require.NoError(t, err)
+		var fields []Field
+		for _, f := range b.Fields {
+			v, err := vectorOf(f.Values)
+			require.NoError(t, err)
+			same := v.same(v.len())
+			require.NoError(t, v.copyTo(same, 0, 0, v.len()))
+			fields = append(fields, Field{f.Name, Array{slices.Clone(f.Shape), same.values(v.len())}})
+		}
+		all = append(all, Batch{Fields: fields, Size: b.Size, Index: b.Index})
+	}
+	return all
+}
+
+// pipeline is a folder of images with everything that can be done to them.
+func pipeline(t testing.TB, n int) *Memory {
+	t.Helper()
+	m, err := OpenImages(imageFolder(t, n), ImageOptions{Size: 8})
+	require.NoError(t, err)
+	m, err = m.Augment("x", Augmentation{Flip: true, Crop: 3, Jitter: 0.3, Seed: 5})
+	require.NoError(t, err)
+	m, err = m.Scale("x", -1, 1)
+	require.NoError(t, err)
+	return m.Shuffle(5)
+}
+
+// The batches are the same whatever the number of workers and of those read ahead.
+func TestStreamDoesNotDependOnWorkers(t *testing.T) {
+	m := pipeline(t, 47)
+	train, held, err := m.Split(0.7, 3)
+	require.NoError(t, err)
+	// A stage whose samples are small, so that workers take several at a time.
+	small, err := Map(counted(t, 1000), "x", "spread", []int{2}, func(s Sample, dst []float64, src []float32) error {
+		source := s.Random(9)
+		for i, v := range src {
+			dst[i] = float64(v) + float64(source.Uint64()>>11)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	for name, ds := range map[string]*Memory{"all": m, "train": train, "held": held, "small": small.Shuffle(2)} {
+		for epoch := range 3 {
+			for _, p := range []Pass{{Batch: 5, Epoch: epoch}, {Batch: 5, Epoch: epoch, Skip: 3, DropRemainder: true}, {Batch: math.MaxInt, Epoch: epoch}, {Batch: 1, Epoch: epoch}} {
+				if name == "small" && p.Batch == 1 {
+					continue
+				}
+				want := copied(t, ds.Workers(1), p)
+				for _, workers := range []int{1, 2, 7} {
+					view := ds.Workers(workers)
+					for _, ahead := range []int{0, 1, 3} {
+						require.Equal(t, want, copied(t, Prefetch(view, ahead), p), "%s, %d workers, %d ahead, %+v", name, workers, ahead, p)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What is done to a sample depends on its row and the epoch, not on its place.
+func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
+	m := pipeline(t, 20)
+	byRow := func(ds *Memory, epoch int) map[int64]any {
+		rows, err := New("rows", Field{"row", Array{[]int{20}, upTo(20)}})
+		require.NoError(t, err)
+		v := ds.view()
+		v.columns = append(slices.Clone(ds.columns), rows.columns...)
+		found := make(map[int64]any)
+		for _, b := range copied(t, v, Pass{Batch: 1, Epoch: epoch}) {
+			found[b.Fields[2].Values.([]int64)[0]] = b.Fields[0].Values
+		}
+		return found
+	}
+	plain := m.view()
+	plain.shuffled = false
+	first := byRow(plain, 4)
+	require.Equal(t, first, byRow(m, 4))
+	require.Equal(t, first, byRow(m.Shuffle(99), 4))
+	half, _, err := m.Split(0.5, 1)
+	require.NoError(t, err)
+	for row, value := range byRow(half, 4) {
+		require.Equal(t, first[row], value)
+	}
+	require.NotEqual(t, first, byRow(m, 5), "another epoch")
+}
+
+// A pass that goes on in the middle, in another process, has the same batches.
+func TestResumeInTheMiddleOfAPass(t *testing.T) {
+	dir := imageFolder(t, 31)
+	open := func() *Memory {
+		m, err := OpenImages(dir, ImageOptions{Size: 6})
+		require.NoError(t, err)
+		m, err = m.Augment("x", Augmentation{Flip: true, Crop: 2, Jitter: 0.2, Seed: 1})
+		require.NoError(t, err)
+		return m.Shuffle(1)
+	}
+	whole := copied(t, Prefetch(open().Workers(2), 2), Pass{Batch: 4, Epoch: 2})
+	for skip := range len(whole) + 1 {
+		rest := copied(t, Prefetch(open().Workers(3), 1), Pass{Batch: 4, Epoch: 2, Skip: skip})
+		require.Equal(t, whole[skip:], append([]Batch{}, rest...))
+	}
+}
+
+// However long the consumer takes, the workers make what there are buffers for, and
+// no more.
+func TestWorkersAreBounded(t *testing.T) {
+	for _, workers := range []int{1, 2, 7} {
+		for _, ahead := range []int{1, 3} {
+			synctest.Test(t, func(t *testing.T) {
+				const batch = 8
+				var made atomic.Int64
+				m, err := Map(wide(t, 20*batch), "x", "count", []int{500}, func(_ Sample, dst []uint8, _ []int32) error {
+					made.Add(1)
+					return nil
+				})
+				require.NoError(t, err)
+				ds := Prefetch(m.Workers(workers), ahead)
+				taken := 0
+				for range ds.Batches(Pass{Batch: batch}) {
+					taken++
+					synctest.Wait() // until no worker can get any further
+					require.EqualValues(t, min(20, taken+ahead)*batch, made.Load())
+					busy, idle := held(ds)
+					require.Equal(t, ahead+1, busy)
+					require.Zero(t, idle)
+				}
+				require.Equal(t, 20, taken)
+				// What workers keep is for one sample per stage each.
+				require.Len(t, ds.idle.hands, workers)
+				for _, h := range ds.idle.hands {
+					require.Empty(t, h.between, "the samples of the stage lie in memory already")
+				}
+			})
+		}
+	}
+}
+
+// The room between stages is kept from pass to pass, one sample for each worker.
+func TestHandsAreKept(t *testing.T) {
+	m := pipeline(t, 12).Workers(3)
+	ds := Prefetch(m, 2)
+	for epoch := range 3 {
+		copied(t, ds, Pass{Batch: 4, Epoch: epoch})
+	}
+	require.Len(t, ds.idle.hands, 3)
+	for _, h := range ds.idle.hands {
+		require.LessOrEqual(t, len(h.between), 2, "images, and augmented ones")
+		require.LessOrEqual(t, len(h.kept), 1)
+		for _, v := range h.between {
+			require.Equal(t, 8*8*3, v.len())
+		}
+	}
+}
+
+// failing is a dataset of which some samples cannot be made.
+func failing(t *testing.T, n int, rows ...int) *Memory {
+	t.Helper()
+	m, err := Map(counted(t, n), "x", "break", []int{1}, func(s Sample, dst, src []float32) error {
+		if slices.Contains(rows, s.Row) {
+			return errSource
+		}
+		dst[0] = src[0]
+		return nil
+	})
+	require.NoError(t, err)
+	return m
+}
+
+// Of several samples that fail, the first in the order of the pass is the error,
+// whoever is first to notice.
+func TestFirstFailureCounts(t *testing.T) {
+	for _, workers := range []int{1, 2, 7} {
+		for _, ahead := range []int{0, 1, 5} {
+			for range 20 {
+				m := failing(t, 400, 399, 203, 231, 201, 202)
+				good := 0
+				var failed error
+				for _, err := range Prefetch(m.Workers(workers), ahead).Batches(Pass{Batch: 40}) {
+					require.NoError(t, failed)
+					if failed = err; err == nil {
+						good++
+					}
+				}
+				require.Equal(t, 5, good)
+				require.ErrorIs(t, failed, errSource)
+				require.EqualError(t, failed, `counted: sample 201: field "x": break: disk on fire`)
+			}
+		}
+	}
+	goleak.VerifyNone(t)
+}
+
+// Goroutines end with the pass: at the end, when the consumer leaves, after an
+// error, and when a context ends, which the consumer looks at.
+func TestWorkersEnd(t *testing.T) {
+	sound := failing(t, 100)
+	for _, ahead := range []int{0, 1, 4} {
+		ds := Prefetch(sound.Workers(5), ahead)
+		copied(t, ds, Pass{Batch: 7})
+		goleak.VerifyNone(t)
+		for range ds.Batches(Pass{Batch: 7}) {
+			break
+		}
+		goleak.VerifyNone(t)
+		for range Prefetch(failing(t, 100, 20).Workers(5), ahead).Batches(Pass{Batch: 7}) {
+		}
+		goleak.VerifyNone(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		taken := 0
+		for range ds.Batches(Pass{Batch: 7}) {
+			if taken++; taken == 3 {
+				cancel()
+			}
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		require.Equal(t, 3, taken)
+		goleak.VerifyNone(t)
+		next, stop := iter.Pull2(ds.Batches(Pass{Batch: 7}))
+		_, _, ok := next()
+		require.True(t, ok)
+		stop()
+		goleak.VerifyNone(t)
+		// And the next pass has all of its batches.
+		require.Len(t, copied(t, ds, Pass{Batch: 7}), 15)
+	}
+}
+
+func TestSetAheadWithWorkers(t *testing.T) {
+	m := failing(t, 120).Workers(4)
+	want := copied(t, m, Pass{Batch: 3})
+	for first := range 5 {
+		ds := Prefetch(m, first)
+		var got []Batch
+		for b, err := range ds.Batches(Pass{Batch: 3}) {
+			require.NoError(t, err)
+			got = append(got, Batch{Fields: []Field{{"x", Array{slices.Clone(b.Fields[0].Shape), slices.Clone(b.Fields[0].Values.([]float32))}}}, Size: b.Size, Index: b.Index})
+			ds.SetAhead((b.Index * 7) % 6)
+			busy, _ := held(ds)
+			require.LessOrEqual(t, busy, 7)
+			runtime.Gosched()
+		}
+		require.Len(t, got, len(want))
+		for i := range got {
+			require.Equal(t, want[i].Fields[0], got[i].Fields[0])
+		}
+	}
+	goleak.VerifyNone(t)
+}
+
+func TestConcurrentPassesWithWorkers(t *testing.T) {
+	m := pipeline(t, 20).Workers(3)
+	ds := Prefetch(m, 2)
+	var want [3][]Batch
+	for epoch := range want {
+		want[epoch] = copied(t, m, Pass{Batch: 4, Epoch: epoch})
+	}
+	var passes sync.WaitGroup
+	for epoch := range want {
+		for _, d := range []Dataset{m, ds} {
+			passes.Go(func() {
+				for b, err := range d.Batches(Pass{Batch: 4, Epoch: epoch}) {
+					if err != nil || !slices.Equal(b.Fields[0].Values.([]float32), want[epoch][b.Index].Fields[0].Values.([]float32)) {
+						t.Errorf("epoch %d, batch %d: another than alone, %v", epoch, b.Index, err)
+					}
+				}
+			})
+		}
+	}
+	passes.Wait()
+}
+
+func TestMap(t *testing.T) {
+	m := counted(t, 4)
+	halves, err := Map(m, "y", "halves", []int{2, 1}, func(s Sample, dst []float64, src []int64) error {
+		if s.Epoch != 7 || int64(s.Row) != src[0] || len(dst) != 2 || cap(dst) != 2 || len(src) != 1 {
+			return fmt.Errorf("%+v of %v", s, src)
+		}
+		dst[0], dst[1] = float64(src[0])/2, -float64(src[0])
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "counted: 4 samples; x float32 [2], y float64 [2 1]", Describe(halves))
+	for b, err := range halves.Batches(Pass{Batch: 3, Epoch: 7, Skip: 1}) {
+		require.NoError(t, err)
+		require.Equal(t, []float64{1.5, -3}, b.Fields[1].Values)
+		require.Equal(t, []float32{30, 31}, b.Fields[0].Values)
+	}
+	require.Equal(t, "counted: 4 samples; x float32 [2], y int64 []", Describe(m), "the dataset before it stays as it was")
+
+	keep := func(_ Sample, dst, src []float32) error { copy(dst, src); return nil }
+	for _, c := range []struct {
+		field string
+		shape []int
+		kind  error
+		says  string
+	}{
+		{"z", nil, ErrField, `no field "z"`},
+		{"y", nil, ErrField, `field "y" is int64 []; keep takes elements of float32`},
+		{"x", []int{-1}, ErrFormat, "negative"},
+		{"x", []int{0}, ErrFormat, "no values"},
+		{"x", []int{1 << 40, 1 << 40}, ErrFormat, "address"},
+	} {
+		_, err := Map(m, c.field, "keep", c.shape, keep)
+		require.ErrorIs(t, err, c.kind)
+		require.ErrorContains(t, err, c.says)
+	}
+}
+
+func TestReshape(t *testing.T) {
+	m, err := New("rows", Field{"x", Array{[]int{2, 4}, []uint8{1, 2, 3, 4, 5, 6, 7, 8}}})
+	require.NoError(t, err)
+	square, err := m.Reshape("x", 2, 2, 1)
+	require.NoError(t, err)
+	require.False(t, square.HasImages())
+	for b, err := range square.Batches(Pass{Batch: 2}) {
+		require.NoError(t, err)
+		require.Equal(t, []int{2, 2, 2, 1}, b.Fields[0].Shape)
+		require.Equal(t, []uint8{1, 2, 3, 4, 5, 6, 7, 8}, b.Fields[0].Values)
+	}
+	flipped, err := square.Augment("x", Augmentation{Crop: 2})
+	require.NoError(t, err)
+	flat, err := flipped.Reshape("x", 4)
+	require.NoError(t, err)
+	require.Equal(t, copied(t, flipped, Pass{Batch: 2})[0].Fields[0].Values, copied(t, flat, Pass{Batch: 2})[0].Fields[0].Values)
+	for _, shape := range [][]int{nil, {3}, {-2, -2}, {1 << 40, 1 << 40}} {
+		_, err := m.Reshape("x", shape...)
+		require.ErrorIs(t, err, ErrField)
+		require.ErrorContains(t, err, "4 elements per sample")
+	}
+	_, err = m.Reshape("z", 4)
+	require.ErrorIs(t, err, ErrField)
+}
+
+func TestScale(t *testing.T) {
+	values := make([]uint8, 256)
+	for i := range values {
+		values[i] = uint8(i)
+	}
+	m, err := New("bytes", Field{"x", Array{[]int{256}, values}})
+	require.NoError(t, err)
+	for _, c := range [][2]float32{{0, 1}, {-1, 1}, {1, 0}} {
+		scaled, err := m.Scale("x", c[0], c[1])
+		require.NoError(t, err)
+		got := copied(t, scaled, Pass{Batch: 256})[0].Fields[0].Values.([]float32)
+		require.Equal(t, c[0], got[0])
+		require.Equal(t, c[1], got[255])
+		for i, v := range got {
+			require.InDelta(t, c[0]+(c[1]-c[0])*float32(i)/255, v, 1e-6)
+		}
+	}
+	unit, err := m.Scale("x", 0, 1)
+	require.NoError(t, err)
+	for i, v := range copied(t, unit, Pass{Batch: 256})[0].Fields[0].Values.([]float32) {
+		require.Equal(t, float32(i)/255, v, "as NumPy divides float32")
+	}
+	_, err = unit.Scale("x", 0, 1)
+	require.ErrorContains(t, err, "scale 0,1 takes elements of uint8")
+	_, err = m.Scale("z", 0, 1)
+	require.ErrorIs(t, err, ErrField)
+	_, err = m.Scale("x", 0, float32(math.Inf(1)))
+	require.ErrorContains(t, err, "finite")
+}
+
+// Values that a stage keeps finite are looked for where they are stored; those of
+// any other stage are made.
+func TestCheckFiniteThroughStages(t *testing.T) {
+	x := make([]float32, 4*6*6)
+	m, err := New("set", Field{"x", Array{[]int{4, 6, 6}, x}})
+	require.NoError(t, err)
+	augmented, err := m.Augment("x", Augmentation{Crop: 1})
+	require.NoError(t, err)
+	require.NoError(t, CheckFinite(augmented))
+	x[2*36+7] = float32(math.NaN())
+	require.EqualError(t, CheckFinite(augmented.Shuffle(1)), "set: sample 2, column x[1,1]: found NaN, expected a finite number; fill the value in, or leave the sample out")
+	x[2*36+7] = 0
+	broken, err := Map(m, "x", "break", []int{1}, func(_ Sample, dst, _ []float32) error {
+		dst[0] = float32(math.Inf(1))
+		return nil
+	})
+	require.NoError(t, err)
+	require.ErrorIs(t, CheckFinite(broken), ErrNotFinite)
+}
+
+// A pass of many batches allocates as often as one of few.
+func TestPassesWithWorkersDoNotAllocate(t *testing.T) {
+	m, err := counted(t, 4096).Augment("x", Augmentation{})
+	require.Error(t, err, "no images")
+	m, err = Map(counted(t, 4096), "x", "copy", []int{2}, func(_ Sample, dst, src []float32) error {
+		copy(dst, src)
+		return nil
+	})
+	require.NoError(t, err)
+	ds := Prefetch(m.Workers(3), 2)
+	pass := func(n int) float64 {
+		return testing.AllocsPerRun(20, func() {
+			taken := 0
+			for _, err := range ds.Batches(Pass{Batch: 16}) {
+				if taken++; taken == n || err != nil {
+					break
+				}
+			}
+		})
+	}
+	pass(256)
+	require.Less(t, pass(250)-pass(10), 24.0, "in 240 batches more")
+}

@@ -1,0 +1,199 @@
+//go:build linux || darwin
+
+package data
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mappedFields counts the fields that lie in a mapped file.
+func mappedFields(m *Memory) int {
+	n := 0
+	for _, c := range m.columns {
+		if _, read := c.values.(vector); !read {
+			n++
+		}
+	}
+	return n
+}
+
+// What is mapped gives what is read, and what cannot be mapped is read.
+func TestMappedIsAsRead(t *testing.T) {
+	dir := t.TempDir()
+	for name, a := range map[string]Array{
+		"x.npy": {[]int{50, 3}, func() []float32 {
+			v := make([]float32, 150)
+			for i := range v {
+				v[i] = float32(i) / 7
+			}
+			return v
+		}()},
+		"y.npy": {[]int{50}, upTo(50)},
+	} {
+		var file bytes.Buffer
+		require.NoError(t, WriteNPY(&file, a))
+		put(t, dir, name, file.Bytes())
+	}
+	for _, c := range []struct {
+		path   string
+		mapped int
+	}{
+		{filepath.Join(dir, "x.npy"), 2},
+		{dir, 2},
+		{filepath.Join("testdata", "types_stored.npz"), 12}, // not bools, nor big-endian ones of more than a byte
+		{filepath.Join("testdata", "types_deflated.npz"), 0},
+		{filepath.Join("testdata", "fortran.npy"), 0},
+		{filepath.Join("testdata", "extremes.npy"), 1},
+		{filepath.Join("testdata", "version2.npy"), 1},
+	} {
+		read, err := Open(c.path, Options{})
+		require.NoError(t, err)
+		require.Empty(t, read.mappings)
+		require.NoError(t, read.Close())
+		mapped, err := Open(c.path, Options{Map: true})
+		require.NoError(t, err)
+		require.Equal(t, c.mapped, mappedFields(mapped), c.path)
+		require.Equal(t, c.mapped > 0, len(mapped.mappings) > 0)
+		require.Equal(t, Describe(read), Describe(mapped))
+		for _, p := range []Pass{{Batch: 1}, {Batch: 7, Epoch: 2}, {Batch: math.MaxInt}, {Batch: 20, Skip: 1}} {
+			require.Equal(t, copied(t, read, p), copied(t, mapped, p))
+			require.Equal(t, copied(t, read.Shuffle(4), p), copied(t, Prefetch(mapped.Shuffle(4), 2), p))
+		}
+		require.NoError(t, mapped.Close())
+	}
+	m, err := Open(dir, Options{Map: true})
+	require.NoError(t, err)
+	require.NoError(t, CheckLabels(m, "y", 50))
+	require.NoError(t, CheckFinite(m))
+	weighted, err := WithSampleWeights(m, "y", map[int64]float64{3: 2})
+	require.NoError(t, err)
+	doubled, err := Map(weighted, "x", "double", []int{3}, func(_ Sample, dst, src []float32) error {
+		for i, v := range src {
+			dst[i] = 2 * v
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	b := copied(t, doubled, Pass{Batch: 50})[0]
+	require.Equal(t, float32(2)*(float32(149)/7), b.Fields[0].Values.([]float32)[149])
+	require.Equal(t, float32(2), b.Fields[2].Values.([]float32)[3])
+	require.NoError(t, doubled.Close())
+}
+
+func TestMappedRefuses(t *testing.T) {
+	var sound bytes.Buffer
+	require.NoError(t, WriteNPY(&sound, Array{[]int{4}, []float32{1, 2, 3, 4}}))
+	for _, c := range []struct {
+		name string
+		raw  []byte
+		kind error
+		says string
+	}{
+		{"cut.npy", sound.Bytes()[:sound.Len()-1], ErrFormat, "the header promises 16 bytes of values, the file has 15"},
+		{"long.npy", append(bytes.Clone(sound.Bytes()), 0), ErrFormat, "more bytes"},
+		{"header.npy", sound.Bytes()[:20], ErrFormat, "cut off in the header"},
+		{"text.npy", rawNPY(dictOf("<U3", "(1,)"), make([]byte, 12)...), ErrUnsupported, "text"},
+		{"claim.npy", rawNPY(dictOf("<f8", "(2000000000000000000,)")), ErrFormat, "address"},
+		{"none.npy", rawNPY(dictOf("<f8", "(0,)")), ErrFormat, "no values"},
+		{"scalar.npy", rawNPY(dictOf("|u1", "()"), 1), ErrFormat, "single value"},
+		{"not.npz", []byte("PK no archive"), ErrFormat, "not a .npz file"},
+	} {
+		path := write(t, c.name, c.raw)
+		_, err := Open(path, Options{Map: true})
+		require.ErrorIs(t, err, c.kind, c.name)
+		require.ErrorContains(t, err, c.says)
+		require.ErrorContains(t, err, path)
+		_, read := Open(path, Options{})
+		require.EqualError(t, err, read.Error(), "mapped as read")
+	}
+	_, err := Open(write(t, "x.npy", sound.Bytes()), Options{Map: true, MaxBytes: 10})
+	require.ErrorIs(t, err, ErrTooLarge)
+}
+
+func TestClosedMapping(t *testing.T) {
+	path := write(t, "x.npy", nil)
+	var file bytes.Buffer
+	require.NoError(t, WriteNPY(&file, Array{[]int{100}, make([]int32, 100)}))
+	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
+	m, err := Open(path, Options{Map: true})
+	require.NoError(t, err)
+	part, err := m.Take(50)
+	require.NoError(t, err)
+	good := 0
+	for _, err := range part.Batches(Pass{Batch: 10}) {
+		if err != nil {
+			require.ErrorIs(t, err, fs.ErrClosed)
+			require.ErrorContains(t, err, path)
+			break
+		}
+		if good++; good == 2 {
+			require.NoError(t, m.Close())
+		}
+	}
+	require.Equal(t, 2, good)
+	require.NoError(t, m.Close())
+	require.NoError(t, part.Close())
+	for _, err := range Prefetch(m, 1).Batches(Pass{Batch: 10}) {
+		require.ErrorIs(t, err, fs.ErrClosed)
+	}
+	require.ErrorIs(t, CheckLabels(m, "x", 3), fs.ErrClosed)
+
+	// Closing in the middle of passes ends them.
+	again, err := Open(path, Options{Map: true})
+	require.NoError(t, err)
+	var passes sync.WaitGroup
+	for range 4 {
+		passes.Go(func() {
+			for epoch := range 1000 {
+				for _, err := range Prefetch(again.Shuffle(1), 1).Batches(Pass{Batch: 10, Epoch: epoch}) {
+					if err != nil {
+						if !errors.Is(err, fs.ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			}
+		})
+	}
+	require.NoError(t, again.Close())
+	passes.Wait()
+}
+
+// A file that is cut off while it is mapped is an error, in every goroutine.
+func TestTruncatedWhileMapped(t *testing.T) {
+	const n = 1 << 16
+	path := write(t, "x.npy", nil)
+	for _, ahead := range []int{0, 2} {
+		var file bytes.Buffer
+		require.NoError(t, WriteNPY(&file, Array{[]int{n}, make([]float64, n)}))
+		require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
+		m, err := Open(path, Options{Map: true})
+		require.NoError(t, err)
+		good := 0
+		var failed error
+		for _, err := range Prefetch(m, ahead).Batches(Pass{Batch: 1024}) {
+			if failed = err; err != nil {
+				break
+			}
+			if good++; good == 4 {
+				require.NoError(t, os.Truncate(path, 128<<10))
+			}
+		}
+		require.ErrorIs(t, failed, ErrFormat)
+		require.ErrorContains(t, failed, path)
+		require.ErrorContains(t, failed, "do not change data that is trained on")
+		require.Less(t, good, 64)
+		require.GreaterOrEqual(t, good, 4)
+		require.NoError(t, m.Close())
+	}
+}

@@ -1,0 +1,393 @@
+package gpuopts
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// ErrTooLate: TensorFlow has settled this for the process already. It is what a
+// *TooLateError is.
+var ErrTooLate = errors.New("TensorFlow has settled this for the process already")
+
+// ConflictError is two settings that cannot both hold: two options, or an option and a
+// variable of the environment, which TensorFlow reads by itself.
+type ConflictError struct {
+	// One is an option with its value, as in "Options.MemoryGrowth true", and Other
+	// another one; or Variable, which is set to Value.
+	One, Other      string
+	Variable, Value string
+	// Why says why they exclude each other, Fix what to do.
+	Why, Fix string
+}
+
+func (e *ConflictError) Error() string {
+	if e.Variable != "" {
+		return fmt.Sprintf("%s: %s is %q in the environment, and %s; %s", e.One, e.Variable, e.Value, e.Why, e.Fix)
+	}
+	return fmt.Sprintf("%s and %s: %s; %s", e.One, e.Other, e.Why, e.Fix)
+}
+
+// TooLateError is a setting that TensorFlow takes once per process, and has taken.
+type TooLateError struct {
+	// Setting is what was asked for, as in "Options.IntraThreads 2".
+	Setting string
+	// Why says what has been settled, and how; Fix, what to do.
+	Why, Fix string
+}
+
+func (e *TooLateError) Error() string { return fmt.Sprintf("%s: %s; %s", e.Setting, e.Why, e.Fix) }
+
+// Is reports that this is ErrTooLate.
+func (e *TooLateError) Is(target error) bool { return target == ErrTooLate }
+
+// Warning is a setting without effect.
+type Warning struct {
+	// Setting is an option with its value, or a variable.
+	Setting string
+	// Text says why it has no effect and what has.
+	Text string
+}
+
+func (w Warning) String() string { return w.Setting + ": " + w.Text }
+
+// Names that several checks need.
+const (
+	forceGrowth     = "TF_FORCE_GPU_ALLOW_GROWTH"
+	gpuAllocator    = "TF_GPU_ALLOCATOR"
+	oneDNN          = "TF_ENABLE_ONEDNN_OPTS"
+	systemAllocator = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
+	poolLimit       = "TF_MKL_ALLOC_MAX_BYTES"
+	autoJIT         = "--tf_xla_auto_jit"
+)
+
+// excluded are options that exclude each other.
+func (o Options) excluded() error {
+	conflict := func(one, other, why, fix string) error {
+		return &ConflictError{One: one, Other: other, Why: why, Fix: fix}
+	}
+	if o.GrapplerOff {
+		const why, fix = "Grappler is what does that", "leave one out"
+		switch switches := o.Grappler.switches(); {
+		case o.Precision != "":
+			return conflict("Options.GrapplerOff true", fmt.Sprintf("Options.Precision %s", o.Precision), why, fix)
+		case o.MemoryOptimization != "":
+			return conflict("Options.GrapplerOff true", fmt.Sprintf("Options.MemoryOptimization %s", o.MemoryOptimization), why, fix)
+		case len(switches) > 0:
+			return conflict("Options.GrapplerOff true", fmt.Sprintf("Options.Grappler.%s %s", switches[0].name, switches[0].position), why, fix)
+		case o.Grappler.PruningOff:
+			return conflict("Options.GrapplerOff true", "Options.Grappler.PruningOff true", why, fix)
+		}
+	}
+	switch {
+	case o.MemoryGrowth && o.MemoryFraction == 1:
+		return conflict("Options.MemoryGrowth true", "Options.MemoryFraction 1",
+			"the first takes memory as it is needed, the second all of it", "leave one out, or give a fraction below 1, which is the limit of growth")
+	case len(o.VirtualGPUs) > 0 && o.MemoryFraction > 0:
+		return conflict(fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), fmt.Sprintf("Options.MemoryFraction %v", o.MemoryFraction),
+			"both limit a GPU, and TensorFlow takes one of them (gpu_device.cc)", "leave one out")
+	case o.GPUAllocator == CUDAMallocAsync && o.UnifiedMemory:
+		return conflict("Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true",
+			"BFC is what takes unified memory (gpu_process_state.cc)", "leave one out")
+	case o.GPUAllocator == CUDAMallocAsync && o.GarbageCollection != "":
+		return conflict("Options.GPUAllocator cuda_malloc_async", fmt.Sprintf("Options.GarbageCollection %s", o.GarbageCollection),
+			"BFC is what collects garbage (gpu_bfc_allocator.cc)", "leave one out")
+	case o.OneDNNSystemAllocator && o.OneDNNPoolLimit > 0:
+		return conflict("Options.OneDNNSystemAllocator true", fmt.Sprintf("Options.OneDNNPoolLimit %d", o.OneDNNPoolLimit),
+			"the first goes around the pool that the second limits (mkl_cpu_allocator.h)", "leave one out")
+	case o.XLA == XLAOff && o.XLAMinCluster > 0:
+		return conflict("Options.XLA off", fmt.Sprintf("Options.XLAMinCluster %d", o.XLAMinCluster), "XLA is what makes clusters", "leave one out")
+	}
+	if o.OneDNN == Off {
+		for _, needs := range o.needOneDNN() {
+			return conflict("Options.OneDNN off", needs, "oneDNN is what does that", "leave one out")
+		}
+	}
+	return nil
+}
+
+// needOneDNN are the options that are for oneDNN.
+func (o Options) needOneDNN() []string {
+	var list []string
+	if o.Precision == BFloat16 {
+		list = append(list, "Options.Precision bfloat16")
+	}
+	if o.OneDNNSystemAllocator {
+		list = append(list, "Options.OneDNNSystemAllocator true")
+	}
+	if o.OneDNNPoolLimit > 0 {
+		list = append(list, fmt.Sprintf("Options.OneDNNPoolLimit %d", o.OneDNNPoolLimit))
+	}
+	if o.OneDNNMath != "" {
+		list = append(list, fmt.Sprintf("Options.OneDNNMath %s", o.OneDNNMath))
+	}
+	return list
+}
+
+// Check compares the options with an environment, a list of NAME=value as of
+// os.Environ, in which TensorFlow is to run. The error joins a *ConflictError for each
+// variable that contradicts an option, or is of the options themselves, as that of
+// ConfigProto. Warnings are of what has no effect, options and variables.
+func (o Options) Check(env []string) ([]Warning, error) {
+	want, err := o.Environment()
+	if err != nil {
+		return nil, err
+	}
+	c := checker{set: map[string]string{}}
+	for _, kv := range slices.Backward(env) { // of two with a name, the first counts
+		name, value, _ := strings.Cut(kv, "=")
+		c.set[name] = value
+	}
+	for _, v := range want {
+		if _, _, err := With(env, []Variable{v}); err != nil {
+			c.errs = append(c.errs, err)
+		}
+	}
+	o.checkGPU(&c)
+	o.checkCPU(&c)
+	for _, name := range slices.Sorted(maps.Keys(c.set)) {
+		instead, known := unread[name]
+		// Others belong to other programs as well.
+		if known && (strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_")) {
+			c.warn(name, "TensorFlow 2.21 does not read it; what does work: "+instead)
+		}
+	}
+	return c.warnings, errors.Join(c.errs...)
+}
+
+// checker collects what is wrong.
+type checker struct {
+	set      map[string]string
+	warnings []Warning
+	errs     []error
+}
+
+func (c *checker) warn(setting, text string) {
+	c.warnings = append(c.warnings, Warning{setting, text})
+}
+
+// contradicted adds a variable that TensorFlow obeys rather than an option.
+func (c *checker) contradicted(option, name, why, fix string) {
+	c.errs = append(c.errs, &ConflictError{One: option, Variable: name, Value: c.set[name], Why: why, Fix: fix})
+}
+
+func (o Options) checkGPU(c *checker) {
+	const obeys, unset = "TensorFlow obeys the variable", "unset it, or leave the option out"
+	if growth, ok := c.set[forceGrowth]; ok {
+		switch {
+		case growth == "true" && o.MemoryFraction == 1:
+			c.contradicted("Options.MemoryFraction 1", forceGrowth, "takes memory as it is needed rather than all of it", unset)
+		case growth == "false" && o.MemoryGrowth:
+			c.contradicted("Options.MemoryGrowth true", forceGrowth, obeys, unset)
+		case growth != "true" && growth != "false":
+			c.warn(forceGrowth, fmt.Sprintf("TensorFlow understands true and false, in these letters, and takes %q as if it were not set (gpu_bfc_allocator.cc)", growth))
+		}
+	}
+	known := []string{string(CUDAMallocAsync), "cuda_malloc", "memory_guard"}
+	switch have := c.set[gpuAllocator]; {
+	case have == "":
+	case !slices.Contains(known, have):
+		c.warn(gpuAllocator, fmt.Sprintf("TensorFlow understands %s, and takes %q as if it were not set (gpu_process_state.cc)", strings.Join(known, ", "), have))
+	case o.GPUAllocator != "" && have != string(o.GPUAllocator):
+		c.contradicted("Options.GPUAllocator "+string(o.GPUAllocator), gpuAllocator, obeys, unset)
+	}
+	if async := c.set[gpuAllocator] == string(CUDAMallocAsync) && o.GPUAllocator == ""; async {
+		if o.UnifiedMemory {
+			c.contradicted("Options.UnifiedMemory true", gpuAllocator, "BFC is what takes unified memory", unset)
+		}
+		if o.GarbageCollection != "" {
+			c.contradicted("Options.GarbageCollection "+string(o.GarbageCollection), gpuAllocator, "BFC is what collects garbage", unset)
+		}
+	}
+	if o.MemoryGrowth && (o.GPUAllocator == CUDAMallocAsync || c.set[gpuAllocator] == string(CUDAMallocAsync)) {
+		c.warn("Options.MemoryGrowth true", "cuda_malloc_async takes memory as it is needed in any case; growth is of BFC (gpu_process_state.cc)")
+	}
+	const hostLimit = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
+	if have := c.set[hostLimit]; o.HostMemoryLimit > 0 && have != "" && have != strconv.Itoa(o.HostMemoryLimit) {
+		c.warn(hostLimit, fmt.Sprintf("%s is not used: Options.HostMemoryLimit %d goes before it (gpu_process_state.cc)", have, o.HostMemoryLimit))
+	}
+	if o.DeferredDeletion > 0 {
+		c.warn(fmt.Sprintf("Options.DeferredDeletion %d", o.DeferredDeletion), "TensorFlow 2.21 takes it and does not look at it (gpu_event_mgr.cc)")
+	}
+	if shown, ok := c.set["CUDA_VISIBLE_DEVICES"]; ok && len(o.VisibleGPUs) > 0 {
+		c.warn(fmt.Sprintf("Options.VisibleGPUs %v", o.VisibleGPUs), fmt.Sprintf("CUDA_VISIBLE_DEVICES is %q, and they count among the GPUs that it shows, no longer as in nvidia-smi", shown))
+	}
+}
+
+func (o Options) checkCPU(c *checker) {
+	if on, ok := readBool(c.set[oneDNN]); ok && !on && o.OneDNN == "" {
+		for _, needs := range o.needOneDNN() {
+			c.contradicted(needs, oneDNN, "oneDNN is what does that", "unset it, or leave the option out")
+		}
+	}
+	if _, ok := c.set[poolLimit]; ok && o.OneDNNSystemAllocator {
+		c.warn(poolLimit, "it limits a pool that Options.OneDNNSystemAllocator true goes around (mkl_cpu_allocator.h)")
+	}
+	if on, _ := readBool(c.set[systemAllocator]); on && o.OneDNNPoolLimit > 0 {
+		c.contradicted(fmt.Sprintf("Options.OneDNNPoolLimit %d", o.OneDNNPoolLimit), systemAllocator,
+			"goes around the pool that the option limits (mkl_cpu_allocator.h)", "unset it, or leave the option out")
+	}
+	for _, threads := range []struct {
+		option, variable string
+		n                int
+	}{
+		{"Options.IntraThreads", "TF_NUM_INTRAOP_THREADS", o.IntraThreads},
+		{"Options.InterThreads", "TF_NUM_INTEROP_THREADS", o.InterThreads},
+	} {
+		if have := c.set[threads.variable]; threads.n > 0 && have != "" && have != strconv.Itoa(threads.n) {
+			c.warn(threads.variable, fmt.Sprintf("%s is not used: %s %d goes before it (process_util.cc, local_device.cc)", have, threads.option, threads.n))
+		}
+	}
+	jit, auto := flagIn(c.set[xlaFlags], autoJIT)
+	level := map[XLA]string{XLAOff: "-1", XLAOn1: "1", XLAOn2: "2"}[o.XLA]
+	if auto && jit != "0" && level != "" && jit != level { // 0 leaves it to the session
+		c.contradicted("Options.XLA "+string(o.XLA), xlaFlags, autoJIT+" in it goes before the option (xla_cluster_util.cc)", "take the flag out of it, or leave the option out")
+	}
+	if on := auto && jit != "0" && jit != "-1"; o.XLAMinCluster > 0 && o.XLA == "" && !on {
+		c.warn(fmt.Sprintf("Options.XLAMinCluster %d", o.XLAMinCluster), "XLA is off, and makes no clusters; Options.XLA turns it on")
+	}
+}
+
+// unread are variables that advice and other programs name, and that the runtime of
+// TensorFlow 2.21 does not read, each with what does work. Those that begin with TF_ or
+// XLA_ are not among the strings of its library.
+var unread = map[string]string{
+	"TF_GPU_MEMORY_ALLOW_GROWTH":          "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth",
+	"TF_GPU_ALLOW_GROWTH":                 "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth",
+	"TF_GPU_MEMORY_FRACTION":              "--gpu-memory-fraction X",
+	"TF_GPU_MEMORY_LIMIT":                 "--gpu-memory-limit SIZE, or --gpu-memory-fraction X",
+	"TF_MEMORY_ALLOCATION":                "--gpu-memory-fraction X",
+	"TF_CUDA_HOST_MEM_LIMIT_IN_MB":        "TF_GPU_HOST_MEM_LIMIT_IN_MB",
+	"TF_DISABLE_MKL":                      "TF_ENABLE_ONEDNN_OPTS=0",
+	"TF_ENABLE_MKL":                       "TF_ENABLE_ONEDNN_OPTS=1",
+	"TF_ENABLE_MKLDNN":                    "TF_ENABLE_ONEDNN_OPTS=1",
+	"TF_INTRA_OP_PARALLELISM_THREADS":     "TF_NUM_INTRAOP_THREADS, or --intra-threads N",
+	"TF_INTER_OP_PARALLELISM_THREADS":     "TF_NUM_INTEROP_THREADS, or --inter-threads N",
+	"TF_ENABLE_AUTO_MIXED_PRECISION":      "--precision fp16",
+	"TF_ENABLE_TENSOR_FLOAT_32_EXECUTION": "nothing: TensorFloat-32 is on, and only Python can turn it off",
+	"TF_XLA_AUTO_JIT":                     "TF_XLA_FLAGS=--tf_xla_auto_jit=2, or --xla",
+	"XLA_PYTHON_CLIENT_PREALLOCATE":       "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth (JAX reads this one)",
+	"XLA_PYTHON_CLIENT_MEM_FRACTION":      "--gpu-memory-fraction X (JAX reads this one)",
+	// The wheels run oneDNN in TensorFlow's own threads, not in OpenMP's. The
+	// compiler inside TensorFlow holds the first name for code that it compiles.
+	"OMP_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or --intra-threads N",
+	"MKL_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or --intra-threads N",
+	"KMP_BLOCKTIME":   "nothing: the wheels do not use OpenMP",
+	"KMP_AFFINITY":    "nothing: the wheels do not use OpenMP",
+}
+
+// Unread are variables that people set and the runtime of TensorFlow 2.21 does not
+// read, each with what does work.
+func Unread() map[string]string { return maps.Clone(unread) }
+
+// Later checks the serialized ConfigProto of a session against that of the first one of
+// the process, with which TensorFlow has set up GPUs and threads. What config asks of
+// these has to be what the first had: TensorFlow would ignore it in silence, or fail.
+// The error joins a *TooLateError for each that is not. What config leaves out is taken
+// as it is.
+func Later(first, config []byte) error {
+	var had, asks pb.ConfigProto
+	for _, c := range []struct {
+		wire    []byte
+		message *pb.ConfigProto
+	}{{first, &had}, {config, &asks}} {
+		if err := proto.Unmarshal(c.wire, c.message); err != nil {
+			return nil // TensorFlow says what is wrong with it
+		}
+	}
+	var errs []error
+	for i, now := range processWide(&asks) {
+		was := processWide(&had)[i]
+		if now.value == "" || now.value == was.value {
+			continue
+		}
+		if was.value == "" {
+			was.value = "TensorFlow's default"
+		}
+		errs = append(errs, &TooLateError{
+			Setting: now.option + " " + now.value,
+			Why:     fmt.Sprintf("TensorFlow sets up %s once per process, and has done so with %s, for the first session", now.what, was.value),
+			Fix:     now.fix,
+		})
+	}
+	return errors.Join(errs...)
+}
+
+// settled is what TensorFlow takes from the first session: an option with its value,
+// which is empty if it is left to TensorFlow.
+type settled struct{ option, value, what, fix string }
+
+func processWide(c *pb.ConfigProto) []settled {
+	const gpus, threads = "its GPUs", "its threads"
+	const fix = "open the session that needs it first, or in another process"
+	gpu := c.GetGpuOptions()
+	experimental := gpu.GetExperimental()
+	number := func(n float64) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.FormatFloat(n, 'g', -1, 64)
+	}
+	truth := func(on bool) string {
+		if !on {
+			return ""
+		}
+		return "true"
+	}
+	allocator := gpu.GetAllocatorType()
+	if experimental.GetUseCudaMallocAsync() {
+		allocator = string(CUDAMallocAsync)
+	}
+	inter := c.GetInterOpParallelismThreads()
+	if c.GetUsePerSessionThreads() {
+		inter = 0
+	}
+	var virtual [][]float32
+	for _, d := range experimental.GetVirtualDevices() {
+		virtual = append(virtual, d.GetMemoryLimitMb())
+	}
+	sizes := ""
+	if virtual != nil {
+		sizes = fmt.Sprint(virtual)
+	}
+	return []settled{
+		{"Options.IntraThreads", number(float64(c.GetIntraOpParallelismThreads())), threads, fix},
+		{"Options.InterThreads", number(float64(inter)), threads, fix + ", or set PerSessionThreads"},
+		{"Options.MemoryGrowth", truth(gpu.GetAllowGrowth()), gpus, fix},
+		{"Options.MemoryFraction", number(gpu.GetPerProcessGpuMemoryFraction()), gpus, fix},
+		{"Options.VisibleGPUs", gpu.GetVisibleDeviceList(), gpus, fix},
+		{"Options.VirtualGPUs", sizes, gpus, fix},
+		{"Options.GPUAllocator", allocator, gpus, fix},
+		{"Options.UnifiedMemory", truth(experimental.GetUseUnifiedMemory()), gpus, fix},
+		{"Options.HostMemoryLimit", number(float64(floatIn(experimental, hostMemoryLimit))), gpus, fix},
+	}
+}
+
+// floatIn reads a field that the Go messages do not have; 0 if it is not set.
+func floatIn(message proto.Message, field protowire.Number) (value float32) {
+	wire := []byte(message.ProtoReflect().GetUnknown())
+	for len(wire) > 0 {
+		number, kind, n := protowire.ConsumeTag(wire)
+		if n < 0 {
+			return value
+		}
+		wire = wire[n:]
+		if number == field && kind == protowire.Fixed32Type {
+			bits, _ := protowire.ConsumeFixed32(wire)
+			value = math.Float32frombits(bits)
+		}
+		if n = protowire.ConsumeFieldValue(number, kind, wire); n < 0 {
+			return value
+		}
+		wire = wire[n:]
+	}
+	return value
+}

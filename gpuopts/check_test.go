@@ -1,0 +1,309 @@
+package gpuopts_test
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/gpuopts"
+)
+
+// environments are what each option asks of the environment.
+var environments = []struct {
+	options gpuopts.Options
+	want    []string
+}{
+	{gpuopts.Options{}, nil},
+	{gpuopts.Options{MemoryGrowth: true, IntraThreads: 2, XLA: gpuopts.XLAOn2}, nil},
+	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
+	{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=true"}},
+	{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
+	{gpuopts.Options{OneDNN: gpuopts.On}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}},
+	{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}},
+	{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
+	{gpuopts.Options{OneDNNPoolLimit: 300e6}, []string{"TF_MKL_ALLOC_MAX_BYTES=300000000"}},
+	{gpuopts.Options{OneDNNMath: gpuopts.BFloat16Math}, []string{"TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
+	{gpuopts.Options{XLA: gpuopts.XLAOn1, XLAMinCluster: 8}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}},
+	{gpuopts.Options{Deterministic: true}, []string{"TF_DETERMINISTIC_OPS=1"}},
+	{gpuopts.Options{LogLevel: gpuopts.LogInfo}, []string{"TF_CPP_MIN_LOG_LEVEL=0"}},
+	{gpuopts.Options{LogLevel: gpuopts.LogWarning}, []string{"TF_CPP_MIN_LOG_LEVEL=1"}},
+	{gpuopts.Options{LogLevel: gpuopts.LogError}, []string{"TF_CPP_MIN_LOG_LEVEL=2"}},
+	{gpuopts.Options{LogLevel: gpuopts.LogFatal}, []string{"TF_CPP_MIN_LOG_LEVEL=3"}},
+	{gpuopts.Options{OneDNN: gpuopts.On, OneDNNPoolLimit: 1, VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=1"}},
+}
+
+func TestEnvironment(t *testing.T) {
+	for _, c := range environments {
+		variables, err := c.options.Environment()
+		require.NoError(t, err, "%+v", c.options)
+		var got []string
+		for _, v := range variables {
+			got = append(got, v.String())
+			assert.Regexp(t, `^Options\.\w+ .+`, v.For)
+		}
+		assert.Equal(t, c.want, got, "%+v", c.options)
+		// In an environment that has them, there is nothing to do.
+		with, missing, err := gpuopts.With([]string{"HOME=/h"}, variables)
+		require.NoError(t, err)
+		assert.Len(t, missing, len(variables))
+		assert.Equal(t, append([]string{"HOME=/h"}, c.want...), with)
+		again, missing, err := gpuopts.With(with, variables)
+		require.NoError(t, err)
+		assert.Empty(t, missing)
+		assert.Equal(t, with, again)
+		warnings, err := c.options.Check(with)
+		assert.NoError(t, err, "%+v", c.options)
+		assert.Empty(t, warnings, "%+v", c.options)
+	}
+}
+
+func TestWith(t *testing.T) {
+	flag := gpuopts.Variable{Name: "TF_XLA_FLAGS", Value: "--n=8", For: "it", Flags: true}
+	truth := gpuopts.Variable{Name: "B", Value: "1", For: "it", Bool: true}
+	plain := gpuopts.Variable{Name: "V", Value: "x", For: "it"}
+	for _, c := range []struct {
+		have string
+		want gpuopts.Variable
+		with string // "" is a conflict
+	}{
+		{"A=1", plain, "V=x"},
+		{"V=x", plain, "V=x"},
+		{"V=y", plain, ""},
+		{"V=", plain, ""},
+		{"VV=y", plain, "V=x"},
+		{"B=true", truth, "B=true"},
+		{"B=TRUE", truth, "B=TRUE"},
+		{"B=0", truth, ""},
+		{"B=yes", truth, ""},
+		{"TF_XLA_FLAGS=--a --b=2", flag, "TF_XLA_FLAGS=--a --b=2 --n=8"},
+		{"TF_XLA_FLAGS=--n=8  --a", flag, "TF_XLA_FLAGS=--n=8  --a"},
+		{"TF_XLA_FLAGS=", flag, "TF_XLA_FLAGS=--n=8"},
+		{"TF_XLA_FLAGS=--n=4", flag, ""},
+		{"TF_XLA_FLAGS=flags.txt", flag, ""},
+	} {
+		env := []string{c.have}
+		with, missing, err := gpuopts.With(env, []gpuopts.Variable{c.want})
+		if c.with == "" {
+			var conflict *gpuopts.ConflictError
+			if assert.ErrorAs(t, err, &conflict, c.have) {
+				assert.Equal(t, "it", conflict.One)
+				assert.Equal(t, c.want.Name, conflict.Variable)
+				assert.Contains(t, err.Error(), "would have to be")
+			}
+			continue
+		}
+		require.NoError(t, err, c.have)
+		assert.Contains(t, with, c.with)
+		if c.with != c.have {
+			require.Len(t, missing, 1)
+			assert.Equal(t, c.with, missing[0].String())
+		}
+		assert.Equal(t, []string{c.have}, env, "it is the caller's")
+	}
+}
+
+// Each has a contradiction of two sides, which both are named.
+func TestConflicts(t *testing.T) {
+	for _, c := range []struct {
+		options    gpuopts.Options
+		env        []string
+		one, other string
+	}{
+		{gpuopts.Options{GrapplerOff: true, Precision: gpuopts.BFloat16}, nil, "Options.GrapplerOff true", "Options.Precision bfloat16"},
+		{gpuopts.Options{GrapplerOff: true, MemoryOptimization: gpuopts.MemoryNone}, nil, "Options.GrapplerOff true", "Options.MemoryOptimization none"},
+		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{Loops: gpuopts.Off}}, nil, "Options.GrapplerOff true", "Options.Grappler.Loops off"},
+		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{PruningOff: true}}, nil, "Options.GrapplerOff true", "Options.Grappler.PruningOff true"},
+		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 1}, nil, "Options.MemoryGrowth true", "Options.MemoryFraction 1"},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}, MemoryFraction: 0.5}, nil, "Options.VirtualGPUs [[512]]", "Options.MemoryFraction 0.5"},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, UnifiedMemory: true}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, GarbageCollection: gpuopts.Off}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.GarbageCollection off"},
+		{gpuopts.Options{OneDNNSystemAllocator: true, OneDNNPoolLimit: 9}, nil, "Options.OneDNNSystemAllocator true", "Options.OneDNNPoolLimit 9"},
+		{gpuopts.Options{XLA: gpuopts.XLAOff, XLAMinCluster: 4}, nil, "Options.XLA off", "Options.XLAMinCluster 4"},
+		{gpuopts.Options{OneDNN: gpuopts.Off, Precision: gpuopts.BFloat16}, nil, "Options.OneDNN off", "Options.Precision bfloat16"},
+		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNSystemAllocator: true}, nil, "Options.OneDNN off", "Options.OneDNNSystemAllocator true"},
+		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNPoolLimit: 9}, nil, "Options.OneDNN off", "Options.OneDNNPoolLimit 9"},
+		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNMath: gpuopts.BFloat16Math}, nil, "Options.OneDNN off", "Options.OneDNNMath bfloat16"},
+
+		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=false"}, "Options.MemoryGrowth true", `TF_FORCE_GPU_ALLOW_GROWTH is "false"`},
+		{gpuopts.Options{MemoryFraction: 1}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true"}, "Options.MemoryFraction 1", `TF_FORCE_GPU_ALLOW_GROWTH is "true"`},
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
+		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.UnifiedMemory true", "TF_GPU_ALLOCATOR"},
+		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GarbageCollection on", "TF_GPU_ALLOCATOR"},
+		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and would have to be "true"`},
+		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=FASTEST_FIRST"}, "Options.VisibleGPUs [1]", `CUDA_DEVICE_ORDER is "FASTEST_FIRST"`},
+		{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}, "Options.OneDNN off", `TF_ENABLE_ONEDNN_OPTS is "1"`},
+		{gpuopts.Options{Precision: gpuopts.BFloat16}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.Precision bfloat16", `TF_ENABLE_ONEDNN_OPTS is "0"`},
+		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=true"}, "Options.OneDNNPoolLimit 9", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"},
+		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_MKL_ALLOC_MAX_BYTES=10"}, "Options.OneDNNPoolLimit 9", `TF_MKL_ALLOC_MAX_BYTES is "10"`},
+		{gpuopts.Options{XLA: gpuopts.XLAOff}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, "Options.XLA off", "TF_XLA_FLAGS"},
+		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--x --tf_xla_auto_jit=fusible"}, "Options.XLA on-2", "TF_XLA_FLAGS"},
+		{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}, "Options.XLAMinCluster 4", "TF_XLA_FLAGS"},
+		{gpuopts.Options{Deterministic: true}, []string{"TF_DETERMINISTIC_OPS=0"}, "Options.Deterministic true", `TF_DETERMINISTIC_OPS is "0"`},
+		{gpuopts.Options{LogLevel: gpuopts.LogInfo}, []string{"TF_CPP_MIN_LOG_LEVEL=2"}, "Options.LogLevel info", `TF_CPP_MIN_LOG_LEVEL is "2"`},
+	} {
+		_, err := c.options.Check(c.env)
+		var conflict *gpuopts.ConflictError
+		if !assert.ErrorAs(t, err, &conflict, "%+v in %v", c.options, c.env) {
+			continue
+		}
+		assert.ErrorContains(t, err, c.one)
+		assert.ErrorContains(t, err, c.other)
+		assert.NotEmpty(t, conflict.Fix)
+		_, err = c.options.ConfigProto()
+		assert.Equal(t, c.env == nil, err != nil, "%+v: options that exclude each other make no ConfigProto, the environment is not looked at", c.options)
+	}
+
+	// All are told at once.
+	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: gpuopts.BFC}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_GPU_ALLOCATOR=cuda_malloc"})
+	assert.ErrorContains(t, err, "TF_FORCE_GPU_ALLOW_GROWTH")
+	assert.ErrorContains(t, err, "TF_GPU_ALLOCATOR")
+}
+
+func TestWarnings(t *testing.T) {
+	for _, c := range []struct {
+		options gpuopts.Options
+		env     []string
+		want    []string // the beginning of each
+	}{
+		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR="}, nil},
+		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async", "TF_ENABLE_ONEDNN_OPTS=0"}, nil},
+		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, nil},
+		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=0"}, nil},
+		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=1"}, nil},
+		{gpuopts.Options{IntraThreads: 4}, []string{"TF_NUM_INTRAOP_THREADS=4", "OMP_NUM_THREADS=4", "TF_VAR_secret=x"}, nil},
+		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"},
+			[]string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"}},
+		{gpuopts.Options{}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE: TensorFlow 2.21 does not read it"}},
+		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow understands true and false"}},
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow understands cuda_malloc_async, cuda_malloc, memory_guard"}},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, MemoryGrowth: true}, nil, []string{"Options.MemoryGrowth true: cuda_malloc_async takes memory as it is needed"}},
+		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, []string{"Options.MemoryGrowth true: cuda_malloc_async"}},
+		{gpuopts.Options{HostMemoryLimit: 256}, []string{"TF_GPU_HOST_MEM_LIMIT_IN_MB=512"}, []string{"TF_GPU_HOST_MEM_LIMIT_IN_MB: 512 is not used: Options.HostMemoryLimit 256"}},
+		{gpuopts.Options{DeferredDeletion: 8}, nil, []string{"Options.DeferredDeletion 8: TensorFlow 2.21 takes it and does not look at it"}},
+		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_VISIBLE_DEVICES=2,3"}, []string{`Options.VisibleGPUs [1]: CUDA_VISIBLE_DEVICES is "2,3"`}},
+		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_MKL_ALLOC_MAX_BYTES=9"}, []string{"TF_MKL_ALLOC_MAX_BYTES: it limits a pool"}},
+		{gpuopts.Options{IntraThreads: 4, InterThreads: 2}, []string{"TF_NUM_INTRAOP_THREADS=1", "TF_NUM_INTEROP_THREADS=1"},
+			[]string{"TF_NUM_INTRAOP_THREADS: 1 is not used: Options.IntraThreads 4", "TF_NUM_INTEROP_THREADS: 1 is not used"}},
+		{gpuopts.Options{XLAMinCluster: 4}, nil, []string{"Options.XLAMinCluster 4: XLA is off"}},
+		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=-1"}, []string{"Options.XLAMinCluster 4: XLA is off"}},
+	} {
+		warnings, err := c.options.Check(c.env)
+		require.NoError(t, err, "%+v in %v", c.options, c.env)
+		if assert.Len(t, warnings, len(c.want), "%+v in %v: %v", c.options, c.env, warnings) {
+			for i, w := range warnings {
+				assert.Contains(t, w.String(), c.want[i])
+			}
+		}
+	}
+}
+
+// Of a variable that is there twice, getenv finds the first.
+func TestCheckTakesTheFirst(t *testing.T) {
+	_, err := gpuopts.Options{MemoryGrowth: true}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_FORCE_GPU_ALLOW_GROWTH=false"})
+	assert.NoError(t, err)
+}
+
+// What TensorFlow sets up with the first session cannot be had otherwise later.
+func TestLater(t *testing.T) {
+	config := func(o gpuopts.Options) []byte {
+		bytes, err := o.ConfigProto()
+		require.NoError(t, err)
+		return bytes
+	}
+	for _, c := range []struct {
+		first, later gpuopts.Options
+		setting      string // "" is none
+		had          string
+	}{
+		{gpuopts.Options{}, gpuopts.Options{}, "", ""},
+		{gpuopts.Options{IntraThreads: 2, MemoryGrowth: true}, gpuopts.Options{}, "", ""},
+		{gpuopts.Options{IntraThreads: 2, MemoryGrowth: true}, gpuopts.Options{IntraThreads: 2, MemoryGrowth: true}, "", ""},
+		{gpuopts.Options{}, gpuopts.Options{Precision: gpuopts.BFloat16, XLA: gpuopts.XLAOn2, Executor: gpuopts.SingleThreaded, GrapplerOff: false}, "", ""},
+		{gpuopts.Options{}, gpuopts.Options{InterThreads: 1, PerSessionThreads: true}, "", ""},
+		{gpuopts.Options{}, gpuopts.Options{InterThreads: 1}, "Options.InterThreads 1", "TensorFlow's default"},
+		{gpuopts.Options{IntraThreads: 2}, gpuopts.Options{IntraThreads: 1}, "Options.IntraThreads 1", "2"},
+		{gpuopts.Options{}, gpuopts.Options{MemoryGrowth: true}, "Options.MemoryGrowth true", "TensorFlow's default"},
+		{gpuopts.Options{MemoryFraction: 0.5}, gpuopts.Options{MemoryFraction: 0.25}, "Options.MemoryFraction 0.25", "0.5"},
+		{gpuopts.Options{VisibleGPUs: []int{0}}, gpuopts.Options{VisibleGPUs: []int{1, 0}}, "Options.VisibleGPUs 1,0", "0"},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, gpuopts.Options{VirtualGPUs: [][]int{{512, 512}}}, "Options.VirtualGPUs [[512 512]]", "[[512]]"},
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, "Options.GPUAllocator cuda_malloc_async", "BFC"},
+		{gpuopts.Options{}, gpuopts.Options{UnifiedMemory: true}, "Options.UnifiedMemory true", "TensorFlow's default"},
+		{gpuopts.Options{HostMemoryLimit: 256}, gpuopts.Options{HostMemoryLimit: 512}, "Options.HostMemoryLimit 512", "256"},
+	} {
+		err := gpuopts.Later(config(c.first), config(c.later))
+		if c.setting == "" {
+			assert.NoError(t, err, "%+v", c.later)
+			continue
+		}
+		assert.ErrorIs(t, err, gpuopts.ErrTooLate)
+		var late *gpuopts.TooLateError
+		if assert.ErrorAs(t, err, &late, "%+v", c.later) {
+			assert.Equal(t, c.setting, late.Setting)
+			assert.Contains(t, late.Why, "with "+c.had+", for the first session")
+			assert.Contains(t, late.Fix, "another process")
+		}
+	}
+
+	// Whatever is late is told, and a field that is not known here does no harm.
+	err := gpuopts.Later(nil, config(gpuopts.Options{IntraThreads: 1, InterThreads: 1}))
+	assert.ErrorContains(t, err, "IntraThreads")
+	assert.ErrorContains(t, err, "InterThreads")
+	unknown, err := proto.Marshal(&pb.ConfigProto{GpuOptions: &pb.GPUOptions{Experimental: &pb.GPUOptions_Experimental{CollectiveRingOrder: "0"}}})
+	require.NoError(t, err)
+	assert.NoError(t, gpuopts.Later(nil, unknown))
+	assert.NoError(t, gpuopts.Later([]byte("no message"), config(gpuopts.Options{IntraThreads: 1})), "TensorFlow says what is wrong with it")
+}
+
+func TestUnreadIsACopy(t *testing.T) {
+	gpuopts.Unread()["TF_GPU_MEMORY_ALLOW_GROWTH"] = ""
+	assert.NotEmpty(t, gpuopts.Unread()["TF_GPU_MEMORY_ALLOW_GROWTH"])
+	for _, v := range environments {
+		variables, err := v.options.Environment()
+		require.NoError(t, err)
+		for _, v := range variables {
+			assert.NotContains(t, gpuopts.Unread(), v.Name)
+		}
+	}
+}
+
+// docs/gpu.md has each option, each variable and what nobody reads.
+func TestDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/gpu.md")
+	require.NoError(t, err)
+	document := string(text)
+	all := map[string]bool{}
+	fields("", reflect.ValueOf(gpuopts.Options{}), all)
+	for name := range all {
+		name, _, _ = strings.Cut(name, ".") // those of Grappler are one line
+		assert.Regexp(t, "`"+name+"[:`]", document)
+	}
+	for _, c := range environments {
+		variables, err := c.options.Environment()
+		require.NoError(t, err)
+		for _, v := range variables {
+			assert.Contains(t, document, "`"+v.Name)
+		}
+	}
+	for name := range gpuopts.Unread() {
+		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
+			assert.Contains(t, document, "`"+name+"`")
+		}
+	}
+}
+
+// Check looks at what it is given and nothing else.
+func TestCheckIsPure(t *testing.T) {
+	t.Setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
+	o := gpuopts.Options{MemoryGrowth: true, OneDNN: gpuopts.Off}
+	_, err := o.Check(nil)
+	assert.NoError(t, err)
+	_, set := os.LookupEnv("TF_ENABLE_ONEDNN_OPTS")
+	assert.False(t, set)
+}

@@ -1,0 +1,33 @@
+package gpuopts_test
+
+import (
+	"fmt"
+
+	"steadyfit/gpuopts"
+)
+
+// What contradicts the environment is told before TensorFlow is opened.
+func ExampleOptions_Check() {
+	options := gpuopts.Options{MemoryGrowth: true, IntraThreads: 2}
+	warnings, err := options.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_NUM_INTRAOP_THREADS=8"})
+	fmt.Println(err)
+	for _, w := range warnings {
+		fmt.Println(w)
+	}
+	// Output:
+	// Options.MemoryGrowth true: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment, and TensorFlow obeys the variable; unset it, or leave the option out
+	// TF_NUM_INTRAOP_THREADS: 8 is not used: Options.IntraThreads 2 goes before it (process_util.cc, local_device.cc)
+}
+
+// What TensorFlow reads from the environment only is a list of variables.
+func ExampleOptions_Environment() {
+	variables, err := gpuopts.Options{VisibleGPUs: []int{1}, XLA: gpuopts.XLAOn2, XLAMinCluster: 8}.Environment()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	env, _, err := gpuopts.With([]string{"TF_XLA_FLAGS=--tf_xla_cpu_global_jit"}, variables)
+	fmt.Println(env, err)
+	// Output:
+	// [TF_XLA_FLAGS=--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=8 CUDA_DEVICE_ORDER=PCI_BUS_ID] <nil>
+}

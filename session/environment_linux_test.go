@@ -1,0 +1,165 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// environmentEnv makes the test binary a program that uses device options: "start"
+// has it started anew for them, "open" leaves them to Open.
+const environmentEnv = "STEADYFIT_TEST_ENVIRONMENT"
+
+func init() {
+	kind := os.Getenv(environmentEnv)
+	if kind == "" {
+		return
+	}
+	if err := environmentChild(kind); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) // lint:allow exit: this process is a child of the tests
+	}
+	os.Exit(0) // lint:allow exit: this process is a child of the tests
+}
+
+type environmentOutcome struct {
+	PID  int
+	Args []string
+	// Started is what the process was started with, Has what it has.
+	Started, Has []string
+}
+
+var environmentOptions = gpuopts.Options{
+	VisibleGPUs: []int{0}, OneDNN: gpuopts.Off, XLA: gpuopts.XLAOn2, XLAMinCluster: 8,
+}
+
+func environmentChild(kind string) error {
+	o := environmentOutcome{PID: os.Getpid(), Args: os.Args}
+	switch kind {
+	case "start":
+		if err := UseEnvironment(environmentOptions); err != nil {
+			return err
+		}
+	case "open":
+		model, err := savedmodels.Builtin("digits")
+		if err != nil {
+			return err
+		}
+		s, err := Open(context.Background(), model, Options{Device: environmentOptions})
+		if err != nil {
+			return err
+		}
+		if err := s.Close(); err != nil {
+			return err
+		}
+	}
+	text, err := os.ReadFile("/proc/self/environ")
+	if err != nil {
+		return err
+	}
+	o.Started, o.Has = strings.Split(string(text), "\x00"), os.Environ()
+	return json.NewEncoder(os.Stdout).Encode(o)
+}
+
+func runEnvironmentChild(t *testing.T, kind string, env ...string) (o environmentOutcome, log string, err error) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "an argument")
+	cmd.Env = append(append(os.Environ(), environmentEnv+"="+kind), env...)
+	var text, failed strings.Builder
+	cmd.Stdout, cmd.Stderr = &text, &failed
+	require.NoError(t, cmd.Start())
+	if err = cmd.Wait(); err == nil {
+		require.NoError(t, json.Unmarshal([]byte(text.String()), &o))
+		assert.Equal(t, cmd.Process.Pid, o.PID)
+		assert.Equal(t, "an argument", o.Args[1])
+	}
+	return o, failed.String(), err
+}
+
+// The program is started anew in the same process, with what TensorFlow reads.
+func TestUseEnvironment(t *testing.T) {
+	o, log, err := runEnvironmentChild(t, "start", "TF_XLA_FLAGS=--tf_xla_cpu_global_jit")
+	require.NoError(t, err, log)
+	for _, want := range []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=0", "TF_XLA_FLAGS=--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=8"} {
+		assert.Contains(t, o.Started, want)
+	}
+
+	_, log, err = runEnvironmentChild(t, "start", "TF_ENABLE_ONEDNN_OPTS=1")
+	require.Error(t, err)
+	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and would have to be "0"; unset it`)
+}
+
+// Open sets what is missing as long as TensorFlow is not open.
+func TestOpenSetsTheEnvironment(t *testing.T) {
+	o, log, err := runEnvironmentChild(t, "open", "TF_CPP_MIN_LOG_LEVEL=0")
+	require.NoError(t, err, log)
+	assert.NotContains(t, o.Started, "TF_ENABLE_ONEDNN_OPTS=0")
+	assert.Contains(t, o.Has, "TF_ENABLE_ONEDNN_OPTS=0")
+	assert.NotContains(t, log, "oneDNN custom operations are on")
+}
+
+// What TensorFlow has settled is refused with the reason, and what to do.
+func TestTooLate(t *testing.T) {
+	ctx := context.Background()
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	// The first session of the process, or a later one with nothing to ask.
+	s, err := Open(ctx, model, Options{})
+	require.NoError(t, err)
+	defer s.Close()
+	require.True(t, tfbind.Loaded())
+	for _, c := range []struct {
+		options gpuopts.Options
+		says    []string
+	}{
+		{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"Options.OneDNN off", "TF_ENABLE_ONEDNN_OPTS=0", "session.UseEnvironment first in main"}},
+		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"Options.OneDNNSystemAllocator true", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
+		{gpuopts.Options{OneDNNPoolLimit: 1e9}, []string{"Options.OneDNNPoolLimit 1000000000", "TF_MKL_ALLOC_MAX_BYTES=1000000000"}},
+		{gpuopts.Options{OneDNNMath: gpuopts.BFloat16Math}, []string{"Options.OneDNNMath bfloat16", "TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
+		{gpuopts.Options{Deterministic: true}, []string{"Options.Deterministic true", "TF_DETERMINISTIC_OPS=1"}},
+		{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 3}, []string{"Options.XLAMinCluster 3", "--tf_xla_min_cluster_size=3"}},
+		{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
+		{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
+		{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process", "in another process"}},
+		{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set PerSessionThreads"}},
+		{gpuopts.Options{MemoryGrowth: true}, []string{"Options.MemoryGrowth true", "its GPUs once per process"}},
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"Options.MemoryFraction 0.5"}},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"Options.GPUAllocator cuda_malloc_async"}},
+		{gpuopts.Options{UnifiedMemory: true}, []string{"Options.UnifiedMemory true"}},
+		{gpuopts.Options{HostMemoryLimit: 64}, []string{"Options.HostMemoryLimit 64"}},
+	} {
+		_, err := Open(ctx, model, Options{Device: c.options})
+		if !assert.ErrorIs(t, err, gpuopts.ErrTooLate, "%+v", c.options) {
+			continue
+		}
+		for _, text := range c.says {
+			assert.ErrorContains(t, err, text)
+		}
+	}
+	for _, v := range []string{"TF_ENABLE_ONEDNN_OPTS", "TF_DETERMINISTIC_OPS", "CUDA_DEVICE_ORDER"} {
+		_, set := os.LookupEnv(v)
+		assert.False(t, set, "%s was set, too late", v)
+	}
+	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: gpuopts.Off}), gpuopts.ErrTooLate)
+	assert.NoError(t, UseEnvironment(gpuopts.Options{InterThreads: 3}), "there is no variable for that")
+
+	// These are each session's own.
+	for _, own := range []gpuopts.Options{{InterThreads: 1, PerSessionThreads: true}, {GrapplerOff: true}, {MemoryOptimization: gpuopts.MemoryNone}} {
+		s, err := Open(ctx, model, Options{Device: own})
+		if assert.NoError(t, err, "%+v", own) {
+			assert.NoError(t, s.Close())
+		}
+	}
+}

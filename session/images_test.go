@@ -1,0 +1,47 @@
+package session_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+func TestImageOptions(t *testing.T) {
+	model := func(shape []int64, m *savedmodels.Metadata) *savedmodels.Model {
+		return &savedmodels.Model{Metadata: m, Signatures: []savedmodels.Signature{{Name: "train", Inputs: []savedmodels.Tensor{
+			{Name: "x", DType: tfbind.Float32, Shape: shape}, {Name: "y", DType: tfbind.Int64, Shape: []int64{-1}},
+		}}}}
+	}
+	stated := func(low, high float64) *savedmodels.Metadata {
+		return &savedmodels.Metadata{ClassNames: []string{"a", "b"}, Inputs: map[string]savedmodels.InputMetadata{"x": {Range: &[2]float64{low, high}}}}
+	}
+	for _, c := range []struct {
+		name          string
+		model         *savedmodels.Model
+		height, width int
+		want          data.ImageOptions
+		scale         *[2]float64
+	}{
+		{"images", model([]int64{-1, 224, 192, 3}, nil), 0, 0, data.ImageOptions{Height: 224, Width: 192, Channels: 3}, nil},
+		{"stated", model([]int64{-1, 28, 28, 1}, stated(0, 1)), 0, 0, data.ImageOptions{Height: 28, Width: 28, Channels: 1, Classes: []string{"a", "b"}}, &[2]float64{0, 1}},
+		{"bytes", model([]int64{-1, 28, 28, 1}, stated(0, 255)), 0, 0, data.ImageOptions{Height: 28, Width: 28, Channels: 1, Classes: []string{"a", "b"}}, nil},
+		{"any size", model([]int64{-1, -1, -1, 3}, nil), 0, 0, data.ImageOptions{Channels: 3}, nil},
+		{"any size, given", model([]int64{-1, -1, -1, 3}, nil), 96, 128, data.ImageOptions{Height: 96, Width: 128, Channels: 3}, nil},
+		{"grey in a row", model([]int64{-1, 64}, stated(0, 16)), 8, 8, data.ImageOptions{Height: 8, Width: 8, Channels: 1, Classes: []string{"a", "b"}}, &[2]float64{0, 16}},
+		{"colours in a row", model([]int64{-1, 3 * 64}, nil), 8, 8, data.ImageOptions{Height: 8, Width: 8, Channels: 3}, nil},
+		{"a row", model([]int64{-1, 64}, stated(0, 16)), 0, 0, data.ImageOptions{}, nil},
+		{"another row", model([]int64{-1, 65}, nil), 8, 8, data.ImageOptions{Height: 8, Width: 8}, nil},
+	} {
+		got, scale, err := session.ImageOptions(c.model, "train", c.height, c.width)
+		require.NoError(t, err, c.name)
+		require.Equal(t, c.want, got, c.name)
+		require.Equal(t, c.scale, scale, c.name)
+	}
+	_, _, err := session.ImageOptions(model(nil, nil), "learn", 0, 0)
+	require.ErrorIs(t, err, savedmodels.ErrNoSignature)
+}
