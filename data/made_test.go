@@ -408,9 +408,9 @@ func TestCheckFiniteThroughStages(t *testing.T) {
 
 // A pass of many batches allocates as often as one of few.
 func TestPassesWithWorkersDoNotAllocate(t *testing.T) {
-	m, err := counted(t, 4096).Augment("x", Augmentation{})
+	_, err := counted(t, 4096).Augment("x", Augmentation{})
 	require.Error(t, err, "no images")
-	m, err = Map(counted(t, 4096), "x", "copy", []int{2}, func(_ Sample, dst, src []float32) error {
+	m, err := Map(counted(t, 4096), "x", "copy", []int{2}, func(_ Sample, dst, src []float32) error {
 		copy(dst, src)
 		return nil
 	})
