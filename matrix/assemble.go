@@ -30,12 +30,21 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
 			base := runs[cellID{runtime, w.ID, Baseline}]
+			var arms []memory.Arm
+			for _, remedy := range r.Remedies {
+				with := runs[cellID{runtime, w.ID, remedy.ID}]
+				if remedy.ID != Baseline && len(with) > 0 && !slices.ContainsFunc(with, neverRan) {
+					pairs, _ := paired(with, base)
+					arms = append(arms, memory.Arm{Group: with[0].Group, Pairs: pairs})
+				}
+			}
+			scatter := memory.ScatterOf(arms, uint64(p.Seed))
 			for _, remedy := range r.Remedies {
 				id := cellID{runtime, w.ID, remedy.ID}
 				if c, ok := settled[id]; ok {
 					r.Cells = append(r.Cells, c)
 				} else if wanted[id] && len(runs[id]) > 0 {
-					r.Cells = append(r.Cells, p.cell(remedy, runs[id], base))
+					r.Cells = append(r.Cells, p.cell(remedy, runs[id], base, scatter))
 				}
 			}
 			if c, ok := calibrate(runtime, w, base); ok {
@@ -48,11 +57,25 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
 	thin(r)
 }
 
-// cell sums up the runs of one cell.
-func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
+// neverRan is whether nothing was measured, since the remedy could not be applied.
+func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }
+
+// paired are runs beside those without a remedy that they were done with, and those.
+func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult) {
+	for _, run := range runs {
+		for _, b := range base {
+			if b.Pair == run.Pair && b.Group == run.Group {
+				without = append(without, b)
+				pairs = append(pairs, memory.Pair{Base: b.Outcome, Remedy: run.Outcome})
+			}
+		}
+	}
+	return pairs, without
+}
+
+// cell sums up the runs of one cell; scatter is that of its workload.
+func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatter) Cell {
 	c := Cell{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
-	var pairs []memory.Pair
-	var paired []*RunResult
 	for _, run := range runs {
 		c.Runs = append(c.Runs, run.ID)
 		if run.Failure != "" {
@@ -60,12 +83,6 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 		}
 		if run.Failure == "" {
 			c.Unverified = cmp.Or(c.Unverified, run.Unverified)
-		}
-		for _, b := range base {
-			if b.Pair == run.Pair && b.Group == run.Group && remedy.ID != Baseline {
-				c.Base, paired = append(c.Base, b.ID), append(paired, b)
-				pairs = append(pairs, memory.Pair{Base: b.Outcome, Remedy: run.Outcome})
-			}
 		}
 	}
 	verdict := middle(runs).Outcome.Verdict
@@ -75,7 +92,11 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 		c.Reason = c.Verdict.String()
 		return c
 	}
-	if n := slices.IndexFunc(runs, func(run *RunResult) bool { return unmeasurable(run.Failure) }); n >= 0 {
+	pairs, without := paired(runs, base)
+	for _, b := range without {
+		c.Base = append(c.Base, b.ID)
+	}
+	if n := slices.IndexFunc(runs, neverRan); n >= 0 {
 		c.Effect, c.Reason = memory.CouldNotApply, runs[n].Cause
 		if runs[n].Failure == cell.NotApplicable {
 			c.Effect = memory.NotApplicable
@@ -83,14 +104,15 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult) Cell {
 		c.Verdict = nil
 		return c
 	}
-	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, paired), unseenTrace(remedy, paired))
+	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, without), unseenTrace(remedy, without))
 	if len(pairs) < 2 {
 		c.Effect, c.Reason = memory.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c
 	}
-	comparison := memory.Compare(pairs, goal(remedy, paired), uint64(p.Seed))
+	comparison := scatter.Compare(pairs, goal(remedy, without), uint64(p.Seed))
 	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == memory.LowerSlope {
 		perStep := comparison.Effect
+		// By the pairs alone: slopes of as many samples scatter otherwise.
 		for i := range pairs {
 			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 		}

@@ -6,6 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -824,7 +827,7 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
 	}
-	c := (&Plan{Seed: 1}).cell(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil)
+	c := (&Plan{Seed: 1}).cell(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, memory.Scatter{})
 	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
 	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
 	assert.Nil(t, Middle(nil))
@@ -843,10 +846,10 @@ func TestTheGoalIsThatOfThePairs(t *testing.T) {
 	}
 	for group, want := range []memory.Goal{memory.LowerPeak, memory.LowerSlope} {
 		runs := []*RunResult{run(4, group, 0, "a", memory.Flat), run(5, group, 1, "a", memory.Flat)}
-		c := p.cell(Remedy{ID: "a", Goal: memory.LowerSlope}, runs, base)
+		c := p.cell(Remedy{ID: "a", Goal: memory.LowerSlope}, runs, base, memory.Scatter{})
 		require.NotNil(t, c.Comparison)
 		assert.Equal(t, want, c.Comparison.Goal)
-		c = p.cell(Remedy{ID: "a", Goal: memory.LowerGPU}, runs, base)
+		c = p.cell(Remedy{ID: "a", Goal: memory.LowerGPU}, runs, base, memory.Scatter{})
 		assert.Equal(t, memory.LowerGPU, c.Comparison.Goal)
 	}
 }
@@ -882,17 +885,17 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	base := []*RunResult{run(0, 0, 1000), run(1, 1, 1010), run(2, 2, 990)}
 	half, err := FindRemedy("batch-half")
 	require.NoError(t, err)
-	c := p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base)
+	c := p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{})
 	assert.Equal(t, memory.NoEffect, c.Effect, c.Reason)
 	assert.InDelta(t, 1, c.Comparison.Slope.Estimate, 0.01)
 	assert.Contains(t, c.Reason, "for as many samples")
 	assert.InDelta(t, 500, c.Figures.Slope.Estimate, 10, "a step is as it was measured")
-	c = p.cell(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base)
+	c = p.cell(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base, memory.Scatter{})
 	assert.Equal(t, memory.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
-	c = p.cell(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base)
+	c = p.cell(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, memory.Scatter{})
 	assert.Equal(t, memory.Partly, c.Effect, c.Reason)
 	half.Knobs = nil
-	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base).Effect)
+	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
 }
 
 // What the runs without a remedy show as well says nothing of the remedy.
@@ -1055,4 +1058,41 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	assert.Empty(t, s.Config)
 	assert.Equal(t, map[string]string{"bf16": "1"}, s.Knobs)
 	assert.True(t, s.Trace)
+}
+
+// The remedies of a workload lend each other what they know of its scatter; one that could
+// not be applied has nothing to lend.
+func TestRemediesShareTheirScatter(t *testing.T) {
+	w := Workload{ID: "X"}
+	p := &Plan{Seed: 1, Runtimes: []string{Go}, Workloads: []Workload{w}}
+	var jobs []job
+	r := &Result{}
+	random := rand.New(rand.NewPCG(1, 1))
+	add := func(remedy string, pair int, failure cell.Failure) {
+		peak := 1e9 * math.Exp(0.03*random.NormFloat64())
+		r.Runs = append(r.Runs, RunResult{ID: len(r.Runs), Runtime: Go, Workload: w.ID, Remedy: remedy, Pair: pair, Failure: failure,
+			Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: memory.Flat}, Peak: memory.Known(memory.Bytes(peak))}})
+	}
+	for i := range 10 {
+		remedy := Remedy{ID: fmt.Sprint("r", i), Goal: memory.LowerPeak}
+		p.Remedies = append(p.Remedies, remedy)
+		jobs = append(jobs, job{runtime: Go, workload: w, remedy: remedy})
+	}
+	for pair := range 3 {
+		add(Baseline, pair, "")
+		for i, remedy := range p.Remedies {
+			var failure cell.Failure
+			if i == 0 {
+				failure = cell.CouldNotApply
+			}
+			add(remedy.ID, pair, failure)
+		}
+	}
+	p.assemble(r, nil, jobs)
+	require.Len(t, r.Cells, 10)
+	assert.Equal(t, memory.CouldNotApply, r.Cells[0].Effect)
+	for _, c := range r.Cells[1:] {
+		assert.Equal(t, 9, c.Comparison.Peak.Pooled, c.Remedy)
+		assert.Zero(t, c.Comparison.Reset, "not measured")
+	}
 }

@@ -136,6 +136,9 @@ type Ratio struct {
 	// Unbounded is true if the pairs give no upper bound; High is the largest number
 	// then, since JSON has no infinity.
 	Unbounded bool `json:"unbounded,omitempty"`
+	// Pooled is the number of remedies whose deviations the interval rests on too
+	// ([Scatter]); 0 if it rests on that of its own pairs.
+	Pooled int `json:"pooled,omitempty"`
 	// Effect is what this amount alone would say.
 	Effect Effect `json:"effect,omitempty"`
 }
@@ -175,7 +178,8 @@ const compareConfidence = 0.95
 // pairs, so what disturbs both runs of a pair cancels. Fewer than 5 pairs have too
 // few distinct draws for that: for them it follows from the differences of the pairs
 // (the delta method), and is no less than what each amount is known by: a page, or
-// the noise floor of its slope.
+// the noise floor of its slope. Where a workload has several remedies, [Scatter.Compare]
+// knows the deviation better.
 //
 // Of the goal, then: the remedy works if the whole interval is below the
 // threshold (0.1 for a slope, 0.8 for a peak, in memory or on the GPU, or level; a slope also if it is
@@ -191,6 +195,12 @@ const compareConfidence = 0.95
 // slope is higher beyond doubt. If it is higher, and most runs leak or may, the Reason says
 // so, and the effect is unclear if one does.
 func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
+	return Scatter{}.Compare(pairs, goal, seed)
+}
+
+// Compare is [Compare] with deviations drawn to what the workload's remedies have in
+// common.
+func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}
 	var alive []Pair
 	var cause string
@@ -221,24 +231,17 @@ func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	}
 	added := addedSlope(alive)
 	random := rand.New(rand.NewPCG(seed, uint64(len(pairs))))
-	amount := func(grain float64, get func(Outcome) Reading) Ratio {
-		return ratio(alive, random, true, func(o Outcome) (value, known float64, ok bool) {
-			r := get(o)
-			return float64(r.Bytes), grain / math.Sqrt(12), r.OK && r.Bytes > 0
-		})
-	}
-	c.Peak = amount(pageSize, func(o Outcome) Reading { return o.Peak })
-	c.Reset = amount(pageSize, func(o Outcome) Reading { return o.Reset })
-	c.StepTime = amount(clockGrain, func(o Outcome) Reading { return o.StepTime })
-	c.GPU = amount(pageSize, func(o Outcome) Reading { return o.GPU })
+	amount := func(a amount, s common, pairs []Pair) Ratio { return s.interval(a.of(pairs, random)) }
+	c.Peak = amount(peakAmount, s.peak, alive)
+	c.Reset = amount(resetAmount, s.reset, alive)
+	c.StepTime = amount(stepTimeAmount, s.stepTime, alive)
+	c.GPU = amount(gpuAmount, s.gpu, alive)
 	slopes := alive
 	leaks, came := leaking(without)
 	if !Leaks(without) {
 		slopes = nil
 	}
-	c.Slope = ratio(slopes, random, false, func(o Outcome) (value, known float64, ok bool) {
-		return o.Verdict.Slope.Estimate, o.Verdict.NoiseFloor / floorDeviations, true
-	})
+	c.Slope = amount(slopeAmount, s.slope, slopes)
 
 	for _, r := range []*Ratio{&c.Peak, &c.Reset, &c.StepTime, &c.GPU} {
 		r.Effect = r.effect(amountLower)
@@ -350,14 +353,50 @@ const (
 	floorDeviations = 2.576
 )
 
-// ratio of the means over the pairs that have the amount in both runs. What get
-// returns beside a value is the deviation that it is known by.
-func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (value, known float64, ok bool)) Ratio {
+// amount is what pairs are compared by.
+type amount struct {
+	// positive amounts are compared on the logarithm.
+	positive bool
+	// get returns, beside a value, the deviation that it is known by.
+	get func(Outcome) (value, known float64, ok bool)
+}
+
+// The amounts of an Outcome.
+var (
+	slopeAmount = amount{false, func(o Outcome) (value, known float64, ok bool) {
+		return o.Verdict.Slope.Estimate, o.Verdict.NoiseFloor / floorDeviations, true
+	}}
+	peakAmount     = reading(pageSize, func(o Outcome) Reading { return o.Peak })
+	resetAmount    = reading(pageSize, func(o Outcome) Reading { return o.Reset })
+	stepTimeAmount = reading(clockGrain, func(o Outcome) Reading { return o.StepTime })
+	gpuAmount      = reading(pageSize, func(o Outcome) Reading { return o.GPU })
+)
+
+// reading is an amount that is known to a grain.
+func reading(grain float64, get func(Outcome) Reading) amount {
+	return amount{true, func(o Outcome) (value, known float64, ok bool) {
+		r := get(o)
+		return float64(r.Bytes), grain / math.Sqrt(12), r.OK && r.Bytes > 0
+	}}
+}
+
+// deviating is the ratio of two means and its deviation, as logarithms if so.
+type deviating struct {
+	ratio, deviation float64
+	// floor is the least deviation, by what the values are known by.
+	floor     float64
+	pairs     int
+	logarithm bool
+}
+
+// of is the ratio of the means over the pairs that have the amount in both runs; false if
+// they are fewer than two or have no ratio.
+func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 	var base, remedy []float64
 	var knownBase, knownRemedy float64 // sums of squares
 	for _, p := range pairs {
-		b, kb, okBase := get(p.Base)
-		r, kr, okRemedy := get(p.Remedy)
+		b, kb, okBase := a.get(p.Base)
+		r, kr, okRemedy := a.get(p.Remedy)
 		if okBase && okRemedy {
 			base, remedy = append(base, b), append(remedy, r)
 			knownBase, knownRemedy = knownBase+kb*kb, knownRemedy+kr*kr
@@ -365,19 +404,17 @@ func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (va
 	}
 	n := len(base)
 	if n < 2 {
-		return Ratio{}
+		return d, false
 	}
 	scale := func(v float64) float64 { return v }
-	back := scale
-	if positive {
-		scale, back = math.Log, math.Exp
+	if a.positive {
+		scale = math.Log
 	}
 	meanBase, meanRemedy := stat.Mean(base, nil), stat.Mean(remedy, nil)
-	estimate := scale(meanRemedy / meanBase)
-	if math.IsNaN(estimate) || math.IsInf(estimate, 0) {
-		return Ratio{}
+	d = deviating{ratio: scale(meanRemedy / meanBase), pairs: n, logarithm: a.positive}
+	if math.IsNaN(d.ratio) || math.IsInf(d.ratio, 0) {
+		return d, false
 	}
-	var deviation float64
 	if n < bootstrapPairs {
 		// To first order a pair moves the ratio by its remedy less the ratio times its
 		// base, over the mean of the base.
@@ -386,25 +423,16 @@ func ratio(pairs []Pair, random *rand.Rand, positive bool, get func(Outcome) (va
 		for i := range moves {
 			moves[i] = (remedy[i] - of*base[i]) / meanBase
 		}
-		deviation = max(stat.StdDev(moves, nil)/math.Sqrt(float64(n)),
-			math.Sqrt(knownRemedy+of*of*knownBase)/float64(n)/math.Abs(meanBase))
-		if positive {
-			deviation /= of
+		d.deviation = stat.StdDev(moves, nil) / math.Sqrt(float64(n))
+		d.floor = math.Sqrt(knownRemedy+of*of*knownBase) / float64(n) / math.Abs(meanBase)
+		if a.positive {
+			d.deviation, d.floor = d.deviation/of, d.floor/of
 		}
+		d.deviation = max(d.deviation, d.floor)
 	} else {
-		deviation = bootstrap(base, remedy, random, positive, scale)
+		d.deviation = bootstrap(base, remedy, random, a.positive, scale)
 	}
-	student := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: float64(n - 1)}.Quantile(0.5 + compareConfidence/2)
-	half := student * deviation
-	if math.IsNaN(half) {
-		return Ratio{}
-	}
-	low, high := back(estimate-half), back(estimate+half)
-	unbounded := math.IsInf(high, 0)
-	if unbounded {
-		high = math.MaxFloat64 // JSON has no infinity
-	}
-	return Ratio{Interval: Interval{back(estimate), low, high}, OK: true, Unbounded: unbounded}
+	return d, !math.IsNaN(d.deviation)
 }
 
 // bootstrap is the deviation of a ratio of means, on its scale, by drawing pairs.

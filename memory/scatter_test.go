@@ -1,0 +1,148 @@
+package memory
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// workload makes the arms of a workload as the matrix runs them: groups of 8 remedies that
+// share the runs without one. No remedy does anything; deviation is that of the runs
+// with one.
+func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Arm {
+	list := make([]Arm, arms)
+	var base []Outcome
+	for i := range list {
+		run := func(deviation float64) Outcome {
+			return Outcome{
+				Verdict: Verdict{Kind: Flat},
+				Peak:    Known(Bytes(1e9 * math.Exp(deviation*m.NormFloat64()))),
+			}
+		}
+		if i%8 == 0 {
+			base = nil
+			for range pairs {
+				base = append(base, run(deviation(0)))
+			}
+		}
+		list[i].Group = i / 8
+		for _, b := range base {
+			list[i].Pairs = append(list[i].Pairs, Pair{b, run(deviation(i))})
+		}
+	}
+	return list
+}
+
+// The intervals hold the truth as often as they promise, whether all remedies scatter
+// alike or not, and are narrower than those from three pairs by themselves.
+func TestScatterCovers(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		pairs    int
+		arms     int
+		differ   float64 // deviation of the logarithm of an arm's deviation
+		misses   float64 // at most
+		narrower float64 // the median width, of that without, at most
+	}{
+		{"alike", 3, 25, 0, 0.06, 0.7},
+
+		{"alike, the fewest", 3, commonArms, 0, 0.06, 0.75},
+		{"somewhat alike", 3, 25, 0.5, 0.065, 0.75},
+		{"of all kinds", 3, 25, 1.5, 0.08, 0.9},
+		{"five pairs", 5, 25, 0.5, 0.065, 0.95},
+	} {
+		m := newMaker(3, c.arms)
+		misses, plain, n := 0, 0, 0
+		var widths, before []float64
+		for range 300 {
+			deviations := make([]float64, c.arms)
+			for i := range deviations {
+				deviations[i] = 0.03 * math.Exp(c.differ*m.NormFloat64())
+			}
+			arms := workload(m, c.arms, c.pairs, func(i int) float64 { return deviations[i] })
+			s := ScatterOf(arms, 1)
+			for _, a := range arms {
+				with, without := s.Compare(a.Pairs, LowerPeak, 1).Peak, Compare(a.Pairs, LowerPeak, 1).Peak
+				if with.Low > 1 || with.High < 1 {
+					misses++
+				}
+				if without.Low > 1 || without.High < 1 {
+					plain++
+				}
+				require.Equal(t, c.arms, with.Pooled)
+				widths, before = append(widths, with.High-with.Low), append(before, without.High-without.Low)
+				n++
+			}
+		}
+		narrower := median(widths) / median(before)
+		t.Logf("%s: %.1f%% of %d intervals miss the truth, %.1f%% of those of the pairs alone; %.2f as wide",
+			c.name, 100*float64(misses)/float64(n), n, 100*float64(plain)/float64(n), narrower)
+		require.LessOrEqual(t, float64(misses)/float64(n), c.misses, c.name)
+		require.LessOrEqual(t, narrower, c.narrower, c.name)
+	}
+}
+
+// Remedies that scatter ten times as much as the others do not borrow their certainty.
+func TestScatterOfTwoKinds(t *testing.T) {
+	m := newMaker(3, 100)
+	misses, n := 0, 0
+	for range 300 {
+		arms := workload(m, 24, 3, func(i int) float64 {
+			if i%4 == 1 {
+				return 0.1
+			}
+			return 0.01
+		})
+		s := ScatterOf(arms, 1)
+		for i, a := range arms {
+			if i%4 == 1 {
+				if r := s.Compare(a.Pairs, LowerPeak, 1).Peak; r.Low > 1 || r.High < 1 {
+					misses++
+				}
+				n++
+			}
+		}
+	}
+	t.Logf("%.1f%% of %d intervals of the noisy ones miss the truth", 100*float64(misses)/float64(n), n)
+	require.LessOrEqual(t, float64(misses)/float64(n), 0.15)
+}
+
+func TestScatterKnowsNothing(t *testing.T) {
+	m := newMaker(3, 200)
+	alike := func(int) float64 { return 0.03 }
+	arms := workload(m, commonArms, 3, alike)
+	for _, few := range [][]Arm{nil, arms[1:], {{}, {}, {}, {}, {}}} {
+		require.Zero(t, ScatterOf(few, 1))
+	}
+	require.Equal(t, Compare(arms[0].Pairs, LowerPeak, 1), Scatter{}.Compare(arms[0].Pairs, LowerPeak, 1))
+
+	learnt := ScatterOf(arms, 1)
+	require.NotZero(t, learnt.peak)
+	require.Zero(t, learnt.slope, "no run leaks")
+	require.Zero(t, learnt.reset, "not measured")
+	require.Zero(t, ScatterOf(arms, 1).Compare(nil, LowerPeak, 1).Peak)
+
+	// Runs that die, and amounts without scatter, are left out.
+	arms = append(arms, slices.Clone(workload(m, 1, 3, alike))...)
+	for i := range arms[0].Pairs {
+		arms[0].Pairs[i].Remedy.Verdict = Crashed("killed")
+	}
+	require.Equal(t, commonArms, ScatterOf(arms, 1).peak.arms)
+	for i := range arms {
+		for j := range arms[i].Pairs {
+			arms[i].Pairs[j].Base.Verdict = Verdict{Kind: Leak, Slope: Interval{Estimate: 1000}}
+			arms[i].Pairs[j].Remedy.Verdict = Verdict{Kind: Leak, Slope: Interval{Estimate: 1000}}
+		}
+	}
+	require.Zero(t, ScatterOf(arms, 1).slope, "slopes that are all the same have no deviation")
+}
+
+func TestInverseTrigamma(t *testing.T) {
+	for _, x := range []float64{1e-3, 0.1, 0.5, 1, 2, 10, 1e3, 1e6} {
+		require.InEpsilon(t, x, inverseTrigamma(trigamma(x)), 1e-6, fmt.Sprint(x))
+	}
+	require.InEpsilon(t, math.Pi*math.Pi/6, trigamma(1), 1e-12)
+}
