@@ -1,12 +1,12 @@
 // Package gpu says which GPUs of NVIDIA a machine has, and how much of their
 // memory is in use, as layers for package memory. It asks NVML, the library of
-// the driver that nvidia-smi is made of (libnvidia-ml.so.1), through
-// github.com/NVIDIA/go-nvml. It is for the memory of a device, of one process of
-// it, and for names; temperatures and load are for other programs.
+// the driver that nvidia-smi is made of (libnvidia-ml.so.1), and where that cannot
+// be loaded the program nvidia-smi. It is for the memory of a device, of one process
+// of it, and for names; temperatures and load are for other programs.
 //
 // A value flows like this: [Open] loads NVML and lists the GPUs. [Driver.Source]
 // gives a [memory.Source] for one process, here or elsewhere, whose layers are
-// absent without NVML. What NVML does not tell is an unknown reading, never zero.
+// absent without a driver. What is not told is an unknown reading, never zero.
 //
 // The layers are [memory.GPUUsed], all that is in use on the device by whoever it
 // is, and [memory.GPUProcess], what the process has on it. With one GPU these are
@@ -26,6 +26,8 @@
 //     A context takes memory, so 0 for a listed process is unknown, too.
 //   - NVML says that it does not know the amount (NVML_VALUE_NOT_AVAILABLE) on
 //     Windows' driver model, which is also below WSL.
+//   - A user without permission is told less: the memory of the device without the
+//     processes, or on a divided GPU neither.
 //   - Child processes are not counted in.
 //
 // NVML does not read CUDA_VISIBLE_DEVICES: GPUs are listed and summed that the
@@ -37,13 +39,22 @@
 //
 // A GPU that is divided into instances (MIG) is listed as its instances.
 //
-// The package builds without cgo, on other systems, and with the build tag nonvml:
-// then there are no layers, and only the names of what the kernel shows. With NVML
-// it takes the program's linker to bind functions lazily: go-nvml refers to NVML's
-// functions by name, and where all are bound at the start, the program does not
-// start at all ("undefined symbol: nvml..."). That is so with LD_BIND_NOW=1, and
-// with compilers that link with -z now unless CGO_LDFLAGS=-Wl,-z,lazy is
-// set (go-nvml#131). Hence no package that other programs import may import this one.
+// # How NVML is called
+//
+// The dozen functions that it takes are looked up by name in a library that is
+// opened at run time, each in the newest form that all drivers agree on, by
+// github.com/ebitengine/purego. NVIDIA's own go-nvml refers to NVML's 400 functions
+// in the program itself: where the loader binds all at the start (LD_BIND_NOW=1, or
+// a linker that does so by default) the program does not start without a driver
+// (go-nvml#131). cgo of our own would need a function that calls any C function at
+// any address, exported by tfbind for all to see, or a second package with cgo;
+// purego (Apache-2.0, tested on Linux for amd64 and arm64) leaves this package
+// Go only. What C knows about it, how NVML lays out what it fills in, is written
+// down twice, here and in testdata/nvml.c, and compared by a test.
+//
+// It is used in programs that are built with cgo, which can train. Without cgo
+// purego would bind the program to glibc, and those that cannot train are worth
+// having because they run anywhere; they ask nvidia-smi.
 package gpu
 
 import (
@@ -51,6 +62,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 
 	"steadyfit/memory"
 )
@@ -90,7 +102,30 @@ type Driver struct {
 	gpus    []GPU
 	version string
 	why     string
-	library library
+
+	mu sync.RWMutex // held for reading during each sample, so that Close waits for it
+	// backend answers for the GPUs; nil if nothing does, and after Close.
+	backend backend
+}
+
+// backend is a way to ask the driver.
+type backend interface {
+	// asker is for one source at a time, with buffers of its own.
+	asker() asker
+	close() error
+}
+
+// asker says what is in use.
+type asker interface {
+	// ask fills in an answer for each GPU of the driver, in their order.
+	ask(pid uint32, into []answer)
+}
+
+// answer is what one GPU says. The zero value is that it does not answer.
+type answer struct {
+	used, process memory.Reading
+	// listed is whether the GPU has the process, if answered says that it told.
+	listed, answered bool
 }
 
 // Open asks the driver for its GPUs. A machine without a driver is no error: there
@@ -104,7 +139,13 @@ type Driver struct {
 // and the driver's persistence mode is off, since it wakes them up.
 func Open() (*Driver, error) {
 	d := &Driver{}
-	err := d.open()
+	f, err := load()
+	if err == nil {
+		err = d.openNVML(f)
+	} else {
+		d.why = err.Error()
+		err = d.openSMI()
+	}
 	if len(d.gpus) == 0 {
 		d.gpus = Kernel(os.DirFS("/"))
 	}
@@ -120,26 +161,17 @@ func (d *Driver) Version() string { return d.version }
 // Why says why there are no layers; it is empty if there are.
 func (d *Driver) Why() string { return d.why }
 
-// Source provides the layers of GPU memory for a process; 0 is this one. It is nil
-// if there are none (Why), and after Close. Each Sampler needs one of its own; after
-// Close all that it says is unknown.
-//
-// A sample asks the driver two things per GPU: its memory, and its list of processes,
-// for which the driver walks through all that is open on the GPU. What go-nvml adds
-// was measured with a library that answers at once: 0.5 us and 3 allocations of 76
-// bytes per GPU that one process uses, 0.8 us and 4 of 220 bytes if three do, since it
-// asks again with more room. What the driver takes was not measured. The source
-// itself does not allocate.
-func (d *Driver) Source(pid int) memory.Source {
-	if pid == 0 {
-		pid = os.Getpid()
-	}
-	return d.source(pid)
-}
-
-// Close gives NVML back. It may be called again.
+// Close gives the driver back; sources say from then on that nothing is known. It
+// may be called again.
 func (d *Driver) Close() error {
-	if err := d.close(); err != nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.backend
+	d.backend = nil
+	if b == nil {
+		return nil
+	}
+	if err := b.close(); err != nil {
 		return fmt.Errorf("close NVML: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
@@ -25,6 +26,18 @@ func TestOpenThisMachine(t *testing.T) {
 	require.NotEmpty(t, d.Why())
 	require.Nil(t, d.Source(0))
 	require.Nil(t, d.Source(1))
+}
+
+// go-nvml#131: with all functions bound at the start, a program that refers to those
+// of NVML by name does not start.
+func TestStartsWithAllFunctionsBound(t *testing.T) {
+	program, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestKernel$")
+	cmd.Env = append(os.Environ(), "LD_BIND_NOW=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "PASS")
 }
 
 const information = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 181\nGPU UUID: \t GPU-1\nBus Location: \t 0000:19:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n"

@@ -1,4 +1,4 @@
-//go:build linux && cgo && !nonvml
+//go:build linux && cgo && (amd64 || arm64)
 
 package gpu
 
@@ -8,7 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/memory"
@@ -36,19 +38,52 @@ func known(s memory.Source) map[memory.Layer]memory.Bytes {
 	return m
 }
 
-// A function that is missing in the library ends the process when it is called,
-// and a library is loaded once per process: so each one gets a process.
-func TestLibraries(t *testing.T) {
-	if file := os.Getenv(reportTo); file != "" {
-		report(t, file)
-		return
-	}
+// compile makes a library of testdata/nvml.c.
+func compile(t *testing.T, library, flag string) {
+	t.Helper()
 	cc := os.Getenv("CC")
 	if cc == "" {
 		cc = "cc"
 	}
 	if _, err := exec.LookPath(cc); err != nil {
 		t.Skipf("needs a C compiler to build testdata/nvml.c: %v; name one with CC", err)
+	}
+	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Werror", "-shared", "-fPIC", "-O1", flag, "-o", library, filepath.Join("testdata", "nvml.c")).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// What C says of the structs that NVML fills in is what Go takes them for.
+func TestLayout(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "layout.so")
+	compile(t, file, "-DNEW")
+	library, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, purego.Dlclose(library)) }()
+	var ask func(into *uint64, room uint32) uint32
+	purego.RegisterLibFunc(&ask, library, "layout")
+	c := make([]uint64, 64)
+	c = c[:ask(&c[0], uint32(len(c)))]
+	var (
+		m1 memoryInfo
+		m2 memoryInfo2
+		p1 processInfo
+		p2 processInfo2
+	)
+	require.Equal(t, []uint64{
+		uint64(unsafe.Sizeof(m1)), uint64(unsafe.Offsetof(m1.total)), uint64(unsafe.Offsetof(m1.free)), uint64(unsafe.Offsetof(m1.used)),
+		uint64(unsafe.Sizeof(m2)), uint64(unsafe.Offsetof(m2.version)), uint64(unsafe.Offsetof(m2.total)),
+		uint64(unsafe.Offsetof(m2.reserved)), uint64(unsafe.Offsetof(m2.free)), uint64(unsafe.Offsetof(m2.used)),
+		uint64(unsafe.Sizeof(p1)), uint64(unsafe.Offsetof(p1.pid)), uint64(unsafe.Offsetof(p1.used)),
+		uint64(unsafe.Sizeof(p2)), uint64(unsafe.Offsetof(p2.pid)), uint64(unsafe.Offsetof(p2.used)),
+		uint64(unsafe.Offsetof(p2.gpuInstance)), uint64(unsafe.Offsetof(p2.computeInstance)),
+	}, c)
+}
+
+// The loader looks a library's name up once per process: so each one gets a process.
+func TestLibraries(t *testing.T) {
+	if file := os.Getenv(reportTo); file != "" {
+		report(t, file)
+		return
 	}
 	gib := memory.Known(1000 << 20)
 	for _, c := range []struct {
@@ -60,7 +95,7 @@ func TestLibraries(t *testing.T) {
 		{"new", "-DNEW", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
 			map[memory.Layer]memory.Bytes{memory.GPUUsed: 100 << 20, memory.GPUProcess: 7 << 20}, 8},
 		{"old", "-DOLD", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
-			map[memory.Layer]memory.Bytes{memory.GPUUsed: 130 << 20, memory.GPUProcess: 7 << 20}, 12},
+			map[memory.Layer]memory.Bytes{memory.GPUUsed: 130 << 20, memory.GPUProcess: 7 << 20}, 8},
 		{"divided", "-DDIVIDED=2", []GPU{{"0:0", "MIG-0", "Test GPU MIG 1g.5gb", gib, true}, {"0:2", "MIG-2", "Test GPU MIG 1g.5gb", gib, true}},
 			map[memory.Layer]memory.Bytes{memory.GPUUsed: 200 << 20, memory.GPUProcess: 14 << 20, "gpu used (0:0)": 100 << 20, "gpu process used (0:0)": 7 << 20,
 				"gpu used (0:2)": 100 << 20, "gpu process used (0:2)": 7 << 20}, 16},
@@ -68,14 +103,13 @@ func TestLibraries(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			out, err := exec.CommandContext(t.Context(), cc, "-shared", "-fPIC", "-O1", c.flag, "-o", filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join("testdata", "nvml.c")).CombinedOutput()
-			require.NoError(t, err, "%s", out)
+			compile(t, filepath.Join(dir, "libnvidia-ml.so.1"), c.flag)
 			program, err := os.Executable()
 			require.NoError(t, err)
 			cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestLibraries$", "-test.count=1")
 			file := filepath.Join(dir, "report.json")
 			cmd.Env = append(os.Environ(), reportTo+"="+file, "LD_LIBRARY_PATH="+dir)
-			out, err = cmd.CombinedOutput()
+			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)

@@ -1,141 +1,231 @@
-//go:build linux && cgo && !nonvml
-
 package gpu
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
-	"sync"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"unsafe"
 
 	"steadyfit/memory"
 )
 
-// loading is held while NVML is opened or closed, since go-nvml then writes the
-// variables that it calls NVML by, and for reading during each sample.
-var loading sync.RWMutex
+// handle is a device as NVML names it: a pointer that only NVML follows.
+type handle uintptr
 
-// library is NVML and the handles of its devices.
-type library struct {
-	nvml  nvml.Interface // nil if it is not open
+// status is what the functions of NVML return.
+type status uint32
+
+// Those that matter here (nvmlReturn_t).
+const (
+	success          status = 0
+	noPermission     status = 4
+	insufficientSize status = 7
+	driverNotLoaded  status = 9
+	gpuIsLost        status = 15
+	resetRequired    status = 16
+	libraryMismatch  status = 18
+)
+
+// migEnabled is NVML_DEVICE_MIG_ENABLE.
+const migEnabled = 1
+
+func (s status) Error() string { return fmt.Sprintf("NVML status %d", uint32(s)) }
+
+// What NVML fills in, in C's layout on 64-bit machines. testdata/nvml.c has the same.
+type (
+	// memoryInfo is nvmlMemory_t.
+	memoryInfo struct{ total, free, used uint64 }
+	// memoryInfo2 is nvmlMemory_v2_t. The caller sets version: 2<<24 and the size.
+	memoryInfo2 struct {
+		version                     uint32
+		total, reserved, free, used uint64
+	}
+	// processInfo is nvmlProcessInfo_v1_t.
+	processInfo struct {
+		pid  uint32
+		used uint64
+	}
+	// processInfo2 is nvmlProcessInfo_v2_t.
+	processInfo2 struct {
+		pid                          uint32
+		used                         uint64
+		gpuInstance, computeInstance uint32
+	}
+)
+
+// functions are those of NVML that are called here. One that the library lacks
+// is nil: those for MIG came with driver 450, memoryInfo2 with 510.
+type functions struct {
+	init, shutdown func() status
+	errorString    func(status) string
+	driverVersion  func(text *byte, size uint32) status
+	count          func(n *uint32) status
+	device         func(index uint32, into *handle) status
+	name, uuid     func(d handle, text *byte, size uint32) status
+	memory         func(d handle, into *memoryInfo) status
+	memory2        func(d handle, into *memoryInfo2) status
+	processes      func(d handle, n *uint32, into *processInfo) status
+	processes2     func(d handle, n *uint32, into *processInfo2) status
+	migMode        func(d handle, now, next *uint32) status
+	migCount       func(d handle, n *uint32) status
+	migDevice      func(d handle, index uint32, into *handle) status
+}
+
+// symbol is what a function is called in the library.
+type symbol struct {
+	function any      // a pointer to a field of functions
+	names    []string // the first one that is there is taken
+	needed   bool
+}
+
+// The list of processes is asked for in its second form rather than the third,
+// which has the same entries except in drivers 535.43 to 535.86: these wrote larger
+// ones, past the end of what the caller had made room for (nvitop#79, #89).
+func (f *functions) symbols() []symbol {
+	return []symbol{
+		{&f.init, []string{"nvmlInit_v2", "nvmlInit"}, true},
+		{&f.shutdown, []string{"nvmlShutdown"}, true},
+		{&f.errorString, []string{"nvmlErrorString"}, true},
+		{&f.driverVersion, []string{"nvmlSystemGetDriverVersion"}, true},
+		{&f.count, []string{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, true},
+		{&f.device, []string{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}, true},
+		{&f.name, []string{"nvmlDeviceGetName"}, true},
+		{&f.uuid, []string{"nvmlDeviceGetUUID"}, true},
+		{&f.memory, []string{"nvmlDeviceGetMemoryInfo"}, true},
+		{&f.memory2, []string{"nvmlDeviceGetMemoryInfo_v2"}, false},
+		{&f.processes, []string{"nvmlDeviceGetComputeRunningProcesses"}, true},
+		{&f.processes2, []string{"nvmlDeviceGetComputeRunningProcesses_v2"}, false},
+		{&f.migMode, []string{"nvmlDeviceGetMigMode"}, false},
+		{&f.migCount, []string{"nvmlDeviceGetMaxMigDeviceCount"}, false},
+		{&f.migDevice, []string{"nvmlDeviceGetMigDeviceHandleByIndex"}, false},
+	}
+}
+
+// nvml is NVML, initialized, and the handles of the driver's GPUs.
+type nvml struct {
+	*functions
 	units []unit
 }
 
 // unit is the device of the GPU at the same place.
 type unit struct {
-	device nvml.Device
+	device handle
 	// split is whether the driver tells what it reserves for itself apart from what
-	// is in use. nvmlDeviceGetMemoryInfo_v2 does, since 510; before, it was counted
-	// as in use: some hundred MiB that do not change.
+	// is in use. The second form of the memory does; before, it was counted as in
+	// use: some hundred MiB that do not change.
 	split bool
 }
 
-func (d *Driver) open() error { return d.openWith(nvml.New()) }
-
-func (d *Driver) openWith(lib nvml.Interface) error {
-	loading.Lock()
-	defer loading.Unlock()
-	switch ret := lib.Init(); ret {
-	case nvml.SUCCESS:
-	case nvml.ERROR_LIBRARY_NOT_FOUND:
-		d.why = "libnvidia-ml.so.1 was not found: there is no driver of NVIDIA, or this container was given it without the part \"utility\""
-		return nil
-	case nvml.ERROR_DRIVER_NOT_LOADED:
+func (d *Driver) openNVML(f *functions) error {
+	n := &nvml{functions: f}
+	switch s := f.init(); s {
+	case success:
+	case driverNotLoaded:
 		d.why = "NVIDIA's driver is not loaded, or this container was not given a GPU"
 		return nil
 	default:
-		d.why = "NVML does not start: " + ret.Error()
-		return fmt.Errorf("NVML does not start: %w; %s", ret, remedy(ret))
+		d.why = "NVML does not start: " + f.errorString(s)
+		return n.failed("NVML does not start", s)
 	}
-	d.library.nvml = lib
 	// Nothing else depends on the version, which the driver has if it has anything.
-	d.version, _ = lib.SystemGetDriverVersion()
-	count, ret := lib.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		d.why = "NVML does not count the GPUs: " + ret.Error()
-		return errors.Join(fmt.Errorf("NVML does not count the GPUs: %w; %s", ret, remedy(ret)), d.shut())
+	d.version = text(f.driverVersion)
+	var count uint32
+	if s := f.count(&count); s != success {
+		d.why = "NVML does not count the GPUs: " + f.errorString(s)
+		return errors.Join(n.failed("NVML does not count the GPUs", s), n.close())
 	}
 	var failed []error
 	for i := range count {
-		device, ret := lib.DeviceGetHandleByIndex(i)
-		switch ret {
-		case nvml.SUCCESS:
-			d.add(device, i)
-		case nvml.ERROR_NO_PERMISSION: // another's, by the rules of the control group
+		var device handle
+		switch s := f.device(i, &device); s {
+		case success:
+			d.add(n, device, i)
+		case noPermission: // another's, by the rules of the control group
 		default:
-			failed = append(failed, fmt.Errorf("GPU %d does not answer: %w; %s", i, ret, remedy(ret)))
+			failed = append(failed, n.failed(fmt.Sprintf("GPU %d does not answer", i), s))
 		}
 	}
 	if len(d.gpus) == 0 {
 		d.why = "the driver has no GPU that this process may use"
-		failed = append(failed, d.shut())
+		return errors.Join(append(failed, n.close())...)
 	}
+	d.backend = n
 	return errors.Join(failed...)
 }
 
-func remedy(ret nvml.Return) string {
-	switch ret {
-	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+// failed is the error of a function, in NVML's words and with what to do.
+func (n *nvml) failed(what string, s status) error {
+	return fmt.Errorf("%s: %s (%w); %s", what, n.errorString(s), s, remedy(s))
+}
+
+func remedy(s status) string {
+	switch s {
+	case libraryMismatch:
 		return "the driver was updated while it ran: restart the machine, or the container"
-	case nvml.ERROR_NO_PERMISSION:
+	case noPermission:
 		return "this user may not open /dev/nvidiactl: see its owner and mode"
-	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED:
+	case gpuIsLost, resetRequired:
 		return "the GPU is out of order: see the kernel's log for NVRM, and restart the machine"
 	}
 	return "see whether nvidia-smi says more"
 }
 
 // add takes up a GPU or, if it is divided, its instances.
-func (d *Driver) add(device nvml.Device, index int) {
+func (d *Driver) add(n *nvml, device handle, index uint32) {
 	id := fmt.Sprint(index)
-	divided := d.divided(device)
+	divided := n.divided(device)
 	before := len(d.gpus)
 	if divided {
 		// Gaps are possible: instances keep their numbers when others are removed.
-		most, ret := device.GetMaxMigDeviceCount()
-		for i := 0; ret == nvml.SUCCESS && i < most; i++ {
-			if instance, ret := device.GetMigDeviceHandleByIndex(i); ret == nvml.SUCCESS {
-				d.addUnit(instance, fmt.Sprintf("%s:%d", id, i), true)
+		var most uint32
+		s := n.migCount(device, &most)
+		for i := uint32(0); s == success && i < most; i++ {
+			var instance handle
+			if n.migDevice(device, i, &instance) == success {
+				d.addUnit(n, instance, fmt.Sprintf("%s:%d", id, i), true)
 			}
 		}
 	}
 	if len(d.gpus) == before {
-		d.addUnit(device, id, divided)
+		d.addUnit(n, device, id, divided)
 	}
 }
 
-// divided is whether MIG is on. The functions of MIG came with 450. A function
-// that the library lacks must not be called: that ends the process.
-func (d *Driver) divided(device nvml.Device) bool {
-	for _, name := range []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"} {
-		if d.library.nvml.Extensions().LookupSymbol(name) != nil {
-			return false
-		}
+// divided is whether MIG is on.
+func (n *nvml) divided(device handle) bool {
+	if n.migMode == nil || n.migCount == nil || n.migDevice == nil {
+		return false
 	}
-	mode, _, ret := device.GetMigMode()
-	return ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
+	var now, next uint32
+	return n.migMode(device, &now, &next) == success && now == migEnabled
 }
 
-func (d *Driver) addUnit(device nvml.Device, id string, mig bool) {
+func (d *Driver) addUnit(n *nvml, device handle, id string, mig bool) {
 	u := unit{device: device}
 	g := GPU{ID: id, MIG: mig}
 	// What a device does not tell stays empty.
-	g.Name, _ = device.GetName()
-	g.UUID, _ = device.GetUUID()
-	if d.library.nvml.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil {
-		if m, ret := device.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
-			u.split, g.Memory = true, amount(m.Total)
-		}
-	}
-	if !u.split {
-		if m, ret := device.GetMemoryInfo(); ret == nvml.SUCCESS {
-			g.Memory = amount(m.Total)
-		}
+	g.Name = text(func(t *byte, size uint32) status { return n.name(device, t, size) })
+	g.UUID = text(func(t *byte, size uint32) status { return n.uuid(device, t, size) })
+	var a nvmlAsker
+	if n.memory2 != nil && n.memory2(device, a.versioned()) == success {
+		u.split, g.Memory = true, amount(a.info2.total)
+	} else if n.memory(device, &a.info) == success {
+		g.Memory = amount(a.info.total)
 	}
 	d.gpus = append(d.gpus, g)
-	d.library.units = append(d.library.units, u)
+	n.units = append(n.units, u)
+}
+
+// text is what a function writes, up to a zero; empty if it fails. No text of
+// those that are asked for takes more than 96 bytes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
+func text(ask func(*byte, uint32) status) string {
+	buffer := make([]byte, 96)
+	if ask(&buffer[0], uint32(len(buffer))) != success {
+		return ""
+	}
+	t, _, _ := bytes.Cut(buffer, []byte{0})
+	return string(t)
 }
 
 // amount is a number of bytes; all ones is NVML_VALUE_NOT_AVAILABLE.
@@ -146,140 +236,90 @@ func amount(bytes uint64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
-func (u unit) used() memory.Reading {
+// close ends NVML, which counts how often it was begun. The library stays in the
+// process.
+func (n *nvml) close() error {
+	if s := n.shutdown(); s != success {
+		return fmt.Errorf("%s (%w)", n.errorString(s), s)
+	}
+	return nil
+}
+
+func (n *nvml) asker() asker { return &nvmlAsker{nvml: n} }
+
+// nvmlAsker has what NVML fills in, so that a sample need not make it.
+type nvmlAsker struct {
+	nvml  *nvml
+	info  memoryInfo
+	info2 memoryInfo2
+	room  uint32
+	list  []processInfo
+	list2 []processInfo2
+}
+
+func (a *nvmlAsker) ask(pid uint32, into []answer) {
+	for i, u := range a.nvml.units {
+		into[i].used = a.used(u)
+		a.usedBy(u, pid, &into[i])
+	}
+}
+
+func (a *nvmlAsker) used(u unit) memory.Reading {
 	if u.split {
-		if m, ret := u.device.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
-			return amount(m.Used)
+		if a.nvml.memory2(u.device, a.versioned()) == success {
+			return amount(a.info2.used)
 		}
-	} else if m, ret := u.device.GetMemoryInfo(); ret == nvml.SUCCESS {
-		return amount(m.Used)
+	} else if a.nvml.memory(u.device, &a.info) == success {
+		return amount(a.info.used)
 	}
 	return memory.Reading{}
 }
 
-// usedBy is what a process has on the device. listed is false if the device says
-// that it has no such process, or does not answer; it says so if answered is true.
-// go-nvml takes the newest form of the question that the driver has.
-func (u unit) usedBy(pid uint32) (r memory.Reading, listed, answered bool) {
-	processes, ret := u.device.GetComputeRunningProcesses()
-	if ret != nvml.SUCCESS {
-		return memory.Reading{}, false, false
-	}
-	for _, p := range processes {
-		if p.Pid != pid {
-			continue
+// versioned is info2, ready to be filled in.
+func (a *nvmlAsker) versioned() *memoryInfo2 {
+	a.info2 = memoryInfo2{version: 2<<24 | uint32(unsafe.Sizeof(a.info2))}
+	return &a.info2
+}
+
+// usedBy asks what a process has on the device.
+func (a *nvmlAsker) usedBy(u unit, pid uint32, into *answer) {
+	if a.nvml.processes2 != nil {
+		a.list2, into.answered = list(a.nvml.processes2, u.device, &a.room, a.list2)
+		for _, p := range a.list2 {
+			if p.pid == pid {
+				into.add(amount(p.used))
+			}
 		}
-		part := amount(p.UsedGpuMemory)
-		if part.Bytes == 0 {
-			part.OK = false
-		}
-		if !listed {
-			r = part
-		} else {
-			r = plus(r, part)
-		}
-		listed = true
-	}
-	return r, listed, true
-}
-
-// plus is unknown if one of the two is.
-func plus(a, b memory.Reading) memory.Reading {
-	if !a.OK || !b.OK {
-		return memory.Reading{}
-	}
-	return memory.Known(a.Bytes + b.Bytes)
-}
-
-// source is the Source of one process.
-type source struct {
-	driver *Driver
-	pid    uint32
-	// fits is whether the process was listed once, so that not to be listed means
-	// that it has nothing.
-	fits  bool
-	parts []part // of each GPU
-}
-
-type part struct {
-	usedLayer, processLayer memory.Layer
-	used, process           memory.Reading
-	absent                  bool // the GPU answered, and does not list the process
-}
-
-func (d *Driver) source(pid int) memory.Source {
-	loading.RLock()
-	defer loading.RUnlock()
-	if d.library.nvml == nil {
-		return nil
-	}
-	s := &source{driver: d, pid: uint32(pid), parts: make([]part, len(d.gpus))}
-	for i, g := range d.gpus {
-		s.parts[i].usedLayer, s.parts[i].processLayer = memory.GPUUsed.Of(g.ID), memory.GPUProcess.Of(g.ID)
-	}
-	return s
-}
-
-// Sample is that of memory.Source.
-func (s *source) Sample(add func(memory.Layer, memory.Reading)) {
-	s.read()
-	used, process := memory.Known(0), memory.Known(0)
-	for _, p := range s.parts {
-		used, process = plus(used, p.used), plus(process, p.process)
-	}
-	add(memory.GPUUsed, used)
-	add(memory.GPUProcess, process)
-	if len(s.parts) == 1 {
 		return
 	}
-	for i := range s.parts {
-		p := &s.parts[i]
-		add(p.usedLayer, p.used)
-		add(p.processLayer, p.process)
-	}
-}
-
-func (s *source) read() {
-	loading.RLock()
-	defer loading.RUnlock()
-	open := s.driver.library.nvml != nil
-	for i := range s.parts {
-		p := &s.parts[i]
-		p.used, p.process, p.absent = memory.Reading{}, memory.Reading{}, false
-		if !open {
-			continue
-		}
-		u := s.driver.library.units[i]
-		p.used = u.used()
-		process, listed, answered := u.usedBy(s.pid)
-		p.process, p.absent = process, answered && !listed
-		s.fits = s.fits || listed
-	}
-	if !s.fits {
-		return
-	}
-	for i := range s.parts {
-		if p := &s.parts[i]; p.absent {
-			p.process = memory.Known(0)
+	a.list, into.answered = list(a.nvml.processes, u.device, &a.room, a.list)
+	for _, p := range a.list {
+		if p.pid == pid {
+			into.add(amount(p.used))
 		}
 	}
 }
 
-func (d *Driver) close() error {
-	loading.Lock()
-	defer loading.Unlock()
-	return d.shut()
-}
+// most is more processes than a GPU has: a greater number is no number.
+const most = 1 << 16
 
-// shut ends NVML. It stays mapped: what is bound to it lazily stays bound.
-func (d *Driver) shut() error {
-	lib := d.library.nvml
-	if lib == nil {
-		return nil
+// list is the list of processes, in the memory of into as long as it is large
+// enough; ok is false, and the list empty, if the device does not tell. Between two
+// questions there may be more of them, so it asks several times.
+func list[P any](ask func(handle, *uint32, *P) status, device handle, room *uint32, into []P) (all []P, ok bool) {
+	into = into[:cap(into)]
+	if len(into) == 0 {
+		into = make([]P, 16)
 	}
-	d.library = library{}
-	if ret := lib.Shutdown(); ret != nvml.SUCCESS {
-		return ret
+	for range 5 {
+		*room = uint32(len(into))
+		switch s := ask(device, room, &into[0]); {
+		case s == success && int(*room) <= len(into):
+			return into[:*room], true
+		case s != insufficientSize || *room > most:
+			return into[:0], false
+		}
+		into = make([]P, max(2*len(into), 2*int(*room)))
 	}
-	return nil
+	return into[:0], false
 }

@@ -1,102 +1,143 @@
-//go:build linux && cgo && !nonvml
-
 package gpu
 
 import (
 	"os"
 	"sync"
 	"testing"
+	"unsafe"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/memory"
 )
 
-// fakeNVML answers what a test says. What is not answered here fails by a nil
-// interface.
+// Of nvmlReturn_t, those that only tests return.
+const (
+	notSupported status = 3
+	notFound     status = 6
+	unknownError status = 999
+)
+
+// fakeNVML answers what a test says.
 type fakeNVML struct {
-	nvml.Interface
-	init, count, shutdown nvml.Return
+	init, count, shutdown status
 	devices               []*fakeDevice
 	without               []string // functions that the library lacks
 	shutdowns             int
 }
 
-func (f *fakeNVML) Init() nvml.Return { return f.init }
-
-func (f *fakeNVML) Shutdown() nvml.Return {
-	f.shutdowns++
-	return f.shutdown
-}
-
-func (f *fakeNVML) SystemGetDriverVersion() (string, nvml.Return) { return "570.1", nvml.SUCCESS }
-
-func (f *fakeNVML) DeviceGetCount() (int, nvml.Return) { return len(f.devices), f.count }
-
-func (f *fakeNVML) DeviceGetHandleByIndex(i int) (nvml.Device, nvml.Return) {
-	return f.devices[i], f.devices[i].handle
-}
-
-func (f *fakeNVML) Extensions() nvml.ExtendedInterface { return f }
-
-func (f *fakeNVML) LookupSymbol(name string) error {
-	for _, w := range f.without {
-		if w == name {
-			return os.ErrNotExist
-		}
-	}
-	return nil
-}
+// running is a process on a fake device.
+func running(pid uint32, bytes uint64) processInfo2 { return processInfo2{pid: pid, used: bytes} }
 
 type fakeDevice struct {
-	nvml.Device
 	name, uuid              string
-	handle                  nvml.Return
-	memory1, memory2, queue nvml.Return
+	handle                  status
+	memory1, memory2, queue status
 	used, reserved          uint64
-	processes               []nvml.ProcessInfo
+	processes               []processInfo2
 	mig                     bool
 	instances               []*fakeDevice // a nil one is a gap
 }
 
-func (d *fakeDevice) GetName() (string, nvml.Return) { return d.name, nvml.SUCCESS }
-
-func (d *fakeDevice) GetUUID() (string, nvml.Return) {
-	if d.uuid == "" {
-		return "", nvml.ERROR_NOT_SUPPORTED
+// functions are those of the fake, by the names that the library would have them under.
+// The handle of a device is its place in a list.
+func (f *fakeNVML) functions() *functions {
+	var all []*fakeDevice
+	handles := map[*fakeDevice]handle{}
+	for _, d := range f.devices {
+		for _, d := range append([]*fakeDevice{d}, d.instances...) {
+			handles[d] = handle(len(all))
+			all = append(all, d)
+		}
 	}
-	return d.uuid, nvml.SUCCESS
-}
-
-func (d *fakeDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
-	return nvml.Memory{Total: 1 << 30, Used: d.used + d.reserved}, d.memory1
-}
-
-func (d *fakeDevice) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
-	return nvml.Memory_v2{Total: 1 << 30, Used: d.used, Reserved: d.reserved}, d.memory2
-}
-
-func (d *fakeDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return d.processes, d.queue
-}
-
-func (d *fakeDevice) GetMigMode() (int, int, nvml.Return) {
-	if d.mig {
-		return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS
+	put := func(text string, into *byte, size uint32) {
+		copy(unsafe.Slice(into, size), text+"\x00")
 	}
-	return 0, 0, nvml.ERROR_NOT_SUPPORTED
-}
-
-func (d *fakeDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return len(d.instances), nvml.SUCCESS
-}
-
-func (d *fakeDevice) GetMigDeviceHandleByIndex(i int) (nvml.Device, nvml.Return) {
-	if d.instances[i] == nil {
-		return nil, nvml.ERROR_NOT_FOUND
+	n := &functions{
+		init:        func() status { return f.init },
+		shutdown:    func() status { f.shutdowns++; return f.shutdown },
+		errorString: func(status) string { return "in its words" },
+		driverVersion: func(text *byte, size uint32) status {
+			put("570.1", text, size)
+			return success
+		},
+		count: func(n *uint32) status {
+			*n = uint32(len(f.devices))
+			return f.count
+		},
+		device: func(i uint32, into *handle) status {
+			*into = handles[f.devices[i]]
+			return f.devices[i].handle
+		},
+		name: func(d handle, text *byte, size uint32) status {
+			put(all[d].name, text, size)
+			return success
+		},
+		uuid: func(d handle, text *byte, size uint32) status {
+			if all[d].uuid == "" {
+				return notSupported
+			}
+			put(all[d].uuid, text, size)
+			return success
+		},
+		memory: func(d handle, into *memoryInfo) status {
+			*into = memoryInfo{total: 1 << 30, used: all[d].used + all[d].reserved}
+			return all[d].memory1
+		},
+		memory2: func(d handle, into *memoryInfo2) status {
+			into.total, into.used, into.reserved = 1<<30, all[d].used, all[d].reserved
+			return all[d].memory2
+		},
+		processes: func(d handle, n *uint32, into *processInfo) status {
+			room := *n
+			*n = uint32(len(all[d].processes))
+			if *n > room {
+				return insufficientSize
+			}
+			for i, p := range all[d].processes {
+				unsafe.Slice(into, room)[i] = processInfo{p.pid, p.used}
+			}
+			return all[d].queue
+		},
+		processes2: func(d handle, n *uint32, into *processInfo2) status {
+			room := *n
+			*n = uint32(len(all[d].processes))
+			if *n > room {
+				return insufficientSize
+			}
+			copy(unsafe.Slice(into, room), all[d].processes)
+			return all[d].queue
+		},
+		migMode: func(d handle, now, next *uint32) status {
+			if !all[d].mig {
+				return notSupported
+			}
+			*now, *next = 1, 1
+			return success
+		},
+		migCount: func(d handle, n *uint32) status {
+			*n = uint32(len(all[d].instances))
+			return success
+		},
+		migDevice: func(d handle, i uint32, into *handle) status {
+			if all[d].instances[i] == nil {
+				return notFound
+			}
+			*into = handles[all[d].instances[i]]
+			return success
+		},
 	}
-	return d.instances[i], nvml.SUCCESS
+	for _, name := range f.without {
+		switch name {
+		case "memory2":
+			n.memory2 = nil
+		case "processes2":
+			n.processes2 = nil
+		case "mig":
+			n.migMode, n.migCount, n.migDevice = nil, nil, nil
+		}
+	}
+	return n
 }
 
 const unknown = -1
@@ -125,13 +166,9 @@ func sampled(s memory.Source) amounts {
 func opened(t *testing.T, lib *fakeNVML) *Driver {
 	t.Helper()
 	d := &Driver{}
-	require.NoError(t, d.openWith(lib))
+	require.NoError(t, d.openNVML(lib.functions()))
 	require.Empty(t, d.Why())
 	return d
-}
-
-func running(pid uint32, bytes uint64) nvml.ProcessInfo {
-	return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: bytes}
 }
 
 func TestOneGPU(t *testing.T) {
@@ -139,19 +176,19 @@ func TestOneGPU(t *testing.T) {
 	notAvailable := ^uint64(0)
 	for _, c := range []struct {
 		name      string
-		processes []nvml.ProcessInfo
-		queue     nvml.Return
+		processes []processInfo2
+		queue     status
 		want      int64
 	}{
-		{"listed", []nvml.ProcessInfo{running(5, 10), running(pid, 300)}, nvml.SUCCESS, 300},
-		{"listed twice", []nvml.ProcessInfo{running(pid, 300), running(5, 10), running(pid, 20)}, nvml.SUCCESS, 320},
-		{"others are listed", []nvml.ProcessInfo{running(5, 10)}, nvml.SUCCESS, unknown},
-		{"nothing is listed", nil, nvml.SUCCESS, unknown},
-		{"not available", []nvml.ProcessInfo{running(pid, notAvailable)}, nvml.SUCCESS, unknown},
-		{"listed twice, one not available", []nvml.ProcessInfo{running(pid, 5), running(pid, notAvailable)}, nvml.SUCCESS, unknown},
-		{"listed twice, first not available", []nvml.ProcessInfo{running(pid, notAvailable), running(pid, 5)}, nvml.SUCCESS, unknown},
-		{"listed with nothing", []nvml.ProcessInfo{running(pid, 0)}, nvml.SUCCESS, unknown},
-		{"not permitted", nil, nvml.ERROR_NO_PERMISSION, unknown},
+		{"listed", []processInfo2{running(5, 10), running(pid, 300)}, success, 300},
+		{"listed twice", []processInfo2{running(pid, 300), running(5, 10), running(pid, 20)}, success, 320},
+		{"others are listed", []processInfo2{running(5, 10)}, success, unknown},
+		{"nothing is listed", nil, success, unknown},
+		{"not available", []processInfo2{running(pid, notAvailable)}, success, unknown},
+		{"listed twice, one not available", []processInfo2{running(pid, 5), running(pid, notAvailable)}, success, unknown},
+		{"listed twice, first not available", []processInfo2{running(pid, notAvailable), running(pid, 5)}, success, unknown},
+		{"listed with nothing", []processInfo2{running(pid, 0)}, success, unknown},
+		{"not permitted", nil, noPermission, unknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, reserved: 50, processes: c.processes, queue: c.queue}}})
@@ -160,10 +197,34 @@ func TestOneGPU(t *testing.T) {
 	}
 }
 
+// The list grows until all processes have room, and a driver that never has enough is
+// left alone.
+func TestManyProcesses(t *testing.T) {
+	device := &fakeDevice{}
+	for pid := range uint32(1000) {
+		device.processes = append(device.processes, running(pid, 1))
+	}
+	for _, without := range [][]string{nil, {"processes2"}} {
+		lib := &fakeNVML{devices: []*fakeDevice{device}, without: without}
+		require.EqualValues(t, 1, sampled(opened(t, lib).Source(999))[1].bytes)
+	}
+	for name, ask := range map[string]func(n *uint32) status{
+		"always more":        func(n *uint32) status { *n += 1; return insufficientSize },
+		"no number":          func(n *uint32) status { *n = 1 << 31; return insufficientSize },
+		"more than it wrote": func(n *uint32) status { *n += 1; return success },
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, ok := list(func(_ handle, n *uint32, _ *processInfo) status { return ask(n) }, 0, new(uint32), nil)
+			require.False(t, ok)
+			require.Empty(t, all)
+		})
+	}
+}
+
 // The driver and the caller agree on process IDs from the first time on that the
 // process was listed.
 func TestNotListedIsNothingOnceItWasListed(t *testing.T) {
-	device := &fakeDevice{processes: []nvml.ProcessInfo{running(5, 10)}}
+	device := &fakeDevice{processes: []processInfo2{running(5, 10)}}
 	s := opened(t, &fakeNVML{devices: []*fakeDevice{device}}).Source(77)
 	process := func() int64 { return sampled(s)[1].bytes }
 	require.EqualValues(t, unknown, process())
@@ -171,13 +232,13 @@ func TestNotListedIsNothingOnceItWasListed(t *testing.T) {
 	require.EqualValues(t, 20, process())
 	device.processes = nil
 	require.Zero(t, process())
-	device.queue = nvml.ERROR_UNKNOWN
+	device.queue = unknownError
 	require.EqualValues(t, unknown, process())
 }
 
 func TestSeveralGPUs(t *testing.T) {
 	first := &fakeDevice{used: 10}
-	second := &fakeDevice{used: 20, processes: []nvml.ProcessInfo{running(77, 5)}}
+	second := &fakeDevice{used: 20, processes: []processInfo2{running(77, 5)}}
 	lib := &fakeNVML{devices: []*fakeDevice{first, second}}
 	d := opened(t, lib)
 	s := d.Source(77)
@@ -185,25 +246,25 @@ func TestSeveralGPUs(t *testing.T) {
 		{"gpu used (0)", 10}, {"gpu process used (0)", 0}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}}, sampled(s),
 		"the second GPU shows that the ID fits")
 
-	first.memory2, first.queue = nvml.ERROR_GPU_IS_LOST, nvml.ERROR_GPU_IS_LOST
+	first.memory2, first.queue = gpuIsLost, gpuIsLost
 	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, unknown},
 		{"gpu used (0)", unknown}, {"gpu process used (0)", unknown}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}}, sampled(s),
 		"a sum without one of its parts is not known")
 
-	first.memory2, first.queue = nvml.SUCCESS, nvml.SUCCESS
+	first.memory2, first.queue = success, success
 	require.EqualValues(t, 30, sampled(s)[0].bytes, "what is back is known again")
 
 	require.EqualValues(t, unknown, sampled(d.Source(0))[1].bytes, "another process is another source")
 }
 
 func TestThisProcess(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{processes: []nvml.ProcessInfo{running(uint32(os.Getpid()), 9)}}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{processes: []processInfo2{running(uint32(os.Getpid()), 9)}}}})
 	require.EqualValues(t, 9, sampled(d.Source(0))[1].bytes)
 }
 
 // The layers come out of a sampler as every other.
 func TestSampler(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: []nvml.ProcessInfo{running(uint32(os.Getpid()), 9)}}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: []processInfo2{running(uint32(os.Getpid()), 9)}}}})
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{d.Source(0)}})
 	require.NoError(t, err)
 	defer sampler.Close()
@@ -214,15 +275,15 @@ func TestSampler(t *testing.T) {
 }
 
 func TestDriverBefore510(t *testing.T) {
-	lib := &fakeNVML{without: []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode"}, devices: []*fakeDevice{{used: 1000, reserved: 50, mig: true}}}
+	lib := &fakeNVML{without: []string{"memory2", "processes2", "mig"}, devices: []*fakeDevice{{used: 1000, reserved: 50, mig: true, processes: []processInfo2{running(1, 300)}}}}
 	d := opened(t, lib)
 	require.Equal(t, []GPU{{ID: "0", Memory: memory.Known(1 << 30)}}, d.GPUs())
-	require.EqualValues(t, 1050, sampled(d.Source(1))[0].bytes, "with what is reserved")
+	require.Equal(t, amounts{{memory.GPUUsed, 1050}, {memory.GPUProcess, 300}}, sampled(d.Source(1)), "with what is reserved")
 }
 
 func TestMemoryNotTold(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{name: "NVIDIA GB10", memory1: nvml.ERROR_NOT_SUPPORTED, memory2: nvml.ERROR_NOT_SUPPORTED,
-		processes: []nvml.ProcessInfo{running(1, 5)}}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{name: "NVIDIA GB10", memory1: notSupported, memory2: notSupported,
+		processes: []processInfo2{running(1, 5)}}}})
 	require.Equal(t, []GPU{{ID: "0", Name: "NVIDIA GB10"}}, d.GPUs())
 	require.Equal(t, "NVIDIA GB10", d.GPUs()[0].String())
 	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, 5}}, sampled(d.Source(1)))
@@ -230,9 +291,9 @@ func TestMemoryNotTold(t *testing.T) {
 
 func TestMIG(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{
-		{name: "A", uuid: "GPU-a", mig: true, memory1: nvml.ERROR_NO_PERMISSION, memory2: nvml.ERROR_NO_PERMISSION,
+		{name: "A", uuid: "GPU-a", mig: true, memory1: noPermission, memory2: noPermission,
 			instances: []*fakeDevice{{name: "A MIG 1g.5gb", uuid: "MIG-a", used: 1}, nil, {name: "A MIG 2g.10gb", uuid: "MIG-b", used: 2}}},
-		{name: "B", mig: true, memory1: nvml.ERROR_NO_PERMISSION, memory2: nvml.ERROR_NO_PERMISSION},
+		{name: "B", mig: true, memory1: noPermission, memory2: noPermission},
 	}})
 	gib := memory.Known(1 << 30)
 	require.Equal(t, []GPU{{"0:0", "MIG-a", "A MIG 1g.5gb", gib, true}, {"0:2", "MIG-b", "A MIG 2g.10gb", gib, true}, {ID: "1", Name: "B", MIG: true}}, d.GPUs())
@@ -242,33 +303,31 @@ func TestMIG(t *testing.T) {
 	require.EqualValues(t, 2, got[4].bytes)
 }
 
-func TestNoDriver(t *testing.T) {
-	for ret, why := range map[nvml.Return]string{nvml.ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found", nvml.ERROR_DRIVER_NOT_LOADED: "is not loaded"} {
-		lib := &fakeNVML{init: ret}
-		d := &Driver{}
-		require.NoError(t, d.openWith(lib))
-		require.Contains(t, d.Why(), why)
-		require.Nil(t, d.Source(0))
-		require.Empty(t, d.GPUs())
-		require.NoError(t, d.Close())
-		require.Zero(t, lib.shutdowns, "what was not opened is not closed: the function may not be there")
-	}
+func TestDriverNotLoaded(t *testing.T) {
+	lib := &fakeNVML{init: driverNotLoaded}
+	d := &Driver{}
+	require.NoError(t, d.openNVML(lib.functions()))
+	require.Contains(t, d.Why(), "is not loaded")
+	require.Nil(t, d.Source(0))
+	require.Empty(t, d.GPUs())
+	require.NoError(t, d.Close())
+	require.Zero(t, lib.shutdowns, "what was not begun is not ended")
 }
 
 func TestDriverThatDoesNotAnswer(t *testing.T) {
 	for _, c := range []struct {
 		lib       *fakeNVML
-		is        nvml.Return
+		is        status
 		text, why string
 		shutdowns int
 	}{
-		{&fakeNVML{init: nvml.ERROR_LIB_RM_VERSION_MISMATCH}, nvml.ERROR_LIB_RM_VERSION_MISMATCH, "restart the machine", "NVML does not start", 0},
-		{&fakeNVML{init: nvml.ERROR_NO_PERMISSION}, nvml.ERROR_NO_PERMISSION, "/dev/nvidiactl", "NVML does not start", 0},
-		{&fakeNVML{count: nvml.ERROR_UNKNOWN}, nvml.ERROR_UNKNOWN, "count the GPUs", "count the GPUs", 1},
-		{&fakeNVML{devices: []*fakeDevice{{handle: nvml.ERROR_GPU_IS_LOST}}}, nvml.ERROR_GPU_IS_LOST, "GPU 0 does not answer", "no GPU that this process may use", 1},
+		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "restart the machine", "NVML does not start", 0},
+		{&fakeNVML{init: noPermission}, noPermission, "/dev/nvidiactl", "NVML does not start", 0},
+		{&fakeNVML{count: unknownError}, unknownError, "count the GPUs", "count the GPUs", 1},
+		{&fakeNVML{devices: []*fakeDevice{{handle: gpuIsLost}}}, gpuIsLost, "GPU 0 does not answer", "no GPU that this process may use", 1},
 	} {
 		d := &Driver{}
-		err := d.openWith(c.lib)
+		err := d.openNVML(c.lib.functions())
 		require.ErrorIs(t, err, c.is)
 		require.ErrorContains(t, err, c.text)
 		require.Contains(t, d.Why(), c.why)
@@ -279,11 +338,11 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestOneGPUOfSeveralFails(t *testing.T) {
-	lib := &fakeNVML{devices: []*fakeDevice{{handle: nvml.ERROR_NO_PERMISSION}, {handle: nvml.ERROR_GPU_IS_LOST}, {name: "C", used: 4}}}
+	lib := &fakeNVML{devices: []*fakeDevice{{handle: noPermission}, {handle: gpuIsLost}, {name: "C", used: 4}}}
 	d := &Driver{}
-	err := d.openWith(lib)
-	require.ErrorIs(t, err, nvml.ERROR_GPU_IS_LOST)
-	require.NotErrorIs(t, err, nvml.ERROR_NO_PERMISSION)
+	err := d.openNVML(lib.functions())
+	require.ErrorIs(t, err, gpuIsLost)
+	require.NotErrorIs(t, err, noPermission)
 	require.Empty(t, d.Why())
 	require.Equal(t, "2", d.GPUs()[0].ID)
 	require.Equal(t, amounts{{memory.GPUUsed, 4}, {memory.GPUProcess, unknown}}, sampled(d.Source(1)))
@@ -300,8 +359,8 @@ func TestClose(t *testing.T) {
 	require.Nil(t, d.Source(1))
 	require.Len(t, d.GPUs(), 1)
 
-	lib = &fakeNVML{devices: []*fakeDevice{{}}, shutdown: nvml.ERROR_UNKNOWN}
-	require.ErrorIs(t, opened(t, lib).Close(), nvml.ERROR_UNKNOWN)
+	lib = &fakeNVML{devices: []*fakeDevice{{}}, shutdown: unknownError}
+	require.ErrorIs(t, opened(t, lib).Close(), unknownError)
 }
 
 func TestSourcesOfSeveralGoroutines(t *testing.T) {
@@ -322,7 +381,7 @@ func TestSourcesOfSeveralGoroutines(t *testing.T) {
 }
 
 func TestSampleDoesNotAllocate(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 4, processes: []nvml.ProcessInfo{running(1, 2)}}, {used: 5}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 4, processes: []processInfo2{running(1, 2)}}, {used: 5}}})
 	s := d.Source(1)
 	add := func(memory.Layer, memory.Reading) {}
 	require.Zero(t, testing.AllocsPerRun(100, func() { s.Sample(add) }))

@@ -1,10 +1,11 @@
 // A libnvidia-ml.so.1 with one GPU, for tests of how the library is loaded and
-// called. With OLD it is one of before 450: without MIG, without the second form of
-// the memory, and with the first form of the list of processes only. The process
-// that asks is listed second of three, with 7 MiB. DIVIDED is the number of MIG
-// instances, of which number 1 is missing.
+// called, and of what it fills in. With OLD it is one of before 450: without MIG,
+// without the second form of the memory, and with the first form of the list of
+// processes only. The process that asks is listed second of three, with 7 MiB. DIVIDED
+// is the number of MIG instances, of which number 1 is missing.
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -74,7 +75,8 @@ int nvmlInit_v2(void) { return init(); }
 int nvmlDeviceGetCount_v2(unsigned *n) { return count(n); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) { return handle(i, d); }
 int nvmlDeviceGetComputeRunningProcesses_v2(device *d, unsigned *n, process2 *into) { return list(n, into, sizeof *into); }
-int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, process2 *into) { return list(n, into, sizeof *into); }
+// In some drivers its entries are larger: it must not be called.
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, void *into) { abort(); }
 
 typedef struct { unsigned version; bytes total, reserved, free, used; } memory2;
 int nvmlDeviceGetMemoryInfo_v2(device *d, memory2 *m) {
@@ -82,6 +84,19 @@ int nvmlDeviceGetMemoryInfo_v2(device *d, memory2 *m) {
   if (m->version != (sizeof *m | 2u << 24)) return version_mismatch;
   m->total = 1000 * MIB, m->reserved = 30 * MIB, m->used = 100 * MIB, m->free = 870 * MIB;
   return success;
+}
+
+unsigned layout(unsigned long long *into, unsigned room) {
+  unsigned long long all[] = {
+      sizeof(memory1), offsetof(memory1, total), offsetof(memory1, free), offsetof(memory1, used),
+      sizeof(memory2), offsetof(memory2, version), offsetof(memory2, total), offsetof(memory2, reserved), offsetof(memory2, free), offsetof(memory2, used),
+      sizeof(process1), offsetof(process1, pid), offsetof(process1, used),
+      sizeof(process2), offsetof(process2, pid), offsetof(process2, used), offsetof(process2, gpu_instance), offsetof(process2, compute_instance),
+  };
+  unsigned n = sizeof all / sizeof *all;
+  if (n > room) return 0;
+  memcpy(into, all, sizeof all);
+  return n;
 }
 
 #ifndef DIVIDED
