@@ -122,6 +122,45 @@ bench-image: bench-build ## the same on 224x224x3 images
 .PHONY: bench
 bench: bench-step bench-image ## both
 
+##@ GPUs and images
+
+# The folder of another TensorFlow with GPU support than the one that runtime-gpu fetches.
+GPU_TENSORFLOW ?=
+USE_GPU = STEADYFIT_TENSORFLOW=$(or $(GPU_TENSORFLOW),$(CURDIR)/.runtime-gpu/tensorflow)
+VENV_GPU := .runtime-venv-gpu
+
+.PHONY: runtime-gpu
+runtime-gpu: ## fetch TensorFlow with GPU support and CUDA's libraries into .runtime-gpu (once, 3.5 GB download)
+	@$(PYTHON) scripts/runtime.py --gpu
+
+.PHONY: venv-gpu
+venv-gpu: ## make the Python environment with GPU support, for Keras in matrix-gpu (once)
+	@PYTHON=$(PYTHON) scripts/venv.sh $(VENV_GPU) scripts/requirements-gpu.txt
+
+.PHONY: test-gpu
+test-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) build ## the tests that need a GPU, on a machine that has one
+	$(USE_GPU) bin/steadyfit doctor --gpu
+	$(USE_GPU) $(GOTEST) -title gpu -- -run '^TestOnGPU' -count=1 -timeout=20m $(GOTESTFLAGS) ./internal/gpu ./cmd/steadyfit
+
+# Growth, fraction, limits, allocators, precision; S3v and W3 have changing shapes.
+MATRIX_GPU = --workloads W0,W3,S1d,S3,S3v \
+	--remedies memory-growth,memory-fraction,gpu-limit,cuda-async,unified-memory,bfc-gc,host-limit,mixed-bf16,mixed-fp16
+
+.PHONY: matrix-gpu
+matrix-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) venv-gpu build ## what GPU options do to memory and speed, on Go and Keras; report in out/matrix-gpu
+	$(USE_GPU) bin/steadyfit doctor --gpu
+	$(USE_GPU) bin/steadyfit matrix --runtime go,keras --python $(VENV_GPU)/bin/python $(MATRIX_GPU) --out out/matrix-gpu
+
+.PHONY: image
+image: ## build the image for the CPU with docker or buildah, and try it (docs/images.md)
+	@scripts/image.sh build cpu
+	@scripts/image.sh try cpu
+
+.PHONY: image-gpu
+image-gpu: ## the same for GPUs
+	@scripts/image.sh build gpu
+	@scripts/image.sh try gpu
+
 ##@ Cleaning
 
 .PHONY: clean
@@ -129,5 +168,5 @@ clean: ## remove what was built (bin, out)
 	rm -rf bin out
 
 .PHONY: clean-all
-clean-all: clean ## remove also what was fetched (.runtime)
-	rm -rf .runtime
+clean-all: clean ## remove also what was fetched (.runtime, .runtime-gpu, .runtime-venv-gpu)
+	rm -rf .runtime .runtime-gpu $(VENV_GPU)

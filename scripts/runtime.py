@@ -15,6 +15,16 @@ interrupted run leaves `<dest>.partial`; the next run takes a complete wheel
 from there and throws the rest away. Nothing appears at <dest> before all of it
 is on the disk.
 
+For a GPU, `make runtime-gpu` takes the wheel with GPU support and the libraries of
+CUDA that it asks for, in the versions and with the hashes of
+scripts/requirements-gpu.txt, and keeps the two folders side by side, which is where
+TensorFlow looks for CUDA:
+
+    .runtime-gpu/tensorflow/libtensorflow_cc.so.2       1100 MB
+    .runtime-gpu/tensorflow/libtensorflow_framework.so.2 163 MB
+    .runtime-gpu/nvidia/cublas/lib/libcublas.so.12 ...   the libraries
+    .runtime-gpu/nvidia/cuda_nvcc/bin/ptxas, nvvm/libdevice/libdevice.10.bc   for XLA
+
 Another TensorFlow, to run the tests against it:
 
     scripts/runtime.py --version 2.17.1 --dest .runtime-2.17/tensorflow
@@ -36,9 +46,11 @@ import subprocess
 import sys
 import threading
 import zipfile
+from typing import NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PIN = os.path.join(ROOT, "scripts", "runtime.txt")
+PIN_GPU = os.path.join(ROOT, "scripts", "requirements-gpu.txt")
 STAMP = "steadyfit-runtime.json"
 # Raised when the set of files taken from the wheel changes, so that folders
 # made by an older script are made again.
@@ -62,18 +74,41 @@ HEADERS = [
 ]
 NOTICES = ["THIRD_PARTY_NOTICES.txt", "include/LICENSE"]
 
-# manylinux tags that TensorFlow has published x86-64 wheels under.
-PLATFORMS = ["manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+# What is taken of the wheels for a GPU: in CUDA's, the libraries, what XLA compiles
+# with, and the licence; headers, static libraries and compilers of CUDA C stay behind.
+GPU_PACKAGES = r"tensorflow|nvidia-[a-z0-9-]+-cu12"
+GPU_FILES = re.compile(
+    r"nvidia/[^/]+/(lib/[^/]+\.so(\.[^/]*)?|bin/(ptxas|nvlink)|nvvm/libdevice/[^/]+\.bc)"
+    r"|tensorflow/cuda/nvvm/libdevice/[^/]+\.bc"
+)
+GPU_LICENSE = re.compile(r"[^/]+\.dist-info/(licenses/)?License\.txt", re.IGNORECASE)
+
+# manylinux tags that wheels for x86-64 and glibc 2.27 may have.
+PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in range(27, 4, -1)]
+PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 
 MB = 1_000_000
 # pip downloads into a temporary folder and copies from there, so for a moment
-# there are two wheels; afterwards one wheel and the libraries.
-NEED_FETCH = 1200 * MB
-NEED_EXTRACT = 900 * MB
+# there are two of each wheel; afterwards the wheels and what is taken of them.
+NEED_FETCH, NEED_EXTRACT = 1200 * MB, 900 * MB
+NEED_FETCH_GPU, NEED_EXTRACT_GPU = 12000 * MB, 6500 * MB
 
 
 class Failure(Exception):
     """Something that the person at the terminal can act on."""
+
+
+class Pin(NamedTuple):
+    """A package in one version; its wheel has one of the hashes, or any if there are none."""
+
+    package: str
+    version: str
+    hashes: tuple = ()
+
+    def requirement(self):
+        return " ".join(
+            [f"{self.package}=={self.version}", *("--hash=sha256:" + h for h in self.hashes)]
+        )
 
 
 def say(text):
@@ -86,8 +121,8 @@ def shown(path):
     return path if rel.startswith("..") else rel
 
 
-def read_pin(path):
-    """Version and hashes from a one-requirement pip file."""
+def read_pins(path, packages):
+    """The pins in a pip requirements file of the packages whose names match, all of the name."""
     try:
         with open(path, encoding="utf-8") as f:
             text = f.read()
@@ -95,12 +130,24 @@ def read_pin(path):
         raise Failure(
             f"{shown(path)} is missing: the clone is incomplete; `git status` shows what is gone"
         )
-    text = re.sub(r"(^|\s)#.*", "", text).replace("\\\n", " ")
-    version = re.search(r"tensorflow[-_]cpu==([^\s;]+)", text)
-    hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})", text)
-    if not version or not hashes:
-        raise Failure(f"{shown(path)} must hold tensorflow-cpu==VERSION --hash=sha256:HEX")
-    return version.group(1), hashes
+    pins = []
+    for line in re.sub(r"(^|\s)#.*", "", text).replace("\\\n", " ").splitlines():
+        found = re.match(r"\s*([\w.-]+)(?:\[[^]]*\])?==([^\s;]+)", line)
+        if found and re.fullmatch(packages, normal(found[1])):
+            hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})", line)
+            pins.append(Pin(normal(found[1]), found[2], tuple(hashes)))
+    if not pins or not all(p.hashes for p in pins):
+        raise Failure(f"{shown(path)} must hold PACKAGE==VERSION --hash=sha256:HEX for {packages}")
+    return pins
+
+
+def normal(package):
+    """A package's name as pip compares it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def package_of(wheel):
+    return normal(os.path.basename(wheel).split("-")[0])
 
 
 def check_platform():
@@ -137,7 +184,7 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def complete(dest, version, hashes):
+def complete(dest, pins):
     """Whether dest holds what the stamp says, and the stamp what was asked for.
 
     Sizes are compared, not contents: reading 850 MB at each `make test` would
@@ -146,18 +193,26 @@ def complete(dest, version, hashes):
     try:
         with open(os.path.join(dest, STAMP), encoding="utf-8") as f:
             stamp = json.load(f)
-        if stamp["layout"] != LAYOUT or stamp["version"] != version:
+        if stamp["layout"] != LAYOUT or stamp["version"] != tensorflow(pins).version:
             return False
-        if hashes and stamp["wheel_sha256"] not in hashes:
+        # Older stamps are of the one wheel for the CPU.
+        held = stamp.get("wheels") or {"tensorflow-cpu": stamp["wheel_sha256"]}
+        if held.keys() != {p.package for p in pins}:
+            return False
+        if any(p.hashes and held[p.package] not in p.hashes for p in pins):
             return False
         return all(
             os.path.getsize(os.path.join(dest, n)) == size for n, size in stamp["files"].items()
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
-def explain_pip(output, version):
+def tensorflow(pins):
+    return next(p for p in pins if p.package.startswith("tensorflow"))
+
+
+def explain_pip(output, wanted):
     """One sentence for the usual ways in which `pip download` fails."""
     if re.search(
         r"Retrying|NewConnectionError|Max retries|name resolution|timed out|ConnectionError|SSLError|ProxyError",
@@ -172,15 +227,15 @@ def explain_pip(output, version):
     if re.search(r"No space left", output):
         return "the disk filled up during the download"
     if re.search(r"No matching distribution|Could not find a version", output):
-        return f"pip's package index offers no tensorflow-cpu {version} wheel for CPython {TAG} on Linux x86_64"
+        return f"pip's package index offers no {wanted} wheel for CPython {TAG} on Linux x86_64"
     return "pip failed; its message is above"
 
 
 TAG = "311"
 
 
-def pip_download(partial, version, pinned):
-    """Downloads the wheel into partial/wheel and returns its path."""
+def pip_download(partial, pins):
+    """Downloads wheels into partial/wheel and returns their paths by package."""
     pip = [sys.executable, "-m", "pip"]
     probe = subprocess.run([*pip, "--version"], check=False, capture_output=True)
     if probe.returncode:
@@ -195,7 +250,13 @@ def pip_download(partial, version, pinned):
         command += ["--platform", tag]
     if not sys.stderr.isatty():
         command += ["--progress-bar", "off"]
-    command += ["--require-hashes", "-r", pinned] if pinned else ["tensorflow-cpu==" + version]
+    if all(p.hashes for p in pins):
+        pinned = os.path.join(incoming, "requirements.txt")
+        with open(pinned, "w", encoding="utf-8") as f:
+            f.writelines(p.requirement() + "\n" for p in pins)
+        command += ["--require-hashes", "-r", pinned]
+    else:
+        command += [f"{p.package}=={p.version}" for p in pins]
     # pip unpacks downloads in TMPDIR, which may be a small tmpfs.
     temporary = os.path.join(partial, "tmp")
     os.makedirs(temporary)
@@ -226,33 +287,51 @@ def pip_download(partial, version, pinned):
         raise
     reader.join(5)
     if code:
-        raise Failure(explain_pip("".join(seen), version))
-    names = [n for n in os.listdir(incoming) if n.endswith(".whl")]
-    if len(names) != 1:
-        raise Failure(f"pip left {names} where one wheel was expected")
+        wanted = " or ".join(f"{p.package} {p.version}" for p in pins)
+        raise Failure(explain_pip("".join(seen), wanted))
+    names = {package_of(n): n for n in os.listdir(incoming) if n.endswith(".whl")}
+    if names.keys() != {p.package for p in pins}:
+        raise Failure(
+            f"pip left {sorted(names.values())} where a wheel of each package was expected"
+        )
     kept = os.path.join(partial, "wheel")
     os.makedirs(kept, exist_ok=True)
-    wheel = os.path.join(kept, names[0])
-    os.replace(os.path.join(incoming, names[0]), wheel)
-    return wheel
+    for name in names.values():
+        os.replace(os.path.join(incoming, name), os.path.join(kept, name))
+    return {package: os.path.join(kept, name) for package, name in names.items()}
 
 
 def clean(partial):
-    """Removes what an interrupted run left, except a complete wheel."""
+    """Removes what an interrupted run left, except complete wheels."""
     for name in ("incoming", "tmp", "tree", "old"):
         shutil.rmtree(os.path.join(partial, name), ignore_errors=True)
 
 
-def kept_wheel(partial, version, hashes):
-    """A complete wheel from an interrupted run, or None."""
+def kept_wheels(partial, pins):
+    """Complete wheels from an interrupted run, by package."""
     folder = os.path.join(partial, "wheel")
+    kept = {}
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         path = os.path.join(folder, name)
-        wanted = name.lower().startswith(f"tensorflow_cpu-{version}-")
-        if wanted and zipfile.is_zipfile(path) and (not hashes or sha256(path) in hashes):
-            return path
-        os.remove(path)
-    return None
+        pin = next((p for p in pins if p.package == package_of(name)), None)
+        wanted = pin and f"-{pin.version}-" in name
+        if wanted and zipfile.is_zipfile(path) and (not pin.hashes or sha256(path) in pin.hashes):
+            kept[pin.package] = path
+        else:
+            os.remove(path)
+    return kept
+
+
+def given_wheels(paths, pins):
+    """The wheels of --wheel, by package."""
+    for path in paths:
+        if not os.path.isfile(path):
+            raise Failure(f"--wheel {path}: no such file")
+    wheels = {package_of(path): path for path in paths}
+    for p in pins:
+        if p.package not in wheels:
+            raise Failure(f"--wheel: none of the files is a wheel of {p.package}")
+    return {p.package: wheels[p.package] for p in pins}
 
 
 def header_closure(archive):
@@ -270,43 +349,58 @@ def header_closure(archive):
     return found
 
 
-def extract(wheel, tree):
-    """Writes the wanted members of the wheel below tree; returns their sizes."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-        missing = [n for n in LIBRARIES if "tensorflow/" + n not in names]
-        if missing:
-            raise Failure(
-                f"{os.path.basename(wheel)} holds no {' and no '.join(missing)}; take a newer TensorFlow"
-            )
-        wanted = ["tensorflow/" + n for n in LIBRARIES + NOTICES if "tensorflow/" + n in names]
-        sizes = {}
-        for name in wanted + sorted(header_closure(archive)):
-            inner = name[len("tensorflow/") :]
-            if os.path.isabs(inner) or ".." in inner.split("/"):
-                raise Failure(
-                    f"the wheel holds a file with the name {name!r}; it is not a TensorFlow wheel"
-                )
-            target = os.path.join(tree, inner)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            # zipfile compares the CRC at the end of each member.
-            with archive.open(name) as source, open(target, "wb") as sink:
-                shutil.copyfileobj(source, sink, 1 << 20)
-                sink.flush()
-                os.fsync(sink.fileno())
-            sizes[inner] = os.path.getsize(target)
-        return sizes
+def members(archive, wheel, gpu):
+    """What is taken of a wheel: names in it, and the paths that they get."""
+    names = archive.namelist()
+    if not package_of(wheel).startswith("tensorflow"):
+        taken = {n: n for n in names if GPU_FILES.fullmatch(n)}
+        if not taken:
+            raise Failure(f"{os.path.basename(wheel)} holds no library as nvidia/NAME/lib/*.so*")
+        for n in filter(GPU_LICENSE.fullmatch, names):
+            taken[n] = f"nvidia/licenses/{package_of(wheel)}.txt"
+        return taken
+    missing = [n for n in LIBRARIES if "tensorflow/" + n not in names]
+    if missing:
+        raise Failure(
+            f"{os.path.basename(wheel)} holds no {' and no '.join(missing)}; take a newer TensorFlow"
+        )
+    wanted = ["tensorflow/" + n for n in LIBRARIES + NOTICES if "tensorflow/" + n in names]
+    if gpu:
+        return {n: n for n in wanted + [n for n in names if GPU_FILES.fullmatch(n)]}
+    wanted += sorted(header_closure(archive))
+    return {n: n[len("tensorflow/") :] for n in wanted}
 
 
-def install(wheel, partial, dest, version, digest):
+def extract(wheels, tree, gpu):
+    """Writes the wanted members of the wheels below tree; returns their sizes."""
+    sizes = {}
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            for name, inner in members(archive, wheel, gpu).items():
+                if os.path.isabs(inner) or ".." in inner.split("/"):
+                    raise Failure(
+                        f"the wheel holds a file with the name {name!r}; it is not a TensorFlow wheel"
+                    )
+                target = os.path.join(tree, inner)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                # zipfile compares the CRC at the end of each member.
+                with archive.open(name) as source, open(target, "wb") as sink:
+                    shutil.copyfileobj(source, sink, 1 << 20)
+                    sink.flush()
+                    os.fsync(sink.fileno())
+                if "/bin/" in inner:
+                    os.chmod(target, 0o755)
+                sizes[inner] = os.path.getsize(target)
+    return sizes
+
+
+def install(wheels, partial, dest, version, digests, gpu):
     tree = os.path.join(partial, "tree")
     os.makedirs(tree)
-    sizes = extract(wheel, tree)
+    sizes = extract(wheels, tree, gpu)
     with open(os.path.join(tree, STAMP), "w", encoding="utf-8") as f:
         json.dump(
-            {"layout": LAYOUT, "version": version, "wheel_sha256": digest, "files": sizes},
-            f,
-            indent=1,
+            {"layout": LAYOUT, "version": version, "wheels": digests, "files": sizes}, f, indent=1
         )
         f.write("\n")
         f.flush()
@@ -318,14 +412,19 @@ def install(wheel, partial, dest, version, digest):
     return sum(sizes.values())
 
 
-def fetch(args):
+def wanted(args):
+    if args.gpu:
+        return read_pins(PIN_GPU, GPU_PACKAGES)
     if args.version:
-        version, hashes, pinned = args.version, [args.sha256] if args.sha256 else [], None
-    else:
-        version, hashes = read_pin(PIN)
-        pinned = PIN
+        return [Pin("tensorflow-cpu", args.version, (args.sha256,) if args.sha256 else ())]
+    return read_pins(PIN, "tensorflow-cpu")
+
+
+def fetch(args):
+    pins = wanted(args)
+    version = tensorflow(pins).version
     dest = os.path.abspath(args.dest)
-    if complete(dest, version, hashes):
+    if complete(dest, pins):
         say(f"TensorFlow {version} is in {shown(dest)}; nothing to do")
         return
     check_platform()
@@ -337,7 +436,7 @@ def fetch(args):
         except OSError:
             say("another run is fetching; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if complete(dest, version, hashes):
+            if complete(dest, pins):
                 say(f"TensorFlow {version} is in {shown(dest)}; nothing to do")
                 return
         if (
@@ -349,29 +448,31 @@ def fetch(args):
                 f"{shown(dest)} exists and was not made by this script; remove it or choose another --dest"
             )
         clean(partial)
-        if args.wheel:
-            wheel = args.wheel
-            if not os.path.isfile(wheel):
-                raise Failure(f"--wheel {wheel}: no such file")
-            check_space(partial, NEED_EXTRACT)
+        wheels = given_wheels(args.wheel, pins) if args.wheel else kept_wheels(partial, pins)
+        if wheels and not args.wheel:
+            say("taking what an interrupted run downloaded")
+        missing = [p for p in pins if p.package not in wheels]
+        if missing:
+            check_space(partial, NEED_FETCH_GPU if args.gpu else NEED_FETCH)
+            if not all(p.hashes for p in missing):
+                say(
+                    f"no hash given for {version}: the wheel is taken as pip serves it (pass --sha256 to pin it)"
+                )
+            names = f"{len(missing)} wheels" if args.gpu else f"the tensorflow-cpu {version} wheel"
+            say(
+                f"downloading {names} with pip ({'some 3.5 GB in all' if args.gpu else 'about 270 MB'})"
+            )
+            wheels.update(pip_download(partial, missing))
         else:
-            wheel = kept_wheel(partial, version, hashes)
-            if wheel:
-                say("taking the wheel that an interrupted run downloaded")
-                check_space(partial, NEED_EXTRACT)
-            else:
-                check_space(partial, NEED_FETCH)
-                if not hashes:
-                    say(
-                        f"no hash given for {version}: the wheel is taken as pip serves it (pass --sha256 to pin it)"
-                    )
-                say(f"downloading the tensorflow-cpu {version} wheel with pip (about 270 MB)")
-                wheel = pip_download(partial, version, pinned)
-        digest = sha256(wheel)
-        if hashes and digest not in hashes:
-            raise Failure(f"{shown(wheel)} has SHA-256 {digest}, not the pinned one")
-        say(f"extracting the libraries and C headers to {shown(dest)}")
-        total = install(wheel, partial, dest, version, digest)
+            check_space(partial, NEED_EXTRACT_GPU if args.gpu else NEED_EXTRACT)
+        digests = {package: sha256(path) for package, path in wheels.items()}
+        for p in pins:
+            if p.hashes and digests[p.package] not in p.hashes:
+                raise Failure(
+                    f"{shown(wheels[p.package])} has SHA-256 {digests[p.package]}, not the pinned one"
+                )
+        say(f"extracting the libraries{'' if args.gpu else ' and C headers'} to {shown(dest)}")
+        total = install(wheels.values(), partial, dest, version, digests, args.gpu)
         clean(partial)
         shutil.rmtree(os.path.join(partial, "wheel"), ignore_errors=True)
     shutil.rmtree(partial, ignore_errors=True)
@@ -383,9 +484,13 @@ def main(argv):
         description="Fetches the TensorFlow libraries that steadyfit loads."
     )
     parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="TensorFlow with GPU support and CUDA's libraries, as scripts/requirements-gpu.txt pins them",
+    )
+    parser.add_argument(
         "--dest",
-        default=os.path.join(ROOT, ".runtime", "tensorflow"),
-        help="folder to make (default: .runtime/tensorflow)",
+        help="folder to make (default: .runtime/tensorflow; with --gpu .runtime-gpu, which gets the folders tensorflow and nvidia)",
     )
     parser.add_argument(
         "--version",
@@ -394,11 +499,18 @@ def main(argv):
     parser.add_argument("--sha256", help="hash of the wheel for --version")
     parser.add_argument(
         "--wheel",
-        help="take this wheel file instead of downloading; a pinned version's hash is still compared",
+        action="append",
+        help="take this wheel file instead of downloading (with --gpu one for each package); a pinned version's hash is still compared",
     )
     args = parser.parse_args(argv)
     if args.sha256 and not args.version:
         parser.error("--sha256 goes with --version")
+    if args.gpu and args.version:
+        parser.error("--gpu takes its versions from scripts/requirements-gpu.txt")
+    if not args.dest:
+        args.dest = os.path.join(
+            ROOT, *([".runtime-gpu"] if args.gpu else [".runtime", "tensorflow"])
+        )
     # make and CI end a command with SIGTERM; pip must not go on without its parent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Makes the Python environment of the exporter and its tests: `make venv`.
+# Makes the Python environment of the exporter and its tests: `make venv`; with GPU
+# support: `make venv-gpu`.
 #
-# scripts/requirements.txt pins every package by version and hash. The stamp
-# holds the hash of that file and the Python version, so a second run does
-# nothing and a changed pin installs again. It is written last: a run that was
-# interrupted is repeated.
+#   scripts/venv.sh [FOLDER [REQUIREMENTS]]
+#
+# scripts/requirements.txt pins every package by version and hash, as
+# requirements-gpu.txt does. The stamp holds the hash of that file and the Python
+# version, so a second run does nothing and a changed pin installs again. It is written
+# last: a run that was interrupted is repeated.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-requirements=$root/scripts/requirements.txt
 venv=${1:-$root/.runtime/venv}
+requirements=$(realpath "${2:-$root/scripts/requirements.txt}")
 python=${PYTHON:-python3}
 stamp=$venv/steadyfit-venv.txt
 
@@ -20,7 +23,7 @@ die() {
 }
 
 command -v "$python" >/dev/null || die "no $python on the PATH; set PYTHON to a Python 3.11 or newer"
-[ -f "$requirements" ] || die "scripts/requirements.txt is missing: the clone is incomplete"
+[ -f "$requirements" ] || die "$requirements is missing: the clone is incomplete"
 
 wanted="$("$python" -c 'import sys; print("python", sys.version.split()[0])') requirements $(sha256sum <"$requirements" | cut -d' ' -f1)"
 
@@ -33,9 +36,14 @@ fi
 mkdir -p "$(dirname "$venv")"
 free_kb=$(df -Pk "$(dirname "$venv")" | awk 'NR == 2 { print $4 }')
 need_kb=3000000
+size='about 2 GB'
+if grep -q '^nvidia-' "$requirements"; then
+    need_kb=14000000
+    size='about 8 GB'
+fi
 [ "$free_kb" -ge "$need_kb" ] || die "$((free_kb / 1000)) MB are free on the disk of $venv, $((need_kb / 1000)) MB are needed"
 
-say "making $(realpath --relative-to="$PWD" "$venv") with $("$python" --version) and the packages of scripts/requirements.txt (about 2 GB)"
+say "making $(realpath --relative-to="$PWD" "$venv") with $("$python" --version) and the packages of $(realpath --relative-to="$PWD" "$requirements") ($size)"
 rm -f "$stamp"
 "$python" -m venv --clear "$venv" || die "could not make the environment; on Debian, apt-get install python3-venv"
 

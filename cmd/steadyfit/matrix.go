@@ -36,6 +36,7 @@ type matrixFlags struct {
 	model, data                   string
 	quick, json                   bool
 	out, baseline, failOn, limit  string
+	python                        string
 	pairs, jobs, steps, batch     int
 	again                         bool
 	seed                          int64
@@ -111,6 +112,7 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 	flags.StringSliceVar(&f.workloads, "workloads", nil, "workloads to run, or all; default all, or user with --model")
 	flags.StringSliceVar(&f.remedies, "remedies", nil, "remedies to apply, or all; default all; as in trim, W4/reuse, keras:clear-session")
 	flags.StringSliceVar(&f.runtimes, "runtime", []string{matrix.Go}, "runtimes: go, galeone, keras")
+	flags.StringVar(&f.python, "python", "", "Python of the runtime keras, with TensorFlow and Keras; default that of make venv")
 	flags.StringVar(&f.model, "model", "", "folder of a trainable SavedModel, or builtin:NAME, for the workload user")
 	flags.StringVar(&f.data, "data", "", "dataset for it; without one, synthetic batches")
 	flags.IntVar(&f.steps, "steps", 1000, "train steps of a run of it, at least 40")
@@ -259,7 +261,7 @@ func (f *matrixFlags) plan(g *global) (matrix.Plan, error) {
 		p.Models[w.Model] = m.Dir
 	}
 	for _, name := range p.Runtimes {
-		command, err := runtimeCommand(g, name)
+		command, err := runtimeCommand(g, name, f.python)
 		if err != nil {
 			return p, err
 		}
@@ -367,8 +369,9 @@ func (f *matrixFlags) user(p *matrix.Plan) error {
 	return check(ds, m, m.Roles.Train, data.Pass{Batch: f.batch, DropRemainder: true})
 }
 
-// runtimeCommand says how the children of a runtime are started.
-func runtimeCommand(g *global, name string) (matrix.Command, error) {
+// runtimeCommand says how the children of a runtime are started. python is that of
+// Keras; if it is empty, the checkout's.
+func runtimeCommand(g *global, name, python string) (matrix.Command, error) {
 	location, err := tfbind.Locate(g.tensorflow)
 	if err != nil {
 		return matrix.Command{}, err
@@ -400,8 +403,11 @@ func runtimeCommand(g *global, name string) (matrix.Command, error) {
 		if err != nil {
 			return c, err
 		}
-		python, err := project(filepath.Join(".runtime", "venv", "bin", "python"), "make venv")
-		if err != nil {
+		if python == "" {
+			if python, err = project(filepath.Join(".runtime", "venv", "bin", "python"), "make venv"); err != nil {
+				return c, err
+			}
+		} else if python, err = filepath.Abs(python); err != nil {
 			return c, err
 		}
 		c.Args = []string{python, script}

@@ -126,7 +126,7 @@ def test_damaged_wheel_of_an_interrupted_run_is_not_taken(tmp_path, fetch, monke
     half = make_wheel(partial / "wheel")
     half.write_bytes(half.read_bytes()[:50])
     whole = make_wheel(tmp_path / "in")
-    monkeypatch.setattr(runtime, "pip_download", lambda *_: str(whole))
+    monkeypatch.setattr(runtime, "pip_download", lambda *_: {"tensorflow-cpu": str(whole)})
     assert fetch()[0] == 0
     assert not half.exists()
 
@@ -237,12 +237,152 @@ def test_python_without_pip(fetch, monkeypatch):
     ],
 )
 def test_explanations_of_pip_failures(output, says):
-    assert says in runtime.explain_pip(output, VERSION)
+    assert says in runtime.explain_pip(output, "tensorflow-cpu " + VERSION)
 
 
 def test_the_pin_of_this_project():
-    version, hashes = runtime.read_pin(runtime.PIN)
-    assert version.startswith("2.") and len(hashes) >= 1
+    (pin,) = runtime.read_pins(runtime.PIN, "tensorflow-cpu")
+    assert pin.version.startswith("2.") and len(pin.hashes) >= 1
+
+
+def test_stamp_of_an_older_script(tmp_path, fetch):
+    wheel = make_wheel(tmp_path / "in")
+    fetch("--wheel", wheel)
+    stamp = tmp_path / "tensorflow" / runtime.STAMP
+    held = json.loads(stamp.read_text())
+    digest = held.pop("wheels")["tensorflow-cpu"]
+    stamp.write_text(json.dumps({**held, "wheel_sha256": digest}))
+    assert "nothing to do" in fetch("--sha256", sha(wheel))[1]
+
+
+# For a GPU.
+
+
+def gpu_wheel(folder, package, version, members):
+    folder.mkdir(parents=True, exist_ok=True)
+    tag = (
+        "cp311-cp311-manylinux_2_27_x86_64"
+        if package == "tensorflow"
+        else "py3-none-manylinux2014_x86_64"
+    )
+    path = folder / f"{package.replace('-', '_')}-{version}-{tag}.whl"
+    info = f"{package.replace('-', '_')}-{version}.dist-info/"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+        archive.writestr(info + "License.txt", f"terms of {package}")
+        archive.writestr(
+            info + "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+        )
+        archive.writestr(
+            info + "WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
+        )
+        archive.writestr(info + "RECORD", "")
+    return path
+
+
+@pytest.fixture
+def gpu_index(tmp_path, monkeypatch):
+    """A folder of wheels that pip takes for its index, and requirements that pin them."""
+    folder = tmp_path / "index"
+    wheels = [
+        gpu_wheel(
+            folder,
+            "tensorflow",
+            VERSION,
+            {
+                "tensorflow/libtensorflow_cc.so.2": b"cc",
+                "tensorflow/libtensorflow_framework.so.2": b"framework",
+                "tensorflow/cuda/nvvm/libdevice/libdevice.10.bc": b"bc",
+                C_API: b"",
+                "tensorflow/python/big.py": b"x",
+            },
+        ),
+        gpu_wheel(
+            folder,
+            "nvidia-cublas-cu12",
+            "12.9.1.4",
+            {
+                "nvidia/__init__.py": b"",
+                "nvidia/cublas/lib/libcublas.so.12": b"blas",
+                "nvidia/cublas/lib/libcublas_static.a": b"x",
+                "nvidia/cublas/include/cublas.h": b"x",
+            },
+        ),
+        gpu_wheel(
+            folder,
+            "nvidia-cuda-nvcc-cu12",
+            "12.9.86",
+            {
+                "nvidia/cuda_nvcc/bin/ptxas": b"#!",
+                "nvidia/cuda_nvcc/nvvm/bin/cicc": b"x",
+                "nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc": b"bc",
+            },
+        ),
+    ]
+    pins = tmp_path / "requirements-gpu.txt"
+    pins.write_text(
+        "# by a tool\n"
+        f"tensorflow[and-cuda]=={VERSION} \\\n    --hash=sha256:{'1' * 64} \\\n    --hash=sha256:{sha(wheels[0])}\n"
+        f"numpy==2.0.0 \\\n    --hash=sha256:{'2' * 64}\n"
+        f"nvidia-cublas-cu12==12.9.1.4 ; sys_platform == 'linux' \\\n    --hash=sha256:{sha(wheels[1])}\n"
+        f"nvidia-cuda-nvcc-cu12==12.9.86 \\\n    --hash=sha256:{sha(wheels[2])}\n"
+    )
+    monkeypatch.setattr(runtime, "PIN_GPU", str(pins))
+    monkeypatch.setattr(runtime, "NEED_FETCH_GPU", 0)
+    monkeypatch.setattr(runtime, "NEED_EXTRACT_GPU", 0)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return wheels
+
+
+def test_for_a_gpu(tmp_path, gpu_index, capfd):
+    dest = tmp_path / "gpu"
+    assert runtime.main(["--gpu", "--dest", str(dest)]) == 0, capfd.readouterr().err
+    files = {str(p.relative_to(dest)) for p in dest.rglob("*") if p.is_file()}
+    assert files == {
+        "tensorflow/libtensorflow_cc.so.2",
+        "tensorflow/libtensorflow_framework.so.2",
+        "tensorflow/cuda/nvvm/libdevice/libdevice.10.bc",
+        "nvidia/cublas/lib/libcublas.so.12",
+        "nvidia/cuda_nvcc/bin/ptxas",
+        "nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc",
+        "nvidia/licenses/nvidia-cublas-cu12.txt",
+        "nvidia/licenses/nvidia-cuda-nvcc-cu12.txt",
+        runtime.STAMP,
+    }
+    assert (dest / "nvidia/cuda_nvcc/bin/ptxas").stat().st_mode & 0o111
+    capfd.readouterr()
+    for wheel in gpu_index:
+        wheel.unlink()
+    assert runtime.main(["--gpu", "--dest", str(dest)]) == 0
+    assert "nothing to do" in capfd.readouterr().err
+
+
+def test_gpu_wheels_of_an_interrupted_run(tmp_path, gpu_index, capfd):
+    kept = tmp_path / "gpu.partial" / "wheel"
+    kept.mkdir(parents=True)
+    shutil.move(gpu_index[0], kept)
+    assert runtime.main(["--gpu", "--dest", str(tmp_path / "gpu")]) == 0
+    said = capfd.readouterr().err
+    assert "interrupted run" in said and "downloading 2 wheels" in said
+
+
+def test_gpu_wheels_that_were_given(tmp_path, gpu_index, capfd):
+    given = [f"--wheel={wheel}" for wheel in gpu_index]
+    dest = ["--gpu", "--dest", str(tmp_path / "gpu")]
+    assert runtime.main([*dest, *given[:2]]) == 1
+    assert "none of the files is a wheel of nvidia-cuda-nvcc-cu12" in capfd.readouterr().err
+    with zipfile.ZipFile(gpu_index[2], "a") as archive:
+        archive.writestr("another", "")
+    assert runtime.main([*dest, *given]) == 1
+    assert "not the pinned one" in capfd.readouterr().err
+
+
+def test_gpu_wheel_of_another_layout(tmp_path, gpu_index, capfd, monkeypatch):
+    monkeypatch.setattr(runtime, "GPU_FILES", runtime.re.compile("nothing"))
+    assert runtime.main(["--gpu", "--dest", str(tmp_path / "gpu")]) == 1
+    assert "holds no library as nvidia/NAME/lib" in capfd.readouterr().err
 
 
 def test_command_line(tmp_path):

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/doctor"
+	"steadyfit/internal/gpu"
+	"steadyfit/memory"
+)
+
+// What a process has of a GPU beside TensorFlow's pool: CUDA's context, the code of the
+// kernels, the workspaces of cuBLAS and cuDNN.
+const besidePool = 2 * memory.GiB
+
+// requireGPU skips a test where TensorFlow has no GPU to use, and says why.
+func requireGPU(t *testing.T) *gpu.Driver {
+	t.Helper()
+	driver, err := gpu.Open()
+	t.Cleanup(func() { assert.NoError(t, driver.Close()) })
+	if driver.Why() != "" {
+		t.Skipf("this needs a GPU: %s; `make test-gpu` runs it on a machine that has one", driver.Why())
+	}
+	require.NoError(t, err)
+	out, err := program(t, "doctor", "--gpu", "--json").Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		require.NoError(t, err)
+		return driver
+	}
+	var report doctor.Report
+	require.NoError(t, json.Unmarshal(out, &report), "%s%s", out, exit.Stderr)
+	var reasons []string
+	for _, c := range report.Checks {
+		if c.Status == doctor.Problem {
+			reasons = append(reasons, c.Name+": "+c.Found)
+		}
+	}
+	t.Skipf("this needs a TensorFlow that can use the GPU: %s; `make test-gpu` fetches one", strings.Join(reasons, "; "))
+	return nil
+}
+
+// mostOnGPU runs a program to its end and returns the most that it had of the GPUs. Where
+// the driver does not tell that of a process (in a container with process IDs of its
+// own), it is how much more was in use than before.
+func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
+	t.Helper()
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	var before, used, own memory.Reading
+	driver.Source(0).Sample(func(l memory.Layer, r memory.Reading) {
+		if l == memory.GPUUsed {
+			before = r
+		}
+	})
+	require.NoError(t, cmd.Start())
+	source := driver.Source(cmd.Process.Pid)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	larger := func(most *memory.Reading, r memory.Reading) {
+		if r.OK && (!most.OK || r.Bytes > most.Bytes) {
+			*most = r
+		}
+	}
+	for {
+		select {
+		case err := <-ended:
+			require.NoError(t, err, "%s", &output)
+			switch {
+			case own.OK:
+				return own.Bytes
+			case used.OK && before.OK:
+				t.Log("the driver does not list this process; what is told is the whole device's")
+				return used.Bytes - before.Bytes
+			}
+			t.Skip("the driver tells neither the memory of a process nor that of the device")
+		case <-tick.C:
+			source.Sample(func(l memory.Layer, r memory.Reading) {
+				switch l {
+				case memory.GPUProcess:
+					larger(&own, r)
+				case memory.GPUUsed:
+					larger(&used, r)
+				}
+			})
+		}
+	}
+}
+
+// shortFit trains for some seconds.
+func shortFit(t *testing.T, flags ...string) *exec.Cmd {
+	t.Helper()
+	return program(t, append([]string{"fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--validation", "builtin:digits",
+		"--epochs", "5", "--seed", "1"}, flags...)...)
+}
+
+func TestOnGPUMemory(t *testing.T) {
+	driver := requireGPU(t)
+	total := driver.GPUs()[0].Memory
+	if !total.OK || total.Bytes < 8*memory.GiB {
+		t.Skipf("this needs a first GPU with 8 GiB, to tell the limits from what CUDA itself takes; it has %v", total)
+	}
+	for _, c := range []struct {
+		name  string
+		flags []string
+		most  memory.Bytes
+	}{
+		{"growth", []string{"--memory-growth"}, besidePool + memory.GiB},
+		{"fraction", []string{"--gpu-memory-fraction", "0.2"}, total.Bytes/5 + besidePool},
+		{"limit", []string{"--memory-budget", "1GiB", "--memory-budget-of", "gpu"}, memory.GiB + besidePool},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := mostOnGPU(t, driver, shortFit(t, append(c.flags, "--visible-gpus", "0")...))
+			t.Logf("%v of %v", got, total)
+			assert.Less(t, got, c.most)
+			assert.Positive(t, got)
+		})
+	}
+	t.Run("as TensorFlow would", func(t *testing.T) {
+		got := mostOnGPU(t, driver, shortFit(t, "--visible-gpus", "0"))
+		t.Logf("%v of %v", got, total)
+		assert.Greater(t, got, total.Bytes/2, "TensorFlow takes nearly all that is free; is something else on this GPU?")
+	})
+}
+
+// A GPU adds in another order, so that numbers differ, but it learns the same.
+func TestOnGPULearnsTheSame(t *testing.T) {
+	requireGPU(t)
+	accuracy := func(env ...string) float64 {
+		history := filepath.Join(t.TempDir(), "history.jsonl")
+		cmd := shortFit(t, "--memory-growth", "--history", history)
+		cmd.Env = append(cmd.Env, env...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		f, err := os.Open(history)
+		require.NoError(t, err)
+		defer f.Close()
+		var last struct {
+			Accuracy float64 `json:"val_accuracy"`
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			require.NoError(t, json.Unmarshal(lines.Bytes(), &last))
+		}
+		require.NoError(t, lines.Err())
+		return last.Accuracy
+	}
+	onCPU, onGPU := accuracy("CUDA_VISIBLE_DEVICES=-1"), accuracy()
+	t.Logf("val_accuracy on the CPU %v, on the GPU %v", onCPU, onGPU)
+	assert.Greater(t, onGPU, 0.8)
+	assert.InDelta(t, onCPU, onGPU, 0.03)
+}
