@@ -108,6 +108,30 @@ func TestMakeTargets(t *testing.T) {
 	require.Positive(t, mentioned, "the documents mention make")
 }
 
+var (
+	goImage  = regexp.MustCompile(`(?m)^ARG GO_BASE=golang:(\d+\.\d+)-`)
+	goModule = regexp.MustCompile(`(?m)^go (\d+\.\d+)`)
+	copied   = regexp.MustCompile(`(?m)^COPY ([^-].*) \S+$`)
+)
+
+// Nothing else builds the image as often as the tests run.
+func TestImage(t *testing.T) {
+	dockerfile := read(t, "Dockerfile.gpu")
+	image, module := goImage.FindStringSubmatch(dockerfile), goModule.FindStringSubmatch(read(t, "go.mod"))
+	require.NotNil(t, image)
+	require.NotNil(t, module)
+	require.Equal(t, module[1], image[1], "Dockerfile.gpu builds with another Go than go.mod asks for")
+	sources := 0
+	for _, m := range copied.FindAllStringSubmatch(dockerfile, -1) {
+		for source := range strings.FieldsSeq(m[1]) {
+			sources++
+			_, err := os.Stat(filepath.Join(root, source))
+			require.NoError(t, err)
+		}
+	}
+	require.Positive(t, sources)
+}
+
 var scriptFlag = regexp.MustCompile(`"(--[a-z][a-z0-9-]*)"`)
 
 func TestCommandsAndFlags(t *testing.T) {

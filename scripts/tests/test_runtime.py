@@ -1,6 +1,7 @@
 """The runtime fetcher, on small wheels made here; nothing is downloaded."""
 
 import hashlib
+import importlib.metadata
 import json
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ import sys
 import zipfile
 
 import pytest
+from packaging.requirements import Requirement
 
 SCRIPTS = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(SCRIPTS))
@@ -256,6 +258,20 @@ def test_stamp_of_an_older_script(tmp_path, fetch):
 
 
 # For a GPU.
+
+
+def test_the_pins_for_a_gpu():
+    """They are of the same TensorFlow, and what its metadata asks for."""
+    (cpu,) = runtime.read_pins(runtime.PIN, "tensorflow-cpu")
+    pins = {p.package: p.version for p in runtime.read_pins(runtime.PIN_GPU, runtime.GPU_PACKAGES)}
+    assert pins["tensorflow"] == cpu.version
+    installed = importlib.metadata.distribution("tensorflow-cpu")
+    assert installed.version == cpu.version
+    asked = [Requirement(text) for text in installed.requires]
+    asked = {r.name: r.specifier for r in asked if r.marker and "and-cuda" in str(r.marker)}
+    assert pins.keys() == asked.keys() | {"tensorflow"}
+    for package, versions in asked.items():
+        assert versions.contains(pins[package]), f"{package} {pins[package]}: expected {versions}"
 
 
 def gpu_wheel(folder, package, version, members):
