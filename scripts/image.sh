@@ -122,6 +122,8 @@ try() {
         check doctor 'steadyfit doctor'
         check 'fit and evaluate' 'steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 3 --seed 1 --out /tmp/digits && steadyfit evaluate --model /tmp/digits --data builtin:digits; code=$?; rm -rf /tmp/digits; exit $code'
         if [ "$1" = gpu ]; then
+            # Eight libraries that TensorFlow needs, NCCL, CUPTI, ptxas and libdevice.
+            check 'CUDA is found beside TensorFlow' 'n=$(steadyfit doctor --json | grep -c "/opt/steadyfit/.* (beside TensorFlow)"); echo "$n parts"; test "$n" -ge 12'
             check 'a GPU that is asked for and is not there is exit code 3' 'test -e /dev/nvidia0 || { steadyfit doctor --gpu >/dev/null; test $? -eq 3; }'
         fi
     }

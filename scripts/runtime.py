@@ -78,7 +78,7 @@ NOTICES = ["THIRD_PARTY_NOTICES.txt", "include/LICENSE"]
 # with, and the licence; headers, static libraries and compilers of CUDA C stay behind.
 GPU_PACKAGES = r"tensorflow|nvidia-[a-z0-9-]+-cu12"
 GPU_FILES = re.compile(
-    r"nvidia/[^/]+/(lib/[^/]+\.so(\.[^/]*)?|bin/(ptxas|nvlink)|nvvm/libdevice/[^/]+\.bc)"
+    r"nvidia/[^/]+/(lib/[^/]+\.so(\.[^/]*)?|bin/(ptxas|nvlink|fatbinary)|nvvm/libdevice/[^/]+\.bc)"
     r"|tensorflow/cuda/nvvm/libdevice/[^/]+\.bc"
 )
 GPU_LICENSE = re.compile(r"[^/]+\.dist-info/(licenses/)?License\.txt", re.IGNORECASE)

@@ -26,6 +26,13 @@ type gpuLibrary struct {
 // jitLink is opened by cuSPARSE rather than by TensorFlow; it lies beside it.
 const jitLink = "libnvJitLink.so.12"
 
+// forXLA are the parts of CUDA that XLA opens, or runs, as files: by name, where they
+// are in a folder of CUDA. Other parts of TensorFlow do without.
+var forXLA = []struct{ name, file string }{
+	{"ptxas", "bin/ptxas"},
+	{"libdevice.10.bc", "nvvm/libdevice/libdevice.10.bc"},
+}
+
 // driverLibrary and managementLibrary come with the driver, all others with CUDA.
 const (
 	driverLibrary     = "libcuda.so.1"
@@ -153,6 +160,9 @@ func checkGPU(m machine, t tensorFlow) []Check {
 	for _, l := range gpuLibraries {
 		checks = append(checks, e.library(l))
 	}
+	for _, part := range forXLA {
+		checks = append(checks, e.partOfXLA(part.name, part.file))
+	}
 	return checks
 }
 
@@ -270,10 +280,48 @@ func (e gpuExam) library(l gpuLibrary) Check {
 		return e.missing(l.name, "not found", fmt.Sprintf(
 			"`pip install '%s'`, and keep the folders tensorflow and nvidia side by side, as site-packages has them", e.wheel()))
 	}
+	return e.dispensable(l.name, l.without, l.wheel)
+}
+
+// dispensable is a check for a missing part that TensorFlow can do without.
+func (e gpuExam) dispensable(name, without, wheel string) Check {
 	if e.tf.hasGPU || e.lacking() > Note {
-		return Check{Name: l.name, Status: Note, Found: "not found; needed only for " + l.without, Fix: "`pip install " + l.wheel + "`"}
+		return Check{Name: name, Status: Note, Found: "not found; needed only for " + without, Fix: "`pip install " + wheel + "`"}
 	}
-	return e.missing(l.name, "not found", "")
+	return e.missing(name, "not found", "")
+}
+
+// partOfXLA looks where XLA does, in its order (FindCudaExecutable of
+// subprocess_compilation.cc, CandidateCudaRoots of cuda_root_path.cc).
+func (e gpuExam) partOfXLA(name, file string) Check {
+	const flag = "--xla_gpu_cuda_data_dir="
+	type place struct{ by, file string }
+	var places []place
+	for _, f := range strings.Fields(e.m.env["XLA_FLAGS"]) {
+		if dir, ok := strings.CutPrefix(f, flag); ok {
+			places = append(places, place{"XLA_FLAGS", path.Join(dir, file)})
+		}
+	}
+	if strings.HasPrefix(file, "bin/") {
+		for _, dir := range filepath.SplitList(e.m.env["PATH"]) {
+			places = append(places, place{"PATH", path.Join(dir, name)})
+		}
+	}
+	for _, dir := range []string{"/usr/local/cuda", "/opt/cuda"} {
+		places = append(places, place{"system folder", path.Join(dir, file)})
+	}
+	if e.tf.found {
+		own := path.Dir(e.tf.info.Library)
+		for _, dir := range []string{"../nvidia/cuda_nvcc", "../../nvidia/cuda_nvcc", "cuda"} {
+			places = append(places, place{"beside TensorFlow", path.Join(own, dir, file)})
+		}
+	}
+	for _, p := range places {
+		if e.m.exists(p.file) {
+			return Check{Name: name, Found: p.file + " (" + p.by + ")"}
+		}
+	}
+	return e.dispensable(name, "code that XLA compiles for a GPU", "nvidia-cuda-nvcc-cu12")
 }
 
 // find looks for a library where the loader would, in its order.

@@ -28,10 +28,11 @@ var gpuMachine = plain.with(tree{
 	"/opt/site-packages/nvidia/nvjitlink/lib/libnvJitLink.so.12": "",
 	"/usr/local/cuda/lib64/libcudart.so.12":                      "",
 	"/custom/libcufft.so.11":                                     "",
+	"/opt/site-packages/nvidia/cuda_nvcc/bin/ptxas":              "",
 })
 
 func gpuChecks(m machine) []Check {
-	t := tensorFlow{found: true, info: tfbind.Info{Version: "2.21.0", Location: tfbind.Location{Library: "x"}}}
+	t := tensorFlow{found: true, info: tfbind.Info{Version: "2.21.0", Location: tfbind.Location{Library: "/opt/site-packages/tensorflow/libtensorflow_cc.so.2"}}}
 	t.describeBuild(m)
 	return checkGPU(m, t)
 }
@@ -57,7 +58,30 @@ func TestGPULibrariesPartlyMissing(t *testing.T) {
 		{Name: "libnccl.so.2", Status: Note, Found: "not found; needed only for several GPUs in one process", Fix: "`pip install nvidia-nccl-cu12`"},
 		{Name: "libcupti.so.12", Status: Note, Found: "not found; needed only for profiles of GPU work", Fix: "`pip install nvidia-cuda-cupti-cu12`"},
 		{Name: "libnvshmem_host.so.3", Status: Note, Found: "not found; needed only for several GPUs in one XLA program", Fix: "`pip install nvidia-nvshmem-cu12`"},
+		{Name: "ptxas", Found: "/opt/site-packages/nvidia/cuda_nvcc/bin/ptxas (beside TensorFlow)"},
+		{Name: "libdevice.10.bc", Status: Note, Found: "not found; needed only for code that XLA compiles for a GPU", Fix: "`pip install nvidia-cuda-nvcc-cu12`"},
 	}, gpuChecks(m))
+}
+
+// XLA takes ptxas from the PATH before it looks beside TensorFlow, and both parts from
+// where its flag says before that.
+func TestPartsOfXLA(t *testing.T) {
+	files := gpuMachine.with(tree{
+		"/usr/bin/ptxas": "", "/cuda/bin/ptxas": "", "/cuda/nvvm/libdevice/libdevice.10.bc": "",
+		"/opt/site-packages/tensorflow/cuda/nvvm/libdevice/libdevice.10.bc": "",
+	})
+	for _, c := range []struct {
+		env              map[string]string
+		ptxas, libdevice string
+	}{
+		{nil, "/opt/site-packages/nvidia/cuda_nvcc/bin/ptxas (beside TensorFlow)", "/opt/site-packages/tensorflow/cuda/nvvm/libdevice/libdevice.10.bc (beside TensorFlow)"},
+		{map[string]string{"PATH": "/nowhere:/usr/bin"}, "/usr/bin/ptxas (PATH)", "/opt/site-packages/tensorflow/cuda/nvvm/libdevice/libdevice.10.bc (beside TensorFlow)"},
+		{map[string]string{"PATH": "/usr/bin", "XLA_FLAGS": "--a --xla_gpu_cuda_data_dir=/cuda"}, "/cuda/bin/ptxas (XLA_FLAGS)", "/cuda/nvvm/libdevice/libdevice.10.bc (XLA_FLAGS)"},
+	} {
+		checks := gpuChecks(gpuBuild(box(files, c.env)))
+		assert.Equal(t, Check{Name: "ptxas", Found: c.ptxas}, check(t, checks, "ptxas"))
+		assert.Equal(t, Check{Name: "libdevice.10.bc", Found: c.libdevice}, check(t, checks, "libdevice.10.bc"))
+	}
 }
 
 func TestNoGPU(t *testing.T) {
