@@ -2,7 +2,8 @@
 // called, and of what it fills in. With OLD it is one of before 450: without MIG,
 // without the second form of the memory, and with the first form of the list of
 // processes only. The process that asks is listed second of three, with 7 MiB. DIVIDED
-// is the number of MIG instances, of which number 1 is missing.
+// is the number of MIG instances, of which number 1 is missing. With FORBIDDEN this user
+// may not see processes.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 typedef unsigned long long bytes;
 typedef struct { int is_instance, number; } device;
 
-enum { success = 0, uninitialized = 1, invalid_argument = 2, not_supported = 3, not_found = 6, insufficient_size = 7, version_mismatch = 25 };
+enum { success = 0, uninitialized = 1, invalid_argument = 2, not_supported = 3, no_permission = 4, not_found = 6, insufficient_size = 7, version_mismatch = 25 };
 
 static int opened;
 static device gpu = {0, 0};
@@ -54,6 +55,9 @@ static const bytes each[] = {100 * MIB, 7 * MIB, ~0ULL};
 
 static int list(unsigned *n, void *into, size_t size) {
   if (opened <= 0) return uninitialized;
+#ifdef FORBIDDEN
+  return no_permission;
+#endif
   unsigned room = *n;
   *n = 3;
   if (room < 3) return insufficient_size;
