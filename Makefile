@@ -130,7 +130,7 @@ USE_GPU = STEADYFIT_TENSORFLOW=$(or $(GPU_TENSORFLOW),$(CURDIR)/.runtime-gpu/ten
 VENV_GPU := .runtime-venv-gpu
 
 .PHONY: runtime-gpu
-runtime-gpu: ## fetch TensorFlow with GPU support and CUDA's libraries into .runtime-gpu (once, 3.5 GB download)
+runtime-gpu: ## fetch TensorFlow with GPU support and CUDA's libraries into .runtime-gpu (once, 3.4 GB download)
 	@$(PYTHON) scripts/runtime.py --gpu
 
 .PHONY: venv-gpu

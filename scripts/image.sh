@@ -118,11 +118,13 @@ try() {
     {
         check 'no pip, no compiler, no Python' 'for t in pip pip3 python3 cc gcc go ld; do ! command -v "$t" || exit 1; done'
         check 'not root' 'id; test "$(id -u)" -ne 0'
-        check 'no library is missing' '! ldd /opt/steadyfit/tensorflow/lib*.so.2 | grep "not found"'
+        # libcuda.so.1 comes with the driver, from the host.
+        check 'no library is missing' '! find /opt/steadyfit -name "lib*.so*" -exec ldd {} + 2>/dev/null | grep "not found" | grep -v "libcuda.so.1"'
         check doctor 'steadyfit doctor'
         check 'fit and evaluate' 'steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 3 --seed 1 --out /tmp/digits && steadyfit evaluate --model /tmp/digits --data builtin:digits; code=$?; rm -rf /tmp/digits; exit $code'
         if [ "$1" = gpu ]; then
             # Eight libraries that TensorFlow needs, NCCL, CUPTI, ptxas and libdevice.
+            check 'ptxas runs' '/opt/steadyfit/nvidia/cuda_nvcc/bin/ptxas --version'
             check 'CUDA is found beside TensorFlow' 'n=$(steadyfit doctor --json | grep -c "/opt/steadyfit/.* (beside TensorFlow)"); echo "$n parts"; test "$n" -ge 12'
             check 'a GPU that is asked for and is not there is exit code 3' 'test -e /dev/nvidia0 || { steadyfit doctor --gpu >/dev/null; test $? -eq 3; }'
         fi

@@ -20,8 +20,8 @@ CUDA that it asks for, in the versions and with the hashes of
 scripts/requirements-gpu.txt, and keeps the two folders side by side, which is where
 TensorFlow looks for CUDA:
 
-    .runtime-gpu/tensorflow/libtensorflow_cc.so.2       1100 MB
-    .runtime-gpu/tensorflow/libtensorflow_framework.so.2 163 MB
+    .runtime-gpu/tensorflow/libtensorflow_cc.so.2        1100 MB
+    .runtime-gpu/tensorflow/libtensorflow_framework.so.2  163 MB
     .runtime-gpu/nvidia/cublas/lib/libcublas.so.12 ...   the libraries
     .runtime-gpu/nvidia/cuda_nvcc/bin/ptxas, nvvm/libdevice/libdevice.10.bc   for XLA
 
@@ -89,9 +89,9 @@ PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64
 
 MB = 1_000_000
 # pip downloads into a temporary folder and copies from there, so for a moment
-# there are two of each wheel; afterwards the wheels and what is taken of them.
+# there is a second wheel; afterwards the wheels and what is taken of them.
 NEED_FETCH, NEED_EXTRACT = 1200 * MB, 900 * MB
-NEED_FETCH_GPU, NEED_EXTRACT_GPU = 12000 * MB, 6500 * MB
+NEED_FETCH_GPU, NEED_EXTRACT_GPU = 10000 * MB, 6000 * MB
 
 
 class Failure(Exception):
@@ -460,9 +460,12 @@ def fetch(args):
                 )
             names = f"{len(missing)} wheels" if args.gpu else f"the tensorflow-cpu {version} wheel"
             say(
-                f"downloading {names} with pip ({'some 3.5 GB in all' if args.gpu else 'about 270 MB'})"
+                f"downloading {names} with pip ({'3.4 GB in all' if args.gpu else 'about 270 MB'})"
             )
-            wheels.update(pip_download(partial, missing))
+            # One by one, so that an interruption costs one.
+            for pin in missing:
+                wheels.update(pip_download(partial, [pin]))
+                clean(partial)
         else:
             check_space(partial, NEED_EXTRACT_GPU if args.gpu else NEED_EXTRACT)
         digests = {package: sha256(path) for package, path in wheels.items()}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bufio"
 	"bytes"
 	"debug/elf"
 	"errors"
@@ -18,9 +19,9 @@ func elfRunPath(file string) (_ []string, err error) {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	texts, err := f.DynString(elf.DT_RUNPATH)
+	texts, err := dynamicStrings(f, elf.DT_RUNPATH)
 	if err == nil && len(texts) == 0 {
-		texts, err = f.DynString(elf.DT_RPATH)
+		texts, err = dynamicStrings(f, elf.DT_RPATH)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
@@ -31,6 +32,32 @@ func elfRunPath(file string) (_ []string, err error) {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	return splitRunPath(strings.Join(texts, ":"), origin), nil
+}
+
+// dynamicStrings is elf.File.DynString without reading all strings first, which are
+// the names of all symbols: 82 MB in TensorFlow's library.
+func dynamicStrings(f *elf.File, tag elf.DynTag) ([]string, error) {
+	offsets, err := f.DynValue(tag)
+	if err != nil || len(offsets) == 0 {
+		return nil, err
+	}
+	table := int(f.SectionByType(elf.SHT_DYNAMIC).Link)
+	if table >= len(f.Sections) {
+		return nil, fmt.Errorf("its dynamic strings are in section %d; it has %d", table, len(f.Sections))
+	}
+	var texts []string
+	for _, offset := range offsets {
+		r := f.Sections[table].Open()
+		if _, err := r.Seek(int64(offset), io.SeekStart); err != nil {
+			return nil, err
+		}
+		text, err := bufio.NewReader(r).ReadString(0)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, strings.TrimSuffix(text, "\x00"))
+	}
+	return texts, nil
 }
 
 func splitRunPath(text, origin string) []string {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"testing/iotest"
 
@@ -38,9 +39,13 @@ func TestELFOfTensorFlow(t *testing.T) {
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Dir(location.Library))
 	require.NoError(t, err)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	folders, err := elfRunPath(location.Library)
+	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	assert.Contains(t, folders, dir)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20), "a health check runs beside a training")
 }
 
 func TestELFOfOtherFiles(t *testing.T) {
