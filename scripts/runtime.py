@@ -459,9 +459,7 @@ def fetch(args):
                     f"no hash given for {version}: the wheel is taken as pip serves it (pass --sha256 to pin it)"
                 )
             names = f"{len(missing)} wheels" if args.gpu else f"the tensorflow-cpu {version} wheel"
-            say(
-                f"downloading {names} with pip ({'3.4 GB in all' if args.gpu else 'about 270 MB'})"
-            )
+            say(f"downloading {names} with pip ({'3.4 GB in all' if args.gpu else 'about 270 MB'})")
             # One by one, so that an interruption costs one.
             for pin in missing:
                 wheels.update(pip_download(partial, [pin]))
