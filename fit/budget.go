@@ -134,7 +134,9 @@ type keeper struct {
 	wait int
 	// goOn is what another process is to begin with, if it is not what there is now.
 	goOn *plan
-	err  *BudgetError
+	// err is what the run ends with after its last checkpoint: a *BudgetError, or that of
+	// a reload that left the session as it was.
+	err error
 }
 
 // budgetState is what the hook remembers, of a budget that is the same.
@@ -248,11 +250,7 @@ func (k *keeper) aheadBytes() memory.Bytes {
 }
 
 func (k *keeper) end(context.Context, *State) error {
-	err := k.watch.close()
-	if k.err != nil {
-		err = errors.Join(k.err, err)
-	}
-	return err
+	return errors.Join(k.err, k.watch.close())
 }
 
 func (k *keeper) step(ctx context.Context, s *State) error {
@@ -390,7 +388,7 @@ func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
 	helps := false
 	for m := k.taken.from(s.Step); m < measuresEnd && !helps; m++ {
 		var err error
-		if helps, err = k.take(ctx, s, m, level); err != nil {
+		if helps, err = k.take(ctx, s, m, level); err != nil || k.err != nil {
 			return err
 		}
 		if helps || m == measureReload {
@@ -421,7 +419,7 @@ func (k *keeper) take(ctx context.Context, s *State, m measure, level memory.Byt
 	case measureReload:
 		helps, err = k.reload(ctx, s, level)
 	}
-	if err == nil && (helps || m == measureReload) {
+	if err == nil && k.err == nil && (helps || m == measureReload) {
 		tally(s, m.String())
 	}
 	return helps, err
@@ -477,6 +475,7 @@ func (k *keeper) reload(ctx context.Context, s *State, level memory.Bytes) (bool
 	// What is kept must survive the end of ctx: a step is not undone by Ctrl-C.
 	did, err := k.session.reset(context.WithoutCancel(ctx), session.ResetReload)
 	if err != nil {
+		k.err, err = keepForCheckpoint(s, err)
 		return false, err
 	}
 	s.ResetBy(session.ResetReload, did.Returned(), did.Took)
@@ -510,8 +509,9 @@ func (k *keeper) lastResort(s *State, level memory.Bytes) error {
 	if k.Again != nil && (k.loaded == nil || k.loaded.plan != k.plan()) {
 		return k.again(s, level, k.plan())
 	}
-	k.err = &BudgetError{k.Limit, k.layer, w.enough(k.most), s.Step}
-	s.Stop(k.err.Error())
+	unkept := &BudgetError{k.Limit, k.layer, w.enough(k.most), s.Step}
+	k.err = unkept
+	s.Stop(unkept.Error())
 	return nil
 }
 

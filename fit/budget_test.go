@@ -35,6 +35,7 @@ type machine struct {
 	validation           memory.Bytes // what one needs beyond the level
 	prefetch             *data.Prefetched
 	unsettable           error // of SetMicroBatches
+	unresettable         error // of reset
 
 	parts, largest            int
 	freed, inGraph, leaked    memory.Bytes
@@ -98,6 +99,9 @@ func (m *machine) SetMicroBatches(n int) error {
 }
 
 func (m *machine) reset(_ context.Context, depth session.Depth) (session.Reset, error) {
+	if m.unresettable != nil {
+		return session.Reset{}, m.unresettable
+	}
 	before := m.bytes()
 	if depth == session.ResetReload {
 		m.reloads++

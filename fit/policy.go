@@ -14,6 +14,9 @@ import (
 // on with the same state, so the numbers do not change. Resets come between steps,
 // and each is in the history ([Record.Resets]). There is none after the last step, and
 // none once a hook has stopped the run.
+//
+// A reset that fails ends the run with its error. Unless that is session.ErrLost, the
+// session has the state that it had, and a Checkpoint hook writes it at the end.
 type ResetPolicy struct {
 	// Depth is how far each reset goes; empty means session.ResetReload.
 	Depth session.Depth
@@ -72,6 +75,7 @@ type resetter struct {
 	limit    memory.Bytes // what must not be reached
 	last     int64        // the step of the last reset, or where the run began
 	idle     int64        // no reset for the limit before this step
+	failed   error        // of a reset that left the session as it was
 	resetState
 }
 
@@ -108,7 +112,7 @@ func (r *resetter) start(_ context.Context, s *State) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	r.gauge, r.last, r.idle = nil, s.Step, s.Step+r.Wait
+	r.gauge, r.last, r.idle, r.failed = nil, s.Step, s.Step+r.Wait, nil
 	r.forecast.Reset()
 	if r.Limit == 0 {
 		return nil
@@ -160,9 +164,9 @@ func layerOr(l memory.Layer) memory.Layer {
 
 func (r *resetter) end(context.Context, *State) error {
 	if r.gauge == nil {
-		return nil
+		return r.failed
 	}
-	return r.gauge.Close()
+	return errors.Join(r.failed, r.gauge.Close())
 }
 
 // lastStep reports whether no step follows, as far as is known.
@@ -211,7 +215,7 @@ func (r *resetter) look(ctx context.Context, s *State) error {
 	if !useless {
 		r.Wait = 0
 	}
-	if err := r.reset(ctx, s, reason); err != nil {
+	if err := r.reset(ctx, s, reason); err != nil || r.failed != nil {
 		return err
 	}
 	r.forecast.Reset()
@@ -240,10 +244,24 @@ func (r *resetter) reset(ctx context.Context, s *State, reason string) error {
 	// What is kept must survive the end of ctx: a step is not undone by Ctrl-C.
 	did, err := r.session.reset(context.WithoutCancel(ctx), r.Depth)
 	if err != nil {
+		r.failed, err = keepForCheckpoint(s, err)
 		return err
 	}
 	s.ResetBy(r.Depth, did.Returned(), did.Took)
 	return nil
+}
+
+// keepForCheckpoint stops the run after a reset that failed. Unless the session is
+// lost, its state is what it was, and a checkpoint at the end of the run has it: then
+// the error is for the hook's End, which comes after that checkpoint is written. An
+// error that a hook returns earlier makes the state one of no checkpoint.
+func keepForCheckpoint(s *State, err error) (atEnd, now error) {
+	if errors.Is(err, session.ErrLost) {
+		return nil, err
+	}
+	err = fmt.Errorf("after step %d: %w; the state of that step is not lost: the run ends with a checkpoint of it if it writes any, from which to resume", s.Step, err)
+	s.Stop(err.Error())
+	return err, nil
 }
 
 // inPlace is a session as resets and budgets see it.

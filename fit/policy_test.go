@@ -3,6 +3,9 @@ package fit
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -136,6 +139,57 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 			}
 			assert.Equal(t, c.want, have)
 		})
+	}
+}
+
+// A reset that is refused costs nothing that was trained: the last step is in a
+// checkpoint, also of the process that goes on. Where the session is lost, there is none.
+func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
+	refused := errors.New("the model's folder is gone")
+	lost := fmt.Errorf("no memory: %w", session.ErrLost)
+	for _, c := range []struct {
+		name string
+		hook func(*resets) Hook
+		at   int // the step of the reset
+	}{
+		{"every steps", func(r *resets) Hook {
+			return ResetPolicy{EverySteps: 7}.hook(r, nil)
+		}, 7},
+		{"near a limit", func(r *resets) Hook {
+			return ResetPolicy{Limit: 200 * mib}.hook(r, func(memory.Layer) (gauge, error) { return r, nil })
+		}, 40},
+		{"every epochs", func(r *resets) Hook {
+			return ResetPolicy{EveryEpochs: 1, Depth: session.ResetRestore}.hook(r, nil)
+		}, 50},
+		{"budget", func(r *resets) Hook {
+			return (&Budget{Limit: 200 * mib, Batch: 4}).hook(r, r.open)
+		}, 48},
+	} {
+		for _, failure := range []error{refused, lost} {
+			t.Run(c.name, func(t *testing.T) {
+				r := &resets{machine: &machine{base: 100 * mib, leak: 2 * mib, whole: true, unresettable: failure}, back: nothing}
+				dir := tempDir(t)
+				l := newLinear()
+				l.onTrain = func(int64) error { r.train(); return nil }
+				loop := Loop{Session: l, Batch: 4, Epochs: 3}
+				loop.Hook(Checkpoint(dir, EveryEpochs(3)), c.hook(r))
+				h, err := loop.Run(t.Context(), samples(t, 200))
+				require.ErrorIs(t, err, failure)
+				require.ErrorAs(t, err, new(*HookError))
+				require.False(t, h.Done)
+				require.Equal(t, c.at, r.trained)
+				if errors.Is(failure, session.ErrLost) {
+					require.Empty(t, h.Checkpoint)
+					return
+				}
+				require.ErrorContains(t, err, fmt.Sprintf("after step %d: ", c.at))
+				require.Contains(t, h.Stopped, refused.Error())
+				require.Equal(t, filepath.Join(dir, checkpointName(int64(c.at))), h.Checkpoint)
+				state, err := verify(h.Checkpoint)
+				require.NoError(t, err)
+				require.EqualValues(t, c.at, state.Step)
+			})
+		}
 	}
 }
 
