@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -34,7 +35,8 @@ type CheckpointInfo struct {
 	// best.
 	Best bool
 	// Err is nil if the checkpoint is whole; else it is ErrTorn, ErrForeign or
-	// ErrFuture, with the reason, and only Path and Step are set.
+	// ErrFuture, with the reason, or the error of a file that could not be read, which
+	// says nothing about the checkpoint; and only Path and Step are set.
 	Err error
 }
 
@@ -103,7 +105,7 @@ func readState(path string) (checkpointState, error) {
 		return state, fmt.Errorf("%w: there is no %s", kind, stateFile)
 	}
 	if err != nil {
-		return state, fmt.Errorf("%w: %w", ErrTorn, err)
+		return state, readError(err)
 	}
 	var envelope stateEnvelope
 	if err := json.Unmarshal(text, &envelope); err != nil {
@@ -138,6 +140,29 @@ func readState(path string) (checkpointState, error) {
 	return state, nil
 }
 
+// readError is the error of a file of a checkpoint that was not read: ErrTorn if that is
+// not there, or is no file. Anything else, such as a right that is missing, a disk or a
+// mount that fails or a limit of open files, says nothing about the checkpoint.
+func readError(err error) error {
+	for _, gone := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR} {
+		if errors.Is(err, gone) {
+			return fmt.Errorf("%w: %w", ErrTorn, err)
+		}
+	}
+	return err
+}
+
+// remedyUnread says what to do about a checkpoint that could not be read.
+func remedyUnread(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "give this user the right to read it"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EIO):
+		return remedyFor(err)
+	}
+	return "see to it that its files can be read"
+}
+
 // verify reads state.json and checks every file that it lists.
 func verify(path string) (checkpointState, error) {
 	state, err := readState(path)
@@ -150,7 +175,7 @@ func verify(path string) (checkpointState, error) {
 		}
 		got, err := sumFile(filepath.Join(path, filepath.FromSlash(want.Name)))
 		if err != nil {
-			return state, fmt.Errorf("%w: %w", ErrTorn, err)
+			return state, readError(err)
 		}
 		if got.Bytes != want.Bytes || got.CRC != want.CRC {
 			return state, fmt.Errorf("%w: %s has %d bytes with the sum %s, expected %d bytes with %s",
@@ -163,7 +188,8 @@ func verify(path string) (checkpointState, error) {
 // newestCheckpoint finds the newest checkpoint that is whole. Others are
 // skipped with a warning. If there are only damaged ones, that is an error: a
 // training of days must not begin anew because of a bad disk, unnoticed. So is
-// one of a newer version: going on from an older one would undo its training.
+// one of a newer version, or one that could not be read, which may be whole: going on
+// from an older one would undo its training.
 func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, err error) {
 	steps, err := listCheckpoints(dir)
 	if err != nil {
@@ -178,6 +204,9 @@ func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, 
 		}
 		if errors.Is(err, ErrFuture) {
 			return "", state, fmt.Errorf("fit: cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to go back to the checkpoint before it", path, err, dir)
+		}
+		if !errors.Is(err, ErrTorn) && !errors.Is(err, ErrForeign) {
+			return "", state, fmt.Errorf("fit: cannot resume from %s: %w; it may be whole, so no older one is taken: %s, and resume again, or move it out of %s to go back to the checkpoint before it", path, err, remedyUnread(err), dir)
 		}
 		r.log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
 		if errors.Is(err, ErrTorn) {

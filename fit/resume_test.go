@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"math/bits"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -85,6 +87,64 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 		return nil
 	}))
 	require.Equal(t, 5, files)
+}
+
+// What cannot be read may be whole: nothing older is resumed from, and nothing is called
+// damaged.
+func TestUnreadIsNotTorn(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		torn bool
+		todo string
+	}{
+		{syscall.ENOENT, true, ""},
+		{syscall.ENOTDIR, true, ""},
+		{syscall.EISDIR, true, ""},
+		{syscall.EACCES, false, "right to read"},
+		{syscall.EPERM, false, "right to read"},
+		{syscall.EIO, false, "kernel's log"},
+		{syscall.EMFILE, false, "ulimit -n"},
+		{syscall.ETIMEDOUT, false, "can be read"},
+	} {
+		err := readError(&fs.PathError{Op: "open", Path: "ckpt-2/state.json", Err: c.err})
+		require.ErrorIs(t, err, c.err)
+		require.Equal(t, c.torn, errors.Is(err, ErrTorn), "%v", c.err)
+		if !c.torn {
+			require.Contains(t, remedyUnread(err), c.todo)
+		}
+	}
+
+	// A link to itself can be opened by nobody, the superuser included.
+	for _, name := range []string{stateFile, "variables.index", historyFile} {
+		for _, all := range []bool{false, true} {
+			dir, loop := checkpointed(t)
+			ckpts := []string{"ckpt-6"}
+			if all {
+				ckpts = names(t, dir)
+			}
+			for _, ckpt := range ckpts {
+				path := filepath.Join(dir, ckpt, name)
+				require.NoError(t, os.Remove(path))
+				require.NoError(t, os.Symlink(name, path))
+			}
+			found, err := Checkpoints(dir)
+			require.NoError(t, err)
+			require.ErrorIs(t, found[0].Err, syscall.ELOOP)
+			require.NotErrorIs(t, found[0].Err, ErrTorn)
+
+			before := names(t, dir)
+			l := newLinear()
+			loop.Session, loop.Epochs = l, 5
+			_, err = loop.Run(t.Context(), samples(t, 8))
+			require.ErrorIs(t, err, syscall.ELOOP)
+			require.NotErrorIs(t, err, ErrTorn)
+			require.ErrorContains(t, err, "cannot resume from "+filepath.Join(dir, "ckpt-6"))
+			require.ErrorContains(t, err, "move it out of "+dir)
+			require.NotContains(t, err.Error(), "damaged")
+			require.Empty(t, l.steps)
+			require.Equal(t, before, names(t, dir))
+		}
+	}
 }
 
 // Any bit of state.json flips: that is noticed, or changes nothing, and never
