@@ -299,8 +299,8 @@ func (r *run) lockToRead(dir string) (*folderLock, error) {
 }
 
 // VariableChecker is a Session that can tell whether a checkpoint of another
-// model has exactly the variables of its own: names, types and shapes. Without
-// it, Loop.ResumeAnyway does not resume with another model, since a restored
+// model has exactly the variables of its own: names, types and shapes;
+// *session.Session is one. Without it, Loop.ResumeAnyway does not resume with another model, since a restored
 // variable of another shape may go unnoticed until a step fails, or longer.
 type VariableChecker interface {
 	// CheckVariables returns what does not fit, or nil. It changes nothing. prefix

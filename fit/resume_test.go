@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
 )
 
 // tearable is a run whose newest checkpoint has every kind of file.
@@ -361,4 +363,60 @@ func TestOtherModelIsNotForced(t *testing.T) {
 		require.NotContains(t, err.Error(), "ResumeAnyway")
 		require.Equal(t, before, names(t, dir))
 	}
+}
+
+// exported is a session of a model that TensorFlow wrote, as far as its variables go.
+type exported struct {
+	*linear
+	model *savedmodels.Model
+	hash  string
+}
+
+func (e exported) Identity() map[string]string {
+	return map[string]string{"model": e.hash, "seed": "1"}
+}
+
+func (e exported) Save(ctx context.Context, prefix string) error {
+	if err := e.linear.Save(ctx, prefix); err != nil {
+		return err
+	}
+	index, err := os.ReadFile(filepath.Join(e.model.Dir, "variables", "variables.index"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(prefix+".index", index, 0o666)
+}
+
+func (e exported) CheckVariables(_ context.Context, prefix string) error {
+	return session.CheckVariables(e.model, prefix)
+}
+
+// A model that was exported anew can be forced, and another architecture is refused with
+// what differs.
+func TestModelExportedAnewIsForced(t *testing.T) {
+	digits, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	cnn, err := savedmodels.Builtin("digits-cnn")
+	require.NoError(t, err)
+	dir := tempDir(t)
+	train := func(s Session, anyway bool, epochs int) (*History, error) {
+		loop := Loop{Session: s, Batch: 4, Epochs: epochs, Resume: dir, ResumeAnyway: anyway}
+		loop.Hook(Checkpoint(dir))
+		return loop.Run(t.Context(), samples(t, 8))
+	}
+	_, err = train(exported{newLinear(), digits, "one"}, false, 2)
+	require.NoError(t, err)
+
+	var mismatch *MismatchError
+	_, err = train(exported{newLinear(), digits, "two"}, false, 3)
+	require.ErrorAs(t, err, &mismatch)
+	require.Empty(t, mismatch.Fixed)
+	_, err = train(exported{newLinear(), cnn, "three"}, true, 3)
+	require.ErrorAs(t, err, &mismatch)
+	require.ErrorContains(t, err, "this cannot be overridden: the variables do not fit: "+session.ErrVariables.Error()+": ")
+	require.ErrorContains(t, err, "is missing")
+	h, err := train(exported{newLinear(), digits, "two"}, true, 3)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "ckpt-4"), h.ResumedFrom)
+	require.Equal(t, []string{forcedEvent}, h.Records[2].Events)
 }

@@ -427,9 +427,13 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 
 func (s *Session) saver() (*savedmodels.Saver, error) {
 	if s.model.Saver == nil {
-		return nil, fmt.Errorf("%s cannot be saved or restored: the SavedModel has no saver; export it with TensorFlow 2 or scripts/export.py", s.model.Dir)
+		return nil, errNoSaver(s.model)
 	}
 	return s.model.Saver, nil
+}
+
+func errNoSaver(m *savedmodels.Model) error {
+	return fmt.Errorf("%s cannot be saved or restored: the SavedModel has no saver; export it with TensorFlow 2 or scripts/export.py", m.Dir)
 }
 
 func (s *Session) withPrefix(prefix string, run func(tfbind.Feeds) error) error {

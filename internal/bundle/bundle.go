@@ -1,0 +1,192 @@
+// Package bundle reads which tensors a TensorFlow checkpoint has: names, types and
+// shapes, from its index (prefix.index), without TensorFlow and without their values.
+//
+// The index is a sorted table in the format of LevelDB, as TensorFlow has it
+// (tensorflow/core/lib/io/format.cc, table_builder.cc): blocks of keys that share
+// prefixes, a block that says where those are, and a footer that says where that is.
+// Each value is a BundleEntryProto (tensor_bundle.proto); the one of the empty key is
+// the bundle's header. TensorFlow does not compress the blocks of a bundle
+// (tensor_bundle.cc), and other blocks are refused here.
+package bundle
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/tfbind"
+)
+
+// ErrDamaged: the index is no table, or one that is damaged.
+var ErrDamaged = errors.New("damaged index of a checkpoint")
+
+// Tensor is what an index says of a tensor.
+type Tensor struct {
+	DType tfbind.DType
+	Shape []int64
+}
+
+func (t Tensor) String() string { return fmt.Sprintf("%v %v", t.DType, t.Shape) }
+
+const (
+	footerBytes = 48
+	magic       = 0xdb4775248b80fb57
+	// trailerBytes follow each block: how it is compressed, and its sum.
+	trailerBytes = 5
+	// objectGraph is what Python's checkpoints say of the objects that the variables
+	// belong to. It is no variable.
+	objectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
+)
+
+// Read reads the index of the checkpoint whose files begin with prefix, by name. It holds
+// the file in memory: some hundred bytes per tensor.
+func Read(prefix string) (map[string]Tensor, error) {
+	path := prefix + ".index"
+	table, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("index of a checkpoint: %w", err)
+	}
+	tensors, err := parse(table)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w; copy or write it anew", path, ErrDamaged, err)
+	}
+	return tensors, nil
+}
+
+func parse(table []byte) (map[string]Tensor, error) {
+	if len(table) < footerBytes || binary.LittleEndian.Uint64(table[len(table)-8:]) != magic {
+		return nil, errors.New("it has not the footer of a table")
+	}
+	footer := table[len(table)-footerBytes:]
+	_, rest, err := handle(footer) // of the metadata, of which there is none
+	if err != nil {
+		return nil, err
+	}
+	where, _, err := handle(rest)
+	if err != nil {
+		return nil, err
+	}
+	tensors := map[string]Tensor{}
+	err = block(table, where, func(_, value []byte) error {
+		at, _, err := handle(value)
+		if err != nil {
+			return err
+		}
+		return block(table, at, func(key, value []byte) error {
+			if len(key) == 0 || string(key) == objectGraph {
+				return nil
+			}
+			var entry pb.BundleEntryProto
+			if err := proto.Unmarshal(value, &entry); err != nil {
+				return fmt.Errorf("%q: %w", key, err)
+			}
+			t := Tensor{DType: tfbind.DType(entry.Dtype)}
+			for _, d := range entry.GetShape().GetDim() {
+				t.Shape = append(t.Shape, d.Size)
+			}
+			tensors[string(key)] = t
+			return nil
+		})
+	})
+	return tensors, err
+}
+
+// span is where a block is.
+type span struct{ from, size uint64 }
+
+var errVarint = errors.New("a number is cut off")
+
+// handle reads a span.
+func handle(b []byte) (s span, rest []byte, err error) {
+	if s.from, b, err = number(b); err != nil {
+		return s, nil, err
+	}
+	s.size, b, err = number(b)
+	return s, b, err
+}
+
+func number(b []byte) (uint64, []byte, error) {
+	v, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil, errVarint
+	}
+	return v, b[n:], nil
+}
+
+// block gives each of the keys of a block with its value, after it has checked its sum.
+func block(table []byte, s span, each func(key, value []byte) error) error {
+	n := uint64(len(table))
+	if s.size < 4 || s.from > n || s.size > n || s.from+s.size+trailerBytes > n {
+		return fmt.Errorf("a block of %d bytes at %d is outside of it", s.size, s.from)
+	}
+	b, trailer := table[s.from:s.from+s.size], table[s.from+s.size:]
+	if trailer[0] != 0 {
+		return fmt.Errorf("the block at %d is compressed in the way %d; expected none", s.from, trailer[0])
+	}
+	sum := crc32.Checksum(table[s.from:s.from+s.size+1], crc32.MakeTable(crc32.Castagnoli))
+	// LevelDB masks sums, so that those of data that has sums in it are none of its own.
+	if masked, want := (sum>>15|sum<<17)+0xa282ead8, binary.LittleEndian.Uint32(trailer[1:]); masked != want {
+		return fmt.Errorf("the block at %d has the sum %08x, expected %08x", s.from, masked, want)
+	}
+	// At its end are the places where keys are whole, and how many those are.
+	restarts := uint64(binary.LittleEndian.Uint32(b[len(b)-4:]))
+	if 4*restarts+4 > s.size {
+		return fmt.Errorf("the block at %d has %d restarts, more than there is room for", s.from, restarts)
+	}
+	b = b[:s.size-4-4*restarts]
+	var key []byte
+	for len(b) > 0 {
+		var sizes [3]uint64 // shared with the key before, own, value
+		for i := range sizes {
+			var err error
+			if sizes[i], b, err = number(b); err != nil {
+				return err
+			}
+		}
+		shared, own, value := sizes[0], sizes[1], sizes[2]
+		if left := uint64(len(b)); shared > uint64(len(key)) || own > left || value > left-own {
+			return fmt.Errorf("a key of the block at %d reaches beyond it", s.from)
+		}
+		key = append(key[:shared], b[:own]...)
+		if err := each(key, b[own:own+value]); err != nil {
+			return err
+		}
+		b = b[own+value:]
+	}
+	return nil
+}
+
+// listed is how many differences are named.
+const listed = 5
+
+// Differences puts into words what the tensors of a checkpoint have otherwise than is
+// wanted, the first few by name; "" if they are the same.
+func Differences(want, have map[string]Tensor) string {
+	var found []string
+	names := maps.Clone(want)
+	maps.Copy(names, have)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		w, wanted := want[name]
+		h, there := have[name]
+		switch {
+		case !there:
+			found = append(found, fmt.Sprintf("%s (%v) is missing", name, w))
+		case !wanted:
+			found = append(found, fmt.Sprintf("%s (%v) is not one of the model's", name, h))
+		case w.DType != h.DType || !slices.Equal(w.Shape, h.Shape):
+			found = append(found, fmt.Sprintf("%s is %v, expected %v", name, h, w))
+		}
+	}
+	if more := len(found) - listed; more > 0 {
+		found = append(found[:listed], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(found, ", ")
+}

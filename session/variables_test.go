@@ -1,0 +1,58 @@
+package session_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// *Session is what Loop.ResumeAnyway asks about another model.
+var _ fit.VariableChecker = (*session.Session)(nil)
+
+// Weights that fit are told from those of another architecture, without TensorFlow.
+func TestCheckVariables(t *testing.T) {
+	weights := func(m *savedmodels.Model) string { return filepath.Join(m.Dir, "variables", "variables") }
+	digits, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	for _, name := range savedmodels.BuiltinNames() {
+		other, err := savedmodels.Builtin(name)
+		require.NoError(t, err)
+		require.NoError(t, session.CheckVariables(other, weights(other)))
+		if name == "digits" {
+			continue
+		}
+		err = session.CheckVariables(digits, weights(other))
+		assert.ErrorIs(t, err, session.ErrVariables, name)
+		assert.ErrorContains(t, err, "is missing")
+	}
+	err = session.CheckVariables(digits, filepath.Join(t.TempDir(), "variables"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+	assert.ErrorContains(t, session.CheckVariables(&savedmodels.Model{Dir: "m"}, ""), "m cannot be saved or restored: the SavedModel has no saver")
+}
+
+// What a session saves fits its own model, and no other one.
+func TestSavedVariablesFit(t *testing.T) {
+	ctx := context.Background()
+	for _, name := range forDigits {
+		prefix := filepath.Join(t.TempDir(), "state")
+		s := open(t, name, session.Options{})
+		losses(t, s, batches(t, digits(t), 32, 2), 0)
+		require.NoError(t, s.Save(ctx, prefix))
+		for _, other := range forDigits {
+			err := open(t, other, session.Options{}).CheckVariables(ctx, prefix)
+			if other == name {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorIs(t, err, session.ErrVariables)
+			}
+		}
+	}
+}
