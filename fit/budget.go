@@ -22,7 +22,7 @@ import (
 //
 // A step needs its memory at once, so a run begins with batches in small parts, then
 // parts of twice the size, and from what these needed it chooses the largest that fit.
-// A model that cannot be split (session.Session.CanSplit) has no such beginning: its
+// A model that cannot be split (session.Session.CheckSplit) has no such beginning: its
 // first steps tell whether it fits.
 //
 // What was chosen is part of checkpoints, and a run that resumes under the same limit
@@ -72,11 +72,31 @@ type BudgetError struct {
 	Need memory.Bytes
 	// Step is after how many steps that was found.
 	Step int64
+	// Whole is why batches were not split (session.Session.CheckSplit); nil if they were,
+	// or have one sample.
+	Whole error
+	// Checkpoint is the newest one, to resume from; empty if there is none.
+	Checkpoint string
 }
 
 func (e *BudgetError) Error() string {
-	return fmt.Sprintf("memory budget: %v of %s cannot be kept (after step %d); %d MiB would do", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
+	var b strings.Builder
+	fmt.Fprintf(&b, "memory budget: %v of %s cannot be kept (after step %d); %d MiB would do: set Budget.Limit to that or more", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
+	if e.Whole != nil {
+		fmt.Fprintf(&b, ", or have batches split, which were not (%v)", e.Whole) // it says how
+	} else {
+		b.WriteString(", or train with smaller batches")
+	}
+	if e.Checkpoint != "" {
+		fmt.Fprintf(&b, "; %s is good to resume from with another limit", e.Checkpoint)
+	} else {
+		b.WriteString("; there is no checkpoint to resume from")
+	}
+	return b.String()
 }
+
+// Unwrap is why batches were not split.
+func (e *BudgetError) Unwrap() error { return e.Whole }
 
 // reserve is the part of a limit that is left free for what a prediction misses.
 const reserve = 0.03
@@ -101,9 +121,12 @@ func (b *Budget) hook(s trainee, open func(memory.Layer) (meter, error)) Hook {
 
 // trainee is the session, as far as budgets and resets have to do with it.
 type trainee interface {
-	CanSplit() bool
+	// CheckSplit says why batches cannot be split; nil if they can.
+	CheckSplit() error
 	MicroBatches() int
 	SetMicroBatches(n int) error
+	// variableBytes is what the variables take; those of unknown shape are left out.
+	variableBytes() memory.Bytes
 	// reset resets and goes on with the same state.
 	reset(ctx context.Context, depth session.Depth) (session.Reset, error)
 }
@@ -199,7 +222,7 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 	base := m.level().Bytes
 	k.watch.anew()
 	k.watch.changed(0)
-	if l := k.loaded; l != nil && (l.Limit != k.Limit || l.Layer != k.layer || l.Batch != k.Batch || l.Parts < 1 || l.Parts > 1 && !k.session.CanSplit()) {
+	if l := k.loaded; l != nil && (l.Limit != k.Limit || l.Layer != k.layer || l.Batch != k.Batch || l.Parts < 1 || l.Parts > 1 && k.session.CheckSplit() != nil) {
 		k.loaded = nil
 	}
 	if l := k.loaded; l != nil {
@@ -220,7 +243,7 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 	return nil
 }
 
-func (k *keeper) splits() bool { return k.Batch > 1 && k.session.CanSplit() }
+func (k *keeper) splits() bool { return k.Batch > 1 && k.session.CheckSplit() == nil }
 
 // firstParts is how many parts a run begins with that chooses.
 func (k *keeper) firstParts() int {
@@ -249,7 +272,11 @@ func (k *keeper) aheadBytes() memory.Bytes {
 	return memory.Bytes(k.Prefetch.BatchBytes(k.Batch))
 }
 
-func (k *keeper) end(context.Context, *State) error {
+func (k *keeper) end(_ context.Context, s *State) error {
+	var unkept *BudgetError
+	if errors.As(k.err, &unkept) {
+		unkept.Checkpoint = s.History.Checkpoint // the last one is written by now
+	}
 	return errors.Join(k.err, k.watch.close())
 }
 
@@ -387,6 +414,9 @@ func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
 	k.then, k.exploring = nil, nil
 	helps := false
 	for m := k.taken.from(s.Step); m < measuresEnd && !helps; m++ {
+		if m == measureReload && !k.reloadFits() {
+			continue
+		}
 		var err error
 		if helps, err = k.take(ctx, s, m, level); err != nil || k.err != nil {
 			return err
@@ -471,6 +501,17 @@ func (k *keeper) shrink(from, to int) error {
 	return k.session.SetMicroBatches(to)
 }
 
+// reloadFits reports whether there is room for a reload: for the variables of the
+// snapshot, which may be a copy, and for those that loading makes.
+func (k *keeper) reloadFits() bool {
+	level, twice := k.watch.level().Bytes, 2*k.session.variableBytes()
+	if level+twice <= k.Limit {
+		return true
+	}
+	k.log.Info("memory budget: no room to load the model anew", "now", level, "needed", level+twice, "budget", k.Limit)
+	return false
+}
+
 func (k *keeper) reload(ctx context.Context, s *State, level memory.Bytes) (bool, error) {
 	// What is kept must survive the end of ctx: a step is not undone by Ctrl-C.
 	did, err := k.session.reset(context.WithoutCancel(ctx), session.ResetReload)
@@ -509,9 +550,12 @@ func (k *keeper) lastResort(s *State, level memory.Bytes) error {
 	if k.Again != nil && (k.loaded == nil || k.loaded.plan != k.plan()) {
 		return k.again(s, level, k.plan())
 	}
-	unkept := &BudgetError{k.Limit, k.layer, w.enough(k.most), s.Step}
+	unkept := &BudgetError{Limit: k.Limit, Layer: k.layer, Need: w.enough(k.most), Step: s.Step}
+	if k.Batch > 1 {
+		unkept.Whole = k.session.CheckSplit()
+	}
 	k.err = unkept
-	s.Stop(unkept.Error())
+	s.Stop(fmt.Sprintf("memory budget: %v of %s cannot be kept", k.Limit, k.layer))
 	return nil
 }
 

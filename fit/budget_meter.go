@@ -24,10 +24,17 @@ type meter interface {
 	close() error
 }
 
+// peakSampler is what a memory.Sampler does for peaks.
+type peakSampler interface {
+	Sample(step int, s *memory.Sample) error
+	ResetPeak() error
+	Close() error
+}
+
 // processMeter is a meter of this process.
 type processMeter struct {
 	gauge   *memory.Gauge
-	sampler *memory.Sampler
+	sampler peakSampler
 	sample  memory.Sample
 	// stuck is a peak that could not be made to begin anew.
 	stuck memory.Bytes
@@ -42,7 +49,30 @@ func openMeter(layer memory.Layer) (meter, error) {
 	if err != nil {
 		return nil, errors.Join(err, gauge.Close())
 	}
-	return &processMeter{gauge: gauge, sampler: sampler}, nil
+	m := &processMeter{gauge: gauge, sampler: sampler}
+	if err := m.sees(); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	return m, nil
+}
+
+// sees refuses a machine on which the peak of a step is not told from those before it: a
+// run would choose parts as if steps took nothing, and could not take that back.
+func (m *processMeter) sees() error {
+	blind := func(why string) error {
+		return &OptionError{"Budget", "what a step takes cannot be seen on this machine, so no limit can be kept: " + why,
+			"train without a budget, with smaller batches or Session.SetMicroBatches, or where the kernel tells the peak of a process and lets it begin anew"}
+	}
+	if err := m.sampler.Sample(0, &m.sample); err != nil {
+		return blind(err.Error())
+	}
+	if !m.sample.Get(memory.Peak).OK || !m.sample.Get(memory.RSS).OK {
+		return blind("the kernel does not tell the peak of RSS (VmHWM)")
+	}
+	if err := m.sampler.ResetPeak(); err != nil {
+		return blind("the peak of RSS cannot be made to begin anew: " + err.Error())
+	}
+	return nil
 }
 
 func (m *processMeter) level() memory.Reading { return m.gauge.Read() }

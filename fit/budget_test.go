@@ -34,6 +34,7 @@ type machine struct {
 	garbage, graph, leak memory.Bytes
 	validation           memory.Bytes // what one needs beyond the level
 	prefetch             *data.Prefetched
+	variables            memory.Bytes
 	unsettable           error // of SetMicroBatches
 	unresettable         error // of reset
 
@@ -51,7 +52,7 @@ type machine struct {
 // process is one with the same model, that has just begun.
 func (m *machine) process() *machine {
 	return &machine{batch: m.batch, whole: m.whole, base: m.base, perSample: m.perSample, once: m.once, pool: m.pool, beyondOf: m.beyondOf,
-		garbage: m.garbage, graph: m.graph, leak: m.leak, validation: m.validation, unsettable: m.unsettable, afterStep: m.afterStep}
+		garbage: m.garbage, graph: m.graph, leak: m.leak, validation: m.validation, variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
 }
 
 func (m *machine) bytes() memory.Bytes {
@@ -90,8 +91,17 @@ func (m *machine) rise(beyond memory.Bytes) {
 	m.highest = max(m.highest, m.high)
 }
 
-func (m *machine) CanSplit() bool    { return !m.whole }
-func (m *machine) MicroBatches() int { return max(m.parts, 1) }
+var errWhole = errors.New("the model has no gradients")
+
+func (m *machine) CheckSplit() error {
+	if m.whole {
+		return errWhole
+	}
+	return nil
+}
+
+func (m *machine) MicroBatches() int           { return max(m.parts, 1) }
+func (m *machine) variableBytes() memory.Bytes { return m.variables }
 
 func (m *machine) SetMicroBatches(n int) error {
 	m.parts = n
@@ -105,6 +115,7 @@ func (m *machine) reset(_ context.Context, depth session.Depth) (session.Reset, 
 	before := m.bytes()
 	if depth == session.ResetReload {
 		m.reloads++
+		m.rise(2 * m.variables)
 		m.inGraph, m.freed = 0, 0
 	}
 	return session.Reset{Depth: depth, Before: memory.Known(before), After: memory.Known(m.bytes()), Took: time.Second}, nil
@@ -279,6 +290,106 @@ func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
 	assert.Less(t, m.trained, 10)
 	assert.Equal(t, 1, m.reloads)
 	assert.LessOrEqual(t, m.trims, 2, "one at the start")
+}
+
+// A model is not loaded anew where there is no room for that: the next measure is taken.
+func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		variables memory.Bytes
+		reloads   int
+	}{
+		{"room", 1 * mib, 3},
+		{"none", 40 * mib, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &machine{base: 300 * mib, perSample: mib, graph: mib, whole: true, variables: c.variables}
+			var reason string
+			h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 400 * mib, Again: func(r string) { reason = r }})
+			require.NoError(t, err)
+			assert.Equal(t, c.reloads, m.reloads)
+			assert.LessOrEqual(t, m.highest, 400*mib)
+			if c.reloads == 0 {
+				assert.Equal(t, "memory budget", reason)
+				assert.Contains(t, h.Stopped, "a new process goes on")
+				assert.NotContains(t, strings.Join(eventsOf(h), " "), "reload")
+			}
+		})
+	}
+}
+
+// The error of a budget says why batches were not split, and where to go on.
+func TestBudgetErrorSaysWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		whole, at bool
+		want      string
+	}{
+		{"split", false, false, "; 619 MiB would do: set Budget.Limit to that or more, or train with smaller batches; there is no checkpoint to resume from"},
+		{"whole", true, true, "set Budget.Limit to that or more, or have batches split, which were not (the model has no gradients); "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &machine{base: 300 * mib, whole: c.whole, perSample: 150 * mib, beyondOf: func(int) memory.Bytes { return 300 * mib }}
+			a := attempt{epochs: 1, steps: 20}
+			if c.at {
+				a.dir = tempDir(t)
+			}
+			h, err := a.run(t, m, &Budget{Limit: 400 * mib})
+			var unkept *BudgetError
+			require.ErrorAs(t, err, &unkept)
+			assert.ErrorContains(t, err, c.want)
+			assert.Equal(t, c.whole, errors.Is(err, errWhole))
+			assert.Equal(t, h.Checkpoint, unkept.Checkpoint)
+			assert.Equal(t, "memory budget: 400.0 MiB of rss cannot be kept", h.Stopped)
+			if c.at {
+				assert.NotEmpty(t, h.Checkpoint)
+				assert.ErrorContains(t, err, h.Checkpoint+" is good to resume from")
+			}
+		})
+	}
+}
+
+// peaks is a kernel that tells the peak of a process, or does not.
+type peaks struct {
+	*memory.Sampler
+	err, reset error
+}
+
+func (p *peaks) Sample(step int, s *memory.Sample) error {
+	*s = memory.Sample{}
+	if p.err != nil || p.reset == nil {
+		return p.err
+	}
+	return p.Sampler.Sample(step, s)
+}
+
+func (p *peaks) ResetPeak() error { return p.reset }
+
+// A budget that would be blind is refused, with the reason.
+func TestBudgetRefusesToBeBlind(t *testing.T) {
+	if _, err := memory.Read(); err != nil {
+		t.Skip("this machine does not tell the memory of a process: ", err)
+	}
+	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	require.NoError(t, err)
+	defer sampler.Close()
+	for _, c := range []struct {
+		kernel peaks
+		want   string
+	}{
+		{peaks{err: errors.New("no proc")}, "no proc"},
+		{peaks{}, "VmHWM"},
+		{peaks{reset: errors.New("open /proc/self/clear_refs: read-only")}, "cannot be made to begin anew: open /proc/self/clear_refs: read-only"},
+	} {
+		c.kernel.Sampler = sampler
+		err := (&processMeter{sampler: &c.kernel}).sees()
+		require.ErrorAs(t, err, new(*OptionError))
+		require.ErrorContains(t, err, c.want)
+		require.ErrorContains(t, err, "train without a budget")
+	}
+	m, err := openMeter(memory.RSS)
+	require.NoError(t, err)
+	require.NoError(t, m.close())
 }
 
 // Little room is borne as long as the limit is not crossed, and nothing is done about

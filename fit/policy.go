@@ -271,6 +271,14 @@ func (p inPlace) reset(ctx context.Context, depth session.Depth) (session.Reset,
 	return resetInPlace(ctx, p.Session, depth)
 }
 
+func (p inPlace) variableBytes() memory.Bytes {
+	var n int64
+	for _, v := range p.Model().Variables {
+		n += v.Bytes()
+	}
+	return memory.Bytes(n)
+}
+
 // resetInPlace resets and goes on with the same state.
 func resetInPlace(ctx context.Context, s *session.Session, depth session.Depth) (session.Reset, error) {
 	p, err := s.Snapshot(ctx)
