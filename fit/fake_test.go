@@ -32,6 +32,8 @@ type linear struct {
 	rate  float64
 	seed  string
 	names []string
+	// precision is part of the identity unless it is empty.
+	precision string
 
 	noEvaluate bool
 	quiet      bool      // allocate nothing
@@ -167,7 +169,11 @@ func (l *linear) SetLearningRate(rate float64) error {
 }
 
 func (l *linear) Identity() map[string]string {
-	return map[string]string{"model": "linear", "seed": l.seed}
+	id := map[string]string{"model": "linear", "seed": l.seed}
+	if l.precision != "" {
+		id["precision"] = l.precision
+	}
+	return id
 }
 
 // state is what has to be equal, bit for bit, after a resume.

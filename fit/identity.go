@@ -28,6 +28,8 @@ const (
 	// sessionPrefix begins what the session adds, such as its modelKey.
 	sessionPrefix = "session."
 	modelKey      = sessionPrefix + "model"
+	// rateKey is the text of the learning rate's schedule.
+	rateKey = "learning_rate"
 	// metricsKey is not part of an identity, but of the differences.
 	metricsKey = "metrics"
 )
@@ -35,12 +37,17 @@ const (
 // positionKeys are those without which a position in the data means nothing.
 var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
+// laterKeys came to identities later than the others: an identity that lacks one says
+// nothing about it, so that older checkpoints are resumed as before.
+var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla"}
+
 // identityHints say what it means that a key differs, where the values do not.
 var identityHints = map[string]string{
 	dataKey:       "the samples, the data order (seed, shuffle) or the split into training and validation data differ",
 	validationKey: "the samples, their order or the split into training and validation data differ",
 
 	sessionPrefix + "tensorflow": "another version of TensorFlow rounds differently",
+	sessionPrefix + "xla":        "compiled operations round differently",
 }
 
 // identify says what a checkpoint has to agree with to be resumed by this run.
@@ -55,6 +62,9 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 		stepsKey:     strconv.Itoa(r.state.StepsPerEpoch),
 		remainderKey: strconv.FormatBool(r.loop.DropRemainder),
 		fieldsKey:    describeFields(r.ds.Fields()),
+	}
+	if rate := r.loop.rateText(); rate != "" {
+		identity[rateKey] = rate
 	}
 	var err error
 	alive := func() { r.alive(0) }
@@ -71,6 +81,21 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 	}
 	r.identity = identity
 	return identity, nil
+}
+
+// rateText says which learning rates the loop has; "" if that is not known. Numbers are
+// written in one way, so that 1e-3 is no other rate than 0.001.
+func (l *Loop) rateText() string {
+	if l.LearningRate == nil {
+		return "that of the model"
+	}
+	parts := strings.Split(strings.TrimSpace(l.LearningRateText), ":")
+	for i, part := range parts {
+		if v, err := strconv.ParseFloat(part, 64); err == nil {
+			parts[i] = strconv.FormatFloat(v, 'g', -1, 64)
+		}
+	}
+	return strings.Join(parts, ":")
 }
 
 func describeFields(fields []data.FieldSpec) string {

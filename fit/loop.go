@@ -52,6 +52,10 @@ type Loop struct {
 
 	// LearningRate sets the rate before each step; nil leaves it to the model.
 	LearningRate Schedule
+	// LearningRateText is what LearningRate is in words, as ParseSchedule reads them: a
+	// checkpoint of a run with other ones belongs to another run (MismatchError). Empty
+	// leaves it out.
+	LearningRateText string
 
 	// Resume is a folder of checkpoints, usually that of the Checkpoint hook.
 	// The run continues from the newest one that is good; it begins anew if

@@ -425,6 +425,9 @@ func differences(checkpoint, run map[string]string) []Difference {
 	maps.Copy(keys, run)
 	var found []Difference
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if slices.Contains(laterKeys, key) && (checkpoint[key] == "" || run[key] == "") {
+			continue
+		}
 		if checkpoint[key] != run[key] {
 			found = append(found, Difference{Key: key, Checkpoint: checkpoint[key], Run: run[key]})
 		}

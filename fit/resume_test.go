@@ -365,6 +365,56 @@ func TestOtherModelIsNotForced(t *testing.T) {
 	}
 }
 
+// Another precision or schedule is another run; a checkpoint from before these were
+// noted, and a run that does not say, are resumed.
+func TestLaterPartsOfTheIdentity(t *testing.T) {
+	type run struct {
+		precision string
+		rate      Schedule
+		text      string
+	}
+	noted := run{"float32", Constant(0.05), "0.05"}
+	for _, c := range []struct {
+		name          string
+		before, after run
+		want          string // in the error; empty if it resumes
+	}{
+		{"same", noted, noted, ""},
+		{"written otherwise", noted, run{"float32", Constant(0.05), " 5e-2"}, ""},
+		{"an older checkpoint", run{"", Constant(0.05), ""}, noted, ""},
+		{"a run that does not say", noted, run{"", Constant(0.01), ""}, ""},
+		{"precision", noted, run{"bfloat16", Constant(0.05), "0.05"}, "session.precision: float32 in the checkpoint, bfloat16 now"},
+		{"rate", noted, run{"float32", Constant(0.01), "step:0.05:0.5:2"}, "learning_rate: 0.05 in the checkpoint, step:0.05:0.5:2 now"},
+		{"no rate any more", noted, run{"float32", nil, ""}, "learning_rate: 0.05 in the checkpoint, that of the model now"},
+		{"a rate", run{"float32", nil, ""}, noted, "learning_rate: that of the model in the checkpoint, 0.05 now"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := tempDir(t)
+			train := func(as run, epochs int, anyway bool) (*History, error) {
+				l := newLinear()
+				l.precision = as.precision
+				loop := Loop{Session: l, Batch: 4, Epochs: epochs, Resume: dir, LearningRate: as.rate, LearningRateText: as.text, ResumeAnyway: anyway}
+				loop.Hook(Checkpoint(dir))
+				return loop.Run(t.Context(), samples(t, 8))
+			}
+			_, err := train(c.before, 1, false)
+			require.NoError(t, err)
+			_, err = train(c.after, 2, false)
+			if c.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			var mismatch *MismatchError
+			require.ErrorAs(t, err, &mismatch)
+			require.ErrorContains(t, err, c.want)
+			require.Len(t, mismatch.Differences, 1)
+			h, err := train(c.after, 2, true)
+			require.NoError(t, err)
+			require.Equal(t, []string{forcedEvent}, h.Records[1].Events)
+		})
+	}
+}
+
 // exported is a session of a model that TensorFlow wrote, as far as its variables go.
 type exported struct {
 	*linear

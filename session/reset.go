@@ -62,9 +62,10 @@ var ErrLost = fmt.Errorf("the session is lost: %w", ErrRetry)
 // taken just before, training goes on as if there had been no reset, bit for bit, as
 // far as its state is in variables; see Snapshot for what is not.
 //
-// A reset needs memory beside the session: the snapshot, which comes to one copy of the
-// variables (Snapshot.Bytes), until it is closed. ResetReload never has two sessions at
-// a time.
+// A reset needs memory beside the session: the snapshot, which comes to at most one copy
+// of the variables (Snapshot.Bytes), until it is closed; and for ResetReload another one,
+// that of the variables that loading makes, until they have the snapshot's values. It
+// never has two sessions at a time.
 //
 // ResetReload first looks whether the model's folder is there, can be read, and has the
 // program that was opened; if not, nothing is closed, and the error says why

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -450,10 +451,15 @@ func (s *Session) withPrefix(prefix string, run func(tfbind.Feeds) error) error 
 }
 
 // Identity says what a checkpoint must have been made with to be restored here:
-// the graph of the model, the signature that trains it, and the version of
-// TensorFlow, since another one rounds differently.
+// the graph of the model, the signature that trains it, what it computes in
+// (gpuopts.Options.Precision, XLA), and the version of TensorFlow, since another one
+// rounds differently.
 func (s *Session) Identity() map[string]string {
-	id := map[string]string{"model": s.model.Hash, "signature": s.roles.Train}
+	id := map[string]string{
+		"model": s.model.Hash, "signature": s.roles.Train,
+		"precision": cmp.Or(string(s.opts.Device.Precision), "that of the model"),
+		"xla":       cmp.Or(string(s.opts.Device.XLA), "TensorFlow's default"),
+	}
 	if info, err := tfbind.Load(""); err == nil { // it is open, so there is no error
 		id["tensorflow"] = info.Version
 	}

@@ -405,3 +405,18 @@ func TestTrace(t *testing.T) {
 	_, err := readOnly.Trace(ctx, 0, b[0], have)
 	assert.ErrorIs(t, err, session.ErrNoSignature)
 }
+
+// Runs that compute in another way are told apart.
+func TestIdentityHasThePrecision(t *testing.T) {
+	plain := open(t, "digits", session.Options{}).Identity()
+	assert.Equal(t, "that of the model", plain["precision"])
+	assert.Equal(t, "TensorFlow's default", plain["xla"])
+	other := open(t, "digits", session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16, XLA: gpuopts.XLAOff}}).Identity()
+	assert.Equal(t, "bfloat16", other["precision"])
+	assert.Equal(t, "off", other["xla"])
+	delete(other, "precision")
+	delete(other, "xla")
+	for key, value := range other {
+		assert.Equal(t, plain[key], value, key)
+	}
+}

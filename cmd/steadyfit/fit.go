@@ -291,7 +291,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		if err != nil {
 			return nil, usagef("--learning-rate: %w", err)
 		}
-		l.LearningRate = schedule
+		l.LearningRate, l.LearningRateText = schedule, f.learningRate
 	}
 	l.Hook(fit.Progress(screen))
 	if f.history != "" {
