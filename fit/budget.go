@@ -158,7 +158,7 @@ type keeper struct {
 	// goOn is what another process is to begin with, if it is not what there is now.
 	goOn *plan
 	// err is what the run ends with after its last checkpoint: a *BudgetError, or that of
-	// a reload that left the session as it was.
+	// a measure that failed and left the session as it was.
 	err error
 }
 
@@ -281,6 +281,15 @@ func (k *keeper) end(_ context.Context, s *State) error {
 }
 
 func (k *keeper) step(ctx context.Context, s *State) error {
+	err := k.keep(ctx, s)
+	if err != nil {
+		k.err, err = keepForCheckpoint(s, err)
+	}
+	return err
+}
+
+// keep looks at the memory after a step, and does what there is to do about it.
+func (k *keeper) keep(ctx context.Context, s *State) error {
 	w := &k.watch
 	reading := w.level()
 	if !reading.OK {
@@ -418,7 +427,7 @@ func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
 			continue
 		}
 		var err error
-		if helps, err = k.take(ctx, s, m, level); err != nil || k.err != nil {
+		if helps, err = k.take(ctx, s, m, level); err != nil {
 			return err
 		}
 		if helps || m == measureReload {
@@ -449,7 +458,7 @@ func (k *keeper) take(ctx context.Context, s *State, m measure, level memory.Byt
 	case measureReload:
 		helps, err = k.reload(ctx, s, level)
 	}
-	if err == nil && k.err == nil && (helps || m == measureReload) {
+	if err == nil && (helps || m == measureReload) {
 		tally(s, m.String())
 	}
 	return helps, err
@@ -516,7 +525,6 @@ func (k *keeper) reload(ctx context.Context, s *State, level memory.Bytes) (bool
 	// What is kept must survive the end of ctx: a step is not undone by Ctrl-C.
 	did, err := k.session.reset(context.WithoutCancel(ctx), session.ResetReload)
 	if err != nil {
-		k.err, err = keepForCheckpoint(s, err)
 		return false, err
 	}
 	s.ResetBy(session.ResetReload, did.Returned(), did.Took)

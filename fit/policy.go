@@ -251,10 +251,11 @@ func (r *resetter) reset(ctx context.Context, s *State, reason string) error {
 	return nil
 }
 
-// keepForCheckpoint stops the run after a reset that failed. Unless the session is
-// lost, its state is what it was, and a checkpoint at the end of the run has it: then
-// the error is for the hook's End, which comes after that checkpoint is written. An
-// error that a hook returns earlier makes the state one of no checkpoint.
+// keepForCheckpoint stops the run after a reset, or another measure, that failed. Unless
+// the session is lost, its state is what it was (restoring writes the values that are
+// there), and a checkpoint at the end of the run has it: then the error is for the hook's
+// End, which comes after that checkpoint is written. An error that a hook returns earlier
+// makes the state one of no checkpoint.
 func keepForCheckpoint(s *State, err error) (atEnd, now error) {
 	if errors.Is(err, session.ErrLost) {
 		return nil, err

@@ -193,6 +193,23 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	}
 }
 
+// So it is where batches cannot be split any more.
+func TestFailedSplitKeepsWhatWasTrained(t *testing.T) {
+	refused := errors.New("no room for the step")
+	m := &machine{base: 300 * mib, perSample: 10 * mib}
+	m.afterStep = func(m *machine) {
+		if m.trained == 3 {
+			m.unsettable = refused
+		}
+	}
+	h, err := attempt{epochs: 1, steps: 40, dir: tempDir(t)}.run(t, m, &Budget{Limit: 2000 * mib})
+	require.ErrorIs(t, err, refused)
+	require.Less(t, m.trained, 40)
+	state, err := verify(h.Checkpoint)
+	require.NoError(t, err)
+	require.EqualValues(t, m.trained, state.Step)
+}
+
 func TestResetPolicyOptions(t *testing.T) {
 	again := func(string) {}
 	for _, c := range []struct {
