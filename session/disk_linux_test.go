@@ -130,6 +130,26 @@ func TestSaveModelOnAFullDisk(t *testing.T) {
 	require.NotEqual(t, before, contents(t, dir))
 }
 
+// A disk that is too small for the model is said before the training.
+func TestCheckOutputOnAFullDisk(t *testing.T) {
+	root := smallDisk(t)
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	dir := filepath.Join(root, "made", "model")
+	require.NoError(t, session.CheckOutput(dir, model))
+	empty := leave(t, root, 8*page)
+	err = session.CheckOutput(dir, model)
+	requireFull(t, err, dir)
+	var refused *session.SaveError
+	require.ErrorAs(t, err, &refused)
+	require.Greater(t, refused.Needs, refused.Free.Bytes)
+	empty()
+	require.NoError(t, session.CheckOutput(dir, model))
+	entries, err := os.ReadDir(filepath.Dir(dir))
+	require.NoError(t, err)
+	require.Empty(t, entries, "nothing is left of the look")
+}
+
 func TestSaveOnADiskThatCannotBeWritten(t *testing.T) {
 	ctx := context.Background()
 	root := smallDisk(t)
@@ -142,7 +162,7 @@ func TestSaveOnADiskThatCannotBeWritten(t *testing.T) {
 	require.Error(t, s.Save(ctx, filepath.Join(root, "file", "v")), "a file is not a folder")
 
 	require.NoError(t, syscall.Mount("", root, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=1m"))
-	for _, err := range []error{s.Save(ctx, filepath.Join(root, "v")), s.SaveModel(ctx, filepath.Join(root, "model"))} {
+	for _, err := range []error{s.Save(ctx, filepath.Join(root, "v")), s.SaveModel(ctx, filepath.Join(root, "model")), session.CheckOutput(filepath.Join(root, "model"), s.Model())} {
 		var refused *session.SaveError
 		require.ErrorAs(t, err, &refused)
 		require.ErrorIs(t, err, syscall.EROFS)

@@ -12,6 +12,7 @@ import (
 
 	"steadyfit/internal/files"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -67,18 +68,24 @@ func (s *Session) saveError(prefix string, err error) error {
 	if !errors.As(err, &said) || !slices.Contains(diskCodes, said.Code) || remote(prefix) {
 		return failed
 	}
-	needs := s.saveBytes()
+	needs := saveBytes(s.model)
 	why := files.Writable(filepath.Dir(prefix), needs)
 	if why == nil {
 		return failed
 	}
-	var at *fs.PathError
-	if errors.As(why, &at) {
-		why = at.Err // the path is that of a file made to find out
-	}
-	e := newSaveError("save", prefix, needs, why)
+	e := newSaveError("save", prefix, needs, withoutProbe(why))
 	e.TensorFlow = failed
 	return e
+}
+
+// withoutProbe is an error of files.Writable without the path, which is that of a file made
+// to find out.
+func withoutProbe(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
 }
 
 func newSaveError(op, path string, needs int64, err error) *SaveError {
@@ -96,21 +103,21 @@ func (s *Session) modelError(dir string, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &saving) && err == error(saving):
-		e := newSaveError("save model to", dir, s.modelBytes(), saving.Err)
+		e := newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
 		e.TensorFlow = saving.TensorFlow
 		return e
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
-		return newSaveError("save model to", dir, s.modelBytes(), err)
+		return newSaveError("save model to", dir, modelBytes(s.model), err)
 	}
 	// What does not exist is the model that it is copied from.
 	return fmt.Errorf("save model to %s: %w", dir, err)
 }
 
 // modelBytes is about what the files of a SaveModel take.
-func (s *Session) modelBytes() int64 {
-	sum := s.saveBytes()
+func modelBytes(m *savedmodels.Model) int64 {
+	sum := saveBytes(m)
 	// What cannot be read is not counted: there is an error already.
-	_ = filepath.WalkDir(s.model.Dir, func(path string, d fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(m.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() == "variables" {
 			return fs.SkipDir
 		}
@@ -124,10 +131,10 @@ func (s *Session) modelBytes() int64 {
 
 // saveBytes is about what the files of a Save take: the values, and the names
 // twice, since TensorFlow merges one index into another.
-func (s *Session) saveBytes() int64 {
+func saveBytes(m *savedmodels.Model) int64 {
 	const overhead, entry = 16 << 10, 64 // of files, and of a variable in an index
 	sum := int64(overhead)
-	for _, v := range s.model.Variables {
+	for _, v := range m.Variables {
 		if v.Saved {
 			sum += v.Bytes() + 2*(int64(len(v.Name))+entry)
 		}

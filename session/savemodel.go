@@ -128,21 +128,22 @@ func within(dir, top string) (bool, error) {
 }
 
 // CheckOutput reports early what SaveModel, of a session on that model, would
-// refuse at the end of a long run: a place that is taken, or that cannot be
-// written to.
+// refuse at the end of a long run: a place that is taken, and, with a SaveError, one
+// that cannot be written to or has too little room for the model.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if err := replaceable(dir, model.Dir); err != nil {
 		return err
 	}
 	parent := filepath.Dir(filepath.Clean(dir))
-	if err := os.MkdirAll(parent, 0o777); err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+	needs := modelBytes(model)
+	err := os.MkdirAll(parent, 0o777)
+	if err == nil {
+		err = files.Writable(parent, needs)
 	}
-	f, err := os.CreateTemp(parent, ".steadyfit-")
-	if err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+	if err == nil {
+		return nil
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	return newSaveError("save model to", dir, needs, withoutProbe(err))
 }
 
 // copyModel copies a SavedModel without its variables.
