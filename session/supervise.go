@@ -61,6 +61,9 @@ type Supervisor struct {
 	// it, or after it has said how it ends; it is killed then. It has to be enough for
 	// a step and a checkpoint. 0 means Deadline, and at least 1 min.
 	Grace time.Duration
+	// ExitCode is the exit code that main gives to an error of train; it is that of a
+	// child that has said how it ends and did not come to end. nil gives 1 to all.
+	ExitCode func(err error) int `json:"-"`
 	// Log gets deaths and restarts; nil discards them.
 	Log *slog.Logger
 	// Stderr gets what the child writes to its standard error; nil is that of this
@@ -104,19 +107,27 @@ func (d Death) String() string {
 
 // ChildError is a training that failed. It carries the exit code to end with.
 type ChildError struct {
-	// Code is the exit code of the child; 1 if it has none. Where errors.Is(err,
+	// Code is the exit code of the child; 1 if it has none and Supervisor.ExitCode
+	// gives none. Where errors.Is(err,
 	// ErrOutOfMemory) holds, it says nothing.
 	Code int
 	// Text is train's error as the child told it.
 	Text string
 	// Deaths are those since the last progress, if they were too many; nil if the
-	// child ended in an ordinary way, and so has reported the error itself.
+	// child ended in an ordinary way.
 	Deaths []Death
+	// Lingered is true if the child said how it ends, and was killed as it did not. Else
+	// one that ended in an ordinary way has reported the error itself.
+	Lingered bool
 }
 
 func (e *ChildError) Error() string {
 	if len(e.Deaths) == 0 {
-		return fmt.Sprintf("supervise: the training ended with exit code %d: %s", e.Code, e.Text)
+		how := "ended"
+		if e.Lingered {
+			how = "had to be killed when it was to end"
+		}
+		return fmt.Sprintf("supervise: the training %s with exit code %d: %s", how, e.Code, e.Text)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "supervise: gave up; attempts without progress: %d", len(e.Deaths))
@@ -145,7 +156,7 @@ func (e *ChildError) Is(target error) bool {
 // child has printed it already, or it only asks for another process.
 func Reported(err error) bool {
 	var c *ChildError
-	return errors.Is(err, ErrAgain) || (errors.As(err, &c) && len(c.Deaths) == 0)
+	return errors.Is(err, ErrAgain) || (errors.As(err, &c) && len(c.Deaths) == 0 && !c.Lingered)
 }
 
 // Supervise runs train in a process of its own and starts it anew, from its last
@@ -184,7 +195,7 @@ func Reported(err error) bool {
 // child, and restarting is up to who made the group.
 func Supervise(ctx context.Context, o Supervisor, train func(ctx context.Context, c *Supervised) error) error {
 	if text, marked := os.LookupEnv(SupervisedEnv); marked {
-		return supervised(ctx, text, train)
+		return supervised(ctx, text, o.ExitCode, train)
 	}
 	if inChild.Load() {
 		return errors.New("supervise: this is the supervised process; call Supervise once, in main")
@@ -201,7 +212,9 @@ func Supervise(ctx context.Context, o Supervisor, train func(ctx context.Context
 // order is what a child is told, in its environment.
 type order struct {
 	Attempt int `json:"attempt"`
-	Deaths  int `json:"deaths,omitempty"`
+	// Begun is when the first attempt began.
+	Begun  time.Time `json:"begun"`
+	Deaths int       `json:"deaths,omitempty"`
 	// Step is the latest step of all attempts.
 	Step     int64         `json:"step,omitempty"`
 	Why      string        `json:"why,omitempty"`
@@ -215,6 +228,8 @@ type order struct {
 type ending struct {
 	Kind endKind `json:"kind"`
 	Text string  `json:"text,omitempty"`
+	// Code is the exit code that main will choose, if that is known.
+	Code int `json:"code,omitempty"`
 }
 
 type endKind string
@@ -273,7 +288,7 @@ func newParent(o Supervisor) *parent {
 			return t.C, t.Stop
 		}
 	}
-	p.order.Grace, p.order.Terminal = p.Grace, p.terminal != nil
+	p.order.Begun, p.order.Grace, p.order.Terminal = time.Now(), p.Grace, p.terminal != nil
 	return p
 }
 
@@ -297,8 +312,25 @@ func (p *parent) run(ctx context.Context) error {
 			say()
 		}
 	}()
-	defer func() { close(p.out); <-said }()
-	return p.attempts(ctx)
+	err := p.attempts(ctx)
+	close(p.out)
+	p.await(said)
+	return err
+}
+
+// await returns when all has been said, or when a signal comes: where nobody reads, what is
+// left would hold this process for ever.
+func (p *parent) await(said <-chan struct{}) {
+	for {
+		select {
+		case <-said:
+			return
+		case s := <-p.signals:
+			if !suspend(s, nil) {
+				return
+			}
+		}
+	}
 }
 
 // attempts runs one process after the other.
@@ -351,7 +383,7 @@ func (p *parent) judge(ctx context.Context, a *attempt) (final bool, err error) 
 	case a.lingered && a.end.Kind == endDone:
 		return true, nil // everything was done, and it only did not leave
 	case a.lingered && a.end.Kind == endFailed:
-		return true, &ChildError{Code: 1, Text: a.end.Text}
+		return true, &ChildError{Code: a.code(), Text: a.end.Text, Lingered: true}
 	case p.told:
 		return true, p.stopped(ctx, "it ended with: "+a.death.Cause)
 	}
@@ -402,6 +434,9 @@ type attempt struct {
 func (a *attempt) code() int {
 	if a.chosen() {
 		return max(1, a.death.ExitCode)
+	}
+	if a.end != nil {
+		return max(1, a.end.Code)
 	}
 	return 1
 }

@@ -62,6 +62,7 @@ func play(s script) int {
 			return 9
 		}
 	}
+	o.ExitCode = func(error) int { return failCode }
 	ctx := context.Background()
 	if os.Getenv(notifyEnv) != "" {
 		var stop func()
@@ -83,6 +84,9 @@ func play(s script) int {
 	}
 	return 3
 }
+
+// failCode is what main would give to every error that it gets to.
+const failCode = 4
 
 type script func(ctx context.Context, c *Supervised) error
 
@@ -158,6 +162,10 @@ var scripts = map[string]script{
 	"donestays": func(context.Context, *Supervised) error {
 		after = func() { select {} }
 		return nil
+	},
+	"failsstays": func(context.Context, *Supervised) error {
+		after = func() { select {} }
+		return errors.New("the loss is NaN")
 	},
 	"progresses": func(_ context.Context, c *Supervised) error {
 		c.Alive(int64(c.Attempt()))
@@ -593,6 +601,32 @@ func TestSuperviseAfterTheTraining(t *testing.T) {
 	assert.Empty(t, tr.waits)
 }
 
+// A child that fails and does not leave may not have said so: the parent does, and ends with
+// its code.
+func TestSuperviseTellsOfWhatLingers(t *testing.T) {
+	tr := newTrial(t, "failsstays")
+	tr.Grace = time.Millisecond
+	err := tr.run()
+	var failed *ChildError
+	require.ErrorAs(t, err, &failed)
+	assert.Equal(t, failCode, failed.Code)
+	assert.False(t, Reported(err))
+	assert.ErrorContains(t, err, "had to be killed when it was to end with exit code 4: the loss is NaN")
+	assert.Empty(t, tr.waits)
+}
+
+// A signal ends the wait for somebody to read the last words; Ctrl-Z does not.
+func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
+	p := newParent(Supervisor{})
+	said := make(chan struct{})
+	p.signals <- syscall.SIGCONT
+	p.signals <- os.Interrupt
+	p.await(said)
+	assert.Empty(t, p.signals)
+	close(said)
+	p.await(said)
+}
+
 func TestSuperviseCannotStart(t *testing.T) {
 	tr := newTrial(t, "finishes")
 	tr.Args = []string{filepath.Join(t.TempDir(), "missing")}
@@ -843,6 +877,7 @@ func TestUnsupervised(t *testing.T) {
 	assert.False(t, died)
 	assert.False(t, c.Continues())
 	assert.Zero(t, c.Attempt()+c.Deaths())
+	assert.Zero(t, c.Begun())
 	assert.Empty(t, c.Why())
 	assert.Same(t, os.Stderr, c.Screen(os.Stderr))
 	require.Error(t, c.Again("reset"))

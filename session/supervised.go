@@ -124,6 +124,14 @@ func (c *Supervised) LastDeath() (d Death, ok bool) {
 	return *c.order.Last, true
 }
 
+// Begun is when the first process of the training was started; zero if nobody supervises.
+func (c *Supervised) Begun() time.Time {
+	if c == nil {
+		return time.Time{}
+	}
+	return c.order.Begun
+}
+
 // Restarted reports whether the process before this one died; it is false where it
 // asked for this one with Again.
 func (c *Supervised) Restarted() bool { return c != nil && c.order.Died }
@@ -152,7 +160,7 @@ func (c *Supervised) Screen(w io.Writer) io.Writer {
 }
 
 // supervised runs train in the child.
-func supervised(ctx context.Context, text string, train func(context.Context, *Supervised) error) error {
+func supervised(ctx context.Context, text string, exitCode func(error) int, train func(context.Context, *Supervised) error) error {
 	c := &Supervised{begun: time.Now()}
 	if err := json.Unmarshal([]byte(text), &c.order); err != nil {
 		return fmt.Errorf("supervise: %s is set, but not by a supervising process; unset it: %w", SupervisedEnv, err)
@@ -174,7 +182,7 @@ func supervised(ctx context.Context, text string, train func(context.Context, *S
 	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
 	defer stop()
 	err = train(ctx, c)
-	if lost := c.end(err); lost != nil {
+	if lost := c.end(err, exitCode); lost != nil {
 		err = errors.Join(err, lost)
 	}
 	return err
@@ -189,10 +197,13 @@ func (c *Supervised) watchParent(lifeline *os.File, orphan context.CancelCauseFu
 }
 
 // end tells the parent how train has ended.
-func (c *Supervised) end(err error) error {
+func (c *Supervised) end(err error, exitCode func(error) int) error {
 	e := ending{Kind: endDone}
 	if err != nil {
 		e.Kind, e.Text = endFailed, err.Error()
+		if exitCode != nil {
+			e.Code = exitCode(err)
+		}
 	}
 	switch {
 	case errors.Is(err, ErrAgain):
