@@ -48,13 +48,21 @@ func main() {
 	if err != nil && !session.Reported(err) {
 		fmt.Fprintln(os.Stderr, "service:", err)
 	}
+	os.Exit(exitCode(err))
+}
+
+// exitCode is 130 after Ctrl-C, 1 after another error, and in the parent that of the worker.
+func exitCode(err error) int {
+	var child *session.ChildError
 	switch {
 	case err == nil, errors.Is(err, session.ErrAgain):
+		return 0
+	case errors.As(err, &child):
+		return child.Code
 	case errors.Is(err, context.Canceled):
-		os.Exit(130)
-	default:
-		os.Exit(1)
+		return 130
 	}
+	return 1
 }
 
 func run(args []string) error {
@@ -84,7 +92,7 @@ func run(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return session.Supervise(ctx, session.Supervisor{Deadline: 5 * time.Minute, Log: w.log}, w.work)
+	return session.Supervise(ctx, session.Supervisor{Deadline: 5 * time.Minute, ExitCode: exitCode, Log: w.log}, w.work)
 }
 
 // The folders of a service. A job of queue has its checkpoints in running.
@@ -259,7 +267,8 @@ func endsService(err error) bool {
 		errors.As(err, new(*fit.CheckpointError)) || errors.As(err, new(*session.SaveError))
 }
 
-// finish takes a job out of the queue.
+// finish takes a job out of the queue, as the last thing: checkpoints that were left of one
+// that is no longer there would be the result of the next job of that name.
 func (w *worker) finish(name string, failure error) error {
 	from, to := filepath.Join(w.dir, queue, name+".json"), done
 	if failure != nil {
@@ -270,11 +279,11 @@ func (w *worker) finish(name string, failure error) error {
 			return err
 		}
 	}
-	w.finished++
-	if err := os.Rename(from, filepath.Join(w.dir, to, name+".json")); err != nil {
+	if err := os.RemoveAll(filepath.Join(w.dir, running, name)); err != nil {
 		return err
 	}
-	return os.RemoveAll(filepath.Join(w.dir, running, name))
+	w.finished++
+	return os.Rename(from, filepath.Join(w.dir, to, name+".json"))
 }
 
 // train is a job: nothing of it is left in memory when it returns.

@@ -2,6 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +19,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/memory"
+	"steadyfit/session"
 )
 
 // serviceEnv has the test binary be the program.
@@ -110,6 +115,54 @@ func workerOf(t *testing.T, pid int) int {
 	}
 	require.Fail(t, "there is no worker")
 	return 0
+}
+
+// Ctrl-C ends the worker after its step and a checkpoint, and the service with 130; the job
+// stays in the queue.
+func TestCtrlC(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, queue), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, queue, "long.json"), []byte(`{"model":"builtin:digits","data":"builtin:digits","epochs":1000000,"batch":32}`), 0o666))
+	cmd, output := serve(t, dir)
+	require.Eventually(t, func() bool {
+		found, err := fit.Checkpoints(filepath.Join(dir, running, "long"))
+		return err == nil && len(found) > 0
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	require.Error(t, cmd.Wait())
+	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", output)
+	names, err := jobs(filepath.Join(dir, queue))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"long"}, names)
+}
+
+func TestExitCode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{session.ErrAgain, 0},
+		{errors.New("other"), 1},
+		{fmt.Errorf("job a: %w", context.Canceled), 130},
+		{&session.ChildError{Code: 130}, 130},
+		{&session.ChildError{Code: 1}, 1},
+	} {
+		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
+	}
+}
+
+// A job leaves the queue only when nothing else is left of it, whatever ends the worker in
+// between: the next job of that name would take its checkpoints for its own.
+func TestAJobLeavesTheQueueLast(t *testing.T) {
+	w := &worker{dir: t.TempDir(), out: io.Discard}
+	require.NoError(t, w.prepare(1))
+	require.NoError(t, os.Remove(filepath.Join(w.dir, done)))
+	checkpoints := filepath.Join(w.dir, running, "demo-0000")
+	require.NoError(t, os.Mkdir(checkpoints, 0o777))
+	require.Error(t, w.finish("demo-0000", nil), "there is no folder to move it to")
+	assert.NoDirExists(t, checkpoints)
+	assert.FileExists(t, filepath.Join(w.dir, queue, "demo-0000.json"))
 }
 
 // A job of which three workers have died is put aside with the reason.
