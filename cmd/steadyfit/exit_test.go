@@ -37,6 +37,9 @@ func TestExitCodes(t *testing.T) {
 		{fmt.Errorf("%w: %w: %w", fit.ErrSplit, session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
 		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &fit.BudgetError{}}, exitMemory},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, exitFailed},
+		// What a process goes on with was good when the training began.
+		{fmt.Errorf("%w: %w", session.ErrRetry, usagef("no")), exitFailed},
+		{fmt.Errorf("%w: %w", session.ErrRetry, session.ErrOutOfMemory), exitMemory},
 		{fmt.Errorf("%w: %w", session.ErrLost, tfbind.ErrResourceExhausted), exitMemory},
 		// A child's code is the parent's, unless the kernel has killed it for memory.
 		{&session.ChildError{Code: exitDiverged}, exitDiverged},
@@ -44,6 +47,22 @@ func TestExitCodes(t *testing.T) {
 		{&session.ChildError{Code: exitFailed, Deaths: oomKilled}, exitMemory},
 	} {
 		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
+	}
+}
+
+// What libraries tell a Go program to do is said in flags.
+func TestInFlags(t *testing.T) {
+	for _, c := range []struct{ err, want, not string }{
+		{(&fit.MismatchError{}).Error(), "or give --force to train on", "Loop."},
+		{(&fit.OptionError{Option: "ResetPolicy.Limit", Problem: "it is", Remedy: "raise the limit"}).Error(), "--reset-near: it is", "Reset"},
+		{(&fit.OptionError{Option: "ResetPolicy.Within", Problem: "it is", Remedy: "set ResetPolicy.Limit"}).Error(), "--reset-within: it is; give --reset-near", "Reset"},
+		{(&fit.OptionError{Option: "Budget.Limit", Problem: "it is"}).Error(), "--memory-budget: it is", "Budget"},
+		{(&fit.OptionError{Option: "Budget.Layer", Problem: "it is", Remedy: "use memory.RSS, or a layer that this machine tells"}).Error(), "--memory-budget-of: it is; use rss, or one that this machine tells", "memory.RSS"},
+		{"reset: the session is lost; the snapshot is as it was: open the model again and Revert to it, or resume from the last checkpoint", "lost; resume from the last checkpoint", "Revert"},
+	} {
+		text := inFlags.Replace(c.err)
+		assert.Contains(t, text, c.want)
+		assert.NotContains(t, text, c.not)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"runtime"
@@ -66,6 +65,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // command line.
 var inFlags = strings.NewReplacer(
 	"set ImageOptions.Size to what", "give --image-size with what", "correct ImageOptions.Size", "correct --image-size", ", or raise ImageOptions.MaxPixels", "",
+	"set Loop.ResumeAnyway", "give --force", "Loop.ResumeAnyway", "--force",
+	"set ResetPolicy.Limit", "give --reset-near", "ResetPolicy.Limit", "--reset-near", "ResetPolicy.Within", "--reset-within", "ResetPolicy.Depth", "--reset",
+	"ResetPolicy.EverySteps", "--reset-every", "ResetPolicy.EveryEpochs", "--reset-every",
+	"ResetPolicy.Layer", "--memory-budget-of", "Budget.Layer", "--memory-budget-of", "Budget.Limit", "--memory-budget", "use memory.RSS, or a layer", "use rss, or one",
+	"the snapshot is as it was: open the model again and Revert to it, or resume", "resume", // the snapshot ends with the process
 	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
 	"fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:", "and more Epochs", "and more --epochs",
 	"fit: hook ", "", "fit: ", "",
@@ -126,6 +130,8 @@ func exitCode(err error) int {
 	// Before the others: what could not be done about a lack of memory is in the error, too.
 	case is(session.ErrOutOfMemory) || as(new(*fit.BudgetError)):
 		return exitMemory
+	case is(session.ErrRetry):
+		return exitFailed // it worked when the training began
 	case as(new(*usageError), new(*gpuopts.ConflictError), new(*fit.OptionError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
 		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
 		return exitUsage
@@ -134,7 +140,7 @@ func exitCode(err error) int {
 	case is(fit.ErrDiverged):
 		return exitDiverged
 	case as(&hook):
-		if hook.Phase == "start" && !is(session.ErrRetry) {
+		if hook.Phase == "start" {
 			return exitUsage // what it was told to use cannot be used
 		}
 		return exitFailed // an interrupted run whose checkpoint failed is not a good one
@@ -150,8 +156,7 @@ func unusable(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
-	var path *fs.PathError
-	if errors.As(err, &path) && errors.Is(err, syscall.EIO) {
+	if errors.Is(err, syscall.EIO) {
 		return err // the disk's fault, not the user's
 	}
 	return &usageError{err}
