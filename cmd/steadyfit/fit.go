@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -95,7 +96,7 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 	if err := f.apply(); err != nil {
 		return err
 	}
-	if err := f.resilience.check(f); err != nil {
+	if err := f.resilience.check(f, cmd.Flags().Changed); err != nil {
 		return err
 	}
 	if f.release {
@@ -104,12 +105,24 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 		}
 	}
 	f.device.warn(cmd.ErrOrStderr())
-	return f.supervised(cmd, f.checkpoints, func(ctx context.Context, c *session.Supervised) error { return f.train(ctx, cmd, g, c) })
+	return f.supervised(cmd, f.checkpoints, func(ctx context.Context, c *session.Supervised) error {
+		var begun bool
+		err := f.train(ctx, cmd, g, c, &begun)
+		return f.restartable(err, c.Continues() && (!begun || notBegun(err)))
+	})
 }
 
-// train is the training, in a process of its own if c is not nil.
-func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised) error {
-	f.resume = f.resume || c.Continues()
+// continued adapts the flags to a process that goes on with what another has begun: it
+// resumes, and images that were decoded once need not be looked at again.
+func (f *fitFlags) continued(continues bool) {
+	f.resume = f.resume || continues
+	f.checkImages = f.checkImages && !continues
+}
+
+// train is the training, in a process of its own if c is not nil. begun is set once the
+// loop has resumed from the checkpoint of another process.
+func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised, begun *bool) error {
+	f.continued(c.Continues())
 	best := f.checkpoints
 	if f.restoreBest && best == "" {
 		dir, remove, err := files.Scratch("steadyfit-best-")
@@ -131,13 +144,14 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		if files.Same(f.out, model.Dir) {
 			return usagef("--out %s is the model itself, which would be overwritten; give another folder", f.out)
 		}
-		if err := session.CheckOutput(f.out, model); err != nil {
-			return unusable(err)
-		}
 		if death, died := c.LastDeath(); died {
-			if err := tidyOut(f.out, death); err != nil {
+			// Before a look at the room: what is left of a model takes some.
+			if err := tidyOut(f.out, c.Begun(), death.Time); err != nil {
 				return err
 			}
+		}
+		if err := f.checkOut(model, c.Continues(), loop.Log); err != nil {
+			return err
 		}
 	}
 	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: f.options.AllowUnsafeOps, Train: f.options.TrainSignature})
@@ -166,7 +180,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	defer s.Close()
-	r, err := f.arrange(loop, train, s, c)
+	r, err := f.arrange(loop, train, s, c, begun)
 	if err != nil {
 		return err
 	}
@@ -187,10 +201,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		err = errors.Join(err, s.SaveModel(context.WithoutCancel(ctx), f.out))
 	}
 	if err != nil {
-		if c.Continues() && notBegun(err) {
-			err = fmt.Errorf("%w: %w", session.ErrRetry, err)
-		}
-		return f.restartable(f.explain(err, history))
+		return f.explain(err, history)
 	}
 	if err := s.Close(); err != nil {
 		return err
@@ -223,11 +234,25 @@ func notBegun(err error) bool {
 	return errors.As(err, &hook) && (hook.Phase == "load" || hook.Phase == "start") && errors.As(err, new(syscall.Errno))
 }
 
-// tidyOut removes what the process that died has left of a model that it was saving,
-// or gives the one before it its name back.
-func tidyOut(out string, death session.Death) error {
+// checkOut refuses a place for the trained model that will not take it. In a training that
+// goes on, a disk that does not take it now may do so at the end, if that is tolerated.
+func (f *fitFlags) checkOut(model *savedmodels.Model, continues bool, log *slog.Logger) error {
+	err := session.CheckOutput(f.out, model)
+	if continues && onWriteError[f.onError] == fit.Continue && errors.As(err, new(*session.SaveError)) {
+		log.Warn("the trained model could not be written now", "error", err)
+		return nil
+	}
+	return unusable(err)
+}
+
+// tidyOut removes what processes of this training that died, between two times, have left
+// of a model that they were saving, or gives the one before it its name back.
+func tidyOut(out string, from, to time.Time) error {
 	out = filepath.Clean(out)
 	entries, err := os.ReadDir(filepath.Dir(out))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -237,7 +262,7 @@ func tidyOut(out string, death session.Death) error {
 		}
 		// One of another time is of another run, and may be all that is left of a model.
 		info, err := e.Info()
-		if err != nil || info.ModTime().Before(death.Time.Add(-death.Lasted)) || info.ModTime().After(death.Time) {
+		if err != nil || info.ModTime().Before(from) || info.ModTime().After(to) {
 			continue
 		}
 		left := filepath.Join(filepath.Dir(out), e.Name())

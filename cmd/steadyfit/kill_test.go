@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -72,6 +73,25 @@ func TestInterruptExitsWith130(t *testing.T) {
 		assert.Equal(t, 130, exit.ExitCode(), "%s", &output)
 		assert.Contains(t, output.String(), "continue with --resume")
 	}
+}
+
+// A budget that is plenty changes nothing but the first steps, which are trained in parts and
+// so add in another order; in this process, and in a child that nothing happens to.
+func TestBudgetThatIsPlenty(t *testing.T) {
+	r := trial{t.TempDir()}
+	loss := func(name string, flags ...string) float64 {
+		out, err := r.fit(t, name, flags...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.NotContains(t, string(out), "goes on in another process")
+		_, losses := r.outcome(t, name)
+		require.Len(t, losses, 12)
+		last, err := strconv.ParseFloat(strings.Fields(losses[11])[2], 64)
+		require.NoError(t, err)
+		return last
+	}
+	whole := loss("whole")
+	assert.InEpsilon(t, whole, loss("here", "--memory-budget", "8GiB", "--supervise=false"), 0.02)
+	assert.InEpsilon(t, whole, loss("child", "--memory-budget", "8GiB"), 0.02)
 }
 
 // trial is a folder with runs of one training, each in a folder of its own.

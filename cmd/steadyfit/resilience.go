@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,13 +63,13 @@ func (r *resilience) register(flags *pflag.FlagSet) {
 	flags.StringVar(&r.onError, "on-write-error", "stop", "when a checkpoint or the history cannot be written: stop or continue")
 	flags.BoolVar(&r.force, "force", false, "resume although data, options or TensorFlow differ, with a warning for each difference")
 	flags.BoolVar(&r.supervise, "supervise", false, "train in a child process that is started again from the last checkpoint if it dies or hangs")
-	flags.DurationVar(&r.deadline, "deadline", 5*time.Minute, "a supervised training without a step for so long hangs; more than a checkpoint takes; 0 is none")
+	flags.DurationVar(&r.deadline, "deadline", 5*time.Minute, "a supervised training without a step for so long hangs; more than a checkpoint takes; 0 is none; after Ctrl-C, a training in a child process has as long to end, at least 1m")
 	flags.IntVar(&r.restarts, "restarts", 5, "deaths in a row, without progress, that --supervise bears")
 }
 
 // check refuses flags that cannot work together, or with the model, before TensorFlow is
-// opened.
-func (r *resilience) check(f *fitFlags) error {
+// opened. given tells which flags were given.
+func (r *resilience) check(f *fitFlags, given func(flag string) bool) error {
 	switch depth := session.Depth(r.reset); {
 	case !slices.Contains([]session.Depth{session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess}, depth):
 		return usagef("--reset %s: expected none, restore, reload or process", r.reset)
@@ -79,11 +80,16 @@ func (r *resilience) check(f *fitFlags) error {
 		return err
 	}
 	if r.resetNear != "" {
-		if _, err := memory.ParseBytes(r.resetNear); err != nil {
+		switch limit, err := memory.ParseBytes(r.resetNear); {
+		case err != nil:
 			return usagef("--reset-near: %w", err)
+		case limit == 0:
+			return usagef("--reset-near %s: expected more than 0; leave it out to look at no limit", r.resetNear)
 		}
 	}
 	switch {
+	case r.resetEvery != "" && r.reset == string(session.ResetNone):
+		return usagef("--reset-every needs --reset, how to reset")
 	case r.resetNear != "" && r.reset == string(session.ResetNone):
 		return usagef("--reset-near needs --reset, how to reset")
 	case r.resetWithin != 0 && r.resetNear == "":
@@ -107,6 +113,8 @@ func (r *resilience) check(f *fitFlags) error {
 		switch bytes, err := memory.ParseBytes(r.budget); {
 		case err != nil:
 			return usagef("--memory-budget: %w", err)
+		case bytes == 0:
+			return usagef("--memory-budget %s: expected more than 0; leave it out to have none", r.budget)
 		case r.budgetOf == budgetOfGPU && bytes < memory.MiB:
 			return usagef("--memory-budget %s: TensorFlow counts a GPU's memory in MiB; expected at least one", r.budget)
 		}
@@ -122,6 +130,13 @@ func (r *resilience) check(f *fitFlags) error {
 	}
 	if r.deadline < 0 || r.restarts < 0 {
 		return usagef("--deadline %v, --restarts %d: expected 0 or more", r.deadline, r.restarts)
+	}
+	_, child := r.supervisor(f.checkpoints, given("supervise"))
+	switch {
+	case given("deadline") && !child:
+		return usagef("--deadline needs --supervise, which ends a training that hangs")
+	case given("restarts") && !r.supervise:
+		return usagef("--restarts needs --supervise, which starts a training again that died")
 	}
 	return r.checkSplit(f)
 }
@@ -168,13 +183,13 @@ func (r *resilience) supervised(cmd *cobra.Command, checkpoints string, train fu
 	if !ok {
 		return train(cmd.Context(), nil)
 	}
-	s.Log, s.Stderr = newLog(cmd.ErrOrStderr()), cmd.ErrOrStderr()
+	s.Log, s.Stderr, s.ExitCode = newLog(cmd.ErrOrStderr()), cmd.ErrOrStderr(), exitCode
 	return session.Supervise(cmd.Context(), s, train)
 }
 
 // supervisor is how a child is watched, if there is to be one. A budget may need another
 // process, too: if there are checkpoints to go on from, and --supervise is not given, it
-// gets a child that is not started again if it dies.
+// gets a child that is not started again if it dies, and has the deadline only to end in.
 func (r *resilience) supervisor(checkpoints string, given bool) (s session.Supervisor, ok bool) {
 	switch {
 	case r.supervise:
@@ -184,7 +199,7 @@ func (r *resilience) supervisor(checkpoints string, given bool) (s session.Super
 		}
 		return s, true
 	case r.budget != "" && r.budgetOf != budgetOfGPU && checkpoints != "" && !given:
-		s.Restarts = -1
+		s.Restarts, s.Grace = -1, max(r.deadline, time.Minute)
 		return s, true
 	}
 	return s, false
@@ -236,8 +251,9 @@ func needGPU(s *session.Session) error {
 	return &environmentError{fmt.Errorf("--memory-budget-of gpu: TensorFlow finds no GPU here, only %s; steadyfit doctor --gpu says what is missing, and --memory-budget-of rss limits the memory of the process", strings.Join(have, ", "))}
 }
 
-// arrange has a loop train a session as the flags say.
-func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session, c *session.Supervised) (*arranged, error) {
+// arrange has a loop train a session as the flags say. begun is set when a loop that goes
+// on with what another process has begun has resumed.
+func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session, c *session.Supervised, begun *bool) (*arranged, error) {
 	a := &arranged{}
 	l.Session = s
 	var again func(reason string)
@@ -245,6 +261,7 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 		again = func(reason string) { a.again = c.Again(reason) }
 		if why := c.Why(); why != "" {
 			l.Hook(fit.Hook{Name: "supervised", Start: func(_ context.Context, st *fit.State) error {
+				*begun = true
 				l.Log.Info(why)
 				if c.Restarted() {
 					st.Event("restart")
@@ -289,9 +306,12 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 	return a, nil
 }
 
-// restartable marks an error that another process may not have.
-func (r *resilience) restartable(err error) error {
-	if r.onOOM == oomRestart && errors.Is(err, session.ErrOutOfMemory) {
+// restartable marks an error that another process may not have. early is one that a process
+// meets which has yet to go on with a training: the disk, the network or the memory was
+// there when the training began, and to give up now costs what is done already.
+func (r *resilience) restartable(err error, early bool) error {
+	noMemory := errors.Is(err, session.ErrOutOfMemory)
+	if noMemory && (early || r.onOOM == oomRestart) || early && errors.As(err, new(syscall.Errno)) {
 		return fmt.Errorf("%w: %w", session.ErrRetry, err)
 	}
 	return err

@@ -14,14 +14,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/session"
 )
 
 // smallDisk mounts a file system that is soon full.
-func smallDisk(t *testing.T) string {
+func smallDisk(t *testing.T) string { return smallDiskAt(t, t.TempDir()) }
+
+// smallDiskAt mounts it on that folder.
+func smallDiskAt(t *testing.T, dir string) string {
 	t.Helper()
-	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(dir, 0o777))
 	err := syscall.Mount("steadyfit-test", dir, "tmpfs", 0, "size=4m")
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
 		t.Skipf("this needs the right to mount a file system, as root has: %v", err)
@@ -102,11 +105,11 @@ func TestProcessResetsOnAFullCheckpointDisk(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(r.dir, "run", "model"))
 }
 
-// What a process has left that died while it saved the model is tidied up; what is of
-// another time stays.
+// What processes of a training have left that died while they saved the model is tidied up;
+// what is of another time stays.
 func TestTidyOut(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
-	death := session.Death{Time: at, Lasted: time.Minute}
+	from := at.Add(-30 * time.Minute)
 	leave := func(dir, name string, when time.Time, folders ...string) string {
 		left := filepath.Join(dir, name)
 		require.NoError(t, os.Mkdir(left, 0o777))
@@ -119,11 +122,14 @@ func TestTidyOut(t *testing.T) {
 	}
 	dir := t.TempDir()
 	out := filepath.Join(dir, "model")
+	require.NoError(t, tidyOut(filepath.Join(dir, "none", "model"), from, at), "the first process died before it made the folder")
 	during := leave(dir, ".model.tmp-1", at.Add(-time.Second), "new", "old")
+	earlier := leave(dir, ".model.tmp-5", at.Add(-20*time.Minute), "new")
 	before := leave(dir, ".model.tmp-2", at.Add(-time.Hour), "new")
 	other := leave(dir, ".models.tmp-3", at.Add(-time.Second), "new")
-	require.NoError(t, tidyOut(out+"/", death))
+	require.NoError(t, tidyOut(out+"/", from, at))
 	assert.NoDirExists(t, during)
+	assert.NoDirExists(t, earlier, "it is of a process before the last")
 	assert.DirExists(t, before)
 	assert.DirExists(t, other)
 	text, err := os.ReadFile(filepath.Join(out, "saved_model.pb"))
@@ -131,11 +137,71 @@ func TestTidyOut(t *testing.T) {
 	assert.Equal(t, "old", string(text), "the model before has its name back")
 
 	during = leave(dir, ".model.tmp-4", at.Add(-time.Second), "new")
-	require.NoError(t, tidyOut(out, death))
+	require.NoError(t, tidyOut(out, from, at))
 	assert.NoDirExists(t, during)
 	text, err = os.ReadFile(filepath.Join(out, "saved_model.pb"))
 	require.NoError(t, err)
 	assert.Equal(t, "old", string(text))
+}
+
+// A training whose data or place for the model is away is tried again, with a pause, and
+// has its checkpoints when that is given up.
+func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// away takes something from a training that runs; root is its folder.
+		away func(t *testing.T, root string)
+		want string
+	}{
+		{"data", func(t *testing.T, root string) {
+			require.NoError(t, os.Rename(filepath.Join(root, "data"), filepath.Join(root, "away")))
+		}, "no such file"},
+		{"out", func(t *testing.T, root string) {
+			require.NoError(t, syscall.Mount("", filepath.Join(root, "disk"), "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=4m"))
+		}, "make it writable"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			disk := smallDiskAt(t, filepath.Join(root, "disk"))
+			writeDigits(t, filepath.Join(root, "data"))
+			history, ckpt := filepath.Join(root, "history.jsonl"), filepath.Join(root, "ckpt")
+			cmd := program(t, "fit", "--model", "builtin:digits", "--data", filepath.Join(root, "data"), "--epochs", "1000", "--checkpoints", ckpt,
+				"--history", history, "--out", filepath.Join(disk, "model"), "--supervise", "--reset", "process", "--restarts", "1")
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			require.NoError(t, cmd.Start())
+			require.Eventually(t, func() bool {
+				info, err := os.Stat(history)
+				return err == nil && info.Size() > 0
+			}, time.Minute, time.Millisecond)
+			c.away(t, root)
+			require.Error(t, cmd.Wait())
+			assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), "%s", &out)
+			assert.Contains(t, out.String(), "is started anew")
+			assert.Contains(t, out.String(), "gave up; attempts without progress: 2")
+			assert.Contains(t, out.String(), c.want)
+			found, err := fit.Checkpoints(ckpt)
+			require.NoError(t, err)
+			assert.NotEmpty(t, found)
+		})
+	}
+}
+
+// writeDigits writes the built-in digits to a folder of arrays.
+func writeDigits(t *testing.T, dir string) {
+	t.Helper()
+	train, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(dir, 0o777))
+	for b, err := range train.Batches(data.Pass{Batch: train.Len()}) {
+		require.NoError(t, err)
+		for _, f := range b.Fields {
+			file, err := os.Create(filepath.Join(dir, f.Name+".npy"))
+			require.NoError(t, err)
+			require.NoError(t, data.WriteNPY(file, f.Array))
+			require.NoError(t, file.Close())
+		}
+	}
 }
 
 func TestWhatAnErrorLeaves(t *testing.T) {
