@@ -625,6 +625,21 @@ func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
 	assert.Empty(t, p.signals)
 	close(said)
 	p.await(said)
+
+	tr := newTrial(t, "finishes")
+	stuck := stuckWriter{make(chan struct{})}
+	defer close(stuck.letGo)
+	tr.Stderr, tr.Log = stuck, slog.New(slog.NewTextHandler(stuck, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	p = newParent(tr.Supervisor)
+	done := make(chan error)
+	go func() { done <- p.run(t.Context()) }()
+	for {
+		select {
+		case p.signals <- syscall.SIGTERM: // the first ones may still be for the child
+		case <-done:
+			return
+		}
+	}
 }
 
 func TestSuperviseCannotStart(t *testing.T) {
