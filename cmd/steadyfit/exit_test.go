@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
+	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -58,6 +59,8 @@ func TestInFlags(t *testing.T) {
 		{(&fit.OptionError{Option: "ResetPolicy.Within", Problem: "it is", Remedy: "set ResetPolicy.Limit"}).Error(), "--reset-within: it is; give --reset-near", "Reset"},
 		{(&fit.OptionError{Option: "Budget.Limit", Problem: "it is"}).Error(), "--memory-budget: it is", "Budget"},
 		{(&fit.OptionError{Option: "Budget.Layer", Problem: "it is", Remedy: "use memory.RSS, or a layer that this machine tells"}).Error(), "--memory-budget-of: it is; use rss, or one that this machine tells", "memory.RSS"},
+		{(&fit.BudgetError{Limit: 1, Layer: memory.RSS}).Error(), "give --memory-budget that or more, or train with smaller batches; nothing is kept without --checkpoints", "Budget."},
+		{(&fit.BudgetError{Limit: 1, Layer: memory.RSS, Checkpoint: "c/step-3"}).Error(), "c/step-3 is good to go on from: --resume with another limit", "Budget."},
 		{"reset: the session is lost; the snapshot is as it was: open the model again and Revert to it, or resume from the last checkpoint", "lost; resume from the last checkpoint", "Revert"},
 	} {
 		text := inFlags.Replace(c.err)

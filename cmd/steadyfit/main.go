@@ -68,6 +68,9 @@ var inFlags = strings.NewReplacer(
 	"set Loop.ResumeAnyway", "give --force", "Loop.ResumeAnyway", "--force",
 	"set ResetPolicy.Limit", "give --reset-near", "ResetPolicy.Limit", "--reset-near", "ResetPolicy.Within", "--reset-within", "ResetPolicy.Depth", "--reset",
 	"ResetPolicy.EverySteps", "--reset-every", "ResetPolicy.EveryEpochs", "--reset-every",
+	"set Budget.Limit to that", "give --memory-budget that", "is good to resume from with another limit", "is good to go on from: --resume with another limit",
+	"there is no checkpoint to resume from", "nothing is kept without --checkpoints", "set Options.AllowInexactSplit (--inexact-micro-batches)", "give --inexact-micro-batches",
+	"fit: Budget:", "--memory-budget:", "smaller batches or Session.SetMicroBatches", "smaller batches",
 	"ResetPolicy.Layer", "--memory-budget-of", "Budget.Layer", "--memory-budget-of", "Budget.Limit", "--memory-budget", "use memory.RSS, or a layer", "use rss, or one",
 	"the snapshot is as it was: open the model again and Revert to it, or resume", "resume", // the snapshot ends with the process
 	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
