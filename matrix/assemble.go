@@ -111,7 +111,7 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 	}
 	comparison := scatter.Compare(pairs, goal(remedy, without), uint64(p.Seed))
 	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == memory.LowerSlope {
-		perStep := comparison.Effect
+		perStep := comparison
 		// By the pairs alone: slopes of as many samples scatter otherwise.
 		for i := range pairs {
 			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
@@ -119,7 +119,11 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 		comparison = memory.Compare(pairs, memory.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
 		// What does not go with the samples is no worse for there being fewer.
-		if relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; !relief && perStep != memory.Harmful && perStep != memory.Unclear {
+		switch relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; {
+		case relief, perStep.Effect == memory.Harmful:
+		case perStep.Effect == memory.Unclear:
+			comparison.Effect, comparison.More = memory.Unclear, perStep.More
+		default:
 			comparison.Effect, comparison.More = memory.NoEffect, 0
 		}
 	}

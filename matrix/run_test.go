@@ -894,6 +894,9 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	assert.Equal(t, memory.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
 	c = p.cell(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, memory.Scatter{})
 	assert.Equal(t, memory.Partly, c.Effect, c.Reason)
+	c = p.cell(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, memory.Scatter{})
+	assert.Equal(t, memory.Unclear, c.Effect, "nobody can tell for a step: %s", c.Reason)
+	assert.Positive(t, c.Comparison.More)
 	half.Knobs = nil
 	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
 }
