@@ -162,6 +162,33 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	return jobs, settled
 }
 
+// Inapplicable is why no remedy of the plan can do anything: a reason for each, if none
+// applies to any of the workloads that it is meant for. It is empty if one does, or if
+// the plan has no remedies.
+func (p *Plan) Inapplicable() []string {
+	var reasons []string
+	for _, r := range p.Remedies {
+		if r.ID == Baseline {
+			continue
+		}
+		why := "the workloads that it was named for are not measured"
+		for _, runtime := range p.Runtimes {
+			for _, w := range p.Workloads {
+				if !w.RunsOn(runtime) || p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
+					continue
+				}
+				effect, reason := p.refuse(runtime, w.on(runtime), r.on(runtime))
+				if effect != memory.NotApplicable {
+					return nil
+				}
+				why = reason
+			}
+		}
+		reasons = append(reasons, r.ID+": "+why)
+	}
+	return reasons
+}
+
 // common are the knobs that every workload has.
 var common = []string{"gc", "trim"}
 

@@ -60,3 +60,25 @@ func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 		assert.NotContains(t, Remedies()[i].Title, "same")
 	}
 }
+
+// A plan whose remedies change nothing is refused before hours of baselines are run.
+func TestInapplicable(t *testing.T) {
+	user, err := FindWorkload(User)
+	require.NoError(t, err)
+	p := plan(t, user)
+	named := func(workload string, ids ...string) []string {
+		p.Remedies = Remedies()[:1]
+		for _, id := range ids {
+			r, err := FindRemedy(id)
+			require.NoError(t, err)
+			p.Remedies = append(p.Remedies, r)
+		}
+		p.Select = func(_, w, _ string) bool { return workload == "" || w == workload }
+		return p.Inapplicable()
+	}
+	assert.Empty(t, named(""))
+	assert.Empty(t, named("", "gc-epoch", "clear-session"))
+	assert.Empty(t, named("", "memory-growth"), "another machine has a GPU")
+	assert.Equal(t, []string{"clear-session: there is no such thing on the runtime go"}, named("", "clear-session"))
+	assert.Equal(t, []string{"close: the workloads that it was named for are not measured"}, named("W2", "close"))
+}

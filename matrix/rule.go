@@ -116,12 +116,14 @@ func (r Rule) Undecided(result, baseline *Result) []string {
 
 // cells are those that rules are on.
 func (r Rule) cells(result *Result) iter.Seq2[cellID, Cell] {
+	asked := slices.ContainsFunc(result.Workloads, func(w Workload) bool { return w.Leak == nil })
 	return func(yield func(cellID, Cell) bool) {
 		for _, c := range result.Cells {
-			onPurpose := slices.ContainsFunc(result.Workloads, func(w Workload) bool {
-				return w.ID == c.Workload && w.Leak != nil && *w.Leak > 0
+			// What calibrates says nothing of the workload that somebody asks about.
+			calibrates := slices.ContainsFunc(result.Workloads, func(w Workload) bool {
+				return w.ID == c.Workload && w.Leak != nil && (asked || *w.Leak > 0)
 			})
-			if c.Remedy != Baseline || c.Verdict == nil || onPurpose {
+			if c.Remedy != Baseline || c.Verdict == nil || calibrates {
 				continue
 			}
 			if !yield(cellID{c.Runtime, c.Workload, c.Remedy}, c) {

@@ -102,3 +102,17 @@ func TestSlopesAroundTheLimit(t *testing.T) {
 	assert.Empty(t, peak.Check(now, silent), "it is on a difference")
 	assert.Contains(t, peak.Undecided(now, silent)[0], "the baseline does not tell its peak")
 }
+
+// A rule is on what somebody asks about; on the control only if that is all there is.
+func TestNoRuleOnCalibration(t *testing.T) {
+	r, err := ParseRule("peak>1GiB")
+	require.NoError(t, err)
+	result := ruled(memory.Flat, 0, 1<<30)
+	control := ruled(memory.Flat, 0, 2<<30)
+	none := int64(0)
+	control.Workloads[0].ID, control.Workloads[0].Leak, control.Cells[0].Workload = "W0", &none, "W0"
+	assert.Len(t, r.Check(control, nil), 1)
+	result.Workloads, result.Cells = append(result.Workloads, control.Workloads...), append(result.Cells, control.Cells...)
+	assert.Empty(t, r.Check(result, nil))
+	assert.Empty(t, r.Undecided(result, nil))
+}

@@ -303,7 +303,7 @@ func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 	p.Message = "none of the signatures train, learn, train_step exists"
 	if names := m.signatureNames(); len(names) > 0 {
 		p.Message += "; there are " + enumerate(names, 10)
-		p.Fix += "; if one of these trains, choose it as the train signature"
+		p.Fix += "; if one of these trains, choose it as the train signature (--train-signature, Options.TrainSignature)"
 	}
 	report(p)
 }

@@ -75,7 +75,7 @@ var inFlags = strings.NewReplacer(
 	"the snapshot is as it was: open the model again and Revert to it, or resume", "resume", // the snapshot ends with the process
 	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
 	"fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:", "and more Epochs", "and more --epochs",
-	"fit: hook ", "", "fit: ", "",
+	"fit: hook memory budget at end: ", "", "fit: hook ", "", "fit: ", "", "raise Epochs", "raise --epochs",
 	"Options.IntraThreads", "--intra-threads", "Options.InterThreads", "--inter-threads", "Options.Precision", "--precision",
 	"Options.XLA", "--xla", "Options.Deterministic", "--deterministic", "Options.MemoryGrowth", "--memory-growth",
 	"Options.MemoryFraction", "--gpu-memory-fraction", "Options.VirtualGPUs", "--gpu-memory-limit", "Options.GPUAllocator", "--gpu-allocator",

@@ -117,7 +117,7 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 	flags.StringVar(&f.data, "data", "", "dataset for it; without one, synthetic batches")
 	flags.IntVar(&f.steps, "steps", 1000, "train steps of a run of it, at least 40")
 	flags.IntVar(&f.batch, "batch", 32, "samples of a step of it")
-	flags.BoolVar(&f.quick, "quick", false, "a first answer in about three minutes: W2, W4, S3 with 6 remedies")
+	flags.BoolVar(&f.quick, "quick", false, "a first answer in three to four minutes: W2, W4, S3 with 6 remedies")
 	flags.StringVar(&f.out, "out", "out/matrix", "folder for the results")
 	flags.IntVar(&f.pairs, "pairs", 0, "runs of each cell, each paired with one without the remedy; default 5, with --quick 3")
 	flags.IntVar(&f.jobs, "jobs", 1, "runs at the same time; more disturb each other's step times")
@@ -182,6 +182,9 @@ func (f *matrixFlags) run(ctx context.Context, g *global, stdout, stderr io.Writ
 	if driver.Why() == "" {
 		plan.GPU = driver.Source
 	}
+	if reasons := plan.Inapplicable(); len(reasons) > 0 {
+		return usagef("--remedies: nothing of it would change anything: %s; steadyfit matrix --help lists the remedies and what they are for", strings.Join(reasons, "; "))
+	}
 	plan.Progress = progressPrinter(stderr)
 	result, runErr := matrix.Run(ctx, plan)
 	if result == nil {
@@ -197,6 +200,9 @@ func (f *matrixFlags) run(ctx context.Context, g *global, stdout, stderr io.Writ
 	}
 	fmt.Fprintf(stderr, "report: %s\n", filepath.Join(f.out, "report.html"))
 	if runErr != nil || err != nil {
+		if ctx.Err() != nil {
+			fmt.Fprintf(stderr, "interrupted: the same command goes on from the %d runs that are done\n", len(result.Runs))
+		}
 		return errors.Join(runErr, err)
 	}
 	if rule != nil {

@@ -210,7 +210,7 @@ func TestOneDNN(t *testing.T) {
 		{"asked for", zen2, on, "on (TF_ENABLE_ONEDNN_OPTS)", "oneDNN's pool: what it took stays taken until the process ends", OK},
 		{"switched off", newCPU, off, "off (TF_ENABLE_ONEDNN_OPTS): convolutions were measured 3 times slower; memory goes back to malloc", "malloc", Warning},
 		{"system allocator", newCPU, map[string]string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "true"}, "on, by default on this CPU",
-			"malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR): memory can be given back; steps were measured 1.5 times slower", OK},
+			"malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR): memory can be given back; steps of an image model were measured 1.8 times slower", OK},
 		{"limited", newCPU, map[string]string{"TF_MKL_ALLOC_MAX_BYTES": "1073741824"}, "on, by default on this CPU",
 			"oneDNN's pool: what it took stays taken until the process ends; at most 1.0 GiB (TF_MKL_ALLOC_MAX_BYTES)", OK},
 		{"unknown CPU", "", nil, "unknown: it depends on the CPU's instructions", "unknown: it depends on oneDNN", Note},

@@ -19,6 +19,8 @@ type Agreement struct {
 	// effect is the same.
 	Cells int `json:"cells"`
 	Same  int `json:"same"`
+	// Open are those of Same that are unclear in both.
+	Open int `json:"open"`
 	// Baselines were judged in both; SameBaselines are of the same class: they grow,
 	// do not grow, die, or nobody can tell. SameKinds have the same kind of verdict
 	// as well; which kind memory has that does not grow is a matter of noise.
@@ -98,7 +100,7 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 		}
 		return fmt.Sprintf("%d of %d (%.1f%%)", same, all, 100*float64(same)/float64(all))
 	}
-	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Cells)+".")
+	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Cells)+orEmptyIf(agreement.Open > 0, fmt.Sprintf("; %d of them unclear in both", agreement.Open))+".")
 	t.wrap("", "Workloads as they are, of the same class (grows, does not grow, dies, inconclusive): "+share(agreement.SameBaselines, agreement.Baselines)+
 		fmt.Sprintf("; %d of them with the same kind of verdict.", agreement.SameKinds))
 	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Cells+agreement.Baselines)+".")
@@ -160,6 +162,9 @@ func agree(a, b *view) Agreement {
 			out.Cells++
 			if x.Effect == y.Effect {
 				out.Same++
+				if x.Effect == memory.Unclear {
+					out.Open++
+				}
 				continue
 			}
 			why := whyEffect(a, b, x, y)

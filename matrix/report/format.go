@@ -178,6 +178,10 @@ func (v *view) verdict(c *matrix.Cell) string {
 	case memory.Leak:
 		return "grows by " + strings.TrimPrefix(slopeText(c, false), "+") + orEmpty(", ", spread(c))
 	case memory.Plateau:
+		if d.Slope.Low > 0 && d.Slope.Estimate > d.NoiseFloor {
+			return fmt.Sprintf("rises by %s to %s, then by %s, within its budget of %s", d.Level-d.Start, d.Level,
+				strings.TrimPrefix(slopeText(c, false), "+"), strings.TrimPrefix(memory.Rate(d.Layer, memory.Interval{Estimate: float64(d.Budget)}, d.Per, false), "+"))
+		}
 		return fmt.Sprintf("rises by %s, then level at %s", d.Level-d.Start, d.Level)
 	case memory.Jump:
 		change := d.Level - d.Start

@@ -467,7 +467,7 @@ func (v *view) answerBlock(runtime int, all []answer) answerBlock {
 	for _, g := range []struct {
 		growth growth
 		label  string
-	}{{settles, "Rises, then stops"}, {steady, "Does not grow"}, {undecided, "Undecided"}} {
+	}{{settles, "Rises, then levels off"}, {steady, "Does not grow"}, {undecided, "Undecided"}} {
 		if len(settled[g.growth]) > 0 {
 			b.Settled = append(b.Settled, labelled{g.label, settled[g.growth]})
 		}
@@ -586,7 +586,7 @@ func (v *view) tableCell(c *matrix.Cell) tableCell {
 		}
 	}
 	if c.Comparison != nil && c.Comparison.StepTime.OK {
-		t.Time = "time " + times(c.Comparison.StepTime, false)
+		t.Time = "time " + times(c.Comparison.StepTime, false) + orEmptyIf(c.Comparison.StepTime.Effect == memory.Unclear, " ?")
 	}
 	return t
 }

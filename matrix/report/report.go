@@ -365,7 +365,7 @@ func tally(answers []answer) string {
 	case removed == 0:
 		text += "; no remedy that was tried cures that"
 	default:
-		text += fmt.Sprintf("; %s a remedy that cures it", plural(removed, "of these has", "of these have"))
+		text += fmt.Sprintf("; %d of the %d %s a remedy that cures it", removed, bad, map[bool]string{true: "has", false: "have"}[removed == 1])
 	}
 	return text
 }

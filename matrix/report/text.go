@@ -160,7 +160,7 @@ func (t *text) onRuntime(runtime string) {
 	for _, g := range []struct {
 		growth growth
 		text   string
-	}{{settles, "Rises, then stops: "}, {steady, "Does not grow: "}, {undecided, "Undecided: "}} {
+	}{{settles, "Rises, then levels off: "}, {steady, "Does not grow: "}, {undecided, "Undecided: "}} {
 		if list := settled[g.growth]; len(list) > 0 {
 			t.wrap("  ", g.text+strings.Join(list, ", ")+".")
 		}
@@ -214,9 +214,11 @@ func (t *text) finding(a answer) {
 	if len(a.unclear)+len(a.unseen) > 0 {
 		none = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.growth == dies] + " it."
 	}
-	if len(a.removes) > 0 {
+	tried := len(a.lowers) + len(a.nothing) + len(a.unseen) + len(a.harms) + len(a.unclear)
+	switch {
+	case len(a.removes) > 0:
 		t.paragraph("      ", removed+list(a.removes, most)+".", green)
-	} else {
+	case tried > 0:
 		t.paragraph("      ", none, yellow)
 	}
 	if len(a.lowers) > 0 {
@@ -321,7 +323,7 @@ func (t *text) table(runtime string) {
 	t.heading("Remedies on " + runtime)
 	t.wrap("", "Amount with the remedy over that without: s slope, p peak, c after close, g GPU memory. "+
 		"✓ works, ◐ partly, = no effect, =? the same, but not verified to be in force, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
-		"time: middle ratio of step times over all workloads.")
+		"time: middle ratio of step times over all workloads; with ? where most of them are unclear.")
 	per := max((t.width-name-last)/column, 1)
 	for block := range slices.Chunk(workloads, per) {
 		t.line("")
@@ -370,15 +372,19 @@ func (t *text) mark(c *matrix.Cell) string {
 // usualTime is the middle ratio of step times of a remedy.
 func (t *text) usualTime(runtime, remedy string) string {
 	var all []float64
+	unclear := 0
 	for _, w := range t.workloads {
 		if c := t.cell(runtime, w.ID, remedy); c != nil && c.Comparison != nil && c.Comparison.StepTime.OK {
 			all = append(all, c.Comparison.StepTime.Estimate)
+			if c.Comparison.StepTime.Effect == memory.Unclear {
+				unclear++
+			}
 		}
 	}
 	if len(all) == 0 {
 		return unknown
 	}
-	return fmt.Sprintf("×%.2f", measure.Median(all))
+	return fmt.Sprintf("×%.2f%s", measure.Median(all), orEmptyIf(2*unclear > len(all), "?"))
 }
 
 // absent lists what could not be applied, by reason.
@@ -439,14 +445,19 @@ func (t *text) ledger() {
 		return
 	}
 	t.heading("What people say")
+	var untested []string
 	for _, c := range t.Claims {
 		var parts []string
 		for _, d := range c.Verdicts {
 			parts = append(parts, d.Verdict+" on "+d.Runtime)
 		}
 		if len(parts) == 0 {
-			parts = append(parts, "not tested"+orEmpty("; needed: ", strings.TrimSuffix(c.Needs, ".")))
+			untested = append(untested, c.ID)
+			continue
 		}
 		t.wrap("  "+pad(c.ID, 4), c.Text+": "+strings.Join(parts, ", ")+".")
+	}
+	if len(untested) > 0 {
+		t.wrap("  ", "Not tested here: "+strings.Join(untested, ", ")+"; claims.md says what would test them.")
 	}
 }

@@ -236,6 +236,15 @@ func TestCompareSame(t *testing.T) {
 		}
 	}
 	require.Equal(t, n, got.Cells, "cells that were not measured do not count")
+	open := 0
+	for i := range r.Cells {
+		if r.Cells[i].Effect == memory.Unclear {
+			open++
+		}
+	}
+	require.Positive(t, open)
+	require.Equal(t, open, got.Open)
+	require.Contains(t, out, fmt.Sprintf("%d of them unclear in both.", open))
 	require.InDelta(t, 1, Agreement{}.Share(), 0)
 }
 
