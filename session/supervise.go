@@ -230,6 +230,8 @@ type ending struct {
 	Text string  `json:"text,omitempty"`
 	// Code is the exit code that main will choose, if that is known.
 	Code int `json:"code,omitempty"`
+	// Step is the last one, of which a sign of life tells one every 50 ms only.
+	Step int64 `json:"step,omitempty"`
 }
 
 type endKind string
@@ -641,6 +643,8 @@ func (p *parent) hear(a *attempt, line []byte) {
 		var e ending
 		if json.Unmarshal(line, &e) == nil && e.Kind != "" {
 			a.end = &e
+			a.death.Step = max(a.death.Step, e.Step)
+			p.order.Step = max(p.order.Step, e.Step)
 		}
 		return
 	}

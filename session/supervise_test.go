@@ -176,7 +176,8 @@ var scripts = map[string]script{
 	},
 	"again": func(_ context.Context, c *Supervised) error {
 		if c.Attempt() == 1 {
-			c.Alive(5)
+			c.Alive(4)
+			c.Alive(5) // too soon to be told
 			return c.Again("reset after 5 steps")
 		}
 		c.Alive(6)
@@ -581,6 +582,8 @@ func TestSuperviseAgainStartsAtOnce(t *testing.T) {
 	tr.Restarts = -1
 	require.NoError(t, tr.run())
 	assert.Equal(t, "continues true, deaths 0, why reset after 5 steps\n", tr.sink.String())
+	assert.Contains(t, tr.log.String(), "goes on in another process")
+	assert.Contains(t, tr.log.String(), "step=5")
 	assert.Equal(t, []time.Duration{0}, tr.waits)
 }
 

@@ -31,6 +31,8 @@ type Supervised struct {
 	sent atomic.Int64
 	// first is true once a step has been told.
 	first atomic.Bool
+	// step is the newest one, told or not.
+	step atomic.Int64
 }
 
 // aliveEvery is the least time from one sign of life to the next.
@@ -45,6 +47,9 @@ var inChild atomic.Bool
 func (c *Supervised) Alive(step int64) {
 	if c == nil {
 		return
+	}
+	if step > 0 {
+		c.step.Store(step)
 	}
 	now := int64(time.Since(c.begun)) | 1
 	sent := c.sent.Load()
@@ -198,7 +203,7 @@ func (c *Supervised) watchParent(lifeline *os.File, orphan context.CancelCauseFu
 
 // end tells the parent how train has ended.
 func (c *Supervised) end(err error, exitCode func(error) int) error {
-	e := ending{Kind: endDone}
+	e := ending{Kind: endDone, Step: c.step.Load()}
 	if err != nil {
 		e.Kind, e.Text = endFailed, err.Error()
 		if exitCode != nil {
