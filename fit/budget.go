@@ -424,6 +424,7 @@ func (k *keeper) act(ctx context.Context, s *State, level memory.Bytes) error {
 	helps := false
 	for m := k.taken.from(s.Step); m < measuresEnd && !helps; m++ {
 		if m == measureReload && !k.reloadFits() {
+			k.taken.took(m, s.Step)
 			continue
 		}
 		var err error

@@ -501,6 +501,8 @@ func (c *checkpointer) find(s *State) error {
 		case errors.Is(err, ErrFuture) && (!resumed || step >= s.Step):
 			return &OptionError{"Checkpoint", fmt.Sprintf("%s: %v", path, err), "name another folder, or use the program that wrote it"}
 		case errors.Is(err, ErrForeign):
+		case resumed && err != nil && !errors.Is(err, ErrTorn) && !errors.Is(err, ErrFuture):
+			s.run.log.Warn("a checkpoint cannot be read, and is left alone", "path", path, "error", err)
 		case !resumed:
 			return &OptionError{"Checkpoint", fmt.Sprintf("%s holds checkpoints of an earlier training (%s)", c.dir, checkpointName(step)), "continue it with Loop.Resume, or name another folder"}
 		case err == nil && step <= s.Step:

@@ -118,6 +118,7 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 		}
 		comparison = memory.Compare(pairs, memory.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
+		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset, perStep.StepTime, perStep.GPU
 		// What does not go with the samples is no worse for there being fewer.
 		switch relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; {
 		case relief, perStep.Effect == memory.Harmful:

@@ -174,7 +174,11 @@ func (p *Plan) Inapplicable() []string {
 		why := "the workloads that it was named for are not measured"
 		for _, runtime := range p.Runtimes {
 			for _, w := range p.Workloads {
-				if !w.RunsOn(runtime) || p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
+				if p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
+					continue
+				}
+				if !w.RunsOn(runtime) {
+					why = fmt.Sprintf("%s does not run on %s", w.ID, runtime)
 					continue
 				}
 				effect, reason := p.refuse(runtime, w.on(runtime), r.on(runtime))

@@ -389,6 +389,10 @@ type deviating struct {
 	logarithm bool
 }
 
+// comparable is whether the deviation may be like that of other remedies. That of a slope
+// goes with what is left of it: where most is gone, so is what made it scatter.
+func (d deviating) comparable() bool { return d.logarithm || d.ratio > slopeHalf }
+
 // of is the ratio of the means over the pairs that have the amount in both runs; false if
 // they are fewer than two or have no ratio.
 func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
@@ -428,7 +432,6 @@ func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 		if a.positive {
 			d.deviation, d.floor = d.deviation/of, d.floor/of
 		}
-		d.deviation = max(d.deviation, d.floor)
 	} else {
 		d.deviation = bootstrap(base, remedy, random, a.positive, scale)
 	}

@@ -29,6 +29,10 @@ type Arm struct {
 // taken as correlated by a quarter, as are squares of differences from the same value; the
 // degrees of freedom of the common one are at most those of as many independent ones.
 //
+// Slopes of which a remedy leaves less than half scatter less for that; they neither lend nor
+// borrow. What a value is known by (a page, a noise floor) is no scatter, and bounds the
+// result from below.
+//
 // A remedy that scatters much more than the others of its workload has intervals that are
 // too narrow: where a quarter of simulated remedies scatter ten times as much as the rest, an
 // eighth of the intervals of that quarter miss the truth, instead of a twentieth.
@@ -86,7 +90,7 @@ func (a amount) common(arms []Arm, seed uint64) common {
 	groups := make(map[int]float64)
 	for _, arm := range arms {
 		d, ok := a.of(arm.Pairs, random)
-		if !ok || d.deviation == 0 {
+		if !ok || d.deviation == 0 || !d.comparable() {
 			continue
 		}
 		variance, freedom := d.deviation*d.deviation*float64(d.pairs), float64(d.pairs-1)
@@ -126,6 +130,9 @@ func (c common) moderate(deviation float64, pairs int) (moderated, freedom float
 	if c.arms == 0 {
 		return deviation, own
 	}
+	if math.IsInf(c.freedom, 1) { // they are all the same
+		return math.Sqrt(c.variance / n), max(c.limit, own)
+	}
 	variance := (c.freedom*c.variance + own*deviation*deviation*n) / (c.freedom + own)
 	return math.Sqrt(variance / n), min(c.freedom+own, max(c.limit, own))
 }
@@ -134,6 +141,9 @@ func (c common) moderate(deviation float64, pairs int) (moderated, freedom float
 func (c common) interval(d deviating, ok bool) Ratio {
 	if !ok {
 		return Ratio{}
+	}
+	if !d.comparable() {
+		c = common{}
 	}
 	deviation, freedom := c.moderate(d.deviation, d.pairs)
 	student := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(0.5 + compareConfidence/2)

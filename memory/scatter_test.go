@@ -146,3 +146,73 @@ func TestInverseTrigamma(t *testing.T) {
 	}
 	require.InEpsilon(t, math.Pi*math.Pi/6, trigamma(1), 1e-12)
 }
+
+// Slopes: remedies that remove them lend no certainty to those that do nothing and borrow
+// no doubt, noise floors are no scatter, and the intervals of the rest hold the truth.
+func TestScatterOfSlopes(t *testing.T) {
+	for _, floor := range []float64{0, 2000} {
+		m := newMaker(3, 300)
+		misses, n := 0, 0
+		var widths, before []float64
+		for range 300 {
+			var base []Outcome
+			run := func(kind Kind, slope, deviation float64) Outcome {
+				// Heavier tails than normal: Student's t with 5 degrees of freedom.
+				z := m.NormFloat64()
+				noise := m.NormFloat64() / math.Sqrt((2*m.ExpFloat64()+2*m.ExpFloat64()+z*z)/5)
+				return Outcome{Verdict: Verdict{Kind: kind, Slope: Interval{Estimate: slope + deviation*noise}, NoiseFloor: floor}}
+			}
+			arms := make([]Arm, 24)
+			for i := range arms {
+				if i%8 == 0 {
+					base = nil
+					for range 3 {
+						base = append(base, run(Leak, 10000, 300))
+					}
+				}
+				arms[i].Group = i / 8
+				for _, b := range base {
+					with := run(Leak, 8000, 300)
+					if i%4 == 3 {
+						with = run(Flat, 0, 5)
+					}
+					arms[i].Pairs = append(arms[i].Pairs, Pair{b, with})
+				}
+			}
+			s := ScatterOf(arms, 1)
+			for i, a := range arms {
+				with, alone := s.Compare(a.Pairs, LowerSlope, 1), Compare(a.Pairs, LowerSlope, 1)
+				if i%4 == 3 {
+					require.Equal(t, alone.Slope, with.Slope)
+					require.Equal(t, Works, with.Effect)
+					continue
+				}
+				require.Equal(t, 18, with.Slope.Pooled)
+				if with.Slope.Low > 0.8 || with.Slope.High < 0.8 {
+					misses++
+				}
+				widths, before = append(widths, with.Slope.High-with.Slope.Low), append(before, alone.Slope.High-alone.Slope.Low)
+				n++
+			}
+		}
+		t.Logf("floor %v: %.1f%% of %d intervals miss the truth; %.2f as wide", floor, 100*float64(misses)/float64(n), n, median(widths)/median(before))
+		require.LessOrEqual(t, float64(misses)/float64(n), 0.075)
+		require.LessOrEqual(t, median(widths)/median(before), 0.75)
+	}
+}
+
+// Amounts that come in large steps can deviate all alike.
+func TestScatterThatIsTheSame(t *testing.T) {
+	var arms []Arm
+	for range commonArms {
+		var a Arm
+		for i := range 3 {
+			a.Pairs = append(a.Pairs, Pair{Outcome{GPU: Known(1 << 30)}, Outcome{GPU: Known(Bytes(1<<30 + i<<21))}})
+		}
+		arms = append(arms, a)
+	}
+	r := ScatterOf(arms, 1).Compare(arms[0].Pairs, LowerGPU, 1).GPU
+	require.True(t, r.OK)
+	require.Equal(t, commonArms, r.Pooled)
+	require.Less(t, r.High-r.Low, Compare(arms[0].Pairs, LowerGPU, 1).GPU.High-Compare(arms[0].Pairs, LowerGPU, 1).GPU.Low)
+}
