@@ -62,7 +62,7 @@ type soakResult struct {
 }
 
 func (r soakRun) train() error {
-	n := min(r.Epoch, 64) * r.Batch // fewer than an epoch takes come again
+	n := r.Epoch * r.Batch
 	elements := 1
 	for _, d := range r.Sample {
 		elements *= d
@@ -176,20 +176,19 @@ func TestSoak(t *testing.T) {
 		name  string
 		run   soakRun
 		whole int          // steps
+		epoch int          // steps of an epoch then
 		short memory.Bytes // what may be added per step in the short run; 0 if that is all warm-up
 	}{
 		// A batch that stays takes 8 KiB, 12.5 KiB and 18 MiB, the graph of digits 200 KiB,
 		// the buffer of a scalar 64 bytes.
-		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1, Budget: 2 * memory.GiB, Leak: 4 * memory.KiB}, 1000, 128 * memory.KiB},
-		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40, Reload: 500, Budget: 2 * memory.GiB, Leak: 64}, 100_000, 4 * memory.KiB},
-		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 40, Epoch: 2, Reload: 20, Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 0},
+		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1, Budget: 2 * memory.GiB, Leak: 4 * memory.KiB}, 1000, 5, 128 * memory.KiB},
+		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40, Reload: 500, Budget: 2 * memory.GiB, Leak: 64}, 100_000, 500, 4 * memory.KiB},
+		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 40, Epoch: 2, Reload: 20, Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 10, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := c.run
 			if whole {
-				// As many epochs, or 200 of them at least, in all.
-				r.Epoch = max(r.Epoch*c.whole/r.Steps/2, 1)
-				r.Steps = c.whole
+				r.Steps, r.Epoch = c.whole, c.epoch
 			} else {
 				r.Leak = c.short // so few steps cannot tell less
 			}
@@ -199,7 +198,8 @@ func TestSoak(t *testing.T) {
 			t.Logf("%d steps of batch %d in %v, %d resets, %d parts: anonymous memory %v; peak RSS %v (from outside %v); loss %.4f to %.4f; goroutines %v, files %v",
 				r.Steps, r.Batch, have.Took.Round(time.Millisecond), have.Resets, have.Parts, have.Verdict, have.Peak, peak, have.First, have.Last, have.Goroutines, have.Files)
 			if whole { // else a plateau is not reached yet
-				assert.Contains(t, []memory.Kind{memory.Flat, memory.Plateau, memory.Jump, memory.Sawtooth}, have.Verdict.Kind, fmt.Sprint(have.Verdict))
+				// A change near the end leaves it undecided; the bound on the slope does not.
+				assert.NotContains(t, []memory.Kind{memory.Leak, memory.Crash}, have.Verdict.Kind, fmt.Sprint(have.Verdict))
 			}
 			if r.Leak > 0 {
 				assert.LessOrEqual(t, have.Verdict.Slope.High, float64(r.Leak))
