@@ -149,6 +149,23 @@ func TestUnreadIsNotTorn(t *testing.T) {
 	}
 }
 
+// An older one that cannot be read stays where it is, and is spoken of.
+func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
+	dir, loop := checkpointed(t)
+	older := names(t, dir)[0]
+	require.NotEqual(t, "ckpt-6", older)
+	path := filepath.Join(dir, older, stateFile)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Symlink(stateFile, path))
+	var log bytes.Buffer
+	loop.Session, loop.Epochs, loop.Log = newLinear(), 5, warnings(&log)
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "a checkpoint cannot be read, and is left alone")
+	require.Contains(t, log.String(), older)
+	require.Contains(t, names(t, dir), older)
+}
+
 // Any bit of state.json flips: that is noticed, or changes nothing, and never
 // makes it look like a checkpoint of another program, which would be ignored, or
 // of a newer version, which would not be skipped.

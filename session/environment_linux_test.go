@@ -3,9 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -21,21 +19,10 @@ import (
 // has it started anew for them, "open" leaves them to Open.
 const environmentEnv = "STEADYFIT_TEST_ENVIRONMENT"
 
-func init() {
-	kind := os.Getenv(environmentEnv)
-	if kind == "" {
-		return
-	}
-	if err := environmentChild(kind); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1) // lint:allow exit: this process is a child of the tests
-	}
-	os.Exit(0) // lint:allow exit: this process is a child of the tests
-}
+func init() { asChild(environmentEnv, environmentChild) }
 
 type environmentOutcome struct {
-	PID  int
-	Args []string
+	process
 	// Started is what the process was started with, Has what it has.
 	Started, Has []string
 }
@@ -45,7 +32,7 @@ var environmentOptions = gpuopts.Options{
 }
 
 func environmentChild(kind string) error {
-	o := environmentOutcome{PID: os.Getpid(), Args: os.Args}
+	o := environmentOutcome{process: thisProcess()}
 	switch kind {
 	case "start":
 		if err := UseEnvironment(environmentOptions); err != nil {
@@ -72,37 +59,22 @@ func environmentChild(kind string) error {
 	return json.NewEncoder(os.Stdout).Encode(o)
 }
 
-func runEnvironmentChild(t *testing.T, kind string, env ...string) (o environmentOutcome, log string, err error) {
-	t.Helper()
-	cmd := exec.Command(os.Args[0], "an argument")
-	cmd.Env = append(append(os.Environ(), environmentEnv+"="+kind), env...)
-	var text, failed strings.Builder
-	cmd.Stdout, cmd.Stderr = &text, &failed
-	require.NoError(t, cmd.Start())
-	if err = cmd.Wait(); err == nil {
-		require.NoError(t, json.Unmarshal([]byte(text.String()), &o))
-		assert.Equal(t, cmd.Process.Pid, o.PID)
-		assert.Equal(t, "an argument", o.Args[1])
-	}
-	return o, failed.String(), err
-}
-
 // The program is started anew in the same process, with what TensorFlow reads.
 func TestUseEnvironment(t *testing.T) {
-	o, log, err := runEnvironmentChild(t, "start", "TF_XLA_FLAGS=--tf_xla_cpu_global_jit")
+	o, log, err := runChild[environmentOutcome](t, environmentEnv, "start", "TF_XLA_FLAGS=--tf_xla_cpu_global_jit")
 	require.NoError(t, err, log)
 	for _, want := range []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=0", "TF_XLA_FLAGS=--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=8"} {
 		assert.Contains(t, o.Started, want)
 	}
 
-	_, log, err = runEnvironmentChild(t, "start", "TF_ENABLE_ONEDNN_OPTS=1")
+	_, log, err = runChild[environmentOutcome](t, environmentEnv, "start", "TF_ENABLE_ONEDNN_OPTS=1")
 	require.Error(t, err)
 	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and would have to be "0"; unset it`)
 }
 
 // Open sets what is missing as long as TensorFlow is not open.
 func TestOpenSetsTheEnvironment(t *testing.T) {
-	o, log, err := runEnvironmentChild(t, "open", "TF_CPP_MIN_LOG_LEVEL=0")
+	o, log, err := runChild[environmentOutcome](t, environmentEnv, "open", "TF_CPP_MIN_LOG_LEVEL=0")
 	require.NoError(t, err, log)
 	assert.NotContains(t, o.Started, "TF_ENABLE_ONEDNN_OPTS=0")
 	assert.Contains(t, o.Has, "TF_ENABLE_ONEDNN_OPTS=0")

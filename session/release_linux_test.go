@@ -3,10 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,21 +19,10 @@ import (
 // "default" for neither.
 const resetEnv = "STEADYFIT_TEST_RESET"
 
-func init() {
-	kind := os.Getenv(resetEnv)
-	if kind == "" {
-		return
-	}
-	if err := resetChild(kind); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1) // lint:allow exit: this process is a child of the tests
-	}
-	os.Exit(0) // lint:allow exit: this process is a child of the tests
-}
+func init() { asChild(resetEnv, resetChild) }
 
 type resetOutcome struct {
-	PID      int
-	Args     []string
+	process
 	Variable string
 	Resets   []Reset
 	Losses   []float64
@@ -49,7 +35,7 @@ func resetChild(kind string) error {
 			return err
 		}
 	}
-	o := resetOutcome{PID: os.Getpid(), Args: os.Args, Variable: os.Getenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR")}
+	o := resetOutcome{process: thisProcess(), Variable: os.Getenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR")}
 	model, err := savedmodels.Builtin("image-224")
 	if err != nil {
 		return err
@@ -101,20 +87,11 @@ func TestReleaseProfile(t *testing.T) {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
 	}
 	run := func(kind string, env ...string) (o resetOutcome, log string, err error) {
-		cmd := exec.Command(os.Args[0], "an argument")
-		cmd.Env = append(append(os.Environ(), resetEnv+"="+kind), env...)
-		var text, failed strings.Builder
-		cmd.Stdout, cmd.Stderr = &text, &failed
-		require.NoError(t, cmd.Start())
-		if err = cmd.Wait(); err == nil {
-			require.NoError(t, json.Unmarshal([]byte(text.String()), &o))
-			assert.Equal(t, cmd.Process.Pid, o.PID)
-			assert.Equal(t, "an argument", o.Args[1])
-			for _, r := range o.Resets {
-				t.Logf("%s, %s: %v, closed %v, after %v: %v returned in %v", kind, r.Depth, r.Before, r.Closed, r.After, r.Returned(), r.Took)
-			}
+		o, log, err = runChild[resetOutcome](t, resetEnv, kind, env...)
+		for _, r := range o.Resets {
+			t.Logf("%s, %s: %v, closed %v, after %v: %v returned in %v", kind, r.Depth, r.Before, r.Closed, r.After, r.Returned(), r.Took)
 		}
-		return o, failed.String(), err
+		return o, log, err
 	}
 	pool, log, err := run("default")
 	require.NoError(t, err, log)

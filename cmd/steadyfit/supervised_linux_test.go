@@ -48,6 +48,15 @@ func fill(t *testing.T, dir string) {
 	require.NoError(t, f.Close())
 }
 
+// waitForHistory waits until a history has its first line.
+func waitForHistory(t *testing.T, history string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		info, err := os.Stat(history)
+		return err == nil && info.Size() > 0
+	}, time.Minute, time.Millisecond)
+}
+
 // fillsUp runs a training with process resets, fills the disk once the history has its
 // first line, and returns the exit code.
 func fillsUp(t *testing.T, cmd *exec.Cmd, disk, history string) (code int, output string) {
@@ -55,10 +64,7 @@ func fillsUp(t *testing.T, cmd *exec.Cmd, disk, history string) (code int, outpu
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
-	require.Eventually(t, func() bool {
-		info, err := os.Stat(history)
-		return err == nil && info.Size() > 0
-	}, time.Minute, time.Millisecond)
+	waitForHistory(t, history)
 	fill(t, disk)
 	err := cmd.Wait()
 	var exit *exec.ExitError
@@ -170,10 +176,7 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 			var out bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &out
 			require.NoError(t, cmd.Start())
-			require.Eventually(t, func() bool {
-				info, err := os.Stat(history)
-				return err == nil && info.Size() > 0
-			}, time.Minute, time.Millisecond)
+			waitForHistory(t, history)
 			c.away(t, root)
 			require.Error(t, cmd.Wait())
 			assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), "%s", &out)
