@@ -90,6 +90,9 @@ func (d *Prefetched) Len() int { return d.ds.Len() }
 // Fields describes the samples.
 func (d *Prefetched) Fields() []FieldSpec { return d.ds.Fields() }
 
+// Source is the dataset that is read ahead.
+func (d *Prefetched) Source() Dataset { return d.ds }
+
 // Ahead is the number of batches that a pass reads ahead; 0 for none.
 func (d *Prefetched) Ahead() int {
 	d.mu.Lock()

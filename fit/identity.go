@@ -112,14 +112,33 @@ type fingerprinter interface {
 	Fingerprint() (text string, ok bool, err error)
 }
 
+// derived is a dataset that is made of another: its samples are the same if those of
+// the source are, and the text of what is done to them. session.Stage makes one.
+type derived interface {
+	Source() data.Dataset
+	Describe() string
+}
+
 // fingerprint sums the first pass over a dataset: names, types, shapes and
 // values of all fields, in the order of the pass, so it also tells another
 // shuffle seed. It does not depend on the batch size, which is that of the run
 // so that buffers are shared with it, and a last batch that is dropped counts. A
 // dataset of images, which would have to decode all of them, tells what its files are.
+// Of a derived one it is that of the source, and what is done to it.
 // It takes about a second per GiB, and what reading takes; alive is called after
 // each batch.
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
+	unread := ds
+	if p, ok := ds.(*data.Prefetched); ok {
+		unread = p.Source()
+	}
+	if d, ok := unread.(derived); ok {
+		text, err := fingerprint(ctx, d.Source(), batch, alive)
+		if err != nil {
+			return "", err
+		}
+		return text + ", " + d.Describe(), nil
+	}
 	if f, ok := ds.(fingerprinter); ok {
 		if text, ok, err := f.Fingerprint(); err != nil || ok {
 			return text, err

@@ -92,6 +92,13 @@ var fleetingOps = func() map[string]string {
 	return ops
 }()
 
+// Fleeting reports whether an operation of that type keeps state in no variable, and
+// what that is, as in "draws random numbers" or "keeps a queue": no checkpoint has it.
+func Fleeting(op string) (keeps string, ok bool) {
+	keeps, ok = fleetingOps[op]
+	return keeps, ok
+}
+
 // checkpointOps are normal in the functions that save and restore a model.
 var checkpointOps = map[string]bool{
 	"Save": true, "SaveSlices": true, "SaveV2": true, "MergeV2Checkpoints": true,

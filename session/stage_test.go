@@ -1,0 +1,319 @@
+package session_test
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/internal/graphdef"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// little is int32 as raw elements.
+func little(values ...int32) []byte {
+	var raw []byte
+	for _, v := range values {
+		raw = binary.LittleEndian.AppendUint32(raw, uint32(v))
+	}
+	return raw
+}
+
+// typed is an attribute T of that type.
+func typed(d tfbind.DType) graphdef.Attrs { return graphdef.Attrs{"T": graphdef.Type(d)} }
+
+// floats begins a graph that takes x and a seed.
+func floats() *graphdef.Graph {
+	return new(graphdef.Graph).Placeholder("x", tfbind.Float32).Placeholder("seed", tfbind.Int64)
+}
+
+// noisy is x and random numbers from 0 to 1.
+func noisy() *graphdef.Graph {
+	return floats().
+		Add("shape", "Shape", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "out_type": graphdef.Type(tfbind.Int32)}, "x").
+		Add("noise", "StatelessRandomUniform", graphdef.Attrs{
+			"dtype": graphdef.Type(tfbind.Float32), "T": graphdef.Type(tfbind.Int32), "Tseed": graphdef.Type(tfbind.Int64),
+		}, "shape", "seed").
+		Add("y", "AddV2", typed(tfbind.Float32), "x", "noise")
+}
+
+func openStage(t testing.TB, g *graphdef.Graph, o session.StageOptions) *session.Stage {
+	t.Helper()
+	def, err := g.Bytes()
+	require.NoError(t, err)
+	if o.Input == "" {
+		o.Input, o.Output = "x", "y"
+	}
+	s, err := session.OpenStage(t.Context(), def, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// fieldOf is what the passes have as x, and the sizes of the batches.
+func fieldOf[T any](t testing.TB, ds data.Dataset, p data.Pass) (values []T, sizes []int) {
+	t.Helper()
+	for b, err := range ds.Batches(p) {
+		require.NoError(t, err)
+		x, ok := b.Field("x")
+		require.True(t, ok)
+		require.Equal(t, b.Size, x.Shape[0])
+		values, sizes = append(values, x.Values.([]T)...), append(sizes, b.Size)
+	}
+	return values, sizes
+}
+
+func someDigits(t testing.TB, n int) *data.Memory {
+	t.Helper()
+	train, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	some, err := train.Take(n)
+	require.NoError(t, err)
+	return some
+}
+
+func TestStages(t *testing.T) {
+	ds, err := data.New("grid",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{3, 2}, Values: []uint8{1, 2, 3, 4, 5, 6}}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{3}, Values: []int64{7, 8, 9}}})
+	require.NoError(t, err)
+	mirrored := floats().Constant("axis", tfbind.Int32, little(1), 1).
+		Add("y", "ReverseV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "Tidx": graphdef.Type(tfbind.Int32)}, "x", "axis")
+	other := floats().Constant("sizes", tfbind.Int32, little(-1, 1, 2, 1), 4).
+		Add("image", "Reshape", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "Tshape": graphdef.Type(tfbind.Int32)}, "x", "sizes").
+		Add("y", "Cast", graphdef.Attrs{"SrcT": graphdef.Type(tfbind.Float32), "DstT": graphdef.Type(tfbind.Int16)}, "image")
+	for _, c := range []struct {
+		name  string
+		graph *graphdef.Graph
+		spec  data.FieldSpec
+		want  any
+	}{
+		{"identity", floats().Add("y", "Identity", typed(tfbind.Float32), "x"),
+			data.FieldSpec{Name: "x", Shape: []int{2}, Type: "float32"}, []float32{1, 2, 3, 4, 5, 6}},
+		{"flip", mirrored, data.FieldSpec{Name: "x", Shape: []int{2}, Type: "float32"}, []float32{2, 1, 4, 3, 6, 5}},
+		{"other shape and type", other, data.FieldSpec{Name: "x", Shape: []int{1, 2, 1}, Type: "int16"}, []int16{1, 2, 3, 4, 5, 6}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stage := openStage(t, c.graph, session.StageOptions{})
+			got, err := stage.Dataset(ds, "x")
+			require.NoError(t, err)
+			require.Equal(t, "grid", got.Name())
+			require.Equal(t, 3, got.Len())
+			require.Equal(t, []data.FieldSpec{c.spec, {Name: "y", Shape: []int{}, Type: "int64"}}, got.Fields())
+			for _, ahead := range []int{0, 2} {
+				for epoch := range 3 {
+					var all any
+					var sizes []int
+					pass := data.Pass{Batch: 2, Epoch: epoch}
+					if c.spec.Type == "int16" {
+						all, sizes = fieldOf[int16](t, data.Prefetch(got, ahead), pass)
+					} else {
+						all, sizes = fieldOf[float32](t, data.Prefetch(got, ahead), pass)
+					}
+					require.Equal(t, c.want, all)
+					require.Equal(t, []int{2, 1}, sizes)
+				}
+			}
+			var labels []int64
+			for b, err := range got.Batches(data.Pass{Batch: 2}) {
+				require.NoError(t, err)
+				y, _ := b.Field("y")
+				labels = append(labels, y.Values.([]int64)...)
+			}
+			require.Equal(t, []int64{7, 8, 9}, labels, "other fields pass")
+			raw, _ := fieldOf[uint8](t, ds, data.Pass{Batch: 2})
+			require.Equal(t, []uint8{1, 2, 3, 4, 5, 6}, raw, "the source is left as it is")
+		})
+	}
+}
+
+func TestStagesThatCannotBe(t *testing.T) {
+	ctx := t.Context()
+	float := graphdef.Type(tfbind.Float32)
+	sum := graphdef.Attrs{"T": float, "Tidx": graphdef.Type(tfbind.Int32)}
+	axis := func() *graphdef.Graph { return floats().Constant("axis", tfbind.Int32, little(0), 1) }
+	for _, c := range []struct {
+		name  string
+		graph *graphdef.Graph
+		o     session.StageOptions
+		is    error
+		says  []string
+	}{
+		{"no input", floats(), session.StageOptions{Input: "images", Output: "x"}, tfbind.ErrNotFound, []string{`input "images"`}},
+		{"no output", floats(), session.StageOptions{Input: "x", Output: "y"}, tfbind.ErrNotFound, []string{`output "y"`}},
+		{"no seed", floats(), session.StageOptions{Input: "x", Output: "x", SeedInput: "s"}, tfbind.ErrNotFound, []string{`input "s"`}},
+		{"seed of floats", floats(), session.StageOptions{Input: "seed", Output: "x", SeedInput: "x"}, session.ErrStage, []string{`seed input "x" takes float32`}},
+		{"strings in", new(graphdef.Graph).Placeholder("x", tfbind.String), session.StageOptions{Input: "x", Output: "x"}, session.ErrStage, []string{"takes string"}},
+		{"halves out", floats().Add("y", "Cast", graphdef.Attrs{"SrcT": float, "DstT": graphdef.Type(tfbind.Float16)}, "x"),
+			session.StageOptions{Input: "x", Output: "y"}, session.ErrStage, []string{`output "y" is float16`, "cast it"}},
+		{"own random numbers", axis().Add("y", "RandomUniform", graphdef.Attrs{"dtype": float, "T": graphdef.Type(tfbind.Int32)}, "axis"),
+			session.StageOptions{Input: "x", Output: "y"}, session.ErrStage, []string{"operation y (RandomUniform) draws random numbers", "SeedInput"}},
+	} {
+		def, err := c.graph.Bytes()
+		require.NoError(t, err)
+		_, err = session.OpenStage(ctx, def, c.o)
+		require.ErrorIs(t, err, c.is, c.name)
+		for _, text := range c.says {
+			require.ErrorContains(t, err, text, c.name)
+		}
+	}
+	_, err := session.OpenStage(ctx, []byte("this is no graph"), session.StageOptions{Input: "x", Output: "y"})
+	require.ErrorContains(t, err, "16 bytes are no GraphDef")
+	ended, end := context.WithCancel(ctx)
+	end()
+	_, err = session.OpenStage(ended, nil, session.StageOptions{})
+	require.ErrorIs(t, err, context.Canceled)
+
+	ds := digits(t)
+	lost := openStage(t, axis().Add("y", "Sum", sum, "x", "axis"), session.StageOptions{})
+	_, err = lost.Dataset(ds, "x")
+	require.ErrorIs(t, err, session.ErrStage)
+	require.ErrorContains(t, err, `builtin:digits-train: field "x": []uint8 of shape [2 64] through the stage x -> y`)
+	require.ErrorContains(t, err, "2 samples went in, and float32 of shape [64] came out")
+	_, err = lost.Dataset(ds, "pixels")
+	require.ErrorIs(t, err, data.ErrField)
+	require.ErrorContains(t, err, `no field "pixels"; there are ["x" "y"]`)
+
+	narrow := openStage(t, floats().Constant("weights", tfbind.Float32, make([]byte, 4*63*2), 63, 2).
+		Add("y", "MatMul", typed(tfbind.Float32), "x", "weights"), session.StageOptions{})
+	_, err = narrow.Dataset(ds, "x")
+	require.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+	require.ErrorContains(t, err, `field "x": []uint8 of shape [2 64] through the stage x -> y`)
+	require.ErrorContains(t, err, "[63,2]")
+
+	_, err = narrow.Apply(ctx, 0, 0, data.Array{Shape: []int{1}, Values: []string{"text"}})
+	require.ErrorIs(t, err, tfbind.ErrType)
+	_, err = narrow.Apply(ctx, 0, 0, data.Array{Values: []float32{1}})
+	require.ErrorIs(t, err, session.ErrData)
+	require.NoError(t, narrow.Close())
+	require.NoError(t, narrow.Close())
+	_, err = narrow.Apply(ctx, 0, 0, data.Array{Shape: []int{1, 63}, Values: make([]float32, 63)})
+	require.ErrorIs(t, err, tfbind.ErrClosed)
+}
+
+// A sample that comes out in another size than the first ones is an error of its
+// batch, and the pass ends.
+func TestStageOfChangingShapes(t *testing.T) {
+	index := graphdef.Type(tfbind.Int32)
+	// As many columns as the first number says.
+	g := new(graphdef.Graph).Placeholder("x", tfbind.Int32).
+		Constant("begin", tfbind.Int32, little(0, 0), 2).Constant("one", tfbind.Int32, little(1, 1), 2).
+		Constant("flat", tfbind.Int32, little(1), 1).Constant("all", tfbind.Int32, little(-1), 1).Constant("axis", tfbind.Int32, little(0)).
+		Add("first", "Slice", graphdef.Attrs{"T": index, "Index": index}, "x", "begin", "one").
+		Add("columns", "Reshape", graphdef.Attrs{"T": index, "Tshape": index}, "first", "flat").
+		Add("size", "ConcatV2", graphdef.Attrs{"N": {Value: &attr_value_go_proto.AttrValue_I{I: 2}}, "T": index, "Tidx": index}, "all", "columns", "axis").
+		Add("y", "Slice", graphdef.Attrs{"T": index, "Index": index}, "x", "begin", "size")
+	ds, err := data.New("rows", data.Field{Name: "x", Array: data.Array{Shape: []int{4, 2}, Values: []int32{1, 0, 1, 0, 2, 0, 2, 0}}})
+	require.NoError(t, err)
+	got, err := openStage(t, g, session.StageOptions{}).Dataset(ds, "x")
+	require.NoError(t, err)
+	batches := 0
+	for _, err = range got.Batches(data.Pass{Batch: 2}) {
+		batches++
+	}
+	require.Equal(t, 2, batches)
+	require.ErrorIs(t, err, session.ErrStage)
+	require.ErrorContains(t, err, `rows: batch 1: field "x": []int32 of shape [2 2] through the stage x -> y`)
+	require.ErrorContains(t, err, "samples of shape [2] came out, expected [1]")
+}
+
+// What a stage draws depends on the seed, the epoch and the batch, and on nothing
+// that ran before or beside.
+func TestStageDrawsByPosition(t *testing.T) {
+	ds := someDigits(t, 100)
+	seeded := func(seed int64) data.Dataset {
+		got, err := openStage(t, noisy(), session.StageOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).Dataset(ds, "x")
+		require.NoError(t, err)
+		return got
+	}
+	one := seeded(1)
+	first, _ := fieldOf[float32](t, one, data.Pass{Batch: 30})
+	second, _ := fieldOf[float32](t, one, data.Pass{Batch: 30, Epoch: 1})
+	require.NotEqual(t, first, second)
+	later, _ := fieldOf[float32](t, one, data.Pass{Batch: 30, Epoch: 1, Skip: 2})
+	require.Equal(t, second[60*64:], later)
+	require.NotEqual(t, first[:30*64], first[30*64:60*64])
+	again, _ := fieldOf[float32](t, data.Prefetch(seeded(1), 3), data.Pass{Batch: 30})
+	require.Equal(t, first, again)
+	other, _ := fieldOf[float32](t, seeded(2), data.Pass{Batch: 30})
+	require.NotEqual(t, first, other)
+
+	var wg sync.WaitGroup
+	results := make([][]float32, 4)
+	for i := range results {
+		wg.Go(func() {
+			for b, err := range one.Batches(data.Pass{Batch: 30, Epoch: i % 2}) {
+				if err != nil {
+					return // too few values
+				}
+				results[i] = append(results[i], b.Fields[0].Values.([]float32)...)
+			}
+		})
+	}
+	wg.Wait()
+	for i, r := range results {
+		require.Equal(t, [][]float32{first, second}[i%2], r)
+	}
+}
+
+// A training on staged data goes on in the middle of an epoch as if nothing had
+// happened; one with another graph or seed is refused.
+func TestResumeWithStage(t *testing.T) {
+	train := func(seed int64, g *graphdef.Graph) data.Dataset {
+		ds, err := openStage(t, g, session.StageOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).
+			Dataset(someDigits(t, 400).Shuffle(3), "x")
+		require.NoError(t, err)
+		return data.Prefetch(ds, 2)
+	}
+	run := func(ctx context.Context, ds data.Dataset, dir string, step func(*fit.State)) ([]float64, error) {
+		loop := fit.Loop{Session: open(t, "digits", session.Options{}), Batch: 100, Epochs: 3, Resume: dir}
+		if dir != "" {
+			loop.Hook(fit.Checkpoint(dir))
+		}
+		loop.Hook(fit.Hook{Name: "count", Step: func(_ context.Context, s *fit.State) error {
+			step(s)
+			return nil
+		}})
+		h, err := loop.Run(ctx, ds)
+		var losses []float64
+		if h != nil {
+			for _, r := range h.Records {
+				loss, _ := r.Metrics.Get("loss")
+				losses = append(losses, loss)
+			}
+		}
+		return losses, err
+	}
+	want, err := run(t.Context(), train(1, noisy()), "", func(*fit.State) {})
+	require.NoError(t, err)
+	require.Len(t, want, 3)
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err = run(ctx, train(1, noisy()), dir, func(s *fit.State) {
+		if s.Step == 6 {
+			cancel()
+		}
+	})
+	require.ErrorIs(t, err, context.Canceled)
+
+	var mismatch *fit.MismatchError
+	_, err = run(t.Context(), train(2, noisy()), dir, func(*fit.State) {})
+	require.ErrorAs(t, err, &mismatch)
+	require.ErrorContains(t, err, "seed 2")
+	_, err = run(t.Context(), train(1, noisy().Add("z", "Identity", typed(tfbind.Float32), "y")), dir, func(*fit.State) {})
+	require.ErrorAs(t, err, &mismatch)
+
+	var steps []int64
+	got, err := run(t.Context(), train(1, noisy()), dir, func(s *fit.State) { steps = append(steps, s.Step) })
+	require.NoError(t, err)
+	require.Equal(t, want[len(want)-2:], got[len(got)-2:])
+	require.Equal(t, int64(7), slices.Min(steps))
+}
