@@ -35,9 +35,9 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit evaluate --model out/digits --data builtin:digits
 
 .PHONY: test
-test: runtime venv ## all tests: unit with fuzz seeds, race, gcstress, leakcheck, Python
+test: runtime venv ## all tests: unit with fuzz seeds, race, gcstress, leakcheck, tfgo, Python
 	@rm -f $(SUMMARY)
-	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race gcstress leakcheck pytest || rc=1; \
+	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race gcstress leakcheck test-tfgo pytest || rc=1; \
 	$(GO) run ./internal/gotest -total $(SUMMARY) || rc=1; exit $$rc
 
 ##@ Parts
@@ -74,6 +74,10 @@ gcstress: runtime ## a garbage collection inside each use of a native handle
 leakcheck: runtime ## an object dropped without Close fails the test
 	$(GOTEST) -title leakcheck -- -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./savedmodels/... ./session/... ./fit/...
 
+.PHONY: test-tfgo
+test-tfgo: runtime ## a graph of tfgo as a stage, both bindings in one process
+	source bench/galeone.env; $(GOTEST) -title tfgo -- -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
+
 .PHONY: fuzz
 fuzz: runtime ## fuzz targets on their seeds only (test-unit runs them, too)
 	$(GOTEST) -title fuzz -- -run '^Fuzz' -timeout=20m $(GOTESTFLAGS) ./...
@@ -104,6 +108,10 @@ fashion: venv build ## train a CNN on Fashion-MNIST, from the folder FASHION
 	@test -d $(FASHION) || { echo "no Fashion-MNIST in $(FASHION): install the Debian package dataset-fashion-mnist, or set FASHION" >&2; exit 1; }
 	$(VENV)/bin/python scripts/bench_models.py out/models --only fashion-cnn
 	bin/steadyfit fit --model out/models/fashion-cnn --data $(FASHION) --validation $(FASHION) --epochs 5 --batch 64 --seed 1 --out out/fashion
+
+.PHONY: augment
+augment: runtime ## train the digits CNN on images that a graph of tfgo changes
+	source bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
 
 .PHONY: bench-build
 bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo

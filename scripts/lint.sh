@@ -38,12 +38,12 @@ pythons() {
 
 galeone() {
     # shellcheck source=/dev/null
-    (source bench/galeone.env && go vet -tags galeone ./internal/baseline ./internal/galeone/...)
+    (source bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/baseline ./internal/galeone/... ./examples/augment)
 }
 
 check gofmt formatted
 check 'go vet' go vet ./...
-check 'go vet, galeone tag' galeone
+check 'go vet, tags galeone and tfgo' galeone
 check 'go vet, test tags' go vet -tags 'gcstress leakcheck' ./...
 check staticcheck go run "$staticcheck" ./...
 check 'project rules' go test -count=1 ./internal/lint

@@ -2,6 +2,7 @@ package tfbind
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,11 +32,13 @@ var loaded struct {
 // Load finds a TensorFlow as [Locate] does and opens it. The library stays open
 // until the process ends, since TensorFlow cannot be unloaded; so the first
 // call decides, and a later one returns its result, or an error if it asks for
-// another library. Everything else in this package calls Load("") when no
-// library is open yet.
+// another library. Where another binding has brought a TensorFlow into the process, or
+// the program links one, that one is used. Everything else in this package calls
+// Load("") when no library is open yet.
 //
 // The error is a *LoadError: nothing found, half an installation, a file that
-// is no library, or a version outside MinVersion to MaxVersion.
+// is no library, a version outside MinVersion to MaxVersion, or another
+// TensorFlow than the one that is in the process.
 func Load(path string) (Info, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
@@ -78,7 +81,7 @@ func open(path string) (Info, error) {
 			Fix:     "build with CGO_ENABLED=1 and a C compiler",
 		}
 	}
-	location, err := Locate(path)
+	location, err := locate(path)
 	if err != nil {
 		return Info{}, err
 	}
@@ -98,6 +101,31 @@ func open(path string) (Info, error) {
 		}
 	}
 	return info, nil
+}
+
+// locate is Locate in a process that may have a TensorFlow already: a second one
+// beside it would share some of its symbols and not others.
+func locate(path string) (Location, error) {
+	there := inProcess()
+	if there == "" {
+		return Locate(path)
+	}
+	if path == "" && os.Getenv(EnvLibrary) == "" {
+		l, reason := pair(there)
+		if reason != "" {
+			return Location{}, &LoadError{Problem: "this process has " + there + " already, which cannot be used: " + reason}
+		}
+		l.Source = "this process"
+		return l, nil
+	}
+	l, err := Locate(path)
+	if err == nil && !sameFile(l.Library, there) {
+		return Location{}, &LoadError{
+			Problem: fmt.Sprintf("%s names %s, but this process has %s already, which the program links or another binding has opened", l.Source, l.Library, there),
+			Fix:     "name that one, or none, or run the other binding against this one: there can be one TensorFlow in a process",
+		}
+	}
+	return l, err
 }
 
 func supportedVersion(v string) bool {

@@ -1,0 +1,154 @@
+//go:build tfgo
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	tf "github.com/galeone/tensorflow/tensorflow/go"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if live := tfbind.Live(); live != (tfbind.Counts{}) && code == 0 {
+		fmt.Fprintf(os.Stderr, "left behind: %+v\n%v\n", live, tfbind.Leaks())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// pixels are the first n digits as float32.
+func pixels(t *testing.T, n int) (flat []float32, rows [][]float32) {
+	t.Helper()
+	digits, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	for b, err := range digits.Batches(data.Pass{Batch: n}) {
+		require.NoError(t, err)
+		x, _ := b.Field("x")
+		for _, v := range x.Values.([]uint8) {
+			flat = append(flat, float32(v))
+		}
+		break
+	}
+	for at := 0; at < len(flat); at += size * size {
+		rows = append(rows, flat[at:at+size*size])
+	}
+	return flat, rows
+}
+
+// preview runs the graph once in a session of galeone's binding, and closes it.
+func (d description) preview(images [][]float32, seed [2]int64) (_ [][]float32, err error) {
+	s, err := tf.NewSession(d.graph, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	pixels, err := tf.NewTensor(images)
+	if err != nil {
+		return nil, err
+	}
+	numbers, err := tf.NewTensor(seed)
+	if err != nil {
+		return nil, err
+	}
+	results, err := s.Run(map[tf.Output]*tf.Tensor{d.pixels: pixels, d.seed: numbers}, []tf.Output{d.changed}, nil)
+	if err != nil {
+		return nil, err
+	}
+	changed, ok := results[0].Value().([][]float32)
+	if !ok {
+		return nil, fmt.Errorf("the graph gives %T, expected [][]float32", results[0].Value())
+	}
+	return changed, nil
+}
+
+// Both bindings run the graph in one process, on one TensorFlow, and agree to the bit.
+func TestBothBindings(t *testing.T) {
+	d, err := describe()
+	require.NoError(t, err)
+	flat, rows := pixels(t, 5)
+	want, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
+	require.NoError(t, err)
+	stage, err := d.open(t.Context(), 7)
+	require.NoError(t, err)
+	defer stage.Close()
+	got, err := stage.Apply(t.Context(), 3, 2, data.Array{Shape: []int{5, size * size}, Values: flat})
+	require.NoError(t, err)
+	require.Equal(t, []int{5, size * size}, got.Shape)
+	for i, row := range want {
+		require.Equal(t, row, got.Values.([]float32)[i*size*size:(i+1)*size*size])
+		require.NotEqual(t, rows[i], row)
+	}
+	again, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
+	require.NoError(t, err, "the other binding goes on beside an open stage")
+	require.Equal(t, want, again)
+
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	files := map[string]bool{}
+	for line := range strings.Lines(string(maps)) {
+		if at := strings.IndexByte(line, '/'); at >= 0 && strings.Contains(line, "libtensorflow_cc") {
+			files[strings.TrimSpace(line[at:])] = true
+		}
+	}
+	require.Len(t, files, 1, "one TensorFlow in the process")
+}
+
+// A graph that is described again is the same to a checkpoint, though tfgo counts on
+// in the names of its operations.
+func TestTrainAndResume(t *testing.T) {
+	dir := t.TempDir()
+	loop := fit.Loop{Batch: 100, Epochs: 1, StepsPerEpoch: 4, Resume: filepath.Join(dir, "ckpt")}
+	loop.Hook(fit.Checkpoint(loop.Resume))
+	_, err := train(t.Context(), filepath.Join(dir, "one"), loop)
+	require.NoError(t, err)
+	loop.Epochs = 2
+	var steps int
+	loop.Hook(fit.Hook{Name: "count", Step: func(_ context.Context, s *fit.State) error {
+		steps++
+		return nil
+	}})
+	accuracy, err := train(t.Context(), filepath.Join(dir, "two"), loop)
+	require.NoError(t, err)
+	require.Equal(t, 4, steps)
+	require.Greater(t, accuracy, 0.2)
+	_, err = savedmodels.Open(filepath.Join(dir, "two"))
+	require.NoError(t, err)
+}
+
+// The library that the program links is the one that is used: another one that is named
+// is refused, and with none named nothing is searched for.
+func TestOtherLibraryIsRefused(t *testing.T) {
+	if os.Getenv("STEADYFIT_TEST_CHILD") != "" {
+		info, err := tfbind.Load("")
+		fmt.Printf("source %q error %v\n", info.Source, err)
+		return
+	}
+	other := t.TempDir()
+	for _, name := range []string{"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"} {
+		require.NoError(t, os.WriteFile(filepath.Join(other, name), nil, 0o644))
+	}
+	for env, want := range map[string]string{
+		tfbind.EnvLibrary + "=" + other: "there can be one TensorFlow in a process",
+		tfbind.EnvLibrary + "=":         `source "this process" error <nil>`,
+	} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestOtherLibraryIsRefused$")
+		cmd.Env = append(os.Environ(), "STEADYFIT_TEST_CHILD=1", env)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), want)
+	}
+}
