@@ -94,6 +94,9 @@ func (o Options) excluded() error {
 	case len(o.VirtualGPUs) > 0 && o.MemoryFraction > 0:
 		return conflict(fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), fmt.Sprintf("Options.MemoryFraction %v", o.MemoryFraction),
 			"both limit a GPU, and TensorFlow takes one of them (gpu_device.cc)", "leave one out")
+	case len(o.VirtualGPUs) > 0 && len(o.VisibleGPUs) > 0 && len(o.VirtualGPUs) != len(o.VisibleGPUs):
+		return conflict(fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), fmt.Sprintf("Options.VisibleGPUs %v", o.VisibleGPUs),
+			"each visible GPU has its own limit (gpu_device.cc)", fmt.Sprintf("give one for each of the %d visible ones", len(o.VisibleGPUs)))
 	case o.GPUAllocator == CUDAMallocAsync && o.UnifiedMemory:
 		return conflict("Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true",
 			"BFC is what takes unified memory (gpu_process_state.cc)", "leave one out")

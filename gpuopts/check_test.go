@@ -3,6 +3,8 @@ package gpuopts_test
 import (
 	"os"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,13 +14,17 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/docs"
 )
 
-// environments are what each option asks of the environment.
-var environments = []struct {
+// environment is what options ask of it.
+type environment struct {
 	options gpuopts.Options
 	want    []string
-}{
+}
+
+// environments are what each option asks of the environment.
+var environments = []environment{
 	{gpuopts.Options{}, nil},
 	{gpuopts.Options{MemoryGrowth: true, IntraThreads: 2, XLA: gpuopts.XLAOn2}, nil},
 	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
@@ -108,57 +114,114 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// Each has a contradiction of two sides, which both are named.
-func TestConflicts(t *testing.T) {
-	for _, c := range []struct {
-		options    gpuopts.Options
-		env        []string
-		one, other string
-	}{
+// contradiction is of two sides, which both are named.
+type contradiction struct {
+	options    gpuopts.Options
+	env        []string
+	one, other string
+}
+
+// conflicts are the rows of docs/gpu.md, by their first two cells, with a case or more for
+// each. A flag that is off is nothing to the options: that row is for the command line
+// (TestDeviceFlagsRefuse in cmd/steadyfit).
+var conflicts = []struct {
+	setting, and string
+	cases        []contradiction
+}{
+	{"`--memory-growth`", "`--gpu-memory-fraction 1`", []contradiction{
+		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 1}, nil, "Options.MemoryGrowth true", "Options.MemoryFraction 1"},
+	}},
+	{"`--memory-growth`", "`TF_FORCE_GPU_ALLOW_GROWTH=false`", []contradiction{
+		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=false"}, "Options.MemoryGrowth true", `TF_FORCE_GPU_ALLOW_GROWTH is "false"`},
+	}},
+	{"`--memory-growth=false`", "`TF_FORCE_GPU_ALLOW_GROWTH=true`", nil},
+	{"`--gpu-memory-fraction 1`", "`TF_FORCE_GPU_ALLOW_GROWTH=true`", []contradiction{
+		{gpuopts.Options{MemoryFraction: 1}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true"}, "Options.MemoryFraction 1", `TF_FORCE_GPU_ALLOW_GROWTH is "true"`},
+	}},
+	{"`--gpu-memory-limit`", "`--gpu-memory-fraction`", []contradiction{
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}, MemoryFraction: 0.5}, nil, "Options.VirtualGPUs [[512]]", "Options.MemoryFraction 0.5"},
+	}},
+	{"`--gpu-memory-limit`", "`--visible-gpus` of another number", []contradiction{
+		{gpuopts.Options{VirtualGPUs: [][]int{{1024}}, VisibleGPUs: []int{0, 1}}, nil, "Options.VirtualGPUs [[1024]]", "Options.VisibleGPUs [0 1]"},
+		{gpuopts.Options{VirtualGPUs: [][]int{{1024}, {}}, VisibleGPUs: []int{1}}, nil, "Options.VirtualGPUs [[1024] []]", "Options.VisibleGPUs [1]"},
+	}},
+	{"`--gpu-allocator`", "another one in `TF_GPU_ALLOCATOR`", []contradiction{
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
+	}},
+	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`", "`UnifiedMemory`, `GarbageCollection`", []contradiction{
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, UnifiedMemory: true}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, GarbageCollection: gpuopts.Off}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.GarbageCollection off"},
+		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.UnifiedMemory true", "TF_GPU_ALLOCATOR"},
+		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GarbageCollection on", "TF_GPU_ALLOCATOR"},
+	}},
+	{"`--visible-gpus`", "`CUDA_DEVICE_ORDER=FASTEST_FIRST`", []contradiction{
+		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=FASTEST_FIRST"}, "Options.VisibleGPUs [1]", `CUDA_DEVICE_ORDER is "FASTEST_FIRST"`},
+	}},
+	{"`--xla`", "another level in `TF_XLA_FLAGS`", []contradiction{
+		{gpuopts.Options{XLA: gpuopts.XLAOff}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, "Options.XLA off", "TF_XLA_FLAGS"},
+		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--x --tf_xla_auto_jit=fusible"}, "Options.XLA on-2", "TF_XLA_FLAGS"},
+	}},
+	{"`--xla=false`", "`XLAMinCluster`", []contradiction{
+		{gpuopts.Options{XLA: gpuopts.XLAOff, XLAMinCluster: 4}, nil, "Options.XLA off", "Options.XLAMinCluster 4"},
+	}},
+	{"`--precision bf16`, `OneDNNSystemAllocator`, `OneDNNPoolLimit`, `OneDNNMath`", "`TF_ENABLE_ONEDNN_OPTS=0`", []contradiction{
+		{gpuopts.Options{Precision: gpuopts.BFloat16}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.Precision bfloat16", `TF_ENABLE_ONEDNN_OPTS is "0"`},
+		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ENABLE_ONEDNN_OPTS=false"}, "Options.OneDNNSystemAllocator true", `TF_ENABLE_ONEDNN_OPTS is "false"`},
+		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.OneDNNPoolLimit 9", `TF_ENABLE_ONEDNN_OPTS is "0"`},
+		{gpuopts.Options{OneDNNMath: gpuopts.BFloat16Math}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.OneDNNMath bfloat16", `TF_ENABLE_ONEDNN_OPTS is "0"`},
+	}},
+	{"`GrapplerOff`", "`Precision`, `MemoryOptimization`, `Grappler`", []contradiction{
 		{gpuopts.Options{GrapplerOff: true, Precision: gpuopts.BFloat16}, nil, "Options.GrapplerOff true", "Options.Precision bfloat16"},
 		{gpuopts.Options{GrapplerOff: true, MemoryOptimization: gpuopts.MemoryNone}, nil, "Options.GrapplerOff true", "Options.MemoryOptimization none"},
 		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{Loops: gpuopts.Off}}, nil, "Options.GrapplerOff true", "Options.Grappler.Loops off"},
 		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{PruningOff: true}}, nil, "Options.GrapplerOff true", "Options.Grappler.PruningOff true"},
-		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 1}, nil, "Options.MemoryGrowth true", "Options.MemoryFraction 1"},
-		{gpuopts.Options{VirtualGPUs: [][]int{{512}}, MemoryFraction: 0.5}, nil, "Options.VirtualGPUs [[512]]", "Options.MemoryFraction 0.5"},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, UnifiedMemory: true}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, GarbageCollection: gpuopts.Off}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.GarbageCollection off"},
-		{gpuopts.Options{OneDNNSystemAllocator: true, OneDNNPoolLimit: 9}, nil, "Options.OneDNNSystemAllocator true", "Options.OneDNNPoolLimit 9"},
-		{gpuopts.Options{XLA: gpuopts.XLAOff, XLAMinCluster: 4}, nil, "Options.XLA off", "Options.XLAMinCluster 4"},
+	}},
+	{"`OneDNN: Off`", "`BFloat16`, `OneDNNSystemAllocator`, `OneDNNPoolLimit`, `OneDNNMath`", []contradiction{
 		{gpuopts.Options{OneDNN: gpuopts.Off, Precision: gpuopts.BFloat16}, nil, "Options.OneDNN off", "Options.Precision bfloat16"},
 		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNSystemAllocator: true}, nil, "Options.OneDNN off", "Options.OneDNNSystemAllocator true"},
 		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNPoolLimit: 9}, nil, "Options.OneDNN off", "Options.OneDNNPoolLimit 9"},
 		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNMath: gpuopts.BFloat16Math}, nil, "Options.OneDNN off", "Options.OneDNNMath bfloat16"},
-
-		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=false"}, "Options.MemoryGrowth true", `TF_FORCE_GPU_ALLOW_GROWTH is "false"`},
-		{gpuopts.Options{MemoryFraction: 1}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true"}, "Options.MemoryFraction 1", `TF_FORCE_GPU_ALLOW_GROWTH is "true"`},
-		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
-		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.UnifiedMemory true", "TF_GPU_ALLOCATOR"},
-		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GarbageCollection on", "TF_GPU_ALLOCATOR"},
-		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and would have to be "true"`},
-		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=FASTEST_FIRST"}, "Options.VisibleGPUs [1]", `CUDA_DEVICE_ORDER is "FASTEST_FIRST"`},
-		{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}, "Options.OneDNN off", `TF_ENABLE_ONEDNN_OPTS is "1"`},
-		{gpuopts.Options{Precision: gpuopts.BFloat16}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.Precision bfloat16", `TF_ENABLE_ONEDNN_OPTS is "0"`},
+	}},
+	{"`OneDNNSystemAllocator`, also in `TF_ONEDNN_USE_SYSTEM_ALLOCATOR`", "`OneDNNPoolLimit`", []contradiction{
+		{gpuopts.Options{OneDNNSystemAllocator: true, OneDNNPoolLimit: 9}, nil, "Options.OneDNNSystemAllocator true", "Options.OneDNNPoolLimit 9"},
 		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=true"}, "Options.OneDNNPoolLimit 9", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"},
+	}},
+	{"any option that is a variable", "the variable with another value", []contradiction{
+		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and would have to be "true"`},
+		{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}, "Options.OneDNN off", `TF_ENABLE_ONEDNN_OPTS is "1"`},
+		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=0"}, "Options.OneDNNSystemAllocator true", `TF_ONEDNN_USE_SYSTEM_ALLOCATOR is "0"`},
 		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_MKL_ALLOC_MAX_BYTES=10"}, "Options.OneDNNPoolLimit 9", `TF_MKL_ALLOC_MAX_BYTES is "10"`},
-		{gpuopts.Options{XLA: gpuopts.XLAOff}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, "Options.XLA off", "TF_XLA_FLAGS"},
-		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--x --tf_xla_auto_jit=fusible"}, "Options.XLA on-2", "TF_XLA_FLAGS"},
+		{gpuopts.Options{OneDNNMath: gpuopts.BFloat16Math}, []string{"TF_SET_ONEDNN_FPMATH_MODE=F32"}, "Options.OneDNNMath bfloat16", `TF_SET_ONEDNN_FPMATH_MODE is "F32"`},
 		{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}, "Options.XLAMinCluster 4", "TF_XLA_FLAGS"},
 		{gpuopts.Options{Deterministic: true}, []string{"TF_DETERMINISTIC_OPS=0"}, "Options.Deterministic true", `TF_DETERMINISTIC_OPS is "0"`},
 		{gpuopts.Options{LogLevel: gpuopts.LogInfo}, []string{"TF_CPP_MIN_LOG_LEVEL=2"}, "Options.LogLevel info", `TF_CPP_MIN_LOG_LEVEL is "2"`},
-	} {
-		_, err := c.options.Check(c.env)
-		var conflict *gpuopts.ConflictError
-		if !assert.ErrorAs(t, err, &conflict, "%+v in %v", c.options, c.env) {
-			continue
+	}},
+}
+
+func TestConflicts(t *testing.T) {
+	var rows [][]string
+	for _, row := range conflicts {
+		rows = append(rows, []string{row.setting, row.and})
+		var said strings.Builder
+		for _, c := range row.cases {
+			_, err := c.options.Check(c.env)
+			var conflict *gpuopts.ConflictError
+			if !assert.ErrorAs(t, err, &conflict, "%+v in %v", c.options, c.env) {
+				continue
+			}
+			said.WriteString(err.Error())
+			assert.ErrorContains(t, err, c.one)
+			assert.ErrorContains(t, err, c.other)
+			assert.NotEmpty(t, conflict.Fix)
+			_, err = c.options.ConfigProto()
+			assert.Equal(t, c.env == nil, err != nil, "%+v: options that exclude each other make no ConfigProto, the environment is not looked at", c.options)
 		}
-		assert.ErrorContains(t, err, c.one)
-		assert.ErrorContains(t, err, c.other)
-		assert.NotEmpty(t, conflict.Fix)
-		_, err = c.options.ConfigProto()
-		assert.Equal(t, c.env == nil, err != nil, "%+v: options that exclude each other make no ConfigProto, the environment is not looked at", c.options)
+		for _, name := range named.FindAllStringSubmatch(row.setting+row.and, -1) {
+			assert.True(t, row.cases == nil || strings.Contains(strings.ToLower(said.String()), strings.ToLower(name[1])), "no case of %s and %s has %s", row.setting, row.and, name[1])
+		}
 	}
+	assert.Equal(t, firstTwo(table(t, "setting", "and", "because")), rows, "rows of docs/gpu.md, and those that are tried")
 
 	// All are told at once.
 	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: gpuopts.BFC}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_GPU_ALLOCATOR=cuda_malloc"})
@@ -166,42 +229,131 @@ func TestConflicts(t *testing.T) {
 	assert.ErrorContains(t, err, "TF_GPU_ALLOCATOR")
 }
 
-func TestWarnings(t *testing.T) {
-	for _, c := range []struct {
-		options gpuopts.Options
-		env     []string
-		want    []string // the beginning of each
-	}{
+// warned is a case of settings without effect.
+type warned struct {
+	options gpuopts.Options
+	env     []string
+	want    []string // the beginning of each
+}
+
+// warnings are the rows of docs/gpu.md, by their first two cells, with a case or more for
+// each; the last one stands for the table of what TensorFlow does not read.
+var warnings = []struct {
+	setting, with string
+	cases         []warned
+}{
+	{"", "", []warned{ // nothing to warn of
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR="}, nil},
 		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async", "TF_ENABLE_ONEDNN_OPTS=0"}, nil},
 		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, nil},
 		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=0"}, nil},
 		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=1"}, nil},
 		{gpuopts.Options{IntraThreads: 4}, []string{"TF_NUM_INTRAOP_THREADS=4", "OMP_NUM_THREADS=4", "TF_VAR_secret=x"}, nil},
-		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"},
-			[]string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"}},
-		{gpuopts.Options{}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE: TensorFlow 2.21 does not read it"}},
-		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow understands true and false"}},
-		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow understands cuda_malloc_async, cuda_malloc, memory_guard"}},
+	}},
+	{"`--memory-growth`", "cuda_malloc_async, also in `TF_GPU_ALLOCATOR`", []warned{
 		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, MemoryGrowth: true}, nil, []string{"Options.MemoryGrowth true: cuda_malloc_async takes memory as it is needed"}},
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, []string{"Options.MemoryGrowth true: cuda_malloc_async"}},
+	}},
+	{"`TF_NUM_INTRAOP_THREADS`, `TF_NUM_INTEROP_THREADS`", "another number in `--intra-threads`, `--inter-threads`", []warned{
+		{gpuopts.Options{IntraThreads: 4, InterThreads: 2}, []string{"TF_NUM_INTRAOP_THREADS=1", "TF_NUM_INTEROP_THREADS=1"}, []string{"TF_NUM_INTRAOP_THREADS: 1 is not used: Options.IntraThreads 4", "TF_NUM_INTEROP_THREADS: 1 is not used"}},
+	}},
+	{"`TF_GPU_HOST_MEM_LIMIT_IN_MB`", "another size in `HostMemoryLimit`", []warned{
 		{gpuopts.Options{HostMemoryLimit: 256}, []string{"TF_GPU_HOST_MEM_LIMIT_IN_MB=512"}, []string{"TF_GPU_HOST_MEM_LIMIT_IN_MB: 512 is not used: Options.HostMemoryLimit 256"}},
-		{gpuopts.Options{DeferredDeletion: 8}, nil, []string{"Options.DeferredDeletion 8: TensorFlow 2.21 takes it and does not look at it"}},
+	}},
+	{"`--visible-gpus`", "`CUDA_VISIBLE_DEVICES`", []warned{
 		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_VISIBLE_DEVICES=2,3"}, []string{`Options.VisibleGPUs [1]: CUDA_VISIBLE_DEVICES is "2,3"`}},
+	}},
+	{"`TF_FORCE_GPU_ALLOW_GROWTH`", "a value other than `true` and `false`, such as 1", []warned{
+		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow understands true and false"}},
+	}},
+	{"`TF_GPU_ALLOCATOR`", "a value that it does not know", []warned{
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow understands cuda_malloc_async, cuda_malloc, memory_guard"}},
+	}},
+	{"`TF_MKL_ALLOC_MAX_BYTES`", "`OneDNNSystemAllocator`", []warned{
 		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_MKL_ALLOC_MAX_BYTES=9"}, []string{"TF_MKL_ALLOC_MAX_BYTES: it limits a pool"}},
-		{gpuopts.Options{IntraThreads: 4, InterThreads: 2}, []string{"TF_NUM_INTRAOP_THREADS=1", "TF_NUM_INTEROP_THREADS=1"},
-			[]string{"TF_NUM_INTRAOP_THREADS: 1 is not used: Options.IntraThreads 4", "TF_NUM_INTEROP_THREADS: 1 is not used"}},
+	}},
+	{"`XLAMinCluster`", "no `--xla`, and none in `TF_XLA_FLAGS`", []warned{
 		{gpuopts.Options{XLAMinCluster: 4}, nil, []string{"Options.XLAMinCluster 4: XLA is off"}},
 		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=-1"}, []string{"Options.XLAMinCluster 4: XLA is off"}},
-	} {
-		warnings, err := c.options.Check(c.env)
-		require.NoError(t, err, "%+v in %v", c.options, c.env)
-		if assert.Len(t, warnings, len(c.want), "%+v in %v: %v", c.options, c.env, warnings) {
-			for i, w := range warnings {
-				assert.Contains(t, w.String(), c.want[i])
+	}},
+	{"`DeferredDeletion`", "anything", []warned{
+		{gpuopts.Options{DeferredDeletion: 8}, nil, []string{"Options.DeferredDeletion 8: TensorFlow 2.21 takes it and does not look at it"}},
+	}},
+	{"a variable that it does not read", "anything", []warned{
+		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"}},
+		{gpuopts.Options{}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE: TensorFlow 2.21 does not read it"}},
+	}},
+}
+
+func TestWarnings(t *testing.T) {
+	var rows [][]string
+	for _, row := range warnings {
+		if row.setting != "" {
+			rows = append(rows, []string{row.setting, row.with})
+		}
+		for _, c := range row.cases {
+			got, err := c.options.Check(c.env)
+			require.NoError(t, err, "%+v in %v", c.options, c.env)
+			if assert.Len(t, got, len(c.want), "%+v in %v: %v", c.options, c.env, got) {
+				for i, w := range got {
+					assert.Contains(t, w.String(), c.want[i])
+				}
 			}
 		}
 	}
+	assert.Equal(t, firstTwo(table(t, "setting", "with", "what happens")), rows, "rows of docs/gpu.md, and those that are tried")
+}
+
+// What the document says of variables that nobody reads is what is warned of them.
+func TestUnreadRows(t *testing.T) {
+	spans := regexp.MustCompile("`([^`]+)`")
+	in := map[string]bool{}
+	for _, row := range table(t, "set", "what does work") {
+		works, said := spans.FindAllStringSubmatch(row[1], -1), ""
+		for _, variable := range spans.FindAllStringSubmatch(row[0], -1) {
+			name := variable[1]
+			in[name] = true
+			got, err := gpuopts.Options{}.Check([]string{name + "=1"})
+			require.NoError(t, err)
+			require.Len(t, got, 1, name)
+			assert.Equal(t, name, got[0].Setting)
+			assert.Contains(t, got[0].Text, "does not read it; what does work: ")
+			assert.True(t, len(works) == 0 || slices.ContainsFunc(works, func(m []string) bool { return strings.Contains(got[0].Text, m[1]) }), "%v is not in %q", row[1], got[0].Text)
+			said += got[0].Text
+		}
+		for _, m := range works {
+			assert.Contains(t, said, m[1], row[0])
+		}
+	}
+	for name := range gpuopts.Unread() {
+		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
+			assert.True(t, in[name], "docs/gpu.md has no row of %s", name)
+		}
+	}
+}
+
+// named finds options of Go and variables in a cell of docs/gpu.md.
+var named = regexp.MustCompile("`([A-Z]\\w+)")
+
+// table is the one of docs/gpu.md with that header.
+func table(t *testing.T, header ...string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/gpu.md")
+	require.NoError(t, err)
+	for _, found := range docs.Tables(string(text)) {
+		if slices.Equal(found.Header, header) {
+			return found.Rows
+		}
+	}
+	t.Fatalf("docs/gpu.md has no table of %q", header)
+	return nil
+}
+
+func firstTwo(rows [][]string) (two [][]string) {
+	for _, row := range rows {
+		two = append(two, row[:2])
+	}
+	return two
 }
 
 // Of a variable that is there twice, getenv finds the first.
@@ -273,14 +425,12 @@ func TestUnreadIsACopy(t *testing.T) {
 	}
 }
 
-// docs/gpu.md has each option, each variable and what nobody reads.
+// docs/gpu.md has each option and each variable.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../docs/gpu.md")
 	require.NoError(t, err)
 	document := string(text)
-	all := map[string]bool{}
-	fields("", reflect.ValueOf(gpuopts.Options{}), all)
-	for name := range all {
+	for name := range fields(reflect.TypeFor[gpuopts.Options]()) {
 		name, _, _ = strings.Cut(name, ".") // those of Grappler are one line
 		assert.Regexp(t, "`"+name+"[:`]", document)
 	}
@@ -289,11 +439,6 @@ func TestDocument(t *testing.T) {
 		require.NoError(t, err)
 		for _, v := range variables {
 			assert.Contains(t, document, "`"+v.Name)
-		}
-	}
-	for name := range gpuopts.Unread() {
-		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
-			assert.Contains(t, document, "`"+name+"`")
 		}
 	}
 }

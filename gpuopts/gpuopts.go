@@ -434,9 +434,6 @@ func (o Options) valid() error {
 			}
 		}
 	}
-	if n, visible := len(o.VirtualGPUs), len(o.VisibleGPUs); n > 0 && visible > 0 && n != visible {
-		return fmt.Errorf("virtual GPUs: got lists for %d GPUs; expected one for each of the %d visible ones", n, visible)
-	}
 	return o.excluded()
 }
 

@@ -3,9 +3,11 @@ package gpuopts_test
 import (
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"math"
 	"os"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,6 +22,7 @@ var configs = map[string]gpuopts.Options{
 	"intra threads":        {IntraThreads: 2},
 	"inter threads":        {InterThreads: 1},
 	"threads":              {IntraThreads: 2, InterThreads: 1},
+	"per session":          {PerSessionThreads: true},
 	"per session threads":  {InterThreads: 3, PerSessionThreads: true},
 	"executor":             {Executor: gpuopts.SingleThreaded},
 	"grappler off":         {GrapplerOff: true},
@@ -90,34 +93,96 @@ func TestConfigProtoBytes(t *testing.T) {
 	assert.Empty(t, want, "cases of scripts/config_golden.py that are not tested")
 }
 
-// Every option changes the bytes or the environment in a case of its own tests.
+// An option that TensorFlow reads from a ConfigProto has a case of its own in the bytes
+// from Python, and one that it reads from a variable a case in which it asks for that.
 func TestEveryOptionHasACase(t *testing.T) {
-	set := map[string]bool{}
-	for _, options := range configs {
-		if config, err := options.ConfigProto(); assert.NoError(t, err) && len(config) > 0 {
-			fields("", reflect.ValueOf(options), set)
+	assert.Empty(t, untested(configs, environments))
+
+	// An option without its cases is found, also where a case of several has it.
+	all := fields(reflect.TypeFor[gpuopts.Options]())
+	assert.Len(t, untested(nil, nil), len(all))
+	lacking := map[string]bool{}
+	for name := range configs {
+		fewer := maps.Clone(configs)
+		delete(fewer, name)
+		for _, option := range untested(fewer, environments) {
+			lacking[option] = true
 		}
 	}
-	for _, c := range environments {
-		fields("", reflect.ValueOf(c.options), set)
+	for i := range environments {
+		for _, option := range untested(configs, slices.Delete(slices.Clone(environments), i, i+1)) {
+			lacking[option] = true
+		}
 	}
-	all := map[string]bool{}
-	fields("", reflect.ValueOf(gpuopts.Options{}), all)
-	for name := range all {
-		assert.True(t, set[name], "no case has %s", name)
+	// Of these there are several cases.
+	for _, option := range []string{"Executor", "MemoryGrowth", "HostMemoryLimit", "PerSessionThreads", "Grappler.Layout", "Grappler.PruningOff", "OneDNNMath", "Deterministic", "XLAMinCluster"} {
+		assert.True(t, lacking[option], "%s: nothing fails without its case", option)
 	}
 }
 
-// fields notes those of a struct by name, true if they are set.
-func fields(prefix string, v reflect.Value, set map[string]bool) {
-	for i := range v.NumField() {
-		name, f := prefix+v.Type().Field(i).Name, v.Field(i)
-		if f.Kind() == reflect.Struct {
-			fields(name+".", f, set)
+// untested lists the options that lack a case, sorted.
+func untested(configs map[string]gpuopts.Options, environments []environment) []string {
+	var missing []string
+	for name, index := range fields(reflect.TypeFor[gpuopts.Options]()) {
+		var values []reflect.Value // that some case has
+		config, variable := false, false
+		for _, o := range configs {
+			if v := reflect.ValueOf(o).FieldByIndex(index); !v.IsZero() {
+				values = append(values, v)
+				config = config || reflect.DeepEqual(o, only(index, v))
+			}
+		}
+		for _, c := range environments {
+			if v := reflect.ValueOf(c.options).FieldByIndex(index); !v.IsZero() {
+				values = append(values, v)
+				without := c.options
+				reflect.ValueOf(&without).Elem().FieldByIndex(index).SetZero()
+				fewer, err := without.Environment()
+				variable = variable || err == nil && len(fewer) < len(c.want)
+			}
+		}
+		known := false
+		for _, v := range values {
+			o := only(index, v)
+			bytes, err := o.ConfigProto()
+			variables, same := o.Environment()
+			if err != nil || same != nil {
+				continue
+			}
+			known = len(bytes) > 0 || len(variables) > 0
+			if known && (len(bytes) > 0 && !config || len(variables) > 0 && !variable) {
+				known = false
+				break
+			}
+		}
+		if !known {
+			missing = append(missing, name)
+		}
+	}
+	slices.Sort(missing)
+	return missing
+}
+
+// only is the options with a single one set.
+func only(index []int, value reflect.Value) (o gpuopts.Options) {
+	reflect.ValueOf(&o).Elem().FieldByIndex(index).Set(value)
+	return o
+}
+
+// fields are those of a struct by name, those of structs in it included.
+func fields(t reflect.Type) map[string][]int {
+	all := map[string][]int{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Type.Kind() != reflect.Struct {
+			all[f.Name] = f.Index
 			continue
 		}
-		set[name] = set[name] || !f.IsZero()
+		for name, index := range fields(f.Type) {
+			all[f.Name+"."+name] = append(slices.Clone(f.Index), index...)
+		}
 	}
+	return all
 }
 
 func TestConfigProtoRefuses(t *testing.T) {
@@ -147,7 +212,6 @@ func TestConfigProtoRefuses(t *testing.T) {
 		{gpuopts.Options{OneDNNMath: "float8"}, `oneDNN's float32: got "float8"`},
 		{gpuopts.Options{LogLevel: "loud"}, `log level: got "loud"`},
 		{gpuopts.Options{VirtualGPUs: [][]int{{0}}}, "got a size of 0 MiB"},
-		{gpuopts.Options{VirtualGPUs: [][]int{{1}}, VisibleGPUs: []int{0, 1}}, "lists for 1 GPUs"},
 	} {
 		_, err := c.options.ConfigProto()
 		assert.ErrorContains(t, err, c.says)

@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "intra threads": {"intra_op_parallelism_threads": 2},
     "inter threads": {"inter_op_parallelism_threads": 1},
     "threads": {"intra_op_parallelism_threads": 2, "inter_op_parallelism_threads": 1},
+    "per session": {"use_per_session_threads": True},
     "per session threads": {"inter_op_parallelism_threads": 3, "use_per_session_threads": True},
     "executor": {"experimental": {"executor_type": "SINGLE_THREADED_EXECUTOR"}},
     "grappler off": rewrite(disable_meta_optimizer=True),
@@ -113,15 +114,19 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+def encoded() -> dict[str, str]:
+    """The bytes of each case, in hex."""
+    return {
+        name: config_pb2.ConfigProto(**fields).SerializeToString(deterministic=True).hex()
+        for name, fields in CASES.items()
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     args = parser.parse_args()
-    encoded = {
-        name: config_pb2.ConfigProto(**fields).SerializeToString(deterministic=True).hex()
-        for name, fields in CASES.items()
-    }
-    text = json.dumps(encoded, indent=2) + "\n"
+    text = json.dumps(encoded(), indent=2) + "\n"
     if args.check:
         if FILE.read_text() != text:
             print(f"{FILE.name} is not what this TensorFlow writes: run {sys.argv[0]}", file=sys.stderr)

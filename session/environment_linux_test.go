@@ -3,7 +3,12 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/docs"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -25,7 +31,13 @@ type environmentOutcome struct {
 	process
 	// Started is what the process was started with, Has what it has.
 	Started, Has []string
+	// Late are errors of what comes too late.
+	Late []string
 }
+
+// lateInChild come too late where the variables are other than in the tests' process: that
+// of the log's level is not set, and that of the order of GPUs is.
+var lateInChild = []gpuopts.Options{{LogLevel: gpuopts.LogFatal}, {VisibleGPUs: []int{1}}}
 
 var environmentOptions = gpuopts.Options{
 	VisibleGPUs: []int{0}, OneDNN: gpuopts.Off, XLA: gpuopts.XLAOn2, XLAMinCluster: 8,
@@ -46,6 +58,28 @@ func environmentChild(kind string) error {
 		s, err := Open(context.Background(), model, Options{Device: environmentOptions})
 		if err != nil {
 			return err
+		}
+		if err := s.Close(); err != nil {
+			return err
+		}
+	case "late":
+		if err := os.Unsetenv("TF_CPP_MIN_LOG_LEVEL"); err != nil {
+			return err
+		}
+		model, err := savedmodels.Builtin("digits")
+		if err != nil {
+			return err
+		}
+		s, err := Open(context.Background(), model, Options{})
+		if err != nil {
+			return err
+		}
+		for _, device := range lateInChild {
+			_, err := Open(context.Background(), model, Options{Device: device})
+			if !errors.Is(err, gpuopts.ErrTooLate) {
+				return fmt.Errorf("%+v: %w", device, err)
+			}
+			o.Late = append(o.Late, err.Error())
 		}
 		if err := s.Close(); err != nil {
 			return err
@@ -81,6 +115,37 @@ func TestOpenSetsTheEnvironment(t *testing.T) {
 	assert.NotContains(t, log, "oneDNN custom operations are on")
 }
 
+// each are settings that a session has of its own.
+var each = []gpuopts.Options{
+	{InterThreads: 1, PerSessionThreads: true}, {Executor: gpuopts.SingleThreaded}, {GrapplerOff: true},
+	{Grappler: gpuopts.Grappler{Remapping: gpuopts.Off}}, {MemoryOptimization: gpuopts.MemoryNone},
+	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: gpuopts.XLAOn1}, {DeferredDeletion: 1},
+}
+
+// late are settings that TensorFlow takes once, with what is said of each when it has.
+var late = []struct {
+	options gpuopts.Options
+	says    []string
+}{
+	{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"Options.OneDNN off", "TF_ENABLE_ONEDNN_OPTS=0", "session.UseEnvironment first in main"}},
+	{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"Options.OneDNNSystemAllocator true", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
+	{gpuopts.Options{OneDNNPoolLimit: 1e9}, []string{"Options.OneDNNPoolLimit 1000000000", "TF_MKL_ALLOC_MAX_BYTES=1000000000"}},
+	{gpuopts.Options{OneDNNMath: gpuopts.BFloat16Math}, []string{"Options.OneDNNMath bfloat16", "TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
+	{gpuopts.Options{Deterministic: true}, []string{"Options.Deterministic true", "TF_DETERMINISTIC_OPS=1"}},
+	{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 3}, []string{"Options.XLAMinCluster 3", "--tf_xla_min_cluster_size=3"}},
+	{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
+	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
+	{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process", "in another process"}},
+	{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set PerSessionThreads"}},
+	{gpuopts.Options{MemoryGrowth: true}, []string{"Options.MemoryGrowth true", "its GPUs once per process"}},
+	{gpuopts.Options{MemoryFraction: 0.5}, []string{"Options.MemoryFraction 0.5"}},
+	{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}},
+	{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"Options.GPUAllocator cuda_malloc_async"}},
+	{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"Options.GPUAllocator BFC"}},
+	{gpuopts.Options{UnifiedMemory: true}, []string{"Options.UnifiedMemory true"}},
+	{gpuopts.Options{HostMemoryLimit: 64}, []string{"Options.HostMemoryLimit 64"}},
+}
+
 // What TensorFlow has settled is refused with the reason, and what to do.
 func TestTooLate(t *testing.T) {
 	ctx := context.Background()
@@ -91,27 +156,7 @@ func TestTooLate(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	require.True(t, tfbind.Loaded())
-	for _, c := range []struct {
-		options gpuopts.Options
-		says    []string
-	}{
-		{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"Options.OneDNN off", "TF_ENABLE_ONEDNN_OPTS=0", "session.UseEnvironment first in main"}},
-		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"Options.OneDNNSystemAllocator true", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
-		{gpuopts.Options{OneDNNPoolLimit: 1e9}, []string{"Options.OneDNNPoolLimit 1000000000", "TF_MKL_ALLOC_MAX_BYTES=1000000000"}},
-		{gpuopts.Options{OneDNNMath: gpuopts.BFloat16Math}, []string{"Options.OneDNNMath bfloat16", "TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
-		{gpuopts.Options{Deterministic: true}, []string{"Options.Deterministic true", "TF_DETERMINISTIC_OPS=1"}},
-		{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 3}, []string{"Options.XLAMinCluster 3", "--tf_xla_min_cluster_size=3"}},
-		{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
-		{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
-		{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process", "in another process"}},
-		{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set PerSessionThreads"}},
-		{gpuopts.Options{MemoryGrowth: true}, []string{"Options.MemoryGrowth true", "its GPUs once per process"}},
-		{gpuopts.Options{MemoryFraction: 0.5}, []string{"Options.MemoryFraction 0.5"}},
-		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"Options.GPUAllocator cuda_malloc_async"}},
-		{gpuopts.Options{UnifiedMemory: true}, []string{"Options.UnifiedMemory true"}},
-		{gpuopts.Options{HostMemoryLimit: 64}, []string{"Options.HostMemoryLimit 64"}},
-	} {
+	for _, c := range late {
 		_, err := Open(ctx, model, Options{Device: c.options})
 		if !assert.ErrorIs(t, err, gpuopts.ErrTooLate, "%+v", c.options) {
 			continue
@@ -128,10 +173,61 @@ func TestTooLate(t *testing.T) {
 	assert.NoError(t, UseEnvironment(gpuopts.Options{InterThreads: 3}), "there is no variable for that")
 
 	// These are each session's own.
-	for _, own := range []gpuopts.Options{{InterThreads: 1, PerSessionThreads: true}, {GrapplerOff: true}, {MemoryOptimization: gpuopts.MemoryNone}} {
+	for _, own := range each {
 		s, err := Open(ctx, model, Options{Device: own})
 		if assert.NoError(t, err, "%+v", own) {
 			assert.NoError(t, s.Close())
 		}
 	}
+}
+
+func TestTooLateInAChild(t *testing.T) {
+	o, log, err := runChild[environmentOutcome](t, environmentEnv, "late", "CUDA_DEVICE_ORDER=PCI_BUS_ID")
+	require.NoError(t, err, log)
+	require.Len(t, o.Late, len(lateInChild))
+	assert.Contains(t, o.Late[0], "Options.LogLevel fatal: TensorFlow has been opened without TF_CPP_MIN_LOG_LEVEL=3")
+	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and has done so with TensorFlow's default, for the first session")
+}
+
+// What docs/gpu.md says of when TensorFlow takes a setting is what was tried above.
+func TestTooLateIsWhatTheDocumentSays(t *testing.T) {
+	text, err := os.ReadFile("../docs/gpu.md")
+	require.NoError(t, err)
+	set := func(list ...gpuopts.Options) map[string]bool {
+		names := map[string]bool{}
+		for _, o := range list {
+			v := reflect.ValueOf(o)
+			for i := range v.NumField() {
+				names[v.Type().Field(i).Name] = names[v.Type().Field(i).Name] || !v.Field(i).IsZero()
+			}
+		}
+		return names
+	}
+	tooLate, own := set(lateInChild...), set(each...)
+	for _, c := range late {
+		for name, is := range set(c.options) {
+			tooLate[name] = tooLate[name] || is
+		}
+	}
+	field, rows := regexp.MustCompile("^`([A-Z]\\w+)"), 0
+	for _, table := range docs.Tables(string(text)) {
+		read := slices.Index(table.Header, "read")
+		if read < 0 {
+			continue
+		}
+		for _, row := range table.Rows {
+			name := field.FindStringSubmatch(row[slices.Index(table.Header, "Go field")])
+			require.NotNil(t, name, row)
+			rows++
+			switch when, _, _ := strings.Cut(row[read], ";"); {
+			case when == "first" || when == "once":
+				assert.True(t, tooLate[name[1]], "%s is read %s, and not tried too late", name[1], row[read])
+			case when == "session" || strings.HasPrefix(when, "never"):
+				assert.True(t, own[name[1]], "%s is read %s, and not tried in a later session", name[1], row[read])
+			default:
+				t.Errorf("%s: read %q", name[1], row[read])
+			}
+		}
+	}
+	assert.Greater(t, rows, 20)
 }

@@ -124,6 +124,42 @@ func Flags(text string) []Mention {
 	return found
 }
 
+// A Table is a table, cell by cell as they are written, without the blanks around them.
+type Table struct {
+	Line   int // of the header, from 1
+	Header []string
+	Rows   [][]string // as many cells as the header has, or as the row has if it is broken
+}
+
+// Tables lists the tables of a document. A bar in a cell is written \|.
+func Tables(text string) []Table {
+	var found []Table
+	for _, b := range split(text) {
+		lines := strings.Split(strings.TrimRight(b.text, "\n"), "\n")
+		if b.code || len(lines) < 2 || !delimiter.MatchString(lines[1]) {
+			continue
+		}
+		t := Table{Line: b.line, Header: cells(lines[0])}
+		for _, line := range lines[2:] {
+			t.Rows = append(t.Rows, cells(line))
+		}
+		found = append(found, t)
+	}
+	return found
+}
+
+var delimiter = regexp.MustCompile(`^\|( *:?-+:? *\|)+$`)
+
+func cells(line string) []string {
+	const bar = "\x00"
+	line = strings.ReplaceAll(strings.TrimSpace(line), `\|`, bar)
+	list := strings.Split(strings.TrimSuffix(strings.TrimPrefix(line, "|"), "|"), "|")
+	for i, cell := range list {
+		list[i] = strings.ReplaceAll(strings.TrimSpace(cell), bar, "|")
+	}
+	return list
+}
+
 // commands lists what may be typed into a shell: the lines of blocks that are
 // not Go, and code spans. Comments are cut off, continued lines are joined.
 func commands(text string) []Mention {

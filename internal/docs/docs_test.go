@@ -51,6 +51,11 @@ func TestExtraction(t *testing.T) {
 	}, Uses(sample))
 	require.Equal(t, []Mention{{15, "--keep"}, {15, "--best"}}, Flags(sample))
 
+	require.Equal(t, []Table{
+		{3, []string{"a", "b"}, [][]string{{"`x|y`", ""}, {"", "2"}}},
+		{8, []string{"c"}, nil},
+	}, Tables("Text.\n\n| a | b |\n|---|:-:|\n| `x\\|y` | |\n| |2|\n\n| c |\n| --- |\n\n    | no |\n    |---|\n\n| no |\n| table |\n"))
+
 	require.Equal(t, []string{"help", "test-unit", "lint"}, Targets("GO := go\nX ?= 1\n.PHONY: a\nhelp: ## list\n\techo: no\ntest-unit: a b\nlint:\n"))
 	help := "Text.\n\nAvailable Commands:\n  fit         Train\n  x-y         Other\n\nFlags:\n      --config string   file with --values\n  -h, --help            help\n"
 	require.Equal(t, []string{"fit", "x-y"}, HelpCommands(help))
