@@ -104,7 +104,7 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 		c.Verdict = nil
 		return c
 	}
-	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, without), unseenTrace(remedy, without))
+	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, without), unseenTrace(remedy, without), unseenGraph(remedy, runs, without), unseenLoss(remedy, runs, without))
 	if len(pairs) < 2 {
 		c.Effect, c.Reason = memory.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c

@@ -85,15 +85,34 @@ func Remedies() []Remedy {
 		{ID: "primitive-memuse", Group: "runtime", Title: "cache primitives with large buffers, too (TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE=false)", Goal: slope, Env: knob("TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE", "false")},
 		{ID: "grappler-off", Group: "runtime", Title: "graph rewriting off", Goal: peak, Device: &gpuopts.Options{GrapplerOff: true}, On: onKeras("grappler", "0"), Traced: map[string]bool{cell.FactCalls: true}},
 		{ID: "single-executor", Group: "runtime", Title: "single-threaded executor", Goal: peak, Device: &gpuopts.Options{Executor: gpuopts.SingleThreaded}, Traced: map[string]bool{cell.FactOperations: false}},
+		rewriting("layout", "layouts", gpuopts.Grappler{Layout: gpuopts.Off}),
+		rewriting("folding", "constant folding", gpuopts.Grappler{ConstantFolding: gpuopts.Off}),
+		rewriting("shapes", "shapes", gpuopts.Grappler{Shapes: gpuopts.Off}),
+		rewriting("remapping", "remapping, which fuses operations", gpuopts.Grappler{Remapping: gpuopts.Off}),
+		rewriting("subgraphs", "common subgraphs", gpuopts.Grappler{CommonSubgraphs: gpuopts.Off}),
+		rewriting("arithmetic", "arithmetic", gpuopts.Grappler{Arithmetic: gpuopts.Off}),
+		rewriting("dependencies", "dependencies", gpuopts.Grappler{Dependencies: gpuopts.Off}),
+		rewriting("loops", "loops", gpuopts.Grappler{Loops: gpuopts.Off}),
+		rewriting("functions", "functions", gpuopts.Grappler{Functions: gpuopts.Off}),
+		rewriting("implementations", "implementations", gpuopts.Grappler{Implementations: gpuopts.Off}),
+		rewriting("conditional", "conditional code", gpuopts.Grappler{ConditionalCode: gpuopts.Off}),
+		rewriting("pruning", "pruning", gpuopts.Grappler{PruningOff: true}),
 		{ID: "recompute", Group: "runtime", Title: "memory_optimization: recomputation", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, Traced: map[string]bool{cell.FactRecomputed: true}},
 		{ID: "memory-heuristics", Group: "runtime", Title: "memory_optimization: all heuristics", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryHeuristics}, Traced: map[string]bool{cell.FactRecomputed: true}},
+		{ID: "memory-none", Group: "runtime", Title: "memory_optimization: none", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryNone}, OtherGraph: true},
+		{ID: "memory-swapping", Group: "runtime", Title: "memory_optimization: swapping only, which is part of the default", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemorySwapping}, OtherGraph: true},
 		{ID: "memory-scheduling", Group: "runtime", Title: "memory_optimization: scheduling only, which is part of the default", Goal: peak, Device: &gpuopts.Options{MemoryOptimization: gpuopts.MemoryScheduling}, Unseen: "a trace does not show why operations ran in their order"},
 		{ID: "xla", Group: "runtime", Title: "XLA for the whole graph", Goal: peak, Device: &gpuopts.Options{XLA: gpuopts.XLAOn2}, On: onKeras("jit", "1"), Traced: map[string]bool{cell.FactClusters: true}},
+		{ID: "xla-min-cluster", Group: "runtime", Title: "XLA for parts of 32 operations and more (tf_xla_min_cluster_size)", Goal: peak, Device: &gpuopts.Options{XLA: gpuopts.XLAOn2}, Env: knob("TF_XLA_FLAGS", "--tf_xla_min_cluster_size=32"), Runtimes: inGo, Traced: map[string]bool{cell.FactClusters: true}},
 		{ID: "xla-off", Group: "runtime", Title: "XLA off", Goal: slope, Knobs: knob("jit", "off")},
 		{ID: "eager", Group: "runtime", Title: "functions run eagerly, operation by operation", Goal: peak, Knobs: knob("eager", "1"), Runtimes: []string{Go, Keras}},
 
+		{ID: "deterministic", Group: "runtime", Title: "TF_DETERMINISTIC_OPS=1", Goal: peak, Env: knob("TF_DETERMINISTIC_OPS", "1")},
+		{ID: "log-all", Group: "runtime", Title: "all that TensorFlow logs (TF_CPP_MIN_LOG_LEVEL=0)", Goal: peak, Env: knob("TF_CPP_MIN_LOG_LEVEL", "0")},
+
 		{ID: "bf16", Group: "precision", Title: "bfloat16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, On: onKeras("bf16", "1"), Traced: map[string]bool{cell.FactBFloat16: true}},
 		{ID: "fp16", Group: "precision", Title: "float16 by rewriting the graph", Goal: peak, Device: &gpuopts.Options{Precision: gpuopts.Float16CPU}, Traced: map[string]bool{cell.FactFloat16: true}},
+		{ID: "bf16-math", Group: "precision", Title: "products of float32 in bfloat16 (TF_SET_ONEDNN_FPMATH_MODE=BF16)", Goal: peak, Env: knob("TF_SET_ONEDNN_FPMATH_MODE", "BF16"), OtherLoss: true},
 
 		{ID: "memory-growth", Group: "gpu", Title: "allow_growth", Goal: memory.LowerGPU, Device: &gpuopts.Options{MemoryGrowth: true}, NeedsGPU: true, Unseen: untold},
 		{ID: "memory-fraction", Group: "gpu", Title: "memory fraction of 0.5", Goal: memory.LowerGPU, Device: &gpuopts.Options{MemoryFraction: 0.5}, NeedsGPU: true, Unseen: untold},
@@ -122,6 +141,12 @@ func Remedies() []Remedy {
 		{ID: "system-jemalloc", Group: "combination", Title: "system allocator and jemalloc", Goal: reset, Env: knob("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"), Preload: "jemalloc"},
 		{ID: "micro-4-bf16", Group: "combination", Title: "4 micro-batches in bfloat16", Goal: peak, Knobs: knob("micro", "4"), Device: &gpuopts.Options{Precision: gpuopts.BFloat16}, Runtimes: []string{Go}, Traced: map[string]bool{cell.FactBFloat16: true}},
 	}
+}
+
+// rewriting is the remedy of leaving out one of Grappler's rewritings.
+func rewriting(id, what string, without gpuopts.Grappler) Remedy {
+	return Remedy{ID: "no-" + id, Group: "runtime", Title: "graph rewriting without " + what, Goal: memory.LowerPeak,
+		Device: &gpuopts.Options{Grappler: without}, OtherGraph: true}
 }
 
 // batchDivide is the one knob that the parent turns itself, since it is the same

@@ -33,6 +33,13 @@ type Remedy struct {
 	// PoolThreads is how many threads run operations side by side if the remedy took,
 	// fewer than without it; 0 is not looked at.
 	PoolThreads int `json:"pool_threads,omitempty"`
+	// OtherGraph means that a traced step has another number of operations, of some
+	// kind or in all, than without the remedy if it took, or that the loss at the end is
+	// another one.
+	OtherGraph bool `json:"other_graph,omitempty"`
+	// OtherLoss means that the loss at the end is another one than without the remedy if
+	// it took: it changes how numbers are computed.
+	OtherLoss bool `json:"other_loss,omitempty"`
 	// Unseen says why nothing shows whether it took; empty if something does.
 	Unseen string `json:"unseen,omitempty"`
 	// Knobs are what the child itself does.

@@ -589,7 +589,7 @@ func TestRemediesAreSound(t *testing.T) {
 			config, err := r.Device.ConfigProto()
 			require.NoError(t, err, r.ID)
 			assert.NotEmpty(t, config, r.ID)
-			seen := len(r.Traced) > 0 || r.PoolThreads > 0 || r.Device.PerSessionThreads
+			seen := len(r.Traced) > 0 || r.PoolThreads > 0 || r.Device.PerSessionThreads || r.OtherGraph
 			assert.NotEqual(t, seen, r.Unseen != "", "%s: what shows that it took?", r.ID)
 		}
 		for runtime, a := range r.On {
@@ -916,6 +916,55 @@ func TestTracesThatTellNothing(t *testing.T) {
 	assert.Empty(t, unseenTrace(without, runs("1", "2")))
 	assert.Contains(t, unseenTrace(without, runs("1", "0")), "the graph that ran without it has no function calls, either")
 	assert.Empty(t, unseenTrace(with, []*RunResult{{}}), "it was not traced")
+}
+
+// A remedy that changes the graph, or the numbers, is seen in each pair.
+func TestChangesThatAreNotSeen(t *testing.T) {
+	run := func(facts ...string) *RunResult {
+		r := &RunResult{Facts: map[string]string{}}
+		for i := 0; i < len(facts); i += 2 {
+			r.Facts[facts[i]] = facts[i+1]
+		}
+		return r
+	}
+	operations := func(all, oneDNN string) *RunResult {
+		return run(cell.FactOperations, all, cell.FactOneDNN, oneDNN)
+	}
+	died := &RunResult{Failure: cell.Failed}
+	graph := Remedy{OtherGraph: true}
+	for _, c := range []struct {
+		runs, base []*RunResult
+		says       string
+	}{
+		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("7", "2")}, ""},
+		{[]*RunResult{operations("8", "3")}, []*RunResult{operations("8", "2")}, ""},
+		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("8", "2")}, "as many operations of each kind as without it"},
+		{[]*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.5")}, []*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.4")}, ""},
+		{[]*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.5"), run(cell.FactOperations, "8", cell.FactLossLast, "0.4")},
+			[]*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.4"), run(cell.FactOperations, "8", cell.FactLossLast, "0.5")}, "as many operations"},
+		{[]*RunResult{run()}, []*RunResult{run()}, "its step cannot be traced"},
+		{[]*RunResult{died}, []*RunResult{operations("8", "2")}, ""},
+	} {
+		assert.Contains(t, unseenGraph(graph, c.runs, c.base), c.says)
+		assert.Equal(t, c.says == "", unseenGraph(graph, c.runs, c.base) == "")
+		assert.Empty(t, unseenGraph(Remedy{}, c.runs, c.base))
+	}
+	loss := func(text string) *RunResult { return run(cell.FactLossLast, text) }
+	numbers := Remedy{OtherLoss: true}
+	for _, c := range []struct {
+		runs, base []*RunResult
+		says       string
+	}{
+		{[]*RunResult{loss("0.51"), loss("0.51")}, []*RunResult{loss("0.5"), loss("0.5")}, ""},
+		{[]*RunResult{loss("0.51"), loss("0.5")}, []*RunResult{loss("0.5"), loss("0.5")}, "bit for bit"},
+		{[]*RunResult{loss("0.51"), loss("0.51")}, []*RunResult{loss("0.5"), loss("0.49")}, "differ from run to run"},
+		{[]*RunResult{run()}, []*RunResult{loss("0.5")}, "no loss"},
+		{[]*RunResult{died}, []*RunResult{loss("0.5")}, ""},
+	} {
+		assert.Contains(t, unseenLoss(numbers, c.runs, c.base), c.says)
+		assert.Equal(t, c.says == "", unseenLoss(numbers, c.runs, c.base) == "")
+		assert.Empty(t, unseenLoss(Remedy{}, c.runs, c.base))
+	}
 }
 
 func TestVariablesOfAnotherMalloc(t *testing.T) {

@@ -135,6 +135,54 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 	return ""
 }
 
+// operationFacts are what a traced step tells of its operations.
+var operationFacts = []string{cell.FactOperations, cell.FactBFloat16, cell.FactFloat16, cell.FactRecomputed, cell.FactClusters, cell.FactOneDNN, cell.FactCalls}
+
+// unseenGraph says why a remedy that changes the graph may not have taken: in a pair, the
+// traced steps have as many operations of each kind, and the losses at the end are the
+// same. That they differ tells something only if those without it are all alike.
+func unseenGraph(r Remedy, runs, base []*RunResult) string {
+	if !r.OtherGraph || len(runs) != len(base) {
+		return ""
+	}
+	facts := operationFacts
+	if !slices.ContainsFunc(base, func(run *RunResult) bool { return run.Facts[cell.FactLossLast] != base[0].Facts[cell.FactLossLast] }) {
+		facts = append(slices.Clip(facts), cell.FactLossLast)
+	}
+	for i, run := range runs {
+		without := base[i]
+		switch _, traced := run.Facts[cell.FactOperations]; {
+		case run.Failure != "" || without.Failure != "":
+		case !traced:
+			return "its step cannot be traced"
+		case !slices.ContainsFunc(facts, func(fact string) bool { return run.Facts[fact] != without.Facts[fact] }):
+			return "a traced step has as many operations of each kind as without it, and the loss is the same"
+		}
+	}
+	return ""
+}
+
+// unseenLoss says why a remedy that changes how numbers are computed may not have taken: in
+// a pair, the losses at the end are the same, or those without it differ among themselves.
+func unseenLoss(r Remedy, runs, base []*RunResult) string {
+	if !r.OtherLoss || len(runs) != len(base) {
+		return ""
+	}
+	for i, run := range runs {
+		with, without := run.Facts[cell.FactLossLast], base[i].Facts[cell.FactLossLast]
+		switch {
+		case run.Failure != "" || base[i].Failure != "":
+		case with == "" || without == "":
+			return "there is no loss to tell by"
+		case with == without:
+			return "the loss at the end is that without it, bit for bit"
+		case without != base[0].Facts[cell.FactLossLast] && base[0].Failure == "":
+			return "the losses without it differ from run to run"
+		}
+	}
+	return ""
+}
+
 // variables tells which variables of the environment a library can read: those
 // whose names are in it.
 type variables struct {

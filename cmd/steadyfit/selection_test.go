@@ -1,6 +1,10 @@
 package main
 
 import (
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -49,5 +53,31 @@ func TestSelection(t *testing.T) {
 		assert.ErrorIs(t, err, matrix.ErrUnknown)
 		assert.ErrorContains(t, err, says)
 		assert.ErrorContains(t, err, entry)
+	}
+}
+
+// The plans beside the results name what there is, and no workload that is not in them.
+func TestPlansOfTheDocuments(t *testing.T) {
+	plans, err := filepath.Glob("../../docs/results/*.yaml")
+	require.NoError(t, err)
+	require.Len(t, plans, 2)
+	for _, path := range plans {
+		values, err := readConfig(allFlags(newRoot(io.Discard, io.Discard)), path)
+		require.NoError(t, err)
+		workloads := strings.Split(values["workloads"], ",")
+		remedies := strings.Split(values["remedies"], ",")
+		_, err = parseSelection(remedies)
+		require.NoError(t, err, path)
+		for _, entry := range remedies {
+			_, rest, ok := strings.Cut(entry, ":")
+			if !ok {
+				rest = entry
+			}
+			if workload, _, ok := strings.Cut(rest, "/"); ok {
+				assert.Contains(t, workloads, workload, "%s: %s", path, entry)
+			}
+		}
+		seen := slices.Compact(slices.Sorted(slices.Values(remedies)))
+		assert.Len(t, seen, len(remedies), "%s names a remedy twice", path)
 	}
 }
