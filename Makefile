@@ -152,7 +152,7 @@ test-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) build ## the tests that need a GP
 
 # Growth, fraction, limits, allocators, precision; S3v and W3 have changing shapes.
 MATRIX_GPU = --workloads W0,W3,S1d,S3,S3v \
-	--remedies memory-growth,memory-fraction,gpu-limit,cuda-async,unified-memory,bfc-gc,host-limit,mixed-bf16,mixed-fp16
+	--remedies memory-growth,memory-fraction,gpu-limit,cuda-async,unified-memory,bfc-gc,host-limit,fp16-gpu,mixed-bf16,mixed-fp16
 
 .PHONY: matrix-gpu
 matrix-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) venv-gpu build ## what GPU options do to memory and speed, on Go and Keras; report in out/matrix-gpu

@@ -117,6 +117,7 @@ func Remedies() []Remedy {
 		{ID: "memory-growth", Group: "gpu", Title: "allow_growth", Goal: memory.LowerGPU, Device: &gpuopts.Options{MemoryGrowth: true}, NeedsGPU: true, Unseen: untold},
 		{ID: "memory-fraction", Group: "gpu", Title: "memory fraction of 0.5", Goal: memory.LowerGPU, Device: &gpuopts.Options{MemoryFraction: 0.5}, NeedsGPU: true, Unseen: untold},
 		{ID: "gpu-limit", Group: "gpu", Title: "a virtual GPU of 2 GiB", Goal: memory.LowerGPU, Device: &gpuopts.Options{VirtualGPUs: [][]int{{2048}}}, NeedsGPU: true, Unseen: untold},
+		{ID: "fp16-gpu", Group: "gpu", Title: "float16 by rewriting the graph, for a GPU", Goal: memory.LowerGPU, Device: &gpuopts.Options{Precision: gpuopts.Float16GPU}, NeedsGPU: true, Traced: map[string]bool{cell.FactFloat16: true}},
 		{ID: "cuda-async", Group: "gpu", Title: "TF_GPU_ALLOCATOR=cuda_malloc_async", Goal: memory.LowerGPU, Env: knob("TF_GPU_ALLOCATOR", "cuda_malloc_async"), NeedsGPU: true},
 		{ID: "unified-memory", Group: "gpu", Title: "TF_FORCE_UNIFIED_MEMORY=1", Goal: memory.LowerGPU, Env: knob("TF_FORCE_UNIFIED_MEMORY", "1"), NeedsGPU: true},
 		{ID: "bfc-gc", Group: "gpu", Title: "no garbage collection in the GPU's pool (TF_ENABLE_GPU_GARBAGE_COLLECTION=false)", Goal: memory.LowerGPU, Env: knob("TF_ENABLE_GPU_GARBAGE_COLLECTION", "false"), NeedsGPU: true},
