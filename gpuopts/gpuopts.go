@@ -4,7 +4,8 @@
 // structs with useful zeros: an Options{} leaves every choice to TensorFlow.
 //
 // It decides nothing, changes nothing and does not look at the machine: a setting
-// for a GPU is valid where there is none, and without effect. It is pure Go.
+// for a GPU is valid here where there is none. session.Open refuses those that ask for
+// one (Options.AsksForGPU) there. It is pure Go.
 //
 // A value flows like this. Options.ConfigProto goes into every session.
 // Options.Environment lists variables, which [With] puts into an environment; they
@@ -241,6 +242,40 @@ const (
 	// the place of BFC, and so of what is said of how BFC grows.
 	CUDAMallocAsync GPUAllocator = "cuda_malloc_async"
 )
+
+// AsksForGPU returns the option that makes no sense without a GPU, with its value, as in
+// "Options.VisibleGPUs [0]"; "" if there is none. These are VisibleGPUs, VirtualGPUs and
+// GPUAllocator: they say which GPUs, how large, and managed by what. The other options for
+// GPUs say how one is used if there is one, so that the same options serve machines with
+// and without; and so does Float16GPU.
+func (o Options) AsksForGPU() string {
+	switch {
+	case len(o.VisibleGPUs) > 0:
+		return fmt.Sprintf("Options.VisibleGPUs %v", o.VisibleGPUs)
+	case len(o.VirtualGPUs) > 0:
+		return fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs)
+	case o.GPUAllocator != "":
+		return fmt.Sprintf("Options.GPUAllocator %s", o.GPUAllocator)
+	}
+	return ""
+}
+
+// ForGPU lists the other options that are for GPUs, with their values: without one, they
+// are without effect.
+func (o Options) ForGPU() []string {
+	var list []string
+	add := func(given bool, field string, value any) {
+		if given {
+			list = append(list, fmt.Sprintf("Options.%s %v", field, value))
+		}
+	}
+	add(o.MemoryGrowth, "MemoryGrowth", true)
+	add(o.MemoryFraction > 0, "MemoryFraction", o.MemoryFraction)
+	add(o.UnifiedMemory, "UnifiedMemory", true)
+	add(o.HostMemoryLimit > 0, "HostMemoryLimit", o.HostMemoryLimit)
+	add(o.GarbageCollection != "", "GarbageCollection", o.GarbageCollection)
+	return list
+}
 
 // ConfigProto returns the serialized tensorflow.ConfigProto of the options; no
 // bytes if there is nothing to say. What TensorFlow reads from the environment is not

@@ -222,3 +222,25 @@ func TestConfigProtoRefuses(t *testing.T) {
 		assert.Equal(t, err, same)
 	}
 }
+
+func TestAsksForGPU(t *testing.T) {
+	for _, c := range []struct {
+		options gpuopts.Options
+		asks    string
+		forGPU  []string
+	}{
+		{gpuopts.Options{}, "", nil},
+		{gpuopts.Options{Precision: gpuopts.Float16GPU, IntraThreads: 1, XLA: gpuopts.XLAOn2}, "", nil},
+		{gpuopts.Options{VisibleGPUs: []int{1, 0}}, "Options.VisibleGPUs [1 0]", nil},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, "Options.VirtualGPUs [[512]]", nil},
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, "Options.GPUAllocator BFC", nil},
+		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 0.5}, "", []string{"Options.MemoryGrowth true", "Options.MemoryFraction 0.5"}},
+		{
+			gpuopts.Options{UnifiedMemory: true, HostMemoryLimit: 64, GarbageCollection: gpuopts.Off}, "",
+			[]string{"Options.UnifiedMemory true", "Options.HostMemoryLimit 64", "Options.GarbageCollection off"},
+		},
+	} {
+		assert.Equal(t, c.asks, c.options.AsksForGPU())
+		assert.Equal(t, c.forGPU, c.options.ForGPU())
+	}
+}

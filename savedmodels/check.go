@@ -172,6 +172,13 @@ func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
 	return roles, nil
 }
 
+// ProblemsFor are the problems of the model if it is trained with a signature of that
+// name; "" is its usual one, of which Model.Problems are.
+func (m *Model) ProblemsFor(train string) []Problem {
+	_, problems := m.judge(train)
+	return problems
+}
+
 // settle fills in what follows from the facts.
 func (m *Model) settle() {
 	m.Roles, m.Problems = m.judge("")

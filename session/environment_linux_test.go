@@ -22,7 +22,7 @@ import (
 )
 
 // environmentEnv makes the test binary a program that uses device options: "start"
-// has it started anew for them, "open" leaves them to Open.
+// has it started anew for them, "open" leaves them to Open, and "gpu" asks for a GPU.
 const environmentEnv = "STEADYFIT_TEST_ENVIRONMENT"
 
 func init() { asChild(environmentEnv, environmentChild) }
@@ -33,6 +33,8 @@ type environmentOutcome struct {
 	Started, Has []string
 	// Late are errors of what comes too late.
 	Late []string
+	// NoGPU is the error of a model that was opened with options that ask for a GPU.
+	NoGPU string
 }
 
 // lateInChild come too late where the variables are other than in the tests' process: that
@@ -50,12 +52,33 @@ func environmentChild(kind string) error {
 		if err := UseEnvironment(environmentOptions); err != nil {
 			return err
 		}
+	case "gpu":
+		model, err := savedmodels.Builtin("digits")
+		if err != nil {
+			return err
+		}
+		for _, d := range []gpuopts.Options{{GPUAllocator: gpuopts.BFC, MemoryGrowth: true}, {MemoryGrowth: true}} {
+			s, err := Open(context.Background(), model, Options{Device: d})
+			if errors.Is(err, ErrNoGPU) {
+				o.NoGPU += err.Error() + "\n"
+			} else if err != nil {
+				return err
+			}
+			if err := s.Close(); err != nil {
+				return err
+			}
+		}
+		if live := tfbind.Live(); live != (tfbind.Counts{}) {
+			return fmt.Errorf("left behind: %+v", live)
+		}
 	case "open":
 		model, err := savedmodels.Builtin("digits")
 		if err != nil {
 			return err
 		}
-		s, err := Open(context.Background(), model, Options{Device: environmentOptions})
+		o := environmentOptions
+		o.VisibleGPUs = nil // where there is none, asking for one is an error
+		s, err := Open(context.Background(), model, Options{Device: o})
 		if err != nil {
 			return err
 		}
@@ -144,6 +167,14 @@ var late = []struct {
 	{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"Options.GPUAllocator BFC"}},
 	{gpuopts.Options{UnifiedMemory: true}, []string{"Options.UnifiedMemory true"}},
 	{gpuopts.Options{HostMemoryLimit: 64}, []string{"Options.HostMemoryLimit 64"}},
+}
+
+// Options that make no sense without a GPU are refused where there is none, and those that
+// say how one is used are not.
+func TestOpenAsksForAGPU(t *testing.T) {
+	o, log, err := runChild[environmentOutcome](t, environmentEnv, "gpu", "CUDA_VISIBLE_DEVICES=-1")
+	require.NoError(t, err, log)
+	assert.Equal(t, "Options.GPUAllocator BFC asks for a GPU: TensorFlow has no GPU here, only CPU\n", o.NoGPU)
 }
 
 // What TensorFlow has settled is refused with the reason, and what to do.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"steadyfit/data"
@@ -93,7 +94,8 @@ type runner struct {
 // Options.ReadOnly is set it first checks that the model can be trained, and
 // returns savedmodels.ErrNotTrainable before anything of it runs if it cannot. A
 // model with unsafe operations is savedmodels.ErrUnsafeOps either way. Device options
-// that contradict each other or the environment are a *gpuopts.ConflictError.
+// that contradict each other or the environment are a *gpuopts.ConflictError; those that
+// ask for a GPU (gpuopts.Options.AsksForGPU) where TensorFlow has none are ErrNoGPU.
 // The result must be closed.
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
@@ -127,7 +129,26 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	if err := s.load(); err != nil {
 		return nil, err
 	}
+	if err := s.checkGPU(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
+}
+
+// ErrNoGPU: the options ask for a GPU, and TensorFlow has none.
+var ErrNoGPU = errors.New("TensorFlow has no GPU here")
+
+// checkGPU is ErrNoGPU where the options ask for one in vain.
+func (s *Session) checkGPU() error {
+	asks := s.opts.Device.AsksForGPU()
+	if asks == "" {
+		return nil
+	}
+	devices, err := s.Devices()
+	if err != nil || hasGPU(devices) {
+		return err
+	}
+	return fmt.Errorf("%s asks for a GPU: %w, only %s", asks, ErrNoGPU, strings.Join(shortNames(devices), ", "))
 }
 
 // load opens the model in TensorFlow. After an error the session is closed, and what

@@ -135,7 +135,10 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	values, err := s.tf.Run(ctx, nil, o.reads)
+	values := tfbind.Results{} // of a model without variables
+	if len(o.reads) > 0 {
+		values, err = s.tf.Run(ctx, nil, o.reads)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
@@ -157,8 +160,10 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	for i, place := range o.places {
 		feeds[place] = p.values[i]
 	}
-	if _, err := s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: o.writes}); err != nil {
-		return fmt.Errorf("revert: %w", err)
+	if len(o.writes) > 0 {
+		if _, err := s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: o.writes}); err != nil {
+			return fmt.Errorf("revert: %w", err)
+		}
 	}
 	s.rate = p.rate
 	return nil

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/memory"
+	"steadyfit/tfbind"
 )
 
 // Use is what is known of one of TensorFlow's allocators from a traced run.
@@ -49,6 +50,16 @@ type Trace struct {
 	// clusters that XLA compiled, kernels of oneDNN, and functions that were called
 	// and not inlined.
 	BFloat16Casts, Float16Casts, Recomputed, XLAClusters, OneDNN, Calls int
+	// Casts is how many casts of that pass ran, back to float32 included, and without
+	// those that were done once, to constants.
+	Casts int
+	// Devices is Operations by the name of the device.
+	Devices map[string]int
+	// Floating is how many operations gave out floating-point numbers, by the element
+	// type of the first such output, and Matrix how many of these multiply matrices or
+	// convolve, gradients included. What XLA compiled is one operation, and none of
+	// Matrix. An operation of a branch that was not taken gives nothing out.
+	Floating, Matrix map[tfbind.DType]int
 }
 
 // ReadTrace reads the serialized tensorflow.RunMetadata that
@@ -58,12 +69,13 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	if err := proto.Unmarshal(metadata, &run); err != nil {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
-	t := Trace{Allocators: map[string]Use{}}
+	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[tfbind.DType]int{}, Matrix: map[tfbind.DType]int{}}
 	last := map[string]int64{} // when the operation ended that InUse is from
 	records := map[string][]record{}
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
 			t.count(node)
+			t.Devices[device.GetDevice()]++
 			end := node.GetAllStartNanos() + node.GetAllEndRelNanos()
 			for _, m := range node.GetMemory() {
 				name := m.GetAllocatorName()
@@ -117,7 +129,31 @@ func (t *Trace) count(node *stats.NodeExecStats) {
 		t.OneDNN++
 	case kind == "PartitionedCall", kind == "StatefulPartitionedCall":
 		t.Calls++
+	case kind == "Cast" && strings.HasSuffix(name, "-AutoMixedPrecision"):
+		t.Casts++
 	}
+	for _, output := range node.GetOutput() {
+		d := tfbind.DType(output.GetTensorDescription().GetDtype())
+		if !floating(d) {
+			continue
+		}
+		t.Floating[d]++
+		if matrix(kind) {
+			t.Matrix[d]++
+		}
+		break
+	}
+}
+
+func floating(d tfbind.DType) bool {
+	return d == tfbind.Float32 || d == tfbind.Float64 || d == tfbind.Float16 || d == tfbind.BFloat16
+}
+
+// matrix tells whether operations of a type multiply matrices or convolve, be it
+// together with something else, as in _FusedConv2D, or many times, as in CudnnRNN.
+func matrix(kind string) bool {
+	return slices.ContainsFunc([]string{"MatMul", "Einsum", "Conv1D", "Conv2D", "Conv2d", "Conv3D", "CudnnRNN", "BlockLSTM", "LSTMBlock", "GRUBlock"},
+		func(part string) bool { return strings.Contains(kind, part) })
 }
 
 // record is an allocation, or with negative bytes the end of one.

@@ -1,8 +1,12 @@
 package native_test
 
 import (
+	"compress/gzip"
 	"context"
+	"flag"
+	"io"
 	"os"
+	"path/filepath"
 	"testing"
 
 	alloc "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
@@ -190,4 +194,64 @@ func TestReadTraceRewrites(t *testing.T) {
 			assert.Positive(t, test.count(read(test.options)))
 		})
 	}
+}
+
+var update = flag.Bool("update", false, "record the traces of testdata anew")
+
+// What is counted in recorded traces of digits-cnn, in float32 and rewritten to bfloat16.
+func TestReadTraceRecorded(t *testing.T) {
+	const cpu = "/job:localhost/replica:0/task:0/device:CPU:0"
+	for _, test := range []struct {
+		name    string
+		options gpuopts.Options
+		want    native.Trace
+	}{
+		{"float32", gpuopts.Options{}, native.Trace{
+			Operations: 318, Devices: map[string]int{cpu: 318}, OneDNN: 10,
+			Matrix: map[tfbind.DType]int{tfbind.Float32: 8}, Floating: map[tfbind.DType]int{tfbind.Float32: 193},
+		}},
+		{"bfloat16", gpuopts.Options{Precision: gpuopts.BFloat16}, native.Trace{
+			Operations: 333, Devices: map[string]int{cpu: 333}, OneDNN: 10, BFloat16Casts: 11, Casts: 14,
+			Matrix: map[tfbind.DType]int{tfbind.BFloat16: 8}, Floating: map[tfbind.DType]int{tfbind.Float32: 173, tfbind.BFloat16: 35},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join("testdata", test.name+".pb.gz")
+			if *update {
+				record(t, path, test.options)
+			}
+			file, err := os.Open(path)
+			require.NoError(t, err, "run the test with -update to make the file")
+			defer file.Close()
+			plain, err := gzip.NewReader(file)
+			require.NoError(t, err)
+			metadata, err := io.ReadAll(plain)
+			require.NoError(t, err)
+			run, err := native.ReadTrace(metadata)
+			require.NoError(t, err)
+			assert.Equal(t, test.want, native.Trace{
+				Operations: run.Operations, Devices: run.Devices, Floating: run.Floating, Matrix: run.Matrix,
+				BFloat16Casts: run.BFloat16Casts, Float16Casts: run.Float16Casts, Casts: run.Casts,
+				Recomputed: run.Recomputed, XLAClusters: run.XLAClusters, OneDNN: run.OneDNN, Calls: run.Calls,
+			})
+			assert.Contains(t, run.Allocators, "mklcpu")
+		})
+	}
+}
+
+// record writes a trace to a file.
+func record(t *testing.T, path string, o gpuopts.Options) {
+	t.Helper()
+	model, err := savedmodels.Builtin("digits-cnn")
+	require.NoError(t, err)
+	config, err := o.ConfigProto()
+	require.NoError(t, err)
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	packed, err := gzip.NewWriterLevel(file, gzip.BestCompression)
+	require.NoError(t, err)
+	_, err = packed.Write(trace(t, model, config))
+	require.NoError(t, err)
+	require.NoError(t, packed.Close())
+	require.NoError(t, file.Close())
 }

@@ -1,0 +1,387 @@
+package session_test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/cpu"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/internal/graphdef"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+const cpu0, gpu0 = "/job:localhost/replica:0/task:0/device:CPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"
+
+// What fit prints, line by line.
+func TestEffectsText(t *testing.T) {
+	host := tfbind.Device{Name: cpu0, Type: "CPU", MemoryBytes: 256 << 20}
+	card := tfbind.Device{Name: gpu0, Type: "GPU", MemoryBytes: 8 << 30}
+	pool := map[string]memory.Reading{"mklcpu": memory.Known(1572864)}
+	on := map[string]int{cpu0: 200}
+	var text strings.Builder
+	for _, e := range []session.Effects{
+		{},
+		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}},
+		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Untraced: "training has state in\nno variable"},
+		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Step: &session.StepEffects{}},
+		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Step: &session.StepEffects{
+			Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 8}, OneDNN: 8, Allocators: map[string]memory.Reading{"cpu": {}},
+		}},
+		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{
+			Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 2, tfbind.BFloat16: 6}, Casts: 11, OneDNN: 1, Allocators: pool,
+		}},
+		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{
+			Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float64: 1, tfbind.Float32: 2, tfbind.Float16: 3}, Casts: 1,
+		}},
+		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Floating: map[tfbind.DType]int{tfbind.Float32: 5}}},
+		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Clusters: 1}},
+		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 1}, Clusters: 4}},
+		{Devices: []tfbind.Device{host, card}},
+		{Devices: []tfbind.Device{host, card}, Step: &session.StepEffects{
+			Operations: map[string]int{cpu0: 1, gpu0: 250}, Matrix: map[tfbind.DType]int{tfbind.Float16: 3},
+			Allocators: map[string]memory.Reading{"GPU_0_bfc": memory.Known(1 << 30), "gpu_host_bfc": {}},
+		}},
+	} {
+		text.WriteString("in force: " + e.String() + "\n")
+	}
+	golden(t, "testdata/effects.txt", text.String())
+}
+
+// golden compares a text with a file, and leaves it beside the file if they differ.
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+		return
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "run the test with -update to make the file")
+	if string(want) != got {
+		require.NoError(t, os.WriteFile(path+".got", []byte(got), 0o644))
+	}
+	require.Equal(t, string(want), got, "see %s.got", path)
+}
+
+// What was asked for and is not there is warned of, and nothing else.
+func TestEffectsMissing(t *testing.T) {
+	host := []tfbind.Device{{Name: cpu0, Type: "CPU"}}
+	both := []tfbind.Device{host[0], {Name: gpu0, Type: "GPU"}}
+	on := map[string]int{cpu0: 200}
+	bf16, fp16, compiled := gpuopts.Options{Precision: gpuopts.BFloat16}, gpuopts.Options{Precision: gpuopts.Float16CPU}, gpuopts.Options{XLA: gpuopts.XLAOn2}
+	growth := gpuopts.Options{MemoryGrowth: true}
+	matrix := map[tfbind.DType]int{tfbind.Float32: 8}
+	for name, c := range map[string]struct {
+		effects session.Effects
+		options gpuopts.Options
+		want    []string // a piece of each warning
+	}{
+		"nothing asked":                   {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix}}, gpuopts.Options{}, nil},
+		"not traced":                      {session.Effects{Devices: host}, bf16, nil},
+		"an executor without traces":      {session.Effects{Devices: host, Step: &session.StepEffects{}}, bf16, nil},
+		"bfloat16":                        {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.BFloat16: 1}}}, bf16, nil},
+		"no bfloat16, and no oneDNN":      {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix}}, bf16, []string{"Options.Precision bfloat16: nothing ran in bfloat16: oneDNN is what"}},
+		"no bfloat16":                     {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix, OneDNN: 8}}, bf16, []string{"nothing ran in bfloat16: "}},
+		"bfloat16 inside of clusters":     {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Clusters: 1, Casts: 2}}, bf16, nil},
+		"float16 in values alone":         {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix, Casts: 20}}, fp16, []string{"Options.Precision float16-cpu: no matrix operation gave out float16"}},
+		"nothing to rewrite":              {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on}}, fp16, []string{"has no matrix operations"}},
+		"compiled":                        {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Clusters: 1}}, compiled, nil},
+		"nothing compiled":                {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on}}, compiled, []string{"Options.XLA on-2: nothing was compiled"}},
+		"growth without a GPU":            {session.Effects{Devices: host}, growth, []string{"Options.MemoryGrowth true: it has no effect: TensorFlow has no GPU here, only CPU"}},
+		"growth":                          {session.Effects{Devices: both, Step: &session.StepEffects{Operations: map[string]int{cpu0: 3, gpu0: 9}}}, growth, nil},
+		"growth of what is not used":      {session.Effects{Devices: both, Step: &session.StepEffects{Operations: on}}, growth, []string{"Options.MemoryGrowth true: no operation ran on a GPU"}},
+		"a GPU that nothing runs on":      {session.Effects{Devices: both, Step: &session.StepEffects{Operations: on}}, gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]: no operation ran on a GPU"}},
+		"a GPU that nobody asked for":     {session.Effects{Devices: both, Step: &session.StepEffects{Operations: on}}, gpuopts.Options{}, nil},
+		"a GPU of which nothing is known": {session.Effects{Devices: both}, growth, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := c.effects.Missing(c.options)
+			require.Len(t, got, len(c.want), "%v", got)
+			for i, text := range c.want {
+				assert.Contains(t, got[i].String(), text)
+			}
+		})
+	}
+}
+
+// Effects says what a step runs in, and leaves the training as it is, bit for bit.
+func TestEffects(t *testing.T) {
+	ctx := context.Background()
+	for _, name := range forDigits {
+		t.Run(name, func(t *testing.T) {
+			bs := batches(t, digits(t), 32, 4)
+			plain := open(t, name, session.Options{Seed: 3})
+			want := losses(t, plain, bs, 0)
+
+			s := open(t, name, session.Options{Seed: 3})
+			live := tfbind.Live()
+			have := losses(t, s, bs[:2], 0)
+			e, err := s.Effects(ctx, bs[0])
+			require.NoError(t, err)
+			assert.Equal(t, live.Tensors, tfbind.Live().Tensors)
+			have = append(have, losses(t, s, bs[2:], 2)...)
+			assert.Equal(t, want, have)
+			assert.Equal(t, state(t, plain), state(t, s))
+
+			require.NotNil(t, e.Step, e.Untraced)
+			assert.NotEmpty(t, e.TensorFlow)
+			assert.Equal(t, "CPU", e.Devices[0].Type)
+			assert.Greater(t, e.Step.Operations[e.Devices[0].Name], 100)
+			assert.Positive(t, e.Step.Matrix[tfbind.Float32])
+			assert.Len(t, e.Step.Matrix, 1)
+			assert.Zero(t, e.Step.Floating[tfbind.BFloat16])
+			assert.Zero(t, e.Step.Casts)
+			assert.Zero(t, e.Step.Clusters)
+			assert.NotEmpty(t, e.Step.Allocators)
+			assert.Empty(t, e.Missing(gpuopts.Options{}))
+
+			t.Run("bfloat16", func(t *testing.T) {
+				if e.Step.OneDNN == 0 {
+					t.Skip("this needs oneDNN, which is off on this machine: set TF_ENABLE_ONEDNN_OPTS=1")
+				}
+				if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
+					t.Skip("this needs a CPU whose oneDNN has bfloat16, which takes AVX-512")
+				}
+				o := gpuopts.Options{Precision: gpuopts.BFloat16}
+				e, err := open(t, name, session.Options{Device: o}).Effects(ctx, bs[0])
+				require.NoError(t, err)
+				require.NotNil(t, e.Step, e.Untraced)
+				assert.Positive(t, e.Step.Matrix[tfbind.BFloat16])
+				assert.Positive(t, e.Step.Casts)
+				assert.Empty(t, e.Missing(o))
+				assert.Contains(t, e.String(), "bfloat16 in ")
+			})
+		})
+	}
+
+	t.Run("what was not compiled or not traced", func(t *testing.T) {
+		b := batches(t, digits(t), 32, 1)[0]
+		s := open(t, "digits", session.Options{Device: gpuopts.Options{Executor: gpuopts.SingleThreaded}})
+		e, err := s.Effects(ctx, b)
+		require.NoError(t, err)
+		require.NotNil(t, e.Step)
+		assert.Empty(t, e.Step.Operations)
+		e, err = s.Effects(ctx, data.Batch{})
+		require.NoError(t, err)
+		assert.Nil(t, e.Step)
+		assert.Empty(t, e.Untraced)
+		o := gpuopts.Options{XLA: gpuopts.XLAOn2}
+		e, err = open(t, "digits", session.Options{Device: o}).Effects(ctx, b)
+		require.NoError(t, err)
+		require.NotNil(t, e.Step, e.Untraced)
+		assert.Positive(t, e.Step.Clusters)
+		assert.Empty(t, e.Missing(o))
+		e, err = open(t, "digits", session.Options{ReadOnly: true}).Effects(ctx, b)
+		require.NoError(t, err)
+		assert.Contains(t, e.Untraced, "read only")
+	})
+}
+
+// state is all that a snapshot has, as bytes of a checkpoint.
+func state(t *testing.T, s *session.Session) string {
+	t.Helper()
+	prefix := filepath.Join(t.TempDir(), "state")
+	require.NoError(t, s.Save(context.Background(), prefix))
+	bytes, err := os.ReadFile(prefix + ".data-00000-of-00001")
+	require.NoError(t, err)
+	return string(bytes)
+}
+
+// A rate that a step takes as an input need not be set for it, and stays unset; a step
+// that fails leaves the model as it was; state that could not be brought back is not touched.
+func TestEffectsOfWhatCannotBeTraced(t *testing.T) {
+	ctx := context.Background()
+	s := openModel(t, reporter(t, "", false, nil), session.Options{})
+	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: []float32{1, 2}}}}}
+	e, err := s.Effects(ctx, b)
+	require.NoError(t, err)
+	require.NotNil(t, e.Step, e.Untraced)
+	assert.ErrorContains(t, s.Train(ctx, 0, b, make([]float64, 2)), "learning rate")
+
+	// A class that the model does not have.
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	s, plain := openModel(t, model, session.Options{}), openModel(t, model, session.Options{})
+	bad := ones(t, model, "train", 2)
+	for i := range bad.Fields {
+		if y, ok := bad.Fields[i].Values.([]int64); ok {
+			y[0] = 99
+		}
+	}
+	e, err = s.Effects(ctx, bad)
+	require.NoError(t, err)
+	assert.Nil(t, e.Step)
+	assert.Contains(t, e.Untraced, "99")
+	assert.Equal(t, state(t, plain), state(t, s))
+	_, err = s.Effects(ctx, data.Batch{Size: 1, Fields: []data.Field{{Name: "z"}}})
+	assert.ErrorIs(t, err, session.ErrData)
+	require.NoError(t, s.Close())
+	_, err = s.Effects(ctx, bad)
+	assert.ErrorIs(t, err, tfbind.ErrClosed)
+}
+
+// linear is a model of y = x·w, all of it of one element type, inputs and outputs
+// included: its loss is the mean of (y - label)², and a step goes down its gradient. w is 0
+// at first.
+func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
+	t.Helper()
+	of := graphdef.Attrs{"T": graphdef.Type(d)}
+	reduce := graphdef.Attrs{"T": graphdef.Type(d), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	typed := graphdef.Attrs{"dtype": graphdef.Type(d)}
+	g := (&graphdef.Graph{}).Placeholder("x", d).Placeholder("y", d).
+		Constant("axes", tfbind.Int32, []byte{0, 0, 0, 0, 1, 0, 0, 0}, 2).
+		Constant("zero", d, make([]byte, 3*d.Size()), 3, 1).
+		Constant("rate", tfbind.Float32, []byte{0, 0, 0, 0x3d}). // 1/32
+		Add("w", "VarHandleOp", graphdef.Attrs{"dtype": graphdef.Type(d), "shape": graphdef.Shape([]int64{3, 1}), "shared_name": graphdef.Text("w")}).
+		Add("begin", "AssignVariableOp", typed, "w", "zero").
+		Add("value", "ReadVariableOp", typed, "w").
+		Add("out", "MatMul", of, "x", "value").
+		Add("error", "Sub", of, "out", "y").
+		Add("square", "Mul", of, "error", "error").
+		Add("mean", "Mean", reduce, "square", "axes").
+		Add("gradient", "MatMul", graphdef.Attrs{"T": graphdef.Type(d), "transpose_a": graphdef.Bool(true)}, "x", "error").
+		Add("typed_rate", "Cast", graphdef.Attrs{"SrcT": graphdef.Type(tfbind.Float32), "DstT": graphdef.Type(d)}, "rate").
+		Add("down", "Mul", of, "gradient", "typed_rate").
+		Add("step", "AssignSubVariableOp", typed, "w", "down").
+		Add("trained", "Identity", of, "mean", "^step").
+		Placeholder("prefix", tfbind.String).
+		Add("names", "Const", texts("w")).
+		Add("slices", "Const", texts("")).
+		Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{d})}, "prefix", "names", "slices", "value").
+		Add("saved", "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.String)}, "prefix", "^save").
+		Add("restored", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{d})}, "prefix", "names", "slices").
+		Add("restore", "AssignVariableOp", typed, "w", "restored")
+	text, err := g.Bytes()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	saveVariables(t, text, filepath.Join(dir, "variables", "variables"))
+	graph := &graph_go_proto.GraphDef{}
+	require.NoError(t, proto.Unmarshal(text, graph))
+	info := func(op string, dims ...int64) *pb.TensorInfo {
+		shape := &tensor_shape_go_proto.TensorShapeProto{}
+		for _, n := range dims {
+			shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+		}
+		return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
+	}
+	x, y := info("x", -1, 3), info("y", -1, 1)
+	text, err = proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
+		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*pb.SignatureDef{
+			"train":    {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("trained")}},
+			"evaluate": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("mean")}},
+			"predict":  {Inputs: map[string]*pb.TensorInfo{"x": x}, Outputs: map[string]*pb.TensorInfo{"out": info("out", -1, 1)}},
+		},
+		SaverDef: &pb.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore", Version: pb.SaverDef_V2},
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
+	model, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	return model
+}
+
+// texts is a constant of one text.
+func texts(text string) graphdef.Attrs {
+	return graphdef.Attrs{"dtype": graphdef.Type(tfbind.String), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: &tensor_go_proto.TensorProto{
+		Dtype: types_go_proto.DataType_DT_STRING, StringVal: [][]byte{[]byte(text)},
+		TensorShape: &tensor_shape_go_proto.TensorShapeProto{Dim: []*tensor_shape_go_proto.TensorShapeProto_Dim{{Size: 1}}},
+	}}}}
+}
+
+// saveVariables runs the operation begin of a graph, and has saved write a checkpoint.
+func saveVariables(t testing.TB, def []byte, prefix string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(prefix), 0o755))
+	graph, err := tfbind.NewGraph()
+	require.NoError(t, err)
+	defer graph.Close()
+	require.NoError(t, graph.Import(def, ""))
+	s, err := tfbind.NewSession(graph, nil)
+	require.NoError(t, err)
+	defer s.Close()
+	begin, err := graph.Operation("begin")
+	require.NoError(t, err)
+	_, err = s.RunWith(context.Background(), nil, nil, tfbind.RunOptions{Targets: []tfbind.Operation{begin}})
+	require.NoError(t, err)
+	place, err := graph.Output("prefix:0")
+	require.NoError(t, err)
+	saved, err := graph.Output("saved:0")
+	require.NoError(t, err)
+	name, err := tfbind.NewTensor([]string{prefix})
+	require.NoError(t, err)
+	defer name.Close()
+	out, err := s.Run(context.Background(), tfbind.Feeds{place: name}, []tfbind.Output{saved})
+	require.NoError(t, err)
+	require.NoError(t, out.Close())
+}
+
+// A model whose inputs and outputs are of 16 bits trains, evaluates and predicts from
+// float32.
+func TestNarrowInputsAndOutputs(t *testing.T) {
+	ctx := context.Background()
+	for _, d := range []tfbind.DType{tfbind.Float32, tfbind.Float16, tfbind.BFloat16} {
+		t.Run(d.String(), func(t *testing.T) {
+			s := openModel(t, linear(t, d), session.Options{})
+			b := data.Batch{Size: 4, Fields: []data.Field{
+				{Name: "x", Array: data.Array{Shape: []int{4, 3}, Values: []float32{1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1}}},
+				{Name: "y", Array: data.Array{Shape: []int{4, 1}, Values: []float32{1, 2, 3, 6}}},
+			}}
+			out := make([]float64, 1)
+			require.NoError(t, s.Evaluate(ctx, b, out))
+			assert.Equal(t, 12.5, out[0], "the mean of 1, 4, 9, 36")
+			l := losses(t, s, []data.Batch{b, b, b, b}, 0)
+			assert.Equal(t, 12.5, l[0])
+			assert.Less(t, l[3], l[2])
+			// After one step with x as it is, w would be (7, 8, 9) / 32; both types have
+			// room for that.
+			s = openModel(t, s.Model(), session.Options{})
+			losses(t, s, []data.Batch{b}, 0)
+			predict, err := s.Prepare("predict")
+			require.NoError(t, err)
+			defer predict.Close()
+			require.NoError(t, predict.Feed(data.Batch{Size: 4, Fields: b.Fields[:1]}))
+			require.NoError(t, predict.Run(ctx))
+			result, err := predict.Output("out")
+			require.NoError(t, err)
+			defer result.Close()
+			assert.Equal(t, d, result.DType())
+			got, err := session.Array(result)
+			require.NoError(t, err)
+			assert.Equal(t, []float32{7. / 32, 8. / 32, 9. / 32, 24. / 32}, got.Values)
+
+			e, err := s.Effects(ctx, b)
+			require.NoError(t, err)
+			require.NotNil(t, e.Step, e.Untraced)
+			assert.Equal(t, map[tfbind.DType]int{d: 2}, e.Step.Matrix)
+			assert.Zero(t, e.Step.Casts)
+			// What float32 has room for and the type has not is refused, not fed as infinity.
+			b.Fields[0].Values.([]float32)[0] = 1e38
+			if err := s.Evaluate(ctx, b, out); d == tfbind.Float16 {
+				assert.ErrorIs(t, err, tfbind.ErrType)
+			} else {
+				assert.NoError(t, err)
+			}
+		})
+	}
+}
