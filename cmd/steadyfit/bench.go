@@ -95,7 +95,7 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
 	s, err := session.Open(ctx, m, f.options)
 	if err != nil {
-		return err
+		return g.noGPU(ctx, err)
 	}
 	defer s.Close()
 	step, err := s.Prepare(f.signature)

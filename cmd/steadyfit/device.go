@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/doctor"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -154,6 +156,30 @@ func (f *deviceFlags) decide(o *gpuopts.Options, stderr io.Writer) error {
 	fmt.Fprintf(stderr, "steadyfit: warning: --precision fp16: TensorFlow has no GPU here, only %s, and emulates float16 there with float32, which is slow; --precision bf16 is for CPUs\n",
 		strings.Join(slices.Sorted(maps.Keys(types)), ", "))
 	return nil
+}
+
+// noGPU adds to the error of options that ask for a GPU in vain what keeps TensorFlow from
+// having one, library by library.
+func (g *global) noGPU(ctx context.Context, err error) error {
+	if !errors.Is(err, session.ErrNoGPU) {
+		return err
+	}
+	text := ""
+	for _, c := range doctor.Examine(ctx, doctor.Options{TensorFlow: g.tensorflow, NeedGPU: true}).Checks {
+		if c.Group == "GPU" && c.Status == doctor.Problem {
+			text += fmt.Sprintf("\n  %s: %s", c.Name, c.Found)
+		}
+	}
+	if text == "" {
+		text = "\n  all that it needs is there: with --verbose, TensorFlow says what it made of it"
+	}
+	return &environmentError{fmt.Errorf("%w%s\nsteadyfit doctor --gpu says what to do", err, text)}
+}
+
+// mayFail reports whether the flags ask for something that may not take effect, so that
+// it is worth a traced step to look.
+func (f *deviceFlags) mayFail(o gpuopts.Options) bool {
+	return o.Precision != "" || f.xla || o.AsksForGPU() != "" || len(o.ForGPU()) > 0
 }
 
 // deviceTypes are the kinds of devices that TensorFlow has with these options.

@@ -44,7 +44,7 @@ type fitFlags struct {
 	augmentation            data.Augmentation
 	checkImages             bool
 	restoreBest             bool
-	json                    bool
+	json, inForce           bool
 	resilience
 }
 
@@ -87,6 +87,7 @@ that was never interrupted.`,
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that decode and augment; 0 means one per core")
 	flags.BoolVar(&f.checkImages, "check-images", true, "decode all images once before training, so that one that is damaged does not end it")
 	flags.StringVar(&f.options.TrainSignature, "train-signature", "", "signature to train with; default train, learn or train_step")
+	flags.BoolVar(&f.inForce, "in-force", false, "trace a step at the start, and undo it, to say what TensorFlow really computes in and on; default only with options that may not take effect (docs/gpu.md)")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
 	f.resilience.register(flags)
 	return cmd
@@ -177,9 +178,15 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	}
 	s, err := session.Open(ctx, model, f.options)
 	if err != nil {
-		return err
+		if f.budgetOf == budgetOfGPU && errors.Is(err, session.ErrNoGPU) {
+			err = fmt.Errorf("--memory-budget-of gpu, where --memory-budget-of rss limits the memory of the process: %w", err)
+		}
+		return g.noGPU(ctx, err)
 	}
 	defer s.Close()
+	if err := f.tellInForce(ctx, cmd, g, c, s, train); err != nil {
+		return err
+	}
 	r, err := f.arrange(loop, train, s, c, begun)
 	if err != nil {
 		return err
@@ -207,6 +214,34 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	return f.print(cmd.OutOrStdout(), history)
+}
+
+// tellInForce prints what TensorFlow has and does. It takes a traced step to know what it
+// does, which is taken if that may not be what was asked for, unless memory is budgeted:
+// there the loop has to see what its first steps take.
+func (f *fitFlags) tellInForce(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised, s *session.Session, train data.Dataset) error {
+	trace := f.inForce
+	if !cmd.Flags().Changed("in-force") {
+		trace = g.verbose || f.device.mayFail(f.options.Device) && f.budget == "" && f.resetNear == ""
+	}
+	e, err := s.Effects(ctx, data.Batch{})
+	if trace && err == nil {
+		defer c.Busy()()
+		for b, bad := range train.Batches(f.pass()) {
+			if bad == nil { // else the loop says so
+				e, err = s.Effects(ctx, b)
+			}
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "in force: %v\n", e)
+	for _, w := range e.Missing(f.options.Device) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "steadyfit: warning: %s\n", inFlags.Replace(w.String()))
+	}
+	return nil
 }
 
 // every reports whether all that an error joins is of a kind; nil is of all kinds.

@@ -61,7 +61,8 @@ func (f *modelFlags) session(cmd *cobra.Command, g *global, model *savedmodels.M
 	if err := f.device.decide(&o.Device, cmd.ErrOrStderr()); err != nil {
 		return nil, err
 	}
-	return session.Open(cmd.Context(), model, o)
+	s, err := session.Open(cmd.Context(), model, o)
+	return s, g.noGPU(cmd.Context(), err)
 }
 
 // inference are the flags of commands that run a model over a dataset and change neither.

@@ -235,22 +235,6 @@ func (r *resilience) configure(o *session.Options) error {
 	return nil
 }
 
-// needGPU is the error of a session without a GPU.
-func needGPU(s *session.Session) error {
-	devices, err := s.Devices()
-	if err != nil {
-		return err
-	}
-	var have []string
-	for _, d := range devices {
-		if d.Type == "GPU" {
-			return nil
-		}
-		have = append(have, d.Name)
-	}
-	return &environmentError{fmt.Errorf("--memory-budget-of gpu: TensorFlow finds no GPU here, only %s; steadyfit doctor --gpu says what is missing, and --memory-budget-of rss limits the memory of the process", strings.Join(have, ", "))}
-}
-
 // arrange has a loop train a session as the flags say. begun is set when a loop that goes
 // on with what another process has begun has resumed.
 func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session, c *session.Supervised, begun *bool) (*arranged, error) {
@@ -287,9 +271,6 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 	switch {
 	case r.budget == "":
 	case r.budgetOf == budgetOfGPU:
-		if err := needGPU(s); err != nil {
-			return nil, err
-		}
 		split = true
 	default:
 		limit, err := memory.ParseBytes(r.budget)

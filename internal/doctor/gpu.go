@@ -156,6 +156,9 @@ func checkGPU(m machine, t tensorFlow) []Check {
 	e := gpuExam{m, t, readGPU(m)}
 	checks := []Check{e.build(), e.driver(), e.nodes()}
 	checks = append(checks, e.gpus()...)
+	if shown, set := m.env["CUDA_VISIBLE_DEVICES"]; set && (shown == "" || strings.HasPrefix(shown, "-")) {
+		checks = append(checks, e.missing("CUDA_VISIBLE_DEVICES", fmt.Sprintf("%q hides all GPUs from CUDA", shown), "`unset CUDA_VISIBLE_DEVICES`"))
+	}
 	checks = append(checks, e.driverLibrary())
 	for _, l := range gpuLibraries {
 		checks = append(checks, e.library(l))
