@@ -266,8 +266,12 @@ func Checkpoint(dir string, options ...CheckpointOption) Hook {
 	for _, o := range options {
 		o.applyToCheckpoint(c)
 	}
+	every := AnyStep
+	if c.everySteps != nil && *c.everySteps > 0 {
+		every = *c.everySteps
+	}
 	return Hook{
-		Name: "checkpoint", Priority: PriorityCheckpoint,
+		Name: "checkpoint", StepEvery: every, Priority: PriorityCheckpoint,
 		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end,
 	}
 }

@@ -46,6 +46,9 @@ type DivergedError struct {
 	// Step is the train step that gave the value, counted from 1; for a
 	// validation, the number of train steps done.
 	Step int64
+	// Steps is how many train steps ran in one call, of which Step is the last one and
+	// Value the mean: any of them may have given it. 0 and 1 are one.
+	Steps int
 	// Batch is the batch that gave the value: its number in the pass over the
 	// data, from 0.
 	Batch int
@@ -57,10 +60,13 @@ type DivergedError struct {
 
 func (e *DivergedError) Error() string {
 	where := fmt.Sprintf("at step %d (epoch %d, batch %d of the pass, from 0)", e.Step, e.Epoch, e.Batch)
+	if e.Steps > 1 {
+		where = fmt.Sprintf("in steps %d to %d, which ran in one call (epoch %d, batches %d to %d of the pass, from 0)", e.Step-int64(e.Steps)+1, e.Step, e.Epoch, e.Batch-e.Steps+1, e.Batch)
+	}
 	if strings.HasPrefix(e.Metric, validationPrefix) {
 		where = fmt.Sprintf("after step %d (epoch %d, batch %d of the validation data, from 0)", e.Step, e.Epoch, e.Batch)
 	}
-	return fmt.Sprintf("fit: training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values in that batch",
+	return fmt.Sprintf("fit: training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values there",
 		e.Metric, e.Value, where)
 }
 

@@ -48,8 +48,15 @@ type Hook struct {
 
 	// Start is called before the first step.
 	Start func(context.Context, *State) error
-	// Step is called after every train step. It should cost little.
+	// Step is called after every train step, or after every call of several steps (see
+	// StepEvery). It should cost little.
 	Step func(context.Context, *State) error
+	// StepEvery says after which steps Step has to be called where a Loop runs several
+	// steps in one call (Loop.FuseSteps): with n > 0 after those whose number
+	// (State.Step) is divisible by n, at which a call then ends; with AnyStep after no
+	// step in particular. Step is called after every call, after others than these, too.
+	// 0 is after every step, so that a Loop with such a hook runs steps one by one.
+	StepEvery int
 	// Replays has Step called also for steps that are trained again after a Recovery
 	// went back: for hooks that look at the process, such as at its memory, rather than
 	// at what is learnt.
@@ -61,6 +68,10 @@ type Hook struct {
 	// never cancelled. All hooks are called, even if one of them fails.
 	End func(context.Context, *State) error
 }
+
+// AnyStep is the Hook.StepEvery of a hook that several steps may pass by between two of
+// its calls.
+const AnyStep = -1
 
 // State is what a hook sees of a run. Hooks read it and do not write to it; it
 // is valid during the call.
@@ -82,7 +93,8 @@ type State struct {
 	// Samples is the number of samples of the last batch.
 	Samples int
 	// Values are the scalars of the last train step, in the order of
-	// Session.TrainMetrics. They are overwritten by the next step.
+	// Session.TrainMetrics, or their means over the steps of the last call. They are
+	// overwritten by the next step.
 	Values []float64
 	// Record is that of the epoch that ended last in this run; nil before.
 	Record *Record

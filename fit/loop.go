@@ -50,6 +50,15 @@ type Loop struct {
 	// means 1.
 	ValidationEvery int
 
+	// FuseSteps is the most train steps to run in one call of a Session that is a Fuser;
+	// 0 and 1 run them one by one. The steps are the same ones: a call ends with an epoch
+	// and a pass over the data, before the learning rate changes, and where a hook has
+	// to be called (Hook.StepEvery); a last batch that is smaller is a step of its own.
+	// What has to run one by one does, and why is in the log. A hook that has to be
+	// called after every step (Hook.StepEvery is 0), such as a Budget, has all steps run
+	// one by one, and so has a call that failed, for the rest of the run.
+	FuseSteps int
+
 	// LearningRate sets the rate before each step; nil leaves it to the model.
 	LearningRate Schedule
 	// LearningRateText is what LearningRate is in words, as ParseSchedule reads them: a
@@ -134,6 +143,7 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		started, err = r.start(ctx)
 	}
 	if err == nil {
+		r.fuse()
 		err = r.train(ctx)
 	}
 	if err == nil {
@@ -198,6 +208,14 @@ type run struct {
 	since    time.Time
 	// rate is the learning rate that the session has; NaN if it is not known.
 	rate float64
+	// fuser runs up to fuse steps in one call; nil where steps run one by one.
+	// gathered of the batches of a call of together steps are with it.
+	fuser              Fuser
+	gathered, together int
+	// fullBatches is how many batches of a pass have Loop.Batch samples. changing is true
+	// once it was said that the learning rate keeps steps from running in one call.
+	fullBatches int
+	changing    bool
 	// stop is why the run should end; empty while it should not. finished is true if
 	// the training is over with it.
 	stop     string
@@ -233,6 +251,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 		{"Epochs", l.Epochs, 1},
 		{"InitialEpoch", l.InitialEpoch, 0},
 		{"StepsPerEpoch", l.StepsPerEpoch, 0},
+		{"FuseSteps", l.FuseSteps, 0},
 		{"ValidationBatch", l.ValidationBatch, 0},
 		{"ValidationEvery", l.ValidationEvery, 0},
 	} {
@@ -264,7 +283,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 
 	r := &run{
 		loop: l, ds: ds, hooks: hooks, log: l.Log, now: l.now,
-		stepsPerPass: perPass, scale: 1, rate: math.NaN(), sound: true,
+		stepsPerPass: perPass, fullBatches: n / l.Batch, scale: 1, rate: math.NaN(), sound: true,
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -433,18 +452,24 @@ func (r *run) trainPass(ctx context.Context) error {
 		return err
 	}
 	s := &r.state
+	r.gathered = 0
 	asked := r.now()
 	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: r.pass, Skip: r.passBatch, DropRemainder: r.loop.DropRemainder}) {
 		r.waited += r.now().Sub(asked)
 		if err != nil {
-			return fmt.Errorf("fit: reading batch %d for epoch %d: %w", r.passBatch, s.Epoch, err)
+			err = fmt.Errorf("fit: reading batch %d for epoch %d: %w", r.passBatch+r.gathered, s.Epoch, err)
+			if r.gathered > 0 {
+				r.unfuse(err) // the batches before it can be trained
+				return nil
+			}
+			return err
 		}
-		if err := r.step(ctx, b); errors.Is(err, errBack) {
+		if err := r.take(ctx, b); errors.Is(err, errBack) {
 			return nil // the caller goes on from where the run is now
 		} else if err != nil {
 			return err
 		}
-		if r.stop != "" || s.EpochStep == s.StepsPerEpoch || r.passBatch == 0 {
+		if r.gathered == 0 && (r.stop != "" || s.EpochStep == s.StepsPerEpoch || r.passBatch == 0) {
 			return nil
 		}
 		if err := r.interrupted(ctx); err != nil {
@@ -452,8 +477,13 @@ func (r *run) trainPass(ctx context.Context) error {
 		}
 		asked = r.now()
 	}
-	return fmt.Errorf("fit: %s ended after batch %d of a pass; its %d samples should give %d batches of %d",
-		r.ds.Name(), r.passBatch, r.ds.Len(), r.stepsPerPass, r.loop.Batch)
+	err := fmt.Errorf("fit: %s ended after batch %d of a pass; its %d samples should give %d batches of %d",
+		r.ds.Name(), r.passBatch+r.gathered, r.ds.Len(), r.stepsPerPass, r.loop.Batch)
+	if r.gathered > 0 {
+		r.unfuse(err)
+		return nil
+	}
+	return err
 }
 
 // interrupted returns an error if the context has ended.
@@ -476,8 +506,9 @@ func contextError(ctx context.Context) error {
 	return err
 }
 
-// step trains on one batch. In the steady state it does not allocate.
-func (r *run) step(ctx context.Context, b data.Batch) error {
+// step trains on a batch, or, with n > 1, on the n batches that were gathered, of which
+// this is the last. In the steady state it does not allocate.
+func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 	s := &r.state
 	if err := r.applyRate(); err != nil {
 		return err
@@ -493,7 +524,18 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	if r.passed != nil {
 		r.recordPassed()
 	}
-	if err := s.Session.Train(r.steady, s.Step, b, r.values); err != nil {
+	if n > 1 {
+		if err := r.fuser.TrainN(r.steady, s.Step, n, r.values); err != nil {
+			r.sound = false
+			err = fmt.Errorf("fit: train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(n), s.Epoch, r.passBatch, b.Index, err)
+			if r.loop.Recover == nil {
+				return err
+			}
+			// One by one they may go through, and if not, it is known which one fails.
+			r.unfuse(err)
+			return r.back(unfusedEvent, err)
+		}
+	} else if err := s.Session.Train(r.steady, s.Step, b, r.values); err != nil {
 		r.sound = false
 		err = fmt.Errorf("fit: train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
 		if r.loop.Recover != nil {
@@ -503,18 +545,19 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	}
 	if loss := r.values[0]; math.IsNaN(loss) || math.IsInf(loss, 0) {
 		r.sound = false
-		return &DivergedError{Epoch: s.Epoch, Step: s.Step + 1, Batch: b.Index, Metric: r.trainNames[0], Value: loss}
+		return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.trainNames[0], Value: loss}
 	}
+	samples := n * b.Size
 	for i, v := range r.values {
-		r.sums[i] += v * float64(b.Size)
+		r.sums[i] += v * float64(samples)
 	}
-	r.samples += int64(b.Size)
+	r.samples += int64(samples)
 	r.proven = false
-	if r.passBatch++; r.passBatch == r.stepsPerPass {
+	if r.passBatch += n; r.passBatch == r.stepsPerPass {
 		r.pass, r.passBatch = r.pass+1, 0
 	}
-	s.Step++
-	s.EpochStep++
+	s.Step += int64(n)
+	s.EpochStep += n
 	s.Samples = b.Size
 	r.alive(s.Step)
 	hooks := r.stepHooks

@@ -57,7 +57,14 @@ func (p ResetPolicy) Hook(s *session.Session) Hook {
 
 func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (gauge, error)) Hook {
 	r := &resetter{ResetPolicy: p, session: s, open: open}
-	return Hook{Name: "reset", Priority: priorityReset, Load: r.load, Save: r.save, Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
+	every := AnyStep
+	switch {
+	case p.Limit != 0 && p.Depth != session.ResetNone:
+		every = 0 // it looks after each step
+	case p.EverySteps > 0:
+		every = p.EverySteps
+	}
+	return Hook{Name: "reset", StepEvery: every, Priority: priorityReset, Load: r.load, Save: r.save, Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
 }
 
 // gauge is what a memory.Gauge is.

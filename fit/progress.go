@@ -69,6 +69,7 @@ type progressView struct {
 	// dirty is true if there is something else on the line.
 	dirty   bool
 	epoch   int
+	seen    int // steps of the epoch, at the last call
 	pending int // steps that the bar does not show yet
 	shown   time.Time
 	// failed is why something could not be printed; warned is true once that has been
@@ -80,7 +81,7 @@ type progressView struct {
 func (p *progressView) hook() Hook {
 	h := Hook{Name: "progress", Priority: PriorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine), End: p.harmless(p.end)}
 	if p.terminal {
-		h.Step = p.harmless(p.step)
+		h.Step, h.StepEvery = p.harmless(p.step), AnyStep
 	}
 	return h
 }
@@ -123,12 +124,13 @@ func (p *progressView) step(s *State) {
 		// The bar covers what is left of the epoch after its first step, or after
 		// the first one of a resumed run: steps that it did not see would distort
 		// its speed.
-		p.epoch, p.pending, p.shown = s.Epoch, 0, now
+		p.epoch, p.seen, p.pending, p.shown = s.Epoch, s.EpochStep, 0, now
 		p.bar = p.newBar(s.StepsPerEpoch-s.EpochStep, p.describe(s))
 		p.bar.StartWithoutRender()
 		return
 	}
-	p.pending++
+	p.pending += s.EpochStep - p.seen
+	p.seen = s.EpochStep
 	if now.Sub(p.shown) < p.every {
 		return
 	}

@@ -14,7 +14,10 @@ import (
 // failed, which is evaluated again.
 //
 // The steps between that state and the failed one are trained again, on the same
-// batches; of the hooks, only those with Replays are called for them a second time.
+// batches, one by one; of the hooks, only those with Replays are called for them a second time.
+// Where a call of several steps fails (Loop.FuseSteps), the run goes back without asking,
+// with the event "unfused", and runs its steps one by one from there.
+//
 // A run that ends meanwhile writes no checkpoint that is older than its newest.
 type Recovery struct {
 	// Keep keeps the present state of the session: back brings it back, as often as
@@ -110,11 +113,16 @@ func (r *run) dropKept() error {
 // goBack asks what to do about a train step that failed, and goes back. It returns
 // errBack if the run goes on.
 func (r *run) goBack(ctx context.Context, failed error) error {
-	o, s, k := r.loop.Recover, &r.state, r.kept
-	event, err := o.Decide(ctx, s, failed)
+	event, err := r.loop.Recover.Decide(ctx, &r.state, failed)
 	if err != nil {
 		return err
 	}
+	return r.back(event, failed)
+}
+
+// back goes back to the state that is kept, and returns errBack unless that fails.
+func (r *run) back(event string, failed error) error {
+	s, k := &r.state, r.kept
 	if err := k.back(r.steady); err != nil {
 		return fmt.Errorf("fit: going back to step %d after %w: %w", k.step, failed, err)
 	}

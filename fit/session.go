@@ -33,3 +33,19 @@ type Session interface {
 	// key (model, signature, tensorflow, ...).
 	Identity() map[string]string
 }
+
+// Fuser is a Session that can run several train steps in one call, for
+// Loop.FuseSteps; *session.Session is one.
+type Fuser interface {
+	// Fuses is how many train steps the next call can run, of up to n on batches of
+	// that many samples; 1 if they have to run one by one. It may change.
+	Fuses(n, samples int) int
+	// Gather copies a batch, to be the one of step i, from 0, of a call of n steps, as
+	// many as Fuses said. It changes nothing in the model, whatever its error. 0 begins
+	// anew. The batch may be reused once Gather returns.
+	Gather(i, n int, b data.Batch) error
+	// TrainN runs the n steps that were gathered and writes the means of their scalars
+	// to out. step is as for Train, of the first of them. On error the state of the model
+	// is in doubt, as with Train.
+	TrainN(ctx context.Context, step int64, n int, out []float64) error
+}

@@ -12,68 +12,89 @@ type number interface {
 	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// store copies values into input i of the step, converted to its type.
-func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64) error {
+// piece is what is written of an input: the one at a position, from 0, of so many equal
+// ones.
+type piece struct{ at, of int }
+
+// whole is all of an input.
+var whole = piece{0, 1}
+
+// cut is a piece of the elements of an input.
+func cut[T any](values []T, p piece) []T {
+	n := len(values) / p.of
+	return values[p.at*n : (p.at+1)*n]
+}
+
+// store copies values into a piece of input i of the step, converted to its type. shape
+// is that of the whole input, whose other pieces stay as they are if it had that shape.
+func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p piece) error {
 	switch v := values.(type) {
 	case []float32:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []float64:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []int8:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []int16:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []int32:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []int64:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []uint8:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []uint16:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []uint32:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []uint64:
-		return storeNumbers(st, i, to, v, shape)
+		return storeNumbers(st, i, to, v, shape, p)
 	case []bool:
-		return storeBools(st, i, to, v, shape)
+		return storeBools(st, i, to, v, shape, p)
 	}
 	return fmt.Errorf("%w: %T cannot be fed to an input of %s", tfbind.ErrType, values, to)
 }
 
-func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, shape []int64) error {
+func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, shape []int64, p piece) error {
 	switch to {
 	case tfbind.Float32:
-		return tfbind.SetFunc(st, i, func(dst []float32) error { return toFloats(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []float32) error { return toFloats(cut(dst, p), src) }, shape...)
 	case tfbind.Float64:
-		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(cut(dst, p), src) }, shape...)
 	case tfbind.Float16:
-		return tfbind.SetFunc(st, i, func(dst []tfbind.Half) error { return toHalves(dst, src, tfbind.NewHalf) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []tfbind.Half) error { return toHalves(cut(dst, p), src, tfbind.NewHalf) }, shape...)
 	case tfbind.BFloat16:
-		return tfbind.SetFunc(st, i, func(dst []tfbind.Brain) error { return toHalves(dst, src, tfbind.NewBrain) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []tfbind.Brain) error { return toHalves(cut(dst, p), src, tfbind.NewBrain) }, shape...)
 	case tfbind.Int8:
-		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int16:
-		return tfbind.SetFunc(st, i, func(dst []int16) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int16) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int32:
-		return tfbind.SetFunc(st, i, func(dst []int32) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int32) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int64:
-		return tfbind.SetFunc(st, i, func(dst []int64) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int64) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint8:
-		return tfbind.SetFunc(st, i, func(dst []uint8) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint8) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint16:
-		return tfbind.SetFunc(st, i, func(dst []uint16) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint16) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint32:
-		return tfbind.SetFunc(st, i, func(dst []uint32) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint32) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint64:
-		return tfbind.SetFunc(st, i, func(dst []uint64) error { return toInts(dst, src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint64) error { return toInts(cut(dst, p), src) }, shape...)
 	}
 	return fmt.Errorf("%w: numbers cannot be fed to an input of %s", tfbind.ErrType, to)
 }
 
-func storeBools(st *tfbind.Step, i int, to tfbind.DType, src []bool, shape []int64) error {
+func storeBools(st *tfbind.Step, i int, to tfbind.DType, src []bool, shape []int64, p piece) error {
 	if to == tfbind.Bool {
-		return tfbind.Set(st, i, src, shape...)
+		return tfbind.SetFunc(st, i, func(dst []bool) error {
+			dst = cut(dst, p)
+			if err := checkLen(len(dst), len(src)); err != nil {
+				return err
+			}
+			copy(dst, src)
+			return nil
+		}, shape...)
 	}
 	bits := make([]uint8, len(src))
 	for j, b := range src {
@@ -81,12 +102,12 @@ func storeBools(st *tfbind.Step, i int, to tfbind.DType, src []bool, shape []int
 			bits[j] = 1
 		}
 	}
-	return storeNumbers(st, i, to, bits, shape)
+	return storeNumbers(st, i, to, bits, shape, p)
 }
 
 func setScalar(st *tfbind.Step, i int, to tfbind.DType, value float64) error {
 	values := [1]float64{value}
-	return storeNumbers(st, i, to, values[:], nil)
+	return storeNumbers(st, i, to, values[:], nil, whole)
 }
 
 func checkLen(room, have int) error {

@@ -44,6 +44,16 @@ type Options struct {
 	// AllowInexactSplit has SetMicroBatches split the batches of a model, too, whose
 	// update from parts is another one than from the whole; see CheckSplit.
 	AllowInexactSplit bool
+	// FuseSteps is the most train steps that TrainN runs in one call of TensorFlow,
+	// through the signature train_n; 0 and 1 run them one by one. A model that cannot
+	// is the error of CheckFuse.
+	FuseSteps int
+	// Compiled trains with the model's twins that XLA has compiled, train_xla and, with
+	// FuseSteps, train_n_xla, wherever a batch and the number of steps have the sizes
+	// that a twin was made for; all else goes through the signatures that they are twins
+	// of. Compiled steps round differently. A model without twins is the error of
+	// CheckCompiled.
+	Compiled bool
 	// Seed is fed, together with the number of the step, to models that take the
 	// reserved input seed.
 	Seed int64
@@ -74,6 +84,8 @@ type Session struct {
 type native struct {
 	tf              *tfbind.Session
 	train, evaluate *runner
+	compiled        *runner   // the twin of train; nil if there is none, or it is not wanted
+	fused           *fuser    // nil if steps run one by one
 	split           *splitter // once batches were split
 	state           *stateOps // once a snapshot was taken
 	setRate         *Step     // the signature set_learning_rate, once it was used
@@ -112,6 +124,11 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 		var err error
 		roles, err = model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: opts.AllowUnsafeOps, Train: opts.TrainSignature})
 		if err != nil {
+			return nil, err
+		}
+	}
+	if !opts.ReadOnly {
+		if err := checkVariants(model, roles, opts); err != nil {
 			return nil, err
 		}
 	}
@@ -207,6 +224,9 @@ func (s *Session) prepareRoles(n *native) (err error) {
 		if n.train, err = s.runner(n.tf, s.roles.Train); err != nil {
 			return err
 		}
+		if err = s.prepareVariants(n); err != nil {
+			return err
+		}
 	}
 	if s.roles.Evaluate != "" {
 		n.evaluate, err = s.runner(n.tf, s.roles.Evaluate)
@@ -262,11 +282,12 @@ func (s *Session) Close() error {
 }
 
 func (n *native) close() error {
-	for _, r := range []*runner{n.train, n.evaluate} {
+	for _, r := range []*runner{n.train, n.compiled, n.evaluate} {
 		if r != nil {
 			r.Close()
 		}
 	}
+	n.fused.close()
 	n.split.Close()
 	n.setRate.Close()
 	return n.tf.Close()
@@ -308,8 +329,12 @@ func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out [
 	if s.parts > 1 && b.Size > 1 {
 		return s.trainParts(ctx, seed, b, out, metadata)
 	}
-	s.train.seed = seed
-	return s.train.step(ctx, b, out, metadata)
+	r := s.train
+	if c := s.compiled; c != nil && batchOf(c.signature, 0) == int64(b.Size) {
+		r = c
+	}
+	r.seed = seed
+	return r.step(ctx, b, out, metadata)
 }
 
 // Trace is Train, and returns a serialized tensorflow.RunMetadata: see
@@ -473,13 +498,14 @@ func (s *Session) withPrefix(prefix string, run func(tfbind.Feeds) error) error 
 
 // Identity says what a checkpoint must have been made with to be restored here:
 // the graph of the model, the signature that trains it, what it computes in
-// (gpuopts.Options.Precision, XLA), and the version of TensorFlow, since another one
+// (gpuopts.Options.Precision, XLA), which compiled twins train it, and the version of TensorFlow, since another one
 // rounds differently.
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{
 		"model": s.model.Hash, "signature": s.roles.Train,
 		"precision": cmp.Or(string(s.opts.Device.Precision), "that of the model"),
 		"xla":       cmp.Or(string(s.opts.Device.XLA), "TensorFlow's default"),
+		"compiled":  s.twins(),
 	}
 	if info, err := tfbind.Load(""); err == nil { // it is open, so there is no error
 		id["tensorflow"] = info.Version

@@ -193,7 +193,7 @@ func (s *Stage) apply(ctx context.Context, epoch, batch int, in data.Array, room
 	for _, d := range in.Shape {
 		s.shape = append(s.shape, int64(d))
 	}
-	if err := store(s.step, 0, s.in, in.Values, s.shape); err != nil {
+	if err := store(s.step, 0, s.in, in.Values, s.shape, whole); err != nil {
 		return out, err
 	}
 	if s.o.SeedInput != "" {

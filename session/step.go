@@ -206,7 +206,7 @@ func (st *Step) set(i int, a data.Array) error {
 	if err := in.fit(a.Shape); err != nil {
 		return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
 	}
-	if err := store(st.tf, i, in.DType, a.Values, in.shape); err != nil {
+	if err := store(st.tf, i, in.DType, a.Values, in.shape, whole); err != nil {
 		return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
 	}
 	return nil
@@ -218,14 +218,8 @@ func (st *Step) set(i int, a data.Array) error {
 // these. Reserved inputs that the batch does not have are filled in: sample
 // weights and the loss scale with 1, the learning rate with what was set.
 func (st *Step) Feed(b data.Batch) error {
-	if !st.matches(b.Fields) {
-		names := make([]string, len(b.Fields))
-		for i, f := range b.Fields {
-			names[i] = f.Name
-		}
-		if err := st.match(names); err != nil {
-			return err
-		}
+	if err := st.matchTo(b.Fields); err != nil {
+		return err
 	}
 	for i := range st.inputs {
 		in := &st.inputs[i]
@@ -240,6 +234,18 @@ func (st *Step) Feed(b data.Batch) error {
 		}
 	}
 	return nil
+}
+
+// matchTo finds the field of each input, unless that was done for the same ones.
+func (b *binding) matchTo(fields []data.Field) error {
+	if b.matches(fields) {
+		return nil
+	}
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Name
+	}
+	return b.match(names)
 }
 
 // matches reports whether the inputs are matched to these fields already.
@@ -290,7 +296,7 @@ func (st *Step) setReserved(i, samples int) error {
 			st.ones = append(st.ones, 1)
 		}
 		in.shape = append(in.shape[:0], int64(samples))
-		return store(st.tf, i, in.DType, st.ones[:samples], in.shape)
+		return store(st.tf, i, in.DType, st.ones[:samples], in.shape, whole)
 	case savedmodels.InputLearningRate:
 		if math.IsNaN(st.session.rate) {
 			return fmt.Errorf("signature %s takes the learning rate as an input, and none was set: give one (--learning-rate)", st.signature.Name)

@@ -1,0 +1,434 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/session"
+)
+
+// several is a linear session that can run several steps in one call. It keeps what it is
+// given, as TensorFlow's buffers do, and not the batch.
+type several struct {
+	*linear
+	calls    []int // the steps of each call, 1 for those of Train
+	gathered []data.Batch
+	fixed    int // if not 0, the number of steps that a call must have
+
+	// These stand in for what can go wrong.
+	onGather func(b data.Batch) error
+	onTrainN func(step int64, n int) error
+}
+
+func newSeveral() *several { return &several{linear: newLinear()} }
+
+func (l *several) Fuses(n, samples int) int {
+	if l.fixed == 0 {
+		return n
+	}
+	if n >= l.fixed {
+		return l.fixed
+	}
+	return 1
+}
+
+func (l *several) Gather(i, n int, b data.Batch) error {
+	if l.onGather != nil {
+		if err := l.onGather(b); err != nil {
+			return err
+		}
+	}
+	if i == 0 {
+		l.gathered = l.gathered[:0]
+	}
+	if len(l.gathered) != i || i >= n {
+		return fmt.Errorf("batch %d of %d after %d", i, n, len(l.gathered))
+	}
+	c := data.Batch{Size: b.Size, Index: b.Index}
+	for _, f := range b.Fields {
+		f.Values = slices.Clone(f.Values.([]float32))
+		c.Fields = append(c.Fields, f)
+	}
+	l.gathered = append(l.gathered, c)
+	return nil
+}
+
+func (l *several) TrainN(ctx context.Context, step int64, n int, out []float64) error {
+	if len(l.gathered) != n {
+		return fmt.Errorf("%d of %d batches were gathered", len(l.gathered), n)
+	}
+	l.calls = append(l.calls, n)
+	one := make([]float64, len(out))
+	clear(out)
+	for i, b := range l.gathered {
+		if err := l.linear.Train(ctx, step+int64(i), b, one); err != nil {
+			return err
+		}
+		for j, v := range one {
+			out[j] += v / float64(n)
+		}
+	}
+	l.gathered = l.gathered[:0]
+	if l.onTrainN != nil {
+		return l.onTrainN(step, n)
+	}
+	return nil
+}
+
+func (l *several) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
+	l.calls = append(l.calls, 1)
+	return l.linear.Train(ctx, step, b, out)
+}
+
+// sameRun requires that two runs are the same, but for the last digits of the means.
+func sameRun(t *testing.T, want, have *History, wantOf, haveOf *linear) {
+	t.Helper()
+	require.Equal(t, wantOf.state(), haveOf.state(), "the weights")
+	require.Equal(t, wantOf.steps, haveOf.steps, "the numbers of the steps")
+	require.Len(t, have.Records, len(want.Records))
+	for i, w := range want.Records {
+		h := have.Records[i]
+		require.Equal(t, []any{w.Epoch, w.Step, w.LearningRate, w.Events, w.Resets.Count}, []any{h.Epoch, h.Step, h.LearningRate, h.Events, h.Resets.Count})
+		require.Equal(t, metricNamesOf(w.Metrics), metricNamesOf(h.Metrics))
+		for j := range w.Metrics {
+			require.InEpsilon(t, w.Metrics[j].Value, h.Metrics[j].Value, 1e-12, "epoch %d, %s", w.Epoch, w.Metrics[j].Name)
+		}
+	}
+}
+
+// Where the calls of a run end, and that it is the same run as one step by step.
+func TestCallsOfSeveralSteps(t *testing.T) {
+	steps := func(rates ...float64) Schedule {
+		return func(step int64, _ int) float64 { return rates[min(int(step), len(rates)-1)] }
+	}
+	for name, c := range map[string]struct {
+		fuse, samples, epochs, perEpoch int
+		drop                            bool
+		fixed                           int
+		schedule                        Schedule
+		hooks                           func(t *testing.T) []Hook
+		calls                           []int
+		says                            string
+	}{
+		"off":                        {fuse: 1, samples: 40, epochs: 1, calls: []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		"whole epochs":               {fuse: 4, samples: 40, epochs: 2, calls: []int{4, 4, 2, 4, 4, 2}},
+		"more than an epoch":         {fuse: 50, samples: 40, epochs: 2, calls: []int{10, 10}},
+		"a smaller last batch":       {fuse: 4, samples: 38, epochs: 2, calls: []int{4, 4, 1, 1, 4, 4, 1, 1}},
+		"a last batch dropped":       {fuse: 4, samples: 38, epochs: 1, drop: true, calls: []int{4, 4, 1}},
+		"the end of an epoch":        {fuse: 4, samples: 40, epochs: 3, perEpoch: 5, calls: []int{4, 1, 4, 1, 4, 1}},
+		"the end of a pass":          {fuse: 4, samples: 40, epochs: 3, perEpoch: 7, calls: []int{4, 3, 3, 4, 4, 2, 1}},
+		"of a pass, a smaller batch": {fuse: 4, samples: 38, epochs: 2, perEpoch: 7, calls: []int{4, 3, 2, 1, 4}},
+		"a fixed number":             {fuse: 6, fixed: 4, samples: 40, epochs: 1, calls: []int{4, 4, 1, 1}},
+		"a number that never fits":   {fuse: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session runs no others"},
+		"no full batch":              {fuse: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
+		"checkpoints": {fuse: 4, samples: 40, epochs: 1, calls: []int{3, 3, 3, 1},
+			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint(tempDir(t), EverySteps(3))} }},
+		"checkpoints and a reset": {fuse: 4, samples: 40, epochs: 2, calls: []int{3, 1, 2, 2, 1, 1, 2, 3, 1, 2, 2},
+			hooks: func(t *testing.T) []Hook {
+				return []Hook{Checkpoint(tempDir(t), EverySteps(3)), ResetPolicy{EverySteps: 4}.hook(resettable{}, nil)}
+			}},
+		"hooks that take any step": {fuse: 4, samples: 40, epochs: 1, calls: []int{4, 4, 2},
+			hooks: func(t *testing.T) []Hook {
+				var bar bytes.Buffer
+				return []Hook{Checkpoint(tempDir(t)), terminal(&bar, 80), ResetPolicy{EveryEpochs: 1}.hook(resettable{}, nil)}
+			}},
+		"a hook that needs each": {fuse: 4, samples: 8, epochs: 2, calls: []int{1, 1, 1, 1}, says: `hook=look reason="it has to be called after each"`,
+			hooks: func(t *testing.T) []Hook {
+				return []Hook{{Name: "look", Step: func(context.Context, *State) error { return nil }}}
+			}},
+		"a constant rate":       {fuse: 4, samples: 40, epochs: 1, schedule: Constant(0.01), calls: []int{4, 4, 2}},
+		"a rate by epochs":      {fuse: 4, samples: 20, epochs: 3, schedule: StepDecay(0.1, 0.5, 1), calls: []int{4, 1, 4, 1, 4, 1}},
+		"a rate that changes":   {fuse: 4, samples: 40, epochs: 1, schedule: steps(0.1, 0.1, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3), calls: []int{2, 3, 4, 1}},
+		"a rate in each step":   {fuse: 4, samples: 16, epochs: 2, schedule: LinearDecay(0.1, 0, 100), calls: []int{1, 1, 1, 1, 1, 1, 1, 1}, says: "while the learning rate changes"},
+		"a warmup, then steady": {fuse: 4, samples: 40, epochs: 1, schedule: Warmup(3, Constant(0.1)), calls: []int{1, 1, 4, 4}, says: "while the learning rate changes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(s Session, fuse int) (*History, string) {
+				var log strings.Builder
+				loop := Loop{Session: s, Batch: 4, Epochs: c.epochs, StepsPerEpoch: c.perEpoch, DropRemainder: c.drop, FuseSteps: fuse,
+					LearningRate: c.schedule, Validation: samples(t, 6), Log: slog.New(slog.NewTextHandler(&log, nil))}
+				if c.hooks != nil {
+					loop.Hook(c.hooks(t)...)
+				}
+				var alive int64
+				loop.Alive = func(step int64) {
+					require.GreaterOrEqual(t, step, alive)
+					alive = max(alive, step)
+				}
+				h, err := loop.Run(t.Context(), data.Prefetch(samples(t, c.samples).Shuffle(3), 2))
+				require.NoError(t, err)
+				require.Equal(t, h.Last().Step, alive)
+				return h, log.String()
+			}
+			plain, l := newLinear(), newSeveral()
+			l.fixed = c.fixed
+			want, _ := run(plain, 0)
+			have, log := run(l, c.fuse)
+			require.Equal(t, c.calls, l.calls)
+			sameRun(t, want, have, plain, l.linear)
+			if c.says == "" {
+				require.NotContains(t, log, "one by one")
+			} else {
+				require.Equal(t, 1, strings.Count(log, "one by one"), log)
+				require.Contains(t, log, c.says)
+			}
+		})
+	}
+	var log strings.Builder
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, FuseSteps: 4, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "the session runs no other")
+	loop.FuseSteps = -1
+	_, err = loop.Run(t.Context(), samples(t, 8))
+	require.ErrorContains(t, err, "FuseSteps")
+}
+
+// A hook sees every call, and at least the steps that it asks for.
+func TestHooksBetweenCalls(t *testing.T) {
+	var seen []int64
+	loop := Loop{Session: newSeveral(), Batch: 4, Epochs: 2, FuseSteps: 8}
+	loop.Hook(Hook{Name: "fives", StepEvery: 5, Step: func(_ context.Context, s *State) error {
+		seen = append(seen, s.Step)
+		require.Equal(t, 4, s.Samples)
+		return nil
+	}}, Hook{Name: "sevens", StepEvery: 7, Step: func(context.Context, *State) error { return nil }})
+	_, err := loop.Run(t.Context(), samples(t, 48))
+	require.NoError(t, err)
+	require.Equal(t, []int64{5, 7, 10, 12, 14, 15, 20, 21, 24}, seen)
+}
+
+// A run that is stopped anywhere and goes on from its checkpoint has the same calls and
+// ends as one that was not stopped, bit for bit.
+func TestResumeBetweenCalls(t *testing.T) {
+	train := func(l *several, dir string, fuse int, stop func(*State) bool) *History {
+		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, FuseSteps: fuse, Resume: dir, LearningRate: StepDecay(0.05, 0.5, 1)}
+		loop.Hook(Checkpoint(dir, EverySteps(5)), Hook{Name: "stop", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
+			if stop(s) {
+				s.Stop("enough")
+			}
+			return nil
+		}})
+		h, err := loop.Run(t.Context(), samples(t, 38).Shuffle(1))
+		require.NoError(t, err)
+		return h
+	}
+	whole := newSeveral()
+	want := train(whole, tempDir(t), 4, func(*State) bool { return false })
+	require.True(t, want.Done)
+	for stop := range int64(len(whole.steps)) {
+		dir, before := tempDir(t), newSeveral()
+		first := train(before, dir, 4, func(s *State) bool { return s.Step >= stop })
+		if first.Done {
+			continue
+		}
+		after := newSeveral()
+		have := train(after, dir, 4, func(*State) bool { return false })
+		require.Equal(t, whole.calls, append(before.calls, after.calls...))
+		require.Equal(t, outcomeOf(t, want, whole.linear), outcomeOf(t, have, after.linear), "stopped at step %d", stop)
+
+		// Another number of steps per call is the same run, too.
+		dir, before, after = tempDir(t), newSeveral(), newSeveral()
+		train(before, dir, 4, func(s *State) bool { return s.Step >= stop })
+		train(after, dir, 3, func(*State) bool { return false })
+		require.Equal(t, whole.state(), after.state())
+	}
+}
+
+// What was gathered when a run is interrupted is read again by the one that goes on.
+func TestInterruptedWhileGathering(t *testing.T) {
+	plain := newLinear()
+	loop := Loop{Session: plain, Batch: 4, Epochs: 1}
+	_, err := loop.Run(t.Context(), samples(t, 40))
+	require.NoError(t, err)
+
+	dir := tempDir(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	l := newSeveral()
+	l.onGather = func(b data.Batch) error {
+		if b.Index == 6 {
+			cancel()
+		}
+		return nil
+	}
+	loop = Loop{Session: l, Batch: 4, Epochs: 1, FuseSteps: 4, Resume: dir}
+	loop.Hook(Checkpoint(dir))
+	_, err = loop.Run(ctx, samples(t, 40))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []int{4}, l.calls)
+	again := newSeveral()
+	loop.Session = again
+	h, err := loop.Run(t.Context(), samples(t, 40))
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(h.ResumedFrom, "ckpt-4"), h.ResumedFrom)
+	require.Equal(t, []int{4, 2}, again.calls)
+	require.Equal(t, plain.state(), again.state())
+}
+
+// Data that end or fail in the middle of a call, or do not fit, fail at the same step as
+// in a run of single steps, after the same updates.
+func TestDataFailWhileGathering(t *testing.T) {
+	unplugged := errors.New("unplugged")
+	for name, c := range map[string]struct {
+		ds       func() data.Dataset
+		onGather func(data.Batch) error
+		text     string
+	}{
+		"read":  {ds: func() data.Dataset { return brokenData{samples(t, 40), 6, unplugged} }, text: "reading batch 6 for epoch 1: unplugged"},
+		"ended": {ds: func() data.Dataset { return brokenData{samples(t, 40), 6, nil} }, text: "ended after batch 6 of a pass"},
+		"fit":   {ds: func() data.Dataset { return samples(t, 40) }, onGather: func(b data.Batch) error { return unplugged }, text: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain, l := newLinear(), newSeveral()
+			l.onGather = c.onGather
+			loop := Loop{Session: plain, Batch: 4, Epochs: 1}
+			_, want := loop.Run(t.Context(), c.ds())
+			loop.Session, loop.FuseSteps = l, 4
+			_, err := loop.Run(t.Context(), c.ds())
+			if c.text == "" {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, want.Error())
+				require.ErrorContains(t, err, c.text)
+			}
+			require.Equal(t, plain.steps, l.steps)
+			require.Equal(t, plain.state(), l.state())
+		})
+	}
+}
+
+func TestDivergedInACall(t *testing.T) {
+	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
+		l := newSeveral()
+		l.lossAt = map[int64]float64{6: bad}
+		loop := Loop{Session: l, Batch: 4, Epochs: 1, FuseSteps: 4}
+		_, err := loop.Run(t.Context(), samples(t, 40))
+		var d *DivergedError
+		require.ErrorAs(t, err, &d)
+		require.Equal(t, []any{int64(8), 4, 7}, []any{d.Step, d.Steps, d.Batch})
+		require.ErrorContains(t, err, "in steps 5 to 8, which ran in one call (epoch 1, batches 4 to 7 of the pass, from 0)")
+	}
+}
+
+// A call that fails ends a run without Recovery, with no checkpoint of what it left; with
+// one, its steps are trained again one by one, and the run ends as if it had not failed.
+func TestCallsThatFail(t *testing.T) {
+	plain := newLinear()
+	loop := Loop{Session: plain, Batch: 4, Epochs: 2}
+	want, err := loop.Run(t.Context(), samples(t, 40))
+	require.NoError(t, err)
+
+	dir, l := tempDir(t), newSeveral()
+	l.onTrainN = func(step int64, _ int) error {
+		if step == 4 {
+			l.w[0] = 100
+			return errFull
+		}
+		return nil
+	}
+	loop = Loop{Session: l, Batch: 4, Epochs: 2, FuseSteps: 4}
+	loop.Hook(Checkpoint(dir))
+	_, err = loop.Run(t.Context(), samples(t, 40))
+	require.ErrorIs(t, err, errFull)
+	require.ErrorContains(t, err, "train steps 5 to 8 (epoch 1, batches 4 to 7), in one call")
+	require.NotContains(t, names(t, dir), "ckpt-8")
+
+	for _, every := range []int{1, 6, 100} {
+		l = newSeveral()
+		l.onTrainN = func(step int64, _ int) error {
+			if step == 8 {
+				l.w[0] = 100
+				return errFull
+			}
+			return nil
+		}
+		k := &keeping{session: l.linear, decide: func(err error) (string, error) { return "", err }}
+		var seen []int64
+		loop = Loop{Session: l, Batch: 4, Epochs: 2, FuseSteps: 4, Recover: k.recovery(every)}
+		loop.Hook(Hook{Name: "see", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
+			seen = append(seen, s.Step)
+			return nil
+		}})
+		have, err := loop.Run(t.Context(), samples(t, 40))
+		require.NoError(t, err)
+		require.Equal(t, []string{"unfused"}, have.Records[0].Events)
+		have.Records[0].Events = nil
+		l.steps = plain.steps // some were done twice
+		sameRun(t, want, have, plain, l.linear)
+		require.Equal(t, []int{4, 4, 2}, l.calls[:3])
+		require.Equal(t, 1, slices.Max(l.calls[3:]), "one by one from there")
+		require.Equal(t, []int64{4, 8, 9, 10, 11}, seen[:5])
+		require.Zero(t, k.held)
+	}
+
+	// One by one, the step that fails is found, and Decide is asked.
+	l = newSeveral()
+	l.onTrain = func(step int64) error {
+		if step == 6 {
+			return errFull
+		}
+		return nil
+	}
+	k := &keeping{session: l.linear, decide: func(err error) (string, error) { return "", err }}
+	loop = Loop{Session: l, Batch: 4, Epochs: 2, FuseSteps: 4, Recover: k.recovery(0)}
+	_, err = loop.Run(t.Context(), samples(t, 40))
+	require.ErrorContains(t, err, "train step 7 (epoch 1, batch 6): out of memory")
+}
+
+func TestCallsDoNotAllocate(t *testing.T) {
+	l := &constant{}
+	loop := &Loop{Session: l, Batch: 4, Epochs: 1, FuseSteps: 2, LearningRate: Constant(0.01)}
+	loop.Hook(Checkpoint(tempDir(t), EverySteps(1_000_000)))
+	ds := samples(t, 4*1000)
+	r, err := newRun(loop, ds)
+	require.NoError(t, err)
+	r.steady = t.Context()
+	require.NoError(t, r.resume(t.Context()))
+	_, err = r.start(t.Context())
+	require.NoError(t, err)
+	r.fuse()
+	for b := range ds.Batches(data.Pass{Batch: 4}) {
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			for range 2 {
+				if err := r.take(t.Context(), b); err != nil {
+					t.Error(err)
+				}
+			}
+		}))
+		break
+	}
+	require.Positive(t, l.calls)
+	r.end(1, nil)
+}
+
+// constant is a session that does nothing.
+type constant struct {
+	linear
+	calls int
+}
+
+func (l *constant) TrainMetrics() []string              { return []string{"loss"} }
+func (l *constant) Fuses(n, _ int) int                  { return n }
+func (l *constant) Gather(_, _ int, _ data.Batch) error { return nil }
+func (l *constant) TrainN(_ context.Context, _ int64, _ int, out []float64) error {
+	l.calls++
+	out[0] = 1
+	return nil
+}
+
+// resettable is what a ResetPolicy resets, without anything being lost.
+type resettable struct{ trainee }
+
+func (resettable) reset(_ context.Context, depth session.Depth) (session.Reset, error) {
+	return session.Reset{Depth: depth}, nil
+}

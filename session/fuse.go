@@ -1,0 +1,546 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// ErrFuse: train steps that cannot run together in one call.
+var ErrFuse = errors.New("train steps cannot run together in one call")
+
+const (
+	// autoSteps is the most steps that AutoFuse puts into one call.
+	autoSteps = 50
+	// autoBytes is the most that their stacked inputs take, in bytes.
+	autoBytes = 16 << 20
+)
+
+// CheckFuse says whether a session that is opened with these options can run several
+// train steps in one call (TrainN), from what is known before anything is loaded. The
+// error, which is an ErrFuse, says why not, and what to do. There is none if
+// Options.FuseSteps does not ask for that. Which batches fit, Session.Fuses says. The
+// errors of savedmodels.Model.RolesFor are those of a model that cannot be trained.
+func CheckFuse(model *savedmodels.Model, o Options) error {
+	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	if err != nil {
+		return err
+	}
+	return checkFuse(model, roles, o)
+}
+
+// CheckCompiled says whether a session that is opened with these options has compiled
+// twins to train with. The error is ErrNoSignature, or one of
+// savedmodels.Model.RolesFor. There is none if Options.Compiled does not ask for that.
+func CheckCompiled(model *savedmodels.Model, o Options) error {
+	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	if err != nil {
+		return err
+	}
+	return checkCompiled(model, roles, o)
+}
+
+// AutoFuse chooses Options.FuseSteps for a dataset in batches of that many samples: the
+// number of steps that train_n, or with Options.Compiled its twin, was made for, else
+// the most up to 50 whose inputs take 16 MiB or less. 1 comes with the reason, which is
+// ErrFuse or ErrData.
+func AutoFuse(model *savedmodels.Model, o Options, ds data.Dataset, batch int) (int, error) {
+	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	if err != nil {
+		return 1, err
+	}
+	fields, err := CheckData(model, roles.Train, ds, data.Pass{Batch: batch, DropRemainder: true})
+	if err != nil {
+		return 1, err
+	}
+	plain, twin, err := stacks(model, roles, o.Compiled)
+	if err != nil {
+		return 1, err
+	}
+	fits := func(l *layout) bool { return l != nil && (l.batch < 0 || l.batch == int64(batch)) }
+	switch {
+	case fits(twin):
+		return int(twin.steps), nil
+	case !fits(plain):
+		return 1, fmt.Errorf("%w: signature %s takes batches of %d, and these are of %d", ErrFuse, plain.signature.Name, plain.batch, batch)
+	case plain.steps >= 0:
+		return int(plain.steps), nil
+	}
+	bytes := 1
+	for _, in := range plain.signature.DataInputs() {
+		for _, f := range ds.Fields() {
+			if f.Name != fields[in.Name] {
+				continue
+			}
+			n := batch * in.DType.Size()
+			for _, d := range f.Shape {
+				n *= d
+			}
+			bytes += n
+		}
+	}
+	n := min(autoSteps, autoBytes/bytes)
+	if n < 2 {
+		return 1, fmt.Errorf("%w: a batch has %d bytes, and two of them more than the %d that are put into a call", ErrFuse, bytes, autoBytes)
+	}
+	return n, nil
+}
+
+// layout is what a signature of several steps takes.
+type layout struct {
+	signature *savedmodels.Signature
+	// steps and batch are the sizes that it was made for; -1 is any.
+	steps, batch int64
+}
+
+// takes reports whether it runs n steps on batches of that many samples.
+func (l *layout) takes(n, samples int) bool {
+	return (l.steps < 0 || l.steps == int64(n)) && (l.batch < 0 || l.batch == int64(samples))
+}
+
+// stacks are the signatures to run several steps with: the model's train_n, and its
+// compiled twin if that is wanted and there is one.
+func stacks(model *savedmodels.Model, roles savedmodels.Roles, compiled bool) (plain, twin *layout, err error) {
+	if roles.TrainN == "" {
+		return nil, nil, fmt.Errorf("%w: %s", ErrFuse, whySingle(model, roles))
+	}
+	train, err := model.Signature(roles.Train)
+	if err != nil {
+		return nil, nil, err
+	}
+	if plain, err = stackOf(model, roles.TrainN, train); err != nil {
+		return nil, nil, err
+	}
+	if compiled && roles.TrainNXLA != "" {
+		if twin, err = stackOf(model, roles.TrainNXLA, train); err != nil {
+			return nil, nil, err
+		}
+		if err := asNoted(model, twin.signature.Name, map[string]int64{"steps": twin.steps, "batch": twin.batch}); err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrFuse, err)
+		}
+	}
+	return plain, twin, nil
+}
+
+// whySingle says why a model has no role for several steps.
+func whySingle(model *savedmodels.Model, roles savedmodels.Roles) string {
+	for _, p := range model.Problems {
+		if p.Code == savedmodels.CodeUnusableSignature && p.Subject == "train_n" {
+			return p.Message + "; " + p.Fix
+		}
+	}
+	if r := model.Roles; r.TrainN != "" {
+		return fmt.Sprintf("%s goes with the signature %s, and %s is what is trained", r.TrainN, r.Train, roles.Train)
+	}
+	return "the model has no signature train_n; export it with one, as scripts/export.py does"
+}
+
+// unstacked are the reserved inputs of which a call takes one, whatever its steps.
+var unstacked = []string{savedmodels.InputLearningRate, savedmodels.InputLossScale, savedmodels.InputGroupSize}
+
+// isStacked reports whether a signature of several steps takes an input once per step.
+func isStacked(input string) bool { return !slices.Contains(unstacked, input) }
+
+// stackOf reads the layout of a signature that runs several of train's steps, and
+// refuses one whose steps would be other steps.
+func stackOf(model *savedmodels.Model, name string, train *savedmodels.Signature) (*layout, error) {
+	sig, err := model.Signature(name)
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(format string, args ...any) (*layout, error) {
+		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrFuse, name, fmt.Sprintf(format, args...))
+	}
+	for _, m := range train.Metrics() {
+		at := slices.IndexFunc(sig.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name })
+		if at < 0 {
+			return refuse("does not report %s, which %s does", m.Name, train.Name)
+		}
+		if t := sig.Metrics()[at].DType; t == tfbind.Float16 || t == tfbind.BFloat16 {
+			return refuse("adds up %s over its steps in %s, which rounds too much", m.Name, t)
+		}
+	}
+	for _, in := range train.Inputs {
+		if sig.Input(in.Name) == nil {
+			return refuse("does not take %s, which %s does", in.Name, train.Name)
+		}
+	}
+	l := &layout{signature: sig, steps: -1, batch: -1}
+	for _, in := range sig.Inputs {
+		one := train.Input(in.Name)
+		if one == nil {
+			return refuse("takes %s, which %s does not", in.Name, train.Name)
+		}
+		if in.UnknownRank {
+			continue
+		}
+		rank := 0
+		switch {
+		case !isStacked(in.Name):
+		case in.Name == savedmodels.InputSeed || in.Name == savedmodels.InputSampleWeight:
+			rank = 2
+		case len(in.Shape) >= 2:
+			rank = len(in.Shape)
+		default:
+			return refuse("takes %s without dimensions for steps and samples", in.Name)
+		}
+		if len(in.Shape) != rank {
+			return refuse("takes %s with %d dimensions, expected %d: %s", in.Name, len(in.Shape), rank, "what a step takes is stacked, but for learning_rate, loss_scale and group_size")
+		}
+		if rank == 0 {
+			continue
+		}
+		for _, d := range []struct {
+			size *int64
+			of   int64
+			what string
+		}{{&l.steps, in.Shape[0], "steps"}, {&l.batch, in.Shape[1], "samples"}} {
+			if d.of < 0 || d.what == "samples" && in.Name == savedmodels.InputSeed {
+				continue
+			}
+			if *d.size >= 0 && *d.size != d.of {
+				return refuse("takes %d %s of %s, and %d of another input", d.of, d.what, in.Name, *d.size)
+			}
+			*d.size = d.of
+		}
+	}
+	if l.steps == 0 || l.steps == 1 {
+		return refuse("runs calls of %d steps, expected more", l.steps)
+	}
+	return l, nil
+}
+
+// batchOf is the number of samples that a signature was made for, which dimension dim
+// of its data counts; -1 is any.
+func batchOf(sig *savedmodels.Signature, dim int) int64 {
+	for _, t := range sig.DataInputs() {
+		if !t.UnknownRank && len(t.Shape) > dim && t.Shape[dim] >= 0 {
+			return t.Shape[dim]
+		}
+	}
+	return -1
+}
+
+// asNoted refuses a twin whose sizes are not what the exporter has noted.
+func asNoted(model *savedmodels.Model, name string, sizes map[string]int64) error {
+	if model.Metadata == nil {
+		return nil
+	}
+	for what, noted := range model.Metadata.Compiled[name] {
+		if have, ok := sizes[what]; ok && have != noted {
+			return fmt.Errorf("signature %s is compiled for a size (%s) of %d, and the exporter's notes say %d; export the model again", name, what, have, noted)
+		}
+	}
+	return nil
+}
+
+func checkFuse(model *savedmodels.Model, roles savedmodels.Roles, o Options) error {
+	if o.FuseSteps < 0 {
+		return fmt.Errorf("%w: expected 0 or more steps per call, got %d", ErrFuse, o.FuseSteps)
+	}
+	if o.FuseSteps < 2 {
+		return nil
+	}
+	plain, twin, err := stacks(model, roles, o.Compiled)
+	if err != nil {
+		return err
+	}
+	if least := plain.steps; least > int64(o.FuseSteps) && (twin == nil || twin.steps > int64(o.FuseSteps)) {
+		return fmt.Errorf("%w: signature %s runs calls of exactly %d steps, and at most %d are wanted; ask for %d or more", ErrFuse, plain.signature.Name, least, o.FuseSteps, least)
+	}
+	return nil
+}
+
+func checkCompiled(model *savedmodels.Model, roles savedmodels.Roles, o Options) error {
+	if !o.Compiled {
+		return nil
+	}
+	if roles.TrainXLA == "" && roles.TrainNXLA == "" {
+		return fmt.Errorf("compiled steps: %w: neither %s_xla nor a twin of train_n; export the model with --xla-batch", ErrNoSignature, roles.Train)
+	}
+	if roles.TrainXLA == "" {
+		return nil
+	}
+	train, err := model.Signature(roles.Train)
+	if err != nil {
+		return err
+	}
+	twin, err := model.Signature(roles.TrainXLA)
+	if err != nil {
+		return err
+	}
+	inputs := func(s *savedmodels.Signature) string { return names(s.Inputs) }
+	if inputs(twin) != inputs(train) || names(twin.Metrics()) != names(train.Metrics()) {
+		return fmt.Errorf("compiled steps: %w: %s takes %s and reports %s, and %s takes %s and reports %s; export the model again", ErrNoSignature,
+			twin.Name, inputs(twin), names(twin.Metrics()), train.Name, inputs(train), names(train.Metrics()))
+	}
+	if err := asNoted(model, twin.Name, map[string]int64{"batch": batchOf(twin, 0)}); err != nil {
+		return fmt.Errorf("compiled steps: %w: %w", ErrNoSignature, err)
+	}
+	return nil
+}
+
+func checkVariants(model *savedmodels.Model, roles savedmodels.Roles, o Options) error {
+	if err := checkCompiled(model, roles, o); err != nil {
+		return err
+	}
+	return checkFuse(model, roles, o)
+}
+
+// prepareVariants prepares the signatures that options put in the place of train.
+func (s *Session) prepareVariants(n *native) (err error) {
+	if s.opts.Compiled && s.roles.TrainXLA != "" {
+		if n.compiled, err = s.runner(n.tf, s.roles.TrainXLA); err != nil {
+			return err
+		}
+	}
+	if s.opts.FuseSteps < 2 {
+		return nil
+	}
+	plain, twin, err := stacks(s.model, s.roles, s.opts.Compiled)
+	if err != nil {
+		return err
+	}
+	n.fused = &fuser{}
+	for _, p := range []struct {
+		to *(*stack)
+		of *layout
+	}{{&n.fused.full, plain}, {&n.fused.rest, plain}, {&n.fused.twin, twin}} {
+		if p.of == nil {
+			continue
+		}
+		if *p.to, err = s.stack(n, p.of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// twins says which compiled signatures train the model.
+func (s *Session) twins() string {
+	var parts []string
+	if s.compiled != nil {
+		parts = append(parts, s.compiled.signature.Name)
+	}
+	if s.fused != nil && s.fused.twin != nil {
+		// What goes through it depends on how steps are put into calls.
+		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.fused.twin.signature.Name, s.opts.FuseSteps))
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// fuser runs several steps in one call.
+type fuser struct {
+	// full and rest are of one signature: full is for calls of the most steps, rest for
+	// those of any other number, so that neither has its buffers made anew for the
+	// other. twin is compiled; nil if there is none.
+	full, rest, twin *stack
+	// next is the one whose batches are being gathered; nil if there is none.
+	next *stack
+}
+
+func (f *fuser) close() {
+	if f == nil {
+		return
+	}
+	for _, k := range []*stack{f.full, f.rest, f.twin} {
+		if k != nil {
+			k.Close()
+		}
+	}
+}
+
+// choose finds what runs n steps; nil if nothing does.
+func (f *fuser) choose(n, samples, most int) *stack {
+	switch {
+	case f.twin != nil && f.twin.takes(n, samples):
+		return f.twin
+	case !f.full.takes(n, samples):
+		return nil
+	case n == most:
+		return f.full
+	}
+	return f.rest
+}
+
+// stack is a signature of several steps, whose inputs are written one batch at a time.
+// The inputs of its Step have the shapes that a batch has.
+type stack struct {
+	*runner
+	*layout
+	// results are the positions of its results in the order of those of train.
+	results []int
+	shape   []int64 // scratch
+	seeds   []int64
+	// have batches of that many samples are there, of as many as the call has steps.
+	have, of, samples int
+}
+
+func (s *Session) stack(n *native, l *layout) (*stack, error) {
+	r, err := s.runner(n.tf, l.signature.Name)
+	if err != nil {
+		return nil, err
+	}
+	k := &stack{runner: r, layout: l}
+	for _, name := range n.train.names {
+		k.results = append(k.results, slices.Index(r.names, name)) // stackOf has seen that it is there
+	}
+	for i := range k.inputs {
+		if in := &k.inputs[i]; isStacked(in.Name) && !in.UnknownRank {
+			in.Shape = in.Shape[1:]
+		}
+	}
+	return k, nil
+}
+
+// Fuses is how many train steps the next call can run, of up to n on batches of that
+// many samples: 1 if they have to run one by one. It is 1, too, while batches are split
+// (SetMicroBatches). It is part of fit.Fuser.
+func (s *Session) Fuses(n, samples int) int {
+	f := s.fused
+	n = min(n, s.opts.FuseSteps)
+	if f == nil || n < 2 || samples < 1 || s.parts > 1 && samples > 1 {
+		return 1
+	}
+	if t := f.twin; t != nil && t.steps <= int64(n) && t.takes(int(t.steps), samples) {
+		return int(t.steps)
+	}
+	if p := f.full; p.steps <= int64(n) {
+		if p.steps > 0 {
+			n = int(p.steps)
+		}
+		if p.takes(n, samples) {
+			return n
+		}
+	}
+	return 1
+}
+
+// Gather copies a batch, to be the one of step i, from 0, of a call of n steps that
+// TrainN then runs. The batch may be reused once it returns. Batches are gathered in
+// order, and have the same size; 0 begins anew. It runs nothing, and changes nothing in
+// the model. It does not allocate once a call of n steps has been gathered. After an
+// error the call begins anew with 0. It is part of fit.Fuser.
+func (s *Session) Gather(i, n int, b data.Batch) error {
+	f := s.fused
+	if f == nil {
+		return fmt.Errorf("gather: %w: Options.FuseSteps does not ask for that", ErrFuse)
+	}
+	if i == 0 {
+		if s.Fuses(n, b.Size) != n || n < 2 {
+			return fmt.Errorf("gather: %w: %d steps on batches of %d samples; Fuses says how many", ErrFuse, n, b.Size)
+		}
+		f.next = f.choose(n, b.Size, s.opts.FuseSteps)
+		f.next.have, f.next.of, f.next.samples = 0, n, b.Size
+	}
+	k := f.next
+	if k == nil || k.have != i || k.of != n || k.samples != b.Size {
+		f.next = nil
+		return fmt.Errorf("gather: %w: batch %d of %d with %d samples is out of order, or of another size than those before", ErrFuse, i, n, b.Size)
+	}
+	if err := k.gather(b); err != nil {
+		f.next = nil
+		return err
+	}
+	return nil
+}
+
+func (k *stack) gather(b data.Batch) error {
+	if err := k.matchTo(b.Fields); err != nil {
+		return err
+	}
+	for i := range k.inputs {
+		in := &k.inputs[i]
+		if in.field < 0 {
+			continue
+		}
+		a := b.Fields[in.field].Array
+		if err := in.fit(a.Shape); err != nil {
+			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
+		}
+		p := whole
+		k.shape = k.shape[:0]
+		if isStacked(in.Name) {
+			k.shape, p = append(k.shape, int64(k.of)), piece{k.have, k.of}
+		}
+		k.shape = append(k.shape, in.shape...)
+		if err := store(k.tf, i, in.DType, a.Values, k.shape, p); err != nil {
+			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
+		}
+	}
+	k.have++
+	return nil
+}
+
+// TrainN runs the steps whose batches were gathered, in one call, and writes to out the
+// means of their scalars over the steps. They are the steps that Train would run, one
+// after the other, on these batches: step counts those done before the first, and each is
+// fed the seed of its own number. learning_rate and loss_scale are fed once. The call
+// is not interrupted when ctx ends. After an error of TensorFlow the variables are in
+// doubt, and any of the steps may have run. It is part of fit.Fuser.
+func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) error {
+	f := s.fused
+	if f == nil {
+		return fmt.Errorf("train: %w: Options.FuseSteps does not ask for that", ErrFuse)
+	}
+	k := f.next
+	f.next = nil
+	if k == nil || k.have != n || k.of != n {
+		return fmt.Errorf("train: %w: the batches of %d steps were not gathered", ErrFuse, n)
+	}
+	if len(out) != len(k.results) {
+		return s.train.room(out)
+	}
+	return k.train(ctx, s.opts.Seed, step, out)
+}
+
+func (k *stack) train(ctx context.Context, seed, step int64, out []float64) error {
+	for i := range k.inputs {
+		if k.inputs[i].field >= 0 {
+			continue
+		}
+		if err := k.reserved(i, seed, step); err != nil {
+			return err
+		}
+	}
+	if err := k.Run(ctx); err != nil {
+		return err
+	}
+	for i, from := range k.results {
+		v, err := k.tf.Float(k.metrics[from])
+		if err != nil {
+			return err
+		}
+		out[i] = v
+	}
+	return nil
+}
+
+// reserved fills in an input that the data do not have.
+func (k *stack) reserved(i int, seed, step int64) error {
+	in := &k.inputs[i]
+	switch in.Name {
+	case savedmodels.InputSeed:
+		k.seeds = k.seeds[:0]
+		for j := range k.of {
+			k.seeds = append(k.seeds, seed, step+int64(j))
+		}
+		return tfbind.Set(k.tf, i, k.seeds, int64(k.of), 2)
+	case savedmodels.InputSampleWeight:
+		for len(k.ones) < k.of*k.samples {
+			k.ones = append(k.ones, 1)
+		}
+		k.shape = append(k.shape[:0], int64(k.of), int64(k.samples))
+		return store(k.tf, i, in.DType, k.ones[:k.of*k.samples], k.shape, whole)
+	}
+	return k.setReserved(i, k.samples)
+}

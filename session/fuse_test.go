@@ -1,0 +1,423 @@
+package session_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/internal/graphdef"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// *Session is what a fit.Loop puts several steps into one call of.
+var _ fit.Fuser = (*session.Session)(nil)
+
+// fused runs the batches in one call and returns the means.
+func fused(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
+	t.Helper()
+	require.Equal(t, len(bs), s.Fuses(len(bs), bs[0].Size))
+	for i, b := range bs {
+		require.NoError(t, s.Gather(i, len(bs), b))
+	}
+	out := make([]float64, len(s.TrainMetrics()))
+	require.NoError(t, s.TrainN(context.Background(), step, len(bs), out))
+	return out
+}
+
+// single runs the batches one by one and returns the means.
+func single(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
+	t.Helper()
+	out := make([]float64, len(s.TrainMetrics()))
+	means := make([]float64, len(out))
+	for i, b := range bs {
+		require.NoError(t, s.Train(context.Background(), step+int64(i), b, out))
+		for j, v := range out {
+			means[j] += v / float64(len(bs))
+		}
+	}
+	return means
+}
+
+// variables are the bytes of all variables as a checkpoint has them.
+func variables(t testing.TB, s *session.Session) string {
+	t.Helper()
+	prefix := filepath.Join(t.TempDir(), "v")
+	require.NoError(t, s.Save(context.Background(), prefix))
+	text, err := os.ReadFile(prefix + ".data-00000-of-00001")
+	require.NoError(t, err)
+	return string(text)
+}
+
+// random makes a dataset for a model that takes x [B,width] and y [B,1], 0 or 1.
+func random(t testing.TB, samples, width int) *data.Memory {
+	t.Helper()
+	source := rand.New(rand.NewPCG(5, 6))
+	x, y := make([]float32, samples*width), make([]float32, samples)
+	for i := range x {
+		x[i] = source.Float32()
+	}
+	for i := range y {
+		y[i] = float32(source.IntN(2))
+	}
+	ds, err := data.New("random",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{samples, width}, Values: x}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{samples, 1}, Values: y}})
+	require.NoError(t, err)
+	return ds
+}
+
+// Steps in one call leave the variables that the same steps leave one by one, bit for
+// bit, those of the optimizer and of random generators included.
+func TestFusedStepsAreTheSameSteps(t *testing.T) {
+	for name, ds := range map[string]data.Dataset{
+		"digits": digits(t), "digits-cnn": digits(t), dropout: random(t, 8*14, 200), "dense-100-64-1": random(t, 8*14, 100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bs := batches(t, ds, 8, 14)
+			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{FuseSteps: 5})
+			assert.Equal(t, plain.Identity(), many.Identity(), "the same run")
+			for from, next := 0, 0; from < len(bs); from = next {
+				next = min(from+5, len(bs)) // the last call is a smaller one
+				want, have := single(t, plain, bs[from:next], int64(from)), fused(t, many, bs[from:next], int64(from))
+				assert.InDeltaSlice(t, want, have, 1e-5*math.Abs(want[0])+1e-7)
+			}
+			assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
+
+			// Steps of either kind may follow each other, also after the model was loaded anew.
+			p, err := many.Snapshot(t.Context())
+			require.NoError(t, err)
+			defer p.Close()
+			_, err = many.Reset(t.Context(), session.ResetReload, p)
+			require.NoError(t, err)
+			assert.Equal(t, single(t, plain, bs[:2], 14), single(t, many, bs[:2], 14))
+			single(t, plain, bs[2:5], 16)
+			fused(t, many, bs[2:5], 16)
+			assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
+		})
+	}
+}
+
+func TestFusedStepsDoNotAllocate(t *testing.T) {
+	ctx := context.Background()
+	for name, opts := range map[string]session.Options{"plain": {FuseSteps: 16}, "compiled": {FuseSteps: 16, Compiled: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, "digits", opts)
+			bs := batches(t, digits(t), 32, 2)
+			out := make([]float64, 2)
+			for _, n := range []int{16, 3} { // all of them, and a remainder
+				assert.Zero(t, testing.AllocsPerRun(10, func() {
+					for i := range s.Fuses(n, 32) {
+						if err := s.Gather(i, n, bs[i%2]); err != nil {
+							t.Error(err)
+						}
+					}
+					if err := s.TrainN(ctx, 0, n, out); err != nil {
+						t.Error(err)
+					}
+				}), "%d steps", n)
+			}
+		})
+	}
+}
+
+// What is gathered is copied: the batch may change as soon as Gather returns.
+func TestGatherCopies(t *testing.T) {
+	bs := batches(t, digits(t), 8, 3)
+	plain, many := open(t, "digits", session.Options{}), open(t, "digits", session.Options{FuseSteps: 3})
+	single(t, plain, bs, 0)
+	for i, b := range bs {
+		require.NoError(t, many.Gather(i, 3, b))
+		x, _ := b.Field("x")
+		clear(x.Values.([]uint8))
+	}
+	require.NoError(t, many.TrainN(t.Context(), 0, 3, make([]float64, 2)))
+	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
+}
+
+// A call whose batches were not all gathered runs nothing, and the next one is whole.
+func TestGatherErrors(t *testing.T) {
+	ctx := context.Background()
+	s := open(t, "digits", session.Options{FuseSteps: 3})
+	bs := batches(t, digits(t), 8, 3)
+	small := batches(t, digits(t), 4, 1)[0]
+	wrong := batches(t, digits(t), 8, 1)[0]
+	wrong.Fields[1].Values = []float64{0, 1, 2, 3, 4, 5, 6, 1.5}
+	out := make([]float64, 2)
+	before := variables(t, s)
+
+	assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrFuse, "nothing was gathered")
+	assert.ErrorIs(t, s.Gather(1, 3, bs[1]), session.ErrFuse, "not the first")
+	assert.ErrorIs(t, s.Gather(0, 4, bs[0]), session.ErrFuse, "more than Options.FuseSteps")
+	assert.ErrorIs(t, s.Gather(0, 1, bs[0]), session.ErrFuse, "one step is no call of several")
+	for _, at := range []int{0, 1, 2} {
+		for i := range at {
+			require.NoError(t, s.Gather(i, 3, bs[i]))
+		}
+		assert.ErrorIs(t, s.Gather(at, 3, wrong), tfbind.ErrType)
+		assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrFuse)
+		if at < 2 {
+			assert.ErrorIs(t, s.Gather(at+1, 3, bs[at+1]), session.ErrFuse, "it begins anew with 0")
+		}
+	}
+	require.NoError(t, s.Gather(0, 3, bs[0]))
+	assert.ErrorIs(t, s.Gather(1, 3, small), session.ErrFuse, "another size")
+	require.NoError(t, s.Gather(0, 2, bs[0]))
+	assert.ErrorIs(t, s.Gather(1, 3, bs[1]), session.ErrFuse, "another number of steps")
+	require.NoError(t, s.Gather(0, 2, bs[0]))
+	assert.ErrorIs(t, s.TrainN(ctx, 0, 2, out), session.ErrFuse, "one of two")
+	assert.True(t, before == variables(t, s), "something has run")
+
+	plain := open(t, "digits", session.Options{})
+	single(t, plain, bs, 0)
+	fused(t, s, bs, 0)
+	assert.True(t, variables(t, plain) == variables(t, s), "the variables differ")
+	assert.ErrorIs(t, s.TrainN(ctx, 3, 3, out), session.ErrFuse, "the call has run already")
+	for i, b := range bs {
+		require.NoError(t, s.Gather(i, 3, b))
+	}
+	assert.ErrorContains(t, s.TrainN(ctx, 3, 3, out[:1]), "room for 1 results, it has 2")
+
+	assert.Equal(t, 1, plain.Fuses(10, 8))
+	assert.ErrorIs(t, plain.Gather(0, 2, bs[0]), session.ErrFuse)
+	assert.ErrorIs(t, plain.TrainN(ctx, 0, 2, out), session.ErrFuse)
+	require.NoError(t, s.SetMicroBatches(2))
+	assert.Equal(t, 1, s.Fuses(3, 8), "batches are split")
+	require.NoError(t, s.SetMicroBatches(1))
+	assert.Equal(t, 3, s.Fuses(10, 8))
+	require.NoError(t, s.Close())
+	assert.ErrorIs(t, s.Gather(0, 3, bs[0]), tfbind.ErrClosed)
+}
+
+// stacked is a model that learns nothing and reports what it was fed: loss is the mean
+// of x by its weights; first and second are the numbers of the seed, rate is the learning
+// rate. Its train_n reports the means. change may spoil that.
+func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
+	t.Helper()
+	float, double, index := tfbind.Float32, tfbind.Float64, graphdef.Type(tfbind.Int64)
+	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	one := graphdef.Attrs{"T": graphdef.Type(float)}
+	g := &graphdef.Graph{}
+	g.Placeholder("rate", float).Add("applied", "Identity", one, "rate").Number("zero", 0).Number("one", 1).
+		Constant("axes1", tfbind.Int32, make([]byte, 4), 1).Constant("axes2", tfbind.Int32, []byte{0, 0, 0, 0, 1, 0, 0, 0}, 2)
+	for id, axes := range map[string]string{"1": "axes1", "2": "axes2"} {
+		gather := graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}
+		axis, seeds := "zero", graphdef.Attrs{"T": graphdef.Type(double), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+		if id == "2" {
+			axis = "one"
+		}
+		g.Placeholder("x"+id, float).Placeholder("w"+id, float).Placeholder("seed"+id, tfbind.Int64).
+			Add("weighted"+id, "Mul", one, "x"+id, "w"+id).Add("loss"+id, "Mean", reduce, "weighted"+id, axes).
+			Add("seeds"+id, "Cast", graphdef.Attrs{"SrcT": index, "DstT": graphdef.Type(double), "Truncate": graphdef.Bool(false)}, "seed"+id)
+		for column, at := range map[string]string{"first": "zero", "second": "one"} {
+			gather["Tparams"] = graphdef.Type(double)
+			g.Add(column+"s"+id, "GatherV2", gather, "seeds"+id, at, axis)
+			if id == "1" {
+				g.Add(column+id, "Identity", graphdef.Attrs{"T": graphdef.Type(double)}, column+"s"+id)
+			} else {
+				g.Add(column+id, "Mean", seeds, column+"s"+id, "axes1")
+			}
+		}
+	}
+	text, err := g.Bytes()
+	require.NoError(t, err)
+	graph := &graph_go_proto.GraphDef{}
+	require.NoError(t, proto.Unmarshal(text, graph))
+	signature := func(id string, lead ...int64) *pb.SignatureDef {
+		return &pb.SignatureDef{
+			Inputs: map[string]*pb.TensorInfo{
+				"x": tensor("x"+id, float, append(lead, -1)...), "sample_weight": tensor("w"+id, float, append(lead, -1)...),
+				"learning_rate": tensor("rate", float), "seed": tensor("seed"+id, tfbind.Int64, append(lead, 2)...),
+			},
+			Outputs: map[string]*pb.TensorInfo{
+				"loss": tensor("loss"+id, float), "first": tensor("first"+id, double), "second": tensor("second"+id, double), "rate": tensor("applied", float),
+			},
+		}
+	}
+	n := signature("2", -1)
+	if change != nil {
+		change(n)
+	}
+	text, err = proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
+		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*pb.SignatureDef{"train": signature("1"), "train_n": n},
+	}}})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
+	return writeNotes(t, dir, nil)
+}
+
+func tensor(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
+	shape := &tensor_shape_go_proto.TensorShapeProto{}
+	for _, n := range dims {
+		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+	}
+	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
+}
+
+// Each step of a call is fed the seed of its number, weights of its own, and the rate
+// of all.
+func TestFusedStepsTakeReservedInputs(t *testing.T) {
+	s := openModel(t, stacked(t, nil), session.Options{FuseSteps: 4, Seed: 7})
+	require.Equal(t, []string{"loss", "first", "rate", "second"}, s.TrainMetrics())
+	batch := func(x, w []float32) data.Batch {
+		b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: x}}}}
+		if w != nil {
+			b.Fields = append(b.Fields, data.Field{Name: "sample_weight", Array: data.Array{Shape: []int{2}, Values: w}})
+		}
+		return b
+	}
+	bs := []data.Batch{batch([]float32{1, 2}, nil), batch([]float32{3, 4}, nil), batch([]float32{5, 6}, nil)}
+	require.NoError(t, s.Gather(0, 3, bs[0]))
+	require.NoError(t, s.Gather(1, 3, bs[1]))
+	require.NoError(t, s.Gather(2, 3, bs[2]))
+	assert.ErrorContains(t, s.TrainN(t.Context(), 40, 3, make([]float64, 4)), "none was set", "there is no rate yet")
+	require.NoError(t, s.SetLearningRate(0.5))
+	assert.Equal(t, []float64{3.5, 7, 0.5, 41}, fused(t, s, bs, 40))
+	assert.Equal(t, single(t, s, bs[:2], 40), fused(t, s, bs[:2], 40))
+	require.NoError(t, s.SetLearningRate(0.25))
+	bs = []data.Batch{batch([]float32{1, 2}, []float32{2, 0}), batch([]float32{3, 4}, []float32{0, 1})}
+	assert.Equal(t, []float64{6.0 / 4, 7, 0.25, 100.5}, fused(t, s, bs, 100))
+	assert.Zero(t, testing.AllocsPerRun(10, func() {
+		for i, b := range bs {
+			if err := s.Gather(i, 2, b); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.TrainN(context.Background(), 0, 2, make([]float64, 0, 4)[:4]); err != nil {
+			t.Error(err)
+		}
+	}))
+}
+
+// A train_n that would run other steps than train does is refused before anything is
+// loaded, and one of a fixed number of steps or samples is used for that.
+func TestCheckFuse(t *testing.T) {
+	fixture := func(name string) *savedmodels.Model {
+		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
+		require.NoError(t, err)
+		return m
+	}
+	without := reporter(t, "", false, nil)
+	resize := func(input string, dims ...int64) func(*pb.SignatureDef) {
+		return func(n *pb.SignatureDef) {
+			n.Inputs[input] = tensor(map[string]string{"x": "x2", "sample_weight": "w2", "seed": "seed2", "learning_rate": "rate"}[input], tfbind.DType(n.Inputs[input].Dtype), dims...)
+		}
+	}
+	for name, c := range map[string]struct {
+		model *savedmodels.Model
+		opts  session.Options
+		text  string
+	}{
+		"open":              {stacked(t, nil), session.Options{FuseSteps: 2}, ""},
+		"not asked for":     {without, session.Options{FuseSteps: 1}, ""},
+		"negative":          {stacked(t, nil), session.Options{FuseSteps: -1}, "expected 0 or more"},
+		"no train_n":        {without, session.Options{FuseSteps: 2}, "has no signature train_n"},
+		"another signature": {fixture("good"), session.Options{FuseSteps: 2, TrainSignature: "evaluate"}, "goes with the signature train"},
+		"one seed":          {stacked(t, resize("seed", 2)), session.Options{FuseSteps: 2}, "takes seed with 1 dimensions, expected 2"},
+		"rates":             {stacked(t, resize("learning_rate", -1)), session.Options{FuseSteps: 2}, "takes learning_rate with 1 dimensions, expected 0"},
+		"fewer inputs":      {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }), session.Options{FuseSteps: 2}, "does not take sample_weight"},
+		"more inputs":       {stacked(t, func(n *pb.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }), session.Options{FuseSteps: 2}, "takes loss_scale, which train does not"},
+		"fewer results":     {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }), session.Options{FuseSteps: 2}, "does not report first"},
+		"half":              {stacked(t, func(n *pb.SignatureDef) { n.Outputs["rate"].Dtype = types_go_proto.DataType_DT_HALF }), session.Options{FuseSteps: 2}, "rounds too much"},
+		"two sizes": {stacked(t, func(n *pb.SignatureDef) { resize("x", 4, -1)(n); resize("seed", 3, 2)(n) }), session.Options{FuseSteps: 4},
+			"steps of x, and 3 of another"},
+		"fixed":              {stacked(t, resize("x", 4, -1)), session.Options{FuseSteps: 4}, ""},
+		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{FuseSteps: 3}, "calls of exactly 4 steps"},
+		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{FuseSteps: 3}, "calls of 1 steps"},
+		"no train signature": {fixture("predictonly"), session.Options{FuseSteps: 3}, "none of the signatures"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := session.CheckFuse(c.model, c.opts)
+			if c.text == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.text)
+			_, opened := session.Open(t.Context(), c.model, c.opts)
+			require.EqualError(t, opened, err.Error())
+		})
+	}
+
+	s := openModel(t, stacked(t, func(n *pb.SignatureDef) { resize("x", 4, 3)(n) }), session.Options{FuseSteps: 10})
+	assert.Equal(t, 4, s.Fuses(10, 3))
+	assert.Equal(t, 4, s.Fuses(4, 3))
+	assert.Equal(t, 1, s.Fuses(3, 3), "it runs 4 steps")
+	assert.Equal(t, 1, s.Fuses(10, 2), "it takes batches of 3")
+}
+
+func TestAutoFuse(t *testing.T) {
+	wide := func(samples, width int) *data.Memory { return random(t, samples, width) }
+	flat, err := data.New("flat", data.Field{Name: "x", Array: data.Array{Shape: []int{64}, Values: make([]float32, 64)}})
+	require.NoError(t, err)
+	model := func(name string) *savedmodels.Model {
+		m, err := savedmodels.Builtin(name)
+		require.NoError(t, err)
+		return m
+	}
+	for name, c := range map[string]struct {
+		model *savedmodels.Model
+		opts  session.Options
+		ds    data.Dataset
+		batch int
+		want  int
+	}{
+		"small":             {model("dense-100-64-1"), session.Options{}, wide(64, 100), 32, 50},
+		"by bytes":          {model("dense-100-64-1"), session.Options{}, wide(4096, 100), 4096, (16 << 20) / (4096 * 404)},
+		"too large":         {model("dense-100-64-1"), session.Options{}, wide(40000, 100), 40000, 1},
+		"twin":              {model("digits"), session.Options{Compiled: true}, digits(t), 32, 16},
+		"another batch":     {model("digits"), session.Options{Compiled: true}, digits(t), 16, 50},
+		"twin not wanted":   {model("digits"), session.Options{}, digits(t), 32, 50},
+		"data do not fit":   {model("digits"), session.Options{}, wide(64, 100), 32, 1},
+		"no train_n at all": {reporter(t, "", false, nil), session.Options{}, flat, 32, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := session.AutoFuse(c.model, c.opts, c.ds, c.batch)
+			assert.Equal(t, c.want, n)
+			assert.Equal(t, c.want == 1, err != nil, "%v", err)
+		})
+	}
+}
+
+// Compiled twins train where sizes fit, with nearly the same numbers.
+func TestCompiled(t *testing.T) {
+	s, plain := open(t, "digits", session.Options{Compiled: true, FuseSteps: 20}), open(t, "digits", session.Options{FuseSteps: 20})
+	assert.Equal(t, "train_xla, train_n_xla with up to 20 steps per call", s.Identity()["compiled"])
+	assert.Equal(t, "none", plain.Identity()["compiled"])
+	assert.Equal(t, 16, s.Fuses(20, 32), "what the twin was made for")
+	assert.Equal(t, 15, s.Fuses(15, 32))
+	assert.Equal(t, 20, s.Fuses(20, 8), "no twin for batches of 8")
+	full, small := batches(t, digits(t), 32, 19), batches(t, digits(t), 8, 3)
+	for _, bs := range [][]data.Batch{full[:16], full[16:19], small} {
+		assert.InDeltaSlice(t, fused(t, plain, bs, 0), fused(t, s, bs, 0), 1e-4)
+		assert.InDeltaSlice(t, single(t, plain, bs[:2], 0), single(t, s, bs[:2], 0), 1e-4)
+	}
+
+	for name, model := range map[string]*savedmodels.Model{
+		"notes of another size":     noted(t, "digits", map[string]any{"compiled": map[string]any{"train_xla": map[string]int{"batch": 64}}}),
+		"notes of another number":   noted(t, "digits", map[string]any{"compiled": map[string]any{"train_n_xla": map[string]int{"steps": 4}}}),
+		"a model without twins":     reporter(t, "", false, nil),
+		"a model with train_n only": stacked(t, nil),
+	} {
+		_, err := session.Open(t.Context(), model, session.Options{Compiled: true, FuseSteps: 20})
+		assert.Error(t, err, name)
+		assert.NotErrorIs(t, err, savedmodels.ErrNotTrainable, name)
+	}
+	assert.ErrorIs(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{Compiled: true}), session.ErrNoSignature)
+	assert.NoError(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{}))
+}
