@@ -39,6 +39,7 @@ type fitFlags struct {
 	resume                  bool
 	out, history            string
 	earlyStop, learningRate string
+	fuseSteps               string
 	prefetch, workers       int
 	augment                 string
 	augmentation            data.Augmentation
@@ -82,6 +83,8 @@ that was never interrupted.`,
 	flags.StringVar(&f.earlyStop, "early-stop", "", "stop when a metric no longer gets better, as in val_loss:3 (metric:patience in epochs)")
 	flags.BoolVar(&f.restoreBest, "restore-best", false, "end with the weights of the best epoch by --early-stop, rather than of the last")
 	flags.StringVar(&f.learningRate, "learning-rate", "", "learning rate, or a schedule: cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS; warmup:STEPS: before any")
+	flags.StringVar(&f.fuseSteps, "fuse-steps", "1", "train steps to run in one call of TensorFlow, with the same weights: a number, or auto, which goes by the model and the data; 1 runs them one by one (docs/performance.md)")
+	flags.BoolVar(&f.options.Compiled, "compiled", false, "train with the model's twins that XLA has compiled, where a batch and the steps of a call have their sizes; they round differently")
 	flags.IntVar(&f.prefetch, "prefetch", 2, "batches to prepare ahead; 0 prepares none")
 	flags.StringVar(&f.augment, "augment", "", "changes to training images, drawn anew in each epoch: flip, crop:PIXELS, jitter:AMOUNT, as in flip,crop:4,jitter:0.1")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that decode and augment; 0 means one per core")
@@ -164,6 +167,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	read()
 	defer f.data.close()
 	if err != nil {
+		return err
+	}
+	if err := f.variants(loop, model, train); err != nil {
 		return err
 	}
 	if _, err := g.load(); err != nil {
@@ -341,6 +347,9 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 	if f.seed > math.MaxInt64 {
 		return nil, usagef("--seed %d: expected at most %d", f.seed, int64(math.MaxInt64))
 	}
+	if n, err := strconv.Atoi(f.fuseSteps); f.fuseSteps != fuseAuto && (err != nil || n < 1) {
+		return nil, usagef("--fuse-steps %q: expected a number of at least 1, or %s", f.fuseSteps, fuseAuto)
+	}
 	var err error
 	if f.augmentation, err = data.ParseAugmentation(f.augment); err != nil {
 		return nil, usagef("--augment: %w", err)
@@ -393,6 +402,33 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		l.Resume = f.checkpoints
 	}
 	return l, nil
+}
+
+// fuseAuto is the value of --fuse-steps that leaves the number to the program.
+const fuseAuto = "auto"
+
+// variants chooses the signatures that train in the place of the usual one: for several
+// steps in a call, and compiled.
+func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Dataset) error {
+	if err := session.CheckCompiled(model, f.options); err != nil {
+		return usagef("--compiled: %w", err)
+	}
+	n, err := strconv.Atoi(f.fuseSteps)
+	if f.fuseSteps == fuseAuto {
+		n, err = session.AutoFuse(model, f.options, train, f.batch)
+		if errors.Is(err, session.ErrFuse) {
+			l.Log.Info("train steps run one by one", "reason", err)
+			err = nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	f.options.FuseSteps, l.FuseSteps = n, n
+	if err := session.CheckFuse(model, f.options); err != nil {
+		return usagef("--fuse-steps %s: %w", f.fuseSteps, err)
+	}
+	return nil
 }
 
 // parseEvery reads a number of steps or of epochs; the other one is 0.
