@@ -72,6 +72,24 @@ func Checkpoints(dir string) ([]CheckpointInfo, error) {
 	return found, nil
 }
 
+// HookState is what the hook of a name saved in the newest checkpoint of a folder whose
+// state can be read, for what has to be known before a session is opened: nil if it saved
+// nothing. found is false if there is no such checkpoint. It checks no other files, and
+// needs no lock: which checkpoint a run resumes from, Loop.Run decides.
+func HookState(dir, hook string) (state json.RawMessage, found bool, err error) {
+	steps, err := listCheckpoints(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, step := range slices.Backward(steps) {
+		saved, err := readState(filepath.Join(dir, checkpointName(step)))
+		if err == nil {
+			return saved.Hooks[hook], true, nil
+		}
+	}
+	return nil, false, nil
+}
+
 // listCheckpoints returns the steps of the folders ckpt-<step>, ascending.
 func listCheckpoints(dir string) ([]int64, error) {
 	entries, err := os.ReadDir(dir)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
+	"steadyfit/tune"
 )
 
 // benchFlags are the flags of bench.
@@ -27,6 +29,7 @@ type benchFlags struct {
 	batch, steps, stepsPerCall int
 	signature                  string
 	synthetic                  bool
+	autoFlags
 }
 
 func newBench(g *global) *cobra.Command {
@@ -41,20 +44,28 @@ ranged after the warm-up. A step copies the batch into the native buffers, runs,
 and reads the loss, if there is one. The model is not written back.
 
 Without --data, one synthetic batch is used for every step. Of a signature that
-runs several steps in a call (train_n), the figures are those of one step.`,
+runs several steps in a call (train_n), the figures are those of one step.
+
+With --auto on, it then measures which way to run steps is the fastest, as fit
+does at its start, and prints a line for each: the median time per step over
+rounds that alternate with plain steps, in processes of their own, and their peak
+and anonymous memory. The choice is kept for fit on data of the same types and
+shapes; --auto kept prints what is kept.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd.Context(), g, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f.register(cmd.Flags())
+	f.modelFlags.register(cmd.Flags())
 	f.data.register(cmd.Flags())
 	flags := cmd.Flags()
 	flags.IntVar(&f.batch, "batch", 32, "samples per step")
 	flags.IntVar(&f.steps, "steps", 1000, "steps to measure, after a tenth as many to warm up")
 	flags.IntVar(&f.stepsPerCall, "steps-per-call", 50, "steps in a call of train_n, where the model leaves that open")
 	flags.StringVar(&f.signature, "signature", "", "signature to run; default the train signature")
+	flags.StringVar(&f.auto, "auto", autoOff, "choose how steps run, too: off, on (measure), precision (16 bits among it), kept (as measured before)")
+	f.registerCache(flags)
 	flags.BoolVar(&f.synthetic, "synthetic", false, "use a synthetic batch; this is the default without --data")
 	return cmd
 }
@@ -65,6 +76,12 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	}
 	if f.synthetic && f.data.path != "" {
 		return usagef("--synthetic and --data exclude each other")
+	}
+	if err := f.among(autoOff, autoOn, autoPrecision, autoKept); err != nil {
+		return err
+	}
+	if f.auto != autoOff && f.signature != "" {
+		return usagef("--auto chooses among the signatures that train; expected it without --signature")
 	}
 	if err := f.apply(); err != nil {
 		return err
@@ -137,13 +154,41 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	n := source.stepsPerCall
 	r.Steps, r.Median, r.Mean, r.Slope = r.Steps*n, r.Median/time.Duration(n), r.Mean/time.Duration(n), r.Slope/float64(n)
 	name := strings.TrimPrefix(filepath.Base(filepath.Clean(f.model)), builtinPrefix)
-	return r.Print(out, "steadyfit", name, int64(f.batch))
+	if err := r.Print(out, "steadyfit", name, int64(f.batch)); err != nil || f.auto == autoOff {
+		return err
+	}
+	return f.race(ctx, m, source.data, name, out, stderr)
+}
+
+// race prints what is measured, or was, of each way to run steps.
+func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dataset, name string, out, stderr io.Writer) error {
+	choice, err := tune.Choose(ctx, tune.Plan{
+		Model: m, Options: f.options, Limits: f.limits(f.device.flags.Changed, &f.device, math.MaxInt32),
+		Data: ds, Batch: f.batch, Cache: f.folder(), KeptOnly: f.auto == autoKept, Anew: f.auto != autoKept,
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stderr, "auto: %s\n", choice.Why)
+	for _, c := range choice.Measurements {
+		if c.Rounds == 0 {
+			continue
+		}
+		run := strings.ReplaceAll(c.Candidate.String(), " ", "_")
+		if _, err := fmt.Fprintf(out, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\n",
+			name, f.batch, run, c.Rounds, c.Step*1e9, 1/c.Step, c.Peak, c.Anon); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // benchSource is an endless source of batches for one signature.
 type benchSource struct {
 	batches      iter.Seq2[data.Batch, error]
 	stepsPerCall int
+	// data has the batches, for --auto; nil without it.
+	data data.Dataset
 }
 
 func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (benchSource, error) {
@@ -159,9 +204,15 @@ func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (b
 			leading = []int{s.stepsPerCall, f.batch}
 		}
 		b, err := syntheticBatch(sig, leading, classes(m))
+		if err != nil {
+			return s, err
+		}
 		s.batches = func(yield func(data.Batch, error) bool) {
 			for yield(b, nil) {
 			}
+		}
+		if f.auto != autoOff {
+			s.data, err = data.New("synthetic", b.Fields...)
 		}
 		return s, err
 	}
@@ -178,6 +229,7 @@ func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (b
 	if ds, err = f.data.scaled(ds); err != nil {
 		return s, err
 	}
+	s.data = ds
 	pass := data.Pass{Batch: f.batch, DropRemainder: true}
 	if ds.Len() < f.batch {
 		return s, usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), f.batch)

@@ -47,6 +47,7 @@ type fitFlags struct {
 	restoreBest             bool
 	json, inForce           bool
 	resilience
+	autoFlags
 }
 
 func newFit(g *global) *cobra.Command {
@@ -93,6 +94,7 @@ that was never interrupted.`,
 	flags.BoolVar(&f.inForce, "in-force", false, "trace a step at the start, and undo it, to say what TensorFlow really computes in and on; default only with options that may not take effect (docs/gpu.md)")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
 	f.resilience.register(flags)
+	f.autoFlags.register(flags)
 	return cmd
 }
 
@@ -101,6 +103,9 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	if err := f.resilience.check(f, cmd.Flags().Changed); err != nil {
+		return err
+	}
+	if err := f.checkAuto(); err != nil {
 		return err
 	}
 	if f.release {
@@ -182,6 +187,10 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err := f.device.decide(&f.options.Device, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
+	chosen, err := f.choose(ctx, cmd, c, loop, model, train)
+	if err != nil {
+		return err
+	}
 	s, err := session.Open(ctx, model, f.options)
 	if err != nil {
 		if f.budgetOf == budgetOfGPU && errors.Is(err, session.ErrNoGPU) {
@@ -219,6 +228,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err := s.Close(); err != nil {
 		return err
 	}
+	chosen.note(history)
 	return f.print(cmd.OutOrStdout(), history)
 }
 

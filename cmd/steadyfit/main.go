@@ -20,6 +20,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
+	"steadyfit/tune"
 )
 
 // The exit codes, which scripts rely on.
@@ -45,6 +46,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal must be able to end a run that does not come to its end.
 	context.AfterFunc(ctx, stop)
+	if child, err := tune.Child(ctx); child {
+		os.Exit(exitCode(err)) // its parent was told why
+	}
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

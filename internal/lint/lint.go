@@ -60,6 +60,7 @@ var mayImport = map[string][]string{
 	"session": {"savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	// fit steps a session; a handle of tfbind in its hands would be a second owner.
 	"fit":    {"session", "savedmodels", "gpuopts", "data", "memory"},
+	"tune":   {"session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	"matrix": {"fit", "session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	"data":   {},
 	"memory": {},

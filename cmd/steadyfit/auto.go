@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tune"
+)
+
+// The words of --auto.
+const (
+	autoOn        = "on"
+	autoPrecision = "precision"
+	autoOff       = "off"
+	autoKept      = "kept" // of bench
+)
+
+// autoFlags are the flags of the measured choice of how a training runs.
+type autoFlags struct{ auto, cache string }
+
+func (a *autoFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&a.auto, "auto", autoOn, "how steps run, where no flag says it: on (measure at the start what is fastest, in at most 2% of the training and 10s, and keep it), precision (16 bits among it, which changes the result), off (as exported)")
+	a.registerCache(flags)
+}
+
+func (a *autoFlags) registerCache(flags *pflag.FlagSet) {
+	flags.StringVar(&a.cache, "cache", "", "folder for what --auto has measured; default steadyfit/tune in your cache folder")
+}
+
+func (a *autoFlags) checkAuto() error { return a.among(autoOn, autoPrecision, autoOff) }
+
+func (a *autoFlags) among(words ...string) error {
+	if slices.Contains(words, a.auto) {
+		return nil
+	}
+	return usagef("--auto %s: expected %s", a.auto, strings.Join(words, ", "))
+}
+
+// folder is that of the cache.
+func (a *autoFlags) folder() string {
+	if a.cache != "" {
+		return a.cache
+	}
+	return tune.CacheDir()
+}
+
+// limits say what the flags leave open. fuse is Limits.Fuse.
+func (a *autoFlags) limits(given func(flag string) bool, d *deviceFlags, fuse int) tune.Limits {
+	l := tune.Limits{
+		Fuse: fuse, Compiled: !given("compiled"),
+		// To tell what fp16 is, TensorFlow's devices were set up, threads included.
+		Threads:   !given("intra-threads") && !given("inter-threads") && d.precision != precisionFP16,
+		Precision: a.auto == autoPrecision && !given("precision"),
+	}
+	if given("fuse-steps") {
+		l.Fuse = 0
+	}
+	return l
+}
+
+// chosen is what was chosen for a training; the zero value has chosen nothing.
+type chosen struct {
+	plan   tune.Plan
+	choice tune.Choice
+	steps  int // of an epoch
+}
+
+// choose decides how the training runs: as the checkpoint did that it goes on from, else
+// as was measured, now or before. It puts that into the options and the loop, and says so
+// in a line.
+func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, c *session.Supervised, l *fit.Loop, model *savedmodels.Model, train data.Dataset) (*chosen, error) {
+	d := &chosen{}
+	l.Hook(d.hook())
+	if f.auto == autoOff {
+		return d, nil
+	}
+	say := func(why string) {
+		if !c.Continues() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "auto: %s\n", why)
+		}
+	}
+	full := train.Len() / f.batch
+	d.steps = full
+	if !f.dropRemainder && train.Len()%f.batch > 0 {
+		d.steps++
+	}
+	if f.steps > 0 {
+		d.steps = min(d.steps, f.steps)
+	}
+	fuse := min(full, d.steps)
+	if f.everyStep(l, d.steps) {
+		fuse = 0
+	}
+	limits := f.limits(cmd.Flags().Changed, &f.device, fuse)
+	if f.resume {
+		state, found, err := fit.HookState(f.checkpoints, autoHook)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			limits.Precision = !cmd.Flags().Changed("precision")
+			if err := d.takeOver(state, limits); err != nil {
+				return nil, fmt.Errorf("%s: how the checkpoint was trained (--auto): %w", f.checkpoints, err)
+			}
+			say(d.choice.Why)
+			d.apply(f, l)
+			return d, nil
+		}
+	}
+	d.plan = tune.Plan{
+		Model: model, Options: f.options, Limits: limits, Data: train, Batch: f.batch,
+		Steps: int64(f.epochs) * int64(d.steps), Cache: f.folder(), Log: l.Log,
+	}
+	if l.LearningRate != nil {
+		d.plan.LearningRate = l.LearningRate(0, 0)
+	}
+	if f.budget != "" && f.budgetOf != budgetOfGPU {
+		bytes, err := memory.ParseBytes(f.budget)
+		if err != nil {
+			return nil, usagef("--memory-budget: %w", err)
+		}
+		d.plan.Budget, d.plan.BudgetOfAnon = bytes, f.budgetOf != "rss"
+	}
+	done := c.Busy()
+	var err error
+	d.choice, err = tune.Choose(ctx, d.plan)
+	done()
+	if err != nil {
+		return nil, err
+	}
+	say(d.choice.Why)
+	d.apply(f, l)
+	return d, nil
+}
+
+// everyStep reports whether something has to be done between any two steps, which then
+// cannot run in one call: watching memory, or setting another learning rate.
+func (f *fitFlags) everyStep(l *fit.Loop, epoch int) bool {
+	if f.budget != "" && f.budgetOf != budgetOfGPU || f.resetNear != "" {
+		return true
+	}
+	if l.LearningRate == nil {
+		return false
+	}
+	half := f.epochs / 2
+	step := int64(half)*int64(epoch) + int64(epoch)/2
+	return l.LearningRate(step, half) != l.LearningRate(step+1, half)
+}
+
+// apply puts the choice in force.
+func (d *chosen) apply(f *fitFlags, l *fit.Loop) {
+	f.options = d.choice.Candidate.Apply(f.options)
+	if n := d.choice.Candidate.FuseSteps; n > 1 {
+		l.FuseSteps = n
+	}
+}
+
+// autoHook is the name of the hook that has checkpoints remember the choice.
+const autoHook = "auto"
+
+// hook has checkpoints remember the choice, so that what goes on from them runs alike.
+func (d *chosen) hook() fit.Hook {
+	return fit.Hook{Name: autoHook, Save: func(string) (json.RawMessage, error) {
+		if d.choice.Candidate.Plain() {
+			return nil, nil
+		}
+		return json.Marshal(d.choice.Candidate)
+	}}
+}
+
+// takeOver is the choice of a checkpoint, less what flags say now.
+func (d *chosen) takeOver(state json.RawMessage, l tune.Limits) error {
+	var c tune.Candidate
+	if state != nil {
+		if err := json.Unmarshal(state, &c); err != nil {
+			return err
+		}
+	}
+	d.choice.Candidate = c.Within(l)
+	d.choice.Why = fmt.Sprintf("%s, as the checkpoint that this goes on from", d.choice.Candidate)
+	return nil
+}
+
+// longEnough is a training whose time per step is worth to be known the next time.
+const longEnough = 10 * time.Second
+
+// note keeps what a plain step took, where nothing was measured before.
+func (d *chosen) note(h *fit.History) {
+	if d.plan.Model == nil || !d.choice.Candidate.Plain() || len(d.choice.Measurements) > 0 || len(h.Records) == 0 {
+		return
+	}
+	last := h.Last()
+	if last.Seconds*float64(len(h.Records)) < longEnough.Seconds() || last.StepsPerSecond <= 0 {
+		return
+	}
+	d.plan.Note(time.Duration(float64(time.Second) / last.StepsPerSecond))
+}

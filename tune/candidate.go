@@ -1,0 +1,207 @@
+package tune
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// Candidate is a way to run a training. The zero value is plain: one step per call, as
+// exported, with the settings that the training has anyway.
+type Candidate struct {
+	// FuseSteps is the number of steps in a call; 0 is one.
+	FuseSteps int `json:"fuse_steps,omitempty"`
+	// Compiled takes the XLA twin of the signature.
+	Compiled bool `json:"compiled,omitempty"`
+	// Executor, IntraThreads and InterThreads are those of gpuopts.Options; zero leaves
+	// them as they are.
+	Executor     gpuopts.Executor `json:"executor,omitempty"`
+	IntraThreads int              `json:"intra_threads,omitempty"`
+	InterThreads int              `json:"inter_threads,omitempty"`
+	// Precision is that of gpuopts.Options; it changes what the training computes.
+	Precision gpuopts.Precision `json:"precision,omitempty"`
+}
+
+// Plain reports whether the candidate changes nothing.
+func (c Candidate) Plain() bool { return c == Candidate{} }
+
+// String is the candidate in words, as in "fused 50 steps, XLA twin".
+func (c Candidate) String() string {
+	var words []string
+	add := func(when bool, format string, args ...any) {
+		if when {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	add(c.FuseSteps > 1, "fused %d steps", c.FuseSteps)
+	add(c.Compiled, "XLA twin")
+	add(c.Executor != "", "single-threaded executor")
+	add(c.Executor == "" && c.InterThreads > 0, "inter threads %d", c.InterThreads)
+	add(c.IntraThreads > 0, "intra threads %d", c.IntraThreads)
+	add(c.Precision != "", "%s", c.Precision)
+	if len(words) == 0 {
+		return "plain"
+	}
+	return strings.Join(words, ", ")
+}
+
+// Apply is the options of a session that runs this way.
+func (c Candidate) Apply(o session.Options) session.Options {
+	if c.FuseSteps > 1 {
+		o.FuseSteps = c.FuseSteps
+	}
+	o.Compiled = o.Compiled || c.Compiled
+	if c.Executor != "" {
+		o.Device.Executor = c.Executor
+	}
+	if c.IntraThreads > 0 {
+		o.Device.IntraThreads = c.IntraThreads
+	}
+	if c.InterThreads > 0 {
+		o.Device.InterThreads = c.InterThreads
+	}
+	if c.Precision != "" {
+		o.Device.Precision = c.Precision
+	}
+	return o
+}
+
+// over is the candidate with what another one changes on top of it.
+func (c Candidate) over(base Candidate) Candidate {
+	if c.FuseSteps > 1 {
+		base.FuseSteps = c.FuseSteps
+	}
+	base.Compiled = base.Compiled || c.Compiled
+	if c.Executor != "" {
+		base.Executor = c.Executor
+	}
+	if c.IntraThreads > 0 {
+		base.IntraThreads = c.IntraThreads
+	}
+	if c.InterThreads > 0 {
+		base.InterThreads = c.InterThreads
+	}
+	if c.Precision != "" {
+		base.Precision = c.Precision
+	}
+	return base
+}
+
+// changes counts what differs from plain steps, what rounds differently more than what
+// computes the same: among candidates of about the same speed, the one with fewer wins.
+func (c Candidate) changes() int {
+	n := 0
+	for _, change := range []struct {
+		there  bool
+		weight int
+	}{
+		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.Compiled, 2}, {c.Precision != "", 4},
+	} {
+		if change.there {
+			n += change.weight
+		}
+	}
+	return n
+}
+
+// Limits say what may be chosen, where the model and the options leave it open. The zero
+// value leaves plain steps.
+type Limits struct {
+	// Fuse is how many steps can come one after the other without a pause, as in an
+	// epoch; 0 and 1 fuse none.
+	Fuse int `json:"fuse,omitempty"`
+	// Compiled allows XLA twins. They round differently than plain steps.
+	Compiled bool `json:"compiled,omitempty"`
+	// Threads allows another executor and other numbers of threads.
+	Threads bool `json:"threads,omitempty"`
+	// Precision allows to compute in 16 bits, where that is measured to be faster. It
+	// changes the training.
+	Precision bool `json:"precision,omitempty"`
+}
+
+// Within is the candidate without what the limits do not allow.
+func (c Candidate) Within(l Limits) Candidate {
+	if l.Fuse < 2 {
+		c.FuseSteps = 0
+	}
+	c.Compiled = c.Compiled && l.Compiled
+	if !l.Threads {
+		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
+	}
+	if !l.Precision {
+		c.Precision = ""
+	}
+	return c
+}
+
+// usualFuse is how many batches a race runs on, at most.
+const usualFuse = 50
+
+// Candidates lists the ways that a model offers to train on batches of a dataset, most
+// promising first, and the settings that may be put on top of any of them. What the
+// options set already is not among them. The errors are those of
+// savedmodels.Model.RolesFor.
+func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch int, l Limits) (ways, settings []Candidate, err error) {
+	roles, err := m.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	if err != nil {
+		return nil, nil, err
+	}
+	offer := func(c Candidate) {
+		with := c.Apply(o)
+		if session.CheckFuse(m, with) == nil && session.CheckCompiled(m, with) == nil {
+			ways = append(ways, c)
+		}
+	}
+	fusible := l.Fuse > 1 && o.FuseSteps < 2
+	compilable := l.Compiled && !o.Compiled && !o.Device.Deterministic
+	if sizes := sizesOf(m, roles.TrainNXLA); fusible && compilable && len(sizes) > 1 && sizes[0] <= int64(l.Fuse) && sizes[1] == int64(batch) {
+		offer(Candidate{FuseSteps: int(sizes[0]), Compiled: true})
+	}
+	if fusible {
+		// Where it is 1, the model or the data do not allow more. A call can have fewer
+		// steps, at the end of an epoch, unless train_n has a fixed number.
+		n, _ := session.AutoFuse(m, o, ds, batch)
+		if least := (Candidate{FuseSteps: min(n, l.Fuse)}); n > 1 && session.CheckFuse(m, least.Apply(o)) == nil {
+			offer(Candidate{FuseSteps: n})
+		}
+	}
+	if sizes := sizesOf(m, roles.TrainXLA); compilable && len(sizes) > 0 && sizes[0] == int64(batch) {
+		offer(Candidate{Compiled: true})
+	}
+	d := o.Device
+	if l.Threads && d.Executor == "" && d.IntraThreads == 0 && d.InterThreads == 0 && !d.PerSessionThreads {
+		settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}, Candidate{InterThreads: 1})
+	}
+	if l.Precision && d.Precision == "" && !d.GrapplerOff {
+		settings = append(settings, Candidate{Precision: gpuopts.BFloat16})
+	}
+	return ways, settings, nil
+}
+
+// offered reports whether a candidate is one of the ways, or plain, with settings on top.
+func offered(c Candidate, ways, settings []Candidate) bool {
+	way := Candidate{FuseSteps: c.FuseSteps, Compiled: c.Compiled}
+	if !way.Plain() && !slices.Contains(ways, way) {
+		return false
+	}
+	threads, precision := Candidate{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads}, Candidate{Precision: c.Precision}
+	return (threads.Plain() || slices.Contains(settings, threads)) && (precision.Plain() || slices.Contains(settings, precision))
+}
+
+// sizesOf is the shape of the first input of data of a signature that was compiled for
+// fixed shapes; nil if there is none.
+func sizesOf(m *savedmodels.Model, signature string) []int64 {
+	if signature == "" {
+		return nil
+	}
+	sig, err := m.Signature(signature)
+	if err != nil || len(sig.DataInputs()) == 0 {
+		return nil
+	}
+	return sig.DataInputs()[0].Shape
+}

@@ -1,0 +1,299 @@
+package tune
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// Env is the environment variable that makes a process a child of a race.
+const Env = "STEADYFIT_TUNE"
+
+// spec is what a child is to run. It is the first line on its standard input; each
+// further line is a round.
+type spec struct {
+	Library string `json:"library"`
+	// Model is the folder of the SavedModel, and Hash that of its graph.
+	Model     string          `json:"model"`
+	Hash      string          `json:"hash"`
+	Options   session.Options `json:"options"`
+	Candidate Candidate       `json:"candidate"`
+	Data      []string        `json:"data"` // .npy files, one per field
+	Batch     int             `json:"batch"`
+	// LearningRate is fed where the model takes one; 0 is not to set it.
+	LearningRate float64 `json:"learning_rate"`
+}
+
+// round asks for steps for that long, and one call at least.
+type round struct {
+	Seconds float64 `json:"seconds"`
+}
+
+// answer is a line of the child's standard output: one when it has warmed up, and one for
+// each round.
+type answer struct {
+	// Step is the time of a step in seconds.
+	Step float64 `json:"step"`
+	// Finite is false once a loss was NaN or infinite.
+	Finite bool         `json:"finite"`
+	Peak   memory.Bytes `json:"peak"`
+	Anon   memory.Bytes `json:"anon"`
+	// Failure says why there is no more to come.
+	Failure string `json:"failure,omitempty"`
+}
+
+// Child is the first call of main in a program that calls Choose. In a child of a race it
+// does what the race asks for, and returns true at the end of it: main then returns, with
+// an exit code that is not 0 if there is an error. In any other process it returns false
+// at once.
+func Child(ctx context.Context) (bool, error) {
+	if os.Getenv(Env) == "" {
+		return false, nil
+	}
+	// Should memory get short, this process is the one to end. Where that cannot be said,
+	// the kernel decides.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	out := json.NewEncoder(os.Stdout)
+	err := compete(ctx, bufio.NewReader(os.Stdin), out)
+	if err != nil {
+		err = errors.Join(err, out.Encode(answer{Failure: err.Error()}))
+	}
+	return true, err
+}
+
+// compete runs the rounds that it is asked for, until there are no more.
+func compete(ctx context.Context, in *bufio.Reader, out *json.Encoder) (err error) {
+	var s spec
+	if _, err := next(in, &s); err != nil {
+		return err
+	}
+	r, err := begin(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	var a answer
+	for range warmUp {
+		if a, err = r.run(ctx, 0); err != nil {
+			return err
+		}
+	}
+	for {
+		if err := out.Encode(a); err != nil {
+			return err
+		}
+		var ask round
+		if more, err := next(in, &ask); !more {
+			return err
+		}
+		if a, err = r.run(ctx, ask.Seconds); err != nil {
+			return err
+		}
+	}
+}
+
+// next reads a line. There is none, without an error, when the parent has no more to ask,
+// or is gone.
+func next(in *bufio.Reader, into any) (more bool, err error) {
+	line, err := in.ReadBytes('\n')
+	if errors.Is(err, io.EOF) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("race: %w", err)
+	}
+	if err := json.Unmarshal(line, into); err != nil {
+		return false, fmt.Errorf("race: what was asked: %w", err)
+	}
+	return true, nil
+}
+
+// warmUp is how many calls come before the first round: TensorFlow rewrites and compiles
+// graphs in the first, and settles its buffers in the second.
+const warmUp = 3
+
+// runner trains on the same few batches again and again.
+type runner struct {
+	session *session.Session
+	data    *data.Memory
+	stop    func()
+	batches []data.Batch
+	steps   int // in a call
+	at      int // of the next batch
+	done    int64
+	out     []float64
+	finite  bool
+}
+
+func begin(ctx context.Context, s spec) (*runner, error) {
+	if _, err := tfbind.Load(s.Library); err != nil {
+		return nil, err
+	}
+	model, err := savedmodels.Open(s.Model)
+	if err != nil {
+		return nil, err
+	}
+	if model.Hash != s.Hash {
+		return nil, fmt.Errorf("%w: %s has another graph than when the race began", savedmodels.ErrChanged, s.Model)
+	}
+	r := &runner{finite: true}
+	if r.data, err = data.OpenNPY(s.Data...); err != nil {
+		return nil, err
+	}
+	// One batch is all of the data, which the others are parts of.
+	pull, stop := iter.Pull2(r.data.Batches(data.Pass{Batch: r.data.Len()}))
+	r.stop = stop
+	whole, err, _ := pull()
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	for from := 0; from+s.Batch <= whole.Size; from += s.Batch {
+		r.batches = append(r.batches, whole.Slice(from, from+s.Batch))
+	}
+	o := s.Candidate.Apply(s.Options)
+	if r.session, err = session.Open(ctx, model, o); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	if s.LearningRate > 0 {
+		if err := r.session.SetLearningRate(s.LearningRate); err != nil {
+			return nil, errors.Join(err, r.close())
+		}
+	}
+	r.steps = r.session.Fuses(max(o.FuseSteps, 1), s.Batch)
+	if n := s.Candidate.FuseSteps; n > 1 && n != r.steps {
+		return nil, errors.Join(fmt.Errorf("%w: expected %d, and %d do", session.ErrFuse, n, r.steps), r.close())
+	}
+	r.out = make([]float64, len(r.session.TrainMetrics()))
+	if n := len(r.session.EvaluateMetrics()); n > 0 && o.Device.Executor != "" {
+		// It cannot run all graphs, and a training must not fail at its first validation.
+		if err := r.session.Evaluate(ctx, r.batches[0], make([]float64, n)); err != nil {
+			return nil, errors.Join(err, r.close())
+		}
+	}
+	return r, nil
+}
+
+// run makes calls for so many seconds, and one at least.
+func (r *runner) run(ctx context.Context, seconds float64) (answer, error) {
+	calls := 0
+	start := time.Now()
+	var took float64
+	for calls == 0 || took < seconds {
+		if err := r.call(ctx); err != nil {
+			return answer{}, err
+		}
+		calls++
+		took = time.Since(start).Seconds()
+	}
+	usage, err := memory.Read()
+	if err != nil {
+		return answer{}, err
+	}
+	// What is not known is 0.
+	return answer{
+		Step: took / float64(calls*r.steps), Finite: r.finite,
+		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes,
+	}, nil
+}
+
+func (r *runner) close() error {
+	if r.stop != nil {
+		r.stop()
+	}
+	return errors.Join(r.session.Close(), r.data.Close())
+}
+
+// call runs the steps of one call, on the batches that come next.
+func (r *runner) call(ctx context.Context) error {
+	take := func() data.Batch {
+		b := r.batches[r.at%len(r.batches)]
+		r.at++
+		return b
+	}
+	var err error
+	if r.steps == 1 {
+		err = r.session.Train(ctx, r.done, take(), r.out)
+	} else {
+		for i := range r.steps {
+			if err := r.session.Gather(i, r.steps, take()); err != nil {
+				return err
+			}
+		}
+		err = r.session.TrainN(ctx, r.done, r.steps, r.out)
+	}
+	r.done += int64(r.steps)
+	r.finite = r.finite && finite(r.out)
+	return err
+}
+
+// sampleBytes is about how much of the data a race runs on, in bytes: enough for the
+// steps of a call to be on different batches, and little beside what the race takes.
+const sampleBytes = 64 << 20
+
+// sample writes the first batches of a dataset to .npy files in a folder, for the children
+// of a race to read: as many as a call has steps as a rule, but no more than fit into
+// sampleBytes and can be read in about so much time, and one at least. There is an error
+// if there is no whole batch.
+func sample(ds data.Dataset, batch int, dir string, within time.Duration) (paths []string, err error) {
+	pass := data.Pass{Batch: batch, DropRemainder: true}
+	start, read := time.Now(), 0
+	for _, err := range ds.Batches(pass) {
+		if err != nil {
+			return nil, err
+		}
+		if read++; read == 2 {
+			break
+		}
+	}
+	each := max(time.Since(start)/time.Duration(max(read, 1)), 1)
+	count := max(min(usualFuse, ds.Len()/batch, int(sampleBytes/max(batchBytes(ds, batch), 1)), int(within/each)), 1)
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	var arrays []*data.NPYWriter
+	for _, f := range ds.Fields() {
+		file, err := os.Create(filepath.Join(dir, f.Name+".npy"))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+		paths = append(paths, file.Name())
+		arrays = append(arrays, data.NewNPYWriter(file, count*batch))
+	}
+	written := 0
+	for b, err := range ds.Batches(pass) {
+		if err != nil {
+			return nil, err
+		}
+		for i, f := range b.Fields {
+			if err := arrays[i].Write(f); err != nil {
+				return nil, err
+			}
+		}
+		if written++; written == count {
+			break
+		}
+	}
+	for _, a := range arrays {
+		if err := a.Flush(); err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
+}

@@ -1,0 +1,143 @@
+package tune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/tfbind"
+)
+
+// Choice is what Choose has chosen.
+type Choice struct {
+	// Candidate is to be applied to the options of the session; the zero value is
+	// plain.
+	Candidate Candidate `json:"candidate"`
+	// Measurements are those of the race, plain steps first; empty if there was none.
+	Measurements []Measurement `json:"measurements,omitempty"`
+	// Why says what was found, in a line without an end: "fused 50 steps, XLA twin:
+	// 27.1 us per step, 4.8 times as fast as plain (...)".
+	Why string `json:"-"`
+	// Took is how long the race was.
+	Took time.Duration `json:"took_ns,omitempty"`
+	// Allowed is how long it might have been.
+	Allowed time.Duration `json:"allowed_ns,omitempty"`
+	// Cached means that an earlier race has chosen.
+	Cached bool `json:"-"`
+}
+
+var discard = slog.New(slog.DiscardHandler)
+
+// Choose finds the fastest way to run a training. It opens TensorFlow (tfbind.Load), and
+// no session; the race runs in child processes, which have ended when it returns, and
+// whose main calls Child first.
+//
+// A race that finds nothing, or fails, is no error: the choice is plain, and Choice.Why
+// says why. Errors are those of ctx, of TensorFlow that is not there, and of a model that
+// cannot be trained.
+func Choose(ctx context.Context, p Plan) (Choice, error) {
+	if p.Log == nil {
+		p.Log = discard
+	}
+	if os.Getenv(Env) != "" {
+		return Choice{}, errors.New("tune: this is a process of a race, which would begin another: main has to call tune.Child first")
+	}
+	info, err := tfbind.Load("")
+	if err != nil {
+		return Choice{}, err
+	}
+	ways, settings, err := Candidates(p.Model, p.Options, p.Data, p.Batch, p.Limits)
+	if err != nil {
+		return Choice{}, err
+	}
+	if len(ways)+len(settings) == 0 {
+		return Choice{Why: "plain: the model and the options offer nothing else"}, nil
+	}
+	if p.Data.Len() < p.Batch {
+		return Choice{Why: "plain: there is no whole batch to measure with"}, nil
+	}
+	key := newKey(&p, info, ways, settings)
+	kept := p.kept(key)
+	if p.Anew {
+		kept.Choice = nil
+	}
+	allowed := p.allowed(max(p.Least(), kept.step()))
+	if c := kept.Choice; c != nil && offered(c.Candidate, ways, settings) && (p.KeptOnly || allowed < MinRace || !c.shortOf(allowed)) {
+		c.Cached, c.Why = true, c.why(true)
+		return *c, nil
+	}
+	switch {
+	case p.KeptOnly:
+		return Choice{Why: "plain: no choice is kept for this model and machine"}, nil
+	case allowed < MinRace:
+		return Choice{Why: fmt.Sprintf("plain: too short a training to measure what is faster (%d steps)", p.Steps)}, nil
+	}
+	start := time.Now()
+	measured, err := newRace(&p, info).run(ctx, ways, settings, allowed)
+	if ctx.Err() != nil {
+		return Choice{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return Choice{Why: fmt.Sprintf("plain: nothing could be measured: %v", err)}, nil
+	}
+	c := Choice{Measurements: measured, Took: time.Since(start), Allowed: p.allowed(seconds(measured[0].Step))}
+	if winner, ok := judge(measured); ok {
+		c.Candidate = winner.Candidate
+	}
+	kept.PlainSeconds, kept.Choice = measured[0].Step, &c
+	p.keep(key, kept)
+	c.Why = c.why(false)
+	return c, nil
+}
+
+// shortOf reports whether a race of so much time could measure what this one had no time
+// for.
+func (c *Choice) shortOf(allowed time.Duration) bool {
+	late := slices.ContainsFunc(c.Measurements, func(m Measurement) bool { return m.Late })
+	return late && allowed >= 2*c.Allowed
+}
+
+// of is the measurement of a candidate; nil if there is none.
+func (c *Choice) of(candidate Candidate) *Measurement {
+	for i := range c.Measurements {
+		if c.Measurements[i].Candidate == candidate {
+			return &c.Measurements[i]
+		}
+	}
+	return nil
+}
+
+// why says what was found.
+func (c *Choice) why(kept bool) string {
+	when := fmt.Sprintf("measured in %.1f s", c.Took.Seconds())
+	if kept {
+		when = "measured before"
+	}
+	won := c.of(c.Candidate)
+	if won == nil {
+		return c.Candidate.String() + " (" + when + ")"
+	}
+	text := fmt.Sprintf("%s: %s per step", c.Candidate, Duration(won.Step))
+	if !c.Candidate.Plain() {
+		text += fmt.Sprintf(", %.2g times as fast as plain", 1/won.Ratio)
+	} else {
+		text += ", and nothing was shown to be faster"
+	}
+	var lost []string
+	for _, m := range c.Measurements {
+		if m.Out != "" && !m.Late {
+			lost = append(lost, fmt.Sprintf("%s is out: %s", m.Candidate, m.Out))
+		}
+	}
+	if n := slices.IndexFunc(c.Measurements, func(m Measurement) bool { return m.Late }); n >= 0 {
+		when += ", without time for all"
+	}
+	return strings.Join(append([]string{text + " (" + when + ")"}, lost...), "; ")
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,0 +1,234 @@
+package tune
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/internal/measure"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// The bounds of a race.
+const (
+	// Share is the most that a race takes of the training that it is for.
+	Share = 0.02
+	// MaxRace is the most that a race takes in any case.
+	MaxRace = 10 * time.Second
+	// MinRace is the least time that a race is begun with: two processes have to open
+	// TensorFlow and the model, and to warm up.
+	MinRace = 1500 * time.Millisecond
+	// Margin is how much faster than plain steps a winner is at least, by the end of
+	// its interval that is nearer to them.
+	Margin = 0.03
+)
+
+// What a step takes at least: the fastest single step that was measured took 58 us (a
+// dense model of 64 units, XLA, one thread), and a batch is copied at no more than the
+// speed of memory.
+const (
+	leastStep   = 50 * time.Microsecond
+	copiedBytes = 20e9 // per second
+)
+
+// Plan is a training that a way is chosen for.
+type Plan struct {
+	// Model is what is trained, opened with Options, which are those of the session
+	// that will train, as they are without a choice.
+	Model   *savedmodels.Model
+	Options session.Options
+	// Limits say what may be chosen.
+	Limits Limits
+	// Data is what is trained on, Batch samples at a time. Its first batches are run,
+	// as far as the first 64 MiB go.
+	Data  data.Dataset
+	Batch int
+	// Steps is the number of train steps still to do; 0 if that is not known. Then
+	// only MaxRace limits the race.
+	Steps int64
+	// LearningRate is fed to a model that takes one; the weights of the race are not
+	// kept.
+	LearningRate float64
+	// Budget is the memory that the training may use at any time, RSS or, with
+	// BudgetOfAnon, anonymous memory; 0 is no limit.
+	Budget       memory.Bytes
+	BudgetOfAnon bool
+	// Cache is the folder of choices that were made before, as of [CacheDir]; empty
+	// keeps none.
+	Cache string
+	// KeptOnly takes what the cache has, or else plain steps, without a race.
+	KeptOnly bool
+	// Anew has a race although the cache has a choice.
+	Anew bool
+	// Log gets what is of no concern to most, at the level of debugging; nil discards it.
+	Log *slog.Logger
+}
+
+// Least is the least time that a step is taken to need before it has been measured: 50 us
+// and what it takes to copy the batch at 20 GB/s.
+func (p *Plan) Least() time.Duration {
+	return leastStep + time.Duration(batchBytes(p.Data, p.Batch)/copiedBytes*1e9)
+}
+
+// batchBytes is the size of a batch, in bytes.
+func batchBytes(ds data.Dataset, batch int) float64 {
+	bytes := 0.0
+	for _, f := range ds.Fields() {
+		n := float64(batch) * sizeOf(f.Type)
+		for _, d := range f.Shape {
+			n *= float64(d)
+		}
+		bytes += n
+	}
+	return bytes
+}
+
+// sizeOf is the number of bytes of an element.
+func sizeOf(kind string) float64 {
+	switch {
+	case strings.HasSuffix(kind, "64"):
+		return 8
+	case strings.HasSuffix(kind, "32"):
+		return 4
+	case strings.HasSuffix(kind, "16"):
+		return 2
+	}
+	return 1
+}
+
+// Allowed is the most that a race may take for a training of so many steps that take so
+// long each.
+func Allowed(steps int64, step time.Duration) time.Duration {
+	allowed := Share * float64(steps) * float64(step)
+	return time.Duration(min(allowed, float64(MaxRace)))
+}
+
+// allowed is Allowed for the plan.
+func (p *Plan) allowed(step time.Duration) time.Duration {
+	if p.Steps <= 0 {
+		return MaxRace
+	}
+	return Allowed(p.Steps, step)
+}
+
+// Measurement is what the race found about a candidate.
+type Measurement struct {
+	Candidate Candidate `json:"candidate"`
+	// Step is the median over rounds of the time of a step, in seconds.
+	Step float64 `json:"step_seconds,omitempty"`
+	// Ratio is the median over rounds of that time divided by that of plain steps in
+	// the same round; between Low and High it lies with a confidence of at least three
+	// quarters (3 rounds), and of nine tenths or more from 5 rounds on.
+	Ratio  float64 `json:"ratio,omitempty"`
+	Low    float64 `json:"ratio_low,omitempty"`
+	High   float64 `json:"ratio_high,omitempty"`
+	Rounds int     `json:"rounds,omitempty"`
+	// Peak and Anon are the largest RSS and anonymous memory of its process, in bytes;
+	// 0 is not known.
+	Peak memory.Bytes `json:"peak_bytes,omitempty"`
+	Anon memory.Bytes `json:"anon_bytes,omitempty"`
+	// Out says why it cannot win; empty if it was measured and could have.
+	Out string `json:"out,omitempty"`
+	// Late means that there was no time left to measure it.
+	Late bool `json:"late,omitempty"`
+}
+
+// The rounds of a race: at least minRounds to conclude anything, and maxRounds where
+// steps are short enough.
+const (
+	minRounds = 3
+	maxRounds = 9
+)
+
+// summarize puts the rounds of a candidate beside those of plain steps, pairwise.
+func summarize(c Candidate, steps, plain []float64) Measurement {
+	m := Measurement{Candidate: c, Rounds: len(steps)}
+	if len(steps) == 0 {
+		return m
+	}
+	ratios := make([]float64, len(steps))
+	for i := range steps {
+		ratios[i] = steps[i] / plain[i]
+	}
+	m.Step, m.Ratio = measure.Median(steps), measure.Median(ratios)
+	slices.Sort(ratios)
+	// The outermost of n values enclose the median with 1-2^(1-n); those next to them
+	// still do with more than 0.9 from 8 on, and one disturbed round then decides nothing.
+	if len(ratios) >= 8 {
+		ratios = ratios[1 : len(ratios)-1]
+	}
+	m.Low, m.High = ratios[0], ratios[len(ratios)-1]
+	return m
+}
+
+// judge says which of the measurements wins: the fastest of those that are faster than
+// plain steps by Margin; among those about as fast as it, the one that changes least. ok is
+// false if plain steps stay.
+func judge(measured []Measurement) (winner Measurement, ok bool) {
+	var good []Measurement
+	for _, m := range measured {
+		if m.Out == "" && !m.Candidate.Plain() && m.Rounds >= minRounds && m.High <= 1-Margin {
+			good = append(good, m)
+		}
+	}
+	if len(good) == 0 {
+		return Measurement{}, false
+	}
+	fastest := slices.MinFunc(good, func(a, b Measurement) int { return cmp.Compare(a.Ratio, b.Ratio) })
+	good = slices.DeleteFunc(good, func(m Measurement) bool { return m.Ratio > fastest.Ratio/(1-Margin) })
+	return slices.MinFunc(good, func(a, b Measurement) int {
+		if d := a.Candidate.changes() - b.Candidate.changes(); d != 0 {
+			return d
+		}
+		return cmp.Compare(a.Ratio, b.Ratio)
+	}), true
+}
+
+// over says why a measurement breaks the budget of memory; empty if it does not. own is
+// the anonymous memory of this process, such as its data, which the training has beside
+// that of TensorFlow.
+func (p *Plan) over(m Measurement, own memory.Bytes) string {
+	if p.Budget <= 0 {
+		return ""
+	}
+	kind, needs := "resident memory", m.Peak
+	if p.BudgetOfAnon {
+		kind, needs = "anonymous memory", m.Anon
+	}
+	if needs += own; needs <= p.Budget {
+		return ""
+	}
+	return fmt.Sprintf("it would take %v of %s, over the budget of %v", needs, kind, p.Budget)
+}
+
+// finite reports whether all of the values are numbers that training can go on from.
+func finite(values []float64) bool {
+	return !slices.ContainsFunc(values, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+}
+
+// Duration is a time per step as people read it, as in "27.1 us".
+func Duration(seconds float64) string {
+	switch {
+	case seconds < 999.5e-6:
+		return fmt.Sprintf("%.3g us", seconds*1e6)
+	case seconds < 0.9995:
+		return fmt.Sprintf("%.3g ms", seconds*1e3)
+	}
+	return fmt.Sprintf("%.3g s", seconds)
+}
+
+// ownMemory is the anonymous memory of this process; 0 if it is not known.
+func ownMemory() memory.Bytes {
+	usage, err := memory.Read()
+	if err != nil || !usage.Anon.OK {
+		return 0
+	}
+	return usage.Anon.Bytes
+}

@@ -1,0 +1,178 @@
+package tune
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/memory"
+	"steadyfit/tfbind"
+)
+
+// faultEnv has children of a race fail on purpose.
+const faultEnv = "STEADYFIT_TEST_TUNE_FAULT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(Env) != "" {
+		switch os.Getenv(faultEnv) {
+		case "dies":
+			fmt.Fprintln(os.Stderr, "panic: on purpose")
+			os.Exit(2) // lint:allow exit: this process is a child of the tests
+		case "hangs":
+			select {}
+		}
+	}
+	if child, err := Child(context.Background()); child {
+		if err != nil {
+			os.Exit(1) // lint:allow exit: this process is a child of the tests
+		}
+		os.Exit(0) // lint:allow exit: this process is a child of the tests
+	}
+	os.Exit(m.Run()) // lint:allow exit: the end of the tests
+}
+
+// children are the processes that this one has started and that are left.
+func children(t *testing.T) []string {
+	t.Helper()
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	require.NoError(t, err)
+	var left []string
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		require.NoError(t, err)
+		left = append(left, strings.Fields(string(text))...)
+	}
+	return left
+}
+
+func racing(t *testing.T) Plan {
+	t.Helper()
+	if _, err := tfbind.Load(""); err != nil {
+		t.Fatal(err)
+	}
+	m, ds := dense(t)
+	return Plan{Model: m, Data: ds, Batch: 32, Limits: Limits{Fuse: 50, Compiled: true}, Cache: t.TempDir()}
+}
+
+func TestRace(t *testing.T) {
+	p := racing(t)
+	p.LearningRate = 0 // the model has its own
+	before, err := os.ReadFile(filepath.Join(p.Model.Dir, "variables", "variables.data-00000-of-00001"))
+	require.NoError(t, err)
+
+	c, err := Choose(t.Context(), p)
+	require.NoError(t, err)
+	t.Log(c.Why)
+	assert.False(t, c.Cached)
+	require.Len(t, c.Measurements, 4, "plain, and three ways")
+	plain := c.Measurements[0]
+	assert.True(t, plain.Candidate.Plain())
+	assert.Positive(t, plain.Step)
+	for _, m := range c.Measurements {
+		t.Logf("%s: %s, ratio %.3f (%.3f to %.3f), %d rounds, peak %v, anonymous %v %s", m.Candidate, Duration(m.Step), m.Ratio, m.Low, m.High, m.Rounds, m.Peak, m.Anon, m.Out)
+		if m.Out == "" {
+			assert.Positive(t, m.Step)
+			assert.Positive(t, m.Peak)
+			assert.Positive(t, m.Anon)
+			assert.LessOrEqual(t, m.Low, m.Ratio)
+			assert.LessOrEqual(t, m.Ratio, m.High)
+		}
+	}
+	if won := c.of(c.Candidate); assert.NotNil(t, won) && !c.Candidate.Plain() {
+		assert.LessOrEqual(t, won.High, 1-Margin)
+	}
+	assert.Empty(t, children(t))
+	assert.Equal(t, tfbind.Counts{}, tfbind.Live(), "nothing of TensorFlow was used here")
+	after, err := os.ReadFile(filepath.Join(p.Model.Dir, "variables", "variables.data-00000-of-00001"))
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	// The second one comes from the cache, whatever the training's length.
+	p.Steps = 10
+	kept, err := Choose(t.Context(), p)
+	require.NoError(t, err)
+	assert.True(t, kept.Cached)
+	assert.Equal(t, c.Candidate, kept.Candidate)
+	assert.Equal(t, c.Measurements, kept.Measurements)
+	assert.Contains(t, kept.Why, "measured before")
+}
+
+func TestNoRace(t *testing.T) {
+	p := racing(t)
+	t.Setenv(faultEnv, "hangs") // a race would not end well
+	p.Steps = 900
+	c, err := Choose(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, Choice{Why: "plain: too short a training to measure what is faster (900 steps)"}, c)
+
+	p.Steps, p.KeptOnly = 0, true
+	c, err = Choose(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, Choice{Why: "plain: no choice is kept for this model and machine"}, c)
+
+	p.KeptOnly, p.Limits = false, Limits{}
+	c, err = Choose(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, Choice{Why: "plain: the model and the options offer nothing else"}, c)
+	entries, err := os.ReadDir(p.Cache)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+
+	// What an earlier training has noted says how long this one is.
+	p.Limits, p.Steps = Limits{Fuse: 50, Compiled: true}, 900
+	p.Note(MinRace / 17) // of 900 such steps, a fiftieth is more than that
+	c, err = Choose(t.Context(), p)
+	require.NoError(t, err)
+	assert.Contains(t, c.Why, "nothing could be measured")
+}
+
+func TestRaceThatFails(t *testing.T) {
+	p := racing(t)
+	t.Run("a process dies", func(t *testing.T) {
+		t.Setenv(faultEnv, "dies")
+		c, err := Choose(t.Context(), p)
+		require.NoError(t, err)
+		assert.Equal(t, Choice{Why: "plain: nothing could be measured: plain steps: its process has ended: panic: on purpose"}, c)
+	})
+	t.Run("the loss is not finite", func(t *testing.T) {
+		p := p
+		_, ds := dense(t)
+		for b, err := range ds.Batches(data.Pass{Batch: ds.Len()}) {
+			require.NoError(t, err)
+			b.Fields[1].Values.([]float32)[0] = float32(math.NaN())
+			p.Data, err = data.New("made", slices.Clone(b.Fields)...)
+			require.NoError(t, err)
+			c, err := Choose(t.Context(), p)
+			require.NoError(t, err)
+			assert.Equal(t, Choice{Why: "plain: nothing could be measured: plain steps: its loss is not finite"}, c)
+		}
+	})
+	t.Run("the budget is too small for all", func(t *testing.T) {
+		p := p
+		p.Budget, p.Limits = memory.MiB, Limits{Fuse: 50}
+		c, err := Choose(t.Context(), p)
+		require.NoError(t, err)
+		assert.True(t, c.Candidate.Plain())
+		assert.Contains(t, c.Why, "over the budget of 1.0 MiB")
+	})
+	t.Run("no room for a second process", func(t *testing.T) {
+		assert.ErrorContains(t, (&race{}).roomFor(1<<60), "there may be no room for it")
+		assert.NoError(t, (&race{}).roomFor(-1<<40))
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := Choose(ctx, p)
+		assert.ErrorIs(t, err, context.Canceled)
+	})
+	assert.Empty(t, children(t))
+}

@@ -1,0 +1,264 @@
+package tune
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+var (
+	fused    = Candidate{FuseSteps: 50}
+	compiled = Candidate{Compiled: true}
+	both     = Candidate{FuseSteps: 50, Compiled: true}
+	single   = Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
+)
+
+func TestCandidateInWords(t *testing.T) {
+	for _, c := range []struct {
+		candidate Candidate
+		want      string
+	}{
+		{Candidate{}, "plain"},
+		{both, "fused 50 steps, XLA twin"},
+		{single.over(compiled), "XLA twin, single-threaded executor, intra threads 1"},
+		{Candidate{InterThreads: 1}, "inter threads 1"},
+		{Candidate{Precision: gpuopts.BFloat16}.over(fused), "fused 50 steps, bfloat16"},
+	} {
+		assert.Equal(t, c.want, c.candidate.String())
+	}
+}
+
+func TestApply(t *testing.T) {
+	base := session.Options{FuseSteps: 7, Device: gpuopts.Options{IntraThreads: 3, MemoryGrowth: true}}
+	assert.Equal(t, base, Candidate{}.Apply(base))
+	o := single.over(both).Apply(base)
+	assert.Equal(t, session.Options{
+		FuseSteps: 50, Compiled: true,
+		Device: gpuopts.Options{IntraThreads: 1, InterThreads: 1, Executor: gpuopts.SingleThreaded, MemoryGrowth: true},
+	}, o)
+}
+
+// dense is a model with all variants, for batches of 32, and data for it.
+func dense(t *testing.T) (*savedmodels.Model, *data.Memory) {
+	t.Helper()
+	m, err := savedmodels.Builtin("dense-100-64-1")
+	require.NoError(t, err)
+	const n = 320
+	x, y := make([]float32, 100*n), make([]float32, n)
+	for i := range x {
+		x[i] = float32(i%17) / 17
+	}
+	for i := range y {
+		y[i] = float32(i % 2)
+	}
+	ds, err := data.New("made", data.Field{Name: "x", Array: data.Array{Shape: []int{n, 100}, Values: x}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{n, 1}, Values: y}})
+	require.NoError(t, err)
+	return m, ds
+}
+
+func TestCandidates(t *testing.T) {
+	m, ds := dense(t)
+	all := Limits{Fuse: 100, Compiled: true, Threads: true, Precision: true}
+	for _, c := range []struct {
+		name           string
+		options        session.Options
+		batch          int
+		limits         Limits
+		ways, settings []Candidate
+	}{
+		{name: "nothing is allowed", batch: 32},
+		{name: "all", batch: 32, limits: all, ways: []Candidate{both, fused, compiled}, settings: []Candidate{single, {InterThreads: 1}, {Precision: gpuopts.BFloat16}}},
+		{name: "a batch that no twin was compiled for", batch: 16, limits: Limits{Fuse: 100, Compiled: true}, ways: []Candidate{fused}},
+		{name: "fewer steps in an epoch than a twin runs", batch: 32, limits: Limits{Fuse: 10, Compiled: true}, ways: []Candidate{fused, compiled}},
+		{name: "deterministic", options: session.Options{Device: gpuopts.Options{Deterministic: true}}, batch: 32, limits: Limits{Fuse: 50, Compiled: true}, ways: []Candidate{fused}},
+		{name: "what is set stays", options: session.Options{FuseSteps: 5, Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all, ways: []Candidate{compiled}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ways, settings, err := Candidates(m, c.options, ds, c.batch, c.limits)
+			require.NoError(t, err)
+			assert.Equal(t, c.ways, ways)
+			assert.Equal(t, c.settings, settings)
+			for _, w := range ways {
+				assert.True(t, offered(w, ways, settings))
+				for _, s := range settings {
+					assert.True(t, offered(s.over(w), ways, settings))
+				}
+			}
+			assert.True(t, offered(Candidate{}, ways, settings))
+			assert.False(t, offered(Candidate{FuseSteps: 77}, ways, settings))
+			assert.False(t, offered(Candidate{InterThreads: 9}, ways, settings))
+		})
+	}
+}
+
+func TestAllowed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		steps int64
+		step  time.Duration
+		want  time.Duration
+	}{
+		{"nothing to do", 0, time.Second, 0},
+		{"a demo", 900, 150 * time.Microsecond, 2700 * time.Microsecond},
+		{"two hundredths", 100_000, time.Millisecond, 2 * time.Second},
+		{"no more than the bound", 100_000, time.Hour, MaxRace},
+	} {
+		assert.Equal(t, c.want, Allowed(c.steps, c.step), c.name)
+	}
+	_, ds := dense(t)
+	p := Plan{Data: ds, Batch: 32}
+	assert.Equal(t, 50*time.Microsecond+646*time.Nanosecond, p.Least(), "32 samples of 101 float32 at 20 GB/s")
+	assert.Equal(t, MaxRace, p.allowed(time.Microsecond), "so many steps that nobody knows")
+	p.Steps = 1000
+	assert.Equal(t, 20*time.Millisecond, p.allowed(time.Millisecond))
+}
+
+func TestSummarize(t *testing.T) {
+	m := summarize(fused, []float64{1, 2, 9}, []float64{2, 4, 3})
+	assert.Equal(t, Measurement{Candidate: fused, Step: 2, Ratio: 0.5, Low: 0.5, High: 3, Rounds: 3}, m)
+	// Of nine rounds, one that was disturbed does not widen the interval.
+	m = summarize(fused, []float64{4, 5, 5, 5, 5, 5, 5, 5, 90}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10})
+	assert.Equal(t, Measurement{Candidate: fused, Step: 5, Ratio: 0.5, Low: 0.5, High: 0.5, Rounds: 9}, m)
+	assert.Equal(t, Measurement{Candidate: fused}, summarize(fused, nil, nil))
+}
+
+func TestJudge(t *testing.T) {
+	measured := func(c Candidate, low, ratio, high float64) Measurement {
+		return Measurement{Candidate: c, Step: ratio, Low: low, Ratio: ratio, High: high, Rounds: 5}
+	}
+	with := func(m Measurement, change func(*Measurement)) Measurement {
+		change(&m)
+		return m
+	}
+	plain := measured(Candidate{}, 1, 1, 1)
+	quick := measured(both, 0.2, 0.21, 0.22)
+	for _, c := range []struct {
+		name     string
+		measured []Measurement
+		want     Candidate
+		stays    bool
+	}{
+		{name: "nothing but plain", measured: []Measurement{plain}, stays: true},
+		{name: "the fastest", measured: []Measurement{plain, measured(fused, 0.7, 0.75, 0.8), quick}, want: both},
+		{name: "as fast as plain", measured: []Measurement{plain, measured(fused, 0.9, 0.99, 1.1)}, stays: true},
+		{name: "faster, and not shown to be", measured: []Measurement{plain, measured(fused, 0.5, 0.8, 0.98)}, stays: true},
+		{name: "out, for a loss or for memory", measured: []Measurement{plain, with(quick, func(m *Measurement) { m.Out = "the loss is not finite" })}, stays: true},
+		{name: "too few rounds", measured: []Measurement{plain, with(quick, func(m *Measurement) { m.Rounds = 2 })}, stays: true},
+		{name: "about as fast, and less is changed", measured: []Measurement{plain, quick, measured(fused, 0.21, 0.215, 0.22)}, want: fused},
+		{name: "faster by more than that", measured: []Measurement{plain, quick, measured(fused, 0.22, 0.225, 0.23)}, want: both},
+		{name: "of two that change as much, the faster", measured: []Measurement{plain, measured(single, 0.5, 0.505, 0.51), measured(Candidate{InterThreads: 1}, 0.49, 0.5, 0.51)}, want: Candidate{InterThreads: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			winner, ok := judge(c.measured)
+			assert.Equal(t, !c.stays, ok)
+			assert.Equal(t, c.want, winner.Candidate)
+		})
+	}
+}
+
+func TestBudget(t *testing.T) {
+	m := Measurement{Peak: 500 * memory.MiB, Anon: 100 * memory.MiB}
+	for _, c := range []struct {
+		name string
+		plan Plan
+		own  memory.Bytes
+		want string
+	}{
+		{"none", Plan{}, memory.GiB, ""},
+		{"kept", Plan{Budget: 600 * memory.MiB}, 100 * memory.MiB, ""},
+		{"broken, with what is here already", Plan{Budget: 600 * memory.MiB}, 101 * memory.MiB, "it would take 601.0 MiB of resident memory, over the budget of 600.0 MiB"},
+		{"of anonymous memory", Plan{Budget: 150 * memory.MiB, BudgetOfAnon: true}, memory.MiB, ""},
+		{"of anonymous memory, broken", Plan{Budget: 100 * memory.MiB, BudgetOfAnon: true}, memory.MiB, "it would take 101.0 MiB of anonymous memory, over the budget of 100.0 MiB"},
+	} {
+		assert.Equal(t, c.want, c.plan.over(m, c.own), c.name)
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	assert.NoError(t, usable(answer{Step: 1, Finite: true}))
+	assert.ErrorIs(t, usable(answer{Step: 1}), errNotFinite)
+}
+
+func TestEnvironment(t *testing.T) {
+	assert.Equal(t, []string{"LD_PRELOAD=libjemalloc.so", "TF_NUM_INTEROP_THREADS=1"},
+		environment([]string{"HOME=/", "TF_NUM_INTEROP_THREADS=1", "TF_CPP_MIN_LOG_LEVEL=2", "LD_PRELOAD=libjemalloc.so"}))
+}
+
+func TestCache(t *testing.T) {
+	m, ds := dense(t)
+	p := Plan{Model: m, Data: ds, Batch: 32, Cache: filepath.Join(t.TempDir(), "not", "there", "yet")}
+	p.Log = discard
+	k := newKey(&p, tfbind.Info{Version: "2.21.0"}, []Candidate{both}, nil)
+	assert.Nil(t, p.kept(k).Choice)
+
+	kept := entry{Format: format, Key: k, PlainSeconds: 1e-4, Choice: &Choice{Candidate: both, Took: time.Second, Measurements: []Measurement{{}, {Candidate: both, Step: 2e-5, Ratio: 0.2}}}}
+	p.keep(k, kept)
+	got := p.kept(k)
+	assert.Equal(t, kept.Choice, got.Choice)
+	assert.Equal(t, 100*time.Microsecond, got.step())
+	path, _, err := p.file(k)
+	require.NoError(t, err)
+	left, err := os.ReadDir(p.Cache)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "no temporary file is left")
+
+	// Another model, batch, option, limit or version is another entry.
+	for name, other := range map[string]func(*key){
+		"model": func(k *key) { k.Model = "x" }, "batch": func(k *key) { k.Batch = 1 }, "options": func(k *key) { k.Options.Device.IntraThreads = 2 },
+		"what is offered": func(k *key) { k.Offered = nil }, "TensorFlow": func(k *key) { k.TensorFlow = "2.20.0" }, "processor": func(k *key) { k.Cores++ },
+	} {
+		o := k
+		other(&o)
+		assert.Nil(t, p.kept(o).Choice, name)
+	}
+
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var foreign entry
+	require.NoError(t, json.Unmarshal(good, &foreign))
+	foreign.Key.CPU = "another one"
+	moved, err := json.Marshal(foreign)
+	require.NoError(t, err)
+	foreign.Key, foreign.Format = k, "steadyfit tune 2"
+	newer, err := json.Marshal(foreign)
+	require.NoError(t, err)
+	for name, content := range map[string][]byte{"cut": good[:len(good)/2], "empty": nil, "of another machine": moved, "of another format": newer} {
+		require.NoError(t, os.WriteFile(path, content, 0o666))
+		assert.Nil(t, p.kept(k).Choice, name)
+	}
+	p.keep(k, kept)
+	assert.NotNil(t, p.kept(k).Choice, "a damaged entry is replaced")
+
+	// A folder that cannot be made costs nothing but another race.
+	p.Cache = filepath.Join(path, "below a file")
+	p.keep(k, kept)
+	assert.Nil(t, p.kept(k).Choice)
+	p.Cache = ""
+	p.keep(k, kept)
+	assert.Nil(t, p.kept(k).Choice)
+}
+
+func TestWhy(t *testing.T) {
+	c := Choice{Candidate: both, Took: 2100 * time.Millisecond, Measurements: []Measurement{
+		{Step: 131e-6, Ratio: 1}, {Candidate: both, Step: 27.1e-6, Ratio: 0.2069, Rounds: 9}, {Candidate: compiled, Out: "its process has ended: boom"},
+	}}
+	assert.Equal(t, "fused 50 steps, XLA twin: 27.1 us per step, 4.8 times as fast as plain (measured in 2.1 s); XLA twin is out: its process has ended: boom", c.why(false))
+	c = Choice{Measurements: []Measurement{{Step: 0.137, Ratio: 1}, {Candidate: fused, Out: errLate.Error(), Late: true}}, Allowed: 2 * time.Second}
+	assert.Equal(t, "plain: 137 ms per step, and nothing was shown to be faster (measured before, without time for all)", c.why(true))
+	assert.True(t, c.shortOf(4*time.Second))
+	assert.False(t, c.shortOf(3*time.Second))
+	assert.Equal(t, "1.5 s", Duration(1.5))
+}
