@@ -23,9 +23,19 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Trainings that are long by their --epochs, to be interrupted, begin at once; auto.txtar
+	// is about the choice.
+	if _, set := os.LookupEnv(autoEnv); !set {
+		if err := os.Setenv(autoEnv, autoOff); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1) // lint:allow exit: no test can run
+		}
+	}
 	asProgram()
 	testscript.Main(m, map[string]func(){"steadyfit": main})
 }
+
+const autoEnv = envPrefix + "AUTO"
 
 // TestScripts runs the command as users do: see testdata/script.
 func TestScripts(t *testing.T) {
