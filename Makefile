@@ -25,7 +25,7 @@ GOTEST = $(GO) run ./internal/gotest -summary $(SUMMARY)
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ The two commands of the README
 
@@ -117,18 +117,16 @@ augment: runtime ## train the digits CNN on images that a graph of tfgo changes
 bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo
 	@bench/build.sh
 
-.PHONY: bench-step
-bench-step: bench-build ## time per step of a small model against the C loop, galeone and tfgo
-	@bench/model.sh $(VENV) dense-100-64-1
-	$(GO) run ./bench -model out/models/dense-100-64-1 -batch 32 -steps 20000 -repeats 10
-
-.PHONY: bench-image
-bench-image: bench-build ## the same on 224x224x3 images
-	@bench/model.sh $(VENV) image-224
-	$(GO) run ./bench -model out/models/image-224 -batch 32 -steps 300 -repeats 2 -arms c,steadyfit,galeone
+# For example BENCHFLAGS='-workloads image-224 -arms c,steadyfit,galeone -turns 3'.
+BENCHFLAGS ?=
 
 .PHONY: bench
-bench: bench-step bench-image ## both
+bench: bench-build venv ## steadyfit, a C loop, galeone's binding, Keras and tf.function on the same models, interleaved; docs/results/bench.* (1 to 2 hours)
+	$(GO) run ./bench $(BENCHFLAGS)
+
+.PHONY: bench-scaling
+bench-scaling: bench-build venv ## batch sizes, model sizes, trainings at the same time; docs/results/scaling.json
+	$(GO) run ./bench scaling $(BENCHFLAGS)
 
 ##@ GPUs and images
 

@@ -23,10 +23,11 @@ func reads(name string) bool {
 		!strings.HasPrefix(name, "TF_CLI_") // Terraform's
 }
 
-// environment describes the machine. What cannot be known is left empty.
-func environment(p *Plan) Environment {
+// ReadEnvironment describes the machine, with the names of its GPUs. What cannot be known is
+// left empty.
+func ReadEnvironment(gpus []string) Environment {
 	e := Environment{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
-		TensorFlow: make(map[string]string), GPUs: append([]string{}, p.GPUs...), Variables: make(map[string]string)}
+		TensorFlow: make(map[string]string), GPUs: append([]string{}, gpus...), Variables: make(map[string]string)}
 	if kernel, err := host.KernelVersion(); err == nil {
 		e.Kernel = kernel
 	}
@@ -36,7 +37,7 @@ func environment(p *Plan) Environment {
 	if m, err := mem.VirtualMemory(); err == nil {
 		e.Memory = int64(m.Total)
 	}
-	e.LoadBefore = loadAverage()
+	e.LoadBefore = LoadAverage()
 	if s, err := memory.NewSampler(memory.SamplerOptions{}); err == nil {
 		var sample memory.Sample
 		if err := s.Sample(0, &sample); err == nil {
@@ -52,7 +53,8 @@ func environment(p *Plan) Environment {
 	return e
 }
 
-func loadAverage() float64 {
+// LoadAverage is that over a minute; 0 if it is not known.
+func LoadAverage() float64 {
 	if l, err := load.Avg(); err == nil {
 		return l.Load1
 	}
@@ -61,7 +63,7 @@ func loadAverage() float64 {
 
 // finish adds what the runs told.
 func (e *Environment) finish(runs []RunResult) {
-	e.LoadAfter = loadAverage()
+	e.LoadAfter = LoadAverage()
 	for _, run := range runs {
 		if version, ok := run.Facts["tensorflow"]; ok {
 			e.TensorFlow[run.Runtime] = version

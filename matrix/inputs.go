@@ -25,7 +25,7 @@ type inputs struct {
 
 func (p *Plan) readInputs() (inputs, error) {
 	in := inputs{runtimes: make(map[string]string), variables: inherited(os.Environ())}
-	e := environment(p)
+	e := ReadEnvironment(p.GPUs)
 	in.machine = fmt.Sprint(e.OS, e.Arch, e.Kernel, e.CPU, e.Cores, e.Memory, e.Limit, e.GPUs)
 	sum := sha256.New()
 	for _, path := range []string{p.User, p.Data} {

@@ -41,7 +41,7 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	}
 	defer store.close()
 
-	r := &Result{Schema: SchemaVersion, Version: p.Version, Started: time.Now(), Environment: environment(&p),
+	r := &Result{Schema: SchemaVersion, Version: p.Version, Started: time.Now(), Environment: ReadEnvironment(p.GPUs),
 		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds()}}
 	d := &doing{plan: &p, jobs: jobs, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)),
 		left: make(map[workloadID]int), spent: make(map[workloadID]spent), progress: Progress{Run: RunResult{ID: -1}, Total: len(jobs)}}

@@ -292,8 +292,18 @@ func addedSlope(pairs []Pair) Interval {
 	for i, p := range pairs {
 		more[i] = p.Remedy.Verdict.Slope.Estimate - p.Base.Verdict.Slope.Estimate
 	}
-	mean, deviation := stat.MeanStdDev(more, nil)
-	n := float64(len(pairs))
+	return MeanInterval(more)
+}
+
+// MeanInterval is the mean of values with its 95% interval by Student's t, for values that
+// scatter about as a normal distribution does. Fewer than two tell nothing of how they
+// scatter: the ends are infinite, and without any value the mean is NaN.
+func MeanInterval(values []float64) Interval {
+	n := float64(len(values))
+	if n < 2 {
+		return Interval{stat.Mean(values, nil), math.Inf(-1), math.Inf(1)}
+	}
+	mean, deviation := stat.MeanStdDev(values, nil)
 	half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.5+compareConfidence/2) * deviation / math.Sqrt(n)
 	return Interval{mean, mean - half, mean + half}
 }

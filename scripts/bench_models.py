@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Export the models that speed and memory are measured on.
 
-    python scripts/bench_models.py DIR [--only NAME]
+    python scripts/bench_models.py DIR [--only NAME] [--twins]
 
-All but fashion-cnn also ship with the project, as savedmodels/builtin/NAME.zip, which
-builtin.py makes.
+The first five also ship with the project, as savedmodels/builtin/NAME.zip, which builtin.py
+makes.
 
 ===================== ======================== ================ =========================
 name                  x                        y                model
@@ -14,11 +14,16 @@ dense-784-10          float32 [B,784]          int64 [B]        softmax regressi
 dropout-200-512-256-1 float32 [B,200]          float32 [B,1]    two dropouts, crossentropy
 image-224             float32 [B,224,224,3]    int64 [B]        Conv32 3x3, pool, Dense10
 lstm                  float32 [B,20,16]        int64 [B]        LSTM32, Dense10
+digits-cnn            float32 [B,64]           int64 [B]        the built-in one, two
+                                                                convolutions, dropout
+attention             float32 [B,32,64]        int64 [B]        one block: 4 heads, dense 128
+dense-784-W-10        float32 [B,784]          int64 [B]        W of 64, 256, 1024, 4096
 fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions; learns
                                                                 Fashion-MNIST
 ===================== ======================== ================ =========================
 
-All train with Adam. The small ones carry compiled twins for the shapes measured.
+All train with Adam. The small dense ones carry compiled twins for the shapes measured;
+--twins adds them to digits-cnn and attention.
 ``--check-fashion FOLDER`` trains fashion-cnn on the four IDX files of a folder and prints
 the accuracy after each epoch.
 """
@@ -26,6 +31,7 @@ the accuracy after each epoch.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import math
 import pathlib
@@ -114,6 +120,35 @@ def _lstm() -> tuple[Any, dict[str, Any]]:
     return model, _classifier()
 
 
+def _digits_cnn() -> tuple[Any, dict[str, Any]]:
+    import builtin
+
+    return builtin.make_digits_cnn(), _classifier()
+
+
+def _attention() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    x = keras.Input((32, 64))
+    seen = layers.MultiHeadAttention(num_heads=4, key_dim=16)(x, x)
+    mixed = layers.LayerNormalization()(layers.Add()([x, seen]))
+    hidden = layers.Dense(64)(layers.Dense(128, activation="relu")(mixed))
+    block = layers.LayerNormalization()(layers.Add()([mixed, hidden]))
+    out = layers.Dense(10)(layers.GlobalAveragePooling1D()(block))
+    return keras.Model(x, out), _classifier()
+
+
+def _dense_784(width: int) -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((784,)), layers.Dense(width, activation="relu"), layers.Dense(10)]
+    )
+    return model, _classifier()
+
+
 def _fashion_cnn() -> tuple[Any, dict[str, Any]]:
     import keras
 
@@ -156,17 +191,33 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "dropout-200-512-256-1": _dropout_200_512_256_1,
     "image-224": _image_224,
     "lstm": _lstm,
+    "digits-cnn": _digits_cnn,
+    "attention": _attention,
+    **{f"dense-784-{w}-10": functools.partial(_dense_784, w) for w in (64, 256, 1024, 4096)},
     "fashion-cnn": _fashion_cnn,
 }
 
+# Models that --twins gives compiled twins, for 50 steps of 32. XLA cannot compile the
+# gradient of the loop in lstm; in image-224 its step takes four times as long.
+TWINS = ("digits-cnn", "attention")
 
-def export_model(name: str, out: pathlib.Path, check: bool = True) -> export.Report:
-    """Export one model to out, replacing an earlier export."""
+
+def make_model(name: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Make a model, with the same weights each time, its optimizer, and what to export it with."""
     _, keras = export._load_tensorflow()
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
     model, options = MODELS[name]()
-    adam = keras.optimizers.Adam(options.pop("learning_rate", 1e-3))
+    return model, keras.optimizers.Adam(options.pop("learning_rate", 1e-3)), options
+
+
+def export_model(
+    name: str, out: pathlib.Path, check: bool = True, twins: bool = False
+) -> export.Report:
+    """Export one model to out, replacing an earlier export."""
+    model, adam, options = make_model(name)
+    if twins and name in TWINS:
+        options["xla_batch"], options["xla_steps"] = 32, 50
     return export.export(model, out, optimizer=adam, force=True, check=check, **options)
 
 
@@ -221,12 +272,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("out", type=pathlib.Path, help="folder for the models, one folder each")
     parser.add_argument("--only", choices=list(MODELS), action="append", help="this one; repeat")
+    parser.add_argument("--twins", action="store_true", help="more compiled twins")
     parser.add_argument("--no-verify", action="store_true", help="write without loading again")
     parser.add_argument("--check-fashion", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of --check-fashion (5)")
     arguments = parser.parse_args(argv)
     for name in arguments.only or MODELS:
-        report = export_model(name, arguments.out / name, not arguments.no_verify)
+        out = arguments.out / name
+        report = export_model(name, out, not arguments.no_verify, arguments.twins)
         print(
             f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}",
             flush=True,

@@ -1,36 +1,35 @@
 // The bare training loop over the TensorFlow C API: what the other arms of the
 // benchmark are compared with. It loads a SavedModel, resolves feeds and fetches
-// once, copies one batch from host memory into one reused input tensor per feed
+// once, copies the next batch from host memory into one reused input tensor per feed
 // at each step, runs the step, reads the loss and frees the output.
 //
-//   cloop -model DIR -name NAME -batch N -feed NAME=DTYPE:SHAPE[:LIMIT] ...
-//         -fetch NAME ... [-steps N] [-warmup N] [-chunks N]
-//   cloop -dump -feed ...        prints the first values of each feed
+//   cloop -model DIR -data DIR -feed TENSOR=FIELD ... -fetch TENSOR ...
+//         -batch N -steps N -epochs N
 //
-// The first fetch is the loss. The batch, the measured loop and the result line
-// are those of internal/measure (Go), which documents them.
+// FIELD.npy in the folder of the data has the batches of one epoch: steps x batch
+// samples. One epoch comes before those that are measured. The first fetch is the
+// loss. Prints one JSON object, measure.Sample in Go.
 #define _GNU_SOURCE
-#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/tf_tensor.h"
 
-enum { MAX_IO = 16, MAX_RANK = 8, MAX_CHUNKS = 1000 };
+enum { MAX_IO = 16, MAX_RANK = 8, MAX_EPOCHS = 1000 };
 
 typedef struct {
   char name[256];  // operation, without the index
   int index;
   TF_DataType dtype;
   int rank;
-  int64_t shape[MAX_RANK];
-  size_t elements;
-  uint32_t limit;
-  void *batch;  // host memory, copied at each step
+  int64_t shape[MAX_RANK];  // of all samples, then of a batch
+  size_t elements;          // of the shape
+  char *samples;            // host memory, a batch of which is copied at each step
   TF_Tensor *tensor;
 } Feed;
 
@@ -68,45 +67,44 @@ static void split_name(const char *tensor, char *name, size_t size, int *index) 
   }
 }
 
-static Feed parse_feed(const char *text) {
-  Feed f = {.limit = 10, .elements = 1};
-  char copy[512];
-  if (strlen(text) >= sizeof copy) die(text, "feed too long");
-  strcpy(copy, text);
-  char *rest = strchr(copy, '=');
-  if (!rest) die(text, "feed is not NAME=DTYPE:SHAPE[:LIMIT]");
-  *rest++ = 0;
-  split_name(copy, f.name, sizeof f.name, &f.index);
-  char *dtype = strsep(&rest, ":"), *shape = strsep(&rest, ":"), *limit = rest;
-  if (!shape) die(text, "feed is not NAME=DTYPE:SHAPE[:LIMIT]");
-  if (!strcmp(dtype, "float")) f.dtype = TF_FLOAT;
-  else if (!strcmp(dtype, "int32")) f.dtype = TF_INT32;
-  else if (!strcmp(dtype, "int64")) f.dtype = TF_INT64;
-  else die(text, "dtype is not float, int32 or int64");
-  for (char *d; *shape && (d = strsep(&shape, "x"));) {
-    if (f.rank == MAX_RANK) die(text, "too many dimensions");
-    f.shape[f.rank] = number(d, text);
-    f.elements *= (size_t)f.shape[f.rank++];
-    if (!shape) break;
+// Reads a file as numpy.save writes it: little-endian, in C order.
+static void read_npy(Feed *f, const char *path) {
+  FILE *file = fopen(path, "rb");
+  unsigned char start[12];
+  char header[4096];
+  if (!file) die(path, "cannot be opened");
+  if (fread(start, 1, 10, file) != 10 || memcmp(start, "\x93NUMPY", 6)) die(path, "not a .npy file");
+  size_t length = start[8] + 256u * start[9];
+  if (start[6] > 1) {
+    if (fread(start + 10, 1, 2, file) != 2) die(path, "cut off");
+    length += 65536u * start[10];
   }
-  if (limit) f.limit = (uint32_t)number(limit, text);
-  return f;
+  if (length >= sizeof header || fread(header, 1, length, file) != length) die(path, "header too long, or cut off");
+  header[length] = 0;
+  if (strstr(header, "'<f4'")) f->dtype = TF_FLOAT;
+  else if (strstr(header, "'<i4'")) f->dtype = TF_INT32;
+  else if (strstr(header, "'<i8'")) f->dtype = TF_INT64;
+  else die(path, "not float32, int32 or int64");
+  char *at = strstr(header, "'shape'");
+  if (!at || !(at = strchr(at, '(')) || strstr(header, "True")) die(path, "no shape, or in Fortran order");
+  f->elements = 1;
+  for (at++; f->rank < MAX_RANK; at++) {
+    char *end;
+    long n = strtol(at, &end, 10);
+    if (end == at) break;
+    f->shape[f->rank++] = n;
+    f->elements *= (size_t)n;
+    if (*(at = end) != ',') break;
+  }
+  size_t bytes = f->elements * TF_DataTypeSize(f->dtype);
+  f->samples = allocate(bytes);
+  if (f->rank == 0 || fread(f->samples, 1, bytes, file) != bytes) die(path, "no samples, or cut off");
+  fclose(file);
 }
 
-static void fill(Feed *f, uint32_t seed) {
-  f->batch = allocate(f->elements * TF_DataTypeSize(f->dtype));
-  uint32_t s = seed;
-  for (size_t k = 0; k < f->elements; k++) {
-    s = s * 1664525u + 1013904223u;
-    if (f->dtype == TF_FLOAT) ((float *)f->batch)[k] = (float)(s >> 8) / 16777216.0f;
-    else if (f->dtype == TF_INT32) ((int32_t *)f->batch)[k] = (int32_t)((s >> 16) % f->limit);
-    else ((int64_t *)f->batch)[k] = (int64_t)((s >> 16) % f->limit);
-  }
-}
-
-static int64_t now(void) {
+static int64_t now(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
@@ -127,25 +125,11 @@ static Memory read_memory(void) {
   return m;
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n) {
-  if (n == 0) return 0;
-  qsort(v, n, sizeof *v, by_value);
-  return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
-static double theil_sen(const double *x, const double *y, size_t n) {
-  double *slopes = allocate(sizeof(double) * (n * (n - 1) / 2 + 1));
-  size_t k = 0;
-  for (size_t i = 0; i < n; i++)
-    for (size_t j = 0; j < i; j++) slopes[k++] = (y[i] - y[j]) / (x[i] - x[j]);
-  double m = median(slopes, k);
-  free(slopes);
-  return m;
+// The time that all threads have run.
+static int64_t used(void) {
+  struct rusage u;
+  getrusage(RUSAGE_SELF, &u);
+  return (int64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000000 + (int64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1000;
 }
 
 static TF_Output resolve(TF_Graph *graph, const char *name, int index) {
@@ -156,40 +140,39 @@ static TF_Output resolve(TF_Graph *graph, const char *name, int index) {
 }
 
 int main(int argc, char **argv) {
-  const char *model = NULL, *name = "model", *fetch_names[MAX_IO];
-  Feed feeds[MAX_IO];
-  int nfeeds = 0, nfetches = 0, dump = 0;
-  long batch = 0, steps = 1000, warmup = 50, chunks = 50;
+  const char *model = NULL, *data = NULL, *fetch_names[MAX_IO];
+  Feed feeds[MAX_IO] = {0};
+  char files[MAX_IO][4096];
+  int nfeeds = 0, nfetches = 0;
+  long batch = 0, steps = 0, epochs = 0;
   for (int i = 1; i < argc; i++) {
-    const char *flag = argv[i] + (argv[i][0] == '-') + (argv[i][0] == '-' && argv[i][1] == '-');
-    if (!strcmp(flag, "dump")) {
-      dump = 1;
-      continue;
-    }
     if (i + 1 == argc) die(argv[i], "unknown, or its value is missing");
-    const char *value = argv[++i];
-    if (!strcmp(flag, "model")) model = value;
-    else if (!strcmp(flag, "name")) name = value;
-    else if (!strcmp(flag, "batch")) batch = number(value, "batch");
-    else if (!strcmp(flag, "steps")) steps = number(value, "steps");
-    else if (!strcmp(flag, "warmup")) warmup = number(value, "warmup");
-    else if (!strcmp(flag, "chunks")) chunks = number(value, "chunks");
-    else if (!strcmp(flag, "feed") && nfeeds < MAX_IO) feeds[nfeeds++] = parse_feed(value);
-    else if (!strcmp(flag, "fetch") && nfetches < MAX_IO) fetch_names[nfetches++] = value;
-    else die(argv[i - 1], "unknown flag, or too many of it");
+    const char *flag = argv[i], *value = argv[++i];
+    if (!strcmp(flag, "-model")) model = value;
+    else if (!strcmp(flag, "-data")) data = value;
+    else if (!strcmp(flag, "-batch")) batch = number(value, "batch");
+    else if (!strcmp(flag, "-steps")) steps = number(value, "steps");
+    else if (!strcmp(flag, "-epochs")) epochs = number(value, "epochs");
+    else if (!strcmp(flag, "-feed") && nfeeds < MAX_IO && data) {
+      const char *field = strchr(value, '=');
+      char tensor[256];
+      if (!field || (size_t)(field - value) >= sizeof tensor) die(value, "not TENSOR=FIELD");
+      snprintf(tensor, sizeof tensor, "%.*s", (int)(field - value), value);
+      split_name(tensor, feeds[nfeeds].name, sizeof feeds[nfeeds].name, &feeds[nfeeds].index);
+      snprintf(files[nfeeds], sizeof files[nfeeds], "%s/%s.npy", data, field + 1);
+      nfeeds++;
+    } else if (!strcmp(flag, "-fetch") && nfetches < MAX_IO) fetch_names[nfetches++] = value;
+    else die(flag, "unknown flag, too many of it, or -feed before -data");
   }
-  for (int i = 0; i < nfeeds; i++) fill(&feeds[i], (uint32_t)i + 1);
-  if (dump) {
-    for (int i = 0; i < nfeeds; i++)
-      for (size_t k = 0; k < feeds[i].elements && k < 4; k++)
-        printf("%s %zu %.8f\n", feeds[i].name, k,
-               feeds[i].dtype == TF_FLOAT ? ((float *)feeds[i].batch)[k]
-               : feeds[i].dtype == TF_INT32 ? ((int32_t *)feeds[i].batch)[k]
-                                            : (double)((int64_t *)feeds[i].batch)[k]);
-    return 0;
+  if (!model || !batch || !steps || !epochs || nfeeds == 0 || nfetches == 0) die("usage", "a flag is missing");
+  if (epochs > MAX_EPOCHS) die("epochs", "at most 1000");
+  for (int i = 0; i < nfeeds; i++) {
+    Feed *f = &feeds[i];
+    read_npy(f, files[i]);
+    if (f->shape[0] != batch * steps) die(files[i], "not as many samples as an epoch has");
+    f->shape[0] = batch;
+    f->elements /= (size_t)steps;
   }
-  if (!model || nfeeds == 0 || nfetches == 0) die("usage", "-model, -feed and -fetch are needed");
-  if (chunks > MAX_CHUNKS || steps < chunks) die("steps", "at least one per chunk, at most 1000 chunks");
 
   TF_Status *status = TF_NewStatus();
   TF_Graph *graph = TF_NewGraph();
@@ -214,46 +197,46 @@ int main(int argc, char **argv) {
     outputs[i] = resolve(graph, op, index);
   }
 
-  float loss = NAN, first = NAN;
-  double means[MAX_CHUNKS], at[MAX_CHUNKS], anon[MAX_CHUNKS];
-  int64_t total = 0;
+  double times[MAX_EPOCHS], losses[2] = {0};  // of the first epoch and of the last
+  int64_t anon[MAX_EPOCHS], first = 0, cpu = 0;
   Memory memory = {0};
-  long size = steps / chunks;
-  // Chunk -1 is the warm-up.
-  for (long c = -1; c < chunks; c++) {
-    int64_t start = now();
-    for (long s = 0; s < (c < 0 ? warmup : size); s++) {
-      for (int i = 0; i < nfeeds; i++)
-        memcpy(TF_TensorData(feeds[i].tensor), feeds[i].batch, TF_TensorByteSize(feeds[i].tensor));
+  // Epoch -1 is the warm-up.
+  for (long e = -1; e < epochs; e++) {
+    double sum = 0;
+    int64_t start = now(CLOCK_MONOTONIC);
+    for (long s = 0; s < steps; s++) {
+      for (int i = 0; i < nfeeds; i++) {
+        size_t bytes = TF_TensorByteSize(feeds[i].tensor);
+        memcpy(TF_TensorData(feeds[i].tensor), feeds[i].samples + (size_t)s * bytes, bytes);
+      }
       TF_SessionRun(session, NULL, inputs, values, nfeeds, outputs, results, nfetches, NULL, 0, NULL, status);
       check(status, "step");
-      loss = *(float *)TF_TensorData(results[0]);
+      sum += *(float *)TF_TensorData(results[0]);
       for (int i = 0; i < nfetches; i++) TF_DeleteTensor(results[i]);
-      if (c < 0 && s == 0) first = loss;
+      if (!first) first = now(CLOCK_REALTIME);
     }
-    if (c < 0) continue;
-    int64_t took = now() - start;
-    total += took;
+    losses[e >= 0] = sum / (double)steps;
+    if (e < 0) {
+      cpu = used();
+      continue;
+    }
+    times[e] = (double)(now(CLOCK_MONOTONIC) - start) / (double)steps;
     // Outside the clock: reading /proc costs about as much as a small step.
     memory = read_memory();
-    means[c] = (double)took / (double)size;
-    at[c] = (double)((c + 1) * size);
-    anon[c] = (double)memory.anon;
+    anon[e] = memory.anon;
   }
-  double low = INFINITY, high = 0;
-  for (long c = 0; c < chunks; c++) {
-    if (anon[c] < low) low = anon[c];
-    if (anon[c] > high) high = anon[c];
-  }
-  double slope = theil_sen(at, anon, (size_t)chunks);
-  printf("BenchmarkStep/impl=c/model=%s/batch=%ld\t%ld\t%.0f ns/op\t%.0f mean-ns/op\t%ld rss-bytes\t%ld anon-bytes\t"
-         "%ld peak-bytes\t%.1f anon-B/step\t%.0f anon-range-bytes\t%.9g first-loss\t%.9g last-loss\n",
-         name, batch, size * chunks, median(means, (size_t)chunks), (double)total / (double)(size * chunks),
-         memory.rss, memory.anon, memory.peak, slope, high - low, (double)first, (double)loss);
+  cpu = used() - cpu;
+  printf("{\"steps\":%ld,\"step_ns\":[", steps * epochs);
+  for (long e = 0; e < epochs; e++) printf("%s%.1f", e ? "," : "", times[e]);
+  printf("],\"anon_bytes\":[");
+  for (long e = 0; e < epochs; e++) printf("%s%ld", e ? "," : "", anon[e]);
+  printf("],\"rss_bytes\":%ld,\"peak_bytes\":%ld,\"cpu_ns\":%ld,\"first_step_unix_ns\":%ld,"
+         "\"warmup_loss\":%.9g,\"last_loss\":%.9g,\"versions\":{\"tensorflow\":\"%s\"}}\n",
+         memory.rss, memory.peak, cpu, first, losses[0], losses[1], TF_Version());
 
   for (int i = 0; i < nfeeds; i++) {
     TF_DeleteTensor(feeds[i].tensor);
-    free(feeds[i].batch);
+    free(feeds[i].samples);
   }
   TF_CloseSession(session, status);
   TF_DeleteSession(session, status);

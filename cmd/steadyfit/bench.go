@@ -268,7 +268,7 @@ func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (
 		if in.UnknownRank {
 			return data.Batch{}, usagef("signature %s, input %s: its shape is unknown; give --data", sig.Name, in.Name)
 		}
-		f := measure.Feed{Tensor: in.Op, Limit: classes}
+		f := measure.Feed{Limit: classes}
 		a := data.Array{}
 		for d, n := range in.Shape {
 			switch {

@@ -15,6 +15,7 @@ import (
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 	"github.com/galeone/tfgo"
 
+	"steadyfit/data"
 	"steadyfit/internal/measure"
 )
 
@@ -26,17 +27,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 	impl := flags.String("impl", "galeone", "galeone or tfgo")
 	input := flags.String("input", "nested", "nested or flat")
 	model := flags.String("model", "", "folder of the SavedModel")
-	name := flags.String("name", "model", "model's name in the result line")
-	batch := flags.Int64("batch", 0, "batch size in the result line")
-	plan := measure.Plan{}
-	flags.IntVar(&plan.Steps, "steps", 1000, "measured steps")
-	flags.IntVar(&plan.Warmup, "warmup", 50, "steps before them")
-	flags.IntVar(&plan.Chunks, "chunks", 50, "groups that the steps are timed in")
-	var feeds []measure.Feed
-	flags.Func("feed", "NAME=DTYPE:SHAPE[:LIMIT], repeated", func(s string) error {
-		f, err := measure.ParseFeed(s)
-		feeds = append(feeds, f)
-		return err
+	folder := flags.String("data", "", "folder with x.npy and y.npy: the batches of an epoch")
+	var p pass
+	flags.IntVar(&p.batch, "batch", 0, "samples in a step")
+	flags.IntVar(&p.steps, "steps", 0, "steps in an epoch")
+	flags.IntVar(&p.epochs, "epochs", 0, "epochs, after one to warm up")
+	var feeds []feed
+	flags.Func("feed", "TENSOR=FIELD, repeated", func(s string) error {
+		tensor, field, ok := strings.Cut(s, "=")
+		if !ok {
+			return errors.New("expected TENSOR=FIELD")
+		}
+		feeds = append(feeds, feed{tensor, field})
+		return nil
 	})
 	var fetches []string
 	flags.Func("fetch", "output's name, repeated; the first is the loss", func(s string) error {
@@ -46,24 +49,29 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	if *model == "" || len(feeds) == 0 || len(fetches) == 0 {
-		fmt.Fprintln(stderr, "baseline: -model, -feed and -fetch are needed")
+	if *model == "" || len(feeds) == 0 || len(fetches) == 0 || p.batch < 1 || p.steps < 1 || p.epochs < 1 {
+		fmt.Fprintln(stderr, "baseline: all flags but -impl and -input are needed")
 		return 2
 	}
-	result, err := measured(*impl, *input, *model, feeds, fetches, plan)
-	if err == nil {
-		label := *impl
-		if *input != "nested" {
-			label += "-" + *input
+	err := measure.WithData(*folder, func(all data.Batch) error {
+		result, err := measured(*impl, *input, *model, all, feeds, fetches, p)
+		if err != nil {
+			return err
 		}
-		err = result.Print(stdout, label, *name, *batch)
-	}
+		return result.Sample(1, tf.Version()).Write(stdout)
+	})
 	if err != nil {
 		fmt.Fprintf(stderr, "baseline: %v\n", err)
 		return 1
 	}
 	return 0
 }
+
+// pass says how the batches are gone through.
+type pass struct{ batch, steps, epochs int }
+
+// feed is an input in the graph and the field of the data that it takes.
+type feed struct{ tensor, field string }
 
 // A binding is what the two libraries have in common for this loop.
 type binding struct {
@@ -103,19 +111,30 @@ func open(impl, dir string) (binding, error) {
 	}
 }
 
-func measured(impl, input, dir string, feeds []measure.Feed, fetches []string, plan measure.Plan) (measure.Result, error) {
+func measured(impl, input, dir string, all data.Batch, feeds []feed, fetches []string, p pass) (measure.Result, error) {
+	if all.Size != p.batch*p.steps {
+		return measure.Result{}, fmt.Errorf("the data has %d samples, expected %d batches of %d", all.Size, p.steps, p.batch)
+	}
 	b, err := open(impl, dir)
 	if err != nil {
 		return measure.Result{}, err
 	}
 	inputs := make([]tf.Output, len(feeds))
-	makers := make([]func() (*tf.Tensor, error), len(feeds))
+	makers := make([][]func() (*tf.Tensor, error), len(feeds)) // by feed and batch
 	for i, f := range feeds {
-		if inputs[i], err = resolve(b, f.Tensor); err != nil {
+		if inputs[i], err = resolve(b, f.tensor); err != nil {
 			return measure.Result{}, err
 		}
-		if makers[i], err = maker(f, i, input); err != nil {
-			return measure.Result{}, err
+		for k := range p.steps {
+			values, ok := all.Slice(k*p.batch, (k+1)*p.batch).Field(f.field)
+			if !ok {
+				return measure.Result{}, fmt.Errorf("the data has no field %q", f.field)
+			}
+			tensor, err := maker(values, input)
+			if err != nil {
+				return measure.Result{}, err
+			}
+			makers[i] = append(makers[i], tensor)
 		}
 	}
 	outputs := make([]tf.Output, len(fetches))
@@ -124,15 +143,17 @@ func measured(impl, input, dir string, feeds []measure.Feed, fetches []string, p
 			return measure.Result{}, err
 		}
 	}
-	return measure.Run(plan, func() (float32, error) {
+	step := 0
+	return measure.Run(measure.Plan{Warmup: p.steps, Steps: p.steps * p.epochs, Chunks: p.epochs}, func() (float32, error) {
 		values := make(map[tf.Output]*tf.Tensor, len(feeds))
 		for i, in := range inputs {
-			t, err := makers[i]()
+			t, err := makers[i][step%p.steps]()
 			if err != nil {
 				return 0, err
 			}
 			values[in] = t
 		}
+		step++
 		results, err := b.run(values, outputs)
 		if err != nil {
 			return 0, err
@@ -158,29 +179,23 @@ func resolve(b binding, tensor string) (tf.Output, error) {
 	return b.output(op, n)
 }
 
-// maker returns a function that makes feed number i's tensor anew from host
-// memory, as a loop does with each batch.
-func maker(f measure.Feed, i int, input string) (func() (*tf.Tensor, error), error) {
-	var flat any
-	switch f.DType {
-	case "float":
-		flat = f.Floats(i)
-	case "int32":
-		flat = measure.Integers[int32](f, i)
-	case "int64":
-		flat = measure.Integers[int64](f, i)
+// maker returns a function that makes the tensor of a batch anew from host memory.
+func maker(batch data.Array, input string) (func() (*tf.Tensor, error), error) {
+	shape := make([]int64, len(batch.Shape))
+	for i, d := range batch.Shape {
+		shape[i] = int64(d)
 	}
 	switch input {
 	case "nested":
-		value := nest(reflect.ValueOf(flat), f.Shape).Interface()
+		value := nest(reflect.ValueOf(batch.Values), shape).Interface()
 		return func() (*tf.Tensor, error) { return tf.NewTensor(value) }, nil
 	case "flat":
 		return func() (*tf.Tensor, error) {
-			t, err := tf.NewTensor(flat)
+			t, err := tf.NewTensor(batch.Values)
 			if err != nil {
 				return nil, err
 			}
-			return t, t.Reshape(f.Shape)
+			return t, t.Reshape(shape)
 		}, nil
 	default:
 		return nil, fmt.Errorf("input %q is not nested or flat", input)

@@ -1,7 +1,7 @@
-// Package measure is what the arms of the step benchmark share, so that they do
-// the same work and print the same figures: the description of a feed, the
-// synthetic batch, the measured loop, the memory of the process, and the result
-// line in Go benchmark format. bench/cloop/cloop.c does the same in C.
+// Package measure is what the arms of the benchmark share, so that they do the same
+// work and print the same figures: the batches, the measured loop, the memory of the
+// process, and the result as a line in Go benchmark format, or as JSON for the program
+// in bench. bench/cloop/cloop.c does the same in C, scripts/bench_keras.py in Python.
 //
 // It is for the benchmark, and Median for the matrix as well; memory verdicts are made
 // by package memory.
@@ -11,63 +11,19 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"steadyfit/memory"
 )
 
-// A Feed is one input of the train step.
+// A Feed is one input of the train step, of a synthetic batch.
 type Feed struct {
-	Tensor string // name in the graph, "train_x:0"
-	DType  string // "float", "int32" or "int64"
-	Shape  []int64
-	Limit  uint32 // integers are drawn below it
+	Shape []int64
+	Limit uint32 // integers are drawn below it
 }
 
 // DefaultLimit is the number of classes where nothing else is known.
 const DefaultLimit = 10
-
-// ParseFeed reads NAME=DTYPE:SHAPE[:LIMIT], for example
-// "train_x:0=float:32x100" or "train_y:0=int32:32:10".
-func ParseFeed(s string) (Feed, error) {
-	name, rest, found := strings.Cut(s, "=")
-	parts := strings.Split(rest, ":")
-	if !found || name == "" || len(parts) < 2 || len(parts) > 3 {
-		return Feed{}, fmt.Errorf("feed %q is not NAME=DTYPE:SHAPE[:LIMIT]", s)
-	}
-	f := Feed{Tensor: name, DType: parts[0], Limit: DefaultLimit}
-	if !slices.Contains([]string{"float", "int32", "int64"}, f.DType) {
-		return Feed{}, fmt.Errorf("feed %q: dtype %q is not float, int32 or int64", s, f.DType)
-	}
-	if parts[1] != "" {
-		for d := range strings.SplitSeq(parts[1], "x") {
-			n, err := strconv.ParseInt(d, 10, 64)
-			if err != nil || n < 1 {
-				return Feed{}, fmt.Errorf("feed %q: size %q is not a positive number", s, d)
-			}
-			f.Shape = append(f.Shape, n)
-		}
-	}
-	if len(parts) == 3 {
-		n, err := strconv.ParseUint(parts[2], 10, 32)
-		if err != nil || n < 1 {
-			return Feed{}, fmt.Errorf("feed %q: limit %q is not a positive number", s, parts[2])
-		}
-		f.Limit = uint32(n)
-	}
-	return f, nil
-}
-
-// String writes what ParseFeed reads.
-func (f Feed) String() string {
-	dims := make([]string, len(f.Shape))
-	for i, d := range f.Shape {
-		dims[i] = strconv.FormatInt(d, 10)
-	}
-	return fmt.Sprintf("%s=%s:%s:%d", f.Tensor, f.DType, strings.Join(dims, "x"), f.Limit)
-}
 
 // Elements is the number of values in the feed.
 func (f Feed) Elements() int {
@@ -78,7 +34,7 @@ func (f Feed) Elements() int {
 	return n
 }
 
-// A generator is the linear congruential generator that all arms draw from:
+// A generator is the linear congruential generator of synthetic batches:
 // s = 1664525 s + 1013904223 mod 2^32. Feed number i (in the order of input
 // names, from 0) starts at s = i + 1. A float is (s >> 8) / 2^24, in [0, 1); an
 // integer is (s >> 16) mod limit.
@@ -146,8 +102,18 @@ type Result struct {
 	// AnonLow and AnonHigh are the least and the most anonymous memory seen after
 	// a chunk, so after the warm-up.
 	AnonLow, AnonHigh int64
-	FirstLoss         float32 // of the first warm-up step: equal in all arms, or they do not do the same work
+	FirstLoss         float32 // of the first warm-up step
 	LastLoss          float32
+	// Times are the mean times of a step in each chunk, and Anons the anonymous memory
+	// after it.
+	Times []time.Duration
+	Anons []int64
+	// WarmupLoss is the mean over the warm-up, ChunkLoss that over the last chunk.
+	WarmupLoss, ChunkLoss float64
+	// FirstStep is when the first step had ended.
+	FirstStep time.Time
+	// CPU is the time that the process's threads ran during the measured steps, in sum.
+	CPU time.Duration
 }
 
 // Run calls step and measures it. step returns the loss.
@@ -162,8 +128,9 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 			return Result{}, err
 		}
 		if i == 0 {
-			r.FirstLoss = loss
+			r.FirstLoss, r.FirstStep = loss, time.Now()
 		}
+		r.WarmupLoss += float64(loss) / float64(p.Warmup)
 	}
 	size := p.Steps / p.Chunks
 	r.Steps = size * p.Chunks
@@ -171,7 +138,9 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 	means := make([]float64, p.Chunks)
 	at := make([]float64, p.Chunks)
 	anon := make([]float64, p.Chunks)
+	used := ProcessTime()
 	for c := range p.Chunks {
+		r.ChunkLoss = 0
 		start := time.Now()
 		for range size {
 			loss, err := step()
@@ -179,6 +148,7 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 				return Result{}, err
 			}
 			r.LastLoss = loss
+			r.ChunkLoss += float64(loss) / float64(size)
 		}
 		took := time.Since(start)
 		total += took
@@ -191,7 +161,9 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 		r.Memory = m
 		at[c] = float64((c + 1) * size)
 		anon[c] = float64(m.Anon)
+		r.Times, r.Anons = append(r.Times, took/time.Duration(size)), append(r.Anons, m.Anon)
 	}
+	r.CPU = ProcessTime() - used
 	r.Median = time.Duration(Median(means))
 	r.Mean = total / time.Duration(r.Steps)
 	r.Slope = TheilSen(at, anon)

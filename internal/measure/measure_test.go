@@ -7,33 +7,13 @@ import (
 	"time"
 )
 
-func TestParseFeed(t *testing.T) {
-	for in, want := range map[string]string{
-		"train_x:0=float:32x100": "train_x:0=float:32x100:10",
-		"y:1=int32:32:1000":      "y:1=int32:32:1000",
-		"s:0=int64:":             "s:0=int64::10",
-	} {
-		f, err := ParseFeed(in)
-		if err != nil {
-			t.Errorf("ParseFeed(%q): %v", in, err)
-		} else if f.String() != want {
-			t.Errorf("ParseFeed(%q) = %s, want %s", in, f, want)
-		}
-	}
-	for _, in := range []string{"", "x", "x=float", "x=half:3", "x=float:0", "x=float:3xq", "x=int32:3:0", "=float:3"} {
-		if f, err := ParseFeed(in); err == nil {
-			t.Errorf("ParseFeed(%q) = %s, want an error", in, f)
-		}
-	}
-}
-
-// The values that cloop.c draws for the same feeds; it prints them with -dump.
+// The values that figures of earlier versions were measured on.
 func TestSyntheticValues(t *testing.T) {
-	f := Feed{DType: "float", Shape: []int64{3}, Limit: 10}
+	f := Feed{Shape: []int64{3}, Limit: 10}
 	if got, want := f.Floats(0), []float32{0.2364555, 0.36927062, 0.504242}; !near(got, want) {
 		t.Errorf("floats of feed 0 = %v, want %v", got, want)
 	}
-	got := Integers[int32](Feed{DType: "int32", Shape: []int64{4}, Limit: 10}, 1)
+	got := Integers[int32](Feed{Shape: []int64{4}, Limit: 10}, 1)
 	if want := []int32{1, 4, 3, 1}; !equal(got, want) {
 		t.Errorf("integers of feed 1 = %v, want %v", got, want)
 	}
@@ -88,6 +68,12 @@ func TestRun(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if r.WarmupLoss != 2 || r.ChunkLoss != 12.5 || len(r.Times) != 5 || len(r.Anons) != 5 || r.FirstStep.IsZero() {
+		t.Errorf("result %+v, want mean losses 2 and 12.5, and 5 chunks", r)
+	}
+	if s := r.Sample(50, "2.21"); s.Steps != 500 || s.LastLoss != 12.5 || len(s.StepNS) != 5 || s.StepNS[0] != float64(r.Times[0])/50 {
+		t.Errorf("sample %+v of %+v", s, r)
 	}
 	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || r.Memory.RSS == 0 {
 		t.Errorf("%d calls, result %+v", n, r)

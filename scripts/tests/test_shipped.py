@@ -97,6 +97,12 @@ def test_bench_models(name, tmp_path):
     assert ("train_n_xla" in report.signatures) == name.startswith("dense")
 
 
+@pytest.mark.parametrize("name", ["digits-cnn", "attention"])
+def test_bench_models_with_twins(name, tmp_path):
+    report = bench_models.export_model(name, tmp_path / name, check=False, twins=True)
+    assert report.metadata["compiled"]["train_n_xla"] == {"steps": 50, "batch": 32}
+
+
 @pytest.mark.parametrize(
     ("name", "step", "evaluate", "epochs", "feeds", "metric", "low", "high"),
     [

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// Workload is a model and how it is trained.
+type Workload struct {
+	Name  string `json:"name"`
+	Model string `json:"model"` // in scripts/bench_models.py
+	Batch int    `json:"batch"`
+	// Steps are in an epoch, all on batches of their own; Epochs are measured, after one
+	// to warm up.
+	Steps  int `json:"steps"`
+	Epochs int `json:"epochs"`
+	// Random models draw random numbers in a step, which differ from arm to arm.
+	Random bool `json:"random,omitempty"`
+	// DataBytes is the size of an epoch's batches, which every arm holds.
+	DataBytes int64 `json:"data_bytes,omitempty"`
+}
+
+// workloads take a second or a few in the C loop.
+var workloads = []Workload{
+	{Name: "dense-100-64-1", Model: "dense-100-64-1", Batch: 32, Steps: 500, Epochs: 20},
+	{Name: "dense-784-10", Model: "dense-784-10", Batch: 32, Steps: 500, Epochs: 20},
+	{Name: "dropout-200-512-256-1", Model: "dropout-200-512-256-1", Batch: 64, Steps: 250, Epochs: 8, Random: true},
+	{Name: "digits-cnn", Model: "digits-cnn", Batch: 32, Steps: 250, Epochs: 10, Random: true},
+	{Name: "lstm", Model: "lstm", Batch: 32, Steps: 250, Epochs: 8},
+	{Name: "attention", Model: "attention", Batch: 32, Steps: 100, Epochs: 10},
+	{Name: "image-224", Model: "image-224", Batch: 32, Steps: 4, Epochs: 10},
+}
+
+func workloadNames() []string {
+	var names []string
+	for _, w := range workloads {
+		names = append(names, w.Name)
+	}
+	return names
+}
+
+// classes is what labels stay below.
+const classes = 10
+
+// prepared is a workload with its files.
+type prepared struct {
+	Workload
+	model *savedmodels.Model
+	data  string // folder of x.npy and y.npy
+}
+
+// prepare exports the model, if what is there is older than the program that exports it, and
+// writes the batches.
+func (b *benchmark) prepare(ctx context.Context, w Workload) (*prepared, error) {
+	dir := filepath.Join(b.models, w.Model)
+	if !newer(filepath.Join(dir, "saved_model.pb"), filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "export.py")) {
+		fmt.Fprintf(b.log, "bench: exporting %s\n", w.Model)
+		cmd := exec.CommandContext(ctx, b.python, filepath.Join("scripts", "bench_models.py"), b.models, "--twins", "--only", w.Model)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("exporting %s with %s (make venv makes it): %w: %s", w.Model, b.python, err, text)
+		}
+	}
+	m, err := savedmodels.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &prepared{Workload: w, model: m, data: filepath.Join(b.data, w.Model+"-"+strconv.Itoa(w.Batch)+"x"+strconv.Itoa(w.Steps))}
+	sig, err := m.Signature(m.Roles.Train)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.writeData(sig)
+}
+
+// newer is whether a file is there and not older than others.
+func newer(file string, than ...string) bool {
+	f, err := os.Stat(file)
+	return err == nil && !slices.ContainsFunc(than, func(name string) bool {
+		other, err := os.Stat(name)
+		return err == nil && other.ModTime().After(f.ModTime())
+	})
+}
+
+// writeData writes the batches of an epoch, from a fixed seed: floats from 0 to 1, integers
+// below classes.
+func (p *prepared) writeData(sig *savedmodels.Signature) error {
+	if err := os.MkdirAll(p.data, 0o777); err != nil {
+		return err
+	}
+	for i, in := range sig.DataInputs() {
+		if in.Name != "x" && in.Name != "y" || in.UnknownRank || len(in.Shape) == 0 {
+			return fmt.Errorf("%s: input %s: expected x and y, each with a shape", p.Model, in.Name)
+		}
+		a := data.Array{Shape: []int{p.Batch * p.Steps}}
+		n := a.Shape[0]
+		for _, d := range in.Shape[1:] {
+			if d < 1 {
+				return fmt.Errorf("%s: input %s: a size is open, beside that of the batch", p.Model, in.Name)
+			}
+			a.Shape = append(a.Shape, int(d))
+			n *= int(d)
+		}
+		random := rand.New(rand.NewPCG(224, uint64(i)))
+		switch in.DType {
+		case tfbind.Float32:
+			values := make([]float32, n)
+			for k := range values {
+				values[k] = random.Float32()
+			}
+			a.Values, p.DataBytes = values, p.DataBytes+4*int64(n)
+		case tfbind.Int64:
+			values := make([]int64, n)
+			for k := range values {
+				values[k] = random.Int64N(classes)
+			}
+			a.Values, p.DataBytes = values, p.DataBytes+8*int64(n)
+		default:
+			return fmt.Errorf("%s: input %s is %s; expected float32 or int64", p.Model, in.Name, in.DType)
+		}
+		f, err := os.Create(filepath.Join(p.data, in.Name+".npy"))
+		if err != nil {
+			return err
+		}
+		if err := data.WriteNPY(f, a); err != nil {
+			f.Close()
+			return fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+"""The Python arms of the benchmark: they train the same, and report it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bench_keras
+import bench_models
+
+BATCH, STEPS, EPOCHS = 8, 4, 2
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The batches of an epoch, as the parent writes them."""
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(3)
+    np.save(folder / "x.npy", random.random((BATCH * STEPS, 784), "float32"))
+    np.save(folder / "y.npy", random.integers(0, 10, BATCH * STEPS))
+    return folder
+
+
+def arm(name, data, capsys, steps=STEPS):
+    """What an arm prints."""
+    sizes = ["--batch", str(BATCH), "--steps", str(steps), "--epochs", str(EPOCHS)]
+    code = bench_keras.main([name, "--model", "dense-784-10", "--data", str(data), *sizes])
+    assert code == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def exported(data, tmp_path):
+    """The mean loss of each epoch, by the train signature that the other arms run."""
+    bench_models.export_model("dense-784-10", tmp_path / "m", check=False)
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    x, y = (np.load(data / name) for name in ("x.npy", "y.npy"))
+    losses = [
+        float(
+            loaded.signatures["train"](
+                x=tf.constant(x[i : i + BATCH]), y=tf.constant(y[i : i + BATCH])
+            )["loss"]
+        )
+        for _ in range(1 + EPOCHS)
+        for i in range(0, len(x), BATCH)
+    ]
+    return np.reshape(losses, (1 + EPOCHS, STEPS)).mean(axis=1)
+
+
+def test_arms_do_the_work_of_the_exported_step(data, tmp_path, capsys):
+    losses = exported(data, tmp_path)
+    for name in bench_keras.ARMS:
+        got = arm(name, data, capsys)
+        assert got["warmup_loss"] == pytest.approx(losses[0], rel=1e-4), name
+        assert got["last_loss"] == pytest.approx(losses[-1], rel=1e-4), name
+        assert got["steps"] == EPOCHS * STEPS
+        assert len(got["step_ns"]) == len(got["anon_bytes"]) == EPOCHS
+        assert min(got["step_ns"]) > 0 and got["cpu_ns"] > 0
+        assert got["peak_bytes"] >= got["anon_bytes"][-1] > 0
+        assert (got["first_step_unix_ns"] == 0) == (name == "tf-data"), name
+        assert set(got["versions"]) == {"tensorflow", "keras", "python"}
+
+
+def test_another_number_of_samples_is_refused(data, capsys):
+    with pytest.raises(SystemExit, match="32 and 32 samples, expected 5 batches of 8"):
+        arm("tf-function", data, capsys, steps=5)
+
+
+def test_models_that_keras_does_not_compile_are_refused(data):
+    training = bench_keras.Training("dense-784-10", data, BATCH, STEPS, EPOCHS)
+    training.model.layers[0].supports_jit = False
+    with (
+        pytest.raises(SystemExit, match="does not compile"),
+        pytest.warns(UserWarning, match="jit"),
+    ):
+        training.compile(jit=True)
