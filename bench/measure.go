@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -46,12 +47,12 @@ func otherWork(w Workload, base, r *Run) string {
 	return ""
 }
 
-// order is that of n arms in a turn: each turn begins with the next arm, and every other
-// turn goes backwards.
+// order is that of n arms in a turn: every other turn goes backwards through the one before
+// it, and each two turns begin one arm later.
 func order(n, turn int) []int {
 	out := make([]int, n)
 	for i := range out {
-		out[i] = (i + turn) % n
+		out[i] = (i + turn/2) % n
 	}
 	if turn%2 == 1 {
 		slices.Reverse(out)
@@ -89,7 +90,8 @@ func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) e
 	for turn := range b.turns {
 		for _, p := range ready {
 			if err := b.turn(ctx, r, p, turn); err != nil {
-				return err
+				r.finish(turn) // with what there is of this turn
+				return errors.Join(err, save())
 			}
 		}
 		r.finish(turn + 1)

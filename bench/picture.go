@@ -60,7 +60,7 @@ func (r *Report) picture(w io.Writer) {
 		}
 	}
 	s.low, s.high = s.low/1.3, s.high*1.3
-	height := 70
+	height := 88
 	for _, list := range rows {
 		height += 34 + rowHeight*len(list)
 	}
@@ -75,17 +75,18 @@ text{font:12px system-ui,sans-serif;fill:#1b1f24}.head{font-weight:600}.soft{fil
 </style>
 <rect class="ground" width="%d" height="%d"/>
 <text class="head" x="12" y="22">Time of a train step relative to a bare C loop</text>
-<text class="soft" x="12" y="40">Left of 1 is less time. Median over %s, lines are 95%% intervals, the axis is logarithmic. %s, %d cores.</text>
+<text class="soft" x="12" y="40">Left of 1 is less time. Median over %s, lines are 95%% intervals, the axis is logarithmic.</text>
+<text class="soft" x="12" y="56">%s, %d cores</text>
 `, pictureWidth, height, pictureWidth, height, pictureWidth, height, plural(r.Done, "turn"), html.EscapeString(r.Environment.CPU), r.Environment.Cores)
 	for _, t := range s.ticks() {
 		class := "grid"
 		if t == 1 {
 			class = "one"
 		}
-		fmt.Fprintf(w, `<path class="%s" d="M%.1f 62V%d"/><text class="soft" x="%.1f" y="58" text-anchor="middle">%s</text>`+"\n",
+		fmt.Fprintf(w, `<path class="%s" d="M%.1f 80V%d"/><text class="soft" x="%.1f" y="76" text-anchor="middle">%s</text>`+"\n",
 			class, s.at(t), height-8, s.at(t), strconv.FormatFloat(t, 'g', 3, 64))
 	}
-	y := 62
+	y := 80
 	for _, load := range r.Workloads {
 		if len(rows[load.Name]) == 0 {
 			continue

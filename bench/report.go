@@ -258,8 +258,8 @@ func (r *Report) table(out io.Writer) {
 		fmt.Fprintf(t, "arm\tus/step\t[95%%]\tsteps/s\tx %s\t[95%%]\tx %s\t[95%%]\tCPU us/step\tfirst step ms\tanon MB\tpeak MB\tKB/step\t\n", baseArm, kerasArm)
 		for _, row := range r.Summary {
 			if row.Workload == w.Name {
-				fmt.Fprintf(t, "%s\t%s\t%.4g\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Arm, row.StepNS.cells(1e3, 1), row.StepsPerSecond,
-					row.ToBase.cells(1, 2), row.ToKeras.cells(1, 2), number(row.CPUNS, 1e3, 1), number(row.FirstStepNS, 1e6, 0), row.Anon/1e6, row.Peak/1e6, row.Growth/1e3)
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Arm, row.StepNS.cells(1e3), number(row.StepsPerSecond, 1),
+					row.ToBase.cells(1), row.ToKeras.cells(1), number(row.CPUNS, 1e3), number(row.FirstStepNS, 1e6), row.Anon/1e6, row.Peak/1e6, row.Growth/1e3)
 			}
 		}
 		t.Flush()
@@ -277,19 +277,22 @@ func (r *Report) table(out io.Writer) {
 	}
 }
 
-// number is an amount in a unit; 0 is unknown.
-func number(v, unit float64, decimals int) string {
+// number is an amount in a unit, with three digits or all before the point; 0 is unknown.
+func number(v, unit float64) string {
 	if v == 0 {
 		return "-"
 	}
-	return strconv.FormatFloat(v/unit, 'f', decimals, 64)
+	if v /= unit; v >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
 // cells are two of a table: the value and the interval.
-func (e Estimate) cells(unit float64, decimals int) string {
+func (e Estimate) cells(unit float64) string {
 	interval := ""
 	if e.High > 0 {
-		interval = fmt.Sprintf("[%s, %s]", number(e.Low, unit, decimals), number(e.High, unit, decimals))
+		interval = fmt.Sprintf("[%s, %s]", number(e.Low, unit), number(e.High, unit))
 	}
-	return number(e.Value, unit, decimals) + "\t" + interval
+	return number(e.Value, unit) + "\t" + interval
 }

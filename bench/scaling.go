@@ -351,7 +351,7 @@ func trainingsTable(out io.Writer, list []Trainings) {
 		if one, ok := columns[[2]int{1, 1}]; ok && way != [2]int{1, 1} {
 			to = ratio(c[0], one[0])
 		}
-		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%.0f\t\n", way[0], way[1], overTurns(c[0]).cells(1, 0), to.cells(1, 2), number(middle(c[1]), 1e3, 1), middle(c[2])/1e6)
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%.0f\t\n", way[0], way[1], overTurns(c[0]).cells(1), to.cells(1), number(middle(c[1]), 1e3), middle(c[2])/1e6)
 	}
 	t.Flush()
 }
