@@ -110,16 +110,7 @@ func (b *benchmark) unable(a arm, p *prepared) string {
 			}
 		}
 	}
-	if a.auto && !b.knowsAuto() {
-		return b.steadyfit + " fit has no --auto"
-	}
 	return ""
-}
-
-// knowsAuto is whether the command can choose how steps run.
-func (b *benchmark) knowsAuto() bool {
-	text, err := exec.Command(b.steadyfit, "fit", "--help").CombinedOutput()
-	return err == nil && bytes.Contains(text, []byte("--auto "))
 }
 
 // chosen is the folder in which the choices of --auto are kept.
@@ -227,10 +218,9 @@ func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
 	}
 	defer os.RemoveAll(dir)
 	command := []string{b.steadyfit, "fit", "--model", p.model.Dir, "--data", p.data, "--batch", strconv.Itoa(p.Batch), "--shuffle=false"}
-	switch {
-	case a.auto:
+	if a.auto {
 		command = append(command, "--auto", "on", "--cache", b.chosen())
-	case b.knowsAuto():
+	} else {
 		command = append(command, "--auto", "off")
 	}
 	_, one, err := b.child(ctx, append(command[:len(command):len(command)], "--epochs", "1", "--steps-per-epoch", "1"))
