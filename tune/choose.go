@@ -89,7 +89,10 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	if winner, ok := judge(measured); ok {
 		c.Candidate = winner.Candidate
 	}
-	kept.PlainSeconds, kept.Choice = measured[0].Step, &c
+	kept.PlainSeconds = measured[0].Step
+	if slices.ContainsFunc(measured[1:], func(m Measurement) bool { return !m.Late }) {
+		kept.Choice = &c
+	}
 	p.keep(key, kept)
 	c.Why = c.why(false)
 	return c, nil

@@ -271,8 +271,10 @@ func (c *competitor) begin(ctx context.Context, s spec) error {
 		return errors.Join(fmt.Errorf("cannot start %s: %w", program, err), answers.Close())
 	}
 	c.cmd, c.answers, c.lines = cmd, answers, bufio.NewReader(answers)
-	_, err = c.in.Write(append(line, '\n'))
-	return err
+	if _, err := c.in.Write(append(line, '\n')); err != nil {
+		return c.died()
+	}
+	return nil
 }
 
 // ask has the child run a round.
