@@ -113,6 +113,13 @@ fashion: venv build ## train a CNN on Fashion-MNIST, from the folder FASHION
 augment: runtime ## train the digits CNN on images that a graph of tfgo changes
 	source bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
 
+.PHONY: accuracy
+accuracy: runtime venv build ## what lower precisions cost in accuracy, over 5 seeds; keeps finished runs in out/accuracy (30 minutes)
+	@test -d $(FASHION) || { echo "no Fashion-MNIST in $(FASHION): install the Debian package dataset-fashion-mnist, or set FASHION" >&2; exit 1; }
+	@for policy in float32 mixed_bfloat16 mixed_float16; do for name in fashion-cnn image-224; do \
+	$(VENV)/bin/python scripts/bench_models.py out/models --only $$name --policy $$policy; done; done
+	$(GO) run ./internal/accuracy -fashion $(FASHION) -json docs/results/accuracy.json
+
 .PHONY: bench-build
 bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo
 	@bench/build.sh

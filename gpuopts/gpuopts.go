@@ -203,7 +203,9 @@ const (
 	// BFloat16 is for CPUs, with oneDNN (auto_mixed_precision_onednn_bfloat16).
 	BFloat16 Precision = "bfloat16"
 	// Float16CPU is for CPUs: values are float16, what computes them float32
-	// (auto_mixed_precision_cpu, rewriter_config.proto).
+	// (auto_mixed_precision_cpu, rewriter_config.proto). Grappler.CommonSubgraphs is
+	// off with it by default: TensorFlow 2.21 aborts the process where both meet two
+	// convolutions in a row, as in the evaluate signature of the built-in digits-cnn.
 	Float16CPU Precision = "float16-cpu"
 	// Float16GPU is for GPUs, and for CPUs whose oneDNN has float16
 	// (auto_mixed_precision, meta_optimizer.cc). The loss is not scaled by it.
@@ -320,6 +322,9 @@ func (o Options) graph() *pb.GraphOptions {
 		rewrite.AutoMixedPrecisionOnednnBfloat16 = pb.RewriterConfig_ON
 	case Float16CPU:
 		rewrite.AutoMixedPrecisionCpu = pb.RewriterConfig_ON
+		if o.Grappler.CommonSubgraphs == "" {
+			rewrite.CommonSubgraphElimination = pb.RewriterConfig_OFF
+		}
 	case Float16GPU:
 		rewrite.AutoMixedPrecision = pb.RewriterConfig_ON
 	}

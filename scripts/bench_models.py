@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Export the models that speed and memory are measured on.
 
-    python scripts/bench_models.py DIR [--only NAME] [--twins]
+    python scripts/bench_models.py DIR [--only NAME] [--policy POLICY] [--twins]
 
 The first five also ship with the project, as savedmodels/builtin/NAME.zip, which builtin.py
 makes.
@@ -23,7 +23,8 @@ fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions
 ===================== ======================== ================ =========================
 
 All train with Adam. The small dense ones carry compiled twins for the shapes measured;
---twins adds them to digits-cnn and attention.
+--twins adds them to digits-cnn and attention. ``--policy`` makes models under another dtype
+policy of Keras, from the same weights, in folders whose names end with what SUFFIXES says.
 ``--check-fashion FOLDER`` trains fashion-cnn on the four IDX files of a folder and prints
 the accuracy after each epoch.
 """
@@ -43,6 +44,8 @@ from typing import Any
 import export
 
 SEED = 224
+# What the name of a model ends with by the policy that it was made under.
+SUFFIXES = {"float32": "", "mixed_bfloat16": "-bf16", "mixed_float16": "-fp16"}
 TILE = 4096
 
 
@@ -202,20 +205,25 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
 TWINS = ("digits-cnn", "attention")
 
 
-def make_model(name: str) -> tuple[Any, Any, dict[str, Any]]:
+def make_model(name: str, policy: str = "float32") -> tuple[Any, Any, dict[str, Any]]:
     """Make a model, with the same weights each time, its optimizer, and what to export it with."""
     _, keras = export._load_tensorflow()
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
-    model, options = MODELS[name]()
+    with export.dtype_policy(policy):
+        model, options = MODELS[name]()
     return model, keras.optimizers.Adam(options.pop("learning_rate", 1e-3)), options
 
 
 def export_model(
-    name: str, out: pathlib.Path, check: bool = True, twins: bool = False
+    name: str,
+    out: pathlib.Path,
+    check: bool = True,
+    twins: bool = False,
+    policy: str = "float32",
 ) -> export.Report:
     """Export one model to out, replacing an earlier export."""
-    model, adam, options = make_model(name)
+    model, adam, options = make_model(name, policy)
     if twins and name in TWINS:
         options["xla_batch"], options["xla_steps"] = 32, 50
     return export.export(model, out, optimizer=adam, force=True, check=check, **options)
@@ -273,13 +281,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=pathlib.Path, help="folder for the models, one folder each")
     parser.add_argument("--only", choices=list(MODELS), action="append", help="this one; repeat")
     parser.add_argument("--twins", action="store_true", help="more compiled twins")
+    parser.add_argument("--policy", choices=list(SUFFIXES), default="float32")
     parser.add_argument("--no-verify", action="store_true", help="write without loading again")
     parser.add_argument("--check-fashion", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of --check-fashion (5)")
     arguments = parser.parse_args(argv)
     for name in arguments.only or MODELS:
-        out = arguments.out / name
-        report = export_model(name, out, not arguments.no_verify, arguments.twins)
+        out = arguments.out / (name + SUFFIXES[arguments.policy])
+        report = export_model(name, out, not arguments.no_verify, arguments.twins, arguments.policy)
         print(
             f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}",
             flush=True,

@@ -65,7 +65,9 @@ CASES: dict[str, dict[str, Any]] = {
     "memory scheduling": rewrite(memory_optimization=Rewriter.SCHEDULING_HEURISTICS),
     "memory heuristics": rewrite(memory_optimization=Rewriter.HEURISTICS, **TAPE),
     "bfloat16": rewrite(auto_mixed_precision_onednn_bfloat16=Rewriter.ON),
-    "float16 cpu": rewrite(auto_mixed_precision_cpu=Rewriter.ON),
+    "float16 cpu": rewrite(
+        auto_mixed_precision_cpu=Rewriter.ON, common_subgraph_elimination=Rewriter.OFF
+    ),
     "float16 gpu": rewrite(auto_mixed_precision=Rewriter.ON),
     "xla off": xla(Optimizer.OFF, False),
     "xla on 1": xla(Optimizer.ON_1, True),

@@ -192,6 +192,23 @@ def _load_tensorflow() -> tuple[Any, Any]:
     return tf, keras
 
 
+@contextlib.contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Keras's default dtype policy, for layers made in the block."""
+    _, keras = _load_tensorflow()
+    before = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy(name)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"policy {name!r}: expected float32, mixed_bfloat16 or mixed_float16 ({error})"
+        ) from error
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
 # --- losses and metrics ------------------------------------------------------------
 
 

@@ -420,3 +420,16 @@ func TestIdentityHasThePrecision(t *testing.T) {
 		assert.Equal(t, plain[key], value, key)
 	}
 }
+
+// TensorFlow 2.21 aborts the process on the two convolutions of this model, unless
+// common subgraphs are left alone.
+func TestEvaluateInFloat16(t *testing.T) {
+	batch := batches(t, digits(t), 32, 1)[0]
+	loss := func(device gpuopts.Options) float64 {
+		s := open(t, "digits-cnn", session.Options{Device: device, ReadOnly: true})
+		out := make([]float64, len(s.EvaluateMetrics()))
+		require.NoError(t, s.Evaluate(context.Background(), batch, out))
+		return out[0]
+	}
+	assert.InEpsilon(t, loss(gpuopts.Options{}), loss(gpuopts.Options{Precision: gpuopts.Float16CPU}), 0.01)
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"steadyfit/data"
+)
+
+// The made images have ten classes, in equal numbers. An image is grey, plus the
+// pattern of its class, plus noise of the same kind as the pattern, plus noise of
+// single pixels. Patterns and noise are smooth: random values on a coarse grid,
+// with straight lines between them. So a model has something to learn, and does
+// not get all of it right.
+const (
+	imagesTrain, imagesTest = 320, 320
+
+	imageSize, imageChannels, imageClasses = 224, 3, 10
+
+	grid         = 8    // cells of the coarse grid, each way
+	patternScale = 0.08 // standard deviations, where 1 is from black to white
+	smoothScale  = 0.16
+	pixelScale   = 0.10
+
+	patternSeed, trainSeed, testSeed = 1, 2, 3
+)
+
+// makeImages writes both parts, unless they are there.
+func makeImages(dir string) error {
+	return errors.Join(
+		makePart(filepath.Join(dir, "train"), imagesTrain, trainSeed),
+		makePart(filepath.Join(dir, "test"), imagesTest, testSeed))
+}
+
+// makePart writes a folder of x.npy (uint8 [n,224,224,3]) and y.npy (int64 [n]).
+// The labels come last: what has them is whole.
+func makePart(dir string, n int, seed uint64) error {
+	if _, err := os.Stat(filepath.Join(dir, "y.npy")); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	x, y := images(n, seed)
+	if err := writeArray(filepath.Join(dir, "x.npy"), n, data.Field{Name: "x", Array: data.Array{
+		Shape: []int{n, imageSize, imageSize, imageChannels}, Values: x}}); err != nil {
+		return err
+	}
+	return writeArray(filepath.Join(dir, "y.npy"), n, data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: y}})
+}
+
+func writeArray(path string, n int, field data.Field) (err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := data.NewNPYWriter(f, n)
+	if err := w.Write(field); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+// images makes n of them, with their classes.
+func images(n int, seed uint64) (x []uint8, y []int64) {
+	const width = imageSize * imageSize * imageChannels
+	patterns := make([][]float32, imageClasses)
+	random := rand.New(rand.NewPCG(patternSeed, 0))
+	for c := range patterns {
+		patterns[c] = make([]float32, width)
+		addSmooth(patterns[c], patternScale, random)
+	}
+	random = rand.New(rand.NewPCG(seed, 0))
+	x, y = make([]uint8, n*width), make([]int64, n)
+	values := make([]float32, width)
+	for i := range n {
+		c := i % imageClasses
+		y[i] = int64(c)
+		copy(values, patterns[c])
+		addSmooth(values, smoothScale, random)
+		for k, v := range values {
+			v += 0.5 + float32(pixelScale*random.NormFloat64())
+			x[i*width+k] = uint8(math.Round(255 * float64(min(max(v, 0), 1))))
+		}
+	}
+	return x, y
+}
+
+// addSmooth adds normal values on the grid, and what lies between them.
+func addSmooth(values []float32, scale float64, random *rand.Rand) {
+	var at [grid + 1][grid + 1][imageChannels]float32
+	for i := range at {
+		for j := range at[i] {
+			for c := range at[i][j] {
+				at[i][j][c] = float32(scale * random.NormFloat64())
+			}
+		}
+	}
+	const cell = imageSize / grid
+	for r := range imageSize {
+		i, u := r/cell, float32(r%cell)/cell
+		for s := range imageSize {
+			j, v := s/cell, float32(s%cell)/cell
+			for c := range imageChannels {
+				above := at[i][j][c]*(1-v) + at[i][j+1][c]*v
+				below := at[i+1][j][c]*(1-v) + at[i+1][j+1][c]*v
+				values[(r*imageSize+s)*imageChannels+c] += above*(1-u) + below*u
+			}
+		}
+	}
+}

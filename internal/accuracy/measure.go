@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"steadyfit/fit"
+	"steadyfit/internal/child"
+	"steadyfit/internal/files"
+)
+
+// A result is what one run came to.
+type result struct {
+	Model     string `json:"model"`
+	Precision string `json:"precision"`
+	Seed      int    `json:"seed"`
+	// Accuracy is the last val_accuracy, and Loss the last val_loss.
+	Accuracy float64 `json:"val_accuracy"`
+	Loss     float64 `json:"val_loss"`
+	// SkippedSteps are those that a loss scale cost, if the run told.
+	SkippedSteps *float64 `json:"skipped_steps,omitempty"`
+	Seconds      float64  `json:"seconds"`
+	Args         []string `json:"args,omitempty"`
+}
+
+// measure runs what has not been run. The report has what there is, if anything.
+func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
+	if err := os.MkdirAll(p.runs(), 0o777); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(p.jobs, func(j job) bool { return j.model.Name == "image-224" }) {
+		if err := makeImages(p.data()); err != nil {
+			return nil, fmt.Errorf("making images: %w", err)
+		}
+	}
+	var results []result
+	var failed error
+	for i, j := range p.jobs {
+		r, err := p.finished(&j)
+		if errors.Is(err, fs.ErrNotExist) {
+			if r, err = p.do(ctx, &j); err == nil {
+				fmt.Fprintf(stderr, "%d/%d %s: val_accuracy %.4f, %.0f s\n", i+1, len(p.jobs), j.name(), r.Accuracy, r.Seconds)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("interrupted; the same command goes on: %w", ctx.Err())
+		}
+		if err != nil {
+			fmt.Fprintf(stderr, "%d/%d %s: %v\n", i+1, len(p.jobs), j.name(), err)
+			failed = errors.Join(failed, fmt.Errorf("%s failed", j.name()))
+			continue
+		}
+		results = append(results, *r)
+	}
+	version, err := exec.CommandContext(ctx, p.steadyfit, "version").Output()
+	if err != nil {
+		failed = errors.Join(failed, fmt.Errorf("%s version: %w", p.steadyfit, err))
+	}
+	return newReport(p, results, string(version)), failed
+}
+
+// finished is the result of an earlier run with the same arguments; else the error is
+// fs.ErrNotExist.
+func (p *plan) finished(j *job) (*result, error) {
+	text, err := os.ReadFile(p.file(j))
+	if err != nil {
+		return nil, err
+	}
+	var r result
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w; remove it to run again", p.file(j), err)
+	}
+	if !slices.Equal(r.Args, j.args) {
+		return nil, fmt.Errorf("%s is of another command line: %w", p.file(j), fs.ErrNotExist)
+	}
+	return &r, nil
+}
+
+func (p *plan) file(j *job) string { return filepath.Join(p.runs(), j.name()+".json") }
+
+// do runs a job and keeps its result.
+func (p *plan) do(ctx context.Context, j *job) (*result, error) {
+	history := filepath.Join(p.runs(), j.name()+".history.jsonl")
+	if err := os.Remove(history); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, p.steadyfit, append(slices.Clone(j.args), "--history", history)...)
+	var log child.Tail
+	cmd.Stderr = &log
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, strings.Join(log.Lines(3), " | "))
+	}
+	r, err := readHistory(history)
+	if err != nil {
+		return nil, err
+	}
+	r.Model, r.Precision, r.Seed, r.Args = j.model.Name, j.precision.Name, j.seed, j.args
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return r, files.Replace(p.file(j), append(text, '\n'))
+}
+
+// readHistory takes from a history what counts in the end.
+func readHistory(path string) (*result, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var r result
+	var last fit.Record
+	for line := range bytes.Lines(text) {
+		last = fit.Record{}
+		if err := json.Unmarshal(line, &last); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		r.Seconds += last.Seconds
+	}
+	for name, to := range map[string]*float64{"val_accuracy": &r.Accuracy, "val_loss": &r.Loss} {
+		value, ok := last.Metrics.Get(name)
+		if !ok {
+			return nil, fmt.Errorf("%s: the last epoch has no %s", path, name)
+		}
+		*to = value
+	}
+	if skipped, ok := last.Metrics.Get("skipped_steps"); ok {
+		r.SkippedSteps = &skipped
+	}
+	return &r, nil
+}

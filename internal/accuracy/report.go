@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"strings"
+
+	"github.com/shirou/gopsutil/v3/cpu"
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"steadyfit/internal/files"
+)
+
+// confidence is that of all intervals, each for itself.
+const confidence = 0.95
+
+// report is the JSON file.
+type report struct {
+	// Versions are those that `steadyfit version` prints, without paths.
+	Versions []string `json:"versions"`
+	CPU      string   `json:"cpu"`
+	Cores    int      `json:"cores"`
+	// Confidence is that of the intervals. Seeds says what differs between the runs.
+	Confidence float64  `json:"confidence"`
+	Seeds      string   `json:"seeds"`
+	Models     []model  `json:"models"`
+	Rows       []row    `json:"rows"`
+	Runs       []result `json:"runs"`
+}
+
+// A row is one precision of one model.
+type row struct {
+	Model     string `json:"model"`
+	Precision string `json:"precision"`
+	// Mean and Deviation are those of the accuracy over Seeds runs.
+	Seeds     int     `json:"seeds"`
+	Mean      float64 `json:"mean"`
+	Deviation float64 `json:"standard_deviation"`
+	// Difference is to fp32, over the seeds that both have; nil for fp32 itself, and
+	// with fewer than two.
+	Difference *interval `json:"difference,omitempty"`
+}
+
+// An interval is a mean of pairs' differences, with Student's interval for it.
+type interval struct {
+	Pairs int     `json:"pairs"`
+	Mean  float64 `json:"mean"`
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+}
+
+// pairedInterval needs at least two differences. If all are the same, the interval has
+// no width.
+func pairedInterval(differences []float64) *interval {
+	n := float64(len(differences))
+	mean, deviation := stat.MeanStdDev(differences, nil)
+	half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.5+confidence/2) * deviation / math.Sqrt(n)
+	return &interval{Pairs: len(differences), Mean: mean, Low: mean - half, High: mean + half}
+}
+
+func newReport(p *plan, results []result, version string) *report {
+	r := &report{Cores: runtime.NumCPU(), Confidence: confidence, Runs: results,
+		Seeds: "order of the data; initial weights are those of the export, alike in all runs"}
+	for line := range strings.Lines(version) {
+		// The last brackets are around the platform, or the place of the library.
+		line = strings.TrimSpace(line)
+		if at := strings.LastIndex(line, " ("); at > 0 {
+			line = line[:at]
+		}
+		r.Versions = append(r.Versions, line)
+	}
+	if info, err := cpu.Info(); err == nil && len(info) > 0 {
+		r.CPU = info[0].ModelName
+	}
+	for i := range r.Runs {
+		r.Runs[i].Args = nil
+	}
+	for _, m := range models {
+		reference := accuracies(results, m.Name, precisions[0].Name)
+		some := false
+		for _, q := range precisions {
+			of := accuracies(results, m.Name, q.Name)
+			if len(of) < 2 {
+				continue
+			}
+			some = true
+			var values, differences []float64
+			for seed := 1; seed <= p.seeds; seed++ {
+				value, ok := of[seed]
+				if !ok {
+					continue
+				}
+				values = append(values, value)
+				if before, ok := reference[seed]; ok && q != precisions[0] {
+					differences = append(differences, value-before)
+				}
+			}
+			next := row{Model: m.Name, Precision: q.Name, Seeds: len(values)}
+			next.Mean, next.Deviation = stat.MeanStdDev(values, nil)
+			if len(differences) > 1 {
+				next.Difference = pairedInterval(differences)
+			}
+			r.Rows = append(r.Rows, next)
+		}
+		if some {
+			r.Models = append(r.Models, m)
+		}
+	}
+	return r
+}
+
+// accuracies are those of a model in a precision, by the seed.
+func accuracies(results []result, model, precision string) map[int]float64 {
+	found := make(map[int]float64)
+	for _, r := range results {
+		if r.Model == model && r.Precision == precision {
+			found[r.Seed] = r.Accuracy
+		}
+	}
+	return found
+}
+
+// table writes Markdown, in percent and points of a percent.
+func (r *report) table(w io.Writer) {
+	fmt.Fprintln(w, "| model | precision | seeds | val_accuracy, % | difference to fp32, points | 95% interval |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|")
+	for _, row := range r.Rows {
+		difference, bounds := "", ""
+		if d := row.Difference; d != nil {
+			difference = fmt.Sprintf("%+.2f", 100*d.Mean)
+			bounds = fmt.Sprintf("%+.2f to %+.2f", 100*d.Low, 100*d.High)
+		}
+		fmt.Fprintf(w, "| %s | %s | %d | %.2f | %s | %s |\n", row.Model, row.Precision, row.Seeds, 100*row.Mean, difference, bounds)
+	}
+}
+
+// write writes the JSON file.
+func (r *report) write(path string) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return files.Replace(path, append(text, '\n'))
+}
