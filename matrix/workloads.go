@@ -184,6 +184,12 @@ func Workloads() []Workload {
 			Model:    "dense-784-10", Steps: 18720, Every: 156, Epoch: 1872, Batch: 32, Budget: 128,
 			Takes: takes(append([]string{"history"}, goTrainer...), []string{"release", "history", "model"}, append([]string{"history"}, kerasFit...)),
 		},
+		policyVariant("S5", "digits", 4800, 48),
+		policyVariant("S5b", "digits-bf16", 4800, 48),
+		policyVariant("S5h", "digits-fp16", 4800, 48),
+		policyVariant("S6", "digits-cnn", 960, 12),
+		policyVariant("S6b", "digits-cnn-bf16", 960, 12),
+		policyVariant("S6h", "digits-cnn-fp16", 960, 12),
 		{
 			ID: User, Title: "your own model",
 			What:     "a train step of a model of yours, on your data or on made-up batches",
@@ -206,6 +212,24 @@ func imageVariant(id, title, what, expected string, knobs map[string]string, lim
 		Model: "image-224", Steps: 64, Every: 1, Epoch: 8, Batch: 32, Budget: 256 << 10,
 		Takes:    takes(inGo, inGaleone, append([]string{"input", "augment", "shapes"}, kerasFit...)),
 		Defaults: kerasGenerator,
+	}
+}
+
+// policyVariant is S2 with a model of digits, as exported under a dtype policy of Keras.
+func policyVariant(id, model string, steps, every int) Workload {
+	policy := "float32"
+	switch {
+	case strings.HasSuffix(model, "-bf16"):
+		policy = "mixed_bfloat16"
+	case strings.HasSuffix(model, "-fp16"):
+		policy = "mixed_float16"
+	}
+	return Workload{
+		ID: id, Like: "S2", Title: model + ", exported in " + policy,
+		What:     "a train step of " + model + " on 32 samples",
+		Expected: "flat, whatever it computes in",
+		Model:    model, Steps: steps, Every: every, Epoch: steps / 10, Batch: 32, Budget: 1 << 10,
+		Takes: map[string][]string{Go: {"reset", "micro", "prefetch"}},
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func TestBuiltinModels(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	names := BuiltinNames()
-	require.Equal(t, []string{"dense-100-64-1", "dense-784-10", "digits", "digits-cnn", "dropout-200-512-256-1", "image-224", "lstm"}, names)
+	require.Equal(t, []string{"dense-100-64-1", "dense-784-10", "digits", "digits-bf16", "digits-cnn", "digits-cnn-bf16", "digits-cnn-fp16", "digits-fp16", "digits-scaled", "dropout-200-512-256-1", "image-224", "lstm"}, names)
 	for _, name := range names {
 		m, err := Builtin(name)
 		require.NoError(t, err)

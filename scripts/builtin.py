@@ -56,6 +56,12 @@ For use with the digits data (data/builtin), as folders: digits and digits-cnn t
 [B], and train on the crossentropy. digits has two dense layers, and also train_xla (batch 32)
 and train_n_xla (16 steps of 32); digits-cnn has two convolutions and dropout.
 
+Both in lower precision, as archives, made of the same weights under a dtype policy of Keras,
+for measuring what that costs: digits-bf16 and digits-cnn-bf16 under mixed_bfloat16, digits-fp16
+and digits-cnn-fp16 under mixed_float16, which scale their loss inside the graph (outputs
+loss_scale, skipped_steps and grads_finite). digits-scaled is digits under mixed_float16 with
+loss_scale as an input. They have no XLA twins.
+
 For measuring speed and memory, as archives (scripts/bench_models.py defines them):
     dense-100-64-1         x float32 [B,100]          y float32 [B,1]   one hidden layer, mse
     dense-784-10           x float32 [B,784]          y int64 [B]       softmax regression
@@ -112,8 +118,18 @@ MODELS = {
     "digits-cnn": (make_digits_cnn, {}),
 }
 
+# The same models under dtype policies, as archives: model, policy, more options.
+VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "digits-bf16": ("digits", "mixed_bfloat16", {}),
+    "digits-fp16": ("digits", "mixed_float16", {}),
+    "digits-scaled": ("digits", "mixed_float16", {"loss_scale_input": True}),
+    "digits-cnn-bf16": ("digits-cnn", "mixed_bfloat16", {}),
+    "digits-cnn-fp16": ("digits-cnn", "mixed_float16", {}),
+}
+
 # Those of bench_models.MODELS that ship, as archives.
 ARCHIVES = ("dense-100-64-1", "dense-784-10", "dropout-200-512-256-1", "image-224", "lstm")
+PACKED = (*VARIANTS, *ARCHIVES)
 # An archive is committed and becomes part of every program that opens a model.
 ARCHIVE_LIMIT = 2_000_000
 
@@ -123,11 +139,14 @@ def export_model(name: str, out: pathlib.Path) -> export.Report:
     export._load_tensorflow()
     import keras
 
-    make, options = MODELS[name]
+    base, policy, options = VARIANTS.get(name, (name, "float32", {}))
+    make, own = MODELS[base]
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
+    with export.dtype_policy(policy):
+        model = make()
     return export.export(
-        make(),
+        model,
         out,
         optimizer=keras.optimizers.Adam(2e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -135,7 +154,7 @@ def export_model(name: str, out: pathlib.Path) -> export.Report:
         input_ranges={"x": (0, 16)},
         class_names=CLASS_NAMES,
         force=True,
-        **options,
+        **(own if base == name else options),
     )
 
 
@@ -162,11 +181,12 @@ def write_npz(path: pathlib.Path, arrays: dict[str, Any]) -> None:
 
 
 def make_archive(name: str, path: pathlib.Path) -> export.Report:
-    """Export one model of bench_models to an archive."""
+    """Export a variant, or a model of bench_models, to an archive."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder, name)
-        report = bench_models.export_model(name, model)
+        make = export_model if name in VARIANTS else bench_models.export_model
+        report = make(name, model)
         files = sorted(file for file in model.rglob("*") if file.is_file())
         write_zip(path, {file.relative_to(model).as_posix(): file.read_bytes() for file in files})
     if (size := path.stat().st_size) > ARCHIVE_LIMIT:
@@ -217,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "savedmodels" / "builtin")
     parser.add_argument("--data", type=pathlib.Path, default=ROOT / "data" / "builtin")
-    parser.add_argument("--only", choices=[*MODELS, *ARCHIVES, "data"], help="this one only")
+    parser.add_argument("--only", choices=[*MODELS, *PACKED, "data"], help="this one only")
     parser.add_argument("--check", action="store_true", help="train each model and check it")
     parser.add_argument("--epochs", type=int, default=25, help="epochs of --check (25)")
     arguments = parser.parse_args(argv)
@@ -225,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.only is None:
         # TensorFlow numbers functions through the life of a process: one process for each
         # model gives the same bytes whatever was made before.
-        for name in ["data", *MODELS, *ARCHIVES]:
+        for name in ["data", *MODELS, *PACKED]:
             places = ["--models", str(arguments.models), "--data", str(arguments.data)]
             command = [sys.executable, __file__, "--only", name, *places]
             code = subprocess.run(command, check=False).returncode
@@ -236,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         make_data(arguments.data)
         print(f"{arguments.data}: digits-train.npz, digits-test.npz")
     else:
-        if arguments.only in ARCHIVES:
+        if arguments.only in PACKED:
             path = arguments.models / f"{arguments.only}.zip"
             report = make_archive(arguments.only, path)
             packed = f", packed {path.stat().st_size / 1024:.0f} KiB"

@@ -39,6 +39,15 @@ Losses are what Keras ``fit`` minimises: the reduced loss plus the model's
 regularisation losses, in ``train`` and ``evaluate`` alike, so the two compare.
 Metrics are per-batch means over samples, stateless.
 
+A model with layers under the policy mixed_float16 scales its loss, since small gradients
+would be zero in float16. By itself it does so inside the graph, as Keras's
+LossScaleOptimizer: the scale doubles after 2000 good steps in a row, and halves at a step
+whose gradients are not finite, which is skipped. ``train``, ``train_n`` and ``gradients``
+then also give ``loss_scale``, the scale of the next step, ``skipped_steps``, the number
+of steps skipped so far, and ``grads_finite``. With ``loss_scale_input``, the scale is an
+input of these signatures instead, whoever trains decides on it, and a step whose
+gradients are not finite changes no weight.
+
 Every variable that a step touches is tracked by the saved object, optimizer
 slots, dropout seeds and accumulators included, because only tracked variables are
 initialised on load and covered by the SavedModel's saver.
@@ -72,7 +81,9 @@ METADATA = os.path.join("assets.extra", "steadyfit.json")
 RESERVED_INPUTS = ("sample_weight", "learning_rate", "seed", "loss_scale", "group_size")
 # Scalars that hold for a whole call: train_n takes one of each, not one per step.
 UNSTACKED = ("learning_rate", "loss_scale", "group_size")
-RESERVED_OUTPUTS = ("loss", "grads_finite", "global_step")
+RESERVED_OUTPUTS = ("loss", "grads_finite", "global_step", "loss_scale", "skipped_steps")
+# Scalars that are no means: of several steps, the last one's counts.
+STATES = ("loss_scale", "skipped_steps")
 
 # Signatures that a tf.Module may bring; the first group names its train step.
 TRAIN_NAMES = ("train", "learn", "train_step")
@@ -322,6 +333,7 @@ class _KerasProgram:
         labels: Mapping[str, Spec] | None,
         input_dtypes: Mapping[str, str] | None,
         sample_weight: bool,
+        loss_scale_input: bool,
         micro_batches: bool,
         allow_unused: bool,
         classes: bool,
@@ -332,6 +344,7 @@ class _KerasProgram:
                 raise UsageError(f"no {name}: pass one, or a model that was compiled with one")
         self.model = model
         self.sample_weight = sample_weight
+        self.loss_scale_input = loss_scale_input
         self._find_inputs(inputs, input_dtypes or {})
         self._check_model()
         self._probe_outputs()
@@ -475,17 +488,22 @@ class _KerasProgram:
             names = [f"output_{i}" for i in range(len(flat))]
         return {_clean(name): value for name, value in zip(names, flat, strict=True)}
 
-    def _specs(self, *, labels: bool, lead: Sequence[int | None] = (None,)) -> dict[str, Any]:
+    def _specs(
+        self, *, labels: bool, lead: Sequence[int | None] = (None,), step: bool = False
+    ) -> dict[str, Any]:
         """TensorSpecs of a signature's inputs behind the leading dimensions."""
         specs = dict(self.inputs)
         if labels:
             specs.update(self.labels)
             if self.sample_weight:
                 specs["sample_weight"] = Spec("float32", ())
-        return {
+        result = {
             name: self.tf.TensorSpec([*lead, *spec.shape], spec.dtype, name=name)
             for name, spec in specs.items()
         }
+        if step and self.loss_scale_input:
+            result["loss_scale"] = self.tf.TensorSpec([], "float32", name="loss_scale")
+        return result
 
     def _concrete(self, function: Callable, specs: Mapping[str, Any], **options: Any) -> Any:
         """Trace function(feeds) under its named inputs."""
@@ -709,6 +727,11 @@ class _KerasProgram:
                 )
         policies = {layer.dtype_policy.name for layer in self.model._flatten_layers()}
         half = "mixed_float16" in policies
+        wrapped = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        if wrapped and self.loss_scale_input:
+            raise UsageError(
+                "loss_scale_input: the optimizer scales the loss itself; pass its inner_optimizer"
+            )
         self.precision = (
             "mixed_float16"
             if half
@@ -716,7 +739,7 @@ class _KerasProgram:
             if "mixed_bfloat16" in policies
             else str(self.model.dtype_policy.name)
         )
-        if half and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        if half and not wrapped and not self.loss_scale_input:
             # float16 gradients underflow without it; Keras compile wraps in the same way.
             if optimizer.built:
                 raise Refusal(
@@ -734,6 +757,10 @@ class _KerasProgram:
                 raise UsageError(f"cannot set the learning rate: {error}") from error
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
+        self.scales_itself = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        if self.scales_itself:
+            zero = self.tf.zeros([], self.tf.int64)
+            self.skipped = self.tf.Variable(zero, trainable=False, name="skipped_steps")
         return optimizer
 
     def _probe_gradients(self, allow_unused: bool) -> None:
@@ -858,18 +885,51 @@ class _KerasProgram:
         with tf.GradientTape() as tape:
             loss, scalars, divisor = self._objective(feeds, True, regularise)
             scaled = self.optimizer.scale_loss(loss)
+            if self.loss_scale_input:
+                scaled *= feeds["loss_scale"]
         grads = tape.gradient(scaled, [v.value for v in self.trainable])
-        if isinstance(self.optimizer, self.keras.optimizers.LossScaleOptimizer):
-            scalars["grads_finite"] = self.optimizer.check_finite(
-                [tf.convert_to_tensor(g) for g in grads]
-            )
+        if self.loss_scale_input:
+            grads = [tf.convert_to_tensor(g) / tf.cast(feeds["loss_scale"], g.dtype) for g in grads]
+        if self.loss_scale_input or self.scales_itself:
+            scalars["grads_finite"] = self._finite(grads)
         return grads, scalars, divisor
+
+    def _finite(self, grads: Sequence[Any]) -> Any:
+        tf = self.tf
+        return tf.reduce_all(
+            [tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(g))) for g in grads]
+        )
+
+    def _update(self, grads: Sequence[Any], finite: Any) -> None:
+        """One optimizer step; none if the loss is scaled and the gradients are not finite."""
+        tf = self.tf
+        if self.loss_scale_input:
+
+            def good() -> Any:
+                self.optimizer.apply(grads, self.trainable)
+                return tf.constant(True)
+
+            tf.cond(finite, good, lambda: tf.constant(False))
+            return
+        self.optimizer.apply(grads, self.trainable)
+        if self.scales_itself:
+            self.skipped.assign_add(tf.cast(~finite, tf.int64))
+
+    def _scale(self) -> dict[str, Any]:
+        """How the loss is scaled inside the graph, as of now."""
+        if not self.scales_itself:
+            return {}
+        tf = self.tf
+        return {
+            "loss_scale": tf.identity(self.optimizer.dynamic_scale.value),
+            "skipped_steps": tf.identity(self.skipped),
+        }
 
     def train(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """One optimizer step."""
         grads, scalars, _ = self._gradient(feeds)
-        self.optimizer.apply(grads, self.trainable)
-        return scalars
+        self._update(grads, scalars.get("grads_finite"))
+        return {**scalars, **self._scale()}
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Loss and metrics without a step, in inference mode."""
@@ -915,7 +975,7 @@ class _KerasProgram:
         self.weight_sum.assign_add(divisor)
         first = next(iter(self.inputs))
         self.sample_sum.assign_add(tf.shape(feeds[first], out_type=tf.int64)[0])
-        return scalars
+        return {**scalars, **self._scale()}
 
     def apply(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """One optimizer step with what gradients accumulated; clears it."""
@@ -931,18 +991,17 @@ class _KerasProgram:
             else:
                 divisor = tf.identity(self.weight_sum)
             grads = [tf.math.divide_no_nan(a, tf.cast(divisor, a.dtype)) for a in self.accumulators]
-            if isinstance(self.optimizer, self.keras.optimizers.LossScaleOptimizer):
-                # divide_no_nan turns x/0 into 0 but keeps NaN and Inf for the finite check.
-                finite = self.optimizer.check_finite(grads)
-            self.optimizer.apply(grads, self.trainable)
+            # divide_no_nan turns x/0 into 0 but keeps NaN and Inf for the finite check.
+            finite = self._finite(grads) if self.loss_scale_input or self.scales_itself else None
+            self._update(grads, finite)
             for accumulator in self.accumulators:
                 accumulator.assign(tf.zeros_like(accumulator))
             self.weight_sum.assign(0.0)
             self.sample_sum.assign(tf.zeros([], tf.int64))
             result = {"global_step": tf.cast(self.optimizer.iterations.value, "int64")}
-            if isinstance(self.optimizer, self.keras.optimizers.LossScaleOptimizer):
+            if finite is not None:
                 result["grads_finite"] = finite
-            return result
+            return {**result, **self._scale()}
 
     def learning_rate(self) -> Any:
         """The variable that holds the learning rate, or None under a schedule."""
@@ -953,14 +1012,15 @@ class _KerasProgram:
     def signatures(self, xla_batch: int | None, xla_steps: int | None) -> dict[str, Any]:
         """Trace every signature."""
         tf = self.tf
-        specs = self._specs(labels=True)
+        specs = self._specs(labels=True, step=True)
         train = self._concrete(self.train, specs)
         result = {
             "train": train,
             "train_n": self._concrete(
-                lambda feeds: repeat(tf, train, feeds), self._specs(labels=True, lead=(None, None))
+                lambda feeds: repeat(tf, train, feeds),
+                self._specs(labels=True, lead=(None, None), step=True),
             ),
-            "evaluate": self._concrete(self.evaluate, specs),
+            "evaluate": self._concrete(self.evaluate, self._specs(labels=True)),
             "predict": self._concrete(self.predict, self._specs(labels=False)),
         }
         if self.micro_batches:
@@ -981,6 +1041,8 @@ class _KerasProgram:
         root = tf.Module()
         root.model = _by_path(self.model.variables)
         root.optimizer = _by_path(self.optimizer.variables)
+        if self.scales_itself:
+            root.skipped_steps = self.skipped
         if self.micro_batches:
             root.accumulators = {
                 v.path: a for v, a in zip(self.trainable, self.accumulators, strict=True)
@@ -1035,7 +1097,11 @@ def repeat(tf: Any, step: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
     def body(i: Any, *totals: Any) -> Any:
         result = step(**{k: v if k in UNSTACKED else v[i] for k, v in feeds.items()})
         return i + 1, *(
-            total & result[name] if total.dtype == tf.bool else total + result[name]
+            result[name]
+            if name in STATES
+            else total & result[name]
+            if total.dtype == tf.bool
+            else total + result[name]
             for name, total in zip(outputs, totals, strict=True)
         )
 
@@ -1044,7 +1110,9 @@ def repeat(tf: Any, step: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
         lambda i, *_: i < n, body, [tf.constant(0), *start], parallel_iterations=1
     )
     return {
-        name: total if total.dtype == tf.bool else total / tf.cast(tf.maximum(n, 1), total.dtype)
+        name: total
+        if total.dtype == tf.bool or name in STATES
+        else total / tf.cast(tf.maximum(n, 1), total.dtype)
         for name, total in zip(outputs, totals, strict=True)
     }
 
@@ -1348,6 +1416,7 @@ def export(
     input_ranges: Mapping[str, tuple[float, float]] | None = None,
     class_names: Sequence[str] | None = None,
     sample_weight: bool = False,
+    loss_scale_input: bool = False,
     micro_batches: bool = True,
     xla_batch: int | None = None,
     xla_steps: int | None = None,
@@ -1375,6 +1444,9 @@ def export(
             ``class`` (and ``logits``, if the model gives those).
         sample_weight: adds the input ``sample_weight`` [B] to train, train_n, evaluate and
             gradients. It must then always be fed; ones change nothing.
+        loss_scale_input: adds the input ``loss_scale`` [] to train, train_n and gradients: the
+            loss is multiplied with it, the gradients are divided by it, and a step whose
+            gradients are not finite changes no weight, and gives ``grads_finite`` false.
         micro_batches: adds ``gradients`` and ``apply``, and accumulators as large as the
             trainable weights.
         xla_batch, xla_steps: add ``train_xla`` and ``train_n_xla`` for these sizes.
@@ -1415,6 +1487,7 @@ def export(
                 labels=_as_specs(labels),
                 input_dtypes=input_dtypes,
                 sample_weight=sample_weight,
+                loss_scale_input=loss_scale_input,
                 micro_batches=micro_batches,
                 allow_unused=allow_unused,
                 classes=class_names is not None,
@@ -1424,6 +1497,8 @@ def export(
                 raise UsageError(
                     "a tf.Module brings its own step: optimizer, loss and metrics do not apply"
                 )
+            if loss_scale_input:
+                raise UsageError("a tf.Module brings its own step: give that the input loss_scale")
             program = _ModuleProgram(model)
         else:
             raise UsageError(
@@ -1749,8 +1824,8 @@ def _values(signature: Any, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def _random(np: Any, random: Any, key: str, dtype: Any, shape: list[int], known: Any) -> Any:
-    """Plausible values: weights of one, labels that are classes, inputs in their range."""
-    if key == "sample_weight":
+    """Plausible values: weights and scales of one, labels that are classes, inputs in their range."""
+    if key in ("sample_weight", "loss_scale"):
         return np.ones(shape, "float32")
     if known:
         low, high = known
@@ -1794,10 +1869,13 @@ def _quiet() -> Iterator[None]:
 # --- the command -----------------------------------------------------------------------
 
 
+SAVED = (".keras", ".h5", ".hdf5")
+
+
 def _load_model(text: str) -> tuple[Any, dict[str, Any]]:
     """Return (model, arguments of export) for a .keras file or module:function."""
     _, keras = _load_tensorflow()
-    if text.endswith((".keras", ".h5", ".hdf5")):
+    if text.endswith(SAVED):
         if not os.path.isfile(text):
             raise UsageError(f"no such file: {text}")
         try:
@@ -1911,6 +1989,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--out", metavar="DIR", help="folder to write; must not exist")
     what.add_argument("--force", action="store_true", help="replace an earlier export in --out")
+    what.add_argument(
+        "--policy",
+        metavar="NAME",
+        help="Keras dtype policy for the layers that the function of --model makes: "
+        "mixed_bfloat16, or mixed_float16, which scales its loss",
+    )
     what.add_argument("--seed", type=int, default=0, help="seed set before the model is made (0)")
     what.add_argument(
         "--verify",
@@ -1929,6 +2013,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     step.add_argument(
         "--sample-weight", action="store_true", help="add the input sample_weight [B]"
+    )
+    step.add_argument(
+        "--loss-scale-input",
+        action="store_true",
+        help="add the input loss_scale, for whoever trains to scale the loss, in place of scaling "
+        "inside the graph",
     )
     step.add_argument(
         "--no-micro-batches",
@@ -1999,7 +2089,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError("--model and --out are required")
         _, keras = _load_tensorflow()
         keras.utils.set_random_seed(arguments.seed)
-        model, options = _load_model(arguments.model)
+        if arguments.policy and arguments.model.endswith(SAVED):
+            raise UsageError(
+                "--policy is for a model that a function makes; a saved one has its policies"
+            )
+        with dtype_policy(arguments.policy or "float32"):
+            model, options = _load_model(arguments.model)
         given: dict[str, Any] = {
             "optimizer": arguments.optimizer,
             "learning_rate": arguments.learning_rate,
@@ -2014,6 +2109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "xla_steps": arguments.xla_steps,
             "from_logits": arguments.from_logits or None,
             "sample_weight": arguments.sample_weight or None,
+            "loss_scale_input": arguments.loss_scale_input or None,
             "micro_batches": False if arguments.no_micro_batches else None,
             "allow_unused": arguments.allow_unused or None,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -88,9 +89,25 @@ def test_the_command_line_wins_over_the_function(net, tmp_path, capsys):
     assert "mae float32[], mse float32[]" in printed
 
 
+def test_policy_and_loss_scale(net, tmp_path, capsys):
+    step = ["--optimizer", "sgd", "--loss", "mse", "--policy", "mixed_float16"]
+    out = str(tmp_path / "inside")
+    assert export.main(["--model", f"{net}:model", "--out", out, *step]) == 0
+    assert "loss_scale float32[], skipped_steps int64[]" in capsys.readouterr().out
+    out = str(tmp_path / "outside")
+    assert export.main(["--model", f"{net}:model", "--out", out, *step, "--loss-scale-input"]) == 0
+    printed = capsys.readouterr().out
+    assert "train: loss_scale float32[], x float32[?,4]" in printed
+    assert "grads_finite bool[]" in printed and "skipped_steps" not in printed
+    metadata = json.loads((tmp_path / "outside" / export.METADATA).read_text())
+    assert metadata["precision"] == "mixed_float16"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["--model", "gone.keras", "--policy", "mixed_float16"], 2, "a function makes"),
+        (["--model", "{net}:all_of_it", "--policy", "warp"], 2, "'warp'"),
         (["--model", "{net}:model"], 2, "no optimizer"),
         (["--model", "{net}:model", "--optimizer", "adam"], 2, "no loss"),
         (["--model", "{net}:model", "--optimizer", "warp", "--loss", "mse"], 2, "'warp'"),

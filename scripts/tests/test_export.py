@@ -369,7 +369,7 @@ def test_bytes_as_images(tmp_path, load, random):
 
 
 def test_bfloat16(tmp_path, load, random):
-    with _policy("mixed_bfloat16"):
+    with export.dtype_policy("mixed_bfloat16"):
         model = dense()
     report = export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
     assert report.metadata["precision"] == "mixed_bfloat16"
@@ -382,7 +382,7 @@ def test_bfloat16(tmp_path, load, random):
 
 def test_float16_scales_the_loss_and_skips_overflow(tmp_path, load, random):
     def make(scale: float, out: str):
-        with _policy("mixed_float16"):
+        with export.dtype_policy("mixed_float16"):
             model = dense()
         sgd = keras.optimizers.SGD(0.1)
         optimizer = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=scale)
@@ -417,24 +417,105 @@ def test_float16_scales_the_loss_and_skips_overflow(tmp_path, load, random):
 
 
 def test_float16_gets_loss_scaling_by_itself(tmp_path):
-    with _policy("mixed_float16"):
+    with export.dtype_policy("mixed_float16"):
         model = dense()
     report = export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
     assert "grads_finite" in report.signatures["train"]["outputs"]
 
 
-class _policy:
-    """Set Keras's global dtype policy for a block."""
+def test_scale_and_skipped_steps_are_metrics(tmp_path, load, random):
+    """The scale doubles after so many good steps, halves at a bad one, which is counted."""
+    with export.dtype_policy("mixed_float16"):
+        model = dense()
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1), initial_scale=2.0**10, dynamic_growth_steps=2
+    )
+    report = export.export(model, tmp_path / "m", optimizer=optimizer, loss=logits_loss())
+    outputs = report.signatures["train"]["outputs"]
+    assert outputs["loss_scale"] == "float32[]" and outputs["skipped_steps"] == "int64[]"
+    assert report.signatures["train"]["inputs"]["y"] == "int64[?]"
+    assert outputs["loss"] == "float32[]"
+    loaded = load(tmp_path / "m")
+    good, bad = batch(random), batch(random)
+    bad["x"][0, 0] = np.inf
+    seen = [loaded.run("train", **b) for b in (good, good, bad, good, bad, good)]
+    assert [r["loss_scale"] for r in seen] == [1024, 2048, 1024, 1024, 512, 512]
+    assert [r["skipped_steps"] for r in seen] == [0, 0, 1, 1, 2, 2]
+    assert [r["grads_finite"] for r in seen] == [True, True, False, True, False, True]
+    # Of several steps in one call, what there is at the end.
+    stacked = {k: np.stack([good[k], bad[k], good[k]]) for k in good}
+    several = loaded.run("train_n", **stacked)
+    assert (several["loss_scale"], several["skipped_steps"]) == (512, 3)
+    assert not several["grads_finite"]
+    # A bad part spoils the whole batch, which is one step.
+    loaded.run("gradients", **good)
+    assert loaded.run("gradients", **bad)["skipped_steps"] == 3
+    result = loaded.run("apply")
+    assert (result["loss_scale"], result["skipped_steps"]) == (256, 4)
+    assert not result["grads_finite"]
 
-    def __init__(self, name: str) -> None:
-        self.name = name
 
-    def __enter__(self) -> None:
-        self.before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(self.name)
+def test_loss_scale_as_an_input(tmp_path, load, random):
+    def make(out: str, **options):
+        keras.backend.clear_session()  # so that both have variables of the same names
+        keras.utils.set_random_seed(5)
+        with export.dtype_policy("mixed_float16"):
+            model = dense()
+        sgd = keras.optimizers.SGD(0.1, momentum=0.9)
+        report = export.export(model, tmp_path / out, optimizer=sgd, loss=logits_loss(), **options)
+        return load(tmp_path / out), report
 
-    def __exit__(self, *_) -> None:
-        keras.config.set_dtype_policy(self.before)
+    loaded, report = make("input", loss_scale_input=True)
+    for name in ("train", "train_n", "gradients"):
+        assert report.signatures[name]["inputs"]["loss_scale"] == "float32[]"
+    for name in ("evaluate", "predict", "apply"):
+        assert "loss_scale" not in report.signatures[name]["inputs"]
+    assert not [n for n in loaded.reads if "scale" in n]
+
+    # The scale changes no step but for rounding, whole or in parts; one that is too
+    # high changes nothing at all.
+    b = batch(random)
+    before = loaded.variables()
+    result = loaded.run("train", loss_scale=np.float32(1e30), **b)
+    assert not result["grads_finite"] and np.isfinite(result["loss"])
+    loaded.run("gradients", loss_scale=np.float32(1e30), **b)
+    assert not loaded.run("apply")["grads_finite"]
+    after = loaded.variables()
+    for name in before:
+        np.testing.assert_array_equal(after[name], before[name])
+    steps = {}
+    for scale in (1.0, 2.0**12):
+        other = load(tmp_path / "input")
+        assert other.run("train", loss_scale=np.float32(scale), **b)["grads_finite"]
+        steps[scale] = other.variables()
+    parts = load(tmp_path / "input")
+    for rows in (slice(0, 5), slice(5, 12)):
+        parts.run("gradients", loss_scale=np.float32(64), **{k: v[rows] for k, v in b.items()})
+    assert parts.run("apply")["grads_finite"]
+    for name, value in steps[1.0].items():
+        np.testing.assert_allclose(steps[2.0**12][name], value, atol=2e-3)
+        if "accumul" not in name:
+            np.testing.assert_allclose(parts.variables()[name], value, atol=2e-3)
+
+    # Scaling inside the graph makes the same first step.
+    inside, _ = make("inside")
+    inside.run("train", **b)
+    kernel = next(n for n in inside.reads if n.endswith("kernel") and "accum" not in n)
+    np.testing.assert_allclose(inside.variables()[kernel], steps[2.0**12][kernel], atol=2e-3)
+
+    with pytest.raises(export.UsageError, match="inner_optimizer"):
+        export.export(
+            dense(),
+            tmp_path / "both",
+            optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+            loss=logits_loss(),
+            loss_scale_input=True,
+        )
+
+
+def test_unknown_policy():
+    with pytest.raises(export.UsageError, match="mixed_float16"), export.dtype_policy("float12"):
+        pass
 
 
 def test_subclassed_model_with_given_inputs(tmp_path, load, random):

@@ -45,7 +45,7 @@ def content(path: pathlib.Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-@pytest.mark.parametrize("name", [*builtin.MODELS, *(f"{n}.zip" for n in builtin.ARCHIVES)])
+@pytest.mark.parametrize("name", [*builtin.MODELS, *(f"{n}.zip" for n in builtin.PACKED)])
 def test_builtin_models_are_what_the_script_writes(name, tmp_path):
     shipped = content(MODELS / name)
     metadata = json.loads(shipped[export.METADATA])
@@ -63,7 +63,7 @@ def test_builtin_models_are_what_the_script_writes(name, tmp_path):
     assert not differ, "run make models"
 
 
-@pytest.mark.parametrize("name", builtin.ARCHIVES)
+@pytest.mark.parametrize("name", builtin.PACKED)
 def test_archives_have_no_times_and_are_small(name):
     path = MODELS / f"{name}.zip"
     assert path.stat().st_size < builtin.ARCHIVE_LIMIT
