@@ -113,6 +113,8 @@ type checkpointState struct {
 	// Passed is a reset that the next process does.
 	Passed   *passedOn       `json:"reset_process,omitempty"`
 	Recovery json.RawMessage `json:"recovery,omitempty"`
+	// Session is what the session has beside its variables; see Stateful.
+	Session json.RawMessage `json:"session,omitempty"`
 
 	Identity map[string]string          `json:"identity"`
 	Hooks    map[string]json.RawMessage `json:"hooks,omitempty"`
@@ -924,6 +926,11 @@ func (r *run) checkpointState(d disk, dir string) (checkpointState, error) {
 	if o := r.loop.Recover; o != nil && o.Save != nil {
 		if state.Recovery, err = o.Save(); err != nil {
 			return state, lasting(fmt.Errorf("state of Loop.Recover: %w", err))
+		}
+	}
+	if stateful, ok := s.Session.(Stateful); ok {
+		if state.Session, err = stateful.State(); err != nil {
+			return state, lasting(fmt.Errorf("state of the session: %w", err))
 		}
 	}
 	state.Hooks, err = r.saveHooks(d, dir)

@@ -39,7 +39,7 @@ var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
 // laterKeys came to identities later than the others: an identity that lacks one says
 // nothing about it, so that older checkpoints are resumed as before.
-var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled"}
+var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "loss_scale"}
 
 // identityHints say what it means that a key differs, where the values do not.
 var identityHints = map[string]string{

@@ -543,15 +543,26 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 		}
 		return err
 	}
+	counts := true
 	if loss := r.values[0]; math.IsNaN(loss) || math.IsInf(loss, 0) {
-		r.sound = false
-		return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.trainNames[0], Value: loss}
+		if skipper, ok := s.Session.(Skipper); !ok || !skipper.Skipped() {
+			r.sound = false
+			return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.trainNames[0], Value: loss}
+		}
+		counts = false
 	}
 	samples := n * b.Size
-	for i, v := range r.values {
-		r.sums[i] += v * float64(samples)
+	if counts {
+		r.samples += int64(samples)
 	}
-	r.samples += int64(samples)
+	for i, v := range r.values {
+		switch {
+		case slices.Contains(lastMetrics, r.trainNames[i]):
+			r.sums[i] = v * float64(r.samples)
+		case counts:
+			r.sums[i] += v * float64(samples)
+		}
+	}
 	r.proven = false
 	if r.passBatch += n; r.passBatch == r.stepsPerPass {
 		r.pass, r.passBatch = r.pass+1, 0

@@ -396,6 +396,11 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	if err := r.state.Session.Restore(r.steady, filepath.Join(path, variables)); err != nil {
 		return fmt.Errorf("fit: resuming from %s: restoring the model: %w", path, err)
 	}
+	if stateful, ok := r.state.Session.(Stateful); ok {
+		if err := stateful.SetState(state.Session); err != nil {
+			return fmt.Errorf("fit: resuming from %s: state of the session: %w", path, err)
+		}
+	}
 	s := &r.state
 	s.History.Records, s.History.ResumedFrom, s.History.Checkpoint = records, path, path
 	s.Step, s.EpochStep = state.Step, state.EpochStep

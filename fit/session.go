@@ -2,6 +2,7 @@ package fit
 
 import (
 	"context"
+	"encoding/json"
 
 	"steadyfit/data"
 )
@@ -49,3 +50,25 @@ type Fuser interface {
 	// is in doubt, as with Train.
 	TrainN(ctx context.Context, step int64, n int, out []float64) error
 }
+
+// Skipper is a Session whose model scales its loss, and changes nothing in a step whose
+// gradients are not finite; *session.Session is one.
+type Skipper interface {
+	// Skipped reports whether the last train step changed no weights, and those that
+	// follow scale the loss less: then a loss that is NaN or infinite is no
+	// DivergedError, and the step's metrics are not part of the epoch's means.
+	Skipped() bool
+}
+
+// Stateful is a Session with state that is in no variable, such as that of a loss
+// scale; *session.Session is one. Checkpoints have it.
+type Stateful interface {
+	// State returns the state, or nil if there is none.
+	State() (json.RawMessage, error)
+	// SetState brings it back, after Restore.
+	SetState(json.RawMessage) error
+}
+
+// lastMetrics are train metrics that say how the session is, rather than what a step
+// gave: records have their last value in the epoch, and not a mean.
+var lastMetrics = []string{"loss_scale", "skipped_steps"}

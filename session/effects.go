@@ -132,7 +132,7 @@ func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, 
 	if math.IsNaN(s.rate) {
 		s.rate = 0 // any will do; Revert brings back that none is set
 	}
-	metadata, err = s.Trace(ctx, 0, b, make([]float64, len(s.train.names)))
+	metadata, err = s.Trace(ctx, 0, b, make([]float64, len(s.trainNames)))
 	if undone := s.Revert(context.WithoutCancel(ctx), before); undone != nil {
 		err = errors.Join(err, fmt.Errorf("%w: %w", errUndone, undone))
 	}

@@ -114,6 +114,10 @@ func stacks(model *savedmodels.Model, roles savedmodels.Roles, compiled bool) (p
 	if err != nil {
 		return nil, nil, err
 	}
+	if scalable(train) {
+		return nil, nil, fmt.Errorf("%w: the scale of the loss is decided on after each step of signature %s, by its output %s; export the model without --loss-scale-input to have it scaled inside the graph",
+			ErrFuse, train.Name, savedmodels.OutputGradsFinite)
+	}
 	if plain, err = stackOf(model, roles.TrainN, train); err != nil {
 		return nil, nil, err
 	}
@@ -497,10 +501,15 @@ func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) 
 	if k == nil || k.have != n || k.of != n {
 		return fmt.Errorf("train: %w: the batches of %d steps were not gathered", ErrFuse, n)
 	}
-	if len(out) != len(k.results) {
+	if len(out) != len(s.trainNames) {
 		return s.train.room(out)
 	}
-	return k.train(ctx, s.opts.Seed, step, out)
+	s.skipped = false
+	if err := k.train(ctx, s.opts.Seed, step, out[:len(k.results)]); err != nil {
+		return err
+	}
+	s.rescale(k.applied, out)
+	return nil
 }
 
 func (k *stack) train(ctx context.Context, seed, step int64, out []float64) error {
@@ -522,7 +531,7 @@ func (k *stack) train(ctx context.Context, seed, step int64, out []float64) erro
 		}
 		out[i] = v
 	}
-	return nil
+	return k.tell()
 }
 
 // reserved fills in an input that the data do not have.

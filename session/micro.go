@@ -139,6 +139,8 @@ func (s *Session) MicroBatches() int { return max(s.parts, 1) }
 type splitter struct {
 	gradients *runner
 	apply     *Step
+	// finite is the output grads_finite of apply, -1 if there is none.
+	finite int
 	// metric is the position in the results of gradients of each result of train.
 	metric []int
 }
@@ -172,6 +174,7 @@ func (s *Session) prepareParts() error {
 	if p.apply, err = s.Prepare(s.roles.Apply); err != nil {
 		return errors.Join(fmt.Errorf("micro-batches: %w", err), p.Close())
 	}
+	p.finite = slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == savedmodels.OutputGradsFinite })
 	if err := s.adopt(p, func(n *native) { n.split = p }); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
 	}
@@ -179,17 +182,21 @@ func (s *Session) prepareParts() error {
 }
 
 // trainParts is a train step in parts.
-func (s *Session) trainParts(ctx context.Context, seed [2]int64, b data.Batch, out []float64, metadata *[]byte) error {
+func (s *Session) trainParts(ctx context.Context, seed [2]int64, b data.Batch, out []float64, metadata *[]byte) (finite bool, err error) {
 	p, n := s.split, min(s.parts, b.Size)
 	if err := p.gradients.inParts(ctx, b, n, seed, p.metric, out, metadata); err != nil {
-		return err
+		return false, err
 	}
 	// Rates and seeds may be inputs of apply as well.
 	p.apply.seed = seed
 	if err := p.apply.Feed(b); err != nil {
-		return err
+		return false, err
 	}
-	return p.apply.Run(ctx)
+	if err := p.apply.Run(ctx); err != nil || p.finite < 0 {
+		return p.gradients.applied, err
+	}
+	v, err := p.apply.tf.Float(p.finite)
+	return v != 0, err
 }
 
 // evaluateIn is in how many parts a batch is evaluated.
@@ -213,6 +220,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 		return r.room(out)
 	}
 	clear(out)
+	applied := true
 	weighted := r.signature.Reserved(savedmodels.InputSampleWeight) != nil
 	var weights float64
 	for i := range n {
@@ -221,6 +229,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 		if err := r.step(ctx, part, r.part, metadata); err != nil {
 			return fmt.Errorf("part %d of %d: %w", i+1, n, err)
 		}
+		applied = applied && r.applied
 		w := float64(part.Size)
 		if weighted {
 			w = weightOf(part)
@@ -238,6 +247,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 			out[m] /= weights
 		}
 	}
+	r.applied = applied
 	return nil
 }
 

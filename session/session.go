@@ -57,6 +57,8 @@ type Options struct {
 	// Seed is fed, together with the number of the step, to models that take the
 	// reserved input seed.
 	Seed int64
+	// LossScale is what the reserved input loss_scale is fed.
+	LossScale LossScale
 }
 
 // ErrNoSignature: the model has no signature for what was asked.
@@ -72,6 +74,11 @@ type Session struct {
 	config []byte
 	parts  int     // that a batch is split into; 0 and 1 are the whole
 	rate   float64 // what the reserved input learning_rate is fed; NaN if not set
+
+	scaler     *lossScaler // nil if the session does not scale the loss
+	begin      scaleState  // of the scaler
+	skipped    bool        // see Skipped
+	trainNames []string    // of the results of a train step
 
 	// mu is held while anything of native is written, and by Close, which may come from
 	// another goroutine. Nobody else writes, so that reading takes no lock.
@@ -100,6 +107,10 @@ type runner struct {
 	// results of one.
 	means []mean
 	part  []float64
+	// finite is the output grads_finite of the step, -1 if there is none; applied is
+	// what it was in the last run, and true without it.
+	finite  int
+	applied bool
 }
 
 // Open loads the model into TensorFlow, its variables restored. Unless
@@ -143,11 +154,27 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 		return nil, fmt.Errorf("device options: %w", err)
 	}
 	s := &Session{model: model, opts: opts, roles: roles, config: config, rate: math.NaN()}
+	if !opts.ReadOnly {
+		sig, err := model.Signature(roles.Train)
+		if err != nil {
+			return nil, err
+		}
+		if s.scaler, err = newLossScaler(opts.LossScale, sig); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.load(); err != nil {
 		return nil, err
 	}
 	if err := s.checkGPU(); err != nil {
 		return nil, errors.Join(err, s.Close())
+	}
+	if s.train != nil {
+		s.trainNames = s.train.names
+		if s.scaler != nil {
+			s.begin = s.scaler.scaleState
+			s.trainNames = append(slices.Clone(s.trainNames), MetricLossScale, MetricSkippedSteps)
+		}
 	}
 	return s, nil
 }
@@ -240,13 +267,17 @@ func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) 
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{}
+	r := &runner{finite: -1}
 	var fetch []savedmodels.Tensor
 	for i, m := range sig.Metrics() {
 		fetch = append(fetch, m)
 		r.metrics = append(r.metrics, i)
 		r.names = append(r.names, m.Name)
 		r.means = append(r.means, meanOf(s.model, m.Name))
+	}
+	if t := gradsFinite(sig); t != nil {
+		r.finite = len(fetch)
+		fetch = append(fetch, *t)
 	}
 	r.part = make([]float64, len(r.names))
 	if r.Step, err = s.prepare(tf, sig, fetch); err != nil {
@@ -293,13 +324,14 @@ func (n *native) close() error {
 	return n.tf.Close()
 }
 
-// TrainMetrics names the scalars of a train step, "loss" first. It is part of
+// TrainMetrics names the scalars of a train step, "loss" first; the last ones are
+// loss_scale and skipped_steps if the session scales the loss. It is part of
 // fit.Session.
 func (s *Session) TrainMetrics() []string {
 	if s.train == nil {
 		return nil
 	}
-	return s.train.names
+	return s.trainNames
 }
 
 // EvaluateMetrics names the scalars of an evaluation, "loss" first; nil if the
@@ -320,11 +352,12 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	if s.train == nil {
 		return fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
 	}
-	return s.trainStep(ctx, step, b, out, nil)
+	return s.scaledStep(ctx, step, b, out, nil)
 }
 
-// trainStep is Train; with a place for it, a RunMetadata is written there.
-func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) error {
+// trainStep writes the results of the model; with a place for it, a RunMetadata is
+// written there. finite is false if the model says that it has skipped the step.
+func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) (finite bool, err error) {
 	seed := [2]int64{s.opts.Seed, step}
 	if s.parts > 1 && b.Size > 1 {
 		return s.trainParts(ctx, seed, b, out, metadata)
@@ -334,7 +367,8 @@ func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out [
 		r = c
 	}
 	r.seed = seed
-	return r.step(ctx, b, out, metadata)
+	err = r.step(ctx, b, out, metadata)
+	return r.applied, err
 }
 
 // Trace is Train, and returns a serialized tensorflow.RunMetadata: see
@@ -343,7 +377,7 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 	if s.train == nil {
 		return nil, fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
 	}
-	err = s.trainStep(ctx, step, b, out, &metadata)
+	err = s.scaledStep(ctx, step, b, out, &metadata)
 	return metadata, err
 }
 
@@ -387,6 +421,20 @@ func (r *runner) step(ctx context.Context, b data.Batch, out []float64, metadata
 		}
 		out[i] = v
 	}
+	return r.tell()
+}
+
+// tell reads whether the last run was applied.
+func (r *runner) tell() error {
+	r.applied = true
+	if r.finite < 0 {
+		return nil
+	}
+	v, err := r.tf.Float(r.finite)
+	if err != nil {
+		return err
+	}
+	r.applied = v != 0
 	return nil
 }
 
@@ -512,6 +560,9 @@ func (s *Session) Identity() map[string]string {
 	}
 	if s.train != nil && s.train.signature.Reserved(savedmodels.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
+	}
+	if s.scaler != nil {
+		id["loss_scale"] = s.scaler.String()
 	}
 	return id
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Snapshot is the state of a model at one moment, in memory: the values of all
-// variables that a checkpoint would have, those of the optimizer included, and the
-// learning rate. It outlives the session that it was taken from and must be closed.
+// variables that a checkpoint would have, those of the optimizer included, the learning
+// rate and the loss scale. It outlives the session that it was taken from and must be closed.
 //
 // It shares the variables' buffers until training writes to them, which then copies
 // them: so it takes the memory of the variables once more, some steps later. Bytes says
@@ -27,6 +27,7 @@ type Snapshot struct {
 	model  string // its hash
 	values tfbind.Results
 	rate   float64
+	scale  scaleState
 }
 
 // ErrSnapshot: a snapshot that is closed, or of another model.
@@ -142,7 +143,11 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	return &Snapshot{model: s.model.Hash, values: values, rate: s.rate}, nil
+	p := &Snapshot{model: s.model.Hash, values: values, rate: s.rate}
+	if s.scaler != nil {
+		p.scale = s.scaler.scaleState
+	}
+	return p, nil
 }
 
 // Revert brings the model back to a snapshot, of this session or of another one of
@@ -166,5 +171,8 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 		}
 	}
 	s.rate = p.rate
+	if s.scaler != nil && p.scale.Scale > 0 {
+		s.scaler.scaleState = p.scale
+	}
 	return nil
 }

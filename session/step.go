@@ -216,7 +216,8 @@ func (st *Step) set(i int, a data.Array) error {
 // its name; if none has the names of the inputs, and there is one input that the
 // model also predicts from and one that it does not, the fields x and y feed
 // these. Reserved inputs that the batch does not have are filled in: sample
-// weights and the loss scale with 1, the learning rate with what was set.
+// weights with 1, the learning rate with what was set, the loss scale with that of the
+// session (Options.LossScale).
 func (st *Step) Feed(b data.Batch) error {
 	if err := st.matchTo(b.Fields); err != nil {
 		return err
@@ -304,7 +305,13 @@ func (st *Step) setReserved(i, samples int) error {
 		return setScalar(st.tf, i, in.DType, st.session.rate)
 	case savedmodels.InputSeed:
 		return tfbind.Set(st.tf, i, st.seed[:], int64(len(st.seed)))
-	case savedmodels.InputLossScale, savedmodels.InputGroupSize:
+	case savedmodels.InputLossScale:
+		scale := 1.0
+		if l := st.session.scaler; l != nil {
+			scale = l.Scale
+		}
+		return setScalar(st.tf, i, in.DType, scale)
+	case savedmodels.InputGroupSize:
 		return setScalar(st.tf, i, in.DType, 1)
 	}
 	return fmt.Errorf("signature %s, input %s: nothing to feed it with", st.signature.Name, in.Name)

@@ -39,7 +39,7 @@ type fitFlags struct {
 	resume                  bool
 	out, history            string
 	earlyStop, learningRate string
-	fuseSteps               string
+	fuseSteps, lossScale    string
 	prefetch, workers       int
 	augment                 string
 	augmentation            data.Augmentation
@@ -90,6 +90,7 @@ that was never interrupted.`,
 	flags.StringVar(&f.augment, "augment", "", "changes to training images, drawn anew in each epoch: flip, crop:PIXELS, jitter:AMOUNT, as in flip,crop:4,jitter:0.1")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that decode and augment; 0 means one per core")
 	flags.BoolVar(&f.checkImages, "check-images", true, "decode all images once before training, so that one that is damaged does not end it")
+	flags.StringVar(&f.lossScale, "loss-scale", "", "for a model with the input loss_scale: dynamic, which is the default for one that also has the output grads_finite, or a fixed scale, as in 1024")
 	flags.StringVar(&f.options.TrainSignature, "train-signature", "", "signature to train with; default train, learn or train_step")
 	flags.BoolVar(&f.inForce, "in-force", false, "trace a step at the start, and undo it, to say what TensorFlow really computes in and on; default only with options that may not take effect (docs/gpu.md)")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
@@ -365,6 +366,9 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		return nil, usagef("--augment: %w", err)
 	}
 	f.augmentation.Seed = f.seed
+	if f.options.LossScale, err = parseLossScale(f.lossScale); err != nil {
+		return nil, err
+	}
 	if f.learningRate != "" {
 		schedule, err := fit.ParseSchedule(f.learningRate)
 		if err != nil {
@@ -439,6 +443,21 @@ func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Da
 		return usagef("--fuse-steps %s: %w", f.fuseSteps, err)
 	}
 	return nil
+}
+
+// parseLossScale reads --loss-scale.
+func parseLossScale(text string) (session.LossScale, error) {
+	switch text {
+	case "":
+		return session.LossScale{}, nil
+	case "dynamic":
+		return session.DynamicLossScale, nil
+	}
+	scale, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(scale > 0 && scale <= math.MaxFloat32) {
+		return session.LossScale{}, usagef("--loss-scale %q: expected dynamic, or a number above 0, as in 1024", text)
+	}
+	return session.LossScale{Fixed: scale}, nil
 }
 
 // parseEvery reads a number of steps or of epochs; the other one is 0.

@@ -1,0 +1,210 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+)
+
+// LossScale says what the reserved input loss_scale is fed. A model that has it
+// multiplies its loss with it and divides the gradients by it, so that gradients which
+// float16 would round to zero survive, and leaves its weights as they are where the
+// gradients are not finite: then the output grads_finite is false, and the step was
+// skipped.
+//
+// The scale is dynamic by default for a model with that output, by the rule of
+// TensorFlow's LossScaleOptimizer: it begins high, is divided by Factor after each
+// skipped step, and multiplied with it after GrowthInterval steps in a row that were
+// not skipped. It is then part of checkpoints and of snapshots. For a model without
+// grads_finite, it is 1 by default.
+type LossScale struct {
+	// Fixed is a scale that never changes; 0 means that it is dynamic.
+	Fixed float64
+	// Initial is the first scale; 0 means 32768.
+	Initial float64
+	// GrowthInterval is in steps; 0 means 2000.
+	GrowthInterval int
+	// Factor is above 1; 0 means 2.
+	Factor float64
+	// Min is the smallest scale; 0 means 1.
+	Min float64
+}
+
+// DynamicLossScale is the dynamic scale with its defaults. Unlike LossScale{} it is an
+// error for a model that cannot have it.
+var DynamicLossScale = LossScale{Initial: scaleInitial, GrowthInterval: scaleInterval, Factor: scaleFactor, Min: scaleMin}
+
+// Defaults of LossScale.
+const (
+	scaleInitial  = 1 << 15
+	scaleInterval = 2000
+	scaleFactor   = 2
+	scaleMin      = 1
+)
+
+// The metrics of a session that scales the loss, beside those of the model: the scale
+// of the next step, and the number of steps skipped so far.
+const (
+	MetricLossScale    = "loss_scale"
+	MetricSkippedSteps = "skipped_steps"
+)
+
+// lossScaler is the scale of a session and how it changes.
+type lossScaler struct {
+	LossScale
+	scaleState
+}
+
+// scaleState is what a checkpoint has of it.
+type scaleState struct {
+	Scale   float64 `json:"loss_scale"`
+	Good    int     `json:"good_steps"` // in a row
+	Skipped int64   `json:"skipped_steps"`
+}
+
+// newLossScaler is nil for a signature that takes no scale.
+func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error) {
+	takes, tells := sig.Reserved(savedmodels.InputLossScale) != nil, gradsFinite(sig) != nil
+	for _, v := range []struct {
+		name   string
+		value  float64
+		beyond float64
+	}{
+		{"Fixed", o.Fixed, 0}, {"Initial", o.Initial, 0}, {"GrowthInterval", float64(o.GrowthInterval), 0},
+		{"Factor", o.Factor, 1}, {"Min", o.Min, 0},
+	} {
+		if v.value != 0 && !(v.value > v.beyond && v.value <= math.MaxFloat32) {
+			return nil, fmt.Errorf("loss scale: %s is %v; expected a number above %v that float32 has", v.name, v.value, v.beyond)
+		}
+	}
+	switch {
+	case o == LossScale{} && !scalable(sig):
+		return nil, nil
+	case !takes:
+		return nil, fmt.Errorf("loss scale: %w: signature %s has no input %s; export it with one (scripts/export.py --loss-scale-input)",
+			ErrNoSignature, sig.Name, savedmodels.InputLossScale)
+	case o.Fixed == 0 && !tells:
+		return nil, fmt.Errorf("loss scale: %w: signature %s has no output %s, which a dynamic scale goes by; export it with one, or fix the scale",
+			ErrNoSignature, sig.Name, savedmodels.OutputGradsFinite)
+	}
+	l := &lossScaler{LossScale: o}
+	for value, usual := range map[*float64]float64{&l.Initial: scaleInitial, &l.Factor: scaleFactor, &l.Min: scaleMin} {
+		if *value == 0 {
+			*value = usual
+		}
+	}
+	if l.GrowthInterval == 0 {
+		l.GrowthInterval = scaleInterval
+	}
+	l.Scale = max(l.Initial, l.Min)
+	if l.Fixed != 0 {
+		l.Scale = l.Fixed
+	}
+	return l, nil
+}
+
+// String is what makes one scale another.
+func (l *lossScaler) String() string {
+	if l.Fixed != 0 {
+		return fmt.Sprint(l.Fixed)
+	}
+	return fmt.Sprintf("dynamic from %v, %v per %d steps, at least %v", l.Initial, l.Factor, l.GrowthInterval, l.Min)
+}
+
+// update is called after each step. lower reports that the scale was lowered.
+func (l *lossScaler) update(finite bool) (lower bool) {
+	if !finite {
+		l.Skipped++
+		l.Good = 0
+		if l.Fixed != 0 || l.Scale <= l.Min {
+			return false
+		}
+		l.Scale = max(l.Scale/l.Factor, l.Min)
+		return true
+	}
+	if l.Fixed != 0 {
+		return false
+	}
+	if l.Good++; l.Good >= l.GrowthInterval {
+		l.Good = 0
+		if higher := l.Scale * l.Factor; higher <= math.MaxFloat32 {
+			l.Scale = higher
+		}
+	}
+	return false
+}
+
+// gradsFinite is the output that says whether a step was applied; nil if there is none.
+func gradsFinite(sig *savedmodels.Signature) *savedmodels.Tensor {
+	return sig.Output(savedmodels.OutputGradsFinite)
+}
+
+// scaledStep is a train step, and what it means for the scale.
+func (s *Session) scaledStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) error {
+	s.skipped = false
+	if len(out) != len(s.trainNames) {
+		return s.train.room(out)
+	}
+	finite, err := s.trainStep(ctx, step, b, out[:len(s.train.names)], metadata)
+	if err != nil {
+		return err
+	}
+	s.rescale(finite, out)
+	return nil
+}
+
+// rescale is called after train steps; finite is false if any of them was skipped.
+func (s *Session) rescale(finite bool, out []float64) {
+	if l := s.scaler; l != nil {
+		s.skipped = l.update(finite)
+		out[len(out)-2], out[len(out)-1] = l.Scale, float64(l.Skipped)
+	} else if i := slices.Index(s.trainNames, MetricLossScale); !finite && i >= 0 {
+		// Scaled inside the graph, where the scale is already lowered.
+		s.skipped = out[i] >= scaleMin
+	}
+}
+
+// scalable reports whether a dynamic scale can be fed to a signature.
+func scalable(sig *savedmodels.Signature) bool {
+	return sig.Reserved(savedmodels.InputLossScale) != nil && gradsFinite(sig) != nil
+}
+
+// Skipped reports whether the last train step changed no weights because its gradients
+// were not finite, and the loss is scaled less from then on; so its loss, finite or not,
+// says nothing about the training. It is false where the scale cannot be lowered any
+// more. It is part of fit.Skipper.
+func (s *Session) Skipped() bool { return s.skipped }
+
+// State is what the session has beside the variables: how the loss is scaled. It is
+// part of fit.Stateful.
+func (s *Session) State() (json.RawMessage, error) {
+	if s.scaler == nil {
+		return nil, nil
+	}
+	return json.Marshal(s.scaler.scaleState)
+}
+
+// SetState brings back what State returned; nil brings back the beginning.
+func (s *Session) SetState(text json.RawMessage) error {
+	if s.scaler == nil {
+		return nil // only another session has any, which Identity tells
+	}
+	if text == nil {
+		s.scaler.scaleState = s.begin
+		return nil
+	}
+	var state scaleState
+	if err := json.Unmarshal(text, &state); err != nil {
+		return fmt.Errorf("loss scale: %w", err)
+	}
+	if !(state.Scale > 0 && state.Scale <= math.MaxFloat32) {
+		return fmt.Errorf("loss scale: it is %v; expected a number above 0 that float32 has", state.Scale)
+	}
+	s.scaler.scaleState = state
+	return nil
+}

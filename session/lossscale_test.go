@@ -1,0 +1,194 @@
+package session_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+var (
+	_ fit.Skipper  = (*session.Session)(nil)
+	_ fit.Stateful = (*session.Session)(nil)
+)
+
+// spoiled is the batch with an infinite pixel, whose gradients are not finite.
+func spoiled(t testing.TB, b data.Batch) data.Batch {
+	t.Helper()
+	x, ok := b.Field("x")
+	require.True(t, ok)
+	pixels := make([]float32, b.Size*64)
+	for i, v := range x.Values.([]uint8) {
+		pixels[i] = float32(v)
+	}
+	pixels[3] = float32(math.Inf(1))
+	y, ok := b.Field("y")
+	require.True(t, ok)
+	return data.Batch{Size: b.Size, Fields: []data.Field{
+		{Name: "x", Array: data.Array{Shape: x.Shape, Values: pixels}}, {Name: "y", Array: y},
+	}}
+}
+
+// scaled is what a train step says of the scale.
+type scaled struct {
+	scale, skippedSteps float64
+	skipped             bool
+}
+
+func trainScaled(t testing.TB, s *session.Session, b data.Batch) scaled {
+	t.Helper()
+	names := s.TrainMetrics()
+	out := make([]float64, len(names))
+	require.NoError(t, s.Train(context.Background(), 0, b, out))
+	n := len(names)
+	require.Equal(t, []string{"loss_scale", "skipped_steps"}, names[n-2:])
+	return scaled{out[n-2], out[n-1], s.Skipped()}
+}
+
+func TestLossScaleIsDynamic(t *testing.T) {
+	good := batches(t, digits(t), 32, 1)[0]
+	bad := spoiled(t, good)
+	for _, parts := range []int{1, 2} {
+		s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 4, GrowthInterval: 2}})
+		require.NoError(t, s.SetMicroBatches(parts))
+		before := evaluated(t, s, good)
+		var seen []scaled
+		for _, b := range []data.Batch{bad, bad, bad} {
+			seen = append(seen, trainScaled(t, s, b))
+		}
+		// At the smallest scale there is nothing left to lower.
+		assert.Equal(t, []scaled{{2, 1, true}, {1, 2, true}, {1, 3, false}}, seen, parts)
+		assert.Equal(t, before, evaluated(t, s, good), "a skipped step changes no weight")
+
+		seen = nil
+		for _, b := range []data.Batch{good, good, good, bad, good, good, good} {
+			seen = append(seen, trainScaled(t, s, b))
+		}
+		assert.Equal(t, []scaled{{1, 3, false}, {2, 3, false}, {2, 3, false}, {1, 4, true}, {1, 4, false}, {2, 4, false}, {2, 4, false}}, seen, parts)
+		assert.NotEqual(t, before, evaluated(t, s, good))
+	}
+}
+
+// evaluated is the loss of a batch, by which a change of the weights shows.
+func evaluated(t testing.TB, s *session.Session, b data.Batch) float64 {
+	t.Helper()
+	out := make([]float64, len(s.EvaluateMetrics()))
+	require.NoError(t, s.Evaluate(context.Background(), b, out))
+	return out[0]
+}
+
+func TestLossScaleTooHighIsLoweredUntilStepsCount(t *testing.T) {
+	b := batches(t, digits(t), 32, 1)[0]
+	s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 1 << 40}})
+	var last scaled
+	for range 40 {
+		if last = trainScaled(t, s, b); !last.skipped {
+			break
+		}
+	}
+	assert.False(t, last.skipped)
+	assert.Positive(t, last.skippedSteps)
+	assert.Equal(t, math.Ldexp(1, 40-int(last.skippedSteps)), last.scale)
+}
+
+func TestLossScaleFixed(t *testing.T) {
+	good := batches(t, digits(t), 32, 1)[0]
+	s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Fixed: 128}})
+	assert.Equal(t, scaled{128, 0, false}, trainScaled(t, s, good))
+	assert.Equal(t, scaled{128, 1, false}, trainScaled(t, s, spoiled(t, good)))
+	assert.Equal(t, "128", s.Identity()["loss_scale"])
+}
+
+func TestLossScaleIsPartOfSnapshotsAndState(t *testing.T) {
+	good := batches(t, digits(t), 32, 1)[0]
+	options := session.Options{LossScale: session.LossScale{GrowthInterval: 2}}
+	s := open(t, "digits-scaled", options)
+	trainScaled(t, s, good)
+	state, err := s.State()
+	require.NoError(t, err)
+	snapshot, err := s.Snapshot(context.Background())
+	require.NoError(t, err)
+	defer snapshot.Close()
+	want := []scaled{{65536, 0, false}, {32768, 1, true}}
+	next := func(s *session.Session) []scaled {
+		return []scaled{trainScaled(t, s, good), trainScaled(t, s, spoiled(t, good))}
+	}
+	assert.Equal(t, want, next(s))
+	require.NoError(t, s.Revert(context.Background(), snapshot))
+	assert.Equal(t, want, next(s))
+
+	other := open(t, "digits-scaled", options)
+	require.NoError(t, other.SetState(state))
+	assert.Equal(t, want, next(other))
+	require.NoError(t, other.SetState(nil))
+	assert.Equal(t, scaled{32768, 0, false}, trainScaled(t, other, good))
+	require.Error(t, other.SetState([]byte(`{"loss_scale":-1}`)))
+}
+
+func TestLossScaleInTheGraphIsTold(t *testing.T) {
+	good := batches(t, digits(t), 32, 1)[0]
+	s := open(t, "digits-fp16", session.Options{})
+	names := s.TrainMetrics()
+	out := make([]float64, len(names))
+	require.NoError(t, s.Train(context.Background(), 0, good, out))
+	require.Equal(t, []string{"loss", "accuracy", "loss_scale", "skipped_steps"}, names)
+	require.Equal(t, []float64{32768, 0}, out[2:])
+	require.False(t, s.Skipped())
+	require.NoError(t, s.Train(context.Background(), 1, spoiled(t, good), out))
+	require.Equal(t, []float64{16384, 1}, out[2:])
+	require.True(t, s.Skipped())
+	state, err := s.State()
+	require.NoError(t, err)
+	require.Nil(t, state, "it is in the variables")
+}
+
+func TestLossScaleOptions(t *testing.T) {
+	for name, c := range map[string]struct {
+		model string
+		scale session.LossScale
+		says  string
+	}{
+		"no input":  {"digits", session.LossScale{Fixed: 8}, "no input loss_scale"},
+		"in graph":  {"digits-fp16", session.LossScale{Initial: 8}, "no input loss_scale"},
+		"factor":    {"digits-scaled", session.LossScale{Factor: 1}, "Factor is 1"},
+		"negative":  {"digits-scaled", session.LossScale{Fixed: -1}, "Fixed is -1"},
+		"too large": {"digits-scaled", session.LossScale{Initial: 1e39}, "Initial is 1e+39"},
+		"NaN":       {"digits-scaled", session.LossScale{Min: math.NaN()}, "Min is NaN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			model, err := savedmodels.Builtin(c.model)
+			require.NoError(t, err)
+			_, err = session.Open(context.Background(), model, session.Options{LossScale: c.scale})
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+}
+
+// A dynamic scale is decided on after each step.
+func TestLossScaleIsNotFused(t *testing.T) {
+	model, err := savedmodels.Builtin("digits-scaled")
+	require.NoError(t, err)
+	require.ErrorIs(t, session.CheckFuse(model, session.Options{FuseSteps: 4}), session.ErrFuse)
+
+	// Inside the graph it is no matter how many steps a call has.
+	good := batches(t, digits(t), 32, 1)[0]
+	bad := spoiled(t, good)
+	s := open(t, "digits-fp16", session.Options{FuseSteps: 3})
+	plain := open(t, "digits-fp16", session.Options{})
+	out, one := make([]float64, 4), make([]float64, 4)
+	for i, b := range []data.Batch{bad, bad, good} {
+		require.NoError(t, s.Gather(i, 3, b))
+		require.NoError(t, plain.Train(context.Background(), int64(i), b, one))
+	}
+	require.NoError(t, s.TrainN(context.Background(), 0, 3, out))
+	assert.Equal(t, []float64{8192, 2}, out[2:])
+	assert.Equal(t, one[2:], out[2:])
+	assert.True(t, s.Skipped(), "one of its steps was")
+}
