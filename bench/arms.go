@@ -199,6 +199,11 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 	if state := cmd.ProcessState; state != nil {
 		r.processCPU = state.UserTime() + state.SystemTime()
 	}
+	for line := range strings.Lines(errs.String()) {
+		if why, ok := strings.CutPrefix(line, "auto: "); ok {
+			r.Auto = strings.TrimSpace(why)
+		}
+	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)
@@ -208,9 +213,16 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 	return out.Bytes(), r, nil
 }
 
-// fit runs `steadyfit fit` with its history, as users do. A run of one step comes before it:
-// the time that takes from start to end is that to the first step, and what it computes is
-// left out of the time of all processors, which the command does not tell by itself.
+// keptChoice is in what `steadyfit fit` says of a choice that it did not have to measure.
+const keptChoice = "measured before"
+
+// fit runs `steadyfit fit` with its history, as users do. A run of the first epoch comes
+// before it, since the command itself tells neither when its first step had ended nor the
+// time of all processors. Without its other steps, at the time of those measured, what that
+// run takes is the time to the first step; the processors' time is left out.
+//
+// The choice of --auto depends on the steps in an epoch, so both runs have the same. An arm
+// that does not run as was chosen for it has no figures.
 func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
 	dir, err := os.MkdirTemp("", "steadyfit-bench-")
 	if err != nil {
@@ -223,7 +235,7 @@ func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
 	} else {
 		command = append(command, "--auto", "off")
 	}
-	_, one, err := b.child(ctx, append(command[:len(command):len(command)], "--epochs", "1", "--steps-per-epoch", "1"))
+	_, one, err := b.child(ctx, append(command[:len(command):len(command)], "--epochs", "1"))
 	if err != nil {
 		return one, err
 	}
@@ -231,6 +243,11 @@ func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
 	_, r, err := b.child(ctx, append(command, "--epochs", strconv.Itoa(1+p.Epochs), "--history", history))
 	if err != nil {
 		return r, err
+	}
+	for _, auto := range []string{one.Auto, r.Auto} {
+		if a.auto && !strings.Contains(auto, keptChoice) {
+			return r, fmt.Errorf("it does not run as was chosen: fit says %q, expected a choice that was %s", auto, keptChoice)
+		}
 	}
 	f, err := os.Open(history)
 	if err != nil {
@@ -257,9 +274,12 @@ func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
 		r.RSS, r.Peak, r.LastLoss = e.RSS, e.Peak, e.Loss
 	}
 	r.Steps = max(epochs-1, 0) * p.Steps
-	r.FirstStepNS = int64(one.Seconds * 1e9)
+	if r.Steps == 0 {
+		return r, fmt.Errorf("%s has %d epochs, expected %d", history, epochs, 1+p.Epochs)
+	}
+	r.FirstStepNS = max(int64(one.Seconds*1e9-float64(p.Steps-1)*r.stepNS()), 0)
 	// Of a few steps, the difference is noise.
-	r.CPU = max(int64(float64(r.processCPU-one.processCPU)*float64(r.Steps)/float64(epochs*p.Steps-1)), 0)
+	r.CPU = max(int64(r.processCPU-one.processCPU), 0)
 	r.Versions = map[string]string{"go": runtime.Version()}
 	return r, nil
 }
@@ -275,6 +295,8 @@ type Run struct {
 	// FirstStepNS is the time from the start of the process to the end of the first step,
 	// in nanoseconds; 0 if that could not be seen.
 	FirstStepNS int64 `json:"first_step_ns,omitempty"`
+	// Auto is what `steadyfit fit` said of the way that --auto has chosen; empty without it.
+	Auto string `json:"auto,omitempty"`
 	measure.Sample
 	processCPU time.Duration
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -80,6 +81,12 @@ func TestArmsDoTheSameWork(t *testing.T) {
 		assert.Greater(t, run.Peak, run.Anon[1], run.Arm)
 	}
 	assert.EqualValues(t, 50*32*(100+1)*4, r.Workloads[0].DataBytes)
+
+	// Nothing was chosen, so what would run is not the arm.
+	p, err := b.prepare(t.Context(), b.workloads[0])
+	require.NoError(t, err)
+	_, err = b.fit(t.Context(), arm{name: "steadyfit-auto", role: train, auto: true}, p)
+	require.ErrorContains(t, err, `it does not run as was chosen: fit says "plain: too short a training`)
 }
 
 // An arm that dies is left out of later turns, and those that a model is not for are not
@@ -116,4 +123,26 @@ func TestTrainingsAtTheSameTime(t *testing.T) {
 	p.data = t.TempDir()
 	_, err = b.trainings(ctx, p, 2, 1)
 	assert.ErrorContains(t, err, "x.npy", "what a child says is told")
+}
+
+// A measurement of one part leaves the others in the file.
+func TestScalingKeepsOtherParts(t *testing.T) {
+	m, err := savedmodels.Builtin(scaled)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(m.Dir, filepath.Join(dir, scaled)))
+	file := filepath.Join(dir, "scaling.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"widths": {"commit": "abc"}, "trainings": [{"turn": 7, "processes": 3}]}`), 0o666))
+	args := []string{"scaling", "-parts", "trainings", "-trainings", "1", "-turns", "1", "-steps", "2", "-epochs", "1", "-out", dir, "-models", dir, "-data", filepath.Join(dir, "data")}
+	var out bytes.Buffer
+	require.Zero(t, run(t.Context(), args, nil, &out, t.Output()))
+	s, err := readScaling(file)
+	require.NoError(t, err)
+	require.NotNil(t, s.Widths)
+	assert.Equal(t, "abc", s.Widths.Commit)
+	require.Len(t, s.Trainings, 1)
+	assert.Equal(t, 1, s.Trainings[0].Processes)
+
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o666))
+	require.NotZero(t, run(t.Context(), args, nil, &out, t.Output()))
 }

@@ -98,7 +98,7 @@ func (o *options) register(f *flag.FlagSet, arms []string, turns int) {
 	f.StringVar(&o.python, "python", filepath.Join(".runtime", "venv", "bin", "python"), "Python with Keras")
 	f.StringVar(&o.steadyfit, "steadyfit", filepath.Join("bin", "steadyfit"), "the command steadyfit")
 	f.StringVar(&o.programs, "programs", filepath.Join("out", "bench"), "folder of what bench/build.sh built")
-	f.StringVar(&o.models, "models", filepath.Join("out", "models"), "folder for the models")
+	f.StringVar(&o.models, "models", filepath.Join("out", "bench", "models"), "folder for the models, exported with twins")
 	f.StringVar(&o.data, "data", filepath.Join("out", "bench", "data"), "folder for the batches")
 }
 

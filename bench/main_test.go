@@ -169,7 +169,12 @@ func TestWrite(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	var out bytes.Buffer
-	sampleReport().table(&out)
+	r := sampleReport()
+	for _, i := range []int{1, 4} { // of steadyfit, in two turns
+		r.Runs[i].Auto = "plain: 137 ms per step (measured before)"
+	}
+	r.table(&out)
+	assert.Equal(t, 1, strings.Count(out.String(), "\n  steadyfit: plain: 137 ms per step (measured before)\n"))
 	for _, want := range []string{"w: batch 32, 20 steps after 10", "no steadyfit-xla: the model has no train_xla", "0.5  [0.5, 0.5]", "Intervals from 3 turns are wide"} {
 		assert.Contains(t, out.String(), want)
 	}

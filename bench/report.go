@@ -263,6 +263,9 @@ func (r *Report) table(out io.Writer) {
 			}
 		}
 		t.Flush()
+		for _, line := range r.chosen(w.Name) {
+			fmt.Fprintf(out, "  %s\n", line)
+		}
 		for _, a := range r.Absent {
 			if a.Workload == w.Name {
 				fmt.Fprintf(out, "  no %s: %s\n", a.Arm, a.Reason)
@@ -275,6 +278,17 @@ func (r *Report) table(out io.Writer) {
 	case r.Done < 4:
 		fmt.Fprintf(out, "\n~ Intervals from %d turns are wide; 5 or more tell more.\n", r.Done)
 	}
+}
+
+// chosen says what arms with a choice ran, each once.
+func (r *Report) chosen(workload string) []string {
+	var lines []string
+	for _, run := range r.Runs {
+		if line := run.Arm + ": " + run.Auto; run.Workload == workload && run.Auto != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // number is an amount in a unit, with three digits or all before the point; 0 is unknown.

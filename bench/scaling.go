@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +27,7 @@ import (
 // scalingArms are compared at each size.
 var scalingArms = []string{"c", "steadyfit", "steadyfit-fused", "keras-fit"}
 
-// Scaling is what scaling.json holds.
+// Scaling is what scaling.json holds. A measurement of some parts keeps the others.
 type Scaling struct {
 	// Batches has dense-784-10 at batch sizes of 1 to 4096, Widths a hidden layer of 64 to
 	// 4096 at batch size 32.
@@ -94,8 +95,11 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err := os.MkdirAll(o.out, 0o777); err != nil {
 		return err
 	}
-	var s Scaling
 	file := filepath.Join(o.out, "scaling.json")
+	s, err := readScaling(file)
+	if err != nil {
+		return err
+	}
 	save := func() error {
 		text, err := json.MarshalIndent(s, "", " ")
 		if err != nil {
@@ -124,6 +128,7 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 			s.Widths = newReport(ctx)
 			err = errors.Join(err, sizes(s.Widths, widthWorkloads()))
 		case "trainings":
+			s.Trainings = nil
 			err = errors.Join(err, b.concurrent(ctx, &s, *most, save))
 			trainingsTable(stdout, s.Trainings)
 		}
@@ -133,6 +138,22 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 	fmt.Fprintf(stdout, "\nThe figures are in %s.\n", file)
 	return err
+}
+
+// readScaling is what was measured before; empty if there is none.
+func readScaling(file string) (Scaling, error) {
+	var s Scaling
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, fmt.Errorf("%s, of which parts are kept: %w; remove it to begin anew", file, err)
+	}
+	return s, nil
 }
 
 // concurrent measures 1, 2, 4, ... trainings in one process and in as many processes.

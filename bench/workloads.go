@@ -59,13 +59,18 @@ type prepared struct {
 	data  string // folder of x.npy and y.npy
 }
 
-// prepare exports the model, if what is there is older than the program that exports it, and
+// exporters are the programs that make the models.
+var exporters = []string{
+	filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "builtin.py"), filepath.Join("scripts", "export.py"),
+}
+
+// prepare exports the model, if what is there is older than the programs that export it, and
 // writes the batches.
 func (b *benchmark) prepare(ctx context.Context, w Workload) (*prepared, error) {
 	dir := filepath.Join(b.models, w.Model)
-	if !newer(filepath.Join(dir, "saved_model.pb"), filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "export.py")) {
+	if !newer(filepath.Join(dir, "saved_model.pb"), exporters...) {
 		fmt.Fprintf(b.log, "bench: exporting %s\n", w.Model)
-		cmd := exec.CommandContext(ctx, b.python, filepath.Join("scripts", "bench_models.py"), b.models, "--twins", "--only", w.Model)
+		cmd := exec.CommandContext(ctx, b.python, exporters[0], b.models, "--twins", "--only", w.Model)
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("exporting %s with %s (make venv makes it): %w: %s", w.Model, b.python, err, text)
 		}
