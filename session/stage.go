@@ -62,8 +62,8 @@ type Stage struct {
 // graph does not have is tfbind.ErrNotFound.
 //
 // Strings, half-precision outputs, and operations that draw random numbers without a
-// seed from outside, or keep queues, tables or positions, are ErrStage: after a resume
-// they would go on as if nothing had been drawn or read. Variables have no value.
+// seed from outside, or keep queues, tables or positions, are ErrStage, also in functions
+// of the graph: after a resume they would go on as if nothing had been drawn or read. Variables have no value.
 // The graph is trusted: operations that touch files are not refused.
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
@@ -95,7 +95,7 @@ func (s *Stage) load(graph, config []byte) (err error) {
 	if err = s.graph.Import(graph, ""); err != nil {
 		return err
 	}
-	if err = s.checkOperations(); err != nil {
+	if err = s.checkOperations(graph); err != nil {
 		return err
 	}
 	spec := tfbind.StepSpec{}
@@ -132,16 +132,32 @@ func (s *Stage) load(graph, config []byte) (err error) {
 	return err
 }
 
-// checkOperations refuses those whose results depend on what ran before.
-func (s *Stage) checkOperations() error {
+// checkOperations refuses those whose results depend on what ran before, also in functions,
+// where the bodies of loops and conditions are.
+func (s *Stage) checkOperations(graph []byte) error {
+	check := func(name, kind, in string) error {
+		if keeps, ok := savedmodels.Fleeting(kind); ok {
+			return fmt.Errorf("operation %s (%s)%s %s, which no seed and no checkpoint brings back: %w: use stateless operations, with random numbers from the seed of SeedInput",
+				name, kind, in, keeps, ErrStage)
+		}
+		return nil
+	}
 	ops, err := s.graph.Operations()
 	if err != nil {
 		return err
 	}
 	for _, op := range ops {
-		if keeps, ok := savedmodels.Fleeting(op.Type()); ok {
-			return fmt.Errorf("operation %s (%s) %s, which no seed and no checkpoint brings back: %w: use stateless operations, with random numbers from the seed of SeedInput",
-				op.Name(), op.Type(), keeps, ErrStage)
+		if err := check(op.Name(), op.Type(), ""); err != nil {
+			return err
+		}
+	}
+	inner, err := graphdef.FunctionOps(graph)
+	if err != nil {
+		return err
+	}
+	for _, op := range inner {
+		if err := check(op.Name, op.Type, " in function "+op.Function); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -327,7 +343,7 @@ func (d *staged) Fields() []data.FieldSpec {
 }
 
 // Source is the dataset before the stage, and Describe what the stage is: a checkpoint
-// goes by them. Names of operations do not count.
+// goes by them. Names in the graph do not count.
 func (d *staged) Source() data.Dataset { return d.ds }
 
 func (d *staged) Describe() string {

@@ -8,7 +8,13 @@ import (
 	"testing"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
 	"steadyfit/fit"
@@ -200,6 +206,44 @@ func TestStagesThatCannotBe(t *testing.T) {
 
 // A sample that comes out in another size than the first ones is an error of its
 // batch, and the pass ends.
+// What a call, a condition or a loop runs is in a function of the graph's library.
+func TestStageWithFunctions(t *testing.T) {
+	float := graphdef.Type(tfbind.Float32)
+	call := graphdef.Attrs{
+		"Tin": graphdef.Types([]tfbind.DType{tfbind.Float32}), "Tout": graphdef.Types([]tfbind.DType{tfbind.Float32}),
+		"f": {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: "inner"}}},
+	}
+	graph := func(nodes ...*node_def_go_proto.NodeDef) []byte {
+		def, err := floats().Add("y", "StatefulPartitionedCall", call, "x").Bytes()
+		require.NoError(t, err)
+		var g graph_go_proto.GraphDef
+		require.NoError(t, proto.Unmarshal(def, &g))
+		arg := func(name string) []*op_def_go_proto.OpDef_ArgDef {
+			return []*op_def_go_proto.OpDef_ArgDef{{Name: name, Type: types_go_proto.DataType_DT_FLOAT}}
+		}
+		g.Library = &function_go_proto.FunctionDefLibrary{Function: []*function_go_proto.FunctionDef{{
+			Signature: &op_def_go_proto.OpDef{Name: "inner", InputArg: arg("a"), OutputArg: arg("b")},
+			NodeDef:   nodes, Ret: map[string]string{"b": "last:output:0"},
+		}}}
+		def, err = proto.Marshal(&g)
+		require.NoError(t, err)
+		return def
+	}
+	o := session.StageOptions{Input: "x", Output: "y"}
+	s, err := session.OpenStage(t.Context(), graph(&node_def_go_proto.NodeDef{Name: "last", Op: "Identity", Input: []string{"a"}, Attr: typed(tfbind.Float32)}), o)
+	require.NoError(t, err)
+	defer s.Close()
+	got, err := s.Apply(t.Context(), 0, 0, data.Array{Shape: []int{2}, Values: []float32{3, 4}})
+	require.NoError(t, err)
+	require.Equal(t, []float32{3, 4}, got.Values)
+
+	_, err = session.OpenStage(t.Context(), graph(
+		&node_def_go_proto.NodeDef{Name: "shape", Op: "Shape", Input: []string{"a"}, Attr: graphdef.Attrs{"T": float, "out_type": graphdef.Type(tfbind.Int32)}},
+		&node_def_go_proto.NodeDef{Name: "last", Op: "RandomUniform", Input: []string{"shape:output:0"}, Attr: graphdef.Attrs{"dtype": float, "T": graphdef.Type(tfbind.Int32)}}), o)
+	require.ErrorIs(t, err, session.ErrStage)
+	require.ErrorContains(t, err, "operation last (RandomUniform) in function inner draws random numbers")
+}
+
 func TestStageOfChangingShapes(t *testing.T) {
 	index := graphdef.Type(tfbind.Int32)
 	// As many columns as the first number says.

@@ -6,12 +6,7 @@
 package graphdef
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
@@ -68,35 +63,31 @@ func (g *Graph) Bytes() ([]byte, error) {
 	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: producer}})
 }
 
-// Sum is a hash, in hexadecimal, of what a serialized GraphDef computes: its operations
-// in their order, with their attributes and inputs, and its functions. The names of
-// operations do not count, nor does the order in which a writer puts attributes, which
-// in C++ may change from process to process.
-func Sum(def []byte) (string, error) {
+func parse(def []byte) (*graph_go_proto.GraphDef, error) {
 	g := &graph_go_proto.GraphDef{}
 	if err := proto.Unmarshal(def, g); err != nil {
-		return "", fmt.Errorf("%d bytes are no GraphDef: %w", len(def), err)
+		return nil, fmt.Errorf("%d bytes are no GraphDef: %w", len(def), err)
 	}
-	numbers := make(map[string]string, len(g.Node))
-	for i, n := range g.Node {
-		numbers[n.GetName()] = strconv.Itoa(i)
-	}
-	for i, n := range g.Node {
-		n.Name = strconv.Itoa(i)
-		for at, in := range n.Input {
-			name, control := strings.CutPrefix(in, "^")
-			name, output, _ := strings.Cut(name, ":")
-			n.Input[at] = fmt.Sprintf("%v %s %s", control, numbers[name], cmp.Or(output, "0"))
-		}
-		delete(n.Attr, "_class") // other operations by name, to be placed beside
-	}
-	g.Versions = nil
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(g)
+	return g, nil
+}
+
+// Op is an operation in a function.
+type Op struct{ Function, Name, Type string }
+
+// FunctionOps lists the operations in the functions of a serialized GraphDef, which loops,
+// conditions and calls run. Those of the graph itself are not among them.
+func FunctionOps(def []byte) ([]Op, error) {
+	g, err := parse(def)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8]), nil
+	var ops []Op
+	for _, f := range g.GetLibrary().GetFunction() {
+		for _, n := range f.GetNodeDef() {
+			ops = append(ops, Op{f.GetSignature().GetName(), n.GetName(), n.GetOp()})
+		}
+	}
+	return ops, nil
 }
 
 // Type is an attribute's value. So are Bool, Text, Shape, AnyShape, Types and Shapes;

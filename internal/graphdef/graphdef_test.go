@@ -3,7 +3,13 @@ package graphdef_test
 import (
 	"testing"
 
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/graphdef"
 	"steadyfit/tfbind"
@@ -35,4 +41,62 @@ func TestSum(t *testing.T) {
 	}
 	_, err := graphdef.Sum([]byte("no graph"))
 	require.ErrorContains(t, err, "8 bytes are no GraphDef")
+}
+
+// A function counts by what it does where it is run. TensorFlow numbers its name from
+// process to process, and the library has no order.
+func TestSumOfFunctions(t *testing.T) {
+	run := func(name string) graphdef.Attrs {
+		return graphdef.Attrs{
+			"f":                 {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: name}}},
+			"_gradient_op_type": graphdef.Text("PartitionedCall-" + name),
+		}
+	}
+	node := func(name, op string, a graphdef.Attrs, inputs ...string) *node_def_go_proto.NodeDef {
+		return &node_def_go_proto.NodeDef{Name: name, Op: op, Attr: a, Input: inputs}
+	}
+	function := func(name, argument, ret string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
+		return &function_go_proto.FunctionDef{
+			Signature: &op_def_go_proto.OpDef{Name: name, InputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: argument}}, OutputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: name + "_out"}}},
+			NodeDef:   nodes, Ret: map[string]string{name + "_out": ret},
+			Attr: graphdef.Attrs{"backward_function_name": graphdef.Text("backward_of_" + name)},
+		}
+	}
+	graph := func(calls []string, functions ...*function_go_proto.FunctionDef) []byte {
+		g := &graph_go_proto.GraphDef{Library: &function_go_proto.FunctionDefLibrary{Function: functions}}
+		g.Node = append(g.Node, node("x", "Placeholder", nil))
+		for _, name := range calls {
+			g.Node = append(g.Node, node("call_"+name, "PartitionedCall", run(name), "x"))
+		}
+		def, err := proto.Marshal(g)
+		require.NoError(t, err)
+		return def
+	}
+	sum := func(def []byte) string {
+		s, err := graphdef.Sum(def)
+		require.NoError(t, err)
+		return s
+	}
+	// outer runs inner, and itself again.
+	outer := func(name, inner string) *function_go_proto.FunctionDef {
+		return function(name, "a", "c2:output:0", node("c1", "PartitionedCall", run(inner), "a"), node("c2", "PartitionedCall", run(name), "c1:output:0", "^c1"))
+	}
+	inner := func(name, argument, op string) *function_go_proto.FunctionDef {
+		return function(name, argument, "n:y:0", node("n", op, nil, argument))
+	}
+	one := sum(graph([]string{"outer_1", "inner_2"}, outer("outer_1", "inner_2"), inner("inner_2", "a", "Neg")))
+	require.Equal(t, one, sum(graph([]string{"o", "i"}, inner("unused", "a", "Exp"), inner("i", "b", "Neg"), outer("o", "i"))))
+	for _, other := range [][]byte{
+		graph([]string{"o", "i"}, inner("i", "b", "Exp"), outer("o", "i")),
+		graph([]string{"i", "o"}, inner("i", "b", "Neg"), outer("o", "i")),
+		graph([]string{"o", "i"}, inner("i", "b", "Neg"), outer("o", "o")),
+		graph([]string{"o", "i"}, function("i", "b", "b", node("n", "Neg", nil, "b")), outer("o", "i")),
+		graph([]string{"o", "i"}),
+	} {
+		require.NotEqual(t, one, sum(other))
+	}
+
+	ops, err := graphdef.FunctionOps(graph([]string{"o"}, inner("i", "b", "Neg"), outer("o", "i")))
+	require.NoError(t, err)
+	require.Equal(t, []graphdef.Op{{"i", "n", "Neg"}, {"o", "c1", "PartitionedCall"}, {"o", "c2", "PartitionedCall"}}, ops)
 }

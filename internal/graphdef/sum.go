@@ -1,0 +1,158 @@
+package graphdef
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"google.golang.org/protobuf/proto"
+)
+
+// Sum is a hash, in hexadecimal, of what a serialized GraphDef computes: its operations
+// in their order, with their attributes and inputs, and the functions that they run. The
+// names of operations, functions and their arguments do not count, nor do functions that
+// nothing runs, nor the order in which a writer puts attributes and functions, which in
+// C++ may change from process to process.
+func Sum(def []byte) (string, error) {
+	g, err := parse(def)
+	if err != nil {
+		return "", err
+	}
+	r := renaming{functions: map[string]*function_go_proto.FunctionDef{}, gradients: map[string]string{}, names: map[string]string{}}
+	for _, f := range g.GetLibrary().GetFunction() {
+		r.functions[f.GetSignature().GetName()] = f
+	}
+	for _, gradient := range g.GetLibrary().GetGradient() {
+		r.gradients[gradient.GetFunctionName()] = gradient.GetGradientFunc()
+	}
+	r.nodes(g.Node, nil)
+	g.Library = nil
+	if len(r.names) > 0 {
+		g.Library = &function_go_proto.FunctionDefLibrary{}
+	}
+	for len(r.found) > 0 { // more are found on the way
+		f, gradient := r.found[0], ""
+		r.found = r.found[1:]
+		if gradient = r.gradients[f.GetSignature().GetName()]; gradient != "" {
+			gradient = r.function(gradient)
+		}
+		r.inside(f)
+		g.Library.Function = append(g.Library.Function, f)
+		g.Library.Gradient = append(g.Library.Gradient, &function_go_proto.GradientDef{GradientFunc: gradient})
+	}
+	g.Versions = nil
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(g)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// renaming gives functions numbers for names, in the order in which they are met.
+type renaming struct {
+	functions map[string]*function_go_proto.FunctionDef
+	gradients map[string]string
+	names     map[string]string
+	found     []*function_go_proto.FunctionDef
+}
+
+// function is the new name of a function; the old one, if the library has none of it.
+func (r *renaming) function(name string) string {
+	f := r.functions[name]
+	if f == nil {
+		return name
+	}
+	if r.names[name] == "" {
+		r.names[name] = "function " + strconv.Itoa(len(r.names))
+		r.found = append(r.found, f)
+	}
+	return r.names[name]
+}
+
+// nodes renames operations and returns their new names, beside which names has those of a
+// function's arguments.
+func (r *renaming) nodes(list []*node_def_go_proto.NodeDef, names map[string]string) map[string]string {
+	numbers := make(map[string]string, len(list)+len(names))
+	maps.Copy(numbers, names)
+	for i, n := range list {
+		numbers[n.GetName()] = strconv.Itoa(i)
+	}
+	for i, n := range list {
+		n.Name, n.Op = strconv.Itoa(i), r.function(n.GetOp())
+		for at, in := range n.Input {
+			n.Input[at] = renamed(in, numbers)
+		}
+		n.ExperimentalDebugInfo = nil // names of what it was made from
+		r.attributes(n.Attr)
+	}
+	return numbers
+}
+
+// renamed is an input under the new name of what it comes from.
+func renamed(input string, numbers map[string]string) string {
+	name, control := strings.CutPrefix(input, "^")
+	name, output, _ := strings.Cut(name, ":")
+	return fmt.Sprintf("%v %s %s", control, numbers[name], cmp.Or(output, "0"))
+}
+
+func (r *renaming) attributes(attrs Attrs) {
+	for _, name := range []string{
+		"_class", // other operations by name, to be placed beside
+		// How to differentiate a call, which nothing does in a serialized graph.
+		"_gradient_op_type", "forward_function_name", "backward_function_name",
+		"_user_specified_name",
+	} {
+		delete(attrs, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(attrs)) {
+		r.call(attrs[name].GetFunc())
+		for _, f := range attrs[name].GetList().GetFunc() {
+			r.call(f)
+		}
+	}
+}
+
+func (r *renaming) call(f *attr_value_go_proto.NameAttrList) {
+	if f != nil {
+		f.Name = r.function(f.GetName())
+		r.attributes(f.Attr)
+	}
+}
+
+// inside renames what is in a function.
+func (r *renaming) inside(f *function_go_proto.FunctionDef) {
+	s := f.GetSignature()
+	s.Name = r.names[s.GetName()]
+	arguments := make(map[string]string)
+	for i, a := range s.InputArg {
+		arguments[a.GetName()] = "argument " + strconv.Itoa(i)
+		a.Name = ""
+	}
+	numbers := r.nodes(f.NodeDef, arguments)
+	results := make(map[string]string)
+	for i, a := range s.OutputArg {
+		results[strconv.Itoa(i)] = renamed(f.Ret[a.GetName()], numbers)
+		a.Name = ""
+	}
+	f.Ret = results
+	// What runs in any case: a set.
+	var control []string
+	for _, name := range f.ControlRet {
+		control = append(control, numbers[name])
+	}
+	slices.Sort(control)
+	s.ControlOutput, f.ControlRet = control, nil
+	r.attributes(f.Attr)
+	for _, a := range f.ArgAttr {
+		r.attributes(a.Attr)
+	}
+}
