@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -83,14 +82,7 @@ type Row struct {
 }
 
 func newReport(ctx context.Context) *Report {
-	r := &Report{Started: time.Now().UTC(), Environment: matrix.ReadEnvironment(nil), Absent: []Absent{}}
-	if out, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output(); err == nil {
-		r.Commit = strings.TrimSpace(string(out))
-		if out, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no").Output(); err == nil && len(out) > 0 {
-			r.Commit += "+"
-		}
-	}
-	return r
+	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: matrix.ReadEnvironment(nil), Absent: []Absent{}}
 }
 
 func (r *Report) absent(workload, arm, reason string, failed bool) {

@@ -99,6 +99,7 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	assert.Len(t, r.Runs, 14)
 	assert.Equal(t, []string{"steadyfit (devel)", "TensorFlow 2.21.0"}, r.Versions)
 	assert.Equal(t, 4.0, r.Runs[0].Seconds)
+	assert.False(t, r.Runs[0].Ended.IsZero())
 	assert.NotContains(t, string(text), dir)
 
 	// The one that failed is tried again; with another command line, all are.
@@ -186,4 +187,32 @@ func TestMakePart(t *testing.T) {
 	after, err := os.Stat(filepath.Join(dir, "x.npy"))
 	require.NoError(t, err)
 	assert.True(t, os.SameFile(before, after) && before.ModTime().Equal(after.ModTime()), "made again")
+}
+
+// The results that are in the repository are whole, and the table in docs/gpu.md is theirs.
+func TestResults(t *testing.T) {
+	text, err := os.ReadFile("../../docs/results/accuracy.json")
+	require.NoError(t, err)
+	var r report
+	require.NoError(t, json.Unmarshal(text, &r))
+	assert.NotEmpty(t, r.CPU)
+	assert.Positive(t, r.Cores)
+	assert.Len(t, r.Versions, 2)
+	require.Len(t, r.Models, len(models))
+	for i, m := range models {
+		m.train, m.test, m.flags, m.ships, m.shipsAll = nil, nil, nil, false, false
+		assert.Equal(t, m, r.Models[i])
+	}
+	const seeds = 5
+	require.Len(t, r.Runs, len(models)*len(precisions)*seeds)
+	for _, run := range r.Runs {
+		assert.False(t, run.Ended.IsZero(), "%s %s %d", run.Model, run.Precision, run.Seed)
+	}
+	assert.Equal(t, newReport(&plan{options: options{seeds: seeds}}, r.Runs, "").Rows, r.Rows)
+
+	var table bytes.Buffer
+	r.table(&table)
+	doc, err := os.ReadFile("../../docs/gpu.md")
+	require.NoError(t, err)
+	assert.Contains(t, string(doc), "\n"+table.String()+"\n")
 }

@@ -13,10 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"steadyfit/fit"
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
+	measuring "steadyfit/internal/measure"
 )
 
 // A result is what one run came to.
@@ -30,7 +32,11 @@ type result struct {
 	// SkippedSteps are those that a loss scale cost, if the run told.
 	SkippedSteps *float64 `json:"skipped_steps,omitempty"`
 	Seconds      float64  `json:"seconds"`
-	Args         []string `json:"args,omitempty"`
+	// Ended is when the run had ended, and Commit that of the source, as measure.Commit
+	// gives it; empty if it is not known.
+	Ended  time.Time `json:"ended,omitzero"`
+	Commit string    `json:"commit,omitempty"`
+	Args   []string  `json:"args,omitempty"`
 }
 
 // measure runs what has not been run. The report has what there is, if anything.
@@ -43,6 +49,7 @@ func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 			return nil, fmt.Errorf("making images: %w", err)
 		}
 	}
+	p.commit = measuring.Commit(ctx)
 	var results []result
 	var failed error
 	for i, j := range p.jobs {
@@ -105,6 +112,7 @@ func (p *plan) do(ctx context.Context, j *job) (*result, error) {
 		return nil, err
 	}
 	r.Model, r.Precision, r.Seed, r.Args = j.model.Name, j.precision.Name, j.seed, j.args
+	r.Ended, r.Commit = time.Now().UTC().Truncate(time.Second), p.commit
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return nil, err

@@ -75,7 +75,8 @@ func (j *job) name() string {
 
 type plan struct {
 	options
-	jobs []job
+	jobs   []job
+	commit string // of the source, for runs that begin now
 }
 
 // newPlan lists the runs: seed by seed, so that what is there early is of all
