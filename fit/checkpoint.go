@@ -97,6 +97,8 @@ type checkpointState struct {
 	Pass         int         `json:"pass"`
 	PassBatch    int         `json:"pass_batch"`
 	Samples      int64       `json:"epoch_samples"`
+	Uncounted    int64       `json:"epoch_samples_uncounted,omitempty"`
+	Unapplied    int64       `json:"steps_unapplied,omitempty"`
 	Sums         []metricSum `json:"epoch_sums"`
 	Events       []string    `json:"epoch_events,omitempty"`
 	Resets       Resets      `json:"epoch_resets,omitzero"`
@@ -912,7 +914,7 @@ func (r *run) checkpointState(d disk, dir string) (checkpointState, error) {
 	state := checkpointState{
 		Written: r.now().UTC().Format(time.RFC3339),
 		Step:    s.Step, Epoch: r.done, EpochStep: s.EpochStep, Pass: r.pass, PassBatch: r.passBatch,
-		Samples: r.samples, Events: r.events, Resets: r.resets, TrainSeconds: r.trainTime().Seconds(), WaitSeconds: r.waited.Seconds(),
+		Samples: r.samples, Uncounted: r.uncounted, Unapplied: r.unapplied, Events: r.events, Resets: r.resets, TrainSeconds: r.trainTime().Seconds(), WaitSeconds: r.waited.Seconds(),
 		RateScale: r.scale, Proven: r.proven,
 	}
 	for i, name := range r.trainNames {

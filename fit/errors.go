@@ -38,8 +38,8 @@ func (e *OptionError) Error() string {
 	return fmt.Sprintf("fit: %s: %s; %s", e.Option, e.Problem, e.Remedy)
 }
 
-// DivergedError is a loss that is NaN or infinite. errors.Is(err, ErrDiverged)
-// holds. The state of the session is not usable; checkpoints from before are.
+// DivergedError is a loss that is NaN or infinite, or gradients that are so whatever the
+// loss is scaled with, so that nothing is trained. errors.Is(err, ErrDiverged) holds. The state of the session is not usable; checkpoints from before are.
 type DivergedError struct {
 	// Epoch is the epoch in which it happened, from 1.
 	Epoch int
@@ -52,10 +52,13 @@ type DivergedError struct {
 	// Batch is the batch that gave the value: its number in the pass over the
 	// data, from 0.
 	Batch int
-	// Metric is "loss" or "val_loss".
+	// Metric is "loss" or "val_loss", or "loss_scale" for gradients.
 	Metric string
-	// Value is NaN, +Inf or -Inf.
+	// Value is NaN, +Inf or -Inf; of "loss_scale", the scale that cannot be lowered.
 	Value float64
+	// Skipped is how many train steps in a row changed nothing because of their gradients.
+	// It is 0 unless Metric is "loss_scale". Of a call of several steps all count.
+	Skipped int64
 }
 
 func (e *DivergedError) Error() string {
@@ -65,6 +68,10 @@ func (e *DivergedError) Error() string {
 	}
 	if strings.HasPrefix(e.Metric, validationPrefix) {
 		where = fmt.Sprintf("after step %d (epoch %d, batch %d of the validation data, from 0)", e.Step, e.Epoch, e.Batch)
+	}
+	if e.Skipped > 0 {
+		return fmt.Sprintf("fit: training diverged: the gradients are not finite at loss scale %v, which cannot be lowered: the last %d train steps were skipped, and changed nothing, as %s; lower a fixed loss scale, or look for NaN, infinite or very large values in the data and the weights",
+			e.Value, e.Skipped, where)
 	}
 	return fmt.Sprintf("fit: training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values there",
 		e.Metric, e.Value, where)

@@ -202,10 +202,10 @@ func (r *run) recordPassed() {
 // signature, then those of the validation, which begin with "val_".
 func (s *State) Available() []string { return slices.Clone(s.run.available) }
 
-// Running returns the means of the metrics over the epoch in progress. It
-// allocates; do not call it for every step.
+// Running returns the means of the metrics over the epoch in progress, and the last
+// values of loss_scale and skipped_steps. It allocates; do not call it for every step.
 func (s *State) Running() Metrics {
-	return means(s.run.trainNames, s.run.sums, s.run.samples)
+	return s.run.running()
 }
 
 // LearningRate is the rate of the last train step, or before the first one, of

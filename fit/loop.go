@@ -12,6 +12,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 )
 
 // Loop trains a Session for some epochs. Session, Batch and Epochs have to be
@@ -118,7 +119,8 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 //   - *OptionError: an option cannot work; nothing was trained.
 //   - *MismatchError: the checkpoint to resume from belongs to another run.
 //   - *LockedError: another run writes to the folder of checkpoints.
-//   - *DivergedError (ErrDiverged): the loss is NaN or infinite.
+//   - *DivergedError (ErrDiverged): the loss is NaN or infinite, or the gradients are
+//     so that no step changes anything any more.
 //   - context.Canceled or context.DeadlineExceeded: ctx ended. The step in
 //     progress is completed first, and a Checkpoint hook writes a checkpoint.
 //   - *HookError: a hook failed. It can come together with others, if it did so
@@ -172,17 +174,20 @@ type run struct {
 
 	trainNames, validationNames, available []string
 	stepsPerPass                           int
-	values, sums                           []float64 // per metric of the train signature
+	values, sums                           []float64 // per metric of the train signature; sums has the last value of lastMetrics
 	validationValues, validationSums       []float64
 
 	// What follows is the position of the run; checkpoints have all of it.
-	done      int // epochs
-	pass      int // passes over the data
-	passBatch int // batches of the current pass
-	samples   int64
-	events    []string
-	resets    Resets
-	scale     float64 // of the learning rate
+	done      int   // epochs
+	pass      int   // passes over the data
+	passBatch int   // batches of the current pass
+	samples   int64 // that are in the sums
+	// uncounted are the samples of the epoch that are not, and unapplied the train steps
+	// in a row, up to the last one, that were skipped.
+	uncounted, unapplied int64
+	events               []string
+	resets               Resets
+	scale                float64 // of the learning rate
 	// trained is the last step that hooks were called for, and rescaled are the
 	// changes of scale since the state that is kept: a run that went back does them
 	// again.
@@ -216,6 +221,8 @@ type run struct {
 	// once it was said that the learning rate keeps steps from running in one call.
 	fullBatches int
 	changing    bool
+	// warned is true once it was said that steps are skipped at the least loss scale.
+	warned bool
 	// stop is why the run should end; empty while it should not. finished is true if
 	// the training is over with it.
 	stop     string
@@ -543,22 +550,31 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 		}
 		return err
 	}
+	skipper, _ := s.Session.(Skipper)
 	counts := true
 	if loss := r.values[0]; math.IsNaN(loss) || math.IsInf(loss, 0) {
-		if skipper, ok := s.Session.(Skipper); !ok || !skipper.Skipped() {
+		if skipper == nil || !skipper.Skipped() {
 			r.sound = false
 			return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.trainNames[0], Value: loss}
 		}
 		counts = false
 	}
+	if skipper != nil {
+		if err := r.skips(skipper, b, n); err != nil {
+			r.sound = false
+			return err
+		}
+	}
 	samples := n * b.Size
 	if counts {
 		r.samples += int64(samples)
+	} else {
+		r.uncounted += int64(samples)
 	}
 	for i, v := range r.values {
 		switch {
 		case slices.Contains(lastMetrics, r.trainNames[i]):
-			r.sums[i] = v * float64(r.samples)
+			r.sums[i] = v
 		case counts:
 			r.sums[i] += v * float64(samples)
 		}
@@ -585,6 +601,45 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 		}
 	}
 	return nil
+}
+
+// unappliedMost is how many train steps in a row may be skipped while the loss scale
+// cannot be lowered.
+const unappliedMost = 100
+
+// skips counts steps that change nothing, and ends a run that no longer trains. n is as
+// for step.
+func (r *run) skips(skipper Skipper, b data.Batch, n int) error {
+	s := &r.state
+	scale, stuck := skipper.Stuck()
+	if !stuck && !skipper.Skipped() {
+		r.unapplied = 0
+		return nil
+	}
+	r.unapplied += int64(n)
+	if !stuck {
+		return nil
+	}
+	step := s.Step + int64(n)
+	if !r.warned {
+		r.warned = true
+		r.log.Warn("a train step was skipped: its gradients are not finite, and the loss scale cannot be lowered", "step", step, "loss_scale", scale)
+	}
+	if r.unapplied < unappliedMost && (s.EpochStep+n < s.StepsPerEpoch || r.unapplied < int64(s.StepsPerEpoch)) {
+		return nil
+	}
+	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: savedmodels.MetricLossScale, Value: scale, Skipped: r.unapplied}
+}
+
+// running are the metrics of the epoch so far.
+func (r *run) running() Metrics {
+	m := means(r.trainNames, r.sums, r.samples)
+	for i := range m {
+		if slices.Contains(lastMetrics, m[i].Name) {
+			m[i].Value = r.sums[i]
+		}
+	}
+	return m
 }
 
 // applyRate gives the session the learning rate of the next step, if it is
@@ -643,13 +698,13 @@ func (r *run) close(validation Metrics) {
 	s := &r.state
 	record := Record{
 		Epoch: s.Epoch, Step: s.Step,
-		Metrics: append(means(r.trainNames, r.sums, r.samples), validation...),
+		Metrics: append(r.running(), validation...),
 		Seconds: (r.spent + r.now().Sub(r.since)).Seconds(),
 		Resets:  r.resets,
 		Events:  r.events,
 	}
 	if seconds := r.spent.Seconds(); seconds > 0 {
-		record.SamplesPerSecond = float64(r.samples) / seconds
+		record.SamplesPerSecond = float64(r.samples+r.uncounted) / seconds
 		record.StepsPerSecond = float64(s.StepsPerEpoch) / seconds
 		wait := r.waiting()
 		record.DataWait = &wait
@@ -674,5 +729,5 @@ func (r *run) close(validation Metrics) {
 	r.done++
 	s.EpochStep = 0
 	clear(r.sums)
-	r.samples, r.spent, r.waited, r.events, r.resets = 0, 0, 0, nil, Resets{}
+	r.samples, r.uncounted, r.spent, r.waited, r.events, r.resets = 0, 0, 0, 0, nil, Resets{}
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +23,7 @@ type scaling struct {
 	skipped bool
 	skipAt  map[int64]float64 // the loss of steps to skip, by their number from 1
 	noMore  bool              // the scale cannot be lowered
+	stuck   bool
 }
 
 func newScaling(skipAt map[int64]float64) *scaling {
@@ -35,18 +38,27 @@ func (s *scaling) Train(ctx context.Context, step int64, b data.Batch, out []flo
 		return err
 	}
 	loss, skip := s.skipAt[step+1]
-	if s.skipped = skip && !s.noMore; skip {
+	s.skipped, s.stuck = skip && !s.noMore, skip && s.noMore
+	if skip {
 		*s.linear = before
 		out[0] = loss
+	}
+	switch {
+	case s.skipped:
 		s.scale /= 2
-	} else if s.steps++; s.steps%3 == 0 {
-		s.scale *= 2
+	case s.stuck:
+	default:
+		if s.steps++; s.steps%3 == 0 {
+			s.scale *= 2
+		}
 	}
 	out[2] = s.scale
 	return nil
 }
 
 func (s *scaling) Skipped() bool { return s.skipped }
+
+func (s *scaling) Stuck() (float64, bool) { return s.scale, s.stuck }
 
 func (s *scaling) State() (json.RawMessage, error) {
 	return json.Marshal([2]float64{s.scale, float64(s.steps)})
@@ -81,6 +93,99 @@ func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	loop = Loop{Session: s, Batch: 2, Epochs: 1}
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	require.ErrorIs(t, err, ErrDiverged)
+}
+
+// Where no step changes anything any more, the run ends, wherever it was interrupted.
+func TestOnlySkippedStepsAreDivergence(t *testing.T) {
+	every := func(n int64) map[int64]float64 {
+		at := map[int64]float64{}
+		for i := range n {
+			at[i+1] = 0.5
+		}
+		return at
+	}
+	var log bytes.Buffer
+	run := func(s *scaling, dir string, steps, stop int) error {
+		loop := Loop{Session: s, Batch: 2, Epochs: 2, StepsPerEpoch: steps, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		if dir != "" {
+			loop.Resume = dir
+			loop.Hook(Checkpoint(dir))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		loop.Hook(Hook{Name: "stop", Step: func(_ context.Context, state *State) error {
+			if state.Step == int64(stop) {
+				cancel()
+			}
+			return nil
+		}})
+		_, err := loop.Run(ctx, samples(t, 2*steps))
+		return err
+	}
+	stuck := func(at map[int64]float64) *scaling {
+		s := newScaling(at)
+		s.noMore = true
+		return s
+	}
+	diverged := func(err error, step, skipped int64) {
+		t.Helper()
+		var d *DivergedError
+		require.ErrorAs(t, err, &d)
+		require.Equal(t, []any{step, skipped, 1024.0, "loss_scale"}, []any{d.Step, d.Skipped, d.Value, d.Metric})
+		require.ErrorContains(t, err, "not finite at loss scale 1024, which cannot be lowered")
+	}
+	diverged(run(stuck(every(9)), "", 4, 0), 4, 4)
+	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"))
+	require.Contains(t, log.String(), "loss_scale=1024")
+	diverged(run(stuck(every(200)), "", 150, 0), 100, 100)
+
+	// One step that counts is enough.
+	at := every(8)
+	delete(at, 2)
+	require.NoError(t, run(stuck(map[int64]float64{1: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}), "", 4, 0))
+	diverged(run(stuck(at), "", 4, 0), 8, 6)
+
+	dir := tempDir(t)
+	require.ErrorIs(t, run(stuck(every(9)), dir, 4, 3), context.Canceled)
+	diverged(run(stuck(every(9)), dir, 4, 0), 4, 4)
+
+	// A scale that is still being lowered is none of that.
+	require.NoError(t, run(newScaling(every(8)), "", 4, 0))
+}
+
+// An epoch of which no loss counts has no means, and still says how it is scaled and how
+// fast it was.
+func TestEpochOfSkippedSteps(t *testing.T) {
+	infinite := math.Inf(1)
+	skipAt := map[int64]float64{1: infinite, 2: infinite, 3: infinite}
+	var dir string
+	run := func(stop int64) (*History, error) {
+		loop := Loop{Session: newScaling(skipAt), Batch: 2, Epochs: 1, StepsPerEpoch: 3, Resume: dir}
+		loop.Hook(Checkpoint(dir))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		loop.Hook(Hook{Name: "stop", Step: func(_ context.Context, state *State) error {
+			if state.Step == stop {
+				cancel()
+			}
+			return nil
+		}})
+		return loop.Run(ctx, samples(t, 6))
+	}
+	for stop := range int64(3) {
+		dir = tempDir(t)
+		if stop > 0 {
+			_, err := run(stop)
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		h, err := run(0)
+		require.NoError(t, err)
+		r := h.Last()
+		require.True(t, math.IsNaN(r.Metrics[0].Value))
+		require.Equal(t, []float64{128}, h.Metric("loss_scale"), stop)
+		require.InDelta(t, 2*r.StepsPerSecond, r.SamplesPerSecond, 1e-6*r.SamplesPerSecond)
+		require.Positive(t, r.SamplesPerSecond)
+	}
 }
 
 func TestStateOfTheSessionIsResumed(t *testing.T) {

@@ -53,6 +53,8 @@ type kept struct {
 	epochStep       int
 	pass, passBatch int
 	samples         int64
+	uncounted       int64
+	unapplied       int64
 	sums            []float64
 	proven          bool
 	scale           float64
@@ -93,7 +95,7 @@ func (r *run) keep() error {
 		return fmt.Errorf("fit: keeping the state before step %d: %w", s.Step+1, err)
 	}
 	next := &kept{back: back, drop: drop, step: s.Step, epochStep: s.EpochStep, pass: r.pass, passBatch: r.passBatch,
-		samples: r.samples, sums: slices.Clone(r.sums), proven: r.proven, scale: r.scale}
+		samples: r.samples, uncounted: r.uncounted, unapplied: r.unapplied, sums: slices.Clone(r.sums), proven: r.proven, scale: r.scale}
 	if err := r.dropKept(); err != nil {
 		return errors.Join(err, drop())
 	}
@@ -129,7 +131,7 @@ func (r *run) back(event string, failed error) error {
 	r.trained = max(r.trained, s.Step)
 	s.Step, s.EpochStep = k.step, k.epochStep
 	r.pass, r.passBatch, r.samples, r.proven = k.pass, k.passBatch, k.samples, k.proven
-	r.scale = k.scale
+	r.uncounted, r.unapplied, r.scale = k.uncounted, k.unapplied, k.scale
 	copy(r.sums, k.sums)
 	// A rate that is a variable of the model has gone back, too.
 	r.rate, r.sound = math.NaN(), true

@@ -406,6 +406,7 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	s.Step, s.EpochStep = state.Step, state.EpochStep
 	r.done, r.pass, r.passBatch = state.Epoch, state.Pass, state.PassBatch
 	r.samples, r.events, r.resets = state.Samples, state.Events, state.Resets
+	r.uncounted, r.unapplied = state.Uncounted, state.Unapplied
 	r.spent = time.Duration(state.TrainSeconds * float64(time.Second))
 	r.waited = time.Duration(state.WaitSeconds * float64(time.Second))
 	r.scale, r.proven = state.RateScale, state.Proven

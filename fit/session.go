@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"steadyfit/data"
+	"steadyfit/savedmodels"
 )
 
 // Session is the trainable model that a Loop drives; *session.Session is one.
@@ -56,8 +57,15 @@ type Fuser interface {
 type Skipper interface {
 	// Skipped reports whether the last train step changed no weights, and those that
 	// follow scale the loss less: then a loss that is NaN or infinite is no
-	// DivergedError, and the step's metrics are not part of the epoch's means.
+	// DivergedError, and the metrics of that step are not part of the epoch's means.
+	// After a call of several steps it is true if any of them was such a step, and a
+	// mean loss that is NaN or infinite leaves the whole call out.
 	Skipped() bool
+	// Stuck reports whether the last train step changed no weights although the loss
+	// cannot be scaled less than with scale; after a call of several steps, whether any
+	// of them did. After an epoch of nothing but skipped steps, or 100 in a row, that is
+	// a DivergedError.
+	Stuck() (scale float64, stuck bool)
 }
 
 // Stateful is a Session with state that is in no variable, such as that of a loss
@@ -71,4 +79,4 @@ type Stateful interface {
 
 // lastMetrics are train metrics that say how the session is, rather than what a step
 // gave: records have their last value in the epoch, and not a mean.
-var lastMetrics = []string{"loss_scale", "skipped_steps"}
+var lastMetrics = []string{savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps}

@@ -19,6 +19,13 @@ const (
 	OutputGlobalStep  = "global_step"  // [] int64
 )
 
+// The metrics of a training that scales its loss, be it inside the graph or outside: the
+// scale of the next step, and the number of steps skipped so far.
+const (
+	MetricLossScale    = "loss_scale"
+	MetricSkippedSteps = "skipped_steps"
+)
+
 // form is what a reserved input or output must look like.
 type form struct {
 	types []tfbind.DType

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -115,7 +116,7 @@ func stacks(model *savedmodels.Model, roles savedmodels.Roles, compiled bool) (p
 		return nil, nil, err
 	}
 	if scalable(train) {
-		return nil, nil, fmt.Errorf("%w: the scale of the loss is decided on after each step of signature %s, by its output %s; export the model without --loss-scale-input to have it scaled inside the graph",
+		return nil, nil, fmt.Errorf("%w: signature %s tells by its output %s whether a step was skipped, which a dynamic loss scale goes by and skipped_steps counts, and a call of several steps does not tell how many were; export the model without --loss-scale-input to have it scaled inside the graph",
 			ErrFuse, train.Name, savedmodels.OutputGradsFinite)
 	}
 	if plain, err = stackOf(model, roles.TrainN, train); err != nil {
@@ -504,7 +505,7 @@ func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) 
 	if len(out) != len(s.trainNames) {
 		return s.train.room(out)
 	}
-	s.skipped = false
+	s.skipped, s.stuck = false, math.NaN()
 	if err := k.train(ctx, s.opts.Seed, step, out[:len(k.results)]); err != nil {
 		return err
 	}

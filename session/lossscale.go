@@ -15,7 +15,8 @@ import (
 // multiplies its loss with it and divides the gradients by it, so that gradients which
 // float16 would round to zero survive, and leaves its weights as they are where the
 // gradients are not finite: then the output grads_finite is false, and the step was
-// skipped.
+// skipped. What the forward pass writes, such as the moving statistics of
+// BatchNormalization, a skipped step may have changed.
 //
 // The scale is dynamic by default for a model with that output, by the rule of
 // TensorFlow's LossScaleOptimizer: it begins high, is divided by Factor after each
@@ -47,13 +48,6 @@ const (
 	scaleMin      = 1
 )
 
-// The metrics of a session that scales the loss, beside those of the model: the scale
-// of the next step, and the number of steps skipped so far.
-const (
-	MetricLossScale    = "loss_scale"
-	MetricSkippedSteps = "skipped_steps"
-)
-
 // lossScaler is the scale of a session and how it changes.
 type lossScaler struct {
 	LossScale
@@ -65,6 +59,23 @@ type scaleState struct {
 	Scale   float64 `json:"loss_scale"`
 	Good    int     `json:"good_steps"` // in a row
 	Skipped int64   `json:"skipped_steps"`
+}
+
+// CheckLossScale says whether a session that is opened with these options can scale the
+// loss as Options.LossScale says, from what is known before anything is loaded. The error
+// is ErrNoSignature where the model cannot have that, or says which number cannot be, or is
+// one of savedmodels.Model.RolesFor.
+func CheckLossScale(model *savedmodels.Model, o Options) error {
+	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	if err != nil {
+		return err
+	}
+	train, err := model.Signature(roles.Train)
+	if err != nil {
+		return err
+	}
+	_, err = newLossScaler(o.LossScale, train)
+	return err
 }
 
 // newLossScaler is nil for a signature that takes no scale.
@@ -116,6 +127,14 @@ func (l *lossScaler) String() string {
 	return fmt.Sprintf("dynamic from %v, %v per %d steps, at least %v", l.Initial, l.Factor, l.GrowthInterval, l.Min)
 }
 
+// goOn takes over a state, but for what the options fix.
+func (l *lossScaler) goOn(state scaleState) {
+	l.scaleState = state
+	if l.Fixed != 0 {
+		l.Scale, l.Good = l.Fixed, 0
+	}
+}
+
 // update is called after each step. lower reports that the scale was lowered.
 func (l *lossScaler) update(finite bool) (lower bool) {
 	if !finite {
@@ -146,7 +165,7 @@ func gradsFinite(sig *savedmodels.Signature) *savedmodels.Tensor {
 
 // scaledStep is a train step, and what it means for the scale.
 func (s *Session) scaledStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) error {
-	s.skipped = false
+	s.skipped, s.stuck = false, math.NaN()
 	if len(out) != len(s.trainNames) {
 		return s.train.room(out)
 	}
@@ -161,11 +180,22 @@ func (s *Session) scaledStep(ctx context.Context, step int64, b data.Batch, out 
 // rescale is called after train steps; finite is false if any of them was skipped.
 func (s *Session) rescale(finite bool, out []float64) {
 	if l := s.scaler; l != nil {
+		scale := l.Scale
 		s.skipped = l.update(finite)
+		if !finite && !s.skipped {
+			s.stuck = scale
+		}
 		out[len(out)-2], out[len(out)-1] = l.Scale, float64(l.Skipped)
-	} else if i := slices.Index(s.trainNames, MetricLossScale); !finite && i >= 0 {
-		// Scaled inside the graph, where the scale is already lowered.
-		s.skipped = out[i] >= scaleMin
+	} else if !finite {
+		s.stuck = 1 // the model scales nothing, and says that it changed nothing
+		if i := slices.Index(s.trainNames, savedmodels.MetricLossScale); i >= 0 {
+			// Scaled inside the graph, where the scale is already lowered.
+			if s.skipped = out[i] >= scaleMin; s.skipped {
+				s.stuck = math.NaN()
+			} else {
+				s.stuck = out[i]
+			}
+		}
 	}
 }
 
@@ -180,6 +210,11 @@ func scalable(sig *savedmodels.Signature) bool {
 // more. It is part of fit.Skipper.
 func (s *Session) Skipped() bool { return s.skipped }
 
+// Stuck reports whether the last train step changed no weights because its gradients
+// were not finite, and the scale of the loss, which is scale, cannot be lowered: it is
+// fixed, or at its least. It is part of fit.Skipper.
+func (s *Session) Stuck() (scale float64, stuck bool) { return s.stuck, !math.IsNaN(s.stuck) }
+
 // State is what the session has beside the variables: how the loss is scaled. It is
 // part of fit.Stateful.
 func (s *Session) State() (json.RawMessage, error) {
@@ -189,7 +224,8 @@ func (s *Session) State() (json.RawMessage, error) {
 	return json.Marshal(s.scaler.scaleState)
 }
 
-// SetState brings back what State returned; nil brings back the beginning.
+// SetState brings back what State returned; nil brings back the beginning. A fixed scale
+// stays as it is.
 func (s *Session) SetState(text json.RawMessage) error {
 	if s.scaler == nil {
 		return nil // only another session has any, which Identity tells
@@ -205,6 +241,6 @@ func (s *Session) SetState(text json.RawMessage) error {
 	if !(state.Scale > 0 && state.Scale <= math.MaxFloat32) {
 		return fmt.Errorf("loss scale: it is %v; expected a number above 0 that float32 has", state.Scale)
 	}
-	s.scaler.scaleState = state
+	s.scaler.goOn(state)
 	return nil
 }

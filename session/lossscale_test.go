@@ -104,6 +104,66 @@ func TestLossScaleFixed(t *testing.T) {
 	assert.Equal(t, scaled{128, 0, false}, trainScaled(t, s, good))
 	assert.Equal(t, scaled{128, 1, false}, trainScaled(t, s, spoiled(t, good)))
 	assert.Equal(t, "128", s.Identity()["loss_scale"])
+	scale, stuck := s.Stuck()
+	assert.True(t, stuck)
+	assert.Equal(t, 128.0, scale)
+	trainScaled(t, s, good)
+	_, stuck = s.Stuck()
+	assert.False(t, stuck)
+
+	// It stays as it is, whatever a checkpoint or a snapshot has.
+	other := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 64}})
+	trainScaled(t, other, spoiled(t, good))
+	trainScaled(t, other, spoiled(t, good))
+	state, err := other.State()
+	require.NoError(t, err)
+	snapshot, err := other.Snapshot(context.Background())
+	require.NoError(t, err)
+	defer snapshot.Close()
+	require.NoError(t, s.SetState(state))
+	assert.Equal(t, scaled{128, 2, false}, trainScaled(t, s, good))
+	require.NoError(t, s.Revert(context.Background(), snapshot))
+	assert.Equal(t, scaled{128, 2, false}, trainScaled(t, s, good))
+}
+
+// A scale far too high ends the training, rather than to leave everything as it was.
+func TestLossScaleFixedTooHighDiverges(t *testing.T) {
+	s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Fixed: 1e30}})
+	loop := fit.Loop{Session: s, Batch: 32, Epochs: 2, StepsPerEpoch: 3}
+	_, err := loop.Run(context.Background(), digits(t))
+	require.ErrorIs(t, err, fit.ErrDiverged)
+	require.ErrorContains(t, err, "the gradients are not finite at loss scale 1e+30, which cannot be lowered: the last 3 train steps")
+}
+
+// How far it was with the scale is resumed, too: else it would grow later.
+func TestLossScaleIsResumed(t *testing.T) {
+	run := func(dir string, stop int64) []float64 {
+		s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 4, GrowthInterval: 4}})
+		loop := fit.Loop{Session: s, Batch: 32, Epochs: 3, StepsPerEpoch: 3, Resume: dir}
+		loop.Hook(fit.Checkpoint(dir))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		loop.Hook(fit.Hook{Name: "stop", Step: func(_ context.Context, state *fit.State) error {
+			if state.Step == stop {
+				cancel()
+			}
+			return nil
+		}})
+		h, err := loop.Run(ctx, digits(t))
+		if stop > 0 {
+			require.ErrorIs(t, err, context.Canceled)
+		} else {
+			require.NoError(t, err)
+		}
+		return h.Metric("loss_scale")
+	}
+	want := []float64{4, 8, 16}
+	assert.Equal(t, want, run(t.TempDir(), 0))
+	for _, stop := range []int64{3, 5} {
+		dir := t.TempDir()
+		run(dir, stop)
+		assert.Equal(t, want, run(dir, 0), stop)
+	}
 }
 
 func TestLossScaleIsPartOfSnapshotsAndState(t *testing.T) {

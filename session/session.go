@@ -78,6 +78,7 @@ type Session struct {
 	scaler     *lossScaler // nil if the session does not scale the loss
 	begin      scaleState  // of the scaler
 	skipped    bool        // see Skipped
+	stuck      float64     // see Stuck; NaN if it is not
 	trainNames []string    // of the results of a train step
 
 	// mu is held while anything of native is written, and by Close, which may come from
@@ -153,7 +154,7 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	if err := settle(opts.Device, config); err != nil {
 		return nil, fmt.Errorf("device options: %w", err)
 	}
-	s := &Session{model: model, opts: opts, roles: roles, config: config, rate: math.NaN()}
+	s := &Session{model: model, opts: opts, roles: roles, config: config, rate: math.NaN(), stuck: math.NaN()}
 	if !opts.ReadOnly {
 		sig, err := model.Signature(roles.Train)
 		if err != nil {
@@ -173,7 +174,7 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 		s.trainNames = s.train.names
 		if s.scaler != nil {
 			s.begin = s.scaler.scaleState
-			s.trainNames = append(slices.Clone(s.trainNames), MetricLossScale, MetricSkippedSteps)
+			s.trainNames = append(slices.Clone(s.trainNames), savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps)
 		}
 	}
 	return s, nil
@@ -563,6 +564,8 @@ func (s *Session) Identity() map[string]string {
 	}
 	if s.scaler != nil {
 		id["loss_scale"] = s.scaler.String()
+	} else if s.train != nil && s.train.signature.Reserved(savedmodels.InputLossScale) != nil {
+		id["loss_scale"] = "1" // what it is fed
 	}
 	return id
 }

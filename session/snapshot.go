@@ -151,7 +151,7 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 }
 
 // Revert brings the model back to a snapshot, of this session or of another one of
-// the same model. The snapshot stays as it is. If it fails, the variables are in
+// the same model. The snapshot stays as it is, and so does a loss scale that is fixed. If it fails, the variables are in
 // doubt.
 func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	if err := p.fits(s.model); err != nil {
@@ -172,7 +172,7 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	}
 	s.rate = p.rate
 	if s.scaler != nil && p.scale.Scale > 0 {
-		s.scaler.scaleState = p.scale
+		s.scaler.goOn(p.scale)
 	}
 	return nil
 }
