@@ -32,6 +32,11 @@ type Effects struct {
 	Devices []tfbind.Device
 	// Step is what a train step did; nil if none was traced.
 	Step *StepEffects
+	// Together is how many train steps a call of the training runs with the signature
+	// TogetherBy (Options.FuseSteps), which is not what was traced; 0 if steps run one by
+	// one, or none was traced.
+	Together   int
+	TogetherBy string
 	// Untraced says why a step was not traced that was to be; else it is empty.
 	Untraced string
 }
@@ -70,7 +75,8 @@ type StepEffects struct {
 //
 // The step takes the time and the memory of a train step, which TensorFlow may keep, and
 // beside that a Snapshot and the trace: some hundred bytes per operation. Of a batch that is
-// split it is the last part that is traced. If the state cannot be brought back, that is
+// split it is the last part that is traced, and of a training that runs several steps in one
+// call a single step. If the state cannot be brought back, that is
 // the error, and the variables are in doubt.
 func (s *Session) Effects(ctx context.Context, b data.Batch) (e Effects, err error) {
 	if e.Devices, err = s.Devices(); err != nil {
@@ -106,6 +112,9 @@ func (s *Session) Effects(ctx context.Context, b data.Batch) (e Effects, err err
 		return e, err
 	}
 	e.Step = stepEffects(t)
+	if n := s.Fuses(s.opts.FuseSteps, b.Size); n > 1 {
+		e.Together, e.TogetherBy = n, s.fused.choose(n, b.Size, s.opts.FuseSteps).signature.Name
+	}
 	return e, nil
 }
 
@@ -154,6 +163,9 @@ func stepEffects(t tracing.Trace) *StepEffects {
 // casts; oneDNN in 6 operations; allocator mklcpu (peak 1.5 MiB); TensorFlow 2.21.0".
 func (e Effects) String() string {
 	parts := []string{e.devices()}
+	if e.Together > 1 {
+		parts = append(parts, fmt.Sprintf("traced was one step, and calls of %d run %s, which was not", e.Together, e.TogetherBy))
+	}
 	if e.Step != nil {
 		parts = append(parts, e.Step.parts()...)
 	}
@@ -234,7 +246,8 @@ func (t *StepEffects) parts() (parts []string) {
 
 // Missing compares the effects with options, and warns of those that have none: a
 // precision that no matrix operation ran in, an XLA that compiled nothing, a GPU that ran
-// nothing, and options for GPUs where there is none. What was not traced is not warned of.
+// nothing, and options for GPUs where there is none. What was not traced is not warned of:
+// where several steps run in one call, that is the precision and XLA.
 func (e Effects) Missing(o gpuopts.Options) (list []gpuopts.Warning) {
 	warn := func(setting, format string, args ...any) {
 		list = append(list, gpuopts.Warning{Setting: setting, Text: fmt.Sprintf(format, args...)})
@@ -248,7 +261,7 @@ func (e Effects) Missing(o gpuopts.Options) (list []gpuopts.Warning) {
 	if t == nil || len(t.Operations) == 0 {
 		return list
 	}
-	if narrow, rewritten := narrowTypes[o.Precision]; rewritten && t.Matrix[narrow] == 0 && !(t.Clusters > 0 && t.Casts > 0) {
+	if narrow, rewritten := narrowTypes[o.Precision]; rewritten && e.Together < 2 && t.Matrix[narrow] == 0 && !(t.Clusters > 0 && t.Casts > 0) {
 		setting := fmt.Sprintf("Options.Precision %s", o.Precision)
 		if t.Casts > 0 || t.Floating[narrow] > 0 {
 			warn(setting, "no matrix operation gave out %v, though values in between are cast to it: the step computes as before, and casts beside that", narrow)
@@ -256,7 +269,7 @@ func (e Effects) Missing(o gpuopts.Options) (list []gpuopts.Warning) {
 			warn(setting, "nothing ran in %v: %s", narrow, e.whyNot(narrow))
 		}
 	}
-	if (o.XLA == gpuopts.XLAOn1 || o.XLA == gpuopts.XLAOn2) && t.Clusters == 0 {
+	if (o.XLA == gpuopts.XLAOn1 || o.XLA == gpuopts.XLAOn2) && e.Together < 2 && t.Clusters == 0 {
 		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no operations that go together (XLAMinCluster of gpuopts is how many it takes), or none that XLA can compile")
 	}
 	if hasGPU(e.Devices) && (o.AsksForGPU() != "" || len(o.ForGPU()) > 0) {

@@ -57,6 +57,7 @@ func TestEffectsText(t *testing.T) {
 		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Floating: map[tfbind.DType]int{tfbind.Float32: 5}}},
 		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Clusters: 1}},
 		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 1}, Clusters: 4}},
+		{Devices: []tfbind.Device{host}, Together: 50, TogetherBy: "train_n", Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 8}}},
 		{Devices: []tfbind.Device{host, card}},
 		{Devices: []tfbind.Device{host, card}, Step: &session.StepEffects{
 			Operations: map[string]int{cpu0: 1, gpu0: 250}, Matrix: map[tfbind.DType]int{tfbind.Float16: 3},
@@ -105,6 +106,8 @@ func TestEffectsMissing(t *testing.T) {
 		"bfloat16 inside of clusters":     {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Clusters: 1, Casts: 2}}, bf16, nil},
 		"float16 in values alone":         {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix, Casts: 20}}, fp16, []string{"Options.Precision float16-cpu: no matrix operation gave out float16"}},
 		"nothing to rewrite":              {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on}}, fp16, []string{"has no matrix operations"}},
+		"compiled, in calls of several":   {session.Effects{Devices: host, Together: 4, TogetherBy: "train_n", Step: &session.StepEffects{Operations: on}}, compiled, nil},
+		"bfloat16, in calls of several":   {session.Effects{Devices: host, Together: 4, TogetherBy: "train_n", Step: &session.StepEffects{Operations: on, Matrix: matrix}}, bf16, nil},
 		"compiled":                        {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Clusters: 1}}, compiled, nil},
 		"nothing compiled":                {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on}}, compiled, []string{"Options.XLA on-2: nothing was compiled"}},
 		"growth without a GPU":            {session.Effects{Devices: host}, growth, []string{"Options.MemoryGrowth true: it has no effect: TensorFlow has no GPU here, only CPU"}},
@@ -122,6 +125,20 @@ func TestEffectsMissing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What was traced is one step, also where calls run several.
+func TestEffectsOfFusedSteps(t *testing.T) {
+	b := batches(t, digits(t), 32, 1)[0]
+	s := open(t, "digits", session.Options{FuseSteps: 4})
+	e, err := s.Effects(context.Background(), b)
+	require.NoError(t, err)
+	assert.Equal(t, 4, e.Together)
+	assert.Equal(t, "train_n", e.TogetherBy)
+	require.NoError(t, s.SetMicroBatches(2))
+	e, err = s.Effects(context.Background(), b)
+	require.NoError(t, err)
+	assert.Zero(t, e.Together, "parts run step by step")
 }
 
 // Effects says what a step runs in, and leaves the training as it is, bit for bit.

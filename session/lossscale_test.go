@@ -209,6 +209,29 @@ func TestLossScaleInTheGraphIsTold(t *testing.T) {
 	require.Nil(t, state, "it is in the variables")
 }
 
+// Of a split batch it is what apply made of it.
+func TestLossScaleInTheGraphInParts(t *testing.T) {
+	good := batches(t, digits(t), 32, 1)[0]
+	s := open(t, "digits-fp16", session.Options{})
+	require.NoError(t, s.SetMicroBatches(2))
+	out := make([]float64, 4)
+	require.NoError(t, s.Train(context.Background(), 0, spoiled(t, good), out))
+	require.Equal(t, []float64{16384, 1}, out[2:])
+	require.True(t, s.Skipped())
+	require.NoError(t, s.Train(context.Background(), 1, good, out))
+	require.Equal(t, []float64{16384, 1}, out[2:])
+	require.False(t, s.Skipped())
+}
+
+// A model that is fed 1 says so, as one with that scale does.
+func TestLossScaleOfOneIsIdentity(t *testing.T) {
+	model := altered(t, "digits-scaled", untold("train"))
+	for _, scale := range []session.LossScale{{}, {Fixed: 1}} {
+		assert.Equal(t, "1", openModel(t, model, session.Options{LossScale: scale}).Identity()["loss_scale"])
+	}
+	assert.NotContains(t, open(t, "digits", session.Options{}).Identity(), "loss_scale")
+}
+
 func TestLossScaleOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		model string
@@ -225,7 +248,9 @@ func TestLossScaleOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			model, err := savedmodels.Builtin(c.model)
 			require.NoError(t, err)
-			_, err = session.Open(context.Background(), model, session.Options{LossScale: c.scale})
+			options := session.Options{LossScale: c.scale}
+			require.ErrorContains(t, session.CheckLossScale(model, options), c.says)
+			_, err = session.Open(context.Background(), model, options)
 			require.ErrorContains(t, err, c.says)
 		})
 	}

@@ -20,7 +20,8 @@ var ErrInexactSplit = errors.New("parts of a batch would not give the update of 
 // batches (SetMicroBatches), from what is known before anything is loaded. The error
 // says why not, and what to do:
 //   - ErrNoSignature: the model has no signatures gradients and apply that go with its
-//     train signature, or its gradients do not report all that it does.
+//     train signature, or its gradients do not report all that it does, do not take its
+//     loss_scale, or do not tell, nor does apply, by grads_finite what it tells.
 //   - ErrInexactSplit: the update would be another one, and Options.AllowInexactSplit is
 //     not set. What the exporter noted decides (savedmodels.Metadata.MicroBatchesExact).
 //     Where there is no such note, a model that takes the reserved input seed to its
@@ -55,6 +56,18 @@ func checkSplit(model *savedmodels.Model, roles savedmodels.Roles, o Options) er
 			return fmt.Errorf("micro-batches: %w: signature %s does not report %s, which %s does; export it with the same outputs",
 				ErrNoSignature, gradients.Name, m.Name, train.Name)
 		}
+	}
+	if in := savedmodels.InputLossScale; train.Reserved(in) != nil && gradients.Reserved(in) == nil {
+		return fmt.Errorf("micro-batches: %w: signature %s does not take %s, which %s does, so that the parts would not be scaled; export it with the same inputs",
+			ErrNoSignature, gradients.Name, in, train.Name)
+	}
+	apply, err := model.Signature(roles.Apply)
+	if err != nil {
+		return fmt.Errorf("micro-batches: %w", err)
+	}
+	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
+		return fmt.Errorf("micro-batches: %w: neither %s nor %s gives %s, which %s does, so that a skipped step would count as one; export them with it",
+			ErrNoSignature, gradients.Name, apply.Name, savedmodels.OutputGradsFinite, train.Name)
 	}
 	if o.AllowInexactSplit {
 		return nil
@@ -141,8 +154,9 @@ type splitter struct {
 	apply     *Step
 	// finite is the output grads_finite of apply, -1 if there is none.
 	finite int
-	// metric is the position in the results of gradients of each result of train.
-	metric []int
+	// metric is the position in the results of gradients of each result of train, and
+	// after the output of apply that goes before it, -1 if there is none.
+	metric, after []int
 }
 
 func (p *splitter) Close() error {
@@ -174,6 +188,13 @@ func (s *Session) prepareParts() error {
 	if p.apply, err = s.Prepare(s.roles.Apply); err != nil {
 		return errors.Join(fmt.Errorf("micro-batches: %w", err), p.Close())
 	}
+	for _, name := range s.train.names {
+		after := -1
+		if name == savedmodels.MetricLossScale || name == savedmodels.MetricSkippedSteps {
+			after = slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == name })
+		}
+		p.after = append(p.after, after)
+	}
 	p.finite = slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == savedmodels.OutputGradsFinite })
 	if err := s.adopt(p, func(n *native) { n.split = p }); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
@@ -192,8 +213,19 @@ func (s *Session) trainParts(ctx context.Context, seed [2]int64, b data.Batch, o
 	if err := p.apply.Feed(b); err != nil {
 		return false, err
 	}
-	if err := p.apply.Run(ctx); err != nil || p.finite < 0 {
-		return p.gradients.applied, err
+	if err := p.apply.Run(ctx); err != nil {
+		return false, err
+	}
+	for i, from := range p.after {
+		if from < 0 {
+			continue
+		}
+		if out[i], err = p.apply.tf.Float(from); err != nil {
+			return false, err
+		}
+	}
+	if p.finite < 0 {
+		return p.gradients.applied, nil
 	}
 	v, err := p.apply.tf.Float(p.finite)
 	return v != 0, err

@@ -35,6 +35,33 @@ func noted(t testing.TB, name string, notes map[string]any) *savedmodels.Model {
 	return writeNotes(t, dir, notes)
 }
 
+// altered opens a copy of a built-in model with other signatures.
+func altered(t testing.TB, name string, change func(map[string]*pb.SignatureDef)) *savedmodels.Model {
+	t.Helper()
+	dir := noted(t, name, nil).Dir
+	file := filepath.Join(dir, "saved_model.pb")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	saved := &pb.SavedModel{}
+	require.NoError(t, proto.Unmarshal(text, saved))
+	change(saved.MetaGraphs[0].SignatureDef)
+	text, err = proto.Marshal(saved)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, text, 0o644))
+	model, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	return model
+}
+
+// untold takes grads_finite from signatures.
+func untold(signatures ...string) func(map[string]*pb.SignatureDef) {
+	return func(all map[string]*pb.SignatureDef) {
+		for _, name := range signatures {
+			delete(all[name].Outputs, "grads_finite")
+		}
+	}
+}
+
 func writeNotes(t testing.TB, dir string, notes map[string]any) *savedmodels.Model {
 	t.Helper()
 	file := filepath.Join(dir, "assets.extra", "steadyfit.json")
@@ -123,6 +150,7 @@ func TestCheckSplit(t *testing.T) {
 		require.NoError(t, err)
 		return m
 	}
+	unscaled := func(all map[string]*pb.SignatureDef) { delete(all["gradients"].Inputs, "loss_scale") }
 	note := func(exact bool) map[string]any { return map[string]any{"micro_batches_exact": exact} }
 	for name, c := range map[string]struct {
 		model *savedmodels.Model
@@ -143,6 +171,9 @@ func TestCheckSplit(t *testing.T) {
 		"no gradients":         {fixture("good"), session.Options{}, session.ErrNoSignature, "--no-micro-batches"},
 		"fewer results":        {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, session.ErrNoSignature, "does not report mae"},
 		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "evaluate"}, session.ErrNoSignature, "go with the signature train, and evaluate is what is trained"},
+		"scaled":               {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
+		"scale not taken":      {altered(t, "digits-scaled", unscaled), session.Options{}, session.ErrNoSignature, "gradients does not take loss_scale, which train does"},
+		"skipped, not told":    {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{}, session.ErrNoSignature, "neither gradients nor apply gives grads_finite, which train does"},
 		"not trainable":        {fixture("predictonly"), session.Options{}, savedmodels.ErrNotTrainable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth true: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
 		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
 		{line: "--gpu-allocator bfc", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-allocator BFC: TF_GPU_ALLOCATOR is "cuda_malloc_async"`}},
-		{line: "--precision bf16", env: [2]string{"TF_ENABLE_ONEDNN_OPTS", "0"}, says: []string{`--precision bfloat16: TF_ENABLE_ONEDNN_OPTS is "0"`}},
+		{line: "--precision bf16", env: [2]string{"TF_ENABLE_ONEDNN_OPTS", "0"}, says: []string{`--precision bf16: TF_ENABLE_ONEDNN_OPTS is "0"`}},
 		{line: "--xla", env: [2]string{"TF_XLA_FLAGS", "--tf_xla_auto_jit=-1"}, says: []string{"--xla on-2: TF_XLA_FLAGS is"}},
 		{line: "--visible-gpus 0", env: [2]string{"CUDA_DEVICE_ORDER", "FASTEST_FIRST"}, says: []string{`--visible-gpus [0]: CUDA_DEVICE_ORDER is "FASTEST_FIRST"`}},
 		{line: "--deterministic", env: [2]string{"TF_DETERMINISTIC_OPS", "0"}, says: []string{`--deterministic true: TF_DETERMINISTIC_OPS is "0"`}},

@@ -168,6 +168,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err != nil {
 		return err
 	}
+	if err := session.CheckLossScale(model, f.options); err != nil {
+		return usagef("%w", err)
+	}
 	read := c.Busy()
 	train, err := f.datasets(ctx, loop, model, roles)
 	read()
@@ -239,7 +242,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 func (f *fitFlags) tellInForce(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised, s *session.Session, train data.Dataset) error {
 	trace := f.inForce
 	if !cmd.Flags().Changed("in-force") {
-		trace = g.verbose || f.device.mayFail(f.options.Device) && f.budget == "" && f.resetNear == ""
+		trace = (g.verbose || f.device.mayFail(f.options.Device)) && f.budget == "" && f.resetNear == ""
 	}
 	e, err := s.Effects(ctx, data.Batch{})
 	if trace && err == nil {

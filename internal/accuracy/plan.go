@@ -120,7 +120,7 @@ func newJob(o *options, m model, q precision, seed int) job {
 	args := []string{"fit", "--model", path, "--data", m.train(o), "--validation", m.test(o),
 		"--batch", strconv.Itoa(m.Batch), "--epochs", strconv.Itoa(m.Epochs)}
 	args = append(args, m.flags...)
-	args = append(args, "--precision", q.flag, "--seed", strconv.Itoa(seed))
+	args = append(args, "--precision", q.flag, "--seed", strconv.Itoa(seed), "--auto", "off")
 	return job{model: m, precision: q, seed: seed, args: args}
 }
 
