@@ -206,14 +206,11 @@ def _load_tensorflow() -> tuple[Any, Any]:
 @contextlib.contextmanager
 def dtype_policy(name: str) -> Iterator[None]:
     """Keras's default dtype policy, for layers made in the block."""
+    if name not in ("float32", "mixed_bfloat16", "mixed_float16"):
+        raise UsageError(f"policy {name!r}: expected float32, mixed_bfloat16 or mixed_float16")
     _, keras = _load_tensorflow()
     before = keras.config.dtype_policy()
-    try:
-        keras.config.set_dtype_policy(name)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"policy {name!r}: expected float32, mixed_bfloat16 or mixed_float16 ({error})"
-        ) from error
+    keras.config.set_dtype_policy(name)
     try:
         yield
     finally:
@@ -468,6 +465,16 @@ class _KerasProgram:
                 expected="at least one trainable weight",
                 found=f"{len(model.variables)} variables, none of them trainable",
                 do="set trainable=True on the layers that should learn",
+            )
+        half = [v for v in model.trainable_variables if v.dtype in ("float16", "bfloat16")]
+        if half:
+            # Gradients would be of 16 bits, too, which the loss scale can overflow.
+            raise Refusal(
+                "weights of 16 bits",
+                where=f"model {model.name!r}, weight {half[0].path!r}",
+                expected="weights in float32, which mixed policies keep",
+                found=f"{half[0].dtype}, as of {len(half)} of {len(model.trainable_variables)} weights",
+                do="make the layers under mixed_float16 or mixed_bfloat16",
             )
 
     def _forward(self, feeds: Mapping[str, Any], training: bool) -> dict[str, Any]:

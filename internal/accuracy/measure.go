@@ -19,6 +19,7 @@ import (
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
 	measuring "steadyfit/internal/measure"
+	"steadyfit/savedmodels"
 )
 
 // A result is what one run came to.
@@ -142,7 +143,7 @@ func readHistory(path string) (*result, error) {
 		}
 		*to = value
 	}
-	if skipped, ok := last.Metrics.Get("skipped_steps"); ok {
+	if skipped, ok := last.Metrics.Get(savedmodels.MetricSkippedSteps); ok {
 		r.SkippedSteps = &skipped
 	}
 	return &r, nil

@@ -513,6 +513,19 @@ def test_loss_scale_as_an_input(tmp_path, load, random):
         )
 
 
+def test_weights_of_16_bits_are_refused(tmp_path):
+    for name in ("float16", "bfloat16"):
+        keras.config.set_dtype_policy(name)
+        try:
+            model = dense()
+        finally:
+            keras.config.set_dtype_policy("float32")
+        with pytest.raises(export.Refusal, match=name):
+            export.export(model, tmp_path / "m", optimizer="sgd", loss=logits_loss())
+    with pytest.raises(export.UsageError, match="mixed_float16"), export.dtype_policy("float16"):
+        pass
+
+
 def test_unknown_policy():
     with pytest.raises(export.UsageError, match="mixed_float16"), export.dtype_policy("float12"):
         pass
