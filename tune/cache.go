@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"steadyfit/internal/gpu"
-	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -40,25 +39,28 @@ type key struct {
 	Fields []string `json:"fields"`
 	// Options are the settings that the candidates are put on top of.
 	Options session.Options `json:"options"`
-	// Offered are the ways and the settings.
-	Offered []Candidate `json:"offered"`
-	// Budget of memory in bytes, and whether it is of anonymous memory.
-	Budget     memory.Bytes `json:"budget,omitempty"`
-	BudgetAnon bool         `json:"budget_anon,omitempty"`
 	// Environment are variables that change how TensorFlow runs.
 	Environment []string `json:"environment,omitempty"`
 	TensorFlow  string   `json:"tensorflow"`
-	Program     string   `json:"program"`
-	CPU         string   `json:"cpu"`
-	Cores       int      `json:"cores"`
-	GPUs        []string `json:"gpus,omitempty"`
+	// Library is the file of TensorFlow, by path, size and time: another build may have
+	// the same version.
+	Library string `json:"library"`
+	Program string `json:"program"`
+	CPU     string `json:"cpu"`
+	// Cores are those that this process may use, and Procs GOMAXPROCS, which follows the
+	// quota of the control group.
+	Cores int      `json:"cores"`
+	Procs int      `json:"procs"`
+	GPUs  []string `json:"gpus,omitempty"`
 }
 
-func newKey(p *Plan, info tfbind.Info, ways, settings []Candidate) key {
+// newKey is the key of a plan. What is offered, and the budget, are not in it: one
+// measurement serves all trainings whose steps would be the same.
+func newKey(p *Plan, info tfbind.Info) key {
 	k := key{
-		Model: p.Model.Hash, Batch: p.Batch, Offered: slices.Concat(ways, settings), Budget: p.Budget, BudgetAnon: p.BudgetOfAnon,
-		Options: p.Options, Environment: environment(os.Environ()),
-		TensorFlow: info.Version, Program: program(), CPU: processor(), Cores: runtime.NumCPU(),
+		Model: p.Model.Hash, Batch: p.Batch, Options: p.Options, Environment: environment(os.Environ()),
+		TensorFlow: info.Version, Library: identify(info.Library), Program: program(),
+		CPU: processor(), Cores: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0),
 	}
 	// These change nothing in a step's time.
 	k.Options.Seed, k.Options.ListAllocations, k.Options.AllowInexactSplit = 0, false, false
@@ -112,6 +114,15 @@ func program() string {
 	return text
 }
 
+// identify tells a file from others, and from later ones in its place.
+func identify(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return path
+	}
+	return fmt.Sprintf("%s %d %s", path, info.Size(), info.ModTime().UTC().Format(time.RFC3339Nano))
+}
+
 // processor is the model of the CPU.
 func processor() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
@@ -124,7 +135,7 @@ func processor() string {
 }
 
 // format is the format of the files of the cache, with the version of what they mean.
-const format = "steadyfit tune 1"
+const format = "steadyfit tune 2"
 
 // entry is a file of the cache.
 type entry struct {
@@ -238,14 +249,10 @@ func (p Plan) Note(step time.Duration) {
 	if err != nil {
 		return
 	}
-	ways, settings, err := Candidates(p.Model, p.Options, p.Data, p.Batch, p.Limits)
-	if err != nil {
-		return
-	}
 	if p.Log == nil {
 		p.Log = discard
 	}
-	k := newKey(&p, info, ways, settings)
+	k := newKey(&p, info)
 	e := p.kept(k)
 	e.PlainSeconds = step.Seconds()
 	p.keep(k, e)

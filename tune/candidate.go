@@ -2,6 +2,7 @@ package tune
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -119,19 +120,38 @@ type Limits struct {
 	Compiled bool `json:"compiled,omitempty"`
 	// Threads allows another executor and other numbers of threads.
 	Threads bool `json:"threads,omitempty"`
+	// Traced means that a step is going to be traced, which an executor that runs in one
+	// thread cannot: it is not allowed.
+	Traced bool `json:"traced,omitempty"`
 	// Precision allows to compute in 16 bits, where that is measured to be faster. It
 	// changes the training.
 	Precision bool `json:"precision,omitempty"`
 }
 
-// Within is the candidate without what the limits do not allow.
-func (c Candidate) Within(l Limits) Candidate {
+// threadVariables set TensorFlow's numbers of threads from outside.
+var threadVariables = []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
+
+// under are the limits with what the options and the environment do not allow:
+// Deterministic leaves out what adds up in another order.
+func (l Limits) under(o session.Options) Limits {
+	l.Compiled = l.Compiled && !o.Device.Deterministic
+	l.Threads = l.Threads && !o.Device.Deterministic && !slices.ContainsFunc(threadVariables, func(name string) bool { return os.Getenv(name) != "" })
+	return l
+}
+
+// Within is the candidate without what the limits, the options of the session or the
+// environment do not allow.
+func (c Candidate) Within(l Limits, o session.Options) Candidate {
+	l = l.under(o)
 	if l.Fuse < 2 {
 		c.FuseSteps = 0
 	}
 	c.Compiled = c.Compiled && l.Compiled
 	if !l.Threads {
 		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
+	}
+	if l.Traced {
+		c.Executor = ""
 	}
 	if !l.Precision {
 		c.Precision = ""
@@ -157,17 +177,17 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 			ways = append(ways, c)
 		}
 	}
+	l = l.under(o)
 	fusible := l.Fuse > 1 && o.FuseSteps < 2
-	compilable := l.Compiled && !o.Compiled && !o.Device.Deterministic
+	compilable := l.Compiled && !o.Compiled
 	if sizes := sizesOf(m, roles.TrainNXLA); fusible && compilable && len(sizes) > 1 && sizes[0] <= int64(l.Fuse) && sizes[1] == int64(batch) {
 		offer(Candidate{FuseSteps: int(sizes[0]), Compiled: true})
 	}
 	if fusible {
-		// Where it is 1, the model or the data do not allow more. A call can have fewer
-		// steps, at the end of an epoch, unless train_n has a fixed number.
-		n, _ := session.AutoFuse(m, o, ds, batch)
-		if least := (Candidate{FuseSteps: min(n, l.Fuse)}); n > 1 && session.CheckFuse(m, least.Apply(o)) == nil {
-			offer(Candidate{FuseSteps: n})
+		// Where it is 1, the model or the data do not allow more. With fewer steps than
+		// a fixed number in train_n there is nothing to offer.
+		if n, _ := session.AutoFuse(m, o, ds, batch); n > 1 {
+			offer(Candidate{FuseSteps: min(n, l.Fuse)})
 		}
 	}
 	if sizes := sizesOf(m, roles.TrainXLA); compilable && len(sizes) > 0 && sizes[0] == int64(batch) {
@@ -175,7 +195,10 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 	}
 	d := o.Device
 	if l.Threads && d.Executor == "" && d.IntraThreads == 0 && d.InterThreads == 0 && !d.PerSessionThreads {
-		settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}, Candidate{InterThreads: 1})
+		if !l.Traced {
+			settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
+		}
+		settings = append(settings, Candidate{InterThreads: 1})
 	}
 	if l.Precision && d.Precision == "" && !d.GrapplerOff {
 		settings = append(settings, Candidate{Precision: gpuopts.BFloat16})
@@ -183,14 +206,33 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 	return ways, settings, nil
 }
 
-// offered reports whether a candidate is one of the ways, or plain, with settings on top.
-func offered(c Candidate, ways, settings []Candidate) bool {
-	way := Candidate{FuseSteps: c.FuseSteps, Compiled: c.Compiled}
-	if !way.Plain() && !slices.Contains(ways, way) {
-		return false
+// parts are a candidate's way, and its settings.
+func (c Candidate) parts() (way, threads, precision Candidate) {
+	return Candidate{FuseSteps: c.FuseSteps, Compiled: c.Compiled},
+		Candidate{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads}, Candidate{Precision: c.Precision}
+}
+
+// like reports whether what was measured of a way says what another one is like: they are
+// the same, or differ only in the number of steps of a call that has no fixed one, up to
+// two times.
+func like(a, b Candidate) bool {
+	return a == b || !a.Compiled && !b.Compiled && min(a.FuseSteps, b.FuseSteps) > 1 &&
+		max(a.FuseSteps, b.FuseSteps) <= 2*min(a.FuseSteps, b.FuseSteps)
+}
+
+// offered finds the candidate that is like one that was measured, and is one of the ways, or
+// plain, with settings on top. ok is false if there is none.
+func offered(c Candidate, ways, settings []Candidate) (now Candidate, ok bool) {
+	way, threads, precision := c.parts()
+	if !way.Plain() {
+		i := slices.IndexFunc(ways, func(w Candidate) bool { return like(w, way) })
+		if i < 0 {
+			return Candidate{}, false
+		}
+		c.FuseSteps = ways[i].FuseSteps
 	}
-	threads, precision := Candidate{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads}, Candidate{Precision: c.Precision}
-	return (threads.Plain() || slices.Contains(settings, threads)) && (precision.Plain() || slices.Contains(settings, precision))
+	ok = (threads.Plain() || slices.Contains(settings, threads)) && (precision.Plain() || slices.Contains(settings, precision))
+	return c, ok
 }
 
 // sizesOf is the shape of the first input of data of a signature that was compiled for

@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"time"
 
 	"steadyfit/data"
@@ -32,7 +35,9 @@ type spec struct {
 	Options   session.Options `json:"options"`
 	Candidate Candidate       `json:"candidate"`
 	Data      []string        `json:"data"` // .npy files, one per field
-	Batch     int             `json:"batch"`
+	// Fields are the names of their fields.
+	Fields []string `json:"fields"`
+	Batch  int      `json:"batch"`
 	// LearningRate is fed where the model takes one; 0 is not to set it.
 	LearningRate float64 `json:"learning_rate"`
 }
@@ -51,8 +56,21 @@ type answer struct {
 	Finite bool         `json:"finite"`
 	Peak   memory.Bytes `json:"peak"`
 	Anon   memory.Bytes `json:"anon"`
-	// Failure says why there is no more to come.
+	// Failure says why there is no more to come. Lasting is that it would fail again at
+	// another time.
 	Failure string `json:"failure,omitempty"`
+	Lasting bool   `json:"lasting,omitempty"`
+}
+
+// lasting are errors of a model that cannot run in some way; others, such as a lack of
+// memory, may pass.
+func lasting(err error) bool {
+	for _, kind := range []error{tfbind.ErrInvalidArgument, tfbind.ErrFailedPrecondition, &tfbind.Error{Code: tfbind.Unimplemented}, session.ErrFuse, session.ErrNoSignature, session.ErrData} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
 }
 
 // Child is the first call of main in a program that calls Choose. In a child of a race it
@@ -67,17 +85,42 @@ func Child(ctx context.Context) (bool, error) {
 	// the kernel decides.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	out := json.NewEncoder(os.Stdout)
-	err := compete(ctx, bufio.NewReader(os.Stdin), out)
+	err := compete(ctx, listen(os.Stdin), out)
 	if err != nil {
-		err = errors.Join(err, out.Encode(answer{Failure: err.Error()}))
+		err = errors.Join(err, out.Encode(answer{Failure: err.Error(), Lasting: lasting(err)}))
 	}
 	return true, err
 }
 
-// compete runs the rounds that it is asked for, until there are no more.
-func compete(ctx context.Context, in *bufio.Reader, out *json.Encoder) (err error) {
+// line is a line of standard input, or the error of reading it.
+type line struct {
+	text []byte
+	err  error
+}
+
+// listen reads what is asked. A parent that is gone ends this process at once, whatever it
+// does: TensorFlow may be compiling, or far from the end of a call, and nobody waits for it.
+func listen(from io.Reader) <-chan line {
+	asked := make(chan line, 1)
+	go func() {
+		for in := bufio.NewReader(from); ; {
+			text, err := in.ReadBytes('\n')
+			if errors.Is(err, io.EOF) {
+				os.Exit(0) // lint:allow exit: the process is the race's own, and has nothing to save
+			}
+			asked <- line{text, err}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return asked
+}
+
+// compete runs the rounds that it is asked for. It returns with an error, or not at all.
+func compete(ctx context.Context, asked <-chan line, out *json.Encoder) (err error) {
 	var s spec
-	if _, err := next(in, &s); err != nil {
+	if err := next(asked, &s); err != nil {
 		return err
 	}
 	r, err := begin(ctx, s)
@@ -96,7 +139,7 @@ func compete(ctx context.Context, in *bufio.Reader, out *json.Encoder) (err erro
 			return err
 		}
 		var ask round
-		if more, err := next(in, &ask); !more {
+		if err := next(asked, &ask); err != nil {
 			return err
 		}
 		if a, err = r.run(ctx, ask.Seconds); err != nil {
@@ -105,20 +148,16 @@ func compete(ctx context.Context, in *bufio.Reader, out *json.Encoder) (err erro
 	}
 }
 
-// next reads a line. There is none, without an error, when the parent has no more to ask,
-// or is gone.
-func next(in *bufio.Reader, into any) (more bool, err error) {
-	line, err := in.ReadBytes('\n')
-	if errors.Is(err, io.EOF) {
-		return false, nil
+// next waits for a line.
+func next(asked <-chan line, into any) error {
+	l := <-asked
+	if l.err != nil {
+		return fmt.Errorf("race: %w", l.err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("race: %w", err)
+	if err := json.Unmarshal(l.text, into); err != nil {
+		return fmt.Errorf("race: what was asked: %w", err)
 	}
-	if err := json.Unmarshal(line, into); err != nil {
-		return false, fmt.Errorf("race: what was asked: %w", err)
-	}
-	return true, nil
+	return nil
 }
 
 // warmUp is how many calls come before the first round: TensorFlow rewrites and compiles
@@ -159,6 +198,13 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 	whole, err, _ := pull()
 	if err != nil {
 		return nil, errors.Join(err, r.close())
+	}
+	if len(whole.Fields) != len(s.Fields) {
+		return nil, errors.Join(fmt.Errorf("race: %d fields of data, expected %d", len(whole.Fields), len(s.Fields)), r.close())
+	}
+	whole.Fields = slices.Clone(whole.Fields)
+	for i, name := range s.Fields {
+		whole.Fields[i].Name = name
 	}
 	for from := 0; from+s.Batch <= whole.Size; from += s.Batch {
 		r.batches = append(r.batches, whole.Slice(from, from+s.Batch))
@@ -235,7 +281,7 @@ func (r *runner) call(ctx context.Context) error {
 		err = r.session.TrainN(ctx, r.done, r.steps, r.out)
 	}
 	r.done += int64(r.steps)
-	r.finite = r.finite && finite(r.out)
+	r.finite = r.finite && finite(r.out[:1]) // the loss; a metric may be NaN for want of a class
 	return err
 }
 
@@ -246,13 +292,22 @@ const sampleBytes = 64 << 20
 // sample writes the first batches of a dataset to .npy files in a folder, for the children
 // of a race to read: as many as a call has steps as a rule, but no more than fit into
 // sampleBytes and can be read in about so much time, and one at least. There is an error
-// if there is no whole batch.
-func sample(ds data.Dataset, batch int, dir string, within time.Duration) (paths []string, err error) {
+// if there is no whole batch. The fields are those that the train signature is fed; the
+// files have numbers for names, since a field's may be anything.
+func sample(m *savedmodels.Model, o session.Options, ds data.Dataset, batch int, dir string, within time.Duration) (paths, fields []string, err error) {
+	roles, err := m.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	if err != nil {
+		return nil, nil, err
+	}
 	pass := data.Pass{Batch: batch, DropRemainder: true}
+	fed, err := session.CheckData(m, roles.Train, ds, pass)
+	if err != nil {
+		return nil, nil, err
+	}
 	start, read := time.Now(), 0
 	for _, err := range ds.Batches(pass) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if read++; read == 2 {
 			break
@@ -267,23 +322,28 @@ func sample(ds data.Dataset, batch int, dir string, within time.Duration) (paths
 		}
 	}()
 	var arrays []*data.NPYWriter
-	for _, f := range ds.Fields() {
-		file, err := os.Create(filepath.Join(dir, f.Name+".npy"))
-		if err != nil {
-			return nil, err
+	wanted := slices.Collect(maps.Values(fed))
+	var at []int // in a batch
+	for i, f := range ds.Fields() {
+		if !slices.Contains(wanted, f.Name) {
+			continue
 		}
-		files = append(files, file)
-		paths = append(paths, file.Name())
+		file, err := os.Create(filepath.Join(dir, strconv.Itoa(i)+".npy"))
+		if err != nil {
+			return nil, nil, err
+		}
+		files, at = append(files, file), append(at, i)
+		paths, fields = append(paths, file.Name()), append(fields, f.Name)
 		arrays = append(arrays, data.NewNPYWriter(file, count*batch))
 	}
 	written := 0
 	for b, err := range ds.Batches(pass) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		for i, f := range b.Fields {
-			if err := arrays[i].Write(f); err != nil {
-				return nil, err
+		for i, a := range arrays {
+			if err := a.Write(b.Fields[at[i]]); err != nil {
+				return nil, nil, err
 			}
 		}
 		if written++; written == count {
@@ -292,8 +352,8 @@ func sample(ds data.Dataset, batch int, dir string, within time.Duration) (paths
 	}
 	for _, a := range arrays {
 		if err := a.Flush(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return paths, nil
+	return paths, fields, nil
 }

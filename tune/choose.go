@@ -10,14 +10,15 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
 // Choice is what Choose has chosen.
 type Choice struct {
 	// Candidate is to be applied to the options of the session; the zero value is
-	// plain.
-	Candidate Candidate `json:"candidate"`
+	// plain. It is not kept: another training may have less to choose from.
+	Candidate Candidate `json:"-"`
 	// Measurements are those of the race, plain steps first; empty if there was none.
 	Measurements []Measurement `json:"measurements,omitempty"`
 	// Why says what was found, in a line without an end: "fused 50 steps, XLA twin:
@@ -61,15 +62,17 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	if p.Data.Len() < p.Batch {
 		return Choice{Why: "plain: there is no whole batch to measure with"}, nil
 	}
-	key := newKey(&p, info, ways, settings)
+	key := newKey(&p, info)
 	kept := p.kept(key)
-	if p.Anew {
-		kept.Choice = nil
-	}
 	allowed := p.allowed(max(p.Least(), kept.step()))
-	if c := kept.Choice; c != nil && offered(c.Candidate, ways, settings) && (p.KeptOnly || allowed < MinRace || !c.shortOf(allowed)) {
-		c.Cached, c.Why = true, c.why(true)
-		return *c, nil
+	if c := kept.Choice; c != nil && !p.Anew {
+		now, whole := c.now(ways, settings)
+		// Where a race has no time, what is known is better than nothing.
+		if p.KeptOnly || allowed < MinRace || whole && !c.shortOf(allowed) {
+			now.decide(&p, ownMemory())
+			now.Cached, now.Why = true, now.why(true)
+			return now, nil
+		}
 	}
 	switch {
 	case p.KeptOnly:
@@ -78,7 +81,8 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		return Choice{Why: fmt.Sprintf("plain: too short a training to measure what is faster (%d steps)", p.Steps)}, nil
 	}
 	start := time.Now()
-	measured, err := newRace(&p, info).run(ctx, ways, settings, allowed)
+	r := newRace(&p, info)
+	measured, err := r.run(ctx, ways, settings, allowed)
 	if ctx.Err() != nil {
 		return Choice{}, context.Cause(ctx)
 	}
@@ -86,23 +90,69 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		return Choice{Why: fmt.Sprintf("plain: nothing could be measured: %v", err)}, nil
 	}
 	c := Choice{Measurements: measured, Took: time.Since(start), Allowed: p.allowed(seconds(measured[0].Step))}
-	if winner, ok := judge(measured); ok {
-		c.Candidate = winner.Candidate
-	}
 	kept.PlainSeconds = measured[0].Step
-	if slices.ContainsFunc(measured[1:], func(m Measurement) bool { return !m.Late }) {
-		kept.Choice = &c
+	if slices.ContainsFunc(measured[1:], func(m Measurement) bool { return !m.Late && !m.Passing }) {
+		// Without the budget, which is another one the next time.
+		all := c
+		all.add(kept.Choice)
+		kept.Choice = &all
 	}
 	p.keep(key, kept)
+	c.decide(&p, r.own)
 	c.Why = c.why(false)
 	return c, nil
 }
 
+// add takes what an earlier race has measured and this one has not, such as what this
+// training must not use.
+func (c *Choice) add(earlier *Choice) {
+	if earlier == nil {
+		return
+	}
+	c.Measurements = slices.Clone(c.Measurements)
+	for _, m := range earlier.Measurements {
+		if c.of(m.Candidate) == nil && !m.Late && !m.Passing {
+			c.Measurements = append(c.Measurements, m)
+		}
+	}
+}
+
+// decide chooses by what was measured. own is the anonymous memory of this process.
+func (c *Choice) decide(p *Plan, own memory.Bytes) {
+	c.Measurements, c.Candidate = p.within(c.Measurements, own), Candidate{}
+	if winner, ok := judge(c.Measurements); ok {
+		c.Candidate = winner.Candidate
+	}
+}
+
+// now is a kept choice with those of its measurements that are about what is offered. whole
+// means that all of that was measured.
+func (c *Choice) now(ways, settings []Candidate) (now Choice, whole bool) {
+	now, whole = *c, true
+	now.Measurements = nil
+	missing := slices.Concat(ways, settings)
+	for _, m := range c.Measurements {
+		candidate, ok := offered(m.Candidate, ways, settings)
+		if !ok {
+			continue
+		}
+		m.Candidate = candidate
+		now.Measurements = append(now.Measurements, m)
+		way, threads, precision := candidate.parts()
+		if threads.Plain() && precision.Plain() {
+			missing = slices.DeleteFunc(missing, func(c Candidate) bool { return c == way })
+		}
+		missing = slices.DeleteFunc(missing, func(c Candidate) bool { return c == threads || c == precision })
+	}
+	return now, len(missing) == 0
+}
+
 // shortOf reports whether a race of so much time could measure what this one had no time
-// for.
+// for, or what failed then and may not fail now.
 func (c *Choice) shortOf(allowed time.Duration) bool {
-	late := slices.ContainsFunc(c.Measurements, func(m Measurement) bool { return m.Late })
-	return late && allowed >= 2*c.Allowed
+	return slices.ContainsFunc(c.Measurements, func(m Measurement) bool {
+		return m.Passing || m.Late && allowed >= 2*c.Allowed
+	})
 }
 
 // of is the measurement of a candidate; nil if there is none.

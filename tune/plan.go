@@ -51,7 +51,7 @@ type Plan struct {
 	Data  data.Dataset
 	Batch int
 	// Steps is the number of train steps still to do; 0 if that is not known. Then
-	// only MaxRace limits the race.
+	// only Time limits the race.
 	Steps int64
 	// LearningRate is fed to a model that takes one; the weights of the race are not
 	// kept.
@@ -67,6 +67,8 @@ type Plan struct {
 	KeptOnly bool
 	// Anew has a race although the cache has a choice.
 	Anew bool
+	// Time is the most that the race may take; 0 is MaxRace.
+	Time time.Duration
 	// Log gets what is of no concern to most, at the level of debugging; nil discards it.
 	Log *slog.Logger
 }
@@ -112,10 +114,11 @@ func Allowed(steps int64, step time.Duration) time.Duration {
 
 // allowed is Allowed for the plan.
 func (p *Plan) allowed(step time.Duration) time.Duration {
+	most := cmp.Or(p.Time, MaxRace)
 	if p.Steps <= 0 {
-		return MaxRace
+		return most
 	}
-	return Allowed(p.Steps, step)
+	return min(Allowed(p.Steps, step), most)
 }
 
 // Measurement is what the race found about a candidate.
@@ -138,6 +141,9 @@ type Measurement struct {
 	Out string `json:"out,omitempty"`
 	// Late means that there was no time left to measure it.
 	Late bool `json:"late,omitempty"`
+	// Passing means that it is out for a reason that may not be there another time, such
+	// as a lack of memory.
+	Passing bool `json:"passing,omitempty"`
 }
 
 // The rounds of a race: at least minRounds to conclude anything, and maxRounds where
@@ -206,6 +212,18 @@ func (p *Plan) over(m Measurement, own memory.Bytes) string {
 		return ""
 	}
 	return fmt.Sprintf("it would take %v of %s, over the budget of %v", needs, kind, p.Budget)
+}
+
+// within is what was measured, with what breaks the budget out. Plain steps stay, since
+// there is nothing that takes less.
+func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
+	measured = slices.Clone(measured)
+	for i := range measured {
+		if m := &measured[i]; m.Out == "" && !m.Candidate.Plain() {
+			m.Out = p.over(*m, own)
+		}
+	}
+	return measured
 }
 
 // finite reports whether all of the values are numbers that training can go on from.

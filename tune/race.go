@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/gpuopts"
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
@@ -32,6 +33,19 @@ var errLate = errors.New("there is no time left for it")
 
 // errNotFinite is a candidate that must not win, however fast it is.
 var errNotFinite = errors.New("its loss is not finite")
+
+// errLasting is a candidate that will fail at any other time, too.
+var errLasting = errors.New("it cannot run")
+
+// failure is what a child says of itself.
+type failure struct {
+	text    string
+	lasting bool
+}
+
+func (f *failure) Error() string { return f.text }
+
+func (f *failure) Is(target error) bool { return target == errLasting && f.lasting }
 
 // usable refuses what is not to be compared.
 func usable(a answer) error {
@@ -65,7 +79,7 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	if r.spec.Data, err = sample(r.plan.Data, r.plan.Batch, dir, allowed/4); err != nil {
+	if r.spec.Data, r.spec.Fields, err = sample(r.plan.Model, r.plan.Options, r.plan.Data, r.plan.Batch, dir, allowed/4); err != nil {
 		return nil, err
 	}
 	r.own = ownMemory()
@@ -88,22 +102,22 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 
 	if err := r.roomFor(first.Anon); err != nil {
 		for _, c := range ways {
-			measured = append(measured, Measurement{Candidate: c, Out: err.Error()})
+			measured = append(measured, Measurement{Candidate: c, Out: err.Error(), Passing: true})
 		}
 		return r.withPlain(measured), nil
 	}
 	best := Candidate{}
-	for _, c := range ways {
+	measure := func(c Candidate) {
 		measured = append(measured, r.against(ctx, c))
-		if winner, ok := judge(measured); ok {
+		if winner, ok := judge(r.plan.within(measured, r.own)); ok {
 			best = winner.Candidate
 		}
 	}
+	for _, c := range ways {
+		measure(c)
+	}
 	for _, c := range settings {
-		measured = append(measured, r.against(ctx, c.over(best)))
-		if winner, ok := judge(measured); ok {
-			best = winner.Candidate
-		}
+		measure(c.over(best))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -169,7 +183,8 @@ func room() memory.Reading {
 // against measures a candidate, in rounds that alternate with plain steps.
 func (r *race) against(ctx context.Context, c Candidate) Measurement {
 	out := func(err error) Measurement {
-		return Measurement{Candidate: c, Out: err.Error(), Late: errors.Is(err, errLate)}
+		late := errors.Is(err, errLate)
+		return Measurement{Candidate: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
 	}
 	if time.Now().After(r.until) {
 		return out(errLate)
@@ -209,8 +224,6 @@ func (r *race) against(ctx context.Context, c Candidate) Measurement {
 	m.Peak, m.Anon = other.last.Peak, other.anon
 	if m.Rounds < minRounds {
 		m.Out, m.Late = errLate.Error(), true
-	} else {
-		m.Out = r.plan.over(m, r.own)
 	}
 	return m
 }
@@ -312,7 +325,7 @@ func (c *competitor) hear(until time.Time) (answer, error) {
 		return answer{}, c.died()
 	}
 	if a.Failure != "" {
-		c.err = errors.New(a.Failure)
+		c.err = &failure{a.Failure, a.Lasting}
 	}
 	c.last, c.anon = a, max(c.anon, a.Anon)
 	return a, c.err
@@ -342,7 +355,7 @@ func newRace(p *Plan, info tfbind.Info) *race {
 	o := p.Options
 	// Several processes share the GPUs: none may take all of one. How TensorFlow grows
 	// there costs nothing once it has.
-	if d := &o.Device; d.MemoryFraction == 0 && len(d.VirtualGPUs) == 0 && d.GPUAllocator == "" && os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") == "" {
+	if d := &o.Device; d.MemoryFraction < 1 && len(d.VirtualGPUs) == 0 && d.GPUAllocator != gpuopts.CUDAMallocAsync && os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") == "" {
 		d.MemoryGrowth = true
 	}
 	o.ListAllocations = false

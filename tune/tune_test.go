@@ -73,7 +73,7 @@ func TestCandidates(t *testing.T) {
 	m, ds := dense(t)
 	all := Limits{Fuse: 100, Compiled: true, Threads: true, Precision: true}
 	for _, c := range []struct {
-		name           string
+		name, env      string
 		options        session.Options
 		batch          int
 		limits         Limits
@@ -82,24 +82,33 @@ func TestCandidates(t *testing.T) {
 		{name: "nothing is allowed", batch: 32},
 		{name: "all", batch: 32, limits: all, ways: []Candidate{both, fused, compiled}, settings: []Candidate{single, {InterThreads: 1}, {Precision: gpuopts.BFloat16}}},
 		{name: "a batch that no twin was compiled for", batch: 16, limits: Limits{Fuse: 100, Compiled: true}, ways: []Candidate{fused}},
-		{name: "fewer steps in an epoch than a twin runs", batch: 32, limits: Limits{Fuse: 10, Compiled: true}, ways: []Candidate{fused, compiled}},
-		{name: "deterministic", options: session.Options{Device: gpuopts.Options{Deterministic: true}}, batch: 32, limits: Limits{Fuse: 50, Compiled: true}, ways: []Candidate{fused}},
+		{name: "fewer steps in an epoch than a twin runs", batch: 32, limits: Limits{Fuse: 10, Compiled: true}, ways: []Candidate{{FuseSteps: 10}, compiled}},
+		{name: "deterministic", options: session.Options{Device: gpuopts.Options{Deterministic: true}}, batch: 32, limits: Limits{Fuse: 50, Compiled: true, Threads: true}, ways: []Candidate{fused}},
+		{name: "threads are set from outside", env: "TF_NUM_INTEROP_THREADS", batch: 32, limits: Limits{Fuse: 50, Threads: true}, ways: []Candidate{fused}},
+		{name: "a step is traced", batch: 32, limits: Limits{Fuse: 50, Threads: true, Traced: true}, ways: []Candidate{fused}, settings: []Candidate{{InterThreads: 1}}},
 		{name: "what is set stays", options: session.Options{FuseSteps: 5, Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all, ways: []Candidate{compiled}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.env != "" {
+				t.Setenv(c.env, "2")
+			}
 			ways, settings, err := Candidates(m, c.options, ds, c.batch, c.limits)
 			require.NoError(t, err)
 			assert.Equal(t, c.ways, ways)
 			assert.Equal(t, c.settings, settings)
 			for _, w := range ways {
-				assert.True(t, offered(w, ways, settings))
-				for _, s := range settings {
-					assert.True(t, offered(s.over(w), ways, settings))
+				for _, s := range append([]Candidate{{}}, settings...) {
+					now, ok := offered(s.over(w), ways, settings)
+					assert.True(t, ok)
+					assert.Equal(t, s.over(w), now)
 				}
 			}
-			assert.True(t, offered(Candidate{}, ways, settings))
-			assert.False(t, offered(Candidate{FuseSteps: 77}, ways, settings))
-			assert.False(t, offered(Candidate{InterThreads: 9}, ways, settings))
+			for _, other := range []Candidate{{FuseSteps: 777}, {FuseSteps: 77, Compiled: true}, {InterThreads: 9}} {
+				_, ok := offered(other, ways, settings)
+				assert.False(t, ok, other)
+			}
+			_, ok := offered(Candidate{}, ways, settings)
+			assert.True(t, ok)
 		})
 	}
 }
@@ -201,10 +210,10 @@ func TestCache(t *testing.T) {
 	m, ds := dense(t)
 	p := Plan{Model: m, Data: ds, Batch: 32, Cache: filepath.Join(t.TempDir(), "not", "there", "yet")}
 	p.Log = discard
-	k := newKey(&p, tfbind.Info{Version: "2.21.0"}, []Candidate{both}, nil)
+	k := newKey(&p, tfbind.Info{Version: "2.21.0"})
 	assert.Nil(t, p.kept(k).Choice)
 
-	kept := entry{Format: format, Key: k, PlainSeconds: 1e-4, Choice: &Choice{Candidate: both, Took: time.Second, Measurements: []Measurement{{}, {Candidate: both, Step: 2e-5, Ratio: 0.2}}}}
+	kept := entry{Format: format, Key: k, PlainSeconds: 1e-4, Choice: &Choice{Took: time.Second, Measurements: []Measurement{{}, {Candidate: both, Step: 2e-5, Ratio: 0.2}}}}
 	p.keep(k, kept)
 	got := p.kept(k)
 	assert.Equal(t, kept.Choice, got.Choice)
@@ -215,10 +224,13 @@ func TestCache(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 1, "no temporary file is left")
 
-	// Another model, batch, option, limit or version is another entry.
+	// What a training may use is not in the key.
+	p.Limits, p.Budget = Limits{Fuse: 7}, memory.GiB
+	assert.Equal(t, k, newKey(&p, tfbind.Info{Version: "2.21.0"}))
+	// Another model, batch, option or version is another entry.
 	for name, other := range map[string]func(*key){
 		"model": func(k *key) { k.Model = "x" }, "batch": func(k *key) { k.Batch = 1 }, "options": func(k *key) { k.Options.Device.IntraThreads = 2 },
-		"what is offered": func(k *key) { k.Offered = nil }, "TensorFlow": func(k *key) { k.TensorFlow = "2.20.0" }, "processor": func(k *key) { k.Cores++ },
+		"TensorFlow": func(k *key) { k.TensorFlow = "2.20.0" }, "library": func(k *key) { k.Library = "x" }, "processor": func(k *key) { k.Cores++ }, "quota": func(k *key) { k.Procs++ },
 	} {
 		o := k
 		other(&o)
@@ -232,7 +244,7 @@ func TestCache(t *testing.T) {
 	foreign.Key.CPU = "another one"
 	moved, err := json.Marshal(foreign)
 	require.NoError(t, err)
-	foreign.Key, foreign.Format = k, "steadyfit tune 2"
+	foreign.Key, foreign.Format = k, "steadyfit tune 3"
 	newer, err := json.Marshal(foreign)
 	require.NoError(t, err)
 	for name, content := range map[string][]byte{"cut": good[:len(good)/2], "empty": nil, "of another machine": moved, "of another format": newer} {
@@ -249,6 +261,87 @@ func TestCache(t *testing.T) {
 	p.Cache = ""
 	p.keep(k, kept)
 	assert.Nil(t, p.kept(k).Choice)
+}
+
+func TestWithin(t *testing.T) {
+	all := single.over(both)
+	for _, c := range []struct {
+		name          string
+		limits        Limits
+		deterministic bool
+		want          Candidate
+	}{
+		{name: "nothing"},
+		{name: "all", limits: Limits{Fuse: 9, Compiled: true, Threads: true}, want: all},
+		{name: "deterministic", limits: Limits{Fuse: 9, Compiled: true, Threads: true}, deterministic: true, want: fused},
+		{name: "traced", limits: Limits{Threads: true, Traced: true}, want: Candidate{IntraThreads: 1, InterThreads: 1}},
+	} {
+		assert.Equal(t, c.want, all.Within(c.limits, session.Options{Device: gpuopts.Options{Deterministic: c.deterministic}}), c.name)
+	}
+}
+
+// What is kept serves every training that may use some of it.
+func TestKept(t *testing.T) {
+	measured := func(c Candidate, ratio float64, peak memory.Bytes) Measurement {
+		return Measurement{Candidate: c, Step: ratio, Low: ratio, Ratio: ratio, High: ratio, Rounds: 5, Peak: peak}
+	}
+	kept := Choice{Measurements: []Measurement{
+		measured(Candidate{}, 1, 100), measured(both, 0.2, 500), measured(fused, 0.6, 200), measured(compiled, 0.4, 400), measured(single.over(both), 0.1, 500),
+	}}
+	for _, c := range []struct {
+		name           string
+		ways, settings []Candidate
+		plan           Plan
+		own            memory.Bytes
+		want           Candidate
+		partly         bool
+	}{
+		{name: "all", ways: []Candidate{both, fused, compiled}, settings: []Candidate{single}, want: single.over(both)},
+		{name: "no threads", ways: []Candidate{both, fused, compiled}, want: both},
+		{name: "no twins, and an epoch that is shorter", ways: []Candidate{{FuseSteps: 44}}, want: Candidate{FuseSteps: 44}},
+		{name: "an epoch of which nothing is known", ways: []Candidate{{FuseSteps: 3}}, partly: true},
+		{name: "a setting that was not measured", ways: []Candidate{compiled}, settings: []Candidate{{InterThreads: 1}}, want: compiled, partly: true},
+		{name: "a budget", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, want: compiled},
+		{name: "a budget, of a process that has more", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, own: 100, want: fused},
+		{name: "a budget that nothing keeps", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, own: 1000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now, whole := kept.now(c.ways, c.settings)
+			now.decide(&c.plan, c.own)
+			assert.Equal(t, !c.partly, whole)
+			assert.Equal(t, c.want, now.Candidate)
+			assert.Empty(t, kept.Measurements[1].Out, "what is kept is not changed")
+		})
+	}
+	// A later race replaces what it measures, and leaves the rest.
+	later := Choice{Measurements: []Measurement{measured(Candidate{}, 1, 100), measured(fused, 0.5, 200)}}
+	later.add(&kept)
+	assert.Len(t, later.Measurements, 5)
+	assert.Equal(t, 0.5, later.of(fused).Ratio)
+	assert.False(t, kept.shortOf(MaxRace))
+	kept.Measurements[1].Passing = true
+	assert.True(t, kept.shortOf(MinRace), "what may have passed is tried again")
+}
+
+// A field may have any name, and the signature need not take it.
+func TestSample(t *testing.T) {
+	m, ds := dense(t)
+	for b, err := range ds.Batches(data.Pass{Batch: ds.Len()}) {
+		require.NoError(t, err)
+		odd := data.Field{Name: "../../odd", Array: data.Array{Shape: []int{b.Size}, Values: make([]float32, b.Size)}}
+		mixed, err := data.New("made", odd, b.Fields[0], b.Fields[1])
+		require.NoError(t, err)
+		dir := filepath.Join(t.TempDir(), "a", "b")
+		require.NoError(t, os.MkdirAll(dir, 0o777))
+		paths, fields, err := sample(m, session.Options{}, mixed, 32, dir, time.Minute)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"x", "y"}, fields)
+		assert.Equal(t, []string{filepath.Join(dir, "1.npy"), filepath.Join(dir, "2.npy")}, paths)
+		written, err := data.OpenNPY(paths...)
+		require.NoError(t, err)
+		assert.Equal(t, 320, written.Len())
+		assert.NoError(t, written.Close())
+	}
 }
 
 func TestWhy(t *testing.T) {

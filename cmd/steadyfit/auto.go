@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -80,17 +82,15 @@ type chosen struct {
 // choose decides how the training runs: as the checkpoint did that it goes on from, else
 // as was measured, now or before. It puts that into the options and the loop, and says so
 // in a line.
-func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, c *session.Supervised, l *fit.Loop, model *savedmodels.Model, train data.Dataset) (*chosen, error) {
+func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised, l *fit.Loop, model *savedmodels.Model, train data.Dataset) (*chosen, error) {
 	d := &chosen{}
 	l.Hook(d.hook())
-	if f.auto == autoOff {
-		return d, nil
-	}
 	say := func(why string) {
-		if !c.Continues() {
+		if !c.Continues() && f.auto != autoOff {
 			fmt.Fprintf(cmd.ErrOrStderr(), "auto: %s\n", why)
 		}
 	}
+	limits := f.limits(cmd.Flags().Changed, &f.device, 0)
 	full := train.Len() / f.batch
 	d.steps = full
 	if !f.dropRemainder && train.Len()%f.batch > 0 {
@@ -99,11 +99,15 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, c *session.Su
 	if f.steps > 0 {
 		d.steps = min(d.steps, f.steps)
 	}
-	fuse := min(full, d.steps)
-	if f.everyStep(l, d.steps) {
-		fuse = 0
+	pause, err := f.pause(l, d.steps)
+	if err != nil {
+		return nil, err
 	}
-	limits := f.limits(cmd.Flags().Changed, &f.device, fuse)
+	if !cmd.Flags().Changed("fuse-steps") {
+		limits.Fuse = min(full, d.steps, pause)
+	}
+	// In 16 bits, whether they are in force is worth a look.
+	limits.Traced = f.traces(cmd, g) || limits.Precision && f.mayTrace(cmd)
 	if f.resume {
 		state, found, err := fit.HookState(f.checkpoints, autoHook)
 		if err != nil {
@@ -111,13 +115,19 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, c *session.Su
 		}
 		if found {
 			limits.Precision = !cmd.Flags().Changed("precision")
-			if err := d.takeOver(state, limits); err != nil {
-				return nil, fmt.Errorf("%s: how the checkpoint was trained (--auto): %w", f.checkpoints, err)
+			if !cmd.Flags().Changed("fuse-steps") {
+				limits.Fuse = math.MaxInt32 // the loop knows where it has to pause
+			}
+			if err := d.takeOver(state, limits, f); err != nil {
+				return nil, fmt.Errorf("%s: %w", f.checkpoints, err)
 			}
 			say(d.choice.Why)
 			d.apply(f, l)
 			return d, nil
 		}
+	}
+	if f.auto == autoOff {
+		return d, nil
 	}
 	d.plan = tune.Plan{
 		Model: model, Options: f.options, Limits: limits, Data: train, Batch: f.batch,
@@ -134,7 +144,6 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, c *session.Su
 		d.plan.Budget, d.plan.BudgetOfAnon = bytes, f.budgetOf != "rss"
 	}
 	done := c.Busy()
-	var err error
 	d.choice, err = tune.Choose(ctx, d.plan)
 	done()
 	if err != nil {
@@ -145,18 +154,36 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, c *session.Su
 	return d, nil
 }
 
-// everyStep reports whether something has to be done between any two steps, which then
-// cannot run in one call: watching memory, or setting another learning rate.
-func (f *fitFlags) everyStep(l *fit.Loop, epoch int) bool {
+// pause is after how many steps something has to be done at the latest, before which the
+// next ones cannot run in one call: a checkpoint, a reset, watching memory, or setting
+// another learning rate.
+func (f *fitFlags) pause(l *fit.Loop, epoch int) (int, error) {
 	if f.budget != "" && f.budgetOf != budgetOfGPU || f.resetNear != "" {
-		return true
+		return 1, nil
 	}
-	if l.LearningRate == nil {
-		return false
+	if l.LearningRate != nil {
+		half := f.epochs / 2
+		step := int64(half)*int64(epoch) + int64(epoch)/2
+		if l.LearningRate(step, half) != l.LearningRate(step+1, half) {
+			return 1, nil
+		}
 	}
-	half := f.epochs / 2
-	step := int64(half)*int64(epoch) + int64(epoch)/2
-	return l.LearningRate(step, half) != l.LearningRate(step+1, half)
+	pause := math.MaxInt32
+	if f.checkpoints != "" {
+		steps, _, err := parseEvery("every", f.every)
+		if err != nil {
+			return 0, err
+		}
+		pause = min(pause, cmp.Or(steps, pause))
+	}
+	if f.reset != string(session.ResetNone) {
+		steps, _, err := f.resilience.every()
+		if err != nil {
+			return 0, err
+		}
+		pause = min(pause, cmp.Or(steps, pause))
+	}
+	return pause, nil
 }
 
 // apply puts the choice in force.
@@ -180,17 +207,48 @@ func (d *chosen) hook() fit.Hook {
 	}}
 }
 
-// takeOver is the choice of a checkpoint, less what flags say now.
-func (d *chosen) takeOver(state json.RawMessage, l tune.Limits) error {
+// takeOver is the choice of a checkpoint, less what flags say now. Where the steps would
+// round in another way than those before, it is a usage error, unless --force is given.
+func (d *chosen) takeOver(state json.RawMessage, l tune.Limits, f *fitFlags) error {
 	var c tune.Candidate
 	if state != nil {
 		if err := json.Unmarshal(state, &c); err != nil {
-			return err
+			return fmt.Errorf("how the checkpoint was trained (--auto): %w", err)
 		}
 	}
-	d.choice.Candidate = c.Within(l)
-	d.choice.Why = fmt.Sprintf("%s, as the checkpoint that this goes on from", d.choice.Candidate)
+	now := c.Within(l, f.options)
+	if f.auto == autoOff {
+		now = tune.Candidate{}
+	}
+	was, is := c.Apply(f.options), now.Apply(f.options)
+	if flag := f.against(was, is); flag != "" && !f.force {
+		return usagef("the checkpoint was trained with %s, as --auto had chosen, and %s rules that out, which rounds in another way; leave %[2]s out to go on as before, or give --force to go on in spite of it", c, flag)
+	}
+	d.choice.Candidate = now
+	d.choice.Why = fmt.Sprintf("%s, as the checkpoint that this goes on from", now)
 	return nil
+}
+
+// against is the flag because of which options of now round differently than those of a
+// checkpoint; empty if they do not.
+func (f *fitFlags) against(was, is session.Options) string {
+	given := f.device.flags.Changed
+	compiled := was.Compiled != is.Compiled
+	fused := was.Compiled && max(was.FuseSteps, 1) != max(is.FuseSteps, 1)
+	precision := was.Device.Precision != is.Device.Precision
+	switch {
+	case !compiled && !fused && !precision:
+		return ""
+	case f.auto == autoOff:
+		return "--auto off"
+	case precision && given("precision"):
+		return "--precision"
+	case compiled && given("compiled"):
+		return "--compiled"
+	case compiled:
+		return "--deterministic"
+	}
+	return "--fuse-steps"
 }
 
 // longEnough is a training whose time per step is worth to be known the next time.

@@ -29,6 +29,7 @@ type benchFlags struct {
 	batch, steps, stepsPerCall int
 	signature                  string
 	synthetic                  bool
+	learningRate               float64
 	autoFlags
 }
 
@@ -46,8 +47,8 @@ and reads the loss, if there is one. The model is not written back.
 Without --data, one synthetic batch is used for every step. Of a signature that
 runs several steps in a call (train_n), the figures are those of one step.
 
-With --auto on, it then measures which way to run steps is the fastest, as fit
-does at its start, and prints a line for each: the median time per step over
+With --auto on, it first measures which way to run steps is the fastest, as fit
+does at its start, in at most a minute, and prints a line for each: the median time per step over
 rounds that alternate with plain steps, in processes of their own, and their peak
 and anonymous memory. The choice is kept for fit on data of the same types and
 shapes; --auto kept prints what is kept.`,
@@ -63,6 +64,7 @@ shapes; --auto kept prints what is kept.`,
 	flags.IntVar(&f.batch, "batch", 32, "samples per step")
 	flags.IntVar(&f.steps, "steps", 1000, "steps to measure, after a tenth as many to warm up")
 	flags.IntVar(&f.stepsPerCall, "steps-per-call", 50, "steps in a call of train_n, where the model leaves that open")
+	flags.Float64Var(&f.learningRate, "learning-rate", 0, "learning rate, for a model that takes one")
 	flags.StringVar(&f.signature, "signature", "", "signature to run; default the train signature")
 	flags.StringVar(&f.auto, "auto", autoOff, "choose how steps run, too: off, on (measure), precision (16 bits among it), kept (as measured before)")
 	f.registerCache(flags)
@@ -73,6 +75,9 @@ shapes; --auto kept prints what is kept.`,
 func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) error {
 	if f.batch < 1 || f.steps < 1 || f.stepsPerCall < 1 {
 		return usagef("--batch %d --steps %d --steps-per-call %d: expected at least 1 each", f.batch, f.steps, f.stepsPerCall)
+	}
+	if !(f.learningRate >= 0) || math.IsInf(f.learningRate, 1) {
+		return usagef("--learning-rate %v: expected a number above 0; leave it out for a model that has its own", f.learningRate)
 	}
 	if f.synthetic && f.data.path != "" {
 		return usagef("--synthetic and --data exclude each other")
@@ -109,12 +114,25 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	if err := f.device.decide(&f.options.Device, stderr); err != nil {
 		return err
 	}
+	var choice tune.Choice
+	if f.auto != autoOff {
+		// Before there is a session here, which would take memory from those of the race.
+		if choice, err = f.race(ctx, m, source.data); err != nil {
+			return err
+		}
+		fmt.Fprintf(stderr, "auto: %s\n", choice.Why)
+	}
 	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
 	s, err := session.Open(ctx, m, f.options)
 	if err != nil {
 		return g.noGPU(ctx, err)
 	}
 	defer s.Close()
+	if f.learningRate > 0 {
+		if err := s.SetLearningRate(f.learningRate); err != nil {
+			return err
+		}
+	}
 	step, err := s.Prepare(f.signature)
 	if err != nil {
 		return err
@@ -154,22 +172,9 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	n := source.stepsPerCall
 	r.Steps, r.Median, r.Mean, r.Slope = r.Steps*n, r.Median/time.Duration(n), r.Mean/time.Duration(n), r.Slope/float64(n)
 	name := strings.TrimPrefix(filepath.Base(filepath.Clean(f.model)), builtinPrefix)
-	if err := r.Print(out, "steadyfit", name, int64(f.batch)); err != nil || f.auto == autoOff {
+	if err := r.Print(out, "steadyfit", name, int64(f.batch)); err != nil {
 		return err
 	}
-	return f.race(ctx, m, source.data, name, out, stderr)
-}
-
-// race prints what is measured, or was, of each way to run steps.
-func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dataset, name string, out, stderr io.Writer) error {
-	choice, err := tune.Choose(ctx, tune.Plan{
-		Model: m, Options: f.options, Limits: f.limits(f.device.flags.Changed, &f.device, math.MaxInt32),
-		Data: ds, Batch: f.batch, Cache: f.folder(), KeptOnly: f.auto == autoKept, Anew: f.auto != autoKept,
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stderr, "auto: %s\n", choice.Why)
 	for _, c := range choice.Measurements {
 		if c.Rounds == 0 {
 			continue
@@ -181,6 +186,42 @@ func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dat
 		}
 	}
 	return nil
+}
+
+// benchRace is the most that a race takes that was asked for: the ways that a busy machine
+// or long steps leave no time for in a training are measured, too.
+const benchRace = time.Minute
+
+// race measures each way to run steps, or looks up what was measured.
+func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dataset) (tune.Choice, error) {
+	return tune.Choose(ctx, tune.Plan{
+		Model: m, Options: f.options, Limits: f.limits(f.device.flags.Changed, &f.device, ds.Len()/f.batch),
+		Data: ds, Batch: f.batch, LearningRate: f.learningRate, Time: benchRace,
+		Cache: f.folder(), KeptOnly: f.auto == autoKept, Anew: f.auto != autoKept,
+	})
+}
+
+// repeated is a dataset of one batch, as often as a call has steps as a rule.
+type repeated struct {
+	*data.Memory
+}
+
+const repeats = 50
+
+func (r repeated) Len() int { return repeats * r.Memory.Len() }
+
+// Batches yields the one batch again and again, whatever the size that the pass asks for.
+func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		for i := range repeats {
+			for b, err := range r.Memory.Batches(data.Pass{Batch: r.Memory.Len()}) {
+				b.Index = i
+				if !yield(b, err) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // benchSource is an endless source of batches for one signature.
@@ -212,9 +253,13 @@ func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (b
 			}
 		}
 		if f.auto != autoOff {
-			s.data, err = data.New("synthetic", b.Fields...)
+			one, err := data.New("synthetic", b.Fields...)
+			if err != nil {
+				return s, err
+			}
+			s.data = repeated{one}
 		}
-		return s, err
+		return s, nil
 	}
 	if fused {
 		return s, usagef("--data cannot feed %s, which takes the batches of several steps; leave it out", sig.Name)

@@ -191,7 +191,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err := f.device.decide(&f.options.Device, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	chosen, err := f.choose(ctx, cmd, c, loop, model, train)
+	chosen, err := f.choose(ctx, cmd, g, c, loop, model, train)
 	if err != nil {
 		return err
 	}
@@ -240,12 +240,8 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 // does, which is taken if that may not be what was asked for, unless memory is budgeted:
 // there the loop has to see what its first steps take.
 func (f *fitFlags) tellInForce(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised, s *session.Session, train data.Dataset) error {
-	trace := f.inForce
-	if !cmd.Flags().Changed("in-force") {
-		trace = (g.verbose || f.device.mayFail(f.options.Device)) && f.budget == "" && f.resetNear == ""
-	}
 	e, err := s.Effects(ctx, data.Batch{})
-	if trace && err == nil {
+	if f.traces(cmd, g) && err == nil {
 		defer c.Busy()()
 		for b, bad := range train.Batches(f.pass()) {
 			if bad == nil { // else the loop says so
@@ -262,6 +258,19 @@ func (f *fitFlags) tellInForce(ctx context.Context, cmd *cobra.Command, g *globa
 		fmt.Fprintf(cmd.ErrOrStderr(), "steadyfit: warning: %s\n", inFlags.Replace(w.String()))
 	}
 	return nil
+}
+
+// traces reports whether a step is traced at the start.
+func (f *fitFlags) traces(cmd *cobra.Command, g *global) bool {
+	if cmd.Flags().Changed("in-force") {
+		return f.inForce
+	}
+	return (g.verbose || f.device.mayFail(f.options.Device)) && f.mayTrace(cmd)
+}
+
+// mayTrace reports whether options that may not take effect have a step traced.
+func (f *fitFlags) mayTrace(cmd *cobra.Command) bool {
+	return !cmd.Flags().Changed("in-force") && f.budget == "" && f.resetNear == ""
 }
 
 // every reports whether all that an error joins is of a kind; nil is of all kinds.
