@@ -117,7 +117,11 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 		measure(c)
 	}
 	for _, c := range settings {
-		measure(c.over(best))
+		base := best
+		if c.Precision == "" { // threads are instead of other threads
+			base.Executor, base.IntraThreads, base.InterThreads = "", 0, 0
+		}
+		measure(c.over(base))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err

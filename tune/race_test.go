@@ -76,7 +76,7 @@ func racing(t *testing.T) Plan {
 
 func TestRace(t *testing.T) {
 	p := racing(t)
-	p.LearningRate = 0 // the model has its own
+	p.Limits.Threads = true
 	before, err := os.ReadFile(filepath.Join(p.Model.Dir, "variables", "variables.data-00000-of-00001"))
 	require.NoError(t, err)
 
@@ -84,7 +84,7 @@ func TestRace(t *testing.T) {
 	require.NoError(t, err)
 	t.Log(c.Why)
 	assert.False(t, c.Cached)
-	require.Len(t, c.Measurements, 4, "plain, and three ways")
+	require.Len(t, c.Measurements, 6, "plain, three ways, and two settings of threads")
 	plain := c.Measurements[0]
 	assert.True(t, plain.Candidate.Plain())
 	assert.Positive(t, plain.Step)
@@ -108,13 +108,14 @@ func TestRace(t *testing.T) {
 	assert.Equal(t, before, after)
 
 	// The second one comes from the cache, whatever the training's length.
-	p.Steps = 10
-	kept, err := Choose(t.Context(), p)
-	require.NoError(t, err)
-	assert.True(t, kept.Cached)
-	assert.Equal(t, c.Candidate, kept.Candidate)
-	assert.Equal(t, c.Measurements, kept.Measurements)
-	assert.Contains(t, kept.Why, "measured before")
+	for _, p.Steps = range []int64{10, 0} {
+		kept, err := Choose(t.Context(), p)
+		require.NoError(t, err)
+		assert.True(t, kept.Cached)
+		assert.Equal(t, c.Candidate, kept.Candidate)
+		assert.Equal(t, c.Measurements, kept.Measurements)
+		assert.Contains(t, kept.Why, "measured before")
+	}
 }
 
 func TestNoRace(t *testing.T) {

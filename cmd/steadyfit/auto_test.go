@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/fit"
+	"steadyfit/tune"
+)
+
+// won has a kept measurement of a folder be far better than all others, whatever the
+// machine has measured.
+func won(t *testing.T, cache string, winner tune.Candidate) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(cache, "*.json"))
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	text, err := os.ReadFile(found[0])
+	require.NoError(t, err)
+	var entry map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(text, &entry))
+	var choice tune.Choice
+	require.NoError(t, json.Unmarshal(entry["choice"], &choice))
+	there := false
+	for i := range choice.Measurements {
+		m := &choice.Measurements[i]
+		m.Out, m.Late, m.Passing = "", false, false
+		m.Ratio, m.Rounds = 1, 9
+		if m.Candidate == winner {
+			there, m.Ratio = true, 0.01
+		}
+		m.Low, m.High = m.Ratio, m.Ratio
+	}
+	require.True(t, there, "%v was not measured: %s", winner, text)
+	entry["choice"], err = json.Marshal(choice)
+	require.NoError(t, err)
+	text, err = json.Marshal(entry)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(found[0], text, 0o666))
+}
+
+// TestMeasuredChoice has fit take what bench has kept. A run that goes on from a checkpoint,
+// whatever became of the cache, ends with the bytes of one that nothing happened to.
+func TestMeasuredChoice(t *testing.T) {
+	dir := t.TempDir()
+	cache := filepath.Join(dir, "cache")
+	out, err := program(t, "bench", "--model", "builtin:digits", "--data", "builtin:digits", "--steps", "20", "--auto", "on", "--cache", cache).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	won(t, cache, tune.Candidate{FuseSteps: 16, Compiled: true})
+
+	train := func(name, cache string, flags ...string) *exec.Cmd {
+		return program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--seed", "3", "--auto", "on", "--cache", filepath.Join(dir, cache),
+			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model")}, flags...)...)
+	}
+	run := func(name, cache string, flags ...string) string {
+		t.Helper()
+		out, err := train(name, cache, flags...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	weights := func(name string) []byte {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, name+"-model", "variables", "variables.data-00000-of-00001"))
+		require.NoError(t, err)
+		return text
+	}
+	const measured = "auto: fused 16 steps, XLA twin: "
+	said := run("whole", "cache", "--epochs", "30")
+	assert.Contains(t, said, measured)
+	assert.Contains(t, said, "(measured before)")
+	want := weights("whole")
+	found, err := fit.Checkpoints(filepath.Join(dir, "whole"))
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	assert.Equal(t, "train_xla, train_n_xla with up to 16 steps per call", found[0].Identity["session.compiled"])
+	run("plain", "cache", "--epochs", "30", "--auto", "off")
+	require.False(t, bytes.Equal(want, weights("plain")), "the choice makes no difference that could be lost")
+
+	run("parts", "cache", "--epochs", "10")
+	assert.Contains(t, run("parts", "none", "--epochs", "30", "--resume"), "auto: fused 16 steps, XLA twin, as the checkpoint that this goes on from")
+	assert.True(t, bytes.Equal(want, weights("parts")), "resumed")
+	assert.NoDirExists(t, filepath.Join(dir, "none"))
+
+	run("processes", "cache", "--epochs", "30", "--supervise", "--reset", "process", "--reset-every", "10epochs")
+	assert.True(t, bytes.Equal(want, weights("processes")), "in three processes")
+
+	cmd := train("killed", "cache", "--epochs", "30", "--supervise")
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	require.NoError(t, cmd.Start())
+	killed := false
+	for end := time.Now().Add(5 * time.Minute); !killed && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if ready, err := filepath.Glob(filepath.Join(dir, "killed", "ckpt-*")); err != nil || len(ready) == 0 {
+			continue
+		}
+		pid := childOf(cmd.Process.Pid)
+		if killed = pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil; !killed {
+			break
+		}
+	}
+	require.NoError(t, cmd.Wait(), "%s", &output)
+	require.True(t, killed, "it was too fast: %s", &output)
+	assert.Contains(t, output.String(), measured)
+	assert.True(t, bytes.Equal(want, weights("killed")), "killed")
+
+	// What would round in another way is refused in the words of the flag.
+	for _, flags := range [][]string{{"--auto", "off"}, {"--fuse-steps", "1"}, {"--deterministic"}} {
+		out, err := train("parts", "none", append([]string{"--epochs", "31", "--resume"}, flags...)...).CombinedOutput()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit, "%s", out)
+		assert.Equal(t, exitUsage, exit.ExitCode())
+		assert.Contains(t, string(out), "the checkpoint was trained with fused 16 steps, XLA twin, as --auto had chosen, and --")
+	}
+	run("parts", "none", "--epochs", "31", "--resume", "--auto", "off", "--force")
+
+	// Several steps in a call alone are the same bits as plain ones.
+	won(t, cache, tune.Candidate{FuseSteps: 44})
+	assert.Contains(t, run("fused", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"), "auto: fused 30 steps: ")
+	run("fused", "none", "--epochs", "3", "--resume", "--auto", "off")
+	run("unfused", "none", "--epochs", "3", "--auto", "off")
+	assert.True(t, bytes.Equal(weights("fused"), weights("unfused")))
+}
