@@ -97,18 +97,13 @@ func TestMeasuredChoice(t *testing.T) {
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	require.NoError(t, cmd.Start())
-	killed := false
-	for end := time.Now().Add(5 * time.Minute); !killed && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if ready, err := filepath.Glob(filepath.Join(dir, "killed", "ckpt-*")); err != nil || len(ready) == 0 {
-			continue
-		}
+	assert.Eventually(t, func() bool {
+		ready, err := filepath.Glob(filepath.Join(dir, "killed", "ckpt-*"))
 		pid := childOf(cmd.Process.Pid)
-		if killed = pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil; !killed {
-			break
-		}
-	}
+		return err == nil && len(ready) > 0 && pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil
+	}, time.Minute, 2*time.Millisecond)
 	require.NoError(t, cmd.Wait(), "%s", &output)
-	require.True(t, killed, "it was too fast: %s", &output)
+	assert.Contains(t, output.String(), "SIGKILL")
 	assert.Contains(t, output.String(), measured)
 	assert.True(t, bytes.Equal(want, weights("killed")), "killed")
 
