@@ -37,14 +37,33 @@ func CheckFuse(model *savedmodels.Model, o Options) error {
 }
 
 // CheckCompiled says whether a session that is opened with these options has compiled
-// twins to train with. The error is ErrNoSignature, or one of
-// savedmodels.Model.RolesFor. There is none if Options.Compiled does not ask for that.
-func CheckCompiled(model *savedmodels.Model, o Options) error {
+// twins to train with on batches of that many samples; 0 is any. The error is
+// ErrNoSignature, or one of savedmodels.Model.RolesFor. There is none if Options.Compiled
+// does not ask for that.
+func CheckCompiled(model *savedmodels.Model, o Options, batch int) error {
 	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
 	if err != nil {
 		return err
 	}
-	return checkCompiled(model, roles, o)
+	if err := checkCompiled(model, roles, o); err != nil || !o.Compiled || batch < 1 {
+		return err
+	}
+	var made []string
+	for dim, name := range []string{roles.TrainXLA, roles.TrainNXLA} {
+		if name == "" {
+			continue
+		}
+		twin, err := model.Signature(name)
+		if err != nil {
+			return err
+		}
+		n := batchOf(twin, dim)
+		if n < 0 || n == int64(batch) {
+			return nil
+		}
+		made = append(made, fmt.Sprintf("%s for batches of %d", name, n))
+	}
+	return fmt.Errorf("compiled steps: %w: %s, and these are of %d; train on such batches, or export the model with --xla-batch %d", ErrNoSignature, strings.Join(made, ", "), batch, batch)
 }
 
 // AutoFuse chooses Options.FuseSteps for a dataset in batches of that many samples: the

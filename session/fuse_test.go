@@ -418,6 +418,14 @@ func TestCompiled(t *testing.T) {
 		assert.Error(t, err, name)
 		assert.NotErrorIs(t, err, savedmodels.ErrNotTrainable, name)
 	}
-	assert.ErrorIs(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{Compiled: true}), session.ErrNoSignature)
-	assert.NoError(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{}))
+	assert.ErrorIs(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{Compiled: true}, 0), session.ErrNoSignature)
+	assert.NoError(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{}, 32))
+	digits, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	compiled := session.Options{Compiled: true}
+	assert.NoError(t, session.CheckCompiled(digits, compiled, 0))
+	assert.NoError(t, session.CheckCompiled(digits, compiled, 32))
+	err = session.CheckCompiled(digits, compiled, 16)
+	assert.ErrorIs(t, err, session.ErrNoSignature)
+	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, and these are of 16")
 }

@@ -173,7 +173,7 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 	}
 	offer := func(c Candidate) {
 		with := c.Apply(o)
-		if session.CheckFuse(m, with) == nil && session.CheckCompiled(m, with) == nil {
+		if session.CheckFuse(m, with) == nil && session.CheckCompiled(m, with, batch) == nil {
 			ways = append(ways, c)
 		}
 	}

@@ -103,7 +103,6 @@ func TestMeasuredChoice(t *testing.T) {
 		return err == nil && len(ready) > 0 && pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil
 	}, time.Minute, 2*time.Millisecond)
 	require.NoError(t, cmd.Wait(), "%s", &output)
-	assert.Contains(t, output.String(), "SIGKILL")
 	assert.Contains(t, output.String(), measured)
 	assert.True(t, bytes.Equal(want, weights("killed")), "killed")
 

@@ -436,7 +436,7 @@ const fuseAuto = "auto"
 // variants chooses the signatures that train in the place of the usual one: for several
 // steps in a call, and compiled.
 func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Dataset) error {
-	if err := session.CheckCompiled(model, f.options); err != nil {
+	if err := session.CheckCompiled(model, f.options, f.batch); err != nil {
 		return usagef("--compiled: %w", err)
 	}
 	n, err := strconv.Atoi(f.fuseSteps)
