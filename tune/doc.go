@@ -18,7 +18,7 @@
 // long that training is, nobody knows before it: until plain steps are measured, they
 // count as no longer than [Least] says, which is less than any step takes, or what an
 // earlier race or training on this machine has left in the cache. If a race does not fit
-// into that, there is none. What was chosen is kept in the cache for the model, the
+// into that, there is none. What was measured is kept in the cache for the model, the
 // shapes, the options and the machine.
 //
 // A value flows like this: a [Plan] goes into Choose, out comes a [Choice], whose
