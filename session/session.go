@@ -46,7 +46,8 @@ type Options struct {
 	AllowInexactSplit bool
 	// FuseSteps is the most train steps that TrainN runs in one call of TensorFlow,
 	// through the signature train_n; 0 and 1 run them one by one. A model that cannot
-	// is the error of CheckFuse.
+	// is the error of CheckFuse. A fit.Loop calls TrainN only if its own FuseSteps asks
+	// for that, too.
 	FuseSteps int
 	// Compiled trains with the model's twins that XLA has compiled, train_xla and, with
 	// FuseSteps, train_n_xla, wherever a batch and the number of steps have the sizes
