@@ -1704,11 +1704,17 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
             try:
                 return session.run(outputs, feeds)
             except Exception as error:
+                advice = "run the same step in Python to see the cause"
+                if name.endswith("_xla"):
+                    advice = (
+                        "leave out --xla-batch and --xla-steps: "
+                        "XLA cannot compile this model's step"
+                    )
                 raise refuse(
                     f"signature {name!r} fails",
                     "a result on random data of the right shapes",
                     f"{type(error).__name__}: {str(error)[:600]}",
-                    "run the same step in Python to see the cause",
+                    advice,
                 ) from error
 
         def finite(name: str, result: dict[str, Any]) -> None:
