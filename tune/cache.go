@@ -203,10 +203,11 @@ func (e *entry) check(want []byte) error {
 	return nil
 }
 
-// keep writes an entry. That it cannot be written costs only another race.
-func (p *Plan) keep(k key, e entry) {
+// keep writes an entry. That it cannot be written, which is the error, costs only another
+// race.
+func (p *Plan) keep(k key, e entry) error {
 	if p.Cache == "" {
-		return
+		return nil
 	}
 	path, _, err := p.file(k)
 	var text []byte
@@ -221,7 +222,9 @@ func (p *Plan) keep(k key, e entry) {
 	}
 	if err != nil {
 		p.Log.Debug("a choice could not be kept", "file", path, "error", err)
+		return fmt.Errorf("keep a choice: %w", err)
 	}
+	return nil
 }
 
 // replace writes a file under a name of its own beside it and renames it. files.Replace
@@ -255,5 +258,5 @@ func (p Plan) Note(step time.Duration) {
 	k := newKey(&p, info)
 	e := p.kept(k)
 	e.PlainSeconds = step.Seconds()
-	p.keep(k, e)
+	_ = p.keep(k, e)
 }

@@ -30,6 +30,9 @@ type Choice struct {
 	Allowed time.Duration `json:"allowed_ns,omitempty"`
 	// Cached means that an earlier race has chosen.
 	Cached bool `json:"-"`
+	// Unkept is why what was measured could not be kept in Plan.Cache; nil if it was, or
+	// was not to be.
+	Unkept error `json:"-"`
 }
 
 var discard = slog.New(slog.DiscardHandler)
@@ -76,7 +79,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	}
 	switch {
 	case p.KeptOnly:
-		return Choice{Why: "plain: no choice is kept for this model and machine"}, nil
+		return Choice{Why: "plain: no choice is kept for this model, this data and machine"}, nil
 	case allowed < MinRace:
 		return Choice{Why: fmt.Sprintf("plain: too short a training to measure what is faster (%d steps)", p.Steps)}, nil
 	}
@@ -97,7 +100,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		all.add(kept.Choice)
 		kept.Choice = &all
 	}
-	p.keep(key, kept)
+	c.Unkept = p.keep(key, kept)
 	c.decide(&p, r.own)
 	c.Why = c.why(false)
 	return c, nil

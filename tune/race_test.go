@@ -129,7 +129,7 @@ func TestNoRace(t *testing.T) {
 	p.Steps, p.KeptOnly = 0, true
 	c, err = Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Why: "plain: no choice is kept for this model and machine"}, c)
+	assert.Equal(t, Choice{Why: "plain: no choice is kept for this model, this data and machine"}, c)
 
 	p.KeptOnly, p.Limits = false, Limits{}
 	c, err = Choose(t.Context(), p)

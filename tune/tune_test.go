@@ -214,7 +214,7 @@ func TestCache(t *testing.T) {
 	assert.Nil(t, p.kept(k).Choice)
 
 	kept := entry{Format: format, Key: k, PlainSeconds: 1e-4, Choice: &Choice{Took: time.Second, Measurements: []Measurement{{}, {Candidate: both, Step: 2e-5, Ratio: 0.2}}}}
-	p.keep(k, kept)
+	require.NoError(t, p.keep(k, kept))
 	got := p.kept(k)
 	assert.Equal(t, kept.Choice, got.Choice)
 	assert.Equal(t, 100*time.Microsecond, got.step())
@@ -251,15 +251,15 @@ func TestCache(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, content, 0o666))
 		assert.Nil(t, p.kept(k).Choice, name)
 	}
-	p.keep(k, kept)
+	require.NoError(t, p.keep(k, kept))
 	assert.NotNil(t, p.kept(k).Choice, "a damaged entry is replaced")
 
 	// A folder that cannot be made costs nothing but another race.
 	p.Cache = filepath.Join(path, "below a file")
-	p.keep(k, kept)
+	require.ErrorContains(t, p.keep(k, kept), "not a directory")
 	assert.Nil(t, p.kept(k).Choice)
 	p.Cache = ""
-	p.keep(k, kept)
+	require.NoError(t, p.keep(k, kept))
 	assert.Nil(t, p.kept(k).Choice)
 }
 
