@@ -112,6 +112,10 @@ func (s *Session) Effects(ctx context.Context, b data.Batch) (e Effects, err err
 		return e, err
 	}
 	e.Step = stepEffects(t)
+	if s.twinOf(b.Size) != nil && s.parts < 2 && e.Step.Clusters == 0 {
+		// The trace has a twin as a call of the function that XLA compiles as a whole.
+		e.Step.Clusters = t.Calls
+	}
 	if n := s.Fuses(s.opts.FuseSteps, b.Size); n > 1 {
 		e.Together, e.TogetherBy = n, s.fused.choose(n, b.Size, s.opts.FuseSteps).signature.Name
 	}

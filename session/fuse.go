@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -38,8 +39,9 @@ func CheckFuse(model *savedmodels.Model, o Options) error {
 
 // CheckCompiled says whether a session that is opened with these options has compiled
 // twins to train with on batches of that many samples; 0 is any. The error is
-// ErrNoSignature, or one of savedmodels.Model.RolesFor. There is none if Options.Compiled
-// does not ask for that.
+// ErrNoSignature, a *gpuopts.ConflictError with Options.Device.Deterministic, which
+// compiled steps cannot keep, or one of savedmodels.Model.RolesFor. There is none if
+// Options.Compiled does not ask for that.
 func CheckCompiled(model *savedmodels.Model, o Options, batch int) error {
 	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
 	if err != nil {
@@ -285,6 +287,13 @@ func checkCompiled(model *savedmodels.Model, roles savedmodels.Roles, o Options)
 	if !o.Compiled {
 		return nil
 	}
+	if o.Device.Deterministic {
+		return &gpuopts.ConflictError{
+			One: "Options.Compiled true", Other: "Options.Deterministic true",
+			Why: "XLA has no deterministic form of some operations (the gradient of max pooling is one), at which the first compiled step fails",
+			Fix: "leave one of them out",
+		}
+	}
 	if roles.TrainXLA == "" && roles.TrainNXLA == "" {
 		return fmt.Errorf("compiled steps: %w: neither %s_xla nor a twin of train_n; export the model with --xla-batch", ErrNoSignature, roles.Train)
 	}
@@ -360,6 +369,35 @@ func (s *Session) twins() string {
 		return "none"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// Uncompiled says which steps on batches of that many samples go through no compiled
+// twin, and why, where Options.Compiled asks for twins; empty if all can. Of calls of
+// fewer steps than Fuses returns, as at the end of an epoch, it says nothing.
+func (s *Session) Uncompiled(samples int) string {
+	if !s.opts.Compiled {
+		return ""
+	}
+	n, single := s.Fuses(s.opts.FuseSteps, samples), s.twinOf(samples)
+	if n < 2 {
+		if single == nil {
+			return fmt.Sprintf("steps run one by one through %s, which has no twin for batches of %d", s.roles.Train, samples)
+		}
+		return ""
+	}
+	twin := s.fused.twin
+	by := s.fused.choose(n, samples, s.opts.FuseSteps)
+	if by == twin {
+		return ""
+	}
+	text := fmt.Sprintf("calls of %d steps run through %s, which has no twin", n, by.signature.Name)
+	if twin != nil {
+		text = fmt.Sprintf("calls of %d steps run through %s, since %s is for calls of %d on batches of %d", n, by.signature.Name, twin.signature.Name, twin.steps, twin.batch)
+	}
+	if single != nil {
+		return text + fmt.Sprintf("; %s runs only what is left over as single steps", single.signature.Name)
+	}
+	return text + "; no step is compiled"
 }
 
 // fuser runs several steps in one call.

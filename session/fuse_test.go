@@ -18,6 +18,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -402,6 +403,9 @@ func TestCompiled(t *testing.T) {
 	assert.Equal(t, 16, s.Fuses(20, 32), "what the twin was made for")
 	assert.Equal(t, 15, s.Fuses(15, 32))
 	assert.Equal(t, 20, s.Fuses(20, 8), "no twin for batches of 8")
+	assert.Empty(t, s.Uncompiled(32))
+	assert.Empty(t, plain.Uncompiled(32))
+	assert.Contains(t, s.Uncompiled(8), "calls of 20 steps run through train_n, since train_n_xla is for calls of 16 on batches of 32; no step is compiled")
 	full, small := batches(t, digits(t), 32, 19), batches(t, digits(t), 8, 3)
 	for _, bs := range [][]data.Batch{full[:16], full[16:19], small} {
 		assert.InDeltaSlice(t, fused(t, plain, bs, 0), fused(t, s, bs, 0), 1e-4)
@@ -422,6 +426,10 @@ func TestCompiled(t *testing.T) {
 	assert.NoError(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{}, 32))
 	digits, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
+	deterministic := session.Options{Compiled: true, Device: gpuopts.Options{Deterministic: true}}
+	assert.ErrorAs(t, session.CheckCompiled(digits, deterministic, 32), new(*gpuopts.ConflictError))
+	_, err = session.Open(t.Context(), digits, deterministic)
+	assert.ErrorContains(t, err, "Options.Compiled true and Options.Deterministic true")
 	compiled := session.Options{Compiled: true}
 	assert.NoError(t, session.CheckCompiled(digits, compiled, 0))
 	assert.NoError(t, session.CheckCompiled(digits, compiled, 32))

@@ -78,6 +78,13 @@ func CheckLossScale(model *savedmodels.Model, o Options) error {
 	return err
 }
 
+// noScaleError is ErrNoSignature in words that are about inputs and outputs.
+type noScaleError struct{ text string }
+
+func (e *noScaleError) Error() string { return "loss scale: " + e.text }
+
+func (e *noScaleError) Unwrap() error { return ErrNoSignature }
+
 // newLossScaler is nil for a signature that takes no scale.
 func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error) {
 	takes, tells := sig.Reserved(savedmodels.InputLossScale) != nil, gradsFinite(sig) != nil
@@ -97,11 +104,15 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 	case o == LossScale{} && !scalable(sig):
 		return nil, nil
 	case !takes:
-		return nil, fmt.Errorf("loss scale: %w: signature %s has no input %s; export it with one (scripts/export.py --loss-scale-input)",
-			ErrNoSignature, sig.Name, savedmodels.InputLossScale)
+		if sig.Output(savedmodels.MetricLossScale) != nil {
+			return nil, &noScaleError{fmt.Sprintf("signature %s has no input %s, since it scales the loss inside the graph; leave the scale to it, or export the model with the input (scripts/export.py --loss-scale-input)",
+				sig.Name, savedmodels.InputLossScale)}
+		}
+		return nil, &noScaleError{fmt.Sprintf("signature %s has no input %s; export it with one (scripts/export.py --loss-scale-input), or leave the scale out",
+			sig.Name, savedmodels.InputLossScale)}
 	case o.Fixed == 0 && !tells:
-		return nil, fmt.Errorf("loss scale: %w: signature %s has no output %s, which a dynamic scale goes by; export it with one, or fix the scale",
-			ErrNoSignature, sig.Name, savedmodels.OutputGradsFinite)
+		return nil, &noScaleError{fmt.Sprintf("signature %s has no output %s, which a dynamic scale goes by; export it with one, or fix the scale",
+			sig.Name, savedmodels.OutputGradsFinite)}
 	}
 	l := &lossScaler{LossScale: o}
 	for value, usual := range map[*float64]float64{&l.Initial: scaleInitial, &l.Factor: scaleFactor, &l.Min: scaleMin} {

@@ -365,12 +365,21 @@ func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out [
 		return s.trainParts(ctx, seed, b, out, metadata)
 	}
 	r := s.train
-	if c := s.compiled; c != nil && batchOf(c.signature, 0) == int64(b.Size) {
+	if c := s.twinOf(b.Size); c != nil {
 		r = c
 	}
 	r.seed = seed
 	err = r.step(ctx, b, out, metadata)
 	return r.applied, err
+}
+
+// twinOf is the compiled twin that trains on whole batches of that many samples; nil if
+// there is none.
+func (s *Session) twinOf(samples int) *runner {
+	if c := s.compiled; c != nil && batchOf(c.signature, 0) == int64(samples) {
+		return c
+	}
+	return nil
 }
 
 // Trace is Train, and returns a serialized tensorflow.RunMetadata: see

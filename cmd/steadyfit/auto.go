@@ -87,7 +87,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	l.Hook(d.hook())
 	say := func(why string) {
 		if !c.Continues() && f.auto != autoOff {
-			fmt.Fprintf(cmd.ErrOrStderr(), "auto: %s\n", why)
+			fmt.Fprintf(cmd.ErrOrStderr(), "auto: %s\n", f.inForceNow(why))
 		}
 	}
 	limits := f.limits(cmd.Flags().Changed, &f.device, 0)
@@ -152,6 +152,25 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	say(d.choice.Why)
 	d.apply(f, l)
 	return d, nil
+}
+
+// inForceNow is what was chosen with the flags that say how steps run in the place of
+// "plain", which they are then not.
+func (f *fitFlags) inForceNow(why string) string {
+	var flags []string
+	if f.options.FuseSteps > 1 {
+		flags = append(flags, fmt.Sprintf("--fuse-steps %d", f.options.FuseSteps))
+	}
+	if f.options.Compiled {
+		flags = append(flags, "--compiled")
+	}
+	rest, plain := strings.CutPrefix(why, "plain")
+	if !plain || len(flags) == 0 {
+		return why
+	}
+	rest = strings.TrimPrefix(strings.TrimPrefix(rest, ": "), ", ")
+	rest = strings.Replace(rest, "to measure what is faster", "to measure more", 1)
+	return fmt.Sprintf("as the flags say (%s); %s", strings.Join(flags, " "), rest)
 }
 
 // pause is after how many steps something has to be done at the latest, before which the

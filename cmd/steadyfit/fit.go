@@ -21,6 +21,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -169,7 +170,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	if err := session.CheckLossScale(model, f.options); err != nil {
-		return usagef("%w", err)
+		return usagef("--loss-scale: %w", err)
 	}
 	read := c.Busy()
 	train, err := f.datasets(ctx, loop, model, roles)
@@ -203,6 +204,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return g.noGPU(ctx, err)
 	}
 	defer s.Close()
+	if why := s.Uncompiled(f.batch); why != "" && !c.Continues() {
+		loop.Log.Info("not all that --compiled asks for is compiled", "reason", why)
+	}
 	if err := f.tellInForce(ctx, cmd, g, c, s, train); err != nil {
 		return err
 	}
@@ -437,6 +441,9 @@ const fuseAuto = "auto"
 // steps in a call, and compiled.
 func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Dataset) error {
 	if err := session.CheckCompiled(model, f.options, f.batch); err != nil {
+		if errors.As(err, new(*gpuopts.ConflictError)) {
+			return unusable(err)
+		}
 		return usagef("--compiled: %w", err)
 	}
 	n, err := strconv.Atoi(f.fuseSteps)
@@ -467,7 +474,7 @@ func parseLossScale(text string) (session.LossScale, error) {
 	}
 	scale, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(scale > 0 && scale <= math.MaxFloat32) {
-		return session.LossScale{}, usagef("--loss-scale %q: expected dynamic, or a number above 0, as in 1024", text)
+		return session.LossScale{}, usagef("--loss-scale %q: expected dynamic, or a number above 0 and at most %.4g, as in 1024", text, math.MaxFloat32)
 	}
 	return session.LossScale{Fixed: scale}, nil
 }

@@ -83,7 +83,7 @@ var inFlags = strings.NewReplacer(
 	"Options.IntraThreads", "--intra-threads", "Options.InterThreads", "--inter-threads",
 	"Options.Precision "+string(gpuopts.BFloat16), "--precision "+precisionBF16, "Options.Precision "+string(gpuopts.Float16CPU), "--precision "+precisionFP16,
 	"Options.Precision "+string(gpuopts.Float16GPU), "--precision "+precisionFP16, "Options.Precision", "--precision",
-	"Options.XLA", "--xla", "Options.Deterministic", "--deterministic", "Options.MemoryGrowth", "--memory-growth",
+	"Options.XLA", "--xla", "Options.Compiled", "--compiled", "Options.Deterministic", "--deterministic", "Options.MemoryGrowth", "--memory-growth",
 	"Options.MemoryFraction", "--gpu-memory-fraction", "Options.VirtualGPUs", "--gpu-memory-limit", "Options.GPUAllocator", "--gpu-allocator",
 	"Options.VisibleGPUs", "--visible-gpus",
 )
