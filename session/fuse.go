@@ -290,7 +290,7 @@ func checkCompiled(model *savedmodels.Model, roles savedmodels.Roles, o Options)
 	if o.Device.Deterministic {
 		return &gpuopts.ConflictError{
 			One: "Options.Compiled true", Other: "Options.Deterministic true",
-			Why: "XLA has no deterministic form of some operations (the gradient of max pooling is one), at which the first compiled step fails",
+			Why: "XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with one fails",
 			Fix: "leave one of them out",
 		}
 	}

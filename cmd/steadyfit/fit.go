@@ -170,7 +170,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	if err := session.CheckLossScale(model, f.options); err != nil {
-		return usagef("--loss-scale: %w", err)
+		return usagef("%w", err)
 	}
 	read := c.Busy()
 	train, err := f.datasets(ctx, loop, model, roles)
