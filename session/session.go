@@ -55,6 +55,17 @@ type Options struct {
 	// of. Compiled steps round differently. A model without twins is the error of
 	// CheckCompiled.
 	Compiled bool
+	// CallerRuns has the steps that the session prepares, for training, evaluation and
+	// Prepare, run their operations one after the other in the thread that calls, rather
+	// than hand them to TensorFlow's threads (RunOptions.inter_op_thread_pool -1). The
+	// threads that share one operation stay, and so do the bits. It takes less time where
+	// handing over is much of a step, and more where operations had run side by side.
+	//
+	// TensorFlow does so where all of a step is on one device, and else hands over as
+	// without it (DirectSession::RunInternal in common_runtime/direct_session.cc, which
+	// sets run_all_kernels_inline). It may be combined with gpuopts.SingleThreaded and
+	// changes nothing there: that executor runs in the calling thread anyway.
+	CallerRuns bool
 	// Seed is fed, together with the number of the step, to models that take the
 	// reserved input seed.
 	Seed int64

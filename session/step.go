@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"steadyfit/data"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -152,9 +154,16 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 	return s.prepare(s.tf, sig, sig.Outputs)
 }
 
+// callerRuns is the tensorflow.RunOptions of Options.CallerRuns: inter_op_thread_pool,
+// which is field 3, is -1.
+var callerRuns = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), math.MaxUint64)
+
 func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
 	step := &Step{binding: newBinding(s.model, sig), session: s, outputs: fetch}
 	var spec tfbind.StepSpec
+	if s.opts.CallerRuns {
+		spec.RunOptions = callerRuns
+	}
 	for _, t := range sig.Inputs {
 		o, err := tf.Graph().Output(t.Op)
 		if err != nil {

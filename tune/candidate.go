@@ -24,6 +24,8 @@ type Candidate struct {
 	Executor     gpuopts.Executor `json:"executor,omitempty"`
 	IntraThreads int              `json:"intra_threads,omitempty"`
 	InterThreads int              `json:"inter_threads,omitempty"`
+	// CallerRuns is that of session.Options.
+	CallerRuns bool `json:"caller_runs,omitempty"`
 	// Precision is that of gpuopts.Options; it changes what the training computes.
 	Precision gpuopts.Precision `json:"precision,omitempty"`
 }
@@ -44,6 +46,7 @@ func (c Candidate) String() string {
 	add(c.Executor != "", "single-threaded executor")
 	add(c.Executor == "" && c.InterThreads > 0, "inter threads %d", c.InterThreads)
 	add(c.IntraThreads > 0, "intra threads %d", c.IntraThreads)
+	add(c.CallerRuns, "in the calling thread")
 	add(c.Precision != "", "%s", c.Precision)
 	if len(words) == 0 {
 		return "plain"
@@ -66,6 +69,7 @@ func (c Candidate) Apply(o session.Options) session.Options {
 	if c.InterThreads > 0 {
 		o.Device.InterThreads = c.InterThreads
 	}
+	o.CallerRuns = o.CallerRuns || c.CallerRuns
 	if c.Precision != "" {
 		o.Device.Precision = c.Precision
 	}
@@ -87,6 +91,7 @@ func (c Candidate) over(base Candidate) Candidate {
 	if c.InterThreads > 0 {
 		base.InterThreads = c.InterThreads
 	}
+	base.CallerRuns = base.CallerRuns || c.CallerRuns
 	if c.Precision != "" {
 		base.Precision = c.Precision
 	}
@@ -101,7 +106,7 @@ func (c Candidate) changes() int {
 		there  bool
 		weight int
 	}{
-		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.Compiled, 2}, {c.Precision != "", 4},
+		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.CallerRuns, 1}, {c.Compiled, 2}, {c.Precision != "", 4},
 	} {
 		if change.there {
 			n += change.weight
@@ -118,7 +123,8 @@ type Limits struct {
 	Fuse int `json:"fuse,omitempty"`
 	// Compiled allows XLA twins. They round differently than plain steps.
 	Compiled bool `json:"compiled,omitempty"`
-	// Threads allows another executor and other numbers of threads.
+	// Threads allows another executor, other numbers of threads, and to run in the
+	// calling thread.
 	Threads bool `json:"threads,omitempty"`
 	// Traced means that a step is going to be traced, which an executor that runs in one
 	// thread cannot: it is not allowed.
@@ -148,7 +154,7 @@ func (c Candidate) Within(l Limits, o session.Options) Candidate {
 	}
 	c.Compiled = c.Compiled && l.Compiled
 	if !l.Threads {
-		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
+		c.Executor, c.IntraThreads, c.InterThreads, c.CallerRuns = "", 0, 0, false
 	}
 	if l.Traced {
 		c.Executor = ""
@@ -199,6 +205,9 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 			settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
 		}
 		settings = append(settings, Candidate{InterThreads: 1})
+		if !o.CallerRuns {
+			settings = append(settings, Candidate{CallerRuns: true})
+		}
 	}
 	if l.Precision && d.Precision == "" && !d.GrapplerOff {
 		settings = append(settings, Candidate{Precision: gpuopts.BFloat16})
@@ -209,7 +218,7 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 // parts are a candidate's way, and its settings.
 func (c Candidate) parts() (way, threads, precision Candidate) {
 	return Candidate{FuseSteps: c.FuseSteps, Compiled: c.Compiled},
-		Candidate{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads}, Candidate{Precision: c.Precision}
+		Candidate{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns}, Candidate{Precision: c.Precision}
 }
 
 // like reports whether what was measured of a way says what another one is like: they are

@@ -223,8 +223,8 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 		return nil, errors.Join(fmt.Errorf("%w: expected %d, and %d do", session.ErrFuse, n, r.steps), r.close())
 	}
 	r.out = make([]float64, len(r.session.TrainMetrics()))
-	if n := len(r.session.EvaluateMetrics()); n > 0 && o.Device.Executor != "" {
-		// It cannot run all graphs, and a training must not fail at its first validation.
+	if n := len(r.session.EvaluateMetrics()); n > 0 && (o.Device.Executor != "" || o.CallerRuns) {
+		// An executor cannot run all graphs, and a training must not fail at its first validation.
 		if err := r.session.Evaluate(ctx, r.batches[0], make([]float64, n)); err != nil {
 			return nil, errors.Join(err, r.close())
 		}

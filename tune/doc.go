@@ -1,6 +1,6 @@
 // Package tune chooses, by measuring, how a training runs fastest on this machine:
 // plain steps, several steps in one call, the model's XLA twins, and settings of
-// TensorFlow's executor.
+// TensorFlow's executor and of the threads that it runs in.
 //
 // No single way wins. Compiled and fused steps were 4 times faster than plain ones on a
 // small dense model and 8 times slower on one with dropout (docs/performance.md). So

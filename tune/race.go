@@ -119,7 +119,7 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 	for _, c := range settings {
 		base := best
 		if c.Precision == "" { // threads are instead of other threads
-			base.Executor, base.IntraThreads, base.InterThreads = "", 0, 0
+			base.Executor, base.IntraThreads, base.InterThreads, base.CallerRuns = "", 0, 0, false
 		}
 		measure(c.over(base))
 	}

@@ -84,7 +84,7 @@ func TestRace(t *testing.T) {
 	require.NoError(t, err)
 	t.Log(c.Why)
 	assert.False(t, c.Cached)
-	require.Len(t, c.Measurements, 6, "plain, three ways, and two settings of threads")
+	require.Len(t, c.Measurements, 7, "plain, three ways, and three settings of threads")
 	plain := c.Measurements[0]
 	assert.True(t, plain.Candidate.Plain())
 	assert.Positive(t, plain.Step)

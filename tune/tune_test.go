@@ -23,6 +23,7 @@ var (
 	compiled = Candidate{Compiled: true}
 	both     = Candidate{FuseSteps: 50, Compiled: true}
 	single   = Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
+	caller   = Candidate{CallerRuns: true}
 )
 
 func TestCandidateInWords(t *testing.T) {
@@ -34,6 +35,7 @@ func TestCandidateInWords(t *testing.T) {
 		{both, "fused 50 steps, XLA twin"},
 		{single.over(compiled), "XLA twin, single-threaded executor, intra threads 1"},
 		{Candidate{InterThreads: 1}, "inter threads 1"},
+		{caller.over(fused), "fused 50 steps, in the calling thread"},
 		{Candidate{Precision: gpuopts.BFloat16}.over(fused), "fused 50 steps, bfloat16"},
 	} {
 		assert.Equal(t, c.want, c.candidate.String())
@@ -43,9 +45,10 @@ func TestCandidateInWords(t *testing.T) {
 func TestApply(t *testing.T) {
 	base := session.Options{FuseSteps: 7, Device: gpuopts.Options{IntraThreads: 3, MemoryGrowth: true}}
 	assert.Equal(t, base, Candidate{}.Apply(base))
-	o := single.over(both).Apply(base)
+	assert.Equal(t, session.Options{CallerRuns: true}, Candidate{}.Apply(session.Options{CallerRuns: true}))
+	o := caller.over(single.over(both)).Apply(base)
 	assert.Equal(t, session.Options{
-		FuseSteps: 50, Compiled: true,
+		FuseSteps: 50, Compiled: true, CallerRuns: true,
 		Device: gpuopts.Options{IntraThreads: 1, InterThreads: 1, Executor: gpuopts.SingleThreaded, MemoryGrowth: true},
 	}, o)
 }
@@ -80,12 +83,13 @@ func TestCandidates(t *testing.T) {
 		ways, settings []Candidate
 	}{
 		{name: "nothing is allowed", batch: 32},
-		{name: "all", batch: 32, limits: all, ways: []Candidate{both, fused, compiled}, settings: []Candidate{single, {InterThreads: 1}, {Precision: gpuopts.BFloat16}}},
+		{name: "all", batch: 32, limits: all, ways: []Candidate{both, fused, compiled}, settings: []Candidate{single, {InterThreads: 1}, caller, {Precision: gpuopts.BFloat16}}},
 		{name: "a batch that no twin was compiled for", batch: 16, limits: Limits{Fuse: 100, Compiled: true}, ways: []Candidate{fused}},
 		{name: "fewer steps in an epoch than a twin runs", batch: 32, limits: Limits{Fuse: 10, Compiled: true}, ways: []Candidate{{FuseSteps: 10}, compiled}},
 		{name: "deterministic", options: session.Options{Device: gpuopts.Options{Deterministic: true}}, batch: 32, limits: Limits{Fuse: 50, Compiled: true, Threads: true}, ways: []Candidate{fused}},
 		{name: "threads are set from outside", env: "TF_NUM_INTEROP_THREADS", batch: 32, limits: Limits{Fuse: 50, Threads: true}, ways: []Candidate{fused}},
-		{name: "a step is traced", batch: 32, limits: Limits{Fuse: 50, Threads: true, Traced: true}, ways: []Candidate{fused}, settings: []Candidate{{InterThreads: 1}}},
+		{name: "a step is traced", batch: 32, limits: Limits{Fuse: 50, Threads: true, Traced: true}, ways: []Candidate{fused}, settings: []Candidate{{InterThreads: 1}, caller}},
+		{name: "the calling thread is set", options: session.Options{CallerRuns: true}, batch: 32, limits: Limits{Threads: true}, settings: []Candidate{single, {InterThreads: 1}}},
 		{name: "what is set stays", options: session.Options{FuseSteps: 5, Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all, ways: []Candidate{compiled}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -278,6 +282,8 @@ func TestWithin(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, all.Within(c.limits, session.Options{Device: gpuopts.Options{Deterministic: c.deterministic}}), c.name)
 	}
+	assert.Equal(t, caller, caller.Within(Limits{Threads: true, Traced: true}, session.Options{}))
+	assert.Equal(t, Candidate{}, caller.Within(Limits{}, session.Options{}))
 }
 
 // What is kept serves every training that may use some of it.
@@ -287,6 +293,7 @@ func TestKept(t *testing.T) {
 	}
 	kept := Choice{Measurements: []Measurement{
 		measured(Candidate{}, 1, 100), measured(both, 0.2, 500), measured(fused, 0.6, 200), measured(compiled, 0.4, 400), measured(single.over(both), 0.1, 500),
+		measured(caller.over(both), 0.15, 500),
 	}}
 	for _, c := range []struct {
 		name           string
@@ -301,6 +308,7 @@ func TestKept(t *testing.T) {
 		{name: "no twins, and an epoch that is shorter", ways: []Candidate{{FuseSteps: 44}}, want: Candidate{FuseSteps: 44}},
 		{name: "an epoch of which nothing is known", ways: []Candidate{{FuseSteps: 3}}, partly: true},
 		{name: "a setting that was not measured", ways: []Candidate{compiled}, settings: []Candidate{{InterThreads: 1}}, want: compiled, partly: true},
+		{name: "another setting", ways: []Candidate{both, fused, compiled}, settings: []Candidate{caller}, want: caller.over(both)},
 		{name: "a budget", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, want: compiled},
 		{name: "a budget, of a process that has more", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, own: 100, want: fused},
 		{name: "a budget that nothing keeps", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, own: 1000},
@@ -316,7 +324,7 @@ func TestKept(t *testing.T) {
 	// A later race replaces what it measures, and leaves the rest.
 	later := Choice{Measurements: []Measurement{measured(Candidate{}, 1, 100), measured(fused, 0.5, 200)}}
 	later.add(&kept)
-	assert.Len(t, later.Measurements, 5)
+	assert.Len(t, later.Measurements, 6)
 	assert.Equal(t, 0.5, later.of(fused).Ratio)
 	assert.False(t, kept.shortOf(MaxRace))
 	kept.Measurements[1].Passing = true

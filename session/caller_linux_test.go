@@ -1,0 +1,115 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+	"steadyfit/session"
+)
+
+// handed is how often the threads have gone to sleep that TensorFlow hands operations to;
+// see poolThreads in package matrix for their name.
+func handed(t *testing.T) int {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*")
+	require.NoError(t, err)
+	sum := 0
+	for _, task := range tasks {
+		text, err := os.ReadFile(filepath.Join(task, "status"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // the thread has ended
+		}
+		require.NoError(t, err)
+		if !strings.HasPrefix(string(text), "Name:\ttf_Compute\n") {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if times, ok := strings.CutPrefix(line, "voluntary_ctxt_switches:"); ok {
+				n, err := strconv.Atoi(strings.TrimSpace(times))
+				require.NoError(t, err)
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+// Steps in the calling thread leave the variables that others leave, bit for bit, and hand
+// nothing to other threads.
+func TestCallerRuns(t *testing.T) {
+	ctx := context.Background()
+	bs := batches(t, digits(t), 32, 19)
+	for _, c := range []struct {
+		name, model string
+		opts        session.Options
+	}{
+		{"plain", "digits", session.Options{FuseSteps: 16}},
+		{"plain", "digits-cnn", session.Options{FuseSteps: 16}},
+		{"compiled", "digits", session.Options{FuseSteps: 16, Compiled: true}},
+		{"executor", "digits", session.Options{Device: gpuopts.Options{Executor: gpuopts.SingleThreaded}}},
+	} {
+		t.Run(c.model+" "+c.name, func(t *testing.T) {
+			others := open(t, c.model, c.opts)
+			c.opts.CallerRuns = true
+			caller := open(t, c.model, c.opts)
+			assert.Equal(t, others.Identity(), caller.Identity(), "the same run")
+			assert.Equal(t, losses(t, others, bs[:3], 0), losses(t, caller, bs[:3], 0))
+			if c.opts.FuseSteps > 1 {
+				assert.Equal(t, fused(t, others, bs[3:], 3), fused(t, caller, bs[3:], 3))
+			}
+			want, have := make([]float64, 2), make([]float64, 2)
+			require.NoError(t, others.Evaluate(ctx, bs[0], want))
+			require.NoError(t, caller.Evaluate(ctx, bs[0], have))
+			assert.Equal(t, want, have)
+			assert.True(t, variables(t, others) == variables(t, caller), "the variables differ")
+
+			const steps = 200
+			run := func(s *session.Session) int {
+				losses(t, s, bs[:1], 0)
+				before := handed(t)
+				for range steps {
+					losses(t, s, bs[:1], 0)
+				}
+				return handed(t) - before
+			}
+			if c.opts.Device.Executor == "" {
+				assert.Greater(t, run(others), steps/4)
+			} else {
+				assert.Less(t, run(others), steps/10, "this executor has begun to hand over: then the calling thread may be measured with it")
+			}
+			assert.Less(t, run(caller), steps/10)
+			// Also after the model was loaded anew.
+			p, err := caller.Snapshot(ctx)
+			require.NoError(t, err)
+			defer p.Close()
+			_, err = caller.Reset(ctx, session.ResetReload, p)
+			require.NoError(t, err)
+			assert.Less(t, run(caller), steps/10)
+		})
+	}
+}
+
+// A call of many steps does not go ever deeper into the stack of the calling thread.
+func TestCallerRunsLongCalls(t *testing.T) {
+	bs := batches(t, digits(t), 1, 1)
+	const n = 2000
+	s := open(t, "digits-cnn", session.Options{FuseSteps: n, CallerRuns: true})
+	for i := range n {
+		require.NoError(t, s.Gather(i, n, bs[0]))
+	}
+	out := make([]float64, len(s.TrainMetrics()))
+	require.NoError(t, s.TrainN(context.Background(), 0, n, out))
+	assert.False(t, math.IsNaN(out[0]))
+}
