@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"steadyfit/internal/allocator"
 	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
@@ -91,7 +92,7 @@ func (p *Plan) defaults() {
 		p.Timeout = 2 * time.Minute
 	}
 	if p.Allocator == nil {
-		p.Allocator = findAllocator
+		p.Allocator = allocator.Find
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/allocator"
 	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
@@ -597,7 +598,7 @@ func TestRemediesAreSound(t *testing.T) {
 			assert.False(t, len(a.Env) == 0 && len(a.Knobs) == 0 && a.Device == nil, "%s changes nothing on %s", r.ID, runtime)
 		}
 		if r.Preload != "" {
-			assert.Contains(t, allocators, r.Preload)
+			assert.Contains(t, allocator.Libraries, r.Preload)
 		}
 	}
 	_, err := FindRemedy("jemaloc")

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/allocator"
 	"steadyfit/matrix/cell"
 )
 
@@ -24,13 +25,13 @@ const mallocVariables = "MALLOC_"
 // be seen. unseen says what could not be looked at.
 func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) {
 	r := j.remedy
-	if r.Preload != "" && !strings.Contains(o.maps, allocators[r.Preload].library) {
-		return fmt.Sprintf("%s was not loaded: it is not among the mappings of the process", allocators[r.Preload].library), ""
+	if r.Preload != "" && !strings.Contains(o.maps, allocator.Libraries[r.Preload].File) {
+		return fmt.Sprintf("%s was not loaded: it is not among the mappings of the process", allocator.Libraries[r.Preload].File), ""
 	}
 	var doubts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
 		reader, libraries := "this TensorFlow", p.Commands[j.runtime].Libraries
-		if a := allocators[r.Preload]; r.Preload != "" && strings.HasPrefix(name, a.variables) {
+		if a := allocator.Libraries[r.Preload]; r.Preload != "" && strings.HasPrefix(name, a.Variables) {
 			path, err := p.Allocator(r.Preload)
 			if err != nil {
 				return err.Error(), ""
@@ -209,7 +210,7 @@ func needle(name string) string {
 			return rest
 		}
 	}
-	if rest, ok := strings.CutPrefix(name, allocators["mimalloc"].variables); ok {
+	if rest, ok := strings.CutPrefix(name, allocator.Libraries["mimalloc"].Variables); ok {
 		return strings.ToLower(rest)
 	}
 	return name

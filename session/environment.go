@@ -41,6 +41,27 @@ func startWith(variables []gpuopts.Variable, call string) error {
 	if tfbind.Loaded() {
 		return tooLate(missing, call)
 	}
+	return again(env, missing)
+}
+
+// StartAnew has the process run its program again, from the start and with the same
+// arguments, with variables that are missing, whatever it has done so far: nothing of it is
+// kept, TensorFlow included. It returns nil where they are set. A variable that is set to
+// something else is a *gpuopts.ConflictError. A child of Supervise cannot be started anew: its
+// parent would take it for dead.
+func StartAnew(variables []gpuopts.Variable) error {
+	env, missing, err := gpuopts.With(os.Environ(), variables)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	if inChild.Load() {
+		return fmt.Errorf("%s: a supervised process cannot be started anew", missing[0].For)
+	}
+	return again(env, missing)
+}
+
+// again starts the program anew. It returns only with an error.
+func again(env []string, missing []gpuopts.Variable) error {
 	path, err := os.Executable()
 	if err == nil {
 		err = syscall.Exec(path, os.Args, env)

@@ -129,6 +129,19 @@ func TestUseEnvironment(t *testing.T) {
 	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and would have to be "0"; unset it`)
 }
 
+// The parent of a supervised process would lose one that is started anew.
+func TestStartAnewInAChild(t *testing.T) {
+	inChild.Store(true)
+	defer inChild.Store(false)
+	v := gpuopts.Variable{Name: "STEADYFIT_TEST_ANEW", Value: "1", For: "jemalloc"}
+	require.EqualError(t, StartAnew([]gpuopts.Variable{v}), "jemalloc: a supervised process cannot be started anew")
+	t.Setenv(v.Name, "2")
+	var conflict *gpuopts.ConflictError
+	require.ErrorAs(t, StartAnew([]gpuopts.Variable{v}), &conflict)
+	t.Setenv(v.Name, "1")
+	require.NoError(t, StartAnew([]gpuopts.Variable{v}), "it is set")
+}
+
 // Open sets what is missing as long as TensorFlow is not open.
 func TestOpenSetsTheEnvironment(t *testing.T) {
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "open", "TF_CPP_MIN_LOG_LEVEL=0")

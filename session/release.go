@@ -1,6 +1,9 @@
 package session
 
-import "steadyfit/gpuopts"
+import (
+	"steadyfit/gpuopts"
+	"steadyfit/internal/allocator"
+)
 
 // releaseProfile are the variables of the release profile. TensorFlow's pool for
 // large blocks never gives anything back, so they come from malloc; glibc would map
@@ -12,7 +15,7 @@ var releaseProfile = []gpuopts.Variable{
 	{Name: "MALLOC_ARENA_MAX", Value: "1", For: profileName},
 	{Name: "MALLOC_MMAP_MAX_", Value: "0", For: profileName},
 	{Name: "MALLOC_TRIM_THRESHOLD_", Value: "1099511627776", For: profileName},
-	{Name: "MALLOC_CONF", Value: "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1", For: profileName},
+	{Name: "MALLOC_CONF", Value: allocator.JemallocKeeps, For: profileName},
 }
 
 const profileName = "release profile"

@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/allocator"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -26,6 +27,9 @@ type Candidate struct {
 	InterThreads int              `json:"inter_threads,omitempty"`
 	// CallerRuns is that of session.Options.
 	CallerRuns bool `json:"caller_runs,omitempty"`
+	// Allocator is what takes the place of malloc, "jemalloc", preloaded with the
+	// variables of Environment.
+	Allocator string `json:"allocator,omitempty"`
 	// Precision is that of gpuopts.Options; it changes what the training computes.
 	Precision gpuopts.Precision `json:"precision,omitempty"`
 }
@@ -47,6 +51,7 @@ func (c Candidate) String() string {
 	add(c.Executor == "" && c.InterThreads > 0, "inter threads %d", c.InterThreads)
 	add(c.IntraThreads > 0, "intra threads %d", c.IntraThreads)
 	add(c.CallerRuns, "in the calling thread")
+	add(c.Allocator != "", "%s", c.Allocator)
 	add(c.Precision != "", "%s", c.Precision)
 	if len(words) == 0 {
 		return "plain"
@@ -54,7 +59,25 @@ func (c Candidate) String() string {
 	return strings.Join(words, ", ")
 }
 
-// Apply is the options of a session that runs this way.
+// Environment lists the variables that this process has not, and would have to be started
+// with to run this way: session.StartAnew does that. There is an error if an allocator is not
+// on this machine, or a variable is set to something else.
+func (c Candidate) Environment() (missing []gpuopts.Variable, err error) {
+	if c.Allocator == "" {
+		return nil, nil
+	}
+	path, err := allocator.Find(c.Allocator)
+	if err != nil {
+		return nil, err
+	}
+	_, missing, err = gpuopts.With(os.Environ(), []gpuopts.Variable{
+		{Name: "LD_PRELOAD", Value: path, For: c.Allocator}, {Name: "MALLOC_CONF", Value: allocator.JemallocKeeps, For: c.Allocator},
+	})
+	return missing, err
+}
+
+// Apply is the options of a session that runs this way, in a process that has what Environment
+// lists.
 func (c Candidate) Apply(o session.Options) session.Options {
 	if c.FuseSteps > 1 {
 		o.FuseSteps = c.FuseSteps
@@ -92,6 +115,9 @@ func (c Candidate) over(base Candidate) Candidate {
 		base.InterThreads = c.InterThreads
 	}
 	base.CallerRuns = base.CallerRuns || c.CallerRuns
+	if c.Allocator != "" {
+		base.Allocator = c.Allocator
+	}
 	if c.Precision != "" {
 		base.Precision = c.Precision
 	}
@@ -106,7 +132,7 @@ func (c Candidate) changes() int {
 		there  bool
 		weight int
 	}{
-		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.CallerRuns, 1}, {c.Compiled, 2}, {c.Precision != "", 4},
+		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.CallerRuns, 1}, {c.Allocator != "", 1}, {c.Compiled, 2}, {c.Precision != "", 4},
 	} {
 		if change.there {
 			n += change.weight
@@ -129,6 +155,9 @@ type Limits struct {
 	// Traced means that a step is going to be traced, which an executor that runs in one
 	// thread cannot: it is not allowed.
 	Traced bool `json:"traced,omitempty"`
+	// Preload allows another allocator. The caller then starts its program anew with what
+	// Candidate.Environment lists.
+	Preload bool `json:"preload,omitempty"`
 	// Precision allows to compute in 16 bits, where that is measured to be faster. It
 	// changes the training.
 	Precision bool `json:"precision,omitempty"`
@@ -158,6 +187,9 @@ func (c Candidate) Within(l Limits, o session.Options) Candidate {
 	}
 	if l.Traced {
 		c.Executor = ""
+	}
+	if missing, err := c.Environment(); err != nil || len(missing) > 0 && !l.Preload {
+		c.Allocator = ""
 	}
 	if !l.Precision {
 		c.Precision = ""
@@ -209,16 +241,29 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 			settings = append(settings, Candidate{CallerRuns: true})
 		}
 	}
+	if j := (Candidate{Allocator: allocator.Jemalloc}); l.Preload {
+		if missing, err := j.Environment(); err == nil && len(missing) > 0 {
+			settings = append(settings, j)
+		}
+	}
 	if l.Precision && d.Precision == "" && !d.GrapplerOff {
 		settings = append(settings, Candidate{Precision: gpuopts.BFloat16})
 	}
 	return ways, settings, nil
 }
 
-// parts are a candidate's way, and its settings.
-func (c Candidate) parts() (way, threads, precision Candidate) {
-	return Candidate{FuseSteps: c.FuseSteps, Compiled: c.Compiled},
-		Candidate{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns}, Candidate{Precision: c.Precision}
+// parts are a candidate's way, and its settings, one at most of each kind. Those that are
+// plain are not there.
+func (c Candidate) parts() (way Candidate, settings []Candidate) {
+	for _, s := range []Candidate{
+		{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns},
+		{Allocator: c.Allocator}, {Precision: c.Precision},
+	} {
+		if !s.Plain() {
+			settings = append(settings, s)
+		}
+	}
+	return Candidate{FuseSteps: c.FuseSteps, Compiled: c.Compiled}, settings
 }
 
 // like reports whether what was measured of a way says what another one is like: they are
@@ -232,7 +277,7 @@ func like(a, b Candidate) bool {
 // offered finds the candidate that is like one that was measured, and is one of the ways, or
 // plain, with settings on top. ok is false if there is none.
 func offered(c Candidate, ways, settings []Candidate) (now Candidate, ok bool) {
-	way, threads, precision := c.parts()
+	way, on := c.parts()
 	if !way.Plain() {
 		i := slices.IndexFunc(ways, func(w Candidate) bool { return like(w, way) })
 		if i < 0 {
@@ -240,7 +285,7 @@ func offered(c Candidate, ways, settings []Candidate) (now Candidate, ok bool) {
 		}
 		c.FuseSteps = ways[i].FuseSteps
 	}
-	ok = (threads.Plain() || slices.Contains(settings, threads)) && (precision.Plain() || slices.Contains(settings, precision))
+	ok = !slices.ContainsFunc(on, func(s Candidate) bool { return !slices.Contains(settings, s) })
 	return c, ok
 }
 

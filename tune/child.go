@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -180,6 +181,9 @@ type runner struct {
 func begin(ctx context.Context, s spec) (*runner, error) {
 	if _, err := tfbind.Load(s.Library); err != nil {
 		return nil, err
+	}
+	if want := s.Candidate.Allocator; want != "" && native.Allocator() != want {
+		return nil, fmt.Errorf("race: the allocator is %s, and was to be %s", native.Allocator(), want)
 	}
 	model, err := savedmodels.Open(s.Model)
 	if err != nil {

@@ -141,11 +141,10 @@ func (c *Choice) now(ways, settings []Candidate) (now Choice, whole bool) {
 		}
 		m.Candidate = candidate
 		now.Measurements = append(now.Measurements, m)
-		way, threads, precision := candidate.parts()
-		if threads.Plain() && precision.Plain() {
-			missing = slices.DeleteFunc(missing, func(c Candidate) bool { return c == way })
-		}
-		missing = slices.DeleteFunc(missing, func(c Candidate) bool { return c == threads || c == precision })
+		way, on := candidate.parts()
+		missing = slices.DeleteFunc(missing, func(c Candidate) bool {
+			return len(on) == 0 && c == way || slices.Contains(on, c)
+		})
 	}
 	return now, len(missing) == 0
 }

@@ -118,7 +118,7 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 	}
 	for _, c := range settings {
 		base := best
-		if c.Precision == "" { // threads are instead of other threads
+		if c.Precision == "" && c.Allocator == "" { // threads are instead of other threads
 			base.Executor, base.IntraThreads, base.InterThreads, base.CallerRuns = "", 0, 0, false
 		}
 		measure(c.over(base))
@@ -270,6 +270,13 @@ func (c *competitor) begin(ctx context.Context, s spec) error {
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, session.SupervisedEnv+"=")
 	}), Env+"=1")
+	missing, err := s.Candidate.Environment()
+	if err != nil {
+		return err
+	}
+	for _, v := range missing {
+		cmd.Env = append(cmd.Env, v.String())
+	}
 	cmd.Stderr = &c.log
 	cmd.SysProcAttr = child.Group()
 	cmd.Cancel = func() error { return child.Kill(cmd.Process.Pid) }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/allocator"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -115,6 +116,32 @@ func TestRace(t *testing.T) {
 		assert.Equal(t, c.Candidate, kept.Candidate)
 		assert.Equal(t, c.Measurements, kept.Measurements)
 		assert.Contains(t, kept.Why, "measured before")
+	}
+}
+
+// The process of a candidate with another allocator has that, and its steps are the same.
+func TestRaceWithAllocator(t *testing.T) {
+	if _, err := allocator.Find(allocator.Jemalloc); err != nil {
+		t.Skip(err)
+	}
+	p := racing(t)
+	info, err := tfbind.Load("")
+	require.NoError(t, err)
+	r := newRace(&p, info)
+	r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
+	require.NoError(t, err)
+	for _, candidate := range []Candidate{{}, {Allocator: allocator.Jemalloc}} {
+		c := r.start(t.Context(), candidate)
+		defer c.end()
+		a, err := c.hear(time.Now().Add(p.Time))
+		require.NoError(t, err)
+		require.NoError(t, usable(a))
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", c.cmd.Process.Pid))
+		require.NoError(t, err)
+		assert.Equal(t, !candidate.Plain(), strings.Contains(string(maps), "libjemalloc.so.2"))
+		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.cmd.Process.Pid))
+		require.NoError(t, err)
+		assert.Equal(t, !candidate.Plain(), strings.Contains(string(environment), "\x00MALLOC_CONF="+allocator.JemallocKeeps+"\x00"))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/allocator"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -115,6 +116,45 @@ func TestCandidates(t *testing.T) {
 			assert.True(t, ok)
 		})
 	}
+}
+
+// What another allocator needs is offered where it is there and nothing stands against it.
+func TestAllocator(t *testing.T) {
+	m, ds := dense(t)
+	j := Candidate{Allocator: allocator.Jemalloc}
+	assert.Equal(t, "fused 50 steps, jemalloc", j.over(fused).String())
+	offers := func() bool {
+		_, settings, err := Candidates(m, session.Options{}, ds, 32, Limits{Preload: true})
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(settings), 1)
+		assert.Equal(t, len(settings) == 1, j.Within(Limits{Preload: true}, session.Options{}) == j && os.Getenv("LD_PRELOAD") == "")
+		return len(settings) == 1
+	}
+	for _, name := range []string{"LD_PRELOAD", "MALLOC_CONF"} {
+		t.Setenv(name, "") // to have it as it was at the end
+		require.NoError(t, os.Unsetenv(name))
+	}
+	dir := t.TempDir()
+	t.Setenv("LD_LIBRARY_PATH", dir)
+	path := filepath.Join(dir, "libjemalloc.so.2")
+	require.NoError(t, os.WriteFile(path, nil, 0o666))
+	assert.True(t, offers())
+	assert.Equal(t, Candidate{}, j.Within(Limits{}, session.Options{}), "it is not allowed")
+	missing, err := j.Environment()
+	require.NoError(t, err)
+	require.Len(t, missing, 2)
+	assert.Equal(t, "LD_PRELOAD="+path, missing[0].String())
+	t.Setenv("MALLOC_CONF", "dirty_decay_ms:0")
+	assert.False(t, offers())
+	t.Setenv("MALLOC_CONF", allocator.JemallocKeeps) // as of the release profile
+	assert.True(t, offers())
+	t.Setenv("LD_PRELOAD", "libother.so")
+	assert.False(t, offers())
+	t.Setenv("LD_PRELOAD", path)
+	assert.False(t, offers(), "it is preloaded already")
+	assert.Equal(t, j, j.Within(Limits{}, session.Options{}), "and so it stays")
+	_, err = Candidate{Allocator: "none"}.Environment()
+	assert.ErrorIs(t, err, allocator.ErrUnknown)
 }
 
 func TestAllowed(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -108,6 +109,14 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	}
 	// In 16 bits, whether they are in force is worth a look.
 	limits.Traced = f.traces(cmd, g) || limits.Precision && f.mayTrace(cmd)
+	if anew, err := d.goOn(); err != nil || anew {
+		d.apply(f, l)
+		return d, err
+	}
+	// To be started anew takes as long as it has taken to get here, and counts as a race. The
+	// parent of a supervised process would lose it.
+	least := (&tune.Plan{Data: train, Batch: f.batch}).Least()
+	limits.Preload = c == nil && !f.release && f.budget == "" && time.Since(f.begun) <= tune.Allowed(int64(f.epochs)*int64(d.steps), least)
 	if f.resume {
 		state, found, err := fit.HookState(f.checkpoints, autoHook)
 		if err != nil {
@@ -123,7 +132,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 			}
 			say(d.choice.Why)
 			d.apply(f, l)
-			return d, nil
+			return d, d.startAnew()
 		}
 	}
 	if f.auto == autoOff {
@@ -151,7 +160,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	}
 	say(d.choice.Why)
 	d.apply(f, l)
-	return d, nil
+	return d, d.startAnew()
 }
 
 // inForceNow is what was chosen with the flags that say how steps run in the place of
@@ -211,6 +220,40 @@ func (d *chosen) apply(f *fitFlags, l *fit.Loop) {
 	if n := d.choice.Candidate.FuseSteps; n > 1 {
 		l.FuseSteps = n
 	}
+}
+
+// chosenEnv is the environment variable that has what was chosen by a process that started
+// itself anew for it.
+const chosenEnv = "STEADYFIT_CHOSEN"
+
+// startAnew has the process run under what the choice needs from its start; it returns where
+// it does.
+func (d *chosen) startAnew() error {
+	missing, err := d.choice.Candidate.Environment()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	text, err := json.Marshal(d.choice.Candidate)
+	if err != nil {
+		return err
+	}
+	if err := os.Setenv(chosenEnv, string(text)); err != nil {
+		return fmt.Errorf("--auto: %w", err)
+	}
+	return session.StartAnew(missing)
+}
+
+// goOn is the choice of the process before it was started anew, if it was.
+func (d *chosen) goOn() (bool, error) {
+	text, ok := os.LookupEnv(chosenEnv)
+	if !ok {
+		return false, nil
+	}
+	if err := json.Unmarshal([]byte(text), &d.choice.Candidate); err != nil {
+		return false, usagef("the variable %s is set, but not by this program; unset it: %w", chosenEnv, err)
+	}
+	// Programs that this one starts have not chosen.
+	return true, os.Unsetenv(chosenEnv)
 }
 
 // autoHook is the name of the hook that has checkpoints remember the choice.

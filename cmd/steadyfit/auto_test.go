@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
+	"steadyfit/internal/allocator"
 	"steadyfit/tune"
 )
 
@@ -33,7 +37,7 @@ func won(t *testing.T, cache string, winner tune.Candidate) {
 	require.NoError(t, json.Unmarshal(entry["choice"], &choice))
 	if !slices.ContainsFunc(choice.Measurements, func(m tune.Measurement) bool { return m.Candidate == winner }) {
 		// What settings are measured on top of depends on what was fastest.
-		require.True(t, winner.CallerRuns, "%v was not measured: %s", winner, text)
+		require.True(t, winner.CallerRuns || winner.Allocator != "", "%v was not measured: %s", winner, text)
 		choice.Measurements = append(choice.Measurements, tune.Measurement{Candidate: winner, Step: 1})
 	}
 	for i := range choice.Measurements {
@@ -127,4 +131,36 @@ func TestMeasuredChoice(t *testing.T) {
 	run("fused", "none", "--epochs", "4", "--resume", "--auto", "off")
 	run("unfused", "none", "--epochs", "4", "--auto", "off")
 	assert.True(t, bytes.Equal(weights("fused"), weights("unfused")))
+
+	// So are those of a process that has started itself anew with another allocator.
+	t.Run("jemalloc", func(t *testing.T) {
+		if _, err := allocator.Find(allocator.Jemalloc); err != nil {
+			t.Skip(err)
+		}
+		won(t, cache, tune.Candidate{Allocator: allocator.Jemalloc})
+		cmd := train("preloaded", "cache", "--epochs", "10000000")
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		require.NoError(t, cmd.Start())
+		assert.Eventually(t, func() bool {
+			ready, err := filepath.Glob(filepath.Join(dir, "preloaded", "ckpt-*"))
+			return err == nil && len(ready) > 0
+		}, time.Minute, 2*time.Millisecond)
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+		require.NoError(t, err)
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		var exit *exec.ExitError
+		require.ErrorAs(t, cmd.Wait(), &exit, "%s", &output)
+		assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", &output)
+		assert.Contains(t, string(maps), "libjemalloc.so.2")
+		assert.Equal(t, 1, strings.Count(output.String(), "auto: "), "%s", &output)
+		assert.Contains(t, output.String(), "auto: jemalloc: ")
+		found, err := fit.Checkpoints(filepath.Join(dir, "preloaded"))
+		require.NoError(t, err)
+		require.NotEmpty(t, found)
+		epochs := strconv.Itoa(found[0].Epochs + 2)
+		run("preloaded", "none", "--epochs", epochs, "--resume")
+		run("unloaded", "none", "--epochs", epochs, "--auto", "off")
+		assert.True(t, bytes.Equal(weights("preloaded"), weights("unloaded")))
+	})
 }

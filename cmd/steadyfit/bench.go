@@ -197,8 +197,10 @@ const benchRace = time.Minute
 
 // race measures each way to run steps, or looks up what was measured.
 func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dataset) (tune.Choice, error) {
+	limits := f.limits(f.device.flags.Changed, &f.device, ds.Len()/f.batch)
+	limits.Preload = true // for fit
 	return tune.Choose(ctx, tune.Plan{
-		Model: m, Options: f.options, Limits: f.limits(f.device.flags.Changed, &f.device, ds.Len()/f.batch),
+		Model: m, Options: f.options, Limits: limits,
 		Data: ds, Batch: f.batch, LearningRate: f.learningRate, Time: benchRace,
 		Cache: f.folder(), KeptOnly: f.auto == autoKept, Anew: f.auto != autoKept,
 	})

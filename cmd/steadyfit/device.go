@@ -128,9 +128,9 @@ func (f *deviceFlags) apply(o *gpuopts.Options) error {
 }
 
 // warn prints what has no effect, once the process need not be started anew any more.
-// A supervised one leaves it to its parent.
+// A supervised one leaves it to its parent, and one that was started anew has said it.
 func (f *deviceFlags) warn(stderr io.Writer) {
-	if os.Getenv(session.SupervisedEnv) != "" {
+	if os.Getenv(session.SupervisedEnv) != "" || os.Getenv(chosenEnv) != "" {
 		return
 	}
 	for _, w := range f.warnings {

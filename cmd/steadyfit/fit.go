@@ -49,6 +49,7 @@ type fitFlags struct {
 	json, inForce           bool
 	resilience
 	autoFlags
+	begun time.Time
 }
 
 func newFit(g *global) *cobra.Command {
@@ -101,6 +102,7 @@ that was never interrupted.`,
 }
 
 func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
+	f.begun = time.Now()
 	if err := f.apply(); err != nil {
 		return err
 	}
@@ -127,7 +129,8 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 // resumes, and images that were decoded once need not be looked at again.
 func (f *fitFlags) continued(continues bool) {
 	f.resume = f.resume || continues
-	f.checkImages = f.checkImages && !continues
+	_, anew := os.LookupEnv(chosenEnv)
+	f.checkImages = f.checkImages && !continues && !anew
 }
 
 // train is the training, in a process of its own if c is not nil. begun is set once the
