@@ -61,7 +61,7 @@ func (r *run) take(ctx context.Context, b data.Batch) error {
 		return errBack
 	}
 	if r.gathered++; r.gathered < r.together {
-		r.alive(r.state.Step)
+		r.alive()
 		return nil
 	}
 	r.gathered = 0

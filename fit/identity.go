@@ -68,12 +68,11 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 		identity[rateKey] = rate
 	}
 	var err error
-	alive := func() { r.alive(0) }
-	if identity[dataKey], err = fingerprint(ctx, r.ds, r.loop.Batch, alive); err != nil {
+	if identity[dataKey], err = fingerprint(ctx, r.ds, r.loop.Batch, r.alive); err != nil {
 		return nil, fmt.Errorf("identifying the data: %w", err)
 	}
 	if v := r.loop.Validation; v != nil {
-		if identity[validationKey], err = fingerprint(ctx, v, r.validationBatch(), alive); err != nil {
+		if identity[validationKey], err = fingerprint(ctx, v, r.validationBatch(), r.alive); err != nil {
 			return nil, fmt.Errorf("identifying the validation data: %w", err)
 		}
 	}

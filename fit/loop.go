@@ -75,10 +75,11 @@ type Loop struct {
 	// Recover lets the run go on after steps that fail; nil ends it.
 	Recover *Recovery
 
-	// Alive is called after each train step, each batch that was evaluated, and each
-	// batch that was read to identify the data, with the number of train steps done,
-	// or 0 while that is not known; session.Supervised.Alive is made for it. It should
-	// cost little. nil is not to call it.
+	// Alive is called after each train step, each batch that was evaluated, each that
+	// waits for others (FuseSteps), and each that was read to identify the data, with
+	// the number of train steps done, those before a resume included, or 0 before this
+	// run has done one; session.Supervised.Alive is made for it. It should cost little.
+	// nil is not to call it.
 	Alive func(step int64)
 
 	// Log gets warnings, such as of a damaged checkpoint that is skipped, and
@@ -207,6 +208,8 @@ type run struct {
 	// the model.
 	proven bool
 
+	// began is true once this run has done a train step.
+	began bool
 	// training is true while an epoch's train steps run, and not its validation;
 	// since is when either of them began.
 	training bool
@@ -389,10 +392,15 @@ func (r *run) end(started int, err error) error {
 func (r *run) over() bool { return r.done >= r.loop.Epochs || r.finished }
 
 // alive tells that the run goes on.
-func (r *run) alive(step int64) {
-	if r.loop.Alive != nil {
-		r.loop.Alive(step)
+func (r *run) alive() {
+	if r.loop.Alive == nil {
+		return
 	}
+	step := int64(0)
+	if r.began {
+		step = r.state.Step
+	}
+	r.loop.Alive(step)
 }
 
 // train runs epochs until all are done or a hook asks to stop.
@@ -586,7 +594,8 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 	s.Step += int64(n)
 	s.EpochStep += n
 	s.Samples = b.Size
-	r.alive(s.Step)
+	r.began = true
+	r.alive()
 	hooks := r.stepHooks
 	if s.Step <= r.trained { // trained again
 		r.rescale()
@@ -668,7 +677,7 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
 	where := fmt.Sprintf("fit: validation of epoch %d, after step %d", s.Epoch, s.Step)
 	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: r.validationBatch(), values: r.validationValues, sums: r.validationSums, finite: true}
-	e.done = func() { r.alive(s.Step) }
+	e.done = r.alive
 	if o := r.loop.Recover; o != nil {
 		e.failed = func(failed error) error {
 			event, err := o.Decide(ctx, s, fmt.Errorf("%s: %w", where, failed))

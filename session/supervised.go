@@ -42,8 +42,9 @@ const aliveEvery = 50 * time.Millisecond
 var inChild atomic.Bool
 
 // Alive is a sign of life, and tells how many train steps are done, those before a
-// resume included; 0 while that is not known. Call it after every step: it looks at
-// the clock, writes to a pipe every 50 ms, and neither allocates nor blocks.
+// resume included; 0 before this process has done one, since Supervisor.Starting holds
+// until then. Call it after every step: it looks at the clock, writes to a pipe every
+// 50 ms, and neither allocates nor blocks.
 func (c *Supervised) Alive(step int64) {
 	if c == nil {
 		return
