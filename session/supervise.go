@@ -203,6 +203,7 @@ func Supervise(ctx context.Context, o Supervisor, train func(ctx context.Context
 	if err := supervisable(); err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
+	survivePipes()
 	p := newParent(o)
 	signal.Notify(p.signals, passedSignals()...)
 	defer signal.Stop(p.signals)

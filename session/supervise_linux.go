@@ -86,7 +86,8 @@ func (c *Supervised) send(line []byte) bool {
 // pipeFD is the first file after the standard ones.
 const pipeFD = 3
 
-// survivePipes keeps a child alive whose standard error nobody reads any more,
-// since its parent is gone: it is to write a last checkpoint. The signal is caught
-// rather than ignored, which other programs would inherit.
+// survivePipes keeps a process alive whose standard error nobody reads any more: a child
+// whose parent is gone is to write a last checkpoint, and a parent whose terminal is gone to
+// restart the child. The signal is caught rather than ignored, which other programs would
+// inherit.
 func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

@@ -3,6 +3,7 @@
 package session
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -145,6 +146,20 @@ var scripts = map[string]script{
 		}
 		c.Alive(1)
 		say("a last word")
+		die(syscall.SIGKILL)
+		return nil
+	},
+	"unread": func(_ context.Context, c *Supervised) error {
+		if c.Attempt() > 1 {
+			say("nobody reads this either")
+			return leave("again", "%d", c.Attempt())
+		}
+		c.Alive(1)
+		say("ready")
+		if _, err := os.ReadFile(filepath.Join(os.Getenv(dirEnv), "closed")); err != nil {
+			return err
+		}
+		say("nobody reads this")
 		die(syscall.SIGKILL)
 		return nil
 	},
@@ -746,6 +761,30 @@ func TestSuperviseStopsWithTheParent(t *testing.T) {
 	out.await(t, "asked")
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	assert.Error(t, cmd.Wait())
+}
+
+// The reader of what the parent writes may go, as a pager does or a connection that breaks:
+// the training goes on, and its child is started again.
+func TestSuperviseOutlivesTheReaderOfItsLog(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	closed := filepath.Join(dir, "closed")
+	require.NoError(t, syscall.Mkfifo(closed, 0o666))
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), scriptEnv+"=unread", dirEnv+"="+dir, optionEnv+`={"Backoff":1}`)
+	cmd.Stderr = w
+	require.NoError(t, cmd.Start())
+	require.NoError(t, w.Close())
+	line, err := bufio.NewReader(r).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ready\n", line)
+	require.NoError(t, r.Close())
+	require.NoError(t, os.WriteFile(closed, nil, 0))
+	require.NoError(t, cmd.Wait())
+	text, err := os.ReadFile(filepath.Join(dir, "again"))
+	require.NoError(t, err)
+	assert.Equal(t, "2", string(text))
 }
 
 func TestSuperviseOrphanEndsItself(t *testing.T) {
