@@ -41,14 +41,16 @@ var (
 type Supervisor struct {
 	// Deadline is how long the child may give no sign of life before it is killed
 	// as hung. It has to be longer than anything that train does between two calls
-	// of Supervised.Alive: a step, a checkpoint, the final save. Time that this
+	// of Supervised.Alive: waiting for a batch from a disk that is away for a while and
+	// the step with it, a checkpoint, the final save. Time that this
 	// process itself does not run for, or in which nobody reads Stderr or the terminal
 	// is stopped (Ctrl-S), does not count. 0 means never.
 	Deadline time.Duration
 	// Starting is the Deadline until the first step is done, which includes loading
 	// the model and whatever TensorFlow compiles. 0 means ten times Deadline. Reading
-	// the data takes as long as it takes: fit.Loop.Alive tells of every batch that is
-	// read before the first step, and Supervised.Busy of what tells nothing itself.
+	// all of the data does not have to fit in: fit.Loop.Alive tells of every batch that
+	// is read to identify it, and Supervised.Busy of what tells nothing itself, which
+	// may then take any time.
 	Starting time.Duration
 	// Restarts is how many deaths in a row without progress are borne; one more ends
 	// it. Progress is that an attempt begins at a later step than all before it: at
