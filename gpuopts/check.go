@@ -67,6 +67,10 @@ const (
 	systemAllocator = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
 	poolLimit       = "TF_MKL_ALLOC_MAX_BYTES"
 	autoJIT         = "--tf_xla_auto_jit"
+
+	// Values of gpuAllocator: CUDA's own, without a pool, and BFC with checks.
+	cudaMalloc  = "cuda_malloc"
+	memoryGuard = "memory_guard"
 )
 
 // excluded are options that exclude each other.
@@ -103,6 +107,9 @@ func (o Options) excluded() error {
 	case o.GPUAllocator == CUDAMallocAsync && o.GarbageCollection != "":
 		return conflict("Options.GPUAllocator cuda_malloc_async", fmt.Sprintf("Options.GarbageCollection %s", o.GarbageCollection),
 			"BFC is what collects garbage (gpu_bfc_allocator.cc)", "leave one out")
+	case o.GPUAllocator == CUDAMallocAsync && o.limit() != "":
+		return conflict("Options.GPUAllocator cuda_malloc_async", o.limit(),
+			"BFC is what keeps to a limit, which CUDA's pool only takes for what to keep of freed memory (gpu_cudamallocasync_allocator.cc)", "leave one out")
 	case o.OneDNNSystemAllocator && o.OneDNNPoolLimit > 0:
 		return conflict("Options.OneDNNSystemAllocator true", fmt.Sprintf("Options.OneDNNPoolLimit %d", o.OneDNNPoolLimit),
 			"the first goes around the pool that the second limits (mkl_cpu_allocator.h)", "leave one out")
@@ -115,6 +122,17 @@ func (o Options) excluded() error {
 		}
 	}
 	return nil
+}
+
+// limit is the option that limits the memory of a GPU, with its value; "" if there is none.
+func (o Options) limit() string {
+	switch {
+	case slices.ContainsFunc(o.VirtualGPUs, func(sizes []int) bool { return len(sizes) > 0 }):
+		return fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs)
+	case o.MemoryFraction > 0:
+		return fmt.Sprintf("Options.MemoryFraction %v", o.MemoryFraction)
+	}
+	return ""
 }
 
 // needOneDNN are the options that are for oneDNN.
@@ -182,6 +200,12 @@ func (c *checker) contradicted(option, name, why, fix string) {
 	c.errs = append(c.errs, &ConflictError{One: option, Variable: name, Value: c.set[name], Why: why, Fix: fix})
 }
 
+// withoutBFC reports whether a value of TF_GPU_ALLOCATOR takes another allocator in the
+// place of BFC; memory_guard is put before it (gpu_process_state.cc).
+func withoutBFC(allocator string) bool {
+	return allocator == string(CUDAMallocAsync) || allocator == cudaMalloc
+}
+
 func (o Options) checkGPU(c *checker) {
 	const obeys, unset = "TensorFlow obeys the variable", "unset it, or leave the option out"
 	if growth, ok := c.set[forceGrowth]; ok {
@@ -194,7 +218,7 @@ func (o Options) checkGPU(c *checker) {
 			c.warn(forceGrowth, fmt.Sprintf("TensorFlow understands true and false, in these letters, and takes %q as if it were not set (gpu_bfc_allocator.cc)", growth))
 		}
 	}
-	known := []string{string(CUDAMallocAsync), "cuda_malloc", "memory_guard"}
+	known := []string{string(CUDAMallocAsync), cudaMalloc, memoryGuard}
 	switch have := c.set[gpuAllocator]; {
 	case have == "":
 	case !slices.Contains(known, have):
@@ -202,12 +226,15 @@ func (o Options) checkGPU(c *checker) {
 	case o.GPUAllocator != "" && have != string(o.GPUAllocator):
 		c.contradicted("Options.GPUAllocator "+string(o.GPUAllocator), gpuAllocator, obeys, unset)
 	}
-	if async := c.set[gpuAllocator] == string(CUDAMallocAsync) && o.GPUAllocator == ""; async {
+	if have := c.set[gpuAllocator]; withoutBFC(have) && o.GPUAllocator == "" {
 		if o.UnifiedMemory {
 			c.contradicted("Options.UnifiedMemory true", gpuAllocator, "BFC is what takes unified memory", unset)
 		}
 		if o.GarbageCollection != "" {
 			c.contradicted("Options.GarbageCollection "+string(o.GarbageCollection), gpuAllocator, "BFC is what collects garbage", unset)
+		}
+		if limit := o.limit(); limit != "" {
+			c.contradicted(limit, gpuAllocator, "BFC is what keeps to a limit (gpu_process_state.cc)", unset)
 		}
 	}
 	if o.MemoryGrowth && (o.GPUAllocator == CUDAMallocAsync || c.set[gpuAllocator] == string(CUDAMallocAsync)) {
@@ -322,6 +349,31 @@ func Later(first, config []byte) error {
 		})
 	}
 	return errors.Join(errs...)
+}
+
+// Unlimited names the allocator of a process that holds the memory of its GPUs to no limit,
+// whatever TensorFlow says of the size of its devices: "cuda_malloc_async" or "cuda_malloc",
+// which take the place of BFC (gpu_process_state.cc); "" if there is a limit. first is the
+// serialized ConfigProto of the process's first session, env the environment in which
+// TensorFlow was opened, a list of NAME=value of which the first of a name counts.
+func Unlimited(first []byte, env []string) string {
+	allocator := ""
+	for _, kv := range slices.Backward(env) {
+		if name, value, _ := strings.Cut(kv, "="); name == gpuAllocator {
+			allocator = value
+		}
+	}
+	switch {
+	case withoutBFC(allocator):
+		return allocator
+	case allocator == memoryGuard:
+		return ""
+	}
+	var config pb.ConfigProto
+	if err := proto.Unmarshal(first, &config); err == nil && config.GetGpuOptions().GetExperimental().GetUseCudaMallocAsync() {
+		return string(CUDAMallocAsync)
+	}
+	return ""
 }
 
 // settled is what TensorFlow takes from the first session: an option with its value,

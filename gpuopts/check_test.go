@@ -149,11 +149,18 @@ var conflicts = []struct {
 		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
 		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
-	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`", "`UnifiedMemory`, `GarbageCollection`", []contradiction{
+	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`--gpu-memory-limit`, `--gpu-memory-fraction`, `--memory-budget-of gpu`", []contradiction{
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, VirtualGPUs: [][]int{{}, {512}}}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.VirtualGPUs [[] [512]]"},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, MemoryFraction: 0.5}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.MemoryFraction 0.5"},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.VirtualGPUs [[512]]", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.MemoryFraction 0.5", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
+	}},
+	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`UnifiedMemory`, `GarbageCollection`", []contradiction{
 		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, UnifiedMemory: true}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
 		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, GarbageCollection: gpuopts.Off}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.GarbageCollection off"},
 		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.UnifiedMemory true", "TF_GPU_ALLOCATOR"},
 		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GarbageCollection on", "TF_GPU_ALLOCATOR"},
+		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.UnifiedMemory true", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
 	{"`--visible-gpus`", "`CUDA_DEVICE_ORDER=FASTEST_FIRST`", []contradiction{
 		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=FASTEST_FIRST"}, "Options.VisibleGPUs [1]", `CUDA_DEVICE_ORDER is "FASTEST_FIRST"`},
@@ -245,6 +252,8 @@ var warnings = []struct {
 	{"", "", []warned{ // nothing to warn of
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR="}, nil},
 		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async", "TF_ENABLE_ONEDNN_OPTS=0"}, nil},
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=memory_guard"}, nil},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, VirtualGPUs: [][]int{{}}}, nil, nil},
 		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, nil},
 		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=0"}, nil},
 		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=1"}, nil},
@@ -411,6 +420,27 @@ func TestLater(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoError(t, gpuopts.Later(nil, unknown))
 	assert.NoError(t, gpuopts.Later([]byte("no message"), config(gpuopts.Options{IntraThreads: 1})), "TensorFlow says what is wrong with it")
+}
+
+// An allocator that takes the place of BFC holds to no limit.
+func TestUnlimited(t *testing.T) {
+	for _, c := range []struct {
+		first gpuopts.Options
+		env   []string
+		want  string
+	}{
+		{gpuopts.Options{}, nil, ""},
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR="}, ""},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=bfc"}, "cuda_malloc_async"},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=memory_guard"}, ""},
+		{gpuopts.Options{}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "cuda_malloc_async"},
+		{gpuopts.Options{}, []string{"TF_GPU_ALLOCATOR=cuda_malloc", "TF_GPU_ALLOCATOR=cuda_malloc_async"}, "cuda_malloc"},
+	} {
+		config, err := c.first.ConfigProto()
+		require.NoError(t, err)
+		assert.Equal(t, c.want, gpuopts.Unlimited(config, c.env), "%+v in %v", c.first, c.env)
+	}
+	assert.Empty(t, gpuopts.Unlimited([]byte("no message"), nil))
 }
 
 func TestUnreadIsACopy(t *testing.T) {

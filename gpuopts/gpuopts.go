@@ -241,7 +241,8 @@ const (
 	// BFC is TensorFlow's own, which keeps what it took (allocator_type).
 	BFC GPUAllocator = "BFC"
 	// CUDAMallocAsync is that of CUDA 11.2 and newer (use_cuda_malloc_async). It takes
-	// the place of BFC, and so of what is said of how BFC grows.
+	// the place of BFC, and so of what is said of how BFC grows. It keeps to no limit, and
+	// so excludes MemoryFraction and VirtualGPUs with sizes.
 	CUDAMallocAsync GPUAllocator = "cuda_malloc_async"
 )
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -28,8 +29,11 @@ type Effects struct {
 	// TensorFlow is its version.
 	TensorFlow string
 	// Devices are those that TensorFlow has. MemoryBytes of a GPU is the most that its
-	// allocator may take.
+	// allocator may take, unless that is Unlimited.
 	Devices []tfbind.Device
+	// Unlimited names an allocator of GPU memory that keeps to no limit, such as
+	// cuda_malloc_async; it is empty if there is none.
+	Unlimited string
 	// Step is what a train step did; nil if none was traced.
 	Step *StepEffects
 	// Together is how many train steps a call of the training runs with the signature
@@ -87,6 +91,9 @@ func (s *Session) Effects(ctx context.Context, b data.Batch) (e Effects, err err
 		return e, err
 	}
 	e.TensorFlow = info.Version
+	if first, ok := tfbind.FirstConfig(); ok && hasGPU(e.Devices) {
+		e.Unlimited = gpuopts.Unlimited(first, os.Environ())
+	}
 	if b.Size == 0 {
 		return e, nil
 	}
@@ -189,7 +196,11 @@ func (e Effects) devices() string {
 	}
 	names := shortNames(e.Devices)
 	for i, d := range e.Devices {
-		if d.Type == "GPU" {
+		switch {
+		case d.Type != "GPU":
+		case e.Unlimited != "":
+			names[i] += fmt.Sprintf(" (%s, without a limit)", e.Unlimited)
+		default:
 			names[i] += fmt.Sprintf(" (up to %v)", memory.Bytes(d.MemoryBytes))
 		}
 		if len(e.Devices) > 1 && e.Step != nil && len(e.Step.Operations) > 0 {

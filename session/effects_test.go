@@ -59,6 +59,7 @@ func TestEffectsText(t *testing.T) {
 		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 1}, Clusters: 4}},
 		{Devices: []tfbind.Device{host}, Together: 50, TogetherBy: "train_n", Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 8}}},
 		{Devices: []tfbind.Device{host, card}},
+		{Devices: []tfbind.Device{host, card}, Unlimited: "cuda_malloc_async"},
 		{Devices: []tfbind.Device{host, card}, Step: &session.StepEffects{
 			Operations: map[string]int{cpu0: 1, gpu0: 250}, Matrix: map[tfbind.DType]int{tfbind.Float16: 3},
 			Allocators: map[string]memory.Reading{"GPU_0_bfc": memory.Known(1 << 30), "gpu_host_bfc": {}},

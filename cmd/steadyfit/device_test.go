@@ -73,6 +73,8 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--visible-gpus 0,1 --gpu-memory-limit 1GiB", says: []string{"one for each of the 2 visible ones"}},
 		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth true and --gpu-memory-fraction 1: ", "leave one out"}},
 		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit [[1024]] and --gpu-memory-fraction 0.5"}},
+		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async", says: []string{"--gpu-allocator cuda_malloc_async and --gpu-memory-limit [[1024]]: BFC is what keeps to a limit"}},
+		{line: "--gpu-memory-limit 1GiB", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-memory-limit [[1024]]: TF_GPU_ALLOCATOR is "cuda_malloc_async"`, "unset it"}},
 		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth true: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
 		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
 		{line: "--gpu-allocator bfc", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-allocator BFC: TF_GPU_ALLOCATOR is "cuda_malloc_async"`}},

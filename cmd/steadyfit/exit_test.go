@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -91,6 +92,7 @@ func TestLimitGPU(t *testing.T) {
 		"divided into devices of [[512 512]] MiB already": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
 		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
 		"one for each of the 2 visible ones":              func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
+		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = gpuopts.CUDAMallocAsync },
 	} {
 		var o session.Options
 		set(&o)
@@ -98,4 +100,8 @@ func TestLimitGPU(t *testing.T) {
 		assert.ErrorContains(t, err, text)
 		assert.Equal(t, exitUsage, exitCode(err))
 	}
+	t.Setenv("TF_GPU_ALLOCATOR", "cuda_malloc")
+	_, err = open(resilience{budget: "2GiB", budgetOf: budgetOfGPU}, session.Options{})
+	assert.ErrorContains(t, err, `TF_GPU_ALLOCATOR is "cuda_malloc"`)
+	assert.Equal(t, exitUsage, exitCode(err))
 }

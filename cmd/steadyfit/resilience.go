@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -228,7 +229,7 @@ func (r *resilience) configure(o *session.Options) error {
 		return usagef("--memory-budget: %w", err)
 	}
 	o.Device.VirtualGPUs = [][]int{{int(bytes / memory.MiB)}}
-	if _, err := o.Device.ConfigProto(); err != nil {
+	if _, err := o.Device.Check(os.Environ()); err != nil {
 		return usagef("--memory-budget-of gpu, a virtual GPU of %d MiB: %w", bytes/memory.MiB, err)
 	}
 	o.ListAllocations = false // the batch is split instead
