@@ -63,6 +63,7 @@ func (w Warning) String() string { return w.Setting + ": " + w.Text }
 const (
 	forceGrowth     = "TF_FORCE_GPU_ALLOW_GROWTH"
 	gpuAllocator    = "TF_GPU_ALLOCATOR"
+	systemMemory    = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
 	oneDNN          = "TF_ENABLE_ONEDNN_OPTS"
 	systemAllocator = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
 	poolLimit       = "TF_MKL_ALLOC_MAX_BYTES"
@@ -239,6 +240,16 @@ func (o Options) checkGPU(c *checker) {
 	}
 	if o.MemoryGrowth && (o.GPUAllocator == CUDAMallocAsync || c.set[gpuAllocator] == string(CUDAMallocAsync)) {
 		c.warn("Options.MemoryGrowth true", "cuda_malloc_async takes memory as it is needed in any case; growth is of BFC (gpu_process_state.cc)")
+	}
+	if have := c.set[systemMemory]; have != "" {
+		reserved, err := strconv.ParseInt(strings.TrimSpace(have), 10, 64)
+		switch {
+		case err != nil || reserved < 0:
+			c.warn(systemMemory, fmt.Sprintf("TensorFlow understands a whole number of MiB from 0, and takes %q as if it were not set (gpu_device.cc)", have))
+		case o.MemoryFraction > 0:
+			c.contradicted(fmt.Sprintf("Options.MemoryFraction %v", o.MemoryFraction), systemMemory,
+				"TensorFlow takes all that is free but as many MiB, whatever the fraction (gpu_device.cc)", unset)
+		}
 	}
 	const hostLimit = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
 	if have := c.set[hostLimit]; o.HostMemoryLimit > 0 && have != "" && have != strconv.Itoa(o.HostMemoryLimit) {

@@ -138,6 +138,10 @@ var conflicts = []struct {
 	{"`--gpu-memory-fraction 1`", "`TF_FORCE_GPU_ALLOW_GROWTH=true`", []contradiction{
 		{gpuopts.Options{MemoryFraction: 1}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true"}, "Options.MemoryFraction 1", `TF_FORCE_GPU_ALLOW_GROWTH is "true"`},
 	}},
+	{"`--gpu-memory-fraction`", "`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", []contradiction{
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=512"}, "Options.MemoryFraction 0.5", `TF_DEVICE_MIN_SYS_MEMORY_IN_MB is "512"`},
+		{gpuopts.Options{MemoryFraction: 1}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB= 0"}, "Options.MemoryFraction 1", `TF_DEVICE_MIN_SYS_MEMORY_IN_MB is " 0"`},
+	}},
 	{"`--gpu-memory-limit`", "`--gpu-memory-fraction`", []contradiction{
 		{gpuopts.Options{VirtualGPUs: [][]int{{512}}, MemoryFraction: 0.5}, nil, "Options.VirtualGPUs [[512]]", "Options.MemoryFraction 0.5"},
 	}},
@@ -252,7 +256,8 @@ var warnings = []struct {
 	{"", "", []warned{ // nothing to warn of
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR="}, nil},
 		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async", "TF_ENABLE_ONEDNN_OPTS=0"}, nil},
-		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=memory_guard"}, nil},
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=memory_guard", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB="}, nil},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=512"}, nil},
 		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, VirtualGPUs: [][]int{{}}}, nil, nil},
 		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, nil},
 		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=0"}, nil},
@@ -277,6 +282,10 @@ var warnings = []struct {
 	}},
 	{"`TF_GPU_ALLOCATOR`", "a value that it does not know", []warned{
 		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow understands cuda_malloc_async, cuda_malloc, memory_guard"}},
+	}},
+	{"`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", "a value that is no whole number from 0", []warned{
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=1GiB"}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB: TensorFlow understands a whole number of MiB"}},
+		{gpuopts.Options{}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=-1"}, []string{`takes "-1" as if it were not set`}},
 	}},
 	{"`TF_MKL_ALLOC_MAX_BYTES`", "`OneDNNSystemAllocator`", []warned{
 		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_MKL_ALLOC_MAX_BYTES=9"}, []string{"TF_MKL_ALLOC_MAX_BYTES: it limits a pool"}},
