@@ -119,7 +119,7 @@ func Remedies() []Remedy {
 		{ID: "gpu-limit", Group: "gpu", Title: "a virtual GPU of 2 GiB", Goal: memory.LowerGPU, Device: &gpuopts.Options{VirtualGPUs: [][]int{{2048}}}, NeedsGPU: true, Unseen: untold},
 		{ID: "fp16-gpu", Group: "gpu", Title: "float16 by rewriting the graph, for a GPU", Goal: memory.LowerGPU, Device: &gpuopts.Options{Precision: gpuopts.Float16GPU}, NeedsGPU: true, Traced: map[string]bool{cell.FactFloat16: true}},
 		{ID: "cuda-async", Group: "gpu", Title: "TF_GPU_ALLOCATOR=cuda_malloc_async", Goal: memory.LowerGPU, Env: knob("TF_GPU_ALLOCATOR", "cuda_malloc_async"), NeedsGPU: true},
-		{ID: "unified-memory", Group: "gpu", Title: "TF_FORCE_UNIFIED_MEMORY=1", Goal: memory.LowerGPU, Env: knob("TF_FORCE_UNIFIED_MEMORY", "1"), NeedsGPU: true},
+		{ID: "unified-memory", Group: "gpu", Title: "unified memory", Goal: memory.LowerGPU, Device: &gpuopts.Options{UnifiedMemory: true}, NeedsGPU: true, Unseen: untold},
 		{ID: "bfc-gc", Group: "gpu", Title: "no garbage collection in the GPU's pool (TF_ENABLE_GPU_GARBAGE_COLLECTION=false)", Goal: memory.LowerGPU, Env: knob("TF_ENABLE_GPU_GARBAGE_COLLECTION", "false"), NeedsGPU: true},
 		{ID: "host-limit", Group: "gpu", Title: "TF_GPU_HOST_MEM_LIMIT_IN_MB=256", Goal: peak, Env: knob("TF_GPU_HOST_MEM_LIMIT_IN_MB", "256"), NeedsGPU: true},
 

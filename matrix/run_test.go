@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/matrix/cell"
 	"steadyfit/memory"
@@ -592,6 +593,10 @@ func TestRemediesAreSound(t *testing.T) {
 			assert.NotEmpty(t, config, r.ID)
 			seen := len(r.Traced) > 0 || r.PoolThreads > 0 || r.Device.PerSessionThreads || r.OtherGraph
 			assert.NotEqual(t, seen, r.Unseen != "", "%s: what shows that it took?", r.ID)
+		}
+		for name := range r.Env {
+			assert.NotContains(t, gpuopts.Unread(), name, r.ID)
+			assert.NotEqual(t, "TF_FORCE_UNIFIED_MEMORY", name, "%s: a session does not read it", r.ID)
 		}
 		for runtime, a := range r.On {
 			assert.Contains(t, Runtimes(), runtime, r.ID)

@@ -21,6 +21,8 @@ const (
 	byGPU
 	// byPython: Keras or the Python package, which steadyfit does not run.
 	byPython
+	// byXLA: clients of XLA that do not go through a session of TensorFlow, as JAX has them.
+	byXLA
 	// bySteadyfit: this program.
 	bySteadyfit
 	// byNobody: advice names it, but nothing reads it.
@@ -33,7 +35,7 @@ type variable struct {
 	does   string
 	// accepts says whether TensorFlow can read the value; nil means any.
 	accepts func(string) bool
-	// want is what accepts expects, or, for byNobody, what to set instead.
+	// want is what accepts expects, or, for byNobody and byXLA, what to set instead.
 	want string
 }
 
@@ -73,7 +75,6 @@ var variables = map[string]variable{
 	"TF_PER_DEVICE_MEMORY_LIMIT_MB":  {byGPU, "limits the memory of each GPU", isCount, "a number of MB without a unit"},
 	"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": {byGPU, "leaves that much of each GPU free and takes the rest, in place of --gpu-memory-fraction", isCount, "a number of MB without a unit"},
 	"TF_GPU_HOST_MEM_LIMIT_IN_MB":    {byGPU, "limits the pinned host memory of GPUs", isCount, "a number of MB without a unit"},
-	"TF_FORCE_UNIFIED_MEMORY":        {reader: byGPU, does: "lets GPU memory spill into host memory"},
 	"TF_GPU_THREAD_MODE":             {reader: byGPU, does: "which threads start work on a GPU"},
 	"TF_GPU_THREAD_COUNT":            {byGPU, "how many threads start work on a GPU", isCount, wantCount},
 	"TF_CUDNN_USE_AUTOTUNE":          {reader: byGPU, does: "tries cuDNN's algorithms and keeps the fastest"},
@@ -82,6 +83,8 @@ var variables = map[string]variable{
 	"CUDA_DEVICE_ORDER":              {reader: byGPU, does: "the order in which CUDA counts GPUs"},
 	"TF_ENABLE_GPU_GARBAGE_COLLECTION": {byGPU, "gives free regions of GPU memory back before an allocation fails",
 		isLowerBool, wantLowerBool},
+
+	"TF_FORCE_UNIFIED_MEMORY": {reader: byXLA, want: "Options.UnifiedMemory of gpuopts, in Go"}, // xla/pjrt/gpu/gpu_helpers.cc
 
 	"TF_USE_LEGACY_KERAS": {reader: byPython, does: "chooses Keras 2 in Python"},
 	"KERAS_BACKEND":       {reader: byPython, does: "chooses the backend of Keras in Python"},
@@ -148,6 +151,10 @@ func checkVariable(name, value string, t tensorFlow, held map[string]bool) Check
 	case v.reader == byNobody:
 		c.Status = Warning
 		c.Found = fmt.Sprintf("%s: not read by %v, so it changes nothing", shorten(value), t)
+		c.Fix = fmt.Sprintf("`unset %s`; what does work: %s", name, v.want)
+	case v.reader == byXLA:
+		c.Status = Warning
+		c.Found = shorten(value) + ": read by XLA's own clients, such as JAX, and not by a session of TensorFlow, so it changes nothing"
 		c.Fix = fmt.Sprintf("`unset %s`; what does work: %s", name, v.want)
 	case v.reader == byPython:
 		c.Status = Note

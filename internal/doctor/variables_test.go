@@ -22,6 +22,8 @@ func TestVariables(t *testing.T) {
 			Fix: "set TF_FORCE_GPU_ALLOW_GROWTH to true or false, in these letters (1 and 0 are not understood)"}},
 		{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "512", Check{Status: Note, Found: "512: leaves that much of each GPU free and takes the rest, in place of --gpu-memory-fraction; without effect in a build for the CPU"}},
 		{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "-1", Check{Status: Warning, Found: "-1: TensorFlow cannot read this value", Fix: "set TF_DEVICE_MIN_SYS_MEMORY_IN_MB to a number of MB without a unit"}},
+		{"TF_FORCE_UNIFIED_MEMORY", "1", Check{Status: Warning, Found: "1: read by XLA's own clients, such as JAX, and not by a session of TensorFlow, so it changes nothing",
+			Fix: "`unset TF_FORCE_UNIFIED_MEMORY`; what does work: Options.UnifiedMemory of gpuopts, in Go"}},
 		{"TF_MKL_ALLOC_MAX_BYTES", "300000000", Check{Found: "300000000 (286.1 MiB): limits oneDNN's pool; a step that needs more fails"}},
 		{"TF_MKL_ALLOC_MAX_BYTES", "300MB", Check{Status: Warning, Found: "300MB: TensorFlow cannot read this value", Fix: "set TF_MKL_ALLOC_MAX_BYTES to a number of bytes without a unit"}},
 		{"TF_ENABLE_ONEDNN_OPTS", "off", Check{Status: Warning, Found: "off: TensorFlow cannot read this value", Fix: "set TF_ENABLE_ONEDNN_OPTS to 0, 1, true or false"}},
