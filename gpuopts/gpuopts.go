@@ -76,7 +76,8 @@ type Options struct {
 	MemoryGrowth bool `json:",omitzero"`
 	// MemoryFraction is the part of each GPU's memory that TensorFlow may take,
 	// in (0, 1]; 0 leaves it to TensorFlow. With MemoryGrowth it is the limit of
-	// growth, and below 1.
+	// growth, and not 1. With UnifiedMemory it may be above 1: then the pool is larger
+	// than the GPU.
 	MemoryFraction float64 `json:",omitzero"`
 	// VisibleGPUs are the indices of the GPUs to use, in the order of their PCI
 	// addresses, which is that of nvidia-smi and NVML: CUDA's own order has the
@@ -91,7 +92,9 @@ type Options struct {
 	// GPUAllocator manages the memory of all GPUs.
 	GPUAllocator GPUAllocator `json:",omitzero"`
 	// UnifiedMemory takes GPU memory that CUDA may move out to the host's memory
-	// (GPUOptions.Experimental.use_unified_memory). It is for BFC.
+	// (GPUOptions.Experimental.use_unified_memory). The pool is as large as without it:
+	// it is a MemoryFraction above 1 that makes it larger than the GPU (gpu_device.cc).
+	// It is for BFC, and for GPUs of compute capability 6.0 and more.
 	UnifiedMemory bool `json:",omitzero"`
 	// HostMemoryLimit is how much pinned memory of the host TensorFlow may take for
 	// copies to and from GPUs, in MiB; 0 leaves it to TensorFlow.
@@ -451,7 +454,9 @@ func (o Options) valid() error {
 		return fmt.Errorf("threads: got %d intra and %d inter; expected 0 (one per core) or more", o.IntraThreads, o.InterThreads)
 	case o.XLAMinCluster < 0:
 		return fmt.Errorf("XLA's least cluster: got %d; expected 0 (TensorFlow's default) or more operations", o.XLAMinCluster)
-	case !(o.MemoryFraction >= 0 && o.MemoryFraction <= 1):
+	case o.UnifiedMemory && !(o.MemoryFraction >= 0 && o.MemoryFraction <= math.MaxFloat64):
+		return fmt.Errorf("GPU memory fraction: got %v; expected a number above 0, or 0 for TensorFlow's default", o.MemoryFraction)
+	case !o.UnifiedMemory && !(o.MemoryFraction >= 0 && o.MemoryFraction <= 1):
 		return fmt.Errorf("GPU memory fraction: got %v; expected a number above 0 and up to 1, or 0 for TensorFlow's default", o.MemoryFraction)
 	case o.HostMemoryLimit < 0:
 		return fmt.Errorf("host memory limit: got %d MiB; expected 0 (TensorFlow's default) or more", o.HostMemoryLimit)

@@ -82,6 +82,12 @@ CASES: dict[str, dict[str, Any]] = {
     "bfc": {"gpu_options": {"allocator_type": "BFC"}},
     "cuda malloc async": experimental(use_cuda_malloc_async=True),
     "unified memory": experimental(use_unified_memory=True),
+    "more than the GPU": {
+        "gpu_options": {
+            "per_process_gpu_memory_fraction": 1.5,
+            "experimental": {"use_unified_memory": True},
+        }
+    },
     "host limit": experimental(gpu_host_mem_limit_in_mb=256),
     "virtual": experimental(virtual_devices=[{"memory_limit_mb": [1024, 512]}, {}]),
     "deferred deletion": {"gpu_options": {"deferred_deletion_bytes": 1 << 33}},
