@@ -74,7 +74,8 @@ type Record struct {
 	DataWait *float64
 	// Memory is that of this process at the end of the epoch.
 	Memory memory.Usage
-	// GPU is the memory in use on the session's devices, if it says so.
+	// GPU is the memory in use on GPUs at the end of the epoch, if the session says so:
+	// see session.Session.GPUBytes.
 	GPU memory.Reading
 	// LiveTensors is the number of native tensors that are held, if the session
 	// says so.

@@ -102,8 +102,8 @@ type TensorCounter interface {
 	LiveTensors() int64
 }
 
-// GPUMeter is a Session that knows how many bytes are in use on its GPUs.
-// Records then have GPU. ok is false if it cannot tell.
+// GPUMeter is a Session that knows how many bytes are in use on GPUs, as
+// session.Session does. Records then have GPU. ok is false if it cannot tell.
 type GPUMeter interface {
 	GPUBytes() (bytes int64, ok bool)
 }

@@ -109,6 +109,7 @@ type native struct {
 	split           *splitter // once batches were split
 	state           *stateOps // once a snapshot was taken
 	setRate         *Step     // the signature set_learning_rate, once it was used
+	gpu             *gpuMeter // once GPUBytes was asked where there is a GPU
 }
 
 // runner is a role's step with what it reports.
@@ -334,6 +335,7 @@ func (n *native) close() error {
 	n.fused.close()
 	n.split.Close()
 	n.setRate.Close()
+	_ = n.gpu.Close() // only figures came from there
 	return n.tf.Close()
 }
 
