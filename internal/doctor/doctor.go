@@ -182,6 +182,9 @@ func examine(ctx context.Context, m machine) Report {
 		cpu = readProcessor(m.fs)
 		tf  tensorFlow
 	)
+	// First, since TensorFlow takes memory of a GPU once it is open, and keeps it.
+	gpus := m.gpus()
+	m.gpus = func() gpuList { return gpus }
 	for _, part := range []struct {
 		group string
 		look  func() []Check

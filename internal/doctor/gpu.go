@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/gpu"
+	"steadyfit/memory"
 )
 
 // gpuLibrary is a library that a GPU build opens at run time.
@@ -79,6 +80,8 @@ func readGPU(m machine) gpuBox {
 // gpuList is what NVML says, or the kernel in its place.
 type gpuList struct {
 	gpus []gpu.GPU
+	// used is what is in use on each GPU, by its ID, where that is told.
+	used map[string]memory.Reading
 	// why NVML was not there to ask; else empty.
 	why string
 	err error
@@ -91,11 +94,30 @@ func listGPUs(root string) gpuList {
 		return gpuList{gpus: gpu.Kernel(os.DirFS(root))}
 	}
 	driver, err := gpu.Open()
-	l := gpuList{gpus: driver.GPUs(), why: driver.Why(), err: err}
+	l := gpuList{gpus: driver.GPUs(), used: usedMemory(driver), why: driver.Why(), err: err}
 	if err := driver.Close(); l.err == nil {
 		l.err = err
 	}
 	return l
+}
+
+// usedMemory is what is in use on each GPU, by its ID and by whoever it is.
+func usedMemory(driver *gpu.Driver) map[string]memory.Reading {
+	source := driver.Source(0)
+	if source == nil {
+		return nil
+	}
+	sample := map[memory.Layer]memory.Reading{}
+	source.Sample(func(l memory.Layer, r memory.Reading) { sample[l] = r })
+	gpus := driver.GPUs()
+	if len(gpus) == 1 {
+		return map[string]memory.Reading{gpus[0].ID: sample[memory.GPUUsed]}
+	}
+	used := map[string]memory.Reading{}
+	for _, g := range gpus {
+		used[g.ID] = sample[memory.GPUUsed.Of(g.ID)]
+	}
+	return used
 }
 
 var (
@@ -242,6 +264,9 @@ func (e gpuExam) gpus() []Check {
 	var checks []Check
 	for _, g := range l.gpus {
 		c := Check{Name: "GPU " + g.ID, Found: g.String()}
+		if used := l.used[g.ID]; used.OK {
+			c.Found += fmt.Sprintf("; %v in use", used.Bytes)
+		}
 		switch {
 		case g.MIG && !strings.Contains(g.ID, ":"):
 			c = e.missing(c.Name, g.Name+" is divided (MIG), and has no instance that could be used", "make one: `sudo nvidia-smi mig -i "+g.ID+" -cgi PROFILE -C`, with a profile of `nvidia-smi mig -lgip`")

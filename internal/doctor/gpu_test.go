@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -158,10 +159,13 @@ func TestGPUsOneByOne(t *testing.T) {
 	divided := gpu.GPU{ID: "2", Name: "NVIDIA A100", MIG: true}
 	m := gpuBuild(box(gpuMachine, nil))
 	m.gpus = func() gpuList {
-		return gpuList{gpus: []gpu.GPU{h200, unknown, divided}, err: errors.New("GPU 3 does\nnot answer")}
+		return gpuList{
+			gpus: []gpu.GPU{h200, unknown, divided}, used: map[string]memory.Reading{"0": memory.Known(1536 * memory.MiB), "1": {}, "2": memory.Known(0)},
+			err: errors.New("GPU 3 does\nnot answer"),
+		}
 	}
 	checks := gpuChecks(m)
-	assert.Equal(t, Check{Name: "GPU 0", Found: "NVIDIA H200, 140.0 GiB"}, check(t, checks, "GPU 0"))
+	assert.Equal(t, Check{Name: "GPU 0", Found: "NVIDIA H200, 140.0 GiB; 1.5 GiB in use"}, check(t, checks, "GPU 0"))
 	assert.Equal(t, Check{Name: "GPU 1", Status: Note, Found: "NVIDIA GB10; its memory is not known"}, check(t, checks, "GPU 1"))
 	assert.Equal(t, Check{Name: "GPU 2", Status: Warning, Found: "NVIDIA A100 is divided (MIG), and has no instance that could be used",
 		Fix: "make one: `sudo nvidia-smi mig -i 2 -cgi PROFILE -C`, with a profile of `nvidia-smi mig -lgip`"}, check(t, checks, "GPU 2"))
@@ -170,6 +174,37 @@ func TestGPUsOneByOne(t *testing.T) {
 	h200.Memory = memory.Reading{}
 	m.gpus = func() gpuList { return gpuList{gpus: []gpu.GPU{h200}, why: "no cgo"} }
 	assert.Equal(t, Check{Name: "GPU 0", Status: Note, Found: "NVIDIA H200; reports will not show its memory: no cgo"}, check(t, gpuChecks(m), "GPU 0"))
+}
+
+// What is in use is told of each GPU of this machine, where it has one or several.
+func TestGPUsInUse(t *testing.T) {
+	if l := listGPUs("/"); len(l.gpus) > 0 {
+		t.Skip("this machine has a GPU, whose driver goes before the nvidia-smi of the test")
+	}
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	says := func(gpus string) {
+		text := "#!/bin/sh\necho '<nvidia_smi_log>" + gpus + "</nvidia_smi_log>'\n"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(text), 0o755))
+	}
+	const first, second = "<gpu><fb_memory_usage><used>18 MiB</used></fb_memory_usage></gpu>", "<gpu><fb_memory_usage><used>N/A</used></fb_memory_usage></gpu>"
+	says(first)
+	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(18 * memory.MiB)}, listGPUs("/").used)
+	says(first + second)
+	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(18 * memory.MiB), "1": {}}, listGPUs("/").used)
+	says("")
+	assert.Nil(t, listGPUs("/").used)
+}
+
+// What the examination itself takes of a GPU is not in what it tells to be in use.
+func TestGPUsAreAskedBeforeTensorFlowOpens(t *testing.T) {
+	m := box(gpuMachine, nil)
+	try, opened, times := m.try, false, 0
+	m.try = func(ctx context.Context) ([]tfbind.Device, error) { opened = true; return try(ctx) }
+	m.gpus = func() gpuList { times++; assert.False(t, opened); return gpuList{} }
+	examine(t.Context(), m)
+	assert.True(t, opened)
+	assert.Equal(t, 1, times)
 }
 
 // A machine that was recorded is not asked for the GPUs of this one.
