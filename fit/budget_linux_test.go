@@ -21,6 +21,7 @@ import (
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 // heavyEnv makes the test binary a training in a process whose memory is its own; its
@@ -42,6 +43,9 @@ func child[T any](variable string, run func(T) error) {
 	err := json.Unmarshal([]byte(text), &argument)
 	if err == nil {
 		err = run(argument)
+	}
+	if live := tfbind.Live(); err == nil && live != (tfbind.Counts{}) {
+		err = fmt.Errorf("left behind: %+v\n%v", live, tfbind.Leaks())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -179,8 +183,8 @@ func (r heavyRun) train() error {
 // run starts the training and looks at its RSS from outside every 10 ms.
 func (r heavyRun) run(t *testing.T, env ...string) (result heavyResult, peak memory.Bytes) {
 	t.Helper()
-	if raceEnabled {
-		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
+	if instrumented {
+		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck have this one")
 	}
 	peak = runChild(t, heavyEnv, r, &result, env...)
 	return result, peak

@@ -20,9 +20,19 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
+	"steadyfit/tfbind"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain asserts that no goroutine and nothing native is left behind.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if live := tfbind.Live(); live != (tfbind.Counts{}) && code == 0 {
+			fmt.Fprintf(os.Stderr, "left behind: %+v\n%v\n", live, tfbind.Leaks())
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
 
 // linear is a Session: y = w·x + b, trained with momentum and a bit of noise
 // that comes from the step's number, as dropout does. Everything is computed in

@@ -1,5 +1,0 @@
-//go:build !race
-
-package fit_test
-
-const raceEnabled = false

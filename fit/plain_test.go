@@ -1,0 +1,5 @@
+//go:build !race && !leakcheck
+
+package fit_test
+
+const instrumented = false
