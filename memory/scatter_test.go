@@ -36,9 +36,19 @@ func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Arm {
 	return list
 }
 
+// rounds is how often the tests below make a workload, and whether that is enough to
+// tell how often an interval misses the truth.
+func rounds() (n int, rates bool) {
+	if raceEnabled || testing.Short() {
+		return 15, false
+	}
+	return 300, true
+}
+
 // The intervals hold the truth as often as they promise, whether all remedies scatter
 // alike or not, and are narrower than those from three pairs by themselves.
 func TestScatterCovers(t *testing.T) {
+	rounds, rates := rounds()
 	for _, c := range []struct {
 		name     string
 		pairs    int
@@ -57,7 +67,7 @@ func TestScatterCovers(t *testing.T) {
 		m := newMaker(3, c.arms)
 		misses, plain, n := 0, 0, 0
 		var widths, before []float64
-		for range 300 {
+		for range rounds {
 			deviations := make([]float64, c.arms)
 			for i := range deviations {
 				deviations[i] = 0.03 * math.Exp(c.differ*m.NormFloat64())
@@ -80,16 +90,19 @@ func TestScatterCovers(t *testing.T) {
 		narrower := median(widths) / median(before)
 		t.Logf("%s: %.1f%% of %d intervals miss the truth, %.1f%% of those of the pairs alone; %.2f as wide",
 			c.name, 100*float64(misses)/float64(n), n, 100*float64(plain)/float64(n), narrower)
-		require.LessOrEqual(t, float64(misses)/float64(n), c.misses, c.name)
-		require.LessOrEqual(t, narrower, c.narrower, c.name)
+		if rates {
+			require.LessOrEqual(t, float64(misses)/float64(n), c.misses, c.name)
+			require.LessOrEqual(t, narrower, c.narrower, c.name)
+		}
 	}
 }
 
 // Remedies that scatter ten times as much as the others do not borrow their certainty.
 func TestScatterOfTwoKinds(t *testing.T) {
+	rounds, rates := rounds()
 	m := newMaker(3, 100)
 	misses, n := 0, 0
-	for range 300 {
+	for range rounds {
 		arms := workload(m, 24, 3, func(i int) float64 {
 			if i%4 == 1 {
 				return 0.1
@@ -107,7 +120,9 @@ func TestScatterOfTwoKinds(t *testing.T) {
 		}
 	}
 	t.Logf("%.1f%% of %d intervals of the noisy ones miss the truth", 100*float64(misses)/float64(n), n)
-	require.LessOrEqual(t, float64(misses)/float64(n), 0.15)
+	if rates {
+		require.LessOrEqual(t, float64(misses)/float64(n), 0.15)
+	}
 }
 
 func TestScatterKnowsNothing(t *testing.T) {
@@ -150,11 +165,12 @@ func TestInverseTrigamma(t *testing.T) {
 // Slopes: remedies that remove them lend no certainty to those that do nothing and borrow
 // no doubt, noise floors are no scatter, and the intervals of the rest hold the truth.
 func TestScatterOfSlopes(t *testing.T) {
+	rounds, rates := rounds()
 	for _, floor := range []float64{0, 2000} {
 		m := newMaker(3, 300)
 		misses, n := 0, 0
 		var widths, before []float64
-		for range 300 {
+		for range rounds {
 			var base []Outcome
 			run := func(kind Kind, slope, deviation float64) Outcome {
 				// Heavier tails than normal: Student's t with 5 degrees of freedom.
@@ -196,8 +212,10 @@ func TestScatterOfSlopes(t *testing.T) {
 			}
 		}
 		t.Logf("floor %v: %.1f%% of %d intervals miss the truth; %.2f as wide", floor, 100*float64(misses)/float64(n), n, median(widths)/median(before))
-		require.LessOrEqual(t, float64(misses)/float64(n), 0.075)
-		require.LessOrEqual(t, median(widths)/median(before), 0.75)
+		if rates {
+			require.LessOrEqual(t, float64(misses)/float64(n), 0.075)
+			require.LessOrEqual(t, median(widths)/median(before), 0.75)
+		}
 	}
 }
 
