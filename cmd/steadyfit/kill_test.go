@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -79,19 +80,22 @@ func TestInterruptExitsWith130(t *testing.T) {
 // so add in another order; in this process, and in a child that nothing happens to.
 func TestBudgetThatIsPlenty(t *testing.T) {
 	r := trial{t.TempDir()}
+	last := func(losses []string) float64 {
+		require.Len(t, losses, 12)
+		loss, err := strconv.ParseFloat(strings.Fields(losses[11])[2], 64)
+		require.NoError(t, err)
+		return loss
+	}
 	loss := func(name string, flags ...string) float64 {
 		out, err := r.fit(t, name, flags...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.NotContains(t, string(out), "goes on in another process")
 		_, losses := r.outcome(t, name)
-		require.Len(t, losses, 12)
-		last, err := strconv.ParseFloat(strings.Fields(losses[11])[2], 64)
-		require.NoError(t, err)
-		return last
+		return last(losses)
 	}
-	whole := loss("whole")
-	assert.InEpsilon(t, whole, loss("here", "--memory-budget", "8GiB", "--supervise=false"), 0.02)
-	assert.InEpsilon(t, whole, loss("child", "--memory-budget", "8GiB"), 0.02)
+	want := last(undisturbed(t).losses)
+	assert.InEpsilon(t, want, loss("here", "--memory-budget", "8GiB", "--supervise=false"), 0.02)
+	assert.InEpsilon(t, want, loss("child", "--memory-budget", "8GiB"), 0.02)
 }
 
 // trial is a folder with runs of one training, each in a folder of its own.
@@ -128,16 +132,36 @@ func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []stri
 	return weights, losses
 }
 
-// undisturbed runs the training once, and says how long it took.
-func (r trial) undisturbed(t *testing.T) (weights []byte, losses []string, took time.Duration) {
+// whole is what a training leaves behind that nothing happens to, and how long it takes.
+type whole struct {
+	weights []byte
+	losses  []string
+	history []byte
+	took    time.Duration
+}
+
+var (
+	wholeOnce sync.Once
+	wholeRun  whole
+)
+
+// undisturbed is that training, run once for all tests.
+func undisturbed(t *testing.T) whole {
 	t.Helper()
-	started := time.Now()
-	out, err := r.fit(t, "whole").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	took = time.Since(started)
-	weights, losses = r.outcome(t, "whole")
-	require.Len(t, losses, 12)
-	return weights, losses, took
+	wholeOnce.Do(func() {
+		r := trial{t.TempDir()}
+		started := time.Now()
+		out, err := r.fit(t, "whole").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		w := whole{took: time.Since(started)}
+		w.weights, w.losses = r.outcome(t, "whole")
+		require.Len(t, w.losses, 12)
+		w.history, err = os.ReadFile(filepath.Join(r.dir, "whole", "history.jsonl"))
+		require.NoError(t, err)
+		wholeRun = w
+	})
+	require.NotEmpty(t, wholeRun.losses, "it failed in the test that ran it")
+	return wholeRun
 }
 
 // TestKilledRunsResumeBitForBit kills runs with SIGKILL at random moments, from
@@ -150,10 +174,10 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 		kills = 5 // it slows each run down, and sees the same code
 	}
 	r := trial{t.TempDir()}
-	wantWeights, wantLosses, took := r.undisturbed(t)
+	want := undisturbed(t)
 
 	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
+	t.Logf("seed %d; an undisturbed run takes %v", seed, want.took.Round(time.Millisecond))
 	random := rand.New(rand.NewPCG(seed, 0))
 	for run, killed := 0, 0; killed < kills; run++ {
 		name := "run" + strconv.Itoa(run)
@@ -166,7 +190,7 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 			go func() { done <- cmd.Wait() }()
 			var stop <-chan time.Time
 			if killed < kills {
-				stop = time.After(time.Duration(random.Float64() * float64(took) * 0.6))
+				stop = time.After(time.Duration(random.Float64() * float64(want.took) * 0.6))
 			}
 			var err error
 			select {
@@ -187,8 +211,8 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 			break
 		}
 		weights, losses := r.outcome(t, name)
-		assert.Equal(t, wantLosses, losses, "%s, %d kills so far", name, killed)
-		assert.True(t, bytes.Equal(wantWeights, weights), "%s: the weights differ", name)
+		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, killed)
+		assert.True(t, bytes.Equal(want.weights, weights), "%s: the weights differ", name)
 	}
 }
 
@@ -207,14 +231,16 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 		require.NoError(t, err)
 	}
 	r := trial{t.TempDir()}
-	wantWeights, wantLosses, took := r.undisturbed(t)
+	want := undisturbed(t)
 	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
+	t.Logf("seed %d; an undisturbed run takes %v", seed, want.took.Round(time.Millisecond))
 	random := rand.New(rand.NewPCG(seed, 0))
+	// Ten times as long until the first step; what it ends too early is started anew.
+	deadline := max(want.took/4, time.Second)
 	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}
 	for run, killed := 0, 0; killed < kills; run++ {
 		name := "run" + strconv.Itoa(run)
-		cmd := r.fit(t, name, "--supervise", "--deadline", max(2*took, 2*time.Second).String(), "--restarts", "1000000")
+		cmd := r.fit(t, name, "--supervise", "--deadline", deadline.String(), "--restarts", "1000000")
 		var output bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &output
 		require.NoError(t, cmd.Start())
@@ -224,7 +250,7 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 		for last := 0; ; {
 			var next <-chan time.Time
 			if killed < kills {
-				next = time.After(time.Duration(random.Float64() * float64(took)))
+				next = time.After(time.Duration(random.Float64() * float64(want.took)))
 			}
 			select {
 			case err = <-done:
@@ -239,8 +265,8 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 		}
 		require.NoError(t, err, "after %d kills: %s", killed, &output)
 		weights, losses := r.outcome(t, name)
-		assert.Equal(t, wantLosses, losses, "%s, %d kills so far", name, killed)
-		assert.True(t, bytes.Equal(wantWeights, weights), "%s: the weights differ", name)
+		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, killed)
+		assert.True(t, bytes.Equal(want.weights, weights), "%s: the weights differ", name)
 		t.Logf("%d runs, %d of %d kills", run+1, killed, kills)
 	}
 }
@@ -250,12 +276,10 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 // once, and so are those of the run before in the same file.
 func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	r := trial{t.TempDir()}
-	wantWeights, wantLosses, _ := r.undisturbed(t)
+	want := undisturbed(t)
 	path := filepath.Join(r.dir, "run", "history.jsonl")
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
-	earlier, err := os.ReadFile(filepath.Join(r.dir, "whole", "history.jsonl"))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(path, earlier, 0o666))
+	require.NoError(t, os.WriteFile(path, want.history, 0o666))
 
 	cmd := r.fit(t, "run", "--every", "100epochs", "--supervise", "--restarts", "1000000")
 	var output bytes.Buffer
@@ -264,17 +288,19 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	const kills = 3
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
 	for killed, last := 0, 0; killed < kills; {
 		// A child that has written a line, and not the one that was killed.
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		pid := childOf(cmd.Process.Pid)
-		if lines := bytes.Count(text[min(len(earlier), len(text)):], []byte{'\n'}); lines == 0 || pid == 0 || pid == last {
+		if lines := bytes.Count(text[min(len(want.history), len(text)):], []byte{'\n'}); lines == 0 || pid == 0 || pid == last {
 			select {
 			case err := <-done:
 				require.NoError(t, err, "%s", &output)
 				require.Fail(t, "it was too fast", "%d kills", killed)
-			default:
+			case <-tick.C:
 				continue
 			}
 		}
@@ -284,8 +310,8 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	}
 	require.NoError(t, <-done, "%s", &output)
 	weights, losses := r.outcome(t, "run")
-	assert.Equal(t, append(slices.Clone(wantLosses), wantLosses...), losses)
-	assert.True(t, bytes.Equal(wantWeights, weights), "the weights differ")
+	assert.Equal(t, append(slices.Clone(want.losses), want.losses...), losses)
+	assert.True(t, bytes.Equal(want.weights, weights), "the weights differ")
 }
 
 // childOf is a child of a process; 0 if it has none.
