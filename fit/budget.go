@@ -33,7 +33,8 @@ import (
 //
 // The level is looked at after each step, and the peak of a step after each of the 16
 // that follow a change, then after every 16th, and after a validation. A peak above the
-// limit is a warning with its amount, and the event "over_budget". The events of the
+// limit is a warning with its amount, and the event "over_budget"; memory that can no
+// longer be read is a warning and the event "budget_blind", once. The events of the
 // measures are "trim", "prefetch", "microbatch" and "reload"; of what happened n times
 // in an epoch, n > 1, it is "trim*n". What is needed again within 16 steps did not help,
 // and the next measure is taken.
@@ -107,6 +108,9 @@ const worth = 64
 // eventOver is the event of a peak above the limit.
 const eventOver = "over_budget"
 
+// eventBlind is the event of memory that could not be read, once in a run.
+const eventBlind = "budget_blind"
+
 // Hook is the budget as a hook of a loop that trains s. Its error comes at the end of
 // the run, after a Checkpoint hook has written the last checkpoint; so its Priority
 // must not be that of the Checkpoint hook or above.
@@ -157,6 +161,8 @@ type keeper struct {
 	wait int
 	// goOn is what another process is to begin with, if it is not what there is now.
 	goOn *plan
+	// blind is true once it was said that memory could not be read.
+	blind bool
 	// err is what the run ends with after its last checkpoint: a *BudgetError, or that of
 	// a measure that failed and left the session as it was.
 	err error
@@ -282,6 +288,7 @@ func (k *keeper) end(_ context.Context, s *State) error {
 
 func (k *keeper) step(ctx context.Context, s *State) error {
 	err := k.keep(ctx, s)
+	k.tellBlind(s)
 	if err != nil {
 		k.err, err = keepForCheckpoint(s, err)
 	}
@@ -334,7 +341,20 @@ func (k *keeper) epoch(_ context.Context, s *State) error {
 	if reading := k.watch.level(); reading.OK {
 		k.look(s, reading.Bytes, false)
 	}
+	k.tellBlind(s)
 	return nil
+}
+
+// tellBlind says, once, that memory could not be read: while that lasts, nothing keeps the
+// budget, and no peak is seen.
+func (k *keeper) tellBlind(s *State) {
+	why := k.watch.unread()
+	if why == nil || k.blind {
+		return
+	}
+	k.blind = true
+	k.log.Warn("memory budget: memory cannot be read, and nothing keeps the budget while that lasts", "step", s.Step, "reason", why)
+	s.Event(eventBlind)
 }
 
 // look looks at the peak since the last look, of a step only if alone is true. counts is

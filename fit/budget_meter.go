@@ -2,6 +2,7 @@ package fit
 
 import (
 	"errors"
+	"fmt"
 	"runtime/debug"
 
 	"steadyfit/memory"
@@ -17,6 +18,8 @@ type meter interface {
 	// beyond is how far the memory was above what it is now, at most, since the last
 	// call.
 	beyond() memory.Bytes
+	// unread is what could not be read first; nil if all could.
+	unread() error
 	// trim has malloc give back what is free, and reports whether it could be asked;
 	// collect does it for the Go runtime.
 	trim() bool
@@ -34,8 +37,10 @@ type peakSampler interface {
 // processMeter is a meter of this process.
 type processMeter struct {
 	gauge   *memory.Gauge
+	layer   memory.Layer // of the gauge
 	sampler peakSampler
 	sample  memory.Sample
+	failed  error // what unread is
 	// stuck is a peak that could not be made to begin anew.
 	stuck memory.Bytes
 }
@@ -49,7 +54,7 @@ func openMeter(layer memory.Layer) (meter, error) {
 	if err != nil {
 		return nil, errors.Join(err, gauge.Close())
 	}
-	m := &processMeter{gauge: gauge, sampler: sampler}
+	m := &processMeter{gauge: gauge, layer: layer, sampler: sampler}
 	if err := m.sees(); err != nil {
 		return nil, errors.Join(err, m.close())
 	}
@@ -67,15 +72,37 @@ func (m *processMeter) sees() error {
 		return blind(err.Error())
 	}
 	if !m.sample.Get(memory.Peak).OK || !m.sample.Get(memory.RSS).OK {
-		return blind("the kernel does not tell the peak of RSS (VmHWM)")
+		return blind(errNoPeak.Error())
 	}
 	if err := m.sampler.ResetPeak(); err != nil {
-		return blind("the peak of RSS cannot be made to begin anew: " + err.Error())
+		return blind(notAnew(err).Error())
 	}
 	return nil
 }
 
-func (m *processMeter) level() memory.Reading { return m.gauge.Read() }
+// errNoPeak and notAnew are why peaks are not seen.
+var errNoPeak = errors.New("the kernel does not tell the peak of RSS (VmHWM)")
+
+func notAnew(err error) error {
+	return fmt.Errorf("the peak of RSS cannot be made to begin anew: %w", err)
+}
+
+func (m *processMeter) unread() error { return m.failed }
+
+// fails keeps the first error.
+func (m *processMeter) fails(err error) {
+	if m.failed == nil {
+		m.failed = err
+	}
+}
+
+func (m *processMeter) level() memory.Reading {
+	reading := m.gauge.Read()
+	if !reading.OK {
+		m.fails(fmt.Errorf("the kernel no longer tells %s", m.layer))
+	}
+	return reading
+}
 
 func (m *processMeter) uncertainty() memory.Bytes { return m.gauge.Uncertainty() }
 
@@ -83,13 +110,16 @@ func (m *processMeter) uncertainty() memory.Bytes { return m.gauge.Uncertainty()
 // let it begin anew, only a peak above all earlier ones is seen.
 func (m *processMeter) beyond() memory.Bytes {
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
+		m.fails(err)
 		return 0
 	}
 	peak, rss := m.sample.Get(memory.Peak), m.sample.Get(memory.RSS)
 	if !peak.OK || !rss.OK {
+		m.fails(errNoPeak)
 		return 0
 	}
-	if m.sampler.ResetPeak() != nil {
+	if err := m.sampler.ResetPeak(); err != nil {
+		m.fails(notAnew(err))
 		if peak.Bytes <= m.stuck {
 			return 0
 		}

@@ -37,6 +37,7 @@ type machine struct {
 	variables            memory.Bytes
 	unsettable           error // of SetMicroBatches
 	unresettable         error // of reset
+	unreadable           error // of level
 
 	parts, largest            int
 	freed, inGraph, leaked    memory.Bytes
@@ -121,7 +122,14 @@ func (m *machine) reset(_ context.Context, depth session.Depth) (session.Reset, 
 	return session.Reset{Depth: depth, Before: memory.Known(before), After: memory.Known(m.bytes()), Took: time.Second}, nil
 }
 
-func (m *machine) level() memory.Reading     { return memory.Known(m.bytes()) }
+func (m *machine) level() memory.Reading {
+	if m.unreadable != nil {
+		return memory.Reading{}
+	}
+	return memory.Known(m.bytes())
+}
+
+func (m *machine) unread() error             { return m.unreadable }
 func (m *machine) uncertainty() memory.Bytes { return 256 * memory.KiB }
 
 func (m *machine) beyond() memory.Bytes {
@@ -390,6 +398,45 @@ func TestBudgetRefusesToBeBlind(t *testing.T) {
 	m, err := openMeter(memory.RSS)
 	require.NoError(t, err)
 	require.NoError(t, m.close())
+}
+
+// A budget that goes blind during a run says so, once.
+func TestBudgetThatGoesBlind(t *testing.T) {
+	m := &machine{base: 300 * mib, perSample: mib, afterStep: func(m *machine) {
+		if m.trained == 20 {
+			m.unreadable = errors.New("too many open files")
+		}
+	}}
+	var log strings.Builder
+	h, err := attempt{epochs: 2, steps: 16, validates: true, log: &log}.run(t, m, &Budget{Limit: 400 * mib})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"budget_blind"}, h.Records[1].Events)
+	assert.Empty(t, h.Records[0].Events)
+	assert.Equal(t, 1, strings.Count(log.String(), "level=WARN"))
+	assert.Contains(t, log.String(), `step=20 reason="too many open files"`)
+}
+
+// What cannot be read during a run is kept for the budget to say.
+func TestMeterSaysWhatItCannotRead(t *testing.T) {
+	gauge, err := memory.NewGauge(memory.RSS)
+	if err != nil {
+		t.Skip("this machine does not tell the memory of a process: ", err)
+	}
+	require.NoError(t, gauge.Close())
+	m := &processMeter{gauge: gauge, sampler: &peaks{}, layer: memory.RSS}
+	require.NoError(t, m.unread())
+	m.level()
+	require.ErrorContains(t, m.unread(), "rss")
+
+	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	require.NoError(t, err)
+	defer sampler.Close()
+	for want, kernel := range map[string]*peaks{"no proc": {err: errors.New("no proc")}, "VmHWM": {}, "read-only": {reset: errors.New("read-only")}} {
+		kernel.Sampler = sampler
+		m := &processMeter{sampler: kernel}
+		m.beyond()
+		require.ErrorContains(t, m.unread(), want)
+	}
 }
 
 // Little room is borne as long as the limit is not crossed, and nothing is done about
