@@ -132,7 +132,7 @@ type runner struct {
 // returns savedmodels.ErrNotTrainable before anything of it runs if it cannot. A
 // model with unsafe operations is savedmodels.ErrUnsafeOps either way. Device options
 // that contradict each other or the environment are a *gpuopts.ConflictError; those that
-// ask for a GPU (gpuopts.Options.AsksForGPU) where TensorFlow has none are ErrNoGPU.
+// ask for a GPU (gpuopts.Options.AsksForGPU) that TensorFlow does not have are ErrNoGPU.
 // The result must be closed.
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
@@ -178,7 +178,7 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 		}
 	}
 	if err := s.load(); err != nil {
-		return nil, err
+		return nil, GPUError(opts.Device, err)
 	}
 	if err := s.checkGPU(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -193,7 +193,7 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	return s, nil
 }
 
-// ErrNoGPU: the options ask for a GPU, and TensorFlow has none.
+// ErrNoGPU: the options ask for a GPU, and TensorFlow has none, or not that one.
 var ErrNoGPU = errors.New("TensorFlow has no GPU here")
 
 // checkGPU is ErrNoGPU where the options ask for one in vain.

@@ -112,7 +112,7 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		return err
 	}
 	if err := f.device.decide(&f.options.Device, stderr); err != nil {
-		return err
+		return g.noGPU(ctx, err)
 	}
 	var choice tune.Choice
 	if f.auto != autoOff {

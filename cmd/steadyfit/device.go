@@ -170,7 +170,11 @@ func (g *global) noGPU(ctx context.Context, err error) error {
 			text += fmt.Sprintf("\n  %s: %s", c.Name, c.Found)
 		}
 	}
-	if text == "" {
+	switch {
+	case text != "":
+	case errors.As(err, new(*tfbind.Error)): // it has others
+		return &environmentError{fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs that there are", err)}
+	default:
 		text = "\n  all that it needs is there: with --verbose, TensorFlow says what it made of it"
 	}
 	return &environmentError{fmt.Errorf("%w%s\nsteadyfit doctor --gpu says what to do", err, text)}
@@ -195,7 +199,7 @@ func deviceTypes(o gpuopts.Options) (types map[string]bool, err error) {
 	defer graph.Close()
 	s, err := tfbind.NewSession(graph, config)
 	if err != nil {
-		return nil, err
+		return nil, session.GPUError(o, err)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	devices, err := s.Devices()

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/gpuopts"
+	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 // parseDevice parses and applies device flags. None of them may need a variable that
@@ -108,4 +110,13 @@ func TestDeviceWarnings(t *testing.T) {
 	assert.Equal(t, `steadyfit: warning: TF_NUM_INTRAOP_THREADS: 4 is not used: --intra-threads 1 goes before it (process_util.cc, local_device.cc)
 steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth
 `, out.String())
+}
+
+// A GPU that is missing while there are others is the machine's fault as well.
+func TestMissingGPU(t *testing.T) {
+	said := &tfbind.Error{Op: "load", Code: tfbind.InvalidArgument, Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
+	err := (&global{}).noGPU(t.Context(), session.GPUError(gpuopts.Options{VisibleGPUs: []int{3}}, said))
+	assert.Equal(t, exitEnvironment, exitCode(err))
+	assert.Contains(t, inFlags.Replace(err.Error()), "--visible-gpus [3] asks for a GPU that TensorFlow does not have")
+	assert.ErrorContains(t, err, "steadyfit doctor --gpu")
 }

@@ -193,7 +193,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return err
 	}
 	if err := f.device.decide(&f.options.Device, cmd.ErrOrStderr()); err != nil {
-		return err
+		return g.noGPU(ctx, err)
 	}
 	chosen, err := f.choose(ctx, cmd, g, c, loop, model, train)
 	if err != nil {

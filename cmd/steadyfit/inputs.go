@@ -59,7 +59,7 @@ func (f *modelFlags) session(cmd *cobra.Command, g *global, model *savedmodels.M
 	o := f.options
 	o.ReadOnly = true
 	if err := f.device.decide(&o.Device, cmd.ErrOrStderr()); err != nil {
-		return nil, err
+		return nil, g.noGPU(cmd.Context(), err)
 	}
 	s, err := session.Open(cmd.Context(), model, o)
 	return s, g.noGPU(cmd.Context(), err)

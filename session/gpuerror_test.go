@@ -1,0 +1,49 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"steadyfit/gpuopts"
+	"steadyfit/tfbind"
+)
+
+// What TensorFlow says of GPUs that are asked for and not there is told apart from what
+// else it may say. The texts are those of TensorFlow 2.21, of device_id_utils.cc and
+// gpu_device.cc.
+func TestGPUError(t *testing.T) {
+	visible, limits := gpuopts.Options{VisibleGPUs: []int{3}}, gpuopts.Options{VirtualGPUs: [][]int{{512}, {512}}}
+	const noSuch = "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"
+	const notEnough = "Not enough GPUs to create virtual devices. num_gpus_to_use: 1 #virtual_devices: 2"
+	const tooMany = "The number of valid GPUs doesn't match the number of elements in the virtual_devices list. #valid GPUs: 4 virtual_devices.size(): 2"
+	for _, c := range []struct {
+		options  gpuopts.Options
+		code     tfbind.Code
+		text     string
+		missing  bool
+		conflict bool
+		says     string
+	}{
+		{visible, tfbind.InvalidArgument, noSuch, true, false, "Options.VisibleGPUs [3] asks for a GPU that TensorFlow does not have: load: INVALID_ARGUMENT: " + noSuch},
+		{limits, tfbind.Unknown, notEnough, true, false, "Options.VirtualGPUs [[512] [512]] asks for a GPU that TensorFlow does not have"},
+		{limits, tfbind.Unknown, tooMany, false, true, "give one for each"},
+		{visible, tfbind.InvalidArgument, "visible_device_list contained a duplicate entry: 0,0", false, false, "duplicate"},
+		{visible, tfbind.NotFound, "Could not find SavedModel .pb", false, false, "Could not find"},
+		{gpuopts.Options{MemoryGrowth: true}, tfbind.InvalidArgument, noSuch, false, false, noSuch}, // Options.Config says so
+	} {
+		err := error(&tfbind.Error{Op: "load", Code: c.code, Message: c.text})
+		got := GPUError(c.options, fmt.Errorf("open: %w", err))
+		assert.Equal(t, c.missing, errors.Is(got, ErrNoGPU), c.text)
+		assert.Equal(t, c.conflict, errors.As(got, new(*gpuopts.ConflictError)), c.text)
+		assert.ErrorContains(t, got, c.text)
+		assert.ErrorContains(t, GPUError(c.options, err), c.says)
+		if !c.conflict {
+			assert.ErrorIs(t, got, err)
+		}
+	}
+	assert.NoError(t, GPUError(visible, nil))
+	assert.Equal(t, ErrNoGPU, GPUError(visible, ErrNoGPU))
+}
