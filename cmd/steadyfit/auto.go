@@ -113,10 +113,10 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 		d.apply(f, l)
 		return d, err
 	}
-	// To be started anew takes as long as it has taken to get here, and counts as a race. The
-	// parent of a supervised process would lose it.
-	least := (&tune.Plan{Data: train, Batch: f.batch}).Least()
-	limits.Preload = c == nil && !f.release && f.budget == "" && time.Since(f.begun) <= tune.Allowed(int64(f.epochs)*int64(d.steps), least)
+	// To be started anew takes as long as it has taken to get here, which has to be little of
+	// the training. The parent of a supervised process would lose it.
+	least := float64(f.epochs) * float64(d.steps) * float64((&tune.Plan{Data: train, Batch: f.batch}).Least())
+	limits.Preload = c == nil && !f.release && f.budget == "" && float64(time.Since(f.begun)) <= tune.Share*least
 	if f.resume {
 		state, found, err := fit.HookState(f.checkpoints, autoHook)
 		if err != nil {
