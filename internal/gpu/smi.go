@@ -28,7 +28,22 @@ type smiGPU struct {
 	Memory    smiMemory     `xml:"fb_memory_usage"`
 	MIG       string        `xml:"mig_mode>current_mig"`
 	Instances []smiInstance `xml:"mig_devices>mig_device"`
-	Processes []smiProcess  `xml:"processes>process_info"`
+	Processes *smiProcesses `xml:"processes"`
+}
+
+// smiProcesses is a list, or a word for why there is none.
+type smiProcesses struct {
+	Text string       `xml:",chardata"`
+	List []smiProcess `xml:"process_info"`
+}
+
+// list is false if there is none: then it is not known which processes there are.
+func (p *smiProcesses) list() ([]smiProcess, bool) {
+	if p == nil {
+		return nil, false
+	}
+	text := strings.TrimSpace(p.Text)
+	return p.List, text == "" || text == "None"
 }
 
 type smiMemory struct {
@@ -56,11 +71,13 @@ type smiProcess struct {
 	Memory string `xml:"used_memory"`
 }
 
-// smiUnit is a device that programs can use, with all that was said of it.
+// smiUnit is a device that programs can use, with all that was said of it; listed is
+// whether that includes its processes, so that one that is not among them has nothing.
 type smiUnit struct {
 	gpu       GPU
 	memory    smiMemory
 	processes []smiProcess
+	listed    bool
 }
 
 // units are the GPUs, or their instances where they are divided.
@@ -68,17 +85,22 @@ func (r *smiReport) units() []smiUnit {
 	var all []smiUnit
 	for i, g := range r.GPUs {
 		divided := g.MIG == "Enabled"
+		processes, listed := g.Processes.list()
 		if !divided || len(g.Instances) == 0 {
+			// Of a divided GPU whose memory is not told, the list is not, either: who lacks
+			// the permission gets an empty one.
 			all = append(all, smiUnit{
-				GPU{ID: fmt.Sprint(i), UUID: g.UUID, Name: g.Name, Memory: smiAmount(g.Memory.Total), MIG: divided}, g.Memory, g.Processes,
+				GPU{ID: fmt.Sprint(i), UUID: g.UUID, Name: g.Name, Memory: smiAmount(g.Memory.Total), MIG: divided}, g.Memory, processes,
+				listed && (!divided || smiAmount(g.Memory.Used).OK),
 			})
 			continue
 		}
 		for _, instance := range g.Instances {
 			u := smiUnit{
 				GPU{ID: fmt.Sprintf("%d:%s", i, instance.Index), UUID: instance.UUID, Name: g.Name + " MIG", Memory: smiAmount(instance.Memory.Total), MIG: true}, instance.Memory, nil,
+				listed && smiAmount(instance.Memory.Used).OK,
 			}
-			for _, p := range g.Processes {
+			for _, p := range processes {
 				if p.smiPlace == instance.smiPlace {
 					u.processes = append(u.processes, p)
 				}
@@ -191,7 +213,7 @@ func (s *smi) ask(pid uint32, into []answer) {
 			continue
 		}
 		a := &into[i]
-		a.used, a.answered = smiAmount(u.memory.Used), true
+		a.used, a.answered = smiAmount(u.memory.Used), u.listed
 		for _, p := range u.processes {
 			// The others only draw (type G).
 			if p.PID == own && strings.Contains(p.Type, "C") {

@@ -74,10 +74,28 @@ func TestSMIOfDividedGPUs(t *testing.T) {
 		{ID: "0:1", Name: "NVIDIA A100-SXM4-40GB MIG", Memory: memory.Known(9856 * memory.MiB), MIG: true},
 		{ID: "1", UUID: "GPU-b", Name: "NVIDIA A100-SXM4-40GB", MIG: true},
 	}, d.GPUs())
-	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, 1168 << 20},
+	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, unknown},
 		{"gpu used (0:0)", 37 << 20}, {"gpu process used (0:0)", 0}, {"gpu used (0:1)", 1205 << 20}, {"gpu process used (0:1)", 1168 << 20},
-		{"gpu used (1)", unknown}, {"gpu process used (1)", 0}}, sampled(d.Source(77)),
+		{"gpu used (1)", unknown}, {"gpu process used (1)", unknown}}, sampled(d.Source(77)),
 		"of a divided GPU this user may not know the whole")
+}
+
+// A GPU that tells no list of processes does not tell that this one is not in it.
+func TestSMIWithoutAList(t *testing.T) {
+	const one, two = "<gpu><fb_memory_usage><used>2 MiB</used></fb_memory_usage>", "<processes><process_info><pid>77</pid><type>C</type><used_memory>1 MiB</used_memory></process_info></processes></gpu>"
+	says := fakeSMI(t, "two.xml", 0)
+	for _, c := range []struct {
+		list string
+		want int64
+	}{
+		{"", unknown}, {"<processes>N/A</processes>", unknown}, {"<processes>[Insufficient Permissions]</processes>", unknown},
+		{"<processes>\n\t</processes>", 0}, {"<processes>None</processes>", 0},
+	} {
+		require.NoError(t, os.WriteFile(says, []byte("<nvidia_smi_log>"+one+two+one+c.list+"</gpu></nvidia_smi_log>"), 0o644))
+		got := sampled(openedSMI(t).Source(77))
+		require.EqualValues(t, 1<<20, got[3].bytes, c.list)
+		require.EqualValues(t, c.want, got[5].bytes, c.list)
+	}
 }
 
 func TestSMIWithoutADriver(t *testing.T) {
