@@ -313,7 +313,7 @@ var unread = map[string]string{
 	"TF_INTRA_OP_PARALLELISM_THREADS":     "TF_NUM_INTRAOP_THREADS, or --intra-threads N",
 	"TF_INTER_OP_PARALLELISM_THREADS":     "TF_NUM_INTEROP_THREADS, or --inter-threads N",
 	"TF_ENABLE_AUTO_MIXED_PRECISION":      "--precision fp16",
-	"TF_ENABLE_TENSOR_FLOAT_32_EXECUTION": "nothing: TensorFloat-32 is on, and only Python can turn it off",
+	"TF_ENABLE_TENSOR_FLOAT_32_EXECUTION": "NVIDIA_TF32_OVERRIDE=0, which cuBLAS and cuDNN read; TensorFlow itself is told by Python only",
 	"TF_XLA_AUTO_JIT":                     "TF_XLA_FLAGS=--tf_xla_auto_jit=2, or --xla",
 	"XLA_PYTHON_CLIENT_PREALLOCATE":       "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth (JAX reads this one)",
 	"XLA_PYTHON_CLIENT_MEM_FRACTION":      "--gpu-memory-fraction X (JAX reads this one)",

@@ -79,6 +79,7 @@ var variables = map[string]variable{
 	"TF_GPU_THREAD_COUNT":            {byGPU, "how many threads start work on a GPU", isCount, wantCount},
 	"TF_CUDNN_USE_AUTOTUNE":          {reader: byGPU, does: "tries cuDNN's algorithms and keeps the fastest"},
 	"TF_CUDNN_DETERMINISTIC":         {reader: byGPU, does: "repeatable results of cuDNN (TF_DETERMINISTIC_OPS covers all operations)"},
+	"NVIDIA_TF32_OVERRIDE":           {reader: byGPU, does: "0 keeps cuBLAS and cuDNN from computing float32 in TensorFloat-32"},
 	"CUDA_VISIBLE_DEVICES":           {reader: byGPU, does: "which GPUs CUDA shows"},
 	"CUDA_DEVICE_ORDER":              {reader: byGPU, does: "the order in which CUDA counts GPUs"},
 	"TF_ENABLE_GPU_GARBAGE_COLLECTION": {byGPU, "gives free regions of GPU memory back before an allocation fails",

@@ -35,6 +35,7 @@ func TestVariables(t *testing.T) {
 			Fix: "`unset OMP_NUM_THREADS`; what does work: TF_NUM_INTRAOP_THREADS, or --intra-threads N"}},
 		{"TF_USE_LEGACY_KERAS", "1", Check{Status: Note, Found: "1: chooses Keras 2 in Python; steadyfit does not run Python for training"}},
 		{"TF_CONFIG", strings.Repeat("x ", 100), Check{Found: "x x x x x x x x x x x x x x x x x x x x x x x x x x x x x...: describes a cluster, which steadyfit does not join yet"}},
+		{"NVIDIA_TF32_OVERRIDE", "0", Check{Status: Note, Found: "0: 0 keeps cuBLAS and cuDNN from computing float32 in TensorFloat-32; without effect in a build for the CPU"}},
 		{"CUDA_VISIBLE_DEVICES", "", Check{Status: Note, Found: `"": which GPUs CUDA shows; without effect in a build for the CPU`}},
 	} {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {
