@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -92,7 +91,7 @@ func (s *Session) Effects(ctx context.Context, b data.Batch) (e Effects, err err
 	}
 	e.TensorFlow = info.Version
 	if first, ok := tfbind.FirstConfig(); ok && hasGPU(e.Devices) {
-		e.Unlimited = gpuopts.Unlimited(first, os.Environ())
+		e.Unlimited = gpuopts.Unlimited(first, environ())
 	}
 	if b.Size == 0 {
 		return e, nil

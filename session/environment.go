@@ -21,7 +21,7 @@ import (
 // started anew need not call this: Open sets the variables itself, where TensorFlow is
 // not open yet.
 func UseEnvironment(o gpuopts.Options) error {
-	if _, err := o.Check(os.Environ()); err != nil {
+	if _, err := o.Check(environ()); err != nil {
 		return err
 	}
 	variables, err := o.Environment()
@@ -31,10 +31,19 @@ func UseEnvironment(o gpuopts.Options) error {
 	return startWith(variables, "session.UseEnvironment")
 }
 
+// environ is the environment that TensorFlow reads: once it is open, that in which it was
+// opened, whatever was set since.
+func environ() []string {
+	if env, open := tfbind.Environment(); open {
+		return env
+	}
+	return os.Environ()
+}
+
 // startWith starts the program anew with variables that are missing. call is what main
 // calls for that.
 func startWith(variables []gpuopts.Variable, call string) error {
-	env, missing, err := gpuopts.With(os.Environ(), variables)
+	env, missing, err := gpuopts.With(environ(), variables)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
@@ -87,14 +96,14 @@ func tooLate(missing []gpuopts.Variable, call string) error {
 // cannot be: what TensorFlow reads from the environment, and what it has set up with
 // the first session. config is the session's serialized ConfigProto.
 func settle(o gpuopts.Options, config []byte) error {
-	if _, err := o.Check(os.Environ()); err != nil {
+	if _, err := o.Check(environ()); err != nil {
 		return err
 	}
 	variables, err := o.Environment()
 	if err != nil {
 		return err
 	}
-	_, missing, err := gpuopts.With(os.Environ(), variables)
+	_, missing, err := gpuopts.With(environ(), variables)
 	if err != nil {
 		return err
 	}

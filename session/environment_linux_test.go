@@ -223,6 +223,12 @@ func TestTooLate(t *testing.T) {
 			assert.NoError(t, s.Close())
 		}
 	}
+
+	// A variable that is set now is too late as well.
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+	_, err = Open(ctx, model, Options{Device: gpuopts.Options{OneDNN: gpuopts.Off}})
+	assert.ErrorIs(t, err, gpuopts.ErrTooLate)
+	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: gpuopts.Off}), gpuopts.ErrTooLate)
 }
 
 func TestTooLateInAChild(t *testing.T) {

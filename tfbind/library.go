@@ -27,6 +27,7 @@ var loaded struct {
 	tried bool
 	info  Info
 	err   error
+	env   []string // when it was opened
 }
 
 // Load finds a TensorFlow as [Locate] does and opens it. The library stays open
@@ -43,13 +44,14 @@ func Load(path string) (Info, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
 	if !loaded.tried {
+		env := os.Environ()
 		info, err := open(path)
 		// Not finding a library leaves everything as it was, so it can be tried
 		// again; a library that was opened cannot be exchanged.
 		if err != nil && info.Library == "" {
 			return Info{}, err
 		}
-		loaded.tried, loaded.info, loaded.err = true, info, err
+		loaded.tried, loaded.info, loaded.err, loaded.env = true, info, err, env
 		return info, err
 	}
 	if loaded.err == nil && path != "" {
@@ -72,6 +74,15 @@ func Loaded() bool {
 	loaded.Lock()
 	defer loaded.Unlock()
 	return loaded.tried && loaded.err == nil
+}
+
+// Environment is the environment in which the library was opened, as of os.Environ: what
+// TensorFlow reads once, it has read there. It is false if none is open. It is not to be
+// changed.
+func Environment() (env []string, ok bool) {
+	loaded.Lock()
+	defer loaded.Unlock()
+	return loaded.env, loaded.tried && loaded.err == nil
 }
 
 func open(path string) (Info, error) {
