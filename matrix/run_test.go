@@ -12,8 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +26,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/docs"
 	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
@@ -574,6 +578,43 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 	p.Out = out
 	_, err = Run(t.Context(), p)
 	require.ErrorContains(t, err, "line 1 is not a run")
+}
+
+// What docs/gpu.md leaves to make matrix-gpu is in its plan: a remedy sets the row's option, or
+// its variable.
+func TestMatrixGPUFillsTheDocument(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	plan := regexp.MustCompile(`(?s)MATRIX_GPU = .*?--remedies (\S+)`).FindSubmatch(makefile)
+	require.NotNil(t, plan)
+	var remedies []Remedy
+	for id := range strings.SplitSeq(string(plan[1]), ",") {
+		r, err := FindRemedy(id)
+		require.NoError(t, err)
+		remedies = append(remedies, r)
+	}
+	text, err := os.ReadFile("../docs/gpu.md")
+	require.NoError(t, err)
+	name, rows := regexp.MustCompile("`([A-Z]\\w+)"), 0
+	for _, table := range docs.Tables(string(text)) {
+		field := slices.Index(table.Header, "Go field")
+		for _, row := range table.Rows {
+			if field < 0 || !slices.Contains(row, "needs a GPU: make matrix-gpu") {
+				continue
+			}
+			rows++
+			option := name.FindStringSubmatch(row[field])
+			require.NotNil(t, option, row)
+			variable := name.FindStringSubmatch(row[slices.Index(table.Header, "variable")])
+			assert.True(t, slices.ContainsFunc(remedies, func(r Remedy) bool {
+				if r.Device != nil && !reflect.ValueOf(*r.Device).FieldByName(option[1]).IsZero() {
+					return true
+				}
+				return variable != nil && r.Env[variable[1]] != ""
+			}), "no remedy of make matrix-gpu sets %s", option[1])
+		}
+	}
+	assert.Greater(t, rows, 5)
 }
 
 func TestRemediesAreSound(t *testing.T) {
