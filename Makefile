@@ -160,7 +160,7 @@ venv-gpu: ## make the Python environment with GPU support, for Keras in matrix-g
 .PHONY: test-gpu
 test-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) build ## the tests that need a GPU, on a machine that has one
 	$(USE_GPU) bin/steadyfit doctor --gpu
-	$(USE_GPU) $(GOTEST) -title gpu -- -run '^TestOnGPU' -count=1 -timeout=20m $(GOTESTFLAGS) ./internal/gpu ./cmd/steadyfit
+	$(USE_GPU) $(GOTEST) -title gpu -- -run '^TestOnGPU' -count=1 -timeout=20m $(GOTESTFLAGS) ./internal/gpu ./session ./cmd/steadyfit
 
 # Growth, fraction, limits, allocators, precision; S3v and W3 have changing shapes.
 MATRIX_GPU = --workloads W0,W3,S1d,S3,S3v \

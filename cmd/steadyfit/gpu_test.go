@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +136,104 @@ func TestOnGPUMemory(t *testing.T) {
 		t.Logf("%v of %v", got, total)
 		assert.Greater(t, got, total.Bytes/2, "TensorFlow takes nearly all that is free; is something else on this GPU?")
 	})
+}
+
+// What TensorFlow tells of a run on a GPU is what was asked for.
+func TestOnGPUInForce(t *testing.T) {
+	total := requireGPU(t).GPUs()[0].Memory
+	inForce := func(t *testing.T, flags ...string) string {
+		t.Helper()
+		cmd := shortFit(t, append(flags, "--visible-gpus", "0", "--epochs", "1", "--steps-per-epoch", "3")...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		line := regexp.MustCompile(`(?m)^in force: .*$`).FindString(string(out))
+		t.Log(line)
+		require.Regexp(t, `GPU:0 \(.*?\) with [1-9]\d* operations`, line, "%s", out)
+		return line
+	}
+	t.Run("limit", func(t *testing.T) {
+		line := inForce(t, "--gpu-memory-limit", "1GiB")
+		assert.Contains(t, line, "GPU:0 (up to 1.0 GiB)")
+		assert.Contains(t, line, "; allocator GPU_0_bfc (peak ")
+	})
+	t.Run("fraction", func(t *testing.T) {
+		if !total.OK {
+			t.Skip("the driver does not tell how much memory the GPU has")
+		}
+		line := inForce(t, "--gpu-memory-fraction", "0.2")
+		found := regexp.MustCompile(`GPU:0 \(up to (.*?)\)`).FindStringSubmatch(line)
+		require.NotNil(t, found, line)
+		limit, err := memory.ParseBytes(found[1])
+		require.NoError(t, err)
+		assert.InEpsilon(t, float64(total.Bytes)/5, float64(limit), 0.1, "CUDA counts less than NVML, which has what the driver reserves")
+	})
+	t.Run("cuda_malloc_async", func(t *testing.T) {
+		line := inForce(t, "--gpu-allocator", "cuda_malloc_async")
+		// The number is CUDA's, of the GPUs that the process is shown.
+		assert.Contains(t, line, "; allocator gpu_async_0")
+		assert.NotContains(t, line, "GPU_0_bfc")
+	})
+	// The validation has two convolutions in a row, on which TensorFlow aborted when it
+	// rewrote them for a CPU.
+	t.Run("float16", func(t *testing.T) {
+		line := inForce(t, "--memory-growth", "--precision", "fp16")
+		assert.Regexp(t, `; float16 in (all|\d+ of \d+) matrix operations?`, line, "rewriting takes a GPU of compute capability 7.0")
+		assert.Regexp(t, `; \d+ casts?`, line)
+	})
+}
+
+// The history has what the process has of the GPU, which is more than TensorFlow's pool.
+func TestOnGPUHistoryHasItsMemory(t *testing.T) {
+	driver := requireGPU(t)
+	if !driver.Meter(0).Read().OK {
+		t.Skip("the driver does not tell how much memory is in use")
+	}
+	var all memory.Bytes
+	for _, g := range driver.GPUs() {
+		all += g.Memory.Bytes
+	}
+	path := filepath.Join(t.TempDir(), "history.jsonl")
+	out, err := shortFit(t, "--visible-gpus", "0", "--gpu-memory-limit", "1GiB", "--history", path).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	require.Len(t, lines, 5)
+	for _, line := range lines {
+		var epoch struct {
+			GPU int64 `json:"gpu_bytes"`
+		}
+		require.NoError(t, json.Unmarshal(line, &epoch))
+		has := memory.Bytes(epoch.GPU)
+		t.Logf("%v of %v", has, all)
+		assert.Greater(t, has, memory.GiB, "the pool, CUDA's context and code")
+		assert.Less(t, has, all)
+	}
+}
+
+func TestOnGPUDoctorSaysWhatIsInUse(t *testing.T) {
+	driver := requireGPU(t)
+	if len(driver.GPUs()) > 1 || !driver.Meter(0).Read().OK {
+		t.Skip("this needs a single GPU whose driver tells how much of its memory is in use")
+	}
+	out, err := program(t, "doctor", "--gpu", "--json").Output()
+	require.NoError(t, err)
+	var report doctor.Report
+	require.NoError(t, json.Unmarshal(out, &report), "%s", out)
+	i := slices.IndexFunc(report.Checks, func(c doctor.Check) bool { return c.Name == "GPU "+driver.GPUs()[0].ID })
+	require.NotEqual(t, -1, i, "%s", out)
+	assert.Regexp(t, `; [0-9.]+ [KMGT]?i?B in use$`, report.Checks[i].Found)
+}
+
+// A GPU that the machine lacks is an error of the machine, and nothing is trained.
+func TestOnGPUMissingIndex(t *testing.T) {
+	requireGPU(t)
+	out, err := shortFit(t, "--visible-gpus", "63").CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit, "%s", out)
+	assert.Equal(t, exitEnvironment, exit.ExitCode(), "%s", out)
+	assert.Contains(t, string(out), "63")
+	assert.NotContains(t, string(out), "epoch 1/")
 }
 
 // A GPU adds in another order, so that numbers differ, but it learns the same.

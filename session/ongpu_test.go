@@ -1,0 +1,79 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+	"steadyfit/internal/gpu"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// A GPU that is split is two devices, each with its limit, as read back. TensorFlow takes
+// how GPUs are used from the first session of a process, so this is the only one here
+// that asks for it.
+func TestOnGPUVirtualDevices(t *testing.T) {
+	driver, _ := gpu.Open()
+	t.Cleanup(func() { assert.NoError(t, driver.Close()) })
+	if driver.Why() != "" {
+		t.Skipf("this needs a GPU: %s; `make test-gpu` runs it on a machine that has one", driver.Why())
+	}
+	if _, set := tfbind.FirstConfig(); set {
+		t.Skip("this needs to be the first session of the process, as in `make test-gpu`")
+	}
+	// There is one list of sizes, and so one GPU: CUDA reads this with the first session.
+	shown, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
+	if shown == "" {
+		shown = "0"
+	}
+	t.Setenv("CUDA_VISIBLE_DEVICES", shown)
+
+	const each = 512 * memory.MiB
+	o := gpuopts.Options{VirtualGPUs: [][]int{{int(each / memory.MiB), int(each / memory.MiB)}}}
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	s, err := session.Open(context.Background(), model, session.Options{Device: o})
+	if errors.Is(err, session.ErrNoGPU) {
+		t.Skipf("this needs a TensorFlow that can use the GPU: %v; `make test-gpu` fetches one", err)
+	}
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+
+	b := batches(t, digits(t), 32, 1)[0]
+	e, err := s.Effects(context.Background(), b)
+	require.NoError(t, err)
+	t.Log(e)
+	var sizes []memory.Bytes
+	for _, d := range e.Devices {
+		if d.Type == "GPU" {
+			sizes = append(sizes, memory.Bytes(d.MemoryBytes))
+		}
+	}
+	assert.Equal(t, []memory.Bytes{each, each}, sizes)
+	assert.Empty(t, e.Untraced)
+	require.NotNil(t, e.Step)
+	assert.Positive(t, e.Step.Operations[gpu0], "operations on the first of the two: %v", e.Step.Operations)
+	peak := e.Step.Allocators["GPU_0_bfc"]
+	assert.True(t, peak.OK, "%v", e.Step.Allocators)
+	assert.Less(t, peak.Bytes, each)
+	assert.Empty(t, e.Missing(o))
+
+	metrics := make([]float64, len(s.TrainMetrics()))
+	require.NoError(t, s.Train(context.Background(), 0, b, metrics))
+	assert.Positive(t, metrics[0], "the loss")
+
+	has, ok := s.GPUBytes()
+	require.Equal(t, driver.Meter(0).Read().OK, ok)
+	if ok {
+		assert.Greater(t, memory.Bytes(has), each, "a pool, and CUDA's context")
+	}
+}
