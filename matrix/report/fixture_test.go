@@ -70,6 +70,14 @@ func i64(v int64) *int64 { return &v }
 
 const mib, kib = float64(memory.MiB), float64(memory.KiB)
 
+// withoutCurves takes the series from the runs, which make up most of a page.
+func withoutCurves(r *matrix.Result) *matrix.Result {
+	for i := range r.Runs {
+		r.Runs[i].Series = nil
+	}
+	return r
+}
+
 // fixtures keeps made matrices, since making one takes a second.
 var fixtures = map[string]*matrix.Result{}
 

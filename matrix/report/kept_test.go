@@ -192,7 +192,7 @@ func TestBarren(t *testing.T) {
 // nothing, neither on the first screen nor in the table.
 func TestUnverified(t *testing.T) {
 	const reason = "threads that share an operation have no name to count them by"
-	r := fixture(2, 1)
+	r := withoutCurves(fixture(2, 1))
 	change := func(change func(*matrix.Cell)) {
 		for i := range r.Cells {
 			if c := &r.Cells[i]; c.Runtime == "go" && c.Remedy == "gogc-20" && c.Comparison != nil {
