@@ -11,7 +11,7 @@ mkdir -p "$(dirname "$summary")"
 rm -f "$report"
 code=0
 # -rs prints each skipped test with its reason.
-TF_CPP_MIN_LOG_LEVEL=2 "$venv/bin/python" -m pytest -q -rs --junit-xml="$report" scripts/tests || code=$?
+TF_CPP_MIN_LOG_LEVEL=2 "$venv/bin/python" -m pytest -q -rs -n auto --maxprocesses 4 --junit-xml="$report" scripts/tests || code=$?
 
 "$venv/bin/python" - "$report" "$summary" <<'PY'
 import sys, xml.etree.ElementTree as tree
