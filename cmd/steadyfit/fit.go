@@ -175,6 +175,9 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err := session.CheckLossScale(model, f.options); err != nil {
 		return usagef("%w", err)
 	}
+	if !c.Continues() {
+		f.warnNotHeld(model, loop.Log)
+	}
 	read := c.Busy()
 	train, err := f.datasets(ctx, loop, model, roles)
 	read()

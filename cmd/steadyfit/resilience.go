@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
@@ -165,6 +167,22 @@ func (r *resilience) checkSplit(f *fitFlags) error {
 		return usagef("%s: %w; %s", flag, err, todo)
 	}
 	return err
+}
+
+// warnNotHeld says what state of the training is in no checkpoint or snapshot, if the
+// flags may have it go on from one. A reset to restore is no such case: it writes the
+// values that the variables have already, and leaves all else as it is.
+func (f *fitFlags) warnNotHeld(model *savedmodels.Model, log *slog.Logger) {
+	depth := session.Depth(f.reset)
+	resets := depth != session.ResetNone && depth != session.ResetRestore
+	if !resets && !f.supervise && !f.resume && f.budget == "" && f.onOOM == oomStop {
+		return
+	}
+	for _, p := range model.ProblemsFor(f.options.TrainSignature) {
+		if p.Code == savedmodels.CodeStateNotSaved {
+			log.Warn("resets and resumes will change the numbers of this training", "problem", p.Message, "fix", p.Fix)
+		}
+	}
 }
 
 // every is how many steps or epochs lie between two resets; 0 is never.
