@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -277,17 +279,26 @@ func TestCloseFromAnotherGoroutine(t *testing.T) {
 	}
 }
 
+// soakEnv set to anything has a long run as long as it is meant to be (make soak).
+const soakEnv = "STEADYFIT_TEST_SOAK"
+
 // Reloading again and again takes no more memory than doing so a few times.
 func TestReloadsStayFlat(t *testing.T) {
+	reloads := 60
+	whole := os.Getenv(soakEnv) != ""
+	if whole {
+		reloads = 1000
+	}
 	ctx := context.Background()
 	s := open(t, "digits", session.Options{})
 	b := batches(t, digits(t), 32, 1)
-	var series memory.Series
-	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{native.Source()}})
 	require.NoError(t, err)
 	defer sampler.Close()
+	var series memory.Series
 	var sample memory.Sample
-	for i := range 60 {
+	began := time.Now()
+	for i := range reloads {
 		p, err := s.Snapshot(ctx)
 		require.NoError(t, err)
 		_, err = s.Reset(ctx, session.ResetReload, p)
@@ -298,5 +309,6 @@ func TestReloadsStayFlat(t *testing.T) {
 		series.Append(&sample)
 	}
 	v := series.Judge(memory.Criteria{Budget: 64 * memory.KiB})
+	t.Logf("%d reloads in %v: %v; at %v; %+v", reloads, time.Since(began).Round(time.Millisecond), v, v.Level, v.Trends)
 	assert.NotEqual(t, memory.Leak, v.Kind, v)
 }

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -188,6 +190,71 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 			assert.NotEmpty(t, found)
 		})
 	}
+}
+
+// The parent of a training never has TensorFlow in it, also where it has read the model
+// to see whether its batches can be split, and where children follow each other.
+func TestParentIsSmall(t *testing.T) {
+	for name, flags := range map[string][]string{
+		"supervise":          {"--supervise"},
+		"process, and split": {"--supervise", "--reset", "process", "--on-oom", "microbatch"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			history := filepath.Join(dir, "history.jsonl")
+			cmd := program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1000000",
+				"--history", history, "--checkpoints", filepath.Join(dir, "ckpt")}, flags...)...)
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			require.NoError(t, cmd.Start())
+			defer func() {
+				require.NoError(t, cmd.Process.Signal(os.Interrupt))
+				require.Error(t, cmd.Wait())
+				assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), "%s", &out)
+			}()
+			waitForHistory(t, history)
+			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+			require.NoError(t, err)
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+			require.NoError(t, err)
+			assert.NotContains(t, string(maps), "libtensorflow")
+			kib := func(name string) (kib int) {
+				_, rest, _ := strings.Cut(string(status), name+":")
+				_, err := fmt.Sscan(rest, &kib)
+				require.NoError(t, err, name)
+				return kib
+			}
+			resident, anonymous := kib("VmRSS"), kib("RssAnon")
+			t.Logf("the parent uses %d KiB, %d KiB of it anonymous; the rest is pages of the program's file", resident, anonymous)
+			if !raceDetector() { // which keeps memory of its own
+				assert.Less(t, resident, 40<<10)
+				assert.Less(t, anonymous, 16<<10)
+			}
+			if !slices.Contains(flags, "process") { // else the child may have ended by now
+				assert.Contains(t, childMaps(t, cmd.Process.Pid), "libtensorflow", "so it would have been seen")
+			}
+		})
+	}
+}
+
+// childMaps are the mappings of the only child of a process.
+func childMaps(t *testing.T, pid int) string {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // by the thread that started them
+	require.NoError(t, err)
+	if len(lists) == 0 {
+		t.Skip("this kernel does not list the children of a process (CONFIG_PROC_CHILDREN)")
+	}
+	var children []string
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		require.NoError(t, err)
+		children = append(children, strings.Fields(string(text))...)
+	}
+	require.Len(t, children, 1)
+	text, err := os.ReadFile(filepath.Join("/proc", children[0], "maps"))
+	require.NoError(t, err)
+	return string(text)
 }
 
 // writeDigits writes the built-in digits to a folder of arrays.
