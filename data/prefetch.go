@@ -28,6 +28,23 @@ func Prefetch(ds Dataset, n int) *Prefetched {
 	return &Prefetched{ds: ds, ahead: max(n, 0)}
 }
 
+const (
+	// aheadBytes is the most that the batches take that AheadFor would have read ahead,
+	// unless they are leastAhead. fewAhead is for release.
+	aheadBytes            = 4 << 20
+	leastAhead, mostAhead = 2, 64
+	fewAhead              = 8
+)
+
+// AheadFor is how many batches of that many samples are worth reading ahead: as many as
+// take 4 MiB, but at least 2 and at most 64. To hand over a batch, and to wake who waits for
+// it, takes some microseconds, as long as a short step; the fewer batches there is room for,
+// the more often that is.
+func AheadFor(ds Dataset, batch int) int {
+	bytes := max(Prefetch(ds, 0).BatchBytes(batch), 1)
+	return int(min(max(aheadBytes/bytes, leastAhead), mostAhead))
+}
+
 // Prefetched is a dataset whose batches are read ahead; Prefetch makes it. It is
 // safe for concurrent use. Concurrent passes have buffers of their own.
 type Prefetched struct {
@@ -53,10 +70,10 @@ type ring struct {
 	spare   []*handed
 	left    bool // the consumer takes nothing more
 	running int  // goroutines
-	// changed is for who waits for a free slab, something to do, a ready batch, or
-	// the end.
-	changed sync.Cond
-	pass    Pass
+	// work is for goroutines that wait for a free slab or for something to do, ready for
+	// the consumer, who waits for a batch or for the end of the goroutines.
+	work, ready sync.Cond
+	pass        Pass
 
 	// The workers of a Memory share what follows.
 	order    []int // of the stored samples; nil is as they are stored
@@ -117,7 +134,7 @@ func (d *Prefetched) SetAhead(n int) {
 	d.ahead = max(n, 0)
 	for _, r := range d.rings {
 		r.trim()
-		r.changed.Broadcast()
+		r.work.Broadcast()
 	}
 	if d.idle != nil {
 		d.idle.keep()
@@ -191,7 +208,7 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	d.mu.Unlock()
 	if r == nil || r.samples != samples {
 		r = &ring{of: d, samples: samples}
-		r.changed.L = &d.mu
+		r.work.L, r.ready.L = &d.mu, &d.mu
 	}
 	for len(r.slabs) <= ahead {
 		s, err := d.slab(samples)
@@ -219,7 +236,7 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	}
 	for _, h := range r.hands {
 		r.running++
-		go r.work(m, h)
+		go r.fill(m, h)
 	}
 	return r, nil
 }
@@ -241,8 +258,8 @@ func (d *Prefetched) slab(samples int) (*slab, error) {
 	return s, nil
 }
 
-// work is a worker of a Memory. It waits in one place only, for a chunk.
-func (r *ring) work(m *Memory, h *hand) {
+// fill is a worker of a Memory. It waits in one place only, for a chunk.
+func (r *ring) fill(m *Memory, h *hand) {
 	defer r.end()
 	for {
 		b, at, n := r.chunk(m)
@@ -278,12 +295,13 @@ func (r *ring) chunk(m *Memory) (b *handed, at, n int) {
 			b := r.blank()
 			b.err = err
 			r.queue = append(r.queue, b)
-			r.changed.Broadcast()
+			r.ready.Broadcast()
+			r.work.Broadcast()
 		case s == nil:
-			r.changed.Wait()
+			r.work.Wait()
 		case r.left || r.open != nil || !r.more(): // since mu was let go of
 			r.free = append(r.free, s)
-			r.changed.Broadcast()
+			r.work.Broadcast()
 		default:
 			r.begin(m, s)
 		}
@@ -304,7 +322,7 @@ func (r *ring) begin(m *Memory, s *slab) {
 	r.upcoming++
 	r.queue = append(r.queue, b)
 	r.open = b
-	r.changed.Broadcast()
+	r.work.Broadcast()
 }
 
 // blank is room for what is handed over. The caller holds mu.
@@ -333,9 +351,10 @@ func (r *ring) done(b *handed, at int, err error) {
 	if err != nil && (b.err == nil || at < b.errAt) {
 		b.err, b.errAt = err, at
 		r.failed = true
+		r.work.Broadcast()
 	}
 	if b.pending--; b.pending == 0 {
-		r.changed.Broadcast()
+		r.ready.Broadcast()
 	}
 }
 
@@ -377,7 +396,7 @@ func (r *ring) waitForSlab() (*slab, error) {
 		if s, err := r.takeSlab(); s != nil || err != nil {
 			return s, err
 		}
-		r.changed.Wait()
+		r.work.Wait()
 	}
 	return nil, errLeft
 }
@@ -412,7 +431,7 @@ func (r *ring) hand(s *slab, b Batch, err error) {
 	h := r.blank()
 	h.slab, h.size, h.index, h.err = s, b.Size, b.Index, err
 	r.queue = append(r.queue, h)
-	r.changed.Broadcast()
+	r.ready.Broadcast()
 }
 
 // end is the end of a goroutine.
@@ -420,7 +439,7 @@ func (r *ring) end() {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	r.running--
-	r.changed.Broadcast()
+	r.ready.Broadcast()
 }
 
 // take waits until the next batch is ready; false if there is none.
@@ -436,18 +455,22 @@ func (r *ring) take() (*handed, bool) {
 		if r.running == 0 {
 			return nil, false
 		}
-		r.changed.Wait()
+		r.ready.Wait()
 	}
 }
 
-// release takes back the slab of a batch that the consumer is done with.
+// release takes back the slab of a batch that the consumer is done with. Where more than
+// fewAhead are read ahead, goroutines that wait for one are woken once half of them may be
+// made, and not for each.
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	r.free = append(r.free, h.slab)
 	r.drop(h)
 	r.trim()
-	r.changed.Broadcast()
+	if ahead := r.of.ahead; ahead <= fewAhead || len(r.free) >= ahead/2 {
+		r.work.Broadcast()
+	}
 }
 
 // leave ends the pass: it waits for the goroutines to end, and keeps the ring,
@@ -457,9 +480,9 @@ func (r *ring) leave() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r.left = true
-	r.changed.Broadcast()
+	r.work.Broadcast()
 	for r.running > 0 {
-		r.changed.Wait()
+		r.ready.Wait()
 	}
 	for _, h := range r.queue {
 		r.drop(h)

@@ -439,6 +439,39 @@ func TestBatchBytes(t *testing.T) {
 	}
 }
 
+func TestAheadFor(t *testing.T) {
+	of := func(width int) Dataset {
+		ds, err := New("wide", Field{"x", Array{[]int{64, width}, make([]float32, 64*width)}})
+		require.NoError(t, err)
+		return ds
+	}
+	require.Equal(t, 64, AheadFor(of(100), 32), "12.5 KiB each")
+	require.Equal(t, 32, AheadFor(of(1024), 32), "128 KiB each")
+	require.Equal(t, 2, AheadFor(of(1<<16), 32), "8 MiB each")
+	require.Equal(t, 16, AheadFor(of(1024), 1000), "no more than there are samples")
+}
+
+// Who reads many ahead sleeps until half of them are gone, and is not late for any.
+func TestPrefetchWakesInTime(t *testing.T) {
+	for _, ahead := range []int{1, 2, 3, 7, 64} {
+		for _, wrap := range []func(Dataset) Dataset{
+			func(ds Dataset) Dataset { return ds },
+			func(ds Dataset) Dataset { return struct{ Dataset }{ds} }, // none of ours
+		} {
+			ds := Prefetch(wrap(counted(t, 500)), ahead)
+			for epoch := range 3 {
+				n := 0
+				for b, err := range ds.Batches(Pass{Batch: 3, Epoch: epoch}) {
+					require.NoError(t, err)
+					require.Equal(t, n, b.Index)
+					n++
+				}
+				require.Equal(t, 167, n, "%d ahead", ahead)
+			}
+		}
+	}
+}
+
 func TestPrefetchDeliversErrorsInOrder(t *testing.T) {
 	for _, n := range []int{1, 2, 30} {
 		s := newSource(20)

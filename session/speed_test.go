@@ -74,7 +74,7 @@ func BenchmarkStep(b *testing.B) {
 		loop := fit.Loop{Session: s, Batch: batch, Epochs: (b.N + 499) / 500, StepsPerEpoch: min(b.N, 500)}
 		b.ReportAllocs()
 		b.ResetTimer()
-		_, err := loop.Run(b.Context(), data.Prefetch(ds, 2))
+		_, err := loop.Run(b.Context(), data.Prefetch(ds, data.AheadFor(ds, batch)))
 		require.NoError(b, err)
 	})
 }

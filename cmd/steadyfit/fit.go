@@ -88,7 +88,7 @@ that was never interrupted.`,
 	flags.StringVar(&f.learningRate, "learning-rate", "", "learning rate, or a schedule: cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS; warmup:STEPS: before any")
 	flags.StringVar(&f.fuseSteps, "fuse-steps", "1", "train steps to run in one call of TensorFlow, with the same weights: a number, or auto, which goes by the model and the data; 1 runs them one by one (docs/performance.md)")
 	flags.BoolVar(&f.options.Compiled, "compiled", false, "train with the model's twins that XLA has compiled, where a batch and the steps of a call have their sizes; they round differently")
-	flags.IntVar(&f.prefetch, "prefetch", 2, "batches to prepare ahead; 0 prepares none")
+	flags.IntVar(&f.prefetch, "prefetch", -1, "batches to prepare ahead; 0 prepares none, -1 as many as take 4 MiB, 2 to 64, or 2 with --memory-budget")
 	flags.StringVar(&f.augment, "augment", "", "changes to training images, drawn anew in each epoch: flip, crop:PIXELS, jitter:AMOUNT, as in flip,crop:4,jitter:0.1")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that decode and augment; 0 means one per core")
 	flags.BoolVar(&f.checkImages, "check-images", true, "decode all images once before training, so that one that is damaged does not end it")
@@ -372,7 +372,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 	for _, n := range []struct {
 		flag       string
 		value, min int
-	}{{"epochs", f.epochs, 1}, {"batch", f.batch, 1}, {"steps-per-epoch", f.steps, 0}, {"keep", f.keep, 0}, {"prefetch", f.prefetch, 0}, {"workers", f.workers, 0}} {
+	}{{"epochs", f.epochs, 1}, {"batch", f.batch, 1}, {"steps-per-epoch", f.steps, 0}, {"keep", f.keep, 0}, {"prefetch", f.prefetch, -1}, {"workers", f.workers, 0}} {
 		if n.value < n.min {
 			return nil, usagef("--%s %d: expected at least %d", n.flag, n.value, n.min)
 		}
@@ -566,8 +566,14 @@ func (f *fitFlags) datasets(ctx context.Context, l *fit.Loop, model *savedmodels
 	if f.shuffle {
 		ds = train.Shuffle(f.seed)
 	}
-	if f.prefetch > 0 {
-		ds = data.Prefetch(ds, f.prefetch)
+	ahead := f.prefetch
+	if ahead < 0 {
+		if ahead = 2; f.budget == "" {
+			ahead = data.AheadFor(ds, f.batch)
+		}
+	}
+	if ahead > 0 {
+		ds = data.Prefetch(ds, ahead)
 	}
 	return ds, nil
 }
