@@ -410,6 +410,7 @@ func (c *checkpointer) open(s *State) error {
 		return unusable(err)
 	}
 	c.lock = lock
+	s.run.locks = append(s.run.locks, lock)
 	lock.warn(s.run.log, c.dir)
 	if err := c.disk.tidy(c.dir); err != nil {
 		return unusable(err)
@@ -565,12 +566,8 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 	return err
 }
 
-func (c *checkpointer) end(_ context.Context, s *State) (err error) {
-	defer func() {
-		if released := c.lock.release(); err == nil && released != nil {
-			err = fmt.Errorf("unlocking %s: %w", c.dir, released)
-		}
-	}()
+// end leaves the folder locked: others may still have to do with it at the end.
+func (c *checkpointer) end(_ context.Context, s *State) error {
 	var diverged *DivergedError
 	if errors.As(s.Err, &diverged) {
 		return c.putAside(s)

@@ -196,6 +196,8 @@ type run struct {
 	rescaled []rescaling
 	// logs are the sizes that log files had when the training began, by hook.
 	logs map[string]int64
+	// locks are those of the Checkpoint hooks.
+	locks []*folderLock
 	// passed is the reset by way of another process that this one goes on after; nil
 	// if there is none, or it has been recorded.
 	passed *passedOn
@@ -372,13 +374,19 @@ func (r *run) start(ctx context.Context) (started int, err error) {
 }
 
 // end calls End of those hooks that were started, last to first, as deferred
-// calls are, and joins their errors to that of the run.
+// calls are, and joins their errors to that of the run. Folders that hooks have locked are
+// let go of after that.
 func (r *run) end(started int, err error) error {
 	r.state.Err = err
 	errs := []error{err}
 	for i := started - 1; i >= 0; i-- {
 		if h := &r.hooks[i]; h.End != nil {
 			errs = append(errs, r.hookError(r.steady, h.Name, "end", h.End(r.steady, &r.state)))
+		}
+	}
+	for _, lock := range r.locks {
+		if err := lock.release(); err != nil {
+			errs = append(errs, fmt.Errorf("fit: unlocking a folder of checkpoints: %w", err))
 		}
 	}
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })

@@ -3,6 +3,7 @@ package fit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -255,6 +256,32 @@ func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
 	require.Len(t, h.Records, 3)
 	require.Equal(t, filepath.Join(dir, "ckpt-3"), h.Checkpoint)
 	requireSound(t, dir)
+}
+
+// The folder is locked until the best state was restored from it and removed.
+func TestBestStateIsRestoredUnderTheLock(t *testing.T) {
+	dir := tempDir(t)
+	l := &lockLooker{linear: newLinear(), dir: dir}
+	loop := Loop{Session: l, Batch: 4, Epochs: 3}
+	loop.Hook(EarlyStop("loss", RestoreBest(dir)), Checkpoint(dir))
+	_, err := loop.Run(t.Context(), samples(t, 4))
+	require.NoError(t, err)
+	require.Len(t, l.found, 1)
+	require.ErrorIs(t, l.found[0], ErrLocked)
+	require.NotContains(t, names(t, dir), lockName)
+}
+
+// lockLooker tries for the lock of a folder when it is restored.
+type lockLooker struct {
+	*linear
+	dir   string
+	found []error
+}
+
+func (l *lockLooker) Restore(ctx context.Context, path string) error {
+	lock, err := lockFolder(l.dir)
+	l.found = append(l.found, err)
+	return errors.Join(l.linear.Restore(ctx, path), lock.release())
 }
 
 // What a process that was killed has left of best states is gone after the next run, and
