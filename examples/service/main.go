@@ -9,8 +9,9 @@
 //     lost, and not the service. A job that takes the worker down three times is put
 //     aside.
 //   - A step for which there is no memory is trained in parts, if the model can be split.
-//     With -limit, a job whose memory comes near it loads its model anew, and after a job
-//     that has left the worker there, another process goes on.
+//     With -limit, a job whose memory comes near it loads its model anew, under the release
+//     profile, so that this gives memory back; after a job that has left the worker there,
+//     another process goes on.
 //   - Every job loads a model, trains it, saves it and closes everything. What is left of
 //     memory after each is judged: the exit code is 1 if it grows from job to job.
 //
@@ -84,6 +85,12 @@ func run(args []string) error {
 			return err
 		}
 	}
+	if w.limit > 0 {
+		// From here the process begins again, with the profile.
+		if err := session.UseReleaseProfile(); err != nil {
+			return err
+		}
+	}
 	// The worker is started with the same arguments: only the first process fills the queue.
 	if _, child := os.LookupEnv(session.SupervisedEnv); !child {
 		if err := w.prepare(*demo); err != nil {
@@ -122,14 +129,42 @@ type worker struct {
 	log   *slog.Logger
 
 	child *session.Supervised
-	// finished is how many jobs are, and broken how many of them failed.
-	finished, broken int
-	sampler          *memory.Sampler
-	sample           memory.Sample
-	series           memory.Series
+	counts
+	sampler *memory.Sampler
+	sample  memory.Sample
+	series  memory.Series
 }
 
-// prepare makes the folders, and the jobs of a demonstration.
+// counts is what the workers of a service have done, one after the other: Finished is how
+// many jobs are, and Broken how many of them failed. It is in the file counts.json.
+type counts struct{ Finished, Broken int }
+
+func (w *worker) countsFile() string { return filepath.Join(w.dir, "counts.json") }
+
+func (w *worker) writeCounts() error {
+	text, err := json.Marshal(w.counts)
+	if err != nil {
+		return err
+	}
+	part := w.countsFile() + ".part"
+	if err := os.WriteFile(part, text, 0o666); err != nil {
+		return err
+	}
+	return os.Rename(part, w.countsFile())
+}
+
+func (w *worker) readCounts() error {
+	text, err := os.ReadFile(w.countsFile())
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &w.counts); err != nil {
+		return fmt.Errorf("%s: %w", w.countsFile(), err)
+	}
+	return nil
+}
+
+// prepare makes the folders, and the jobs of a demonstration, and counts from 0.
 func (w *worker) prepare(demo int) error {
 	for _, name := range []string{queue, running, models, done, failed} {
 		if err := os.MkdirAll(filepath.Join(w.dir, name), 0o777); err != nil {
@@ -146,7 +181,7 @@ func (w *worker) prepare(demo int) error {
 			return err
 		}
 	}
-	return nil
+	return w.writeCounts()
 }
 
 // work is the worker, in a process of its own.
@@ -156,15 +191,8 @@ func (w *worker) work(ctx context.Context, c *session.Supervised) (err error) {
 		return err
 	}
 	defer w.sampler.Close()
-	for _, folder := range []string{done, failed} {
-		names, err := jobs(filepath.Join(w.dir, folder))
-		if err != nil {
-			return err
-		}
-		w.finished += len(names)
-		if folder == failed {
-			w.broken = len(names)
-		}
+	if err := w.readCounts(); err != nil {
+		return err
 	}
 	if err := w.blame(); err != nil {
 		return err
@@ -272,7 +300,7 @@ func endsService(err error) bool {
 func (w *worker) finish(name string, failure error) error {
 	from, to := filepath.Join(w.dir, queue, name+".json"), done
 	if failure != nil {
-		w.broken++
+		w.Broken++
 		to = failed
 		fmt.Fprintf(w.out, "job %s failed: %v\n", name, failure)
 		if err := os.WriteFile(filepath.Join(w.dir, failed, name+".txt"), []byte(failure.Error()+"\n"), 0o666); err != nil {
@@ -282,7 +310,10 @@ func (w *worker) finish(name string, failure error) error {
 	if err := os.RemoveAll(filepath.Join(w.dir, running, name)); err != nil {
 		return err
 	}
-	w.finished++
+	w.Finished++
+	if err := w.writeCounts(); err != nil {
+		return err
+	}
 	return os.Rename(from, filepath.Join(w.dir, to, name+".json"))
 }
 
@@ -335,7 +366,7 @@ func (w *worker) train(ctx context.Context, name string) (loss float64, err erro
 func (w *worker) alive(step int64) {
 	const perJob = 1 << 32
 	if step > 0 {
-		step += int64(w.finished) * perJob
+		step += int64(w.Finished) * perJob
 	}
 	w.child.Alive(step)
 }
@@ -358,14 +389,14 @@ func openData(name string) (*data.Memory, error) {
 // outcome is what the service says at its end. The memory is that of this worker: one
 // that another has gone on for had its own.
 func (w *worker) outcome() error {
-	fmt.Fprintf(w.out, "%d jobs, %d of them failed\n", w.finished, w.broken)
+	fmt.Fprintf(w.out, "%d jobs, %d of them failed\n", w.Finished, w.Broken)
 	verdict := w.series.Judge(memory.Criteria{Budget: 32 * memory.KiB})
 	fmt.Fprintln(w.out, verdict)
 	switch {
 	case verdict.Kind == memory.Leak:
 		return errors.New("memory grows from job to job")
-	case w.broken > 0:
-		return fmt.Errorf("%d jobs failed; see %s", w.broken, filepath.Join(w.dir, failed))
+	case w.Broken > 0:
+		return fmt.Errorf("%d jobs failed; see %s", w.Broken, filepath.Join(w.dir, failed))
 	}
 	return nil
 }

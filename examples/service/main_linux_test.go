@@ -98,6 +98,26 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	assert.Empty(t, left)
 }
 
+// A limit that no job can keep to has models loaded anew and jobs done by one worker after
+// the other; the models are the same. What failed before this service is not its failure.
+func TestLimit(t *testing.T) {
+	free, limited := t.TempDir(), t.TempDir()
+	cmd, output := serve(t, free, "-demo", "2")
+	require.NoError(t, cmd.Wait(), "%s", output)
+	require.NoError(t, os.MkdirAll(filepath.Join(limited, failed), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(limited, failed, "old.json"), []byte("{}"), 0o666))
+	cmd, output = serve(t, limited, "-demo", "2", "-limit", "1MiB")
+	require.NoError(t, cmd.Wait(), "%s", output)
+	assert.Contains(t, output.String(), "2 jobs, 0 of them failed")
+	assert.Contains(t, output.String(), "in use after job demo-0000")
+	want, have := weights(t, free), weights(t, limited)
+	require.Len(t, want, 2)
+	require.Len(t, have, 2)
+	for name := range want {
+		assert.True(t, want[name] == have[name], "%s differs", name)
+	}
+}
+
 func workerOf(t *testing.T, pid int) int {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
