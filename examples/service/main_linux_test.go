@@ -71,6 +71,10 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, queue), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, queue, "bad.json"), []byte(`{"model":"nowhere","data":"builtin:digits","epochs":1,"batch":32}`), 0o666))
+	// Left by workers that died while they saved a model.
+	for _, left := range []string{".demo-0000.tmp-1/new", ".before.tmp-2/old/assets"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, models, filepath.FromSlash(left)), 0o777))
+	}
 	cmd, output = serve(t, dir, "-demo", "3")
 	running := filepath.Join(dir, running, "demo-0001")
 	require.Eventually(t, func() bool {
@@ -96,6 +100,10 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	left, err := os.ReadDir(filepath.Dir(running))
 	require.NoError(t, err)
 	assert.Empty(t, left)
+	parts, err := filepath.Glob(filepath.Join(dir, models, ".*.tmp-*"))
+	require.NoError(t, err)
+	assert.Empty(t, parts)
+	assert.DirExists(t, filepath.Join(dir, models, "before", "assets"))
 }
 
 // A limit that no job can keep to has models loaded anew and jobs done by one worker after
