@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"steadyfit/internal/files"
 )
 
 // inputs are digests of what the outcome of runs depends on beside what the plan
@@ -29,7 +30,7 @@ func (p *Plan) readInputs() (inputs, error) {
 	in.machine = fmt.Sprint(e.OS, e.Arch, e.Kernel, e.CPU, e.Cores, e.Memory, e.Limit, e.GPUs)
 	sum := sha256.New()
 	for _, path := range []string{p.User, p.Data} {
-		if err := hashFiles(sum, path); err != nil {
+		if err := hashInput(sum, path); err != nil {
 			return in, fmt.Errorf("model and data of the workload %s: %w", User, err)
 		}
 	}
@@ -74,37 +75,13 @@ func stamp(sum hash.Hash, path string) {
 	}
 }
 
-// hashFiles adds the content of a file, or of all files of a folder. What is no path
+// hashInput adds the content of a file, or of all files of a folder. What is no path
 // (builtin:NAME) has no content of its own.
-func hashFiles(sum hash.Hash, path string) error {
-	root, err := filepath.EvalSymlinks(path)
-	if path == "" || errors.Is(err, fs.ErrNotExist) {
+func hashInput(sum hash.Hash, path string) error {
+	if _, err := os.Stat(path); path == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := os.Stat(path)
-		if err != nil || !info.Mode().IsRegular() {
-			return err
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(sum, name, info.Size())
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		_, err = io.Copy(sum, f)
-		return err
-	})
+	return files.Hash(sum, path)
 }
 
 // packages are the Python packages that lie beside TensorFlow's, with their versions:

@@ -187,6 +187,7 @@ func Workloads() []Workload {
 		policyVariant("S5", "digits", 4800, 48),
 		policyVariant("S5b", "digits-bf16", 4800, 48),
 		policyVariant("S5h", "digits-fp16", 4800, 48),
+		policyVariant("S5s", "digits-scaled", 4800, 48),
 		policyVariant("S6", "digits-cnn", 960, 12),
 		policyVariant("S6b", "digits-cnn-bf16", 960, 12),
 		policyVariant("S6h", "digits-cnn-fp16", 960, 12),
@@ -223,6 +224,8 @@ func policyVariant(id, model string, steps, every int) Workload {
 		policy = "mixed_bfloat16"
 	case strings.HasSuffix(model, "-fp16"):
 		policy = "mixed_float16"
+	case strings.HasSuffix(model, "-scaled"):
+		policy = "mixed_float16, its loss scaled from outside"
 	}
 	return Workload{
 		ID: id, Like: "S2", Title: model + ", exported in " + policy,

@@ -60,7 +60,7 @@ func TestSelection(t *testing.T) {
 func TestPlansOfTheDocuments(t *testing.T) {
 	plans, err := filepath.Glob("../../docs/results/*.yaml")
 	require.NoError(t, err)
-	require.Len(t, plans, 2)
+	require.Len(t, plans, 3)
 	for _, path := range plans {
 		values, err := readConfig(allFlags(newRoot(io.Discard, io.Discard)), path)
 		require.NoError(t, err)

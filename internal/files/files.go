@@ -8,6 +8,8 @@ package files
 
 import (
 	"errors"
+	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -88,6 +90,36 @@ func Same(a, b string) bool {
 	infoA, errA := os.Stat(a)
 	infoB, errB := os.Stat(b)
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// Hash writes the content of a file to a hash, or the names and contents of all files of a
+// folder, in the order of their names.
+func Hash(sum hash.Hash, path string) error {
+	root, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(sum, name, info.Size())
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(sum, f)
+		return err
+	})
 }
 
 // SyncTree makes a folder durable with all that is in it.

@@ -140,7 +140,8 @@ const (
 )
 
 // The facts about a traced step: how many operations ran, and how many of them were
-// put there by rewriting, or run by oneDNN, or functions that were not inlined. A
+// put there by rewriting, or run by oneDNN, or functions that were not inlined; how
+// many multiplied matrices or convolved, gradients included, and gave out 16 bits. A
 // child that traces no step (Spec.Trace) does not tell them.
 const (
 	FactOperations = "operations"
@@ -150,6 +151,10 @@ const (
 	FactClusters   = "XLA clusters"
 	FactOneDNN     = "oneDNN operations"
 	FactCalls      = "function calls"
+
+	FactMatrix         = "matrix operations"
+	FactMatrixBFloat16 = "matrix operations in bfloat16"
+	FactMatrixFloat16  = "matrix operations in float16"
 )
 
 // Failure says why a child did not do what it should.

@@ -73,12 +73,17 @@ func (r *run) trace(ctx context.Context, j job, t tracer) error {
 	if err := r.c.Phase(cell.PhaseTraced, values...); err != nil {
 		return err
 	}
+	matrix := 0
+	for _, count := range seen.Matrix {
+		matrix += count
+	}
 	for _, fact := range []struct {
 		name  string
 		count int
 	}{
 		{cell.FactOperations, seen.Operations}, {cell.FactBFloat16, seen.BFloat16Casts}, {cell.FactFloat16, seen.Float16Casts},
 		{cell.FactRecomputed, seen.Recomputed}, {cell.FactClusters, seen.XLAClusters}, {cell.FactOneDNN, seen.OneDNN}, {cell.FactCalls, seen.Calls},
+		{cell.FactMatrix, matrix}, {cell.FactMatrixBFloat16, seen.Matrix[tfbind.BFloat16]}, {cell.FactMatrixFloat16, seen.Matrix[tfbind.Float16]},
 	} {
 		if err := r.c.Fact(fact.name, strconv.Itoa(fact.count)); err != nil {
 			return err

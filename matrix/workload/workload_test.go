@@ -46,6 +46,8 @@ func TestEveryWorkload(t *testing.T) {
 		"W2": fmt.Sprintf("14 tensors of %d bytes", 7*8*(224*224*3*4+8)),
 		"W4": fmt.Sprintf("14 steps of %d bytes, 7 sessions, 7 graphs", 7*8*(224*224*3*4+8)),
 	}
+	// What models whose names end so compute in.
+	halves := map[string]string{"bf16": cell.FactMatrixBFloat16, "fp16": cell.FactMatrixFloat16, "scaled": cell.FactMatrixFloat16}
 	untrained := []string{"W3", "W5", "W6", "W8", "W10", "W12"}
 	for _, w := range matrix.Workloads() {
 		t.Run(w.ID, func(t *testing.T) {
@@ -68,6 +70,15 @@ func TestEveryWorkload(t *testing.T) {
 			// The graphs of the others are made here, or there is none.
 			if traced := !slices.Contains([]string{"W5", "W6", "W8", "W12"}, w.ID); traced {
 				assert.Regexp(t, `^[1-9]\d*$`, o.facts[cell.FactOperations])
+				inHalf := halves[w.Model[strings.LastIndex(w.Model, "-")+1:]]
+				for _, fact := range []string{cell.FactMatrixBFloat16, cell.FactMatrixFloat16} {
+					want := "0"
+					if fact == inHalf {
+						want = o.facts[cell.FactMatrix] // all of them
+						assert.NotEqual(t, "0", want)
+					}
+					assert.Equal(t, want, o.facts[fact], fact)
+				}
 				// Smaller models have no block that is large enough for the pool.
 				if w.Model == "image-224" {
 					assert.NotNil(t, o.values[memory.TFPeak.Of("mklcpu")])
