@@ -24,7 +24,8 @@ fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions
 
 All train with Adam. The small dense ones carry compiled twins for the shapes measured;
 --twins adds them to digits-cnn and attention. ``--policy`` makes models under another dtype
-policy of Keras, from the same weights, in folders whose names end with what SUFFIXES says.
+policy of Keras, from the same weights, in folders whose names end with what SUFFIXES says;
+under mixed_float16 with ``--loss-scale-input`` they end with SCALED.
 ``--check-fashion FOLDER`` trains fashion-cnn on the four IDX files of a folder and prints
 the accuracy after each epoch.
 """
@@ -46,6 +47,7 @@ import export
 SEED = 224
 # What the name of a model ends with by the policy that it was made under.
 SUFFIXES = {"float32": "", "mixed_bfloat16": "-bf16", "mixed_float16": "-fp16"}
+SCALED = "-scaled"
 TILE = 4096
 
 
@@ -221,9 +223,11 @@ def export_model(
     check: bool = True,
     twins: bool = False,
     policy: str = "float32",
+    loss_scale_input: bool = False,
 ) -> export.Report:
     """Export one model to out, replacing an earlier export."""
     model, adam, options = make_model(name, policy)
+    options["loss_scale_input"] = loss_scale_input
     if twins and name in TWINS:
         options["xla_batch"], options["xla_steps"] = 32, 50
     return export.export(model, out, optimizer=adam, force=True, check=check, **options)
@@ -282,13 +286,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=list(MODELS), action="append", help="this one; repeat")
     parser.add_argument("--twins", action="store_true", help="more compiled twins")
     parser.add_argument("--policy", choices=list(SUFFIXES), default="float32")
+    parser.add_argument("--loss-scale-input", action="store_true", help="as export.py has it")
     parser.add_argument("--no-verify", action="store_true", help="write without loading again")
     parser.add_argument("--check-fashion", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of --check-fashion (5)")
     arguments = parser.parse_args(argv)
+    if arguments.loss_scale_input and arguments.policy != "mixed_float16":
+        parser.error("--loss-scale-input is for --policy mixed_float16")
     for name in arguments.only or MODELS:
-        out = arguments.out / (name + SUFFIXES[arguments.policy])
-        report = export_model(name, out, not arguments.no_verify, arguments.twins, arguments.policy)
+        suffix = SCALED if arguments.loss_scale_input else SUFFIXES[arguments.policy]
+        report = export_model(
+            name,
+            arguments.out / (name + suffix),
+            not arguments.no_verify,
+            arguments.twins,
+            arguments.policy,
+            arguments.loss_scale_input,
+        )
         print(
             f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}",
             flush=True,

@@ -88,7 +88,7 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	file := filepath.Join(dir, "accuracy.json")
 	code, out, log = call("-seeds", "3", "-json", file)
 	assert.Equal(t, 1, code)
-	assert.Equal(t, 15, runs())
+	assert.Equal(t, 18, runs())
 	assert.Contains(t, log, "digits_fp16-rewritten_2: exit status 1: no such precision today")
 	assert.Contains(t, out, "| digits | fp16-rewritten | 2 |")
 	assert.Contains(t, out, "| digits | fp16-exported | 3 |")
@@ -96,23 +96,24 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &r))
-	assert.Len(t, r.Runs, 14)
+	assert.Len(t, r.Runs, 17)
 	assert.Equal(t, []string{"steadyfit (devel)", "TensorFlow 2.21.0"}, r.Versions)
 	assert.Equal(t, 4.0, r.Runs[0].Seconds)
 	assert.False(t, r.Runs[0].Ended.IsZero())
 	assert.NotContains(t, string(text), dir)
 
-	// The one that failed is tried again; with another command line, all are.
+	// The one that failed is tried again; with another command line or model, all are.
 	call("-seeds", "3")
-	assert.Equal(t, 16, runs())
-	for _, q := range []string{"fp32", "bf16-rewritten"} {
-		path := filepath.Join(dir, "runs", "digits_"+q+"_1.json")
+	assert.Equal(t, 19, runs())
+	for name, was := range map[string]string{"digits_fp32_1": "--batch", "digits_bf16-rewritten_2": r.Runs[1].ModelHash} {
+		path := filepath.Join(dir, "runs", name+".json")
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(path, bytes.Replace(text, []byte(`"--batch"`), []byte(`"--other"`), 1), 0o666))
+		require.Contains(t, string(text), was)
+		require.NoError(t, os.WriteFile(path, bytes.Replace(text, []byte(was), []byte("other"), 1), 0o666))
 	}
 	call("-seeds", "2", "-precisions", "bf16-rewritten")
-	assert.Equal(t, 18, runs())
+	assert.Equal(t, 21, runs())
 }
 
 func TestPlan(t *testing.T) {
@@ -120,12 +121,31 @@ func TestPlan(t *testing.T) {
 	require.Zero(t, run(context.Background(), []string{"-plan", "-seeds", "2"}, &out, &log), log.String())
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	assert.Len(t, lines, len(models)*len(precisions)*2+1)
-	for _, model := range []string{"builtin:digits-cnn-fp16 ", "builtin:image-224 ", "out/models/image-224-bf16 ", "out/models/fashion-cnn "} {
+	for _, model := range []string{"builtin:digits-cnn-fp16 ", "builtin:image-224 ", "out/models/image-224-bf16 ", "out/models/fashion-cnn ",
+		"builtin:digits-scaled ", "out/models/digits-cnn-scaled "} {
 		assert.Contains(t, out.String(), "--model "+model)
 	}
+	assert.Equal(t, 2*len(models), strings.Count(out.String(), "-scaled "))
+	assert.Equal(t, 2*len(models), strings.Count(out.String(), " --loss-scale dynamic\n"))
 	for _, args := range [][]string{{"-seeds", "1"}, {"-models", "digit"}, {"-precisions", "fp8"}} {
 		assert.Equal(t, 2, run(context.Background(), append(args, "-plan"), &out, &log), args)
 	}
+}
+
+// A model is another one with other weights, too.
+func TestHashOfAModel(t *testing.T) {
+	dir := t.TempDir()
+	hash := func(weights string) string {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "weights"), []byte(weights), 0o666))
+		hash, err := (&plan{hashes: make(map[string]string)}).hash(dir)
+		require.NoError(t, err)
+		return hash
+	}
+	assert.Len(t, hash("1"), 64)
+	assert.Equal(t, hash("1"), hash("1"))
+	assert.NotEqual(t, hash("1"), hash("2"))
+	_, err := (&plan{}).hash(filepath.Join(dir, "none"))
+	assert.ErrorContains(t, err, "make accuracy")
 }
 
 // The differences 1, 2 and 3 have mean 2 and standard deviation 1; t(0.975, 2) = 4.302653.
@@ -200,11 +220,11 @@ func TestResults(t *testing.T) {
 	assert.Len(t, r.Versions, 2)
 	require.Len(t, r.Models, len(models))
 	for i, m := range models {
-		m.train, m.test, m.flags, m.ships, m.shipsAll = nil, nil, nil, false, false
+		m.train, m.test, m.flags = nil, nil, nil
 		assert.Equal(t, m, r.Models[i])
 	}
 	const seeds = 5
-	require.Len(t, r.Runs, len(models)*len(precisions)*seeds)
+	require.Len(t, r.Runs, len(models)*(len(precisions)-1)*seeds)
 	for _, run := range r.Runs {
 		assert.False(t, run.Ended.IsZero(), "%s %s %d", run.Model, run.Precision, run.Seed)
 	}

@@ -8,7 +8,8 @@
 //
 // The precisions are: fp32, the reference; bf16 and fp16 by rewriting the graph
 // of the same SavedModel at load (--precision); bf16 and fp16 as exported, which
-// is a SavedModel made under the Keras policy mixed_bfloat16 or mixed_float16.
+// is a SavedModel made under the Keras policy mixed_bfloat16 or mixed_float16; and fp16
+// as exported with its loss scaled by fit (--loss-scale dynamic).
 // A seed decides the order of the data (and thereby all that a run draws from it);
 // the initial weights of a model are those of its export, alike for all precisions
 // and seeds. So the interval tells how the difference scatters over orders of the
@@ -16,9 +17,9 @@
 //
 // Each run is a process of `steadyfit fit`, whose history (--history) has the
 // result. What has ended is kept in the folder -work, one file per run, with the
-// command line that it was: a later call takes it from there if that is the same,
-// so an interrupted measurement goes on where it was. After a change of a model,
-// remove its files. The results go to stdout as a table, and to a JSON file.
+// command line that it was and a hash of the model: a later call takes it from there if
+// these are the same, so an interrupted measurement goes on where it was. The results go
+// to stdout as a table, and to a JSON file.
 //
 // It says nothing of speed: package matrix does, and so does the step benchmark.
 // Only the Makefile uses this command.
@@ -50,7 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := options{}
 	flags.StringVar(&o.steadyfit, "steadyfit", "bin/steadyfit", "the program")
 	flags.StringVar(&o.work, "work", "out/accuracy", "folder for the made data and for finished runs")
-	flags.StringVar(&o.exported, "exported", "out/models", "folder of the models that do not ship, as scripts/bench_models.py writes them")
+	flags.StringVar(&o.exported, "exported", "out/models", "folder of the models that do not ship, as make accuracy writes them")
 	flags.StringVar(&o.fashion, "fashion", "/usr/share/datasets/fashion-mnist", "folder of Fashion-MNIST")
 	flags.IntVar(&o.seeds, "seeds", 5, "runs of each model in each precision, with the seeds 1, 2, ...")
 	result := flags.String("json", "", "file for the results")

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,7 +39,9 @@ type result struct {
 	// gives it; empty if it is not known.
 	Ended  time.Time `json:"ended,omitzero"`
 	Commit string    `json:"commit,omitempty"`
-	Args   []string  `json:"args,omitempty"`
+	// ModelHash is the hex SHA-256 of the model's files, weights included.
+	ModelHash string   `json:"model_sha256,omitempty"`
+	Args      []string `json:"args,omitempty"`
 }
 
 // measure runs what has not been run. The report has what there is, if anything.
@@ -77,9 +81,36 @@ func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 	return newReport(p, results, string(version)), failed
 }
 
-// finished is the result of an earlier run with the same arguments; else the error is
-// fs.ErrNotExist.
+// hash is that of a model's files.
+func (p *plan) hash(path string) (string, error) {
+	if hash, ok := p.hashes[path]; ok {
+		return hash, nil
+	}
+	dir := path
+	if name, ok := strings.CutPrefix(path, shipped); ok {
+		m, err := savedmodels.Builtin(name)
+		if err != nil {
+			return "", err
+		}
+		dir = m.Dir
+	}
+	sum := sha256.New()
+	if err := files.Hash(sum, dir); err != nil {
+		// Not wrapped: that there is no model does not mean that there is no result.
+		return "", fmt.Errorf("model: %v; make accuracy exports it", err)
+	}
+	hash := hex.EncodeToString(sum.Sum(nil))
+	p.hashes[path] = hash
+	return hash, nil
+}
+
+// finished is the result of an earlier run of the same model with the same arguments;
+// else the error is fs.ErrNotExist.
 func (p *plan) finished(j *job) (*result, error) {
+	hash, err := p.hash(j.path)
+	if err != nil {
+		return nil, err
+	}
 	text, err := os.ReadFile(p.file(j))
 	if err != nil {
 		return nil, err
@@ -90,6 +121,9 @@ func (p *plan) finished(j *job) (*result, error) {
 	}
 	if !slices.Equal(r.Args, j.args) {
 		return nil, fmt.Errorf("%s is of another command line: %w", p.file(j), fs.ErrNotExist)
+	}
+	if r.ModelHash != hash {
+		return nil, fmt.Errorf("%s is of another model: %w", p.file(j), fs.ErrNotExist)
 	}
 	return &r, nil
 }
@@ -113,7 +147,7 @@ func (p *plan) do(ctx context.Context, j *job) (*result, error) {
 		return nil, err
 	}
 	r.Model, r.Precision, r.Seed, r.Args = j.model.Name, j.precision.Name, j.seed, j.args
-	r.Ended, r.Commit = time.Now().UTC().Truncate(time.Second), p.commit
+	r.Ended, r.Commit, r.ModelHash = time.Now().UTC().Truncate(time.Second), p.commit, p.hashes[j.path]
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return nil, err

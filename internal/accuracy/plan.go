@@ -7,22 +7,26 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"steadyfit/savedmodels"
 )
 
 // A precision is one way to train a model.
 type precision struct {
 	Name string `json:"name"`
-	// suffix is what the name of the exported model ends with; flag is --precision.
-	suffix, flag string
+	// suffix is what the name of the exported model ends with; flag is --precision, and
+	// lossScale --loss-scale, if it is not empty.
+	suffix, flag, lossScale string
 }
 
 // precisions begin with the one that the others are compared with.
 var precisions = []precision{
-	{"fp32", "", "fp32"},
-	{"bf16-rewritten", "", "bf16"},
-	{"bf16-exported", "-bf16", "fp32"},
-	{"fp16-rewritten", "", "fp16"},
-	{"fp16-exported", "-fp16", "fp32"},
+	{"fp32", "", "fp32", ""},
+	{"bf16-rewritten", "", "bf16", ""},
+	{"bf16-exported", "-bf16", "fp32", ""},
+	{"fp16-rewritten", "", "fp16", ""},
+	{"fp16-exported", "-fp16", "fp32", ""},
+	{"fp16-scaled", "-scaled", "fp32", "dynamic"},
 }
 
 // A model is what is trained, and on what.
@@ -30,16 +34,17 @@ type model struct {
 	Name string `json:"name"`
 	Data string `json:"data"`
 	// Batch is in samples; an epoch is all of the data.
-	Batch  int `json:"batch"`
-	Epochs int `json:"epochs"`
-	// ships and shipsAll say whether the program has the model, and its variants.
-	ships, shipsAll bool
-	train, test     func(*options) string
-	flags           []string
+	Batch       int `json:"batch"`
+	Epochs      int `json:"epochs"`
+	train, test func(*options) string
+	flags       []string
 }
 
+// shipped begins the paths of models and data that the program has.
+const shipped = "builtin:"
+
 func builtin(name string) func(*options) string {
-	return func(*options) string { return "builtin:" + name }
+	return func(*options) string { return shipped + name }
 }
 
 func fashion(o *options) string { return o.fashion }
@@ -48,16 +53,16 @@ func made(part string) func(*options) string {
 	return func(o *options) string { return filepath.Join(o.data(), part) }
 }
 
-// models take less than an hour in all, at 5 seeds on two cores.
+// models take about an hour in all, at 5 seeds on two cores.
 var models = []model{
 	{Name: "digits", Data: "digits: 1438 samples, tested on 359", Batch: 32, Epochs: 30,
-		ships: true, shipsAll: true, train: builtin("digits"), test: builtin("digits")},
+		train: builtin("digits"), test: builtin("digits")},
 	{Name: "digits-cnn", Data: "digits: 1438 samples, tested on 359", Batch: 32, Epochs: 15,
-		ships: true, shipsAll: true, train: builtin("digits"), test: builtin("digits")},
+		train: builtin("digits"), test: builtin("digits")},
 	{Name: "fashion-cnn", Data: "Fashion-MNIST: 60000 samples, tested on 10000", Batch: 64, Epochs: 2,
 		train: fashion, test: fashion},
 	{Name: "image-224", Data: fmt.Sprintf("made images: %d samples, tested on %d", imagesTrain, imagesTest), Batch: 32, Epochs: 4,
-		ships: true, train: made("train"), test: made("test"), flags: []string{"--scale", "0,1"}},
+		train: made("train"), test: made("test"), flags: []string{"--scale", "0,1"}},
 }
 
 // A job is one run of fit.
@@ -65,6 +70,7 @@ type job struct {
 	model     model
 	precision precision
 	seed      int
+	path      string // of the model
 	// args are those of steadyfit, but for the history.
 	args []string
 }
@@ -76,7 +82,8 @@ func (j *job) name() string {
 type plan struct {
 	options
 	jobs   []job
-	commit string // of the source, for runs that begin now
+	commit string            // of the source, for runs that begin now
+	hashes map[string]string // of models, by their paths
 }
 
 // newPlan lists the runs: seed by seed, so that what is there early is of all
@@ -85,7 +92,7 @@ func newPlan(o options, onlyModels, onlyPrecisions []string) (*plan, error) {
 	if o.seeds < 2 {
 		return nil, fmt.Errorf("-seeds %d: an interval needs at least 2", o.seeds)
 	}
-	p := &plan{options: o}
+	p := &plan{options: o, hashes: make(map[string]string)}
 	for _, m := range models {
 		if len(onlyModels) > 0 && !slices.Contains(onlyModels, m.Name) {
 			continue
@@ -114,14 +121,17 @@ func newPlan(o options, onlyModels, onlyPrecisions []string) (*plan, error) {
 
 func newJob(o *options, m model, q precision, seed int) job {
 	path := filepath.Join(o.exported, m.Name+q.suffix)
-	if m.shipsAll || m.ships && q.suffix == "" {
-		path = "builtin:" + m.Name + q.suffix
+	if slices.Contains(savedmodels.BuiltinNames(), m.Name+q.suffix) {
+		path = shipped + m.Name + q.suffix
 	}
 	args := []string{"fit", "--model", path, "--data", m.train(o), "--validation", m.test(o),
 		"--batch", strconv.Itoa(m.Batch), "--epochs", strconv.Itoa(m.Epochs)}
 	args = append(args, m.flags...)
 	args = append(args, "--precision", q.flag, "--seed", strconv.Itoa(seed), "--auto", "off")
-	return job{model: m, precision: q, seed: seed, args: args}
+	if q.lossScale != "" {
+		args = append(args, "--loss-scale", q.lossScale)
+	}
+	return job{model: m, precision: q, seed: seed, path: path, args: args}
 }
 
 // print writes the command lines.
