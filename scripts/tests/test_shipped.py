@@ -103,6 +103,15 @@ def test_bench_models_with_twins(name, tmp_path):
     assert report.metadata["compiled"]["train_n_xla"] == {"steps": 50, "batch": 32}
 
 
+def test_bench_models_with_the_loss_scaled_from_outside(tmp_path):
+    options = ["--only", "dense-784-64-10", "--no-verify", "--loss-scale-input"]
+    with pytest.raises(SystemExit):
+        bench_models.main([str(tmp_path), *options])
+    assert bench_models.main([str(tmp_path), *options, "--policy", "mixed_float16"]) == 0
+    program = (tmp_path / "dense-784-64-10-scaled" / "saved_model.pb").read_bytes()
+    assert b"train_loss_scale" in program, "no input of the signature train"
+
+
 @pytest.mark.parametrize(
     ("name", "step", "evaluate", "epochs", "feeds", "metric", "low", "high"),
     [
