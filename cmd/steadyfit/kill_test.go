@@ -212,8 +212,7 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
 	random := rand.New(rand.NewPCG(seed, 0))
 	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}
-	run, killed := 0, 0
-	for ; killed < kills; run++ {
+	for run, killed := 0, 0; killed < kills; run++ {
 		name := "run" + strconv.Itoa(run)
 		cmd := r.fit(t, name, "--supervise", "--deadline", max(2*took, 2*time.Second).String(), "--restarts", "1000000")
 		var output bytes.Buffer
@@ -242,8 +241,8 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 		weights, losses := r.outcome(t, name)
 		assert.Equal(t, wantLosses, losses, "%s, %d kills so far", name, killed)
 		assert.True(t, bytes.Equal(wantWeights, weights), "%s: the weights differ", name)
+		t.Logf("%d runs, %d of %d kills", run+1, killed, kills)
 	}
-	t.Logf("%d runs, %d kills", run, killed)
 }
 
 // TestKilledBeforeTheFirstCheckpoint kills supervised runs whose first checkpoint comes

@@ -1,0 +1,142 @@
+package docs
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+var (
+	// ratioCell is part of a cell with a ratio and the run that it is from:
+	// "x0.69 (S3/bf16)". What the matrix did not decide is said: "x1.20 (S1d/bf16, unclear)".
+	ratioCell = regexp.MustCompile(`^(x\d+(?:\.\d+)?) \((\w+/[\w-]+)(, unclear)?\)$`)
+	// rangeCell is the smallest and the largest of several remedies: "x0.98 to x1.02 (S1d/no-*)".
+	rangeCell = regexp.MustCompile(`^(x\d+(?:\.\d+)?) to (x\d+(?:\.\d+)?) \((\w+/[\w-]+)\*\)$`)
+	// reasonCell is a cell, or part of one, without a figure.
+	reasonCell = regexp.MustCompile(`^none: \w`)
+)
+
+const needsGPU = "needs a GPU: make matrix-gpu"
+
+// effects are ratios of a published matrix by "workload/remedy".
+type effects map[string]memory.Ratio
+
+func effectsOf(t *testing.T, file string, of func(*memory.Comparison) memory.Ratio) effects {
+	t.Helper()
+	result, err := matrix.ReadFile(filepath.Join("../..", file))
+	require.NoError(t, err)
+	found := effects{}
+	for _, cell := range result.Cells {
+		if cell.Runtime == "go" && cell.Comparison != nil {
+			if r := of(cell.Comparison); r.OK {
+				found[cell.Workload+"/"+cell.Remedy] = r
+			}
+		}
+	}
+	return found
+}
+
+// ratioText is a ratio as documents write it.
+func ratioText(x float64) string {
+	if math.Round(x*100) >= 1000 {
+		return fmt.Sprintf("x%.0f", x)
+	}
+	return fmt.Sprintf("x%.2f", x)
+}
+
+// wrongCell says what is wrong with a cell that tells what an option does; "" if nothing.
+func wrongCell(cell string, measured effects) string {
+	if cell == needsGPU {
+		return ""
+	}
+	for part := range strings.SplitSeq(cell, "; ") {
+		if reasonCell.MatchString(part) {
+			continue
+		}
+		if m := ratioCell.FindStringSubmatch(part); m != nil {
+			r, ok := measured[m[2]]
+			want := ratioText(r.Estimate) + " (" + m[2]
+			if r.Effect == memory.Unclear {
+				want += ", unclear"
+			}
+			if want += ")"; !ok {
+				return m[2] + " was not measured"
+			} else if part != want {
+				return fmt.Sprintf("it has %q, measured was %q", part, want)
+			}
+			continue
+		}
+		m := rangeCell.FindStringSubmatch(part)
+		if m == nil {
+			return fmt.Sprintf("%q is no ratio with its source, as in x0.69 (S3/bf16), nor %q, nor none: with a reason", part, needsGPU)
+		}
+		low, high := math.Inf(1), math.Inf(-1)
+		for id, r := range measured {
+			if strings.HasPrefix(id, m[3]) {
+				low, high = min(low, r.Estimate), max(high, r.Estimate)
+			}
+		}
+		if math.IsInf(low, 1) {
+			return "nothing measured begins with " + m[3]
+		}
+		if want := fmt.Sprintf("%s to %s (%s*)", ratioText(low), ratioText(high), m[3]); part != want {
+			return fmt.Sprintf("it has %q, measured was %q", part, want)
+		}
+	}
+	return ""
+}
+
+func TestWrongCell(t *testing.T) {
+	ratio := func(estimate float64, effect memory.Effect) memory.Ratio {
+		return memory.Ratio{OK: true, Interval: memory.Interval{Estimate: estimate}, Effect: effect}
+	}
+	measured := effects{
+		"S3/bf16": ratio(0.69, memory.Works), "S1d/bf16": ratio(1, memory.Unclear), "S1/xla": ratio(12.4, memory.Harmful),
+		"S1d/no-layout": ratio(0.98, memory.NoEffect), "S1d/no-loops": ratio(1.02, memory.NoEffect),
+	}
+	for _, cell := range []string{needsGPU, "none: TensorFlow does not look at it", "x0.69 (S3/bf16)",
+		"x1.00 (S1d/bf16, unclear); x0.69 (S3/bf16)", "x0.98 to x1.02 (S1d/no-*)", "x12 (S1/xla); none: S3 dies of it"} {
+		assert.Empty(t, wrongCell(cell, measured), cell)
+	}
+	for _, cell := range []string{"", "TODO", "?", "x0.9? (S3/bf16)", "none", "none:", "faster", "x0.69", "0.69 (S3/bf16)",
+		"x0.68 (S3/bf16)", "x0.69 (S3/bf16, unclear)", "x1.00 (S1d/bf16)", "x0.69 (S3/fp16)", "x0.97 to x1.02 (S1d/no-*)",
+		"x0.98 to x1.02 (S3/no-*)", "x0.69 (S3/bf16); faster", "x0.69 (S3/bf16); " + needsGPU} {
+		assert.NotEmpty(t, wrongCell(cell, measured), cell)
+	}
+}
+
+// What docs/gpu.md says that options do is what docs/results has of them.
+func TestEffectsOfOptions(t *testing.T) {
+	const file = "docs/results/options.json.gz"
+	columns := map[string]effects{
+		"memory": effectsOf(t, file, func(c *memory.Comparison) memory.Ratio { return c.Peak }),
+		"speed":  effectsOf(t, file, func(c *memory.Comparison) memory.Ratio { return c.StepTime }),
+	}
+	rows := 0
+	for _, table := range Tables(read(t, "docs/gpu.md")) {
+		if !slices.Contains(table.Header, "memory") {
+			continue
+		}
+		for i, row := range table.Rows {
+			line := table.Line + 2 + i
+			require.Len(t, row, len(table.Header), "docs/gpu.md:%d", line)
+			for name, measured := range columns {
+				if wrong := wrongCell(row[slices.Index(table.Header, name)], measured); wrong != "" {
+					t.Errorf("docs/gpu.md:%d: %s, %s: %s", line, row[1], name, wrong)
+				}
+			}
+			rows++
+		}
+	}
+	assert.Equal(t, 27, rows)
+}
