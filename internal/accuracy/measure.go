@@ -58,10 +58,14 @@ func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 	var results []result
 	var failed error
 	for i, j := range p.jobs {
-		r, err := p.finished(&j)
-		if errors.Is(err, fs.ErrNotExist) {
-			if r, err = p.do(ctx, &j); err == nil {
-				fmt.Fprintf(stderr, "%d/%d %s: val_accuracy %.4f, %.0f s\n", i+1, len(p.jobs), j.name(), r.Accuracy, r.Seconds)
+		var r *result
+		hash, err := p.hash(j.path)
+		if err == nil {
+			r, err = p.finished(&j, hash)
+			if errors.Is(err, fs.ErrNotExist) {
+				if r, err = p.do(ctx, &j, hash); err == nil {
+					fmt.Fprintf(stderr, "%d/%d %s: val_accuracy %.4f, %.0f s\n", i+1, len(p.jobs), j.name(), r.Accuracy, r.Seconds)
+				}
 			}
 		}
 		if ctx.Err() != nil {
@@ -96,21 +100,16 @@ func (p *plan) hash(path string) (string, error) {
 	}
 	sum := sha256.New()
 	if err := files.Hash(sum, dir); err != nil {
-		// Not wrapped: that there is no model does not mean that there is no result.
-		return "", fmt.Errorf("model: %v; make accuracy exports it", err)
+		return "", fmt.Errorf("model: %w; make accuracy exports it", err)
 	}
 	hash := hex.EncodeToString(sum.Sum(nil))
 	p.hashes[path] = hash
 	return hash, nil
 }
 
-// finished is the result of an earlier run of the same model with the same arguments;
-// else the error is fs.ErrNotExist.
-func (p *plan) finished(j *job) (*result, error) {
-	hash, err := p.hash(j.path)
-	if err != nil {
-		return nil, err
-	}
+// finished is the result of an earlier run of the model of that hash with the same
+// arguments; else the error is fs.ErrNotExist.
+func (p *plan) finished(j *job, hash string) (*result, error) {
 	text, err := os.ReadFile(p.file(j))
 	if err != nil {
 		return nil, err
@@ -130,8 +129,8 @@ func (p *plan) finished(j *job) (*result, error) {
 
 func (p *plan) file(j *job) string { return filepath.Join(p.runs(), j.name()+".json") }
 
-// do runs a job and keeps its result.
-func (p *plan) do(ctx context.Context, j *job) (*result, error) {
+// do runs a job and keeps its result. hash is that of its model.
+func (p *plan) do(ctx context.Context, j *job, hash string) (*result, error) {
 	history := filepath.Join(p.runs(), j.name()+".history.jsonl")
 	if err := os.Remove(history); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -147,7 +146,7 @@ func (p *plan) do(ctx context.Context, j *job) (*result, error) {
 		return nil, err
 	}
 	r.Model, r.Precision, r.Seed, r.Args = j.model.Name, j.precision.Name, j.seed, j.args
-	r.Ended, r.Commit, r.ModelHash = time.Now().UTC().Truncate(time.Second), p.commit, p.hashes[j.path]
+	r.Ended, r.Commit, r.ModelHash = time.Now().UTC().Truncate(time.Second), p.commit, hash
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return nil, err
