@@ -451,8 +451,9 @@ func TestAheadFor(t *testing.T) {
 	require.Equal(t, 16, AheadFor(of(1024), 1000), "no more than there are samples")
 }
 
-// Who reads many ahead sleeps until half of them are gone, and is not late for any.
-func TestPrefetchWakesInTime(t *testing.T) {
+// Who reads many ahead sleeps until half of them are gone: a pass comes to its end for any
+// number, also where it changes to and from those that are few.
+func TestPrefetchComesToItsEnd(t *testing.T) {
 	for _, ahead := range []int{1, 2, 3, 7, 64} {
 		for _, wrap := range []func(Dataset) Dataset{
 			func(ds Dataset) Dataset { return ds },
@@ -464,6 +465,9 @@ func TestPrefetchWakesInTime(t *testing.T) {
 				for b, err := range ds.Batches(Pass{Batch: 3, Epoch: epoch}) {
 					require.NoError(t, err)
 					require.Equal(t, n, b.Index)
+					if epoch == 2 && n%20 == 10 {
+						ds.SetAhead([]int{64, 9, 3, 64, 8, 1, 16}[n/20%7])
+					}
 					n++
 				}
 				require.Equal(t, 167, n, "%d ahead", ahead)

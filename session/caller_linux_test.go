@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -78,25 +79,34 @@ func TestCallerRuns(t *testing.T) {
 			const steps = 200
 			run := func(s *session.Session) int {
 				losses(t, s, bs[:1], 0)
-				before := handed(t)
+				// Threads of the session before go to sleep when they have nothing more to do.
+				before := -1
+				require.Eventually(t, func() bool {
+					now := handed(t)
+					quiet := now == before
+					before = now
+					return quiet
+				}, time.Minute, 20*time.Millisecond)
 				for range steps {
 					losses(t, s, bs[:1], 0)
 				}
 				return handed(t) - before
 			}
+			most := run(others) / 4
 			if c.opts.Device.Executor == "" {
-				assert.Greater(t, run(others), steps/4)
+				require.Greater(t, most, 2, "nothing was handed over")
 			} else {
-				assert.Less(t, run(others), steps/10, "this executor has begun to hand over: then the calling thread may be measured with it")
+				assert.Less(t, most, steps/40, "this executor has begun to hand over: then the calling thread may be measured with it")
+				most = steps / 10
 			}
-			assert.Less(t, run(caller), steps/10)
+			assert.LessOrEqual(t, run(caller), most)
 			// Also after the model was loaded anew.
 			p, err := caller.Snapshot(ctx)
 			require.NoError(t, err)
 			defer p.Close()
 			_, err = caller.Reset(ctx, session.ResetReload, p)
 			require.NoError(t, err)
-			assert.Less(t, run(caller), steps/10)
+			assert.LessOrEqual(t, run(caller), most)
 		})
 	}
 }

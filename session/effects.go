@@ -91,7 +91,7 @@ func (s *Session) Effects(ctx context.Context, b data.Batch) (e Effects, err err
 	}
 	e.TensorFlow = info.Version
 	if first, ok := tfbind.FirstConfig(); ok && hasGPU(e.Devices) {
-		e.Unlimited = gpuopts.Unlimited(first, environ())
+		e.Unlimited = gpuopts.Unlimited(first, deviceEnviron())
 	}
 	if b.Size == 0 {
 		return e, nil

@@ -21,7 +21,7 @@ import (
 // started anew need not call this: Open sets the variables itself, where TensorFlow is
 // not open yet.
 func UseEnvironment(o gpuopts.Options) error {
-	if _, err := o.Check(environ()); err != nil {
+	if _, err := o.Check(deviceEnviron()); err != nil {
 		return err
 	}
 	variables, err := o.Environment()
@@ -35,6 +35,15 @@ func UseEnvironment(o gpuopts.Options) error {
 // opened, whatever was set since.
 func environ() []string {
 	if env, open := tfbind.Environment(); open {
+		return env
+	}
+	return os.Environ()
+}
+
+// deviceEnviron is the environment that TensorFlow reads when it makes its devices, with the
+// first session: once there was one, that of then.
+func deviceEnviron() []string {
+	if env, made := tfbind.FirstEnvironment(); made {
 		return env
 	}
 	return os.Environ()
@@ -96,7 +105,7 @@ func tooLate(missing []gpuopts.Variable, call string) error {
 // cannot be: what TensorFlow reads from the environment, and what it has set up with
 // the first session. config is the session's serialized ConfigProto.
 func settle(o gpuopts.Options, config []byte) error {
-	if _, err := o.Check(environ()); err != nil {
+	if _, err := o.Check(deviceEnviron()); err != nil {
 		return err
 	}
 	variables, err := o.Environment()

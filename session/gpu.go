@@ -44,7 +44,7 @@ func (s *Session) GPUBytes() (bytes int64, ok bool) {
 			return 0, false
 		}
 		m := newGPUMeter(devices)
-		if m == nil || s.adopt(m, func(n *native) { n.gpu = m }) != nil {
+		if m == nil || s.adopt(m, func(*native) { s.gpu = m }) != nil {
 			return 0, false
 		}
 	}

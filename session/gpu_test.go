@@ -34,7 +34,7 @@ func TestGPUBytes(t *testing.T) {
 
 	cpu, card := tfbind.Device{Type: "CPU"}, tfbind.Device{Type: "GPU"}
 	require.Nil(t, newGPUMeter([]tfbind.Device{cpu}))
-	s := &Session{native: native{gpu: newGPUMeter([]tfbind.Device{cpu, card})}}
+	s := &Session{gpu: newGPUMeter([]tfbind.Device{cpu, card})}
 	bytes, ok := s.GPUBytes()
 	require.True(t, ok)
 	require.EqualValues(t, 1510<<20, bytes)
@@ -53,7 +53,7 @@ func TestGPUBytesNotTold(t *testing.T) {
 	if driver.Why() == "" {
 		t.Skip("this machine has a driver of NVIDIA; the test is of one without")
 	}
-	s := &Session{native: native{gpu: newGPUMeter([]tfbind.Device{{Type: "GPU"}})}}
+	s := &Session{gpu: newGPUMeter([]tfbind.Device{{Type: "GPU"}})}
 	_, ok := s.GPUBytes()
 	require.False(t, ok)
 	require.NoError(t, s.Close())

@@ -97,6 +97,7 @@ type Session struct {
 	// another goroutine. Nobody else writes, so that reading takes no lock.
 	mu     sync.Mutex
 	closed bool
+	gpu    *gpuMeter // once GPUBytes was asked where there is a GPU
 	native
 }
 
@@ -109,7 +110,6 @@ type native struct {
 	split           *splitter // once batches were split
 	state           *stateOps // once a snapshot was taken
 	setRate         *Step     // the signature set_learning_rate, once it was used
-	gpu             *gpuMeter // once GPUBytes was asked where there is a GPU
 }
 
 // runner is a role's step with what it reports.
@@ -323,6 +323,7 @@ func (s *Session) Close() error {
 		return nil
 	}
 	s.closed = true
+	_ = s.gpu.Close() // only figures came from there
 	return s.native.close()
 }
 
@@ -335,7 +336,6 @@ func (n *native) close() error {
 	n.fused.close()
 	n.split.Close()
 	n.setRate.Close()
-	_ = n.gpu.Close() // only figures came from there
 	return n.tf.Close()
 }
 

@@ -205,7 +205,7 @@ func Supervise(ctx context.Context, o Supervisor, train func(ctx context.Context
 	if err := supervisable(); err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
-	survivePipes()
+	defer survivePipes()()
 	p := newParent(o)
 	signal.Notify(p.signals, passedSignals()...)
 	defer signal.Stop(p.signals)

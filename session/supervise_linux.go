@@ -89,5 +89,9 @@ const pipeFD = 3
 // survivePipes keeps a process alive whose standard error nobody reads any more: a child
 // whose parent is gone is to write a last checkpoint, and a parent whose terminal is gone to
 // restart the child. The signal is caught rather than ignored, which other programs would
-// inherit.
-func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+// inherit. stop ends that.
+func survivePipes() (stop func()) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGPIPE)
+	return func() { signal.Stop(caught) }
+}

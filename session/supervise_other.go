@@ -13,7 +13,7 @@ const self = ""
 func endSignals() []os.Signal          { return []os.Signal{os.Interrupt, syscall.SIGTERM} }
 func passedSignals() []os.Signal       { return endSignals() }
 func suspend(os.Signal, *attempt) bool { return false }
-func survivePipes()                    {}
+func survivePipes() (stop func())      { return func() {} }
 
 // supervisable: nothing of this has been tried elsewhere than on Linux.
 func supervisable() error { return errors.New("supervision needs Linux") }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -73,13 +74,14 @@ var first struct {
 	sync.Mutex
 	made   bool
 	config []byte
+	env    []string
 }
 
 func noteConfig(config []byte) {
 	first.Lock()
 	defer first.Unlock()
 	if !first.made {
-		first.made, first.config = true, slices.Clone(config)
+		first.made, first.config, first.env = true, slices.Clone(config), os.Environ()
 	}
 }
 
@@ -91,6 +93,15 @@ func FirstConfig() (config []byte, ok bool) {
 	first.Lock()
 	defer first.Unlock()
 	return slices.Clone(first.config), first.made
+}
+
+// FirstEnvironment is the environment of the process when its first session or eager
+// context was made: what TensorFlow reads with its devices, it has read by then. ok is false
+// where there was none.
+func FirstEnvironment() (env []string, ok bool) {
+	first.Lock()
+	defer first.Unlock()
+	return slices.Clone(first.env), first.made
 }
 
 func wrapSession(p ptr, g *Graph, ownsGraph bool) *Session {

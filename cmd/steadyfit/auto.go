@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"slices"
@@ -16,6 +18,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -132,7 +135,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 			}
 			say(d.choice.Why)
 			d.apply(f, l)
-			return d, d.startAnew()
+			return d, d.startAnew(ctx, l.Log)
 		}
 	}
 	if f.auto == autoOff {
@@ -160,7 +163,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	}
 	say(d.choice.Why)
 	d.apply(f, l)
-	return d, d.startAnew()
+	return d, d.startAnew(ctx, l.Log)
 }
 
 // inForceNow is what was chosen with the flags that say how steps run in the place of
@@ -226,21 +229,41 @@ func (d *chosen) apply(f *fitFlags, l *fit.Loop) {
 // itself anew for it.
 const chosenEnv = "STEADYFIT_CHOSEN"
 
+// startedAnew reports whether this process was started anew with what was chosen before.
+func startedAnew() bool {
+	_, ok := os.LookupEnv(chosenEnv)
+	return ok
+}
+
 // startAnew has the process run under what the choice needs from its start; it returns where
-// it does.
-func (d *chosen) startAnew() error {
+// it does. Where that fails, the training goes on without another allocator.
+func (d *chosen) startAnew(ctx context.Context, log *slog.Logger) error {
 	missing, err := d.choice.Candidate.Environment()
-	if err != nil || len(missing) == 0 {
-		return err
+	if err == nil && len(missing) == 0 {
+		return nil
 	}
+	// A signal that has come meanwhile would be lost.
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("not started: %w", cause)
+	}
+	if err == nil {
+		err = d.again(missing)
+	}
+	log.Warn("--auto goes on without "+d.choice.Candidate.Allocator, "error", err)
+	d.choice.Candidate.Allocator = ""
+	return nil
+}
+
+// again returns only with an error.
+func (d *chosen) again(missing []gpuopts.Variable) error {
 	text, err := json.Marshal(d.choice.Candidate)
 	if err != nil {
 		return err
 	}
 	if err := os.Setenv(chosenEnv, string(text)); err != nil {
-		return fmt.Errorf("--auto: %w", err)
+		return err
 	}
-	return session.StartAnew(missing)
+	return errors.Join(session.StartAnew(missing), os.Unsetenv(chosenEnv))
 }
 
 // goOn is the choice of the process before it was started anew, if it was.

@@ -130,7 +130,7 @@ func (f *deviceFlags) apply(o *gpuopts.Options) error {
 // warn prints what has no effect, once the process need not be started anew any more.
 // A supervised one leaves it to its parent, and one that was started anew has said it.
 func (f *deviceFlags) warn(stderr io.Writer) {
-	if os.Getenv(session.SupervisedEnv) != "" || os.Getenv(chosenEnv) != "" {
+	if os.Getenv(session.SupervisedEnv) != "" || startedAnew() {
 		return
 	}
 	for _, w := range f.warnings {

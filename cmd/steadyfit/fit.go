@@ -129,8 +129,7 @@ func (f *fitFlags) run(cmd *cobra.Command, g *global) error {
 // resumes, and images that were decoded once need not be looked at again.
 func (f *fitFlags) continued(continues bool) {
 	f.resume = f.resume || continues
-	_, anew := os.LookupEnv(chosenEnv)
-	f.checkImages = f.checkImages && !continues && !anew
+	f.checkImages = f.checkImages && !continues && !startedAnew()
 }
 
 // train is the training, in a process of its own if c is not nil. begun is set once the
@@ -175,7 +174,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err := session.CheckLossScale(model, f.options); err != nil {
 		return usagef("%w", err)
 	}
-	if !c.Continues() {
+	if !c.Continues() && !startedAnew() {
 		f.warnNotHeld(model, loop.Log)
 	}
 	read := c.Busy()

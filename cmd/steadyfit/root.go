@@ -139,6 +139,9 @@ func settle(cmd *cobra.Command, path string) error {
 // warnUnknown names variables that look like flags of this program and are none:
 // a misspelt one would otherwise be ignored in silence.
 func warnUnknown(root *cobra.Command, stderr io.Writer) {
+	if startedAnew() {
+		return // it was said before
+	}
 	known := map[string]bool{}
 	for name := range allFlags(root) {
 		known[envName(name)] = true
@@ -146,7 +149,7 @@ func warnUnknown(root *cobra.Command, stderr io.Writer) {
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
 		// Tests of the program set variables of their own.
-		if strings.HasPrefix(name, envPrefix) && !known[name] && name != cell.Env && name != session.SupervisedEnv && name != tune.Env && name != chosenEnv && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && name != cell.Env && name != session.SupervisedEnv && name != tune.Env && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
 			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
 		}
 	}

@@ -324,12 +324,12 @@ func endsService(err error) bool {
 		errors.As(err, new(*fit.CheckpointError)) || errors.As(err, new(*session.SaveError))
 }
 
-// finish takes a job out of the queue, as the last thing: checkpoints that were left of one
-// that is no longer there would be the result of the next job of that name.
+// finish takes a job out of the queue once its checkpoints are gone: those that were left of
+// one that is no longer there would be the result of the next job of that name. A worker that
+// dies before it has counted the job leaves it uncounted.
 func (w *worker) finish(name string, failure error) error {
 	from, to := filepath.Join(w.dir, queue, name+".json"), done
 	if failure != nil {
-		w.Broken++
 		to = failed
 		fmt.Fprintf(w.out, "job %s failed: %v\n", name, failure)
 		if err := os.WriteFile(filepath.Join(w.dir, failed, name+".txt"), []byte(failure.Error()+"\n"), 0o666); err != nil {
@@ -339,11 +339,14 @@ func (w *worker) finish(name string, failure error) error {
 	if err := os.RemoveAll(filepath.Join(w.dir, running, name)); err != nil {
 		return err
 	}
-	w.Finished++
-	if err := w.writeCounts(); err != nil {
+	if err := os.Rename(from, filepath.Join(w.dir, to, name+".json")); err != nil {
 		return err
 	}
-	return os.Rename(from, filepath.Join(w.dir, to, name+".json"))
+	w.Finished++
+	if failure != nil {
+		w.Broken++
+	}
+	return w.writeCounts()
 }
 
 // train is a job: nothing of it is left in memory when it returns.
