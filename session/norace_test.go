@@ -2,4 +2,4 @@
 
 package session
 
-const raceEnabled = false
+const RaceEnabled = false

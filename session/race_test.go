@@ -2,4 +2,4 @@
 
 package session
 
-const raceEnabled = true
+const RaceEnabled = true

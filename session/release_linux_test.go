@@ -83,7 +83,7 @@ func resetChild(kind string) error {
 // TestReleaseProfile has what docs/resilience.md says of each depth of reset: what a
 // reload of the image model gives back under TensorFlow's pool, and under the profile.
 func TestReleaseProfile(t *testing.T) {
-	if raceEnabled {
+	if RaceEnabled {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
 	}
 	run := func(kind string, env ...string) (o resetOutcome, log string, err error) {

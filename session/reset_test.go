@@ -286,6 +286,9 @@ const soakEnv = "STEADYFIT_TEST_SOAK"
 // malloc's arenas: each keeps some MiB from the first load of an operating system's thread
 // that it is for, and there are at most 8 for each core.
 func TestReloadsStayFlat(t *testing.T) {
+	if session.RaceEnabled {
+		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
+	}
 	whole := os.Getenv(soakEnv) != ""
 	reloads, budget := 60, 64*memory.KiB
 	if whole {

@@ -830,7 +830,7 @@ func TestSuperviseParentIsSmall(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("the parent uses %d KiB", kib)
 	most := 30 << 10
-	if raceEnabled {
+	if RaceEnabled {
 		most *= 2 // the detector keeps memory of its own
 	}
 	assert.Less(t, kib, most)

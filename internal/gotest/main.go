@@ -1,6 +1,6 @@
 // Command gotest runs `go test` and prints what go test prints without -v,
-// plus one line for each skipped test with its reason, and a last line that
-// counts. go test alone hides skips, so a run on a machine that lacks something
+// plus one line for each skipped test with its reason, the slowest tests, and a last
+// line that counts. go test alone hides skips, so a run on a machine that lacks something
 // looks the same as a complete one.
 //
 //	go run ./internal/gotest -title "unit tests" -- -race ./tfbind
@@ -13,6 +13,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -21,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -53,6 +55,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	readErr := c.read(out, stdout)
 	waitErr := cmd.Wait()
 	c.title = *title
+	c.writeSlowest(stdout)
 	fmt.Fprintln(stdout, c.line())
 	if *summary != "" {
 		if err := appendLine(*summary, c.line()); err != nil {
@@ -81,6 +84,7 @@ type event struct {
 	Package string
 	Test    string
 	Output  string
+	Elapsed float64 // s
 }
 
 // counts are top-level tests and examples; subtests are their parts, except
@@ -88,6 +92,27 @@ type event struct {
 type counts struct {
 	title                   string
 	passed, failed, skipped int
+	slow                    []event // the slowest tests, with those that they are parts of
+}
+
+// slowest is how many tests are named with their time: a run that is too slow is mended there.
+const slowest = 12
+
+// timed keeps a test that has ended, if it is among the slowest.
+func (c *counts) timed(e event) {
+	const worthATry = 5 // s
+	if e.Test == "" || e.Elapsed < worthATry {
+		return
+	}
+	c.slow = append(c.slow, e)
+	slices.SortFunc(c.slow, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	c.slow = c.slow[:min(len(c.slow), slowest)]
+}
+
+func (c *counts) writeSlowest(out io.Writer) {
+	for _, e := range c.slow {
+		fmt.Fprintf(out, "slow: %4.0f s  %s in %s\n", e.Elapsed, e.Test, e.Package)
+	}
 }
 
 func (c counts) line() string {
@@ -121,6 +146,9 @@ func (c *counts) event(line []byte, held map[string]*strings.Builder, failedTest
 		return
 	}
 	key := e.Package + "\x00" + e.Test
+	if e.Action == "pass" || e.Action == "fail" {
+		c.timed(e)
+	}
 	switch e.Action {
 	case "build-output":
 		io.WriteString(out, e.Output)

@@ -14,7 +14,7 @@ func TestReadCountsAndFilters(t *testing.T) {
 	in := strings.Join([]string{
 		`{"Action":"start","Package":"m/p"}`,
 		`{"Action":"output","Package":"m/p","Test":"TestPass","Output":"noise\n"}`,
-		`{"Action":"pass","Package":"m/p","Test":"TestPass"}`,
+		`{"Action":"pass","Package":"m/p","Test":"TestPass","Elapsed":61.2}`,
 		`{"Action":"output","Package":"m/p","Test":"TestSkip","Output":"=== RUN   TestSkip\n"}`,
 		`{"Action":"output","Package":"m/p","Test":"TestSkip","Output":"    p_test.go:9: no GPU; set STEADYFIT_GPU=1\n"}`,
 		`{"Action":"output","Package":"m/p","Test":"TestSkip","Output":"--- SKIP: TestSkip (0.00s)\n"}`,
@@ -34,7 +34,11 @@ func TestReadCountsAndFilters(t *testing.T) {
 	if c.passed != 2 || c.failed != 1 || c.skipped != 2 {
 		t.Errorf("counts = %+v, want 2 passed, 1 failed, 2 skipped", c)
 	}
+	c.writeSlowest(&out)
 	got := out.String()
+	if slow := "slow:   61 s  TestPass in m/p\n"; !strings.HasSuffix(got, slow) {
+		t.Errorf("output does not end with %q:\n%s", slow, got)
+	}
 	for _, want := range []string{"want 1, got 2", "FAIL\tm/p\t0.1s", "skipped TestSkip in m/p: p_test.go:9: no GPU; set STEADYFIT_GPU=1", "skipped TestSub/one in m/p: no reason given"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("output lacks %q:\n%s", want, got)
