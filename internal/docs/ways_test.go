@@ -1,0 +1,89 @@
+package docs
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/matrix"
+	"steadyfit/matrix/cell"
+)
+
+// ways are the ways to compute in 16 bits, as docs/results/precision.yaml and make accuracy
+// measure them: the precision's name in accuracy.json, and the cell of the matrix for digits
+// and for digits-cnn.
+var ways = []struct{ precision, digits, cnn string }{
+	{"fp32", "S5/none", "S6/none"},
+	{"bf16-rewritten", "S5/bf16", "S6/bf16"},
+	{"bf16-exported", "S5b/none", "S6b/none"},
+	{"fp16-rewritten", "S5/fp16", "S6/fp16"},
+	{"fp16-exported", "S5h/none", "S6h/none"},
+	{"fp16-scaled", "S5s/none", ""},
+}
+
+// waysTable is what docs/gpu.md says of them.
+func waysTable(t *testing.T) string {
+	result, err := matrix.ReadFile("../../docs/results/precision.json.gz")
+	require.NoError(t, err)
+	text, err := os.ReadFile("../../docs/results/accuracy.json")
+	require.NoError(t, err)
+	var accuracy struct {
+		Rows []struct {
+			Model, Precision string
+			Difference       *struct{ Mean float64 }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &accuracy))
+	var b strings.Builder
+	b.WriteString("| model | precision | run | matrix operations in 16 bits | peak, MiB | step, ms | val_accuracy, points |\n|---|---|---|---|---|---|---|\n")
+	for _, model := range []string{"digits", "digits-cnn"} {
+		for _, way := range ways {
+			id := way.digits
+			if model != "digits" {
+				id = way.cnn
+			}
+			if id == "" {
+				continue
+			}
+			workload, remedy, _ := strings.Cut(id, "/")
+			operations := ""
+			for _, run := range result.Runs {
+				if run.Runtime == matrix.Go && run.Workload == workload && run.Remedy == remedy {
+					now := fmt.Sprintf("%s bfloat16, %s float16 of %s", run.Facts[cell.FactMatrixBFloat16], run.Facts[cell.FactMatrixFloat16], run.Facts[cell.FactMatrix])
+					require.Contains(t, []string{"", now}, operations, "%s: its runs differ", id)
+					operations = now
+				}
+			}
+			require.NotEmpty(t, operations, id)
+			difference := ""
+			for _, row := range accuracy.Rows {
+				if row.Model == model && row.Precision == way.precision && row.Difference != nil {
+					difference = fmt.Sprintf("%+.2f", 100*row.Difference.Mean)
+				}
+			}
+			for _, c := range result.Cells {
+				if c.Runtime == matrix.Go && c.Workload == workload && c.Remedy == remedy {
+					f := c.Figures
+					require.NotNil(t, f.Peak, id)
+					require.NotNil(t, f.StepTime, id)
+					fmt.Fprintf(&b, "| %s | %s | %s | %s | %.0f | %.2f | %s |\n", model, way.precision, id, operations,
+						float64(*f.Peak)/(1<<20), float64(*f.StepTime)/1e6, difference)
+				}
+			}
+		}
+	}
+	return b.String()
+}
+
+// The table of the ways to compute in 16 bits has the figures that were measured.
+func TestWaysToComputeIn16Bits(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/gpu.md")
+	require.NoError(t, err)
+	table := waysTable(t)
+	assert.True(t, strings.Contains(string(doc), "\n"+table+"\n"), "docs/gpu.md has to have\n%s", table)
+}
