@@ -365,8 +365,8 @@ func Later(first, config []byte) error {
 // Unlimited names the allocator of a process that holds the memory of its GPUs to no limit,
 // whatever TensorFlow says of the size of its devices: "cuda_malloc_async" or "cuda_malloc",
 // which take the place of BFC (gpu_process_state.cc); "" if there is a limit. first is the
-// serialized ConfigProto of the process's first session, env the environment in which
-// TensorFlow was opened, a list of NAME=value of which the first of a name counts.
+// serialized ConfigProto of the process's first session, env the environment in
+// which that was made, a list of NAME=value of which the first of a name counts.
 func Unlimited(first []byte, env []string) string {
 	allocator := ""
 	for _, kv := range slices.Backward(env) {
