@@ -94,6 +94,24 @@ type Batch struct {
 	Size int
 	// Index counts batches in the pass from 0, skipped ones included.
 	Index int
+
+	slab *slab // what the fields show; nil if that is not known
+}
+
+// Lends reports whether the values of field i may be handed to others without a copy: as
+// long as the batch is valid, and for longer after Keep. So it is with batches that a Memory
+// or Prefetched has made, as long as nobody has put other values into them.
+func (b Batch) Lends(i int) bool {
+	return b.slab != nil && i < len(b.slab.vectors) && b.slab.vectors[i].begins(b.Fields[i].Values)
+}
+
+// Keep leaves the memory of a batch that lends its fields to those who refer to it: the
+// dataset takes other memory for later batches, and the garbage collector frees this. Like
+// the batch, it is for the consumer alone.
+func (b Batch) Keep() {
+	if b.slab != nil {
+		b.slab.kept = true
+	}
 }
 
 // Field returns the field of that name.

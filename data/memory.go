@@ -159,13 +159,16 @@ func (m *Memory) Batches(p Pass) iter.Seq2[Batch, error] {
 		order := m.order(&w.order, p.Epoch)
 		batches := p.batches(m.n)
 		for index := p.Skip; index < batches; index++ {
+			if w.slab.kept {
+				w.slab = m.slab(w.slab.samples)
+			}
 			from := index * p.Batch
 			to := from + min(p.Batch, m.n-from)
 			if err := m.share(w, order, p.Epoch, from, to); err != nil {
 				yield(Batch{}, err)
 				return
 			}
-			if !yield(Batch{Fields: w.slab.fields(to - from), Size: to - from, Index: index}, nil) {
+			if !yield(w.slab.batch(to-from, index), nil) {
 				return
 			}
 		}
@@ -291,11 +294,16 @@ func (m *Memory) workspace(samples int) *workspace {
 	if w := m.idle.Swap(nil); w != nil && w.slab.samples == samples {
 		return w
 	}
+	return &workspace{slab: m.slab(samples), hands: m.hands(nil)}
+}
+
+// slab makes room for one batch.
+func (m *Memory) slab(samples int) *slab {
 	s := &slab{samples: samples}
 	for _, c := range m.columns {
 		s.add(c.name, c.shape, c.kind.same(samples*c.width))
 	}
-	return &workspace{slab: s, hands: m.hands(nil)}
+	return s
 }
 
 // slab holds the values of one batch, and the Fields that show them. A pass has
@@ -306,6 +314,7 @@ type slab struct {
 	names   []string
 	shapes  [][]int
 	vectors []vector
+	kept    bool // somebody else has it: it is not to be written to any more
 	shown   [2]struct {
 		size   int
 		fields []Field
@@ -316,6 +325,11 @@ func (s *slab) add(name string, shape []int, v vector) {
 	s.names = append(s.names, name)
 	s.shapes = append(s.shapes, shape)
 	s.vectors = append(s.vectors, v)
+}
+
+// batch is the first size samples as a batch.
+func (s *slab) batch(size, index int) Batch {
+	return Batch{Fields: s.fields(size), Size: size, Index: index, slab: s}
 }
 
 // fields shows the first size samples.

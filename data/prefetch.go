@@ -186,7 +186,7 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 				yield(Batch{}, h.err)
 				return
 			}
-			if !yield(Batch{Fields: h.slab.fields(h.size), Size: h.size, Index: h.index}, nil) {
+			if !yield(h.slab.batch(h.size, h.index), nil) {
 				return
 			}
 			r.release(h)
@@ -465,10 +465,15 @@ func (r *ring) take() (*handed, bool) {
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	r.free = append(r.free, h.slab)
+	kept := h.slab.kept
+	if kept {
+		r.forget(h.slab)
+	} else {
+		r.free = append(r.free, h.slab)
+	}
 	r.drop(h)
 	r.trim()
-	if ahead := r.of.ahead; ahead <= fewAhead || len(r.free) >= ahead/2 {
+	if ahead := r.of.ahead; kept || ahead <= fewAhead || len(r.free) >= ahead/2 {
 		r.work.Broadcast()
 	}
 }
@@ -489,6 +494,7 @@ func (r *ring) leave() {
 	}
 	clear(r.queue)
 	r.queue, r.open = r.queue[:0], nil
+	r.slabs = slices.DeleteFunc(r.slabs, func(s *slab) bool { return s.kept })
 	r.free = append(r.free[:0], r.slabs...)
 	d.rings = slices.DeleteFunc(d.rings, func(other *ring) bool { return other == r })
 	r.keep()
@@ -512,8 +518,13 @@ func (r *ring) trim() {
 		last := len(r.free) - 1
 		s := r.free[last]
 		r.free = slices.Delete(r.free, last, last+1)
-		r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
+		r.forget(s)
 	}
+}
+
+// forget lets go of a slab that is not free. The caller holds mu.
+func (r *ring) forget(s *slab) {
+	r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
 }
 
 // load copies a batch of some dataset, which need not be one of ours: a batch

@@ -41,6 +41,8 @@ type vector interface {
 	// copyValues copies a slice of n elements of the same type to the front. It
 	// reports whether src is one.
 	copyValues(src any, n int) bool
+	// begins reports whether values begin where the vector does.
+	begins(values any) bool
 	// fromFortran is the vector, in column-major order, in row-major order.
 	fromFortran(shape []int) vector
 	// write writes the elements as little-endian bytes.
@@ -78,6 +80,11 @@ func (v vec[T]) copyTo(dst vector, at, from, to int) error {
 func (v vec[T]) copyValues(src any, n int) bool {
 	s, ok := src.([]T)
 	return ok && len(s) == n && copy(v, s) == n
+}
+
+func (v vec[T]) begins(values any) bool {
+	s, ok := values.([]T)
+	return ok && len(s) > 0 && len(v) > 0 && &s[0] == &v[0]
 }
 
 func (v vec[T]) gatherTo(dst vector, at int, rows []int, width int) error {

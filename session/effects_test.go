@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
@@ -18,7 +17,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/cpu"
-	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
@@ -297,30 +295,13 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	saveVariables(t, text, filepath.Join(dir, "variables", "variables"))
-	graph := &graph_go_proto.GraphDef{}
-	require.NoError(t, proto.Unmarshal(text, graph))
-	info := func(op string, dims ...int64) *pb.TensorInfo {
-		shape := &tensor_shape_go_proto.TensorShapeProto{}
-		for _, n := range dims {
-			shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
-		}
-		return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
-	}
+	info := func(op string, dims ...int64) *pb.TensorInfo { return tensorInfo(op, d, dims...) }
 	x, y := info("x", -1, 3), info("y", -1, 1)
-	text, err = proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
-		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
-		SignatureDef: map[string]*pb.SignatureDef{
-			"train":    {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("trained")}},
-			"evaluate": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("mean")}},
-			"predict":  {Inputs: map[string]*pb.TensorInfo{"x": x}, Outputs: map[string]*pb.TensorInfo{"out": info("out", -1, 1)}},
-		},
-		SaverDef: &pb.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore", Version: pb.SaverDef_V2},
-	}}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
-	model, err := savedmodels.Open(dir)
-	require.NoError(t, err)
-	return model
+	return writeModel(t, dir, text, map[string]*pb.SignatureDef{
+		"train":    {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("trained")}},
+		"evaluate": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("mean")}},
+		"predict":  {Inputs: map[string]*pb.TensorInfo{"x": x}, Outputs: map[string]*pb.TensorInfo{"out": info("out", -1, 1)}},
+	}, &pb.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore", Version: pb.SaverDef_V2})
 }
 
 // texts is a constant of one text.

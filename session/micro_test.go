@@ -77,6 +77,30 @@ func writeNotes(t testing.TB, dir string, notes map[string]any) *savedmodels.Mod
 	return model
 }
 
+// tensorInfo describes the first output of an operation.
+func tensorInfo(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
+	shape := &tensor_shape_go_proto.TensorShapeProto{}
+	for _, n := range dims {
+		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+	}
+	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
+}
+
+// writeModel opens what it makes of a serialized graph and its signatures.
+func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.SignatureDef, saver *pb.SaverDef) *savedmodels.Model {
+	t.Helper()
+	graph := &graph_go_proto.GraphDef{}
+	require.NoError(t, proto.Unmarshal(def, graph))
+	text, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
+		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph, SignatureDef: signatures, SaverDef: saver,
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
+	model, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	return model
+}
+
 // reporter is a model that learns nothing and reports what it was fed: its loss is a
 // reduction of x, by weights; size counts the samples, and low is the lower half of the
 // first number of the seed. All of its signatures take the learning rate, apply included.
@@ -111,35 +135,21 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	}
 	text, err := g.Bytes()
 	require.NoError(t, err)
-	graph := &graph_go_proto.GraphDef{}
-	require.NoError(t, proto.Unmarshal(text, graph))
-	info := func(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
-		shape := &tensor_shape_go_proto.TensorShapeProto{}
-		for _, n := range dims {
-			shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
-		}
-		return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
-	}
 	step := &pb.SignatureDef{
 		Inputs: map[string]*pb.TensorInfo{
-			"x": info("x", float, -1), "sample_weight": info("weights", float, -1), "learning_rate": info("rate", float),
+			"x": tensorInfo("x", float, -1), "sample_weight": tensorInfo("weights", float, -1), "learning_rate": tensorInfo("rate", float),
 		},
-		Outputs: map[string]*pb.TensorInfo{"loss": info("loss", float), "size": info("size", float)},
+		Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss", float), "size": tensorInfo("size", float)},
 	}
 	if seeded {
-		step.Inputs["seed"] = info("seed", tfbind.Int64, 2)
-		step.Outputs["low"] = info("low", double)
+		step.Inputs["seed"] = tensorInfo("seed", tfbind.Int64, 2)
+		step.Outputs["low"] = tensorInfo("low", double)
 	}
-	text, err = proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
-		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
-		SignatureDef: map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step, "apply": {
-			Inputs:  map[string]*pb.TensorInfo{"learning_rate": info("rate", float)},
-			Outputs: map[string]*pb.TensorInfo{"rate": info("applied", float)},
-		}},
-	}}})
-	require.NoError(t, err)
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
+	writeModel(t, dir, text, map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step, "apply": {
+		Inputs:  map[string]*pb.TensorInfo{"learning_rate": tensorInfo("rate", float)},
+		Outputs: map[string]*pb.TensorInfo{"rate": tensorInfo("applied", float)},
+	}}, nil)
 	return writeNotes(t, dir, notes)
 }
 

@@ -427,15 +427,16 @@ func (r *runner) step(ctx context.Context, b data.Batch, out []float64, metadata
 	if len(out) != len(r.metrics) {
 		return r.room(out)
 	}
-	if err := r.Feed(b); err != nil {
-		return err
-	}
-	if metadata == nil {
+	// The values of a loan are not to be changed until it ends, whatever happens.
+	err = r.feed(b, true)
+	switch {
+	case err != nil:
+	case metadata == nil:
 		err = r.Run(ctx)
-	} else {
+	default:
 		*metadata, err = r.Trace(ctx)
 	}
-	if err != nil {
+	if err := errors.Join(err, r.takeBack(b)); err != nil {
 		return err
 	}
 	for i, m := range r.metrics {

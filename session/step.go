@@ -25,6 +25,8 @@ type Step struct {
 	outputs []savedmodels.Tensor
 	seed    [2]int64
 	ones    []float32
+	// lent means that inputs read from a batch; keeps, that the model was seen to keep one.
+	lent, keeps bool
 }
 
 // binding is what the inputs of a signature are fed from.
@@ -227,17 +229,27 @@ func (st *Step) set(i int, a data.Array) error {
 // these. Reserved inputs that the batch does not have are filled in: sample
 // weights with 1, the learning rate with what was set, the loss scale with that of the
 // session (Options.LossScale).
-func (st *Step) Feed(b data.Batch) error {
+func (st *Step) Feed(b data.Batch) error { return st.feed(b, false) }
+
+// feed is Feed. With lend, large inputs read from the batch itself, if it allows that,
+// until takeBack.
+func (st *Step) feed(b data.Batch, lend bool) error {
 	if err := st.matchTo(b.Fields); err != nil {
 		return err
 	}
 	for i := range st.inputs {
 		in := &st.inputs[i]
+		var lent bool
 		var err error
-		if in.field >= 0 {
-			err = st.set(i, b.Fields[in.field].Array)
-		} else {
+		if in.field < 0 {
 			err = st.setReserved(i, b.Size)
+		} else {
+			if lend {
+				lent, err = st.lend(i, b)
+			}
+			if err == nil && !lent {
+				err = st.set(i, b.Fields[in.field].Array)
+			}
 		}
 		if err != nil {
 			return err

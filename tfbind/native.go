@@ -30,6 +30,8 @@ type native interface {
 	newStep(session ptr, feeds, fetches []Output, targets []Operation) stepMemory
 	deleteStep(step ptr)
 	resizeInput(step ptr, i int, dtype DType, dims []int64, bytes int64) bool
+	lendInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool
+	takeBackInput(step ptr, i int)
 	takeOutput(step ptr, i int) ptr
 	runStep(step, options, metadata ptr) Code
 	runStepWith(step ptr, inputs []ptr, options, metadata ptr) Code

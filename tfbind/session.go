@@ -127,6 +127,7 @@ func (s *Session) Close() error {
 	if s.ownsGraph {
 		s.graph.Close()
 	}
+	unpinKept()
 	runtime.KeepAlive(s)
 	return err
 }

@@ -220,12 +220,14 @@ sf_step* sf_new_step(TF_Session* session, int nfeeds, int nfetches,
   s->feeds = calloc((size_t)nfeeds + 1, sizeof *s->feeds);
   s->inputs = calloc((size_t)nfeeds + 1, sizeof *s->inputs);
   s->input_data = calloc((size_t)nfeeds + 1, sizeof *s->input_data);
+  s->lent = calloc((size_t)nfeeds + 1, sizeof *s->lent);
+  s->fed = calloc((size_t)nfeeds + 1, sizeof *s->fed);
   s->fetches = calloc((size_t)nfetches + 1, sizeof *s->fetches);
   s->outputs = calloc((size_t)nfetches + 1, sizeof *s->outputs);
   s->scalars = calloc((size_t)nfetches + 1, sizeof *s->scalars);
   s->targets = calloc((size_t)ntargets + 1, sizeof *s->targets);
-  if (!s->feeds || !s->inputs || !s->input_data || !s->fetches ||
-      !s->outputs || !s->scalars || !s->targets) {
+  if (!s->feeds || !s->inputs || !s->input_data || !s->lent || !s->fed ||
+      !s->fetches || !s->outputs || !s->scalars || !s->targets) {
     sf_delete_step(s);
     return NULL;
   }
@@ -245,13 +247,16 @@ static void drop_outputs(sf_step* s) {
 void sf_delete_step(sf_step* s) {
   if (s == NULL) return;
   if (s->outputs && s->scalars) drop_outputs(s);
-  if (s->inputs)
-    for (int i = 0; i < s->nfeeds; i++)
-      if (s->inputs[i] != NULL) tf.TF_DeleteTensor(s->inputs[i]);
+  for (int i = 0; i < s->nfeeds; i++) {
+    if (s->inputs && s->inputs[i] != NULL) tf.TF_DeleteTensor(s->inputs[i]);
+    if (s->lent) sf_step_take_back(s, i);
+  }
   if (s->status) tf.TF_DeleteStatus(s->status);
   free(s->feeds);
   free(s->inputs);
   free(s->input_data);
+  free(s->lent);
+  free(s->fed);
   free(s->fetches);
   free(s->outputs);
   free(s->scalars);
@@ -277,6 +282,28 @@ int sf_step_resize(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
   s->input_data[i] = NULL;
   s->inputs[i] = sf_new_tensor(dtype, dims, ndims, bytes, &s->input_data[i]);
   return s->inputs[i] != NULL;
+}
+
+static void end_loan(void* data, size_t bytes, void* held) {
+  (void)data;
+  (void)bytes;
+  __atomic_store_n((int32_t*)held, 0, __ATOMIC_RELEASE);
+}
+
+int sf_step_lend(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
+                 int ndims, uintptr_t data, size_t bytes, uintptr_t held) {
+  sf_step_take_back(s, i);
+  int32_t* flag = (int32_t*)held;
+  __atomic_store_n(flag, 1, __ATOMIC_RELAXED);
+  s->lent[i] = tf.TF_NewTensor(dtype, dims, ndims, (void*)data, bytes, end_loan,
+                               flag);
+  if (s->lent[i] == NULL) __atomic_store_n(flag, 0, __ATOMIC_RELAXED);
+  return s->lent[i] != NULL;
+}
+
+void sf_step_take_back(sf_step* s, int i) {
+  if (s->lent[i] != NULL) tf.TF_DeleteTensor(s->lent[i]);
+  s->lent[i] = NULL;
 }
 
 TF_Tensor* sf_step_take(sf_step* s, int i) {
@@ -360,7 +387,9 @@ unsigned int sf_step_run_with(sf_step* s, TF_Tensor* const* inputs,
 
 unsigned int sf_step_run(sf_step* s, const TF_Buffer* options,
                          TF_Buffer* metadata) {
-  unsigned int code = sf_step_run_with(s, s->inputs, options, metadata);
+  for (int i = 0; i < s->nfeeds; i++)
+    s->fed[i] = s->lent[i] != NULL ? s->lent[i] : s->inputs[i];
+  unsigned int code = sf_step_run_with(s, s->fed, options, metadata);
   renew_retained(s);
   return code;
 }

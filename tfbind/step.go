@@ -31,13 +31,15 @@ type StepSpec struct {
 // An input keeps its value from run to run until it is set again. Where the
 // model keeps the buffer that it was fed (an input assigned to a variable shares
 // its memory), the step notices after the run and goes on with a copy, so that
-// setting an input never changes a variable.
+// setting an input never changes a variable. Lend is for large inputs, which it has read
+// where they lie.
 type Step struct {
 	h       *handle
 	session *Session
 	feeds   []input
 	fetches []Output
 	memory  stepMemory
+	loans   *stepLoans
 	options ptr
 	proto   []byte // what options holds
 	cancel  CancelMode
@@ -88,11 +90,14 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 		options = capi.newBuffer(spec.RunOptions)
 		step.options, step.proto = options, slices.Clone(spec.RunOptions)
 	}
+	loans := &stepLoans{of: make([]*loan, len(spec.Feeds)), lent: make([]bool, len(spec.Feeds))}
+	step.loans = loans
 	step.h = newHandle(step.memory.step, stepKind, 0, func(p ptr) {
 		if options != nil {
 			capi.deleteBuffer(options)
 		}
 		capi.deleteStep(p)
+		loans.end()
 	})
 	watch(step, step.h)
 	return step, nil
@@ -149,13 +154,11 @@ func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int6
 		return err
 	}
 	defer st.done()
-	if i < 0 || i >= len(st.feeds) {
-		return fmt.Errorf("step input %d: %w: the step has %d inputs", i, ErrInvalidArgument, len(st.feeds))
+	in, err := st.input(i, DTypeOf[T]())
+	if err != nil {
+		return err
 	}
-	in := &st.feeds[i]
-	if d := DTypeOf[T](); d != in.dtype {
-		return fmt.Errorf("step input %s: %w: expected %s, got %s", in.name, ErrType, in.dtype, d)
-	}
+	st.takeBack(p, i)
 	n := in.bytes / int64(in.dtype.Size())
 	if st.memory.data[i] == nil || !slices.Equal(in.shape, shape) {
 		if n, err = elements(shape); err != nil {
@@ -171,6 +174,18 @@ func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int6
 	}
 	in.fed = true
 	return nil
+}
+
+// input is input i, if it is of that type.
+func (st *Step) input(i int, dtype DType) (*input, error) {
+	if i < 0 || i >= len(st.feeds) {
+		return nil, fmt.Errorf("step input %d: %w: the step has %d inputs", i, ErrInvalidArgument, len(st.feeds))
+	}
+	in := &st.feeds[i]
+	if dtype != in.dtype {
+		return nil, fmt.Errorf("step input %s: %w: expected %s, got %s", in.name, ErrType, in.dtype, dtype)
+	}
+	return in, nil
 }
 
 func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
@@ -244,7 +259,7 @@ func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	defer st.session.h.release()
 	for i := range st.feeds {
 		// The buffer is gone where a copy of a retained input found no memory.
-		if f := st.feeds[i]; !f.fed || f.bytes > 0 && st.memory.data[i] == nil {
+		if f := st.feeds[i]; !st.loans.lent[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
 			return fmt.Errorf("step input %s: %w", st.feeds[i].name, ErrNotFed)
 		}
 	}

@@ -55,6 +55,9 @@ typedef struct TF_TString {
   X(TF_Buffer*, TF_NewBufferFromString, (const void*, size_t))                 \
   X(void, TF_DeleteBuffer, (TF_Buffer*))                                       \
   X(TF_Tensor*, TF_AllocateTensor, (TF_DataType, const int64_t*, int, size_t)) \
+  X(TF_Tensor*, TF_NewTensor,                                                  \
+    (TF_DataType, const int64_t*, int, void*, size_t,                          \
+     void (*)(void*, size_t, void*), void*))                                   \
   X(TF_Tensor*, TF_TensorMaybeMove, (TF_Tensor*))                              \
   X(void, TF_DeleteTensor, (TF_Tensor*))                                       \
   X(TF_DataType, TF_TensorType, (const TF_Tensor*))                            \

@@ -1,0 +1,34 @@
+//go:build !gcstress
+
+package tfbind_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/tfbind"
+)
+
+// To pin memory takes a piece of Go's that a garbage collection may have taken away.
+func TestLendDoesNotAllocate(t *testing.T) {
+	s := variableGraph().session(t)
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	require.NoError(t, err)
+	defer step.Close()
+	ctx := context.Background()
+	values, shape := make([]float32, lentValues), []int64{lentValues}
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		if err := tfbind.Lend(step, 0, values, shape...); err != nil {
+			t.Error(err)
+		}
+		if err := step.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if _, err := step.TakeBack(); err != nil {
+			t.Error(err)
+		}
+	}))
+}
