@@ -95,14 +95,51 @@ type Batch struct {
 	// Index counts batches in the pass from 0, skipped ones included.
 	Index int
 
-	slab *slab // what the fields show; nil if that is not known
+	slab *slab // what the fields show, from its sample at on; nil if that is not known
+	at   int
+	// joins batches, of this size and with this one, come one after the other in the slab.
+	joins int
 }
 
 // Lends reports whether the values of field i may be handed to others without a copy: as
 // long as the batch is valid, and for longer after Keep. So it is with batches that a Memory
 // or Prefetched has made, as long as nobody has put other values into them.
 func (b Batch) Lends(i int) bool {
-	return b.slab != nil && i < len(b.slab.vectors) && b.slab.vectors[i].begins(b.Fields[i].Values)
+	if b.slab == nil || i >= len(b.slab.vectors) {
+		return false
+	}
+	v := b.slab.vectors[i]
+	return v.begins(b.Fields[i].Values, b.at*(v.len()/b.slab.samples))
+}
+
+// Join is this batch and the n-1 that come next as one, if the dataset puts them one after
+// the other into the same memory (Prefetched.SetBlock): all of them are then valid until the
+// batch after them is asked for. The samples of those that have not come yet are not there
+// before they come. ok is false where batches do not lie so.
+func (b Batch) Join(n int) (joined Batch, ok bool) {
+	if n < 1 || n > b.joins {
+		return Batch{}, false
+	}
+	joined = b.slab.batch(b.at, n*b.Size, b.Index)
+	for i := range joined.Fields {
+		if !b.Lends(i) {
+			return Batch{}, false
+		}
+	}
+	return joined, true
+}
+
+// IsPart reports whether a batch is number i, from 0, of those of its size that were joined.
+func (b Batch) IsPart(i int, joined Batch) bool {
+	if b.slab == nil || b.slab != joined.slab || b.at != joined.at+i*b.Size || b.at+b.Size > joined.at+joined.Size {
+		return false
+	}
+	for i := range joined.Fields {
+		if !b.Lends(i) {
+			return false
+		}
+	}
+	return true
 }
 
 // Keep leaves the memory of a batch that lends its fields to those who refer to it: the

@@ -146,5 +146,5 @@ func readIDX(r io.Reader, likely int64) (Array, error) {
 	if err := atEnd(r); err != nil {
 		return Array{}, err
 	}
-	return Array{Shape: shape, Values: v.values(n)}, nil
+	return Array{Shape: shape, Values: v.values(0, n)}, nil
 }

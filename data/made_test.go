@@ -28,7 +28,7 @@ func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 			require.NoError(t, err)
 			same := v.same(v.len())
 			require.NoError(t, v.copyTo(same, 0, 0, v.len()))
-			fields = append(fields, Field{f.Name, Array{slices.Clone(f.Shape), same.values(v.len())}})
+			fields = append(fields, Field{f.Name, Array{slices.Clone(f.Shape), same.values(0, v.len())}})
 		}
 		all = append(all, Batch{Fields: fields, Size: b.Size, Index: b.Index})
 	}

@@ -168,7 +168,7 @@ func (m *Memory) Batches(p Pass) iter.Seq2[Batch, error] {
 				yield(Batch{}, err)
 				return
 			}
-			if !yield(w.slab.batch(to-from, index), nil) {
+			if !yield(w.slab.batch(0, to-from, index), nil) {
 				return
 			}
 		}
@@ -306,19 +306,22 @@ func (m *Memory) slab(samples int) *slab {
 	return s
 }
 
-// slab holds the values of one batch, and the Fields that show them. A pass has
-// batches of at most two sizes, the full one and the last; the Fields of both
-// are kept, since an interface that holds a slice costs an allocation to make.
+// slab holds the values of one batch, or of several in a row, and the Fields that show
+// them. Those are kept, since an interface that holds a slice costs an allocation to make: a
+// pass has batches of at most two sizes, the full one and the last, and joined ones.
 type slab struct {
 	samples int // room for that many
 	names   []string
 	shapes  [][]int
 	vectors []vector
 	kept    bool // somebody else has it: it is not to be written to any more
-	shown   [2]struct {
-		size   int
-		fields []Field
-	}
+	shown   []shown
+}
+
+// shown is some samples of a slab.
+type shown struct {
+	at, size int
+	fields   []Field
 }
 
 func (s *slab) add(name string, shape []int, v vector) {
@@ -327,20 +330,17 @@ func (s *slab) add(name string, shape []int, v vector) {
 	s.vectors = append(s.vectors, v)
 }
 
-// batch is the first size samples as a batch.
-func (s *slab) batch(size, index int) Batch {
-	return Batch{Fields: s.fields(size), Size: size, Index: index, slab: s}
+// batch is size samples as a batch.
+func (s *slab) batch(at, size, index int) Batch {
+	return Batch{Fields: s.fields(at, size), Size: size, Index: index, slab: s, at: at}
 }
 
-// fields shows the first size samples.
-func (s *slab) fields(size int) []Field {
-	which := 0
-	if size != s.samples {
-		which = 1
-	}
-	shown := &s.shown[which]
-	if shown.fields != nil && shown.size == size {
-		return shown.fields
+// fields shows size samples, from at on.
+func (s *slab) fields(at, size int) []Field {
+	for i := range s.shown {
+		if f := &s.shown[i]; f.at == at && f.size == size {
+			return f.fields
+		}
 	}
 	fields := make([]Field, len(s.vectors))
 	for i, v := range s.vectors {
@@ -349,10 +349,10 @@ func (s *slab) fields(size int) []Field {
 			Name: s.names[i],
 			Array: Array{
 				Shape:  append([]int{size}, s.shapes[i]...),
-				Values: v.values(size * width),
+				Values: v.values(at*width, (at+size)*width),
 			},
 		}
 	}
-	shown.size, shown.fields = size, fields
+	s.shown = append(s.shown, shown{at, size, fields})
 	return fields
 }

@@ -299,7 +299,7 @@ func readNPY(r io.Reader, likely int64) (Array, error) {
 	if h.fortran && len(h.shape) > 1 {
 		v = v.fromFortran(h.shape)
 	}
-	return Array{Shape: h.shape, Values: v.values(n)}, nil
+	return Array{Shape: h.shape, Values: v.values(0, n)}, nil
 }
 
 type npyHeader struct {

@@ -54,6 +54,7 @@ type Prefetched struct {
 	// buffer made under it, so that SetAhead never waits for one.
 	mu    sync.Mutex
 	ahead int
+	block int
 	rings []*ring // of the passes under way
 	idle  *ring   // left by a pass for the next one
 }
@@ -62,7 +63,8 @@ type Prefetched struct {
 // that to each other.
 type ring struct {
 	of      *Prefetched
-	samples int
+	samples int     // of a batch
+	block   int     // batches in a slab
 	slabs   []*slab // all that the pass has
 	making  int     // slabs that are being made, beside these
 	free    []*slab
@@ -80,6 +82,7 @@ type ring struct {
 	room     []int // for order
 	hands    []*hand
 	upcoming int     // the batch to begin next
+	current  *slab   // the one that the batch before it went to
 	batches  int     // those of the pass
 	open     *handed // the batch of which there are chunks to take; nil if there is none
 	failed   bool    // no batch is begun any more
@@ -88,8 +91,10 @@ type ring struct {
 // handed is a batch in a slab, or an error.
 type handed struct {
 	slab  *slab
+	at    int // in the slab, in samples
 	size  int
 	index int
+	last  bool // of the slab
 	err   error
 	// pending is the number of chunks that are not done; the batch is ready at 0.
 	pending int
@@ -117,6 +122,17 @@ func (d *Prefetched) Ahead() int {
 	return d.ahead
 }
 
+// SetBlock has the passes over a Memory that begin later put up to n batches in a row one
+// after the other into the same memory, so that they can be joined (Batch.Join). A pass then
+// holds whole blocks: as many as have room for the batches that are read ahead and the one
+// with the consumer, but at least two, and each is free when the consumer is done with
+// all of it. Below 2 each batch has memory of its own, as it has at first.
+func (d *Prefetched) SetBlock(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.block = max(n, 1)
+}
+
 // SetAhead changes how many batches are read ahead from now on, in passes under
 // way, too. Below 1 is 0. It never waits for a batch, and may be called inside of
 // the loop over the batches as well as by others.
@@ -142,8 +158,8 @@ func (d *Prefetched) SetAhead(n int) {
 }
 
 // BatchBytes is the size in bytes of one batch read ahead, in a pass of that many
-// samples per batch. A pass that reads n batches ahead holds n+1 of them, one that
-// reads none ahead holds none.
+// samples per batch. A pass that reads n batches ahead holds n+1 of them (SetBlock: of
+// whole blocks), one that reads none ahead holds none.
 //
 // A string counts as 16 bytes; its text is not copied. Fields that no pass could
 // read give 0.
@@ -186,7 +202,9 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 				yield(Batch{}, h.err)
 				return
 			}
-			if !yield(h.slab.batch(h.size, h.index), nil) {
+			b := h.slab.batch(h.at, h.size, h.index)
+			b.joins = r.joins(h)
+			if !yield(b, nil) {
 				return
 			}
 			r.release(h)
@@ -203,23 +221,27 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	}
 	samples := min(p.Batch, d.Len())
 	d.mu.Lock()
-	r, ahead := d.idle, d.ahead
+	r, ahead, block := d.idle, d.ahead, max(d.block, 1)
 	d.idle = nil
 	d.mu.Unlock()
-	if r == nil || r.samples != samples {
-		r = &ring{of: d, samples: samples}
+	m, inMemory := d.ds.(*Memory)
+	if !inMemory {
+		block = 1
+	}
+	block = min(block, max(p.batches(d.Len()), 1))
+	if r == nil || r.samples != samples || r.block != block {
+		r = &ring{of: d, samples: samples, block: block}
 		r.work.L, r.ready.L = &d.mu, &d.mu
 	}
-	for len(r.slabs) <= ahead {
-		s, err := d.slab(samples)
+	for len(r.slabs) < r.most(ahead) {
+		s, err := d.slab(samples * block)
 		if err != nil {
 			return nil, err
 		}
 		r.slabs = append(r.slabs, s)
 		r.free = append(r.free, s)
 	}
-	r.left, r.failed, r.pass = false, false, p
-	m, inMemory := d.ds.(*Memory)
+	r.left, r.failed, r.pass, r.current = false, false, p, nil
 	if inMemory {
 		r.order = m.order(&r.room, p.Epoch)
 		r.upcoming, r.batches = p.Skip, p.batches(m.n)
@@ -241,7 +263,20 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	return r, nil
 }
 
-// slab makes room for one batch.
+// most is how many slabs a pass holds that reads so many batches ahead.
+func (r *ring) most(ahead int) int {
+	if r.block == 1 {
+		return ahead + 1
+	}
+	return max((ahead+r.block)/r.block, min(ahead, 1)+1)
+}
+
+// joins is how many batches lie in the slab from one on, with it.
+func (r *ring) joins(h *handed) int {
+	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
+}
+
+// slab makes room for samples.
 func (d *Prefetched) slab(samples int) (*slab, error) {
 	s := &slab{samples: samples}
 	for _, f := range d.Fields() {
@@ -267,7 +302,7 @@ func (r *ring) fill(m *Memory, h *hand) {
 			return
 		}
 		from := b.index*r.pass.Batch + at
-		r.done(b, at, m.fill(h, b.slab, at, r.order, r.pass.Epoch, from, from+n))
+		r.done(b, at, m.fill(h, b.slab, b.at+at, r.order, r.pass.Epoch, from, from+n))
 	}
 }
 
@@ -288,23 +323,22 @@ func (r *ring) chunk(m *Memory) (b *handed, at, n int) {
 		if !r.more() {
 			return nil, 0, 0
 		}
-		s, err := r.takeSlab()
-		switch {
-		case err != nil:
-			r.failed = true
-			b := r.blank()
-			b.err = err
-			r.queue = append(r.queue, b)
-			r.ready.Broadcast()
-			r.work.Broadcast()
-		case s == nil:
-			r.work.Wait()
-		case r.left || r.open != nil || !r.more(): // since mu was let go of
-			r.free = append(r.free, s)
-			r.work.Broadcast()
-		default:
-			r.begin(m, s)
+		if (r.upcoming-r.pass.Skip)%r.block == 0 {
+			found, err := r.findSlab()
+			if err != nil {
+				r.failed = true
+				b := r.blank()
+				b.err = err
+				r.queue = append(r.queue, b)
+				r.ready.Broadcast()
+				r.work.Broadcast()
+			}
+			if err != nil || !found {
+				continue
+			}
+			r.current = r.takeSlab()
 		}
+		r.begin(m)
 	}
 	return nil, 0, 0
 }
@@ -313,9 +347,11 @@ func (r *ring) chunk(m *Memory) (b *handed, at, n int) {
 func (r *ring) more() bool { return !r.failed && r.upcoming < r.batches }
 
 // begin begins the next batch. The caller holds mu.
-func (r *ring) begin(m *Memory, s *slab) {
+func (r *ring) begin(m *Memory) {
 	b := r.blank()
-	b.slab, b.index = s, r.upcoming
+	b.slab, b.index = r.current, r.upcoming
+	place := (b.index - r.pass.Skip) % r.block
+	b.at, b.last = place*r.samples, place == r.block-1
 	b.size = min(r.pass.Batch, m.n-b.index*r.pass.Batch)
 	b.chunk = m.chunk(b.size, len(r.hands))
 	b.pending = (b.size + b.chunk - 1) / b.chunk
@@ -393,35 +429,45 @@ func (r *ring) waitForSlab() (*slab, error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for !r.left {
-		if s, err := r.takeSlab(); s != nil || err != nil {
-			return s, err
+		if found, err := r.findSlab(); err != nil {
+			return nil, err
+		} else if found {
+			return r.takeSlab(), nil
 		}
-		r.work.Wait()
 	}
 	return nil, errLeft
 }
 
-// takeSlab returns a slab that is free, or makes one where the pass may have more,
-// without mu meanwhile; nil is to wait. The caller holds mu.
-func (r *ring) takeSlab() (*slab, error) {
+// findSlab reports whether there is a free slab. If not, it makes one where the pass may have
+// more, or waits, without mu meanwhile, and what held before may hold no more. The caller
+// holds mu.
+func (r *ring) findSlab() (bool, error) {
 	if len(r.free) > 0 {
-		s := r.free[0]
-		r.free = slices.Delete(r.free, 0, 1)
-		return s, nil
+		return true, nil
 	}
-	if len(r.slabs)+r.making > r.of.ahead {
-		return nil, nil
+	if len(r.slabs)+r.making >= r.most(r.of.ahead) {
+		r.work.Wait()
+		return false, nil
 	}
 	r.making++
 	r.of.mu.Unlock()
-	s, err := r.of.slab(r.samples)
+	s, err := r.of.slab(r.samples * r.block)
 	r.of.mu.Lock()
 	r.making--
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	r.slabs = append(r.slabs, s)
-	return s, nil
+	r.free = append(r.free, s)
+	r.work.Broadcast()
+	return false, nil
+}
+
+// takeSlab takes the slab that has been free for the longest time. The caller holds mu.
+func (r *ring) takeSlab() *slab {
+	s := r.free[0]
+	r.free = slices.Delete(r.free, 0, 1)
+	return s
 }
 
 // hand hands over a batch that is ready.
@@ -429,7 +475,7 @@ func (r *ring) hand(s *slab, b Batch, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	h := r.blank()
-	h.slab, h.size, h.index, h.err = s, b.Size, b.Index, err
+	h.slab, h.size, h.index, h.last, h.err = s, b.Size, b.Index, true, err
 	r.queue = append(r.queue, h)
 	r.ready.Broadcast()
 }
@@ -465,15 +511,18 @@ func (r *ring) take() (*handed, bool) {
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	kept := h.slab.kept
-	if kept {
-		r.forget(h.slab)
-	} else {
-		r.free = append(r.free, h.slab)
-	}
+	s, last := h.slab, h.last
 	r.drop(h)
+	switch {
+	case !last:
+		return
+	case s.kept:
+		r.forget(s)
+	default:
+		r.free = append(r.free, s)
+	}
 	r.trim()
-	if ahead := r.of.ahead; kept || ahead <= fewAhead || len(r.free) >= ahead/2 {
+	if most := len(r.slabs); s.kept || most <= fewAhead+1 || len(r.free) >= most/2 {
 		r.work.Broadcast()
 	}
 }
@@ -493,7 +542,7 @@ func (r *ring) leave() {
 		r.drop(h)
 	}
 	clear(r.queue)
-	r.queue, r.open = r.queue[:0], nil
+	r.queue, r.open, r.current = r.queue[:0], nil, nil
 	r.slabs = slices.DeleteFunc(r.slabs, func(s *slab) bool { return s.kept })
 	r.free = append(r.free[:0], r.slabs...)
 	d.rings = slices.DeleteFunc(d.rings, func(other *ring) bool { return other == r })
@@ -514,7 +563,7 @@ func (r *ring) keep() {
 // trim lets go of free slabs while the pass has more than it may. The caller holds
 // mu.
 func (r *ring) trim() {
-	for len(r.free) > 0 && len(r.slabs)-1 > r.of.ahead {
+	for len(r.free) > 0 && len(r.slabs) > r.most(r.of.ahead) {
 		last := len(r.free) - 1
 		s := r.free[last]
 		r.free = slices.Delete(r.free, last, last+1)

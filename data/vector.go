@@ -35,14 +35,14 @@ type origin interface {
 // switched on once, when a dataset is made, and not once per batch.
 type vector interface {
 	origin
-	// values is the slice as Array.Values has it. It allocates the slice header
-	// that the interface points to, so callers keep the result.
-	values(n int) any
+	// values is the elements from ... to-1 as Array.Values has them. It allocates the slice
+	// header that the interface points to, so callers keep the result.
+	values(from, to int) any
 	// copyValues copies a slice of n elements of the same type to the front. It
 	// reports whether src is one.
 	copyValues(src any, n int) bool
-	// begins reports whether values begin where the vector does.
-	begins(values any) bool
+	// begins reports whether values begin where the element at of the vector is.
+	begins(values any, at int) bool
 	// fromFortran is the vector, in column-major order, in row-major order.
 	fromFortran(shape []int) vector
 	// write writes the elements as little-endian bytes.
@@ -55,7 +55,7 @@ type vec[T element] []T
 
 func (v vec[T]) len() int { return len(v) }
 
-func (v vec[T]) values(n int) any { return []T(v[:n:n]) }
+func (v vec[T]) values(from, to int) any { return []T(v[from:to:to]) }
 
 func (v vec[T]) typeName() string {
 	var zero T
@@ -82,9 +82,9 @@ func (v vec[T]) copyValues(src any, n int) bool {
 	return ok && len(s) == n && copy(v, s) == n
 }
 
-func (v vec[T]) begins(values any) bool {
+func (v vec[T]) begins(values any, at int) bool {
 	s, ok := values.([]T)
-	return ok && len(s) > 0 && len(v) > 0 && &s[0] == &v[0]
+	return ok && len(s) > 0 && at < len(v) && &s[0] == &v[at]
 }
 
 func (v vec[T]) gatherTo(dst vector, at int, rows []int, width int) error {

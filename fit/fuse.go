@@ -33,14 +33,24 @@ func (r *run) fuse() {
 		alone("reason", fmt.Sprintf("the session runs no others on batches of %d, or splits them", r.loop.Batch))
 	default:
 		r.fuser = f
+		if b, ok := r.ds.(blocker); ok {
+			b.SetBlock(r.loop.FuseSteps)
+		}
 	}
 }
+
+// blocker is a dataset that can put batches one after the other into the same memory, from
+// which a call of several steps reads them; data.Prefetched does.
+type blocker interface{ SetBlock(n int) }
 
 // unfuse has the steps that follow run one by one. Batches that were gathered are read
 // again.
 func (r *run) unfuse(why error) {
 	r.log.Warn("train steps run one by one from here", "step", r.state.Step, "reason", why)
 	r.fuser, r.gathered = nil, 0
+	if b, ok := r.ds.(blocker); ok {
+		b.SetBlock(1)
+	}
 }
 
 // take trains on a batch, at once or in one call with those that follow. In the steady

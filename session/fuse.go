@@ -441,10 +441,14 @@ type stack struct {
 	*layout
 	// results are the positions of its results in the order of those of train.
 	results []int
-	shape   []int64 // scratch
+	shape   []int64 // scratch, as one
+	one     []int
 	seeds   []int64
 	// have batches of that many samples are there, of as many as the call has steps.
 	have, of, samples int
+	// joined are all batches of the call, where they lie in one piece and stay there until
+	// it has run; its size is 0 if they are copied one by one.
+	joined data.Batch
 }
 
 func (s *Session) stack(n *native, l *layout) (*stack, error) {
@@ -488,7 +492,8 @@ func (s *Session) Fuses(n, samples int) int {
 }
 
 // Gather copies a batch, to be the one of step i, from 0, of a call of n steps that
-// TrainN then runs. The batch may be reused once it returns. Batches are gathered in
+// TrainN then runs. The batch may be reused once it returns, but for those that are joined
+// (data.Batch.Join), which TrainN reads where they are. Batches are gathered in
 // order, and have the same size; 0 begins anew. It runs nothing, and changes nothing in
 // the model. It does not allocate once a call of n steps has been gathered. After an
 // error the call begins anew with 0. It is part of fit.Fuser.
@@ -503,6 +508,7 @@ func (s *Session) Gather(i, n int, b data.Batch) error {
 		}
 		f.next = f.choose(n, b.Size, s.opts.FuseSteps)
 		f.next.have, f.next.of, f.next.samples = 0, n, b.Size
+		f.next.join(b)
 	}
 	k := f.next
 	if k == nil || k.have != i || k.of != n || k.samples != b.Size {
@@ -516,9 +522,34 @@ func (s *Session) Gather(i, n int, b data.Batch) error {
 	return nil
 }
 
+// join looks whether the batches of the call, of which this is the first, will lie in one
+// piece.
+func (k *stack) join(b data.Batch) {
+	k.joined, _ = b.Join(k.of)
+}
+
 func (k *stack) gather(b data.Batch) error {
 	if err := k.matchTo(b.Fields); err != nil {
 		return err
+	}
+	if k.joined.Size > 0 {
+		if b.IsPart(k.have, k.joined) {
+			if k.have++; k.have < k.of {
+				return nil
+			}
+			if err := k.feedJoined(); err != nil {
+				return errors.Join(err, k.takeBack(k.joined))
+			}
+			return nil
+		}
+		// Those before it are still where they were.
+		earlier, have := k.joined, k.have
+		k.joined, k.have = data.Batch{}, 0
+		for i := range have {
+			if err := k.gather(earlier.Slice(i*b.Size, (i+1)*b.Size)); err != nil {
+				return err
+			}
+		}
 	}
 	for i := range k.inputs {
 		in := &k.inputs[i]
@@ -526,20 +557,54 @@ func (k *stack) gather(b data.Batch) error {
 			continue
 		}
 		a := b.Fields[in.field].Array
-		if err := in.fit(a.Shape); err != nil {
-			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
-		}
 		p := whole
-		k.shape = k.shape[:0]
 		if isStacked(in.Name) {
-			k.shape, p = append(k.shape, int64(k.of)), piece{k.have, k.of}
+			p = piece{k.have, k.of}
 		}
-		k.shape = append(k.shape, in.shape...)
-		if err := store(k.tf, i, in.DType, a.Values, k.shape, p); err != nil {
+		err := k.fit(in, a.Shape)
+		if err == nil {
+			err = store(k.tf, i, in.DType, a.Values, k.shape, p)
+		}
+		if err != nil {
 			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
 		}
 	}
 	k.have++
+	return nil
+}
+
+// fit writes to k.shape the shape of an input of the call, whose batches have the given
+// shape.
+func (k *stack) fit(in *input, batch []int) error {
+	if err := in.fit(batch); err != nil {
+		return err
+	}
+	k.shape = k.shape[:0]
+	if isStacked(in.Name) {
+		k.shape = append(k.shape, int64(k.of))
+	}
+	k.shape = append(k.shape, in.shape...)
+	return nil
+}
+
+// feedJoined feeds the batches that lie in one piece, large inputs without a copy, until
+// takeBack.
+func (k *stack) feedJoined() error {
+	for i := range k.inputs {
+		in := &k.inputs[i]
+		if in.field < 0 {
+			continue
+		}
+		a := k.joined.Fields[in.field].Array
+		k.one = append(append(k.one[:0], k.samples), a.Shape[1:]...)
+		err := k.fit(in, k.one)
+		if err == nil {
+			err = k.lendOrStore(i, a.Values, k.shape, true)
+		}
+		if err != nil {
+			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
+		}
+	}
 	return nil
 }
 
@@ -579,7 +644,7 @@ func (k *stack) train(ctx context.Context, seed, step int64, out []float64) erro
 			return err
 		}
 	}
-	if err := k.Run(ctx); err != nil {
+	if err := errors.Join(k.Run(ctx), k.takeBack(k.joined)); err != nil {
 		return err
 	}
 	for i, from := range k.results {

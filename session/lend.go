@@ -2,7 +2,6 @@ package session
 
 import (
 	"errors"
-	"fmt"
 
 	"steadyfit/data"
 	"steadyfit/tfbind"
@@ -12,21 +11,17 @@ import (
 // they are. To copy less takes hardly longer than to lend it.
 const lendFrom = 64 << 10
 
-// lend has input i read its field of a batch in place, until takeBack, if that is possible.
-func (st *Step) lend(i int, b data.Batch) (lent bool, err error) {
+// lendOrStore feeds input i from values, which are read in place until takeBack if that is
+// allowed and worth it, and else converted and copied.
+func (st *Step) lendOrStore(i int, values any, shape []int64, lend bool) error {
 	in := &st.inputs[i]
-	if st.keeps || !b.Lends(in.field) {
-		return false, nil
+	if lend && !st.keeps {
+		if lent, err := lendValues(st.tf, i, in.DType, values, shape); lent || err != nil {
+			st.lent = true
+			return err
+		}
 	}
-	a := b.Fields[in.field].Array
-	if err = in.fit(a.Shape); err == nil {
-		lent, err = lendValues(st.tf, i, in.DType, a.Values, in.shape)
-	}
-	if err != nil {
-		return false, fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
-	}
-	st.lent = st.lent || lent
-	return lent, nil
+	return store(st.tf, i, in.DType, values, shape, whole)
 }
 
 // lendValues does nothing if the values have to be converted, or are few.

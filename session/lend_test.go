@@ -108,3 +108,86 @@ func TestBatchThatTheModelKeeps(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, tfbind.Live().StepBytes-before, int64(2*4*batch))
 }
+
+// Batches that lie in one piece are read there by a call of several steps, which trains as
+// the same steps on copies, one by one: where calls do not begin with such a piece, too.
+func TestJoinedBatchesAreReadInPlace(t *testing.T) {
+	const block, batch = 5, 64
+	for name, ds := range map[string]*data.Memory{"digits": digits(t).(*data.Memory), "dense-100-64-1": random(t, 14*batch+7, 100)} {
+		for skip := range 3 {
+			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{FuseSteps: block})
+			copies := batches(t, ds, batch, 14)[skip:]
+			single(t, plain, copies, 0)
+			from := data.Prefetch(ds, 2)
+			from.SetBlock(block)
+			before := tfbind.Live().StepBytes
+			out := make([]float64, len(many.TrainMetrics()))
+			done, have, n := 0, 0, block-skip // the first call is a smaller one
+			for b, err := range from.Batches(data.Pass{Batch: batch, Skip: skip}) {
+				require.NoError(t, err)
+				if n = min(n, len(copies)-done); n == 0 {
+					break
+				}
+				require.Equal(t, n, many.Fuses(n, batch))
+				require.NoError(t, many.Gather(have, n, b))
+				if have++; have == n {
+					require.NoError(t, many.TrainN(t.Context(), int64(done), n, out))
+					done, have, n = done+n, 0, block
+				}
+			}
+			require.Equal(t, len(copies), done)
+			assert.True(t, variables(t, plain) == variables(t, many), "%s from %d: the variables differ", name, skip)
+			if name != "digits" && skip == 0 { // the digits are converted
+				assert.Less(t, tfbind.Live().StepBytes-before, int64(10<<10), "labels and seeds")
+			}
+		}
+	}
+}
+
+// Batches whose values somebody has put others in the place of are copied, those before
+// them included.
+func TestJoinedBatchesThatAreNot(t *testing.T) {
+	ds := random(t, 32*5, 100)
+	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{FuseSteps: 5})
+	copies := batches(t, ds, 32, 5)
+	copies[3] = copies[0]
+	single(t, plain, copies, 0)
+	from := data.Prefetch(ds, 2)
+	from.SetBlock(5)
+	for b, err := range from.Batches(data.Pass{Batch: 32}) {
+		require.NoError(t, err)
+		at := b.Index
+		if at == 3 {
+			b = copies[0]
+		}
+		require.NoError(t, many.Gather(at, 5, b))
+	}
+	require.NoError(t, many.TrainN(t.Context(), 0, 5, make([]float64, len(many.TrainMetrics()))))
+	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
+}
+
+// What a batch cannot be fed for is said before anything runs, and leaves nothing behind.
+func TestJoinedBatchesThatDoNotFit(t *testing.T) {
+	const samples = 4 * 8
+	x := make([]float64, samples*64)
+	x[len(x)-1] = 1e300
+	ds, err := data.New("large", data.Field{Name: "x", Array: data.Array{Shape: []int{samples, 64}, Values: x}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{samples}, Values: make([]int64, samples)}})
+	require.NoError(t, err)
+	s := open(t, "digits", session.Options{FuseSteps: 4})
+	before := variables(t, s)
+	from := data.Prefetch(ds, 2)
+	from.SetBlock(4)
+	for b, err := range from.Batches(data.Pass{Batch: 8}) {
+		require.NoError(t, err)
+		err = s.Gather(b.Index, 4, b)
+		if b.Index < 3 {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, tfbind.ErrType)
+		require.ErrorContains(t, err, "1e+300")
+	}
+	require.ErrorIs(t, s.TrainN(t.Context(), 0, 4, make([]float64, 2)), session.ErrFuse)
+	assert.True(t, before == variables(t, s), "nothing has run")
+}

@@ -206,18 +206,19 @@ func (st *Step) Close() error {
 func (st *Step) Set(name string, a data.Array) error {
 	for i := range st.inputs {
 		if st.inputs[i].Name == name {
-			return st.set(i, a)
+			return st.set(i, a, false)
 		}
 	}
 	return fmt.Errorf("signature %s has no input %q; it has %s", st.signature.Name, name, names(st.signature.Inputs))
 }
 
-func (st *Step) set(i int, a data.Array) error {
+func (st *Step) set(i int, a data.Array, lend bool) error {
 	in := &st.inputs[i]
-	if err := in.fit(a.Shape); err != nil {
-		return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
+	err := in.fit(a.Shape)
+	if err == nil {
+		err = st.lendOrStore(i, a.Values, in.shape, lend)
 	}
-	if err := store(st.tf, i, in.DType, a.Values, in.shape, whole); err != nil {
+	if err != nil {
 		return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
 	}
 	return nil
@@ -239,17 +240,11 @@ func (st *Step) feed(b data.Batch, lend bool) error {
 	}
 	for i := range st.inputs {
 		in := &st.inputs[i]
-		var lent bool
 		var err error
-		if in.field < 0 {
-			err = st.setReserved(i, b.Size)
+		if in.field >= 0 {
+			err = st.set(i, b.Fields[in.field].Array, lend && b.Lends(in.field))
 		} else {
-			if lend {
-				lent, err = st.lend(i, b)
-			}
-			if err == nil && !lent {
-				err = st.set(i, b.Fields[in.field].Array)
-			}
+			err = st.setReserved(i, b.Size)
 		}
 		if err != nil {
 			return err
