@@ -307,6 +307,42 @@ func TestDataFailWhileGathering(t *testing.T) {
 	}
 }
 
+// blocks is a dataset that is told how many batches belong together.
+type blocks struct {
+	data.Dataset
+	set []int
+}
+
+func (b *blocks) SetBlock(n int) { b.set = append(b.set, n) }
+
+// A dataset is told how many batches a call takes, as long as there are such calls.
+func TestBlocksOfCalls(t *testing.T) {
+	ds := &blocks{Dataset: samples(t, 40)}
+	loop := Loop{Session: newSeveral(), Batch: 4, Epochs: 1, FuseSteps: 4}
+	_, err := loop.Run(t.Context(), ds)
+	require.NoError(t, err)
+	require.Equal(t, []int{4}, ds.set)
+
+	l := newSeveral()
+	l.onGather = func(b data.Batch) error {
+		if b.Index == 6 {
+			return errors.New("it does not fit")
+		}
+		return nil
+	}
+	loop.Session, ds.set = l, nil
+	_, err = loop.Run(t.Context(), ds)
+	require.NoError(t, err)
+	require.Equal(t, []int{4, 1}, ds.set)
+	require.Equal(t, []int{4, 1, 1, 1, 1, 1, 1}, l.calls)
+
+	ds.set = nil
+	loop.Session = newLinear()
+	_, err = loop.Run(t.Context(), ds)
+	require.NoError(t, err)
+	require.Empty(t, ds.set, "nothing runs several steps")
+}
+
 func TestDivergedInACall(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
 		l := newSeveral()
