@@ -39,7 +39,7 @@ var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
 // laterKeys came to identities later than the others: an identity that lacks one says
 // nothing about it, so that older checkpoints are resumed as before.
-var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "loss_scale"}
+var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "fused", sessionPrefix + "loss_scale"}
 
 // identityHints say what it means that a key differs, where the values do not.
 var identityHints = map[string]string{
@@ -49,6 +49,7 @@ var identityHints = map[string]string{
 	sessionPrefix + "tensorflow": "another version of TensorFlow rounds differently",
 	sessionPrefix + "xla":        "compiled operations round differently",
 	sessionPrefix + "compiled":   "compiled steps round differently",
+	sessionPrefix + "fused":      "several steps in a call of that executor round differently",
 }
 
 // identify says what a checkpoint has to agree with to be resumed by this run.

@@ -180,7 +180,9 @@ type Executor string
 // The executors. "" is TensorFlow's default, which runs operations side by side.
 const (
 	// SingleThreaded runs one operation after the other on the calling thread. It
-	// cannot run Switch and Merge, the control flow of TensorFlow 1.
+	// cannot run Switch and Merge, the control flow of TensorFlow 1, so TensorFlow leaves
+	// loops as functions for it, whose operations may round differently
+	// (session.Rounding).
 	SingleThreaded Executor = "SINGLE_THREADED_EXECUTOR"
 )
 

@@ -371,6 +371,14 @@ func (s *Session) twins() string {
 	return strings.Join(parts, ", ")
 }
 
+// loop says where several steps in a call round differently than single ones.
+func (s *Session) loop() string {
+	if r := s.opts.Rounding(); r.Loop {
+		return fmt.Sprintf("up to %d steps per call in the single-threaded executor", r.FuseSteps)
+	}
+	return "as single steps"
+}
+
 // Uncompiled says which steps on batches of that many samples go through no compiled
 // twin, and why, where Options.Compiled asks for twins; empty if all can. Of calls of
 // fewer steps than Fuses returns, as at the end of an epoch, it says nothing.

@@ -45,7 +45,8 @@ type Options struct {
 	// update from parts is another one than from the whole; see CheckSplit.
 	AllowInexactSplit bool
 	// FuseSteps is the most train steps that TrainN runs in one call of TensorFlow,
-	// through the signature train_n; 0 and 1 run them one by one. A model that cannot
+	// through the signature train_n; 0 and 1 run them one by one. They are the same steps
+	// bit for bit, but in the single-threaded executor (Rounding.Loop). A model that cannot
 	// is the error of CheckFuse. A fit.Loop calls TrainN only if its own FuseSteps asks
 	// for that, too.
 	FuseSteps int
@@ -571,14 +572,16 @@ func (s *Session) withPrefix(prefix string, run func(tfbind.Feeds) error) error 
 
 // Identity says what a checkpoint must have been made with to be restored here:
 // the graph of the model, the signature that trains it, what it computes in
-// (gpuopts.Options.Precision, XLA), which compiled twins train it, and the version of TensorFlow, since another one
-// rounds differently.
+// (gpuopts.Options.Precision, XLA), which compiled twins train it, whether several steps run
+// in a call of an executor that rounds differently there ([Rounding]), and the version of
+// TensorFlow, since another one rounds differently.
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{
 		"model": s.model.Hash, "signature": s.roles.Train,
 		"precision": cmp.Or(string(s.opts.Device.Precision), "that of the model"),
 		"xla":       cmp.Or(string(s.opts.Device.XLA), "TensorFlow's default"),
 		"compiled":  s.twins(),
+		"fused":     s.loop(),
 	}
 	if info, err := tfbind.Load(""); err == nil { // it is open, so there is no error
 		id["tensorflow"] = info.Version
