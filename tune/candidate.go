@@ -124,15 +124,23 @@ func (c Candidate) over(base Candidate) Candidate {
 	return base
 }
 
-// changes counts what differs from plain steps, what rounds differently more than what
-// computes the same: among candidates of about the same speed, the one with fewer wins.
+// Rounds reports whether steps may round differently this way than plain ones do, by
+// session.Options.Rounding: with XLA twins, 16 bits, another number of threads that share an
+// operation, and several steps in a call of the single-threaded executor. If not, they are
+// the same steps bit for bit.
+func (c Candidate) Rounds() bool {
+	return c.Apply(session.Options{}).Rounding() != session.Rounding{}
+}
+
+// changes counts what differs from plain steps, and one more if they round differently:
+// among candidates of about the same speed, the one with fewer wins.
 func (c Candidate) changes() int {
 	n := 0
 	for _, change := range []struct {
 		there  bool
 		weight int
 	}{
-		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.CallerRuns, 1}, {c.Allocator != "", 1}, {c.Compiled, 2}, {c.Precision != "", 4},
+		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.CallerRuns, 1}, {c.Allocator != "", 1}, {c.Compiled, 1}, {c.Precision != "", 3}, {c.Rounds(), 1},
 	} {
 		if change.there {
 			n += change.weight
@@ -150,7 +158,7 @@ type Limits struct {
 	// Compiled allows XLA twins. They round differently than plain steps.
 	Compiled bool `json:"compiled,omitempty"`
 	// Threads allows another executor, other numbers of threads, and to run in the
-	// calling thread.
+	// calling thread. Some of it rounds differently: Candidate.Rounds.
 	Threads bool `json:"threads,omitempty"`
 	// Traced means that a step is going to be traced, which an executor that runs in one
 	// thread cannot: it is not allowed.
@@ -163,14 +171,22 @@ type Limits struct {
 	Precision bool `json:"precision,omitempty"`
 }
 
-// threadVariables set TensorFlow's numbers of threads from outside.
-var threadVariables = []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
+// ThreadVariable is the variable of the environment that sets one of TensorFlow's numbers of
+// threads, where there is one: Limits.Threads is then taken for false.
+func ThreadVariable() string {
+	for _, name := range []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"} {
+		if os.Getenv(name) != "" {
+			return name
+		}
+	}
+	return ""
+}
 
 // under are the limits with what the options and the environment do not allow:
 // Deterministic leaves out what adds up in another order.
 func (l Limits) under(o session.Options) Limits {
 	l.Compiled = l.Compiled && !o.Device.Deterministic
-	l.Threads = l.Threads && !o.Device.Deterministic && !slices.ContainsFunc(threadVariables, func(name string) bool { return os.Getenv(name) != "" })
+	l.Threads = l.Threads && !o.Device.Deterministic && ThreadVariable() == ""
 	return l
 }
 

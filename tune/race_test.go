@@ -36,6 +36,13 @@ func TestMain(m *testing.M) {
 			select {}
 		}
 	}
+	if os.Getenv(weightsEnv) != "" {
+		if err := printWeights(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1) // lint:allow exit: this process is a child of the tests
+		}
+		os.Exit(0) // lint:allow exit: this process is a child of the tests
+	}
 	if child, err := Child(context.Background()); child {
 		if err != nil {
 			os.Exit(1) // lint:allow exit: this process is a child of the tests

@@ -43,6 +43,32 @@ func TestCandidateInWords(t *testing.T) {
 	}
 }
 
+func TestRounds(t *testing.T) {
+	for _, c := range []struct {
+		candidate Candidate
+		rounds    bool
+		changes   int
+	}{
+		{Candidate{}, false, 0},
+		{fused, false, 1},
+		{caller.over(fused), false, 2},
+		{Candidate{InterThreads: 1, Allocator: allocator.Jemalloc}.over(fused), false, 3},
+		{Candidate{Executor: gpuopts.SingleThreaded}, false, 1},
+		{Candidate{Executor: gpuopts.SingleThreaded}.over(fused), true, 3},
+		{Candidate{IntraThreads: 1}, true, 2},
+		{single, true, 3},
+		{single.over(fused), true, 4},
+		{compiled, true, 2},
+		{both, true, 3},
+		{Candidate{Precision: gpuopts.BFloat16}, true, 4},
+	} {
+		assert.Equal(t, c.rounds, c.candidate.Rounds(), c.candidate)
+		assert.Equal(t, c.changes, c.candidate.changes(), c.candidate)
+	}
+	assert.Equal(t, session.Rounding{Loop: true, FuseSteps: 50, IntraThreads: 1}, single.over(fused).Apply(session.Options{}).Rounding())
+	assert.Equal(t, session.Rounding{Compiled: true}, compiled.Apply(session.Options{FuseSteps: 1}).Rounding(), "one step per call, either way")
+}
+
 func TestApply(t *testing.T) {
 	base := session.Options{FuseSteps: 7, Device: gpuopts.Options{IntraThreads: 3, MemoryGrowth: true}}
 	assert.Equal(t, base, Candidate{}.Apply(base))
@@ -212,6 +238,7 @@ func TestJudge(t *testing.T) {
 		{name: "too few rounds", measured: []Measurement{plain, with(quick, func(m *Measurement) { m.Rounds = 2 })}, stays: true},
 		{name: "about as fast, and less is changed", measured: []Measurement{plain, quick, measured(fused, 0.21, 0.215, 0.22)}, want: fused},
 		{name: "faster by more than that", measured: []Measurement{plain, quick, measured(fused, 0.22, 0.225, 0.23)}, want: both},
+		{name: "about as fast, and it rounds as plain steps do", measured: []Measurement{plain, measured(single.over(fused), 0.5, 0.5, 0.5), measured(Candidate{InterThreads: 1, CallerRuns: true, Allocator: "jemalloc"}, 0.51, 0.51, 0.51)}, want: Candidate{InterThreads: 1, CallerRuns: true, Allocator: "jemalloc"}},
 		{name: "of two that change as much, the faster", measured: []Measurement{plain, measured(single, 0.5, 0.505, 0.51), measured(Candidate{InterThreads: 1}, 0.49, 0.5, 0.51)}, want: Candidate{InterThreads: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,0 +1,141 @@
+package tune
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/internal/allocator"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// weightsEnv makes a process train as the spec in it says, and print the sum of the variables.
+const weightsEnv = "STEADYFIT_TEST_TUNE_WEIGHTS"
+
+// weightsSteps are some calls of several steps, and a single one.
+const weightsSteps = 16
+
+func printWeights(ctx context.Context) (err error) {
+	var s spec
+	if err := json.Unmarshal([]byte(os.Getenv(weightsEnv)), &s); err != nil {
+		return err
+	}
+	r, err := begin(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	for r.done < weightsSteps {
+		if r.done+int64(r.steps) > weightsSteps {
+			r.steps = 1
+		}
+		if err := r.call(ctx); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "steadyfit-test-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	prefix := filepath.Join(dir, "v")
+	if err := r.session.Save(ctx, prefix); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(prefix + ".data-00000-of-00001")
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(text)
+	_, err = fmt.Println(hex.EncodeToString(sum[:]))
+	return err
+}
+
+// TestRoundsAsItSays trains with all that may be chosen, each in a process of its own, since
+// threads belong to the process. What Candidate.Rounds says to be the same steps has the bits of
+// plain ones.
+func TestRoundsAsItSays(t *testing.T) {
+	info, err := tfbind.Load("")
+	require.NoError(t, err)
+	_, regression := dense(t)
+	images, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		model string
+		data  data.Dataset
+		// rounds does so here, where TensorFlow has the kernels of oneDNN and two cores.
+		rounds Candidate
+	}{
+		{"dense-100-64-1", regression, Candidate{FuseSteps: 5, Executor: gpuopts.SingleThreaded}},
+		{"digits-cnn", images, Candidate{IntraThreads: 1}},
+	} {
+		t.Run(c.model, func(t *testing.T) {
+			m, err := savedmodels.Builtin(c.model)
+			require.NoError(t, err)
+			s := spec{Library: info.Library, Model: m.Dir, Hash: m.Hash, Batch: 32}
+			s.Data, s.Fields, err = sample(m, s.Options, c.data, s.Batch, t.TempDir(), time.Minute)
+			require.NoError(t, err)
+			weights := func(candidate Candidate) string {
+				t.Helper()
+				s := s
+				s.Candidate = candidate
+				text, err := json.Marshal(s)
+				require.NoError(t, err)
+				cmd := exec.Command(os.Args[0])
+				cmd.Env = append(os.Environ(), weightsEnv+"="+string(text))
+				missing, err := candidate.Environment()
+				require.NoError(t, err)
+				for _, v := range missing {
+					cmd.Env = append(cmd.Env, v.String())
+				}
+				var failed strings.Builder
+				cmd.Stderr = &failed
+				out, err := cmd.Output()
+				require.NoError(t, err, "%v: %s", candidate, &failed)
+				return string(out)
+			}
+			plain := weights(Candidate{})
+			require.Len(t, plain, 2*sha256.Size+1)
+
+			_, jemalloc := allocator.Find(allocator.Jemalloc)
+			ways, settings, err := Candidates(m, session.Options{}, c.data, s.Batch, Limits{Fuse: 5, Compiled: true, Threads: true, Precision: true, Preload: jemalloc == nil})
+			require.NoError(t, err)
+			require.Contains(t, ways, Candidate{FuseSteps: 5})
+			// The parts of a setting, too.
+			settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded}, Candidate{IntraThreads: 1})
+			var same []Candidate
+			for _, way := range append([]Candidate{{}}, ways...) {
+				for _, setting := range append([]Candidate{{}}, settings...) {
+					if candidate := setting.over(way); !candidate.Plain() && !candidate.Rounds() {
+						same = append(same, candidate)
+					}
+				}
+			}
+			require.GreaterOrEqual(t, len(same), 6, "several steps in a call, inter threads, the calling thread and the executor")
+			for _, candidate := range same {
+				assert.Equal(t, plain, weights(candidate), candidate)
+			}
+			require.True(t, c.rounds.Rounds())
+			if os.Getenv("TF_ENABLE_ONEDNN_OPTS") == "" && runtime.NumCPU() > 1 {
+				assert.NotEqual(t, plain, weights(c.rounds), "%v is the same steps now: then session.Rounding need not have it", c.rounds)
+			}
+		})
+	}
+}
