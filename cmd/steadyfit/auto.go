@@ -127,6 +127,8 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 		}
 		if found {
 			limits.Precision = !cmd.Flags().Changed("precision")
+			// Only what was asked for goes before the checkpoint's executor.
+			limits.Traced = f.inForce
 			if !cmd.Flags().Changed("fuse-steps") {
 				limits.Fuse = math.MaxInt32 // the loop knows where it has to pause
 			}
@@ -314,15 +316,15 @@ func (d *chosen) takeOver(state json.RawMessage, l tune.Limits, f *fitFlags) err
 	return nil
 }
 
-// against is the flag because of which options of now round differently than those of a
-// checkpoint; empty if they do not.
+// against is the flag, or the variable, because of which options of now round differently
+// than those of a checkpoint; empty if they do not.
 func (f *fitFlags) against(was, is session.Options) string {
 	given := f.device.flags.Changed
-	compiled := was.Compiled != is.Compiled
-	fused := was.Compiled && max(was.FuseSteps, 1) != max(is.FuseSteps, 1)
-	precision := was.Device.Precision != is.Device.Precision
+	a, b := was.Rounding(), is.Rounding()
+	compiled, precision := a.Compiled != b.Compiled, a.Precision != b.Precision
+	threads := a.IntraThreads != b.IntraThreads || a.Loop && was.Device.Executor != is.Device.Executor
 	switch {
-	case !compiled && !fused && !precision:
+	case a == b:
 		return ""
 	case f.auto == autoOff:
 		return "--auto off"
@@ -330,8 +332,16 @@ func (f *fitFlags) against(was, is session.Options) string {
 		return "--precision"
 	case compiled && given("compiled"):
 		return "--compiled"
-	case compiled:
+	case (compiled || threads) && is.Device.Deterministic:
 		return "--deterministic"
+	case threads && given("intra-threads"):
+		return "--intra-threads"
+	case threads && given("inter-threads"):
+		return "--inter-threads"
+	case threads && f.device.precision == precisionFP16:
+		return "--precision"
+	case threads:
+		return cmp.Or(tune.ThreadVariable(), "--in-force")
 	}
 	return "--fuse-steps"
 }

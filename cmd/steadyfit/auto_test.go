@@ -17,7 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/tune"
 )
@@ -163,4 +165,118 @@ func TestMeasuredChoice(t *testing.T) {
 		run("unloaded", "none", "--epochs", epochs, "--auto", "off")
 		assert.True(t, bytes.Equal(weights("preloaded"), weights("unloaded")))
 	})
+}
+
+// madeData writes x.npy and y.npy for builtin:dense-100-64-1, and returns the former.
+func madeData(t *testing.T, samples int) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, width := range map[string]int{"x.npy": 100, "y.npy": 1} {
+		values := make([]float32, samples*width)
+		for i := range values {
+			values[i] = float32(i%17) / 17
+		}
+		file, err := os.Create(filepath.Join(dir, name))
+		require.NoError(t, err)
+		w := data.NewNPYWriter(file, samples)
+		require.NoError(t, w.Write(data.Field{Array: data.Array{Shape: []int{samples, width}, Values: values}}))
+		require.NoError(t, w.Flush())
+		require.NoError(t, file.Close())
+	}
+	return filepath.Join(dir, "x.npy")
+}
+
+// TestChoiceThatRounds has trainings go on from checkpoints of the single-threaded executor,
+// which rounds differently with several steps in a call, and of another number of threads.
+func TestChoiceThatRounds(t *testing.T) {
+	dir, x := t.TempDir(), madeData(t, 340) // ten batches, and a smaller one
+	run := func(name, epochs string, choice *tune.Candidate, env string, flags ...string) (string, error) {
+		t.Helper()
+		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", x, "--epochs", epochs, "--seed", "3", "--resume", "--auto", "on",
+			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model"), "--cache", filepath.Join(dir, "none")}, flags...)...)
+		if choice != nil {
+			text, err := json.Marshal(choice)
+			require.NoError(t, err)
+			cmd.Env = append(cmd.Env, chosenEnv+"="+string(text))
+		}
+		cmd.Env = append(cmd.Env, env)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	good := func(name, epochs string, choice *tune.Candidate, flags ...string) string {
+		t.Helper()
+		out, err := run(name, epochs, choice, "", flags...)
+		require.NoError(t, err, out)
+		return out
+	}
+	refused := func(name, env string, flags ...string) string {
+		t.Helper()
+		out, err := run(name, "5", nil, env, flags...)
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit, out)
+		assert.Equal(t, exitUsage, exit.ExitCode(), out)
+		return out
+	}
+	weights := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, name+"-model", "variables", "variables.data-00000-of-00001"))
+		require.NoError(t, err)
+		return string(text)
+	}
+	identity := func(name string) string {
+		t.Helper()
+		found, err := fit.Checkpoints(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.NotEmpty(t, found)
+		return found[0].Identity["session.fused"]
+	}
+	single := tune.Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
+	fused := single
+	fused.FuseSteps = 4
+
+	good("whole", "4", &fused)
+	assert.Equal(t, "up to 4 steps per call in the single-threaded executor", identity("whole"))
+	good("plain", "4", nil, "--auto", "off")
+	assert.Equal(t, "as single steps", identity("plain"))
+	good("parts", "2", &fused)
+	assert.Contains(t, good("parts", "3", nil), "auto: fused 4 steps, single-threaded executor, intra threads 1, as the checkpoint")
+	// To say more is no reason to run in another way.
+	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: fused 4 steps, single-threaded executor, intra threads 1, as the checkpoint")
+	assert.True(t, weights("whole") == weights("parts"))
+
+	for _, c := range []struct {
+		named, env string
+		flags      []string
+	}{
+		{named: "--auto off", flags: []string{"--auto", "off"}},
+		{named: "--fuse-steps", flags: []string{"--fuse-steps", "1"}},
+		{named: "--fuse-steps", flags: []string{"--fuse-steps", "5"}},
+		{named: "--intra-threads", flags: []string{"--intra-threads", "1"}},
+		{named: "--inter-threads", flags: []string{"--inter-threads", "1"}},
+		{named: "--deterministic", flags: []string{"--deterministic"}},
+		{named: "--in-force", flags: []string{"--in-force"}},
+		{named: "TF_NUM_INTEROP_THREADS", env: "TF_NUM_INTEROP_THREADS=1"},
+	} {
+		assert.Contains(t, refused("parts", c.env, c.flags...),
+			"the checkpoint was trained with fused 4 steps, single-threaded executor, intra threads 1, as --auto had chosen, and "+c.named+" rules that out", c)
+	}
+	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--force"), "session.fused")
+
+	// One step per call has the bits of plain ones, but for the number of threads.
+	good("single", "2", &single)
+	assert.Equal(t, "as single steps", identity("single"))
+	assert.Contains(t, refused("single", "", "--auto", "off"), "and --auto off rules that out")
+	good("single", "3", nil, "--intra-threads", "1")
+	good("single", "4", nil, "--auto", "off", "--intra-threads", "1")
+	good("plain-threads", "4", nil, "--auto", "off", "--intra-threads", "1")
+	assert.True(t, weights("single") == weights("plain-threads"))
+	good("executor", "2", &tune.Candidate{Executor: gpuopts.SingleThreaded, InterThreads: 1})
+	good("executor", "4", nil, "--auto", "off")
+	assert.True(t, weights("executor") == weights("plain"))
+
+	// What no choice says, the checkpoint itself does.
+	good("more", "2", &single)
+	out, err := run("more", "3", nil, "", "--fuse-steps", "4")
+	require.Error(t, err)
+	assert.Contains(t, out, "session.fused: as single steps in the checkpoint, up to 4 steps per call in the single-threaded executor now; several steps in a call of that executor round differently")
 }
