@@ -372,7 +372,7 @@ func recordLine(r Record, epoch, step string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "epoch %s  step %s", epoch, step)
 	for _, m := range r.Metrics {
-		fmt.Fprintf(&b, "  %s %-9s", m.Name, formatValue(m.Value))
+		fmt.Fprintf(&b, "  %s %-9s", m.Name, m.text())
 	}
 	if r.LearningRate != nil {
 		fmt.Fprintf(&b, "  learning_rate %-9.4g", *r.LearningRate)

@@ -58,6 +58,11 @@ func TestRecordJSON(t *testing.T) {
 func TestRecordString(t *testing.T) {
 	require.Equal(t, "epoch 3  step 300  loss 0.1235     accuracy 1.0000     val_loss 1.500e-07  learning_rate 0.001      steps/s 80.0      data_wait 1.2%    rss 452.0 MiB   anon 0 B         gpu 3.0 GiB     event learning_rate,reset", fullRecord().String())
 	require.Equal(t, "epoch 1  step 2  loss 2.0000", Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}.String())
+	skipping := Metrics{{"loss", 2}, {"loss_scale", 1.5}, {"skipped_steps", 3}}
+	require.Equal(t, "epoch 1  step 2  loss 2.0000     loss_scale 1.5000     skipped_steps 3", Record{Epoch: 1, Step: 2, Metrics: skipping}.String())
+	require.Equal(t, "loss 2.0000  loss_scale 1.5000  skipped_steps 3", skipping.String())
+	require.Equal(t, "skipped_steps 1234567", Metric{"skipped_steps", 1234567}.String())
+	require.Equal(t, "skipped_steps 2.5000", Metric{"skipped_steps", 2.5}.String(), "of a model that counts in another way")
 }
 
 func TestReservedMetricNames(t *testing.T) {

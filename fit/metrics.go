@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"steadyfit/savedmodels"
 )
 
 // validationPrefix begins the names of validation metrics.
@@ -16,6 +18,17 @@ const validationPrefix = "val_"
 type Metric struct {
 	Name  string
 	Value float64
+}
+
+// String is the name and the value, as in "loss 0.1234". What counts steps is a whole number.
+func (m Metric) String() string { return m.Name + " " + m.text() }
+
+// text is the value as it is printed.
+func (m Metric) text() string {
+	if m.Name == savedmodels.MetricSkippedSteps && m.Value == math.Trunc(m.Value) {
+		return strconv.FormatFloat(m.Value, 'f', 0, 64)
+	}
+	return formatValue(m.Value)
 }
 
 // Metrics are metrics in the order of the signature that they come from, "loss"
@@ -36,7 +49,7 @@ func (m Metrics) Get(name string) (value float64, ok bool) {
 func (m Metrics) String() string {
 	parts := make([]string, len(m))
 	for i, metric := range m {
-		parts[i] = metric.Name + " " + formatValue(metric.Value)
+		parts[i] = metric.String()
 	}
 	return strings.Join(parts, "  ")
 }

@@ -654,7 +654,7 @@ func (f *fitFlags) print(w io.Writer, h *fit.History) error {
 	if r.Last != nil {
 		line = append(line, fmt.Sprintf("trained %s, %s:", count(int64(r.Last.Epoch), "epoch"), count(r.Last.Step, "step")))
 		for _, m := range r.Last.Metrics {
-			line = append(line, fmt.Sprintf("%s %.4f", m.Name, m.Value))
+			line = append(line, m.String())
 		}
 		if err := printMetrics(w, line); err != nil {
 			return err
