@@ -351,11 +351,14 @@ func tidyOut(out string, from, to time.Time) error {
 	return nil
 }
 
-// newLog writes what a run has to say.
+// newLog writes what a run has to say, in the words of the command line.
 func newLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
+		switch a.Key {
+		case slog.TimeKey:
 			return slog.Attr{}
+		case slog.MessageKey, "reason", "error", "cause", "fix", "remedy": // others may be paths
+			a.Value = slog.StringValue(inFlags.Replace(a.Value.String()))
 		}
 		return a
 	}}))
@@ -397,7 +400,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		}
 		l.LearningRate, l.LearningRateText = schedule, f.learningRate
 	}
-	l.Hook(fit.Progress(screen))
+	l.Hook(fit.Progress(screen, fit.Worded(inFlags.Replace)))
 	if f.history != "" {
 		l.Hook(fit.HistoryFile(f.history, fit.OnError(onWriteError[f.onError])))
 	}
@@ -642,7 +645,7 @@ type result struct {
 }
 
 func (f *fitFlags) print(w io.Writer, h *fit.History) error {
-	r := result{Out: f.out, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: h.Stopped, Epochs: len(h.Records)}
+	r := result{Out: f.out, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: inFlags.Replace(h.Stopped), Epochs: len(h.Records)}
 	if len(h.Records) > 0 {
 		last := h.Last()
 		r.Last = &last
