@@ -502,18 +502,18 @@ func (c *checkpointer) find(s *State) error {
 	if err != nil {
 		return err
 	}
-	resumed := c.resumed(s)
+	if !c.resumed(s) {
+		return refuseEarlier(c.dir, found)
+	}
 	for _, step := range found {
 		path := filepath.Join(c.dir, checkpointName(step))
 		state, err := readState(path)
 		switch {
-		case errors.Is(err, ErrFuture) && (!resumed || step >= s.Step):
-			return &OptionError{"Checkpoint", fmt.Sprintf("%s: %v", path, err), "name another folder, or use the program that wrote it"}
+		case errors.Is(err, ErrFuture) && step >= s.Step:
+			return ofFuture(path, err)
 		case errors.Is(err, ErrForeign):
-		case resumed && err != nil && !errors.Is(err, ErrTorn) && !errors.Is(err, ErrFuture):
+		case err != nil && !errors.Is(err, ErrTorn):
 			s.run.log.Warn("a checkpoint cannot be read, and is left alone", "path", path, "error", err)
-		case !resumed:
-			return &OptionError{"Checkpoint", fmt.Sprintf("%s holds checkpoints of an earlier training (%s)", c.dir, checkpointName(step)), "continue it with Loop.Resume, or name another folder"}
 		case err == nil && step <= s.Step:
 			// Finite losses came after all but the one that the run resumes from,
 			// or there would not be later ones. That one was checked.
@@ -526,6 +526,45 @@ func (c *checkpointer) find(s *State) error {
 		}
 	}
 	return nil
+}
+
+// refuseEarlier is the error of a run that begins anew on a folder with checkpoints of these
+// steps, ascending; nil if they are all of other programs.
+func refuseEarlier(dir string, steps []int64) error {
+	for _, step := range slices.Backward(steps) {
+		path := filepath.Join(dir, checkpointName(step))
+		switch _, err := readState(path); {
+		case errors.Is(err, ErrFuture):
+			return ofFuture(path, err)
+		case !errors.Is(err, ErrForeign):
+			return &OptionError{"Checkpoint", fmt.Sprintf("%s holds checkpoints of an earlier training (the newest is %s)", dir, checkpointName(step)), "continue it with Loop.Resume, or name another folder"}
+		}
+	}
+	return nil
+}
+
+func ofFuture(path string, err error) error {
+	return &OptionError{"Checkpoint", fmt.Sprintf("%s: %v", path, err), "name another folder, or use the program that wrote it"}
+}
+
+// CheckFolder reports early, before a model is opened, what the Checkpoint hook of a run
+// that begins anew would refuse: an *OptionError where the folder holds checkpoints of an
+// earlier training, and a *LockedError if another run is at it. A folder that does not
+// exist is good.
+func CheckFolder(dir string) error {
+	steps, err := listCheckpoints(dir)
+	if err != nil {
+		return err
+	}
+	earlier := refuseEarlier(dir, steps)
+	if earlier == nil {
+		return nil
+	}
+	lock, err := lockFolder(dir)
+	if errors.Is(err, ErrLocked) {
+		return err
+	}
+	return errors.Join(earlier, lock.release())
 }
 
 func (c *checkpointer) step(_ context.Context, s *State) error {

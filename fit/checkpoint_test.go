@@ -409,9 +409,22 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	var option *OptionError
 	require.ErrorAs(t, err, &option)
-	require.ErrorContains(t, err, "earlier training")
+	require.ErrorContains(t, err, "earlier training (the newest is "+before[len(before)-1]+")")
 	require.ErrorContains(t, err, "Loop.Resume")
 	require.Equal(t, before, names(t, dir))
+
+	// The same is known before anything is opened.
+	early := CheckFolder(dir)
+	require.ErrorAs(t, early, &option)
+	require.ErrorContains(t, err, early.Error())
+	require.Equal(t, before, names(t, dir))
+	for _, good := range []string{tempDir(t), filepath.Join(dir, "not", "there")} {
+		require.NoError(t, CheckFolder(good))
+	}
+	lock, err := lockFolder(dir)
+	require.NoError(t, err)
+	require.ErrorIs(t, CheckFolder(dir), ErrLocked, "whoever is at it is not to be resumed")
+	require.NoError(t, lock.release())
 
 	// A run that continues one folder in another may not mix them.
 	other, _ := checkpointed(t)

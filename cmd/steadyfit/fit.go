@@ -136,6 +136,11 @@ func (f *fitFlags) continued(continues bool) {
 // loop has resumed from the checkpoint of another process.
 func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *session.Supervised, begun *bool) error {
 	f.continued(c.Continues())
+	if f.checkpoints != "" && !f.resume {
+		if err := fit.CheckFolder(f.checkpoints); err != nil {
+			return unusable(err)
+		}
+	}
 	best := f.checkpoints
 	if f.restoreBest && best == "" {
 		dir, remove, err := files.Scratch("steadyfit-best-")
