@@ -384,6 +384,7 @@ func TestOutOfMemory(t *testing.T) {
 	assert.Contains(t, text, "RESOURCE_EXHAUSTED")
 	assert.Contains(t, text, "a new process may get further")
 	assert.Contains(t, text, "gave up")
+	assert.Contains(t, text, "ckpt-2, continue with --resume")
 
 	// The checkpoint is as good as it was.
 	text = run(true, 0, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "microbatch")

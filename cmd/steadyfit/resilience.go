@@ -203,7 +203,22 @@ func (r *resilience) supervised(cmd *cobra.Command, checkpoints string, train fu
 		return train(cmd.Context(), nil)
 	}
 	s.Log, s.Stderr, s.ExitCode = newLog(cmd.ErrOrStderr()), cmd.ErrOrStderr(), exitCode
-	return session.Supervise(cmd.Context(), s, train)
+	return goOn(session.Supervise(cmd.Context(), s, train), checkpoints)
+}
+
+// goOn adds to the error of a training that died too often what there is to continue from.
+func goOn(err error, checkpoints string) error {
+	var child *session.ChildError
+	if !errors.As(err, &child) || len(child.Deaths) == 0 {
+		return err
+	}
+	found, _ := fit.Checkpoints(checkpoints) // what cannot be read is nothing to continue from
+	for _, c := range found {
+		if c.Err == nil {
+			return fmt.Errorf("%w\nthe newest checkpoint is %s, continue with --resume", err, c.Path)
+		}
+	}
+	return fmt.Errorf("%w\nthere is no checkpoint in %s to continue from", err, checkpoints)
 }
 
 // supervisor is how a child is watched, if there is to be one. A budget may need another

@@ -94,6 +94,20 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A training that died too often says what there is to continue from; other errors stay as
+// they are.
+func TestGoOn(t *testing.T) {
+	dir := t.TempDir()
+	died := &session.ChildError{Code: exitFailed, Text: "killed by SIGKILL", Deaths: []session.Death{{}}}
+	err := goOn(died, dir)
+	assert.ErrorIs(t, err, died)
+	assert.Equal(t, exitFailed, exitCode(err))
+	assert.ErrorContains(t, err, "\nthere is no checkpoint in "+dir+" to continue from")
+	for _, err := range []error{nil, syscall.EIO, &session.ChildError{Code: exitUsage, Text: "no"}} {
+		assert.Equal(t, err, goOn(err, dir))
+	}
+}
+
 func TestContinued(t *testing.T) {
 	f := &fitFlags{checkImages: true}
 	f.continued(false)

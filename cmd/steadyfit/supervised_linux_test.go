@@ -187,7 +187,8 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 			assert.Contains(t, out.String(), c.want)
 			found, err := fit.Checkpoints(ckpt)
 			require.NoError(t, err)
-			assert.NotEmpty(t, found)
+			require.NotEmpty(t, found)
+			assert.Contains(t, out.String(), "\nthe newest checkpoint is "+found[0].Path+", continue with --resume\n")
 		})
 	}
 }
