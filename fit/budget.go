@@ -239,6 +239,8 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 		err = k.session.SetMicroBatches(l.Parts)
 		k.chosen = k.plan()
 		l.plan = k.chosen // fewer may be read ahead by now
+		k.log.Info("memory budget: as chosen before", "parts", k.chosen.Parts, "samples", partSize(k.Batch, k.chosen.Parts), "prefetch", k.chosen.Ahead,
+			"now", base, "budget", k.Limit, "of", k.layer)
 		return err
 	}
 	if k.splits() {
@@ -246,6 +248,11 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 		return k.session.SetMicroBatches(k.firstParts())
 	}
 	k.chosen = k.plan()
+	why := "a batch has one sample"
+	if err := k.session.CheckSplit(); k.Batch > 1 && err != nil {
+		why = err.Error()
+	}
+	k.log.Info("memory budget: batches stay whole", "prefetch", k.chosen.Ahead, "now", base, "budget", k.Limit, "of", k.layer, "reason", why)
 	return nil
 }
 
@@ -404,11 +411,12 @@ func (k *keeper) explore(s *State, peak memory.Bytes) error {
 	if !done {
 		return k.resize(next.Parts)
 	}
+	needs, why := k.exploring.needs, k.exploring.why
 	k.exploring = nil
 	if next.Ahead == now.Ahead {
-		return k.choose(next, peak)
+		return k.choose(next, needs, why)
 	}
-	k.readAhead(s, next.Ahead, func() error { return k.choose(next, peak) })
+	k.readAhead(s, next.Ahead, func() error { return k.choose(next, needs, why) })
 	return nil
 }
 
@@ -418,10 +426,12 @@ func (k *keeper) resize(parts int) error {
 	return k.session.SetMicroBatches(parts)
 }
 
-// choose ends the exploration, in which peak was measured last.
-func (k *keeper) choose(p plan, peak memory.Bytes) error {
+// choose ends the exploration. needs is the peak of steps under the plan, and why says why
+// its parts are not larger.
+func (k *keeper) choose(p plan, needs memory.Bytes, why string) error {
 	k.chosen = p
-	k.log.Info("memory budget: chosen", "parts", p.Parts, "prefetch", p.Ahead, "peak_so_far", peak, "budget", k.Limit)
+	k.log.Info("memory budget: chosen", "parts", p.Parts, "samples", partSize(k.Batch, p.Parts), "prefetch", p.Ahead,
+		"needs", needs, "budget", k.Limit, "of", k.layer, "reason", why)
 	if p.Parts == k.session.MicroBatches() {
 		return nil
 	}

@@ -1,6 +1,10 @@
 package fit
 
-import "steadyfit/memory"
+import (
+	"fmt"
+
+	"steadyfit/memory"
+)
 
 const (
 	// smallestParts is how many parts a budget begins with, if the batch has as many
@@ -38,6 +42,11 @@ type choice struct {
 	// once is what the first step with parts of the present size took more than the
 	// next one; another size takes it again.
 	once memory.Bytes
+
+	// needs is the peak of steps under the plan to keep, as measured or predicted, and why
+	// says why its parts are not larger.
+	needs memory.Bytes
+	why   string
 }
 
 // need is what steps on parts of a size had at most.
@@ -54,9 +63,15 @@ func (c *choice) next(p plan, firstPeak, peak memory.Bytes) (next plan, done boo
 	if c.first.size == 0 {
 		c.first = now
 		// If all that there is were for samples, twice as many would take as much again.
-		return orElse(half, p, p.Parts > 1 && now.peak+max(now.peak-c.base, 0)+c.once <= c.limit)
+		twice := now.peak + max(now.peak-c.base, 0) + c.once
+		if p.Parts > 1 && twice <= c.limit {
+			return half, false
+		}
+		c.needs, c.why = now.peak, mayNeed(half.Parts, twice)
+		return p, true
 	}
-	if now.size <= c.first.size { // batches were split for another reason meanwhile
+	if now.size <= c.first.size {
+		c.needs, c.why = now.peak, "batches were split for another reason meanwhile"
 		return p, true
 	}
 	grown := now.peak - c.first.peak
@@ -73,24 +88,49 @@ func (c *choice) next(p plan, firstPeak, peak memory.Bytes) (next plan, done boo
 			best = plan{n, ahead}
 		}
 		if ahead == 0 {
+			c.explain(now, perSample, best.Parts, memory.Bytes(p.Ahead-best.Ahead)*c.aheadBytes)
 			return best, true
 		}
 	}
 }
 
-// orElse is what to try if it may be tried, and else what to keep.
-func orElse(try, keep plan, may bool) (next plan, done bool) {
-	if may {
-		return try, false
+// explain sets needs and why for so many parts.
+func (c *choice) explain(now need, perSample float64, best int, saved memory.Bytes) {
+	c.needs, c.why = c.predict(now, perSample, best, saved), "whole batches fit"
+	for parts := best - 1; parts > 0; parts-- {
+		if c.fits(now, perSample, parts, saved) {
+			continue
+		}
+		if peak := c.predict(now, perSample, parts, saved); peak > c.free {
+			c.why = fmt.Sprintf("%s, and %v are left free", mayNeed(parts, peak), c.limit-c.free)
+		} else {
+			c.why = mayNeed(parts, peak+c.once)
+		}
+		if parts < best-1 {
+			c.why += "; those between are of two sizes"
+		}
+		return
 	}
-	return keep, true
+}
+
+// mayNeed says what a number of parts may need.
+func mayNeed(parts int, peak memory.Bytes) string {
+	if parts == 1 {
+		return fmt.Sprintf("whole batches may need %v", peak)
+	}
+	return fmt.Sprintf("%d parts may need %v", parts, peak)
 }
 
 // fits predicts whether so many parts fit when saved bytes less are read ahead, going by
 // what the present ones need. What only the first step takes may use what is left free.
 func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes) bool {
-	peak := now.peak - saved + memory.Bytes(extrapolated*perSample*float64(partSize(c.batch, parts)-now.size))
+	peak := c.predict(now, perSample, parts, saved)
 	return peak <= c.free && peak+c.once <= c.limit
+}
+
+// predict is the peak of so many parts when saved bytes less are read ahead.
+func (c *choice) predict(now need, perSample float64, parts int, saved memory.Bytes) memory.Bytes {
+	return now.peak - saved + memory.Bytes(extrapolated*perSample*float64(partSize(c.batch, parts)-now.size))
 }
 
 // fewest is the smallest number of parts below the present one that is predicted to

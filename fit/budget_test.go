@@ -209,24 +209,28 @@ func TestBudgetChooses(t *testing.T) {
 		m     machine
 		limit memory.Bytes
 		parts int
+		says  string // in the log
 	}{
-		{"plenty", machine{base: 300 * mib, perSample: 10 * mib}, 2000 * mib, 1},
-		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 520 * mib, 2},
-		{"little", machine{base: 300 * mib, perSample: 10 * mib}, 380 * mib, 6},
-		{"hardly", machine{base: 300 * mib, perSample: 10 * mib}, 331 * mib, 16},
-		{"first steps take more", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 600 * mib, 2},
-		{"first steps take more than is left free", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 690 * mib, 2},
-		{"no growth that can be told", machine{base: 300 * mib, once: 60 * mib, perSample: 100}, 400 * mib, 1},
-		{"little growth", machine{base: 300 * mib, once: 10 * mib, perSample: mib}, 335 * mib, 2},
-		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 700 * mib, 1},
+		{"plenty", machine{base: 300 * mib, perSample: 10 * mib}, 2000 * mib, 1, `chosen" parts=1 samples=32 prefetch=0 needs="662.0 MiB" budget="2.0 GiB" of=rss reason="whole batches fit"`},
+		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 520 * mib, 2, `chosen" parts=2 samples=16 prefetch=0 needs="495.8 MiB" budget="520.0 MiB" of=rss reason="whole batches may need 698.2 MiB, and 15.6 MiB are left free"`},
+		{"little", machine{base: 300 * mib, perSample: 10 * mib}, 380 * mib, 6, `chosen" parts=6 samples=6 prefetch=0 needs="363.0 MiB" budget="380.0 MiB" of=rss reason="5 parts may need 374.5 MiB, and 11.4 MiB are left free"`},
+		{"hardly", machine{base: 300 * mib, perSample: 10 * mib}, 331 * mib, 16, `chosen" parts=16 samples=2 prefetch=0 needs="320.0 MiB" budget="331.0 MiB" of=rss reason="8 parts may need 340.0 MiB"`},
+		{"first steps take more", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 600 * mib, 2, `chosen" parts=`},
+		{"first steps take more than is left free", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 690 * mib, 2, `chosen" parts=2 samples=16 prefetch=0 needs="478.0 MiB" budget="690.0 MiB" of=rss reason="whole batches may need 722.0 MiB"`},
+		{"no growth that can be told", machine{base: 300 * mib, once: 60 * mib, perSample: 100}, 400 * mib, 1, `chosen" parts=`},
+		{"little growth", machine{base: 300 * mib, once: 10 * mib, perSample: mib}, 335 * mib, 2, `chosen" parts=`},
+		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 700 * mib, 1, `batches stay whole" prefetch=0 now="300.0 MiB" budget="700.0 MiB" of=rss reason="the model has no gradients"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := c.m.process()
-			h, err := attempt{epochs: 2, steps: 40}.run(t, m, &Budget{Limit: c.limit})
+			var log strings.Builder
+			h, err := attempt{epochs: 2, steps: 40, log: &log}.run(t, m, &Budget{Limit: c.limit})
 			require.NoError(t, err)
 			assert.Equal(t, c.parts, m.MicroBatches())
 			assert.LessOrEqual(t, m.highest, c.limit)
 			assert.Empty(t, eventsOf(h))
+			assert.Equal(t, 1, strings.Count(log.String(), "level=INFO"), "%s", &log)
+			assert.Contains(t, log.String(), `level=INFO msg="memory budget: `+c.says)
 		})
 	}
 }
@@ -620,8 +624,10 @@ func TestBudgetIsResumed(t *testing.T) {
 	require.Equal(t, 4, first.MicroBatches())
 
 	same := m.process()
-	_, err = attempt{epochs: 2, steps: 10, dir: copyDir(t, dir)}.run(t, same, &Budget{Limit: 400 * mib})
+	var log strings.Builder
+	_, err = attempt{epochs: 2, steps: 10, dir: copyDir(t, dir), log: &log}.run(t, same, &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
+	assert.Contains(t, log.String(), `level=INFO msg="memory budget: as chosen before" parts=4 samples=8 prefetch=0 now="300.0 MiB" budget="400.0 MiB" of=rss`)
 	assert.Equal(t, slices.Repeat([]int{8}, 10), same.sizes)
 
 	other := m.process()
