@@ -226,6 +226,9 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 	k.taken.patience = firstPatience
 	k.watch = watch{meter: m, limit: k.Limit, began: s.Step, starting: true}
 	base := m.level().Bytes
+	if base > k.Limit {
+		k.log.Warn("memory budget: the process has more before the first step", "now", base, "budget", k.Limit, "of", k.layer)
+	}
 	k.watch.anew()
 	k.watch.changed(0)
 	if l := k.loaded; l != nil && (l.Limit != k.Limit || l.Layer != k.layer || l.Batch != k.Batch || l.Parts < 1 || l.Parts > 1 && k.session.CheckSplit() != nil) {

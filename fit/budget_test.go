@@ -330,6 +330,16 @@ func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
 	}
 }
 
+// A limit below what there is before the first step is said then, and the training says what
+// would do.
+func TestBudgetBelowWhatThereIs(t *testing.T) {
+	m := &machine{base: 300 * mib, perSample: mib}
+	var log strings.Builder
+	_, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 299 * mib})
+	require.ErrorContains(t, err, "would do")
+	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: the process has more before the first step" now="300.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
+}
+
 // The error of a budget says why batches were not split, and where to go on.
 func TestBudgetErrorSaysWhatToDo(t *testing.T) {
 	for _, c := range []struct {

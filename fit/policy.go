@@ -129,9 +129,14 @@ func (r *resetter) start(_ context.Context, s *State) error {
 		return &OptionError{"ResetPolicy.Layer", err.Error(), "use memory.RSS, or a layer that this machine tells"}
 	}
 	r.limit = memory.Bytes(near * float64(r.Limit))
-	if base := g.Read(); r.Depth == session.ResetProcess && base.OK && base.Bytes >= r.limit {
-		return errors.Join(&OptionError{"ResetPolicy.Limit", fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, nine tenths of %v: expected less", base, layerOr(r.Layer), r.limit, r.Limit),
-			"raise the limit, or reset every so many steps or epochs"}, g.Close())
+	if base := g.Read(); r.Depth != session.ResetNone && base.OK && base.Bytes >= r.limit {
+		const remedy = "raise the limit, or reset every so many steps or epochs"
+		if r.Depth == session.ResetProcess {
+			return errors.Join(&OptionError{"ResetPolicy.Limit", fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, nine tenths of %v: expected less", base, layerOr(r.Layer), r.limit, r.Limit),
+				remedy}, g.Close())
+		}
+		s.run.log.Warn("resets for the limit will come again and again, ever more seldom, to no use: the process has that much before the first step",
+			"now", base, "reset_at", r.limit, "limit", r.Limit, "of", layerOr(r.Layer), "remedy", remedy)
 	}
 	r.gauge = g
 	return nil

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -55,6 +57,20 @@ func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string,
 
 func all(memory.Bytes) memory.Bytes       { return 0 }
 func nothing(b memory.Bytes) memory.Bytes { return b }
+
+// A limit that is exceeded before the first step is said at the start; one that is not, is not.
+func TestResetForALimitThatIsTooLow(t *testing.T) {
+	for limit, said := range map[memory.Bytes]int{111 * mib: 1, 112 * mib: 0} {
+		var log strings.Builder
+		r := &resets{machine: &machine{base: 100 * mib}, back: all}
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		loop.Hook(ResetPolicy{Limit: limit}.hook(r, func(memory.Layer) (gauge, error) { return r, nil }))
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		assert.Equal(t, said, strings.Count(log.String(), `now="100.0 MiB" reset_at="99.9 MiB" limit="111.0 MiB" of=rss`), "%s", &log)
+		assert.Equal(t, said, strings.Count(log.String(), "level=WARN"), "%s", &log)
+	}
+}
 
 func TestResetPolicy(t *testing.T) {
 	stopAfter := func(epoch int) Hook {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -83,11 +84,8 @@ func (r *resilience) check(f *fitFlags, given func(flag string) bool) error {
 		return err
 	}
 	if r.resetNear != "" {
-		switch limit, err := memory.ParseBytes(r.resetNear); {
-		case err != nil:
-			return usagef("--reset-near: %w", err)
-		case limit == 0:
-			return usagef("--reset-near %s: expected more than 0; leave it out to look at no limit", r.resetNear)
+		if err := checkAmount("reset-near", r.resetNear, "look at no limit"); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -113,13 +111,8 @@ func (r *resilience) check(f *fitFlags, given func(flag string) bool) error {
 		return usagef("--memory-budget-of %s: expected %s", r.budgetOf, strings.Join(slices.Sorted(maps.Keys(budgetLayers)), ", "))
 	}
 	if r.budget != "" {
-		switch bytes, err := memory.ParseBytes(r.budget); {
-		case err != nil:
-			return usagef("--memory-budget: %w", err)
-		case bytes == 0:
-			return usagef("--memory-budget %s: expected more than 0; leave it out to have none", r.budget)
-		case r.budgetOf == budgetOfGPU && bytes < memory.MiB:
-			return usagef("--memory-budget %s: TensorFlow counts a GPU's memory in MiB; expected at least one", r.budget)
+		if err := checkAmount("memory-budget", r.budget, "have none"); err != nil {
+			return err
 		}
 	}
 	if r.resetNear != "" && r.budgetOf == budgetOfGPU {
@@ -142,6 +135,25 @@ func (r *resilience) check(f *fitFlags, given func(flag string) bool) error {
 		return usagef("--restarts needs --supervise, which starts a training again that died")
 	}
 	return r.checkSplit(f)
+}
+
+// checkAmount refuses an amount of memory with which no training could run. without is
+// what leaving the flag out is for.
+func checkAmount(flag, text, without string) error {
+	bytes, err := memory.ParseBytes(text)
+	switch {
+	case err != nil:
+		return usagef("--%s: %w", flag, err)
+	case bytes == 0:
+		return usagef("--%s %s: expected more than 0; leave it out to %s", flag, text, without)
+	case bytes >= memory.MiB: // in which TensorFlow counts a GPU's memory, too
+		return nil
+	}
+	meant := ""
+	if n, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
+		meant = fmt.Sprintf("; a number alone is in bytes: did you mean %gMiB?", n)
+	}
+	return usagef("--%s %s: that is %v, and no training has less than 1 MiB%s", flag, text, bytes, meant)
 }
 
 // checkSplit refuses what takes a model whose batches can be split, if this one's cannot:
