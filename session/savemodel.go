@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
@@ -19,7 +21,7 @@ import (
 //
 // The folder appears whole or not at all. If there is a SavedModel at dir
 // already it is replaced: a crash of the machine between two renames can leave
-// it, and the new one, under a name .DIR.tmp-* beside dir. Anything else at dir
+// it, and the new one, under a name .DIR.tmp-* beside dir, which TidyModels removes. Anything else at dir
 // is an error, and so is a folder inside the model that is being trained. If the
 // place cannot be written, or the disk is full, it is a SaveError. fingerprint.pb
 // is not written, since it describes the variables that the model came with.
@@ -35,7 +37,7 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp(parent, "."+filepath.Base(filepath.Clean(dir))+".tmp-")
+	temp, err := os.MkdirTemp(parent, "."+filepath.Base(filepath.Clean(dir))+unfinishedMark)
 	if err != nil {
 		return err
 	}
@@ -63,7 +65,7 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	}
 	// A folder cannot be renamed over one that has files, so the old one steps
 	// aside first; if the second rename fails it comes back.
-	old := filepath.Join(temp, "old")
+	old := filepath.Join(temp, replacedModel)
 	err = os.Rename(dir, old)
 	replaced := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,6 +81,67 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	return files.SyncPath(parent)
+}
+
+// What SaveModel writes for the folder NAME is in a folder .NAME + unfinishedMark + digits
+// beside it; the model that it replaces is replacedModel in there for a moment.
+const (
+	unfinishedMark = ".tmp-"
+	replacedModel  = "old"
+)
+
+// TidyModels removes what calls of SaveModel have left of models in a folder whose process
+// died meanwhile, and gives a model that was being replaced its name back where there is
+// none in its place. A trained model that was not in its place yet is lost, and so is one
+// that an error of SaveModel has said to be there. of says what to look at, by the name
+// of the model's folder and the time of the last change: what another program, or a run
+// long ago, has left may be all that there is of a model; nil takes all. A folder that does
+// not exist has nothing in it.
+//
+// It must not run while a process saves a model that of takes: it would remove what that
+// process writes. An error is that of the file system, at the first thing that could not be
+// tidied; what was before it is.
+func TidyModels(folder string, of func(model string, changed time.Time) bool) error {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("tidy models: %w", err)
+	}
+	for _, e := range entries {
+		at := strings.LastIndex(e.Name(), unfinishedMark)
+		if at < 2 || e.Name()[0] != '.' || !e.IsDir() {
+			continue
+		}
+		model := e.Name()[1:at]
+		if of != nil {
+			info, err := e.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("tidy models: %w", err)
+			}
+			if !of(model, info.ModTime()) {
+				continue
+			}
+		}
+		if err := tidyModel(filepath.Join(folder, model), filepath.Join(folder, e.Name())); err != nil {
+			return fmt.Errorf("tidy models: %w", err)
+		}
+	}
+	return nil
+}
+
+// tidyModel removes what is left of a model, but for the one that it was to replace.
+func tidyModel(model, left string) error {
+	if _, err := os.Lstat(model); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(filepath.Join(left, replacedModel), model); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.RemoveAll(left)
 }
 
 // replaceable refuses to put a model in the place of what is none, or inside the

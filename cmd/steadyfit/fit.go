@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -323,37 +321,13 @@ func (f *fitFlags) checkOut(model *savedmodels.Model, continues bool, log *slog.
 	return unusable(err)
 }
 
-// tidyOut removes what processes of this training that died, between two times, have left
-// of a model that they were saving, or gives the one before it its name back.
+// tidyOut tidies up after processes of this training that died, between two times, while
+// they saved the model. What is of another time is of another run.
 func tidyOut(out string, from, to time.Time) error {
 	out = filepath.Clean(out)
-	entries, err := os.ReadDir(filepath.Dir(out))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "."+filepath.Base(out)+".tmp-") {
-			continue
-		}
-		// One of another time is of another run, and may be all that is left of a model.
-		info, err := e.Info()
-		if err != nil || info.ModTime().Before(from) || info.ModTime().After(to) {
-			continue
-		}
-		left := filepath.Join(filepath.Dir(out), e.Name())
-		if _, err := os.Lstat(out); errors.Is(err, fs.ErrNotExist) {
-			if err := os.Rename(filepath.Join(left, "old"), out); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		if err := os.RemoveAll(left); err != nil {
-			return err
-		}
-	}
-	return nil
+	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {
+		return model == filepath.Base(out) && !changed.Before(from) && !changed.After(to)
+	})
 }
 
 // newLog writes what a run has to say, in the words of the command line.

@@ -194,7 +194,8 @@ func (w *worker) work(ctx context.Context, c *session.Supervised) (err error) {
 	if err := w.readCounts(); err != nil {
 		return err
 	}
-	if err := w.tidy(); err != nil {
+	// Workers that died while they saved a model have left parts of it. Nobody else writes there.
+	if err := session.TidyModels(filepath.Join(w.dir, models), nil); err != nil {
 		return err
 	}
 	if err := w.blame(); err != nil {
@@ -240,32 +241,6 @@ func (w *worker) idle(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// tidy removes what workers that died while they saved a model have left of it, and gives the
-// model before it its name back where they had none in its place yet. Nobody else writes there.
-func (w *worker) tidy() error {
-	folder := filepath.Join(w.dir, models)
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		at := strings.LastIndex(e.Name(), ".tmp-")
-		if at < 1 || e.Name()[0] != '.' {
-			continue
-		}
-		left, model := filepath.Join(folder, e.Name()), filepath.Join(folder, e.Name()[1:at])
-		if _, err := os.Lstat(model); errors.Is(err, fs.ErrNotExist) {
-			if err := os.Rename(filepath.Join(left, "old"), model); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		if err := os.RemoveAll(left); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // mostDeaths is how many workers may die of a job.
