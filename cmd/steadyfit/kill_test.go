@@ -360,7 +360,7 @@ func TestOutOfMemory(t *testing.T) {
 		t.Helper()
 		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", images, "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
 		if capped {
-			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=500000000")
+			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=460000000")
 		}
 		out, err := cmd.CombinedOutput()
 		if code == 0 {
