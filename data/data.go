@@ -104,9 +104,9 @@ type Batch struct {
 
 // Lends reports whether the values of field i may be handed to others without a copy: as
 // long as the batch is valid, and for longer after Keep. So it is with batches that a Memory
-// or Prefetched has made, as long as nobody has put other values into them.
+// or Prefetched has made, as long as nobody has put another slice in the place of Values.
 func (b Batch) Lends(i int) bool {
-	if b.slab == nil || i >= len(b.slab.vectors) {
+	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) {
 		return false
 	}
 	v := b.slab.vectors[i]
@@ -118,29 +118,25 @@ func (b Batch) Lends(i int) bool {
 // batch after them is asked for. The samples of those that have not come yet are not there
 // before they come. ok is false where batches do not lie so.
 func (b Batch) Join(n int) (joined Batch, ok bool) {
-	if n < 1 || n > b.joins {
+	if n < 1 || n > b.joins || !b.lendsAll() {
 		return Batch{}, false
 	}
-	joined = b.slab.batch(b.at, n*b.Size, b.Index)
-	for i := range joined.Fields {
-		if !b.Lends(i) {
-			return Batch{}, false
-		}
-	}
-	return joined, true
+	return b.slab.batch(b.at, n*b.Size, b.Index), true
 }
 
-// IsPart reports whether a batch is number i, from 0, of those of its size that were joined.
-func (b Batch) IsPart(i int, joined Batch) bool {
-	if b.slab == nil || b.slab != joined.slab || b.at != joined.at+i*b.Size || b.at+b.Size > joined.at+joined.Size {
-		return false
-	}
-	for i := range joined.Fields {
+// lendsAll reports whether the batch lends each field that the dataset has given it.
+func (b Batch) lendsAll() bool {
+	for i := range b.Fields {
 		if !b.Lends(i) {
 			return false
 		}
 	}
-	return true
+	return b.slab != nil && len(b.Fields) == len(b.slab.vectors)
+}
+
+// IsPart reports whether a batch is number i, from 0, of those of its size that were joined.
+func (b Batch) IsPart(i int, joined Batch) bool {
+	return b.slab == joined.slab && b.at == joined.at+i*b.Size && b.at+b.Size <= joined.at+joined.Size && b.lendsAll()
 }
 
 // Keep leaves the memory of a batch that lends its fields to those who refer to it: the

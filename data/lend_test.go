@@ -66,12 +66,43 @@ func TestKeepAll(t *testing.T) {
 	assert.Equal(t, []int64{0, 1}, left)
 }
 
+// With blocks, one of which a batch is kept is left as a whole.
+func TestKeptBlocks(t *testing.T) {
+	m := counted(t, 120)
+	ds := Prefetch(m, 4)
+	ds.SetBlock(3)
+	var all [][]int64
+	var index []int
+	for epoch := range 3 {
+		batches := 0
+		for b, err := range ds.Batches(Pass{Batch: 2, Epoch: epoch}) {
+			require.NoError(t, err)
+			if b.Index%7 == 0 {
+				b.Keep()
+				all, index = append(all, b.Fields[1].Values.([]int64)), append(index, b.Index)
+			}
+			if batches++; epoch == 1 && batches == 8 { // in the middle of a block that is kept
+				break
+			}
+		}
+	}
+	require.Len(t, all, 9+2+9)
+	for i, values := range all {
+		assert.Equal(t, []int64{int64(2 * index[i]), int64(2*index[i] + 1)}, values)
+	}
+}
+
 func TestLends(t *testing.T) {
 	m := counted(t, 6)
 	for b, err := range m.Batches(Pass{Batch: 4}) {
 		require.NoError(t, err)
 		assert.True(t, b.Lends(0))
 		assert.False(t, b.Lends(len(b.Fields)))
+		fewer := b
+		fewer.Fields = b.Fields[:1]
+		assert.False(t, fewer.Lends(1))
+		_, ok := fewer.Join(1)
+		assert.False(t, ok, "a field is missing")
 		b.Fields = []Field{{Name: b.Fields[0].Name, Array: Array{Shape: []int{4}, Values: []int64{1, 2, 3, 4}}}}
 		assert.False(t, b.Lends(0), "somebody else's values")
 		assert.False(t, b.Slice(0, 2).Lends(0))

@@ -315,14 +315,11 @@ type slab struct {
 	shapes  [][]int
 	vectors []vector
 	kept    bool // somebody else has it: it is not to be written to any more
-	shown   []shown
+	shown   map[part][]Field
 }
 
-// shown is some samples of a slab.
-type shown struct {
-	at, size int
-	fields   []Field
-}
+// part is some samples of a slab.
+type part struct{ at, size int }
 
 func (s *slab) add(name string, shape []int, v vector) {
 	s.names = append(s.names, name)
@@ -337,10 +334,8 @@ func (s *slab) batch(at, size, index int) Batch {
 
 // fields shows size samples, from at on.
 func (s *slab) fields(at, size int) []Field {
-	for i := range s.shown {
-		if f := &s.shown[i]; f.at == at && f.size == size {
-			return f.fields
-		}
+	if fields, ok := s.shown[part{at, size}]; ok {
+		return fields
 	}
 	fields := make([]Field, len(s.vectors))
 	for i, v := range s.vectors {
@@ -353,6 +348,9 @@ func (s *slab) fields(at, size int) []Field {
 			},
 		}
 	}
-	s.shown = append(s.shown, shown{at, size, fields})
+	if s.shown == nil {
+		s.shown = map[part][]Field{}
+	}
+	s.shown[part{at, size}] = fields
 	return fields
 }

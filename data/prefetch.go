@@ -19,7 +19,8 @@ import (
 // one goroutine per pass.
 //
 // Memory is bounded: a pass holds n+1 batches (n ready or being made, one with the
-// consumer) besides what ds or its workers need. They are kept for the next pass.
+// consumer; with SetBlock, whole blocks) besides what ds or its workers need. They are kept
+// for the next pass.
 //
 // When the consumer leaves the loop, the goroutines end before the loop does, as
 // soon as they are done with what they are reading: a few samples, or a batch of
@@ -141,8 +142,8 @@ func (d *Prefetched) SetBlock(n int) {
 // the consumer is done with the batches in them. The garbage collector frees them
 // later. Raising makes buffers as the goroutine has use for them.
 //
-// A pass under way goes on with one buffer at 0, in which a batch is put when the
-// consumer is done with the one before. A pass that began at 0 has no goroutine
+// With SetBlock, a buffer is one of a block. A pass under way goes on with one buffer at
+// 0, in which a batch, or a block, is put when the consumer is done with the one before. A pass that began at 0 has no goroutine
 // and gets none.
 func (d *Prefetched) SetAhead(n int) {
 	d.mu.Lock()

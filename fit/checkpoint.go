@@ -549,8 +549,8 @@ func ofFuture(path string, err error) error {
 
 // CheckFolder reports early, before a model is opened, what the Checkpoint hook of a run
 // that begins anew would refuse: an *OptionError where the folder holds checkpoints of an
-// earlier training, and a *LockedError if another run is at it. A folder that does not
-// exist is good.
+// earlier training, or a *LockedError if another run is at it then, for which the folder is
+// locked for a moment. A folder that does not exist, or has no checkpoint, is good.
 func CheckFolder(dir string) error {
 	steps, err := listCheckpoints(dir)
 	if err != nil {

@@ -11,16 +11,25 @@ import (
 // have run one by one since.
 const unfusedEvent = "unfused"
 
-// fuse decides whether the run puts steps into calls of several, and says why not.
+// fuse decides whether the run puts steps into calls of several, and says why not. The
+// dataset is told how many are in a call.
 func (r *run) fuse() {
+	most := r.mostInCall()
+	if b, ok := r.ds.(blocker); ok {
+		b.SetBlock(most)
+	}
+}
+
+// mostInCall is how many steps a call has at the most; 1 if they run one by one.
+func (r *run) mostInCall() int {
 	if r.loop.FuseSteps < 2 {
-		return
+		return 1
 	}
 	alone := func(args ...any) { r.log.Info("train steps run one by one", args...) }
 	for _, h := range r.stepHooks {
 		if h.StepEvery == 0 {
 			alone("hook", h.Name, "reason", "it has to be called after each")
-			return
+			return 1
 		}
 	}
 	f, ok := r.state.Session.(Fuser)
@@ -33,10 +42,15 @@ func (r *run) fuse() {
 		alone("reason", fmt.Sprintf("the session runs no others on batches of %d, or splits them", r.loop.Batch))
 	default:
 		r.fuser = f
-		if b, ok := r.ds.(blocker); ok {
-			b.SetBlock(r.loop.FuseSteps)
+		most := min(r.loop.FuseSteps, r.state.StepsPerEpoch, r.fullBatches)
+		for _, h := range r.stepHooks {
+			if h.StepEvery > 0 {
+				most = min(most, h.StepEvery)
+			}
 		}
+		return f.Fuses(most, r.loop.Batch)
 	}
+	return 1
 }
 
 // blocker is a dataset that can put batches one after the other into the same memory, from
@@ -67,7 +81,7 @@ func (r *run) take(ctx context.Context, b data.Batch) error {
 	}
 	if err := r.fuser.Gather(r.gathered, r.together, b); err != nil {
 		// Nothing has run. The steps before the one whose batch this is still can.
-		r.unfuse(fmt.Errorf("batch %d of epoch %d: %w", b.Index, r.state.Epoch, err))
+		r.unfuse(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", r.passBatch, b.Index, r.state.Epoch, err))
 		return errBack
 	}
 	if r.gathered++; r.gathered < r.together {

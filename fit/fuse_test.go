@@ -323,6 +323,18 @@ func TestBlocksOfCalls(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{4}, ds.set)
 
+	// No call is longer than an epoch, or than from one call of a hook to the next.
+	loop.StepsPerEpoch, ds.set = 3, nil
+	_, err = loop.Run(t.Context(), ds)
+	require.NoError(t, err)
+	require.Equal(t, []int{3}, ds.set)
+	loop.StepsPerEpoch, ds.set = 0, nil
+	hooked := loop
+	hooked.Hook(Hook{Name: "every 2", StepEvery: 2, Step: func(context.Context, *State) error { return nil }})
+	_, err = hooked.Run(t.Context(), ds)
+	require.NoError(t, err)
+	require.Equal(t, []int{2}, ds.set)
+
 	l := newSeveral()
 	l.onGather = func(b data.Batch) error {
 		if b.Index == 6 {
@@ -340,7 +352,7 @@ func TestBlocksOfCalls(t *testing.T) {
 	loop.Session = newLinear()
 	_, err = loop.Run(t.Context(), ds)
 	require.NoError(t, err)
-	require.Empty(t, ds.set, "nothing runs several steps")
+	require.Equal(t, []int{1}, ds.set, "nothing runs several steps")
 }
 
 func TestDivergedInACall(t *testing.T) {

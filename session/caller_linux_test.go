@@ -76,7 +76,7 @@ func TestCallerRuns(t *testing.T) {
 			assert.Equal(t, want, have)
 			assert.True(t, variables(t, others) == variables(t, caller), "the variables differ")
 
-			const steps = 200
+			const steps = 1000
 			run := func(s *session.Session) int {
 				losses(t, s, bs[:1], 0)
 				// Threads of the session before go to sleep when they have nothing more to do.

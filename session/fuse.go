@@ -418,6 +418,16 @@ type fuser struct {
 	next *stack
 }
 
+// begin forgets what was gathered.
+func (f *fuser) begin() error {
+	k := f.next
+	f.next = nil
+	if k == nil {
+		return nil
+	}
+	return k.drop()
+}
+
 func (f *fuser) close() {
 	if f == nil {
 		return
@@ -449,8 +459,7 @@ type stack struct {
 	*layout
 	// results are the positions of its results in the order of those of train.
 	results []int
-	shape   []int64 // scratch, as one
-	one     []int
+	shape   []int64 // scratch
 	seeds   []int64
 	// have batches of that many samples are there, of as many as the call has steps.
 	have, of, samples int
@@ -499,9 +508,9 @@ func (s *Session) Fuses(n, samples int) int {
 	return 1
 }
 
-// Gather copies a batch, to be the one of step i, from 0, of a call of n steps that
-// TrainN then runs. The batch may be reused once it returns, but for those that are joined
-// (data.Batch.Join), which TrainN reads where they are. Batches are gathered in
+// Gather takes a batch, to be the one of step i, from 0, of a call of n steps that
+// TrainN then runs. It is copied, and may be reused once Gather returns; but if the batches
+// of the call can be joined (data.Batch.Join), TrainN reads them where they are. Batches are gathered in
 // order, and have the same size; 0 begins anew. It runs nothing, and changes nothing in
 // the model. It does not allocate once a call of n steps has been gathered. After an
 // error the call begins anew with 0. It is part of fit.Fuser.
@@ -511,54 +520,76 @@ func (s *Session) Gather(i, n int, b data.Batch) error {
 		return fmt.Errorf("gather: %w: Options.FuseSteps does not ask for that", ErrFuse)
 	}
 	if i == 0 {
+		if err := f.begin(); err != nil {
+			return err
+		}
 		if s.Fuses(n, b.Size) != n || n < 2 {
 			return fmt.Errorf("gather: %w: %d steps on batches of %d samples; Fuses says how many", ErrFuse, n, b.Size)
 		}
 		f.next = f.choose(n, b.Size, s.opts.FuseSteps)
 		f.next.have, f.next.of, f.next.samples = 0, n, b.Size
-		f.next.join(b)
+		if err := f.next.join(b); err != nil {
+			return errors.Join(err, f.begin())
+		}
 	}
 	k := f.next
 	if k == nil || k.have != i || k.of != n || k.samples != b.Size {
-		f.next = nil
-		return fmt.Errorf("gather: %w: batch %d of %d with %d samples is out of order, or of another size than those before", ErrFuse, i, n, b.Size)
+		err := fmt.Errorf("gather: %w: batch %d of %d with %d samples is out of order, or of another size than those before", ErrFuse, i, n, b.Size)
+		return errors.Join(err, f.begin())
 	}
 	if err := k.gather(b); err != nil {
-		f.next = nil
-		return err
+		return errors.Join(err, f.begin())
 	}
 	return nil
 }
 
 // join looks whether the batches of the call, of which this is the first, will lie in one
 // piece.
-func (k *stack) join(b data.Batch) {
-	k.joined, _ = b.Join(k.of)
-}
-
-func (k *stack) gather(b data.Batch) error {
+func (k *stack) join(b data.Batch) error {
 	if err := k.matchTo(b.Fields); err != nil {
 		return err
 	}
+	for i := range k.inputs {
+		if in := &k.inputs[i]; in.field >= 0 && !isStacked(in.Name) {
+			return nil // it is fed what the last batch has
+		}
+	}
+	k.joined, _ = b.Join(k.of)
+	return nil
+}
+
+// drop lets go of batches that lie in one piece.
+func (k *stack) drop() error {
+	joined := k.joined
+	k.joined = data.Batch{}
+	return k.takeBack(joined)
+}
+
+func (k *stack) gather(b data.Batch) error {
 	if k.joined.Size > 0 {
-		if b.IsPart(k.have, k.joined) {
+		if b.IsPart(k.have, k.joined) && k.matches(b.Fields) {
 			if k.have++; k.have < k.of {
 				return nil
 			}
-			if err := k.feedJoined(); err != nil {
-				return errors.Join(err, k.takeBack(k.joined))
-			}
-			return nil
+			return k.feedJoined(b)
 		}
 		// Those before it are still where they were.
 		earlier, have := k.joined, k.have
 		k.joined, k.have = data.Batch{}, 0
 		for i := range have {
-			if err := k.gather(earlier.Slice(i*b.Size, (i+1)*b.Size)); err != nil {
+			if err := k.copy(earlier.Slice(i*b.Size, (i+1)*b.Size)); err != nil {
 				return err
 			}
 		}
 	}
+	if err := k.matchTo(b.Fields); err != nil {
+		return err
+	}
+	return k.copy(b)
+}
+
+// copy copies the next batch.
+func (k *stack) copy(b data.Batch) error {
 	for i := range k.inputs {
 		in := &k.inputs[i]
 		if in.field < 0 {
@@ -595,19 +626,17 @@ func (k *stack) fit(in *input, batch []int) error {
 	return nil
 }
 
-// feedJoined feeds the batches that lie in one piece, large inputs without a copy, until
-// takeBack.
-func (k *stack) feedJoined() error {
+// feedJoined feeds the batches that lie in one piece, of which this is the last, large inputs
+// without a copy, until drop.
+func (k *stack) feedJoined(last data.Batch) error {
 	for i := range k.inputs {
 		in := &k.inputs[i]
 		if in.field < 0 {
 			continue
 		}
-		a := k.joined.Fields[in.field].Array
-		k.one = append(append(k.one[:0], k.samples), a.Shape[1:]...)
-		err := k.fit(in, k.one)
+		err := k.fit(in, last.Fields[in.field].Shape)
 		if err == nil {
-			err = k.lendOrStore(i, a.Values, k.shape, true)
+			err = k.lendOrStore(i, k.joined.Fields[in.field].Values, k.shape, true)
 		}
 		if err != nil {
 			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
@@ -628,15 +657,14 @@ func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) 
 		return fmt.Errorf("train: %w: Options.FuseSteps does not ask for that", ErrFuse)
 	}
 	k := f.next
-	f.next = nil
 	if k == nil || k.have != n || k.of != n {
-		return fmt.Errorf("train: %w: the batches of %d steps were not gathered", ErrFuse, n)
+		return errors.Join(fmt.Errorf("train: %w: the batches of %d steps were not gathered", ErrFuse, n), f.begin())
 	}
 	if len(out) != len(s.trainNames) {
-		return s.train.room(out)
+		return errors.Join(s.train.room(out), f.begin())
 	}
 	s.skipped, s.stuck = false, math.NaN()
-	if err := k.train(ctx, s.opts.Seed, step, out[:len(k.results)]); err != nil {
+	if err := errors.Join(k.train(ctx, s.opts.Seed, step, out[:len(k.results)]), f.begin()); err != nil {
 		return err
 	}
 	s.rescale(k.applied, out)
@@ -652,7 +680,7 @@ func (k *stack) train(ctx context.Context, seed, step int64, out []float64) erro
 			return err
 		}
 	}
-	if err := errors.Join(k.Run(ctx), k.takeBack(k.joined)); err != nil {
+	if err := k.Run(ctx); err != nil {
 		return err
 	}
 	for i, from := range k.results {

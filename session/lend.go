@@ -54,7 +54,7 @@ func lendValues(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int
 }
 
 func lendAs[T tfbind.Numeric](st *tfbind.Step, i int, to tfbind.DType, values []T, shape []int64) (bool, error) {
-	if tfbind.DTypeOf[T]() != to || len(values)*to.Size() < lendFrom {
+	if tfbind.DTypeOf[T]() != to || len(values)*to.Size() < lendFrom || !tfbind.Lendable(values) {
 		return false, nil
 	}
 	return true, tfbind.Lend(st, i, values, shape...)

@@ -57,23 +57,35 @@ func TestLargeBatchesAreReadInPlace(t *testing.T) {
 	}
 }
 
-// keeper is a model whose train step puts its input into a queue; evaluate takes one out and
-// reports its sum.
+// keeper is a model whose train step puts its input into a queue, as train_n does with those
+// of several steps; evaluate takes one out and reports its sum.
 func keeper(t testing.TB) *savedmodels.Model {
 	t.Helper()
 	float := graphdef.Type(tfbind.Float32)
 	types := graphdef.Types([]tfbind.DType{tfbind.Float32})
 	reduce := graphdef.Attrs{"T": float, "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
-	text, err := (&graphdef.Graph{}).Placeholder("x", tfbind.Float32).Constant("axis", tfbind.Int32, make([]byte, 4), 1).
-		Add("queue", "FIFOQueueV2", graphdef.Attrs{"component_types": types}).
-		Add("put", "QueueEnqueueV2", graphdef.Attrs{"Tcomponents": types}, "queue", "x").
-		Add("loss", "Sum", reduce, "x", "axis", "^put").
-		Add("taken", "QueueDequeueV2", graphdef.Attrs{"component_types": types}, "queue").
-		Add("kept", "Sum", reduce, "taken", "axis").Bytes()
+	g := (&graphdef.Graph{}).Constant("axis", tfbind.Int32, make([]byte, 4), 1).
+		Constant("flat", tfbind.Int32, []byte{255, 255, 255, 255}, 1).
+		Add("queue", "FIFOQueueV2", graphdef.Attrs{"component_types": types})
+	sum := func(name, of string, after ...string) {
+		g.Add("flat_"+name, "Reshape", graphdef.Attrs{"T": float, "Tshape": graphdef.Type(tfbind.Int32)}, of, "flat").
+			Add(name, "Sum", reduce, append([]string{"flat_" + name, "axis"}, after...)...)
+	}
+	for _, n := range []string{"", "_n"} {
+		g.Placeholder("x"+n, tfbind.Float32).Add("put"+n, "QueueEnqueueV2", graphdef.Attrs{"Tcomponents": types}, "queue", "x"+n)
+		sum("loss"+n, "x"+n, "^put"+n)
+	}
+	g.Add("taken", "QueueDequeueV2", graphdef.Attrs{"component_types": types}, "queue")
+	sum("kept", "taken")
+	text, err := g.Bytes()
 	require.NoError(t, err)
 	x := map[string]*pb.TensorInfo{"x": tensorInfo("x", tfbind.Float32, -1)}
 	return writeModel(t, t.TempDir(), text, map[string]*pb.SignatureDef{
-		"train":    {Inputs: x, Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss", tfbind.Float32)}},
+		"train": {Inputs: x, Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss", tfbind.Float32)}},
+		"train_n": {
+			Inputs:  map[string]*pb.TensorInfo{"x": tensorInfo("x_n", tfbind.Float32, -1, -1)},
+			Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss_n", tfbind.Float32)},
+		},
 		"evaluate": {Inputs: x, Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("kept", tfbind.Float32)}},
 	}, nil)
 }
@@ -109,6 +121,55 @@ func TestBatchThatTheModelKeeps(t *testing.T) {
 	require.GreaterOrEqual(t, tfbind.Live().StepBytes-before, int64(2*4*batch))
 }
 
+// The same of the batches of a call.
+func TestCallThatTheModelKeeps(t *testing.T) {
+	const batch, calls, n = 16 << 10, 6, 2
+	values := make([]float32, batch*calls*n)
+	for i := range values {
+		values[i] = float32(i / batch)
+	}
+	ds, err := data.New("steps", data.Field{Name: "x", Array: data.Array{Shape: []int{len(values)}, Values: values}})
+	require.NoError(t, err)
+	s := openModel(t, keeper(t), session.Options{FuseSteps: n})
+	other := batches(t, ds, batch, 1)[0]
+	out := make([]float64, 1)
+	from := data.Prefetch(ds, 2)
+	from.SetBlock(n)
+	for b, err := range from.Batches(data.Pass{Batch: batch}) {
+		require.NoError(t, err)
+		if call := b.Index / n; call == 0 || call == 3 {
+			require.NoError(t, s.Gather(b.Index%n, n, b))
+			if b.Index%n == n-1 {
+				require.NoError(t, s.TrainN(t.Context(), 0, n, out))
+			}
+		}
+	}
+	for _, want := range []float64{0 + 1, 6 + 7} {
+		require.NoError(t, s.Evaluate(t.Context(), other, out))
+		assert.Equal(t, want*batch, out[0])
+	}
+}
+
+// A call that could not run leaves the next one as it is.
+func TestCallAfterOneThatFailed(t *testing.T) {
+	ds := random(t, 2*5*64, 100)
+	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{FuseSteps: 5})
+	single(t, plain, batches(t, ds, 64, 10)[5:], 0)
+	from := data.Prefetch(ds, 2)
+	from.SetBlock(5)
+	for b, err := range from.Batches(data.Pass{Batch: 64}) {
+		require.NoError(t, err)
+		require.NoError(t, many.Gather(b.Index%5, 5, b))
+		switch b.Index {
+		case 4:
+			require.Error(t, many.TrainN(t.Context(), 0, 5, nil))
+		case 9:
+			require.NoError(t, many.TrainN(t.Context(), 0, 5, make([]float64, len(many.TrainMetrics()))))
+		}
+	}
+	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
+}
+
 // Batches that lie in one piece are read there by a call of several steps, which trains as
 // the same steps on copies, one by one: where calls do not begin with such a piece, too.
 func TestJoinedBatchesAreReadInPlace(t *testing.T) {
@@ -142,6 +203,34 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Two calls to a block, of batches that are no multiple of 64 bytes: the second cannot be
+// read in place.
+func TestJoinedBatchesOutOfLine(t *testing.T) {
+	const batch = 133
+	ds := random(t, 10*batch, 100)
+	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{FuseSteps: 5})
+	single(t, plain, batches(t, ds, batch, 10), 0)
+	from := data.Prefetch(ds, 2)
+	from.SetBlock(5)
+	before := tfbind.Live().StepBytes
+	out := make([]float64, len(many.TrainMetrics()))
+	for b, err := range from.Batches(data.Pass{Batch: batch}) {
+		require.NoError(t, err)
+		at, n := b.Index%5, 3
+		if at >= n {
+			at, n = at-n, 2
+		}
+		require.NoError(t, many.Gather(at, n, b))
+		if at == n-1 {
+			require.NoError(t, many.TrainN(t.Context(), int64(b.Index-at), n, out))
+		}
+	}
+	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
+	copied := tfbind.Live().StepBytes - before
+	assert.GreaterOrEqual(t, copied, int64(2*batch*100*4))
+	assert.Less(t, copied, int64(3*batch*100*4))
 }
 
 // Batches whose values somebody has put others in the place of are copied, those before

@@ -21,8 +21,9 @@ import (
 //
 // The folder appears whole or not at all. If there is a SavedModel at dir
 // already it is replaced: a crash of the machine between two renames can leave
-// it, and the new one, under a name .DIR.tmp-* beside dir, which TidyModels removes. Anything else at dir
-// is an error, and so is a folder inside the model that is being trained. If the
+// it, and the new one, under a name .DIR.tmp-* beside dir, and TidyModels then brings the old
+// one back. Anything else at dir is an error, and so is a folder inside the model that is being
+// trained. If the
 // place cannot be written, or the disk is full, it is a SaveError. fingerprint.pb
 // is not written, since it describes the variables that the model came with.
 func (s *Session) SaveModel(ctx context.Context, dir string) error {
@@ -112,6 +113,9 @@ func TidyModels(folder string, of func(model string, changed time.Time) bool) er
 	for _, e := range entries {
 		at := strings.LastIndex(e.Name(), unfinishedMark)
 		if at < 2 || e.Name()[0] != '.' || !e.IsDir() {
+			continue
+		}
+		if number := e.Name()[at+len(unfinishedMark):]; number == "" || strings.Trim(number, "0123456789") != "" {
 			continue
 		}
 		model := e.Name()[1:at]

@@ -22,7 +22,7 @@ func TestTidyModels(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.FromSlash(name)), 0o777))
 		}
 	}
-	leave("a/now", ".a.tmp-1/new", ".a.tmp-1/old/before", ".b.tmp-2/old/before", ".c.tmp-3/new", ".tmp-4/new", "d.tmp-5", ".e", ".a.tmp-0.tmp-6/old/before")
+	leave("a/now", ".a.tmp-1/new", ".a.tmp-1/old/before", ".b.tmp-2/old/before", ".c.tmp-3/new", ".tmp-4/new", "d.tmp-5", ".e", ".a.tmp-0.tmp-6/old/before", ".g.tmp-data/new")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".f.tmp-7"), nil, 0o666))
 	names := func() (names []string) {
 		entries, err := os.ReadDir(dir)
@@ -43,10 +43,10 @@ func TestTidyModels(t *testing.T) {
 	assert.Len(t, asked, 4, "%v", asked)
 	assert.Contains(t, asked, "a.tmp-0")
 	assert.True(t, asked["c"].Equal(changed))
-	assert.Equal(t, []string{".a.tmp-0.tmp-6", ".a.tmp-1", ".b.tmp-2", ".e", ".f.tmp-7", ".tmp-4", "a", "d.tmp-5"}, names())
+	assert.Equal(t, []string{".a.tmp-0.tmp-6", ".a.tmp-1", ".b.tmp-2", ".e", ".f.tmp-7", ".g.tmp-data", ".tmp-4", "a", "d.tmp-5"}, names())
 
 	require.NoError(t, session.TidyModels(dir, nil))
-	assert.Equal(t, []string{".e", ".f.tmp-7", ".tmp-4", "a", "a.tmp-0", "b", "d.tmp-5"}, names())
+	assert.Equal(t, []string{".e", ".f.tmp-7", ".g.tmp-data", ".tmp-4", "a", "a.tmp-0", "b", "d.tmp-5"}, names())
 	assert.DirExists(t, filepath.Join(dir, "a", "now"))
 	assert.DirExists(t, filepath.Join(dir, "b", "before"))
 

@@ -46,7 +46,7 @@ type Options struct {
 	AllowInexactSplit bool
 	// FuseSteps is the most train steps that TrainN runs in one call of TensorFlow,
 	// through the signature train_n; 0 and 1 run them one by one. They are the same steps
-	// bit for bit, but in the single-threaded executor (Rounding.Loop). A model that cannot
+	// bit for bit, but in the single-threaded executor and with Compiled (Rounding). A model that cannot
 	// is the error of CheckFuse. A fit.Loop calls TrainN only if its own FuseSteps asks
 	// for that, too.
 	FuseSteps int

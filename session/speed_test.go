@@ -8,6 +8,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/internal/graphdef"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -15,7 +16,9 @@ import (
 // BenchmarkStep takes a train step of dense-100-64-1 on batches of 32 apart: what it costs
 // to run a graph of one operation (call), to copy a batch into the inputs (feed), to train
 // on one batch that is there (train) and on fifty in a call (fused), and to do so in a
-// fit.Loop that reads ahead and counts epochs of 500 steps (loop). An op is one step.
+// fit.Loop that reads ahead and counts epochs of 500 steps (loop). With what the inputs
+// have, it runs the step for its loss and metrics (fetch), and for its effect alone, of which
+// nothing is read (target). An op is one step.
 //
 //	go test ./session -run '^$' -bench Step -count 5
 func BenchmarkStep(b *testing.B) {
@@ -53,6 +56,17 @@ func BenchmarkStep(b *testing.B) {
 			}
 		}
 	})
+	for _, way := range []string{"fetch", "target"} {
+		b.Run(way, func(b *testing.B) {
+			step := bare(b, one, way == "target")
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := step.Run(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 	b.Run("fused", func(b *testing.B) {
 		s := open(b, "dense-100-64-1", session.Options{FuseSteps: calls})
 		out := make([]float64, len(s.TrainMetrics()))
@@ -77,6 +91,46 @@ func BenchmarkStep(b *testing.B) {
 		_, err := loop.Run(b.Context(), data.Prefetch(ds, data.AheadFor(ds, batch)))
 		require.NoError(b, err)
 	})
+}
+
+// bare is the train step of dense-100-64-1 on a batch that it is fed, with its outputs, or
+// with the operation that they are of as its only target.
+func bare(t testing.TB, batch data.Batch, target bool) *tfbind.Step {
+	t.Helper()
+	model, err := savedmodels.Builtin("dense-100-64-1")
+	require.NoError(t, err)
+	sig, err := model.Signature("train")
+	require.NoError(t, err)
+	s, err := tfbind.LoadSavedModel(model.Dir, model.Tags, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	var spec tfbind.StepSpec
+	for _, in := range sig.Inputs {
+		o, err := s.Graph().Output(in.Op)
+		require.NoError(t, err)
+		spec.Feeds = append(spec.Feeds, o)
+	}
+	for _, out := range sig.Outputs {
+		o, err := s.Graph().Output(out.Op)
+		require.NoError(t, err)
+		spec.Fetches = append(spec.Fetches, o)
+	}
+	if target {
+		spec.Targets, spec.Fetches = []tfbind.Operation{spec.Fetches[0].Operation}, nil
+	}
+	step, err := s.Prepare(spec)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, step.Close()) })
+	for i, in := range sig.Inputs {
+		field, ok := batch.Field(in.Name)
+		require.True(t, ok, in.Name)
+		shape := make([]int64, len(field.Shape))
+		for d, n := range field.Shape {
+			shape[d] = int64(n)
+		}
+		require.NoError(t, tfbind.Set(step, i, field.Values.([]float32), shape...))
+	}
+	return step
 }
 
 // identity is a step that hands a number through a graph of one operation.

@@ -62,11 +62,20 @@ func unpin() {
 	})
 }
 
-// Lend has runs read input i from values themselves, without a copy, until TakeBack: they
-// must not be written to before that. What is in the input's own buffer is lost. Values
-// that do not begin at a multiple of 64 bytes are copied by TensorFlow, as its operations
-// ask for that; what Go allocates in one piece of 32 KiB or more does. Nothing is allocated
-// in Go if the input was lent before.
+// alignment is what TensorFlow's operations ask of an address, in bytes
+// (EIGEN_MAX_ALIGN_BYTES).
+const alignment = 64
+
+// Lendable reports whether values can be lent: there are some, and they begin at a multiple
+// of 64 bytes, as all does that Go allocates in one piece of more than 32 KiB.
+func Lendable[T Numeric](values []T) bool {
+	return len(values) > 0 && uintptr(unsafe.Pointer(unsafe.SliceData(values)))%alignment == 0
+}
+
+// Lend has runs read input i from values themselves, without a copy, until TakeBack, or until
+// the input is set or lent anew: they must not be written to before that. What is in the
+// input's own buffer is lost. Values that are not Lendable are ErrInvalidArgument. As a rule
+// nothing is allocated in Go if the input was lent before.
 func Lend[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	p, err := st.use()
 	if err != nil {
@@ -84,8 +93,8 @@ func Lend[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	if n != int64(len(values)) {
 		return fmt.Errorf("step input %s: %w: shape %v holds %d elements, got %d values", in.name, ErrShape, slices.Clone(shape), n, len(values))
 	}
-	if n == 0 {
-		return fmt.Errorf("step input %s: %w: there are no values to lend; set the input", in.name, ErrInvalidArgument)
+	if !Lendable(values) {
+		return fmt.Errorf("step input %s: %w: to be lent, values have to begin at a multiple of %d bytes, and there have to be some; set the input", in.name, ErrInvalidArgument, alignment)
 	}
 	st.takeBack(p, i)
 	l := st.loans.of[i]

@@ -132,7 +132,7 @@ func (st *Step) done() {
 }
 
 // Set copies a flat row-major slice into the native buffer of input i, which
-// takes on that shape. values may be reused at once. Nothing is allocated as
+// takes on that shape, and ends a loan. values may be reused at once. Nothing is allocated as
 // long as the shape stays the same.
 func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	// Before the buffer takes on the shape, which may be a mistake of any size.

@@ -169,10 +169,10 @@ const warmUp = 3
 type runner struct {
 	session *session.Session
 	data    *data.Memory
+	fields  []string
+	next    func() (data.Batch, error, bool)
 	stop    func()
-	batches []data.Batch
 	steps   int // in a call
-	at      int // of the next batch
 	done    int64
 	out     []float64
 	finite  bool
@@ -192,26 +192,12 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 	if model.Hash != s.Hash {
 		return nil, fmt.Errorf("%w: %s has another graph than when the race began", savedmodels.ErrChanged, s.Model)
 	}
-	r := &runner{finite: true}
+	r := &runner{fields: s.Fields, finite: true}
 	if r.data, err = data.OpenNPY(s.Data...); err != nil {
 		return nil, err
 	}
-	// One batch is all of the data, which the others are parts of.
-	pull, stop := iter.Pull2(r.data.Batches(data.Pass{Batch: r.data.Len()}))
-	r.stop = stop
-	whole, err, _ := pull()
-	if err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	if len(whole.Fields) != len(s.Fields) {
-		return nil, errors.Join(fmt.Errorf("race: %d fields of data, expected %d", len(whole.Fields), len(s.Fields)), r.close())
-	}
-	whole.Fields = slices.Clone(whole.Fields)
-	for i, name := range s.Fields {
-		whole.Fields[i].Name = name
-	}
-	for from := 0; from+s.Batch <= whole.Size; from += s.Batch {
-		r.batches = append(r.batches, whole.Slice(from, from+s.Batch))
+	if have := len(r.data.Fields()); have != len(s.Fields) || r.data.Len() < s.Batch {
+		return nil, errors.Join(fmt.Errorf("race: %d samples of %d fields of data, expected a batch of %d with %d", r.data.Len(), have, s.Batch, len(s.Fields)), r.close())
 	}
 	o := s.Candidate.Apply(s.Options)
 	if r.session, err = session.Open(ctx, model, o); err != nil {
@@ -226,14 +212,53 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 	if n := s.Candidate.FuseSteps; n > 1 && n != r.steps {
 		return nil, errors.Join(fmt.Errorf("%w: expected %d, and %d do", session.ErrFuse, n, r.steps), r.close())
 	}
+	// As in a training: what is read ahead takes memory and time, too.
+	ahead := data.Prefetch(r.data, data.AheadFor(r.data, s.Batch))
+	ahead.SetBlock(r.steps)
+	whole := r.data.Len() / s.Batch
+	if whole > r.steps {
+		whole -= whole % r.steps // so that calls end with a pass
+	}
+	r.next, r.stop = iter.Pull2(passes(ahead, s.Batch, whole))
 	r.out = make([]float64, len(r.session.TrainMetrics()))
 	if n := len(r.session.EvaluateMetrics()); n > 0 && (o.Device.Executor != "" || o.CallerRuns) {
 		// An executor cannot run all graphs, and a training must not fail at its first validation.
-		if err := r.session.Evaluate(ctx, r.batches[0], make([]float64, n)); err != nil {
-			return nil, errors.Join(err, r.close())
+		for b, err := range r.data.Batches(data.Pass{Batch: s.Batch}) {
+			if err == nil {
+				err = r.session.Evaluate(ctx, r.named(b), make([]float64, n))
+			}
+			if err != nil {
+				return nil, errors.Join(err, r.close())
+			}
+			break
 		}
 	}
 	return r, nil
+}
+
+// passes walks the first n batches of a dataset, which has some, again and again.
+func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		for {
+			for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+				if !yield(b, err) || err != nil {
+					return
+				}
+				if b.Index == n-1 {
+					break
+				}
+			}
+		}
+	}
+}
+
+// named is a batch with the names of the fields in the data of the training.
+func (r *runner) named(b data.Batch) data.Batch {
+	b.Fields = slices.Clone(b.Fields)
+	for i, name := range r.fields {
+		b.Fields[i].Name = name
+	}
+	return b
 }
 
 // run makes calls for so many seconds, and one at least.
@@ -268,25 +293,28 @@ func (r *runner) close() error {
 
 // call runs the steps of one call, on the batches that come next.
 func (r *runner) call(ctx context.Context) error {
-	take := func() data.Batch {
-		b := r.batches[r.at%len(r.batches)]
-		r.at++
-		return b
-	}
-	var err error
-	if r.steps == 1 {
-		err = r.session.Train(ctx, r.done, take(), r.out)
-	} else {
-		for i := range r.steps {
-			if err := r.session.Gather(i, r.steps, take()); err != nil {
-				return err
-			}
+	for i := range r.steps {
+		b, err, _ := r.next()
+		switch {
+		case err != nil:
+			return err
+		case r.steps > 1:
+			err = r.session.Gather(i, r.steps, r.named(b))
+		default:
+			err = r.session.Train(ctx, r.done, r.named(b), r.out)
 		}
-		err = r.session.TrainN(ctx, r.done, r.steps, r.out)
+		if err != nil {
+			return err
+		}
+	}
+	if r.steps > 1 {
+		if err := r.session.TrainN(ctx, r.done, r.steps, r.out); err != nil {
+			return err
+		}
 	}
 	r.done += int64(r.steps)
 	r.finite = r.finite && finite(r.out[:1]) // the loss; a metric may be NaN for want of a class
-	return err
+	return nil
 }
 
 // sampleBytes is about how much of the data a race runs on, in bytes: enough for the

@@ -183,8 +183,8 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 			continue
 		}
 		run := strings.ReplaceAll(c.Candidate.String(), " ", "_")
-		if _, err := fmt.Fprintf(out, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\n",
-			name, f.batch, run, c.Rounds, c.Step*1e9, 1/c.Step, c.Peak, c.Anon); err != nil {
+		if _, err := fmt.Fprintf(out, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\t%.3f x-plain\t%.3f x-plain-low\t%.3f x-plain-high\n",
+			name, f.batch, run, c.Rounds, c.Step*1e9, 1/c.Step, c.Peak, c.Anon, c.Ratio, c.Low, c.High); err != nil {
 			return err
 		}
 	}
