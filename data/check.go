@@ -14,7 +14,8 @@ import (
 )
 
 // CheckLabels reports the first label of a field that is not an integer from 0
-// to classes-1, as a *RowError that is ErrLabel. TensorFlow itself does not name
+// to classes-1, as a *RowError that is ErrLabel; with math.MaxInt any from 0 on is one.
+// TensorFlow itself does not name
 // the sample: its sparse cross-entropy fails on a CPU, and on a GPU the loss
 // becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
 // Every element counts if the field has several per sample. The dataset is
@@ -30,11 +31,15 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 		}
 		for i := range v.len() {
 			if class, ok := label(i); !ok || class < 0 || class >= int64(classes) {
-				return i, &RowError{
+				e := &RowError{
 					Expected: fmt.Sprintf("a class from 0 to %d", classes-1),
 					Fix:      fmt.Sprintf("correct the label, or train a model with more than %d classes", classes),
 					Err:      ErrLabel,
-				}, nil
+				}
+				if classes == math.MaxInt {
+					e.Expected, e.Fix = "the number of a class, an integer from 0 on", "correct the label"
+				}
+				return i, e, nil
 			}
 		}
 		return 0, nil, nil

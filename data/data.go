@@ -100,6 +100,7 @@ type Batch struct {
 	at   int
 	// joins batches, of this size and with this one, come one after the other in the slab.
 	joins int
+	turn  int64 // of the slab
 }
 
 // Lends reports whether the values of field i may be handed to others without a copy: as
@@ -121,8 +122,14 @@ func (b Batch) Join(n int) (joined Batch, ok bool) {
 	if n < 1 || n > b.joins || !b.lendsAll() {
 		return Batch{}, false
 	}
-	return b.slab.batch(b.at, n*b.Size, b.Index), true
+	joined = b.slab.batch(b.at, n*b.Size, b.Index)
+	joined.turn = b.turn
+	return joined, true
 }
+
+// Stale reports whether a Prefetched has put other batches, or is about to, where this one
+// was, since it was asked for the next ones, and nobody keeps it.
+func (b Batch) Stale() bool { return b.slab != nil && b.slab.turn.Load() != b.turn }
 
 // lendsAll reports whether the batch lends each field that the dataset has given it.
 func (b Batch) lendsAll() bool {
@@ -140,8 +147,9 @@ func (b Batch) IsPart(i int, joined Batch) bool {
 }
 
 // Keep leaves the memory of a batch that lends its fields to those who refer to it: the
-// dataset takes other memory for later batches, and the garbage collector frees this. Like
-// the batch, it is for the consumer alone.
+// dataset takes other memory for later batches, and the garbage collector frees this, with
+// all of the block that the batch is in (Prefetched.SetBlock). Like the batch, it is for
+// the consumer alone.
 func (b Batch) Keep() {
 	if b.slab != nil {
 		b.slab.kept = true

@@ -315,6 +315,7 @@ type slab struct {
 	shapes  [][]int
 	vectors []vector
 	kept    bool // somebody else has it: it is not to be written to any more
+	turn    atomic.Int64
 	shown   map[part][]Field
 }
 

@@ -204,7 +204,7 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 				return
 			}
 			b := h.slab.batch(h.at, h.size, h.index)
-			b.joins = r.joins(h)
+			b.joins, b.turn = r.joins(h), h.slab.turn.Load()
 			if !yield(b, nil) {
 				return
 			}
@@ -468,6 +468,7 @@ func (r *ring) findSlab() (bool, error) {
 func (r *ring) takeSlab() *slab {
 	s := r.free[0]
 	r.free = slices.Delete(r.free, 0, 1)
+	s.turn.Add(1)
 	return s
 }
 

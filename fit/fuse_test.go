@@ -129,7 +129,7 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 		"the end of a pass":          {fuse: 4, samples: 40, epochs: 3, perEpoch: 7, calls: []int{4, 3, 3, 4, 4, 2, 1}},
 		"of a pass, a smaller batch": {fuse: 4, samples: 38, epochs: 2, perEpoch: 7, calls: []int{4, 3, 2, 1, 4}},
 		"a fixed number":             {fuse: 6, fixed: 4, samples: 40, epochs: 1, calls: []int{4, 4, 1, 1}},
-		"a number that never fits":   {fuse: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session runs no others"},
+		"a number that never fits":   {fuse: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session puts none into a call"},
 		"no full batch":              {fuse: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
 		"checkpoints": {fuse: 4, samples: 40, epochs: 1, calls: []int{3, 3, 3, 1},
 			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint(tempDir(t), EverySteps(3))} }},

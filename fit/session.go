@@ -45,7 +45,8 @@ type Fuser interface {
 	// Gather copies a batch, to be the one of step i, from 0, of a call of n steps, as
 	// many as Fuses said. It changes nothing in the model, whatever its error. 0 begins
 	// anew. The batch may be reused once Gather returns, unless it is one that may be
-	// joined with those before it (data.Batch.Join): these TrainN may read where they are.
+	// joined with those before it (data.Batch.Join): these TrainN may read where they are. It
+	// is called before the dataset is asked for another batch.
 	Gather(i, n int, b data.Batch) error
 	// TrainN runs the n steps that were gathered and writes the means of their scalars
 	// to out. step is as for Train, of the first of them. On error the state of the model

@@ -380,13 +380,15 @@ func (s *Session) loop() string {
 }
 
 // Uncompiled says which steps on batches of that many samples go through no compiled
-// twin, and why, where Options.Compiled asks for twins; empty if all can. Of calls of
-// fewer steps than Fuses returns, as at the end of an epoch, it says nothing.
-func (s *Session) Uncompiled(samples int) string {
+// twin, and why, where Options.Compiled asks for twins; empty if all can. most is how many
+// steps the training puts into a call at the most, as there may be fewer in a pass, an epoch, or
+// between two checkpoints than Options.FuseSteps. Of calls of fewer steps, as at the end of
+// an epoch, it says nothing.
+func (s *Session) Uncompiled(samples, most int) string {
 	if !s.opts.Compiled {
 		return ""
 	}
-	n, single := s.Fuses(s.opts.FuseSteps, samples), s.twinOf(samples)
+	n, single := s.Fuses(most, samples), s.twinOf(samples)
 	if n < 2 {
 		if single == nil {
 			return fmt.Sprintf("steps run one by one through %s, which has no twin for batches of %d", s.roles.Train, samples)
@@ -510,8 +512,9 @@ func (s *Session) Fuses(n, samples int) int {
 
 // Gather takes a batch, to be the one of step i, from 0, of a call of n steps that
 // TrainN then runs. It is copied, and may be reused once Gather returns; but if the batches
-// of the call can be joined (data.Batch.Join), TrainN reads them where they are. Batches are gathered in
-// order, and have the same size; 0 begins anew. It runs nothing, and changes nothing in
+// of the call can be joined (data.Batch.Join), TrainN reads them where they are, and
+// has to run before the dataset is asked for the batch after the last of them. Batches are
+// gathered in order, and have the same size; 0 begins anew. It runs nothing, and changes nothing in
 // the model. It does not allocate once a call of n steps has been gathered. After an
 // error the call begins anew with 0. It is part of fit.Fuser.
 func (s *Session) Gather(i, n int, b data.Batch) error {
@@ -659,6 +662,9 @@ func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) 
 	k := f.next
 	if k == nil || k.have != n || k.of != n {
 		return errors.Join(fmt.Errorf("train: %w: the batches of %d steps were not gathered", ErrFuse, n), f.begin())
+	}
+	if k.joined.Stale() {
+		return errors.Join(fmt.Errorf("train: %w: the batches that were gathered are no longer there: run their steps before the dataset is asked for the batch after them", ErrFuse), f.begin())
 	}
 	if len(out) != len(s.trainNames) {
 		return errors.Join(s.train.room(out), f.begin())

@@ -403,9 +403,10 @@ func TestCompiled(t *testing.T) {
 	assert.Equal(t, 16, s.Fuses(20, 32), "what the twin was made for")
 	assert.Equal(t, 15, s.Fuses(15, 32))
 	assert.Equal(t, 20, s.Fuses(20, 8), "no twin for batches of 8")
-	assert.Empty(t, s.Uncompiled(32))
-	assert.Empty(t, plain.Uncompiled(32))
-	assert.Contains(t, s.Uncompiled(8), "calls of 20 steps run through train_n, since train_n_xla is for calls of 16 on batches of 32; no step is compiled")
+	assert.Empty(t, s.Uncompiled(32, 20))
+	assert.Empty(t, plain.Uncompiled(32, 20))
+	assert.Contains(t, s.Uncompiled(32, 12), "calls of 12 steps run through train_n, since train_n_xla is for calls of 16 on batches of 32")
+	assert.Contains(t, s.Uncompiled(8, 20), "calls of 20 steps run through train_n, since train_n_xla is for calls of 16 on batches of 32; no step is compiled")
 	full, small := batches(t, digits(t), 32, 19), batches(t, digits(t), 8, 3)
 	for _, bs := range [][]data.Batch{full[:16], full[16:19], small} {
 		assert.InDeltaSlice(t, fused(t, plain, bs, 0), fused(t, s, bs, 0), 1e-4)

@@ -170,6 +170,28 @@ func TestCallAfterOneThatFailed(t *testing.T) {
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
+// Batches that the dataset has reused since they were gathered are not trained on.
+func TestCallOnBatchesThatAreGone(t *testing.T) {
+	const block = 4
+	ds := random(t, 12*block*64, 100)
+	s := open(t, "dense-100-64-1", session.Options{FuseSteps: block})
+	before := variables(t, s)
+	from := data.Prefetch(ds, 2)
+	from.SetBlock(block)
+	out := make([]float64, len(s.TrainMetrics()))
+	for b, err := range from.Batches(data.Pass{Batch: 64}) {
+		require.NoError(t, err)
+		if b.Index < block {
+			require.NoError(t, s.Gather(b.Index, block, b))
+		}
+		if b.Index == 3*block { // of two blocks, the first has this one
+			require.ErrorIs(t, s.TrainN(t.Context(), 0, block, out), session.ErrFuse)
+			break
+		}
+	}
+	assert.True(t, before == variables(t, s), "nothing has run")
+}
+
 // Batches that lie in one piece are read there by a call of several steps, which trains as
 // the same steps on copies, one by one: where calls do not begin with such a piece, too.
 func TestJoinedBatchesAreReadInPlace(t *testing.T) {

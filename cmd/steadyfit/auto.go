@@ -132,7 +132,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 			if !cmd.Flags().Changed("fuse-steps") {
 				limits.Fuse = math.MaxInt32 // the loop knows where it has to pause
 			}
-			if err := d.takeOver(state, limits, f); err != nil {
+			if err := d.takeOver(state, limits, f, l.Log); err != nil {
 				return nil, fmt.Errorf("%s: %w", f.checkpoints, err)
 			}
 			say(d.choice.Why)
@@ -296,7 +296,7 @@ func (d *chosen) hook() fit.Hook {
 
 // takeOver is the choice of a checkpoint, less what flags say now. Where the steps would
 // round in another way than those before, it is a usage error, unless --force is given.
-func (d *chosen) takeOver(state json.RawMessage, l tune.Limits, f *fitFlags) error {
+func (d *chosen) takeOver(state json.RawMessage, l tune.Limits, f *fitFlags, log *slog.Logger) error {
 	var c tune.Candidate
 	if state != nil {
 		if err := json.Unmarshal(state, &c); err != nil {
@@ -308,11 +308,16 @@ func (d *chosen) takeOver(state json.RawMessage, l tune.Limits, f *fitFlags) err
 		now = tune.Candidate{}
 	}
 	was, is := c.Apply(f.options), now.Apply(f.options)
-	if flag := f.against(was, is); flag != "" && !f.force {
+	if flag := f.against(was, is); flag != "" && f.force {
+		log.Warn("the checkpoint was trained in another way, which rounds differently", "checkpoint", c, "now", now, "because", flag)
+	} else if flag != "" {
 		return usagef("the checkpoint was trained with %s, as --auto had chosen, and %s rules that out, which rounds in another way; leave %[2]s out to go on as before, or give --force to go on in spite of it", c, flag)
 	}
 	d.choice.Candidate = now
 	d.choice.Why = fmt.Sprintf("%s, as the checkpoint that this goes on from", now)
+	if now != c {
+		d.choice.Why = fmt.Sprintf("%s; the checkpoint that this goes on from was trained with %s", now, c)
+	}
 	return nil
 }
 

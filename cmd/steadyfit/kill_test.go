@@ -342,14 +342,14 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	t.Parallel() // it waits more than it works
 	dir := t.TempDir()
-	const n = 64
-	images := filepath.Join(dir, "images")
-	require.NoError(t, os.Mkdir(images, 0o777))
+	const n = 1 << 17
+	samples := filepath.Join(dir, "samples")
+	require.NoError(t, os.Mkdir(samples, 0o777))
 	for _, f := range []data.Field{
-		{Name: "x", Array: data.Array{Shape: []int{n, 224, 224, 3}, Values: make([]float32, n*224*224*3)}},
-		{Name: "y", Array: data.Array{Shape: []int{n}, Values: make([]int64, n)}},
+		{Name: "x", Array: data.Array{Shape: []int{n, 100}, Values: make([]float32, n*100)}},
+		{Name: "y", Array: data.Array{Shape: []int{n, 1}, Values: make([]float32, n)}},
 	} {
-		file, err := os.Create(filepath.Join(images, f.Name+".npy"))
+		file, err := os.Create(filepath.Join(samples, f.Name+".npy"))
 		require.NoError(t, err)
 		w := data.NewNPYWriter(file, n)
 		require.NoError(t, w.Write(f))
@@ -358,9 +358,9 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	run := func(capped bool, code int, args ...string) string {
 		t.Helper()
-		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", images, "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
+		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", samples, "--batch", "65536", "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
 		if capped {
-			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=460000000")
+			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=40000000")
 		}
 		out, err := cmd.CombinedOutput()
 		if code == 0 {
