@@ -15,9 +15,9 @@ import (
 
 // CheckLabels reports the first label of a field that is not an integer from 0
 // to classes-1, as a *RowError that is ErrLabel; with math.MaxInt any from 0 on is one.
-// TensorFlow itself does not name
-// the sample: its sparse cross-entropy fails on a CPU, and on a GPU the loss
-// becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
+// TensorFlow itself does not name the sample: its sparse cross-entropy fails on a CPU,
+// and on a GPU the loss becomes NaN (documented at
+// tf.nn.sparse_softmax_cross_entropy_with_logits).
 // Every element counts if the field has several per sample. The dataset is
 // walked once, in its own order.
 func CheckLabels(ds Dataset, field string, classes int) error {

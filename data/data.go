@@ -86,8 +86,7 @@ type FieldSpec struct {
 
 // Batch is a run of samples. Its arrays are borrowed: they are valid until the
 // iterator that produced the batch advances or stops, and may then be reused, unless Keep
-// was called.
-// The elements of Values may be changed meanwhile; Fields and Shape may not.
+// was called. The elements of Values may be changed meanwhile; Fields and Shape may not.
 type Batch struct {
 	// Fields are in the order of Dataset.Fields. Every field has Size samples.
 	Fields []Field

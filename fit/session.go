@@ -42,11 +42,11 @@ type Fuser interface {
 	// Fuses is how many train steps the next call can run, of up to n on batches of
 	// that many samples; 1 if they have to run one by one. It may change.
 	Fuses(n, samples int) int
-	// Gather copies a batch, to be the one of step i, from 0, of a call of n steps, as
+	// Gather takes a batch, to be the one of step i, from 0, of a call of n steps, as
 	// many as Fuses said. It changes nothing in the model, whatever its error. 0 begins
-	// anew. The batch may be reused once Gather returns, unless it is one that may be
-	// joined with those before it (data.Batch.Join): these TrainN may read where they are. It
-	// is called before the dataset is asked for another batch.
+	// anew. It copies the batch, unless those of the call can be joined (data.Batch.Join):
+	// these TrainN may read where they are. A Loop calls TrainN before it asks the dataset for
+	// another batch.
 	Gather(i, n int, b data.Batch) error
 	// TrainN runs the n steps that were gathered and writes the means of their scalars
 	// to out. step is as for Train, of the first of them. On error the state of the model

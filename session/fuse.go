@@ -512,11 +512,11 @@ func (s *Session) Fuses(n, samples int) int {
 
 // Gather takes a batch, to be the one of step i, from 0, of a call of n steps that
 // TrainN then runs. It is copied, and may be reused once Gather returns; but if the batches
-// of the call can be joined (data.Batch.Join), TrainN reads them where they are, and
-// has to run before the dataset is asked for the batch after the last of them. Batches are
-// gathered in order, and have the same size; 0 begins anew. It runs nothing, and changes nothing in
-// the model. It does not allocate once a call of n steps has been gathered. After an
-// error the call begins anew with 0. It is part of fit.Fuser.
+// of the call can be joined (data.Batch.Join), TrainN reads them where they are, and has to
+// run before the dataset is asked for the batch after the last of them: else it is ErrFuse.
+// Batches are gathered in order, and have the same size; 0 begins anew. It runs nothing, and
+// changes nothing in the model. It does not allocate once such a call of n steps has been
+// gathered. After an error the call begins anew with 0. It is part of fit.Fuser.
 func (s *Session) Gather(i, n int, b data.Batch) error {
 	f := s.fused
 	if f == nil {

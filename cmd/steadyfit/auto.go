@@ -81,6 +81,8 @@ type chosen struct {
 	plan   tune.Plan
 	choice tune.Choice
 	steps  int // of an epoch
+	// together is how many steps there can be in a call at the most.
+	together int
 }
 
 // choose decides how the training runs: as the checkpoint did that it goes on from, else
@@ -107,8 +109,9 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	if err != nil {
 		return nil, err
 	}
+	d.together = min(full, d.steps, pause)
 	if !cmd.Flags().Changed("fuse-steps") {
-		limits.Fuse = min(full, d.steps, pause)
+		limits.Fuse = d.together
 	}
 	// In 16 bits, whether they are in force is worth a look.
 	limits.Traced = f.traces(cmd, g) || limits.Precision && f.mayTrace(cmd)

@@ -212,11 +212,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return g.noGPU(ctx, err)
 	}
 	defer s.Close()
-	pause, err := f.pause(loop, chosen.steps)
-	if err != nil {
-		return err
-	}
-	if why := s.Uncompiled(f.batch, min(pause, chosen.steps, train.Len()/f.batch)); why != "" && !c.Continues() {
+	if why := s.Uncompiled(f.batch, chosen.together); why != "" && !c.Continues() {
 		loop.Log.Info("not all that --compiled asks for is compiled", "reason", why)
 	}
 	if err := f.tellInForce(ctx, cmd, g, c, s, train); err != nil {
