@@ -135,7 +135,7 @@ func processor() string {
 }
 
 // format is the format of the files of the cache, with the version of what they mean.
-const format = "steadyfit tune 2"
+const format = "steadyfit tune 3"
 
 // entry is a file of the cache.
 type entry struct {

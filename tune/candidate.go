@@ -99,6 +99,12 @@ func (c Candidate) Apply(o session.Options) session.Options {
 	return o
 }
 
+// threads reports whether it changes the executor or its threads, instead of which others
+// may be measured and not on top of which.
+func (c Candidate) threads() bool {
+	return c.Executor != "" || c.IntraThreads > 0 || c.InterThreads > 0 || c.CallerRuns
+}
+
 // over is the candidate with what another one changes on top of it.
 func (c Candidate) over(base Candidate) Candidate {
 	if c.FuseSteps > 1 {
@@ -217,7 +223,7 @@ func (c Candidate) Within(l Limits, o session.Options) Candidate {
 const usualFuse = 50
 
 // Candidates lists the ways that a model offers to train on batches of a dataset, most
-// promising first, and the settings that may be put on top of any of them. What the
+// promising first, and the settings that may be put on top of any of them or of plain steps. What the
 // options set already is not among them. The errors are those of
 // savedmodels.Model.RolesFor.
 func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch int, l Limits) (ways, settings []Candidate, err error) {
@@ -252,7 +258,7 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 		if !l.Traced {
 			settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
 		}
-		settings = append(settings, Candidate{InterThreads: 1})
+		settings = append(settings, Candidate{IntraThreads: 1}, Candidate{InterThreads: 1})
 		if !o.CallerRuns {
 			settings = append(settings, Candidate{CallerRuns: true})
 		}

@@ -51,8 +51,9 @@ type round struct {
 // answer is a line of the child's standard output: one when it has warmed up, and one for
 // each round.
 type answer struct {
-	// Step is the time of a step in seconds.
+	// Step is the time of a step, and Call that of a call, in seconds.
 	Step float64 `json:"step"`
+	Call float64 `json:"call"`
 	// Finite is false once a loss was NaN or infinite.
 	Finite bool         `json:"finite"`
 	Peak   memory.Bytes `json:"peak"`
@@ -279,7 +280,7 @@ func (r *runner) run(ctx context.Context, seconds float64) (answer, error) {
 	}
 	// What is not known is 0.
 	return answer{
-		Step: took / float64(calls*r.steps), Finite: r.finite,
+		Step: took / float64(calls*r.steps), Call: took / float64(calls), Finite: r.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes,
 	}, nil
 }

@@ -6,8 +6,8 @@
 // small dense model and 8 times slower on one with dropout (docs/performance.md). So
 // [Choose] runs a race: each [Candidate] trains on the first batches of the real data, in
 // a child process that has opened the model from its folder, in rounds that alternate
-// with plain steps in another child. The process that trains takes no part in it. So
-// there is no snapshot to restore, and neither the weights of a loser nor its memory,
+// with those of the fastest way so far, in another child; at first that is plain steps. The
+// process that trains takes no part in it. So there is no snapshot to restore, and neither the weights of a loser nor its memory,
 // its threads or its compiled code stay behind; a candidate that crashes, hangs or needs
 // too much memory only loses.
 //

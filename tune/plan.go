@@ -21,7 +21,7 @@ const (
 	// Share is the most that a race takes of the training that it is for.
 	Share = 0.02
 	// MaxRace is the most that a race takes in any case.
-	MaxRace = 10 * time.Second
+	MaxRace = 20 * time.Second
 	// MinRace is the least time that a race is begun with: two processes have to open
 	// TensorFlow and the model, and to warm up.
 	MinRace = 1500 * time.Millisecond
@@ -126,9 +126,11 @@ type Measurement struct {
 	Candidate Candidate `json:"candidate"`
 	// Step is the median over rounds of the time of a step, in seconds.
 	Step float64 `json:"step_seconds,omitempty"`
-	// Ratio is the median over rounds of that time divided by that of plain steps in
-	// the same round; between Low and High it lies with a confidence of at least three
-	// quarters (3 rounds), and of nine tenths or more from 5 rounds on.
+	// Ratio is the time of a step divided by that of plain steps: the median over rounds
+	// of what it is to the fastest way that was found before, in the same round, times the
+	// Ratio of that. Between Low and High it lies with a confidence of at least three
+	// quarters (3 rounds), and of nine tenths or more from 5 rounds on, if it was measured
+	// beside plain steps; the intervals of ways between multiply.
 	Ratio  float64 `json:"ratio,omitempty"`
 	Low    float64 `json:"ratio_low,omitempty"`
 	High   float64 `json:"ratio_high,omitempty"`
@@ -153,37 +155,41 @@ const (
 	maxRounds = 9
 )
 
-// summarize puts the rounds of a candidate beside those of plain steps, pairwise.
-func summarize(c Candidate, steps, plain []float64) Measurement {
+// plainSteps are what plain steps are to themselves.
+var plainSteps = Measurement{Ratio: 1, Low: 1, High: 1}
+
+// summarize puts the rounds of a candidate beside those of another one, pairwise, of which
+// it is known what it is to plain steps.
+func summarize(c Candidate, steps, beside []float64, other Measurement) Measurement {
 	m := Measurement{Candidate: c, Rounds: len(steps)}
 	if len(steps) == 0 {
 		return m
 	}
 	ratios := make([]float64, len(steps))
 	for i := range steps {
-		ratios[i] = steps[i] / plain[i]
+		ratios[i] = steps[i] / beside[i]
 	}
-	m.Step, m.Ratio = measure.Median(steps), measure.Median(ratios)
+	m.Step, m.Ratio = measure.Median(steps), other.Ratio*measure.Median(ratios)
 	slices.Sort(ratios)
 	// The outermost of n values enclose the median with 1-2^(1-n); those next to them
 	// still do with more than 0.9 from 8 on, and one disturbed round then decides nothing.
 	if len(ratios) >= 8 {
 		ratios = ratios[1 : len(ratios)-1]
 	}
-	m.Low, m.High = ratios[0], ratios[len(ratios)-1]
+	m.Low, m.High = other.Low*ratios[0], other.High*ratios[len(ratios)-1]
 	return m
 }
 
+// faster reports whether it was shown to be faster than plain steps by Margin.
+func (m Measurement) faster() bool {
+	return m.Out == "" && !m.Candidate.Plain() && m.Rounds >= minRounds && m.High <= 1-Margin
+}
+
 // judge says which of the measurements wins: the fastest of those that are faster than
-// plain steps by Margin; among those about as fast as it, the one that changes least. ok is
-// false if plain steps stay.
+// plain steps; among those within Margin of it, the one that changes least. ok is false if
+// plain steps stay.
 func judge(measured []Measurement) (winner Measurement, ok bool) {
-	var good []Measurement
-	for _, m := range measured {
-		if m.Out == "" && !m.Candidate.Plain() && m.Rounds >= minRounds && m.High <= 1-Margin {
-			good = append(good, m)
-		}
-	}
+	good := slices.DeleteFunc(slices.Clone(measured), func(m Measurement) bool { return !m.faster() })
 	if len(good) == 0 {
 		return Measurement{}, false
 	}
@@ -195,6 +201,20 @@ func judge(measured []Measurement) (winner Measurement, ok bool) {
 		}
 		return cmp.Compare(a.Ratio, b.Ratio)
 	}), true
+}
+
+// bestWay is the way with the least ratio to plain steps of those that were measured
+// without settings, shown or not: it may be what settings gain most on. It is plain where
+// none is faster.
+func bestWay(measured []Measurement) Candidate {
+	best := plainSteps
+	for _, m := range measured {
+		if way, on := m.Candidate.parts(); len(on) == 0 && m.Out == "" && m.Ratio < best.Ratio {
+			best = m
+			best.Candidate = way
+		}
+	}
+	return best.Candidate
 }
 
 // over says why a measurement breaks the budget of memory; empty if it does not. own is

@@ -24,9 +24,12 @@ import (
 	"steadyfit/tfbind"
 )
 
-// roundSeconds is how long a round of a candidate takes at least; a call that takes
-// longer is a round.
-const roundSeconds = 0.02
+// roundSeconds is how long a round takes at least, and a call that takes longer is a round.
+// Of both that are compared it takes about as long, if that is no longer than mostSeconds.
+const (
+	roundSeconds = 0.02
+	mostSeconds  = 0.1
+)
 
 // errLate ends a race that has no time left.
 var errLate = errors.New("there is no time left for it")
@@ -63,12 +66,19 @@ type race struct {
 	own memory.Bytes
 	// begun is when the race began, and until when it is over.
 	begun, until time.Time
-	// plain runs plain steps, and steps is their time in all rounds so far.
-	plain *competitor
-	steps []float64
+	// best runs the fastest way so far, beside which others are measured: where steps of
+	// one way scatter more than two others differ, as plain ones do if their threads were
+	// just woken, ratios to it would not tell those apart. At first it is plain.
+	best     *competitor
+	standing Measurement // of best
+	// steps are the times of plain steps, in all rounds so far, and peak and anon the most
+	// memory that was seen of them.
+	steps      []float64
+	peak, anon memory.Bytes
 }
 
-// run measures plain steps, the ways, and the settings on top of the best of them. The
+// run measures plain steps; those with fewer threads; the ways; all settings of threads on
+// top of the fastest of these; and the other settings on top of what is then the best. The
 // first measurement is that of plain steps; without an error it is complete. The error is
 // about what is no candidate's doing, or about plain steps.
 func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time.Duration) (measured []Measurement, err error) {
@@ -84,12 +94,12 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 	}
 	r.own = ownMemory()
 
-	r.plain = r.start(ctx, Candidate{})
-	defer func() { r.plain.end() }()
-	first, err := r.plain.hear(r.until)
+	r.best = r.start(ctx, Candidate{})
+	defer func() { r.best.end() }()
+	first, err := r.best.hear(r.until)
 	if err == nil {
 		// One round before any that counts, to know what the race may take.
-		first, err = r.plain.ask(r.until, roundSeconds)
+		first, err = r.best.ask(r.until, roundSeconds)
 	}
 	if err == nil {
 		err = usable(first)
@@ -97,7 +107,8 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 	if err != nil {
 		return nil, fmt.Errorf("plain steps: %w", cmp.Or(context.Cause(ctx), err))
 	}
-	r.steps = append(r.steps, first.Step)
+	r.standing = plainSteps
+	r.ran(first)
 	r.until = r.begun.Add(r.plan.allowed(time.Duration(first.Step * 1e9)))
 
 	if err := r.roomFor(first.Anon); err != nil {
@@ -106,22 +117,32 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 		}
 		return r.withPlain(measured), nil
 	}
-	best := Candidate{}
 	measure := func(c Candidate) {
-		measured = append(measured, r.against(ctx, c))
-		if winner, ok := judge(r.plan.within(measured, r.own)); ok {
-			best = winner.Candidate
+		if !slices.ContainsFunc(measured, func(m Measurement) bool { return m.Candidate == c }) {
+			measured = append(measured, r.measure(ctx, c))
+		}
+	}
+	// Fewer threads can be worth more to plain steps than all else, and take no compiler.
+	for _, c := range settings {
+		if c.IntraThreads > 0 {
+			measure(c)
 		}
 	}
 	for _, c := range ways {
 		measure(c)
 	}
+	way := bestWay(r.plan.within(measured, r.own))
 	for _, c := range settings {
-		base := best
-		if c.Precision == "" && c.Allocator == "" { // threads are instead of other threads
-			base.Executor, base.IntraThreads, base.InterThreads, base.CallerRuns = "", 0, 0, false
+		if c.threads() {
+			measure(c.over(way))
 		}
-		measure(c.over(base))
+	}
+	for _, c := range settings {
+		if c.threads() {
+			continue
+		}
+		winner, _ := judge(r.plan.within(measured, r.own))
+		measure(c.over(winner.Candidate))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -129,10 +150,18 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 	return r.withPlain(measured), nil
 }
 
+// ran notes a round of the best, of which plain steps are kept.
+func (r *race) ran(a answer) {
+	if r.standing.Candidate.Plain() {
+		r.steps = append(r.steps, a.Step)
+		r.peak, r.anon = a.Peak, max(r.anon, a.Anon)
+	}
+}
+
 // withPlain is what was measured, after that of plain steps.
 func (r *race) withPlain(measured []Measurement) []Measurement {
-	plain := summarize(Candidate{}, r.steps, r.steps)
-	plain.Peak, plain.Anon = r.plain.last.Peak, r.plain.anon
+	plain := summarize(Candidate{}, r.steps, r.steps, plainSteps)
+	plain.Peak, plain.Anon = r.peak, r.anon
 	return slices.Insert(measured, 0, plain)
 }
 
@@ -184,30 +213,46 @@ func room() memory.Reading {
 	return left
 }
 
-// against measures a candidate, in rounds that alternate with plain steps.
-func (r *race) against(ctx context.Context, c Candidate) Measurement {
-	out := func(err error) Measurement {
-		late := errors.Is(err, errLate)
-		return Measurement{Candidate: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
-	}
+// measure measures a candidate beside the best, which it is from then on if it is faster
+// by Margin, and may be chosen.
+func (r *race) measure(ctx context.Context, c Candidate) Measurement {
 	if time.Now().After(r.until) {
-		return out(errLate)
+		return out(c, errLate)
 	}
 	other := r.start(ctx, c)
-	defer other.end()
-	if _, err := other.hear(r.until); err != nil {
-		return out(err)
+	m := r.against(other, c)
+	if r.plan.within([]Measurement{m}, r.own)[0].faster() && m.Ratio <= (1-Margin)*r.standing.Ratio {
+		r.best, other = other, r.best
+		r.standing = m
 	}
-	var steps, plain []float64
+	other.end()
+	return m
+}
+
+// out is a candidate that could not be measured.
+func out(c Candidate, err error) Measurement {
+	late := errors.Is(err, errLate)
+	return Measurement{Candidate: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
+}
+
+// against has a candidate run in rounds that alternate with those of the best.
+func (r *race) against(other *competitor, c Candidate) Measurement {
+	warm, err := other.hear(r.until)
+	if err != nil {
+		return out(c, err)
+	}
+	seconds := min(max(roundSeconds, warm.Call, r.best.last.Call), mostSeconds)
+	var steps, beside []float64
 	for len(steps) < maxRounds {
-		a, err := r.plain.ask(r.until, roundSeconds)
+		a, err := r.best.ask(r.until, seconds)
 		if err != nil {
 			if errors.Is(err, errLate) {
 				break
 			}
-			return out(fmt.Errorf("plain steps, which it is measured against: %w", err))
+			return out(c, fmt.Errorf("%s, which it is measured against: %w", r.standing.Candidate, err))
 		}
-		b, err := other.ask(r.until, roundSeconds)
+		r.ran(a)
+		b, err := other.ask(r.until, seconds)
 		if errors.Is(err, errLate) {
 			break
 		}
@@ -215,16 +260,15 @@ func (r *race) against(ctx context.Context, c Candidate) Measurement {
 			err = usable(b)
 		}
 		if err != nil {
-			return out(err)
+			return out(c, err)
 		}
-		plain, steps = append(plain, a.Step), append(steps, b.Step)
+		beside, steps = append(beside, a.Step), append(steps, b.Step)
 		// Three rounds that are slower need no fourth.
-		if m := summarize(c, steps, plain); len(steps) >= minRounds && m.Low >= 1 {
+		if len(steps) >= minRounds && summarize(c, steps, beside, r.standing).Low >= r.standing.Low {
 			break
 		}
 	}
-	r.steps = append(r.steps, plain...)
-	m := summarize(c, steps, plain)
+	m := summarize(c, steps, beside, r.standing)
 	m.Peak, m.Anon = other.last.Peak, other.anon
 	if m.Rounds < minRounds {
 		m.Out, m.Late = errLate.Error(), true

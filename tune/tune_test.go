@@ -24,6 +24,8 @@ var (
 	compiled = Candidate{Compiled: true}
 	both     = Candidate{FuseSteps: 50, Compiled: true}
 	single   = Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
+	intra    = Candidate{IntraThreads: 1}
+	inter    = Candidate{InterThreads: 1}
 	caller   = Candidate{CallerRuns: true}
 )
 
@@ -110,13 +112,13 @@ func TestCandidates(t *testing.T) {
 		ways, settings []Candidate
 	}{
 		{name: "nothing is allowed", batch: 32},
-		{name: "all", batch: 32, limits: all, ways: []Candidate{both, fused, compiled}, settings: []Candidate{single, {InterThreads: 1}, caller, {Precision: gpuopts.BFloat16}}},
+		{name: "all", batch: 32, limits: all, ways: []Candidate{both, fused, compiled}, settings: []Candidate{single, intra, inter, caller, {Precision: gpuopts.BFloat16}}},
 		{name: "a batch that no twin was compiled for", batch: 16, limits: Limits{Fuse: 100, Compiled: true}, ways: []Candidate{fused}},
 		{name: "fewer steps in an epoch than a twin runs", batch: 32, limits: Limits{Fuse: 10, Compiled: true}, ways: []Candidate{{FuseSteps: 10}, compiled}},
 		{name: "deterministic", options: session.Options{Device: gpuopts.Options{Deterministic: true}}, batch: 32, limits: Limits{Fuse: 50, Compiled: true, Threads: true}, ways: []Candidate{fused}},
 		{name: "threads are set from outside", env: "TF_NUM_INTEROP_THREADS", batch: 32, limits: Limits{Fuse: 50, Threads: true}, ways: []Candidate{fused}},
-		{name: "a step is traced", batch: 32, limits: Limits{Fuse: 50, Threads: true, Traced: true}, ways: []Candidate{fused}, settings: []Candidate{{InterThreads: 1}, caller}},
-		{name: "the calling thread is set", options: session.Options{CallerRuns: true}, batch: 32, limits: Limits{Threads: true}, settings: []Candidate{single, {InterThreads: 1}}},
+		{name: "a step is traced", batch: 32, limits: Limits{Fuse: 50, Threads: true, Traced: true}, ways: []Candidate{fused}, settings: []Candidate{intra, inter, caller}},
+		{name: "the calling thread is set", options: session.Options{CallerRuns: true}, batch: 32, limits: Limits{Threads: true}, settings: []Candidate{single, intra, inter}},
 		{name: "what is set stays", options: session.Options{FuseSteps: 5, Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all, ways: []Candidate{compiled}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -206,12 +208,15 @@ func TestAllowed(t *testing.T) {
 }
 
 func TestSummarize(t *testing.T) {
-	m := summarize(fused, []float64{1, 2, 9}, []float64{2, 4, 3})
+	m := summarize(fused, []float64{1, 2, 9}, []float64{2, 4, 3}, plainSteps)
 	assert.Equal(t, Measurement{Candidate: fused, Step: 2, Ratio: 0.5, Low: 0.5, High: 3, Rounds: 3}, m)
 	// Of nine rounds, one that was disturbed does not widen the interval.
-	m = summarize(fused, []float64{4, 5, 5, 5, 5, 5, 5, 5, 90}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10})
+	m = summarize(fused, []float64{4, 5, 5, 5, 5, 5, 5, 5, 90}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10}, plainSteps)
 	assert.Equal(t, Measurement{Candidate: fused, Step: 5, Ratio: 0.5, Low: 0.5, High: 0.5, Rounds: 9}, m)
-	assert.Equal(t, Measurement{Candidate: fused}, summarize(fused, nil, nil))
+	assert.Equal(t, Measurement{Candidate: fused}, summarize(fused, nil, nil, plainSteps))
+	// Beside another way than plain steps, the ratios and what is not known of them multiply.
+	m = summarize(fused, []float64{1, 1, 1}, []float64{1, 2, 4}, Measurement{Candidate: both, Low: 0.4, Ratio: 0.5, High: 0.8})
+	assert.Equal(t, Measurement{Candidate: fused, Step: 1, Ratio: 0.25, Low: 0.1, High: 0.8, Rounds: 3}, m)
 }
 
 func TestJudge(t *testing.T) {
@@ -247,6 +252,17 @@ func TestJudge(t *testing.T) {
 			assert.Equal(t, c.want, winner.Candidate)
 		})
 	}
+}
+
+// Settings are put on top of the way that is fastest without them, shown or not.
+func TestBestWay(t *testing.T) {
+	measured := func(c Candidate, ratio float64, out string) Measurement {
+		return Measurement{Candidate: c, Step: ratio, Low: ratio / 2, Ratio: ratio, High: ratio * 2, Rounds: 5, Out: out}
+	}
+	plain := measured(Candidate{}, 1, "")
+	assert.Equal(t, Candidate{}, bestWay([]Measurement{plain}))
+	assert.Equal(t, Candidate{}, bestWay([]Measurement{plain, measured(fused, 1.01, ""), measured(single, 0.3, "")}))
+	assert.Equal(t, fused, bestWay([]Measurement{plain, measured(single, 0.3, ""), measured(both, 0.2, "the loss is not finite"), measured(fused, 0.9, ""), measured(compiled, 0.95, ""), measured(intra.over(compiled), 0.1, "")}))
 }
 
 func TestBudget(t *testing.T) {
@@ -315,7 +331,7 @@ func TestCache(t *testing.T) {
 	foreign.Key.CPU = "another one"
 	moved, err := json.Marshal(foreign)
 	require.NoError(t, err)
-	foreign.Key, foreign.Format = k, "steadyfit tune 3"
+	foreign.Key, foreign.Format = k, "steadyfit tune 4"
 	newer, err := json.Marshal(foreign)
 	require.NoError(t, err)
 	for name, content := range map[string][]byte{"cut": good[:len(good)/2], "empty": nil, "of another machine": moved, "of another format": newer} {

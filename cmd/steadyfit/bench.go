@@ -48,9 +48,10 @@ Without --data, one synthetic batch is used for every step. Of a signature that
 runs several steps in a call (train_n), the figures are those of one step.
 
 With --auto on, it first measures which way to run steps is the fastest, as fit
-does at its start, in at most a minute, and prints a line for each: the median time per step over
-rounds that alternate with plain steps, in processes of their own, and their peak
-and anonymous memory. The choice is kept for fit on data of the same types and
+does at its start, in at most a minute, and prints a line for each: the median
+time per step over rounds that alternate with those of the fastest so far, in
+processes of their own; their peak and anonymous memory; and how long steps take
+beside plain ones, by the ratios within rounds. The choice is kept for fit on data of the same types and
 shapes; --auto kept prints what is kept.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
