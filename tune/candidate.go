@@ -99,10 +99,9 @@ func (c Candidate) Apply(o session.Options) session.Options {
 	return o
 }
 
-// threads reports whether it changes the executor or its threads, instead of which others
-// may be measured and not on top of which.
-func (c Candidate) threads() bool {
-	return c.Executor != "" || c.IntraThreads > 0 || c.InterThreads > 0 || c.CallerRuns
+// ofThreads is what it changes of the executor and its threads.
+func (c Candidate) ofThreads() Candidate {
+	return Candidate{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns}
 }
 
 // over is the candidate with what another one changes on top of it.
@@ -223,8 +222,8 @@ func (c Candidate) Within(l Limits, o session.Options) Candidate {
 const usualFuse = 50
 
 // Candidates lists the ways that a model offers to train on batches of a dataset, most
-// promising first, and the settings that may be put on top of any of them or of plain steps. What the
-// options set already is not among them. The errors are those of
+// promising first, and the settings that may be put on top of any of them or of plain
+// steps. What the options set already is not among them. The errors are those of
 // savedmodels.Model.RolesFor.
 func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch int, l Limits) (ways, settings []Candidate, err error) {
 	roles, err := m.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
@@ -278,8 +277,7 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 // plain are not there.
 func (c Candidate) parts() (way Candidate, settings []Candidate) {
 	for _, s := range []Candidate{
-		{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns},
-		{Allocator: c.Allocator}, {Precision: c.Precision},
+		c.ofThreads(), {Allocator: c.Allocator}, {Precision: c.Precision},
 	} {
 		if !s.Plain() {
 			settings = append(settings, s)

@@ -83,6 +83,13 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	case allowed < MinRace:
 		return Choice{Why: fmt.Sprintf("plain: too short a training to measure what is faster (%d steps)", p.Steps)}, nil
 	}
+	if p.Anew && kept.Choice != nil {
+		// What was measured of this before must not win by the chance of having been, too.
+		kept.Choice.Measurements = slices.DeleteFunc(kept.Choice.Measurements, func(m Measurement) bool {
+			_, again := offered(m.Candidate, ways, settings)
+			return again
+		})
+	}
 	start := time.Now()
 	r := newRace(&p, info)
 	measured, err := r.run(ctx, ways, settings, allowed)
@@ -158,11 +165,11 @@ func (c *Choice) shortOf(allowed time.Duration) bool {
 }
 
 // of is the measurement of a candidate; nil if there is none.
-func (c *Choice) of(candidate Candidate) *Measurement {
-	for i := range c.Measurements {
-		if c.Measurements[i].Candidate == candidate {
-			return &c.Measurements[i]
-		}
+func (c *Choice) of(candidate Candidate) *Measurement { return of(c.Measurements, candidate) }
+
+func of(measured []Measurement, c Candidate) *Measurement {
+	if i := slices.IndexFunc(measured, func(m Measurement) bool { return m.Candidate == c }); i >= 0 {
+		return &measured[i]
 	}
 	return nil
 }
@@ -184,10 +191,16 @@ func (c *Choice) why(kept bool) string {
 		text += ", and nothing was shown to be faster"
 	}
 	var lost []string
-	for _, m := range c.Measurements {
-		if m.Out != "" && !m.Late {
-			lost = append(lost, fmt.Sprintf("%s is out: %s", m.Candidate, m.Out))
+	for i, m := range c.Measurements {
+		alike := func(other Measurement) bool { return !other.Late && other.Out == m.Out }
+		if m.Out == "" || m.Late || slices.ContainsFunc(c.Measurements[:i], alike) {
+			continue
 		}
+		who := m.Candidate.String() + " is"
+		if more := len(c.Measurements) - i - 1 - len(slices.DeleteFunc(slices.Clone(c.Measurements[i+1:]), alike)); more > 0 {
+			who = fmt.Sprintf("%s and %d more are", m.Candidate, more)
+		}
+		lost = append(lost, fmt.Sprintf("%s out: %s", who, m.Out))
 	}
 	if n := slices.IndexFunc(c.Measurements, func(m Measurement) bool { return m.Late }); n >= 0 {
 		when += ", without time for all"

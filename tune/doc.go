@@ -7,9 +7,9 @@
 // [Choose] runs a race: each [Candidate] trains on the first batches of the real data, in
 // a child process that has opened the model from its folder, in rounds that alternate
 // with those of the fastest way so far, in another child; at first that is plain steps. The
-// process that trains takes no part in it. So there is no snapshot to restore, and neither the weights of a loser nor its memory,
-// its threads or its compiled code stay behind; a candidate that crashes, hangs or needs
-// too much memory only loses.
+// process that trains takes no part in it. So there is no snapshot to restore, and neither
+// the weights of a loser nor its memory, its threads or its compiled code stay behind; a
+// candidate that crashes, hangs or needs too much memory only loses.
 //
 // Plain steps stay unless another way is shown to be faster: [Margin], with the whole of
 // its interval. A loss that is NaN or infinite never wins.

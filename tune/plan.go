@@ -128,9 +128,9 @@ type Measurement struct {
 	Step float64 `json:"step_seconds,omitempty"`
 	// Ratio is the time of a step divided by that of plain steps: the median over rounds
 	// of what it is to the fastest way that was found before, in the same round, times the
-	// Ratio of that. Between Low and High it lies with a confidence of at least three
-	// quarters (3 rounds), and of nine tenths or more from 5 rounds on, if it was measured
-	// beside plain steps; the intervals of ways between multiply.
+	// Ratio of that. Between Low and High it lies with a confidence of about three
+	// quarters (3 rounds), and of nine tenths or more from 5 rounds on; what is not known
+	// of the two factors is taken for independent.
 	Ratio  float64 `json:"ratio,omitempty"`
 	Low    float64 `json:"ratio_low,omitempty"`
 	High   float64 `json:"ratio_high,omitempty"`
@@ -148,11 +148,12 @@ type Measurement struct {
 	Passing bool `json:"passing,omitempty"`
 }
 
-// The rounds of a race: at least minRounds to conclude anything, and maxRounds where
-// steps are short enough.
+// The rounds of a race: at least minRounds to conclude anything; slowRounds for what does
+// not win; and maxRounds where there is time.
 const (
-	minRounds = 3
-	maxRounds = 9
+	minRounds  = 3
+	slowRounds = 5
+	maxRounds  = 9
 )
 
 // plainSteps are what plain steps are to themselves.
@@ -165,20 +166,32 @@ func summarize(c Candidate, steps, beside []float64, other Measurement) Measurem
 	if len(steps) == 0 {
 		return m
 	}
-	ratios := make([]float64, len(steps))
-	for i := range steps {
-		ratios[i] = steps[i] / beside[i]
-	}
-	m.Step, m.Ratio = measure.Median(steps), other.Ratio*measure.Median(ratios)
-	slices.Sort(ratios)
+	paired := ratios(steps, beside)
+	ratio := measure.Median(paired)
+	m.Step, m.Ratio = measure.Median(steps), other.Ratio*ratio
+	slices.Sort(paired)
 	// The outermost of n values enclose the median with 1-2^(1-n); those next to them
 	// still do with more than 0.9 from 8 on, and one disturbed round then decides nothing.
-	if len(ratios) >= 8 {
-		ratios = ratios[1 : len(ratios)-1]
+	if len(paired) >= 8 {
+		paired = paired[1 : len(paired)-1]
 	}
-	m.Low, m.High = other.Low*ratios[0], other.High*ratios[len(ratios)-1]
+	m.Low = m.Ratio / spread(other.Ratio/other.Low, ratio/paired[0])
+	m.High = m.Ratio * spread(other.High/other.Ratio, paired[len(paired)-1]/ratio)
 	return m
 }
+
+// ratios are those of values to others.
+func ratios(values, to []float64) []float64 {
+	r := make([]float64, len(values))
+	for i := range values {
+		r[i] = values[i] / to[i]
+	}
+	return r
+}
+
+// spread is by what factor a product may be off whose factors, independent of each other,
+// may be off by these: the squares of their logarithms add up.
+func spread(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
 
 // faster reports whether it was shown to be faster than plain steps by Margin.
 func (m Measurement) faster() bool {
@@ -204,14 +217,13 @@ func judge(measured []Measurement) (winner Measurement, ok bool) {
 }
 
 // bestWay is the way with the least ratio to plain steps of those that were measured
-// without settings, shown or not: it may be what settings gain most on. It is plain where
-// none is faster.
+// without settings and not shown to be slower: it may be what settings gain most on. It is
+// plain where there is none.
 func bestWay(measured []Measurement) Candidate {
-	best := plainSteps
+	best := Measurement{Ratio: math.Inf(1)}
 	for _, m := range measured {
-		if way, on := m.Candidate.parts(); len(on) == 0 && m.Out == "" && m.Ratio < best.Ratio {
+		if _, on := m.Candidate.parts(); len(on) == 0 && m.Out == "" && m.Low < 1 && m.Ratio < best.Ratio {
 			best = m
-			best.Candidate = way
 		}
 	}
 	return best.Candidate

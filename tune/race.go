@@ -31,8 +31,14 @@ const (
 	mostSeconds  = 0.1
 )
 
+// hangs is how long a round may take in any case.
+const hangs = 5 * time.Second
+
 // errLate ends a race that has no time left.
 var errLate = errors.New("there is no time left for it")
+
+// errHangs is a candidate that does not answer any more.
+var errHangs = errors.New("it hangs")
 
 // errNotFinite is a candidate that must not win, however fast it is.
 var errNotFinite = errors.New("its loss is not finite")
@@ -62,6 +68,8 @@ func usable(a answer) error {
 type race struct {
 	plan *Plan
 	spec spec
+	// start begins what runs a candidate; what fails is said by its hear.
+	start func(context.Context, Candidate) rival
 	// own is the anonymous memory of this process.
 	own memory.Bytes
 	// begun is when the race began, and until when it is over.
@@ -69,18 +77,34 @@ type race struct {
 	// best runs the fastest way so far, beside which others are measured: where steps of
 	// one way scatter more than two others differ, as plain ones do if their threads were
 	// just woken, ratios to it would not tell those apart. At first it is plain.
-	best     *competitor
+	best     rival
 	standing Measurement // of best
 	// steps are the times of plain steps, in all rounds so far, and peak and anon the most
 	// memory that was seen of them.
 	steps      []float64
 	peak, anon memory.Bytes
+	// measured is what is known of candidates so far.
+	measured []Measurement
 }
 
-// run measures plain steps; those with fewer threads; the ways; all settings of threads on
-// top of the fastest of these; and the other settings on top of what is then the best. The
-// first measurement is that of plain steps; without an error it is complete. The error is
-// about what is no candidate's doing, or about plain steps.
+// rival runs a candidate. Outside of tests it is a competitor.
+type rival interface {
+	// hear waits for an answer: the first is that it has warmed up. errLate is that there
+	// was none in time, and there are no more then.
+	hear(until time.Time) (answer, error)
+	// ask has it run a round, and waits for the answer.
+	ask(until time.Time, seconds float64) (answer, error)
+	// last is the latest answer, with the most anonymous memory of all of them.
+	last() answer
+	// end ends it, and waits until it has ended.
+	end()
+}
+
+// run measures plain steps; the most promising way; plain steps with fewer threads; the
+// other ways; all settings of threads on top of the way that is then the fastest without
+// any; and the other settings on top of the best of all. The first measurement is that of
+// plain steps; without an error it is complete. The error is about what is no candidate's
+// doing, or about plain steps.
 func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time.Duration) (measured []Measurement, err error) {
 	r.begun = time.Now()
 	r.until = r.begun.Add(allowed)
@@ -93,8 +117,12 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 		return nil, err
 	}
 	r.own = ownMemory()
+	return r.among(ctx, ways, settings)
+}
 
-	r.best = r.start(ctx, Candidate{})
+// among is run, once there is data to run on.
+func (r *race) among(ctx context.Context, ways, settings []Candidate) ([]Measurement, error) {
+	r.best, r.standing = r.start(ctx, Candidate{}), plainSteps
 	defer func() { r.best.end() }()
 	first, err := r.best.hear(r.until)
 	if err == nil {
@@ -107,62 +135,51 @@ func (r *race) run(ctx context.Context, ways, settings []Candidate, allowed time
 	if err != nil {
 		return nil, fmt.Errorf("plain steps: %w", cmp.Or(context.Cause(ctx), err))
 	}
-	r.standing = plainSteps
 	r.ran(first)
 	r.until = r.begun.Add(r.plan.allowed(time.Duration(first.Step * 1e9)))
 
-	if err := r.roomFor(first.Anon); err != nil {
-		for _, c := range ways {
-			measured = append(measured, Measurement{Candidate: c, Out: err.Error(), Passing: true})
-		}
-		return r.withPlain(measured), nil
-	}
-	measure := func(c Candidate) {
-		if !slices.ContainsFunc(measured, func(m Measurement) bool { return m.Candidate == c }) {
-			measured = append(measured, r.measure(ctx, c))
-		}
-	}
-	// Fewer threads can be worth more to plain steps than all else, and take no compiler.
+	// One thread for each operation can be worth more to plain steps than all else, and takes
+	// no compiler.
+	var fewer []Candidate
 	for _, c := range settings {
 		if c.IntraThreads > 0 {
-			measure(c)
+			fewer = append(fewer, c)
 		}
 	}
-	for _, c := range ways {
-		measure(c)
+	promising := min(len(ways), 1)
+	for _, c := range slices.Concat(ways[:promising], fewer, ways[promising:]) {
+		r.measure(ctx, c)
 	}
-	way := bestWay(r.plan.within(measured, r.own))
+	way := bestWay(r.plan.within(r.measured, r.own))
 	for _, c := range settings {
-		if c.threads() {
-			measure(c.over(way))
+		if c == c.ofThreads() {
+			r.measure(ctx, c.over(way))
 		}
 	}
 	for _, c := range settings {
-		if c.threads() {
-			continue
+		if c != c.ofThreads() {
+			winner, _ := judge(r.plan.within(r.measured, r.own))
+			r.measure(ctx, c.over(winner.Candidate))
 		}
-		winner, _ := judge(r.plan.within(measured, r.own))
-		measure(c.over(winner.Candidate))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	return r.withPlain(measured), nil
+	plain := summarize(Candidate{}, r.steps, r.steps, plainSteps)
+	plain.Peak, plain.Anon = r.peak, r.anon
+	return slices.Insert(r.measured, 0, plain), nil
 }
 
-// ran notes a round of the best, of which plain steps are kept.
+// ran notes a round of the best.
 func (r *race) ran(a answer) {
 	if r.standing.Candidate.Plain() {
 		r.steps = append(r.steps, a.Step)
-		r.peak, r.anon = a.Peak, max(r.anon, a.Anon)
+		r.peak, r.anon = max(r.peak, r.best.last().Peak), max(r.anon, r.best.last().Anon)
+		return
 	}
-}
-
-// withPlain is what was measured, after that of plain steps.
-func (r *race) withPlain(measured []Measurement) []Measurement {
-	plain := summarize(Candidate{}, r.steps, r.steps, plainSteps)
-	plain.Peak, plain.Anon = r.peak, r.anon
-	return slices.Insert(measured, 0, plain)
+	if m := of(r.measured, r.standing.Candidate); m != nil {
+		m.Peak, m.Anon = r.best.last().Peak, r.best.last().Anon
+	}
 }
 
 // roomFor refuses to begin a second process where the first has so much anonymous memory,
@@ -213,20 +230,49 @@ func room() memory.Reading {
 	return left
 }
 
-// measure measures a candidate beside the best, which it is from then on if it is faster
-// by Margin, and may be chosen.
-func (r *race) measure(ctx context.Context, c Candidate) Measurement {
-	if time.Now().After(r.until) {
-		return out(c, errLate)
+// measure measures a candidate beside the best, unless it was measured before. From then on
+// it is the best if it is faster by Margin, and may be chosen.
+func (r *race) measure(ctx context.Context, c Candidate) {
+	if of(r.measured, c) != nil {
+		return
 	}
-	other := r.start(ctx, c)
-	m := r.against(other, c)
-	if r.plan.within([]Measurement{m}, r.own)[0].faster() && m.Ratio <= (1-Margin)*r.standing.Ratio {
-		r.best, other = other, r.best
-		r.standing = m
+	for {
+		if time.Now().After(r.until) {
+			r.measured = append(r.measured, out(c, errLate))
+			return
+		}
+		if err := r.roomFor(r.anon); err != nil {
+			r.measured = append(r.measured, out(c, err))
+			return
+		}
+		other := r.start(ctx, c)
+		m, err := r.against(other, c)
+		if err == nil {
+			if r.plan.within([]Measurement{m}, r.own)[0].faster() && m.Ratio <= (1-Margin)*r.standing.Ratio {
+				r.best, other = other, r.best
+				r.standing = m
+			}
+			other.end()
+			r.measured = append(r.measured, m)
+			return
+		}
+		other.end()
+		if r.standing.Candidate.Plain() {
+			err = fmt.Errorf("plain steps, which it is measured against: %w", err)
+			r.measured = append(r.measured, Measurement{Candidate: c, Out: err.Error(), Passing: true})
+			return
+		}
+		r.withdraw(ctx, err)
 	}
-	other.end()
-	return m
+}
+
+// withdraw takes the best out, which has failed after it had been measured, and has plain
+// steps take its place again.
+func (r *race) withdraw(ctx context.Context, err error) {
+	*of(r.measured, r.standing.Candidate) = out(r.standing.Candidate, err)
+	r.best.end()
+	r.best, r.standing = r.start(ctx, Candidate{}), plainSteps
+	_, _ = r.best.hear(r.until) // what fails is said by the next answer, too
 }
 
 // out is a candidate that could not be measured.
@@ -235,23 +281,24 @@ func out(c Candidate, err error) Measurement {
 	return Measurement{Candidate: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
 }
 
-// against has a candidate run in rounds that alternate with those of the best.
-func (r *race) against(other *competitor, c Candidate) Measurement {
+// against has a candidate run in rounds that alternate with those of the best. The error is
+// about the best.
+func (r *race) against(other rival, c Candidate) (Measurement, error) {
 	warm, err := other.hear(r.until)
 	if err != nil {
-		return out(c, err)
+		return out(c, err), nil
 	}
-	seconds := min(max(roundSeconds, warm.Call, r.best.last.Call), mostSeconds)
+	// A little less than a call, so that it is one call and not two.
+	seconds := min(max(roundSeconds, 0.8*max(warm.Call, r.best.last().Call)), mostSeconds)
 	var steps, beside []float64
 	for len(steps) < maxRounds {
-		a, err := r.best.ask(r.until, seconds)
-		if err != nil {
-			if errors.Is(err, errLate) {
-				break
-			}
-			return out(c, fmt.Errorf("%s, which it is measured against: %w", r.standing.Candidate, err))
+		a, err := r.bestRuns(seconds)
+		if errors.Is(err, errLate) {
+			break
 		}
-		r.ran(a)
+		if err != nil {
+			return Measurement{}, err
+		}
 		b, err := other.ask(r.until, seconds)
 		if errors.Is(err, errLate) {
 			break
@@ -260,20 +307,42 @@ func (r *race) against(other *competitor, c Candidate) Measurement {
 			err = usable(b)
 		}
 		if err != nil {
-			return out(c, err)
+			return out(c, err), nil
 		}
 		beside, steps = append(beside, a.Step), append(steps, b.Step)
-		// Three rounds that are slower need no fourth.
-		if len(steps) >= minRounds && summarize(c, steps, beside, r.standing).Low >= r.standing.Low {
+		// What was slower than plain steps each time cannot win, and what was slower than the
+		// best can do so only where that must not run.
+		m := summarize(c, steps, beside, r.standing)
+		if len(steps) >= minRounds && m.Low >= 1 || len(steps) >= slowRounds && slices.Min(ratios(steps, beside)) >= 1 {
 			break
 		}
 	}
 	m := summarize(c, steps, beside, r.standing)
-	m.Peak, m.Anon = other.last.Peak, other.anon
+	m.Peak, m.Anon = other.last().Peak, other.last().Anon
 	if m.Rounds < minRounds {
 		m.Out, m.Late = errLate.Error(), true
 	}
-	return m
+	return m, nil
+}
+
+// bestRuns has the best run a round. It has done so before: if it takes very much longer
+// now, it hangs.
+func (r *race) bestRuns(seconds float64) (answer, error) {
+	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, r.best.last().Call)))
+	if until.After(r.until) {
+		until = r.until
+	}
+	a, err := r.best.ask(until, seconds)
+	if errors.Is(err, errLate) && until.Before(r.until) {
+		err = errHangs
+	}
+	if err == nil {
+		err = usable(a)
+	}
+	if err == nil {
+		r.ran(a)
+	}
+	return a, err
 }
 
 // competitor is a child process that runs a candidate.
@@ -284,12 +353,11 @@ type competitor struct {
 	lines   *bufio.Reader
 	log     child.Tail
 	err     error // of starting it
-	last    answer
-	anon    memory.Bytes // the most that was seen
+	latest  answer
 }
 
-// start begins a child process; what fails is said by hear.
-func (r *race) start(ctx context.Context, candidate Candidate) *competitor {
+// compete begins a child process.
+func (r *race) compete(ctx context.Context, candidate Candidate) *competitor {
 	c := &competitor{}
 	s := r.spec
 	s.Candidate = candidate
@@ -345,7 +413,6 @@ func (c *competitor) begin(ctx context.Context, s spec) error {
 	return nil
 }
 
-// ask has the child run a round.
 func (c *competitor) ask(until time.Time, seconds float64) (answer, error) {
 	if c.err == nil {
 		line, err := json.Marshal(round{Seconds: seconds})
@@ -359,7 +426,6 @@ func (c *competitor) ask(until time.Time, seconds float64) (answer, error) {
 	return c.hear(until)
 }
 
-// hear waits for an answer. errLate is that there was none in time.
 func (c *competitor) hear(until time.Time) (answer, error) {
 	if c.err != nil {
 		return answer{}, c.err
@@ -382,9 +448,12 @@ func (c *competitor) hear(until time.Time) (answer, error) {
 	if a.Failure != "" {
 		c.err = &failure{a.Failure, a.Lasting}
 	}
-	c.last, c.anon = a, max(c.anon, a.Anon)
+	a.Anon = max(c.latest.Anon, a.Anon)
+	c.latest = a
 	return a, c.err
 }
+
+func (c *competitor) last() answer { return c.latest }
 
 // died is the error of a child that ended before its time.
 func (c *competitor) died() error {
@@ -414,8 +483,10 @@ func newRace(p *Plan, info tfbind.Info) *race {
 		d.MemoryGrowth = true
 	}
 	o.ListAllocations = false
-	return &race{plan: p, spec: spec{
+	r := &race{plan: p, spec: spec{
 		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Options: o,
 		Batch: p.Batch, LearningRate: p.LearningRate,
 	}}
+	r.start = func(ctx context.Context, c Candidate) rival { return r.compete(ctx, c) }
+	return r
 }

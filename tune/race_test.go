@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,15 +92,11 @@ func TestRace(t *testing.T) {
 	require.NoError(t, err)
 	t.Log(c.Why)
 	assert.False(t, c.Cached)
-	require.GreaterOrEqual(t, len(c.Measurements), 8, "plain, three ways, and four settings of threads on one of them")
-	require.LessOrEqual(t, len(c.Measurements), 10, "if that is not plain, two of them on plain as well")
-	for i, a := range c.Measurements {
-		for _, b := range c.Measurements[:i] {
-			assert.NotEqual(t, a.Candidate, b.Candidate)
-		}
+	// What threads are changed of depends on what was fastest.
+	require.Contains(t, []int{8, 10}, len(c.Measurements), "plain, three ways, and four settings of threads on one of them; two of them on plain as well")
+	for _, want := range []Candidate{{}, both, single, intra, fused, compiled} {
+		assert.NotNil(t, c.of(want), want)
 	}
-	assert.NotNil(t, c.of(single))
-	assert.NotNil(t, c.of(intra))
 	plain := c.Measurements[0]
 	assert.True(t, plain.Candidate.Plain())
 	assert.Positive(t, plain.Step)
@@ -135,48 +130,6 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// Each way is measured beside the fastest one before it that may be chosen, and of the two
-// processes only that one's stays.
-func TestRaceBesideTheBest(t *testing.T) {
-	p := racing(t)
-	info, err := tfbind.Load("")
-	require.NoError(t, err)
-	r := newRace(&p, info)
-	r.begun, r.until = time.Now(), time.Now().Add(p.Time)
-	r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
-	require.NoError(t, err)
-	r.best, r.standing = r.start(t.Context(), Candidate{}), plainSteps
-	defer func() { r.best.end() }()
-	_, err = r.best.hear(r.until)
-	require.NoError(t, err)
-
-	plain := r.best
-	m := r.measure(t.Context(), both) // several times as fast
-	require.True(t, m.faster(), m)
-	assert.Equal(t, m, r.standing)
-	assert.Nil(t, plain.cmd, "it has ended")
-	require.NotNil(t, r.best.cmd)
-	assert.Equal(t, []string{strconv.Itoa(r.best.cmd.Process.Pid)}, children(t))
-	rounds := len(r.steps)
-	assert.Equal(t, m.Rounds, rounds)
-
-	fastest := r.best
-	slower := r.measure(t.Context(), Candidate{FuseSteps: 2})
-	assert.Empty(t, slower.Out)
-	assert.Greater(t, slower.Ratio, m.Ratio)
-	assert.Same(t, fastest, r.best)
-	assert.Equal(t, m, r.standing)
-	assert.Len(t, r.steps, rounds, "what is run now is not plain")
-	assert.Equal(t, []string{strconv.Itoa(r.best.cmd.Process.Pid)}, children(t))
-
-	// What is over the budget is measured, and nothing is measured beside it.
-	r.standing, p.Budget = plainSteps, memory.MiB
-	over := r.measure(t.Context(), both)
-	assert.Positive(t, over.Ratio)
-	assert.Same(t, fastest, r.best)
-	assert.Equal(t, plainSteps, r.standing)
-}
-
 // The process of a candidate with another allocator has that, and its steps are the same.
 func TestRaceWithAllocator(t *testing.T) {
 	if _, err := allocator.Find(allocator.Jemalloc); err != nil {
@@ -189,7 +142,7 @@ func TestRaceWithAllocator(t *testing.T) {
 	r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
 	require.NoError(t, err)
 	for _, candidate := range []Candidate{{}, {Allocator: allocator.Jemalloc}} {
-		c := r.start(t.Context(), candidate)
+		c := r.compete(t.Context(), candidate)
 		defer c.end()
 		a, err := c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)
@@ -276,7 +229,7 @@ func TestRaceThatFails(t *testing.T) {
 		r := newRace(&p, info)
 		r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
 		require.NoError(t, err)
-		c := r.start(t.Context(), Candidate{})
+		c := r.compete(t.Context(), Candidate{})
 		defer c.end()
 		_, err = c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)

@@ -37,7 +37,7 @@ func TestCandidateInWords(t *testing.T) {
 		{Candidate{}, "plain"},
 		{both, "fused 50 steps, XLA twin"},
 		{single.over(compiled), "XLA twin, single-threaded executor, intra threads 1"},
-		{Candidate{InterThreads: 1}, "inter threads 1"},
+		{inter, "inter threads 1"},
 		{caller.over(fused), "fused 50 steps, in the calling thread"},
 		{Candidate{Precision: gpuopts.BFloat16}.over(fused), "fused 50 steps, bfloat16"},
 	} {
@@ -57,7 +57,7 @@ func TestRounds(t *testing.T) {
 		{Candidate{InterThreads: 1, Allocator: allocator.Jemalloc}.over(fused), false, 3},
 		{Candidate{Executor: gpuopts.SingleThreaded}, false, 1},
 		{Candidate{Executor: gpuopts.SingleThreaded}.over(fused), true, 3},
-		{Candidate{IntraThreads: 1}, true, 2},
+		{intra, true, 2},
 		{single, true, 3},
 		{single.over(fused), true, 4},
 		{compiled, true, 2},
@@ -208,15 +208,25 @@ func TestAllowed(t *testing.T) {
 }
 
 func TestSummarize(t *testing.T) {
-	m := summarize(fused, []float64{1, 2, 9}, []float64{2, 4, 3}, plainSteps)
-	assert.Equal(t, Measurement{Candidate: fused, Step: 2, Ratio: 0.5, Low: 0.5, High: 3, Rounds: 3}, m)
+	same := func(want, m Measurement) {
+		t.Helper()
+		for _, pair := range [][2]*float64{{&want.Ratio, &m.Ratio}, {&want.Low, &m.Low}, {&want.High, &m.High}} {
+			assert.InDelta(t, *pair[0], *pair[1], 1e-12)
+			*pair[1] = *pair[0]
+		}
+		assert.Equal(t, want, m)
+	}
+	same(Measurement{Candidate: fused, Step: 2, Ratio: 0.5, Low: 0.5, High: 3, Rounds: 3},
+		summarize(fused, []float64{1, 2, 9}, []float64{2, 4, 3}, plainSteps))
 	// Of nine rounds, one that was disturbed does not widen the interval.
-	m = summarize(fused, []float64{4, 5, 5, 5, 5, 5, 5, 5, 90}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10}, plainSteps)
-	assert.Equal(t, Measurement{Candidate: fused, Step: 5, Ratio: 0.5, Low: 0.5, High: 0.5, Rounds: 9}, m)
+	same(Measurement{Candidate: fused, Step: 5, Ratio: 0.5, Low: 0.5, High: 0.5, Rounds: 9},
+		summarize(fused, []float64{4, 5, 5, 5, 5, 5, 5, 5, 90}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10}, plainSteps))
 	assert.Equal(t, Measurement{Candidate: fused}, summarize(fused, nil, nil, plainSteps))
-	// Beside another way than plain steps, the ratios and what is not known of them multiply.
-	m = summarize(fused, []float64{1, 1, 1}, []float64{1, 2, 4}, Measurement{Candidate: both, Low: 0.4, Ratio: 0.5, High: 0.8})
-	assert.Equal(t, Measurement{Candidate: fused, Step: 1, Ratio: 0.25, Low: 0.1, High: 0.8, Rounds: 3}, m)
+	// Beside another way than plain steps, ratios multiply, and the logarithms of what they
+	// may be off by add as the sides of a right angle do: 16 to the powers of 3/4 and 1 are
+	// 16 to the power of 5/4, down; up, the second of them is exact.
+	same(Measurement{Candidate: fused, Step: 1, Ratio: 0.25, Low: 0.25 / 32, High: 2, Rounds: 3},
+		summarize(fused, []float64{1, 1, 1}, []float64{16, 1, 1}, Measurement{Candidate: both, Low: 0.25 / 8, Ratio: 0.25, High: 2}))
 }
 
 func TestJudge(t *testing.T) {
@@ -244,7 +254,7 @@ func TestJudge(t *testing.T) {
 		{name: "about as fast, and less is changed", measured: []Measurement{plain, quick, measured(fused, 0.21, 0.215, 0.22)}, want: fused},
 		{name: "faster by more than that", measured: []Measurement{plain, quick, measured(fused, 0.22, 0.225, 0.23)}, want: both},
 		{name: "about as fast, and it rounds as plain steps do", measured: []Measurement{plain, measured(single.over(fused), 0.5, 0.5, 0.5), measured(Candidate{InterThreads: 1, CallerRuns: true, Allocator: "jemalloc"}, 0.51, 0.51, 0.51)}, want: Candidate{InterThreads: 1, CallerRuns: true, Allocator: "jemalloc"}},
-		{name: "of two that change as much, the faster", measured: []Measurement{plain, measured(single, 0.5, 0.505, 0.51), measured(Candidate{InterThreads: 1}, 0.49, 0.5, 0.51)}, want: Candidate{InterThreads: 1}},
+		{name: "of two that change as much, the faster", measured: []Measurement{plain, measured(single, 0.5, 0.505, 0.51), measured(inter, 0.49, 0.5, 0.51)}, want: inter},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			winner, ok := judge(c.measured)
@@ -254,15 +264,16 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Settings are put on top of the way that is fastest without them, shown or not.
+// Settings are put on top of the way that is fastest without them and may be faster than
+// plain steps.
 func TestBestWay(t *testing.T) {
 	measured := func(c Candidate, ratio float64, out string) Measurement {
-		return Measurement{Candidate: c, Step: ratio, Low: ratio / 2, Ratio: ratio, High: ratio * 2, Rounds: 5, Out: out}
+		return Measurement{Candidate: c, Step: ratio, Low: ratio / 1.2, Ratio: ratio, High: ratio * 2, Rounds: 5, Out: out}
 	}
-	plain := measured(Candidate{}, 1, "")
-	assert.Equal(t, Candidate{}, bestWay([]Measurement{plain}))
-	assert.Equal(t, Candidate{}, bestWay([]Measurement{plain, measured(fused, 1.01, ""), measured(single, 0.3, "")}))
-	assert.Equal(t, fused, bestWay([]Measurement{plain, measured(single, 0.3, ""), measured(both, 0.2, "the loss is not finite"), measured(fused, 0.9, ""), measured(compiled, 0.95, ""), measured(intra.over(compiled), 0.1, "")}))
+	assert.Equal(t, Candidate{}, bestWay(nil))
+	assert.Equal(t, Candidate{}, bestWay([]Measurement{measured(fused, 1.21, ""), measured(single, 0.3, "")}), "shown to be slower")
+	assert.Equal(t, fused, bestWay([]Measurement{measured(fused, 1.19, "")}), "not shown to be")
+	assert.Equal(t, fused, bestWay([]Measurement{measured(single, 0.3, ""), measured(both, 0.2, "the loss is not finite"), measured(fused, 0.9, ""), measured(compiled, 0.95, ""), measured(intra.over(compiled), 0.1, "")}))
 }
 
 func TestBudget(t *testing.T) {
@@ -390,7 +401,7 @@ func TestKept(t *testing.T) {
 		{name: "no threads", ways: []Candidate{both, fused, compiled}, want: both},
 		{name: "no twins, and an epoch that is shorter", ways: []Candidate{{FuseSteps: 44}}, want: Candidate{FuseSteps: 44}},
 		{name: "an epoch of which nothing is known", ways: []Candidate{{FuseSteps: 3}}, partly: true},
-		{name: "a setting that was not measured", ways: []Candidate{compiled}, settings: []Candidate{{InterThreads: 1}}, want: compiled, partly: true},
+		{name: "a setting that was not measured", ways: []Candidate{compiled}, settings: []Candidate{inter}, want: compiled, partly: true},
 		{name: "another setting", ways: []Candidate{both, fused, compiled}, settings: []Candidate{caller}, want: caller.over(both)},
 		{name: "a budget", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, want: compiled},
 		{name: "a budget, of a process that has more", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, own: 100, want: fused},
@@ -444,5 +455,7 @@ func TestWhy(t *testing.T) {
 	assert.Equal(t, "plain: 137 ms per step, and nothing was shown to be faster (measured before, without time for all)", c.why(true))
 	assert.True(t, c.shortOf(4*time.Second))
 	assert.False(t, c.shortOf(3*time.Second))
+	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Candidate: both, Out: "no room"}, {Candidate: fused, Out: "boom"}, {Candidate: compiled, Out: "no room"}, {Candidate: single, Out: "no room"}, {Candidate: intra, Out: "no room", Late: true}}}
+	assert.Equal(t, "plain: 1 s per step, and nothing was shown to be faster (measured in 1.0 s, without time for all); fused 50 steps, XLA twin and 2 more are out: no room; fused 50 steps is out: boom", c.why(false))
 	assert.Equal(t, "1.5 s", Duration(1.5))
 }

@@ -37,7 +37,7 @@ const (
 type autoFlags struct{ auto, cache string }
 
 func (a *autoFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&a.auto, "auto", autoOn, "how steps run, where no flag says it: on (measure at the start what is fastest, in at most 2% of the training and 10s, and keep it), precision (16 bits among it, which changes the result), off (as exported)")
+	flags.StringVar(&a.auto, "auto", autoOn, "how steps run, where no flag says it: on (measure at the start what is fastest, in at most 2% of the training and 20s, and keep it), precision (16 bits among it, which changes the result), off (as exported)")
 	a.registerCache(flags)
 }
 

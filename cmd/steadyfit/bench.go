@@ -51,8 +51,8 @@ With --auto on, it first measures which way to run steps is the fastest, as fit
 does at its start, in at most a minute, and prints a line for each: the median
 time per step over rounds that alternate with those of the fastest so far, in
 processes of their own; their peak and anonymous memory; and how long steps take
-beside plain ones, by the ratios within rounds. The choice is kept for fit on data of the same types and
-shapes; --auto kept prints what is kept.`,
+relative to plain ones, as the product of the ratios within rounds. The choice is
+kept for fit on data of the same types and shapes; --auto kept prints what is kept.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
