@@ -1790,7 +1790,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
                             "gradients and apply give another step than train",
                             "the same weights",
                             f"{name} differs",
-                            "export without micro-batches",
+                            "export with --no-micro-batches",
                         )
                 done.append("gradients + apply equal train")
             for name in sorted(set(signatures) - {step, "gradients", "apply", "save", "restore"}):

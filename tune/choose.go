@@ -185,10 +185,10 @@ func (c *Choice) why(kept bool) string {
 		return c.Candidate.String() + " (" + when + ")"
 	}
 	text := fmt.Sprintf("%s: %s per step", c.Candidate, Duration(won.Step))
-	if !c.Candidate.Plain() {
-		text += fmt.Sprintf(", %.2g times as fast as plain", 1/won.Ratio)
-	} else {
+	if c.Candidate.Plain() {
 		text += ", and nothing was shown to be faster"
+	} else if plain := c.of(Candidate{}); plain != nil {
+		text += fmt.Sprintf(", %.2g times as fast as plain", plain.Step/won.Step)
 	}
 	var lost []string
 	for i, m := range c.Measurements {

@@ -231,7 +231,8 @@ func room() memory.Reading {
 }
 
 // measure measures a candidate beside the best, unless it was measured before. From then on
-// it is the best if it is faster by Margin, and may be chosen.
+// it is the best if it is shown to be faster than that, and may be chosen: by medians alone,
+// the luckiest of many would be, and each next ratio be taken to its luck.
 func (r *race) measure(ctx context.Context, c Candidate) {
 	if of(r.measured, c) != nil {
 		return
@@ -246,9 +247,9 @@ func (r *race) measure(ctx context.Context, c Candidate) {
 			return
 		}
 		other := r.start(ctx, c)
-		m, err := r.against(other, c)
+		m, shown, err := r.against(other, c)
 		if err == nil {
-			if r.plan.within([]Measurement{m}, r.own)[0].faster() && m.Ratio <= (1-Margin)*r.standing.Ratio {
+			if shown && r.plan.within([]Measurement{m}, r.own)[0].faster() {
 				r.best, other = other, r.best
 				r.standing = m
 			}
@@ -281,12 +282,13 @@ func out(c Candidate, err error) Measurement {
 	return Measurement{Candidate: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
 }
 
-// against has a candidate run in rounds that alternate with those of the best. The error is
-// about the best.
-func (r *race) against(other rival, c Candidate) (Measurement, error) {
+// against has a candidate run in rounds that alternate with those of the best. shown is that
+// it is faster than the best, as Measurement.faster is of plain steps. The error is about the
+// best.
+func (r *race) against(other rival, c Candidate) (m Measurement, shown bool, err error) {
 	warm, err := other.hear(r.until)
 	if err != nil {
-		return out(c, err), nil
+		return out(c, err), false, nil
 	}
 	// A little less than a call, so that it is one call and not two.
 	seconds := min(max(roundSeconds, 0.8*max(warm.Call, r.best.last().Call)), mostSeconds)
@@ -297,7 +299,7 @@ func (r *race) against(other rival, c Candidate) (Measurement, error) {
 			break
 		}
 		if err != nil {
-			return Measurement{}, err
+			return Measurement{}, false, err
 		}
 		b, err := other.ask(r.until, seconds)
 		if errors.Is(err, errLate) {
@@ -307,7 +309,7 @@ func (r *race) against(other rival, c Candidate) (Measurement, error) {
 			err = usable(b)
 		}
 		if err != nil {
-			return out(c, err), nil
+			return out(c, err), false, nil
 		}
 		beside, steps = append(beside, a.Step), append(steps, b.Step)
 		// What was slower than plain steps each time cannot win, and what was slower than the
@@ -317,12 +319,12 @@ func (r *race) against(other rival, c Candidate) (Measurement, error) {
 			break
 		}
 	}
-	m := summarize(c, steps, beside, r.standing)
+	m = summarize(c, steps, beside, r.standing)
 	m.Peak, m.Anon = other.last().Peak, other.last().Anon
 	if m.Rounds < minRounds {
 		m.Out, m.Late = errLate.Error(), true
 	}
-	return m, nil
+	return m, summarize(c, steps, beside, plainSteps).faster(), nil
 }
 
 // bestRuns has the best run a round. It has done so before: if it takes very much longer
@@ -457,8 +459,13 @@ func (c *competitor) last() answer { return c.latest }
 
 // died is the error of a child that ended before its time.
 func (c *competitor) died() error {
+	cmd := c.cmd
 	c.end()
-	c.err = fmt.Errorf("its process has ended: %s", cmp.Or(child.Telling(c.log.String()), "without a word"))
+	how := "without a word"
+	if cmd != nil && cmd.ProcessState != nil {
+		how = cmd.ProcessState.String()
+	}
+	c.err = fmt.Errorf("its process has ended: %s", cmp.Or(child.Telling(c.log.String()), how))
 	return c.err
 }
 

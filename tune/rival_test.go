@@ -21,6 +21,8 @@ type scripted struct {
 	race *scriptedRace
 	is   Candidate
 	step float64
+	// jitter, if there is any, is what steps of a round are slower by, one round after the other.
+	jitter []float64
 	// From this round on, counted from 1 over all rivals of its kind, it fails: with an
 	// error, not at all in time, or with a loss that is not finite.
 	failsAt int
@@ -40,6 +42,9 @@ func (s *scripted) answer() answer {
 func (s *scripted) ask(until time.Time, _ float64) (answer, error) {
 	s.race.rounds[s.is]++
 	a := s.answer()
+	if len(s.jitter) > 0 {
+		a.Step *= s.jitter[s.race.rounds[s.is]%len(s.jitter)]
+	}
 	if s.failsAt == 0 || s.race.rounds[s.is] < s.failsAt {
 		return a, nil
 	}
@@ -136,6 +141,29 @@ func TestOrderOfRace(t *testing.T) {
 		assert.Equal(t, single, s.outcome(nil, settings[:2]).Candidate)
 		assert.Equal(t, []Candidate{{}, single, intra}, s.started)
 	})
+}
+
+// What is faster by the median, and not in nearly all rounds, may win, but nothing is measured
+// beside it: its luck would be in all ratios from then on.
+func TestBestIsShown(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		jitter []float64
+		best   Candidate
+	}{
+		{"in two of three rounds", []float64{1, 1, 5}, both},
+		{"in eight of nine", []float64{1, 1, 1, 1, 1, 1, 1, 1, 5}, fused},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScriptedRace(t, &Plan{}, []scripted{{step: 1}, {is: both, step: 0.25}, {is: fused, step: 0.1, jitter: c.jitter}, {is: compiled, step: 0.5}})
+			got := s.outcome([]Candidate{both, fused, compiled}, nil)
+			assert.Equal(t, fused, got.Candidate)
+			assert.InDelta(t, 0.1, got.of(fused).Ratio, 1e-12)
+			want := map[Candidate]int{{}: 1 + 9, both: 9 + 9, fused: 9, compiled: 5}
+			want[c.best] += 5
+			assert.Equal(t, want, s.rounds)
+		})
+	}
 }
 
 // What fails after it was the best does not win, and what was to be measured beside it is

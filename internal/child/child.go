@@ -8,6 +8,8 @@ package child
 
 import (
 	"bytes"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -60,8 +62,11 @@ var telling = [][]string{
 	{"SIGSEGV:", "SIGABRT:", "SIGBUS:", "SIGFPE:", "SIGILL:"},
 }
 
+// informs is how TensorFlow begins a line that only informs, and one that comes before it.
+var informs = regexp.MustCompile(`^(I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages before absl::InitializeLog)`)
+
 // Telling is the line of a log that says what went wrong, cut to 200 bytes; the
-// last line, if none is known to.
+// last line, if none is known to. Lines in which TensorFlow only informs are not among them.
 func Telling(log string) string {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	for _, words := range telling {
@@ -73,7 +78,12 @@ func Telling(log string) string {
 			}
 		}
 	}
-	return cut(strings.TrimSpace(lines[len(lines)-1]))
+	for _, line := range slices.Backward(lines) {
+		if !informs.MatchString(line) {
+			return cut(strings.TrimSpace(line))
+		}
+	}
+	return ""
 }
 
 func cut(line string) string {
