@@ -191,15 +191,19 @@ func (c *Choice) why(kept bool) string {
 		text += fmt.Sprintf(", %.2g times as fast as plain", plain.Step/won.Step)
 	}
 	var lost []string
-	for i, m := range c.Measurements {
-		alike := func(other Measurement) bool { return !other.Late && other.Out == m.Out }
-		if m.Out == "" || m.Late || slices.ContainsFunc(c.Measurements[:i], alike) {
+	more := map[string]int{} // that are out for the same reason
+	for _, m := range c.Measurements {
+		more[m.Out]++
+	}
+	for _, m := range c.Measurements {
+		if m.Out == "" || m.Late || more[m.Out] == 0 {
 			continue
 		}
 		who := m.Candidate.String() + " is"
-		if more := len(c.Measurements) - i - 1 - len(slices.DeleteFunc(slices.Clone(c.Measurements[i+1:]), alike)); more > 0 {
-			who = fmt.Sprintf("%s and %d more are", m.Candidate, more)
+		if n := more[m.Out] - 1; n > 0 {
+			who = fmt.Sprintf("%s and %d more are", m.Candidate, n)
 		}
+		more[m.Out] = 0 // said
 		lost = append(lost, fmt.Sprintf("%s out: %s", who, m.Out))
 	}
 	if n := slices.IndexFunc(c.Measurements, func(m Measurement) bool { return m.Late }); n >= 0 {

@@ -82,6 +82,17 @@ func racing(t *testing.T) Plan {
 	return Plan{Model: m, Data: ds, Batch: 32, Limits: Limits{Fuse: 50, Compiled: true}, Cache: t.TempDir(), Time: 5 * time.Minute}
 }
 
+// withSample is the race of a plan, with data for its processes.
+func withSample(t *testing.T, p *Plan) *race {
+	t.Helper()
+	info, err := tfbind.Load("")
+	require.NoError(t, err)
+	r := newRace(p, info)
+	r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
+	require.NoError(t, err)
+	return r
+}
+
 func TestRace(t *testing.T) {
 	p := racing(t)
 	p.Limits.Threads = true
@@ -136,11 +147,7 @@ func TestRaceWithAllocator(t *testing.T) {
 		t.Skip(err)
 	}
 	p := racing(t)
-	info, err := tfbind.Load("")
-	require.NoError(t, err)
-	r := newRace(&p, info)
-	r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
-	require.NoError(t, err)
+	r := withSample(t, &p)
 	for _, candidate := range []Candidate{{}, {Allocator: allocator.Jemalloc}} {
 		c := r.compete(t.Context(), candidate)
 		defer c.end()
@@ -224,28 +231,18 @@ func TestRaceThatFails(t *testing.T) {
 		assert.Empty(t, c.Measurements[1].Out)
 	})
 	t.Run("a process is killed", func(t *testing.T) {
-		info, err := tfbind.Load("")
-		require.NoError(t, err)
-		r := newRace(&p, info)
-		r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
-		require.NoError(t, err)
-		c := r.compete(t.Context(), Candidate{})
+		c := withSample(t, &p).compete(t.Context(), Candidate{})
 		defer c.end()
-		_, err = c.hear(time.Now().Add(p.Time))
+		_, err := c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)
 		require.NoError(t, c.cmd.Process.Kill())
 		_, err = c.ask(time.Now().Add(p.Time), 3600)
 		assert.EqualError(t, err, "its process has ended: signal: killed")
 	})
 	t.Run("the parent is gone", func(t *testing.T) {
-		info, err := tfbind.Load("")
-		require.NoError(t, err)
-		r := newRace(&p, info)
-		r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
-		require.NoError(t, err)
-		c := r.compete(t.Context(), Candidate{})
+		c := withSample(t, &p).compete(t.Context(), Candidate{})
 		defer c.end()
-		_, err = c.hear(time.Now().Add(p.Time))
+		_, err := c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)
 		// In the middle of an hour of steps.
 		_, err = fmt.Fprintln(c.in, `{"seconds": 3600}`)

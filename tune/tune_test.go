@@ -455,7 +455,7 @@ func TestWhy(t *testing.T) {
 	assert.Equal(t, "plain: 137 ms per step, and nothing was shown to be faster (measured before, without time for all)", c.why(true))
 	assert.True(t, c.shortOf(4*time.Second))
 	assert.False(t, c.shortOf(3*time.Second))
-	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Candidate: both, Out: "no room"}, {Candidate: fused, Out: "boom"}, {Candidate: compiled, Out: "no room"}, {Candidate: single, Out: "no room"}, {Candidate: intra, Out: "no room", Late: true}}}
+	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Candidate: both, Out: "no room"}, {Candidate: fused, Out: "boom"}, {Candidate: compiled, Out: "no room"}, {Candidate: single, Out: "no room"}, {Candidate: intra, Out: errLate.Error(), Late: true}}}
 	assert.Equal(t, "plain: 1 s per step, and nothing was shown to be faster (measured in 1.0 s, without time for all); fused 50 steps, XLA twin and 2 more are out: no room; fused 50 steps is out: boom", c.why(false))
 	assert.Equal(t, "1.5 s", Duration(1.5))
 }
