@@ -366,7 +366,7 @@ func causeOfDeath(state *os.ProcessState, talk error, fence limit, log string) s
 // is, or its end.
 func excerpt(log string) string {
 	line := strings.TrimSuffix(child.Telling(log), "...")
-	if i := strings.Index(log, line); i >= 0 && len(log)-i > logStore {
+	if i := strings.Index(log, line); line != "" && i >= 0 && len(log)-i > logStore {
 		return log[i : i+logStore]
 	}
 	return log[max(0, len(log)-logStore):]

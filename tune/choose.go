@@ -196,7 +196,7 @@ func (c *Choice) why(kept bool) string {
 		more[m.Out]++
 	}
 	for _, m := range c.Measurements {
-		if m.Out == "" || m.Late || more[m.Out] == 0 {
+		if m.Out == "" || m.Out == errLate.Error() || more[m.Out] == 0 {
 			continue
 		}
 		who := m.Candidate.String() + " is"

@@ -229,7 +229,7 @@ func bestWay(measured []Measurement) Candidate {
 	return best.Candidate
 }
 
-// over says why a measurement breaks the budget of memory; empty if it does not. own is
+// over says by how much a measurement breaks the budget of memory; empty if it does not. own is
 // the anonymous memory of this process, such as its data, which the training has beside
 // that of TensorFlow.
 func (p *Plan) over(m Measurement, own memory.Bytes) string {
@@ -243,7 +243,7 @@ func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	if needs += own; needs <= p.Budget {
 		return ""
 	}
-	return fmt.Sprintf("it would take %v of %s, over the budget of %v", needs, kind, p.Budget)
+	return fmt.Sprintf("would take %v of %s, over the budget of %v", needs, kind, p.Budget)
 }
 
 // within is what was measured, with what breaks the budget out. Plain steps stay, since
@@ -252,7 +252,9 @@ func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
 	measured = slices.Clone(measured)
 	for i := range measured {
 		if m := &measured[i]; m.Out == "" && !m.Candidate.Plain() {
-			m.Out = p.over(*m, own)
+			if over := p.over(*m, own); over != "" {
+				m.Out = "it " + over
+			}
 		}
 	}
 	return measured

@@ -136,6 +136,9 @@ func (r *race) among(ctx context.Context, ways, settings []Candidate) ([]Measure
 		return nil, fmt.Errorf("plain steps: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	r.ran(first)
+	if over := r.plan.over(Measurement{Peak: r.peak, Anon: r.anon}, r.own); over != "" {
+		return nil, errors.New("plain steps " + over) // and nothing takes less
+	}
 	r.until = r.begun.Add(r.plan.allowed(time.Duration(first.Step * 1e9)))
 
 	// One thread for each operation can be worth more to plain steps than all else, and takes
@@ -286,7 +289,13 @@ func out(c Candidate, err error) Measurement {
 // it is faster than the best, as Measurement.faster is of plain steps. The error is about the
 // best.
 func (r *race) against(other rival, c Candidate) (m Measurement, shown bool, err error) {
-	warm, err := other.hear(r.until)
+	// Compiling may take long, and has no usual time. What takes more than half of what is
+	// left leaves the other half to the next ones.
+	share := time.Until(r.until) / 2
+	warm, err := other.hear(time.Now().Add(share))
+	if errors.Is(err, errLate) {
+		err = fmt.Errorf("%w: it had not warmed up after %.1f s", errLate, share.Seconds())
+	}
 	if err != nil {
 		return out(c, err), false, nil
 	}
@@ -301,12 +310,9 @@ func (r *race) against(other rival, c Candidate) (m Measurement, shown bool, err
 		if err != nil {
 			return Measurement{}, false, err
 		}
-		b, err := other.ask(r.until, seconds)
+		b, err := r.runs(other, seconds)
 		if errors.Is(err, errLate) {
 			break
-		}
-		if err == nil {
-			err = usable(b)
 		}
 		if err != nil {
 			return out(c, err), false, nil
@@ -327,22 +333,28 @@ func (r *race) against(other rival, c Candidate) (m Measurement, shown bool, err
 	return m, summarize(c, steps, beside, plainSteps).faster(), nil
 }
 
-// bestRuns has the best run a round. It has done so before: if it takes very much longer
-// now, it hangs.
+// bestRuns has the best run a round.
 func (r *race) bestRuns(seconds float64) (answer, error) {
-	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, r.best.last().Call)))
+	a, err := r.runs(r.best, seconds)
+	if err == nil {
+		r.ran(a)
+	}
+	return a, err
+}
+
+// runs has a rival run a round. It has run before: if it takes very much longer now, it
+// hangs.
+func (r *race) runs(one rival, seconds float64) (answer, error) {
+	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, one.last().Call)))
 	if until.After(r.until) {
 		until = r.until
 	}
-	a, err := r.best.ask(until, seconds)
+	a, err := one.ask(until, seconds)
 	if errors.Is(err, errLate) && until.Before(r.until) {
 		err = errHangs
 	}
 	if err == nil {
 		err = usable(a)
-	}
-	if err == nil {
-		r.ran(a)
 	}
 	return a, err
 }
@@ -465,7 +477,10 @@ func (c *competitor) died() error {
 	if cmd != nil && cmd.ProcessState != nil {
 		how = cmd.ProcessState.String()
 	}
-	c.err = fmt.Errorf("its process has ended: %s", cmp.Or(child.Telling(c.log.String()), how))
+	c.err = fmt.Errorf("its process has ended: %s", how)
+	if line := child.Telling(c.log.String()); line != "" {
+		c.err = fmt.Errorf("%w: %s", c.err, line)
+	}
 	return c.err
 }
 

@@ -199,7 +199,7 @@ func TestRaceThatFails(t *testing.T) {
 		t.Setenv(faultEnv, "dies")
 		c, err := Choose(t.Context(), p)
 		require.NoError(t, err)
-		assert.Equal(t, Choice{Why: "plain: nothing could be measured: plain steps: its process has ended: panic: on purpose"}, c)
+		assert.Equal(t, Choice{Why: "plain: nothing could be measured: plain steps: its process has ended: exit status 2: panic: on purpose"}, c)
 	})
 	t.Run("the loss is not finite", func(t *testing.T) {
 		p := p
@@ -214,17 +214,29 @@ func TestRaceThatFails(t *testing.T) {
 			assert.Equal(t, Choice{Why: "plain: nothing could be measured: plain steps: its loss is not finite"}, c)
 		}
 	})
-	t.Run("the budget is too small for all", func(t *testing.T) {
+	t.Run("the budget is too small for plain steps", func(t *testing.T) {
 		p := p
-		p.Budget, p.Limits = memory.MiB, Limits{Fuse: 50}
-		p.Cache = t.TempDir()
+		p.Budget, p.Cache = memory.MiB, t.TempDir()
 		c, err := Choose(t.Context(), p)
+		require.NoError(t, err)
+		assert.Regexp(t, `^plain: nothing could be measured: plain steps would take \S+ MiB of resident memory, over the budget of 1.0 MiB$`, c.Why)
+		assert.Empty(t, c.Measurements)
+	})
+	t.Run("the budget is too small for XLA", func(t *testing.T) {
+		p := p
+		p.Limits, p.Cache = Limits{Compiled: true}, t.TempDir()
+		c, err := Choose(t.Context(), p)
+		require.NoError(t, err)
+		require.Len(t, c.Measurements, 2)
+		p.Budget = ownMemory() + (c.Measurements[0].Peak+c.Measurements[1].Peak)/2
+		p.Anew = true
+		c, err = Choose(t.Context(), p)
 		require.NoError(t, err)
 		assert.True(t, c.Candidate.Plain())
 		require.Len(t, c.Measurements, 2)
-		assert.Contains(t, c.Measurements[1].Out, "over the budget of 1.0 MiB")
+		assert.Contains(t, c.Measurements[1].Out, "over the budget of "+p.Budget.String())
 		// That is about this training, not about the next one.
-		p.KeptOnly, p.Budget = true, 0
+		p.Anew, p.KeptOnly, p.Budget = false, true, 0
 		c, err = Choose(t.Context(), p)
 		require.NoError(t, err)
 		require.Len(t, c.Measurements, 2)
@@ -237,7 +249,7 @@ func TestRaceThatFails(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.cmd.Process.Kill())
 		_, err = c.ask(time.Now().Add(p.Time), 3600)
-		assert.EqualError(t, err, "its process has ended: signal: killed")
+		assert.ErrorContains(t, err, "its process has ended: signal: killed")
 	})
 	t.Run("the parent is gone", func(t *testing.T) {
 		c := withSample(t, &p).compete(t.Context(), Candidate{})

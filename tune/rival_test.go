@@ -24,7 +24,8 @@ type scripted struct {
 	// jitter, if there is any, is what steps of a round are slower by, one round after the other.
 	jitter []float64
 	// From this round on, counted from 1 over all rivals of its kind, it fails: with an
-	// error, not at all in time, or with a loss that is not finite.
+	// error, not at all in time, or with a loss that is not finite. From neverWarm on it
+	// does not even warm up.
 	failsAt int
 	fails   error
 	anon    memory.Bytes
@@ -32,7 +33,16 @@ type scripted struct {
 	latest answer
 }
 
-func (s *scripted) hear(time.Time) (answer, error) { return s.answer(), nil }
+// neverWarm is a failsAt.
+const neverWarm = -1
+
+func (s *scripted) hear(until time.Time) (answer, error) {
+	if s.failsAt != neverWarm {
+		return s.answer(), nil
+	}
+	s.race.waited = append(s.race.waited, time.Until(until).Round(time.Minute))
+	return answer{}, errLate
+}
 
 func (s *scripted) answer() answer {
 	s.latest = answer{Step: s.step, Call: s.step, Finite: true, Peak: 2 * s.anon, Anon: s.anon}
@@ -74,6 +84,7 @@ type scriptedRace struct {
 	started []Candidate
 	running []*scripted
 	rounds  map[Candidate]int
+	waited  []time.Duration // for those that never warm up
 }
 
 func newScriptedRace(t *testing.T, p *Plan, rivals []scripted) *scriptedRace {
@@ -196,6 +207,23 @@ func TestBestThatFails(t *testing.T) {
 		got := s.outcome([]Candidate{fused}, nil)
 		assert.Equal(t, Candidate{}, got.Candidate)
 		assert.Equal(t, Measurement{Candidate: fused, Out: "plain steps, which it is measured against: boom", Passing: true}, *got.of(fused), "it is not the way that cannot run")
+	})
+}
+
+// What hangs does not take the time of the others.
+func TestCandidateThatHangs(t *testing.T) {
+	t.Run("in a round", func(t *testing.T) {
+		s := newScriptedRace(t, &Plan{}, []scripted{{step: 1}, {is: both, step: 0.25, failsAt: 2, fails: errHangs}, {is: fused, step: 0.5}})
+		got := s.outcome([]Candidate{both, fused}, nil)
+		assert.Equal(t, fused, got.Candidate)
+		assert.Equal(t, Measurement{Candidate: both, Out: "it hangs", Passing: true}, *got.of(both))
+	})
+	t.Run("before the first", func(t *testing.T) {
+		s := newScriptedRace(t, &Plan{}, []scripted{{step: 1}, {is: both, failsAt: neverWarm}, {is: fused, step: 0.5}})
+		got := s.outcome([]Candidate{both, fused}, nil)
+		assert.Equal(t, fused, got.Candidate)
+		assert.Equal(t, []time.Duration{30 * time.Minute}, s.waited, "half of the race")
+		assert.Equal(t, Measurement{Candidate: both, Out: "there is no time left for it: it had not warmed up after 1800.0 s", Late: true}, *got.of(both))
 	})
 }
 

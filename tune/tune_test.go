@@ -286,9 +286,9 @@ func TestBudget(t *testing.T) {
 	}{
 		{"none", Plan{}, memory.GiB, ""},
 		{"kept", Plan{Budget: 600 * memory.MiB}, 100 * memory.MiB, ""},
-		{"broken, with what is here already", Plan{Budget: 600 * memory.MiB}, 101 * memory.MiB, "it would take 601.0 MiB of resident memory, over the budget of 600.0 MiB"},
+		{"broken, with what is here already", Plan{Budget: 600 * memory.MiB}, 101 * memory.MiB, "would take 601.0 MiB of resident memory, over the budget of 600.0 MiB"},
 		{"of anonymous memory", Plan{Budget: 150 * memory.MiB, BudgetOfAnon: true}, memory.MiB, ""},
-		{"of anonymous memory, broken", Plan{Budget: 100 * memory.MiB, BudgetOfAnon: true}, memory.MiB, "it would take 101.0 MiB of anonymous memory, over the budget of 100.0 MiB"},
+		{"of anonymous memory, broken", Plan{Budget: 100 * memory.MiB, BudgetOfAnon: true}, memory.MiB, "would take 101.0 MiB of anonymous memory, over the budget of 100.0 MiB"},
 	} {
 		assert.Equal(t, c.want, c.plan.over(m, c.own), c.name)
 	}
@@ -455,7 +455,7 @@ func TestWhy(t *testing.T) {
 	assert.Equal(t, "plain: 137 ms per step, and nothing was shown to be faster (measured before, without time for all)", c.why(true))
 	assert.True(t, c.shortOf(4*time.Second))
 	assert.False(t, c.shortOf(3*time.Second))
-	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Candidate: both, Out: "no room"}, {Candidate: fused, Out: "boom"}, {Candidate: compiled, Out: "no room"}, {Candidate: single, Out: "no room"}, {Candidate: intra, Out: errLate.Error(), Late: true}}}
-	assert.Equal(t, "plain: 1 s per step, and nothing was shown to be faster (measured in 1.0 s, without time for all); fused 50 steps, XLA twin and 2 more are out: no room; fused 50 steps is out: boom", c.why(false))
+	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Candidate: both, Out: "no room"}, {Candidate: fused, Out: "boom"}, {Candidate: compiled, Out: "no room"}, {Candidate: single, Out: "no room"}, {Candidate: intra, Out: errLate.Error(), Late: true}, {Candidate: inter, Out: "no time: slow", Late: true}}}
+	assert.Equal(t, "plain: 1 s per step, and nothing was shown to be faster (measured in 1.0 s, without time for all); fused 50 steps, XLA twin and 2 more are out: no room; fused 50 steps is out: boom; inter threads 1 is out: no time: slow", c.why(false))
 	assert.Equal(t, "1.5 s", Duration(1.5))
 }

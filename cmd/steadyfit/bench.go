@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
+	"steadyfit/internal/files"
 	"steadyfit/internal/measure"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -51,8 +53,10 @@ With --auto on, it first measures which way to run steps is the fastest, as fit
 does at its start, in at most a minute, and prints a line for each: the median
 time per step over rounds that alternate with those of the fastest so far, in
 processes of their own; their peak and anonymous memory; and how long steps take
-relative to plain ones, as the product of the ratios within rounds. The choice is
-kept for fit on data of the same types and shapes; --auto kept prints what is kept.`,
+relative to plain ones, as the product of the ratios within rounds. The line of the
+one that fit would take ends with "1 chosen"; BenchmarkStep is of plain steps. The
+choice is kept for fit on data of the same types and shapes, with the same flags of
+threads, devices and precision; --auto kept prints what is kept.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,6 +120,15 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		return g.noGPU(ctx, err)
 	}
 	var choice tune.Choice
+	if f.cache != "" && (f.auto == autoOn || f.auto == autoPrecision) {
+		err := os.MkdirAll(f.cache, 0o755)
+		if err == nil {
+			err = files.Writable(f.cache, 0)
+		}
+		if err != nil {
+			return usagef("--cache %s: what is measured cannot be kept there: %w; %s", f.cache, err, files.Remedy(err, ""))
+		}
+	}
 	if f.auto != autoOff {
 		// Before there is a session here, which would take memory from those of the race.
 		if choice, err = f.race(ctx, m, source.data); err != nil {
@@ -183,9 +196,12 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		if c.Rounds == 0 {
 			continue
 		}
-		run := strings.ReplaceAll(c.Candidate.String(), " ", "_")
-		if _, err := fmt.Fprintf(out, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\t%.3f x-plain\t%.3f x-plain-low\t%.3f x-plain-high\n",
-			name, f.batch, run, c.Rounds, c.Step*1e9, 1/c.Step, c.Peak, c.Anon, c.Ratio, c.Low, c.High); err != nil {
+		run, chosen := strings.ReplaceAll(c.Candidate.String(), " ", "_"), 0
+		if c.Candidate == choice.Candidate {
+			chosen = 1
+		}
+		if _, err := fmt.Fprintf(out, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\t%.3f x-plain\t%.3f x-plain-low\t%.3f x-plain-high\t%d chosen\n",
+			name, f.batch, run, c.Rounds, c.Step*1e9, 1/c.Step, c.Peak, c.Anon, c.Ratio, c.Low, c.High, chosen); err != nil {
 			return err
 		}
 	}

@@ -62,8 +62,9 @@ var telling = [][]string{
 	{"SIGSEGV:", "SIGABRT:", "SIGBUS:", "SIGFPE:", "SIGILL:"},
 }
 
-// informs is how TensorFlow begins a line that only informs, and one that comes before it.
-var informs = regexp.MustCompile(`^(I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages before absl::InitializeLog)`)
+// informs is how TensorFlow begins a line that only informs, the one that comes before the
+// first of them, and the second of two (cpu_feature_guard.cc).
+var informs = regexp.MustCompile(`^(I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages before absl::InitializeLog|To enable the following instructions: )`)
 
 // Telling is the line of a log that says what went wrong, cut to 200 bytes; the
 // last line, if none is known to. Lines in which TensorFlow only informs are not among them.

@@ -11,7 +11,7 @@ func TestTelling(t *testing.T) {
 	for _, test := range []struct{ name, log, want string }{
 		{"empty", "", ""},
 		{"last line", "one\ntwo\n", "two"},
-		{"TensorFlow only informs", "one\nWARNING: All log messages before absl::InitializeLog() is called are written to STDERR\nI0000 00:00:1795385686.188613    2790 port.cc:153] oneDNN custom operations are on.\n2026-11-22 20:14:33.473431: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow binary is optimized", "one"},
+		{"TensorFlow only informs", "one\nWARNING: All log messages before absl::InitializeLog() is called are written to STDERR\nI0000 00:00:1795385686.188613    2790 port.cc:153] oneDNN custom operations are on.\n2026-11-22 20:14:33.473431: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow binary is optimized to use available CPU instructions in performance-critical operations.\nTo enable the following instructions: AVX2 AVX512F FMA, in other operations, rebuild TensorFlow with the appropriate compiler flags.", "one"},
 		{"nothing but that", "I0000 00:00:1795385686.188613    2790 port.cc:153] oneDNN custom operations are on.", ""},
 		{"a check before Go's trace", "F0000 check.cc:1] Check failed: x\nSIGABRT: abort\nPC=0x1\ngoroutine 1", "F0000 check.cc:1] Check failed: x"},
 		{"a fault in C", "loading\nSIGSEGV: segmentation violation\nPC=0x1\ngoroutine 1", "SIGSEGV: segmentation violation"},
