@@ -27,7 +27,9 @@ def rewrite(**fields: Any) -> dict[str, Any]:
 
 
 def xla(level: int, cpu: bool) -> dict[str, Any]:
-    return {"graph_options": {"optimizer_options": {"global_jit_level": level, "cpu_global_jit": cpu}}}
+    return {
+        "graph_options": {"optimizer_options": {"global_jit_level": level, "cpu_global_jit": cpu}}
+    }
 
 
 def experimental(**fields: Any) -> dict[str, Any]:
@@ -137,7 +139,10 @@ def main() -> int:
     text = json.dumps(encoded(), indent=2) + "\n"
     if args.check:
         if FILE.read_text() != text:
-            print(f"{FILE.name} is not what this TensorFlow writes: run {sys.argv[0]}", file=sys.stderr)
+            print(
+                f"{FILE.name} is not what this TensorFlow writes: run {sys.argv[0]}",
+                file=sys.stderr,
+            )
             return 1
         return 0
     FILE.parent.mkdir(exist_ok=True)

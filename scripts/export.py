@@ -33,7 +33,9 @@ samples, to accumulators that live in the model; ``apply`` divides, takes one
 optimizer step and clears them. Any split of a batch gives the step that the whole
 batch gives, up to the order of float additions. Exceptions are layers whose
 output for one sample depends on the others (BatchNormalization) or on a random
-draw (Dropout): the metadata then says ``"micro_batches_exact": false``.
+draw (Dropout), and an Embedding under any optimizer but SGD, where Keras takes each
+occurrence of a row in a batch for a gradient of its own: the metadata then says
+``"micro_batches_exact": false``.
 
 Losses are what Keras ``fit`` minimises: the reduced loss plus the model's
 regularisation losses, in ``train`` and ``evaluate`` alike, so the two compare.
@@ -779,6 +781,7 @@ class _KerasProgram:
                 loss, _, _ = self._objective(feeds, True)
             grads = tape.gradient(loss, [v.value for v in self.trainable])
             missing[:] = [g is None for g in grads]
+            self._sparse = any(isinstance(g, self.tf.IndexedSlices) for g in grads)
             return loss
 
         concrete = self._concrete(probe, self._specs(labels=True))
@@ -804,7 +807,18 @@ class _KerasProgram:
             for layer in layers
             if isinstance(layer, self.keras.layers.BatchNormalization) and layer.trainable
         ]
-        self.exact = not (mixes or self._random or (self._masked and len(self.losses) > 1))
+        masked = self._masked and len(self.losses) > 1
+        self.exact = not (mixes or self._random or masked or (self._sparse and not self._adds()))
+
+    def _adds(self) -> bool:
+        """Whether the optimizer's update is the same if a gradient is in several summands.
+
+        Of an IndexedSlices with a row twice, Keras 3 squares or clips both, and not their sum.
+        """
+        optimizers = [self.optimizer, getattr(self.optimizer, "inner_optimizer", self.optimizer)]
+        return type(optimizers[-1]) is self.keras.optimizers.SGD and not any(
+            o.clipnorm or o.global_clipnorm or o.clipvalue for o in optimizers
+        )
 
     def _draws(self, concrete: Any) -> bool:
         """Whether the training pass draws random numbers.

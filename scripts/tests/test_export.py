@@ -204,6 +204,36 @@ def test_only_what_draws_is_inexact_in_parts(tmp_path, layer, exact):
     assert report.metadata["micro_batches_exact"] is exact
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "exact"),
+    [
+        ("adam", False),
+        (keras.optimizers.SGD(0.1, momentum=0.9), True),
+        (keras.optimizers.SGD(0.1, clipnorm=0.01), False),
+    ],
+)
+def test_rows_of_embeddings_in_parts(tmp_path, load, random, optimizer, exact):
+    model = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int64"),
+            keras.layers.Embedding(5, 3),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+        ]
+    )
+    report = export.export(model, tmp_path / "m", optimizer=optimizer, loss=logits_loss())
+    assert report.metadata["micro_batches_exact"] is exact
+
+    whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
+    x = np.zeros((8, 4), np.int64)  # the same row in each part
+    y = random.integers(0, 3, 8)
+    whole.run("train", x=x, y=y)
+    for part in (slice(0, 4), slice(4, 8)):
+        parts.run("gradients", x=x[part], y=y[part])
+    parts.run("apply")
+    assert (not close(whole.variables(), parts.variables())) is exact
+
+
 def test_batch_normalisation(tmp_path, load, random):
     model = keras.Sequential(
         [
