@@ -14,7 +14,7 @@ import (
 )
 
 // CheckLabels reports the first label of a field that is not an integer from 0
-// to classes-1, as a *RowError that is ErrLabel; with math.MaxInt any from 0 on is one.
+// to classes-1, as a *RowError that is ErrLabel.
 // TensorFlow itself does not name the sample: its sparse cross-entropy fails on a CPU,
 // and on a GPU the loss becomes NaN (documented at
 // tf.nn.sparse_softmax_cross_entropy_with_logits).
@@ -31,13 +31,34 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 		}
 		for i := range v.len() {
 			if class, ok := label(i); !ok || class < 0 || class >= int64(classes) {
-				e := &RowError{
+				return i, &RowError{
 					Expected: fmt.Sprintf("a class from 0 to %d", classes-1),
 					Fix:      fmt.Sprintf("correct the label, or train a model with more than %d classes", classes),
 					Err:      ErrLabel,
-				}
-				if classes == math.MaxInt {
-					e.Expected, e.Fix = "the number of a class, an integer from 0 on", "correct the label"
+				}, nil
+			}
+		}
+		return 0, nil, nil
+	})
+}
+
+// CheckIntegers reports the first value of a field that is not an integer from low to
+// high, as a *RowError that is ErrInteger. Floats with whole values up to 2^53 are
+// integers. The dataset is walked once, in its own order.
+func CheckIntegers(ds Dataset, field string, low, high int64) error {
+	return walk(ds, []string{field}, func(f Field, v vector) (int, *RowError, error) {
+		integer, ok := labels(v)
+		if !ok {
+			return 0, nil, fmt.Errorf("%s: field %q is of type %s, expected integers: %w", ds.Name(), field, v.typeName(), ErrField)
+		}
+		for i := range v.len() {
+			if n, ok := integer(i); !ok || n < low || n > high {
+				e := &RowError{Expected: "an integer", Fix: "correct the value, or leave the sample out", Err: ErrInteger}
+				switch {
+				case low > math.MinInt64 && high < math.MaxInt64:
+					e.Expected += fmt.Sprintf(" from %d to %d", low, high)
+				case low > math.MinInt64:
+					e.Expected += fmt.Sprintf(" from %d on", low)
 				}
 				return i, e, nil
 			}
@@ -282,7 +303,7 @@ func elementIndex(at int, shape []int) string {
 	return "[" + strings.Join(index, ",") + "]"
 }
 
-// labels reads a vector's elements as classes; false from the function it
+// labels reads a vector's elements as integers; false from the function it
 // returns means that the element is not an integer. There is none for strings.
 func labels(v vector) (func(i int) (int64, bool), bool) {
 	switch v := v.(type) {
@@ -326,7 +347,7 @@ func integerLabels[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32](v [
 func floatLabels[T float32 | float64](v []T) func(int) (int64, bool) {
 	return func(i int) (int64, bool) {
 		f := float64(v[i])
-		// Beyond 2^53 not every integer is a float64, and none is a class.
+		// Beyond 2^53 not every integer is a float64.
 		whole := f == math.Trunc(f) && math.Abs(f) <= 1<<53
 		if !whole {
 			return 0, false

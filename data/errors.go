@@ -21,6 +21,8 @@ var (
 	ErrTooLarge = errors.New("larger than allowed")
 	// ErrLabel: a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
+	// ErrInteger: a value is not an integer, or not one of the range.
+	ErrInteger = errors.New("not an integer of the range")
 	// ErrOption: an option has a value that cannot work.
 	ErrOption = errors.New("wrong option")
 	// ErrNotFinite: a value is NaN or infinite.
@@ -42,7 +44,7 @@ type RowError struct {
 	Column string
 	// Found, Expected and Fix complete the sentence.
 	Found, Expected, Fix string
-	// Err is the kind of error: ErrFormat, ErrLabel, ErrNotFinite.
+	// Err is the kind of error: ErrFormat, ErrLabel, ErrInteger, ErrNotFinite.
 	Err error
 }
 

@@ -153,6 +153,38 @@ func TestCheckLabels(t *testing.T) {
 	require.ErrorIs(t, CheckLabels(failing, "x", 3), errSource)
 }
 
+func TestCheckIntegers(t *testing.T) {
+	const least, most = math.MinInt64, math.MaxInt64
+	for _, c := range []struct {
+		values          any
+		low, high       int64
+		found, expected string // found is empty: sound
+	}{
+		{[]int64{math.MinInt32, math.MaxInt32}, math.MinInt32, math.MaxInt32, "", ""},
+		{[]int64{0, math.MaxInt32 + 1}, math.MinInt32, math.MaxInt32, "2147483648", "an integer from -2147483648 to 2147483647"},
+		{[]int64{0, -1}, 0, most, "-1", "an integer from 0 on"},
+		{[]float32{-1, 2}, least, most, "", ""},
+		{[]float32{-1, 2.5}, least, most, "2.5", "an integer"},
+		{[]float64{0, 1 << 54}, least, most, "1.8014398509481984e+16", "an integer"},
+		{[]uint64{0, math.MaxUint64}, least, most, "18446744073709551615", "an integer"},
+		{[]bool{false, true}, 0, 255, "", ""},
+	} {
+		m, err := New("set", Field{"x", Array{[]int{2}, c.values}})
+		require.NoError(t, err)
+		err = CheckIntegers(m, "x", c.low, c.high)
+		if c.found == "" {
+			require.NoError(t, err)
+			continue
+		}
+		var row *RowError
+		require.ErrorAs(t, err, &row)
+		require.Equal(t, RowError{"set", "sample", 1, "x", c.found, c.expected, row.Fix, ErrInteger}, *row)
+	}
+	m, err := New("set", Field{"x", Array{[]int{1}, []string{"cat"}}})
+	require.NoError(t, err)
+	require.ErrorIs(t, CheckIntegers(m, "x", 0, 3), ErrField)
+}
+
 func TestWriters(t *testing.T) {
 	fields := []Field{
 		{"class", Array{[]int{2}, []int64{3, -1}}},

@@ -17,7 +17,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 const builtinPrefix = "builtin:"
@@ -282,26 +281,33 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 		return err
 	}
 	for _, in := range sig.DataInputs() {
-		if !integer(in.DType) {
+		takes, ok := integers[in.DType.String()]
+		if !ok {
 			continue
 		}
-		// Of what goes into integers, at least it must be known that it is some;
-		// with class names, that labels are among the classes.
-		classes := math.MaxInt
+		field := fields[in.Name]
 		if m := model.Metadata; m != nil && len(m.ClassNames) > 0 && m.Labels[in.Name].DType != "" {
-			classes = len(m.ClassNames)
-		} else if i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == fields[in.Name] }); !strings.HasPrefix(ds.Fields()[i].Type, "float") {
+			if err := data.CheckLabels(ds, field, len(m.ClassNames)); err != nil {
+				return err
+			}
 			continue
 		}
-		if err := data.CheckLabels(ds, fields[in.Name], classes); err != nil {
-			return err
+		i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
+		kind := ds.Fields()[i].Type
+		if has, ok := integers[kind]; kind == in.DType.String() || kind == "bool" || ok && kind != "uint64" && has.low >= takes.low && has.high <= takes.high {
+			continue // whatever the values are
+		}
+		if err := data.CheckIntegers(ds, field, takes.low, takes.high); err != nil {
+			return fmt.Errorf("input %s of signature %s is of %s: %w", in.Name, sig.Name, in.DType, err)
 		}
 	}
 	return nil
 }
 
-func integer(d tfbind.DType) bool {
-	return slices.Contains([]tfbind.DType{tfbind.Int8, tfbind.Int16, tfbind.Int32, tfbind.Int64, tfbind.Uint8, tfbind.Uint16, tfbind.Uint32, tfbind.Uint64}, d)
+// integers are the types of integers, with those of their values that are an int64.
+var integers = map[string]struct{ low, high int64 }{
+	"int8": {math.MinInt8, math.MaxInt8}, "int16": {math.MinInt16, math.MaxInt16}, "int32": {math.MinInt32, math.MaxInt32}, "int64": {math.MinInt64, math.MaxInt64},
+	"uint8": {0, math.MaxUint8}, "uint16": {0, math.MaxUint16}, "uint32": {0, math.MaxUint32}, "uint64": {0, math.MaxInt64},
 }
 
 // printMetrics prints metrics on one line.
