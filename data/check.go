@@ -25,7 +25,7 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 		return fmt.Errorf("%s: cannot check labels against %d classes: at least 1 is needed", ds.Name(), classes)
 	}
 	return walk(ds, []string{field}, func(f Field, v vector) (int, *RowError, error) {
-		label, ok := labels(v)
+		label, ok := integersOf(v)
 		if !ok {
 			return 0, nil, fmt.Errorf("%s: field %q is of type %s; labels are integers: %w", ds.Name(), field, v.typeName(), ErrField)
 		}
@@ -43,24 +43,21 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 }
 
 // CheckIntegers reports the first value of a field that is not an integer from low to
-// high, as a *RowError that is ErrInteger. Floats with whole values up to 2^53 are
-// integers. The dataset is walked once, in its own order.
+// high, as a *RowError that is ErrInteger. Floats with whole values are integers. The
+// dataset is walked once, in its own order.
 func CheckIntegers(ds Dataset, field string, low, high int64) error {
 	return walk(ds, []string{field}, func(f Field, v vector) (int, *RowError, error) {
-		integer, ok := labels(v)
+		integer, ok := integersOf(v)
 		if !ok {
 			return 0, nil, fmt.Errorf("%s: field %q is of type %s, expected integers: %w", ds.Name(), field, v.typeName(), ErrField)
 		}
 		for i := range v.len() {
 			if n, ok := integer(i); !ok || n < low || n > high {
-				e := &RowError{Expected: "an integer", Fix: "correct the value, or leave the sample out", Err: ErrInteger}
-				switch {
-				case low > math.MinInt64 && high < math.MaxInt64:
-					e.Expected += fmt.Sprintf(" from %d to %d", low, high)
-				case low > math.MinInt64:
-					e.Expected += fmt.Sprintf(" from %d on", low)
+				expected := fmt.Sprintf("an integer from %d to %d", low, high)
+				if low == math.MinInt64 && high == math.MaxInt64 {
+					expected = "a signed integer of 64 bits"
 				}
-				return i, e, nil
+				return i, &RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrInteger}, nil
 			}
 		}
 		return 0, nil, nil
@@ -303,30 +300,30 @@ func elementIndex(at int, shape []int) string {
 	return "[" + strings.Join(index, ",") + "]"
 }
 
-// labels reads a vector's elements as integers; false from the function it
+// integersOf reads a vector's elements as integers; false from the function it
 // returns means that the element is not an integer. There is none for strings.
-func labels(v vector) (func(i int) (int64, bool), bool) {
+func integersOf(v vector) (func(i int) (int64, bool), bool) {
 	switch v := v.(type) {
 	case vec[int8]:
-		return integerLabels(v), true
+		return whole(v), true
 	case vec[int16]:
-		return integerLabels(v), true
+		return whole(v), true
 	case vec[int32]:
-		return integerLabels(v), true
+		return whole(v), true
 	case vec[int64]:
-		return integerLabels(v), true
+		return whole(v), true
 	case vec[uint8]:
-		return integerLabels(v), true
+		return whole(v), true
 	case vec[uint16]:
-		return integerLabels(v), true
+		return whole(v), true
 	case vec[uint32]:
-		return integerLabels(v), true
+		return whole(v), true
 	case vec[uint64]:
 		return func(i int) (int64, bool) { return int64(v[i]), v[i] <= math.MaxInt64 }, true
 	case vec[float32]:
-		return floatLabels(v), true
+		return wholeFloats(v), true
 	case vec[float64]:
-		return floatLabels(v), true
+		return wholeFloats(v), true
 	case vec[bool]:
 		return func(i int) (int64, bool) {
 			if v[i] {
@@ -338,18 +335,16 @@ func labels(v vector) (func(i int) (int64, bool), bool) {
 	return nil, false
 }
 
-func integerLabels[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32](v []T) func(int) (int64, bool) {
+func whole[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32](v []T) func(int) (int64, bool) {
 	return func(i int) (int64, bool) { return int64(v[i]), true }
 }
 
-// floatLabels takes floats with whole values, which is how pandas writes
+// wholeFloats takes floats with whole values, which is how pandas writes
 // integers from a column that once had gaps.
-func floatLabels[T float32 | float64](v []T) func(int) (int64, bool) {
+func wholeFloats[T float32 | float64](v []T) func(int) (int64, bool) {
 	return func(i int) (int64, bool) {
 		f := float64(v[i])
-		// Beyond 2^53 not every integer is a float64.
-		whole := f == math.Trunc(f) && math.Abs(f) <= 1<<53
-		if !whole {
+		if f != math.Trunc(f) || f < math.MinInt64 || f >= 1<<63 {
 			return 0, false
 		}
 		return int64(f), true

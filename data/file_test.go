@@ -162,11 +162,13 @@ func TestCheckIntegers(t *testing.T) {
 	}{
 		{[]int64{math.MinInt32, math.MaxInt32}, math.MinInt32, math.MaxInt32, "", ""},
 		{[]int64{0, math.MaxInt32 + 1}, math.MinInt32, math.MaxInt32, "2147483648", "an integer from -2147483648 to 2147483647"},
-		{[]int64{0, -1}, 0, most, "-1", "an integer from 0 on"},
+		{[]int64{0, -1}, 0, most, "-1", "an integer from 0 to 9223372036854775807"},
 		{[]float32{-1, 2}, least, most, "", ""},
-		{[]float32{-1, 2.5}, least, most, "2.5", "an integer"},
-		{[]float64{0, 1 << 54}, least, most, "1.8014398509481984e+16", "an integer"},
-		{[]uint64{0, math.MaxUint64}, least, most, "18446744073709551615", "an integer"},
+		{[]float32{-1, 2.5}, least, most, "2.5", "a signed integer of 64 bits"},
+		{[]float64{math.MinInt64, 1 << 62}, least, most, "", ""},
+		{[]float64{0, 1 << 63}, least, most, "9.223372036854776e+18", "a signed integer of 64 bits"},
+		{[]int8{5, 6}, least, 5, "6", "an integer from -9223372036854775808 to 5"},
+		{[]uint64{0, math.MaxUint64}, least, most, "18446744073709551615", "a signed integer of 64 bits"},
 		{[]bool{false, true}, 0, 255, "", ""},
 	} {
 		m, err := New("set", Field{"x", Array{[]int{2}, c.values}})

@@ -53,7 +53,7 @@ func openIDX(dir, split string, l *limit) (*Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", labelsFile, err)
 	}
-	at, _ := labels(v) // IDX has number types only
+	at, _ := integersOf(v) // IDX has number types only
 	y := make([]int64, v.len())
 	for i := range y {
 		class, ok := at(i)

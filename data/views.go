@@ -156,7 +156,7 @@ func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) 
 	if err != nil {
 		return nil, err
 	}
-	label, ok := labels(stored)
+	label, ok := integersOf(stored)
 	if !ok || c.width != 1 {
 		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
 			m.name, labelField, describeField(c.kind.typeName(), c.shape), ErrField)

@@ -1196,3 +1196,14 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 		assert.Zero(t, c.Comparison.Reset, "not measured")
 	}
 }
+
+func TestExcerpt(t *testing.T) {
+	noise := strings.Repeat("I0000 00:00:17 port.cc:153] oneDNN is on.\n", 2*logStore/40)
+	for name, c := range map[string]struct{ log, want string }{
+		"short":                       {"panic: a\nb\n", "panic: a\nb\n"},
+		"from the telling line on":    {noise + "panic: a\n" + noise, "panic: a\n" + noise[:logStore-len("panic: a\n")]},
+		"the end, if nothing is told": {noise, noise[len(noise)-logStore:]},
+	} {
+		assert.Equal(t, c.want, excerpt(c.log), name)
+	}
+}

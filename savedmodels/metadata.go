@@ -36,7 +36,8 @@ type Metadata struct {
 	// MicroBatchesExact says whether gradients and apply over parts of a batch
 	// give the same update as train on the whole; nil if not stated. Layers that
 	// mix the samples of a batch (BatchNormalization) or draw random numbers
-	// (Dropout) make it false, and so does an Embedding under most optimizers.
+	// (Dropout) make it false, and so does an Embedding under an optimizer other
+	// than SGD without clipping.
 	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
 	// LossReduction says what the loss of a batch is of those of its samples:
 	// "sum_over_batch_size" or "mean", which "" stands for, ReductionWeighted or

@@ -33,9 +33,9 @@ samples, to accumulators that live in the model; ``apply`` divides, takes one
 optimizer step and clears them. Any split of a batch gives the step that the whole
 batch gives, up to the order of float additions. Exceptions are layers whose
 output for one sample depends on the others (BatchNormalization) or on a random
-draw (Dropout), and an Embedding under any optimizer but SGD, where Keras takes each
-occurrence of a row in a batch for a gradient of its own: the metadata then says
-``"micro_batches_exact": false``.
+draw (Dropout), and an Embedding under any optimizer but SGD without clipping, since
+Keras takes each occurrence of a row in a batch for a gradient of its own: the metadata
+then says ``"micro_batches_exact": false``.
 
 Losses are what Keras ``fit`` minimises: the reduced loss plus the model's
 regularisation losses, in ``train`` and ``evaluate`` alike, so the two compare.
@@ -811,11 +811,13 @@ class _KerasProgram:
         self.exact = not (mixes or self._random or masked or (self._sparse and not self._adds()))
 
     def _adds(self) -> bool:
-        """Whether the optimizer's update is the same if a gradient is in several summands.
+        """Whether the update by an IndexedSlices is that by the table it stands for.
 
-        Of an IndexedSlices with a row twice, Keras 3 squares or clips both, and not their sum.
+        Where a row occurs twice, Keras 3 squares or clips both gradients, and not their sum.
         """
         optimizers = [self.optimizer, getattr(self.optimizer, "inner_optimizer", self.optimizer)]
+        if self.loss_scale_input or any(o.gradient_accumulation_steps for o in optimizers):
+            return True  # it is a table by then
         return type(optimizers[-1]) is self.keras.optimizers.SGD and not any(
             o.clipnorm or o.global_clipnorm or o.clipvalue for o in optimizers
         )
@@ -1019,7 +1021,9 @@ class _KerasProgram:
                 accumulator.assign(tf.zeros_like(accumulator))
             self.weight_sum.assign(0.0)
             self.sample_sum.assign(tf.zeros([], tf.int64))
-            result = {"global_step": tf.cast(self.optimizer.iterations.value, "int64")}
+            # Under gradient_accumulation_steps it is not a variable, but computed from one.
+            step = self.optimizer.iterations
+            result = {"global_step": tf.cast(getattr(step, "value", step), "int64")}
             if finite is not None:
                 result["grads_finite"] = finite
             return {**result, **self._scale()}

@@ -98,7 +98,7 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	case m != nil && m.MicroBatchesExact != nil && *m.MicroBatchesExact:
 		return ""
 	case m != nil && m.MicroBatchesExact != nil:
-		return "the exporter noted that (micro_batches_exact), as of a model with BatchNormalization, which mixes the samples of a batch, Dropout, which draws other numbers for each part, or an Embedding that is not trained by SGD, of whose rows each occurrence counts by itself"
+		return "the exporter noted that (micro_batches_exact), as of a model with BatchNormalization, which mixes the samples of a batch, Dropout, which draws other numbers for each part, or an Embedding under an optimizer other than SGD without clipping, which counts each occurrence of a row by itself"
 	case gradients.Reserved(savedmodels.InputSeed) != nil:
 		return fmt.Sprintf("signature %s draws random numbers from the input seed, other ones for each part", gradients.Name)
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == savedmodels.CodeMetadata }):

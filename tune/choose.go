@@ -100,30 +100,41 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		return Choice{Why: fmt.Sprintf("plain: nothing could be measured: %v", err)}, nil
 	}
 	c := Choice{Measurements: measured, Took: time.Since(start), Allowed: p.allowed(seconds(measured[0].Step))}
+	c.add(kept.Choice)
 	kept.PlainSeconds = measured[0].Step
 	if slices.ContainsFunc(measured[1:], func(m Measurement) bool { return !m.Late && !m.Passing }) {
 		// Without the budget, which is another one the next time.
-		all := c
-		all.add(kept.Choice)
-		kept.Choice = &all
+		kept.Choice = &c
 	}
-	c.Unkept = p.keep(key, kept)
+	unkept := p.keep(key, kept)
+	c, _ = c.now(ways, settings)
+	c.Unkept = unkept
 	c.decide(&p, r.own)
-	c.Why = c.why(false)
+	won := of(measured, c.Candidate)
+	c.Why = c.why(won == nil || won.Late)
 	return c, nil
 }
 
 // add takes what an earlier race has measured and this one has not, such as what this
-// training must not use.
+// training must not use, and what there was no time for.
 func (c *Choice) add(earlier *Choice) {
 	if earlier == nil {
 		return
 	}
 	c.Measurements = slices.Clone(c.Measurements)
 	for _, m := range earlier.Measurements {
-		if c.of(m.Candidate) == nil && !m.Late && !m.Passing {
-			c.Measurements = append(c.Measurements, m)
+		if !m.Late && !m.Passing {
+			c.put(m)
 		}
+	}
+}
+
+// put adds a measurement, unless there is one of the same candidate for which there was time.
+func (c *Choice) put(m Measurement) {
+	if have := c.of(m.Candidate); have == nil {
+		c.Measurements = append(c.Measurements, m)
+	} else if have.Late {
+		*have = m
 	}
 }
 
@@ -147,7 +158,7 @@ func (c *Choice) now(ways, settings []Candidate) (now Choice, whole bool) {
 			continue
 		}
 		m.Candidate = candidate
-		now.Measurements = append(now.Measurements, m)
+		now.put(m)
 		way, on := candidate.parts()
 		missing = slices.DeleteFunc(missing, func(c Candidate) bool {
 			return len(on) == 0 && c == way || slices.Contains(on, c)
@@ -160,7 +171,7 @@ func (c *Choice) now(ways, settings []Candidate) (now Choice, whole bool) {
 // for, or what failed then and may not fail now.
 func (c *Choice) shortOf(allowed time.Duration) bool {
 	return slices.ContainsFunc(c.Measurements, func(m Measurement) bool {
-		return m.Passing || m.Late && allowed >= 2*c.Allowed
+		return m.Passing && allowed >= c.Allowed || m.Late && allowed >= 2*c.Allowed
 	})
 }
 
@@ -196,7 +207,7 @@ func (c *Choice) why(kept bool) string {
 		more[m.Out]++
 	}
 	for _, m := range c.Measurements {
-		if m.Out == "" || m.Out == errLate.Error() || more[m.Out] == 0 {
+		if m.Out == "" || more[m.Out] == 0 {
 			continue
 		}
 		who := m.Candidate.String() + " is"
@@ -205,9 +216,6 @@ func (c *Choice) why(kept bool) string {
 		}
 		more[m.Out] = 0 // said
 		lost = append(lost, fmt.Sprintf("%s out: %s", who, m.Out))
-	}
-	if n := slices.IndexFunc(c.Measurements, func(m Measurement) bool { return m.Late }); n >= 0 {
-		when += ", without time for all"
 	}
 	return strings.Join(append([]string{text + " (" + when + ")"}, lost...), "; ")
 }

@@ -141,7 +141,7 @@ type Measurement struct {
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	// Out says why it cannot win; empty if it was measured and could have.
 	Out string `json:"out,omitempty"`
-	// Late means that there was no time left to measure it.
+	// Late means that a race with more time might measure it.
 	Late bool `json:"late,omitempty"`
 	// Passing means that it is out for a reason that may not be there another time, such
 	// as a lack of memory.
@@ -229,7 +229,7 @@ func bestWay(measured []Measurement) Candidate {
 	return best.Candidate
 }
 
-// over says by how much a measurement breaks the budget of memory; empty if it does not. own is
+// over says why a measurement breaks the budget of memory; empty if it does not. own is
 // the anonymous memory of this process, such as its data, which the training has beside
 // that of TensorFlow.
 func (p *Plan) over(m Measurement, own memory.Bytes) string {
@@ -243,7 +243,7 @@ func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	if needs += own; needs <= p.Budget {
 		return ""
 	}
-	return fmt.Sprintf("would take %v of %s, over the budget of %v", needs, kind, p.Budget)
+	return fmt.Sprintf("over the budget of %v of %s", p.Budget, kind)
 }
 
 // within is what was measured, with what breaks the budget out. Plain steps stay, since
@@ -252,9 +252,7 @@ func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
 	measured = slices.Clone(measured)
 	for i := range measured {
 		if m := &measured[i]; m.Out == "" && !m.Candidate.Plain() {
-			if over := p.over(*m, own); over != "" {
-				m.Out = "it " + over
-			}
+			m.Out = p.over(*m, own)
 		}
 	}
 	return measured

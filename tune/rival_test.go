@@ -24,20 +24,18 @@ type scripted struct {
 	// jitter, if there is any, is what steps of a round are slower by, one round after the other.
 	jitter []float64
 	// From this round on, counted from 1 over all rivals of its kind, it fails: with an
-	// error, not at all in time, or with a loss that is not finite. From neverWarm on it
-	// does not even warm up.
+	// error, not at all in time, or with a loss that is not finite.
 	failsAt int
 	fails   error
-	anon    memory.Bytes
+	// cold rivals never warm up.
+	cold bool
+	anon memory.Bytes
 
 	latest answer
 }
 
-// neverWarm is a failsAt.
-const neverWarm = -1
-
 func (s *scripted) hear(until time.Time) (answer, error) {
-	if s.failsAt != neverWarm {
+	if !s.cold {
 		return s.answer(), nil
 	}
 	s.race.waited = append(s.race.waited, time.Until(until).Round(time.Minute))
@@ -84,7 +82,7 @@ type scriptedRace struct {
 	started []Candidate
 	running []*scripted
 	rounds  map[Candidate]int
-	waited  []time.Duration // for those that never warm up
+	waited  []time.Duration // for cold ones
 }
 
 func newScriptedRace(t *testing.T, p *Plan, rivals []scripted) *scriptedRace {
@@ -219,11 +217,11 @@ func TestCandidateThatHangs(t *testing.T) {
 		assert.Equal(t, Measurement{Candidate: both, Out: "it hangs", Passing: true}, *got.of(both))
 	})
 	t.Run("before the first", func(t *testing.T) {
-		s := newScriptedRace(t, &Plan{}, []scripted{{step: 1}, {is: both, failsAt: neverWarm}, {is: fused, step: 0.5}})
+		s := newScriptedRace(t, &Plan{}, []scripted{{step: 1}, {is: both, cold: true}, {is: fused, step: 0.5}})
 		got := s.outcome([]Candidate{both, fused}, nil)
 		assert.Equal(t, fused, got.Candidate)
 		assert.Equal(t, []time.Duration{30 * time.Minute}, s.waited, "half of the race")
-		assert.Equal(t, Measurement{Candidate: both, Out: "there is no time left for it: it had not warmed up after 1800.0 s", Late: true}, *got.of(both))
+		assert.Equal(t, Measurement{Candidate: both, Out: errCold.Error(), Late: true}, *got.of(both))
 	})
 }
 
@@ -234,7 +232,7 @@ func TestRaceUnderBudget(t *testing.T) {
 	assert.Equal(t, fused, c.Candidate)
 	assert.Equal(t, 9, s.rounds[both])
 	assert.InDelta(t, 0.25, c.of(both).Ratio, 1e-12)
-	assert.Equal(t, "it would take 2.0 GiB of resident memory, over the budget of 1.0 GiB", c.of(both).Out)
+	assert.Equal(t, "over the budget of 1.0 GiB of resident memory", c.of(both).Out)
 	assert.Equal(t, 1+9+9, c.Measurements[0].Rounds)
 	assert.Equal(t, memory.MiB, c.Measurements[0].Anon)
 	assert.Equal(t, 2*memory.MiB, c.Measurements[0].Peak)

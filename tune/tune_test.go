@@ -286,9 +286,9 @@ func TestBudget(t *testing.T) {
 	}{
 		{"none", Plan{}, memory.GiB, ""},
 		{"kept", Plan{Budget: 600 * memory.MiB}, 100 * memory.MiB, ""},
-		{"broken, with what is here already", Plan{Budget: 600 * memory.MiB}, 101 * memory.MiB, "would take 601.0 MiB of resident memory, over the budget of 600.0 MiB"},
+		{"broken, with what is here already", Plan{Budget: 600 * memory.MiB}, 101 * memory.MiB, "over the budget of 600.0 MiB of resident memory"},
 		{"of anonymous memory", Plan{Budget: 150 * memory.MiB, BudgetOfAnon: true}, memory.MiB, ""},
-		{"of anonymous memory, broken", Plan{Budget: 100 * memory.MiB, BudgetOfAnon: true}, memory.MiB, "would take 101.0 MiB of anonymous memory, over the budget of 100.0 MiB"},
+		{"of anonymous memory, broken", Plan{Budget: 100 * memory.MiB, BudgetOfAnon: true}, memory.MiB, "over the budget of 100.0 MiB of anonymous memory"},
 	} {
 		assert.Equal(t, c.want, c.plan.over(m, c.own), c.name)
 	}
@@ -421,8 +421,20 @@ func TestKept(t *testing.T) {
 	assert.Len(t, later.Measurements, 6)
 	assert.Equal(t, 0.5, later.of(fused).Ratio)
 	assert.False(t, kept.shortOf(MaxRace))
-	kept.Measurements[1].Passing = true
-	assert.True(t, kept.shortOf(MinRace), "what may have passed is tried again")
+	kept.Allowed, kept.Measurements[1].Passing = 2*MinRace, true
+	assert.True(t, kept.shortOf(2*MinRace), "what may have passed is tried again")
+	assert.False(t, kept.shortOf(MinRace), "but not in less time")
+	// What there was no time for does not replace what is known; what failed does.
+	later = Choice{Measurements: []Measurement{measured(Candidate{}, 1, 100), {Candidate: fused, Out: "late", Late: true}, {Candidate: compiled, Out: "boom", Passing: true}}}
+	later.add(&kept)
+	assert.Equal(t, 0.6, later.of(fused).Ratio)
+	assert.Equal(t, "boom", later.of(compiled).Out)
+	assert.Nil(t, later.of(both), "which has failed, too")
+	// Two numbers of steps that count as the same are one way.
+	kept.Measurements = append(kept.Measurements, measured(Candidate{FuseSteps: 44}, 0.7, 200))
+	now, _ := kept.now([]Candidate{fused}, nil)
+	assert.Len(t, now.Measurements, 2)
+	assert.Equal(t, 0.6, now.of(fused).Ratio)
 }
 
 // A field may have any name, and the signature need not take it.
@@ -452,10 +464,10 @@ func TestWhy(t *testing.T) {
 	}}
 	assert.Equal(t, "fused 50 steps, XLA twin: 27.1 us per step, 4.8 times as fast as plain (measured in 2.1 s); XLA twin is out: its process has ended: boom", c.why(false))
 	c = Choice{Measurements: []Measurement{{Step: 0.137, Ratio: 1}, {Candidate: fused, Out: errLate.Error(), Late: true}}, Allowed: 2 * time.Second}
-	assert.Equal(t, "plain: 137 ms per step, and nothing was shown to be faster (measured before, without time for all)", c.why(true))
+	assert.Equal(t, "plain: 137 ms per step, and nothing was shown to be faster (measured before); fused 50 steps is out: there was no time left", c.why(true))
 	assert.True(t, c.shortOf(4*time.Second))
 	assert.False(t, c.shortOf(3*time.Second))
-	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Candidate: both, Out: "no room"}, {Candidate: fused, Out: "boom"}, {Candidate: compiled, Out: "no room"}, {Candidate: single, Out: "no room"}, {Candidate: intra, Out: errLate.Error(), Late: true}, {Candidate: inter, Out: "no time: slow", Late: true}}}
-	assert.Equal(t, "plain: 1 s per step, and nothing was shown to be faster (measured in 1.0 s, without time for all); fused 50 steps, XLA twin and 2 more are out: no room; fused 50 steps is out: boom; inter threads 1 is out: no time: slow", c.why(false))
+	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Candidate: both, Out: "no room"}, {Candidate: fused, Out: "boom"}, {Candidate: compiled, Out: "no room"}, {Candidate: single, Out: "no room"}, {Candidate: intra, Out: errLate.Error(), Late: true}, {Candidate: inter, Out: errLate.Error(), Late: true}}}
+	assert.Equal(t, "plain: 1 s per step, and nothing was shown to be faster (measured in 1.0 s); fused 50 steps, XLA twin and 2 more are out: no room; fused 50 steps is out: boom; intra threads 1 and 1 more are out: there was no time left", c.why(false))
 	assert.Equal(t, "1.5 s", Duration(1.5))
 }

@@ -19,6 +19,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -60,6 +61,22 @@ func (a *autoFlags) folder() string {
 		return a.cache
 	}
 	return tune.CacheDir()
+}
+
+// checkCache refuses a folder that was named and cannot take what is to be measured. fit does
+// without, since the choices in a folder that is only read are as good.
+func (a *autoFlags) checkCache() error {
+	if a.cache == "" || a.auto == autoOff || a.auto == autoKept {
+		return nil
+	}
+	err := os.MkdirAll(a.cache, 0o755)
+	if err == nil {
+		err = files.Writable(a.cache, 0)
+	}
+	if err != nil {
+		return unusable(fmt.Errorf("--cache %s: what is measured cannot be kept there: %w; give it a folder that can be written", a.cache, err))
+	}
+	return nil
 }
 
 // limits say what the flags leave open. fuse is Limits.Fuse.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
-	"steadyfit/internal/files"
 	"steadyfit/internal/measure"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -54,9 +52,9 @@ does at its start, in at most a minute, and prints a line for each: the median
 time per step over rounds that alternate with those of the fastest so far, in
 processes of their own; their peak and anonymous memory; and how long steps take
 relative to plain ones, as the product of the ratios within rounds. The line of the
-one that fit would take ends with "1 chosen"; BenchmarkStep is of plain steps. The
-choice is kept for fit on data of the same types and shapes, with the same flags of
-threads, devices and precision; --auto kept prints what is kept.`,
+one that is chosen ends with "1 chosen"; BenchmarkStep is of plain steps. The choice
+is kept for fit on data of the same types and shapes, with the same flags of threads,
+devices and precision and the same variables; --auto kept prints what is kept.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -93,6 +91,9 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	if f.auto != autoOff && f.signature != "" {
 		return usagef("--auto chooses among the signatures that train; expected it without --signature")
 	}
+	if err := f.checkCache(); err != nil {
+		return err
+	}
 	if err := f.apply(); err != nil {
 		return err
 	}
@@ -120,15 +121,6 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		return g.noGPU(ctx, err)
 	}
 	var choice tune.Choice
-	if f.cache != "" && (f.auto == autoOn || f.auto == autoPrecision) {
-		err := os.MkdirAll(f.cache, 0o755)
-		if err == nil {
-			err = files.Writable(f.cache, 0)
-		}
-		if err != nil {
-			return usagef("--cache %s: what is measured cannot be kept there: %w; %s", f.cache, err, files.Remedy(err, ""))
-		}
-	}
 	if f.auto != autoOff {
 		// Before there is a session here, which would take memory from those of the race.
 		if choice, err = f.race(ctx, m, source.data); err != nil {

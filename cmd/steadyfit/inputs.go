@@ -17,6 +17,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 const builtinPrefix = "builtin:"
@@ -281,33 +282,50 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 		return err
 	}
 	for _, in := range sig.DataInputs() {
-		takes, ok := integers[in.DType.String()]
-		if !ok {
-			continue
-		}
 		field := fields[in.Name]
-		if m := model.Metadata; m != nil && len(m.ClassNames) > 0 && m.Labels[in.Name].DType != "" {
+		if m := model.Metadata; integer(in.DType) && m != nil && len(m.ClassNames) > 0 && m.Labels[in.Name].DType != "" {
 			if err := data.CheckLabels(ds, field, len(m.ClassNames)); err != nil {
 				return err
 			}
 			continue
 		}
 		i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
-		kind := ds.Fields()[i].Type
-		if has, ok := integers[kind]; kind == in.DType.String() || kind == "bool" || ok && kind != "uint64" && has.low >= takes.low && has.high <= takes.high {
-			continue // whatever the values are
-		}
-		if err := data.CheckIntegers(ds, field, takes.low, takes.high); err != nil {
-			return fmt.Errorf("input %s of signature %s is of %s: %w", in.Name, sig.Name, in.DType, err)
+		if low, high, check := mayExceed(ds.Fields()[i].Type, in.DType); check {
+			if err := data.CheckIntegers(ds, field, low, high); err != nil {
+				return fmt.Errorf("input %s of signature %s is of %s: %w", in.Name, sig.Name, in.DType, err)
+			}
 		}
 	}
 	return nil
 }
 
-// integers are the types of integers, with those of their values that are an int64.
-var integers = map[string]struct{ low, high int64 }{
-	"int8": {math.MinInt8, math.MaxInt8}, "int16": {math.MinInt16, math.MaxInt16}, "int32": {math.MinInt32, math.MaxInt32}, "int64": {math.MinInt64, math.MaxInt64},
-	"uint8": {0, math.MaxUint8}, "uint16": {0, math.MaxUint16}, "uint32": {0, math.MaxUint32}, "uint64": {0, math.MaxInt64},
+// integers are the types of integers, with the ends of their ranges as far as an int64 goes.
+var integers = map[tfbind.DType]struct{ low, high int64 }{
+	tfbind.Int8: {math.MinInt8, math.MaxInt8}, tfbind.Uint8: {0, math.MaxUint8},
+	tfbind.Int16: {math.MinInt16, math.MaxInt16}, tfbind.Uint16: {0, math.MaxUint16},
+	tfbind.Int32: {math.MinInt32, math.MaxInt32}, tfbind.Uint32: {0, math.MaxUint32},
+	tfbind.Int64: {math.MinInt64, math.MaxInt64}, tfbind.Uint64: {0, math.MaxInt64},
+}
+
+func integer(d tfbind.DType) bool {
+	_, ok := integers[d]
+	return ok
+}
+
+// mayExceed reports whether a field of some type may have values that an input cannot hold
+// which takes the integers from low to high.
+func mayExceed(field string, input tfbind.DType) (low, high int64, may bool) {
+	takes, ok := integers[input]
+	if !ok || field == "bool" || field == input.String() {
+		return 0, 0, false
+	}
+	for d, has := range integers {
+		if d.String() == field {
+			fits := d != tfbind.Uint64 && has.low >= takes.low && has.high <= takes.high
+			return takes.low, takes.high, !fits
+		}
+	}
+	return takes.low, takes.high, true // a float
 }
 
 // printMetrics prints metrics on one line.

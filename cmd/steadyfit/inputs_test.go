@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
 )
 
 // What an input of integers does not take is found before the first step.
@@ -25,8 +26,8 @@ func TestIntegersAreChecked(t *testing.T) {
 		{[]uint32{0, math.MaxUint32}, ""},
 		{[]float64{0, -1}, ""},
 		{[]bool{false, true}, ""},
-		{[]float64{0, 0.5}, "input y of signature train is of int64: made: sample 1, column y: found 0.5, expected an integer; correct the value, or leave the sample out"},
-		{[]uint64{0, math.MaxUint64}, "input y of signature train is of int64: made: sample 1, column y: found 18446744073709551615, expected an integer; correct the value, or leave the sample out"},
+		{[]float64{0, 0.5}, "input y of signature train is of int64: made: sample 1, column y: found 0.5, expected a signed integer of 64 bits; correct the value, or leave the sample out"},
+		{[]uint64{0, math.MaxUint64}, "input y of signature train is of int64: made: sample 1, column y: found 18446744073709551615, expected a signed integer of 64 bits; correct the value, or leave the sample out"},
 	} {
 		ds, err := data.New("made",
 			data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: make([]float32, 2*20*16)}},
@@ -37,6 +38,31 @@ func TestIntegersAreChecked(t *testing.T) {
 			assert.NoError(t, err, "%T", c.values)
 		} else {
 			assert.EqualError(t, err, c.want)
+		}
+	}
+}
+
+func TestMayExceed(t *testing.T) {
+	for _, c := range []struct {
+		field     string
+		input     tfbind.DType
+		low, high int64
+		may       bool
+	}{
+		{"int64", tfbind.Int32, math.MinInt32, math.MaxInt32, true},
+		{"uint32", tfbind.Int32, math.MinInt32, math.MaxInt32, true},
+		{"uint64", tfbind.Int64, math.MinInt64, math.MaxInt64, true},
+		{"int8", tfbind.Uint64, 0, math.MaxInt64, true},
+		{"float32", tfbind.Uint8, 0, math.MaxUint8, true},
+		{"uint16", tfbind.Int32, 0, 0, false},
+		{"uint64", tfbind.Uint64, 0, 0, false},
+		{"bool", tfbind.Int8, 0, 0, false},
+		{"float64", tfbind.Float32, 0, 0, false},
+	} {
+		low, high, may := mayExceed(c.field, c.input)
+		assert.Equal(t, c.may, may, c)
+		if may {
+			assert.Equal(t, []int64{c.low, c.high}, []int64{low, high}, c)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (r *resilience) register(flags *pflag.FlagSet) {
 	flags.StringVar(&r.budget, "memory-budget", "", "memory that the process may use at any time, such as 600MiB; it is kept by splitting batches, reloading, and, with --checkpoints, going on in a new process")
 	flags.StringVar(&r.budgetOf, "memory-budget-of", "rss", "what the budget and --reset-near are about: rss (resident memory), anon (without files), cgroup (the control group, without file pages that have not been used lately), gpu (TensorFlow's pool on the first GPU)")
 	flags.StringVar(&r.onOOM, "on-oom", oomStop, "when TensorFlow runs out of memory: stop, microbatch (go back and split the batches), restart (from the last checkpoint, with --supervise)")
-	flags.BoolVar(&r.inexact, "inexact-micro-batches", false, "split batches for --on-oom and --memory-budget even where the model's update is then another one, as with BatchNormalization, Dropout, or an Embedding under Adam")
+	flags.BoolVar(&r.inexact, "inexact-micro-batches", false, "split batches for --on-oom and --memory-budget even where the model's update is then another one, as with BatchNormalization, Dropout, or Embeddings under Adam")
 	flags.StringVar(&r.onError, "on-write-error", "stop", "when a checkpoint or the history cannot be written: stop or continue")
 	flags.BoolVar(&r.force, "force", false, "resume although data, options or TensorFlow differ, with a warning for each difference")
 	flags.BoolVar(&r.supervise, "supervise", false, "train in a child process that is started again from the last checkpoint if it dies or hangs")
