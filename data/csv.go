@@ -46,7 +46,8 @@ const (
 
 // OpenCSV reads a table from a file, compressed with gzip or not.
 //
-// All columns but the label become the field x, float32 [columns]. The label
+// All columns but the label become the field x, float32 [columns]; float64 if there
+// are integers up to 2^53 in it that float32 cannot hold. The label
 // becomes y: int64 if all labels are integers, float32 if all are numbers, and
 // otherwise int64 class numbers of the names, which ClassNames returns.
 //
@@ -139,7 +140,8 @@ type table struct {
 	label     int      // the label's column from 0, or -1
 
 	x     []float32
-	line  []int // of each row
+	wide  []float64 // instead of x, once an integer needs it
+	line  []int     // of each row
 	y     []int64
 	real  []float32 // the labels, once one of them is not an integer
 	kind  labelKind
@@ -300,10 +302,32 @@ func (t *table) row(record []string) error {
 		if err != nil {
 			return err
 		}
-		t.x = append(t.x, v)
+		t.add(v, cell)
 	}
 	t.line = append(t.line, line)
 	return nil
+}
+
+// add takes in a feature. Tokens and other identifiers must not be rounded to float32.
+func (t *table) add(v float32, cell string) {
+	exact := float64(v)
+	if math.Abs(exact) >= 1<<24 {
+		if f, err := strconv.ParseFloat(cell, 64); err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
+			exact = f
+		}
+	}
+	if t.wide == nil && exact == float64(v) {
+		t.x = append(t.x, v)
+		return
+	}
+	if t.wide == nil {
+		t.wide = make([]float64, len(t.x), 2*len(t.x)+1)
+		for i, v := range t.x {
+			t.wide[i] = float64(v)
+		}
+		t.x = nil
+	}
+	t.wide = append(t.wide, exact)
 }
 
 // number parses a cell that has to be a finite float32.
@@ -415,6 +439,9 @@ func (t *table) dataset() (*Memory, error) {
 		return nil, t.failed(fmt.Errorf("no rows in it: %w", ErrFormat))
 	}
 	fields := []Field{{"x", Array{Shape: []int{n, len(t.x) / n}, Values: t.x}}}
+	if t.wide != nil {
+		fields[0].Array = Array{Shape: []int{n, len(t.wide) / n}, Values: t.wide}
+	}
 	switch {
 	case t.label < 0:
 	case t.kind == realLabel:

@@ -368,6 +368,7 @@ class _KerasProgram:
         keras, model = self.keras, self.model
         where = f"model {model.name!r}"
         self.inputs: dict[str, Spec] = {}
+        self._symbolic: dict[int, str] = {}  # names of inputs, by id of the tensor in the model
         self.model_dtypes: dict[str, str] = {}
         try:
             struct = model.input if model.built else None
@@ -385,6 +386,7 @@ class _KerasProgram:
                 self._pack = lambda values: keras.tree.pack_sequence_as(struct, values)
             for name, tensor in items:
                 name = _clean(name)
+                self._symbolic[id(tensor)] = name
                 if name in self.inputs:
                     raise Refusal(
                         f"two inputs are called {name!r}",
@@ -1075,10 +1077,31 @@ class _KerasProgram:
             root.accumulated = {"weight": self.weight_sum, "samples": self.sample_sum}
         return root
 
+    def _indices(self) -> dict[str, tuple[int, int]]:
+        """(lowest, highest) value by input of integers, where it goes straight into Embedding layers.
+
+        TensorFlow fails at an index beyond the table on a CPU, and takes zeros for it on a GPU
+        (documented at tf.gather); Keras counts negative ones from the table's end.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for layer in self.model._flatten_layers():
+            if not isinstance(layer, self.keras.layers.Embedding):
+                continue
+            for node in layer._inbound_nodes:
+                for tensor in node.input_tensors:
+                    name = self._symbolic.get(id(tensor))
+                    if name is not None and "int" in self.inputs[name].dtype:
+                        high = min(layer.input_dim - 1, found.get(name, (0, math.inf))[1])
+                        found[name] = (0, high)
+        return found
+
     def metadata(self) -> dict[str, Any]:
         """What the steps know about themselves."""
+        inputs = {n: _spec_json(s) for n, s in self.inputs.items()}
+        for name, ends in self._indices().items():
+            inputs[name]["range"] = list(ends)
         return {
-            "inputs": {n: _spec_json(s) for n, s in self.inputs.items()},
+            "inputs": inputs,
             "labels": {n: _spec_json(s) for n, s in self.labels.items()},
             "metrics": [name for name, _, _ in self.metrics],
             "loss": {n: item.name for n, item in self.losses.items()},
@@ -1464,7 +1487,8 @@ def export(
         labels: specs that replace the ones derived from the outputs.
         input_dtypes: dtype that a signature takes in place of the model's own, by input:
             uint8 images are a quarter of the bytes of float32 ones.
-        input_ranges: (lowest, highest) value by input; written to the metadata.
+        input_ranges: (lowest, highest) value by input; written to the metadata. That of an
+            input that goes straight into an Embedding is known.
         class_names: of a classifier; ``predict`` then gives ``probabilities`` and
             ``class`` (and ``logits``, if the model gives those).
         sample_weight: adds the input ``sample_weight`` [B] to train, train_n, evaluate and
@@ -2095,7 +2119,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="[NAME=]LOW:HIGH",
-        help="range of an input's values, for the metadata: 0:255",
+        help="range of an input's values, for the metadata: 0:255; that of an Embedding's input is known",
     )
     io.add_argument(
         "--class-names",

@@ -290,9 +290,13 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 			continue
 		}
 		i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
-		if low, high, check := mayExceed(ds.Fields()[i].Type, in.DType); check {
+		var noted *[2]float64
+		if m := model.Metadata; m != nil {
+			noted = m.Inputs[in.Name].Range
+		}
+		if low, high, check := mayExceed(ds.Fields()[i].Type, in.DType, noted); check {
 			if err := data.CheckIntegers(ds, field, low, high); err != nil {
-				return fmt.Errorf("input %s of signature %s is of %s: %w", in.Name, sig.Name, in.DType, err)
+				return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, in.DType, err)
 			}
 		}
 	}
@@ -312,20 +316,28 @@ func integer(d tfbind.DType) bool {
 	return ok
 }
 
-// mayExceed reports whether a field of some type may have values that an input cannot hold
-// which takes the integers from low to high.
-func mayExceed(field string, input tfbind.DType) (low, high int64, may bool) {
+// mayExceed reports whether a field of some type may have values that an input does not take
+// which takes the integers from low to high: those of its type, within the range that the
+// model's notes give, if they do.
+func mayExceed(field string, input tfbind.DType, noted *[2]float64) (low, high int64, may bool) {
 	takes, ok := integers[input]
-	if !ok || field == "bool" || field == input.String() {
+	if !ok {
+		return 0, 0, false
+	}
+	low, high = takes.low, takes.high
+	if noted != nil && math.Abs(noted[0]) <= 1<<53 && math.Abs(noted[1]) <= 1<<53 {
+		low, high = max(low, int64(math.Ceil(noted[0]))), min(high, int64(math.Floor(noted[1])))
+	}
+	if low == takes.low && high == takes.high && field == input.String() {
 		return 0, 0, false
 	}
 	for d, has := range integers {
 		if d.String() == field {
-			fits := d != tfbind.Uint64 && has.low >= takes.low && has.high <= takes.high
-			return takes.low, takes.high, !fits
+			fits := d != tfbind.Uint64 && has.low >= low && has.high <= high
+			return low, high, !fits
 		}
 	}
-	return takes.low, takes.high, true // a float
+	return low, high, field != "bool" || low > 0 || high < 1
 }
 
 // printMetrics prints metrics on one line.
