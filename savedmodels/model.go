@@ -14,6 +14,7 @@ import (
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 
+	"steadyfit/internal/bundle"
 	"steadyfit/internal/nearest"
 	"steadyfit/tfbind"
 )
@@ -303,6 +304,9 @@ func (m *Model) checkVariables() error {
 	if have < want {
 		return fmt.Errorf("%s: %w: variables/ has %d of %d files of weights (variables.data-*); copy the whole folder",
 			m.Dir, ErrNotSavedModel, have, want)
+	}
+	if err := bundle.Check(filepath.Join(dir, "variables")); err != nil {
+		return fmt.Errorf("SavedModel %s: %w: %w", m.Dir, ErrNotSavedModel, err)
 	}
 	return nil
 }

@@ -48,6 +48,7 @@ func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
 		"no variables":         {map[string]string{"saved_model.pb": string(good)}, ".", ErrNotSavedModel, "variables/variables.index is missing"},
 		"empty index":          {map[string]string{"saved_model.pb": string(good), "variables/variables.index": ""}, ".", ErrNotSavedModel, "is empty"},
 		"no weights":           {map[string]string{"saved_model.pb": string(good), "variables/variables.index": "x"}, ".", ErrNotSavedModel, "0 of 1 files"},
+		"damaged index":        {map[string]string{"saved_model.pb": string(good), "variables/variables.index": "x", "variables/variables.data-00000-of-00001": "x"}, ".", ErrNotSavedModel, "variables.index: damaged checkpoint"},
 		"half of the weights":  {map[string]string{"saved_model.pb": string(good), "variables/variables.index": "x", "variables/variables.data-00000-of-00002": "x"}, ".", ErrNotSavedModel, "1 of 2 files"},
 		"variables not a path": {map[string]string{"saved_model.pb": string(good), "variables": "x"}, ".", nil, "variables"},
 	} {

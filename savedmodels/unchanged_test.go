@@ -16,8 +16,16 @@ func TestCheckUnchanged(t *testing.T) {
 	}{
 		"nothing": {func(string) error { return nil }, nil},
 		"other weights": {func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, "variables/variables.index"), []byte("x"), 0o600)
+			path := filepath.Join(dir, "variables/variables.data-00000-of-00001")
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(path, make([]byte, info.Size()), 0o600)
 		}, nil},
+		"weights cut off": {func(dir string) error {
+			return os.Truncate(filepath.Join(dir, "variables/variables.data-00000-of-00001"), 1)
+		}, ErrNotSavedModel},
 		"replaced":     {func(dir string) error { return os.WriteFile(filepath.Join(dir, modelFile), []byte("x"), 0o600) }, ErrChanged},
 		"no program":   {func(dir string) error { return os.Remove(filepath.Join(dir, modelFile)) }, fs.ErrNotExist},
 		"no weights":   {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "variables")) }, ErrNotSavedModel},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -228,6 +229,9 @@ func (s *Session) load() error {
 		err = errors.Join(err, n.close())
 	}
 	s.closed = true
+	if errors.Is(err, tfbind.ErrDataLoss) {
+		err = fmt.Errorf("%w; a file in %s is damaged: copy or export the model again", err, filepath.Join(s.model.Dir, "variables"))
+	}
 	return err
 }
 

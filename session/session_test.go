@@ -345,6 +345,20 @@ func TestOpenErrors(t *testing.T) {
 	_, err = session.Open(ended, model, session.Options{})
 	assert.ErrorIs(t, err, cause)
 
+	// One of the weights has another value than was written.
+	dir := filepath.Join(t.TempDir(), "damaged")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
+	path := filepath.Join(dir, "variables", "variables.data-00000-of-00001")
+	values, err := os.ReadFile(path)
+	require.NoError(t, err)
+	values[len(values)/2] ^= 1
+	require.NoError(t, os.WriteFile(path, values, 0o600))
+	damaged, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	_, err = session.Open(ctx, damaged, session.Options{})
+	assert.ErrorIs(t, err, tfbind.ErrDataLoss)
+	assert.ErrorContains(t, err, "a file in "+filepath.Dir(path)+" is damaged: copy or export the model again")
+
 	s := openModel(t, model, session.Options{ReadOnly: true})
 	b := batches(t, digits(t), 4, 1)[0]
 	assert.ErrorIs(t, s.Train(ctx, 0, b, make([]float64, 2)), session.ErrNoSignature)

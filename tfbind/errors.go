@@ -80,6 +80,7 @@ var (
 	ErrResourceExhausted  error = &Error{Code: ResourceExhausted}
 	ErrFailedPrecondition error = &Error{Code: FailedPrecondition}
 	ErrAborted            error = &Error{Code: Aborted}
+	ErrDataLoss           error = &Error{Code: DataLoss}
 )
 
 // The errors of this package.

@@ -58,6 +58,7 @@ type answer struct {
 	Finite bool         `json:"finite"`
 	Peak   memory.Bytes `json:"peak"`
 	Anon   memory.Bytes `json:"anon"`
+	Base   memory.Bytes `json:"base"`
 	// Failure says why there is no more to come. Lasting is that it would fail again at
 	// another time.
 	Failure string `json:"failure,omitempty"`
@@ -177,6 +178,7 @@ type runner struct {
 	done    int64
 	out     []float64
 	finite  bool
+	base    memory.Bytes
 }
 
 func begin(ctx context.Context, s spec) (*runner, error) {
@@ -186,6 +188,7 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 	if want := s.Candidate.Allocator; want != "" && native.Allocator() != want {
 		return nil, fmt.Errorf("race: the allocator is %s, and was to be %s", native.Allocator(), want)
 	}
+	base := ownMemory()
 	model, err := savedmodels.Open(s.Model)
 	if err != nil {
 		return nil, err
@@ -193,7 +196,7 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 	if model.Hash != s.Hash {
 		return nil, fmt.Errorf("%w: %s has another graph than when the race began", savedmodels.ErrChanged, s.Model)
 	}
-	r := &runner{fields: s.Fields, finite: true}
+	r := &runner{fields: s.Fields, finite: true, base: base}
 	if r.data, err = data.OpenNPY(s.Data...); err != nil {
 		return nil, err
 	}
@@ -281,7 +284,7 @@ func (r *runner) run(ctx context.Context, seconds float64) (answer, error) {
 	// What is not known is 0.
 	return answer{
 		Step: took / float64(calls*r.steps), Call: took / float64(calls), Finite: r.finite,
-		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes,
+		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: r.base,
 	}, nil
 }
 

@@ -198,8 +198,11 @@ func (c *Choice) why(kept bool) string {
 	text := fmt.Sprintf("%s: %s per step", c.Candidate, Duration(won.Step))
 	if c.Candidate.Plain() {
 		text += ", and nothing was shown to be faster"
-	} else if plain := c.of(Candidate{}); plain != nil {
-		text += fmt.Sprintf(", %.2g times as fast as plain", plain.Step/won.Step)
+		if slices.ContainsFunc(c.Measurements, func(m Measurement) bool { return m.Out != "" && m.Rounds >= minRounds }) {
+			text += " that may be chosen"
+		}
+	} else {
+		text += fmt.Sprintf(", %.2g times as fast as plain", 1/won.Ratio)
 	}
 	var lost []string
 	more := map[string]int{} // that are out for the same reason

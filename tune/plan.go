@@ -139,6 +139,9 @@ type Measurement struct {
 	// 0 is not known.
 	Peak memory.Bytes `json:"peak_bytes,omitempty"`
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
+	// Base is the anonymous memory that its process had before it opened the model, as any
+	// process has that has opened TensorFlow, in bytes.
+	Base memory.Bytes `json:"base_bytes,omitempty"`
 	// Out says why it cannot win; empty if it was measured and could have.
 	Out string `json:"out,omitempty"`
 	// Late means that a race with more time might measure it.
@@ -230,8 +233,8 @@ func bestWay(measured []Measurement) Candidate {
 }
 
 // over says why a measurement breaks the budget of memory; empty if it does not. own is
-// the anonymous memory of this process, such as its data, which the training has beside
-// that of TensorFlow.
+// the anonymous memory of this process: what is more than Base, such as its data, the
+// training has beside that of the candidate.
 func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	if p.Budget <= 0 {
 		return ""
@@ -240,7 +243,7 @@ func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	if p.BudgetOfAnon {
 		kind, needs = "anonymous memory", m.Anon
 	}
-	if needs += own; needs <= p.Budget {
+	if needs += max(own-m.Base, 0); needs <= p.Budget {
 		return ""
 	}
 	return fmt.Sprintf("over the budget of %v of %s", p.Budget, kind)

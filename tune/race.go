@@ -84,10 +84,10 @@ type race struct {
 	// just woken, ratios to it would not tell those apart. At first it is plain.
 	best     rival
 	standing Measurement // of best
-	// steps are the times of plain steps, in all rounds so far, and peak and anon the most
-	// memory that was seen of them.
-	steps      []float64
-	peak, anon memory.Bytes
+	// steps are the times of plain steps, in all rounds so far, peak and anon the most memory
+	// that was seen of them, and base what they began with.
+	steps            []float64
+	peak, anon, base memory.Bytes
 	// measured is what is known of candidates so far.
 	measured []Measurement
 }
@@ -173,7 +173,7 @@ func (r *race) among(ctx context.Context, ways, settings []Candidate) ([]Measure
 		return nil, err
 	}
 	plain := summarize(Candidate{}, r.steps, r.steps, plainSteps)
-	plain.Peak, plain.Anon = r.peak, r.anon
+	plain.Peak, plain.Anon, plain.Base = r.peak, r.anon, r.base
 	return slices.Insert(r.measured, 0, plain), nil
 }
 
@@ -181,7 +181,7 @@ func (r *race) among(ctx context.Context, ways, settings []Candidate) ([]Measure
 func (r *race) ran(a answer) {
 	if r.standing.Candidate.Plain() {
 		r.steps = append(r.steps, a.Step)
-		r.peak, r.anon = max(r.peak, r.best.last().Peak), max(r.anon, r.best.last().Anon)
+		r.peak, r.anon, r.base = max(r.peak, r.best.last().Peak), max(r.anon, r.best.last().Anon), r.best.last().Base
 		return
 	}
 	if m := of(r.measured, r.standing.Candidate); m != nil {
@@ -331,7 +331,7 @@ func (r *race) against(other rival, c Candidate) (m Measurement, shown bool, err
 		}
 	}
 	m = summarize(c, steps, beside, r.standing)
-	m.Peak, m.Anon = other.last().Peak, other.last().Anon
+	m.Peak, m.Anon, m.Base = other.last().Peak, other.last().Anon, other.last().Base
 	if m.Rounds < minRounds {
 		m.Out, m.Late = errLate.Error(), true
 	}

@@ -116,7 +116,8 @@ func TestRace(t *testing.T) {
 		if m.Out == "" {
 			assert.Positive(t, m.Step)
 			assert.Positive(t, m.Peak)
-			assert.Positive(t, m.Anon)
+			assert.Positive(t, m.Base)
+			assert.Greater(t, m.Anon, m.Base)
 			assert.LessOrEqual(t, m.Low, m.Ratio)
 			assert.LessOrEqual(t, m.Ratio, m.High)
 		}

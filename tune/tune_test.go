@@ -277,7 +277,7 @@ func TestBestWay(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	m := Measurement{Peak: 500 * memory.MiB, Anon: 100 * memory.MiB}
+	m := Measurement{Peak: 500 * memory.MiB, Anon: 100 * memory.MiB, Base: 60 * memory.MiB}
 	for _, c := range []struct {
 		name string
 		plan Plan
@@ -285,10 +285,11 @@ func TestBudget(t *testing.T) {
 		want string
 	}{
 		{"none", Plan{}, memory.GiB, ""},
-		{"kept", Plan{Budget: 600 * memory.MiB}, 100 * memory.MiB, ""},
-		{"broken, with what is here already", Plan{Budget: 600 * memory.MiB}, 101 * memory.MiB, "over the budget of 600.0 MiB of resident memory"},
+		{"kept", Plan{Budget: 600 * memory.MiB}, 160 * memory.MiB, ""},
+		{"kept, of a process with less", Plan{Budget: 500 * memory.MiB}, 10 * memory.MiB, ""},
+		{"broken, with what is here already", Plan{Budget: 600 * memory.MiB}, 161 * memory.MiB, "over the budget of 600.0 MiB of resident memory"},
 		{"of anonymous memory", Plan{Budget: 150 * memory.MiB, BudgetOfAnon: true}, memory.MiB, ""},
-		{"of anonymous memory, broken", Plan{Budget: 100 * memory.MiB, BudgetOfAnon: true}, memory.MiB, "over the budget of 100.0 MiB of anonymous memory"},
+		{"of anonymous memory, broken", Plan{Budget: 100 * memory.MiB, BudgetOfAnon: true}, 61 * memory.MiB, "over the budget of 100.0 MiB of anonymous memory"},
 	} {
 		assert.Equal(t, c.want, c.plan.over(m, c.own), c.name)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -46,7 +47,12 @@ func (a *autoFlags) registerCache(flags *pflag.FlagSet) {
 	flags.StringVar(&a.cache, "cache", "", "folder for what --auto has measured; default steadyfit/tune in your cache folder")
 }
 
-func (a *autoFlags) checkAuto() error { return a.among(autoOn, autoPrecision, autoOff) }
+func (a *autoFlags) checkAuto() error {
+	if info, err := os.Stat(a.cache); a.cache != "" && a.auto != autoOff && err == nil && !info.IsDir() {
+		return usagef("--cache %s: expected a folder, and it is a file", a.cache)
+	}
+	return a.among(autoOn, autoPrecision, autoOff)
+}
 
 func (a *autoFlags) among(words ...string) error {
 	if slices.Contains(words, a.auto) {
@@ -63,8 +69,8 @@ func (a *autoFlags) folder() string {
 	return tune.CacheDir()
 }
 
-// checkCache refuses a folder that was named and cannot take what is to be measured. fit does
-// without, since the choices in a folder that is only read are as good.
+// checkCache refuses a folder that was named and cannot take what is to be measured. fit only
+// warns, since the choices in a folder that is only read are as good.
 func (a *autoFlags) checkCache() error {
 	if a.cache == "" || a.auto == autoOff || a.auto == autoKept {
 		return nil
@@ -184,8 +190,16 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 		return nil, err
 	}
 	say(d.choice.Why)
+	warnUnkept(cmd.ErrOrStderr(), d.choice)
 	d.apply(f, l)
 	return d, d.startAnew(ctx, l.Log)
+}
+
+// warnUnkept says that a race will have to be repeated.
+func warnUnkept(w io.Writer, c tune.Choice) {
+	if c.Unkept != nil {
+		fmt.Fprintf(w, "steadyfit: warning: what was measured is not kept for the next training: %v; give --cache a folder that can be written\n", c.Unkept)
+	}
 }
 
 // inForceNow is what was chosen with the flags that say how steps run in the place of

@@ -127,9 +127,7 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 			return err
 		}
 		fmt.Fprintf(stderr, "auto: %s\n", choice.Why)
-		if choice.Unkept != nil {
-			fmt.Fprintf(stderr, "steadyfit: warning: what was measured is not kept for fit: %v; give --cache a folder that can be written\n", choice.Unkept)
-		}
+		warnUnkept(stderr, choice)
 	}
 	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
 	s, err := session.Open(ctx, m, f.options)

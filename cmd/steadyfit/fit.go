@@ -178,7 +178,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 		return usagef("%w", err)
 	}
 	if !c.Continues() && !startedAnew() {
-		f.warnNotHeld(model, loop.Log)
+		f.warn(model, loop.Log)
 	}
 	read := c.Busy()
 	train, err := f.datasets(ctx, loop, model, roles)

@@ -181,16 +181,23 @@ func (r *resilience) checkSplit(f *fitFlags) error {
 	return err
 }
 
-// warnNotHeld says what state of the training is in no checkpoint or snapshot, if the
-// flags may have it go on from one. A reset to restore is no such case: it writes the
-// values that the variables have already, and leaves all else as it is.
-func (f *fitFlags) warnNotHeld(model *savedmodels.Model, log *slog.Logger) {
+// warn says of problems of the model what they mean for this training. State that is in no
+// checkpoint or snapshot matters if the flags may have it go on from one. A reset to restore
+// is no such case: it writes the values that the variables have already, and leaves all else
+// as it is.
+func (f *fitFlags) warn(model *savedmodels.Model, log *slog.Logger) {
+	problems := model.ProblemsFor(f.options.TrainSignature)
+	for _, p := range problems {
+		if p.Code == savedmodels.CodeMetadata {
+			log.Warn("names of classes, ranges of inputs and whether batches can be split are not known", "problem", p.Message, "fix", p.Fix)
+		}
+	}
 	depth := session.Depth(f.reset)
 	resets := depth != session.ResetNone && depth != session.ResetRestore
 	if !resets && !f.supervise && !f.resume && f.budget == "" && f.onOOM == oomStop {
 		return
 	}
-	for _, p := range model.ProblemsFor(f.options.TrainSignature) {
+	for _, p := range problems {
 		if p.Code == savedmodels.CodeStateNotSaved {
 			log.Warn("resets and resumes will change the numbers of this training", "problem", p.Message, "fix", p.Fix)
 		}

@@ -1,5 +1,6 @@
 // Package bundle reads which tensors a TensorFlow checkpoint has: names, types and
-// shapes, from its index (prefix.index), without TensorFlow and without their values.
+// shapes, from its index (prefix.index), without TensorFlow and without their values,
+// and whether its files are as long as the index says.
 //
 // The index is a sorted table in the format of LevelDB, as TensorFlow has it
 // (tensorflow/core/lib/io/format.cc, table_builder.cc): blocks of keys that share
@@ -25,8 +26,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrDamaged: the index is no table, or one that is damaged.
-var ErrDamaged = errors.New("damaged index of a checkpoint")
+// ErrDamaged: the index is no table, or one that is damaged, or a file that it is about is
+// cut off.
+var ErrDamaged = errors.New("damaged checkpoint")
 
 // Tensor is what an index says of a tensor.
 type Tensor struct {
@@ -49,54 +51,115 @@ const (
 // Read reads the index of the checkpoint whose files begin with prefix, by name. It holds
 // the file in memory: some hundred bytes per tensor.
 func Read(prefix string) (map[string]Tensor, error) {
+	index, err := read(prefix)
+	if err != nil {
+		return nil, err
+	}
+	return index.tensors, nil
+}
+
+// Check finds out whether a checkpoint has all of its files, as long as its index says. The
+// sums of the values are not looked at; TensorFlow does that when it reads them.
+func Check(prefix string) error {
+	index, err := read(prefix)
+	if err != nil {
+		return err
+	}
+	for shard, want := range index.ends {
+		if want == 0 {
+			continue // nothing is read of it
+		}
+		path := fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, len(index.ends))
+		info, err := os.Stat(path)
+		if err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+		if have := info.Size(); have < want {
+			return fmt.Errorf("%s: %w: it has %d bytes, expected %d as its index says; copy or write it anew", path, ErrDamaged, have, want)
+		}
+	}
+	return nil
+}
+
+// index is what is read of the file.
+type index struct {
+	tensors map[string]Tensor
+	// ends are where the last value of each data file ends.
+	ends []int64
+}
+
+func read(prefix string) (index, error) {
 	path := prefix + ".index"
 	table, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("index of a checkpoint: %w", err)
+		return index{}, fmt.Errorf("index of a checkpoint: %w", err)
 	}
-	tensors, err := parse(table)
+	x, err := parse(table)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w; copy or write it anew", path, ErrDamaged, err)
+		return x, fmt.Errorf("%s: %w: %w; copy or write it anew", path, ErrDamaged, err)
 	}
-	return tensors, nil
+	return x, nil
 }
 
-func parse(table []byte) (map[string]Tensor, error) {
+// mostShards bounds what a damaged header may ask for; TensorFlow writes one data file for
+// each machine that saves.
+const mostShards = 1 << 16
+
+func parse(table []byte) (index, error) {
+	x := index{tensors: map[string]Tensor{}}
+	return x, x.parse(table)
+}
+
+func (x *index) parse(table []byte) error {
 	if len(table) < footerBytes || binary.LittleEndian.Uint64(table[len(table)-8:]) != magic {
-		return nil, errors.New("it has not the footer of a table")
+		return errors.New("it has not the footer of a table")
 	}
 	footer := table[len(table)-footerBytes:]
 	_, rest, err := handle(footer) // of the metadata, of which there is none
 	if err != nil {
-		return nil, err
+		return err
 	}
 	where, _, err := handle(rest)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	tensors := map[string]Tensor{}
-	err = block(table, where, func(_, value []byte) error {
+	return block(table, where, func(_, value []byte) error {
 		at, _, err := handle(value)
 		if err != nil {
 			return err
 		}
 		return block(table, at, func(key, value []byte) error {
-			if len(key) == 0 || string(key) == objectGraph {
+			if len(key) == 0 {
+				var header pb.BundleHeaderProto
+				if err := proto.Unmarshal(value, &header); err != nil {
+					return fmt.Errorf("header: %w", err)
+				}
+				if n := header.GetNumShards(); n < 0 || n > mostShards {
+					return fmt.Errorf("header: %d files of values", n)
+				}
+				x.ends = make([]int64, header.GetNumShards())
 				return nil
 			}
 			var entry pb.BundleEntryProto
 			if err := proto.Unmarshal(value, &entry); err != nil {
 				return fmt.Errorf("%q: %w", key, err)
 			}
+			// The header is before all others, as its key is empty.
+			if i := int(entry.ShardId); i < 0 || i >= len(x.ends) || entry.Offset < 0 || entry.Size < 0 {
+				return fmt.Errorf("%q: %d bytes at %d of file %d of %d", key, entry.Size, entry.Offset, i, len(x.ends))
+			}
+			x.ends[entry.ShardId] = max(x.ends[entry.ShardId], entry.Offset+entry.Size)
+			if string(key) == objectGraph {
+				return nil
+			}
 			t := Tensor{DType: tfbind.DType(entry.Dtype)}
 			for _, d := range entry.GetShape().GetDim() {
 				t.Shape = append(t.Shape, d.Size)
 			}
-			tensors[string(key)] = t
+			x.tensors[string(key)] = t
 			return nil
 		})
 	})
-	return tensors, err
 }
 
 // span is where a block is.

@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,54 +11,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
-func prefixOf(t *testing.T, name string) (*savedmodels.Model, string) {
-	m, err := savedmodels.Builtin(name)
-	require.NoError(t, err)
-	return m, filepath.Join(m.Dir, "variables", "variables")
-}
-
-// What TensorFlow wrote is read as it was, all of the model's variables.
-func TestRead(t *testing.T) {
-	for _, name := range savedmodels.BuiltinNames() {
-		t.Run(name, func(t *testing.T) {
-			m, prefix := prefixOf(t, name)
-			have, err := Read(prefix)
-			require.NoError(t, err)
-			var wanted, found []string
-			for _, v := range m.Variables {
-				if v.Restored {
-					wanted = append(wanted, Tensor{v.DType, v.Shape}.String())
-				}
-			}
-			for _, one := range have {
-				found = append(found, one.String())
-			}
-			assert.ElementsMatch(t, wanted, found)
-			assert.Empty(t, Differences(have, have))
-		})
-	}
-	_, prefix := prefixOf(t, "digits")
-	have, err := Read(prefix)
-	require.NoError(t, err)
-	kernels := 0
-	for name, one := range have {
-		if strings.HasPrefix(name, "model/") && strings.Contains(name, "hidden") && strings.Contains(name, "kernel") {
-			kernels++
-			assert.Equal(t, tfbind.Float32, one.DType)
-			assert.Len(t, one.Shape, 2)
-		}
-	}
-	assert.Equal(t, 1, kernels)
-}
+// digits is the prefix of a built-in model's variables.
+var digits = filepath.Join("..", "..", "savedmodels", "builtin", "digits", "variables", "variables")
 
 // Any byte that changes or is gone is noticed, or changes nothing.
 func TestDamage(t *testing.T) {
-	_, prefix := prefixOf(t, "digits")
-	whole, err := os.ReadFile(prefix + ".index")
+	whole, err := os.ReadFile(digits + ".index")
 	require.NoError(t, err)
 	want, err := parse(whole)
 	require.NoError(t, err)
@@ -81,6 +43,24 @@ func TestDamage(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 	_, err = Read(filepath.Join(dir, "w"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// Files that are cut off or gone are noticed without TensorFlow.
+func TestCheck(t *testing.T) {
+	require.NoError(t, Check(digits))
+	prefix := filepath.Join(t.TempDir(), "v")
+	index, err := os.ReadFile(digits + ".index")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(prefix+".index", index, 0o666))
+	require.ErrorIs(t, Check(prefix), os.ErrNotExist)
+	values, err := os.ReadFile(digits + ".data-00000-of-00001")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(prefix+".data-00000-of-00001", values[:len(values)-1], 0o666))
+	err = Check(prefix)
+	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorContains(t, err, fmt.Sprintf("it has %d bytes, expected %d as its index says", len(values)-1, len(values)))
+	require.NoError(t, os.WriteFile(prefix+".index", index[:len(index)-1], 0o666))
+	require.ErrorIs(t, Check(prefix), ErrDamaged)
 }
 
 func TestDifferences(t *testing.T) {

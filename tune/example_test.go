@@ -1,0 +1,63 @@
+package tune_test
+
+import (
+	"context"
+	"log"
+	"os"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tune"
+)
+
+// A program that trains in the way that is fastest here.
+func ExampleChoose() {
+	ctx := context.Background()
+	// The processes of a race run this program, too, and end here.
+	if child, err := tune.Child(ctx); child {
+		if err != nil {
+			log.Print(err)
+		}
+		return
+	}
+	if err := train(ctx, "path/to/model", "train.npz", "out/model"); err != nil {
+		log.Print(err)
+	}
+}
+
+func train(ctx context.Context, from, samples, to string) error {
+	model, err := savedmodels.Open(from)
+	if err != nil {
+		return err
+	}
+	ds, err := data.OpenNPZ(samples)
+	if err != nil {
+		return err
+	}
+	const batch, epochs = 32, 100
+	steps := ds.Len() / batch
+	options := session.Options{}
+	choice, err := tune.Choose(ctx, tune.Plan{
+		Model: model, Options: options, Data: ds, Batch: batch, Steps: int64(epochs * steps),
+		Limits: tune.Limits{Fuse: steps, Compiled: true, Threads: true},
+		Cache:  tune.CacheDir(),
+	})
+	if err != nil {
+		return err
+	}
+	log.Print(choice.Why)
+
+	s, err := session.Open(ctx, model, choice.Candidate.Apply(options))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	loop := fit.Loop{Session: s, Batch: batch, Epochs: epochs, FuseSteps: choice.Candidate.FuseSteps}
+	loop.Hook(fit.Progress(os.Stderr))
+	if _, err := loop.Run(ctx, ds.Shuffle(1)); err != nil {
+		return err
+	}
+	return s.SaveModel(ctx, to)
+}
