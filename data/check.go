@@ -43,7 +43,7 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 }
 
 // CheckIntegers reports the first value of a field that is not an integer from low to
-// high, as a *RowError that is ErrInteger. Floats with whole values up to 2^53 are
+// high, as a *RowError that is ErrInteger. Floats with whole values below 2^53 are
 // integers. The dataset is walked once, in its own order.
 func CheckIntegers(ds Dataset, field string, low, high int64) error {
 	return walk(ds, []string{field}, func(f Field, v vector) (int, *RowError, error) {
@@ -58,7 +58,7 @@ func CheckIntegers(ds Dataset, field string, low, high int64) error {
 					expected = "a signed integer of 64 bits"
 				}
 				if strings.HasPrefix(v.typeName(), "float") {
-					expected += " (of floats, up to 2^53)"
+					expected += " (of floats, below 2^53)"
 				}
 				return i, &RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrInteger}, nil
 			}
@@ -347,8 +347,8 @@ func whole[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32](v []T) func
 func wholeFloats[T float32 | float64](v []T) func(int) (int64, bool) {
 	return func(i int) (int64, bool) {
 		f := float64(v[i])
-		// Beyond 2^53 a float64 stands for several integers.
-		if f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		// From 2^53 on a float64 stands for several integers.
+		if f != math.Trunc(f) || math.Abs(f) >= 1<<53 {
 			return 0, false
 		}
 		return int64(f), true

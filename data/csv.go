@@ -29,6 +29,9 @@ type CSVOptions struct {
 	Header Header
 	// Comma separates columns; 0 means ','.
 	Comma rune
+	// Exact keeps integers among the features that float32 would round, such as
+	// identifiers: if there is one, below 2^53, x is float64.
+	Exact bool
 }
 
 // Header says whether the first line of a table names the columns.
@@ -46,8 +49,8 @@ const (
 
 // OpenCSV reads a table from a file, compressed with gzip or not.
 //
-// All columns but the label become the field x, float32 [columns]; float64 if there
-// are integers up to 2^53 in it that float32 cannot hold. The label
+// All columns but the label become the field x, float32 [columns], or float64 as
+// CSVOptions.Exact says. The label
 // becomes y: int64 if all labels are integers, float32 if all are numbers, and
 // otherwise int64 class numbers of the names, which ClassNames returns.
 //
@@ -308,11 +311,11 @@ func (t *table) row(record []string) error {
 	return nil
 }
 
-// add takes in a feature. Tokens and other identifiers must not be rounded to float32.
+// add takes in a feature.
 func (t *table) add(v float32, cell string) {
 	exact := float64(v)
-	if math.Abs(exact) >= 1<<24 {
-		if f, err := strconv.ParseFloat(cell, 64); err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
+	if t.options.Exact && math.Abs(exact) >= 1<<24 {
+		if f, err := strconv.ParseFloat(cell, 64); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			exact = f
 		}
 	}
@@ -321,7 +324,7 @@ func (t *table) add(v float32, cell string) {
 		return
 	}
 	if t.wide == nil {
-		t.wide = make([]float64, len(t.x), 2*len(t.x)+1)
+		t.wide = make([]float64, len(t.x), len(t.x)+len(t.x)/4+1)
 		for i, v := range t.x {
 			t.wide[i] = float64(v)
 		}

@@ -53,8 +53,9 @@ func TestCSV(t *testing.T) {
 		{"named labels", "1,2,dog\n3,4,cat\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []int64{1, 0}}, []string{"cat", "dog"}},
 		{"listed labels", "1,2,dog\n3,4,7\n", CSVOptions{Label: "3", Classes: []string{"7", "cat", "dog"}}, x2, Array{[]int{2}, []int64{2, 0}}, []string{"7", "cat", "dog"}},
 		{"forms of numbers", "+1,2.\n.3e1,400E-2\n", CSVOptions{}, x2, Array{}, nil},
-		{"integers beyond float32", "0.1,2\n16777217,4\n5.5,-9007199254740993.0\n1e17,16777216\n", CSVOptions{}, Array{[]int{4, 2}, []float64{float64(float32(0.1)), 2, 16777217, 4, 5.5, -1 << 53, float64(float32(1e17)), 1 << 24}}, Array{}, nil},
-		{"large ones that it holds", "16777216,2\n33554432,4\n", CSVOptions{}, Array{[]int{2, 2}, []float32{1 << 24, 2, 1 << 25, 4}}, Array{}, nil},
+		{"integers beyond float32", "0.1,2\n16777217,4\n5.5,-9007199254740991.0\n9007199254740993,16777216\n", CSVOptions{Exact: true}, Array{[]int{4, 2}, []float64{float64(float32(0.1)), 2, 16777217, 4, 5.5, 1 - 1<<53, 1 << 53, 1 << 24}}, Array{}, nil},
+		{"integers that are rounded", "16777217,2\n", CSVOptions{}, Array{[]int{1, 2}, []float32{1 << 24, 2}}, Array{}, nil},
+		{"large ones that it holds", "16777216,2\n33554432,4\n", CSVOptions{Exact: true}, Array{[]int{2, 2}, []float32{1 << 24, 2, 1 << 25, 4}}, Array{}, nil},
 		{"all of float32", "3.4028235e38,1e-45\n-0,1e-400\n", CSVOptions{}, Array{[]int{2, 2}, []float32{math.MaxFloat32, math.SmallestNonzeroFloat32, 0, 0}}, Array{}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

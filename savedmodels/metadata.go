@@ -62,6 +62,9 @@ type InputMetadata struct {
 	Shape []int64 `json:"shape,omitempty"`
 	// Range is the lowest and highest value that is expected; nil if not stated.
 	Range *[2]float64 `json:"range,omitempty"`
+	// Rows is how many rows the table has that its values are indices of (an Embedding's
+	// input_dim), negative ones from its end; 0 if it is no such input.
+	Rows int64 `json:"rows,omitempty"`
 }
 
 // readMetadata reads the exporter's notes; nil if there are none.

@@ -305,8 +305,17 @@ func (m *Model) checkVariables() error {
 		return fmt.Errorf("%s: %w: variables/ has %d of %d files of weights (variables.data-*); copy the whole folder",
 			m.Dir, ErrNotSavedModel, have, want)
 	}
-	if err := bundle.Check(filepath.Join(dir, "variables")); err != nil {
+	index, err := readFile(filepath.Join(dir, "variables.index"), maxIndexBytes)
+	if err == nil {
+		err = bundle.Check(filepath.Join(dir, "variables"), index)
+	}
+	switch {
+	case errors.Is(err, bundle.ErrDamaged):
 		return fmt.Errorf("SavedModel %s: %w: %w", m.Dir, ErrNotSavedModel, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("SavedModel %s: %w: %w; copy the whole folder, variables/ included", m.Dir, ErrNotSavedModel, err)
+	case err != nil:
+		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}
 	return nil
 }

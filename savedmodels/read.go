@@ -29,6 +29,9 @@ const (
 	MaxMemoryBytes = 1 << 30
 	// maxDepth is the nesting that TensorFlow's own protobuf readers accept.
 	maxDepth = 100
+	// maxIndexBytes bounds variables/variables.index, which has some hundred bytes for each
+	// variable.
+	maxIndexBytes = 64 << 20
 	// maxMetadataBytes bounds assets.extra/steadyfit.json.
 	maxMetadataBytes = 1 << 20
 

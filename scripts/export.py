@@ -1077,29 +1077,29 @@ class _KerasProgram:
             root.accumulated = {"weight": self.weight_sum, "samples": self.sample_sum}
         return root
 
-    def _indices(self) -> dict[str, tuple[int, int]]:
-        """(lowest, highest) value by input of integers, where it goes straight into Embedding layers.
+    def _rows(self) -> dict[str, int]:
+        """How many rows the table has, by input of integers that goes straight into Embeddings.
 
         TensorFlow fails at an index beyond the table on a CPU, and takes zeros for it on a GPU
         (documented at tf.gather); Keras counts negative ones from the table's end.
         """
-        found: dict[str, tuple[int, int]] = {}
+        embedding = self.keras.layers.Embedding
+        found: dict[str, int] = {}
         for layer in self.model._flatten_layers():
-            if not isinstance(layer, self.keras.layers.Embedding):
-                continue
+            if not isinstance(layer, embedding) or type(layer).call is not embedding.call:
+                continue  # another call may do something to its indices
             for node in layer._inbound_nodes:
                 for tensor in node.input_tensors:
                     name = self._symbolic.get(id(tensor))
                     if name is not None and "int" in self.inputs[name].dtype:
-                        high = min(layer.input_dim - 1, found.get(name, (0, math.inf))[1])
-                        found[name] = (0, high)
+                        found[name] = min(layer.input_dim, found.get(name, layer.input_dim))
         return found
 
     def metadata(self) -> dict[str, Any]:
         """What the steps know about themselves."""
         inputs = {n: _spec_json(s) for n, s in self.inputs.items()}
-        for name, ends in self._indices().items():
-            inputs[name]["range"] = list(ends)
+        for name, rows in self._rows().items():
+            inputs[name]["rows"] = rows
         return {
             "inputs": inputs,
             "labels": {n: _spec_json(s) for n, s in self.labels.items()},
@@ -1487,8 +1487,7 @@ def export(
         labels: specs that replace the ones derived from the outputs.
         input_dtypes: dtype that a signature takes in place of the model's own, by input:
             uint8 images are a quarter of the bytes of float32 ones.
-        input_ranges: (lowest, highest) value by input; written to the metadata. That of an
-            input that goes straight into an Embedding is known.
+        input_ranges: (lowest, highest) value by input; written to the metadata.
         class_names: of a classifier; ``predict`` then gives ``probabilities`` and
             ``class`` (and ``logits``, if the model gives those).
         sample_weight: adds the input ``sample_weight`` [B] to train, train_n, evaluate and
@@ -2119,7 +2118,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="[NAME=]LOW:HIGH",
-        help="range of an input's values, for the metadata: 0:255; that of an Embedding's input is known",
+        help="range of an input's values, for the metadata: 0:255",
     )
     io.add_argument(
         "--class-names",

@@ -68,12 +68,12 @@ var ErrLost = fmt.Errorf("the session is lost: %w", ErrRetry)
 // never has two sessions at a time.
 //
 // ResetReload first looks whether the model's folder is there, can be read, and has the
-// program that was opened; if not, nothing is closed, and the error says why
+// program that was opened and files of weights as long as they should be; if not, nothing is closed, and the error says why
 // (savedmodels.ErrChanged for another program). After it, steps made by Prepare are
 // closed. If loading anew fails all the same, the session is closed, and the error is
 // ErrLost; the snapshot is as it was. It is not tried a second time here: what fails
-// right after the folder was found good is memory or a file system that went away,
-// neither of which comes back because one waits a moment.
+// right after the folder was found good is memory, a file system that went away, or a
+// file with other bytes, none of which mends because one waits a moment.
 func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -230,7 +229,7 @@ func (s *Session) load() error {
 	}
 	s.closed = true
 	if errors.Is(err, tfbind.ErrDataLoss) {
-		err = fmt.Errorf("%w; a file in %s is damaged: copy or export the model again", err, filepath.Join(s.model.Dir, "variables"))
+		err = fmt.Errorf("%w; a file of the model in %s is damaged: copy or export it again", err, s.model.Dir)
 	}
 	return err
 }

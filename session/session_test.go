@@ -357,7 +357,7 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = session.Open(ctx, damaged, session.Options{})
 	assert.ErrorIs(t, err, tfbind.ErrDataLoss)
-	assert.ErrorContains(t, err, "a file in "+filepath.Dir(path)+" is damaged: copy or export the model again")
+	assert.ErrorContains(t, err, "a file of the model in "+dir+" is damaged: copy or export it again")
 
 	s := openModel(t, model, session.Options{ReadOnly: true})
 	b := batches(t, digits(t), 4, 1)[0]

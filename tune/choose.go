@@ -71,7 +71,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	if c := kept.Choice; c != nil && !p.Anew {
 		now, whole := c.now(ways, settings)
 		// Where a race has no time, what is known is better than nothing.
-		if p.KeptOnly || allowed < MinRace || whole && !c.shortOf(allowed) {
+		if p.KeptOnly || allowed < MinRace || whole && !now.shortOf(allowed) {
 			now.decide(&p, ownMemory())
 			now.Cached, now.Why = true, now.why(true)
 			return now, nil
@@ -83,13 +83,6 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	case allowed < MinRace:
 		return Choice{Why: fmt.Sprintf("plain: too short a training to measure what is faster (%d steps)", p.Steps)}, nil
 	}
-	if p.Anew && kept.Choice != nil {
-		// What was measured of this before must not win by the chance of having been, too.
-		kept.Choice.Measurements = slices.DeleteFunc(kept.Choice.Measurements, func(m Measurement) bool {
-			_, again := offered(m.Candidate, ways, settings)
-			return again
-		})
-	}
 	start := time.Now()
 	r := newRace(&p, info)
 	measured, err := r.run(ctx, ways, settings, allowed)
@@ -100,7 +93,11 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		return Choice{Why: fmt.Sprintf("plain: nothing could be measured: %v", err)}, nil
 	}
 	c := Choice{Measurements: measured, Took: time.Since(start), Allowed: p.allowed(seconds(measured[0].Step))}
-	c.add(kept.Choice)
+	earlier := kept.Choice
+	if p.Anew && earlier != nil {
+		earlier = earlier.without(measured, ways, settings)
+	}
+	c.add(earlier)
 	kept.PlainSeconds = measured[0].Step
 	if slices.ContainsFunc(measured[1:], func(m Measurement) bool { return !m.Late && !m.Passing }) {
 		// Without the budget, which is another one the next time.
@@ -113,6 +110,18 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	won := of(measured, c.Candidate)
 	c.Why = c.why(won == nil || won.Late)
 	return c, nil
+}
+
+// without is what an earlier race has measured, but for what is offered: that must not win by
+// the chance of having been measured then and not now. What there was no time for now stays.
+func (c *Choice) without(measured []Measurement, ways, settings []Candidate) *Choice {
+	left := *c
+	left.Measurements = slices.DeleteFunc(slices.Clone(c.Measurements), func(m Measurement) bool {
+		_, again := offered(m.Candidate, ways, settings)
+		now := of(measured, m.Candidate)
+		return again && (now == nil || !now.Late)
+	})
+	return &left
 }
 
 // add takes what an earlier race has measured and this one has not, such as what this
@@ -171,7 +180,7 @@ func (c *Choice) now(ways, settings []Candidate) (now Choice, whole bool) {
 // for, or what failed then and may not fail now.
 func (c *Choice) shortOf(allowed time.Duration) bool {
 	return slices.ContainsFunc(c.Measurements, func(m Measurement) bool {
-		return m.Passing && allowed >= c.Allowed || m.Late && allowed >= 2*c.Allowed
+		return m.Passing && allowed >= min(c.Allowed, MaxRace) || m.Late && allowed >= 2*c.Allowed
 	})
 }
 

@@ -2,6 +2,7 @@ package tune_test
 
 import (
 	"context"
+	"errors"
 	"log"
 	"os"
 
@@ -16,18 +17,16 @@ import (
 func ExampleChoose() {
 	ctx := context.Background()
 	// The processes of a race run this program, too, and end here.
-	if child, err := tune.Child(ctx); child {
-		if err != nil {
-			log.Print(err)
-		}
-		return
+	child, err := tune.Child(ctx)
+	if !child {
+		err = train(ctx, "path/to/model", "train.npz", "out/model")
 	}
-	if err := train(ctx, "path/to/model", "train.npz", "out/model"); err != nil {
-		log.Print(err)
+	if err != nil {
+		log.Print(err) // in main: log.Fatal
 	}
 }
 
-func train(ctx context.Context, from, samples, to string) error {
+func train(ctx context.Context, from, samples, to string) (err error) {
 	model, err := savedmodels.Open(from)
 	if err != nil {
 		return err
@@ -53,7 +52,7 @@ func train(ctx context.Context, from, samples, to string) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer func() { err = errors.Join(err, s.Close()) }()
 	loop := fit.Loop{Session: s, Batch: batch, Epochs: epochs, FuseSteps: choice.Candidate.FuseSteps}
 	loop.Hook(fit.Progress(os.Stderr))
 	if _, err := loop.Run(ctx, ds.Shuffle(1)); err != nil {

@@ -425,12 +425,23 @@ func TestKept(t *testing.T) {
 	kept.Allowed, kept.Measurements[1].Passing = 2*MinRace, true
 	assert.True(t, kept.shortOf(2*MinRace), "what may have passed is tried again")
 	assert.False(t, kept.shortOf(MinRace), "but not in less time")
+	kept.Allowed = time.Minute
+	assert.True(t, kept.shortOf(MaxRace), "also where more time was asked for")
 	// What there was no time for does not replace what is known; what failed does.
 	later = Choice{Measurements: []Measurement{measured(Candidate{}, 1, 100), {Candidate: fused, Out: "late", Late: true}, {Candidate: compiled, Out: "boom", Passing: true}}}
 	later.add(&kept)
 	assert.Equal(t, 0.6, later.of(fused).Ratio)
 	assert.Equal(t, "boom", later.of(compiled).Out)
 	assert.Nil(t, later.of(both), "which has failed, too")
+	// A race asked for anew takes the place of what it had time for, and of what it did not come to.
+	anew := []Measurement{measured(Candidate{}, 1, 100), {Candidate: fused, Out: "late", Late: true}, measured(compiled, 0.9, 400)}
+	later = Choice{Measurements: anew}
+	kept.Measurements[1].Passing = false
+	later.add(kept.without(anew, []Candidate{both, fused, compiled}, []Candidate{single}))
+	assert.Equal(t, 0.6, later.of(fused).Ratio)
+	assert.Equal(t, 0.9, later.of(compiled).Ratio)
+	assert.Nil(t, later.of(single.over(both)))
+	assert.NotNil(t, later.of(caller.over(both)), "which was not offered")
 	// Two numbers of steps that count as the same are one way.
 	kept.Measurements = append(kept.Measurements, measured(Candidate{FuseSteps: 44}, 0.7, 200))
 	now, _ := kept.now([]Candidate{fused}, nil)

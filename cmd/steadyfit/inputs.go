@@ -131,6 +131,8 @@ type dataFlags struct {
 	// pixels that the model takes, where it is not that of bytes.
 	images data.ImageOptions
 	pixels *[2]float64
+	// exact is data.CSVOptions.Exact, for a model whose features float32 may not hold.
+	exact bool
 
 	opened []*data.Memory
 }
@@ -152,7 +154,7 @@ const (
 	mapFrom = 1 << 30
 )
 
-// suit checks the flags, and has images read as the model takes them.
+// suit checks the flags, and has images and tables read as the model takes them.
 func (f *dataFlags) suit(model *savedmodels.Model, signature string) error {
 	if !slices.Contains([]string{mapAuto, mapAlways, mapNever}, f.mapped) {
 		return usagef("--map %q: expected %s, %s or %s", f.mapped, mapAlways, mapNever, mapAuto)
@@ -170,7 +172,14 @@ func (f *dataFlags) suit(model *savedmodels.Model, signature string) error {
 			return usagef("--image-size %q: expected pixels, as in 224 or 240x320 (height by width)", f.imageSize)
 		}
 	}
-	var err error
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return unusable(err)
+	}
+	f.exact = slices.ContainsFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
+		label := in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
+		return !label && (integer(in.DType) || in.DType == tfbind.Float64)
+	})
 	if f.images, f.pixels, err = session.ImageOptions(model, signature, h, w); err != nil {
 		return unusable(err)
 	}
@@ -232,7 +241,7 @@ func (f *dataFlags) open(path, part string) (*data.Memory, error) {
 	if path == "" {
 		return nil, usagef("--data is missing: a file, a folder, or builtin:NAME (%s)", strings.Join(data.BuiltinNames(), ", "))
 	}
-	o := data.Options{Split: part, CSV: data.CSVOptions{Label: f.label, Classes: f.classes}, Images: f.images, Map: f.maps(path)}
+	o := data.Options{Split: part, CSV: data.CSVOptions{Label: f.label, Classes: f.classes, Exact: f.exact}, Images: f.images, Map: f.maps(path)}
 	if len(f.classes) > 0 {
 		o.Images.Classes = f.classes
 	}
@@ -290,13 +299,14 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 			continue
 		}
 		i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
-		var noted *[2]float64
-		if m := model.Metadata; m != nil {
-			noted = m.Inputs[in.Name].Range
+		takes, rows := in.DType.String(), int64(0)
+		if m := model.Metadata; m != nil && m.Inputs[in.Name].Rows > 0 {
+			rows = m.Inputs[in.Name].Rows
+			takes = fmt.Sprintf("indices of a table of %d rows", rows)
 		}
-		if low, high, check := mayExceed(ds.Fields()[i].Type, in.DType, noted); check {
+		if low, high, check := mayExceed(ds.Fields()[i].Type, in.DType, rows); check {
 			if err := data.CheckIntegers(ds, field, low, high); err != nil {
-				return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, in.DType, err)
+				return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, takes, err)
 			}
 		}
 	}
@@ -317,19 +327,16 @@ func integer(d tfbind.DType) bool {
 }
 
 // mayExceed reports whether a field of some type may have values that an input does not take
-// which takes the integers from low to high: those of its type, within the range that the
-// model's notes give, if they do.
-func mayExceed(field string, input tfbind.DType, noted *[2]float64) (low, high int64, may bool) {
+// which takes the integers from low to high: those of its type, and, if rows is not 0, the
+// indices of a table of so many, from its end if they are negative.
+func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
 	takes, ok := integers[input]
-	if !ok {
+	if !ok || rows == 0 && field == input.String() {
 		return 0, 0, false
 	}
 	low, high = takes.low, takes.high
-	if noted != nil && math.Abs(noted[0]) <= 1<<53 && math.Abs(noted[1]) <= 1<<53 {
-		low, high = max(low, int64(math.Ceil(noted[0]))), min(high, int64(math.Floor(noted[1])))
-	}
-	if low == takes.low && high == takes.high && field == input.String() {
-		return 0, 0, false
+	if rows > 0 {
+		low, high = max(low, -rows), min(high, rows-1)
 	}
 	for d, has := range integers {
 		if d.String() == field {
@@ -337,7 +344,7 @@ func mayExceed(field string, input tfbind.DType, noted *[2]float64) (low, high i
 			return low, high, !fits
 		}
 	}
-	return low, high, field != "bool" || low > 0 || high < 1
+	return low, high, field != "bool" || high < 1
 }
 
 // printMetrics prints metrics on one line.

@@ -26,7 +26,7 @@ func TestIntegersAreChecked(t *testing.T) {
 		{[]uint32{0, math.MaxUint32}, ""},
 		{[]float64{0, -1}, ""},
 		{[]bool{false, true}, ""},
-		{[]float64{0, 0.5}, "input y of signature train takes int64: made: sample 1, column y: found 0.5, expected a signed integer of 64 bits (of floats, up to 2^53); correct the value, or leave the sample out"},
+		{[]float64{0, 0.5}, "input y of signature train takes int64: made: sample 1, column y: found 0.5, expected a signed integer of 64 bits (of floats, below 2^53); correct the value, or leave the sample out"},
 		{[]uint64{0, math.MaxUint64}, "input y of signature train takes int64: made: sample 1, column y: found 18446744073709551615, expected a signed integer of 64 bits; correct the value, or leave the sample out"},
 	} {
 		ds, err := data.New("made",
@@ -43,30 +43,29 @@ func TestIntegersAreChecked(t *testing.T) {
 }
 
 func TestMayExceed(t *testing.T) {
-	tokens := &[2]float64{0, 499}
 	for _, c := range []struct {
 		field     string
 		input     tfbind.DType
-		noted     *[2]float64
+		rows      int64
 		low, high int64
 		may       bool
 	}{
-		{"int64", tfbind.Int32, nil, math.MinInt32, math.MaxInt32, true},
-		{"uint32", tfbind.Int32, nil, math.MinInt32, math.MaxInt32, true},
-		{"uint64", tfbind.Int64, nil, math.MinInt64, math.MaxInt64, true},
-		{"int8", tfbind.Uint64, nil, 0, math.MaxInt64, true},
-		{"float32", tfbind.Uint8, nil, 0, math.MaxUint8, true},
-		{"int32", tfbind.Int32, tokens, 0, 499, true},
-		{"float32", tfbind.Int32, tokens, 0, 499, true},
-		{"uint16", tfbind.Uint16, &[2]float64{-0.5, 2.5}, 0, 2, true},
-		{"uint8", tfbind.Int32, tokens, 0, 0, false},
-		{"uint8", tfbind.Uint8, &[2]float64{0, 255}, 0, 0, false},
-		{"uint16", tfbind.Int32, nil, 0, 0, false},
-		{"uint64", tfbind.Uint64, nil, 0, 0, false},
-		{"bool", tfbind.Int8, nil, 0, 0, false},
-		{"float64", tfbind.Float32, tokens, 0, 0, false},
+		{"int64", tfbind.Int32, 0, math.MinInt32, math.MaxInt32, true},
+		{"uint32", tfbind.Int32, 0, math.MinInt32, math.MaxInt32, true},
+		{"uint64", tfbind.Int64, 0, math.MinInt64, math.MaxInt64, true},
+		{"int8", tfbind.Uint64, 0, 0, math.MaxInt64, true},
+		{"float32", tfbind.Uint8, 0, 0, math.MaxUint8, true},
+		{"int32", tfbind.Int32, 500, -500, 499, true},
+		{"float32", tfbind.Int32, 500, -500, 499, true},
+		{"uint16", tfbind.Uint16, 500, 0, 499, true},
+		{"bool", tfbind.Int32, 1, -1, 0, true},
+		{"uint8", tfbind.Int32, 500, 0, 0, false},
+		{"uint16", tfbind.Int32, 0, 0, 0, false},
+		{"uint64", tfbind.Uint64, 0, 0, 0, false},
+		{"bool", tfbind.Int8, 0, 0, 0, false},
+		{"float64", tfbind.Float32, 500, 0, 0, false},
 	} {
-		low, high, may := mayExceed(c.field, c.input, c.noted)
+		low, high, may := mayExceed(c.field, c.input, c.rows)
 		assert.Equal(t, c.may, may, c)
 		if may {
 			assert.Equal(t, []int64{c.low, c.high}, []int64{low, high}, c)

@@ -48,31 +48,65 @@ const (
 	objectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
 )
 
+// mostNames bounds the names that Read keeps, in bytes: those of an index share prefixes, so
+// that they may be much longer than it.
+const mostNames = 64 << 20
+
 // Read reads the index of the checkpoint whose files begin with prefix, by name. It holds
 // the file in memory: some hundred bytes per tensor.
 func Read(prefix string) (map[string]Tensor, error) {
-	index, err := read(prefix)
+	path := prefix + ".index"
+	table, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("index of a checkpoint: %w", err)
 	}
-	return index.tensors, nil
+	tensors, err := parse(table)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w; copy or write it anew", path, ErrDamaged, err)
+	}
+	return tensors, nil
 }
 
-// Check finds out whether a checkpoint has all of its files, as long as its index says. The
-// sums of the values are not looked at; TensorFlow does that when it reads them.
-func Check(prefix string) error {
-	index, err := read(prefix)
-	if err != nil {
-		return err
+func parse(table []byte) (map[string]Tensor, error) {
+	tensors := map[string]Tensor{}
+	names := 0
+	_, err := scan(table, func(key []byte, entry *pb.BundleEntryProto) error {
+		if string(key) == objectGraph {
+			return nil
+		}
+		if names += len(key); names > mostNames {
+			return fmt.Errorf("the names of its tensors have more than %d bytes", mostNames)
+		}
+		t := Tensor{DType: tfbind.DType(entry.Dtype)}
+		for _, d := range entry.GetShape().GetDim() {
+			t.Shape = append(t.Shape, d.Size)
+		}
+		tensors[string(key)] = t
+		return nil
+	})
+	return tensors, err
+}
+
+// Check finds out whether a checkpoint has all of the files that its index speaks of, as long
+// as it says; index is what prefix.index holds. The sums of the values are not looked at;
+// TensorFlow does that when it reads them. An index whose blocks are compressed, as none is
+// written since TensorFlow 1.2, is not looked at either.
+func Check(prefix string, index []byte) error {
+	ends, err := scan(index, func([]byte, *pb.BundleEntryProto) error { return nil })
+	if errors.Is(err, errCompressed) {
+		return nil
 	}
-	for shard, want := range index.ends {
+	if err != nil {
+		return fmt.Errorf("%s.index: %w: %w; copy or write it anew", prefix, ErrDamaged, err)
+	}
+	for shard, want := range ends {
 		if want == 0 {
 			continue // nothing is read of it
 		}
-		path := fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, len(index.ends))
+		path := fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, len(ends))
 		info, err := os.Stat(path)
 		if err != nil {
-			return fmt.Errorf("checkpoint: %w", err)
+			return err
 		}
 		if have := info.Size(); have < want {
 			return fmt.Errorf("%s: %w: it has %d bytes, expected %d as its index says; copy or write it anew", path, ErrDamaged, have, want)
@@ -81,49 +115,26 @@ func Check(prefix string) error {
 	return nil
 }
 
-// index is what is read of the file.
-type index struct {
-	tensors map[string]Tensor
-	// ends are where the last value of each data file ends.
-	ends []int64
-}
-
-func read(prefix string) (index, error) {
-	path := prefix + ".index"
-	table, err := os.ReadFile(path)
-	if err != nil {
-		return index{}, fmt.Errorf("index of a checkpoint: %w", err)
-	}
-	x, err := parse(table)
-	if err != nil {
-		return x, fmt.Errorf("%s: %w: %w; copy or write it anew", path, ErrDamaged, err)
-	}
-	return x, nil
-}
-
 // mostShards bounds what a damaged header may ask for; TensorFlow writes one data file for
 // each machine that saves.
 const mostShards = 1 << 16
 
-func parse(table []byte) (index, error) {
-	x := index{tensors: map[string]Tensor{}}
-	return x, x.parse(table)
-}
-
-func (x *index) parse(table []byte) error {
+// scan gives each of the entries of an index, and says where the last value of each data file
+// ends.
+func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error) (ends []int64, err error) {
 	if len(table) < footerBytes || binary.LittleEndian.Uint64(table[len(table)-8:]) != magic {
-		return errors.New("it has not the footer of a table")
+		return nil, errors.New("it has not the footer of a table")
 	}
 	footer := table[len(table)-footerBytes:]
 	_, rest, err := handle(footer) // of the metadata, of which there is none
 	if err != nil {
-		return err
+		return nil, err
 	}
 	where, _, err := handle(rest)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return block(table, where, func(_, value []byte) error {
+	err = block(table, where, func(_, value []byte) error {
 		at, _, err := handle(value)
 		if err != nil {
 			return err
@@ -134,32 +145,27 @@ func (x *index) parse(table []byte) error {
 				if err := proto.Unmarshal(value, &header); err != nil {
 					return fmt.Errorf("header: %w", err)
 				}
-				if n := header.GetNumShards(); n < 0 || n > mostShards {
+				n := header.GetNumShards()
+				if n < 0 || n > mostShards {
 					return fmt.Errorf("header: %d files of values", n)
 				}
-				x.ends = make([]int64, header.GetNumShards())
+				ends = make([]int64, n)
 				return nil
 			}
 			var entry pb.BundleEntryProto
 			if err := proto.Unmarshal(value, &entry); err != nil {
-				return fmt.Errorf("%q: %w", key, err)
+				return fmt.Errorf("a tensor: %w", err)
 			}
 			// The header is before all others, as its key is empty.
-			if i := int(entry.ShardId); i < 0 || i >= len(x.ends) || entry.Offset < 0 || entry.Size < 0 {
-				return fmt.Errorf("%q: %d bytes at %d of file %d of %d", key, entry.Size, entry.Offset, i, len(x.ends))
+			i, end := int(entry.ShardId), entry.Offset+entry.Size
+			if i < 0 || i >= len(ends) || entry.Offset < 0 || entry.Size < 0 || end < 0 {
+				return fmt.Errorf("a tensor has %d bytes at %d of file %d of %d", entry.Size, entry.Offset, i, len(ends))
 			}
-			x.ends[entry.ShardId] = max(x.ends[entry.ShardId], entry.Offset+entry.Size)
-			if string(key) == objectGraph {
-				return nil
-			}
-			t := Tensor{DType: tfbind.DType(entry.Dtype)}
-			for _, d := range entry.GetShape().GetDim() {
-				t.Shape = append(t.Shape, d.Size)
-			}
-			x.tensors[string(key)] = t
-			return nil
+			ends[i] = max(ends[i], end)
+			return each(key, &entry)
 		})
 	})
+	return ends, err
 }
 
 // span is where a block is.
@@ -184,6 +190,8 @@ func number(b []byte) (uint64, []byte, error) {
 	return v, b[n:], nil
 }
 
+var errCompressed = errors.New("it is compressed")
+
 // block gives each of the keys of a block with its value, after it has checked its sum.
 func block(table []byte, s span, each func(key, value []byte) error) error {
 	n := uint64(len(table))
@@ -192,7 +200,7 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	}
 	b, trailer := table[s.from:s.from+s.size], table[s.from+s.size:]
 	if trailer[0] != 0 {
-		return fmt.Errorf("the block at %d is compressed in the way %d; expected none", s.from, trailer[0])
+		return fmt.Errorf("the block at %d: %w in the way %d; expected none", s.from, errCompressed, trailer[0])
 	}
 	sum := crc32.Checksum(table[s.from:s.from+s.size+1], crc32.MakeTable(crc32.Castagnoli))
 	// LevelDB masks sums, so that those of data that has sums in it are none of its own.

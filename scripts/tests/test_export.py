@@ -204,28 +204,30 @@ def test_only_what_draws_is_inexact_in_parts(tmp_path, layer, exact):
     assert report.metadata["micro_batches_exact"] is exact
 
 
-def test_indices_of_embeddings_have_a_range(tmp_path):
+class Hashed(keras.layers.Embedding):
+    """An Embedding of any integers."""
+
+    def call(self, inputs):
+        return super().call(inputs % self.input_dim)
+
+
+def test_inputs_of_embeddings_have_rows(tmp_path):
     x = keras.Input((4,), dtype="int32", name="words")
     both = keras.Input((), dtype="int64", name="both")
+    ids = keras.Input((), dtype="int64", name="ids")
     other = keras.Input((3,), name="other")
     rows = [
         keras.layers.Embedding(7, 2)(x)[:, 0],
-        keras.layers.Embedding(9, 2)(both),
         keras.layers.Embedding(5, 2)(both),
+        keras.layers.Embedding(9, 2)(both),
+        Hashed(3, 2)(ids),
         keras.layers.Embedding(11, 2)(other)[:, 0],  # of floats, which it truncates
     ]
     output = keras.layers.Dense(3)(keras.layers.Concatenate()(rows))
-    model = keras.Model([x, both, other], output)
-    options = {"optimizer": "sgd", "loss": logits_loss(), "check": False}
-    inputs = export.export(model, tmp_path / "m", **options).metadata["inputs"]
-    assert {n: i.get("range") for n, i in inputs.items()} == {
-        "words": [0, 6],
-        "both": [0, 4],
-        "other": None,
-    }
-    report = export.export(model, tmp_path / "n", input_ranges={"words": (-1, 6)}, **options)
-    assert report.metadata["inputs"]["words"]["range"] == [-1, 6]
-    assert report.metadata["inputs"]["both"]["range"] == [0, 4]
+    model = keras.Model([x, both, ids, other], output)
+    report = export.export(model, tmp_path / "m", optimizer="sgd", loss=logits_loss(), check=False)
+    found = {n: i.get("rows") for n, i in report.metadata["inputs"].items()}
+    assert found == {"words": 7, "both": 5, "ids": None, "other": None}
 
 
 @pytest.mark.parametrize(
