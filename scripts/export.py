@@ -1092,7 +1092,8 @@ class _KerasProgram:
                 for tensor in node.input_tensors:
                     name = self._symbolic.get(id(tensor))
                     if name is not None and "int" in self.inputs[name].dtype:
-                        found[name] = min(layer.input_dim, found.get(name, layer.input_dim))
+                        rows = int(layer.input_dim)
+                        found[name] = min(rows, found.get(name, rows))
         return found
 
     def metadata(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@ package session_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
@@ -44,4 +45,23 @@ func TestImageOptions(t *testing.T) {
 	}
 	_, _, err := session.ImageOptions(model(nil, nil), "learn", 0, 0)
 	require.ErrorIs(t, err, savedmodels.ErrNoSignature)
+}
+
+// Labels are read as integers anyway: only features decide.
+func TestCSVOptions(t *testing.T) {
+	for dtype, want := range map[tfbind.DType]bool{tfbind.Float32: false, tfbind.BFloat16: false, tfbind.Float64: true, tfbind.Int32: true, tfbind.Uint8: true} {
+		model, err := savedmodels.Builtin("lstm")
+		require.NoError(t, err)
+		sig, err := model.Signature("train")
+		require.NoError(t, err)
+		require.Equal(t, tfbind.Int64, sig.Input("y").DType)
+		sig.Input("x").DType = dtype
+		o, err := session.CSVOptions(model, "train")
+		require.NoError(t, err)
+		assert.Equal(t, data.CSVOptions{Exact: want}, o, dtype)
+	}
+	model, err := savedmodels.Builtin("lstm")
+	require.NoError(t, err)
+	_, err = session.CSVOptions(model, "trian")
+	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }

@@ -100,6 +100,21 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 	return fields, nil
 }
 
+// CSVOptions says how a table has to be read for a signature: exactly where an input that is
+// no label takes numbers that float32 may not hold.
+func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return o, err
+	}
+	rounded := []tfbind.DType{tfbind.Float32, tfbind.Float16, tfbind.BFloat16, tfbind.Bool, tfbind.String}
+	o.Exact = slices.ContainsFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
+		label := in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
+		return !label && !slices.Contains(rounded, in.DType)
+	})
+	return o, nil
+}
+
 // ImageOptions says how a folder of images has to be read for a signature: the size
 // and the channels that its input of images takes, and the classes that the model
 // names. height and width, where they are not 0, go before the size of the input; with

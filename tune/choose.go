@@ -117,8 +117,8 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 func (c *Choice) without(measured []Measurement, ways, settings []Candidate) *Choice {
 	left := *c
 	left.Measurements = slices.DeleteFunc(slices.Clone(c.Measurements), func(m Measurement) bool {
-		_, again := offered(m.Candidate, ways, settings)
-		now := of(measured, m.Candidate)
+		candidate, again := offered(m.Candidate, ways, settings)
+		now := of(measured, candidate)
 		return again && (now == nil || !now.Late)
 	})
 	return &left

@@ -442,6 +442,8 @@ func TestKept(t *testing.T) {
 	assert.Equal(t, 0.9, later.of(compiled).Ratio)
 	assert.Nil(t, later.of(single.over(both)))
 	assert.NotNil(t, later.of(caller.over(both)), "which was not offered")
+	shorter := Choice{Measurements: []Measurement{measured(Candidate{FuseSteps: 44}, 0.7, 200)}}
+	assert.Len(t, shorter.without(anew, []Candidate{fused}, nil).Measurements, 1, "of which the one that was late is another number of steps")
 	// Two numbers of steps that count as the same are one way.
 	kept.Measurements = append(kept.Measurements, measured(Candidate{FuseSteps: 44}, 0.7, 200))
 	now, _ := kept.now([]Candidate{fused}, nil)

@@ -127,12 +127,11 @@ type dataFlags struct {
 	classes []string
 
 	imageSize, scale, mapped string
-	// What the flags and the model say of images; see suit. pixels is the range of
+	// What the flags and the model say of images and tables; see suit. pixels is the range of
 	// pixels that the model takes, where it is not that of bytes.
 	images data.ImageOptions
 	pixels *[2]float64
-	// exact is data.CSVOptions.Exact, for a model whose features float32 may not hold.
-	exact bool
+	csv    data.CSVOptions
 
 	opened []*data.Memory
 }
@@ -172,14 +171,10 @@ func (f *dataFlags) suit(model *savedmodels.Model, signature string) error {
 			return usagef("--image-size %q: expected pixels, as in 224 or 240x320 (height by width)", f.imageSize)
 		}
 	}
-	sig, err := model.Signature(signature)
-	if err != nil {
+	var err error
+	if f.csv, err = session.CSVOptions(model, signature); err != nil {
 		return unusable(err)
 	}
-	f.exact = slices.ContainsFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
-		label := in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
-		return !label && (integer(in.DType) || in.DType == tfbind.Float64)
-	})
 	if f.images, f.pixels, err = session.ImageOptions(model, signature, h, w); err != nil {
 		return unusable(err)
 	}
@@ -241,7 +236,8 @@ func (f *dataFlags) open(path, part string) (*data.Memory, error) {
 	if path == "" {
 		return nil, usagef("--data is missing: a file, a folder, or builtin:NAME (%s)", strings.Join(data.BuiltinNames(), ", "))
 	}
-	o := data.Options{Split: part, CSV: data.CSVOptions{Label: f.label, Classes: f.classes, Exact: f.exact}, Images: f.images, Map: f.maps(path)}
+	o := data.Options{Split: part, CSV: f.csv, Images: f.images, Map: f.maps(path)}
+	o.CSV.Classes = f.classes
 	if len(f.classes) > 0 {
 		o.Images.Classes = f.classes
 	}

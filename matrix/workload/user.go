@@ -49,13 +49,17 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 	return &fitting{trainer: t, ds: data.Prefetch(ds, prefetch), size: c.Spec.Batch, steps: min(c.Spec.Epoch, perPass)}, nil
 }
 
-// openData reads the user's data, images as the model takes them.
+// openData reads the user's data, images and tables as the model takes them.
 func openData(path string, model *savedmodels.Model) (*data.Memory, error) {
 	images, scale, err := session.ImageOptions(model, model.Roles.Train, 0, 0)
 	if err != nil {
 		return nil, err
 	}
-	ds, err := data.Open(path, data.Options{Images: images})
+	csv, err := session.CSVOptions(model, model.Roles.Train)
+	if err != nil {
+		return nil, err
+	}
+	ds, err := data.Open(path, data.Options{Images: images, CSV: csv})
 	if err != nil || scale == nil || !ds.HasImages() {
 		return ds, err
 	}
