@@ -306,14 +306,14 @@ func TestBudgetIsResumedBitForBit(t *testing.T) {
 	t.Logf("%d parts", chosen.Parts)
 }
 
-// With TensorFlow's pool capped below what a step takes, the batch is split until it
-// fits, and the run goes on from the state before. TensorFlow waits 10 s for memory
+// With oneDNN's pool capped below what a step takes, the batch is split until it fits,
+// and the run goes on from the state before. TensorFlow waits 10 s for memory
 // before it says that there is none.
 func TestOutOfMemoryIsSplit(t *testing.T) {
 	const steps = 4
-	plain, _ := heavyRun{Dense: true, Steps: steps}.run(t)
-	const limit = "TF_MKL_ALLOC_MAX_BYTES=40000000"
-	have, _ := heavyRun{Dense: true, Steps: steps, OOM: true}.run(t, limit)
+	const pool, limit = "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=40000000"
+	plain, _ := heavyRun{Dense: true, Steps: steps}.run(t, pool)
+	have, _ := heavyRun{Dense: true, Steps: steps, OOM: true}.run(t, pool, limit)
 	require.Empty(t, have.Err)
 	assert.Greater(t, have.Parts, 1)
 	assert.Contains(t, have.Events, "oom")

@@ -8,6 +8,7 @@ type measure int
 const (
 	measureNone measure = iota
 	measureTrim
+	measureUnmap
 	measurePrefetch
 	measureSplit
 	measureReload
@@ -15,7 +16,7 @@ const (
 )
 
 func (m measure) String() string {
-	return [...]string{"none", "trim", "prefetch", "microbatch", "reload", "end"}[m]
+	return [...]string{"none", "trim", "unmap", "prefetch", "microbatch", "reload", "end"}[m]
 }
 
 const (
@@ -47,7 +48,7 @@ func (l *ladder) from(step int64) measure {
 		return measureTrim
 	}
 	// Reading still less ahead, and smaller parts, are other measures than before.
-	if l.last == measureTrim || l.last == measureReload {
+	if l.last == measureTrim || l.last == measureUnmap || l.last == measureReload {
 		return l.last + 1
 	}
 	return l.last

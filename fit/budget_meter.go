@@ -24,8 +24,20 @@ type meter interface {
 	// collect does it for the Go runtime.
 	trim() bool
 	collect()
+	// unmapFrom sets the size from which malloc returns a block to the system as soon as
+	// it is freed.
+	unmapFrom(size memory.Bytes) error
 	close() error
 }
+
+const (
+	// unmapLarge is a size for unmapFrom with which nearly all that a step frees is
+	// returned: that of the smallest block which TensorFlow's own pool would take
+	// (mkl_cpu_allocator.h).
+	unmapLarge = 256 * memory.KiB
+	// unmapHuge leaves malloc to keep what it keeps by default.
+	unmapHuge = session.MaxMmapThreshold
+)
 
 // peakSampler is what a memory.Sampler does for peaks.
 type peakSampler interface {
@@ -129,6 +141,8 @@ func (m *processMeter) beyond() memory.Bytes {
 }
 
 func (m *processMeter) trim() bool { return session.Trim() }
+
+func (m *processMeter) unmapFrom(size memory.Bytes) error { return session.SetMmapThreshold(size) }
 
 func (m *processMeter) collect() { debug.FreeOSMemory() }
 

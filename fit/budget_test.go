@@ -32,15 +32,21 @@ type machine struct {
 	// What each step leaves: until malloc is trimmed, until the model is loaded anew,
 	// until the process ends.
 	garbage, graph, leak memory.Bytes
-	validation           memory.Bytes // what one needs beyond the level
-	prefetch             *data.Prefetched
-	variables            memory.Bytes
-	unsettable           error // of SetMicroBatches
-	unresettable         error // of reset
-	unreadable           error // of level
+	// What each step leaves where malloc keeps the blocks that it frees, until it does
+	// not and is trimmed.
+	fragments    memory.Bytes
+	fixed        bool         // malloc's threshold cannot be set
+	validation   memory.Bytes // what one needs beyond the level
+	prefetch     *data.Prefetched
+	variables    memory.Bytes
+	unsettable   error // of SetMicroBatches
+	unresettable error // of reset
+	unreadable   error // of level
 
+	keeps                     bool
 	parts, largest            int
 	freed, inGraph, leaked    memory.Bytes
+	kept                      memory.Bytes
 	high, highest             memory.Bytes
 	seen                      map[int]bool
 	trained                   int
@@ -53,11 +59,11 @@ type machine struct {
 // process is one with the same model, that has just begun.
 func (m *machine) process() *machine {
 	return &machine{batch: m.batch, whole: m.whole, base: m.base, perSample: m.perSample, once: m.once, pool: m.pool, beyondOf: m.beyondOf,
-		garbage: m.garbage, graph: m.graph, leak: m.leak, validation: m.validation, variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
+		garbage: m.garbage, fragments: m.fragments, fixed: m.fixed, graph: m.graph, leak: m.leak, validation: m.validation, variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
 }
 
 func (m *machine) bytes() memory.Bytes {
-	b := m.base + m.freed + m.inGraph + m.leaked + m.pool*memory.Bytes(m.largest)
+	b := m.base + m.kept + m.freed + m.inGraph + m.leaked + m.pool*memory.Bytes(m.largest)
 	if m.prefetch != nil {
 		b += memory.Bytes(int64(m.prefetch.Ahead()) * m.prefetch.BatchBytes(m.batch))
 	}
@@ -81,6 +87,9 @@ func (m *machine) train() {
 		beyond += m.once
 	}
 	m.rise(beyond)
+	if m.keeps || m.fixed {
+		m.kept += m.fragments
+	}
 	m.freed, m.inGraph, m.leaked = m.freed+m.garbage, m.inGraph+m.graph, m.leaked+m.leak
 	if m.afterStep != nil {
 		m.afterStep(m)
@@ -141,7 +150,18 @@ func (m *machine) beyond() memory.Bytes {
 func (m *machine) trim() bool {
 	m.trims++
 	m.freed = 0
+	if !m.keeps && !m.fixed {
+		m.kept = 0
+	}
 	return true
+}
+
+func (m *machine) unmapFrom(size memory.Bytes) error {
+	if m.fixed {
+		return errors.New("the malloc of this process is not glibc's")
+	}
+	m.keeps = size > unmapLarge
+	return nil
 }
 
 func (m *machine) collect() { m.collected++ }
@@ -265,6 +285,9 @@ func TestBudgetMeasures(t *testing.T) {
 	}{
 		// There is room for what some 56 steps leave.
 		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},
+		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
+		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true}, 400 * mib, false, []string{}, 1, ""},
+		{"threshold of the environment", machine{base: 300 * mib, perSample: mib, fragments: mib, fixed: true, whole: true}, 600 * mib, false, []string{}, 1, ""},
 		{"microbatch", machine{base: 300 * mib, perSample: 4 * mib, leak: 600 * memory.KiB}, 500 * mib, false, []string{"microbatch"}, 2, ""},
 		{"reload", machine{base: 300 * mib, perSample: mib, graph: mib, whole: true}, 400 * mib, false, []string{"reset", "reload*3"}, 1, ""},
 		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, []string{"reload"}, 1, "a new process goes on"},

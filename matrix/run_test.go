@@ -694,6 +694,7 @@ func TestWhatARunDependsOn(t *testing.T) {
 	p.Runtimes, p.Workloads[0].Takes = []string{Keras}, map[string][]string{Keras: {"release"}}
 	p.Commands[Keras] = Command{Args: p.Commands[Go].Args, Libraries: []string{library}}
 	p.Remedies = []Remedy{{ID: "a", Knobs: map[string]string{"release": "a"}}}
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
 	for what, change := range map[string]func(){
 		"nothing":      nil,
 		"model":        func() { write("model/variables/variables.index", "2") },

@@ -140,6 +140,27 @@ func TestEffectsOfFusedSteps(t *testing.T) {
 	assert.Zero(t, e.Together, "parts run step by step")
 }
 
+// The rewriting to bfloat16 takes oneDNN.
+func TestEffectsOfBFloat16(t *testing.T) {
+	if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
+		t.Skip("this needs a CPU whose oneDNN has bfloat16, which takes AVX-512")
+	}
+	if !session.InProcess(t, "1") {
+		return
+	}
+	for _, name := range []string{"digits", "digits-cnn"} {
+		o := gpuopts.Options{Precision: gpuopts.BFloat16}
+		e, err := open(t, name, session.Options{Device: o}).Effects(t.Context(), batches(t, digits(t), 32, 1)[0])
+		require.NoError(t, err)
+		require.NotNil(t, e.Step, e.Untraced)
+		assert.Positive(t, e.Step.OneDNN)
+		assert.Positive(t, e.Step.Matrix[tfbind.BFloat16])
+		assert.Positive(t, e.Step.Casts)
+		assert.Empty(t, e.Missing(o))
+		assert.Contains(t, e.String(), "bfloat16 in ")
+	}
+}
+
 // Effects says what a step runs in, and leaves the training as it is, bit for bit.
 func TestEffects(t *testing.T) {
 	ctx := context.Background()
@@ -170,23 +191,6 @@ func TestEffects(t *testing.T) {
 			assert.Zero(t, e.Step.Clusters)
 			assert.NotEmpty(t, e.Step.Allocators)
 			assert.Empty(t, e.Missing(gpuopts.Options{}))
-
-			t.Run("bfloat16", func(t *testing.T) {
-				if e.Step.OneDNN == 0 {
-					t.Skip("this needs oneDNN, which is off on this machine: set TF_ENABLE_ONEDNN_OPTS=1")
-				}
-				if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
-					t.Skip("this needs a CPU whose oneDNN has bfloat16, which takes AVX-512")
-				}
-				o := gpuopts.Options{Precision: gpuopts.BFloat16}
-				e, err := open(t, name, session.Options{Device: o}).Effects(ctx, bs[0])
-				require.NoError(t, err)
-				require.NotNil(t, e.Step, e.Untraced)
-				assert.Positive(t, e.Step.Matrix[tfbind.BFloat16])
-				assert.Positive(t, e.Step.Casts)
-				assert.Empty(t, e.Missing(o))
-				assert.Contains(t, e.String(), "bfloat16 in ")
-			})
 		})
 	}
 

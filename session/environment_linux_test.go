@@ -118,6 +118,9 @@ func environmentChild(kind string) error {
 
 // The program is started anew in the same process, with what TensorFlow reads.
 func TestUseEnvironment(t *testing.T) {
+	if !InProcess(t, "") {
+		return
+	}
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "start", "TF_XLA_FLAGS=--tf_xla_cpu_global_jit")
 	require.NoError(t, err, log)
 	for _, want := range []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=0", "TF_XLA_FLAGS=--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=8"} {
@@ -144,6 +147,9 @@ func TestStartAnewInAChild(t *testing.T) {
 
 // Open sets what is missing as long as TensorFlow is not open.
 func TestOpenSetsTheEnvironment(t *testing.T) {
+	if !InProcess(t, "") {
+		return
+	}
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "open", "TF_CPP_MIN_LOG_LEVEL=0")
 	require.NoError(t, err, log)
 	assert.NotContains(t, o.Started, "TF_ENABLE_ONEDNN_OPTS=0")
@@ -192,6 +198,9 @@ func TestOpenAsksForAGPU(t *testing.T) {
 
 // What TensorFlow has settled is refused with the reason, and what to do.
 func TestTooLate(t *testing.T) {
+	if !InProcess(t, "") {
+		return
+	}
 	ctx := context.Background()
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

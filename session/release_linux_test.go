@@ -81,7 +81,8 @@ func resetChild(kind string) error {
 }
 
 // TestReleaseProfile has what docs/resilience.md says of each depth of reset: what a
-// reload of the image model gives back under TensorFlow's pool, and under the profile.
+// reload of the image model gives back under oneDNN's pool, without oneDNN, and under the
+// profile.
 func TestReleaseProfile(t *testing.T) {
 	if RaceEnabled {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -93,14 +94,19 @@ func TestReleaseProfile(t *testing.T) {
 		}
 		return o, log, err
 	}
-	pool, log, err := run("default")
+	pool, log, err := run("default", "TF_ENABLE_ONEDNN_OPTS=1")
 	require.NoError(t, err, log)
-	profile, log, err := run("release")
+	malloc, log, err := run("default", "TF_ENABLE_ONEDNN_OPTS=0")
+	require.NoError(t, err, log)
+	profile, log, err := run("release", "TF_ENABLE_ONEDNN_OPTS=1")
 	require.NoError(t, err, log)
 	assert.Equal(t, "1", profile.Variable)
 	assert.InEpsilonSlice(t, pool.Losses, profile.Losses, 1e-6)
 	closed := func(o resetOutcome) memory.Bytes { return o.Resets[1].Before.Bytes - o.Resets[1].Closed.Bytes }
 	assert.Less(t, closed(pool), pool.Resets[1].Before.Bytes/4, "TensorFlow's pool has started to give memory back: then the profile may go")
+	// malloc keeps little without the pool, and gives that back.
+	assert.Less(t, malloc.Resets[1].Before.Bytes, pool.Resets[1].Before.Bytes/2)
+	assert.Less(t, malloc.Resets[1].Closed.Bytes, profile.Resets[1].Closed.Bytes+64*memory.MiB)
 	assert.Greater(t, closed(profile), profile.Resets[1].Before.Bytes/2)
 	assert.Greater(t, profile.Resets[1].Returned().Bytes, profile.Resets[1].Before.Bytes/2)
 

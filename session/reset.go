@@ -144,6 +144,13 @@ func (s *Session) lost(to *Snapshot, err error) error {
 // reports whether it could be asked; see [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
+// MaxMmapThreshold is [tfbind.MaxMmapThreshold].
+const MaxMmapThreshold memory.Bytes = tfbind.MaxMmapThreshold
+
+// SetMmapThreshold sets the size from which malloc returns a block to the system as soon
+// as it is freed; see [tfbind.SetMmapThreshold].
+func SetMmapThreshold(size memory.Bytes) error { return tfbind.SetMmapThreshold(int(size)) }
+
 // ErrOutOfMemory: TensorFlow had no memory for a step, whose variables are in doubt.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted
 

@@ -1,6 +1,9 @@
 package session
 
-import "steadyfit/gpuopts"
+import (
+	"steadyfit/gpuopts"
+	"steadyfit/tfbind"
+)
 
 // Rounding is what in the way that train steps run makes them round differently than plain
 // ones, which run one by one, as exported, with TensorFlow's defaults. Of plain steps it is
@@ -15,11 +18,13 @@ import "steadyfit/gpuopts"
 type Rounding struct {
 	// Compiled: XLA twins.
 	Compiled bool
-	// Loop is several steps in a call of the single-threaded executor. That one cannot run
-	// the loop of train_n as part of the graph, as TensorFlow's default does, so the steps
-	// are a function, which TensorFlow does not rewrite to the kernels of oneDNN: they
-	// have the bits of plain steps under TF_ENABLE_ONEDNN_OPTS=0. digits and lstm were the
-	// same with both kinds of kernels, all others differed in last digits.
+	// Loop is several steps in a call of the single-threaded executor, with oneDNN. That
+	// executor cannot run the loop of train_n as part of the graph, as TensorFlow's default
+	// does, so the steps are a function, which TensorFlow does not rewrite to the kernels
+	// of oneDNN: they have the bits of plain steps without oneDNN. digits and lstm were the
+	// same with both kinds of kernels, all others differed in last digits. Without oneDNN
+	// it is false. Whether TensorFlow computes with it is asked of the open library
+	// (tfbind.OneDNN); before one is open, it is taken to be on.
 	Loop bool
 	// FuseSteps is Options.FuseSteps with Compiled or Loop, and else 0: it decides which
 	// steps go that way. What is left over as a single step, as before a checkpoint, does
@@ -37,9 +42,19 @@ type Rounding struct {
 // Rounding says what of the options makes train steps round differently than plain ones.
 func (o Options) Rounding() Rounding {
 	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, Precision: o.Device.Precision}
-	r.Loop = o.FuseSteps > 1 && o.Device.Executor == gpuopts.SingleThreaded
+	r.Loop = o.FuseSteps > 1 && o.Device.Executor == gpuopts.SingleThreaded && o.oneDNN()
 	if (r.Compiled || r.Loop) && o.FuseSteps > 1 {
 		r.FuseSteps = o.FuseSteps
 	}
 	return r
+}
+
+// oneDNN reports whether steps are computed with oneDNN, as far as that is known; else
+// true.
+func (o Options) oneDNN() bool {
+	on, known := tfbind.OneDNN()
+	if !known {
+		return o.Device.OneDNN != gpuopts.Off
+	}
+	return on
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -103,6 +104,15 @@ type Death struct {
 	Log []string `json:"log,omitempty"`
 }
 
+// noMemory is what TensorFlow, C++ and Go write when an allocation fails. A crash after
+// such a line was caused by it: not all of TensorFlow's kernels check for memory that they
+// were not given.
+var noMemory = regexp.MustCompile(`std::bad_alloc|OOM when allocating|[Oo]ut of memory|cannot allocate memory`)
+
+// OutOfMemory reports whether the process died because there was no memory: the kernel
+// killed it, or it crashed after an allocation had failed.
+func (d Death) OutOfMemory() bool { return d.OOMKilled || noMemory.MatchString(d.Cause) }
+
 func (d Death) String() string {
 	return fmt.Sprintf("attempt %d, step %d, after %v: %s", d.Attempt, d.Step, d.Lasted.Round(time.Millisecond), d.Cause)
 }
@@ -142,12 +152,12 @@ func (e *ChildError) Error() string {
 	return b.String()
 }
 
-// Is reports that this is ErrOutOfMemory, if the kernel killed most of the processes for
+// Is reports that this is ErrOutOfMemory, if most of the processes died for want of
 // memory: on what the machine or the control group has, the training does not run.
 func (e *ChildError) Is(target error) bool {
 	killed := 0
 	for _, d := range e.Deaths {
-		if d.OOMKilled {
+		if d.OutOfMemory() {
 			killed++
 		}
 	}
@@ -218,6 +228,8 @@ type order struct {
 	// Begun is when the first attempt began.
 	Begun  time.Time `json:"begun"`
 	Deaths int       `json:"deaths,omitempty"`
+	// MemoryDeaths are those of Death.OutOfMemory since the last progress.
+	MemoryDeaths int `json:"memory_deaths,omitempty"`
 	// Step is the latest step of all attempts.
 	Step     int64         `json:"step,omitempty"`
 	Why      string        `json:"why,omitempty"`
@@ -362,6 +374,9 @@ func (p *parent) attempts(ctx context.Context) error {
 		}
 		if !a.again() || !a.progress {
 			p.row = append(p.row, a.death)
+			if a.death.OutOfMemory() {
+				p.order.MemoryDeaths++
+			}
 			if len(p.row) > p.Restarts {
 				return &ChildError{Code: a.code(), Text: a.death.Cause, Deaths: p.row}
 			}
@@ -657,6 +672,7 @@ func (p *parent) hear(a *attempt, line []byte) {
 		a.steps = true
 		if step > p.from {
 			p.from, p.row, a.progress = step, nil, true
+			p.order.MemoryDeaths = 0
 		}
 	}
 }

@@ -122,6 +122,16 @@ func (c *Supervised) Deaths() int {
 	return c.order.Deaths
 }
 
+// MemoryDeaths is how many processes in a row died for want of memory, without progress
+// (Death.OutOfMemory). The training needs less memory to get further; see
+// fit.SplitAfterDeaths.
+func (c *Supervised) MemoryDeaths() int {
+	if c == nil {
+		return 0
+	}
+	return c.order.MemoryDeaths
+}
+
 // LastDeath is that of the process that died last. ok is false if none has.
 func (c *Supervised) LastDeath() (d Death, ok bool) {
 	if c == nil || c.order.Last == nil {

@@ -26,6 +26,8 @@ func (cgoAPI) load(framework, library string) error {
 	return nil
 }
 
+func (cgoAPI) oneDNN() int { return int(C.sf_onednn()) }
+
 func (cgoAPI) version() string { return C.GoString(C.sf_version()) }
 
 // statusError is the one place where a TF_Status becomes an error.
@@ -353,3 +355,5 @@ func (cgoAPI) mallocInfo() (allocator int, inUse, free, arenas int64) {
 }
 
 func (cgoAPI) trimMalloc() bool { return C.sf_trim_malloc() != 0 }
+
+func (cgoAPI) setMmapThreshold(bytes int) bool { return C.sf_set_mmap_threshold(C.int(bytes)) != 0 }

@@ -76,6 +76,19 @@ func Loaded() bool {
 	return loaded.tried && loaded.err == nil
 }
 
+// OneDNN reports whether the open TensorFlow computes with oneDNN on the CPU. The answer
+// is TensorFlow's own: TF_ENABLE_ONEDNN_OPTS decides, else the processor
+// (IsMKLEnabled in tensorflow/core/util/util.cc). Without oneDNN, kernels round
+// differently, and large blocks come from malloc in place of a pool. known is false if
+// no library is open, or if it does not say.
+func OneDNN() (on, known bool) {
+	if !Loaded() {
+		return false, false
+	}
+	answer := capi.oneDNN()
+	return answer == 1, answer >= 0
+}
+
 // Environment is the environment in which the library was opened, as of os.Environ: what
 // TensorFlow reads once, it has read there. It is false if none is open. It is not to be
 // changed.

@@ -18,6 +18,7 @@ static struct {
   int allocator;
   struct sf_mallinfo2 (*mallinfo2)(void);
   int (*malloc_trim)(size_t);
+  int (*mallopt)(int, int);
   int (*mallctl)(const char*, void*, size_t*, void*, size_t);
   int (*tc_property)(const char*, size_t*);
   void (*tc_release)(void);
@@ -46,6 +47,7 @@ static void find_allocator(void) {
   *(void**)&m.mi_collect = beside(home, "mi_collect");
   *(void**)&m.malloc_trim = beside(home, "malloc_trim");
   *(void**)&m.mallinfo2 = beside(home, "mallinfo2");
+  *(void**)&m.mallopt = beside(home, "mallopt");
   // tcmalloc has a mallinfo2 and a malloc_trim of its own, so glibc is last.
   if (m.mallctl != NULL)
     m.allocator = SF_JEMALLOC;
@@ -123,4 +125,12 @@ int sf_trim_malloc(void) {
       return 1;
   }
   return 0;
+}
+
+int sf_set_mmap_threshold(int bytes) {
+  // The parameters of mallopt in glibc's malloc.h.
+  enum { trim_threshold = -1, mmap_threshold = -3 };
+  if (allocator() != SF_GLIBC || m.mallopt == NULL) return 0;
+  return m.mallopt(mmap_threshold, bytes) != 0 &&
+         m.mallopt(trim_threshold, 2 * bytes) != 0;
 }

@@ -1,5 +1,12 @@
 package tfbind
 
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
 // Malloc is what the malloc of this process says of itself, in bytes. What it
 // does not tell is [NotTold], never 0.
 //
@@ -65,4 +72,46 @@ func MallocInfo() (Malloc, bool) {
 // What TensorFlow keeps in its own pools is in use to malloc and stays.
 func TrimMalloc() bool {
 	return capi != nil && capi.trimMalloc()
+}
+
+// MaxMmapThreshold is the highest threshold that [SetMmapThreshold] takes, in bytes. It
+// is where glibc's own adjustment of the threshold ends (DEFAULT_MMAP_THRESHOLD_MAX).
+const MaxMmapThreshold = 32 << 20
+
+// mallocSettings are the environment variables with which a user has set what
+// SetMmapThreshold would change.
+var mallocSettings = []string{"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"}
+
+// SetMmapThreshold sets the size, in bytes, from which glibc's malloc maps a block by
+// itself (M_MMAP_THRESHOLD). Such a block goes back to the system when it is freed.
+// Smaller blocks come from arenas, which keep what is freed and fragment. The size of
+// free memory at the end of an arena that goes back (M_TRIM_THRESHOLD) becomes twice
+// the threshold.
+//
+// By default glibc raises both as large blocks are freed, up to MaxMmapThreshold; a
+// call ends that. Mapping a block costs page faults each time it is used. The call
+// affects later allocations of the whole process, TensorFlow's on the CPU included
+// where they come from malloc: without oneDNN, or with TF_ONEDNN_USE_SYSTEM_ALLOCATOR.
+//
+// The error says why nothing was changed: another malloc than glibc's, a threshold
+// that is not from 1 to MaxMmapThreshold, or one that the environment sets.
+func SetMmapThreshold(bytes int) error {
+	if bytes < 1 || bytes > MaxMmapThreshold {
+		return fmt.Errorf("mmap threshold: got %d bytes; expected 1 to %d", bytes, MaxMmapThreshold)
+	}
+	for _, name := range mallocSettings {
+		if _, ok := os.LookupEnv(name); ok {
+			return fmt.Errorf("mmap threshold: %s is set in the environment, which decides", name)
+		}
+	}
+	tunables := strings.Split(os.Getenv("GLIBC_TUNABLES"), ":")
+	if i := slices.IndexFunc(tunables, func(t string) bool {
+		return strings.HasPrefix(t, "glibc.malloc.mmap") || strings.HasPrefix(t, "glibc.malloc.trim")
+	}); i >= 0 {
+		return fmt.Errorf("mmap threshold: GLIBC_TUNABLES has %s, which decides", tunables[i])
+	}
+	if capi == nil || !capi.setMmapThreshold(bytes) {
+		return fmt.Errorf("mmap threshold: the malloc of this process is not glibc's")
+	}
+	return nil
 }

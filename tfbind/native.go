@@ -6,6 +6,7 @@ package tfbind
 type native interface {
 	load(framework, library string) error
 	version() string
+	oneDNN() int
 
 	newTensor(dtype DType, dims []int64, bytes int64) (tensor, data ptr)
 	deleteTensor(tensor ptr, ownedStrings int64)
@@ -56,6 +57,7 @@ type native interface {
 
 	mallocInfo() (allocator int, inUse, free, arenas int64)
 	trimMalloc() bool
+	setMmapThreshold(bytes int) bool
 }
 
 // capi is nil in a build without cgo.

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,15 @@ const char* sf_load_eager(void) {
   SF_EXPERIMENTAL_FUNCTIONS(SF_RESOLVE)
 #undef SF_RESOLVE
   return NULL;
+}
+
+int sf_onednn(void) {
+  // tensorflow::IsMKLEnabled() of tensorflow/core/util/util.h, a C++ function
+  // without a counterpart in the C API.
+  bool (*enabled)(void);
+  *(void**)&enabled =
+      loaded == NULL ? NULL : dlsym(loaded, "_ZN10tensorflow12IsMKLEnabledEv");
+  return enabled == NULL ? -1 : enabled();
 }
 
 const char* sf_version(void) { return tf.TF_Version(); }

@@ -31,6 +31,8 @@ typedef struct sf_step {
 // Opens the two libraries. Returns NULL, or a
 // message that lasts until the next call.
 const char* sf_load(const char* framework, const char* library);
+// 1 if TensorFlow computes with oneDNN, 0 if not, -1 if that is not known.
+int sf_onednn(void);
 const char* sf_version(void);
 
 TF_Status* sf_new_status(void);
@@ -155,5 +157,9 @@ typedef struct sf_malloc_info {
 sf_malloc_info sf_ask_malloc(void);
 // Returns 0 if there is no way to ask it.
 int sf_trim_malloc(void);
+
+// Sets glibc's mmap threshold, and its trim threshold to twice that. Returns 0
+// where malloc has none.
+int sf_set_mmap_threshold(int bytes);
 
 #endif  // STEADYFIT_SHIM_H_

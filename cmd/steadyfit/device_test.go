@@ -30,6 +30,8 @@ func parseDevice(t *testing.T, line string) (gpuopts.Options, *deviceFlags, erro
 }
 
 func TestDeviceFlags(t *testing.T) {
+	// bf16 contradicts a variable that turns oneDNN off.
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
 	t.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 	t.Setenv("TF_DETERMINISTIC_OPS", "true")
 	for line, want := range map[string]gpuopts.Options{

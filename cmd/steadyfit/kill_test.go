@@ -334,8 +334,8 @@ func childOf(pid int) int {
 	return 0
 }
 
-// TestOutOfMemory runs out of TensorFlow's pool, which is capped below what a step of
-// the image model takes. TensorFlow waits 10 s for memory before it says so.
+// TestOutOfMemory runs out of oneDNN's pool, which is capped below what a step takes.
+// TensorFlow waits 10 s for memory before it says so.
 func TestOutOfMemory(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -343,24 +343,14 @@ func TestOutOfMemory(t *testing.T) {
 	t.Parallel() // it waits more than it works
 	dir := t.TempDir()
 	const n = 1 << 17
-	samples := filepath.Join(dir, "samples")
-	require.NoError(t, os.Mkdir(samples, 0o777))
-	for _, f := range []data.Field{
-		{Name: "x", Array: data.Array{Shape: []int{n, 100}, Values: make([]float32, n*100)}},
-		{Name: "y", Array: data.Array{Shape: []int{n, 1}, Values: make([]float32, n)}},
-	} {
-		file, err := os.Create(filepath.Join(samples, f.Name+".npy"))
-		require.NoError(t, err)
-		w := data.NewNPYWriter(file, n)
-		require.NoError(t, w.Write(f))
-		require.NoError(t, w.Flush())
-		require.NoError(t, file.Close())
-	}
+	samples := writeArrays(t,
+		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 100}, Values: make([]float32, n*100)}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{n, 1}, Values: make([]float32, n)}})
 	run := func(capped bool, code int, args ...string) string {
 		t.Helper()
 		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", samples, "--batch", "65536", "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
 		if capped {
-			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=40000000")
+			cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=40000000")
 		}
 		out, err := cmd.CombinedOutput()
 		if code == 0 {
@@ -389,4 +379,72 @@ func TestOutOfMemory(t *testing.T) {
 	// The checkpoint is as good as it was.
 	text = run(true, 0, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "microbatch")
 	assert.Contains(t, text, "trained 2 epochs, 4 steps")
+}
+
+// writeArrays writes the fields to a folder of .npy files.
+func writeArrays(t *testing.T, fields ...data.Field) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, f := range fields {
+		file, err := os.Create(filepath.Join(dir, f.Name+".npy"))
+		require.NoError(t, err)
+		w := data.NewNPYWriter(file, f.Array.Shape[0])
+		require.NoError(t, w.Write(f))
+		require.NoError(t, w.Flush())
+		require.NoError(t, file.Close())
+	}
+	return dir
+}
+
+// TestOutOfMemoryOfMalloc limits what a training may allocate (RLIMIT_DATA) where
+// TensorFlow takes memory from malloc. TensorFlow then reports a tensor that it cannot
+// allocate, but crashes where a kernel's own buffer is refused (std::bad_alloc). Under
+// supervision the run ends either way, with batches that were split.
+func TestOutOfMemoryOfMalloc(t *testing.T) {
+	if raceDetector() {
+		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
+	}
+	t.Parallel()
+	const n = 32
+	labels := make([]int64, n)
+	for i := range labels {
+		labels[i] = int64(i % 10)
+	}
+	samples := writeArrays(t,
+		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 224, 224, 3}, Values: ramp(n * 224 * 224 * 3)}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: labels}})
+	train := func(limit int, args ...string) (losses []float64, events string) {
+		history := filepath.Join(t.TempDir(), "history.jsonl")
+		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "3", "--seed", "1", "--history", history}, args...)...)
+		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=0")
+		if limit > 0 {
+			cmd.Args = []string{"sh", "-c", fmt.Sprintf(`ulimit -d %d && exec "$0"`, limit/1024), cmd.Path}
+			cmd.Path = "/bin/sh"
+		}
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		text, err := os.ReadFile(history)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			var record struct{ Loss float64 }
+			require.NoError(t, json.Unmarshal([]byte(line), &record))
+			losses = append(losses, record.Loss)
+		}
+		return losses, string(text)
+	}
+	want, _ := train(0)
+	// That is above what the process takes with the model loaded, and some 100 MiB below
+	// what a step on a whole batch needs beside it.
+	have, events := train(700<<20, "--checkpoints", filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
+	assert.InEpsilonSlice(t, want, have, 1e-3)
+	assert.Contains(t, events, "oom")
+}
+
+// ramp is n numbers from 0 to 1.
+func ramp(n int) []float32 {
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = float32(i%251) / 250
+	}
+	return values
 }

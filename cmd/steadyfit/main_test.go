@@ -54,6 +54,10 @@ func TestScripts(t *testing.T) {
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
 			e.Setenv(tfbind.EnvLibrary, location.Library)
 			e.Setenv("MODELS", models)
+			// The scripts hold with oneDNN on and off.
+			if value, ok := os.LookupEnv("TF_ENABLE_ONEDNN_OPTS"); ok {
+				e.Setenv("TF_ENABLE_ONEDNN_OPTS", value)
+			}
 			return nil
 		},
 		Condition: func(name string) (bool, error) {

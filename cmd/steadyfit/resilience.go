@@ -336,6 +336,9 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 	}
 	if split {
 		l.Recover = fit.OnOutOfMemory(s, l.Batch)
+		if r.budget == "" { // a budget chooses the parts
+			l.Hook(fit.SplitAfterDeaths(s, l.Batch, c.MemoryDeaths()))
+		}
 	}
 	return a, nil
 }
