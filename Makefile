@@ -35,9 +35,9 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit evaluate --model out/digits --data builtin:digits
 
 .PHONY: test
-test: runtime venv ## all tests: unit with fuzz seeds, race, gcstress, leakcheck, tfgo, Python
+test: runtime venv ## all tests: unit with fuzz seeds, race, oneDNN on and off, gcstress, leakcheck, tfgo, Python
 	@rm -f $(SUMMARY)
-	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race gcstress leakcheck test-tfgo pytest || rc=1; \
+	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race test-onednn gcstress leakcheck test-tfgo pytest || rc=1; \
 	$(GO) run ./internal/gotest -total $(SUMMARY) || rc=1; exit $$rc
 
 ##@ Parts
@@ -62,11 +62,22 @@ abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 test-unit: runtime ## Go tests, those with TensorFlow included
 	$(GOTEST) -title unit -- -timeout=20m $(GOTESTFLAGS) ./...
 
+# TensorFlow computes with oneDNN or without, by TF_ENABLE_ONEDNN_OPTS, else by the
+# processor's flags. test-unit runs with the one, race and test-onednn with the other. Go
+# does not see what C reads from the environment, so their results are not cached.
+ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|amx_tile' /proc/cpuinfo),1,0)
+OTHER_ONEDNN := $(if $(filter 0,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
+
 # The race detector has each program wait for a second as it ends; the tests start hundreds.
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
-race: runtime ## the same under the race detector
-	$(GOTEST) -title race -- -race -timeout=20m $(GOTESTFLAGS) ./...
+race: runtime ## the same under the race detector, with oneDNN the other way round
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title race -- -race -count=1 -timeout=20m $(GOTESTFLAGS) ./...
+
+.PHONY: test-onednn
+test-onednn: runtime ## the tests of memory, which race leaves out, with oneDNN the other way round
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m $(GOTESTFLAGS) \
+	-run '^(Test.*Budget.*|TestOutOfMemory.*|TestReleaseProfile|TestReloadsStayFlat|TestSoak)$$' ./fit ./session ./cmd/steadyfit
 
 .PHONY: gcstress
 gcstress: runtime ## a garbage collection inside each use of a native handle, and leakcheck

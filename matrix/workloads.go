@@ -260,13 +260,3 @@ func FindWorkload(id string) (Workload, error) {
 	names = nearest.Sort(id, names)
 	return Workload{}, fmt.Errorf("%w: workload %q; the nearest are %s", ErrUnknown, id, strings.Join(names[:min(5, len(names))], ", "))
 }
-
-// Shortened is a workload with fewer steps, for a first answer: with as many samples
-// as a verdict on what is plain takes.
-func (w Workload) Shortened() Workload {
-	samples := map[string]int{"W4": 18, "S3": 28}
-	if n, ok := samples[w.ID]; ok {
-		w.Steps = n * w.Every
-	}
-	return w
-}

@@ -28,8 +28,9 @@ func TestAdopt(t *testing.T) {
 	assert.Equal(t, 1, c.times)
 }
 
-// A training that the kernel kills for memory again and again lacks memory.
+// A training that dies for want of memory again and again lacks memory.
 func TestChildErrorOutOfMemory(t *testing.T) {
+	aborted := Death{Cause: "killed by signal: aborted: what():  std::bad_alloc"}
 	killed, crashed := Death{OOMKilled: true, Cause: "killed by the kernel, as memory ran out"}, Death{Cause: "crashed"}
 	for _, c := range []struct {
 		deaths []Death
@@ -37,6 +38,7 @@ func TestChildErrorOutOfMemory(t *testing.T) {
 	}{
 		{nil, false}, {[]Death{crashed}, false}, {[]Death{killed}, true},
 		{[]Death{killed, crashed}, false}, {[]Death{killed, crashed, killed}, true},
+		{[]Death{aborted}, true}, {[]Death{killed, crashed, aborted}, true},
 	} {
 		err := error(&ChildError{Code: 1, Text: "text", Deaths: c.deaths})
 		assert.Equal(t, c.want, errors.Is(err, ErrOutOfMemory), c.deaths)

@@ -189,6 +189,21 @@ var scripts = map[string]script{
 		}
 		return nil
 	},
+	// Its first two processes die for memory at once, and the third after progress.
+	"nomemory": func(_ context.Context, c *Supervised) error {
+		say("memory deaths %d", c.MemoryDeaths())
+		switch c.Attempt() {
+		case 1, 2:
+			c.Alive(1)
+		case 3:
+			c.Alive(9)
+		default:
+			return nil
+		}
+		say("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc")
+		die(syscall.SIGABRT)
+		return nil
+	},
 	"again": func(_ context.Context, c *Supervised) error {
 		if c.Attempt() == 1 {
 			c.Alive(4)
@@ -590,6 +605,19 @@ func TestSuperviseProgressForgives(t *testing.T) {
 	tr.Restarts = 1
 	require.NoError(t, tr.run())
 	assert.Equal(t, slices.Repeat([]time.Duration{time.Second}, 5), tr.waits)
+}
+
+// Deaths for want of memory are counted until there is progress.
+func TestSuperviseCountsMemoryDeaths(t *testing.T) {
+	tr := newTrial(t, "nomemory")
+	require.NoError(t, tr.run())
+	var counts []string
+	for line := range strings.Lines(tr.sink.String()) {
+		if text, ok := strings.CutPrefix(line, "memory deaths "); ok {
+			counts = append(counts, strings.TrimSpace(text))
+		}
+	}
+	assert.Equal(t, []string{"0", "1", "2", "1"}, counts)
 }
 
 func TestSuperviseAgainStartsAtOnce(t *testing.T) {

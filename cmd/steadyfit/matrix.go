@@ -185,6 +185,11 @@ func (f *matrixFlags) run(ctx context.Context, g *global, stdout, stderr io.Writ
 	if reasons := plan.Inapplicable(); len(reasons) > 0 {
 		return usagef("--remedies: nothing of it would change anything: %s; steadyfit matrix --help lists the remedies and what they are for", strings.Join(reasons, "; "))
 	}
+	if f.quick {
+		if err := plan.Shorten(ctx); err != nil {
+			return err
+		}
+	}
 	plan.Progress = progressPrinter(stderr)
 	result, runErr := matrix.Run(ctx, plan)
 	if result == nil {
@@ -297,9 +302,6 @@ func (f *matrixFlags) choose(p *matrix.Plan) error {
 	}
 	for _, w := range matrix.Workloads() {
 		if slices.Contains(wanted, w.ID) || all && (w.ID != matrix.User || f.model != "") {
-			if f.quick {
-				w = w.Shortened()
-			}
 			if w.ID == matrix.User {
 				w.Steps, w.Every, w.Epoch, w.Batch = f.steps, max(1, f.steps/userSamples), max(1, f.steps/userEpochs), f.batch
 			}
