@@ -66,16 +66,16 @@ test-unit: runtime ## Go tests, those with TensorFlow included
 # processor's flags. test-unit runs with the one, race and test-onednn with the other. Go
 # does not see what C reads from the environment, so their results are not cached.
 ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|amx_tile' /proc/cpuinfo),1,0)
-OTHER_ONEDNN := $(if $(filter 0,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
+OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
 
 # The race detector has each program wait for a second as it ends; the tests start hundreds.
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
-race: runtime ## the same under the race detector, with oneDNN the other way round
+race: runtime ## the same under the race detector, with the opposite setting of oneDNN
 	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title race -- -race -count=1 -timeout=20m $(GOTESTFLAGS) ./...
 
 .PHONY: test-onednn
-test-onednn: runtime ## the tests of memory, which race leaves out, with oneDNN the other way round
+test-onednn: runtime ## the tests of memory, which race leaves out, with the opposite setting of oneDNN
 	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m $(GOTESTFLAGS) \
 	-run '^(Test.*Budget.*|TestOutOfMemory.*|TestReleaseProfile|TestReloadsStayFlat|TestSoak)$$' ./fit ./session ./cmd/steadyfit
 

@@ -27,10 +27,11 @@ import (
 // first steps tell whether it fits.
 //
 // Where TensorFlow takes memory from glibc's malloc (without oneDNN's pool), malloc
-// fragments: the peak of the same steps varies by a third and creeps up. A run therefore
-// begins with a malloc that returns every large block to the system as it is freed
+// fragments: the peak of the same steps varies and creeps up. A run therefore begins with
+// a malloc that returns every large block to the system as it is freed
 // (session.SetMmapThreshold). That costs page faults, so malloc may keep blocks again
-// where the limit leaves room for three times what a step takes. A threshold that the
+// where the limit leaves room for three times what a step takes, and after the run.
+// glibc's own adjustment of the threshold does not come back. A threshold that the
 // environment sets is left alone.
 //
 // What was chosen is part of checkpoints, and a run that resumes under the same limit
@@ -166,8 +167,11 @@ type keeper struct {
 	chosen plan
 	// settled is the level after the first steps with that; 0 before.
 	settled memory.Bytes
-	// unmaps is true while malloc returns large blocks as they are freed.
-	unmaps bool
+	// unmaps is true while malloc returns large blocks as they are freed, and kept if it
+	// was told to keep them since; then unmapped is what a step took beyond its level
+	// before.
+	unmaps, kept bool
+	unmapped     memory.Bytes
 	// most is the highest peak with the parts that a run begins with, or with more.
 	most memory.Bytes
 	// then is done when wait more steps are: batches that are read ahead no longer
@@ -234,12 +238,13 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 	}
 	defer func() {
 		if err != nil {
+			k.restoreThreshold()
 			err = errors.Join(err, m.close())
 		}
 	}()
 	m.trim()
 	if err := m.unmapFrom(unmapLarge); err != nil {
-		k.log.Debug("memory budget: malloc keeps what steps free", "reason", err)
+		k.log.Debug("memory budget: the mmap threshold of malloc is left alone", "reason", err)
 	} else {
 		k.unmaps = true
 	}
@@ -309,6 +314,7 @@ func (k *keeper) aheadBytes() memory.Bytes {
 }
 
 func (k *keeper) end(_ context.Context, s *State) error {
+	k.restoreThreshold()
 	var unkept *BudgetError
 	if errors.As(k.err, &unkept) {
 		unkept.Checkpoint = s.History.Checkpoint // the last one is written by now
@@ -404,15 +410,15 @@ func (k *keeper) look(s *State, level memory.Bytes, alone bool) (peak memory.Byt
 	return peak, counts
 }
 
-// letKeep lets malloc keep the blocks that steps free, if there is ample room.
+// letKeep lets malloc keep the blocks that steps free, if there is room for
+// roomToKeep times what a step takes.
 func (k *keeper) letKeep(level memory.Bytes) {
 	if !k.unmaps || level+roomToKeep*k.watch.above > k.watch.free() {
 		return
 	}
-	if err := k.watch.unmapFrom(unmapHuge); err != nil {
-		return // it worked before, and returning them is the safe side
+	if k.watch.unmapFrom(unmapHuge) == nil {
+		k.unmaps, k.kept, k.unmapped = false, true, k.watch.above
 	}
-	k.unmaps = false
 }
 
 // over says that the limit was crossed.
@@ -532,15 +538,21 @@ func (k *keeper) take(ctx context.Context, s *State, m measure, level memory.Byt
 	return helps, err
 }
 
-// unmap has malloc return large blocks as they are freed, and reports whether it did not
-// before. How far steps go above the lower level is for the next ones to tell.
+// restoreThreshold lets malloc keep blocks after the run.
+func (k *keeper) restoreThreshold() {
+	if k.unmaps && k.watch.unmapFrom(unmapHuge) == nil {
+		k.unmaps = false
+	}
+}
+
+// unmap ends letKeep, and reports whether there is room then.
 func (k *keeper) unmap() bool {
-	if k.unmaps || k.watch.unmapFrom(unmapLarge) != nil {
+	if !k.kept || k.unmaps || k.watch.unmapFrom(unmapLarge) != nil {
 		return false
 	}
 	k.unmaps = true
 	k.watch.trim()
-	k.watch.changed(0)
+	k.watch.changed(k.unmapped)
 	return k.watch.room()
 }
 

@@ -31,11 +31,10 @@ type meter interface {
 }
 
 const (
-	// unmapLarge is a size for unmapFrom with which nearly all that a step frees is
-	// returned: that of the smallest block which TensorFlow's own pool would take
-	// (mkl_cpu_allocator.h).
+	// unmapLarge is the size from which TensorFlow's own pool would take a block
+	// (mkl_cpu_allocator.h): nearly all that a step frees is in larger ones.
 	unmapLarge = 256 * memory.KiB
-	// unmapHuge leaves malloc to keep what it keeps by default.
+	// unmapHuge is the highest threshold that glibc's own adjustment reaches.
 	unmapHuge = session.MaxMmapThreshold
 )
 
@@ -142,7 +141,12 @@ func (m *processMeter) beyond() memory.Bytes {
 
 func (m *processMeter) trim() bool { return session.Trim() }
 
-func (m *processMeter) unmapFrom(size memory.Bytes) error { return session.SetMmapThreshold(size) }
+func (m *processMeter) unmapFrom(size memory.Bytes) error {
+	if session.HasPool() {
+		return errors.New("TensorFlow takes large blocks from a pool of its own")
+	}
+	return session.SetMmapThreshold(size)
+}
 
 func (m *processMeter) collect() { debug.FreeOSMemory() }
 

@@ -43,7 +43,7 @@ type machine struct {
 	unresettable error // of reset
 	unreadable   error // of level
 
-	keeps                     bool
+	returns                   bool // large blocks, as they are freed
 	parts, largest            int
 	freed, inGraph, leaked    memory.Bytes
 	kept                      memory.Bytes
@@ -87,7 +87,7 @@ func (m *machine) train() {
 		beyond += m.once
 	}
 	m.rise(beyond)
-	if m.keeps || m.fixed {
+	if !m.returns {
 		m.kept += m.fragments
 	}
 	m.freed, m.inGraph, m.leaked = m.freed+m.garbage, m.inGraph+m.graph, m.leaked+m.leak
@@ -150,7 +150,7 @@ func (m *machine) beyond() memory.Bytes {
 func (m *machine) trim() bool {
 	m.trims++
 	m.freed = 0
-	if !m.keeps && !m.fixed {
+	if m.returns {
 		m.kept = 0
 	}
 	return true
@@ -160,7 +160,7 @@ func (m *machine) unmapFrom(size memory.Bytes) error {
 	if m.fixed {
 		return errors.New("the malloc of this process is not glibc's")
 	}
-	m.keeps = size > unmapLarge
+	m.returns = size <= unmapLarge
 	return nil
 }
 
@@ -287,7 +287,8 @@ func TestBudgetMeasures(t *testing.T) {
 		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},
 		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
 		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true}, 400 * mib, false, []string{}, 1, ""},
-		{"threshold of the environment", machine{base: 300 * mib, perSample: mib, fragments: mib, fixed: true, whole: true}, 600 * mib, false, []string{}, 1, ""},
+		{"threshold of the environment", machine{base: 300 * mib, perSample: 4 * mib, fragments: 600 * memory.KiB, fixed: true}, 500 * mib, false, []string{"microbatch"}, 2, ""},
+		{"unmap is not enough", machine{base: 300 * mib, perSample: mib, fragments: mib, leak: mib, whole: true}, 500 * mib, true, []string{"unmap", "reload"}, 1, "a new process goes on"},
 		{"microbatch", machine{base: 300 * mib, perSample: 4 * mib, leak: 600 * memory.KiB}, 500 * mib, false, []string{"microbatch"}, 2, ""},
 		{"reload", machine{base: 300 * mib, perSample: mib, graph: mib, whole: true}, 400 * mib, false, []string{"reset", "reload*3"}, 1, ""},
 		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, []string{"reload"}, 1, "a new process goes on"},

@@ -351,18 +351,15 @@ func OnOutOfMemory(s *session.Session, batch int) *Recovery {
 }
 
 // SplitAfterDeaths returns a hook for OnOutOfMemory in a supervised process: after n
-// processes in a row that died for want of memory (session.Supervised.MemoryDeaths), a run
-// begins with batches in 2^n times as many parts. Where memory runs out, TensorFlow often
-// crashes rather than reporting it, or the kernel kills the process. batch is the size of
-// the batches. The error of batches that cannot be split that far is ErrSplit.
+// processes that ran out of memory and died (session.Supervised.MemoryDeaths), a run begins
+// with batches in 2^n times as many parts, or in parts of one sample. Where memory runs
+// out, TensorFlow often crashes rather than reporting it, or the kernel kills the process.
+// batch is the size of the batches. A model that cannot be split is ErrSplit.
 func SplitAfterDeaths(s *session.Session, batch, n int) Hook {
 	return Hook{Name: "split after out of memory", Start: func(_ context.Context, st *State) error {
-		if n == 0 {
-			return nil
-		}
 		parts := s.MicroBatches()
-		if parts >= batch {
-			return fmt.Errorf("%w: a part has one sample: %w", ErrSplit, session.ErrOutOfMemory)
+		if n == 0 || parts >= batch {
+			return nil
 		}
 		if err := s.SetMicroBatches(min(parts<<min(n, 30), batch)); err != nil {
 			return fmt.Errorf("%w: %w: %w", ErrSplit, err, session.ErrOutOfMemory)

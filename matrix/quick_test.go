@@ -44,7 +44,7 @@ func TestShortenMeasures(t *testing.T) {
 	p.Models = map[string]string{"image-224": t.TempDir()}
 	require.NoError(t, p.Shorten(t.Context()))
 	assert.Equal(t, 28, p.Workloads[0].Steps)
-	assert.Equal(t, 32, p.Workloads[0].Batch, "the steps of that child take no time")
+	assert.Equal(t, 8, p.Workloads[0].Batch, "a step of that child takes 250 ms")
 
 	p.Commands[Go] = Command{Args: []string{"/nowhere"}, Identity: "test"}
 	assert.ErrorContains(t, p.Shorten(t.Context()), "measuring a step of the image model")

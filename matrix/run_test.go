@@ -100,6 +100,8 @@ func playChild() int {
 			os.NewFile(4, "").Read(make([]byte, 1))
 		case "mute":
 			return 0
+		case "S3":
+			<-time.After(250 * time.Millisecond) // the image model on a slow machine
 		case "deaf":
 			// Ends its messages and waits for an answer to none.
 			os.NewFile(3, "").Close()

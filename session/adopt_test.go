@@ -28,10 +28,10 @@ func TestAdopt(t *testing.T) {
 	assert.Equal(t, 1, c.times)
 }
 
-// A training that dies for want of memory again and again lacks memory.
+// A training that runs out of memory again and again lacks memory.
 func TestChildErrorOutOfMemory(t *testing.T) {
-	aborted := Death{Cause: "killed by signal: aborted: what():  std::bad_alloc"}
-	killed, crashed := Death{OOMKilled: true, Cause: "killed by the kernel, as memory ran out"}, Death{Cause: "crashed"}
+	aborted := Death{OutOfMemory: true, Cause: "killed by signal: aborted: what():  std::bad_alloc"}
+	killed, crashed := Death{OOMKilled: true, OutOfMemory: true, Cause: "killed by the kernel, as memory ran out"}, Death{Cause: "crashed"}
 	for _, c := range []struct {
 		deaths []Death
 		want   bool

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -150,6 +151,16 @@ const MaxMmapThreshold memory.Bytes = tfbind.MaxMmapThreshold
 // SetMmapThreshold sets the size from which malloc returns a block to the system as soon
 // as it is freed; see [tfbind.SetMmapThreshold].
 func SetMmapThreshold(size memory.Bytes) error { return tfbind.SetMmapThreshold(int(size)) }
+
+// HasPool reports whether TensorFlow takes large blocks on the CPU from a pool of its own,
+// which returns nothing to the system: with oneDNN, unless the environment has
+// TF_ONEDNN_USE_SYSTEM_ALLOCATOR. It is false if no TensorFlow is open.
+func HasPool() bool {
+	on, _ := tfbind.OneDNN()
+	env, _ := tfbind.Environment()
+	_, missing, err := gpuopts.With(env, []gpuopts.Variable{{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1"}})
+	return on && (err != nil || len(missing) > 0)
+}
 
 // ErrOutOfMemory: TensorFlow had no memory for a step, whose variables are in doubt.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted

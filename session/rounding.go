@@ -1,6 +1,9 @@
 package session
 
 import (
+	"os"
+	"strings"
+
 	"steadyfit/gpuopts"
 	"steadyfit/tfbind"
 )
@@ -23,8 +26,8 @@ type Rounding struct {
 	// does, so the steps are a function, which TensorFlow does not rewrite to the kernels
 	// of oneDNN: they have the bits of plain steps without oneDNN. digits and lstm were the
 	// same with both kinds of kernels, all others differed in last digits. Without oneDNN
-	// it is false. Whether TensorFlow computes with it is asked of the open library
-	// (tfbind.OneDNN); before one is open, it is taken to be on.
+	// it is false. The open library says which it is (tfbind.OneDNN). Before one is open,
+	// Loop is true unless the options or TF_ENABLE_ONEDNN_OPTS turn oneDNN off.
 	Loop bool
 	// FuseSteps is Options.FuseSteps with Compiled or Loop, and else 0: it decides which
 	// steps go that way. What is left over as a single step, as before a checkpoint, does
@@ -49,12 +52,12 @@ func (o Options) Rounding() Rounding {
 	return r
 }
 
-// oneDNN reports whether steps are computed with oneDNN, as far as that is known; else
-// true.
+// oneDNN reports whether steps are computed with oneDNN. Before a library is open, it goes
+// by the options and the environment, and else returns true.
 func (o Options) oneDNN() bool {
-	on, known := tfbind.OneDNN()
-	if !known {
-		return o.Device.OneDNN != gpuopts.Off
+	if on, known := tfbind.OneDNN(); known {
+		return on
 	}
-	return on
+	off := strings.ToLower(os.Getenv("TF_ENABLE_ONEDNN_OPTS"))
+	return o.Device.OneDNN != gpuopts.Off && off != "0" && off != "false"
 }

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -98,20 +97,13 @@ type Death struct {
 	// its control group tells; Hang, that it was killed here.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 	Hang      bool `json:"hang,omitempty"`
+	// OutOfMemory means that it is OOMKilled, or crashed after an allocation had failed.
+	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// Cause is all of that in words, with the line of the log that says most.
 	Cause string `json:"cause"`
 	// Log are the last lines of its standard error, 20 at most.
 	Log []string `json:"log,omitempty"`
 }
-
-// noMemory is what TensorFlow, C++ and Go write when an allocation fails. A crash after
-// such a line was caused by it: not all of TensorFlow's kernels check for memory that they
-// were not given.
-var noMemory = regexp.MustCompile(`std::bad_alloc|OOM when allocating|[Oo]ut of memory|cannot allocate memory`)
-
-// OutOfMemory reports whether the process died because there was no memory: the kernel
-// killed it, or it crashed after an allocation had failed.
-func (d Death) OutOfMemory() bool { return d.OOMKilled || noMemory.MatchString(d.Cause) }
 
 func (d Death) String() string {
 	return fmt.Sprintf("attempt %d, step %d, after %v: %s", d.Attempt, d.Step, d.Lasted.Round(time.Millisecond), d.Cause)
@@ -152,12 +144,11 @@ func (e *ChildError) Error() string {
 	return b.String()
 }
 
-// Is reports that this is ErrOutOfMemory, if most of the processes died for want of
-// memory: on what the machine or the control group has, the training does not run.
+// Is reports that this is ErrOutOfMemory, if most of the processes ran out of memory: on what the machine or the control group has, the training does not run.
 func (e *ChildError) Is(target error) bool {
 	killed := 0
 	for _, d := range e.Deaths {
-		if d.OutOfMemory() {
+		if d.OutOfMemory {
 			killed++
 		}
 	}
@@ -228,7 +219,8 @@ type order struct {
 	// Begun is when the first attempt began.
 	Begun  time.Time `json:"begun"`
 	Deaths int       `json:"deaths,omitempty"`
-	// MemoryDeaths are those of Death.OutOfMemory since the last progress.
+	// MemoryDeaths are those of Death.OutOfMemory since a step was reached beyond the
+	// last of them.
 	MemoryDeaths int `json:"memory_deaths,omitempty"`
 	// Step is the latest step of all attempts.
 	Step     int64         `json:"step,omitempty"`
@@ -268,6 +260,8 @@ type parent struct {
 	// attempt began with.
 	row  []Death
 	from int64
+	// memoryStep is the step of the last death that was out of memory.
+	memoryStep int64
 	// out is what is still to be said, by a goroutine of its own: nothing here must
 	// wait for a terminal.
 	out chan func()
@@ -374,8 +368,9 @@ func (p *parent) attempts(ctx context.Context) error {
 		}
 		if !a.again() || !a.progress {
 			p.row = append(p.row, a.death)
-			if a.death.OutOfMemory() {
+			if a.death.OutOfMemory {
 				p.order.MemoryDeaths++
+				p.memoryStep = a.death.Step
 			}
 			if len(p.row) > p.Restarts {
 				return &ChildError{Code: a.code(), Text: a.death.Cause, Deaths: p.row}
@@ -667,12 +662,14 @@ func (p *parent) hear(a *attempt, line []byte) {
 		return
 	}
 	a.death.Step = step
+	if step > p.memoryStep {
+		p.order.MemoryDeaths = 0 // what was done about them was enough
+	}
 	p.order.Step = max(p.order.Step, step)
 	if step > 0 && !a.steps {
 		a.steps = true
 		if step > p.from {
 			p.from, p.row, a.progress = step, nil, true
-			p.order.MemoryDeaths = 0
 		}
 	}
 }
@@ -730,7 +727,7 @@ func (a *attempt) died(now time.Time, oom *child.OOMCounter, log *child.Tail) {
 		d.Cause = a.end.Text
 		return
 	case d.Signal == syscall.SIGKILL && kills > 0:
-		d.OOMKilled = true
+		d.OOMKilled, d.OutOfMemory = true, true
 		d.Cause = "killed by the kernel, as memory ran out"
 		return
 	case d.Signal == syscall.SIGKILL && counted:
@@ -744,6 +741,7 @@ func (a *attempt) died(now time.Time, oom *child.OOMCounter, log *child.Tail) {
 	default:
 		d.Cause = fmt.Sprintf("crashed with exit code %d", d.ExitCode)
 	}
+	d.OutOfMemory = child.OutOfMemory(log.String())
 	if line := child.Telling(log.String()); line != "" {
 		d.Cause += ": " + line
 	}

@@ -189,7 +189,8 @@ var scripts = map[string]script{
 		}
 		return nil
 	},
-	// Its first two processes die for memory at once, and the third after progress.
+	// Its first two processes run out of memory at step 1, the third at step 9, and the
+	// fourth is killed at step 10.
 	"nomemory": func(_ context.Context, c *Supervised) error {
 		say("memory deaths %d", c.MemoryDeaths())
 		switch c.Attempt() {
@@ -197,6 +198,9 @@ var scripts = map[string]script{
 			c.Alive(1)
 		case 3:
 			c.Alive(9)
+		case 4:
+			c.Alive(10)
+			die(syscall.SIGKILL)
 		default:
 			return nil
 		}
@@ -607,7 +611,7 @@ func TestSuperviseProgressForgives(t *testing.T) {
 	assert.Equal(t, slices.Repeat([]time.Duration{time.Second}, 5), tr.waits)
 }
 
-// Deaths for want of memory are counted until there is progress.
+// Deaths that are out of memory are counted until a later step is reached.
 func TestSuperviseCountsMemoryDeaths(t *testing.T) {
 	tr := newTrial(t, "nomemory")
 	require.NoError(t, tr.run())
@@ -617,7 +621,7 @@ func TestSuperviseCountsMemoryDeaths(t *testing.T) {
 			counts = append(counts, strings.TrimSpace(text))
 		}
 	}
-	assert.Equal(t, []string{"0", "1", "2", "1"}, counts)
+	assert.Equal(t, []string{"0", "1", "2", "1", "0"}, counts)
 }
 
 func TestSuperviseAgainStartsAtOnce(t *testing.T) {

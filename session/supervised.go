@@ -122,8 +122,8 @@ func (c *Supervised) Deaths() int {
 	return c.order.Deaths
 }
 
-// MemoryDeaths is how many processes in a row died for want of memory, without progress
-// (Death.OutOfMemory). The training needs less memory to get further; see
+// MemoryDeaths is how many processes ran out of memory and died (Death.OutOfMemory) since
+// the training last got further than one of them. It needs less memory to go on; see
 // fit.SplitAfterDeaths.
 func (c *Supervised) MemoryDeaths() int {
 	if c == nil {

@@ -88,13 +88,17 @@ var mallocSettings = []string{"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MAL
 // free memory at the end of an arena that goes back (M_TRIM_THRESHOLD) becomes twice
 // the threshold.
 //
+// A block comes from an arena all the same if that has free memory of its size: set the
+// threshold before large blocks are in use.
+//
 // By default glibc raises both as large blocks are freed, up to MaxMmapThreshold; a
 // call ends that. Mapping a block costs page faults each time it is used. The call
 // affects later allocations of the whole process, TensorFlow's on the CPU included
 // where they come from malloc: without oneDNN, or with TF_ONEDNN_USE_SYSTEM_ALLOCATOR.
 //
 // The error says why nothing was changed: another malloc than glibc's, a threshold
-// that is not from 1 to MaxMmapThreshold, or one that the environment sets.
+// that is not from 1 to MaxMmapThreshold, or a variable of glibc in the environment
+// that sets one.
 func SetMmapThreshold(bytes int) error {
 	if bytes < 1 || bytes > MaxMmapThreshold {
 		return fmt.Errorf("mmap threshold: got %d bytes; expected 1 to %d", bytes, MaxMmapThreshold)

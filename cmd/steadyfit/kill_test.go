@@ -22,10 +22,15 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/session"
 )
 
 // argsEnv makes the test binary the program, with these arguments as JSON.
 const argsEnv = "STEADYFIT_TEST_ARGS"
+
+// noMemoryEnv has the first process of a supervised training crash, as one does whose
+// allocation fails.
+const noMemoryEnv = "STEADYFIT_TEST_NO_MEMORY"
 
 // asProgram runs the program if this process is to be it, a child that it starts
 // included.
@@ -38,6 +43,11 @@ func asProgram() {
 	if err := json.Unmarshal([]byte(text), &args); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) // lint:allow exit: this process is a child of the tests
+	}
+	if os.Getenv(noMemoryEnv) != "" && strings.Contains(os.Getenv(session.SupervisedEnv), `"attempt":1,`) {
+		fmt.Fprintln(os.Stderr, "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc")
+		_ = syscall.Kill(os.Getpid(), syscall.SIGABRT)
+		select {}
 	}
 	os.Args = append(os.Args[:1], args...)
 	main()
@@ -415,7 +425,8 @@ func TestOutOfMemoryOfMalloc(t *testing.T) {
 		data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: labels}})
 	train := func(limit int, args ...string) (losses []float64, events string) {
 		history := filepath.Join(t.TempDir(), "history.jsonl")
-		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "3", "--seed", "1", "--history", history}, args...)...)
+		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "3", "--seed", "1", "--history", history,
+			"--intra-threads", "2", "--inter-threads", "2"}, args...)...) // their stacks count towards the limit
 		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=0")
 		if limit > 0 {
 			cmd.Args = []string{"sh", "-c", fmt.Sprintf(`ulimit -d %d && exec "$0"`, limit/1024), cmd.Path}
@@ -438,6 +449,25 @@ func TestOutOfMemoryOfMalloc(t *testing.T) {
 	have, events := train(700<<20, "--checkpoints", filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
 	assert.InEpsilonSlice(t, want, have, 1e-3)
 	assert.Contains(t, events, "oom")
+}
+
+// TestProcessThatRanOutOfMemory has the first process of a supervised training crash as one
+// does whose allocation fails, before its first step. The next begins with two parts.
+func TestProcessThatRanOutOfMemory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	history := filepath.Join(dir, "history.jsonl")
+	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1", "--steps-per-epoch", "2", "--history", history,
+		"--checkpoints", filepath.Join(dir, "ckpt"), "--on-oom", "microbatch", "--supervise")
+	cmd.Env = append(cmd.Env, noMemoryEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	text, err := os.ReadFile(history)
+	require.NoError(t, err)
+	var record struct{ Event string }
+	require.NoError(t, json.Unmarshal(text, &record), "%s", text)
+	assert.Contains(t, record.Event, "restart")
+	assert.Contains(t, record.Event, "oom")
 }
 
 // ramp is n numbers from 0 to 1.

@@ -117,7 +117,7 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 	flags.StringVar(&f.data, "data", "", "dataset for it; without one, synthetic batches")
 	flags.IntVar(&f.steps, "steps", 1000, "train steps of a run of it, at least 40")
 	flags.IntVar(&f.batch, "batch", 32, "samples of a step of it")
-	flags.BoolVar(&f.quick, "quick", false, "a first answer in three to four minutes: W2, W4, S3 with 6 remedies")
+	flags.BoolVar(&f.quick, "quick", false, "a first answer in four to five minutes: W2, W4, S3 with 6 remedies")
 	flags.StringVar(&f.out, "out", "out/matrix", "folder for the results")
 	flags.IntVar(&f.pairs, "pairs", 0, "runs of each cell, each paired with one without the remedy; default 5, with --quick 3")
 	flags.IntVar(&f.jobs, "jobs", 1, "runs at the same time; more disturb each other's step times")

@@ -320,7 +320,7 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 		}
 		l.Hook(p.Hook(s))
 	}
-	split := r.onOOM == oomMicrobatch
+	split, chooses := r.onOOM == oomMicrobatch, false
 	switch {
 	case r.budget == "":
 	case r.budgetOf == budgetOfGPU:
@@ -333,10 +333,11 @@ func (r *resilience) arrange(l *fit.Loop, train data.Dataset, s *session.Session
 		budget := &fit.Budget{Limit: limit, Layer: budgetLayers[r.budgetOf], Batch: l.Batch, Again: again, Log: l.Log}
 		budget.Prefetch, _ = train.(*data.Prefetched) // else nothing is read ahead
 		l.Hook(budget.Hook(s))
+		chooses = true // the parts
 	}
 	if split {
 		l.Recover = fit.OnOutOfMemory(s, l.Batch)
-		if r.budget == "" { // a budget chooses the parts
+		if !chooses {
 			l.Hook(fit.SplitAfterDeaths(s, l.Batch, c.MemoryDeaths()))
 		}
 	}

@@ -355,6 +355,7 @@ func (w *worker) train(ctx context.Context, name string) (loss float64, err erro
 	loop.Hook(fit.Checkpoint(checkpoints, fit.EverySteps(20), fit.Keep(1)))
 	if s.CanSplit() {
 		loop.Recover = fit.OnOutOfMemory(s, j.Batch)
+		loop.Hook(fit.SplitAfterDeaths(s, j.Batch, w.child.MemoryDeaths()))
 	}
 	if w.limit > 0 {
 		loop.Hook(fit.ResetPolicy{Depth: session.ResetReload, Limit: w.limit}.Hook(s))

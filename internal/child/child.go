@@ -87,6 +87,24 @@ func Telling(log string) string {
 	return ""
 }
 
+// crashes are words of the first line that a crash writes.
+var crashes = regexp.MustCompile(`terminate called|fatal error:|SIG(SEGV|ABRT|BUS|FPE|ILL):`)
+
+// noMemory is what TensorFlow, C++, C and Go write when an allocation fails.
+var noMemory = regexp.MustCompile(`std::bad_alloc|OOM when allocating|[Oo]ut of memory|[Cc]annot allocate memory`)
+
+// OutOfMemory reports whether the log of a process that crashed says that an allocation
+// had failed just before: in the 20 lines before the first line of the crash, or in the two
+// after it. Some TensorFlow kernels do not check for a failed allocation.
+func OutOfMemory(log string) bool {
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	crash := slices.IndexFunc(lines, crashes.MatchString)
+	if crash < 0 {
+		crash = len(lines) - 1
+	}
+	return slices.ContainsFunc(lines[max(0, crash-20):min(len(lines), crash+3)], noMemory.MatchString)
+}
+
 func cut(line string) string {
 	if len(line) > 200 {
 		return strings.ToValidUTF8(line[:200], "") + "..."

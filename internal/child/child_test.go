@@ -33,3 +33,23 @@ func TestTailKeepsTheEnd(t *testing.T) {
 	assert.Equal(t, []string{"1234567", "last ?"}, tail.Lines(2))
 	assert.Empty(t, (&Tail{}).Lines(20))
 }
+
+func TestOutOfMemory(t *testing.T) {
+	const oom = "W0000 op_kernel.cc:1] OP_REQUIRES failed at conv.cc:1 : RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[8]\n"
+	const segv = "SIGSEGV: segmentation violation\nPC=0x1 m=2\n\ngoroutine 1 [syscall]:\nmain.main()\n"
+	later := strings.Repeat("epoch 1/3  step 8\n", 40)
+	for _, c := range []struct {
+		name, log string
+		want      bool
+	}{
+		{"C++", "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\nSIGABRT: abort\n" + later, true},
+		{"a kernel that does not check", oom + "fatal error: unexpected signal during runtime execution\n" + segv + later, true},
+		{"C", "cannot allocate memory for thread-local data: ABORT\n", true},
+		{"Go", "fatal error: runtime: out of memory\n\nruntime stack:\n" + later, true},
+		{"long before", oom + later + segv, false},
+		{"another crash", segv, false},
+		{"nothing", "", false},
+	} {
+		assert.Equal(t, c.want, OutOfMemory(c.log), c.name)
+	}
+}
