@@ -205,7 +205,7 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	var alive []Pair
 	var cause string
 	var without, with []Outcome
-	grown, grownWithout := 0, 0
+	grown, grownWithout, fragmented := 0, 0, 0
 	var floor float64 // what the slopes with it are known by
 	for _, p := range pairs {
 		without, with = append(without, p.Base), append(with, p.Remedy)
@@ -240,13 +240,17 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	leaks, came := leaking(without)
 	if !Leaks(without) {
 		slopes = nil
+	} else if countFragmented(without) == 0 {
+		if fragmented = countFragmented(with); fragmented > 0 {
+			slopes = lessFragments(alive)
+		}
 	}
 	c.Slope = amount(slopeAmount, s.slope, slopes)
 
 	for _, r := range []*Ratio{&c.Peak, &c.Reset, &c.StepTime, &c.GPU} {
 		r.Effect = r.effect(amountLower)
 	}
-	if c.Slope.Effect = c.Slope.effect(slopeGone); c.Slope.OK && c.Slope.High < slopeHalf && grown == 0 {
+	if c.Slope.Effect = c.Slope.effect(slopeGone); c.Slope.OK && c.Slope.High < slopeHalf && grown == fragmented {
 		c.Slope.Effect = Works
 	}
 
@@ -271,6 +275,9 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		c.Reason = fmt.Sprintf("the %s is %s of that without it", what, r.Times(true))
 		if c.Effect == Unclear {
 			c.More = morePairs(r, len(alive))
+		}
+		if goal == LowerSlope && fragmented > 0 {
+			c.Reason += fmt.Sprintf(", without what malloc keeps of freed memory, which grows in %d of %d runs with it", fragmented, len(alive))
 		}
 		if goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) && 2*grown > len(alive) && added.Estimate > floor {
 			c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(alive), grownWithout)
@@ -310,6 +317,35 @@ func MeanInterval(values []float64) Interval {
 
 // mayGrow is whether a run leaks, or may.
 func (v Verdict) mayGrow() bool { return v.Kind == Leak || v.Kind == Inconclusive }
+
+// fragments is whether what grows is what malloc holds free, and nothing else.
+func (v Verdict) fragments() bool {
+	carrier := v.Carrier.Whole()
+	return v.mayGrow() && v.Cause == Retention && (carrier == MallocFree || carrier == MallocArenas) &&
+		v.Net != nil && v.Net.High <= max(float64(v.Budget), v.NoiseFloor)
+}
+
+func countFragmented(outcomes []Outcome) (n int) {
+	for _, o := range outcomes {
+		if o.Verdict.fragments() {
+			n++
+		}
+	}
+	return n
+}
+
+// lessFragments are the pairs with the slopes of a remedy's runs less what malloc holds
+// free, where that is known. What the remedy is for is the growth of the runs without it,
+// which is not of that kind.
+func lessFragments(pairs []Pair) []Pair {
+	pairs = slices.Clone(pairs)
+	for i := range pairs {
+		if v := &pairs[i].Remedy.Verdict; v.Net != nil {
+			v.Slope, v.NoiseFloor = *v.Net, (v.Net.High-v.Net.Low)/2
+		}
+	}
+	return pairs
+}
 
 // Leaks is whether runs leak, as one answer for all: at least half of those that came
 // to their end do. A tie counts as a leak, since a remedy that is needed half of the

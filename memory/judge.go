@@ -102,6 +102,9 @@ type Verdict struct {
 	// means; empty if nothing grew.
 	Cause   Cause `json:"cause,omitempty"`
 	Carrier Layer `json:"carrier,omitempty"`
+	// Net is the slope less what malloc holds free; nil unless malloc tells, and hands out
+	// no more as time goes on.
+	Net *Interval `json:"net,omitempty"`
 	// Kept is what was left of the growth when everything was closed; only of a
 	// verdict that [Verdict.Trimmed] was asked of.
 	Kept *Kept `json:"kept,omitempty"`
@@ -147,6 +150,7 @@ func (s *Series) Judge(c Criteria) Verdict {
 	x, y := s.points(c.Layer, c.Per)
 	v := judge(x, y, c)
 	s.attribute(&v, c)
+	s.retained(&v, c)
 	return v
 }
 

@@ -148,7 +148,7 @@ func (e *ChildError) Error() string {
 func (e *ChildError) Is(target error) bool {
 	killed := 0
 	for _, d := range e.Deaths {
-		if d.OutOfMemory {
+		if d.OOMKilled || d.OutOfMemory {
 			killed++
 		}
 	}

@@ -1,0 +1,71 @@
+package memory
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fragmented is a series in which malloc holds free memory that swings and creeps up.
+func fragmented(n int, used, other, free func(int) float64) *Series {
+	return layered(n, map[Layer]func(int) float64{
+		MallocUsed: used, MallocFree: free,
+		Anon: func(i int) float64 { return 60*mib + used(i) + other(i) + free(i) },
+	})
+}
+
+func none(int) float64 { return 0 }
+
+func grows(slope float64) func(int) float64 {
+	return func(i int) float64 { return 100*mib + slope*float64(i) }
+}
+
+func TestFragmentationIsLeftOut(t *testing.T) {
+	for seed := range 20 {
+		noise := newMaker(seed, 96).noise("gaussian", 28, 20*mib)
+		swings := func(i int) float64 { return 80*mib + math.Abs(noise[i]) }
+
+		v := fragmented(28, grows(0), none, swings).Judge(Criteria{Budget: 256 * KiB})
+		require.Contains(t, []Kind{Flat, Plateau, Jump}, v.Kind, "%v", v)
+		require.NotNil(t, v.Net)
+		require.Less(t, v.Net.High, float64(256*KiB))
+
+		// A leak is a leak, inside of malloc and outside.
+		v = fragmented(28, grows(40*mib), none, swings).Judge(Criteria{Budget: 256 * KiB})
+		require.Equal(t, Leak, v.Kind, "%v", v)
+		require.InEpsilon(t, 40*mib, v.Slope.Estimate, 0.1)
+		require.Nil(t, v.Net)
+		v = fragmented(28, grows(0), grows(mib), swings).Judge(Criteria{Budget: 256 * KiB})
+		require.NotContains(t, []Kind{Flat, Plateau, Jump}, v.Kind, "%v", v)
+	}
+}
+
+// A remedy works if what still grows is free memory that malloc keeps.
+func TestCompareLeavesFragmentationOut(t *testing.T) {
+	var pairs []Pair
+	for seed := range 5 {
+		noise := newMaker(seed, 96).noise("gaussian", 96, mib)
+		creeps := func(i int) float64 { return 40*mib + mib*float64(i) + math.Abs(noise[i]) }
+		leaks := fragmented(96, grows(4*mib), none, creeps)
+		closed := fragmented(96, grows(0), none, creeps)
+		judge := func(s *Series) Outcome { return s.Outcome(s.Judge(Criteria{Budget: 64 * KiB})) }
+		base, remedy := judge(leaks), judge(closed)
+		require.Equal(t, Leak, base.Verdict.Kind)
+		require.Equal(t, Retention, remedy.Verdict.Cause, "%v", remedy.Verdict)
+		require.Equal(t, MallocFree, remedy.Verdict.Carrier)
+		pairs = append(pairs, Pair{Base: base, Remedy: remedy})
+	}
+	c := Compare(pairs, LowerSlope, 1)
+	require.Equal(t, Works, c.Effect, c.Reason)
+	require.Less(t, c.Slope.High, 0.1)
+	require.Contains(t, c.Reason, "without what malloc keeps of freed memory, which grows in 5 of 5 runs with it")
+
+	// Where that is what grows without the remedy, it is not left out.
+	for i := range pairs {
+		pairs[i].Base = pairs[i].Remedy
+	}
+	c = Compare(pairs, LowerSlope, 1)
+	require.NotEqual(t, Works, c.Effect, c.Reason)
+	require.InDelta(t, 1, c.Slope.Estimate, 0.2)
+}
