@@ -82,6 +82,7 @@ func readCSV(name string, r io.Reader, o CSVOptions) (*Memory, error) {
 	if err != nil {
 		return nil, t.failed(err)
 	}
+	text = &lineLimit{r: text}
 	t.lines = csv.NewReader(text)
 	t.lines.ReuseRecord = true
 	t.lines.FieldsPerRecord = -1 // the message about a ragged row is ours
@@ -106,6 +107,37 @@ func readCSV(name string, r io.Reader, o CSVOptions) (*Memory, error) {
 		}
 	}
 	return t.dataset()
+}
+
+// maxLine is the most bytes of a line. The reader of encoding/csv holds a line and some 40
+// bytes for each of its cells.
+const maxLine = 16 << 20
+
+// lineLimit refuses lines of more than maxLine bytes.
+type lineLimit struct {
+	r      io.Reader
+	line   int
+	length int // of the line so far
+}
+
+func (l *lineLimit) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	for rest := p[:n]; ; {
+		end := bytes.IndexByte(rest, '\n')
+		if end < 0 {
+			l.length += len(rest)
+		} else {
+			l.length += end
+		}
+		if l.length > maxLine {
+			return 0, &RowError{Unit: "line", Row: l.line + 1, Found: fmt.Sprintf("more than %d bytes", maxLine),
+				Expected: "a row of a table", Fix: "put each sample on a line of its own", Err: ErrFormat}
+		}
+		if end < 0 {
+			return n, err
+		}
+		l.line, l.length, rest = l.line+1, 0, rest[end+1:]
+	}
 }
 
 // textReader skips a byte order mark and refuses what is not text in UTF-8.
@@ -167,6 +199,7 @@ const (
 func (t *table) failed(err error) error {
 	var row *RowError
 	if errors.As(err, &row) {
+		row.File = t.file
 		return row
 	}
 	var syntax *csv.ParseError
@@ -250,13 +283,15 @@ func (t *table) start(record []string) error {
 }
 
 func (t *table) header(names []string) error {
+	first := make(map[string]int, len(names))
 	for i, name := range names {
 		if name == "" {
 			return t.bad(i, "no name", "a name for each column", `the row numbers that pandas writes are not data: save with index=False`)
 		}
-		if at := slices.Index(names[:i], name); at >= 0 {
+		if at, ok := first[name]; ok {
 			return t.bad(i, quote(name), "a name of its own", fmt.Sprintf("column %d has it already; if line %d is not a header, say so", at+1, t.firstLine))
 		}
+		first[name] = i
 	}
 	t.names = names
 	return nil

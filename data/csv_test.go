@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -151,6 +153,41 @@ func TestCSVRefuses(t *testing.T) {
 	}
 }
 
+// countingReader counts what is read.
+type countingReader struct {
+	r io.Reader
+	n int
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += n
+	return n, err
+}
+
+// A line that is too long is refused before all of it is read.
+func TestCSVLineWithoutEnd(t *testing.T) {
+	r := &countingReader{r: strings.NewReader("1,2\n" + strings.Repeat("1,", 2*maxLine))}
+	_, err := readCSV("t.csv", r, CSVOptions{})
+	var row *RowError
+	require.ErrorAs(t, err, &row)
+	require.Equal(t, []any{"t.csv", 2}, []any{row.File, row.Row})
+	require.ErrorContains(t, err, "more than 16777216 bytes")
+	require.Less(t, r.n, maxLine+(1<<20))
+}
+
+func TestCSVOfManyColumns(t *testing.T) {
+	const columns = 300_000
+	var text strings.Builder
+	for i := range columns {
+		fmt.Fprintf(&text, "c%d,", i)
+	}
+	text.WriteString("y\n" + strings.Repeat("1,", columns) + "0\n")
+	m, err := readCSV("t.csv", strings.NewReader(text.String()), CSVOptions{Label: "y"})
+	require.NoError(t, err)
+	require.Equal(t, []int{columns}, m.Fields()[0].Shape)
+}
+
 func compressed(t testing.TB, raw []byte) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -181,6 +218,13 @@ func TestCSVFiles(t *testing.T) {
 		require.ErrorIs(t, err, ErrFormat)
 		require.ErrorContains(t, err, "a.csv.gz: damaged or cut off")
 	}
+	// By default, a file may hold 64 MiB, and 50 times its size.
+	bomb := compressed(t, bytes.Repeat([]byte("\n"), 80<<20))
+	require.Less(t, 50*len(bomb), 16<<20)
+	_, err = Open(write(t, "bomb.csv.gz", bomb), Options{})
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorContains(t, err, "raise Options.MaxBytes")
+
 	zeros := compressed(t, bytes.Repeat([]byte("0,0\n"), 1<<20))
 	_, err = Open(write(t, "zeros.csv.gz", zeros), Options{MaxBytes: 1 << 20})
 	require.ErrorIs(t, err, ErrTooLarge)

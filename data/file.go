@@ -39,8 +39,8 @@ type Options struct {
 	// as Linux and macOS do.
 	Map bool
 	// MaxBytes refuses, with ErrTooLarge, a source that holds more than so many
-	// bytes when decompressed; 0 means no limit. A compressed file can hold a
-	// thousand times its size.
+	// bytes when decompressed. A compressed file can hold a thousand times its size, so
+	// 0 means 64 MiB and 50 times the size of the files; less than 0 means no limit.
 	MaxBytes int64
 }
 
@@ -80,15 +80,18 @@ func Open(path string, o Options) (*Memory, error) {
 	default:
 		return nil, fmt.Errorf("%s: part %q: parts are named train and test: %w", path, o.Split, ErrNoSplit)
 	}
-	limit := newLimit(o.MaxBytes)
-	how := reading{limit, o.Map}
 	if name, ok := strings.CutPrefix(path, "builtin:"); ok {
-		return openBuiltin(name, o.Split, limit)
+		return openBuiltin(name, o.Split, newLimit(o.MaxBytes))
 	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, openError(path, err)
 	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = leastMaxBytes + maxRatio*sizeOf(path, info)
+	}
+	limit := newLimit(o.MaxBytes)
+	how := reading{limit, o.Map}
 	if info.IsDir() {
 		return openFolder(path, o, how)
 	}
@@ -115,6 +118,30 @@ func Open(path string, o Options) (*Memory, error) {
 	default:
 		return nil, fmt.Errorf("%s: a file with extension %q is none of %s: %w", path, filepath.Ext(path), formats, ErrUnsupported)
 	}
+}
+
+// leastMaxBytes and maxRatio are the default of Options.MaxBytes: so much, and so many times
+// the size of the files.
+const (
+	leastMaxBytes = 64 << 20
+	maxRatio      = 50
+)
+
+// sizeOf is the size of a file, or of the files right in a folder.
+func sizeOf(path string, info fs.FileInfo) (size int64) {
+	if !info.IsDir() {
+		return info.Size()
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return 0 // whoever reads the folder says so
+	}
+	for _, e := range entries {
+		if file, err := os.Stat(filepath.Join(path, e.Name())); err == nil && file.Mode().IsRegular() {
+			size += file.Size()
+		}
+	}
+	return size
 }
 
 // openFolder decides by the names in a folder what it is.
@@ -198,7 +225,7 @@ type limit struct {
 	max, left int64
 }
 
-// newLimit returns nil, which is no limit, for 0.
+// newLimit returns nil, which is no limit, for 0 and less.
 func newLimit(max int64) *limit {
 	if max <= 0 {
 		return nil
@@ -219,7 +246,7 @@ func (l *limit) take(n int64) error {
 		return nil
 	}
 	if l.left -= n; l.left < 0 {
-		return fmt.Errorf("%w: more than %d bytes when decompressed", ErrTooLarge, l.max)
+		return fmt.Errorf("%w: more than %d bytes when decompressed; raise Options.MaxBytes if that is what the data should hold", ErrTooLarge, l.max)
 	}
 	return nil
 }

@@ -80,9 +80,12 @@ func (m *Memory) makes() bool {
 // are copied by one.
 func (m *Memory) Workers(n int) *Memory {
 	v := m.view()
-	v.workers = max(n, 0)
+	v.workers = min(max(n, 0), MaxWorkers)
 	return v
 }
+
+// MaxWorkers is the most goroutines that Workers sets.
+const MaxWorkers = 1024
 
 // Map returns the dataset with a field whose samples are those of the field
 // before, each given to f. The new ones have the element type D and that shape;

@@ -184,6 +184,9 @@ func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, map
 	return m.opened(err)
 }
 
+// maxArrays is the most arrays of an archive.
+const maxArrays = 1024
+
 // readMembers adds the arrays of an archive as fields. kept is true if any of them
 // stays in the mapping.
 func (m *Memory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (kept bool, err error) {
@@ -191,6 +194,9 @@ func (m *Memory) readMembers(r io.ReaderAt, size int64, split string, l *limit, 
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
 		return false, fmt.Errorf("%s is not a .npz file, which is a zip archive (cut off, or another format?): %w: %w", name, err, ErrFormat)
+	}
+	if len(archive.File) > maxArrays {
+		return false, fmt.Errorf("%s: the archive has %d arrays; expected at most %d, one for each input: %w", name, len(archive.File), maxArrays, ErrFormat)
 	}
 	var names []string
 	for _, f := range archive.File {

@@ -246,12 +246,18 @@ func TestNPZRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, z.Close())
 
+	var many []member
+	for i := range maxArrays + 1 {
+		many = append(many, member{fmt.Sprintf("a%d.npy", i), zip.Store, one})
+	}
+
 	for _, c := range []struct {
 		name string
 		raw  []byte
 		says string
 	}{
 		{"nothing", nil, "is empty"},
+		{"many members", archive(t, many...), "has 1025 arrays; expected at most 1024"},
 		{"not a zip", []byte("hello, this is not a zip archive"), "not a .npz file"},
 		{"cut", sound[:len(sound)-10], "not a .npz file"},
 		{"no member", archive(t), "archive is empty"},

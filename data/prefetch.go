@@ -25,9 +25,14 @@ import (
 // When the consumer leaves the loop, the goroutines end before the loop does, as
 // soon as they are done with what they are reading: a few samples, or a batch of
 // another Dataset.
+//
+// n is at most MaxAhead.
 func Prefetch(ds Dataset, n int) *Prefetched {
-	return &Prefetched{ds: ds, ahead: max(n, 0)}
+	return &Prefetched{ds: ds, ahead: min(max(n, 0), MaxAhead)}
 }
+
+// MaxAhead is the most batches that Prefetch reads ahead.
+const MaxAhead = 1 << 14
 
 const (
 	// aheadBytes is the most that the batches take that AheadFor would have read ahead,

@@ -91,6 +91,22 @@ func (m *Memory) Select(fields ...string) (*Memory, error) {
 	return v, nil
 }
 
+// Drop returns the dataset without these fields.
+func (m *Memory) Drop(fields ...string) (*Memory, error) {
+	var left []string
+	for _, c := range m.columns {
+		if !slices.Contains(fields, c.name) {
+			left = append(left, c.name)
+		}
+	}
+	for _, name := range fields {
+		if _, ok := m.column(name); !ok {
+			return nil, m.noField(name)
+		}
+	}
+	return m.Select(left...)
+}
+
 // Rename returns the dataset with one field under another name, as the model's
 // signature wants it.
 func (m *Memory) Rename(from, to string) (*Memory, error) {

@@ -200,15 +200,23 @@ func (l *lineFile) open(s *State) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o777); err != nil {
 		return err
 	}
-	old, err := os.ReadFile(l.path)
+	// A pipe or a device has no lines of earlier runs, and reading one may never end.
+	info, err := os.Stat(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	device := err == nil && !info.Mode().IsRegular()
+	var old []byte
+	if err == nil && !device {
+		if old, err = os.ReadFile(l.path); err != nil {
+			return err
+		}
 	}
 	content, err := l.align(old, s)
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(content, old) {
+	if !device && !bytes.Equal(content, old) {
 		if err := l.disk.replace(l.path, content); err != nil {
 			return err
 		}
@@ -217,7 +225,9 @@ func (l *lineFile) open(s *State) error {
 	if err != nil {
 		return err
 	}
-	info, err := file.Stat()
+	if info, err = file.Stat(); err == nil && device {
+		_, err = file.Write(content)
+	}
 	if err == nil && info.Mode().IsRegular() {
 		// A file may be writable where its folder is not, so this is about room only.
 		if probe := l.disk.probe(filepath.Dir(l.path)); files.Full(probe) {

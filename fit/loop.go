@@ -132,6 +132,9 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // Only hooks see ctx itself: the session gets one that cannot be cancelled,
 // since the state of a model is in doubt after an interrupted step.
 func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
+	if ctx == nil {
+		return &History{}, &OptionError{"context", "there is none", "give Run a context, such as context.Background()"}
+	}
 	r, err := newRun(l, ds)
 	if err != nil {
 		return &History{}, err
@@ -248,6 +251,9 @@ type run struct {
 }
 
 // newRun checks all options.
+// maxBatch is the most samples of a batch.
+const maxBatch = math.MaxInt32
+
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if l.Session == nil {
 		return nil, &OptionError{"Session", "there is none", "set Loop.Session to an open session"}
@@ -270,6 +276,9 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 		if o.value < o.min {
 			return nil, &OptionError{o.name, fmt.Sprintf("it is %d, but has to be at least %d", o.value, o.min), "set Loop." + o.name}
 		}
+	}
+	if l.Batch > maxBatch {
+		return nil, &OptionError{"Batch", fmt.Sprintf("it is %d, but may be at most %d", l.Batch, maxBatch), "set Loop.Batch"}
 	}
 	if l.InitialEpoch >= l.Epochs {
 		return nil, &OptionError{"InitialEpoch", fmt.Sprintf("it is %d of %d epochs, so there is nothing to train", l.InitialEpoch, l.Epochs), "raise Loop.Epochs, which counts from the beginning of training"}

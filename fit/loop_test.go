@@ -71,6 +71,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}{
 		{"Session", func(l *Loop) { l.Session = nil }, []string{"there is none"}},
 		{"Batch", func(l *Loop) { l.Batch = 0 }, []string{"is 0", "at least 1", "Loop.Batch"}},
+		{"Batch", func(l *Loop) { l.Batch = math.MaxInt }, []string{"at most 2147483647"}},
 		{"Epochs", func(l *Loop) { l.Epochs = -1 }, []string{"is -1", "at least 1"}},
 		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = -1 }, []string{"is -1"}},
 		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = 2 }, []string{"nothing to train"}},
@@ -106,6 +107,19 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	_, err := (&Loop{Session: newLinear(), Batch: 1, Epochs: 1}).Run(t.Context(), nil)
 	require.ErrorContains(t, err, "dataset")
+	_, err = (&Loop{Session: newLinear(), Batch: 1, Epochs: 1}).Run(nil, ds) //nolint:staticcheck // that is what is tested
+	require.ErrorContains(t, err, "context")
+}
+
+// A batch that is larger than the data takes no more memory than the data.
+func TestBatchOfMoreThanAll(t *testing.T) {
+	for _, batch := range []int{11, maxBatch} {
+		l := newLinear()
+		loop := Loop{Session: l, Batch: batch, Epochs: 2}
+		_, err := loop.Run(t.Context(), data.Prefetch(samples(t, 10), 4))
+		require.NoError(t, err)
+		require.Len(t, l.steps, 2)
+	}
 }
 
 // passes records which passes are asked for.

@@ -428,6 +428,10 @@ func addFloat(message proto.Message, field protowire.Number, value float32) {
 	m.SetUnknown(protowire.AppendFixed32(wire, math.Float32bits(value)))
 }
 
+// maxThreads is the most threads of a pool. TensorFlow starts all of them, and aborts the
+// process if the system refuses one.
+const maxThreads = 1024
+
 // valid refuses values that are none, and options that exclude each other.
 func (o Options) valid() error {
 	for _, err := range []error{
@@ -452,8 +456,8 @@ func (o Options) valid() error {
 		}
 	}
 	switch {
-	case o.IntraThreads < 0 || o.InterThreads < 0:
-		return fmt.Errorf("threads: got %d intra and %d inter; expected 0 (one per core) or more", o.IntraThreads, o.InterThreads)
+	case min(o.IntraThreads, o.InterThreads) < 0 || max(o.IntraThreads, o.InterThreads) > maxThreads:
+		return fmt.Errorf("threads: got %d intra and %d inter; expected 0 (one per core) to %d", o.IntraThreads, o.InterThreads, maxThreads)
 	case o.XLAMinCluster < 0:
 		return fmt.Errorf("XLA's least cluster: got %d; expected 0 (TensorFlow's default) or more operations", o.XLAMinCluster)
 	case o.UnifiedMemory && !(o.MemoryFraction >= 0 && o.MemoryFraction <= math.MaxFloat64):

@@ -138,6 +138,9 @@ type runner struct {
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
 func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session, error) {
+	if ctx == nil || model == nil {
+		return nil, errors.New("open session: the context or the model is nil; give a context, and a model from savedmodels.Open")
+	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}

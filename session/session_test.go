@@ -328,6 +328,8 @@ func TestFeedNamesWhatIsMissing(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
+	_, err := session.Open(context.Background(), nil, session.Options{})
+	require.ErrorContains(t, err, "the model is nil")
 	ctx := context.Background()
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

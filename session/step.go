@@ -38,10 +38,12 @@ type binding struct {
 	features []string
 	// fields are the names of the batches that the inputs were matched to.
 	fields []string
+	// extra allows fields that no input takes; see UnusedFieldError.
+	extra bool
 }
 
 func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
-	b := binding{signature: sig}
+	b := binding{signature: sig, extra: sig.Name == model.Roles.Predict || len(sig.DataInputs()) == 0}
 	for _, t := range sig.Inputs {
 		b.inputs = append(b.inputs, input{Tensor: t})
 	}
@@ -316,9 +318,37 @@ func (b *binding) match(fields []string) error {
 		}
 		in.field = slices.Index(fields, name)
 	}
+	if !b.extra {
+		for i, name := range fields {
+			if !slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
+				return &UnusedFieldError{Field: name, Signature: b.signature.Name, Takes: names(b.signature.Inputs)}
+			}
+		}
+	}
 	b.fields = slices.Clone(fields)
 	return nil
 }
+
+// UnusedFieldError is a field of the data that no input of a signature takes. Training
+// without it would be another training than the one that was meant: sample weights, for
+// one, would all count as 1. It is ErrData. Only the signature that predicts may leave
+// fields out, as labels are.
+type UnusedFieldError struct {
+	Field, Signature string
+	// Takes lists the inputs of the signature.
+	Takes string
+}
+
+func (e *UnusedFieldError) Error() string {
+	fix := "leave it out of the data, or name it like the input that it is for"
+	if e.Field == savedmodels.InputSampleWeight {
+		fix = "export the model with that input (scripts/export.py --sample-weight), or leave it out of the data"
+	}
+	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
+}
+
+// Is reports that this is ErrData.
+func (e *UnusedFieldError) Is(target error) bool { return target == ErrData }
 
 func (st *Step) setReserved(i, samples int) error {
 	in := &st.inputs[i]

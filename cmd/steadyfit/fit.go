@@ -351,11 +351,17 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		ResumeAnyway: f.force, Log: newLog(stderr), Alive: alive,
 	}
 	for _, n := range []struct {
-		flag       string
-		value, min int
-	}{{"epochs", f.epochs, 1}, {"batch", f.batch, 1}, {"steps-per-epoch", f.steps, 0}, {"keep", f.keep, 0}, {"prefetch", f.prefetch, -1}, {"workers", f.workers, 0}} {
+		flag            string
+		value, min, max int
+	}{
+		{"epochs", f.epochs, 1, math.MaxInt}, {"batch", f.batch, 1, math.MaxInt32}, {"steps-per-epoch", f.steps, 0, math.MaxInt}, {"keep", f.keep, 0, math.MaxInt},
+		{"prefetch", f.prefetch, -1, data.MaxAhead}, {"workers", f.workers, 0, data.MaxWorkers},
+	} {
 		if n.value < n.min {
 			return nil, usagef("--%s %d: expected at least %d", n.flag, n.value, n.min)
+		}
+		if n.value > n.max {
+			return nil, usagef("--%s %d: expected at most %d", n.flag, n.value, n.max)
 		}
 	}
 	if f.seed > math.MaxInt64 {

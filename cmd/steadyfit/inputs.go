@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"steadyfit/data"
+	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -127,6 +128,8 @@ type dataFlags struct {
 	classes []string
 
 	imageSize, scale, mapped string
+	most                     string   // bytes
+	ignore                   []string // fields
 	// What the flags and the model say of images and tables; see suit. pixels is the range of
 	// pixels that the model takes, where it is not that of bytes.
 	images data.ImageOptions
@@ -141,6 +144,8 @@ func (f *dataFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.label, "label", "", "label column of a CSV file: its name, its number from 1, or -1 for the last; default the one named label or y")
 	flags.StringVar(&f.imageSize, "image-size", "", "size that images in a folder are brought to, or that samples of pixels in a row have, as in 224 or HEIGHTxWIDTH; default what the model takes")
 	flags.StringVar(&f.scale, "scale", "", "what 0 and 255 of bytes become, as in 0,1; default, for images in a folder, the range that the model was exported with")
+	flags.StringVar(&f.most, "max-data", "", "largest size of the data when decompressed, as in 8GiB; default 64 MiB and 50 times the size of the files")
+	flags.StringSliceVar(&f.ignore, "ignore-fields", nil, "fields of the data to leave out, as in id,weight; others that no input takes are an error")
 	flags.StringVar(&f.mapped, "map", mapAuto, "leave arrays of .npy and uncompressed .npz files on disk and map them: always, never, or auto, from 1 GiB on")
 }
 
@@ -237,6 +242,13 @@ func (f *dataFlags) open(path, part string) (*data.Memory, error) {
 		return nil, usagef("--data is missing: a file, a folder, or builtin:NAME (%s)", strings.Join(data.BuiltinNames(), ", "))
 	}
 	o := data.Options{Split: part, CSV: f.csv, Images: f.images, Map: f.maps(path)}
+	if f.most != "" {
+		most, err := memory.ParseBytes(f.most)
+		if err != nil || most < 1 {
+			return nil, usagef("--max-data %q: expected a size, as in 8GiB", f.most)
+		}
+		o.MaxBytes = int64(most)
+	}
 	o.CSV.Classes = f.classes
 	if len(f.classes) > 0 {
 		o.Images.Classes = f.classes
@@ -256,6 +268,12 @@ func (f *dataFlags) open(path, part string) (*data.Memory, error) {
 		return nil, unusable(err)
 	}
 	f.opened = append(f.opened, ds)
+	if len(f.ignore) == 0 {
+		return ds, nil
+	}
+	if ds, err = ds.Drop(f.ignore...); err != nil {
+		return nil, usagef("--ignore-fields: %w", err)
+	}
 	return ds, nil
 }
 
@@ -273,6 +291,10 @@ func (f *dataFlags) openTest(path string) (*data.Memory, error) {
 // from.
 func check(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
+	var unused *session.UnusedFieldError
+	if errors.As(err, &unused) {
+		return fmt.Errorf("%w (--ignore-fields %s leaves it out)", err, unused.Field)
+	}
 	if err != nil {
 		if hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" }); !hasY {
 			return fmt.Errorf("%w (for a CSV file, --label names the column)", err)

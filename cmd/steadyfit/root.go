@@ -12,6 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/matrix/cell"
+	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 	"steadyfit/tune"
@@ -170,9 +171,23 @@ func allFlags(root *cobra.Command) map[string]bool {
 	return known
 }
 
+// maxConfig is the size of a configuration.
+const maxConfig = memory.MiB
+
 // readConfig reads a flat YAML mapping of flag names to values. A file may serve
 // several commands; only a key that none of them has is unknown.
 func readConfig(known map[string]bool, path string) (map[string]string, error) {
+	// A device may have no end.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, usagef("configuration: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, usagef("configuration %s: expected a file, found a folder, a pipe or a device", path)
+	}
+	if size := memory.Bytes(info.Size()); size > maxConfig {
+		return nil, usagef("configuration %s: expected at most %v, found %v", path, maxConfig, size)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, usagef("configuration: %w", err)
