@@ -109,8 +109,8 @@ func readCSV(name string, r io.Reader, o CSVOptions) (*Memory, error) {
 	return t.dataset()
 }
 
-// maxLine is the most bytes of a line. The reader of encoding/csv holds a line and some 40
-// bytes for each of its cells.
+// maxLine is the most bytes of a line. The reader of encoding/csv holds a row, which is one
+// line unless it has line breaks in quotes, and some 40 bytes for each of its cells.
 const maxLine = 16 << 20
 
 // lineLimit refuses lines of more than maxLine bytes.

@@ -127,9 +127,14 @@ const (
 	maxRatio      = 50
 )
 
-// sizeOf is the size of a file, or of the files right in a folder.
+// sizeOf is the size of a file, or of the files right in a folder. Of a .npy file it is
+// that of its folder: others beside it may belong to it.
 func sizeOf(path string, info fs.FileInfo) (size int64) {
-	if !info.IsDir() {
+	switch {
+	case info.IsDir():
+	case strings.EqualFold(filepath.Ext(path), ".npy"):
+		path = filepath.Dir(path)
+	default:
 		return info.Size()
 	}
 	entries, err := os.ReadDir(path)

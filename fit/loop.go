@@ -250,10 +250,10 @@ type run struct {
 	identity map[string]string
 }
 
-// newRun checks all options.
 // maxBatch is the most samples of a batch.
 const maxBatch = math.MaxInt32
 
+// newRun checks all options.
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if l.Session == nil {
 		return nil, &OptionError{"Session", "there is none", "set Loop.Session to an open session"}

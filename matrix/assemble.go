@@ -135,6 +135,13 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 // perSample is a verdict on steps of a part of the batch, with slopes for as many samples as
 // a step has without the remedy.
 func perSample(v memory.Verdict, divided int) memory.Verdict {
+	if v.Net != nil { // the stored verdict has the same one
+		net := *v.Net
+		v.Net = &net
+		for _, slope := range []*float64{&net.Estimate, &net.Low, &net.High} {
+			*slope *= float64(divided)
+		}
+	}
 	for _, slope := range []*float64{&v.Slope.Estimate, &v.Slope.Low, &v.Slope.High, &v.NoiseFloor} {
 		*slope *= float64(divided)
 	}

@@ -205,7 +205,7 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	var alive []Pair
 	var cause string
 	var without, with []Outcome
-	grown, grownWithout, fragmented := 0, 0, 0
+	grown, grownWithout, excused := 0, 0, 0
 	var floor float64 // what the slopes with it are known by
 	for _, p := range pairs {
 		without, with = append(without, p.Base), append(with, p.Remedy)
@@ -240,17 +240,15 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	leaks, came := leaking(without)
 	if !Leaks(without) {
 		slopes = nil
-	} else if countFragmented(without) == 0 {
-		if fragmented = countFragmented(with); fragmented > 0 {
-			slopes = lessFragments(alive)
-		}
+	} else if fragmented, grows := countFragmented(alive); fragmented > 0 && grows == 0 {
+		slopes, excused = lessFragments(alive), fragmented
 	}
 	c.Slope = amount(slopeAmount, s.slope, slopes)
 
 	for _, r := range []*Ratio{&c.Peak, &c.Reset, &c.StepTime, &c.GPU} {
 		r.Effect = r.effect(amountLower)
 	}
-	if c.Slope.Effect = c.Slope.effect(slopeGone); c.Slope.OK && c.Slope.High < slopeHalf && grown == fragmented {
+	if c.Slope.Effect = c.Slope.effect(slopeGone); c.Slope.OK && c.Slope.High < slopeHalf && grown == excused {
 		c.Slope.Effect = Works
 	}
 
@@ -276,8 +274,8 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		if c.Effect == Unclear {
 			c.More = morePairs(r, len(alive))
 		}
-		if goal == LowerSlope && fragmented > 0 {
-			c.Reason += fmt.Sprintf(", without what malloc keeps of freed memory, which grows in %d of %d runs with it", fragmented, len(alive))
+		if goal == LowerSlope && excused > 0 {
+			c.Reason += fmt.Sprintf(", not counting freed memory that malloc keeps, which grew in %d of %d runs with the remedy", excused, len(alive))
 		}
 		if goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) && 2*grown > len(alive) && added.Estimate > floor {
 			c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(alive), grownWithout)
@@ -322,21 +320,25 @@ func (v Verdict) mayGrow() bool { return v.Kind == Leak || v.Kind == Inconclusiv
 func (v Verdict) fragments() bool {
 	carrier := v.Carrier.Whole()
 	return v.mayGrow() && v.Cause == Retention && (carrier == MallocFree || carrier == MallocArenas) &&
-		v.Net != nil && v.Net.High <= max(float64(v.Budget), v.NoiseFloor)
+		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= v.tolerated()
 }
 
-func countFragmented(outcomes []Outcome) (n int) {
-	for _, o := range outcomes {
-		if o.Verdict.fragments() {
-			n++
+// countFragmented counts the runs with a remedy, and those without it, that only fragment.
+func countFragmented(pairs []Pair) (with, without int) {
+	for _, p := range pairs {
+		if p.Remedy.Verdict.fragments() {
+			with++
+		}
+		if p.Base.Verdict.fragments() {
+			without++
 		}
 	}
-	return n
+	return with, without
 }
 
 // lessFragments are the pairs with the slopes of a remedy's runs less what malloc holds
-// free, where that is known. What the remedy is for is the growth of the runs without it,
-// which is not of that kind.
+// free, where that is known. Runs without the remedy stay as they are: their growth is not
+// fragmentation.
 func lessFragments(pairs []Pair) []Pair {
 	pairs = slices.Clone(pairs)
 	for i := range pairs {

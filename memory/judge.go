@@ -148,9 +148,8 @@ func Crashed(reason string) Verdict { return Verdict{Kind: Crash, Per: PerStep, 
 func (s *Series) Judge(c Criteria) Verdict {
 	c = c.complete(s)
 	x, y := s.points(c.Layer, c.Per)
-	v := judge(x, y, c)
+	v := s.retained(judge(x, y, c), c)
 	s.attribute(&v, c)
-	s.retained(&v, c)
 	return v
 }
 

@@ -9,41 +9,47 @@ import (
 // malloc fragments: under TensorFlow without oneDNN its free memory swings by tens of MiB
 // from step to step, and creeps up for hundreds of steps although nothing is held.
 //
-// Growth beyond doubt whose form such swings hide is a leak if that memory shows one. A
-// verdict that is inconclusive because of them becomes that of the memory without them, if
-// what malloc has handed out does not grow. Then Net is its slope.
-func (s *Series) retained(v *Verdict, c Criteria) {
+// If memory surely grows but the swings hide its shape, it is a leak if the rest grows
+// like one. If they alone leave a verdict open, and what malloc has handed out does not
+// grow, the verdict is that on the rest. Its slope is Net. What malloc holds free is
+// address space: after a trim it is more than what is resident.
+func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
-		return
+		return v
 	}
 	x, y := s.points(v.Layer, c.Per)
 	freeAt, free := s.points(MallocFree, c.Per)
 	usedAt, used := s.points(MallocUsed, c.Per)
 	if !slices.Equal(x, freeAt) || !slices.Equal(x, usedAt) {
-		return
+		return v
 	}
 	for i := range y {
 		y[i] -= free[i]
 	}
 	w := judge(x, y, c)
 	from, _ := searchFloat(x, v.From)
-	tolerance := float64(c.Budget)
-	if tolerance == 0 {
-		tolerance = float64(MiB) / (v.To - v.From)
-	}
 	handedOut := slopeOf(x[from:], used[from:], c)
-	if handedOut.High <= tolerance {
+	if handedOut.High <= v.tolerated() {
 		v.Net = &w.Slope
 	}
 	grows := v.Slope.Low > float64(c.Budget)
 	switch {
 	case v.Kind != Inconclusive:
-		return
+		return v
 	case grows && w.Kind == Leak && handedOut.Low > float64(c.Budget):
 	case !grows && v.Net != nil && (w.Kind == Flat || w.Kind == Plateau || w.Kind == Jump):
 	default:
-		return
+		return v
 	}
-	v.Notes = append(v.Notes, fmt.Sprintf("with what malloc holds free, which was left out, it moves by %s", perUnit(v.Layer, v.Slope, v.Per)))
-	v.Kind, v.Slope, v.NoiseFloor, v.Reason, v.More = w.Kind, w.Slope, w.NoiseFloor, "", 0
+	w.Net = v.Net
+	w.Notes = append(w.Notes, fmt.Sprintf("what malloc holds free was left out; with it, the slope is %s", perUnit(v.Layer, v.Slope, v.Per)))
+	return w
+}
+
+// tolerated is the slope that is taken for none: the budget, or 1 MiB in the judged part.
+func (v Verdict) tolerated() float64 {
+	if v.Budget > 0 || v.To <= v.From {
+		return float64(v.Budget)
+	}
+	return float64(MiB) / (v.To - v.From)
 }

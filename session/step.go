@@ -38,12 +38,20 @@ type binding struct {
 	features []string
 	// fields are the names of the batches that the inputs were matched to.
 	fields []string
-	// extra allows fields that no input takes; see UnusedFieldError.
-	extra bool
+	// strict refuses fields that no input takes, nor one of those in also; see
+	// UnusedFieldError.
+	strict bool
+	also   []string
 }
 
 func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
-	b := binding{signature: sig, extra: sig.Name == model.Roles.Predict || len(sig.DataInputs()) == 0}
+	b := binding{signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
+	// Data to evaluate with is that of the training, less what it does not take.
+	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {
+		for _, t := range train.Inputs {
+			b.also = append(b.also, t.Name)
+		}
+	}
 	for _, t := range sig.Inputs {
 		b.inputs = append(b.inputs, input{Tensor: t})
 	}
@@ -318,9 +326,9 @@ func (b *binding) match(fields []string) error {
 		}
 		in.field = slices.Index(fields, name)
 	}
-	if !b.extra {
+	if b.strict {
 		for i, name := range fields {
-			if !slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
+			if !slices.Contains(b.also, name) && !slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
 				return &UnusedFieldError{Field: name, Signature: b.signature.Name, Takes: names(b.signature.Inputs)}
 			}
 		}
@@ -331,8 +339,9 @@ func (b *binding) match(fields []string) error {
 
 // UnusedFieldError is a field of the data that no input of a signature takes. Training
 // without it would be another training than the one that was meant: sample weights, for
-// one, would all count as 1. It is ErrData. Only the signature that predicts may leave
-// fields out, as labels are.
+// one, would all count as 1. It is ErrData. Only signatures with a loss refuse such fields:
+// one that predicts leaves labels out. One that evaluates leaves out what the train
+// signature takes.
 type UnusedFieldError struct {
 	Field, Signature string
 	// Takes lists the inputs of the signature.
@@ -340,9 +349,9 @@ type UnusedFieldError struct {
 }
 
 func (e *UnusedFieldError) Error() string {
-	fix := "leave it out of the data, or name it like the input that it is for"
+	fix := "leave it out (Memory.Drop), or name it like the input that it is for"
 	if e.Field == savedmodels.InputSampleWeight {
-		fix = "export the model with that input (scripts/export.py --sample-weight), or leave it out of the data"
+		fix = "export the model with that input (scripts/export.py --sample-weight), or leave it out (Memory.Drop)"
 	}
 	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
 }

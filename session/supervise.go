@@ -370,7 +370,7 @@ func (p *parent) attempts(ctx context.Context) error {
 			p.row = append(p.row, a.death)
 			if a.death.OutOfMemory {
 				p.order.MemoryDeaths++
-				p.memoryStep = a.death.Step
+				p.memoryStep = max(p.memoryStep, a.death.Step)
 			}
 			if len(p.row) > p.Restarts {
 				return &ChildError{Code: a.code(), Text: a.death.Cause, Deaths: p.row}

@@ -145,7 +145,7 @@ func (f *dataFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.imageSize, "image-size", "", "size that images in a folder are brought to, or that samples of pixels in a row have, as in 224 or HEIGHTxWIDTH; default what the model takes")
 	flags.StringVar(&f.scale, "scale", "", "what 0 and 255 of bytes become, as in 0,1; default, for images in a folder, the range that the model was exported with")
 	flags.StringVar(&f.most, "max-data", "", "largest size of the data when decompressed, as in 8GiB; default 64 MiB and 50 times the size of the files")
-	flags.StringSliceVar(&f.ignore, "ignore-fields", nil, "fields of the data to leave out, as in id,weight; others that no input takes are an error")
+	flags.StringSliceVar(&f.ignore, "ignore-fields", nil, "arrays of the data to leave out, as in id,weight; others that no input takes are an error")
 	flags.StringVar(&f.mapped, "map", mapAuto, "leave arrays of .npy and uncompressed .npz files on disk and map them: always, never, or auto, from 1 GiB on")
 }
 
@@ -271,7 +271,14 @@ func (f *dataFlags) open(path, part string) (*data.Memory, error) {
 	if len(f.ignore) == 0 {
 		return ds, nil
 	}
-	if ds, err = ds.Drop(f.ignore...); err != nil {
+	ignore := f.ignore
+	if len(f.opened) > 1 { // other data of the run need not have them
+		has := func(name string) bool {
+			return slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == name })
+		}
+		ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool { return !has(name) })
+	}
+	if ds, err = ds.Drop(ignore...); err != nil {
 		return nil, usagef("--ignore-fields: %w", err)
 	}
 	return ds, nil
@@ -291,11 +298,10 @@ func (f *dataFlags) openTest(path string) (*data.Memory, error) {
 // from.
 func check(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
-	var unused *session.UnusedFieldError
-	if errors.As(err, &unused) {
-		return fmt.Errorf("%w (--ignore-fields %s leaves it out)", err, unused.Field)
-	}
 	if err != nil {
+		if errors.As(err, new(*session.UnusedFieldError)) {
+			return err
+		}
 		if hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" }); !hasY {
 			return fmt.Errorf("%w (for a CSV file, --label names the column)", err)
 		}

@@ -27,6 +27,7 @@ import (
 	"steadyfit/matrix/workload"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -374,7 +375,12 @@ func (f *matrixFlags) user(p *matrix.Plan) error {
 	if ds, err = d.scaled(ds); err != nil {
 		return err
 	}
-	return check(ds, m, m.Roles.Train, data.Pass{Batch: f.batch, DropRemainder: true})
+	err = check(ds, m, m.Roles.Train, data.Pass{Batch: f.batch, DropRemainder: true})
+	var unused *session.UnusedFieldError
+	if errors.As(err, &unused) { // the children read the data as it is
+		return usagef("--data: no input of signature %s takes the field %s; give data without it", unused.Signature, unused.Field)
+	}
+	return err
 }
 
 // runtimeCommand says how the children of a runtime are started. python is that of

@@ -177,20 +177,18 @@ const maxConfig = memory.MiB
 // readConfig reads a flat YAML mapping of flag names to values. A file may serve
 // several commands; only a key that none of them has is unknown.
 func readConfig(known map[string]bool, path string) (map[string]string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, usagef("configuration: %w", err)
+	}
+	defer file.Close()
 	// A device may have no end.
-	info, err := os.Stat(path)
+	text, err := io.ReadAll(io.LimitReader(file, int64(maxConfig)+1))
 	if err != nil {
 		return nil, usagef("configuration: %w", err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, usagef("configuration %s: expected a file, found a folder, a pipe or a device", path)
-	}
-	if size := memory.Bytes(info.Size()); size > maxConfig {
-		return nil, usagef("configuration %s: expected at most %v, found %v", path, maxConfig, size)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, usagef("configuration: %w", err)
+	if len(text) > int(maxConfig) {
+		return nil, usagef("configuration %s: expected at most %v", path, maxConfig)
 	}
 	var document map[string]yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
