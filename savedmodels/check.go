@@ -280,8 +280,8 @@ func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 	if s := m.find(r.Train); s != nil {
 		f := m.known.signature[r.Train]
 		if len(f.written)+len(f.updated) == 0 && !m.known.missing[s.Output(OutputLoss).Op] {
-			report(Problem{Error, CodeNothingTrained, r.Train,
-				"signature " + r.Train + " changes no variable: running it would train nothing",
+			report(Problem{Warning, CodeNothingTrained, r.Train,
+				"signature " + r.Train + " changes no variable: running it would teach the model nothing",
 				"apply the gradients inside the exported function"})
 		}
 		m.judgeHalf(s, f, report)

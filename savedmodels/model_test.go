@@ -234,14 +234,15 @@ func TestCheckTrainable(t *testing.T) {
 
 func TestTrainOverride(t *testing.T) {
 	m := open(t, "good")
-	err := m.CheckTrainable(CheckOptions{Train: "evaluate"})
-	require.ErrorIs(t, err, ErrNotTrainable, "it has a loss, and trains nothing")
-	require.ErrorContains(t, err, "signature evaluate changes no variable")
-	roles, err := m.RolesFor(CheckOptions{Train: "train"})
+	roles, err := m.RolesFor(CheckOptions{Train: "evaluate"})
+	require.NoError(t, err, "it has a loss; that it changes nothing is a warning")
+	require.Equal(t, "evaluate", roles.Train)
+	require.Empty(t, roles.TrainN, "train_n would train something else")
+	require.Equal(t, "train", m.Roles.Train, "the model itself is not changed")
+	roles, err = m.RolesFor(CheckOptions{Train: "train"})
 	require.NoError(t, err)
 	require.Equal(t, m.Roles, roles)
 
-	require.Equal(t, "train", m.Roles.Train, "the model itself is not changed")
 	err = m.CheckTrainable(CheckOptions{Train: "predict"})
 	require.ErrorIs(t, err, ErrNotTrainable)
 	require.ErrorContains(t, err, "signature predict has no output loss")

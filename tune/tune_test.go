@@ -459,7 +459,8 @@ func TestKept(t *testing.T) {
 	assert.Equal(t, 0.6, now.of(fused).Ratio)
 }
 
-// A field may have any name, and the signature need not take it.
+// Fields are written in the order of the data; one that the signature does not take is an
+// error.
 func TestSample(t *testing.T) {
 	m, ds := dense(t)
 	for b, err := range ds.Batches(data.Pass{Batch: ds.Len()}) {
@@ -467,12 +468,16 @@ func TestSample(t *testing.T) {
 		odd := data.Field{Name: "../../odd", Array: data.Array{Shape: []int{b.Size}, Values: make([]float32, b.Size)}}
 		mixed, err := data.New("made", odd, b.Fields[0], b.Fields[1])
 		require.NoError(t, err)
+		_, _, err = sample(m, session.Options{}, mixed, 32, t.TempDir(), time.Minute)
+		require.ErrorIs(t, err, session.ErrData)
+		mixed, err = mixed.Drop(odd.Name)
+		require.NoError(t, err)
 		dir := filepath.Join(t.TempDir(), "a", "b")
 		require.NoError(t, os.MkdirAll(dir, 0o777))
 		paths, fields, err := sample(m, session.Options{}, mixed, 32, dir, time.Minute)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"x", "y"}, fields)
-		assert.Equal(t, []string{filepath.Join(dir, "1.npy"), filepath.Join(dir, "2.npy")}, paths)
+		assert.Equal(t, []string{filepath.Join(dir, "0.npy"), filepath.Join(dir, "1.npy")}, paths)
 		written, err := data.OpenNPY(paths...)
 		require.NoError(t, err)
 		assert.Equal(t, 320, written.Len())
