@@ -107,7 +107,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	_, err := (&Loop{Session: newLinear(), Batch: 1, Epochs: 1}).Run(t.Context(), nil)
 	require.ErrorContains(t, err, "dataset")
-	_, err = (&Loop{Session: newLinear(), Batch: 1, Epochs: 1}).Run(nil, ds) //nolint:staticcheck // that is what is tested
+	var missing context.Context
+	_, err = (&Loop{Session: newLinear(), Batch: 1, Epochs: 1}).Run(missing, ds)
 	require.ErrorContains(t, err, "context")
 }
 
