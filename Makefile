@@ -63,21 +63,20 @@ test-unit: runtime ## Go tests, those with TensorFlow included
 	$(GOTEST) -title unit -- -timeout=20m $(GOTESTFLAGS) ./...
 
 # TensorFlow computes with oneDNN or without, by TF_ENABLE_ONEDNN_OPTS, else by the
-# processor's flags. test-unit runs with the one, race and test-onednn with the other. Go
-# does not see what C reads from the environment, so their results are not cached.
+# processor's flags. test-onednn runs with the setting that the other targets do not have.
+# Go does not see what C reads from the environment, so its results are not cached.
 ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|amx_tile' /proc/cpuinfo),1,0)
 OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
 
 # The race detector has each program wait for a second as it ends; the tests start hundreds.
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
-race: runtime ## the same under the race detector, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title race -- -race -count=1 -timeout=20m $(GOTESTFLAGS) ./...
+race: runtime ## the same under the race detector
+	$(GOTEST) -title race -- -race -timeout=20m $(GOTESTFLAGS) ./...
 
 .PHONY: test-onednn
-test-onednn: runtime ## the tests of memory, which race leaves out, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m $(GOTESTFLAGS) \
-	-run '^(Test.*Budget.*|TestOutOfMemory.*|TestReleaseProfile|TestReloadsStayFlat|TestSoak)$$' ./fit ./session ./cmd/steadyfit
+test-onednn: runtime ## what depends on oneDNN, with the setting that TensorFlow would not choose
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m $(GOTESTFLAGS) ./tfbind ./session ./fit ./tune ./matrix/workload ./cmd/steadyfit
 
 .PHONY: gcstress
 gcstress: runtime ## a garbage collection inside each use of a native handle, and leakcheck
