@@ -11,8 +11,8 @@ import (
 //
 // If memory surely grows but the swings hide its shape, it is a leak if the rest grows
 // like one. If they alone leave a verdict open, and what malloc has handed out does not
-// grow, the verdict is that on the rest. Its slope is Net. What malloc holds free is
-// address space: after a trim it is more than what is resident.
+// grow, the verdict is that on the rest. Its slope is Net. malloc counts address space as
+// free: after a trim, not all of it is resident.
 func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
 		return v

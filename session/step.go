@@ -351,7 +351,7 @@ type UnusedFieldError struct {
 func (e *UnusedFieldError) Error() string {
 	fix := "leave it out (Memory.Drop), or name it like the input that it is for"
 	if e.Field == savedmodels.InputSampleWeight {
-		fix = "export the model with that input (scripts/export.py --sample-weight), or leave it out (Memory.Drop)"
+		fix = "export the model with that input, or leave it out (Memory.Drop)"
 	}
 	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
 }

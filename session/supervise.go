@@ -144,11 +144,12 @@ func (e *ChildError) Error() string {
 	return b.String()
 }
 
-// Is reports that this is ErrOutOfMemory, if most of the processes ran out of memory: on what the machine or the control group has, the training does not run.
+// Is reports that this is ErrOutOfMemory, if most of the processes ran out of memory: the
+// training does not run on what the machine or the control group has.
 func (e *ChildError) Is(target error) bool {
 	killed := 0
 	for _, d := range e.Deaths {
-		if d.OOMKilled || d.OutOfMemory {
+		if d.OutOfMemory {
 			killed++
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 func TestExitCodes(t *testing.T) {
-	oomKilled := []session.Death{{OOMKilled: true}, {OOMKilled: true}}
+	oomKilled := []session.Death{{OOMKilled: true, OutOfMemory: true}, {OOMKilled: true, OutOfMemory: true}}
 	for _, c := range []struct {
 		err  error
 		want int
