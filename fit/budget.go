@@ -23,6 +23,7 @@ import (
 //
 // A step needs its memory at once, so a run begins with batches in small parts, then
 // parts of twice the size, and from what these needed it chooses the largest that fit.
+// Without oneDNN's pool (below) it goes on to parts of twice the size, as long as they fit.
 // A model that cannot be split (session.Session.CheckSplit) has no such beginning: its
 // first steps tell whether it fits.
 //
@@ -272,7 +273,7 @@ func (k *keeper) start(_ context.Context, s *State) (err error) {
 		return err
 	}
 	if k.splits() {
-		k.exploring = &choice{batch: k.Batch, limit: k.Limit, free: k.watch.free(), noise: k.watch.noise(), base: base, aheadBytes: k.aheadBytes()}
+		k.exploring = &choice{batch: k.Batch, limit: k.Limit, free: k.watch.free(), noise: k.watch.noise(), base: base, aheadBytes: k.aheadBytes(), returns: k.unmaps}
 		return k.session.SetMicroBatches(k.firstParts())
 	}
 	k.chosen = k.plan()
@@ -446,9 +447,13 @@ func tally(s *State, word string) {
 
 // explore takes up what the present parts needed, and tries larger ones or chooses.
 func (k *keeper) explore(s *State, peak memory.Bytes) error {
+	peak, done := k.exploring.enough(peak)
+	if !done {
+		return nil
+	}
 	now := k.plan()
 	k.log.Debug("memory budget: measured", "parts", now.Parts, "samples", partSize(k.Batch, now.Parts), "peak", peak, "beyond", k.watch.above)
-	next, done := k.exploring.next(now, k.watch.firstPeak, peak)
+	next, done := k.exploring.next(now, k.watch.firstPeak, peak, k.watch.above)
 	if !done {
 		return k.resize(next.Parts)
 	}

@@ -30,23 +30,47 @@ func partSize(batch, parts int) int {
 	return (batch + parts - 1) / parts
 }
 
-// choice finds the largest parts that fit, going by what the first two sizes need.
+// choice finds the largest parts that fit, going by what the last two sizes need.
 type choice struct {
 	batch              int
 	limit, free, noise memory.Bytes
 	base               memory.Bytes // before the first step
 	aheadBytes         memory.Bytes // of a batch that is read ahead
+	// returns is true if the system gets the blocks of smaller parts back. Sizes can then be
+	// tried one after the other, each twice the one before, for several steps: what a step
+	// needs varies with the operations that happen to run at the same time.
+	returns bool
 
-	// first is what the first parts needed; its size is 0 before.
-	first need
+	// before is what the parts of the size before needed; its size is 0 for the first.
+	before need
 	// once is what the first step with parts of the present size took more than the
 	// next one; another size takes it again.
 	once memory.Bytes
+
+	// looks counts the steps with parts of the present size, and highest is their peak.
+	looks   int
+	highest memory.Bytes
 
 	// needs is the peak of steps under the plan to keep, as measured or predicted, and why
 	// says why its parts are not larger.
 	needs memory.Bytes
 	why   string
+}
+
+// looksReturned is how many steps are looked at with parts of a size where blocks return.
+const looksReturned = 3
+
+// enough takes up the peak of a step, and reports whether enough steps with parts of the
+// present size were looked at; then peak is the highest of them.
+func (c *choice) enough(step memory.Bytes) (peak memory.Bytes, done bool) {
+	c.looks++
+	c.highest = max(c.highest, step)
+	if c.returns && c.looks < looksReturned {
+		return 0, false
+	}
+	peak = c.highest
+	c.looks, c.highest = 0, 0
+	return peak, true
 }
 
 // need is what steps on parts of a size had at most.
@@ -55,13 +79,13 @@ type need struct {
 	peak memory.Bytes
 }
 
-// next takes up the peak of steps under a plan, of which the first had firstPeak. It
-// returns the plan to try, or, if done, to keep.
-func (c *choice) next(p plan, firstPeak, peak memory.Bytes) (next plan, done bool) {
+// next takes up the peak of steps under a plan, of which the first had firstPeak, and how
+// far they went above their level. It returns the plan to try, or, if done, to keep.
+func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, done bool) {
 	now, half := need{partSize(c.batch, p.Parts), peak}, plan{(p.Parts + 1) / 2, p.Ahead}
 	c.once = max(firstPeak-peak, 0)
-	if c.first.size == 0 {
-		c.first = now
+	if c.before.size == 0 {
+		c.before = now
 		// If all that there is were for samples, twice as many would take as much again.
 		twice := now.peak + max(now.peak-c.base, 0) + c.once
 		if p.Parts > 1 && twice <= c.limit {
@@ -70,22 +94,32 @@ func (c *choice) next(p plan, firstPeak, peak memory.Bytes) (next plan, done boo
 		c.needs, c.why = now.peak, mayNeed(half.Parts, twice)
 		return p, true
 	}
-	if now.size <= c.first.size {
+	if now.size <= c.before.size {
 		c.needs, c.why = now.peak, "batches were split for another reason meanwhile"
 		return p, true
 	}
-	grown := now.peak - c.first.peak
-	perSample := float64(max(grown, c.noise)) / float64(now.size-c.first.size)
+	grown := now.peak - c.before.peak
+	perSample := extrapolated * float64(max(grown, c.noise)) / float64(now.size-c.before.size)
+	if c.returns {
+		perSample = max(perSample, float64(above)/float64(now.size))
+	}
 	if grown < clearly*c.noise && p.Parts > 1 && c.fits(now, perSample, half.Parts, 0) {
 		return half, false
 	}
 	// The pool keeps the blocks of smaller parts, which are of no use to larger ones:
 	// so not one size after the other is tried, but what these say.
-	best := p
+	best, lowest := p, 1
+	if c.returns {
+		lowest = half.Parts
+	}
 	for ahead := p.Ahead; ; ahead /= 2 {
 		saved := memory.Bytes(p.Ahead-ahead) * c.aheadBytes
-		if n := c.fewest(now, perSample, p.Parts, saved); n > 0 && n < best.Parts {
+		if n := c.fewest(now, perSample, lowest, p.Parts, saved); n > 0 && n < best.Parts {
 			best = plan{n, ahead}
+		}
+		if c.returns && best == half && half.Parts > 1 {
+			c.before = now
+			return half, false
 		}
 		if ahead == 0 {
 			c.explain(now, perSample, best.Parts, memory.Bytes(p.Ahead-best.Ahead)*c.aheadBytes)
@@ -130,15 +164,15 @@ func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes
 
 // predict is the peak of so many parts when saved bytes less are read ahead.
 func (c *choice) predict(now need, perSample float64, parts int, saved memory.Bytes) memory.Bytes {
-	return now.peak - saved + memory.Bytes(extrapolated*perSample*float64(partSize(c.batch, parts)-now.size))
+	return now.peak - saved + memory.Bytes(perSample*float64(partSize(c.batch, parts)-now.size))
 }
 
-// fewest is the smallest number of parts below the present one that is predicted to
-// fit when saved bytes less are read ahead; 0 if none is. now is what the present
-// parts need.
-func (c *choice) fewest(now need, perSample float64, present int, saved memory.Bytes) int {
+// fewest is the smallest number of parts from lowest on and below the present one that is
+// predicted to fit when saved bytes less are read ahead; 0 if none is. now is what the
+// present parts need.
+func (c *choice) fewest(now need, perSample float64, lowest, present int, saved memory.Bytes) int {
 	fits := 0
-	for parts := 1; parts < present; parts++ {
+	for parts := lowest; parts < present; parts++ {
 		if !c.fits(now, perSample, parts, saved) {
 			continue
 		}

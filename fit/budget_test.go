@@ -35,7 +35,7 @@ type machine struct {
 	// What each step leaves where malloc keeps the blocks that it frees, until it does
 	// not and is trimmed.
 	fragments    memory.Bytes
-	fixed        bool         // malloc's threshold cannot be set
+	malloc       bool         // in place of a pool: its threshold can be set
 	validation   memory.Bytes // what one needs beyond the level
 	prefetch     *data.Prefetched
 	variables    memory.Bytes
@@ -59,7 +59,7 @@ type machine struct {
 // process is one with the same model, that has just begun.
 func (m *machine) process() *machine {
 	return &machine{batch: m.batch, whole: m.whole, base: m.base, perSample: m.perSample, once: m.once, pool: m.pool, beyondOf: m.beyondOf,
-		garbage: m.garbage, fragments: m.fragments, fixed: m.fixed, graph: m.graph, leak: m.leak, validation: m.validation, variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
+		garbage: m.garbage, fragments: m.fragments, malloc: m.malloc, graph: m.graph, leak: m.leak, validation: m.validation, variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
 }
 
 func (m *machine) bytes() memory.Bytes {
@@ -157,7 +157,7 @@ func (m *machine) trim() bool {
 }
 
 func (m *machine) unmapFrom(size memory.Bytes) error {
-	if m.fixed {
+	if !m.malloc {
 		return errors.New("the malloc of this process is not glibc's")
 	}
 	m.returns = size <= unmapLarge
@@ -272,6 +272,29 @@ func TestBudgetIsCrossed(t *testing.T) {
 	assert.Contains(t, log.String(), `level=WARN msg="memory budget: crossed" step=5 peak="940.0 MiB" budget="500.0 MiB" by="440.0 MiB"`)
 }
 
+// Without a pool, what twice the samples need is predicted from the last two sizes only.
+func TestBudgetDoublesWithoutPool(t *testing.T) {
+	grows := func(samples int) memory.Bytes { return memory.Bytes(samples*samples) * mib }
+	for _, c := range []struct {
+		name   string
+		malloc bool
+		sizes  []int
+		events []string
+	}{
+		{"malloc", true, []int{2, 2, 2, 2, 4, 4, 4, 4, 8, 8, 8, 8, 11}, []string{}},
+		{"pool", false, []int{2, 2, 4, 4, 16, 8, 8}, []string{"over_budget", "microbatch"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &machine{base: 300 * mib, beyondOf: grows, malloc: c.malloc}
+			h, err := attempt{epochs: 1, steps: 40}.run(t, m, &Budget{Limit: 450 * mib})
+			require.NoError(t, err)
+			assert.Equal(t, c.sizes, m.sizes[:len(c.sizes)])
+			assert.Equal(t, c.sizes[len(c.sizes)-1], m.sizes[39])
+			assert.Equal(t, c.events, eventsOf(h))
+		})
+	}
+}
+
 // Each measure is taken where the cheaper ones do not help.
 func TestBudgetMeasures(t *testing.T) {
 	for _, c := range []struct {
@@ -285,10 +308,10 @@ func TestBudgetMeasures(t *testing.T) {
 	}{
 		// There is room for what some 56 steps leave.
 		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},
-		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
-		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true}, 400 * mib, false, []string{}, 1, ""},
-		{"threshold of the environment", machine{base: 300 * mib, perSample: 4 * mib, fragments: 600 * memory.KiB, fixed: true}, 500 * mib, false, []string{"microbatch"}, 2, ""},
-		{"unmap is not enough", machine{base: 300 * mib, perSample: mib, fragments: mib, leak: mib, whole: true}, 500 * mib, true, []string{"unmap", "reload"}, 1, "a new process goes on"},
+		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
+		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 400 * mib, false, []string{}, 1, ""},
+		{"threshold of the environment", machine{base: 300 * mib, perSample: 4 * mib, fragments: 600 * memory.KiB}, 500 * mib, false, []string{"microbatch"}, 2, ""},
+		{"unmap is not enough", machine{base: 300 * mib, perSample: mib, fragments: mib, leak: mib, whole: true, malloc: true}, 500 * mib, true, []string{"unmap", "reload"}, 1, "a new process goes on"},
 		{"microbatch", machine{base: 300 * mib, perSample: 4 * mib, leak: 600 * memory.KiB}, 500 * mib, false, []string{"microbatch"}, 2, ""},
 		{"reload", machine{base: 300 * mib, perSample: mib, graph: mib, whole: true}, 400 * mib, false, []string{"reset", "reload*3"}, 1, ""},
 		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, []string{"reload"}, 1, "a new process goes on"},
