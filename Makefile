@@ -108,6 +108,10 @@ lint: runtime ## gofmt, go vet, staticcheck, the project's own rules, shell and 
 models: venv ## export the built-in models and the digits data again
 	$(VENV)/bin/python scripts/builtin.py
 
+.PHONY: conformance
+conformance: runtime venv ## train models in Keras fit and here, and compare
+	$(GO) test -count=1 -v -timeout 20m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
+
 .PHONY: soak
 soak: runtime ## long runs with all policies on, and 200 kills of supervised ones (an hour)
 	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 90m -v -run '^(TestSoak|TestReloadsStayFlat|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills)$$' ./fit ./session ./cmd/steadyfit

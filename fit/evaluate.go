@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"steadyfit/data"
 )
 
 // Evaluate runs the session's evaluation over the whole dataset, in batches of
-// that many samples, and returns the means of its metrics over all samples,
-// "loss" first. The model does not change. A loss that is NaN or infinite is
-// returned like any other.
+// that many samples, and returns its metrics, "loss" first: the values of the last batch
+// of those that an Accumulator names, after a reset, and the means over all samples of the
+// others. A loss that is NaN or infinite is returned like any other.
 //
 // The context is looked at between batches. A session without an evaluation
 // signature, a batch below 1 and an empty dataset give an OptionError.
@@ -29,11 +30,11 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 	if len(names) == 0 {
 		return nil, &OptionError{"Session", "the model has no evaluate signature", "export the model with one"}
 	}
-	e := evaluation{session: session, ds: ds, batch: batch, values: make([]float64, len(names)), sums: make([]float64, len(names))}
+	e := evaluation{session: session, ds: ds, batch: batch, values: make([]float64, len(names)), sums: make([]float64, len(names)), last: lastValues(session, names)}
 	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("fit: evaluation: %w", err)
 	}
-	return means(names, e.sums, e.samples), nil
+	return means(names, e.sums, e.last, e.samples), nil
 }
 
 // evaluation is one pass of a session's evaluation over a dataset.
@@ -49,8 +50,10 @@ type evaluation struct {
 	failed func(error) error
 	// decided is true if the error of run is that of failed.
 	decided bool
-	// values and sums have one place per metric.
+	// values and sums have one place per metric; where last is true, sums has the value of
+	// the last batch.
 	values, sums []float64
+	last         []bool
 	samples      int64
 	// badBatch is the batch whose loss ended the pass, or -1.
 	badBatch int
@@ -62,6 +65,9 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 	e.samples, e.badBatch = 0, -1
 	if err := contextError(ctx); err != nil {
 		return fmt.Errorf("interrupted: %w", err)
+	}
+	if err := resetMetrics(steady, e.session); err != nil {
+		return err
 	}
 	for b, err := range e.ds.Batches(data.Pass{Batch: e.batch}) {
 		if err != nil {
@@ -82,6 +88,9 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 				e.decided = true
 				return err
 			}
+			if slices.Contains(e.last, true) {
+				return e.run(ctx, steady) // parts of the batch may be in running metrics
+			}
 		}
 		if e.done != nil {
 			e.done()
@@ -91,7 +100,11 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 			return nil
 		}
 		for i, v := range e.values {
-			e.sums[i] += v * float64(b.Size)
+			if e.last[i] {
+				e.sums[i] = v
+			} else {
+				e.sums[i] += v * float64(b.Size)
+			}
 		}
 		e.samples += int64(b.Size)
 	}

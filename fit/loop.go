@@ -156,6 +156,11 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		r.state.History.Stopped, r.state.History.Done = r.stop, r.over()
 	}
 	err = r.end(started, err)
+	if f, ok := l.Session.(Finalizer); ok && err == nil && r.over() && !r.restored {
+		if err = f.Finalize(r.steady); err != nil {
+			err = fmt.Errorf("fit: finalizing the weights: %w", err)
+		}
+	}
 	if drop := r.dropKept(); drop != nil {
 		err = errors.Join(err, drop)
 	}
@@ -178,8 +183,12 @@ type run struct {
 
 	trainNames, validationNames, available []string
 	stepsPerPass                           int
-	values, sums                           []float64 // per metric of the train signature; sums has the last value of lastMetrics
-	validationValues, validationSums       []float64
+	// values and sums have a place per metric of the train signature; where last is true,
+	// sums has the last value.
+	values, sums                     []float64
+	last                             []bool
+	validationValues, validationSums []float64
+	validationLast                   []bool
 
 	// What follows is the position of the run; checkpoints have all of it.
 	done      int   // epochs
@@ -231,6 +240,8 @@ type run struct {
 	changing    bool
 	// warned is true once it was said that steps are skipped at the least loss scale.
 	warned bool
+	// restored is true once RestoreBest has restored weights.
+	restored bool
 	// stop is why the run should end; empty while it should not. finished is true if
 	// the training is over with it.
 	stop     string
@@ -324,6 +335,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 		return nil, err
 	}
 	r.values, r.sums = make([]float64, len(r.trainNames)), make([]float64, len(r.trainNames))
+	r.last = lastValues(l.Session, l.Session.TrainMetrics())
 	r.available = slices.Clone(r.trainNames)
 	if l.Validation != nil {
 		if err := r.prepareValidation(); err != nil {
@@ -365,6 +377,7 @@ func (r *run) prepareValidation() (err error) {
 	}
 	r.available = append(r.available, r.validationNames...)
 	r.validationValues, r.validationSums = make([]float64, len(names)), make([]float64, len(names))
+	r.validationLast = lastValues(r.loop.Session, names)
 	return nil
 }
 
@@ -548,6 +561,11 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 	if b.Size < 1 {
 		return fmt.Errorf("fit: batch %d of %s has no samples", b.Index, r.ds.Name())
 	}
+	if s.EpochStep == 0 {
+		if err := resetMetrics(r.steady, s.Session); err != nil {
+			return fmt.Errorf("fit: epoch %d: %w", s.Epoch, err)
+		}
+	}
 	if r.loop.Recover != nil {
 		if err := r.keep(); err != nil {
 			return err
@@ -598,7 +616,7 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 	}
 	for i, v := range r.values {
 		switch {
-		case slices.Contains(lastMetrics, r.trainNames[i]):
+		case r.last[i]:
 			r.sums[i] = v
 		case counts:
 			r.sums[i] += v * float64(samples)
@@ -659,13 +677,7 @@ func (r *run) skips(skipper Skipper, b data.Batch, n int) error {
 
 // running are the metrics of the epoch so far.
 func (r *run) running() Metrics {
-	m := means(r.trainNames, r.sums, r.samples)
-	for i := range m {
-		if slices.Contains(lastMetrics, m[i].Name) {
-			m[i].Value = r.sums[i]
-		}
-	}
-	return m
+	return means(r.trainNames, r.sums, r.last, r.samples)
 }
 
 // applyRate gives the session the learning rate of the next step, if it is
@@ -693,7 +705,7 @@ func (r *run) applyRate() error {
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
 	where := fmt.Sprintf("fit: validation of epoch %d, after step %d", s.Epoch, s.Step)
-	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: r.validationBatch(), values: r.validationValues, sums: r.validationSums, finite: true}
+	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: r.validationBatch(), values: r.validationValues, sums: r.validationSums, last: r.validationLast, finite: true}
 	e.done = r.alive
 	if o := r.loop.Recover; o != nil {
 		e.failed = func(failed error) error {
@@ -714,7 +726,7 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 		return nil, &DivergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validationNames[0], Value: e.values[0]}
 	}
 	r.proven = true
-	return means(r.validationNames, e.sums, e.samples), nil
+	return means(r.validationNames, e.sums, e.last, e.samples), nil
 }
 
 func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }

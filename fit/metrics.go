@@ -54,11 +54,14 @@ func (m Metrics) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// means divides sums by the number of samples.
-func means(names []string, sums []float64, samples int64) Metrics {
+// means divides sums by the number of samples; where last is true, the sum is the value.
+func means(names []string, sums []float64, last []bool, samples int64) Metrics {
 	m := make(Metrics, len(names))
 	for i, name := range names {
-		m[i] = Metric{Name: name, Value: sums[i] / float64(samples)}
+		m[i] = Metric{Name: name, Value: sums[i]}
+		if !last[i] {
+			m[i].Value /= float64(samples)
+		}
 	}
 	return m
 }

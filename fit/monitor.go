@@ -382,6 +382,8 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 	case e.saved != "" && s.Err == nil:
 		if err = s.Session.Restore(ctx, filepath.Join(e.saved, variables)); err != nil {
 			err = fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
+		} else {
+			s.run.restored = true
 		}
 	}
 	if e.own {

@@ -3,6 +3,8 @@ package fit
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 
 	"steadyfit/data"
 	"steadyfit/savedmodels"
@@ -22,7 +24,7 @@ type Session interface {
 	// EvaluateMetrics names the scalars of an evaluation step, "loss" first;
 	// nil if the model has no evaluation signature.
 	EvaluateMetrics() []string
-	// Evaluate runs one batch without changing the model.
+	// Evaluate runs one batch without changing what the model has learned.
 	Evaluate(ctx context.Context, b data.Batch, out []float64) error
 	// Save writes the model's whole state, optimizer included, to files whose
 	// names begin with prefix (prefix.index, prefix.data-00000-of-00001).
@@ -79,6 +81,47 @@ type Stateful interface {
 	SetState(json.RawMessage) error
 }
 
-// lastMetrics are train metrics that say how the session is, rather than what a step
-// gave: records have their last value in the epoch, and not a mean.
-var lastMetrics = []string{savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps}
+// Accumulator is a Session with metrics that are computed from all batches of an epoch or
+// an evaluation, as Keras metrics are; *session.Session is one. A Loop resets them when
+// either begins, and records have the value that the last batch gave, and not a mean.
+type Accumulator interface {
+	// RunningMetrics names these metrics, of TrainMetrics and EvaluateMetrics.
+	RunningMetrics() []string
+	// ResetMetrics has what follows begin with no batches. Training and evaluation have
+	// this state in common.
+	ResetMetrics(ctx context.Context) error
+}
+
+// Finalizer is a Session whose weights get their final values when a training is over,
+// such as averages over its steps; *session.Session is one. A Loop calls it after the last
+// epoch, after the hooks have ended, unless RestoreBest has restored other weights, as Keras
+// does. Checkpoints have the weights before that.
+type Finalizer interface {
+	Finalize(ctx context.Context) error
+}
+
+// lastValues says of each metric whether records have its last value rather than a mean:
+// those that say how the session is rather than what a step gave, and running ones.
+func lastValues(s Session, names []string) []bool {
+	last := []string{savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps}
+	if a, ok := s.(Accumulator); ok {
+		last = append(last, a.RunningMetrics()...)
+	}
+	is := make([]bool, len(names))
+	for i, name := range names {
+		is[i] = slices.Contains(last, name)
+	}
+	return is
+}
+
+// resetMetrics resets the running metrics, if there are any.
+func resetMetrics(ctx context.Context, s Session) error {
+	a, ok := s.(Accumulator)
+	if !ok {
+		return nil
+	}
+	if err := a.ResetMetrics(ctx); err != nil {
+		return fmt.Errorf("resetting metrics: %w", err)
+	}
+	return nil
+}

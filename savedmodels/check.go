@@ -279,10 +279,15 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 	if s := m.find(r.Train); s != nil {
 		f := m.known.signature[r.Train]
-		if len(f.written)+len(f.updated) == 0 && !m.known.missing[s.Output(OutputLoss).Op] {
-			report(Problem{Warning, CodeNothingTrained, r.Train,
+		metrics := m.known.signature[r.ResetMetrics].written
+		if changed := minus(union(f.written, f.updated), metrics); len(changed) == 0 && !m.known.missing[s.Output(OutputLoss).Op] {
+			p := Problem{Warning, CodeNothingTrained, r.Train,
 				"signature " + r.Train + " changes no variable: running it would teach the model nothing",
-				"apply the gradients inside the exported function"})
+				"apply the gradients inside the exported function, or choose another train signature"}
+			if len(f.read) > 0 {
+				p.Severity = Error
+			}
+			report(p)
 		}
 		m.judgeHalf(s, f, report)
 		return

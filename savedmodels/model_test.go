@@ -234,9 +234,12 @@ func TestCheckTrainable(t *testing.T) {
 
 func TestTrainOverride(t *testing.T) {
 	m := open(t, "good")
-	roles, err := m.RolesFor(CheckOptions{Train: "evaluate"})
-	require.NoError(t, err, "it has a loss; that it changes nothing is a warning")
-	require.Equal(t, "evaluate", roles.Train)
+	_, err := m.RolesFor(CheckOptions{Train: "evaluate"})
+	require.ErrorIs(t, err, ErrNotTrainable, "it has a loss, but changes nothing")
+	require.ErrorContains(t, err, CodeNothingTrained)
+	roles, err := m.RolesFor(CheckOptions{Train: "train_xla"})
+	require.NoError(t, err)
+	require.Equal(t, "train_xla", roles.Train)
 	require.Empty(t, roles.TrainN, "train_n would train something else")
 	require.Equal(t, "train", m.Roles.Train, "the model itself is not changed")
 	roles, err = m.RolesFor(CheckOptions{Train: "train"})

@@ -26,6 +26,13 @@ type Roles struct {
 	Apply string `json:"apply"`
 	// SetLearningRate is set_learning_rate.
 	SetLearningRate string `json:"set_learning_rate"`
+	// ResetMetrics is reset_metrics. It gives the variables behind running metrics the
+	// values with which an epoch or an evaluation begins, and its outputs name these
+	// metrics: see Model.RunningMetrics.
+	ResetMetrics string `json:"reset_metrics"`
+	// Finalize is finalize, which is run once at the end of training: it gives weights
+	// their final values, such as averages over the steps.
+	Finalize string `json:"finalize"`
 	// Save and Restore are the signatures save and restore, chosen only if
 	// they cover every variable that training uses. Model.Saver is preferred.
 	Save    string `json:"save"`
@@ -53,7 +60,7 @@ func (r Roles) Training() []string {
 
 // Used lists every chosen signature, each once, but Save and Restore.
 func (r Roles) Used() []string {
-	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate)...)
+	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate, r.ResetMetrics, r.Finalize)...)
 }
 
 func unique(names ...string) []string {
@@ -92,10 +99,39 @@ func (m *Model) resolve(train string, report func(Problem)) Roles {
 	if s := m.find("set_learning_rate"); s != nil && r.SetLearningRate == "" {
 		report(unusable("set_learning_rate", "it does not take exactly one float scalar"))
 	}
+	r.ResetMetrics = m.resolveAlone("reset_metrics", report)
+	r.Finalize = m.resolveAlone("finalize", report)
 	if s := m.find(r.Train); s != nil {
 		m.resolveVariants(&r, s, report)
 	}
 	return r
+}
+
+// resolveAlone chooses a signature that takes no input.
+func (m *Model) resolveAlone(name string, report func(Problem)) string {
+	s := m.find(name)
+	if s == nil {
+		return ""
+	}
+	if len(s.Inputs) > 0 {
+		report(unusable(name, "it takes the input "+s.Inputs[0].Name+", and should take none"))
+		return ""
+	}
+	return name
+}
+
+// RunningMetrics names the outputs of train and evaluate signatures that are values over
+// all batches since the signature reset_metrics ran, such as those of a Keras metric: its
+// outputs have their names. The value of the last batch is that of the epoch, or of the
+// evaluation. All other outputs are values of the batch alone.
+func (m *Model) RunningMetrics() []string {
+	var names []string
+	if s := m.find(m.Roles.ResetMetrics); s != nil {
+		for _, t := range s.Outputs {
+			names = append(names, t.Name)
+		}
+	}
+	return names
 }
 
 // resolveVariants chooses what must match the train signature s.

@@ -116,6 +116,7 @@ func (r Roles) uses() [][2]string {
 		{"gradients of a part of a batch", r.Gradients}, {"update from the parts", r.Apply},
 		{"evaluate", r.Evaluate}, {"predict", r.Predict},
 		{"set the learning rate", r.SetLearningRate},
+		{"begin metrics anew", r.ResetMetrics}, {"end the training", r.Finalize},
 		{"save", r.Save}, {"restore", r.Restore},
 	}
 }

@@ -22,6 +22,8 @@ signature                 inputs                                 outputs
 ``gradients``             as train                               loss, metrics
 ``apply``                 none                                   global_step
 ``set_learning_rate``     learning_rate []                       learning_rate
+``reset_metrics``         none                                   metrics, by name
+``finalize``              none                                   global_step
 ``train_xla``             as train, fixed B (on request)         as train
 ``train_n_xla``           as train_n, fixed N and B              as train_n
 ========================  =====================================  =======================
@@ -39,7 +41,13 @@ then says ``"micro_batches_exact": false``.
 
 Losses are what Keras ``fit`` minimises: the reduced loss plus the model's
 regularisation losses, in ``train`` and ``evaluate`` alike, so the two compare.
-Metrics are per-batch means over samples, stateless.
+Metrics are Keras's own objects with their variables: what a step gives is their value over
+all batches since ``reset_metrics``, whose outputs name them. ``finalize`` is there for an
+optimizer with ``use_ema``, and gives the weights their averages, as ``fit`` does at its end.
+
+A model whose class overrides ``train_step``, ``test_step``, ``compute_loss`` or the like, or
+that has no loss but by ``add_loss``, is exported with these steps, traced as they are: with
+several optimizers, if they use several. It has no ``gradients`` and ``apply``.
 
 A model with layers under the policy mixed_float16 scales its loss, since small gradients
 would be zero in float16. By itself it does so inside the graph, as Keras's
@@ -73,7 +81,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 VERSION = "0.1.0"
@@ -102,6 +110,8 @@ MODULE_NAMES = (
     "accumulate",
     "apply",
     "set_learning_rate",
+    "reset_metrics",
+    "finalize",
     "save",
     "restore",
 )
@@ -270,43 +280,6 @@ def _is_sparse(loss: Any) -> bool:
     return "sparse" in f"{loss.name} {type(loss).__name__}".lower()
 
 
-def _as_metric(metric: Any, label: Spec, output: Spec, sparse: bool) -> tuple[str, Callable]:
-    """Return (name, function of (y, prediction) giving per-sample values)."""
-    _, keras = _load_tensorflow()
-    name = metric if isinstance(metric, str) else None
-    if metric in ("accuracy", "acc"):
-        # As Keras compile does, the plain word means the accuracy that fits the output.
-        if output.shape and output.shape[-1] == 1:
-            metric = keras.metrics.binary_accuracy
-        elif sparse or len(label.shape) < len(output.shape):
-            metric = keras.metrics.sparse_categorical_accuracy
-        else:
-            metric = keras.metrics.categorical_accuracy
-    elif isinstance(metric, str):
-        try:
-            metric = keras.metrics.get(metric)
-        except ValueError as error:
-            raise UsageError(f"unknown metric {metric!r}: {error}") from error
-    if inspect.isclass(metric):
-        metric = metric()
-    if isinstance(metric, keras.metrics.Metric):
-        function = getattr(metric, "_fn", None)
-        options = getattr(metric, "_fn_kwargs", {})
-        if not isinstance(metric, keras.metrics.MeanMetricWrapper) or function is None:
-            raise Refusal(
-                f"metric {metric.name!r} cannot be computed batch by batch",
-                where="metrics",
-                expected="a mean over samples, such as accuracy or mae",
-                found=f"{type(metric).__name__}, which keeps state over an epoch",
-                do="leave it out and compute it from the predict signature's output",
-            )
-        name = name or metric.name
-        return name, lambda y, p: function(y, p, **options)
-    if not callable(metric):
-        raise UsageError(f"metric is {metric!r}: expected a name, a function or a Metric")
-    return name or getattr(metric, "__name__", type(metric).__name__), metric
-
-
 # --- a Keras model as a set of steps -------------------------------------------------
 
 
@@ -318,6 +291,9 @@ def _clean(name: str) -> str:
 class _KerasProgram:
     """A Keras model, its optimizer, loss and metrics, as functions of named tensors."""
 
+    # What a program has signatures for, and whether the model can be called.
+    evaluates = predicts = calls = True
+
     def __init__(
         self,
         model: Any,
@@ -325,6 +301,7 @@ class _KerasProgram:
         loss: Any,
         metrics: Any,
         *,
+        weighted_metrics: Any,
         learning_rate: float | None,
         loss_weights: Any,
         from_logits: bool,
@@ -347,9 +324,9 @@ class _KerasProgram:
         self._find_inputs(inputs, input_dtypes or {})
         self._check_model()
         self._probe_outputs()
-        self._find_losses(loss, loss_weights, from_logits)
+        self._find_losses(loss, loss_weights, from_logits, labels)
         self._find_labels(labels)
-        self._find_metrics(metrics)
+        self._find_metrics(metrics, weighted_metrics)
         self.optimizer = self._find_optimizer(optimizer, learning_rate)
         self.trainable = list(model.trainable_variables)
         self.classes = classes
@@ -413,7 +390,8 @@ class _KerasProgram:
             )
             values = [self._sample(spec, 2) for spec in self.inputs.values()]
             try:
-                model(self._pack(values), training=False)
+                if self.calls:
+                    model(self._pack(values), training=False)
             except Exception as error:
                 raise Refusal(
                     "the model does not accept the inputs given",
@@ -573,9 +551,20 @@ class _KerasProgram:
                 )
             self.outputs[name] = Spec(tensor.dtype.name, tuple(shape.as_list()[1:]))
 
-    def _find_losses(self, loss: Any, weights: Any, from_logits: bool) -> None:
+    def _crossentropy(self, output: str, labels: Mapping[str, Spec] | None) -> str:
+        """The loss that Keras takes the plain word for; labels are those given, if any."""
+        shape = self.outputs[output].shape
+        if shape and shape[-1] == 1:
+            return "binary_crossentropy"
+        label = (labels or {}).get(f"y_{output}") or (labels or {}).get("y")
+        if label is not None and len(label.shape) == len(shape) and label.shape[-1:] != (1,):
+            return "categorical_crossentropy"
+        return "sparse_categorical_crossentropy"
+
+    def _find_losses(
+        self, loss: Any, weights: Any, from_logits: bool, given: Mapping[str, Spec] | None
+    ) -> None:
         names = list(self.outputs)
-        given = loss
         if isinstance(loss, Mapping):
             unknown = sorted(set(loss) - set(names))
             if unknown:
@@ -586,12 +575,17 @@ class _KerasProgram:
                 raise UsageError(f"{len(loss)} losses for the outputs {', '.join(names)}")
             chosen = {n: v for n, v in zip(names, loss, strict=True) if v is not None}
         else:
-            chosen = dict.fromkeys(names, given)
+            chosen = dict.fromkeys(names, loss)
         if isinstance(weights, (list, tuple)):
             weights = dict(zip(names, weights, strict=True))
         elif isinstance(weights, (int, float)):
             weights = dict.fromkeys(names, weights)
-        self.losses = {n: _as_loss(v, from_logits) for n, v in chosen.items()}
+        self.losses = {
+            n: _as_loss(
+                self._crossentropy(n, given) if v in ("crossentropy", "ce") else v, from_logits
+            )
+            for n, v in chosen.items()
+        }
         self.loss_weights = {n: float((weights or {}).get(n, 1.0)) for n in self.losses}
         for name, item in self.losses.items():
             if item.reduction in (None, "none"):
@@ -683,37 +677,63 @@ class _KerasProgram:
                 do="return per-sample values from the loss, or leave out --sample-weight",
             )
 
-    def _find_metrics(self, metrics: Any) -> None:
-        self.metrics: list[tuple[str, str, Callable]] = []
-        per_output: dict[str, Sequence[Any]]
+    def _find_metrics(self, metrics: Any, weighted: Any) -> None:
+        """Make the metrics that Keras compile makes, with their variables."""
+        from keras.src.trainers.compile_utils import CompileMetrics
+
+        made = CompileMetrics(
+            self._metrics_by_output(metrics),
+            self._metrics_by_output(weighted),
+            output_names=list(self.outputs),
+        )
+        # A batch has the metrics create what variables they need.
+        self._metrics = [made]
+        y = {label: self._sample(spec, 2) for label, spec in self.labels.items()}
+        outputs = {o: self._sample(spec, 2) for o, spec in self.outputs.items()}
+        try:
+            made.update_state(*self._pair(y, outputs))
+        except Exception as error:
+            raise UsageError(f"metrics: {type(error).__name__}: {error}") from error
+        made.reset_state()
+        # Layers may have metrics of their own; Keras reports these, too.
+        self._metrics += [m for layer in self.model._flatten_layers() for m in layer._metrics]
+        taken = set(RESERVED_OUTPUTS) | {f"{o}_loss" for o in self.losses if len(self.losses) > 1}
+        self.metrics: list[str] = []
+        for name, value in self._metric_values().items():
+            if name in taken or name in self.metrics:
+                raise UsageError(f"a metric is called {name!r}, like another output")
+            if self.tf.convert_to_tensor(value).shape.rank != 0:
+                raise Refusal(
+                    f"metric {name!r} is not a scalar",
+                    where="metrics",
+                    expected="one number",
+                    found=f"shape {tuple(value.shape)}",
+                    do="have it average, or leave it out and compute it from predict's output",
+                )
+            self.metrics.append(name)
+
+    def _metrics_by_output(self, metrics: Any) -> Any:
         if isinstance(metrics, Mapping):
+            metrics = {_clean(k): v for k, v in metrics.items()}
             unknown = sorted(set(metrics) - set(self.losses))
             if unknown:
                 raise UsageError(f"metrics for {unknown}; outputs: {', '.join(self.losses)}")
-            per_output = {k: v if isinstance(v, (list, tuple)) else [v] for k, v in metrics.items()}
-        else:
-            flat = [] if metrics is None else metrics
-            flat = list(flat) if isinstance(flat, (list, tuple)) else [flat]
-            if flat and all(isinstance(item, (list, tuple)) for item in flat):
-                if len(flat) != len(self.losses):
-                    raise UsageError(f"{len(flat)} lists of metrics for {', '.join(self.losses)}")
-                per_output = dict(zip(self.losses, flat, strict=True))
-            else:
-                per_output = dict.fromkeys(self.losses, flat)
-        seen = set(RESERVED_OUTPUTS) | {f"{o}_loss" for o in self.losses if len(self.losses) > 1}
-        for output, items in per_output.items():
-            for item in items:
-                name, function = _as_metric(
-                    item,
-                    self.labels[self.label_of[output]],
-                    self.outputs[output],
-                    _is_sparse(self.losses[output]),
-                )
-                name = _clean(name if len(self.losses) == 1 else f"{output}_{name}")
-                if name in seen:
-                    raise UsageError(f"two metrics are called {name!r}")
-                seen.add(name)
-                self.metrics.append((name, output, function))
+            return metrics
+        return metrics if metrics is None or isinstance(metrics, (list, tuple)) else [metrics]
+
+    def _pair(self, y: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Labels and outputs in one structure, as metrics take them."""
+        if len(outputs) == 1:
+            (output,) = outputs
+            return y[self.label_of[output]], outputs[output]
+        labels = {o: y[self.label_of[o]] if o in self.label_of else None for o in outputs}
+        return labels, dict(outputs)
+
+    def _metric_values(self) -> dict[str, Any]:
+        """The values of all metrics, by the names that Keras gives them."""
+        compiled, *others = self._metrics
+        values = {**compiled.result(), **{m.name: m.result() for m in others}}
+        return {_clean(name): value for name, value in values.items()}
 
     def _find_optimizer(self, optimizer: Any, learning_rate: float | None) -> Any:
         keras = self.keras
@@ -890,18 +910,23 @@ class _KerasProgram:
             penalty = tf.add_n(extra)
             total += penalty if regularise is None else penalty * regularise
         scalars = {"loss": total, **scalars}
-        for name, output, function in self.metrics:
-            prediction = outputs[output]
-            if prediction.dtype.is_floating:
-                prediction = tf.cast(prediction, "float32")
-            y = feeds[self.label_of[output]]
-            spec = self.labels[self.label_of[output]].shape
-            if len(spec) == len(self.outputs[output].shape) - 1 and (
-                self.outputs[output].shape[-1] == 1
-            ):
-                y = tf.expand_dims(y, -1)
-            scalars[name] = tf.reduce_mean(tf.cast(function(y, prediction), "float32"))
+        if self.metrics:
+            self._metrics[0].update_state(*self._pair(feeds, outputs), sample_weight=weights)
+            for name, value in self._metric_values().items():
+                scalars[name] = tf.cast(value, "float32")
         return total, scalars, divisor
+
+    def reset_metrics(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin the metrics anew; the outputs name them."""
+        for metric in self._metrics:
+            metric.reset_state()
+        return {name: self.tf.zeros([]) for name in self.metrics}
+
+    def finalize(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the weights their moving averages, as Keras does at the end of fit."""
+        self.optimizer.finalize_variable_values(self.trainable)
+        step = self.optimizer.iterations
+        return {"global_step": self.tf.cast(getattr(step, "value", step), "int64")}
 
     def _gradient(
         self, feeds: Mapping[str, Any], regularise: Any = None
@@ -1033,7 +1058,7 @@ class _KerasProgram:
     def learning_rate(self) -> Any:
         """The variable that holds the learning rate, or None under a schedule."""
         inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
-        rate = inner._learning_rate
+        rate = getattr(inner, "_learning_rate", None)
         return rate.value if isinstance(rate, self.keras.Variable) else None
 
     def signatures(self, xla_batch: int | None, xla_steps: int | None) -> dict[str, Any]:
@@ -1044,22 +1069,28 @@ class _KerasProgram:
         result = {
             "train": train,
             "train_n": self._concrete(
-                lambda feeds: repeat(tf, train, feeds),
+                lambda feeds: repeat(tf, train, feeds, self.metrics),
                 self._specs(labels=True, lead=(None, None), step=True),
             ),
-            "evaluate": self._concrete(self.evaluate, self._specs(labels=True)),
-            "predict": self._concrete(self.predict, self._specs(labels=False)),
         }
+        if self.evaluates:
+            result["evaluate"] = self._concrete(self.evaluate, self._specs(labels=True))
+        if self.predicts:
+            result["predict"] = self._concrete(self.predict, self._specs(labels=False))
         if self.micro_batches:
             result["gradients"] = self._concrete(self.gradients, specs)
             result["apply"] = self._concrete(self.apply, {})
+        if self.metrics:
+            result["reset_metrics"] = self._concrete(self.reset_metrics, {})
+        if getattr(getattr(self.optimizer, "inner_optimizer", self.optimizer), "use_ema", False):
+            result["finalize"] = self._concrete(self.finalize, {})
         rate = self.learning_rate()
         if rate is not None:
             result["set_learning_rate"] = self._concrete(
                 lambda feeds: {"learning_rate": tf.identity(rate.assign(feeds["learning_rate"]))},
                 {"learning_rate": tf.TensorSpec([], "float32", name="learning_rate")},
             )
-        result.update(xla_twins(tf, train, specs, xla_batch, xla_steps))
+        result.update(xla_twins(tf, train, specs, xla_batch, xla_steps, self.metrics))
         return result
 
     def tracked(self) -> Any:
@@ -1068,6 +1099,10 @@ class _KerasProgram:
         root = tf.Module()
         root.model = _by_path(self.model.variables)
         root.optimizer = _by_path(self.optimizer.variables)
+        owned = {id(v) for v in self.model.variables}
+        root.metrics = _by_path(
+            [v for m in self._metrics for v in m.variables if id(v) not in owned]
+        )
         if self.scales_itself:
             root.skipped_steps = self.skipped
         if self.micro_batches:
@@ -1104,23 +1139,243 @@ class _KerasProgram:
         return {
             "inputs": inputs,
             "labels": {n: _spec_json(s) for n, s in self.labels.items()},
-            "metrics": [name for name, _, _ in self.metrics],
+            "metrics": self.metrics,
             "loss": {n: item.name for n, item in self.losses.items()},
-            "optimizer": getattr(self.optimizer, "inner_optimizer", self.optimizer).name,
+            "optimizer": getattr(
+                getattr(self.optimizer, "inner_optimizer", self.optimizer), "name", None
+            ),
             "precision": self.precision,
             "micro_batches_exact": bool(self.exact),
             "loss_reduction": self.reduction,
         }
 
 
+# Methods of a Keras model that decide what a step computes.
+OWN_METHODS = (
+    "train_step",
+    "test_step",
+    "predict_step",
+    "compute_loss",
+    "compute_metrics",
+    "reset_metrics",
+    "get_metrics_result",
+)
+
+
+def _own_methods(model: Any) -> list[str]:
+    """Those of OWN_METHODS that the model's class overrides."""
+    _, keras = _load_tensorflow()
+    return [n for n in OWN_METHODS if getattr(type(model), n) is not getattr(keras.Model, n)]
+
+
+class _OwnStepProgram(_KerasProgram):
+    """A compiled Keras model whose own train_step and test_step are the steps.
+
+    They are traced as they are, with whatever optimizers and metrics they use. All that
+    they return are running values: of an epoch, Keras reports those of the last step.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        learning_rate: float | None,
+        inputs: Mapping[str, Spec] | None,
+        labels: Mapping[str, Spec] | None,
+        input_dtypes: Mapping[str, str] | None,
+        sample_weight: bool,
+        loss_output: str | None,
+        classes: bool,
+    ) -> None:
+        self.tf, self.keras = _load_tensorflow()
+        self.model, self.sample_weight, self.classes = model, sample_weight, classes
+        self.loss_output = loss_output
+        self.loss_scale_input = self.micro_batches = self.scales_itself = self.exact = False
+        self.optimizer, self.reduction = model.optimizer, "sum_over_batch_size"
+        self.precision = str(model.dtype_policy.name)
+        self.calls = type(model).call is not self.keras.Model.call
+        self.predicts = self.calls or "predict_step" in _own_methods(model)
+        if learning_rate is not None:
+            if self.optimizer is None:
+                raise UsageError("learning_rate: the model was compiled without an optimizer")
+            self.optimizer.learning_rate = learning_rate
+        self._find_inputs(inputs, input_dtypes or {})
+        self._find_targets(labels)
+        self._trace()
+        self._check_model()
+        self.trainable = list(model.trainable_variables)
+
+    def _find_targets(self, given: Mapping[str, Spec] | None) -> None:
+        self.losses: dict[str, Any] = {}
+        self.labels: dict[str, Spec] = dict(given or {})
+        if self.calls and getattr(self.model, "loss", None) is not None:
+            self._probe_outputs()
+            self._find_losses(self.model.loss, None, False, given)
+            self._find_labels(given)
+        elif self.classes:
+            raise UsageError("class_names needs a model that was compiled with a loss")
+
+    def _data(self, feeds: Mapping[str, Any]) -> Any:
+        """A batch as Keras hands it to a step."""
+        x = self._pack(
+            [
+                feeds[n] if feeds[n].dtype.name == dtype else self.tf.cast(feeds[n], dtype)
+                for n, dtype in self.model_dtypes.items()
+            ]
+        )
+        y = None
+        if len(self.labels) == 1:
+            y = feeds[next(iter(self.labels))]
+        elif self.losses:
+            y = {o: feeds[label] for o, label in self.label_of.items()}
+            if not isinstance(getattr(self.model, "output", None), Mapping):
+                y = [y.get(o) for o in self.outputs]
+        elif self.labels:
+            y = {name: feeds[name] for name in self.labels}
+        return self.keras.utils.pack_x_y_sample_weight(x, y, feeds.get("sample_weight"))
+
+    def _trace(self) -> None:
+        """Trace the steps once, so that what they need is made, and learn what they return."""
+        specs = self._specs(labels=True)
+        try:
+            probe = self._concrete(self.train, specs)
+        except (Refusal, UsageError):
+            raise
+        except Exception as error:
+            if "No loss to compute" in str(error):
+                raise UsageError(
+                    "no loss: pass one, or a model that was compiled with one"
+                ) from error
+            raise Refusal(
+                "the model's own train step cannot be traced",
+                where=f"{type(self.model).__name__}.train_step",
+                expected="a step that TensorFlow can run as a graph on "
+                + ", ".join(f"{n} {s}" for n, s in {**self.inputs, **self.labels}.items()),
+                found=f"{type(error).__name__}: {str(error)[:600]}",
+                do="use keras.ops in place of Python code that needs values; name labels that it "
+                "takes with --label y=DTYPE[DIMS]",
+            ) from error
+        _refuse_foreign_ops(probe, "the model's own train step")
+        self.metrics = list(probe.structured_outputs)
+        try:
+            test = self._concrete(self.evaluate, specs)
+        except Exception as error:
+            if "test_step" in _own_methods(self.model):
+                raise
+            self.evaluates = False
+            self.no_evaluation = f"{type(error).__name__}: {str(error)[:200]}"
+        else:
+            self.metrics += [n for n in test.structured_outputs if n not in self.metrics]
+
+    def _scalars(self, logs: Any, where: str) -> dict[str, Any]:
+        """What a step returned, as Keras reports it."""
+        tf = self.tf
+        where = f"{type(self.model).__name__}.{where}"
+        if not isinstance(logs, Mapping):
+            raise Refusal(
+                "a step returns no dict",
+                where=where,
+                expected="a dict of scalars by name",
+                found=type(logs).__name__,
+                do="return {'loss': loss, ...}",
+            )
+        # At the end of an epoch Keras takes the values of the metrics, if the step returned
+        # as many. Of metrics that the step did not update, these would be 0.
+        used = {id(outer) for outer, _ in tf.compat.v1.get_default_graph().captures}
+        metrics = [m for m in self.model.metrics if m.variables]
+        current = self.model.get_metrics_result()
+        if set(current) == set(logs) and all(
+            any(id(v.value.handle) in used for v in m.variables) for m in metrics
+        ):
+            logs = current
+        result = {}
+        for name, value in logs.items():
+            tensor = tf.convert_to_tensor(value)
+            if tensor.shape.rank != 0:
+                raise Refusal(
+                    f"{name!r} is not a scalar",
+                    where=where,
+                    expected="shape ()",
+                    found=f"shape {tensor.shape}",
+                    do="reduce it, for instance with keras.ops.mean",
+                )
+            result[_clean(name)] = tf.cast(tensor, "float32")
+        if self.loss_output is not None:
+            if _clean(self.loss_output) not in result:
+                raise UsageError(
+                    f"loss_output {self.loss_output!r}: {where} returns {', '.join(result)}"
+                )
+            result["loss"] = result[_clean(self.loss_output)]
+        if "loss" not in result:
+            raise Refusal(
+                "the step returns no loss",
+                where=where,
+                expected="a value called loss, to record and to watch for NaN",
+                found=", ".join(result),
+                do="name the value that stands for it with --loss-output NAME",
+            )
+        return {"loss": result.pop("loss"), **result}
+
+    def train(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The model's train_step."""
+        return self._scalars(self.model.train_step(self._data(feeds)), "train_step")
+
+    def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The model's test_step."""
+        return self._scalars(self.model.test_step(self._data(feeds)), "test_step")
+
+    def _forward(self, feeds: Mapping[str, Any], training: bool) -> dict[str, Any]:
+        if "predict_step" not in _own_methods(self.model):
+            return super()._forward(feeds, training)
+        values = [self.tf.cast(feeds[n], dtype) for n, dtype in self.model_dtypes.items()]
+        outputs = self.model.predict_step((self._pack(values),))
+        if isinstance(outputs, Mapping):
+            return {_clean(key): outputs[key] for key in outputs}
+        flat = self.keras.tree.flatten(outputs)
+        names = ["output"] if len(flat) == 1 else [f"output_{i}" for i in range(len(flat))]
+        return dict(zip(names, flat, strict=True))
+
+    def reset_metrics(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The model's reset_metrics; the outputs name what the steps return."""
+        self.model.reset_metrics()
+        return {name: self.tf.zeros([]) for name in self.metrics}
+
+    def signatures(self, xla_batch: int | None, xla_steps: int | None) -> dict[str, Any]:
+        result = super().signatures(xla_batch, xla_steps)
+        used = {id(v) for v in result["train"].graph.variables}
+        rate = self.learning_rate()
+        if rate is not None and id(rate) not in used:
+            del result["set_learning_rate"]  # compile makes an optimizer that the step does not use
+            result.pop("finalize", None)
+        self.touched = {id(v): v for f in result.values() for v in f.graph.variables}
+        return result
+
+    def tracked(self) -> Any:
+        """An object that owns every variable that a step touches."""
+        root = self.tf.Module()
+        root.model = _by_path(self.model.variables)
+        owned = {id(v.value) for v in self.model.variables}
+        root.step = _numbered((v.name, v) for i, v in self.touched.items() if i not in owned)
+        return root
+
+    def metadata(self) -> dict[str, Any]:
+        own = {"own_step": _own_methods(self.model) or ["add_loss"]}
+        return {**super().metadata(), "loss": {}, **own}
+
+
 def _by_path(variables: Sequence[Any]) -> dict[str, Any]:
     """Keras variables' tf.Variables by path; a repeated path gets a number."""
+    return _numbered((v.path, v.value) for v in variables)
+
+
+def _numbered(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A dict of the items, with numbers behind names that are there already."""
     result: dict[str, Any] = {}
-    for variable in variables:
-        key, n = variable.path, 2
+    for name, value in items:
+        key, n = name, 2
         while key in result:
-            key, n = f"{variable.path}#{n}", n + 1
-        result[key] = variable.value
+            key, n = f"{name}#{n}", n + 1
+        result[key] = value
     return result
 
 
@@ -1128,8 +1383,12 @@ def _spec_json(spec: Spec) -> dict[str, Any]:
     return {"dtype": spec.dtype, "shape": [-1, *(-1 if d is None else d for d in spec.shape)]}
 
 
-def repeat(tf: Any, step: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def repeat(
+    tf: Any, step: Any, feeds: Mapping[str, Any], running: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run step once per slice of the first dimension; mean outputs (and: for bools).
+
+    Of states, and of running metrics, it gives the last step's.
 
     The step is called as one function instead of being traced again, which keeps
     saved_model.pb small.
@@ -1138,6 +1397,7 @@ def repeat(tf: Any, step: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
     static = [value.shape[0] for value in stacked if value.shape[0] is not None]
     n = static[0] if static else tf.shape(stacked[0])[0]
     outputs = step.structured_outputs
+    last = {*STATES, *running}
     start = [
         tf.constant(True) if spec.dtype == tf.bool else tf.zeros([], spec.dtype)
         for spec in outputs.values()
@@ -1147,7 +1407,7 @@ def repeat(tf: Any, step: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
         result = step(**{k: v if k in UNSTACKED else v[i] for k, v in feeds.items()})
         return i + 1, *(
             result[name]
-            if name in STATES
+            if name in last
             else total & result[name]
             if total.dtype == tf.bool
             else total + result[name]
@@ -1160,14 +1420,19 @@ def repeat(tf: Any, step: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
     )
     return {
         name: total
-        if total.dtype == tf.bool or name in STATES
+        if total.dtype == tf.bool or name in last
         else total / tf.cast(tf.maximum(n, 1), total.dtype)
         for name, total in zip(outputs, totals, strict=True)
     }
 
 
 def xla_twins(
-    tf: Any, train: Any, specs: Mapping[str, Any], batch: int | None, steps: int | None
+    tf: Any,
+    train: Any,
+    specs: Mapping[str, Any],
+    batch: int | None,
+    steps: int | None,
+    running: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Twins of train and train_n, compiled by XLA for one shape each."""
     result: dict[str, Any] = {}
@@ -1195,7 +1460,9 @@ def xla_twins(
 
     result["train_xla"] = twin([batch], lambda feeds: train(**feeds))
     if steps is not None:
-        result["train_n_xla"] = twin([steps, batch], lambda feeds: repeat(tf, train, feeds))
+        result["train_n_xla"] = twin(
+            [steps, batch], lambda feeds: repeat(tf, train, feeds, running)
+        )
     return result
 
 
@@ -1277,6 +1544,8 @@ class _ModuleProgram:
         self.inputs = {
             spec.name: spec for spec in self.tf.nest.flatten(self._method(step).input_signature)
         }
+        reset = self.functions.get("reset_metrics")
+        self.running = list(reset.structured_outputs) if reset else []
         if train_n and "train_n" not in self.functions:
             self.functions["train_n"] = self._train_n(self.functions[step])
 
@@ -1293,7 +1562,7 @@ class _ModuleProgram:
         }
 
         def traced(**feeds: Any) -> Any:
-            return repeat(tf, self._by_name(step), feeds)
+            return repeat(tf, self._by_name(step), feeds, self.running)
 
         return tf.function(traced, autograph=False).get_concrete_function(**specs)
 
@@ -1317,6 +1586,7 @@ class _ModuleProgram:
             self.inputs,
             xla_batch,
             xla_steps,
+            self.running,
         )
         return {**self.functions, **twins}
 
@@ -1456,7 +1726,9 @@ def export(
     optimizer: Any = None,
     loss: Any = None,
     metrics: Any = None,
+    weighted_metrics: Any = None,
     learning_rate: float | None = None,
+    loss_output: str | None = None,
     loss_weights: Any = None,
     from_logits: bool = False,
     inputs: Mapping[str, Spec | str] | None = None,
@@ -1479,9 +1751,14 @@ def export(
         model: a Keras 3 model, or a tf.Module whose tf.functions are named after the
             signatures (at least ``train``).
         out: folder to write; written under a temporary name and renamed.
-        optimizer, loss, metrics: names, functions or Keras objects; dicts by output for a
-            model with several. Default to what the model was compiled with.
+        optimizer, loss, metrics, weighted_metrics: names, functions or Keras objects; dicts
+            by output for a model with several, or for metrics a list with an entry per
+            output. Default to what the model was compiled with. A model whose class overrides
+            train_step, compute_loss or the like, or that has no loss but by add_loss, is
+            compiled with them, or has been: its own steps are what is exported.
         learning_rate: replaces the optimizer's.
+        loss_output: which value of the model's own train_step is reported as ``loss``, if
+            none has that name.
         loss_weights: by output, as in Keras compile.
         from_logits: for a crossentropy given by name.
         inputs: specs of a model without keras.Input, as Spec or ``"float32[64]"``.
@@ -1514,33 +1791,54 @@ def export(
     with _atomic_directory(out, force) as temporary:
         program: _KerasProgram | _ModuleProgram
         if isinstance(model, keras.Model):
-            if getattr(model, "compiled", False):
-                optimizer = model.optimizer if optimizer is None else optimizer
-                if loss is None:
-                    loss = model.loss
-                    compiled = model._compile_loss
-                    loss_weights = loss_weights or getattr(compiled, "_user_loss_weights", None)
-                if metrics is None and model._compile_metrics is not None:
-                    metrics = model._compile_metrics._user_metrics
             if class_names is not None and len(_outputs_of(model)) > 1:
                 raise UsageError("class_names needs a model with one output")
-            program = _KerasProgram(
-                model,
-                optimizer,
-                loss,
-                metrics,
-                learning_rate=learning_rate,
-                loss_weights=loss_weights,
-                from_logits=from_logits,
-                inputs=_as_specs(inputs),
-                labels=_as_specs(labels),
-                input_dtypes=input_dtypes,
-                sample_weight=sample_weight,
-                loss_scale_input=loss_scale_input,
-                micro_batches=micro_batches,
-                allow_unused=allow_unused,
-                classes=class_names is not None,
-            )
+            compiled = getattr(model, "compiled", False)
+            if compiled:
+                optimizer = model.optimizer if optimizer is None else optimizer
+            shared: dict[str, Any] = {
+                "learning_rate": learning_rate,
+                "inputs": _as_specs(inputs),
+                "labels": _as_specs(labels),
+                "input_dtypes": input_dtypes,
+                "sample_weight": sample_weight,
+                "classes": class_names is not None,
+            }
+            own = _own_methods(model)
+            if own or (compiled and loss is None and model.loss is None):
+                _compile_own(model, own, optimizer, loss, loss_weights, metrics, weighted_metrics)
+                if loss_scale_input or from_logits or allow_unused:
+                    raise UsageError(
+                        "a model with its own train step: loss_scale_input, from_logits and "
+                        "allow_unused do not apply"
+                    )
+                program = _OwnStepProgram(model, loss_output=loss_output, **shared)
+            else:
+                if loss_output is not None:
+                    raise UsageError("loss_output is for a model with its own train_step")
+                if compiled:
+                    if loss is None:
+                        loss = model.loss
+                        user = getattr(model._compile_loss, "_user_loss_weights", None)
+                        loss_weights = loss_weights or user
+                    made = model._compile_metrics
+                    if made is not None and metrics is None:
+                        metrics = made._user_metrics
+                    if made is not None and weighted_metrics is None:
+                        weighted_metrics = made._user_weighted_metrics
+                program = _KerasProgram(
+                    model,
+                    optimizer,
+                    loss,
+                    metrics,
+                    weighted_metrics=weighted_metrics,
+                    loss_weights=loss_weights,
+                    from_logits=from_logits,
+                    loss_scale_input=loss_scale_input,
+                    micro_batches=micro_batches,
+                    allow_unused=allow_unused,
+                    **shared,
+                )
         elif isinstance(model, tf.Module):
             if optimizer is not None or loss is not None or metrics:
                 raise UsageError(
@@ -1597,9 +1895,44 @@ def export(
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(pathlib.Path(temporary, "assets"), ignore_errors=True)
         checks = verify(temporary) if check else []
+        if not getattr(program, "evaluates", True):
+            checks.append(f"no evaluate signature: {program.no_evaluation}")
         size = _directory_size(temporary)
         described = _describe(signatures)
     return Report(out, size, described, metadata, checks)
+
+
+def _compile_own(
+    model: Any,
+    own: Sequence[str],
+    optimizer: Any,
+    loss: Any,
+    loss_weights: Any,
+    metrics: Any,
+    weighted_metrics: Any,
+) -> None:
+    """Compile a model with its own steps, unless it is compiled."""
+    if getattr(model, "compiled", False):
+        if loss is not None or metrics or weighted_metrics or optimizer is not model.optimizer:
+            raise UsageError(
+                f"{type(model).__name__} has its own {', '.join(own) or 'losses'} and is "
+                "compiled: compile it with the optimizer, loss and metrics that it should have"
+            )
+        return
+    if optimizer is None:
+        raise UsageError("no optimizer: pass one, or a model that was compiled with one")
+    try:
+        model.compile(
+            optimizer=optimizer,
+            loss=loss,
+            loss_weights=loss_weights,
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+        )
+    except TypeError as error:
+        raise UsageError(
+            f"{type(model).__name__}.compile takes other arguments ({error}): compile the model"
+        ) from error
 
 
 def _outputs_of(model: Any) -> list[Any]:
@@ -1786,6 +2119,8 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
             feeds = batch_of(step, 3)
             first = run(step, feeds)
             finite(step, first)
+            if "reset_metrics" in signatures:
+                run("reset_metrics", {})  # what metrics remember is not learned
             after = session.run(reads)
             changed = [n for n in reads if not _same(np, initial[n], after[n])]
             if not changed and first.get("grads_finite", True):
@@ -2064,7 +2399,12 @@ def _parser() -> argparse.ArgumentParser:
         "--from-logits", action="store_true", help="the model gives logits, not probabilities"
     )
     step.add_argument(
-        "--metrics", default=None, metavar="NAME,...", help="scalars per batch: accuracy, mae, ..."
+        "--metrics", default=None, metavar="NAME,...", help="Keras names: accuracy, mae, auc, ..."
+    )
+    step.add_argument(
+        "--loss-output",
+        metavar="NAME",
+        help="which value of the model's own train_step stands for the loss, if none is called so",
     )
     step.add_argument(
         "--sample-weight", action="store_true", help="add the input sample_weight [B]"
@@ -2154,6 +2494,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "optimizer": arguments.optimizer,
             "learning_rate": arguments.learning_rate,
             "loss": arguments.loss,
+            "loss_output": arguments.loss_output,
             "metrics": arguments.metrics.split(",") if arguments.metrics else None,
             "inputs": _pairs(arguments.input, "--input") or None,
             "labels": _pairs(arguments.label, "--label") or None,

@@ -329,7 +329,7 @@ func TestCheckFuse(t *testing.T) {
 		"not asked for":     {without, session.Options{FuseSteps: 1}, ""},
 		"negative":          {stacked(t, nil), session.Options{FuseSteps: -1}, "expected 0 or more"},
 		"no train_n":        {without, session.Options{FuseSteps: 2}, "has no signature train_n"},
-		"another signature": {fixture("good"), session.Options{FuseSteps: 2, TrainSignature: "evaluate"}, "goes with the signature train"},
+		"another signature": {fixture("good"), session.Options{FuseSteps: 2, TrainSignature: "train_xla"}, "goes with the signature train"},
 		"one seed":          {stacked(t, resize("seed", 2)), session.Options{FuseSteps: 2}, "takes seed with 1 dimensions, expected 2"},
 		"rates":             {stacked(t, resize("learning_rate", -1)), session.Options{FuseSteps: 2}, "takes learning_rate with 1 dimensions, expected 0"},
 		"fewer inputs":      {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }), session.Options{FuseSteps: 2}, "does not take sample_weight"},

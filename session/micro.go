@@ -256,6 +256,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 	weighted := r.signature.Reserved(savedmodels.InputSampleWeight) != nil
 	var weights float64
 	for i := range n {
+		last := i == n-1
 		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)
 		r.seed = [2]int64{partSeed(seed[0], i), seed[1]}
 		if err := r.step(ctx, part, r.part, metadata); err != nil {
@@ -268,6 +269,12 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 		}
 		weights += w
 		for m, from := range at {
+			if r.means[from] == byLast {
+				if last {
+					out[m] = r.part[from]
+				}
+				continue
+			}
 			// A part without weight reports 0/0.
 			if share := r.means[from].share(part.Size, b.Size, w); share != 0 {
 				out[m] += r.part[from] * share
@@ -290,6 +297,7 @@ const (
 	bySamples mean = iota
 	byWeights      // their sum is divided out at the end
 	bySum
+	byLast // the parts before it are in it
 )
 
 // share is what the result of a part counts with.
@@ -306,6 +314,9 @@ func (m mean) share(part, batch int, weight float64) float64 {
 
 // meanOf is that of a result of a name. The losses of single outputs are OUTPUT_loss.
 func meanOf(model *savedmodels.Model, name string) mean {
+	if slices.Contains(model.RunningMetrics(), name) {
+		return byLast
+	}
 	m := model.Metadata
 	if m == nil {
 		return bySamples

@@ -111,6 +111,7 @@ type native struct {
 	split           *splitter // once batches were split
 	state           *stateOps // once a snapshot was taken
 	setRate         *Step     // the signature set_learning_rate, once it was used
+	resetMetrics    *Step     // nil if there is no such signature
 }
 
 // runner is a role's step with what it reports.
@@ -277,7 +278,12 @@ func (s *Session) prepareRoles(n *native) (err error) {
 		}
 	}
 	if s.roles.Evaluate != "" {
-		n.evaluate, err = s.runner(n.tf, s.roles.Evaluate)
+		if n.evaluate, err = s.runner(n.tf, s.roles.Evaluate); err != nil {
+			return err
+		}
+	}
+	if s.roles.ResetMetrics != "" {
+		n.resetMetrics, err = s.prepareAll(n.tf, s.roles.ResetMetrics)
 	}
 	return err
 }
@@ -343,6 +349,7 @@ func (n *native) close() error {
 	n.fused.close()
 	n.split.Close()
 	n.setRate.Close()
+	n.resetMetrics.Close()
 	return n.tf.Close()
 }
 
@@ -412,8 +419,36 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 	return metadata, err
 }
 
+// RunningMetrics names the metrics of TrainMetrics and EvaluateMetrics that are values over
+// all batches since ResetMetrics; see savedmodels.Model.RunningMetrics.
+func (s *Session) RunningMetrics() []string { return s.model.RunningMetrics() }
+
+// ResetMetrics begins the running metrics anew, as an epoch or an evaluation does. It does
+// nothing for a model without such metrics.
+func (s *Session) ResetMetrics(ctx context.Context) error {
+	if s.resetMetrics == nil {
+		return nil
+	}
+	return s.resetMetrics.Run(ctx)
+}
+
+// Finalize gives the weights the values with which a training ends, such as their moving
+// averages (the option use_ema of Keras optimizers), through the signature finalize. It does
+// nothing for a model without one. Training that goes on afterwards goes on from these.
+func (s *Session) Finalize(ctx context.Context) error {
+	if s.roles.Finalize == "" {
+		return nil
+	}
+	step, err := s.Prepare(s.roles.Finalize)
+	if err != nil {
+		return err
+	}
+	return errors.Join(step.Run(ctx), step.Close())
+}
+
 // Evaluate runs the evaluation signature on a batch and writes its scalars to
-// out. It changes nothing.
+// out. It changes nothing but what running metrics are computed from, which it has in
+// common with Train.
 //
 // While train batches are split (SetMicroBatches), this one is evaluated in as many
 // parts, unless its size is part of the signature. The results are made of those of the

@@ -174,11 +174,15 @@ type input struct {
 // Prepare resolves the names of a signature and lays out its inputs, once. All
 // its outputs are fetched. The result must be closed.
 func (s *Session) Prepare(signature string) (*Step, error) {
+	return s.prepareAll(s.tf, signature)
+}
+
+func (s *Session) prepareAll(tf *tfbind.Session, signature string) (*Step, error) {
 	sig, err := s.model.Signature(signature)
 	if err != nil {
 		return nil, err
 	}
-	return s.prepare(s.tf, sig, sig.Outputs)
+	return s.prepare(tf, sig, sig.Outputs)
 }
 
 // callerRuns is the tensorflow.RunOptions of Options.CallerRuns: inter_op_thread_pool,

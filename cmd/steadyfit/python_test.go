@@ -16,6 +16,9 @@ import (
 // python is an interpreter that has TensorFlow.
 func python(t *testing.T) string {
 	t.Helper()
+	if raceDetector() {
+		t.Skip("most of the time goes to Python, which has no race detector; the tests without it have this one")
+	}
 	path := os.Getenv("STEADYFIT_PYTHON")
 	if path == "" {
 		var err error

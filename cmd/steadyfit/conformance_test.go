@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// kerasRun is what Keras fit made of a case of scripts/conformance.py.
+type kerasRun struct {
+	Batch, Epochs int
+	Validates     bool
+	History       map[string][]float64
+}
+
+// Models that Keras fit has trained, trained again with the same weights, data and order, give
+// the same values epoch by epoch, and the same weights: metrics with a state, with weights and
+// with masks, averaged weights, and steps that users wrote.
+func TestTrainsAsKerasFit(t *testing.T) {
+	const script = "../../scripts/conformance.py"
+	dir := t.TempDir()
+	runPython(t, script, "make", dir)
+	folders, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(folders), 13)
+	for _, folder := range folders {
+		t.Run(folder.Name(), func(t *testing.T) {
+			at := func(name string) string { return filepath.Join(dir, folder.Name(), name) }
+			text, err := os.ReadFile(at("keras.json"))
+			require.NoError(t, err)
+			var keras kerasRun
+			require.NoError(t, json.Unmarshal(text, &keras))
+			args := []string{"fit", "--model", at("model"), "--data", at("train.npz"), "--shuffle=false", "--batch", "16", "--epochs", "3", "--history", at("history.jsonl"), "--out", at("out")}
+			if keras.Validates {
+				args = append(args, "--validation", at("validation.npz"))
+			}
+			steadyfit(t, args...)
+			worst := 0.0
+			for name, want := range keras.History {
+				have := column(t, at("history.jsonl"), name)
+				require.Len(t, have, len(want), name)
+				for epoch := range want {
+					if outputLoss(name) {
+						continue // a mean over samples, and over batches in Keras: the last batch is smaller
+					}
+					difference := math.Abs(want[epoch]-have[epoch]) / math.Max(1e-3, math.Abs(want[epoch]))
+					assert.LessOrEqual(t, difference, 1e-6, "%s of epoch %d: %v, in Keras %v", name, epoch+1, have[epoch], want[epoch])
+					worst = math.Max(worst, difference)
+				}
+			}
+			t.Logf("%d metrics, which differ by at most %.1e of their value", len(keras.History), worst)
+		})
+	}
+	var differences map[string]float64
+	require.NoError(t, json.Unmarshal([]byte(runPython(t, script, "compare", dir)), &differences))
+	require.Len(t, differences, len(folders))
+	for name, difference := range differences {
+		t.Logf("%s: weights differ by %g of what moved", name, difference)
+		assert.LessOrEqual(t, difference, 1e-6, name)
+	}
+	t.Run("running metrics", func(t *testing.T) { testRunningMetrics(t, filepath.Join(dir, "stateful")) })
+}
+
+// outputLoss tells the loss of one output of several.
+func outputLoss(name string) bool {
+	name = strings.TrimPrefix(name, "val_")
+	return name == "kind_loss" || name == "size_loss"
+}
+
+// column is a metric of a history, by epoch.
+func column(t *testing.T, path, name string) []float64 {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var values []float64
+	for line := range strings.Lines(string(text)) {
+		var record map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &record))
+		if v, ok := record[name].(float64); ok {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// Metrics with a state are the same in batches that are split, in calls of several steps, and
+// after a resume in mid-epoch.
+func testRunningMetrics(t *testing.T, dir string) {
+	ds, err := data.Open(filepath.Join(dir, "train.npz"), data.Options{})
+	require.NoError(t, err)
+	defer ds.Close()
+	model, err := savedmodels.Open(filepath.Join(dir, "model"))
+	require.NoError(t, err)
+	train := func(o session.Options, parts int, change func(*fit.Loop)) *fit.History {
+		s, err := session.Open(t.Context(), model, o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		require.NoError(t, s.SetMicroBatches(parts))
+		loop := &fit.Loop{Session: s, Batch: 16, Epochs: 2, Validation: ds, FuseSteps: o.FuseSteps}
+		change(loop)
+		h, err := loop.Run(t.Context(), ds)
+		require.NoError(t, err)
+		return h
+	}
+	same := func(*fit.Loop) {}
+	names := []string{"loss", "auc", "precision", "recall", "f1_score", "root_mean_squared_error", "val_auc"}
+	whole := train(session.Options{}, 1, same)
+	compare := func(h *fit.History, tolerance float64) {
+		t.Helper()
+		for _, name := range names {
+			want, have := whole.Metric(name), h.Metric(name)
+			require.Len(t, want, 2, name)
+			assert.InDeltaSlice(t, want, have, tolerance, name)
+		}
+	}
+	compare(train(session.Options{}, 4, same), 1e-6)
+	compare(train(session.Options{FuseSteps: 2}, 1, same), 1e-6)
+
+	checkpoints := t.TempDir()
+	stopped := train(session.Options{}, 1, func(l *fit.Loop) {
+		l.Hook(fit.Checkpoint(checkpoints), fit.Hook{Name: "stop", Step: func(_ context.Context, s *fit.State) error {
+			if s.Step == 7 {
+				s.Stop("in mid-epoch")
+			}
+			return nil
+		}})
+	})
+	require.False(t, stopped.Done)
+	resumed := train(session.Options{}, 1, func(l *fit.Loop) { l.Resume = checkpoints })
+	require.True(t, resumed.Done)
+	compare(resumed, 0)
+}
+
+// A signature that changes no weight is no train signature.
+func TestNothingToTrain(t *testing.T) {
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	_, err = session.Open(t.Context(), model, session.Options{TrainSignature: "evaluate"})
+	require.True(t, errors.Is(err, savedmodels.ErrNotTrainable), "%v", err)
+}

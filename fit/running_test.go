@@ -1,0 +1,148 @@
+package fit
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+)
+
+// counting is a Session with the running metric mae, which counts batches since the reset.
+type counting struct {
+	*linear
+	batches   float64
+	resets    int
+	finalized int
+	failAt    float64 // the batch of an evaluation that fails once
+}
+
+func (c *counting) RunningMetrics() []string { return []string{"mae"} }
+
+func (c *counting) ResetMetrics(context.Context) error {
+	c.batches = 0
+	c.resets++
+	return nil
+}
+
+func (c *counting) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
+	err := c.linear.Train(ctx, step, b, out)
+	c.batches++
+	out[1] = c.batches
+	return err
+}
+
+func (c *counting) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
+	c.batches++
+	if c.batches == c.failAt {
+		c.failAt = 0
+		return errors.New("out of luck")
+	}
+	err := c.linear.Evaluate(ctx, b, out)
+	out[1] = 100 + c.batches
+	return err
+}
+
+func (c *counting) Finalize(context.Context) error {
+	c.finalized++
+	c.w[0] = 42
+	return nil
+}
+
+// Running metrics are reset when an epoch and a validation begin, and their value is that of
+// the last batch, while others are means.
+func TestRunningMetrics(t *testing.T) {
+	c := &counting{linear: newLinear()}
+	c.lossAt = map[int64]float64{1: 1, 2: 2, 3: 6}
+	loop := Loop{Session: c, Batch: 4, Epochs: 2, Validation: samples(t, 20)}
+	h, err := loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.Equal(t, []float64{3, 3}, h.Metric("mae"))
+	require.Equal(t, []float64{105, 105}, h.Metric("val_mae"))
+	require.InDelta(t, (4*1+4*2+2*6)/10.0, h.Metric("loss")[0], 1e-12)
+	require.Equal(t, 4, c.resets)
+
+	m, err := Evaluate(t.Context(), c, samples(t, 10), 4)
+	require.NoError(t, err)
+	mae, _ := m.Get("mae")
+	require.Equal(t, 103.0, mae)
+}
+
+// A validation whose batch is evaluated again begins anew, since parts of the batch may be
+// in the metrics.
+func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
+	c := &counting{linear: newLinear(), failAt: 3}
+	keep := func(context.Context) (func(context.Context) error, func() error, error) {
+		return func(context.Context) error { return nil }, func() error { return nil }, nil
+	}
+	again := &Recovery{Keep: keep, Decide: func(context.Context, *State, error) (string, error) { return "again", nil }}
+	loop := Loop{Session: c, Batch: 4, Epochs: 1, Validation: samples(t, 20), Recover: again}
+	h, err := loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.Equal(t, []float64{105}, h.Metric("val_mae"))
+	require.Equal(t, 3, c.resets)
+}
+
+// An epoch that is resumed in its middle goes on with its running metrics.
+func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
+	dir := tempDir(t)
+	c := &counting{linear: newLinear()}
+	stop := Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+		if s.Step == 4 {
+			s.Stop("for now")
+		}
+		return nil
+	}}
+	loop := Loop{Session: c, Batch: 4, Epochs: 2}
+	loop.Hook(Checkpoint(dir), stop)
+	h, err := loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.False(t, h.Done)
+	require.Zero(t, c.finalized, "it is not over")
+
+	resumed := &counting{linear: newLinear(), batches: c.batches} // which a model has in variables
+	loop = Loop{Session: resumed, Batch: 4, Epochs: 2, Resume: dir}
+	h, err = loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.Equal(t, []float64{3, 3}, h.Metric("mae"))
+	require.Zero(t, resumed.resets)
+}
+
+// The weights get their final values once the training is over, after the last checkpoint;
+// those that RestoreBest restores stay as they are.
+func TestWeightsAreFinalized(t *testing.T) {
+	dir := tempDir(t)
+	c := &counting{linear: newLinear()}
+	loop := Loop{Session: c, Batch: 4, Epochs: 2}
+	loop.Hook(Checkpoint(dir))
+	_, err := loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.Equal(t, 1, c.finalized)
+	require.Equal(t, 42.0, c.w[0])
+	found, err := Checkpoints(dir)
+	require.NoError(t, err)
+	require.NoError(t, c.Restore(t.Context(), found[0].Variables))
+	require.NotEqual(t, 42.0, c.w[0], "a training that goes on goes on from the weights before that")
+
+	// A training that is over and resumed ends in the same way.
+	loop = Loop{Session: c, Batch: 4, Epochs: 2, Resume: dir}
+	_, err = loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.Equal(t, 42.0, c.w[0])
+
+	best := &counting{linear: newLinear()}
+	loop = Loop{Session: best, Batch: 4, Epochs: 2}
+	loop.Hook(EarlyStop("loss", RestoreBest(tempDir(t))))
+	_, err = loop.Run(t.Context(), samples(t, 10))
+	require.NoError(t, err)
+	require.Zero(t, best.finalized)
+
+	failing := &counting{linear: newLinear()}
+	failing.onTrain = func(int64) error { return errors.New("no") }
+	loop = Loop{Session: failing, Batch: 4, Epochs: 2}
+	_, err = loop.Run(t.Context(), samples(t, 10))
+	require.Error(t, err)
+	require.Zero(t, failing.finalized)
+}

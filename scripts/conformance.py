@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""Models trained by Keras fit, to be trained again by steadyfit and compared.
+
+``conformance.py make DIR`` writes for each case a folder with the exported model, the data,
+and ``keras.json``: the history of ``fit`` on the same weights, data and order, with a smaller
+last batch. ``conformance.py compare DIR`` reads the model ``out`` that steadyfit trained into
+each folder, and prints as JSON the largest difference of a weight, relative to how far training
+moved the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import export
+
+EPOCHS, BATCH = 3, 16
+# How many samples there are: the last batch has 8, or 4 in validation.
+TRAIN, VALIDATION = 72, 36
+
+ops, layers = keras.ops, keras.layers
+
+
+class Case:
+    """A compiled model with its data by field, and how it is exported."""
+
+    def __init__(
+        self, model: Any, x: Any, y: Any = None, weight: Any = None, **options: Any
+    ) -> None:
+        self.model, self.x, self.y, self.weight, self.options = model, x, y, weight, options
+
+    def part(self, of: Any, part: slice) -> Any:
+        """Some samples of an array, or of each of several."""
+        return keras.tree.map_structure(lambda a: a[part], of)
+
+    def fields(self, part: slice) -> dict[str, Any]:
+        """The arrays of a dataset under the names of the exported inputs."""
+        fields = dict(self.x) if isinstance(self.x, dict) else {"x": self.x}
+        if isinstance(self.y, dict):
+            fields |= {f"y_{name}": value for name, value in self.y.items()}
+        elif self.y is not None:
+            fields["y"] = self.y
+        if self.weight is not None:
+            fields["sample_weight"] = self.weight
+        return self.part(fields, part)
+
+
+random = np.random.default_rng(5)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return random.normal(size=(TRAIN + VALIDATION, *shape)).astype("float32")
+
+
+def classes(n: int, *shape: int) -> np.ndarray:
+    return random.integers(0, n, (TRAIN + VALIDATION, *shape)).astype("int64")
+
+
+def dense(units: int = 3, activation: str | None = "softmax") -> keras.Model:
+    return keras.Sequential(
+        [keras.Input((6,)), layers.Dense(8, activation="relu"), layers.Dense(units, activation)]
+    )
+
+
+def accuracy() -> Case:
+    model = dense()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(6), classes(3))
+
+
+def stateful() -> Case:
+    """Metrics that are no means over batches."""
+    m = keras.metrics
+    model = dense(1, "sigmoid")
+    f1 = m.F1Score(average="micro", threshold=0.5)
+    curves = [m.AUC(), m.AUC(curve="PR", name="pr")]
+    metrics = [*curves, m.Precision(), m.Recall(), m.RootMeanSquaredError(), f1]
+    model.compile("adam", "binary_crossentropy", metrics=metrics)
+    return Case(model, normal(6), classes(2, 1).astype("float32"))
+
+
+def crossentropy_by_name() -> Case:
+    model = dense()
+    metrics = ["sparse_categorical_crossentropy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
+    model.compile("adam", "crossentropy", metrics=metrics)
+    return Case(model, normal(6), classes(3))
+
+
+def mean_iou() -> Case:
+    model = dense()
+    metric = keras.metrics.MeanIoU(3, sparse_y_pred=False)
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[metric])
+    return Case(model, normal(6), classes(3))
+
+
+def weighted() -> Case:
+    """Metrics with and without the weights of the samples."""
+    model = dense()
+    model.compile(
+        "adam",
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        weighted_metrics=["accuracy", keras.metrics.MeanMetricWrapper(
+            keras.losses.sparse_categorical_crossentropy, name="entropy")],
+    )  # fmt: skip
+    weight = random.uniform(0, 2, TRAIN + VALIDATION).astype("float32")
+    return Case(model, normal(6), classes(3), weight, sample_weight=True)
+
+
+def masked() -> Case:
+    """A tagger of sequences that end early."""
+    words = classes(20, 7)
+    words[np.arange(7) >= random.integers(2, 8, TRAIN + VALIDATION)[:, None]] = 0
+    model = keras.Sequential(
+        [
+            keras.Input((7,), dtype="int64"),
+            layers.Embedding(20, 8, mask_zero=True),
+            layers.LSTM(8, return_sequences=True),
+            layers.Dense(3, activation="softmax"),
+        ]
+    )
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, words, classes(3, 7))
+
+
+def several_outputs() -> Case:
+    """A list of metrics has one for each output."""
+    x = keras.Input((6,), name="x")
+    hidden = layers.Dense(8, activation="relu")(x)
+    outputs = [
+        layers.Dense(3, "softmax", name="kind")(hidden),
+        layers.Dense(1, name="size")(hidden),
+    ]
+    model = keras.Model(x, outputs)
+    model.compile("adam", ["sparse_categorical_crossentropy", "mse"], metrics=["accuracy", "mae"])
+    return Case(model, normal(6), {"kind": classes(3), "size": normal(1)})
+
+
+def ema(**options: Any) -> Case:
+    model = dense()
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8, **options)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(6), classes(3))
+
+
+def ema_overwritten() -> Case:
+    return ema(ema_overwrite_frequency=4)
+
+
+class Distiller(keras.Model):
+    """Learns from the labels and from another model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = dense(activation=None), dense(activation=None)
+        self.teacher.trainable = False
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.student(x, training=training)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        taught = ops.softmax(self.teacher(x, training=False) / 2.0)
+        apart = keras.losses.kl_divergence(taught, ops.softmax(y_pred / 2.0))
+        return 0.3 * super().compute_loss(x, y, y_pred, sample_weight) + 0.7 * ops.mean(apart)
+
+
+def distillation() -> Case:
+    model = Distiller()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    return Case(model, normal(6), classes(3), inputs={"x": "float32[6]"})
+
+
+class OwnMetrics(keras.Model):
+    """Adds a metric to those of compile."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.highest = keras.metrics.Mean(name="confidence")
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self.highest.update_state(ops.max(y_pred, axis=-1))
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+def own_metrics() -> Case:
+    x = keras.Input((6,), name="x")
+    model = OwnMetrics(x, layers.Dense(3, activation="softmax")(x))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(6), classes(3))
+
+
+class Autoencoder(keras.Model):
+    """A variational autoencoder: all of its loss comes from add_loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = layers.Dense(4), layers.Dense(6)
+        self.seeds = keras.random.SeedGenerator(3)
+
+    def call(self, x: Any) -> Any:
+        mean, variance = ops.split(self.encoder(x), 2, axis=-1)
+        noise = keras.random.normal(ops.shape(mean), seed=self.seeds)
+        result = self.decoder(mean + ops.exp(0.5 * variance) * noise)
+        divergence = -0.5 * ops.mean(1 + variance - ops.square(mean) - ops.exp(variance))
+        self.add_loss(divergence + ops.mean(ops.square(x - result)))
+        return result
+
+
+def add_loss() -> Case:
+    model = Autoencoder()
+    model.compile("adam")
+    return Case(model, normal(6), inputs={"x": "float32[6]"})
+
+
+class GAN(keras.Model):
+    """Two networks with an optimizer each, and a step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.Sequential([keras.Input((2,)), layers.Dense(6)])
+        self.discriminator = keras.Sequential([keras.Input((6,)), layers.Dense(1)])
+        self.seeds = keras.random.SeedGenerator(7)
+        self.d_metric, self.g_metric = keras.metrics.Mean("d_loss"), keras.metrics.Mean("g_loss")
+        self.told = keras.metrics.AUC(from_logits=True, name="told_apart")
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any) -> None:
+        super().compile()
+        self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+
+    def _fakes(self, n: Any) -> Any:
+        return self.generator(keras.random.normal((n, 2), seed=self.seeds))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        n = ops.shape(data)[0]
+        both = ops.concatenate([data, self._fakes(n)])
+        real = ops.concatenate([ops.ones((n, 1)), ops.zeros((n, 1))])
+        entropy = keras.losses.BinaryCrossentropy(from_logits=True)
+        with tf.GradientTape() as tape:
+            logits = self.discriminator(both)
+            d_loss = entropy(real, logits)
+        weights = self.discriminator.trainable_weights
+        self.d_optimizer.apply(tape.gradient(d_loss, weights), weights)
+        with tf.GradientTape() as tape:
+            g_loss = entropy(ops.ones((n, 1)), self.discriminator(self._fakes(n)))
+        weights = self.generator.trainable_weights
+        self.g_optimizer.apply(tape.gradient(g_loss, weights), weights)
+        self.d_metric.update_state(d_loss)
+        self.g_metric.update_state(g_loss)
+        self.told.update_state(real, logits)
+        return {m.name: m.result() for m in (self.d_metric, self.g_metric, self.told)}
+
+
+def gan() -> Case:
+    model = GAN()
+    model.compile(keras.optimizers.Adam(0.01), keras.optimizers.RMSprop(0.01))
+    return Case(model, normal(6), inputs={"x": "float32[6]"}, loss_output="g_loss")
+
+
+CASES: tuple[Callable[[], Case], ...] = (
+    accuracy,
+    stateful,
+    crossentropy_by_name,
+    mean_iou,
+    weighted,
+    masked,
+    several_outputs,
+    ema,
+    ema_overwritten,
+    distillation,
+    own_metrics,
+    add_loss,
+    gan,
+)
+
+
+def weights(model: Any) -> dict[str, np.ndarray]:
+    """What training changes, but for seeds; by position, as layers may share names."""
+    return {f"{i}": w.numpy() for i, w in enumerate(model.weights)}
+
+
+def make(folder: pathlib.Path, case: Case) -> None:
+    """Export a case, train it with Keras, and write what came of it."""
+    train, rest = slice(0, TRAIN), slice(TRAIN, None)
+    model = case.model
+    own = export._own_methods(model)
+    export.export(model, folder / "model", check=False, **case.options)
+    for name, part in (("train", train), ("validation", rest)):
+        np.savez(folder / f"{name}.npz", **case.fields(part))
+    before = weights(model)
+    y = case.y
+    if isinstance(y, dict) and not isinstance(model.output, dict):
+        y = list(y.values())
+    evaluates = "train_step" not in own or "test_step" in own
+    history = model.fit(
+        case.part(case.x, train),
+        None if y is None else case.part(y, train),
+        sample_weight=None if case.weight is None else case.part(case.weight, train),
+        validation_data=tuple(
+            case.part(v, rest) for v in (case.x, y, case.weight) if v is not None
+        ) if evaluates and y is not None else None,
+        batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0,
+    )  # fmt: skip
+    after = weights(model)
+    np.savez(folder / "before.npz", **before)
+    np.savez(folder / "after.npz", **after)
+    (folder / "paths.json").write_text(json.dumps([w.path for w in model.weights]))
+    result = {
+        "batch": BATCH,
+        "epochs": EPOCHS,
+        "validates": evaluates and y is not None,
+        "history": {n: [float(v) for v in values] for n, values in history.history.items()},
+    }
+    (folder / "keras.json").write_text(json.dumps(result, indent=1))
+
+
+def compare(folder: pathlib.Path) -> float:
+    """The largest difference of a weight, as a part of the largest change of one."""
+    reader = tf.train.load_checkpoint(folder / "out" / "variables" / "variables")
+    before, after = np.load(folder / "before.npz"), np.load(folder / "after.npz")
+    differs = moved = 0.0
+    seen: dict[str, int] = {}
+    for i, path in enumerate(json.loads((folder / "paths.json").read_text())):
+        seen[path] = seen.get(path, 0) + 1
+        key = path if seen[path] == 1 else f"{path}#{seen[path]}"
+        ours = reader.get_tensor(f"model/{key.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE")
+        theirs = after[f"{i}"]
+        moved = max(moved, float(np.max(np.abs(theirs - before[f"{i}"]), initial=0)))
+        differs = max(differs, float(np.max(np.abs(theirs - ours), initial=0)))
+    return differs / moved
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["make", "compare"])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("case", nargs="*", help="only these")
+    arguments = parser.parse_args()
+    differences = {}
+    for build in CASES:
+        name = build.__name__
+        if arguments.case and name not in arguments.case:
+            continue
+        folder = arguments.folder / name
+        if arguments.what == "compare":
+            differences[name] = compare(folder)
+            continue
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(1)
+        folder.mkdir(parents=True)
+        make(folder, build())
+    if differences:
+        print(json.dumps(differences))
+
+
+if __name__ == "__main__":
+    main()
