@@ -447,11 +447,11 @@ func tally(s *State, word string) {
 
 // explore takes up what the present parts needed, and tries larger ones or chooses.
 func (k *keeper) explore(s *State, peak memory.Bytes) error {
-	peak, done := k.exploring.enough(peak)
+	now := k.plan()
+	peak, done := k.exploring.enough(now.Parts, peak)
 	if !done {
 		return nil
 	}
-	now := k.plan()
 	k.log.Debug("memory budget: measured", "parts", now.Parts, "samples", partSize(k.Batch, now.Parts), "peak", peak, "beyond", k.watch.above)
 	next, done := k.exploring.next(now, k.watch.firstPeak, peak, k.watch.above)
 	if !done {

@@ -47,9 +47,9 @@ type choice struct {
 	// next one; another size takes it again.
 	once memory.Bytes
 
-	// looks counts the steps with parts of the present size, and highest is their peak.
-	looks   int
-	highest memory.Bytes
+	// looks counts the steps with so many parts, and highest is their peak.
+	looks, lookParts int
+	highest          memory.Bytes
 
 	// needs is the peak of steps under the plan to keep, as measured or predicted, and why
 	// says why its parts are not larger.
@@ -60,17 +60,18 @@ type choice struct {
 // looksReturned is how many steps are looked at with parts of a size where blocks return.
 const looksReturned = 3
 
-// enough takes up the peak of a step, and reports whether enough steps with parts of the
-// present size were looked at; then peak is the highest of them.
-func (c *choice) enough(step memory.Bytes) (peak memory.Bytes, done bool) {
+// enough takes up the peak of a step with so many parts, and reports whether enough of these
+// steps were looked at; then peak is the highest of them.
+func (c *choice) enough(parts int, step memory.Bytes) (peak memory.Bytes, done bool) {
+	if parts != c.lookParts { // what failed for want of memory is split meanwhile
+		c.looks, c.highest, c.lookParts = 0, 0, parts
+	}
 	c.looks++
 	c.highest = max(c.highest, step)
 	if c.returns && c.looks < looksReturned {
 		return 0, false
 	}
-	peak = c.highest
-	c.looks, c.highest = 0, 0
-	return peak, true
+	return c.highest, true
 }
 
 // need is what steps on parts of a size had at most.

@@ -42,10 +42,24 @@ class Case:
         self, model: Any, x: Any, y: Any = None, weight: Any = None, **options: Any
     ) -> None:
         self.model, self.x, self.y, self.weight, self.options = model, x, y, weight, options
+        self.class_weight: dict[int, float] = {}
+        self.keyed = False  # the outputs are a dict
+        self.validates = True
+        self.patience: int | None = None
 
     def part(self, of: Any, part: slice) -> Any:
         """Some samples of an array, or of each of several."""
         return keras.tree.map_structure(lambda a: a[part], of)
+
+    def arguments(self) -> list[str]:
+        """The options of ``steadyfit fit`` that the case needs."""
+        found = []
+        if self.class_weight:
+            weights = ",".join(f"{c}={w}" for c, w in self.class_weight.items())
+            found += ["--class-weight", weights]
+        if self.patience is not None:
+            found += ["--early-stop", f"val_loss:{self.patience}", "--restore-best"]
+        return found
 
     def fields(self, part: slice) -> dict[str, Any]:
         """The arrays of a dataset under the names of the exported inputs."""
@@ -59,7 +73,16 @@ class Case:
         return self.part(fields, part)
 
 
-random = np.random.default_rng(5)
+random = np.random.default_rng()
+
+
+def seeded(build: Callable[[], Case]) -> Case:
+    """A case that is the same each time that it is made."""
+    global random
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    random = np.random.default_rng(5)
+    return build()
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -121,6 +144,14 @@ def weighted() -> Case:
     return Case(model, normal(6), classes(3), weight, sample_weight=True)
 
 
+def class_weights() -> Case:
+    model = dense()
+    model.compile("adam", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    case = Case(model, normal(6), classes(3), sample_weight=True)
+    case.class_weight = {0: 0.5, 2: 3.0}
+    return case
+
+
 def masked() -> Case:
     """A tagger of sequences that end early."""
     words = classes(20, 7)
@@ -150,11 +181,133 @@ def several_outputs() -> Case:
     return Case(model, normal(6), {"kind": classes(3), "size": normal(1)})
 
 
+def keyed_outputs() -> Case:
+    """Lists of losses and metrics go by the sorted keys of a dict of outputs."""
+    x = keras.Input((6,), name="x")
+    hidden = layers.Dense(8, activation="relu")(x)
+    model = keras.Model(x, {"size": layers.Dense(2)(hidden), "far": layers.Dense(2)(hidden)})
+    model.compile("adam", ["mse", "mae"], metrics=["mae", "mse"])
+    case = Case(model, normal(6), {"far": normal(2), "size": normal(2)})
+    case.keyed = True
+    return case
+
+
+class KeyedStep(keras.Model):
+    """A subclass with a step of its own, and a dict of outputs in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = layers.Dense(2), layers.Dense(2)
+
+    def call(self, x: Any) -> Any:
+        return {"size": self.one(x), "far": self.two(x)}
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        return super().train_step((x, y))
+
+
+def keyed_step() -> Case:
+    model = KeyedStep()
+    model.compile("adam", {"far": "mse", "size": "mae"})
+    case = Case(model, normal(6), {"far": normal(2), "size": normal(2)}, inputs={"x": "float32[6]"})
+    case.keyed = True
+    return case
+
+
+class Halved(keras.optimizers.SGD):
+    """An optimizer that changes gradients where Keras calls it."""
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        return super().apply_gradients([(g / 2, v) for g, v in grads_and_vars])
+
+
+def own_optimizer() -> Case:
+    model = dense()
+    model.compile(Halved(0.5), "sparse_categorical_crossentropy")
+    return Case(model, normal(6), classes(3))
+
+
+def own_loss_of_one() -> Case:
+    """A method that is set on the model, and not on its class."""
+    model = dense()
+
+    def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return ops.mean(ops.square(y_pred))
+
+    model.compute_loss = compute_loss
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return Case(model, normal(6), classes(3))
+
+
+class Contrast(keras.Model):
+    """Compares two views of the inputs: a loss of compile, and no labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(4)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x = ops.convert_to_tensor(data)
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=self(x * 0.9), y_pred=self(x))
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"distance": loss}
+
+
+def no_labels() -> Case:
+    model = Contrast()
+    model.compile("sgd", "mse")
+    options = {"labels": {}, "loss_output": "distance"}
+    return Case(model, normal(6), inputs={"x": "float32[6]"}, **options)
+
+
+class Tally(layers.Layer):
+    """A layer with a metric of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = keras.metrics.Mean(name="activity")
+
+    def call(self, x: Any) -> Any:
+        self.mean.update_state(x)
+        return x
+
+
+def layer_metric() -> Case:
+    model = keras.Sequential([keras.Input((6,)), Tally(), layers.Dense(3, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(6), classes(3))
+
+
 def ema(**options: Any) -> Case:
     model = dense()
     optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8, **options)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     return Case(model, normal(6), classes(3))
+
+
+def ema_unused() -> Case:
+    """Weights that the loss does not reach come first."""
+    x = keras.Input((6,), name="x")
+    outputs = [layers.Dense(3, name="idle")(x), layers.Dense(3, "softmax", name="kind")(x)]
+    model = keras.Model(x, outputs)
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8)
+    model.compile(optimizer, [None, "sparse_categorical_crossentropy"])
+    case = Case(model, normal(6), classes(3), allow_unused=True)
+    case.validates = False
+    return case
+
+
+def ema_best() -> Case:
+    """The best weights are those of the epoch, and not their averages."""
+    case = ema()
+    case.patience = 1
+    return case
 
 
 def ema_overwritten() -> Case:
@@ -277,10 +430,19 @@ CASES: tuple[Callable[[], Case], ...] = (
     crossentropy_by_name,
     mean_iou,
     weighted,
+    class_weights,
     masked,
     several_outputs,
+    keyed_outputs,
+    keyed_step,
+    own_optimizer,
+    own_loss_of_one,
+    no_labels,
+    layer_metric,
     ema,
     ema_overwritten,
+    ema_unused,
+    ema_best,
     distillation,
     own_metrics,
     add_loss,
@@ -293,26 +455,37 @@ def weights(model: Any) -> dict[str, np.ndarray]:
     return {f"{i}": w.numpy() for i, w in enumerate(model.weights)}
 
 
-def make(folder: pathlib.Path, case: Case) -> None:
+def make(folder: pathlib.Path, build: Callable[[], Case]) -> None:
     """Export a case, train it with Keras, and write what came of it."""
     train, rest = slice(0, TRAIN), slice(TRAIN, None)
-    model = case.model
-    own = export._own_methods(model)
-    export.export(model, folder / "model", check=False, **case.options)
+    case = seeded(build)
+    own = export._own_methods(case.model)
+    export.export(case.model, folder / "model", check=False, **case.options)
+    # Keras trains a model of its own, which the export cannot have changed.
+    model = seeded(build).model
     for name, part in (("train", train), ("validation", rest)):
         np.savez(folder / f"{name}.npz", **case.fields(part))
-    before = weights(model)
+    before = weights(case.model)
     y = case.y
-    if isinstance(y, dict) and not isinstance(model.output, dict):
+    if isinstance(y, dict) and not case.keyed:
         y = list(y.values())
+    callbacks = []
+    if case.patience is not None:
+        callbacks = [
+            keras.callbacks.EarlyStopping(
+                "val_loss", patience=case.patience, restore_best_weights=True
+            )
+        ]
     evaluates = "train_step" not in own or "test_step" in own
     history = model.fit(
         case.part(case.x, train),
         None if y is None else case.part(y, train),
+        class_weight=case.class_weight or None,
+        callbacks=callbacks,
         sample_weight=None if case.weight is None else case.part(case.weight, train),
         validation_data=tuple(
             case.part(v, rest) for v in (case.x, y, case.weight) if v is not None
-        ) if evaluates and y is not None else None,
+        ) if case.validates and evaluates and y is not None else None,
         batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0,
     )  # fmt: skip
     after = weights(model)
@@ -322,7 +495,8 @@ def make(folder: pathlib.Path, case: Case) -> None:
     result = {
         "batch": BATCH,
         "epochs": EPOCHS,
-        "validates": evaluates and y is not None,
+        "validates": case.validates and evaluates and y is not None,
+        "arguments": case.arguments(),
         "history": {n: [float(v) for v in values] for n, values in history.history.items()},
     }
     (folder / "keras.json").write_text(json.dumps(result, indent=1))
@@ -359,10 +533,8 @@ def main() -> None:
         if arguments.what == "compare":
             differences[name] = compare(folder)
             continue
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(1)
         folder.mkdir(parents=True)
-        make(folder, build())
+        make(folder, build)
     if differences:
         print(json.dumps(differences))
 

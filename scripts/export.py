@@ -68,6 +68,7 @@ TensorFlow is imported when first needed, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import importlib
@@ -293,6 +294,7 @@ class _KerasProgram:
 
     # What a program has signatures for, and whether the model can be called.
     evaluates = predicts = calls = True
+    loss_scale_input = micro_batches = scales_itself = exact = False
 
     def __init__(
         self,
@@ -388,10 +390,15 @@ class _KerasProgram:
             self._pack = lambda flat: (
                 flat[0] if len(flat) == 1 else dict(zip(names, flat, strict=True))
             )
-            values = [self._sample(spec, 2) for spec in self.inputs.values()]
+            specs = {
+                n: self.tf.TensorSpec([None, *spec.shape], spec.dtype, name=n)
+                for n, spec in self.inputs.items()
+            }
             try:
-                if self.calls:
-                    model(self._pack(values), training=False)
+                if self.calls:  # traced and not run, so that no seed goes on
+                    self._concrete(
+                        lambda feeds: model(self._pack(list(feeds.values())), training=False), specs
+                    )
             except Exception as error:
                 raise Refusal(
                     "the model does not accept the inputs given",
@@ -461,14 +468,23 @@ class _KerasProgram:
 
     def _forward(self, feeds: Mapping[str, Any], training: bool) -> dict[str, Any]:
         """Run the model; returns its outputs by name."""
-        tf = self.tf
+        return self._named(self.model(self._x(feeds), training=training))
+
+    def _x(self, feeds: Mapping[str, Any]) -> Any:
+        """The model's input, in its structure and dtypes."""
         values = []
         for name, dtype in self.model_dtypes.items():
             value = feeds[name]
-            values.append(value if value.dtype.name == dtype else tf.cast(value, dtype))
-        outputs = self.model(self._pack(values), training=training)
+            values.append(value if value.dtype.name == dtype else self.tf.cast(value, dtype))
+        return self._pack(values)
+
+    def _named(self, outputs: Any) -> dict[str, Any]:
+        """Outputs by name, in the order in which Keras takes losses and metrics for them."""
+        self.output_keys: dict[str, str] = {}
         if isinstance(outputs, Mapping):
-            return {_clean(key): outputs[key] for key in outputs}
+            ordered = isinstance(outputs, collections.OrderedDict)
+            self.output_keys = {_clean(k): k for k in (outputs if ordered else sorted(outputs))}
+            return {name: outputs[key] for name, key in self.output_keys.items()}
         flat = self.keras.tree.flatten(outputs)
         if len(flat) == 1:
             return {"output": flat[0]}
@@ -527,7 +543,9 @@ class _KerasProgram:
             ) from error
         _refuse_foreign_ops(probe, "the model's forward pass")
         late = [v for v in self.model.variables if id(v) not in before]
-        known = {id(v.value) for v in self.model.variables}
+        metrics = [m for layer in self.model._flatten_layers() for m in layer._metrics]
+        counted = [v for m in metrics for v in m.variables]
+        known = {id(v.value) for v in [*self.model.variables, *counted]}
         strange = [v for v in probe.graph.variables if id(v) not in known]
         if late or strange:
             raise Refusal(
@@ -690,17 +708,24 @@ class _KerasProgram:
         self._metrics = [made]
         y = {label: self._sample(spec, 2) for label, spec in self.labels.items()}
         outputs = {o: self._sample(spec, 2) for o, spec in self.outputs.items()}
+        given = [m for m in self.keras.tree.flatten([metrics, weighted]) if hasattr(m, "variables")]
+        given += self.model.metrics
+        self.before = [(v, v.numpy()) for m in given for v in m.variables]
         try:
             made.update_state(*self._pair(y, outputs))
         except Exception as error:
             raise UsageError(f"metrics: {type(error).__name__}: {error}") from error
-        made.reset_state()
         # Layers may have metrics of their own; Keras reports these, too.
-        self._metrics += [m for layer in self.model._flatten_layers() for m in layer._metrics]
+        model = self.model
+        apart = {id(m) for m in (model._loss_tracker, model._compile_metrics)}
+        apart |= {id(m) for m in getattr(model._compile_loss, "metrics", [])}
+        self._metrics += [m for m in model.metrics if id(m) not in apart]
+        for metric in self._metrics:
+            metric.reset_state()
         taken = set(RESERVED_OUTPUTS) | {f"{o}_loss" for o in self.losses if len(self.losses) > 1}
         self.metrics: list[str] = []
         for name, value in self._metric_values().items():
-            if name in taken or name in self.metrics:
+            if name in taken:
                 raise UsageError(f"a metric is called {name!r}, like another output")
             if self.tf.convert_to_tensor(value).shape.rank != 0:
                 raise Refusal(
@@ -732,8 +757,17 @@ class _KerasProgram:
     def _metric_values(self) -> dict[str, Any]:
         """The values of all metrics, by the names that Keras gives them."""
         compiled, *others = self._metrics
-        values = {**compiled.result(), **{m.name: m.result() for m in others}}
-        return {_clean(name): value for name, value in values.items()}
+        found: dict[str, Any] = {}
+        for name, value in [*compiled.result().items(), *((m.name, m.result()) for m in others)]:
+            clean = re.sub(r"[^A-Za-z0-9_]", "_", name)
+            if clean in found:
+                raise UsageError(f"two metrics are called {clean!r}")
+            if not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*", name):
+                raise UsageError(
+                    f"a metric is called {name!r}: give it a name without {' '!r} and the like"
+                )
+            found[clean] = value
+        return found
 
     def _find_optimizer(self, optimizer: Any, learning_rate: float | None) -> Any:
         keras = self.keras
@@ -924,7 +958,7 @@ class _KerasProgram:
 
     def finalize(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Give the weights their moving averages, as Keras does at the end of fit."""
-        self.optimizer.finalize_variable_values(self.trainable)
+        self.optimizer.finalize_variable_values(self.model.trainable_variables)
         step = self.optimizer.iterations
         return {"global_step": self.tf.cast(getattr(step, "value", step), "int64")}
 
@@ -956,12 +990,12 @@ class _KerasProgram:
         if self.loss_scale_input:
 
             def good() -> Any:
-                self.optimizer.apply(grads, self.trainable)
+                self.optimizer.apply_gradients(zip(grads, self.trainable, strict=True))
                 return tf.constant(True)
 
             tf.cond(finite, good, lambda: tf.constant(False))
             return
-        self.optimizer.apply(grads, self.trainable)
+        self.optimizer.apply_gradients(zip(grads, self.trainable, strict=True))
         if self.scales_itself:
             self.skipped.assign_add(tf.cast(~finite, tf.int64))
 
@@ -990,7 +1024,7 @@ class _KerasProgram:
         tf = self.tf
         outputs = {
             name: tf.cast(value, "float32") if value.dtype.is_floating else value
-            for name, value in self._forward(feeds, False).items()
+            for name, value in self._predicted(feeds).items()
         }
         if not self.classes:
             return outputs
@@ -1006,6 +1040,11 @@ class _KerasProgram:
         else:
             named["class"] = tf.argmax(value, axis=-1, output_type=tf.int64)
         return named
+
+    def _predicted(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        if "predict_step" in _own_methods(self.model):
+            return self._named(self.model.predict_step(self._x(feeds)))
+        return self._forward(feeds, False)
 
     def gradients(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Add a micro-batch to the accumulators."""
@@ -1150,7 +1189,7 @@ class _KerasProgram:
         }
 
 
-# Methods of a Keras model that decide what a step computes.
+# What of a Keras model decides what a step computes.
 OWN_METHODS = (
     "train_step",
     "test_step",
@@ -1159,13 +1198,27 @@ OWN_METHODS = (
     "compute_metrics",
     "reset_metrics",
     "get_metrics_result",
+    "metrics",
 )
+# What drives the steps: an export cannot have it.
+DRIVING_METHODS = ("fit", "make_train_function", "make_test_function")
 
 
-def _own_methods(model: Any) -> list[str]:
-    """Those of OWN_METHODS that the model's class overrides."""
+def _own_methods(model: Any, names: Sequence[str] = OWN_METHODS) -> list[str]:
+    """Those of the names that the model or its class overrides."""
     _, keras = _load_tensorflow()
-    return [n for n in OWN_METHODS if getattr(type(model), n) is not getattr(keras.Model, n)]
+
+    def own(name: str) -> bool:
+        if name in vars(model):
+            return True
+        owner = next(c for c in type(model).__mro__ if name in vars(c))
+        # The fit of KerasHub's tasks prepares data, and trains as that of Keras does.
+        return owner not in keras.Model.__mro__ and owner.__module__.split(".")[0] not in (
+            "keras",
+            "keras_hub",
+        )
+
+    return [name for name in names if own(name)]
 
 
 class _OwnStepProgram(_KerasProgram):
@@ -1190,9 +1243,18 @@ class _OwnStepProgram(_KerasProgram):
         self.tf, self.keras = _load_tensorflow()
         self.model, self.sample_weight, self.classes = model, sample_weight, classes
         self.loss_output = loss_output
-        self.loss_scale_input = self.micro_batches = self.scales_itself = self.exact = False
         self.optimizer, self.reduction = model.optimizer, "sum_over_batch_size"
         self.precision = str(model.dtype_policy.name)
+        if isinstance(self.optimizer, self.keras.optimizers.LossScaleOptimizer):
+            raise Refusal(
+                "a model of float16 with its own train step",
+                where=f"{type(model).__name__}.{_own_methods(model)[0]}"
+                if _own_methods(model)
+                else "add_loss",
+                expected="a policy without loss scaling, such as mixed_bfloat16",
+                found="a LossScaleOptimizer: which steps it skips is not told by the step",
+                do="make the layers under mixed_bfloat16",
+            )
         self.calls = type(model).call is not self.keras.Model.call
         self.predicts = self.calls or "predict_step" in _own_methods(model)
         if learning_rate is not None:
@@ -1208,37 +1270,71 @@ class _OwnStepProgram(_KerasProgram):
     def _find_targets(self, given: Mapping[str, Spec] | None) -> None:
         self.losses: dict[str, Any] = {}
         self.labels: dict[str, Spec] = dict(given or {})
-        if self.calls and getattr(self.model, "loss", None) is not None:
+        if self.calls:
             self._probe_outputs()
+        if self.calls and getattr(self.model, "loss", None) is not None:
             self._find_losses(self.model.loss, None, False, given)
-            self._find_labels(given)
+            if given is None:
+                self._find_labels(None)
+                self._refuse_two_ways()
         elif self.classes:
             raise UsageError("class_names needs a model that was compiled with a loss")
 
+    def _refuse_two_ways(self) -> None:
+        """Refuse a step of which it cannot be told whether fit hands it labels."""
+        if "train_step" not in _own_methods(self.model):
+            return
+        labels, self.labels = self.labels, {}
+        try:
+            self._step(self.train)
+        except (Refusal, UsageError):
+            self.labels = labels  # it needs them
+            return
+        names = ", ".join(f"--label {n}={s}" for n, s in labels.items())
+        raise Refusal(
+            "it cannot be told whether the model's own train step takes labels",
+            where=f"{type(self.model).__name__}.train_step",
+            expected="a step that runs either with labels or without them",
+            found="one that runs with both, and a loss that was given to compile",
+            do=f"say which fit gives it: {names}, or --label none",
+        )
+
     def _data(self, feeds: Mapping[str, Any]) -> Any:
         """A batch as Keras hands it to a step."""
-        x = self._pack(
-            [
-                feeds[n] if feeds[n].dtype.name == dtype else self.tf.cast(feeds[n], dtype)
-                for n, dtype in self.model_dtypes.items()
-            ]
+        names = list(self.labels)
+        outputs = getattr(self, "outputs", {})
+        y: Any = {name: feeds[name] for name in names} or None
+        if len(names) == 1:
+            y = feeds[names[0]]
+        elif names and all(n.startswith("y_") and n[2:] in outputs for n in names):
+            y = {o: feeds.get(f"y_{o}") for o in outputs}
+            keys = self.output_keys
+            y = {keys[o]: v for o, v in y.items()} if keys else list(y.values())
+        return self.keras.utils.pack_x_y_sample_weight(
+            self._x(feeds), y, feeds.get("sample_weight")
         )
-        y = None
-        if len(self.labels) == 1:
-            y = feeds[next(iter(self.labels))]
-        elif self.losses:
-            y = {o: feeds[label] for o, label in self.label_of.items()}
-            if not isinstance(getattr(self.model, "output", None), Mapping):
-                y = [y.get(o) for o in self.outputs]
-        elif self.labels:
-            y = {name: feeds[name] for name in self.labels}
-        return self.keras.utils.pack_x_y_sample_weight(x, y, feeds.get("sample_weight"))
 
     def _trace(self) -> None:
         """Trace the steps once, so that what they need is made, and learn what they return."""
+        probe = self._step(self.train)
+        _refuse_foreign_ops(probe, "the model's own train step")
+        self.metrics = list(probe.structured_outputs)
+        try:
+            test = self._step(self.evaluate)
+        except Refusal as error:
+            if "test_step" in _own_methods(self.model):
+                raise
+            self.evaluates, self.no_evaluation = False, error.found
+        except UsageError as error:
+            self.evaluates, self.no_evaluation = False, str(error)
+        else:
+            self.metrics += [n for n in test.structured_outputs if n not in self.metrics]
+
+    def _step(self, step: Callable) -> Any:
+        """Trace a step of the model's own."""
         specs = self._specs(labels=True)
         try:
-            probe = self._concrete(self.train, specs)
+            return self._concrete(step, specs)
         except (Refusal, UsageError):
             raise
         except Exception as error:
@@ -1247,25 +1343,14 @@ class _OwnStepProgram(_KerasProgram):
                     "no loss: pass one, or a model that was compiled with one"
                 ) from error
             raise Refusal(
-                "the model's own train step cannot be traced",
-                where=f"{type(self.model).__name__}.train_step",
+                "a step of the model's own cannot be traced",
+                where=f"{type(self.model).__name__}, {step.__name__}",
                 expected="a step that TensorFlow can run as a graph on "
                 + ", ".join(f"{n} {s}" for n, s in {**self.inputs, **self.labels}.items()),
                 found=f"{type(error).__name__}: {str(error)[:600]}",
                 do="use keras.ops in place of Python code that needs values; name labels that it "
                 "takes with --label y=DTYPE[DIMS]",
             ) from error
-        _refuse_foreign_ops(probe, "the model's own train step")
-        self.metrics = list(probe.structured_outputs)
-        try:
-            test = self._concrete(self.evaluate, specs)
-        except Exception as error:
-            if "test_step" in _own_methods(self.model):
-                raise
-            self.evaluates = False
-            self.no_evaluation = f"{type(error).__name__}: {str(error)[:200]}"
-        else:
-            self.metrics += [n for n in test.structured_outputs if n not in self.metrics]
 
     def _scalars(self, logs: Any, where: str) -> dict[str, Any]:
         """What a step returned, as Keras reports it."""
@@ -1299,6 +1384,8 @@ class _OwnStepProgram(_KerasProgram):
                     found=f"shape {tensor.shape}",
                     do="reduce it, for instance with keras.ops.mean",
                 )
+            if name in RESERVED_OUTPUTS and name != "loss":
+                raise UsageError(f"{where} returns {name!r}, a reserved name: give it another")
             result[_clean(name)] = tf.cast(tensor, "float32")
         if self.loss_output is not None:
             if _clean(self.loss_output) not in result:
@@ -1324,17 +1411,6 @@ class _OwnStepProgram(_KerasProgram):
         """The model's test_step."""
         return self._scalars(self.model.test_step(self._data(feeds)), "test_step")
 
-    def _forward(self, feeds: Mapping[str, Any], training: bool) -> dict[str, Any]:
-        if "predict_step" not in _own_methods(self.model):
-            return super()._forward(feeds, training)
-        values = [self.tf.cast(feeds[n], dtype) for n, dtype in self.model_dtypes.items()]
-        outputs = self.model.predict_step((self._pack(values),))
-        if isinstance(outputs, Mapping):
-            return {_clean(key): outputs[key] for key in outputs}
-        flat = self.keras.tree.flatten(outputs)
-        names = ["output"] if len(flat) == 1 else [f"output_{i}" for i in range(len(flat))]
-        return dict(zip(names, flat, strict=True))
-
     def reset_metrics(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The model's reset_metrics; the outputs name what the steps return."""
         self.model.reset_metrics()
@@ -1342,6 +1418,15 @@ class _OwnStepProgram(_KerasProgram):
 
     def signatures(self, xla_batch: int | None, xla_steps: int | None) -> dict[str, Any]:
         result = super().signatures(xla_batch, xla_steps)
+        again = self._concrete(self.train, self._specs(labels=True))
+        if _constants(again) != _constants(result["train"]):
+            raise Refusal(
+                "the train step is another one each time that it is traced",
+                where=f"{type(self.model).__name__}.train_step",
+                expected="the same graph: what changes from step to step is in variables",
+                found="other constants, as of a counter or random numbers of Python",
+                do="keep counters with add_weight, and draw with keras.random",
+            )
         used = {id(v) for v in result["train"].graph.variables}
         rate = self.learning_rate()
         if rate is not None and id(rate) not in used:
@@ -1361,6 +1446,14 @@ class _OwnStepProgram(_KerasProgram):
     def metadata(self) -> dict[str, Any]:
         own = {"own_step": _own_methods(self.model) or ["add_loss"]}
         return {**super().metadata(), "loss": {}, **own}
+
+
+def _constants(concrete: Any) -> list[tuple[str, bytes]]:
+    """The operations of a graph, with the values of constants."""
+    return [
+        (node.op, node.attr["value"].tensor.SerializeToString() if node.op == "Const" else b"")
+        for node in concrete.graph.as_graph_def().node
+    ]
 
 
 def _by_path(variables: Sequence[Any]) -> dict[str, Any]:
@@ -1804,7 +1897,16 @@ def export(
                 "sample_weight": sample_weight,
                 "classes": class_names is not None,
             }
-            own = _own_methods(model)
+            driving = _own_methods(model, DRIVING_METHODS)
+            if driving:
+                raise Refusal(
+                    "the model drives its training itself",
+                    where=f"{type(model).__name__}.{driving[0]}",
+                    expected="a model that Keras fit trains step by step",
+                    found="its own " + ", ".join(driving),
+                    do="override train_step in its place",
+                )
+            own = [name for name in _own_methods(model) if name != "predict_step"]
             if own or (compiled and loss is None and model.loss is None):
                 _compile_own(model, own, optimizer, loss, loss_weights, metrics, weighted_metrics)
                 if loss_scale_input or from_logits or allow_unused:
@@ -1894,6 +1996,8 @@ def export(
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(pathlib.Path(temporary, "assets"), ignore_errors=True)
+        for variable, value in getattr(program, "before", []):
+            variable.assign(value)  # the metrics are the user's, and were reset
         checks = verify(temporary) if check else []
         if not getattr(program, "evaluates", True):
             checks.append(f"no evaluate signature: {program.no_evaluation}")
@@ -2445,7 +2549,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=DTYPE[DIMS]",
-        help="labels, if not what the loss implies: y=int64[]; repeat",
+        help="labels, if not what the loss implies: y=int64[]; repeat. none: the model's own step "
+        "takes none",
     )
     io.add_argument(
         "--input-dtype",
@@ -2497,7 +2602,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "loss_output": arguments.loss_output,
             "metrics": arguments.metrics.split(",") if arguments.metrics else None,
             "inputs": _pairs(arguments.input, "--input") or None,
-            "labels": _pairs(arguments.label, "--label") or None,
+            "labels": {}
+            if arguments.label == ["none"]
+            else _pairs(arguments.label, "--label") or None,
             "input_dtypes": _pairs(arguments.input_dtype, "--input-dtype", "x") or None,
             "input_ranges": _ranges(arguments.range) or None,
             "class_names": arguments.class_names.split(",") if arguments.class_names else None,

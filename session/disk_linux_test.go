@@ -91,8 +91,8 @@ func TestSaveOnAFullDisk(t *testing.T) {
 
 	// What the model is stays, and can be saved once there is room.
 	want := make([]float64, len(out))
-	require.NoError(t, s.Evaluate(ctx, b, want))
 	require.NoError(t, s.Save(ctx, filepath.Join(fresh, "v")))
+	require.NoError(t, s.Evaluate(ctx, b, want))
 	again := open(t, "digits", session.Options{})
 	require.NoError(t, again.Restore(ctx, filepath.Join(fresh, "v")))
 	require.NoError(t, again.Evaluate(ctx, b, out))

@@ -236,6 +236,9 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 			}
 			break
 		}
+		if err := r.session.ResetMetrics(ctx); err != nil {
+			return nil, errors.Join(err, r.close())
+		}
 	}
 	return r, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,12 +39,16 @@ type fitFlags struct {
 	resume                  bool
 	out, history            string
 	earlyStop, learningRate string
+	reduceRate, keepBest    string
+	initialEpoch            int
+	validationEvery         int
 	fuseSteps, lossScale    string
 	prefetch, workers       int
 	augment                 string
 	augmentation            data.Augmentation
 	checkImages             bool
 	restoreBest             bool
+	classWeights            map[string]string
 	json, inForce           bool
 	resilience
 	autoFlags
@@ -76,17 +81,22 @@ that was never interrupted.`,
 	flags.BoolVar(&f.shuffle, "shuffle", true, "shuffle the training data anew in each epoch")
 	flags.BoolVar(&f.dropRemainder, "drop-remainder", false, "leave out a last batch that is smaller than the others")
 	flags.StringVar(&f.checkpoints, "checkpoints", "", "folder for checkpoints")
-	flags.IntVar(&f.keep, "keep", 3, "newest checkpoints to keep, beside the one with the best val_loss; 0 keeps all")
+	flags.IntVar(&f.keep, "keep", 3, "newest checkpoints to keep, beside the best (--keep-best); 0 keeps all")
 	flags.StringVar(&f.every, "every", "1epochs", "how often to write a checkpoint, as in 500steps or 2epochs")
 	flags.BoolVar(&f.resume, "resume", false, "continue from the newest good checkpoint, if there is one")
 	flags.StringVar(&f.out, "out", "", "folder for the trained SavedModel; one that is there already is replaced")
 	flags.StringVar(&f.history, "history", "", "file for the history, one JSON line per epoch")
-	flags.StringVar(&f.earlyStop, "early-stop", "", "stop when a metric no longer gets better, as in val_loss:3 (metric:patience in epochs)")
+	flags.StringVar(&f.earlyStop, "early-stop", "", "stop when a metric no longer gets better, as in val_loss:3 (METRIC:PATIENCE[:min|max][:MINDELTA], with the patience in epochs; default of the direction by the name)")
+	flags.StringVar(&f.reduceRate, "reduce-lr", "", "multiply the learning rate when a metric no longer gets better, as in val_loss:0.1:10 (METRIC:FACTOR:PATIENCE); needs --learning-rate")
+	flags.StringVar(&f.keepBest, "keep-best", "", "metric whose best checkpoint is kept beside the newest; default val_loss, with --validation")
+	flags.IntVar(&f.validationEvery, "validation-every", 1, "epochs from one validation to the next")
+	flags.IntVar(&f.initialEpoch, "initial-epoch", 0, "epochs to take as done when a run begins anew")
 	flags.BoolVar(&f.restoreBest, "restore-best", false, "end with the weights of the best epoch by --early-stop, rather than of the last")
 	flags.StringVar(&f.learningRate, "learning-rate", "", "learning rate, or a schedule: cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS; warmup:STEPS: before any")
 	flags.StringVar(&f.fuseSteps, "fuse-steps", "1", "train steps to run in one call of TensorFlow, with the same weights: a number, or auto, which goes by the model and the data; 1 runs them one by one (docs/performance.md)")
 	flags.BoolVar(&f.options.Compiled, "compiled", false, "train with the model's twins that XLA has compiled, where a batch and the steps of a call have their sizes; they round differently")
 	flags.IntVar(&f.prefetch, "prefetch", -1, "batches to prepare ahead; 0 prepares none, -1 as many as take 4 MiB, 2 to 64, or 2 with --memory-budget")
+	flags.StringToStringVar(&f.classWeights, "class-weight", nil, "weights of classes in the loss of the training, as in 0=1,1=5; other classes have 1 (the model needs the input sample_weight)")
 	flags.StringVar(&f.augment, "augment", "", "changes to training images, drawn anew in each epoch: flip, crop:PIXELS, jitter:AMOUNT, as in flip,crop:4,jitter:0.1")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that decode and augment; 0 means one per core")
 	flags.BoolVar(&f.checkImages, "check-images", true, "decode all images once before training, so that one that is damaged does not end it")
@@ -348,6 +358,7 @@ func newLog(w io.Writer) *slog.Logger {
 func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step int64)) (*fit.Loop, error) {
 	l := &fit.Loop{
 		Batch: f.batch, Epochs: f.epochs, StepsPerEpoch: f.steps, DropRemainder: f.dropRemainder,
+		InitialEpoch: f.initialEpoch, ValidationEvery: f.validationEvery,
 		ResumeAnyway: f.force, Log: newLog(stderr), Alive: alive,
 	}
 	for _, n := range []struct {
@@ -355,6 +366,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		value, min, max int
 	}{
 		{"epochs", f.epochs, 1, math.MaxInt}, {"batch", f.batch, 1, math.MaxInt32}, {"steps-per-epoch", f.steps, 0, math.MaxInt}, {"keep", f.keep, 0, math.MaxInt},
+		{"initial-epoch", f.initialEpoch, 0, f.epochs - 1}, {"validation-every", f.validationEvery, 1, math.MaxInt},
 		{"prefetch", f.prefetch, -1, data.MaxAhead}, {"workers", f.workers, 0, data.MaxWorkers},
 	} {
 		if n.value < n.min {
@@ -390,18 +402,26 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		l.Hook(fit.HistoryFile(f.history, fit.OnError(onWriteError[f.onError])))
 	}
 	if f.earlyStop != "" {
-		metric, text, ok := strings.Cut(f.earlyStop, ":")
-		patience, err := strconv.Atoi(text)
-		if !ok || metric == "" || err != nil || patience < 0 {
-			return nil, usagef("--early-stop %q: expected metric:patience, as in val_loss:3", f.earlyStop)
+		metric, options, err := parseEarlyStop(f.earlyStop)
+		if err != nil {
+			return nil, err
 		}
-		options := []fit.EarlyStopOption{fit.Patience(patience)}
 		if f.restoreBest {
 			options = append(options, fit.RestoreBest(best), fit.OnError(onWriteError[f.onError]))
 		}
 		l.Hook(fit.EarlyStop(metric, options...))
 	} else if f.restoreBest {
 		return nil, usagef("--restore-best needs --early-stop, whose metric says what is best")
+	}
+	if f.reduceRate != "" {
+		if f.learningRate == "" {
+			return nil, usagef("--reduce-lr needs --learning-rate, the rate to begin with")
+		}
+		reduce, err := parseReduceRate(f.reduceRate)
+		if err != nil {
+			return nil, err
+		}
+		l.Hook(reduce)
 	}
 	steps, epochs, err := parseEvery("every", f.every)
 	if err != nil {
@@ -411,10 +431,16 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 	if steps > 0 {
 		every = fit.EverySteps(steps)
 	}
+	switch {
+	case f.keepBest != "" && f.checkpoints == "":
+		return nil, usagef("--keep-best needs --checkpoints, the folder that they are kept in")
+	case f.validationEvery > 1 && f.validation == "":
+		return nil, usagef("--validation-every needs --validation, the data")
+	}
 	if f.checkpoints != "" {
 		options := []fit.CheckpointOption{fit.Keep(f.keep), every, fit.OnError(onWriteError[f.onError])}
-		if f.validation != "" {
-			options = append(options, fit.Best("val_loss"))
+		if best := f.keepBest; best != "" || f.validation != "" {
+			options = append(options, fit.Best(cmp.Or(best, "val_loss")))
 		}
 		l.Hook(fit.Checkpoint(f.checkpoints, options...))
 	}
@@ -425,6 +451,55 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		l.Resume = f.checkpoints
 	}
 	return l, nil
+}
+
+// parseEarlyStop reads METRIC:PATIENCE[:min|max][:MINDELTA].
+func parseEarlyStop(text string) (metric string, options []fit.EarlyStopOption, err error) {
+	parts := strings.Split(text, ":")
+	wrong := usagef("--early-stop %q: expected METRIC:PATIENCE[:min|max][:MINDELTA], as in val_loss:3 or val_auc:3:max:0.001", text)
+	if len(parts) < 2 || len(parts) > 4 || parts[0] == "" {
+		return "", nil, wrong
+	}
+	patience, err := strconv.Atoi(parts[1])
+	if err != nil || patience < 0 {
+		return "", nil, wrong
+	}
+	options = append(options, fit.Patience(patience))
+	rest := parts[2:]
+	if len(rest) > 0 {
+		if direction, ok := map[string]fit.Direction{"min": fit.Min, "max": fit.Max}[rest[0]]; ok {
+			options, rest = append(options, fit.Mode(direction)), rest[1:]
+		}
+	}
+	if len(rest) > 1 {
+		return "", nil, wrong
+	}
+	if len(rest) == 1 {
+		delta, err := strconv.ParseFloat(rest[0], 64)
+		if err != nil || !(delta >= 0) || math.IsInf(delta, 1) {
+			return "", nil, wrong
+		}
+		options = append(options, fit.MinDelta(delta))
+	}
+	return parts[0], options, nil
+}
+
+// parseReduceRate reads METRIC:FACTOR:PATIENCE.
+func parseReduceRate(text string) (fit.Hook, error) {
+	wrong := usagef("--reduce-lr %q: expected METRIC:FACTOR:PATIENCE with a factor between 0 and 1, as in val_loss:0.1:10", text)
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 || parts[0] == "" {
+		return fit.Hook{}, wrong
+	}
+	factor, err := strconv.ParseFloat(parts[1], 64)
+	if err != nil || !(factor > 0 && factor < 1) {
+		return fit.Hook{}, wrong
+	}
+	patience, err := strconv.Atoi(parts[2])
+	if err != nil || patience < 0 {
+		return fit.Hook{}, wrong
+	}
+	return fit.ReduceOnPlateau(parts[0], fit.Factor(factor), fit.Patience(patience)), nil
 }
 
 // fuseAuto is the value of --fuse-steps that leaves the number to the program.
@@ -530,6 +605,9 @@ func (f *fitFlags) datasets(ctx context.Context, l *fit.Loop, model *savedmodels
 		}
 		l.Validation = held
 	}
+	if train, err = f.weighted(train, model, roles.Train); err != nil {
+		return nil, err
+	}
 	if train, err = f.augmented(train, model, roles.Train); err != nil {
 		return nil, err
 	}
@@ -563,6 +641,51 @@ func (f *fitFlags) datasets(ctx context.Context, l *fit.Loop, model *savedmodels
 		ds = data.Prefetch(ds, ahead)
 	}
 	return ds, nil
+}
+
+// weighted adds the weights of the classes to the training data, if there are any: of the
+// field that feeds the only input that is a label.
+func (f *fitFlags) weighted(train *data.Memory, model *savedmodels.Model, signature string) (*data.Memory, error) {
+	if len(f.classWeights) == 0 {
+		return train, nil
+	}
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	if sig.Reserved(savedmodels.InputSampleWeight) == nil {
+		return nil, usagef("--class-weight: signature %s takes no %s; export the model with it (export.py --sample-weight)", signature, savedmodels.InputSampleWeight)
+	}
+	fields, err := session.CheckData(model, signature, train, f.pass())
+	if err != nil {
+		return nil, err
+	}
+	labels := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
+		predict, err := model.Signature(model.Roles.Predict)
+		return err == nil && predict.Input(in.Name) != nil
+	})
+	if len(labels) != 1 {
+		return nil, usagef("--class-weight: expected a model with one label, and signature %s takes %d", signature, len(labels))
+	}
+	label := fields[labels[0].Name]
+	names := train.ClassNames(label)
+	weights := map[int64]float64{}
+	for name, text := range f.classWeights {
+		class, err := strconv.ParseInt(name, 10, 64)
+		if i := slices.Index(names, name); i >= 0 {
+			class, err = int64(i), nil
+		}
+		if err != nil {
+			return nil, usagef("--class-weight %s=%s: %q is no number and no name of a class", name, text, name)
+		}
+		if weights[class], err = strconv.ParseFloat(text, 64); err != nil {
+			return nil, usagef("--class-weight %s=%s: expected a number as the weight", name, text)
+		}
+	}
+	if train, err = data.WithSampleWeights(train, label, weights); err != nil {
+		return nil, usagef("--class-weight: %w", err)
+	}
+	return train, nil
 }
 
 // augmented changes the images of the training data at random, if that is asked for:

@@ -39,12 +39,12 @@ func untraced(phases []string) []string {
 
 func TestEveryWorkload(t *testing.T) {
 	// What stays, on purpose, of 6 steps and a traced one: tensors of 64 KiB; those of
-	// 8 images and 8 labels; sessions, each with steps for training and evaluation, of
-	// which one was fed.
+	// 8 images and 8 labels; sessions, each with steps for training, evaluation and the reset
+	// of metrics, of which one was fed.
 	left := map[string]string{
 		"W1": "7 tensors of 458752 bytes",
 		"W2": fmt.Sprintf("14 tensors of %d bytes", 7*8*(224*224*3*4+8)),
-		"W4": fmt.Sprintf("14 steps of %d bytes, 7 sessions, 7 graphs", 7*8*(224*224*3*4+8)),
+		"W4": fmt.Sprintf("21 steps of %d bytes, 7 sessions, 7 graphs", 7*8*(224*224*3*4+8)),
 	}
 	// What models whose names end so compute in.
 	halves := map[string]string{"bf16": cell.FactMatrixBFloat16, "fp16": cell.FactMatrixFloat16, "scaled": cell.FactMatrixFloat16}
