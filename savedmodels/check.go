@@ -279,12 +279,14 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 	if s := m.find(r.Train); s != nil {
 		f := m.known.signature[r.Train]
-		// Seeds and the state of metrics change where nothing is learned, too.
-		others := slices.DeleteFunc(slices.Concat(evaluateNames, predictNames, []string{r.ResetMetrics}), func(name string) bool { return m.find(name) == nil })
-		idle := m.union(others, func(f facts) map[int]bool { return union(f.written, f.updated) })
-		if changed := minus(union(f.written, f.updated), idle); len(changed) == 0 && !m.known.missing[s.Output(OutputLoss).Op] {
+		metrics := m.known.signature[r.ResetMetrics].written
+		changed := minus(union(f.written, f.updated), metrics)
+		if slices.Contains(evaluateNames, r.Train) && m.choose(trainNames, (*Signature).hasLoss) != "" {
+			changed = nil // what it changes are seeds
+		}
+		if len(changed) == 0 && !m.known.missing[s.Output(OutputLoss).Op] {
 			p := Problem{Warning, CodeNothingTrained, r.Train,
-				"signature " + r.Train + " changes no variable: running it would teach the model nothing",
+				"signature " + r.Train + " changes no weight: running it would teach the model nothing",
 				"apply the gradients inside the exported function, or choose another train signature"}
 			if len(f.read) > 0 {
 				p.Severity = Error
