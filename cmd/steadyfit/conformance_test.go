@@ -58,6 +58,11 @@ func TestTrainsAsKerasFit(t *testing.T) {
 			t.Logf("%d metrics, which differ by at most %.1e of their value", len(keras.History), worst)
 		})
 	}
+	// Its evaluation draws random numbers, and so changes a seed, but no weight.
+	out, err := program(t, "fit", "--model", filepath.Join(dir, "add_loss", "model"), "--data", filepath.Join(dir, "add_loss", "train.npz"), "--train-signature", "evaluate").CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "signature evaluate changes no weight")
+
 	var differences map[string]float64
 	require.NoError(t, json.Unmarshal([]byte(runPython(t, script, "compare", dir)), &differences))
 	require.Len(t, differences, len(folders))
