@@ -143,6 +143,7 @@ class Refusal(Exception):
     """A model that would not train correctly after export, and what to do about it."""
 
     def __init__(self, what: str, *, where: str, expected: str, found: str, do: str) -> None:
+        found = re.sub(r"\x1b\[[0-9;]*m", "", found)  # Keras colours its errors
         self.what, self.where, self.expected, self.found, self.do = (
             what,
             where,
@@ -410,7 +411,7 @@ class _KerasProgram:
                 ) from error
         else:
             raise Refusal(
-                "the model is not built, so its inputs are unknown",
+                "the model has no keras.Input, so the shapes of its inputs are unknown",
                 where=where,
                 expected="a model with keras.Input, or one whose inputs are given",
                 found=f"{type(model).__name__} without input shapes",
@@ -1348,8 +1349,12 @@ class _OwnStepProgram(_KerasProgram):
                 expected="a step that TensorFlow can run as a graph on "
                 + ", ".join(f"{n} {s}" for n, s in {**self.inputs, **self.labels}.items()),
                 found=f"{type(error).__name__}: {str(error)[:600]}",
-                do="use keras.ops in place of Python code that needs values; name labels that it "
-                "takes with --label y=DTYPE[DIMS]",
+                do=(
+                    ""
+                    if self.labels
+                    else "if it takes labels, name them with --label y=DTYPE[DIMS]; "
+                )
+                + "use keras.ops in place of Python code that needs values",
             ) from error
 
     def _scalars(self, logs: Any, where: str) -> dict[str, Any]:

@@ -88,7 +88,7 @@ func whyWhole(model *savedmodels.Model, roles savedmodels.Roles) string {
 			return p.Message + "; " + p.Fix
 		}
 	}
-	return "it takes gradients and apply; export the model with them, as scripts/export.py does unless --no-micro-batches is given"
+	return "it takes gradients and apply; export the model with them, as scripts/export.py does unless --no-micro-batches is given or the model has its own train step"
 }
 
 // whyInexact says why the update of parts is another one; "" if it is the same.

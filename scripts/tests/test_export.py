@@ -798,7 +798,7 @@ def _reserved():
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (_unbuilt, "the model is not built"),
+        (_unbuilt, "no keras.Input"),
         (_frozen, "nothing to train"),
         (_python, "leaves TensorFlow"),
         (_strings, "takes strings"),
