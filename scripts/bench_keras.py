@@ -181,23 +181,23 @@ class Training:
             self.meter.epoch(total / self.steps)
 
     def one_step(self) -> Callable[[Any, Any], dict[str, Any]]:
-        """A train step in plain TensorFlow: loss and metrics of the batch."""
+        """A train step in plain TensorFlow: the loss of the batch, and Keras's metrics."""
+        from keras.src.trainers.compile_utils import CompileMetrics
+
         tf, _ = export._load_tensorflow()
         model, adam, loss_of = self.model, self.adam, self.loss
         weights = model.trainable_variables
         adam.build(weights)
-        label = export.Spec(self.y.dtype.name, self.y.shape[1:])
-        output = export.Spec("float32", tuple(model.outputs[0].shape[1:]))
-        sparse = label.dtype == "int64"
-        metrics = [export._as_metric(m, label, output, sparse) for m in self.metrics]
+        metrics = CompileMetrics(list(self.metrics), None)
+        metrics.build(tf.constant(self.y[:1]), tf.zeros([1, *model.outputs[0].shape[1:]]))
 
         def step(x: Any, y: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
                 out = model(x, training=True)
                 loss = loss_of(y, out)
             adam.apply(tape.gradient(loss, [w.value for w in weights]), weights)
-            values = {name: tf.reduce_mean(function(y, out)) for name, function in metrics}
-            return {"loss": loss, **values}
+            metrics.update_state(y, out)
+            return {"loss": loss, **metrics.result()}
 
         return step
 
