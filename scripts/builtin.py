@@ -226,6 +226,7 @@ def train(model: pathlib.Path, data: pathlib.Path, epochs: int, batch: int = 32)
         for start in range(0, len(x), batch):
             rows = shuffled[start : start + batch]
             step(x=tf.constant(x[rows]), y=tf.constant(y[rows]))
+    loaded.signatures["reset_metrics"]()
     result = evaluate(
         x=tf.constant(part["test"]["x"].astype("float32")), y=tf.constant(part["test"]["y"])
     )
