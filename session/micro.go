@@ -256,7 +256,6 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 	weighted := r.signature.Reserved(savedmodels.InputSampleWeight) != nil
 	var weights float64
 	for i := range n {
-		last := i == n-1
 		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)
 		r.seed = [2]int64{partSeed(seed[0], i), seed[1]}
 		if err := r.step(ctx, part, r.part, metadata); err != nil {
@@ -270,9 +269,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 		weights += w
 		for m, from := range at {
 			if r.means[from] == byLast {
-				if last {
-					out[m] = r.part[from]
-				}
+				out[m] = r.part[from]
 				continue
 			}
 			// A part without weight reports 0/0.
