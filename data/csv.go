@@ -32,6 +32,19 @@ type CSVOptions struct {
 	// Exact keeps integers among the features that float32 would round, such as
 	// identifiers: if there is one, below 2^53, x is float64.
 	Exact bool
+	// Columns become fields of their own, if the header has all of them: those of a model
+	// with several inputs, or with one of strings. Other columns than these and the label
+	// are fields of text then.
+	Columns []Column
+	// Text reads the features as text: x is []string [columns].
+	Text bool
+}
+
+// Column is a column of a table that becomes a field, of one value per sample.
+type Column struct {
+	Name string
+	// Text is false for numbers: float32, or float64 as CSVOptions.Exact says.
+	Text bool
 }
 
 // Header says whether the first line of a table names the columns.
@@ -50,7 +63,7 @@ const (
 // OpenCSV reads a table from a file, compressed with gzip or not.
 //
 // All columns but the label become the field x, float32 [columns], or float64 as
-// CSVOptions.Exact says. The label
+// CSVOptions.Exact says; CSVOptions.Columns and CSVOptions.Text read others. The label
 // becomes y: int64 if all labels are integers, float32 if all are numbers, and
 // otherwise int64 class numbers of the names, which ClassNames returns.
 //
@@ -59,10 +72,11 @@ const (
 // *RowError that is ErrFormat and names the file, line and column. There is no
 // dataset of the rows that were right.
 func OpenCSV(path string, o CSVOptions) (*Memory, error) {
-	return openCSV(path, o, nil)
+	return openTable(path, o, nil, readCSV)
 }
 
-func openCSV(path string, o CSVOptions, l *limit) (*Memory, error) {
+// openTable reads a file of rows, compressed or not.
+func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions) (*Memory, error)) (*Memory, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
@@ -72,12 +86,12 @@ func openCSV(path string, o CSVOptions, l *limit) (*Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return readCSV(path, l.reader(r), o)
+	return read(path, l.reader(r), o)
 }
 
 // readCSV reads a table to its end.
 func readCSV(name string, r io.Reader, o CSVOptions) (*Memory, error) {
-	t := table{file: name, options: o, label: -1}
+	t := table{file: name, options: o, label: -1, limit: limitOf(r)}
 	text, err := textReader(r)
 	if err != nil {
 		return nil, t.failed(err)
@@ -174,14 +188,24 @@ type table struct {
 	names     []string // nil without a header
 	label     int      // the label's column from 0, or -1
 
-	x     []float32
-	wide  []float64 // instead of x, once an integer needs it
-	line  []int     // of each row
-	y     []int64
-	real  []float32 // the labels, once one of them is not an integer
-	kind  labelKind
-	class map[string]int64
-	found []string // class names by number
+	limit *limit
+
+	fields []*features // by column, nil for the label; all columns have one, or their own
+	line   []int       // of each row
+	y      []int64
+	real   []float32 // the labels, once one of them is not an integer
+	kind   labelKind
+	class  map[string]int64
+	found  []string // class names by number
+}
+
+// features are the values of one field that is not the label.
+type features struct {
+	name   string
+	text   bool
+	narrow []float32
+	wide   []float64 // instead of narrow, once an integer needs it
+	texts  []string
 }
 
 // labelKind is what the labels read so far are. Numbers may turn out not to be
@@ -266,6 +290,9 @@ func (t *table) start(record []string) error {
 			return fmt.Errorf("the label is the only column, so there is nothing to learn it from: %w", ErrFormat)
 		}
 	}
+	if err := t.layOut(); err != nil {
+		return err
+	}
 	if len(t.options.Classes) > 0 {
 		t.kind = nameLabel
 		t.class = make(map[string]int64)
@@ -280,6 +307,38 @@ func (t *table) start(record []string) error {
 		return nil
 	}
 	return t.row(record)
+}
+
+// maxFields is the most fields of a table, far more than a model has inputs.
+const maxFields = 4096
+
+// layOut decides which field the values of each column go to.
+func (t *table) layOut() error {
+	x := &features{name: "x", text: t.options.Text}
+	t.fields = slices.Repeat([]*features{x}, t.columns)
+	if t.label >= 0 {
+		t.fields[t.label] = nil
+	}
+	text := make(map[string]bool)
+	for _, c := range t.options.Columns {
+		if i := slices.Index(t.names, c.Name); i < 0 || i == t.label {
+			return nil
+		}
+		text[c.Name] = c.Text
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if t.columns > maxFields {
+		return fmt.Errorf("%d columns, where %d are the most of a table whose columns are fields of their own: leave out those that are not used: %w", t.columns, maxFields, ErrFormat)
+	}
+	for i, f := range t.fields {
+		if f != nil {
+			isText, known := text[t.names[i]]
+			t.fields[i] = &features{name: t.names[i], text: isText || !known}
+		}
+	}
+	return nil
 }
 
 func (t *table) header(names []string) error {
@@ -329,6 +388,14 @@ func (t *table) row(record []string) error {
 		}
 	}
 	for i, cell := range record {
+		if f := t.fields[i]; f != nil && f.text {
+			if err := t.limit.take(stringHeader); err != nil {
+				return err
+			}
+			// Cells share memory with their whole row.
+			f.texts = append(f.texts, strings.Clone(cell))
+			continue
+		}
 		cell = strings.TrimSpace(cell)
 		if i == t.label {
 			if err := t.addLabel(i, cell); err != nil {
@@ -340,32 +407,43 @@ func (t *table) row(record []string) error {
 		if err != nil {
 			return err
 		}
-		t.add(v, cell)
+		t.fields[i].add(v, cell, t.options.Exact)
 	}
 	t.line = append(t.line, line)
 	return nil
 }
 
-// add takes in a feature.
-func (t *table) add(v float32, cell string) {
+// add takes in a number.
+func (f *features) add(v float32, cell string, keepExact bool) {
 	exact := float64(v)
-	if t.options.Exact && math.Abs(exact) >= 1<<24 {
-		if f, err := strconv.ParseFloat(cell, 64); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
-			exact = f
+	if keepExact && math.Abs(exact) >= 1<<24 {
+		if w, err := strconv.ParseFloat(cell, 64); err == nil && w == math.Trunc(w) && math.Abs(w) < 1<<53 {
+			exact = w
 		}
 	}
-	if t.wide == nil && exact == float64(v) {
-		t.x = append(t.x, v)
+	if f.wide == nil && exact == float64(v) {
+		f.narrow = append(f.narrow, v)
 		return
 	}
-	if t.wide == nil {
-		t.wide = make([]float64, len(t.x), len(t.x)+len(t.x)/4+1)
-		for i, v := range t.x {
-			t.wide[i] = float64(v)
+	if f.wide == nil {
+		f.wide = make([]float64, len(f.narrow), len(f.narrow)+len(f.narrow)/4+1)
+		for i, v := range f.narrow {
+			f.wide[i] = float64(v)
 		}
-		t.x = nil
+		f.narrow = nil
 	}
-	t.wide = append(t.wide, exact)
+	f.wide = append(f.wide, exact)
+}
+
+// array is the values of n samples.
+func (f *features) array(n int) Array {
+	switch {
+	case f.text:
+		return Array{Shape: []int{n, len(f.texts) / n}, Values: f.texts}
+	case f.wide != nil:
+		return Array{Shape: []int{n, len(f.wide) / n}, Values: f.wide}
+	}
+	return Array{Shape: []int{n, len(f.narrow) / n}, Values: f.narrow}
 }
 
 // number parses a cell that has to be a finite float32.
@@ -476,9 +554,11 @@ func (t *table) dataset() (*Memory, error) {
 	if n == 0 {
 		return nil, t.failed(fmt.Errorf("no rows in it: %w", ErrFormat))
 	}
-	fields := []Field{{"x", Array{Shape: []int{n, len(t.x) / n}, Values: t.x}}}
-	if t.wide != nil {
-		fields[0].Array = Array{Shape: []int{n, len(t.wide) / n}, Values: t.wide}
+	var fields []Field
+	for i, f := range t.fields {
+		if f != nil && !slices.Contains(t.fields[:i], f) {
+			fields = append(fields, Field{f.name, f.array(n)})
+		}
 	}
 	switch {
 	case t.label < 0:
@@ -497,8 +577,9 @@ func (t *table) dataset() (*Memory, error) {
 	}
 	m.lines = t.line
 	if t.label >= 0 {
-		m.columns[1].classes = slices.Clone(classes)
-		m.columns[1].origin = t.columnName(t.label)
+		y := &m.columns[len(m.columns)-1]
+		y.classes = slices.Clone(classes)
+		y.origin = t.columnName(t.label)
 	}
 	return m, nil
 }

@@ -188,6 +188,33 @@ func TestCSVOfManyColumns(t *testing.T) {
 	require.Equal(t, []int{columns}, m.Fields()[0].Shape)
 }
 
+// Columns of a model with several inputs, or with one of text, are fields of their own.
+func TestCSVFields(t *testing.T) {
+	columns := []Column{{"city", true}, {"age", false}}
+	text := "age,city,id,label\n3,\" Bern\",x1,yes\n4.5,,x2,no\n"
+	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Columns: columns})
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{
+		"age":  {[]int{2, 1}, []float32{3, 4.5}},
+		"city": {[]int{2, 1}, []string{" Bern", ""}},
+		"id":   {[]int{2, 1}, []string{"x1", "x2"}},
+		"y":    {[]int{2}, []int64{1, 0}},
+	}, fieldsOf(t, m))
+	require.Equal(t, []string{"no", "yes"}, m.ClassNames("y"))
+
+	m, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns, Text: true})
+	require.NoError(t, err, "not all columns are there")
+	require.Equal(t, map[string]Array{"x": {[]int{1, 2}, []string{"a", "b"}}, "y": {[]int{1}, []int64{1}}}, fieldsOf(t, m))
+
+	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Columns: columns})
+	require.ErrorContains(t, err, `column "age" (1): found "old", expected a number`)
+	wide := "age,city" + strings.Repeat(",c", maxFields)
+	_, err = readCSV("t.csv", strings.NewReader(wide+"\n"), CSVOptions{Columns: columns})
+	require.ErrorIs(t, err, ErrFormat)
+	_, err = readCSV("t.csv", newLimit(60).reader(strings.NewReader("x\na\nb\nc\nd\n")), CSVOptions{Text: true})
+	require.ErrorIs(t, err, ErrTooLarge, "text takes more memory than the file has bytes")
+}
+
 func compressed(t testing.TB, raw []byte) []byte {
 	t.Helper()
 	var file bytes.Buffer

@@ -22,7 +22,7 @@ type Options struct {
 	// which the class folders are in folders named train, and test, validation or
 	// val. Empty means "train". Asking a source that has one part only for "test" is ErrNoSplit.
 	Split string
-	// CSV is for .csv files.
+	// CSV is for .csv files, and but for Header and Comma for .jsonl files.
 	CSV CSVOptions
 	// Images is for folders of images; it has to have a size for them.
 	Images ImageOptions
@@ -45,7 +45,7 @@ type Options struct {
 }
 
 // formats is what the error messages offer.
-const formats = ".npz, .npy, .csv or .csv.gz, a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
+const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
 
 // known are the formats that people have, which this version does not read.
 var known = map[string]string{
@@ -64,12 +64,11 @@ var known = map[string]string{
 	".tgz":       "tar",
 	".tsv":       "tab-separated",
 	".json":      "JSON",
-	".jsonl":     "JSON lines",
 }
 
 // Open reads the dataset at a path, by its extension: .npz, .npy (with the file
-// y.npy beside it if it is x.npy, and as the field x otherwise), .csv and
-// .csv.gz; a folder in MNIST's layout, of .npy files, or of images (OpenImages);
+// y.npy beside it if it is x.npy, and as the field x otherwise), .csv, .jsonl, and
+// both with .gz; a folder in MNIST's layout, of .npy files, or of images (OpenImages);
 // builtin:NAME.
 //
 // Formats that are known but not read are ErrUnsupported; the message says what
@@ -108,7 +107,12 @@ func Open(path string, o Options) (*Memory, error) {
 		if err := onePart(path, o.Split); err != nil {
 			return nil, err
 		}
-		return openCSV(path, o.CSV, limit)
+		return openTable(path, o.CSV, limit, readCSV)
+	case ext == ".jsonl":
+		if err := onePart(path, o.Split); err != nil {
+			return nil, err
+		}
+		return openTable(path, o.CSV, limit, readJSONL)
 	case strings.Contains(filepath.Base(lower), "idx1-ubyte"), strings.Contains(filepath.Base(lower), "idx3-ubyte"):
 		return nil, fmt.Errorf("%s: IDX images and labels are a pair of files; give the folder that holds both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
 	case slices.Contains(imageExtensions, ext):
@@ -252,6 +256,14 @@ func (l *limit) take(n int64) error {
 	}
 	if l.left -= n; l.left < 0 {
 		return fmt.Errorf("%w: more than %d bytes when decompressed; raise Options.MaxBytes if that is what the data should hold", ErrTooLarge, l.max)
+	}
+	return nil
+}
+
+// limitOf is the limit of what a reader reads; nil if it has none.
+func limitOf(r io.Reader) *limit {
+	if l, ok := r.(*limited); ok {
+		return l.limit
 	}
 	return nil
 }

@@ -58,6 +58,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	for _, open := range []func(string) (*Memory, error){
 		OpenNPZ,
+		func(path string) (*Memory, error) { return OpenJSONL(path, CSVOptions{}) },
 		func(p string) (*Memory, error) { return OpenNPY(p) },
 		func(p string) (*Memory, error) { return OpenCSV(p, CSVOptions{}) },
 	} {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // The .npy format is NumPy's: a magic string, a version, the length of a header
@@ -28,10 +29,11 @@ const maxHeader = 64 << 10
 // arrays keep their names, which by convention are x and y; of an archive with
 // x_train, y_train, x_test and y_test the training part is read (see Options).
 //
-// Arrays of floats of 4 or 8 bytes, integers and bools are read, in either byte
-// order and in C or Fortran order. Text, objects (which are Python pickles),
-// dates, complex numbers and float16 are ErrUnsupported; anything that is not
-// what it claims to be is ErrFormat.
+// Arrays of floats of 4 or 8 bytes, integers, bools and text of a fixed width are read, in
+// either byte order and in C or Fortran order. Text is the field's bytes (|S), or UTF-8 of
+// its characters (<U), without zeros behind it. Objects (which are Python pickles), dates,
+// complex numbers and float16 are ErrUnsupported; anything that is not what it claims to
+// be is ErrFormat.
 func OpenNPZ(path string) (*Memory, error) {
 	return openNPZ(path, "", reading{})
 }
@@ -370,13 +372,16 @@ func dtype(descr string) (stored, binary.ByteOrder, error) {
 	if t, ok := storedTypes[code]; ok {
 		return t, order, nil
 	}
+	if width, ok := textWidth(code); ok {
+		return stored{size: width, read: readText(code[0] == 'U')}, order, nil
+	}
 	what, fix := "elements of type", "convert it with x.astype(\"float32\")"
 	if code != "" {
 		switch code[0] {
 		case 'O':
-			what, fix = "Python objects, stored as a pickle, of type", "give all samples one shape and a number type, then save again"
+			what, fix = "Python objects, stored as a pickle, of type", "give all samples one shape and a number type, or convert text with x.astype(str), then save again"
 		case 'U', 'S', 'a':
-			what, fix = "text of type", "save class numbers, for instance from numpy.unique(labels, return_inverse=True)"
+			what, fix = "text of type", "give it a width of at most 16 MiB"
 		case 'V', '[':
 			what, fix = "records of type", "save one array per column"
 		case 'M', 'm':
@@ -388,6 +393,48 @@ func dtype(descr string) (stored, binary.ByteOrder, error) {
 		}
 	}
 	return stored{}, nil, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
+}
+
+// textWidth is the size in bytes of an element of text.
+func textWidth(code string) (int, bool) {
+	const most = 16 << 20 // as of a line of a table
+	if code == "" || !strings.ContainsRune("USa", rune(code[0])) {
+		return 0, false
+	}
+	width, err := strconv.Atoi(code[1:])
+	if code[0] == 'U' {
+		width *= 4
+	}
+	return width, err == nil && width > 0 && width <= most
+}
+
+// readText reads text whose characters have one byte each, or four: UTF-32.
+func readText(wide bool) func(io.Reader, int, int, binary.ByteOrder, int64) (vector, error) {
+	return func(r io.Reader, count, width int, order binary.ByteOrder, _ int64) (vector, error) {
+		limit := limitOf(r)
+		one := make([]byte, width)
+		var text []byte
+		var out vec[string]
+		for range count {
+			if _, err := io.ReadFull(r, one); err == io.EOF || err == io.ErrUnexpectedEOF {
+				return nil, fmt.Errorf("truncated: the header promises %d elements, the file has %d: %w", count, len(out), ErrFormat)
+			} else if err != nil {
+				return nil, err
+			}
+			if err := limit.take(stringHeader); err != nil {
+				return nil, err
+			}
+			text = append(text[:0], one...)
+			if wide {
+				text = text[:0]
+				for at := 0; at < width; at += 4 {
+					text = utf8.AppendRune(text, rune(order.Uint32(one[at:])))
+				}
+			}
+			out = append(out, string(bytes.TrimRight(text, "\x00")))
+		}
+		return out, nil
+	}
 }
 
 // literal parses the Python dict of a header. After an error it yields zeros.

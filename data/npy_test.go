@@ -90,10 +90,35 @@ func TestNumPyFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorContains(t, err, "single value")
 
+	a, err = read("text.npy")
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{2}, []string{"cat", "dog"}}, a)
+	for dict, want := range map[string]struct {
+		raw    string
+		values []string
+	}{
+		dictOf("|S3", "(2,)"):   {"a\x00\x00dé", []string{"a", "dé"}},
+		dictOf(">U2", "(2,)"):   {"\x00\x00\x00é\x00\x00\x00\x00\x00\x01\xf4\x00\x00\x00\x00a", []string{"é", "\U0001f400a"}},
+		dictOf("<U1", "(1, 1)"): {"\x00\x00\x00\x00", []string{""}},
+		dictOf("|S1", "(2, 1)"): {"ab", []string{"a", "b"}},
+		dictOf("<U1", "(1,)"):   {"\x00\x00\x11\x00", []string{"\ufffd"}},
+		dictOf("|a2", "(1,)"):   {"\x00b", []string{"\x00b"}},
+	} {
+		raw := strings.ReplaceAll(want.raw, "\x00\x00\x00é", "\x00\x00\x00\xe9")
+		a, err := readBytes(rawNPY(dict, []byte(raw)...))
+		require.NoError(t, err, dict)
+		require.Equal(t, want.values, a.Values, dict)
+	}
+	for descr, says := range map[string]string{"<U0": "text of type", "|S99999999999": "text of type", "|S4": "promises 2 elements, the file has 1"} {
+		_, err := readBytes(rawNPY(dictOf(descr, "(2,)"), []byte("abcdef")...))
+		require.ErrorContains(t, err, says, descr)
+	}
+	_, err = readNPY(newLimit(100).reader(bytes.NewReader(rawNPY(dictOf("|S1", "(9,)"), make([]byte, 9)...))), 9)
+	require.ErrorIs(t, err, ErrTooLarge, "text takes more memory than the file has bytes")
+
 	for file, says := range map[string]string{
 		"half.npy":    `floats of type "<f2": not read by this version; convert`,
 		"complex.npy": "complex numbers",
-		"text.npy":    `text of type "<U3"`,
 		"dates.npy":   "dates or times",
 		"records.npy": "one array per column",
 		"objects.npy": "Python objects, stored as a pickle",

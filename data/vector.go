@@ -67,8 +67,11 @@ func (v vec[T]) elementSize() int {
 	if n := binary.Size(zero); n > 0 {
 		return n
 	}
-	return 16
+	return stringHeader
 }
+
+// stringHeader is the size of a string in bytes, without its text.
+const stringHeader = 16
 
 func (v vec[T]) same(n int) vector { return make(vec[T], n) }
 

@@ -83,8 +83,6 @@ const (
 	CodeUnknownRank = "unknown-rank"
 	// CodeScalarInput: an input without a batch dimension.
 	CodeScalarInput = "scalar-input"
-	// CodeStringInput: strings cannot be fed.
-	CodeStringInput = "string-input"
 	// CodeHalfWithoutLossScale: float16 gradients that will vanish.
 	CodeHalfWithoutLossScale = "half-without-loss-scale"
 	// CodeUnusableSignature: it has the name for a role and does not fit it.
@@ -501,10 +499,6 @@ func (m *Model) judgeTensors(s *Signature, trains bool, r Roles, report func(Pro
 				fmt.Sprintf("input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName()),
 				"take another type and convert it in the exported function"})
 			continue
-		case t.DType == tfbind.String:
-			report(Problem{severity, CodeStringInput, about(t),
-				fmt.Sprintf("input %s of signature %s takes strings, which this version does not feed", t.Name, s.Name),
-				"turn text into numbers before it is fed, and export the model without that part"})
 		case reserved:
 			// Several steps per call may take one value per step.
 			stacked := t

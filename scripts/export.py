@@ -117,8 +117,8 @@ MODULE_NAMES = (
     "restore",
 )
 
-# Operations that leave the graph: they need this Python process, the file system,
-# or tables that the saver does not cover. A model that trains elsewhere has none.
+# Operations that leave the graph: they need this Python process, the file system, or
+# tables that change, which the saver does not cover. A model that trains elsewhere has none.
 FOREIGN_OPS = {
     "PyFunc": "calls back into Python",
     "PyFuncStateless": "calls back into Python",
@@ -126,16 +126,9 @@ FOREIGN_OPS = {
     "ReadFile": "reads a file",
     "WriteFile": "writes a file",
     "MatchingFiles": "lists files",
-    "HashTableV2": "is a lookup table, which the saver does not cover",
-    "MutableHashTableV2": "is a lookup table, which the saver does not cover",
-    "MutableDenseHashTableV2": "is a lookup table, which the saver does not cover",
-    "LookupTableFindV2": "reads a lookup table, which the saver does not cover",
-    "StringSplitV2": "processes strings",
-    "StringLower": "processes strings",
-    "StaticRegexReplace": "processes strings",
-    "StringToHashBucketFast": "processes strings",
-    "StringToHashBucketStrong": "processes strings",
-    "StringNGrams": "processes strings",
+    "MutableHashTableV2": "is a table that changes, which the saver does not cover",
+    "MutableDenseHashTableV2": "is a table that changes, which the saver does not cover",
+    "LookupTableInsertV2": "changes a table, which the saver does not cover",
 }
 
 
@@ -418,15 +411,6 @@ class _KerasProgram:
                 do="start it with keras.Input(shape), or pass --input x=float32[...]",
             )
         for name, spec in self.inputs.items():
-            if spec.dtype == "string":
-                raise Refusal(
-                    "the model takes strings",
-                    where=f"{where}, input {name!r}",
-                    expected="numbers: a train step elsewhere cannot rely on lookup tables",
-                    found=str(spec),
-                    do="run TextVectorization or StringLookup when preparing the data, and "
-                    "export the part of the model behind it",
-                )
             if name in RESERVED_INPUTS or name == "y":
                 raise Refusal(
                     f"an input has the reserved name {name!r}",
@@ -1743,7 +1727,7 @@ def _refuse_foreign_ops(concrete: Any, where: str) -> None:
         raise Refusal(
             "the graph leaves TensorFlow, or needs state that a checkpoint does not cover",
             where=where,
-            expected="operations that run anywhere: no Python, files, strings or lookup tables",
+            expected="operations that run anywhere: no Python, no files, no tables that change",
             found="; ".join(found[:5]) + (f"; {len(found) - 5} more" if len(found) > 5 else ""),
             do="do this step when preparing the data, and export the rest of the model",
         )
@@ -1963,6 +1947,8 @@ def export(
             raise UsageError(f"a range for {unknown}; the inputs are {', '.join(program.inputs)}")
         signatures = program.signatures(xla_batch, xla_steps)
         root = program.tracked()
+        if isinstance(model, keras.Model):
+            root.tables = _tables(model, signatures)
         _refuse_untracked(signatures, root)
         metadata = {
             "format": FORMAT,
@@ -2000,7 +1986,8 @@ def export(
         file = pathlib.Path(temporary, METADATA)
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(pathlib.Path(temporary, "assets"), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            pathlib.Path(temporary, "assets").rmdir()  # vocabularies in files are assets
         for variable, value in getattr(program, "before", []):
             variable.assign(value)  # the metrics are the user's, and were reset
         checks = verify(temporary) if check else []
@@ -2055,6 +2042,19 @@ def _as_specs(specs: Mapping[str, Spec | str] | None) -> dict[str, Spec] | None:
     if specs is None:
         return None
     return {n: parse_spec(s) if isinstance(s, str) else s for n, s in specs.items()}
+
+
+def _tables(model: Any, signatures: Mapping[str, Any]) -> list[Any]:
+    """The lookup tables of layers that the steps use."""
+    tf, _ = _load_tensorflow()
+    used = {id(tensor) for function in signatures.values() for tensor in function.captured_inputs}
+    return [
+        value
+        for layer in model._flatten_layers()
+        for value in vars(layer).values()
+        if isinstance(value, tf.saved_model.experimental.TrackableResource)
+        and id(value.resource_handle) in used
+    ]
 
 
 def _refuse_untracked(signatures: Mapping[str, Any], root: Any) -> None:
@@ -2324,6 +2324,8 @@ def _values(signature: Any, feeds: Mapping[str, Any]) -> list[Any]:
 
 def _random(np: Any, random: Any, key: str, dtype: Any, shape: list[int], known: Any) -> Any:
     """Plausible values: weights and scales of one, labels that are classes, inputs in their range."""
+    if dtype == "string":
+        return random.choice(np.array(["one", "two words"], dtype=object), shape)
     if key in ("sample_weight", "loss_scale"):
         return np.ones(shape, "float32")
     if known:

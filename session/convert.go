@@ -51,6 +51,10 @@ func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p
 		return storeNumbers(st, i, to, v, shape, p)
 	case []bool:
 		return storeBools(st, i, to, v, shape, p)
+	case []string:
+		if to == tfbind.String && p == whole {
+			return tfbind.SetStrings(st, i, v, shape...)
+		}
 	}
 	return fmt.Errorf("%w: %T cannot be fed to an input of %s", tfbind.ErrType, values, to)
 }

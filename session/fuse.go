@@ -203,6 +203,9 @@ func stackOf(model *savedmodels.Model, name string, train *savedmodels.Signature
 		if one == nil {
 			return refuse("takes %s, which %s does not", in.Name, train.Name)
 		}
+		if in.DType == tfbind.String {
+			return nil, fmt.Errorf("%w: signature %s takes strings (%s), which are fed one step at a time", ErrFuse, name, in.Name)
+		}
 		if in.UnknownRank {
 			continue
 		}

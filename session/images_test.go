@@ -62,6 +62,18 @@ func TestCSVOptions(t *testing.T) {
 	}
 	model, err := savedmodels.Builtin("lstm")
 	require.NoError(t, err)
+	sig, err := model.Signature("train")
+	require.NoError(t, err)
+	x := sig.Input("x")
+	x.DType, x.Shape = tfbind.String, []int64{-1, 3}
+	o, err := session.CSVOptions(model, "train")
+	require.NoError(t, err)
+	assert.Equal(t, data.CSVOptions{Text: true}, o, "all columns are the text of a sample")
+	x.Shape = []int64{-1, 1}
+	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "age", Op: "age", DType: tfbind.Float32, Shape: []int64{-1}})
+	o, err = session.CSVOptions(model, "train")
+	require.NoError(t, err)
+	assert.Equal(t, data.CSVOptions{Columns: []data.Column{{Name: "x", Text: true}, {Name: "age"}}}, o)
 	_, err = session.CSVOptions(model, "trian")
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }

@@ -103,25 +103,45 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 				return nil, refuse(err)
 			}
 		}
-		if f.Type == "string" || in.DType == tfbind.String || in.DType == tfbind.Bool && f.Type != "bool" {
-			return nil, refuse(fmt.Errorf("%w: expected %s, got %s", ErrData, in.DType, f.Type))
+		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
+			fix := ""
+			if f.Type == "string" {
+				fix = "; of names, make numbers (numpy.unique(names, return_inverse=True) gives them)"
+			}
+			return nil, refuse(fmt.Errorf("%w: expected %s, got %s%s", ErrData, in.DType, f.Type, fix))
 		}
 	}
 	return fields, nil
 }
 
 // CSVOptions says how a table has to be read for a signature: exactly where an input that is
-// no label takes numbers that float32 may not hold.
+// no label takes numbers that float32 may not hold; as text where the one input takes that;
+// and by the names of the inputs where there are several, or one of text, each of which takes
+// one value per sample.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
 		return o, err
 	}
 	rounded := []tfbind.DType{tfbind.Float32, tfbind.Float16, tfbind.BFloat16, tfbind.Bool, tfbind.String}
-	o.Exact = slices.ContainsFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
-		label := in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
-		return !label && !slices.Contains(rounded, in.DType)
+	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
+		return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
 	})
+	isText := func(in savedmodels.Tensor) bool { return in.DType == tfbind.String }
+	o.Exact = slices.ContainsFunc(features, func(in savedmodels.Tensor) bool { return !slices.Contains(rounded, in.DType) })
+	o.Text = len(features) == 1 && isText(features[0])
+	single := func(in savedmodels.Tensor) bool {
+		return !in.UnknownRank && (len(in.Shape) == 1 || len(in.Shape) == 2 && in.Shape[1] == 1)
+	}
+	if o.Text || len(features) > 1 {
+		for _, in := range features {
+			if !single(in) {
+				o.Columns = nil
+				break
+			}
+			o.Columns = append(o.Columns, data.Column{Name: in.Name, Text: isText(in)})
+		}
+	}
 	return o, nil
 }
 

@@ -222,6 +222,11 @@ func (cgoAPI) resizeInput(step ptr, i int, dtype DType, dims []int64, bytes int6
 		(*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)), C.size_t(bytes)) != 0
 }
 
+func (api cgoAPI) setInputStrings(step ptr, i int, values []string) {
+	inputs := unsafe.Slice((*ptr)(ptr((*C.sf_step)(step).inputs)), i+1)
+	api.setStrings(inputs[i], values)
+}
+
 // What is lent is pinned. As numbers, since cgo would look for pointers in all of the
 // object that the values are in.
 func (cgoAPI) lendInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool {

@@ -31,6 +31,7 @@ type native interface {
 	newStep(session ptr, feeds, fetches []Output, targets []Operation) stepMemory
 	deleteStep(step ptr)
 	resizeInput(step ptr, i int, dtype DType, dims []int64, bytes int64) bool
+	setInputStrings(step ptr, i int, values []string)
 	lendInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool
 	takeBackInput(step ptr, i int)
 	takeOutput(step ptr, i int) ptr

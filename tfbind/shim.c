@@ -244,8 +244,7 @@ sf_step* sf_new_step(TF_Session* session, int nfeeds, int nfetches,
   return s;
 }
 
-// The inputs of a step are never strings (Step refuses them), so no element
-// holds memory of its own.
+// Strings among the outputs belong to TensorFlow, or to an input.
 static void drop_outputs(sf_step* s) {
   for (int i = 0; i < s->nfetches; i++) {
     if (s->outputs[i] != NULL) tf.TF_DeleteTensor(s->outputs[i]);
@@ -254,11 +253,19 @@ static void drop_outputs(sf_step* s) {
   }
 }
 
+static void drop_input(sf_step* s, int i) {
+  TF_Tensor* t = s->inputs[i];
+  bool strings = t != NULL && tf.TF_TensorType(t) == DT_STRING;
+  sf_delete_tensor(t, strings ? tf.TF_TensorElementCount(t) : 0);
+  s->inputs[i] = NULL;
+  s->input_data[i] = NULL;
+}
+
 void sf_delete_step(sf_step* s) {
   if (s == NULL) return;
   if (s->outputs && s->scalars) drop_outputs(s);
   for (int i = 0; i < s->nfeeds; i++) {
-    if (s->inputs && s->inputs[i] != NULL) tf.TF_DeleteTensor(s->inputs[i]);
+    if (s->inputs && s->input_data) drop_input(s, i);
     if (s->lent) sf_step_take_back(s, i);
   }
   if (s->status) tf.TF_DeleteStatus(s->status);
@@ -287,9 +294,7 @@ void sf_step_set_target(sf_step* s, int i, TF_Operation* o) {
 int sf_step_resize(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
                    int ndims, size_t bytes) {
   // The old buffer goes first, so that two sizes are never held at once.
-  if (s->inputs[i] != NULL) tf.TF_DeleteTensor(s->inputs[i]);
-  s->inputs[i] = NULL;
-  s->input_data[i] = NULL;
+  drop_input(s, i);
   s->inputs[i] = sf_new_tensor(dtype, dims, ndims, bytes, &s->input_data[i]);
   return s->inputs[i] != NULL;
 }
@@ -362,10 +367,13 @@ static double scalar_value(const TF_Tensor* t) {
 // A model may keep the buffer that it was fed: assigning an input to a variable
 // makes the variable share it. Writing the next batch there would change the
 // variable behind the model's back, so such an input gets a buffer of its own.
+// Strings are never written to: each sf_step_resize makes new ones.
 static void renew_retained(sf_step* s) {
   for (int i = 0; i < s->nfeeds; i++) {
     TF_Tensor* old = s->inputs[i];
-    if (old == NULL || tf.TF_TensorMaybeMove(old) != NULL) continue;
+    if (old == NULL || tf.TF_TensorType(old) == DT_STRING ||
+        tf.TF_TensorMaybeMove(old) != NULL)
+      continue;
     int64_t dims[254];  // maxRank in tensor.go
     int ndims = tf.TF_NumDims(old);
     size_t bytes = tf.TF_TensorByteSize(old);

@@ -56,8 +56,7 @@ type input struct {
 	fed   bool
 }
 
-// Prepare resolves a step. The result must be closed. Inputs of strings are
-// not for steps: use Run.
+// Prepare resolves a step. The result must be closed.
 func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	session, err := s.acquire()
 	if err != nil {
@@ -73,7 +72,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	step := &Step{session: s, fetches: slices.Clone(spec.Fetches), cancel: spec.OnCancel}
 	for i, f := range spec.Feeds {
 		in := input{name: f.Name(), dtype: f.DType()}
-		if in.dtype.Size() == 0 {
+		if !in.dtype.Supported() {
 			return nil, fmt.Errorf("prepare step: input %s: %w: %s cannot be fed through a step", in.name, ErrType, in.dtype)
 		}
 		if slices.Contains(spec.Feeds[:i], f) {
@@ -172,6 +171,33 @@ func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int6
 	if err := fill(unsafe.Slice((*T)(st.memory.data[i]), n)); err != nil {
 		return fmt.Errorf("step input %s: %w", in.name, err)
 	}
+	in.fed = true
+	return nil
+}
+
+// SetStrings copies a flat row-major slice into a new tensor for input i, which takes on
+// that shape. values may be reused at once.
+func SetStrings(st *Step, i int, values []string, shape ...int64) error {
+	p, err := st.use()
+	if err != nil {
+		return err
+	}
+	defer st.done()
+	in, err := st.input(i, String)
+	if err != nil {
+		return err
+	}
+	n, err := elements(shape)
+	if err != nil {
+		return fmt.Errorf("step input %s: %w", in.name, err)
+	}
+	if n != int64(len(values)) {
+		return fmt.Errorf("step input %s: %w: shape %v holds %d elements, got %d values", in.name, ErrShape, slices.Clone(shape), n, len(values))
+	}
+	if err := st.resize(p, i, slices.Clone(shape), n*stringBytes); err != nil {
+		return err
+	}
+	capi.setInputStrings(p, i, values)
 	in.fed = true
 	return nil
 }

@@ -405,9 +405,29 @@ func TestStep(t *testing.T) {
 	x := output(t, s, "x")
 	_, err = s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x, x}, Fetches: []tfbind.Output{x}})
 	assert.ErrorContains(t, err, "twice")
-	str := new(graphDef).placeholder("x", tfbind.String).session(t)
-	_, err = str.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, str, "x")}, Fetches: []tfbind.Output{output(t, str, "x")}})
-	assert.ErrorIs(t, err, tfbind.ErrType)
+}
+
+func TestStepTakesStrings(t *testing.T) {
+	s := new(graphDef).placeholder("x", tfbind.String).
+		add("y", "StringJoin", map[string]*attr{"N": {Value: intAttr(2)}, "separator": textAttr("-")}, "x", "x").session(t)
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "y")}})
+	require.NoError(t, err)
+	defer step.Close()
+	require.ErrorIs(t, step.Run(t.Context()), tfbind.ErrNotFed)
+	require.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, 1), tfbind.ErrType)
+	require.ErrorIs(t, tfbind.SetStrings(step, 0, []string{"a"}, 2), tfbind.ErrShape)
+	for _, texts := range [][]string{{"", "a\x00b", "é"}, {strings.Repeat("long", 100), "short"}, {}} {
+		require.NoError(t, tfbind.SetStrings(step, 0, texts, int64(len(texts))))
+		require.NoError(t, step.Run(t.Context()))
+		out, err := step.Output(0)
+		require.NoError(t, err)
+		joined, err := tfbind.Values[string](out)
+		require.NoError(t, errors.Join(err, out.Close()))
+		require.Len(t, joined, len(texts))
+		for i, text := range texts {
+			assert.Equal(t, text+"-"+text, joined[i])
+		}
+	}
 }
 
 func TestStepFloatReadsEveryType(t *testing.T) {
@@ -714,6 +734,9 @@ func TestNoNativeGrowth(t *testing.T) {
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)
 	defer step.Close()
+	join, err := str.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, str, "x")}, Fetches: []tfbind.Output{output(t, str, "y")}})
+	require.NoError(t, err)
+	defer join.Close()
 	megabyte := make([]float32, 1<<18)
 	once := func(i int) {
 		x, err := tfbind.NewTensor(megabyte, 1<<18)
@@ -730,6 +753,8 @@ func TestNoNativeGrowth(t *testing.T) {
 		defer joined.Close()
 		require.NoError(t, tfbind.Set(step, 0, megabyte[:1<<17+i%2], int64(1<<17+i%2)))
 		require.NoError(t, step.Run(ctx))
+		require.NoError(t, tfbind.SetStrings(join, 0, []string{long, "short"}, 2))
+		require.NoError(t, join.Run(ctx))
 	}
 	for i := range 50 {
 		once(i)

@@ -140,8 +140,8 @@ type dataFlags struct {
 }
 
 func (f *dataFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.path, "data", "", "data: .npz, .npy, .csv[.gz], a folder in MNIST's layout, a folder of images with a sub-folder per class, or builtin:NAME ("+strings.Join(data.BuiltinNames(), ", ")+")")
-	flags.StringVar(&f.label, "label", "", "label column of a CSV file: its name, its number from 1, or -1 for the last; default the one named label or y")
+	flags.StringVar(&f.path, "data", "", "data: .npz, .npy, .csv[.gz], .jsonl[.gz], a folder in MNIST's layout, a folder of images with a sub-folder per class, or builtin:NAME ("+strings.Join(data.BuiltinNames(), ", ")+")")
+	flags.StringVar(&f.label, "label", "", "label of a CSV or JSON lines file: its name, in a table also its number from 1, or -1 for the last; default the one named label or y")
 	flags.StringVar(&f.imageSize, "image-size", "", "size that images in a folder are brought to, or that samples of pixels in a row have, as in 224 or HEIGHTxWIDTH; default what the model takes")
 	flags.StringVar(&f.scale, "scale", "", "what 0 and 255 of bytes become, as in 0,1; default, for images in a folder, the range that the model was exported with")
 	flags.StringVar(&f.most, "max-data", "", "largest size of the data when decompressed, as in 8GiB; default 64 MiB and 50 times the size of the files")
@@ -303,7 +303,7 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 			return err
 		}
 		if hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" }); !hasY {
-			return fmt.Errorf("%w (for a CSV file, --label names the column)", err)
+			return fmt.Errorf("%w (for a CSV or JSON lines file, --label names the label)", err)
 		}
 		return err
 	}

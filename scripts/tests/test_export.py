@@ -755,14 +755,20 @@ def _python():
     return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3), Doubled()])
 
 
-def _strings():
-    lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
-    return keras.Sequential([keras.Input((1,), dtype="string"), lookup, keras.layers.Dense(3)])
-
-
 def _table():
-    lookup = keras.layers.IntegerLookup(vocabulary=[5, 6], output_mode="one_hot")
-    return keras.Sequential([keras.Input((1,), dtype="int64"), lookup, keras.layers.Dense(3)])
+    class Counts(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+
+        def call(self, x):
+            self.table.insert(x, tf.cast(x, tf.float32))
+            return tf.ensure_shape(self.table.lookup(x), x.shape)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return keras.Sequential([keras.Input((1,), dtype="int64"), Counts(), keras.layers.Dense(3)])
 
 
 def _fixed_batch():
@@ -801,7 +807,6 @@ def _reserved():
         (_unbuilt, "no keras.Input"),
         (_frozen, "nothing to train"),
         (_python, "leaves TensorFlow"),
-        (_strings, "takes strings"),
         (_table, "leaves TensorFlow"),
         (_fixed_batch, "batch size is fixed"),
         (_lazy, "variables appear"),
@@ -816,6 +821,36 @@ def test_refuses_models(tmp_path, make, what):
         assert part.strip()
     assert len(refused.value.do) > 10
     assert list(tmp_path.iterdir()) == [], "a refusal left files behind"
+
+
+def test_text_and_lookup_tables(tmp_path, load):
+    words = keras.Input((), dtype="string", name="words")
+    color = keras.Input((1,), dtype="string", name="color")
+    code = keras.Input((1,), dtype="int64", name="code")
+    file = tmp_path / "colors.txt"
+    file.write_text("red\ngreen\n")
+    text = keras.layers.TextVectorization(vocabulary=["cat", "dog"], output_mode="count")
+    parts = [
+        text(words),
+        keras.layers.StringLookup(vocabulary=str(file), output_mode="one_hot")(color),
+        keras.layers.IntegerLookup(vocabulary=[5, 6], output_mode="one_hot")(code),
+        keras.layers.Hashing(4, output_mode="one_hot")(color),
+    ]
+    x = keras.layers.Concatenate()([keras.ops.cast(p, "float32") for p in parts])
+    model = keras.Model([words, color, code], keras.layers.Dense(3)(x))
+    export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    file.unlink()
+    feeds = {
+        "words": np.array(["a cat", "Dog dog", ""], dtype=object),
+        "color": np.array([["red"], ["blue"], ["green"]], dtype=object),
+        "code": np.array([[5], [7], [6]]),
+    }
+    loaded = load(tmp_path / "m")
+    got = loaded.run("predict", **feeds)["output"]
+    want = model({n: tf.constant(v) for n, v in feeds.items()})
+    np.testing.assert_array_equal(got, want)
+    losses = [loaded.run("train", **feeds, y=[0, 1, 2])["loss"] for _ in range(20)]
+    assert losses[-1] < losses[0]
 
 
 def test_unused_weights_are_named_and_can_be_allowed(tmp_path, load, random):

@@ -1,0 +1,274 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// OpenJSONL reads a file of JSON lines, compressed with gzip or not: one object per sample,
+// all with the same names. Each name becomes a field of numbers, text or bools, or of arrays
+// of these, nested or not, which have one shape in all lines.
+//
+// CSVOptions.Label is the name that becomes y; text is numbered as in a table. One other
+// name becomes x, unless it is that of CSVOptions.Columns; several keep their names. Numbers
+// are int64 if all of a field are integers, which are below 2^53, and otherwise float32, or
+// float64 as CSVOptions.Exact says.
+//
+// Lines that are no such object, with names or shapes that others do not have, null, and
+// numbers beyond float32 are a *RowError that is ErrFormat.
+func OpenJSONL(path string, o CSVOptions) (*Memory, error) {
+	return openTable(path, o, nil, readJSONL)
+}
+
+func readJSONL(name string, r io.Reader, o CSVOptions) (*Memory, error) {
+	t := objects{file: name, limit: limitOf(r), fields: make(map[string]*jsonField)}
+	text, err := textReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
+	}
+	lines := bufio.NewScanner(text)
+	lines.Buffer(nil, maxLine)
+	for line := 1; lines.Scan(); line++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		if err := t.add(lines.Bytes(), line); err != nil {
+			return nil, err
+		}
+	}
+	if err := lines.Err(); err == bufio.ErrTooLong {
+		return nil, t.bad(len(t.lines)+1, "", fmt.Sprintf("more than %d bytes", maxLine), "the object of a sample", "put each sample on a line of its own")
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
+	}
+	if len(t.lines) == 0 {
+		return nil, fmt.Errorf("%s: no objects in it: %w", name, ErrFormat)
+	}
+	return t.dataset(o)
+}
+
+// objects collects the samples of a file.
+type objects struct {
+	file   string
+	limit  *limit
+	names  []string // in the order of the first line
+	fields map[string]*jsonField
+	lines  []int // of each sample
+}
+
+// jsonField is the values of one name.
+type jsonField struct {
+	shape   []int     // of one sample
+	kind    string    // what the first value was
+	numbers []float64 // all exact: integers, or of 32 bits, or of 64
+	real    bool      // not all numbers are integers
+	texts   []string
+	bools   []bool
+}
+
+func (t *objects) bad(line int, name, found, expected, fix string) error {
+	return &RowError{File: t.file, Unit: "line", Row: line, Column: name, Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
+}
+
+// add takes in a line.
+func (t *objects) add(text []byte, line int) error {
+	const fix = `write a line such as {"text": "...", "label": 1}`
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	token, err := d.Token()
+	if err != nil || token != json.Delim('{') {
+		return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+	}
+	seen := 0
+	for d.More() {
+		key, err := d.Token()
+		name, ok := key.(string)
+		if err != nil || !ok {
+			return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+		}
+		f := t.fields[name]
+		if f == nil && len(t.lines) > 0 || len(t.names) > maxFields {
+			return t.bad(line, strconv.Quote(name), "this name", "those of the lines before: "+strings.Join(t.names[:min(8, len(t.names))], ", "), "give all lines the same names")
+		}
+		if f == nil {
+			f = &jsonField{}
+			t.fields[name] = f
+			t.names = append(t.names, name)
+		}
+		before := f.len()
+		found, expected := t.value(d, f, 0)
+		if found == "" && len(t.lines) > 0 && f.len() != before/len(t.lines)*(len(t.lines)+1) {
+			found, expected = "another number of values", "one shape in all lines"
+		}
+		if found != "" {
+			return t.bad(line, strconv.Quote(name), found, expected, "correct the line, or remove it")
+		}
+		seen++
+	}
+	if _, err := d.Token(); err != nil {
+		return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return t.bad(line, "", "more after the object", "one JSON object", "put each sample on a line of its own")
+	}
+	if seen != len(t.names) {
+		return t.bad(line, "", fmt.Sprintf("%d names", seen), fmt.Sprintf("%d, as in the lines before, each once", len(t.names)), "give all lines the same names")
+	}
+	t.lines = append(t.lines, line)
+	return nil
+}
+
+func (f *jsonField) len() int { return len(f.numbers) + len(f.texts) + len(f.bools) }
+
+// value takes in the next value of a line, which is at some depth in arrays. If it cannot be
+// used, it returns what was found and what was expected.
+func (t *objects) value(d *json.Decoder, f *jsonField, depth int) (found, expected string) {
+	token, err := d.Token()
+	if err != nil {
+		return "a value that is no JSON: " + err.Error(), "a number, text, true, false, or an array"
+	}
+	first := len(t.lines) == 0 && f.kind == ""
+	if token == json.Delim('[') {
+		at := len(f.shape)
+		if first && depth == at {
+			f.shape = append(f.shape, -1)
+		} else if depth >= at {
+			return "an array", "a value, as before"
+		}
+		n := 0
+		for ; d.More(); n++ {
+			if found, expected := t.value(d, f, depth+1); found != "" {
+				return found, expected
+			}
+		}
+		if _, err := d.Token(); err != nil {
+			return "an array without an end", "a JSON object"
+		}
+		if f.shape[depth] < 0 {
+			f.shape[depth] = n
+		}
+		if n != f.shape[depth] || n == 0 {
+			return fmt.Sprintf("an array of %d", n), fmt.Sprintf("one of %d", max(1, f.shape[depth]))
+		}
+		return "", ""
+	}
+	kind := fmt.Sprintf("%T", token)
+	names := map[string]string{"json.Number": "a number", "string": "text", "bool": "true or false"}
+	switch {
+	case token == nil:
+		return "null", "a number, text, true, false, or an array"
+	case names[kind] == "":
+		return fmt.Sprint(token), "a number, text, true, false, or an array"
+	case depth != len(f.shape):
+		return names[kind], "an array, as before"
+	case f.kind == "":
+		f.kind = kind
+	case f.kind != kind:
+		return names[kind], names[f.kind] + ", as before"
+	}
+	switch v := token.(type) {
+	case string:
+		if err := t.limit.take(stringHeader); err != nil {
+			return err.Error(), "less"
+		}
+		f.texts = append(f.texts, v)
+	case bool:
+		f.bools = append(f.bools, v)
+	case json.Number:
+		number, err := strconv.ParseFloat(v.String(), 64)
+		switch {
+		case err != nil || math.Abs(number) > math.MaxFloat32:
+			return quote(v.String()), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32)
+		case strings.ContainsAny(v.String(), ".eE"):
+			f.real = true
+		case math.Abs(number) >= 1<<53:
+			return quote(v.String()), "an integer below 2^53"
+		}
+		f.numbers = append(f.numbers, number)
+	}
+	return "", ""
+}
+
+// dataset is made of all lines.
+func (t *objects) dataset(o CSVOptions) (*Memory, error) {
+	if o.Label != "" && t.fields[o.Label] == nil {
+		return nil, fmt.Errorf("%s: no name %s in its objects, which have %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
+	}
+	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return t.fields[c.Name] == nil })
+	features := slices.DeleteFunc(slices.Clone(t.names), func(name string) bool { return name == o.Label })
+	var fields []Field
+	for _, name := range features {
+		a := t.fields[name].array(len(t.lines), o.Exact)
+		if len(features) == 1 && !byName {
+			name = "x"
+		}
+		fields = append(fields, Field{name, a})
+	}
+	classes := o.Classes
+	if o.Label != "" {
+		y := t.fields[o.Label].array(len(t.lines), false)
+		if names, ok := y.Values.([]string); ok {
+			if len(classes) == 0 {
+				classes = slices.Compact(slices.Sorted(slices.Values(names)))
+			}
+			number := make(map[string]int64, len(classes))
+			for i, name := range classes {
+				number[name] = int64(i)
+			}
+			numbers := make([]int64, len(names))
+			for i, name := range names {
+				class, ok := number[name]
+				if !ok {
+					return nil, t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), quote(name),
+						fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])), "correct it, or remove the line")
+				}
+				numbers[i] = class
+			}
+			y.Values = numbers
+		}
+		fields = append(fields, Field{"y", y})
+	}
+	m, err := New(t.file, fields...)
+	if err != nil {
+		return nil, err
+	}
+	m.lines = t.lines
+	if o.Label != "" {
+		y := &m.columns[len(m.columns)-1]
+		y.classes, y.origin = slices.Clone(classes), strconv.Quote(o.Label)
+	}
+	return m, nil
+}
+
+// array is the values of n samples.
+func (f *jsonField) array(n int, exact bool) Array {
+	a := Array{Shape: append([]int{n}, f.shape...)}
+	switch {
+	case f.texts != nil:
+		a.Values = f.texts
+	case f.bools != nil:
+		a.Values = f.bools
+	case f.real && exact:
+		a.Values = f.numbers
+	case f.real:
+		narrow := make([]float32, len(f.numbers))
+		for i, v := range f.numbers {
+			narrow[i] = float32(v)
+		}
+		a.Values = narrow
+	default:
+		whole := make([]int64, len(f.numbers))
+		for i, v := range f.numbers {
+			whole[i] = int64(v)
+		}
+		a.Values = whole
+	}
+	return a
+}

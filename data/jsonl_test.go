@@ -1,0 +1,103 @@
+package data
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestJSONL(t *testing.T) {
+	text := `{"text": "a \u00e9", "size": [[1, 2.5], [3, 4]], "old": true, "label": "dog"}
+
+{"label": "cat", "old": false, "size": [[5, 6], [7, 8]], "text": ""}
+`
+	m, err := Open(write(t, "d.jsonl.gz", compressed(t, []byte(text))), Options{CSV: CSVOptions{Label: "label"}})
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{
+		"text": {[]int{2}, []string{"a é", ""}},
+		"size": {[]int{2, 2, 2}, []float32{1, 2.5, 3, 4, 5, 6, 7, 8}},
+		"old":  {[]int{2}, []bool{true, false}},
+		"y":    {[]int{2}, []int64{1, 0}},
+	}, fieldsOf(t, m))
+	require.Equal(t, []string{"cat", "dog"}, m.ClassNames("y"))
+	err = CheckLabels(m, "y", 1)
+	require.ErrorContains(t, err, `line 1, column "label": found 1`)
+
+	read := func(text string, o CSVOptions) (map[string]Array, error) {
+		m, err := readJSONL("d.jsonl", strings.NewReader(text), o)
+		if err != nil {
+			return nil, err
+		}
+		return fieldsOf(t, m), nil
+	}
+	line := `{"text": "a", "label": 9007199254740991}`
+	y := Array{[]int{1}, []int64{1<<53 - 1}}
+	got, err := read(line, CSVOptions{Label: "label"})
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{"x": {[]int{1}, []string{"a"}}, "y": y}, got)
+	got, err = read(line, CSVOptions{Label: "label", Columns: []Column{{"text", true}}})
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{"text": {[]int{1}, []string{"a"}}, "y": y}, got)
+	got, err = read(`{"a": 16777217.0}`, CSVOptions{Exact: true})
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{"x": {[]int{1}, []float64{16777217}}}, got)
+	got, err = read(`{"a": 1, "b": "n"}`, CSVOptions{Label: "b", Classes: []string{"m", "n"}})
+	require.NoError(t, err)
+	require.Equal(t, []int64{1}, got["y"].Values)
+	_, err = read(`{"a": 1}`, CSVOptions{Label: "y"})
+	require.ErrorIs(t, err, ErrField)
+	_, err = readJSONL("d.jsonl", newLimit(40).reader(strings.NewReader(`{"a": ["1", "2"]}`)), CSVOptions{})
+	require.ErrorContains(t, err, ErrTooLarge.Error())
+}
+
+func TestJSONLRefuses(t *testing.T) {
+	for text, says := range map[string]string{
+		"":                                  "no objects in it",
+		"\n \n":                             "no objects in it",
+		"[1]":                               "line 1: found \"[1]\", expected a JSON object",
+		`{"a": 1`:                           "line 1: found \"{\\\"a\\\": 1\", expected a JSON object",
+		`{"a": 1} {"a": 2}`:                 "more after the object",
+		"{\"a\": 1}\n{\"b\": 1}":            `line 2, column "b": found this name, expected those of the lines before: a`,
+		"{\"a\": 1, \"b\": 2}\n{\"a\": 1}":  "line 2: found 1 names, expected 2",
+		"{\"a\": 1}\n{\"a\": 1, \"a\": 2}":  "found another number of values",
+		`{"a": null}`:                       `column "a": found null, expected a number, text`,
+		`{"a": {"b": 1}}`:                   "expected a number, text",
+		"{\"a\": 1}\n{\"a\": \"x\"}":        "found text, expected a number, as before",
+		"{\"a\": 1}\n{\"a\": [1]}":          "found an array, expected a value, as before",
+		"{\"a\": [1]}\n{\"a\": 1}":          "found a number, expected an array, as before",
+		"{\"a\": [1, 2]}\n{\"a\": [1]}":     "found an array of 1, expected one of 2",
+		`{"a": [[1, 2], [3]]}`:              "found an array of 1, expected one of 2",
+		`{"a": [1, [2]]}`:                   "found an array, expected a value, as before",
+		`{"a": []}`:                         "found an array of 0, expected one of 1",
+		`{"a": 1e39}`:                       "expected a number within float32",
+		`{"a": 9007199254740992}`:           "expected an integer below 2^53",
+		`{"a": 0, "b": "o", "b": "p"}`:      "found 3 names, expected 2",
+		strings.Repeat(" ", maxLine+1):      "more than 16777216 bytes",
+		"{\"a\": 1}\n{\"a\": 1, \"b\": nan": "line 2",
+		"\xff\xfe{":                         "UTF-16",
+	} {
+		_, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{})
+		require.ErrorContains(t, err, says, text)
+		require.ErrorContains(t, err, "d.jsonl", text)
+	}
+	_, err := readJSONL("d.jsonl", strings.NewReader(`{"a": 1, "b": "n"}`), CSVOptions{Label: "b", Classes: []string{"m"}})
+	require.ErrorContains(t, err, `line 1, column "b": found "n", expected one of the 1 classes, such as "m"`)
+}
+
+func FuzzJSONL(f *testing.F) {
+	for _, text := range []string{`{"text": "a", "label": 1}`, "{\"a\": [[1, 2]], \"b\": true}\n{\"b\": false, \"a\": [[3, 4]]}", `{"a": 1e400}`} {
+		f.Add(text, "label")
+	}
+	f.Fuzz(func(t *testing.T, text, label string) {
+		m, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{Label: label})
+		if err != nil {
+			return
+		}
+		require.LessOrEqual(t, m.Len(), strings.Count(text, "\n")+1)
+		for _, a := range fieldsOf(t, m) {
+			_, err := arrayVector(a)
+			require.NoError(t, err)
+		}
+	})
+}
