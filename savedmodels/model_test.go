@@ -77,7 +77,7 @@ func TestProblems(t *testing.T) {
 		"twoinputs": {},
 		"badreserved": {
 			"error reserved-input train.group_size", "error reserved-input train.learning_rate",
-			"error reserved-input train.sample_weight", "error reserved-input train.seed",
+			"error reserved-input train.seed",
 			"warning reserved-output train.grads_finite",
 		},
 		"trap":        {"error optimizer-not-restored train"},

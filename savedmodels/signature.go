@@ -8,7 +8,7 @@ import (
 
 // The names that have a meaning of their own in a training signature.
 const (
-	InputSampleWeight = "sample_weight" // [B] float: weight of each sample's loss
+	InputSampleWeight = "sample_weight" // [B] or [B, ...] float: weight of each sample's loss, or of each element's
 	InputLearningRate = "learning_rate" // [] float
 	InputSeed         = "seed"          // [2] int64: for stateless random operations
 	InputLossScale    = "loss_scale"    // [] float: multiplied into the loss, divided out of the gradients
@@ -32,22 +32,24 @@ type form struct {
 	// shape is what is needed; -1 stands for the batch.
 	shape []int64
 	text  string
+	// more says that other dimensions may follow.
+	more bool
 }
 
 var floats = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}
 
 var reservedInputs = map[string]form{
-	InputSampleWeight: {floats, []int64{-1}, "one float per sample"},
-	InputLearningRate: {floats, []int64{}, "a float scalar"},
-	InputSeed:         {[]tfbind.DType{tfbind.Int64}, []int64{2}, "two int64"},
-	InputLossScale:    {floats, []int64{}, "a float scalar"},
-	InputGroupSize:    {[]tfbind.DType{tfbind.Int32}, []int64{}, "an int32 scalar"},
+	InputSampleWeight: {types: floats, shape: []int64{-1}, text: "floats, by sample", more: true},
+	InputLearningRate: {types: floats, shape: []int64{}, text: "a float scalar"},
+	InputSeed:         {types: []tfbind.DType{tfbind.Int64}, shape: []int64{2}, text: "two int64"},
+	InputLossScale:    {types: floats, shape: []int64{}, text: "a float scalar"},
+	InputGroupSize:    {types: []tfbind.DType{tfbind.Int32}, shape: []int64{}, text: "an int32 scalar"},
 }
 
 var reservedOutputs = map[string]form{
-	OutputLoss:        {floats, []int64{}, "a float scalar"},
-	OutputGradsFinite: {[]tfbind.DType{tfbind.Bool}, []int64{}, "a bool scalar"},
-	OutputGlobalStep:  {[]tfbind.DType{tfbind.Int64}, []int64{}, "an int64 scalar"},
+	OutputLoss:        {types: floats, shape: []int64{}, text: "a float scalar"},
+	OutputGradsFinite: {types: []tfbind.DType{tfbind.Bool}, shape: []int64{}, text: "a bool scalar"},
+	OutputGlobalStep:  {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
 }
 
 // fits reports whether t has the form. A shape that the model leaves open fits.
@@ -58,7 +60,7 @@ func (f form) fits(t Tensor) bool {
 	if t.UnknownRank {
 		return true
 	}
-	if len(t.Shape) != len(f.shape) {
+	if len(t.Shape) != len(f.shape) && !(f.more && len(t.Shape) > len(f.shape)) {
 		return false
 	}
 	for i, d := range f.shape {

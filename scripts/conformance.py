@@ -11,6 +11,7 @@ moved the weights.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import pathlib
@@ -46,10 +47,13 @@ class Case:
         self.keyed = False  # the outputs are a dict
         self.validates = True
         self.patience: int | None = None
+        self.table = False  # the data is a CSV file
 
     def part(self, of: Any, part: slice) -> Any:
-        """Some samples of an array, or of each of several."""
-        return keras.tree.map_structure(lambda a: a[part], of)
+        """Some samples of an array, or of each of several, as fit takes them."""
+        return keras.tree.map_structure(
+            lambda a: a[part].astype(object) if a.dtype.kind == "U" else a[part], of
+        )
 
     def arguments(self) -> list[str]:
         """The options of ``steadyfit fit`` that the case needs."""
@@ -424,6 +428,70 @@ def gan() -> Case:
     return Case(model, normal(6), inputs={"x": "float32[6]"}, loss_output="g_loss")
 
 
+def weighted_elements() -> Case:
+    """A weight for each step of a sequence."""
+    model = keras.Sequential(
+        [keras.Input((7, 6)), layers.GRU(8, return_sequences=True), layers.Dense(3, "softmax")]
+    )
+    model.compile(
+        "adam",
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy(name="weighted")],
+    )
+    weight = random.uniform(0, 2, (TRAIN + VALIDATION, 7)).astype("float32")
+    return Case(model, normal(7, 6), classes(3, 7), weight, sample_weight="[7]")
+
+
+def sentences() -> np.ndarray:
+    words = np.array(["a", "the", "cat", "dog,", "Dog", "ran", "sat", "far", '"out"', "é"])
+    picked = random.integers(0, 10, (TRAIN + VALIDATION, 8))
+    lengths = random.integers(1, 9, TRAIN + VALIDATION)
+    return np.array([" ".join(words[p[:n]]) for p, n in zip(picked, lengths, strict=True)])
+
+
+def text() -> Case:
+    """A classifier of texts, from a table."""
+    x = sentences()
+    vectorize = layers.TextVectorization(max_tokens=8, output_sequence_length=5)
+    vectorize.adapt(x)
+    inputs = keras.Input((1,), dtype="string", name="x")
+    hidden = layers.Embedding(8, 6, mask_zero=True)(vectorize(inputs))
+    hidden = layers.GlobalAveragePooling1D()(hidden)
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(hidden))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    case = Case(model, x, classes(3))
+    case.table = True
+    return case
+
+
+def columns() -> Case:
+    """Columns of a table of several kinds, one of them text of few values."""
+    city = np.array(["Bern", "Rom", "Oslo"])[classes(3)]
+    code, age = classes(5), normal()
+    inputs = {
+        "city": keras.Input((1,), dtype="string", name="city"),
+        "code": keras.Input((1,), dtype="int64", name="code"),
+        "age": keras.Input((1,), name="age"),
+    }
+    normalize = layers.Normalization(axis=None)
+    normalize.adapt(age)
+    x = layers.Concatenate()(
+        [
+            layers.StringLookup(vocabulary=["Bern", "Rom"], output_mode="one_hot")(inputs["city"]),
+            layers.Hashing(3, output_mode="one_hot")(inputs["city"]),
+            layers.IntegerLookup(vocabulary=[1, 2, 3], output_mode="one_hot")(inputs["code"]),
+            normalize(inputs["age"]),
+        ]
+    )
+    model = keras.Model(inputs, layers.Dense(1, "sigmoid")(layers.Dense(8, "relu")(x)))
+    model.compile("adam", "binary_crossentropy", metrics=["auc"])
+    y = classes(2, 1).astype("float32")
+    case = Case(model, {"city": city, "code": code, "age": age}, y)
+    case.table = True
+    return case
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     accuracy,
     stateful,
@@ -447,6 +515,9 @@ CASES: tuple[Callable[[], Case], ...] = (
     own_metrics,
     add_loss,
     gan,
+    weighted_elements,
+    text,
+    columns,
 )
 
 
@@ -464,7 +535,14 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> None:
     # Keras trains a model of its own, which the export cannot have changed.
     model = seeded(build).model
     for name, part in (("train", train), ("validation", rest)):
-        np.savez(folder / f"{name}.npz", **case.fields(part))
+        fields = case.fields(part)
+        if not case.table:
+            np.savez(folder / f"{name}.npz", **fields)
+            continue
+        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(fields)
+            table.writerows(zip(*(np.ravel(f).tolist() for f in fields.values()), strict=True))
     before = weights(case.model)
     y = case.y
     if isinstance(y, dict) and not case.keyed:
@@ -497,6 +575,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> None:
         "epochs": EPOCHS,
         "validates": case.validates and evaluates and y is not None,
         "arguments": case.arguments(),
+        "table": case.table,
         "history": {n: [float(v) for v in values] for n, values in history.history.items()},
     }
     (folder / "keras.json").write_text(json.dumps(result, indent=1))

@@ -304,7 +304,7 @@ class _KerasProgram:
         inputs: Mapping[str, Spec] | None,
         labels: Mapping[str, Spec] | None,
         input_dtypes: Mapping[str, str] | None,
-        sample_weight: bool,
+        sample_weight: Spec | None,
         loss_scale_input: bool,
         micro_batches: bool,
         allow_unused: bool,
@@ -410,7 +410,7 @@ class _KerasProgram:
                 found=f"{type(model).__name__} without input shapes",
                 do="start it with keras.Input(shape), or pass --input x=float32[...]",
             )
-        for name, spec in self.inputs.items():
+        for name in self.inputs:
             if name in RESERVED_INPUTS or name == "y":
                 raise Refusal(
                     f"an input has the reserved name {name!r}",
@@ -485,8 +485,8 @@ class _KerasProgram:
         specs = dict(self.inputs)
         if labels:
             specs.update(self.labels)
-            if self.sample_weight:
-                specs["sample_weight"] = Spec("float32", ())
+            if self.sample_weight is not None:
+                specs["sample_weight"] = self.sample_weight
         result = {
             name: self.tf.TensorSpec([*lead, *spec.shape], spec.dtype, name=name)
             for name, spec in specs.items()
@@ -671,13 +671,24 @@ class _KerasProgram:
                 f"{self.outputs[output]}",
                 do="give the labels the shape of the predictions with --label y=DTYPE[DIMS]",
             )
-        if self.scalar_loss and self.sample_weight:
+        weights = self.sample_weight
+        if weights is None:
+            return
+        if self.scalar_loss:
             raise Refusal(
                 "sample weights cannot reach this loss",
                 where=where,
                 expected="one value per sample to be weighted",
                 found="a scalar that is already reduced",
                 do="return per-sample values from the loss, or leave out --sample-weight",
+            )
+        if len(weights.shape) >= values.shape.rank:
+            raise Refusal(
+                "the sample weights have more dimensions than the losses",
+                where=where,
+                expected=f"at most {values.shape.rank - 1} behind the batch",
+                found=f"sample_weight {weights}",
+                do="give --sample-weight fewer dimensions",
             )
 
     def _find_metrics(self, metrics: Any, weighted: Any) -> None:
@@ -908,7 +919,7 @@ class _KerasProgram:
             prediction = outputs[output]
             y = feeds[self.label_of[output]]
             shaped = weights
-            if weights is not None:
+            if weights is not None and weights.shape.rank == 1:
                 # Per-sample losses of a [B,T,C] output are [B,T]; weights must not meet T.
                 rank = max(1, len(self.outputs[output].shape))
                 shaped = tf.reshape(weights, [-1] + [1] * (rank - 1))
@@ -1221,7 +1232,7 @@ class _OwnStepProgram(_KerasProgram):
         inputs: Mapping[str, Spec] | None,
         labels: Mapping[str, Spec] | None,
         input_dtypes: Mapping[str, str] | None,
-        sample_weight: bool,
+        sample_weight: Spec | None,
         loss_output: str | None,
         classes: bool,
     ) -> None:
@@ -1818,7 +1829,7 @@ def export(
     input_dtypes: Mapping[str, str] | None = None,
     input_ranges: Mapping[str, tuple[float, float]] | None = None,
     class_names: Sequence[str] | None = None,
-    sample_weight: bool = False,
+    sample_weight: bool | str = False,
     loss_scale_input: bool = False,
     micro_batches: bool = True,
     xla_batch: int | None = None,
@@ -1851,7 +1862,8 @@ def export(
         class_names: of a classifier; ``predict`` then gives ``probabilities`` and
             ``class`` (and ``logits``, if the model gives those).
         sample_weight: adds the input ``sample_weight`` [B] to train, train_n, evaluate and
-            gradients. It must then always be fed; ones change nothing.
+            gradients; ``"[7]"`` and ``"[?]"`` are weights [B,7] and [B,T] of the elements of
+            labels. It must then always be fed; ones change nothing.
         loss_scale_input: adds the input ``loss_scale`` [] to train, train_n and gradients: the
             loss is multiplied with it, the gradients are divided by it, and a step whose
             gradients are not finite changes no weight, and gives ``grads_finite`` false.
@@ -1883,7 +1895,11 @@ def export(
                 "inputs": _as_specs(inputs),
                 "labels": _as_specs(labels),
                 "input_dtypes": input_dtypes,
-                "sample_weight": sample_weight,
+                "sample_weight": parse_spec(
+                    f"float32{'[]' if sample_weight is True else sample_weight}"
+                )
+                if sample_weight
+                else None,
                 "classes": class_names is not None,
             }
             driving = _own_methods(model, DRIVING_METHODS)
@@ -2518,7 +2534,12 @@ def _parser() -> argparse.ArgumentParser:
         help="which value of the model's own train_step stands for the loss, if none is called so",
     )
     step.add_argument(
-        "--sample-weight", action="store_true", help="add the input sample_weight [B]"
+        "--sample-weight",
+        nargs="?",
+        const="[]",
+        metavar="[DIMS]",
+        help="add the input sample_weight, one per sample, or in that shape per sample: [7] or [?] "
+        "for the steps of a sequence",
     )
     step.add_argument(
         "--loss-scale-input",

@@ -212,7 +212,7 @@ func stackOf(model *savedmodels.Model, name string, train *savedmodels.Signature
 		rank := 0
 		switch {
 		case !isStacked(in.Name):
-		case in.Name == savedmodels.InputSeed || in.Name == savedmodels.InputSampleWeight:
+		case in.Name == savedmodels.InputSeed:
 			rank = 2
 		case len(in.Shape) >= 2:
 			rank = len(in.Shape)
@@ -713,11 +713,7 @@ func (k *stack) reserved(i int, seed, step int64) error {
 		}
 		return tfbind.Set(k.tf, i, k.seeds, int64(k.of), 2)
 	case savedmodels.InputSampleWeight:
-		for len(k.ones) < k.of*k.samples {
-			k.ones = append(k.ones, 1)
-		}
-		k.shape = append(k.shape[:0], int64(k.of), int64(k.samples))
-		return store(k.tf, i, in.DType, k.ones[:k.of*k.samples], k.shape, whole)
+		return k.setOnes(i, int64(k.of), int64(k.samples))
 	}
 	return k.setReserved(i, k.samples)
 }

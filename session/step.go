@@ -387,11 +387,7 @@ func (st *Step) setReserved(i, samples int) error {
 	in := &st.inputs[i]
 	switch in.Name {
 	case savedmodels.InputSampleWeight:
-		for len(st.ones) < samples {
-			st.ones = append(st.ones, 1)
-		}
-		in.shape = append(in.shape[:0], int64(samples))
-		return store(st.tf, i, in.DType, st.ones[:samples], in.shape, whole)
+		return st.setOnes(i, int64(samples))
 	case savedmodels.InputLearningRate:
 		if math.IsNaN(st.session.rate) {
 			return fmt.Errorf("signature %s takes the learning rate as an input, and none was set: give one (--learning-rate)", st.signature.Name)
@@ -409,6 +405,26 @@ func (st *Step) setReserved(i, samples int) error {
 		return setScalar(st.tf, i, in.DType, 1)
 	}
 	return fmt.Errorf("signature %s, input %s: nothing to feed it with", st.signature.Name, in.Name)
+}
+
+// setOnes feeds an input whose first dimensions are those given with 1 everywhere.
+func (st *Step) setOnes(i int, first ...int64) error {
+	in := &st.inputs[i]
+	in.shape = append(in.shape[:0], first...)
+	if len(in.Shape) > 1 {
+		in.shape = append(in.shape, in.Shape[1:]...)
+	}
+	n := 1
+	for _, d := range in.shape {
+		if d < 0 {
+			return fmt.Errorf("%w: signature %s takes %s of shape %s, whose size the data has to give: add that field", ErrData, st.signature.Name, in.Name, shapeText(in.Shape))
+		}
+		n *= int(d)
+	}
+	for len(st.ones) < n {
+		st.ones = append(st.ones, 1)
+	}
+	return store(st.tf, i, in.DType, st.ones[:n], in.shape, whole)
 }
 
 // Run runs the step once. Its results last until the next run.
@@ -562,6 +578,7 @@ func (in *input) checkSizes(shape []int) error {
 }
 
 func (in *input) mismatch(shape []int) error {
-	want := strings.ReplaceAll(fmt.Sprint(in.Shape), "-1", "?")
-	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, want, slices.Clone(shape))
+	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
 }
+
+func shapeText(shape []int64) string { return strings.ReplaceAll(fmt.Sprint(shape), "-1", "?") }

@@ -16,6 +16,7 @@ import (
 type kerasRun struct {
 	Batch, Epochs int
 	Validates     bool
+	Table         bool
 	Arguments     []string
 	History       map[string][]float64
 }
@@ -29,7 +30,7 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	runPython(t, script, "make", dir)
 	folders, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(folders), 22)
+	require.GreaterOrEqual(t, len(folders), 25)
 	for _, folder := range folders {
 		t.Run(folder.Name(), func(t *testing.T) {
 			at := func(name string) string { return filepath.Join(dir, folder.Name(), name) }
@@ -37,9 +38,13 @@ func TestTrainsAsKerasFit(t *testing.T) {
 			require.NoError(t, err)
 			var keras kerasRun
 			require.NoError(t, json.Unmarshal(text, &keras))
-			args := []string{"fit", "--model", at("model"), "--data", at("train.npz"), "--shuffle=false", "--batch", "16", "--epochs", "3", "--history", at("history.jsonl"), "--out", at("out")}
+			kind := ".npz"
+			if keras.Table {
+				kind = ".csv"
+			}
+			args := []string{"fit", "--model", at("model"), "--data", at("train" + kind), "--shuffle=false", "--batch", "16", "--epochs", "3", "--history", at("history.jsonl"), "--out", at("out")}
 			if keras.Validates {
-				args = append(args, "--validation", at("validation.npz"))
+				args = append(args, "--validation", at("validation"+kind))
 			}
 			steadyfit(t, append(args, keras.Arguments...)...)
 			worst := 0.0
