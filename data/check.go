@@ -103,6 +103,41 @@ func CheckFinite(ds Dataset) error {
 	})
 }
 
+// CheckMagnitude reports the first value of a field of floating-point numbers that is limit
+// or more, or -limit or less, as a *RowError that is ErrNotFinite. Fields of other types have
+// none. The dataset is walked once, in its own order.
+func CheckMagnitude(ds Dataset, field string, limit float64) error {
+	if m, ok := inMemory(ds); ok {
+		ds = m.beforeTame()
+	}
+	kind := ""
+	for _, f := range ds.Fields() {
+		if f.Name == field {
+			kind = f.Type
+		}
+	}
+	if kind != "float64" && (kind != "float32" || limit > math.MaxFloat32) {
+		return nil
+	}
+	return walk(ds, []string{field}, func(f Field, v vector) (int, *RowError, error) {
+		at := -1
+		switch values := f.Values.(type) {
+		case []float32:
+			at = slices.IndexFunc(values, func(v float32) bool { return math.Abs(float64(v)) >= limit })
+		case []float64:
+			at = slices.IndexFunc(values, func(v float64) bool { return math.Abs(v) >= limit })
+		}
+		if at < 0 {
+			return 0, nil, nil
+		}
+		return at, &RowError{
+			Expected: fmt.Sprintf("a number below %.3g", limit),
+			Fix:      "scale the field down, or leave the sample out",
+			Err:      ErrNotFinite,
+		}, nil
+	})
+}
+
 func firstNotFinite[T float32 | float64](values []T) int {
 	for i, v := range values {
 		// v-v is 0 unless v is infinite or NaN.

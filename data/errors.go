@@ -25,7 +25,7 @@ var (
 	ErrInteger = errors.New("not an integer of the range")
 	// ErrOption: an option has a value that cannot work.
 	ErrOption = errors.New("wrong option")
-	// ErrNotFinite: a value is NaN or infinite.
+	// ErrNotFinite: a value is NaN or infinite, or would be in the type that takes it.
 	ErrNotFinite = errors.New("value is not finite")
 )
 

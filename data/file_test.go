@@ -122,6 +122,24 @@ func TestCheckFinite(t *testing.T) {
 	require.NoError(t, CheckFinite(y))
 }
 
+func TestCheckMagnitude(t *testing.T) {
+	m, err := New("set", Field{"x", Array{[]int{2, 2}, []float64{1, -70000, 3, 1e39}}}, Field{"z", Array{[]int{2}, []float32{-65520, 1}}}, Field{"y", Array{[]int{2}, []int64{0, 1 << 40}}})
+	require.NoError(t, err)
+	require.NoError(t, CheckMagnitude(m, "x", 1e40))
+	require.NoError(t, CheckMagnitude(m, "z", 0x1.ffffffp127))
+	require.NoError(t, CheckMagnitude(m, "z", 65521))
+	require.NoError(t, CheckMagnitude(m, "y", 65520))
+	for field, says := range map[string]string{
+		"x": "set: sample 0, column x[1]: found -70000, expected a number below 6.55e+04; scale the field down, or leave the sample out",
+		"z": "set: sample 0, column z: found -65520, expected a number below 6.55e+04; scale the field down, or leave the sample out",
+	} {
+		err := CheckMagnitude(m, field, 65520)
+		require.ErrorIs(t, err, ErrNotFinite)
+		require.EqualError(t, err, says)
+	}
+	require.ErrorContains(t, CheckMagnitude(m, "x", 0x1.ffffffp127), "sample 1, column x[1]: found 1e+39, expected a number below 3.4e+38")
+}
+
 func TestCheckLabels(t *testing.T) {
 	for _, c := range []struct {
 		values any

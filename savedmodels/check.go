@@ -307,6 +307,10 @@ func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 		}
 		p.Subject = name
 		p.Message = "signature " + name + " has no output loss"
+		if outputs := s.Metrics(); len(outputs) > 0 {
+			p.Message += "; its scalars are " + enumerate(tensorNames(outputs), 8)
+			p.Fix = "say which of them is the loss (--loss-output, Model.WithLoss)"
+		}
 		if loss := s.Output(OutputLoss); loss != nil {
 			p.Message = fmt.Sprintf("the output loss of signature %s must be %s, and is %s %s",
 				name, reservedOutputs[OutputLoss].text, loss.DType, loss.shapeText())
@@ -320,6 +324,14 @@ func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 		p.Fix += "; if one of these trains, choose it as the train signature (--train-signature, Options.TrainSignature)"
 	}
 	report(p)
+}
+
+func tensorNames(ts []Tensor) []string {
+	names := make([]string, len(ts))
+	for i, t := range ts {
+		names[i] = t.Name
+	}
+	return names
 }
 
 // judgeHalf looks for float16 training that nothing keeps from underflow: with

@@ -65,6 +65,8 @@ type InputMetadata struct {
 	// Rows is how many rows the table has that its values are indices of (an Embedding's
 	// input_dim), negative ones from its end; 0 if it is no such input.
 	Rows int64 `json:"rows,omitempty"`
+	// Classes is how many classes the loss takes labels of, from 0 on; 0 if not stated.
+	Classes int `json:"classes,omitempty"`
 }
 
 // readMetadata reads the exporter's notes; nil if there are none.

@@ -49,6 +49,8 @@ type Model struct {
 	// Hash is the hex SHA-256 of saved_model.pb. It covers the program and the
 	// signatures, not the weights.
 	Hash string
+	// LossOutput is the output that WithLoss made the loss; "" if it made none.
+	LossOutput string
 
 	known knowledge
 	notes error // why Metadata could not be read
@@ -151,6 +153,35 @@ func Open(dir string) (*Model, error) {
 	m.Metadata, m.notes = readMetadata(filepath.Join(dir, filepath.FromSlash(metadataFile)))
 	m.settle()
 	return m, nil
+}
+
+// WithLoss is the model with the output of that name called loss, in signatures that have no
+// loss: for models whose train step gives it another name. It has to be a float scalar. If no
+// signature has such an output, the error is ErrNoSignature. "" changes nothing.
+func (m *Model) WithLoss(output string) (*Model, error) {
+	if output == "" || output == m.LossOutput {
+		return m, nil
+	}
+	named := *m
+	named.LossOutput = output
+	named.Signatures = slices.Clone(m.Signatures)
+	found := false
+	for i := range named.Signatures {
+		s := &named.Signatures[i]
+		t := s.Output(output)
+		if t == nil || t.Op == "" || len(s.DataInputs()) == 0 || s.Output(OutputLoss) != nil || !reservedOutputs[OutputLoss].fits(*t) {
+			continue
+		}
+		found = true
+		s.Outputs = slices.Clone(s.Outputs)
+		s.Output(output).Name = OutputLoss
+		slices.SortFunc(s.Outputs, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
+	}
+	if !found {
+		return nil, fmt.Errorf("%s: no signature that takes data and has no loss gives a float scalar %q: %w; steadyfit inspect lists the signatures", m.Dir, output, ErrNoSignature)
+	}
+	named.settle()
+	return &named, nil
 }
 
 // parse is Open on the content of saved_model.pb, before roles and problems.

@@ -301,3 +301,36 @@ func copyModel(t *testing.T, name string) string {
 	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))))
 	return dir
 }
+
+// A loss of another name is called loss once it is said which output it is.
+func TestWithLoss(t *testing.T) {
+	m, err := Builtin("digits")
+	require.NoError(t, err)
+	same, err := m.WithLoss("")
+	require.NoError(t, err)
+	require.Same(t, m, same)
+	_, err = m.WithLoss("accuracy")
+	require.ErrorIs(t, err, ErrNoSignature, "it has a loss")
+	for i := range m.Signatures {
+		if loss := m.Signatures[i].Output(OutputLoss); loss != nil {
+			loss.Name = "total"
+		}
+	}
+	m.settle()
+	require.Empty(t, m.Roles.Train)
+	require.ErrorContains(t, m.CheckTrainable(CheckOptions{}), "signature train has no output loss; its scalars are accuracy, total")
+	_, err = m.WithLoss("nothing")
+	require.ErrorIs(t, err, ErrNoSignature)
+	named, err := m.WithLoss("total")
+	require.NoError(t, err)
+	require.NoError(t, named.CheckTrainable(CheckOptions{}))
+	require.Equal(t, "train", named.Roles.Train)
+	require.Equal(t, "evaluate", named.Roles.Evaluate)
+	train, err := named.Signature("train")
+	require.NoError(t, err)
+	require.Equal(t, []string{"loss", "accuracy"}, tensorNames(train.Metrics()))
+	require.Empty(t, m.Roles.Train, "the model is left as it was")
+	again, err := named.WithLoss("total")
+	require.NoError(t, err)
+	require.Same(t, named, again)
+}

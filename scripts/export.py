@@ -1171,9 +1171,15 @@ class _KerasProgram:
         inputs = {n: _spec_json(s) for n, s in self.inputs.items()}
         for name, rows in self._rows().items():
             inputs[name]["rows"] = rows
+        labels = {n: _spec_json(s) for n, s in self.labels.items()}
+        sparse = self.keras.losses.SparseCategoricalCrossentropy
+        for output, loss in self.losses.items():
+            size = self.outputs[output].shape[-1:]
+            if type(loss) is sparse and size != (None,) and loss._fn_kwargs["ignore_class"] is None:
+                labels[self.label_of[output]]["classes"] = size[0]
         return {
             "inputs": inputs,
-            "labels": {n: _spec_json(s) for n, s in self.labels.items()},
+            "labels": labels,
             "metrics": self.metrics,
             "loss": {n: item.name for n, item in self.losses.items()},
             "optimizer": getattr(
@@ -1444,8 +1450,10 @@ class _OwnStepProgram(_KerasProgram):
         return root
 
     def metadata(self) -> dict[str, Any]:
-        own = {"own_step": _own_methods(self.model) or ["add_loss"]}
-        return {**super().metadata(), "loss": {}, **own}
+        found = super().metadata()
+        for label in found["labels"].values():
+            label.pop("classes", None)  # the step may do something to them
+        return {**found, "loss": {}, "own_step": _own_methods(self.model) or ["add_loss"]}
 
 
 def _constants(concrete: Any) -> list[tuple[str, bytes]]:

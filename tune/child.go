@@ -33,6 +33,7 @@ type spec struct {
 	// Model is the folder of the SavedModel, and Hash that of its graph.
 	Model     string          `json:"model"`
 	Hash      string          `json:"hash"`
+	Loss      string          `json:"loss"` // savedmodels.Model.LossOutput
 	Options   session.Options `json:"options"`
 	Candidate Candidate       `json:"candidate"`
 	Data      []string        `json:"data"` // .npy files, one per field
@@ -191,6 +192,9 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 	base := ownMemory()
 	model, err := savedmodels.Open(s.Model)
 	if err != nil {
+		return nil, err
+	}
+	if model, err = model.WithLoss(s.Loss); err != nil {
 		return nil, err
 	}
 	if model.Hash != s.Hash {

@@ -511,7 +511,7 @@ func newRace(p *Plan, info tfbind.Info) *race {
 	}
 	o.ListAllocations = false
 	r := &race{plan: p, spec: spec{
-		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Options: o,
+		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Loss: p.Model.LossOutput, Options: o,
 		Batch: p.Batch, LearningRate: p.LearningRate,
 	}}
 	r.start = func(ctx context.Context, c Candidate) rival { return r.compete(ctx, c) }

@@ -26,12 +26,14 @@ const builtinPrefix = "builtin:"
 // modelFlags choose a model and how its session is opened.
 type modelFlags struct {
 	model   string
+	loss    string
 	options session.Options
 	device  deviceFlags
 }
 
 func (f *modelFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.model, "model", "", "folder of the SavedModel, or builtin:NAME ("+strings.Join(savedmodels.BuiltinNames(), ", ")+")")
+	flags.StringVar(&f.loss, "loss-output", "", "output of the train signature that is the loss, if none is called loss")
 	flags.BoolVar(&f.options.AllowUnsafeOps, "allow-unsafe-ops", false, "run a model that reads or writes files, uses the network or runs Python")
 	f.device.register(flags, &f.options.Device)
 }
@@ -49,6 +51,9 @@ func (f *modelFlags) open() (*savedmodels.Model, error) {
 		return m, unusable(err)
 	}
 	m, err := savedmodels.Open(f.model)
+	if err == nil {
+		m, err = m.WithLoss(f.loss)
+	}
 	return m, unusable(err)
 }
 
@@ -316,11 +321,22 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 	}
 	for _, in := range sig.DataInputs() {
 		field := fields[in.Name]
-		if m := model.Metadata; integer(in.DType) && m != nil && len(m.ClassNames) > 0 && m.Labels[in.Name].DType != "" {
-			if err := data.CheckLabels(ds, field, len(m.ClassNames)); err != nil {
-				return err
+		if m := model.Metadata; integer(in.DType) && m != nil && m.Labels[in.Name].DType != "" {
+			classes := m.Labels[in.Name].Classes
+			if len(m.ClassNames) > 0 {
+				classes = len(m.ClassNames)
 			}
-			continue
+			if classes > 0 {
+				if err := data.CheckLabels(ds, field, classes); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if limit, ok := overflows[in.DType]; ok {
+			if err := data.CheckMagnitude(ds, field, limit); err != nil {
+				return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, in.DType, err)
+			}
 		}
 		i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
 		takes, rows := in.DType.String(), int64(0)
@@ -335,6 +351,11 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 		}
 	}
 	return nil
+}
+
+// overflows are the magnitudes from which on a value is rounded to an infinity.
+var overflows = map[tfbind.DType]float64{
+	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
 }
 
 // integers are the types of integers, with the ends of their ranges as far as an int64 goes.

@@ -12,6 +12,7 @@ import (
 
 func newInspect() *cobra.Command {
 	var asJSON, strict bool
+	var f modelFlags
 	cmd := &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Show what a SavedModel is and whether it can be trained",
@@ -21,7 +22,7 @@ TensorFlow is needed. DIR may be builtin:NAME.`,
 		Example: "  steadyfit inspect builtin:digits",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f := modelFlags{model: args[0]}
+			f.model = args[0]
 			m, err := f.open()
 			if err != nil {
 				return err
@@ -46,6 +47,7 @@ TensorFlow is needed. DIR may be builtin:NAME.`,
 			return names, cobra.ShellCompDirectiveFilterDirs
 		},
 	}
+	cmd.Flags().StringVar(&f.loss, "loss-output", "", "output of the train signature that is the loss, if none is called loss")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 6 if the model cannot be trained")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	return cmd
