@@ -35,8 +35,9 @@ type Loop struct {
 	// over the dataset. If it is less than a pass, the next epoch continues
 	// where the last one stopped, as in Keras, and every sample gets its turn.
 	// When a pass ends in the middle of an epoch, the next pass begins there:
-	// an epoch always has this many steps. (Keras 3 ends that epoch early, with
-	// a warning.) More steps than a pass has are an error.
+	// an epoch always has this many steps, also if they are more than a pass has,
+	// as of a dataset that repeats in Keras. (Without that, Keras 3 ends the epoch
+	// early, with a warning.)
 	StepsPerEpoch int
 	// DropRemainder leaves out the last batch of a pass if it is smaller than
 	// Batch.
@@ -305,8 +306,8 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if perPass == 0 {
 		return nil, &OptionError{"DropRemainder", fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), "lower Loop.Batch, or keep the remainder"}
 	}
-	if l.StepsPerEpoch > perPass {
-		return nil, &OptionError{"StepsPerEpoch", fmt.Sprintf("it is %d, but %s has %d batches of %d", l.StepsPerEpoch, ds.Name(), perPass, l.Batch), fmt.Sprintf("use at most %d, or 0 for a whole pass, and more Epochs", perPass)}
+	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
+		return nil, &OptionError{"StepsPerEpoch", fmt.Sprintf("it is %d, but may be at most %d in %d epochs", l.StepsPerEpoch, most, l.Epochs), "lower it"}
 	}
 	hooks, err := checkHooks(l.hooks)
 	if err != nil {

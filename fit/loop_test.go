@@ -76,7 +76,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = -1 }, []string{"is -1"}},
 		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = 2 }, []string{"nothing to train"}},
 		{"StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = -1 }, []string{"is -1"}},
-		{"StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = 4 }, []string{"is 4", "line10 has 3 batches of 4", "at most 3"}},
+		{"StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = math.MaxInt }, []string{"at most"}},
 		{"ValidationBatch", func(l *Loop) { l.ValidationBatch = -1 }, []string{"is -1"}},
 		{"ValidationEvery", func(l *Loop) { l.ValidationEvery = -1 }, []string{"is -1"}},
 		{"DropRemainder", func(l *Loop) { l.DropRemainder, l.Batch = true, 11 }, []string{"10 samples", "batch of 11"}},
@@ -148,6 +148,21 @@ func TestStepsPerEpochContinuesThePass(t *testing.T) {
 		pass(1, 1),             // 1 2 3
 		pass(1, 4), pass(2, 0), // 4, then 0 1
 	}, asked)
+}
+
+func TestEpochsOfSeveralPasses(t *testing.T) {
+	for _, fuse := range []int{1, 2} {
+		var asked []data.Pass
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 2, StepsPerEpoch: 5, FuseSteps: fuse}
+		h, err := loop.Run(t.Context(), passes{samples(t, 7), &asked})
+		require.NoError(t, err)
+		pass := func(epoch, skip int) data.Pass { return data.Pass{Batch: 4, Epoch: epoch, Skip: skip} }
+		require.Equal(t, []data.Pass{pass(0, 0), pass(1, 0), pass(2, 0), pass(2, 1), pass(3, 0), pass(4, 0)}, asked)
+		require.EqualValues(t, 5, h.Records[0].Step)
+		require.EqualValues(t, 10, h.Last().Step)
+		require.Len(t, l.steps, 10)
+	}
 }
 
 func TestInitialEpochCountsAsDone(t *testing.T) {

@@ -19,6 +19,9 @@ type Metadata struct {
 	Exporter   string `json:"exporter,omitempty"`
 	TensorFlow string `json:"tensorflow,omitempty"`
 	Keras      string `json:"keras,omitempty"`
+	// SavedModelSHA256 is the hex SHA-256 of the saved_model.pb that was exported; empty if
+	// not stated.
+	SavedModelSHA256 string `json:"saved_model_sha256,omitempty"`
 	// Inputs and Labels describe the data inputs by name.
 	Inputs map[string]InputMetadata `json:"inputs,omitempty"`
 	Labels map[string]InputMetadata `json:"labels,omitempty"`

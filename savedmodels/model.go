@@ -136,7 +136,8 @@ func (v Variable) Bytes() int64 {
 // Open reads the SavedModel in dir and everything about it but its weights. It
 // needs no TensorFlow and runs nothing. Files beyond MaxFileBytes or graphs
 // beyond MaxMemoryBytes give ErrTooLarge; what is no SavedModel, or a damaged
-// one, gives ErrNotSavedModel; a model that is merely unfit for training opens,
+// one, gives ErrNotSavedModel, also where saved_model.pb is not the file that the exporter's
+// notes name (Metadata.SavedModelSHA256); a model that is merely unfit for training opens,
 // with Problems.
 func Open(dir string) (*Model, error) {
 	data, err := readModel(dir)
@@ -151,6 +152,10 @@ func Open(dir string) (*Model, error) {
 		return nil, err
 	}
 	m.Metadata, m.notes = readMetadata(filepath.Join(dir, filepath.FromSlash(metadataFile)))
+	if m.Metadata != nil && m.Metadata.SavedModelSHA256 != "" && m.Metadata.SavedModelSHA256 != m.Hash {
+		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, and %s has %s; export the model again",
+			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, metadataFile, m.Metadata.SavedModelSHA256)
+	}
 	m.settle()
 	return m, nil
 }

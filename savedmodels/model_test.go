@@ -286,6 +286,16 @@ func TestMetadata(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, m.Metadata.ClassNames)
 	require.EqualValues(t, 4, m.Metadata.Compiled["train_xla"]["batch"])
 
+	write(`{"saved_model_sha256":"` + m.Hash + `"}`)
+	graph := filepath.Join(copied, modelFile)
+	sound, err := os.ReadFile(graph)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(graph, append(bytes.Clone(sound), 0x12, 0), 0o644)) // an empty metagraph more
+	_, err = Open(copied)
+	require.ErrorIs(t, err, ErrNotSavedModel)
+	require.ErrorContains(t, err, "was damaged or replaced since it was exported")
+	require.NoError(t, os.WriteFile(graph, sound, 0o644))
+
 	for _, bad := range []string{`{"inputs":3}`, `{`, ``, `null`, `{"format":2}`} {
 		m := write(bad)
 		require.Nil(t, m.Metadata)

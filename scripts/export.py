@@ -71,6 +71,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -2007,6 +2008,8 @@ def export(
             ),
         )
         _make_reproducible(temporary)
+        graph = pathlib.Path(temporary, "saved_model.pb").read_bytes()
+        metadata["saved_model_sha256"] = hashlib.sha256(graph).hexdigest()
         file = pathlib.Path(temporary, METADATA)
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")

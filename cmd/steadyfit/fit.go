@@ -76,7 +76,7 @@ that was never interrupted.`,
 	flags.StringVar(&f.validation, "validation", "", "validation data: a file (of a dataset with two parts, the test part), or the fraction of the training data to set aside, as in 0.1")
 	flags.IntVar(&f.epochs, "epochs", 1, "epochs to train, in all; a resumed run does those that are missing")
 	flags.IntVar(&f.batch, "batch", 32, "samples per step")
-	flags.IntVar(&f.steps, "steps-per-epoch", 0, "steps per epoch; 0 means all of the data")
+	flags.IntVar(&f.steps, "steps-per-epoch", 0, "steps per epoch, of less or more than one pass over the data; 0 means one pass")
 	flags.Uint64Var(&f.seed, "seed", 0, "seed of shuffling, of splitting, and of models that take one")
 	flags.BoolVar(&f.shuffle, "shuffle", true, "shuffle the training data anew in each epoch")
 	flags.BoolVar(&f.dropRemainder, "drop-remainder", false, "leave out a last batch that is smaller than the others")

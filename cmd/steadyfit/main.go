@@ -79,7 +79,7 @@ var inFlags = strings.NewReplacer(
 	"ResetPolicy.Layer", "--memory-budget-of", "Budget.Layer", "--memory-budget-of", "Budget.Limit", "--memory-budget", "use memory.RSS, or a layer", "use rss, or one",
 	"the snapshot is as it was: open the model again and Revert to it, or resume", "resume", // the snapshot ends with the process
 	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
-	"fit: Checkpoint:", "--checkpoints:", "fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:", "and more Epochs", "and more --epochs",
+	"fit: Checkpoint:", "--checkpoints:", "fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:",
 	"fit: hook memory budget at end: ", "", "fit: hook ", "", "fit: ", "", "raise Epochs", "raise --epochs",
 	"Options.IntraThreads", "--intra-threads", "Options.InterThreads", "--inter-threads",
 	"Options.Precision "+string(gpuopts.BFloat16), "--precision "+precisionBF16, "Options.Precision "+string(gpuopts.Float16CPU), "--precision "+precisionFP16,
