@@ -48,6 +48,7 @@ class Case:
         self.validates = True
         self.patience: int | None = None
         self.table = False  # the data is a CSV file
+        self.whole = False  # no batch is smaller
 
     def part(self, of: Any, part: slice) -> Any:
         """Some samples of an array, or of each of several, as fit takes them."""
@@ -492,6 +493,17 @@ def columns() -> Case:
     return case
 
 
+def stateful_rnn() -> Case:
+    """An LSTM that goes on with the state of the batch before."""
+    inputs = keras.Input(batch_shape=(BATCH, 7, 6))
+    lstm = layers.LSTM(8, stateful=True)
+    model = keras.Sequential([inputs, lstm, layers.Dense(3, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    case = Case(model, normal(7, 6), classes(3))
+    case.whole = True
+    return case
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     accuracy,
     stateful,
@@ -518,6 +530,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     weighted_elements,
     text,
     columns,
+    stateful_rnn,
 )
 
 
@@ -530,6 +543,8 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> None:
     """Export a case, train it with Keras, and write what came of it."""
     train, rest = slice(0, TRAIN), slice(TRAIN, None)
     case = seeded(build)
+    if case.whole:
+        train, rest = slice(0, 4 * BATCH), slice(TRAIN, TRAIN + 2 * BATCH)
     own = export._own_methods(case.model)
     export.export(case.model, folder / "model", check=False, **case.options)
     # Keras trains a model of its own, which the export cannot have changed.

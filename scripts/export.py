@@ -290,6 +290,7 @@ class _KerasProgram:
     # What a program has signatures for, and whether the model can be called.
     evaluates = predicts = calls = True
     loss_scale_input = micro_batches = scales_itself = exact = False
+    batch: int | None = None  # the only size of batches, if there is one
 
     def __init__(
         self,
@@ -329,8 +330,8 @@ class _KerasProgram:
         self.classes = classes
         self._probe_gradients(allow_unused)
         self._find_exactness()
-        self.micro_batches = micro_batches
-        if micro_batches:
+        self.micro_batches = micro_batches and self.batch is None
+        if self.micro_batches:
             self._make_accumulators()
 
     # Checks and discovery, in the order in which a reader would ask.
@@ -370,13 +371,7 @@ class _KerasProgram:
                         do="give each keras.Input a name",
                     )
                 if tensor.shape and tensor.shape[0] is not None:
-                    raise Refusal(
-                        "the batch size is fixed",
-                        where=f"{where}, input {name!r}",
-                        expected="a first dimension of any size",
-                        found=f"shape {tuple(tensor.shape)}",
-                        do="build the model without batch_size; fixed shapes belong to --xla-batch",
-                    )
+                    self.batch = tensor.shape[0]  # as of a stateful RNN
                 dtype = keras.backend.standardize_dtype(tensor.dtype)
                 self.inputs[name] = Spec(dtype, tuple(tensor.shape[1:]))
         elif given:
@@ -480,16 +475,16 @@ class _KerasProgram:
         return {_clean(name): value for name, value in zip(names, flat, strict=True)}
 
     def _specs(
-        self, *, labels: bool, lead: Sequence[int | None] = (None,), step: bool = False
+        self, *, labels: bool, lead: Sequence[int | None] = (), step: bool = False
     ) -> dict[str, Any]:
-        """TensorSpecs of a signature's inputs behind the leading dimensions."""
+        """TensorSpecs of a signature's inputs behind the leading dimensions and the batch."""
         specs = dict(self.inputs)
         if labels:
             specs.update(self.labels)
             if self.sample_weight is not None:
                 specs["sample_weight"] = self.sample_weight
         result = {
-            name: self.tf.TensorSpec([*lead, *spec.shape], spec.dtype, name=name)
+            name: self.tf.TensorSpec([*lead, self.batch, *spec.shape], spec.dtype, name=name)
             for name, spec in specs.items()
         }
         if step and self.loss_scale_input:
@@ -531,7 +526,7 @@ class _KerasProgram:
         late = [v for v in self.model.variables if id(v) not in before]
         metrics = [m for layer in self.model._flatten_layers() for m in layer._metrics]
         counted = [v for m in metrics for v in m.variables]
-        known = {id(v.value) for v in [*self.model.variables, *counted]}
+        known = {id(v.value) for v in [*self.model.variables, *counted, *self._states()]}
         strange = [v for v in probe.graph.variables if id(v) not in known]
         if late or strange:
             raise Refusal(
@@ -554,6 +549,11 @@ class _KerasProgram:
                     do="use layers that keep shapes, or tf.ensure_shape in the model",
                 )
             self.outputs[name] = Spec(tensor.dtype.name, tuple(shape.as_list()[1:]))
+
+    def _states(self) -> list[Any]:
+        """The states of stateful RNNs, which are no variables of the model."""
+        stateful = [v for v in self.model._flatten_layers() if getattr(v, "stateful", False)]
+        return [v for layer in stateful for v in self.keras.tree.flatten(layer.states)]
 
     def _crossentropy(self, output: str, labels: Mapping[str, Spec] | None) -> str:
         """The loss that Keras takes the plain word for; labels are those given, if any."""
@@ -1106,7 +1106,7 @@ class _KerasProgram:
             "train": train,
             "train_n": self._concrete(
                 lambda feeds: repeat(tf, train, feeds, self.metrics),
-                self._specs(labels=True, lead=(None, None), step=True),
+                self._specs(labels=True, lead=(None,), step=True),
             ),
         }
         if self.evaluates:
@@ -1135,6 +1135,7 @@ class _KerasProgram:
         root = tf.Module()
         root.model = _by_path(self.model.variables)
         root.optimizer = _by_path(self.optimizer.variables)
+        root.states = _by_path(self._states())
         owned = {id(v) for v in self.model.variables}
         root.metrics = _by_path(
             [v for m in self._metrics for v in m.variables if id(v) not in owned]

@@ -30,7 +30,7 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	runPython(t, script, "make", dir)
 	folders, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(folders), 25)
+	require.GreaterOrEqual(t, len(folders), 26)
 	for _, folder := range folders {
 		t.Run(folder.Name(), func(t *testing.T) {
 			at := func(name string) string { return filepath.Join(dir, folder.Name(), name) }

@@ -771,10 +771,6 @@ def _table():
     return keras.Sequential([keras.Input((1,), dtype="int64"), Counts(), keras.layers.Dense(3)])
 
 
-def _fixed_batch():
-    return keras.Sequential([keras.Input(batch_shape=(4, 6)), keras.layers.Dense(3)])
-
-
 def _lazy():
     class Lazy(keras.layers.Layer):
         def call(self, x):
@@ -808,7 +804,6 @@ def _reserved():
         (_frozen, "nothing to train"),
         (_python, "leaves TensorFlow"),
         (_table, "leaves TensorFlow"),
-        (_fixed_batch, "batch size is fixed"),
         (_lazy, "variables appear"),
         (_unused, "no gradient"),
         (_reserved, "reserved name"),
