@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import pathlib
@@ -1093,7 +1094,9 @@ def test_files_are_small_and_say_what_they_are(tmp_path):
     metadata = json.loads((tmp_path / "m" / export.METADATA).read_text())
     assert metadata["format"] == export.FORMAT
     assert metadata["tensorflow"] == tf.__version__
-    assert metadata["labels"] == {"y": {"dtype": "int64", "shape": [-1]}}
+    assert metadata["labels"] == {"y": {"dtype": "int64", "shape": [-1], "classes": 3}}
+    graph = (tmp_path / "m" / "saved_model.pb").read_bytes()
+    assert metadata["saved_model_sha256"] == hashlib.sha256(graph).hexdigest()
     assert metadata["metrics"] == ["accuracy"]
     assert metadata["micro_batches_exact"] is True
     assert metadata["loss_reduction"] == "sum_over_batch_size"
