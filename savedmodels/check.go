@@ -499,6 +499,13 @@ func (m *Model) judgeTensors(s *Signature, trains bool, r Roles, report func(Pro
 				"export the model again"})
 		}
 	}
+	for _, c := range m.known.composite[s.Name] {
+		if s.Input(c.parts[0]) != nil {
+			report(Problem{severity, CodeSparseInput, s.Name + "." + c.parts[0],
+				fmt.Sprintf("inputs %s of signature %s are parts of one value (%s), which cannot be fed", strings.Join(c.parts, ", "), s.Name, c.kind),
+				"make its rows equally long before they are fed, and take one dense tensor"})
+		}
+	}
 	for _, t := range s.Inputs {
 		switch want, reserved := reservedInputs[t.Name]; {
 		case t.Op == "":

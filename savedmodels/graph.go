@@ -44,9 +44,8 @@ type body struct {
 	name   string // "" for the main graph
 	nodes  []node
 	byName map[string]int
-	// argHandle says which arguments may be handles to variables.
-	argHandle []bool
-	rets      []edge
+	args   []argument
+	rets   []edge
 }
 
 type node struct {
@@ -56,6 +55,15 @@ type node struct {
 	calls  []call
 	// variable is an index into graph.vars, -1 for other nodes.
 	variable int
+}
+
+// argument is one of a function.
+type argument struct {
+	name string
+	// user is the name in the Python function, which the parts of a composite tensor share.
+	user string
+	// handle says that it may be a handle to a variable.
+	handle bool
 }
 
 // edge says where a value comes from: output out of a node, or an argument of
@@ -99,7 +107,11 @@ func newGraph(def *graph_go_proto.GraphDef) *graph {
 		for i, a := range f.GetSignature().GetInputArg() {
 			args[a.GetName()] = i
 			t := a.GetType()
-			b.argHandle = append(b.argHandle, a.GetTypeAttr() != "" || a.GetIsRef() || mayBeHandle(t))
+			b.args = append(b.args, argument{
+				name:   a.GetName(),
+				user:   string(f.GetArgAttr()[uint32(i)].GetAttr()["_user_specified_name"].GetS()),
+				handle: a.GetTypeAttr() != "" || a.GetIsRef() || mayBeHandle(t),
+			})
 		}
 		g.fill(b, f.GetNodeDef(), args, vars)
 		for _, a := range f.GetSignature().GetOutputArg() {
@@ -472,7 +484,7 @@ func at(b *body, e edge) (place, bool) {
 
 // variables finds the variables whose handle may arrive by an edge of b.
 func (t *trace) variables(b *body, e edge) ([]int, error) {
-	if e.node < 0 && (e.arg < 0 || e.arg >= len(b.argHandle) || !b.argHandle[e.arg]) {
+	if e.node < 0 && (e.arg < 0 || e.arg >= len(b.args) || !b.args[e.arg].handle) {
 		return nil, nil
 	}
 	places, err := t.origins(b, e)

@@ -61,6 +61,7 @@ type Model struct {
 type knowledge struct {
 	vars      []*variable
 	signature map[string]facts
+	composite map[string][]composite // inputs by signature
 	// load is what runs when the model is loaded, besides restore; save and
 	// restore are the saver's parts, empty without one.
 	load, save, restore facts
@@ -245,6 +246,7 @@ func (m *Model) gather(src *source) error {
 	}
 	f := &m.known
 	f.signature, f.missing, f.vars, f.others = map[string]facts{}, map[string]bool{}, g.vars, src.others
+	f.composite = map[string][]composite{}
 
 	has := func(name string) bool { return g.nodeOf(name) >= 0 }
 	var err error
@@ -259,6 +261,9 @@ func (m *Model) gather(src *source) error {
 			}
 		}
 		if f.signature[s.Name], err = g.inspect(roots); err != nil {
+			return err
+		}
+		if f.composite[s.Name], err = g.composites(roots, src.kinds); err != nil {
 			return err
 		}
 	}

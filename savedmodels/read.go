@@ -49,12 +49,17 @@ const (
 	fieldCollection = 4
 	fieldSignature  = 5
 	fieldAssetFile  = 6
+	fieldObjects    = 7
+	// fieldFunctions is SavedObjectGraph.concrete_functions.
+	fieldFunctions = 2
 )
 
 // source is a decoded saved_model.pb, less what nothing here needs.
 type source struct {
 	meta  *pb.MetaGraphDef // without its GraphDef and object graph
 	graph *graph_go_proto.GraphDef
+	// kinds are those of the arguments, by function, where one is a composite tensor.
+	kinds map[string][]string
 	// others are the tag sets of the metagraphs that were not chosen.
 	others [][]string
 }
@@ -186,7 +191,7 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 			}
 		}
 	}
-	src := &source{meta: &pb.MetaGraphDef{}, graph: &graph_go_proto.GraphDef{}}
+	src := &source{meta: &pb.MetaGraphDef{}, graph: &graph_go_proto.GraphDef{}, kinds: map[string][]string{}}
 	for i, t := range tags {
 		if i != chosen {
 			src.others = append(src.others, t)
@@ -194,7 +199,7 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 	}
 
 	// The object graph describes Python objects, and can be as large as the
-	// graph; it and what is unknown stays behind.
+	// graph; it and what is unknown stays behind, but for composite arguments.
 	budget := &estimate{left: maxMemory, sizes: map[protoreflect.FullName]int64{}}
 	var rest []byte
 	merge := proto.UnmarshalOptions{Merge: true, DiscardUnknown: true, RecursionLimit: maxDepth}
@@ -209,6 +214,13 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 			}
 		case fieldMetaInfo, fieldSaver, fieldCollection, fieldSignature, fieldAssetFile:
 			rest = append(rest, raw...)
+		case fieldObjects:
+			return fields(value, func(num protowire.Number, _, raw []byte) error {
+				if num != fieldFunctions {
+					return nil
+				}
+				return src.argumentKinds(raw, budget, merge)
+			})
 		}
 		return nil
 	})

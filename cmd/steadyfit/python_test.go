@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -90,6 +91,34 @@ print(json.dumps({"difference": float(np.abs(p - np.load(sys.argv[2])).max()), "
 	ours, err := strconv.ParseFloat(loss[1], 64)
 	require.NoError(t, err)
 	assert.InDelta(t, got.Loss, ours, 1e-5)
+}
+
+// A signature has an input for each part of a ragged tensor, which no dataset has.
+func TestRaggedInputIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	runPython(t, "-c", `
+import sys
+import tensorflow as tf
+class Ragged(tf.Module):
+    def __init__(self):
+        self.w = tf.Variable([1.0])
+    @tf.function(input_signature=[
+        [tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.int64)],
+        tf.RaggedTensorSpec([None, None], tf.float32), tf.TensorSpec([None], tf.float32, name="y")])
+    def train(self, pair, words, y):
+        loss = tf.reduce_mean((tf.reduce_sum(words, axis=1) * self.w - y - pair[0]) ** 2)
+        self.w.assign_sub([0.01 * loss])
+        return {"loss": loss}
+module = Ragged()
+tf.saved_model.save(module, sys.argv[1], signatures={"train": module.train})
+`, dir)
+	const says = "error sparse-input: inputs words, words_1 of signature train are parts of one value (ragged tensor), which cannot be fed"
+	out, err := program(t, "inspect", "--strict", dir).CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	assert.Equal(t, 6, exit.ExitCode())
+	assert.Contains(t, string(out), says)
+	assert.Equal(t, 1, strings.Count(string(out), "sparse-input"), "a list of tensors can be fed")
 }
 
 // Models that other people's scripts exported train without a change to Go

@@ -1,0 +1,112 @@
+package savedmodels
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"google.golang.org/protobuf/proto"
+)
+
+// composite is an argument that is not one tensor, such as a tf.RaggedTensor. TensorFlow 2
+// gives a signature an input for each of its parts: those of a ragged tensor x are x, which
+// has the values of all rows, and x_1, which has where each row begins.
+type composite struct {
+	kind  string // "ragged tensor"
+	parts []string
+}
+
+// argumentKinds lists the tensor arguments of the functions of an object graph: "" for a
+// tensor, and the kind of a composite one. encoded is an entry of SavedObjectGraph.concrete_functions.
+func (src *source) argumentKinds(encoded []byte, budget *estimate, options proto.UnmarshalOptions) error {
+	objects := &pb.SavedObjectGraph{}
+	if err := budget.message(objects.ProtoReflect().Descriptor(), encoded, maxDepth); err != nil {
+		return err
+	}
+	if err := options.Unmarshal(encoded, objects); err != nil {
+		return fmt.Errorf("%w: its object graph is damaged: %w", ErrNotSavedModel, err)
+	}
+	for name, f := range objects.GetConcreteFunctions() {
+		if kinds := leaves(f.GetCanonicalizedInputSignature(), nil); slices.ContainsFunc(kinds, isComposite) {
+			src.kinds[name] = kinds
+		}
+	}
+	return nil
+}
+
+func isComposite(kind string) bool { return kind != "" }
+
+// leaves appends the kinds of the tensors in a nested structure, in the order in which
+// TensorFlow flattens it.
+func leaves(v *pb.StructuredValue, kinds []string) []string {
+	var inner []*pb.StructuredValue
+	switch k := v.GetKind().(type) {
+	case *pb.StructuredValue_TensorSpecValue, *pb.StructuredValue_BoundedTensorSpecValue:
+		return append(kinds, "")
+	case *pb.StructuredValue_TypeSpecValue:
+		name := strings.TrimSuffix(k.TypeSpecValue.GetTypeSpecClass().String(), "_SPEC")
+		return append(kinds, strings.ToLower(strings.ReplaceAll(name, "_", " ")))
+	case *pb.StructuredValue_ListValue:
+		inner = k.ListValue.GetValues()
+	case *pb.StructuredValue_TupleValue:
+		inner = k.TupleValue.GetValues()
+	case *pb.StructuredValue_NamedTupleValue:
+		for _, pair := range k.NamedTupleValue.GetValues() {
+			inner = append(inner, pair.GetValue())
+		}
+	case *pb.StructuredValue_DictValue:
+		fields := k.DictValue.GetFields()
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			inner = append(inner, fields[name])
+		}
+	}
+	for _, v := range inner {
+		kinds = leaves(v, kinds)
+	}
+	return kinds
+}
+
+// composites finds the composite inputs of the signature whose outputs are roots. The
+// signature calls a wrapper that takes each part by its own name, and calls the function.
+func (g *graph) composites(roots []string, kinds map[string][]string) ([]composite, error) {
+	var found []composite
+	for _, root := range roots {
+		i := g.nodeOf(root)
+		if i < 0 || len(kinds) == 0 {
+			continue
+		}
+		for _, wrapper := range g.main.nodes[i].calls {
+			if err := g.spend(len(wrapper.to.nodes)); err != nil {
+				return nil, err
+			}
+			for _, n := range wrapper.to.nodes {
+				for _, c := range n.calls {
+					found = append(found, c.to.composites(kinds[c.to.name])...)
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// composites finds the arguments of a function that stand for composite tensors. TensorFlow
+// notes the same name of the user for all parts of one.
+func (b *body) composites(kinds []string) []composite {
+	var found []composite
+	for i, j := 0, 0; len(kinds) > 0 && i < len(b.args); i, kinds = j, kinds[1:] {
+		j = i + 1
+		for kinds[0] != "" && j < len(b.args) && b.args[j].user == b.args[i].user {
+			j++
+		}
+		if j > i+1 {
+			c := composite{kind: kinds[0]}
+			for _, a := range b.args[i:j] {
+				c.parts = append(c.parts, a.name)
+			}
+			found = append(found, c)
+		}
+	}
+	return found
+}
