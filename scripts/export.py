@@ -18,7 +18,7 @@ signature                 inputs                                 outputs
 ``train``                 model inputs [B,...], labels [B,...]   loss, metrics
 ``train_n``               the same, stacked [N,B,...]            means over the N steps [#]_
 ``evaluate``              as train                               loss, metrics
-``predict``               model inputs                           model outputs
+``predict``               model inputs                           model outputs [#]_
 ``gradients``             as train                               loss, metrics
 ``apply``                 none                                   global_step
 ``set_learning_rate``     learning_rate []                       learning_rate
@@ -29,6 +29,7 @@ signature                 inputs                                 outputs
 ========================  =====================================  =======================
 
 .. [#] inputs that hold for a whole call (learning_rate, loss_scale) are not stacked.
+.. [#] also as ``serving_default``, the name that TensorFlow's own tools look for.
 
 ``gradients`` adds a micro-batch's gradients, weighted with its share of the
 samples, to accumulators that live in the model; ``apply`` divides, takes one
@@ -200,6 +201,14 @@ def _load_tensorflow() -> tuple[Any, Any]:
     import keras
     import tensorflow as tf
 
+    if keras.__version__.startswith("2."):
+        raise Refusal(
+            "Keras 2 is installed",
+            where="keras.__version__",
+            expected="3 or later",
+            found=keras.__version__,
+            do="install Keras 3, in an environment of its own if other programs need Keras 2",
+        )
     if keras.backend.backend() != "tensorflow":
         raise Refusal(
             "Keras runs on another backend",
@@ -705,9 +714,6 @@ class _KerasProgram:
         self._metrics = [made]
         y = {label: self._sample(spec, 2) for label, spec in self.labels.items()}
         outputs = {o: self._sample(spec, 2) for o, spec in self.outputs.items()}
-        given = [m for m in self.keras.tree.flatten([metrics, weighted]) if hasattr(m, "variables")]
-        given += self.model.metrics
-        self.before = [(v, v.numpy()) for m in given for v in m.variables]
         try:
             made.update_state(*self._pair(y, outputs))
         except Exception as error:
@@ -1447,7 +1453,9 @@ class _OwnStepProgram(_KerasProgram):
         """An object that owns every variable that a step touches."""
         root = self.tf.Module()
         root.model = _by_path(self.model.variables)
-        owned = {id(v.value) for v in self.model.variables}
+        root.optimizer = _by_path([v for o in optimizers(self.model) for v in o.variables])
+        root.metrics = _by_path([v for m in self.model.metrics for v in m.variables])
+        owned = {id(v) for v in root.variables}
         root.step = _numbered((v.name, v) for i, v in self.touched.items() if i not in owned)
         return root
 
@@ -1456,6 +1464,13 @@ class _OwnStepProgram(_KerasProgram):
         for label in found["labels"].values():
             label.pop("classes", None)  # the step may do something to them
         return {**found, "loss": {}, "own_step": _own_methods(self.model) or ["add_loss"]}
+
+
+def optimizers(model: Any) -> list[Any]:
+    """The optimizer of compile, and those that the model's own steps use beside it."""
+    _, keras = _load_tensorflow()
+    found = [model.optimizer, *vars(model).values()]
+    return list({id(o): o for o in found if isinstance(o, keras.optimizers.Optimizer)}.values())
 
 
 def _constants(concrete: Any) -> list[tuple[str, bytes]]:
@@ -1593,6 +1608,14 @@ class _ModuleProgram:
                     do="add input_signature; use None for the batch",
                 )
             for spec in self.tf.nest.flatten(function.input_signature):
+                if not isinstance(spec, self.tf.TensorSpec):
+                    raise Refusal(
+                        "an input is not one dense tensor",
+                        where=f"{where}.{name}",
+                        expected="a tf.TensorSpec",
+                        found=str(spec),
+                        do="make the rows equally long when preparing the data",
+                    )
                 if not spec.name:
                     raise Refusal(
                         "an input has no name",
@@ -1816,6 +1839,17 @@ def _atomic_directory(out: str, force: bool) -> Iterator[str]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _kept(variables: Sequence[Any]) -> Iterator[None]:
+    """Give variables back the values that they had, whatever the block does."""
+    before = [(variable, variable.numpy()) for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
 def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
@@ -1892,8 +1926,9 @@ def export(
     tf, keras = _load_tensorflow()
     if xla_steps is not None and xla_batch is None:
         raise UsageError("xla_steps needs xla_batch")
-    with _atomic_directory(out, force) as temporary:
+    with _atomic_directory(out, force) as temporary, contextlib.ExitStack() as at_end:
         program: _KerasProgram | _ModuleProgram
+        _refuse_keras_2(model)
         if isinstance(model, keras.Model):
             if class_names is not None and len(_outputs_of(model)) > 1:
                 raise UsageError("class_names needs a model with one output")
@@ -1943,6 +1978,9 @@ def export(
                         metrics = made._user_metrics
                     if made is not None and weighted_metrics is None:
                         weighted_metrics = made._user_weighted_metrics
+                given = keras.tree.flatten([metrics, weighted_metrics, model.metrics])
+                users = [m for m in given if isinstance(m, keras.metrics.Metric)]
+                at_end.enter_context(_kept([v for m in users for v in m.variables]))
                 program = _KerasProgram(
                     model,
                     optimizer,
@@ -1972,6 +2010,8 @@ def export(
         if unknown:
             raise UsageError(f"a range for {unknown}; the inputs are {', '.join(program.inputs)}")
         signatures = program.signatures(xla_batch, xla_steps)
+        if "predict" in signatures:
+            signatures.setdefault("serving_default", signatures["predict"])
         root = program.tracked()
         if isinstance(model, keras.Model):
             root.tables = _tables(model, signatures)
@@ -2016,8 +2056,6 @@ def export(
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
         with contextlib.suppress(OSError):
             pathlib.Path(temporary, "assets").rmdir()  # vocabularies in files are assets
-        for variable, value in getattr(program, "before", []):
-            variable.assign(value)  # the metrics are the user's, and were reset
         checks = verify(temporary) if check else []
         if not getattr(program, "evaluates", True):
             checks.append(f"no evaluate signature: {program.no_evaluation}")
@@ -2057,6 +2095,21 @@ def _compile_own(
         raise UsageError(
             f"{type(model).__name__}.compile takes other arguments ({error}): compile the model"
         ) from error
+
+
+def _refuse_keras_2(model: Any) -> None:
+    """Refuse a model of tf_keras, or of the Keras inside of TensorFlow: both are Keras 2."""
+    for owner in type(model).__mro__:
+        if f"{owner.__module__}.".startswith(("tf_keras.", "tensorflow.python.keras.")):
+            raise Refusal(
+                "the model is one of Keras 2",
+                where=f"{type(model).__module__}.{type(model).__name__}",
+                expected="a model made with `import keras`, version 3",
+                found=f"a class of {owner.__module__}",
+                do="make the model with Keras 3; or write it with "
+                "model.save('model.h5', include_optimizer=False), which Keras 3 reads, and pass "
+                "--model model.h5 with --optimizer and --loss",
+            )
 
 
 def _outputs_of(model: Any) -> list[Any]:

@@ -65,8 +65,12 @@ func TestPythonPredictsTheSame(t *testing.T) {
 	steadyfit(t, "fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--epochs", "2", "--out", model)
 	steadyfit(t, "predict", "--model", model, "--data", data, "--out", predictions, "--output", "probabilities")
 	evaluated := steadyfit(t, "evaluate", "--model", model, "--data", data, "--batch", "359")
+	// The signature that TensorFlow's own tools use if they are told of none.
+	runPython(t, "-m", "tensorflow.python.tools.saved_model_cli", "run", "--dir", model, "--tag_set", "serve",
+		"--signature_def", "serving_default", "--inputs", "x="+data+"[x]", "--outdir", dir)
 	out := runPython(t, "-c", `
 import json, sys
+import keras
 import numpy as np
 import tensorflow as tf
 m = tf.saved_model.load(sys.argv[1])
@@ -75,9 +79,13 @@ x, y = tf.constant(d["x"], tf.float32), tf.constant(d["y"], tf.int64)
 p = m.signatures["predict"](x=x)["probabilities"].numpy()
 e = m.signatures["evaluate"](x=x, y=y)
 before = float(e["loss"])
+layer = keras.layers.TFSMLayer(sys.argv[1], call_endpoint="serving_default")
+served = layer(x)["probabilities"].numpy()
 m.signatures["train"](x=x[:32], y=y[:32])
-print(json.dumps({"difference": float(np.abs(p - np.load(sys.argv[2])).max()), "samples": len(p), "loss": before}))
-`, model, predictions, data)
+ours = np.load(sys.argv[2])
+differences = [float(np.abs(q - ours).max()) for q in (p, served, np.load(sys.argv[4]))]
+print(json.dumps({"difference": max(differences), "samples": len(p), "loss": before}))
+`, model, predictions, data, filepath.Join(dir, "probabilities.npy"))
 	var got struct {
 		Difference, Loss float64
 		Samples          int

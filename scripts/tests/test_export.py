@@ -972,6 +972,9 @@ def test_export_leaves_the_model_as_it_was(tmp_path, random):
     variables = [*model.variables, *model.optimizer.variables, *error.variables]
     before = [v.numpy() for v in variables]
     export.export(model, tmp_path / "m")
+    with pytest.raises(export.UsageError, match="my metric"):
+        metrics = [error, keras.metrics.MeanSquaredError(name="my metric")]
+        export.export(model, tmp_path / "refused", metrics=metrics)
     assert all(np.array_equal(b, v.numpy()) for b, v in zip(before, variables, strict=True))
     assert float(error.result()) > 0
 
@@ -985,12 +988,36 @@ def test_own_step_without_evaluation_says_so(tmp_path, load, random):
         "train",
         "train_n",
         "predict",
+        "serving_default",
         "reset_metrics",
         "set_learning_rate",
     }
     assert report.metadata["own_step"] == ["train_step"]
     first = load(tmp_path / "m").run("train", x=random.normal(size=(4, 6)).astype("float32"))
     assert first["loss"] == first["error"] > 0
+
+
+def test_predict_is_the_serving_default(tmp_path, load, random):
+    report = export.export(dense(), tmp_path / "m", optimizer="adam", loss=logits_loss())
+    assert report.signatures["serving_default"] == report.signatures["predict"]
+    loaded, x = load(tmp_path / "m"), random.normal(size=(4, 6)).astype("float32")
+    assert not same(loaded.run("predict", x=x), loaded.run("serving_default", x=x))
+
+
+def test_refuses_models_of_keras_2(tmp_path, monkeypatch):
+    from tensorflow.python import keras as inside
+
+    class Stand(tf.Module):
+        """Has the module that the classes of the package tf_keras have."""
+
+    Stand.__module__ = "tf_keras.src.engine.training"
+    for model in (type("Own", (Stand,), {})(), inside.Sequential([inside.layers.Dense(1)])):
+        with pytest.raises(export.Refusal, match="of Keras 2") as refused:
+            export.export(model, tmp_path / "m", optimizer="adam", loss="mse")
+        assert "include_optimizer=False" in refused.value.do
+    monkeypatch.setattr(keras, "__version__", "2.15.0")
+    with pytest.raises(export.Refusal, match="Keras 2 is installed"):
+        export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse")
 
 
 def test_refuses_vector_metrics_and_foreign_optimizers(tmp_path):
@@ -1013,6 +1040,11 @@ def test_refuses_modules(tmp_path):
 
     class Nameless(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32)])
+        def train(self, x):
+            return {"loss": tf.reduce_sum(x)}
+
+    class Ragged(tf.Module):
+        @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.float32)])
         def train(self, x):
             return {"loss": tf.reduce_sum(x)}
 
@@ -1043,6 +1075,7 @@ def test_refuses_modules(tmp_path):
     for module, what in (
         (Empty(), "no train step"),
         (Nameless(), "no name"),
+        (Ragged(), "not one dense tensor"),
         (Vector(), "not a scalar"),
         (Idle(), "changes nothing"),
         (NotANumber(), "no number"),
