@@ -108,9 +108,16 @@ lint: runtime ## gofmt, go vet, staticcheck, the project's own rules, shell and 
 models: venv ## export the built-in models and the digits data again
 	$(VENV)/bin/python scripts/builtin.py
 
+# KerasHub, beside the environment of venv.
+HUB := .runtime/keras_hub
+$(HUB): scripts/requirements-hub.txt | venv
+	rm -rf $@
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary=:all: --target $@ -r $<
+	@touch $@
+
 .PHONY: conformance
-conformance: runtime venv ## train models in Keras fit and here, and compare
-	$(GO) test -count=1 -v -timeout 20m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
+conformance: runtime venv $(HUB) ## train 170 models in Keras fit and here, compare, and write the table of docs/keras.md (half an hour)
+	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
 
 .PHONY: soak
 soak: runtime ## long runs with all policies on, and 200 kills of supervised ones (an hour)

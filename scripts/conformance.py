@@ -3,19 +3,24 @@
 
 ``conformance.py make DIR`` writes for each case a folder with the exported model, the data,
 and ``keras.json``: the history of ``fit`` on the same weights, data and order, with a smaller
-last batch. ``conformance.py compare DIR`` reads the model ``out`` that steadyfit trained into
-each folder, and prints as JSON the largest difference of a weight, relative to how far training
-moved the weights.
+last batch, or why the model is refused. ``arguments.json`` has the options of ``steadyfit fit``.
+``conformance.py compare DIR`` reads the model ``out`` and the history that steadyfit made in each
+folder, and prints as JSON what came of the case: the number of metrics, their largest relative
+difference, the largest difference of a weight, relative to how far training moved the weights,
+and what of that is not expected.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import json
 import os
 import pathlib
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +103,13 @@ def classes(n: int, *shape: int) -> np.ndarray:
     return random.integers(0, n, (TRAIN + VALIDATION, *shape)).astype("int64")
 
 
+def words(rows: int = 20, length: int = 7) -> np.ndarray:
+    """Sequences that end early, in zeros."""
+    found = classes(rows, length)
+    found[np.arange(length) >= random.integers(2, length + 1, len(found))[:, None]] = 0
+    return found
+
+
 def dense(units: int = 3, activation: str | None = "softmax") -> keras.Model:
     return keras.Sequential(
         [keras.Input((6,)), layers.Dense(8, activation="relu"), layers.Dense(units, activation)]
@@ -105,13 +117,14 @@ def dense(units: int = 3, activation: str | None = "softmax") -> keras.Model:
 
 
 def accuracy() -> Case:
+    """A classifier with `accuracy`."""
     model = dense()
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return Case(model, normal(6), classes(3))
 
 
 def stateful() -> Case:
-    """Metrics that are no means over batches."""
+    """AUC (ROC and PR), precision, recall, RMSE, F1."""
     m = keras.metrics
     model = dense(1, "sigmoid")
     f1 = m.F1Score(average="micro", threshold=0.5)
@@ -122,6 +135,7 @@ def stateful() -> Case:
 
 
 def crossentropy_by_name() -> Case:
+    """`loss="crossentropy"`, top-k accuracy."""
     model = dense()
     metrics = ["sparse_categorical_crossentropy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
     model.compile("adam", "crossentropy", metrics=metrics)
@@ -129,6 +143,7 @@ def crossentropy_by_name() -> Case:
 
 
 def mean_iou() -> Case:
+    """`MeanIoU`."""
     model = dense()
     metric = keras.metrics.MeanIoU(3, sparse_y_pred=False)
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=[metric])
@@ -136,7 +151,7 @@ def mean_iou() -> Case:
 
 
 def weighted() -> Case:
-    """Metrics with and without the weights of the samples."""
+    """Sample weights, `metrics` and `weighted_metrics`."""
     model = dense()
     model.compile(
         "adam",
@@ -150,6 +165,7 @@ def weighted() -> Case:
 
 
 def class_weights() -> Case:
+    """`class_weight`, `weighted_metrics`."""
     model = dense()
     model.compile("adam", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
     case = Case(model, normal(6), classes(3), sample_weight=True)
@@ -158,9 +174,7 @@ def class_weights() -> Case:
 
 
 def masked() -> Case:
-    """A tagger of sequences that end early."""
-    words = classes(20, 7)
-    words[np.arange(7) >= random.integers(2, 8, TRAIN + VALIDATION)[:, None]] = 0
+    """An LSTM tagger of masked sequences, `accuracy`."""
     model = keras.Sequential(
         [
             keras.Input((7,), dtype="int64"),
@@ -170,11 +184,11 @@ def masked() -> Case:
         ]
     )
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return Case(model, words, classes(3, 7))
+    return Case(model, words(), classes(3, 7))
 
 
 def several_outputs() -> Case:
-    """A list of metrics has one for each output."""
+    """Two outputs, flat lists of losses and metrics."""
     x = keras.Input((6,), name="x")
     hidden = layers.Dense(8, activation="relu")(x)
     outputs = [
@@ -187,7 +201,7 @@ def several_outputs() -> Case:
 
 
 def keyed_outputs() -> Case:
-    """Lists of losses and metrics go by the sorted keys of a dict of outputs."""
+    """A dict of outputs, lists of losses and metrics by its sorted keys."""
     x = keras.Input((6,), name="x")
     hidden = layers.Dense(8, activation="relu")(x)
     model = keras.Model(x, {"size": layers.Dense(2)(hidden), "far": layers.Dense(2)(hidden)})
@@ -213,6 +227,7 @@ class KeyedStep(keras.Model):
 
 
 def keyed_step() -> Case:
+    """A dict of outputs, its own `train_step`."""
     model = KeyedStep()
     model.compile("adam", {"far": "mse", "size": "mae"})
     case = Case(model, normal(6), {"far": normal(2), "size": normal(2)}, inputs={"x": "float32[6]"})
@@ -228,13 +243,14 @@ class Halved(keras.optimizers.SGD):
 
 
 def own_optimizer() -> Case:
+    """An optimizer with its own `apply_gradients`."""
     model = dense()
     model.compile(Halved(0.5), "sparse_categorical_crossentropy")
     return Case(model, normal(6), classes(3))
 
 
 def own_loss_of_one() -> Case:
-    """A method that is set on the model, and not on its class."""
+    """`compute_loss` set on the object."""
     model = dense()
 
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -265,6 +281,7 @@ class Contrast(keras.Model):
 
 
 def no_labels() -> Case:
+    """Its own `train_step` without labels."""
     model = Contrast()
     model.compile("sgd", "mse")
     options = {"labels": {}, "loss_output": "distance"}
@@ -284,12 +301,14 @@ class Tally(layers.Layer):
 
 
 def layer_metric() -> Case:
+    """A layer with a metric."""
     model = keras.Sequential([keras.Input((6,)), Tally(), layers.Dense(3, "softmax")])
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return Case(model, normal(6), classes(3))
 
 
 def ema(**options: Any) -> Case:
+    """`use_ema`."""
     model = dense()
     optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8, **options)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -297,7 +316,7 @@ def ema(**options: Any) -> Case:
 
 
 def ema_unused() -> Case:
-    """Weights that the loss does not reach come first."""
+    """`use_ema`, weights that the loss does not reach."""
     x = keras.Input((6,), name="x")
     outputs = [layers.Dense(3, name="idle")(x), layers.Dense(3, "softmax", name="kind")(x)]
     model = keras.Model(x, outputs)
@@ -309,13 +328,14 @@ def ema_unused() -> Case:
 
 
 def ema_best() -> Case:
-    """The best weights are those of the epoch, and not their averages."""
+    """`use_ema`, `EarlyStopping(restore_best_weights=True)`."""
     case = ema()
     case.patience = 1
     return case
 
 
 def ema_overwritten() -> Case:
+    """`use_ema`, `ema_overwrite_frequency=4`."""
     return ema(ema_overwrite_frequency=4)
 
 
@@ -337,6 +357,7 @@ class Distiller(keras.Model):
 
 
 def distillation() -> Case:
+    """A student with its own `compute_loss`."""
     model = Distiller()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
@@ -356,6 +377,7 @@ class OwnMetrics(keras.Model):
 
 
 def own_metrics() -> Case:
+    """Its own `compute_metrics`."""
     x = keras.Input((6,), name="x")
     model = OwnMetrics(x, layers.Dense(3, activation="softmax")(x))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -380,6 +402,7 @@ class Autoencoder(keras.Model):
 
 
 def add_loss() -> Case:
+    """A variational autoencoder, whose loss comes from `add_loss`."""
     model = Autoencoder()
     model.compile("adam")
     return Case(model, normal(6), inputs={"x": "float32[6]"})
@@ -424,6 +447,7 @@ class GAN(keras.Model):
 
 
 def gan() -> Case:
+    """Two networks, two optimizers, its own `train_step`, AUC."""
     model = GAN()
     model.compile(keras.optimizers.Adam(0.01), keras.optimizers.RMSprop(0.01))
     return Case(model, normal(6), inputs={"x": "float32[6]"}, loss_output="g_loss")
@@ -504,34 +528,841 @@ def stateful_rnn() -> Case:
     return case
 
 
-CASES: tuple[Callable[[], Case], ...] = (
-    accuracy,
-    stateful,
-    crossentropy_by_name,
-    mean_iou,
-    weighted,
-    class_weights,
-    masked,
-    several_outputs,
-    keyed_outputs,
-    keyed_step,
-    own_optimizer,
-    own_loss_of_one,
-    no_labels,
-    layer_metric,
-    ema,
-    ema_overwritten,
-    ema_unused,
-    ema_best,
-    distillation,
-    own_metrics,
-    add_loss,
-    gan,
-    weighted_elements,
-    text,
-    columns,
-    stateful_rnn,
+# What Keras makes is made anew for each use: from a function and its arguments.
+P = functools.partial
+o, s, lo, m, la = (
+    keras.optimizers,
+    keras.optimizers.schedules,
+    keras.losses,
+    keras.metrics,
+    keras.layers,
 )
+
+
+def made(of: Any) -> Any:
+    """What a partial makes, those in its arguments first."""
+    if isinstance(of, P):
+        return of.func(*made(of.args), **made(of.keywords))
+    if isinstance(of, (list, tuple, dict)):
+        return keras.tree.map_structure(lambda one: made(one) if isinstance(one, P) else one, of)
+    return of
+
+
+def text(of: Any) -> str:
+    """A partial as the expression that it stands for."""
+    if isinstance(of, P):
+        options = [f"{name}={text(value)}" for name, value in of.keywords.items()]
+        return f"{of.func.__name__}({', '.join([*map(text, of.args), *options])})"
+    return of.__name__ if callable(of) else repr(of)
+
+
+def optimized(optimizer: Any) -> Case:
+    model = dense()
+    model.compile(made(optimizer), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(6), classes(3))
+
+
+class Warmup(s.LearningRateSchedule):
+    """A schedule of one's own."""
+
+    def __call__(self, step: Any) -> Any:
+        return 0.01 * ops.minimum(1.0, (ops.cast(step, "float32") + 1) / 6)
+
+
+OPTIMIZERS: dict[str, P] = {
+    "sgd": P(o.SGD, 0.1),
+    "sgd_momentum": P(o.SGD, 0.1, momentum=0.9),
+    "sgd_nesterov": P(o.SGD, 0.1, momentum=0.9, nesterov=True),
+    "sgd_weight_decay": P(o.SGD, 0.1, weight_decay=0.01),
+    "sgd_clipnorm": P(o.SGD, 0.1, clipnorm=0.05),
+    "sgd_clipvalue": P(o.SGD, 0.1, clipvalue=0.01),
+    "sgd_global_clipnorm": P(o.SGD, 0.1, global_clipnorm=0.1),
+    "sgd_accumulation": P(o.SGD, 0.1, gradient_accumulation_steps=2),
+    "sgd_loss_scale_factor": P(o.SGD, 0.1, loss_scale_factor=8.0),
+    "rmsprop": P(o.RMSprop, 0.01),
+    "rmsprop_centered": P(o.RMSprop, 0.01, rho=0.8, momentum=0.9, centered=True),
+    "rmsprop_accumulation_ema": P(
+        o.RMSprop, 0.01, gradient_accumulation_steps=3, use_ema=True, ema_momentum=0.8
+    ),
+    "adam": P(o.Adam, 0.01),
+    "adam_amsgrad": P(o.Adam, 0.01, beta_1=0.8, amsgrad=True),
+    "adam_accumulation": P(o.Adam, 0.01, gradient_accumulation_steps=4),
+    "adam_clipped": P(o.Adam, 0.01, global_clipnorm=0.1, weight_decay=0.01),
+    "adam_ema": P(o.Adam, 0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3),
+    "adamw": P(o.AdamW, 0.01, weight_decay=0.1),
+    "adamw_amsgrad": P(o.AdamW, 0.01, weight_decay=0.1, amsgrad=True, clipnorm=0.05),
+    "adadelta": P(o.Adadelta, 1.0),
+    "adagrad": P(o.Adagrad, 0.1),
+    "adamax": P(o.Adamax, 0.01),
+    "adafactor": P(o.Adafactor, 0.1),
+    "adafactor_absolute": P(o.Adafactor, 0.01, relative_step=False, clip_threshold=0.5),
+    "nadam": P(o.Nadam, 0.01),
+    "ftrl": P(o.Ftrl, 0.1, l1_regularization_strength=0.001, l2_regularization_strength=0.01),
+    "ftrl_shrinkage": P(o.Ftrl, 0.1, l2_shrinkage_regularization_strength=0.01, beta=0.1),
+    "lion": P(o.Lion, 0.001),
+    "lamb": P(o.Lamb, 0.01),
+    "muon": P(o.Muon, 0.01),
+    "schedule_free_adamw": P(o.ScheduleFreeAdamW, 0.01, warmup_steps=3),
+    "loss_scale_optimizer": P(o.LossScaleOptimizer, P(o.SGD, 0.1), dynamic_growth_steps=4),
+    "multi_optimizer": P(
+        o.MultiOptimizer, P(o.OptimizerMap, P(o.SGD, 0.1), {".*bias": P(o.Adam, 0.01)})
+    ),
+    "exponential_decay": P(o.SGD, P(s.ExponentialDecay, 0.1, 4, 0.5)),
+    "exponential_staircase": P(o.Adam, P(s.ExponentialDecay, 0.01, 4, 0.5, staircase=True)),
+    "piecewise_constant_decay": P(o.SGD, P(s.PiecewiseConstantDecay, [3, 8], [0.1, 0.05, 0.01])),
+    "polynomial_decay": P(o.SGD, P(s.PolynomialDecay, 0.1, 6, 0.01, power=2.0)),
+    "polynomial_cycle": P(o.SGD, P(s.PolynomialDecay, 0.1, 6, 0.01, cycle=True)),
+    "inverse_time_decay": P(o.RMSprop, P(s.InverseTimeDecay, 0.01, 4, 0.5)),
+    "cosine_decay": P(o.SGD, P(s.CosineDecay, 0.01, 9, warmup_target=0.1, warmup_steps=4)),
+    "cosine_decay_restarts": P(o.SGD, P(s.CosineDecayRestarts, 0.1, 4, t_mul=1.5, m_mul=0.8)),
+    "schedule_accumulation": P(
+        o.SGD, P(s.ExponentialDecay, 0.1, 2, 0.5), gradient_accumulation_steps=2
+    ),
+    "own_schedule": P(o.AdamW, P(Warmup)),
+}
+
+# Units and activation of an output for labels of a kind, and the labels.
+TARGETS: dict[str, tuple[int, str | None, Callable[[], np.ndarray]]] = {
+    "numbers": (3, None, lambda: normal(3)),
+    "positive": (3, "softplus", lambda: np.abs(normal(3)) + 0.1),
+    "binary": (1, "sigmoid", lambda: classes(2, 1).astype("float32")),
+    "bits": (3, "sigmoid", lambda: classes(2, 3).astype("float32")),
+    "signs": (2, "tanh", lambda: classes(2, 2).astype("float32") * 2 - 1),
+    "one_hot": (3, "softmax", lambda: np.eye(3, dtype="float32")[classes(3)]),
+    "sparse": (3, "softmax", lambda: classes(3)),
+    "sparse_logits": (3, None, lambda: classes(3)),
+    "logits": (3, None, lambda: np.eye(3, dtype="float32")[classes(3)]),
+    "embedded": (8, None, lambda: classes(4)),
+}
+
+# fmt: off
+LOSSES: dict[str, tuple[str, P]] = {
+    "mean_squared_error": ("numbers", P(lo.MeanSquaredError)),
+    "mean_absolute_error": ("numbers", P(lo.MeanAbsoluteError)),
+    "mean_absolute_percentage_error": ("positive", P(lo.MeanAbsolutePercentageError)),
+    "mean_squared_logarithmic_error": ("positive", P(lo.MeanSquaredLogarithmicError)),
+    "cosine_similarity": ("numbers", P(lo.CosineSimilarity)),
+    "huber": ("numbers", P(lo.Huber, delta=0.5)),
+    "log_cosh": ("numbers", P(lo.LogCosh)),
+    "hinge": ("signs", P(lo.Hinge)),
+    "squared_hinge": ("signs", P(lo.SquaredHinge)),
+    "categorical_hinge": ("one_hot", P(lo.CategoricalHinge)),
+    "kl_divergence": ("one_hot", P(lo.KLDivergence)),
+    "poisson": ("positive", P(lo.Poisson)),
+    "binary_crossentropy": ("bits", P(lo.BinaryCrossentropy, label_smoothing=0.1)),
+    "binary_focal_crossentropy": (
+        "binary", P(lo.BinaryFocalCrossentropy, apply_class_balancing=True)),
+    "categorical_crossentropy": (
+        "logits", P(lo.CategoricalCrossentropy, from_logits=True, label_smoothing=0.1)),
+    "categorical_focal_crossentropy": ("one_hot", P(lo.CategoricalFocalCrossentropy)),
+    "sparse_categorical_crossentropy": (
+        "sparse_logits", P(lo.SparseCategoricalCrossentropy, from_logits=True, ignore_class=1)),
+    "dice": ("bits", P(lo.Dice)),
+    "tversky": ("bits", P(lo.Tversky, alpha=0.3, beta=0.7)),
+    "circle": ("embedded", P(lo.Circle, gamma=8.0)),
+    "generalized_crossentropy": ("one_hot", P(lo.CategoricalGeneralizedCrossEntropy)),
+    "summed": ("numbers", P(lo.MeanSquaredError, reduction="sum")),
+    "mean_with_sample_weight": (
+        "bits", P(lo.MeanSquaredError, reduction="mean_with_sample_weight")),
+    "unreduced": ("numbers", P(lo.MeanSquaredError, reduction=None)),
+}
+# fmt: on
+
+
+def with_loss(kind: str, loss: Any) -> Case:
+    units, activation, labels = TARGETS[kind]
+    model = dense(units, activation)
+    model.compile(o.SGD(0.05), made(loss))
+    return Case(model, normal(6), labels())
+
+
+# A model with an output for each name.
+LOSS_NAMES: dict[str, list[str]] = {
+    "numbers": ["mse", "MAE", "huber", "log_cosh", "cosine_similarity"],
+    "positive": ["mape", "msle", "poisson"],
+    "bits": ["bce", "binary_focal_crossentropy", "dice", "tversky"],
+    "signs": ["hinge", "squared_hinge"],
+    "one_hot": ["kld", "categorical_hinge", "categorical_focal_crossentropy", "ce"],
+}
+
+
+def by_name(kind: str, names: list[str]) -> Case:
+    x = keras.Input((6,), name="x")
+    units, activation, labels = TARGETS[kind]
+    outputs = [la.Dense(units, activation, name=f"to_{i}")(x) for i in range(len(names))]
+    model = keras.Model(x, outputs)
+    model.compile("sgd", names, loss_weights=[0.5 + i for i in range(len(names))])
+    options = {}
+    if "ce" in names:  # which crossentropy it is depends on the labels
+        options["labels"] = {f"y_to_{i}": f"float32[{units}]" for i in range(len(names))}
+    return Case(model, normal(6), {f"to_{i}": labels() for i in range(len(names))}, **options)
+
+
+# fmt: off
+METRICS: dict[str, list[P | str]] = {
+    "numbers": [
+        "mse", P(m.MeanAbsoluteError), P(m.RootMeanSquaredError), P(m.CosineSimilarity),
+        P(m.LogCoshError), P(m.R2Score), P(m.PearsonCorrelation), P(m.ConcordanceCorrelation)],
+    "positive": [
+        P(m.MeanSquaredError), P(m.MeanAbsolutePercentageError), P(m.MeanSquaredLogarithmicError),
+        P(m.Poisson), P(m.KLDivergence)],
+    "binary": [
+        P(m.BinaryAccuracy, threshold=0.4), P(m.BinaryCrossentropy), P(m.TruePositives),
+        P(m.TrueNegatives), P(m.FalsePositives), P(m.FalseNegatives),
+        P(m.SensitivityAtSpecificity, 0.5), P(m.SpecificityAtSensitivity, 0.5),
+        P(m.PrecisionAtRecall, 0.5), P(m.RecallAtPrecision, 0.5),
+        P(m.AUC, num_thresholds=20, summation_method="majoring"),
+        P(m.BinaryIoU, target_class_ids=[0, 1], threshold=0.4),
+        P(m.FBetaScore, average="micro", beta=2.0, threshold=0.4)],
+    "bits": [
+        P(m.AUC, multi_label=True), P(m.Precision, top_k=1), P(m.Recall, class_id=1),
+        P(m.F1Score, average="macro", threshold=0.5), P(m.BinaryAccuracy)],
+    "signs": [P(m.Hinge), P(m.SquaredHinge)],
+    "one_hot": [
+        "accuracy", P(m.CategoricalAccuracy), P(m.CategoricalCrossentropy), P(m.CategoricalHinge),
+        P(m.TopKCategoricalAccuracy, k=2), P(m.OneHotIoU, 3, target_class_ids=[0, 2]),
+        P(m.OneHotMeanIoU, 3), P(m.F1Score, average="weighted"),
+        P(m.FBetaScore, average="macro", beta=0.5)],
+    "sparse": [
+        P(m.SparseCategoricalAccuracy), P(m.SparseCategoricalCrossentropy),
+        P(m.SparseTopKCategoricalAccuracy, k=2),
+        P(m.IoU, 3, target_class_ids=[1], sparse_y_pred=False),
+        P(m.MeanIoU, 3, sparse_y_pred=False)],
+}
+# fmt: on
+
+
+def measured(kind: str, metrics: list[P | str]) -> Case:
+    """Each metric without and with the weights of the samples."""
+    units, activation, labels = TARGETS[kind]
+    loss = "sparse_categorical_crossentropy" if kind == "sparse" else "mse"
+    model = dense(units, activation)
+    model.compile("adam", loss, metrics=made(metrics), weighted_metrics=made(metrics))
+    weight = random.uniform(0, 2, TRAIN + VALIDATION).astype("float32")
+    return Case(model, normal(6), labels(), weight, sample_weight=True)
+
+
+def adapted(layer: Any) -> Any:
+    """A preprocessing layer that has seen data."""
+    layer.adapt(np.random.default_rng(7).normal(2, 3, (64, 6)).astype("float32"))
+    return layer
+
+
+# The data that goes into a stack of layers.
+DATA: dict[str, Callable[[], np.ndarray]] = {
+    "numbers": lambda: normal(6),
+    "sequences": lambda: normal(8, 4),
+    "ended": lambda: (
+        normal(8, 4)
+        * (np.arange(8) < random.integers(3, 9, TRAIN + VALIDATION)[:, None])[:, :, None].astype(
+            "float32"
+        )
+    ),
+    "images": lambda: normal(8, 8, 3),
+    "volumes": lambda: normal(5, 5, 5, 2),
+    "clips": lambda: normal(3, 5, 5, 2),
+    "tones": lambda: normal(400),
+    "words": words,
+    "pixels": lambda: random.uniform(0, 255, (TRAIN + VALIDATION, 8, 8, 3)).astype("float32"),
+}
+
+# fmt: off
+LAYERS: dict[str, tuple[str, list[P]]] = {
+    "conv1d": ("sequences", [
+        P(la.Conv1D, 4, 3, strides=2), P(la.Conv1D, 4, 2, padding="causal", dilation_rate=2)]),
+    "conv2d": ("images", [
+        P(la.Conv2D, 6, 3, padding="same", activation="relu"),
+        P(la.Conv2D, 6, 3, strides=2, groups=3)]),
+    "conv3d": ("volumes", [P(la.Conv3D, 4, 3, activation="relu")]),
+    "depthwise_conv1d": ("sequences", [P(la.DepthwiseConv1D, 3, depth_multiplier=2)]),
+    "depthwise_conv2d": ("images", [P(la.DepthwiseConv2D, 3, padding="same", activation="relu")]),
+    "separable_conv1d": ("sequences", [P(la.SeparableConv1D, 5, 3, activation="relu")]),
+    "separable_conv2d": ("images", [P(la.SeparableConv2D, 5, 3, activation="relu")]),
+    "conv1d_transpose": ("sequences", [P(la.Conv1DTranspose, 4, 3, strides=2)]),
+    "conv2d_transpose": ("images", [P(la.Conv2DTranspose, 4, 3, strides=2, padding="same")]),
+    "conv3d_transpose": ("volumes", [P(la.Conv3DTranspose, 2, 2)]),
+    "pooling1d": ("sequences", [
+        P(la.Conv1D, 4, 2), P(la.MaxPooling1D), P(la.AveragePooling1D), P(la.GlobalMaxPooling1D)]),
+    "pooling2d": ("images", [
+        P(la.Conv2D, 4, 1), P(la.MaxPooling2D), P(la.AveragePooling2D, padding="same"),
+        P(la.GlobalAveragePooling2D)]),
+    "pooling3d": ("volumes", [
+        P(la.Conv3D, 3, 2), P(la.MaxPooling3D), P(la.AveragePooling3D), P(la.GlobalMaxPooling3D)]),
+    "adaptive_pooling": ("images", [
+        P(la.Conv2D, 4, 1), P(la.AdaptiveAveragePooling2D, 3), P(la.AdaptiveMaxPooling2D, 2)]),
+    "batch_normalization": ("images", [
+        P(la.Conv2D, 4, 3), P(la.BatchNormalization, momentum=0.8), P(la.ReLU)]),
+    "batch_normalization_frozen": ("numbers", [
+        P(la.Dense, 8), P(la.BatchNormalization, trainable=False)]),
+    "batch_normalization_masked": ("words", [
+        P(la.Embedding, 20, 4, mask_zero=True), P(la.BatchNormalization), P(la.GRU, 4)]),
+    "layer_normalization": ("numbers", [P(la.Dense, 8), P(la.LayerNormalization)]),
+    "group_normalization": ("images", [P(la.Conv2D, 6, 3), P(la.GroupNormalization, 3)]),
+    "rms_normalization": ("numbers", [P(la.Dense, 8), P(la.RMSNormalization)]),
+    "unit_normalization": ("numbers", [P(la.Dense, 8), P(la.UnitNormalization)]),
+    "spectral_normalization": ("numbers", [P(la.SpectralNormalization, P(la.Dense, 8))]),
+    "simple_rnn": ("sequences", [P(la.SimpleRNN, 5, return_sequences=True), P(la.SimpleRNN, 4)]),
+    "lstm": ("sequences", [P(la.LSTM, 5, return_sequences=True, go_backwards=True), P(la.LSTM, 4)]),
+    "lstm_dropout": ("sequences", [P(la.LSTM, 5, dropout=0.2, recurrent_dropout=0.2, seed=3)]),
+    "gru": ("sequences", [P(la.GRU, 5, unroll=True), P(la.Dense, 4)]),
+    "gru_reset_before": ("sequences", [P(la.GRU, 5, reset_after=False)]),
+    "bidirectional": ("sequences", [
+        P(la.Bidirectional, P(la.LSTM, 4, return_sequences=True), merge_mode="sum"),
+        P(la.Bidirectional, P(la.GRU, 4))]),
+    "bidirectional_masked": ("words", [
+        P(la.Embedding, 20, 4, mask_zero=True), P(la.Bidirectional, P(la.LSTM, 4))]),
+    "masking": ("ended", [P(la.Masking, 0.0), P(la.SimpleRNN, 4)]),
+    "stacked_cells": ("sequences", [P(la.RNN, [P(la.LSTMCell, 4), P(la.GRUCell, 3)])]),
+    "conv_lstm": ("clips", [P(la.ConvLSTM2D, 3, 3)]),
+    "time_distributed": ("sequences", [P(la.TimeDistributed, P(la.Dense, 3)), P(la.LSTM, 3)]),
+    "embedding": ("words", [P(la.Embedding, 20, 4), P(la.GlobalAveragePooling1D)]),
+    "einsum_dense": ("sequences", [P(la.EinsumDense, "abc,cd->abd", (None, 5), bias_axes="d")]),
+    "dropout": ("numbers", [P(la.Dense, 16, "relu"), P(la.Dropout, 0.3, seed=1)]),
+    "dropout_unseeded": ("numbers", [P(la.Dense, 16, "relu"), P(la.Dropout, 0.3)]),
+    "spatial_dropout": ("images", [P(la.Conv2D, 8, 3), P(la.SpatialDropout2D, 0.3, seed=1)]),
+    "noise": ("numbers", [
+        P(la.GaussianNoise, 0.1, seed=1), P(la.Dense, 8, "selu"),
+        P(la.GaussianDropout, 0.2, seed=2), P(la.AlphaDropout, 0.2, seed=3)]),
+    "activity_regularization": ("numbers", [
+        P(la.Dense, 8), P(la.ActivityRegularization, 0.01, 0.01)]),
+    "activations": ("numbers", [
+        P(la.Dense, 8), P(la.PReLU), P(la.Dense, 8), P(la.LeakyReLU, 0.1), P(la.Dense, 8, "gelu"),
+        P(la.ELU), P(la.Dense, 8, "mish"), P(la.Softmax)]),
+    "reshaping": ("images", [
+        P(la.Conv2D, 4, 3), P(la.ZeroPadding2D, 1),
+        P(la.UpSampling2D, 2, interpolation="bilinear"), P(la.Cropping2D, 2),
+        P(la.Permute, (3, 1, 2)), P(la.Reshape, (4, -1))]),
+    "regularizers": ("numbers", [
+        P(la.Dense, 8, kernel_regularizer="l2", bias_regularizer="l1"),
+        P(la.Dense, 8, kernel_regularizer=P(keras.regularizers.L1L2, 0.01, 0.02)),
+        P(la.Dense, 8, kernel_regularizer=P(keras.regularizers.OrthogonalRegularizer)),
+        P(la.Dense, 8, activity_regularizer="l2")]),
+    "constraints": ("numbers", [
+        P(la.Dense, 8, kernel_constraint=P(keras.constraints.MaxNorm, 0.5)),
+        P(la.Dense, 8, kernel_constraint="non_neg", bias_constraint="non_neg"),
+        P(la.Dense, 8, kernel_constraint="unit_norm"),
+        P(la.Dense, 8, kernel_constraint=P(keras.constraints.MinMaxNorm, 0.2, 0.8, rate=0.5))]),
+    "rescaling": ("pixels", [
+        P(la.Rescaling, 1 / 127.5, offset=-1.0), P(la.Resizing, 6, 6), P(la.CenterCrop, 4, 4),
+        P(la.Conv2D, 3, 3)]),
+    "augmentation": ("pixels", [
+        P(la.RandomFlip, seed=1), P(la.RandomRotation, 0.1, seed=2),
+        P(la.RandomTranslation, 0.1, 0.1, seed=3), P(la.RandomZoom, 0.1, seed=4),
+        P(la.RandomContrast, 0.2, seed=5), P(la.RandomBrightness, 0.1, seed=6),
+        P(la.RandomCrop, 6, 6, seed=7), P(la.Rescaling, 1 / 255), P(la.Conv2D, 4, 3)]),
+    "normalization": ("numbers", [P(adapted, P(la.Normalization)), P(la.Dense, 8, "relu")]),
+    "discretization": ("numbers", [
+        P(la.Discretization, bin_boundaries=[-1.0, 0.0, 1.0]), P(la.Embedding, 4, 3)]),
+    "category_encoding": ("words", [P(la.CategoryEncoding, 20, output_mode="count")]),
+    "hashing": ("words", [P(la.Hashing, 8), P(la.Embedding, 8, 3)]),
+    "integer_lookup": ("words", [
+        P(la.IntegerLookup, vocabulary=[1, 2, 3, 5, 8]), P(la.Embedding, 6, 3)]),
+    "spectrogram": ("tones", [
+        P(la.STFTSpectrogram, frame_length=64, frame_step=32, fft_length=64)]),
+    "mel_spectrogram": ("tones", [
+        P(la.MelSpectrogram, fft_length=64, sequence_stride=32, num_mel_bins=8, sampling_rate=400)]),
+}
+# fmt: on
+
+
+def stacked(data: str, parts: list[P], optimizer: Any = "adam", policy: str = "float32") -> Case:
+    """A classifier of the parts and a dense layer."""
+    x = DATA[data]()
+    with export.dtype_policy(policy):
+        head = [la.Flatten(), la.Dense(3, "softmax", dtype="float32")]
+        model = keras.Sequential(
+            [keras.Input(x.shape[1:], dtype=x.dtype.name), *made(parts), *head]
+        )
+    model.compile(made(optimizer), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, x, classes(3))
+
+
+def classified(x: Any, inputs: Any, output: Any, **options: Any) -> Case:
+    """A classifier of its own shape."""
+    model = keras.Model(inputs, la.Dense(3, "softmax")(output))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, x, classes(3), **options)
+
+
+def two_inputs() -> Case:
+    """Two inputs by name, and every layer that merges."""
+    a, b = keras.Input((6,), name="a"), keras.Input((4,), name="b")
+    p, q = la.Dense(5)(a), la.Dense(5)(b)
+    merged = [
+        layer()([p, q])
+        for layer in (la.Add, la.Subtract, la.Multiply, la.Average, la.Maximum, la.Minimum)
+    ]
+    merged.append(la.Dot(1, normalize=True)([p, q]))
+    x = {"a": normal(6), "b": normal(4)}
+    return classified(x, [a, b], la.Concatenate()(merged))
+
+
+def keyed_inputs() -> Case:
+    """A dict of inputs, one of them of integers."""
+    inputs = {"size": keras.Input((6,)), "kind": keras.Input((), dtype="int64")}
+    kind = la.Embedding(4, 3)(inputs["kind"])
+    x = {"size": normal(6), "kind": classes(4)}
+    return classified(x, inputs, la.Concatenate()([inputs["size"], kind]))
+
+
+def nested() -> Case:
+    """A functional model of a Sequential, which has a model in it."""
+    inner = keras.Sequential([keras.Input((6,)), dense(5, "relu"), la.BatchNormalization()])
+    x = keras.Input((6,), name="x")
+    return classified(normal(6), x, la.Add()([inner(x), la.Dense(5)(x)]))
+
+
+def shared() -> Case:
+    """Layers and a model that are used twice."""
+    a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
+    tower = keras.Sequential([la.Dense(8, "relu"), la.BatchNormalization(), la.Dense(4)])
+    x = {"a": normal(6), "b": normal(6)}
+    return classified(x, [a, b], la.Subtract()([tower(a), tower(b)]))
+
+
+def frozen() -> Case:
+    """Fine-tuning: a frozen model, called as in inference, under a new head."""
+    base = keras.Sequential(
+        [keras.Input((8, 8, 3)), la.Conv2D(4, 3), la.BatchNormalization(), la.Flatten()]
+    )
+    base.trainable = False
+    x = keras.Input((8, 8, 3), name="x")
+    return classified(normal(8, 8, 3), x, la.Dropout(0.2, seed=1)(base(x, training=False)))
+
+
+def transformer() -> Case:
+    """A block with `MultiHeadAttention`, masked and causal."""
+    x = keras.Input((7,), name="x", dtype="int64")
+    hidden = la.Embedding(20, 8, mask_zero=True)(x)
+    attention = la.MultiHeadAttention(2, 4, dropout=0.1, seed=1)
+    hidden = la.LayerNormalization()(hidden + attention(hidden, hidden, use_causal_mask=True))
+    hidden = la.LayerNormalization()(hidden + la.Dense(8)(la.Dense(16, "gelu")(hidden)))
+    return classified(words(), x, la.GlobalAveragePooling1D()(hidden))
+
+
+def attentions() -> Case:
+    """`Attention`, `AdditiveAttention` and `GroupedQueryAttention`."""
+    x = keras.Input((8, 4), name="x")
+    found = [
+        la.Attention(use_scale=True, score_mode="concat")([x, x]),
+        la.AdditiveAttention()([x, x]),
+        la.GroupedQueryAttention(4, 4, 2)(x, x),
+    ]
+    return classified(normal(8, 4), x, la.Flatten()(la.Concatenate()(found)))
+
+
+def language_model() -> Case:
+    """Tied embeddings (`ReversibleEmbedding`), masked, with logits for each token."""
+    x = keras.Input((7,), name="x", dtype="int64")
+    table = la.ReversibleEmbedding(20, 8, mask_zero=True)
+    model = keras.Model(x, table(la.GRU(8, return_sequences=True)(table(x)), reverse=True))
+    loss = lo.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["sparse_categorical_accuracy"])
+    return Case(model, words(), classes(20, 7))
+
+
+def weighted_sequences() -> Case:
+    """Masked sequences, and the weights of the samples."""
+    case = masked()
+    case.model.compile("adam", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    case.weight = random.uniform(0, 2, TRAIN + VALIDATION).astype("float32")
+    case.options = {"sample_weight": True}
+    return case
+
+
+class TokenF1(m.F1Score):
+    """F1 over the tokens of sequences, without those that are masked."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        mask = getattr(y_pred, "_keras_mask", None)
+        if mask is not None:
+            sample_weight = ops.reshape(ops.cast(mask, "float32"), (-1,))
+        flat = [ops.reshape(y, (-1, 3)) for y in (y_true, y_pred)]
+        return super().update_state(*flat, sample_weight=sample_weight)
+
+
+def masked_f1() -> Case:
+    """A tagger of masked sequences, F1 (micro and macro)."""
+    model = masked().model
+    metrics = [TokenF1(average=kind, name=kind) for kind in ("micro", "macro")]
+    model.compile("adam", "categorical_crossentropy", metrics=["accuracy", *metrics])
+    return Case(model, words(), np.eye(3, dtype="float32")[classes(3, 7)])
+
+
+class Subclass(keras.Model):
+    """A model without keras.Input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = la.Dense(8), la.Dense(3, "softmax")
+        self.normal, self.drop = la.BatchNormalization(), la.Dropout(0.3, seed=1)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        hidden = self.drop(self.normal(self.hidden(x), training=training), training=training)
+        return self.head(ops.relu(hidden))
+
+
+def subclass() -> Case:
+    """A subclass of `Model` with dropout and batch normalization."""
+    model = Subclass()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(6), classes(3), inputs={"x": "float32[6]"})
+
+
+class Tracker(la.Layer):
+    """Subtracts a running mean, and has a loss of its own."""
+
+    def build(self, shape: Any) -> None:
+        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, axis=0))
+        self.add_loss(0.1 * ops.mean(ops.square(self.scale)))
+        return (x - self.mean) * self.scale
+
+
+def own_layer() -> Case:
+    """A layer that updates a weight in `call` and has `add_loss`, under a loss of `compile`."""
+    x = keras.Input((6,), name="x")
+    return classified(normal(6), x, Tracker()(x))
+
+
+def lora() -> Case:
+    """`enable_lora`."""
+    x = keras.Input((6,), name="x")
+    layer = la.Dense(8, "relu")
+    case = classified(normal(6), x, layer(x))
+    layer.enable_lora(2)
+    case.model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return case
+
+
+def quantized_lora() -> Case:
+    """`quantize("int8")` and `enable_lora`."""
+    case = lora()
+    case.model.quantize("int8")
+    case.model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return case
+
+
+def float64() -> Case:
+    """The policy `float64`."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
+    try:
+        model = dense()
+    finally:
+        keras.config.set_dtype_policy(before)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(6).astype("float64"), classes(3))
+
+
+def compiled(**options: Any) -> Case:
+    """An option of `compile` for speed."""
+    model = dense()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], **options)
+    return Case(model, normal(6), classes(3))
+
+
+def binary_class_weights() -> Case:
+    """`class_weight` of labels of one column."""
+    model = dense(1, "sigmoid")
+    model.compile("adam", "binary_crossentropy", weighted_metrics=["accuracy"])
+    case = Case(model, normal(6), classes(2, 1).astype("float32"), sample_weight=True)
+    case.class_weight = {0: 0.5, 1: 3.0}
+    return case
+
+
+def weighted_outputs() -> Case:
+    """Losses, `loss_weights` and metrics by output."""
+    case = several_outputs()
+    case.model.compile(
+        "adam",
+        {"kind": "sparse_categorical_crossentropy", "size": "huber"},
+        loss_weights={"kind": 0.3, "size": 2.0},
+        metrics={"kind": ["accuracy"], "size": ["mae", m.RootMeanSquaredError()]},
+    )
+    return case
+
+
+def changed_rate() -> Case:
+    """`learning_rate` of a compiled optimizer assigned before training."""
+    model = dense()
+    model.compile(o.SGD(0.5), "sparse_categorical_crossentropy")
+    model.optimizer.learning_rate = 0.01
+    return Case(model, normal(6), classes(3))
+
+
+def excluded() -> Case:
+    """`exclude_from_weight_decay`."""
+    model = dense()
+    optimizer = o.AdamW(0.01, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return Case(model, normal(6), classes(3))
+
+
+def ctc() -> Case:
+    """`CTC` of sequences of logits."""
+    model = keras.Sequential([keras.Input((8, 4)), la.LSTM(8, return_sequences=True), la.Dense(5)])
+    model.compile("adam", lo.CTC())
+    return Case(model, normal(8, 4), classes(4, 3) + 1, labels={"y": "int64[3]"})
+
+
+# What is refused.
+
+
+def by_class_f1() -> Case:
+    """F1 by class."""
+    model = dense()
+    model.compile("adam", "categorical_crossentropy", metrics=[m.F1Score()])
+    return Case(model, normal(6), np.eye(3, dtype="float32")[classes(3)])
+
+
+def stateful_rnn() -> Case:
+    """A stateful LSTM, with a batch of fixed size."""
+    model = keras.Sequential(
+        [keras.Input((8, 4), batch_size=12), la.LSTM(4, stateful=True), la.Dense(3, "softmax")]
+    )
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return Case(model, normal(8, 4), classes(3))
+
+
+def half_weights() -> Case:
+    """Weights of float16."""
+    x = keras.Input((6,), name="x")
+    return classified(normal(6), x, la.Dense(8, dtype="float16")(x))
+
+
+class OwnFit(keras.Model):
+    def fit(self, *args: Any, **options: Any) -> Any:
+        return super().fit(*args, **options)
+
+
+def own_fit() -> Case:
+    """A model that overrides `fit`."""
+    x = keras.Input((6,), name="x")
+    model = OwnFit(x, la.Dense(3, "softmax")(x))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return Case(model, normal(6), classes(3))
+
+
+def unused() -> Case:
+    """Weights that the loss does not reach."""
+    case = ema_unused()
+    case.options = {}
+    return case
+
+
+def python_code() -> Case:
+    """A layer that calls Python."""
+    x = keras.Input((6,), name="x")
+    double = la.Lambda(
+        lambda v: tf.ensure_shape(tf.numpy_function(np.tanh, [v], tf.float32), (None, 6))
+    )
+    return classified(normal(6), x, double(x))
+
+
+def application(name: str, size: int, **options: Any) -> Case:
+    model = getattr(keras.applications, name)(
+        input_shape=(size, size, 3), weights=None, classes=3, **options
+    )
+    model.compile(o.SGD(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return Case(model, normal(size, size, 3), classes(3), micro_batches=False)
+
+
+def hub(name: str, task: str, **options: Any) -> Case:
+    """An architecture of KerasHub from a small configuration."""
+    import keras_hub
+
+    backbone = getattr(keras_hub.models, f"{name}Backbone")(**options)
+    kind = getattr(keras_hub.models, f"{name}{task}", None) or getattr(keras_hub.models, task)
+    model = kind(backbone, **({} if task == "CausalLM" else {"num_classes": 3}), preprocessor=None)
+    loss = lo.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], weighted_metrics=None)
+    inputs = model.input
+    if not isinstance(inputs, dict):
+        return Case(model, normal(*inputs.shape[1:]), classes(3))
+    ends = random.integers(3, 9, TRAIN + VALIDATION)[:, None]
+    made = {
+        "token_ids": classes(50, 8).astype("int32"),
+        "segment_ids": classes(2, 8).astype("int32"),
+        "padding_mask": (np.arange(8) < ends).astype("int32"),
+    }
+    labels = classes(50, 8) if task == "CausalLM" else classes(3)
+    return Case(model, {name: made[name] for name in inputs}, labels)
+
+
+TEXT = {"vocabulary_size": 50, "num_layers": 2, "hidden_dim": 16, "intermediate_dim": 32}
+Cases = dict[str, tuple[str, Callable[[], Case]]]
+
+
+def functions(*builds: Callable[[], Case]) -> Cases:
+    """Cases by the names of functions, with what their comments say."""
+    return {build.__name__: (build.__doc__.rstrip("."), build) for build in builds}
+
+
+def stacks(names: list[str], **options: Any) -> Cases:
+    """Stacks of layers again, with other options."""
+    (what,) = options.values()
+    return {
+        f"{name}_{what if isinstance(what, str) else what.func.__name__.lower()}": (
+            f"{LAYERS[name][0]}: `{name}`, `{text(what) if isinstance(what, P) else what}`",
+            P(stacked, *LAYERS[name], **options),
+        )
+        for name in names
+    }
+
+
+# The first group is trained by every run of the tests, the others by `make conformance`.
+GROUPS: dict[str, Cases] = {
+    "Metrics, steps and outputs": functions(
+        accuracy,
+        stateful,
+        crossentropy_by_name,
+        mean_iou,
+        weighted,
+        class_weights,
+        masked,
+        masked_f1,
+        several_outputs,
+        keyed_outputs,
+        keyed_step,
+        own_optimizer,
+        own_loss_of_one,
+        no_labels,
+        layer_metric,
+        ema,
+        ema_overwritten,
+        ema_unused,
+        ema_best,
+        distillation,
+        own_metrics,
+        add_loss,
+        gan,
+        weighted_elements,
+        text,
+        columns,
+        stateful_rnn,
+    ),
+    "Optimizers and schedules": {
+        **{name: (f"`{text(x)}`", P(optimized, x)) for name, x in OPTIMIZERS.items()},
+        **functions(changed_rate, excluded),
+    },
+    "Losses": {
+        **{f"loss_{n}": (f"`{text(x)}`", P(with_loss, k, x)) for n, (k, x) in LOSSES.items()},
+        **{
+            f"losses_of_{kind}": (", ".join(f"`{n}`" for n in names), P(by_name, kind, names))
+            for kind, names in LOSS_NAMES.items()
+        },
+        **functions(ctc, weighted_outputs),
+    },
+    "Metrics, without and with sample weights": {
+        f"metrics_of_{kind}": (
+            ", ".join(f"`{x}`" if isinstance(x, str) else f"`{text(x)}`" for x in metrics),
+            P(measured, kind, metrics),
+        )
+        for kind, metrics in METRICS.items()
+    },
+    "Layers": {
+        name: (f"{data}: {', '.join(f'`{text(x)}`' for x in parts)}", P(stacked, data, parts))
+        for name, (data, parts) in LAYERS.items()
+    },
+    "Models": {
+        **functions(
+            two_inputs,
+            keyed_inputs,
+            nested,
+            shared,
+            frozen,
+            transformer,
+            attentions,
+            language_model,
+            weighted_sequences,
+            binary_class_weights,
+            subclass,
+            own_layer,
+            lora,
+            quantized_lora,
+        ),
+        "steps_per_execution": ("`steps_per_execution=4`", P(compiled, steps_per_execution=4)),
+        "jit_compile": ("`jit_compile=True`", P(compiled, jit_compile=True)),
+        **stacks(["embedding"], optimizer=P(o.Adam, 0.01, clipnorm=0.01)),
+        **stacks(["embedding"], optimizer=P(o.Adagrad, 0.1)),
+        **stacks(["conv2d", "batch_normalization", "lstm", "dropout"], policy="mixed_bfloat16"),
+        **stacks(["conv2d", "batch_normalization", "lstm", "dropout"], policy="mixed_float16"),
+        **functions(float64),
+    },
+    "keras.applications, `weights=None`": {
+        name.lower(): (
+            f"`{name}`, images of {size} x {size}",
+            P(application, name, size, **options),
+        )
+        for name, size, options in (
+            ("MobileNetV2", 32, {"alpha": 0.35}),
+            ("MobileNetV3Small", 32, {}),
+            ("DenseNet121", 32, {}),
+            ("EfficientNetB0", 32, {}),
+            ("EfficientNetV2B0", 32, {}),
+            ("ResNet50", 32, {}),
+            ("ResNet50V2", 32, {}),
+            ("ConvNeXtTiny", 32, {}),
+            ("NASNetMobile", 32, {}),
+            ("Xception", 71, {}),
+        )
+    },
+    "KerasHub, from small configurations": {
+        f"{name.lower()}": (f"`{name}Backbone`, `{task}`", P(hub, name, task, **options))
+        for name, task, options in (
+            ("Bert", "TextClassifier", {**TEXT, "num_heads": 2}),
+            ("DistilBert", "TextClassifier", {**TEXT, "num_heads": 2}),
+            ("Roberta", "TextClassifier", {**TEXT, "num_heads": 2}),
+            ("GPT2", "CausalLM", {**TEXT, "num_heads": 2}),
+            ("Llama", "CausalLM", {**TEXT, "num_query_heads": 2, "num_key_value_heads": 1}),
+            (
+                "Gemma",
+                "CausalLM",
+                {**TEXT, "num_query_heads": 2, "num_key_value_heads": 1, "head_dim": 8},
+            ),
+            (
+                "ViT",
+                "ImageClassifier",
+                {
+                    "image_shape": (16, 16, 3),
+                    "patch_size": 4,
+                    "num_layers": 2,
+                    "num_heads": 2,
+                    "hidden_dim": 16,
+                    "mlp_dim": 32,
+                },
+            ),
+            (
+                "ResNet",
+                "ImageClassifier",
+                {
+                    "image_shape": (32, 32, 3),
+                    "input_conv_filters": [8],
+                    "input_conv_kernel_sizes": [7],
+                    "stackwise_num_filters": [8, 16],
+                    "stackwise_num_blocks": [1, 1],
+                    "stackwise_num_strides": [1, 2],
+                    "block_type": "basic_block",
+                },
+            ),
+        )
+    },
+    "Refused": functions(by_class_f1, stateful_rnn, half_weights, own_fit, unused, python_code),
+}
+
+# Why a case is refused: what export.py says begins with this.
+REFUSED: dict[str, str] = {}
+
+# Why a case differs by more than METRIC_LIMIT or WEIGHT_LIMIT.
+DIFFERS: dict[str, str] = {}
+
+METRIC_LIMIT, WEIGHT_LIMIT = 1e-5, 1e-6
 
 
 def weights(model: Any) -> dict[str, np.ndarray]:
@@ -539,16 +1370,20 @@ def weights(model: Any) -> dict[str, np.ndarray]:
     return {f"{i}": w.numpy() for i, w in enumerate(model.weights)}
 
 
-def make(folder: pathlib.Path, build: Callable[[], Case]) -> None:
+def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
     """Export a case, train it with Keras, and write what came of it."""
     train, rest = slice(0, TRAIN), slice(TRAIN, None)
     case = seeded(build)
     if case.whole:
         train, rest = slice(0, 4 * BATCH), slice(TRAIN, TRAIN + 2 * BATCH)
     own = export._own_methods(case.model)
-    export.export(case.model, folder / "model", check=False, **case.options)
+    try:
+        export.export(case.model, folder / "model", check=False, **case.options)
+    except (export.Refusal, export.UsageError) as error:
+        return {"refused": getattr(error, "what", str(error))}
     # Keras trains a model of its own, which the export cannot have changed.
     model = seeded(build).model
+    kind = "csv" if case.table else "npz"
     for name, part in (("train", train), ("validation", rest)):
         fields = case.fields(part)
         if not case.table:
@@ -569,7 +1404,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> None:
                 "val_loss", patience=case.patience, restore_best_weights=True
             )
         ]
-    evaluates = "train_step" not in own or "test_step" in own
+    validates = case.validates and y is not None and ("train_step" not in own or "test_step" in own)
     history = model.fit(
         case.part(case.x, train),
         None if y is None else case.part(y, train),
@@ -578,38 +1413,131 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> None:
         sample_weight=None if case.weight is None else case.part(case.weight, train),
         validation_data=tuple(
             case.part(v, rest) for v in (case.x, y, case.weight) if v is not None
-        ) if case.validates and evaluates and y is not None else None,
+        ) if validates else None,
         batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0,
     )  # fmt: skip
-    after = weights(model)
     np.savez(folder / "before.npz", **before)
-    np.savez(folder / "after.npz", **after)
-    (folder / "paths.json").write_text(json.dumps([w.path for w in model.weights]))
-    result = {
-        "batch": BATCH,
-        "epochs": EPOCHS,
-        "validates": case.validates and evaluates and y is not None,
-        "arguments": case.arguments(),
-        "table": case.table,
-        "history": {n: [float(v) for v in values] for n, values in history.history.items()},
+    np.savez(folder / "after.npz", **weights(model))
+    arguments = ["--shuffle=false", "--batch", str(BATCH), "--epochs", str(EPOCHS)]
+    arguments += ["--data", str(folder / f"train.{kind}")]
+    if validates:
+        arguments += ["--validation", str(folder / f"validation.{kind}")]
+    (folder / "arguments.json").write_text(json.dumps(arguments + case.arguments()))
+    # Of each output, Keras gives a mean over batches in place of samples; the last is smaller.
+    names = getattr(model, "output_names", None) or sorted(case.y if case.keyed else [])
+    means = {f"{prefix}{name}_loss" for name in names for prefix in ("", "val_")}
+    return {
+        "paths": [w.path for w in model.weights],
+        "history": {
+            name: [float(v) for v in values]
+            for name, values in history.history.items()
+            if name not in means
+        },
     }
-    (folder / "keras.json").write_text(json.dumps(result, indent=1))
 
 
-def compare(folder: pathlib.Path) -> float:
+def weight_difference(folder: pathlib.Path, paths: list[str]) -> float:
     """The largest difference of a weight, as a part of the largest change of one."""
     reader = tf.train.load_checkpoint(folder / "out" / "variables" / "variables")
     before, after = np.load(folder / "before.npz"), np.load(folder / "after.npz")
     differs = moved = 0.0
     seen: dict[str, int] = {}
-    for i, path in enumerate(json.loads((folder / "paths.json").read_text())):
+    for i, path in enumerate(paths):
         seen[path] = seen.get(path, 0) + 1
         key = path if seen[path] == 1 else f"{path}#{seen[path]}"
         ours = reader.get_tensor(f"model/{key.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE")
-        theirs = after[f"{i}"]
-        moved = max(moved, float(np.max(np.abs(theirs - before[f"{i}"]), initial=0)))
+        was, theirs = before[f"{i}"].astype("float64"), after[f"{i}"].astype("float64")
+        moved = max(moved, float(np.max(np.abs(theirs - was), initial=0)))
         differs = max(differs, float(np.max(np.abs(theirs - ours), initial=0)))
     return differs / moved
+
+
+def metric_difference(folder: pathlib.Path, history: dict[str, list[float]]) -> tuple[float, str]:
+    """The largest relative difference of a metric in an epoch, and of which."""
+    records = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    worst, which = 0.0, ""
+    for name, theirs in history.items():
+        ours = [r[name] for r in records if r.get(name) is not None]
+        if len(ours) != len(theirs):
+            return np.inf, f"{name} of {len(ours)} epochs"
+        for a, b in zip(theirs, ours, strict=True):
+            difference = 0.0 if a == b else abs(a - b) / max(1e-3, abs(a))
+            if not difference <= worst:
+                worst, which = difference, name
+    return worst, which
+
+
+def compare(folder: pathlib.Path, name: str, what: str) -> dict[str, Any]:
+    """What came of a case, and what is wrong with that."""
+    row = {
+        "case": name,
+        "what": what,
+        "problem": "",
+        "note": REFUSED.get(name) or DIFFERS.get(name, ""),
+    }
+    keras_made = json.loads((folder / "keras.json").read_text())
+    failed = folder / "failed.txt"
+    if failed.exists():
+        keras_made = {"failed": failed.read_text()}
+    if "failed" in keras_made:
+        return {**row, "problem": keras_made["failed"]}
+    if "refused" in keras_made:
+        row["refused"] = keras_made["refused"]
+        if name not in REFUSED:
+            row["problem"] = f"refused: {row['refused']}"
+        return row
+    row["metrics"] = len(keras_made["history"])
+    row["difference"], row["worst"] = metric_difference(folder, keras_made["history"])
+    row["weights"] = weight_difference(folder, keras_made["paths"])
+    if name in REFUSED:
+        row["problem"] = "exported, though REFUSED names it"
+    elif name not in DIFFERS:
+        if not row["difference"] <= METRIC_LIMIT:
+            row["problem"] = f"{row['worst']} differs by {row['difference']:.1e}"
+        if not row["weights"] <= WEIGHT_LIMIT:
+            row["problem"] += f" weights differ by {row['weights']:.1e} of what moved"
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows by groups, as Markdown."""
+    lines = [versions(), ""]
+    found = {row["case"]: row for row in rows}
+    for title, cases in GROUPS.items():
+        lines += [f"### {title}", ""]
+        lines += ["| case | what it is | metrics, largest relative difference | weights |"]
+        lines += ["|---|---|---|---|"]
+        for row in (found[name] for name in cases):
+            metrics = weights = "-"
+            if "metrics" in row:
+                number = row["metrics"]
+                metrics = f"{number} metric{'s' * (number != 1)}, {amount(row['difference'])}"
+                weights = amount(row["weights"])
+            elif "refused" in row:
+                metrics = f"refused: {row['refused']}"
+            what = f"{row['what']}. {row['note']}" if row["note"] else row["what"]
+            lines.append(f"| `{row['case']}` | {what} | {metrics} | {weights} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def amount(difference: float) -> str:
+    return f"{difference:.1e}" if difference else "equal"
+
+
+def versions() -> str:
+    """What computed the values."""
+    import keras_hub
+    from tensorflow.python.util import _pywrap_util_port
+
+    onednn = "on" if _pywrap_util_port.IsMklEnabled() else "off"
+    return (
+        f"TensorFlow {tf.__version__}, Keras {keras.__version__}, KerasHub "
+        f"{keras_hub.__version__}, oneDNN {onednn}."
+    )
+
+
+MARK = "<!-- what `make conformance` found -->\n"
 
 
 def main() -> None:
@@ -617,20 +1545,36 @@ def main() -> None:
     parser.add_argument("what", choices=["make", "compare"])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("case", nargs="*", help="only these")
+    parser.add_argument("--all", action="store_true", help="not the first group only")
+    parser.add_argument(
+        "--table", type=pathlib.Path, help="a page, to write its table of all cases"
+    )
     arguments = parser.parse_args()
-    differences = {}
-    for build in CASES:
-        name = build.__name__
-        if arguments.case and name not in arguments.case:
-            continue
+    groups = list(GROUPS.values())
+    cases = dict(item for g in groups for item in g.items())
+    assert len(cases) == sum(map(len, groups)), "two cases of one name"
+    names = arguments.case or (cases if arguments.all else groups[0])
+    rows = []
+    for name in names:
+        what, build = cases[name]
         folder = arguments.folder / name
         if arguments.what == "compare":
-            differences[name] = compare(folder)
+            rows.append(compare(folder, name, what))
             continue
         folder.mkdir(parents=True)
-        make(folder, build)
-    if differences:
-        print(json.dumps(differences))
+        start = time.monotonic()
+        try:
+            result = make(folder, build)
+        except Exception:  # noqa: BLE001 - the other cases go on
+            result = {"failed": traceback.format_exc()}
+            (folder / "arguments.json").unlink(missing_ok=True)
+        (folder / "keras.json").write_text(json.dumps(result, indent=1))
+        print(f"{name}: {time.monotonic() - start:.1f} s", file=sys.stderr)
+    if arguments.what == "compare":
+        print(json.dumps(rows))
+    if arguments.table:
+        before, _, after = arguments.table.read_text().split(MARK)
+        arguments.table.write_text(MARK.join([before, table(rows), after]))
 
 
 if __name__ == "__main__":
