@@ -553,7 +553,11 @@ def text(of: Any) -> str:
     if isinstance(of, P):
         options = [f"{name}={text(value)}" for name, value in of.keywords.items()]
         return f"{of.func.__name__}({', '.join([*map(text, of.args), *options])})"
-    return of.__name__ if callable(of) else repr(of)
+    if isinstance(of, list):
+        return f"[{', '.join(map(text, of))}]"
+    if isinstance(of, dict):
+        return f"{{{', '.join(f'{text(key)}: {text(value)}' for key, value in of.items())}}}"
+    return repr(of)
 
 
 def optimized(optimizer: Any) -> Case:
@@ -606,6 +610,14 @@ OPTIMIZERS: dict[str, P] = {
     "loss_scale_optimizer": P(o.LossScaleOptimizer, P(o.SGD, 0.1), dynamic_growth_steps=4),
     "multi_optimizer": P(
         o.MultiOptimizer, P(o.OptimizerMap, P(o.SGD, 0.1), {".*bias": P(o.Adam, 0.01)})
+    ),
+    "multi_optimizer_ema": P(
+        o.MultiOptimizer,
+        P(
+            o.OptimizerMap,
+            P(o.SGD, 0.1, use_ema=True, ema_momentum=0.8),
+            {".*bias": P(o.Adam, 0.01)},
+        ),
     ),
     "exponential_decay": P(o.SGD, P(s.ExponentialDecay, 0.1, 4, 0.5)),
     "exponential_staircase": P(o.Adam, P(s.ExponentialDecay, 0.01, 4, 0.5, staircase=True)),
@@ -673,7 +685,9 @@ def with_loss(kind: str, loss: Any) -> Case:
     units, activation, labels = TARGETS[kind]
     model = dense(units, activation)
     model.compile(o.SGD(0.05), made(loss))
-    return Case(model, normal(6), labels())
+    # What has the classes of samples for labels is not told by the shape of the output.
+    options = {"labels": {"y": "int64[]"}} if kind == "embedded" else {}
+    return Case(model, normal(6), labels(), **options)
 
 
 # A model with an output for each name.
@@ -1104,6 +1118,13 @@ def excluded() -> Case:
     return Case(model, normal(6), classes(3))
 
 
+def built() -> Case:
+    """`ScheduleFreeAdamW`, with `optimizer.build(model.trainable_variables)` before `fit`."""
+    case = optimized(P(o.ScheduleFreeAdamW, 0.01, warmup_steps=3))
+    case.model.optimizer.build(case.model.trainable_variables)
+    return case
+
+
 def ctc() -> Case:
     """`CTC` of sequences of logits."""
     model = keras.Sequential([keras.Input((8, 4)), la.LSTM(8, return_sequences=True), la.Dense(5)])
@@ -1249,7 +1270,7 @@ GROUPS: dict[str, Cases] = {
     ),
     "Optimizers and schedules": {
         **{name: (f"`{text(x)}`", P(optimized, x)) for name, x in OPTIMIZERS.items()},
-        **functions(changed_rate, excluded),
+        **functions(changed_rate, excluded, built),
     },
     "Losses": {
         **{f"loss_{n}": (f"`{text(x)}`", P(with_loss, k, x)) for n, (k, x) in LOSSES.items()},
@@ -1356,13 +1377,21 @@ GROUPS: dict[str, Cases] = {
     "Refused": functions(by_class_f1, stateful_rnn, half_weights, own_fit, unused, python_code),
 }
 
-# Why a case is refused: what export.py says begins with this.
+# Cases that are refused, and what to do in their place.
 REFUSED: dict[str, str] = {}
 
-# Why a case differs by more than METRIC_LIMIT or WEIGHT_LIMIT.
-DIFFERS: dict[str, str] = {}
-
 METRIC_LIMIT, WEIGHT_LIMIT = 1e-5, 1e-6
+
+# Cases that differ by more: their limits of metrics and weights, and why.
+DIFFERS: dict[str, tuple[float, float, str]] = {
+    "schedule_free_adamw": (
+        1.0,
+        2.0,
+        "A fault of Keras: it builds the optimizer while it traces the first step, and loses that "
+        "its averages begin with the weights. The weights jump to about 0. Here they do not, nor "
+        "in `built`",
+    ),
+}
 
 
 def weights(model: Any) -> dict[str, np.ndarray]:
@@ -1468,34 +1497,26 @@ def metric_difference(folder: pathlib.Path, history: dict[str, list[float]]) -> 
 
 
 def compare(folder: pathlib.Path, name: str, what: str) -> dict[str, Any]:
-    """What came of a case, and what is wrong with that."""
-    row = {
-        "case": name,
-        "what": what,
-        "problem": "",
-        "note": REFUSED.get(name) or DIFFERS.get(name, ""),
-    }
-    keras_made = json.loads((folder / "keras.json").read_text())
-    failed = folder / "failed.txt"
-    if failed.exists():
-        keras_made = {"failed": failed.read_text()}
-    if "failed" in keras_made:
-        return {**row, "problem": keras_made["failed"]}
-    if "refused" in keras_made:
-        row["refused"] = keras_made["refused"]
-        if name not in REFUSED:
-            row["problem"] = f"refused: {row['refused']}"
-        return row
-    row["metrics"] = len(keras_made["history"])
-    row["difference"], row["worst"] = metric_difference(folder, keras_made["history"])
-    row["weights"] = weight_difference(folder, keras_made["paths"])
+    """What came of a case, and what of that is not expected."""
+    row: dict[str, Any] = {"case": name, "what": what, "problem": ""}
+    made = json.loads((folder / "keras.json").read_text())
+    if "failed" in made:
+        return {**row, "problem": made["failed"]}
+    if "refused" in made:
+        unexpected = "" if name in REFUSED else f"refused: {made['refused']}"
+        return {**row, "refused": made["refused"], "note": REFUSED.get(name), "problem": unexpected}
     if name in REFUSED:
-        row["problem"] = "exported, though REFUSED names it"
-    elif name not in DIFFERS:
-        if not row["difference"] <= METRIC_LIMIT:
-            row["problem"] = f"{row['worst']} differs by {row['difference']:.1e}"
-        if not row["weights"] <= WEIGHT_LIMIT:
-            row["problem"] += f" weights differ by {row['weights']:.1e} of what moved"
+        return {**row, "problem": "exported, though REFUSED names it"}
+    if not (folder / "out").exists():
+        return {**row, "problem": "steadyfit did not train it"}
+    metrics, weights, row["note"] = DIFFERS.get(name, (METRIC_LIMIT, WEIGHT_LIMIT, None))
+    row["metrics"] = len(made["history"])
+    row["difference"], row["worst"] = metric_difference(folder, made["history"])
+    row["weights"] = weight_difference(folder, made["paths"])
+    if not row["difference"] <= metrics:
+        row["problem"] += f"{row['worst']} differs by {row['difference']:.1e}. "
+    if not row["weights"] <= weights:
+        row["problem"] += f"Weights differ by {row['weights']:.1e} of what moved."
     return row
 
 
@@ -1515,7 +1536,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 weights = amount(row["weights"])
             elif "refused" in row:
                 metrics = f"refused: {row['refused']}"
-            what = f"{row['what']}. {row['note']}" if row["note"] else row["what"]
+            what = f"{row['what']}. {row['note']}" if row.get("note") else row["what"]
             lines.append(f"| `{row['case']}` | {what} | {metrics} | {weights} |")
         lines.append("")
     return "\n".join(lines)

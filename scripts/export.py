@@ -34,9 +34,9 @@ signature                 inputs                                 outputs
 ``gradients`` adds a micro-batch's gradients, weighted with its share of the
 samples, to accumulators that live in the model; ``apply`` divides, takes one
 optimizer step and clears them. Any split of a batch gives the step that the whole
-batch gives, up to the order of float additions. Exceptions are layers whose
-output for one sample depends on the others (BatchNormalization) or on a random
-draw (Dropout), and an Embedding under any optimizer but SGD without clipping, since
+batch gives, up to the order of float additions. Exceptions are layers and losses
+whose value for one sample depends on the others (BatchNormalization, Dice) or on a random
+draw (Dropout), layers that change their weights, and an Embedding under any optimizer but SGD without clipping, since
 Keras takes each occurrence of a row in a batch for a gradient of its own: the metadata
 then says ``"micro_batches_exact": false``.
 
@@ -639,6 +639,7 @@ class _KerasProgram:
         clash = sorted(set(self.labels) & set(self.inputs))
         if clash:
             raise UsageError(f"{clash} names both an input and labels: rename the keras.Input")
+        self.splits = True
         for output, loss in self.losses.items():
             self._probe_loss(output, loss)
 
@@ -655,6 +656,7 @@ class _KerasProgram:
             y_cast = tf.cast(y, "float32") if y.dtype.is_floating else y
             values = tf.convert_to_tensor(loss.call(y_cast, prediction))
             reduced = tf.convert_to_tensor(loss(y, prediction))
+            self.splits &= self._splits(loss, label, self.outputs[output])
         except Exception as error:
             raise Refusal(
                 "the loss does not accept labels and predictions of these shapes",
@@ -700,6 +702,27 @@ class _KerasProgram:
                 found=f"sample_weight {weights}",
                 do="give --sample-weight fewer dimensions",
             )
+
+    def _splits(self, loss: Any, label: Spec, output: Spec) -> bool:
+        """Whether the loss of a batch is the mean of that of its parts, by their samples.
+
+        It is not where samples are compared (Circle), where the batch has one fraction (Dice),
+        and where labels are left out (ignore_class).
+        """
+        import numpy as np
+
+        random = np.random.default_rng(0)
+
+        def batch(spec: Spec) -> list[int]:
+            return [6, *(4 if d is None else d for d in spec.shape)]
+
+        y = self.tf.constant(random.integers(0, 2, batch(label)), label.dtype)
+        p = self.tf.constant(random.uniform(0.1, 0.9, batch(output)), "float32")
+        if getattr(loss.call(y, p), "_keras_mask", None) is not None:
+            return False
+        parts = [float(loss(y[part], p[part])) for part in (slice(0, 2), slice(2, 6))]
+        summed = sum(parts) if loss.reduction == "sum" else (2 * parts[0] + 4 * parts[1]) / 6
+        return bool(np.isclose(float(loss(y, p)), summed, rtol=1e-4, equal_nan=True))
 
     def _find_metrics(self, metrics: Any, weighted: Any) -> None:
         """Make the metrics that Keras compile makes, with their variables."""
@@ -846,6 +869,7 @@ class _KerasProgram:
         concrete = self._concrete(probe, self._specs(labels=True))
         _refuse_foreign_ops(concrete, "the training pass")
         self._random = self._draws(concrete)
+        self._writes = self._changes_state(concrete)
         unused = [v.path for v, none in zip(self.trainable, missing, strict=True) if none]
         if len(unused) == len(self.trainable) or (unused and not allow_unused):
             raise Refusal(
@@ -867,7 +891,8 @@ class _KerasProgram:
             if isinstance(layer, self.keras.layers.BatchNormalization) and layer.trainable
         ]
         masked = self._masked and len(self.losses) > 1
-        self.exact = not (mixes or self._random or masked or (self._sparse and not self._adds()))
+        differs = mixes or masked or self._random or self._writes or not self.splits
+        self.exact = not (differs or (self._sparse and not self._adds()))
 
     def _adds(self) -> bool:
         """Whether the update by an IndexedSlices is that by the table it stands for.
@@ -890,6 +915,15 @@ class _KerasProgram:
         read = {id(tensor) for tensor in concrete.captured_inputs}
         seeds = [v for v in self.model.non_trainable_variables if "seed_generator" in v.path]
         return any(id(v.value.handle) in read for v in seeds)
+
+    def _changes_state(self, concrete: Any) -> bool:
+        """Whether the training pass assigns to weights, as SpectralNormalization does."""
+        handles = {id(v.value.handle) for v in self.model.non_trainable_weights}
+        inside = {inner.name for outer, inner in concrete.graph.captures if id(outer) in handles}
+        return any(
+            op.type.startswith("Assign") and op.inputs[0].name in inside
+            for op in concrete.graph.get_operations()
+        )
 
     def _make_accumulators(self) -> None:
         tf = self.tf
@@ -1124,10 +1158,12 @@ class _KerasProgram:
             result["apply"] = self._concrete(self.apply, {})
         if self.metrics:
             result["reset_metrics"] = self._concrete(self.reset_metrics, {})
-        if getattr(getattr(self.optimizer, "inner_optimizer", self.optimizer), "use_ema", False):
+        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        if any(getattr(o, "use_ema", False) for o in (inner, *getattr(inner, "optimizers", ()))):
             result["finalize"] = self._concrete(self.finalize, {})
         rate = self.learning_rate()
-        if rate is not None:
+        # That of a MultiOptimizer is no rate: each of its optimizers has one.
+        if rate is not None and any(v is rate for v in train.graph.variables):
             result["set_learning_rate"] = self._concrete(
                 lambda feeds: {"learning_rate": tf.identity(rate.assign(feeds["learning_rate"]))},
                 {"learning_rate": tf.TensorSpec([], "float32", name="learning_rate")},
@@ -1441,11 +1477,8 @@ class _OwnStepProgram(_KerasProgram):
                 found="other constants, as of a counter or random numbers of Python",
                 do="keep counters with add_weight, and draw with keras.random",
             )
-        used = {id(v) for v in result["train"].graph.variables}
-        rate = self.learning_rate()
-        if rate is not None and id(rate) not in used:
-            del result["set_learning_rate"]  # compile makes an optimizer that the step does not use
-            result.pop("finalize", None)
+        if self.learning_rate() is not None and "set_learning_rate" not in result:
+            result.pop("finalize", None)  # compile makes an optimizer that the step does not use
         self.touched = {id(v): v for f in result.values() for v in f.graph.variables}
         return result
 

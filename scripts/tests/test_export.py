@@ -207,6 +207,56 @@ def test_only_what_draws_is_inexact_in_parts(tmp_path, layer, exact):
     assert report.metadata["micro_batches_exact"] is exact
 
 
+@pytest.mark.parametrize(
+    ("loss", "labels", "exact"),
+    [
+        (keras.losses.MeanSquaredError(), None, True),
+        (keras.losses.MeanSquaredError(reduction="sum"), None, True),
+        (lambda y, p: keras.ops.mean(keras.ops.square(y - p)), None, True),
+        (keras.losses.Dice(), None, False),
+        (keras.losses.Tversky(), None, False),
+        (keras.losses.Circle(), {"y": "int64[]"}, False),
+        (keras.losses.SparseCategoricalCrossentropy(ignore_class=0), None, False),
+    ],
+)
+def test_losses_in_parts(tmp_path, load, random, loss, labels, exact):
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
+    report = export.export(
+        model, tmp_path / "m", optimizer="sgd", loss=loss, labels=labels, check=False
+    )
+    assert report.metadata["micro_batches_exact"] is exact
+
+    whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
+    x = random.normal(size=(8, 6)).astype("float32")
+    y = random.integers(0, 3, 8)
+    if report.metadata["labels"]["y"]["dtype"] == "float32":
+        y = np.eye(3, dtype="float32")[y]
+    whole.run("train", x=x, y=y)
+    for part in (slice(0, 2), slice(2, 8)):
+        parts.run("gradients", x=x[part], y=y[part])
+    parts.run("apply")
+    assert (not close(whole.variables(), parts.variables(), 1e-5)) is exact
+
+
+def test_a_layer_that_changes_its_weights_is_inexact_in_parts(tmp_path):
+    layer = keras.layers.SpectralNormalization(keras.layers.Dense(3))
+    model = keras.Sequential([keras.Input((6,)), layer])
+    report = export.export(model, tmp_path / "m", optimizer="sgd", loss="mse", check=False)
+    assert report.metadata["micro_batches_exact"] is False
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_several_optimizers(tmp_path, ema):
+    first = keras.optimizers.SGD(0.1, use_ema=ema)
+    others = keras.optimizers.OptimizerMap(first, {".*bias": keras.optimizers.Adam(0.1)})
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.MultiOptimizer(others)
+    report = export.export(model, tmp_path / "m", optimizer=optimizer, loss="mse")
+    # Which of the rates set_learning_rate would set cannot be told.
+    assert "set_learning_rate" not in report.signatures
+    assert ("finalize" in report.signatures) is ema
+
+
 class Hashed(keras.layers.Embedding):
     """An Embedding of any integers."""
 
