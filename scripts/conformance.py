@@ -475,7 +475,7 @@ def sentences() -> np.ndarray:
     return np.array([" ".join(words[p[:n]]) for p, n in zip(picked, lengths, strict=True)])
 
 
-def text() -> Case:
+def text_classifier() -> Case:
     """A classifier of texts, from a table."""
     x = sentences()
     vectorize = layers.TextVectorization(max_tokens=8, output_sequence_length=5)
@@ -1264,7 +1264,7 @@ GROUPS: dict[str, Cases] = {
         add_loss,
         gan,
         weighted_elements,
-        text,
+        text_classifier,
         columns,
         stateful_rnn,
     ),
