@@ -1142,15 +1142,6 @@ def by_class_f1() -> Case:
     return Case(model, normal(6), np.eye(3, dtype="float32")[classes(3)])
 
 
-def stateful_rnn() -> Case:
-    """A stateful LSTM, with a batch of fixed size."""
-    model = keras.Sequential(
-        [keras.Input((8, 4), batch_size=12), la.LSTM(4, stateful=True), la.Dense(3, "softmax")]
-    )
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return Case(model, normal(8, 4), classes(3))
-
-
 def half_weights() -> Case:
     """Weights of float16."""
     x = keras.Input((6,), name="x")
@@ -1374,7 +1365,7 @@ GROUPS: dict[str, Cases] = {
             ),
         )
     },
-    "Refused": functions(by_class_f1, stateful_rnn, half_weights, own_fit, unused, python_code),
+    "Refused": functions(by_class_f1, half_weights, own_fit, unused, python_code),
 }
 
 # Cases that are refused, and what to do in their place.
