@@ -645,6 +645,7 @@ TARGETS: dict[str, tuple[int, str | None, Callable[[], np.ndarray]]] = {
     "sparse_logits": (3, None, lambda: classes(3)),
     "logits": (3, None, lambda: np.eye(3, dtype="float32")[classes(3)]),
     "embedded": (8, None, lambda: classes(4)),
+    "labelled": (3, "softmax", lambda: classes(3)),
 }
 
 # fmt: off
@@ -672,7 +673,7 @@ LOSSES: dict[str, tuple[str, P]] = {
     "dice": ("bits", P(lo.Dice)),
     "tversky": ("bits", P(lo.Tversky, alpha=0.3, beta=0.7)),
     "circle": ("embedded", P(lo.Circle, gamma=8.0)),
-    "generalized_crossentropy": ("one_hot", P(lo.CategoricalGeneralizedCrossEntropy)),
+    "generalized_crossentropy": ("labelled", P(lo.CategoricalGeneralizedCrossEntropy)),
     "summed": ("numbers", P(lo.MeanSquaredError, reduction="sum")),
     "mean_with_sample_weight": (
         "bits", P(lo.MeanSquaredError, reduction="mean_with_sample_weight")),
@@ -685,8 +686,8 @@ def with_loss(kind: str, loss: Any) -> Case:
     units, activation, labels = TARGETS[kind]
     model = dense(units, activation)
     model.compile(o.SGD(0.05), made(loss))
-    # What has the classes of samples for labels is not told by the shape of the output.
-    options = {"labels": {"y": "int64[]"}} if kind == "embedded" else {}
+    # That the labels are classes is not told by the loss.
+    options = {"labels": {"y": "int64[]"}} if kind in ("embedded", "labelled") else {}
     return Case(model, normal(6), labels(), **options)
 
 
@@ -1149,6 +1150,8 @@ def half_weights() -> Case:
 
 
 class OwnFit(keras.Model):
+    """A model that drives its training itself."""
+
     def fit(self, *args: Any, **options: Any) -> Any:
         return super().fit(*args, **options)
 
@@ -1369,7 +1372,15 @@ GROUPS: dict[str, Cases] = {
 }
 
 # Cases that are refused, and what to do in their place.
-REFUSED: dict[str, str] = {}
+REFUSED: dict[str, str] = {
+    "by_class_f1": 'Use `average="macro"` or `"micro"`',
+    "stateful_rnn": "Build the model without `batch_size`",
+    "half_weights": "Use `mixed_float16`, which keeps weights in float32",
+    "own_fit": "Override `train_step`",
+    "unused": "Export with `--allow-unused`, as `ema_unused`",
+    "python_code": "Do this when preparing the data",
+    "loss_unreduced": "Leave `reduction` at its default",
+}
 
 METRIC_LIMIT, WEIGHT_LIMIT = 1e-5, 1e-6
 
@@ -1378,9 +1389,11 @@ DIFFERS: dict[str, tuple[float, float, str]] = {
     "schedule_free_adamw": (
         1.0,
         2.0,
-        "A fault of Keras: it builds the optimizer while it traces the first step, and loses that "
-        "its averages begin with the weights. The weights jump to about 0. Here they do not, nor "
-        "in `built`",
+        (
+            "A fault of Keras: it builds the optimizer while it traces the first step, and loses "
+            "that its averages begin with the weights. The weights jump to about 0. Here they do "
+            "not, nor in `built`"
+        ),
     ),
 }
 
