@@ -222,7 +222,12 @@ def test_only_what_draws_is_inexact_in_parts(tmp_path, layer, exact):
 def test_losses_in_parts(tmp_path, load, random, loss, labels, exact):
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
     report = export.export(
-        model, tmp_path / "m", optimizer="sgd", loss=loss, labels=labels, check=False
+        model,
+        tmp_path / "m",
+        optimizer=keras.optimizers.SGD(1.0),
+        loss=loss,
+        labels=labels,
+        check=False,
     )
     assert report.metadata["micro_batches_exact"] is exact
 
