@@ -116,7 +116,7 @@ $(HUB): scripts/requirements-hub.txt | venv
 	@touch $@
 
 .PHONY: conformance
-conformance: runtime venv $(HUB) ## train 170 models in Keras fit and here, compare, and write the table of docs/keras.md (half an hour)
+conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compare, and write the table of docs/keras.md (half an hour)
 	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
 
 .PHONY: soak
