@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Put what steadyfit trained back into the Keras model: its weights, and its optimizer's state.
+
+``import.py OUT --into model.keras`` reads the SavedModel that ``steadyfit fit --out OUT`` wrote
+of an export of model.keras. Keras ``fit`` then goes on as if it had trained the model itself,
+but for random numbers: a file of Keras has no state of seeds. ``restore`` sets that, too.
+
+Variables are matched by their paths. Loading a model changes these, since Keras numbers names
+anew and drops the model's own name, so that otherwise the n-th variable is matched with the
+n-th: both have their order from the model. Paths that differ in more than that are refused, as
+are shapes and dtypes that differ. Nothing is written unless everything matches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import export
+
+GROUPS = ("model", "optimizer")
+WEIGHTS = ".weights.h5"
+
+
+def trained(out: str | os.PathLike[str]) -> tuple[Any, dict[str, dict[str, str]]]:
+    """Open a trained SavedModel; returns a reader, and its keys by group and path, in order."""
+    tf, _ = export._load_tensorflow()
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    try:
+        reader = tf.train.load_checkpoint(os.path.join(out, "variables", "variables"))
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+            reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+        )
+    except (ValueError, tf.errors.OpError) as error:
+        raise export.UsageError(f"{out} is no SavedModel with weights: {error}") from error
+
+    def children(node: Any) -> dict[str, Any]:
+        return {child.local_name: graph.nodes[child.node_id] for child in node.children}
+
+    root = children(graph.nodes[0])
+    found = {
+        group: {path: a.checkpoint_key for path, n in children(top).items() for a in n.attributes}
+        for group, top in root.items()
+        if group in (*GROUPS, "step")
+    }
+    if not set(GROUPS) <= set(found) or found.get("step"):
+        raise export.Refusal(
+            "the trained model does not say what belongs to the Keras model",
+            where=str(out),
+            expected="a Keras model, as export.py exports it",
+            found="variables of the model's own step: " + ", ".join(found["step"])
+            if found.get("step")
+            else "groups of variables: " + (", ".join(root) or "none"),
+            do="export the model with this version, with optimizers as attributes of the model",
+        )
+    return reader, found
+
+
+def restore(out: str | os.PathLike[str], model: Any) -> dict[str, int]:
+    """Assign all variables of a trained SavedModel to a compiled Keras model.
+
+    Returns how many there are by group. The model is left as it was if one does not match.
+
+    Raises:
+        Refusal: naming the first variable that does not match.
+        UsageError: out is no SavedModel.
+    """
+    reader, keys = trained(out)
+    _, keras = export._load_tensorflow()
+    if not isinstance(model, keras.Model):
+        raise export.UsageError(f"cannot restore a {type(model).__name__}: expected a Keras model")
+    if not model.compiled:
+        raise export.Refusal(
+            "the Keras model is not compiled",
+            where=f"model {model.name!r}",
+            expected="the optimizer that the model was exported with",
+            found="no optimizer",
+            do="compile the model, and save it again",
+        )
+    optimizer = model.optimizer
+    if not optimizer.built and len(keys["optimizer"]) > len(optimizer.variables):
+        optimizer.build(model.trainable_variables)
+    groups = {
+        "model": model.variables,
+        "optimizer": [v for o in export.optimizers(model) for v in o.variables],
+    }
+    pairs = {group: _matched(out, reader, keys[group], groups[group], group) for group in GROUPS}
+    for variable, key in itertools.chain(*pairs.values()):
+        variable.assign(reader.get_tensor(key))
+    return {group: len(pairs[group]) for group in GROUPS}
+
+
+def _matched(
+    out: Any, reader: Any, keys: dict[str, str], variables: Sequence[Any], group: str
+) -> list[tuple[Any, str]]:
+    """Each variable of the Keras model with its key."""
+    named = export._numbered((v.path, v) for v in variables)
+    if set(named) == set(keys):
+        keys = {path: keys[path] for path in named}
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    pairs = []
+    for theirs, ours in itertools.zip_longest(keys.items(), named.items()):
+        there = here = ("", "nothing")
+        if theirs is not None:
+            key = theirs[1]
+            there = (theirs[0], f"{dtypes[key].name}{shapes[key]}")
+        if ours is not None:
+            value = ours[1].value
+            here = (ours[0], f"{value.dtype.name}{value.shape.as_list()}")
+        if there[1] != here[1] or not _alike(there[0], here[0], group):
+            raise export.Refusal(
+                f"the {group}'s variables differ",
+                where=f"{out}, variable {len(pairs) + 1}",
+                expected=f"{' '.join(here).strip()}, of {len(named)} variables of the {group} in Keras",
+                found=f"{' '.join(there).strip()}, of {len(keys)} in the trained model",
+                do="give the Keras model that was exported, compiled with the same optimizer and "
+                "the same layers trainable",
+            )
+        pairs.append((ours[1], theirs[1]))
+    return pairs
+
+
+def _alike(a: str, b: str, group: str) -> bool:
+    """Whether the paths differ in numbers and a prefix at most."""
+    a, b = (re.sub(r"_\d+(?=[_/]|$)", "", path) for path in (a, b))
+    if group == "optimizer":
+        # The optimizer's name, and the path of a weight with underscores.
+        (one, _, a), (other, _, b) = a.partition("/"), b.partition("/")
+        if one != other:
+            return False
+    a, b = "_" + a.replace("/", "_"), "_" + b.replace("/", "_")
+    return a.endswith(b) or b.endswith(a)
+
+
+def write(model: Any, path: pathlib.Path) -> None:
+    """Save a Keras model, or what load_weights reads, in place of the file."""
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        (model.save_weights if path.name.endswith(WEIGHTS) else model.save)(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="import.py",
+        description="Put the weights and the optimizer's state of a trained SavedModel back into "
+        "the Keras model that it was exported from.",
+        epilog="Exit codes: 0 written, 1 refused (the reason is on stderr), 2 usage.",
+    )
+    parser.add_argument("trained", metavar="OUT", help="what `steadyfit fit --out OUT` wrote")
+    parser.add_argument(
+        "--into",
+        required=True,
+        metavar="FILE.keras|MODULE:FUNCTION",
+        help="the compiled Keras model, or a function that returns it, as for export.py --model",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE.keras",
+        help=f"file to write, in place of that of --into; FILE{WEIGHTS} for load_weights of Keras",
+    )
+    arguments = parser.parse_args(argv)
+    target = arguments.out or arguments.into
+    try:
+        if not target.endswith((".keras", WEIGHTS)):
+            raise export.UsageError(
+                f"cannot write {target!r}: --out takes FILE.keras or FILE{WEIGHTS}"
+            )
+        model, _ = export._load_model(arguments.into)
+        counts = restore(arguments.trained, model)
+        write(model, pathlib.Path(target))
+    except export.UsageError as error:
+        print(f"import.py: {error}", file=sys.stderr)
+        return 2
+    except export.Refusal as error:
+        print(f"import.py: refused: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{target}: {counts['model']} variables of the model, {counts['optimizer']} of optimizers"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

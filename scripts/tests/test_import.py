@@ -1,0 +1,87 @@
+"""import.py: what it puts back into a Keras model, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib
+
+import keras
+import numpy as np
+import pytest
+
+import export
+
+importing = importlib.import_module("import")
+
+
+def model(units: int = 4, layers: int = 1, name: str | None = None) -> keras.Model:
+    hidden = [keras.layers.Dense(units, name=name) for _ in range(layers)]
+    made = keras.Sequential([keras.Input((3,)), *hidden, keras.layers.Dense(1)])
+    made.compile("adam", "mse")
+    return made
+
+
+@pytest.fixture
+def trained(tmp_path, random):
+    """An export of a model that Keras has trained; its weights and the state of its optimizer."""
+    made = model()
+    made.fit(random.normal(size=(8, 3)), random.normal(size=(8, 1)), verbose=0)
+    export.export(made, tmp_path / "out", check=False)
+    return [v.numpy() for v in [*made.variables, *made.optimizer.variables]]
+
+
+def test_puts_everything_back(trained, tmp_path, capsys):
+    other = model()  # with other weights, and other numbers in its names
+    other.save(tmp_path / "m.keras")
+    into = ["--into", str(tmp_path / "m.keras")]
+    assert importing.main([str(tmp_path / "out"), *into]) == 0
+    assert "4 variables of the model, 10 of optimizers" in capsys.readouterr().out
+    back = keras.models.load_model(tmp_path / "m.keras")
+    ours = [v.numpy() for v in [*back.variables, *back.optimizer.variables]]
+    assert all(np.array_equal(a, b) for a, b in zip(ours, trained, strict=True))
+    weights = str(tmp_path / "m.weights.h5")
+    assert importing.main([str(tmp_path / "out"), *into, "--out", weights]) == 0
+    other.load_weights(weights)
+    assert all(np.array_equal(v.numpy(), b) for v, b in zip(other.variables, trained, strict=False))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.keras", "m.weights.h5", "out"]
+
+
+@pytest.mark.parametrize(
+    ("other", "expected", "found"),
+    [
+        (lambda: model(units=5), "dense/kernel float32[3, 5], of 4", "float32[3, 4], of 4"),
+        (lambda: model(layers=2), "kernel float32[4, 4], of 6", "kernel float32[4, 1], of 4"),
+        (lambda: model(layers=0), "kernel float32[3, 1], of 2", "kernel float32[3, 4], of 4"),
+        (lambda: model(name="encoder"), "encoder/kernel", "dense/kernel"),
+    ],
+)
+def test_refuses_another_model(trained, tmp_path, other, expected, found):
+    file = tmp_path / "m.keras"
+    keras.backend.clear_session()
+    other().save(file)
+    before = file.read_bytes()
+    with pytest.raises(export.Refusal, match="the model's variables differ") as refused:
+        importing.restore(tmp_path / "out", keras.models.load_model(file))
+    assert expected in refused.value.expected and found in refused.value.found
+    assert importing.main([str(tmp_path / "out"), "--into", str(file)]) == 1
+    assert file.read_bytes() == before
+
+
+def test_refuses_another_optimizer(trained, tmp_path):
+    other = model()
+    other.compile("sgd", "mse")
+    before = [v.numpy() for v in other.variables]
+    with pytest.raises(export.Refusal, match="the optimizer's variables differ") as refused:
+        importing.restore(tmp_path / "out", other)
+    assert "sgd/iteration" in refused.value.expected and "adam/iteration" in refused.value.found
+    assert all(np.array_equal(v.numpy(), b) for v, b in zip(other.variables, before, strict=True))
+    with pytest.raises(export.Refusal, match="not compiled"):
+        importing.restore(tmp_path / "out", keras.Sequential([keras.Input((3,))]))
+
+
+def test_refuses_what_is_no_trained_model(tmp_path, capsys):
+    model().save(tmp_path / "m.keras")
+    into = ["--into", str(tmp_path / "m.keras")]
+    assert importing.main([str(tmp_path), *into]) == 2
+    assert "no SavedModel with weights" in capsys.readouterr().err
+    assert importing.main([str(tmp_path), *into, "--out", "m.h5"]) == 2
+    assert "--out takes FILE.keras" in capsys.readouterr().err
