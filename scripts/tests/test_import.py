@@ -7,6 +7,7 @@ import importlib
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import export
 
@@ -85,3 +86,30 @@ def test_refuses_what_is_no_trained_model(tmp_path, capsys):
     assert "no SavedModel with weights" in capsys.readouterr().err
     assert importing.main([str(tmp_path), *into, "--out", "m.h5"]) == 2
     assert "--out takes FILE.keras" in capsys.readouterr().err
+
+
+class Hidden(keras.Model):
+    """Trains with an optimizer that is no attribute of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.pair = keras.layers.Dense(1), [keras.optimizers.SGD()]
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(self.dense(data) ** 2)
+        weights = self.trainable_weights
+        self.pair[0].apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_refuses_state_that_it_cannot_place(tmp_path):
+    made = Hidden()
+    made.compile()
+    export.export(made, tmp_path / "out", inputs={"x": "float32[3]"}, labels={}, check=False)
+    with pytest.raises(export.Refusal, match="does not say what belongs") as refused:
+        importing.restore(tmp_path / "out", made)
+    assert "iteration" in refused.value.found
