@@ -228,6 +228,9 @@ func (m *Memory) beforeTame() *Memory {
 // looks at nothing of other datasets. ctx is looked at before each image; the
 // goroutines have ended when it returns.
 func CheckImages(ctx context.Context, ds Dataset) error {
+	if ctx == nil {
+		return fmt.Errorf("checking images: the context is nil; give one, such as context.Background(): %w", ErrOption)
+	}
 	m, ok := inMemory(ds)
 	if !ok {
 		return nil

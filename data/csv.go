@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func OpenCSV(path string, o CSVOptions) (*Memory, error) {
 }
 
 // openTable reads a file of rows, compressed or not.
-func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions) (*Memory, error)) (*Memory, error) {
+func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*Memory, error)) (*Memory, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
@@ -86,18 +87,17 @@ func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader,
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return read(path, l.reader(r), o)
+	return read(path, r, o, l)
 }
 
 // readCSV reads a table to its end.
-func readCSV(name string, r io.Reader, o CSVOptions) (*Memory, error) {
-	t := table{file: name, options: o, label: -1, limit: limitOf(r)}
-	text, err := textReader(r)
+func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*Memory, error) {
+	t := table{file: name, options: o, label: -1, values: l.again()}
+	text, err := textReader(l.reader(r))
 	if err != nil {
 		return nil, t.failed(err)
 	}
-	text = &lineLimit{r: text}
-	t.lines = csv.NewReader(text)
+	t.lines = csv.NewReader(&rowLimit{r: text, comma: string(cmp.Or(o.Comma, ','))[0]})
 	t.lines.ReuseRecord = true
 	t.lines.FieldsPerRecord = -1 // the message about a ragged row is ours
 	if c := o.Comma; c != 0 {
@@ -123,35 +123,54 @@ func readCSV(name string, r io.Reader, o CSVOptions) (*Memory, error) {
 	return t.dataset()
 }
 
-// maxLine is the most bytes of a line. The reader of encoding/csv holds a row, which is one
-// line unless it has line breaks in quotes, and some 40 bytes for each of its cells.
-const maxLine = 16 << 20
+// maxRow is the most bytes of a row, and maxColumns the most cells: the reader of
+// encoding/csv holds a row, and some 40 bytes for each of its cells.
+const (
+	maxRow     = 16 << 20
+	maxColumns = 1 << 20
+)
 
-// lineLimit refuses lines of more than maxLine bytes.
-type lineLimit struct {
-	r      io.Reader
-	line   int
-	length int // of the line so far
+// rowLimit refuses rows that are too large. A row is a line, or several where line breaks
+// are in quotes.
+type rowLimit struct {
+	r     io.Reader
+	comma byte
+
+	line   int // line breaks so far
+	from   int // those before the row
+	bytes  int // of the row so far
+	commas int
+	quoted bool
 }
 
-func (l *lineLimit) Read(p []byte) (int, error) {
+func (l *rowLimit) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
-	for rest := p[:n]; ; {
-		end := bytes.IndexByte(rest, '\n')
-		if end < 0 {
-			l.length += len(rest)
-		} else {
-			l.length += end
+	for _, c := range p[:n] {
+		l.bytes++
+		switch c {
+		case '"':
+			l.quoted = !l.quoted
+		case l.comma:
+			l.commas++
+		case '\n':
+			l.line++
+			if !l.quoted {
+				l.from, l.bytes, l.commas = l.line, 0, 0
+			}
 		}
-		if l.length > maxLine {
-			return 0, &RowError{Unit: "line", Row: l.line + 1, Found: fmt.Sprintf("more than %d bytes", maxLine),
-				Expected: "a row of a table", Fix: "put each sample on a line of its own", Err: ErrFormat}
+		if l.bytes > maxRow {
+			return 0, l.tooLarge(maxRow, "bytes")
 		}
-		if end < 0 {
-			return n, err
+		if l.commas >= maxColumns {
+			return 0, l.tooLarge(maxColumns, "columns")
 		}
-		l.line, l.length, rest = l.line+1, 0, rest[end+1:]
 	}
+	return n, err
+}
+
+func (l *rowLimit) tooLarge(most int, unit string) error {
+	return &RowError{Unit: "line", Row: l.from + 1, Found: fmt.Sprintf("more than %d %s", most, unit),
+		Expected: "a row of a table", Fix: "put each sample on a line of its own", Err: ErrFormat}
 }
 
 // textReader skips a byte order mark and refuses what is not text in UTF-8.
@@ -177,6 +196,14 @@ func textReader(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
+// What a table keeps of a row beside its cells (its line and its label), of a cell, and of a
+// class beside its name.
+const (
+	rowBytes   = 16
+	cellBytes  = 4
+	classBytes = 100
+)
+
 // table collects the rows of a file.
 type table struct {
 	file    string
@@ -188,7 +215,8 @@ type table struct {
 	names     []string // nil without a header
 	label     int      // the label's column from 0, or -1
 
-	limit *limit
+	// values is what the fields, line, y and the classes may still take.
+	values *limit
 
 	fields []*features // by column, nil for the label; all columns have one, or their own
 	line   []int       // of each row
@@ -378,6 +406,9 @@ func (t *table) noLabel(first []string) error {
 // row takes in one row, or nothing of it.
 func (t *table) row(record []string) error {
 	line, _ := t.lines.FieldPos(0)
+	if err := t.values.take(rowBytes + cellBytes*int64(len(record))); err != nil {
+		return err
+	}
 	if len(record) != t.columns {
 		return &RowError{
 			File: t.file, Unit: "line", Row: line,
@@ -389,7 +420,7 @@ func (t *table) row(record []string) error {
 	}
 	for i, cell := range record {
 		if f := t.fields[i]; f != nil && f.text {
-			if err := t.limit.take(stringHeader); err != nil {
+			if err := t.values.take(stringHeader); err != nil {
 				return err
 			}
 			// Cells share memory with their whole row.
@@ -514,6 +545,9 @@ func (t *table) addLabel(column int, cell string) error {
 		if !ok {
 			// Records are reused and cells share memory with their whole row.
 			name := strings.Clone(cell)
+			if err := t.values.take(classBytes + int64(len(name))); err != nil {
+				return err
+			}
 			class = int64(len(t.found))
 			t.class[name] = class
 			t.found = append(t.found, name)

@@ -61,7 +61,7 @@ func TestCSV(t *testing.T) {
 		{"all of float32", "3.4028235e38,1e-45\n-0,1e-400\n", CSVOptions{}, Array{[]int{2, 2}, []float32{math.MaxFloat32, math.SmallestNonzeroFloat32, 0, 0}}, Array{}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
+			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options, nil)
 			require.NoError(t, err)
 			got := fieldsOf(t, m)
 			require.Equal(t, c.x.Shape, got["x"].Shape)
@@ -110,7 +110,7 @@ func TestCSVRowErrors(t *testing.T) {
 		{"long cell", "1,2\n3," + strings.Repeat("x", 1000) + "\n", CSVOptions{}, 2, "2", `xxx"...`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
+			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options, nil)
 			require.Nil(t, m)
 			var row *RowError
 			require.ErrorAs(t, err, &row)
@@ -145,7 +145,7 @@ func TestCSVRefuses(t *testing.T) {
 		{"binary", "1,2\n\x00", CSVOptions{}, ErrFormat, "binary"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
+			_, err := readCSV("t.csv", strings.NewReader(c.text), c.options, nil)
 			require.ErrorIs(t, err, c.kind)
 			require.ErrorContains(t, err, c.says)
 			require.ErrorContains(t, err, "t.csv")
@@ -165,15 +165,41 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A line that is too long is refused before all of it is read.
-func TestCSVLineWithoutEnd(t *testing.T) {
-	r := &countingReader{r: strings.NewReader("1,2\n" + strings.Repeat("1,", 2*maxLine))}
-	_, err := readCSV("t.csv", r, CSVOptions{})
-	var row *RowError
-	require.ErrorAs(t, err, &row)
-	require.Equal(t, []any{"t.csv", 2}, []any{row.File, row.Row})
-	require.ErrorContains(t, err, "more than 16777216 bytes")
-	require.Less(t, r.n, maxLine+(1<<20))
+// A row that is too large is refused before all of it is read.
+func TestCSVRowWithoutEnd(t *testing.T) {
+	for _, c := range []struct {
+		name, text, found string
+		most              int
+	}{
+		{"bytes", strings.Repeat("1", 2*maxRow), "more than 16777216 bytes", maxRow},
+		{"columns", strings.Repeat("1,", 2*maxColumns), "more than 1048576 columns", 2 * maxColumns},
+		{"line breaks in quotes", `"` + strings.Repeat("\n", 2*maxRow), "more than 16777216 bytes", maxRow},
+		{"columns of line breaks", strings.Repeat("\"\n\",", 2*maxColumns), "more than 1048576 columns", 4 * maxColumns},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &countingReader{r: strings.NewReader("1,2\n" + c.text)}
+			_, err := readCSV("t.csv", r, CSVOptions{}, nil)
+			var row *RowError
+			require.ErrorAs(t, err, &row)
+			require.Equal(t, []any{"t.csv", 2}, []any{row.File, row.Row})
+			require.ErrorContains(t, err, c.found)
+			require.Less(t, r.n, c.most+(1<<20))
+		})
+	}
+}
+
+// The values of a table may take more memory than its text.
+func TestCSVValuesAreLimited(t *testing.T) {
+	for name, text := range map[string]string{
+		"rows":    "a,y\n" + strings.Repeat("1,0\n", 1000),
+		"classes": "a,y\n1,b\n1,c\n1,d\n1,e\n",
+	} {
+		most := int64(len(text))
+		_, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "y"}, newLimit(most))
+		require.ErrorIs(t, err, ErrTooLarge, name)
+		_, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "y"}, newLimit(100*most))
+		require.NoError(t, err, name)
+	}
 }
 
 func TestCSVOfManyColumns(t *testing.T) {
@@ -183,7 +209,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 		fmt.Fprintf(&text, "c%d,", i)
 	}
 	text.WriteString("y\n" + strings.Repeat("1,", columns) + "0\n")
-	m, err := readCSV("t.csv", strings.NewReader(text.String()), CSVOptions{Label: "y"})
+	m, err := readCSV("t.csv", strings.NewReader(text.String()), CSVOptions{Label: "y"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []int{columns}, m.Fields()[0].Shape)
 }
@@ -192,7 +218,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 func TestCSVFields(t *testing.T) {
 	columns := []Column{{"city", true}, {"age", false}}
 	text := "age,city,id,label\n3,\" Bern\",x1,yes\n4.5,,x2,no\n"
-	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Columns: columns})
+	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{
 		"age":  {[]int{2, 1}, []float32{3, 4.5}},
@@ -202,16 +228,16 @@ func TestCSVFields(t *testing.T) {
 	}, fieldsOf(t, m))
 	require.Equal(t, []string{"no", "yes"}, m.ClassNames("y"))
 
-	m, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns, Text: true})
+	m, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns, Text: true}, nil)
 	require.NoError(t, err, "not all columns are there")
 	require.Equal(t, map[string]Array{"x": {[]int{1, 2}, []string{"a", "b"}}, "y": {[]int{1}, []int64{1}}}, fieldsOf(t, m))
 
-	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Columns: columns})
+	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Columns: columns}, nil)
 	require.ErrorContains(t, err, `column "age" (1): found "old", expected a number`)
 	wide := "age,city" + strings.Repeat(",c", maxFields)
-	_, err = readCSV("t.csv", strings.NewReader(wide+"\n"), CSVOptions{Columns: columns})
+	_, err = readCSV("t.csv", strings.NewReader(wide+"\n"), CSVOptions{Columns: columns}, nil)
 	require.ErrorIs(t, err, ErrFormat)
-	_, err = readCSV("t.csv", newLimit(60).reader(strings.NewReader("x\na\nb\nc\nd\n")), CSVOptions{Text: true})
+	_, err = readCSV("t.csv", strings.NewReader("x\na\nb\nc\nd\n"), CSVOptions{Text: true}, newLimit(100))
 	require.ErrorIs(t, err, ErrTooLarge, "text takes more memory than the file has bytes")
 }
 
@@ -260,7 +286,7 @@ func TestCSVFiles(t *testing.T) {
 // Positions in messages are those of the file, whatever was done to the
 // dataset since.
 func TestChecksNameTheLine(t *testing.T) {
-	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"})
+	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"}, nil)
 	require.NoError(t, err)
 	require.NoError(t, CheckLabels(m, "y", 8))
 	require.NoError(t, CheckFinite(m))
@@ -283,7 +309,7 @@ func FuzzCSV(f *testing.F) {
 		f.Add(text, "", byte(2))
 	}
 	f.Fuzz(func(t *testing.T, text, label string, header byte) {
-		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: Header(header % 3)})
+		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: Header(header % 3)}, nil)
 		if err != nil {
 			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrUnsupported), "%v", err)
 			require.ErrorContains(t, err, "t.csv")

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"steadyfit/memory"
 )
 
 // Options says how Open reads. The zero value reads the training part.
@@ -39,8 +41,10 @@ type Options struct {
 	// as Linux and macOS do.
 	Map bool
 	// MaxBytes refuses, with ErrTooLarge, a source that holds more than so many
-	// bytes when decompressed. A compressed file can hold a thousand times its size, so
-	// 0 means 64 MiB and 50 times the size of the files; less than 0 means no limit.
+	// bytes when decompressed, or whose values take more memory. A compressed file can
+	// hold a thousand times its size, so 0 means 64 MiB and 50 times the size of the
+	// files, but at most half of the memory that is free where that is more than the size
+	// of the files; less than 0 means no limit.
 	MaxBytes int64
 }
 
@@ -87,7 +91,7 @@ func Open(path string, o Options) (*Memory, error) {
 		return nil, openError(path, err)
 	}
 	if o.MaxBytes == 0 {
-		o.MaxBytes = leastMaxBytes + maxRatio*sizeOf(path, info)
+		o.MaxBytes = usualMaxBytes(sizeOf(path, info), memory.Available())
 	}
 	limit := newLimit(o.MaxBytes)
 	how := reading{limit, o.Map}
@@ -124,12 +128,18 @@ func Open(path string, o Options) (*Memory, error) {
 	}
 }
 
-// leastMaxBytes and maxRatio are the default of Options.MaxBytes: so much, and so many times
-// the size of the files.
-const (
-	leastMaxBytes = 64 << 20
-	maxRatio      = 50
-)
+// usualMaxBytes is the default of Options.MaxBytes for files of that size.
+func usualMaxBytes(size int64, free memory.Reading) int64 {
+	const (
+		least = 64 << 20
+		ratio = 50
+	)
+	most := least + ratio*size
+	if free.OK {
+		most = max(min(most, int64(free.Bytes)/2), size)
+	}
+	return most
+}
 
 // sizeOf is the size of a file, or of the files right in a folder. Of a .npy file it is
 // that of its folder: others beside it may belong to it.
@@ -242,6 +252,33 @@ func newLimit(max int64) *limit {
 	return &limit{max: max, left: max}
 }
 
+// again is a limit of the same size.
+func (l *limit) again() *limit {
+	if l == nil {
+		return nil
+	}
+	return newLimit(l.max)
+}
+
+// expect refuses count values of size bytes before they are read, if they are too many to
+// hold so many copies of them. It returns the bytes to take for them at once, which
+// without a limit are likely.
+func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
+	switch {
+	case count > maxInt/size:
+		return 0, fmt.Errorf("%d elements of %d bytes are more than this machine can address: %w", count, size, ErrFormat)
+	case l == nil:
+		return likely, nil
+	case count > int(l.left)/size/copies:
+		return 0, l.tooLarge()
+	}
+	return int64(count) * int64(size), nil
+}
+
+func (l *limit) tooLarge() error {
+	return fmt.Errorf("%w: more than %d bytes when decompressed; raise Options.MaxBytes if that is what the data should hold", ErrTooLarge, l.max)
+}
+
 func (l *limit) reader(r io.Reader) io.Reader {
 	if l == nil {
 		return r
@@ -255,7 +292,7 @@ func (l *limit) take(n int64) error {
 		return nil
 	}
 	if l.left -= n; l.left < 0 {
-		return fmt.Errorf("%w: more than %d bytes when decompressed; raise Options.MaxBytes if that is what the data should hold", ErrTooLarge, l.max)
+		return l.tooLarge()
 	}
 	return nil
 }

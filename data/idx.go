@@ -99,7 +99,7 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	if err != nil {
 		return Array{}, "", fmt.Errorf("%s: %w", path, err)
 	}
-	a, err := readIDX(l.reader(r), likely)
+	a, err := readIDX(r, l, likely)
 	if err != nil {
 		return Array{}, "", fmt.Errorf("%s: %w", path, err)
 	}
@@ -114,7 +114,8 @@ var idxTypes = map[byte]string{
 // readIDX reads one array to the end of r, which likely holds so many bytes.
 // The header is two zeros, the type, the number of dimensions, and each of them
 // as a big-endian uint32.
-func readIDX(r io.Reader, likely int64) (Array, error) {
+func readIDX(r io.Reader, l *limit, likely int64) (Array, error) {
+	r = l.reader(r)
 	var magic [4]byte
 	if n, err := io.ReadFull(r, magic[:]); err != nil {
 		return Array{}, fmt.Errorf("%d bytes, too few for an IDX header: %w", n, corrupt(err))
@@ -139,6 +140,9 @@ func readIDX(r io.Reader, likely int64) (Array, error) {
 		return Array{}, err
 	}
 	t := storedTypes[code]
+	if likely, err = l.expect(n, t.size, 1, likely); err != nil {
+		return Array{}, err
+	}
 	v, err := t.read(r, n, t.size, binary.BigEndian, likely)
 	if err != nil {
 		return Array{}, corrupt(err)

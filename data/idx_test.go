@@ -120,7 +120,7 @@ func FuzzIDX(f *testing.F) {
 			require.ErrorIs(t, err, ErrFormat)
 			return
 		}
-		a, err := readIDX(r, likely)
+		a, err := readIDX(r, nil, likely)
 		if err != nil {
 			require.ErrorIs(t, err, ErrFormat)
 			return

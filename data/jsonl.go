@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -27,14 +28,14 @@ func OpenJSONL(path string, o CSVOptions) (*Memory, error) {
 	return openTable(path, o, nil, readJSONL)
 }
 
-func readJSONL(name string, r io.Reader, o CSVOptions) (*Memory, error) {
-	t := objects{file: name, limit: limitOf(r), fields: make(map[string]*jsonField)}
-	text, err := textReader(r)
+func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*Memory, error) {
+	t := objects{file: name, values: l.again(), fields: make(map[string]*jsonField)}
+	text, err := textReader(l.reader(r))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
 	}
 	lines := bufio.NewScanner(text)
-	lines.Buffer(nil, maxLine)
+	lines.Buffer(nil, maxRow)
 	for line := 1; lines.Scan(); line++ {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
@@ -44,7 +45,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions) (*Memory, error) {
 		}
 	}
 	if err := lines.Err(); err == bufio.ErrTooLong {
-		return nil, t.bad(len(t.lines)+1, "", fmt.Sprintf("more than %d bytes", maxLine), "the object of a sample", "put each sample on a line of its own")
+		return nil, t.bad(len(t.lines)+1, "", fmt.Sprintf("more than %d bytes", maxRow), "the object of a sample", "put each sample on a line of its own")
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
 	}
@@ -57,7 +58,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions) (*Memory, error) {
 // objects collects the samples of a file.
 type objects struct {
 	file   string
-	limit  *limit
+	values *limit   // what the fields and lines may still take
 	names  []string // in the order of the first line
 	fields map[string]*jsonField
 	lines  []int // of each sample
@@ -103,12 +104,16 @@ func (t *objects) add(text []byte, line int) error {
 			t.names = append(t.names, name)
 		}
 		before := f.len()
-		found, expected := t.value(d, f, 0)
-		if found == "" && len(t.lines) > 0 && f.len() != before/len(t.lines)*(len(t.lines)+1) {
-			found, expected = "another number of values", "one shape in all lines"
+		err = t.value(d, f, 0)
+		if err == nil && len(t.lines) > 0 && f.len() != before/len(t.lines)*(len(t.lines)+1) {
+			err = wrong("another number of values", "one shape in all lines")
 		}
-		if found != "" {
-			return t.bad(line, strconv.Quote(name), found, expected, "correct the line, or remove it")
+		var row *RowError
+		if errors.As(err, &row) {
+			row.File, row.Unit, row.Row, row.Column = t.file, "line", line, strconv.Quote(name)
+			return row
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", t.file, err)
 		}
 		seen++
 	}
@@ -117,6 +122,9 @@ func (t *objects) add(text []byte, line int) error {
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return t.bad(line, "", "more after the object", "one JSON object", "put each sample on a line of its own")
+	}
+	if err := t.values.take(rowBytes); err != nil {
+		return fmt.Errorf("%s: %w", t.file, err)
 	}
 	if seen != len(t.names) {
 		return t.bad(line, "", fmt.Sprintf("%d names", seen), fmt.Sprintf("%d, as in the lines before, each once", len(t.names)), "give all lines the same names")
@@ -127,57 +135,65 @@ func (t *objects) add(text []byte, line int) error {
 
 func (f *jsonField) len() int { return len(f.numbers) + len(f.texts) + len(f.bools) }
 
-// value takes in the next value of a line, which is at some depth in arrays. If it cannot be
-// used, it returns what was found and what was expected.
-func (t *objects) value(d *json.Decoder, f *jsonField, depth int) (found, expected string) {
+// wrong is the error about a value; where it is, is added by add.
+func wrong(found, expected string) error {
+	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
+}
+
+// value takes in the next value of a line, which is at some depth in arrays.
+func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	token, err := d.Token()
 	if err != nil {
-		return "a value that is no JSON: " + err.Error(), "a number, text, true, false, or an array"
+		return wrong("a value that is no JSON: "+err.Error(), "a number, text, true, false, or an array")
 	}
 	first := len(t.lines) == 0 && f.kind == ""
 	if token == json.Delim('[') {
+		const most = 64 // dimensions, as of NumPy
 		at := len(f.shape)
+		if depth == most {
+			return wrong("more arrays inside of arrays", fmt.Sprintf("at most %d", most))
+		}
 		if first && depth == at {
 			f.shape = append(f.shape, -1)
 		} else if depth >= at {
-			return "an array", "a value, as before"
+			return wrong("an array", "a value, as before")
 		}
 		n := 0
 		for ; d.More(); n++ {
-			if found, expected := t.value(d, f, depth+1); found != "" {
-				return found, expected
+			if err := t.value(d, f, depth+1); err != nil {
+				return err
 			}
 		}
 		if _, err := d.Token(); err != nil {
-			return "an array without an end", "a JSON object"
+			return wrong("an array without an end", "a JSON object")
 		}
 		if f.shape[depth] < 0 {
 			f.shape[depth] = n
 		}
 		if n != f.shape[depth] || n == 0 {
-			return fmt.Sprintf("an array of %d", n), fmt.Sprintf("one of %d", max(1, f.shape[depth]))
+			return wrong(fmt.Sprintf("an array of %d", n), fmt.Sprintf("one of %d", max(1, f.shape[depth])))
 		}
-		return "", ""
+		return nil
 	}
 	kind := fmt.Sprintf("%T", token)
 	names := map[string]string{"json.Number": "a number", "string": "text", "bool": "true or false"}
 	switch {
 	case token == nil:
-		return "null", "a number, text, true, false, or an array"
+		return wrong("null", "a number, text, true, false, or an array")
 	case names[kind] == "":
-		return fmt.Sprint(token), "a number, text, true, false, or an array"
+		return wrong(fmt.Sprint(token), "a number, text, true, false, or an array")
 	case depth != len(f.shape):
-		return names[kind], "an array, as before"
+		return wrong(names[kind], "an array, as before")
 	case f.kind == "":
 		f.kind = kind
 	case f.kind != kind:
-		return names[kind], names[f.kind] + ", as before"
+		return wrong(names[kind], names[f.kind]+", as before")
+	}
+	if err := t.values.take(stringHeader); err != nil {
+		return err
 	}
 	switch v := token.(type) {
 	case string:
-		if err := t.limit.take(stringHeader); err != nil {
-			return err.Error(), "less"
-		}
 		f.texts = append(f.texts, v)
 	case bool:
 		f.bools = append(f.bools, v)
@@ -185,15 +201,15 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) (found, expect
 		number, err := strconv.ParseFloat(v.String(), 64)
 		switch {
 		case err != nil || math.Abs(number) > math.MaxFloat32:
-			return quote(v.String()), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32)
+			return wrong(quote(v.String()), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32))
 		case strings.ContainsAny(v.String(), ".eE"):
 			f.real = true
 		case math.Abs(number) >= 1<<53:
-			return quote(v.String()), "an integer below 2^53"
+			return wrong(quote(v.String()), "an integer below 2^53")
 		}
 		f.numbers = append(f.numbers, number)
 	}
-	return "", ""
+	return nil
 }
 
 // dataset is made of all lines.

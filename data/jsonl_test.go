@@ -25,7 +25,7 @@ func TestJSONL(t *testing.T) {
 	require.ErrorContains(t, err, `line 1, column "label": found 1`)
 
 	read := func(text string, o CSVOptions) (map[string]Array, error) {
-		m, err := readJSONL("d.jsonl", strings.NewReader(text), o)
+		m, err := readJSONL("d.jsonl", strings.NewReader(text), o, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -47,41 +47,42 @@ func TestJSONL(t *testing.T) {
 	require.Equal(t, []int64{1}, got["y"].Values)
 	_, err = read(`{"a": 1}`, CSVOptions{Label: "y"})
 	require.ErrorIs(t, err, ErrField)
-	_, err = readJSONL("d.jsonl", newLimit(40).reader(strings.NewReader(`{"a": ["1", "2"]}`)), CSVOptions{})
+	_, err = readJSONL("d.jsonl", strings.NewReader(`{"a": ["1", "2"]}`), CSVOptions{}, newLimit(40))
 	require.ErrorContains(t, err, ErrTooLarge.Error())
 }
 
 func TestJSONLRefuses(t *testing.T) {
 	for text, says := range map[string]string{
-		"":                                  "no objects in it",
-		"\n \n":                             "no objects in it",
-		"[1]":                               "line 1: found \"[1]\", expected a JSON object",
-		`{"a": 1`:                           "line 1: found \"{\\\"a\\\": 1\", expected a JSON object",
-		`{"a": 1} {"a": 2}`:                 "more after the object",
-		"{\"a\": 1}\n{\"b\": 1}":            `line 2, column "b": found this name, expected those of the lines before: a`,
-		"{\"a\": 1, \"b\": 2}\n{\"a\": 1}":  "line 2: found 1 names, expected 2",
-		"{\"a\": 1}\n{\"a\": 1, \"a\": 2}":  "found another number of values",
-		`{"a": null}`:                       `column "a": found null, expected a number, text`,
-		`{"a": {"b": 1}}`:                   "expected a number, text",
-		"{\"a\": 1}\n{\"a\": \"x\"}":        "found text, expected a number, as before",
-		"{\"a\": 1}\n{\"a\": [1]}":          "found an array, expected a value, as before",
-		"{\"a\": [1]}\n{\"a\": 1}":          "found a number, expected an array, as before",
-		"{\"a\": [1, 2]}\n{\"a\": [1]}":     "found an array of 1, expected one of 2",
-		`{"a": [[1, 2], [3]]}`:              "found an array of 1, expected one of 2",
-		`{"a": [1, [2]]}`:                   "found an array, expected a value, as before",
-		`{"a": []}`:                         "found an array of 0, expected one of 1",
-		`{"a": 1e39}`:                       "expected a number within float32",
-		`{"a": 9007199254740992}`:           "expected an integer below 2^53",
-		`{"a": 0, "b": "o", "b": "p"}`:      "found 3 names, expected 2",
-		strings.Repeat(" ", maxLine+1):      "more than 16777216 bytes",
-		"{\"a\": 1}\n{\"a\": 1, \"b\": nan": "line 2",
-		"\xff\xfe{":                         "UTF-16",
+		"":                                    "no objects in it",
+		"\n \n":                               "no objects in it",
+		"[1]":                                 "line 1: found \"[1]\", expected a JSON object",
+		`{"a": 1`:                             "line 1: found \"{\\\"a\\\": 1\", expected a JSON object",
+		`{"a": 1} {"a": 2}`:                   "more after the object",
+		"{\"a\": 1}\n{\"b\": 1}":              `line 2, column "b": found this name, expected those of the lines before: a`,
+		"{\"a\": 1, \"b\": 2}\n{\"a\": 1}":    "line 2: found 1 names, expected 2",
+		"{\"a\": 1}\n{\"a\": 1, \"a\": 2}":    "found another number of values",
+		`{"a": null}`:                         `column "a": found null, expected a number, text`,
+		`{"a": {"b": 1}}`:                     "expected a number, text",
+		"{\"a\": 1}\n{\"a\": \"x\"}":          "found text, expected a number, as before",
+		"{\"a\": 1}\n{\"a\": [1]}":            "found an array, expected a value, as before",
+		"{\"a\": [1]}\n{\"a\": 1}":            "found a number, expected an array, as before",
+		"{\"a\": [1, 2]}\n{\"a\": [1]}":       "found an array of 1, expected one of 2",
+		`{"a": [[1, 2], [3]]}`:                "found an array of 1, expected one of 2",
+		`{"a": [1, [2]]}`:                     "found an array, expected a value, as before",
+		`{"a": ` + strings.Repeat("[", 1<<20): "more arrays inside of arrays",
+		`{"a": []}`:                           "found an array of 0, expected one of 1",
+		`{"a": 1e39}`:                         "expected a number within float32",
+		`{"a": 9007199254740992}`:             "expected an integer below 2^53",
+		`{"a": 0, "b": "o", "b": "p"}`:        "found 3 names, expected 2",
+		strings.Repeat(" ", maxRow+1):         "more than 16777216 bytes",
+		"{\"a\": 1}\n{\"a\": 1, \"b\": nan":   "line 2",
+		"\xff\xfe{":                           "UTF-16",
 	} {
-		_, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{})
+		_, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{}, nil)
 		require.ErrorContains(t, err, says, text)
 		require.ErrorContains(t, err, "d.jsonl", text)
 	}
-	_, err := readJSONL("d.jsonl", strings.NewReader(`{"a": 1, "b": "n"}`), CSVOptions{Label: "b", Classes: []string{"m"}})
+	_, err := readJSONL("d.jsonl", strings.NewReader(`{"a": 1, "b": "n"}`), CSVOptions{Label: "b", Classes: []string{"m"}}, nil)
 	require.ErrorContains(t, err, `line 1, column "b": found "n", expected one of the 1 classes, such as "m"`)
 }
 
@@ -90,7 +91,7 @@ func FuzzJSONL(f *testing.F) {
 		f.Add(text, "label")
 	}
 	f.Fuzz(func(t *testing.T, text, label string) {
-		m, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{Label: label})
+		m, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{Label: label}, nil)
 		if err != nil {
 			return
 		}

@@ -121,7 +121,7 @@ func (m *Memory) openArray(field, path string, how reading) error {
 			return openError(path, err)
 		}
 	}
-	a, err := readNPY(how.limit.reader(f), size)
+	a, err := readNPY(f, how.limit, size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -270,12 +270,15 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 			return a, ok, err
 		}
 	}
+	if _, err := l.expect(int(f.UncompressedSize64), 1, 1, 0); err != nil {
+		return array{}, false, err
+	}
 	member, err := f.Open()
 	if err != nil {
 		return array{}, false, corrupt(err)
 	}
 	defer member.Close()
-	read, err := readNPY(l.reader(member), min(int64(f.UncompressedSize64), usualRatio*size))
+	read, err := readNPY(member, l, min(int64(f.UncompressedSize64), usualRatio*size))
 	if err != nil {
 		return array{}, false, err
 	}
@@ -284,7 +287,8 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 }
 
 // readNPY reads one array to the end of r, which likely holds so many bytes.
-func readNPY(r io.Reader, likely int64) (Array, error) {
+func readNPY(r io.Reader, l *limit, likely int64) (Array, error) {
+	r = l.reader(r)
 	h, err := readHeader(r)
 	if err != nil {
 		return Array{}, corrupt(err)
@@ -297,6 +301,13 @@ func readNPY(r io.Reader, likely int64) (Array, error) {
 	if err != nil {
 		return Array{}, err
 	}
+	copies, turned := 1, h.fortran && len(h.shape) > 1
+	if turned {
+		copies = 2
+	}
+	if likely, err = l.expect(n, t.size, copies, likely); err != nil {
+		return Array{}, err
+	}
 	v, err := t.read(r, n, t.size, order, likely)
 	if err != nil {
 		return Array{}, corrupt(err)
@@ -304,7 +315,7 @@ func readNPY(r io.Reader, likely int64) (Array, error) {
 	if err := atEnd(r); err != nil {
 		return Array{}, err
 	}
-	if h.fortran && len(h.shape) > 1 {
+	if turned {
 		v = v.fromFortran(h.shape)
 	}
 	return Array{Shape: h.shape, Values: v.values(0, n)}, nil

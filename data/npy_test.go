@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io/fs"
@@ -11,11 +12,15 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/sbinet/npyio/npy"
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/bounded"
+	"steadyfit/memory"
 )
 
 // rawNPY is a .npy file with this dict as its header.
@@ -28,7 +33,7 @@ func dictOf(descr, shape string) string {
 	return fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': %s, }\n", descr, shape)
 }
 
-func readBytes(raw []byte) (Array, error) { return readNPY(bytes.NewReader(raw), int64(len(raw))) }
+func readBytes(raw []byte) (Array, error) { return readNPY(bytes.NewReader(raw), nil, int64(len(raw))) }
 
 func write(t testing.TB, name string, raw []byte) string {
 	t.Helper()
@@ -113,7 +118,7 @@ func TestNumPyFiles(t *testing.T) {
 		_, err := readBytes(rawNPY(dictOf(descr, "(2,)"), []byte("abcdef")...))
 		require.ErrorContains(t, err, says, descr)
 	}
-	_, err = readNPY(newLimit(100).reader(bytes.NewReader(rawNPY(dictOf("|S1", "(9,)"), make([]byte, 9)...))), 9)
+	_, err = readNPY(bytes.NewReader(rawNPY(dictOf("|S1", "(9,)"), make([]byte, 9)...)), newLimit(100), 9)
 	require.ErrorIs(t, err, ErrTooLarge, "text takes more memory than the file has bytes")
 
 	for file, says := range map[string]string{
@@ -227,7 +232,7 @@ func TestClaimsTakeNoMemory(t *testing.T) {
 	raw := rawNPY(dictOf("<f8", "(100000000000,)"), make([]byte, 1000)...)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := readNPY(bytes.NewReader(raw), int64(len(raw)))
+	_, err := readNPY(bytes.NewReader(raw), nil, int64(len(raw)))
 	runtime.ReadMemStats(&after)
 	require.ErrorIs(t, err, ErrFormat)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
@@ -314,6 +319,45 @@ func TestMaxBytes(t *testing.T) {
 	m, err := Open(path, Options{MaxBytes: 5 << 20})
 	require.NoError(t, err)
 	require.Equal(t, 4096, m.Len())
+}
+
+// What a header promises is refused before memory is taken for it.
+func TestPromisesAreLimited(t *testing.T) {
+	idx := append([]byte{0, 0, 8, 1}, 0x10, 0, 0, 0) // 256 MiB
+	for name, read := range map[string]func(*limit) error{
+		"npy": func(l *limit) error {
+			_, err := readNPY(bytes.NewReader(rawNPY(dictOf("<f8", "(1000000, 1000)"))), l, 0)
+			return err
+		},
+		"npy in Fortran order": func(l *limit) error {
+			_, err := readNPY(bytes.NewReader(rawNPY("{'descr': '|u1', 'fortran_order': True, 'shape': (800, 1024)}")), l, 0)
+			return err
+		},
+		"idx": func(l *limit) error {
+			_, err := readIDX(bytes.NewReader(idx), l, 0)
+			return err
+		},
+	} {
+		require.ErrorIs(t, read(newLimit(1<<20)), ErrTooLarge, name)
+	}
+	_, err := readNPY(bytes.NewReader(rawNPY("{'descr': '|u1', 'fortran_order': True, 'shape': (400, 1024)}", make([]byte, 400<<10)...)), newLimit(1<<20), 0)
+	require.NoError(t, err)
+}
+
+func TestUsualMaxBytes(t *testing.T) {
+	for _, c := range []struct {
+		size int64
+		free memory.Reading
+		want int64
+	}{
+		{1000, memory.Reading{}, 64<<20 + 50_000},
+		{1000, memory.Known(memory.GiB), 64<<20 + 50_000},
+		{1 << 30, memory.Known(8 * memory.GiB), 4 << 30},
+		{1000, memory.Known(memory.MiB), 512 << 10},
+		{5 << 30, memory.Known(8 * memory.GiB), 5 << 30}, // a file that expands to nothing
+	} {
+		require.Equal(t, c.want, usualMaxBytes(c.size, c.free))
+	}
 }
 
 func TestNPZParts(t *testing.T) {
@@ -407,4 +451,47 @@ func FuzzNPY(f *testing.F) {
 		require.NoError(t, WriteNPY(&file, b))
 		require.Equal(t, again, file.Bytes())
 	})
+}
+
+// FuzzNPZ changes an archive, and the content of a member of one whose sums are right.
+func FuzzNPZ(f *testing.F) {
+	one := rawNPY(dictOf("<f4", "(2,)"), make([]byte, 8)...)
+	f.Add(archive(f, member{"x.npy", zip.Deflate, one}, member{"y.npy", zip.Store, one}), one)
+	f.Add(archive(f, member{"x_train.npy", zip.Store, one}, member{"x_test.npy", zip.Store, one}), rawNPY(dictOf("|u1", "(1000000000,)")))
+	f.Add([]byte{}, rawNPY("{'descr': '|b1', 'fortran_order': True, 'shape': (2, 2)}", 0, 1, 1, 0))
+	f.Fuzz(func(t *testing.T, raw, content []byte) {
+		for _, raw := range [][]byte{raw, archive(t, member{"x.npy", zip.Deflate, content})} {
+			const most = 1 << 20
+			var m *Memory
+			var err error
+			bounded.Allocates(t, 8*most+64*len(raw), func() {
+				m, err = readNPZ("fuzz", bytes.NewReader(raw), int64(len(raw)), "", newLimit(most), nil)
+			})
+			if err != nil {
+				require.Nil(t, m)
+				require.True(t, slices.ContainsFunc([]error{ErrFormat, ErrUnsupported, ErrTooLarge, ErrField, ErrNoSplit},
+					func(one error) bool { return errors.Is(err, one) }), "%v", err)
+				continue
+			}
+			// What was read is the same when it is written and read again.
+			again := written(t, m)
+			m, err = readNPZ("fuzz", bytes.NewReader(again), int64(len(again)), "", nil, nil)
+			require.NoError(t, err)
+			require.Equal(t, again, written(t, m))
+		}
+	})
+}
+
+// written is an archive of the fields of a dataset.
+func written(t testing.TB, m *Memory) []byte {
+	var members []member
+	for b, err := range m.Batches(Pass{Batch: m.Len()}) {
+		require.NoError(t, err)
+		for _, field := range b.Fields {
+			var file bytes.Buffer
+			require.NoError(t, WriteNPY(&file, field.Array))
+			members = append(members, member{field.Name + ".npy", zip.Store, file.Bytes()})
+		}
+	}
+	return archive(t, members...)
 }

@@ -301,13 +301,10 @@ var storedTypes = map[string]stored{
 }
 
 // readVector reads count elements of size bytes each. A header may claim any
-// count, so memory is taken up front for at most the bytes that likely follow,
-// going by the size of the file, and beyond that only as they come in.
+// count, so memory is taken up front for at most the bytes that likely follow, and
+// beyond that only as they come in.
 func readVector[T element](r io.Reader, count, size int, order binary.ByteOrder, likely int64) (vector, error) {
 	const chunk = 64 << 10 // a multiple of every size
-	if count > maxInt/size {
-		return nil, fmt.Errorf("%d elements of %d bytes are more than this machine can address: %w", count, size, ErrFormat)
-	}
 	raw := make([]byte, min(chunk, count*size))
 	out := make([]T, 0, min(int64(count), likely/int64(size)))
 	for len(out) < count {

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -194,47 +193,10 @@ func (r *race) ran(a answer) {
 // some containers all. XLA was seen to take 2.2 times what plain steps do.
 func (r *race) roomFor(anon memory.Bytes) error {
 	need := 2*anon + 256*memory.MiB
-	if left := room(); left.OK && left.Bytes < need {
+	if left := memory.Available(); left.OK && left.Bytes < need {
 		return fmt.Errorf("there may be no room for it: %v are left, and it might take %v", left, need)
 	}
 	return nil
-}
-
-// room is the memory that is left to processes here, by the machine and by the limit of
-// the control group.
-func room() memory.Reading {
-	var left memory.Reading
-	least := func(bytes memory.Bytes) {
-		if !left.OK || bytes < left.Bytes {
-			left = memory.Known(max(bytes, 0))
-		}
-	}
-	text, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemAvailable:" {
-			if n, err := strconv.ParseInt(fields[1], 10, 53); err == nil {
-				least(memory.Bytes(n) * memory.KiB)
-			}
-		}
-	}
-	sampler, err := memory.NewSampler(memory.SamplerOptions{})
-	if err != nil {
-		return left
-	}
-	defer sampler.Close()
-	gauge, err := memory.NewGauge(memory.CgroupWorkingSet)
-	if err != nil {
-		return left
-	}
-	defer gauge.Close()
-	var now memory.Sample
-	if sampler.Sample(0, &now) == nil {
-		limit, used := now.Get(memory.CgroupLimit), gauge.Read()
-		if limit.OK && used.OK {
-			least(limit.Bytes - used.Bytes)
-		}
-	}
-	return left
 }
 
 // measure measures a candidate beside the best, unless it was measured before. From then on

@@ -90,6 +90,9 @@ func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Rol
 	if f.batch < 1 {
 		return usagef("--batch %d: expected at least 1", f.batch)
 	}
+	if f.batch > math.MaxInt32 {
+		return usagef("--batch %d: expected at most %d", f.batch, math.MaxInt32)
+	}
 	if err := f.apply(); err != nil {
 		return err
 	}
@@ -149,7 +152,7 @@ func (f *dataFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.label, "label", "", "label of a CSV or JSON lines file: its name, in a table also its number from 1, or -1 for the last; default the one named label or y")
 	flags.StringVar(&f.imageSize, "image-size", "", "size that images in a folder are brought to, or that samples of pixels in a row have, as in 224 or HEIGHTxWIDTH; default what the model takes")
 	flags.StringVar(&f.scale, "scale", "", "what 0 and 255 of bytes become, as in 0,1; default, for images in a folder, the range that the model was exported with")
-	flags.StringVar(&f.most, "max-data", "", "largest size of the data when decompressed, as in 8GiB; default 64 MiB and 50 times the size of the files")
+	flags.StringVar(&f.most, "max-data", "", "largest size of the data when decompressed, as in 8GiB; default 64 MiB and 50 times the size of the files, at most half of the free memory")
 	flags.StringSliceVar(&f.ignore, "ignore-fields", nil, "arrays of the data to leave out, as in id,weight; others that no input takes are an error")
 	flags.StringVar(&f.mapped, "map", mapAuto, "leave arrays of .npy and uncompressed .npz files on disk and map them: always, never, or auto, from 1 GiB on")
 }

@@ -62,7 +62,8 @@ var mayImport = map[string][]string{
 	"fit":    {"session", "savedmodels", "gpuopts", "data", "memory"},
 	"tune":   {"session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	"matrix": {"fit", "session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
-	"data":   {},
+	// data asks how much memory is free before it expands a file.
+	"data":   {"memory"},
 	"memory": {},
 }
 

@@ -71,7 +71,8 @@ func TestRules(t *testing.T) {
 		{"sleep elsewhere", "memory/a.go", "package memory\n\nimport \"time\"\n\nfunc f() {\n\ttime.Sleep(1)\n}\n", ""},
 
 		{"import upwards", "session/a.go", "package session\n\nimport \"steadyfit/fit\"\n", "3 imports"},
-		{"import sideways", "data/a.go", "package data\n\nimport \"steadyfit/memory\"\n", "3 imports"},
+		{"import sideways", "memory/a.go", "package memory\n\nimport \"steadyfit/data\"\n", "3 imports"},
+		{"import of memory by data", "data/a.go", "package data\n\nimport \"steadyfit/memory\"\n", ""},
 		{"import of tfbind by fit", "fit/a.go", "package fit\n\nimport \"steadyfit/tfbind\"\n", "3 imports"},
 		{"import of tfbind by a test of fit", "fit/a_test.go", "package fit\n\nimport \"steadyfit/tfbind\"\n", ""},
 		{"import upwards by a test", "session/a_test.go", "package session\n\nimport \"steadyfit/matrix\"\n", "3 imports"},

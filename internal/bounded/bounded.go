@@ -1,0 +1,20 @@
+// Package bounded is for tests: it asserts how much memory a function may allocate.
+package bounded
+
+import (
+	"runtime"
+	"testing"
+)
+
+// Allocates runs f, and fails the test if the process has allocated more than most bytes
+// meanwhile, whether they are free again or not.
+func Allocates(t testing.TB, most int, f func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > uint64(most) {
+		t.Fatalf("%d bytes were allocated, expected at most %d", took, most)
+	}
+}
