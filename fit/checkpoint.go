@@ -482,7 +482,7 @@ func (c *checkpointer) begin(s *State) error {
 // folder does not say.
 func readBegun(dir string) (map[string]int64, error) {
 	path := filepath.Join(dir, begunFile)
-	text, err := os.ReadFile(path)
+	text, err := files.Read(path, maxStateBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -28,7 +28,11 @@ import (
 // A line is in the file whole or not at all: of one for which there was no room,
 // nothing stays. See OnError for what happens then; errors are a LogError.
 func HistoryFile(path string, options ...LogOption) Hook {
-	return (&lineFile{
+	return historyLines(path).hook("history_file("+path+")", options)
+}
+
+func historyLines(path string) *lineFile {
+	return &lineFile{
 		option: "HistoryFile",
 		path:   path,
 		begin:  func(*State) []byte { return nil },
@@ -41,7 +45,7 @@ func HistoryFile(path string, options ...LogOption) Hook {
 			err := json.Unmarshal(line, &r)
 			return r.Epoch, r.Step, err == nil
 		},
-	}).hook("history_file("+path+")", options)
+	}
 }
 
 // CSVLog is a hook that appends one line of comma-separated values per epoch to
@@ -208,7 +212,7 @@ func (l *lineFile) open(s *State) error {
 	device := err == nil && !info.Mode().IsRegular()
 	var old []byte
 	if err == nil && !device {
-		if old, err = os.ReadFile(l.path); err != nil {
+		if old, err = files.Read(l.path, maxHistoryBytes); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"steadyfit/internal/files"
 )
 
 // CheckpointInfo is a checkpoint on disk.
@@ -50,7 +52,7 @@ func Checkpoints(dir string) ([]CheckpointInfo, error) {
 	}
 	var best bestState
 	// A missing or damaged pointer leaves no checkpoint marked.
-	if text, err := os.ReadFile(filepath.Join(dir, bestFile)); err != nil || json.Unmarshal(text, &best) != nil {
+	if text, err := files.Read(filepath.Join(dir, bestFile), maxStateBytes); err != nil || json.Unmarshal(text, &best) != nil {
 		best.Step = -1
 	}
 	var found []CheckpointInfo
@@ -111,10 +113,16 @@ func listCheckpoints(dir string) ([]int64, error) {
 	return steps, nil
 }
 
+// The most bytes of state.json and other small files of a checkpoint, and of a history.
+const (
+	maxStateBytes   = 64 << 20
+	maxHistoryBytes = 1 << 30
+)
+
 // readState reads state.json and checks its own sum.
 func readState(path string) (checkpointState, error) {
 	var state checkpointState
-	text, err := os.ReadFile(filepath.Join(path, stateFile))
+	text, err := files.Read(filepath.Join(path, stateFile), maxStateBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		kind := ErrForeign
 		if !missing(filepath.Join(path, historyFile)) {
@@ -125,6 +133,10 @@ func readState(path string) (checkpointState, error) {
 	if err != nil {
 		return state, readError(err)
 	}
+	return parseState(text)
+}
+
+func parseState(text []byte) (state checkpointState, err error) {
 	var envelope stateEnvelope
 	if err := json.Unmarshal(text, &envelope); err != nil {
 		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
@@ -162,7 +174,7 @@ func readState(path string) (checkpointState, error) {
 // not there, or is no file. Anything else, such as a right that is missing, a disk or a
 // mount that fails or a limit of open files, says nothing about the checkpoint.
 func readError(err error) error {
-	for _, gone := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR} {
+	for _, gone := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, files.ErrTooLarge} {
 		if errors.Is(err, gone) {
 			return fmt.Errorf("%w: %w", ErrTorn, err)
 		}
@@ -461,10 +473,14 @@ func differences(checkpoint, run map[string]string) []Difference {
 
 // readHistory reads the history of a checkpoint.
 func readHistory(path string) ([]Record, error) {
-	text, err := os.ReadFile(path)
+	text, err := files.Read(path, maxHistoryBytes)
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
+	return parseHistory(text)
+}
+
+func parseHistory(text []byte) ([]Record, error) {
 	var records []Record
 	for line := range bytes.Lines(text) {
 		var record Record

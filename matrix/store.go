@@ -102,9 +102,12 @@ func (s *store) add(run RunResult) error {
 
 func (s *store) close() { s.file.Close() }
 
+// maxResult is the most bytes of a matrix.json.
+const maxResult = 64 << 20
+
 // ReadFile reads a matrix.json, or one that gzip has compressed.
 func ReadFile(path string) (*Result, error) {
-	text, err := os.ReadFile(path)
+	text, err := files.Read(path, maxResult)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +137,11 @@ func gunzip(text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(r)
+	text, err = io.ReadAll(io.LimitReader(r, maxResult+1))
+	if err == nil && len(text) > maxResult {
+		err = fmt.Errorf("it holds more than %d bytes", maxResult)
+	}
+	return text, err
 }
 
 // WriteFile writes a matrix.json; the file appears whole or not at all.

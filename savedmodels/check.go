@@ -135,6 +135,9 @@ func (m *Model) CheckTrainable(opts CheckOptions) error {
 // unsafe operations, and otherwise an error that is ErrUnsafeOps and names them.
 // CheckTrainable includes it.
 func (m *Model) CheckSafe() error {
+	if m == nil {
+		return errNoModel
+	}
 	var ops []string
 	for _, p := range m.Problems {
 		if p.Severity == Error && p.Code == CodeUnsafeOp {
@@ -152,6 +155,9 @@ const unsafeFix = "remove it from what is exported; or, if you trust the model a
 // RolesFor is CheckTrainable that also gives the roles to train with, which
 // differ from Model.Roles if opts names another train signature.
 func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
+	if m == nil {
+		return Roles{}, errNoModel
+	}
 	if opts.Train != "" {
 		if _, err := m.Signature(opts.Train); err != nil {
 			return Roles{}, err

@@ -346,7 +346,7 @@ func (m *Model) checkVariables() error {
 		return fmt.Errorf("%s: %w: variables/ has %d of %d files of weights (variables.data-*); copy the whole folder",
 			m.Dir, ErrNotSavedModel, have, want)
 	}
-	index, err := readFile(filepath.Join(dir, "variables.index"), maxIndexBytes)
+	index, err := readFile(filepath.Join(dir, "variables.index"), bundle.MaxBytes)
 	if err == nil {
 		err = bundle.Check(filepath.Join(dir, "variables"), index)
 	}
@@ -361,9 +361,14 @@ func (m *Model) checkVariables() error {
 	return nil
 }
 
+var errNoModel = errors.New("the model is nil; give one from Open")
+
 // Signature finds a signature by name. The error is ErrNoSignature and lists
 // the names that there are, the nearest first.
 func (m *Model) Signature(name string) (*Signature, error) {
+	if m == nil {
+		return nil, errNoModel
+	}
 	for i := range m.Signatures {
 		if m.Signatures[i].Name == name {
 			return &m.Signatures[i], nil

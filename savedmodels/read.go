@@ -1,10 +1,8 @@
 package savedmodels
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"steadyfit/internal/files"
 )
 
 const (
@@ -29,9 +29,6 @@ const (
 	MaxMemoryBytes = 1 << 30
 	// maxDepth is the nesting that TensorFlow's own protobuf readers accept.
 	maxDepth = 100
-	// maxIndexBytes bounds variables/variables.index, which has some hundred bytes for each
-	// variable.
-	maxIndexBytes = 64 << 20
 	// maxMetadataBytes bounds assets.extra/steadyfit.json.
 	maxMetadataBytes = 1 << 20
 
@@ -66,35 +63,11 @@ type source struct {
 
 // readFile reads a regular file of at most max bytes.
 func readFile(path string, max int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
+	data, err := files.Read(path, max)
+	if errors.Is(err, files.ErrTooLarge) {
+		return nil, fmt.Errorf("%w: %w", ErrTooLarge, err)
 	}
-	// Opening a named pipe would wait for a writer for ever.
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info.Size() > max {
-		return nil, tooLarge(path, info.Size(), max)
-	}
-	// The file may grow while it is read, and the size may be a lie.
-	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
-	if _, err := buf.ReadFrom(io.LimitReader(f, max+1)); err != nil {
-		return nil, err
-	}
-	if int64(buf.Len()) > max {
-		return nil, tooLarge(path, int64(buf.Len()), max)
-	}
-	return buf.Bytes(), nil
-}
-
-func tooLarge(path string, size, max int64) error {
-	return fmt.Errorf("%s: %w: it has %d bytes, and at most %d are read", path, ErrTooLarge, size, max)
+	return data, err
 }
 
 // readModel reads DIR/saved_model.pb, and explains what a folder or file

@@ -41,7 +41,7 @@ func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
 		"tflite":               {map[string]string{"m.tflite": "x"}, "m.tflite", ErrNotSavedModel, "TensorFlow Lite"},
 		"another file":         {map[string]string{"m.txt": "x"}, "m.txt", ErrNotSavedModel, "a SavedModel is a folder"},
 		"empty file":           {map[string]string{"saved_model.pb": ""}, ".", ErrNotSavedModel, "the file is empty"},
-		"folder as file":       {map[string]string{"saved_model.pb/": ""}, ".", nil, "not a regular file"},
+		"folder as file":       {map[string]string{"saved_model.pb/": ""}, ".", nil, "is a directory"},
 		"text":                 {map[string]string{"saved_model.pb": "this is no protobuf"}, ".", ErrNotSavedModel, "damaged at byte"},
 		"truncated":            {map[string]string{"saved_model.pb": string(good[:len(good)/2])}, ".", ErrNotSavedModel, "damaged at byte"},
 		"no metagraph":         {map[string]string{"saved_model.pb": "\x08\x01"}, ".", ErrNotSavedModel, "no metagraph"},

@@ -23,6 +23,7 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/files"
 	"steadyfit/tfbind"
 )
 
@@ -48,6 +49,9 @@ const (
 	objectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
 )
 
+// MaxBytes bounds an index, which has some hundred bytes for each tensor.
+const MaxBytes = 64 << 20
+
 // mostNames bounds the names that Read keeps, in bytes: those of an index share prefixes, so
 // that they may be much longer than it.
 const mostNames = 64 << 20
@@ -56,7 +60,7 @@ const mostNames = 64 << 20
 // the file in memory: some hundred bytes per tensor.
 func Read(prefix string) (map[string]Tensor, error) {
 	path := prefix + ".index"
-	table, err := os.ReadFile(path)
+	table, err := files.Read(path, MaxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("index of a checkpoint: %w", err)
 	}
@@ -134,11 +138,17 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 	if err != nil {
 		return nil, err
 	}
+	var end uint64 // of the blocks before
 	err = block(table, where, func(_, value []byte) error {
 		at, _, err := handle(value)
 		if err != nil {
 			return err
 		}
+		// A block that is there many times would take as long as a table of many.
+		if at.from < end {
+			return fmt.Errorf("the block at %d begins before the end of the one before it", at.from)
+		}
+		end = at.from + at.size
 		return block(table, at, func(key, value []byte) error {
 			if len(key) == 0 {
 				var header pb.BundleHeaderProto

@@ -2,7 +2,10 @@ package bundle
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/bounded"
 	"steadyfit/tfbind"
 )
 
@@ -78,4 +82,76 @@ func TestDifferences(t *testing.T) {
 		many[name] = f(1)
 	}
 	assert.True(t, strings.HasSuffix(Differences(many, nil), "e (float32 [1]) is missing, and 2 more"))
+}
+
+// table is an index of blocks, with their sums.
+func table(blocks ...[]byte) []byte {
+	var all []byte
+	var last []byte // where it is
+	for _, b := range blocks {
+		last = binary.AppendUvarint(binary.AppendUvarint(nil, uint64(len(all))), uint64(len(b)))
+		all = append(append(all, b...), 0)
+		sum := crc32.Checksum(all[len(all)-len(b)-1:], crc32.MakeTable(crc32.Castagnoli))
+		all = binary.LittleEndian.AppendUint32(all, (sum>>15|sum<<17)+0xa282ead8)
+	}
+	footer := append([]byte{0, 0}, last...)
+	footer = append(footer, make([]byte, footerBytes-8-len(footer))...)
+	return append(all, binary.LittleEndian.AppendUint64(footer, magic)...)
+}
+
+// entries is a block with these pairs of keys and values.
+func entries(pairs ...string) []byte {
+	var b []byte
+	for i := 0; i < len(pairs); i += 2 {
+		b = append(b, 0)
+		b = binary.AppendUvarint(b, uint64(len(pairs[i])))
+		b = binary.AppendUvarint(b, uint64(len(pairs[i+1])))
+		b = append(append(b, pairs[i]...), pairs[i+1]...)
+	}
+	return append(b, 0, 0, 0, 0) // no restarts
+}
+
+// A table that names a block many times would take as long as one of many blocks.
+func TestBlocksDoNotOverlap(t *testing.T) {
+	values := entries("", "\x08\x01", "a", "\x08\x01")
+	at := string(binary.AppendUvarint([]byte{0}, uint64(len(values))))
+	have, err := parse(table(values, entries("a", at)))
+	require.NoError(t, err)
+	require.Equal(t, map[string]Tensor{"a": {DType: tfbind.Float32}}, have)
+	_, err = parse(table(values, entries("a", at, "b", at)))
+	require.ErrorContains(t, err, "begins before the end")
+}
+
+// FuzzIndex changes an index, and the blocks of one whose sums are right.
+func FuzzIndex(f *testing.F) {
+	whole, err := os.ReadFile(digits + ".index")
+	require.NoError(f, err)
+	values := entries("", "\x08\x01", "a", "\x08\x01\x12\x02\x12\x00")
+	at := string(binary.AppendUvarint([]byte{0}, uint64(len(values))))
+	f.Add(whole, values, entries("a", at))
+	f.Add([]byte{}, values, entries("a", at, "b", at))
+	f.Fuzz(func(t *testing.T, raw, values, index []byte) {
+		for _, raw := range [][]byte{raw, table(values, index)} {
+			var have map[string]Tensor
+			var err error
+			bounded.Allocates(t, 1<<20+4096*len(raw), func() { have, err = parse(raw) })
+			var again map[string]Tensor
+			again, errAgain := parse(bytes.Clone(raw))
+			require.Equal(t, err, errAgain)
+			require.Equal(t, have, again)
+			if err == nil {
+				require.Empty(t, Differences(have, again))
+			}
+			// What is damaged for the one is damaged for the other.
+			missing := Check(filepath.Join(t.TempDir(), "v"), raw)
+			switch {
+			case errors.Is(err, errCompressed):
+				require.NoError(t, missing)
+			case err != nil:
+				require.ErrorIs(t, missing, ErrDamaged)
+			case missing != nil:
+				require.ErrorIs(t, missing, os.ErrNotExist)
+			}
+		}
+	})
 }

@@ -1,0 +1,47 @@
+package files
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// ErrTooLarge: a file has more bytes than it may have.
+var ErrTooLarge = errors.New("the file is too large")
+
+// Read reads a regular file of at most most bytes.
+func Read(path string, most int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
+	case !info.Mode().IsRegular(): // opening a named pipe would wait for a writer for ever
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	case info.Size() > most:
+		return nil, tooLarge(path, info.Size(), most)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	// The file may grow while it is read, and the size may be a lie.
+	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	if _, err := buf.ReadFrom(io.LimitReader(f, most+1)); err != nil {
+		return nil, err
+	}
+	if size := int64(buf.Len()); size > most {
+		return nil, tooLarge(path, size, most)
+	}
+	return buf.Bytes(), nil
+}
+
+func tooLarge(path string, size, most int64) error {
+	return fmt.Errorf("%s: %w: it has %d bytes, and at most %d are read", path, ErrTooLarge, size, most)
+}
