@@ -315,6 +315,9 @@ func classes(m *savedmodels.Model) uint32 {
 	return measure.DefaultLimit
 }
 
+// maxSynthetic is the most values of an input that are made: 1 GiB of float32.
+const maxSynthetic = 1 << 28
+
 // syntheticBatch makes the batch that the other programs of the benchmark make
 // for the same signature (see package measure). Sizes that the model leaves open
 // are those of leading where they come first, and 1 elsewhere. Integers are drawn
@@ -325,7 +328,7 @@ func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (
 		if in.UnknownRank {
 			return data.Batch{}, usagef("signature %s, input %s: its shape is unknown; give --data", sig.Name, in.Name)
 		}
-		f := measure.Feed{Limit: classes}
+		f, left := measure.Feed{Limit: classes}, int64(maxSynthetic)
 		a := data.Array{}
 		for d, n := range in.Shape {
 			switch {
@@ -338,6 +341,9 @@ func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (
 			}
 			f.Shape = append(f.Shape, n)
 			a.Shape = append(a.Shape, int(n))
+			if left /= max(n, 1); left == 0 {
+				return data.Batch{}, usagef("signature %s, input %s: a batch of %v would have more than %d values; give a smaller --batch", sig.Name, in.Name, leading, maxSynthetic)
+			}
 		}
 		switch in.DType {
 		case tfbind.Int32:

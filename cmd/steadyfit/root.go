@@ -190,6 +190,10 @@ func readConfig(known map[string]bool, path string) (map[string]string, error) {
 	if len(text) > int(maxConfig) {
 		return nil, usagef("configuration %s: expected at most %v", path, maxConfig)
 	}
+	return parseConfig(known, path, text)
+}
+
+func parseConfig(known map[string]bool, path string, text []byte) (map[string]string, error) {
 	var document map[string]yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return nil, usagef("configuration %s: expected one mapping of flag names to values: %w", path, err)

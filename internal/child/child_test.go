@@ -44,6 +44,7 @@ func TestOutOfMemory(t *testing.T) {
 	}{
 		{"C++", "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\nSIGABRT: abort\n" + later, true},
 		{"a kernel that does not check", oom + "fatal error: unexpected signal during runtime execution\n" + segv + later, true},
+		{"a kernel that does not check, without a word of the crash", later + oom, true},
 		{"C", "cannot allocate memory for thread-local data: ABORT\n", true},
 		{"Go", "fatal error: runtime: out of memory\n\nruntime stack:\n" + later, true},
 		{"long before", oom + later + segv, false},

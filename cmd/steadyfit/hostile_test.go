@@ -1,0 +1,174 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
+
+	"steadyfit/data"
+	"steadyfit/internal/bounded"
+	"steadyfit/memory"
+)
+
+// TestHostileInputs gives the command files that expand without end and options that no
+// machine can have. Each is an error of usage that says what is wrong, before memory is
+// taken for it.
+func TestHostileInputs(t *testing.T) {
+	const most = memory.GiB
+	dir := t.TempDir()
+	file := func(name string, write func(w io.Writer)) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		f, err := os.Create(path)
+		require.NoError(t, err)
+		write(f)
+		require.NoError(t, f.Close())
+		return path
+	}
+	write := func(w io.Writer, text string) {
+		_, err := io.WriteString(w, text)
+		require.NoError(t, err)
+	}
+	// Files that gzip has compressed may follow each other in one.
+	compressed := func(name, head, unit string) string {
+		return file(name, func(w io.Writer) {
+			var part bytes.Buffer
+			z := gzip.NewWriter(&part)
+			write(z, strings.Repeat(unit, 16<<20/len(unit)))
+			require.NoError(t, z.Close())
+			z = gzip.NewWriter(w)
+			write(z, head)
+			require.NoError(t, z.Close())
+			write(w, strings.Repeat(part.String(), 25)) // 400 MiB in some 400 KB
+		})
+	}
+	// header is that of an array of bytes.
+	header := func(shape string) string {
+		var b strings.Builder
+		require.NoError(t, data.WriteNPY(&b, data.Array{Shape: []int{1}, Values: []uint8{0}}))
+		text := strings.Replace(b.String()[:b.Len()-1], "(1,)", shape, 1)
+		return text[:b.Len()-2-(len(shape)-len("(1,)"))-1] + "\n"
+	}
+	// This process stays small: a child's peak counts that of its parent when it began.
+	zeros := strings.Repeat("\x00", 1<<20)
+	npz := func(name string, members int, method uint16, head string, size int) string {
+		return file(name, func(w io.Writer) {
+			z := zip.NewWriter(w)
+			for i := range members {
+				m, err := z.CreateHeader(&zip.FileHeader{Name: fmt.Sprintf("a%d.npy", i), Method: method})
+				require.NoError(t, err)
+				write(m, head)
+				for range size >> 20 {
+					write(m, zeros)
+				}
+			}
+			require.NoError(t, z.Close())
+		})
+	}
+	columns := func(name, pattern string) string {
+		return file(name, func(w io.Writer) {
+			var text strings.Builder
+			for i := range 1_000_000 {
+				fmt.Fprintf(&text, pattern, strconv.Itoa(i))
+			}
+			write(w, text.String()+"label\n"+strings.Repeat("1,", 1_000_000)+"3\n")
+		})
+	}
+	fit := []string{"fit", "--model", "builtin:digits", "--data"}
+	on := func(path string, args ...string) []string { return append(append(fit[:4:4], path), args...) }
+	digits := func(args ...string) []string { return on("builtin:digits", args...) }
+	huge := strconv.Itoa(math.MaxInt)
+	for _, c := range []struct {
+		name string
+		args []string
+		says []string
+	}{
+		{"csv.gz of rows", on(compressed("rows.csv.gz", "a,label\n", "1,0\n")), []string{"rows.csv.gz", "--max-data"}},
+		{"csv.gz of one line", on(compressed("line.csv.gz", "", "1")), []string{"line.csv.gz: line 1", "16777216 bytes"}},
+		{"csv.gz of columns", on(compressed("commas.csv.gz", "", ",")), []string{"commas.csv.gz: line 1", "1048576 columns"}},
+		{"csv.gz of line breaks in quotes", on(compressed("quotes.csv.gz", "", "\"\n\",")), []string{"quotes.csv.gz: line 1", "1048576 columns"}},
+		{"csv of a million columns", on(columns("million.csv", "c%s,")), []string{"million.csv", "[1 1000000]"}},
+		{"csv of a million columns of one name", on(columns("same.csv", "c%.0s,")), []string{"same.csv: line 1, column", "a name of its own"}},
+		{"npz that expands", on(npz("zeros.npz", 1, zip.Deflate, header("(536870912,)"), 512<<20)), []string{"zeros.npz", `array "a0"`, "--max-data"}},
+		{"npz of many arrays", on(npz("many.npz", 200_000, zip.Store, header("(1,)")+"\x00", 0)), []string{"many.npz: the archive has 200000 arrays", "at most 1024"}},
+		{"npy that promises much", on(file("promise.npy", func(w io.Writer) { write(w, header("(1099511627776,)")) })), []string{"promise.npy"}},
+		{"data without end", on("/dev/zero"), []string{"/dev/zero"}},
+		{"configuration without end", digits("--config", "/dev/zero"), []string{"configuration /dev/zero: expected at most 1.0 MiB"}},
+		{"full history", digits("--history", "/dev/full"), []string{"/dev/full: no space left on device"}},
+		{"prefetch", digits("--prefetch", "1000000000"), []string{"--prefetch 1000000000: expected at most 16384"}},
+		{"workers", digits("--workers", "1000000"), []string{"--workers 1000000: expected at most 1024"}},
+		{"intra-threads", digits("--intra-threads", "100000"), []string{"got 100000 intra", "1024"}},
+		{"inter-threads", digits("--inter-threads", "100000"), []string{"100000 inter", "1024"}},
+		{"batch", digits("--batch", huge), []string{"--batch " + huge + ": expected at most 2147483647"}},
+		{"batch of evaluate", []string{"evaluate", "--model", "builtin:digits", "--data", "builtin:digits", "--batch", huge}, []string{"--batch " + huge + ": expected at most"}},
+		{"batch of bench", []string{"bench", "--model", "builtin:digits", "--batch", "1000000000"}, []string{"input x", "smaller --batch"}},
+		{"largest batch of bench", []string{"bench", "--model", "builtin:digits", "--batch", huge}, []string{"input x", "smaller --batch"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			cmd := program(t, c.args...)
+			limited := exec.CommandContext(ctx, cmd.Path)
+			limited.Env = cmd.Env
+			out, err := limited.CombinedOutput()
+			require.NoError(t, ctx.Err(), "it does not come to its end")
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit)
+			require.Equal(t, exitUsage, exit.ExitCode(), "%s", out)
+			text := string(out)
+			assert.Contains(t, text, "steadyfit: ", "no crash, whose exit code is 2, too")
+			for _, says := range c.says {
+				assert.Contains(t, text, says)
+			}
+			if usage, ok := exit.SysUsage().(*syscall.Rusage); ok && !raceDetector() {
+				assert.Less(t, memory.Bytes(usage.Maxrss)*memory.KiB, most)
+			}
+		})
+	}
+}
+
+// FuzzConfig reads a configuration.
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte("epochs: 3\nlearning-rate: 1e-3\nvisible-gpus: [0, 1]\n"))
+	f.Add([]byte("shuffle: false\n? {a: b}\n: c\n"))
+	f.Add([]byte("a: &a [x, x]\nb: &b [*a, *a]\nepochs: [*b, *b]\n"))
+	known := allFlags(newRoot(io.Discard, io.Discard))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if len(text) > int(maxConfig) {
+			return // it is not read
+		}
+		var values map[string]string
+		var err error
+		bounded.Allocates(t, 4<<20+4096*len(text), func() { values, err = parseConfig(known, "fuzz.yaml", text) })
+		if err != nil {
+			require.Equal(t, exitUsage, exitCode(err))
+			require.ErrorContains(t, err, "configuration fuzz.yaml")
+			return
+		}
+		for name := range values {
+			require.True(t, known[name], name)
+		}
+		// The same values are read of a file that has them as text.
+		again, err := yaml.Marshal(values)
+		require.NoError(t, err)
+		read, err := parseConfig(known, "fuzz.yaml", again)
+		require.NoError(t, err)
+		require.Equal(t, values, read)
+	})
+}
