@@ -17,6 +17,9 @@ import (
 // The context is looked at between batches. A session without an evaluation
 // signature, a batch below 1 and an empty dataset give an OptionError.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
+	if ctx == nil {
+		return nil, &OptionError{"context", "there is none", "give Evaluate a context, such as context.Background()"}
+	}
 	if session == nil {
 		return nil, &OptionError{"Session", "there is none", "give Evaluate an open session"}
 	}

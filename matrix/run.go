@@ -23,6 +23,9 @@ import (
 // before is in the result and in the folder. A run that such a thing ended is not in
 // either, so that the next call does it.
 func Run(ctx context.Context, p Plan) (*Result, error) {
+	if ctx == nil {
+		return nil, errors.New("matrix: the context is nil; give one, such as context.Background()")
+	}
 	p.defaults()
 	if err := p.check(); err != nil {
 		return nil, err

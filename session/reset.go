@@ -76,7 +76,7 @@ var ErrLost = fmt.Errorf("the session is lost: %w", ErrRetry)
 // right after the folder was found good is memory, a file system that went away, or a
 // file with other bytes, none of which mends because one waits a moment.
 func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, error) {
-	if err := context.Cause(ctx); err != nil {
+	if err := causeOf(ctx); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
 	r := Reset{Depth: depth, Before: anonymous()}

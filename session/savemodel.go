@@ -198,6 +198,9 @@ func within(dir, top string) (bool, error) {
 // refuse at the end of a long run: a place that is taken, and, with a SaveError, one
 // that cannot be written to or has too little room for the model.
 func CheckOutput(dir string, model *savedmodels.Model) error {
+	if model == nil {
+		return errNoModel
+	}
 	if err := replaceable(dir, model.Dir); err != nil {
 		return err
 	}

@@ -139,10 +139,10 @@ type runner struct {
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
 func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session, error) {
-	if ctx == nil || model == nil {
-		return nil, errors.New("open session: the context or the model is nil; give a context, and a model from savedmodels.Open")
+	if model == nil {
+		return nil, fmt.Errorf("open session: %w", errNoModel)
 	}
-	if err := context.Cause(ctx); err != nil {
+	if err := causeOf(ctx); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
 	roles := model.Roles
@@ -196,6 +196,16 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 		}
 	}
 	return s, nil
+}
+
+var errNoModel = errors.New("the model is nil; give one from savedmodels.Open")
+
+// causeOf is why a context has ended, or that there is none.
+func causeOf(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("the context is nil; give one, such as context.Background()")
+	}
+	return context.Cause(ctx)
 }
 
 // ErrNoGPU: the options ask for a GPU, and TensorFlow has none, or not that one.

@@ -327,9 +327,44 @@ func TestFeedNamesWhatIsMissing(t *testing.T) {
 	assert.ErrorContains(t, err, "takes x, y, and the data has image, label")
 }
 
+// What is nil is an error, not a crash.
+func TestNil(t *testing.T) {
+	s := open(t, "digits", session.Options{})
+	b := batches(t, digits(t), 4, 1)[0]
+	var none context.Context
+	for name, do := range map[string]func() error{
+		"Open":     func() error { _, err := session.Open(none, s.Model(), session.Options{}); return err },
+		"Train":    func() error { return s.Train(none, 0, b, make([]float64, 2)) },
+		"Evaluate": func() error { return s.Evaluate(none, b, make([]float64, 2)) },
+		"Snapshot": func() error { _, err := s.Snapshot(none); return err },
+		"Save":     func() error { return s.Save(none, filepath.Join(t.TempDir(), "v")) },
+		"Restore":  func() error { return s.Restore(none, filepath.Join(t.TempDir(), "v")) },
+		"Reset":    func() error { _, err := s.Reset(none, session.ResetNone, nil); return err },
+		"OpenStage": func() error {
+			_, err := session.OpenStage(none, nil, session.StageOptions{})
+			return err
+		},
+		"Supervise": func() error { return session.Supervise(none, session.Supervisor{}, nil) },
+	} {
+		assert.ErrorContains(t, do(), "the context ", name)
+	}
+	ctx, o := t.Context(), session.Options{}
+	for name, do := range map[string]func() error{
+		"Open":           func() error { _, err := session.Open(ctx, nil, o); return err },
+		"CheckFuse":      func() error { return session.CheckFuse(nil, o) },
+		"CheckSplit":     func() error { return session.CheckSplit(nil, o) },
+		"CheckData":      func() error { _, err := session.CheckData(nil, "train", digits(t), data.Pass{Batch: 1}); return err },
+		"CheckVariables": func() error { return session.CheckVariables(nil, "v") },
+		"CheckOutput":    func() error { return session.CheckOutput(t.TempDir(), nil) },
+		"CheckSafe":      func() error { return (*savedmodels.Model)(nil).CheckSafe() },
+	} {
+		assert.ErrorContains(t, do(), "the model is nil", name)
+	}
+	// Nothing was changed.
+	require.NoError(t, s.Train(ctx, 0, b, make([]float64, 2)))
+}
+
 func TestOpenErrors(t *testing.T) {
-	_, err := session.Open(context.Background(), nil, session.Options{})
-	require.ErrorContains(t, err, "the model is nil")
 	ctx := context.Background()
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

@@ -68,7 +68,7 @@ type Stage struct {
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
 func OpenStage(ctx context.Context, graph []byte, o StageOptions) (*Stage, error) {
-	if err := context.Cause(ctx); err != nil {
+	if err := causeOf(ctx); err != nil {
 		return nil, fmt.Errorf("open stage: %w", err)
 	}
 	config, err := o.Device.ConfigProto()

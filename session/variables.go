@@ -22,6 +22,9 @@ var ErrVariables = errors.New("the checkpoint has other variables than the model
 // The names are those of Python's objects and layers, not of the graph, so they stay
 // when a model is exported anew.
 func CheckVariables(model *savedmodels.Model, prefix string) error {
+	if model == nil {
+		return errNoModel
+	}
 	if model.Saver == nil {
 		return errNoSaver(model)
 	}

@@ -231,6 +231,8 @@ func (r Results) Close() error {
 	return nil
 }
 
+var errNoContext = errors.New("run: the context is nil; give one, such as context.Background()")
+
 // Run feeds values, runs what the fetches need, and returns their values. The
 // results must be closed. See [CancelMode] for what the context does. For the
 // same run over and over, prepare a [Step].
@@ -240,6 +242,9 @@ func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output) (Resul
 
 // RunWith is Run with options.
 func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o RunOptions) (_ Results, err error) {
+	if ctx == nil {
+		return nil, errNoContext
+	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("session run not started: %w", err)
 	}

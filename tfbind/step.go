@@ -269,6 +269,9 @@ func (st *Step) Explain(ctx context.Context) error {
 }
 
 func (st *Step) run(ctx context.Context, options, metadata ptr) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	if ctx.Done() != nil {
 		if err := context.Cause(ctx); err != nil {
 			return fmt.Errorf("step not started: %w", err)

@@ -45,6 +45,9 @@ var discard = slog.New(slog.DiscardHandler)
 // says why. Errors are those of ctx, of TensorFlow that is not there, and of a model that
 // cannot be trained.
 func Choose(ctx context.Context, p Plan) (Choice, error) {
+	if ctx == nil {
+		return Choice{}, errors.New("tune: the context is nil; give one, such as context.Background()")
+	}
 	if p.Log == nil {
 		p.Log = discard
 	}
