@@ -35,9 +35,9 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit evaluate --model out/digits --data builtin:digits
 
 .PHONY: test
-test: runtime venv ## all tests: unit with fuzz seeds, race, oneDNN on and off, gcstress, leakcheck, tfgo, Python
+test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
 	@rm -f $(SUMMARY)
-	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race test-onednn gcstress leakcheck test-tfgo pytest || rc=1; \
+	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race test-onednn gcstress leakcheck test-tfgo fuzz pytest || rc=1; \
 	$(GO) run ./internal/gotest -total $(SUMMARY) || rc=1; exit $$rc
 
 ##@ Parts
@@ -90,9 +90,12 @@ leakcheck: runtime ## an object dropped without Close is said with its origin (t
 test-tfgo: runtime ## a graph of tfgo as a stage, both bindings in one process
 	source bench/galeone.env; $(GOTEST) -title tfgo -- -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
 
+# How long each fuzz target runs.
+FUZZTIME ?= 3s
+
 .PHONY: fuzz
-fuzz: runtime ## fuzz targets on their seeds only (test-unit runs them, too)
-	$(GOTEST) -title fuzz -- -run '^Fuzz' -timeout=20m $(GOTESTFLAGS) ./...
+fuzz: runtime ## each fuzz target for FUZZTIME (test-unit runs their seeds)
+	@scripts/fuzz.sh $(FUZZTIME) $(SUMMARY)
 
 .PHONY: pytest
 pytest: venv ## tests of the Python exporter
@@ -120,8 +123,9 @@ conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compa
 	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
 
 .PHONY: soak
-soak: runtime ## long runs with all policies on, and 200 kills of supervised ones (an hour)
+soak: runtime ## long runs with all policies on, 200 kills of supervised ones, and an hour of fuzzing (two hours)
 	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 90m -v -run '^(TestSoak|TestReloadsStayFlat|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills)$$' ./fit ./session ./cmd/steadyfit
+	scripts/fuzz.sh 5m
 
 # Debian: apt-get install dataset-fashion-mnist
 FASHION ?= /usr/share/datasets/fashion-mnist
