@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/bounded"
 )
 
 // fieldsOf returns all values of a dataset by field.
@@ -309,9 +311,13 @@ func FuzzCSV(f *testing.F) {
 		f.Add(text, "", byte(2))
 	}
 	f.Fuzz(func(t *testing.T, text, label string, header byte) {
-		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: Header(header % 3)}, nil)
+		var m *Memory
+		var err error
+		bounded.Allocates(t, 4<<20+1024*len(text), func() {
+			m, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: Header(header % 3)}, newLimit(1<<20))
+		})
 		if err != nil {
-			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrUnsupported), "%v", err)
+			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrTooLarge), "%v", err)
 			require.ErrorContains(t, err, "t.csv")
 			return
 		}

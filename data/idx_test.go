@@ -3,12 +3,15 @@ package data
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/bounded"
 )
 
 func rawIDX(code byte, dims []uint32, values ...byte) []byte {
@@ -120,9 +123,10 @@ func FuzzIDX(f *testing.F) {
 			require.ErrorIs(t, err, ErrFormat)
 			return
 		}
-		a, err := readIDX(r, nil, likely)
+		var a Array
+		bounded.Allocates(t, 4<<20, func() { a, err = readIDX(r, newLimit(1<<20), likely) })
 		if err != nil {
-			require.ErrorIs(t, err, ErrFormat)
+			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrTooLarge), "%v", err)
 			return
 		}
 		_, err = arrayVector(a)

@@ -421,7 +421,9 @@ func FuzzNPY(f *testing.F) {
 	f.Add(rawNPY(dictOf("|O", "()")))
 	f.Add(rawNPY(dictOf("|u1", "(1000000000000000000,)")))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		a, err := readBytes(raw)
+		var a Array
+		var err error
+		bounded.Allocates(t, 1<<20+64*len(raw), func() { a, err = readBytes(raw) })
 		// Where the values may stay in the file, they are those that are read.
 		m := &mapping{path: "fuzz", raw: raw}
 		stays, ok, mapErr := m.array(bytes.NewReader(raw), 0, int64(len(raw)))

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+
+	"steadyfit/internal/bounded"
 )
 
 func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
@@ -244,7 +246,9 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(hostile(1000, []byte{1<<3 | 2, 0}))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := parse("fuzz", data, 64<<20)
+		var m *Model
+		var err error
+		bounded.Allocates(t, 256<<20, func() { m, err = parse("fuzz", data, 64<<20) })
 		if err != nil {
 			require.Nil(t, m)
 			require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, ErrTooLarge), "%v", err)

@@ -198,8 +198,8 @@ func Reported(err error) bool {
 // control group is killed as a whole (memory.oom.group), the parent dies with the
 // child, and restarting is up to who made the group.
 func Supervise(ctx context.Context, o Supervisor, train func(ctx context.Context, c *Supervised) error) error {
-	if ctx == nil || train == nil {
-		return errors.New("supervise: the context or the training is nil; give both")
+	if ctx == nil {
+		return fmt.Errorf("supervise: %w", causeOf(ctx))
 	}
 	if text, marked := os.LookupEnv(SupervisedEnv); marked {
 		return supervised(ctx, text, o.ExitCode, train)
