@@ -91,7 +91,7 @@ test-tfgo: runtime ## a graph of tfgo as a stage, both bindings in one process
 	source bench/galeone.env; $(GOTEST) -title tfgo -- -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
 
 # How long each fuzz target runs.
-FUZZTIME ?= 3s
+FUZZTIME ?= 2s
 
 .PHONY: fuzz
 fuzz: runtime ## each fuzz target for FUZZTIME (test-unit runs their seeds)

@@ -462,7 +462,7 @@ func FuzzNPZ(f *testing.F) {
 	f.Add(archive(f, member{"x_train.npy", zip.Store, one}, member{"x_test.npy", zip.Store, one}), rawNPY(dictOf("|u1", "(1000000000,)")))
 	f.Add([]byte{}, rawNPY("{'descr': '|b1', 'fortran_order': True, 'shape': (2, 2)}", 0, 1, 1, 0))
 	f.Fuzz(func(t *testing.T, raw, content []byte) {
-		for _, raw := range [][]byte{raw, archive(t, member{"x.npy", zip.Deflate, content})} {
+		for _, raw := range [][]byte{raw, archive(t, member{"x.npy", zip.Store, content})} {
 			const most = 1 << 20
 			var m *Memory
 			var err error

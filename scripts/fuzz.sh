@@ -11,7 +11,7 @@ failed=()
 while IFS=: read -r file target; do
     folder=./$(dirname "$file")
     echo "==> $target in $folder, $1"
-    if "${GO:-go}" test -run '^$' -fuzz "^$target\$" -fuzztime "$1" "$folder" </dev/null; then
+    if "${GO:-go}" test -run '^$' -fuzz "^$target\$" -fuzztime "$1" -fuzzminimizetime 100x "$folder" </dev/null; then
         passed=$((passed + 1))
     else
         failed+=("$target")
