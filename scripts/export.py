@@ -77,6 +77,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import logging
 import math
 import os
 import pathlib
@@ -90,6 +91,9 @@ from typing import Any
 VERSION = "0.1.0"
 FORMAT = 1
 METADATA = os.path.join("assets.extra", "steadyfit.json")
+
+# The command prints these messages, one for each phase of its work.
+progress = logging.getLogger("steadyfit.export")
 
 RESERVED_INPUTS = ("sample_weight", "learning_rate", "seed", "loss_scale", "group_size")
 # Scalars that hold for a whole call: train_n takes one of each, not one per step.
@@ -1960,6 +1964,7 @@ def export(
     if xla_steps is not None and xla_batch is None:
         raise UsageError("xla_steps needs xla_batch")
     with _atomic_directory(out, force) as temporary, contextlib.ExitStack() as at_end:
+        progress.info("checking the model")
         program: _KerasProgram | _ModuleProgram
         _refuse_keras_2(model)
         if isinstance(model, keras.Model):
@@ -2042,6 +2047,7 @@ def export(
         unknown = sorted(set(input_ranges or {}) - set(program.inputs))
         if unknown:
             raise UsageError(f"a range for {unknown}; the inputs are {', '.join(program.inputs)}")
+        progress.info("tracing the signatures")
         signatures = program.signatures(xla_batch, xla_steps)
         if "predict" in signatures:
             signatures.setdefault("serving_default", signatures["predict"])
@@ -2073,6 +2079,7 @@ def export(
             metadata["compiled"] = {"train_xla": {"batch": xla_batch}}
             if xla_steps is not None:
                 metadata["compiled"]["train_n_xla"] = {"steps": xla_steps, "batch": xla_batch}
+        progress.info("saving")
         tf.saved_model.save(
             root,
             temporary,
@@ -2231,6 +2238,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     def refuse(what: str, expected: str, found: str, do: str) -> Refusal:
         return Refusal(what, where=where, expected=expected, found=found, do=do)
 
+    progress.info("loading what was saved")
     graph = tf.Graph()
     with graph.as_default(), v1.Session(graph=graph) as session, _quiet():
         try:
@@ -2337,6 +2345,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
             if not saver.restore_op_name:
                 raise refuse("it has no saver", "saver_def", "none", "export it without skip_saver")
+            progress.info("checking %s", step)
             start = save("start")
             initial = session.run(reads)
             feeds = batch_of(step, 3)
@@ -2354,6 +2363,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
                     "check that the step applies its gradients, and the learning rate",
                 )
             done.append(f"{step}: loss {float(first['loss']):.4g}, {len(changed)} variables change")
+            progress.info("checking a resume")
             # Resume: the state after one step, saved, must give the second step again.
             middle = save("middle")
             other = batch_of(step, 2)
@@ -2375,6 +2385,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
             done.append("a step repeats after save and restore")
 
             if {"gradients", "apply"} <= set(signatures) and metadata.get("micro_batches_exact"):
+                progress.info("checking gradients and apply")
                 restore(middle)
                 half = batch_of("gradients", 2)
                 run("gradients", half)
@@ -2394,6 +2405,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
                         )
                 done.append("gradients + apply equal train")
             for name in sorted(set(signatures) - {step, "gradients", "apply", "save", "restore"}):
+                progress.info("checking %s", name)
                 restore(start)
                 if name == "set_learning_rate":
                     key = next(iter(signatures[name].inputs))
@@ -2470,8 +2482,6 @@ def _close(np: Any, a: Any, b: Any, tolerance: float = 1e-5) -> bool:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide TensorFlow's deprecation notices about the loader that C programs use."""
-    import logging
-
     logger = logging.getLogger("tensorflow")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -2704,6 +2714,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("export.py: %(message)s"))
+    progress.handlers = [handler]
+    progress.setLevel(logging.INFO)
+    progress.propagate = False
     try:
         if arguments.verify:
             if arguments.model or arguments.out:
@@ -2719,6 +2734,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(
                 "--policy is for a model that a function makes; a saved one has its policies"
             )
+        progress.info("making the model")
         with dtype_policy(arguments.policy or "float32"):
             model, options = _load_model(arguments.model)
         given: dict[str, Any] = {
