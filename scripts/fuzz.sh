@@ -6,12 +6,17 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+binaries=$(mktemp -d)
+trap 'rm -rf "$binaries"' EXIT
 passed=0
 failed=()
 while IFS=: read -r file target; do
-    folder=./$(dirname "$file")
+    folder=$(dirname "$file")
+    binary=$binaries/${folder//\//-}
     echo "==> $target in $folder, $1"
-    if "${GO:-go}" test -run '^$' -fuzz "^$target\$" -fuzztime "$1" -fuzzminimizetime 100x "$folder" </dev/null; then
+    [ -e "$binary" ] || "${GO:-go}" test -c -fuzz=. -o "$binary" "./$folder"
+    if (cd "$folder" && "$binary" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$1" \
+        -test.fuzzminimizetime 100x -test.fuzzcachedir "$binaries/cache" </dev/null); then
         passed=$((passed + 1))
     else
         failed+=("$target")
