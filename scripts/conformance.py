@@ -956,12 +956,12 @@ def transformer() -> Case:
 
 
 def attentions() -> Case:
-    """`Attention`, `AdditiveAttention` and `GroupedQueryAttention`."""
+    """`Attention`, `AdditiveAttention` and `GroupQueryAttention`."""
     x = keras.Input((8, 4), name="x")
     found = [
         la.Attention(use_scale=True, score_mode="concat")([x, x]),
         la.AdditiveAttention()([x, x]),
-        la.GroupedQueryAttention(4, 4, 2)(x, x),
+        la.GroupQueryAttention(4, 4, 2)(x, x),
     ]
     return classified(normal(8, 4), x, la.Flatten()(la.Concatenate()(found)))
 
@@ -974,15 +974,6 @@ def language_model() -> Case:
     loss = lo.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["sparse_categorical_accuracy"])
     return Case(model, words(), classes(20, 7))
-
-
-def weighted_sequences() -> Case:
-    """Masked sequences, and the weights of the samples."""
-    case = masked()
-    case.model.compile("adam", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
-    case.weight = random.uniform(0, 2, TRAIN + VALIDATION).astype("float32")
-    case.options = {"sample_weight": True}
-    return case
 
 
 class TokenF1(m.F1Score):
@@ -1295,7 +1286,6 @@ GROUPS: dict[str, Cases] = {
             transformer,
             attentions,
             language_model,
-            weighted_sequences,
             binary_class_weights,
             subclass,
             own_layer,
@@ -1395,6 +1385,12 @@ DIFFERS: dict[str, tuple[float, float, str]] = {
             "not, nor in `built`"
         ),
     ),
+    "transformer": (
+        METRIC_LIMIT,
+        1e-4,
+        "The gradient of the key's bias is zero but for rounding, which Adam enlarges",
+    ),
+    "jit_compile": (METRIC_LIMIT, 1e-4, "XLA, which Keras then uses, rounds in another way"),
     "loss_mean_squared_logarithmic_error": (
         METRIC_LIMIT,
         1e-5,
@@ -1465,7 +1461,8 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
         arguments += ["--validation", str(folder / f"validation.{kind}")]
     (folder / "arguments.json").write_text(json.dumps(arguments + case.arguments()))
     # Of each output, Keras gives a mean over batches in place of samples; the last is smaller.
-    names = getattr(model, "output_names", None) or sorted(case.y if case.keyed else [])
+    outputs = case.y if isinstance(case.y, dict) else {}
+    names = set() if own else {*outputs, *(getattr(model, "output_names", None) or [])}
     means = {f"{prefix}{name}_loss" for name in names for prefix in ("", "val_")}
     return {
         "paths": [w.path for w in model.weights],
