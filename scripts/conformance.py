@@ -530,13 +530,8 @@ def stateful_rnn() -> Case:
 
 # What Keras makes is made anew for each use: from a function and its arguments.
 P = functools.partial
-o, s, lo, m, la = (
-    keras.optimizers,
-    keras.optimizers.schedules,
-    keras.losses,
-    keras.metrics,
-    keras.layers,
-)
+optimizers, schedules = keras.optimizers, keras.optimizers.schedules
+losses, metrics = keras.losses, keras.metrics
 
 
 def made(of: Any) -> Any:
@@ -566,7 +561,7 @@ def optimized(optimizer: Any) -> Case:
     return Case(model, normal(6), classes(3))
 
 
-class Warmup(s.LearningRateSchedule):
+class Warmup(schedules.LearningRateSchedule):
     """A schedule of one's own."""
 
     def __call__(self, step: Any) -> Any:
@@ -574,63 +569,76 @@ class Warmup(s.LearningRateSchedule):
 
 
 OPTIMIZERS: dict[str, P] = {
-    "sgd": P(o.SGD, 0.1),
-    "sgd_momentum": P(o.SGD, 0.1, momentum=0.9),
-    "sgd_nesterov": P(o.SGD, 0.1, momentum=0.9, nesterov=True),
-    "sgd_weight_decay": P(o.SGD, 0.1, weight_decay=0.01),
-    "sgd_clipnorm": P(o.SGD, 0.1, clipnorm=0.05),
-    "sgd_clipvalue": P(o.SGD, 0.1, clipvalue=0.01),
-    "sgd_global_clipnorm": P(o.SGD, 0.1, global_clipnorm=0.1),
-    "sgd_accumulation": P(o.SGD, 0.1, gradient_accumulation_steps=2),
-    "sgd_loss_scale_factor": P(o.SGD, 0.1, loss_scale_factor=8.0),
-    "rmsprop": P(o.RMSprop, 0.01),
-    "rmsprop_centered": P(o.RMSprop, 0.01, rho=0.8, momentum=0.9, centered=True),
+    "sgd": P(optimizers.SGD, 0.1),
+    "sgd_momentum": P(optimizers.SGD, 0.1, momentum=0.9),
+    "sgd_nesterov": P(optimizers.SGD, 0.1, momentum=0.9, nesterov=True),
+    "sgd_weight_decay": P(optimizers.SGD, 0.1, weight_decay=0.01),
+    "sgd_clipnorm": P(optimizers.SGD, 0.1, clipnorm=0.05),
+    "sgd_clipvalue": P(optimizers.SGD, 0.1, clipvalue=0.01),
+    "sgd_global_clipnorm": P(optimizers.SGD, 0.1, global_clipnorm=0.1),
+    "sgd_accumulation": P(optimizers.SGD, 0.1, gradient_accumulation_steps=2),
+    "sgd_loss_scale_factor": P(optimizers.SGD, 0.1, loss_scale_factor=8.0),
+    "rmsprop": P(optimizers.RMSprop, 0.01),
+    "rmsprop_centered": P(optimizers.RMSprop, 0.01, rho=0.8, momentum=0.9, centered=True),
     "rmsprop_accumulation_ema": P(
-        o.RMSprop, 0.01, gradient_accumulation_steps=3, use_ema=True, ema_momentum=0.8
+        optimizers.RMSprop, 0.01, gradient_accumulation_steps=3, use_ema=True, ema_momentum=0.8
     ),
-    "adam": P(o.Adam, 0.01),
-    "adam_amsgrad": P(o.Adam, 0.01, beta_1=0.8, amsgrad=True),
-    "adam_accumulation": P(o.Adam, 0.01, gradient_accumulation_steps=4),
-    "adam_clipped": P(o.Adam, 0.01, global_clipnorm=0.1, weight_decay=0.01),
-    "adam_ema": P(o.Adam, 0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3),
-    "adamw": P(o.AdamW, 0.01, weight_decay=0.1),
-    "adamw_amsgrad": P(o.AdamW, 0.01, weight_decay=0.1, amsgrad=True, clipnorm=0.05),
-    "adadelta": P(o.Adadelta, 1.0),
-    "adagrad": P(o.Adagrad, 0.1),
-    "adamax": P(o.Adamax, 0.01),
-    "adafactor": P(o.Adafactor, 0.1),
-    "adafactor_absolute": P(o.Adafactor, 0.01, relative_step=False, clip_threshold=0.5),
-    "nadam": P(o.Nadam, 0.01),
-    "ftrl": P(o.Ftrl, 0.1, l1_regularization_strength=0.001, l2_regularization_strength=0.01),
-    "ftrl_shrinkage": P(o.Ftrl, 0.1, l2_shrinkage_regularization_strength=0.01, beta=0.1),
-    "lion": P(o.Lion, 0.001),
-    "lamb": P(o.Lamb, 0.01),
-    "muon": P(o.Muon, 0.01),
-    "schedule_free_adamw": P(o.ScheduleFreeAdamW, 0.01, warmup_steps=3),
-    "loss_scale_optimizer": P(o.LossScaleOptimizer, P(o.SGD, 0.1), dynamic_growth_steps=4),
+    "adam": P(optimizers.Adam, 0.01),
+    "adam_amsgrad": P(optimizers.Adam, 0.01, beta_1=0.8, amsgrad=True),
+    "adam_accumulation": P(optimizers.Adam, 0.01, gradient_accumulation_steps=4),
+    "adam_clipped": P(optimizers.Adam, 0.01, global_clipnorm=0.1, weight_decay=0.01),
+    "adam_ema": P(optimizers.Adam, 0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3),
+    "adamw": P(optimizers.AdamW, 0.01, weight_decay=0.1),
+    "adamw_amsgrad": P(optimizers.AdamW, 0.01, weight_decay=0.1, amsgrad=True, clipnorm=0.05),
+    "adadelta": P(optimizers.Adadelta, 1.0),
+    "adagrad": P(optimizers.Adagrad, 0.1),
+    "adamax": P(optimizers.Adamax, 0.01),
+    "adafactor": P(optimizers.Adafactor, 0.1),
+    "adafactor_absolute": P(optimizers.Adafactor, 0.01, relative_step=False, clip_threshold=0.5),
+    "nadam": P(optimizers.Nadam, 0.01),
+    "ftrl": P(
+        optimizers.Ftrl, 0.1, l1_regularization_strength=0.001, l2_regularization_strength=0.01
+    ),
+    "ftrl_shrinkage": P(optimizers.Ftrl, 0.1, l2_shrinkage_regularization_strength=0.01, beta=0.1),
+    "lion": P(optimizers.Lion, 0.001),
+    "lamb": P(optimizers.Lamb, 0.01),
+    "muon": P(optimizers.Muon, 0.01),
+    "schedule_free_adamw": P(optimizers.ScheduleFreeAdamW, 0.01, warmup_steps=3),
+    "loss_scale_optimizer": P(
+        optimizers.LossScaleOptimizer, P(optimizers.SGD, 0.1), dynamic_growth_steps=4
+    ),
     "multi_optimizer": P(
-        o.MultiOptimizer, P(o.OptimizerMap, P(o.SGD, 0.1), {".*bias": P(o.Adam, 0.01)})
+        optimizers.MultiOptimizer,
+        P(optimizers.OptimizerMap, P(optimizers.SGD, 0.1), {".*bias": P(optimizers.Adam, 0.01)}),
     ),
     "multi_optimizer_ema": P(
-        o.MultiOptimizer,
+        optimizers.MultiOptimizer,
         P(
-            o.OptimizerMap,
-            P(o.SGD, 0.1, use_ema=True, ema_momentum=0.8),
-            {".*bias": P(o.Adam, 0.01)},
+            optimizers.OptimizerMap,
+            P(optimizers.SGD, 0.1, use_ema=True, ema_momentum=0.8),
+            {".*bias": P(optimizers.Adam, 0.01)},
         ),
     ),
-    "exponential_decay": P(o.SGD, P(s.ExponentialDecay, 0.1, 4, 0.5)),
-    "exponential_staircase": P(o.Adam, P(s.ExponentialDecay, 0.01, 4, 0.5, staircase=True)),
-    "piecewise_constant_decay": P(o.SGD, P(s.PiecewiseConstantDecay, [3, 8], [0.1, 0.05, 0.01])),
-    "polynomial_decay": P(o.SGD, P(s.PolynomialDecay, 0.1, 6, 0.01, power=2.0)),
-    "polynomial_cycle": P(o.SGD, P(s.PolynomialDecay, 0.1, 6, 0.01, cycle=True)),
-    "inverse_time_decay": P(o.RMSprop, P(s.InverseTimeDecay, 0.01, 4, 0.5)),
-    "cosine_decay": P(o.SGD, P(s.CosineDecay, 0.01, 9, warmup_target=0.1, warmup_steps=4)),
-    "cosine_decay_restarts": P(o.SGD, P(s.CosineDecayRestarts, 0.1, 4, t_mul=1.5, m_mul=0.8)),
-    "schedule_accumulation": P(
-        o.SGD, P(s.ExponentialDecay, 0.1, 2, 0.5), gradient_accumulation_steps=2
+    "exponential_decay": P(optimizers.SGD, P(schedules.ExponentialDecay, 0.1, 4, 0.5)),
+    "exponential_staircase": P(
+        optimizers.Adam, P(schedules.ExponentialDecay, 0.01, 4, 0.5, staircase=True)
     ),
-    "own_schedule": P(o.AdamW, P(Warmup)),
+    "piecewise_constant_decay": P(
+        optimizers.SGD, P(schedules.PiecewiseConstantDecay, [3, 8], [0.1, 0.05, 0.01])
+    ),
+    "polynomial_decay": P(optimizers.SGD, P(schedules.PolynomialDecay, 0.1, 6, 0.01, power=2.0)),
+    "polynomial_cycle": P(optimizers.SGD, P(schedules.PolynomialDecay, 0.1, 6, 0.01, cycle=True)),
+    "inverse_time_decay": P(optimizers.RMSprop, P(schedules.InverseTimeDecay, 0.01, 4, 0.5)),
+    "cosine_decay": P(
+        optimizers.SGD, P(schedules.CosineDecay, 0.01, 9, warmup_target=0.1, warmup_steps=4)
+    ),
+    "cosine_decay_restarts": P(
+        optimizers.SGD, P(schedules.CosineDecayRestarts, 0.1, 4, t_mul=1.5, m_mul=0.8)
+    ),
+    "schedule_accumulation": P(
+        optimizers.SGD, P(schedules.ExponentialDecay, 0.1, 2, 0.5), gradient_accumulation_steps=2
+    ),
+    "own_schedule": P(optimizers.AdamW, P(Warmup)),
 }
 
 # Units and activation of an output for labels of a kind, and the labels.
@@ -650,34 +658,34 @@ TARGETS: dict[str, tuple[int, str | None, Callable[[], np.ndarray]]] = {
 
 # fmt: off
 LOSSES: dict[str, tuple[str, P]] = {
-    "mean_squared_error": ("numbers", P(lo.MeanSquaredError)),
-    "mean_absolute_error": ("numbers", P(lo.MeanAbsoluteError)),
-    "mean_absolute_percentage_error": ("positive", P(lo.MeanAbsolutePercentageError)),
-    "mean_squared_logarithmic_error": ("positive", P(lo.MeanSquaredLogarithmicError)),
-    "cosine_similarity": ("numbers", P(lo.CosineSimilarity)),
-    "huber": ("numbers", P(lo.Huber, delta=0.5)),
-    "log_cosh": ("numbers", P(lo.LogCosh)),
-    "hinge": ("signs", P(lo.Hinge)),
-    "squared_hinge": ("signs", P(lo.SquaredHinge)),
-    "categorical_hinge": ("one_hot", P(lo.CategoricalHinge)),
-    "kl_divergence": ("one_hot", P(lo.KLDivergence)),
-    "poisson": ("positive", P(lo.Poisson)),
-    "binary_crossentropy": ("bits", P(lo.BinaryCrossentropy, label_smoothing=0.1)),
+    "mean_squared_error": ("numbers", P(losses.MeanSquaredError)),
+    "mean_absolute_error": ("numbers", P(losses.MeanAbsoluteError)),
+    "mean_absolute_percentage_error": ("positive", P(losses.MeanAbsolutePercentageError)),
+    "mean_squared_logarithmic_error": ("positive", P(losses.MeanSquaredLogarithmicError)),
+    "cosine_similarity": ("numbers", P(losses.CosineSimilarity)),
+    "huber": ("numbers", P(losses.Huber, delta=0.5)),
+    "log_cosh": ("numbers", P(losses.LogCosh)),
+    "hinge": ("signs", P(losses.Hinge)),
+    "squared_hinge": ("signs", P(losses.SquaredHinge)),
+    "categorical_hinge": ("one_hot", P(losses.CategoricalHinge)),
+    "kl_divergence": ("one_hot", P(losses.KLDivergence)),
+    "poisson": ("positive", P(losses.Poisson)),
+    "binary_crossentropy": ("bits", P(losses.BinaryCrossentropy, label_smoothing=0.1)),
     "binary_focal_crossentropy": (
-        "binary", P(lo.BinaryFocalCrossentropy, apply_class_balancing=True)),
+        "binary", P(losses.BinaryFocalCrossentropy, apply_class_balancing=True)),
     "categorical_crossentropy": (
-        "logits", P(lo.CategoricalCrossentropy, from_logits=True, label_smoothing=0.1)),
-    "categorical_focal_crossentropy": ("one_hot", P(lo.CategoricalFocalCrossentropy)),
+        "logits", P(losses.CategoricalCrossentropy, from_logits=True, label_smoothing=0.1)),
+    "categorical_focal_crossentropy": ("one_hot", P(losses.CategoricalFocalCrossentropy)),
     "sparse_categorical_crossentropy": (
-        "sparse_logits", P(lo.SparseCategoricalCrossentropy, from_logits=True, ignore_class=1)),
-    "dice": ("bits", P(lo.Dice)),
-    "tversky": ("bits", P(lo.Tversky, alpha=0.3, beta=0.7)),
-    "circle": ("embedded", P(lo.Circle, gamma=8.0)),
-    "generalized_crossentropy": ("labelled", P(lo.CategoricalGeneralizedCrossEntropy)),
-    "summed": ("numbers", P(lo.MeanSquaredError, reduction="sum")),
+        "sparse_logits", P(losses.SparseCategoricalCrossentropy, from_logits=True, ignore_class=1)),
+    "dice": ("bits", P(losses.Dice)),
+    "tversky": ("bits", P(losses.Tversky, alpha=0.3, beta=0.7)),
+    "circle": ("embedded", P(losses.Circle, gamma=8.0)),
+    "generalized_crossentropy": ("labelled", P(losses.CategoricalGeneralizedCrossEntropy)),
+    "summed": ("numbers", P(losses.MeanSquaredError, reduction="sum")),
     "mean_with_sample_weight": (
-        "bits", P(lo.MeanSquaredError, reduction="mean_with_sample_weight")),
-    "unreduced": ("numbers", P(lo.MeanSquaredError, reduction=None)),
+        "bits", P(losses.MeanSquaredError, reduction="mean_with_sample_weight")),
+    "unreduced": ("numbers", P(losses.MeanSquaredError, reduction=None)),
 }
 # fmt: on
 
@@ -685,7 +693,7 @@ LOSSES: dict[str, tuple[str, P]] = {
 def with_loss(kind: str, loss: Any) -> Case:
     units, activation, labels = TARGETS[kind]
     model = dense(units, activation)
-    model.compile(o.SGD(0.05), made(loss))
+    model.compile(optimizers.SGD(0.05), made(loss))
     # That the labels are classes is not told by the loss.
     options = {"labels": {"y": "int64[]"}} if kind in ("embedded", "labelled") else {}
     return Case(model, normal(6), labels(), **options)
@@ -704,7 +712,7 @@ LOSS_NAMES: dict[str, list[str]] = {
 def by_name(kind: str, names: list[str]) -> Case:
     x = keras.Input((6,), name="x")
     units, activation, labels = TARGETS[kind]
-    outputs = [la.Dense(units, activation, name=f"to_{i}")(x) for i in range(len(names))]
+    outputs = [layers.Dense(units, activation, name=f"to_{i}")(x) for i in range(len(names))]
     model = keras.Model(x, outputs)
     model.compile("sgd", names, loss_weights=[0.5 + i for i in range(len(names))])
     options = {}
@@ -716,33 +724,33 @@ def by_name(kind: str, names: list[str]) -> Case:
 # fmt: off
 METRICS: dict[str, list[P | str]] = {
     "numbers": [
-        "mse", P(m.MeanAbsoluteError), P(m.RootMeanSquaredError), P(m.CosineSimilarity),
-        P(m.LogCoshError), P(m.R2Score), P(m.PearsonCorrelation), P(m.ConcordanceCorrelation)],
+        "mse", P(metrics.MeanAbsoluteError), P(metrics.RootMeanSquaredError), P(metrics.CosineSimilarity),
+        P(metrics.LogCoshError), P(metrics.R2Score), P(metrics.PearsonCorrelation), P(metrics.ConcordanceCorrelation)],
     "positive": [
-        P(m.MeanSquaredError), P(m.MeanAbsolutePercentageError), P(m.MeanSquaredLogarithmicError),
-        P(m.Poisson), P(m.KLDivergence)],
+        P(metrics.MeanSquaredError), P(metrics.MeanAbsolutePercentageError), P(metrics.MeanSquaredLogarithmicError),
+        P(metrics.Poisson), P(metrics.KLDivergence)],
     "binary": [
-        P(m.BinaryAccuracy, threshold=0.4), P(m.BinaryCrossentropy), P(m.TruePositives),
-        P(m.TrueNegatives), P(m.FalsePositives), P(m.FalseNegatives),
-        P(m.SensitivityAtSpecificity, 0.5), P(m.SpecificityAtSensitivity, 0.5),
-        P(m.PrecisionAtRecall, 0.5), P(m.RecallAtPrecision, 0.5),
-        P(m.AUC, num_thresholds=20, summation_method="majoring"),
-        P(m.BinaryIoU, target_class_ids=[0, 1], threshold=0.4),
-        P(m.FBetaScore, average="micro", beta=2.0, threshold=0.4)],
+        P(metrics.BinaryAccuracy, threshold=0.4), P(metrics.BinaryCrossentropy), P(metrics.TruePositives),
+        P(metrics.TrueNegatives), P(metrics.FalsePositives), P(metrics.FalseNegatives),
+        P(metrics.SensitivityAtSpecificity, 0.5), P(metrics.SpecificityAtSensitivity, 0.5),
+        P(metrics.PrecisionAtRecall, 0.5), P(metrics.RecallAtPrecision, 0.5),
+        P(metrics.AUC, num_thresholds=20, summation_method="majoring"),
+        P(metrics.BinaryIoU, target_class_ids=[0, 1], threshold=0.4),
+        P(metrics.FBetaScore, average="micro", beta=2.0, threshold=0.4)],
     "bits": [
-        P(m.AUC, multi_label=True), P(m.Precision, top_k=1), P(m.Recall, class_id=1),
-        P(m.F1Score, average="macro", threshold=0.5), P(m.BinaryAccuracy)],
-    "signs": [P(m.Hinge), P(m.SquaredHinge)],
+        P(metrics.AUC, multi_label=True), P(metrics.Precision, top_k=1), P(metrics.Recall, class_id=1),
+        P(metrics.F1Score, average="macro", threshold=0.5), P(metrics.BinaryAccuracy)],
+    "signs": [P(metrics.Hinge), P(metrics.SquaredHinge)],
     "one_hot": [
-        "accuracy", P(m.CategoricalAccuracy), P(m.CategoricalCrossentropy), P(m.CategoricalHinge),
-        P(m.TopKCategoricalAccuracy, k=2), P(m.OneHotIoU, 3, target_class_ids=[0, 2]),
-        P(m.OneHotMeanIoU, 3), P(m.F1Score, average="weighted"),
-        P(m.FBetaScore, average="macro", beta=0.5)],
+        "accuracy", P(metrics.CategoricalAccuracy), P(metrics.CategoricalCrossentropy), P(metrics.CategoricalHinge),
+        P(metrics.TopKCategoricalAccuracy, k=2), P(metrics.OneHotIoU, 3, target_class_ids=[0, 2]),
+        P(metrics.OneHotMeanIoU, 3), P(metrics.F1Score, average="weighted"),
+        P(metrics.FBetaScore, average="macro", beta=0.5)],
     "sparse": [
-        P(m.SparseCategoricalAccuracy), P(m.SparseCategoricalCrossentropy),
-        P(m.SparseTopKCategoricalAccuracy, k=2),
-        P(m.IoU, 3, target_class_ids=[1], sparse_y_pred=False),
-        P(m.MeanIoU, 3, sparse_y_pred=False)],
+        P(metrics.SparseCategoricalAccuracy), P(metrics.SparseCategoricalCrossentropy),
+        P(metrics.SparseTopKCategoricalAccuracy, k=2),
+        P(metrics.IoU, 3, target_class_ids=[1], sparse_y_pred=False),
+        P(metrics.MeanIoU, 3, sparse_y_pred=False)],
 }
 # fmt: on
 
@@ -784,98 +792,98 @@ DATA: dict[str, Callable[[], np.ndarray]] = {
 # fmt: off
 LAYERS: dict[str, tuple[str, list[P]]] = {
     "conv1d": ("sequences", [
-        P(la.Conv1D, 4, 3, strides=2), P(la.Conv1D, 4, 2, padding="causal", dilation_rate=2)]),
+        P(layers.Conv1D, 4, 3, strides=2), P(layers.Conv1D, 4, 2, padding="causal", dilation_rate=2)]),
     "conv2d": ("images", [
-        P(la.Conv2D, 6, 3, padding="same", activation="relu"),
-        P(la.Conv2D, 6, 3, strides=2, groups=3)]),
-    "conv3d": ("volumes", [P(la.Conv3D, 4, 3, activation="relu")]),
-    "depthwise_conv1d": ("sequences", [P(la.DepthwiseConv1D, 3, depth_multiplier=2)]),
-    "depthwise_conv2d": ("images", [P(la.DepthwiseConv2D, 3, padding="same", activation="relu")]),
-    "separable_conv1d": ("sequences", [P(la.SeparableConv1D, 5, 3, activation="relu")]),
-    "separable_conv2d": ("images", [P(la.SeparableConv2D, 5, 3, activation="relu")]),
-    "conv1d_transpose": ("sequences", [P(la.Conv1DTranspose, 4, 3, strides=2)]),
-    "conv2d_transpose": ("images", [P(la.Conv2DTranspose, 4, 3, strides=2, padding="same")]),
-    "conv3d_transpose": ("volumes", [P(la.Conv3DTranspose, 2, 2)]),
+        P(layers.Conv2D, 6, 3, padding="same", activation="relu"),
+        P(layers.Conv2D, 6, 3, strides=2, groups=3)]),
+    "conv3d": ("volumes", [P(layers.Conv3D, 4, 3, activation="relu")]),
+    "depthwise_conv1d": ("sequences", [P(layers.DepthwiseConv1D, 3, depth_multiplier=2)]),
+    "depthwise_conv2d": ("images", [P(layers.DepthwiseConv2D, 3, padding="same", activation="relu")]),
+    "separable_conv1d": ("sequences", [P(layers.SeparableConv1D, 5, 3, activation="relu")]),
+    "separable_conv2d": ("images", [P(layers.SeparableConv2D, 5, 3, activation="relu")]),
+    "conv1d_transpose": ("sequences", [P(layers.Conv1DTranspose, 4, 3, strides=2)]),
+    "conv2d_transpose": ("images", [P(layers.Conv2DTranspose, 4, 3, strides=2, padding="same")]),
+    "conv3d_transpose": ("volumes", [P(layers.Conv3DTranspose, 2, 2)]),
     "pooling1d": ("sequences", [
-        P(la.Conv1D, 4, 2), P(la.MaxPooling1D), P(la.AveragePooling1D), P(la.GlobalMaxPooling1D)]),
+        P(layers.Conv1D, 4, 2), P(layers.MaxPooling1D), P(layers.AveragePooling1D), P(layers.GlobalMaxPooling1D)]),
     "pooling2d": ("images", [
-        P(la.Conv2D, 4, 1), P(la.MaxPooling2D), P(la.AveragePooling2D, padding="same"),
-        P(la.GlobalAveragePooling2D)]),
+        P(layers.Conv2D, 4, 1), P(layers.MaxPooling2D), P(layers.AveragePooling2D, padding="same"),
+        P(layers.GlobalAveragePooling2D)]),
     "pooling3d": ("volumes", [
-        P(la.Conv3D, 3, 2), P(la.MaxPooling3D), P(la.AveragePooling3D), P(la.GlobalMaxPooling3D)]),
+        P(layers.Conv3D, 3, 2), P(layers.MaxPooling3D), P(layers.AveragePooling3D), P(layers.GlobalMaxPooling3D)]),
     "adaptive_pooling": ("images", [
-        P(la.Conv2D, 4, 1), P(la.AdaptiveAveragePooling2D, 3), P(la.AdaptiveMaxPooling2D, 2)]),
+        P(layers.Conv2D, 4, 1), P(layers.AdaptiveAveragePooling2D, 3), P(layers.AdaptiveMaxPooling2D, 2)]),
     "batch_normalization": ("images", [
-        P(la.Conv2D, 4, 3), P(la.BatchNormalization, momentum=0.8), P(la.ReLU)]),
+        P(layers.Conv2D, 4, 3), P(layers.BatchNormalization, momentum=0.8), P(layers.ReLU)]),
     "batch_normalization_frozen": ("numbers", [
-        P(la.Dense, 8), P(la.BatchNormalization, trainable=False)]),
+        P(layers.Dense, 8), P(layers.BatchNormalization, trainable=False)]),
     "batch_normalization_masked": ("words", [
-        P(la.Embedding, 20, 4, mask_zero=True), P(la.BatchNormalization), P(la.GRU, 4)]),
-    "layer_normalization": ("numbers", [P(la.Dense, 8), P(la.LayerNormalization)]),
-    "group_normalization": ("images", [P(la.Conv2D, 6, 3), P(la.GroupNormalization, 3)]),
-    "rms_normalization": ("numbers", [P(la.Dense, 8), P(la.RMSNormalization)]),
-    "unit_normalization": ("numbers", [P(la.Dense, 8), P(la.UnitNormalization)]),
-    "spectral_normalization": ("numbers", [P(la.SpectralNormalization, P(la.Dense, 8))]),
-    "simple_rnn": ("sequences", [P(la.SimpleRNN, 5, return_sequences=True), P(la.SimpleRNN, 4)]),
-    "lstm": ("sequences", [P(la.LSTM, 5, return_sequences=True, go_backwards=True), P(la.LSTM, 4)]),
-    "lstm_dropout": ("sequences", [P(la.LSTM, 5, dropout=0.2, recurrent_dropout=0.2, seed=3)]),
-    "gru": ("sequences", [P(la.GRU, 5, unroll=True), P(la.Dense, 4)]),
-    "gru_reset_before": ("sequences", [P(la.GRU, 5, reset_after=False)]),
+        P(layers.Embedding, 20, 4, mask_zero=True), P(layers.BatchNormalization), P(layers.GRU, 4)]),
+    "layer_normalization": ("numbers", [P(layers.Dense, 8), P(layers.LayerNormalization)]),
+    "group_normalization": ("images", [P(layers.Conv2D, 6, 3), P(layers.GroupNormalization, 3)]),
+    "rms_normalization": ("numbers", [P(layers.Dense, 8), P(layers.RMSNormalization)]),
+    "unit_normalization": ("numbers", [P(layers.Dense, 8), P(layers.UnitNormalization)]),
+    "spectral_normalization": ("numbers", [P(layers.SpectralNormalization, P(layers.Dense, 8))]),
+    "simple_rnn": ("sequences", [P(layers.SimpleRNN, 5, return_sequences=True), P(layers.SimpleRNN, 4)]),
+    "lstm": ("sequences", [P(layers.LSTM, 5, return_sequences=True, go_backwards=True), P(layers.LSTM, 4)]),
+    "lstm_dropout": ("sequences", [P(layers.LSTM, 5, dropout=0.2, recurrent_dropout=0.2, seed=3)]),
+    "gru": ("sequences", [P(layers.GRU, 5, unroll=True), P(layers.Dense, 4)]),
+    "gru_reset_before": ("sequences", [P(layers.GRU, 5, reset_after=False)]),
     "bidirectional": ("sequences", [
-        P(la.Bidirectional, P(la.LSTM, 4, return_sequences=True), merge_mode="sum"),
-        P(la.Bidirectional, P(la.GRU, 4))]),
+        P(layers.Bidirectional, P(layers.LSTM, 4, return_sequences=True), merge_mode="sum"),
+        P(layers.Bidirectional, P(layers.GRU, 4))]),
     "bidirectional_masked": ("words", [
-        P(la.Embedding, 20, 4, mask_zero=True), P(la.Bidirectional, P(la.LSTM, 4))]),
-    "masking": ("ended", [P(la.Masking, 0.0), P(la.SimpleRNN, 4)]),
-    "stacked_cells": ("sequences", [P(la.RNN, [P(la.LSTMCell, 4), P(la.GRUCell, 3)])]),
-    "conv_lstm": ("clips", [P(la.ConvLSTM2D, 3, 3)]),
-    "time_distributed": ("sequences", [P(la.TimeDistributed, P(la.Dense, 3)), P(la.LSTM, 3)]),
-    "embedding": ("words", [P(la.Embedding, 20, 4), P(la.GlobalAveragePooling1D)]),
-    "einsum_dense": ("sequences", [P(la.EinsumDense, "abc,cd->abd", (None, 5), bias_axes="d")]),
-    "dropout": ("numbers", [P(la.Dense, 16, "relu"), P(la.Dropout, 0.3, seed=1)]),
-    "dropout_unseeded": ("numbers", [P(la.Dense, 16, "relu"), P(la.Dropout, 0.3)]),
-    "spatial_dropout": ("images", [P(la.Conv2D, 8, 3), P(la.SpatialDropout2D, 0.3, seed=1)]),
+        P(layers.Embedding, 20, 4, mask_zero=True), P(layers.Bidirectional, P(layers.LSTM, 4))]),
+    "masking": ("ended", [P(layers.Masking, 0.0), P(layers.SimpleRNN, 4)]),
+    "stacked_cells": ("sequences", [P(layers.RNN, [P(layers.LSTMCell, 4), P(layers.GRUCell, 3)])]),
+    "conv_lstm": ("clips", [P(layers.ConvLSTM2D, 3, 3)]),
+    "time_distributed": ("sequences", [P(layers.TimeDistributed, P(layers.Dense, 3)), P(layers.LSTM, 3)]),
+    "embedding": ("words", [P(layers.Embedding, 20, 4), P(layers.GlobalAveragePooling1D)]),
+    "einsum_dense": ("sequences", [P(layers.EinsumDense, "abc,cd->abd", (None, 5), bias_axes="d")]),
+    "dropout": ("numbers", [P(layers.Dense, 16, "relu"), P(layers.Dropout, 0.3, seed=1)]),
+    "dropout_unseeded": ("numbers", [P(layers.Dense, 16, "relu"), P(layers.Dropout, 0.3)]),
+    "spatial_dropout": ("images", [P(layers.Conv2D, 8, 3), P(layers.SpatialDropout2D, 0.3, seed=1)]),
     "noise": ("numbers", [
-        P(la.GaussianNoise, 0.1, seed=1), P(la.Dense, 8, "selu"),
-        P(la.GaussianDropout, 0.2, seed=2), P(la.AlphaDropout, 0.2, seed=3)]),
+        P(layers.GaussianNoise, 0.1, seed=1), P(layers.Dense, 8, "selu"),
+        P(layers.GaussianDropout, 0.2, seed=2), P(layers.AlphaDropout, 0.2, seed=3)]),
     "activity_regularization": ("numbers", [
-        P(la.Dense, 8), P(la.ActivityRegularization, 0.01, 0.01)]),
+        P(layers.Dense, 8), P(layers.ActivityRegularization, 0.01, 0.01)]),
     "activations": ("numbers", [
-        P(la.Dense, 8), P(la.PReLU), P(la.Dense, 8), P(la.LeakyReLU, 0.1), P(la.Dense, 8, "gelu"),
-        P(la.ELU), P(la.Dense, 8, "mish"), P(la.Softmax)]),
+        P(layers.Dense, 8), P(layers.PReLU), P(layers.Dense, 8), P(layers.LeakyReLU, 0.1), P(layers.Dense, 8, "gelu"),
+        P(layers.ELU), P(layers.Dense, 8, "mish"), P(layers.Softmax)]),
     "reshaping": ("images", [
-        P(la.Conv2D, 4, 3), P(la.ZeroPadding2D, 1),
-        P(la.UpSampling2D, 2, interpolation="bilinear"), P(la.Cropping2D, 2),
-        P(la.Permute, (3, 1, 2)), P(la.Reshape, (4, -1))]),
+        P(layers.Conv2D, 4, 3), P(layers.ZeroPadding2D, 1),
+        P(layers.UpSampling2D, 2, interpolation="bilinear"), P(layers.Cropping2D, 2),
+        P(layers.Permute, (3, 1, 2)), P(layers.Reshape, (4, -1))]),
     "regularizers": ("numbers", [
-        P(la.Dense, 8, kernel_regularizer="l2", bias_regularizer="l1"),
-        P(la.Dense, 8, kernel_regularizer=P(keras.regularizers.L1L2, 0.01, 0.02)),
-        P(la.Dense, 8, kernel_regularizer=P(keras.regularizers.OrthogonalRegularizer)),
-        P(la.Dense, 8, activity_regularizer="l2")]),
+        P(layers.Dense, 8, kernel_regularizer="l2", bias_regularizer="l1"),
+        P(layers.Dense, 8, kernel_regularizer=P(keras.regularizers.L1L2, 0.01, 0.02)),
+        P(layers.Dense, 8, kernel_regularizer=P(keras.regularizers.OrthogonalRegularizer)),
+        P(layers.Dense, 8, activity_regularizer="l2")]),
     "constraints": ("numbers", [
-        P(la.Dense, 8, kernel_constraint=P(keras.constraints.MaxNorm, 0.5)),
-        P(la.Dense, 8, kernel_constraint="non_neg", bias_constraint="non_neg"),
-        P(la.Dense, 8, kernel_constraint="unit_norm"),
-        P(la.Dense, 8, kernel_constraint=P(keras.constraints.MinMaxNorm, 0.2, 0.8, rate=0.5))]),
+        P(layers.Dense, 8, kernel_constraint=P(keras.constraints.MaxNorm, 0.5)),
+        P(layers.Dense, 8, kernel_constraint="non_neg", bias_constraint="non_neg"),
+        P(layers.Dense, 8, kernel_constraint="unit_norm"),
+        P(layers.Dense, 8, kernel_constraint=P(keras.constraints.MinMaxNorm, 0.2, 0.8, rate=0.5))]),
     "rescaling": ("pixels", [
-        P(la.Rescaling, 1 / 127.5, offset=-1.0), P(la.Resizing, 6, 6), P(la.CenterCrop, 4, 4),
-        P(la.Conv2D, 3, 3)]),
+        P(layers.Rescaling, 1 / 127.5, offset=-1.0), P(layers.Resizing, 6, 6), P(layers.CenterCrop, 4, 4),
+        P(layers.Conv2D, 3, 3)]),
     "augmentation": ("pixels", [
-        P(la.RandomFlip, seed=1), P(la.RandomRotation, 0.1, seed=2),
-        P(la.RandomTranslation, 0.1, 0.1, seed=3), P(la.RandomZoom, 0.1, seed=4),
-        P(la.RandomContrast, 0.2, seed=5), P(la.RandomBrightness, 0.1, seed=6),
-        P(la.RandomCrop, 6, 6, seed=7), P(la.Rescaling, 1 / 255), P(la.Conv2D, 4, 3)]),
-    "normalization": ("numbers", [P(adapted, P(la.Normalization)), P(la.Dense, 8, "relu")]),
+        P(layers.RandomFlip, seed=1), P(layers.RandomRotation, 0.1, seed=2),
+        P(layers.RandomTranslation, 0.1, 0.1, seed=3), P(layers.RandomZoom, 0.1, seed=4),
+        P(layers.RandomContrast, 0.2, seed=5), P(layers.RandomBrightness, 0.1, seed=6),
+        P(layers.RandomCrop, 6, 6, seed=7), P(layers.Rescaling, 1 / 255), P(layers.Conv2D, 4, 3)]),
+    "normalization": ("numbers", [P(adapted, P(layers.Normalization)), P(layers.Dense, 8, "relu")]),
     "discretization": ("numbers", [
-        P(la.Discretization, bin_boundaries=[-1.0, 0.0, 1.0]), P(la.Embedding, 4, 3)]),
-    "category_encoding": ("words", [P(la.CategoryEncoding, 20, output_mode="count")]),
-    "hashing": ("words", [P(la.Hashing, 8), P(la.Embedding, 8, 3)]),
+        P(layers.Discretization, bin_boundaries=[-1.0, 0.0, 1.0]), P(layers.Embedding, 4, 3)]),
+    "category_encoding": ("words", [P(layers.CategoryEncoding, 20, output_mode="count")]),
+    "hashing": ("words", [P(layers.Hashing, 8), P(layers.Embedding, 8, 3)]),
     "integer_lookup": ("words", [
-        P(la.IntegerLookup, vocabulary=[1, 2, 3, 5, 8]), P(la.Embedding, 6, 3)]),
+        P(layers.IntegerLookup, vocabulary=[1, 2, 3, 5, 8]), P(layers.Embedding, 6, 3)]),
     "spectrogram": ("tones", [
-        P(la.STFTSpectrogram, frame_length=64, frame_step=32, fft_length=64)]),
+        P(layers.STFTSpectrogram, frame_length=64, frame_step=32, fft_length=64)]),
     "mel_spectrogram": ("tones", [
-        P(la.MelSpectrogram, fft_length=64, sequence_stride=32, num_mel_bins=8, sampling_rate=400)]),
+        P(layers.MelSpectrogram, fft_length=64, sequence_stride=32, num_mel_bins=8, sampling_rate=400)]),
 }
 # fmt: on
 
@@ -884,7 +892,7 @@ def stacked(data: str, parts: list[P], optimizer: Any = "adam", policy: str = "f
     """A classifier of the parts and a dense layer."""
     x = DATA[data]()
     with export.dtype_policy(policy):
-        head = [la.Flatten(), la.Dense(3, "softmax", dtype="float32")]
+        head = [layers.Flatten(), layers.Dense(3, "softmax", dtype="float32")]
         model = keras.Sequential(
             [keras.Input(x.shape[1:], dtype=x.dtype.name), *made(parts), *head]
         )
@@ -894,7 +902,7 @@ def stacked(data: str, parts: list[P], optimizer: Any = "adam", policy: str = "f
 
 def classified(x: Any, inputs: Any, output: Any, **options: Any) -> Case:
     """A classifier of its own shape."""
-    model = keras.Model(inputs, la.Dense(3, "softmax")(output))
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(output))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return Case(model, x, classes(3), **options)
 
@@ -902,81 +910,90 @@ def classified(x: Any, inputs: Any, output: Any, **options: Any) -> Case:
 def two_inputs() -> Case:
     """Two inputs by name, and every layer that merges."""
     a, b = keras.Input((6,), name="a"), keras.Input((4,), name="b")
-    p, q = la.Dense(5)(a), la.Dense(5)(b)
+    p, q = layers.Dense(5)(a), layers.Dense(5)(b)
     merged = [
         layer()([p, q])
-        for layer in (la.Add, la.Subtract, la.Multiply, la.Average, la.Maximum, la.Minimum)
+        for layer in (
+            layers.Add,
+            layers.Subtract,
+            layers.Multiply,
+            layers.Average,
+            layers.Maximum,
+            layers.Minimum,
+        )
     ]
-    merged.append(la.Dot(1, normalize=True)([p, q]))
+    merged.append(layers.Dot(1, normalize=True)([p, q]))
     x = {"a": normal(6), "b": normal(4)}
-    return classified(x, [a, b], la.Concatenate()(merged))
+    return classified(x, [a, b], layers.Concatenate()(merged))
 
 
 def keyed_inputs() -> Case:
     """A dict of inputs, one of them of integers."""
     inputs = {"size": keras.Input((6,)), "kind": keras.Input((), dtype="int64")}
-    kind = la.Embedding(4, 3)(inputs["kind"])
+    kind = layers.Embedding(4, 3)(inputs["kind"])
     x = {"size": normal(6), "kind": classes(4)}
-    return classified(x, inputs, la.Concatenate()([inputs["size"], kind]))
+    return classified(x, inputs, layers.Concatenate()([inputs["size"], kind]))
 
 
 def nested() -> Case:
     """A functional model of a Sequential, which has a model in it."""
-    inner = keras.Sequential([keras.Input((6,)), dense(5, "relu"), la.BatchNormalization()])
+    inner = keras.Sequential([keras.Input((6,)), dense(5, "relu"), layers.BatchNormalization()])
     x = keras.Input((6,), name="x")
-    return classified(normal(6), x, la.Add()([inner(x), la.Dense(5)(x)]))
+    return classified(normal(6), x, layers.Add()([inner(x), layers.Dense(5)(x)]))
 
 
 def shared() -> Case:
     """Layers and a model that are used twice."""
     a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
-    tower = keras.Sequential([la.Dense(8, "relu"), la.BatchNormalization(), la.Dense(4)])
+    tower = keras.Sequential(
+        [layers.Dense(8, "relu"), layers.BatchNormalization(), layers.Dense(4)]
+    )
     x = {"a": normal(6), "b": normal(6)}
-    return classified(x, [a, b], la.Subtract()([tower(a), tower(b)]))
+    return classified(x, [a, b], layers.Subtract()([tower(a), tower(b)]))
 
 
 def frozen() -> Case:
     """Fine-tuning: a frozen model, called as in inference, under a new head."""
     base = keras.Sequential(
-        [keras.Input((8, 8, 3)), la.Conv2D(4, 3), la.BatchNormalization(), la.Flatten()]
+        [keras.Input((8, 8, 3)), layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Flatten()]
     )
     base.trainable = False
     x = keras.Input((8, 8, 3), name="x")
-    return classified(normal(8, 8, 3), x, la.Dropout(0.2, seed=1)(base(x, training=False)))
+    return classified(normal(8, 8, 3), x, layers.Dropout(0.2, seed=1)(base(x, training=False)))
 
 
 def transformer() -> Case:
     """A block with `MultiHeadAttention`, masked and causal."""
     x = keras.Input((7,), name="x", dtype="int64")
-    hidden = la.Embedding(20, 8, mask_zero=True)(x)
-    attention = la.MultiHeadAttention(2, 4, dropout=0.1, seed=1)
-    hidden = la.LayerNormalization()(hidden + attention(hidden, hidden, use_causal_mask=True))
-    hidden = la.LayerNormalization()(hidden + la.Dense(8)(la.Dense(16, "gelu")(hidden)))
-    return classified(words(), x, la.GlobalAveragePooling1D()(hidden))
+    hidden = layers.Embedding(20, 8, mask_zero=True)(x)
+    attention = layers.MultiHeadAttention(2, 4, dropout=0.1, seed=1)
+    hidden = layers.LayerNormalization()(hidden + attention(hidden, hidden, use_causal_mask=True))
+    hidden = layers.LayerNormalization()(hidden + layers.Dense(8)(layers.Dense(16, "gelu")(hidden)))
+    return classified(words(), x, layers.GlobalAveragePooling1D()(hidden))
 
 
 def attentions() -> Case:
     """`Attention`, `AdditiveAttention` and `GroupQueryAttention`."""
     x = keras.Input((8, 4), name="x")
     found = [
-        la.Attention(use_scale=True, score_mode="concat")([x, x]),
-        la.AdditiveAttention()([x, x]),
-        la.GroupQueryAttention(4, 4, 2)(x, x),
+        layers.Attention(use_scale=True, score_mode="concat")([x, x]),
+        layers.AdditiveAttention()([x, x]),
+        layers.GroupQueryAttention(4, 4, 2)(x, x),
     ]
-    return classified(normal(8, 4), x, la.Flatten()(la.Concatenate()(found)))
+    return classified(normal(8, 4), x, layers.Flatten()(layers.Concatenate()(found)))
 
 
 def language_model() -> Case:
     """Tied embeddings (`ReversibleEmbedding`), masked, with logits for each token."""
     x = keras.Input((7,), name="x", dtype="int64")
-    table = la.ReversibleEmbedding(20, 8, mask_zero=True)
-    model = keras.Model(x, table(la.GRU(8, return_sequences=True)(table(x)), reverse=True))
-    loss = lo.SparseCategoricalCrossentropy(from_logits=True)
+    table = layers.ReversibleEmbedding(20, 8, mask_zero=True)
+    model = keras.Model(x, table(layers.GRU(8, return_sequences=True)(table(x)), reverse=True))
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["sparse_categorical_accuracy"])
     return Case(model, words(), classes(20, 7))
 
 
-class TokenF1(m.F1Score):
+class TokenF1(metrics.F1Score):
     """F1 over the tokens of sequences, without those that are masked."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -1000,8 +1017,8 @@ class Subclass(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hidden, self.head = la.Dense(8), la.Dense(3, "softmax")
-        self.normal, self.drop = la.BatchNormalization(), la.Dropout(0.3, seed=1)
+        self.hidden, self.head = layers.Dense(8), layers.Dense(3, "softmax")
+        self.normal, self.drop = layers.BatchNormalization(), layers.Dropout(0.3, seed=1)
 
     def call(self, x: Any, training: bool = False) -> Any:
         hidden = self.drop(self.normal(self.hidden(x), training=training), training=training)
@@ -1015,7 +1032,7 @@ def subclass() -> Case:
     return Case(model, normal(6), classes(3), inputs={"x": "float32[6]"})
 
 
-class Tracker(la.Layer):
+class Tracker(layers.Layer):
     """Subtracts a running mean, and has a loss of its own."""
 
     def build(self, shape: Any) -> None:
@@ -1038,7 +1055,7 @@ def own_layer() -> Case:
 def lora() -> Case:
     """`enable_lora`."""
     x = keras.Input((6,), name="x")
-    layer = la.Dense(8, "relu")
+    layer = layers.Dense(8, "relu")
     case = classified(normal(6), x, layer(x))
     layer.enable_lora(2)
     case.model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -1088,7 +1105,7 @@ def weighted_outputs() -> Case:
         "adam",
         {"kind": "sparse_categorical_crossentropy", "size": "huber"},
         loss_weights={"kind": 0.3, "size": 2.0},
-        metrics={"kind": ["accuracy"], "size": ["mae", m.RootMeanSquaredError()]},
+        metrics={"kind": ["accuracy"], "size": ["mae", metrics.RootMeanSquaredError()]},
     )
     return case
 
@@ -1096,7 +1113,7 @@ def weighted_outputs() -> Case:
 def changed_rate() -> Case:
     """`learning_rate` of a compiled optimizer assigned before training."""
     model = dense()
-    model.compile(o.SGD(0.5), "sparse_categorical_crossentropy")
+    model.compile(optimizers.SGD(0.5), "sparse_categorical_crossentropy")
     model.optimizer.learning_rate = 0.01
     return Case(model, normal(6), classes(3))
 
@@ -1104,7 +1121,7 @@ def changed_rate() -> Case:
 def excluded() -> Case:
     """`exclude_from_weight_decay`."""
     model = dense()
-    optimizer = o.AdamW(0.01, weight_decay=0.5)
+    optimizer = optimizers.AdamW(0.01, weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     model.compile(optimizer, "sparse_categorical_crossentropy")
     return Case(model, normal(6), classes(3))
@@ -1112,15 +1129,17 @@ def excluded() -> Case:
 
 def built() -> Case:
     """`ScheduleFreeAdamW`, with `optimizer.build(model.trainable_variables)` before `fit`."""
-    case = optimized(P(o.ScheduleFreeAdamW, 0.01, warmup_steps=3))
+    case = optimized(P(optimizers.ScheduleFreeAdamW, 0.01, warmup_steps=3))
     case.model.optimizer.build(case.model.trainable_variables)
     return case
 
 
 def ctc() -> Case:
     """`CTC` of sequences of logits."""
-    model = keras.Sequential([keras.Input((8, 4)), la.LSTM(8, return_sequences=True), la.Dense(5)])
-    model.compile("adam", lo.CTC())
+    model = keras.Sequential(
+        [keras.Input((8, 4)), layers.LSTM(8, return_sequences=True), layers.Dense(5)]
+    )
+    model.compile("adam", losses.CTC())
     return Case(model, normal(8, 4), classes(4, 3) + 1, labels={"y": "int64[3]"})
 
 
@@ -1130,14 +1149,14 @@ def ctc() -> Case:
 def by_class_f1() -> Case:
     """F1 by class."""
     model = dense()
-    model.compile("adam", "categorical_crossentropy", metrics=[m.F1Score()])
+    model.compile("adam", "categorical_crossentropy", metrics=[metrics.F1Score()])
     return Case(model, normal(6), np.eye(3, dtype="float32")[classes(3)])
 
 
 def half_weights() -> Case:
     """Weights of float16."""
     x = keras.Input((6,), name="x")
-    return classified(normal(6), x, la.Dense(8, dtype="float16")(x))
+    return classified(normal(6), x, layers.Dense(8, dtype="float16")(x))
 
 
 class OwnFit(keras.Model):
@@ -1150,7 +1169,7 @@ class OwnFit(keras.Model):
 def own_fit() -> Case:
     """A model that overrides `fit`."""
     x = keras.Input((6,), name="x")
-    model = OwnFit(x, la.Dense(3, "softmax")(x))
+    model = OwnFit(x, layers.Dense(3, "softmax")(x))
     model.compile("adam", "sparse_categorical_crossentropy")
     return Case(model, normal(6), classes(3))
 
@@ -1165,7 +1184,7 @@ def unused() -> Case:
 def python_code() -> Case:
     """A layer that calls Python."""
     x = keras.Input((6,), name="x")
-    double = la.Lambda(
+    double = layers.Lambda(
         lambda v: tf.ensure_shape(tf.numpy_function(np.tanh, [v], tf.float32), (None, 6))
     )
     return classified(normal(6), x, double(x))
@@ -1175,7 +1194,7 @@ def application(name: str, size: int, **options: Any) -> Case:
     model = getattr(keras.applications, name)(
         input_shape=(size, size, 3), weights=None, classes=3, **options
     )
-    model.compile(o.SGD(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(optimizers.SGD(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return Case(model, normal(size, size, 3), classes(3), micro_batches=False)
 
 
@@ -1186,7 +1205,7 @@ def hub(name: str, task: str, **options: Any) -> Case:
     backbone = getattr(keras_hub.models, f"{name}Backbone")(**options)
     kind = getattr(keras_hub.models, f"{name}{task}", None) or getattr(keras_hub.models, task)
     model = kind(backbone, **({} if task == "CausalLM" else {"num_classes": 3}), preprocessor=None)
-    loss = lo.SparseCategoricalCrossentropy(from_logits=True)
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"], weighted_metrics=None)
     inputs = model.input
     if not isinstance(inputs, dict):
@@ -1294,8 +1313,8 @@ GROUPS: dict[str, Cases] = {
         ),
         "steps_per_execution": ("`steps_per_execution=4`", P(compiled, steps_per_execution=4)),
         "jit_compile": ("`jit_compile=True`", P(compiled, jit_compile=True)),
-        **stacks(["embedding"], optimizer=P(o.Adam, 0.01, clipnorm=0.01)),
-        **stacks(["embedding"], optimizer=P(o.Adagrad, 0.1)),
+        **stacks(["embedding"], optimizer=P(optimizers.Adam, 0.01, clipnorm=0.01)),
+        **stacks(["embedding"], optimizer=P(optimizers.Adagrad, 0.1)),
         **stacks(["conv2d", "batch_normalization", "lstm", "dropout"], policy="mixed_bfloat16"),
         **stacks(["conv2d", "batch_normalization", "lstm", "dropout"], policy="mixed_float16"),
         **functions(float64),
