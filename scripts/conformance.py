@@ -1383,7 +1383,6 @@ GROUPS: dict[str, Cases] = {
 # Cases that are refused, and what to do in their place.
 REFUSED: dict[str, str] = {
     "by_class_f1": 'Use `average="macro"` or `"micro"`',
-    "stateful_rnn": "Build the model without `batch_size`",
     "half_weights": "Use `mixed_float16`, which keeps weights in float32",
     "own_fit": "Override `train_step`",
     "unused": "Export with `--allow-unused`, as `ema_unused`",

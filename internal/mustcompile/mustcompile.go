@@ -62,6 +62,12 @@ func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return nil, err
 	}
+	if model.Metadata != nil {
+		// Its checksum is that of the original.
+		if err := os.RemoveAll(filepath.Join(dir, "assets.extra")); err != nil {
+			return nil, err
+		}
+	}
 	return savedmodels.Open(dir)
 }
 
