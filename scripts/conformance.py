@@ -1386,8 +1386,6 @@ REFUSED: dict[str, str] = {
     "half_weights": "Use `mixed_float16`, which keeps weights in float32",
     "own_fit": "Override `train_step`",
     "unused": "Export with `--allow-unused`, as `ema_unused`",
-    "hashing": "Do this when preparing the data",
-    "integer_lookup": "Do this when preparing the data",
     "python_code": "Do this when preparing the data",
     "loss_unreduced": "Leave `reduction` at its default",
 }
