@@ -26,6 +26,9 @@ type CSVOptions struct {
 	// order. Give a validation file the ClassNames of the training file:
 	// otherwise a class that it lacks shifts the numbers of those after it.
 	Classes []string
+	// Names are the class names of a model, in the order of their numbers: labels that
+	// are no numbers have to be among them, unless Classes says otherwise.
+	Names []string
 	// Header says whether the first line names the columns.
 	Header Header
 	// Comma separates columns; 0 means ','.
@@ -52,8 +55,9 @@ type Column struct {
 type Header int
 
 const (
-	// HeaderAuto: the first line is a header if it has the label's name, or no
-	// number in it.
+	// HeaderAuto: the first line is a header if it has the name of the label or of an
+	// input (CSVOptions.Columns), or no number in it. For a model that takes text, a line
+	// without such a name is ErrField: it may be either.
 	HeaderAuto Header = iota
 	// HeaderPresent: it is a header, even if it has numbers in it.
 	HeaderPresent
@@ -225,6 +229,7 @@ type table struct {
 	kind   labelKind
 	class  map[string]int64
 	found  []string // class names by number
+	listed []string // those that are known
 }
 
 // features are the values of one field that is not the label.
@@ -294,9 +299,15 @@ func (t *table) start(record []string) error {
 	number, numberErr := strconv.Atoi(t.options.Label)
 	header := t.options.Header == HeaderPresent
 	if t.options.Header == HeaderAuto {
+		isName := func(c Column) bool { return slices.Contains(trimmed, c.Name) }
+		isText := func(c Column) bool { return c.Text }
 		// A label like "3" is no evidence: a row may have a 3 in it.
-		named := numberErr != nil && slices.Contains(trimmed, t.options.Label)
+		named := numberErr != nil && slices.Contains(trimmed, t.options.Label) || slices.ContainsFunc(t.options.Columns, isName)
 		header = named || !slices.ContainsFunc(trimmed, isNumber)
+		if text := t.options.Text || slices.ContainsFunc(t.options.Columns, isText); text && !named && header {
+			return fmt.Errorf("the first line, %s, has neither the name of an input nor that of the label, and so may be a header or a row of text: name a column like the input of the model, or set CSVOptions.Header: %w",
+				quote(strings.Join(trimmed, ",")), ErrField)
+		}
 	}
 	if header {
 		if err := t.header(trimmed); err != nil {
@@ -321,15 +332,8 @@ func (t *table) start(record []string) error {
 	if err := t.layOut(); err != nil {
 		return err
 	}
-	if len(t.options.Classes) > 0 {
-		t.kind = nameLabel
-		t.class = make(map[string]int64)
-		for i, name := range t.options.Classes {
-			if _, ok := t.class[name]; ok {
-				return fmt.Errorf("class %q is listed twice: %w", name, ErrField)
-			}
-			t.class[name] = int64(i)
-		}
+	if err := t.list(t.options.Classes); err != nil {
+		return err
 	}
 	if header {
 		return nil
@@ -339,6 +343,21 @@ func (t *table) start(record []string) error {
 
 // maxFields is the most fields of a table, far more than a model has inputs.
 const maxFields = 4096
+
+// list has labels be names of classes that are known.
+func (t *table) list(classes []string) error {
+	if len(classes) == 0 {
+		return nil
+	}
+	t.kind, t.listed, t.class = nameLabel, classes, make(map[string]int64)
+	for i, name := range classes {
+		if _, ok := t.class[name]; ok {
+			return fmt.Errorf("class %q is listed twice: %w", name, ErrField)
+		}
+		t.class[name] = int64(i)
+	}
+	return nil
+}
 
 // layOut decides which field the values of each column go to.
 func (t *table) layOut() error {
@@ -350,6 +369,9 @@ func (t *table) layOut() error {
 	text := make(map[string]bool)
 	for _, c := range t.options.Columns {
 		if i := slices.Index(t.names, c.Name); i < 0 || i == t.label {
+			if t.names != nil && len(t.options.Columns) > 1 {
+				return fmt.Errorf("no column %q, which is an input of the model: add it, or name a column so: %w", c.Name, ErrFormat)
+			}
 			return nil
 		}
 		text[c.Name] = c.Text
@@ -363,7 +385,7 @@ func (t *table) layOut() error {
 	for i, f := range t.fields {
 		if f != nil {
 			isText, known := text[t.names[i]]
-			t.fields[i] = &features{name: t.names[i], text: isText || !known}
+			t.fields[i] = &features{name: t.names[i], text: isText || !known && t.names[i] != SampleWeight}
 		}
 	}
 	return nil
@@ -521,15 +543,20 @@ func (t *table) addLabel(column int, cell string) error {
 	if cell == "" {
 		return t.bad(column, "an empty cell", "a label", "fill it in, or remove the row")
 	}
-	if len(t.options.Classes) > 0 {
+	numeric := isNumber(cell)
+	if t.kind == noLabels && !numeric {
+		if err := t.list(t.options.Names); err != nil {
+			return err
+		}
+	}
+	if t.listed != nil {
 		class, ok := t.class[cell]
 		if !ok {
-			return t.bad(column, quote(cell), fmt.Sprintf("one of the %d classes, such as %s", len(t.class), quote(t.options.Classes[0])), "correct it, or remove the row")
+			return t.bad(column, quote(cell), fmt.Sprintf("one of the %d classes, such as %s", len(t.class), quote(t.listed[0])), "correct it, or remove the row")
 		}
 		t.y = append(t.y, class)
 		return nil
 	}
-	numeric := isNumber(cell)
 	switch {
 	case t.kind == noLabels && numeric:
 		t.kind = integerLabel
@@ -601,7 +628,7 @@ func (t *table) dataset() (*Memory, error) {
 	default:
 		fields = append(fields, Field{"y", Array{Shape: []int{n}, Values: t.y}})
 	}
-	classes := t.options.Classes
+	classes := t.listed
 	if t.found != nil {
 		classes = t.sortClasses()
 	}

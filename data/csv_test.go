@@ -219,19 +219,44 @@ func TestCSVOfManyColumns(t *testing.T) {
 // Columns of a model with several inputs, or with one of text, are fields of their own.
 func TestCSVFields(t *testing.T) {
 	columns := []Column{{"city", true}, {"age", false}}
-	text := "age,city,id,label\n3,\" Bern\",x1,yes\n4.5,,x2,no\n"
+	text := "age,city,id,sample_weight,label\n3,\" Bern\",x1,0.5,yes\n4.5,,x2,2,no\n"
 	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{
-		"age":  {[]int{2, 1}, []float32{3, 4.5}},
-		"city": {[]int{2, 1}, []string{" Bern", ""}},
-		"id":   {[]int{2, 1}, []string{"x1", "x2"}},
-		"y":    {[]int{2}, []int64{1, 0}},
+		"age":           {[]int{2, 1}, []float32{3, 4.5}},
+		"city":          {[]int{2, 1}, []string{" Bern", ""}},
+		"id":            {[]int{2, 1}, []string{"x1", "x2"}},
+		"sample_weight": {[]int{2, 1}, []float32{0.5, 2}},
+		"y":             {[]int{2}, []int64{1, 0}},
 	}, fieldsOf(t, m))
 	require.Equal(t, []string{"no", "yes"}, m.ClassNames("y"))
 
-	m, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns, Text: true}, nil)
-	require.NoError(t, err, "not all columns are there")
+	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns}, nil)
+	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
+	one := CSVOptions{Columns: []Column{{"words", true}}, Text: true}
+	m, err = readCSV("t.csv", strings.NewReader("words\na\nb\n"), one, nil)
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{"words": {[]int{2, 1}, []string{"a", "b"}}}, fieldsOf(t, m))
+	_, err = readCSV("t.csv", strings.NewReader("a good film\ntoo long\n"), one, nil)
+	require.ErrorIs(t, err, ErrField, "a row of text looks like a header")
+	one.Header = HeaderAbsent
+	m, err = readCSV("t.csv", strings.NewReader("a good film\ntoo long\n"), one, nil)
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{"x": {[]int{2, 1}, []string{"a good film", "too long"}}}, fieldsOf(t, m))
+
+	// Labels of text have the numbers of the model.
+	named := CSVOptions{Label: "y", Names: []string{"yes", "no"}}
+	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,no\n"), named, nil)
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 1}, fieldsOf(t, m)["y"].Values)
+	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named, nil)
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
+	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,maybe\n"), named, nil)
+	require.ErrorContains(t, err, `line 3, column "y" (2): found "maybe", expected one of the 2 classes, such as "yes"`)
+
+	m, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Text: true}, nil)
+	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{1, 2}, []string{"a", "b"}}, "y": {[]int{1}, []int64{1}}}, fieldsOf(t, m))
 
 	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Columns: columns}, nil)
@@ -239,7 +264,7 @@ func TestCSVFields(t *testing.T) {
 	wide := "age,city" + strings.Repeat(",c", maxFields)
 	_, err = readCSV("t.csv", strings.NewReader(wide+"\n"), CSVOptions{Columns: columns}, nil)
 	require.ErrorIs(t, err, ErrFormat)
-	_, err = readCSV("t.csv", strings.NewReader("x\na\nb\nc\nd\n"), CSVOptions{Text: true}, newLimit(100))
+	_, err = readCSV("t.csv", strings.NewReader("x\na\nb\nc\nd\n"), CSVOptions{Text: true, Header: HeaderPresent}, newLimit(100))
 	require.ErrorIs(t, err, ErrTooLarge, "text takes more memory than the file has bytes")
 }
 

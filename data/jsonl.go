@@ -36,7 +36,8 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*Memory, error
 	}
 	lines := bufio.NewScanner(text)
 	lines.Buffer(nil, maxRow)
-	for line := 1; lines.Scan(); line++ {
+	line := 1
+	for ; lines.Scan(); line++ {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
@@ -45,7 +46,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*Memory, error
 		}
 	}
 	if err := lines.Err(); err == bufio.ErrTooLong {
-		return nil, t.bad(len(t.lines)+1, "", fmt.Sprintf("more than %d bytes", maxRow), "the object of a sample", "put each sample on a line of its own")
+		return nil, t.bad(line, "", fmt.Sprintf("more than %d bytes", maxRow), "the object of a sample", "put each sample on a line of its own")
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
 	}
@@ -66,10 +67,11 @@ type objects struct {
 
 // jsonField is the values of one name.
 type jsonField struct {
-	shape   []int     // of one sample
-	kind    string    // what the first value was
-	numbers []float64 // all exact: integers, or of 32 bits, or of 64
-	real    bool      // not all numbers are integers
+	samples int
+	shape   []int  // of one sample
+	kind    string // what the first value was
+	numbers []float64
+	real    bool // not all numbers are integers
 	texts   []string
 	bools   []bool
 }
@@ -95,7 +97,10 @@ func (t *objects) add(text []byte, line int) error {
 			return t.bad(line, "", quote(string(text)), "a JSON object", fix)
 		}
 		f := t.fields[name]
-		if f == nil && len(t.lines) > 0 || len(t.names) > maxFields {
+		if f == nil && len(t.names) == maxFields {
+			return t.bad(line, "", fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model", "leave out those that are not used")
+		}
+		if f == nil && len(t.lines) > 0 {
 			return t.bad(line, strconv.Quote(name), "this name", "those of the lines before: "+strings.Join(t.names[:min(8, len(t.names))], ", "), "give all lines the same names")
 		}
 		if f == nil {
@@ -103,10 +108,9 @@ func (t *objects) add(text []byte, line int) error {
 			t.fields[name] = f
 			t.names = append(t.names, name)
 		}
-		before := f.len()
 		err = t.value(d, f, 0)
-		if err == nil && len(t.lines) > 0 && f.len() != before/len(t.lines)*(len(t.lines)+1) {
-			err = wrong("another number of values", "one shape in all lines")
+		if f.samples++; err == nil && f.samples > len(t.lines)+1 {
+			err = wrong("this name again", "each name once")
 		}
 		var row *RowError
 		if errors.As(err, &row) {
@@ -127,13 +131,12 @@ func (t *objects) add(text []byte, line int) error {
 		return fmt.Errorf("%s: %w", t.file, err)
 	}
 	if seen != len(t.names) {
-		return t.bad(line, "", fmt.Sprintf("%d names", seen), fmt.Sprintf("%d, as in the lines before, each once", len(t.names)), "give all lines the same names")
+		missing := slices.IndexFunc(t.names, func(name string) bool { return t.fields[name].samples == len(t.lines) })
+		return t.bad(line, strconv.Quote(t.names[missing]), "no value", "one, as in the lines before", "give all lines the same names")
 	}
 	t.lines = append(t.lines, line)
 	return nil
 }
-
-func (f *jsonField) len() int { return len(f.numbers) + len(f.texts) + len(f.bools) }
 
 // wrong is the error about a value; where it is, is added by add.
 func wrong(found, expected string) error {
@@ -144,6 +147,9 @@ func wrong(found, expected string) error {
 func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	token, err := d.Token()
 	if err != nil {
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			err = errors.New("the line ends")
+		}
 		return wrong("a value that is no JSON: "+err.Error(), "a number, text, true, false, or an array")
 	}
 	first := len(t.lines) == 0 && f.kind == ""
@@ -231,6 +237,12 @@ func (t *objects) dataset(o CSVOptions) (*Memory, error) {
 	if o.Label != "" {
 		y := t.fields[o.Label].array(len(t.lines), false)
 		if names, ok := y.Values.([]string); ok {
+			for i, name := range names {
+				names[i] = strings.TrimSpace(name)
+			}
+			if len(classes) == 0 {
+				classes = o.Names
+			}
 			if len(classes) == 0 {
 				classes = slices.Compact(slices.Sorted(slices.Values(names)))
 			}

@@ -392,7 +392,7 @@ func dtype(descr string) (stored, binary.ByteOrder, error) {
 		case 'O':
 			what, fix = "Python objects, stored as a pickle, of type", "give all samples one shape and a number type, or convert text with x.astype(str), then save again"
 		case 'U', 'S', 'a':
-			what, fix = "text of type", "give it a width of at most 16 MiB"
+			what, fix = "text of type", "give it a width from 1 to 4,194,304"
 		case 'V', '[':
 			what, fix = "records of type", "save one array per column"
 		case 'M', 'm':
@@ -408,15 +408,18 @@ func dtype(descr string) (stored, binary.ByteOrder, error) {
 
 // textWidth is the size in bytes of an element of text.
 func textWidth(code string) (int, bool) {
-	const most = 16 << 20 // as of a line of a table
+	const most = 16 << 20 // bytes, as of a row of a table
 	if code == "" || !strings.ContainsRune("USa", rune(code[0])) {
 		return 0, false
 	}
 	width, err := strconv.Atoi(code[1:])
+	if err != nil || width < 1 || width > most/4 {
+		return 0, false
+	}
 	if code[0] == 'U' {
 		width *= 4
 	}
-	return width, err == nil && width > 0 && width <= most
+	return width, true
 }
 
 // readText reads text whose characters have one byte each, or four: UTF-32.
@@ -439,7 +442,11 @@ func readText(wide bool) func(io.Reader, int, int, binary.ByteOrder, int64) (vec
 			if wide {
 				text = text[:0]
 				for at := 0; at < width; at += 4 {
-					text = utf8.AppendRune(text, rune(order.Uint32(one[at:])))
+					c := rune(order.Uint32(one[at:]))
+					if !utf8.ValidRune(c) {
+						return nil, fmt.Errorf("element %d has %#x, which is no character: %w", len(out), uint32(c), ErrFormat)
+					}
+					text = utf8.AppendRune(text, c)
 				}
 			}
 			out = append(out, string(bytes.TrimRight(text, "\x00")))

@@ -165,7 +165,7 @@ func Open(dir string) (*Model, error) {
 // loss: for models whose train step gives it another name. It has to be a float scalar. If no
 // signature has such an output, the error is ErrNoSignature. "" changes nothing.
 func (m *Model) WithLoss(output string) (*Model, error) {
-	if output == "" || output == m.LossOutput {
+	if output == "" || output == m.LossOutput || output == OutputLoss {
 		return m, nil
 	}
 	named := *m
@@ -184,7 +184,14 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 		slices.SortFunc(s.Outputs, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
 	}
 	if !found {
-		return nil, fmt.Errorf("%s: no signature that takes data and has no loss gives a float scalar %q: %w; steadyfit inspect lists the signatures", m.Dir, output, ErrNoSignature)
+		var scalars []string
+		for _, s := range m.Signatures {
+			if len(s.DataInputs()) > 0 && s.Output(OutputLoss) == nil {
+				scalars = append(scalars, tensorNames(s.Metrics())...)
+			}
+		}
+		slices.Sort(scalars)
+		return nil, fmt.Errorf("%s: %w without a loss gives a float scalar %q; there are %s", m.Dir, ErrNoSignature, output, enumerate(slices.Compact(scalars), 8))
 	}
 	named.settle()
 	return &named, nil

@@ -8,6 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 binaries=$(mktemp -d)
 trap 'rm -rf "$binaries"' EXIT
+targets=$(git grep -oE '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's/:func /:/')
 passed=0
 failed=()
 while IFS=: read -r file target; do
@@ -21,7 +22,7 @@ while IFS=: read -r file target; do
     else
         failed+=("$target")
     fi
-done < <(git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed 's/:func /:/')
+done <<<"$targets"
 if [ $# -gt 1 ]; then
     mkdir -p "$(dirname "$2")"
     echo "fuzz: $passed passed, ${#failed[@]} failed, 0 skipped" >>"$2"

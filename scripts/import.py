@@ -135,8 +135,10 @@ def _alike(a: str, b: str, group: str) -> bool:
         (one, _, a), (other, _, b) = a.partition("/"), b.partition("/")
         if one != other:
             return False
-    a, b = "_" + a.replace("/", "_"), "_" + b.replace("/", "_")
-    return a.endswith(b) or b.endswith(a)
+        a, b = a.replace("/", "_"), b.replace("/", "_")
+    # The name of the model may go before the path.
+    a, b = sorted((a, b), key=len)
+    return a == b or b.endswith(("_" if group == "optimizer" else "/") + a)
 
 
 def write(model: Any, path: pathlib.Path) -> None:

@@ -127,6 +127,9 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
 		return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
 	})
+	if model.Metadata != nil {
+		o.Names = slices.Clone(model.Metadata.ClassNames)
+	}
 	isText := func(in savedmodels.Tensor) bool { return in.DType == tfbind.String }
 	o.Exact = slices.ContainsFunc(features, func(in savedmodels.Tensor) bool { return !slices.Contains(rounded, in.DType) })
 	o.Text = len(features) == 1 && isText(features[0])

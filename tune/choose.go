@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/data"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -67,6 +68,9 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	}
 	if p.Data.Len() < p.Batch {
 		return Choice{Why: "plain: there is no whole batch to measure with"}, nil
+	}
+	if slices.ContainsFunc(p.Data.Fields(), func(f data.FieldSpec) bool { return f.Type == "string" }) {
+		return Choice{Why: "plain: data with text is not measured"}, nil
 	}
 	key := newKey(&p, info)
 	kept := p.kept(key)

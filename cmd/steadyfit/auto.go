@@ -126,7 +126,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 		d.steps++
 	}
 	if f.steps > 0 {
-		d.steps = min(d.steps, f.steps)
+		d.steps = f.steps
 	}
 	pause, err := f.pause(l, d.steps)
 	if err != nil {

@@ -235,6 +235,13 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if f.out == "" && f.checkpoints == "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "note: without --out or --checkpoints, the trained model is not kept")
 	}
+	if names := f.data.classes; len(names) > 0 && len(f.data.csv.Names) == 0 && len(f.data.images.Classes) == 0 {
+		shown := make([]string, min(8, len(names)))
+		for i := range shown {
+			shown[i] = fmt.Sprintf("%s %d", names[i], i)
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "note: the model does not name its classes, so these have the numbers of their sorted names: %s\n", strings.Join(shown, ", "))
+	}
 	history, err := loop.Run(ctx, train)
 	tolerated := err == nil || onWriteError[f.onError] == fit.Continue && every(err, unlogged)
 	if again := r.outcome(); again != nil && !history.Done && tolerated {

@@ -103,7 +103,7 @@ func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Rol
 	}
 	signature := role(model.Roles)
 	if signature == "" {
-		return usagef("%s has no signature to %s", model.Dir, purpose)
+		return usagef("%s has no signature to %s; if its loss is called otherwise, say which output it is (--loss-output)", model.Dir, purpose)
 	}
 	if err := f.input.suit(model, signature); err != nil {
 		return err
@@ -119,6 +119,9 @@ func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Rol
 	if err := check(ds, model, signature, data.Pass{Batch: f.batch}); err != nil {
 		return err
 	}
+	if names, m := ds.ClassNames("y"), model.Metadata; m != nil && len(m.ClassNames) == 0 && len(names) > 0 && len(names) < m.Labels["y"].Classes {
+		return usagef("%s has %d names of labels, and the model has %d classes without names, so that their numbers cannot be told: write numbers, or export the model with its class names", ds.Name(), len(names), m.Labels["y"].Classes)
+	}
 	s, err := f.session(cmd, g, model)
 	if err != nil {
 		return err
@@ -129,8 +132,9 @@ func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Rol
 
 // dataFlags choose data, and say how it is read.
 type dataFlags struct {
-	path  string
-	label string
+	path   string
+	label  string
+	header string
 	// classes are the class names of the training data, which other data of the
 	// same run must be numbered by.
 	classes []string
@@ -150,6 +154,7 @@ type dataFlags struct {
 func (f *dataFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.path, "data", "", "data: .npz, .npy, .csv[.gz], .jsonl[.gz], a folder in MNIST's layout, a folder of images with a sub-folder per class, or builtin:NAME ("+strings.Join(data.BuiltinNames(), ", ")+")")
 	flags.StringVar(&f.label, "label", "", "label of a CSV or JSON lines file: its name, in a table also its number from 1, or -1 for the last; default the one named label or y")
+	flags.StringVar(&f.header, "header", "auto", "whether the first line of a table names the columns: yes, no, or auto, by the names and numbers in it")
 	flags.StringVar(&f.imageSize, "image-size", "", "size that images in a folder are brought to, or that samples of pixels in a row have, as in 224 or HEIGHTxWIDTH; default what the model takes")
 	flags.StringVar(&f.scale, "scale", "", "what 0 and 255 of bytes become, as in 0,1; default, for images in a folder, the range that the model was exported with")
 	flags.StringVar(&f.most, "max-data", "", "largest size of the data when decompressed, as in 8GiB; default 64 MiB and 50 times the size of the files, at most half of the free memory")
@@ -171,6 +176,11 @@ func (f *dataFlags) suit(model *savedmodels.Model, signature string) error {
 	if !slices.Contains([]string{mapAuto, mapAlways, mapNever}, f.mapped) {
 		return usagef("--map %q: expected %s, %s or %s", f.mapped, mapAlways, mapNever, mapAuto)
 	}
+	headers := map[string]data.Header{"auto": data.HeaderAuto, "yes": data.HeaderPresent, "no": data.HeaderAbsent}
+	header, ok := headers[f.header]
+	if !ok {
+		return usagef("--header %q: expected yes, no or auto", f.header)
+	}
 	var h, w int
 	if f.imageSize != "" {
 		height, width, both := strings.Cut(f.imageSize, "x")
@@ -188,6 +198,7 @@ func (f *dataFlags) suit(model *savedmodels.Model, signature string) error {
 	if f.csv, err = session.CSVOptions(model, signature); err != nil {
 		return unusable(err)
 	}
+	f.csv.Header = header
 	if f.images, f.pixels, err = session.ImageOptions(model, signature, h, w); err != nil {
 		return unusable(err)
 	}
@@ -329,6 +340,9 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 			if len(m.ClassNames) > 0 {
 				classes = len(m.ClassNames)
 			}
+			if names := namesOf(ds, field); classes > 0 && len(names) > classes {
+				return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds.Name(), field, strings.Join(names[:min(8, len(names))], ", "), classes, data.ErrLabel)
+			}
 			if classes > 0 {
 				if err := data.CheckLabels(ds, field, classes); err != nil {
 					return err
@@ -354,6 +368,15 @@ func check(ds data.Dataset, model *savedmodels.Model, signature string, pass dat
 		}
 	}
 	return nil
+}
+
+// namesOf are the names of classes that a table has for labels; nil if they are numbers.
+func namesOf(ds data.Dataset, field string) []string {
+	m, ok := ds.(*data.Memory)
+	if !ok {
+		return nil
+	}
+	return m.ClassNames(field)
 }
 
 // overflows are the magnitudes from which on a value is rounded to an infinity.

@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // command line.
 var inFlags = strings.NewReplacer(
 	"set ImageOptions.Size to what", "give --image-size with what", "correct ImageOptions.Size", "correct --image-size", ", or raise ImageOptions.MaxPixels", "",
-	"raise Options.MaxBytes", "raise --max-data", "leave it out (Memory.Drop)", "leave it out (--ignore-fields)",
+	"raise Options.MaxBytes", "raise --max-data", "set CSVOptions.Header", "say with --header yes or no which", "leave it out (Memory.Drop)", "leave it out (--ignore-fields)",
 	"set Loop.ResumeAnyway", "give --force", "Loop.ResumeAnyway", "--force",
 	"set ResetPolicy.Limit", "give --reset-near", "ResetPolicy.Limit", "--reset-near", "ResetPolicy.Within", "--reset-within", "ResetPolicy.Depth", "--reset",
 	"ResetPolicy.EverySteps", "--reset-every", "ResetPolicy.EveryEpochs", "--reset-every",

@@ -207,6 +207,12 @@ def test_only_what_draws_is_inexact_in_parts(tmp_path, layer, exact):
     assert report.metadata["micro_batches_exact"] is exact
 
 
+def margin(y, p):
+    """Compares all samples with each other, where they are far apart."""
+    apart = keras.ops.sum(keras.ops.square(p[:, None] - p[None]), axis=-1)
+    return keras.ops.mean(keras.ops.relu(apart - 2.0), axis=1)
+
+
 @pytest.mark.parametrize(
     ("loss", "labels", "exact"),
     [
@@ -216,6 +222,7 @@ def test_only_what_draws_is_inexact_in_parts(tmp_path, layer, exact):
         (keras.losses.Dice(), None, False),
         (keras.losses.Tversky(), None, False),
         (keras.losses.Circle(), {"y": "int64[]"}, False),
+        (margin, None, False),
         (keras.losses.SparseCategoricalCrossentropy(ignore_class=0), None, False),
     ],
 )
@@ -232,7 +239,7 @@ def test_losses_in_parts(tmp_path, load, random, loss, labels, exact):
     assert report.metadata["micro_batches_exact"] is exact
 
     whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
-    x = random.normal(size=(8, 6)).astype("float32")
+    x = random.normal(scale=3, size=(8, 6)).astype("float32")
     y = random.integers(0, 3, 8)
     if report.metadata["labels"]["y"]["dtype"] == "float32":
         y = np.eye(3, dtype="float32")[y]
@@ -243,9 +250,28 @@ def test_losses_in_parts(tmp_path, load, random, loss, labels, exact):
     assert (not close(whole.variables(), parts.variables(), 1e-5)) is exact
 
 
-def test_a_layer_that_changes_its_weights_is_inexact_in_parts(tmp_path):
-    layer = keras.layers.SpectralNormalization(keras.layers.Dense(3))
-    model = keras.Sequential([keras.Input((6,)), layer])
+class Counting(keras.layers.Layer):
+    """Assigns to a weight inside of a function of its own."""
+
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    @tf.function
+    def counted(self, x):
+        self.count.assign_add(1.0)
+        return x * self.count
+
+    def call(self, x):
+        return self.counted(x)
+
+
+def _spectral():
+    return keras.layers.SpectralNormalization(keras.layers.Dense(3))
+
+
+@pytest.mark.parametrize("layer", [_spectral, Counting])
+def test_a_layer_that_changes_its_weights_is_inexact_in_parts(tmp_path, layer):
+    model = keras.Sequential([keras.Input((6,)), layer(), keras.layers.Dense(3)])
     report = export.export(model, tmp_path / "m", optimizer="sgd", loss="mse", check=False)
     assert report.metadata["micro_batches_exact"] is False
 
