@@ -930,16 +930,12 @@ class _KerasProgram:
         return any(id(v.value.handle) in read for v in seeds)
 
     def _changes_state(self, concrete: Any) -> bool:
-        """Whether the training pass assigns to weights, as SpectralNormalization does.
-
-        A function that gets a weight may assign to it.
-        """
+        """Whether the training pass assigns to weights, as SpectralNormalization does."""
         handles = {id(v.value.handle) for v in self.model.non_trainable_weights}
-        inside = {inner.name for outer, inner in concrete.graph.captures if id(outer) in handles}
-        return any(
-            op.type != "ReadVariableOp" and any(tensor.name in inside for tensor in op.inputs)
-            for op in concrete.graph.get_operations()
-        )
+        inside = {inner.op.name for outer, inner in concrete.graph.captures if id(outer) in handles}
+        graph = concrete.graph.as_graph_def()
+        library = {f.signature.name: f for f in graph.library.function}
+        return any(_assigns(graph.node, name, library) for name in inside)
 
     def _make_accumulators(self) -> None:
         tf = self.tf
@@ -1532,6 +1528,26 @@ def _constants(concrete: Any) -> list[tuple[str, bytes]]:
         (node.op, node.attr["value"].tensor.SerializeToString() if node.op == "Const" else b"")
         for node in concrete.graph.as_graph_def().node
     ]
+
+
+def _assigns(nodes: Iterable[Any], variable: str, library: Mapping[str, Any]) -> bool:
+    """Whether nodes assign to a variable, or hand it to a function of the library that does."""
+    for node in nodes:
+        for at, name in enumerate(node.input):
+            if name.split(":")[0] != variable:
+                continue
+            if node.op.startswith(("Assign", "Resource")) and not node.op.startswith(
+                "ResourceGather"
+            ):
+                return True
+            at -= node.op in ("If", "StatelessIf", "Case", "StatelessCase")  # the choice is first
+            called = [a.func.name for a in node.attr.values() if a.HasField("func")]
+            called += [f.name for a in node.attr.values() for f in a.list.func]
+            for function in (library[f] for f in called):
+                argument = function.signature.input_arg[at].name
+                if _assigns(function.node_def, argument, library):
+                    return True
+    return False
 
 
 def _by_path(variables: Sequence[Any]) -> dict[str, Any]:
