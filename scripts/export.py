@@ -2204,7 +2204,8 @@ def _tables(model: Any, signatures: Mapping[str, Any]) -> list[Any]:
     return [
         value
         for layer in model._flatten_layers()
-        for value in tf.nest.flatten(list(vars(layer).values()))
+        for held in vars(layer).values()
+        for value in (held if isinstance(held, (list, tuple)) else [held])
         if isinstance(value, tf.saved_model.experimental.TrackableResource)
         and id(value.resource_handle) in used
     ]

@@ -176,7 +176,7 @@ func (f *dataFlags) suit(model *savedmodels.Model, signature string) error {
 	if !slices.Contains([]string{mapAuto, mapAlways, mapNever}, f.mapped) {
 		return usagef("--map %q: expected %s, %s or %s", f.mapped, mapAlways, mapNever, mapAuto)
 	}
-	headers := map[string]data.Header{"auto": data.HeaderAuto, "yes": data.HeaderPresent, "no": data.HeaderAbsent}
+	headers := map[string]data.Header{"": data.HeaderAuto, "auto": data.HeaderAuto, "yes": data.HeaderPresent, "no": data.HeaderAbsent}
 	header, ok := headers[f.header]
 	if !ok {
 		return usagef("--header %q: expected yes, no or auto", f.header)
