@@ -349,14 +349,22 @@ func (t *table) list(classes []string) error {
 	if len(classes) == 0 {
 		return nil
 	}
-	t.kind, t.listed, t.class = nameLabel, classes, make(map[string]int64)
+	t.kind, t.listed = nameLabel, classes
+	var err error
+	t.class, err = numbered(classes)
+	return err
+}
+
+// numbered gives each class its number.
+func numbered(classes []string) (map[string]int64, error) {
+	numbers := make(map[string]int64, len(classes))
 	for i, name := range classes {
-		if _, ok := t.class[name]; ok {
-			return fmt.Errorf("class %q is listed twice: %w", name, ErrField)
+		if _, ok := numbers[name]; ok {
+			return nil, fmt.Errorf("class %q is listed twice: %w", name, ErrField)
 		}
-		t.class[name] = int64(i)
+		numbers[name] = int64(i)
 	}
-	return nil
+	return numbers, nil
 }
 
 // layOut decides which field the values of each column go to.

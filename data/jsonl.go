@@ -18,7 +18,8 @@ import (
 // of these, nested or not, which have one shape in all lines.
 //
 // CSVOptions.Label is the name that becomes y; text is numbered as in a table. One other
-// name becomes x, unless it is that of CSVOptions.Columns; several keep their names. Numbers
+// name beside sample_weight becomes x, unless it is that of CSVOptions.Columns; several keep
+// their names. Numbers
 // are int64 if all of a field are integers, which are below 2^53, and otherwise float32, or
 // float64 as CSVOptions.Exact says.
 //
@@ -69,7 +70,7 @@ type objects struct {
 type jsonField struct {
 	samples int
 	shape   []int  // of one sample
-	kind    string // what the first value was
+	kind    string // what the values are, in words
 	numbers []float64
 	real    bool // not all numbers are integers
 	texts   []string
@@ -181,19 +182,26 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 		}
 		return nil
 	}
-	kind := fmt.Sprintf("%T", token)
-	names := map[string]string{"json.Number": "a number", "string": "text", "bool": "true or false"}
-	switch {
-	case token == nil:
+	var kind string
+	switch token.(type) {
+	case nil:
 		return wrong("null", "a number, text, true, false, or an array")
-	case names[kind] == "":
+	case json.Number:
+		kind = "a number"
+	case string:
+		kind = "text"
+	case bool:
+		kind = "true or false"
+	default:
 		return wrong(fmt.Sprint(token), "a number, text, true, false, or an array")
+	}
+	switch {
 	case depth != len(f.shape):
-		return wrong(names[kind], "an array, as before")
+		return wrong(kind, "an array, as before")
 	case f.kind == "":
 		f.kind = kind
 	case f.kind != kind:
-		return wrong(names[kind], names[f.kind]+", as before")
+		return wrong(kind, f.kind+", as before")
 	}
 	if err := t.values.take(stringHeader); err != nil {
 		return err
@@ -225,10 +233,11 @@ func (t *objects) dataset(o CSVOptions) (*Memory, error) {
 	}
 	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return t.fields[c.Name] == nil })
 	features := slices.DeleteFunc(slices.Clone(t.names), func(name string) bool { return name == o.Label })
+	inputs := slices.DeleteFunc(slices.Clone(features), func(name string) bool { return name == SampleWeight })
 	var fields []Field
 	for _, name := range features {
 		a := t.fields[name].array(len(t.lines), o.Exact)
-		if len(features) == 1 && !byName {
+		if name != SampleWeight && len(inputs) == 1 && !byName {
 			name = "x"
 		}
 		fields = append(fields, Field{name, a})
@@ -246,9 +255,9 @@ func (t *objects) dataset(o CSVOptions) (*Memory, error) {
 			if len(classes) == 0 {
 				classes = slices.Compact(slices.Sorted(slices.Values(names)))
 			}
-			number := make(map[string]int64, len(classes))
-			for i, name := range classes {
-				number[name] = int64(i)
+			number, err := numbered(classes)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", t.file, err)
 			}
 			numbers := make([]int64, len(names))
 			for i, name := range names {

@@ -36,9 +36,9 @@ samples, to accumulators that live in the model; ``apply`` divides, takes one
 optimizer step and clears them. Any split of a batch gives the step that the whole
 batch gives, up to the order of float additions. Exceptions are layers and losses
 whose value for one sample depends on the others (BatchNormalization, Dice) or on a random
-draw (Dropout), layers that change their weights, and an Embedding under any optimizer but SGD without clipping, since
-Keras takes each occurrence of a row in a batch for a gradient of its own: the metadata
-then says ``"micro_batches_exact": false``.
+draw (Dropout), layers that change their weights, and an Embedding under any optimizer but
+SGD without clipping, since Keras takes each occurrence of a row in a batch for a gradient of
+its own: the metadata then says ``"micro_batches_exact": false``.
 
 Losses are what Keras ``fit`` minimises: the reduced loss plus the model's
 regularisation losses, in ``train`` and ``evaluate`` alike, so the two compare.
@@ -274,6 +274,7 @@ def _as_loss(loss: Any, from_logits: bool) -> Any:
 
     name = re.sub(r"[^A-Za-z0-9_]", "", getattr(loss, "__name__", "")) or "loss"
     wrapped = FunctionLoss(name=name)
+    wrapped.fn = loss
     wrapped.from_logits = from_logits
     return wrapped
 
@@ -1232,11 +1233,13 @@ class _KerasProgram:
         for name, rows in self._rows().items():
             inputs[name]["rows"] = rows
         labels = {n: _spec_json(s) for n, s in self.labels.items()}
-        sparse = self.keras.losses.SparseCategoricalCrossentropy
+        sparse = self.keras.losses.sparse_categorical_crossentropy
         for output, loss in self.losses.items():
             size = self.outputs[output].shape[-1:]
-            if type(loss) is sparse and size != (None,) and loss._fn_kwargs["ignore_class"] is None:
-                labels[self.label_of[output]]["classes"] = size[0]
+            options = getattr(loss, "_fn_kwargs", {})
+            if getattr(loss, "fn", None) is sparse and options.get("ignore_class") is None:
+                if size != (None,):
+                    labels[self.label_of[output]]["classes"] = size[0]
         return {
             "inputs": inputs,
             "labels": labels,

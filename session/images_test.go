@@ -47,6 +47,23 @@ func TestImageOptions(t *testing.T) {
 	require.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }
 
+// Weights whose shape the data has to give are missed before anything is loaded.
+func TestWeightsWithoutASize(t *testing.T) {
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	train, test, err := data.Builtin("digits")
+	require.NoError(t, err)
+	sig, err := model.Signature("train")
+	require.NoError(t, err)
+	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "sample_weight", Op: "w", DType: tfbind.Float32, Shape: []int64{-1, -1}})
+	_, err = session.CheckData(model, "train", train, data.Pass{Batch: 8})
+	assert.ErrorIs(t, err, session.ErrData)
+	assert.ErrorContains(t, err, "takes sample_weight of shape [? ?], whose size the data has to give")
+	sig.Inputs[len(sig.Inputs)-1].Shape = []int64{-1, 3}
+	_, err = session.CheckData(model, "train", test, data.Pass{Batch: 8})
+	assert.NoError(t, err, "ones of a known shape are fed")
+}
+
 // Labels are read as integers anyway: only features decide.
 func TestCSVOptions(t *testing.T) {
 	for dtype, want := range map[tfbind.DType]bool{tfbind.Float32: false, tfbind.BFloat16: false, tfbind.Float64: true, tfbind.Int32: true, tfbind.Uint8: true} {

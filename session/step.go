@@ -91,6 +91,9 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 	for i := range b.inputs {
 		in := &b.inputs[i]
 		if in.field < 0 {
+			if in.Name == savedmodels.InputSampleWeight && len(in.Shape) > 1 && slices.Min(in.Shape[1:]) < 0 {
+				return nil, fmt.Errorf("%s: %w", ds.Name(), in.noSize(sig))
+			}
 			continue
 		}
 		f := specs[in.field]
@@ -127,7 +130,7 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
 		return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
 	})
-	if model.Metadata != nil {
+	if model.Metadata != nil && len(features) < len(sig.DataInputs()) {
 		o.Names = slices.Clone(model.Metadata.ClassNames)
 	}
 	isText := func(in savedmodels.Tensor) bool { return in.DType == tfbind.String }
@@ -420,7 +423,7 @@ func (st *Step) setOnes(i int, first ...int64) error {
 	n := 1
 	for _, d := range in.shape {
 		if d < 0 {
-			return fmt.Errorf("%w: signature %s takes %s of shape %s, whose size the data has to give: add that field", ErrData, st.signature.Name, in.Name, shapeText(in.Shape))
+			return in.noSize(st.signature)
 		}
 		n *= int(d)
 	}
@@ -582,6 +585,11 @@ func (in *input) checkSizes(shape []int) error {
 
 func (in *input) mismatch(shape []int) error {
 	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
+}
+
+// noSize is the error about weights whose shape only the data could tell.
+func (in *input) noSize(sig *savedmodels.Signature) error {
+	return fmt.Errorf("%w: signature %s takes %s of shape %s, whose size the data has to give: add that field", ErrData, sig.Name, in.Name, shapeText(in.Shape))
 }
 
 func shapeText(shape []int64) string { return strings.ReplaceAll(fmt.Sprint(shape), "-1", "?") }

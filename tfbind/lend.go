@@ -86,12 +86,8 @@ func Lend[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	if err != nil {
 		return err
 	}
-	n, err := elements(shape)
-	if err != nil {
-		return fmt.Errorf("step input %s: %w", in.name, err)
-	}
-	if n != int64(len(values)) {
-		return fmt.Errorf("step input %s: %w: shape %v holds %d elements, got %d values", in.name, ErrShape, slices.Clone(shape), n, len(values))
+	if err := in.holds(shape, len(values)); err != nil {
+		return err
 	}
 	if !Lendable(values) {
 		return fmt.Errorf("step input %s: %w: to be lent, values have to begin at a multiple of %d bytes, and there have to be some; set the input", in.name, ErrInvalidArgument, alignment)
@@ -103,7 +99,7 @@ func Lend[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	}
 	l.begin(ptr(unsafe.SliceData(values)))
 	in.fed = false
-	bytes := n * int64(in.dtype.Size())
+	bytes := int64(len(values)) * int64(in.dtype.Size())
 	if !capi.lendInput(p, i, in.dtype, shape, ptr(unsafe.SliceData(values)), bytes, &l.held) {
 		l.end()
 		return fmt.Errorf("step input %s: %w", in.name, outOfMemory("lend input", in.dtype, slices.Clone(shape), bytes))

@@ -187,18 +187,26 @@ func SetStrings(st *Step, i int, values []string, shape ...int64) error {
 	if err != nil {
 		return err
 	}
-	n, err := elements(shape)
-	if err != nil {
-		return fmt.Errorf("step input %s: %w", in.name, err)
+	if err := in.holds(shape, len(values)); err != nil {
+		return err
 	}
-	if n != int64(len(values)) {
-		return fmt.Errorf("step input %s: %w: shape %v holds %d elements, got %d values", in.name, ErrShape, slices.Clone(shape), n, len(values))
-	}
-	if err := st.resize(p, i, slices.Clone(shape), n*stringBytes); err != nil {
+	if err := st.resize(p, i, slices.Clone(shape), int64(len(values))*stringBytes); err != nil {
 		return err
 	}
 	capi.setInputStrings(p, i, values)
 	in.fed = true
+	return nil
+}
+
+// holds checks that a shape has as many elements as there are values.
+func (in *input) holds(shape []int64, values int) error {
+	n, err := elements(shape)
+	if err != nil {
+		return fmt.Errorf("step input %s: %w", in.name, err)
+	}
+	if n != int64(values) {
+		return fmt.Errorf("step input %s: %w: shape %v holds %d elements, got %d values", in.name, ErrShape, slices.Clone(shape), n, values)
+	}
 	return nil
 }
 

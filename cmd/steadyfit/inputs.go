@@ -103,7 +103,7 @@ func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Rol
 	}
 	signature := role(model.Roles)
 	if signature == "" {
-		return usagef("%s has no signature to %s; if its loss is called otherwise, say which output it is (--loss-output)", model.Dir, purpose)
+		return usagef("%s has no signature to %s", model.Dir, purpose)
 	}
 	if err := f.input.suit(model, signature); err != nil {
 		return err
@@ -119,8 +119,10 @@ func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Rol
 	if err := check(ds, model, signature, data.Pass{Batch: f.batch}); err != nil {
 		return err
 	}
-	if names, m := ds.ClassNames("y"), model.Metadata; m != nil && len(m.ClassNames) == 0 && len(names) > 0 && len(names) < m.Labels["y"].Classes {
-		return usagef("%s has %d names of labels, and the model has %d classes without names, so that their numbers cannot be told: write numbers, or export the model with its class names", ds.Name(), len(names), m.Labels["y"].Classes)
+	if signature == model.Roles.Evaluate && model.Metadata != nil && len(model.Metadata.ClassNames) == 0 {
+		if names, classes := ds.ClassNames("y"), model.Metadata.Labels["y"].Classes; len(names) > 0 && len(names) < classes {
+			return usagef("%s has %d names of labels, and the model has %d classes without names, so that their numbers cannot be told: write numbers, or export the model with its class names", ds.Name(), len(names), classes)
+		}
 	}
 	s, err := f.session(cmd, g, model)
 	if err != nil {

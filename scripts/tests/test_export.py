@@ -249,6 +249,22 @@ def margin(y, p):
     return keras.ops.mean(keras.ops.relu(apart - 2.0), axis=1)
 
 
+@pytest.mark.parametrize(
+    ("loss", "classes"),
+    [
+        ("sparse_categorical_crossentropy", 3),
+        (keras.losses.SparseCategoricalCrossentropy(), 3),
+        (keras.losses.SparseCategoricalCrossentropy(ignore_class=9), None),
+        ("mse", None),
+    ],
+)
+def test_labels_have_a_number_of_classes(tmp_path, loss, classes):
+    report = export.export(
+        dense("softmax"), tmp_path / "m", optimizer="sgd", loss=loss, check=False
+    )
+    assert report.metadata["labels"]["y"].get("classes") == classes
+
+
 def test_a_loss_with_a_margin_is_inexact_in_parts(tmp_path):
     report = export.export(dense(), tmp_path / "m", optimizer="sgd", loss=margin, check=False)
     assert report.metadata["micro_batches_exact"] is False
