@@ -31,9 +31,13 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 		}
 		for i := range v.len() {
 			if class, ok := label(i); !ok || class < 0 || class >= int64(classes) {
+				fix := "correct the label"
+				if ok && class > 0 {
+					fix = fmt.Sprintf("correct the label, or train a model with more than %d classes", classes)
+				}
 				return i, &RowError{
 					Expected: fmt.Sprintf("a class from 0 to %d", classes-1),
-					Fix:      fmt.Sprintf("correct the label, or train a model with more than %d classes", classes),
+					Fix:      fix,
 					Err:      ErrLabel,
 				}, nil
 			}

@@ -400,6 +400,9 @@ func TestOpenNPY(t *testing.T) {
 		err = CheckLabels(m, "y", 9)
 		require.EqualError(t, err, y+": sample 1, column y: found 9, expected a class from 0 to 8; correct the label, or train a model with more than 9 classes")
 	}
+	fraction, err := New("made", Field{Name: "y", Array: Array{Shape: []int{2}, Values: []float32{1, 0.5}}})
+	require.NoError(t, err)
+	require.EqualError(t, CheckLabels(fraction, "y", 9), "made: sample 1, column y: found 0.5, expected a class from 0 to 8; correct the label", "no number of classes makes it a class")
 	m, err = Open(put("images.npy", "(2,)", 5, 6), Options{})
 	require.NoError(t, err)
 	require.Equal(t, "x", m.Fields()[0].Name)

@@ -1237,9 +1237,9 @@ class _KerasProgram:
         for output, loss in self.losses.items():
             size = self.outputs[output].shape[-1:]
             options = getattr(loss, "_fn_kwargs", {})
-            if getattr(loss, "fn", None) is sparse and options.get("ignore_class") is None:
-                if size != (None,):
-                    labels[self.label_of[output]]["classes"] = size[0]
+            counted = getattr(loss, "fn", None) is sparse and size != (None,)
+            if counted and options.get("ignore_class") is None:
+                labels[self.label_of[output]]["classes"] = size[0]
         return {
             "inputs": inputs,
             "labels": labels,

@@ -16,6 +16,9 @@ import (
 func TestIntegersAreChecked(t *testing.T) {
 	m, err := savedmodels.Builtin("lstm")
 	require.NoError(t, err)
+	unlimited := *m.Metadata
+	unlimited.Labels = map[string]savedmodels.InputMetadata{"y": {DType: "int64"}}
+	m.Metadata = &unlimited
 	require.Empty(t, m.Metadata.ClassNames, "the labels are integers of any size")
 	for _, c := range []struct {
 		values any
