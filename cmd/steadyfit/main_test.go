@@ -38,7 +38,10 @@ func TestMain(m *testing.M) {
 const autoEnv = envPrefix + "AUTO"
 
 // TestScripts runs the command as users do: see testdata/script.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { testscript.Run(t, scriptParams(t, "testdata/script")) }
+
+// scriptParams are the parameters of the scripts in a folder.
+func scriptParams(t *testing.T, dir string) testscript.Params {
 	location, err := tfbind.Locate("")
 	if err != nil {
 		t.Fatal(err)
@@ -47,8 +50,8 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+	return testscript.Params{
+		Dir: dir,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
@@ -77,7 +80,7 @@ func TestScripts(t *testing.T) {
 			"digits":  digits,
 		},
 		UpdateScripts: os.Getenv("STEADYFIT_UPDATE") != "",
-	})
+	}
 }
 
 // raceDetector tells whether this program carries the race detector.

@@ -246,6 +246,9 @@ func (f *matrixFlags) plan(g *global) (matrix.Plan, error) {
 	if f.jobs < 1 {
 		return p, usagef("--jobs %d: expected at least 1", f.jobs)
 	}
+	if f.timeout < 0 {
+		return p, usagef("--timeout %v: expected 0 or more", f.timeout)
+	}
 	if f.quick && f.pairs == 0 {
 		p.Pairs = quickPairs
 	}
