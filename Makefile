@@ -70,12 +70,13 @@ ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|am
 OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
 
 # The race detector has each program wait for a second as it ends; the tests start hundreds.
-# Packages without goroutines are left out, and a test of how much memory the command takes.
+# Packages without goroutines are left out, as are those whose programs run alone in children,
+# and a test of how much memory the command takes.
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the same under the race detector
 	$(GOTEST) -title race -- -race -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
-		$$($(GO) list ./... | grep -vE '/(matrix/report|internal/(accuracy|docs|lint))$$')
+		$$($(GO) list ./... | grep -vE '/(matrix/(report|workload)|internal/(accuracy|docs|lint))$$')
 
 .PHONY: test-onednn
 test-onednn: runtime ## what depends on oneDNN, with the setting that TensorFlow would not choose

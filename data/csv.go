@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"steadyfit/option"
 )
 
 // CSVOptions says how a text table is read. The zero value reads a table
@@ -305,7 +307,7 @@ func (t *table) start(record []string) error {
 		named := numberErr != nil && slices.Contains(trimmed, t.options.Label) || slices.ContainsFunc(t.options.Columns, isName)
 		header = named || !slices.ContainsFunc(trimmed, isNumber)
 		if text := t.options.Text || slices.ContainsFunc(t.options.Columns, isText); text && !named && header {
-			return fmt.Errorf("the first line, %s, has neither the name of an input nor that of the label, and so may be a header or a row of text: name a column like the input of the model, or set CSVOptions.Header: %w",
+			return option.Errorf("the first line, %s, has neither the name of an input nor that of the label, and so may be a header or a row of text: name a column like the input of the model, or set {CSVOptions.Header}: %w",
 				quote(strings.Join(trimmed, ",")), ErrField)
 		}
 	}

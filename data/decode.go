@@ -104,7 +104,7 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 	case config.Width < 1 || config.Height < 1:
 		return p.broken(format, fmt.Errorf("%dx%d pixels", config.Width, config.Height))
 	case config.Width > p.options.MaxPixels/config.Height:
-		return fmt.Errorf("%w: %dx%d pixels, where %d are allowed: make it smaller, or raise ImageOptions.MaxPixels", ErrTooLarge, config.Width, config.Height, p.options.MaxPixels)
+		return fmt.Errorf("%w: %dx%d pixels, where %d are allowed: make it smaller, or allow more", ErrTooLarge, config.Width, config.Height, p.options.MaxPixels)
 	case format.density > 0 && pixels/format.density > size:
 		return p.broken(format, fmt.Errorf("%dx%d pixels cannot be in %d bytes", config.Width, config.Height, size))
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"steadyfit/memory"
+	"steadyfit/option"
 )
 
 // Options says how Open reads. The zero value reads the training part.
@@ -276,7 +277,7 @@ func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
 }
 
 func (l *limit) tooLarge() error {
-	return fmt.Errorf("%w: more than %d bytes when decompressed; raise Options.MaxBytes if that is what the data should hold", ErrTooLarge, l.max)
+	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if that is what the data should hold", ErrTooLarge, l.max)
 }
 
 func (l *limit) reader(r io.Reader) io.Reader {

@@ -44,7 +44,7 @@ func TestOpenRefuses(t *testing.T) {
 		"empty.csv":                  {ErrFormat, "is empty"},
 		"empty.npy":                  {ErrFormat, "is empty"},
 		"flowers":                    {ErrUnsupported, "nor class folders of images"},
-		"pictures":                   {ErrOption, "set ImageOptions.Size"},
+		"pictures":                   {ErrOption, "ImageOptions.Size: "},
 		"pictures/cat/a.jpg":         {ErrUnsupported, "give the folder that holds a sub-folder per class"},
 		"mixed":                      {ErrUnsupported, "neither MNIST's files"},
 		"empty":                      {ErrUnsupported, "neither MNIST's files"},

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"steadyfit/option"
 )
 
 // ImageOptions says what becomes of the images in a folder. Their size has to be
@@ -66,9 +68,9 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	const most = 1 << 14
 	switch {
 	case o.Height == 0 || o.Width == 0:
-		return o, fmt.Errorf("no size to bring the images to: set ImageOptions.Size to what the model takes: %w", ErrOption)
+		return o, &option.Error{Option: "ImageOptions.Size", Reason: "images have no size of their own in common", Fix: "give the height and width that the model takes", Err: ErrOption}
 	case o.Height < 1 || o.Width < 1 || o.Height > most || o.Width > most:
-		return o, fmt.Errorf("a size of %dx%d pixels, where 1 to %d each are possible: correct ImageOptions.Size: %w", o.Height, o.Width, most, ErrOption)
+		return o, &option.Error{Option: "ImageOptions.Size", Value: fmt.Sprintf("%dx%d", o.Height, o.Width), Reason: fmt.Sprintf("expected 1 to %d pixels each", most), Err: ErrOption}
 	case o.Channels != 1 && o.Channels != 3:
 		return o, fmt.Errorf("%d channels, where images are read with 1 (grey) or 3 (colour): %w", o.Channels, ErrOption)
 	case o.MaxPixels < 0 || o.DecodeBytes < 0:

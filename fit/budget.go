@@ -11,6 +11,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 )
 
@@ -92,14 +93,14 @@ type BudgetError struct {
 
 func (e *BudgetError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "memory budget: %v of %s cannot be kept (after step %d); %d MiB would do: set Budget.Limit to that or more", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
+	fmt.Fprintf(&b, "the memory budget of %v of %s cannot be kept (after step %d): raise it to %d MiB or more", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
 	if e.Whole != nil {
-		fmt.Fprintf(&b, ", or have batches split, which were not (%v)", e.Whole) // it says how
+		fmt.Fprintf(&b, ", or allow micro-batches, which were not used (%v)", e.Whole) // it says how
 	} else {
 		b.WriteString(", or train with smaller batches")
 	}
 	if e.Checkpoint != "" {
-		fmt.Fprintf(&b, "; %s is good to resume from with another limit", e.Checkpoint)
+		fmt.Fprintf(&b, "; a training with another limit can resume from %s", e.Checkpoint)
 	} else {
 		b.WriteString("; there is no checkpoint to resume from")
 	}
@@ -225,10 +226,10 @@ func (k *keeper) save(string) (json.RawMessage, error) {
 func (k *keeper) start(_ context.Context, s *State) (err error) {
 	*k = keeper{Budget: k.Budget, session: k.session, open: k.open, loaded: k.loaded, layer: layerOr(k.Layer), log: k.Log}
 	if k.Limit <= 0 {
-		return &OptionError{"Budget.Limit", fmt.Sprintf("it is %v, but has to be more than 0", k.Limit), "set what the process may have"}
+		return &option.Error{Option: "Budget.Limit", Value: k.Limit, Reason: "expected more than 0"}
 	}
 	if k.Batch < 1 {
-		return &OptionError{"Budget.Batch", fmt.Sprintf("it is %d, but has to be at least 1", k.Batch), "set it to Loop.Batch"}
+		return &option.Error{Option: "Budget.Batch", Value: k.Batch, Reason: "expected at least 1", Fix: "set it to {Loop.Batch}"}
 	}
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 )
 
@@ -59,7 +60,7 @@ type processMeter struct {
 func openMeter(layer memory.Layer) (meter, error) {
 	gauge, err := memory.NewGauge(layer)
 	if err != nil {
-		return nil, &OptionError{"Budget.Layer", err.Error(), "use memory.RSS, or a layer that this machine tells"}
+		return nil, &option.Error{Option: "Budget.Layer", Value: layer, Reason: err.Error(), Fix: "use rss, or another layer that this machine reports"}
 	}
 	sampler, err := memory.NewSampler(memory.SamplerOptions{})
 	if err != nil {
@@ -76,8 +77,8 @@ func openMeter(layer memory.Layer) (meter, error) {
 // run would choose parts as if steps took nothing, and could not take that back.
 func (m *processMeter) sees() error {
 	blind := func(why string) error {
-		return &OptionError{"Budget", "what a step takes cannot be seen on this machine, so no limit can be kept: " + why,
-			"train without a budget, with smaller batches or Session.SetMicroBatches, or where the kernel tells the peak of a process and lets it begin anew"}
+		return &option.Error{Option: "Budget.Limit", Reason: "the memory that a step takes cannot be measured on this machine, so no limit can be kept: " + why,
+			Fix: "train with smaller batches and without a budget, or where the kernel reports the peak of a process and resets it"}
 	}
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
 		return blind(err.Error())

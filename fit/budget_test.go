@@ -14,6 +14,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 )
 
@@ -383,7 +384,7 @@ func TestBudgetBelowWhatThereIs(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib}
 	var log strings.Builder
 	_, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 299 * mib})
-	require.ErrorContains(t, err, "would do")
+	require.ErrorContains(t, err, "raise it to ")
 	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: the process has more before the first step" now="300.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
 }
 
@@ -394,8 +395,8 @@ func TestBudgetErrorSaysWhatToDo(t *testing.T) {
 		whole, at bool
 		want      string
 	}{
-		{"split", false, false, "; 619 MiB would do: set Budget.Limit to that or more, or train with smaller batches; there is no checkpoint to resume from"},
-		{"whole", true, true, "set Budget.Limit to that or more, or have batches split, which were not (the model has no gradients); "},
+		{"split", false, false, ": raise it to 619 MiB or more, or train with smaller batches; there is no checkpoint to resume from"},
+		{"whole", true, true, "MiB or more, or allow micro-batches, which were not used (the model has no gradients); "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &machine{base: 300 * mib, whole: c.whole, perSample: 150 * mib, beyondOf: func(int) memory.Bytes { return 300 * mib }}
@@ -412,7 +413,7 @@ func TestBudgetErrorSaysWhatToDo(t *testing.T) {
 			assert.Equal(t, "memory budget: 400.0 MiB of rss cannot be kept", h.Stopped)
 			if c.at {
 				assert.NotEmpty(t, h.Checkpoint)
-				assert.ErrorContains(t, err, h.Checkpoint+" is good to resume from")
+				assert.ErrorContains(t, err, "a training with another limit can resume from "+h.Checkpoint)
 			}
 		})
 	}
@@ -452,9 +453,9 @@ func TestBudgetRefusesToBeBlind(t *testing.T) {
 	} {
 		c.kernel.Sampler = sampler
 		err := (&processMeter{sampler: &c.kernel}).sees()
-		require.ErrorAs(t, err, new(*OptionError))
+		require.ErrorAs(t, err, new(*option.Error))
 		require.ErrorContains(t, err, c.want)
-		require.ErrorContains(t, err, "train without a budget")
+		require.ErrorContains(t, err, "without a budget")
 	}
 	m, err := openMeter(memory.RSS)
 	require.NoError(t, err)
@@ -613,7 +614,7 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 			require.ErrorAs(t, err, &unkept, "%+v", m)
 			require.Less(t, first.trained, 10)
 			require.LessOrEqual(t, unkept.Need, first.highest*104/100+2*mib)
-			require.Contains(t, unkept.Error(), "would do")
+			require.Contains(t, unkept.Error(), "raise it to ")
 
 			second := m.process()
 			h, err := attempt{epochs: 2, steps: 20}.run(t, second, &Budget{Limit: unkept.Need})
@@ -760,7 +761,7 @@ func TestBudgetOptions(t *testing.T) {
 		m    machine
 		want string
 	}{
-		{"limit", Budget{}, machine{}, "fit: Budget.Limit: it is 0 B, but has to be more than 0; "},
+		{"limit", Budget{}, machine{}, "Budget.Limit 0 B: expected more than 0"},
 		{"parts", Budget{Limit: mib}, machine{unsettable: failed}, "no"},
 	} {
 		m := c.m.process()
@@ -769,7 +770,7 @@ func TestBudgetOptions(t *testing.T) {
 		require.Zero(t, m.trained)
 	}
 	_, err := openMeter(memory.MallocUsed)
-	require.ErrorAs(t, err, new(*OptionError))
+	require.ErrorAs(t, err, new(*option.Error))
 }
 
 func TestTally(t *testing.T) {

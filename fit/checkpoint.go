@@ -22,6 +22,7 @@ import (
 
 	"steadyfit/internal/files"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 )
 
@@ -156,7 +157,7 @@ type writing struct {
 
 func (w *writing) check() error {
 	if w.onError != Stop && w.onError != Continue {
-		return &OptionError{"OnError", fmt.Sprintf("it is %d", w.onError), "use fit.Stop or fit.Continue"}
+		return &option.Error{Option: "OnError", Value: w.onError, Reason: "expected fit.Stop or fit.Continue"}
 	}
 	return nil
 }
@@ -354,21 +355,21 @@ func (c *checkpointer) bestState() bestState {
 
 func (c *checkpointer) start(ctx context.Context, s *State) error {
 	if c.dir == "" {
-		return &OptionError{"Checkpoint", "it has no folder", "name one that is for this training alone"}
+		return &option.Error{Option: "Checkpoint", Reason: "it has no folder", Fix: "name one that is for this training alone"}
 	}
 	if c.keep < 0 {
-		return &OptionError{"Keep", fmt.Sprintf("it is %d, but has to be at least 0", c.keep), "0 keeps all"}
+		return &option.Error{Option: "Keep", Value: c.keep, Reason: "expected at least 0, which keeps all"}
 	}
 	c.stepPeriod, c.epochPeriod = 0, 0
 	if c.everySteps != nil {
 		if *c.everySteps < 1 {
-			return &OptionError{"EverySteps", fmt.Sprintf("it is %d, but has to be at least 1", *c.everySteps), "leave it out to write one per epoch"}
+			return &option.Error{Option: "EverySteps", Value: *c.everySteps, Reason: "expected at least 1", Fix: "leave it out to write one per epoch"}
 		}
 		c.stepPeriod = int64(*c.everySteps)
 	}
 	if c.everyEpochs != nil {
 		if *c.everyEpochs < 1 {
-			return &OptionError{"EveryEpochs", fmt.Sprintf("it is %d, but has to be at least 1", *c.everyEpochs), "leave it out to write one per epoch"}
+			return &option.Error{Option: "EveryEpochs", Value: *c.everyEpochs, Reason: "expected at least 1", Fix: "leave it out to write one per epoch"}
 		}
 		c.epochPeriod = *c.everyEpochs
 	} else if c.stepPeriod == 0 {
@@ -491,7 +492,7 @@ func readBegun(dir string) (map[string]int64, error) {
 		err = json.Unmarshal(text, &b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("fit: where the training began: %s: %w; remove it to leave log files as they are", path, err)
+		return nil, fmt.Errorf("where the training began: %s: %w; remove it to leave log files as they are", path, err)
 	}
 	return b.Logs, nil
 }
@@ -521,7 +522,7 @@ func (c *checkpointer) find(s *State) error {
 		case err == nil:
 			// Between reading the folder and locking it, another run may have used it.
 			if _, err := verify(path); err == nil {
-				return &OptionError{"Checkpoint", fmt.Sprintf("%s was written by another run after this one had resumed from %s", path, s.History.ResumedFrom), "resume again"}
+				return &option.Error{Option: "Checkpoint", Reason: fmt.Sprintf("%s was written by another run after this one had resumed from %s", path, s.History.ResumedFrom), Fix: "resume again"}
 			}
 		}
 	}
@@ -537,18 +538,18 @@ func refuseEarlier(dir string, steps []int64) error {
 		case errors.Is(err, ErrFuture):
 			return ofFuture(path, err)
 		case !errors.Is(err, ErrForeign):
-			return &OptionError{"Checkpoint", fmt.Sprintf("%s holds checkpoints of an earlier training (the newest is %s)", dir, checkpointName(step)), "continue it with Loop.Resume, or name another folder"}
+			return &option.Error{Option: "Checkpoint", Value: dir, Reason: "it holds checkpoints of an earlier training (the newest is " + checkpointName(step) + ")", Fix: "continue it with {Loop.Resume}, or name another folder"}
 		}
 	}
 	return nil
 }
 
 func ofFuture(path string, err error) error {
-	return &OptionError{"Checkpoint", fmt.Sprintf("%s: %v", path, err), "name another folder, or use the program that wrote it"}
+	return &option.Error{Option: "Checkpoint", Value: path, Reason: err.Error(), Fix: "name another folder, or use the program that wrote it"}
 }
 
 // CheckFolder reports early, before a model is opened, what the Checkpoint hook of a run
-// that begins anew would refuse: an *OptionError where the folder holds checkpoints of an
+// that begins anew would refuse: an *option.Error where the folder holds checkpoints of an
 // earlier training, or a *LockedError if another run is at it then, for which the folder is
 // locked for a moment. A folder that does not exist, or has no checkpoint, is good.
 func CheckFolder(dir string) error {

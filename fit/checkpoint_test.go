@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/option"
 )
 
 // fullLoop is a run with everything in it that a checkpoint has to hold.
@@ -407,15 +408,15 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	before := names(t, dir)
 	loop.Resume = ""
 	_, err := loop.Run(t.Context(), samples(t, 8))
-	var option *OptionError
-	require.ErrorAs(t, err, &option)
+	var wrong *option.Error
+	require.ErrorAs(t, err, &wrong)
 	require.ErrorContains(t, err, "earlier training (the newest is "+before[len(before)-1]+")")
 	require.ErrorContains(t, err, "Loop.Resume")
 	require.Equal(t, before, names(t, dir))
 
 	// The same is known before anything is opened.
 	early := CheckFolder(dir)
-	require.ErrorAs(t, early, &option)
+	require.ErrorAs(t, early, &wrong)
 	require.ErrorContains(t, err, early.Error())
 	require.Equal(t, before, names(t, dir))
 	for _, good := range []string{tempDir(t), filepath.Join(dir, "not", "there")} {
@@ -430,7 +431,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	other, _ := checkpointed(t)
 	loop.Resume, loop.Epochs = other, 4
 	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.ErrorAs(t, err, &option)
+	require.ErrorAs(t, err, &wrong)
 
 	// But it may fill an empty one.
 	empty := tempDir(t)
@@ -481,7 +482,7 @@ func TestMismatchesAreListed(t *testing.T) {
 		require.Equal(t, before, l.state(), "nothing was restored")
 	}
 	require.EqualError(t, &MismatchError{Checkpoint: "c", Differences: []Difference{{"batch", "4", ""}}},
-		"fit: cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to train on with what is different now")
+		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to train on with the differences")
 }
 
 func TestResumingACompleteRunDoesNothing(t *testing.T) {
@@ -492,7 +493,7 @@ func TestResumingACompleteRunDoesNothing(t *testing.T) {
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Contains(t, h.Stopped, "already complete")
-	require.Contains(t, h.Stopped, "raise Epochs")
+	require.Contains(t, h.Stopped, "a larger number of epochs")
 	require.Len(t, h.Records, 3)
 	require.Empty(t, l.steps)
 	require.Equal(t, before, names(t, dir))
@@ -548,8 +549,8 @@ func TestKeep(t *testing.T) {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
 		loop.Hook(Checkpoint(tempDir(t), bad))
 		_, err := loop.Run(t.Context(), samples(t, 4))
-		var option *OptionError
-		require.ErrorAs(t, err, &option)
+		var wrong *option.Error
+		require.ErrorAs(t, err, &wrong)
 	}
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
 	loop.Hook(Checkpoint(""))
@@ -725,7 +726,7 @@ func TestLoadErrorsNameTheHook(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
 	loop.Hook(Hook{Name: "forgetful", Load: func(string, json.RawMessage) error { return errors.New("what was it") }})
 	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.ErrorContains(t, err, "hook forgetful at load: what was it")
+	require.ErrorContains(t, err, "forgetful at load: what was it")
 }
 
 func TestSessionThatSavesNothing(t *testing.T) {

@@ -159,7 +159,7 @@ func TestFullDiskStops(t *testing.T) {
 		fill(t, filepath.Join(root, "more"))
 		_, err = loop.Run(t.Context(), samples(t, 8))
 		require.ErrorIs(t, err, syscall.ENOSPC)
-		require.ErrorContains(t, err, "hook checkpoint at start")
+		require.ErrorContains(t, err, "checkpoint at start")
 		require.Empty(t, l.steps)
 
 		// Room for a small file, and not for a checkpoint.
@@ -269,7 +269,7 @@ func TestReadOnlyAtStart(t *testing.T) {
 		loop.Hook(Checkpoint(dir, OnError(policy)))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorIs(t, err, syscall.EROFS)
-		require.ErrorContains(t, err, "hook checkpoint at start")
+		require.ErrorContains(t, err, "checkpoint at start")
 		require.ErrorContains(t, err, "use another folder")
 		require.Empty(t, l.steps)
 	}

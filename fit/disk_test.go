@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/option"
 )
 
 // failure makes one change to files fail, or all from there on, and notes what
@@ -148,7 +150,7 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EIO)
 	require.True(t, failed.Final)
 	require.Equal(t, filepath.Join(dir, "ckpt-4"), failed.Good)
-	require.ErrorContains(t, err, "hook checkpoint at end")
+	require.ErrorContains(t, err, "checkpoint at end")
 	require.ErrorContains(t, err, "ckpt-4 is good")
 	require.ErrorContains(t, err, "kernel's log")
 	require.Len(t, h.Records, 6)
@@ -227,8 +229,8 @@ func TestContinueDoesNotHideWhatLasts(t *testing.T) {
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint(tempDir(t), OnError(7)))
 	_, err = loop.Run(t.Context(), samples(t, 8))
-	var option *OptionError
-	require.ErrorAs(t, err, &option)
+	var wrong *option.Error
+	require.ErrorAs(t, err, &wrong)
 }
 
 // A name is given to a folder, or everything is as it was.

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"steadyfit/internal/files"
+	"steadyfit/option"
 )
 
 // Errors that a caller may want to tell apart, with errors.Is.
@@ -23,20 +24,6 @@ var (
 	// ErrLocked is what a LockedError is.
 	ErrLocked = errors.New("folder of checkpoints is in use")
 )
-
-// OptionError is an option that cannot work, found before anything was trained.
-type OptionError struct {
-	// Option names the field or the function, such as "Batch" or "EarlyStop".
-	Option string
-	// Problem says what was found and what was expected.
-	Problem string
-	// Remedy says what to do.
-	Remedy string
-}
-
-func (e *OptionError) Error() string {
-	return fmt.Sprintf("fit: %s: %s; %s", e.Option, e.Problem, e.Remedy)
-}
 
 // DivergedError is a loss that is NaN or infinite, or gradients that are so whatever the
 // loss is scaled with, so that nothing is trained. errors.Is(err, ErrDiverged) holds. The state of the session is not usable; checkpoints from before are.
@@ -70,10 +57,10 @@ func (e *DivergedError) Error() string {
 		where = fmt.Sprintf("after step %d (epoch %d, batch %d of the validation data, from 0)", e.Step, e.Epoch, e.Batch)
 	}
 	if e.Skipped > 0 {
-		return fmt.Sprintf("fit: training diverged: the gradients are not finite at loss scale %v, which cannot be lowered: the last %d train steps were skipped, and changed nothing, as %s; lower a fixed loss scale, or look for NaN, infinite or very large values in the data and the weights",
+		return fmt.Sprintf("training diverged: the gradients are not finite at loss scale %v, which cannot be lowered: the last %d train steps were skipped, and changed nothing, as %s; lower a fixed loss scale, or look for NaN, infinite or very large values in the data and the weights",
 			e.Value, e.Skipped, where)
 	}
-	return fmt.Sprintf("fit: training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values there",
+	return fmt.Sprintf("training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values there",
 		e.Metric, e.Value, where)
 }
 
@@ -90,7 +77,7 @@ type HookError struct {
 }
 
 func (e *HookError) Error() string {
-	return fmt.Sprintf("fit: hook %s at %s: %v", e.Hook, e.Phase, e.Err)
+	return fmt.Sprintf("%s at %s: %v", e.Hook, e.Phase, e.Err)
 }
 
 // Unwrap is the hook's own error.
@@ -105,7 +92,7 @@ type LockedError struct {
 }
 
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("fit: %s is in use by %s; wait until it has ended, or stop it, or give this run another folder for its checkpoints", e.Folder, e.Holder)
+	return fmt.Sprintf("%s is in use by %s; wait until it has ended, or stop it, or give this run another folder for its checkpoints", e.Folder, e.Holder)
 }
 
 // Is reports that this is ErrLocked.
@@ -169,9 +156,12 @@ type Difference struct {
 	Run        string
 }
 
-func (e *MismatchError) Error() string {
+func (e *MismatchError) Error() string { return e.OptionText(option.GoName) }
+
+// OptionText is part of option.Named.
+func (e *MismatchError) OptionText(name option.Name) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "fit: cannot resume from %s: it belongs to another run:", e.Checkpoint)
+	fmt.Fprintf(&b, "cannot resume from %s: it belongs to another run:", e.Checkpoint)
 	for _, d := range e.Differences {
 		fmt.Fprintf(&b, "\n  %s: %s in the checkpoint, %s now", d.Key, orAbsent(d.Checkpoint), orAbsent(d.Run))
 		if why := identityHints[d.Key]; why != "" && d.Checkpoint != "" && d.Run != "" {
@@ -183,7 +173,7 @@ func (e *MismatchError) Error() string {
 	}
 	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
 	if len(e.Fixed) == 0 {
-		b.WriteString(", or set Loop.ResumeAnyway to train on with what is different now")
+		b.WriteString(option.Marked(", or set {Loop.ResumeAnyway} to train on with the differences", name))
 	}
 	return b.String()
 }

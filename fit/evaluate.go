@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"steadyfit/data"
+	"steadyfit/option"
 )
 
 // Evaluate runs the session's evaluation over the whole dataset, in batches of
@@ -15,27 +16,27 @@ import (
 // others. A loss that is NaN or infinite is returned like any other.
 //
 // The context is looked at between batches. A session without an evaluation
-// signature, a batch below 1 and an empty dataset give an OptionError.
+// signature, a batch below 1 and an empty dataset give an *option.Error.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
 	if ctx == nil {
-		return nil, &OptionError{"context", "there is none", "give Evaluate a context, such as context.Background()"}
+		return nil, &option.Error{Option: "context", Reason: "there is none", Fix: "give Evaluate a context, such as context.Background()"}
 	}
 	if session == nil {
-		return nil, &OptionError{"Session", "there is none", "give Evaluate an open session"}
+		return nil, &option.Error{Option: "session", Reason: "there is none", Fix: "give Evaluate an open session"}
 	}
 	if ds == nil || ds.Len() < 1 {
-		return nil, &OptionError{"dataset", "there are no samples", "give Evaluate a dataset with at least one"}
+		return nil, &option.Error{Option: "dataset", Reason: "there are no samples", Fix: "give Evaluate a dataset with at least one"}
 	}
 	if batch < 1 {
-		return nil, &OptionError{"Batch", fmt.Sprintf("it is %d, but has to be at least 1", batch), "give Evaluate the number of samples per step"}
+		return nil, &option.Error{Option: "batch", Value: batch, Reason: "expected at least 1"}
 	}
 	names := session.EvaluateMetrics()
 	if len(names) == 0 {
-		return nil, &OptionError{"Session", "the model has no evaluate signature", "export the model with one"}
+		return nil, &option.Error{Option: "session", Reason: "the model has no evaluate signature", Fix: "export the model with one"}
 	}
 	e := evaluation{session: session, ds: ds, batch: batch, values: make([]float64, len(names)), sums: make([]float64, len(names)), last: lastValues(session, names)}
 	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
-		return nil, fmt.Errorf("fit: evaluation: %w", err)
+		return nil, fmt.Errorf("evaluation: %w", err)
 	}
 	return means(names, e.sums, e.last, e.samples), nil
 }

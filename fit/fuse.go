@@ -39,7 +39,7 @@ func (r *run) mostInCall() int {
 	case r.fullBatches == 0:
 		alone("reason", "no batch is full")
 	case f.Fuses(r.loop.FuseSteps, r.loop.Batch) < 2:
-		alone("reason", fmt.Sprintf("the session puts none into a call on batches of %d: its own options do not ask for that (session.Options.FuseSteps), its model has no signature for them, or it splits batches", r.loop.Batch))
+		alone("reason", fmt.Sprintf("the session puts none into a call on batches of %d: its own options do not ask for that, its model has no signature for them, or it splits batches", r.loop.Batch))
 	default:
 		r.fuser = f
 		most := min(r.loop.FuseSteps, r.state.StepsPerEpoch, r.fullBatches)

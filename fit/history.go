@@ -229,7 +229,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	put := func(name string, value []byte) error {
 		key, err := json.Marshal(name)
 		if err != nil {
-			return fmt.Errorf("fit: history: field %q: %w", name, err)
+			return fmt.Errorf("history: field %q: %w", name, err)
 		}
 		if b.Len() > 1 {
 			b.WriteByte(',')
@@ -244,7 +244,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 			for _, m := range r.Metrics {
 				value, err := number(m.Value).MarshalJSON()
 				if err != nil {
-					return nil, fmt.Errorf("fit: history: metric %s: %w", m.Name, err)
+					return nil, fmt.Errorf("history: metric %s: %w", m.Name, err)
 				}
 				if err := put(m.Name, value); err != nil {
 					return nil, err
@@ -259,7 +259,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 		if name == "event" {
 			var err error
 			if value, err = json.Marshal(text); err != nil {
-				return nil, fmt.Errorf("fit: history: event %q: %w", text, err)
+				return nil, fmt.Errorf("history: event %q: %w", text, err)
 			}
 		}
 		if err := put(name, value); err != nil {
@@ -269,7 +269,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	if each := r.Resets.Each; len(each) > 0 {
 		value, err := json.Marshal(each)
 		if err != nil {
-			return nil, fmt.Errorf("fit: history: resets: %w", err)
+			return nil, fmt.Errorf("history: resets: %w", err)
 		}
 		if err := put(resetList, value); err != nil {
 			return nil, err
@@ -285,24 +285,24 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	*r = Record{}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return fmt.Errorf("fit: history: a record is a JSON object, found %.40q", text)
+		return fmt.Errorf("history: a record is a JSON object, found %.40q", text)
 	}
 	for d.More() {
 		token, err := d.Token()
 		if err != nil {
-			return fmt.Errorf("fit: history: %w", err)
+			return fmt.Errorf("history: %w", err)
 		}
 		name, _ := token.(string)
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
-			return fmt.Errorf("fit: history: field %s: %w", name, err)
+			return fmt.Errorf("history: field %s: %w", name, err)
 		}
 		if err := r.setField(name, value); err != nil {
-			return fmt.Errorf("fit: history: field %s: %w", name, err)
+			return fmt.Errorf("history: field %s: %w", name, err)
 		}
 	}
 	if r.Epoch < 1 {
-		return fmt.Errorf("fit: history: no epoch in the record %.80s", text)
+		return fmt.Errorf("history: no epoch in the record %.80s", text)
 	}
 	return nil
 }

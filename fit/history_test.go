@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/memory"
+	"steadyfit/option"
 )
 
 func fullRecord() Record {
@@ -199,14 +200,14 @@ func TestLogFileErrors(t *testing.T) {
 		return err
 	}
 	dir := tempDir(t)
-	var option *OptionError
-	require.ErrorAs(t, run(HistoryFile("")), &option)
-	require.ErrorAs(t, run(CSVLog("")), &option)
-	require.ErrorContains(t, run(HistoryFile(dir)), "hook history_file("+dir+") at start")
+	var wrong *option.Error
+	require.ErrorAs(t, run(HistoryFile("")), &wrong)
+	require.ErrorAs(t, run(CSVLog("")), &wrong)
+	require.ErrorContains(t, run(HistoryFile(dir)), "history_file("+dir+") at start")
 
 	other := filepath.Join(dir, "other.csv")
 	require.NoError(t, os.WriteFile(other, []byte("name,age\nann,7\n"), 0o666))
-	require.ErrorAs(t, run(CSVLog(other)), &option)
+	require.ErrorAs(t, run(CSVLog(other)), &wrong)
 	require.ErrorContains(t, run(CSVLog(other)), `begins with "name,age"`)
 	text, err := os.ReadFile(other)
 	require.NoError(t, err)

@@ -5,11 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 )
 
@@ -233,10 +233,10 @@ func checkHooks(hooks []Hook) ([]Hook, error) {
 	seen := make(map[string]bool, len(hooks))
 	for _, h := range sorted {
 		if h.Name == "" {
-			return nil, &OptionError{"Hook", "a hook has no name", "set Hook.Name; errors and checkpoints use it"}
+			return nil, &option.Error{Option: "Hook.Name", Reason: "a hook has none", Fix: "set it; errors and checkpoints use it"}
 		}
 		if seen[h.Name] {
-			return nil, &OptionError{"Hook", fmt.Sprintf("two hooks are named %q", h.Name), "give one of them another Hook.Name, so that errors and checkpoints tell them apart"}
+			return nil, &option.Error{Option: "Hook.Name", Value: h.Name, Reason: "two hooks have this name", Fix: "give one of them another, so that errors and checkpoints tell them apart"}
 		}
 		seen[h.Name] = true
 	}
@@ -255,7 +255,7 @@ func (r *run) call(ctx context.Context, phase string, function func(*Hook) func(
 	return nil
 }
 
-// hookError wraps the error of a hook. The error of a cancelled context is
+// hookError wraps the error of a hook, but not that of an option. The error of a cancelled context is
 // dropped here, since the loop looks at the context itself right afterwards.
 func (r *run) hookError(ctx context.Context, name, phase string, err error) error {
 	if err == nil || (ctx.Err() != nil && errors.Is(err, ctx.Err())) {
@@ -264,5 +264,8 @@ func (r *run) hookError(ctx context.Context, name, phase string, err error) erro
 	// Some hooks have seen this moment and others have not, so a checkpoint of
 	// it would not be the state of any run.
 	r.sound = false
+	if phase == "start" && errors.As(err, new(*option.Error)) {
+		return err // it names what is wrong
+	}
 	return &HookError{Hook: name, Phase: phase, Err: err}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/option"
 )
 
 // TestLockOfAnotherProcess starts processes that train in one folder for ever,
@@ -184,8 +186,8 @@ func TestFolderUsedWhileResuming(t *testing.T) {
 		return err
 	}})
 	_, err := loop.Run(t.Context(), samples(t, 8))
-	var option *OptionError
-	require.ErrorAs(t, err, &option)
+	var wrong *option.Error
+	require.ErrorAs(t, err, &wrong)
 	require.ErrorContains(t, err, "ckpt-8 was written by another run")
 	require.ErrorContains(t, err, "resume again")
 }

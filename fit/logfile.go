@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/internal/files"
 	"steadyfit/memory"
+	"steadyfit/option"
 )
 
 // HistoryFile is a hook that appends one line of JSON per epoch to a file: the
@@ -51,7 +52,7 @@ func historyLines(path string) *lineFile {
 // CSVLog is a hook that appends one line of comma-separated values per epoch to
 // a file that begins with a line of names: the fields of the Record, and every
 // metric that the run can have. What is not known is empty. For the rest it is
-// as HistoryFile; a file with other names is an OptionError.
+// as HistoryFile; a file with other names is an *option.Error.
 func CSVLog(path string, options ...LogOption) Hook {
 	var columns []string
 	row := func(values []string) []byte {
@@ -174,13 +175,13 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	l.file, l.pending, l.torn, l.warned, l.stopped = nil, nil, false, false, nil
 	l.step, l.done = s.Step, s.run.done
 	if l.path == "" {
-		return &OptionError{l.option, "it has no file name", "name a file"}
+		return &option.Error{Option: l.option, Reason: "it has no file name", Fix: "name a file"}
 	}
 	if err := l.check(); err != nil {
 		return err
 	}
 	err := l.open(s)
-	if err == nil || errors.As(err, new(*OptionError)) {
+	if err == nil || errors.As(err, new(*option.Error)) {
 		return err
 	}
 	if l.onError == Continue && s.History.ResumedFrom != "" {
@@ -262,7 +263,7 @@ func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	}
 	if !bytes.HasPrefix(old, begin) {
 		first, _, _ := bytes.Cut(old, []byte("\n"))
-		return nil, &OptionError{l.option, fmt.Sprintf("%s begins with %.200q, but this run would write %.200q", l.path, first, bytes.TrimSpace(begin)), "use another file"}
+		return nil, &option.Error{Option: l.option, Value: l.path, Reason: fmt.Sprintf("it begins with %.200q, and this run would write %.200q", first, bytes.TrimSpace(begin)), Fix: "use another file"}
 	}
 	from, known := s.run.logs[l.name]
 	known = known && from >= int64(len(begin)) && from <= int64(len(old)) && (from == 0 || old[from-1] == '\n')

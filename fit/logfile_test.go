@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/files"
+	"steadyfit/option"
 )
 
 // tornLine is a part of a line.
@@ -379,9 +380,9 @@ func TestLogFileOptions(t *testing.T) {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
 		loop.Hook(logger(filepath.Join(tempDir(t), name), OnError(7)))
 		_, err := loop.Run(t.Context(), samples(t, 8))
-		var option *OptionError
-		require.ErrorAs(t, err, &option)
-		require.Equal(t, "OnError", option.Option)
+		var wrong *option.Error
+		require.ErrorAs(t, err, &wrong)
+		require.Equal(t, "OnError", wrong.Option)
 	}
 }
 

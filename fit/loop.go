@@ -12,6 +12,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
 
@@ -118,7 +119,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // History.Done tells whether the training is over, or has only stopped here.
 //
 // Errors, for errors.Is and errors.As:
-//   - *OptionError: an option cannot work; nothing was trained.
+//   - *option.Error: an option cannot work; nothing was trained.
 //   - *MismatchError: the checkpoint to resume from belongs to another run.
 //   - *LockedError: another run writes to the folder of checkpoints.
 //   - *DivergedError (ErrDiverged): the loss is NaN or infinite, or the gradients are
@@ -134,7 +135,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // since the state of a model is in doubt after an interrupted step.
 func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	if ctx == nil {
-		return &History{}, &OptionError{"context", "there is none", "give Run a context, such as context.Background()"}
+		return &History{}, &option.Error{Option: "context", Reason: "there is none", Fix: "give Run a context, such as context.Background()"}
 	}
 	r, err := newRun(l, ds)
 	if err != nil {
@@ -159,7 +160,7 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	err = r.end(started, err)
 	if f, ok := l.Session.(Finalizer); ok && err == nil && r.over() && !r.restored {
 		if err = f.Finalize(r.steady); err != nil {
-			err = fmt.Errorf("fit: finalizing the weights: %w", err)
+			err = fmt.Errorf("finalizing the weights: %w", err)
 		}
 	}
 	if drop := r.dropKept(); drop != nil {
@@ -268,10 +269,10 @@ const maxBatch = math.MaxInt32
 // newRun checks all options.
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if l.Session == nil {
-		return nil, &OptionError{"Session", "there is none", "set Loop.Session to an open session"}
+		return nil, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
 	}
 	if ds == nil {
-		return nil, &OptionError{"dataset", "there is none", "give Run a dataset"}
+		return nil, &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
 	}
 	for _, o := range []struct {
 		name       string
@@ -286,28 +287,28 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 		{"ValidationEvery", l.ValidationEvery, 0},
 	} {
 		if o.value < o.min {
-			return nil, &OptionError{o.name, fmt.Sprintf("it is %d, but has to be at least %d", o.value, o.min), "set Loop." + o.name}
+			return nil, &option.Error{Option: "Loop." + o.name, Value: o.value, Reason: fmt.Sprintf("expected at least %d", o.min)}
 		}
 	}
 	if l.Batch > maxBatch {
-		return nil, &OptionError{"Batch", fmt.Sprintf("it is %d, but may be at most %d", l.Batch, maxBatch), "set Loop.Batch"}
+		return nil, &option.Error{Option: "Loop.Batch", Value: l.Batch, Reason: fmt.Sprintf("expected at most %d", maxBatch)}
 	}
 	if l.InitialEpoch >= l.Epochs {
-		return nil, &OptionError{"InitialEpoch", fmt.Sprintf("it is %d of %d epochs, so there is nothing to train", l.InitialEpoch, l.Epochs), "raise Loop.Epochs, which counts from the beginning of training"}
+		return nil, &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train of %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
 	}
 	n := ds.Len()
 	if n < 1 {
-		return nil, &OptionError{"dataset", fmt.Sprintf("%s has no samples", ds.Name()), "give Run a dataset with at least one"}
+		return nil, &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples", Fix: "give Run a dataset with at least one"}
 	}
 	perPass := n / l.Batch
 	if !l.DropRemainder && n%l.Batch > 0 {
 		perPass++
 	}
 	if perPass == 0 {
-		return nil, &OptionError{"DropRemainder", fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), "lower Loop.Batch, or keep the remainder"}
+		return nil, &option.Error{Option: "Loop.DropRemainder", Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), Fix: "lower {Loop.Batch}, or keep the remainder"}
 	}
 	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
-		return nil, &OptionError{"StepsPerEpoch", fmt.Sprintf("it is %d, but may be at most %d in %d epochs", l.StepsPerEpoch, most, l.Epochs), "lower it"}
+		return nil, &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch, Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
 	}
 	hooks, err := checkHooks(l.hooks)
 	if err != nil {
@@ -363,17 +364,17 @@ func (r *run) prepareValidation() (err error) {
 	v := r.loop.Validation
 	names := r.loop.Session.EvaluateMetrics()
 	if len(names) == 0 {
-		return &OptionError{"Validation", "the model has no evaluate signature", "export the model with one, or train without validation"}
+		return &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature", Fix: "export the model with one, or train without validation"}
 	}
 	if v.Len() < 1 {
-		return &OptionError{"Validation", fmt.Sprintf("%s has no samples", v.Name()), "use a dataset with at least one"}
+		return &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples", Fix: "use a dataset with at least one"}
 	}
 	if r.validationNames, err = metricNames(names, validationPrefix, "evaluate"); err != nil {
 		return err
 	}
 	for _, name := range r.validationNames {
 		if slices.Contains(r.trainNames, name) {
-			return &OptionError{"Validation", fmt.Sprintf("%s is a metric of the train signature already", name), "give that output of the model a name that does not begin with " + validationPrefix}
+			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already", Fix: "give that output of the model a name that does not begin with " + validationPrefix}
 		}
 	}
 	r.available = append(r.available, r.validationNames...)
@@ -409,7 +410,7 @@ func (r *run) end(started int, err error) error {
 	}
 	for _, lock := range r.locks {
 		if err := lock.release(); err != nil {
-			errs = append(errs, fmt.Errorf("fit: unlocking a folder of checkpoints: %w", err))
+			errs = append(errs, fmt.Errorf("unlocking a folder of checkpoints: %w", err))
 		}
 	}
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -503,7 +504,7 @@ func (r *run) trainPass(ctx context.Context) error {
 	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: r.pass, Skip: r.passBatch, DropRemainder: r.loop.DropRemainder}) {
 		r.waited += r.now().Sub(asked)
 		if err != nil {
-			err = fmt.Errorf("fit: reading batch %d for epoch %d: %w", r.passBatch+r.gathered, s.Epoch, err)
+			err = fmt.Errorf("reading batch %d for epoch %d: %w", r.passBatch+r.gathered, s.Epoch, err)
 			if r.gathered > 0 {
 				r.unfuse(err) // the batches before it can be trained
 				return nil
@@ -523,7 +524,7 @@ func (r *run) trainPass(ctx context.Context) error {
 		}
 		asked = r.now()
 	}
-	err := fmt.Errorf("fit: %s ended after batch %d of a pass; its %d samples should give %d batches of %d",
+	err := fmt.Errorf("%s ended after batch %d of a pass; its %d samples should give %d batches of %d",
 		r.ds.Name(), r.passBatch+r.gathered, r.ds.Len(), r.stepsPerPass, r.loop.Batch)
 	if r.gathered > 0 {
 		r.unfuse(err)
@@ -535,7 +536,7 @@ func (r *run) trainPass(ctx context.Context) error {
 // interrupted returns an error if the context has ended.
 func (r *run) interrupted(ctx context.Context) error {
 	if err := contextError(ctx); err != nil {
-		return fmt.Errorf("fit: interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
+		return fmt.Errorf("interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
 	}
 	return nil
 }
@@ -560,11 +561,11 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 		return err
 	}
 	if b.Size < 1 {
-		return fmt.Errorf("fit: batch %d of %s has no samples", b.Index, r.ds.Name())
+		return fmt.Errorf("batch %d of %s has no samples", b.Index, r.ds.Name())
 	}
 	if s.EpochStep == 0 {
 		if err := resetMetrics(r.steady, s.Session); err != nil {
-			return fmt.Errorf("fit: epoch %d: %w", s.Epoch, err)
+			return fmt.Errorf("epoch %d: %w", s.Epoch, err)
 		}
 	}
 	if r.loop.Recover != nil {
@@ -578,7 +579,7 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 	if n > 1 {
 		if err := r.fuser.TrainN(r.steady, s.Step, n, r.values); err != nil {
 			r.sound = false
-			err = fmt.Errorf("fit: train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(n), s.Epoch, r.passBatch, b.Index, err)
+			err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(n), s.Epoch, r.passBatch, b.Index, err)
 			if r.loop.Recover == nil {
 				return err
 			}
@@ -588,7 +589,7 @@ func (r *run) step(ctx context.Context, b data.Batch, n int) error {
 		}
 	} else if err := s.Session.Train(r.steady, s.Step, b, r.values); err != nil {
 		r.sound = false
-		err = fmt.Errorf("fit: train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
+		err = fmt.Errorf("train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
 		if r.loop.Recover != nil {
 			return r.goBack(ctx, err)
 		}
@@ -692,10 +693,10 @@ func (r *run) applyRate() error {
 		return nil
 	}
 	if !validRate(rate) {
-		return &OptionError{"LearningRate", fmt.Sprintf("it is %v for step %d of epoch %d, but has to be finite and 0 or more", rate, r.state.Step+1, r.done+1), "correct the schedule"}
+		return &option.Error{Option: "Loop.LearningRate", Value: rate, Reason: fmt.Sprintf("at step %d of epoch %d, expected a finite number of at least 0", r.state.Step+1, r.done+1), Fix: "correct the schedule"}
 	}
 	if err := r.state.Session.SetLearningRate(rate); err != nil {
-		return fmt.Errorf("fit: setting the learning rate to %v: %w", rate, err)
+		return fmt.Errorf("setting the learning rate to %v: %w", rate, err)
 	}
 	r.rate = rate
 	return nil
@@ -705,7 +706,7 @@ func (r *run) applyRate() error {
 // model, and is evaluated again if Loop.Recover says so.
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
-	where := fmt.Sprintf("fit: validation of epoch %d, after step %d", s.Epoch, s.Step)
+	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)
 	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: r.validationBatch(), values: r.validationValues, sums: r.validationSums, last: r.validationLast, finite: true}
 	e.done = r.alive
 	if o := r.loop.Recover; o != nil {

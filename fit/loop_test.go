@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
+	"steadyfit/option"
 )
 
 func TestRunTrains(t *testing.T) {
@@ -69,35 +70,34 @@ func TestOptionsAreChecked(t *testing.T) {
 		change func(*Loop)
 		words  []string
 	}{
-		{"Session", func(l *Loop) { l.Session = nil }, []string{"there is none"}},
-		{"Batch", func(l *Loop) { l.Batch = 0 }, []string{"is 0", "at least 1", "Loop.Batch"}},
-		{"Batch", func(l *Loop) { l.Batch = math.MaxInt }, []string{"at most 2147483647"}},
-		{"Epochs", func(l *Loop) { l.Epochs = -1 }, []string{"is -1", "at least 1"}},
-		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = -1 }, []string{"is -1"}},
-		{"InitialEpoch", func(l *Loop) { l.InitialEpoch = 2 }, []string{"nothing to train"}},
-		{"StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = -1 }, []string{"is -1"}},
-		{"StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = math.MaxInt }, []string{"at most"}},
-		{"ValidationBatch", func(l *Loop) { l.ValidationBatch = -1 }, []string{"is -1"}},
-		{"ValidationEvery", func(l *Loop) { l.ValidationEvery = -1 }, []string{"is -1"}},
-		{"DropRemainder", func(l *Loop) { l.DropRemainder, l.Batch = true, 11 }, []string{"10 samples", "batch of 11"}},
-		{"Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).noEvaluate = true }, []string{"no evaluate signature"}},
-		{"Session", func(l *Loop) { l.Session.(*linear).names = []string{"accuracy"} }, []string{"has to be loss"}},
-		{"Session", func(l *Loop) { l.Session.(*linear).names = []string{"loss", "a", "a"} }, []string{"two metrics named a"}},
-		{"Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).names = []string{"loss", "val_mae"} }, []string{"val_mae"}},
-		{"Hook", func(l *Loop) { l.Hook(Hook{}) }, []string{"no name"}},
-		{"Hook", func(l *Loop) { l.Hook(Hook{Name: "a"}, Hook{Name: "a", Priority: 3}) }, []string{`named "a"`}},
-		{"LearningRate", func(l *Loop) { l.LearningRate = Constant(-1) }, []string{"is -1 for step 1"}},
-		{"LearningRate", func(l *Loop) { l.LearningRate = Constant(math.NaN()) }, []string{"NaN"}},
+		{"Loop.Session", func(l *Loop) { l.Session = nil }, []string{"there is none"}},
+		{"Loop.Batch", func(l *Loop) { l.Batch = 0 }, []string{"Loop.Batch 0: expected at least 1"}},
+		{"Loop.Batch", func(l *Loop) { l.Batch = math.MaxInt }, []string{"at most 2147483647"}},
+		{"Loop.Epochs", func(l *Loop) { l.Epochs = -1 }, []string{"-1", "at least 1"}},
+		{"Loop.InitialEpoch", func(l *Loop) { l.InitialEpoch = -1 }, []string{"-1: expected at least 0"}},
+		{"Loop.InitialEpoch", func(l *Loop) { l.InitialEpoch = 2 }, []string{"nothing is left to train"}},
+		{"Loop.StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = -1 }, []string{"-1: expected at least 0"}},
+		{"Loop.StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = math.MaxInt }, []string{"at most"}},
+		{"Loop.ValidationBatch", func(l *Loop) { l.ValidationBatch = -1 }, []string{"-1: expected at least 0"}},
+		{"Loop.ValidationEvery", func(l *Loop) { l.ValidationEvery = -1 }, []string{"-1: expected at least 0"}},
+		{"Loop.DropRemainder", func(l *Loop) { l.DropRemainder, l.Batch = true, 11 }, []string{"10 samples", "batch of 11"}},
+		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).noEvaluate = true }, []string{"no evaluate signature"}},
+		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"accuracy"} }, []string{"has to be loss"}},
+		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"loss", "a", "a"} }, []string{"two metrics named a"}},
+		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).names = []string{"loss", "val_mae"} }, []string{"val_mae"}},
+		{"Hook.Name", func(l *Loop) { l.Hook(Hook{}) }, []string{"a hook has none"}},
+		{"Hook.Name", func(l *Loop) { l.Hook(Hook{Name: "a"}, Hook{Name: "a", Priority: 3}) }, []string{"Hook.Name a: two hooks"}},
+		{"Loop.LearningRate", func(l *Loop) { l.LearningRate = Constant(-1) }, []string{"-1: at step 1"}},
+		{"Loop.LearningRate", func(l *Loop) { l.LearningRate = Constant(math.NaN()) }, []string{"NaN"}},
 	} {
 		t.Run(c.option, func(t *testing.T) {
 			l := newLinear()
 			loop := Loop{Session: l, Batch: 4, Epochs: 2}
 			c.change(&loop)
 			h, err := loop.Run(t.Context(), ds)
-			var option *OptionError
-			require.ErrorAs(t, err, &option)
-			require.Equal(t, c.option, option.Option)
-			require.NotEmpty(t, option.Remedy)
+			var wrong *option.Error
+			require.ErrorAs(t, err, &wrong)
+			require.Equal(t, c.option, wrong.Option)
 			for _, word := range c.words {
 				require.ErrorContains(t, err, word)
 			}
@@ -256,7 +256,7 @@ func TestHookErrorsNameTheHook(t *testing.T) {
 			require.ErrorAs(t, err, &hook)
 			require.Equal(t, "b", hook.Hook)
 			require.Equal(t, c.phase, hook.Phase)
-			require.ErrorContains(t, err, "hook b at "+c.phase+": no more ink")
+			require.ErrorContains(t, err, "b at "+c.phase+": no more ink")
 			require.Equal(t, c.want, log)
 		})
 	}
@@ -279,7 +279,7 @@ func TestEndKnowsWhatEndedTheRun(t *testing.T) {
 	_, err := loop.Run(t.Context(), samples(t, 20))
 	require.ErrorContains(t, seen, "train step 3 (epoch 1, batch 2): out of luck")
 	require.ErrorContains(t, err, "out of luck")
-	require.ErrorContains(t, err, "hook watch at end: cannot tidy up")
+	require.ErrorContains(t, err, "watch at end: cannot tidy up")
 }
 
 func TestHookCanStop(t *testing.T) {
@@ -810,16 +810,16 @@ func TestEvaluate(t *testing.T) {
 	_, err = Evaluate(t.Context(), l, samples(t, 10), 4)
 	require.ErrorContains(t, err, "batch 0: out of luck")
 
-	var option *OptionError
+	var wrong *option.Error
 	_, err = Evaluate(t.Context(), nil, samples(t, 10), 4)
-	require.ErrorAs(t, err, &option)
+	require.ErrorAs(t, err, &wrong)
 	_, err = Evaluate(t.Context(), l, nil, 4)
-	require.ErrorAs(t, err, &option)
+	require.ErrorAs(t, err, &wrong)
 	_, err = Evaluate(t.Context(), l, samples(t, 10), 0)
-	require.ErrorAs(t, err, &option)
+	require.ErrorAs(t, err, &wrong)
 	l.noEvaluate = true
 	_, err = Evaluate(t.Context(), l, samples(t, 10), 4)
-	require.ErrorAs(t, err, &option)
+	require.ErrorAs(t, err, &wrong)
 }
 
 // warnings collects what a loop logs.

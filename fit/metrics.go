@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
 
@@ -79,7 +80,7 @@ func formatValue(v float64) string {
 // appear in records.
 func metricNames(names []string, prefix, signature string) ([]string, error) {
 	if len(names) == 0 || names[0] != "loss" {
-		return nil, &OptionError{"Session", fmt.Sprintf("the metrics of its %s signature are %q, but the first has to be loss", signature, names), "export the model with an output named loss"}
+		return nil, &option.Error{Option: "Loop.Session", Reason: fmt.Sprintf("the metrics of its %s signature are %q, and the first has to be loss", signature, names), Fix: "export the model with an output named loss"}
 	}
 	in := make([]string, len(names))
 	for i, name := range names {
@@ -88,7 +89,7 @@ func metricNames(names []string, prefix, signature string) ([]string, error) {
 			in[i] = "train_" + name
 		}
 		if slices.Contains(in[:i], in[i]) {
-			return nil, &OptionError{"Session", fmt.Sprintf("its %s signature has two metrics named %s", signature, name), "give the outputs of the model different names"}
+			return nil, &option.Error{Option: "Loop.Session", Reason: fmt.Sprintf("its %s signature has two metrics named %s", signature, name), Fix: "give the outputs of the model different names"}
 		}
 	}
 	return in, nil

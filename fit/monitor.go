@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/files"
+	"steadyfit/option"
 )
 
 // Direction says which values of a metric are better.
@@ -81,23 +82,23 @@ func (m *monitor) beats(value, other float64) bool {
 }
 
 // check finds out whether this run has the metric, and its direction.
-func (m *monitor) check(option string, s *State) error {
+func (m *monitor) check(name string, s *State) error {
 	available := s.Available()
 	if !slices.Contains(available, m.metric) {
 		remedy := "use one of " + strings.Join(available, ", ")
 		if strings.HasPrefix(m.metric, validationPrefix) && s.run.loop.Validation == nil {
-			remedy += ", or set Loop.Validation for those of a validation"
+			remedy += ", or set {Loop.Validation} for those of a validation"
 		}
-		return &OptionError{option, fmt.Sprintf("there is no metric %q", m.metric), remedy}
+		return &option.Error{Option: name, Value: m.metric, Reason: "there is no such metric", Fix: remedy}
 	}
 	if m.patience < 0 {
-		return &OptionError{option, fmt.Sprintf("the patience is %d, but has to be at least 0", m.patience), "correct Patience"}
+		return &option.Error{Option: name, Value: m.metric, Reason: fmt.Sprintf("the patience is %d, expected at least 0", m.patience)}
 	}
 	m.resolved = m.direction
 	if m.resolved == Auto {
 		guessed, ok := guessDirection(m.metric)
 		if !ok {
-			return &OptionError{option, fmt.Sprintf("the name of the metric %q does not tell whether low or high is better", m.metric), "say so with fit.Min or fit.Max"}
+			return &option.Error{Option: name, Value: m.metric, Reason: "the name does not say whether low or high is better", Fix: "give the direction, min or max"}
 		}
 		m.resolved = guessed
 	}
@@ -214,7 +215,7 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	e.kept.reset()
 	e.wait, e.bestEpoch, e.stopped, e.saved, e.own, e.lost, e.failed = 0, 0, 0, "", false, nil, nil
 	if e.restore && e.dir == "" {
-		return &OptionError{"RestoreBest", "it has no folder", "name one that is for this training alone, such as that of the checkpoints"}
+		return &option.Error{Option: "RestoreBest", Reason: "it has no folder", Fix: "name one that is for this training alone, such as that of the checkpoints"}
 	}
 	if err := e.writing.check(); err != nil {
 		return err
@@ -473,13 +474,13 @@ func (p *plateau) start(_ context.Context, s *State) error {
 		return err
 	}
 	if _, ok := s.LearningRate(); !ok {
-		return &OptionError{"ReduceOnPlateau", "the learning rate is not known", "set Loop.LearningRate, such as to fit.Constant(0.001)"}
+		return &option.Error{Option: "ReduceOnPlateau", Reason: "the learning rate is not known", Fix: "set {Loop.LearningRate}"}
 	}
 	if !(p.factor > 0 && p.factor < 1) {
-		return &OptionError{"Factor", fmt.Sprintf("it is %v, but has to be above 0 and below 1", p.factor), "0.1 and 0.5 are usual"}
+		return &option.Error{Option: "Factor", Value: p.factor, Reason: "expected a number above 0 and below 1, as in 0.1"}
 	}
 	if p.cooldown < 0 || !validRate(p.minRate) {
-		return &OptionError{"ReduceOnPlateau", fmt.Sprintf("Cooldown %d and MinRate %v have to be 0 or more", p.cooldown, p.minRate), "correct them"}
+		return &option.Error{Option: "ReduceOnPlateau", Reason: fmt.Sprintf("Cooldown is %d and MinRate %v, expected at least 0", p.cooldown, p.minRate)}
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/option"
 )
 
 // scripted gives a loss per epoch of one step.
@@ -147,9 +149,9 @@ func TestMonitorsAreChecked(t *testing.T) {
 		hook  Hook
 		words []string
 	}{
-		{EarlyStop("accuracy"), []string{"EarlyStop", `no metric "accuracy"`, "use one of loss, other"}},
+		{EarlyStop("accuracy"), []string{"EarlyStop accuracy: there is no such metric", "use one of loss, other"}},
 		{EarlyStop("val_loss"), []string{"use one of loss, other", "Loop.Validation"}},
-		{EarlyStop("other"), []string{"does not tell", "fit.Min or fit.Max"}},
+		{EarlyStop("other"), []string{"does not say whether low or high is better", "min or max"}},
 		{EarlyStop("loss", Patience(-1)), []string{"patience is -1"}},
 		{EarlyStop("loss", RestoreBest("")), []string{"RestoreBest", "no folder"}},
 		{ReduceOnPlateau("accuracy"), []string{"ReduceOnPlateau", "use one of loss, other"}},
@@ -160,9 +162,9 @@ func TestMonitorsAreChecked(t *testing.T) {
 		loop := Loop{Session: l, Batch: 4, Epochs: 1}
 		loop.Hook(c.hook)
 		_, err := loop.Run(t.Context(), samples(t, 4))
-		var option *OptionError
-		require.ErrorAs(t, err, &option)
-		for _, word := range append(c.words, c.hook.Name) {
+		var wrong *option.Error
+		require.ErrorAs(t, err, &wrong)
+		for _, word := range c.words {
 			require.ErrorContains(t, err, word)
 		}
 		require.Empty(t, l.steps)
@@ -171,8 +173,8 @@ func TestMonitorsAreChecked(t *testing.T) {
 		loop := Loop{Session: scripted(nil), Batch: 4, Epochs: 1, LearningRate: Constant(1)}
 		loop.Hook(ReduceOnPlateau("loss", bad))
 		_, err := loop.Run(t.Context(), samples(t, 4))
-		var option *OptionError
-		require.ErrorAs(t, err, &option)
+		var wrong *option.Error
+		require.ErrorAs(t, err, &wrong)
 	}
 }
 
@@ -227,8 +229,8 @@ func TestBestStateThatCannotBeWritten(t *testing.T) {
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 1}
 	loop.Hook(EarlyStop("loss", OnError(7)))
 	_, err = loop.Run(t.Context(), samples(t, 4))
-	var option *OptionError
-	require.ErrorAs(t, err, &option)
+	var wrong *option.Error
+	require.ErrorAs(t, err, &wrong)
 }
 
 // With Stop, the run ends after the epoch with a checkpoint of it, resumed from which it

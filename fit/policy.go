@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 )
 
@@ -126,14 +127,14 @@ func (r *resetter) start(_ context.Context, s *State) error {
 	}
 	g, err := r.open(layerOr(r.Layer))
 	if err != nil {
-		return &OptionError{"ResetPolicy.Layer", err.Error(), "use memory.RSS, or a layer that this machine tells"}
+		return &option.Error{Option: "ResetPolicy.Layer", Value: layerOr(r.Layer), Reason: err.Error(), Fix: "use rss, or another layer that this machine reports"}
 	}
 	r.limit = memory.Bytes(near * float64(r.Limit))
 	if base := g.Read(); r.Depth != session.ResetNone && base.OK && base.Bytes >= r.limit {
 		const remedy = "raise the limit, or reset every so many steps or epochs"
 		if r.Depth == session.ResetProcess {
-			return errors.Join(&OptionError{"ResetPolicy.Limit", fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, nine tenths of %v: expected less", base, layerOr(r.Layer), r.limit, r.Limit),
-				remedy}, g.Close())
+			return errors.Join(&option.Error{Option: "ResetPolicy.Limit", Value: r.Limit, Fix: remedy,
+				Reason: fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, 90%% of the limit", base, layerOr(r.Layer), r.limit)}, g.Close())
 		}
 		s.run.log.Warn("resets for the limit will come again and again, ever more seldom, to no use: the process has that much before the first step",
 			"now", base, "reset_at", r.limit, "limit", r.Limit, "of", layerOr(r.Layer), "remedy", remedy)
@@ -148,21 +149,21 @@ func (r *resetter) check() error {
 	case session.ResetNone, session.ResetRestore, session.ResetReload:
 	case session.ResetProcess:
 		if r.Again == nil {
-			return &OptionError{"ResetPolicy.Again", "there is none, and a new process needs somebody to start it", "run the training under session.Supervise (--supervise)"}
+			return &option.Error{Option: "ResetPolicy.Again", Reason: "there is none, and something has to start the new process", Fix: "run the training under {session.Supervise}"}
 		}
 	default:
-		return &OptionError{"ResetPolicy.Depth", fmt.Sprintf("it is %q", r.Depth), fmt.Sprintf("use %s, %s, %s or %s", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)}
+		return &option.Error{Option: "ResetPolicy.Depth", Value: r.Depth, Reason: fmt.Sprintf("expected %s, %s, %s or %s", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)}
 	}
 	for _, o := range []struct {
 		name  string
 		value int64
 	}{{"EverySteps", int64(r.EverySteps)}, {"EveryEpochs", int64(r.EveryEpochs)}, {"Limit", int64(r.Limit)}, {"Within", int64(r.Within)}} {
 		if o.value < 0 {
-			return &OptionError{"ResetPolicy." + o.name, fmt.Sprintf("it is %d, but has to be at least 0", o.value), "0 is never"}
+			return &option.Error{Option: "ResetPolicy." + o.name, Value: o.value, Reason: "expected at least 0, which is never"}
 		}
 	}
 	if r.Within > 0 && r.Limit == 0 {
-		return &OptionError{"ResetPolicy.Within", fmt.Sprintf("it is %d steps before a limit, and there is no limit", r.Within), "set ResetPolicy.Limit"}
+		return &option.Error{Option: "ResetPolicy.Within", Value: r.Within, Reason: "there is no limit to look ahead to", Fix: "set {ResetPolicy.Limit}"}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 )
 
@@ -232,13 +233,13 @@ func TestResetPolicyOptions(t *testing.T) {
 		p    ResetPolicy
 		want string
 	}{
-		{ResetPolicy{Depth: "deep"}, `fit: ResetPolicy.Depth: it is "deep"; use none, restore, reload or process`},
-		{ResetPolicy{Depth: session.ResetProcess}, "fit: ResetPolicy.Again: there is none"},
-		{ResetPolicy{EverySteps: -1}, "fit: ResetPolicy.EverySteps: it is -1, but has to be at least 0; 0 is never"},
+		{ResetPolicy{Depth: "deep"}, "ResetPolicy.Depth deep: expected none, restore, reload or process"},
+		{ResetPolicy{Depth: session.ResetProcess}, "ResetPolicy.Again: there is none"},
+		{ResetPolicy{EverySteps: -1}, "ResetPolicy.EverySteps -1: expected at least 0"},
 		{ResetPolicy{EveryEpochs: -1}, "ResetPolicy.EveryEpochs"},
 		{ResetPolicy{Limit: -1}, "ResetPolicy.Limit"},
-		{ResetPolicy{Within: 3}, "ResetPolicy.Within: it is 3 steps before a limit, and there is no limit; set ResetPolicy.Limit"},
-		{ResetPolicy{Depth: session.ResetProcess, Again: again, Limit: 111 * mib}, "fit: ResetPolicy.Limit: 100.0 MiB of rss are in use before the first step, and a new process is due at 99.9 MiB, nine tenths of 111.0 MiB: expected less; raise the limit"},
+		{ResetPolicy{Within: 3}, "ResetPolicy.Within 3: there is no limit to look ahead to; set ResetPolicy.Limit"},
+		{ResetPolicy{Depth: session.ResetProcess, Again: again, Limit: 111 * mib}, "ResetPolicy.Limit 111.0 MiB: 100.0 MiB of rss are in use before the first step, and a new process is due at 99.9 MiB, 90% of the limit; raise the limit"},
 	} {
 		r := &resets{machine: &machine{base: 100 * mib}, back: all}
 		l := newLinear()
@@ -246,7 +247,7 @@ func TestResetPolicyOptions(t *testing.T) {
 		loop.Hook(c.p.hook(r, func(memory.Layer) (gauge, error) { return r, nil }))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorContains(t, err, c.want)
-		require.ErrorAs(t, err, new(*OptionError))
+		require.ErrorAs(t, err, new(*option.Error))
 		require.Empty(t, l.steps)
 	}
 	r := &resets{machine: &machine{}, back: all}
@@ -255,8 +256,8 @@ func TestResetPolicyOptions(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
 	loop.Hook(ResetPolicy{Limit: mib, Layer: memory.MallocUsed}.Hook(nil))
 	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.ErrorContains(t, err, "fit: ResetPolicy.Layer: ")
-	require.ErrorAs(t, err, new(*OptionError))
+	require.ErrorContains(t, err, "ResetPolicy.Layer malloc")
+	require.ErrorAs(t, err, new(*option.Error))
 }
 
 // What hooks remember can be read again, and what cannot be read is an error.

@@ -40,11 +40,8 @@ const (
 // Lines that do not begin with "epoch" say where a run resumed, and why it
 // stopped. What cannot be printed, as on a terminal that is gone, is left out, with
 // one warning in Loop.Log.
-func Progress(w io.Writer, options ...ProgressOption) Hook {
+func Progress(w io.Writer) Hook {
 	p := &progressView{w: w, every: 100 * time.Millisecond}
-	for _, option := range options {
-		option(p)
-	}
 	if file, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
 		fd := int(file.Fd())
 		p.terminal = term.IsTerminal(fd)
@@ -59,18 +56,8 @@ func Progress(w io.Writer, options ...ProgressOption) Hook {
 	return p.hook()
 }
 
-// ProgressOption is an option of Progress.
-type ProgressOption func(*progressView)
-
-// Worded has words, such as those of a program's flags, put in the place of the text that
-// says why a run stopped, which names fields of Go.
-func Worded(words func(text string) string) ProgressOption {
-	return func(p *progressView) { p.words = words }
-}
-
 type progressView struct {
 	w        io.Writer
-	words    func(string) string // nil if there is no Worded
 	terminal bool
 	// every is the time from one picture of the bar to the next. Between them, a
 	// step costs one look at the clock.
@@ -244,11 +231,7 @@ func (p *progressView) end(s *State) {
 	}
 	switch {
 	case s.run.stop != "" && s.Err == nil:
-		why := s.run.stop
-		if p.words != nil {
-			why = p.words(why)
-		}
-		p.printf("stopped: %s%s\n", why, saved)
+		p.printf("stopped: %s%s\n", s.run.stop, saved)
 	case errors.Is(s.Err, context.Canceled), errors.Is(s.Err, context.DeadlineExceeded):
 		p.printf("interrupted in epoch %d, after step %d%s\n", s.Epoch, s.Step, saved)
 	}

@@ -92,7 +92,7 @@ func (r *run) keep() error {
 	}
 	back, drop, err := o.Keep(r.steady)
 	if err != nil {
-		return fmt.Errorf("fit: keeping the state before step %d: %w", s.Step+1, err)
+		return fmt.Errorf("keeping the state before step %d: %w", s.Step+1, err)
 	}
 	next := &kept{back: back, drop: drop, step: s.Step, epochStep: s.EpochStep, pass: r.pass, passBatch: r.passBatch,
 		samples: r.samples, uncounted: r.uncounted, unapplied: r.unapplied, sums: slices.Clone(r.sums), proven: r.proven, scale: r.scale}
@@ -126,7 +126,7 @@ func (r *run) goBack(ctx context.Context, failed error) error {
 func (r *run) back(event string, failed error) error {
 	s, k := &r.state, r.kept
 	if err := k.back(r.steady); err != nil {
-		return fmt.Errorf("fit: going back to step %d after %w: %w", k.step, failed, err)
+		return fmt.Errorf("going back to step %d after %w: %w", k.step, failed, err)
 	}
 	r.trained = max(r.trained, s.Step)
 	s.Step, s.EpochStep = k.step, k.epochStep

@@ -99,7 +99,7 @@ func listCheckpoints(dir string) ([]int64, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("fit: checkpoints: %w", err)
+		return nil, fmt.Errorf("checkpoints: %w", err)
 	}
 	var steps []int64
 	for _, e := range entries {
@@ -233,10 +233,10 @@ func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, 
 			return path, state, nil
 		}
 		if errors.Is(err, ErrFuture) {
-			return "", state, fmt.Errorf("fit: cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to go back to the checkpoint before it", path, err, dir)
+			return "", state, fmt.Errorf("cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to go back to the checkpoint before it", path, err, dir)
 		}
 		if !errors.Is(err, ErrTorn) && !errors.Is(err, ErrForeign) {
-			return "", state, fmt.Errorf("fit: cannot resume from %s: %w; it may be whole, so no older one is taken: %s, and resume again, or move it out of %s to go back to the checkpoint before it", path, err, remedyUnread(err), dir)
+			return "", state, fmt.Errorf("cannot resume from %s: %w; it may be whole, so no older one is taken: %s, and resume again, or move it out of %s to go back to the checkpoint before it", path, err, remedyUnread(err), dir)
 		}
 		r.log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
 		if errors.Is(err, ErrTorn) {
@@ -244,7 +244,7 @@ func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, 
 		}
 	}
 	if len(torn) > 0 {
-		return "", state, fmt.Errorf("fit: nothing to resume from: every checkpoint is damaged; remove them to begin anew: %w", errors.Join(torn...))
+		return "", state, fmt.Errorf("nothing to resume from: every checkpoint is damaged; remove them to begin anew: %w", errors.Join(torn...))
 	}
 	return "", state, nil
 }
@@ -266,7 +266,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 		// The Checkpoint hook takes it again, and looks whether anything changed.
 		defer func() {
 			if released := lock.release(); err == nil && released != nil {
-				err = fmt.Errorf("fit: unlocking %s: %w", dir, released)
+				err = fmt.Errorf("unlocking %s: %w", dir, released)
 			}
 		}()
 		if path, state, err = r.newestCheckpoint(dir); err != nil {
@@ -284,7 +284,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	}
 	if o := r.loop.Recover; o != nil && o.Load != nil && state.Recovery != nil {
 		if err := o.Load(state.Recovery); err != nil {
-			return fmt.Errorf("fit: resuming from %s: state of Loop.Recover: %w", path, err)
+			return fmt.Errorf("resuming from %s: state of Loop.Recover: %w", path, err)
 		}
 	}
 	for i := range r.hooks {
@@ -323,7 +323,7 @@ func (r *run) lockToRead(dir string) (*folderLock, error) {
 	}
 	lock.warn(r.log, dir)
 	if err := (disk{}).tidy(dir); err != nil {
-		return nil, errors.Join(fmt.Errorf("fit: %w", err), lock.release())
+		return nil, errors.Join(fmt.Errorf("%w", err), lock.release())
 	}
 	return lock, nil
 }
@@ -384,7 +384,7 @@ func (r *run) fixed(path string, state checkpointState, key string) string {
 func (r *run) restore(ctx context.Context, path string, state checkpointState) error {
 	identity, err := r.identify(ctx)
 	if err != nil {
-		return fmt.Errorf("fit: resuming from %s: %w", path, err)
+		return fmt.Errorf("resuming from %s: %w", path, err)
 	}
 	found := differences(state.Identity, identity)
 	var metrics []string
@@ -403,14 +403,14 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	}
 	records, err := readHistory(filepath.Join(path, historyFile))
 	if err != nil {
-		return fmt.Errorf("fit: resuming from %s: %w", path, err)
+		return fmt.Errorf("resuming from %s: %w", path, err)
 	}
 	if err := r.state.Session.Restore(r.steady, filepath.Join(path, variables)); err != nil {
-		return fmt.Errorf("fit: resuming from %s: restoring the model: %w", path, err)
+		return fmt.Errorf("resuming from %s: restoring the model: %w", path, err)
 	}
 	if stateful, ok := r.state.Session.(Stateful); ok {
 		if err := stateful.SetState(state.Session); err != nil {
-			return fmt.Errorf("fit: resuming from %s: state of the session: %w", path, err)
+			return fmt.Errorf("resuming from %s: state of the session: %w", path, err)
 		}
 	}
 	s := &r.state
@@ -432,7 +432,7 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	s.Epoch = min(r.done+1, max(r.loop.Epochs, r.done))
 	r.log.Info("resuming", "checkpoint", path, "epochs_done", r.done, "step", s.Step)
 	if r.done >= r.loop.Epochs {
-		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; raise Epochs to train more", path, r.done, r.loop.Epochs)
+		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path, r.done, r.loop.Epochs)
 		r.log.Info("nothing to train", "reason", r.stop)
 	}
 	return nil

@@ -12,52 +12,34 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"steadyfit/option"
 )
 
-// ErrTooLate: TensorFlow has settled this for the process already. It is what a
-// *TooLateError is.
+// ErrTooLate is a setting that TensorFlow takes once per process, and has taken otherwise.
 var ErrTooLate = errors.New("TensorFlow has settled this for the process already")
 
-// ConflictError is two settings that cannot both hold: two options, or an option and a
-// variable of the environment, which TensorFlow reads by itself.
-type ConflictError struct {
-	// One is an option with its value, as in "Options.MemoryGrowth true", and Other
-	// another one; or Variable, which is set to Value.
-	One, Other      string
-	Variable, Value string
-	// Why says why they exclude each other, Fix what to do.
-	Why, Fix string
+// Conflict is the error of an option with a value, as in "Options.MemoryGrowth true", that
+// excludes another one.
+func Conflict(one, other, why, fix string) error {
+	return invalid(one, "conflicts with {"+other+"}: "+why, fix)
 }
 
-func (e *ConflictError) Error() string {
-	if e.Variable != "" {
-		return fmt.Sprintf("%s: %s is %q in the environment, and %s; %s", e.One, e.Variable, e.Value, e.Why, e.Fix)
+// Contradiction is the error of an option with a value that a variable of the environment,
+// which TensorFlow reads by itself, excludes.
+func Contradiction(one, variable, value, why, fix string) error {
+	return invalid(one, fmt.Sprintf("%s is %q in the environment, and %s", variable, value, why), fix)
+}
+
+// invalid is the error of an option with a value, or without.
+func invalid(one, reason, fix string) *option.Error {
+	name, value, ok := strings.Cut(one, " ")
+	e := &option.Error{Option: name, Reason: reason, Fix: fix}
+	if ok {
+		e.Value = value
 	}
-	return fmt.Sprintf("%s and %s: %s; %s", e.One, e.Other, e.Why, e.Fix)
+	return e
 }
-
-// TooLateError is a setting that TensorFlow takes once per process, and has taken.
-type TooLateError struct {
-	// Setting is what was asked for, as in "Options.IntraThreads 2".
-	Setting string
-	// Why says what has been settled, and how; Fix, what to do.
-	Why, Fix string
-}
-
-func (e *TooLateError) Error() string { return fmt.Sprintf("%s: %s; %s", e.Setting, e.Why, e.Fix) }
-
-// Is reports that this is ErrTooLate.
-func (e *TooLateError) Is(target error) bool { return target == ErrTooLate }
-
-// Warning is a setting without effect.
-type Warning struct {
-	// Setting is an option with its value, or a variable.
-	Setting string
-	// Text says why it has no effect and what has.
-	Text string
-}
-
-func (w Warning) String() string { return w.Setting + ": " + w.Text }
 
 // Names that several checks need.
 const (
@@ -76,50 +58,47 @@ const (
 
 // excluded are options that exclude each other.
 func (o Options) excluded() error {
-	conflict := func(one, other, why, fix string) error {
-		return &ConflictError{One: one, Other: other, Why: why, Fix: fix}
-	}
 	if o.GrapplerOff {
 		const why, fix = "Grappler is what does that", "leave one out"
 		switch switches := o.Grappler.switches(); {
 		case o.Precision != "":
-			return conflict("Options.GrapplerOff true", fmt.Sprintf("Options.Precision %s", o.Precision), why, fix)
+			return Conflict("Options.GrapplerOff true", fmt.Sprintf("Options.Precision %s", o.Precision), why, fix)
 		case o.MemoryOptimization != "":
-			return conflict("Options.GrapplerOff true", fmt.Sprintf("Options.MemoryOptimization %s", o.MemoryOptimization), why, fix)
+			return Conflict("Options.GrapplerOff true", fmt.Sprintf("Options.MemoryOptimization %s", o.MemoryOptimization), why, fix)
 		case len(switches) > 0:
-			return conflict("Options.GrapplerOff true", fmt.Sprintf("Options.Grappler.%s %s", switches[0].name, switches[0].position), why, fix)
+			return Conflict("Options.GrapplerOff true", fmt.Sprintf("Options.Grappler.%s %s", switches[0].name, switches[0].position), why, fix)
 		case o.Grappler.PruningOff:
-			return conflict("Options.GrapplerOff true", "Options.Grappler.PruningOff true", why, fix)
+			return Conflict("Options.GrapplerOff true", "Options.Grappler.PruningOff true", why, fix)
 		}
 	}
 	switch {
 	case o.MemoryGrowth && o.MemoryFraction == 1:
-		return conflict("Options.MemoryGrowth true", "Options.MemoryFraction 1",
+		return Conflict("Options.MemoryGrowth true", "Options.MemoryFraction 1",
 			"the first takes memory as it is needed, the second all of it", "leave one out, or give a fraction below 1, which is the limit of growth")
 	case len(o.VirtualGPUs) > 0 && o.MemoryFraction > 0:
-		return conflict(fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), fmt.Sprintf("Options.MemoryFraction %v", o.MemoryFraction),
+		return Conflict(fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), fmt.Sprintf("Options.MemoryFraction %v", o.MemoryFraction),
 			"both limit a GPU, and TensorFlow takes one of them (gpu_device.cc)", "leave one out")
 	case len(o.VirtualGPUs) > 0 && len(o.VisibleGPUs) > 0 && len(o.VirtualGPUs) != len(o.VisibleGPUs):
-		return conflict(fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), fmt.Sprintf("Options.VisibleGPUs %v", o.VisibleGPUs),
+		return Conflict(fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), fmt.Sprintf("Options.VisibleGPUs %v", o.VisibleGPUs),
 			"each visible GPU has its own limit (gpu_device.cc)", fmt.Sprintf("give one for each of the %d visible ones", len(o.VisibleGPUs)))
 	case o.GPUAllocator == CUDAMallocAsync && o.UnifiedMemory:
-		return conflict("Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true",
+		return Conflict("Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true",
 			"BFC is what takes unified memory (gpu_process_state.cc)", "leave one out")
 	case o.GPUAllocator == CUDAMallocAsync && o.GarbageCollection != "":
-		return conflict("Options.GPUAllocator cuda_malloc_async", fmt.Sprintf("Options.GarbageCollection %s", o.GarbageCollection),
+		return Conflict("Options.GPUAllocator cuda_malloc_async", fmt.Sprintf("Options.GarbageCollection %s", o.GarbageCollection),
 			"BFC is what collects garbage (gpu_bfc_allocator.cc)", "leave one out")
 	case o.GPUAllocator == CUDAMallocAsync && o.limit() != "":
-		return conflict("Options.GPUAllocator cuda_malloc_async", o.limit(),
+		return Conflict("Options.GPUAllocator cuda_malloc_async", o.limit(),
 			"BFC is what keeps to a limit, which CUDA's pool only takes for what to keep of freed memory (gpu_cudamallocasync_allocator.cc)", "leave one out")
 	case o.OneDNNSystemAllocator && o.OneDNNPoolLimit > 0:
-		return conflict("Options.OneDNNSystemAllocator true", fmt.Sprintf("Options.OneDNNPoolLimit %d", o.OneDNNPoolLimit),
+		return Conflict("Options.OneDNNSystemAllocator true", fmt.Sprintf("Options.OneDNNPoolLimit %d", o.OneDNNPoolLimit),
 			"the first goes around the pool that the second limits (mkl_cpu_allocator.h)", "leave one out")
 	case o.XLA == XLAOff && o.XLAMinCluster > 0:
-		return conflict("Options.XLA off", fmt.Sprintf("Options.XLAMinCluster %d", o.XLAMinCluster), "XLA is what makes clusters", "leave one out")
+		return Conflict("Options.XLA off", fmt.Sprintf("Options.XLAMinCluster %d", o.XLAMinCluster), "XLA is what makes clusters", "leave one out")
 	}
 	if o.OneDNN == Off {
 		for _, needs := range o.needOneDNN() {
-			return conflict("Options.OneDNN off", needs, "oneDNN is what does that", "leave one out")
+			return Conflict("Options.OneDNN off", needs, "oneDNN is what does that", "leave one out")
 		}
 	}
 	return nil
@@ -155,10 +134,10 @@ func (o Options) needOneDNN() []string {
 }
 
 // Check compares the options with an environment, a list of NAME=value as of
-// os.Environ, in which TensorFlow is to run. The error joins a *ConflictError for each
+// os.Environ, in which TensorFlow is to run. The error joins an *option.Error for each
 // variable that contradicts an option, or is of the options themselves, as that of
-// ConfigProto. Warnings are of what has no effect, options and variables.
-func (o Options) Check(env []string) ([]Warning, error) {
+// ConfigProto. The warnings name options and variables that have no effect.
+func (o Options) Check(env []string) ([]*option.Error, error) {
 	want, err := o.Environment()
 	if err != nil {
 		return nil, err
@@ -188,17 +167,17 @@ func (o Options) Check(env []string) ([]Warning, error) {
 // checker collects what is wrong.
 type checker struct {
 	set      map[string]string
-	warnings []Warning
+	warnings []*option.Error
 	errs     []error
 }
 
 func (c *checker) warn(setting, text string) {
-	c.warnings = append(c.warnings, Warning{setting, text})
+	c.warnings = append(c.warnings, invalid(setting, text, ""))
 }
 
 // contradicted adds a variable that TensorFlow obeys rather than an option.
-func (c *checker) contradicted(option, name, why, fix string) {
-	c.errs = append(c.errs, &ConflictError{One: option, Variable: name, Value: c.set[name], Why: why, Fix: fix})
+func (c *checker) contradicted(one, name, why, fix string) {
+	c.errs = append(c.errs, Contradiction(one, name, c.set[name], why, fix))
 }
 
 // withoutBFC reports whether a value of TF_GPU_ALLOCATOR takes another allocator in the
@@ -253,7 +232,7 @@ func (o Options) checkGPU(c *checker) {
 	}
 	const hostLimit = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
 	if have := c.set[hostLimit]; o.HostMemoryLimit > 0 && have != "" && have != strconv.Itoa(o.HostMemoryLimit) {
-		c.warn(hostLimit, fmt.Sprintf("%s is not used: Options.HostMemoryLimit %d goes before it (gpu_process_state.cc)", have, o.HostMemoryLimit))
+		c.warn(hostLimit, fmt.Sprintf("%s is not used: {Options.HostMemoryLimit %d} goes before it (gpu_process_state.cc)", have, o.HostMemoryLimit))
 	}
 	if o.DeferredDeletion > 0 {
 		c.warn(fmt.Sprintf("Options.DeferredDeletion %d", o.DeferredDeletion), "TensorFlow 2.21 takes it and does not look at it (gpu_event_mgr.cc)")
@@ -270,21 +249,21 @@ func (o Options) checkCPU(c *checker) {
 		}
 	}
 	if _, ok := c.set[poolLimit]; ok && o.OneDNNSystemAllocator {
-		c.warn(poolLimit, "it limits a pool that Options.OneDNNSystemAllocator true goes around (mkl_cpu_allocator.h)")
+		c.warn(poolLimit, "it limits a pool that {Options.OneDNNSystemAllocator true} goes around (mkl_cpu_allocator.h)")
 	}
 	if on, _ := readBool(c.set[systemAllocator]); on && o.OneDNNPoolLimit > 0 {
 		c.contradicted(fmt.Sprintf("Options.OneDNNPoolLimit %d", o.OneDNNPoolLimit), systemAllocator,
 			"goes around the pool that the option limits (mkl_cpu_allocator.h)", "unset it, or leave the option out")
 	}
 	for _, threads := range []struct {
-		option, variable string
-		n                int
+		name, variable string
+		n              int
 	}{
 		{"Options.IntraThreads", "TF_NUM_INTRAOP_THREADS", o.IntraThreads},
 		{"Options.InterThreads", "TF_NUM_INTEROP_THREADS", o.InterThreads},
 	} {
 		if have := c.set[threads.variable]; threads.n > 0 && have != "" && have != strconv.Itoa(threads.n) {
-			c.warn(threads.variable, fmt.Sprintf("%s is not used: %s %d goes before it (process_util.cc, local_device.cc)", have, threads.option, threads.n))
+			c.warn(threads.variable, fmt.Sprintf("%s is not used: {%s %d} goes before it (process_util.cc, local_device.cc)", have, threads.name, threads.n))
 		}
 	}
 	jit, auto := flagIn(c.set[xlaFlags], autoJIT)
@@ -293,7 +272,7 @@ func (o Options) checkCPU(c *checker) {
 		c.contradicted("Options.XLA "+string(o.XLA), xlaFlags, autoJIT+" in it goes before the option (xla_cluster_util.cc)", "take the flag out of it, or leave the option out")
 	}
 	if on := auto && jit != "0" && jit != "-1"; o.XLAMinCluster > 0 && o.XLA == "" && !on {
-		c.warn(fmt.Sprintf("Options.XLAMinCluster %d", o.XLAMinCluster), "XLA is off, and makes no clusters; Options.XLA turns it on")
+		c.warn(fmt.Sprintf("Options.XLAMinCluster %d", o.XLAMinCluster), "XLA is off, and makes no clusters; {Options.XLA} turns it on")
 	}
 }
 
@@ -301,38 +280,38 @@ func (o Options) checkCPU(c *checker) {
 // TensorFlow 2.21 does not read, each with what does work. Those that begin with TF_ or
 // XLA_ are not among the strings of its library.
 var unread = map[string]string{
-	"TF_GPU_MEMORY_ALLOW_GROWTH":          "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth",
-	"TF_GPU_ALLOW_GROWTH":                 "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth",
-	"TF_GPU_MEMORY_FRACTION":              "--gpu-memory-fraction X",
-	"TF_GPU_MEMORY_LIMIT":                 "--gpu-memory-limit SIZE, or --gpu-memory-fraction X",
-	"TF_MEMORY_ALLOCATION":                "--gpu-memory-fraction X",
+	"TF_GPU_MEMORY_ALLOW_GROWTH":          "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
+	"TF_GPU_ALLOW_GROWTH":                 "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
+	"TF_GPU_MEMORY_FRACTION":              "{Options.MemoryFraction X}",
+	"TF_GPU_MEMORY_LIMIT":                 "{Options.VirtualGPUs}, or {Options.MemoryFraction X}",
+	"TF_MEMORY_ALLOCATION":                "{Options.MemoryFraction X}",
 	"TF_CUDA_HOST_MEM_LIMIT_IN_MB":        "TF_GPU_HOST_MEM_LIMIT_IN_MB",
 	"TF_DISABLE_MKL":                      "TF_ENABLE_ONEDNN_OPTS=0",
 	"TF_ENABLE_MKL":                       "TF_ENABLE_ONEDNN_OPTS=1",
 	"TF_ENABLE_MKLDNN":                    "TF_ENABLE_ONEDNN_OPTS=1",
-	"TF_INTRA_OP_PARALLELISM_THREADS":     "TF_NUM_INTRAOP_THREADS, or --intra-threads N",
-	"TF_INTER_OP_PARALLELISM_THREADS":     "TF_NUM_INTEROP_THREADS, or --inter-threads N",
-	"TF_ENABLE_AUTO_MIXED_PRECISION":      "--precision fp16",
+	"TF_INTRA_OP_PARALLELISM_THREADS":     "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
+	"TF_INTER_OP_PARALLELISM_THREADS":     "TF_NUM_INTEROP_THREADS, or {Options.InterThreads N}",
+	"TF_ENABLE_AUTO_MIXED_PRECISION":      "{Options.Precision float16-gpu}",
 	"TF_ENABLE_TENSOR_FLOAT_32_EXECUTION": "NVIDIA_TF32_OVERRIDE=0, which cuBLAS and cuDNN read; TensorFlow itself is told by Python only",
-	"TF_XLA_AUTO_JIT":                     "TF_XLA_FLAGS=--tf_xla_auto_jit=2, or --xla",
-	"XLA_PYTHON_CLIENT_PREALLOCATE":       "TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth (JAX reads this one)",
-	"XLA_PYTHON_CLIENT_MEM_FRACTION":      "--gpu-memory-fraction X (JAX reads this one)",
+	"TF_XLA_AUTO_JIT":                     "TF_XLA_FLAGS=--tf_xla_auto_jit=2, or {Options.XLA}",
+	"XLA_PYTHON_CLIENT_PREALLOCATE":       "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth} (JAX reads this one)",
+	"XLA_PYTHON_CLIENT_MEM_FRACTION":      "{Options.MemoryFraction X} (JAX reads this one)",
 	// The wheels run oneDNN in TensorFlow's own threads, not in OpenMP's. The
 	// compiler inside TensorFlow holds the first name for code that it compiles.
-	"OMP_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or --intra-threads N",
-	"MKL_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or --intra-threads N",
+	"OMP_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
+	"MKL_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
 	"KMP_BLOCKTIME":   "nothing: the wheels do not use OpenMP",
 	"KMP_AFFINITY":    "nothing: the wheels do not use OpenMP",
 }
 
 // Unread are variables that people set and the runtime of TensorFlow 2.21 does not
-// read, each with what does work.
+// read, each with what does work, in which braces mark options (see option.Error).
 func Unread() map[string]string { return maps.Clone(unread) }
 
 // Later checks the serialized ConfigProto of a session against that of the first one of
 // the process, with which TensorFlow has set up GPUs and threads. What config asks of
 // these has to be what the first had: TensorFlow would ignore it in silence, or fail.
-// The error joins a *TooLateError for each that is not. What config leaves out is taken
+// The error joins an *option.Error for each that is not, which is ErrTooLate. What config leaves out is taken
 // as it is.
 func Later(first, config []byte) error {
 	var had, asks pb.ConfigProto
@@ -353,10 +332,10 @@ func Later(first, config []byte) error {
 		if was.value == "" {
 			was.value = "TensorFlow's default"
 		}
-		errs = append(errs, &TooLateError{
-			Setting: now.option + " " + now.value,
-			Why:     fmt.Sprintf("TensorFlow sets up %s once per process, and has done so with %s, for the first session", now.what, was.value),
-			Fix:     now.fix,
+		errs = append(errs, &option.Error{
+			Option: now.option, Value: now.value,
+			Reason: fmt.Sprintf("TensorFlow sets up %s once per process, and has done so with %s, for the first session", now.what, was.value),
+			Fix:    now.fix, Err: ErrTooLate,
 		})
 	}
 	return errors.Join(errs...)
@@ -426,7 +405,7 @@ func processWide(c *pb.ConfigProto) []settled {
 	}
 	return []settled{
 		{"Options.IntraThreads", number(float64(c.GetIntraOpParallelismThreads())), threads, fix},
-		{"Options.InterThreads", number(float64(inter)), threads, fix + ", or set PerSessionThreads"},
+		{"Options.InterThreads", number(float64(inter)), threads, fix + ", or set {Options.PerSessionThreads}"},
 		{"Options.MemoryGrowth", truth(gpu.GetAllowGrowth()), gpus, fix},
 		{"Options.MemoryFraction", number(gpu.GetPerProcessGpuMemoryFraction()), gpus, fix},
 		{"Options.VisibleGPUs", gpu.GetVisibleDeviceList(), gpus, fix},

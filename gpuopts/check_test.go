@@ -1,6 +1,7 @@
 package gpuopts_test
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -15,6 +16,8 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/docs"
+	"steadyfit/internal/flags"
+	"steadyfit/option"
 )
 
 // environment is what options ask of it.
@@ -96,11 +99,11 @@ func TestWith(t *testing.T) {
 		env := []string{c.have}
 		with, missing, err := gpuopts.With(env, []gpuopts.Variable{c.want})
 		if c.with == "" {
-			var conflict *gpuopts.ConflictError
+			var conflict *option.Error
 			if assert.ErrorAs(t, err, &conflict, c.have) {
-				assert.Equal(t, "it", conflict.One)
-				assert.Equal(t, c.want.Name, conflict.Variable)
-				assert.Contains(t, err.Error(), "would have to be")
+				assert.Equal(t, "it", conflict.Option)
+				assert.Contains(t, conflict.Reason, c.want.Name)
+				assert.Contains(t, conflict.Reason, "would have to be")
 			}
 			continue
 		}
@@ -217,7 +220,7 @@ func TestConflicts(t *testing.T) {
 		var said strings.Builder
 		for _, c := range row.cases {
 			_, err := c.options.Check(c.env)
-			var conflict *gpuopts.ConflictError
+			var conflict *option.Error
 			if !assert.ErrorAs(t, err, &conflict, "%+v in %v", c.options, c.env) {
 				continue
 			}
@@ -298,7 +301,7 @@ var warnings = []struct {
 		{gpuopts.Options{DeferredDeletion: 8}, nil, []string{"Options.DeferredDeletion 8: TensorFlow 2.21 takes it and does not look at it"}},
 	}},
 	{"a variable that it does not read", "anything", []warned{
-		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"}},
+		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or Options.MemoryGrowth"}},
 		{gpuopts.Options{}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE: TensorFlow 2.21 does not read it"}},
 	}},
 }
@@ -314,7 +317,7 @@ func TestWarnings(t *testing.T) {
 			require.NoError(t, err, "%+v in %v", c.options, c.env)
 			if assert.Len(t, got, len(c.want), "%+v in %v: %v", c.options, c.env, got) {
 				for i, w := range got {
-					assert.Contains(t, w.String(), c.want[i])
+					assert.Contains(t, w.Error(), c.want[i])
 				}
 			}
 		}
@@ -334,10 +337,10 @@ func TestUnreadRows(t *testing.T) {
 			got, err := gpuopts.Options{}.Check([]string{name + "=1"})
 			require.NoError(t, err)
 			require.Len(t, got, 1, name)
-			assert.Equal(t, name, got[0].Setting)
-			assert.Contains(t, got[0].Text, "does not read it; what does work: ")
-			assert.True(t, len(works) == 0 || slices.ContainsFunc(works, func(m []string) bool { return strings.Contains(got[0].Text, m[1]) }), "%v is not in %q", row[1], got[0].Text)
-			said += got[0].Text
+			assert.Equal(t, name, got[0].Option)
+			assert.Contains(t, got[0].Reason, "does not read it; what does work: ")
+			assert.True(t, len(works) == 0 || slices.ContainsFunc(works, func(m []string) bool { return strings.Contains(option.Text(got[0], flags.Name), m[1]) }), "%v is not in %q", row[1], got[0])
+			said += option.Text(got[0], flags.Name)
 		}
 		for _, m := range works {
 			assert.Contains(t, said, m[1], row[0])
@@ -413,10 +416,10 @@ func TestLater(t *testing.T) {
 			continue
 		}
 		assert.ErrorIs(t, err, gpuopts.ErrTooLate)
-		var late *gpuopts.TooLateError
+		var late *option.Error
 		if assert.ErrorAs(t, err, &late, "%+v", c.later) {
-			assert.Equal(t, c.setting, late.Setting)
-			assert.Contains(t, late.Why, "with "+c.had+", for the first session")
+			assert.Equal(t, c.setting, fmt.Sprint(late.Option, " ", late.Value))
+			assert.Contains(t, late.Reason, "with "+c.had+", for the first session")
 			assert.Contains(t, late.Fix, "another process")
 		}
 	}

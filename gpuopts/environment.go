@@ -77,7 +77,7 @@ func digit(on bool) string {
 
 // With puts variables into an environment, a list of NAME=value as of os.Environ. It
 // returns the whole, and those that were missing, with the value that they have now.
-// What is set to something else is a *ConflictError: it is not overwritten.
+// What is set to something else is an *option.Error: it is not overwritten.
 func With(env []string, want []Variable) (with []string, missing []Variable, err error) {
 	with = slices.Clone(env)
 	for _, v := range want {
@@ -91,10 +91,7 @@ func With(env []string, want []Variable) (with []string, missing []Variable, err
 			continue
 		}
 		if !v.joins(have) {
-			return nil, nil, &ConflictError{
-				One: v.For, Variable: v.Name, Value: have,
-				Why: fmt.Sprintf("would have to be %q", v.Value), Fix: "unset it",
-			}
+			return nil, nil, Contradiction(v.For, v.Name, have, fmt.Sprintf("would have to be %q", v.Value), "unset it")
 		}
 		v.Value = strings.TrimLeft(have+" "+v.Value, " ")
 		with[i], missing = v.String(), append(missing, v)

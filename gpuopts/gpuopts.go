@@ -11,9 +11,9 @@
 // Options.Environment lists variables, which [With] puts into an environment; they
 // have to be there before TensorFlow is opened, which session.UseEnvironment and
 // session.Open see to. Options.Check compares the options with each other and with
-// an environment: what contradicts itself is a *ConflictError that names both sides,
-// what is set to no effect is a Warning. What TensorFlow has settled already is a
-// *TooLateError: variables once it is open, devices and threads once the process has
+// an environment: what contradicts itself is an *option.Error that names both sides,
+// what is set to no effect a warning. What TensorFlow has settled already is
+// ErrTooLate: variables once it is open, devices and threads once the process has
 // had a session ([Later]).
 //
 // What is said of variables was read in TensorFlow's sources, in the files named, and
@@ -30,6 +30,8 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"steadyfit/option"
 )
 
 // Options are settings for one session. TensorFlow sets up its devices and their
@@ -435,16 +437,16 @@ const maxThreads = 1024
 // valid refuses values that are none, and options that exclude each other.
 func (o Options) valid() error {
 	for _, err := range []error{
-		among("executor", o.Executor, SingleThreaded),
+		among("Executor", o.Executor, SingleThreaded),
 		among("XLA", o.XLA, XLAOff, XLAOn1, XLAOn2),
-		among("precision", o.Precision, BFloat16, Float16CPU, Float16GPU),
-		among("memory optimization", o.MemoryOptimization,
+		among("Precision", o.Precision, BFloat16, Float16CPU, Float16GPU),
+		among("MemoryOptimization", o.MemoryOptimization,
 			MemoryNone, MemoryManual, MemorySwapping, MemoryRecomputation, MemoryScheduling, MemoryHeuristics),
-		among("GPU allocator", o.GPUAllocator, BFC, CUDAMallocAsync),
-		among("GPU garbage collection", o.GarbageCollection, On, Off),
-		among("oneDNN", o.OneDNN, On, Off),
-		among("oneDNN's float32", o.OneDNNMath, BFloat16Math),
-		among("log level", o.LogLevel, LogInfo, LogWarning, LogError, LogFatal),
+		among("GPUAllocator", o.GPUAllocator, BFC, CUDAMallocAsync),
+		among("GarbageCollection", o.GarbageCollection, On, Off),
+		among("OneDNN", o.OneDNN, On, Off),
+		among("OneDNNMath", o.OneDNNMath, BFloat16Math),
+		among("LogLevel", o.LogLevel, LogInfo, LogWarning, LogError, LogFatal),
 	} {
 		if err != nil {
 			return err
@@ -455,34 +457,40 @@ func (o Options) valid() error {
 			return err
 		}
 	}
+	for _, t := range []struct {
+		name  string
+		value int
+	}{{"IntraThreads", o.IntraThreads}, {"InterThreads", o.InterThreads}} {
+		if t.value < 0 || t.value > maxThreads {
+			return refused(t.name, t.value, fmt.Sprintf("0 (one per core) to %d", maxThreads))
+		}
+	}
 	switch {
-	case min(o.IntraThreads, o.InterThreads) < 0 || max(o.IntraThreads, o.InterThreads) > maxThreads:
-		return fmt.Errorf("threads: got %d intra and %d inter; expected 0 (one per core) to %d", o.IntraThreads, o.InterThreads, maxThreads)
 	case o.XLAMinCluster < 0:
-		return fmt.Errorf("XLA's least cluster: got %d; expected 0 (TensorFlow's default) or more operations", o.XLAMinCluster)
+		return refused("XLAMinCluster", o.XLAMinCluster, "0 (TensorFlow's default) or more operations")
 	case o.UnifiedMemory && !(o.MemoryFraction >= 0 && o.MemoryFraction <= math.MaxFloat64):
-		return fmt.Errorf("GPU memory fraction: got %v; expected a number above 0, or 0 for TensorFlow's default", o.MemoryFraction)
+		return refused("MemoryFraction", o.MemoryFraction, "a number above 0, or 0 for TensorFlow's default")
 	case !o.UnifiedMemory && !(o.MemoryFraction >= 0 && o.MemoryFraction <= 1):
-		return fmt.Errorf("GPU memory fraction: got %v; expected a number above 0 and up to 1, or 0 for TensorFlow's default", o.MemoryFraction)
+		return refused("MemoryFraction", o.MemoryFraction, "a number above 0 and up to 1, or 0 for TensorFlow's default")
 	case o.HostMemoryLimit < 0:
-		return fmt.Errorf("host memory limit: got %d MiB; expected 0 (TensorFlow's default) or more", o.HostMemoryLimit)
+		return refused("HostMemoryLimit", o.HostMemoryLimit, "0 (TensorFlow's default) or more MiB")
 	case o.DeferredDeletion < 0:
-		return fmt.Errorf("deferred deletion: got %d bytes; expected 0 (TensorFlow's default) or more", o.DeferredDeletion)
+		return refused("DeferredDeletion", o.DeferredDeletion, "0 (TensorFlow's default) or more bytes")
 	case o.OneDNNPoolLimit < 0:
-		return fmt.Errorf("oneDNN's pool: got a limit of %d bytes; expected 0 (the machine's memory) or more", o.OneDNNPoolLimit)
+		return refused("OneDNNPoolLimit", o.OneDNNPoolLimit, "0 (the machine's memory) or more bytes")
 	}
 	for i, gpu := range o.VisibleGPUs {
 		switch {
 		case gpu < 0:
-			return fmt.Errorf("visible GPUs: got %d; expected indices from 0", gpu)
+			return refused("VisibleGPUs", o.VisibleGPUs, "indices from 0")
 		case slices.Contains(o.VisibleGPUs[:i], gpu):
-			return fmt.Errorf("visible GPUs: got %d twice in %v; expected each once", gpu, o.VisibleGPUs)
+			return refused("VisibleGPUs", o.VisibleGPUs, "each index once")
 		}
 	}
 	for _, sizes := range o.VirtualGPUs {
 		for _, size := range sizes {
 			if size <= 0 {
-				return fmt.Errorf("virtual GPUs: got a size of %d MiB; expected 1 or more", size)
+				return refused("VirtualGPUs", o.VirtualGPUs, "sizes of 1 MiB or more")
 			}
 		}
 	}
@@ -490,9 +498,14 @@ func (o Options) valid() error {
 }
 
 // among refuses a value that is neither empty nor one of the known ones.
-func among[T ~string](what string, value T, known ...T) error {
+func among[T ~string](name string, value T, known ...T) error {
 	if value == "" || slices.Contains(known, value) {
 		return nil
 	}
-	return fmt.Errorf("%s: got %q; expected one of %q, or nothing for TensorFlow's default", what, value, known)
+	return refused(name, value, fmt.Sprintf("one of %q, or nothing for TensorFlow's default", known))
+}
+
+// refused is the error of an option whose value is not what was expected.
+func refused(name string, value any, expected string) error {
+	return &option.Error{Option: "Options." + name, Value: value, Reason: "expected " + expected}
 }

@@ -150,7 +150,7 @@ func (m *Model) CheckSafe() error {
 	return fmt.Errorf("%s: %w:\n  %s\n%s", printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
 }
 
-const unsafeFix = "remove it from what is exported; or, if you trust the model as you would a program, pass --allow-unsafe-ops"
+const unsafeFix = "remove it from what is exported; or, if you trust the model as you would a program, allow unsafe operations"
 
 // RolesFor is CheckTrainable that also gives the roles to train with, which
 // differ from Model.Roles if opts names another train signature.
@@ -315,7 +315,7 @@ func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 		p.Message = "signature " + name + " has no output loss"
 		if outputs := s.Metrics(); len(outputs) > 0 {
 			p.Message += "; its scalars are " + enumerate(tensorNames(outputs), 8)
-			p.Fix = "say which of them is the loss (--loss-output, Model.WithLoss)"
+			p.Fix = "choose the one that is the loss as the loss output"
 		}
 		if loss := s.Output(OutputLoss); loss != nil {
 			p.Message = fmt.Sprintf("the output loss of signature %s must be %s, and is %s %s",
@@ -327,7 +327,7 @@ func (m *Model) judgeTrain(r Roles, train string, report func(Problem)) {
 	p.Message = "none of the signatures train, learn, train_step exists"
 	if names := m.signatureNames(); len(names) > 0 {
 		p.Message += "; there are " + enumerate(names, 10)
-		p.Fix += "; if one of these trains, choose it as the train signature (--train-signature, Options.TrainSignature)"
+		p.Fix += "; if one of these trains, choose it as the train signature"
 	}
 	report(p)
 }
@@ -570,7 +570,7 @@ func (m *Model) judgeData(s *Signature, t Tensor, r Roles, report func(Problem))
 	case t.Shape[batch] >= 0 && !compiled:
 		report(Problem{Warning, CodeFixedBatch, about,
 			fmt.Sprintf("input %s of signature %s takes batches of exactly %d", t.Name, s.Name, t.Shape[batch]),
-			fmt.Sprintf("train with --batch %d --drop-remainder, or export with None as the first dimension", t.Shape[batch])})
+			fmt.Sprintf("train with batches of %d and without a smaller last one, or export with None as the first dimension", t.Shape[batch])})
 	}
 }
 

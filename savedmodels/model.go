@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/internal/bundle"
 	"steadyfit/internal/nearest"
+	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
@@ -190,8 +191,11 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 				scalars = append(scalars, tensorNames(s.Metrics())...)
 			}
 		}
-		slices.Sort(scalars)
-		return nil, fmt.Errorf("%s: %w without a loss gives a float scalar %q; there are %s", m.Dir, ErrNoSignature, output, enumerate(slices.Compact(scalars), 8))
+		reason := "every signature that takes data has an output named loss"
+		if slices.Sort(scalars); len(scalars) > 0 {
+			reason = "no signature has such a float scalar; there are " + enumerate(slices.Compact(scalars), 8)
+		}
+		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason, Fix: "correct the name, or leave it out", Err: ErrNoSignature}
 	}
 	named.settle()
 	return &named, nil

@@ -220,7 +220,7 @@ func TestCheckTrainable(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotTrainable)
 	require.ErrorIs(t, err, ErrUnsafeOps)
 	require.ErrorContains(t, err, "ReadFile reads files: run by signature train, at while/cond/ReadFile in function")
-	require.ErrorContains(t, err, "--allow-unsafe-ops")
+	require.ErrorContains(t, err, "allow unsafe operations")
 	require.NoError(t, unsafe.CheckTrainable(CheckOptions{AllowUnsafeOps: true}))
 
 	trap := open(t, "trap").CheckTrainable(CheckOptions{AllowUnsafeOps: true})

@@ -17,6 +17,7 @@ import (
 	"steadyfit/gpuopts"
 	tracing "steadyfit/internal/native" // native is a type of this package
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -262,9 +263,10 @@ func (t *StepEffects) parts() (parts []string) {
 // precision that no matrix operation ran in, an XLA that compiled nothing, a GPU that ran
 // nothing, and options for GPUs where there is none. What was not traced is not warned of:
 // where several steps run in one call, that is the precision and XLA.
-func (e Effects) Missing(o gpuopts.Options) (list []gpuopts.Warning) {
+func (e Effects) Missing(o gpuopts.Options) (list []*option.Error) {
 	warn := func(setting, format string, args ...any) {
-		list = append(list, gpuopts.Warning{Setting: setting, Text: fmt.Sprintf(format, args...)})
+		name, value, _ := strings.Cut(setting, " ")
+		list = append(list, &option.Error{Option: name, Value: value, Reason: fmt.Sprintf(format, args...)})
 	}
 	if len(e.Devices) > 0 && !hasGPU(e.Devices) {
 		for _, setting := range o.ForGPU() {
@@ -284,7 +286,7 @@ func (e Effects) Missing(o gpuopts.Options) (list []gpuopts.Warning) {
 		}
 	}
 	if (o.XLA == gpuopts.XLAOn1 || o.XLA == gpuopts.XLAOn2) && e.Together < 2 && t.Clusters == 0 {
-		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no operations that go together (XLAMinCluster of gpuopts is how many it takes), or none that XLA can compile")
+		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no operations that go together ({Options.XLAMinCluster} is how many it takes), or none that XLA can compile")
 	}
 	if hasGPU(e.Devices) && (o.AsksForGPU() != "" || len(o.ForGPU()) > 0) {
 		onGPU := 0
@@ -294,7 +296,13 @@ func (e Effects) Missing(o gpuopts.Options) (list []gpuopts.Warning) {
 			}
 		}
 		if onGPU == 0 {
-			warn(cmp.Or(o.AsksForGPU(), strings.Join(o.ForGPU(), ", ")), "no operation ran on a GPU: the model was exported with its operations placed on the CPU, or has none that a GPU runs")
+			settings := o.ForGPU()
+			if asks := o.AsksForGPU(); asks != "" {
+				settings = []string{asks}
+			}
+			for _, setting := range settings {
+				warn(setting, "no operation ran on a GPU: the model was exported with its operations placed on the CPU, or has none that a GPU runs")
+			}
 		}
 	}
 	return list

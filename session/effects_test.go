@@ -120,7 +120,7 @@ func TestEffectsMissing(t *testing.T) {
 			got := c.effects.Missing(c.options)
 			require.Len(t, got, len(c.want), "%v", got)
 			for i, text := range c.want {
-				assert.Contains(t, got[i].String(), text)
+				assert.Contains(t, got[i].Error(), text)
 			}
 		})
 	}

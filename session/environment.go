@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"steadyfit/gpuopts"
+	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
@@ -16,8 +17,8 @@ import (
 // the first thing that main calls, before flags and files: nothing else of the process
 // is kept. Processes that it starts inherit the variables.
 //
-// A variable that is set to something else is a *gpuopts.ConflictError, and a
-// TensorFlow that is open already a *gpuopts.TooLateError. A program that cannot be
+// A variable that is set to something else is an *option.Error, and a
+// TensorFlow that is open already is gpuopts.ErrTooLate. A program that cannot be
 // started anew need not call this: Open sets the variables itself, where TensorFlow is
 // not open yet.
 func UseEnvironment(o gpuopts.Options) error {
@@ -65,7 +66,7 @@ func startWith(variables []gpuopts.Variable, call string) error {
 // StartAnew has the process run its program again, from the start and with the same
 // arguments, with variables that are missing, whatever it has done so far: nothing of it is
 // kept, TensorFlow included. It returns nil where they are set. A variable that is set to
-// something else is a *gpuopts.ConflictError. A child of Supervise cannot be started anew: its
+// something else is an *option.Error. A child of Supervise cannot be started anew: its
 // parent would take it for dead.
 func StartAnew(variables []gpuopts.Variable) error {
 	env, missing, err := gpuopts.With(os.Environ(), variables)
@@ -84,7 +85,7 @@ func again(env []string, missing []gpuopts.Variable) error {
 	if err == nil {
 		err = syscall.Exec(path, os.Args, env)
 	}
-	return fmt.Errorf("%s: starting %s anew: %w", missing[0].For, path, err)
+	return option.Errorf("{"+missing[0].For+"}: starting %s anew: %w", path, err)
 }
 
 // tooLate is the error of variables that an open TensorFlow has not been given.
@@ -94,10 +95,11 @@ func tooLate(missing []gpuopts.Variable, call string) error {
 		names = append(names, v.String())
 	}
 	list := strings.Join(names, " ")
-	return &gpuopts.TooLateError{
-		Setting: missing[0].For,
-		Why:     "TensorFlow has been opened without " + list + " and reads that once",
-		Fix:     "call " + call + " first in main, or start the program with " + list,
+	name, value, _ := strings.Cut(missing[0].For, " ")
+	return &option.Error{
+		Option: name, Value: value, Err: gpuopts.ErrTooLate,
+		Reason: "TensorFlow has been opened without " + list + " and reads that once",
+		Fix:    "call " + call + " first in main, or start the program with " + list,
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/docs"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -139,7 +140,7 @@ func TestStartAnewInAChild(t *testing.T) {
 	v := gpuopts.Variable{Name: "STEADYFIT_TEST_ANEW", Value: "1", For: "jemalloc"}
 	require.EqualError(t, StartAnew([]gpuopts.Variable{v}), "jemalloc: a supervised process cannot be started anew")
 	t.Setenv(v.Name, "2")
-	var conflict *gpuopts.ConflictError
+	var conflict *option.Error
 	require.ErrorAs(t, StartAnew([]gpuopts.Variable{v}), &conflict)
 	t.Setenv(v.Name, "1")
 	require.NoError(t, StartAnew([]gpuopts.Variable{v}), "it is set")

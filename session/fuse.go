@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -39,7 +40,7 @@ func CheckFuse(model *savedmodels.Model, o Options) error {
 
 // CheckCompiled says whether a session that is opened with these options has compiled
 // twins to train with on batches of that many samples; 0 is any. The error is
-// ErrNoSignature, a *gpuopts.ConflictError with Options.Device.Deterministic, which
+// ErrNoSignature, an *option.Error with Options.Device.Deterministic, which
 // compiled steps cannot keep, or one of savedmodels.Model.RolesFor. There is none if
 // Options.Compiled does not ask for that.
 func CheckCompiled(model *savedmodels.Model, o Options, batch int) error {
@@ -291,11 +292,9 @@ func checkCompiled(model *savedmodels.Model, roles savedmodels.Roles, o Options)
 		return nil
 	}
 	if o.Device.Deterministic {
-		return &gpuopts.ConflictError{
-			One: "Options.Compiled true", Other: "Options.Deterministic true",
-			Why: "XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with one fails",
-			Fix: "leave one of them out",
-		}
+		return gpuopts.Conflict("Options.Compiled true", "Options.Deterministic true",
+			"XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with one fails",
+			"leave one of them out")
 	}
 	if roles.TrainXLA == "" && roles.TrainNXLA == "" {
 		return fmt.Errorf("compiled steps: %w: neither %s_xla nor a twin of train_n; export the model with --xla-batch", ErrNoSignature, roles.Train)
@@ -523,7 +522,7 @@ func (s *Session) Fuses(n, samples int) int {
 func (s *Session) Gather(i, n int, b data.Batch) error {
 	f := s.fused
 	if f == nil {
-		return fmt.Errorf("gather: %w: Options.FuseSteps does not ask for that", ErrFuse)
+		return option.Errorf("gather: %w: {Options.FuseSteps} does not ask for that", ErrFuse)
 	}
 	if i == 0 {
 		if err := f.begin(); err != nil {
@@ -660,7 +659,7 @@ func (k *stack) feedJoined(last data.Batch) error {
 func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) error {
 	f := s.fused
 	if f == nil {
-		return fmt.Errorf("train: %w: Options.FuseSteps does not ask for that", ErrFuse)
+		return option.Errorf("train: %w: {Options.FuseSteps} does not ask for that", ErrFuse)
 	}
 	k := f.next
 	if k == nil || k.have != n || k.of != n {

@@ -21,6 +21,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -433,9 +434,9 @@ func TestCompiled(t *testing.T) {
 	digits, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	deterministic := session.Options{Compiled: true, Device: gpuopts.Options{Deterministic: true}}
-	assert.ErrorAs(t, session.CheckCompiled(digits, deterministic, 32), new(*gpuopts.ConflictError))
+	assert.ErrorAs(t, session.CheckCompiled(digits, deterministic, 32), new(*option.Error))
 	_, err = session.Open(t.Context(), digits, deterministic)
-	assert.ErrorContains(t, err, "Options.Compiled true and Options.Deterministic true")
+	assert.ErrorContains(t, err, "Options.Compiled true: conflicts with Options.Deterministic true")
 	compiled := session.Options{Compiled: true}
 	assert.NoError(t, session.CheckCompiled(digits, compiled, 0))
 	assert.NoError(t, session.CheckCompiled(digits, compiled, 32))

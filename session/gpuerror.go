@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"steadyfit/gpuopts"
+	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
 // GPUError returns err, with which TensorFlow did not make a session with these options, as
 // what it says of them: ErrNoGPU if a GPU that they ask for is not there while others are,
-// and a *gpuopts.ConflictError if VirtualGPUs does not list as many as there are. All else,
+// and an *option.Error if VirtualGPUs does not list as many as there are. All else,
 // and nil, it returns as it is. Open does this by itself.
 func GPUError(o gpuopts.Options, err error) error {
 	var failed *tfbind.Error
@@ -26,9 +27,10 @@ func GPUError(o gpuopts.Options, err error) error {
 	case says("'visible_device_list' listed an invalid Device id"), says("Not enough GPUs to create virtual devices"):
 		return &missingGPU{asks, err}
 	case len(o.VirtualGPUs) > 0 && says("The number of valid GPUs doesn't match"):
-		return &gpuopts.ConflictError{
-			One: fmt.Sprintf("Options.VirtualGPUs %v", o.VirtualGPUs), Other: "another number of GPUs",
-			Why: "each visible GPU has its own limit: " + failed.Message, Fix: "give one for each, or choose among the GPUs with Options.VisibleGPUs",
+		return &option.Error{
+			Option: "Options.VirtualGPUs", Value: o.VirtualGPUs, Err: err,
+			Reason: "each visible GPU has its own limit: " + failed.Message,
+			Fix:    "give a limit for each, or choose among the GPUs with {Options.VisibleGPUs}",
 		}
 	}
 	return err
@@ -40,8 +42,11 @@ type missingGPU struct {
 	err  error  // TensorFlow's
 }
 
-func (e *missingGPU) Error() string {
-	return fmt.Sprintf("%s asks for a GPU that TensorFlow does not have: %v", e.asks, e.err)
+func (e *missingGPU) Error() string { return e.OptionText(option.GoName) }
+
+// OptionText is part of option.Named.
+func (e *missingGPU) OptionText(name option.Name) string {
+	return fmt.Sprintf("%s asks for a GPU that TensorFlow does not have: %v", option.Marked("{"+e.asks+"}", name), e.err)
 }
 
 func (e *missingGPU) Is(target error) bool { return target == ErrNoGPU }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"steadyfit/gpuopts"
+	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
@@ -29,7 +30,7 @@ func TestGPUError(t *testing.T) {
 	}{
 		{visible, tfbind.InvalidArgument, noSuch, true, false, "Options.VisibleGPUs [3] asks for a GPU that TensorFlow does not have: load: INVALID_ARGUMENT: " + noSuch},
 		{limits, tfbind.Unknown, notEnough, true, false, "Options.VirtualGPUs [[512] [512]] asks for a GPU that TensorFlow does not have"},
-		{limits, tfbind.Unknown, tooMany, false, true, "give one for each"},
+		{limits, tfbind.Unknown, tooMany, false, true, "give a limit for each"},
 		{visible, tfbind.InvalidArgument, "visible_device_list contained a duplicate entry: 0,0", false, false, "duplicate"},
 		{visible, tfbind.NotFound, "Could not find SavedModel .pb", false, false, "Could not find"},
 		{gpuopts.Options{MemoryGrowth: true}, tfbind.InvalidArgument, noSuch, false, false, noSuch}, // Options.Config says so
@@ -37,7 +38,7 @@ func TestGPUError(t *testing.T) {
 		err := error(&tfbind.Error{Op: "load", Code: c.code, Message: c.text})
 		got := GPUError(c.options, fmt.Errorf("open: %w", err))
 		assert.Equal(t, c.missing, errors.Is(got, ErrNoGPU), c.text)
-		assert.Equal(t, c.conflict, errors.As(got, new(*gpuopts.ConflictError)), c.text)
+		assert.Equal(t, c.conflict, errors.As(got, new(*option.Error)), c.text)
 		assert.ErrorContains(t, got, c.text)
 		assert.ErrorContains(t, GPUError(c.options, err), c.says)
 		if !c.conflict {

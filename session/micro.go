@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
 
@@ -73,7 +74,7 @@ func checkSplit(model *savedmodels.Model, roles savedmodels.Roles, o Options) er
 		return nil
 	}
 	if why := whyInexact(model, gradients); why != "" {
-		return fmt.Errorf("micro-batches: %w: %s; if that is as good to you, set Options.AllowInexactSplit (--inexact-micro-batches)", ErrInexactSplit, why)
+		return option.Errorf("micro-batches: %w: %s; if that is as good to you, set {Options.AllowInexactSplit}", ErrInexactSplit, why)
 	}
 	return nil
 }
@@ -88,7 +89,7 @@ func whyWhole(model *savedmodels.Model, roles savedmodels.Roles) string {
 			return p.Message + "; " + p.Fix
 		}
 	}
-	return "it takes gradients and apply; export the model with them, as scripts/export.py does unless --no-micro-batches is given or the model has its own train step"
+	return "it takes gradients and apply; export the model with them, as scripts/export.py does by default, unless the model has its own train step"
 }
 
 // whyInexact says why the update of parts is another one; "" if it is the same.

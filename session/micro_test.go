@@ -169,7 +169,7 @@ func TestCheckSplit(t *testing.T) {
 		text  string
 	}{
 		"noted exact":          {noted(t, "digits", note(true)), session.Options{}, nil, ""},
-		"noted inexact":        {noted(t, "digits", note(false)), session.Options{}, session.ErrInexactSplit, "--inexact-micro-batches"},
+		"noted inexact":        {noted(t, "digits", note(false)), session.Options{}, session.ErrInexactSplit, "set Options.AllowInexactSplit"},
 		"noted, allowed":       {noted(t, "digits", note(false)), session.Options{AllowInexactSplit: true}, nil, ""},
 		"no notes":             {noted(t, "digits", nil), session.Options{}, nil, ""},
 		"notes without it":     {noted(t, "digits", map[string]any{"format": 1}), session.Options{}, nil, ""},
@@ -178,7 +178,7 @@ func TestCheckSplit(t *testing.T) {
 		"seed":                 {reporter(t, "", true, nil), session.Options{}, session.ErrInexactSplit, "input seed"},
 		"seed, noted exact":    {reporter(t, "", true, note(true)), session.Options{}, nil, ""},
 		"read only":            {noted(t, "digits", nil), session.Options{ReadOnly: true}, session.ErrNoSignature, "read only"},
-		"no gradients":         {fixture("good"), session.Options{}, session.ErrNoSignature, "--no-micro-batches"},
+		"no gradients":         {fixture("good"), session.Options{}, session.ErrNoSignature, "scripts/export.py does by default"},
 		"fewer results":        {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, session.ErrNoSignature, "does not report mae"},
 		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"}, session.ErrNoSignature, "go with the signature train, and gradients is what is trained"},
 		"scaled":               {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},

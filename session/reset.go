@@ -136,7 +136,7 @@ func (s *Session) lost(to *Snapshot, err error) error {
 	}
 	todo := "resume from the last checkpoint"
 	if to != nil {
-		todo = "the snapshot is as it was: open the model again and Revert to it, or resume from the last checkpoint"
+		todo = "open the model again and revert to the snapshot, which is whole, or resume from the last checkpoint"
 	}
 	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), closing)
 }

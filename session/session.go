@@ -14,6 +14,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -133,7 +134,7 @@ type runner struct {
 // Options.ReadOnly is set it first checks that the model can be trained, and
 // returns savedmodels.ErrNotTrainable before anything of it runs if it cannot. A
 // model with unsafe operations is savedmodels.ErrUnsafeOps either way. Device options
-// that contradict each other or the environment are a *gpuopts.ConflictError; those that
+// that contradict each other or the environment are an *option.Error; those that
 // ask for a GPU (gpuopts.Options.AsksForGPU) that TensorFlow does not have are ErrNoGPU.
 // The result must be closed.
 //
@@ -221,7 +222,7 @@ func (s *Session) checkGPU() error {
 	if err != nil || hasGPU(devices) {
 		return err
 	}
-	return fmt.Errorf("%s asks for a GPU: %w, only %s", asks, ErrNoGPU, strings.Join(shortNames(devices), ", "))
+	return option.Errorf("{"+asks+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(shortNames(devices), ", "))
 }
 
 // load opens the model in TensorFlow. After an error the session is closed, and what

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"steadyfit/data"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -378,11 +379,15 @@ type UnusedFieldError struct {
 	Takes string
 }
 
-func (e *UnusedFieldError) Error() string {
-	fix := "leave it out (Memory.Drop), or name it like the input that it is for"
+func (e *UnusedFieldError) Error() string { return e.OptionText(option.GoName) }
+
+// OptionText is part of option.Named.
+func (e *UnusedFieldError) OptionText(name option.Name) string {
+	fix := "leave it out with {Memory.Drop}, or name it like the input that it is for"
 	if e.Field == savedmodels.InputSampleWeight {
-		fix = "export the model with that input, or leave it out (Memory.Drop)"
+		fix = "export the model with that input, or leave it out with {Memory.Drop}"
 	}
+	fix = option.Marked(fix, name)
 	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
 }
 
@@ -396,7 +401,7 @@ func (st *Step) setReserved(i, samples int) error {
 		return st.setOnes(i, int64(samples))
 	case savedmodels.InputLearningRate:
 		if math.IsNaN(st.session.rate) {
-			return fmt.Errorf("signature %s takes the learning rate as an input, and none was set: give one (--learning-rate)", st.signature.Name)
+			return option.Errorf("signature %s takes the learning rate as an input, and none was set: set it with {Session.SetLearningRate}", st.signature.Name)
 		}
 		return setScalar(st.tf, i, in.DType, st.session.rate)
 	case savedmodels.InputSeed:
@@ -574,8 +579,8 @@ func (in *input) checkSizes(shape []int) error {
 	for i, d := range in.Shape {
 		if d >= 0 && d != in.shape[i] {
 			if i == 0 && !savedmodels.IsReserved(in.Name) {
-				return fmt.Errorf("%w: the batch size %d is part of the model, and the batch has %d samples: train with that batch size and without a smaller last batch (--batch %d --drop-remainder), or export the model with an open batch size",
-					ErrData, d, in.shape[0], d)
+				return fmt.Errorf("%w: the batch size %d is part of the model, and the batch has %d samples: train with that batch size and without a smaller last batch, or export the model with an open batch size",
+					ErrData, d, in.shape[0])
 			}
 			return in.mismatch(shape)
 		}

@@ -78,7 +78,7 @@ var libraryNames = []string{
 var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_framework.so"}
 
 const installFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
-	EnvLibrary + " (flag --tensorflow) to the folder that holds libtensorflow_cc.so.2"
+	EnvLibrary + " to the folder that holds libtensorflow_cc.so.2"
 
 // Locate searches for a TensorFlow without opening it, in this order: path if
 // it is not empty, else STEADYFIT_TENSORFLOW, else the folder .runtime of the
@@ -89,7 +89,7 @@ const installFix = "run `make runtime` in the steadyfit checkout, or `pip instal
 // error is a *LoadError.
 func Locate(path string) (Location, error) {
 	for _, named := range []struct{ source, path string }{
-		{"--tensorflow", path}, {EnvLibrary, os.Getenv(EnvLibrary)},
+		{"path", path}, {EnvLibrary, os.Getenv(EnvLibrary)},
 	} {
 		if named.path == "" {
 			continue
@@ -97,7 +97,7 @@ func Locate(path string) (Location, error) {
 		l, reason := examine(named.path)
 		if reason != "" {
 			return Location{}, &LoadError{
-				Problem: named.source + " names " + named.path + ", which cannot be used: " + reason,
+				Problem: named.source + " " + named.path + " cannot be used: " + reason,
 				Tried:   []Attempt{{named.source, named.path, reason}},
 				Fix:     "name a TensorFlow library, a folder that holds libtensorflow_cc.so.2 and libtensorflow_framework.so.2, or a site-packages/tensorflow; or leave it out to search",
 			}

@@ -15,7 +15,9 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/doctor"
+	"steadyfit/internal/flags"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -27,7 +29,7 @@ type deviceFlags struct {
 	limits               []string
 	xla                  bool
 	flags                *pflag.FlagSet
-	warnings             []gpuopts.Warning
+	warnings             []*option.Error
 }
 
 // The words of --precision.
@@ -119,10 +121,7 @@ func (f *deviceFlags) apply(o *gpuopts.Options) error {
 	// To the options, off is as if nothing had been said.
 	const force = "TF_FORCE_GPU_ALLOW_GROWTH"
 	if value := os.Getenv(force); f.flags.Changed("memory-growth") && !o.MemoryGrowth && value == "true" {
-		return &gpuopts.ConflictError{
-			One: "--memory-growth false", Variable: force, Value: value,
-			Why: "TensorFlow obeys the variable", Fix: "unset it, or leave the flag out",
-		}
+		return gpuopts.Contradiction("Options.MemoryGrowth false", force, value, "TensorFlow obeys the variable", "unset it, or leave the option out")
 	}
 	return unusable(session.UseEnvironment(*o))
 }
@@ -134,7 +133,7 @@ func (f *deviceFlags) warn(stderr io.Writer) {
 		return
 	}
 	for _, w := range f.warnings {
-		fmt.Fprintf(stderr, "steadyfit: warning: %s\n", inFlags.Replace(w.String()))
+		fmt.Fprintf(stderr, "steadyfit: warning: %s\n", option.Text(w, flags.Name))
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/flags"
+	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -72,20 +74,20 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--gpu-memory-limit 1000", says: []string{"--gpu-memory-limit 1000: ", "in MiB"}},
 		{line: "--memory-growth=true,false", says: []string{"--memory-growth", "alike on all GPUs"}},
 		{line: "--memory-growth=some", says: []string{"--memory-growth", "expected true or false"}},
-		{line: "--gpu-memory-fraction 2", says: []string{"GPU memory fraction: got 2; expected"}},
-		{line: "--visible-gpus 0,0", says: []string{"visible GPUs: got 0 twice"}},
+		{line: "--gpu-memory-fraction 2", says: []string{"--gpu-memory-fraction 2: expected"}},
+		{line: "--visible-gpus 0,0", says: []string{"--visible-gpus 0,0: expected each index once"}},
 		{line: "--visible-gpus 0,1 --gpu-memory-limit 1GiB", says: []string{"one for each of the 2 visible ones"}},
-		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth true and --gpu-memory-fraction 1: ", "leave one out"}},
-		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit [[1024]] and --gpu-memory-fraction 0.5"}},
-		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async", says: []string{"--gpu-allocator cuda_malloc_async and --gpu-memory-limit [[1024]]: BFC is what keeps to a limit"}},
-		{line: "--gpu-memory-limit 1GiB", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-memory-limit [[1024]]: TF_GPU_ALLOCATOR is "cuda_malloc_async"`, "unset it"}},
-		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth true: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
-		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
-		{line: "--gpu-allocator bfc", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-allocator BFC: TF_GPU_ALLOCATOR is "cuda_malloc_async"`}},
+		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth: conflicts with --gpu-memory-fraction 1: ", "leave one out"}},
+		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit 1024MiB: conflicts with --gpu-memory-fraction 0.5"}},
+		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async", says: []string{"--gpu-allocator cuda_malloc_async: conflicts with --gpu-memory-limit 1024MiB: BFC is what keeps to a limit"}},
+		{line: "--gpu-memory-limit 1GiB", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-memory-limit 1024MiB: TF_GPU_ALLOCATOR is "cuda_malloc_async"`, "unset it"}},
+		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
+		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth=false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
+		{line: "--gpu-allocator bfc", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-allocator bfc: TF_GPU_ALLOCATOR is "cuda_malloc_async"`}},
 		{line: "--precision bf16", env: [2]string{"TF_ENABLE_ONEDNN_OPTS", "0"}, says: []string{`--precision bf16: TF_ENABLE_ONEDNN_OPTS is "0"`}},
-		{line: "--xla", env: [2]string{"TF_XLA_FLAGS", "--tf_xla_auto_jit=-1"}, says: []string{"--xla on-2: TF_XLA_FLAGS is"}},
-		{line: "--visible-gpus 0", env: [2]string{"CUDA_DEVICE_ORDER", "FASTEST_FIRST"}, says: []string{`--visible-gpus [0]: CUDA_DEVICE_ORDER is "FASTEST_FIRST"`}},
-		{line: "--deterministic", env: [2]string{"TF_DETERMINISTIC_OPS", "0"}, says: []string{`--deterministic true: TF_DETERMINISTIC_OPS is "0"`}},
+		{line: "--xla", env: [2]string{"TF_XLA_FLAGS", "--tf_xla_auto_jit=-1"}, says: []string{"--xla: TF_XLA_FLAGS is"}},
+		{line: "--visible-gpus 0", env: [2]string{"CUDA_DEVICE_ORDER", "FASTEST_FIRST"}, says: []string{`--visible-gpus 0: CUDA_DEVICE_ORDER is "FASTEST_FIRST"`}},
+		{line: "--deterministic", env: [2]string{"TF_DETERMINISTIC_OPS", "0"}, says: []string{`--deterministic: TF_DETERMINISTIC_OPS is "0"`}},
 	} {
 		t.Run(c.line, func(t *testing.T) {
 			t.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -96,7 +98,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, exitUsage, exitCode(err))
 			for _, text := range c.says {
-				assert.Contains(t, inFlags.Replace(err.Error()), text)
+				assert.Contains(t, option.Text(err, flags.Name), text)
 			}
 		})
 	}
@@ -119,6 +121,6 @@ func TestMissingGPU(t *testing.T) {
 	said := &tfbind.Error{Op: "load", Code: tfbind.InvalidArgument, Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
 	err := (&global{}).noGPU(t.Context(), session.GPUError(gpuopts.Options{VisibleGPUs: []int{3}}, said))
 	assert.Equal(t, exitEnvironment, exitCode(err))
-	assert.Contains(t, inFlags.Replace(err.Error()), "--visible-gpus [3] asks for a GPU that TensorFlow does not have")
+	assert.Contains(t, option.Text(err, flags.Name), "--visible-gpus 3 asks for a GPU that TensorFlow does not have")
 	assert.ErrorContains(t, err, "steadyfit doctor --gpu")
 }

@@ -11,7 +11,6 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
-	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -49,24 +48,6 @@ func TestExitCodes(t *testing.T) {
 		{&session.ChildError{Code: exitFailed, Deaths: oomKilled}, exitMemory},
 	} {
 		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
-	}
-}
-
-// What libraries tell a Go program to do is said in flags.
-func TestInFlags(t *testing.T) {
-	for _, c := range []struct{ err, want, not string }{
-		{(&fit.MismatchError{}).Error(), "or give --force to train on", "Loop."},
-		{(&fit.OptionError{Option: "ResetPolicy.Limit", Problem: "it is", Remedy: "raise the limit"}).Error(), "--reset-near: it is", "Reset"},
-		{(&fit.OptionError{Option: "ResetPolicy.Within", Problem: "it is", Remedy: "set ResetPolicy.Limit"}).Error(), "--reset-within: it is; give --reset-near", "Reset"},
-		{(&fit.OptionError{Option: "Budget.Limit", Problem: "it is"}).Error(), "--memory-budget: it is", "Budget"},
-		{(&fit.OptionError{Option: "Budget.Layer", Problem: "it is", Remedy: "use memory.RSS, or a layer that this machine tells"}).Error(), "--memory-budget-of: it is; use rss, or one that this machine tells", "memory.RSS"},
-		{(&fit.BudgetError{Limit: 1, Layer: memory.RSS}).Error(), "give --memory-budget that or more, or train with smaller batches; nothing is kept without --checkpoints", "Budget."},
-		{(&fit.BudgetError{Limit: 1, Layer: memory.RSS, Checkpoint: "c/step-3"}).Error(), "c/step-3 is good to go on from: --resume with another limit", "Budget."},
-		{"reset: the session is lost; the snapshot is as it was: open the model again and Revert to it, or resume from the last checkpoint", "lost; resume from the last checkpoint", "Revert"},
-	} {
-		text := inFlags.Replace(c.err)
-		assert.Contains(t, text, c.want)
-		assert.NotContains(t, text, c.not)
 	}
 }
 

@@ -20,8 +20,9 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/files"
+	"steadyfit/internal/flags"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -284,7 +285,7 @@ func (f *fitFlags) tellInForce(ctx context.Context, cmd *cobra.Command, g *globa
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "in force: %v\n", e)
 	for _, w := range e.Missing(f.options.Device) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "steadyfit: warning: %s\n", inFlags.Replace(w.String()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "steadyfit: warning: %s\n", option.Text(w, flags.Name))
 	}
 	return nil
 }
@@ -350,11 +351,11 @@ func tidyOut(out string, from, to time.Time) error {
 // newLog writes what a run has to say, in the words of the command line.
 func newLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		switch a.Key {
-		case slog.TimeKey:
+		if a.Key == slog.TimeKey {
 			return slog.Attr{}
-		case slog.MessageKey, "reason", "error", "cause", "fix", "remedy": // others may be paths
-			a.Value = slog.StringValue(inFlags.Replace(a.Value.String()))
+		}
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(option.Text(err, flags.Name))
 		}
 		return a
 	}}))
@@ -404,7 +405,7 @@ func (f *fitFlags) loop(screen, stderr io.Writer, best string, alive func(step i
 		}
 		l.LearningRate, l.LearningRateText = schedule, f.learningRate
 	}
-	l.Hook(fit.Progress(screen, fit.Worded(inFlags.Replace)))
+	l.Hook(fit.Progress(screen))
 	if f.history != "" {
 		l.Hook(fit.HistoryFile(f.history, fit.OnError(onWriteError[f.onError])))
 	}
@@ -516,7 +517,7 @@ const fuseAuto = "auto"
 // steps in a call, and compiled.
 func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Dataset) error {
 	if err := session.CheckCompiled(model, f.options, f.batch); err != nil {
-		if errors.As(err, new(*gpuopts.ConflictError)) {
+		if errors.As(err, new(*option.Error)) {
 			return unusable(err)
 		}
 		return usagef("--compiled: %w", err)
@@ -760,7 +761,7 @@ type result struct {
 }
 
 func (f *fitFlags) print(w io.Writer, h *fit.History) error {
-	r := result{Out: f.out, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: inFlags.Replace(h.Stopped), Epochs: len(h.Records)}
+	r := result{Out: f.out, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: h.Stopped, Epochs: len(h.Records)}
 	if len(h.Records) > 0 {
 		last := h.Last()
 		r.Last = &last

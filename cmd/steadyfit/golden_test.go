@@ -34,8 +34,8 @@ func TestGolden(t *testing.T) {
 
 var (
 	number = regexp.MustCompile(`[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?`)
-	// aligned is a number before another column.
-	aligned = regexp.MustCompile(`N {2,}`)
+	// aligned is the space between two columns.
+	aligned = regexp.MustCompile(`(\S) {2,}`)
 	// hashed is the folder of a built-in model, with the hash of its content.
 	hashed        = regexp.MustCompile(`(models/[a-z0-9-]+)-[0-9a-f]{16}`)
 	tensorflowLog = regexp.MustCompile(`^(WARNING: All log messages before absl|[IWEF][0-9]{4} )`)
@@ -47,7 +47,7 @@ func transcribe(ts *testscript.TestScript, name string, first, args []string) {
 	shown := strings.Join(append([]string{name}, args...), " ")
 	if len(args) > 0 && args[0] == "-n" {
 		args = args[1:]
-		mask = func(s string) string { return aligned.ReplaceAllString(number.ReplaceAllString(s, "N"), "N  ") }
+		mask = func(s string) string { return aligned.ReplaceAllString(number.ReplaceAllString(s, "N"), "$1  ") }
 	}
 	code := 0
 	var exit *exec.ExitError
@@ -56,7 +56,8 @@ func transcribe(ts *testscript.TestScript, name string, first, args []string) {
 	} else {
 		ts.Check(err)
 	}
-	named := strings.NewReplacer(ts.Getenv("WORK"), "$WORK", ts.Getenv("MODELS"), "$MODELS", ts.Getenv("STEADYFIT_TENSORFLOW"), "$TENSORFLOW")
+	// Package protobuf has another kind of space in its errors in some builds.
+	named := strings.NewReplacer("\u00a0", " ", ts.Getenv("WORK"), "$WORK", ts.Getenv("MODELS"), "$MODELS", ts.Getenv("STEADYFIT_TENSORFLOW"), "$TENSORFLOW")
 	var text strings.Builder
 	fmt.Fprintf(&text, "$ %s\n%s", named.Replace(shown), named.Replace(mask(ts.ReadFile("stdout"))))
 	for line := range strings.Lines(ts.ReadFile("stderr")) {

@@ -46,11 +46,11 @@ func (f *modelFlags) open() (*savedmodels.Model, error) {
 	if f.model == "" {
 		return nil, usagef("--model is missing: a folder with a SavedModel, or builtin:NAME (%s)", strings.Join(savedmodels.BuiltinNames(), ", "))
 	}
+	open, at := savedmodels.Open, f.model
 	if name, ok := strings.CutPrefix(f.model, builtinPrefix); ok {
-		m, err := savedmodels.Builtin(name)
-		return m, unusable(err)
+		open, at = savedmodels.Builtin, name
 	}
-	m, err := savedmodels.Open(f.model)
+	m, err := open(at)
 	if err == nil {
 		m, err = m.WithLoss(f.loss)
 	}

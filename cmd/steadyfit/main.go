@@ -11,12 +11,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/gpuopts"
+	"steadyfit/internal/flags"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -60,34 +60,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !session.Reported(err) {
-		fmt.Fprintf(stderr, "steadyfit: %s\n", inFlags.Replace(err.Error()))
+		fmt.Fprintf(stderr, "steadyfit: %s\n", option.Text(err, flags.Name))
 	}
 	return exitCode(err)
 }
-
-// inFlags puts what libraries say of their own options in the words of the
-// command line.
-var inFlags = strings.NewReplacer(
-	"set ImageOptions.Size to what", "give --image-size with what", "correct ImageOptions.Size", "correct --image-size", ", or raise ImageOptions.MaxPixels", "",
-	"raise Options.MaxBytes", "raise --max-data", "set CSVOptions.Header", "say with --header yes or no which", "leave it out (Memory.Drop)", "leave it out (--ignore-fields)",
-	"set Loop.ResumeAnyway", "give --force", "Loop.ResumeAnyway", "--force",
-	"set ResetPolicy.Limit", "give --reset-near", "ResetPolicy.Limit", "--reset-near", "ResetPolicy.Within", "--reset-within", "ResetPolicy.Depth", "--reset",
-	"ResetPolicy.EverySteps", "--reset-every", "ResetPolicy.EveryEpochs", "--reset-every",
-	"set Budget.Limit to that", "give --memory-budget that", "is good to resume from with another limit", "is good to go on from: --resume with another limit",
-	"there is no checkpoint to resume from", "nothing is kept without --checkpoints", "set Options.AllowInexactSplit (--inexact-micro-batches)", "give --inexact-micro-batches",
-	"fit: Budget:", "--memory-budget:", "smaller batches or Session.SetMicroBatches", "smaller batches",
-	"ResetPolicy.Layer", "--memory-budget-of", "Budget.Layer", "--memory-budget-of", "Budget.Limit", "--memory-budget", "use memory.RSS, or a layer", "use rss, or one",
-	"the snapshot is as it was: open the model again and Revert to it, or resume", "resume", // the snapshot ends with the process
-	"Loop.Resume", "--resume", "Loop.Batch", "--batch", "Loop.Epochs", "--epochs", "Loop.Validation", "--validation",
-	"fit: Checkpoint:", "--checkpoints:", "fit: StepsPerEpoch:", "--steps-per-epoch:", "fit: DropRemainder:", "--drop-remainder:",
-	"fit: hook memory budget at end: ", "", "fit: hook ", "", "fit: ", "", "raise Epochs", "raise --epochs",
-	"Options.IntraThreads", "--intra-threads", "Options.InterThreads", "--inter-threads",
-	"Options.Precision "+string(gpuopts.BFloat16), "--precision "+precisionBF16, "Options.Precision "+string(gpuopts.Float16CPU), "--precision "+precisionFP16,
-	"Options.Precision "+string(gpuopts.Float16GPU), "--precision "+precisionFP16, "Options.Precision", "--precision",
-	"Options.XLA", "--xla", "Options.Compiled", "--compiled", "Options.Deterministic", "--deterministic", "Options.MemoryGrowth", "--memory-growth",
-	"Options.MemoryFraction", "--gpu-memory-fraction", "Options.VirtualGPUs", "--gpu-memory-limit", "Options.GPUAllocator", "--gpu-allocator",
-	"Options.VisibleGPUs", "--visible-gpus",
-)
 
 // usageError is a command line or configuration that cannot work.
 type usageError struct{ err error }
@@ -142,7 +118,7 @@ func exitCode(err error) int {
 		return exitMemory
 	case is(session.ErrRetry):
 		return exitFailed // it worked when the training began
-	case as(new(*usageError), new(*gpuopts.ConflictError), new(*fit.OptionError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+	case as(new(*usageError), new(*option.Error), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
 		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
 		return exitUsage
 	case as(new(*checkError)):

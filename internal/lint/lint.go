@@ -49,7 +49,8 @@ var cgoFolders = []string{"tfbind", "bench", "internal/baseline"}
 
 // mayImport lists, for each package of the module, the module's packages that it
 // may import: the arrows of the design point one way. A package that is not
-// listed (cmd, examples, bench, internal/...) may import all of them. Tests may
+// listed (cmd, examples, bench, internal/...) may import all of them. All may import
+// option, which has the errors of options. Tests may
 // import all that their package reaches, and data and memory; tests from outside
 // (package x_test) may import upwards, too, to try packages together.
 var mayImport = map[string][]string{
@@ -65,10 +66,11 @@ var mayImport = map[string][]string{
 	// data asks how much memory is free before it expands a file.
 	"data":   {"memory"},
 	"memory": {},
+	"option": {},
 }
 
 // pure packages must build without cgo, so they reach tfbind by no way.
-var pure = []string{"data", "memory"}
+var pure = []string{"data", "memory", "option"}
 
 // CheckFile applies the rules that one Go file can break. file is its path
 // relative to the module's root, with slashes.
@@ -152,7 +154,7 @@ func (c *checker) imports() {
 			continue
 		}
 		imported, _, _ = strings.Cut(imported, "/")
-		if _, layered := mayImport[imported]; imported == own || (!layered && imported == "internal") {
+		if _, layered := mayImport[imported]; imported == own || imported == "option" || (!layered && imported == "internal") {
 			continue
 		}
 		if !slices.Contains(rules, imported) && !(c.test && testMay(own, imported, strings.HasSuffix(c.tree.Name.Name, "_test"))) {

@@ -1,0 +1,95 @@
+// Package flags names the flag of each option that the command line sets.
+package flags
+
+import (
+	"strconv"
+	"strings"
+
+	"steadyfit/gpuopts"
+)
+
+var names = map[string]string{
+	"Budget.Batch":              "batch",
+	"Budget.Layer":              "memory-budget-of",
+	"Budget.Limit":              "memory-budget",
+	"CSVOptions.Header":         "header",
+	"Checkpoint":                "checkpoints",
+	"Best":                      "keep-best",
+	"EarlyStop":                 "early-stop",
+	"EveryEpochs":               "every",
+	"EverySteps":                "every",
+	"HistoryFile":               "history",
+	"ImageOptions.Size":         "image-size",
+	"Keep":                      "keep",
+	"Loop.Batch":                "batch",
+	"Loop.DropRemainder":        "drop-remainder",
+	"Loop.Epochs":               "epochs",
+	"Loop.InitialEpoch":         "initial-epoch",
+	"Loop.LearningRate":         "learning-rate",
+	"Loop.Resume":               "resume",
+	"Loop.ResumeAnyway":         "force",
+	"Loop.Session":              "model",
+	"Loop.StepsPerEpoch":        "steps-per-epoch",
+	"Loop.Validation":           "validation",
+	"Loop.ValidationEvery":      "validation-every",
+	"Memory.Drop":               "ignore-fields",
+	"Model.WithLoss":            "loss-output",
+	"Options.AllowInexactSplit": "inexact-micro-batches",
+	"Options.Compiled":          "compiled",
+	"Options.Deterministic":     "deterministic",
+	"Options.FuseSteps":         "fuse-steps",
+	"Options.GPUAllocator":      "gpu-allocator",
+	"Options.InterThreads":      "inter-threads",
+	"Options.IntraThreads":      "intra-threads",
+	"Options.MaxBytes":          "max-data",
+	"Options.MemoryFraction":    "gpu-memory-fraction",
+	"Options.MemoryGrowth":      "memory-growth",
+	"Options.Precision":         "precision",
+	"Options.VirtualGPUs":       "gpu-memory-limit",
+	"Options.VisibleGPUs":       "visible-gpus",
+	"Options.XLA":               "xla",
+	"ReduceOnPlateau":           "reduce-lr",
+	"ResetPolicy.Depth":         "reset",
+	"ResetPolicy.EveryEpochs":   "reset-every",
+	"ResetPolicy.EverySteps":    "reset-every",
+	"ResetPolicy.Layer":         "memory-budget-of",
+	"ResetPolicy.Limit":         "reset-near",
+	"ResetPolicy.Within":        "reset-within",
+	"RestoreBest":               "restore-best",
+	"Session.SetLearningRate":   "learning-rate",
+	"session.Supervise":         "supervise",
+}
+
+var precisions = map[gpuopts.Precision]string{gpuopts.BFloat16: "bf16", gpuopts.Float16CPU: "fp16", gpuopts.Float16GPU: "fp16"}
+
+// Name is an option.Name: the flag of an option, with the value as the flag has it. Other
+// names, such as those of variables, stay as they are.
+func Name(option, value string) string {
+	flag, ok := names[option]
+	if !ok {
+		return strings.TrimSpace(option + " " + value)
+	}
+	switch flag {
+	case "xla":
+		value = strconv.FormatBool(value != string(gpuopts.XLAOff))
+	case "precision":
+		value = precisions[gpuopts.Precision(value)]
+	case "gpu-allocator":
+		value = strings.ToLower(value)
+	case "visible-gpus":
+		value = strings.Join(strings.Fields(strings.Trim(value, "[]")), ",")
+	case "gpu-memory-limit":
+		sizes := strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune("[] ", r) })
+		for i := range sizes {
+			sizes[i] += "MiB"
+		}
+		value = strings.Join(sizes, ",")
+	}
+	switch value {
+	case "true":
+		return "--" + flag
+	case "false":
+		return "--" + flag + "=false"
+	}
+	return strings.TrimSpace("--" + flag + " " + value)
+}

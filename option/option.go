@@ -1,0 +1,113 @@
+// Package option has the error of an option that cannot work. All packages of steadyfit
+// return it, so that it has one form: the option, its value, what is wrong, what to do.
+//
+// A package names options by their Go names. A program whose users know them by other
+// names, such as the flags of a command, renders errors with Text.
+package option
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Error is an option that cannot work. It is found before anything is changed.
+//
+// In Reason and Fix, braces mark the names of other options, with a value or without, as in
+// {Loop.Epochs} and {Options.Precision float16}.
+type Error struct {
+	// Option is the name of the option, such as "Loop.Batch".
+	Option string
+	// Value is what was found. If it is nil, the text has none.
+	Value any
+	// Reason says what is wrong, or what was expected.
+	Reason string
+	// Fix says what to do. If it is empty, Reason says that too.
+	Fix string
+	// Err is the error that this one is for errors.Is and errors.As. It may be nil.
+	Err error
+}
+
+// Name returns the name and the value of an option as users know them. The value may be
+// empty.
+type Name func(option, value string) string
+
+// Named is an error that names options in its text.
+type Named interface {
+	error
+	// OptionText returns the text with other names of options.
+	OptionText(Name) string
+}
+
+// Error returns the text with Go names.
+func (e *Error) Error() string { return e.OptionText(GoName) }
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// OptionText returns the text with other names of options.
+func (e *Error) OptionText(name Name) string {
+	value := ""
+	if e.Value != nil {
+		value = fmt.Sprint(e.Value)
+	}
+	text := name(e.Option, value) + ": " + Marked(e.Reason, name)
+	if e.Fix != "" {
+		text += "; " + Marked(e.Fix, name)
+	}
+	return text
+}
+
+// GoName returns the name and the value as they are.
+func GoName(option, value string) string { return strings.TrimSpace(option + " " + value) }
+
+// Errorf returns an error like fmt.Errorf whose format marks names of options with braces.
+func Errorf(format string, args ...any) error {
+	return &formatted{format, args, fmt.Errorf(Marked(format, GoName), args...)}
+}
+
+type formatted struct {
+	format string
+	args   []any
+	err    error
+}
+
+func (f *formatted) Error() string { return f.err.Error() }
+func (f *formatted) Unwrap() error { return f.err }
+func (f *formatted) OptionText(name Name) string {
+	return fmt.Errorf(Marked(f.format, name), f.args...).Error()
+}
+
+var marked = regexp.MustCompile(`\{[A-Z][A-Za-z]*(\.[A-Za-z.]+)?( [^{}]*)?\}`)
+
+// Marked returns a text with the names that braces mark replaced.
+func Marked(text string, name Name) string {
+	return marked.ReplaceAllStringFunc(text, func(m string) string {
+		option, value, _ := strings.Cut(m[1:len(m)-1], " ")
+		return name(option, value)
+	})
+}
+
+// Text returns the text of an error in which each Named error has other names of options.
+func Text(err error, name Name) string {
+	text := err.Error()
+	walk(err, func(n Named) { text = strings.Replace(text, n.Error(), n.OptionText(name), 1) })
+	return text
+}
+
+// walk calls do with the Named errors in the tree of an error, outer ones first.
+func walk(err error, do func(Named)) {
+	if n, ok := err.(Named); ok {
+		do(n)
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		if inner := u.Unwrap(); inner != nil {
+			walk(inner, do)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range u.Unwrap() {
+			walk(inner, do)
+		}
+	}
+}
