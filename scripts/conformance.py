@@ -907,6 +907,18 @@ def classified(x: Any, inputs: Any, output: Any, **options: Any) -> Case:
     return Case(model, x, classes(3), **options)
 
 
+def residual() -> Case:
+    """Residual blocks, whose sums TensorFlow rewrites where it knows their shapes"""
+    x = y = keras.Input((8, 8, 3))
+    for _ in range(2):
+        branch, short = y, layers.BatchNormalization()(layers.Conv2D(8, 1)(y))
+        for _ in range(2):
+            branch = layers.Conv2D(8, 3, padding="same")(layers.ReLU()(branch))
+            branch = layers.BatchNormalization()(branch)
+        y = layers.ReLU()(layers.Add()([short, branch]))
+    return classified(normal(8, 8, 3), x, layers.GlobalAveragePooling2D()(y), micro_batches=False)
+
+
 def two_inputs() -> Case:
     """Two inputs by name, and every layer that merges."""
     a, b = keras.Input((6,), name="a"), keras.Input((4,), name="b")
@@ -1271,6 +1283,7 @@ GROUPS: dict[str, Cases] = {
         text_classifier,
         columns,
         stateful_rnn,
+        residual,
     ),
     "Optimizers and schedules": {
         **{name: (f"`{text(x)}`", P(optimized, x)) for name, x in OPTIMIZERS.items()},
@@ -1367,9 +1380,9 @@ GROUPS: dict[str, Cases] = {
                 "ImageClassifier",
                 {
                     "image_shape": (32, 32, 3),
-                    "input_conv_filters": [8],
+                    "input_conv_filters": [64],
                     "input_conv_kernel_sizes": [7],
-                    "stackwise_num_filters": [8, 16],
+                    "stackwise_num_filters": [64, 64],
                     "stackwise_num_blocks": [1, 1],
                     "stackwise_num_strides": [1, 2],
                     "block_type": "basic_block",

@@ -508,8 +508,11 @@ class _KerasProgram:
     def _concrete(self, function: Callable, specs: Mapping[str, Any], **options: Any) -> Any:
         """Trace function(feeds) under its named inputs."""
 
+        # Grappler takes the shape of what a session feeds as unknown, rewrites other sums than
+        # in Keras, and so rounds in another way.
         def traced(**feeds: Any) -> Any:
-            return function(feeds)
+            known = {name: self.tf.ensure_shape(feed, feed.shape) for name, feed in feeds.items()}
+            return function(known)
 
         # AutoGraph would rewrite Keras's code for nothing, slowly.
         traced_function = self.tf.function(traced, autograph=False, **options)

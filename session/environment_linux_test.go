@@ -179,7 +179,7 @@ var late = []struct {
 	{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
 	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
 	{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process", "in another process"}},
-	{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set PerSessionThreads"}},
+	{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set Options.PerSessionThreads"}},
 	{gpuopts.Options{MemoryGrowth: true}, []string{"Options.MemoryGrowth true", "its GPUs once per process"}},
 	{gpuopts.Options{MemoryFraction: 0.5}, []string{"Options.MemoryFraction 0.5"}},
 	{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}},

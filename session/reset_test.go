@@ -210,7 +210,7 @@ func TestReloadThatFails(t *testing.T) {
 	_, err = s.Reset(ctx, session.ResetReload, p)
 	require.ErrorIs(t, err, session.ErrLost)
 	require.ErrorIs(t, err, session.ErrRetry, "another process goes on")
-	require.ErrorContains(t, err, "open the model again and Revert")
+	require.ErrorContains(t, err, "open the model again and revert")
 
 	// It is closed, and says so.
 	out := make([]float64, 2)

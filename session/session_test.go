@@ -375,7 +375,7 @@ func TestOpenErrors(t *testing.T) {
 	bad := session.Options{}
 	bad.Device.IntraThreads = -1
 	_, err = session.Open(ctx, model, bad)
-	assert.ErrorContains(t, err, "threads")
+	assert.ErrorContains(t, err, "Options.IntraThreads -1")
 	cause := errors.New("enough")
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(cause)
