@@ -5,8 +5,6 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-# The heavy targets use all cores themselves.
-.NOTPARALLEL:
 
 GO ?= go
 PYTHON ?= python3
@@ -34,10 +32,12 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 20 --seed 1 --out out/digits
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit evaluate --model out/digits --data builtin:digits
 
+# The first targets use all cores, and measure memory. Each of the others is one long program.
 .PHONY: test
 test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
 	@rm -f $(SUMMARY)
-	@rc=0; $(MAKE) -k --no-print-directory abi test-unit race test-onednn gcstress leakcheck test-tfgo fuzz pytest || rc=1; \
+	@rc=0; $(MAKE) -k -j1 --no-print-directory abi test-unit race test-onednn || rc=1; \
+	$(MAKE) -k --no-print-directory -j2 -Otarget gcstress leakcheck test-tfgo fuzz pytest || rc=1; \
 	$(GO) run ./internal/gotest -total $(SUMMARY) || rc=1; exit $$rc
 
 ##@ Parts
@@ -65,7 +65,8 @@ test-unit: runtime ## Go tests, those with TensorFlow included
 # TensorFlow computes with oneDNN or without, by TF_ENABLE_ONEDNN_OPTS, else by the
 # processor's flags. test-onednn runs with the setting that the other targets do not have.
 # Go does not see what C reads from the environment, so its results are not cached. What is
-# left out compares with Keras, whose TensorFlow has the same setting, or reads files.
+# left out compares with Keras, whose TensorFlow has the same setting, reads files, or
+# measures the workloads of the matrix; `TF_ENABLE_ONEDNN_OPTS=0 make test` has them all.
 ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|amx_tile' /proc/cpuinfo),1,0)
 OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
 
@@ -80,7 +81,7 @@ race: runtime ## the same under the race detector
 
 .PHONY: test-onednn
 test-onednn: runtime ## what depends on oneDNN, with the setting that TensorFlow would not choose
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./tune ./matrix/workload ./cmd/steadyfit
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./tune ./cmd/steadyfit
 
 .PHONY: gcstress
 gcstress: runtime ## a garbage collection inside each use of a native handle, and leakcheck
