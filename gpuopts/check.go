@@ -22,23 +22,13 @@ var ErrTooLate = errors.New("TensorFlow has settled this for the process already
 // Conflict is the error of an option with a value, as in "Options.MemoryGrowth true", that
 // excludes another one.
 func Conflict(one, other, why, fix string) error {
-	return invalid(one, "conflicts with {"+other+"}: "+why, fix)
+	return option.New(one, "conflicts with {"+other+"}: "+why, fix)
 }
 
 // Contradiction is the error of an option with a value that a variable of the environment,
 // which TensorFlow reads by itself, excludes.
 func Contradiction(one, variable, value, why, fix string) error {
-	return invalid(one, fmt.Sprintf("%s is %q in the environment, and %s", variable, value, why), fix)
-}
-
-// invalid is the error of an option with a value, or without.
-func invalid(one, reason, fix string) *option.Error {
-	name, value, ok := strings.Cut(one, " ")
-	e := &option.Error{Option: name, Reason: reason, Fix: fix}
-	if ok {
-		e.Value = value
-	}
-	return e
+	return option.New(one, fmt.Sprintf("%s is %q in the environment, and %s", variable, value, why), fix)
 }
 
 // Names that several checks need.
@@ -172,7 +162,7 @@ type checker struct {
 }
 
 func (c *checker) warn(setting, text string) {
-	c.warnings = append(c.warnings, invalid(setting, text, ""))
+	c.warnings = append(c.warnings, option.New(setting, text, ""))
 }
 
 // contradicted adds a variable that TensorFlow obeys rather than an option.

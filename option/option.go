@@ -28,6 +28,16 @@ type Error struct {
 	Err error
 }
 
+// New returns the error of an option with its value, as in "Loop.Batch 0", or without.
+func New(setting, reason, fix string) *Error {
+	name, value, ok := strings.Cut(setting, " ")
+	e := &Error{Option: name, Reason: reason, Fix: fix}
+	if ok {
+		e.Value = value
+	}
+	return e
+}
+
 // Name returns the name and the value of an option as users know them. The value may be
 // empty.
 type Name func(option, value string) string
@@ -78,7 +88,7 @@ func (f *formatted) OptionText(name Name) string {
 	return fmt.Errorf(Marked(f.format, name), f.args...).Error()
 }
 
-var marked = regexp.MustCompile(`\{[A-Z][A-Za-z]*(\.[A-Za-z.]+)?( [^{}]*)?\}`)
+var marked = regexp.MustCompile(`\{[A-Za-z]+\.[A-Z][A-Za-z.]*( [^{}]*)?\}`)
 
 // Marked returns a text with the names that braces mark replaced.
 func Marked(text string, name Name) string {

@@ -265,8 +265,7 @@ func (t *StepEffects) parts() (parts []string) {
 // where several steps run in one call, that is the precision and XLA.
 func (e Effects) Missing(o gpuopts.Options) (list []*option.Error) {
 	warn := func(setting, format string, args ...any) {
-		name, value, _ := strings.Cut(setting, " ")
-		list = append(list, &option.Error{Option: name, Value: value, Reason: fmt.Sprintf(format, args...)})
+		list = append(list, option.New(setting, fmt.Sprintf(format, args...), ""))
 	}
 	if len(e.Devices) > 0 && !hasGPU(e.Devices) {
 		for _, setting := range o.ForGPU() {

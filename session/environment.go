@@ -95,12 +95,10 @@ func tooLate(missing []gpuopts.Variable, call string) error {
 		names = append(names, v.String())
 	}
 	list := strings.Join(names, " ")
-	name, value, _ := strings.Cut(missing[0].For, " ")
-	return &option.Error{
-		Option: name, Value: value, Err: gpuopts.ErrTooLate,
-		Reason: "TensorFlow has been opened without " + list + " and reads that once",
-		Fix:    "call " + call + " first in main, or start the program with " + list,
-	}
+	e := option.New(missing[0].For, "TensorFlow has been opened without "+list+" and reads that once",
+		"call "+call+" first in main, or start the program with "+list)
+	e.Err = gpuopts.ErrTooLate
+	return e
 }
 
 // settle has what a session asks of the whole process in force, or says why that
