@@ -426,12 +426,12 @@ func (k *keeper) letKeep(level memory.Bytes) {
 // over says that the limit was crossed.
 func (k *keeper) over(s *State, peak memory.Bytes) {
 	k.log.Warn("memory budget: crossed", "step", s.Step, "peak", peak, "budget", k.Limit, "by", peak-k.Limit)
-	tally(s, eventOver)
+	countEvent(s, eventOver)
 }
 
-// tally adds a word to the events of the epoch, or counts it if it is there.
-func tally(s *State, word string) {
-	events := s.run.events
+// countEvent adds a word to the events of the epoch, or counts it if it is there.
+func countEvent(s *State, word string) {
+	events := s.run.Events
 	if s.run.closing {
 		events = s.Record.Events
 	}
@@ -491,7 +491,7 @@ func (k *keeper) readAhead(s *State, ahead int, then func() error) {
 	k.wait = k.Prefetch.Ahead() - ahead + 1
 	k.then = then
 	k.Prefetch.SetAhead(ahead)
-	tally(s, measurePrefetch.String())
+	countEvent(s, measurePrefetch.String())
 }
 
 // act takes one measure after the other until there is room. What is in progress is
@@ -539,7 +539,7 @@ func (k *keeper) take(ctx context.Context, s *State, m measure, level memory.Byt
 		helps, err = k.reload(ctx, s, level)
 	}
 	if err == nil && (helps || m == measureReload) {
-		tally(s, m.String())
+		countEvent(s, m.String())
 	}
 	return helps, err
 }
@@ -649,7 +649,7 @@ func (k *keeper) lastResort(s *State, level memory.Bytes) error {
 	}
 	if parts := k.session.MicroBatches(); k.splits() && (parts < k.Batch || w.guessed) {
 		// Nothing smaller is possible; what it needs has to be known.
-		tally(s, measureSplit.String())
+		countEvent(s, measureSplit.String())
 		k.log.Info("memory budget: the smallest parts", "step", s.Step, "before", level, "now", now, "parts", k.Batch, "budget", k.Limit)
 		return k.shrink(parts, k.Batch)
 	}

@@ -776,13 +776,13 @@ func TestBudgetOptions(t *testing.T) {
 func TestTally(t *testing.T) {
 	s := &State{run: &run{}, Record: &Record{}}
 	for range 11 {
-		tally(s, "trim")
+		countEvent(s, "trim")
 	}
-	tally(s, "reload")
-	assert.Equal(t, []string{"trim*11", "reload"}, s.run.events)
+	countEvent(s, "reload")
+	assert.Equal(t, []string{"trim*11", "reload"}, s.run.Events)
 	s.run.closing = true
-	tally(s, "trim")
-	tally(s, "trim")
+	countEvent(s, "trim")
+	countEvent(s, "trim")
 	assert.Equal(t, []string{"trim*2"}, s.Record.Events)
 }
 

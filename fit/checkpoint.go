@@ -89,24 +89,9 @@ var program = sync.OnceValue(func() string {
 // history.
 type checkpointState struct {
 	Written string `json:"written"`
-	Step    int64  `json:"step"`
-	// Epoch is the number of epochs done.
-	Epoch int `json:"epoch"`
-	// EpochStep is the number of steps done in the epoch in progress.
-	EpochStep int `json:"epoch_step"`
-	// Pass and PassBatch are the position in the data.
-	Pass         int         `json:"pass"`
-	PassBatch    int         `json:"pass_batch"`
-	Samples      int64       `json:"epoch_samples"`
-	Uncounted    int64       `json:"epoch_samples_uncounted,omitempty"`
-	Unapplied    int64       `json:"steps_unapplied,omitempty"`
-	Sums         []metricSum `json:"epoch_sums"`
-	Events       []string    `json:"epoch_events,omitempty"`
-	Resets       Resets      `json:"epoch_resets,omitzero"`
-	TrainSeconds float64     `json:"epoch_train_seconds"`
-	WaitSeconds  float64     `json:"epoch_wait_seconds,omitempty"`
-	RateScale    float64     `json:"learning_rate_scale"`
-	Proven       bool        `json:"finite_loss_seen"`
+	Position
+	Sums []metricSum `json:"epoch_sums"`
+	tally
 	// Trained is the last step that hooks have seen, and Rescaled what they then did to
 	// RateScale, if the run had gone back.
 	Trained  int64       `json:"trained,omitempty"`
@@ -383,7 +368,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	c.lastStep, c.lastDone = s.Step, s.run.done
+	c.lastStep, c.lastDone = s.Step, s.EpochsDone
 	if err := c.open(s); err != nil {
 		return errors.Join(err, c.lock.release())
 	}
@@ -518,7 +503,7 @@ func (c *checkpointer) find(s *State) error {
 		case err == nil && step <= s.Step:
 			// Finite losses came after all but the one that the run resumes from,
 			// or there would not be later ones. That one was checked.
-			c.kept = append(c.kept, keptCheckpoint{step, state.Proven || step < s.Step, step == s.Step, state.bytes()})
+			c.kept = append(c.kept, keptCheckpoint{step, state.FiniteLoss || step < s.Step, step == s.Step, state.bytes()})
 		case err == nil:
 			// Between reading the folder and locking it, another run may have used it.
 			if _, err := verify(path); err == nil {
@@ -613,7 +598,7 @@ func (c *checkpointer) end(_ context.Context, s *State) error {
 		return c.putAside(s)
 	}
 	// An older step is one that is trained again: the checkpoint has what comes after.
-	if !s.run.sound || (s.Step <= c.lastStep && s.run.done == c.lastDone) {
+	if !s.run.sound || (s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
 		return nil
 	}
 	return c.write(s, true)
@@ -672,15 +657,15 @@ func (c *checkpointer) write(s *State, ending bool) error {
 		s.run.log.Warn("training continues without a checkpoint", "step", s.Step, "error", failure)
 		// The record of an epoch that has just ended is in the files of the history
 		// already, without it.
-		if !slices.Contains(s.run.events, failedEvent) {
-			s.run.events = append(s.run.events, failedEvent)
+		if !slices.Contains(s.run.Events, failedEvent) {
+			s.run.Events = append(s.run.Events, failedEvent)
 		}
 		return nil
 	}
 	c.owed = false
 	s.History.Checkpoint = path
-	c.lastStep, c.lastDone = s.Step, s.run.done
-	c.kept = append(c.others(s.Step), keptCheckpoint{s.Step, s.run.proven, true, bytes})
+	c.lastStep, c.lastDone = s.Step, s.EpochsDone
+	c.kept = append(c.others(s.Step), keptCheckpoint{s.Step, s.FiniteLoss, true, bytes})
 	err = nil
 	if c.pointed != c.bestStep {
 		err = c.pointToBest()
@@ -787,7 +772,7 @@ var errNoRoom = errors.New("no checkpoint can be spared")
 // makeRoom removes the checkpoints that the one to be written would replace, if
 // a good one stays.
 func (c *checkpointer) makeRoom(s *State) error {
-	stay, spare := c.divide(append(c.others(s.Step), keptCheckpoint{step: s.Step, proven: s.run.proven}))
+	stay, spare := c.divide(append(c.others(s.Step), keptCheckpoint{step: s.Step, proven: s.FiniteLoss}))
 	stay = stay[:len(stay)-1]
 	if len(spare) == 0 || !slices.ContainsFunc(stay, c.good) {
 		return errNoRoom
@@ -948,14 +933,10 @@ func (s *checkpointState) bytes() int64 {
 // checkpointState is the position of the run, and what its hooks remember.
 func (r *run) checkpointState(d disk, dir string) (checkpointState, error) {
 	s := &r.state
-	state := checkpointState{
-		Written: r.now().UTC().Format(time.RFC3339),
-		Step:    s.Step, Epoch: r.done, EpochStep: s.EpochStep, Pass: r.pass, PassBatch: r.passBatch,
-		Samples: r.samples, Uncounted: r.uncounted, Unapplied: r.unapplied, Events: r.events, Resets: r.resets, TrainSeconds: r.trainTime().Seconds(), WaitSeconds: r.waited.Seconds(),
-		RateScale: r.scale, Proven: r.proven,
-	}
-	for i, name := range r.trainNames {
-		state.Sums = append(state.Sums, metricSum{name, number(r.sums[i])})
+	state := checkpointState{Written: r.now().UTC().Format(time.RFC3339), Position: s.Position, tally: r.tally}
+	state.TrainSeconds = r.trainSeconds()
+	for i, name := range r.train.names {
+		state.Sums = append(state.Sums, metricSum{name, number(s.sums[i])})
 	}
 	if s.Step < r.trained {
 		state.Trained, state.Rescaled = r.trained, r.replaying()

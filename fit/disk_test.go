@@ -301,7 +301,7 @@ func TestNoRoomWithoutAGoodCheckpoint(t *testing.T) {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
 	}
 	c := &checkpointer{dir: dir, keep: 1, bestStep: -1, pointed: -1, kept: []keptCheckpoint{{step: 2, proven: true}, {step: 4, whole: true}}}
-	s := &State{Step: 6, run: &run{proven: true}}
+	s := &State{Position: Position{Step: 6, FiniteLoss: true}, run: &run{}}
 	require.ErrorIs(t, c.makeRoom(s), errNoRoom)
 	require.Len(t, names(t, dir), 2)
 }

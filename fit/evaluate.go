@@ -3,7 +3,6 @@ package fit
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	"steadyfit/data"
@@ -34,11 +33,11 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 	if len(names) == 0 {
 		return nil, &option.Error{Option: "session", Reason: "the model has no evaluate signature", Fix: "export the model with one"}
 	}
-	e := evaluation{session: session, ds: ds, batch: batch, values: make([]float64, len(names)), sums: make([]float64, len(names)), last: lastValues(session, names)}
+	e := newEvaluation(session, ds, batch, newScalars(session, names, names))
 	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("evaluation: %w", err)
 	}
-	return means(names, e.sums, e.last, e.samples), nil
+	return e.means(e.sums, e.samples), nil
 }
 
 // evaluation is one pass of a session's evaluation over a dataset.
@@ -54,13 +53,15 @@ type evaluation struct {
 	failed func(error) error
 	// decided is true if the error of run is that of failed.
 	decided bool
-	// values and sums have one place per metric; where last is true, sums has the value of
-	// the last batch.
-	values, sums []float64
-	last         []bool
-	samples      int64
+	scalars
+	sums    []float64 // see scalars.add
+	samples int64
 	// badBatch is the batch whose loss ended the pass, or -1.
 	badBatch int
+}
+
+func newEvaluation(s Session, ds data.Dataset, batch int, of scalars) *evaluation {
+	return &evaluation{session: s, ds: ds, batch: batch, scalars: of, sums: make([]float64, len(of.names))}
 }
 
 // run evaluates. ctx may end it between batches; steady is for the session.
@@ -92,24 +93,18 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 				e.decided = true
 				return err
 			}
-			if slices.Contains(e.last, true) {
+			if slices.Contains(e.latest, true) {
 				return e.run(ctx, steady) // parts of the batch may be in running metrics
 			}
 		}
 		if e.done != nil {
 			e.done()
 		}
-		if loss := e.values[0]; e.finite && (math.IsNaN(loss) || math.IsInf(loss, 0)) {
+		if e.finite && !isFinite(e.values[0]) {
 			e.badBatch = b.Index
 			return nil
 		}
-		for i, v := range e.values {
-			if e.last[i] {
-				e.sums[i] = v
-			} else {
-				e.sums[i] += v * float64(b.Size)
-			}
-		}
+		e.add(e.sums, b.Size)
 		e.samples += int64(b.Size)
 	}
 	if e.samples == 0 {

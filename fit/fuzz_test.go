@@ -18,7 +18,7 @@ const perByte = 512
 
 // FuzzState changes a state.json, and the state in one whose sums are right.
 func FuzzState(f *testing.F) {
-	whole, err := encodeState(checkpointState{Step: 4, Epoch: 2, Sums: []metricSum{{"loss", 0.5}}, Logs: map[string]int64{"a": 1},
+	whole, err := encodeState(checkpointState{Position: Position{Step: 4, EpochsDone: 2}, Sums: []metricSum{{"loss", 0.5}}, Logs: map[string]int64{"a": 1},
 		Hooks: map[string]json.RawMessage{"h": json.RawMessage("{}")}, Files: []fileSum{{"variables.index", 1, "00000000"}}})
 	require.NoError(f, err)
 	f.Add(whole, []byte(`{"step":4,"epoch_sums":[{"name":"loss","sum":"NaN"}],"rescaled":[{"step":1,"scale":0.5}]}`))

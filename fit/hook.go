@@ -78,16 +78,12 @@ const AnyStep = -1
 type State struct {
 	// Session is the session being trained.
 	Session Session
-	// Step is the number of train steps done since the beginning of training,
-	// those before a resume included.
-	Step int64
+	// Position is how far the training is: State.Step is the number of train steps done.
+	Position
 	// Epoch is the epoch in progress, or that has just ended, from 1.
 	Epoch int
 	// Epochs is the number of epochs that are to be done in all.
 	Epochs int
-	// EpochStep is the number of train steps done in the epoch in progress; 0
-	// once the epoch is over.
-	EpochStep int
 	// StepsPerEpoch is the number of train steps of every epoch.
 	StepsPerEpoch int
 	// Samples is the number of samples of the last batch.
@@ -134,7 +130,7 @@ func (s *State) Event(name string) {
 		s.Record.Events = append(s.Record.Events, name)
 		return
 	}
-	s.run.events = append(s.run.events, name)
+	s.run.Events = append(s.run.Events, name)
 }
 
 // ResetBy adds a reset of the session, and what it did, to the record of the epoch, as
@@ -151,12 +147,12 @@ func (s *State) ResetBy(depth session.Depth, returned memory.Reading, took time.
 		return
 	}
 	one := Reset{Step: s.Step, Depth: depth, Returned: returned, Seconds: took.Seconds()}
-	events := s.run.events
+	events := s.run.Events
 	if s.run.closing {
 		s.Record.Resets.add(one)
 		events = s.Record.Events
 	} else {
-		s.run.resets.add(one)
+		s.run.Resets.add(one)
 	}
 	if !slices.Contains(events, resetEvent) {
 		s.Event(resetEvent)
@@ -192,8 +188,8 @@ func (r *run) recordPassed() {
 	if usage, err := memory.Read(); err == nil && usage.Anon.OK && p.Anon != nil {
 		one.Returned = memory.Known(memory.Bytes(*p.Anon) - usage.Anon.Bytes)
 	}
-	r.resets.add(one)
-	if !slices.Contains(r.events, resetEvent) {
+	r.Resets.add(one)
+	if !slices.Contains(r.Events, resetEvent) {
 		r.state.Event(resetEvent)
 	}
 }
@@ -205,7 +201,7 @@ func (s *State) Available() []string { return slices.Clone(s.run.available) }
 // Running returns the means of the metrics over the epoch in progress, and the last
 // values of loss_scale and skipped_steps. It allocates; do not call it for every step.
 func (s *State) Running() Metrics {
-	return s.run.running()
+	return s.run.train.means(s.sums, s.EpochSamples)
 }
 
 // LearningRate is the rate of the last train step, or before the first one, of
@@ -220,9 +216,9 @@ func (s *State) LearningRate() (rate float64, ok bool) {
 // went back have the scales that they had; a hook with Replays is not to call it
 // for them.
 func (s *State) ScaleLearningRate(factor float64) {
-	s.run.scale *= factor
+	s.RateScale *= factor
 	if s.run.loop.Recover != nil {
-		s.run.rescaled = append(s.run.rescaled, rescaling{s.Step, number(s.run.scale)})
+		s.run.rescaled = append(s.run.rescaled, rescaling{s.Step, number(s.RateScale)})
 	}
 }
 

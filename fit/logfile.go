@@ -173,7 +173,7 @@ func (l *lineFile) hook(name string, options []LogOption) Hook {
 
 func (l *lineFile) start(_ context.Context, s *State) error {
 	l.file, l.pending, l.torn, l.warned, l.stopped = nil, nil, false, false, nil
-	l.step, l.done = s.Step, s.run.done
+	l.step, l.done = s.Step, s.EpochsDone
 	if l.path == "" {
 		return &option.Error{Option: l.option, Reason: "it has no file name", Fix: "name a file"}
 	}
@@ -354,7 +354,7 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 	case err == nil:
 	case l.onError == Continue:
 		l.warn(s, err)
-	case s.run.done < s.Epochs && s.run.stop == "":
+	case s.EpochsDone < s.Epochs && s.run.stop == "":
 		// An error now would end the epoch for the hooks that have seen it, and so the
 		// run without a checkpoint of it. It is returned in the end.
 		l.stopped = err

@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/memory"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 )
 
 // Loop trains a Session for some epochs. Session, Batch and Epochs have to be
@@ -73,6 +71,10 @@ type Loop struct {
 	// The run continues from the newest one that is good; it begins anew if
 	// there is none. Empty always begins anew.
 	Resume string
+	// ResumeAnyway resumes although the checkpoint belongs to another run, where
+	// that is possible, with a warning for each difference and the event
+	// "resumed_anyway"; see MismatchError.
+	ResumeAnyway bool
 
 	// Recover lets the run go on after steps that fail; nil ends it.
 	Recover *Recovery
@@ -91,11 +93,6 @@ type Loop struct {
 	hooks []Hook
 	// now is the clock; nil is the system's.
 	now func() time.Time
-
-	// ResumeAnyway resumes although the checkpoint belongs to another run, where
-	// that is possible, with a warning for each difference and the event
-	// "resumed_anyway"; see MismatchError.
-	ResumeAnyway bool
 }
 
 // TensorCounter is a Session that knows how many native tensors are held.
@@ -146,13 +143,14 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		return r.state.History, err
 	}
 	started := 0
-	err = r.applyRate()
-	if err == nil {
+	if err = r.applyRate(); err == nil {
 		started, err = r.start(ctx)
 	}
 	if err == nil {
-		r.fuse()
-		err = r.train(ctx)
+		r.prepareStack()
+	}
+	for err == nil && r.stop == "" && r.state.EpochsDone < l.Epochs {
+		err = r.epoch(ctx)
 	}
 	if err == nil {
 		r.state.History.Stopped, r.state.History.Done = r.stop, r.over()
@@ -169,110 +167,17 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	return r.state.History, err
 }
 
-// run is one call of Loop.Run.
-type run struct {
-	loop  *Loop
-	ds    data.Dataset
-	hooks []Hook
-	// stepHooks are those of the hooks that have a Step, and replayHooks those of them
-	// that have Replays.
-	stepHooks, replayHooks []Hook
-	log                    *slog.Logger
-	now                    func() time.Time
-	// steady is the context of Run without its cancellation.
-	steady context.Context
-	state  State
-
-	trainNames, validationNames, available []string
-	stepsPerPass                           int
-	// values and sums have a place per metric of the train signature; where last is true,
-	// sums has the last value.
-	values, sums                     []float64
-	last                             []bool
-	validationValues, validationSums []float64
-	validationLast                   []bool
-
-	// What follows is the position of the run; checkpoints have all of it.
-	done      int   // epochs
-	pass      int   // passes over the data
-	passBatch int   // batches of the current pass
-	samples   int64 // that are in the sums
-	// uncounted are the samples of the epoch that are not, and unapplied the train steps
-	// in a row, up to the last one, that were skipped.
-	uncounted, unapplied int64
-	events               []string
-	resets               Resets
-	scale                float64 // of the learning rate
-	// trained is the last step that hooks were called for, and rescaled are the
-	// changes of scale since the state that is kept: a run that went back does them
-	// again.
-	trained  int64
-	rescaled []rescaling
-	// logs are the sizes that log files had when the training began, by hook.
-	logs map[string]int64
-	// locks are those of the Checkpoint hooks.
-	locks []*folderLock
-	// passed is the reset by way of another process that this one goes on after; nil
-	// if there is none, or it has been recorded.
-	passed *passedOn
-	// spent is the time that training took in the epoch in progress, not
-	// counting that from since on.
-	spent time.Duration
-	// waited is the part of it in which the next batch was asked for and not there.
-	waited time.Duration
-	// proven is true if a finite loss was computed with the present state of
-	// the model.
-	proven bool
-
-	// began is true once this run has done a train step.
-	began bool
-	// training is true while an epoch's train steps run, and not its validation;
-	// since is when either of them began.
-	training bool
-	since    time.Time
-	// rate is the learning rate that the session has; NaN if it is not known.
-	rate float64
-	// fuser runs up to fuse steps in one call; nil where steps run one by one.
-	// gathered of the batches of a call of together steps are with it.
-	fuser              Fuser
-	gathered, together int
-	// fullBatches is how many batches of a pass have Loop.Batch samples. changing is true
-	// once it was said that the learning rate keeps steps from running in one call.
-	fullBatches int
-	changing    bool
-	// warned is true once it was said that steps are skipped at the least loss scale.
-	warned bool
-	// restored is true once RestoreBest has restored weights.
-	restored bool
-	// stop is why the run should end; empty while it should not. finished is true if
-	// the training is over with it.
-	stop     string
-	finished bool
-	// closing is true while Epoch hooks are called.
-	closing bool
-	// sound is false if the session and the position may not belong together,
-	// so that a checkpoint of them would be wrong.
-	sound bool
-	// kept is what the run can go back to.
-	kept *kept
-	// lines are those of history.jsonl; the first linesKept bytes are of the first
-	// linesOf records.
-	lines              []byte
-	linesKept, linesOf int
-	// identity is computed when first needed; see run.identify.
-	identity map[string]string
-}
-
 // maxBatch is the most samples of a batch.
 const maxBatch = math.MaxInt32
 
-// newRun checks all options.
-func newRun(l *Loop, ds data.Dataset) (*run, error) {
+// check returns the number of batches of a pass over the dataset, or the first option that
+// cannot work.
+func (l *Loop) check(ds data.Dataset) (batchesPerPass int, err error) {
 	if l.Session == nil {
-		return nil, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
+		return 0, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
 	}
 	if ds == nil {
-		return nil, &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
+		return 0, &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
 	}
 	for _, o := range []struct {
 		name       string
@@ -287,37 +192,46 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 		{"ValidationEvery", l.ValidationEvery, 0},
 	} {
 		if o.value < o.min {
-			return nil, &option.Error{Option: "Loop." + o.name, Value: o.value, Reason: fmt.Sprintf("expected at least %d", o.min)}
+			return 0, &option.Error{Option: "Loop." + o.name, Value: o.value, Reason: fmt.Sprintf("expected at least %d", o.min)}
 		}
 	}
 	if l.Batch > maxBatch {
-		return nil, &option.Error{Option: "Loop.Batch", Value: l.Batch, Reason: fmt.Sprintf("expected at most %d", maxBatch)}
+		return 0, &option.Error{Option: "Loop.Batch", Value: l.Batch, Reason: fmt.Sprintf("expected at most %d", maxBatch)}
 	}
 	if l.InitialEpoch >= l.Epochs {
-		return nil, &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train of %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
+		return 0, &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train of %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
 	}
 	n := ds.Len()
 	if n < 1 {
-		return nil, &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples", Fix: "give Run a dataset with at least one"}
+		return 0, &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples", Fix: "give Run a dataset with at least one"}
 	}
-	perPass := n / l.Batch
+	batchesPerPass = n / l.Batch
 	if !l.DropRemainder && n%l.Batch > 0 {
-		perPass++
+		batchesPerPass++
 	}
-	if perPass == 0 {
-		return nil, &option.Error{Option: "Loop.DropRemainder", Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), Fix: "lower {Loop.Batch}, or keep the remainder"}
+	if batchesPerPass == 0 {
+		return 0, &option.Error{Option: "Loop.DropRemainder", Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), Fix: "lower {Loop.Batch}, or keep the remainder"}
 	}
 	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
-		return nil, &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch, Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
+		return 0, &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch, Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
+	}
+	return batchesPerPass, nil
+}
+
+func newRun(l *Loop, ds data.Dataset) (*run, error) {
+	batchesPerPass, err := l.check(ds)
+	if err != nil {
+		return nil, err
 	}
 	hooks, err := checkHooks(l.hooks)
 	if err != nil {
 		return nil, err
 	}
 
+	steps := cmp.Or(l.StepsPerEpoch, batchesPerPass)
 	r := &run{
 		loop: l, ds: ds, hooks: hooks, log: l.Log, now: l.now,
-		stepsPerPass: perPass, fullBatches: n / l.Batch, scale: 1, rate: math.NaN(), sound: true,
+		batchesPerPass: batchesPerPass, fullBatches: ds.Len() / l.Batch, rate: math.NaN(), sound: true,
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -325,6 +239,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if r.now == nil {
 		r.now = time.Now
 	}
+	r.skipper, _ = l.Session.(Skipper)
 	for _, h := range hooks {
 		if h.Step != nil {
 			r.stepHooks = append(r.stepHooks, h)
@@ -333,441 +248,47 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 			}
 		}
 	}
-	if r.trainNames, err = metricNames(l.Session.TrainMetrics(), "", "train"); err != nil {
+	outputs := l.Session.TrainMetrics()
+	names, err := metricNames(outputs, "", "train")
+	if err != nil {
 		return nil, err
 	}
-	r.values, r.sums = make([]float64, len(r.trainNames)), make([]float64, len(r.trainNames))
-	r.last = lastValues(l.Session, l.Session.TrainMetrics())
-	r.available = slices.Clone(r.trainNames)
+	r.train, r.available = newScalars(l.Session, outputs, names), slices.Clone(names)
 	if l.Validation != nil {
 		if err := r.prepareValidation(); err != nil {
 			return nil, err
 		}
 	}
-	steps := l.StepsPerEpoch
-	if steps == 0 {
-		steps = perPass
-	}
+	step := int64(l.InitialEpoch) * int64(steps)
 	r.state = State{
-		Session: l.Session, Epochs: l.Epochs, StepsPerEpoch: steps,
-		Values: r.values, History: &History{}, run: r,
+		Session: l.Session, Epoch: l.InitialEpoch + 1, Epochs: l.Epochs, StepsPerEpoch: steps,
+		Values: r.train.values, History: &History{}, run: r,
+		Position: Position{
+			Step: step, EpochsDone: l.InitialEpoch, Pass: int(step / int64(batchesPerPass)), PassBatch: int(step % int64(batchesPerPass)),
+			RateScale: 1, sums: make([]float64, len(names)),
+		},
 	}
-	r.done = l.InitialEpoch
-	r.state.Epoch = l.InitialEpoch + 1
-	r.state.Step = int64(l.InitialEpoch) * int64(steps)
-	r.pass = int(r.state.Step / int64(perPass))
-	r.passBatch = int(r.state.Step % int64(perPass))
 	return r, nil
 }
 
-func (r *run) prepareValidation() (err error) {
+func (r *run) prepareValidation() error {
 	v := r.loop.Validation
-	names := r.loop.Session.EvaluateMetrics()
-	if len(names) == 0 {
+	outputs := r.loop.Session.EvaluateMetrics()
+	if len(outputs) == 0 {
 		return &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature", Fix: "export the model with one, or train without validation"}
 	}
 	if v.Len() < 1 {
 		return &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples", Fix: "use a dataset with at least one"}
 	}
-	if r.validationNames, err = metricNames(names, validationPrefix, "evaluate"); err != nil {
+	names, err := metricNames(outputs, validationPrefix, "evaluate")
+	if err != nil {
 		return err
 	}
-	for _, name := range r.validationNames {
-		if slices.Contains(r.trainNames, name) {
+	for _, name := range names {
+		if slices.Contains(r.train.names, name) {
 			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already", Fix: "give that output of the model a name that does not begin with " + validationPrefix}
 		}
 	}
-	r.available = append(r.available, r.validationNames...)
-	r.validationValues, r.validationSums = make([]float64, len(names)), make([]float64, len(names))
-	r.validationLast = lastValues(r.loop.Session, names)
+	r.validation, r.available = newScalars(r.loop.Session, outputs, names), append(r.available, names...)
 	return nil
-}
-
-// start calls Load and Start of the hooks, and returns how many are started.
-func (r *run) start(ctx context.Context) (started int, err error) {
-	for i := range r.hooks {
-		h := &r.hooks[i]
-		if h.Start != nil {
-			// An interrupted hook counts as started: its End may have to clean up.
-			if err := r.hookError(ctx, h.Name, "start", h.Start(ctx, &r.state)); err != nil {
-				return i, err
-			}
-		}
-	}
-	return len(r.hooks), nil
-}
-
-// end calls End of those hooks that were started, last to first, as deferred
-// calls are, and joins their errors to that of the run. Folders that hooks have locked are
-// let go of after that.
-func (r *run) end(started int, err error) error {
-	r.state.Err = err
-	errs := []error{err}
-	for i := started - 1; i >= 0; i-- {
-		if h := &r.hooks[i]; h.End != nil {
-			errs = append(errs, r.hookError(r.steady, h.Name, "end", h.End(r.steady, &r.state)))
-		}
-	}
-	for _, lock := range r.locks {
-		if err := lock.release(); err != nil {
-			errs = append(errs, fmt.Errorf("unlocking a folder of checkpoints: %w", err))
-		}
-	}
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(errs) == 1 {
-		return errs[0]
-	}
-	return errors.Join(errs...)
-}
-
-// over reports whether the training is: there is nothing left to go on with.
-func (r *run) over() bool { return r.done >= r.loop.Epochs || r.finished }
-
-// alive tells that the run goes on.
-func (r *run) alive() {
-	if r.loop.Alive == nil {
-		return
-	}
-	step := int64(0)
-	if r.began {
-		step = r.state.Step
-	}
-	r.loop.Alive(step)
-}
-
-// train runs epochs until all are done or a hook asks to stop.
-func (r *run) train(ctx context.Context) error {
-	for r.done < r.loop.Epochs && r.stop == "" {
-		if err := r.epoch(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// epoch runs what is left of an epoch.
-func (r *run) epoch(ctx context.Context) error {
-	s := &r.state
-	s.Epoch = r.done + 1
-	r.training, r.since = true, r.now()
-	for s.EpochStep < s.StepsPerEpoch {
-		if err := r.trainPass(ctx); err != nil || r.stop != "" {
-			return err
-		}
-	}
-	r.spent, r.training, r.since = r.trainTime(), false, r.now()
-	var validation Metrics
-	if r.validates() {
-		var err error
-		if validation, err = r.validate(ctx); err != nil {
-			return err
-		}
-	}
-	r.close(validation)
-	r.closing = true
-	defer func() { r.closing = false }()
-	return r.call(ctx, "epoch", func(h *Hook) func(context.Context, *State) error { return h.Epoch })
-}
-
-// trainTime is the time spent on training in the epoch in progress.
-func (r *run) trainTime() time.Duration {
-	if !r.training {
-		return r.spent
-	}
-	return r.spent + r.now().Sub(r.since)
-}
-
-// waiting is the share of the training time of the epoch in progress in which steps
-// waited for data.
-func (r *run) waiting() float64 {
-	if spent := r.trainTime(); spent > 0 {
-		// What a checkpoint has of both is rounded.
-		return min(max(r.waited.Seconds()/spent.Seconds(), 0), 1)
-	}
-	return 0
-}
-
-// validates reports whether the epoch in progress ends with a validation.
-func (r *run) validates() bool {
-	return r.loop.Validation != nil && r.state.Epoch%max(r.loop.ValidationEvery, 1) == 0
-}
-
-// trainPass trains until the end of the epoch or of the pass over the data,
-// whichever comes first. The context is looked at before each step.
-func (r *run) trainPass(ctx context.Context) error {
-	if err := r.interrupted(ctx); err != nil {
-		return err
-	}
-	s := &r.state
-	r.gathered = 0
-	asked := r.now()
-	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: r.pass, Skip: r.passBatch, DropRemainder: r.loop.DropRemainder}) {
-		r.waited += r.now().Sub(asked)
-		if err != nil {
-			err = fmt.Errorf("reading batch %d for epoch %d: %w", r.passBatch+r.gathered, s.Epoch, err)
-			if r.gathered > 0 {
-				r.unfuse(err) // the batches before it can be trained
-				return nil
-			}
-			return err
-		}
-		if err := r.take(ctx, b); errors.Is(err, errBack) {
-			return nil // the caller goes on from where the run is now
-		} else if err != nil {
-			return err
-		}
-		if r.gathered == 0 && (r.stop != "" || s.EpochStep == s.StepsPerEpoch || r.passBatch == 0) {
-			return nil
-		}
-		if err := r.interrupted(ctx); err != nil {
-			return err
-		}
-		asked = r.now()
-	}
-	err := fmt.Errorf("%s ended after batch %d of a pass; its %d samples should give %d batches of %d",
-		r.ds.Name(), r.passBatch+r.gathered, r.ds.Len(), r.stepsPerPass, r.loop.Batch)
-	if r.gathered > 0 {
-		r.unfuse(err)
-		return nil
-	}
-	return err
-}
-
-// interrupted returns an error if the context has ended.
-func (r *run) interrupted(ctx context.Context) error {
-	if err := contextError(ctx); err != nil {
-		return fmt.Errorf("interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
-	}
-	return nil
-}
-
-// contextError is the error of a context that has ended, with its cause.
-func contextError(ctx context.Context) error {
-	err := ctx.Err()
-	if err == nil {
-		return nil
-	}
-	if cause := context.Cause(ctx); !errors.Is(cause, err) {
-		return fmt.Errorf("%w: %w", err, cause)
-	}
-	return err
-}
-
-// step trains on a batch, or, with n > 1, on the n batches that were gathered, of which
-// this is the last. In the steady state it does not allocate.
-func (r *run) step(ctx context.Context, b data.Batch, n int) error {
-	s := &r.state
-	if err := r.applyRate(); err != nil {
-		return err
-	}
-	if b.Size < 1 {
-		return fmt.Errorf("batch %d of %s has no samples", b.Index, r.ds.Name())
-	}
-	if s.EpochStep == 0 {
-		if err := resetMetrics(r.steady, s.Session); err != nil {
-			return fmt.Errorf("epoch %d: %w", s.Epoch, err)
-		}
-	}
-	if r.loop.Recover != nil {
-		if err := r.keep(); err != nil {
-			return err
-		}
-	}
-	if r.passed != nil {
-		r.recordPassed()
-	}
-	if n > 1 {
-		if err := r.fuser.TrainN(r.steady, s.Step, n, r.values); err != nil {
-			r.sound = false
-			err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(n), s.Epoch, r.passBatch, b.Index, err)
-			if r.loop.Recover == nil {
-				return err
-			}
-			// One by one they may go through, and if not, it is known which one fails.
-			r.unfuse(err)
-			return r.back(unfusedEvent, err)
-		}
-	} else if err := s.Session.Train(r.steady, s.Step, b, r.values); err != nil {
-		r.sound = false
-		err = fmt.Errorf("train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
-		if r.loop.Recover != nil {
-			return r.goBack(ctx, err)
-		}
-		return err
-	}
-	skipper, _ := s.Session.(Skipper)
-	counts := true
-	if loss := r.values[0]; math.IsNaN(loss) || math.IsInf(loss, 0) {
-		if skipper == nil || !skipper.Skipped() {
-			r.sound = false
-			return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.trainNames[0], Value: loss}
-		}
-		counts = false
-	}
-	if skipper != nil {
-		if err := r.skips(skipper, b, n); err != nil {
-			r.sound = false
-			return err
-		}
-	}
-	samples := n * b.Size
-	if counts {
-		r.samples += int64(samples)
-	} else {
-		r.uncounted += int64(samples)
-	}
-	for i, v := range r.values {
-		switch {
-		case r.last[i]:
-			r.sums[i] = v
-		case counts:
-			r.sums[i] += v * float64(samples)
-		}
-	}
-	r.proven = false
-	if r.passBatch += n; r.passBatch == r.stepsPerPass {
-		r.pass, r.passBatch = r.pass+1, 0
-	}
-	s.Step += int64(n)
-	s.EpochStep += n
-	s.Samples = b.Size
-	r.began = true
-	r.alive()
-	hooks := r.stepHooks
-	if s.Step <= r.trained { // trained again
-		r.rescale()
-		hooks = r.replayHooks
-	}
-	for i := range hooks {
-		h := &hooks[i]
-		if err := h.Step(ctx, s); err != nil {
-			if err := r.hookError(ctx, h.Name, "step", err); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// unappliedMost is how many train steps in a row may be skipped while the loss scale
-// cannot be lowered.
-const unappliedMost = 100
-
-// skips counts steps that change nothing, and ends a run that no longer trains. n is as
-// for step.
-func (r *run) skips(skipper Skipper, b data.Batch, n int) error {
-	s := &r.state
-	scale, stuck := skipper.Stuck()
-	if !stuck && !skipper.Skipped() {
-		r.unapplied = 0
-		return nil
-	}
-	r.unapplied += int64(n)
-	if !stuck {
-		return nil
-	}
-	step := s.Step + int64(n)
-	if !r.warned {
-		r.warned = true
-		r.log.Warn("a train step was skipped: its gradients are not finite, and the loss scale cannot be lowered", "step", step, "loss_scale", scale)
-	}
-	if r.unapplied < unappliedMost && (s.EpochStep+n < s.StepsPerEpoch || r.unapplied < int64(s.StepsPerEpoch)) {
-		return nil
-	}
-	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: savedmodels.MetricLossScale, Value: scale, Skipped: r.unapplied}
-}
-
-// running are the metrics of the epoch so far.
-func (r *run) running() Metrics {
-	return means(r.trainNames, r.sums, r.last, r.samples)
-}
-
-// applyRate gives the session the learning rate of the next step, if it is
-// another one.
-func (r *run) applyRate() error {
-	if r.loop.LearningRate == nil {
-		return nil
-	}
-	rate := r.loop.LearningRate(r.state.Step, r.done) * r.scale
-	if rate == r.rate {
-		return nil
-	}
-	if !validRate(rate) {
-		return &option.Error{Option: "Loop.LearningRate", Value: rate, Reason: fmt.Sprintf("at step %d of epoch %d, expected a finite number of at least 0", r.state.Step+1, r.done+1), Fix: "correct the schedule"}
-	}
-	if err := r.state.Session.SetLearningRate(rate); err != nil {
-		return fmt.Errorf("setting the learning rate to %v: %w", rate, err)
-	}
-	r.rate = rate
-	return nil
-}
-
-// validate evaluates the validation data. A batch that fails changes nothing in the
-// model, and is evaluated again if Loop.Recover says so.
-func (r *run) validate(ctx context.Context) (Metrics, error) {
-	s := &r.state
-	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)
-	e := evaluation{session: s.Session, ds: r.loop.Validation, batch: r.validationBatch(), values: r.validationValues, sums: r.validationSums, last: r.validationLast, finite: true}
-	e.done = r.alive
-	if o := r.loop.Recover; o != nil {
-		e.failed = func(failed error) error {
-			event, err := o.Decide(ctx, s, fmt.Errorf("%s: %w", where, failed))
-			if err == nil {
-				s.Event(event)
-			}
-			return err
-		}
-	}
-	if err := e.run(ctx, r.steady); e.decided {
-		return nil, err
-	} else if err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
-	}
-	if e.badBatch >= 0 {
-		r.sound = false
-		return nil, &DivergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validationNames[0], Value: e.values[0]}
-	}
-	r.proven = true
-	return means(r.validationNames, e.sums, e.last, e.samples), nil
-}
-
-func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
-
-// close turns the sums of the epoch into a record and begins the next epoch.
-func (r *run) close(validation Metrics) {
-	s := &r.state
-	record := Record{
-		Epoch: s.Epoch, Step: s.Step,
-		Metrics: append(r.running(), validation...),
-		Seconds: (r.spent + r.now().Sub(r.since)).Seconds(),
-		Resets:  r.resets,
-		Events:  r.events,
-	}
-	if seconds := r.spent.Seconds(); seconds > 0 {
-		record.SamplesPerSecond = float64(r.samples+r.uncounted) / seconds
-		record.StepsPerSecond = float64(s.StepsPerEpoch) / seconds
-		wait := r.waiting()
-		record.DataWait = &wait
-	}
-	if r.loop.LearningRate != nil {
-		rate := r.rate
-		record.LearningRate = &rate
-	}
-	// Without /proc the amounts stay unknown, which is what records say then.
-	record.Memory, _ = memory.Read()
-	if meter, ok := s.Session.(GPUMeter); ok {
-		if bytes, ok := meter.GPUBytes(); ok {
-			record.GPU = memory.Known(memory.Bytes(bytes))
-		}
-	}
-	if counter, ok := s.Session.(TensorCounter); ok {
-		live := counter.LiveTensors()
-		record.LiveTensors = &live
-	}
-	s.History.Records = append(s.History.Records, record)
-	s.Record = &s.History.Records[len(s.History.Records)-1]
-	r.done++
-	s.EpochStep = 0
-	clear(r.sums)
-	r.samples, r.uncounted, r.spent, r.waited, r.events, r.resets = 0, 0, 0, 0, nil, Resets{}
 }

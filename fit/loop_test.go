@@ -737,7 +737,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	require.NoError(t, err)
 	for b := range ds.Batches(data.Pass{Batch: 4}) {
 		require.Zero(t, testing.AllocsPerRun(100, func() {
-			if err := r.take(t.Context(), b); err != nil {
+			if err := r.step(t.Context(), b); err != nil {
 				t.Error(err)
 			}
 		}))

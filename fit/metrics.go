@@ -55,18 +55,6 @@ func (m Metrics) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// means divides sums by the number of samples; where last is true, the sum is the value.
-func means(names []string, sums []float64, last []bool, samples int64) Metrics {
-	m := make(Metrics, len(names))
-	for i, name := range names {
-		m[i] = Metric{Name: name, Value: sums[i]}
-		if !last[i] {
-			m[i].Value /= float64(samples)
-		}
-	}
-	return m
-}
-
 // formatValue prints values of usual size with four decimals, so that columns
 // of them align, and others with four digits.
 func formatValue(v float64) string {

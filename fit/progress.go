@@ -109,7 +109,7 @@ func (p *progressView) printf(format string, args ...any) {
 func (p *progressView) start(s *State) {
 	p.bar, p.dirty, p.epoch, p.failed, p.warned = nil, false, 0, nil, false
 	if s.History.ResumedFrom != "" {
-		p.printf("resumed from %s: %d of %d epochs done, step %d\n", s.History.ResumedFrom, s.run.done, s.Epochs, s.Step)
+		p.printf("resumed from %s: %d of %d epochs done, step %d\n", s.History.ResumedFrom, s.EpochsDone, s.Epochs, s.Step)
 	}
 }
 

@@ -44,20 +44,11 @@ const keepEvery = 100
 // errBack says that a run went back and goes on from there.
 var errBack = errors.New("went back")
 
-// kept is a state of the session, and the position of the run that belongs to it.
+// kept is a state of the session, and the position that belongs to it.
 type kept struct {
-	back func(context.Context) error
-	drop func() error
-
-	step            int64
-	epochStep       int
-	pass, passBatch int
-	samples         int64
-	uncounted       int64
-	unapplied       int64
-	sums            []float64
-	proven          bool
-	scale           float64
+	back     func(context.Context) error
+	drop     func() error
+	position Position
 }
 
 // rescaling is a change of the scale of the learning rate, after a step.
@@ -70,7 +61,7 @@ type rescaling struct {
 func (r *run) rescale() {
 	for _, c := range r.rescaled {
 		if c.Step == r.state.Step {
-			r.scale = float64(c.Scale)
+			r.state.RateScale = float64(c.Scale)
 		}
 	}
 }
@@ -87,19 +78,17 @@ func (r *run) keep() error {
 	if every == 0 {
 		every = keepEvery
 	}
-	if k := r.kept; k != nil && s.Step-k.step < every && (s.EpochStep > 0 || s.Step == k.step) {
+	if k := r.kept; k != nil && s.Step-k.position.Step < every && (s.EpochStep > 0 || s.Step == k.position.Step) {
 		return nil
 	}
 	back, drop, err := o.Keep(r.steady)
 	if err != nil {
 		return fmt.Errorf("keeping the state before step %d: %w", s.Step+1, err)
 	}
-	next := &kept{back: back, drop: drop, step: s.Step, epochStep: s.EpochStep, pass: r.pass, passBatch: r.passBatch,
-		samples: r.samples, uncounted: r.uncounted, unapplied: r.unapplied, sums: slices.Clone(r.sums), proven: r.proven, scale: r.scale}
 	if err := r.dropKept(); err != nil {
 		return errors.Join(err, drop())
 	}
-	r.kept, r.rescaled = next, r.replaying()
+	r.kept, r.rescaled = &kept{back, drop, s.Position.clone()}, r.replaying()
 	return nil
 }
 
@@ -126,13 +115,10 @@ func (r *run) goBack(ctx context.Context, failed error) error {
 func (r *run) back(event string, failed error) error {
 	s, k := &r.state, r.kept
 	if err := k.back(r.steady); err != nil {
-		return fmt.Errorf("going back to step %d after %w: %w", k.step, failed, err)
+		return fmt.Errorf("going back to step %d after %w: %w", k.position.Step, failed, err)
 	}
 	r.trained = max(r.trained, s.Step)
-	s.Step, s.EpochStep = k.step, k.epochStep
-	r.pass, r.passBatch, r.samples, r.proven = k.pass, k.passBatch, k.samples, k.proven
-	r.uncounted, r.unapplied, r.scale = k.uncounted, k.unapplied, k.scale
-	copy(r.sums, k.sums)
+	s.Position = k.position.clone()
 	// A rate that is a variable of the model has gone back, too.
 	r.rate, r.sound = math.NaN(), true
 	s.Event(event)

@@ -63,7 +63,7 @@ func Checkpoints(dir string) ([]CheckpointInfo, error) {
 			info.Err = err
 		} else {
 			info.Variables = filepath.Join(info.Path, variables)
-			info.Epochs = state.Epoch
+			info.Epochs = state.EpochsDone
 			info.Identity = state.Identity
 			info.Best = step == best.Step
 			// The time is for people; one that cannot be read is the zero time.
@@ -391,8 +391,8 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	for _, sum := range state.Sums {
 		metrics = append(metrics, sum.Name)
 	}
-	if !slices.Equal(metrics, r.trainNames) {
-		found = append(found, Difference{metricsKey, strings.Join(metrics, ", "), strings.Join(r.trainNames, ", ")})
+	if !slices.Equal(metrics, r.train.names) {
+		found = append(found, Difference{metricsKey, strings.Join(metrics, ", "), strings.Join(r.train.names, ", ")})
 	}
 	if len(found) > 0 {
 		slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Key, b.Key) })
@@ -415,24 +415,20 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	}
 	s := &r.state
 	s.History.Records, s.History.ResumedFrom, s.History.Checkpoint = records, path, path
-	s.Step, s.EpochStep = state.Step, state.EpochStep
-	r.done, r.pass, r.passBatch = state.Epoch, state.Pass, state.PassBatch
-	r.samples, r.events, r.resets = state.Samples, state.Events, state.Resets
-	r.uncounted, r.unapplied = state.Uncounted, state.Unapplied
-	r.spent = time.Duration(state.TrainSeconds * float64(time.Second))
-	r.waited = time.Duration(state.WaitSeconds * float64(time.Second))
-	r.scale, r.proven = state.RateScale, state.Proven
-	r.trained, r.rescaled = state.Trained, state.Rescaled
-	r.logs, r.passed = state.Logs, state.Passed
-	if state.EpochStep > 0 {
+	sums := s.sums
+	s.Position, r.tally = state.Position, state.tally
+	s.sums = sums
+	if s.EpochStep > 0 {
 		for i, sum := range state.Sums {
-			r.sums[i] = float64(sum.Sum)
+			s.sums[i] = float64(sum.Sum)
 		}
 	}
-	s.Epoch = min(r.done+1, max(r.loop.Epochs, r.done))
-	r.log.Info("resuming", "checkpoint", path, "epochs_done", r.done, "step", s.Step)
-	if r.done >= r.loop.Epochs {
-		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path, r.done, r.loop.Epochs)
+	r.trained, r.rescaled = state.Trained, state.Rescaled
+	r.logs, r.passed = state.Logs, state.Passed
+	s.Epoch = min(s.EpochsDone+1, max(r.loop.Epochs, s.EpochsDone))
+	r.log.Info("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
+	if s.EpochsDone >= r.loop.Epochs {
+		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path, s.EpochsDone, r.loop.Epochs)
 		r.log.Info("nothing to train", "reason", r.stop)
 	}
 	return nil

@@ -567,7 +567,7 @@ func (k *stack) join(b data.Batch) error {
 func (k *stack) drop() error {
 	joined := k.joined
 	k.joined = data.Batch{}
-	return k.takeBack(joined)
+	return k.release(joined)
 }
 
 func (k *stack) gather(b data.Batch) error {
@@ -610,7 +610,7 @@ func (k *stack) copy(b data.Batch) error {
 			err = store(k.tf, i, in.DType, a.Values, k.shape, p)
 		}
 		if err != nil {
-			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
+			return k.inputError(i, err)
 		}
 	}
 	k.have++
@@ -641,10 +641,10 @@ func (k *stack) feedJoined(last data.Batch) error {
 		}
 		err := k.fit(in, last.Fields[in.field].Shape)
 		if err == nil {
-			err = k.lendOrStore(i, k.joined.Fields[in.field].Values, k.shape, true)
+			err = k.put(i, k.joined.Fields[in.field].Values, k.shape, true)
 		}
 		if err != nil {
-			return fmt.Errorf("signature %s, input %s: %w", k.signature.Name, in.Name, err)
+			return k.inputError(i, err)
 		}
 	}
 	return nil
@@ -698,7 +698,7 @@ func (k *stack) train(ctx context.Context, seed, step int64, out []float64) erro
 		}
 		out[i] = v
 	}
-	return k.tell()
+	return k.readApplied()
 }
 
 // reserved fills in an input that the data do not have.

@@ -1,13 +1,11 @@
 package session
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 
-	"steadyfit/data"
 	"steadyfit/savedmodels"
 )
 
@@ -172,20 +170,6 @@ func (l *lossScaler) update(finite bool) (lower bool) {
 // gradsFinite is the output that says whether a step was applied; nil if there is none.
 func gradsFinite(sig *savedmodels.Signature) *savedmodels.Tensor {
 	return sig.Output(savedmodels.OutputGradsFinite)
-}
-
-// scaledStep is a train step, and what it means for the scale.
-func (s *Session) scaledStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) error {
-	s.skipped, s.stuck = false, math.NaN()
-	if len(out) != len(s.trainNames) {
-		return s.train.room(out)
-	}
-	finite, err := s.trainStep(ctx, step, b, out[:len(s.train.names)], metadata)
-	if err != nil {
-		return err
-	}
-	s.rescale(finite, out)
-	return nil
 }
 
 // rescale is called after train steps; finite is false if any of them was skipped.

@@ -204,32 +204,37 @@ func (s *Session) prepareParts() error {
 }
 
 // trainParts is a train step in parts.
-func (s *Session) trainParts(ctx context.Context, seed [2]int64, b data.Batch, out []float64, metadata *[]byte) (finite bool, err error) {
+func (s *Session) trainParts(ctx context.Context, seed [2]int64, b data.Batch, out []float64) (err error) {
 	p, n := s.split, min(s.parts, b.Size)
-	if err := p.gradients.inParts(ctx, b, n, seed, p.metric, out, metadata); err != nil {
-		return false, err
+	if err := p.gradients.inParts(ctx, b, n, seed, p.metric, out[:len(p.metric)]); err != nil {
+		return err
 	}
 	// Rates and seeds may be inputs of apply as well.
 	p.apply.seed = seed
 	if err := p.apply.Feed(b); err != nil {
-		return false, err
+		return err
 	}
 	if err := p.apply.Run(ctx); err != nil {
-		return false, err
+		return err
 	}
 	for i, from := range p.after {
 		if from < 0 {
 			continue
 		}
 		if out[i], err = p.apply.tf.Float(from); err != nil {
-			return false, err
+			return err
 		}
 	}
-	if p.finite < 0 {
-		return p.gradients.applied, nil
+	applied := p.gradients.applied
+	if p.finite >= 0 {
+		v, err := p.apply.tf.Float(p.finite)
+		if err != nil {
+			return err
+		}
+		applied = v != 0
 	}
-	v, err := p.apply.tf.Float(p.finite)
-	return v != 0, err
+	s.rescale(applied, out)
+	return nil
 }
 
 // evaluateIn is in how many parts a batch is evaluated.
@@ -248,7 +253,7 @@ func (s *Session) evaluateIn(size int) int {
 // inParts runs the role on n parts of a batch, one after the other, and writes to out
 // what their results make for the batch. at are the positions in the results of those
 // that are wanted.
-func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64, at []int, out []float64, metadata *[]byte) error {
+func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64, at []int, out []float64) error {
 	if len(out) != len(at) {
 		return r.room(out)
 	}
@@ -259,7 +264,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 	for i := range n {
 		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)
 		r.seed = [2]int64{partSeed(seed[0], i), seed[1]}
-		if err := r.step(ctx, part, r.part, metadata); err != nil {
+		if err := r.run(ctx, part, r.feed(part, true), r.part); err != nil {
 			return fmt.Errorf("part %d of %d: %w", i+1, n, err)
 		}
 		applied = applied && r.applied

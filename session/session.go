@@ -392,23 +392,24 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	if s.train == nil {
 		return fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
 	}
-	return s.scaledStep(ctx, step, b, out, nil)
-}
-
-// trainStep writes the results of the model; with a place for it, a RunMetadata is
-// written there. finite is false if the model says that it has skipped the step.
-func (s *Session) trainStep(ctx context.Context, step int64, b data.Batch, out []float64, metadata *[]byte) (finite bool, err error) {
+	if len(out) != len(s.trainNames) {
+		return s.train.room(out)
+	}
+	s.skipped, s.stuck = false, math.NaN()
 	seed := [2]int64{s.opts.Seed, step}
 	if s.parts > 1 && b.Size > 1 {
-		return s.trainParts(ctx, seed, b, out, metadata)
+		return s.trainParts(ctx, seed, b, out)
 	}
 	r := s.train
-	if c := s.twinOf(b.Size); c != nil {
-		r = c
+	if twin := s.twinOf(b.Size); twin != nil {
+		r = twin
 	}
 	r.seed = seed
-	err = r.step(ctx, b, out, metadata)
-	return r.applied, err
+	if err := r.run(ctx, b, r.feed(b, true), out[:len(r.names)]); err != nil {
+		return err
+	}
+	s.rescale(r.applied, out)
+	return nil
 }
 
 // twinOf is the compiled twin that trains on whole batches of that many samples; nil if
@@ -426,7 +427,18 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 	if s.train == nil {
 		return nil, fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
 	}
-	err = s.scaledStep(ctx, step, b, out, &metadata)
+	traced := []*Step{s.train.Step}
+	if s.compiled != nil {
+		traced = append(traced, s.compiled.Step)
+	}
+	if s.split != nil {
+		traced = append(traced, s.split.gradients.Step)
+	}
+	for _, st := range traced {
+		st.trace = &metadata
+		defer func() { st.trace = nil }()
+	}
+	err = s.Train(ctx, step, b, out)
 	return metadata, err
 }
 
@@ -470,26 +482,26 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) err
 		return fmt.Errorf("evaluate: %w: it has neither evaluate nor eval", ErrNoSignature)
 	}
 	if n := s.evaluateIn(b.Size); n > 1 {
-		return s.evaluate.inParts(ctx, b, n, [2]int64{}, s.evaluate.metrics, out, nil)
+		return s.evaluate.inParts(ctx, b, n, [2]int64{}, s.evaluate.metrics, out)
 	}
-	return s.evaluate.step(ctx, b, out, nil)
+	if len(out) != len(s.evaluate.names) {
+		return s.evaluate.room(out)
+	}
+	return s.evaluate.run(ctx, b, s.evaluate.feed(b, true), out)
 }
 
-// step runs a batch; with a place for it, a RunMetadata is written there.
-func (r *runner) step(ctx context.Context, b data.Batch, out []float64, metadata *[]byte) (err error) {
-	if len(out) != len(r.metrics) {
-		return r.room(out)
-	}
-	// The values of a loan are not to be changed until it ends, whatever happens.
-	err = r.feed(b, true)
+// run runs a batch that was fed with the error fed, releases it, and writes the results to out.
+func (r *runner) run(ctx context.Context, b data.Batch, fed error, out []float64) error {
+	err := fed
 	switch {
 	case err != nil:
-	case metadata == nil:
+	case r.trace == nil:
 		err = r.Run(ctx)
 	default:
-		*metadata, err = r.Trace(ctx)
+		*r.trace, err = r.Trace(ctx)
 	}
-	if err := errors.Join(err, r.takeBack(b)); err != nil {
+	// The values of a batch are not to be changed until it is released, whatever happens.
+	if err := errors.Join(err, r.release(b)); err != nil {
 		return err
 	}
 	for i, m := range r.metrics {
@@ -499,11 +511,11 @@ func (r *runner) step(ctx context.Context, b data.Batch, out []float64, metadata
 		}
 		out[i] = v
 	}
-	return r.tell()
+	return r.readApplied()
 }
 
-// tell reads whether the last run was applied.
-func (r *runner) tell() error {
+// readApplied reads whether the last run was applied.
+func (r *runner) readApplied() error {
 	r.applied = true
 	if r.finite < 0 {
 		return nil

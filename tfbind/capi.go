@@ -227,14 +227,14 @@ func (api cgoAPI) setInputStrings(step ptr, i int, values []string) {
 	api.setStrings(inputs[i], values)
 }
 
-// What is lent is pinned. As numbers, since cgo would look for pointers in all of the
+// What is borrowed is pinned. As numbers, since cgo would look for pointers in all of the
 // object that the values are in.
-func (cgoAPI) lendInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool {
-	return C.sf_step_lend((*C.sf_step)(step), C.int(i), C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)),
+func (cgoAPI) borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool {
+	return C.sf_step_borrow((*C.sf_step)(step), C.int(i), C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)),
 		C.uintptr_t(uintptr(data)), C.size_t(bytes), C.uintptr_t(uintptr(ptr(held)))) != 0
 }
 
-func (cgoAPI) takeBackInput(step ptr, i int) { C.sf_step_take_back((*C.sf_step)(step), C.int(i)) }
+func (cgoAPI) releaseInput(step ptr, i int) { C.sf_step_release((*C.sf_step)(step), C.int(i)) }
 
 func (cgoAPI) takeOutput(step ptr, i int) ptr {
 	return ptr(C.sf_step_take((*C.sf_step)(step), C.int(i)))

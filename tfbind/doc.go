@@ -11,7 +11,7 @@
 // memory; [Session.Run] lends tensors to TensorFlow and returns new ones; each
 // is freed by its Close. A training loop uses a [Step] instead, which resolves
 // names once, owns a native buffer for each input that is set, crosses into C once per run and
-// hands scalars back without allocating; [Lend] has it read a large input from Go's
+// hands scalars back without allocating; [Step.Borrow] has it read a large input from Go's
 // memory, which is pinned for as long as TensorFlow refers to it.
 //
 // # Lifetimes

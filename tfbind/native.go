@@ -32,8 +32,8 @@ type native interface {
 	deleteStep(step ptr)
 	resizeInput(step ptr, i int, dtype DType, dims []int64, bytes int64) bool
 	setInputStrings(step ptr, i int, values []string)
-	lendInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool
-	takeBackInput(step ptr, i int)
+	borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool
+	releaseInput(step ptr, i int)
 	takeOutput(step ptr, i int) ptr
 	runStep(step, options, metadata ptr) Code
 	runStepWith(step ptr, inputs []ptr, options, metadata ptr) Code

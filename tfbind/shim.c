@@ -230,13 +230,13 @@ sf_step* sf_new_step(TF_Session* session, int nfeeds, int nfetches,
   s->feeds = calloc((size_t)nfeeds + 1, sizeof *s->feeds);
   s->inputs = calloc((size_t)nfeeds + 1, sizeof *s->inputs);
   s->input_data = calloc((size_t)nfeeds + 1, sizeof *s->input_data);
-  s->lent = calloc((size_t)nfeeds + 1, sizeof *s->lent);
+  s->borrowed = calloc((size_t)nfeeds + 1, sizeof *s->borrowed);
   s->fed = calloc((size_t)nfeeds + 1, sizeof *s->fed);
   s->fetches = calloc((size_t)nfetches + 1, sizeof *s->fetches);
   s->outputs = calloc((size_t)nfetches + 1, sizeof *s->outputs);
   s->scalars = calloc((size_t)nfetches + 1, sizeof *s->scalars);
   s->targets = calloc((size_t)ntargets + 1, sizeof *s->targets);
-  if (!s->feeds || !s->inputs || !s->input_data || !s->lent || !s->fed ||
+  if (!s->feeds || !s->inputs || !s->input_data || !s->borrowed || !s->fed ||
       !s->fetches || !s->outputs || !s->scalars || !s->targets) {
     sf_delete_step(s);
     return NULL;
@@ -266,13 +266,13 @@ void sf_delete_step(sf_step* s) {
   if (s->outputs && s->scalars) drop_outputs(s);
   for (int i = 0; i < s->nfeeds; i++) {
     if (s->inputs && s->input_data) drop_input(s, i);
-    if (s->lent) sf_step_take_back(s, i);
+    if (s->borrowed) sf_step_release(s, i);
   }
   if (s->status) tf.TF_DeleteStatus(s->status);
   free(s->feeds);
   free(s->inputs);
   free(s->input_data);
-  free(s->lent);
+  free(s->borrowed);
   free(s->fed);
   free(s->fetches);
   free(s->outputs);
@@ -305,20 +305,20 @@ static void end_loan(void* data, size_t bytes, void* held) {
   __atomic_store_n((int32_t*)held, 0, __ATOMIC_RELEASE);
 }
 
-int sf_step_lend(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
-                 int ndims, uintptr_t data, size_t bytes, uintptr_t held) {
-  sf_step_take_back(s, i);
+int sf_step_borrow(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
+                   int ndims, uintptr_t data, size_t bytes, uintptr_t held) {
+  sf_step_release(s, i);
   int32_t* flag = (int32_t*)held;
   __atomic_store_n(flag, 1, __ATOMIC_RELAXED);
-  s->lent[i] = tf.TF_NewTensor(dtype, dims, ndims, (void*)data, bytes, end_loan,
-                               flag);
-  if (s->lent[i] == NULL) __atomic_store_n(flag, 0, __ATOMIC_RELAXED);
-  return s->lent[i] != NULL;
+  s->borrowed[i] = tf.TF_NewTensor(dtype, dims, ndims, (void*)data, bytes,
+                                   end_loan, flag);
+  if (s->borrowed[i] == NULL) __atomic_store_n(flag, 0, __ATOMIC_RELAXED);
+  return s->borrowed[i] != NULL;
 }
 
-void sf_step_take_back(sf_step* s, int i) {
-  if (s->lent[i] != NULL) tf.TF_DeleteTensor(s->lent[i]);
-  s->lent[i] = NULL;
+void sf_step_release(sf_step* s, int i) {
+  if (s->borrowed[i] != NULL) tf.TF_DeleteTensor(s->borrowed[i]);
+  s->borrowed[i] = NULL;
 }
 
 TF_Tensor* sf_step_take(sf_step* s, int i) {
@@ -406,7 +406,7 @@ unsigned int sf_step_run_with(sf_step* s, TF_Tensor* const* inputs,
 unsigned int sf_step_run(sf_step* s, const TF_Buffer* options,
                          TF_Buffer* metadata) {
   for (int i = 0; i < s->nfeeds; i++)
-    s->fed[i] = s->lent[i] != NULL ? s->lent[i] : s->inputs[i];
+    s->fed[i] = s->borrowed[i] != NULL ? s->borrowed[i] : s->inputs[i];
   unsigned int code = sf_step_run_with(s, s->fed, options, metadata);
   renew_retained(s);
   return code;

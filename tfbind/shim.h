@@ -16,7 +16,7 @@ typedef struct sf_step {
   TF_Tensor** inputs;   // owned; NULL until the first sf_step_resize
   void** input_data;    // start of each input's buffer
   int64_t retained;     // inputs replaced because TensorFlow kept the buffer
-  TF_Tensor** lent;     // owned; in the place of inputs where not NULL
+  TF_Tensor** borrowed; // owned; in the place of inputs where not NULL
   TF_Tensor** fed;      // scratch: what a run is given
 
   int nfetches;
@@ -88,19 +88,19 @@ void sf_step_set_target(sf_step*, int i, TF_Operation*);
 // Gives input i a fresh buffer of that shape. Returns 0 if it can't be had.
 int sf_step_resize(sf_step*, int i, unsigned int dtype, const int64_t* dims,
                    int ndims, size_t bytes);
-// Has runs read input i from memory of the caller, until sf_step_take_back. The
+// Has runs read input i from memory of the caller, until sf_step_release. The
 // int32_t at held, which is set to 1 here, becomes 0 once nothing in TensorFlow refers to
 // that memory any more, which may be in another thread, and after the step is
 // gone. Returns 0 if there is no memory for the tensor.
-int sf_step_lend(sf_step*, int i, unsigned int dtype, const int64_t* dims,
-                 int ndims, uintptr_t data, size_t bytes, uintptr_t held);
-void sf_step_take_back(sf_step*, int i);
+int sf_step_borrow(sf_step*, int i, unsigned int dtype, const int64_t* dims,
+                   int ndims, uintptr_t data, size_t bytes, uintptr_t held);
+void sf_step_release(sf_step*, int i);
 // Hands output i over to the caller, or NULL if it was handed over already.
 TF_Tensor* sf_step_take(sf_step*, int i);
 // Runs the step; options and metadata may be NULL. Returns the status code.
 unsigned int sf_step_run(sf_step*, const TF_Buffer* options,
                          TF_Buffer* metadata);
-// The same for a step whose inputs are tensors lent for this run only.
+// The same for a step whose inputs are tensors of the caller, for this run only.
 unsigned int sf_step_run_with(sf_step*, TF_Tensor* const* inputs,
                               const TF_Buffer* options, TF_Buffer* metadata);
 

@@ -31,8 +31,8 @@ type StepSpec struct {
 // An input keeps its value from run to run until it is set again. Where the
 // model keeps the buffer that it was fed (an input assigned to a variable shares
 // its memory), the step notices after the run and goes on with a copy, so that
-// setting an input never changes a variable. Lend is for large inputs, which it has read
-// where they lie.
+// setting an input never changes a variable. Borrow is for large inputs, which runs then
+// read in place.
 type Step struct {
 	h       *handle
 	session *Session
@@ -89,7 +89,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 		options = capi.newBuffer(spec.RunOptions)
 		step.options, step.proto = options, slices.Clone(spec.RunOptions)
 	}
-	loans := &stepLoans{of: make([]*loan, len(spec.Feeds)), lent: make([]bool, len(spec.Feeds))}
+	loans := &stepLoans{of: make([]*loan, len(spec.Feeds)), borrowed: make([]bool, len(spec.Feeds))}
 	step.loans = loans
 	step.h = newHandle(step.memory.step, stepKind, 0, func(p ptr) {
 		if options != nil {
@@ -131,17 +131,33 @@ func (st *Step) done() {
 }
 
 // Set copies a flat row-major slice into the native buffer of input i, which
-// takes on that shape, and ends a loan. values may be reused at once. Nothing is allocated as
-// long as the shape stays the same.
+// takes on that shape, and releases what the input has borrowed. values may be reused at
+// once. Nothing is allocated as long as the shape stays the same.
 func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
-	// Before the buffer takes on the shape, which may be a mistake of any size.
-	if n, err := elements(shape); err == nil && n != int64(len(values)) {
-		return fmt.Errorf("step input %d: %w: shape %v holds %d elements, got %d values", i, ErrShape, slices.Clone(shape), n, len(values))
+	return st.Copy(i, sliceOf(values), shape...)
+}
+
+// Copy is Set for a slice of any type.
+func (st *Step) Copy(i int, s Slice, shape ...int64) error {
+	p, err := st.use()
+	if err != nil {
+		return err
 	}
-	return SetFunc(st, i, func(dst []T) error {
-		copy(dst, values)
-		return nil
-	}, shape...)
+	defer st.done()
+	in, err := st.input(i, s.dtype)
+	if err != nil {
+		return err
+	}
+	// Before the buffer takes on the shape, which may be a mistake of any size.
+	if err := in.holds(shape, s.n); err != nil {
+		return err
+	}
+	if err := st.reshape(p, i, shape); err != nil {
+		return err
+	}
+	copy(unsafe.Slice((*byte)(st.memory.data[i]), in.bytes), unsafe.Slice((*byte)(s.data), in.bytes))
+	in.fed = true
+	return nil
 }
 
 // SetFunc has fill write the value of input i straight into its native buffer,
@@ -157,22 +173,29 @@ func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int6
 	if err != nil {
 		return err
 	}
-	st.takeBack(p, i)
-	n := in.bytes / int64(in.dtype.Size())
-	if st.memory.data[i] == nil || !slices.Equal(in.shape, shape) {
-		if n, err = elements(shape); err != nil {
-			return fmt.Errorf("step input %s: %w", in.name, err)
-		}
-		if err := st.resize(p, i, slices.Clone(shape), n*int64(in.dtype.Size())); err != nil {
-			return err
-		}
+	if err := st.reshape(p, i, shape); err != nil {
+		return err
 	}
 	in.fed = false
-	if err := fill(unsafe.Slice((*T)(st.memory.data[i]), n)); err != nil {
+	if err := fill(unsafe.Slice((*T)(st.memory.data[i]), in.bytes/int64(in.dtype.Size()))); err != nil {
 		return fmt.Errorf("step input %s: %w", in.name, err)
 	}
 	in.fed = true
 	return nil
+}
+
+// reshape gives the buffer of input i a shape, and releases what the input has borrowed.
+func (st *Step) reshape(p ptr, i int, shape []int64) error {
+	st.release(p, i)
+	in := &st.feeds[i]
+	if st.memory.data[i] != nil && slices.Equal(in.shape, shape) {
+		return nil
+	}
+	n, err := elements(shape)
+	if err != nil {
+		return fmt.Errorf("step input %s: %w", in.name, err)
+	}
+	return st.resize(p, i, slices.Clone(shape), n*int64(in.dtype.Size()))
 }
 
 // SetStrings copies a flat row-major slice into a new tensor for input i, which takes on
@@ -296,7 +319,7 @@ func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	defer st.session.h.release()
 	for i := range st.feeds {
 		// The buffer is gone where a copy of a retained input found no memory.
-		if f := st.feeds[i]; !st.loans.lent[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
+		if f := st.feeds[i]; !st.loans.borrowed[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
 			return fmt.Errorf("step input %s: %w", st.feeds[i].name, ErrNotFed)
 		}
 	}

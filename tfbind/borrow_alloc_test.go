@@ -13,21 +13,21 @@ import (
 )
 
 // To pin memory takes a piece of Go's that a garbage collection may have taken away.
-func TestLendDoesNotAllocate(t *testing.T) {
+func TestBorrowDoesNotAllocate(t *testing.T) {
 	s := variableGraph().session(t)
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)
 	defer step.Close()
 	ctx := context.Background()
-	values, shape := make([]float32, lentValues), []int64{lentValues}
+	values, shape := make([]float32, borrowedValues), []int64{borrowedValues}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		if err := tfbind.Lend(step, 0, values, shape...); err != nil {
+		if err := step.Borrow(0, tfbind.SliceOf(values), shape...); err != nil {
 			t.Error(err)
 		}
 		if err := step.Run(ctx); err != nil {
 			t.Error(err)
 		}
-		if _, err := step.TakeBack(); err != nil {
+		if _, err := step.Release(); err != nil {
 			t.Error(err)
 		}
 	}))

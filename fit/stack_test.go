@@ -444,11 +444,11 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	require.NoError(t, r.resume(t.Context()))
 	_, err = r.start(t.Context())
 	require.NoError(t, err)
-	r.fuse()
+	r.prepareStack()
 	for b := range ds.Batches(data.Pass{Batch: 4}) {
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			for range 2 {
-				if err := r.take(t.Context(), b); err != nil {
+				if err := r.stackOrStep(t.Context(), b); err != nil {
 					t.Error(err)
 				}
 			}

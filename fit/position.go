@@ -1,0 +1,117 @@
+package fit
+
+import (
+	"slices"
+
+	"steadyfit/data"
+)
+
+// Position is how far a training is, and what the epoch in progress adds up. The loop
+// advances it, a checkpoint stores it, and a Recovery returns to an earlier one.
+type Position struct {
+	// Step is the number of train steps done since the beginning of training,
+	// those before a resume included.
+	Step int64 `json:"step"`
+	// EpochsDone is the number of complete epochs.
+	EpochsDone int `json:"epoch"`
+	// EpochStep is the number of train steps done in the epoch in progress; 0
+	// once the epoch is over.
+	EpochStep int `json:"epoch_step"`
+	// Pass is the number of complete passes over the data, and PassBatch the number
+	// of batches done in the pass in progress.
+	Pass      int `json:"pass"`
+	PassBatch int `json:"pass_batch"`
+	// EpochSamples is the number of samples in the means of the epoch in progress.
+	// UncountedSamples is the number of those that are not in them, because the loss
+	// of their step was not finite and the step was skipped.
+	EpochSamples     int64 `json:"epoch_samples"`
+	UncountedSamples int64 `json:"epoch_samples_uncounted,omitempty"`
+	// SkippedSteps is the number of consecutive skipped steps up to the last step.
+	SkippedSteps int64 `json:"steps_unapplied,omitempty"`
+	// RateScale is the product of the factors of State.ScaleLearningRate.
+	RateScale float64 `json:"learning_rate_scale"`
+	// FiniteLoss is true once the present weights have given a finite loss.
+	FiniteLoss bool `json:"finite_loss_seen"`
+
+	// sums has a place per metric of the train signature; see scalars.add.
+	sums []float64
+}
+
+// clone is a copy that later steps do not change.
+func (p Position) clone() Position {
+	p.sums = slices.Clone(p.sums)
+	return p
+}
+
+// advance counts n steps, the last of them on batch b. finite is false if they were skipped
+// because their loss is not finite.
+func (p *Position) advance(b data.Batch, n, batchesPerPass int, finite bool) {
+	if finite {
+		p.EpochSamples += int64(n * b.Size)
+	} else {
+		p.UncountedSamples += int64(n * b.Size)
+	}
+	p.FiniteLoss = false
+	p.Step += int64(n)
+	p.EpochStep += n
+	if p.PassBatch += n; p.PassBatch == batchesPerPass {
+		p.Pass, p.PassBatch = p.Pass+1, 0
+	}
+}
+
+// endEpoch begins the next epoch.
+func (p *Position) endEpoch() {
+	p.EpochsDone++
+	p.EpochStep, p.EpochSamples, p.UncountedSamples = 0, 0, 0
+	clear(p.sums)
+}
+
+// tally is what the record of the epoch in progress has beside its metrics. It stays when
+// a run returns to an earlier position: the time has passed.
+type tally struct {
+	Events []string `json:"epoch_events,omitempty"`
+	Resets Resets   `json:"epoch_resets,omitzero"`
+	// TrainSeconds is the time spent on training, up to the last call of run.pause.
+	TrainSeconds float64 `json:"epoch_train_seconds"`
+	// WaitSeconds is the part of it in which steps waited for data.
+	WaitSeconds float64 `json:"epoch_wait_seconds,omitempty"`
+}
+
+// scalars are those that the steps of a signature return.
+type scalars struct {
+	// names are as in records.
+	names []string
+	// latest marks those of which a record has the last value rather than the mean.
+	latest []bool
+	// values are those of the last step.
+	values []float64
+}
+
+func newScalars(s Session, outputs, names []string) scalars {
+	return scalars{names: names, latest: lastValues(s, outputs), values: make([]float64, len(names))}
+}
+
+// add adds the last values to sums, weighted with the samples that they are means of.
+// With 0 samples, only the latest values count.
+func (m *scalars) add(sums []float64, samples int) {
+	for i, v := range m.values {
+		switch {
+		case m.latest[i]:
+			sums[i] = v
+		case samples > 0:
+			sums[i] += v * float64(samples)
+		}
+	}
+}
+
+// means are the metrics of a record.
+func (m *scalars) means(sums []float64, samples int64) Metrics {
+	means := make(Metrics, len(m.names))
+	for i, name := range m.names {
+		means[i] = Metric{Name: name, Value: sums[i]}
+		if !m.latest[i] {
+			means[i].Value /= float64(samples)
+		}
+	}
+	return means
+}
