@@ -11,8 +11,7 @@
 // copies a data.Array, converted to the signature's element type, into the
 // native buffer of an input; Run crosses into C once; Float reads a scalar back
 // without allocating. Train and Evaluate are such steps for the roles of the
-// model, with the reserved inputs filled in; they lend large batches of a dataset
-// to TensorFlow, which then reads them where they are.
+// model, with the reserved inputs filled in; large batches of a dataset are read in place.
 //
 // Reset brings a session back to a Snapshot, with or without loading the model
 // anew; SetMicroBatches has batches trained in parts. Supervise runs a training in

@@ -42,6 +42,8 @@ type matrixFlags struct {
 	again                         bool
 	seed                          int64
 	timeout                       time.Duration
+	// set reports whether a flag was given.
+	set func(flag string) bool
 }
 
 // quick is what matrix --quick runs: the remedies that people try first, each where
@@ -106,6 +108,7 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
   steadyfit matrix --model out/my_model --fail-on 'slope>64KiB/epoch'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.set = cmd.Flags().Changed
 			return f.run(cmd.Context(), g, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -342,8 +345,10 @@ func (f *matrixFlags) choose(p *matrix.Plan) error {
 // user checks the user's own model and data before anything is run.
 func (f *matrixFlags) user(p *matrix.Plan) error {
 	if !slices.ContainsFunc(p.Workloads, func(w matrix.Workload) bool { return w.ID == matrix.User }) {
-		if f.model != "" || f.data != "" {
-			return usagef("--model and --data are for the workload %s, which is not among --workloads", matrix.User)
+		for _, name := range []string{"model", "data", "steps", "batch"} {
+			if f.set(name) {
+				return usagef("--%s is for the workload %s, which is not among --workloads; add it, or leave --%s out", name, matrix.User, name)
+			}
 		}
 		return nil
 	}
