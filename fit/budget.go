@@ -431,7 +431,7 @@ func (k *keeper) over(s *State, peak memory.Bytes) {
 
 // countEvent adds a word to the events of the epoch, or counts it if it is there.
 func countEvent(s *State, word string) {
-	events := s.run.Events
+	events := s.run.tally.Events
 	if s.run.closing {
 		events = s.Record.Events
 	}

@@ -779,7 +779,7 @@ func TestTally(t *testing.T) {
 		countEvent(s, "trim")
 	}
 	countEvent(s, "reload")
-	assert.Equal(t, []string{"trim*11", "reload"}, s.run.Events)
+	assert.Equal(t, []string{"trim*11", "reload"}, s.run.tally.Events)
 	s.run.closing = true
 	countEvent(s, "trim")
 	countEvent(s, "trim")

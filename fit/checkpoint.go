@@ -657,8 +657,8 @@ func (c *checkpointer) write(s *State, ending bool) error {
 		s.run.log.Warn("training continues without a checkpoint", "step", s.Step, "error", failure)
 		// The record of an epoch that has just ended is in the files of the history
 		// already, without it.
-		if !slices.Contains(s.run.Events, failedEvent) {
-			s.run.Events = append(s.run.Events, failedEvent)
+		if !slices.Contains(s.run.tally.Events, failedEvent) {
+			s.run.tally.Events = append(s.run.tally.Events, failedEvent)
 		}
 		return nil
 	}
@@ -934,7 +934,7 @@ func (s *checkpointState) bytes() int64 {
 func (r *run) checkpointState(d disk, dir string) (checkpointState, error) {
 	s := &r.state
 	state := checkpointState{Written: r.now().UTC().Format(time.RFC3339), Position: s.Position, tally: r.tally}
-	state.TrainSeconds = r.trainSeconds()
+	state.TrainTime = r.trainTime()
 	for i, name := range r.train.names {
 		state.Sums = append(state.Sums, metricSum{name, number(s.sums[i])})
 	}

@@ -37,7 +37,7 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("evaluation: %w", err)
 	}
-	return e.means(e.sums, e.samples), nil
+	return e.metrics.means(e.sums, e.samples), nil
 }
 
 // evaluation is one pass of a session's evaluation over a dataset.
@@ -53,15 +53,15 @@ type evaluation struct {
 	failed func(error) error
 	// decided is true if the error of run is that of failed.
 	decided bool
-	scalars
+	metrics scalars
 	sums    []float64 // see scalars.add
 	samples int64
 	// badBatch is the batch whose loss ended the pass, or -1.
 	badBatch int
 }
 
-func newEvaluation(s Session, ds data.Dataset, batch int, of scalars) *evaluation {
-	return &evaluation{session: s, ds: ds, batch: batch, scalars: of, sums: make([]float64, len(of.names))}
+func newEvaluation(s Session, ds data.Dataset, batch int, metrics scalars) *evaluation {
+	return &evaluation{session: s, ds: ds, batch: batch, metrics: metrics, sums: make([]float64, len(metrics.names))}
 }
 
 // run evaluates. ctx may end it between batches; steady is for the session.
@@ -82,7 +82,7 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 			return fmt.Errorf("interrupted before batch %d: %w", b.Index, err)
 		}
 		for {
-			err := e.session.Evaluate(steady, b, e.values)
+			err := e.session.Evaluate(steady, b, e.metrics.values)
 			if err == nil {
 				break
 			}
@@ -93,18 +93,18 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 				e.decided = true
 				return err
 			}
-			if slices.Contains(e.latest, true) {
+			if slices.Contains(e.metrics.latest, true) {
 				return e.run(ctx, steady) // parts of the batch may be in running metrics
 			}
 		}
 		if e.done != nil {
 			e.done()
 		}
-		if e.finite && !isFinite(e.values[0]) {
+		if e.finite && !isFinite(e.metrics.values[0]) {
 			e.badBatch = b.Index
 			return nil
 		}
-		e.add(e.sums, b.Size)
+		e.metrics.add(e.sums, b.Size)
 		e.samples += int64(b.Size)
 	}
 	if e.samples == 0 {

@@ -130,7 +130,7 @@ func (s *State) Event(name string) {
 		s.Record.Events = append(s.Record.Events, name)
 		return
 	}
-	s.run.Events = append(s.run.Events, name)
+	s.run.tally.Events = append(s.run.tally.Events, name)
 }
 
 // ResetBy adds a reset of the session, and what it did, to the record of the epoch, as
@@ -147,12 +147,12 @@ func (s *State) ResetBy(depth session.Depth, returned memory.Reading, took time.
 		return
 	}
 	one := Reset{Step: s.Step, Depth: depth, Returned: returned, Seconds: took.Seconds()}
-	events := s.run.Events
+	events := s.run.tally.Events
 	if s.run.closing {
 		s.Record.Resets.add(one)
 		events = s.Record.Events
 	} else {
-		s.run.Resets.add(one)
+		s.run.tally.Resets.add(one)
 	}
 	if !slices.Contains(events, resetEvent) {
 		s.Event(resetEvent)
@@ -188,8 +188,8 @@ func (r *run) recordPassed() {
 	if usage, err := memory.Read(); err == nil && usage.Anon.OK && p.Anon != nil {
 		one.Returned = memory.Known(memory.Bytes(*p.Anon) - usage.Anon.Bytes)
 	}
-	r.Resets.add(one)
-	if !slices.Contains(r.Events, resetEvent) {
+	r.tally.Resets.add(one)
+	if !slices.Contains(r.tally.Events, resetEvent) {
 		r.state.Event(resetEvent)
 	}
 }

@@ -170,8 +170,7 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 // maxBatch is the most samples of a batch.
 const maxBatch = math.MaxInt32
 
-// check returns the number of batches of a pass over the dataset, or the first option that
-// cannot work.
+// check validates the options, and returns the number of batches of a pass over the dataset.
 func (l *Loop) check(ds data.Dataset) (batchesPerPass int, err error) {
 	if l.Session == nil {
 		return 0, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
@@ -218,6 +217,7 @@ func (l *Loop) check(ds data.Dataset) (batchesPerPass int, err error) {
 	return batchesPerPass, nil
 }
 
+// newRun checks the options, the hooks and the metrics, and places the run at InitialEpoch.
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	batchesPerPass, err := l.check(ds)
 	if err != nil {

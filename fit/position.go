@@ -1,13 +1,17 @@
 package fit
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
+	"time"
 
 	"steadyfit/data"
 )
 
 // Position is how far a training is, and what the epoch in progress adds up. The loop
-// advances it, a checkpoint stores it, and a Recovery returns to an earlier one.
+// advances it, a checkpoint stores it, and a Recovery returns to an earlier one. Hooks read
+// it and do not write to it. The tags are the format of state.json.
 type Position struct {
 	// Step is the number of train steps done since the beginning of training,
 	// those before a resume included.
@@ -22,8 +26,8 @@ type Position struct {
 	Pass      int `json:"pass"`
 	PassBatch int `json:"pass_batch"`
 	// EpochSamples is the number of samples in the means of the epoch in progress.
-	// UncountedSamples is the number of those that are not in them, because the loss
-	// of their step was not finite and the step was skipped.
+	// UncountedSamples is the number of samples of skipped steps, whose loss was not
+	// finite; the means leave them out.
 	EpochSamples     int64 `json:"epoch_samples"`
 	UncountedSamples int64 `json:"epoch_samples_uncounted,omitempty"`
 	// SkippedSteps is the number of consecutive skipped steps up to the last step.
@@ -66,18 +70,35 @@ func (p *Position) endEpoch() {
 	clear(p.sums)
 }
 
-// tally is what the record of the epoch in progress has beside its metrics. It stays when
-// a run returns to an earlier position: the time has passed.
+// tally is the part of the next record that is not metrics. Returning to an earlier position
+// does not undo it: the time has passed.
 type tally struct {
 	Events []string `json:"epoch_events,omitempty"`
 	Resets Resets   `json:"epoch_resets,omitzero"`
-	// TrainSeconds is the time spent on training, up to the last call of run.pause.
-	TrainSeconds float64 `json:"epoch_train_seconds"`
-	// WaitSeconds is the part of it in which steps waited for data.
-	WaitSeconds float64 `json:"epoch_wait_seconds,omitempty"`
+	// TrainTime is the time spent on training, without the part since run.since; see
+	// run.trainTime.
+	TrainTime seconds `json:"epoch_train_seconds"`
+	// WaitTime is the part of it in which steps waited for data.
+	WaitTime seconds `json:"epoch_wait_seconds,omitempty"`
 }
 
-// scalars are those that the steps of a signature return.
+// seconds is a duration that is a number of seconds in JSON.
+type seconds time.Duration
+
+func (s seconds) float() float64 { return time.Duration(s).Seconds() }
+
+func (s seconds) MarshalJSON() ([]byte, error) { return json.Marshal(s.float()) }
+
+func (s *seconds) UnmarshalJSON(text []byte) error {
+	var number float64
+	if err := json.Unmarshal(text, &number); err != nil {
+		return fmt.Errorf("seconds: %w", err)
+	}
+	*s = seconds(number * float64(time.Second))
+	return nil
+}
+
+// scalars are the results of a signature's steps.
 type scalars struct {
 	// names are as in records.
 	names []string

@@ -415,14 +415,13 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 	}
 	s := &r.state
 	s.History.Records, s.History.ResumedFrom, s.History.Checkpoint = records, path, path
-	sums := s.sums
-	s.Position, r.tally = state.Position, state.tally
-	s.sums = sums
-	if s.EpochStep > 0 {
+	state.sums = make([]float64, len(r.train.names))
+	if state.EpochStep > 0 {
 		for i, sum := range state.Sums {
-			s.sums[i] = float64(sum.Sum)
+			state.sums[i] = float64(sum.Sum)
 		}
 	}
+	s.Position, r.tally = state.Position, state.tally
 	r.trained, r.rescaled = state.Trained, state.Rescaled
 	r.logs, r.passed = state.Logs, state.Passed
 	s.Epoch = min(s.EpochsDone+1, max(r.loop.Epochs, s.EpochsDone))

@@ -12,10 +12,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -486,4 +488,39 @@ func TestModelExportedAnewIsForced(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(dir, "ckpt-4"), h.ResumedFrom)
 	require.Equal(t, []string{forcedEvent}, h.Records[2].Events)
+}
+
+// testdata/earlier is a checkpoint in mid-epoch that the version before Position wrote. A run
+// resumes from it, and ends as one that nothing interrupted.
+func TestResumesEarlierCheckpoint(t *testing.T) {
+	train := func(dir string) (*linear, *History) {
+		l := newLinear()
+		loop := Loop{Session: l, Batch: 4, Epochs: 3, LearningRate: Constant(0.01), Resume: dir}
+		loop.Hook(Hook{Name: "change", Step: func(_ context.Context, s *State) error {
+			if s.Step == 6 {
+				s.Event("noted")
+				s.ResetBy(session.ResetReload, memory.Known(1<<20), 250*time.Millisecond)
+				s.ScaleLearningRate(0.5)
+			}
+			return nil
+		}})
+		history, err := loop.Run(t.Context(), samples(t, 18))
+		require.NoError(t, err)
+		return l, history
+	}
+	dir := tempDir(t)
+	require.NoError(t, os.CopyFS(dir, os.DirFS("testdata/earlier")))
+	want, whole := train("")
+	got, resumed := train(dir)
+	require.Equal(t, filepath.Join(dir, "ckpt-8"), resumed.ResumedFrom)
+	require.Equal(t, int64(8), got.steps[0])
+	require.Equal(t, want.w, got.w)
+	require.Equal(t, want.v, got.v)
+	require.Len(t, resumed.Records, 3)
+	for i, r := range resumed.Records {
+		require.Equal(t, whole.Records[i].Metrics, r.Metrics)
+		require.Equal(t, whole.Records[i].Events, r.Events)
+		require.Equal(t, whole.Records[i].Resets, r.Resets)
+		require.Equal(t, whole.Records[i].LearningRate, r.LearningRate)
+	}
 }

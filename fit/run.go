@@ -28,7 +28,7 @@ type run struct {
 	now                    func() time.Time
 	// steady is the context of Run without its cancellation.
 	steady context.Context
-	// skipper is the session if it is one.
+	// skipper is the session as a Skipper, or nil.
 	skipper           Skipper
 	train, validation scalars
 	available         []string // metrics of records
@@ -36,10 +36,11 @@ type run struct {
 	// those that have Loop.Batch samples.
 	batchesPerPass, fullBatches int
 
-	// state has the position. tally is that of the epoch in progress; since is when its
-	// training, or after that its validation began.
+	// state has the position.
 	state State
-	tally
+	// tally is that of the epoch in progress. training is true while its train steps run,
+	// and false during its validation; since is when that phase began.
+	tally    tally
 	training bool
 	since    time.Time
 	// rate is the learning rate that the session has; NaN if it is not known.
@@ -61,8 +62,8 @@ type run struct {
 	closing bool
 
 	// kept is what the run can go back to. trained is the last step that hooks were
-	// called for, and rescaled the changes of the rate's scale since the kept state: a
-	// run that went back does them again.
+	// called for. rescaled are the changes of RateScale after the kept state; steps that
+	// are trained again repeat them.
 	kept     *kept
 	trained  int64
 	rescaled []rescaling
@@ -106,7 +107,7 @@ func (r *run) epoch(ctx context.Context) error {
 			return err
 		}
 	}
-	r.TrainSeconds, r.training, r.since = r.trainSeconds(), false, r.now()
+	r.tally.TrainTime, r.training, r.since = r.trainTime(), false, r.now()
 	var validation Metrics
 	if r.validates() {
 		var err error
@@ -121,7 +122,7 @@ func (r *run) epoch(ctx context.Context) error {
 }
 
 // pass trains until the end of the epoch or of the pass over the data, whichever comes
-// first, or until the run goes back. The context is looked at before each step.
+// first, or until the run goes back. The context is checked before each step.
 func (r *run) pass(ctx context.Context) error {
 	if err := r.interrupted(ctx); err != nil {
 		return err
@@ -130,9 +131,9 @@ func (r *run) pass(ctx context.Context) error {
 	r.stack.clear()
 	asked := r.now()
 	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: s.Pass, Skip: s.PassBatch, DropRemainder: r.loop.DropRemainder}) {
-		r.WaitSeconds += r.now().Sub(asked).Seconds()
+		r.tally.WaitTime += seconds(r.now().Sub(asked))
 		if err != nil {
-			return r.noBatch(fmt.Errorf("reading batch %d for epoch %d: %w", s.PassBatch+r.stack.size(), s.Epoch, err))
+			return r.readFailed(fmt.Errorf("reading batch %d for epoch %d: %w", s.PassBatch+r.stack.size(), s.Epoch, err))
 		}
 		if r.stack == nil {
 			err = r.step(ctx, b)
@@ -152,13 +153,14 @@ func (r *run) pass(ctx context.Context) error {
 		}
 		asked = r.now()
 	}
-	return r.noBatch(fmt.Errorf("%s ended after batch %d of a pass; its %d samples should give %d batches of %d",
+	return r.readFailed(fmt.Errorf("%s ended after batch %d of a pass; its %d samples should give %d batches of %d",
 		r.ds.Name(), s.PassBatch+r.stack.size(), r.ds.Len(), r.batchesPerPass, r.loop.Batch))
 }
 
-// noBatch is the error of a dataset that gives no batch. While batches wait in a stack, it
-// is nil: they are read again, and trained on, before it.
-func (r *run) noBatch(err error) error {
+// readFailed returns err, the error of a dataset that gives no batch. While batches wait in a
+// stack, it stops stacking and returns nil: the next pass reads them again, and trains on
+// them, before it meets the error again.
+func (r *run) readFailed(err error) error {
 	if r.stack.size() > 0 {
 		r.unstack(err)
 		return nil
@@ -183,8 +185,8 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	return r.afterStep(ctx, b, 1)
 }
 
-// beforeStep prepares the session for the step that trains on a batch, or for several of
-// which this is the last batch.
+// beforeStep prepares the session for a step on batch b, or for a call of several steps, the
+// last of them on batch b.
 func (r *run) beforeStep(b data.Batch) error {
 	if err := r.applyRate(); err != nil {
 		return err
@@ -208,7 +210,8 @@ func (r *run) beforeStep(b data.Batch) error {
 	return nil
 }
 
-// afterStep counts n steps that have run, the last of them on batch b, and calls the hooks.
+// afterStep checks the loss of n steps that have run, the last of them on batch b, adds them to
+// the epoch, and calls the hooks.
 func (r *run) afterStep(ctx context.Context, b data.Batch, n int) error {
 	s := &r.state
 	finite := isFinite(r.train.values[0])
@@ -249,8 +252,8 @@ func (r *run) afterStep(ctx context.Context, b data.Batch, n int) error {
 // be lowered.
 const maxSkipped = 100
 
-// countSkipped counts steps that change nothing, and ends a run that no longer trains. Its
-// arguments are those of afterStep.
+// countSkipped counts steps that change nothing, and ends a run that no longer trains. n steps
+// have run, the last of them on batch b.
 func (r *run) countSkipped(b data.Batch, n int) error {
 	if r.skipper == nil {
 		return nil
@@ -326,25 +329,26 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	}
 	if e.badBatch >= 0 {
 		r.sound = false
-		return nil, &DivergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0], Value: e.values[0]}
+		return nil, &DivergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0], Value: e.metrics.values[0]}
 	}
 	s.FiniteLoss = true
-	return e.means(e.sums, e.samples), nil
+	return e.metrics.means(e.sums, e.samples), nil
 }
 
 // record adds the record of the epoch to the history, and begins the next epoch.
 func (r *run) record(validation Metrics) {
 	s := &r.state
+	trained := r.tally.TrainTime
 	record := Record{
 		Epoch: s.Epoch, Step: s.Step,
 		Metrics: append(s.Running(), validation...),
-		Seconds: r.TrainSeconds + r.now().Sub(r.since).Seconds(),
-		Resets:  r.Resets,
-		Events:  r.Events,
+		Seconds: (trained + seconds(r.now().Sub(r.since))).float(),
+		Resets:  r.tally.Resets,
+		Events:  r.tally.Events,
 	}
-	if r.TrainSeconds > 0 {
-		record.SamplesPerSecond = float64(s.EpochSamples+s.UncountedSamples) / r.TrainSeconds
-		record.StepsPerSecond = float64(s.StepsPerEpoch) / r.TrainSeconds
+	if trained > 0 {
+		record.SamplesPerSecond = float64(s.EpochSamples+s.UncountedSamples) / trained.float()
+		record.StepsPerSecond = float64(s.StepsPerEpoch) / trained.float()
 		wait := r.waiting()
 		record.DataWait = &wait
 	}
@@ -369,9 +373,8 @@ func (r *run) record(validation Metrics) {
 	r.tally = tally{}
 }
 
-// end calls End of those hooks that were started, last to first, as deferred
-// calls are, and joins their errors to that of the run. Folders that hooks have locked are
-// unlocked after that.
+// end calls End of the started hooks in reverse order, and joins their errors to that of the
+// run. Then it unlocks the folders that hooks have locked.
 func (r *run) end(started int, err error) error {
 	r.state.Err = err
 	errs := []error{err}
@@ -392,7 +395,7 @@ func (r *run) end(started int, err error) error {
 	return errors.Join(errs...)
 }
 
-// over reports whether the training is: nothing is left to continue with.
+// over reports whether no epoch is left, or a hook has called Finish.
 func (r *run) over() bool { return r.state.EpochsDone >= r.loop.Epochs || r.finished }
 
 // alive reports progress to Loop.Alive.
@@ -407,19 +410,20 @@ func (r *run) alive() {
 	r.loop.Alive(step)
 }
 
-// trainSeconds is the time spent on training in the epoch in progress.
-func (r *run) trainSeconds() float64 {
+// trainTime is the time spent on training in the epoch in progress.
+func (r *run) trainTime() seconds {
 	if !r.training {
-		return r.TrainSeconds
+		return r.tally.TrainTime
 	}
-	return r.TrainSeconds + r.now().Sub(r.since).Seconds()
+	return r.tally.TrainTime + seconds(r.now().Sub(r.since))
 }
 
 // waiting is the share of the training time of the epoch in progress in which steps
 // waited for data.
 func (r *run) waiting() float64 {
-	if spent := r.trainSeconds(); spent > 0 {
-		return min(max(r.WaitSeconds/spent, 0), 1) // rounding may exceed 1
+	if spent := r.trainTime(); spent > 0 {
+		// What a checkpoint has of both is rounded.
+		return min(max(r.tally.WaitTime.float()/spent.float(), 0), 1)
 	}
 	return 0
 }

@@ -8,17 +8,18 @@ import (
 )
 
 // unfusedEvent says in the history that a call of several steps failed, and that steps
-// have run one by one since.
+// have run one by one since. Histories of earlier versions have the word, too.
 const unfusedEvent = "unfused"
 
 // stacking collects the batches of calls that run several steps.
 type stacking struct {
-	session Fuser
-	// batches of a call of steps are with the session.
-	batches, steps int
-	// changing is true once it was logged that the learning rate keeps steps from running in
-	// one call.
-	changing bool
+	fuser Fuser
+	// steps is the number of steps in the next call, and batches how many of their batches
+	// the session has.
+	steps, batches int
+	// loggedRate is true once it was logged that the learning rate keeps steps from running
+	// in one call.
+	loggedRate bool
 }
 
 // size is the number of batches that wait for others.
@@ -54,23 +55,23 @@ func (r *run) maxSteps() int {
 	if r.loop.FuseSteps < 2 {
 		return 1
 	}
-	alone := func(args ...any) { r.log.Info("train steps run one by one", args...) }
+	logSingle := func(args ...any) { r.log.Info("train steps run one by one", args...) }
 	for _, h := range r.stepHooks {
 		if h.StepEvery == 0 {
-			alone("hook", h.Name, "reason", "it has to be called after each")
+			logSingle("hook", h.Name, "reason", "it has to be called after each")
 			return 1
 		}
 	}
 	f, ok := r.state.Session.(Fuser)
 	switch {
 	case !ok:
-		alone("reason", "the session runs no other")
+		logSingle("reason", "the session runs no other")
 	case r.fullBatches == 0:
-		alone("reason", "no batch is full")
+		logSingle("reason", "no batch is full")
 	case f.Fuses(r.loop.FuseSteps, r.loop.Batch) < 2:
-		alone("reason", fmt.Sprintf("the session puts none into a call on batches of %d: its own options do not ask for that, its model has no signature for them, or it splits batches", r.loop.Batch))
+		logSingle("reason", fmt.Sprintf("the session puts none into a call on batches of %d: its own options do not ask for that, its model has no signature for them, or it splits batches", r.loop.Batch))
 	default:
-		r.stack = &stacking{session: f}
+		r.stack = &stacking{fuser: f}
 		most := min(r.loop.FuseSteps, r.state.StepsPerEpoch, r.fullBatches)
 		for _, h := range r.stepHooks {
 			if h.StepEvery > 0 {
@@ -104,7 +105,7 @@ func (r *run) stackOrStep(ctx context.Context, b data.Batch) error {
 	if k.steps < 2 {
 		return r.step(ctx, b)
 	}
-	if err := k.session.Gather(k.batches, k.steps, b); err != nil {
+	if err := k.fuser.Gather(k.batches, k.steps, b); err != nil {
 		// Nothing has run. The steps before the one whose batch this is still can.
 		r.unstack(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", s.PassBatch, b.Index, s.Epoch, err))
 		return errBack
@@ -117,7 +118,7 @@ func (r *run) stackOrStep(ctx context.Context, b data.Batch) error {
 	if err := r.beforeStep(b); err != nil {
 		return err
 	}
-	if err := k.session.TrainN(r.steady, s.Step, k.steps, r.train.values); err != nil {
+	if err := k.fuser.TrainN(r.steady, s.Step, k.steps, r.train.values); err != nil {
 		r.sound = false
 		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(k.steps), s.Epoch, s.PassBatch, b.Index, err)
 		if r.loop.Recover == nil {
@@ -147,7 +148,7 @@ func (r *run) callSteps(b data.Batch) int {
 	if n = r.withRate(n); n < 2 {
 		return 1
 	}
-	return r.stack.session.Fuses(n, b.Size)
+	return r.stack.fuser.Fuses(n, b.Size)
 }
 
 // withRate is the number of the next n steps that have the learning rate of the first.
@@ -160,8 +161,8 @@ func (r *run) withRate(n int) int {
 		if schedule(s.Step+int64(i), s.EpochsDone)*s.RateScale == r.rate {
 			continue
 		}
-		if i == 1 && !r.stack.changing {
-			r.stack.changing = true
+		if i == 1 && !r.stack.loggedRate {
+			r.stack.loggedRate = true
 			r.log.Info("train steps run one by one while the learning rate changes with each", "step", s.Step)
 		}
 		return i

@@ -1519,7 +1519,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
     }
 
 
-def weight_difference(folder: pathlib.Path, paths: list[str]) -> tuple[float, int]:
+def weight_difference(folder: pathlib.Path, paths: list[str]) -> tuple[float, float]:
     """The largest difference of a weight, as a part of the largest change of one, and that of
     the weights beyond WEIGHT_LIMIT in units in the last place of theirs."""
     reader = tf.train.load_checkpoint(folder / "out" / "variables" / "variables")
@@ -1533,14 +1533,16 @@ def weight_difference(folder: pathlib.Path, paths: list[str]) -> tuple[float, in
         ours = reader.get_tensor(f"model/{key.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE")
         was, theirs = before[f"{i}"].astype("float64"), after[f"{i}"].astype("float64")
         moved = max(moved, float(np.max(np.abs(theirs - was), initial=0)))
-        pairs.append((theirs, np.abs(theirs - ours)))
-    differs, units = 0.0, 0
-    for theirs, off in pairs:
+        kind = np.float64 if after[f"{i}"].dtype == np.float64 else np.float32
+        pairs.append((theirs, np.abs(theirs - ours), np.spacing(np.abs(theirs).astype(kind))))
+    differs = units = 0.0
+    for theirs, off, spacing in pairs:
+        if not np.isfinite(off).all():
+            return np.inf, np.inf
         differs = max(differs, float(np.max(off, initial=0)))
         beyond = off > WEIGHT_LIMIT * moved
-        spacing = np.spacing(np.abs(theirs[beyond]).astype("float32"))
-        units = max(units, int(np.ceil(np.max(off[beyond] / spacing, initial=0))))
-    return differs / moved, units
+        units = max(units, float(np.max(off[beyond] / spacing[beyond], initial=0)))
+    return differs / moved, float(np.ceil(units))
 
 
 def metric_difference(folder: pathlib.Path, history: dict[str, list[float]]) -> tuple[float, str]:
@@ -1579,7 +1581,7 @@ def compare(folder: pathlib.Path, name: str, what: str) -> dict[str, Any]:
         row["problem"] += f"{row['worst']} differs by {row['difference']:.1e}. "
     if not (row["weights"] <= weights or row["units"] <= WEIGHT_UNITS):
         row["problem"] += (
-            f"Weights differ by {row['weights']:.1e} of what moved, {row['units']} units."
+            f"Weights differ by {row['weights']:.1e} of what moved, {row['units']:g} units."
         )
     return row
 
@@ -1599,7 +1601,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 metrics = f"{number} metric{'s' * (number != 1)}, {amount(row['difference'])}"
                 weights = amount(row["weights"])
                 if row["units"]:
-                    weights += f", {row['units']} ulp"
+                    weights += f", {row['units']:g} ulp"
             elif "refused" in row:
                 metrics = f"refused: {row['refused']}"
             what = f"{row['what']}. {row['note']}" if row.get("note") else row["what"]
@@ -1614,11 +1616,12 @@ def summary(rows: list[dict[str, Any]]) -> str:
     close = [r for r in compared if r["difference"] <= METRIC_LIMIT]
     within = sum(r["weights"] <= WEIGHT_LIMIT for r in close)
     last = sum(r["weights"] > WEIGHT_LIMIT and r["units"] <= WEIGHT_UNITS for r in close)
-    share = (within + last) / len(compared)
+    refused = sum("refused" in r for r in rows)
+    share = (within + last) / max(len(compared), 1)
     return (
         f"{len(compared)} cases are compared. {within} are within the limits, {last} more are but "
         f"for the last place of some weights ({share:.1%} together), and "
-        f"{len(compared) - within - last} differ. {len(rows) - len(compared)} are refused."
+        f"{len(compared) - within - last} differ, and say why. {refused} are refused."
     )
 
 

@@ -2279,7 +2279,10 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
     progress.info("loading what was saved")
     graph = tf.Graph()
-    with graph.as_default(), v1.Session(graph=graph) as session, _quiet():
+    # Each signature runs once or twice; rewriting its graph for that takes longer than the runs.
+    config = v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with graph.as_default(), v1.Session(graph=graph, config=config) as session, _quiet():
         try:
             meta = v1.saved_model.load(session, ["serve"], path)
         except Exception as error:

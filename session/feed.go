@@ -25,7 +25,10 @@ func (st *Step) Set(name string, a data.Array) error {
 			if err == nil {
 				err = st.put(i, a.Values, in.shape, false)
 			}
-			return st.inputError(i, err)
+			if err != nil {
+				return st.inputError(i, err)
+			}
+			return nil
 		}
 	}
 	return fmt.Errorf("signature %s has no input %q; it has %s", st.signature.Name, name, names(st.signature.Inputs))
@@ -40,8 +43,13 @@ func (st *Step) Set(name string, a data.Array) error {
 func (st *Step) Feed(b data.Batch) error { return st.feed(b, false) }
 
 // feed is Feed. With borrow, large inputs read from the batch itself, if the batch allows
-// that, until release.
-func (st *Step) feed(b data.Batch, borrow bool) error {
+// that, until release. After an error nothing is borrowed.
+func (st *Step) feed(b data.Batch, borrow bool) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, st.release(b))
+		}
+	}()
 	if err := st.matchTo(b.Fields); err != nil {
 		return err
 	}
@@ -81,9 +89,6 @@ func (st *Step) put(i int, values any, shape []int64, borrow bool) error {
 
 // inputError says which input an error is about.
 func (st *Step) inputError(i int, err error) error {
-	if err == nil {
-		return nil
-	}
 	return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, st.inputs[i].Name, err)
 }
 
@@ -91,8 +96,8 @@ func (st *Step) inputError(i int, err error) error {
 // place. To copy less takes hardly longer.
 const borrowFrom = 64 << 10
 
-// release ends the use of a batch. What the model keeps of it is left to the model, and the
-// step borrows nothing any more.
+// release ends the use of a batch. If the model keeps memory of it, the dataset must not use
+// that memory again, and the step copies all later batches.
 func (st *Step) release(b data.Batch) error {
 	if !st.borrows {
 		return nil

@@ -264,7 +264,11 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64
 	for i := range n {
 		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)
 		r.seed = [2]int64{partSeed(seed[0], i), seed[1]}
-		if err := r.run(ctx, part, r.feed(part, true), r.part); err != nil {
+		err := r.feed(part, true)
+		if err == nil {
+			err = r.runFed(ctx, part, r.part)
+		}
+		if err != nil {
 			return fmt.Errorf("part %d of %d: %w", i+1, n, err)
 		}
 		applied = applied && r.applied

@@ -94,6 +94,7 @@ type Session struct {
 	skipped    bool        // see Skipped
 	stuck      float64     // see Stuck; NaN if it is not
 	trainNames []string    // of the results of a train step
+	trace      *[]byte     // where Trace wants the RunMetadata; nil otherwise
 
 	// mu is held while anything of native is written, and by Close, which may come from
 	// another goroutine. Nobody else writes, so that reading takes no lock.
@@ -405,7 +406,10 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 		r = twin
 	}
 	r.seed = seed
-	if err := r.run(ctx, b, r.feed(b, true), out[:len(r.names)]); err != nil {
+	if err := r.feed(b, true); err != nil {
+		return err
+	}
+	if err := r.runFed(ctx, b, out[:len(r.names)]); err != nil {
 		return err
 	}
 	s.rescale(r.applied, out)
@@ -427,17 +431,8 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 	if s.train == nil {
 		return nil, fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
 	}
-	traced := []*Step{s.train.Step}
-	if s.compiled != nil {
-		traced = append(traced, s.compiled.Step)
-	}
-	if s.split != nil {
-		traced = append(traced, s.split.gradients.Step)
-	}
-	for _, st := range traced {
-		st.trace = &metadata
-		defer func() { st.trace = nil }()
-	}
+	s.trace = &metadata
+	defer func() { s.trace = nil }()
 	err = s.Train(ctx, step, b, out)
 	return metadata, err
 }
@@ -487,20 +482,20 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) err
 	if len(out) != len(s.evaluate.names) {
 		return s.evaluate.room(out)
 	}
-	return s.evaluate.run(ctx, b, s.evaluate.feed(b, true), out)
+	if err := s.evaluate.feed(b, true); err != nil {
+		return err
+	}
+	return s.evaluate.runFed(ctx, b, out)
 }
 
-// run runs a batch that was fed with the error fed, releases it, and writes the results to out.
-func (r *runner) run(ctx context.Context, b data.Batch, fed error, out []float64) error {
-	err := fed
-	switch {
-	case err != nil:
-	case r.trace == nil:
+// runFed runs the step on a batch that was fed, releases the batch, also after an error, and
+// writes the results to out.
+func (r *runner) runFed(ctx context.Context, b data.Batch, out []float64) (err error) {
+	if trace := r.session.trace; trace != nil {
+		*trace, err = r.Trace(ctx)
+	} else {
 		err = r.Run(ctx)
-	default:
-		*r.trace, err = r.Trace(ctx)
 	}
-	// The values of a batch are not to be changed until it is released, whatever happens.
 	if err := errors.Join(err, r.release(b)); err != nil {
 		return err
 	}
@@ -514,7 +509,7 @@ func (r *runner) run(ctx context.Context, b data.Batch, fed error, out []float64
 	return r.readApplied()
 }
 
-// readApplied reads whether the last run was applied.
+// readApplied reads grads_finite of the last run; a step without it was applied.
 func (r *runner) readApplied() error {
 	r.applied = true
 	if r.finite < 0 {

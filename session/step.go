@@ -28,8 +28,6 @@ type Step struct {
 	ones    []float32
 	// borrows means that inputs read from a batch; keeps, that the model was seen to keep one.
 	borrows, keeps bool
-	// trace is where run puts a serialized tensorflow.RunMetadata; nil for none.
-	trace *[]byte
 }
 
 // binding is what the inputs of a signature are fed from.

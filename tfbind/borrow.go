@@ -9,24 +9,21 @@ import (
 	"unsafe"
 )
 
-// Slice is a flat slice of one of the types of Numeric.
+// Slice refers to a Go slice of numbers or bools, without a copy. It keeps the memory alive,
+// and does not pin it.
 type Slice struct {
 	dtype DType
 	data  ptr
 	n     int
 }
 
-// SliceOf returns what a slice holds. A value of another type gives the zero Slice, whose
-// DType is 0. It does not allocate.
+// SliceOf returns a Slice of a slice of one of Go's own types of Numeric. A value of any other
+// type gives the zero Slice, whose DType is 0. It does not allocate.
 func SliceOf(values any) Slice {
 	switch v := values.(type) {
 	case []float32:
 		return sliceOf(v)
 	case []float64:
-		return sliceOf(v)
-	case []Half:
-		return sliceOf(v)
-	case []Brain:
 		return sliceOf(v)
 	case []int8:
 		return sliceOf(v)
@@ -69,52 +66,52 @@ const alignment = 64
 // 32 KiB.
 func (s Slice) Aligned() bool { return s.n > 0 && uintptr(s.data)%alignment == 0 }
 
-// loan is memory of Go that an input of a step reads from. It is pinned while it is in the
-// list of them.
-type loan struct {
-	// held is 1 while TensorFlow refers to the memory; it writes the 0. It is pinned, too.
-	held   int32
-	over   bool // for the step
-	pinner runtime.Pinner
+// borrow is Go memory that an input of a step reads from.
+type borrow struct {
+	// held is 1 while TensorFlow refers to the memory; TensorFlow writes the 0. It is
+	// pinned, too.
+	held     int32
+	released bool // by the step
+	pinner   runtime.Pinner
 }
 
-// loans are all of the process, those of steps that nobody closed included: what they
-// pinned stays so, as TensorFlow may read it.
-var loans struct {
+// borrows lists all borrowed memory of the process, also of steps that were never closed.
+// Listed memory is pinned, since TensorFlow may read it.
+var borrows struct {
 	sync.Mutex
-	list []*loan
+	list []*borrow
 }
 
-func (l *loan) begin(values ptr) {
-	l.over = false
+func (l *borrow) begin(values ptr) {
+	l.released = false
 	l.pinner.Pin(l)
 	l.pinner.Pin(values)
-	loans.Lock()
-	defer loans.Unlock()
-	loans.list = append(loans.list, l)
+	borrows.Lock()
+	defer borrows.Unlock()
+	borrows.list = append(borrows.list, l)
 }
 
-// end unpins what a loan has pinned, at once or once TensorFlow releases it. It reports
+// end unpins borrowed memory, at once or once TensorFlow releases it. It reports
 // whether TensorFlow has it still.
-func (l *loan) end() bool {
-	loans.Lock()
-	defer loans.Unlock()
-	l.over = true
+func (l *borrow) end() bool {
+	borrows.Lock()
+	defer borrows.Unlock()
+	l.released = true
 	unpin()
-	return slices.Contains(loans.list, l)
+	return slices.Contains(borrows.list, l)
 }
 
 // unpinKept unpins what TensorFlow has released since the step did.
 func unpinKept() {
-	loans.Lock()
-	defer loans.Unlock()
+	borrows.Lock()
+	defer borrows.Unlock()
 	unpin()
 }
 
 // unpin is called under the lock.
 func unpin() {
-	loans.list = slices.DeleteFunc(loans.list, func(l *loan) bool {
-		free := l.over && atomic.LoadInt32(&l.held) == 0
+	borrows.list = slices.DeleteFunc(borrows.list, func(l *borrow) bool {
+		free := l.released && atomic.LoadInt32(&l.held) == 0
 		if free {
 			l.pinner.Unpin()
 		}
@@ -140,12 +137,12 @@ func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 		return err
 	}
 	if !s.Aligned() {
-		return fmt.Errorf("step input %s: %w: values to borrow must be non-empty and %d-byte aligned; use Set", in.name, ErrInvalidArgument, alignment)
+		return fmt.Errorf("step input %s: %w: values to borrow must be non-empty and %d-byte aligned; use Step.Copy", in.name, ErrInvalidArgument, alignment)
 	}
 	st.release(p, i)
-	l := st.loans.of[i]
+	l := st.borrows.of[i]
 	if l == nil {
-		l = &loan{}
+		l = &borrow{}
 	}
 	l.begin(s.data)
 	in.fed = false
@@ -153,7 +150,7 @@ func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 		l.end()
 		return fmt.Errorf("step input %s: %w", in.name, outOfMemory("borrow input", in.dtype, slices.Clone(shape), int64(s.Bytes())))
 	}
-	st.loans.of[i], st.loans.borrowed[i] = l, true
+	st.borrows.of[i], st.borrows.borrowed[i] = l, true
 	return nil
 }
 
@@ -161,7 +158,7 @@ func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 // whether the model keeps some of the memory that was borrowed since the last Release, as it
 // does if an input is assigned to a variable, which shares it: that memory must never be
 // written to again. It stays pinned until TensorFlow has released it, which is looked at as
-// loans end and sessions are closed.
+// borrows end and sessions are closed.
 func (st *Step) Release() (kept bool, err error) {
 	p, err := st.use()
 	if err != nil {
@@ -171,30 +168,30 @@ func (st *Step) Release() (kept bool, err error) {
 	for i := range st.feeds {
 		st.release(p, i)
 	}
-	kept, st.loans.kept = st.loans.kept, false
+	kept, st.borrows.kept = st.borrows.kept, false
 	return kept, nil
 }
 
 func (st *Step) release(p ptr, i int) {
-	if !st.loans.borrowed[i] {
+	if !st.borrows.borrowed[i] {
 		return
 	}
-	st.loans.borrowed[i] = false
+	st.borrows.borrowed[i] = false
 	capi.releaseInput(p, i)
-	if st.loans.of[i].end() {
-		st.loans.of[i], st.loans.kept = nil, true
+	if st.borrows.of[i].end() {
+		st.borrows.of[i], st.borrows.kept = nil, true
 	}
 }
 
-// stepLoans are those of a step, by input.
-type stepLoans struct {
-	of       []*loan
+// stepBorrows are those of a step, by input.
+type stepBorrows struct {
+	of       []*borrow
 	borrowed []bool
 	kept     bool // by TensorFlow, since the last Release
 }
 
-// end ends the loans of a step that is gone.
-func (l *stepLoans) end() {
+// end ends the borrows of a step that is gone.
+func (l *stepBorrows) end() {
 	for i, borrowed := range l.borrowed {
 		if borrowed {
 			l.of[i].end()

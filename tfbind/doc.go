@@ -8,7 +8,7 @@
 // whoever exported the graph.
 //
 // A value flows like this: [NewTensor] copies a flat Go slice into native
-// memory; [Session.Run] lends tensors to TensorFlow and returns new ones; each
+// memory; [Session.Run] feeds tensors and returns new ones; each
 // is freed by its Close. A training loop uses a [Step] instead, which resolves
 // names once, owns a native buffer for each input that is set, crosses into C once per run and
 // hands scalars back without allocating; [Step.Borrow] has it read a large input from Go's

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// ptr is an address in C memory, or in Go's while that is pinned (loan).
+// ptr is an address in C memory, or in Go's while that is pinned (borrow).
 type ptr = unsafe.Pointer
 
 // handle owns one native object. It counts uses, so that Close can be called at

@@ -299,7 +299,7 @@ int sf_step_resize(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
   return s->inputs[i] != NULL;
 }
 
-static void end_loan(void* data, size_t bytes, void* held) {
+static void end_borrow(void* data, size_t bytes, void* held) {
   (void)data;
   (void)bytes;
   __atomic_store_n((int32_t*)held, 0, __ATOMIC_RELEASE);
@@ -311,7 +311,7 @@ int sf_step_borrow(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
   int32_t* flag = (int32_t*)held;
   __atomic_store_n(flag, 1, __ATOMIC_RELAXED);
   s->borrowed[i] = tf.TF_NewTensor(dtype, dims, ndims, (void*)data, bytes,
-                                   end_loan, flag);
+                                   end_borrow, flag);
   if (s->borrowed[i] == NULL) __atomic_store_n(flag, 0, __ATOMIC_RELAXED);
   return s->borrowed[i] != NULL;
 }

@@ -39,7 +39,7 @@ type Step struct {
 	feeds   []input
 	fetches []Output
 	memory  stepMemory
-	loans   *stepLoans
+	borrows *stepBorrows
 	options ptr
 	proto   []byte // what options holds
 	cancel  CancelMode
@@ -89,14 +89,14 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 		options = capi.newBuffer(spec.RunOptions)
 		step.options, step.proto = options, slices.Clone(spec.RunOptions)
 	}
-	loans := &stepLoans{of: make([]*loan, len(spec.Feeds)), borrowed: make([]bool, len(spec.Feeds))}
-	step.loans = loans
+	borrows := &stepBorrows{of: make([]*borrow, len(spec.Feeds)), borrowed: make([]bool, len(spec.Feeds))}
+	step.borrows = borrows
 	step.h = newHandle(step.memory.step, stepKind, 0, func(p ptr) {
 		if options != nil {
 			capi.deleteBuffer(options)
 		}
 		capi.deleteStep(p)
-		loans.end()
+		borrows.end()
 	})
 	watch(step, step.h)
 	return step, nil
@@ -137,7 +137,7 @@ func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	return st.Copy(i, sliceOf(values), shape...)
 }
 
-// Copy is Set for a slice of any type.
+// Copy copies a slice as Set does.
 func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 	p, err := st.use()
 	if err != nil {
@@ -319,7 +319,7 @@ func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	defer st.session.h.release()
 	for i := range st.feeds {
 		// The buffer is gone where a copy of a retained input found no memory.
-		if f := st.feeds[i]; !st.loans.borrowed[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
+		if f := st.feeds[i]; !st.borrows.borrowed[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
 			return fmt.Errorf("step input %s: %w", st.feeds[i].name, ErrNotFed)
 		}
 	}
