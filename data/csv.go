@@ -373,13 +373,15 @@ func numbered(classes []string) (map[string]int64, error) {
 func (t *table) layOut() error {
 	x := &features{name: "x", text: t.options.Text}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
+	others := t.columns
 	if t.label >= 0 {
 		t.fields[t.label] = nil
+		others--
 	}
 	text := make(map[string]bool)
 	for _, c := range t.options.Columns {
 		if i := slices.Index(t.names, c.Name); i < 0 || i == t.label {
-			if t.names != nil && len(t.options.Columns) > 1 {
+			if t.names != nil && max(others, len(t.options.Columns)) > 1 {
 				return fmt.Errorf("no column %q, which is an input of the model: add it, or name a column so: %w", c.Name, ErrFormat)
 			}
 			return nil

@@ -233,7 +233,15 @@ func TestCSVFields(t *testing.T) {
 
 	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
-	one := CSVOptions{Columns: []Column{{"words", true}}, Text: true}
+
+	// One text per sample, from one column of several.
+	one := CSVOptions{Label: "label", Text: true, Columns: []Column{{"x", true}}}
+	_, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one, nil)
+	require.ErrorContains(t, err, `no column "x", which is an input of the model`)
+	m, err = readCSV("t.csv", strings.NewReader("review,label\ngood,1\n"), one, nil)
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
+	one = CSVOptions{Columns: []Column{{"words", true}}, Text: true}
 	m, err = readCSV("t.csv", strings.NewReader("words\na\nb\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"words": {[]int{2, 1}, []string{"a", "b"}}}, fieldsOf(t, m))

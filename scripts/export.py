@@ -770,12 +770,15 @@ class _KerasProgram:
         for name, value in self._metric_values().items():
             if name in taken:
                 raise UsageError(f"a metric is called {name!r}, like another output")
-            if self.tf.convert_to_tensor(value).shape.rank != 0:
+            found = f"a dict of {', '.join(value)}" if isinstance(value, Mapping) else None
+            if found is None and self.tf.convert_to_tensor(value).shape.rank != 0:
+                found = f"shape {tuple(value.shape)}"
+            if found is not None:
                 raise Refusal(
                     f"metric {name!r} is not a scalar",
                     where="metrics",
                     expected="one number",
-                    found=f"shape {tuple(value.shape)}",
+                    found=found,
                     do="have it average, or leave it out and compute it from predict's output",
                 )
             self.metrics.append(name)

@@ -1133,6 +1133,21 @@ def test_refuses_vector_metrics_and_foreign_optimizers(tmp_path):
         export.export(dense(), tmp_path / "m", optimizer=optimizer, loss=logits_loss())
 
 
+def test_metrics_of_dicts_are_refused(tmp_path):
+    class Parts(keras.metrics.Mean):
+        def update_state(self, y, p, sample_weight=None):
+            super().update_state(p)
+
+        def result(self):
+            return {"low": super().result(), "high": 2 * super().result()}
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[Parts(name="parts")])
+    with pytest.raises(export.Refusal, match="'parts' is not a scalar") as refused:
+        export.export(model, tmp_path / "model")
+    assert "a dict of low, high" in str(refused.value)
+
+
 def test_refuses_modules(tmp_path):
     class Empty(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
