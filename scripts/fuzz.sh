@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of the module for a time, one after the other, and adds their counts
+# Runs each fuzz target of the module, one after the other, and adds their counts
 # to the summary of `make test`. What makes one fail is kept in testdata/fuzz of its package.
 #
-#   scripts/fuzz.sh TIME [SUMMARY]
+#   scripts/fuzz.sh COUNTx|TIME [SUMMARY]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
