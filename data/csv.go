@@ -69,8 +69,9 @@ const (
 
 // OpenCSV reads a table from a file, compressed with gzip or not.
 //
-// All columns but the label become the field x, float32 [columns], or float64 as
-// CSVOptions.Exact says; CSVOptions.Columns and CSVOptions.Text read others. The label
+// A column sample_weight becomes the field of that name, float32 [1]. All columns but that
+// and the label become the field x, float32 [columns], or float64 as CSVOptions.Exact
+// says; CSVOptions.Columns and CSVOptions.Text read others. The label
 // becomes y: int64 if all labels are integers, float32 if all are numbers, and
 // otherwise int64 class numbers of the names, which ClassNames returns.
 //
@@ -378,6 +379,10 @@ func (t *table) layOut() error {
 		t.fields[t.label] = nil
 		others--
 	}
+	if i := slices.Index(t.names, SampleWeight); i >= 0 && i != t.label {
+		t.fields[i] = &features{name: SampleWeight}
+		others--
+	}
 	text := make(map[string]bool)
 	for _, c := range t.options.Columns {
 		if i := slices.Index(t.names, c.Name); i < 0 || i == t.label {
@@ -395,9 +400,9 @@ func (t *table) layOut() error {
 		return fmt.Errorf("%d columns, where %d are the most of a table whose columns are fields of their own: leave out those that are not used: %w", t.columns, maxFields, ErrFormat)
 	}
 	for i, f := range t.fields {
-		if f != nil {
+		if f == x {
 			isText, known := text[t.names[i]]
-			t.fields[i] = &features{name: t.names[i], text: isText || !known && t.names[i] != SampleWeight}
+			t.fields[i] = &features{name: t.names[i], text: isText || !known}
 		}
 	}
 	return nil

@@ -236,8 +236,13 @@ func TestCSVFields(t *testing.T) {
 
 	// One text per sample, from one column of several.
 	one := CSVOptions{Label: "label", Text: true, Columns: []Column{{"x", true}}}
-	_, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one, nil)
+	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one, nil)
 	require.ErrorContains(t, err, `no column "x", which is an input of the model`)
+	// Weights are no features, also of a model with one input.
+	m, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one, nil)
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
+	require.Equal(t, Array{[]int{1, 1}, []float32{2}}, fieldsOf(t, m)["sample_weight"])
 	m, err = readCSV("t.csv", strings.NewReader("review,label\ngood,1\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])

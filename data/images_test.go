@@ -399,6 +399,12 @@ func TestChecksDecodeNothing(t *testing.T) {
 	}
 	_, err = WithSampleWeights(m, "x", nil)
 	require.ErrorIs(t, err, ErrField)
+
+	parts, err := New("parts", Field{Name: "y", Array: Array{Shape: []int{2}, Values: []float32{1, 0.9}}})
+	require.NoError(t, err)
+	_, err = WithSampleWeights(parts, "y", map[int64]float64{1: 3})
+	require.ErrorIs(t, err, ErrInteger)
+	require.ErrorContains(t, err, "sample 1, column y: found 0.9")
 }
 
 // Decoders have memory for so many bytes at one time, however many workers there

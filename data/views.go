@@ -177,6 +177,9 @@ func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) 
 		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
 			m.name, labelField, describeField(c.kind.typeName(), c.shape), ErrField)
 	}
+	if err := CheckIntegers(m, labelField, math.MinInt64, math.MaxInt64); err != nil {
+		return nil, err
+	}
 	for class, w := range weights {
 		if !(w >= 0 && w <= math.MaxFloat32) {
 			return nil, fmt.Errorf("weight %v of class %d: a weight is a finite number, 0 or more", w, class)
@@ -185,10 +188,9 @@ func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) 
 	values := make([]float32, stored.len())
 	for i := range values {
 		values[i] = 1
-		if class, ok := label(i); ok {
-			if w, ok := weights[class]; ok {
-				values[i] = float32(w)
-			}
+		class, _ := label(i)
+		if w, ok := weights[class]; ok {
+			values[i] = float32(w)
 		}
 	}
 	v := m.view()

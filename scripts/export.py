@@ -1284,10 +1284,8 @@ def _own_methods(model: Any, names: Sequence[str] = OWN_METHODS) -> list[str]:
             return True
         owner = next(c for c in type(model).__mro__ if name in vars(c))
         # The fit of KerasHub's tasks prepares data, and trains as that of Keras does.
-        return owner not in keras.Model.__mro__ and owner.__module__.split(".")[0] not in (
-            "keras",
-            "keras_hub",
-        )
+        prepares = name == "fit" and owner.__module__.split(".")[0] == "keras_hub"
+        return owner not in keras.Model.__mro__ and not prepares
 
     return [name for name in names if own(name)]
 

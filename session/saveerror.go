@@ -117,11 +117,11 @@ func (s *Session) modelError(dir string, err error) error {
 func modelBytes(m *savedmodels.Model) int64 {
 	sum := saveBytes(m)
 	// What cannot be read is not counted: there is an error already.
-	_ = filepath.WalkDir(m.Dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.Name() == "variables" {
+	_ = files.Walk(m.Dir, func(name string, info fs.FileInfo) error {
+		if name == "variables" {
 			return fs.SkipDir
 		}
-		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+		if info.Mode().IsRegular() {
 			sum += info.Size()
 		}
 		return nil

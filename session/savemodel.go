@@ -51,11 +51,11 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 		}
 	}()
 	whole := filepath.Join(temp, "new")
-	if err := copyModel(s.model.Dir, whole); err != nil {
-		return err
-	}
 	variables := filepath.Join(whole, "variables")
 	if err := os.MkdirAll(variables, 0o777); err != nil {
+		return err
+	}
+	if err := copyModel(s.model.Dir, whole); err != nil {
 		return err
 	}
 	if err := s.Save(ctx, filepath.Join(variables, "variables")); err != nil {
@@ -218,22 +218,15 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 
 // copyModel copies a SavedModel without its variables.
 func copyModel(from, to string) error {
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
+	return files.Walk(from, func(name string, info fs.FileInfo) error {
 		switch {
-		case rel == "variables":
+		case name == "variables":
 			return fs.SkipDir
-		case d.IsDir():
-			return os.MkdirAll(filepath.Join(to, rel), 0o777)
-		case rel == "fingerprint.pb":
+		case info.IsDir():
+			return os.MkdirAll(filepath.Join(to, name), 0o777)
+		case name == "fingerprint.pb":
 			return nil
 		}
-		return files.CopyFile(path, filepath.Join(to, rel))
+		return files.CopyFile(filepath.Join(from, name), filepath.Join(to, name))
 	})
 }

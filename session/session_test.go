@@ -213,6 +213,17 @@ func TestSaveModelContinuesTraining(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, left, 1, "no temporary folders stay behind")
 
+	// Links to a model, and in it, are followed.
+	extra, linked, copied := t.TempDir(), filepath.Join(t.TempDir(), "latest"), filepath.Join(t.TempDir(), "out")
+	require.NoError(t, os.WriteFile(filepath.Join(extra, "notes.txt"), nil, 0o644))
+	require.NoError(t, os.Symlink(extra, filepath.Join(dir, "notes")))
+	require.NoError(t, os.Symlink(dir, linked))
+	model, err = savedmodels.Open(linked)
+	require.NoError(t, err)
+	require.NoError(t, openModel(t, model, session.Options{}).SaveModel(ctx, copied))
+	assert.FileExists(t, filepath.Join(copied, "saved_model.pb"))
+	assert.FileExists(t, filepath.Join(copied, "notes", "notes.txt"))
+
 	taken := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(taken, "thesis.txt"), nil, 0o644))
 	for _, err := range []error{s.SaveModel(ctx, taken), session.CheckOutput(taken, model)} {

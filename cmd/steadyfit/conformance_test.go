@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,7 +21,7 @@ import (
 func TestTrainsAsKerasFit(t *testing.T) {
 	const script = "../../scripts/conformance.py"
 	dir := t.TempDir()
-	least, options := 28, []string{}
+	least, options := 30, []string{}
 	page := os.Getenv("STEADYFIT_TEST_CONFORMANCE")
 	if page != "" {
 		least, options = 100, []string{"--all"}
@@ -44,6 +47,8 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	require.Error(t, err)
 	assert.Contains(t, string(out), "signature evaluate changes no weight")
 
+	trainsOnTexts(t, filepath.Join(dir, "text_classifier"))
+
 	if page != "" {
 		options = append(options, "--table", page)
 	}
@@ -52,5 +57,41 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	require.Len(t, rows, len(folders))
 	for _, row := range rows {
 		assert.Empty(t, row.Problem, row.Case)
+	}
+}
+
+// trainsOnTexts trains a case whose data is a table on the same texts as arrays and as JSON lines:
+// the losses are those of the table.
+func trainsOnTexts(t *testing.T, dir string) {
+	t.Helper()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	table, err := os.Open(at("train.csv"))
+	require.NoError(t, err)
+	defer table.Close()
+	rows, err := csv.NewReader(table).ReadAll()
+	require.NoError(t, err)
+	var lines bytes.Buffer
+	for _, row := range rows[1:] {
+		y, err := strconv.Atoi(row[1])
+		require.NoError(t, err)
+		require.NoError(t, json.NewEncoder(&lines).Encode(map[string]any{"x": row[0], "y": y}))
+	}
+	require.NoError(t, os.WriteFile(at("train.jsonl"), lines.Bytes(), 0o600))
+	losses := func(history string) (found []float64) {
+		text, err := os.ReadFile(at(history))
+		require.NoError(t, err)
+		for line := range bytes.Lines(text) {
+			var record struct{ Loss float64 }
+			require.NoError(t, json.Unmarshal(line, &record))
+			found = append(found, record.Loss)
+		}
+		return found
+	}
+	want := losses("history.jsonl")
+	require.Len(t, want, 3)
+	for _, name := range []string{"train.npz", "train.jsonl"} {
+		out, err := program(t, "fit", "--model", at("model"), "--data", at(name), "--label", "y", "--history", at(name+".history"), "--shuffle=false", "--batch", "16", "--epochs", "3").CombinedOutput()
+		require.NoError(t, err, "%s: %s", name, out)
+		assert.Equal(t, want, losses(name+".history"), name)
 	}
 }

@@ -118,6 +118,8 @@ func TestHostileInputs(t *testing.T) {
 		{"batch", digits("--batch", huge), []string{"--batch " + huge + ": expected at most 2147483647"}},
 		{"batch of evaluate", []string{"evaluate", "--model", "builtin:digits", "--data", "builtin:digits", "--batch", huge}, []string{"--batch " + huge + ": expected at most"}},
 		{"batch of bench", []string{"bench", "--model", "builtin:digits", "--batch", "1000000000"}, []string{"input x", "smaller --batch"}},
+		{"pairs of matrix", []string{"matrix", "--workloads", "W0", "--pairs", "1000000000"}, []string{"--pairs 1000000000: expected 1 to 1000"}},
+		{"jobs of matrix", []string{"matrix", "--workloads", "W0", "--jobs", "1000000000"}, []string{"--jobs 1000000000: expected 1 to 1024"}},
 		{"largest batch of bench", []string{"bench", "--model", "builtin:digits", "--batch", huge}, []string{"input x", "smaller --batch"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -138,6 +140,7 @@ func TestHostileInputs(t *testing.T) {
 			}
 			if usage, ok := exit.SysUsage().(*syscall.Rusage); ok && !raceDetector() {
 				assert.Less(t, memory.Bytes(usage.Maxrss)*memory.KiB, most)
+				assert.Less(t, time.Duration(usage.Utime.Nano()+usage.Stime.Nano()), 5*time.Second, "of a processor")
 			}
 		})
 	}

@@ -45,6 +45,36 @@ func TestIntegersAreChecked(t *testing.T) {
 	}
 }
 
+// The classes of a label are those that the exporter read from the shape of the output, and a
+// float64 may be beyond what an input of float32 takes.
+func TestLabelsAndMagnitudesAreChecked(t *testing.T) {
+	m, err := savedmodels.Builtin("lstm")
+	require.NoError(t, err)
+	noted := *m.Metadata
+	noted.Labels = map[string]savedmodels.InputMetadata{"y": {DType: "int64", Classes: 3}}
+	m.Metadata = &noted
+	require.Empty(t, m.Metadata.ClassNames)
+	made := func(label int64, value float64) error {
+		x := make([]float64, 2*20*16)
+		x[20*16+5] = value
+		ds, err := data.New("made",
+			data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: x}},
+			data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, label}}})
+		require.NoError(t, err)
+		return check(ds, m, "train", data.Pass{Batch: 1})
+	}
+	assert.NoError(t, made(2, 1))
+	for _, label := range []int64{3, -1} {
+		err := made(label, 1)
+		require.ErrorIs(t, err, data.ErrLabel)
+		assert.ErrorContains(t, err, "sample 1")
+	}
+	err = made(2, 1e39)
+	require.Error(t, err)
+	assert.ErrorContains(t, err, "input x of signature train takes float32")
+	assert.ErrorContains(t, err, "sample 1")
+}
+
 func TestMayExceed(t *testing.T) {
 	for _, c := range []struct {
 		field     string

@@ -57,6 +57,9 @@ var quick = struct{ workloads, remedies []string }{
 	},
 }
 
+// More pairs and jobs than these no machine runs in a day, or at a time.
+const maxPairs, maxJobs = 1000, 1024
+
 // quickPairs is the fewest pairs whose intervals say something.
 const quickPairs = 3
 
@@ -243,11 +246,11 @@ func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) 
 func (f *matrixFlags) plan(g *global) (matrix.Plan, error) {
 	p := matrix.Plan{Runtimes: f.runtimes, User: f.model, Data: f.data, Pairs: f.pairs, Seed: f.seed, Timeout: f.timeout, Jobs: f.jobs, Again: f.again,
 		Quick: f.quick, Version: version(), Out: f.out, Models: map[string]string{}, Commands: map[string]matrix.Command{}}
-	if f.pairs < 0 {
-		return p, usagef("--pairs %d: expected at least 1", f.pairs)
+	if f.pairs < 0 || f.pairs > maxPairs {
+		return p, usagef("--pairs %d: expected 1 to %d", f.pairs, maxPairs)
 	}
-	if f.jobs < 1 {
-		return p, usagef("--jobs %d: expected at least 1", f.jobs)
+	if f.jobs < 1 || f.jobs > maxJobs {
+		return p, usagef("--jobs %d: expected 1 to %d", f.jobs, maxJobs)
 	}
 	if f.timeout < 0 {
 		return p, usagef("--timeout %v: expected 0 or more", f.timeout)

@@ -92,27 +92,53 @@ func Same(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// Hash writes the content of a file to a hash, or the names and contents of all files of a
-// folder, in the order of their names.
-func Hash(sum hash.Hash, path string) error {
-	root, err := filepath.EvalSymlinks(path)
+// Walk calls visit for a file, or for all folders and files below a folder, in the order of
+// their names, and follows links. The name is relative to the folder. A folder is left out
+// if visit returns fs.SkipDir.
+func Walk(path string, visit func(name string, info fs.FileInfo) error) error {
+	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	return filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	if !info.IsDir() {
+		return visit(".", info)
+	}
+	return walk(path, ".", visit)
+}
+
+func walk(root, folder string, visit func(name string, info fs.FileInfo) error) error {
+	entries, err := os.ReadDir(filepath.Join(root, folder))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := filepath.Join(folder, e.Name())
+		info, err := os.Stat(filepath.Join(root, name))
+		if err == nil {
+			err = visit(name, info)
 		}
-		info, err := os.Stat(path)
-		if err != nil || !info.Mode().IsRegular() {
+		switch {
+		case info != nil && info.IsDir() && errors.Is(err, fs.SkipDir):
+		case err != nil:
 			return err
+		case info.IsDir():
+			if err := walk(root, name, visit); err != nil {
+				return err
+			}
 		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
+	}
+	return nil
+}
+
+// Hash writes the content of a file to a hash, or the names and contents of all files of a
+// folder, in the order of their names.
+func Hash(sum hash.Hash, path string) error {
+	return Walk(path, func(name string, info fs.FileInfo) error {
+		if !info.Mode().IsRegular() {
+			return nil
 		}
 		fmt.Fprintln(sum, name, info.Size())
-		f, err := os.Open(path)
+		f, err := os.Open(filepath.Join(path, name))
 		if err != nil {
 			return err
 		}
