@@ -52,7 +52,7 @@ type Hook struct {
 	// StepEvery). It should cost little.
 	Step func(context.Context, *State) error
 	// StepEvery says after which steps Step has to be called where a Loop runs several
-	// steps in one call (Loop.FuseSteps): with n > 0 after those whose number
+	// steps in one call (Stacker): with n > 0 after those whose number
 	// (State.Step) is divisible by n, at which a call then ends; with AnyStep after no
 	// step in particular. Step is called after every call, after others than these, too.
 	// 0 is after every step, so that a Loop with such a hook runs steps one by one.

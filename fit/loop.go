@@ -51,15 +51,6 @@ type Loop struct {
 	// means 1.
 	ValidationEvery int
 
-	// FuseSteps is the most train steps to run in one call of a Session that is a Fuser;
-	// 0 and 1 run them one by one. The steps are the same ones: a call ends with an epoch
-	// and a pass over the data, before the learning rate changes, and where a hook has
-	// to be called (Hook.StepEvery); a last batch that is smaller is a step of its own.
-	// What has to run one by one does, and why is in the log. A hook that has to be
-	// called after every step (Hook.StepEvery is 0), such as a Budget, has all steps run
-	// one by one, and so has a call that failed, for the rest of the run.
-	FuseSteps int
-
 	// LearningRate sets the rate before each step; nil leaves it to the model.
 	LearningRate Schedule
 	// LearningRateText is what LearningRate is in words, as ParseSchedule reads them: a
@@ -80,7 +71,7 @@ type Loop struct {
 	Recover *Recovery
 
 	// Alive is called after each train step, each batch that was evaluated, each that
-	// waits for others (FuseSteps), and each that was read to identify the data, with
+	// waits for others (Stacker), and each that was read to identify the data, with
 	// the number of train steps done, those before a resume included, or 0 before this
 	// run has done one; session.Supervised.Alive is made for it. It should cost little.
 	// nil is not to call it.
@@ -186,7 +177,6 @@ func (l *Loop) check(ds data.Dataset) (batchesPerPass int, err error) {
 		{"Epochs", l.Epochs, 1},
 		{"InitialEpoch", l.InitialEpoch, 0},
 		{"StepsPerEpoch", l.StepsPerEpoch, 0},
-		{"FuseSteps", l.FuseSteps, 0},
 		{"ValidationBatch", l.ValidationBatch, 0},
 		{"ValidationEvery", l.ValidationEvery, 0},
 	} {

@@ -151,10 +151,10 @@ func TestStepsPerEpochContinuesThePass(t *testing.T) {
 }
 
 func TestEpochsOfSeveralPasses(t *testing.T) {
-	for _, fuse := range []int{1, 2} {
+	for _, together := range []int{1, 2} {
 		var asked []data.Pass
-		l := newLinear()
-		loop := Loop{Session: l, Batch: 4, Epochs: 2, StepsPerEpoch: 5, FuseSteps: fuse}
+		l := newSeveral(together)
+		loop := Loop{Session: l, Batch: 4, Epochs: 2, StepsPerEpoch: 5}
 		h, err := loop.Run(t.Context(), passes{samples(t, 7), &asked})
 		require.NoError(t, err)
 		pass := func(epoch, skip int) data.Pass { return data.Pass{Batch: 4, Epoch: epoch, Skip: skip} }

@@ -15,7 +15,7 @@ import (
 //
 // The steps between that state and the failed one are trained again, on the same
 // batches, one by one; of the hooks, only those with Replays are called for them a second time.
-// Where a call of several steps fails (Loop.FuseSteps), the run goes back without asking,
+// Where a call of several steps fails (Stacker), the run goes back without asking,
 // with the event "unfused", and runs its steps one by one from there.
 //
 // A run that ends meanwhile writes no checkpoint that is older than its newest.

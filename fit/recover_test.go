@@ -462,24 +462,24 @@ func TestAlive(t *testing.T) {
 // lives: what precedes that step may take longer than those that follow.
 func TestAliveAfterAResume(t *testing.T) {
 	for name, c := range map[string]struct {
-		fuse, epochs int
-		last         int64 // step of the first run; 0: it ends in the validation
-		want         []int64
+		together, epochs int
+		last             int64 // step of the first run; 0: it ends in the validation
+		want             []int64
 	}{
 		"steps one by one":      {epochs: 1, last: 3, want: []int64{4, 5, 6, 6, 6}},
-		"steps in calls of two": {fuse: 2, epochs: 1, last: 4, want: []int64{0, 6, 6, 6}},
+		"steps in calls of two": {together: 2, epochs: 1, last: 4, want: []int64{0, 6, 6, 6}},
 		"in the validation":     {epochs: 2, want: []int64{0, 0, 7, 8, 9, 10, 11, 12, 12, 12}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := tempDir(t)
 			run := func(ctx context.Context, l *several, alive func(step int64)) error {
-				loop := Loop{Session: l, Batch: 4, Epochs: c.epochs, FuseSteps: c.fuse, Validation: samples(t, 8), Resume: dir, Alive: alive}
+				loop := Loop{Session: l, Batch: 4, Epochs: c.epochs, Validation: samples(t, 8), Resume: dir, Alive: alive}
 				loop.Hook(Checkpoint(dir))
 				_, err := loop.Run(ctx, samples(t, 24))
 				return err
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			first := newSeveral()
+			first := newSeveral(c.together)
 			first.onTrain = func(step int64) error {
 				if step+1 == c.last {
 					cancel()
@@ -489,7 +489,7 @@ func TestAliveAfterAResume(t *testing.T) {
 			first.onEvaluate = func() error { cancel(); return nil }
 			require.ErrorIs(t, run(ctx, first, nil), context.Canceled)
 			var told []int64
-			require.NoError(t, run(t.Context(), newSeveral(), func(step int64) { told = append(told, step) }))
+			require.NoError(t, run(t.Context(), newSeveral(c.together), func(step int64) { told = append(told, step) }))
 			for len(told) > len(c.want) && told[0] == 0 { // batches that were read to identify the data
 				told = told[1:]
 			}

@@ -38,18 +38,25 @@ type Session interface {
 	Identity() map[string]string
 }
 
-// Fuser is a Session that can run several train steps in one call, for
-// Loop.FuseSteps; *session.Session is one.
-type Fuser interface {
-	// Fuses is how many train steps the next call can run, of up to n on batches of
+// Stacker is a Session that can run several train steps in one call; *session.Session is
+// one. They are the same steps: a call ends with an epoch and a pass over the data, before
+// the learning rate changes, and where a hook has to be called (Hook.StepEvery), and a last
+// batch that is smaller is a step of its own. What has to run one by one does, and why
+// is in the log. A hook that has to be called after every step (Hook.StepEvery is 0), such as
+// a Budget, has all steps run one by one, and so has a call that failed, for the rest of
+// the run.
+type Stacker interface {
+	// StepsPerExecution is the most train steps of a call; 0 and 1 run them one by one.
+	StepsPerExecution() int
+	// Stackable is how many train steps the next call can run, of up to n on batches of
 	// that many samples; 1 if they have to run one by one. It may change.
-	Fuses(n, samples int) int
-	// Gather takes a batch, to be the one of step i, from 0, of a call of n steps, as
-	// many as Fuses said. It changes nothing in the model, whatever its error. 0 begins
+	Stackable(n, samples int) int
+	// Stack takes a batch, to be the one of step i, from 0, of a call of n steps, as
+	// many as Stackable said. It changes nothing in the model, whatever its error. 0 begins
 	// anew. It copies the batch, unless those of the call can be joined (data.Batch.Join):
 	// these TrainN may read where they are. A Loop calls TrainN before it asks the dataset for
 	// another batch.
-	Gather(i, n int, b data.Batch) error
+	Stack(i, n int, b data.Batch) error
 	// TrainN runs the n steps that were gathered and writes the means of their scalars
 	// to out. step is as for Train, of the first of them. On error the state of the model
 	// is in doubt, as with Train.

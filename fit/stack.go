@@ -13,7 +13,7 @@ const unfusedEvent = "unfused"
 
 // stacking collects the batches of calls that run several steps.
 type stacking struct {
-	fuser Fuser
+	session Stacker
 	// steps is the number of steps in the next call, and batches how many of their batches
 	// the session has.
 	steps, batches int
@@ -52,7 +52,8 @@ func (r *run) prepareStack() {
 
 // maxSteps is the most steps of a call; 1 if they run one by one.
 func (r *run) maxSteps() int {
-	if r.loop.FuseSteps < 2 {
+	k, ok := r.state.Session.(Stacker)
+	if !ok || k.StepsPerExecution() < 2 {
 		return 1
 	}
 	logSingle := func(args ...any) { r.log.Info("train steps run one by one", args...) }
@@ -62,23 +63,21 @@ func (r *run) maxSteps() int {
 			return 1
 		}
 	}
-	f, ok := r.state.Session.(Fuser)
+	most := k.StepsPerExecution()
 	switch {
-	case !ok:
-		logSingle("reason", "the session runs no other")
 	case r.fullBatches == 0:
 		logSingle("reason", "no batch is full")
-	case f.Fuses(r.loop.FuseSteps, r.loop.Batch) < 2:
-		logSingle("reason", fmt.Sprintf("the session puts none into a call on batches of %d: its own options do not ask for that, its model has no signature for them, or it splits batches", r.loop.Batch))
+	case k.Stackable(most, r.loop.Batch) < 2:
+		logSingle("reason", fmt.Sprintf("the session stacks no batches of %d: its model has no signature for them, or it splits batches", r.loop.Batch))
 	default:
-		r.stack = &stacking{fuser: f}
-		most := min(r.loop.FuseSteps, r.state.StepsPerEpoch, r.fullBatches)
+		r.stack = &stacking{session: k}
+		most = min(most, r.state.StepsPerEpoch, r.fullBatches)
 		for _, h := range r.stepHooks {
 			if h.StepEvery > 0 {
 				most = min(most, h.StepEvery)
 			}
 		}
-		return f.Fuses(most, r.loop.Batch)
+		return k.Stackable(most, r.loop.Batch)
 	}
 	return 1
 }
@@ -105,7 +104,7 @@ func (r *run) stackOrStep(ctx context.Context, b data.Batch) error {
 	if k.steps < 2 {
 		return r.step(ctx, b)
 	}
-	if err := k.fuser.Gather(k.batches, k.steps, b); err != nil {
+	if err := k.session.Stack(k.batches, k.steps, b); err != nil {
 		// Nothing has run. The steps before the one whose batch this is still can.
 		r.unstack(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", s.PassBatch, b.Index, s.Epoch, err))
 		return errBack
@@ -118,7 +117,7 @@ func (r *run) stackOrStep(ctx context.Context, b data.Batch) error {
 	if err := r.beforeStep(b); err != nil {
 		return err
 	}
-	if err := k.fuser.TrainN(r.steady, s.Step, k.steps, r.train.values); err != nil {
+	if err := k.session.TrainN(r.steady, s.Step, k.steps, r.train.values); err != nil {
 		r.sound = false
 		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(k.steps), s.Epoch, s.PassBatch, b.Index, err)
 		if r.loop.Recover == nil {
@@ -139,7 +138,7 @@ func (r *run) callSteps(b data.Batch) int {
 	if s.Step < r.trained || b.Size != r.loop.Batch {
 		return 1
 	}
-	n := min(r.loop.FuseSteps, s.StepsPerEpoch-s.EpochStep, r.fullBatches-s.PassBatch)
+	n := min(r.stack.session.StepsPerExecution(), s.StepsPerEpoch-s.EpochStep, r.fullBatches-s.PassBatch)
 	for i := range r.stepHooks {
 		if every := int64(r.stepHooks[i].StepEvery); every > 0 {
 			n = int(min(int64(n), every-s.Step%every))
@@ -148,7 +147,7 @@ func (r *run) callSteps(b data.Batch) int {
 	if n = r.withRate(n); n < 2 {
 		return 1
 	}
-	return r.stack.fuser.Fuses(n, b.Size)
+	return r.stack.session.Stackable(n, b.Size)
 }
 
 // withRate is the number of the next n steps that have the learning rate of the first.

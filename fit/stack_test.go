@@ -23,16 +23,19 @@ type several struct {
 	*linear
 	calls    []int // the steps of each call, 1 for those of Train
 	gathered []data.Batch
+	most     int // steps per execution
 	fixed    int // if not 0, the number of steps that a call must have
 
 	// These stand in for what can go wrong.
-	onGather func(b data.Batch) error
+	onStack  func(b data.Batch) error
 	onTrainN func(step int64, n int) error
 }
 
-func newSeveral() *several { return &several{linear: newLinear()} }
+func newSeveral(most int) *several { return &several{linear: newLinear(), most: most} }
 
-func (l *several) Fuses(n, samples int) int {
+func (l *several) StepsPerExecution() int { return l.most }
+
+func (l *several) Stackable(n, samples int) int {
 	if l.fixed == 0 {
 		return n
 	}
@@ -42,9 +45,9 @@ func (l *several) Fuses(n, samples int) int {
 	return 1
 }
 
-func (l *several) Gather(i, n int, b data.Batch) error {
-	if l.onGather != nil {
-		if err := l.onGather(b); err != nil {
+func (l *several) Stack(i, n int, b data.Batch) error {
+	if l.onStack != nil {
+		if err := l.onStack(b); err != nil {
 			return err
 		}
 	}
@@ -112,50 +115,50 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 		return func(step int64, _ int) float64 { return rates[min(int(step), len(rates)-1)] }
 	}
 	for name, c := range map[string]struct {
-		fuse, samples, epochs, perEpoch int
-		drop                            bool
-		fixed                           int
-		schedule                        Schedule
-		hooks                           func(t *testing.T) []Hook
-		calls                           []int
-		says                            string
+		together, samples, epochs, perEpoch int
+		drop                                bool
+		fixed                               int
+		schedule                            Schedule
+		hooks                               func(t *testing.T) []Hook
+		calls                               []int
+		says                                string
 	}{
-		"off":                        {fuse: 1, samples: 40, epochs: 1, calls: []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
-		"whole epochs":               {fuse: 4, samples: 40, epochs: 2, calls: []int{4, 4, 2, 4, 4, 2}},
-		"more than an epoch":         {fuse: 50, samples: 40, epochs: 2, calls: []int{10, 10}},
-		"a smaller last batch":       {fuse: 4, samples: 38, epochs: 2, calls: []int{4, 4, 1, 1, 4, 4, 1, 1}},
-		"a last batch dropped":       {fuse: 4, samples: 38, epochs: 1, drop: true, calls: []int{4, 4, 1}},
-		"the end of an epoch":        {fuse: 4, samples: 40, epochs: 3, perEpoch: 5, calls: []int{4, 1, 4, 1, 4, 1}},
-		"the end of a pass":          {fuse: 4, samples: 40, epochs: 3, perEpoch: 7, calls: []int{4, 3, 3, 4, 4, 2, 1}},
-		"of a pass, a smaller batch": {fuse: 4, samples: 38, epochs: 2, perEpoch: 7, calls: []int{4, 3, 2, 1, 4}},
-		"a fixed number":             {fuse: 6, fixed: 4, samples: 40, epochs: 1, calls: []int{4, 4, 1, 1}},
-		"a number that never fits":   {fuse: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session puts none into a call"},
-		"no full batch":              {fuse: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
-		"checkpoints": {fuse: 4, samples: 40, epochs: 1, calls: []int{3, 3, 3, 1},
+		"off":                        {together: 1, samples: 40, epochs: 1, calls: []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		"whole epochs":               {together: 4, samples: 40, epochs: 2, calls: []int{4, 4, 2, 4, 4, 2}},
+		"more than an epoch":         {together: 50, samples: 40, epochs: 2, calls: []int{10, 10}},
+		"a smaller last batch":       {together: 4, samples: 38, epochs: 2, calls: []int{4, 4, 1, 1, 4, 4, 1, 1}},
+		"a last batch dropped":       {together: 4, samples: 38, epochs: 1, drop: true, calls: []int{4, 4, 1}},
+		"the end of an epoch":        {together: 4, samples: 40, epochs: 3, perEpoch: 5, calls: []int{4, 1, 4, 1, 4, 1}},
+		"the end of a pass":          {together: 4, samples: 40, epochs: 3, perEpoch: 7, calls: []int{4, 3, 3, 4, 4, 2, 1}},
+		"of a pass, a smaller batch": {together: 4, samples: 38, epochs: 2, perEpoch: 7, calls: []int{4, 3, 2, 1, 4}},
+		"a fixed number":             {together: 6, fixed: 4, samples: 40, epochs: 1, calls: []int{4, 4, 1, 1}},
+		"a number that never fits":   {together: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session stacks no batches"},
+		"no full batch":              {together: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
+		"checkpoints": {together: 4, samples: 40, epochs: 1, calls: []int{3, 3, 3, 1},
 			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint(tempDir(t), EverySteps(3))} }},
-		"checkpoints and a reset": {fuse: 4, samples: 40, epochs: 2, calls: []int{3, 1, 2, 2, 1, 1, 2, 3, 1, 2, 2},
+		"checkpoints and a reset": {together: 4, samples: 40, epochs: 2, calls: []int{3, 1, 2, 2, 1, 1, 2, 3, 1, 2, 2},
 			hooks: func(t *testing.T) []Hook {
 				return []Hook{Checkpoint(tempDir(t), EverySteps(3)), ResetPolicy{EverySteps: 4}.hook(resettable{}, nil)}
 			}},
-		"hooks that take any step": {fuse: 4, samples: 40, epochs: 1, calls: []int{4, 4, 2},
+		"hooks that take any step": {together: 4, samples: 40, epochs: 1, calls: []int{4, 4, 2},
 			hooks: func(t *testing.T) []Hook {
 				var bar bytes.Buffer
 				return []Hook{Checkpoint(tempDir(t)), terminal(&bar, 80), ResetPolicy{EveryEpochs: 1}.hook(resettable{}, nil)}
 			}},
-		"a hook that needs each": {fuse: 4, samples: 8, epochs: 2, calls: []int{1, 1, 1, 1}, says: `hook=look reason="it has to be called after each"`,
+		"a hook that needs each": {together: 4, samples: 8, epochs: 2, calls: []int{1, 1, 1, 1}, says: `hook=look reason="it has to be called after each"`,
 			hooks: func(t *testing.T) []Hook {
 				return []Hook{{Name: "look", Step: func(context.Context, *State) error { return nil }}}
 			}},
-		"a constant rate":       {fuse: 4, samples: 40, epochs: 1, schedule: Constant(0.01), calls: []int{4, 4, 2}},
-		"a rate by epochs":      {fuse: 4, samples: 20, epochs: 3, schedule: StepDecay(0.1, 0.5, 1), calls: []int{4, 1, 4, 1, 4, 1}},
-		"a rate that changes":   {fuse: 4, samples: 40, epochs: 1, schedule: steps(0.1, 0.1, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3), calls: []int{2, 3, 4, 1}},
-		"a rate in each step":   {fuse: 4, samples: 16, epochs: 2, schedule: LinearDecay(0.1, 0, 100), calls: []int{1, 1, 1, 1, 1, 1, 1, 1}, says: "while the learning rate changes"},
-		"a warmup, then steady": {fuse: 4, samples: 40, epochs: 1, schedule: Warmup(3, Constant(0.1)), calls: []int{1, 1, 4, 4}, says: "while the learning rate changes"},
+		"a constant rate":       {together: 4, samples: 40, epochs: 1, schedule: Constant(0.01), calls: []int{4, 4, 2}},
+		"a rate by epochs":      {together: 4, samples: 20, epochs: 3, schedule: StepDecay(0.1, 0.5, 1), calls: []int{4, 1, 4, 1, 4, 1}},
+		"a rate that changes":   {together: 4, samples: 40, epochs: 1, schedule: steps(0.1, 0.1, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3), calls: []int{2, 3, 4, 1}},
+		"a rate in each step":   {together: 4, samples: 16, epochs: 2, schedule: LinearDecay(0.1, 0, 100), calls: []int{1, 1, 1, 1, 1, 1, 1, 1}, says: "while the learning rate changes"},
+		"a warmup, then steady": {together: 4, samples: 40, epochs: 1, schedule: Warmup(3, Constant(0.1)), calls: []int{1, 1, 4, 4}, says: "while the learning rate changes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run := func(s Session, fuse int) (*History, string) {
+			run := func(s Session) (*History, string) {
 				var log strings.Builder
-				loop := Loop{Session: s, Batch: 4, Epochs: c.epochs, StepsPerEpoch: c.perEpoch, DropRemainder: c.drop, FuseSteps: fuse,
+				loop := Loop{Session: s, Batch: 4, Epochs: c.epochs, StepsPerEpoch: c.perEpoch, DropRemainder: c.drop,
 					LearningRate: c.schedule, Validation: samples(t, 6), Log: slog.New(slog.NewTextHandler(&log, nil))}
 				if c.hooks != nil {
 					loop.Hook(c.hooks(t)...)
@@ -170,10 +173,10 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 				require.Equal(t, h.Last().Step, alive)
 				return h, log.String()
 			}
-			plain, l := newLinear(), newSeveral()
+			plain, l := newLinear(), newSeveral(c.together)
 			l.fixed = c.fixed
-			want, _ := run(plain, 0)
-			have, log := run(l, c.fuse)
+			want, _ := run(plain)
+			have, log := run(l)
 			require.Equal(t, c.calls, l.calls)
 			sameRun(t, want, have, plain, l.linear)
 			if c.says == "" {
@@ -184,20 +187,12 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 			}
 		})
 	}
-	var log strings.Builder
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, FuseSteps: 4, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
-	require.Contains(t, log.String(), "the session runs no other")
-	loop.FuseSteps = -1
-	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.ErrorContains(t, err, "FuseSteps")
 }
 
 // A hook sees every call, and at least the steps that it asks for.
 func TestHooksBetweenCalls(t *testing.T) {
 	var seen []int64
-	loop := Loop{Session: newSeveral(), Batch: 4, Epochs: 2, FuseSteps: 8}
+	loop := Loop{Session: newSeveral(8), Batch: 4, Epochs: 2}
 	loop.Hook(Hook{Name: "fives", StepEvery: 5, Step: func(_ context.Context, s *State) error {
 		seen = append(seen, s.Step)
 		require.Equal(t, 4, s.Samples)
@@ -211,8 +206,8 @@ func TestHooksBetweenCalls(t *testing.T) {
 // A run that is stopped anywhere and goes on from its checkpoint has the same calls and
 // ends as one that was not stopped, bit for bit.
 func TestResumeBetweenCalls(t *testing.T) {
-	train := func(l *several, dir string, fuse int, stop func(*State) bool) *History {
-		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, FuseSteps: fuse, Resume: dir, LearningRate: StepDecay(0.05, 0.5, 1)}
+	train := func(l *several, dir string, stop func(*State) bool) *History {
+		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, Resume: dir, LearningRate: StepDecay(0.05, 0.5, 1)}
 		loop.Hook(Checkpoint(dir, EverySteps(5)), Hook{Name: "stop", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
 			if stop(s) {
 				s.Stop("enough")
@@ -223,30 +218,30 @@ func TestResumeBetweenCalls(t *testing.T) {
 		require.NoError(t, err)
 		return h
 	}
-	whole := newSeveral()
-	want := train(whole, tempDir(t), 4, func(*State) bool { return false })
+	whole := newSeveral(4)
+	want := train(whole, tempDir(t), func(*State) bool { return false })
 	require.True(t, want.Done)
 	for stop := range int64(len(whole.steps)) {
-		dir, before := tempDir(t), newSeveral()
-		first := train(before, dir, 4, func(s *State) bool { return s.Step >= stop })
+		dir, before := tempDir(t), newSeveral(4)
+		first := train(before, dir, func(s *State) bool { return s.Step >= stop })
 		if first.Done {
 			continue
 		}
-		after := newSeveral()
-		have := train(after, dir, 4, func(*State) bool { return false })
+		after := newSeveral(4)
+		have := train(after, dir, func(*State) bool { return false })
 		require.Equal(t, whole.calls, append(before.calls, after.calls...))
 		require.Equal(t, outcomeOf(t, want, whole.linear), outcomeOf(t, have, after.linear), "stopped at step %d", stop)
 
 		// Another number of steps per call is the same run, too.
-		dir, before, after = tempDir(t), newSeveral(), newSeveral()
-		train(before, dir, 4, func(s *State) bool { return s.Step >= stop })
-		train(after, dir, 3, func(*State) bool { return false })
+		dir, before, after = tempDir(t), newSeveral(4), newSeveral(3)
+		train(before, dir, func(s *State) bool { return s.Step >= stop })
+		train(after, dir, func(*State) bool { return false })
 		require.Equal(t, whole.state(), after.state())
 	}
 }
 
 // What was gathered when a run is interrupted is read again by the one that goes on.
-func TestInterruptedWhileGathering(t *testing.T) {
+func TestInterruptedWhileStacking(t *testing.T) {
 	plain := newLinear()
 	loop := Loop{Session: plain, Batch: 4, Epochs: 1}
 	_, err := loop.Run(t.Context(), samples(t, 40))
@@ -254,19 +249,19 @@ func TestInterruptedWhileGathering(t *testing.T) {
 
 	dir := tempDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	l := newSeveral()
-	l.onGather = func(b data.Batch) error {
+	l := newSeveral(4)
+	l.onStack = func(b data.Batch) error {
 		if b.Index == 6 {
 			cancel()
 		}
 		return nil
 	}
-	loop = Loop{Session: l, Batch: 4, Epochs: 1, FuseSteps: 4, Resume: dir}
+	loop = Loop{Session: l, Batch: 4, Epochs: 1, Resume: dir}
 	loop.Hook(Checkpoint(dir))
 	_, err = loop.Run(ctx, samples(t, 40))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []int{4}, l.calls)
-	again := newSeveral()
+	again := newSeveral(4)
 	loop.Session = again
 	h, err := loop.Run(t.Context(), samples(t, 40))
 	require.NoError(t, err)
@@ -277,23 +272,23 @@ func TestInterruptedWhileGathering(t *testing.T) {
 
 // Data that end or fail in the middle of a call, or do not fit, fail at the same step as
 // in a run of single steps, after the same updates.
-func TestDataFailWhileGathering(t *testing.T) {
+func TestDataFailWhileStacking(t *testing.T) {
 	unplugged := errors.New("unplugged")
 	for name, c := range map[string]struct {
-		ds       func() data.Dataset
-		onGather func(data.Batch) error
-		text     string
+		ds      func() data.Dataset
+		onStack func(data.Batch) error
+		text    string
 	}{
 		"read":  {ds: func() data.Dataset { return brokenData{samples(t, 40), 6, unplugged} }, text: "reading batch 6 for epoch 1: unplugged"},
 		"ended": {ds: func() data.Dataset { return brokenData{samples(t, 40), 6, nil} }, text: "ended after batch 6 of a pass"},
-		"fit":   {ds: func() data.Dataset { return samples(t, 40) }, onGather: func(b data.Batch) error { return unplugged }, text: ""},
+		"fit":   {ds: func() data.Dataset { return samples(t, 40) }, onStack: func(b data.Batch) error { return unplugged }, text: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plain, l := newLinear(), newSeveral()
-			l.onGather = c.onGather
+			plain, l := newLinear(), newSeveral(4)
+			l.onStack = c.onStack
 			loop := Loop{Session: plain, Batch: 4, Epochs: 1}
 			_, want := loop.Run(t.Context(), c.ds())
-			loop.Session, loop.FuseSteps = l, 4
+			loop.Session = l
 			_, err := loop.Run(t.Context(), c.ds())
 			if c.text == "" {
 				require.NoError(t, err)
@@ -318,7 +313,7 @@ func (b *blocks) SetBlock(n int) { b.set = append(b.set, n) }
 // A dataset is told how many batches a call takes, as long as there are such calls.
 func TestBlocksOfCalls(t *testing.T) {
 	ds := &blocks{Dataset: samples(t, 40)}
-	loop := Loop{Session: newSeveral(), Batch: 4, Epochs: 1, FuseSteps: 4}
+	loop := Loop{Session: newSeveral(4), Batch: 4, Epochs: 1}
 	_, err := loop.Run(t.Context(), ds)
 	require.NoError(t, err)
 	require.Equal(t, []int{4}, ds.set)
@@ -335,8 +330,8 @@ func TestBlocksOfCalls(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{2}, ds.set)
 
-	l := newSeveral()
-	l.onGather = func(b data.Batch) error {
+	l := newSeveral(4)
+	l.onStack = func(b data.Batch) error {
 		if b.Index == 6 {
 			return errors.New("it does not fit")
 		}
@@ -357,9 +352,9 @@ func TestBlocksOfCalls(t *testing.T) {
 
 func TestDivergedInACall(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
-		l := newSeveral()
+		l := newSeveral(4)
 		l.lossAt = map[int64]float64{6: bad}
-		loop := Loop{Session: l, Batch: 4, Epochs: 1, FuseSteps: 4}
+		loop := Loop{Session: l, Batch: 4, Epochs: 1}
 		_, err := loop.Run(t.Context(), samples(t, 40))
 		var d *DivergedError
 		require.ErrorAs(t, err, &d)
@@ -376,7 +371,7 @@ func TestCallsThatFail(t *testing.T) {
 	want, err := loop.Run(t.Context(), samples(t, 40))
 	require.NoError(t, err)
 
-	dir, l := tempDir(t), newSeveral()
+	dir, l := tempDir(t), newSeveral(4)
 	l.onTrainN = func(step int64, _ int) error {
 		if step == 4 {
 			l.w[0] = 100
@@ -384,7 +379,7 @@ func TestCallsThatFail(t *testing.T) {
 		}
 		return nil
 	}
-	loop = Loop{Session: l, Batch: 4, Epochs: 2, FuseSteps: 4}
+	loop = Loop{Session: l, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint(dir))
 	_, err = loop.Run(t.Context(), samples(t, 40))
 	require.ErrorIs(t, err, errFull)
@@ -392,7 +387,7 @@ func TestCallsThatFail(t *testing.T) {
 	require.NotContains(t, names(t, dir), "ckpt-8")
 
 	for _, every := range []int{1, 6, 100} {
-		l = newSeveral()
+		l = newSeveral(4)
 		l.onTrainN = func(step int64, _ int) error {
 			if step == 8 {
 				l.w[0] = 100
@@ -402,7 +397,7 @@ func TestCallsThatFail(t *testing.T) {
 		}
 		k := &keeping{session: l.linear, decide: func(err error) (string, error) { return "", err }}
 		var seen []int64
-		loop = Loop{Session: l, Batch: 4, Epochs: 2, FuseSteps: 4, Recover: k.recovery(every)}
+		loop = Loop{Session: l, Batch: 4, Epochs: 2, Recover: k.recovery(every)}
 		loop.Hook(Hook{Name: "see", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
 			seen = append(seen, s.Step)
 			return nil
@@ -420,7 +415,7 @@ func TestCallsThatFail(t *testing.T) {
 	}
 
 	// One by one, the step that fails is found, and Decide is asked.
-	l = newSeveral()
+	l = newSeveral(4)
 	l.onTrain = func(step int64) error {
 		if step == 6 {
 			return errFull
@@ -428,14 +423,14 @@ func TestCallsThatFail(t *testing.T) {
 		return nil
 	}
 	k := &keeping{session: l.linear, decide: func(err error) (string, error) { return "", err }}
-	loop = Loop{Session: l, Batch: 4, Epochs: 2, FuseSteps: 4, Recover: k.recovery(0)}
+	loop = Loop{Session: l, Batch: 4, Epochs: 2, Recover: k.recovery(0)}
 	_, err = loop.Run(t.Context(), samples(t, 40))
 	require.ErrorContains(t, err, "train step 7 (epoch 1, batch 6): out of memory")
 }
 
 func TestCallsDoNotAllocate(t *testing.T) {
 	l := &constant{}
-	loop := &Loop{Session: l, Batch: 4, Epochs: 1, FuseSteps: 2, LearningRate: Constant(0.01)}
+	loop := &Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.01)}
 	loop.Hook(Checkpoint(tempDir(t), EverySteps(1_000_000)))
 	ds := samples(t, 4*1000)
 	r, err := newRun(loop, ds)
@@ -465,9 +460,10 @@ type constant struct {
 	calls int
 }
 
-func (l *constant) TrainMetrics() []string              { return []string{"loss"} }
-func (l *constant) Fuses(n, _ int) int                  { return n }
-func (l *constant) Gather(_, _ int, _ data.Batch) error { return nil }
+func (l *constant) TrainMetrics() []string             { return []string{"loss"} }
+func (l *constant) StepsPerExecution() int             { return 2 }
+func (l *constant) Stackable(n, _ int) int             { return n }
+func (l *constant) Stack(_, _ int, _ data.Batch) error { return nil }
 func (l *constant) TrainN(_ context.Context, _ int64, _ int, out []float64) error {
 	l.calls++
 	out[0] = 1

@@ -130,7 +130,7 @@ func TestCallThatTheModelKeeps(t *testing.T) {
 	}
 	ds, err := data.New("steps", data.Field{Name: "x", Array: data.Array{Shape: []int{len(values)}, Values: values}})
 	require.NoError(t, err)
-	s := openModel(t, keeper(t), session.Options{FuseSteps: n})
+	s := openModel(t, keeper(t), session.Options{StepsPerExecution: n})
 	other := batches(t, ds, batch, 1)[0]
 	out := make([]float64, 1)
 	from := data.Prefetch(ds, 2)
@@ -138,7 +138,7 @@ func TestCallThatTheModelKeeps(t *testing.T) {
 	for b, err := range from.Batches(data.Pass{Batch: batch}) {
 		require.NoError(t, err)
 		if call := b.Index / n; call == 0 || call == 3 {
-			require.NoError(t, s.Gather(b.Index%n, n, b))
+			require.NoError(t, s.Stack(b.Index%n, n, b))
 			if b.Index%n == n-1 {
 				require.NoError(t, s.TrainN(t.Context(), 0, n, out))
 			}
@@ -153,13 +153,13 @@ func TestCallThatTheModelKeeps(t *testing.T) {
 // A call that could not run leaves the next one as it is.
 func TestCallAfterOneThatFailed(t *testing.T) {
 	ds := random(t, 2*5*64, 100)
-	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{FuseSteps: 5})
+	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{StepsPerExecution: 5})
 	single(t, plain, batches(t, ds, 64, 10)[5:], 0)
 	from := data.Prefetch(ds, 2)
 	from.SetBlock(5)
 	for b, err := range from.Batches(data.Pass{Batch: 64}) {
 		require.NoError(t, err)
-		require.NoError(t, many.Gather(b.Index%5, 5, b))
+		require.NoError(t, many.Stack(b.Index%5, 5, b))
 		switch b.Index {
 		case 4:
 			require.Error(t, many.TrainN(t.Context(), 0, 5, nil))
@@ -174,7 +174,7 @@ func TestCallAfterOneThatFailed(t *testing.T) {
 func TestCallOnBatchesThatAreGone(t *testing.T) {
 	const block = 4
 	ds := random(t, 12*block*64, 100)
-	s := open(t, "dense-100-64-1", session.Options{FuseSteps: block})
+	s := open(t, "dense-100-64-1", session.Options{StepsPerExecution: block})
 	before := variables(t, s)
 	from := data.Prefetch(ds, 2)
 	from.SetBlock(block)
@@ -182,10 +182,10 @@ func TestCallOnBatchesThatAreGone(t *testing.T) {
 	for b, err := range from.Batches(data.Pass{Batch: 64}) {
 		require.NoError(t, err)
 		if b.Index < block {
-			require.NoError(t, s.Gather(b.Index, block, b))
+			require.NoError(t, s.Stack(b.Index, block, b))
 		}
 		if b.Index == 3*block { // of two blocks, the first has this one
-			require.ErrorIs(t, s.TrainN(t.Context(), 0, block, out), session.ErrFuse)
+			require.ErrorIs(t, s.TrainN(t.Context(), 0, block, out), session.ErrStack)
 			break
 		}
 	}
@@ -198,7 +198,7 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 	const block, batch = 5, 64
 	for name, ds := range map[string]*data.Memory{"digits": digits(t).(*data.Memory), "dense-100-64-1": random(t, 14*batch+7, 100)} {
 		for skip := range 3 {
-			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{FuseSteps: block})
+			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{StepsPerExecution: block})
 			copies := batches(t, ds, batch, 14)[skip:]
 			single(t, plain, copies, 0)
 			from := data.Prefetch(ds, 2)
@@ -211,8 +211,8 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 				if n = min(n, len(copies)-done); n == 0 {
 					break
 				}
-				require.Equal(t, n, many.Fuses(n, batch))
-				require.NoError(t, many.Gather(have, n, b))
+				require.Equal(t, n, many.Stackable(n, batch))
+				require.NoError(t, many.Stack(have, n, b))
 				if have++; have == n {
 					require.NoError(t, many.TrainN(t.Context(), int64(done), n, out))
 					done, have, n = done+n, 0, block
@@ -232,7 +232,7 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 func TestJoinedBatchesOutOfLine(t *testing.T) {
 	const batch = 133
 	ds := random(t, 10*batch, 100)
-	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{FuseSteps: 5})
+	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{StepsPerExecution: 5})
 	single(t, plain, batches(t, ds, batch, 10), 0)
 	from := data.Prefetch(ds, 2)
 	from.SetBlock(5)
@@ -244,7 +244,7 @@ func TestJoinedBatchesOutOfLine(t *testing.T) {
 		if at >= n {
 			at, n = at-n, 2
 		}
-		require.NoError(t, many.Gather(at, n, b))
+		require.NoError(t, many.Stack(at, n, b))
 		if at == n-1 {
 			require.NoError(t, many.TrainN(t.Context(), int64(b.Index-at), n, out))
 		}
@@ -259,7 +259,7 @@ func TestJoinedBatchesOutOfLine(t *testing.T) {
 // them included.
 func TestJoinedBatchesThatAreNot(t *testing.T) {
 	ds := random(t, 32*5, 100)
-	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{FuseSteps: 5})
+	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{StepsPerExecution: 5})
 	copies := batches(t, ds, 32, 5)
 	copies[3] = copies[0]
 	single(t, plain, copies, 0)
@@ -271,7 +271,7 @@ func TestJoinedBatchesThatAreNot(t *testing.T) {
 		if at == 3 {
 			b = copies[0]
 		}
-		require.NoError(t, many.Gather(at, 5, b))
+		require.NoError(t, many.Stack(at, 5, b))
 	}
 	require.NoError(t, many.TrainN(t.Context(), 0, 5, make([]float64, len(many.TrainMetrics()))))
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
@@ -285,13 +285,13 @@ func TestJoinedBatchesThatDoNotFit(t *testing.T) {
 	ds, err := data.New("large", data.Field{Name: "x", Array: data.Array{Shape: []int{samples, 64}, Values: x}},
 		data.Field{Name: "y", Array: data.Array{Shape: []int{samples}, Values: make([]int64, samples)}})
 	require.NoError(t, err)
-	s := open(t, "digits", session.Options{FuseSteps: 4})
+	s := open(t, "digits", session.Options{StepsPerExecution: 4})
 	before := variables(t, s)
 	from := data.Prefetch(ds, 2)
 	from.SetBlock(4)
 	for b, err := range from.Batches(data.Pass{Batch: 8}) {
 		require.NoError(t, err)
-		err = s.Gather(b.Index, 4, b)
+		err = s.Stack(b.Index, 4, b)
 		if b.Index < 3 {
 			require.NoError(t, err)
 			continue
@@ -299,6 +299,6 @@ func TestJoinedBatchesThatDoNotFit(t *testing.T) {
 		require.ErrorIs(t, err, tfbind.ErrType)
 		require.ErrorContains(t, err, "1e+300")
 	}
-	require.ErrorIs(t, s.TrainN(t.Context(), 0, 4, make([]float64, 2)), session.ErrFuse)
+	require.ErrorIs(t, s.TrainN(t.Context(), 0, 4, make([]float64, 2)), session.ErrStack)
 	assert.True(t, before == variables(t, s), "nothing has run")
 }

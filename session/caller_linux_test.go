@@ -56,9 +56,9 @@ func TestCallerRuns(t *testing.T) {
 		name, model string
 		opts        session.Options
 	}{
-		{"plain", "digits", session.Options{FuseSteps: 16}},
-		{"plain", "digits-cnn", session.Options{FuseSteps: 16}},
-		{"compiled", "digits", session.Options{FuseSteps: 16, Compiled: true}},
+		{"plain", "digits", session.Options{StepsPerExecution: 16}},
+		{"plain", "digits-cnn", session.Options{StepsPerExecution: 16}},
+		{"compiled", "digits", session.Options{StepsPerExecution: 16, Compiled: true}},
 		{"executor", "digits", session.Options{Device: gpuopts.Options{Executor: gpuopts.SingleThreaded}}},
 	} {
 		t.Run(c.model+" "+c.name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestCallerRuns(t *testing.T) {
 			caller := open(t, c.model, c.opts)
 			assert.Equal(t, others.Identity(), caller.Identity(), "the same run")
 			assert.Equal(t, losses(t, others, bs[:3], 0), losses(t, caller, bs[:3], 0))
-			if c.opts.FuseSteps > 1 {
+			if c.opts.StepsPerExecution > 1 {
 				assert.Equal(t, fused(t, others, bs[3:], 3), fused(t, caller, bs[3:], 3))
 			}
 			want, have := make([]float64, 2), make([]float64, 2)
@@ -115,9 +115,9 @@ func TestCallerRuns(t *testing.T) {
 func TestCallerRunsLongCalls(t *testing.T) {
 	bs := batches(t, digits(t), 1, 1)
 	const n = 2000
-	s := open(t, "digits-cnn", session.Options{FuseSteps: n, CallerRuns: true})
+	s := open(t, "digits-cnn", session.Options{StepsPerExecution: n, CallerRuns: true})
 	for i := range n {
-		require.NoError(t, s.Gather(i, n, bs[0]))
+		require.NoError(t, s.Stack(i, n, bs[0]))
 	}
 	out := make([]float64, len(s.TrainMetrics()))
 	require.NoError(t, s.TrainN(context.Background(), 0, n, out))

@@ -37,7 +37,7 @@ type Effects struct {
 	// Step is what a train step did; nil if none was traced.
 	Step *StepEffects
 	// Together is how many train steps a call of the training runs with the signature
-	// TogetherBy (Options.FuseSteps), which is not what was traced; 0 if steps run one by
+	// TogetherBy (Options.StepsPerExecution), which is not what was traced; 0 if steps run one by
 	// one, or none was traced.
 	Together   int
 	TogetherBy string
@@ -123,8 +123,8 @@ func (s *Session) Effects(ctx context.Context, b data.Batch) (e Effects, err err
 		// The trace has a twin as a call of the function that XLA compiles as a whole.
 		e.Step.Clusters = t.Calls
 	}
-	if n := s.Fuses(s.opts.FuseSteps, b.Size); n > 1 {
-		e.Together, e.TogetherBy = n, s.fused.choose(n, b.Size, s.opts.FuseSteps).signature.Name
+	if n := s.Stackable(s.opts.StepsPerExecution, b.Size); n > 1 {
+		e.Together, e.TogetherBy = n, s.stacker.choose(n, b.Size, s.opts.StepsPerExecution).signature.Name
 	}
 	return e, nil
 }

@@ -129,7 +129,7 @@ func TestEffectsMissing(t *testing.T) {
 // What was traced is one step, also where calls run several.
 func TestEffectsOfFusedSteps(t *testing.T) {
 	b := batches(t, digits(t), 32, 1)[0]
-	s := open(t, "digits", session.Options{FuseSteps: 4})
+	s := open(t, "digits", session.Options{StepsPerExecution: 4})
 	e, err := s.Effects(context.Background(), b)
 	require.NoError(t, err)
 	assert.Equal(t, 4, e.Together)

@@ -260,16 +260,16 @@ func TestLossScaleOptions(t *testing.T) {
 func TestLossScaleIsNotFused(t *testing.T) {
 	model, err := savedmodels.Builtin("digits-scaled")
 	require.NoError(t, err)
-	require.ErrorIs(t, session.CheckFuse(model, session.Options{FuseSteps: 4}), session.ErrFuse)
+	require.ErrorIs(t, session.CheckStack(model, session.Options{StepsPerExecution: 4}), session.ErrStack)
 
 	// Inside the graph it is no matter how many steps a call has.
 	good := batches(t, digits(t), 32, 1)[0]
 	bad := spoiled(t, good)
-	s := open(t, "digits-fp16", session.Options{FuseSteps: 3})
+	s := open(t, "digits-fp16", session.Options{StepsPerExecution: 3})
 	plain := open(t, "digits-fp16", session.Options{})
 	out, one := make([]float64, 4), make([]float64, 4)
 	for i, b := range []data.Batch{bad, bad, good} {
-		require.NoError(t, s.Gather(i, 3, b))
+		require.NoError(t, s.Stack(i, 3, b))
 		require.NoError(t, plain.Train(context.Background(), int64(i), b, one))
 	}
 	require.NoError(t, s.TrainN(context.Background(), 0, 3, out))

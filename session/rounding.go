@@ -29,10 +29,10 @@ type Rounding struct {
 	// it is false. The open library says which it is (tfbind.OneDNN). Before one is open,
 	// Loop is true unless the options or TF_ENABLE_ONEDNN_OPTS turn oneDNN off.
 	Loop bool
-	// FuseSteps is Options.FuseSteps with Compiled or Loop, and else 0: it decides which
+	// StepsPerExecution is Options.StepsPerExecution with Compiled or Loop, and else 0: it decides which
 	// steps go that way. What is left over as a single step, as before a checkpoint, does
 	// not.
-	FuseSteps int
+	StepsPerExecution int
 	// IntraThreads is Options.Device.IntraThreads: the parts that threads share an
 	// operation in are added up in another order. Of batches of 32, convolutions differed
 	// (digits-cnn, image-224), and of larger ones products of matrices (dense-100-64-1,
@@ -45,9 +45,9 @@ type Rounding struct {
 // Rounding says what of the options makes train steps round differently than plain ones.
 func (o Options) Rounding() Rounding {
 	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, Precision: o.Device.Precision}
-	r.Loop = o.FuseSteps > 1 && o.Device.Executor == gpuopts.SingleThreaded && o.oneDNN()
-	if (r.Compiled || r.Loop) && o.FuseSteps > 1 {
-		r.FuseSteps = o.FuseSteps
+	r.Loop = o.StepsPerExecution > 1 && o.Device.Executor == gpuopts.SingleThreaded && o.oneDNN()
+	if (r.Compiled || r.Loop) && o.StepsPerExecution > 1 {
+		r.StepsPerExecution = o.StepsPerExecution
 	}
 	return r
 }

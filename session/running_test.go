@@ -25,7 +25,7 @@ func TestRunningMetrics(t *testing.T) {
 		s := open(t, "digits", o)
 		require.Equal(t, []string{"accuracy"}, s.RunningMetrics())
 		require.NoError(t, s.SetMicroBatches(parts))
-		loop := &fit.Loop{Session: s, Batch: batch, Epochs: 2, StepsPerEpoch: steps, Validation: held, FuseSteps: o.FuseSteps}
+		loop := &fit.Loop{Session: s, Batch: batch, Epochs: 2, StepsPerEpoch: steps, Validation: held}
 		if change != nil {
 			change(loop)
 		}
@@ -47,7 +47,7 @@ func TestRunningMetrics(t *testing.T) {
 	assert.Greater(t, whole.Metric("accuracy")[1], whole.Metric("accuracy")[0])
 
 	compare(train(session.Options{}, 4, nil), 2.0/(batch*steps))
-	compare(train(session.Options{FuseSteps: 5}, 1, nil), 0)
+	compare(train(session.Options{StepsPerExecution: 5}, 1, nil), 0)
 
 	checkpoints := t.TempDir()
 	stop := fit.Hook{Name: "stop", Step: func(_ context.Context, s *fit.State) error {

@@ -45,14 +45,13 @@ type Options struct {
 	// AllowInexactSplit has SetMicroBatches split the batches of a model, too, whose
 	// update from parts is another one than from the whole; see CheckSplit.
 	AllowInexactSplit bool
-	// FuseSteps is the most train steps that TrainN runs in one call of TensorFlow,
+	// StepsPerExecution is the most train steps that TrainN runs in one call of TensorFlow,
 	// through the signature train_n; 0 and 1 run them one by one. They are the same steps
 	// bit for bit, but in the single-threaded executor and with Compiled (Rounding). A model that cannot
-	// is the error of CheckFuse. A fit.Loop calls TrainN only if its own FuseSteps asks
-	// for that, too.
-	FuseSteps int
+	// is the error of CheckStack.
+	StepsPerExecution int
 	// Compiled trains with the model's twins that XLA has compiled, train_xla and, with
-	// FuseSteps, train_n_xla, wherever a batch and the number of steps have the sizes
+	// StepsPerExecution, train_n_xla, wherever a batch and the number of steps have the sizes
 	// that a twin was made for; all else goes through the signatures that they are twins
 	// of. Compiled steps round differently. A model without twins is the error of
 	// CheckCompiled.
@@ -109,7 +108,7 @@ type native struct {
 	tf              *tfbind.Session
 	train, evaluate *runner
 	compiled        *runner   // the twin of train; nil if there is none, or it is not wanted
-	fused           *fuser    // nil if steps run one by one
+	stacker         *stacker  // nil if steps run one by one
 	split           *splitter // once batches were split
 	state           *stateOps // once a snapshot was taken
 	setRate         *Step     // the signature set_learning_rate, once it was used
@@ -358,7 +357,7 @@ func (n *native) close() error {
 			r.Close()
 		}
 	}
-	n.fused.close()
+	n.stacker.close()
 	n.split.Close()
 	n.setRate.Close()
 	n.resetMetrics.Close()

@@ -362,7 +362,7 @@ func TestNil(t *testing.T) {
 	ctx, o := t.Context(), session.Options{}
 	for name, do := range map[string]func() error{
 		"Open":           func() error { _, err := session.Open(ctx, nil, o); return err },
-		"CheckFuse":      func() error { return session.CheckFuse(nil, o) },
+		"CheckStack":     func() error { return session.CheckStack(nil, o) },
 		"CheckSplit":     func() error { return session.CheckSplit(nil, o) },
 		"CheckData":      func() error { _, err := session.CheckData(nil, "train", digits(t), data.Pass{Batch: 1}); return err },
 		"CheckVariables": func() error { return session.CheckVariables(nil, "v") },

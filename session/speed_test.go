@@ -68,11 +68,11 @@ func BenchmarkStep(b *testing.B) {
 		})
 	}
 	b.Run("fused", func(b *testing.B) {
-		s := open(b, "dense-100-64-1", session.Options{FuseSteps: calls})
+		s := open(b, "dense-100-64-1", session.Options{StepsPerExecution: calls})
 		out := make([]float64, len(s.TrainMetrics()))
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i = (i + 1) % calls {
-			if err := s.Gather(i, calls, one); err != nil {
+			if err := s.Stack(i, calls, one); err != nil {
 				b.Fatal(err)
 			}
 			if i < calls-1 {

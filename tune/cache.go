@@ -64,8 +64,8 @@ func newKey(p *Plan, info tfbind.Info) key {
 	}
 	// These change nothing in a step's time.
 	k.Options.Seed, k.Options.ListAllocations, k.Options.AllowInexactSplit = 0, false, false
-	if k.Options.FuseSteps == 1 {
-		k.Options.FuseSteps = 0 // the same
+	if k.Options.StepsPerExecution == 1 {
+		k.Options.StepsPerExecution = 0 // the same
 	}
 	for _, f := range p.Data.Fields() {
 		k.Fields = append(k.Fields, fmt.Sprintf("%s %s %v", f.Name, f.Type, f.Shape))

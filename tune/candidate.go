@@ -16,8 +16,8 @@ import (
 // Candidate is a way to run a training. The zero value is plain: one step per call, as
 // exported, with the settings that the training has anyway.
 type Candidate struct {
-	// FuseSteps is the number of steps in a call; 0 is one.
-	FuseSteps int `json:"fuse_steps,omitempty"`
+	// StepsPerExecution is the number of steps in a call; 0 is one.
+	StepsPerExecution int `json:"steps_per_execution,omitempty"`
 	// Compiled takes the XLA twin of the signature.
 	Compiled bool `json:"compiled,omitempty"`
 	// Executor, IntraThreads and InterThreads are those of gpuopts.Options; zero leaves
@@ -45,7 +45,7 @@ func (c Candidate) String() string {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
-	add(c.FuseSteps > 1, "fused %d steps", c.FuseSteps)
+	add(c.StepsPerExecution > 1, "fused %d steps", c.StepsPerExecution)
 	add(c.Compiled, "XLA twin")
 	add(c.Executor != "", "single-threaded executor")
 	add(c.Executor == "" && c.InterThreads > 0, "inter threads %d", c.InterThreads)
@@ -79,8 +79,8 @@ func (c Candidate) Environment() (missing []gpuopts.Variable, err error) {
 // Apply is the options of a session that runs this way, in a process that has what Environment
 // lists.
 func (c Candidate) Apply(o session.Options) session.Options {
-	if c.FuseSteps > 1 {
-		o.FuseSteps = c.FuseSteps
+	if c.StepsPerExecution > 1 {
+		o.StepsPerExecution = c.StepsPerExecution
 	}
 	o.Compiled = o.Compiled || c.Compiled
 	if c.Executor != "" {
@@ -106,8 +106,8 @@ func (c Candidate) ofThreads() Candidate {
 
 // over is the candidate with what another one changes on top of it.
 func (c Candidate) over(base Candidate) Candidate {
-	if c.FuseSteps > 1 {
-		base.FuseSteps = c.FuseSteps
+	if c.StepsPerExecution > 1 {
+		base.StepsPerExecution = c.StepsPerExecution
 	}
 	base.Compiled = base.Compiled || c.Compiled
 	if c.Executor != "" {
@@ -145,7 +145,7 @@ func (c Candidate) changes() int {
 		there  bool
 		weight int
 	}{
-		{c.FuseSteps > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.CallerRuns, 1}, {c.Allocator != "", 1}, {c.Compiled, 1}, {c.Precision != "", 3}, {c.Rounds(), 1},
+		{c.StepsPerExecution > 1, 1}, {c.Executor != "", 1}, {c.IntraThreads+c.InterThreads > 0, 1}, {c.CallerRuns, 1}, {c.Allocator != "", 1}, {c.Compiled, 1}, {c.Precision != "", 3}, {c.Rounds(), 1},
 	} {
 		if change.there {
 			n += change.weight
@@ -200,7 +200,7 @@ func (l Limits) under(o session.Options) Limits {
 func (c Candidate) Within(l Limits, o session.Options) Candidate {
 	l = l.under(o)
 	if l.Fuse < 2 {
-		c.FuseSteps = 0
+		c.StepsPerExecution = 0
 	}
 	c.Compiled = c.Compiled && l.Compiled
 	if !l.Threads {
@@ -232,21 +232,21 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 	}
 	offer := func(c Candidate) {
 		with := c.Apply(o)
-		if session.CheckFuse(m, with) == nil && session.CheckCompiled(m, with, batch) == nil {
+		if session.CheckStack(m, with) == nil && session.CheckCompiled(m, with, batch) == nil {
 			ways = append(ways, c)
 		}
 	}
 	l = l.under(o)
-	fusible := l.Fuse > 1 && o.FuseSteps < 2
+	fusible := l.Fuse > 1 && o.StepsPerExecution < 2
 	compilable := l.Compiled && !o.Compiled
 	if sizes := sizesOf(m, roles.TrainNXLA); fusible && compilable && len(sizes) > 1 && sizes[0] <= int64(l.Fuse) && sizes[1] == int64(batch) {
-		offer(Candidate{FuseSteps: int(sizes[0]), Compiled: true})
+		offer(Candidate{StepsPerExecution: int(sizes[0]), Compiled: true})
 	}
 	if fusible {
 		// Where it is 1, the model or the data do not allow more. With fewer steps than
 		// a fixed number in train_n there is nothing to offer.
-		if n, _ := session.AutoFuse(m, o, ds, batch); n > 1 {
-			offer(Candidate{FuseSteps: min(n, l.Fuse)})
+		if n, _ := session.AutoStepsPerExecution(m, o, ds, batch); n > 1 {
+			offer(Candidate{StepsPerExecution: min(n, l.Fuse)})
 		}
 	}
 	if sizes := sizesOf(m, roles.TrainXLA); compilable && len(sizes) > 0 && sizes[0] == int64(batch) {
@@ -283,15 +283,15 @@ func (c Candidate) parts() (way Candidate, settings []Candidate) {
 			settings = append(settings, s)
 		}
 	}
-	return Candidate{FuseSteps: c.FuseSteps, Compiled: c.Compiled}, settings
+	return Candidate{StepsPerExecution: c.StepsPerExecution, Compiled: c.Compiled}, settings
 }
 
 // like reports whether what was measured of a way says what another one is like: they are
 // the same, or differ only in the number of steps of a call that has no fixed one, up to
 // two times.
 func like(a, b Candidate) bool {
-	return a == b || !a.Compiled && !b.Compiled && min(a.FuseSteps, b.FuseSteps) > 1 &&
-		max(a.FuseSteps, b.FuseSteps) <= 2*min(a.FuseSteps, b.FuseSteps)
+	return a == b || !a.Compiled && !b.Compiled && min(a.StepsPerExecution, b.StepsPerExecution) > 1 &&
+		max(a.StepsPerExecution, b.StepsPerExecution) <= 2*min(a.StepsPerExecution, b.StepsPerExecution)
 }
 
 // offered finds the candidate that is like one that was measured, and is one of the ways, or
@@ -303,7 +303,7 @@ func offered(c Candidate, ways, settings []Candidate) (now Candidate, ok bool) {
 		if i < 0 {
 			return Candidate{}, false
 		}
-		c.FuseSteps = ways[i].FuseSteps
+		c.StepsPerExecution = ways[i].StepsPerExecution
 	}
 	ok = !slices.ContainsFunc(on, func(s Candidate) bool { return !slices.Contains(settings, s) })
 	return c, ok

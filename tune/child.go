@@ -69,7 +69,7 @@ type answer struct {
 // lasting are errors of a model that cannot run in some way; others, such as a lack of
 // memory, may pass.
 func lasting(err error) bool {
-	for _, kind := range []error{tfbind.ErrInvalidArgument, tfbind.ErrFailedPrecondition, &tfbind.Error{Code: tfbind.Unimplemented}, session.ErrFuse, session.ErrNoSignature, session.ErrData} {
+	for _, kind := range []error{tfbind.ErrInvalidArgument, tfbind.ErrFailedPrecondition, &tfbind.Error{Code: tfbind.Unimplemented}, session.ErrStack, session.ErrNoSignature, session.ErrData} {
 		if errors.Is(err, kind) {
 			return true
 		}
@@ -216,9 +216,9 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 			return nil, errors.Join(err, r.close())
 		}
 	}
-	r.steps = r.session.Fuses(max(o.FuseSteps, 1), s.Batch)
-	if n := s.Candidate.FuseSteps; n > 1 && n != r.steps {
-		return nil, errors.Join(fmt.Errorf("%w: expected %d, and %d do", session.ErrFuse, n, r.steps), r.close())
+	r.steps = r.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
+	if n := s.Candidate.StepsPerExecution; n > 1 && n != r.steps {
+		return nil, errors.Join(fmt.Errorf("%w: expected %d, and %d do", session.ErrStack, n, r.steps), r.close())
 	}
 	// As in a training: what is read ahead takes memory and time, too.
 	ahead := data.Prefetch(r.data, data.AheadFor(r.data, s.Batch))
@@ -310,7 +310,7 @@ func (r *runner) call(ctx context.Context) error {
 		case err != nil:
 			return err
 		case r.steps > 1:
-			err = r.session.Gather(i, r.steps, r.named(b))
+			err = r.session.Stack(i, r.steps, r.named(b))
 		default:
 			err = r.session.Train(ctx, r.done, r.named(b), r.out)
 		}

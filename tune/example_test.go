@@ -53,7 +53,7 @@ func train(ctx context.Context, from, samples, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	loop := fit.Loop{Session: s, Batch: batch, Epochs: epochs, FuseSteps: choice.Candidate.FuseSteps}
+	loop := fit.Loop{Session: s, Batch: batch, Epochs: epochs}
 	loop.Hook(fit.Progress(os.Stderr))
 	if _, err := loop.Run(ctx, ds.Shuffle(1)); err != nil {
 		return err

@@ -86,7 +86,7 @@ func TestRoundsAsItSays(t *testing.T) {
 		rounds Candidate
 		eigen  bool
 	}{
-		{"dense-100-64-1", regression, Candidate{FuseSteps: 5, Executor: gpuopts.SingleThreaded}, false},
+		{"dense-100-64-1", regression, Candidate{StepsPerExecution: 5, Executor: gpuopts.SingleThreaded}, false},
 		{"digits-cnn", images, Candidate{IntraThreads: 1}, true},
 	} {
 		t.Run(c.model, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestRoundsAsItSays(t *testing.T) {
 			_, jemalloc := allocator.Find(allocator.Jemalloc)
 			ways, settings, err := Candidates(m, session.Options{}, c.data, s.Batch, Limits{Fuse: 5, Compiled: true, Threads: true, Precision: true, Preload: jemalloc == nil})
 			require.NoError(t, err)
-			require.Contains(t, ways, Candidate{FuseSteps: 5})
+			require.Contains(t, ways, Candidate{StepsPerExecution: 5})
 			// Without one thread for each operation, too.
 			settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded})
 			var same []Candidate

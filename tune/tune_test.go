@@ -20,9 +20,9 @@ import (
 )
 
 var (
-	fused    = Candidate{FuseSteps: 50}
+	fused    = Candidate{StepsPerExecution: 50}
 	compiled = Candidate{Compiled: true}
-	both     = Candidate{FuseSteps: 50, Compiled: true}
+	both     = Candidate{StepsPerExecution: 50, Compiled: true}
 	single   = Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
 	intra    = Candidate{IntraThreads: 1}
 	inter    = Candidate{InterThreads: 1}
@@ -73,19 +73,19 @@ func TestRounds(t *testing.T) {
 	}
 	loop := session.Rounding{IntraThreads: 1}
 	if oneDNN {
-		loop.Loop, loop.FuseSteps = true, 50
+		loop.Loop, loop.StepsPerExecution = true, 50
 	}
 	assert.Equal(t, loop, single.over(fused).Apply(session.Options{}).Rounding())
-	assert.Equal(t, session.Rounding{Compiled: true}, compiled.Apply(session.Options{FuseSteps: 1}).Rounding(), "one step per call, either way")
+	assert.Equal(t, session.Rounding{Compiled: true}, compiled.Apply(session.Options{StepsPerExecution: 1}).Rounding(), "one step per call, either way")
 }
 
 func TestApply(t *testing.T) {
-	base := session.Options{FuseSteps: 7, Device: gpuopts.Options{IntraThreads: 3, MemoryGrowth: true}}
+	base := session.Options{StepsPerExecution: 7, Device: gpuopts.Options{IntraThreads: 3, MemoryGrowth: true}}
 	assert.Equal(t, base, Candidate{}.Apply(base))
 	assert.Equal(t, session.Options{CallerRuns: true}, Candidate{}.Apply(session.Options{CallerRuns: true}))
 	o := caller.over(single.over(both)).Apply(base)
 	assert.Equal(t, session.Options{
-		FuseSteps: 50, Compiled: true, CallerRuns: true,
+		StepsPerExecution: 50, Compiled: true, CallerRuns: true,
 		Device: gpuopts.Options{IntraThreads: 1, InterThreads: 1, Executor: gpuopts.SingleThreaded, MemoryGrowth: true},
 	}, o)
 }
@@ -122,12 +122,12 @@ func TestCandidates(t *testing.T) {
 		{name: "nothing is allowed", batch: 32},
 		{name: "all", batch: 32, limits: all, ways: []Candidate{both, fused, compiled}, settings: []Candidate{single, intra, inter, caller, {Precision: gpuopts.BFloat16}}},
 		{name: "a batch that no twin was compiled for", batch: 16, limits: Limits{Fuse: 100, Compiled: true}, ways: []Candidate{fused}},
-		{name: "fewer steps in an epoch than a twin runs", batch: 32, limits: Limits{Fuse: 10, Compiled: true}, ways: []Candidate{{FuseSteps: 10}, compiled}},
+		{name: "fewer steps in an epoch than a twin runs", batch: 32, limits: Limits{Fuse: 10, Compiled: true}, ways: []Candidate{{StepsPerExecution: 10}, compiled}},
 		{name: "deterministic", options: session.Options{Device: gpuopts.Options{Deterministic: true}}, batch: 32, limits: Limits{Fuse: 50, Compiled: true, Threads: true}, ways: []Candidate{fused}},
 		{name: "threads are set from outside", env: "TF_NUM_INTEROP_THREADS", batch: 32, limits: Limits{Fuse: 50, Threads: true}, ways: []Candidate{fused}},
 		{name: "a step is traced", batch: 32, limits: Limits{Fuse: 50, Threads: true, Traced: true}, ways: []Candidate{fused}, settings: []Candidate{intra, inter, caller}},
 		{name: "the calling thread is set", options: session.Options{CallerRuns: true}, batch: 32, limits: Limits{Threads: true}, settings: []Candidate{single, intra, inter}},
-		{name: "what is set stays", options: session.Options{FuseSteps: 5, Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all, ways: []Candidate{compiled}},
+		{name: "what is set stays", options: session.Options{StepsPerExecution: 5, Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all, ways: []Candidate{compiled}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.env != "" {
@@ -144,7 +144,7 @@ func TestCandidates(t *testing.T) {
 					assert.Equal(t, s.over(w), now)
 				}
 			}
-			for _, other := range []Candidate{{FuseSteps: 777}, {FuseSteps: 77, Compiled: true}, {InterThreads: 9}} {
+			for _, other := range []Candidate{{StepsPerExecution: 777}, {StepsPerExecution: 77, Compiled: true}, {InterThreads: 9}} {
 				_, ok := offered(other, ways, settings)
 				assert.False(t, ok, other)
 			}
@@ -408,8 +408,8 @@ func TestKept(t *testing.T) {
 	}{
 		{name: "all", ways: []Candidate{both, fused, compiled}, settings: []Candidate{single}, want: single.over(both)},
 		{name: "no threads", ways: []Candidate{both, fused, compiled}, want: both},
-		{name: "no twins, and an epoch that is shorter", ways: []Candidate{{FuseSteps: 44}}, want: Candidate{FuseSteps: 44}},
-		{name: "an epoch of which nothing is known", ways: []Candidate{{FuseSteps: 3}}, partly: true},
+		{name: "no twins, and an epoch that is shorter", ways: []Candidate{{StepsPerExecution: 44}}, want: Candidate{StepsPerExecution: 44}},
+		{name: "an epoch of which nothing is known", ways: []Candidate{{StepsPerExecution: 3}}, partly: true},
 		{name: "a setting that was not measured", ways: []Candidate{compiled}, settings: []Candidate{inter}, want: compiled, partly: true},
 		{name: "another setting", ways: []Candidate{both, fused, compiled}, settings: []Candidate{caller}, want: caller.over(both)},
 		{name: "a budget", ways: []Candidate{both, fused, compiled}, plan: Plan{Budget: 450}, want: compiled},
@@ -450,10 +450,10 @@ func TestKept(t *testing.T) {
 	assert.Equal(t, 0.9, later.of(compiled).Ratio)
 	assert.Nil(t, later.of(single.over(both)))
 	assert.NotNil(t, later.of(caller.over(both)), "which was not offered")
-	shorter := Choice{Measurements: []Measurement{measured(Candidate{FuseSteps: 44}, 0.7, 200)}}
+	shorter := Choice{Measurements: []Measurement{measured(Candidate{StepsPerExecution: 44}, 0.7, 200)}}
 	assert.Len(t, shorter.without(anew, []Candidate{fused}, nil).Measurements, 1, "of which the one that was late is another number of steps")
 	// Two numbers of steps that count as the same are one way.
-	kept.Measurements = append(kept.Measurements, measured(Candidate{FuseSteps: 44}, 0.7, 200))
+	kept.Measurements = append(kept.Measurements, measured(Candidate{StepsPerExecution: 44}, 0.7, 200))
 	now, _ := kept.now([]Candidate{fused}, nil)
 	assert.Len(t, now.Measurements, 2)
 	assert.Equal(t, 0.6, now.of(fused).Ratio)

@@ -139,7 +139,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	// In 16 bits, whether they are in force is worth a look.
 	limits.Traced = f.traces(cmd, g) || limits.Precision && f.mayTrace(cmd)
 	if anew, err := d.goOn(); err != nil || anew {
-		d.apply(f, l)
+		f.options = d.choice.Candidate.Apply(f.options)
 		return d, err
 	}
 	// To be started anew takes as long as it has taken to get here, which has to be little of
@@ -162,7 +162,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 				return nil, fmt.Errorf("%s: %w", f.checkpoints, err)
 			}
 			say(d.choice.Why)
-			d.apply(f, l)
+			f.options = d.choice.Candidate.Apply(f.options)
 			return d, d.startAnew(ctx, l.Log)
 		}
 	}
@@ -191,7 +191,7 @@ func (f *fitFlags) choose(ctx context.Context, cmd *cobra.Command, g *global, c 
 	}
 	say(d.choice.Why)
 	warnUnkept(cmd.ErrOrStderr(), d.choice)
-	d.apply(f, l)
+	f.options = d.choice.Candidate.Apply(f.options)
 	return d, d.startAnew(ctx, l.Log)
 }
 
@@ -206,8 +206,8 @@ func warnUnkept(w io.Writer, c tune.Choice) {
 // "plain", which they are then not.
 func (f *fitFlags) inForceNow(why string) string {
 	var flags []string
-	if f.options.FuseSteps > 1 {
-		flags = append(flags, fmt.Sprintf("--fuse-steps %d", f.options.FuseSteps))
+	if f.options.StepsPerExecution > 1 {
+		flags = append(flags, fmt.Sprintf("--fuse-steps %d", f.options.StepsPerExecution))
 	}
 	if f.options.Compiled {
 		flags = append(flags, "--compiled")
@@ -251,14 +251,6 @@ func (f *fitFlags) pause(l *fit.Loop, epoch int) (int, error) {
 		pause = min(pause, cmp.Or(steps, pause))
 	}
 	return pause, nil
-}
-
-// apply puts the choice in force.
-func (d *chosen) apply(f *fitFlags, l *fit.Loop) {
-	f.options = d.choice.Candidate.Apply(f.options)
-	if n := d.choice.Candidate.FuseSteps; n > 1 {
-		l.FuseSteps = n
-	}
 }
 
 // chosenEnv is the environment variable that has what was chosen by a process that started

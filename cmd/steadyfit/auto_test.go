@@ -65,7 +65,7 @@ func TestMeasuredChoice(t *testing.T) {
 	cache := filepath.Join(dir, "cache")
 	out, err := program(t, "bench", "--model", "builtin:digits", "--data", "builtin:digits", "--steps", "20", "--auto", "on", "--cache", cache).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	won(t, cache, tune.Candidate{FuseSteps: 16, Compiled: true})
+	won(t, cache, tune.Candidate{StepsPerExecution: 16, Compiled: true})
 
 	train := func(name, cache string, flags ...string) *exec.Cmd {
 		return program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--seed", "3", "--auto", "on", "--cache", filepath.Join(dir, cache),
@@ -127,7 +127,7 @@ func TestMeasuredChoice(t *testing.T) {
 	run("parts", "none", "--epochs", "31", "--resume", "--auto", "off", "--force")
 
 	// Several steps in a call, and the calling thread, are the same bits as plain ones.
-	won(t, cache, tune.Candidate{FuseSteps: 44, CallerRuns: true})
+	won(t, cache, tune.Candidate{StepsPerExecution: 44, CallerRuns: true})
 	assert.Contains(t, run("fused", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"), "auto: fused 30 steps, in the calling thread: ")
 	assert.Contains(t, run("fused", "none", "--epochs", "3", "--resume"), "auto: fused 30 steps, in the calling thread, as the checkpoint")
 	run("fused", "none", "--epochs", "4", "--resume", "--auto", "off")
@@ -232,7 +232,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	}
 	single := tune.Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
 	fused := single
-	fused.FuseSteps = 4
+	fused.StepsPerExecution = 4
 
 	good("whole", "4", &fused)
 	assert.Equal(t, "up to 4 steps per call in the single-threaded executor", identity("whole"))

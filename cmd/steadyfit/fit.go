@@ -524,8 +524,8 @@ func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Da
 	}
 	n, err := strconv.Atoi(f.fuseSteps)
 	if f.fuseSteps == fuseAuto {
-		n, err = session.AutoFuse(model, f.options, train, f.batch)
-		if errors.Is(err, session.ErrFuse) {
+		n, err = session.AutoStepsPerExecution(model, f.options, train, f.batch)
+		if errors.Is(err, session.ErrStack) {
 			l.Log.Info("train steps run one by one", "reason", err)
 			err = nil
 		}
@@ -533,8 +533,8 @@ func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Da
 	if err != nil {
 		return err
 	}
-	f.options.FuseSteps, l.FuseSteps = n, n
-	if err := session.CheckFuse(model, f.options); err != nil {
+	f.options.StepsPerExecution = n
+	if err := session.CheckStack(model, f.options); err != nil {
 		return usagef("--fuse-steps %s: %w", f.fuseSteps, err)
 	}
 	return nil

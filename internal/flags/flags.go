@@ -37,7 +37,7 @@ var names = map[string]string{
 	"Options.AllowInexactSplit": "inexact-micro-batches",
 	"Options.Compiled":          "compiled",
 	"Options.Deterministic":     "deterministic",
-	"Options.FuseSteps":         "fuse-steps",
+	"Options.StepsPerExecution": "fuse-steps",
 	"Options.GPUAllocator":      "gpu-allocator",
 	"Options.InterThreads":      "inter-threads",
 	"Options.IntraThreads":      "intra-threads",

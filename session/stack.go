@@ -15,27 +15,27 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrFuse: train steps that cannot run together in one call.
-var ErrFuse = errors.New("train steps cannot run together in one call")
+// ErrStack: train steps that cannot run together in one call.
+var ErrStack = errors.New("train steps cannot run together in one call")
 
 const (
-	// autoSteps is the most steps that AutoFuse puts into one call.
+	// autoSteps is the most steps that AutoStepsPerExecution puts into one call.
 	autoSteps = 50
 	// autoBytes is the most that their stacked inputs take, in bytes.
 	autoBytes = 16 << 20
 )
 
-// CheckFuse says whether a session that is opened with these options can run several
+// CheckStack says whether a session that is opened with these options can run several
 // train steps in one call (TrainN), from what is known before anything is loaded. The
-// error, which is an ErrFuse, says why not, and what to do. There is none if
-// Options.FuseSteps does not ask for that. Which batches fit, Session.Fuses says. The
+// error, which is an ErrStack, says why not, and what to do. There is none if
+// Options.StepsPerExecution does not ask for that. Which batches fit, Session.Stackable says. The
 // errors of savedmodels.Model.RolesFor are those of a model that cannot be trained.
-func CheckFuse(model *savedmodels.Model, o Options) error {
+func CheckStack(model *savedmodels.Model, o Options) error {
 	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
 	if err != nil {
 		return err
 	}
-	return checkFuse(model, roles, o)
+	return checkStack(model, roles, o)
 }
 
 // CheckCompiled says whether a session that is opened with these options has compiled
@@ -69,11 +69,11 @@ func CheckCompiled(model *savedmodels.Model, o Options, batch int) error {
 	return fmt.Errorf("compiled steps: %w: %s, and these are of %d; train on such batches, or export the model with --xla-batch %d", ErrNoSignature, strings.Join(made, ", "), batch, batch)
 }
 
-// AutoFuse chooses Options.FuseSteps for a dataset in batches of that many samples: the
+// AutoStepsPerExecution chooses Options.StepsPerExecution for a dataset in batches of that many samples: the
 // number of steps that train_n, or with Options.Compiled its twin, was made for, else
 // the most up to 50 whose inputs take 16 MiB or less. 1 comes with the reason, which is
-// ErrFuse or ErrData.
-func AutoFuse(model *savedmodels.Model, o Options, ds data.Dataset, batch int) (int, error) {
+// ErrStack or ErrData.
+func AutoStepsPerExecution(model *savedmodels.Model, o Options, ds data.Dataset, batch int) (int, error) {
 	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
 	if err != nil {
 		return 1, err
@@ -91,7 +91,7 @@ func AutoFuse(model *savedmodels.Model, o Options, ds data.Dataset, batch int) (
 	case fits(twin):
 		return int(twin.steps), nil
 	case !fits(plain):
-		return 1, fmt.Errorf("%w: signature %s takes batches of %d, and these are of %d", ErrFuse, plain.signature.Name, plain.batch, batch)
+		return 1, fmt.Errorf("%w: signature %s takes batches of %d, and these are of %d", ErrStack, plain.signature.Name, plain.batch, batch)
 	case plain.steps >= 0:
 		return int(plain.steps), nil
 	}
@@ -110,7 +110,7 @@ func AutoFuse(model *savedmodels.Model, o Options, ds data.Dataset, batch int) (
 	}
 	n := min(autoSteps, autoBytes/bytes)
 	if n < 2 {
-		return 1, fmt.Errorf("%w: a batch has %d bytes, and two of them more than the %d that are put into a call", ErrFuse, bytes, autoBytes)
+		return 1, fmt.Errorf("%w: a batch has %d bytes, and two of them more than the %d that are put into a call", ErrStack, bytes, autoBytes)
 	}
 	return n, nil
 }
@@ -131,7 +131,7 @@ func (l *layout) takes(n, samples int) bool {
 // compiled twin if that is wanted and there is one.
 func stacks(model *savedmodels.Model, roles savedmodels.Roles, compiled bool) (plain, twin *layout, err error) {
 	if roles.TrainN == "" {
-		return nil, nil, fmt.Errorf("%w: %s", ErrFuse, whySingle(model, roles))
+		return nil, nil, fmt.Errorf("%w: %s", ErrStack, whySingle(model, roles))
 	}
 	train, err := model.Signature(roles.Train)
 	if err != nil {
@@ -139,7 +139,7 @@ func stacks(model *savedmodels.Model, roles savedmodels.Roles, compiled bool) (p
 	}
 	if scalable(train) {
 		return nil, nil, fmt.Errorf("%w: signature %s tells by its output %s whether a step was skipped, which a dynamic loss scale goes by and skipped_steps counts, and a call of several steps does not tell how many were; export the model without --loss-scale-input to have it scaled inside the graph",
-			ErrFuse, train.Name, savedmodels.OutputGradsFinite)
+			ErrStack, train.Name, savedmodels.OutputGradsFinite)
 	}
 	if plain, err = stackOf(model, roles.TrainN, train); err != nil {
 		return nil, nil, err
@@ -149,7 +149,7 @@ func stacks(model *savedmodels.Model, roles savedmodels.Roles, compiled bool) (p
 			return nil, nil, err
 		}
 		if err := asNoted(model, twin.signature.Name, map[string]int64{"steps": twin.steps, "batch": twin.batch}); err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", ErrFuse, err)
+			return nil, nil, fmt.Errorf("%w: %w", ErrStack, err)
 		}
 	}
 	return plain, twin, nil
@@ -182,7 +182,7 @@ func stackOf(model *savedmodels.Model, name string, train *savedmodels.Signature
 		return nil, err
 	}
 	refuse := func(format string, args ...any) (*layout, error) {
-		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrFuse, name, fmt.Sprintf(format, args...))
+		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrStack, name, fmt.Sprintf(format, args...))
 	}
 	for _, m := range train.Metrics() {
 		at := slices.IndexFunc(sig.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name })
@@ -205,7 +205,7 @@ func stackOf(model *savedmodels.Model, name string, train *savedmodels.Signature
 			return refuse("takes %s, which %s does not", in.Name, train.Name)
 		}
 		if in.DType == tfbind.String {
-			return nil, fmt.Errorf("%w: signature %s takes strings (%s), which are fed one step at a time", ErrFuse, name, in.Name)
+			return nil, fmt.Errorf("%w: signature %s takes strings (%s), which are fed one step at a time", ErrStack, name, in.Name)
 		}
 		if in.UnknownRank {
 			continue
@@ -270,19 +270,19 @@ func asNoted(model *savedmodels.Model, name string, sizes map[string]int64) erro
 	return nil
 }
 
-func checkFuse(model *savedmodels.Model, roles savedmodels.Roles, o Options) error {
-	if o.FuseSteps < 0 {
-		return fmt.Errorf("%w: expected 0 or more steps per call, got %d", ErrFuse, o.FuseSteps)
+func checkStack(model *savedmodels.Model, roles savedmodels.Roles, o Options) error {
+	if o.StepsPerExecution < 0 {
+		return fmt.Errorf("%w: expected 0 or more steps per call, got %d", ErrStack, o.StepsPerExecution)
 	}
-	if o.FuseSteps < 2 {
+	if o.StepsPerExecution < 2 {
 		return nil
 	}
 	plain, twin, err := stacks(model, roles, o.Compiled)
 	if err != nil {
 		return err
 	}
-	if least := plain.steps; least > int64(o.FuseSteps) && (twin == nil || twin.steps > int64(o.FuseSteps)) {
-		return fmt.Errorf("%w: signature %s runs calls of exactly %d steps, and at most %d are wanted; ask for %d or more", ErrFuse, plain.signature.Name, least, o.FuseSteps, least)
+	if least := plain.steps; least > int64(o.StepsPerExecution) && (twin == nil || twin.steps > int64(o.StepsPerExecution)) {
+		return fmt.Errorf("%w: signature %s runs calls of exactly %d steps, and at most %d are wanted; ask for %d or more", ErrStack, plain.signature.Name, least, o.StepsPerExecution, least)
 	}
 	return nil
 }
@@ -325,7 +325,7 @@ func checkVariants(model *savedmodels.Model, roles savedmodels.Roles, o Options)
 	if err := checkCompiled(model, roles, o); err != nil {
 		return err
 	}
-	return checkFuse(model, roles, o)
+	return checkStack(model, roles, o)
 }
 
 // prepareVariants prepares the signatures that options put in the place of train.
@@ -335,18 +335,18 @@ func (s *Session) prepareVariants(n *native) (err error) {
 			return err
 		}
 	}
-	if s.opts.FuseSteps < 2 {
+	if s.opts.StepsPerExecution < 2 {
 		return nil
 	}
 	plain, twin, err := stacks(s.model, s.roles, s.opts.Compiled)
 	if err != nil {
 		return err
 	}
-	n.fused = &fuser{}
+	n.stacker = &stacker{}
 	for _, p := range []struct {
 		to *(*stack)
 		of *layout
-	}{{&n.fused.full, plain}, {&n.fused.rest, plain}, {&n.fused.twin, twin}} {
+	}{{&n.stacker.full, plain}, {&n.stacker.rest, plain}, {&n.stacker.twin, twin}} {
 		if p.of == nil {
 			continue
 		}
@@ -363,9 +363,9 @@ func (s *Session) twins() string {
 	if s.compiled != nil {
 		parts = append(parts, s.compiled.signature.Name)
 	}
-	if s.fused != nil && s.fused.twin != nil {
+	if s.stacker != nil && s.stacker.twin != nil {
 		// What goes through it depends on how steps are put into calls.
-		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.fused.twin.signature.Name, s.opts.FuseSteps))
+		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacker.twin.signature.Name, s.opts.StepsPerExecution))
 	}
 	if len(parts) == 0 {
 		return "none"
@@ -376,7 +376,7 @@ func (s *Session) twins() string {
 // loop says where several steps in a call round differently than single ones.
 func (s *Session) loop() string {
 	if r := s.opts.Rounding(); r.Loop {
-		return fmt.Sprintf("up to %d steps per call in the single-threaded executor", r.FuseSteps)
+		return fmt.Sprintf("up to %d steps per call in the single-threaded executor", r.StepsPerExecution)
 	}
 	return "as single steps"
 }
@@ -384,21 +384,21 @@ func (s *Session) loop() string {
 // Uncompiled says which steps on batches of that many samples go through no compiled
 // twin, and why, where Options.Compiled asks for twins; empty if all can. most is how many
 // steps the training puts into a call at the most, as there may be fewer in a pass, an epoch, or
-// between two checkpoints than Options.FuseSteps. Of calls of fewer steps, as at the end of
+// between two checkpoints than Options.StepsPerExecution. Of calls of fewer steps, as at the end of
 // an epoch, it says nothing.
 func (s *Session) Uncompiled(samples, most int) string {
 	if !s.opts.Compiled {
 		return ""
 	}
-	n, single := s.Fuses(most, samples), s.twinOf(samples)
+	n, single := s.Stackable(most, samples), s.twinOf(samples)
 	if n < 2 {
 		if single == nil {
 			return fmt.Sprintf("steps run one by one through %s, which has no twin for batches of %d", s.roles.Train, samples)
 		}
 		return ""
 	}
-	twin := s.fused.twin
-	by := s.fused.choose(n, samples, s.opts.FuseSteps)
+	twin := s.stacker.twin
+	by := s.stacker.choose(n, samples, s.opts.StepsPerExecution)
 	if by == twin {
 		return ""
 	}
@@ -412,8 +412,8 @@ func (s *Session) Uncompiled(samples, most int) string {
 	return text + "; no step is compiled"
 }
 
-// fuser runs several steps in one call.
-type fuser struct {
+// stacker runs several steps in one call.
+type stacker struct {
 	// full and rest are of one signature: full is for calls of the most steps, rest for
 	// those of any other number, so that neither has its buffers made anew for the
 	// other. twin is compiled; nil if there is none.
@@ -423,7 +423,7 @@ type fuser struct {
 }
 
 // begin forgets what was gathered.
-func (f *fuser) begin() error {
+func (f *stacker) begin() error {
 	k := f.next
 	f.next = nil
 	if k == nil {
@@ -432,7 +432,7 @@ func (f *fuser) begin() error {
 	return k.drop()
 }
 
-func (f *fuser) close() {
+func (f *stacker) close() {
 	if f == nil {
 		return
 	}
@@ -444,7 +444,7 @@ func (f *fuser) close() {
 }
 
 // choose finds what runs n steps; nil if nothing does.
-func (f *fuser) choose(n, samples, most int) *stack {
+func (f *stacker) choose(n, samples, most int) *stack {
 	switch {
 	case f.twin != nil && f.twin.takes(n, samples):
 		return f.twin
@@ -489,12 +489,16 @@ func (s *Session) stack(n *native, l *layout) (*stack, error) {
 	return k, nil
 }
 
-// Fuses is how many train steps the next call can run, of up to n on batches of that
+// StepsPerExecution is the most train steps of a call, as Options.StepsPerExecution has it. It
+// is part of fit.Stacker.
+func (s *Session) StepsPerExecution() int { return s.opts.StepsPerExecution }
+
+// Stackable is how many train steps the next call can run, of up to n on batches of that
 // many samples: 1 if they have to run one by one. It is 1, too, while batches are split
-// (SetMicroBatches). It is part of fit.Fuser.
-func (s *Session) Fuses(n, samples int) int {
-	f := s.fused
-	n = min(n, s.opts.FuseSteps)
+// (SetMicroBatches). It is part of fit.Stacker.
+func (s *Session) Stackable(n, samples int) int {
+	f := s.stacker
+	n = min(n, s.opts.StepsPerExecution)
 	if f == nil || n < 2 || samples < 1 || s.parts > 1 && samples > 1 {
 		return 1
 	}
@@ -512,26 +516,26 @@ func (s *Session) Fuses(n, samples int) int {
 	return 1
 }
 
-// Gather takes a batch, to be the one of step i, from 0, of a call of n steps that
-// TrainN then runs. It is copied, and may be reused once Gather returns; but if the batches
+// Stack takes a batch, to be the one of step i, from 0, of a call of n steps that
+// TrainN then runs. It is copied, and may be reused once Stack returns; but if the batches
 // of the call can be joined (data.Batch.Join), TrainN reads them where they are, and has to
-// run before the dataset is asked for the batch after the last of them: else it is ErrFuse.
+// run before the dataset is asked for the batch after the last of them: else it is ErrStack.
 // Batches are gathered in order, and have the same size; 0 begins anew. It runs nothing, and
 // changes nothing in the model. It does not allocate once such a call of n steps has been
-// gathered. After an error the call begins anew with 0. It is part of fit.Fuser.
-func (s *Session) Gather(i, n int, b data.Batch) error {
-	f := s.fused
+// gathered. After an error the call begins anew with 0. It is part of fit.Stacker.
+func (s *Session) Stack(i, n int, b data.Batch) error {
+	f := s.stacker
 	if f == nil {
-		return option.Errorf("gather: %w: {Options.FuseSteps} does not ask for that", ErrFuse)
+		return option.Errorf("gather: %w: {Options.StepsPerExecution} does not ask for that", ErrStack)
 	}
 	if i == 0 {
 		if err := f.begin(); err != nil {
 			return err
 		}
-		if s.Fuses(n, b.Size) != n || n < 2 {
-			return fmt.Errorf("gather: %w: %d steps on batches of %d samples; Fuses says how many", ErrFuse, n, b.Size)
+		if s.Stackable(n, b.Size) != n || n < 2 {
+			return fmt.Errorf("gather: %w: %d steps on batches of %d samples; Stackable says how many", ErrStack, n, b.Size)
 		}
-		f.next = f.choose(n, b.Size, s.opts.FuseSteps)
+		f.next = f.choose(n, b.Size, s.opts.StepsPerExecution)
 		f.next.have, f.next.of, f.next.samples = 0, n, b.Size
 		if err := f.next.join(b); err != nil {
 			return errors.Join(err, f.begin())
@@ -539,7 +543,7 @@ func (s *Session) Gather(i, n int, b data.Batch) error {
 	}
 	k := f.next
 	if k == nil || k.have != i || k.of != n || k.samples != b.Size {
-		err := fmt.Errorf("gather: %w: batch %d of %d with %d samples is out of order, or of another size than those before", ErrFuse, i, n, b.Size)
+		err := fmt.Errorf("gather: %w: batch %d of %d with %d samples is out of order, or of another size than those before", ErrStack, i, n, b.Size)
 		return errors.Join(err, f.begin())
 	}
 	if err := k.gather(b); err != nil {
@@ -655,18 +659,18 @@ func (k *stack) feedJoined(last data.Batch) error {
 // after the other, on these batches: step counts those done before the first, and each is
 // fed the seed of its own number. learning_rate and loss_scale are fed once. The call
 // is not interrupted when ctx ends. After an error of TensorFlow the variables are in
-// doubt, and any of the steps may have run. It is part of fit.Fuser.
+// doubt, and any of the steps may have run. It is part of fit.Stacker.
 func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) error {
-	f := s.fused
+	f := s.stacker
 	if f == nil {
-		return option.Errorf("train: %w: {Options.FuseSteps} does not ask for that", ErrFuse)
+		return option.Errorf("train: %w: {Options.StepsPerExecution} does not ask for that", ErrStack)
 	}
 	k := f.next
 	if k == nil || k.have != n || k.of != n {
-		return errors.Join(fmt.Errorf("train: %w: the batches of %d steps were not gathered", ErrFuse, n), f.begin())
+		return errors.Join(fmt.Errorf("train: %w: the batches of %d steps were not gathered", ErrStack, n), f.begin())
 	}
 	if k.joined.Stale() {
-		return errors.Join(fmt.Errorf("train: %w: the batches that were gathered are no longer there: run their steps before the dataset is asked for the batch after them", ErrFuse), f.begin())
+		return errors.Join(fmt.Errorf("train: %w: the batches that were gathered are no longer there: run their steps before the dataset is asked for the batch after them", ErrStack), f.begin())
 	}
 	if len(out) != len(s.trainNames) {
 		return errors.Join(s.train.room(out), f.begin())

@@ -28,14 +28,14 @@ import (
 )
 
 // *Session is what a fit.Loop puts several steps into one call of.
-var _ fit.Fuser = (*session.Session)(nil)
+var _ fit.Stacker = (*session.Session)(nil)
 
 // fused runs the batches in one call and returns the means.
 func fused(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
 	t.Helper()
-	require.Equal(t, len(bs), s.Fuses(len(bs), bs[0].Size))
+	require.Equal(t, len(bs), s.Stackable(len(bs), bs[0].Size))
 	for i, b := range bs {
-		require.NoError(t, s.Gather(i, len(bs), b))
+		require.NoError(t, s.Stack(i, len(bs), b))
 	}
 	out := make([]float64, len(s.TrainMetrics()))
 	require.NoError(t, s.TrainN(context.Background(), step, len(bs), out))
@@ -96,7 +96,7 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bs := batches(t, ds, 8, 14)
-			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{FuseSteps: 5})
+			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{StepsPerExecution: 5})
 			assert.Equal(t, plain.Identity(), many.Identity(), "the same run")
 			for from, next := 0, 0; from < len(bs); from = next {
 				next = min(from+5, len(bs)) // the last call is a smaller one
@@ -121,15 +121,15 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 
 func TestFusedStepsDoNotAllocate(t *testing.T) {
 	ctx := context.Background()
-	for name, opts := range map[string]session.Options{"plain": {FuseSteps: 16}, "compiled": {FuseSteps: 16, Compiled: true}} {
+	for name, opts := range map[string]session.Options{"plain": {StepsPerExecution: 16}, "compiled": {StepsPerExecution: 16, Compiled: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, "digits", opts)
 			bs := batches(t, digits(t), 32, 2)
 			out := make([]float64, 2)
 			for _, n := range []int{16, 3} { // all of them, and a remainder
 				assert.Zero(t, testing.AllocsPerRun(10, func() {
-					for i := range s.Fuses(n, 32) {
-						if err := s.Gather(i, n, bs[i%2]); err != nil {
+					for i := range s.Stackable(n, 32) {
+						if err := s.Stack(i, n, bs[i%2]); err != nil {
 							t.Error(err)
 						}
 					}
@@ -142,13 +142,13 @@ func TestFusedStepsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// What is gathered is copied: the batch may change as soon as Gather returns.
-func TestGatherCopies(t *testing.T) {
+// What is gathered is copied: the batch may change as soon as Stack returns.
+func TestStackCopies(t *testing.T) {
 	bs := batches(t, digits(t), 8, 3)
-	plain, many := open(t, "digits", session.Options{}), open(t, "digits", session.Options{FuseSteps: 3})
+	plain, many := open(t, "digits", session.Options{}), open(t, "digits", session.Options{StepsPerExecution: 3})
 	single(t, plain, bs, 0)
 	for i, b := range bs {
-		require.NoError(t, many.Gather(i, 3, b))
+		require.NoError(t, many.Stack(i, 3, b))
 		x, _ := b.Field("x")
 		clear(x.Values.([]uint8))
 	}
@@ -157,9 +157,9 @@ func TestGatherCopies(t *testing.T) {
 }
 
 // A call whose batches were not all gathered runs nothing, and the next one is whole.
-func TestGatherErrors(t *testing.T) {
+func TestStackErrors(t *testing.T) {
 	ctx := context.Background()
-	s := open(t, "digits", session.Options{FuseSteps: 3})
+	s := open(t, "digits", session.Options{StepsPerExecution: 3})
 	bs := batches(t, digits(t), 8, 3)
 	small := batches(t, digits(t), 4, 1)[0]
 	wrong := batches(t, digits(t), 8, 1)[0]
@@ -167,47 +167,47 @@ func TestGatherErrors(t *testing.T) {
 	out := make([]float64, 2)
 	before := variables(t, s)
 
-	assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrFuse, "nothing was gathered")
-	assert.ErrorIs(t, s.Gather(1, 3, bs[1]), session.ErrFuse, "not the first")
-	assert.ErrorIs(t, s.Gather(0, 4, bs[0]), session.ErrFuse, "more than Options.FuseSteps")
-	assert.ErrorIs(t, s.Gather(0, 1, bs[0]), session.ErrFuse, "one step is no call of several")
+	assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrStack, "nothing was gathered")
+	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "not the first")
+	assert.ErrorIs(t, s.Stack(0, 4, bs[0]), session.ErrStack, "more than Options.StepsPerExecution")
+	assert.ErrorIs(t, s.Stack(0, 1, bs[0]), session.ErrStack, "one step is no call of several")
 	for _, at := range []int{0, 1, 2} {
 		for i := range at {
-			require.NoError(t, s.Gather(i, 3, bs[i]))
+			require.NoError(t, s.Stack(i, 3, bs[i]))
 		}
-		assert.ErrorIs(t, s.Gather(at, 3, wrong), tfbind.ErrType)
-		assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrFuse)
+		assert.ErrorIs(t, s.Stack(at, 3, wrong), tfbind.ErrType)
+		assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrStack)
 		if at < 2 {
-			assert.ErrorIs(t, s.Gather(at+1, 3, bs[at+1]), session.ErrFuse, "it begins anew with 0")
+			assert.ErrorIs(t, s.Stack(at+1, 3, bs[at+1]), session.ErrStack, "it begins anew with 0")
 		}
 	}
-	require.NoError(t, s.Gather(0, 3, bs[0]))
-	assert.ErrorIs(t, s.Gather(1, 3, small), session.ErrFuse, "another size")
-	require.NoError(t, s.Gather(0, 2, bs[0]))
-	assert.ErrorIs(t, s.Gather(1, 3, bs[1]), session.ErrFuse, "another number of steps")
-	require.NoError(t, s.Gather(0, 2, bs[0]))
-	assert.ErrorIs(t, s.TrainN(ctx, 0, 2, out), session.ErrFuse, "one of two")
+	require.NoError(t, s.Stack(0, 3, bs[0]))
+	assert.ErrorIs(t, s.Stack(1, 3, small), session.ErrStack, "another size")
+	require.NoError(t, s.Stack(0, 2, bs[0]))
+	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "another number of steps")
+	require.NoError(t, s.Stack(0, 2, bs[0]))
+	assert.ErrorIs(t, s.TrainN(ctx, 0, 2, out), session.ErrStack, "one of two")
 	assert.True(t, before == variables(t, s), "something has run")
 
 	plain := open(t, "digits", session.Options{})
 	single(t, plain, bs, 0)
 	fused(t, s, bs, 0)
 	assert.True(t, variables(t, plain) == variables(t, s), "the variables differ")
-	assert.ErrorIs(t, s.TrainN(ctx, 3, 3, out), session.ErrFuse, "the call has run already")
+	assert.ErrorIs(t, s.TrainN(ctx, 3, 3, out), session.ErrStack, "the call has run already")
 	for i, b := range bs {
-		require.NoError(t, s.Gather(i, 3, b))
+		require.NoError(t, s.Stack(i, 3, b))
 	}
 	assert.ErrorContains(t, s.TrainN(ctx, 3, 3, out[:1]), "room for 1 results, it has 2")
 
-	assert.Equal(t, 1, plain.Fuses(10, 8))
-	assert.ErrorIs(t, plain.Gather(0, 2, bs[0]), session.ErrFuse)
-	assert.ErrorIs(t, plain.TrainN(ctx, 0, 2, out), session.ErrFuse)
+	assert.Equal(t, 1, plain.Stackable(10, 8))
+	assert.ErrorIs(t, plain.Stack(0, 2, bs[0]), session.ErrStack)
+	assert.ErrorIs(t, plain.TrainN(ctx, 0, 2, out), session.ErrStack)
 	require.NoError(t, s.SetMicroBatches(2))
-	assert.Equal(t, 1, s.Fuses(3, 8), "batches are split")
+	assert.Equal(t, 1, s.Stackable(3, 8), "batches are split")
 	require.NoError(t, s.SetMicroBatches(1))
-	assert.Equal(t, 3, s.Fuses(10, 8))
+	assert.Equal(t, 3, s.Stackable(10, 8))
 	require.NoError(t, s.Close())
-	assert.ErrorIs(t, s.Gather(0, 3, bs[0]), tfbind.ErrClosed)
+	assert.ErrorIs(t, s.Stack(0, 3, bs[0]), tfbind.ErrClosed)
 }
 
 // stacked is a model that learns nothing and reports what it was fed: loss is the mean
@@ -280,7 +280,7 @@ func tensor(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
 // Each step of a call is fed the seed of its number, weights of its own, and the rate
 // of all.
 func TestFusedStepsTakeReservedInputs(t *testing.T) {
-	s := openModel(t, stacked(t, nil), session.Options{FuseSteps: 4, Seed: 7})
+	s := openModel(t, stacked(t, nil), session.Options{StepsPerExecution: 4, Seed: 7})
 	require.Equal(t, []string{"loss", "first", "rate", "second"}, s.TrainMetrics())
 	batch := func(x, w []float32) data.Batch {
 		b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: x}}}}
@@ -290,9 +290,9 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 		return b
 	}
 	bs := []data.Batch{batch([]float32{1, 2}, nil), batch([]float32{3, 4}, nil), batch([]float32{5, 6}, nil)}
-	require.NoError(t, s.Gather(0, 3, bs[0]))
-	require.NoError(t, s.Gather(1, 3, bs[1]))
-	require.NoError(t, s.Gather(2, 3, bs[2]))
+	require.NoError(t, s.Stack(0, 3, bs[0]))
+	require.NoError(t, s.Stack(1, 3, bs[1]))
+	require.NoError(t, s.Stack(2, 3, bs[2]))
 	assert.ErrorContains(t, s.TrainN(t.Context(), 40, 3, make([]float64, 4)), "none was set", "there is no rate yet")
 	require.NoError(t, s.SetLearningRate(0.5))
 	assert.Equal(t, []float64{3.5, 7, 0.5, 41}, fused(t, s, bs, 40))
@@ -302,7 +302,7 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	assert.Equal(t, []float64{6.0 / 4, 7, 0.25, 100.5}, fused(t, s, bs, 100))
 	assert.Zero(t, testing.AllocsPerRun(10, func() {
 		for i, b := range bs {
-			if err := s.Gather(i, 2, b); err != nil {
+			if err := s.Stack(i, 2, b); err != nil {
 				t.Error(err)
 			}
 		}
@@ -314,7 +314,7 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 
 // A train_n that would run other steps than train does is refused before anything is
 // loaded, and one of a fixed number of steps or samples is used for that.
-func TestCheckFuse(t *testing.T) {
+func TestCheckStack(t *testing.T) {
 	fixture := func(name string) *savedmodels.Model {
 		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
 		require.NoError(t, err)
@@ -331,26 +331,26 @@ func TestCheckFuse(t *testing.T) {
 		opts  session.Options
 		text  string
 	}{
-		"open":              {stacked(t, nil), session.Options{FuseSteps: 2}, ""},
-		"not asked for":     {without, session.Options{FuseSteps: 1}, ""},
-		"negative":          {stacked(t, nil), session.Options{FuseSteps: -1}, "expected 0 or more"},
-		"no train_n":        {without, session.Options{FuseSteps: 2}, "has no signature train_n"},
-		"another signature": {fixture("good"), session.Options{FuseSteps: 2, TrainSignature: "train_xla"}, "goes with the signature train"},
-		"one seed":          {stacked(t, resize("seed", 2)), session.Options{FuseSteps: 2}, "takes seed with 1 dimensions, expected 2"},
-		"rates":             {stacked(t, resize("learning_rate", -1)), session.Options{FuseSteps: 2}, "takes learning_rate with 1 dimensions, expected 0"},
-		"fewer inputs":      {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }), session.Options{FuseSteps: 2}, "does not take sample_weight"},
-		"more inputs":       {stacked(t, func(n *pb.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }), session.Options{FuseSteps: 2}, "takes loss_scale, which train does not"},
-		"fewer results":     {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }), session.Options{FuseSteps: 2}, "does not report first"},
-		"half":              {stacked(t, func(n *pb.SignatureDef) { n.Outputs["rate"].Dtype = types_go_proto.DataType_DT_HALF }), session.Options{FuseSteps: 2}, "rounds too much"},
-		"two sizes": {stacked(t, func(n *pb.SignatureDef) { resize("x", 4, -1)(n); resize("seed", 3, 2)(n) }), session.Options{FuseSteps: 4},
+		"open":              {stacked(t, nil), session.Options{StepsPerExecution: 2}, ""},
+		"not asked for":     {without, session.Options{StepsPerExecution: 1}, ""},
+		"negative":          {stacked(t, nil), session.Options{StepsPerExecution: -1}, "expected 0 or more"},
+		"no train_n":        {without, session.Options{StepsPerExecution: 2}, "has no signature train_n"},
+		"another signature": {fixture("good"), session.Options{StepsPerExecution: 2, TrainSignature: "train_xla"}, "goes with the signature train"},
+		"one seed":          {stacked(t, resize("seed", 2)), session.Options{StepsPerExecution: 2}, "takes seed with 1 dimensions, expected 2"},
+		"rates":             {stacked(t, resize("learning_rate", -1)), session.Options{StepsPerExecution: 2}, "takes learning_rate with 1 dimensions, expected 0"},
+		"fewer inputs":      {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }), session.Options{StepsPerExecution: 2}, "does not take sample_weight"},
+		"more inputs":       {stacked(t, func(n *pb.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }), session.Options{StepsPerExecution: 2}, "takes loss_scale, which train does not"},
+		"fewer results":     {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }), session.Options{StepsPerExecution: 2}, "does not report first"},
+		"half":              {stacked(t, func(n *pb.SignatureDef) { n.Outputs["rate"].Dtype = types_go_proto.DataType_DT_HALF }), session.Options{StepsPerExecution: 2}, "rounds too much"},
+		"two sizes": {stacked(t, func(n *pb.SignatureDef) { resize("x", 4, -1)(n); resize("seed", 3, 2)(n) }), session.Options{StepsPerExecution: 4},
 			"steps of x, and 3 of another"},
-		"fixed":              {stacked(t, resize("x", 4, -1)), session.Options{FuseSteps: 4}, ""},
-		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{FuseSteps: 3}, "calls of exactly 4 steps"},
-		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{FuseSteps: 3}, "calls of 1 steps"},
-		"no train signature": {fixture("predictonly"), session.Options{FuseSteps: 3}, "none of the signatures"},
+		"fixed":              {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
+		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3}, "calls of exactly 4 steps"},
+		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3}, "calls of 1 steps"},
+		"no train signature": {fixture("predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := session.CheckFuse(c.model, c.opts)
+			err := session.CheckStack(c.model, c.opts)
 			if c.text == "" {
 				require.NoError(t, err)
 				return
@@ -361,14 +361,14 @@ func TestCheckFuse(t *testing.T) {
 		})
 	}
 
-	s := openModel(t, stacked(t, func(n *pb.SignatureDef) { resize("x", 4, 3)(n) }), session.Options{FuseSteps: 10})
-	assert.Equal(t, 4, s.Fuses(10, 3))
-	assert.Equal(t, 4, s.Fuses(4, 3))
-	assert.Equal(t, 1, s.Fuses(3, 3), "it runs 4 steps")
-	assert.Equal(t, 1, s.Fuses(10, 2), "it takes batches of 3")
+	s := openModel(t, stacked(t, func(n *pb.SignatureDef) { resize("x", 4, 3)(n) }), session.Options{StepsPerExecution: 10})
+	assert.Equal(t, 4, s.Stackable(10, 3))
+	assert.Equal(t, 4, s.Stackable(4, 3))
+	assert.Equal(t, 1, s.Stackable(3, 3), "it runs 4 steps")
+	assert.Equal(t, 1, s.Stackable(10, 2), "it takes batches of 3")
 }
 
-func TestAutoFuse(t *testing.T) {
+func TestAutoStepsPerExecution(t *testing.T) {
 	wide := func(samples, width int) *data.Memory { return random(t, samples, width) }
 	flat, err := data.New("flat", data.Field{Name: "x", Array: data.Array{Shape: []int{64}, Values: make([]float32, 64)}})
 	require.NoError(t, err)
@@ -394,7 +394,7 @@ func TestAutoFuse(t *testing.T) {
 		"no train_n at all": {reporter(t, "", false, nil), session.Options{}, flat, 32, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := session.AutoFuse(c.model, c.opts, c.ds, c.batch)
+			n, err := session.AutoStepsPerExecution(c.model, c.opts, c.ds, c.batch)
 			assert.Equal(t, c.want, n)
 			assert.Equal(t, c.want == 1, err != nil, "%v", err)
 		})
@@ -403,12 +403,12 @@ func TestAutoFuse(t *testing.T) {
 
 // Compiled twins train where sizes fit, with nearly the same numbers.
 func TestCompiled(t *testing.T) {
-	s, plain := open(t, "digits", session.Options{Compiled: true, FuseSteps: 20}), open(t, "digits", session.Options{FuseSteps: 20})
+	s, plain := open(t, "digits", session.Options{Compiled: true, StepsPerExecution: 20}), open(t, "digits", session.Options{StepsPerExecution: 20})
 	assert.Equal(t, "train_xla, train_n_xla with up to 20 steps per call", s.Identity()["compiled"])
 	assert.Equal(t, "none", plain.Identity()["compiled"])
-	assert.Equal(t, 16, s.Fuses(20, 32), "what the twin was made for")
-	assert.Equal(t, 15, s.Fuses(15, 32))
-	assert.Equal(t, 20, s.Fuses(20, 8), "no twin for batches of 8")
+	assert.Equal(t, 16, s.Stackable(20, 32), "what the twin was made for")
+	assert.Equal(t, 15, s.Stackable(15, 32))
+	assert.Equal(t, 20, s.Stackable(20, 8), "no twin for batches of 8")
 	assert.Empty(t, s.Uncompiled(32, 20))
 	assert.Empty(t, plain.Uncompiled(32, 20))
 	assert.Contains(t, s.Uncompiled(32, 12), "calls of 12 steps run through train_n, since train_n_xla is for calls of 16 on batches of 32")
@@ -425,7 +425,7 @@ func TestCompiled(t *testing.T) {
 		"a model without twins":     reporter(t, "", false, nil),
 		"a model with train_n only": stacked(t, nil),
 	} {
-		_, err := session.Open(t.Context(), model, session.Options{Compiled: true, FuseSteps: 20})
+		_, err := session.Open(t.Context(), model, session.Options{Compiled: true, StepsPerExecution: 20})
 		assert.Error(t, err, name)
 		assert.NotErrorIs(t, err, savedmodels.ErrNotTrainable, name)
 	}
