@@ -83,7 +83,11 @@ func (p *passFlags) open(ctx context.Context, all data.Batch) (*training, error)
 		}
 		t.calls = append(t.calls, b)
 	}
-	if t.session, err = session.Open(ctx, m, session.Options{}); err != nil {
+	plan, err := session.Compile(m, session.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if t.session, err = session.Open(ctx, plan); err != nil {
 		return nil, err
 	}
 	if t.step, err = t.session.Prepare(p.signature); err != nil {

@@ -153,7 +153,7 @@ func (r heavyRun) train() error {
 		return err
 	}
 	ctx := context.Background()
-	s, err := session.Open(ctx, model, session.Options{Seed: 1})
+	s, err := compileAndOpen(ctx, model, session.Options{Seed: 1})
 	if err != nil {
 		return err
 	}
@@ -350,7 +350,7 @@ func TestOutOfMemoryIsSplit(t *testing.T) {
 func TestOutOfMemoryIsDecided(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	s, err := session.Open(t.Context(), model, session.Options{})
+	s, err := compileAndOpen(t.Context(), model, session.Options{})
 	require.NoError(t, err)
 	defer s.Close()
 	decide := fit.OnOutOfMemory(s, 3).Decide
@@ -389,7 +389,7 @@ func TestOutOfMemorySplitsAfterDeaths(t *testing.T) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	run := func(epochs, deaths int) (parts int, events []string, err error) {
-		s, err := session.Open(t.Context(), model, session.Options{})
+		s, err := compileAndOpen(t.Context(), model, session.Options{})
 		require.NoError(t, err)
 		defer s.Close()
 		loop := &fit.Loop{Session: s, Batch: 6, Epochs: epochs, StepsPerEpoch: 2, Resume: dir, Recover: fit.OnOutOfMemory(s, 6)}
@@ -413,4 +413,13 @@ func TestOutOfMemorySplitsAfterDeaths(t *testing.T) {
 	parts, _, err = run(4, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 6, parts)
+}
+
+// compileAndOpen opens the plan of a model with options.
+func compileAndOpen(ctx context.Context, model *savedmodels.Model, o session.Options) (*session.Session, error) {
+	plan, err := session.Compile(model, o)
+	if err != nil {
+		return nil, err
+	}
+	return session.Open(ctx, plan)
 }

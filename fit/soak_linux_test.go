@@ -107,7 +107,7 @@ func (r soakRun) train() error {
 	}
 	began := time.Now()
 	ctx := context.Background()
-	s, err := session.Open(ctx, model, session.Options{Seed: 1})
+	s, err := compileAndOpen(ctx, model, session.Options{Seed: 1})
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func environmentChild(kind string) error {
 			return err
 		}
 		for _, d := range []gpuopts.Options{{GPUAllocator: gpuopts.BFC, MemoryGrowth: true}, {MemoryGrowth: true}} {
-			s, err := Open(context.Background(), model, Options{Device: d})
+			s, err := compileAndOpen(context.Background(), model, Options{Device: d})
 			if errors.Is(err, ErrNoGPU) {
 				o.NoGPU += err.Error() + "\n"
 			} else if err != nil {
@@ -79,7 +79,7 @@ func environmentChild(kind string) error {
 		}
 		o := environmentOptions
 		o.VisibleGPUs = nil // where there is none, asking for one is an error
-		s, err := Open(context.Background(), model, Options{Device: o})
+		s, err := compileAndOpen(context.Background(), model, Options{Device: o})
 		if err != nil {
 			return err
 		}
@@ -94,12 +94,12 @@ func environmentChild(kind string) error {
 		if err != nil {
 			return err
 		}
-		s, err := Open(context.Background(), model, Options{})
+		s, err := compileAndOpen(context.Background(), model, Options{})
 		if err != nil {
 			return err
 		}
 		for _, device := range lateInChild {
-			_, err := Open(context.Background(), model, Options{Device: device})
+			_, err := compileAndOpen(context.Background(), model, Options{Device: device})
 			if !errors.Is(err, gpuopts.ErrTooLate) {
 				return fmt.Errorf("%+v: %w", device, err)
 			}
@@ -206,12 +206,12 @@ func TestTooLate(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	// The first session of the process, or a later one with nothing to ask.
-	s, err := Open(ctx, model, Options{})
+	s, err := compileAndOpen(ctx, model, Options{})
 	require.NoError(t, err)
 	defer s.Close()
 	require.True(t, tfbind.Loaded())
 	for _, c := range late {
-		_, err := Open(ctx, model, Options{Device: c.options})
+		_, err := compileAndOpen(ctx, model, Options{Device: c.options})
 		if !assert.ErrorIs(t, err, gpuopts.ErrTooLate, "%+v", c.options) {
 			continue
 		}
@@ -228,7 +228,7 @@ func TestTooLate(t *testing.T) {
 
 	// These are each session's own.
 	for _, own := range each {
-		s, err := Open(ctx, model, Options{Device: own})
+		s, err := compileAndOpen(ctx, model, Options{Device: own})
 		if assert.NoError(t, err, "%+v", own) {
 			assert.NoError(t, s.Close())
 		}
@@ -236,7 +236,7 @@ func TestTooLate(t *testing.T) {
 
 	// A variable that is set now is too late as well.
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-	_, err = Open(ctx, model, Options{Device: gpuopts.Options{OneDNN: gpuopts.Off}})
+	_, err = compileAndOpen(ctx, model, Options{Device: gpuopts.Options{OneDNN: gpuopts.Off}})
 	assert.ErrorIs(t, err, gpuopts.ErrTooLate)
 	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: gpuopts.Off}), gpuopts.ErrTooLate)
 }
@@ -290,4 +290,13 @@ func TestTooLateIsWhatTheDocumentSays(t *testing.T) {
 		}
 	}
 	assert.Greater(t, rows, 20)
+}
+
+// compileAndOpen opens the plan of a model with options.
+func compileAndOpen(ctx context.Context, model *savedmodels.Model, o Options) (*Session, error) {
+	plan, err := Compile(model, o)
+	if err != nil {
+		return nil, err
+	}
+	return Open(ctx, plan)
 }

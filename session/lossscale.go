@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
 
@@ -59,29 +60,9 @@ type scaleState struct {
 	Skipped int64   `json:"skipped_steps"`
 }
 
-// CheckLossScale says whether a session that is opened with these options can scale the
-// loss as Options.LossScale says, from what is known before anything is loaded. The error
-// is ErrNoSignature where the model cannot have that, or says which number cannot be, or is
-// one of savedmodels.Model.RolesFor.
-func CheckLossScale(model *savedmodels.Model, o Options) error {
-	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
-	if err != nil {
-		return err
-	}
-	train, err := model.Signature(roles.Train)
-	if err != nil {
-		return err
-	}
-	_, err = newLossScaler(o.LossScale, train)
-	return err
+func scaleError(kind error, reason, fix string) error {
+	return &option.Error{Option: "Options.LossScale", Reason: reason, Fix: fix, Err: kind}
 }
-
-// noScaleError is ErrNoSignature in words that are about inputs and outputs.
-type noScaleError struct{ text string }
-
-func (e *noScaleError) Error() string { return "loss scale: " + e.text }
-
-func (e *noScaleError) Unwrap() error { return ErrNoSignature }
 
 // newLossScaler is nil for a signature that takes no scale.
 func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error) {
@@ -95,7 +76,7 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 		{"Factor", o.Factor, 1}, {"Min", o.Min, 0},
 	} {
 		if v.value != 0 && !(v.value > v.beyond && v.value <= math.MaxFloat32) {
-			return nil, fmt.Errorf("loss scale: %s is %v; expected a number above %v that float32 has", v.name, v.value, v.beyond)
+			return nil, scaleError(nil, fmt.Sprintf("%s is %v, expected a number above %v that float32 has", v.name, v.value, v.beyond), "")
 		}
 	}
 	switch {
@@ -103,14 +84,13 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 		return nil, nil
 	case !takes:
 		if sig.Output(savedmodels.MetricLossScale) != nil {
-			return nil, &noScaleError{fmt.Sprintf("signature %s has no input %s, since it scales the loss inside the graph; leave the scale to it, or export the model with the input (scripts/export.py --loss-scale-input)",
-				sig.Name, savedmodels.InputLossScale)}
+			return nil, scaleError(ErrNoSignature, fmt.Sprintf("signature %s has no input %s, since it scales the loss inside the graph", sig.Name, savedmodels.InputLossScale),
+				"leave the scale to it, or export the model with loss_scale_input")
 		}
-		return nil, &noScaleError{fmt.Sprintf("signature %s has no input %s; export it with one (scripts/export.py --loss-scale-input), or leave the scale out",
-			sig.Name, savedmodels.InputLossScale)}
+		return nil, scaleError(ErrNoSignature, fmt.Sprintf("signature %s has no input %s", sig.Name, savedmodels.InputLossScale), "export it with loss_scale_input, or leave the scale out")
 	case o.Fixed == 0 && !tells:
-		return nil, &noScaleError{fmt.Sprintf("signature %s has no output %s, which a dynamic scale goes by; export it with one, or fix the scale",
-			sig.Name, savedmodels.OutputGradsFinite)}
+		return nil, scaleError(ErrNoSignature, fmt.Sprintf("signature %s has no output %s, which a dynamic scale goes by", sig.Name, savedmodels.OutputGradsFinite),
+			"export it with one, or fix the scale")
 	}
 	l := &lossScaler{LossScale: o}
 	for value, usual := range map[*float64]float64{&l.Initial: scaleInitial, &l.Factor: scaleFactor, &l.Min: scaleMin} {

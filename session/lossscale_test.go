@@ -248,9 +248,8 @@ func TestLossScaleOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			model, err := savedmodels.Builtin(c.model)
 			require.NoError(t, err)
-			options := session.Options{LossScale: c.scale}
-			require.ErrorContains(t, session.CheckLossScale(model, options), c.says)
-			_, err = session.Open(context.Background(), model, options)
+			_, err = session.Compile(model, session.Options{LossScale: c.scale})
+			require.ErrorContains(t, err, "Options.LossScale: ")
 			require.ErrorContains(t, err, c.says)
 		})
 	}
@@ -260,7 +259,8 @@ func TestLossScaleOptions(t *testing.T) {
 func TestLossScaleIsNotFused(t *testing.T) {
 	model, err := savedmodels.Builtin("digits-scaled")
 	require.NoError(t, err)
-	require.ErrorIs(t, session.CheckStack(model, session.Options{StepsPerExecution: 4}), session.ErrStack)
+	_, err = session.Compile(model, session.Options{StepsPerExecution: 4})
+	require.ErrorIs(t, err, session.ErrStack)
 
 	// Inside the graph it is no matter how many steps a call has.
 	good := batches(t, digits(t), 32, 1)[0]

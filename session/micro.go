@@ -17,9 +17,7 @@ import (
 // from the whole batch.
 var ErrInexactSplit = errors.New("parts of a batch would not give the update of the whole batch")
 
-// CheckSplit says whether a session that is opened with these options can split its
-// batches (SetMicroBatches), from what is known before anything is loaded. The error
-// says why not, and what to do:
+// CheckSplit returns why batches cannot be split (SetMicroBatches), and what to do:
 //   - ErrNoSignature: the model has no signatures gradients and apply that go with its
 //     train signature, or its gradients do not report all that it does, do not take its
 //     loss_scale, or do not tell, nor does apply, by grads_finite what it tells.
@@ -28,16 +26,8 @@ var ErrInexactSplit = errors.New("parts of a batch would not give the update of 
 //     Where there is no such note, a model that takes the reserved input seed to its
 //     gradients is inexact, since what it draws for a sample depends on the part; any
 //     other is exact: that is what the two signatures are for (docs/contract.md).
-//   - the errors of savedmodels.Model.RolesFor, for a model that cannot be trained.
-func CheckSplit(model *savedmodels.Model, o Options) error {
-	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
-	if err != nil {
-		return err
-	}
-	return checkSplit(model, roles, o)
-}
-
-func checkSplit(model *savedmodels.Model, roles savedmodels.Roles, o Options) error {
+func (p *Plan) CheckSplit() error {
+	model, roles, o := p.model, p.roles, p.opts
 	if o.ReadOnly {
 		return fmt.Errorf("micro-batches: %w: the session was opened to read only", ErrNoSignature)
 	}
@@ -110,9 +100,6 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 
 // CanSplit reports whether the model's batches can be split. If not, CheckSplit says why.
 func (s *Session) CanSplit() bool { return s.CheckSplit() == nil }
-
-// CheckSplit is the function CheckSplit for the session's model and options.
-func (s *Session) CheckSplit() error { return checkSplit(s.model, s.roles, s.opts) }
 
 // SetMicroBatches has the train steps that follow split each batch into n parts,
 // run one after the other, whose gradients are summed for one update. A step then

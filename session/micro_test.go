@@ -187,7 +187,10 @@ func TestCheckSplit(t *testing.T) {
 		"not trainable":        {fixture("predictonly"), session.Options{}, savedmodels.ErrNotTrainable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := session.CheckSplit(c.model, c.opts)
+			plan, err := session.Compile(c.model, c.opts)
+			if err == nil {
+				err = plan.CheckSplit()
+			}
 			if c.want == nil {
 				require.NoError(t, err)
 				return

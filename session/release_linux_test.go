@@ -40,7 +40,7 @@ func resetChild(kind string) error {
 	if err != nil {
 		return err
 	}
-	s, err := Open(ctx, model, Options{})
+	s, err := compileAndOpen(ctx, model, Options{})
 	if err != nil {
 		return err
 	}

@@ -258,12 +258,12 @@ func TestCloseFromAnotherGoroutine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			live := tfbind.Live()
-			first, err := session.Open(ctx, model, session.Options{})
+			first, err := compileAndOpen(ctx, model, session.Options{})
 			require.NoError(t, err)
 			p, err := first.Snapshot(ctx)
 			require.NoError(t, errors.Join(err, first.Close()))
 			for range 4 {
-				s, err := session.Open(ctx, model, session.Options{})
+				s, err := compileAndOpen(ctx, model, session.Options{})
 				require.NoError(t, err)
 				closed := make(chan error)
 				go func() { closed <- s.Close() }()

@@ -48,13 +48,13 @@ type Options struct {
 	// StepsPerExecution is the most train steps that TrainN runs in one call of TensorFlow,
 	// through the signature train_n; 0 and 1 run them one by one. They are the same steps
 	// bit for bit, but in the single-threaded executor and with Compiled (Rounding). A model that cannot
-	// is the error of CheckStack.
+	// is the error of Compile.
 	StepsPerExecution int
 	// Compiled trains with the model's twins that XLA has compiled, train_xla and, with
 	// StepsPerExecution, train_n_xla, wherever a batch and the number of steps have the sizes
 	// that a twin was made for; all else goes through the signatures that they are twins
 	// of. Compiled steps round differently. A model without twins is the error of
-	// CheckCompiled.
+	// Compile.
 	Compiled bool
 	// CallerRuns has the steps that the session prepares, for training, evaluation and
 	// Prepare, run their operations one after the other in the thread that calls, rather
@@ -80,9 +80,7 @@ var ErrNoSignature = errors.New("the model has no such signature")
 // Session is an open model. Its methods other than Close are for one goroutine
 // at a time; sessions are independent of each other.
 type Session struct {
-	model *savedmodels.Model
-	opts  Options
-	roles savedmodels.Roles
+	*Plan
 	// config is a serialized tensorflow.ConfigProto.
 	config []byte
 	parts  int     // that a batch is split into; 0 and 1 are the whole
@@ -130,39 +128,20 @@ type runner struct {
 	applied bool
 }
 
-// Open loads the model into TensorFlow, its variables restored. Unless
-// Options.ReadOnly is set it first checks that the model can be trained, and
-// returns savedmodels.ErrNotTrainable before anything of it runs if it cannot. A
-// model with unsafe operations is savedmodels.ErrUnsafeOps either way. Device options
+// Open loads the model of a plan into TensorFlow, its variables restored. Device options
 // that contradict each other or the environment are an *option.Error; those that
 // ask for a GPU (gpuopts.Options.AsksForGPU) that TensorFlow does not have are ErrNoGPU.
 // The result must be closed.
 //
 // ctx is looked at before loading, which TensorFlow cannot interrupt.
-func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session, error) {
-	if model == nil {
-		return nil, fmt.Errorf("open session: %w", errNoModel)
+func Open(ctx context.Context, p *Plan) (*Session, error) {
+	if p == nil {
+		return nil, errors.New("open session: the plan is nil; give one from Compile")
 	}
 	if err := causeOf(ctx); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
-	roles := model.Roles
-	if opts.ReadOnly {
-		if err := model.CheckSafe(); err != nil && !opts.AllowUnsafeOps {
-			return nil, err
-		}
-	} else {
-		var err error
-		roles, err = model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: opts.AllowUnsafeOps, Train: opts.TrainSignature})
-		if err != nil {
-			return nil, err
-		}
-	}
-	if !opts.ReadOnly {
-		if err := checkVariants(model, roles, opts); err != nil {
-			return nil, err
-		}
-	}
+	opts := p.opts
 	config, err := opts.Device.ConfigProto()
 	if err != nil {
 		return nil, fmt.Errorf("device options: %w", err)
@@ -173,15 +152,10 @@ func Open(ctx context.Context, model *savedmodels.Model, opts Options) (*Session
 	if err := settle(opts.Device, config); err != nil {
 		return nil, fmt.Errorf("device options: %w", err)
 	}
-	s := &Session{model: model, opts: opts, roles: roles, config: config, rate: math.NaN(), stuck: math.NaN()}
-	if !opts.ReadOnly {
-		sig, err := model.Signature(roles.Train)
-		if err != nil {
-			return nil, err
-		}
-		if s.scaler, err = newLossScaler(opts.LossScale, sig); err != nil {
-			return nil, err
-		}
+	s := &Session{Plan: p, config: config, rate: math.NaN(), stuck: math.NaN()}
+	if p.lossScale != nil {
+		scaler := *p.lossScale
+		s.scaler = &scaler
 	}
 	if err := s.load(); err != nil {
 		return nil, GPUError(opts.Device, err)
@@ -323,12 +297,6 @@ func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) 
 	}
 	return r, nil
 }
-
-// Model is what the session was opened with.
-func (s *Session) Model() *savedmodels.Model { return s.model }
-
-// Roles are the signatures that the session uses.
-func (s *Session) Roles() savedmodels.Roles { return s.roles }
 
 // Devices lists the devices that TensorFlow really has.
 func (s *Session) Devices() ([]tfbind.Device, error) { return s.tf.Devices() }

@@ -34,7 +34,7 @@ func open(t testing.TB, name string, opts session.Options) *session.Session {
 
 func openModel(t testing.TB, model *savedmodels.Model, opts session.Options) *session.Session {
 	t.Helper()
-	s, err := session.Open(context.Background(), model, opts)
+	s, err := compileAndOpen(context.Background(), model, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -344,7 +344,7 @@ func TestNil(t *testing.T) {
 	b := batches(t, digits(t), 4, 1)[0]
 	var none context.Context
 	for name, do := range map[string]func() error{
-		"Open":     func() error { _, err := session.Open(none, s.Model(), session.Options{}); return err },
+		"Open":     func() error { _, err := compileAndOpen(none, s.Model(), session.Options{}); return err },
 		"Train":    func() error { return s.Train(none, 0, b, make([]float64, 2)) },
 		"Evaluate": func() error { return s.Evaluate(none, b, make([]float64, 2)) },
 		"Snapshot": func() error { _, err := s.Snapshot(none); return err },
@@ -359,11 +359,11 @@ func TestNil(t *testing.T) {
 	} {
 		assert.ErrorContains(t, do(), "the context ", name)
 	}
-	ctx, o := t.Context(), session.Options{}
+	ctx := t.Context()
+	_, err := session.Open(ctx, nil)
+	assert.ErrorContains(t, err, "the plan is nil")
 	for name, do := range map[string]func() error{
-		"Open":           func() error { _, err := session.Open(ctx, nil, o); return err },
-		"CheckStack":     func() error { return session.CheckStack(nil, o) },
-		"CheckSplit":     func() error { return session.CheckSplit(nil, o) },
+		"Compile":        func() error { _, err := session.Compile(nil, session.Options{}); return err },
 		"CheckData":      func() error { _, err := session.CheckData(nil, "train", digits(t), data.Pass{Batch: 1}); return err },
 		"CheckVariables": func() error { return session.CheckVariables(nil, "v") },
 		"CheckOutput":    func() error { return session.CheckOutput(t.TempDir(), nil) },
@@ -379,18 +379,18 @@ func TestOpenErrors(t *testing.T) {
 	ctx := context.Background()
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	_, err = session.Open(ctx, model, session.Options{TrainSignature: "evaluat"})
+	_, err = compileAndOpen(ctx, model, session.Options{TrainSignature: "evaluat"})
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
-	_, err = session.Open(ctx, model, session.Options{TrainSignature: "predict"})
+	_, err = compileAndOpen(ctx, model, session.Options{TrainSignature: "predict"})
 	assert.ErrorIs(t, err, savedmodels.ErrNotTrainable)
 	bad := session.Options{}
 	bad.Device.IntraThreads = -1
-	_, err = session.Open(ctx, model, bad)
+	_, err = compileAndOpen(ctx, model, bad)
 	assert.ErrorContains(t, err, "Options.IntraThreads -1")
 	cause := errors.New("enough")
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(cause)
-	_, err = session.Open(ended, model, session.Options{})
+	_, err = compileAndOpen(ended, model, session.Options{})
 	assert.ErrorIs(t, err, cause)
 
 	// One of the weights has another value than was written.
@@ -403,7 +403,7 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, values, 0o600))
 	damaged, err := savedmodels.Open(dir)
 	require.NoError(t, err)
-	_, err = session.Open(ctx, damaged, session.Options{})
+	_, err = compileAndOpen(ctx, damaged, session.Options{})
 	assert.ErrorIs(t, err, tfbind.ErrDataLoss)
 	assert.ErrorContains(t, err, "a file of the model in "+dir+" is damaged: copy or export it again")
 
@@ -435,7 +435,7 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 		{Config: []byte("no message")},
 		{Device: one, Config: []byte{0x28}}, // a field without its value
 	} {
-		_, err = session.Open(context.Background(), model, opts)
+		_, err = compileAndOpen(context.Background(), model, opts)
 		assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 	}
 }
@@ -497,4 +497,13 @@ func TestEvaluateInFloat16(t *testing.T) {
 		return out[0]
 	}
 	assert.InEpsilon(t, loss(gpuopts.Options{}), loss(gpuopts.Options{Precision: gpuopts.Float16CPU}), 0.01)
+}
+
+// compileAndOpen opens the plan of a model with options.
+func compileAndOpen(ctx context.Context, model *savedmodels.Model, o session.Options) (*session.Session, error) {
+	plan, err := session.Compile(model, o)
+	if err != nil {
+		return nil, err
+	}
+	return session.Open(ctx, plan)
 }

@@ -314,7 +314,7 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 
 // A train_n that would run other steps than train does is refused before anything is
 // loaded, and one of a fixed number of steps or samples is used for that.
-func TestCheckStack(t *testing.T) {
+func TestCompileStack(t *testing.T) {
 	fixture := func(name string) *savedmodels.Model {
 		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
 		require.NoError(t, err)
@@ -350,14 +350,12 @@ func TestCheckStack(t *testing.T) {
 		"no train signature": {fixture("predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := session.CheckStack(c.model, c.opts)
+			_, err := session.Compile(c.model, c.opts)
 			if c.text == "" {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorContains(t, err, c.text)
-			_, opened := session.Open(t.Context(), c.model, c.opts)
-			require.EqualError(t, opened, err.Error())
 		})
 	}
 
@@ -368,7 +366,7 @@ func TestCheckStack(t *testing.T) {
 	assert.Equal(t, 1, s.Stackable(10, 2), "it takes batches of 3")
 }
 
-func TestAutoStepsPerExecution(t *testing.T) {
+func TestChooseSteps(t *testing.T) {
 	wide := func(samples, width int) *data.Memory { return random(t, samples, width) }
 	flat, err := data.New("flat", data.Field{Name: "x", Array: data.Array{Shape: []int{64}, Values: make([]float32, 64)}})
 	require.NoError(t, err)
@@ -394,7 +392,9 @@ func TestAutoStepsPerExecution(t *testing.T) {
 		"no train_n at all": {reporter(t, "", false, nil), session.Options{}, flat, 32, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := session.AutoStepsPerExecution(c.model, c.opts, c.ds, c.batch)
+			plan, err := session.Compile(c.model, c.opts)
+			require.NoError(t, err)
+			n, err := plan.ChooseSteps(c.ds, c.batch)
 			assert.Equal(t, c.want, n)
 			assert.Equal(t, c.want == 1, err != nil, "%v", err)
 		})
@@ -425,22 +425,22 @@ func TestCompiled(t *testing.T) {
 		"a model without twins":     reporter(t, "", false, nil),
 		"a model with train_n only": stacked(t, nil),
 	} {
-		_, err := session.Open(t.Context(), model, session.Options{Compiled: true, StepsPerExecution: 20})
+		_, err := session.Compile(model, session.Options{Compiled: true, StepsPerExecution: 20})
 		assert.Error(t, err, name)
 		assert.NotErrorIs(t, err, savedmodels.ErrNotTrainable, name)
 	}
-	assert.ErrorIs(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{Compiled: true}, 0), session.ErrNoSignature)
-	assert.NoError(t, session.CheckCompiled(reporter(t, "", false, nil), session.Options{}, 32))
+	_, err := session.Compile(reporter(t, "", false, nil), session.Options{Compiled: true})
+	assert.ErrorIs(t, err, session.ErrNoSignature)
 	digits, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	deterministic := session.Options{Compiled: true, Device: gpuopts.Options{Deterministic: true}}
-	assert.ErrorAs(t, session.CheckCompiled(digits, deterministic, 32), new(*option.Error))
-	_, err = session.Open(t.Context(), digits, deterministic)
+	_, err = session.Compile(digits, deterministic)
+	assert.ErrorAs(t, err, new(*option.Error))
 	assert.ErrorContains(t, err, "Options.Compiled true: conflicts with Options.Deterministic true")
-	compiled := session.Options{Compiled: true}
-	assert.NoError(t, session.CheckCompiled(digits, compiled, 0))
-	assert.NoError(t, session.CheckCompiled(digits, compiled, 32))
-	err = session.CheckCompiled(digits, compiled, 16)
+	plan, err := session.Compile(digits, session.Options{Compiled: true})
+	require.NoError(t, err)
+	assert.NoError(t, plan.CheckBatch(32))
+	err = plan.CheckBatch(16)
 	assert.ErrorIs(t, err, session.ErrNoSignature)
 	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, and these are of 16")
 }

@@ -224,15 +224,15 @@ const usualFuse = 50
 // Candidates lists the ways that a model offers to train on batches of a dataset, most
 // promising first, and the settings that may be put on top of any of them or of plain
 // steps. What the options set already is not among them. The errors are those of
-// savedmodels.Model.RolesFor.
+// session.Compile.
 func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch int, l Limits) (ways, settings []Candidate, err error) {
-	roles, err := m.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	plan, err := session.Compile(m, o)
 	if err != nil {
 		return nil, nil, err
 	}
+	roles := plan.Roles()
 	offer := func(c Candidate) {
-		with := c.Apply(o)
-		if session.CheckStack(m, with) == nil && session.CheckCompiled(m, with, batch) == nil {
+		if with, err := session.Compile(m, c.Apply(o)); err == nil && with.CheckBatch(batch) == nil {
 			ways = append(ways, c)
 		}
 	}
@@ -245,7 +245,7 @@ func Candidates(m *savedmodels.Model, o session.Options, ds data.Dataset, batch 
 	if fusible {
 		// Where it is 1, the model or the data do not allow more. With fewer steps than
 		// a fixed number in train_n there is nothing to offer.
-		if n, _ := session.AutoStepsPerExecution(m, o, ds, batch); n > 1 {
+		if n, _ := plan.ChooseSteps(ds, batch); n > 1 {
 			offer(Candidate{StepsPerExecution: min(n, l.Fuse)})
 		}
 	}

@@ -208,7 +208,11 @@ func begin(ctx context.Context, s spec) (*runner, error) {
 		return nil, errors.Join(fmt.Errorf("race: %d samples of %d fields of data, expected a batch of %d with %d", r.data.Len(), have, s.Batch, len(s.Fields)), r.close())
 	}
 	o := s.Candidate.Apply(s.Options)
-	if r.session, err = session.Open(ctx, model, o); err != nil {
+	plan, err := session.Compile(model, o)
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	if r.session, err = session.Open(ctx, plan); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	if s.LearningRate > 0 {
@@ -338,12 +342,12 @@ const sampleBytes = 64 << 20
 // if there is no whole batch. The fields are those that the train signature is fed; the
 // files have numbers for names, since a field's may be anything.
 func sample(m *savedmodels.Model, o session.Options, ds data.Dataset, batch int, dir string, within time.Duration) (paths, fields []string, err error) {
-	roles, err := m.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature})
+	plan, err := session.Compile(m, o)
 	if err != nil {
 		return nil, nil, err
 	}
 	pass := data.Pass{Batch: batch, DropRemainder: true}
-	fed, err := session.CheckData(m, roles.Train, ds, pass)
+	fed, err := session.CheckData(m, plan.Roles().Train, ds, pass)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -48,7 +48,11 @@ func train(ctx context.Context, from, samples, to string) (err error) {
 	}
 	log.Print(choice.Why)
 
-	s, err := session.Open(ctx, model, choice.Candidate.Apply(options))
+	plan, err := session.Compile(model, choice.Candidate.Apply(options))
+	if err != nil {
+		return err
+	}
+	s, err := session.Open(ctx, plan)
 	if err != nil {
 		return err
 	}

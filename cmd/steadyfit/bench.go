@@ -130,7 +130,11 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		warnUnkept(stderr, choice)
 	}
 	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
-	s, err := session.Open(ctx, m, f.options)
+	plan, err := session.Compile(m, f.options)
+	if err != nil {
+		return unusable(err)
+	}
+	s, err := session.Open(ctx, plan)
 	if err != nil {
 		return g.noGPU(ctx, err)
 	}

@@ -181,13 +181,11 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 			return err
 		}
 	}
-	roles, err := model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: f.options.AllowUnsafeOps, Train: f.options.TrainSignature})
+	plan, err := f.plan(model)
 	if err != nil {
 		return err
 	}
-	if err := session.CheckLossScale(model, f.options); err != nil {
-		return usagef("%w", err)
-	}
+	roles := plan.Roles()
 	if !c.Continues() && !startedAnew() {
 		f.warn(model, loop.Log)
 	}
@@ -198,7 +196,7 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err != nil {
 		return err
 	}
-	if err := f.variants(loop, model, train); err != nil {
+	if err := f.chooseSteps(loop, plan, train); err != nil {
 		return err
 	}
 	if _, err := g.load(); err != nil {
@@ -215,7 +213,10 @@ func (f *fitFlags) train(ctx context.Context, cmd *cobra.Command, g *global, c *
 	if err != nil {
 		return err
 	}
-	s, err := session.Open(ctx, model, f.options)
+	if plan, err = f.plan(model); err != nil {
+		return err
+	}
+	s, err := session.Open(ctx, plan)
 	if err != nil {
 		if f.budgetOf == budgetOfGPU && errors.Is(err, session.ErrNoGPU) {
 			err = fmt.Errorf("--memory-budget-of gpu, where --memory-budget-of rss limits the memory of the process: %w", err)
@@ -513,18 +514,23 @@ func parseReduceRate(text string) (fit.Hook, error) {
 // fuseAuto is the value of --fuse-steps that leaves the number to the program.
 const fuseAuto = "auto"
 
-// variants chooses the signatures that train in the place of the usual one: for several
-// steps in a call, and compiled.
-func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Dataset) error {
-	if err := session.CheckCompiled(model, f.options, f.batch); err != nil {
-		if errors.As(err, new(*option.Error)) {
-			return unusable(err)
-		}
-		return usagef("--compiled: %w", err)
+// plan is what the model does with the options of the flags.
+func (f *fitFlags) plan(model *savedmodels.Model) (*session.Plan, error) {
+	p, err := session.Compile(model, f.options)
+	if errors.As(err, new(*option.Error)) {
+		err = unusable(err)
+	}
+	return p, err
+}
+
+// chooseSteps sets the steps per execution that --fuse-steps asks for.
+func (f *fitFlags) chooseSteps(l *fit.Loop, plan *session.Plan, train data.Dataset) error {
+	if err := plan.CheckBatch(f.batch); err != nil {
+		return unusable(err)
 	}
 	n, err := strconv.Atoi(f.fuseSteps)
 	if f.fuseSteps == fuseAuto {
-		n, err = session.AutoStepsPerExecution(model, f.options, train, f.batch)
+		n, err = plan.ChooseSteps(train, f.batch)
 		if errors.Is(err, session.ErrStack) {
 			l.Log.Info("train steps run one by one", "reason", err)
 			err = nil
@@ -534,10 +540,8 @@ func (f *fitFlags) variants(l *fit.Loop, model *savedmodels.Model, train data.Da
 		return err
 	}
 	f.options.StepsPerExecution = n
-	if err := session.CheckStack(model, f.options); err != nil {
-		return usagef("--fuse-steps %s: %w", f.fuseSteps, err)
-	}
-	return nil
+	_, err = f.plan(plan.Model())
+	return err
 }
 
 // parseLossScale reads --loss-scale.

@@ -67,7 +67,11 @@ func (f *modelFlags) session(cmd *cobra.Command, g *global, model *savedmodels.M
 	if err := f.device.decide(&o.Device, cmd.ErrOrStderr()); err != nil {
 		return nil, g.noGPU(cmd.Context(), err)
 	}
-	s, err := session.Open(cmd.Context(), model, o)
+	plan, err := session.Compile(model, o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := session.Open(cmd.Context(), plan)
 	return s, g.noGPU(cmd.Context(), err)
 }
 

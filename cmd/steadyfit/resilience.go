@@ -174,7 +174,10 @@ func (r *resilience) checkSplit(f *fitFlags) error {
 	}
 	o := f.options
 	o.AllowInexactSplit = r.inexact
-	err = session.CheckSplit(model, o)
+	plan, err := session.Compile(model, o)
+	if err == nil {
+		err = plan.CheckSplit()
+	}
 	if errors.Is(err, session.ErrNoSignature) || errors.Is(err, session.ErrInexactSplit) {
 		return usagef("%s: %w; %s", flag, err, todo)
 	}

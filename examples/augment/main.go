@@ -75,7 +75,11 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	if err != nil {
 		return 0, err
 	}
-	s, err := session.Open(ctx, model, session.Options{})
+	plan, err := session.Compile(model, session.Options{})
+	if err != nil {
+		return 0, err
+	}
+	s, err := session.Open(ctx, plan)
 	if err != nil {
 		return 0, err
 	}

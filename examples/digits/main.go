@@ -41,7 +41,11 @@ func run() error {
 		return err
 	}
 
-	s, err := session.Open(ctx, model, session.Options{})
+	plan, err := session.Compile(model, session.Options{})
+	if err != nil {
+		return err
+	}
+	s, err := session.Open(ctx, plan)
 	if err != nil {
 		return err
 	}

@@ -344,7 +344,11 @@ func (w *worker) train(ctx context.Context, name string) (loss float64, err erro
 	if err != nil {
 		return 0, err
 	}
-	s, err := session.Open(ctx, model, session.Options{Seed: int64(j.Seed)})
+	plan, err := session.Compile(model, session.Options{Seed: int64(j.Seed)})
+	if err != nil {
+		return 0, err
+	}
+	s, err := session.Open(ctx, plan)
 	if err != nil {
 		return 0, err
 	}

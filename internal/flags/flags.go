@@ -41,6 +41,7 @@ var names = map[string]string{
 	"Options.GPUAllocator":      "gpu-allocator",
 	"Options.InterThreads":      "inter-threads",
 	"Options.IntraThreads":      "intra-threads",
+	"Options.LossScale":         "loss-scale",
 	"Options.MaxBytes":          "max-data",
 	"Options.MemoryFraction":    "gpu-memory-fraction",
 	"Options.MemoryGrowth":      "memory-growth",

@@ -135,7 +135,7 @@ const (
 	// SplitExact: the update is that of the whole batch, but for rounding.
 	SplitExact = "exact"
 	// SplitInexact: it is another one, as of a model that draws for each sample (Dropout)
-	// or mixes those of a batch (session.CheckSplit).
+	// or mixes those of a batch (session.Plan.CheckSplit).
 	SplitInexact = "inexact"
 )
 

@@ -70,7 +70,7 @@ func TestEagerTrainsTheSame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := builtin(t, name)
 			before := tfbind.Live()
-			s, err := session.Open(context.Background(), m, session.Options{})
+			s, err := compileAndOpen(context.Background(), m, session.Options{})
 			require.NoError(t, err)
 			trained, evaluated := curve(t, s, m, c.steps, c.batch)
 			metrics, evaluations := s.TrainMetrics(), s.EvaluateMetrics()
@@ -145,7 +145,7 @@ func TestEagerKeepsNoValues(t *testing.T) {
 func TestEagerCheckpoints(t *testing.T) {
 	m := builtin(t, "digits")
 	ctx, prefix := context.Background(), filepath.Join(t.TempDir(), "state")
-	s, err := session.Open(ctx, m, session.Options{})
+	s, err := compileAndOpen(ctx, m, session.Options{})
 	require.NoError(t, err)
 	defer s.Close()
 	e, err := newEagerEngine(m, session.Options{})
@@ -315,4 +315,13 @@ func TestEagerRefuses(t *testing.T) {
 	assert.ErrorContains(t, err, "unknown: definition of Unknown")
 	_, err = e.compiler.part("made up", nil, []string{"none:0"})
 	knob(t, err, "there is no value none:0")
+}
+
+// compileAndOpen opens the plan of a model with options.
+func compileAndOpen(ctx context.Context, model *savedmodels.Model, o session.Options) (*session.Session, error) {
+	plan, err := session.Compile(model, o)
+	if err != nil {
+		return nil, err
+	}
+	return session.Open(ctx, plan)
 }

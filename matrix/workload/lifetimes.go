@@ -329,11 +329,10 @@ func (t *tensorTrainer) close() error { return errors.Join(t.session.Close(), t.
 type reloading struct {
 	plain
 	tracing
-	model   *savedmodels.Model
-	options session.Options
-	batch   data.Batch
-	keep    bool
-	left    tfbind.Counts
+	plan  *session.Plan
+	batch data.Batch
+	keep  bool
+	left  tfbind.Counts
 }
 
 func newW4(ctx context.Context, c *cell.Child) (job, error) {
@@ -357,15 +356,18 @@ func newW4(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &reloading{model: model, batch: s.batch(c.Spec.Batch), keep: what == "none",
-		options: session.Options{Config: c.Spec.Config, Seed: c.Spec.Seed}}
+	plan, err := session.Compile(model, session.Options{Config: c.Spec.Config, Seed: c.Spec.Seed})
+	if err != nil {
+		return nil, err
+	}
+	j := &reloading{plan: plan, batch: s.batch(c.Spec.Batch), keep: what == "none"}
 	s.fill(j.batch, 0)
 	return j, nil
 }
 
 func (j *reloading) step(ctx context.Context, _ int) (float64, error) {
 	before := tfbind.Live()
-	s, err := session.Open(ctx, j.model, j.options)
+	s, err := session.Open(ctx, j.plan)
 	if err != nil {
 		return 0, err
 	}
@@ -455,7 +457,11 @@ func newPredictor(ctx context.Context, c *cell.Child, samples int) (*predictor, 
 	}
 	p := &predictor{batch: s.batch(samples)}
 	s.fill(p.batch, 0)
-	if p.session, err = session.Open(ctx, model, session.Options{ReadOnly: true, Config: c.Spec.Config}); err != nil {
+	plan, err := session.Compile(model, session.Options{ReadOnly: true, Config: c.Spec.Config})
+	if err != nil {
+		return nil, err
+	}
+	if p.session, err = session.Open(ctx, plan); err != nil {
 		return nil, err
 	}
 	if p.predict, err = p.session.Prepare(model.Roles.Predict); err != nil {

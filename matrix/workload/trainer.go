@@ -122,7 +122,11 @@ func checkMicro(c *cell.Child, model *savedmodels.Model, o session.Options, part
 // splitOf is the value of cell.FactSplit for a model; an error if it cannot be split.
 func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
 	o.AllowInexactSplit = false
-	switch err := session.CheckSplit(model, o); {
+	plan, err := session.Compile(model, o)
+	if err == nil {
+		err = plan.CheckSplit()
+	}
+	switch {
 	case errors.Is(err, session.ErrInexactSplit):
 		return cell.SplitInexact, nil
 	case err != nil:
@@ -140,7 +144,11 @@ func (t *trainer) open(ctx context.Context) (err error) {
 		t.engine, err = newEagerEngine(t.model, t.options)
 		return err
 	}
-	s, err := session.Open(ctx, t.model, t.options)
+	plan, err := session.Compile(t.model, t.options)
+	if err != nil {
+		return err
+	}
+	s, err := session.Open(ctx, plan)
 	if err != nil {
 		return err
 	}
