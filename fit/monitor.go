@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -141,9 +142,10 @@ func Baseline(value float64) EarlyStopOption {
 
 // RestoreBest gives the session the state of the best epoch at the end of the
 // run, whether it was stopped early or not, unless it ended with an error. The
-// state is kept in files in the folder dir, usually that of the checkpoints,
-// and in checkpoints; what a process that was killed has left of them there is
-// removed by the next run. See OnError for what happens if they cannot be written.
+// state is kept in files in the folder dir, usually that of the checkpoints, or in
+// a temporary one if dir is empty, and in checkpoints. What a process that was killed
+// has left of them is removed by the next run. See OnError for what happens if they
+// cannot be written.
 func RestoreBest(dir string) EarlyStopOption {
 	return earlyStopOption(func(e *earlyStop) { e.restore, e.dir = true, dir })
 }
@@ -179,6 +181,9 @@ type earlyStop struct {
 	startFrom int
 	restore   bool
 	dir       string
+	// scratch is a temporary folder in the place of dir; remove removes it.
+	scratch string
+	remove  func() error
 
 	wait      int
 	bestEpoch int
@@ -207,16 +212,13 @@ type earlyStopState struct {
 }
 
 func (e *earlyStop) workspace() string {
-	return filepath.Join(e.dir, ".best-"+url.PathEscape(e.metric))
+	return filepath.Join(cmp.Or(e.dir, e.scratch), ".best-"+url.PathEscape(e.metric))
 }
 
 func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	e.reset()
 	e.kept.reset()
 	e.wait, e.bestEpoch, e.stopped, e.saved, e.own, e.lost, e.failed = 0, 0, 0, "", false, nil, nil
-	if e.restore && e.dir == "" {
-		return &option.Error{Option: "RestoreBest", Reason: "it has no folder", Fix: "name one that is for this training alone, such as that of the checkpoints"}
-	}
 	if err := e.writing.check(); err != nil {
 		return err
 	}
@@ -256,6 +258,12 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 
 // folder makes the folder for the state of an epoch.
 func (e *earlyStop) folder(epoch int) (string, error) {
+	if e.dir == "" && e.scratch == "" {
+		var err error
+		if e.scratch, e.remove, err = files.Scratch("steadyfit-best-"); err != nil {
+			return "", err
+		}
+	}
 	if !e.own {
 		// What a process that was killed has left. The folder of checkpoints is locked by
 		// now, or while it is resumed from.
@@ -391,6 +399,10 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 		if left := e.disk.remove(e.workspace()); left != nil && e.onError != Continue {
 			err = errors.Join(err, left)
 		}
+	}
+	if e.scratch != "" {
+		_ = e.remove() // else the next run does
+		e.scratch = ""
 	}
 	return err
 }

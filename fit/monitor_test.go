@@ -153,7 +153,6 @@ func TestMonitorsAreChecked(t *testing.T) {
 		{EarlyStop("val_loss"), []string{"use one of loss, other", "Loop.Validation"}},
 		{EarlyStop("other"), []string{"does not say whether low or high is better", "min or max"}},
 		{EarlyStop("loss", Patience(-1)), []string{"patience is -1"}},
-		{EarlyStop("loss", RestoreBest("")), []string{"RestoreBest", "no folder"}},
 		{ReduceOnPlateau("accuracy"), []string{"ReduceOnPlateau", "use one of loss, other"}},
 		{ReduceOnPlateau("loss"), []string{"learning rate is not known", "Loop.LearningRate"}},
 		{Checkpoint(tempDir(t), Best("accuracy")), []string{"Best", "use one of"}},
@@ -231,6 +230,31 @@ func TestBestStateThatCannotBeWritten(t *testing.T) {
 	_, err = loop.Run(t.Context(), samples(t, 4))
 	var wrong *option.Error
 	require.ErrorAs(t, err, &wrong)
+}
+
+// Without a folder, the best state is kept in a temporary one, which the run removes.
+func TestBestStateInATemporaryFolder(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	losses := []float64{9, 5, 2, 4, 6, 6}
+	l := scripted(losses)
+	var states [][2][3]uint64
+	loop := Loop{Session: l, Batch: 4, Epochs: len(losses)}
+	loop.Hook(
+		EarlyStop("loss", Patience(2), RestoreBest("")),
+		Hook{Name: "states", Epoch: func(context.Context, *State) error { states = append(states, l.state()); return nil }},
+	)
+	for range 2 {
+		states = nil
+		h, err := loop.Run(t.Context(), samples(t, 4))
+		require.NoError(t, err)
+		require.True(t, h.Done)
+		require.Equal(t, states[2], l.state(), "the third epoch is the best")
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Empty(t, left)
+		*l = *scripted(losses)
+	}
 }
 
 // With Stop, the run ends after the epoch with a checkpoint of it, resumed from which it

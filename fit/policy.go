@@ -117,7 +117,7 @@ func (r *resetter) start(_ context.Context, s *State) error {
 	if r.Depth == "" {
 		r.Depth = session.ResetReload
 	}
-	if err := r.check(); err != nil {
+	if err := r.Check(); err != nil {
 		return err
 	}
 	r.gauge, r.last, r.idle, r.failed = nil, s.Step, s.Step+r.Wait, nil
@@ -143,10 +143,11 @@ func (r *resetter) start(_ context.Context, s *State) error {
 	return nil
 }
 
-// check refuses what cannot work.
-func (r *resetter) check() error {
+// Check returns an *option.Error if the policy cannot work. A loop with the hook of the
+// policy checks it, too, at its start.
+func (r ResetPolicy) Check() error {
 	switch r.Depth {
-	case session.ResetNone, session.ResetRestore, session.ResetReload:
+	case "", session.ResetNone, session.ResetRestore, session.ResetReload:
 	case session.ResetProcess:
 		if r.Again == nil {
 			return &option.Error{Option: "ResetPolicy.Again", Reason: "there is none, and something has to start the new process", Fix: "run the training under {session.Supervise}"}

@@ -217,6 +217,9 @@ const (
 	// Float16GPU is for GPUs, and for CPUs whose oneDNN has float16
 	// (auto_mixed_precision, meta_optimizer.cc). The loss is not scaled by it.
 	Float16GPU Precision = "float16-gpu"
+	// Float16 is Float16GPU where TensorFlow has a GPU, and else Float16CPU: package
+	// session resolves it before it opens a session.
+	Float16 Precision = "float16"
 )
 
 // MemoryOptimization is a rewriting to save memory
@@ -439,7 +442,7 @@ func (o Options) valid() error {
 	for _, err := range []error{
 		among("Executor", o.Executor, SingleThreaded),
 		among("XLA", o.XLA, XLAOff, XLAOn1, XLAOn2),
-		among("Precision", o.Precision, BFloat16, Float16CPU, Float16GPU),
+		among("Precision", o.Precision, BFloat16, Float16, Float16CPU, Float16GPU),
 		among("MemoryOptimization", o.MemoryOptimization,
 			MemoryNone, MemoryManual, MemorySwapping, MemoryRecomputation, MemoryScheduling, MemoryHeuristics),
 		among("GPUAllocator", o.GPUAllocator, BFC, CUDAMallocAsync),

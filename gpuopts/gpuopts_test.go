@@ -196,7 +196,7 @@ func TestConfigProtoRefuses(t *testing.T) {
 		{gpuopts.Options{Executor: "FAST"}, `Options.Executor FAST: expected one of ["SINGLE_THREADED_EXECUTOR"]`},
 		{gpuopts.Options{XLA: "on"}, `Options.XLA on: expected one of ["off" "on-1" "on-2"]`},
 		{gpuopts.Options{XLAMinCluster: -1}, "Options.XLAMinCluster -1: expected 0 (TensorFlow's default) or more operations"},
-		{gpuopts.Options{Precision: "float8"}, `Options.Precision float8: expected one of ["bfloat16" "float16-cpu" "float16-gpu"]`},
+		{gpuopts.Options{Precision: "float8"}, `Options.Precision float8: expected one of ["bfloat16" "float16" "float16-cpu" "float16-gpu"]`},
 		{gpuopts.Options{MemoryOptimization: "most"}, `Options.MemoryOptimization most: expected one of ["none" "manual" "swapping" "recomputation" "scheduling" "heuristics"]`},
 		{gpuopts.Options{Grappler: gpuopts.Grappler{Loops: "yes"}}, `Options.Grappler.Loops yes: expected one of ["on" "off" "aggressive"]`},
 		{gpuopts.Options{MemoryFraction: -0.1}, "Options.MemoryFraction -0.1: expected a number above 0 and up to 1, or 0 for TensorFlow's default"},

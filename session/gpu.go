@@ -1,7 +1,14 @@
 package session
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"steadyfit/gpuopts"
 	"steadyfit/internal/gpu"
+	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
@@ -50,4 +57,57 @@ func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	}
 	r := s.gpu.meter.Read()
 	return int64(r.Bytes), r.OK
+}
+
+// ResolvePrecision makes gpuopts.Float16 of the options what the devices of TensorFlow have
+// it be. warning says that there is no GPU, so that it is slow. It opens TensorFlow and sets
+// up its devices, unless the options have another precision.
+func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
+	if o.Precision != gpuopts.Float16 {
+		return nil, nil
+	}
+	resolved := *o
+	resolved.Precision = ""
+	types, err := deviceTypes(resolved)
+	switch {
+	case err != nil:
+		return nil, option.Errorf("{Options.Precision %s}: looking for a GPU: %w", gpuopts.Float16, err)
+	case slices.Contains(types, "GPU"):
+		o.Precision = gpuopts.Float16GPU
+		return nil, nil
+	}
+	o.Precision = gpuopts.Float16CPU
+	return &option.Error{Option: "Options.Precision", Value: gpuopts.Float16,
+		Reason: fmt.Sprintf("TensorFlow has no GPU here, only %s, and emulates float16 there with float32, which is slow", strings.Join(types, ", ")),
+		Fix:    "{Options.Precision bfloat16} is for CPUs"}, nil
+}
+
+// deviceTypes are the kinds of devices that TensorFlow has with these options, sorted.
+func deviceTypes(o gpuopts.Options) (types []string, err error) {
+	config, err := o.ConfigProto()
+	if err != nil {
+		return nil, err
+	}
+	if err := settle(o, config); err != nil {
+		return nil, err
+	}
+	graph, err := tfbind.NewGraph()
+	if err != nil {
+		return nil, err
+	}
+	defer graph.Close()
+	s, err := tfbind.NewSession(graph, config)
+	if err != nil {
+		return nil, gpuError(o, err)
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	devices, err := s.Devices()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		types = append(types, d.Type)
+	}
+	slices.Sort(types)
+	return slices.Compact(types), nil
 }

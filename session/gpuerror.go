@@ -10,11 +10,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// GPUError returns err, with which TensorFlow did not make a session with these options, as
+// gpuError returns err, with which TensorFlow did not make a session with these options, as
 // what it says of them: ErrNoGPU if a GPU that they ask for is not there while others are,
 // and an *option.Error if VirtualGPUs does not list as many as there are. All else,
-// and nil, it returns as it is. Open does this by itself.
-func GPUError(o gpuopts.Options, err error) error {
+// and nil, it returns as it is.
+func gpuError(o gpuopts.Options, err error) error {
 	var failed *tfbind.Error
 	asks := o.AsksForGPU()
 	if asks == "" || !errors.As(err, &failed) {

@@ -36,15 +36,15 @@ func TestGPUError(t *testing.T) {
 		{gpuopts.Options{MemoryGrowth: true}, tfbind.InvalidArgument, noSuch, false, false, noSuch}, // Options.Config says so
 	} {
 		err := error(&tfbind.Error{Op: "load", Code: c.code, Message: c.text})
-		got := GPUError(c.options, fmt.Errorf("open: %w", err))
+		got := gpuError(c.options, fmt.Errorf("open: %w", err))
 		assert.Equal(t, c.missing, errors.Is(got, ErrNoGPU), c.text)
 		assert.Equal(t, c.conflict, errors.As(got, new(*option.Error)), c.text)
 		assert.ErrorContains(t, got, c.text)
-		assert.ErrorContains(t, GPUError(c.options, err), c.says)
+		assert.ErrorContains(t, gpuError(c.options, err), c.says)
 		if !c.conflict {
 			assert.ErrorIs(t, got, err)
 		}
 	}
-	assert.NoError(t, GPUError(visible, nil))
-	assert.Equal(t, ErrNoGPU, GPUError(visible, ErrNoGPU))
+	assert.NoError(t, gpuError(visible, nil))
+	assert.Equal(t, ErrNoGPU, gpuError(visible, ErrNoGPU))
 }

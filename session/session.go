@@ -141,6 +141,11 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if err := causeOf(ctx); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
+	resolved := *p
+	p = &resolved
+	if _, err := ResolvePrecision(&p.opts.Device); err != nil {
+		return nil, err
+	}
 	opts := p.opts
 	config, err := opts.Device.ConfigProto()
 	if err != nil {
@@ -158,7 +163,7 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 		s.scaler = &scaler
 	}
 	if err := s.load(); err != nil {
-		return nil, GPUError(opts.Device, err)
+		return nil, gpuError(opts.Device, err)
 	}
 	if err := s.checkGPU(); err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -12,6 +12,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
@@ -31,8 +32,8 @@ type Choice struct {
 	Allowed time.Duration `json:"allowed_ns,omitempty"`
 	// Cached means that an earlier race has chosen.
 	Cached bool `json:"-"`
-	// Unkept is why what was measured could not be kept in Plan.Cache; nil if it was, or
-	// was not to be.
+	// Unkept says that what was measured could not be kept in Plan.Cache, and why; nil if it
+	// was, or was not to be.
 	Unkept error `json:"-"`
 }
 
@@ -112,7 +113,9 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	}
 	unkept := p.keep(key, kept)
 	c, _ = c.now(ways, settings)
-	c.Unkept = unkept
+	if unkept != nil {
+		c.Unkept = option.Errorf("what was measured is not kept for the next training: %w; set {Plan.Cache} to a folder that can be written", unkept)
+	}
 	c.decide(&p, r.own)
 	won := of(measured, c.Candidate)
 	c.Why = c.why(won == nil || won.Late)

@@ -21,6 +21,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/train"
 	"steadyfit/tune"
 )
 
@@ -67,13 +68,13 @@ func TestMeasuredChoice(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	won(t, cache, tune.Candidate{StepsPerExecution: 16, Compiled: true})
 
-	train := func(name, cache string, flags ...string) *exec.Cmd {
+	trained := func(name, cache string, flags ...string) *exec.Cmd {
 		return program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--seed", "3", "--auto", "on", "--cache", filepath.Join(dir, cache),
 			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model")}, flags...)...)
 	}
 	run := func(name, cache string, flags ...string) string {
 		t.Helper()
-		out, err := train(name, cache, flags...).CombinedOutput()
+		out, err := trained(name, cache, flags...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return string(out)
 	}
@@ -103,7 +104,7 @@ func TestMeasuredChoice(t *testing.T) {
 	run("processes", "cache", "--epochs", "30", "--supervise", "--reset", "process", "--reset-every", "10epochs")
 	assert.True(t, bytes.Equal(want, weights("processes")), "in three processes")
 
-	cmd := train("killed", "cache", "--epochs", "30", "--supervise")
+	cmd := trained("killed", "cache", "--epochs", "30", "--supervise")
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	require.NoError(t, cmd.Start())
@@ -118,11 +119,11 @@ func TestMeasuredChoice(t *testing.T) {
 
 	// What would round in another way is refused in the words of the flag.
 	for _, flags := range [][]string{{"--auto", "off"}, {"--fuse-steps", "1"}, {"--deterministic"}} {
-		out, err := train("parts", "none", append([]string{"--epochs", "31", "--resume"}, flags...)...).CombinedOutput()
+		out, err := trained("parts", "none", append([]string{"--epochs", "31", "--resume"}, flags...)...).CombinedOutput()
 		var exit *exec.ExitError
 		require.ErrorAs(t, err, &exit, "%s", out)
 		assert.Equal(t, exitUsage, exit.ExitCode())
-		assert.Contains(t, string(out), "the checkpoint was trained with fused 16 steps, XLA twin, as --auto had chosen, and --")
+		assert.Contains(t, string(out), ": the checkpoint was trained with fused 16 steps, XLA twin, as --auto had chosen, and this rules that out")
 	}
 	run("parts", "none", "--epochs", "31", "--resume", "--auto", "off", "--force")
 
@@ -140,7 +141,7 @@ func TestMeasuredChoice(t *testing.T) {
 			t.Skip(err)
 		}
 		won(t, cache, tune.Candidate{Allocator: allocator.Jemalloc})
-		cmd := train("preloaded", "cache", "--epochs", "10000000")
+		cmd := trained("preloaded", "cache", "--epochs", "10000000")
 		var output bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &output
 		require.NoError(t, cmd.Start())
@@ -197,7 +198,7 @@ func TestChoiceThatRounds(t *testing.T) {
 		if choice != nil {
 			text, err := json.Marshal(choice)
 			require.NoError(t, err)
-			cmd.Env = append(cmd.Env, chosenEnv+"="+string(text))
+			cmd.Env = append(cmd.Env, train.ChosenEnv+"="+string(text))
 		}
 		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1", env) // without oneDNN, several steps in a call are the same steps
 		out, err := cmd.CombinedOutput()
@@ -258,14 +259,14 @@ func TestChoiceThatRounds(t *testing.T) {
 		{named: "TF_NUM_INTEROP_THREADS", env: "TF_NUM_INTEROP_THREADS=1"},
 	} {
 		assert.Contains(t, refused("parts", c.env, c.flags...),
-			"the checkpoint was trained with fused 4 steps, single-threaded executor, intra threads 1, as --auto had chosen, and "+c.named+" rules that out", c)
+			c.named+": the checkpoint was trained with fused 4 steps, single-threaded executor, intra threads 1, as --auto had chosen, and this rules that out", c)
 	}
 	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--force"), "session.fused")
 
 	// One step per call has the bits of plain ones, but for the number of threads.
 	good("single", "2", &single)
 	assert.Equal(t, "as single steps", identity("single"))
-	assert.Contains(t, refused("single", "", "--auto", "off"), "and --auto off rules that out")
+	assert.Contains(t, refused("single", "", "--auto", "off"), "--auto off: the checkpoint was trained with single-threaded executor")
 	good("single", "3", nil, "--intra-threads", "1")
 	good("single", "4", nil, "--auto", "off", "--intra-threads", "1")
 	good("plain-threads", "4", nil, "--auto", "off", "--intra-threads", "1")

@@ -19,6 +19,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
+	"steadyfit/train"
 	"steadyfit/tune"
 )
 
@@ -31,6 +32,7 @@ type benchFlags struct {
 	synthetic                  bool
 	learningRate               float64
 	autoFlags
+	choice train.Autotune
 }
 
 func newBench(g *global) *cobra.Command {
@@ -82,10 +84,11 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	if !(f.learningRate >= 0) || math.IsInf(f.learningRate, 1) {
 		return usagef("--learning-rate %v: expected a number above 0; leave it out for a model that has its own", f.learningRate)
 	}
-	if f.synthetic && f.data.path != "" {
+	if f.synthetic && f.data.Path != "" {
 		return usagef("--synthetic and --data exclude each other")
 	}
-	if err := f.among(autoOff, autoOn, autoPrecision, autoKept); err != nil {
+	var err error
+	if f.choice, err = f.autoFlags.parse(f.device.flags.Changed, autoOff, autoOn, autoPrecision, autoKept); err != nil {
 		return err
 	}
 	if f.auto != autoOff && f.signature != "" {
@@ -94,10 +97,12 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	if err := f.checkCache(); err != nil {
 		return err
 	}
-	if err := f.apply(); err != nil {
+	if err := f.data.parse(); err != nil {
 		return err
 	}
-	f.device.warn(stderr)
+	if err := f.apply(stderr); err != nil {
+		return err
+	}
 	m, err := f.open()
 	if err != nil {
 		return err
@@ -110,14 +115,14 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		return unusable(err)
 	}
 	source, err := f.source(m, sig)
-	defer f.data.close()
 	if err != nil {
 		return err
 	}
+	defer source.close()
 	if _, err := g.load(); err != nil {
 		return err
 	}
-	if err := f.device.decide(&f.options.Device, stderr); err != nil {
+	if err := resolvePrecision(&f.options, stderr); err != nil {
 		return g.noGPU(ctx, err)
 	}
 	var choice tune.Choice
@@ -127,7 +132,9 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 			return err
 		}
 		fmt.Fprintf(stderr, "auto: %s\n", choice.Why)
-		warnUnkept(stderr, choice)
+		if choice.Unkept != nil {
+			notice(stderr, "warning", choice.Unkept)
+		}
 	}
 	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
 	plan, err := session.Compile(m, f.options)
@@ -168,7 +175,7 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		loss, err := step.Float(savedmodels.OutputLoss)
 		return float32(loss), err
 	})
-	if errors.Is(err, tfbind.ErrInvalidArgument) && f.data.path == "" {
+	if errors.Is(err, tfbind.ErrInvalidArgument) && f.data.Path == "" {
 		return fmt.Errorf("%w; synthetic integers are 0 to %d, which this model may not take: give --data", err, classes(m)-1)
 	}
 	if err != nil {
@@ -208,12 +215,12 @@ const benchRace = time.Minute
 
 // race measures each way to run steps, or looks up what was measured.
 func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dataset) (tune.Choice, error) {
-	limits := f.limits(f.device.flags.Changed, &f.device, ds.Len()/f.batch)
+	limits := f.choice.Limits(f.options, ds.Len()/f.batch)
 	limits.Preload = true // for fit
 	return tune.Choose(ctx, tune.Plan{
 		Model: m, Options: f.options, Limits: limits,
 		Data: ds, Batch: f.batch, LearningRate: f.learningRate, Time: benchRace,
-		Cache: f.folder(), KeptOnly: f.auto == autoKept, Anew: f.auto != autoKept,
+		Cache: f.choice.Folder(), KeptOnly: f.auto == autoKept, Anew: f.auto != autoKept,
 	})
 }
 
@@ -246,12 +253,14 @@ type benchSource struct {
 	stepsPerCall int
 	// data has the batches, for --auto; nil without it.
 	data data.Dataset
+	// close closes the data.
+	close func() error
 }
 
 func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (benchSource, error) {
-	s := benchSource{stepsPerCall: 1}
+	s := benchSource{stepsPerCall: 1, close: func() error { return nil }}
 	fused := sig.Name != "" && (sig.Name == m.Roles.TrainN || sig.Name == m.Roles.TrainNXLA)
-	if f.data.path == "" {
+	if f.data.Path == "" {
 		leading := []int{f.batch}
 		if fused {
 			s.stepsPerCall = f.stepsPerCall
@@ -280,23 +289,14 @@ func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (b
 	if fused {
 		return s, usagef("--data cannot feed %s, which takes the batches of several steps; leave it out", sig.Name)
 	}
-	if err := f.data.suit(m, sig.Name); err != nil {
-		return s, err
-	}
-	ds, err := f.data.open(f.data.path, "")
+	pass := data.Pass{Batch: f.batch, DropRemainder: true}
+	ds, err := train.OpenData(m, sig.Name, f.data.Data, "", pass)
 	if err != nil {
 		return s, err
 	}
-	if ds, err = f.data.scaled(ds); err != nil {
-		return s, err
-	}
-	s.data = ds
-	pass := data.Pass{Batch: f.batch, DropRemainder: true}
+	s.data, s.close = ds, ds.Close
 	if ds.Len() < f.batch {
-		return s, usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), f.batch)
-	}
-	if err := check(ds, m, sig.Name, pass); err != nil {
-		return s, err
+		return s, errors.Join(usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), f.batch), ds.Close())
 	}
 	s.batches = func(yield func(data.Batch, error) bool) {
 		for epoch := 0; ; epoch++ {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -16,19 +17,20 @@ import (
 	"steadyfit/tfbind"
 )
 
-// parseDevice parses and applies device flags. None of them may need a variable that
-// is not set: the process would be started anew.
-func parseDevice(t *testing.T, line string) (gpuopts.Options, *deviceFlags, error) {
+// parseDevice parses and applies device flags, and returns what it prints. None of the flags
+// may need a variable that is not set: the process would be started anew.
+func parseDevice(t *testing.T, line string) (o gpuopts.Options, printed string, err error) {
 	t.Helper()
-	var o gpuopts.Options
-	var f deviceFlags
+	var f modelFlags
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	f.register(flags, &o)
+	f.register(flags)
 	if err := flags.Parse(strings.Fields(line)); err != nil {
-		return o, &f, &usageError{err}
+		return o, "", &usageError{err}
 	}
-	return o, &f, f.apply(&o)
+	var out strings.Builder
+	err = f.apply(&out)
+	return f.options.Device, out.String(), err
 }
 
 func TestDeviceFlags(t *testing.T) {
@@ -41,7 +43,7 @@ func TestDeviceFlags(t *testing.T) {
 		"--intra-threads 2 --inter-threads 1":     {IntraThreads: 2, InterThreads: 1},
 		"--precision fp32":                        {},
 		"--precision bf16":                        {Precision: gpuopts.BFloat16},
-		"--precision fp16":                        {}, // decided once TensorFlow is open
+		"--precision fp16":                        {Precision: gpuopts.Float16},
 		"--xla":                                   {XLA: gpuopts.XLAOn2},
 		"--xla=false":                             {XLA: gpuopts.XLAOff},
 		"--memory-growth":                         {MemoryGrowth: true},
@@ -107,20 +109,17 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 func TestDeviceWarnings(t *testing.T) {
 	t.Setenv("TF_GPU_MEMORY_ALLOW_GROWTH", "true")
 	t.Setenv("TF_NUM_INTRAOP_THREADS", "4")
-	_, f, err := parseDevice(t, "--intra-threads 1")
+	_, printed, err := parseDevice(t, "--intra-threads 1")
 	require.NoError(t, err)
-	var out strings.Builder
-	f.warn(&out)
 	assert.Equal(t, `steadyfit: warning: TF_NUM_INTRAOP_THREADS: 4 is not used: --intra-threads 1 goes before it (process_util.cc, local_device.cc)
 steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth
-`, out.String())
+`, printed)
 }
 
 // A GPU that is missing while there are others is the machine's fault as well.
 func TestMissingGPU(t *testing.T) {
 	said := &tfbind.Error{Op: "load", Code: tfbind.InvalidArgument, Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
-	err := (&global{}).noGPU(t.Context(), session.GPUError(gpuopts.Options{VisibleGPUs: []int{3}}, said))
+	err := (&global{}).noGPU(t.Context(), fmt.Errorf("%w: %w", session.ErrNoGPU, said))
 	assert.Equal(t, exitEnvironment, exitCode(err))
-	assert.Contains(t, option.Text(err, flags.Name), "--visible-gpus 3 asks for a GPU that TensorFlow does not have")
 	assert.ErrorContains(t, err, "steadyfit doctor --gpu")
 }

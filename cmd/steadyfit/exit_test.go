@@ -7,10 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
-	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -49,40 +47,4 @@ func TestExitCodes(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
 	}
-}
-
-func TestLimitGPU(t *testing.T) {
-	open := func(r resilience, o session.Options) (session.Options, error) {
-		err := r.configure(&o)
-		return o, err
-	}
-	o, err := open(resilience{budget: "2GiB", budgetOf: budgetOfGPU}, session.Options{ListAllocations: true})
-	require.NoError(t, err)
-	assert.Equal(t, [][]int{{2048}}, o.Device.VirtualGPUs)
-	assert.False(t, o.ListAllocations, "the batch is split instead")
-	assert.False(t, o.AllowInexactSplit)
-
-	o, err = open(resilience{budget: "2GiB", budgetOf: "rss", inexact: true}, session.Options{ListAllocations: true})
-	require.NoError(t, err)
-	assert.Empty(t, o.Device.VirtualGPUs)
-	assert.True(t, o.ListAllocations)
-	assert.True(t, o.AllowInexactSplit)
-
-	// Whoever limits the GPU in another way keeps that.
-	for text, set := range map[string]func(o *session.Options){
-		"divided into devices of [[512 512]] MiB already": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
-		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
-		"one for each of the 2 visible ones":              func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
-		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = gpuopts.CUDAMallocAsync },
-	} {
-		var o session.Options
-		set(&o)
-		_, err := open(resilience{budget: "2GiB", budgetOf: budgetOfGPU}, o)
-		assert.ErrorContains(t, err, text)
-		assert.Equal(t, exitUsage, exitCode(err))
-	}
-	t.Setenv("TF_GPU_ALLOCATOR", "cuda_malloc")
-	_, err = open(resilience{budget: "2GiB", budgetOf: budgetOfGPU}, session.Options{})
-	assert.ErrorContains(t, err, `TF_GPU_ALLOCATOR is "cuda_malloc"`)
-	assert.Equal(t, exitUsage, exitCode(err))
 }

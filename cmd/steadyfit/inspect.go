@@ -10,6 +10,8 @@ import (
 	"steadyfit/savedmodels"
 )
 
+const builtinPrefix = "builtin:"
+
 func newInspect() *cobra.Command {
 	var asJSON, strict bool
 	var f modelFlags

@@ -20,6 +20,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
+	"steadyfit/train"
 	"steadyfit/tune"
 )
 
@@ -111,14 +112,14 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &child) && !child.Is(session.ErrOutOfMemory):
 		return child.Code
-	case is(tfbind.ErrNoTensorFlow) || as(new(*environmentError)):
+	case is(tfbind.ErrNoTensorFlow, session.ErrNoGPU) || as(new(*environmentError)):
 		return exitEnvironment
 	// Before the others: what could not be done about a lack of memory is in the error, too.
 	case is(session.ErrOutOfMemory) || as(new(*fit.BudgetError)):
 		return exitMemory
 	case is(session.ErrRetry):
 		return exitFailed // it worked when the training began
-	case as(new(*usageError), new(*option.Error), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+	case as(new(*usageError), new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
 		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
 		return exitUsage
 	case as(new(*checkError)):

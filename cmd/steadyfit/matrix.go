@@ -29,6 +29,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
+	"steadyfit/train"
 )
 
 // matrixFlags are the flags of matrix.
@@ -375,18 +376,10 @@ func (f *matrixFlags) user(p *matrix.Plan) error {
 	if f.data == "" {
 		return nil
 	}
-	d := &dataFlags{path: f.data, mapped: mapNever}
-	if err := d.suit(m, m.Roles.Train); err != nil {
-		return err
+	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: f.data, Map: train.MapNever}, "train", data.Pass{Batch: f.batch, DropRemainder: true})
+	if err == nil {
+		return ds.Close()
 	}
-	ds, err := d.open(f.data, "train")
-	if err != nil {
-		return err
-	}
-	if ds, err = d.scaled(ds); err != nil {
-		return err
-	}
-	err = check(ds, m, m.Roles.Train, data.Pass{Batch: f.batch, DropRemainder: true})
 	var unused *session.UnusedFieldError
 	if errors.As(err, &unused) { // the children read the data as it is
 		return usagef("--data: no input of signature %s takes the field %s; give data without it", unused.Signature, unused.Field)

@@ -15,6 +15,7 @@ import (
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/tfbind"
+	"steadyfit/train"
 	"steadyfit/tune"
 )
 
@@ -140,7 +141,7 @@ func settle(cmd *cobra.Command, path string) error {
 // warnUnknown names variables that look like flags of this program and are none:
 // a misspelt one would otherwise be ignored in silence.
 func warnUnknown(root *cobra.Command, stderr io.Writer) {
-	if startedAnew() {
+	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
 		return // it was said before
 	}
 	known := map[string]bool{}

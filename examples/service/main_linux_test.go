@@ -47,7 +47,7 @@ func serve(t *testing.T, dir string, args ...string) (cmd *exec.Cmd, output *byt
 func weights(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	paths, err := filepath.Glob(filepath.Join(dir, models, "*", "variables", "variables.data-00000-of-00001"))
+	paths, err := filepath.Glob(filepath.Join(dir, "models", "*", "variables", "variables.data-00000-of-00001"))
 	require.NoError(t, err)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
@@ -64,19 +64,19 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	undisturbed := t.TempDir()
 	cmd, output := serve(t, undisturbed, "-demo", "3")
 	require.NoError(t, cmd.Wait(), "%s", output)
-	assert.Contains(t, output.String(), "3 jobs, 0 of them failed")
+	assert.Contains(t, output.String(), "jobs done: 3, failed: 0")
 	want := weights(t, undisturbed)
 	require.Len(t, want, 3)
 
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, queue), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, queue, "bad.json"), []byte(`{"model":"nowhere","data":"builtin:digits","epochs":1,"batch":32}`), 0o666))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", "bad.json"), []byte(`{"Model":"nowhere","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1,"Batch":32}}`), 0o666))
 	// Left by workers that died while they saved a model.
 	for _, left := range []string{".demo-0000.tmp-1/new", ".before.tmp-2/old/assets"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(dir, models, filepath.FromSlash(left)), 0o777))
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "models", filepath.FromSlash(left)), 0o777))
 	}
 	cmd, output = serve(t, dir, "-demo", "3")
-	running := filepath.Join(dir, running, "demo-0001")
+	running := filepath.Join(dir, "running", "demo-0001")
 	require.Eventually(t, func() bool {
 		found, err := fit.Checkpoints(running)
 		return err == nil && len(found) > 0
@@ -86,41 +86,50 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	assert.Equal(t, 1, cmd.ProcessState.ExitCode())
 	assert.Contains(t, output.String(), "is started anew")
 	assert.Contains(t, output.String(), "job bad failed: ")
-	assert.Contains(t, output.String(), "4 jobs, 1 of them failed")
+	assert.Contains(t, output.String(), "jobs done: 3, failed: 1")
 	have := weights(t, dir)
 	require.Len(t, have, 3)
 	for name := range want {
 		assert.True(t, want[name] == have[name], "%s differs", name)
 	}
-	for folder, count := range map[string]int{queue: 0, done: 3, failed: 1} {
-		names, err := jobs(filepath.Join(dir, folder))
-		require.NoError(t, err)
-		assert.Len(t, names, count, folder)
+	for folder, count := range map[string]int{"queue": 0, "done": 3, "failed": 1} {
+		assert.Len(t, service{dir: dir}.jobs(folder), count, folder)
 	}
 	left, err := os.ReadDir(filepath.Dir(running))
 	require.NoError(t, err)
 	assert.Empty(t, left)
-	parts, err := filepath.Glob(filepath.Join(dir, models, ".*.tmp-*"))
+	parts, err := filepath.Glob(filepath.Join(dir, "models", ".*.tmp-*"))
 	require.NoError(t, err)
 	assert.Empty(t, parts)
-	assert.DirExists(t, filepath.Join(dir, models, "before", "assets"))
+	assert.DirExists(t, filepath.Join(dir, "models", "before", "assets"))
 }
 
-// A limit that no job can keep to has models loaded anew and jobs done by one worker after
-// the other; the models are the same. What failed before this service is not its failure.
-func TestLimit(t *testing.T) {
-	free, limited := t.TempDir(), t.TempDir()
+// A job is a train.Config, with its budget and all else. One that cannot keep its budget
+// fails, and the next ones are trained.
+func TestJobsAreConfigs(t *testing.T) {
+	free, other := t.TempDir(), t.TempDir()
 	cmd, output := serve(t, free, "-demo", "2")
 	require.NoError(t, cmd.Wait(), "%s", output)
-	require.NoError(t, os.MkdirAll(filepath.Join(limited, failed), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(limited, failed, "old.json"), []byte("{}"), 0o666))
-	cmd, output = serve(t, limited, "-demo", "2", "-limit", "1MiB")
-	require.NoError(t, cmd.Wait(), "%s", output)
-	assert.Contains(t, output.String(), "2 jobs, 0 of them failed")
-	assert.Contains(t, output.String(), "in use after job demo-0000")
-	want, have := weights(t, free), weights(t, limited)
+	require.NoError(t, os.MkdirAll(filepath.Join(other, "queue"), 0o777))
+	job := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(other, "queue", name), []byte(text), 0o666))
+	}
+	job("a.json", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Budget":{"Limit":1048576}}`)
+	job("b.json", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Autotune":{"Mode":"on"}}`)
+	job("c.json", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":0,"Batch":32}}`)
+	job("d.json", `{"Model":`)
+	cmd, output = serve(t, other, "-demo", "2")
+	require.Error(t, cmd.Wait(), "%s", output)
+	assert.Contains(t, output.String(), "jobs done: 3, failed: 3")
+	assert.Contains(t, output.String(), "job a failed: ")
+	assert.Contains(t, output.String(), "the memory budget of 1.0 MiB of rss cannot be kept")
+	assert.Contains(t, output.String(), "too short a training to measure")
+	assert.Contains(t, output.String(), "job c failed: Loop.Epochs 0: expected at least 1")
+	assert.Contains(t, output.String(), "job d failed: unexpected end of JSON input")
+	want, have := weights(t, free), weights(t, other)
 	require.Len(t, want, 2)
-	require.Len(t, have, 2)
+	require.Len(t, have, 3)
+	assert.Equal(t, have["b"], have["demo-0000"])
 	for name := range want {
 		assert.True(t, want[name] == have[name], "%s differs", name)
 	}
@@ -128,8 +137,17 @@ func TestLimit(t *testing.T) {
 
 func workerOf(t *testing.T, pid int) int {
 	t.Helper()
+	child, ok := findWorker(pid)
+	require.True(t, ok, "there is no worker")
+	return child
+}
+
+// findWorker returns the child of a process.
+func findWorker(pid int) (child int, ok bool) {
 	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
-	require.NoError(t, err)
+	if err != nil {
+		return 0, false
+	}
 	for _, path := range tasks {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -137,31 +155,27 @@ func workerOf(t *testing.T, pid int) int {
 		}
 		for _, word := range bytes.Fields(text) {
 			child, err := strconv.Atoi(string(word))
-			require.NoError(t, err)
-			return child
+			return child, err == nil
 		}
 	}
-	require.Fail(t, "there is no worker")
-	return 0
+	return 0, false
 }
 
 // Ctrl-C ends the worker after its step and a checkpoint, and the service with 130; the job
 // stays in the queue.
 func TestCtrlC(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, queue), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, queue, "long.json"), []byte(`{"model":"builtin:digits","data":"builtin:digits","epochs":1000000,"batch":32}`), 0o666))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", "long.json"), []byte(`{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32}}`), 0o666))
 	cmd, output := serve(t, dir)
 	require.Eventually(t, func() bool {
-		found, err := fit.Checkpoints(filepath.Join(dir, running, "long"))
+		found, err := fit.Checkpoints(filepath.Join(dir, "running", "long"))
 		return err == nil && len(found) > 0
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	require.Error(t, cmd.Wait())
 	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", output)
-	names, err := jobs(filepath.Join(dir, queue))
-	require.NoError(t, err)
-	assert.Equal(t, []string{"long"}, names)
+	assert.Equal(t, []string{"long"}, service{dir: dir}.jobs("queue"))
 }
 
 func TestExitCode(t *testing.T) {
@@ -183,39 +197,35 @@ func TestExitCode(t *testing.T) {
 // A job leaves the queue only when nothing else is left of it, whatever ends the worker in
 // between: the next job of that name would take its checkpoints for its own.
 func TestAJobLeavesTheQueueLast(t *testing.T) {
-	w := &worker{dir: t.TempDir(), out: io.Discard}
-	require.NoError(t, w.prepare(1))
-	require.NoError(t, os.Remove(filepath.Join(w.dir, done)))
-	checkpoints := filepath.Join(w.dir, running, "demo-0000")
+	s := service{dir: t.TempDir(), out: io.Discard}
+	require.NoError(t, s.prepare(1))
+	require.NoError(t, os.Remove(filepath.Join(s.dir, "done")))
+	checkpoints := filepath.Join(s.dir, "running", "demo-0000")
 	require.NoError(t, os.Mkdir(checkpoints, 0o777))
-	require.Error(t, w.finish("demo-0000", nil), "there is no folder to move it to")
+	require.Error(t, s.finish("demo-0000", nil), "there is no folder to move it to")
 	assert.NoDirExists(t, checkpoints)
-	assert.FileExists(t, filepath.Join(w.dir, queue, "demo-0000.json"))
+	assert.FileExists(t, filepath.Join(s.dir, "queue", "demo-0000.json"))
 }
 
-// A job of which three workers have died is put aside with the reason.
+// A job whose workers are killed before there is a checkpoint is put aside with the reason.
 func TestJobThatKillsIsPutAside(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, queue), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, queue, "long.json"), []byte(`{"model":"builtin:digits","data":"builtin:digits","epochs":1000000,"batch":32}`), 0o666))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", "long.json"), []byte(`{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32},"Checkpoints":{"EverySteps":1000000}}`), 0o666))
 	cmd, output := serve(t, dir)
-	step := int64(0)
-	for range mostDeaths {
-		require.Eventually(t, func() bool {
-			found, err := fit.Checkpoints(filepath.Join(dir, running, "long"))
-			if err != nil || len(found) == 0 || found[0].Step <= step {
-				return false
-			}
-			step = found[0].Step
-			return true
-		}, time.Minute, time.Millisecond)
-		require.NoError(t, syscall.Kill(workerOf(t, cmd.Process.Pid), syscall.SIGKILL))
-	}
+	killed := map[int]bool{}
+	require.Eventually(t, func() bool {
+		if pid, ok := findWorker(cmd.Process.Pid); ok && !killed[pid] && len(service{dir: dir}.jobs("queue")) > 0 {
+			killed[pid] = syscall.Kill(pid, syscall.SIGKILL) == nil
+		}
+		return len(service{dir: dir}.jobs("failed")) > 0
+	}, time.Minute, time.Millisecond)
 	require.Error(t, cmd.Wait())
 	assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-	text, err := os.ReadFile(filepath.Join(dir, failed, "long.txt"))
+	text, err := os.ReadFile(filepath.Join(dir, "failed", "long.txt"))
 	require.NoError(t, err, "%s", output)
-	assert.Contains(t, string(text), "3 workers died of it; the last one: killed by SIGKILL")
+	assert.Contains(t, string(text), "gave up; attempts without progress: 3")
+	assert.Contains(t, string(text), "killed by SIGKILL")
 }
 
 // Memory that grows from job to job is an error, and memory that does not is none.
@@ -225,12 +235,12 @@ func TestServiceJudgesItsMemory(t *testing.T) {
 		leaks  bool
 	}{{memory.MiB, true}, {0, false}} {
 		var out bytes.Buffer
-		w := &worker{out: &out}
+		s, series := service{dir: t.TempDir(), out: &out}, memory.Series{}
 		for i := range 60 {
 			at := 100*memory.MiB + memory.Bytes(i)*c.growth + memory.Bytes(i*7%5)*4*memory.KiB
-			w.series.Append(&memory.Sample{Step: i, Values: []memory.Value{{Layer: memory.Anon, Reading: memory.Known(at)}}})
+			series.Append(&memory.Sample{Step: i, Values: []memory.Value{{Layer: memory.Anon, Reading: memory.Known(at)}}})
 		}
-		err := w.outcome()
+		err := s.outcome(&series)
 		assert.Equal(t, c.leaks, err != nil, "%s", &out)
 	}
 }

@@ -6,15 +6,40 @@ import (
 	"strings"
 
 	"steadyfit/gpuopts"
+	"steadyfit/memory"
 )
 
 var names = map[string]string{
+	"Autotune.Cache":            "cache",
+	"Autotune.Mode":             "auto",
+	"Best":                      "keep-best",
 	"Budget.Batch":              "batch",
 	"Budget.Layer":              "memory-budget-of",
 	"Budget.Limit":              "memory-budget",
 	"CSVOptions.Header":         "header",
 	"Checkpoint":                "checkpoints",
-	"Best":                      "keep-best",
+	"Checkpoints.Keep":          "keep",
+	"Config.Augmentation":       "augment",
+	"Config.Checkpoints":        "checkpoints",
+	"Config.ClassWeights":       "class-weight",
+	"Config.Model":              "model",
+	"Config.OnOutOfMemory":      "on-oom",
+	"Config.Out":                "out",
+	"Config.Prefetch":           "prefetch",
+	"Config.Resume":             "resume",
+	"Config.Seed":               "seed",
+	"Config.Supervise":          "supervise",
+	"Config.Trace":              "in-force",
+	"Config.Validation":         "validation",
+	"Config.ValidationFraction": "validation",
+	"Data.Header":               "header",
+	"Data.Height":               "image-size",
+	"Data.Label":                "label",
+	"Data.Map":                  "map",
+	"Data.Path":                 "data",
+	"Data.Scale":                "scale",
+	"Data.Width":                "image-size",
+	"Data.Workers":              "workers",
 	"EarlyStop":                 "early-stop",
 	"EveryEpochs":               "every",
 	"EverySteps":                "every",
@@ -37,7 +62,6 @@ var names = map[string]string{
 	"Options.AllowInexactSplit": "inexact-micro-batches",
 	"Options.Compiled":          "compiled",
 	"Options.Deterministic":     "deterministic",
-	"Options.StepsPerExecution": "fuse-steps",
 	"Options.GPUAllocator":      "gpu-allocator",
 	"Options.InterThreads":      "inter-threads",
 	"Options.IntraThreads":      "intra-threads",
@@ -46,9 +70,11 @@ var names = map[string]string{
 	"Options.MemoryFraction":    "gpu-memory-fraction",
 	"Options.MemoryGrowth":      "memory-growth",
 	"Options.Precision":         "precision",
+	"Options.StepsPerExecution": "fuse-steps",
 	"Options.VirtualGPUs":       "gpu-memory-limit",
 	"Options.VisibleGPUs":       "visible-gpus",
 	"Options.XLA":               "xla",
+	"Plan.Cache":                "cache",
 	"ReduceOnPlateau":           "reduce-lr",
 	"ResetPolicy.Depth":         "reset",
 	"ResetPolicy.EveryEpochs":   "reset-every",
@@ -58,10 +84,14 @@ var names = map[string]string{
 	"ResetPolicy.Within":        "reset-within",
 	"RestoreBest":               "restore-best",
 	"Session.SetLearningRate":   "learning-rate",
+	"Supervisor.Deadline":       "deadline",
+	"Supervisor.Restarts":       "restarts",
 	"session.Supervise":         "supervise",
 }
 
-var precisions = map[gpuopts.Precision]string{gpuopts.BFloat16: "bf16", gpuopts.Float16CPU: "fp16", gpuopts.Float16GPU: "fp16"}
+var precisions = map[gpuopts.Precision]string{gpuopts.BFloat16: "bf16", gpuopts.Float16: "fp16", gpuopts.Float16CPU: "fp16", gpuopts.Float16GPU: "fp16"}
+
+var layers = map[memory.Layer]string{memory.RSS: "rss", memory.Anon: "anon", memory.CgroupWorkingSet: "cgroup", memory.GPUProcess: "gpu"}
 
 // Name is an option.Name: the flag of an option, with the value as the flag has it. Other
 // names, such as those of variables, stay as they are.
@@ -75,6 +105,8 @@ func Name(option, value string) string {
 		value = strconv.FormatBool(value != string(gpuopts.XLAOff))
 	case "precision":
 		value = precisions[gpuopts.Precision(value)]
+	case "memory-budget-of":
+		value = layers[memory.Layer(value)]
 	case "gpu-allocator":
 		value = strings.ToLower(value)
 	case "visible-gpus":

@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 	"session": {"savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	// fit steps a session; a handle of tfbind in its hands would be a second owner.
 	"fit":    {"session", "savedmodels", "gpuopts", "data", "memory"},
+	"train":  {"tune", "fit", "session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	"tune":   {"session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	"matrix": {"fit", "session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	// data asks how much memory is free before it expands a file.

@@ -1,4 +1,4 @@
-package main
+package train
 
 import (
 	"math"
@@ -36,7 +36,7 @@ func TestIntegersAreChecked(t *testing.T) {
 			data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: make([]float32, 2*20*16)}},
 			data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: c.values}})
 		require.NoError(t, err)
-		err = check(ds, m, "train", data.Pass{Batch: 1})
+		err = checkData(ds, m, "train", data.Pass{Batch: 1})
 		if c.want == "" {
 			assert.NoError(t, err, "%T", c.values)
 		} else {
@@ -61,7 +61,7 @@ func TestLabelsAndMagnitudesAreChecked(t *testing.T) {
 			data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: x}},
 			data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, label}}})
 		require.NoError(t, err)
-		return check(ds, m, "train", data.Pass{Batch: 1})
+		return checkData(ds, m, "train", data.Pass{Batch: 1})
 	}
 	assert.NoError(t, made(2, 1))
 	for _, label := range []int64{3, -1} {

@@ -1,0 +1,323 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"steadyfit/data"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// Data says which data to read, and how.
+type Data struct {
+	// Path is a file, a folder, or "builtin:NAME", as in data.Open.
+	Path string
+	// Memory is data that the caller has read already, in the place of Path. Run does not
+	// close it.
+	Memory *data.Memory
+	// Label is the label of a CSV or JSON lines file: its name, or in a table its number
+	// from 1, or -1 for the last. Empty means the column label or y.
+	Label string
+	// Header says whether a table has a header.
+	Header data.Header
+	// Height and Width are the size, in pixels, that images in a folder are brought to, or
+	// that samples of pixels in a row have; 0 means what the model takes.
+	Height, Width int
+	// Scale is what 0 and 255 of bytes become. nil means, for images in a folder, the range
+	// that the model was exported with, and leaves all else as it is.
+	Scale *[2]float64
+	// MaxBytes is the largest size of the data when decompressed; 0 means
+	// data.Options.MaxBytes's default.
+	MaxBytes int64
+	// Ignore are arrays of the data to leave out.
+	Ignore []string
+	// Map says whether arrays of .npy and uncompressed .npz files stay on disk.
+	Map Mapping
+	// Workers is the number of goroutines that decode and augment; 0 means one per core.
+	Workers int
+}
+
+// Mapping says whether arrays stay on disk and are mapped.
+type Mapping string
+
+const (
+	// MapAuto maps files from 1 GiB on.
+	MapAuto Mapping = ""
+	// MapAlways and MapNever leave the size out of account.
+	MapAlways Mapping = "always"
+	MapNever  Mapping = "never"
+	// mapFrom is the size of the files, in bytes, from which MapAuto maps them.
+	mapFrom = 1 << 30
+)
+
+// OpenData reads the data that a signature of a model takes, and checks that the batches of a
+// pass fit, as far as that can be known before the first step. part is what to read of a
+// dataset with two parts: "train" or "test". The dataset has to be closed.
+func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.Memory, error) {
+	r, err := newReader(model, signature, d)
+	if err != nil {
+		return nil, err
+	}
+	ds, err := r.open(d, part)
+	if err != nil {
+		return nil, err
+	}
+	if ds, err = r.scaled(ds); err == nil {
+		err = checkData(ds, model, signature, pass)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	return ds, nil
+}
+
+// reader reads data for a signature of a model.
+type reader struct {
+	Data
+	csv    data.CSVOptions
+	images data.ImageOptions
+	// pixels is the range of pixels that the model takes; nil is that of bytes.
+	pixels *[2]float64
+	// classes are the class names of the training data, which number those of other data.
+	classes []string
+	opened  []*data.Memory
+}
+
+func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
+	if !slices.Contains([]Mapping{MapAuto, MapAlways, MapNever}, d.Map) {
+		return nil, refuse("Data.Map", d.Map, "expected %s, %s, or nothing", MapAlways, MapNever)
+	}
+	r := &reader{Data: d}
+	var err error
+	if r.csv, err = session.CSVOptions(model, signature); err != nil {
+		return nil, unusable(err)
+	}
+	r.csv.Header = d.Header
+	if r.images, r.pixels, err = session.ImageOptions(model, signature, d.Height, d.Width); err != nil {
+		return nil, unusable(err)
+	}
+	if d.Scale != nil {
+		r.pixels = d.Scale
+	}
+	return r, nil
+}
+
+// open reads a part of a dataset, or all of one that has no parts.
+func (r *reader) open(d Data, part string) (*data.Memory, error) {
+	ds, err := r.read(d, part)
+	if errors.Is(err, data.ErrNoSplit) && part != "" {
+		ds, err = r.read(d, "")
+	}
+	if err != nil || len(r.Ignore) == 0 {
+		return ds, err
+	}
+	ignore := r.Ignore
+	if len(r.opened) > 1 { // other data of the training need not have them
+		has := func(name string) bool {
+			return slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == name })
+		}
+		ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool { return !has(name) })
+	}
+	ds, err = ds.Drop(ignore...)
+	return ds, wrong("Memory.Drop", nil, err)
+}
+
+// read reads a dataset that has one part, or that part of a dataset with two.
+func (r *reader) read(d Data, part string) (ds *data.Memory, err error) {
+	if d.Memory != nil {
+		return d.Memory.Workers(r.Workers), nil
+	}
+	if d.Path == "" {
+		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + builtinNames(data.BuiltinNames())}
+	}
+	o := data.Options{Split: part, CSV: r.csv, Images: r.images, Map: r.maps(d.Path), MaxBytes: r.MaxBytes}
+	o.CSV.Classes = r.classes
+	if len(r.classes) > 0 {
+		o.Images.Classes = r.classes
+	}
+	labels := []string{"label", "y", ""} // other formats ignore it
+	if r.Label != "" {
+		labels = []string{r.Label}
+	}
+	for _, o.CSV.Label = range labels {
+		if ds, err = data.Open(d.Path, o); !errors.Is(err, data.ErrField) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, unusable(err)
+	}
+	r.opened = append(r.opened, ds)
+	return ds.Workers(r.Workers), nil
+}
+
+// maps reports whether the arrays at a path are mapped.
+func (r *reader) maps(path string) bool {
+	if r.Map != MapAuto {
+		return r.Map == MapAlways
+	}
+	files := []string{path}
+	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // else the folder has a name like a pattern
+		files = append(files, inside...)
+	}
+	var bytes int64
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+	}
+	return bytes >= mapFrom
+}
+
+// scaled brings the pixels of images, or with Data.Scale the bytes of any other data, to the
+// range that the model takes.
+func (r *reader) scaled(ds *data.Memory) (*data.Memory, error) {
+	if r.pixels == nil || r.Scale == nil && !ds.HasImages() {
+		return ds, nil
+	}
+	scaled, err := ds.Scale("x", float32(r.pixels[0]), float32(r.pixels[1]))
+	if r.Scale != nil {
+		return scaled, wrong("Data.Scale", fmt.Sprintf("%g,%g", r.pixels[0], r.pixels[1]), err)
+	}
+	return scaled, unusable(err)
+}
+
+// close closes what was opened.
+func (r *reader) close() error {
+	var errs []error
+	for _, ds := range r.opened {
+		errs = append(errs, ds.Close())
+	}
+	r.opened = nil
+	return errors.Join(errs...)
+}
+
+// checkData looks for data that does not fit a signature, and for values that TensorFlow
+// would fail on in the middle of a run, or that would train NaN into the weights.
+func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
+	fields, err := session.CheckData(model, signature, ds, pass)
+	if err != nil {
+		hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" })
+		if hasY || errors.As(err, new(*session.UnusedFieldError)) {
+			return err
+		}
+		return option.Errorf("%w (for a CSV or JSON lines file, {Data.Label} names the label)", err)
+	}
+	if err := data.CheckFinite(ds); err != nil {
+		return err
+	}
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return err
+	}
+	for _, in := range sig.DataInputs() {
+		if err := checkInput(ds, model, sig, in, fields[in.Name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkInput checks the field that feeds an input: classes of labels, magnitudes of floats,
+// ranges of integers.
+func checkInput(ds data.Dataset, model *savedmodels.Model, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
+	var notes savedmodels.InputMetadata
+	if m := model.Metadata; m != nil {
+		notes = m.Inputs[in.Name]
+		if classes := classesOf(m, in); classes > 0 && isInteger(in.DType) {
+			if names := namesOf(ds, field); len(names) > classes {
+				return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds.Name(), field, strings.Join(names[:min(8, len(names))], ", "), classes, data.ErrLabel)
+			}
+			return data.CheckLabels(ds, field, classes)
+		}
+	}
+	takes := func(what string, err error) error {
+		if err == nil {
+			return nil
+		}
+		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
+	}
+	if limit, ok := overflows[in.DType]; ok {
+		if err := takes(in.DType.String(), data.CheckMagnitude(ds, field, limit)); err != nil {
+			return err
+		}
+	}
+	i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
+	low, high, may := mayExceed(ds.Fields()[i].Type, in.DType, max(notes.Rows, 0))
+	if !may {
+		return nil
+	}
+	what := in.DType.String()
+	if notes.Rows > 0 {
+		what = fmt.Sprintf("indices of a table of %d rows", notes.Rows)
+	}
+	return takes(what, data.CheckIntegers(ds, field, low, high))
+}
+
+// classesOf is the number of classes of a label; 0 if it is not known, or no label.
+func classesOf(m *savedmodels.Metadata, in savedmodels.Tensor) int {
+	label := m.Labels[in.Name]
+	switch {
+	case label.DType == "":
+		return 0
+	case len(m.ClassNames) > 0:
+		return len(m.ClassNames)
+	}
+	return label.Classes
+}
+
+// namesOf are the names of classes that a table has for labels; nil if they are numbers.
+func namesOf(ds data.Dataset, field string) []string {
+	m, ok := ds.(*data.Memory)
+	if !ok {
+		return nil
+	}
+	return m.ClassNames(field)
+}
+
+// overflows are the magnitudes from which on a value is rounded to an infinity.
+var overflows = map[tfbind.DType]float64{
+	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
+}
+
+// integers are the types of integers, with the ends of their ranges as far as an int64 goes.
+var integers = map[tfbind.DType]struct{ low, high int64 }{
+	tfbind.Int8: {math.MinInt8, math.MaxInt8}, tfbind.Uint8: {0, math.MaxUint8},
+	tfbind.Int16: {math.MinInt16, math.MaxInt16}, tfbind.Uint16: {0, math.MaxUint16},
+	tfbind.Int32: {math.MinInt32, math.MaxInt32}, tfbind.Uint32: {0, math.MaxUint32},
+	tfbind.Int64: {math.MinInt64, math.MaxInt64}, tfbind.Uint64: {0, math.MaxInt64},
+}
+
+func isInteger(d tfbind.DType) bool {
+	_, ok := integers[d]
+	return ok
+}
+
+// mayExceed reports whether a field of some type may have values that an input does not
+// take. The input takes the integers from low to high: those of its type, and, if rows is
+// not 0, the indices of a table of that many rows, negative ones from its end.
+func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
+	takes, ok := integers[input]
+	if !ok || rows == 0 && field == input.String() {
+		return 0, 0, false
+	}
+	low, high = takes.low, takes.high
+	if rows > 0 {
+		low, high = max(low, -rows), min(high, rows-1)
+	}
+	for d, has := range integers {
+		if d.String() == field {
+			fits := d != tfbind.Uint64 && has.low >= low && has.high <= high
+			return low, high, !fits
+		}
+	}
+	return low, high, field != "bool" || high < 1
+}

@@ -1,0 +1,178 @@
+package train
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"steadyfit/data"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+func (t *training) pass() data.Pass {
+	return data.Pass{Batch: t.Loop.Batch, DropRemainder: t.Loop.DropRemainder}
+}
+
+// openData opens and checks the data: nothing of a file that is bad anywhere is trained on.
+func (t *training) openData(ctx context.Context) (err error) {
+	defer t.child.Busy()()
+	roles := t.plan.Roles()
+	if t.reader, err = newReader(t.model, roles.Train, t.Data); err != nil {
+		return err
+	}
+	train, err := t.reader.open(t.Data, "train")
+	if err != nil {
+		return err
+	}
+	t.reader.classes = train.ClassNames("y")
+	train, held, err := t.validation(train, roles)
+	if err != nil {
+		return err
+	}
+	if train, err = t.weighted(train, roles.Train); err != nil {
+		return err
+	}
+	if train, err = t.augmented(train, roles.Train); err != nil {
+		return err
+	}
+	if train, err = t.reader.scaled(train); err != nil {
+		return err
+	}
+	if err := checkData(train, t.model, roles.Train, t.pass()); err != nil {
+		return err
+	}
+	if t.CheckImages {
+		for _, ds := range []*data.Memory{train, held} {
+			if ds == nil {
+				continue
+			}
+			if err := data.CheckImages(ctx, ds); err != nil {
+				return unusable(err)
+			}
+		}
+	}
+	t.data = t.ordered(train)
+	return nil
+}
+
+// ordered shuffles the training data and reads it ahead.
+func (t *training) ordered(train *data.Memory) data.Dataset {
+	var ds data.Dataset = train
+	if t.Shuffle {
+		ds = train.Shuffle(t.Seed)
+	}
+	ahead := t.Prefetch
+	if ahead < 0 {
+		if ahead = 2; t.Budget.Limit == 0 {
+			ahead = data.AheadFor(ds, t.Loop.Batch)
+		}
+	}
+	if ahead > 0 {
+		ds = data.Prefetch(ds, ahead)
+	}
+	return ds
+}
+
+// validation opens the validation data, or sets a part of the training data aside for it.
+// held is nil without.
+func (t *training) validation(all *data.Memory, roles savedmodels.Roles) (train, held *data.Memory, err error) {
+	train = all
+	switch {
+	case t.ValidationFraction != 0:
+		if train, held, err = all.Split(1-t.ValidationFraction, t.Seed); err != nil {
+			return nil, nil, wrong("Config.ValidationFraction", t.ValidationFraction, err)
+		}
+	case t.Validation != "":
+		if held, err = t.reader.open(Data{Path: t.Validation}, "test"); err != nil {
+			return nil, nil, err
+		}
+	default:
+		return train, nil, nil
+	}
+	if roles.Evaluate == "" {
+		return nil, nil, refuse("Config.Validation", nil, "%s has no signature to evaluate with (evaluate or eval); export it with one, or leave the validation out", t.model.Dir)
+	}
+	if held, err = t.reader.scaled(held); err == nil {
+		err = checkData(held, t.model, roles.Evaluate, data.Pass{Batch: t.Loop.Batch})
+	}
+	t.Loop.Validation = held
+	return train, held, err
+}
+
+// weighted adds the weights of the classes to the training data, if there are any: those of
+// the field that feeds the only input that is a label.
+func (t *training) weighted(train *data.Memory, signature string) (*data.Memory, error) {
+	if len(t.ClassWeights) == 0 {
+		return train, nil
+	}
+	sig, err := t.model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	if sig.Reserved(savedmodels.InputSampleWeight) == nil {
+		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + savedmodels.InputSampleWeight, Fix: "export the model with it (export.py --sample-weight)"}
+	}
+	fields, err := session.CheckData(t.model, signature, train, t.pass())
+	if err != nil {
+		return nil, err
+	}
+	labels := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
+		predict, err := t.model.Signature(t.model.Roles.Predict)
+		return err == nil && predict.Input(in.Name) != nil
+	})
+	if len(labels) != 1 {
+		return nil, refuse("Config.ClassWeights", nil, "expected a model with one label, and signature %s takes %d", signature, len(labels))
+	}
+	label := fields[labels[0].Name]
+	weights := map[int64]float64{}
+	for name, weight := range t.ClassWeights {
+		class, err := strconv.ParseInt(name, 10, 64)
+		if i := slices.Index(train.ClassNames(label), name); i >= 0 {
+			class, err = int64(i), nil
+		}
+		if err != nil {
+			return nil, refuse("Config.ClassWeights", nil, "%q is no number and no name of a class", name)
+		}
+		weights[class] = weight
+	}
+	train, err = data.WithSampleWeights(train, label, weights)
+	return train, wrong("Config.ClassWeights", nil, err)
+}
+
+// augmented changes the images of the training data at random, if that is asked for: the
+// field that feeds the first input with samples in the shape of images, or with as many
+// elements as an image of the size that is known.
+func (t *training) augmented(train *data.Memory, signature string) (*data.Memory, error) {
+	change := t.Augmentation
+	if change.Seed = t.Seed; change.String() == "" {
+		return train, nil
+	}
+	fields, err := session.CheckData(t.model, signature, train, t.pass())
+	if err != nil {
+		return nil, err
+	}
+	sig, err := t.model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	size := t.reader.images
+	for _, in := range sig.DataInputs() {
+		for _, field := range train.Fields() {
+			if field.Name != fields[in.Name] {
+				continue
+			}
+			if len(field.Shape) == 1 && field.Shape[0] > 1 && field.Shape[0] == size.Height*size.Width*size.Channels {
+				if train, err = train.Reshape(field.Name, size.Height, size.Width, size.Channels); err != nil {
+					return nil, unusable(err)
+				}
+			} else if len(field.Shape) != 2 && len(field.Shape) != 3 {
+				continue
+			}
+			train, err = train.Augment(field.Name, change)
+			return train, unusable(err)
+		}
+	}
+	return nil, refuse("Config.Augmentation", change, "the samples of %s have not the shape of images, [height width] or [height width channels]; where their pixels are in a row, give the size of the images ({Data.Height})", train.Name())
+}

@@ -1,0 +1,107 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/memory"
+)
+
+// limitPool has TensorFlow itself keep a budget of GPU memory: a step that would take more
+// fails, and its batch is split.
+func (t *training) limitPool() error {
+	if !t.Budget.ofGPU() {
+		return nil
+	}
+	o := &t.Session.Device
+	size := t.Budget.Limit / memory.MiB // TensorFlow counts in MiB
+	if len(o.VirtualGPUs) > 0 {
+		return refuse("Budget.Layer", t.Budget.Layer, "the GPUs are divided into devices of %v MiB already; expected either, since both limit TensorFlow's pool", o.VirtualGPUs)
+	}
+	o.VirtualGPUs = [][]int{{int(size)}}
+	if _, err := o.Check(os.Environ()); err != nil {
+		return wrong("Budget.Layer", t.Budget.Layer, fmt.Errorf("a virtual GPU of %d MiB: %w", size, err))
+	}
+	t.Session.ListAllocations = false // the batch is split instead
+	return nil
+}
+
+// arrange has the loop train the session, with the hooks that the options ask for.
+func (t *training) arrange() {
+	l, s := &t.Loop, t.session
+	l.Session = s
+	if l.Alive == nil {
+		l.Alive = t.child.Alive
+	}
+	if t.Resume {
+		l.Resume = t.Checkpoints.Folder
+	}
+	if t.Progress != nil {
+		l.Hook(fit.Progress(t.child.Screen(t.Progress)))
+	}
+	t.arrangeCheckpoints()
+	t.arrangeRestart()
+	again := t.goOn()
+	if t.resets() {
+		p := *t.Reset
+		p.Again = again
+		l.Hook(p.Hook(s))
+	}
+	if t.Budget.ofProcess() {
+		b := &fit.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Again: again, Log: l.Log}
+		b.Prefetch, _ = t.data.(*data.Prefetched) // else nothing is read ahead
+		l.Hook(b.Hook(s))
+	}
+	if t.splits() {
+		l.Recover = fit.OnOutOfMemory(s, l.Batch)
+		if !t.Budget.ofProcess() { // which chooses the parts
+			l.Hook(fit.SplitAfterDeaths(s, l.Batch, t.child.MemoryDeaths()))
+		}
+	}
+}
+
+// goOn asks for another process to go on; nil if nobody could start one.
+func (t *training) goOn() func(reason string) {
+	if t.child == nil {
+		return nil
+	}
+	return func(reason string) { t.again = t.child.Again(reason) }
+}
+
+func (t *training) arrangeCheckpoints() {
+	c := t.Checkpoints
+	if c.Folder == "" {
+		return
+	}
+	every := fit.EverySteps(c.EverySteps)
+	if c.EverySteps == 0 {
+		every = fit.EveryEpochs(max(c.EveryEpochs, 1))
+	}
+	options := []fit.CheckpointOption{fit.Keep(c.Keep), every, fit.OnError(t.OnWriteError)}
+	if c.Best == "" && t.validates() {
+		c.Best = "val_loss"
+	}
+	if c.Best != "" {
+		options = append(options, fit.Best(c.Best))
+	}
+	t.Loop.Hook(fit.Checkpoint(c.Folder, options...))
+}
+
+// arrangeRestart reports why this process goes on with what another one has begun.
+func (t *training) arrangeRestart() {
+	why := t.child.Why()
+	if why == "" || t.Supervised != nil {
+		return
+	}
+	t.Loop.Hook(fit.Hook{Name: "supervised", Start: func(_ context.Context, st *fit.State) error {
+		t.resumed = true
+		t.Loop.Log.Info(why)
+		if t.child.Restarted() {
+			st.Event("restart")
+		}
+		return nil
+	}})
+}

@@ -1,0 +1,48 @@
+package train
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+	"steadyfit/memory"
+	"steadyfit/option"
+	"steadyfit/session"
+)
+
+// A budget of GPU memory is the size of TensorFlow's pool.
+func TestLimitPool(t *testing.T) {
+	limit := func(layer memory.Layer, o session.Options) (session.Options, error) {
+		l := training{Config: Config{Budget: Budget{Limit: 2 * memory.GiB, Layer: layer}, Session: o}}
+		err := l.limitPool()
+		return l.Session, err
+	}
+	o, err := limit(memory.GPUProcess, session.Options{ListAllocations: true})
+	require.NoError(t, err)
+	assert.Equal(t, [][]int{{2048}}, o.Device.VirtualGPUs)
+	assert.False(t, o.ListAllocations, "the batch is split instead")
+	o, err = limit(memory.RSS, session.Options{ListAllocations: true})
+	require.NoError(t, err)
+	assert.Empty(t, o.Device.VirtualGPUs)
+	assert.True(t, o.ListAllocations)
+
+	// Whoever limits the GPU in another way keeps that.
+	for text, set := range map[string]func(o *session.Options){
+		"divided into devices of [[512 512]] MiB already": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
+		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
+		"one for each of the 2 visible ones":              func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
+		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = gpuopts.CUDAMallocAsync },
+	} {
+		var o session.Options
+		set(&o)
+		_, err := limit(memory.GPUProcess, o)
+		assert.ErrorContains(t, err, text)
+		assert.ErrorAs(t, err, new(*option.Error))
+	}
+	t.Setenv("TF_GPU_ALLOCATOR", "cuda_malloc")
+	_, err = limit(memory.GPUProcess, session.Options{})
+	assert.ErrorContains(t, err, `TF_GPU_ALLOCATOR is "cuda_malloc"`)
+	assert.ErrorAs(t, err, new(*option.Error))
+}

@@ -1,0 +1,377 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/gpuopts"
+	"steadyfit/internal/files"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// Run trains as a Config says. The package comment says what it asks of a program.
+//
+// Errors, for errors.Is and errors.As, besides those of fit.Loop.Run:
+//   - *option.Error: an option cannot work. *InputError: the model, the data or a folder
+//     cannot be used. Nothing was trained.
+//   - those of session.Compile, session.CheckData and session.Open.
+//   - *session.SaveError: the trained model could not be saved.
+//   - those of session.Supervise, in the process that supervises.
+func Run(ctx context.Context, c Config) (Result, error) {
+	none := Result{History: &fit.History{}}
+	if c.Loop.Log == nil {
+		c.Loop.Log = slog.New(slog.DiscardHandler)
+	}
+	c.Autotune.Fixed = c.Autotune.Fixed.with(c.Session)
+	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
+	t := &training{Config: c, child: c.Supervised, started: time.Now()}
+	if err := t.prepareProcess(); err != nil {
+		return none, err
+	}
+	supervisor, supervise := t.supervisor()
+	if !supervise {
+		return t.process(ctx, c.Supervised)
+	}
+	result := none
+	result.InChild = true
+	err := session.Supervise(ctx, supervisor, func(ctx context.Context, child *session.Supervised) (err error) {
+		result, err = t.process(ctx, child)
+		return err
+	})
+	return result, err
+}
+
+// training is a call of Run. Config is changed as the training is arranged.
+type training struct {
+	Config
+	child   *session.Supervised
+	started time.Time
+
+	model   *savedmodels.Model
+	plan    *session.Plan
+	reader  *reader
+	data    data.Dataset
+	chosen  chosen
+	session *session.Session
+	// resumed is true once the loop has resumed from the checkpoint of another process.
+	resumed bool
+	// again is why another process has to go on; nil if none has.
+	again error
+}
+
+// prepareProcess checks the options, and has the process run under the environment that they
+// need.
+func (t *training) prepareProcess() error {
+	if err := t.check(); err != nil {
+		return err
+	}
+	warnings, err := t.Session.Device.Check(os.Environ())
+	if err == nil {
+		err = session.UseEnvironment(t.Session.Device)
+	}
+	if err == nil && t.ReleaseMemory {
+		err = session.UseReleaseProfile()
+	}
+	if err != nil {
+		return unusable(err)
+	}
+	// The process before this one has reported them, if it was this training's.
+	if _, supervised := os.LookupEnv(session.SupervisedEnv); supervised || restartedAlready() {
+		return nil
+	}
+	for _, w := range warnings {
+		t.report("warning", w)
+	}
+	return nil
+}
+
+// report gives the user something to read.
+func (t *training) report(subject string, value any) {
+	if t.Report != nil {
+		t.Report(subject, value)
+		return
+	}
+	t.Loop.Log.Info(subject, "value", value)
+}
+
+// process trains in this process, which is a child if child is not nil.
+func (t *training) process(ctx context.Context, child *session.Supervised) (Result, error) {
+	t.child = child
+	r, err := t.train(ctx)
+	return r, t.restartable(err, t.continues() && (!t.resumed || notBegun(err)))
+}
+
+// continues reports whether this process goes on with what another one of this call has begun.
+func (t *training) continues() bool { return t.Supervised == nil && t.child.Continues() }
+
+func (t *training) train(ctx context.Context) (r Result, err error) {
+	r.History = &fit.History{}
+	if err := t.openModel(); err != nil {
+		return r, err
+	}
+	err = t.openData(ctx)
+	defer func() {
+		if t.reader == nil {
+			return
+		}
+		if closed := t.reader.close(); err == nil {
+			err = closed
+		}
+	}()
+	if err != nil {
+		return r, err
+	}
+	if err := t.openSession(ctx); err != nil {
+		return r, err
+	}
+	defer func() {
+		if closed := t.session.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if err := t.reportEffects(ctx); err != nil {
+		return r, err
+	}
+	t.arrange()
+	t.reportLosses()
+	r.History, err = t.Loop.Run(ctx, t.data)
+	err = t.passOn(r.History, err)
+	// When the training is over, neither an interrupt now nor a file that could not be
+	// written must cost its result.
+	if t.Out != "" && r.History.Done && every(err, final) {
+		saved := t.session.SaveModel(context.WithoutCancel(ctx), t.Out)
+		if err = errors.Join(err, saved); saved == nil {
+			r.Out = t.Out
+		}
+	}
+	if err != nil {
+		return r, t.advise(err, r.History.Checkpoint)
+	}
+	t.chosen.note(r.History)
+	return r, nil
+}
+
+// passOn is the error of a loop that another process goes on for, or the loop's own.
+func (t *training) passOn(h *fit.History, err error) error {
+	tolerated := err == nil || t.OnWriteError == fit.Continue && every(err, unlogged)
+	if t.again == nil || h.Done || !tolerated {
+		return err
+	}
+	if err != nil {
+		t.Loop.Log.Warn("another process goes on, and adds the lines that are missing if it can", "error", err)
+	}
+	return t.again
+}
+
+// openModel reads the model, and looks at the folders that the training writes to.
+func (t *training) openModel() (err error) {
+	continues := t.continues()
+	t.adapt(continues)
+	if t.Checkpoints.Folder != "" && !t.Resume {
+		if err := fit.CheckFolder(t.Checkpoints.Folder); err != nil {
+			return unusable(err)
+		}
+	}
+	if t.model, err = OpenModel(t.Model, t.LossOutput); err != nil {
+		return err
+	}
+	if err := t.checkOut(); err != nil {
+		return err
+	}
+	if err := t.compile(); err != nil {
+		return err
+	}
+	if !continues && !restartedAlready() {
+		t.warn()
+	}
+	return nil
+}
+
+// adapt changes the options for a process that goes on with what another one has begun: it
+// resumes, and images that were decoded once need not be looked at again.
+func (t *training) adapt(continues bool) {
+	t.Resume = t.Resume || continues
+	t.CheckImages = t.CheckImages && !continues && !restartedAlready()
+}
+
+// checkOut refuses a place for the trained model that will not take it.
+func (t *training) checkOut() error {
+	if t.Out == "" {
+		return nil
+	}
+	if files.Same(t.Out, t.model.Dir) {
+		return refuse("Config.Out", t.Out, "this is the model itself, which would be overwritten; give another folder")
+	}
+	if death, died := t.child.LastDeath(); died {
+		// Before a look at the disk: what is left of a model takes space.
+		if err := tidyOut(t.Out, t.child.Begun(), death.Time); err != nil {
+			return err
+		}
+	}
+	err := session.CheckOutput(t.Out, t.model)
+	if t.continues() && t.OnWriteError == fit.Continue && errors.As(err, new(*session.SaveError)) {
+		// A disk that does not take it now may do so at the end.
+		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
+		return nil
+	}
+	return unusable(err)
+}
+
+// tidyOut tidies up after processes of this training that died, between two times, while
+// they saved the model. What is of another time is of another training.
+func tidyOut(out string, from, to time.Time) error {
+	out = filepath.Clean(out)
+	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {
+		return model == filepath.Base(out) && !changed.Before(from) && !changed.After(to)
+	})
+}
+
+// compile makes the plan of the model with the options as they are now.
+func (t *training) compile() (err error) {
+	t.plan, err = session.Compile(t.model, t.Session)
+	return err
+}
+
+// warn logs what problems of the model mean for this training. State that is in no
+// checkpoint or snapshot matters if the training may resume from one. session.ResetRestore
+// writes the values that the variables have already, and leaves all else as it is.
+func (t *training) warn() {
+	problems := t.model.ProblemsFor(t.Session.TrainSignature)
+	for _, p := range problems {
+		if p.Code == savedmodels.CodeMetadata {
+			t.Loop.Log.Warn("names of classes, ranges of inputs and whether batches can be split are not known", "problem", p.Message, "fix", p.Fix)
+		}
+	}
+	resets := t.resets() && t.Reset.Depth != session.ResetRestore
+	if !resets && t.Supervise != Supervised && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == Stop {
+		return
+	}
+	for _, p := range problems {
+		if p.Code == savedmodels.CodeStateNotSaved {
+			t.Loop.Log.Warn("resets and resumes will change the numbers of this training", "problem", p.Message, "fix", p.Fix)
+		}
+	}
+}
+
+// openSession opens TensorFlow and the session, with what autotune chooses.
+func (t *training) openSession(ctx context.Context) error {
+	if err := t.chooseSteps(); err != nil {
+		return err
+	}
+	if _, err := tfbind.Load(t.TensorFlow); err != nil {
+		return err
+	}
+	t.Session.Seed, t.Session.ListAllocations, t.Session.AllowInexactSplit = int64(t.Seed), t.OnOutOfMemory == Stop, t.InexactMicroBatches
+	if err := t.limitPool(); err != nil {
+		return err
+	}
+	warning, err := session.ResolvePrecision(&t.Session.Device)
+	if err != nil {
+		return err
+	}
+	if warning != nil {
+		t.report("warning", warning)
+	}
+	if err := t.autotune(ctx); err != nil {
+		return err
+	}
+	if err := t.compile(); err != nil {
+		return err
+	}
+	t.session, err = session.Open(ctx, t.plan)
+	if errors.Is(err, session.ErrNoGPU) && t.Budget.ofGPU() {
+		return option.Errorf("{Budget.Layer gpu process used}, where {Budget.Layer rss} limits the memory of the process: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	if why := t.session.Uncompiled(t.Loop.Batch, t.chosen.most); why != "" && !t.continues() {
+		t.report("note", text("not all that {Options.Compiled} asks for is compiled: "+why))
+	}
+	return nil
+}
+
+// chooseSteps sets the steps per execution where ChooseSteps asks for that.
+func (t *training) chooseSteps() error {
+	if err := t.plan.CheckBatch(t.Loop.Batch); err != nil {
+		return err
+	}
+	if !t.ChooseSteps {
+		return nil
+	}
+	n, err := t.plan.ChooseSteps(t.data, t.Loop.Batch)
+	if errors.Is(err, session.ErrStack) {
+		t.Loop.Log.Info("train steps run one by one", "reason", err)
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	t.Session.StepsPerExecution = n
+	return t.compile()
+}
+
+// reportEffects reports what TensorFlow has and does. What it does takes a traced step,
+// which is undone.
+func (t *training) reportEffects(ctx context.Context) error {
+	e, err := t.session.Effects(ctx, data.Batch{})
+	if err == nil && t.traces() {
+		defer t.child.Busy()()
+		for b, bad := range t.data.Batches(t.pass()) {
+			if bad == nil { // else the loop reports it
+				e, err = t.session.Effects(ctx, b)
+			}
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	t.report("in force", e)
+	for _, w := range e.Missing(t.Session.Device) {
+		t.report("warning", w)
+	}
+	return nil
+}
+
+// traces reports whether a step is traced at the start.
+func (t *training) traces() bool {
+	switch t.Trace {
+	case TraceAlways, TraceNever:
+		return t.Trace == TraceAlways
+	case TraceIfUnsure:
+		o := t.Session.Device
+		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != gpuopts.XLAOff || o.AsksForGPU() != "" || len(o.ForGPU()) > 0)
+	}
+	return t.mayTrace()
+}
+
+// mayTrace reports whether memory has no limit, for which the first steps have to be seen.
+func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
+
+// reportLosses reports what the user may not expect of the result.
+func (t *training) reportLosses() {
+	if t.Out == "" && t.Checkpoints.Folder == "" {
+		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not kept"))
+	}
+	names := t.reader.classes
+	if len(names) == 0 || len(t.reader.csv.Names) > 0 || len(t.reader.images.Classes) > 0 {
+		return
+	}
+	shown := make([]string, min(8, len(names)))
+	for i := range shown {
+		shown[i] = fmt.Sprintf("%s %d", names[i], i)
+	}
+	t.report("note", "the model does not name its classes, so these have the numbers of their sorted names: "+strings.Join(shown, ", "))
+}

@@ -1,0 +1,129 @@
+package train
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// weights are the bytes of the variables of a saved model.
+func weights(t *testing.T, dir string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "variables", "variables.data-00000-of-00001"))
+	require.NoError(t, err)
+	return text
+}
+
+// A training from a path, one from data in memory, and one that was resumed end with the same
+// weights, and leave nothing open.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	var reported []string
+	config := func(out string, epochs int) Config {
+		return Config{
+			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Validation: "builtin:digits", Seed: 3, Shuffle: true, Prefetch: -1,
+			Loop: fit.Loop{Batch: 32, Epochs: epochs}, Out: filepath.Join(dir, out),
+			Report: func(subject string, _ any) { reported = append(reported, subject) },
+		}
+	}
+	c := config("path", 2)
+	r, err := Run(t.Context(), c)
+	require.NoError(t, err)
+	assert.Equal(t, c.Out, r.Out)
+	assert.True(t, r.History.Done)
+	assert.False(t, r.InChild)
+	require.Len(t, r.History.Records, 2)
+	_, ok := r.History.Last().Metrics.Get("val_loss")
+	assert.True(t, ok)
+	assert.Equal(t, []string{"in force"}, reported)
+	want := weights(t, c.Out)
+
+	c = config("memory", 2)
+	train, test, err := data.Builtin("digits")
+	require.NoError(t, err)
+	c.Data = Data{Memory: train}
+	_, err = Run(t.Context(), c)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(want, weights(t, c.Out)), "data in memory")
+	assert.Positive(t, test.Len())
+
+	c = config("resumed", 1)
+	c.Checkpoints.Folder, c.Out = filepath.Join(dir, "ckpt"), ""
+	_, err = Run(t.Context(), c)
+	require.NoError(t, err)
+	c = config("resumed", 2)
+	c.Checkpoints.Folder, c.Resume = filepath.Join(dir, "ckpt"), true
+	r, err = Run(t.Context(), c)
+	require.NoError(t, err)
+	assert.NotEmpty(t, r.History.ResumedFrom)
+	assert.True(t, bytes.Equal(want, weights(t, c.Out)), "resumed")
+	assert.Equal(t, tfbind.Counts{}, tfbind.Live())
+}
+
+// Without Report, the log has what a user should read.
+func TestReportsGoToTheLog(t *testing.T) {
+	var log bytes.Buffer
+	_, err := Run(t.Context(), Config{
+		Model: "builtin:digits", Data: Data{Path: "builtin:digits"},
+		Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 2, Log: slog.New(slog.NewTextHandler(&log, nil))},
+	})
+	require.NoError(t, err)
+	assert.Contains(t, log.String(), `msg="in force"`)
+	assert.Contains(t, log.String(), "without Config.Out or Config.Checkpoints, the trained model is not kept")
+}
+
+// What cannot work is an error about an option, or about what it names, before anything is
+// trained.
+func TestRunRefuses(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		option string // empty for an InputError
+		says   string
+	}{
+		{func(c *Config) { c.Model = "" }, "Config.Model", "missing; give a folder with a SavedModel"},
+		{func(c *Config) { c.Model = "nowhere" }, "", "nowhere"},
+		{func(c *Config) { c.Data.Path = "" }, "Data.Path", "missing"},
+		{func(c *Config) { c.Data.Path = "nowhere.npz" }, "", "nowhere.npz"},
+		{func(c *Config) { c.Data.Map = "often" }, "Data.Map", "expected always, never, or nothing"},
+		{func(c *Config) { c.Loop.Batch = 0 }, "Loop.Batch", "expected at least 1"},
+		{func(c *Config) { c.Loop.InitialEpoch = 1 }, "Loop.InitialEpoch", "expected at most 0"},
+		{func(c *Config) { c.Prefetch = -2 }, "Config.Prefetch", "expected at least -1"},
+		{func(c *Config) { c.Seed = 1 << 63 }, "Config.Seed", "expected at most 9223372036854775807"},
+		{func(c *Config) { c.ValidationFraction = 1 }, "Config.ValidationFraction", "between 0 and 1"},
+		{func(c *Config) { c.ValidationFraction, c.Validation = 0.1, "x.npz" }, "Config.ValidationFraction", "leave one of them out"},
+		{func(c *Config) { c.Resume = true }, "Config.Resume", "needs Config.Checkpoints"},
+		{func(c *Config) { c.Supervise = Supervised }, "Config.Supervise", "needs Config.Checkpoints"},
+		{func(c *Config) { c.OnOutOfMemory = "hope" }, "Config.OnOutOfMemory", "expected microbatch, restart, or nothing"},
+		{func(c *Config) { c.OnOutOfMemory = Restart }, "Config.OnOutOfMemory", "needs Config.Supervise"},
+		{func(c *Config) { c.OnOutOfMemory, c.Model = MicroBatch, "builtin:dropout-200-512-256-1" }, "Config.OnOutOfMemory", "micro-batches"},
+		{func(c *Config) { c.Reset = &fit.ResetPolicy{Depth: "deep"} }, "ResetPolicy.Depth", "expected none, restore, reload or process"},
+		{func(c *Config) { c.Reset = &fit.ResetPolicy{Depth: session.ResetProcess} }, "ResetPolicy.Depth", "needs Config.Supervise"},
+		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, or nothing"},
+		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", savedmodels.InputSampleWeight},
+		{func(c *Config) { c.Augmentation = data.Augmentation{Flip: true} }, "Config.Augmentation", "Data.Height"},
+	} {
+		config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1}}
+		c.change(&config)
+		r, err := Run(t.Context(), config)
+		require.ErrorContains(t, err, c.says)
+		var wrong *option.Error
+		if c.option == "" {
+			assert.ErrorAs(t, err, new(*InputError), "%v", err)
+		} else if assert.ErrorAs(t, err, &wrong) {
+			assert.Equal(t, c.option, wrong.Option)
+		}
+		assert.Empty(t, r.History.Records)
+	}
+}

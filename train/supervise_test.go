@@ -1,0 +1,157 @@
+package train
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/session"
+)
+
+// A budget may need another process, and gets one where there is a checkpoint to resume.
+func TestWhoTrains(t *testing.T) {
+	of := func(deadline time.Duration, restarts int) session.Supervisor {
+		return session.Supervisor{Deadline: deadline, Restarts: restarts}
+	}
+	rss, gpu := Budget{Limit: memory.GiB}, Budget{Limit: memory.GiB, Layer: memory.GPUProcess}
+	for _, c := range []struct {
+		name     string
+		config   Config
+		child    bool
+		deadline time.Duration
+		restarts int
+		grace    time.Duration
+	}{
+		{"unsupervised", Config{}, false, 0, 0, 0},
+		{"supervised", Config{Supervise: Supervised, Supervisor: of(time.Minute, 3)}, true, time.Minute, 3, 0},
+		{"supervised, without restarts", Config{Supervise: Supervised, Supervisor: of(0, -1)}, true, 0, -1, 0},
+		{"in a child already", Config{Supervise: Supervised, Supervised: &session.Supervised{}}, false, 0, 0, 0},
+		{"budget", Config{Supervise: ForBudget, Supervisor: of(5*time.Minute, 3), Budget: rss}, true, 0, -1, 5 * time.Minute},
+		{"budget, without a deadline", Config{Supervise: ForBudget, Budget: rss}, true, 0, -1, time.Minute},
+		{"budget, unsupervised", Config{Budget: rss}, false, 0, 0, 0},
+		{"no budget", Config{Supervise: ForBudget}, false, 0, 0, 0},
+		{"budget of a GPU", Config{Supervise: ForBudget, Budget: gpu}, false, 0, 0, 0},
+	} {
+		c.config.Checkpoints.Folder = "ckpt"
+		s, ok := c.config.supervisor()
+		assert.Equal(t, c.child, ok, c.name)
+		assert.Equal(t, c.deadline, s.Deadline, c.name)
+		assert.Equal(t, c.restarts, s.Restarts, c.name)
+		assert.Equal(t, c.grace, s.Grace, c.name)
+		c.config.Checkpoints.Folder = ""
+		_, ok = c.config.supervisor()
+		assert.Equal(t, c.child && c.config.Supervise == Supervised, ok, c.name)
+	}
+	c := Config{Checkpoints: Checkpoints{Folder: "ckpt"}, Supervise: ForBudget, Supervisor: of(time.Minute, 0), Budget: rss, Loop: fit.Loop{Batch: 1, Epochs: 1}}
+	assert.NoError(t, c.check(), "the child of a budget has the deadline to end in")
+}
+
+// What a process meets before it goes on with a training is tried again; what the training
+// itself meets is not.
+func TestWhatIsTriedAgain(t *testing.T) {
+	full := &session.SaveError{Op: "save model to", Err: syscall.EROFS}
+	gone := unusable(&fs.PathError{Op: "open", Path: "train.npz", Err: syscall.ENOENT})
+	for _, c := range []struct {
+		err          error
+		onOOM        OutOfMemory
+		early, again bool
+	}{
+		{nil, Stop, true, false},
+		{full, Stop, true, true},
+		{full, Restart, false, false},
+		{gone, Stop, true, true},
+		{gone, Stop, false, false},
+		{session.ErrOutOfMemory, Stop, true, true},
+		{session.ErrOutOfMemory, Stop, false, false},
+		{session.ErrOutOfMemory, Restart, false, true},
+		{refuse("Config.Out", nil, "no"), Stop, true, false},
+	} {
+		r := training{Config: Config{OnOutOfMemory: c.onOOM}}
+		err := r.restartable(c.err, c.early)
+		assert.Equal(t, c.again, errors.Is(err, session.ErrRetry), "%v", c)
+		assert.ErrorIs(t, err, c.err)
+	}
+}
+
+func TestContinued(t *testing.T) {
+	c := &training{Config: Config{CheckImages: true}}
+	c.adapt(false)
+	assert.True(t, c.CheckImages)
+	assert.False(t, c.Resume)
+	c.adapt(true)
+	assert.False(t, c.CheckImages, "they have been decoded once")
+	assert.True(t, c.Resume)
+}
+
+// What processes of a training have left that died while they saved the model is tidied up;
+// what is of another time stays.
+func TestTidyOut(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	from := at.Add(-30 * time.Minute)
+	leave := func(dir, name string, when time.Time, folders ...string) string {
+		left := filepath.Join(dir, name)
+		require.NoError(t, os.Mkdir(left, 0o777))
+		for _, f := range folders {
+			require.NoError(t, os.MkdirAll(filepath.Join(left, f), 0o777))
+			require.NoError(t, os.WriteFile(filepath.Join(left, f, "saved_model.pb"), []byte(f), 0o666))
+		}
+		require.NoError(t, os.Chtimes(left, when, when))
+		return left
+	}
+	dir := t.TempDir()
+	out := filepath.Join(dir, "model")
+	require.NoError(t, tidyOut(filepath.Join(dir, "none", "model"), from, at), "the first process died before it made the folder")
+	during := leave(dir, ".model.tmp-1", at.Add(-time.Second), "new", "old")
+	earlier := leave(dir, ".model.tmp-5", at.Add(-20*time.Minute), "new")
+	before := leave(dir, ".model.tmp-2", at.Add(-time.Hour), "new")
+	other := leave(dir, ".models.tmp-3", at.Add(-time.Second), "new")
+	require.NoError(t, tidyOut(out+"/", from, at))
+	assert.NoDirExists(t, during)
+	assert.NoDirExists(t, earlier, "it is of a process before the last")
+	assert.DirExists(t, before)
+	assert.DirExists(t, other)
+	text, err := os.ReadFile(filepath.Join(out, "saved_model.pb"))
+	require.NoError(t, err)
+	assert.Equal(t, "old", string(text), "the model before has its name back")
+
+	during = leave(dir, ".model.tmp-4", at.Add(-time.Second), "new")
+	require.NoError(t, tidyOut(out, from, at))
+	assert.NoDirExists(t, during)
+	text, err = os.ReadFile(filepath.Join(out, "saved_model.pb"))
+	require.NoError(t, err)
+	assert.Equal(t, "old", string(text))
+}
+
+func TestWhatAnErrorLeaves(t *testing.T) {
+	hook := func(err error) error { return &fit.HookError{Hook: "h", Phase: "end", Err: err} }
+	other := errors.New("other")
+	for _, c := range []struct {
+		err             error
+		unlogged, final bool
+	}{
+		{nil, true, true},
+		{hook(&fit.LogError{}), true, false},
+		{hook(&fit.LogError{Final: true}), true, true},
+		{hook(&fit.CheckpointError{Final: true}), false, true},
+		{errors.Join(hook(&fit.LogError{Final: true}), hook(&fit.CheckpointError{Final: true})), false, true},
+		{errors.Join(hook(&fit.LogError{Final: true}), hook(other)), false, false},
+		{errors.Join(hook(&fit.LogError{}), hook(&fit.LogError{})), true, false},
+		{other, false, false},
+	} {
+		assert.Equal(t, c.unlogged, every(c.err, unlogged), "%v", c.err)
+		assert.Equal(t, c.final, every(c.err, final), "%v", c.err)
+	}
+	full := &fit.LogError{Err: syscall.ENOSPC}
+	assert.True(t, notBegun(&fit.HookError{Phase: "start", Err: full}))
+	assert.False(t, notBegun(&fit.HookError{Phase: "end", Err: full}))
+	assert.False(t, notBegun(&fit.HookError{Phase: "start", Err: other}))
+}
