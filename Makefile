@@ -81,7 +81,7 @@ race: runtime ## the same under the race detector
 
 .PHONY: test-onednn
 test-onednn: runtime ## what depends on oneDNN, with the setting that TensorFlow would not choose
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./tune ./cmd/steadyfit
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./tune ./train ./cmd/steadyfit
 
 .PHONY: gcstress
 gcstress: runtime ## a garbage collection inside each use of a native handle, and leakcheck
@@ -89,7 +89,7 @@ gcstress: runtime ## a garbage collection inside each use of a native handle, an
 
 .PHONY: leakcheck
 leakcheck: runtime ## an object dropped without Close is said with its origin (tfbind, session: gcstress)
-	$(GOTEST) -title leakcheck -- -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./savedmodels/... ./fit/...
+	$(GOTEST) -title leakcheck -- -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./savedmodels/... ./fit/... ./train/...
 
 .PHONY: test-tfgo
 test-tfgo: runtime ## a graph of tfgo as a stage, both bindings in one process
