@@ -32,6 +32,9 @@ const (
 	archiveExt  = ".zip"
 )
 
+// BuiltinPrefix and the name of a model that ships with the project are its path in Open.
+const BuiltinPrefix = "builtin:"
+
 // BuiltinNames lists the models that ship with the project, sorted: those whose
 // name begins with digits go with the built-in data of that name, the others
 // are for measuring speed and memory.

@@ -46,6 +46,17 @@ func TestBuiltinUnknown(t *testing.T) {
 	require.ErrorContains(t, err, "this build has none")
 }
 
+func TestOpenBuiltin(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	m, err := Open(BuiltinPrefix + "digits")
+	require.NoError(t, err)
+	named, err := Builtin("digits")
+	require.NoError(t, err)
+	require.Equal(t, named.Hash, m.Hash)
+	_, err = Open(BuiltinPrefix + "nowhere")
+	require.ErrorIs(t, err, ErrUnknownBuiltin)
+}
+
 // An archive is part of the repository and of every program that opens models.
 func TestBuiltinSizes(t *testing.T) {
 	for _, name := range BuiltinNames() {

@@ -142,6 +142,9 @@ func (v Variable) Bytes() int64 {
 // notes name (Metadata.SavedModelSHA256); a model that is merely unfit for training opens,
 // with Problems.
 func Open(dir string) (*Model, error) {
+	if name, ok := strings.CutPrefix(dir, BuiltinPrefix); ok {
+		return Builtin(name)
+	}
 	data, err := readModel(dir)
 	if err != nil {
 		return nil, err

@@ -47,13 +47,16 @@ const (
 // value than their default are fixed anyway.
 type Fixed struct{ StepsPerExecution, Compiled, Threads, Precision bool }
 
+// isFloat16 reports whether a precision is float16, resolved or not.
+func isFloat16(p gpuopts.Precision) bool { return p != "" && p != gpuopts.BFloat16 }
+
 // with adds what the options of a session fix.
 func (f Fixed) with(o session.Options) Fixed {
 	return Fixed{
 		StepsPerExecution: f.StepsPerExecution || o.StepsPerExecution > 1,
 		Compiled:          f.Compiled || o.Compiled,
 		// To resolve float16, TensorFlow's devices are set up, threads included.
-		Threads:   f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 || o.Device.Precision == gpuopts.Float16,
+		Threads:   f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 || isFloat16(o.Device.Precision),
 		Precision: f.Precision || o.Device.Precision != "",
 	}
 }
@@ -331,12 +334,12 @@ func (t *training) against(was, is session.Options) string {
 		return "Options.Compiled"
 	case (compiled || threads) && device.Deterministic:
 		return "Options.Deterministic"
-	case threads && device.IntraThreads != 0:
-		return "Options.IntraThreads"
-	case threads && device.InterThreads != 0:
+	case threads && device.InterThreads != 0 && device.IntraThreads == 0:
 		return "Options.InterThreads"
+	case threads && isFloat16(device.Precision):
+		return "Options.Precision"
 	case threads && fixed.Threads:
-		return "Options.Precision" // float16
+		return "Options.IntraThreads"
 	case threads:
 		return cmp.Or(tune.ThreadVariable(), "Config.Trace")
 	}

@@ -49,8 +49,7 @@ type Config struct {
 	// Loop is how the training loop runs. Run sets Session, Validation, Recover and Resume,
 	// and where it has no other, Alive.
 	Loop fit.Loop
-	// Session is how the session is opened. Run sets Seed, ReadOnly, AllowInexactSplit and
-	// ListAllocations.
+	// Session is how the session is opened. Run sets Seed, ReadOnly and ListAllocations.
 	Session session.Options
 	// ChooseSteps has Session.StepsPerExecution chosen by the model and the data
 	// (session.Plan.ChooseSteps).
@@ -89,9 +88,6 @@ type Config struct {
 	Budget Budget
 	// OnOutOfMemory says what happens when TensorFlow runs out of memory.
 	OnOutOfMemory OutOfMemory
-	// InexactMicroBatches allows micro-batches where the update of the model is then another
-	// one, as with BatchNormalization.
-	InexactMicroBatches bool
 
 	// Trace says whether a step is traced at the start, to report what takes effect.
 	Trace Trace
@@ -280,9 +276,7 @@ func (c *Config) checkSplit() error {
 	if err != nil {
 		return err
 	}
-	o := c.Session
-	o.AllowInexactSplit = c.InexactMicroBatches
-	plan, err := session.Compile(model, o)
+	plan, err := session.Compile(model, c.Session)
 	if err == nil {
 		err = plan.CheckSplit()
 	}
@@ -313,17 +307,13 @@ func (c *Config) supervisor() (s session.Supervisor, ok bool) {
 	return s, false
 }
 
-// OpenModel opens the SavedModel in a folder, or that of "builtin:NAME". loss is the output
-// of the train signature that is the loss; empty is the one called loss.
+// OpenModel is savedmodels.Open. loss is the output of the train signature that is the loss;
+// empty is the one called loss.
 func OpenModel(name, loss string) (*savedmodels.Model, error) {
 	if name == "" {
 		return nil, &option.Error{Option: "Config.Model", Reason: "missing", Fix: "give a folder with a SavedModel, or " + builtinNames(savedmodels.BuiltinNames())}
 	}
-	open := savedmodels.Open
-	if builtin, ok := cutBuiltin(name); ok {
-		open, name = savedmodels.Builtin, builtin
-	}
-	m, err := open(name)
+	m, err := savedmodels.Open(name)
 	if err == nil {
 		m, err = m.WithLoss(loss)
 	}

@@ -112,7 +112,7 @@ func (t *training) weighted(train *data.Memory, signature string) (*data.Memory,
 		return nil, err
 	}
 	if sig.Reserved(savedmodels.InputSampleWeight) == nil {
-		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + savedmodels.InputSampleWeight, Fix: "export the model with it (export.py --sample-weight)"}
+		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + savedmodels.InputSampleWeight, Fix: "export it with sample_weight"}
 	}
 	fields, err := session.CheckData(t.model, signature, train, t.pass())
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/option"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
@@ -55,12 +56,8 @@ func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
 
-const builtinPrefix = "builtin:"
-
-func cutBuiltin(name string) (string, bool) { return strings.CutPrefix(name, builtinPrefix) }
-
 func builtinNames(names []string) string {
-	return fmt.Sprintf("%sNAME (%s)", builtinPrefix, strings.Join(names, ", "))
+	return fmt.Sprintf("%sNAME (%s)", savedmodels.BuiltinPrefix, strings.Join(names, ", "))
 }
 
 // every reports whether all errors that an error joins are of a kind; nil is of all kinds.

@@ -90,7 +90,7 @@ func (t *training) arrangeCheckpoints() {
 	t.Loop.Hook(fit.Checkpoint(c.Folder, options...))
 }
 
-// arrangeRestart reports why this process goes on with what another one has begun.
+// arrangeRestart reports why this process resumes the training of an earlier one.
 func (t *training) arrangeRestart() {
 	why := t.child.Why()
 	if why == "" || t.Supervised != nil {

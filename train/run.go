@@ -33,6 +33,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if c.Loop.Log == nil {
 		c.Loop.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == Stop
 	c.Autotune.Fixed = c.Autotune.Fixed.with(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	t := &training{Config: c, child: c.Supervised, started: time.Now()}
@@ -86,8 +87,8 @@ func (t *training) prepareProcess() error {
 	if err != nil {
 		return unusable(err)
 	}
-	// The process before this one has reported them, if it was this training's.
-	if _, supervised := os.LookupEnv(session.SupervisedEnv); supervised || restartedAlready() {
+	// A process before this one has reported them, if it was one of this training.
+	if _, child := os.LookupEnv(session.SupervisedEnv); child && t.Supervised == nil || restartedAlready() {
 		return nil
 	}
 	for _, w := range warnings {
@@ -112,7 +113,7 @@ func (t *training) process(ctx context.Context, child *session.Supervised) (Resu
 	return r, t.restartable(err, t.continues() && (!t.resumed || notBegun(err)))
 }
 
-// continues reports whether this process goes on with what another one of this call has begun.
+// continues reports whether an earlier process of this call began the training.
 func (t *training) continues() bool { return t.Supervised == nil && t.child.Continues() }
 
 func (t *training) train(ctx context.Context) (r Result, err error) {
@@ -144,7 +145,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 		return r, err
 	}
 	t.arrange()
-	t.reportLosses()
+	t.reportNotes()
 	r.History, err = t.Loop.Run(ctx, t.data)
 	err = t.passOn(r.History, err)
 	// When the training is over, neither an interrupt now nor a file that could not be
@@ -198,8 +199,8 @@ func (t *training) openModel() (err error) {
 	return nil
 }
 
-// adapt changes the options for a process that goes on with what another one has begun: it
-// resumes, and images that were decoded once need not be looked at again.
+// adapt changes the options for a training that an earlier process began: it resumes, and
+// does not decode all images again to check them.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	t.CheckImages = t.CheckImages && !continues && !restartedAlready()
@@ -228,8 +229,8 @@ func (t *training) checkOut() error {
 	return unusable(err)
 }
 
-// tidyOut tidies up after processes of this training that died, between two times, while
-// they saved the model. What is of another time is of another training.
+// tidyOut removes what processes of this training left when they died while saving the model,
+// between two times. Another training may have left anything older or newer.
 func tidyOut(out string, from, to time.Time) error {
 	out = filepath.Clean(out)
 	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {
@@ -272,7 +273,6 @@ func (t *training) openSession(ctx context.Context) error {
 	if _, err := tfbind.Load(t.TensorFlow); err != nil {
 		return err
 	}
-	t.Session.Seed, t.Session.ListAllocations, t.Session.AllowInexactSplit = int64(t.Seed), t.OnOutOfMemory == Stop, t.InexactMicroBatches
 	if err := t.limitPool(); err != nil {
 		return err
 	}
@@ -360,8 +360,8 @@ func (t *training) traces() bool {
 // mayTrace reports whether memory has no limit, for which the first steps have to be seen.
 func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
 
-// reportLosses reports what the user may not expect of the result.
-func (t *training) reportLosses() {
+// reportNotes reports what a user may not expect: a model that is lost, classes without names.
+func (t *training) reportNotes() {
 	if t.Out == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not kept"))
 	}

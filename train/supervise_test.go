@@ -93,7 +93,7 @@ func TestContinued(t *testing.T) {
 }
 
 // What processes of a training have left that died while they saved the model is tidied up;
-// what is of another time stays.
+// what is older or newer stays.
 func TestTidyOut(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	from := at.Add(-30 * time.Minute)

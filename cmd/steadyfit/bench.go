@@ -189,7 +189,7 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 	}
 	n := source.stepsPerCall
 	r.Steps, r.Median, r.Mean, r.Slope = r.Steps*n, r.Median/time.Duration(n), r.Mean/time.Duration(n), r.Slope/float64(n)
-	name := strings.TrimPrefix(filepath.Base(filepath.Clean(f.model)), builtinPrefix)
+	name := strings.TrimPrefix(filepath.Base(filepath.Clean(f.model)), savedmodels.BuiltinPrefix)
 	if err := r.Print(out, "steadyfit", name, int64(f.batch)); err != nil {
 		return err
 	}

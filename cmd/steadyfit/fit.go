@@ -170,6 +170,7 @@ func (f *fitFlags) parse(given func(flag string) bool) (err error) {
 	} else if n > 1 {
 		f.options.StepsPerExecution = n
 	}
+	f.options.AllowInexactSplit = f.inexact
 	f.Model, f.LossOutput, f.Data, f.Session = f.model, f.loss, f.data.Data, f.options
 	return f.parseHooks()
 }

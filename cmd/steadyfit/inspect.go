@@ -10,8 +10,6 @@ import (
 	"steadyfit/savedmodels"
 )
 
-const builtinPrefix = "builtin:"
-
 func newInspect() *cobra.Command {
 	var asJSON, strict bool
 	var f modelFlags
@@ -42,8 +40,8 @@ TensorFlow is needed. DIR may be builtin:NAME.`,
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			var names []string
 			for _, n := range savedmodels.BuiltinNames() {
-				if strings.HasPrefix(builtinPrefix+n, typed) {
-					names = append(names, builtinPrefix+n)
+				if strings.HasPrefix(savedmodels.BuiltinPrefix+n, typed) {
+					names = append(names, savedmodels.BuiltinPrefix+n)
 				}
 			}
 			return names, cobra.ShellCompDirectiveFilterDirs

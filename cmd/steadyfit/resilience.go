@@ -79,7 +79,7 @@ func (r *resilience) parse(c *train.Config, given func(flag string) bool) (err e
 	if r.deadline < 0 || r.restarts < 0 {
 		return usagef("--deadline %v, --restarts %d: expected 0 or more", r.deadline, r.restarts)
 	}
-	c.InexactMicroBatches, c.Loop.ResumeAnyway, c.ReleaseMemory = r.inexact, r.force, r.release
+	c.Loop.ResumeAnyway, c.ReleaseMemory = r.force, r.release
 	switch {
 	case r.supervise:
 		c.Supervise = train.Supervised

@@ -41,7 +41,7 @@ type model struct {
 }
 
 // shipped begins the paths of models and data that the program has.
-const shipped = "builtin:"
+const shipped = savedmodels.BuiltinPrefix
 
 func builtin(name string) func(*options) string {
 	return func(*options) string { return shipped + name }

@@ -1,0 +1,37 @@
+package train
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"steadyfit/gpuopts"
+	"steadyfit/session"
+	"steadyfit/tune"
+)
+
+// What the options of a session set is not chosen.
+func TestLimits(t *testing.T) {
+	device := func(o gpuopts.Options) session.Options { return session.Options{Device: o} }
+	all := tune.Limits{Fuse: 50, Compiled: true, Threads: true, Precision: true}
+	for _, c := range []struct {
+		name    string
+		fixed   Fixed
+		options session.Options
+		without func(l *tune.Limits)
+	}{
+		{"nothing set", Fixed{}, session.Options{}, func(*tune.Limits) {}},
+		{"steps", Fixed{}, session.Options{StepsPerExecution: 8}, func(l *tune.Limits) { l.Fuse = 0 }},
+		{"one step", Fixed{StepsPerExecution: true}, session.Options{}, func(l *tune.Limits) { l.Fuse = 0 }},
+		{"compiled", Fixed{}, session.Options{Compiled: true}, func(l *tune.Limits) { l.Compiled = false }},
+		{"threads", Fixed{}, device(gpuopts.Options{InterThreads: 1}), func(l *tune.Limits) { l.Threads = false }},
+		{"bfloat16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}), func(l *tune.Limits) { l.Precision = false }},
+		{"float16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *tune.Limits) { l.Precision, l.Threads = false, false }},
+		{"float16, resolved", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}), func(l *tune.Limits) { l.Precision, l.Threads = false, false }},
+	} {
+		want := all
+		c.without(&want)
+		a := Autotune{Mode: AutotunePrecision, Fixed: c.fixed}
+		assert.Equal(t, want, a.Limits(c.options, 50), c.name)
+	}
+}
