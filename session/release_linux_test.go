@@ -104,10 +104,10 @@ func TestReleaseProfile(t *testing.T) {
 	assert.InEpsilonSlice(t, pool.Losses, profile.Losses, 1e-6)
 	closed := func(o resetOutcome) memory.Bytes { return o.Resets[1].Before.Bytes - o.Resets[1].Closed.Bytes }
 	assert.Less(t, closed(pool), pool.Resets[1].Before.Bytes/4, "TensorFlow's pool has started to give memory back: then the profile may go")
-	// malloc keeps little without the pool, and gives that back: 106 to 181 MiB were left, beside
-	// 780 MiB of the pool. How much depends on what else ran on the machine.
+	// malloc keeps little without the pool, and gives that back. Beside other work it was left
+	// with 75 MiB more than the profile, and the pool with 674 MiB more.
 	assert.Less(t, malloc.Resets[1].Before.Bytes, pool.Resets[1].Before.Bytes/2)
-	assert.Less(t, malloc.Resets[1].Closed.Bytes, pool.Resets[1].Closed.Bytes/2)
+	assert.Less(t, malloc.Resets[1].Closed.Bytes, profile.Resets[1].Closed.Bytes+96*memory.MiB)
 	assert.Greater(t, closed(profile), profile.Resets[1].Before.Bytes/2)
 	assert.Greater(t, profile.Resets[1].Returned().Bytes, profile.Resets[1].Before.Bytes/2)
 
