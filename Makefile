@@ -77,7 +77,7 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the same under the race detector
 	$(GOTEST) -title race -- -race -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
-		$$($(GO) list ./... | grep -vE '/(matrix/(report|workload)|internal/(accuracy|docs|lint))$$')
+		$$($(GO) list ./... | grep -vE '/(internal/(lab/(report|workload|accuracy)|docs|lint))$$')
 
 .PHONY: test-onednn
 test-onednn: runtime ## what depends on oneDNN, with the setting that TensorFlow would not choose
@@ -93,7 +93,7 @@ leakcheck: runtime ## an object dropped without Close is said with its origin (t
 
 .PHONY: test-tfgo
 test-tfgo: runtime ## a graph of tfgo as a stage, both bindings in one process
-	source bench/galeone.env; $(GOTEST) -title tfgo -- -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
+	source internal/lab/bench/galeone.env; $(GOTEST) -title tfgo -- -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
 
 # How many inputs each fuzz target tries: a number and an x. A time would do but for a fault of
 # Go before 1.27, by which a target may fail as its time ends (go.dev/issue/75804).
@@ -144,7 +144,7 @@ fashion: venv build ## train a CNN on Fashion-MNIST, from the folder FASHION
 
 .PHONY: augment
 augment: runtime ## train the digits CNN on images that a graph of tfgo changes
-	source bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
+	source internal/lab/bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
 
 .PHONY: accuracy
 accuracy: runtime venv build ## what lower precisions cost in accuracy, over 5 seeds; keeps finished runs in out/accuracy (an hour)
@@ -156,22 +156,22 @@ accuracy: runtime venv build ## what lower precisions cost in accuracy, over 5 s
 	--policy mixed_float16 --loss-scale-input --optimizer adam --learning-rate 0.002 \
 	--loss sparse_categorical_crossentropy --from-logits --metrics accuracy --range x=0:16 \
 	--out out/models/digits-cnn-scaled --force
-	$(GO) run ./internal/accuracy -fashion $(FASHION) -json docs/results/accuracy.json
+	$(GO) run ./internal/lab/accuracy -fashion $(FASHION) -json docs/results/accuracy.json
 
 .PHONY: bench-build
 bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo
-	@bench/build.sh
+	@internal/lab/bench/build.sh
 
 # For example BENCHFLAGS='-workloads image-224 -arms c,steadyfit,galeone -turns 3'.
 BENCHFLAGS ?=
 
 .PHONY: bench
 bench: bench-build venv ## steadyfit, a C loop, galeone's binding, Keras and tf.function on the same models, interleaved; docs/results/bench.* (1 to 2 hours)
-	$(GO) run ./bench $(BENCHFLAGS)
+	$(GO) run ./internal/lab/bench $(BENCHFLAGS)
 
 .PHONY: bench-scaling
 bench-scaling: bench-build venv ## batch sizes, model sizes, trainings at the same time; docs/results/scaling.json
-	$(GO) run ./bench scaling $(BENCHFLAGS)
+	$(GO) run ./internal/lab/bench scaling $(BENCHFLAGS)
 
 ##@ GPUs and images
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/measure"
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/measure"
 	"steadyfit/memory"
 )
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"steadyfit/internal/child"
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
 )
 

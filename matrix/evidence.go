@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode"
 
-	"steadyfit/internal/measure"
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/measure"
 	"steadyfit/memory"
 )
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"steadyfit/internal/allocator"
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
 )
 

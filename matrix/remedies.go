@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/lab/cell"
 	"steadyfit/internal/nearest"
-	"steadyfit/matrix/cell"
 	"steadyfit/memory"
 )
 

@@ -3,7 +3,7 @@ package matrix
 import (
 	"time"
 
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
 )
 

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
 )
 

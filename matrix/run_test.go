@@ -27,7 +27,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/docs"
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
 )
 

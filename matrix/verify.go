@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/allocator"
-	"steadyfit/matrix/cell"
+	"steadyfit/internal/lab/cell"
 )
 
 // goVariables are variables that Go reads, and mallocVariables is how those of the C

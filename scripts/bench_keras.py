@@ -3,7 +3,7 @@
 
     python scripts/bench_keras.py ARM --model NAME --data DIR --batch N --steps N --epochs N
 
-The program in bench/ starts this anew for each run; it is not for use by hand. The model is
+The program in internal/lab/bench starts this anew for each run; it is not for use by hand. The model is
 the one of bench_models.py that was exported for the other arms, with the same weights,
 optimizer, loss and metrics, and the batches are those of DIR/x.npy and DIR/y.npy, in order:
 an epoch is one pass over them. One epoch to warm up comes before those that are measured.

@@ -38,7 +38,7 @@ pythons() {
 
 galeone() {
     # shellcheck source=/dev/null
-    (source bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/baseline ./internal/galeone/... ./examples/augment)
+    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/baseline ./internal/lab/galeone/... ./examples/augment)
 }
 
 check gofmt formatted
@@ -50,7 +50,7 @@ check 'project rules' go test -count=1 ./internal/lint
 check 'shell syntax' shells
 check 'python syntax' pythons
 if command -v shellcheck >/dev/null; then
-    check shellcheck shellcheck scripts/*.sh bench/*.sh .ci/run
+    check shellcheck shellcheck scripts/*.sh internal/lab/bench/*.sh .ci/run
 fi
 if [ -x .runtime/venv/bin/ruff ]; then
     check ruff .runtime/venv/bin/ruff check scripts

@@ -8,7 +8,7 @@ Keras comes from Keras.
 What to do is JSON in the environment variable STEADYFIT_CELL. Messages go to file descriptor
 3, one JSON object a line. After a message of kind "phase" or "step" the child waits for one
 byte from descriptor 4: the parent looks at the waiting process meanwhile, so that every sample
-lies between steps. The parent's side, and what each message means, is in matrix/cell/cell.go.
+lies between steps. The parent's side, and what each message means, is in internal/lab/cell/cell.go.
 
 ========= ==============================================================================
 workload  a step

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/measure"
+	"steadyfit/internal/lab/measure"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"

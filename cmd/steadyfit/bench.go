@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
-	"steadyfit/internal/measure"
+	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steadyfit/internal/lab/report"
 	"steadyfit/matrix"
-	"steadyfit/matrix/report"
 )
 
 func newReport() *cobra.Command {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/cell"
 	"steadyfit/matrix"
-	"steadyfit/matrix/cell"
 )
 
 // ways are the ways to compute in 16 bits, as docs/results/precision.yaml and make accuracy

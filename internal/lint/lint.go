@@ -45,7 +45,7 @@ func (f Finding) String() string {
 }
 
 // cgoFolders may import "C": tfbind is the binding, the others measure against it.
-var cgoFolders = []string{"tfbind", "bench", "internal/baseline"}
+var cgoFolders = []string{"tfbind", "internal/lab/bench", "internal/lab/baseline"}
 
 // mayImport lists, for each package of the module, the module's packages that it
 // may import: the arrows of the design point one way. A package that is not

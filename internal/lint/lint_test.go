@@ -32,7 +32,7 @@ func TestRules(t *testing.T) {
 	}{
 		{"cgo outside tfbind", "session/a.go", "package session\n\nimport \"C\"\n", "3 cgo"},
 		{"cgo in tfbind", "tfbind/a.go", "package tfbind\n\nimport \"C\"\n", ""},
-		{"cgo in baseline", "internal/baseline/a.go", "package main\n\nimport \"C\"\n", ""},
+		{"cgo in baseline", "internal/lab/baseline/a.go", "package main\n\nimport \"C\"\n", ""},
 		{"cgo in a folder whose name begins alike", "tfbinder/a.go", "package tfbinder\n\nimport \"C\"\n", "3 cgo"},
 
 		{"finalizer", "tfbind/a.go", "package tfbind\n\nimport \"runtime\"\n\nfunc f(x *int) {\n\truntime.SetFinalizer(x, nil)\n}\n", "6 finalizer"},

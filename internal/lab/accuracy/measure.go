@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/fit"
+	"steadyfit/internal/child"
+	"steadyfit/internal/files"
+	measuring "steadyfit/internal/lab/measure"
+	"steadyfit/savedmodels"
+)
+
+// A result is what one run came to.
+type result struct {
+	Model     string `json:"model"`
+	Precision string `json:"precision"`
+	Seed      int    `json:"seed"`
+	// Accuracy is the last val_accuracy, and Loss the last val_loss.
+	Accuracy float64 `json:"val_accuracy"`
+	Loss     float64 `json:"val_loss"`
+	// SkippedSteps are those that a loss scale cost, if the run told.
+	SkippedSteps *float64 `json:"skipped_steps,omitempty"`
+	Seconds      float64  `json:"seconds"`
+	// Ended is when the run had ended, and Commit that of the source, as measure.Commit
+	// gives it; empty if it is not known.
+	Ended  time.Time `json:"ended,omitzero"`
+	Commit string    `json:"commit,omitempty"`
+	// ModelHash is the hex SHA-256 of the model's files, weights included.
+	ModelHash string   `json:"model_sha256,omitempty"`
+	Args      []string `json:"args,omitempty"`
+}
+
+// measure runs what has not been run. The report has what there is, if anything.
+func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
+	if err := os.MkdirAll(p.runs(), 0o777); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(p.jobs, func(j job) bool { return j.model.Name == "image-224" }) {
+		if err := makeImages(p.data()); err != nil {
+			return nil, fmt.Errorf("making images: %w", err)
+		}
+	}
+	p.commit = measuring.Commit(ctx)
+	var results []result
+	var failed error
+	for i, j := range p.jobs {
+		var r *result
+		hash, err := p.hash(j.path)
+		if err == nil {
+			r, err = p.finished(&j, hash)
+			if errors.Is(err, fs.ErrNotExist) {
+				if r, err = p.do(ctx, &j, hash); err == nil {
+					fmt.Fprintf(stderr, "%d/%d %s: val_accuracy %.4f, %.0f s\n", i+1, len(p.jobs), j.name(), r.Accuracy, r.Seconds)
+				}
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("interrupted; the same command goes on: %w", ctx.Err())
+		}
+		if err != nil {
+			fmt.Fprintf(stderr, "%d/%d %s: %v\n", i+1, len(p.jobs), j.name(), err)
+			failed = errors.Join(failed, fmt.Errorf("%s failed", j.name()))
+			continue
+		}
+		results = append(results, *r)
+	}
+	version, err := exec.CommandContext(ctx, p.steadyfit, "version").Output()
+	if err != nil {
+		failed = errors.Join(failed, fmt.Errorf("%s version: %w", p.steadyfit, err))
+	}
+	return newReport(p, results, string(version)), failed
+}
+
+// hash is that of a model's files.
+func (p *plan) hash(path string) (string, error) {
+	if hash, ok := p.hashes[path]; ok {
+		return hash, nil
+	}
+	dir := path
+	if name, ok := strings.CutPrefix(path, shipped); ok {
+		m, err := savedmodels.Builtin(name)
+		if err != nil {
+			return "", err
+		}
+		dir = m.Dir
+	}
+	sum := sha256.New()
+	if err := files.Hash(sum, dir); err != nil {
+		return "", fmt.Errorf("model: %w; make accuracy exports it", err)
+	}
+	hash := hex.EncodeToString(sum.Sum(nil))
+	p.hashes[path] = hash
+	return hash, nil
+}
+
+// finished is the result of an earlier run of the model of that hash with the same
+// arguments; else the error is fs.ErrNotExist.
+func (p *plan) finished(j *job, hash string) (*result, error) {
+	text, err := os.ReadFile(p.file(j))
+	if err != nil {
+		return nil, err
+	}
+	var r result
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w; remove it to run again", p.file(j), err)
+	}
+	if !slices.Equal(r.Args, j.args) {
+		return nil, fmt.Errorf("%s is of another command line: %w", p.file(j), fs.ErrNotExist)
+	}
+	if r.ModelHash != hash {
+		return nil, fmt.Errorf("%s is of another model: %w", p.file(j), fs.ErrNotExist)
+	}
+	return &r, nil
+}
+
+func (p *plan) file(j *job) string { return filepath.Join(p.runs(), j.name()+".json") }
+
+// do runs a job and keeps its result. hash is that of its model.
+func (p *plan) do(ctx context.Context, j *job, hash string) (*result, error) {
+	history := filepath.Join(p.runs(), j.name()+".history.jsonl")
+	if err := os.Remove(history); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, p.steadyfit, append(slices.Clone(j.args), "--history", history)...)
+	var log child.Tail
+	cmd.Stderr = &log
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, strings.Join(log.Lines(3), " | "))
+	}
+	r, err := readHistory(history)
+	if err != nil {
+		return nil, err
+	}
+	r.Model, r.Precision, r.Seed, r.Args = j.model.Name, j.precision.Name, j.seed, j.args
+	r.Ended, r.Commit, r.ModelHash = time.Now().UTC().Truncate(time.Second), p.commit, hash
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return r, files.Replace(p.file(j), append(text, '\n'))
+}
+
+// readHistory takes from a history what counts in the end.
+func readHistory(path string) (*result, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var r result
+	var last fit.Record
+	for line := range bytes.Lines(text) {
+		last = fit.Record{}
+		if err := json.Unmarshal(line, &last); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		r.Seconds += last.Seconds
+	}
+	for name, to := range map[string]*float64{"val_accuracy": &r.Accuracy, "val_loss": &r.Loss} {
+		value, ok := last.Metrics.Get(name)
+		if !ok {
+			return nil, fmt.Errorf("%s: the last epoch has no %s", path, name)
+		}
+		*to = value
+	}
+	if skipped, ok := last.Metrics.Get(savedmodels.MetricSkippedSteps); ok {
+		r.SkippedSteps = &skipped
+	}
+	return &r, nil
+}

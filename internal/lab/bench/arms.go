@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"steadyfit/internal/child"
+	"steadyfit/internal/lab/measure"
+	"steadyfit/savedmodels"
+)
+
+// fused is the number of steps in a call of arms that have several.
+const fused = 50
+
+// arm is a program that trains a model.
+type arm struct {
+	name string
+	// role is that of the signature that the arm, or what it compiles itself, stands for.
+	// A model without it is not for this arm.
+	role func(savedmodels.Roles) string
+	// command is that of the child; nil for arms of `steadyfit fit`, which auto has choose
+	// how steps run.
+	command func(b *benchmark, p *prepared) []string
+	auto    bool
+}
+
+func train(r savedmodels.Roles) string     { return r.Train }
+func trainN(r savedmodels.Roles) string    { return r.TrainN }
+func trainXLA(r savedmodels.Roles) string  { return r.TrainXLA }
+func trainNXLA(r savedmodels.Roles) string { return r.TrainNXLA }
+
+// arms are all there are. Others are compared with the first and with keras-fit.
+var arms = []arm{
+	{name: "c", role: train, command: graphCommand("cloop")},
+	{name: "galeone", role: train, command: graphCommand("baseline", "-impl", "galeone")},
+	{name: "galeone-flat", role: train, command: graphCommand("baseline", "-impl", "galeone", "-input", "flat")},
+	{name: "tfgo", role: train, command: graphCommand("baseline", "-impl", "tfgo")},
+	{name: "steadyfit", role: train, command: sessionCommand(train)},
+	{name: "steadyfit-fused", role: trainN, command: sessionCommand(trainN)},
+	{name: "steadyfit-xla", role: trainXLA, command: sessionCommand(trainXLA)},
+	{name: "steadyfit-fused-xla", role: trainNXLA, command: sessionCommand(trainNXLA)},
+	{name: "steadyfit-fit", role: train},
+	{name: "steadyfit-auto", role: train, auto: true},
+	{name: "keras-fit", role: train, command: pythonCommand("keras-fit")},
+	{name: "keras-fit-spe", role: trainN, command: pythonCommand("keras-fit-spe")},
+	{name: "keras-fit-jit", role: trainXLA, command: pythonCommand("keras-fit-jit")},
+	{name: "keras-fit-spe-jit", role: trainNXLA, command: pythonCommand("keras-fit-spe-jit")},
+	{name: "keras-train-on-batch", role: train, command: pythonCommand("keras-train-on-batch")},
+	{name: "tf-function", role: train, command: pythonCommand("tf-function")},
+	{name: "tf-data", role: train, command: pythonCommand("tf-data")},
+}
+
+const (
+	baseArm  = "c"
+	kerasArm = "keras-fit"
+)
+
+// defaultArms leave out two that differ little from galeone.
+var defaultArms = func() []string {
+	var names []string
+	for _, a := range arms {
+		if a.name != "galeone-flat" && a.name != "tfgo" {
+			names = append(names, a.name)
+		}
+	}
+	return names
+}()
+
+func armNames() []string {
+	var names []string
+	for _, a := range arms {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+// unable says why a workload is not for an arm; empty if it is.
+func (b *benchmark) unable(a arm, p *prepared) string {
+	name := a.role(p.model.Roles)
+	if name == "" {
+		role := a.role(savedmodels.Roles{Train: "train", TrainN: "train_n", TrainXLA: "train_xla", TrainNXLA: "train_n_xla"})
+		return "the model has no " + role
+	}
+	sig, err := p.model.Signature(name)
+	if err != nil {
+		return err.Error()
+	}
+	want := []int64{int64(p.Batch)}
+	if name == p.model.Roles.TrainN || name == p.model.Roles.TrainNXLA {
+		if p.Steps%fused > 0 {
+			return fmt.Sprintf("an epoch of %d steps is not made of calls of %d", p.Steps, fused)
+		}
+		want = []int64{fused, int64(p.Batch)}
+	}
+	for _, in := range sig.DataInputs() {
+		for i, n := range want {
+			if i < len(in.Shape) && in.Shape[i] > 0 && in.Shape[i] != n {
+				return fmt.Sprintf("%s is compiled for another shape: %v", name, in.Shape)
+			}
+		}
+	}
+	return ""
+}
+
+// chosen is the folder in which the choices of --auto are kept.
+func (b *benchmark) chosen() string { return filepath.Join(b.data, "auto") }
+
+// choose has `steadyfit bench` choose how steps run. The trainings here are too short for
+// fit to do so within the share of its time that it may take.
+func (b *benchmark) choose(ctx context.Context, p *prepared) error {
+	_, _, err := b.child(ctx, []string{b.steadyfit, "bench", "--model", p.model.Dir, "--batch", strconv.Itoa(p.Batch), "--steps", "200", "--auto", "on", "--cache", b.chosen()})
+	return err
+}
+
+// graphCommand is that of the arms that know tensors in a graph rather than signatures.
+func graphCommand(program string, words ...string) func(*benchmark, *prepared) []string {
+	return func(b *benchmark, p *prepared) []string {
+		args := append([]string{filepath.Join(b.programs, program)}, words...)
+		args = append(args, "-model", p.model.Dir, "-data", p.data)
+		sig, err := p.model.Signature(p.model.Roles.Train)
+		if err != nil {
+			return args // the arm refuses it
+		}
+		for _, in := range sig.DataInputs() {
+			args = append(args, "-feed", in.Op+"="+in.Name)
+		}
+		for _, out := range sig.Metrics() { // the loss first
+			args = append(args, "-fetch", out.Op)
+		}
+		return append(args, p.flags("-")...)
+	}
+}
+
+func sessionCommand(role func(savedmodels.Roles) string) func(*benchmark, *prepared) []string {
+	return func(b *benchmark, p *prepared) []string {
+		args := []string{b.self, childSteadyfit, "-model", p.model.Dir, "-data", p.data, "-signature", role(p.model.Roles)}
+		return append(args, p.flags("-")...)
+	}
+}
+
+func pythonCommand(name string) func(*benchmark, *prepared) []string {
+	return func(b *benchmark, p *prepared) []string {
+		args := []string{b.python, filepath.Join("scripts", "bench_keras.py"), name, "--model", p.Model, "--data", p.data}
+		return append(args, p.flags("--")...)
+	}
+}
+
+func (p *prepared) flags(dash string) []string {
+	return []string{dash + "batch", strconv.Itoa(p.Batch), dash + "steps", strconv.Itoa(p.Steps), dash + "epochs", strconv.Itoa(p.Epochs)}
+}
+
+// run runs an arm once.
+func (b *benchmark) run(ctx context.Context, a arm, p *prepared) (Run, error) {
+	if a.command == nil {
+		return b.fit(ctx, a, p)
+	}
+	out, r, err := b.child(ctx, a.command(b, p))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(out, &r.Sample); err != nil {
+		return r, fmt.Errorf("reading %q: %w", out, err)
+	}
+	r.began(r.Sample.FirstStep)
+	return r, nil
+}
+
+// began notes when the first step had ended, in Unix time.
+func (r *Run) began(unix int64) {
+	if unix > 0 {
+		r.FirstStepNS = unix - r.Started.UnixNano()
+	}
+	r.Sample.FirstStep = 0
+}
+
+// child runs a command to its end and returns what it printed.
+func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2")
+	var out bytes.Buffer
+	var errs child.Tail
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	r := Run{Started: time.Now()}
+	err := cmd.Run()
+	r.Seconds = time.Since(r.Started).Seconds()
+	if state := cmd.ProcessState; state != nil {
+		r.processCPU = state.UserTime() + state.SystemTime()
+	}
+	for line := range strings.Lines(errs.String()) {
+		if why, ok := strings.CutPrefix(line, "auto: "); ok {
+			r.Auto = strings.TrimSpace(why)
+		}
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return nil, r, fmt.Errorf("%s: %w: %s", strings.Join(command[:min(3, len(command))], " "), err, child.Telling(errs.String()))
+	}
+	return out.Bytes(), r, nil
+}
+
+// keptChoice is in what `steadyfit fit` says of a choice that it did not have to measure.
+const keptChoice = "measured before"
+
+// fit runs `steadyfit fit` with its history, as users do. A run of the first epoch comes
+// before it, since the command itself tells neither when its first step had ended nor the
+// time of all processors. Without its other steps, at the time of those measured, what that
+// run takes is the time to the first step; the processors' time is left out.
+//
+// The choice of --auto depends on the steps in an epoch, so both runs have the same. An arm
+// that does not run as was chosen for it has no figures.
+func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
+	dir, err := os.MkdirTemp("", "steadyfit-bench-")
+	if err != nil {
+		return Run{}, err
+	}
+	defer os.RemoveAll(dir)
+	command := []string{b.steadyfit, "fit", "--model", p.model.Dir, "--data", p.data, "--batch", strconv.Itoa(p.Batch), "--shuffle=false"}
+	if a.auto {
+		command = append(command, "--auto", "on", "--cache", b.chosen())
+	} else {
+		command = append(command, "--auto", "off")
+	}
+	_, one, err := b.child(ctx, append(command[:len(command):len(command)], "--epochs", "1"))
+	if err != nil {
+		return one, err
+	}
+	history := filepath.Join(dir, "history.jsonl")
+	_, r, err := b.child(ctx, append(command, "--epochs", strconv.Itoa(1+p.Epochs), "--history", history))
+	if err != nil {
+		return r, err
+	}
+	for _, auto := range []string{one.Auto, r.Auto} {
+		if a.auto && !strings.Contains(auto, keptChoice) {
+			return r, fmt.Errorf("it does not run as was chosen: fit says %q, expected a choice that was %s", auto, keptChoice)
+		}
+	}
+	f, err := os.Open(history)
+	if err != nil {
+		return r, err
+	}
+	defer f.Close()
+	epochs := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); epochs++ {
+		var e struct {
+			Loss    float64 `json:"loss"`
+			Seconds float64 `json:"seconds"`
+			RSS     int64   `json:"rss_bytes"`
+			Anon    int64   `json:"anon_bytes"`
+			Peak    int64   `json:"peak_bytes"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return r, fmt.Errorf("%s: %w", history, err)
+		}
+		if epochs == 0 {
+			r.WarmupLoss = e.Loss
+			continue
+		}
+		r.StepNS, r.Anon = append(r.StepNS, e.Seconds*1e9/float64(p.Steps)), append(r.Anon, e.Anon)
+		r.RSS, r.Peak, r.LastLoss = e.RSS, e.Peak, e.Loss
+	}
+	r.Steps = max(epochs-1, 0) * p.Steps
+	if r.Steps == 0 {
+		return r, fmt.Errorf("%s has %d epochs, expected %d", history, epochs, 1+p.Epochs)
+	}
+	r.FirstStepNS = max(int64(one.Seconds*1e9-float64(p.Steps-1)*r.stepNS()), 0)
+	// Of a few steps, the difference is noise.
+	r.CPU = max(int64(r.processCPU-one.processCPU), 0)
+	r.Versions = map[string]string{"go": runtime.Version()}
+	return r, nil
+}
+
+// Run is one process of an arm.
+type Run struct {
+	Workload string    `json:"workload"`
+	Arm      string    `json:"arm"`
+	Turn     int       `json:"turn"`
+	Started  time.Time `json:"started"`
+	// Seconds is the time of the whole process.
+	Seconds float64 `json:"seconds"`
+	// FirstStepNS is the time from the start of the process to the end of the first step,
+	// in nanoseconds; 0 if that could not be seen.
+	FirstStepNS int64 `json:"first_step_ns,omitempty"`
+	// Auto is what `steadyfit fit` said of the way that --auto has chosen; empty without it.
+	Auto string `json:"auto,omitempty"`
+	measure.Sample
+	processCPU time.Duration
+}
+
+// stepNS is the median over the epochs.
+func (r *Run) stepNS() float64 { return measure.Median(r.StepNS) }

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// smallBench has a built-in model as its workload, and the programs that this machine can
+// build: that in C needs a compiler and TensorFlow's headers.
+func smallBench(t *testing.T) *benchmark {
+	t.Helper()
+	m, err := savedmodels.Builtin("dense-100-64-1")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(m.Dir, filepath.Join(dir, "dense-100-64-1")))
+	return &benchmark{
+		options:   options{turns: 2, models: dir, data: filepath.Join(dir, "data"), programs: dir, steadyfit: filepath.Join(dir, "steadyfit"), timeout: 5 * time.Minute},
+		workloads: []Workload{{Name: "dense-100-64-1", Model: "dense-100-64-1", Batch: 32, Steps: 50, Epochs: 2}},
+		log:       t.Output(),
+	}
+}
+
+func (b *benchmark) add(names ...string) {
+	for _, a := range arms {
+		for _, name := range names {
+			if a.name == name {
+				b.arms = append(b.arms, a)
+			}
+		}
+	}
+}
+
+func TestArmsDoTheSameWork(t *testing.T) {
+	b := smallBench(t)
+	b.turns = 1
+	b.add("steadyfit", "steadyfit-fused", "steadyfit-fit")
+	text, err := exec.Command("go", "build", "-o", b.steadyfit, "../../../cmd/steadyfit").CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	location, err := tfbind.Locate("")
+	require.NoError(t, err)
+	lib := filepath.Dir(location.Library)
+	headers := filepath.Join(lib, "include")
+	if cc, err := exec.LookPath("cc"); err != nil {
+		t.Log("without the C loop: there is no C compiler cc")
+	} else if _, err := os.Stat(filepath.Join(headers, "tensorflow", "c", "c_api.h")); err != nil {
+		t.Log("without the C loop: ", err)
+	} else {
+		text, err := exec.Command(cc, "-std=gnu11", "-O1", "-Wall", "-Werror", "-I"+headers, "-o", filepath.Join(b.programs, "cloop"), "cloop/cloop.c",
+			"-L"+lib, "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", "-Wl,-rpath,"+lib).CombinedOutput()
+		require.NoError(t, err, "%s", text)
+		b.add("c")
+	}
+	r := newReport(context.Background())
+	saved := 0
+	require.NoError(t, b.measure(context.Background(), r, func() error { saved++; return nil }))
+	require.NoError(t, r.failed())
+	assert.Equal(t, 1, saved)
+	require.Len(t, r.Runs, len(b.arms))
+	for _, run := range r.Runs {
+		assert.Equal(t, 100, run.Steps, run.Arm)
+		assert.Len(t, run.StepNS, 2, run.Arm)
+		assert.Len(t, run.Anon, 2, run.Arm)
+		assert.InDelta(t, r.Runs[0].WarmupLoss, run.WarmupLoss, 1e-5, run.Arm)
+		assert.InDelta(t, r.Runs[0].LastLoss, run.LastLoss, 1e-4, run.Arm)
+		assert.Greater(t, run.FirstStepNS, int64(0), run.Arm)
+		if run.Arm != "steadyfit-fit" { // which takes another process for these, and more steps
+			assert.Less(t, float64(run.FirstStepNS), run.Seconds*1e9, run.Arm)
+			assert.Greater(t, run.CPU, int64(0), run.Arm)
+		}
+		assert.Greater(t, run.Peak, run.Anon[1], run.Arm)
+	}
+	assert.EqualValues(t, 50*32*(100+1)*4, r.Workloads[0].DataBytes)
+
+	// Nothing was chosen, so what would run is not the arm.
+	p, err := b.prepare(t.Context(), b.workloads[0])
+	require.NoError(t, err)
+	_, err = b.fit(t.Context(), arm{name: "steadyfit-auto", role: train, auto: true}, p)
+	require.ErrorContains(t, err, `it does not run as was chosen: fit says "plain: too short a training`)
+}
+
+// An arm that dies is left out of later turns, and those that a model is not for are not
+// tried.
+func TestArmsThatCannot(t *testing.T) {
+	b := smallBench(t)
+	b.workloads[0].Steps = 4
+	b.add("steadyfit", "steadyfit-fused", "galeone")
+	r := newReport(context.Background())
+	require.NoError(t, b.measure(context.Background(), r, func() error { return nil }))
+	require.Len(t, r.Runs, 2)
+	require.Len(t, r.Absent, 2)
+	assert.Equal(t, Absent{"dense-100-64-1", "steadyfit-fused", "an epoch of 4 steps is not made of calls of 50", false}, r.Absent[0])
+	assert.Equal(t, "galeone", r.Absent[1].Arm)
+	assert.True(t, r.Absent[1].Failed)
+	assert.ErrorContains(t, r.failed(), "dense-100-64-1/galeone")
+}
+
+func TestTrainingsAtTheSameTime(t *testing.T) {
+	b := smallBench(t)
+	ctx := context.Background()
+	var err error
+	b.self, err = os.Executable()
+	require.NoError(t, err)
+	p, err := b.prepare(ctx, Workload{Name: "trainings", Model: "dense-100-64-1", Batch: 8, Steps: 5, Epochs: 2})
+	require.NoError(t, err)
+	for _, way := range [][2]int{{1, 2}, {2, 1}} {
+		got, err := b.trainings(ctx, p, way[0], way[1])
+		require.NoError(t, err)
+		assert.Greater(t, got.StepsPerSecond, 0.0)
+		assert.Greater(t, got.CPUNS, 0.0)
+		assert.Greater(t, got.Anon, int64(1<<20))
+	}
+	p.data = t.TempDir()
+	_, err = b.trainings(ctx, p, 2, 1)
+	assert.ErrorContains(t, err, "x.npy", "what a child says is told")
+}
+
+// A measurement of one part leaves the others in the file.
+func TestScalingKeepsOtherParts(t *testing.T) {
+	m, err := savedmodels.Builtin(scaled)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(m.Dir, filepath.Join(dir, scaled)))
+	file := filepath.Join(dir, "scaling.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"widths": {"commit": "abc"}, "trainings": [{"turn": 7, "processes": 3}]}`), 0o666))
+	args := []string{"scaling", "-parts", "trainings", "-trainings", "1", "-turns", "1", "-steps", "2", "-epochs", "1", "-out", dir, "-models", dir, "-data", filepath.Join(dir, "data")}
+	var out bytes.Buffer
+	require.Zero(t, run(t.Context(), args, nil, &out, t.Output()))
+	s, err := readScaling(file)
+	require.NoError(t, err)
+	require.NotNil(t, s.Widths)
+	assert.Equal(t, "abc", s.Widths.Commit)
+	require.Len(t, s.Trainings, 1)
+	assert.Equal(t, 1, s.Trainings[0].Processes)
+
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o666))
+	require.NotZero(t, run(t.Context(), args, nil, &out, t.Output()))
+}

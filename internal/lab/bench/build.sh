@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the arms that need TensorFlow at link time into out/bench: the C loop,
+# and the same loop on galeone's binding and on tfgo. `make runtime` comes first.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+runtime=.runtime/tensorflow
+[ -f "$runtime/libtensorflow_cc.so.2" ] || {
+    echo "bench: $runtime is missing; run: make runtime" >&2
+    exit 1
+}
+mkdir -p out/bench
+
+loop=out/bench/cloop
+if [ ! -x "$loop" ] || [ internal/lab/bench/cloop/cloop.c -nt "$loop" ] || [ "$runtime/libtensorflow_cc.so.2" -nt "$loop" ]; then
+    # $ORIGIN is the linker's word for the folder of the program itself.
+    # shellcheck disable=SC2016
+    "${CC:-cc}" -std=gnu11 -O2 -Wall -Werror -I"$runtime/include" -o "$loop" internal/lab/bench/cloop/cloop.c \
+        -L"$runtime" -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2 \
+        '-Wl,-rpath,$ORIGIN/../../.runtime/tensorflow'
+fi
+
+# shellcheck source=internal/lab/bench/galeone.env
+source internal/lab/bench/galeone.env
+go build -tags galeone -o out/bench/baseline ./internal/lab/baseline
+go build -tags galeone -o out/bench/galeone-cell ./internal/lab/galeone

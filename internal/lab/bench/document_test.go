@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// documentTable is what docs/performance.md has of results: times to those of the C loop by
+// turns, and those of Keras to the one of --auto by medians.
+func documentTable(r *Report) string {
+	var b strings.Builder
+	b.WriteString("| workload | C loop, us | steadyfit, to C | `fit --auto`, to C | what it runs | galeone, to C | Keras `fit`, to auto | Keras at its best, to auto |\n|---|---|---|---|---|---|---|---|\n")
+	for _, w := range r.Workloads {
+		rows := map[string]Row{}
+		keras := 0.0
+		for _, row := range r.Summary {
+			if row.Workload != w.Name {
+				continue
+			}
+			rows[row.Arm] = row
+			if strings.HasPrefix(row.Arm, kerasArm) && (keras == 0 || row.StepNS.Value < keras) {
+				keras = row.StepNS.Value
+			}
+		}
+		to := func(arm string) string { return number(rows[arm].ToBase.Value, 1) }
+		auto := rows["steadyfit-auto"].StepNS.Value
+		ways, _, _ := strings.Cut(strings.TrimPrefix(strings.Join(r.chosen(w.Name), ""), "steadyfit-auto: "), ":")
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", w.Name, number(rows[baseArm].StepNS.Value, 1e3),
+			to("steadyfit"), to("steadyfit-auto"), ways, to("galeone"), number(rows[kerasArm].StepNS.Value/auto, 1), number(keras/auto, 1))
+	}
+	return b.String()
+}
+
+// The table of docs/performance.md is that of docs/results/bench.json.
+func TestDocument(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "results", "bench.json"))
+	require.NoError(t, err)
+	r := &Report{}
+	require.NoError(t, json.Unmarshal(text, r))
+	summary := slices.Clone(r.Summary)
+	r.finish(r.Done)
+	assert.Equal(t, summary, r.Summary, "the summary is that of the runs")
+	document, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "performance.md"))
+	require.NoError(t, err)
+	table := documentTable(r)
+	assert.True(t, strings.Contains(string(document), "\n"+table+"\n"), "docs/performance.md has to have\n%s", table)
+}

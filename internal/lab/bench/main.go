@@ -1,0 +1,175 @@
+// Command bench measures what training a model takes, in steadyfit and in what else trains
+// the same model: `make bench`, `make bench-scaling`.
+//
+//	go run ./bench [-workloads NAMES] [-arms NAMES] [-turns N] [-out DIR]
+//	go run ./bench scaling [the same flags]
+//
+// An arm is a program that trains a model; a workload is a model and the batches of an
+// epoch, made once and written as .npy files. In a turn every arm trains every workload, each
+// in a process of its own: one epoch to warm up and some that are measured. The order of the
+// arms differs from turn to turn, so that a machine that gets slower by and by does not
+// favour one of them; ratios are taken within turns. All arms train the same weights with
+// the same optimizer on the same batches in the same order, and one whose loss over the
+// first epoch is another one is refused.
+//
+// Figures go to DIR/bench.json, DIR/bench.txt (Go benchmark format, for benchstat) and
+// DIR/bench.svg, and a table to the terminal. docs/performance.md says how to read them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/matrix"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	mode := "bench"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		mode, args = args[0], args[1:]
+	}
+	var err error
+	switch mode {
+	case "bench":
+		err = bench(ctx, args, stdout, stderr)
+	case "scaling":
+		err = scaling(ctx, args, stdout, stderr)
+	case childSteadyfit:
+		err = steadyfitChild(ctx, args, stdout, stderr)
+	case childTrainings:
+		err = trainingsChild(ctx, args, stdin, stdout, stderr)
+	default:
+		err = usage("%q: expected no word, or scaling", mode)
+	}
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, flag.ErrHelp):
+		return 2
+	}
+	fmt.Fprintf(stderr, "bench: %v\n", err)
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}
+
+// usageError is an error in how the command was called.
+type usageError struct{ error }
+
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// options are the flags that bench and scaling share.
+type options struct {
+	arms, out     string
+	turns         int
+	steps, epochs int
+	timeout       time.Duration
+	python        string
+	steadyfit     string
+	programs      string
+	models, data  string
+}
+
+func (o *options) register(f *flag.FlagSet, arms []string, turns int) {
+	f.StringVar(&o.arms, "arms", strings.Join(arms, ","), "arms to run; there are "+strings.Join(armNames(), ", "))
+	f.IntVar(&o.turns, "turns", turns, "turns, each of which runs every arm once")
+	f.IntVar(&o.steps, "steps", 0, "steps in an epoch, for all workloads; 0 is that of each workload")
+	f.IntVar(&o.epochs, "epochs", 0, "epochs that are measured, for all workloads; 0 is that of each workload")
+	f.StringVar(&o.out, "out", filepath.Join("docs", "results"), "folder for the results")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time for one process")
+	f.StringVar(&o.python, "python", filepath.Join(".runtime", "venv", "bin", "python"), "Python with Keras")
+	f.StringVar(&o.steadyfit, "steadyfit", filepath.Join("bin", "steadyfit"), "the command steadyfit")
+	f.StringVar(&o.programs, "programs", filepath.Join("out", "bench"), "folder of what internal/lab/bench/build.sh built")
+	f.StringVar(&o.models, "models", filepath.Join("out", "bench", "models"), "folder for the models, exported with twins")
+	f.StringVar(&o.data, "data", filepath.Join("out", "bench", "data"), "folder for the batches")
+}
+
+// parse reads the flags and makes a bench of those workloads.
+func (o *options) parse(f *flag.FlagSet, args []string, stderr io.Writer) (*benchmark, error) {
+	f.SetOutput(stderr)
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, usage("%w", err)
+	}
+	if f.NArg() > 0 {
+		return nil, usage("%q: expected flags only", f.Arg(0))
+	}
+	b := &benchmark{options: *o, log: stderr}
+	if o.turns < 1 || o.steps < 0 || o.epochs < 0 {
+		return nil, usage("-turns %d -steps %d -epochs %d: expected at least 1 turn, and nothing below 0", o.turns, o.steps, o.epochs)
+	}
+	for name := range strings.SplitSeq(o.arms, ",") {
+		i := slices.IndexFunc(arms, func(a arm) bool { return a.name == name })
+		if i < 0 {
+			return nil, usage("-arms %s: there is no arm %q; there are %s", o.arms, name, strings.Join(armNames(), ", "))
+		}
+		b.arms = append(b.arms, arms[i])
+	}
+	return b, nil
+}
+
+// sized is the workload with the number of steps and epochs that was asked for.
+func (o *options) sized(w Workload) Workload {
+	if o.steps > 0 {
+		w.Steps = o.steps
+	}
+	if o.epochs > 0 {
+		w.Epochs = o.epochs
+	}
+	return w
+}
+
+func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	names := flags.String("workloads", strings.Join(workloadNames(), ","), "workloads to run")
+	o.register(flags, defaultArms, 5)
+	b, err := o.parse(flags, args, stderr)
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(*names, ",") {
+		i := slices.IndexFunc(workloads, func(w Workload) bool { return w.Name == name })
+		if i < 0 {
+			return usage("-workloads %s: there is no workload %q; there are %s", *names, name, strings.Join(workloadNames(), ", "))
+		}
+		b.workloads = append(b.workloads, o.sized(workloads[i]))
+	}
+	if err := os.MkdirAll(o.out, 0o777); err != nil {
+		return err
+	}
+	r := newReport(ctx)
+	warnOfLoad(r.Environment, stderr)
+	err = b.measure(ctx, r, func() error { return r.write(o.out) })
+	if len(r.Runs) > 0 {
+		r.table(stdout)
+		fmt.Fprintf(stdout, "\nThe figures of each run are in %s and bench.txt beside it, a picture in bench.svg.\n", filepath.Join(o.out, "bench.json"))
+	}
+	return errors.Join(err, r.failed())
+}
+
+func warnOfLoad(e matrix.Environment, stderr io.Writer) {
+	if cores := runtime.NumCPU(); e.LoadBefore > 0.5*float64(cores) {
+		fmt.Fprintf(stderr, "bench: warning: the load average is %.1f on %d cores before the first run; times will be too long, and scatter\n", e.LoadBefore, cores)
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/lab/measure"
+)
+
+// TestMain is the program itself where a test starts it as a child.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && (os.Args[1] == childSteadyfit || os.Args[1] == childTrainings) {
+		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+func TestOrder(t *testing.T) {
+	assert.Equal(t, []int{0, 1, 2, 3}, order(4, 0))
+	assert.Equal(t, []int{3, 2, 1, 0}, order(4, 1))
+	assert.Equal(t, []int{1, 2, 3, 0}, order(4, 2))
+	assert.Equal(t, []int{1, 0}, order(2, 1), "with two arms, too, each is the first in turn")
+	first := map[int]int{}
+	for turn := range 40 {
+		o := order(4, turn)
+		first[o[0]]++
+		slices.Sort(o)
+		require.Equal(t, []int{0, 1, 2, 3}, o, "turn %d", turn)
+	}
+	assert.Equal(t, map[int]int{0: 10, 1: 10, 2: 10, 3: 10}, first, "how often each arm is the first")
+}
+
+func sampleRun(arm string, turn int, ns float64) Run {
+	return Run{Workload: "w", Arm: arm, Turn: turn, FirstStepNS: 5e8, Sample: measure.Sample{Steps: 20, StepNS: []float64{ns, ns, ns * 9},
+		Anon: []int64{100, 120, 140}, RSS: 300, Peak: 400, CPU: int64(ns) * 20, WarmupLoss: 0.5, LastLoss: 0.4, Versions: map[string]string{"tensorflow": "2.21.0"}}}
+}
+
+var sampleWorkload = Workload{Name: "w", Model: "m", Batch: 32, Steps: 10, Epochs: 2}
+
+func TestOtherWork(t *testing.T) {
+	base := sampleRun("c", 0, 100)
+	for _, test := range []struct {
+		name   string
+		random bool
+		change func(*Run)
+		want   string
+	}{
+		{"the same", false, func(*Run) {}, ""},
+		{"another order of additions", false, func(r *Run) { r.WarmupLoss *= 1.0005 }, ""},
+		{"another loss", false, func(r *Run) { r.WarmupLoss = 0.51 }, "its mean loss over the first 10 steps is 0.51, that of c 0.5; they may differ by 0.001 of that"},
+		{"random numbers", true, func(r *Run) { r.WarmupLoss = 0.51 }, ""},
+		{"another loss with random numbers", true, func(r *Run) { r.WarmupLoss = 0.6 }, "its mean loss over the first 10 steps is 0.6, that of c 0.5; they may differ by 0.05 of that"},
+		{"no number", false, func(r *Run) { r.WarmupLoss = math.NaN() }, "its mean loss over the first 10 steps is NaN, that of c 0.5; they may differ by 0.001 of that"},
+		{"fewer steps", false, func(r *Run) { r.Steps = 19 }, "it did 19 steps, expected 20"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, w := base, sampleWorkload
+			w.Random = test.random
+			test.change(&r)
+			assert.Equal(t, test.want, otherWork(w, &base, &r))
+		})
+	}
+}
+
+// Each turn is slower than the one before; within a turn an arm takes twice as long.
+func TestRatiosArePaired(t *testing.T) {
+	base := map[int]float64{0: 100, 1: 200, 2: 400}
+	e := ratio(map[int]float64{0: 200, 1: 400, 2: 800, 3: 9}, base)
+	assert.InDelta(t, 2, e.Value, 1e-12)
+	assert.InDelta(t, 2, e.Low, 1e-9)
+	assert.InDelta(t, 2, e.High, 1e-9)
+	e = ratio(map[int]float64{0: 90, 1: 220, 2: 400}, base)
+	assert.Less(t, e.Low, 1.0)
+	assert.Greater(t, e.High, 1.0)
+	assert.Equal(t, Estimate{Value: 3}, ratio(map[int]float64{1: 600}, base), "one turn has no interval")
+	assert.Equal(t, Estimate{}, ratio(map[int]float64{7: 600}, base))
+}
+
+func sampleReport() *Report {
+	r := &Report{Turns: 3, Workloads: []Workload{sampleWorkload}, Absent: []Absent{}}
+	r.Environment.CPU, r.Environment.Cores = "A <CPU>", 2
+	for turn := range 3 {
+		slower := float64(turn + 1)
+		r.Runs = append(r.Runs, sampleRun("c", turn, 1000*slower), sampleRun("steadyfit", turn, 500*slower), sampleRun("keras-fit", turn, 8000*slower))
+	}
+	r.absent("w", "steadyfit-xla", "the model has no train_xla", false)
+	r.finish(3)
+	return r
+}
+
+func TestSummary(t *testing.T) {
+	r := sampleReport()
+	require.Len(t, r.Summary, 3)
+	assert.Equal(t, []string{"c", "steadyfit", "keras-fit"}, []string{r.Summary[0].Arm, r.Summary[1].Arm, r.Summary[2].Arm})
+	row := r.Summary[1]
+	assert.InDelta(t, 1000, row.StepNS.Value, 1e-9, "the median over turns of the median over epochs")
+	assert.InDelta(t, 1e6, row.StepsPerSecond, 1e-3)
+	assert.InDelta(t, 0.5, row.ToBase.Value, 1e-9)
+	assert.InDelta(t, 0.0625, row.ToKeras.Value, 1e-9)
+	assert.InDelta(t, 1000, row.CPUNS, 1e-9)
+	assert.InDelta(t, 140, row.Anon, 1e-9)
+	assert.InDelta(t, 2, row.Growth, 1e-9, "20 bytes in 10 steps")
+	assert.Zero(t, r.Summary[0].ToBase)
+	assert.Equal(t, "2.21.0", r.Environment.TensorFlow["c"])
+}
+
+func TestRefusedArmsHaveNoFigures(t *testing.T) {
+	r := sampleReport()
+	require.NoError(t, r.failed())
+	r.absent("w", "steadyfit", "its loss is another one", true)
+	r.finish(3)
+	assert.Len(t, r.Runs, 6)
+	assert.Len(t, r.Summary, 2)
+	assert.True(t, r.isAbsent("w", "steadyfit"))
+	assert.ErrorContains(t, r.failed(), "w/steadyfit")
+	assert.NotContains(t, r.failed().Error(), "xla", "an arm that a model is not for has not failed")
+}
+
+func TestWrite(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, sampleReport().write(dir))
+	text, err := os.ReadFile(filepath.Join(dir, "bench.json"))
+	require.NoError(t, err)
+	var back Report
+	require.NoError(t, json.Unmarshal(text, &back))
+	assert.Equal(t, sampleReport().Summary, back.Summary)
+	assert.Len(t, back.Runs, 9)
+
+	text, err = os.ReadFile(filepath.Join(dir, "bench.txt"))
+	require.NoError(t, err)
+	// golang.org/design/14313-benchmark-format
+	line := regexp.MustCompile(`(?m)^BenchmarkStep/workload=w/arm=[a-z-]+-2\t20((?:\t[0-9.]+ [a-z/-]+){6})$`)
+	assert.Len(t, line.FindAll(text, -1), 9)
+	assert.Contains(t, string(text), "\t500 ns/op\t2000000.0 steps/s\t140 anon-bytes\t400 peak-bytes\t500 cpu-ns/op\t500000000 first-step-ns\n")
+
+	text, err = os.ReadFile(filepath.Join(dir, "bench.svg"))
+	require.NoError(t, err)
+	d := xml.NewDecoder(bytes.NewReader(text))
+	bars := 0
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
+			bars++
+		}
+	}
+	assert.Equal(t, 3, bars, "the ground, and a bar for each arm but the first")
+	for _, want := range []string{"×0.50", "×8.00", "prefers-color-scheme:dark", "A &lt;CPU&gt;, 2 cores"} {
+		assert.Contains(t, string(text), want)
+	}
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	r := sampleReport()
+	for _, i := range []int{1, 4} { // of steadyfit, in two turns
+		r.Runs[i].Auto = "plain: 137 ms per step (measured before)"
+	}
+	r.table(&out)
+	assert.Equal(t, 1, strings.Count(out.String(), "\n  steadyfit: plain: 137 ms per step (measured before)\n"))
+	for _, want := range []string{"w: batch 32, 20 steps after 10", "no steadyfit-xla: the model has no train_xla", "0.5  [0.5, 0.5]", "Intervals from 3 turns are wide"} {
+		assert.Contains(t, out.String(), want)
+	}
+}
+
+func TestScaleTicks(t *testing.T) {
+	assert.Equal(t, []float64{0.5, 1, 2, 5, 10}, scale{0.3, 12}.ticks())
+	s := scale{0.5, 2}
+	assert.InDelta(t, pictureLeft, s.at(0.5), 1e-9)
+	assert.InDelta(t, (pictureLeft+pictureRight)/2, s.at(1), 1e-9)
+	assert.InDelta(t, pictureRight, s.at(99), 1e-9, "nothing is drawn outside")
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range []string{"-arms nobody", "-workloads none", "-turns 0", "word", "scaling -parts some", "-steps x", "steadyfit -batch 0", "-turns 1 word"} {
+		var out, errs bytes.Buffer
+		assert.Equal(t, 2, run(context.Background(), strings.Fields(args), nil, &out, &errs), args)
+		assert.NotEmpty(t, errs.String(), args)
+	}
+}
+
+// Sizes of scaling keep within a data set that fits into memory, and fused calls fit where
+// an epoch has 50 steps or more.
+func TestScalingWorkloads(t *testing.T) {
+	for _, w := range batchWorkloads() {
+		assert.LessOrEqual(t, w.Batch*w.Steps, 40960, w.Name)
+		assert.True(t, w.Steps < fused || w.Steps%fused == 0, w.Name)
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+
+	"steadyfit/internal/lab/measure"
+)
+
+// benchmark is what is to be measured.
+type benchmark struct {
+	options
+	arms      []arm
+	workloads []Workload
+	self      string // this program
+	log       io.Writer
+}
+
+// Losses of the first epoch that differ by more than this, relative to that of the first
+// arm, are of other work. The same step in another order of additions differs by some 1e-6
+// in a step, and the difference grows with the steps.
+const (
+	sameLoss = 1e-3
+	// sameRandomLoss is for models that draw random numbers in a step.
+	sameRandomLoss = 0.05
+)
+
+// otherWork says in what way a run did other work than that of the first arm; empty if
+// it did the same.
+func otherWork(w Workload, base, r *Run) string {
+	if want := w.Steps * w.Epochs; r.Steps != want {
+		return fmt.Sprintf("it did %d steps, expected %d", r.Steps, want)
+	}
+	tolerance := sameLoss
+	if w.Random {
+		tolerance = sameRandomLoss
+	}
+	// Written so that NaN is refused.
+	if !(math.Abs(r.WarmupLoss-base.WarmupLoss) <= tolerance*math.Abs(base.WarmupLoss)) {
+		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s %.6g; they may differ by %g of that", w.Steps, r.WarmupLoss, base.Arm, base.WarmupLoss, tolerance)
+	}
+	return ""
+}
+
+// order is that of n arms in a turn: every other turn goes backwards through the one before
+// it, and each two turns begin one arm later.
+func order(n, turn int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = (i + turn/2) % n
+	}
+	if turn%2 == 1 {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// measure runs all turns, and save after each. What was measured before an error is in r.
+func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) error {
+	var err error
+	if b.self == "" {
+		if b.self, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	r.Turns = b.turns
+	var ready []*prepared
+	for _, w := range b.workloads {
+		p, err := b.prepare(ctx, w)
+		if err != nil {
+			return fmt.Errorf("workload %s: %w", w.Name, err)
+		}
+		ready = append(ready, p)
+		r.Workloads = append(r.Workloads, p.Workload)
+		for _, a := range b.arms {
+			if why := b.unable(a, p); why != "" {
+				r.absent(p.Name, a.name, why, false)
+			} else if a.auto {
+				if err := b.choose(ctx, p); err != nil {
+					r.absent(p.Name, a.name, err.Error(), true)
+				}
+			}
+		}
+	}
+	for turn := range b.turns {
+		for _, p := range ready {
+			if err := b.turn(ctx, r, p, turn); err != nil {
+				r.finish(turn) // with what there is of this turn
+				return errors.Join(err, save())
+			}
+		}
+		r.finish(turn + 1)
+		if err := save(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turn runs every arm once on a workload.
+func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) error {
+	var runs []*Run // by arm
+	for range b.arms {
+		runs = append(runs, nil)
+	}
+	for _, i := range order(len(b.arms), turn) {
+		a := b.arms[i]
+		if r.isAbsent(p.Name, a.name) {
+			continue
+		}
+		run, err := b.run(ctx, a, p)
+		if ctx.Err() != nil {
+			return fmt.Errorf("turn %d, %s, %s: %w", turn+1, p.Name, a.name, context.Cause(ctx))
+		}
+		if err != nil {
+			r.absent(p.Name, a.name, err.Error(), true)
+			fmt.Fprintf(b.log, "bench: %s, %s: %v\n", p.Name, a.name, err)
+			continue
+		}
+		run.Workload, run.Arm, run.Turn = p.Name, a.name, turn
+		runs[i] = &run
+		fmt.Fprintf(b.log, "bench: turn %d of %d: %-22s %-21s %12.1f us/step  loss %.5f\n", turn+1, b.turns, p.Name, a.name, run.stepNS()/1e3, run.WarmupLoss)
+	}
+	var base *Run
+	for i, run := range runs {
+		if run == nil {
+			continue
+		}
+		if base == nil {
+			base = run
+		}
+		if why := otherWork(p.Workload, base, run); why != "" {
+			r.absent(p.Name, b.arms[i].name, why, true)
+			fmt.Fprintf(b.log, "bench: %s, %s is refused: %s\n", p.Name, b.arms[i].name, why)
+			continue
+		}
+		r.Runs = append(r.Runs, *run)
+	}
+	return nil
+}
+
+// column is an amount of the runs of an arm, by turn.
+func (r *Report) column(workload, arm string, amount func(*Run) float64) map[int]float64 {
+	values := make(map[int]float64)
+	for i := range r.Runs {
+		if run := &r.Runs[i]; run.Workload == workload && run.Arm == arm {
+			values[run.Turn] = amount(run)
+		}
+	}
+	return values
+}
+
+func middle(column map[int]float64) float64 {
+	var values []float64
+	for _, v := range column {
+		values = append(values, v)
+	}
+	return measure.Median(values)
+}

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"steadyfit/internal/files"
+	"steadyfit/internal/lab/measure"
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+// Report is what bench.json holds.
+type Report struct {
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+	// Commit is that of the source, with "+" if files differ from it; empty outside of
+	// a repository.
+	Commit      string             `json:"commit,omitempty"`
+	Environment matrix.Environment `json:"environment"`
+	// Turns were asked for; Done of them were completed.
+	Turns     int        `json:"turns"`
+	Done      int        `json:"turns_done"`
+	Workloads []Workload `json:"workloads"`
+	// Summary has a row for each arm of each workload, from all Runs.
+	Summary []Row    `json:"summary"`
+	Absent  []Absent `json:"absent"`
+	Runs    []Run    `json:"runs"`
+}
+
+// Absent is an arm that has no figures on a workload.
+type Absent struct {
+	Workload string `json:"workload"`
+	Arm      string `json:"arm"`
+	Reason   string `json:"reason"`
+	// Failed is true if it was tried: it died, or did other work than the others.
+	Failed bool `json:"failed,omitempty"`
+}
+
+// Estimate is a median over turns with a 95% interval; Low and High are 0 if there is none,
+// as of a single turn.
+type Estimate struct {
+	Value float64 `json:"value"`
+	Low   float64 `json:"low,omitempty"`
+	High  float64 `json:"high,omitempty"`
+}
+
+// Row is an arm on a workload. Amounts are medians over the turns; 0 is unknown.
+type Row struct {
+	Workload string `json:"workload"`
+	Arm      string `json:"arm"`
+	Turns    int    `json:"turns"`
+	// StepNS is the time of a step: of each run, the median over its epochs.
+	StepNS         Estimate `json:"step_ns"`
+	StepsPerSecond float64  `json:"steps_per_second"`
+	// ToBase and ToKeras are ratios of that time to the one of the arms c and keras-fit,
+	// paired by turn: 2 means twice the time. Of these arms themselves, and where they
+	// are missing, they are 0.
+	ToBase  Estimate `json:"to_c,omitzero"`
+	ToKeras Estimate `json:"to_keras_fit,omitzero"`
+	// CPUNS is the time of all processors for a step, FirstStepNS that from the start of
+	// the process to the end of the first step.
+	CPUNS       float64 `json:"cpu_ns"`
+	FirstStepNS float64 `json:"first_step_ns,omitempty"`
+	// Anon is the anonymous memory after the last step, Peak the most that was resident,
+	// in bytes; Growth the slope of the anonymous memory over the measured epochs, in
+	// bytes per step.
+	Anon   float64 `json:"anon_bytes"`
+	Peak   float64 `json:"peak_bytes"`
+	Growth float64 `json:"growth_bytes_per_step"`
+}
+
+func newReport(ctx context.Context) *Report {
+	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: matrix.ReadEnvironment(nil), Absent: []Absent{}}
+}
+
+func (r *Report) absent(workload, arm, reason string, failed bool) {
+	r.Runs = slices.DeleteFunc(r.Runs, func(run Run) bool { return run.Workload == workload && run.Arm == arm })
+	r.Absent = append(r.Absent, Absent{workload, arm, reason, failed})
+}
+
+func (r *Report) isAbsent(workload, arm string) bool {
+	return slices.ContainsFunc(r.Absent, func(a Absent) bool { return a.Workload == workload && a.Arm == arm })
+}
+
+// failed is the error of arms that were tried in vain.
+func (r *Report) failed() error {
+	var names []string
+	for _, a := range r.Absent {
+		if a.Failed {
+			names = append(names, a.Workload+"/"+a.Arm)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("failed or refused: %s", strings.Join(names, ", "))
+}
+
+// finish makes the summary after so many turns.
+func (r *Report) finish(done int) {
+	r.Done, r.Ended, r.Environment.LoadAfter = done, time.Now().UTC(), matrix.LoadAverage()
+	r.Summary = nil
+	for _, w := range r.Workloads {
+		times := make(map[string]map[int]float64)
+		for _, a := range arms {
+			times[a.name] = r.column(w.Name, a.name, (*Run).stepNS)
+		}
+		for _, a := range arms {
+			own := times[a.name]
+			if len(own) == 0 {
+				continue
+			}
+			column := func(amount func(*Run) float64) float64 { return middle(r.column(w.Name, a.name, amount)) }
+			row := Row{Workload: w.Name, Arm: a.name, Turns: len(own), StepNS: overTurns(own),
+				CPUNS:       column(func(run *Run) float64 { return float64(run.CPU) / float64(run.Steps) }),
+				FirstStepNS: column(func(run *Run) float64 { return float64(run.FirstStepNS) }),
+				Anon:        column(func(run *Run) float64 { return float64(run.Anon[len(run.Anon)-1]) }),
+				Peak:        column(func(run *Run) float64 { return float64(run.Peak) }),
+				Growth:      column(func(run *Run) float64 { return growth(run, w.Steps) }),
+			}
+			row.StepsPerSecond = 1e9 / row.StepNS.Value
+			if a.name != baseArm {
+				row.ToBase = ratio(own, times[baseArm])
+			}
+			if a.name != kerasArm {
+				row.ToKeras = ratio(own, times[kerasArm])
+			}
+			r.Summary = append(r.Summary, row)
+		}
+	}
+	r.Environment.TensorFlow = map[string]string{}
+	for _, run := range r.Runs {
+		if v := run.Versions["tensorflow"]; v != "" {
+			r.Environment.TensorFlow[run.Arm] = v
+		}
+		if v := run.Versions["keras"]; v != "" {
+			r.Environment.Keras, r.Environment.Python = v, run.Versions["python"]
+		}
+	}
+}
+
+// growth is how much more anonymous memory a step leaves.
+func growth(run *Run, steps int) float64 {
+	var at, held []float64
+	for i, anon := range run.Anon {
+		at, held = append(at, float64(i*steps)), append(held, float64(anon))
+	}
+	return measure.TheilSen(at, held)
+}
+
+// overTurns is the median of positive amounts with the interval of their geometric mean.
+func overTurns(column map[int]float64) Estimate {
+	var logs []float64
+	for _, turn := range sortedTurns(column) {
+		logs = append(logs, math.Log(column[turn]))
+	}
+	e := Estimate{Value: middle(column)}
+	if i := memory.MeanInterval(logs); len(logs) > 1 {
+		e.Low, e.High = math.Exp(i.Low), math.Exp(i.High)
+	}
+	return e
+}
+
+// ratio is that of two arms in the same turns.
+func ratio(own, base map[int]float64) Estimate {
+	ratios := make(map[int]float64)
+	for turn, v := range own {
+		if b, ok := base[turn]; ok && b > 0 {
+			ratios[turn] = v / b
+		}
+	}
+	if len(ratios) == 0 {
+		return Estimate{}
+	}
+	return overTurns(ratios)
+}
+
+// sortedTurns gives sums an order, so that the same runs give the same bits.
+func sortedTurns(column map[int]float64) []int {
+	var turns []int
+	for turn := range column {
+		turns = append(turns, turn)
+	}
+	slices.Sort(turns)
+	return turns
+}
+
+// write writes bench.json, bench.txt and bench.svg.
+func (r *Report) write(dir string) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	var lines, picture bytes.Buffer
+	r.benchmark(&lines)
+	r.picture(&picture)
+	return errors.Join(
+		files.Replace(filepath.Join(dir, "bench.json"), append(text, '\n')),
+		files.Replace(filepath.Join(dir, "bench.txt"), lines.Bytes()),
+		files.Replace(filepath.Join(dir, "bench.svg"), picture.Bytes()))
+}
+
+// benchmark writes a line per run in the format of Go benchmarks. An op is a step.
+func (r *Report) benchmark(w io.Writer) {
+	e := r.Environment
+	for _, line := range [][2]string{
+		{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/bench"}, {"cpu", e.CPU}, {"kernel", e.Kernel},
+		{"go-version", e.Go}, {"commit", r.Commit}, {"tensorflow", e.TensorFlow[baseArm]}, {"keras", e.Keras},
+	} {
+		if line[1] != "" {
+			fmt.Fprintf(w, "%s: %s\n", line[0], line[1])
+		}
+	}
+	fmt.Fprint(w, "\nUnit steps/s better=higher\n")
+	for _, unit := range []string{"cpu-ns/op", "first-step-ns", "anon-bytes", "peak-bytes"} {
+		fmt.Fprintf(w, "Unit %s better=lower\n", unit)
+	}
+	fmt.Fprintln(w)
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		step := run.stepNS()
+		fmt.Fprintf(w, "BenchmarkStep/workload=%s/arm=%s-%d\t%d\t%.0f ns/op\t%.1f steps/s\t%d anon-bytes\t%d peak-bytes\t%.0f cpu-ns/op", run.Workload, run.Arm, e.Cores,
+			run.Steps, step, 1e9/step, run.Anon[len(run.Anon)-1], run.Peak, float64(run.CPU)/float64(run.Steps))
+		if run.FirstStepNS > 0 {
+			fmt.Fprintf(w, "\t%d first-step-ns", run.FirstStepNS)
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// table writes the summary for people.
+func (r *Report) table(out io.Writer) {
+	e := r.Environment
+	fmt.Fprintf(out, "%s, %d cores, %d of %d turns; load average %.1f before, %.1f after\n", e.CPU, e.Cores, r.Done, r.Turns, e.LoadBefore, e.LoadAfter)
+	for _, w := range r.Workloads {
+		fmt.Fprintf(out, "\n%s: batch %d, %d steps after %d\n", w.Name, w.Batch, w.Steps*w.Epochs, w.Steps)
+		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintf(t, "arm\tus/step\t[95%%]\tsteps/s\tx %s\t[95%%]\tx %s\t[95%%]\tCPU us/step\tfirst step ms\tanon MB\tpeak MB\tKB/step\t\n", baseArm, kerasArm)
+		for _, row := range r.Summary {
+			if row.Workload == w.Name {
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Arm, row.StepNS.cells(1e3), number(row.StepsPerSecond, 1),
+					row.ToBase.cells(1), row.ToKeras.cells(1), number(row.CPUNS, 1e3), number(row.FirstStepNS, 1e6), row.Anon/1e6, row.Peak/1e6, row.Growth/1e3)
+			}
+		}
+		t.Flush()
+		for _, line := range r.chosen(w.Name) {
+			fmt.Fprintf(out, "  %s\n", line)
+		}
+		for _, a := range r.Absent {
+			if a.Workload == w.Name {
+				fmt.Fprintf(out, "  no %s: %s\n", a.Arm, a.Reason)
+			}
+		}
+	}
+	switch {
+	case r.Done == 1:
+		fmt.Fprintln(out, "\n~ One turn gives no intervals.")
+	case r.Done < 4:
+		fmt.Fprintf(out, "\n~ Intervals from %d turns are wide; 5 or more tell more.\n", r.Done)
+	}
+}
+
+// chosen says what arms with a choice ran, each once.
+func (r *Report) chosen(workload string) []string {
+	var lines []string
+	for _, run := range r.Runs {
+		if line := run.Arm + ": " + run.Auto; run.Workload == workload && run.Auto != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// number is an amount in a unit, with three digits or all before the point; 0 is unknown.
+func number(v, unit float64) string {
+	if v == 0 {
+		return "-"
+	}
+	if v /= unit; v >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// cells are two of a table: the value and the interval.
+func (e Estimate) cells(unit float64) string {
+	interval := ""
+	if e.High > 0 {
+		interval = fmt.Sprintf("[%s, %s]", number(e.Low, unit), number(e.High, unit))
+	}
+	return number(e.Value, unit) + "\t" + interval
+}

@@ -1,0 +1,378 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/internal/child"
+	"steadyfit/internal/files"
+	"steadyfit/internal/lab/measure"
+)
+
+// scalingArms are compared at each size.
+var scalingArms = []string{"c", "steadyfit", "steadyfit-fused", "keras-fit"}
+
+// Scaling is what scaling.json holds. A measurement of some parts keeps the others.
+type Scaling struct {
+	// Batches has dense-784-10 at batch sizes of 1 to 4096, Widths a hidden layer of 64 to
+	// 4096 at batch size 32.
+	Batches *Report `json:"batches,omitempty"`
+	Widths  *Report `json:"widths,omitempty"`
+	// Trainings are several at the same time.
+	Trainings []Trainings `json:"trainings,omitempty"`
+}
+
+// Trainings is one measurement of trainings that run at the same time.
+type Trainings struct {
+	Turn int `json:"turn"`
+	// Processes have Each trainings in them, each with a session of its own.
+	Processes int `json:"processes"`
+	Each      int `json:"trainings_each"`
+	// StepsPerSecond is of all trainings in sum, from when all were warm to when the
+	// last one had ended.
+	StepsPerSecond float64 `json:"steps_per_second"`
+	// CPUNS is the time of all processors for a step, Anon the anonymous memory of all
+	// processes, in bytes.
+	CPUNS float64 `json:"cpu_ns"`
+	Anon  int64   `json:"anon_bytes"`
+}
+
+const scaled = "dense-784-10"
+
+// batchWorkloads have some 40,000 samples in an epoch, and at most 500 steps.
+func batchWorkloads() []Workload {
+	var out []Workload
+	for batch := 1; batch <= 4096; batch *= 4 {
+		steps := min(500, 40960/batch)
+		if steps > fused {
+			steps -= steps % fused
+		}
+		out = append(out, Workload{Name: "batch-" + strconv.Itoa(batch), Model: scaled, Batch: batch, Steps: steps, Epochs: 10})
+	}
+	return out
+}
+
+func widthWorkloads() []Workload {
+	var out []Workload
+	for _, width := range []int{64, 256, 1024, 4096} {
+		name := "dense-784-" + strconv.Itoa(width) + "-10"
+		out = append(out, Workload{Name: name, Model: name, Batch: 32, Steps: 2 * fused, Epochs: 10})
+	}
+	return out
+}
+
+func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("bench scaling", flag.ContinueOnError)
+	parts := flags.String("parts", "batches,widths,trainings", "what to measure")
+	most := flags.Int("trainings", 8, "most trainings at the same time")
+	o.register(flags, scalingArms, 3)
+	b, err := o.parse(flags, args, stderr)
+	if err != nil {
+		return err
+	}
+	chosen := strings.Split(*parts, ",")
+	for _, part := range chosen {
+		if part != "batches" && part != "widths" && part != "trainings" {
+			return usage("-parts %s: there is no part %q; there are batches, widths and trainings", *parts, part)
+		}
+	}
+	if err := os.MkdirAll(o.out, 0o777); err != nil {
+		return err
+	}
+	file := filepath.Join(o.out, "scaling.json")
+	s, err := readScaling(file)
+	if err != nil {
+		return err
+	}
+	save := func() error {
+		text, err := json.MarshalIndent(s, "", " ")
+		if err != nil {
+			return err
+		}
+		return files.Replace(file, append(text, '\n'))
+	}
+	sizes := func(r *Report, list []Workload) error {
+		b.workloads = nil
+		for _, w := range list {
+			b.workloads = append(b.workloads, o.sized(w))
+		}
+		err := b.measure(ctx, r, save)
+		if len(r.Runs) > 0 {
+			r.table(stdout)
+			fmt.Fprintln(stdout)
+		}
+		return errors.Join(err, r.failed())
+	}
+	for _, part := range chosen {
+		switch part {
+		case "batches":
+			s.Batches = newReport(ctx)
+			err = errors.Join(err, sizes(s.Batches, batchWorkloads()))
+		case "widths":
+			s.Widths = newReport(ctx)
+			err = errors.Join(err, sizes(s.Widths, widthWorkloads()))
+		case "trainings":
+			s.Trainings = nil
+			err = errors.Join(err, b.concurrent(ctx, &s, *most, save))
+			trainingsTable(stdout, s.Trainings)
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(stdout, "\nThe figures are in %s.\n", file)
+	return err
+}
+
+// readScaling is what was measured before; empty if there is none.
+func readScaling(file string) (Scaling, error) {
+	var s Scaling
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, fmt.Errorf("%s, of which parts are kept: %w; remove it to begin anew", file, err)
+	}
+	return s, nil
+}
+
+// concurrent measures 1, 2, 4, ... trainings in one process and in as many processes.
+func (b *benchmark) concurrent(ctx context.Context, s *Scaling, most int, save func() error) error {
+	var err error
+	if b.self, err = os.Executable(); err != nil {
+		return err
+	}
+	p, err := b.prepare(ctx, b.sized(Workload{Name: "trainings", Model: scaled, Batch: 32, Steps: 500, Epochs: 10}))
+	if err != nil {
+		return err
+	}
+	type way struct{ processes, each int }
+	ways := []way{{1, 1}}
+	for n := 2; n <= most; n *= 2 {
+		ways = append(ways, way{1, n}, way{n, 1})
+	}
+	for turn := range b.turns {
+		for _, i := range order(len(ways), turn) {
+			t, err := b.trainings(ctx, p, ways[i].processes, ways[i].each)
+			if err != nil {
+				return fmt.Errorf("%d x %d trainings: %w", ways[i].processes, ways[i].each, err)
+			}
+			t.Turn = turn
+			s.Trainings = append(s.Trainings, t)
+			fmt.Fprintf(b.log, "bench: turn %d of %d: %d x %d trainings: %.0f steps/s\n", turn+1, b.turns, t.Processes, t.Each, t.StepsPerSecond)
+		}
+		if err := save(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trained is what a child with trainings says at its end.
+type trained struct {
+	Steps int   `json:"steps"`
+	CPU   int64 `json:"cpu_ns"`
+	Anon  int64 `json:"anon_bytes"`
+}
+
+// trainings starts processes, and lets them go when all of them are warm.
+func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each int) (t Trainings, err error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	type process struct {
+		cmd  *exec.Cmd
+		in   io.WriteCloser
+		out  *bufio.Reader
+		errs child.Tail
+	}
+	var all []*process
+	defer func() {
+		cancel()
+		for _, c := range all {
+			if c.cmd.ProcessState == nil {
+				_ = c.cmd.Wait() // it was killed
+			}
+		}
+	}()
+	for range processes {
+		args := append([]string{childTrainings, "-trainings", strconv.Itoa(each), "-model", p.model.Dir, "-data", p.data}, p.flags("-")...)
+		c := &process{cmd: exec.CommandContext(ctx, b.self, args...)}
+		c.cmd.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2")
+		c.cmd.Stderr = &c.errs
+		if c.in, err = c.cmd.StdinPipe(); err != nil {
+			return t, err
+		}
+		out, err := c.cmd.StdoutPipe()
+		if err != nil {
+			return t, err
+		}
+		c.out = bufio.NewReader(out)
+		if err := c.cmd.Start(); err != nil {
+			return t, err
+		}
+		all = append(all, c)
+	}
+	line := func(c *process) (string, error) {
+		text, err := c.out.ReadString('\n')
+		if err != nil {
+			err = errors.Join(err, c.cmd.Wait())
+			return "", fmt.Errorf("a child ended early: %w: %s", err, child.Telling(c.errs.String()))
+		}
+		return text, nil
+	}
+	for _, c := range all {
+		if _, err := line(c); err != nil {
+			return t, err
+		}
+	}
+	start := time.Now()
+	for _, c := range all {
+		if _, err := io.WriteString(c.in, "go\n"); err != nil {
+			return t, err
+		}
+	}
+	t = Trainings{Processes: processes, Each: each}
+	steps, cpu := 0, int64(0)
+	for _, c := range all {
+		text, err := line(c)
+		if err != nil {
+			return t, err
+		}
+		var done trained
+		if err := json.Unmarshal([]byte(text), &done); err != nil {
+			return t, fmt.Errorf("reading %q: %w", text, err)
+		}
+		steps, cpu, t.Anon = steps+done.Steps, cpu+done.CPU, t.Anon+done.Anon
+	}
+	t.StepsPerSecond = float64(steps) / time.Since(start).Seconds()
+	t.CPUNS = float64(cpu) / float64(steps)
+	for _, c := range all {
+		if err := c.cmd.Wait(); err != nil {
+			return t, fmt.Errorf("a child failed at its end: %w: %s", err, child.Telling(c.errs.String()))
+		}
+	}
+	return t, nil
+}
+
+// childTrainings is the word for a child process with several trainings.
+const childTrainings = "trainings"
+
+// trainingsChild warms several trainings up, says so with a line, waits for a line, and
+// runs them at the same time.
+func trainingsChild(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	var p passFlags
+	f := flag.NewFlagSet(childTrainings, flag.ContinueOnError)
+	n := f.Int("trainings", 1, "trainings at the same time")
+	p.register(f)
+	if err := p.check(f, args, stderr); err != nil {
+		return err
+	}
+	return measure.WithData(p.data, func(all data.Batch) error {
+		var list []*training
+		closed := func() error {
+			var err error
+			for _, t := range list {
+				err = errors.Join(err, t.close())
+			}
+			list = nil
+			return err
+		}
+		defer closed()
+		for range *n {
+			t, err := p.open(ctx, all)
+			if err != nil {
+				return err
+			}
+			list = append(list, t)
+		}
+		// together runs epochs of all trainings at the same time.
+		together := func(epochs int) error {
+			errs := make([]error, len(list))
+			var group sync.WaitGroup
+			for i, t := range list {
+				group.Go(func() {
+					for range epochs * len(t.calls) {
+						if _, errs[i] = t.call(ctx); errs[i] != nil {
+							return
+						}
+					}
+				})
+			}
+			group.Wait()
+			return errors.Join(errs...)
+		}
+		if err := together(1); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(stdout, "ready"); err != nil {
+			return err
+		}
+		if _, err := bufio.NewReader(stdin).ReadString('\n'); err != nil {
+			return fmt.Errorf("waiting for the parent: %w", err)
+		}
+		used := measure.ProcessTime()
+		if err := together(p.epochs); err != nil {
+			return err
+		}
+		done := trained{Steps: *n * p.steps * p.epochs, CPU: int64(measure.ProcessTime() - used)}
+		m, err := measure.ReadMemory()
+		if err != nil {
+			return err
+		}
+		done.Anon = m.Anon
+		if err := json.NewEncoder(stdout).Encode(done); err != nil {
+			return err
+		}
+		return closed()
+	})
+}
+
+func trainingsTable(out io.Writer, list []Trainings) {
+	if len(list) == 0 {
+		return
+	}
+	columns := make(map[[2]int][3]map[int]float64)
+	var ways [][2]int
+	for _, t := range list {
+		way := [2]int{t.Processes, t.Each}
+		if _, ok := columns[way]; !ok {
+			columns[way] = [3]map[int]float64{{}, {}, {}}
+			ways = append(ways, way)
+		}
+		for i, v := range []float64{t.StepsPerSecond, t.CPUNS, float64(t.Anon)} {
+			columns[way][i][t.Turn] = v
+		}
+	}
+	fmt.Fprintf(out, "\ntrainings of %s, batch 32, at the same time\n", scaled)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "processes\ttrainings in each\tsteps/s\t[95%]\tto one training\t[95%]\tCPU us/step\tanon MB\t\n")
+	for _, way := range ways {
+		c := columns[way]
+		to := Estimate{}
+		if one, ok := columns[[2]int{1, 1}]; ok && way != [2]int{1, 1} {
+			to = ratio(c[0], one[0])
+		}
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%.0f\t\n", way[0], way[1], overTurns(c[0]).cells(1), to.cells(1), number(middle(c[1]), 1e3), middle(c[2])/1e6)
+	}
+	t.Flush()
+}

@@ -1,0 +1,255 @@
+//go:build galeone
+
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/lab/cell"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+)
+
+// The test program is its own child.
+func TestMain(m *testing.M) {
+	if os.Getenv(cell.Env) != "" {
+		os.Exit(run())
+	}
+	os.Exit(m.Run())
+}
+
+// report is what a child said, with what the system says of it at each sample.
+type report struct {
+	phases map[string]memory.Sample
+	series memory.Series
+	values []map[memory.Layer]*int64 // of the steps
+	facts  map[string]string
+	end    *cell.Message
+	log    string
+}
+
+func runCell(t *testing.T, spec cell.Spec, env ...string) *report {
+	t.Helper()
+	text, err := json.Marshal(spec)
+	require.NoError(t, err)
+	messages, toParent, err := os.Pipe()
+	require.NoError(t, err)
+	defer messages.Close()
+	toChild, answers, err := os.Pipe()
+	require.NoError(t, err)
+	defer answers.Close()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self)
+	var log strings.Builder
+	cmd.Stderr = &log
+	cmd.Env = append(append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", cell.Env+"="+string(text)), env...)
+	cmd.ExtraFiles = []*os.File{toParent, toChild}
+	require.NoError(t, cmd.Start())
+	require.NoError(t, toParent.Close())
+	require.NoError(t, toChild.Close())
+	sampler, err := memory.NewSampler(memory.SamplerOptions{PID: cmd.Process.Pid})
+	require.NoError(t, err)
+	defer sampler.Close()
+
+	r := &report{phases: make(map[string]memory.Sample), facts: make(map[string]string)}
+	lines := bufio.NewScanner(messages)
+	for lines.Scan() {
+		var m cell.Message
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &m), lines.Text())
+		switch m.Kind {
+		case cell.KindFact:
+			r.facts[m.Name] = m.Value
+		case cell.KindPhase, cell.KindStep:
+			var s memory.Sample
+			require.NoError(t, sampler.Sample(m.Step, &s))
+			for layer, v := range m.Values {
+				if v != nil {
+					s.Set(layer, memory.Known(memory.Bytes(*v)))
+				}
+			}
+			if m.Kind == cell.KindPhase {
+				r.phases[m.Name] = s
+			} else {
+				r.series.Append(&s)
+				r.values = append(r.values, m.Values)
+			}
+			_, err := answers.Write([]byte{1})
+			require.NoError(t, err)
+		case cell.KindEnd:
+			r.end = &m
+		}
+	}
+	wait := cmd.Wait()
+	r.log = log.String()
+	require.NotNil(t, r.end, "the child ended without a word (%v): %s", wait, r.log)
+	return r
+}
+
+// builtin is the folder of a model that ships with the project.
+func builtin(t *testing.T, name string) string {
+	t.Helper()
+	m, err := savedmodels.Builtin(name)
+	if err != nil {
+		t.Skipf("no model %s: %v", name, err)
+	}
+	return m.Dir
+}
+
+var cells = []struct {
+	workload, model string
+	steps, batch    int
+	knobs           []string // runs beside the one without any: "a=b c=d"
+}{
+	{"W0", "digits-cnn", 8, 32, []string{"gc=epoch trim=epoch", "release=drop reset=restore", "reset=reload"}},
+	{"W1", "digits-cnn", 8, 32, []string{"release=drop"}},
+	{"W2", "image-224", 4, 8, []string{"release=drop"}},
+	{"W3", "digits", 8, 32, []string{"shapes=fixed", "shapes=pad", "shapes=bucket"}},
+	{"W4", "image-224", 4, 8, []string{"close=session release=drop", "reuse=1"}},
+	{"W5", "", 8, 1, []string{"graph=sealed"}},
+	{"W6", "", 8, 1, []string{"fetches=fixed"}},
+	{"W8", "", 4, 1, []string{"goroutines=1"}},
+	{"W9", "dense-100-64-1", 4, 32, []string{"jit=off"}},
+	{"W10", "digits", 8, 256, []string{"history=last"}},
+	{"W12", "", 8, 1, []string{"gc=step"}},
+	{"S0", "dense-100-64-1", 8, 32, []string{"rows=1000 data=disk"}},
+	{"S1", "dense-100-64-1", 8, 32, []string{"reset=reload"}},
+	{"S1d", "dropout-200-512-256-1", 8, 64, nil},
+	{"S2", "dense-784-10", 8, 32, nil},
+	{"S2l", "lstm", 8, 32, nil},
+	{"S3", "image-224", 4, 8, []string{"augment=1 shapes=varying"}},
+	{"S4", "dense-784-10", 8, 32, []string{"history=last"}},
+}
+
+func TestWorkloads(t *testing.T) {
+	var names []string
+	for _, c := range cells {
+		names = append(names, c.workload)
+		for _, knobs := range append([]string{""}, c.knobs...) {
+			t.Run(strings.TrimSpace(c.workload+" "+knobs), func(t *testing.T) {
+				spec := cell.Spec{Workload: c.workload, Steps: c.steps, Every: 2, Epoch: 4, Batch: c.batch, Seed: 1,
+					Knobs: parse(knobs), Scratch: t.TempDir()}
+				if c.model != "" {
+					spec.Model = builtin(t, c.model)
+				}
+				r := runCell(t, spec)
+				require.Empty(t, r.end.Failure, "%s\n%s", r.end.Text, r.log)
+				assert.Equal(t, c.steps/2, r.series.Total())
+				for _, phase := range []string{cell.PhaseLibrary, cell.PhaseLoaded, cell.PhaseFirst, cell.PhaseSteady, cell.PhaseClosed, cell.PhaseTrimmed} {
+					assert.Contains(t, r.phases, phase)
+				}
+				after := r.phases[cell.PhaseClosed]
+				assert.Equal(t, memory.Known(0), after.Get(liveGraphs), "everything can be freed in the end")
+				assert.Equal(t, memory.Known(0), after.Get(memory.LiveBytes))
+				assert.Equal(t, memory.Known(0), after.Get(memory.WaitingBytes))
+			})
+		}
+	}
+	assert.Len(t, names, len(workloads), "each workload has a test")
+}
+
+func parse(knobs string) map[string]string {
+	m := make(map[string]string)
+	for _, pair := range strings.Fields(knobs) {
+		name, value, _ := strings.Cut(pair, "=")
+		m[name] = value
+	}
+	return m
+}
+
+func TestWhatTheBindingCannotDo(t *testing.T) {
+	model := builtin(t, "digits-cnn")
+	for _, c := range []struct{ workload, knobs string }{
+		{"W2", "release=close"},
+		{"W2", "input=buffer"},
+		{"W4", "close=all"},
+		{"W0", "micro=2"},
+		{"W0", "reset=process"},
+		{"S0", "data=graph"},
+		{"W5", "shapes=pad"},
+	} {
+		t.Run(c.workload+" "+c.knobs, func(t *testing.T) {
+			r := runCell(t, cell.Spec{Workload: c.workload, Steps: 2, Every: 1, Epoch: 1, Batch: 2, Model: model, Knobs: parse(c.knobs)})
+			assert.Equal(t, cell.NotApplicable, r.end.Failure, r.end.Text)
+			assert.Zero(t, r.series.Total(), "it is found before the first step")
+		})
+	}
+}
+
+func TestFailures(t *testing.T) {
+	r := runCell(t, cell.Spec{Workload: "W11", Steps: 1, Every: 1, Epoch: 1})
+	assert.Equal(t, cell.Failed, r.end.Failure)
+	assert.Contains(t, r.end.Text, "W11")
+
+	r = runCell(t, cell.Spec{Workload: "W0", Steps: 1, Every: 1, Epoch: 1, Batch: 1, Model: t.TempDir()})
+	assert.Equal(t, cell.Failed, r.end.Failure)
+}
+
+// TestOutOfMemory: the pool of oneDNN is capped below what the step needs.
+func TestOutOfMemory(t *testing.T) {
+	spec := cell.Spec{Workload: "W2", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "image-224")}
+	r := runCell(t, spec, "TF_MKL_ALLOC_MAX_BYTES=20000000")
+	assert.Equal(t, cell.OutOfMemory, r.end.Failure, r.end.Text)
+}
+
+// TestXLA: TensorFlow tells when it compiles its first cluster.
+func TestXLA(t *testing.T) {
+	const words = "Compiled cluster using XLA"
+	spec := cell.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"), Scratch: t.TempDir()}
+	on := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
+	assert.Empty(t, on.end.Failure, on.end.Text)
+	assert.Contains(t, on.log, words, on.end.Text)
+	spec.Knobs = map[string]string{"jit": "off"}
+	off := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
+	assert.Empty(t, off.end.Failure, off.end.Text)
+	assert.NotContains(t, off.log, words)
+}
+
+// TestDividedBatch: with a part of the batch, the set is still that of the whole one.
+// S0, whose rows are counted, learns the same from as many.
+func TestDividedBatch(t *testing.T) {
+	loss := func(workload string, samples int, knobs string) string {
+		r := runCell(t, cell.Spec{Workload: workload, Steps: 12, Every: 4, Epoch: 4, Batch: 4, Samples: samples, Seed: 1,
+			Model: builtin(t, "dense-784-10"), Knobs: parse(knobs), Scratch: t.TempDir()})
+		require.Empty(t, r.end.Failure, "%s\n%s", r.end.Text, r.log)
+		require.NotEmpty(t, r.facts[cell.FactLossLast])
+		return r.facts[cell.FactLossLast]
+	}
+	for workload, n := range map[string]string{"W0": "32", "S1": "26", "S4": "32"} {
+		assert.Equal(t, loss("S0", 0, "rows="+n), loss(workload, 32, ""), workload)
+	}
+	assert.NotEqual(t, loss("W0", 0, ""), loss("W0", 32, ""))
+}
+
+// TestCalibration: the leak that is built in is in the counters to the byte.
+func TestCalibration(t *testing.T) {
+	r := runCell(t, cell.Spec{Workload: "W1", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")})
+	require.Empty(t, r.end.Failure, r.end.Text)
+	require.Len(t, r.values, 8)
+	for i, v := range r.values {
+		require.NotNil(t, v[memory.LiveBytes])
+		assert.EqualValues(t, (i+1)*leak*4, *v[memory.LiveBytes])
+		assert.Zero(t, *v[memory.WaitingBytes])
+	}
+}
+
+// TestWaiting: a loop that leaves its tensors to the collector shows what waits.
+func TestWaiting(t *testing.T) {
+	spec := cell.Spec{Workload: "W0", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")}
+	left := runCell(t, spec, "GOGC=off")
+	spec.Knobs = map[string]string{"gc": "step"}
+	collected := runCell(t, spec)
+	require.Empty(t, left.end.Failure, left.end.Text)
+	require.Empty(t, collected.end.Failure, collected.end.Text)
+	first, last := *left.values[0][memory.WaitingBytes], *left.values[7][memory.WaitingBytes]
+	assert.Equal(t, 8*first, last)
+	assert.Less(t, *collected.values[7][memory.WaitingBytes], last)
+}

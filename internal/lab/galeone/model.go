@@ -1,0 +1,270 @@
+//go:build galeone
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	tf "github.com/galeone/tensorflow/tensorflow/go"
+
+	"steadyfit/internal/lab/cell"
+	"steadyfit/savedmodels"
+)
+
+// model is a SavedModel in a session, as LoadSavedModel gives it.
+type model struct {
+	*job
+	info  *savedmodels.Model
+	saved *tf.SavedModel
+}
+
+// function is a signature: what to feed and what to fetch.
+type function struct {
+	signature *savedmodels.Signature
+	inputs    []tf.Output
+	outputs   []tf.Output
+	types     []savedmodels.Tensor // of the inputs
+	loss      int                  // the place of that output, or -1
+}
+
+// find is the model of the run, or that of the knob model, not loaded yet.
+func (j *job) find() (*savedmodels.Model, error) {
+	name := j.Knob("model", "")
+	if name == "" {
+		return savedmodels.Open(j.Spec.Model)
+	}
+	info, err := savedmodels.Builtin(name)
+	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
+		err = &cell.KnobError{Failure: cell.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
+	}
+	return info, err
+}
+
+// open loads the model of the run.
+func (j *job) open() (*model, error) {
+	info, err := j.find()
+	if err != nil {
+		return nil, err
+	}
+	m := &model{job: j, info: info}
+	return m, m.load()
+}
+
+func (m *model) load() (err error) {
+	if m.saved, err = tf.LoadSavedModel(m.info.Dir, m.info.Tags, &tf.SessionOptions{Config: m.Spec.Config}); err != nil {
+		return fmt.Errorf("load %s: %w", m.info.Dir, err)
+	}
+	m.tensors.countedGraph(m.saved.Graph)
+	return nil
+}
+
+func (m *model) close() error {
+	m.tensors.releaseGraph()
+	return m.saved.Session.Close()
+}
+
+// trainable opens the model of the run with its train signature.
+func (j *job) trainable() (*model, *function, error) {
+	info, err := j.find()
+	if err != nil {
+		return nil, nil, err
+	}
+	return j.trainableOf(info)
+}
+
+func (j *job) trainableOf(info *savedmodels.Model) (*model, *function, error) {
+	m := &model{job: j, info: info}
+	if err := m.load(); err != nil {
+		return nil, nil, err
+	}
+	f, err := m.function(info.Roles.Train)
+	return m, f, err
+}
+
+func (m *model) function(name string) (*function, error) {
+	s, err := m.info.Signature(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.info.Dir, err)
+	}
+	f := &function{signature: s, types: s.DataInputs(), loss: -1}
+	if len(f.types) < len(s.Inputs) {
+		return nil, fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name)
+	}
+	return f, m.bind(f)
+}
+
+// bind looks the function's tensors up in the graph that is loaded now.
+func (m *model) bind(f *function) error {
+	f.inputs, f.outputs = nil, nil
+	for _, t := range f.types {
+		o, err := output(m.saved.Graph, t.Op)
+		if err != nil {
+			return err
+		}
+		f.inputs = append(f.inputs, o)
+	}
+	for i, t := range f.signature.Outputs {
+		o, err := output(m.saved.Graph, t.Op)
+		if err != nil {
+			return err
+		}
+		f.outputs = append(f.outputs, o)
+		if t.Name == savedmodels.OutputLoss {
+			f.loss = i
+		}
+	}
+	return nil
+}
+
+// output finds "op:index".
+func output(graph *tf.Graph, tensor string) (tf.Output, error) {
+	name, index, _ := strings.Cut(tensor, ":")
+	n, err := strconv.Atoi(index)
+	if err != nil {
+		return tf.Output{}, fmt.Errorf("tensor %q: %w", tensor, err)
+	}
+	op := graph.Operation(name)
+	if op == nil {
+		return tf.Output{}, fmt.Errorf("no operation %q in the graph", name)
+	}
+	return op.Output(n), nil
+}
+
+// call makes tensors of the values, runs the function and passes the results to
+// read, which must not keep them.
+func (m *model) call(f *function, values []any, read func([]*tf.Tensor) error) error {
+	feeds := make(map[tf.Output]*tf.Tensor, len(values))
+	for i, v := range values {
+		t, err := tf.NewTensor(v)
+		if err != nil {
+			return err
+		}
+		feeds[f.inputs[i]] = m.tensors.counted(t)
+	}
+	return m.run(m.saved.Session, feeds, f.outputs, read)
+}
+
+// run is Session.Run, with results and feeds let go as the run wants it.
+func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches []tf.Output, read func([]*tf.Tensor) error) error {
+	results, err := session.Run(feeds, fetches, nil)
+	if err != nil {
+		return err
+	}
+	for _, t := range results {
+		j.tensors.counted(t)
+	}
+	if read != nil {
+		err = read(results)
+	}
+	if j.drop {
+		clear(feeds)
+		clear(results)
+	}
+	return err
+}
+
+// scalars calls a function that gives numbers and reads them all, as a loop that
+// prints its progress does. It returns the loss.
+func (m *model) scalars(f *function, values []any) (loss float32, err error) {
+	err = m.call(f, values, func(results []*tf.Tensor) error {
+		for i, t := range results {
+			v, ok := t.Value().(float32)
+			if !ok {
+				return fmt.Errorf("output %s is not a float32", f.signature.Outputs[i].Name)
+			}
+			if i == f.loss {
+				loss = v
+			}
+		}
+		return nil
+	})
+	return loss, err
+}
+
+// train is a step on a batch.
+func (m *model) train(f *function, values []any) error {
+	loss, err := m.scalars(f, values)
+	m.loss(loss)
+	return err
+}
+
+// save and restore write and read the variables: a prefix of file names.
+func (m *model) save(prefix string) error {
+	return m.saver(prefix, func(s *savedmodels.Saver) (fetches []tf.Output, _ []*tf.Operation, err error) {
+		o, err := output(m.saved.Graph, s.SaveTensor)
+		return []tf.Output{o}, nil, err
+	})
+}
+
+func (m *model) restore(prefix string) error {
+	return m.saver(prefix, func(s *savedmodels.Saver) ([]tf.Output, []*tf.Operation, error) {
+		op := m.saved.Graph.Operation(s.RestoreOp)
+		if op == nil {
+			return nil, nil, fmt.Errorf("no operation %q in the graph", s.RestoreOp)
+		}
+		return nil, []*tf.Operation{op}, nil
+	})
+}
+
+func (m *model) saver(prefix string, what func(*savedmodels.Saver) ([]tf.Output, []*tf.Operation, error)) error {
+	s := m.info.Saver
+	if s == nil {
+		return fmt.Errorf("%s has no saver", m.info.Dir)
+	}
+	filename, err := output(m.saved.Graph, s.FilenameTensor)
+	if err != nil {
+		return err
+	}
+	fetches, targets, err := what(s)
+	if err != nil {
+		return err
+	}
+	x, err := tf.NewTensor(prefix)
+	if err != nil {
+		return err
+	}
+	results, err := m.saved.Session.Run(map[tf.Output]*tf.Tensor{filename: m.tensors.counted(x)}, fetches, targets)
+	for _, t := range results {
+		m.tensors.counted(t)
+	}
+	return err
+}
+
+// resetting adds to the end of each epoch what the knob reset asks for. The model
+// goes on with the same state.
+func (m *model) resetting(l *loop, functions ...*function) error {
+	reset, err := m.Choice("reset", "none", "restore", "reload")
+	if err != nil || reset == "none" {
+		return err
+	}
+	before, state := l.epoch, filepath.Join(m.Spec.Scratch, "state")
+	l.epoch = func() error {
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
+		if err := m.save(state); err != nil {
+			return err
+		}
+		if reset == "reload" {
+			if err := m.close(); err != nil {
+				return err
+			}
+			if err := m.load(); err != nil {
+				return err
+			}
+			for _, f := range functions {
+				if err := m.bind(f); err != nil {
+					return err
+				}
+			}
+		}
+		return m.restore(state)
+	}
+	return nil
+}

@@ -1,0 +1,49 @@
+package workload_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/lab/cell"
+)
+
+// As whole runs, on the knobs that eager is tried with.
+func TestEagerRunsLearnTheSame(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ id, model, knobs string }{
+		{"W0", "digits-cnn", ""}, {"W0", "digits-cnn", "reset=process"}, {"S1", "dense-100-64-1", "reset=reload"},
+		{"S2", "dense-784-10", "reset=restore"}, {"S3", "image-224", ""}, {"S3", "digits", "micro=2"}, {"S3", "digits", "input=prefetch"},
+		{"W2", "digits", "release=close"},
+	} {
+		losses := func(knobs ...string) (out []float64) {
+			if c.knobs != "" {
+				knobs = append(knobs, c.knobs)
+			}
+			o := do(t, spec(t, c.id, c.model, knobs...))
+			require.Empty(t, o.failure, "%v: %s\n%s", c, o.text, o.log)
+			assert.Equal(t, "0", o.facts["live"])
+			for _, name := range []string{"loss_first", "loss_last"} {
+				loss, err := strconv.ParseFloat(o.facts[name], 64)
+				require.NoError(t, err)
+				out = append(out, loss)
+			}
+			return out
+		}
+		assert.InEpsilonSlice(t, losses(), losses("eager=1"), 1e-4, "%v", c)
+	}
+}
+
+func TestEagerKnob(t *testing.T) {
+	t.Parallel()
+	for knobs, text := range map[[2]string]string{
+		{"eager=1", "micro=2"}: "micro=2: gradients and apply are not executed eagerly",
+		{"eager=2", "micro=1"}: "eager=2",
+	} {
+		o := do(t, spec(t, "W0", "digits", knobs[:]...))
+		assert.Equal(t, cell.NotApplicable, o.failure)
+		assert.Contains(t, o.text, text)
+	}
+}

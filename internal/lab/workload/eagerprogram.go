@@ -1,0 +1,471 @@
+package workload
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/internal/graphdef"
+	"steadyfit/internal/lab/cell"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// program is what a signature or a function does, as a list of what is executed,
+// one after the other. It is made once, and holds nothing of the SavedModel's graph.
+// It does not call itself, so that one frame is enough.
+type program struct {
+	name string
+	// frame has a place for each value. What the program is given is in the first.
+	frame   *tfbind.EagerFrame
+	code    []instruction
+	results []transfer
+	unused  []int32 // places of what it is given, and does not need
+}
+
+// transfer says which value is passed on, and whether it stays where it is, too.
+type transfer struct {
+	place int32
+	stays bool
+}
+
+func (t transfer) pass(from, to *tfbind.EagerFrame, at int32) error {
+	if t.stays {
+		return from.Share(t.place, to, at)
+	}
+	return from.Move(t.place, to, at)
+}
+
+// instruction is one operation of the graph: op is executed, or functions are
+// entered.
+type instruction struct {
+	node string
+	op   *tfbind.EagerOp
+	// variable: the output is a handle, the same each time, and stays once it is made.
+	variable, made bool
+
+	// body is called; with a condition again and again while it holds.
+	body, condition *program
+	// branches are called if the first argument is true, and if it is not.
+	branches []*program
+	args     []transfer
+	first    int32      // place of the first result of a call
+	turns    []transfer // results of one turn of a loop, for the next one
+	unneeded []int32    // results that nothing needs
+}
+
+// draft is what a compiler knows of an instruction.
+type draft struct {
+	*instruction
+	def     *node_def_go_proto.NodeDef
+	attrs   map[string][]byte // of one that is executed
+	inputs  []int32
+	first   int32
+	outputs int
+}
+
+// compiler makes programs of a SavedModel's graph.
+type compiler struct {
+	dir       string
+	context   *tfbind.Eager
+	ops       map[string]*op_def_go_proto.OpDef // those that were asked for, and functions
+	functions map[string]*function_go_proto.FunctionDef
+	main      []*node_def_go_proto.NodeDef
+	done      map[string]*program // functions; nil for one that is being made
+	programs  []*program          // all that were made
+}
+
+func newCompiler(model *savedmodels.Model, context *tfbind.Eager) (*compiler, error) {
+	file := filepath.Join(model.Dir, "saved_model.pb")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var saved pb.SavedModel
+	if err := proto.Unmarshal(text, &saved); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	i := slices.IndexFunc(saved.MetaGraphs, func(m *pb.MetaGraphDef) bool { return slices.Equal(m.GetMetaInfoDef().GetTags(), model.Tags) })
+	if i < 0 {
+		return nil, fmt.Errorf("%s: no graph with the tags %v", file, model.Tags)
+	}
+	meta := saved.MetaGraphs[i]
+	c := &compiler{
+		dir: model.Dir, context: context, main: meta.GetGraphDef().GetNode(),
+		ops:       map[string]*op_def_go_proto.OpDef{},
+		functions: map[string]*function_go_proto.FunctionDef{},
+		done:      map[string]*program{},
+	}
+	for _, f := range meta.GetGraphDef().GetLibrary().GetFunction() {
+		c.functions[f.GetSignature().GetName()] = f
+		c.ops[f.GetSignature().GetName()] = f.GetSignature()
+	}
+	return c, nil
+}
+
+// op is the definition of an operation: of this TensorFlow, since a SavedModel
+// leaves out those in the bodies of loops.
+func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
+	if def := c.ops[name]; def != nil {
+		return def, nil
+	}
+	text, err := c.context.OpDef(name)
+	if err != nil {
+		return nil, err
+	}
+	def := &op_def_go_proto.OpDef{}
+	if err := proto.Unmarshal(text, def); err != nil {
+		return nil, fmt.Errorf("definition of %s: %w", name, err)
+	}
+	c.ops[name] = def
+	return def, nil
+}
+
+// refuse is the error of what cannot be executed eagerly.
+func (c *compiler) refuse(where, reason string) error {
+	return &cell.KnobError{Failure: cell.CouldNotApply, Name: "eager", Value: "1", Reason: fmt.Sprintf("%s: %s: %s", c.dir, where, reason)}
+}
+
+// part is the program of a part of the main graph: inputs are fed, the outputs or
+// operations in want are what it is for.
+func (c *compiler) part(name string, inputs, want []string) (*program, error) {
+	b := c.body(name, c.main)
+	for _, in := range inputs {
+		b.first[nodeName(in)] = b.places
+		b.places++
+	}
+	return b.compile(want, nil)
+}
+
+// function is the program of a function.
+func (c *compiler) function(name string) (*program, error) {
+	p, ok := c.done[name]
+	if ok && p == nil {
+		return nil, c.refuse(name, "it calls itself")
+	}
+	if ok {
+		return p, nil
+	}
+	f := c.functions[name]
+	if f == nil {
+		return nil, c.refuse(name, "there is no such function")
+	}
+	c.done[name] = nil
+	b := c.body(name, f.GetNodeDef())
+	b.inFunction = true
+	for _, a := range f.GetSignature().GetInputArg() {
+		b.first[a.GetName()] = b.places
+		b.places++
+	}
+	var want, also []string
+	for _, a := range f.GetSignature().GetOutputArg() {
+		want = append(want, f.GetRet()[a.GetName()])
+	}
+	for _, node := range f.GetControlRet() {
+		also = append(also, node)
+	}
+	// What has an effect is executed whether somebody waits for it or not.
+	for _, n := range f.GetNodeDef() {
+		op, err := c.op(n.GetOp())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", name, n.GetName(), err)
+		}
+		if op.GetIsStateful() {
+			also = append(also, n.GetName())
+		}
+	}
+	p, err := b.compile(want, also)
+	if err != nil {
+		return nil, err
+	}
+	c.done[name] = p
+	return p, nil
+}
+
+// body is a program in the making.
+type body struct {
+	*compiler
+	name       string
+	inFunction bool
+	order      []*node_def_go_proto.NodeDef
+	nodes      map[string]*node_def_go_proto.NodeDef
+	needed     map[string]bool
+	begun      map[string]bool
+	// first is the place of the first output of a node that is done, or of an
+	// argument.
+	first  map[string]int32
+	places int32
+	drafts []draft
+}
+
+func (c *compiler) body(name string, nodes []*node_def_go_proto.NodeDef) *body {
+	b := &body{
+		compiler: c, name: name, order: nodes,
+		nodes:  make(map[string]*node_def_go_proto.NodeDef, len(nodes)),
+		needed: map[string]bool{}, begun: map[string]bool{}, first: map[string]int32{},
+	}
+	for _, n := range nodes {
+		b.nodes[n.GetName()] = n
+	}
+	return b
+}
+
+// compile lists what want and also need, in the order of the graph where that can
+// be: it is the order in which the operations were written, and eager execution
+// would have done them.
+func (b *body) compile(want, also []string) (*program, error) {
+	given := b.places
+	for _, name := range slices.Concat(want, also) {
+		b.need(nodeName(name))
+	}
+	for _, n := range b.order {
+		if b.needed[n.GetName()] {
+			if err := b.emit(n); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var results []int32
+	for _, name := range want {
+		if !b.inFunction && !strings.Contains(name, ":") {
+			continue // an operation
+		}
+		place, err := b.place(name)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, place)
+	}
+	return b.finish(given, results)
+}
+
+func nodeName(ref string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(ref, "^"), ":")
+	return name
+}
+
+func (b *body) need(name string) {
+	_, isArgument := b.first[name]
+	if isArgument || b.needed[name] {
+		return
+	}
+	b.needed[name] = true
+	for _, in := range b.nodes[name].GetInput() {
+		b.need(nodeName(in))
+	}
+}
+
+// emit adds a node, after those that it waits for.
+func (b *body) emit(n *node_def_go_proto.NodeDef) error {
+	if _, done := b.first[n.GetName()]; done {
+		return nil
+	}
+	if b.begun[n.GetName()] {
+		return b.refuse(n.GetName(), "it waits for itself, as loops of TensorFlow 1 do")
+	}
+	b.begun[n.GetName()] = true
+	d := draft{instruction: &instruction{node: n.GetName()}, def: n}
+	for _, ref := range n.GetInput() {
+		if dependency := b.nodes[nodeName(ref)]; dependency != nil {
+			if err := b.emit(dependency); err != nil {
+				return err
+			}
+		}
+		if strings.HasPrefix(ref, "^") {
+			continue
+		}
+		place, err := b.place(ref)
+		if err != nil {
+			return err
+		}
+		d.inputs = append(d.inputs, place)
+	}
+	op, err := b.op(n.GetOp())
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.GetName(), err)
+	}
+	for _, out := range op.GetOutputArg() {
+		d.outputs += width(op, out, n)
+	}
+	d.first = b.places
+	b.first[n.GetName()] = b.places
+	b.places += int32(d.outputs)
+	if n.GetOp() == "NoOp" {
+		return nil
+	}
+	if err := b.resolve(&d, op); err != nil {
+		return err
+	}
+	b.drafts = append(b.drafts, d)
+	return nil
+}
+
+// resolve says what an instruction does.
+func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
+	n := d.def
+	called := func(attr string) (*program, error) { return b.function(n.GetAttr()[attr].GetFunc().GetName()) }
+	switch n.GetOp() {
+	case "Placeholder":
+		return b.refuse(n.GetName(), "nothing feeds it")
+	case "PartitionedCall", "StatefulPartitionedCall":
+		d.body, err = called("f")
+		return err
+	case "While", "StatelessWhile":
+		if d.condition, err = called("cond"); err != nil {
+			return err
+		}
+		d.body, err = called("body")
+		return err
+	case "If", "StatelessIf":
+		for _, attr := range []string{"then_branch", "else_branch"} {
+			p, err := called(attr)
+			if err != nil {
+				return err
+			}
+			d.branches = append(d.branches, p)
+		}
+		return nil
+	}
+	if b.functions[n.GetOp()] != nil {
+		d.body, err = b.function(n.GetOp())
+		return err
+	}
+	d.variable = n.GetOp() == "VarHandleOp" && !b.inFunction
+	d.attrs = map[string][]byte{}
+	for _, a := range op.GetAttr() {
+		value := attrOf(op, n, a.GetName())
+		if a.GetType() == "func" || a.GetType() == "list(func)" {
+			return b.refuse(n.GetName(), n.GetOp()+" takes a function")
+		}
+		if d.variable && a.GetName() == "shared_name" && len(value.GetS()) == 0 {
+			value = graphdef.Text(n.GetName()) // as a session does
+		}
+		if value == nil {
+			continue
+		}
+		if d.attrs[a.GetName()], err = proto.Marshal(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attrOf is an attribute of a node, or its default, which a SavedModel leaves out.
+func attrOf(op *op_def_go_proto.OpDef, n *node_def_go_proto.NodeDef, name string) *attr_value_go_proto.AttrValue {
+	if v := n.GetAttr()[name]; v != nil {
+		return v
+	}
+	for _, a := range op.GetAttr() {
+		if a.GetName() == name {
+			return a.GetDefaultValue()
+		}
+	}
+	return nil
+}
+
+// width is how many tensors an output of an operation stands for.
+func width(op *op_def_go_proto.OpDef, out *op_def_go_proto.OpDef_ArgDef, n *node_def_go_proto.NodeDef) int {
+	switch {
+	case out.GetNumberAttr() != "":
+		return int(attrOf(op, n, out.GetNumberAttr()).GetI())
+	case out.GetTypeListAttr() != "":
+		return len(attrOf(op, n, out.GetTypeListAttr()).GetList().GetType())
+	}
+	return 1
+}
+
+// place finds a value by the graph's name for it: "node:1" in the main graph, in a
+// function "argument" or "node:output:1".
+func (b *body) place(ref string) (int32, error) {
+	parts := strings.Split(ref, ":")
+	first, ok := b.first[parts[0]]
+	if !ok {
+		return 0, b.refuse(b.name, "there is no value "+ref)
+	}
+	n := b.nodes[parts[0]]
+	if n == nil || len(parts) == 1 {
+		return first, nil
+	}
+	index, err := strconv.Atoi(parts[len(parts)-1])
+	if err != nil {
+		return 0, b.refuse(b.name, "there is no value "+ref)
+	}
+	if len(parts) == 3 {
+		op := b.ops[n.GetOp()] // known: the node is done
+		for _, out := range op.GetOutputArg() {
+			if out.GetName() == parts[1] {
+				break
+			}
+			index += width(op, out, n)
+		}
+	}
+	return first + int32(index), nil
+}
+
+// finish finds for each value the last instruction that needs it, which releases it.
+func (b *body) finish(given int32, results []int32) (*program, error) {
+	p := &program{name: b.name, code: make([]instruction, len(b.drafts))}
+	needed := make([]bool, b.places)
+	for _, d := range b.drafts {
+		if d.variable {
+			needed[d.first] = true
+		}
+	}
+	p.results = b.transfers(results, needed)
+	for i := len(b.drafts) - 1; i >= 0; i-- {
+		d := &b.drafts[i]
+		var last []int32
+		for at := d.first; at < d.first+int32(d.outputs); at++ {
+			if !needed[at] {
+				last = append(last, at)
+			}
+		}
+		if d.attrs == nil {
+			d.instruction.first, d.unneeded = d.first, last
+			d.args = b.transfers(d.inputs, needed)
+			for at := range int32(d.outputs) {
+				d.turns = append(d.turns, transfer{place: d.first + at})
+			}
+		} else {
+			for _, t := range b.transfers(d.inputs, needed) {
+				if !t.stays {
+					last = append(last, t.place)
+				}
+			}
+			d.op = tfbind.NewEagerOp(d.def.GetOp(), d.attrs, tfbind.EagerPlaces{Inputs: d.inputs, First: d.first, Outputs: d.outputs, Last: last})
+		}
+		p.code[i] = *d.instruction
+	}
+	for at := range given {
+		if !needed[at] {
+			p.unused = append(p.unused, at)
+		}
+	}
+	var err error
+	p.frame, err = b.context.NewFrame(int(b.places))
+	if err == nil {
+		b.programs = append(b.programs, p)
+	}
+	return p, err
+}
+
+// transfers passes values on. One stays if it is needed later, or is passed on
+// again, and is needed from then on.
+func (b *body) transfers(places []int32, needed []bool) []transfer {
+	list := make([]transfer, len(places))
+	for i, at := range slices.Backward(places) {
+		list[i] = transfer{at, needed[at]}
+		needed[at] = true
+	}
+	return list
+}

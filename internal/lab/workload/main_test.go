@@ -1,0 +1,153 @@
+package workload_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/workload"
+	"steadyfit/internal/native"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// TestMain is the child, too: the tests start this program again.
+func TestMain(m *testing.M) {
+	if os.Getenv(cell.Env) != "" {
+		os.Exit(child())
+	}
+	if _, err := tfbind.Locate(""); err != nil {
+		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func child() int {
+	c, err := cell.Start(native.Source())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer c.Close()
+	err = workload.Run(context.Background(), c, "")
+	if errors.Is(err, workload.ErrAgain) {
+		return 0
+	}
+	if err := c.Done(err, workload.FailureOf(err)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// outcome is what a run said.
+type outcome struct {
+	phases    []string
+	steps     []int
+	live      []int64 // bytes of native objects, at each of the steps
+	cycles    []int64 // of the garbage collector, likewise
+	facts     map[string]string
+	values    map[memory.Layer]*int64 // of the traced step
+	failure   cell.Failure
+	text      string
+	processes int
+	log       string
+}
+
+// do runs a cell to its end, in as many processes as it asks for.
+func do(t *testing.T, spec cell.Spec, env ...string) outcome {
+	t.Helper()
+	o := outcome{facts: map[string]string{}}
+	spec.Scratch = t.TempDir()
+	for again := true; again; o.processes++ {
+		require.Less(t, o.processes, 10)
+		again = o.process(t, &spec, env)
+	}
+	return o
+}
+
+func (o *outcome) process(t *testing.T, spec *cell.Spec, env []string) (again bool) {
+	text, err := json.Marshal(spec)
+	require.NoError(t, err)
+	messages, out, err := os.Pipe()
+	require.NoError(t, err)
+	defer messages.Close()
+	in, answers, err := os.Pipe()
+	require.NoError(t, err)
+	defer answers.Close()
+	var log strings.Builder
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", cell.Env+"="+string(text)), env...)
+	cmd.ExtraFiles = []*os.File{out, in}
+	cmd.Stderr = &log
+	require.NoError(t, cmd.Start())
+	require.NoError(t, errors.Join(out.Close(), in.Close()))
+
+	ended := false
+	lines := bufio.NewScanner(messages)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var m cell.Message
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &m), lines.Text())
+		require.False(t, ended, "a message after the last one: %s", lines.Text())
+		switch m.Kind {
+		case cell.KindFact:
+			o.facts[m.Name] = m.Value
+			continue
+		case cell.KindPhase:
+			o.phases = append(o.phases, m.Name)
+			if m.Name == cell.PhaseTraced {
+				o.values = m.Values
+			}
+		case cell.KindStep:
+			o.steps = append(o.steps, m.Step)
+			require.NotNil(t, m.Values[memory.LiveBytes])
+			o.live = append(o.live, *m.Values[memory.LiveBytes])
+			require.NotNil(t, m.Values[memory.GCCycles])
+			o.cycles = append(o.cycles, *m.Values[memory.GCCycles])
+		case cell.KindEnd:
+			ended, o.failure, o.text = true, m.Failure, m.Text
+			continue
+		case cell.KindAgain:
+			ended, again, spec.From = true, true, m.Step
+			continue
+		}
+		_, err := answers.Write([]byte{'.'})
+		require.NoError(t, err)
+	}
+	require.NoError(t, cmd.Wait(), log.String())
+	o.log = log.String()
+	require.True(t, ended, "the child ended without a word: %s", o.log)
+	return again
+}
+
+// spec is a short run of a workload on a built-in model.
+func spec(t *testing.T, id, model string, knobs ...string) cell.Spec {
+	t.Helper()
+	s := cell.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Trace: true, Knobs: map[string]string{}}
+	if model != "" {
+		m, err := savedmodels.Builtin(model)
+		if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
+			t.Skipf("%v: make it with make models", err)
+		}
+		require.NoError(t, err)
+		s.Model = m.Dir
+	}
+	for _, knob := range knobs {
+		name, value, found := strings.Cut(knob, "=")
+		require.True(t, found, knob)
+		s.Knobs[name] = value
+	}
+	return s
+}

@@ -1,0 +1,353 @@
+package workload_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/workload"
+	"steadyfit/internal/native"
+	"steadyfit/matrix"
+	"steadyfit/memory"
+	"steadyfit/tfbind"
+)
+
+// modelOf is the model of a workload; the user's is any.
+func modelOf(w matrix.Workload) string {
+	if w.ID == matrix.User {
+		return "digits"
+	}
+	return w.Model
+}
+
+var phases = []string{cell.PhaseStart, cell.PhaseLibrary, cell.PhaseLoaded, cell.PhaseFirst,
+	cell.PhaseSteady, cell.PhaseClosed, cell.PhaseTrimmed}
+
+// untraced are the phases of a run without that of its traced step, which some have.
+func untraced(phases []string) []string {
+	return slices.DeleteFunc(slices.Clone(phases), func(p string) bool { return p == cell.PhaseTraced })
+}
+
+func TestEveryWorkload(t *testing.T) {
+	// What stays, on purpose, of 6 steps and a traced one: tensors of 64 KiB; those of
+	// 8 images and 8 labels; sessions, each with steps for training, evaluation and the reset
+	// of metrics, of which one was fed.
+	left := map[string]string{
+		"W1": "7 tensors of 458752 bytes",
+		"W2": fmt.Sprintf("14 tensors of %d bytes", 7*8*(224*224*3*4+8)),
+		"W4": fmt.Sprintf("21 steps of %d bytes, 7 sessions, 7 graphs", 7*8*(224*224*3*4+8)),
+	}
+	// What models whose names end so compute in.
+	halves := map[string]string{"bf16": cell.FactMatrixBFloat16, "fp16": cell.FactMatrixFloat16, "scaled": cell.FactMatrixFloat16}
+	_, err := tfbind.Load("")
+	require.NoError(t, err)
+	oneDNN, known := tfbind.OneDNN()
+	require.True(t, known)
+	untrained := []string{"W3", "W5", "W6", "W8", "W10", "W12"}
+	for _, w := range matrix.Workloads() {
+		t.Run(w.ID, func(t *testing.T) {
+			t.Parallel()
+			s := spec(t, cmp.Or(w.Like, w.ID), modelOf(w))
+			maps.Copy(s.Knobs, w.Knobs)
+			o := do(t, s)
+			require.Empty(t, o.failure, "%s\n%s", o.text, o.log)
+			assert.Equal(t, phases, untraced(o.phases))
+			assert.Equal(t, []int{2, 4, 6}, o.steps)
+			assert.Equal(t, "8", o.facts["batch"])
+			assert.Regexp(t, `^2\.\d+\.`, o.facts["tensorflow"])
+			assert.Regexp(t, `^\d+$`, o.facts["threads"])
+			assert.Equal(t, native.Allocator(), o.facts[cell.FactAllocator])
+			want := "0"
+			if text, ok := left[w.ID]; ok {
+				want = text
+			}
+			assert.Equal(t, want, o.facts["live"])
+			// The graphs of the others are made here, or there is none.
+			if traced := !slices.Contains([]string{"W5", "W6", "W8", "W12"}, w.ID); traced {
+				assert.Regexp(t, `^[1-9]\d*$`, o.facts[cell.FactOperations])
+				inHalf := halves[w.Model[strings.LastIndex(w.Model, "-")+1:]]
+				for _, fact := range []string{cell.FactMatrixBFloat16, cell.FactMatrixFloat16} {
+					want := "0"
+					if fact == inHalf {
+						want = o.facts[cell.FactMatrix] // all of them
+						assert.NotEqual(t, "0", want)
+					}
+					assert.Equal(t, want, o.facts[fact], fact)
+				}
+				// Smaller models may have no block that is large enough for the pool, and
+				// without oneDNN there is none: malloc keeps no count for TensorFlow.
+				if pool := o.values[memory.TFPeak.Of("mklcpu")]; !oneDNN {
+					assert.Nil(t, pool)
+				} else if w.Model == "image-224" {
+					assert.NotNil(t, pool)
+				}
+			} else {
+				assert.Empty(t, o.facts[cell.FactOperations])
+			}
+			trained := !slices.Contains(untrained, w.ID)
+			for _, name := range []string{cell.FactLossFirst, cell.FactLossLast} {
+				_, there := o.facts[name]
+				assert.Equal(t, trained, there, name)
+			}
+		})
+	}
+}
+
+// The instrument is calibrated with these two.
+func TestCalibrationIsExact(t *testing.T) {
+	t.Parallel()
+	for id, perStep := range map[string]int64{"W0": 0, "W1": 64 << 10} {
+		o := do(t, spec(t, id, "digits-cnn"))
+		require.Empty(t, o.failure, o.text)
+		require.Len(t, o.live, 3)
+		assert.Equal(t, []int64{2 * perStep, 2 * perStep}, []int64{o.live[1] - o.live[0], o.live[2] - o.live[1]}, id)
+	}
+	o := do(t, spec(t, "W1", "digits-cnn", "release=close"))
+	assert.Equal(t, o.live[0], o.live[2])
+}
+
+// runs has, for each workload, the knobs of some runs: together each value of each
+// knob, the defaults left out.
+var runs = map[string][]string{
+	"W0":  {"gc=epoch trim=epoch", "gc=step reset=restore micro=2", "reset=reload micro=4 prefetch=1", "reset=process prefetch=4", "prefetch=16 model=digits", "eager=1"},
+	"W1":  {"release=close"},
+	"W2":  {"release=close", "release=drop model=digits-cnn", "input=buffer", "eager=1 release=close"},
+	"W3":  {"shapes=fixed", "shapes=pad model=digits", "shapes=bucket"},
+	"W4":  {"close=all model=digits", "reuse=1"},
+	"W5":  {"graph=sealed"},
+	"W6":  {"fetches=fixed"},
+	"W8":  {"goroutines=1", "goroutines=3"},
+	"W9":  {"jit=cluster shapes=fixed", "jit=off shapes=pad model=digits", "jit=on shapes=bucket"},
+	"W10": {"history=last model=digits-cnn"},
+	"W11": {"shuffle=10 prefetch=4", "shuffle=0 reset=restore micro=2 prefetch=-1 model=digits", "eager=1"},
+	"W12": {"gc=step"},
+	"S0":  {"data=memory rows=1000 prefetch=4", "data=disk rows=3000 micro=2 prefetch=1", "data=graph rows=1000 reset=reload prefetch=1 model=digits", "rows=1000 eager=1"},
+	"S1":  {"reset=restore micro=2 prefetch=1", "reset=process model=digits", "eager=1"},
+	"S1d": {"reset=reload micro=2 prefetch=1 model=digits", "eager=1 reset=reload"},
+	"S2":  {"reset=restore micro=2 prefetch=1 model=digits", "eager=1 reset=process"},
+	"S2l": {"reset=reload micro=2 prefetch=1", "model=digits", "eager=1"},
+	"S3": {"input=buffer augment=1", "input=prefetch shapes=varying micro=2", "augment=1 shapes=varying prefetch=1 micro=2",
+		"release=gc", "model=digits-cnn", "eager=1 shapes=varying", "eager=1 input=buffer"},
+	"S4":   {"history=last reset=restore micro=2 prefetch=1 model=digits", "eager=1 reset=restore"},
+	"user": {"reset=restore micro=2 prefetch=1", "reset=reload prefetch=4", "reset=process model=digits-cnn"},
+}
+
+func TestKnobs(t *testing.T) {
+	for _, w := range matrix.Workloads() {
+		for _, knobs := range runs[w.ID] {
+			t.Run(w.ID+" "+knobs, func(t *testing.T) {
+				t.Parallel()
+				o := do(t, spec(t, w.ID, modelOf(w), strings.Fields(knobs)...))
+				require.Empty(t, o.failure, "%s\n%s", o.text, o.log)
+				assert.Equal(t, []int{2, 4, 6}, o.steps)
+				processes := 1
+				if strings.Contains(knobs, "reset=process") {
+					processes = 2
+				} else {
+					assert.Equal(t, phases, untraced(o.phases))
+				}
+				assert.Equal(t, processes, o.processes)
+				if !strings.Contains(knobs, "release=") {
+					assert.Equal(t, "0", o.facts["live"])
+				}
+			})
+		}
+	}
+}
+
+// A remedy is tried on a workload if the workload says that it takes its knobs.
+func TestTakesIsWhatIsTaken(t *testing.T) {
+	var ids []string
+	for _, w := range matrix.Workloads() {
+		if w.Like != "" {
+			continue // knobs of another one, turned differently
+		}
+		ids = append(ids, w.ID)
+		tried := map[string]bool{}
+		for _, knobs := range runs[w.ID] {
+			for _, knob := range strings.Fields(knobs) {
+				name, _, _ := strings.Cut(knob, "=")
+				tried[name] = true
+			}
+		}
+		delete(tried, "gc") // which all have
+		delete(tried, "trim")
+		assert.ElementsMatch(t, w.Takes[matrix.Go], slices.Collect(maps.Keys(tried)), w.ID)
+	}
+	assert.ElementsMatch(t, workload.IDs(), ids)
+}
+
+func TestKnobsThatAreNotThere(t *testing.T) {
+	for _, c := range []struct {
+		id, model, knob string
+		failure         cell.Failure
+		text            string
+	}{
+		{"W5", "", "prefetch=4", cell.NotApplicable, "prefetch=4: this workload has nothing"},
+		{"W1", "digits", "release=drop", cell.NotApplicable, "only keep, close"},
+		{"W0", "digits", "gc=always", cell.NotApplicable, "gc=always"},
+		{"W0", "digits", "trim=step", cell.NotApplicable, "trim=step"},
+		{"W0", "digits", "micro=9", cell.NotApplicable, "a batch has 8 samples"},
+		{"W0", "digits", "micro=many", cell.Failed, "micro=many"},
+		{"W0", "digits", "model=digit", cell.CouldNotApply, "there are digits"},
+		{"W4", "digits", "close=session", cell.NotApplicable, "only none, all"},
+		{"W8", "", "goroutines=0", cell.NotApplicable, "1 to 64"},
+		{"S3", "digits", "augment=1", cell.NotApplicable, "an image"},
+		{"W33", "", "gc=step", cell.Failed, `unknown workload "W33"; there are W3`},
+	} {
+		t.Run(c.id+" "+c.knob, func(t *testing.T) {
+			t.Parallel()
+			o := do(t, spec(t, c.id, c.model, c.knob))
+			assert.Equal(t, c.failure, o.failure)
+			assert.Contains(t, o.text, c.text)
+		})
+	}
+}
+
+// What resets a session, or moves data elsewhere, must not change what is learnt.
+func TestRemediesLearnTheSame(t *testing.T) {
+	t.Parallel()
+	loss := func(id, model string, knobs ...string) string {
+		s := spec(t, id, model, knobs...)
+		s.Steps, s.Epoch = 8, 3
+		o := do(t, s)
+		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
+		require.NotEmpty(t, o.facts["loss_last"])
+		return o.facts["loss_last"]
+	}
+	for _, id := range []string{"W0", "user"} {
+		want := loss(id, "digits")
+		for _, reset := range []string{"restore", "reload", "process"} {
+			assert.Equal(t, want, loss(id, "digits", "reset="+reset), "%s, %s", id, reset)
+		}
+		assert.Equal(t, want, loss(id, "digits", "prefetch=2"), id)
+		assert.NotEqual(t, want, loss(id, "digits", "model=digits-cnn"), id)
+	}
+	// Several passes, which do not end where epochs do.
+	want := loss("S0", "digits", "data=memory", "rows=40")
+	assert.Equal(t, want, loss("S0", "digits", "data=memory", "rows=40", "reset=process"))
+	assert.Equal(t, want, loss("S0", "digits", "data=disk", "rows=40", "reset=process"))
+	want = loss("S0", "digits", "data=memory", "rows=24")
+	assert.Equal(t, want, loss("S0", "digits", "data=disk", "rows=24"))
+	assert.Equal(t, want, loss("S0", "digits", "data=graph", "rows=24"))
+}
+
+// With a part of the batch, the set is still that of the whole one: S0, whose rows are
+// counted, learns the same from as many.
+func TestADividedBatchHasTheWholeSet(t *testing.T) {
+	t.Parallel()
+	loss := func(id string, samples int, knobs ...string) string {
+		s := spec(t, id, "digits", knobs...)
+		s.Steps, s.Batch, s.Samples = 12, 4, samples
+		o := do(t, s)
+		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
+		require.NotEmpty(t, o.facts[cell.FactLossLast])
+		return o.facts[cell.FactLossLast]
+	}
+	for _, c := range []struct{ id, knob, like string }{
+		{"W0", "prefetch=0", "rows=32"}, {"W1", "release=close", "rows=32"}, {"W11", "shuffle=0", "rows=32"},
+		{"S1", "prefetch=0", "rows=26"}, {"S2", "prefetch=0", "rows=32"}, {"S4", "history=last", "rows=32"},
+	} {
+		assert.Equal(t, loss("S0", 0, c.like), loss(c.id, 32, c.knob), c.id)
+	}
+	assert.NotEqual(t, loss("W0", 0), loss("W0", 32))
+}
+
+// Micro-batches make the same update, but for rounding, and where a model draws for each
+// sample another one, which is told.
+func TestMicroBatchesLearnTheSame(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"W0", "S3"} {
+		loss := func(micro string) (first, last float64) {
+			o := do(t, spec(t, id, "digits", "micro="+micro))
+			require.Empty(t, o.failure, o.text)
+			assert.Equal(t, map[bool]string{true: cell.SplitExact}[micro != "1"], o.facts[cell.FactSplit])
+			first, err := strconv.ParseFloat(o.facts[cell.FactLossFirst], 64)
+			require.NoError(t, err)
+			last, err = strconv.ParseFloat(o.facts[cell.FactLossLast], 64)
+			require.NoError(t, err)
+			return first, last
+		}
+		first, last := loss("1")
+		assert.Less(t, last, first)
+		microFirst, microLast := loss("4")
+		assert.InEpsilon(t, first, microFirst, 1e-4, id)
+		assert.InEpsilon(t, last, microLast, 1e-3, id)
+		o := do(t, spec(t, id, "digits-cnn", "micro=4"))
+		require.Empty(t, o.failure, o.text)
+		assert.Equal(t, cell.SplitInexact, o.facts[cell.FactSplit], id)
+	}
+}
+
+// Whether the model is loaded anew or its variables are put back, each step is the
+// first one.
+func TestW4BeginsAnewEachStep(t *testing.T) {
+	t.Parallel()
+	for _, knob := range []string{"reuse=0", "reuse=1"} {
+		o := do(t, spec(t, "W4", "digits", knob))
+		require.Empty(t, o.failure, o.text)
+		assert.Equal(t, o.facts["loss_first"], o.facts["loss_last"], knob)
+	}
+}
+
+func TestCollectingGarbage(t *testing.T) {
+	t.Parallel()
+	for knob, least := range map[string]int64{"gc=step": 4, "gc=epoch": 1} {
+		o := do(t, spec(t, "W5", "", knob))
+		require.Empty(t, o.failure, o.text)
+		plain := do(t, spec(t, "W5", ""))
+		// From step 2 to 6, with an epoch's end at step 4.
+		grown := func(o outcome) int64 { return o.cycles[2] - o.cycles[0] }
+		assert.GreaterOrEqual(t, grown(o), grown(plain)+least, knob)
+	}
+}
+
+// Each way to open a session gets the Spec's ConfigProto.
+func TestConfigReachesEverySession(t *testing.T) {
+	for id, model := range map[string]string{"W0": "digits", "W2": "digits", "W4": "digits", "W5": "", "W10": "digits"} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			s := spec(t, id, model)
+			s.Config = []byte("no message")
+			o := do(t, s)
+			assert.Equal(t, cell.Failed, o.failure)
+			assert.Contains(t, o.text, "ConfigProto")
+		})
+	}
+}
+
+func TestUserData(t *testing.T) {
+	t.Parallel()
+	s := spec(t, "user", "digits-cnn")
+	s.Data = "builtin:digits"
+	o := do(t, s)
+	require.Empty(t, o.failure, o.text)
+	s.Data = "nowhere.npz"
+	o = do(t, s)
+	assert.Equal(t, cell.Failed, o.failure)
+	assert.Contains(t, o.text, "nowhere.npz")
+}
+
+// The cap is on the pool that oneDNN's operations take large blocks from.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	o := do(t, spec(t, "S3", "image-224"), "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=20000000")
+	assert.Equal(t, cell.OutOfMemory, o.failure, o.text)
+}
+
+func TestFailureOf(t *testing.T) {
+	wrap := func(err error) error { return fmt.Errorf("step 3: %w", err) }
+	assert.Equal(t, cell.OutOfMemory, workload.FailureOf(wrap(&tfbind.Error{Code: tfbind.ResourceExhausted})))
+	assert.Equal(t, cell.Failed, workload.FailureOf(wrap(errors.New("bad"))))
+	assert.Empty(t, workload.FailureOf(wrap(&cell.KnobError{Failure: cell.CouldNotApply})))
+	assert.Empty(t, workload.FailureOf(nil))
+}
