@@ -90,12 +90,12 @@ func (a Augmentation) String() string {
 //
 // Split comes before it: a validation part should not be augmented. A crop that is
 // larger than the images and amounts out of range are errors.
-func (m *Memory) Augment(field string, a Augmentation) (*Memory, error) {
+func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
 		return nil, m.noField(field)
 	}
-	refuse := func(kind error, format string, args ...any) (*Memory, error) {
+	refuse := func(kind error, format string, args ...any) (*InMemory, error) {
 		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.typeName(), c.shape), fmt.Sprintf(format, args...), kind)
 	}
 	if len(c.shape) != 2 && len(c.shape) != 3 {

@@ -10,7 +10,7 @@ import (
 )
 
 // repeated is n times the same image.
-func repeated[T element](t testing.TB, n int, shape []int, image []T) *Memory {
+func repeated[T element](t testing.TB, n int, shape []int, image []T) *InMemory {
 	t.Helper()
 	var values []T
 	for range n {
@@ -22,7 +22,7 @@ func repeated[T element](t testing.TB, n int, shape []int, image []T) *Memory {
 }
 
 // augmented is a pass over the first field, all in one batch.
-func augmented[T element](t testing.TB, m *Memory, a Augmentation, epoch int) []T {
+func augmented[T element](t testing.TB, m *InMemory, a Augmentation, epoch int) []T {
 	t.Helper()
 	v, err := m.Augment("x", a)
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ var builtins embed.FS
 //
 // digits: 8x8 images of handwritten digits, x uint8 [64] from 0 to 16, and
 // y int64 [], the digit.
-func Builtin(name string) (train, test *Memory, err error) {
+func Builtin(name string) (train, test *InMemory, err error) {
 	if train, err = openBuiltin(name, "train", nil); err != nil {
 		return nil, nil, err
 	}
@@ -38,7 +38,7 @@ func BuiltinNames() []string {
 	return names
 }
 
-func openBuiltin(name, split string, l *limit) (*Memory, error) {
+func openBuiltin(name, split string, l *limit) (*InMemory, error) {
 	if split == "" {
 		split = "train"
 	}

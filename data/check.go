@@ -202,18 +202,18 @@ func walk(ds Dataset, fields []string, find func(Field, vector) (int, *RowError,
 	return nil
 }
 
-// inMemory is the Memory that batches come from, whether it is read ahead or not.
-func inMemory(ds Dataset) (*Memory, bool) {
+// inMemory is the InMemory that batches come from, whether it is read ahead or not.
+func inMemory(ds Dataset) (*InMemory, bool) {
 	if ahead, ok := ds.(*Prefetched); ok {
 		ds = ahead.ds
 	}
-	m, ok := ds.(*Memory)
+	m, ok := ds.(*InMemory)
 	return m, ok
 }
 
 // beforeTame is the dataset without the stages at which no value stops being
 // finite.
-func (m *Memory) beforeTame() *Memory {
+func (m *InMemory) beforeTame() *InMemory {
 	v := m.view()
 	v.columns = slices.Clone(m.columns)
 	for i := range v.columns {
@@ -276,7 +276,7 @@ func (c *column) files() (*imageFiles, bool) {
 
 // checkFiles decodes the images of a dataset, and returns the errors in the order
 // of the files.
-func (m *Memory) checkFiles(ctx context.Context, files *imageFiles) []error {
+func (m *InMemory) checkFiles(ctx context.Context, files *imageFiles) []error {
 	type failure struct {
 		row int
 		err error
@@ -316,7 +316,7 @@ func (m *Memory) checkFiles(ctx context.Context, files *imageFiles) []error {
 
 // locate replaces a position in the dataset by the place in the file that the
 // sample was read from.
-func (m *Memory) locate(e *RowError, field string) {
+func (m *InMemory) locate(e *RowError, field string) {
 	if c, ok := m.column(field); ok {
 		e.File = c.file
 		if c.origin != "" {

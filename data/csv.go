@@ -79,12 +79,12 @@ const (
 // numbers, NaN, infinite or beyond float32, and labels of mixed kinds are a
 // *RowError that is ErrFormat and names the file, line and column. There is no
 // dataset of the rows that were right.
-func OpenCSV(path string, o CSVOptions) (*Memory, error) {
+func OpenCSV(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readCSV)
 }
 
 // openTable reads a file of rows, compressed or not.
-func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*Memory, error)) (*Memory, error) {
+func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader,
 }
 
 // readCSV reads a table to its end.
-func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*Memory, error) {
+func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	t := table{file: name, options: o, label: -1, values: l.again()}
 	text, err := textReader(l.reader(r))
 	if err != nil {
@@ -627,7 +627,7 @@ func (t *table) addNumber(column int, cell string) error {
 }
 
 // dataset is made of all rows.
-func (t *table) dataset() (*Memory, error) {
+func (t *table) dataset() (*InMemory, error) {
 	n := len(t.line)
 	if n == 0 {
 		return nil, t.failed(fmt.Errorf("no rows in it: %w", ErrFormat))

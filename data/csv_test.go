@@ -16,7 +16,7 @@ import (
 )
 
 // fieldsOf returns all values of a dataset by field.
-func fieldsOf(t testing.TB, m *Memory) map[string]Array {
+func fieldsOf(t testing.TB, m *InMemory) map[string]Array {
 	t.Helper()
 	all := make(map[string]Array)
 	for b, err := range m.Batches(Pass{Batch: m.Len()}) {
@@ -349,7 +349,7 @@ func FuzzCSV(f *testing.F) {
 		f.Add(text, "", byte(2))
 	}
 	f.Fuzz(func(t *testing.T, text, label string, header byte) {
-		var m *Memory
+		var m *InMemory
 		var err error
 		bounded.Allocates(t, 4<<20+1024*len(text), func() {
 			m, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: Header(header % 3)}, newLimit(1<<20))

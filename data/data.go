@@ -15,7 +15,7 @@
 //
 // # Samples that are not in memory
 //
-// A Memory may also know only where its samples are, or how they are made. All
+// An InMemory may also know only where its samples are, or how they are made. All
 // that makes one dataset of another works on these, too:
 //
 //   - OpenImages lists a folder, and decodes an image when a batch asks for it.
@@ -27,7 +27,7 @@
 // when it is decoded (CheckImages decodes all of them beforehand), and of a
 // mapped file only the header and the size are.
 //
-// What is made, is made by several goroutines, the workers (Memory.Workers).
+// What is made, is made by several goroutines, the workers (InMemory.Workers).
 // Each of them takes the next few samples in the order of the pass and writes
 // them to their places in the batch. A sample depends on the seeds, its row in
 // the file and the epoch alone, so the batches are the same whatever the number
@@ -102,10 +102,10 @@ type Batch struct {
 	turn  int64 // of the slab
 }
 
-// Lends reports whether the values of field i may be handed to others without a copy: as
-// long as the batch is valid, and for longer after Keep. So it is with batches that a Memory
-// or Prefetched has made, as long as nobody has put another slice in the place of Values.
-func (b Batch) Lends(i int) bool {
+// Borrowable reports whether another owner may refer to the values of field i without a copy
+// while the batch is valid, and after Keep for longer. Batches of an InMemory or a Prefetched
+// are, unless somebody replaced the slice in Values.
+func (b Batch) Borrowable(i int) bool {
 	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) {
 		return false
 	}
@@ -113,12 +113,12 @@ func (b Batch) Lends(i int) bool {
 	return v.begins(b.Fields[i].Values, b.at*(v.len()/b.slab.samples))
 }
 
-// Join is this batch and the n-1 that come next as one, if the dataset puts them one after
-// the other into the same memory (Prefetched.SetBlock): all of them are then valid until the
-// batch after them is asked for. The samples of those that have not come yet are not there
-// before they come. ok is false where batches do not lie so.
+// Join returns this batch and the next n-1 as one, if the dataset places them one after the
+// other in memory (Prefetched.SetBlock); otherwise ok is false. All of them then stay valid
+// until the batch after them is asked for. Samples of a batch that has not come yet are
+// undefined until it does.
 func (b Batch) Join(n int) (joined Batch, ok bool) {
-	if n < 1 || n > b.joins || !b.lendsAll() {
+	if n < 1 || n > b.joins || !b.borrowable() {
 		return Batch{}, false
 	}
 	joined = b.slab.batch(b.at, n*b.Size, b.Index)
@@ -126,29 +126,28 @@ func (b Batch) Join(n int) (joined Batch, ok bool) {
 	return joined, true
 }
 
-// Stale reports whether a Prefetched has put other batches, or is about to, where this one
-// was, since it was asked for the next ones, and nobody keeps it.
+// Stale reports whether a Prefetched reuses, or is about to reuse, the memory of the batch
+// for later ones. A batch that was kept is never stale.
 func (b Batch) Stale() bool { return b.slab != nil && b.slab.turn.Load() != b.turn }
 
-// lendsAll reports whether the batch lends each field that the dataset has given it.
-func (b Batch) lendsAll() bool {
+// borrowable reports whether all fields are as the dataset made them.
+func (b Batch) borrowable() bool {
 	for i := range b.Fields {
-		if !b.Lends(i) {
+		if !b.Borrowable(i) {
 			return false
 		}
 	}
 	return b.slab != nil && len(b.Fields) == len(b.slab.vectors)
 }
 
-// IsPart reports whether a batch is number i, from 0, of those of its size that were joined.
+// IsPart reports whether the batch is part i, from 0, of a joined batch.
 func (b Batch) IsPart(i int, joined Batch) bool {
-	return b.slab == joined.slab && b.at == joined.at+i*b.Size && b.at+b.Size <= joined.at+joined.Size && b.lendsAll()
+	return b.slab == joined.slab && b.at == joined.at+i*b.Size && b.at+b.Size <= joined.at+joined.Size && b.borrowable()
 }
 
-// Keep leaves the memory of a batch that lends its fields to those who refer to it: the
-// dataset takes other memory for later batches, and the garbage collector frees this, with
-// all of the block that the batch is in (Prefetched.SetBlock). Like the batch, it is for
-// the consumer alone.
+// Keep gives the memory of the batch to its borrowers: the dataset uses other memory for
+// later batches, and the garbage collector frees this, with the block that the batch is in
+// (Prefetched.SetBlock). Only the consumer of the pass may call it.
 func (b Batch) Keep() {
 	if b.slab != nil {
 		b.slab.kept = true

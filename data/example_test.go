@@ -39,7 +39,7 @@ func Example() {
 
 // Images in arrays, or decoded from files by OpenImages, are changed anew in each
 // epoch by as many goroutines as there are cores, while the batch before is in use.
-func ExampleMemory_Augment() {
+func ExampleInMemory_Augment() {
 	images, err := data.New("images",
 		data.Field{Name: "x", Array: data.Array{Shape: []int{4, 1, 3, 1}, Values: []uint8{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}}})
 	if err != nil {
@@ -88,7 +88,7 @@ func ExampleNew() {
 	// [1 2] [4 5] [1] [0]
 }
 
-func ExampleMemory_Split() {
+func ExampleInMemory_Split() {
 	all, _, err := data.Builtin("digits")
 	if err != nil {
 		fmt.Println(err)

@@ -33,7 +33,7 @@ type Options struct {
 	// compressed, in their files, and maps these, so that data may be larger than
 	// memory. Arrays that cannot be mapped are read: those of the other byte order,
 	// of more than one dimension in Fortran order, and of bools, and all where the
-	// system does not map files. The dataset has to be closed then (Memory.Close).
+	// system does not map files. The dataset has to be closed then (InMemory.Close).
 	//
 	// The header and the size of a file are checked when it is opened, as when it is
 	// read; the checksums of a .npz file are not. A file that changes while it is
@@ -78,7 +78,7 @@ var known = map[string]string{
 //
 // Formats that are known but not read are ErrUnsupported; the message says what
 // to do instead. A path that is not there gives fs.ErrNotExist.
-func Open(path string, o Options) (*Memory, error) {
+func Open(path string, o Options) (*InMemory, error) {
 	switch o.Split {
 	case "", "train", "test":
 	default:
@@ -165,7 +165,7 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 }
 
 // openFolder decides by the names in a folder what it is.
-func openFolder(path string, o Options, how reading) (*Memory, error) {
+func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, openError(path, err)

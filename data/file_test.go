@@ -56,11 +56,11 @@ func TestOpenRefuses(t *testing.T) {
 		require.ErrorIs(t, err, want.kind, path)
 		require.ErrorContains(t, err, want.says)
 	}
-	for _, open := range []func(string) (*Memory, error){
+	for _, open := range []func(string) (*InMemory, error){
 		OpenNPZ,
-		func(path string) (*Memory, error) { return OpenJSONL(path, CSVOptions{}) },
-		func(p string) (*Memory, error) { return OpenNPY(p) },
-		func(p string) (*Memory, error) { return OpenCSV(p, CSVOptions{}) },
+		func(path string) (*InMemory, error) { return OpenJSONL(path, CSVOptions{}) },
+		func(p string) (*InMemory, error) { return OpenNPY(p) },
+		func(p string) (*InMemory, error) { return OpenCSV(p, CSVOptions{}) },
 	} {
 		_, err := open(classes)
 		require.ErrorIs(t, err, ErrFormat)

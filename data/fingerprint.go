@@ -14,7 +14,7 @@ import (
 //
 // A training that is resumed compares it. An image that was replaced by another of
 // the same name and size goes unnoticed.
-func (m *Memory) Fingerprint() (text string, ok bool, err error) {
+func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	if !m.HasImages() {
 		return "", false, nil
 	}
@@ -61,7 +61,7 @@ func (m *Memory) Fingerprint() (text string, ok bool, err error) {
 
 // Fingerprint is that of the dataset that is read ahead.
 func (d *Prefetched) Fingerprint() (text string, ok bool, err error) {
-	if m, inMemory := d.ds.(*Memory); inMemory {
+	if m, inMemory := d.ds.(*InMemory); inMemory {
 		return m.Fingerprint()
 	}
 	return "", false, nil

@@ -19,11 +19,11 @@ import (
 // MNIST), and y, int64 []. A file that is cut off, longer than its header
 // promises or of another format is ErrFormat, and so is a folder with more
 // images than labels.
-func OpenIDX(dir, split string) (*Memory, error) {
+func OpenIDX(dir, split string) (*InMemory, error) {
 	return openIDX(dir, split, nil)
 }
 
-func openIDX(dir, split string, l *limit) (*Memory, error) {
+func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	prefix := "train"
 	switch split {
 	case "", "train":

@@ -85,7 +85,7 @@ var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp",
 
 // OpenImages lists a folder of images: each sub-folder is a class, and has the
 // images of it, in folders of its own or not. It reads no image: that is done when
-// a batch asks for it, by the workers of the dataset (Memory.Workers).
+// a batch asks for it, by the workers of the dataset (InMemory.Workers).
 //
 // The fields are x, uint8 [height width channels] from 0 to 255, and y, int64 [],
 // the number of the class, whose name ClassNames has. Files are in the order of
@@ -106,7 +106,7 @@ var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp",
 //
 // Decoders are the same for all machines, but resizing may round differently on
 // another processor architecture, and decoders may change with Go's version.
-func OpenImages(dir string, o ImageOptions) (*Memory, error) {
+func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 	o, err := o.complete()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
@@ -156,7 +156,7 @@ func OpenImages(dir string, o ImageOptions) (*Memory, error) {
 		return nil, fmt.Errorf("%s: no class folders in it: put the images of each class in a sub-folder of its name (%s, %s, ...): %w",
 			dir, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
 	}
-	m := &Memory{name: dir, n: n}
+	m := &InMemory{name: dir, n: n}
 	m.columns = []column{{
 		name: "x", shape: []int{o.Height, o.Width, o.Channels}, width: o.Height * o.Width * o.Channels,
 		kind: vec[uint8]{}, made: files, file: dir,
@@ -187,7 +187,7 @@ var heldOut = []string{"test", "validation", "val"}
 
 // openImagePart is Open for a folder of images, which has parts if its sub-folders
 // are named like parts and hold the class folders. "train" may also be a class.
-func openImagePart(dir, split string, o ImageOptions) (*Memory, error) {
+func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, openError(dir, err)

@@ -454,7 +454,7 @@ func TestCostOfImages(t *testing.T) {
 
 func TestFingerprint(t *testing.T) {
 	dir := imageFolder(t, 9)
-	open := func(dir string, o ImageOptions) *Memory {
+	open := func(dir string, o ImageOptions) *InMemory {
 		m, err := OpenImages(dir, o)
 		require.NoError(t, err)
 		return m
@@ -476,7 +476,7 @@ func TestFingerprint(t *testing.T) {
 	require.Equal(t, first, of(Prefetch(m.Workers(5), 2)))
 
 	seen := map[string]string{first: "as it is"}
-	differs := func(what string, ds *Memory, err error) {
+	differs := func(what string, ds *InMemory, err error) {
 		t.Helper()
 		require.NoError(t, err)
 		text := of(ds)
@@ -557,7 +557,7 @@ func BenchmarkImages(b *testing.B) {
 	require.NoError(b, err)
 	for _, c := range []struct {
 		name string
-		ds   *Memory
+		ds   *InMemory
 	}{{"decode", m}, {"augment", augmented}} {
 		for _, workers := range []int{1, 2, 4, 8} {
 			if workers > runtime.GOMAXPROCS(0) {

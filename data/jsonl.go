@@ -25,11 +25,11 @@ import (
 //
 // Lines that are no such object, with names or shapes that others do not have, null, and
 // numbers beyond float32 are a *RowError that is ErrFormat.
-func OpenJSONL(path string, o CSVOptions) (*Memory, error) {
+func OpenJSONL(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readJSONL)
 }
 
-func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*Memory, error) {
+func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	t := objects{file: name, values: l.again(), fields: make(map[string]*jsonField)}
 	text, err := textReader(l.reader(r))
 	if err != nil {
@@ -227,7 +227,7 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 }
 
 // dataset is made of all lines.
-func (t *objects) dataset(o CSVOptions) (*Memory, error) {
+func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 	if o.Label != "" && t.fields[o.Label] == nil {
 		return nil, fmt.Errorf("%s: no name %s in its objects, which have %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
 	}

@@ -51,7 +51,7 @@ type hand struct {
 }
 
 // hands returns one hand per worker, those that there are already first.
-func (m *Memory) hands(have []*hand) []*hand {
+func (m *InMemory) hands(have []*hand) []*hand {
 	n := 1
 	if m.makes() {
 		if n = m.workers; n < 1 {
@@ -65,7 +65,7 @@ func (m *Memory) hands(have []*hand) []*hand {
 }
 
 // makes reports whether any field is made when a batch asks for it.
-func (m *Memory) makes() bool {
+func (m *InMemory) makes() bool {
 	for i := range m.columns {
 		if m.columns[i].made != nil {
 			return true
@@ -78,7 +78,7 @@ func (m *Memory) makes() bool {
 // augmented, mapped by a function) by n goroutines; below 1, which is the default,
 // by one per core (GOMAXPROCS). It changes no batch. Samples that are only copied
 // are copied by one.
-func (m *Memory) Workers(n int) *Memory {
+func (m *InMemory) Workers(n int) *InMemory {
 	v := m.view()
 	v.workers = min(max(n, 0), MaxWorkers)
 	return v
@@ -99,12 +99,12 @@ const MaxWorkers = 1024
 //
 // name says what f does, in messages, and where a checkpoint has to tell whether
 // the data is still the same: change it when f changes.
-func Map[D, S element](m *Memory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*Memory, error) {
+func Map[D, S element](m *InMemory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	return mapField(m, field, name, shape, false, f)
 }
 
 // mapField is Map; tame is as in maker.
-func mapField[D, S element](m *Memory, field, name string, shape []int, tame bool, f func(s Sample, dst []D, src []S) error) (*Memory, error) {
+func mapField[D, S element](m *InMemory, field, name string, shape []int, tame bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
 	if at < 0 {
 		return nil, m.noField(field)
@@ -179,7 +179,7 @@ func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 // Scale returns the dataset with a field of uint8 as float32: 0 becomes low, 255
 // becomes high, and what is between them lies evenly between. Scale("x", 0, 1)
 // divides by 255. It comes after Augment, which knows the range of uint8.
-func (m *Memory) Scale(field string, low, high float32) (*Memory, error) {
+func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
 		return nil, m.noField(field)
@@ -222,7 +222,7 @@ const chunkBytes = 64 << 10
 
 // chunk is the number of samples of a batch that a worker takes at a time. With
 // several workers, a batch has at least four chunks for each where it can.
-func (m *Memory) chunk(batch, workers int) int {
+func (m *InMemory) chunk(batch, workers int) int {
 	if workers == 1 {
 		return batch
 	}
@@ -235,7 +235,7 @@ func (m *Memory) chunk(batch, workers int) int {
 
 // share writes the samples at positions from ... to-1 of a pass to the workspace,
 // by all workers. They have ended when it returns.
-func (m *Memory) share(w *workspace, order []int, epoch, from, to int) error {
+func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 	n := to - from
 	size := m.chunk(n, len(w.hands))
 	if size == n {

@@ -36,7 +36,7 @@ func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 }
 
 // pipeline is a folder of images with everything that can be done to them.
-func pipeline(t testing.TB, n int) *Memory {
+func pipeline(t testing.TB, n int) *InMemory {
 	t.Helper()
 	m, err := OpenImages(imageFolder(t, n), ImageOptions{Size: 8})
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	for name, ds := range map[string]*Memory{"all": m, "train": train, "held": held, "small": small.Shuffle(2)} {
+	for name, ds := range map[string]*InMemory{"all": m, "train": train, "held": held, "small": small.Shuffle(2)} {
 		for epoch := range 3 {
 			for _, p := range []Pass{{Batch: 5, Epoch: epoch}, {Batch: 5, Epoch: epoch, Skip: 3, DropRemainder: true}, {Batch: math.MaxInt, Epoch: epoch}, {Batch: 1, Epoch: epoch}} {
 				if name == "small" && p.Batch == 1 {
@@ -82,7 +82,7 @@ func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 // What is done to a sample depends on its row and the epoch, not on its place.
 func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
 	m := pipeline(t, 20)
-	byRow := func(ds *Memory, epoch int) map[int64]any {
+	byRow := func(ds *InMemory, epoch int) map[int64]any {
 		rows, err := New("rows", Field{"row", Array{[]int{20}, upTo(20)}})
 		require.NoError(t, err)
 		v := ds.view()
@@ -109,7 +109,7 @@ func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
 // A pass that goes on in the middle, in another process, has the same batches.
 func TestResumeInTheMiddleOfAPass(t *testing.T) {
 	dir := imageFolder(t, 31)
-	open := func() *Memory {
+	open := func() *InMemory {
 		m, err := OpenImages(dir, ImageOptions{Size: 6})
 		require.NoError(t, err)
 		m, err = m.Augment("x", Augmentation{Flip: true, Crop: 2, Jitter: 0.2, Seed: 1})
@@ -175,7 +175,7 @@ func TestHandsAreKept(t *testing.T) {
 }
 
 // failing is a dataset of which some samples cannot be made.
-func failing(t *testing.T, n int, rows ...int) *Memory {
+func failing(t *testing.T, n int, rows ...int) *InMemory {
 	t.Helper()
 	m, err := Map(counted(t, n), "x", "break", []int{1}, func(s Sample, dst, src []float32) error {
 		if slices.Contains(rows, s.Row) {

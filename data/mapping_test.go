@@ -16,7 +16,7 @@ import (
 )
 
 // mappedFields counts the fields that lie in a mapped file.
-func mappedFields(m *Memory) int {
+func mappedFields(m *InMemory) int {
 	n := 0
 	for _, c := range m.columns {
 		if _, read := c.values.(vector); !read {

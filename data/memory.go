@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Memory is a dataset of samples that can be read in any order: their values are
+// InMemory is a dataset of samples that can be read in any order: their values are
 // in memory, in a mapped file, or made when a batch asks for them, as images are
 // that have to be decoded. It is immutable and safe for concurrent use: Shuffle,
 // Split, Take, Select, Rename, Augment and Workers return others that share its
@@ -18,7 +18,7 @@ import (
 // batch in place without harm to the dataset, and a pass allocates nothing per
 // batch. One set of buffers is kept from pass to pass: training for many epochs
 // allocates no more than training for one.
-type Memory struct {
+type InMemory struct {
 	name    string
 	columns []column
 	// rows lists the samples of this dataset in the columns; nil means all.
@@ -59,11 +59,11 @@ type column struct {
 // dimension. Shapes that do not fit the values give ErrFormat, element types
 // outside of those listed at Array give ErrUnsupported, names that are empty or
 // used twice ErrField.
-func New(name string, fields ...Field) (*Memory, error) {
+func New(name string, fields ...Field) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", name, ErrField)
 	}
-	m := &Memory{name: name}
+	m := &InMemory{name: name}
 	for _, f := range fields {
 		v, err := arrayVector(f.Array)
 		if err != nil {
@@ -77,7 +77,7 @@ func New(name string, fields ...Field) (*Memory, error) {
 }
 
 // add adds a field to a dataset that is being made. The values come from file.
-func (m *Memory) add(name string, a array, file string) error {
+func (m *InMemory) add(name string, a array, file string) error {
 	if name == "" {
 		return fmt.Errorf("%s: field %d has no name: %w", m.name, len(m.columns), ErrField)
 	}
@@ -112,7 +112,7 @@ func (m *Memory) add(name string, a array, file string) error {
 // copied; a pass that asks for more gets an error that is fs.ErrClosed. A dataset
 // without mapped files has nothing to close, and goes on as before. Closing twice
 // is no error. Files that nobody unmaps stay mapped until the process ends.
-func (m *Memory) Close() error {
+func (m *InMemory) Close() error {
 	var err error
 	for _, f := range m.mappings {
 		err = join(err, f.Close())
@@ -121,13 +121,13 @@ func (m *Memory) Close() error {
 }
 
 // Name says where the samples come from.
-func (m *Memory) Name() string { return m.name }
+func (m *InMemory) Name() string { return m.name }
 
 // Len is the number of samples; at least 1.
-func (m *Memory) Len() int { return m.n }
+func (m *InMemory) Len() int { return m.n }
 
 // Fields describes the samples, in the order of the fields of each batch.
-func (m *Memory) Fields() []FieldSpec {
+func (m *InMemory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))
 	for i, c := range m.columns {
 		specs[i] = FieldSpec{Name: c.name, Shape: slices.Clone(c.shape), Type: c.kind.typeName()}
@@ -137,7 +137,7 @@ func (m *Memory) Fields() []FieldSpec {
 
 // ClassNames has the names of the classes that a field's integers stand for, by
 // integer; nil if they were integers in the file already.
-func (m *Memory) ClassNames(field string) []string {
+func (m *InMemory) ClassNames(field string) []string {
 	if c, ok := m.column(field); ok {
 		return slices.Clone(c.classes)
 	}
@@ -146,7 +146,7 @@ func (m *Memory) ClassNames(field string) []string {
 
 // Batches walks one pass. See Dataset and Pass; a Pass with a Batch below 1 or
 // anything negative yields an error and nothing else.
-func (m *Memory) Batches(p Pass) iter.Seq2[Batch, error] {
+func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		if err := p.check(); err != nil {
 			yield(Batch{}, fmt.Errorf("%s: %w", m.name, err))
@@ -177,7 +177,7 @@ func (m *Memory) Batches(p Pass) iter.Seq2[Batch, error] {
 
 // order lists the stored samples in the order of a pass; nil if that is the
 // order in which they are stored. It uses room for the list, if it needs one.
-func (m *Memory) order(room *[]int, epoch int) []int {
+func (m *InMemory) order(room *[]int, epoch int) []int {
 	if !m.shuffled {
 		return m.rows
 	}
@@ -196,7 +196,7 @@ func (m *Memory) order(room *[]int, epoch int) []int {
 
 // fill writes the samples at positions from ... to-1 of a pass to the slab, from
 // its sample at on. An error is that of the first sample that fails.
-func (m *Memory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int) error {
+func (m *InMemory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int) error {
 	for i := range m.columns {
 		c := &m.columns[i]
 		var err error
@@ -232,7 +232,7 @@ func (m *Memory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int
 	return nil
 }
 
-func (m *Memory) column(name string) (column, bool) {
+func (m *InMemory) column(name string) (column, bool) {
 	for _, c := range m.columns {
 		if c.name == name {
 			return c, true
@@ -242,7 +242,7 @@ func (m *Memory) column(name string) (column, bool) {
 }
 
 // noField is the error for a name that column does not find.
-func (m *Memory) noField(name string) error {
+func (m *InMemory) noField(name string) error {
 	names := make([]string, len(m.columns))
 	for i, c := range m.columns {
 		names[i] = c.name
@@ -251,8 +251,8 @@ func (m *Memory) noField(name string) error {
 }
 
 // view is a dataset of the same samples, to be narrowed by the caller.
-func (m *Memory) view() *Memory {
-	return &Memory{
+func (m *InMemory) view() *InMemory {
+	return &InMemory{
 		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines,
 		mappings: m.mappings, workers: m.workers,
 		shuffled: m.shuffled, seed: m.seed,
@@ -290,7 +290,7 @@ type workspace struct {
 }
 
 // workspace returns the one left by an earlier pass, if it fits, or a new one.
-func (m *Memory) workspace(samples int) *workspace {
+func (m *InMemory) workspace(samples int) *workspace {
 	if w := m.idle.Swap(nil); w != nil && w.slab.samples == samples {
 		return w
 	}
@@ -298,7 +298,7 @@ func (m *Memory) workspace(samples int) *workspace {
 }
 
 // slab makes room for one batch.
-func (m *Memory) slab(samples int) *slab {
+func (m *InMemory) slab(samples int) *slab {
 	s := &slab{samples: samples}
 	for _, c := range m.columns {
 		s.add(c.name, c.shape, c.kind.same(samples*c.width))

@@ -12,7 +12,7 @@ import (
 
 // counted is a dataset of n samples whose values say which sample they are of:
 // x is [i*10, i*10+1], y is i.
-func counted(t testing.TB, n int) *Memory {
+func counted(t testing.TB, n int) *InMemory {
 	t.Helper()
 	x, y := make([]float32, 0, 2*n), make([]int64, n)
 	for i := range n {
@@ -335,13 +335,13 @@ func TestSelectAndRename(t *testing.T) {
 	require.Equal(t, "counted: 3 samples; x float32 [2], label int64 []", Describe(label))
 	require.Equal(t, "counted: 3 samples; x float32 [2], y int64 []", Describe(m))
 
-	for _, f := range []func() (*Memory, error){
-		func() (*Memory, error) { return m.Select() },
-		func() (*Memory, error) { return m.Select("z") },
-		func() (*Memory, error) { return m.Select("x", "x") },
-		func() (*Memory, error) { return m.Rename("z", "a") },
-		func() (*Memory, error) { return m.Rename("x", "y") },
-		func() (*Memory, error) { return m.Rename("x", "") },
+	for _, f := range []func() (*InMemory, error){
+		func() (*InMemory, error) { return m.Select() },
+		func() (*InMemory, error) { return m.Select("z") },
+		func() (*InMemory, error) { return m.Select("x", "x") },
+		func() (*InMemory, error) { return m.Rename("z", "a") },
+		func() (*InMemory, error) { return m.Rename("x", "y") },
+		func() (*InMemory, error) { return m.Rename("x", "") },
 	} {
 		_, err := f()
 		require.ErrorIs(t, err, ErrField)
@@ -363,7 +363,7 @@ func TestWithSampleWeights(t *testing.T) {
 		require.Equal(t, Array{[]int{5}, []float32{0, 2.5, 1, 2.5, 0.5}}, a)
 	}
 	for _, c := range []struct {
-		from    *Memory
+		from    *InMemory
 		field   string
 		weights map[int64]float64
 	}{

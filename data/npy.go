@@ -34,13 +34,13 @@ const maxHeader = 64 << 10
 // its characters (<U), without zeros behind it. Objects (which are Python pickles), dates,
 // complex numbers and float16 are ErrUnsupported; anything that is not what it claims to
 // be is ErrFormat.
-func OpenNPZ(path string) (*Memory, error) {
+func OpenNPZ(path string) (*InMemory, error) {
 	return openNPZ(path, "", reading{})
 }
 
 // OpenNPY reads one array per file, each a field named after the file: x from
 // x.npy. See OpenNPZ for the element types and errors.
-func OpenNPY(paths ...string) (*Memory, error) {
+func OpenNPY(paths ...string) (*InMemory, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("no .npy file given: %w", ErrField)
 	}
@@ -62,18 +62,18 @@ type array struct {
 }
 
 // openOneNPY is Open for a .npy file.
-func openOneNPY(path string, how reading) (*Memory, error) {
+func openOneNPY(path string, how reading) (*InMemory, error) {
 	if strings.EqualFold(filepath.Base(path), "x.npy") {
 		y := filepath.Join(filepath.Dir(path), "y.npy")
 		if _, err := os.Stat(y); err == nil {
 			return openNPY(path+" + "+y, []string{path, y}, "", how)
 		}
 	}
-	m := &Memory{name: path}
+	m := &InMemory{name: path}
 	return m.opened(m.openArray("x", path, how))
 }
 
-func openNPY(name string, paths []string, split string, how reading) (*Memory, error) {
+func openNPY(name string, paths []string, split string, how reading) (*InMemory, error) {
 	byField := make(map[string]string)
 	var names []string
 	for _, path := range paths {
@@ -85,7 +85,7 @@ func openNPY(name string, paths []string, split string, how reading) (*Memory, e
 	if err != nil {
 		return nil, err
 	}
-	m := &Memory{name: name}
+	m := &InMemory{name: name}
 	for _, n := range names {
 		if chosen[n] == "" {
 			continue
@@ -99,7 +99,7 @@ func openNPY(name string, paths []string, split string, how reading) (*Memory, e
 
 // opened is what a function that opened the fields of a dataset returns: after an
 // error, nothing stays mapped.
-func (m *Memory) opened(err error) (*Memory, error) {
+func (m *InMemory) opened(err error) (*InMemory, error) {
 	if err != nil {
 		return nil, join(err, m.Close())
 	}
@@ -107,7 +107,7 @@ func (m *Memory) opened(err error) (*Memory, error) {
 }
 
 // openArray adds the array of a file as a field.
-func (m *Memory) openArray(field, path string, how reading) error {
+func (m *InMemory) openArray(field, path string, how reading) error {
 	f, size, err := openFile(path)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (m *Memory) openArray(field, path string, how reading) error {
 
 // mapArray is openArray for values that stay in the file. done is false if they
 // have to be read.
-func (m *Memory) mapArray(field, path string, f *os.File, l *limit) (done bool, err error) {
+func (m *InMemory) mapArray(field, path string, f *os.File, l *limit) (done bool, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return false, openError(path, err)
@@ -157,7 +157,7 @@ func (m *Memory) mapArray(field, path string, f *os.File, l *limit) (done bool, 
 	return true, m.add(field, a, path)
 }
 
-func openNPZ(path, split string, how reading) (*Memory, error) {
+func openNPZ(path, split string, how reading) (*InMemory, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
@@ -173,8 +173,8 @@ func openNPZ(path, split string, how reading) (*Memory, error) {
 
 // readNPZ reads an archive of size bytes. Members that are not compressed stay in
 // the mapping of the archive, of which the dataset takes ownership, if there is one.
-func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*Memory, error) {
-	m := &Memory{name: name}
+func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*InMemory, error) {
+	m := &InMemory{name: name}
 	if mapped != nil {
 		m.mappings = []*mapping{mapped}
 	}
@@ -191,7 +191,7 @@ const maxArrays = 1024
 
 // readMembers adds the arrays of an archive as fields. kept is true if any of them
 // stays in the mapping.
-func (m *Memory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (kept bool, err error) {
+func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (kept bool, err error) {
 	name := m.name
 	archive, err := zip.NewReader(r, size)
 	if err != nil {

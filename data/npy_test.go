@@ -466,7 +466,7 @@ func FuzzNPZ(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw, content []byte) {
 		for _, raw := range [][]byte{raw, archive(t, member{"x.npy", zip.Store, content})} {
 			const most = 1 << 20
-			var m *Memory
+			var m *InMemory
 			var err error
 			bounded.Allocates(t, 8*most+64*len(raw), func() {
 				m, err = readNPZ("fuzz", bytes.NewReader(raw), int64(len(raw)), "", newLimit(most), nil)
@@ -487,7 +487,7 @@ func FuzzNPZ(f *testing.F) {
 }
 
 // written is an archive of the fields of a dataset.
-func written(t testing.TB, m *Memory) []byte {
+func written(t testing.TB, m *InMemory) []byte {
 	var members []member
 	for b, err := range m.Batches(Pass{Batch: m.Len()}) {
 		require.NoError(t, err)

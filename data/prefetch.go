@@ -13,12 +13,12 @@ import (
 // an error comes after the batches before it. With n below 1 nothing is read ahead:
 // the batches are those of ds itself, not copies. SetAhead changes n later.
 //
-// A Memory is read by its workers (Memory.Workers), which write to the batches
+// A InMemory is read by its workers (InMemory.Workers), which write to the batches
 // that the consumer gets, and of which each goes on with the next batch while
 // others are still at the one before. Batches of any other Dataset are copied, by
 // one goroutine per pass.
 //
-// Memory is bounded: a pass holds n+1 batches (n ready or being made, one with the
+// InMemory is bounded: a pass holds n+1 batches (n ready or being made, one with the
 // consumer; with SetBlock, whole blocks) besides what ds or its workers need. They are kept
 // for the next pass.
 //
@@ -83,7 +83,7 @@ type ring struct {
 	work, ready sync.Cond
 	pass        Pass
 
-	// The workers of a Memory share what follows.
+	// The workers of a InMemory share what follows.
 	order    []int // of the stored samples; nil is as they are stored
 	room     []int // for order
 	hands    []*hand
@@ -128,7 +128,7 @@ func (d *Prefetched) Ahead() int {
 	return d.ahead
 }
 
-// SetBlock has the passes over a Memory that begin later put up to n batches in a row one
+// SetBlock has the passes over a InMemory that begin later put up to n batches in a row one
 // after the other into the same memory, so that they can be joined (Batch.Join). A pass then
 // holds whole blocks: as many as have room for the batches that are read ahead and the one
 // with the consumer, but at least two, and each is free when the consumer is done with
@@ -230,7 +230,7 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	r, ahead, block := d.idle, d.ahead, max(d.block, 1)
 	d.idle = nil
 	d.mu.Unlock()
-	m, inMemory := d.ds.(*Memory)
+	m, inMemory := d.ds.(*InMemory)
 	if !inMemory {
 		block = 1
 	}
@@ -299,8 +299,8 @@ func (d *Prefetched) slab(samples int) (*slab, error) {
 	return s, nil
 }
 
-// fill is a worker of a Memory. It waits in one place only, for a chunk.
-func (r *ring) fill(m *Memory, h *hand) {
+// fill is a worker of a InMemory. It waits in one place only, for a chunk.
+func (r *ring) fill(m *InMemory, h *hand) {
 	defer r.end()
 	for {
 		b, at, n := r.chunk(m)
@@ -314,7 +314,7 @@ func (r *ring) fill(m *Memory, h *hand) {
 
 // chunk waits for something to do: n samples of a batch, from its sample at on.
 // There is no batch if nothing is left.
-func (r *ring) chunk(m *Memory) (b *handed, at, n int) {
+func (r *ring) chunk(m *InMemory) (b *handed, at, n int) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for !r.left {
@@ -353,7 +353,7 @@ func (r *ring) chunk(m *Memory) (b *handed, at, n int) {
 func (r *ring) more() bool { return !r.failed && r.upcoming < r.batches }
 
 // begin begins the next batch. The caller holds mu.
-func (r *ring) begin(m *Memory) {
+func (r *ring) begin(m *InMemory) {
 	b := r.blank()
 	b.slab, b.index = r.current, r.upcoming
 	place := (b.index - r.pass.Skip) % r.block

@@ -76,7 +76,7 @@ func held(d *Prefetched) (busy, idle int) {
 
 // wide is a dataset whose batches of one sample are large enough to be allocated
 // one by one, so that a weak pointer tells when one is freed.
-func wide(t *testing.T, n int) *Memory {
+func wide(t *testing.T, n int) *InMemory {
 	t.Helper()
 	m, err := New("wide", Field{"x", Array{[]int{n, 1000}, make([]int32, 1000*n)}})
 	require.NoError(t, err)

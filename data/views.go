@@ -10,7 +10,7 @@ import (
 // Shuffle returns the dataset with passes in a random order: another one each
 // epoch, which depends on the seed, the epoch and the number of samples alone,
 // on every machine. It costs 8 bytes per sample and reads no data.
-func (m *Memory) Shuffle(seed uint64) *Memory {
+func (m *InMemory) Shuffle(seed uint64) *InMemory {
 	v := m.view()
 	v.shuffled, v.seed = true, seed
 	return v
@@ -24,7 +24,7 @@ func (m *Memory) Shuffle(seed uint64) *Memory {
 //	train, validation, err := all.Split(0.9, seed)
 //
 // A fraction that leaves one of them without samples is an error.
-func (m *Memory) Split(fraction float64, seed uint64) (first, second *Memory, err error) {
+func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory, err error) {
 	if !(fraction > 0 && fraction < 1) {
 		return nil, nil, fmt.Errorf("%s: cannot split at %v: the fraction must be above 0 and below 1", m.name, fraction)
 	}
@@ -44,7 +44,7 @@ func (m *Memory) Split(fraction float64, seed uint64) (first, second *Memory, er
 // Take returns the first n samples in the order of the file, or all if there
 // are fewer; it comes before Shuffle, in whichever order the two are called.
 // n below 1 is an error.
-func (m *Memory) Take(n int) (*Memory, error) {
+func (m *InMemory) Take(n int) (*InMemory, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%s: cannot take %d samples: at least 1 is needed", m.name, n)
 	}
@@ -59,7 +59,7 @@ func (m *Memory) Take(n int) (*Memory, error) {
 }
 
 // pick returns the samples at some positions of this dataset.
-func (m *Memory) pick(at []int, what string) *Memory {
+func (m *InMemory) pick(at []int, what string) *InMemory {
 	v := m.view()
 	v.name = fmt.Sprintf("%s (%s)", m.name, what)
 	if m.rows != nil {
@@ -72,7 +72,7 @@ func (m *Memory) pick(at []int, what string) *Memory {
 }
 
 // Select returns the dataset with these fields only, in this order.
-func (m *Memory) Select(fields ...string) (*Memory, error) {
+func (m *InMemory) Select(fields ...string) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)
 	}
@@ -92,7 +92,7 @@ func (m *Memory) Select(fields ...string) (*Memory, error) {
 }
 
 // Drop returns the dataset without these fields.
-func (m *Memory) Drop(fields ...string) (*Memory, error) {
+func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	var left []string
 	for _, c := range m.columns {
 		if !slices.Contains(fields, c.name) {
@@ -109,7 +109,7 @@ func (m *Memory) Drop(fields ...string) (*Memory, error) {
 
 // Rename returns the dataset with one field under another name, as the model's
 // signature wants it.
-func (m *Memory) Rename(from, to string) (*Memory, error) {
+func (m *InMemory) Rename(from, to string) (*InMemory, error) {
 	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == from })
 	if at < 0 {
 		return nil, m.noField(from)
@@ -125,7 +125,7 @@ func (m *Memory) Rename(from, to string) (*Memory, error) {
 
 // Reshape returns the dataset with the samples of a field in another shape of as
 // many elements, such as images of a row of pixels: Reshape("x", 8, 8, 1).
-func (m *Memory) Reshape(field string, shape ...int) (*Memory, error) {
+func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
 	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
 	if at < 0 {
 		return nil, m.noField(field)
@@ -144,7 +144,7 @@ func (m *Memory) Reshape(field string, shape ...int) (*Memory, error) {
 
 // HasImages reports whether the dataset is made of image files (OpenImages), and
 // thus decodes them in each pass.
-func (m *Memory) HasImages() bool {
+func (m *InMemory) HasImages() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool {
 		_, ok := c.files()
 		return ok
@@ -160,7 +160,7 @@ const SampleWeight = "sample_weight"
 // as with Keras's class_weight. The label field needs one integer per sample;
 // weights that are negative or not finite, and a dataset that has a
 // sample_weight already, are errors.
-func WithSampleWeights(m *Memory, labelField string, weights map[int64]float64) (*Memory, error) {
+func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64) (*InMemory, error) {
 	c, ok := m.column(labelField)
 	if !ok {
 		return nil, m.noField(labelField)

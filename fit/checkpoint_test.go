@@ -750,14 +750,14 @@ func fieldsOf(t testing.TB, ds data.Dataset) (x, y data.Field) {
 	return x, y
 }
 
-func table(t testing.TB, name string, fields ...data.Field) *data.Memory {
+func table(t testing.TB, name string, fields ...data.Field) *data.InMemory {
 	ds, err := data.New(name, fields...)
 	require.NoError(t, err)
 	return ds
 }
 
 // edited is a dataset with the target of one sample changed, under its name.
-func edited(t testing.TB, ds data.Dataset, sample int) *data.Memory {
+func edited(t testing.TB, ds data.Dataset, sample int) *data.InMemory {
 	x, y := fieldsOf(t, ds)
 	y.Values.([]float32)[sample]++
 	return table(t, ds.Name(), x, y)

@@ -62,7 +62,7 @@ func (s *slope) SetLearningRate(rate float64) error { s.rate = rate; return nil 
 func (s *slope) Identity() map[string]string        { return map[string]string{"model": "slope"} }
 
 // doubles is a dataset of y = 2x.
-func doubles() *data.Memory {
+func doubles() *data.InMemory {
 	field := func(name string, values ...float64) data.Field {
 		return data.Field{Name: name, Array: data.Array{Shape: []int{len(values)}, Values: values}}
 	}

@@ -196,7 +196,7 @@ func (l *linear) state() [2][3]uint64 {
 }
 
 // samples makes a dataset of y = 2a - b + 1.
-func samples(t testing.TB, n int) *data.Memory {
+func samples(t testing.TB, n int) *data.InMemory {
 	xs, ys := make([]float32, 0, 2*n), make([]float32, 0, n)
 	source := rand.New(rand.NewPCG(3, uint64(n)))
 	for range n {

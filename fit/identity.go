@@ -108,7 +108,7 @@ func describeFields(fields []data.FieldSpec) string {
 }
 
 // fingerprinter is a dataset that may know a text that is the same if its samples are,
-// without a pass over them; ok is false if it does not. data.Memory does for images.
+// without a pass over them; ok is false if it does not. data.InMemory does for images.
 type fingerprinter interface {
 	Fingerprint() (text string, ok bool, err error)
 }

@@ -18,7 +18,7 @@ func TestTrainOnLentBatchDoesNotAllocate(t *testing.T) {
 	out := make([]float64, len(s.TrainMetrics()))
 	for b, err := range random(t, 256, 100).Batches(data.Pass{Batch: 256}) {
 		require.NoError(t, err)
-		require.True(t, b.Lends(0))
+		require.True(t, b.Borrowable(0))
 		assert.Zero(t, testing.AllocsPerRun(20, func() {
 			if err := s.Train(t.Context(), 0, b, out); err != nil {
 				t.Error(err)

@@ -196,7 +196,7 @@ func TestCallOnBatchesThatAreGone(t *testing.T) {
 // the same steps on copies, one by one: where calls do not begin with such a piece, too.
 func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 	const block, batch = 5, 64
-	for name, ds := range map[string]*data.Memory{"digits": digits(t).(*data.Memory), "dense-100-64-1": random(t, 14*batch+7, 100)} {
+	for name, ds := range map[string]*data.InMemory{"digits": digits(t).(*data.InMemory), "dense-100-64-1": random(t, 14*batch+7, 100)} {
 		for skip := range 3 {
 			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{StepsPerExecution: block})
 			copies := batches(t, ds, batch, 14)[skip:]

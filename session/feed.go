@@ -64,7 +64,7 @@ func (st *Step) feed(b data.Batch, borrow bool) (err error) {
 		a := b.Fields[in.field].Array
 		err := in.fit(a.Shape)
 		if err == nil {
-			err = st.put(i, a.Values, in.shape, borrow && b.Lends(in.field))
+			err = st.put(i, a.Values, in.shape, borrow && b.Borrowable(in.field))
 		}
 		if err != nil {
 			return st.inputError(i, err)

@@ -71,7 +71,7 @@ func variables(t testing.TB, s *session.Session) string {
 }
 
 // random makes a dataset for a model that takes x [B,width] and y [B,1], 0 or 1.
-func random(t testing.TB, samples, width int) *data.Memory {
+func random(t testing.TB, samples, width int) *data.InMemory {
 	t.Helper()
 	source := rand.New(rand.NewPCG(5, 6))
 	x, y := make([]float32, samples*width), make([]float32, samples)
@@ -367,7 +367,7 @@ func TestCompileStack(t *testing.T) {
 }
 
 func TestChooseSteps(t *testing.T) {
-	wide := func(samples, width int) *data.Memory { return random(t, samples, width) }
+	wide := func(samples, width int) *data.InMemory { return random(t, samples, width) }
 	flat, err := data.New("flat", data.Field{Name: "x", Array: data.Array{Shape: []int{64}, Values: make([]float32, 64)}})
 	require.NoError(t, err)
 	model := func(name string) *savedmodels.Model {

@@ -76,7 +76,7 @@ func fieldOf[T any](t testing.TB, ds data.Dataset, p data.Pass) (values []T, siz
 	return values, sizes
 }
 
-func someDigits(t testing.TB, n int) *data.Memory {
+func someDigits(t testing.TB, n int) *data.InMemory {
 	t.Helper()
 	train, _, err := data.Builtin("digits")
 	require.NoError(t, err)

@@ -328,9 +328,9 @@ func (e *UnusedFieldError) Error() string { return e.OptionText(option.GoName) }
 
 // OptionText is part of option.Named.
 func (e *UnusedFieldError) OptionText(name option.Name) string {
-	fix := "leave it out with {Memory.Drop}, or name it like the input that it is for"
+	fix := "leave it out with {InMemory.Drop}, or name it like the input that it is for"
 	if e.Field == savedmodels.InputSampleWeight {
-		fix = "export the model with that input, or leave it out with {Memory.Drop}"
+		fix = "export the model with that input, or leave it out with {InMemory.Drop}"
 	}
 	fix = option.Marked(fix, name)
 	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)

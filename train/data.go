@@ -22,7 +22,7 @@ type Data struct {
 	Path string
 	// Memory is data that the caller has read already, in the place of Path. Run does not
 	// close it.
-	Memory *data.Memory
+	Memory *data.InMemory
 	// Label is the label of a CSV or JSON lines file: its name, or in a table its number
 	// from 1, or -1 for the last. Empty means the column label or y.
 	Label string
@@ -61,7 +61,7 @@ const (
 // OpenData reads the data that a signature of a model takes, and checks that the batches of a
 // pass fit, as far as that can be known before the first step. part is what to read of a
 // dataset with two parts: "train" or "test". The dataset has to be closed.
-func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.Memory, error) {
+func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ type reader struct {
 	pixels *[2]float64
 	// classes are the class names of the training data, which number those of other data.
 	classes []string
-	opened  []*data.Memory
+	opened  []*data.InMemory
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
@@ -111,7 +111,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 }
 
 // open reads a part of a dataset, or all of one that has no parts.
-func (r *reader) open(d Data, part string) (*data.Memory, error) {
+func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	ds, err := r.read(d, part)
 	if errors.Is(err, data.ErrNoSplit) && part != "" {
 		ds, err = r.read(d, "")
@@ -127,11 +127,11 @@ func (r *reader) open(d Data, part string) (*data.Memory, error) {
 		ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool { return !has(name) })
 	}
 	ds, err = ds.Drop(ignore...)
-	return ds, wrong("Memory.Drop", nil, err)
+	return ds, wrong("InMemory.Drop", nil, err)
 }
 
 // read reads a dataset that has one part, or that part of a dataset with two.
-func (r *reader) read(d Data, part string) (ds *data.Memory, err error) {
+func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if d.Memory != nil {
 		return d.Memory.Workers(r.Workers), nil
 	}
@@ -179,7 +179,7 @@ func (r *reader) maps(path string) bool {
 
 // scaled brings the pixels of images, or with Data.Scale the bytes of any other data, to the
 // range that the model takes.
-func (r *reader) scaled(ds *data.Memory) (*data.Memory, error) {
+func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 	if r.pixels == nil || r.Scale == nil && !ds.HasImages() {
 		return ds, nil
 	}
@@ -276,7 +276,7 @@ func classesOf(m *savedmodels.Metadata, in savedmodels.Tensor) int {
 
 // namesOf are the names of classes that a table has for labels; nil if they are numbers.
 func namesOf(ds data.Dataset, field string) []string {
-	m, ok := ds.(*data.Memory)
+	m, ok := ds.(*data.InMemory)
 	if !ok {
 		return nil
 	}

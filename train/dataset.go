@@ -44,7 +44,7 @@ func (t *training) openData(ctx context.Context) (err error) {
 		return err
 	}
 	if t.CheckImages {
-		for _, ds := range []*data.Memory{train, held} {
+		for _, ds := range []*data.InMemory{train, held} {
 			if ds == nil {
 				continue
 			}
@@ -58,7 +58,7 @@ func (t *training) openData(ctx context.Context) (err error) {
 }
 
 // ordered shuffles the training data and reads it ahead.
-func (t *training) ordered(train *data.Memory) data.Dataset {
+func (t *training) ordered(train *data.InMemory) data.Dataset {
 	var ds data.Dataset = train
 	if t.Shuffle {
 		ds = train.Shuffle(t.Seed)
@@ -77,7 +77,7 @@ func (t *training) ordered(train *data.Memory) data.Dataset {
 
 // validation opens the validation data, or sets a part of the training data aside for it.
 // held is nil without.
-func (t *training) validation(all *data.Memory, roles savedmodels.Roles) (train, held *data.Memory, err error) {
+func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (train, held *data.InMemory, err error) {
 	train = all
 	switch {
 	case t.ValidationFraction != 0:
@@ -103,7 +103,7 @@ func (t *training) validation(all *data.Memory, roles savedmodels.Roles) (train,
 
 // weighted adds the weights of the classes to the training data, if there are any: those of
 // the field that feeds the only input that is a label.
-func (t *training) weighted(train *data.Memory, signature string) (*data.Memory, error) {
+func (t *training) weighted(train *data.InMemory, signature string) (*data.InMemory, error) {
 	if len(t.ClassWeights) == 0 {
 		return train, nil
 	}
@@ -144,7 +144,7 @@ func (t *training) weighted(train *data.Memory, signature string) (*data.Memory,
 // augmented changes the images of the training data at random, if that is asked for: the
 // field that feeds the first input with samples in the shape of images, or with as many
 // elements as an image of the size that is known.
-func (t *training) augmented(train *data.Memory, signature string) (*data.Memory, error) {
+func (t *training) augmented(train *data.InMemory, signature string) (*data.InMemory, error) {
 	change := t.Augmentation
 	if change.Seed = t.Seed; change.String() == "" {
 		return train, nil

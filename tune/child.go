@@ -171,7 +171,7 @@ const warmUp = 3
 // runner trains on the same few batches again and again.
 type runner struct {
 	session *session.Session
-	data    *data.Memory
+	data    *data.InMemory
 	fields  []string
 	next    func() (data.Batch, error, bool)
 	stop    func()

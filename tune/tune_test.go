@@ -91,7 +91,7 @@ func TestApply(t *testing.T) {
 }
 
 // dense is a model with all variants, for batches of 32, and data for it.
-func dense(t *testing.T) (*savedmodels.Model, *data.Memory) {
+func dense(t *testing.T) (*savedmodels.Model, *data.InMemory) {
 	t.Helper()
 	m, err := savedmodels.Builtin("dense-100-64-1")
 	require.NoError(t, err)

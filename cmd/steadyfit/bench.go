@@ -226,18 +226,18 @@ func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dat
 
 // repeated is a dataset of one batch, as often as a call has steps as a rule.
 type repeated struct {
-	*data.Memory
+	*data.InMemory
 }
 
 const repeats = 50
 
-func (r repeated) Len() int { return repeats * r.Memory.Len() }
+func (r repeated) Len() int { return repeats * r.InMemory.Len() }
 
 // Batches yields the one batch again and again, whatever the size that the pass asks for.
 func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for i := range repeats {
-			for b, err := range r.Memory.Batches(data.Pass{Batch: r.Memory.Len()}) {
+			for b, err := range r.InMemory.Batches(data.Pass{Batch: r.InMemory.Len()}) {
 				b.Index = i
 				if !yield(b, err) {
 					return

@@ -25,7 +25,7 @@ training and a test part, on the test part.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			roles := func(r savedmodels.Roles) string { return r.Evaluate }
-			return f.run(cmd, g, roles, "evaluate with (evaluate or eval that gives a loss; --loss-output names it if it is called otherwise)", func(s *session.Session, ds *data.Memory) error {
+			return f.run(cmd, g, roles, "evaluate with (evaluate or eval that gives a loss; --loss-output names it if it is called otherwise)", func(s *session.Session, ds *data.InMemory) error {
 				metrics, err := fit.Evaluate(cmd.Context(), s, ds, f.batch)
 				if err != nil {
 					return err

@@ -97,7 +97,7 @@ func (f *inference) register(flags *pflag.FlagSet) {
 
 // run opens the model and the data that its signature for a role takes, and closes both
 // after do. purpose is what that signature would be for, in the error if there is none.
-func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.Memory) error) error {
+func (f *inference) run(cmd *cobra.Command, g *global, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.InMemory) error) error {
 	if f.batch < 1 {
 		return usagef("--batch %d: expected at least 1", f.batch)
 	}

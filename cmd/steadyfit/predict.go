@@ -36,7 +36,7 @@ dataset with a training and a test part, the test part is used.`,
 				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", out)
 			}
 			roles := func(r savedmodels.Roles) string { return r.Predict }
-			return f.run(cmd, g, roles, "predict with (predict, infer or serving_default)", func(s *session.Session, ds *data.Memory) error {
+			return f.run(cmd, g, roles, "predict with (predict, infer or serving_default)", func(s *session.Session, ds *data.InMemory) error {
 				step, err := s.Prepare(s.Roles().Predict)
 				if err != nil {
 					return err

@@ -57,7 +57,7 @@ var names = map[string]string{
 	"Loop.StepsPerEpoch":        "steps-per-epoch",
 	"Loop.Validation":           "validation",
 	"Loop.ValidationEvery":      "validation-every",
-	"Memory.Drop":               "ignore-fields",
+	"InMemory.Drop":             "ignore-fields",
 	"Model.WithLoss":            "loss-output",
 	"Options.AllowInexactSplit": "inexact-micro-batches",
 	"Options.Compiled":          "compiled",

@@ -84,7 +84,7 @@ func (t *trainer) synth() (*synth, error) {
 }
 
 // samples are made up, in memory.
-func (t *trainer) samples(n int) (*data.Memory, error) {
+func (t *trainer) samples(n int) (*data.InMemory, error) {
 	s, err := t.synth()
 	if err != nil {
 		return nil, err

@@ -165,7 +165,7 @@ func fillWith[T any](to []T, v T) {
 }
 
 // memory is a dataset of n samples.
-func (s *synth) memory(n int, key uint64) (*data.Memory, error) {
+func (s *synth) memory(n int, key uint64) (*data.InMemory, error) {
 	b := s.batch(n)
 	s.fillAll(b, key)
 	return data.New("synthetic", b.Fields...)

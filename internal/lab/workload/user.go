@@ -33,7 +33,7 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ds *data.Memory
+	var ds *data.InMemory
 	if c.Spec.Data != "" {
 		ds, err = openData(c.Spec.Data, t.model)
 	} else {
@@ -50,7 +50,7 @@ func newUser(ctx context.Context, c *cell.Child) (job, error) {
 }
 
 // openData reads the user's data, images and tables as the model takes them.
-func openData(path string, model *savedmodels.Model) (*data.Memory, error) {
+func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
 	images, scale, err := session.ImageOptions(model, model.Roles.Train, 0, 0)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func TestKeptBatches(t *testing.T) {
 			for epoch := range 3 {
 				for b, err := range ds.Batches(Pass{Batch: 2, Epoch: epoch}) {
 					require.NoError(t, err)
-					require.True(t, b.Lends(1))
+					require.True(t, b.Borrowable(1))
 					if b.Index%2 == 0 {
 						values := b.Fields[1].Values.([]int64)
 						for _, k := range all {
@@ -92,21 +92,21 @@ func TestKeptBlocks(t *testing.T) {
 	}
 }
 
-func TestLends(t *testing.T) {
+func TestBorrowable(t *testing.T) {
 	m := counted(t, 6)
 	for b, err := range m.Batches(Pass{Batch: 4}) {
 		require.NoError(t, err)
-		assert.True(t, b.Lends(0))
-		assert.False(t, b.Lends(len(b.Fields)))
+		assert.True(t, b.Borrowable(0))
+		assert.False(t, b.Borrowable(len(b.Fields)))
 		fewer := b
 		fewer.Fields = b.Fields[:1]
-		assert.False(t, fewer.Lends(1))
+		assert.False(t, fewer.Borrowable(1))
 		_, ok := fewer.Join(1)
 		assert.False(t, ok, "a field is missing")
 		b.Fields = []Field{{Name: b.Fields[0].Name, Array: Array{Shape: []int{4}, Values: []int64{1, 2, 3, 4}}}}
-		assert.False(t, b.Lends(0), "somebody else's values")
-		assert.False(t, b.Slice(0, 2).Lends(0))
+		assert.False(t, b.Borrowable(0), "somebody else's values")
+		assert.False(t, b.Slice(0, 2).Borrowable(0))
 	}
-	assert.False(t, Batch{Fields: []Field{{}}, Size: 1}.Lends(0))
+	assert.False(t, Batch{Fields: []Field{{}}, Size: 1}.Borrowable(0))
 	Batch{}.Keep()
 }
