@@ -370,7 +370,7 @@ func CheckTree(root string) ([]Finding, error) {
 			}
 			return nil
 		}
-		if !entry.Type().IsRegular() {
+		if !entry.Type().IsRegular() || entry.Name() == ".git" { // a file in a linked work tree
 			return nil
 		}
 		text, err := os.ReadFile(name)
