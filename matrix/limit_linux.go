@@ -1,17 +1,16 @@
 package matrix
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/internal/child"
 	"steadyfit/memory"
 )
@@ -60,17 +59,17 @@ type group struct {
 }
 
 func newGroup(size memory.Bytes) (*group, error) {
-	parent, version, err := ownGroup()
-	if err != nil {
-		return nil, err
+	own := cgroup.Find(os.DirFS("/"), "self", "memory")
+	if own.Version == 0 {
+		return nil, errors.New("no control group is mounted")
 	}
-	dir, err := os.MkdirTemp(parent, "steadyfit-")
+	dir, err := os.MkdirTemp(own.Dirs[0], "steadyfit-")
 	if err != nil {
 		return nil, err
 	}
 	g := &group{dir: dir, size: size, events: filepath.Join(dir, "memory.events")}
 	limitFile, swapFile, swap := "memory.max", "memory.swap.max", "0"
-	if version == 1 {
+	if own.Version == 1 {
 		g.events = filepath.Join(dir, "memory.oom_control")
 		limitFile, swapFile, swap = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", strconv.FormatInt(int64(size), 10)
 	}
@@ -84,31 +83,6 @@ func newGroup(size memory.Bytes) (*group, error) {
 		return nil, err
 	}
 	return g, nil
-}
-
-// ownGroup is the folder of the control group that this process is in.
-func ownGroup() (dir string, version int, err error) {
-	file, err := os.Open("/proc/self/cgroup")
-	if err != nil {
-		return "", 0, err
-	}
-	defer file.Close()
-	unified := ""
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		part := strings.SplitN(lines.Text(), ":", 3)
-		switch {
-		case len(part) != 3:
-		case part[1] == "":
-			unified = part[2]
-		default:
-			for name := range strings.SplitSeq(part[1], ",") {
-				if name == "memory" {
-					return filepath.Join("/sys/fs/cgroup/memory", part[2]), 1, nil
-				}
-			}
-		}
-	}
-	return filepath.Join("/sys/fs/cgroup", unified), 2, nil
 }
 
 func (g *group) write(file, text string) error {
@@ -129,16 +103,8 @@ func (g *group) apply(pid int) error {
 }
 
 func (g *group) killed() bool {
-	text, err := os.ReadFile(g.events)
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(text)) {
-		if name, n, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == "oom_kill" {
-			return n != "0"
-		}
-	}
-	return false
+	kills, _ := cgroup.OOMKills(g.events)
+	return kills > 0
 }
 
 func (g *group) kind() string        { return "control group" }

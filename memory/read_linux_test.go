@@ -188,32 +188,6 @@ Rss:                   0 kB
 `))
 }
 
-func TestGroupDirs(t *testing.T) {
-	const v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
-	const v2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
-	const container = "41 31 0:38 /docker/abc /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
-	for _, c := range []struct {
-		name, groups, mounts string
-		dirs                 []string
-		used                 string
-	}{
-		{"version 2", "0::/user/app\n", v2,
-			[]string{"/sys/fs/cgroup/user/app", "/sys/fs/cgroup/user", "/sys/fs/cgroup"}, "memory.current"},
-		{"version 1", "4:cpu,memory:/app\n0::/\n", v1 + v2,
-			[]string{"/sys/fs/cgroup/memory/app", "/sys/fs/cgroup/memory"}, "memory.usage_in_bytes"},
-		{"root of version 2", "0::/\n", v2, []string{"/sys/fs/cgroup"}, "memory.current"},
-		{"container", "0::/docker/abc/x\n", container, []string{"/sys/fs/cgroup/x", "/sys/fs/cgroup"}, "memory.current"},
-		{"outside of what is mounted", "0::/docker/abcd\n", container, []string{"/sys/fs/cgroup"}, "memory.current"},
-		{"above what is mounted", "0::/../other\n", v2, []string{"/sys/fs/cgroup"}, "memory.current"},
-		{"none", "", v2, nil, ""},
-		{"not mounted", "0::/app\n", "", nil, ""},
-	} {
-		dirs, used, _ := groupDirs(c.groups, c.mounts)
-		require.Equal(t, c.dirs, dirs, c.name)
-		require.Equal(t, c.used, used, c.name)
-	}
-}
-
 func TestGroupWithoutLimitIsUnknown(t *testing.T) {
 	dir := t.TempDir()
 	open := func(text string) int {

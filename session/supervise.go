@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/term"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/internal/child"
 )
 
@@ -478,7 +479,7 @@ const ticks = 8
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	a := &attempt{begun: time.Now(), death: Death{Attempt: p.order.Attempt, ExitCode: -1}}
 	// A child is in the control group of its parent.
-	oom := child.NewOOMCounter(os.Getpid())
+	oom := cgroup.NewOOMCounter(os.Getpid())
 	messages, log, lifeline, err := p.start(a)
 	if err != nil {
 		a.death.Time, a.death.Lasted = time.Now(), time.Since(a.begun)
@@ -714,7 +715,7 @@ func (p *parent) warn(err error) {
 }
 
 // died completes what is known of the end of a process.
-func (a *attempt) died(now time.Time, oom *child.OOMCounter, log *child.Tail) {
+func (a *attempt) died(now time.Time, oom *cgroup.OOMCounter, log *child.Tail) {
 	d := &a.death
 	d.Time, d.Lasted, d.Log = now, now.Sub(a.begun), log.Lines(20)
 	d.ExitCode = a.cmd.ProcessState.ExitCode()

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -65,73 +64,4 @@ func State(pid int) string {
 		return "stopped by a debugger"
 	}
 	return ""
-}
-
-// OOMCounter counts the processes that the kernel has killed for want of memory.
-// The zero value knows nothing.
-type OOMCounter struct {
-	file string
-	last int64
-}
-
-// NewOOMCounter begins to count in the control group of a process, of version 1 or
-// 2; where that tells nothing, on the whole machine.
-//
-// The kernel counts a kill in the group of the process that it kills, and before it
-// sends the signal, even if it was the machine that had run out of memory
-// (mm/oom_kill.c, __oom_kill_process).
-func NewOOMCounter(pid int) OOMCounter {
-	groups, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	for _, file := range oomFiles(string(groups)) {
-		if n, ok := readOOMKills(file); ok {
-			return OOMCounter{file, n}
-		}
-	}
-	return OOMCounter{}
-}
-
-// New is the number of kills since the last call. If it is not known, ok is false.
-func (c *OOMCounter) New() (kills int64, ok bool) {
-	n, ok := readOOMKills(c.file)
-	if !ok {
-		return 0, false
-	}
-	kills, c.last = n-c.last, n
-	return kills, true
-}
-
-// oomFiles are the files that may have the counter, best first. In a container, a
-// group is often mounted without those above it, at the place of the root.
-func oomFiles(groups string) []string {
-	const mount = "/sys/fs/cgroup"
-	var files, unified []string
-	for line := range strings.Lines(groups) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		controllers, path, _ := strings.Cut(rest, ":")
-		if controllers == "" {
-			for _, dir := range []string{mount + path, mount + "/unified" + path, mount} {
-				unified = append(unified, dir+"/memory.events.local", dir+"/memory.events")
-			}
-		}
-		for name := range strings.SplitSeq(controllers, ",") {
-			if name == "memory" {
-				files = append(files, mount+"/memory"+path+"/memory.oom_control", mount+"/memory/memory.oom_control")
-			}
-		}
-	}
-	return append(append(files, unified...), "/proc/vmstat")
-}
-
-func readOOMKills(file string) (int64, bool) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0, false
-	}
-	for line := range strings.Lines(string(text)) {
-		if name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name == "oom_kill" {
-			n, err := strconv.ParseInt(value, 10, 64)
-			return n, err == nil
-		}
-	}
-	return 0, false
 }

@@ -37,12 +37,3 @@ func Collect(*exec.Cmd) error { return nil }
 
 // State is not known.
 func State(int) string { return "" }
-
-// OOMCounter knows nothing.
-type OOMCounter struct{}
-
-// NewOOMCounter counts nothing.
-func NewOOMCounter(int) OOMCounter { return OOMCounter{} }
-
-// New is not known.
-func (*OOMCounter) New() (kills int64, ok bool) { return 0, false }

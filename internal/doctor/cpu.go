@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"steadyfit/internal/cgroup"
 )
 
 // processor is what /proc/cpuinfo says. It is read here rather than through a
@@ -152,7 +154,7 @@ func cores(m machine) Check {
 		}
 	}
 	all := countCPUs(online)
-	groups := readCgroups(m.fs)
+	quota, quotaFile := cgroup.Cores(m.fs)
 	if usable == 0 {
 		c.Status, c.Found = Note, "unknown; GOMAXPROCS "+strconv.Itoa(m.goMaxProcs)
 		return c
@@ -162,9 +164,9 @@ func cores(m machine) Check {
 		c.Found += fmt.Sprintf(" of %d", all)
 	}
 	threads := threadsOf(m.env["TF_NUM_INTRAOP_THREADS"], usable)
-	if groups.cores > 0 && groups.cores < float64(usable) {
-		n := int(math.Ceil(groups.cores))
-		c.Found += fmt.Sprintf(", quota of %.4g cores (%s)", groups.cores, groups.coresFile)
+	if quota > 0 && quota < float64(usable) {
+		n := int(math.Ceil(quota))
+		c.Found += fmt.Sprintf(", quota of %.4g cores (%s)", quota, quotaFile)
 		switch {
 		case threads > n:
 			c.Status = Warning

@@ -214,12 +214,12 @@ func examine(ctx context.Context, m machine) Report {
 func (m machine) readText(path string) (string, bool) { return readText(m.fs, path) }
 
 func readText(fsys fs.FS, path string) (string, bool) {
-	text, err := fs.ReadFile(fsys, below(path))
+	text, err := fs.ReadFile(fsys, relative(path))
 	return string(text), err == nil
 }
 
-// below turns an absolute path into a name within an fs.FS.
-func below(path string) string {
+// relative turns an absolute path into a name within an fs.FS.
+func relative(path string) string {
 	path = strings.TrimPrefix(filepath.Clean("/"+path), "/")
 	if path == "" {
 		return "."
@@ -228,13 +228,13 @@ func below(path string) string {
 }
 
 func (m machine) exists(path string) bool {
-	_, err := fs.Stat(m.fs, below(path))
+	_, err := fs.Stat(m.fs, relative(path))
 	return err == nil
 }
 
 // glob lists the absolute paths that match a pattern, sorted.
 func (m machine) glob(pattern string) ([]string, error) {
-	names, err := fs.Glob(m.fs, below(pattern))
+	names, err := fs.Glob(m.fs, relative(pattern))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}

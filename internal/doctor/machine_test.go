@@ -18,7 +18,7 @@ type tree map[string]string
 func (t tree) fs() fs.FS {
 	m := fstest.MapFS{}
 	for path, text := range t {
-		m[below(path)] = &fstest.MapFile{Data: []byte(text)}
+		m[relative(path)] = &fstest.MapFile{Data: []byte(text)}
 	}
 	return m
 }

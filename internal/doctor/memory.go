@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/memory"
 )
 
@@ -21,13 +22,13 @@ const (
 const lessMemory = "lower the need with a smaller `steadyfit fit --batch N`, or stop what else runs here"
 
 func checkMemory(m machine) []Check {
-	groups := readCgroups(m.fs)
+	groups := cgroup.ReadMemory(m.fs, "self")
 	info, _ := m.readText("/proc/meminfo")
 	total, available := meminfo(info, "MemTotal"), meminfo(info, "MemAvailable")
 	checks := []Check{machineMemory(total, available), memoryLimit(groups, total)}
-	if groups.soft.OK && !lower(groups.limit, groups.soft) && lower(groups.soft, total) {
+	if soft := groups.High; soft.Known() && below(soft, total) && !(groups.Limit.Known() && groups.Limit.Bytes < soft.Bytes) {
 		checks = append(checks, Check{Name: "soft limit", Status: Warning,
-			Found: fmt.Sprintf("%v (%s): above it the kernel slows the process down", groups.soft, groups.softFile),
+			Found: fmt.Sprintf("%v (%s): above it the kernel slows the process down", memory.Bytes(soft.Bytes), soft.File),
 			Fix:   "raise it to the hard limit: `systemctl set-property UNIT MemoryHigh=infinity`, or have the container's owner do it"})
 	}
 	if c, limited := addressSpace(m); limited {
@@ -62,24 +63,33 @@ func machineMemory(total, available memory.Reading) Check {
 	return c
 }
 
-func memoryLimit(g cgroups, total memory.Reading) Check {
+func memoryLimit(g cgroup.Memory, total memory.Reading) Check {
 	c := Check{Name: "limit", Found: "none below the machine's memory"}
-	if !g.limit.OK || (total.OK && g.limit.Bytes >= total.Bytes) {
+	if !below(g.Limit, total) {
 		return c
 	}
-	c.Found = fmt.Sprintf("%v, of which %v are left (%s)", g.limit, g.left, g.limitFile)
+	c.Found = fmt.Sprintf("%v, of which %v are left (%s)", memory.Bytes(g.Limit.Bytes), reading(g.Left), g.Limit.File)
 	const fix = "raise the limit (`docker run --memory 4g`, resources.limits.memory in Kubernetes, `systemd-run -p MemoryMax=4G`), or " + lessMemory
-	left := g.limit
-	if g.left.OK {
-		left = g.left
+	left := g.Limit
+	if g.Left.Known() {
+		left = g.Left
 	}
 	switch {
-	case left.Bytes < tight:
+	case left.Bytes < int64(tight):
 		c.Status, c.Fix = Problem, fix
-	case left.Bytes < scarce:
+	case left.Bytes < int64(scarce):
 		c.Status, c.Fix = Warning, fix
 	}
 	return c
+}
+
+// below reports whether a is known and less than total, where unknown is above all.
+func below(a cgroup.Amount, total memory.Reading) bool {
+	return a.Known() && (!total.OK || a.Bytes < int64(total.Bytes))
+}
+
+func reading(a cgroup.Amount) memory.Reading {
+	return memory.Reading{Bytes: memory.Bytes(a.Bytes), OK: a.Known()}
 }
 
 // addressSpace reports ulimit -v if it is set. TensorFlow maps far more than it
@@ -95,21 +105,21 @@ func addressSpace(m machine) (c Check, limited bool) {
 		if len(fields) == 0 {
 			continue
 		}
-		limit := limitOf(fields[0])
+		limit, err := strconv.ParseInt(fields[0], 10, 64)
 		return Check{Name: "address space", Status: Warning,
-			Found: fmt.Sprintf("limited to %v: TensorFlow maps more than it uses, and may not open", limit),
-			Fix:   "`ulimit -v unlimited`, and limit memory with a cgroup instead"}, limit.OK
+			Found: fmt.Sprintf("limited to %v: TensorFlow maps more than it uses, and may not open", memory.Bytes(limit)),
+			Fix:   "`ulimit -v unlimited`, and limit memory with a cgroup instead"}, err == nil
 	}
 	return Check{}, false
 }
 
-func swapSpace(info string, g cgroups) Check {
+func swapSpace(info string, g cgroup.Memory) Check {
 	total, free := meminfo(info, "SwapTotal"), meminfo(info, "SwapFree")
 	c := Check{Name: "swap"}
 	switch {
 	case !total.OK:
 		c.Status, c.Found = Note, "unknown"
-	case total.Bytes == 0, g.swap.OK && g.swap.Bytes == 0:
+	case total.Bytes == 0, g.Swap.Known() && g.Swap.Bytes == 0:
 		c.Found = "none: a step that needs more memory than there is ends the process"
 	case free.OK && total.Bytes-free.Bytes > scarce:
 		c.Status = Warning

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/memory"
 )
 
@@ -79,7 +80,7 @@ func TestMemoryLimit(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.want.Name = "limit"
-			assert.Equal(t, c.want, memoryLimit(readCgroups(c.files.fs()), memory.Known(16*memory.GiB)))
+			assert.Equal(t, c.want, memoryLimit(cgroup.ReadMemory(c.files.fs(), "self"), memory.Known(16*memory.GiB)))
 		})
 	}
 }
