@@ -148,57 +148,17 @@ func TestResetPeak(t *testing.T) {
 	require.Less(t, after.Get(Peak).Bytes, before.Get(Peak).Bytes-32*MiB)
 }
 
-func TestMappings(t *testing.T) {
-	s, err := NewSampler(SamplerOptions{})
-	require.NoError(t, err)
-	defer s.Close()
-	list, err := s.Mappings()
-	require.NoError(t, err)
-	require.NotEmpty(t, list)
-	var rss Bytes
-	for i, m := range list {
-		rss += m.RSS
-		require.LessOrEqual(t, m.RSS, m.Size)
-		require.LessOrEqual(t, m.Anon, m.RSS)
-		if i > 0 {
-			require.LessOrEqual(t, m.RSS, list[i-1].RSS, "the largest comes first")
-		}
-	}
-	u, err := Read()
-	require.NoError(t, err)
-	require.InEpsilon(t, float64(u.RSS.Bytes), float64(rss), 0.2)
-}
-
-func TestParseMappings(t *testing.T) {
-	require.Equal(t, []Mapping{
-		{Name: "/lib/a b.so", Count: 2, Size: 12 * KiB, RSS: 8 * KiB, Anon: 4 * KiB},
-		{Name: "anonymous", Count: 1, Size: 4 * KiB},
-	}, parseMappings(`7f00-7f01 r--p 00000000 fe:01 123   /lib/a b.so
-Size:                  4 kB
-Rss:                   4 kB
-Anonymous:             0 kB
-VmFlags: rd mr
-7f01-7f03 rw-p 00001000 fe:01 123   /lib/a b.so
-Size:                  8 kB
-Rss:                   4 kB
-Anonymous:             4 kB
-7f04-7f05 rw-p 00000000 00:00 0
-Size:                  4 kB
-Rss:                   0 kB
-`))
-}
-
 func TestGroupWithoutLimitIsUnknown(t *testing.T) {
 	dir := t.TempDir()
-	open := func(text string) int {
+	open := func(text string) *os.File {
 		path := filepath.Join(dir, "limit")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+		file, err := os.Open(path)
 		require.NoError(t, err)
 		require.NoError(t, os.Remove(path))
-		return fd
+		return file
 	}
-	g := group{used: open("4096\n"), limits: []int{open("max\n"), open("9223372036854771712\n")}}
+	g := group{used: open("4096\n"), limits: []*os.File{open("max\n"), open("9223372036854771712\n")}}
 	used, limit := g.read()
 	require.Equal(t, Known(4096), used)
 	require.Equal(t, Reading{}, limit)

@@ -60,10 +60,6 @@ func (p *process) resetPeak() error {
 	return fmt.Errorf("%w: this system keeps no peak that can be reset", ErrUnavailable)
 }
 
-func (p *process) mappings() ([]Mapping, error) {
-	return nil, fmt.Errorf("%w: this system does not list mappings", ErrUnavailable)
-}
-
 func (p *process) close() error { return nil }
 
 // group is a control group; only Linux has them.

@@ -131,22 +131,6 @@ func (s *Sampler) set(layer Layer, r Reading) {
 // start of the process then.
 func (s *Sampler) ResetPeak() error { return s.process.resetPeak() }
 
-// Mappings lists what the process has mapped, summed by name, largest resident
-// size first. It reads /proc/PID/smaps, which costs milliseconds and more for a
-// large process: for a report, not for each sample.
-func (s *Sampler) Mappings() ([]Mapping, error) { return s.process.mappings() }
-
-// Mapping is the memory behind one name in /proc/PID/smaps: a file, "[heap]",
-// "[stack]", or "anonymous".
-type Mapping struct {
-	Name string
-	// Count is the number of mappings with that name.
-	Count int
-	// Size is the address space, RSS what of it is resident, Anon the anonymous
-	// part of that.
-	Size, RSS, Anon Bytes
-}
-
 // Close gives the open files back. Sample must not be called any more.
 func (s *Sampler) Close() error {
 	s.group.close()

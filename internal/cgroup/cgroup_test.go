@@ -87,4 +87,3 @@ func TestOOMCounter(t *testing.T) {
 	_, ok = (&OOMCounter{}).New()
 	assert.False(t, ok)
 }
-

@@ -123,3 +123,9 @@ func TestCores(t *testing.T) {
 		})
 	}
 }
+
+func TestCountCPUs(t *testing.T) {
+	for list, want := range map[string]int{"0\n": 1, "0-3\n": 4, "0-3,8,10-11": 7, "": 0, "a-b": 0, "3-1": 0} {
+		assert.Equal(t, want, countCPUs(list), list)
+	}
+}
