@@ -42,8 +42,7 @@ func (m *gpuMeter) Close() error {
 // what is in use on all GPUs that the driver shows, by whoever it is. ok is false where the
 // session has no GPU, or neither is told; bytes is never 0 with it.
 //
-// The driver is opened with the first call, and given back by Close. Where only nvidia-smi
-// can be asked, each call is a run of that program.
+// The first call opens the driver, and Close closes it.
 func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	if s.gpu == nil {
 		devices, err := s.Devices()

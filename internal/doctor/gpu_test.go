@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/gpu/gputest"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -178,21 +179,23 @@ func TestGPUsOneByOne(t *testing.T) {
 
 // What is in use is told of each GPU of this machine, where it has one or several.
 func TestGPUsInUse(t *testing.T) {
+	if !gputest.Child(t, "-DNEW") {
+		return
+	}
+	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(100 * memory.MiB)}, listGPUs("/").used)
+}
+
+func TestSeveralGPUsInUse(t *testing.T) {
+	if !gputest.Child(t, "-DDIVIDED=2", "-DSILENT=1") {
+		return
+	}
+	assert.Equal(t, map[string]memory.Reading{"0:0": memory.Known(100 * memory.MiB), "0:2": {}}, listGPUs("/").used)
+}
+
+func TestNoGPUInUse(t *testing.T) {
 	if l := listGPUs("/"); len(l.gpus) > 0 {
-		t.Skip("this machine has a GPU, whose driver goes before the nvidia-smi of the test")
+		t.Skip("this machine has a GPU")
 	}
-	dir := t.TempDir()
-	t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	says := func(gpus string) {
-		text := "#!/bin/sh\necho '<nvidia_smi_log>" + gpus + "</nvidia_smi_log>'\n"
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(text), 0o755))
-	}
-	const first, second = "<gpu><fb_memory_usage><used>18 MiB</used></fb_memory_usage></gpu>", "<gpu><fb_memory_usage><used>N/A</used></fb_memory_usage></gpu>"
-	says(first)
-	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(18 * memory.MiB)}, listGPUs("/").used)
-	says(first + second)
-	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(18 * memory.MiB), "1": {}}, listGPUs("/").used)
-	says("")
 	assert.Nil(t, listGPUs("/").used)
 }
 

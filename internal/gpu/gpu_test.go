@@ -8,8 +8,6 @@ import (
 	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
-
-	"steadyfit/memory"
 )
 
 // What is asserted on a machine without a driver is what most machines have.
@@ -61,41 +59,4 @@ func TestKernel(t *testing.T) {
 	require.Equal(t, []GPU{{ID: "0", UUID: "GPU-1", Name: "NVIDIA H200"}, {ID: "1", Name: "Tesla T4"}}, Kernel(root))
 	require.Empty(t, Kernel(fstest.MapFS{}))
 	require.Equal(t, "GPU 4", GPU{ID: "4"}.String())
-}
-
-// Of one machine, NVML and nvidia-smi say the same.
-func TestOnGPUBothWaysSayTheSame(t *testing.T) {
-	byNVML := &Driver{}
-	f, err := load()
-	if err != nil {
-		t.Skipf("this needs NVML: %v; `make test-gpu` runs it on a machine that has a GPU", err)
-	}
-	require.NoError(t, byNVML.openNVML(f))
-	defer func() { require.NoError(t, byNVML.Close()) }()
-	bySMI := &Driver{}
-	require.NoError(t, bySMI.openSMI())
-	defer func() { require.NoError(t, bySMI.Close()) }()
-	if byNVML.Why() != "" || bySMI.Why() != "" {
-		t.Skipf("this needs a GPU and nvidia-smi: %s; %s", byNVML.Why(), bySMI.Why())
-	}
-	t.Logf("%s: %v", byNVML.Version(), byNVML.GPUs())
-	require.Equal(t, byNVML.Version(), bySMI.Version())
-	require.Len(t, bySMI.GPUs(), len(byNVML.GPUs()))
-	for i, g := range byNVML.GPUs() {
-		other := bySMI.GPUs()[i]
-		require.Equal(t, g.ID, other.ID)
-		require.Equal(t, g.MIG, other.MIG)
-		if !g.MIG {
-			require.Equal(t, g.UUID, other.UUID)
-			require.Equal(t, g.Name, other.Name)
-		}
-		require.Equal(t, g.Memory.OK, other.Memory.OK)
-		require.InDelta(t, g.Memory.Bytes, other.Memory.Bytes, float64(memory.MiB), "nvidia-smi tells whole MiB")
-	}
-	// Of this process, which has no context, neither may tell 0.
-	a, b := sampled(byNVML.Source(0)), sampled(bySMI.Source(0))
-	require.Equal(t, len(a), len(b))
-	require.EqualValues(t, unknown, a[1].bytes)
-	require.EqualValues(t, unknown, b[1].bytes)
-	require.Equal(t, a[0].bytes == unknown, b[0].bytes == unknown)
 }

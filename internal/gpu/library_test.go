@@ -13,11 +13,12 @@ import (
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/gpu/gputest"
 	"steadyfit/memory"
 )
 
 // reportTo names the file into which a child, which runs with a library of
-// testdata, writes what it found.
+// gputest, writes what it found.
 const reportTo = "STEADYFIT_TEST_GPU_REPORT"
 
 type found struct {
@@ -38,24 +39,10 @@ func known(s memory.Source) map[memory.Layer]memory.Bytes {
 	return m
 }
 
-// compile makes a library of testdata/nvml.c.
-func compile(t *testing.T, library, flag string) {
-	t.Helper()
-	cc := os.Getenv("CC")
-	if cc == "" {
-		cc = "cc"
-	}
-	if _, err := exec.LookPath(cc); err != nil {
-		t.Skipf("needs a C compiler to build testdata/nvml.c: %v; name one with CC", err)
-	}
-	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Werror", "-shared", "-fPIC", "-O1", flag, "-o", library, filepath.Join("testdata", "nvml.c")).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-}
-
 // What C says of the structs that NVML fills in is what Go takes them for.
 func TestLayout(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "layout.so")
-	compile(t, file, "-DNEW")
+	gputest.Compile(t, file, "-DNEW")
 	library, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, purego.Dlclose(library)) }()
@@ -105,7 +92,7 @@ func TestLibraries(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			compile(t, filepath.Join(dir, "libnvidia-ml.so.1"), c.flag)
+			gputest.Compile(t, filepath.Join(dir, "libnvidia-ml.so.1"), c.flag)
 			program, err := os.Executable()
 			require.NoError(t, err)
 			cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestLibraries$", "-test.count=1")

@@ -9,10 +9,10 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// load opens NVML and looks its functions up. The error says why there is none;
-// that is how most machines are. The library stays open.
+// load opens NVML and looks up its functions; the library stays open. The error is
+// the reason why there is none, as on most machines.
 func load() (*functions, error) {
-	// What went wrong is kept for the thread.
+	// dlerror is kept per thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	library, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_LAZY|purego.RTLD_LOCAL)

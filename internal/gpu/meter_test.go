@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,14 +47,4 @@ func TestMeterDoesNotMix(t *testing.T) {
 	require.Equal(t, memory.Reading{}, m.Read())
 	require.Equal(t, memory.Reading{}, d.Meter(77).Read())
 	require.Equal(t, memory.Reading{}, new(Meter).Read())
-}
-
-func TestMeterThroughSMI(t *testing.T) {
-	says := fakeSMI(t, "two.xml", 0)
-	d := openedSMI(t)
-	require.Equal(t, memory.Known(1510<<20), d.Meter(77).Read())
-	require.Equal(t, memory.Reading{}, d.Meter(78).Read(), "it only draws, and of the second GPU nothing is told")
-	require.NoError(t, os.Remove(says))
-	require.Equal(t, memory.Reading{}, d.Meter(77).Read())
-	require.NoError(t, d.Close())
 }

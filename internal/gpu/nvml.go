@@ -10,13 +10,13 @@ import (
 	"steadyfit/memory"
 )
 
-// handle is a device as NVML names it: a pointer that only NVML follows.
+// handle is a device: a pointer that only NVML follows.
 type handle uintptr
 
-// status is what the functions of NVML return.
+// status is nvmlReturn_t.
 type status uint32
 
-// Those that matter here (nvmlReturn_t).
+// The statuses that matter here.
 const (
 	success          status = 0
 	noPermission     status = 4
@@ -32,7 +32,7 @@ const migEnabled = 1
 
 func (s status) Error() string { return fmt.Sprintf("NVML status %d", uint32(s)) }
 
-// What NVML fills in, in C's layout on 64-bit machines. testdata/nvml.c has the same.
+// The structs that NVML fills in, in C's layout on 64-bit machines (gputest/testdata/nvml.c).
 type (
 	// memoryInfo is nvmlMemory_t.
 	memoryInfo struct{ total, free, used uint64 }
@@ -54,7 +54,7 @@ type (
 	}
 )
 
-// functions are those of NVML that are called here. One that the library lacks
+// functions are the functions of NVML that are called. One that the library lacks
 // is nil: those for MIG came with driver 450, memoryInfo2 with 510.
 type functions struct {
 	init, shutdown func() status
@@ -72,16 +72,16 @@ type functions struct {
 	migDevice      func(d handle, index uint32, into *handle) status
 }
 
-// symbol is what a function is called in the library.
+// symbol is the name of a function in the library.
 type symbol struct {
 	function any      // a pointer to a field of functions
-	names    []string // the first one that is there is taken
+	names    []string // the first that exists is taken
 	needed   bool
 }
 
-// The list of processes is asked for in its second form rather than the third,
-// which has the same entries except in drivers 535.43 to 535.86: these wrote larger
-// ones, past the end of what the caller had made room for (nvitop#79, #89).
+// symbols lists the functions by name. The list of processes has a third form with
+// the same entries, except in drivers 535.43 to 535.86, which wrote larger ones past
+// the end of the caller's buffer (nvitop#79, #89).
 func (f *functions) symbols() []symbol {
 	return []symbol{
 		{&f.init, []string{"nvmlInit_v2", "nvmlInit"}, true},
@@ -102,22 +102,21 @@ func (f *functions) symbols() []symbol {
 	}
 }
 
-// nvml is NVML, initialized, and the handles of the driver's GPUs.
+// nvml is NVML after its initialization, with the devices of Driver.gpus.
 type nvml struct {
 	*functions
 	units []unit
 }
 
-// unit is the device of the GPU at the same place.
 type unit struct {
 	device handle
-	// split is whether the driver tells what it reserves for itself apart from what
-	// is in use. The second form of the memory does; before, it was counted as in
-	// use: some hundred MiB that do not change.
+	// split reports whether memory2 works, which does not count what the driver
+	// reserves for itself (some hundred MiB) as in use.
 	split bool
 }
 
-func (d *Driver) openNVML(f *functions) error {
+// open starts NVML and lists its GPUs.
+func (d *Driver) open(f *functions) error {
 	n := &nvml{functions: f}
 	switch s := f.init(); s {
 	case success:
@@ -128,7 +127,6 @@ func (d *Driver) openNVML(f *functions) error {
 		d.why = "NVML does not start: " + f.errorString(s)
 		return n.failed("NVML does not start", s)
 	}
-	// Nothing else depends on the version, which the driver has if it has anything.
 	d.version = text(f.driverVersion)
 	var count uint32
 	if s := f.count(&count); s != success {
@@ -141,7 +139,7 @@ func (d *Driver) openNVML(f *functions) error {
 		switch s := f.device(i, &device); s {
 		case success:
 			d.add(n, device, i)
-		case noPermission: // another's, by the rules of the control group
+		case noPermission: // the control group denies this GPU
 		default:
 			failed = append(failed, n.failed(fmt.Sprintf("GPU %d does not answer", i), s))
 		}
@@ -150,11 +148,11 @@ func (d *Driver) openNVML(f *functions) error {
 		d.why = "the driver has no GPU that this process may use"
 		return errors.Join(append(failed, n.close())...)
 	}
-	d.backend = n
+	d.nvml = n
 	return errors.Join(failed...)
 }
 
-// failed is the error of a function, in NVML's words and with what to do.
+// failed is the error of a function, with NVML's message and what to do.
 func (n *nvml) failed(what string, s status) error {
 	return fmt.Errorf("%s: %s (%w); %s", what, n.errorString(s), s, remedy(s))
 }
@@ -168,16 +166,16 @@ func remedy(s status) string {
 	case gpuIsLost, resetRequired:
 		return "the GPU is out of order: see the kernel's log for NVRM, and restart the machine"
 	}
-	return "see whether nvidia-smi says more"
+	return "see the output of nvidia-smi"
 }
 
-// add takes up a GPU or, if it is divided, its instances.
+// add lists a GPU or, if it is divided, its instances.
 func (d *Driver) add(n *nvml, device handle, index uint32) {
 	id := fmt.Sprint(index)
 	divided := n.divided(device)
 	before := len(d.gpus)
 	if divided {
-		// Gaps are possible: instances keep their numbers when others are removed.
+		// Instances keep their numbers when others are removed, so there may be gaps.
 		var most uint32
 		s := n.migCount(device, &most)
 		for i := uint32(0); s == success && i < most; i++ {
@@ -192,7 +190,7 @@ func (d *Driver) add(n *nvml, device handle, index uint32) {
 	}
 }
 
-// divided is whether MIG is on.
+// divided reports whether MIG is on.
 func (n *nvml) divided(device handle) bool {
 	if n.migMode == nil || n.migCount == nil || n.migDevice == nil {
 		return false
@@ -204,21 +202,20 @@ func (n *nvml) divided(device handle) bool {
 func (d *Driver) addUnit(n *nvml, device handle, id string, mig bool) {
 	u := unit{device: device}
 	g := GPU{ID: id, MIG: mig}
-	// What a device does not tell stays empty.
 	g.Name = text(func(t *byte, size uint32) status { return n.name(device, t, size) })
 	g.UUID = text(func(t *byte, size uint32) status { return n.uuid(device, t, size) })
-	var a nvmlAsker
-	if n.memory2 != nil && n.memory2(device, a.versioned()) == success {
-		u.split, g.Memory = true, amount(a.info2.total)
-	} else if n.memory(device, &a.info) == success {
-		g.Memory = amount(a.info.total)
+	var b buffers
+	if n.memory2 != nil && n.memory2(device, b.versioned()) == success {
+		u.split, g.Memory = true, amount(b.info2.total)
+	} else if n.memory(device, &b.info) == success {
+		g.Memory = amount(b.info.total)
 	}
 	d.gpus = append(d.gpus, g)
 	n.units = append(n.units, u)
 }
 
-// text is what a function writes, up to a zero; empty if it fails. No text of
-// those that are asked for takes more than 96 bytes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
+// text returns what a function writes, up to a zero; empty if it fails. No text
+// takes more than 96 bytes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
 func text(ask func(*byte, uint32) status) string {
 	buffer := make([]byte, 96)
 	if ask(&buffer[0], uint32(len(buffer))) != success {
@@ -236,8 +233,7 @@ func amount(bytes uint64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
-// close ends NVML, which counts how often it was begun. The library stays in the
-// process.
+// close ends NVML, which counts its initializations. The library stays loaded.
 func (n *nvml) close() error {
 	if s := n.shutdown(); s != success {
 		return fmt.Errorf("%s (%w)", n.errorString(s), s)
@@ -245,10 +241,8 @@ func (n *nvml) close() error {
 	return nil
 }
 
-func (n *nvml) asker() asker { return &nvmlAsker{nvml: n} }
-
-// nvmlAsker has what NVML fills in, so that a sample need not make it.
-type nvmlAsker struct {
+// buffers are what NVML fills in, kept so that a sample does not allocate them.
+type buffers struct {
 	nvml  *nvml
 	info  memoryInfo
 	info2 memoryInfo2
@@ -257,55 +251,44 @@ type nvmlAsker struct {
 	list2 []processInfo2
 }
 
-func (a *nvmlAsker) ask(pid uint32, into []answer) {
-	for i, u := range a.nvml.units {
-		into[i].used = a.used(u)
-		a.usedBy(u, pid, &into[i])
-	}
-}
-
-func (a *nvmlAsker) used(u unit) memory.Reading {
+// ask reads the memory of a device and what a process has on it.
+func (b *buffers) ask(u unit, pid uint32, into *answer) {
 	if u.split {
-		if a.nvml.memory2(u.device, a.versioned()) == success {
-			return amount(a.info2.used)
+		if b.nvml.memory2(u.device, b.versioned()) == success {
+			into.used = amount(b.info2.used)
 		}
-	} else if a.nvml.memory(u.device, &a.info) == success {
-		return amount(a.info.used)
+	} else if b.nvml.memory(u.device, &b.info) == success {
+		into.used = amount(b.info.used)
 	}
-	return memory.Reading{}
-}
-
-// versioned is info2, ready to be filled in.
-func (a *nvmlAsker) versioned() *memoryInfo2 {
-	a.info2 = memoryInfo2{version: 2<<24 | uint32(unsafe.Sizeof(a.info2))}
-	return &a.info2
-}
-
-// usedBy asks what a process has on the device.
-func (a *nvmlAsker) usedBy(u unit, pid uint32, into *answer) {
-	if a.nvml.processes2 != nil {
-		a.list2, into.answered = list(a.nvml.processes2, u.device, &a.room, a.list2)
-		for _, p := range a.list2 {
+	if b.nvml.processes2 != nil {
+		b.list2, into.answered = list(b.nvml.processes2, u.device, &b.room, b.list2)
+		for _, p := range b.list2 {
 			if p.pid == pid {
 				into.add(amount(p.used))
 			}
 		}
 		return
 	}
-	a.list, into.answered = list(a.nvml.processes, u.device, &a.room, a.list)
-	for _, p := range a.list {
+	b.list, into.answered = list(b.nvml.processes, u.device, &b.room, b.list)
+	for _, p := range b.list {
 		if p.pid == pid {
 			into.add(amount(p.used))
 		}
 	}
 }
 
-// most is more processes than a GPU has: a greater number is no number.
+// versioned returns info2, ready to be filled in.
+func (b *buffers) versioned() *memoryInfo2 {
+	b.info2 = memoryInfo2{version: 2<<24 | uint32(unsafe.Sizeof(b.info2))}
+	return &b.info2
+}
+
+// most is more processes than a GPU can have.
 const most = 1 << 16
 
-// list is the list of processes, in the memory of into as long as it is large
-// enough; ok is false, and the list empty, if the device does not tell. Between two
-// questions there may be more of them, so it asks several times.
+// list returns the list of processes, in the memory of into if it is large enough;
+// ok is false, and the list empty, if the device does not report it. It tries
+// several times, since processes may start between two calls.
 func list[P any](ask func(handle, *uint32, *P) status, device handle, room *uint32, into []P) (all []P, ok bool) {
 	into = into[:cap(into)]
 	if len(into) == 0 {

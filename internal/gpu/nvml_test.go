@@ -166,7 +166,7 @@ func sampled(s memory.Source) amounts {
 func opened(t *testing.T, lib *fakeNVML) *Driver {
 	t.Helper()
 	d := &Driver{}
-	require.NoError(t, d.openNVML(lib.functions()))
+	require.NoError(t, d.open(lib.functions()))
 	require.Empty(t, d.Why())
 	return d
 }
@@ -306,7 +306,7 @@ func TestMIG(t *testing.T) {
 func TestDriverNotLoaded(t *testing.T) {
 	lib := &fakeNVML{init: driverNotLoaded}
 	d := &Driver{}
-	require.NoError(t, d.openNVML(lib.functions()))
+	require.NoError(t, d.open(lib.functions()))
 	require.Contains(t, d.Why(), "is not loaded")
 	require.Nil(t, d.Source(0))
 	require.Empty(t, d.GPUs())
@@ -327,7 +327,7 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 		{&fakeNVML{devices: []*fakeDevice{{handle: gpuIsLost}}}, gpuIsLost, "GPU 0 does not answer", "no GPU that this process may use", 1},
 	} {
 		d := &Driver{}
-		err := d.openNVML(c.lib.functions())
+		err := d.open(c.lib.functions())
 		require.ErrorIs(t, err, c.is)
 		require.ErrorContains(t, err, c.text)
 		require.Contains(t, d.Why(), c.why)
@@ -340,7 +340,7 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 func TestOneGPUOfSeveralFails(t *testing.T) {
 	lib := &fakeNVML{devices: []*fakeDevice{{handle: noPermission}, {handle: gpuIsLost}, {name: "C", used: 4}}}
 	d := &Driver{}
-	err := d.openNVML(lib.functions())
+	err := d.open(lib.functions())
 	require.ErrorIs(t, err, gpuIsLost)
 	require.NotErrorIs(t, err, noPermission)
 	require.Empty(t, d.Why())

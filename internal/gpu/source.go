@@ -6,87 +6,15 @@ import (
 	"steadyfit/memory"
 )
 
-// Source provides the layers of GPU memory for a process; 0 is this one. It is nil
-// if there are none (Why), and after Close. Each Sampler needs one of its own; after
-// Close all that it says is unknown.
-//
-// A sample asks the driver two things per GPU: its memory, and its list of processes,
-// for which the driver walks through all that is open on the GPU. purego allocates
-// three times for each; the source itself does not. Through nvidia-smi a sample is a
-// run of that program, which asks for much more.
-func (d *Driver) Source(pid int) memory.Source {
-	if pid == 0 {
-		pid = os.Getpid()
-	}
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if d.backend == nil {
-		return nil
-	}
-	s := &source{
-		driver: d, asker: d.backend.asker(), pid: uint32(pid),
-		answers: make([]answer, len(d.gpus)), layers: make([]layers, len(d.gpus)),
-	}
-	for i, g := range d.gpus {
-		s.layers[i] = layers{memory.GPUUsed.Of(g.ID), memory.GPUProcess.Of(g.ID)}
-	}
-	return s
+// answer is what one GPU reports; the zero value is no answer.
+type answer struct {
+	used, process memory.Reading
+	// answered reports whether the GPU listed its processes, listed whether the
+	// process is among them.
+	listed, answered bool
 }
 
-// source is the Source of one process.
-type source struct {
-	driver *Driver
-	asker  asker
-	pid    uint32
-	// fits is whether the process was listed once, so that not to be listed means
-	// that it has nothing.
-	fits    bool
-	answers []answer // of each GPU
-	layers  []layers
-}
-
-type layers struct{ used, process memory.Layer }
-
-// Sample is that of memory.Source.
-func (s *source) Sample(add func(memory.Layer, memory.Reading)) {
-	s.read()
-	used, process := memory.Known(0), memory.Known(0)
-	for _, a := range s.answers {
-		used, process = plus(used, a.used), plus(process, a.process)
-	}
-	add(memory.GPUUsed, used)
-	add(memory.GPUProcess, process)
-	if len(s.answers) == 1 {
-		return
-	}
-	for i, a := range s.answers {
-		add(s.layers[i].used, a.used)
-		add(s.layers[i].process, a.process)
-	}
-}
-
-func (s *source) read() {
-	clear(s.answers)
-	s.driver.mu.RLock()
-	defer s.driver.mu.RUnlock()
-	if s.driver.backend == nil {
-		return
-	}
-	s.asker.ask(s.pid, s.answers)
-	for _, a := range s.answers {
-		s.fits = s.fits || a.listed
-	}
-	if !s.fits {
-		return
-	}
-	for i := range s.answers {
-		if a := &s.answers[i]; a.answered && !a.listed {
-			a.process = memory.Known(0)
-		}
-	}
-}
-
-// add counts one entry of a list of processes in. A process may have several.
+// add counts one entry of the list of processes; a process may have several.
 func (a *answer) add(part memory.Reading) {
 	if part.Bytes == 0 {
 		part.OK = false // a context takes memory
@@ -103,4 +31,108 @@ func plus(a, b memory.Reading) memory.Reading {
 		return memory.Reading{}
 	}
 	return memory.Known(a.Bytes + b.Bytes)
+}
+
+// Source returns the layers of GPU memory for a process; 0 is this one. It is nil
+// if there are none (Why), and after Close. Each Sampler needs its own.
+//
+// A sample asks the driver two things per GPU, its memory and its list of
+// processes; purego allocates three times for each.
+func (d *Driver) Source(pid int) memory.Source {
+	if pid == 0 {
+		pid = os.Getpid()
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.nvml == nil {
+		return nil
+	}
+	s := &source{driver: d, pid: uint32(pid), answers: make([]answer, len(d.gpus))}
+	s.buffers.nvml = d.nvml
+	for _, g := range d.gpus {
+		s.layers = append(s.layers, [2]memory.Layer{memory.GPUUsed.Of(g.ID), memory.GPUProcess.Of(g.ID)})
+	}
+	return s
+}
+
+// source is the Source of one process.
+type source struct {
+	driver  *Driver
+	buffers buffers
+	pid     uint32
+	seen    bool              // the process was listed once, so unlisted means that it has nothing
+	answers []answer          // of each GPU
+	layers  [][2]memory.Layer // used and process, of each GPU
+}
+
+// Sample implements memory.Source.
+func (s *source) Sample(add func(memory.Layer, memory.Reading)) {
+	s.read()
+	used, process := memory.Known(0), memory.Known(0)
+	for _, a := range s.answers {
+		used, process = plus(used, a.used), plus(process, a.process)
+	}
+	add(memory.GPUUsed, used)
+	add(memory.GPUProcess, process)
+	if len(s.answers) == 1 {
+		return
+	}
+	for i, a := range s.answers {
+		add(s.layers[i][0], a.used)
+		add(s.layers[i][1], a.process)
+	}
+}
+
+func (s *source) read() {
+	clear(s.answers)
+	s.driver.mu.RLock()
+	defer s.driver.mu.RUnlock()
+	if s.driver.nvml == nil {
+		return
+	}
+	for i, u := range s.driver.nvml.units {
+		s.buffers.ask(u, s.pid, &s.answers[i])
+		s.seen = s.seen || s.answers[i].listed
+	}
+	for i := range s.answers {
+		if a := &s.answers[i]; s.seen && a.answered && !a.listed {
+			a.process = memory.Known(0)
+		}
+	}
+}
+
+// Meter reads the GPU memory of a process as one amount. The zero value knows
+// nothing. It is for one goroutine at a time.
+type Meter struct {
+	source memory.Source // nil if the driver reports nothing
+	own    bool          // the process's own amount was known once
+}
+
+// Meter returns the meter of a process; 0 is this one.
+func (d *Driver) Meter(pid int) *Meter { return &Meter{source: d.Source(pid)} }
+
+// Read returns what the process has on all GPUs. If the driver has never reported
+// that, it is what all processes have on them. It is never 0: a process that uses
+// a GPU has a context there.
+func (m *Meter) Read() memory.Reading {
+	if m.source == nil {
+		return memory.Reading{}
+	}
+	var used, process memory.Reading
+	m.source.Sample(func(l memory.Layer, r memory.Reading) {
+		switch l {
+		case memory.GPUUsed:
+			used = r
+		case memory.GPUProcess:
+			process = r
+		}
+	})
+	m.own = m.own || process.OK
+	if m.own {
+		used = process // even if it is unknown this time: the two do not mix
+	}
+	if used.Bytes == 0 {
+		return memory.Reading{}
+	}
+	return used
 }

@@ -3,7 +3,7 @@
 // without the second form of the memory, and with the first form of the list of
 // processes only. The process that asks is listed second of three, with 7 MiB. DIVIDED
 // is the number of MIG instances, of which number 1 is missing. With FORBIDDEN this user
-// may not see processes.
+// may not see processes. With SILENT instance 2 does not report its memory.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,11 @@ typedef unsigned long long bytes;
 typedef struct { int is_instance, number; } device;
 
 enum { success = 0, uninitialized = 1, invalid_argument = 2, not_supported = 3, no_permission = 4, not_found = 6, insufficient_size = 7, version_mismatch = 25 };
+
+#ifndef SILENT
+#define SILENT 0
+#endif
+static int silent(device *d) { return SILENT && d->number == 2; }
 
 static int opened;
 static device gpu = {0, 0};
@@ -43,6 +48,7 @@ int nvmlDeviceGetUUID(device *d, char *text, unsigned n) {
 typedef struct { bytes total, free, used; } memory1;
 int nvmlDeviceGetMemoryInfo(device *d, memory1 *m) {
   if (opened <= 0) return uninitialized;
+  if (silent(d)) return not_supported;
   m->total = 1000 * MIB, m->used = 130 * MIB, m->free = 870 * MIB;
   return success;
 }
@@ -85,6 +91,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, void *into) 
 typedef struct { unsigned version; bytes total, reserved, free, used; } memory2;
 int nvmlDeviceGetMemoryInfo_v2(device *d, memory2 *m) {
   if (opened <= 0) return uninitialized;
+  if (silent(d)) return not_supported;
   if (m->version != (sizeof *m | 2u << 24)) return version_mismatch;
   m->total = 1000 * MIB, m->reserved = 30 * MIB, m->used = 100 * MIB, m->free = 870 * MIB;
   return success;

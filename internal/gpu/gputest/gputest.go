@@ -1,0 +1,55 @@
+// Package gputest gives tests a driver of NVIDIA that is not there: a library built
+// from testdata/nvml.c.
+package gputest
+
+import (
+	_ "embed"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+//go:embed testdata/nvml.c
+var source []byte
+
+// Compile builds nvml.c into a library, with options such as -DNEW.
+func Compile(t testing.TB, library string, options ...string) {
+	t.Helper()
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	if _, err := exec.LookPath(cc); err != nil {
+		t.Skipf("needs a C compiler to build nvml.c: %v; name one with CC", err)
+	}
+	file := filepath.Join(t.TempDir(), "nvml.c")
+	require.NoError(t, os.WriteFile(file, source, 0o600))
+	args := append([]string{"-Wall", "-Werror", "-shared", "-fPIC", "-O1", "-o", library, file}, options...)
+	out, err := exec.CommandContext(t.Context(), cc, args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// inChild marks a process that Child has started.
+const inChild = "STEADYFIT_TEST_GPU_CHILD"
+
+// Child runs the calling test again in a process that finds the library as NVML,
+// and fails if that fails. It reports whether this is that process. The loader
+// looks a library's name up once per process, so each library needs its own.
+func Child(t *testing.T, options ...string) bool {
+	t.Helper()
+	if os.Getenv(inChild) != "" {
+		return true
+	}
+	dir := t.TempDir()
+	Compile(t, filepath.Join(dir, "libnvidia-ml.so.1"), options...)
+	program, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^"+t.Name()+"$", "-test.count=1")
+	cmd.Env = append(os.Environ(), inChild+"=1", "LD_LIBRARY_PATH="+dir)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return false
+}
