@@ -20,6 +20,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -177,11 +178,11 @@ func (r heavyRun) train() error {
 		return nil
 	}})
 	if r.Budget > 0 {
-		b := &fit.Budget{Limit: r.Budget, Batch: heavyBatch, Prefetch: train}
+		b := &budget.Budget{Limit: r.Budget, Batch: heavyBatch, Prefetch: train}
 		loop.Hook(b.Hook(s))
 	}
 	if r.OOM {
-		loop.Recover = fit.OnOutOfMemory(s, batch)
+		loop.Recover = budget.OnOutOfMemory(s, batch)
 	}
 	h, err := loop.Run(ctx, train)
 	for _, record := range h.Records {
@@ -195,8 +196,8 @@ func (r heavyRun) train() error {
 	}
 	if err != nil {
 		result.Err = err.Error()
-		result.Out, result.Split = errors.Is(err, session.ErrOutOfMemory), errors.Is(err, fit.ErrSplit)
-		if budget := (*fit.BudgetError)(nil); errors.As(err, &budget) {
+		result.Out, result.Split = errors.Is(err, session.ErrOutOfMemory), errors.Is(err, budget.ErrSplit)
+		if budget := (*budget.Error)(nil); errors.As(err, &budget) {
 			result.Need = budget.Need
 		}
 	}
@@ -353,7 +354,7 @@ func TestOutOfMemoryIsDecided(t *testing.T) {
 	s, err := compileAndOpen(t.Context(), model, session.Options{})
 	require.NoError(t, err)
 	defer s.Close()
-	decide := fit.OnOutOfMemory(s, 3).Decide
+	decide := budget.OnOutOfMemory(s, 3).Decide
 	other := errors.New("something else")
 	_, err = decide(t.Context(), nil, other)
 	assert.Equal(t, other, err)
@@ -364,11 +365,11 @@ func TestOutOfMemoryIsDecided(t *testing.T) {
 		assert.Equal(t, parts, s.MicroBatches())
 	}
 	_, err = decide(t.Context(), nil, session.ErrOutOfMemory)
-	assert.ErrorIs(t, err, fit.ErrSplit)
+	assert.ErrorIs(t, err, budget.ErrSplit)
 	assert.ErrorIs(t, err, session.ErrOutOfMemory)
 
 	// The split is remembered.
-	recovery := fit.OnOutOfMemory(s, 3)
+	recovery := budget.OnOutOfMemory(s, 3)
 	state, err := recovery.Save()
 	require.NoError(t, err)
 	require.NoError(t, s.SetMicroBatches(1))
@@ -392,8 +393,8 @@ func TestOutOfMemorySplitsAfterDeaths(t *testing.T) {
 		s, err := compileAndOpen(t.Context(), model, session.Options{})
 		require.NoError(t, err)
 		defer s.Close()
-		loop := &fit.Loop{Session: s, Batch: 6, Epochs: epochs, StepsPerEpoch: 2, Resume: dir, Recover: fit.OnOutOfMemory(s, 6)}
-		loop.Hook(fit.SplitAfterDeaths(s, 6, deaths), fit.Checkpoint(dir))
+		loop := &fit.Loop{Session: s, Batch: 6, Epochs: epochs, StepsPerEpoch: 2, Resume: dir, Recover: budget.OnOutOfMemory(s, 6)}
+		loop.Hook(budget.SplitAfterCrashes(s, 6, deaths), fit.Checkpoint(dir))
 		h, err := loop.Run(t.Context(), digits)
 		for _, r := range h.Records {
 			events = append(events, r.Events...)

@@ -5,7 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"steadyfit/memory"
@@ -99,6 +102,8 @@ type State struct {
 	// Err is what ended the run, in End; nil if it is complete, or was stopped
 	// by a hook.
 	Err error
+	// Log is Loop.Log, or a logger that discards everything; never nil.
+	Log *slog.Logger
 
 	run *run
 }
@@ -131,6 +136,28 @@ func (s *State) Event(name string) {
 		return
 	}
 	s.run.tally.Events = append(s.run.tally.Events, name)
+}
+
+// CountEvent is Event, except that a word that was there n-1 times becomes "word*n".
+func (s *State) CountEvent(name string) {
+	events := s.run.tally.Events
+	if s.run.closing {
+		events = s.Record.Events
+	}
+	for i, event := range events {
+		word, times, _ := strings.Cut(event, "*")
+		if word == name {
+			n, _ := strconv.Atoi(times) // once has no number
+			events[i] = name + "*" + strconv.Itoa(max(n, 1)+1)
+			return
+		}
+	}
+	s.Event(name)
+}
+
+// LastStep reports whether no train step follows, as far as is known.
+func (s *State) LastStep() bool {
+	return s.run.stop != "" || s.Epoch >= s.Epochs && (s.EpochStep >= s.StepsPerEpoch || s.run.closing)
 }
 
 // ResetBy adds a reset of the session, and what it did, to the record of the epoch, as

@@ -252,7 +252,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	step := int64(l.InitialEpoch) * int64(steps)
 	r.state = State{
 		Session: l.Session, Epoch: l.InitialEpoch + 1, Epochs: l.Epochs, StepsPerEpoch: steps,
-		Values: r.train.values, History: &History{}, run: r,
+		Values: r.train.values, History: &History{}, Log: r.log, run: r,
 		Position: Position{
 			Step: step, EpochsDone: l.InitialEpoch, Pass: int(step / int64(batchesPerPass)), PassBatch: int(step % int64(batchesPerPass)),
 			RateScale: 1, sums: make([]float64, len(names)),

@@ -826,3 +826,17 @@ func TestEvaluate(t *testing.T) {
 func warnings(b *bytes.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
+
+// Repeated events are counted.
+func TestTally(t *testing.T) {
+	s := &State{run: &run{}, Record: &Record{}}
+	for range 11 {
+		s.CountEvent("trim")
+	}
+	s.CountEvent("reload")
+	require.Equal(t, []string{"trim*11", "reload"}, s.run.tally.Events)
+	s.run.closing = true
+	s.CountEvent("trim")
+	s.CountEvent("trim")
+	require.Equal(t, []string{"trim*2"}, s.Record.Events)
+}

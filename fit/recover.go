@@ -20,9 +20,9 @@ import (
 //
 // A run that ends meanwhile writes no checkpoint that is older than its newest.
 type Recovery struct {
-	// Keep keeps the present state of the session: back brings it back, as often as
-	// it is called, and drop lets go of it. It is called between steps.
-	Keep func(ctx context.Context) (back func(context.Context) error, drop func() error, err error)
+	// Snapshot saves the present state of the session, between steps. revert restores it,
+	// any number of times, and release frees it.
+	Snapshot func(ctx context.Context) (revert func(context.Context) error, release func() error, err error)
 	// Every is the number of steps from one state that is kept to the next; 0 means
 	// 100. One is kept at the beginning of each epoch, too. The one before is let go.
 	Every int
@@ -81,7 +81,7 @@ func (r *run) keep() error {
 	if k := r.kept; k != nil && s.Step-k.position.Step < every && (s.EpochStep > 0 || s.Step == k.position.Step) {
 		return nil
 	}
-	back, drop, err := o.Keep(r.steady)
+	back, drop, err := o.Snapshot(r.steady)
 	if err != nil {
 		return fmt.Errorf("keeping the state before step %d: %w", s.Step+1, err)
 	}

@@ -28,7 +28,7 @@ type keeping struct {
 func (k *keeping) recovery(every int) *Recovery {
 	return &Recovery{
 		Every: every,
-		Keep: func(context.Context) (func(context.Context) error, func() error, error) {
+		Snapshot: func(context.Context) (func(context.Context) error, func() error, error) {
 			k.held++
 			k.kept++
 			w, v := k.session.w, k.session.v
@@ -116,7 +116,7 @@ func TestGoingBackIsDecided(t *testing.T) {
 	l := newLinear()
 	k = &keeping{session: l}
 	r := k.recovery(1)
-	r.Keep = func(context.Context) (func(context.Context) error, func() error, error) { return nil, nil, errFull }
+	r.Snapshot = func(context.Context) (func(context.Context) error, func() error, error) { return nil, nil, errFull }
 	loop := Loop{Session: l, Batch: 8, Epochs: 1, Recover: r}
 	_, err = loop.Run(t.Context(), samples(t, 20))
 	require.ErrorIs(t, err, errFull)

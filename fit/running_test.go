@@ -77,7 +77,7 @@ func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
 	keep := func(context.Context) (func(context.Context) error, func() error, error) {
 		return func(context.Context) error { return nil }, func() error { return nil }, nil
 	}
-	again := &Recovery{Keep: keep, Decide: func(context.Context, *State, error) (string, error) { return "again", nil }}
+	again := &Recovery{Snapshot: keep, Decide: func(context.Context, *State, error) (string, error) { return "again", nil }}
 	loop := Loop{Session: c, Batch: 4, Epochs: 1, Validation: samples(t, 20), Recover: again}
 	h, err := loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)

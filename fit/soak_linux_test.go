@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -112,14 +113,14 @@ func (r soakRun) train() error {
 		return err
 	}
 	train := data.Prefetch(ds.Shuffle(1), 2)
-	budget := &fit.Budget{Limit: r.Budget, Batch: r.Batch, Prefetch: train}
+	limit := &budget.Budget{Limit: r.Budget, Batch: r.Batch, Prefetch: train}
 	checkpoints, history := filepath.Join(r.Dir, "checkpoints"), filepath.Join(r.Dir, "history.jsonl")
-	loop := &fit.Loop{Session: s, Batch: r.Batch, Epochs: r.Steps / r.Epoch, StepsPerEpoch: r.Epoch, Recover: fit.OnOutOfMemory(s, r.Batch)}
+	loop := &fit.Loop{Session: s, Batch: r.Batch, Epochs: r.Steps / r.Epoch, StepsPerEpoch: r.Epoch, Recover: budget.OnOutOfMemory(s, r.Batch)}
 	var series memory.Series
 	var sample memory.Sample
 	loop.Hook(
-		budget.Hook(s),
-		fit.ResetPolicy{Depth: session.ResetReload, EverySteps: r.Reload}.Hook(s),
+		limit.Hook(s),
+		budget.ResetPolicy{Depth: session.ResetReload, EverySteps: r.Reload}.Hook(s),
 		fit.Checkpoint(checkpoints),
 		fit.HistoryFile(history),
 		fit.Hook{Name: "memory", Epoch: func(_ context.Context, st *fit.State) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/memory"
 	"steadyfit/session"
 )
 
@@ -138,12 +139,12 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint(tempDir(t), EverySteps(3))} }},
 		"checkpoints and a reset": {together: 4, samples: 40, epochs: 2, calls: []int{3, 1, 2, 2, 1, 1, 2, 3, 1, 2, 2},
 			hooks: func(t *testing.T) []Hook {
-				return []Hook{Checkpoint(tempDir(t), EverySteps(3)), ResetPolicy{EverySteps: 4}.hook(resettable{}, nil)}
+				return []Hook{Checkpoint(tempDir(t), EverySteps(3)), resets(4)}
 			}},
 		"hooks that take any step": {together: 4, samples: 40, epochs: 1, calls: []int{4, 4, 2},
 			hooks: func(t *testing.T) []Hook {
 				var bar bytes.Buffer
-				return []Hook{Checkpoint(tempDir(t)), terminal(&bar, 80), ResetPolicy{EveryEpochs: 1}.hook(resettable{}, nil)}
+				return []Hook{Checkpoint(tempDir(t)), terminal(&bar, 80), resets(AnyStep)}
 			}},
 		"a hook that needs each": {together: 4, samples: 8, epochs: 2, calls: []int{1, 1, 1, 1}, says: `hook=look reason="it has to be called after each"`,
 			hooks: func(t *testing.T) []Hook {
@@ -470,9 +471,25 @@ func (l *constant) TrainN(_ context.Context, _ int64, _ int, out []float64) erro
 	return nil
 }
 
-// resettable is what a ResetPolicy resets, without anything being lost.
-type resettable struct{ trainee }
-
-func (resettable) reset(_ context.Context, depth session.Depth) (session.Reset, error) {
-	return session.Reset{Depth: depth}, nil
+// resets is a hook that resets after every so many steps, or after each epoch.
+func resets(every int) Hook {
+	reset := func(s *State) error {
+		s.ResetBy(session.ResetReload, memory.Reading{}, 0)
+		return nil
+	}
+	return Hook{
+		Name: "reset", Priority: PriorityReport - 100, StepEvery: every,
+		Step: func(_ context.Context, s *State) error {
+			if every > 0 && s.Step%int64(every) == 0 && !s.LastStep() {
+				return reset(s)
+			}
+			return nil
+		},
+		Epoch: func(_ context.Context, s *State) error {
+			if every == AnyStep && !s.LastStep() {
+				return reset(s)
+			}
+			return nil
+		},
+	}
 }

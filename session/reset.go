@@ -24,7 +24,7 @@ const (
 	// the state that the model was exported with, as for another fold or another trial
 	// without loading the model again. With a snapshot that was just taken it writes
 	// the values that are there already, and so changes nothing and returns nothing;
-	// fit.ResetPolicy does that, and what it costs is what a Snapshot and a Revert do.
+	// budget.ResetPolicy does that, and what it costs is what a Snapshot and a Revert do.
 	ResetRestore Depth = "restore"
 	// ResetReload closes the session and its graph, has malloc give back what is
 	// free, and loads the model anew.

@@ -124,7 +124,7 @@ func (c *Supervised) Deaths() int {
 
 // MemoryDeaths is how many processes ran out of memory and died (Death.OutOfMemory) since
 // the training last got further than one of them. It needs less memory to go on; see
-// fit.SplitAfterDeaths.
+// budget.SplitAfterCrashes.
 func (c *Supervised) MemoryDeaths() int {
 	if c == nil {
 		return 0

@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -78,8 +79,8 @@ type Config struct {
 	// session.Supervise itself, as for several trainings in one process. Supervise is then
 	// of no account, and Resume says whether a training resumes.
 	Supervised *session.Supervised
-	// Reset resets the session now and then; nil never does. Run sets Again.
-	Reset *fit.ResetPolicy
+	// Reset resets the session now and then; nil never does. Run sets Restart.
+	Reset *budget.ResetPolicy
 	// ReleaseMemory runs the process under the release profile (session.UseReleaseProfile),
 	// so that resets give memory back.
 	ReleaseMemory bool
@@ -256,7 +257,7 @@ func (c *Config) checkReset() error {
 	if p.Limit != 0 && p.Layer == memory.GPUProcess {
 		return refuse("ResetPolicy.Limit", p.Limit, "limits the memory of the process; expected {ResetPolicy.Layer} %s, %s or %s", memory.RSS, memory.Anon, "cgroup")
 	}
-	p.Again = func(string) {}
+	p.Restart = func(string) {}
 	return p.Check()
 }
 

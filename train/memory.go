@@ -7,6 +7,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/memory"
 )
 
@@ -47,18 +48,18 @@ func (t *training) arrange() {
 	again := t.goOn()
 	if t.resets() {
 		p := *t.Reset
-		p.Again = again
+		p.Restart = again
 		l.Hook(p.Hook(s))
 	}
 	if t.Budget.ofProcess() {
-		b := &fit.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Again: again, Log: l.Log}
+		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Restart: again, Log: l.Log}
 		b.Prefetch, _ = t.data.(*data.Prefetched) // else nothing is read ahead
 		l.Hook(b.Hook(s))
 	}
 	if t.splits() {
-		l.Recover = fit.OnOutOfMemory(s, l.Batch)
+		l.Recover = budget.OnOutOfMemory(s, l.Batch)
 		if !t.Budget.ofProcess() { // which chooses the parts
-			l.Hook(fit.SplitAfterDeaths(s, l.Batch, t.child.MemoryDeaths()))
+			l.Hook(budget.SplitAfterCrashes(s, l.Batch, t.child.MemoryDeaths()))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -108,8 +109,8 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.OnOutOfMemory = "hope" }, "Config.OnOutOfMemory", "expected microbatch, restart, or nothing"},
 		{func(c *Config) { c.OnOutOfMemory = Restart }, "Config.OnOutOfMemory", "needs Config.Supervise"},
 		{func(c *Config) { c.OnOutOfMemory, c.Model = MicroBatch, "builtin:dropout-200-512-256-1" }, "Config.OnOutOfMemory", "micro-batches"},
-		{func(c *Config) { c.Reset = &fit.ResetPolicy{Depth: "deep"} }, "ResetPolicy.Depth", "expected none, restore, reload or process"},
-		{func(c *Config) { c.Reset = &fit.ResetPolicy{Depth: session.ResetProcess} }, "ResetPolicy.Depth", "needs Config.Supervise"},
+		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: "deep"} }, "ResetPolicy.Depth", "expected none, restore, reload or process"},
+		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: session.ResetProcess} }, "ResetPolicy.Depth", "needs Config.Supervise"},
 		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, or nothing"},
 		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", savedmodels.InputSampleWeight},
 		{func(c *Config) { c.Augmentation = data.Augmentation{Flip: true} }, "Config.Augmentation", "Data.Height"},

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -30,11 +31,11 @@ func TestExitCodes(t *testing.T) {
 		{fit.ErrDiverged, exitDiverged},
 		{context.Canceled, exitInterrupted},
 		{session.ErrOutOfMemory, exitMemory},
-		{&fit.BudgetError{}, exitMemory},
+		{&budget.Error{}, exitMemory},
 		// What has no memory and cannot be split lacks memory, whatever else is said.
-		{fmt.Errorf("%w: %w: %w", fit.ErrSplit, session.ErrNoSignature, session.ErrOutOfMemory), exitMemory},
-		{fmt.Errorf("%w: %w: %w", fit.ErrSplit, session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
-		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &fit.BudgetError{}}, exitMemory},
+		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, session.ErrNoSignature, session.ErrOutOfMemory), exitMemory},
+		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
+		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &budget.Error{}}, exitMemory},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, exitFailed},
 		// What a process goes on with was good when the training began.
 		{fmt.Errorf("%w: %w", session.ErrRetry, usagef("no")), exitFailed},

@@ -74,7 +74,7 @@ func TestLibrariesNameNoFlags(t *testing.T) {
 // Options that the command does not set, so that its users never read of them.
 var withoutFlag = []string{"Options.Executor", "Options.GarbageCollection", "Options.Grappler", "Options.GrapplerOff", "Options.HostMemoryLimit",
 	"Options.MemoryOptimization", "Options.OneDNN", "Options.OneDNNSystemAllocator", "Options.PerSessionThreads", "Options.UnifiedMemory",
-	"Options.XLAMinCluster", "Options.OneDNNPoolLimit", "Options.OneDNNMath", "Options.DeferredDeletion", "ResetPolicy.Again"}
+	"Options.XLAMinCluster", "Options.OneDNNPoolLimit", "Options.OneDNNMath", "Options.DeferredDeletion", "ResetPolicy.Restart"}
 
 // Errors of the libraries name options, and the command names flags in their place.
 func TestOptionsHaveFlags(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/internal/flags"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -115,7 +116,7 @@ func exitCode(err error) int {
 	case is(tfbind.ErrNoTensorFlow, session.ErrNoGPU) || as(new(*environmentError)):
 		return exitEnvironment
 	// Before the others: what could not be done about a lack of memory is in the error, too.
-	case is(session.ErrOutOfMemory) || as(new(*fit.BudgetError)):
+	case is(session.ErrOutOfMemory) || as(new(*budget.Error)):
 		return exitMemory
 	case is(session.ErrRetry):
 		return exitFailed // it worked when the training began

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/train"
@@ -100,7 +101,7 @@ func (r *resilience) parse(c *train.Config, given func(flag string) bool) (err e
 }
 
 func (r *resilience) parseReset(c *train.Config) (err error) {
-	p := &fit.ResetPolicy{Depth: session.Depth(r.reset), Within: r.resetWithin, Layer: c.Budget.Layer, EveryEpochs: 1}
+	p := &budget.ResetPolicy{Depth: session.Depth(r.reset), Within: r.resetWithin, Layer: c.Budget.Layer, EveryEpochs: 1}
 	switch {
 	case !slices.Contains(depths, p.Depth):
 		return usagef("--reset %s: expected none, restore, reload or process", r.reset)

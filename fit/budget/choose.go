@@ -1,4 +1,4 @@
-package fit
+package budget
 
 import (
 	"fmt"
@@ -7,63 +7,61 @@ import (
 )
 
 const (
-	// smallestParts is how many parts a budget begins with, if the batch has as many
-	// samples.
-	smallestParts = 16
-	// extrapolated is how much more growth with the samples is reckoned with than between
-	// the two sizes that were measured.
+	// mostParts is the number of micro-batches that a run begins with, if the batch has as
+	// many samples.
+	mostParts = 16
+	// extrapolated multiplies the growth per sample that two sizes showed, for predictions.
 	extrapolated = 1.15
-	// clearly is how many times the noise two peaks have to differ by for their slope to
-	// be a prediction.
+	// clearly is the difference of two peaks, in multiples of the noise, from which their
+	// slope is a prediction.
 	clearly = 8
+	// looksReturned is the number of steps to measure per size where blocks are returned to
+	// the system.
+	looksReturned = 3
 )
 
-// plan is how batches are trained: in so many parts, with so many read ahead.
+// plan is the number of micro-batches of a batch, and of prefetched batches.
 type plan struct {
 	Parts int `json:"parts"`
 	Ahead int `json:"prefetch"`
 }
 
-// partSize is the samples of the largest part.
+// partSize is the number of samples of the largest micro-batch.
 func partSize(batch, parts int) int {
 	parts = min(parts, batch)
 	return (batch + parts - 1) / parts
 }
 
-// choice finds the largest parts that fit, going by what the last two sizes need.
+// choice finds the largest micro-batches that fit. It predicts from the last two sizes.
 type choice struct {
 	batch              int
 	limit, free, noise memory.Bytes
 	base               memory.Bytes // before the first step
-	aheadBytes         memory.Bytes // of a batch that is read ahead
-	// returns is true if the system gets the blocks of smaller parts back. Sizes can then be
-	// tried one after the other, each twice the one before, for several steps: what a step
-	// needs varies with the operations that happen to run at the same time.
+	aheadBytes         memory.Bytes // of a prefetched batch
+	// returns is true if malloc returns the blocks of smaller micro-batches. Sizes are then
+	// doubled one by one, and each is measured for several steps, because the need of a step
+	// varies with the operations that run at the same time.
 	returns bool
 
-	// before is what the parts of the size before needed; its size is 0 for the first.
+	// before is the need of the previous size; its size is 0 for the first.
 	before need
-	// once is what the first step with parts of the present size took more than the
-	// next one; another size takes it again.
+	// once is what the first step of a size took beyond the next one.
 	once memory.Bytes
 
-	// looks counts the steps with so many parts, and highest is their peak.
+	// looks counts the steps with lookParts micro-batches, and highest is their peak.
 	looks, lookParts int
 	highest          memory.Bytes
 
-	// needs is the peak of steps under the plan to keep, as measured or predicted, and why
-	// says why its parts are not larger.
+	// needs is the peak of steps under the final plan, measured or predicted, and why is the
+	// reason that its micro-batches are not larger.
 	needs memory.Bytes
 	why   string
 }
 
-// looksReturned is how many steps are looked at with parts of a size where blocks return.
-const looksReturned = 3
-
-// enough takes up the peak of a step with so many parts, and reports whether enough of these
-// steps were looked at; then peak is the highest of them.
+// enough records the peak of a step, and reports whether enough steps of this size were
+// measured; then peak is the highest of them.
 func (c *choice) enough(parts int, step memory.Bytes) (peak memory.Bytes, done bool) {
-	if parts != c.lookParts { // what failed for want of memory is split meanwhile
+	if parts != c.lookParts { // OnOutOfMemory may have split the batch
 		c.looks, c.highest, c.lookParts = 0, 0, parts
 	}
 	c.looks++
@@ -74,20 +72,20 @@ func (c *choice) enough(parts int, step memory.Bytes) (peak memory.Bytes, done b
 	return c.highest, true
 }
 
-// need is what steps on parts of a size had at most.
+// need is the highest peak of steps with micro-batches of a size.
 type need struct {
 	size int
 	peak memory.Bytes
 }
 
-// next takes up the peak of steps under a plan, of which the first had firstPeak, and how
-// far they went above their level. It returns the plan to try, or, if done, to keep.
+// next records the peak of steps under a plan, of which the first had firstPeak, and the
+// height of peaks above the level. It returns the plan to try, or, if done, the final one.
 func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, done bool) {
 	now, half := need{partSize(c.batch, p.Parts), peak}, plan{(p.Parts + 1) / 2, p.Ahead}
 	c.once = max(firstPeak-peak, 0)
 	if c.before.size == 0 {
 		c.before = now
-		// If all that there is were for samples, twice as many would take as much again.
+		// Twice the samples take at most twice of what the first step added.
 		twice := now.peak + max(now.peak-c.base, 0) + c.once
 		if p.Parts > 1 && twice <= c.limit {
 			return half, false
@@ -107,8 +105,8 @@ func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, d
 	if grown < clearly*c.noise && p.Parts > 1 && c.fits(now, perSample, half.Parts, 0) {
 		return half, false
 	}
-	// The pool keeps the blocks of smaller parts, which are of no use to larger ones:
-	// so not one size after the other is tried, but what these say.
+	// oneDNN's pool retains the blocks of smaller micro-batches, which do not serve larger
+	// ones. So sizes are not tried one after the other, but predicted.
 	best, lowest := p, 1
 	if c.returns {
 		lowest = half.Parts
@@ -129,7 +127,7 @@ func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, d
 	}
 }
 
-// explain sets needs and why for so many parts.
+// explain sets needs and why for the best number of micro-batches.
 func (c *choice) explain(now need, perSample float64, best int, saved memory.Bytes) {
 	c.needs, c.why = c.predict(now, perSample, best, saved), "whole batches fit"
 	for parts := best - 1; parts > 0; parts-- {
@@ -148,7 +146,7 @@ func (c *choice) explain(now need, perSample float64, best int, saved memory.Byt
 	}
 }
 
-// mayNeed says what a number of parts may need.
+// mayNeed describes the predicted need of a number of micro-batches.
 func mayNeed(parts int, peak memory.Bytes) string {
 	if parts == 1 {
 		return fmt.Sprintf("whole batches may need %v", peak)
@@ -156,21 +154,20 @@ func mayNeed(parts int, peak memory.Bytes) string {
 	return fmt.Sprintf("%d parts may need %v", parts, peak)
 }
 
-// fits predicts whether so many parts fit when saved bytes less are read ahead, going by
-// what the present ones need. What only the first step takes may use what is left free.
+// fits predicts whether a number of micro-batches fits with saved bytes fewer of prefetched
+// batches. What only the first step takes may use the reserve.
 func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes) bool {
 	peak := c.predict(now, perSample, parts, saved)
 	return peak <= c.free && peak+c.once <= c.limit
 }
 
-// predict is the peak of so many parts when saved bytes less are read ahead.
+// predict predicts the peak of a number of micro-batches.
 func (c *choice) predict(now need, perSample float64, parts int, saved memory.Bytes) memory.Bytes {
 	return now.peak - saved + memory.Bytes(perSample*float64(partSize(c.batch, parts)-now.size))
 }
 
-// fewest is the smallest number of parts from lowest on and below the present one that is
-// predicted to fit when saved bytes less are read ahead; 0 if none is. now is what the
-// present parts need.
+// fewest is the smallest number of micro-batches, from lowest to below present, that is
+// predicted to fit; 0 if none is.
 func (c *choice) fewest(now need, perSample float64, lowest, present int, saved memory.Bytes) int {
 	fits := 0
 	for parts := lowest; parts < present; parts++ {
@@ -180,7 +177,7 @@ func (c *choice) fewest(now need, perSample float64, lowest, present int, saved 
 		if fits == 0 {
 			fits = parts
 		}
-		// Parts of two sizes take blocks of two sizes from the pool.
+		// Micro-batches of two sizes take blocks of two sizes from the pool.
 		if c.batch%parts == 0 {
 			return parts
 		}

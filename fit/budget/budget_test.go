@@ -1,4 +1,4 @@
-package fit
+package budget
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/fit"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -183,21 +184,21 @@ type attempt struct {
 	validates     bool
 	dir           string // of checkpoints; empty for none
 	log           *strings.Builder
-	hooks         []Hook
+	hooks         []fit.Hook
 }
 
-func (a attempt) run(t *testing.T, m *machine, b *Budget) (*History, error) {
+func (a attempt) run(t *testing.T, m *machine, b *Budget) (*fit.History, error) {
 	t.Helper()
 	b.Batch, m.batch = 32, 32
-	l := newLinear()
+	l := newFake()
 	l.onTrain = func(int64) error { m.train(); return nil }
 	l.onEvaluate = func() error { m.rise(m.validation); return nil }
-	loop := Loop{Session: l, Batch: 32, Epochs: a.epochs, Resume: a.dir}
+	loop := fit.Loop{Session: l, Batch: 32, Epochs: a.epochs, Resume: a.dir}
 	if a.validates {
 		loop.Validation = samples(t, 8)
 	}
 	if a.dir != "" {
-		loop.Hook(Checkpoint(a.dir))
+		loop.Hook(fit.Checkpoint(a.dir))
 	}
 	if a.log != nil {
 		b.Log = slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -214,7 +215,7 @@ func (a attempt) run(t *testing.T, m *machine, b *Budget) (*History, error) {
 }
 
 // eventsOf are those of all epochs.
-func eventsOf(h *History) []string {
+func eventsOf(h *fit.History) []string {
 	events := []string{}
 	for _, r := range h.Records {
 		events = append(events, r.Events...)
@@ -312,17 +313,17 @@ func TestBudgetMeasures(t *testing.T) {
 		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
 		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 400 * mib, false, []string{}, 1, ""},
 		{"threshold of the environment", machine{base: 300 * mib, perSample: 4 * mib, fragments: 600 * memory.KiB}, 500 * mib, false, []string{"microbatch"}, 2, ""},
-		{"unmap is not enough", machine{base: 300 * mib, perSample: mib, fragments: mib, leak: mib, whole: true, malloc: true}, 500 * mib, true, []string{"unmap", "reload"}, 1, "a new process goes on"},
+		{"unmap is not enough", machine{base: 300 * mib, perSample: mib, fragments: mib, leak: mib, whole: true, malloc: true}, 500 * mib, true, []string{"unmap", "reload"}, 1, "resuming in a new process"},
 		{"microbatch", machine{base: 300 * mib, perSample: 4 * mib, leak: 600 * memory.KiB}, 500 * mib, false, []string{"microbatch"}, 2, ""},
 		{"reload", machine{base: 300 * mib, perSample: mib, graph: mib, whole: true}, 400 * mib, false, []string{"reset", "reload*3"}, 1, ""},
-		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, []string{"reload"}, 1, "a new process goes on"},
+		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, []string{"reload"}, 1, "resuming in a new process"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := c.m.process()
 			b := &Budget{Limit: c.limit}
 			var reason string
 			if c.again {
-				b.Again = func(r string) { reason = r }
+				b.Restart = func(r string) { reason = r }
 			}
 			h, err := attempt{epochs: 1, steps: 200}.run(t, m, b)
 			require.NoError(t, err)
@@ -344,7 +345,7 @@ func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
 	// Trimming and reloading bring back what two steps need.
 	m := &machine{base: 300 * mib, garbage: 40 * mib, whole: true}
 	h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 350 * mib})
-	var unkept *BudgetError
+	var unkept *Error
 	require.ErrorAs(t, err, &unkept)
 	assert.Contains(t, h.Stopped, "cannot be kept")
 	assert.Less(t, m.trained, 10)
@@ -365,13 +366,13 @@ func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := &machine{base: 300 * mib, perSample: mib, graph: mib, whole: true, variables: c.variables}
 			var reason string
-			h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 400 * mib, Again: func(r string) { reason = r }})
+			h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 400 * mib, Restart: func(r string) { reason = r }})
 			require.NoError(t, err)
 			assert.Equal(t, c.reloads, m.reloads)
 			assert.LessOrEqual(t, m.highest, 400*mib)
 			if c.reloads == 0 {
 				assert.Equal(t, "memory budget", reason)
-				assert.Contains(t, h.Stopped, "a new process goes on")
+				assert.Contains(t, h.Stopped, "resuming in a new process")
 				assert.NotContains(t, strings.Join(eventsOf(h), " "), "reload")
 			}
 		})
@@ -385,11 +386,11 @@ func TestBudgetBelowWhatThereIs(t *testing.T) {
 	var log strings.Builder
 	_, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 299 * mib})
 	require.ErrorContains(t, err, "raise it to ")
-	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: the process has more before the first step" now="300.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
+	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: the process is above it before the first step" now="300.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
 }
 
 // The error of a budget says why batches were not split, and where to go on.
-func TestBudgetErrorSaysWhatToDo(t *testing.T) {
+func TestErrorSaysWhatToDo(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		whole, at bool
@@ -402,10 +403,10 @@ func TestBudgetErrorSaysWhatToDo(t *testing.T) {
 			m := &machine{base: 300 * mib, whole: c.whole, perSample: 150 * mib, beyondOf: func(int) memory.Bytes { return 300 * mib }}
 			a := attempt{epochs: 1, steps: 20}
 			if c.at {
-				a.dir = tempDir(t)
+				a.dir = t.TempDir()
 			}
 			h, err := a.run(t, m, &Budget{Limit: 400 * mib})
-			var unkept *BudgetError
+			var unkept *Error
 			require.ErrorAs(t, err, &unkept)
 			assert.ErrorContains(t, err, c.want)
 			assert.Equal(t, c.whole, errors.Is(err, errWhole))
@@ -449,7 +450,7 @@ func TestBudgetRefusesToBeBlind(t *testing.T) {
 	}{
 		{peaks{err: errors.New("no proc")}, "no proc"},
 		{peaks{}, "VmHWM"},
-		{peaks{reset: errors.New("open /proc/self/clear_refs: read-only")}, "cannot be made to begin anew: open /proc/self/clear_refs: read-only"},
+		{peaks{reset: errors.New("open /proc/self/clear_refs: read-only")}, "cannot be reset: open /proc/self/clear_refs: read-only"},
 	} {
 		c.kernel.Sampler = sampler
 		err := (&processMeter{sampler: &c.kernel}).sees()
@@ -503,13 +504,13 @@ func TestMeterSaysWhatItCannotRead(t *testing.T) {
 
 // Little room is borne as long as the limit is not crossed, and nothing is done about
 // it in each step.
-func TestBudgetBearsLittleRoom(t *testing.T) {
+func TestBudgetToleratesLittleHeadroom(t *testing.T) {
 	m := &machine{base: 390 * mib, whole: true}
 	var log strings.Builder
 	h, err := attempt{epochs: 1, steps: 200, log: &log}.run(t, m, &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"reset", "reload*3"}, eventsOf(h), "after 32 steps, 64 and 128")
-	assert.Equal(t, 3, strings.Count(log.String(), "little room is left"))
+	assert.Equal(t, 3, strings.Count(log.String(), "little headroom is left"))
 }
 
 func TestBudgetReadsFewerBatchesAhead(t *testing.T) {
@@ -584,7 +585,7 @@ func lineFields(t *testing.T, ds data.Dataset) []data.Field {
 func TestBudgetSeesValidations(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib, validation: 300 * mib, whole: true}
 	h, err := attempt{epochs: 3, steps: 20, validates: true}.run(t, m, &Budget{Limit: 400 * mib})
-	var unkept *BudgetError
+	var unkept *Error
 	require.ErrorAs(t, err, &unkept)
 	assert.Equal(t, []string{"over_budget"}, h.Records[0].Events)
 	assert.EqualValues(t, 21, unkept.Step)
@@ -610,7 +611,7 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 				require.LessOrEqual(t, first.highest, limit)
 				continue
 			}
-			var unkept *BudgetError
+			var unkept *Error
 			require.ErrorAs(t, err, &unkept, "%+v", m)
 			require.Less(t, first.trained, 10)
 			require.LessOrEqual(t, unkept.Need, first.highest*104/100+2*mib)
@@ -620,7 +621,7 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 			h, err := attempt{epochs: 2, steps: 20}.run(t, second, &Budget{Limit: unkept.Need})
 			require.NoError(t, err, "%+v with %v", m, unkept.Need)
 			require.LessOrEqual(t, second.highest, unkept.Need)
-			require.NotContains(t, eventsOf(h), eventOver)
+			require.NotContains(t, eventsOf(h), overEvent)
 		}
 	}
 }
@@ -643,7 +644,7 @@ func TestBudgetAcrossProcesses(t *testing.T) {
 		{"never in a validation", machine{base: 300 * mib, validation: 300 * mib, whole: true}, 400 * mib, 2, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := attempt{epochs: 10, steps: 25, dir: tempDir(t)}
+			a := attempt{epochs: 10, steps: 25, dir: t.TempDir()}
 			if c.m.validation > 0 {
 				a.steps, a.validates = 100, true
 			}
@@ -652,7 +653,7 @@ func TestBudgetAcrossProcesses(t *testing.T) {
 				again := false
 				log := &strings.Builder{}
 				a.log = log
-				h, err := a.run(t, m, &Budget{Limit: c.limit, Again: func(string) { again = true }})
+				h, err := a.run(t, m, &Budget{Limit: c.limit, Restart: func(string) { again = true }})
 				t.Logf("process %d: %d steps, %d parts, at most %v\n%s", process, m.trained, m.MicroBatches(), m.highest, log)
 				if again {
 					require.NoError(t, err)
@@ -665,7 +666,7 @@ func TestBudgetAcrossProcesses(t *testing.T) {
 					assert.Len(t, h.Records, a.epochs)
 					return
 				}
-				require.ErrorAs(t, err, new(*BudgetError))
+				require.ErrorAs(t, err, new(*Error))
 				return
 			}
 		})
@@ -675,7 +676,7 @@ func TestBudgetAcrossProcesses(t *testing.T) {
 // A run that was stopped goes on with the parts that it had chosen.
 func TestBudgetIsResumed(t *testing.T) {
 	m := machine{base: 300 * mib, perSample: 10 * mib}
-	dir := tempDir(t)
+	dir := t.TempDir()
 	first := m.process()
 	_, err := attempt{epochs: 1, steps: 10, dir: dir}.run(t, first, &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
@@ -694,7 +695,7 @@ func TestBudgetIsResumed(t *testing.T) {
 	assert.Equal(t, []int{2, 2, 4, 4, 32}, other.sizes[:5], "another limit chooses anew")
 
 	// Before something is chosen there is nothing to go on with.
-	dir = tempDir(t)
+	dir = t.TempDir()
 	_, err = attempt{epochs: 1, steps: 3, dir: dir}.run(t, m.process(), &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
 	anew := m.process()
@@ -705,23 +706,23 @@ func TestBudgetIsResumed(t *testing.T) {
 }
 
 // The error comes when the last checkpoint has been written.
-func TestBudgetErrorLeavesACheckpoint(t *testing.T) {
-	dir := tempDir(t)
+func TestErrorLeavesACheckpoint(t *testing.T) {
+	dir := t.TempDir()
 	var ended []error
-	watch := Hook{Name: "watch", Priority: PriorityCheckpoint + 1, End: func(_ context.Context, s *State) error {
+	watch := fit.Hook{Name: "watch", Priority: fit.PriorityCheckpoint + 1, End: func(_ context.Context, s *fit.State) error {
 		ended = append(ended, s.Err)
 		return nil
 	}}
-	h, err := attempt{epochs: 2, steps: 20, dir: dir, hooks: []Hook{watch}}.run(t, &machine{base: 300 * mib}, &Budget{Limit: 100 * mib})
-	var unkept *BudgetError
+	h, err := attempt{epochs: 2, steps: 20, dir: dir, hooks: []fit.Hook{watch}}.run(t, &machine{base: 300 * mib}, &Budget{Limit: 100 * mib})
+	var unkept *Error
 	require.ErrorAs(t, err, &unkept)
-	var hook *HookError
+	var hook *fit.HookError
 	require.ErrorAs(t, err, &hook)
 	assert.Equal(t, "end", hook.Phase)
 	assert.Equal(t, []error{nil}, ended)
 	assert.Equal(t, "memory budget: 100.0 MiB of rss cannot be kept", h.Stopped, "the rest is in the error")
 	assert.Equal(t, h.Checkpoint, unkept.Checkpoint)
-	found, err := Checkpoints(dir)
+	found, err := fit.Checkpoints(dir)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	assert.Equal(t, unkept.Step, found[0].Step)
@@ -740,14 +741,14 @@ func TestBudgetAtTheEnd(t *testing.T) {
 	assert.Equal(t, []string{"over_budget"}, eventsOf(h))
 	assert.Zero(t, m.reloads)
 
-	stop := Hook{Name: "stop", Priority: -1, Step: func(_ context.Context, s *State) error {
+	stop := fit.Hook{Name: "stop", Priority: -1, Step: func(_ context.Context, s *fit.State) error {
 		if s.Step == 20 {
 			s.Stop("enough")
 		}
 		return nil
 	}}
 	m = m.process()
-	h, err = attempt{epochs: 3, steps: 30, hooks: []Hook{stop}}.run(t, m, &Budget{Limit: 400 * mib})
+	h, err = attempt{epochs: 3, steps: 30, hooks: []fit.Hook{stop}}.run(t, m, &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
 	assert.Equal(t, "enough", h.Stopped)
 	assert.Zero(t, m.reloads)
@@ -773,20 +774,7 @@ func TestBudgetOptions(t *testing.T) {
 	require.ErrorAs(t, err, new(*option.Error))
 }
 
-func TestTally(t *testing.T) {
-	s := &State{run: &run{}, Record: &Record{}}
-	for range 11 {
-		countEvent(s, "trim")
-	}
-	countEvent(s, "reload")
-	assert.Equal(t, []string{"trim*11", "reload"}, s.run.tally.Events)
-	s.run.closing = true
-	countEvent(s, "trim")
-	countEvent(s, "trim")
-	assert.Equal(t, []string{"trim*2"}, s.Record.Events)
-}
-
-// The highest peak is known to the records although a budget makes it begin anew.
+// The highest peak is known to the records although a budget resets it.
 func TestProcessMeter(t *testing.T) {
 	m, err := openMeter(memory.RSS)
 	require.NoError(t, err)
@@ -799,7 +787,7 @@ func TestProcessMeter(t *testing.T) {
 	big = nil
 	m.collect()
 	if m.beyond() < 48*mib {
-		t.Skip("this kernel does not let the peak begin anew")
+		t.Skip("this kernel does not reset the peak")
 	}
 	assert.Less(t, m.beyond(), 16*mib)
 	usage, err := memory.Read()

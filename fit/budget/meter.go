@@ -1,4 +1,4 @@
-package fit
+package budget
 
 import (
 	"errors"
@@ -10,36 +10,34 @@ import (
 	"steadyfit/session"
 )
 
-// meter is the memory of the process, and what can be done about it at any time.
+// meter reads the memory of the process and releases free memory.
 type meter interface {
-	// level is what there is of the layer of the budget, and uncertainty how much more
-	// there may be.
+	// level reads the layer of the budget; uncertainty is how much more there may be.
 	level() memory.Reading
 	uncertainty() memory.Bytes
-	// beyond is how far the memory was above what it is now, at most, since the last
-	// call.
+	// beyond is how far the highest peak since the last call was above the present level.
 	beyond() memory.Bytes
-	// unread is what could not be read first; nil if all could.
+	// unread is the first error of a reading, or nil.
 	unread() error
-	// trim has malloc give back what is free, and reports whether it could be asked;
-	// collect does it for the Go runtime.
+	// trim releases malloc's free memory and reports whether it could; collect releases
+	// that of the Go runtime.
 	trim() bool
 	collect()
-	// unmapFrom sets the size from which malloc returns a block to the system as soon as
-	// it is freed.
+	// unmapFrom sets the size from which malloc returns a block to the system when it is
+	// freed.
 	unmapFrom(size memory.Bytes) error
 	close() error
 }
 
 const (
-	// unmapLarge is the size from which TensorFlow's own pool would take a block
-	// (mkl_cpu_allocator.h): nearly all that a step frees is in larger ones.
+	// unmapLarge is the size from which oneDNN's pool takes a block (mkl_cpu_allocator.h).
+	// Nearly all that a step frees is in larger ones.
 	unmapLarge = 256 * memory.KiB
-	// unmapHuge is the highest threshold that glibc's own adjustment reaches.
+	// unmapHuge is the highest threshold that glibc sets itself.
 	unmapHuge = session.MaxMmapThreshold
 )
 
-// peakSampler is what a memory.Sampler does for peaks.
+// peakSampler is a memory.Sampler, for tests.
 type peakSampler interface {
 	Sample(step int, s *memory.Sample) error
 	ResetPeak() error
@@ -52,8 +50,8 @@ type processMeter struct {
 	layer   memory.Layer // of the gauge
 	sampler peakSampler
 	sample  memory.Sample
-	failed  error // what unread is
-	// stuck is a peak that could not be made to begin anew.
+	failed  error // see unread
+	// stuck is the highest peak since peaks can no longer be reset.
 	stuck memory.Bytes
 }
 
@@ -73,12 +71,12 @@ func openMeter(layer memory.Layer) (meter, error) {
 	return m, nil
 }
 
-// sees refuses a machine on which the peak of a step is not told from those before it: a
-// run would choose parts as if steps took nothing, and could not take that back.
+// sees refuses a machine on which the peak of a step cannot be measured: a run would choose
+// micro-batches as if steps took nothing.
 func (m *processMeter) sees() error {
 	blind := func(why string) error {
 		return &option.Error{Option: "Budget.Limit", Reason: "the memory that a step takes cannot be measured on this machine, so no limit can be kept: " + why,
-			Fix: "train with smaller batches and without a budget, or where the kernel reports the peak of a process and resets it"}
+			Fix: "train without a budget, or where the kernel reports the peak of a process and resets it"}
 	}
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
 		return blind(err.Error())
@@ -87,16 +85,15 @@ func (m *processMeter) sees() error {
 		return blind(errNoPeak.Error())
 	}
 	if err := m.sampler.ResetPeak(); err != nil {
-		return blind(notAnew(err).Error())
+		return blind(notReset(err).Error())
 	}
 	return nil
 }
 
-// errNoPeak and notAnew are why peaks are not seen.
-var errNoPeak = errors.New("the kernel does not tell the peak of RSS (VmHWM)")
+var errNoPeak = errors.New("the kernel does not report the peak of RSS (VmHWM)")
 
-func notAnew(err error) error {
-	return fmt.Errorf("the peak of RSS cannot be made to begin anew: %w", err)
+func notReset(err error) error {
+	return fmt.Errorf("the peak of RSS cannot be reset: %w", err)
 }
 
 func (m *processMeter) unread() error { return m.failed }
@@ -111,15 +108,15 @@ func (m *processMeter) fails(err error) {
 func (m *processMeter) level() memory.Reading {
 	reading := m.gauge.Read()
 	if !reading.OK {
-		m.fails(fmt.Errorf("the kernel no longer tells %s", m.layer))
+		m.fails(fmt.Errorf("the kernel no longer reports %s", m.layer))
 	}
 	return reading
 }
 
 func (m *processMeter) uncertainty() memory.Bytes { return m.gauge.Uncertainty() }
 
-// beyond is that of RSS, the only layer whose peak the kernel tells. Where it does not
-// let it begin anew, only a peak above all earlier ones is seen.
+// beyond reads RSS, the only layer whose peak the kernel reports. Where the peak cannot be
+// reset, only one above all earlier ones is seen.
 func (m *processMeter) beyond() memory.Bytes {
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
 		m.fails(err)
@@ -131,7 +128,7 @@ func (m *processMeter) beyond() memory.Bytes {
 		return 0
 	}
 	if err := m.sampler.ResetPeak(); err != nil {
-		m.fails(notAnew(err))
+		m.fails(notReset(err))
 		if peak.Bytes <= m.stuck {
 			return 0
 		}
@@ -144,7 +141,7 @@ func (m *processMeter) trim() bool { return session.Trim() }
 
 func (m *processMeter) unmapFrom(size memory.Bytes) error {
 	if session.HasPool() {
-		return errors.New("TensorFlow takes large blocks from a pool of its own")
+		return errors.New("TensorFlow takes large blocks from oneDNN's pool")
 	}
 	return session.SetMmapThreshold(size)
 }

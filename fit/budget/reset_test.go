@@ -1,4 +1,4 @@
-package fit
+package budget
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/fit"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -41,12 +42,12 @@ func (r *resets) Close() error {
 }
 
 // run trains with the policy; dir is for checkpoints.
-func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string, hooks ...Hook) (*History, error) {
-	l := newLinear()
+func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string, hooks ...fit.Hook) (*fit.History, error) {
+	l := newFake()
 	l.onTrain = func(int64) error { r.train(); return nil }
-	loop := Loop{Session: l, Batch: 4, Epochs: epochs, Resume: dir}
+	loop := fit.Loop{Session: l, Batch: 4, Epochs: epochs, Resume: dir}
 	if dir != "" {
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(fit.Checkpoint(dir))
 	}
 	opened := 0
 	loop.Hook(p.hook(r, func(memory.Layer) (gauge, error) { opened++; return r, nil }))
@@ -64,7 +65,7 @@ func TestResetForALimitThatIsTooLow(t *testing.T) {
 	for limit, said := range map[memory.Bytes]int{111 * mib: 1, 112 * mib: 0} {
 		var log strings.Builder
 		r := &resets{machine: &machine{base: 100 * mib}, back: all}
-		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		loop := fit.Loop{Session: newFake(), Batch: 4, Epochs: 1, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		loop.Hook(ResetPolicy{Limit: limit}.hook(r, func(memory.Layer) (gauge, error) { return r, nil }))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
@@ -74,8 +75,8 @@ func TestResetForALimitThatIsTooLow(t *testing.T) {
 }
 
 func TestResetPolicy(t *testing.T) {
-	stopAfter := func(epoch int) Hook {
-		return Hook{Name: "stop", Epoch: func(_ context.Context, s *State) error {
+	stopAfter := func(epoch int) fit.Hook {
+		return fit.Hook{Name: "stop", Epoch: func(_ context.Context, s *fit.State) error {
 			if s.Epoch == epoch {
 				s.Stop("early")
 			}
@@ -88,7 +89,7 @@ func TestResetPolicy(t *testing.T) {
 		back          func(memory.Bytes) memory.Bytes
 		leak          memory.Bytes // per step, on 100 MiB
 		epochs, steps int
-		hooks         []Hook
+		hooks         []fit.Hook
 		want          []int
 	}{
 		{"zero value", ResetPolicy{}, all, 0, 2, 10, nil, nil},
@@ -97,7 +98,7 @@ func TestResetPolicy(t *testing.T) {
 		{"not after the last step", ResetPolicy{EverySteps: 4}, all, 0, 2, 6, nil, []int{4, 8}},
 		{"every epochs", ResetPolicy{EveryEpochs: 2}, all, 0, 6, 5, nil, []int{10, 20}},
 		{"once where both are due", ResetPolicy{EverySteps: 5, EveryEpochs: 1}, all, 0, 3, 5, nil, []int{5, 10}},
-		{"not when the run is stopped", ResetPolicy{EveryEpochs: 1}, all, 0, 5, 5, []Hook{stopAfter(3)}, []int{5, 10}},
+		{"not when the run is stopped", ResetPolicy{EveryEpochs: 1}, all, 0, 5, 5, []fit.Hook{stopAfter(3)}, []int{5, 10}},
 		// Nine tenths of 200 MiB are 80 MiB more.
 		{"limit", ResetPolicy{Limit: 200 * mib}, all, 2 * mib, 1, 100, nil, []int{40, 80}},
 		{"of no use", ResetPolicy{Limit: 200 * mib}, nothing, 2 * mib, 1, 400, nil, []int{40, 56, 88, 152, 280}},
@@ -144,12 +145,12 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 		{"of no use", 90 * mib, []int{1, 1, 16, 32, 64, 128, 158}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := tempDir(t)
+			dir := t.TempDir()
 			var have []int
 			for again := true; again; {
 				again = false
 				r := &resets{machine: &machine{base: 100 * mib, leak: c.leak}, back: all}
-				h, err := r.run(t, ResetPolicy{Depth: session.ResetProcess, Limit: 200 * mib, Again: func(string) { again = true }}, 4, 100, dir)
+				h, err := r.run(t, ResetPolicy{Depth: session.ResetProcess, Limit: 200 * mib, Restart: func(string) { again = true }}, 4, 100, dir)
 				require.NoError(t, err)
 				assert.Equal(t, again, h.Stopped != "")
 				have = append(have, r.trained)
@@ -166,33 +167,33 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	lost := fmt.Errorf("no memory: %w", session.ErrLost)
 	for _, c := range []struct {
 		name string
-		hook func(*resets) Hook
+		hook func(*resets) fit.Hook
 		at   int // the step of the reset
 	}{
-		{"every steps", func(r *resets) Hook {
+		{"every steps", func(r *resets) fit.Hook {
 			return ResetPolicy{EverySteps: 7}.hook(r, nil)
 		}, 7},
-		{"near a limit", func(r *resets) Hook {
+		{"near a limit", func(r *resets) fit.Hook {
 			return ResetPolicy{Limit: 200 * mib}.hook(r, func(memory.Layer) (gauge, error) { return r, nil })
 		}, 40},
-		{"every epochs", func(r *resets) Hook {
+		{"every epochs", func(r *resets) fit.Hook {
 			return ResetPolicy{EveryEpochs: 1, Depth: session.ResetRestore}.hook(r, nil)
 		}, 50},
-		{"budget", func(r *resets) Hook {
+		{"budget", func(r *resets) fit.Hook {
 			return (&Budget{Limit: 200 * mib, Batch: 4}).hook(r, r.open)
 		}, 48},
 	} {
 		for _, failure := range []error{refused, lost} {
 			t.Run(c.name, func(t *testing.T) {
 				r := &resets{machine: &machine{base: 100 * mib, leak: 2 * mib, whole: true, unresettable: failure}, back: nothing}
-				dir := tempDir(t)
-				l := newLinear()
+				dir := t.TempDir()
+				l := newFake()
 				l.onTrain = func(int64) error { r.train(); return nil }
-				loop := Loop{Session: l, Batch: 4, Epochs: 3}
-				loop.Hook(Checkpoint(dir, EveryEpochs(3)), c.hook(r))
+				loop := fit.Loop{Session: l, Batch: 4, Epochs: 3}
+				loop.Hook(fit.Checkpoint(dir, fit.EveryEpochs(3)), c.hook(r))
 				h, err := loop.Run(t.Context(), samples(t, 200))
 				require.ErrorIs(t, err, failure)
-				require.ErrorAs(t, err, new(*HookError))
+				require.ErrorAs(t, err, new(*fit.HookError))
 				require.False(t, h.Done)
 				require.Equal(t, c.at, r.trained)
 				if errors.Is(failure, session.ErrLost) {
@@ -201,10 +202,8 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 				}
 				require.ErrorContains(t, err, fmt.Sprintf("after step %d: ", c.at))
 				require.Contains(t, h.Stopped, refused.Error())
-				require.Equal(t, filepath.Join(dir, checkpointName(int64(c.at))), h.Checkpoint)
-				state, err := verify(h.Checkpoint)
-				require.NoError(t, err)
-				require.EqualValues(t, c.at, state.Step)
+				require.Equal(t, filepath.Join(dir, fmt.Sprintf("ckpt-%d", c.at)), h.Checkpoint)
+				require.EqualValues(t, c.at, savedStep(t, h.Checkpoint))
 			})
 		}
 	}
@@ -219,12 +218,10 @@ func TestFailedSplitKeepsWhatWasTrained(t *testing.T) {
 			m.unsettable = refused
 		}
 	}
-	h, err := attempt{epochs: 1, steps: 40, dir: tempDir(t)}.run(t, m, &Budget{Limit: 2000 * mib})
+	h, err := attempt{epochs: 1, steps: 40, dir: t.TempDir()}.run(t, m, &Budget{Limit: 2000 * mib})
 	require.ErrorIs(t, err, refused)
 	require.Less(t, m.trained, 40)
-	state, err := verify(h.Checkpoint)
-	require.NoError(t, err)
-	require.EqualValues(t, m.trained, state.Step)
+	require.EqualValues(t, m.trained, savedStep(t, h.Checkpoint))
 }
 
 func TestResetPolicyOptions(t *testing.T) {
@@ -234,26 +231,26 @@ func TestResetPolicyOptions(t *testing.T) {
 		want string
 	}{
 		{ResetPolicy{Depth: "deep"}, "ResetPolicy.Depth deep: expected none, restore, reload or process"},
-		{ResetPolicy{Depth: session.ResetProcess}, "ResetPolicy.Again: there is none"},
+		{ResetPolicy{Depth: session.ResetProcess}, "ResetPolicy.Restart: there is none"},
 		{ResetPolicy{EverySteps: -1}, "ResetPolicy.EverySteps -1: expected at least 0"},
 		{ResetPolicy{EveryEpochs: -1}, "ResetPolicy.EveryEpochs"},
 		{ResetPolicy{Limit: -1}, "ResetPolicy.Limit"},
-		{ResetPolicy{Within: 3}, "ResetPolicy.Within 3: there is no limit to look ahead to; set ResetPolicy.Limit"},
-		{ResetPolicy{Depth: session.ResetProcess, Again: again, Limit: 111 * mib}, "ResetPolicy.Limit 111.0 MiB: 100.0 MiB of rss are in use before the first step, and a new process is due at 99.9 MiB, 90% of the limit; raise the limit"},
+		{ResetPolicy{Within: 3}, "ResetPolicy.Within 3: there is no limit to forecast; set ResetPolicy.Limit"},
+		{ResetPolicy{Depth: session.ResetProcess, Restart: again, Limit: 111 * mib}, "ResetPolicy.Limit 111.0 MiB: 100.0 MiB of rss are in use before the first step, and a new process is due at 99.9 MiB, 90% of the limit; raise the limit"},
 	} {
 		r := &resets{machine: &machine{base: 100 * mib}, back: all}
-		l := newLinear()
-		loop := Loop{Session: l, Batch: 4, Epochs: 1}
+		l := newFake()
+		loop := fit.Loop{Session: l, Batch: 4, Epochs: 1}
 		loop.Hook(c.p.hook(r, func(memory.Layer) (gauge, error) { return r, nil }))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorContains(t, err, c.want)
 		require.ErrorAs(t, err, new(*option.Error))
-		require.Empty(t, l.steps)
+		require.Zero(t, l.trained)
 	}
 	r := &resets{machine: &machine{}, back: all}
 	_, err := r.run(t, ResetPolicy{Limit: mib, Layer: memory.MallocUsed}, 1, 1, "")
 	require.NoError(t, err, "the fake reads all layers")
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+	loop := fit.Loop{Session: newFake(), Batch: 4, Epochs: 1}
 	loop.Hook(ResetPolicy{Limit: mib, Layer: memory.MallocUsed}.Hook(nil))
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	require.ErrorContains(t, err, "ResetPolicy.Layer malloc")

@@ -1,0 +1,493 @@
+// Package budget keeps the memory of a training process in bounds. Its hooks run in a
+// fit.Loop: a Budget keeps the process under a limit, a ResetPolicy resets the session at
+// intervals or near a limit, and OnOutOfMemory continues a training after TensorFlow ran out
+// of memory. None of them changes what is learned, except for the order in which
+// micro-batches add their gradients.
+package budget
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/option"
+	"steadyfit/session"
+)
+
+// Budget keeps the memory of a training process under a limit. It takes the cheapest measure
+// that helps: trim malloc, lower malloc's mmap threshold, prefetch fewer batches, split
+// batches into more micro-batches, reload the model, restart the process. If no measure
+// helps, the run stops, a Checkpoint hook writes a checkpoint, and Run returns an *Error
+// with a limit that suffices.
+//
+// How it decides is described in docs/resilience.md.
+type Budget struct {
+	// Limit is the most memory that the process may have at any time.
+	Limit memory.Bytes
+	// Layer is what the limit applies to, one that a [memory.Gauge] reads; empty means
+	// memory.RSS. For a control group, use memory.CgroupWorkingSet, which leaves out what
+	// the kernel can reclaim at once.
+	Layer memory.Layer
+	// Batch is the number of samples of a batch.
+	Batch int
+	// Prefetch is the dataset whose prefetched batches may be reduced; nil if there is none.
+	Prefetch *data.Prefetched
+	// Restart starts another process that resumes the training; nil if nothing can. It is
+	// not called if this process began with the same plan as the next one would, and either
+	// is full within 64 steps or has not grown.
+	Restart func(reason string)
+	// Log gets the measures and their reasons; nil discards them.
+	Log *slog.Logger
+}
+
+// Error is a budget that cannot be kept.
+type Error struct {
+	Limit memory.Bytes
+	Layer memory.Layer
+	// Need is a limit that suffices, in whole MiB: the highest peak of the micro-batches
+	// that a run begins with or of smaller ones, and the reserve. A process that keeps
+	// growing needs more.
+	Need memory.Bytes
+	// Step is the number of train steps done.
+	Step int64
+	// Whole is why batches were not split (session.Session.CheckSplit); nil if they were,
+	// or have one sample.
+	Whole error
+	// Checkpoint is the newest checkpoint; empty if there is none.
+	Checkpoint string
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "the memory budget of %v of %s cannot be kept (after step %d): raise it to %d MiB or more", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
+	if e.Whole != nil {
+		fmt.Fprintf(&b, ", or allow micro-batches, which were not used (%v)", e.Whole) // it says how
+	} else {
+		b.WriteString(", or train with smaller batches")
+	}
+	if e.Checkpoint != "" {
+		fmt.Fprintf(&b, "; a training with another limit can resume from %s", e.Checkpoint)
+	} else {
+		b.WriteString("; there is no checkpoint to resume from")
+	}
+	return b.String()
+}
+
+// Unwrap is why batches were not split.
+func (e *Error) Unwrap() error { return e.Whole }
+
+const (
+	// reserve is the part of a limit that stays free for errors of predictions.
+	reserve = 0.03
+	// headroomToRetain is the free space that malloc needs before it may retain blocks, as a
+	// multiple of what a step takes. Retained blocks were measured to add up to half of
+	// what a step takes (image-224 in 1 to 32 micro-batches, glibc 2.36).
+	headroomToRetain = 3
+	// leastLife is the number of steps that a process must last for a restart to help.
+	leastLife = 64
+
+	overEvent  = "over_budget"  // a peak above the limit
+	blindEvent = "budget_blind" // memory cannot be read; once in a run
+)
+
+// Hook is the budget as a hook of a loop that trains s. The hook returns its error at the end
+// of the run, after the Checkpoint hook has written the last checkpoint.
+func (b *Budget) Hook(s *session.Session) fit.Hook {
+	return b.hook(trainable{s}, openMeter)
+}
+
+func (b *Budget) hook(s trainee, open func(memory.Layer) (meter, error)) fit.Hook {
+	e := &enforcer{Budget: b, session: s, open: open}
+	return fit.Hook{Name: "memory budget", Replays: true, Load: e.load, Save: e.save, Start: e.start, Step: e.step, Epoch: e.epoch, End: e.end}
+}
+
+// trainee is the part of a session that budgets and resets use.
+type trainee interface {
+	// CheckSplit returns why batches cannot be split, or nil.
+	CheckSplit() error
+	MicroBatches() int
+	SetMicroBatches(n int) error
+	// variableBytes is the size of the variables of known shape.
+	variableBytes() memory.Bytes
+	// reset resets the session and restores its state.
+	reset(ctx context.Context, depth session.Depth) (session.Reset, error)
+}
+
+// enforcer enforces a budget during a run.
+type enforcer struct {
+	*Budget
+	session trainee
+	open    func(memory.Layer) (meter, error)
+	// loaded is the state of an earlier run with the same budget, or nil.
+	loaded *budgetState
+
+	layer memory.Layer
+	log   *slog.Logger
+	watch watch
+	taken ladder
+	// exploring chooses the plan; nil once it is chosen.
+	exploring *choice
+	// chosen is the plan of the run; its parts are 0 until it is chosen.
+	chosen plan
+	// settled is the level after the first steps with the chosen plan, or 0.
+	settled memory.Bytes
+	// unmaps is true while malloc returns large blocks to the system when they are freed.
+	// retained is true once malloc may retain them, and beyondUnmapped is what a step took
+	// before that.
+	unmaps, retained bool
+	beyondUnmapped   memory.Bytes
+	// most is the highest peak with the micro-batches that a run begins with, or more.
+	most memory.Bytes
+	// then is called after wait more steps, when superfluous prefetched batches are gone.
+	then func() error
+	wait int
+	// handoff is the plan for the next process; nil means the current plan.
+	handoff *plan
+	// blind is true once it was reported that memory cannot be read.
+	blind bool
+	// err is the error to return at the end of the run.
+	err error
+}
+
+// budgetState is what the hook saves in checkpoints.
+type budgetState struct {
+	Limit memory.Bytes `json:"limit"`
+	Layer memory.Layer `json:"layer"`
+	Batch int          `json:"batch"`
+	plan
+	Most memory.Bytes `json:"peak"`
+}
+
+func (e *enforcer) load(_ string, state json.RawMessage) (err error) {
+	e.loaded, err = load[budgetState](state)
+	return err
+}
+
+// load decodes the state of a hook; nil if there is none.
+func load[T any](state json.RawMessage) (*T, error) {
+	if state == nil {
+		return nil, nil
+	}
+	loaded := new(T)
+	if err := json.Unmarshal(state, loaded); err != nil {
+		return nil, fmt.Errorf("reading its state: %w", err)
+	}
+	return loaded, nil
+}
+
+func (e *enforcer) save(string) (json.RawMessage, error) {
+	if e.chosen.Parts == 0 {
+		return nil, nil
+	}
+	next := e.plan()
+	if e.handoff != nil {
+		next = *e.handoff
+	}
+	return json.Marshal(budgetState{e.Limit, e.layer, e.Batch, next, e.most})
+}
+
+func (e *enforcer) start(_ context.Context, s *fit.State) (err error) {
+	*e = enforcer{Budget: e.Budget, session: e.session, open: e.open, loaded: e.loaded, layer: cmp.Or(e.Layer, memory.RSS), log: e.Log}
+	if e.Limit <= 0 {
+		return &option.Error{Option: "Budget.Limit", Value: e.Limit, Reason: "expected more than 0"}
+	}
+	if e.Batch < 1 {
+		return &option.Error{Option: "Budget.Batch", Value: e.Batch, Reason: "expected at least 1", Fix: "set it to {Loop.Batch}"}
+	}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	m, err := e.open(e.layer)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			e.restoreThreshold()
+			err = errors.Join(err, m.close())
+		}
+	}()
+	m.trim()
+	if err := m.unmapFrom(unmapLarge); err != nil {
+		e.log.Debug("memory budget: the mmap threshold of malloc is not changed", "reason", err)
+	} else {
+		e.unmaps = true
+	}
+	e.taken.backoff = firstBackoff
+	e.watch = watch{meter: m, limit: e.Limit, began: s.Step, starting: true}
+	base := m.level().Bytes
+	if base > e.Limit {
+		e.log.Warn("memory budget: the process is above it before the first step", "now", base, "budget", e.Limit, "of", e.layer)
+	}
+	e.watch.restart()
+	e.watch.changed(0)
+	return e.firstPlan(base)
+}
+
+// firstPlan sets the plan that the run begins with. base is the level before the first step.
+func (e *enforcer) firstPlan(base memory.Bytes) error {
+	whole := e.session.CheckSplit()
+	if l := e.loaded; l != nil && (l.Limit != e.Limit || l.Layer != e.layer || l.Batch != e.Batch || l.Parts < 1 || l.Parts > 1 && whole != nil) {
+		e.loaded = nil
+	}
+	if l := e.loaded; l != nil {
+		if l.Ahead < e.ahead() {
+			e.Prefetch.SetAhead(l.Ahead)
+		}
+		e.most = l.Most
+		err := e.session.SetMicroBatches(l.Parts)
+		e.chosen = e.plan()
+		l.plan = e.chosen // fewer batches may be prefetched by now
+		e.log.Info("memory budget: as chosen before", "parts", e.chosen.Parts, "samples", partSize(e.Batch, e.chosen.Parts), "prefetch", e.chosen.Ahead,
+			"now", base, "budget", e.Limit, "of", e.layer)
+		return err
+	}
+	if e.splits() {
+		e.exploring = &choice{batch: e.Batch, limit: e.Limit, free: e.watch.free(), noise: e.watch.noise(), base: base, aheadBytes: e.aheadBytes(), returns: e.unmaps}
+		return e.session.SetMicroBatches(e.firstParts())
+	}
+	e.chosen = e.plan()
+	why := "a batch has one sample"
+	if e.Batch > 1 {
+		why = whole.Error()
+	}
+	e.log.Info("memory budget: batches stay whole", "prefetch", e.chosen.Ahead, "now", base, "budget", e.Limit, "of", e.layer, "reason", why)
+	return nil
+}
+
+func (e *enforcer) splits() bool { return e.Batch > 1 && e.session.CheckSplit() == nil }
+
+// firstParts is the number of micro-batches that a run begins with.
+func (e *enforcer) firstParts() int {
+	if !e.splits() {
+		return 1
+	}
+	return min(mostParts, e.Batch)
+}
+
+// plan is the current plan.
+func (e *enforcer) plan() plan { return plan{e.session.MicroBatches(), e.ahead()} }
+
+// ahead is the number of prefetched batches.
+func (e *enforcer) ahead() int {
+	if e.Prefetch == nil {
+		return 0
+	}
+	return e.Prefetch.Ahead()
+}
+
+// aheadBytes is the size of a prefetched batch.
+func (e *enforcer) aheadBytes() memory.Bytes {
+	if e.Prefetch == nil {
+		return 0
+	}
+	return memory.Bytes(e.Prefetch.BatchBytes(e.Batch))
+}
+
+func (e *enforcer) end(_ context.Context, s *fit.State) error {
+	e.restoreThreshold()
+	var exceeded *Error
+	if errors.As(e.err, &exceeded) {
+		exceeded.Checkpoint = s.History.Checkpoint // the last one is written by now
+	}
+	return errors.Join(e.err, e.watch.close())
+}
+
+func (e *enforcer) step(ctx context.Context, s *fit.State) error {
+	err := e.enforce(ctx, s)
+	e.reportBlind(s)
+	if err != nil {
+		e.err, err = stopWithCheckpoint(s, err)
+	}
+	return err
+}
+
+// enforce reads the memory after a step and acts on it.
+func (e *enforcer) enforce(ctx context.Context, s *fit.State) error {
+	w := &e.watch
+	reading := w.level()
+	if !reading.OK {
+		return nil
+	}
+	level := reading.Bytes
+	var peak memory.Bytes
+	counts := false
+	if w.due(s, level, e.exploring != nil) {
+		peak, counts = e.look(s, level, w.alone(s))
+	}
+	switch {
+	case s.LastStep() || w.starting:
+		return nil
+	case peak > e.Limit:
+		return e.act(ctx, s, level)
+	case w.guessed:
+		return nil // the next step measures it
+	case level+w.above > e.Limit:
+		return e.act(ctx, s, level)
+	case e.exploring != nil:
+		if !counts {
+			return nil
+		}
+		return e.explore(s, peak)
+	case e.then != nil:
+		if e.wait--; e.wait > 0 {
+			return nil
+		}
+		then := e.then
+		e.then = nil
+		w.collect()
+		return then()
+	case level+w.above > w.free() && !e.taken.tolerates(s.Step, level, e.Limit-w.above):
+		return e.act(ctx, s, level)
+	}
+	return nil
+}
+
+// epoch reads the peak of a validation.
+func (e *enforcer) epoch(_ context.Context, s *fit.State) error {
+	if reading := e.watch.level(); reading.OK {
+		e.look(s, reading.Bytes, false)
+	}
+	e.reportBlind(s)
+	return nil
+}
+
+// reportBlind reports, once, that memory cannot be read.
+func (e *enforcer) reportBlind(s *fit.State) {
+	why := e.watch.unread()
+	if why == nil || e.blind {
+		return
+	}
+	e.blind = true
+	e.log.Warn("memory budget: memory cannot be read, and the budget is not enforced meanwhile", "step", s.Step, "reason", why)
+	s.Event(blindEvent)
+}
+
+// look reads the peak since the last look. alone is true if only a step ran since then.
+// counts is false if the peak does not predict that of later steps.
+func (e *enforcer) look(s *fit.State, level memory.Bytes, alone bool) (peak memory.Bytes, counts bool) {
+	peak, counts = e.watch.look(level, alone)
+	if e.session.MicroBatches() >= e.firstParts() {
+		e.most = max(e.most, peak)
+	}
+	if peak > e.Limit {
+		e.over(s, peak)
+	}
+	if e.settled == 0 && e.chosen.Parts > 0 && e.watch.steady() {
+		e.settled = level
+		e.retain(level)
+	}
+	return peak, counts
+}
+
+// retain lets malloc retain the blocks that steps free, if there is headroom.
+func (e *enforcer) retain(level memory.Bytes) {
+	if !e.unmaps || level+headroomToRetain*e.watch.above > e.watch.free() {
+		return
+	}
+	if e.watch.unmapFrom(unmapHuge) == nil {
+		e.unmaps, e.retained, e.beyondUnmapped = false, true, e.watch.above
+	}
+}
+
+// over reports a peak above the limit.
+func (e *enforcer) over(s *fit.State, peak memory.Bytes) {
+	e.log.Warn("memory budget: crossed", "step", s.Step, "peak", peak, "budget", e.Limit, "by", peak-e.Limit)
+	s.CountEvent(overEvent)
+}
+
+// explore records the peak of the current micro-batches, then tries larger ones or chooses.
+func (e *enforcer) explore(s *fit.State, peak memory.Bytes) error {
+	now := e.plan()
+	peak, done := e.exploring.enough(now.Parts, peak)
+	if !done {
+		return nil
+	}
+	e.log.Debug("memory budget: measured", "parts", now.Parts, "samples", partSize(e.Batch, now.Parts), "peak", peak, "beyond", e.watch.above)
+	next, done := e.exploring.next(now, e.watch.firstPeak, peak, e.watch.above)
+	if !done {
+		return e.resize(next.Parts)
+	}
+	needs, why := e.exploring.needs, e.exploring.why
+	e.exploring = nil
+	if next.Ahead == now.Ahead {
+		return e.choose(next, needs, why)
+	}
+	e.prefetchLess(s, next.Ahead, func() error { return e.choose(next, needs, why) })
+	return nil
+}
+
+// resize sets another number of micro-batches.
+func (e *enforcer) resize(parts int) error {
+	e.watch.changed(0)
+	return e.session.SetMicroBatches(parts)
+}
+
+// choose ends the exploration. needs is the peak of steps under the plan, and why is the
+// reason that its micro-batches are not larger.
+func (e *enforcer) choose(p plan, needs memory.Bytes, why string) error {
+	e.chosen = p
+	e.log.Info("memory budget: chosen", "parts", p.Parts, "samples", partSize(e.Batch, p.Parts), "prefetch", p.Ahead,
+		"needs", needs, "budget", e.Limit, "of", e.layer, "reason", why)
+	if p.Parts == e.session.MicroBatches() {
+		return nil
+	}
+	return e.resize(p.Parts)
+}
+
+// prefetchLess lowers the number of prefetched batches, and calls then when the superfluous
+// ones are gone.
+func (e *enforcer) prefetchLess(s *fit.State, ahead int, then func() error) {
+	e.wait = e.Prefetch.Ahead() - ahead + 1
+	e.then = then
+	e.Prefetch.SetAhead(ahead)
+	s.CountEvent(measurePrefetch.String())
+}
+
+// lastResort acts where no measure within this process makes enough headroom.
+func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
+	w := &e.watch
+	now := w.level().Bytes
+	grown := e.Restart != nil && s.Step-w.began >= leastLife && now > e.settled+w.noise()
+	if now+w.above <= e.Limit && !(grown && e.taken.grew(now, w.noise())) {
+		e.taken.tolerate(s.Step, now)
+		e.log.Warn("memory budget: little headroom is left", "step", s.Step, "now", now, "needed", now+w.above, "budget", e.Limit)
+		return nil
+	}
+	if grown {
+		// A new process has the headroom that this one had at first.
+		return e.restart(s, level, e.chosen)
+	}
+	if parts := e.session.MicroBatches(); e.splits() && (parts < e.Batch || w.guessed) {
+		// The need of the smallest micro-batches has to be measured for the error.
+		s.CountEvent(measureSplit.String())
+		e.log.Info("memory budget: the smallest micro-batches", "step", s.Step, "before", level, "now", now, "parts", e.Batch, "budget", e.Limit)
+		return e.shrink(parts, e.Batch)
+	}
+	if e.Restart != nil && (e.loaded == nil || e.loaded.plan != e.plan()) {
+		return e.restart(s, level, e.plan())
+	}
+	exceeded := &Error{Limit: e.Limit, Layer: e.layer, Need: w.enough(e.most), Step: s.Step}
+	if e.Batch > 1 {
+		exceeded.Whole = e.session.CheckSplit()
+	}
+	e.err = exceeded
+	s.Stop(fmt.Sprintf("memory budget: %v of %s cannot be kept", e.Limit, e.layer))
+	return nil
+}
+
+// restart resumes in another process, with plan p.
+func (e *enforcer) restart(s *fit.State, level memory.Bytes, p plan) error {
+	e.handoff = &p
+	s.ResetBy(session.ResetProcess, memory.Reading{}, 0)
+	s.Stop(fmt.Sprintf("resuming in a new process: %v of %v in use", level, e.Limit))
+	e.Restart("memory budget")
+	return nil
+}

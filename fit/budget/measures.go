@@ -1,0 +1,215 @@
+package budget
+
+import (
+	"context"
+
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/session"
+)
+
+// measure is what can be done within the process for headroom, the cheapest first.
+type measure int
+
+const (
+	measureNone measure = iota
+	measureTrim
+	measureUnmap
+	measurePrefetch
+	measureSplit
+	measureReload
+	measuresEnd
+)
+
+// String is the event of the measure.
+func (m measure) String() string {
+	return [...]string{"none", "trim", "unmap", "prefetch", "microbatch", "reload", "end"}[m]
+}
+
+const (
+	// soon is the number of steps within which a measure that is needed again did not help.
+	soon = 16
+	// firstBackoff is the number of steps for which too little headroom is tolerated at
+	// first. It doubles each time that no measure helps.
+	firstBackoff = 2 * peakEvery
+)
+
+// ladder records which measures were taken, and when to take the next one.
+type ladder struct {
+	last     measure
+	lastStep int64
+	// Too little headroom is tolerated for backoff steps, until step idle, unless half of
+	// what is left is used up. tight is the level at which no measure helped; 0 if there is
+	// headroom.
+	idle, backoff int64
+	tight         memory.Bytes
+}
+
+// first is the measure to begin with.
+func (l *ladder) first(step int64) measure {
+	if step-l.lastStep > l.backoff {
+		l.backoff = firstBackoff
+	}
+	if l.last == measureNone || step-l.lastStep > soon {
+		return measureTrim
+	}
+	// Prefetching and splitting can be repeated with other numbers.
+	if l.last == measureTrim || l.last == measureUnmap || l.last == measureReload {
+		return l.last + 1
+	}
+	return l.last
+}
+
+func (l *ladder) took(m measure, step int64) { l.last, l.lastStep = m, step }
+
+// tolerate tolerates little headroom for a while, after no measure helped at a level.
+func (l *ladder) tolerate(step int64, level memory.Bytes) {
+	l.idle, l.tight = step+l.backoff, level
+	l.backoff *= 2
+}
+
+// tolerates reports whether a level is still tolerated; most is the highest level that leaves
+// a step what it needs.
+func (l *ladder) tolerates(step int64, level, most memory.Bytes) bool {
+	return step < l.idle && level <= l.tight+(most-l.tight)/2
+}
+
+// grew reports whether the level is above the one at which no measure helped.
+func (l *ladder) grew(level, noise memory.Bytes) bool { return l.tight > 0 && level > l.tight+noise }
+
+// act takes one measure after the other until there is headroom. It ends an exploration.
+func (e *enforcer) act(ctx context.Context, s *fit.State, level memory.Bytes) error {
+	e.then, e.exploring = nil, nil
+	helps := false
+	for m := e.taken.first(s.Step); m < measuresEnd && !helps; m++ {
+		if m == measureReload && !e.reloadFits() {
+			e.taken.took(m, s.Step)
+			continue
+		}
+		var err error
+		if helps, err = e.take(ctx, s, m, level); err != nil {
+			return err
+		}
+		if helps || m == measureReload {
+			e.taken.took(m, s.Step)
+		}
+	}
+	if e.chosen.Parts == 0 {
+		e.chosen = e.plan()
+	}
+	e.watch.restart()
+	if !helps {
+		return e.lastResort(s, level)
+	}
+	e.taken.tight = 0
+	e.log.Info("memory budget: "+e.taken.last.String(), "step", s.Step, "before", level, "now", e.watch.level(), "parts", e.session.MicroBatches(), "prefetch", e.ahead(), "budget", e.Limit)
+	return nil
+}
+
+// take takes a measure and reports whether it makes enough headroom.
+func (e *enforcer) take(ctx context.Context, s *fit.State, m measure, level memory.Bytes) (helps bool, err error) {
+	switch m {
+	case measureTrim:
+		helps = e.watch.trim() && e.watch.headroom()
+	case measureUnmap:
+		helps = e.unmap()
+	case measurePrefetch:
+		return e.reducePrefetch(s), nil
+	case measureSplit:
+		helps, err = e.split()
+	case measureReload:
+		helps, err = e.reload(ctx, s, level)
+	}
+	if err == nil && (helps || m == measureReload) {
+		s.CountEvent(m.String())
+	}
+	return helps, err
+}
+
+// restoreThreshold lets malloc retain blocks after the run.
+func (e *enforcer) restoreThreshold() {
+	if e.unmaps && e.watch.unmapFrom(unmapHuge) == nil {
+		e.unmaps = false
+	}
+}
+
+// unmap reverts retain, and reports whether there is headroom then.
+func (e *enforcer) unmap() bool {
+	if !e.retained || e.unmaps || e.watch.unmapFrom(unmapLarge) != nil {
+		return false
+	}
+	e.unmaps = true
+	e.watch.trim()
+	e.watch.changed(e.beyondUnmapped)
+	return e.watch.headroom()
+}
+
+// reducePrefetch prefetches as many batches as there is headroom for, if those are fewer and
+// the steps until then fit.
+func (e *enforcer) reducePrefetch(s *fit.State) bool {
+	needed, present := e.watch.level().Bytes+e.watch.above, e.ahead()
+	if needed > e.Limit {
+		return false
+	}
+	for ahead := present; ahead > 0; {
+		ahead /= 2
+		if needed-memory.Bytes(present-ahead)*e.aheadBytes() <= e.watch.free() {
+			e.prefetchLess(s, ahead, func() error { return nil })
+			e.watch.near = peakEvery
+			return true
+		}
+	}
+	return false
+}
+
+// split doubles the number of micro-batches until there is headroom.
+func (e *enforcer) split() (bool, error) {
+	if !e.splits() {
+		return false, nil
+	}
+	for parts := e.session.MicroBatches(); parts < e.Batch; {
+		more := min(2*parts, e.Batch)
+		if err := e.shrink(parts, more); err != nil {
+			return false, err
+		}
+		if e.watch.headroom() {
+			return true, nil
+		}
+		if e.watch.level().Bytes > e.watch.free() {
+			return false, nil // the level alone is too much
+		}
+		parts = more
+	}
+	return false, nil
+}
+
+// shrink sets more micro-batches. Most of what a step takes beyond its level is proportional
+// to the samples of a micro-batch; the steps that follow measure it.
+func (e *enforcer) shrink(from, to int) error {
+	e.watch.changed(e.watch.above * memory.Bytes(partSize(e.Batch, to)) / memory.Bytes(partSize(e.Batch, from)))
+	return e.session.SetMicroBatches(to)
+}
+
+// reloadFits reports whether a reload fits: it needs the variables of the snapshot, which may
+// be a copy, and those of the loaded model.
+func (e *enforcer) reloadFits() bool {
+	level, twice := e.watch.level().Bytes, 2*e.session.variableBytes()
+	if level+twice <= e.Limit {
+		return true
+	}
+	e.log.Info("memory budget: no headroom to reload the model", "now", level, "needed", level+twice, "budget", e.Limit)
+	return false
+}
+
+func (e *enforcer) reload(ctx context.Context, s *fit.State, level memory.Bytes) (bool, error) {
+	did, err := e.session.reset(context.WithoutCancel(ctx), session.ResetReload) // an interrupt must not lose a step
+	if err != nil {
+		return false, err
+	}
+	s.ResetBy(session.ResetReload, did.Returned(), did.Took)
+	if peak := e.watch.level().Bytes + e.watch.beyond(); peak > max(e.Limit, level) {
+		e.over(s, peak)
+	}
+	e.watch.settling, e.watch.near = 1, peakEvery
+	return e.watch.headroom(), nil
+}

@@ -1,0 +1,278 @@
+package budget
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/option"
+	"steadyfit/session"
+)
+
+// ResetPolicy resets the session at intervals, or when memory is near a limit. Training
+// continues with the same state, so no number changes. Resets come between steps, never
+// after the last one, and each is in the history ([fit.Record]).
+//
+// A reset that fails ends the run with its error. Unless that is session.ErrLost, the session
+// has the state that it had, and a Checkpoint hook writes it at the end.
+type ResetPolicy struct {
+	// Depth is the depth of each reset; empty means session.ResetReload.
+	Depth session.Depth
+	// EverySteps and EveryEpochs are the intervals between resets, counted from the
+	// beginning of training; 0 is never.
+	EverySteps, EveryEpochs int
+	// Limit resets at 90% of this size, measured as Layer, or when a forecast reaches that
+	// in fewer than Within steps; 0 is never. An empty Layer means memory.RSS.
+	//
+	// A reset is of no use if it releases nothing, leaves the level at 90%, or is needed
+	// again within 16 steps. The next one then waits for 16 steps, and for twice as many
+	// after each further one of no use.
+	Limit  memory.Bytes
+	Layer  memory.Layer
+	Within int
+	// Restart is called for session.ResetProcess after the run was asked to stop. The caller
+	// of Loop.Run then starts another process.
+	Restart func(reason string)
+}
+
+const (
+	// near is the part of a limit at which a reset is due.
+	near = 0.9
+	// firstWait is the number of steps that a reset must last to be of use, and the first
+	// wait after one that was not.
+	firstWait = 16
+	// priority is after the hooks that may stop the run, and before those that report.
+	priority = fit.PriorityReport - 100
+)
+
+// Hook is the policy as a hook of a loop that trains s.
+func (p ResetPolicy) Hook(s *session.Session) fit.Hook {
+	return p.hook(trainable{s}, func(l memory.Layer) (gauge, error) { return memory.NewGauge(l) })
+}
+
+func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (gauge, error)) fit.Hook {
+	r := &resetter{ResetPolicy: p, session: s, open: open}
+	every := fit.AnyStep
+	switch {
+	case p.Limit != 0 && p.Depth != session.ResetNone:
+		every = 0 // it reads memory after each step
+	case p.EverySteps > 0:
+		every = p.EverySteps
+	}
+	return fit.Hook{Name: "reset", StepEvery: every, Priority: priority, Load: r.load, Save: r.save, Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
+}
+
+// Check returns an *option.Error if the policy cannot work. A loop checks it at its start.
+func (p ResetPolicy) Check() error {
+	switch p.Depth {
+	case "", session.ResetNone, session.ResetRestore, session.ResetReload:
+	case session.ResetProcess:
+		if p.Restart == nil {
+			return &option.Error{Option: "ResetPolicy.Restart", Reason: "there is none, and something has to start the new process", Fix: "run the training under {session.Supervise}"}
+		}
+	default:
+		return &option.Error{Option: "ResetPolicy.Depth", Value: p.Depth, Reason: fmt.Sprintf("expected %s, %s, %s or %s", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)}
+	}
+	for _, o := range []struct {
+		name  string
+		value int64
+	}{{"EverySteps", int64(p.EverySteps)}, {"EveryEpochs", int64(p.EveryEpochs)}, {"Limit", int64(p.Limit)}, {"Within", int64(p.Within)}} {
+		if o.value < 0 {
+			return &option.Error{Option: "ResetPolicy." + o.name, Value: o.value, Reason: "expected at least 0, which is never"}
+		}
+	}
+	if p.Within > 0 && p.Limit == 0 {
+		return &option.Error{Option: "ResetPolicy.Within", Value: p.Within, Reason: "there is no limit to forecast", Fix: "set {ResetPolicy.Limit}"}
+	}
+	return nil
+}
+
+// gauge is a memory.Gauge, for tests.
+type gauge interface {
+	Read() memory.Reading
+	Close() error
+}
+
+type resetter struct {
+	ResetPolicy
+	session  trainee
+	open     func(memory.Layer) (gauge, error)
+	gauge    gauge // nil without a limit
+	forecast memory.Forecast
+	limit    memory.Bytes // 90% of Limit
+	last     int64        // the step of the last reset, or where the run began
+	idle     int64        // no reset for the limit before this step
+	failed   error        // of a reset that left the session as it was
+	state    resetState
+}
+
+// resetState is what the hook saves in checkpoints.
+type resetState struct {
+	// Wait is the number of steps to wait after a reset for the limit; 0 if the last one was
+	// of use. Near is true if the last reset was for the limit.
+	Wait int64 `json:"wait"`
+	Near bool  `json:"near"`
+}
+
+func (r *resetter) load(_ string, state json.RawMessage) error {
+	loaded, err := load[resetState](state)
+	r.state = resetState{}
+	if loaded != nil {
+		r.state = *loaded
+	}
+	return err
+}
+
+func (r *resetter) save(string) (json.RawMessage, error) {
+	if r.state == (resetState{}) {
+		return nil, nil
+	}
+	return json.Marshal(r.state)
+}
+
+func (r *resetter) start(_ context.Context, s *fit.State) error {
+	r.Depth, r.Layer = cmp.Or(r.Depth, session.ResetReload), cmp.Or(r.Layer, memory.RSS)
+	if err := r.Check(); err != nil {
+		return err
+	}
+	r.gauge, r.last, r.idle, r.failed = nil, s.Step, s.Step+r.state.Wait, nil
+	r.forecast.Reset()
+	if r.Limit == 0 {
+		return nil
+	}
+	g, err := r.open(r.Layer)
+	if err != nil {
+		return &option.Error{Option: "ResetPolicy.Layer", Value: r.Layer, Reason: err.Error(), Fix: "use rss, or another layer that this machine reports"}
+	}
+	r.limit = memory.Bytes(near * float64(r.Limit))
+	if base := g.Read(); r.Depth != session.ResetNone && base.OK && base.Bytes >= r.limit {
+		const remedy = "raise the limit, or reset every so many steps or epochs"
+		if r.Depth == session.ResetProcess {
+			return errors.Join(&option.Error{Option: "ResetPolicy.Limit", Value: r.Limit, Fix: remedy,
+				Reason: fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, 90%% of the limit", base, r.Layer, r.limit)}, g.Close())
+		}
+		s.Log.Warn("resets for the limit will be of no use: the process is above 90% of it before the first step",
+			"now", base, "reset_at", r.limit, "limit", r.Limit, "of", r.Layer, "remedy", remedy)
+	}
+	r.gauge = g
+	return nil
+}
+
+func (r *resetter) end(context.Context, *fit.State) error {
+	if r.gauge == nil {
+		return r.failed
+	}
+	return errors.Join(r.failed, r.gauge.Close())
+}
+
+func (r *resetter) step(ctx context.Context, s *fit.State) error {
+	switch {
+	case s.LastStep():
+		return nil
+	case r.EverySteps > 0 && s.Step%int64(r.EverySteps) == 0:
+		return r.reset(ctx, s, fmt.Sprintf("after %d steps", r.EverySteps))
+	case r.gauge != nil:
+		return r.look(ctx, s)
+	}
+	return nil
+}
+
+func (r *resetter) epoch(ctx context.Context, s *fit.State) error {
+	if r.EveryEpochs > 0 && s.Epoch%r.EveryEpochs == 0 && r.last < s.Step && !s.LastStep() {
+		return r.reset(ctx, s, fmt.Sprintf("after %d epochs", r.EveryEpochs))
+	}
+	return nil
+}
+
+// look resets if the limit is near.
+func (r *resetter) look(ctx context.Context, s *fit.State) error {
+	level := r.gauge.Read()
+	if !level.OK {
+		return nil
+	}
+	r.forecast.Add(s.Step, level.Bytes)
+	if s.Step < r.idle {
+		return nil
+	}
+	reason := fmt.Sprintf("%v of %v in use", level, r.Limit)
+	if level.Bytes < r.limit {
+		steps, grows := r.forecast.StepsTo(r.limit)
+		if !grows || steps >= int64(r.Within) {
+			return nil
+		}
+		reason = fmt.Sprintf("%v of %v in use, and 90%% are %d steps away", level, r.Limit, steps)
+	}
+	useless := r.state.Near && s.Step-r.last <= max(r.state.Wait, firstWait)
+	if !useless {
+		r.state.Wait = 0
+	}
+	if err := r.reset(ctx, s, reason); err != nil || r.failed != nil {
+		return err
+	}
+	r.forecast.Reset()
+	// Whether a new process helps shows in the next one.
+	if after := r.gauge.Read(); r.Depth != session.ResetProcess && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
+		useless = true
+	}
+	if useless {
+		r.state.Wait = max(2*r.state.Wait, firstWait)
+	}
+	r.idle, r.state.Near = s.Step+r.state.Wait, true
+	return nil
+}
+
+func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error {
+	if r.Depth == session.ResetNone {
+		return nil
+	}
+	r.last, r.state.Near = s.Step, false
+	if r.Depth == session.ResetProcess {
+		s.ResetBy(r.Depth, memory.Reading{}, 0) // the next process measures it
+		s.Stop("resuming in a new process: " + reason)
+		r.Restart(reason)
+		return nil
+	}
+	did, err := r.session.reset(context.WithoutCancel(ctx), r.Depth) // an interrupt must not lose a step
+	if err != nil {
+		r.failed, err = stopWithCheckpoint(s, err)
+		return err
+	}
+	s.ResetBy(r.Depth, did.Returned(), did.Took)
+	return nil
+}
+
+// stopWithCheckpoint stops the run after a reset or another measure that failed. Unless the
+// session is lost, it still has its state, and a checkpoint at the end of the run saves it:
+// the hook returns atEnd from End. The error of a hook before that prevents the checkpoint.
+func stopWithCheckpoint(s *fit.State, err error) (atEnd, now error) {
+	if errors.Is(err, session.ErrLost) {
+		return nil, err
+	}
+	err = fmt.Errorf("after step %d: %w; the state of that step is not lost: the run ends with a checkpoint of it if it writes any, from which to resume", s.Step, err)
+	s.Stop(err.Error())
+	return err, nil
+}
+
+// trainable is a session as a trainee.
+type trainable struct{ *session.Session }
+
+func (t trainable) reset(ctx context.Context, depth session.Depth) (session.Reset, error) {
+	p, err := t.Snapshot(ctx)
+	if err != nil {
+		return session.Reset{}, fmt.Errorf("reset: %w", err)
+	}
+	r, err := t.Reset(ctx, depth, p)
+	return r, errors.Join(err, p.Close())
+}
+
+func (t trainable) variableBytes() memory.Bytes {
+	var n int64
+	for _, v := range t.Model().Variables {
+		n += v.Bytes()
+	}
+	return memory.Bytes(n)
+}
