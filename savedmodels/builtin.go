@@ -21,8 +21,8 @@ import (
 	"steadyfit/internal/nearest"
 )
 
-// The folder itself is named, rather than its content, so that what begins
-// with a dot or underscore (an exporter's unfinished work) stays out.
+// Naming the folder rather than its content leaves out names that begin with a dot or
+// underscore, an exporter's unfinished work.
 //
 //go:embed builtin
 var builtinFS embed.FS
@@ -32,12 +32,11 @@ const (
 	archiveExt  = ".zip"
 )
 
-// BuiltinPrefix and the name of a model that ships with the project are its path in Open.
+// BuiltinPrefix, followed by the name of a built-in model, is a path that Open takes.
 const BuiltinPrefix = "builtin:"
 
-// BuiltinNames lists the models that ship with the project, sorted: those whose
-// name begins with digits go with the built-in data of that name, the others
-// are for measuring speed and memory.
+// BuiltinNames lists the models that ship with the project, sorted. Those whose names
+// begin with digits are for the built-in data, the others for measuring.
 func BuiltinNames() []string { return builtinNames(builtinFS) }
 
 func builtinNames(files fs.FS) []string {
@@ -60,14 +59,11 @@ func builtinNames(files fs.FS) []string {
 	return names
 }
 
-// Builtin opens a model that ships with the project. TensorFlow reads models
-// from files, so that the model is first written to a folder of the user's
-// cache, steadyfit/models/NAME-HASH; later calls check that the files there
-// are whole and use them again. Several processes may do so at once. Where
-// there is no cache that can be written, a private folder under os.TempDir is
-// used, which stays after the process. The largest, image-224, takes 63 MB of
-// disk. An unknown name gives ErrUnknownBuiltin and lists the names that there
-// are.
+// Builtin opens a model that ships with the project; an unknown name is
+// ErrUnknownBuiltin. TensorFlow reads models from files, so the model is first written to
+// steadyfit/models/NAME-HASH in the user's cache, and later calls check the files there.
+// Several processes may do so at once. Without a writable cache, a private folder under
+// os.TempDir is used, which stays after the process. The largest, image-224, takes 63 MB.
 func Builtin(name string) (*Model, error) {
 	var places []string
 	cache, cacheErr := os.UserCacheDir()
@@ -81,33 +77,32 @@ func Builtin(name string) (*Model, error) {
 	return Open(dir)
 }
 
-// materialise writes a model to the first of places that takes it, else to a
-// new private folder, and returns its folder.
+// materialise writes a model to the first writable place, else to a new private folder,
+// and returns its folder.
 func materialise(files fs.FS, name string, places []string) (string, error) {
 	content, hash, err := builtinFiles(files, name)
 	if err != nil {
 		return "", err
 	}
 	var errs []error
-	for _, place := range places {
-		dir, err := install(place, name+"-"+hash[:16], content)
+	for _, place := range append(slices.Clone(places), "") {
+		var err error
+		if place == "" {
+			place, err = privateFolder()
+		}
 		if err == nil {
-			return dir, nil
+			place, err = install(place, name+"-"+hash[:16], content)
+		}
+		if err == nil {
+			return place, nil
 		}
 		errs = append(errs, err)
 	}
-	private, err := privateFolder()
-	if err == nil {
-		var dir string
-		if dir, err = install(private, name+"-"+hash[:16], content); err == nil {
-			return dir, nil
-		}
-	}
-	return "", fmt.Errorf("built-in model %s: nowhere to write it: %w", name, errors.Join(append(errs, err)...))
+	return "", fmt.Errorf("built-in model %s: nowhere to write it: %w", name, errors.Join(errs...))
 }
 
-// privateFolder is made once in a process. A fixed name in a folder that all
-// users share could be taken by another user.
+// privateFolder is made once per process. A fixed name in a folder that all users share
+// could be taken by another user.
 var privateFolder = sync.OnceValues(func() (string, error) {
 	return os.MkdirTemp("", "steadyfit-models-")
 })
@@ -183,7 +178,7 @@ func archiveFiles(files fs.FS, root string) ([]file, string, error) {
 	return out, hex.EncodeToString(sum[:]), nil
 }
 
-// install puts files into parent/name, in one step as others see it.
+// install puts files into parent/name. Other processes see all of them or none.
 func install(parent, name string, files []file) (string, error) {
 	dir := filepath.Join(parent, name)
 	if whole(dir, files) {
@@ -196,7 +191,6 @@ func install(parent, name string, files []file) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// What is left of it once it is renamed away is nothing.
 	defer os.RemoveAll(temp)
 	for _, f := range files {
 		if err := f.write(filepath.Join(temp, filepath.FromSlash(f.name))); err != nil {
@@ -206,8 +200,8 @@ func install(parent, name string, files []file) (string, error) {
 	if err := os.Rename(temp, dir); err == nil || whole(dir, files) {
 		return dir, nil
 	}
-	// Another process was first, or what is there is damaged. Replacing the
-	// files one by one serves both: each is right before and after.
+	// Another process was first, or the folder is damaged. Replacing the files one by
+	// one serves both.
 	for _, f := range files {
 		name := filepath.FromSlash(f.name)
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
@@ -238,11 +232,9 @@ func (f file) write(target string) error {
 	return errors.Join(err, out.Close())
 }
 
-// whole reports whether dir holds these files with this content, by their sizes
-// and CRC-32. That is to find what accidents do: a disk that was full or lost
-// power, a model that was trained in place or edited. It is no defence against
-// someone who can write to the user's cache, and could do anything as the user.
-// It takes about 10 ms for the 63 MB of image-224, at each use.
+// whole reports whether dir has these files, by their sizes and CRC-32. That finds
+// accidents: a full disk, a loss of power, a model that was edited. It takes about 10 ms
+// for the 63 MB of image-224.
 func whole(dir string, files []file) bool {
 	return !slices.ContainsFunc(files, func(f file) bool {
 		return !f.sameAs(filepath.Join(dir, filepath.FromSlash(f.name)))

@@ -1,45 +1,39 @@
 package savedmodels
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-	"google.golang.org/protobuf/proto"
 )
 
 // composite is an argument that is not one tensor, such as a tf.RaggedTensor. TensorFlow 2
-// gives a signature an input for each of its parts: those of a ragged tensor x are x, which
-// has the values of all rows, and x_1, which has where each row begins.
+// gives a signature an input for each of its parts: x, which has the values of all rows,
+// and x_1, which has where each row begins.
 type composite struct {
 	kind  string // "ragged tensor"
 	parts []string
 }
 
-// argumentKinds lists the tensor arguments of the functions of an object graph: "" for a
-// tensor, and the kind of a composite one. encoded is an entry of SavedObjectGraph.concrete_functions.
-func (src *source) argumentKinds(encoded []byte, budget *estimate, options proto.UnmarshalOptions) error {
+// argumentKinds notes the arguments of the functions of an object graph, if one is a
+// composite tensor: "" for a tensor, and the kind of a composite one. encoded is a
+// SavedObjectGraph.
+func (src *source) argumentKinds(encoded []byte, budget *estimate) error {
 	objects := &pb.SavedObjectGraph{}
-	if err := budget.message(objects.ProtoReflect().Descriptor(), encoded, maxDepth); err != nil {
+	if err := budget.decode(encoded, objects, "object graph"); err != nil {
 		return err
 	}
-	if err := options.Unmarshal(encoded, objects); err != nil {
-		return fmt.Errorf("%w: its object graph is damaged: %w", ErrNotSavedModel, err)
-	}
 	for name, f := range objects.GetConcreteFunctions() {
-		if kinds := leaves(f.GetCanonicalizedInputSignature(), nil); slices.ContainsFunc(kinds, isComposite) {
+		kinds := leaves(f.GetCanonicalizedInputSignature(), nil)
+		if slices.ContainsFunc(kinds, func(kind string) bool { return kind != "" }) {
 			src.kinds[name] = kinds
 		}
 	}
 	return nil
 }
 
-func isComposite(kind string) bool { return kind != "" }
-
-// leaves appends the kinds of the tensors in a nested structure, in the order in which
-// TensorFlow flattens it.
+// leaves appends the kinds of the tensors in a nested structure, flattened as TensorFlow does.
 func leaves(v *pb.StructuredValue, kinds []string) []string {
 	var inner []*pb.StructuredValue
 	switch k := v.GetKind().(type) {
@@ -68,8 +62,8 @@ func leaves(v *pb.StructuredValue, kinds []string) []string {
 	return kinds
 }
 
-// composites finds the composite inputs of the signature whose outputs are roots. The
-// signature calls a wrapper that takes each part by its own name, and calls the function.
+// composites finds the composite inputs of the signature whose outputs are roots. It calls
+// a wrapper that takes each part by its own name and calls the Python function.
 func (g *graph) composites(roots []string, kinds map[string][]string) ([]composite, error) {
 	var found []composite
 	for _, root := range roots {
@@ -91,8 +85,8 @@ func (g *graph) composites(roots []string, kinds map[string][]string) ([]composi
 	return found, nil
 }
 
-// composites finds the arguments of a function that stand for composite tensors. TensorFlow
-// notes the same name of the user for all parts of one.
+// composites finds the arguments of a function that are parts of composite tensors. All
+// parts of one have the same user name.
 func (b *body) composites(kinds []string) []composite {
 	var found []composite
 	for i, j := 0, 0; len(kinds) > 0 && i < len(b.args); i, kinds = j, kinds[1:] {

@@ -3,24 +3,24 @@ package savedmodels
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// The kinds of error that callers decide on; test with errors.Is.
+// The kinds of error that callers decide on, for errors.Is.
 var (
 	// ErrNotSavedModel: the path holds no SavedModel, or a damaged one.
 	ErrNotSavedModel = errors.New("not a usable SavedModel")
-	// ErrTooLarge: reading the model would need more than MaxFileBytes,
-	// MaxMemoryBytes, or more work than any real model takes.
+	// ErrTooLarge: reading the model would exceed the limits on file size, memory or work,
+	// which no real model comes near.
 	ErrTooLarge = errors.New("SavedModel too large to read safely")
-	// ErrNoSignature: the model has no signature of the name asked for.
+	// ErrNoSignature: the model has no signature of that name.
 	ErrNoSignature = errors.New("no such signature")
-	// ErrNotTrainable: training the model would fail, or has been refused.
+	// ErrNotTrainable: training the model would fail, or was refused.
 	ErrNotTrainable = errors.New("model cannot be trained")
-	// ErrUnsafeOps: the model has operations that touch files, the network or
-	// Python. An error that is ErrUnsafeOps is ErrNotTrainable, too.
+	// ErrUnsafeOps: the model has operations that touch files, the network or Python.
 	ErrUnsafeOps = errors.New("model has unsafe operations")
-	// ErrChanged: the program in the model's folder is another one than was opened.
+	// ErrChanged: saved_model.pb is not the file that was opened.
 	ErrChanged = errors.New("the model was replaced since it was opened")
 	// ErrUnknownBuiltin: no model of that name ships with the project.
 	ErrUnknownBuiltin = errors.New("no such built-in model")
@@ -34,7 +34,7 @@ type NotTrainableError struct {
 	Problems []Problem
 }
 
-// Error gives every reason and every fix, a line each.
+// Error has one line per reason and per fix.
 func (e *NotTrainableError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", printable(e.Dir), ErrNotTrainable)
@@ -47,23 +47,14 @@ func (e *NotTrainableError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is one of the kinds of error that e is.
+// Is reports whether target is ErrNotTrainable, or ErrUnsafeOps if that is a reason.
 func (e *NotTrainableError) Is(target error) bool {
-	if target == ErrNotTrainable {
-		return true
-	}
-	if target == ErrUnsafeOps {
-		for _, p := range e.Problems {
-			if p.Code == CodeUnsafeOp {
-				return true
-			}
-		}
-	}
-	return false
+	return target == ErrNotTrainable || target == ErrUnsafeOps &&
+		slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Code == codeUnsafeOp })
 }
 
-// fixShown reports whether the fix of problem i is to be printed after it: not
-// if the next problem has the same one.
+// fixShown reports whether the fix of problem i is printed after it: equal fixes in a row
+// are printed once.
 func fixShown(problems []Problem, i int) bool {
 	fix := problems[i].Fix
 	return fix != "" && (i+1 == len(problems) || problems[i+1].Fix != fix)

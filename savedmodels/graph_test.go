@@ -179,7 +179,7 @@ func TestVariablesAreFollowedThrough(t *testing.T) {
 			m := read(t, c.meta)
 			var message string
 			for _, p := range m.Problems {
-				if p.Code == CodeOptimizerNotRestored {
+				if p.Code == codeOptimizerNotRestored {
 					message = p.Message
 				}
 			}

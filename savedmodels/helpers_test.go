@@ -169,7 +169,7 @@ func read(t testing.TB, metas ...*pb.MetaGraphDef) *Model {
 	t.Helper()
 	data, err := proto.Marshal(&pb.SavedModel{MetaGraphs: metas})
 	require.NoError(t, err)
-	m, err := parse("byhand", data, MaxMemoryBytes)
+	m, err := parse("byhand", data, maxMemoryBytes)
 	require.NoError(t, err)
 	m.settle()
 	return m

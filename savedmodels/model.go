@@ -3,62 +3,55 @@ package savedmodels
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 
-	"steadyfit/internal/bundle"
 	"steadyfit/internal/nearest"
 	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
-// initSignature is how a SavedModel names what runs when it is loaded.
+// initSignature is the signature of what runs when the model is loaded.
 const initSignature = "__saved_model_init_op"
 
-// Model is what a SavedModel folder holds, less its weights. It is not changed
+// Model is the content of a SavedModel folder, without its weights. It does not change
 // after Open and may be used from several goroutines.
 type Model struct {
 	// Dir is the folder, as given to Open.
 	Dir string
-	// Tags name the metagraph that is used, as in ["serve"]; what loading the
-	// model must be told.
+	// Tags name the metagraph that is used, as in ["serve"]; loading the model needs them.
 	Tags []string
-	// Signatures are sorted by name; what runs at load is not among them.
+	// Signatures are sorted by name, without the one that runs at load.
 	Signatures []Signature
-	// Saver says how to save and restore the variables; nil if the model
-	// cannot.
+	// Saver saves and restores the variables; nil if the model has none.
 	Saver *Saver
 	// Roles are the signatures chosen for each purpose.
 	Roles Roles
-	// Variables are the variables that a signature or the saver touches,
-	// sorted by name.
+	// Variables are the variables that a signature or the saver touches, sorted by name.
 	Variables []Variable
 	// Problems are sorted: errors first, then by code and subject.
 	Problems []Problem
-	// Metadata is what the exporter noted; nil if it noted nothing.
+	// Metadata is the exporter's notes; nil if there are none.
 	Metadata *Metadata
-	// TensorFlowVersion is that of the exporting side, as in "2.21.0".
+	// TensorFlowVersion is that of the exporter, as in "2.21.0".
 	TensorFlowVersion string
-	// Hash is the hex SHA-256 of saved_model.pb. It covers the program and the
-	// signatures, not the weights.
+	// Hash is the hex SHA-256 of saved_model.pb: of the program and the signatures, not of
+	// the weights.
 	Hash string
-	// LossOutput is the output that WithLoss made the loss; "" if it made none.
+	// LossOutput is the output that WithLoss renamed to loss; empty if it renamed none.
 	LossOutput string
 
 	known knowledge
 	notes error // why Metadata could not be read
 }
 
-// knowledge is what following the graph gave; roles and problems are drawn from
-// it, again when the caller names another train signature.
+// knowledge is the result of following the graph. Roles and problems are derived from it,
+// again when the caller names another train signature.
 type knowledge struct {
 	vars      []*variable
 	signature map[string]facts
@@ -87,12 +80,11 @@ type Tensor struct {
 	// Name is the signature's name for it, as in "x".
 	Name string
 	// Op is the graph's name for it with its output index, as in
-	// "serving_default_x:0"; empty for sparse and composite tensors, which
-	// have no single one.
+	// "serving_default_x:0"; empty for sparse and composite tensors, which have several.
 	Op    string
 	DType tfbind.DType
 	// Shape has -1 for a size that may vary, and is empty for scalars. It
-	// says nothing if UnknownRank.
+	// has no meaning if UnknownRank.
 	Shape       []int64
 	UnknownRank bool
 }
@@ -108,7 +100,7 @@ type Saver struct {
 // Variable is a variable of the model.
 type Variable struct {
 	Name string
-	// Container is TensorFlow's, beside the name; nearly always empty.
+	// Container is TensorFlow's namespace of the name; nearly always empty.
 	Container string
 	DType     tfbind.DType
 	// Shape has -1 for unknown sizes.
@@ -136,11 +128,10 @@ func (v Variable) Bytes() int64 {
 }
 
 // Open reads the SavedModel in dir and everything about it but its weights. It
-// needs no TensorFlow and runs nothing. Files beyond MaxFileBytes or graphs
-// beyond MaxMemoryBytes give ErrTooLarge; what is no SavedModel, or a damaged
-// one, gives ErrNotSavedModel, also where saved_model.pb is not the file that the exporter's
-// notes name (Metadata.SavedModelSHA256); a model that is merely unfit for training opens,
-// with Problems.
+// needs no TensorFlow and runs nothing. A model that exceeds the limits on files and
+// memory is ErrTooLarge. Anything but a SavedModel, a damaged one, and one whose
+// saved_model.pb is not the file in the exporter's notes (Metadata.SavedModelSHA256) are
+// ErrNotSavedModel. A model that is merely unfit for training opens, with Problems.
 func Open(dir string) (*Model, error) {
 	if name, ok := strings.CutPrefix(dir, BuiltinPrefix); ok {
 		return Builtin(name)
@@ -149,25 +140,25 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := parse(dir, data, MaxMemoryBytes)
+	m, err := parse(dir, data, maxMemoryBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, modelFile), err)
 	}
-	if err := m.checkVariables(); err != nil {
+	if err := m.checkWeights(); err != nil {
 		return nil, err
 	}
 	m.Metadata, m.notes = readMetadata(filepath.Join(dir, filepath.FromSlash(metadataFile)))
-	if m.Metadata != nil && m.Metadata.SavedModelSHA256 != "" && m.Metadata.SavedModelSHA256 != m.Hash {
+	if n := m.Metadata; n != nil && n.SavedModelSHA256 != "" && n.SavedModelSHA256 != m.Hash {
 		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, and %s has %s; export the model again",
-			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, metadataFile, m.Metadata.SavedModelSHA256)
+			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, metadataFile, n.SavedModelSHA256)
 	}
 	m.settle()
 	return m, nil
 }
 
-// WithLoss is the model with the output of that name called loss, in signatures that have no
-// loss: for models whose train step gives it another name. It has to be a float scalar. If no
-// signature has such an output, the error is ErrNoSignature. "" changes nothing.
+// WithLoss returns the model with the named output renamed to loss in the signatures
+// without one. It must be a float scalar of some signature, else the error is
+// ErrNoSignature. An empty name changes nothing.
 func (m *Model) WithLoss(output string) (*Model, error) {
 	if output == "" || output == m.LossOutput || output == OutputLoss {
 		return m, nil
@@ -204,7 +195,7 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 	return &named, nil
 }
 
-// parse is Open on the content of saved_model.pb, before roles and problems.
+// parse reads the content of saved_model.pb and follows its graph.
 func parse(dir string, data []byte, maxMemory int64) (*Model, error) {
 	src, err := decode(data, maxMemory)
 	if err != nil {
@@ -213,10 +204,8 @@ func parse(dir string, data []byte, maxMemory int64) (*Model, error) {
 	sum := sha256.Sum256(data)
 	info := src.meta.GetMetaInfoDef()
 	m := &Model{
-		Dir:               dir,
-		Tags:              append([]string{}, info.GetTags()...),
-		TensorFlowVersion: info.GetTensorflowVersion(),
-		Hash:              hex.EncodeToString(sum[:]),
+		Dir: dir, Tags: append([]string{}, info.GetTags()...),
+		TensorFlowVersion: info.GetTensorflowVersion(), Hash: hex.EncodeToString(sum[:]),
 	}
 	for _, name := range slices.Sorted(maps.Keys(src.meta.GetSignatureDef())) {
 		if def := src.meta.GetSignatureDef()[name]; name != initSignature {
@@ -251,71 +240,62 @@ func tensors(infos map[string]*pb.TensorInfo) []Tensor {
 }
 
 // gather follows the graph from everything that can be run.
-func (m *Model) gather(src *source) error {
+func (m *Model) gather(src *source) (err error) {
 	g := newGraph(src.graph)
 	for _, a := range src.meta.GetAssetFileDef() {
 		if i := g.nodeOf(a.GetTensorInfo().GetName()); i >= 0 {
 			g.asset[g.main.nodes[i].def.GetName()] = true
 		}
 	}
-	f := &m.known
-	f.signature, f.missing, f.vars, f.others = map[string]facts{}, map[string]bool{}, g.vars, src.others
-	f.composite = map[string][]composite{}
-
-	has := func(name string) bool { return g.nodeOf(name) >= 0 }
-	var err error
+	inspect := func(to *facts, roots ...string) {
+		if err == nil {
+			*to, err = g.inspect(roots)
+		}
+	}
+	k := &m.known
+	*k = knowledge{vars: g.vars, signature: map[string]facts{}, composite: map[string][]composite{}, missing: map[string]bool{}, others: src.others}
 	for _, s := range m.Signatures {
 		var roots []string
 		for _, t := range s.Outputs {
 			roots = append(roots, t.Op)
 		}
 		for _, t := range slices.Concat(s.Inputs, s.Outputs) {
-			if t.Op != "" && !has(t.Op) {
-				f.missing[t.Op] = true
+			if t.Op != "" && g.nodeOf(t.Op) < 0 {
+				k.missing[t.Op] = true
 			}
 		}
-		if f.signature[s.Name], err = g.inspect(roots); err != nil {
-			return err
-		}
-		if f.composite[s.Name], err = g.composites(roots, src.kinds); err != nil {
-			return err
+		var f facts
+		inspect(&f, roots...)
+		k.signature[s.Name] = f
+		if err == nil {
+			k.composite[s.Name], err = g.composites(roots, src.kinds)
 		}
 	}
-	if f.load, err = g.inspect(loadOps(src.meta)); err != nil {
-		return err
-	}
+	inspect(&k.load, loadOps(src.meta)...)
 
 	saver := src.meta.GetSaverDef()
-	m.Saver = &Saver{saver.GetFilenameTensorName(), saver.GetSaveTensorName(), saver.GetRestoreOpName()}
-	for _, part := range []struct{ what, name string }{
-		{"a file name to feed", m.Saver.FilenameTensor},
-		{"a tensor that saves", m.Saver.SaveTensor},
-		{"an operation that restores", m.Saver.RestoreOp},
+	for _, part := range [][2]string{
+		{"file name to feed", saver.GetFilenameTensorName()},
+		{"tensor that saves", saver.GetSaveTensorName()},
+		{"operation that restores", saver.GetRestoreOpName()},
 	} {
-		switch {
-		case part.name == "":
-			f.noSaver = "the model names no " + strings.TrimPrefix(strings.TrimPrefix(part.what, "a "), "an ")
-		case !has(part.name):
-			f.noSaver = "the graph lacks " + part.name + ", which the model names as " + part.what
-		default:
-			continue
-		}
-		m.Saver = nil
-		break
-	}
-	if m.Saver != nil {
-		if f.save, err = g.inspect([]string{m.Saver.SaveTensor}); err != nil {
+		if part[1] == "" {
+			k.noSaver = "the model names no " + part[0]
 			return err
 		}
-		if f.restore, err = g.inspect([]string{m.Saver.RestoreOp}); err != nil {
+		if g.nodeOf(part[1]) < 0 {
+			k.noSaver = "the graph lacks " + part[1] + ", which the model names as the " + part[0]
 			return err
 		}
 	}
-	return nil
+	m.Saver = &Saver{saver.GetFilenameTensorName(), saver.GetSaveTensorName(), saver.GetRestoreOpName()}
+	inspect(&k.save, m.Saver.SaveTensor)
+	inspect(&k.restore, m.Saver.RestoreOp)
+	return err
 }
 
-// loadOps names what TensorFlow runs when it loads the model, besides restoring
-// the variables (RunInitOp in saved_model/loader.cc: the init signature, else
+// loadOps are the operations that TensorFlow runs when it loads the model, besides
+// restoring the variables (RunInitOp in saved_model/loader.cc: the init signature, else
 // the collections of TensorFlow 1).
 func loadOps(meta *pb.MetaGraphDef) []string {
 	var ops []string
@@ -328,65 +308,14 @@ func loadOps(meta *pb.MetaGraphDef) []string {
 	return ops
 }
 
-// checkVariables reports weights that are not where the saver expects them.
-func (m *Model) checkVariables() error {
-	if len(m.known.vars) == 0 {
-		return nil // nothing to restore: TensorFlow does not look for the files either
-	}
-	dir := filepath.Join(m.Dir, "variables")
-	info, err := os.Stat(filepath.Join(dir, "variables.index"))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s: %w: it has variables, and variables/variables.index is missing; "+
-			"copy the whole folder, variables/ included", m.Dir, ErrNotSavedModel)
-	case err != nil:
-		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
-	case !info.Mode().IsRegular() || info.Size() == 0:
-		return fmt.Errorf("%s: %w: variables/variables.index is empty or no file; copy the model again", m.Dir, ErrNotSavedModel)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
-	}
-	// Each file of weights says how many there are: variables.data-00000-of-00002.
-	have, want := 0, 1
-	for _, e := range entries {
-		var i, n int
-		if _, err := fmt.Sscanf(e.Name(), "variables.data-%05d-of-%05d", &i, &n); err == nil && i < n {
-			have, want = have+1, max(want, n)
-		}
-	}
-	if have < want {
-		return fmt.Errorf("%s: %w: variables/ has %d of %d files of weights (variables.data-*); copy the whole folder",
-			m.Dir, ErrNotSavedModel, have, want)
-	}
-	index, err := readFile(filepath.Join(dir, "variables.index"), bundle.MaxBytes)
-	if err == nil {
-		err = bundle.Check(filepath.Join(dir, "variables"), index)
-	}
-	switch {
-	case errors.Is(err, bundle.ErrDamaged):
-		return fmt.Errorf("SavedModel %s: %w: %w", m.Dir, ErrNotSavedModel, err)
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("SavedModel %s: %w: %w; copy the whole folder, variables/ included", m.Dir, ErrNotSavedModel, err)
-	case err != nil:
-		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
-	}
-	return nil
-}
-
-var errNoModel = errors.New("the model is nil; give one from Open")
-
 // Signature finds a signature by name. The error is ErrNoSignature and lists
-// the names that there are, the nearest first.
+// the signatures of the model, the nearest name first.
 func (m *Model) Signature(name string) (*Signature, error) {
 	if m == nil {
 		return nil, errNoModel
 	}
-	for i := range m.Signatures {
-		if m.Signatures[i].Name == name {
-			return &m.Signatures[i], nil
-		}
+	if i := slices.IndexFunc(m.Signatures, func(s Signature) bool { return s.Name == name }); i >= 0 {
+		return &m.Signatures[i], nil
 	}
 	if len(m.Signatures) == 0 {
 		return nil, fmt.Errorf("%s: %w: %q, nor any other; export the model with signatures", m.Dir, ErrNoSignature, name)
@@ -403,17 +332,12 @@ func (m *Model) signatureNames() []string {
 	return names
 }
 
-// find is Signature for callers that know whether it is there.
-// It gives nil for "", which stands for no signature, even if the model has
-// one of that name.
+// find returns the signature of that name, or nil. An empty name stands for no signature,
+// even if the model has one of that name.
 func (m *Model) find(name string) *Signature {
-	if name == "" {
+	i := slices.IndexFunc(m.Signatures, func(s Signature) bool { return s.Name == name })
+	if name == "" || i < 0 {
 		return nil
 	}
-	for i := range m.Signatures {
-		if m.Signatures[i].Name == name {
-			return &m.Signatures[i]
-		}
-	}
-	return nil
+	return &m.Signatures[i]
 }

@@ -51,7 +51,7 @@ func TestVariableCheckAgreesWithTensorFlow(t *testing.T) {
 			m := open(t, name)
 			var found []string
 			for _, p := range m.Problems {
-				if p.Code == CodeOptimizerNotRestored || p.Code == CodeVariableNotRestored {
+				if p.Code == codeOptimizerNotRestored || p.Code == codeVariableNotRestored {
 					found = append(found, p.Message)
 				}
 			}
@@ -229,14 +229,14 @@ func TestCheckTrainable(t *testing.T) {
 	require.ErrorContains(t, trap, "6 variables that training uses: sequential/dense/bias")
 	var typed *NotTrainableError
 	require.ErrorAs(t, trap, &typed)
-	require.Equal(t, CodeOptimizerNotRestored, typed.Problems[0].Code)
+	require.Equal(t, codeOptimizerNotRestored, typed.Problems[0].Code)
 }
 
 func TestTrainOverride(t *testing.T) {
 	m := open(t, "good")
 	_, err := m.RolesFor(CheckOptions{Train: "evaluate"})
 	require.ErrorIs(t, err, ErrNotTrainable, "it has a loss, but changes nothing")
-	require.ErrorContains(t, err, CodeNothingTrained)
+	require.ErrorContains(t, err, codeNothingTrained)
 	roles, err := m.RolesFor(CheckOptions{Train: "train_xla"})
 	require.NoError(t, err)
 	require.Equal(t, "train_xla", roles.Train)

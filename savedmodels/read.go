@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
@@ -20,13 +22,11 @@ import (
 )
 
 const (
-	// MaxFileBytes bounds the saved_model.pb that Open reads. Weights are not
-	// in it (they are in variables/), so that real ones take 10 KB to 50 MB.
-	MaxFileBytes = 512 << 20
-	// MaxMemoryBytes bounds what the decoded graph may take, by an estimate
-	// made before decoding: an empty node takes 2 bytes in the file and over
-	// a hundred in memory.
-	MaxMemoryBytes = 1 << 30
+	// maxFileBytes bounds saved_model.pb, which has no weights: real ones take 10 KB to 50 MB.
+	maxFileBytes = 512 << 20
+	// maxMemoryBytes bounds the decoded graph, by an estimate made before decoding: an
+	// empty node takes 2 bytes in the file and over a hundred in memory.
+	maxMemoryBytes = 1 << 30
 	// maxDepth is the nesting that TensorFlow's own protobuf readers accept.
 	maxDepth = 100
 	// maxMetadataBytes bounds assets.extra/steadyfit.json.
@@ -36,42 +36,44 @@ const (
 	metadataFile = "assets.extra/steadyfit.json"
 )
 
-// The numbers of the fields of SavedModel and MetaGraphDef, from saved_model.proto
-// and meta_graph.proto.
+// The numbers of fields, from saved_model.proto, meta_graph.proto and
+// saved_object_graph.proto.
 const (
-	fieldMetaGraphs = 2
-	fieldMetaInfo   = 1
+	fieldMetaGraphs = 2 // of SavedModel
+
+	fieldMetaInfo   = 1 // of MetaGraphDef
 	fieldGraph      = 2
 	fieldSaver      = 3
 	fieldCollection = 4
 	fieldSignature  = 5
 	fieldAssetFile  = 6
 	fieldObjects    = 7
-	// fieldFunctions is SavedObjectGraph.concrete_functions.
-	fieldFunctions = 2
+
+	fieldTags      = 4 // of MetaInfoDef
+	fieldFunctions = 2 // concrete_functions of SavedObjectGraph
 )
 
-// source is a decoded saved_model.pb, less what nothing here needs.
+// source is a decoded saved_model.pb, without the parts that nothing here needs.
 type source struct {
 	meta  *pb.MetaGraphDef // without its GraphDef and object graph
 	graph *graph_go_proto.GraphDef
-	// kinds are those of the arguments, by function, where one is a composite tensor.
+	// kinds are those of the arguments of a function, see argumentKinds.
 	kinds map[string][]string
-	// others are the tag sets of the metagraphs that were not chosen.
+	// others are the tags of the metagraphs that were not chosen.
 	others [][]string
 }
 
-// readFile reads a regular file of at most max bytes.
-func readFile(path string, max int64) ([]byte, error) {
-	data, err := files.Read(path, max)
+// readFile reads a regular file of at most limit bytes.
+func readFile(path string, limit int64) ([]byte, error) {
+	data, err := files.Read(path, limit)
 	if errors.Is(err, files.ErrTooLarge) {
 		return nil, fmt.Errorf("%w: %w", ErrTooLarge, err)
 	}
 	return data, err
 }
 
-// readModel reads DIR/saved_model.pb, and explains what a folder or file
-// without one seems to be.
+// readModel reads DIR/saved_model.pb. Its error says what a folder or file without one
+// seems to be.
 func readModel(dir string) ([]byte, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -81,14 +83,13 @@ func readModel(dir string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w: expected a folder, found a file; %s", dir, ErrNotSavedModel, explainFile(dir))
 	}
 	path := filepath.Join(dir, modelFile)
-	data, err := readFile(path, MaxFileBytes)
-	if errors.Is(err, fs.ErrNotExist) {
+	data, err := readFile(path, maxFileBytes)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: %w: it has no %s; %s", dir, ErrNotSavedModel, modelFile, explainFolder(dir))
-	}
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("SavedModel %s: %w", dir, err)
-	}
-	if len(data) == 0 {
+	case len(data) == 0:
 		return nil, fmt.Errorf("%s: %w: the file is empty; export or copy the model again", path, ErrNotSavedModel)
 	}
 	return data, nil
@@ -143,207 +144,175 @@ func exists(path string) bool {
 }
 
 // decode parses saved_model.pb and picks the metagraph to use: the first one
-// tagged "serve", else the first. It fails rather than decode what would take
-// more than maxMemory bytes.
+// tagged "serve", else the first. It refuses to decode what would take more than
+// maxMemory bytes.
 func decode(data []byte, maxMemory int64) (*source, error) {
-	metas, err := splitMetaGraphs(data)
+	metas, tags, err := splitMetaGraphs(data)
 	if err != nil {
 		return nil, err
 	}
 	if len(metas) == 0 {
 		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or of another kind", ErrNotSavedModel)
 	}
-	chosen, tags := 0, make([][]string, len(metas))
-	for i := len(metas) - 1; i >= 0; i-- {
-		if tags[i], err = tagsOf(metas[i]); err != nil {
-			return nil, err
-		}
-		for _, t := range tags[i] {
-			if t == "serve" {
-				chosen = i
-			}
-		}
-	}
-	src := &source{meta: &pb.MetaGraphDef{}, graph: &graph_go_proto.GraphDef{}, kinds: map[string][]string{}}
-	for i, t := range tags {
-		if i != chosen {
-			src.others = append(src.others, t)
-		}
+	chosen := max(0, slices.IndexFunc(tags, func(t []string) bool { return slices.Contains(t, "serve") }))
+	src := &source{
+		meta: &pb.MetaGraphDef{}, graph: &graph_go_proto.GraphDef{}, kinds: map[string][]string{},
+		others: slices.Delete(tags, chosen, chosen+1),
 	}
 
-	// The object graph describes Python objects, and can be as large as the
-	// graph; it and what is unknown stays behind, but for composite arguments.
+	// The object graph describes Python objects, and can be as large as the graph. Of it,
+	// only the arguments of functions are decoded, one by one.
 	budget := &estimate{left: maxMemory, sizes: map[protoreflect.FullName]int64{}}
 	var rest []byte
-	merge := proto.UnmarshalOptions{Merge: true, DiscardUnknown: true, RecursionLimit: maxDepth}
-	err = fields(metas[chosen], func(num protowire.Number, value, raw []byte) error {
-		switch num {
+	for f := range fields(metas[chosen], &err) {
+		switch f.num {
 		case fieldGraph:
-			if err := budget.message(src.graph.ProtoReflect().Descriptor(), value, maxDepth); err != nil {
-				return err
-			}
-			if err := merge.Unmarshal(value, src.graph); err != nil {
-				return fmt.Errorf("%w: its graph is damaged: %w", ErrNotSavedModel, err)
-			}
+			err = budget.decode(f.value, src.graph, "graph")
 		case fieldMetaInfo, fieldSaver, fieldCollection, fieldSignature, fieldAssetFile:
-			rest = append(rest, raw...)
+			rest = append(rest, f.raw...)
 		case fieldObjects:
-			return fields(value, func(num protowire.Number, _, raw []byte) error {
-				if num != fieldFunctions {
-					return nil
+			for f := range fields(f.value, &err) {
+				if f.num == fieldFunctions {
+					err = src.argumentKinds(f.raw, budget)
 				}
-				return src.argumentKinds(raw, budget, merge)
-			})
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := budget.message(src.meta.ProtoReflect().Descriptor(), rest, maxDepth); err != nil {
-		return nil, err
-	}
-	if err := merge.Unmarshal(rest, src.meta); err != nil {
-		return nil, fmt.Errorf("%w: its metagraph is damaged: %w", ErrNotSavedModel, err)
-	}
-	return src, nil
-}
-
-// splitMetaGraphs returns the encoded metagraphs; they share data's memory.
-func splitMetaGraphs(data []byte) ([][]byte, error) {
-	var metas [][]byte
-	err := fields(data, func(num protowire.Number, value, _ []byte) error {
-		if num == fieldMetaGraphs {
-			// Real models have one or two; each costs a scan.
-			if len(metas) == 64 {
-				return fmt.Errorf("%w: it has more than 64 metagraphs", ErrTooLarge)
-			}
-			metas = append(metas, value)
-		}
-		return nil
-	})
-	return metas, err
-}
-
-// tagsOf reads the tags of an encoded metagraph without decoding the rest.
-func tagsOf(meta []byte) ([]string, error) {
-	const fieldTags = 4
-	var tags []string
-	err := fields(meta, func(num protowire.Number, value, _ []byte) error {
-		if num != fieldMetaInfo {
-			return nil
-		}
-		return fields(value, func(num protowire.Number, value, _ []byte) error {
-			if num == fieldTags && len(tags) < 64 {
-				tags = append(tags, string(value))
-			}
-			return nil
-		})
-	})
-	return tags, err
-}
-
-// fields calls f for each length-delimited field of an encoded message, with
-// the field's content, and the content together with its key and length.
-func fields(data []byte, f func(num protowire.Number, value, raw []byte) error) error {
-	for rest := data; len(rest) > 0; {
-		num, typ, n := protowire.ConsumeTag(rest)
-		if n < 0 {
-			return damaged(len(data)-len(rest), n)
-		}
-		m := protowire.ConsumeFieldValue(num, typ, rest[n:])
-		if m < 0 {
-			return damaged(len(data)-len(rest), m)
-		}
-		if typ == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(rest[n:])
-			if err := f(num, value, rest[:n+m]); err != nil {
-				return err
 			}
 		}
-		rest = rest[n+m:]
 	}
-	return nil
+	if err == nil {
+		err = budget.decode(rest, src.meta, "metagraph")
+	}
+	return src, err
 }
 
-func damaged(at, code int) error {
-	return fmt.Errorf("%w: it breaks off or is damaged at byte %d of a message (%w); copy or export the model again",
-		ErrNotSavedModel, at, protowire.ParseError(code))
+// splitMetaGraphs returns the encoded metagraphs, which share data's memory, and the tags
+// of each.
+func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
+	for f := range fields(data, &err) {
+		if f.num != fieldMetaGraphs {
+			continue
+		}
+		// Real models have one or two; each costs a scan.
+		if len(metas) == 64 {
+			return nil, nil, fmt.Errorf("%w: it has more than 64 metagraphs", ErrTooLarge)
+		}
+		var own []string
+		for f := range fields(f.value, &err) {
+			if f.num != fieldMetaInfo {
+				continue
+			}
+			for f := range fields(f.value, &err) {
+				if f.num == fieldTags && len(own) < 64 {
+					own = append(own, string(f.value))
+				}
+			}
+		}
+		metas, tags = append(metas, f.value), append(tags, own)
+	}
+	return metas, tags, err
 }
 
-// estimate predicts what decoding takes in memory, and fails when that is more
-// than what is left.
+// field is a field of an encoded message.
+type field struct {
+	num protowire.Number
+	typ protowire.Type
+	// value is the content of a length-delimited field, and raw all of the field with its key.
+	value, raw []byte
+	size       int // of raw less the key
+}
+
+// fields are the fields of an encoded message. The sequence ends when *err is set, by
+// itself for a damaged message or by the caller.
+func fields(data []byte, err *error) iter.Seq[field] {
+	return func(yield func(field) bool) {
+		for rest := data; len(rest) > 0; {
+			num, typ, key := protowire.ConsumeTag(rest)
+			n := key
+			if key >= 0 {
+				n = protowire.ConsumeFieldValue(num, typ, rest[key:])
+			}
+			if n < 0 {
+				*err = fmt.Errorf("%w: it breaks off or is damaged at byte %d of a message (%w); copy or export the model again",
+					ErrNotSavedModel, len(data)-len(rest), protowire.ParseError(n))
+				return
+			}
+			f := field{num: num, typ: typ, raw: rest[:key+n], size: n}
+			if typ == protowire.BytesType {
+				f.value, _ = protowire.ConsumeBytes(rest[key:])
+			}
+			if !yield(f) || *err != nil {
+				return
+			}
+			rest = rest[key+n:]
+		}
+	}
+}
+
+// estimate predicts the memory that decoding takes, and fails when that exceeds what is
+// left.
 type estimate struct {
 	left  int64
 	sizes map[protoreflect.FullName]int64
 }
 
-func (e *estimate) take(n int64) error {
-	if e.left -= n; e.left < 0 {
-		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; "+
-			"no real model comes near this, so suspect the file", ErrTooLarge, MaxMemoryBytes>>20)
+// decode merges an encoded message into m if there is memory for it.
+func (e *estimate) decode(data []byte, m proto.Message, what string) error {
+	if err := e.message(m.ProtoReflect().Descriptor(), data, maxDepth); err != nil {
+		return err
+	}
+	merge := proto.UnmarshalOptions{Merge: true, DiscardUnknown: true, RecursionLimit: maxDepth}
+	if err := merge.Unmarshal(data, m); err != nil {
+		return fmt.Errorf("%w: its %s is damaged: %w", ErrNotSavedModel, what, err)
 	}
 	return nil
 }
 
-// message adds what a message of the given type takes, and all that it holds.
+func (e *estimate) take(n int64) error {
+	if e.left -= n; e.left < 0 {
+		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; "+
+			"no real model comes near this, so suspect the file", ErrTooLarge, maxMemoryBytes>>20)
+	}
+	return nil
+}
+
+// message adds the memory of a message of the given type, and of all that it holds.
 func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth int) error {
 	if depth == 0 {
 		return fmt.Errorf("%w: its messages are nested more than %d deep; the file is damaged or made to harm",
 			ErrNotSavedModel, maxDepth)
 	}
-	if err := e.take(e.size(d)); err != nil {
+	err := e.take(e.size(d))
+	if err != nil {
 		return err
 	}
 	known := d.Fields()
-	for rest := data; len(rest) > 0; {
-		num, typ, n := protowire.ConsumeTag(rest)
-		if n < 0 {
-			return damaged(len(data)-len(rest), n)
-		}
-		m := protowire.ConsumeFieldValue(num, typ, rest[n:])
-		if m < 0 {
-			return damaged(len(data)-len(rest), m)
-		}
-		if fd := known.ByNumber(num); fd != nil {
-			// A list doubles its room as it grows, and pays for old and new.
-			const element = 3 * 8
-			switch {
-			case typ != protowire.BytesType:
-				if fd.IsList() {
-					if err := e.take(element); err != nil {
-						return err
-					}
-				}
-			case fd.Message() != nil:
-				if err := e.take(element); err != nil {
-					return err
-				}
-				value, _ := protowire.ConsumeBytes(rest[n:])
-				if err := e.message(fd.Message(), value, depth-1); err != nil {
-					return err
-				}
-			case fd.Kind() == protoreflect.StringKind || fd.Kind() == protoreflect.BytesKind:
-				if err := e.take(int64(m) + 3*element); err != nil {
-					return err
-				}
-			default: // packed numbers, of a byte or more each
-				if err := e.take(int64(m) * element); err != nil {
-					return err
-				}
+	for f := range fields(data, &err) {
+		// A list doubles its capacity as it grows, and holds old and new meanwhile.
+		const element = 3 * 8
+		switch fd := known.ByNumber(f.num); {
+		case fd == nil:
+		case f.typ != protowire.BytesType:
+			if fd.IsList() {
+				err = e.take(element)
 			}
+		case fd.Message() != nil:
+			if err = e.take(element); err == nil {
+				err = e.message(fd.Message(), f.value, depth-1)
+			}
+		case fd.Kind() == protoreflect.StringKind || fd.Kind() == protoreflect.BytesKind:
+			err = e.take(int64(f.size) + 3*element)
+		default: // packed numbers, of a byte or more each
+			err = e.take(int64(f.size) * element)
 		}
-		rest = rest[n+m:]
 	}
-	return nil
+	return err
 }
 
-// size is what an empty message of the type takes in memory.
+// size is the memory of an empty message of the type.
 func (e *estimate) size(d protoreflect.MessageDescriptor) int64 {
 	if s, ok := e.sizes[d.FullName()]; ok {
 		return s
 	}
-	s := int64(128) // also what an entry of a map takes
+	s := int64(128) // also that of an entry of a map
 	if mt, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName()); err == nil && !d.IsMapEntry() {
 		if t := reflect.TypeOf(mt.Zero().Interface()); t.Kind() == reflect.Pointer {
 			s = int64(t.Elem().Size()) + 16

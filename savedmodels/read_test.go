@@ -103,7 +103,7 @@ func TestDamagedModels(t *testing.T) {
 	good, err := os.ReadFile("testdata/flatref/saved_model.pb")
 	require.NoError(t, err)
 	try := func(data []byte) {
-		m, err := parse("damaged", data, MaxMemoryBytes)
+		m, err := parse("damaged", data, maxMemoryBytes)
 		if err == nil {
 			m.settle()
 			require.NoError(t, m.WriteText(&bytes.Buffer{}))
@@ -160,7 +160,7 @@ func TestEstimate(t *testing.T) {
 	for _, name := range []string{"good", "keras", "unsafe"} {
 		data, err := os.ReadFile("testdata/" + name + "/saved_model.pb")
 		require.NoError(t, err)
-		low, high := int64(0), int64(MaxMemoryBytes)
+		low, high := int64(0), int64(maxMemoryBytes)
 		for low+1 < high { // find what the estimate is
 			mid := (low + high) / 2
 			if _, err := decode(data, mid); err != nil {
@@ -173,7 +173,7 @@ func TestEstimate(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		src, err := decode(data, MaxMemoryBytes)
+		src, err := decode(data, maxMemoryBytes)
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestSizeLimits(t *testing.T) {
 	file := filepath.Join(dir, modelFile)
 	f, err := os.Create(file)
 	require.NoError(t, err)
-	require.NoError(t, f.Truncate(MaxFileBytes+1)) // takes no space
+	require.NoError(t, f.Truncate(maxFileBytes+1)) // takes no space
 	require.NoError(t, f.Close())
 	_, err = Open(dir)
 	require.ErrorIs(t, err, ErrTooLarge)
@@ -211,7 +211,7 @@ func TestNestingIsBounded(t *testing.T) {
 		inner = wrap(10, wrap(2, wrap(2, inner)))
 	}
 	node := wrap(1, wrap(5, wrap(2, inner)))
-	_, err := parse("deep", hostile(len(node), node), MaxMemoryBytes)
+	_, err := parse("deep", hostile(len(node), node), maxMemoryBytes)
 	require.ErrorIs(t, err, ErrNotSavedModel)
 	require.ErrorContains(t, err, "nested more than 100 deep")
 }
@@ -233,7 +233,7 @@ func TestMetaGraphChoice(t *testing.T) {
 	}
 	data, err := proto.Marshal(&pb.SavedModel{MetaGraphs: many})
 	require.NoError(t, err)
-	_, err = parse("many", data, MaxMemoryBytes)
+	_, err = parse("many", data, maxMemoryBytes)
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 

@@ -1,44 +1,41 @@
 package savedmodels
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
 
-// Roles names the signature chosen for each purpose; "" where the model has
-// none that serves. Where several names are usual, the first one found wins.
+// Roles names the signature chosen for each purpose; empty where the model has none that
+// fits. Where a role has several usual names, the first one found wins.
 type Roles struct {
-	// Train runs one step: train, learn or train_step, with an output loss.
+	// Train runs one step and returns the loss: train, learn or train_step.
 	Train string `json:"train"`
-	// TrainN runs as many steps as its inputs have along their first
-	// dimension: train_n.
+	// TrainN runs several steps, stacked along the first dimension of its inputs: train_n.
 	TrainN string `json:"train_n"`
-	// Evaluate gives loss and metrics and changes nothing: evaluate or eval.
+	// Evaluate returns loss and metrics and changes nothing: evaluate or eval.
 	Evaluate string `json:"evaluate"`
 	// Predict is predict, infer or serving_default.
 	Predict string `json:"predict"`
-	// Gradients adds the gradients of a part of a batch to what Apply will
-	// use: gradients or accumulate. It is chosen only together with Apply.
-	Gradients string `json:"gradients"`
-	// Accumulate is Gradients if the model calls it accumulate.
-	Accumulate string `json:"accumulate"`
-	// Apply updates the weights with the gradients added up: apply.
-	Apply string `json:"apply"`
+	// Gradients adds up the gradients of micro-batches: gradients or accumulate. Apply
+	// updates the weights with them. They are chosen together.
+	Gradients  string `json:"gradients"`
+	Accumulate string `json:"accumulate"` // Gradients if the model calls it accumulate
+	Apply      string `json:"apply"`
 	// SetLearningRate is set_learning_rate.
 	SetLearningRate string `json:"set_learning_rate"`
-	// ResetMetrics is reset_metrics. It gives the variables behind running metrics the
-	// values with which an epoch or an evaluation begins, and its outputs name these
-	// metrics: see Model.RunningMetrics.
+	// ResetMetrics is reset_metrics, run before an epoch or an evaluation; see
+	// Model.RunningMetrics.
 	ResetMetrics string `json:"reset_metrics"`
-	// Finalize is finalize, which is run once at the end of training: it gives weights
+	// Finalize is finalize, run once at the end of training: it gives the weights
 	// their final values, such as averages over the steps.
 	Finalize string `json:"finalize"`
-	// Save and Restore are the signatures save and restore, chosen only if
-	// they cover every variable that training uses. Model.Saver is preferred.
+	// Save and Restore are the signatures save and restore, chosen only if they cover
+	// every variable that training uses. Model.Saver is preferred.
 	Save    string `json:"save"`
 	Restore string `json:"restore"`
-	// TrainXLA and TrainNXLA are twins of Train and TrainN compiled for fixed
-	// shapes: the twin's name with _xla behind.
+	// TrainXLA and TrainNXLA are Train and TrainN compiled by XLA for fixed shapes. Their
+	// names end in _xla.
 	TrainXLA  string `json:"train_xla"`
 	TrainNXLA string `json:"train_n_xla"`
 	// TrainSync runs one step together with other workers: train_sync.
@@ -58,11 +55,12 @@ func (r Roles) Training() []string {
 	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.TrainSync, r.Gradients, r.Apply)
 }
 
-// Used lists every chosen signature, each once, but Save and Restore.
+// Used lists every chosen signature but Save and Restore, each once.
 func (r Roles) Used() []string {
 	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate, r.ResetMetrics, r.Finalize)...)
 }
 
+// unique returns the names that are not empty, each once.
 func unique(names ...string) []string {
 	var out []string
 	for _, n := range names {
@@ -83,160 +81,159 @@ func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 	return ""
 }
 
-// resolve chooses the roles. train, if not empty, names the train signature.
-// What a signature lacks for its role is added to the problems.
-func (m *Model) resolve(train string, report func(Problem)) Roles {
-	var r Roles
-	r.Train = m.choose(trainNames, (*Signature).hasLoss)
-	if train != "" {
-		r.Train = m.choose([]string{train}, (*Signature).hasLoss)
+// RunningMetrics names the outputs of train and evaluate signatures whose values cover all
+// batches since the signature reset_metrics ran, as a Keras metric's do: they are the
+// outputs of reset_metrics. All other outputs are values of their batch alone.
+func (m *Model) RunningMetrics() []string {
+	if s := m.find(m.Roles.ResetMetrics); s != nil {
+		return tensorNames(s.Outputs)
 	}
-	r.Evaluate = m.choose(evaluateNames, (*Signature).hasLoss)
-	r.Predict = m.choose(predictNames, nil)
-	r.SetLearningRate = m.choose([]string{"set_learning_rate"}, func(s *Signature) bool {
-		return len(s.Inputs) == 1 && reservedInputs[InputLearningRate].fits(s.Inputs[0])
-	})
-	if s := m.find("set_learning_rate"); s != nil && r.SetLearningRate == "" {
-		report(unusable("set_learning_rate", "it does not take exactly one float scalar"))
-	}
-	r.ResetMetrics = m.resolveAlone("reset_metrics", report)
-	r.Finalize = m.resolveAlone("finalize", report)
-	if s := m.find(r.Train); s != nil {
-		m.resolveVariants(&r, s, report)
-	}
-	return r
+	return nil
 }
 
-// resolveAlone chooses a signature that takes no input.
-func (m *Model) resolveAlone(name string, report func(Problem)) string {
-	s := m.find(name)
+// resolve chooses the roles. train, if not empty, names the train signature. A signature
+// that has the name of a role and does not fit it is reported.
+func (j *judgement) resolve(train string) {
+	r := &j.roles
+	usual := j.choose(trainNames, (*Signature).hasLoss)
+	r.Train = usual
+	if train != "" {
+		r.Train = j.choose([]string{train}, (*Signature).hasLoss)
+	}
+	r.Evaluate = j.choose(evaluateNames, (*Signature).hasLoss)
+	r.Predict = j.choose(predictNames, nil)
+	r.SetLearningRate = j.take("set_learning_rate", func(s *Signature) string {
+		if len(s.Inputs) == 1 && reservedInputs[InputLearningRate].fits(s.Inputs[0]) {
+			return ""
+		}
+		return "it does not take exactly one float scalar"
+	})
+	noInputs := func(s *Signature) string {
+		if len(s.Inputs) == 0 {
+			return ""
+		}
+		return "it takes the input " + s.Inputs[0].Name + ", and should take none"
+	}
+	r.ResetMetrics, r.Finalize = j.take("reset_metrics", noInputs), j.take("finalize", noInputs)
+
+	s := j.find(r.Train)
+	if s == nil {
+		return
+	}
+	same := func(v *Signature) string { return v.differs(s, 0) }
+	if r.Evaluate != "" {
+		r.Evaluate = j.take(r.Evaluate, same)
+	}
+	// A train signature of another name than usual has variants of its own: train_n
+	// would train something else.
+	many := "train_n"
+	if r.Train != usual {
+		many = r.Train + "_n"
+	}
+	r.TrainN = j.take(many, func(v *Signature) string { return v.differs(s, 1) })
+	r.TrainXLA = j.takeCompiled(r.Train)
+	r.TrainNXLA = j.takeCompiled(r.TrainN)
+	if r.Train == usual {
+		r.TrainSync = j.take("train_sync", func(v *Signature) string {
+			if v.Reserved(InputGroupSize) == nil {
+				return "it has no input " + InputGroupSize
+			}
+			return same(v)
+		})
+		j.resolveMicroBatches(same)
+	}
+	j.resolveSaving()
+}
+
+// take returns a name if the model has a signature of that name and wrong finds nothing
+// wrong with it; what wrong finds is reported.
+func (j *judgement) take(name string, wrong func(*Signature) string) string {
+	s := j.find(name)
 	if s == nil {
 		return ""
 	}
-	if len(s.Inputs) > 0 {
-		report(unusable(name, "it takes the input "+s.Inputs[0].Name+", and should take none"))
+	if why := wrong(s); why != "" {
+		j.unusable(name, why)
 		return ""
 	}
 	return name
 }
 
-// RunningMetrics names the outputs of train and evaluate signatures that are values over
-// all batches since the signature reset_metrics ran, such as those of a Keras metric: its
-// outputs have their names. The value of the last batch is that of the epoch, or of the
-// evaluation. All other outputs are values of the batch alone.
-func (m *Model) RunningMetrics() []string {
-	var names []string
-	if s := m.find(m.Roles.ResetMetrics); s != nil {
-		for _, t := range s.Outputs {
-			names = append(names, t.Name)
-		}
-	}
-	return names
+func (j *judgement) unusable(name, why string) {
+	j.report(warning, CodeUnusableSignature, name, "correct it in the code that exports the model", "signature %s is not used: %s", name, why)
 }
 
-// resolveVariants chooses what must match the train signature s.
-func (m *Model) resolveVariants(r *Roles, s *Signature, report func(Problem)) {
-	// A train signature of another name than usual has variants of its own: to
-	// run train_n in its place would train something else.
-	usual := r.Train == m.choose(trainNames, (*Signature).hasLoss)
-	take := func(name string, wrong func(*Signature) string) string {
-		v := m.find(name)
-		if v == nil {
-			return ""
-		}
-		if why := wrong(v); why != "" {
-			report(unusable(name, why))
-			return ""
-		}
-		return name
+// takeCompiled chooses the XLA-compiled form of a signature.
+func (j *judgement) takeCompiled(base string) string {
+	if base == "" {
+		return ""
 	}
-	many := func(v *Signature) string { return v.differs(s, 1) }
-	same := func(v *Signature) string { return v.differs(s, 0) }
-	if usual {
-		r.TrainN = take("train_n", many)
-	} else {
-		r.TrainN = take(r.Train+"_n", many)
-	}
-	compiled := func(base string) func(*Signature) string {
-		return func(v *Signature) string {
-			if why := v.differs(m.find(base), 0); why != "" {
-				return why
+	return j.take(base+"_xla", func(v *Signature) string {
+		if why := v.differs(j.find(base), 0); why != "" {
+			return why
+		}
+		for _, t := range v.DataInputs() {
+			if t.UnknownRank || slices.ContainsFunc(t.Shape, func(d int64) bool { return d < 0 }) {
+				return "its input " + t.Name + " has no fixed shape, and a compiled signature needs one"
 			}
-			for _, t := range v.DataInputs() {
-				if !t.Static() {
-					return "its input " + t.Name + " has no fixed shape, and a compiled signature needs one"
-				}
-			}
-			return ""
 		}
-	}
-	r.TrainXLA = take(r.Train+"_xla", compiled(r.Train))
-	if r.TrainN != "" {
-		r.TrainNXLA = take(r.TrainN+"_xla", compiled(r.TrainN))
-	}
-	if v := m.choose(evaluateNames, (*Signature).hasLoss); v != "" {
-		r.Evaluate = take(v, same)
-	}
-	if usual {
-		m.resolveShared(r, same, take, report)
-	}
-	m.resolveSaving(r, report)
-}
-
-// resolveShared chooses what divides a step among workers or over time.
-func (m *Model) resolveShared(r *Roles, same func(*Signature) string,
-	take func(string, func(*Signature) string) string, report func(Problem)) {
-	r.TrainSync = take("train_sync", func(v *Signature) string {
-		if v.Reserved(InputGroupSize) == nil {
-			return "it has no input " + InputGroupSize
-		}
-		return same(v)
+		return ""
 	})
+}
 
-	gradients := m.choose(gradientsNames, nil)
-	switch apply := m.find("apply"); {
-	case gradients != "" && apply == nil:
-		report(unusable(gradients, "there is no signature apply to go with it"))
-	case gradients == "" && apply != nil:
-		report(unusable("apply", "there is no signature gradients or accumulate to go with it"))
-	case gradients != "":
-		if g := take(gradients, same); g != "" {
-			r.Apply = take("apply", func(v *Signature) string {
-				if d := v.DataInputs(); len(d) > 0 {
-					return "it takes data: " + d[0].Name
-				}
-				return ""
-			})
-			if r.Apply != "" {
-				r.Gradients = g
-				if g == "accumulate" {
-					r.Accumulate = g
-				}
+// resolveMicroBatches chooses gradients and apply.
+func (j *judgement) resolveMicroBatches(same func(*Signature) string) {
+	gradients, apply := j.choose(gradientsNames, nil), j.choose([]string{"apply"}, nil)
+	switch {
+	case gradients == "" && apply == "":
+	case apply == "":
+		j.unusable(gradients, "there is no signature apply to go with it")
+	case gradients == "":
+		j.unusable(apply, "there is no signature gradients or accumulate to go with it")
+	case j.take(gradients, same) != "":
+		r := &j.roles
+		if r.Apply = j.take(apply, func(v *Signature) string {
+			if d := v.DataInputs(); len(d) > 0 {
+				return "it takes data: " + d[0].Name
 			}
+			return ""
+		}); r.Apply == "" {
+			return
+		}
+		if r.Gradients = gradients; gradients == "accumulate" {
+			r.Accumulate = gradients
 		}
 	}
 }
 
 // resolveSaving chooses the model's own save and restore. A pair that leaves
 // out a variable would restore another model than it saved.
-func (m *Model) resolveSaving(r *Roles, report func(Problem)) {
-	uses := m.union(r.Training(), func(f facts) map[int]bool { return f.read })
-	if save, restore := m.find("save"), m.find("restore"); save != nil && restore != nil {
-		lost := minus(uses, m.known.signature["save"].read)
-		unset := minus(uses, m.known.signature["restore"].written)
-		switch {
-		case len(lost) > 0:
-			report(weightsOnly("save", "save", m.names(lost), m.Saver != nil))
-		case len(unset) > 0:
-			report(weightsOnly("restore", "restore", m.names(unset), m.Saver != nil))
-		default:
-			r.Save, r.Restore = "save", "restore"
-		}
+func (j *judgement) resolveSaving() {
+	if j.find("save") == nil || j.find("restore") == nil {
+		return
 	}
+	uses := j.known.of(j.roles.Training(), func(f facts) set { return f.read })
+	for _, s := range []struct {
+		name   string
+		covers set
+	}{{"save", j.known.signature["save"].read}, {"restore", j.known.signature["restore"].written}} {
+		missing := uses.minus(s.covers)
+		if len(missing) == 0 {
+			continue
+		}
+		message := fmt.Sprintf("signatures save and restore are not used: %s leaves out %s", s.name, j.variables(missing, "that training uses"))
+		if j.Saver != nil {
+			j.report(note, codeWeightsOnly, s.name, "", "%s; the model's saver is used instead", message)
+		} else {
+			j.report(warning, codeWeightsOnly, s.name, exportFix, "%s", message)
+		}
+		return
+	}
+	j.roles.Save, j.roles.Restore = "save", "restore"
 }
 
-// differs says in what the signature departs from base, of which it should be
-// a variant with more leading dimensions; "" if in nothing that counts.
+// differs says why the signature is not a variant of base with more leading dimensions;
+// empty if it is one.
 func (s *Signature) differs(base *Signature, more int) string {
 	for _, t := range base.DataInputs() {
 		v := s.Input(t.Name)
@@ -260,14 +257,16 @@ func (s *Signature) differs(base *Signature, more int) string {
 	return ""
 }
 
-// shapeText is the tensor's shape, with "?" for what may vary: "[?,3]".
+// shapeText is the tensor's shape, with "?" for a size that may vary: "[?,3]".
 func (t Tensor) shapeText() string {
 	if t.UnknownRank {
 		return "[...]"
 	}
 	dims := make([]string, len(t.Shape))
 	for i, d := range t.Shape {
-		dims[i] = sizeText(d)
+		if dims[i] = fmt.Sprint(d); d < 0 {
+			dims[i] = "?"
+		}
 	}
 	return "[" + strings.Join(dims, ",") + "]"
 }

@@ -6,9 +6,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// The names that have a meaning of their own in a training signature.
+// The reserved names of a training signature.
 const (
-	InputSampleWeight = "sample_weight" // [B] or [B, ...] float: weight of each sample's loss, or of each element's
+	InputSampleWeight = "sample_weight" // [B] or [B, ...] float
 	InputLearningRate = "learning_rate" // [] float
 	InputSeed         = "seed"          // [2] int64: for stateless random operations
 	InputLossScale    = "loss_scale"    // [] float: multiplied into the loss, divided out of the gradients
@@ -16,24 +16,22 @@ const (
 
 	OutputLoss        = "loss"         // [] float
 	OutputGradsFinite = "grads_finite" // [] bool: whether the step was applied
-	OutputGlobalStep  = "global_step"  // [] int64
+	outputGlobalStep  = "global_step"  // [] int64
 )
 
-// The metrics of a training that scales its loss, be it inside the graph or outside: the
-// scale of the next step, and the number of steps skipped so far.
+// The metrics of training with loss scaling, inside the graph or outside: the scale of
+// the next step, and the number of steps skipped so far.
 const (
 	MetricLossScale    = "loss_scale"
 	MetricSkippedSteps = "skipped_steps"
 )
 
-// form is what a reserved input or output must look like.
+// form is the type and shape of a reserved input or output.
 type form struct {
 	types []tfbind.DType
-	// shape is what is needed; -1 stands for the batch.
-	shape []int64
+	shape []int64 // -1 stands for the batch
 	text  string
-	// more says that other dimensions may follow.
-	more bool
+	more  bool // other dimensions may follow
 }
 
 var floats = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}
@@ -49,7 +47,7 @@ var reservedInputs = map[string]form{
 var reservedOutputs = map[string]form{
 	OutputLoss:        {types: floats, shape: []int64{}, text: "a float scalar"},
 	OutputGradsFinite: {types: []tfbind.DType{tfbind.Bool}, shape: []int64{}, text: "a bool scalar"},
-	OutputGlobalStep:  {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
+	outputGlobalStep:  {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
 }
 
 // fits reports whether t has the form. A shape that the model leaves open fits.
@@ -71,40 +69,29 @@ func (f form) fits(t Tensor) bool {
 	return true
 }
 
-// IsReserved reports whether an input of that name is fed by steadyfit itself
-// rather than from a dataset.
+// IsReserved reports whether steadyfit itself feeds an input of that name.
 func IsReserved(input string) bool { _, ok := reservedInputs[input]; return ok }
 
-// Input finds an input by its name; nil if there is none.
+// Input returns the input of that name; nil if there is none.
 func (s *Signature) Input(name string) *Tensor { return find(s.Inputs, name) }
 
-// Output finds an output by its name; nil if there is none.
+// Output returns the output of that name; nil if there is none.
 func (s *Signature) Output(name string) *Tensor { return find(s.Outputs, name) }
 
 func find(ts []Tensor, name string) *Tensor {
-	for i := range ts {
-		if ts[i].Name == name {
-			return &ts[i]
-		}
+	if i := slices.IndexFunc(ts, func(t Tensor) bool { return t.Name == name }); i >= 0 {
+		return &ts[i]
 	}
 	return nil
 }
 
-// DataInputs are the inputs that a dataset provides: all but the reserved
-// ones, sorted by name.
+// DataInputs are the inputs that a dataset provides: all but the reserved ones.
 func (s *Signature) DataInputs() []Tensor {
-	var out []Tensor
-	for _, t := range s.Inputs {
-		if !IsReserved(t.Name) {
-			out = append(out, t)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(s.Inputs), func(t Tensor) bool { return IsReserved(t.Name) })
 }
 
-// ImageInput is the data input that takes images, in the shape [batch height width
-// channels] with 1 or 3 channels, or a number that may vary; nil unless there is
-// exactly one.
+// ImageInput is the one data input of the shape [batch height width channels] with 1, 3
+// or any number of channels; nil unless there is exactly one.
 func (s *Signature) ImageInput() *Tensor {
 	var found *Tensor
 	for _, t := range s.DataInputs() {
@@ -119,8 +106,8 @@ func (s *Signature) ImageInput() *Tensor {
 	return found
 }
 
-// Reserved finds a reserved input, one of the Input constants; nil if the
-// signature does not take it, or if the name is not reserved.
+// Reserved returns a reserved input, one of the Input constants; nil if the
+// signature does not take it.
 func (s *Signature) Reserved(name string) *Tensor {
 	if !IsReserved(name) {
 		return nil
@@ -128,19 +115,19 @@ func (s *Signature) Reserved(name string) *Tensor {
 	return s.Input(name)
 }
 
-// Metrics are the outputs that are numbers to record: numeric scalars, "loss"
-// first if it is there, then sorted by name. grads_finite (a bool) and
-// global_step are not metrics.
+// Metrics are the outputs to record: numeric scalars other than global_step, "loss" first,
+// the others sorted by name.
 func (s *Signature) Metrics() []Tensor {
-	var out []Tensor
-	if loss := s.Output(OutputLoss); loss != nil && loss.scalarNumber() {
-		out = append(out, *loss)
-	}
-	for _, t := range s.Outputs {
-		if t.Name != OutputLoss && t.Name != OutputGlobalStep && t.scalarNumber() {
-			out = append(out, t)
+	out := slices.DeleteFunc(slices.Clone(s.Outputs), func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
+	slices.SortStableFunc(out, func(a, b Tensor) int {
+		switch {
+		case a.Name == OutputLoss:
+			return -1
+		case b.Name == OutputLoss:
+			return 1
 		}
-	}
+		return 0
+	})
 	return out
 }
 
@@ -149,13 +136,8 @@ func (t Tensor) scalarNumber() bool {
 		t.DType.Supported() && t.DType != tfbind.String && t.DType != tfbind.Bool
 }
 
-// hasLoss reports whether the signature gives a loss that can be recorded.
+// hasLoss reports whether the signature returns a loss that can be recorded.
 func (s *Signature) hasLoss() bool {
 	loss := s.Output(OutputLoss)
 	return loss != nil && loss.Op != "" && reservedOutputs[OutputLoss].fits(*loss)
-}
-
-// Static reports whether every size of the shape is fixed.
-func (t Tensor) Static() bool {
-	return !t.UnknownRank && !slices.ContainsFunc(t.Shape, func(d int64) bool { return d < 0 })
 }

@@ -2,6 +2,7 @@ package savedmodels
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
@@ -25,19 +25,11 @@ var newTypes = map[tfbind.DType]string{
 
 // typeName is TensorFlow's name of the type in protobufs, as in "DT_FLOAT".
 func (t Tensor) typeName() string {
-	if name, ok := newTypes[t.DType]; ok {
-		return name
-	}
-	return types_go_proto.DataType(t.DType).String()
+	return cmp.Or(newTypes[t.DType], types_go_proto.DataType(t.DType).String())
 }
 
-// printable replaces what could steer a terminal: names in a model are
-// whatever its author wrote.
+// printable escapes what could control a terminal: the author of a model chooses its names.
 func printable(s string) string {
-	clean := !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) && utf8.ValidString(s)
-	if clean {
-		return s
-	}
 	var b strings.Builder
 	for _, r := range s {
 		if unicode.IsPrint(r) {
@@ -49,9 +41,24 @@ func printable(s string) string {
 	return b.String()
 }
 
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// enumerate joins names for a message, at most the first limit of them.
+func enumerate(names []string, limit int) string {
+	if len(names) <= limit {
+		return strings.Join(names, ", ")
+	}
+	return strings.Join(names[:limit], ", ") + " and " + plural(len(names)-limit, "other")
+}
+
 // WriteText writes what `steadyfit inspect` prints: the signatures in the
-// layout of `saved_model_cli show --all` (TensorFlow 2.21), then what steadyfit
-// will use each for, then the problems with their fixes. The error is w's.
+// layout of `saved_model_cli show --all` (TensorFlow 2.21), their uses, and the problems
+// with their fixes. The error is w's.
 func (m *Model) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	m.writeSignatures(&b)
@@ -88,35 +95,24 @@ func (m *Model) writeSignatures(b *bytes.Buffer) {
 	}
 }
 
-// tuple writes the shape as saved_model_cli does: "(-1, 3)".
+// tuple is the shape as saved_model_cli prints it: "(-1, 3)".
 func (t Tensor) tuple() string {
 	if t.UnknownRank {
 		return "unknown_rank"
 	}
-	dims := make([]string, len(t.Shape))
-	for i, d := range t.Shape {
-		dims[i] = strconv.FormatInt(d, 10)
-	}
-	return "(" + strings.Join(dims, ", ") + ")"
-}
-
-func sizeText(d int64) string {
-	if d < 0 {
-		return "?"
-	}
-	return strconv.FormatInt(d, 10)
+	return "(" + strings.Trim(strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ", "), "[]") + ")"
 }
 
 // uses pairs each purpose with the signature chosen for it.
 func (r Roles) uses() [][2]string {
 	return [][2]string{
 		{"train one step", r.Train}, {"the same, compiled", r.TrainXLA},
-		{"train several steps in a call", r.TrainN}, {"the same, compiled", r.TrainNXLA},
+		{"train several steps per execution", r.TrainN}, {"the same, compiled", r.TrainNXLA},
 		{"train with other workers", r.TrainSync},
-		{"gradients of a part of a batch", r.Gradients}, {"update from the parts", r.Apply},
+		{"gradients of a micro-batch", r.Gradients}, {"apply the gradients", r.Apply},
 		{"evaluate", r.Evaluate}, {"predict", r.Predict},
 		{"set the learning rate", r.SetLearningRate},
-		{"begin metrics anew", r.ResetMetrics}, {"end the training", r.Finalize},
+		{"reset the metrics", r.ResetMetrics}, {"finish the training", r.Finalize},
 		{"save", r.Save}, {"restore", r.Restore},
 	}
 }
@@ -124,57 +120,43 @@ func (r Roles) uses() [][2]string {
 func (m *Model) writeUses(b *bytes.Buffer) {
 	b.WriteString("\nsteadyfit uses the signatures to:\n")
 	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	seen := map[string]bool{}
+	unused := m.signatureNames()
 	for _, use := range m.Roles.uses() {
 		s := m.find(use[1])
 		if s == nil {
 			continue
 		}
-		seen[s.Name] = true
-		var in, own, out []string
+		unused = slices.DeleteFunc(unused, func(name string) bool { return name == s.Name })
+		var in, reserved, takes []string
 		for _, t := range s.Inputs {
 			if IsReserved(t.Name) {
-				own = append(own, t.Name)
+				reserved = append(reserved, t.Name)
 			} else {
 				in = append(in, t.Name+" "+t.DType.String()+t.shapeText())
 			}
 		}
-		for _, t := range s.Metrics() {
-			out = append(out, t.Name)
+		if len(in) > 0 {
+			takes = append(takes, strings.Join(in, ", "))
 		}
+		if len(reserved) > 0 {
+			takes = append(takes, "reserved "+strings.Join(reserved, ", "))
+		}
+		out := tensorNames(s.Metrics())
 		if len(out) == 0 {
-			for _, t := range s.Outputs {
-				out = append(out, t.Name)
-			}
+			out = tensorNames(s.Outputs)
 		}
-		takes := strings.Join(in, ", ")
-		if len(own) > 0 {
-			if takes != "" {
-				takes += "; "
-			}
-			takes += "reserved " + strings.Join(own, ", ")
-		}
-		if takes == "" {
-			takes = "nothing"
-		}
-		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], printable(s.Name), printable(takes), printable(strings.Join(out, ", ")))
+		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], printable(s.Name),
+			printable(cmp.Or(strings.Join(takes, "; "), "nothing")), printable(strings.Join(out, ", ")))
 	}
-	// A Buffer takes every write.
-	_ = table.Flush()
-	if len(seen) == 0 {
+	_ = table.Flush() // to a Buffer, which takes every write
+	if len(unused) == len(m.Signatures) {
 		b.WriteString("  nothing\n")
-	}
-	var unused []string
-	for _, s := range m.Signatures {
-		if !seen[s.Name] {
-			unused = append(unused, s.Name)
-		}
 	}
 	if len(unused) > 0 {
 		fmt.Fprintf(b, "  not used: %s\n", printable(enumerate(unused, 10)))
 	}
 
-	var trained, kept int
+	var trained, saved int
 	var size int64
 	for _, v := range m.Variables {
 		size += v.Bytes()
@@ -182,10 +164,10 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 			trained++
 		}
 		if v.Saved && v.Restored {
-			kept++
+			saved++
 		}
 	}
-	fmt.Fprintf(b, "\n%s, %d bytes; training changes %d, checkpoints hold %d.", plural(len(m.Variables), "variable"), size, trained, kept)
+	fmt.Fprintf(b, "\n%s, %d bytes; training changes %d, checkpoints hold %d.", plural(len(m.Variables), "variable"), size, trained, saved)
 	if m.TensorFlowVersion != "" {
 		fmt.Fprintf(b, " Written by TensorFlow %s.", printable(m.TensorFlowVersion))
 	}
@@ -206,48 +188,41 @@ func (m *Model) writeProblems(b *bytes.Buffer) {
 	}
 }
 
-// tensorJSON and the types below fix the names that `inspect --json` prints;
-// scripts rely on them.
-type tensorJSON struct {
-	Name  string  `json:"name"`
-	Op    string  `json:"op"`
-	DType string  `json:"dtype"`
-	Shape []int64 `json:"shape"` // null: rank unknown; -1: size unknown
-}
+// The types below fix the names that `inspect --json` prints; scripts rely on them.
 
-// MarshalJSON gives name, op, dtype ("float32") and shape: -1 for a size that
-// may vary, null if the rank is unknown.
-func (t Tensor) MarshalJSON() ([]byte, error) {
-	j := tensorJSON{t.Name, t.Op, t.DType.String(), slices.Clone(t.Shape)}
-	if t.UnknownRank {
-		j.Shape = nil
-	} else if j.Shape == nil {
-		j.Shape = []int64{}
+// shapeJSON is a shape in JSON: -1 for a size that may vary, null for an unknown rank.
+func shapeJSON(shape []int64, unknownRank bool) []int64 {
+	if unknownRank {
+		return nil
 	}
-	return json.Marshal(j)
+	return orEmpty(shape)
 }
 
-// MarshalJSON gives name, dtype, shape as a Tensor's, and restored, saved,
-// trained.
+// MarshalJSON returns name, op, dtype ("float32") and shape: -1 for a size that
+// may vary, null for an unknown rank.
+func (t Tensor) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Name  string  `json:"name"`
+		Op    string  `json:"op"`
+		DType string  `json:"dtype"`
+		Shape []int64 `json:"shape"`
+	}{t.Name, t.Op, t.DType.String(), shapeJSON(t.Shape, t.UnknownRank)})
+}
+
+// MarshalJSON returns name, dtype, shape as a Tensor's, restored, saved and trained.
 func (v Variable) MarshalJSON() ([]byte, error) {
-	j := struct {
+	return json.Marshal(struct {
 		Name     string  `json:"name"`
 		DType    string  `json:"dtype"`
 		Shape    []int64 `json:"shape"`
 		Restored bool    `json:"restored"`
 		Saved    bool    `json:"saved"`
 		Trained  bool    `json:"trained"`
-	}{v.Name, v.DType.String(), v.Shape, v.Restored, v.Saved, v.Trained}
-	if v.UnknownRank {
-		j.Shape = nil
-	}
-	return json.Marshal(j)
+	}{v.Name, v.DType.String(), shapeJSON(v.Shape, v.UnknownRank), v.Restored, v.Saved, v.Trained})
 }
 
-// MarshalJSON gives what `steadyfit inspect --json` prints: dir, sha256,
-// tensorflow_version, tags, trainable, signatures, roles, saver (null if there
-// is none), variables, problems, metadata (null if there is none). Lists are
-// in the order of Model's fields and never null.
+// MarshalJSON returns what `steadyfit inspect --json` prints. Lists are in the order of
+// Model's fields and never null; saver and metadata are null if there are none.
 func (m *Model) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Dir        string      `json:"dir"`

@@ -1,0 +1,115 @@
+package savedmodels
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"steadyfit/internal/bundle"
+)
+
+// CheckUnchanged reports whether the model can be loaded from its folder again. A
+// saved_model.pb with another content than Hash is ErrChanged, a damaged folder
+// ErrNotSavedModel, and files that cannot be read are the error of the file system. The
+// weights may differ from those at Open.
+func (m *Model) CheckUnchanged() error {
+	path := filepath.Join(m.Dir, modelFile)
+	hash := sha256.New()
+	if err := copyFile(hash, path); err != nil {
+		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
+	}
+	if now := hex.EncodeToString(hash.Sum(nil)); now != m.Hash {
+		return fmt.Errorf("%s: %w: its SHA-256 was %.12s when it was opened, and is %.12s now; restore the file, or begin a new training with this one",
+			path, ErrChanged, m.Hash, now)
+	}
+	if err := m.checkWeights(); err != nil {
+		return err
+	}
+	for _, folder := range []string{"variables", "assets"} {
+		entries, err := os.ReadDir(filepath.Join(m.Dir, folder))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // checkWeights requires what is needed
+			return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
+		}
+		for _, e := range entries {
+			if !e.Type().IsRegular() {
+				continue
+			}
+			f, err := os.Open(filepath.Join(m.Dir, folder, e.Name()))
+			if err != nil {
+				return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
+			}
+			f.Close()
+		}
+	}
+	return nil
+}
+
+// copyFile writes a regular file to w in pieces, since memory may be short.
+func copyFile(w io.Writer, path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() { // opening a named pipe would wait for a writer
+		return &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(w, f)
+	return err
+}
+
+// checkWeights reports files of weights that are missing or damaged.
+func (m *Model) checkWeights() error {
+	if len(m.known.vars) == 0 {
+		return nil // nothing to restore: TensorFlow does not look for the files either
+	}
+	dir := filepath.Join(m.Dir, "variables")
+	info, err := os.Stat(filepath.Join(dir, "variables.index"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w: it has variables, and variables/variables.index is missing; "+
+			"copy the whole folder, variables/ included", m.Dir, ErrNotSavedModel)
+	case err != nil:
+		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
+	case !info.Mode().IsRegular() || info.Size() == 0:
+		return fmt.Errorf("%s: %w: variables/variables.index is empty or no file; copy the model again", m.Dir, ErrNotSavedModel)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
+	}
+	// Each file of weights says how many there are: variables.data-00000-of-00002.
+	have, want := 0, 1
+	for _, e := range entries {
+		var i, n int
+		if _, err := fmt.Sscanf(e.Name(), "variables.data-%05d-of-%05d", &i, &n); err == nil && i < n {
+			have, want = have+1, max(want, n)
+		}
+	}
+	if have < want {
+		return fmt.Errorf("%s: %w: variables/ has %d of %d files of weights (variables.data-*); copy the whole folder",
+			m.Dir, ErrNotSavedModel, have, want)
+	}
+	index, err := readFile(filepath.Join(dir, "variables.index"), bundle.MaxBytes)
+	if err == nil {
+		err = bundle.Check(filepath.Join(dir, "variables"), index)
+	}
+	switch {
+	case errors.Is(err, bundle.ErrDamaged):
+		return fmt.Errorf("SavedModel %s: %w: %w", m.Dir, ErrNotSavedModel, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("SavedModel %s: %w: %w; copy the whole folder, variables/ included", m.Dir, ErrNotSavedModel, err)
+	case err != nil:
+		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
+	}
+	return nil
+}
