@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+
+	"steadyfit/internal/dtype"
 )
 
 // Augmentation says how images are changed at random, anew in each epoch. The
@@ -96,7 +98,7 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 		return nil, m.noField(field)
 	}
 	refuse := func(kind error, format string, args ...any) (*InMemory, error) {
-		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.typeName(), c.shape), fmt.Sprintf(format, args...), kind)
+		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.Name, c.shape), fmt.Sprintf(format, args...), kind)
 	}
 	if len(c.shape) != 2 && len(c.shape) != 3 {
 		return refuse(ErrField, "an image has the shape [height width] or [height width channels]")
@@ -115,8 +117,8 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 		return refuse(ErrField, "jitter: %d channels, where images have 1 or 3", p.channels)
 	}
 	name := fmt.Sprintf("augment %s, seed %d", a, a.Seed)
-	switch c.kind.(type) {
-	case vec[uint8]:
+	switch c.kind {
+	case dtype.For[uint8]():
 		return mapField(m, field, name, c.shape, true, func(s Sample, dst, src []uint8) error {
 			d := a.draw(s)
 			move(p, d, dst, src)
@@ -125,7 +127,7 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 			}
 			return nil
 		})
-	case vec[float32]:
+	case dtype.For[float32]():
 		return mapField(m, field, name, c.shape, true, func(s Sample, dst, src []float32) error {
 			d := a.draw(s)
 			move(p, d, dst, src)

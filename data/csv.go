@@ -208,6 +208,7 @@ func textReader(r io.Reader) (io.Reader, error) {
 const (
 	rowBytes   = 16
 	cellBytes  = 4
+	textBytes  = 16
 	classBytes = 100
 )
 
@@ -459,7 +460,7 @@ func (t *table) row(record []string) error {
 	}
 	for i, cell := range record {
 		if f := t.fields[i]; f != nil && f.text {
-			if err := t.values.take(stringHeader); err != nil {
+			if err := t.values.take(textBytes); err != nil {
 				return err
 			}
 			// Cells share memory with their whole row.

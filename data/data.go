@@ -110,7 +110,7 @@ func (b Batch) Borrowable(i int) bool {
 		return false
 	}
 	v := b.slab.vectors[i]
-	return v.begins(b.Fields[i].Values, b.at*(v.len()/b.slab.samples))
+	return beginsAt(b.Fields[i].Values, v, b.at*(v.len()/b.slab.samples))
 }
 
 // Join returns this batch and the next n-1 as one, if the dataset places them one after the

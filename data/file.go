@@ -298,14 +298,6 @@ func (l *limit) take(n int64) error {
 	return nil
 }
 
-// limitOf is the limit of what a reader reads; nil if it has none.
-func limitOf(r io.Reader) *limit {
-	if l, ok := r.(*limited); ok {
-		return l.limit
-	}
-	return nil
-}
-
 type limited struct {
 	*limit
 	r io.Reader
@@ -357,6 +349,8 @@ func corrupt(err error) error {
 	return fmt.Errorf("damaged or cut off: %w: %w", err, ErrFormat)
 }
 
+var errMore = fmt.Errorf("more bytes than the header promises: %w", ErrFormat)
+
 // atEnd reports bytes after what the headers promised. Reading to the end also
 // makes a decompressor compare its checksum.
 func atEnd(r io.Reader) error {
@@ -365,7 +359,7 @@ func atEnd(r io.Reader) error {
 	case io.EOF:
 		return nil
 	case nil:
-		return fmt.Errorf("more bytes than the header promises: %w", ErrFormat)
+		return errMore
 	default:
 		return corrupt(err)
 	}

@@ -28,7 +28,7 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	sum := sha256.New() // it never fails
 	for i := range m.columns {
 		c := &m.columns[i]
-		fmt.Fprintf(sum, "field %q %s\n", c.name, describeField(c.kind.typeName(), c.shape))
+		fmt.Fprintf(sum, "field %q %s\n", c.name, describeField(c.kind.Name, c.shape))
 		for c.made != nil {
 			fmt.Fprintf(sum, "made by %q\n", c.made.describe())
 			files, ofFiles := c.made.(*imageFiles)
@@ -44,14 +44,14 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		if c == nil {
 			continue
 		}
-		one := c.kind.same(c.width)
+		one := makeVector(c.kind, c.width)
 		var value []byte
 		for _, row := range rows {
 			if err := c.values.copyTo(one, 0, row*c.width, (row+1)*c.width); err != nil {
 				return "", false, err
 			}
 			for e := range c.width {
-				value = append(one.appendText(value[:0], e), '\n')
+				value = append(appendText(value[:0], one, e), '\n')
 				sum.Write(value)
 			}
 		}

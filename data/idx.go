@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"steadyfit/internal/dtype"
 )
 
 // OpenIDX reads a folder in MNIST's layout, which Fashion-MNIST and others
@@ -53,14 +55,13 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", labelsFile, err)
 	}
-	at, _ := integersOf(v) // IDX has number types only
 	y := make([]int64, v.len())
 	for i := range y {
-		class, ok := at(i)
+		class, ok := v.kind().Int(v.element(i))
 		if !ok {
 			return nil, &RowError{
 				File: labelsFile, Unit: "sample", Row: i, Column: "y",
-				Found: string(v.appendText(nil, i)), Expected: "an integer", Err: ErrFormat,
+				Found: string(appendText(nil, v, i)), Expected: "an integer", Err: ErrFormat,
 			}
 		}
 		y[i] = class
@@ -135,20 +136,6 @@ func readIDX(r io.Reader, l *limit, likely int64) (Array, error) {
 	for i, d := range dims {
 		shape[i] = int(d)
 	}
-	n, err := elements(shape)
-	if err != nil {
-		return Array{}, err
-	}
-	t := storedTypes[code]
-	if likely, err = l.expect(n, t.size, 1, likely); err != nil {
-		return Array{}, err
-	}
-	v, err := t.read(r, n, t.size, binary.BigEndian, likely)
-	if err != nil {
-		return Array{}, corrupt(err)
-	}
-	if err := atEnd(r); err != nil {
-		return Array{}, err
-	}
-	return Array{Shape: shape, Values: v.values(0, n)}, nil
+	t := dtype.ByNumPy(code)
+	return readArray(r, l, fileType{kind: t, size: t.Size, order: binary.BigEndian}, shape, false, likely)
 }

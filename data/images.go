@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/option"
 )
 
@@ -159,7 +160,7 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 	m := &InMemory{name: dir, n: n}
 	m.columns = []column{{
 		name: "x", shape: []int{o.Height, o.Width, o.Channels}, width: o.Height * o.Width * o.Channels,
-		kind: vec[uint8]{}, made: files, file: dir,
+		kind: dtype.For[uint8](), made: files, file: dir,
 	}}
 	if err := m.add("y", array{[]int{n}, vec[int64](labels)}, dir); err != nil {
 		return nil, err

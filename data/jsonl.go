@@ -203,7 +203,7 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	case f.kind != kind:
 		return wrong(kind, f.kind+", as before")
 	}
-	if err := t.values.take(stringHeader); err != nil {
+	if err := t.values.take(textBytes); err != nil {
 		return err
 	}
 	switch v := token.(type) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"steadyfit/internal/dtype"
 )
 
 // Sample says which sample of which pass is being made.
@@ -110,9 +112,9 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, tame b
 		return nil, m.noField(field)
 	}
 	c := m.columns[at]
-	if _, ok := c.kind.(vec[S]); !ok {
+	if c.kind != dtype.For[S]() {
 		return nil, fmt.Errorf("%s: field %q is %s; %s takes elements of %s: %w",
-			m.name, field, describeField(c.kind.typeName(), c.shape), name, vec[S]{}.typeName(), ErrField)
+			m.name, field, describeField(c.kind.Name, c.shape), name, dtype.For[S]().Name, ErrField)
 	}
 	width, err := elements(shape)
 	if err != nil {
@@ -124,7 +126,7 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, tame b
 	v := m.view()
 	v.columns = slices.Clone(m.columns)
 	v.columns[at] = column{
-		name: c.name, shape: slices.Clone(shape), width: width, kind: vec[D]{},
+		name: c.name, shape: slices.Clone(shape), width: width, kind: dtype.For[D](),
 		made: &stage[D, S]{of: c, name: name, width: width, keeps: tame, f: f},
 		file: c.file, origin: c.origin,
 	}
@@ -167,7 +169,7 @@ func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	}
 	room, ok := h.between[g]
 	if !ok {
-		room = c.kind.same(c.width)
+		room = makeVector(c.kind, c.width)
 		h.between[g] = room
 	}
 	if c.values != nil {
@@ -211,7 +213,7 @@ func (c *column) stored() (vector, error) {
 	case vector:
 		return v, nil
 	default:
-		all := v.same(v.len())
+		all := makeVector(v.kind(), v.len())
 		return all, v.copyTo(all, 0, 0, v.len())
 	}
 }
@@ -228,7 +230,7 @@ func (m *InMemory) chunk(batch, workers int) int {
 	}
 	bytes := 0
 	for i := range m.columns {
-		bytes += m.columns[i].width * m.columns[i].kind.elementSize()
+		bytes += m.columns[i].width * m.columns[i].kind.Size
 	}
 	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
 }
@@ -243,7 +245,8 @@ func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 	}
 	var next atomic.Int64
 	var group sync.WaitGroup
-	var failed failure
+	var mu sync.Mutex
+	failed := failure{at: n}
 	for _, h := range w.hands[:min(len(w.hands), n)] {
 		group.Go(func() {
 			for {
@@ -252,7 +255,11 @@ func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 					return
 				}
 				if err := m.fill(h, w.slab, at, order, epoch, from+at, from+min(at+size, n)); err != nil {
-					failed.note(at, err)
+					mu.Lock()
+					if at < failed.at {
+						failed = failure{at, err}
+					}
+					mu.Unlock()
 					next.Store(int64(n)) // those before it are taken already
 				}
 			}
@@ -262,17 +269,8 @@ func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 	return failed.err
 }
 
-// failure keeps the error of the first sample that failed, whoever noticed first.
+// failure is the error of the sample at a position.
 type failure struct {
-	mu  sync.Mutex
 	at  int
 	err error
-}
-
-func (f *failure) note(at int, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err == nil || at < f.at {
-		f.at, f.err = at, err
-	}
 }

@@ -26,7 +26,7 @@ func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 		for _, f := range b.Fields {
 			v, err := vectorOf(f.Values)
 			require.NoError(t, err)
-			same := v.same(v.len())
+			same := makeVector(v.kind(), v.len())
 			require.NoError(t, v.copyTo(same, 0, 0, v.len()))
 			fields = append(fields, Field{f.Name, Array{slices.Clone(f.Shape), same.values(0, v.len())}})
 		}

@@ -1,19 +1,18 @@
 package data
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"runtime/debug"
 	"sync"
-	"unsafe"
+
+	"steadyfit/internal/dtype"
 )
 
-// mapping is a file in the address space of the process. Its bytes are only
-// ever copied out of it, by copy: nobody keeps a slice of them, so that unmapping
-// cannot pull memory away from under a reader.
+// mapping is a file in the address space of the process. Its bytes are only copied out, by
+// copy: nobody keeps a slice of them, so unmapping takes no memory from under a reader.
 type mapping struct {
 	path string
 	// mu lets Close wait for those who copy.
@@ -36,9 +35,8 @@ func openMapping(f *os.File, path string, size int64) (*mapping, error) {
 
 // copy fills dst with the bytes of the file from at on.
 //
-// The file may have been cut off since it was mapped, or its disk may fail.
-// Reading such a page is a fault that ends a process, unless it is asked for as a
-// panic (runtime/debug.SetPanicOnFault), which becomes an error here.
+// The file may be shorter than when it was mapped, or its disk may fail. Reading such a page
+// is a fault that ends the process, unless SetPanicOnFault turns it into a panic.
 func (m *mapping) copy(dst []byte, at int) (err error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -71,17 +69,17 @@ func (m *mapping) Close() error {
 	return nil
 }
 
-// array is the array in .npy format that lies in size bytes of the file from
-// offset on; r reads the file. ok is false if its values are no Go values where
-// they lie: those of another byte order, in column-major order, and bools, which
-// may be more than 0 and 1 there. Its size is checked as that of a file that is read.
+// array locates the array in .npy format that is size bytes of the file from offset on; r reads
+// the file. ok is false if its values cannot be copied as they are: those of another byte
+// order, in column-major order, text, and bools, which may be more than 0 and 1 there. The
+// size is checked as when the file is read.
 func (m *mapping) array(r io.ReaderAt, offset, size int64) (a array, ok bool, err error) {
 	section := io.NewSectionReader(r, offset, size)
 	h, err := readHeader(section)
 	if err != nil {
 		return array{}, false, corrupt(err)
 	}
-	t, order, err := dtype(h.descr)
+	t, err := npyType(h.descr)
 	if err != nil {
 		return array{}, false, err
 	}
@@ -89,8 +87,8 @@ func (m *mapping) array(r io.ReaderAt, offset, size int64) (a array, ok bool, er
 	if err != nil {
 		return array{}, false, err
 	}
-	if n > maxInt/t.size {
-		return array{}, false, fmt.Errorf("%d elements of %d bytes are more than this machine can address: %w", n, t.size, ErrFormat)
+	if _, err := (*limit)(nil).expect(n, t.size, 1, 0); err != nil {
+		return array{}, false, err
 	}
 	start, err := section.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -100,53 +98,34 @@ func (m *mapping) array(r io.ReaderAt, offset, size int64) (a array, ok bool, er
 	case have < want:
 		return array{}, false, fmt.Errorf("truncated: the header promises %d bytes of values, the file has %d: %w", want, have, ErrFormat)
 	case have > want:
-		return array{}, false, fmt.Errorf("more bytes than the header promises: %w", ErrFormat)
-	case t.mapped == nil, t.size > 1 && !native(order), h.fortran && len(h.shape) > 1:
+		return array{}, false, errMore
+	case t.kind.Kind == dtype.Bool, t.kind.Kind == dtype.String, t.size > 1 && !native(t.order), h.fortran && len(h.shape) > 1:
 		return array{}, false, nil
 	}
-	return array{h.shape, t.mapped(m, int(offset+start), n)}, true, nil
+	return array{h.shape, mapped{m, t.kind, int(offset + start), n}}, true, nil
 }
 
-// native tells whether this machine has that byte order.
-func native(order binary.ByteOrder) bool {
-	probe := []byte{1, 0}
-	return order.Uint16(probe) == binary.NativeEndian.Uint16(probe)
-}
-
-// mapped are elements in a mapped file. They need not be aligned there, as those
-// in a .npz file are not.
-type mapped[T element] struct {
+// mapped is a run of elements in a mapped file. They need not be aligned there, and are not in
+// a .npz file.
+type mapped struct {
 	file      *mapping
+	of        *dtype.Type
 	offset, n int
 }
 
-func mapVector[T element](m *mapping, offset, count int) origin { return mapped[T]{m, offset, count} }
+func (v mapped) len() int { return v.n }
 
-func (v mapped[T]) len() int { return v.n }
+func (v mapped) kind() *dtype.Type { return v.of }
 
-func (v mapped[T]) typeName() string { return vec[T]{}.typeName() }
-
-func (v mapped[T]) elementSize() int { return vec[T]{}.elementSize() }
-
-func (v mapped[T]) same(n int) vector { return make(vec[T], n) }
-
-func (v mapped[T]) copyTo(dst vector, at, from, to int) error {
-	return v.copyOut(dst.(vec[T])[at:at+to-from], from)
+func (v mapped) copyTo(dst vector, at, from, to int) error {
+	return v.file.copy(bytesOf(dst, at, at+to-from), v.offset+from*v.of.Size)
 }
 
-func (v mapped[T]) gatherTo(dst vector, at int, rows []int, width int) error {
-	to := dst.(vec[T])[at : at+len(rows)*width]
+func (v mapped) gatherTo(dst vector, at int, rows []int, width int) error {
 	for i, r := range rows {
-		if err := v.copyOut(to[i*width:(i+1)*width], r*width); err != nil {
+		if err := v.copyTo(dst, at+i*width, r*width, (r+1)*width); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// copyOut copies elements from the one at from on, as the bytes that they are.
-func (v mapped[T]) copyOut(dst []T, from int) error {
-	var zero T
-	size := int(unsafe.Sizeof(zero))
-	return v.file.copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)*size), v.offset+from*size)
 }

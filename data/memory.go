@@ -6,6 +6,8 @@ import (
 	"iter"
 	"slices"
 	"sync/atomic"
+
+	"steadyfit/internal/dtype"
 )
 
 // InMemory is a dataset of samples that can be read in any order: their values are
@@ -42,9 +44,9 @@ type InMemory struct {
 // column is a field of all stored samples.
 type column struct {
 	name    string
-	shape   []int  // of one sample
-	width   int    // elements of one sample
-	kind    vector // of the type of the values, for its methods
+	shape   []int // of one sample
+	width   int   // elements of one sample
+	kind    *dtype.Type
 	values  origin // nil if they are made
 	made    maker  // nil if they are stored
 	file    string // for messages: what the values were read from
@@ -100,7 +102,7 @@ func (m *InMemory) add(name string, a array, file string) error {
 		name:   name,
 		shape:  slices.Clone(a.shape[1:]),
 		width:  a.values.len() / a.shape[0],
-		kind:   a.values.same(0),
+		kind:   a.values.kind(),
 		values: a.values,
 		file:   file,
 	})
@@ -130,7 +132,7 @@ func (m *InMemory) Len() int { return m.n }
 func (m *InMemory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))
 	for i, c := range m.columns {
-		specs[i] = FieldSpec{Name: c.name, Shape: slices.Clone(c.shape), Type: c.kind.typeName()}
+		specs[i] = FieldSpec{Name: c.name, Shape: slices.Clone(c.shape), Type: c.kind.Name}
 	}
 	return specs
 }
@@ -301,7 +303,7 @@ func (m *InMemory) workspace(samples int) *workspace {
 func (m *InMemory) slab(samples int) *slab {
 	s := &slab{samples: samples}
 	for _, c := range m.columns {
-		s.add(c.name, c.shape, c.kind.same(samples*c.width))
+		s.add(c.name, c.shape, makeVector(c.kind, samples*c.width))
 	}
 	return s
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"steadyfit/internal/dtype"
 )
 
 // The .npy format is NumPy's: a magic string, a version, the length of a header
@@ -293,32 +295,11 @@ func readNPY(r io.Reader, l *limit, likely int64) (Array, error) {
 	if err != nil {
 		return Array{}, corrupt(err)
 	}
-	t, order, err := dtype(h.descr)
+	t, err := npyType(h.descr)
 	if err != nil {
 		return Array{}, err
 	}
-	n, err := elements(h.shape)
-	if err != nil {
-		return Array{}, err
-	}
-	copies, turned := 1, h.fortran && len(h.shape) > 1
-	if turned {
-		copies = 2
-	}
-	if likely, err = l.expect(n, t.size, copies, likely); err != nil {
-		return Array{}, err
-	}
-	v, err := t.read(r, n, t.size, order, likely)
-	if err != nil {
-		return Array{}, corrupt(err)
-	}
-	if err := atEnd(r); err != nil {
-		return Array{}, err
-	}
-	if turned {
-		v = v.fromFortran(h.shape)
-	}
-	return Array{Shape: h.shape, Values: v.values(0, n)}, nil
+	return readArray(r, l, t, h.shape, h.fortran, likely)
 }
 
 type npyHeader struct {
@@ -370,8 +351,8 @@ func readHeader(r io.Reader) (npyHeader, error) {
 	return h, nil
 }
 
-// dtype finds the element type and byte order that a descr stands for.
-func dtype(descr string) (stored, binary.ByteOrder, error) {
+// npyType returns the element type and byte order of a descr.
+func npyType(descr string) (fileType, error) {
 	var order binary.ByteOrder = binary.LittleEndian
 	code := descr
 	if code != "" && strings.ContainsRune("<>|=", rune(code[0])) {
@@ -380,11 +361,11 @@ func dtype(descr string) (stored, binary.ByteOrder, error) {
 		}
 		code = code[1:]
 	}
-	if t, ok := storedTypes[code]; ok {
-		return t, order, nil
+	if t := dtype.ByNumPy(code); t != nil {
+		return fileType{kind: t, size: t.Size, order: order}, nil
 	}
 	if width, ok := textWidth(code); ok {
-		return stored{size: width, read: readText(code[0] == 'U')}, order, nil
+		return fileType{kind: dtype.For[string](), size: width, order: order, utf32: code[0] == 'U'}, nil
 	}
 	what, fix := "elements of type", "convert it with x.astype(\"float32\")"
 	if code != "" {
@@ -403,7 +384,7 @@ func dtype(descr string) (stored, binary.ByteOrder, error) {
 			what = "floats of type"
 		}
 	}
-	return stored{}, nil, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
+	return fileType{}, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
 }
 
 // textWidth is the size in bytes of an element of text.
@@ -422,37 +403,34 @@ func textWidth(code string) (int, bool) {
 	return width, true
 }
 
-// readText reads text whose characters have one byte each, or four: UTF-32.
-func readText(wide bool) func(io.Reader, int, int, binary.ByteOrder, int64) (vector, error) {
-	return func(r io.Reader, count, width int, order binary.ByteOrder, _ int64) (vector, error) {
-		limit := limitOf(r)
-		one := make([]byte, width)
-		var text []byte
-		var out vec[string]
-		for range count {
-			if _, err := io.ReadFull(r, one); err == io.EOF || err == io.ErrUnexpectedEOF {
-				return nil, fmt.Errorf("truncated: the header promises %d elements, the file has %d: %w", count, len(out), ErrFormat)
-			} else if err != nil {
-				return nil, err
-			}
-			if err := limit.take(stringHeader); err != nil {
-				return nil, err
-			}
-			text = append(text[:0], one...)
-			if wide {
-				text = text[:0]
-				for at := 0; at < width; at += 4 {
-					c := rune(order.Uint32(one[at:]))
-					if !utf8.ValidRune(c) {
-						return nil, fmt.Errorf("element %d has %#x, which is no character: %w", len(out), uint32(c), ErrFormat)
-					}
-					text = utf8.AppendRune(text, c)
-				}
-			}
-			out = append(out, string(bytes.TrimRight(text, "\x00")))
+// readText reads text of a fixed width, without the zeros behind it.
+func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, error) {
+	one := make([]byte, t.size)
+	var text []byte
+	var out vec[string]
+	for range count {
+		if _, err := io.ReadFull(r, one); err == io.EOF || err == io.ErrUnexpectedEOF {
+			return nil, fmt.Errorf("truncated: the header promises %d elements, the file has %d: %w", count, len(out), ErrFormat)
+		} else if err != nil {
+			return nil, err
 		}
-		return out, nil
+		if err := l.take(int64(t.kind.Size)); err != nil {
+			return nil, err
+		}
+		text = append(text[:0], one...)
+		if t.utf32 {
+			text = text[:0]
+			for at := 0; at < t.size; at += 4 {
+				c := rune(t.order.Uint32(one[at:]))
+				if !utf8.ValidRune(c) {
+					return nil, fmt.Errorf("element %d has %#x, which is no character: %w", len(out), uint32(c), ErrFormat)
+				}
+				text = utf8.AppendRune(text, c)
+			}
+		}
+		out = append(out, string(bytes.TrimRight(text, "\x00")))
 	}
+	return out, nil
 }
 
 // literal parses the Python dict of a header. After an error it yields zeros.
@@ -613,16 +591,16 @@ func WriteNPY(w io.Writer, a Array) error {
 	if err := writeNPYHeader(w, v, a.Shape); err != nil {
 		return err
 	}
-	return v.write(w)
+	return writeNumbers(w, v)
 }
 
 func writeNPYHeader(w io.Writer, v vector, dims []int) error {
-	code := fmt.Sprintf("%c%d", v.typeName()[0], v.elementSize())
-	if _, ok := storedTypes[code]; !ok {
-		return fmt.Errorf("a .npy file of type %s: %w", v.typeName(), ErrUnsupported)
+	code := v.kind().NumPy
+	if code == "" {
+		return fmt.Errorf("a .npy file of type %s: %w", v.kind().Name, ErrUnsupported)
 	}
 	mark := "<"
-	if v.elementSize() == 1 {
+	if v.kind().Size == 1 {
 		mark = "|"
 	}
 	shape := make([]string, len(dims))

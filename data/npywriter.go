@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"steadyfit/internal/dtype"
 )
 
 // NPYWriter writes one array as numpy.save does, batch by batch. The number of
@@ -13,7 +15,7 @@ type NPYWriter struct {
 	w                *bufio.Writer
 	samples, written int
 	shape            []int // of one sample
-	typeName         string
+	kind             *dtype.Type
 }
 
 // NewNPYWriter writes an array of so many samples to w. Flush it in the end.
@@ -32,17 +34,17 @@ func (n *NPYWriter) Write(fields ...Field) error {
 		return err
 	}
 	v, shape := vectors[0], fields[0].Shape[1:]
-	if n.typeName == "" {
+	if n.kind == nil {
 		if err := writeNPYHeader(n.w, v, append([]int{n.samples}, shape...)); err != nil {
 			return err
 		}
-		n.typeName, n.shape = v.typeName(), slices.Clone(shape)
+		n.kind, n.shape = v.kind(), slices.Clone(shape)
 	}
-	if v.typeName() != n.typeName || !slices.Equal(shape, n.shape) {
-		return fmt.Errorf("field %s: %s %v after %s %v in the same array: %w", fields[0].Name, v.typeName(), shape, n.typeName, n.shape, ErrField)
+	if v.kind() != n.kind || !slices.Equal(shape, n.shape) {
+		return fmt.Errorf("field %s: %s %v after %s %v in the same array: %w", fields[0].Name, v.kind().Name, shape, n.kind.Name, n.shape, ErrField)
 	}
 	n.written += count
-	return v.write(n.w)
+	return writeNumbers(n.w, v)
 }
 
 // Flush writes out what is buffered. It fails if more or fewer samples were

@@ -173,11 +173,11 @@ func (d *Prefetched) BatchBytes(batch int) int64 {
 	samples := min(max(batch, 0), d.Len())
 	var total int64
 	for _, f := range d.Fields() {
-		v, err := emptyOf(f.Type)
+		kind, err := kindOf(f.Type)
 		if err != nil {
 			return 0
 		}
-		n, err := elements(append([]int{samples, v.elementSize()}, f.Shape...))
+		n, err := elements(append([]int{samples, kind.Size}, f.Shape...))
 		if err != nil {
 			return 0
 		}
@@ -290,11 +290,11 @@ func (d *Prefetched) slab(samples int) (*slab, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: field %q: %w", d.Name(), f.Name, err)
 		}
-		v, err := emptyOf(f.Type)
+		kind, err := kindOf(f.Type)
 		if err != nil {
 			return nil, fmt.Errorf("%s: field %q: %w", d.Name(), f.Name, err)
 		}
-		s.add(f.Name, f.Shape, v.same(n))
+		s.add(f.Name, f.Shape, makeVector(kind, n))
 	}
 	return s, nil
 }
@@ -594,7 +594,7 @@ func (s *slab) load(b Batch) error {
 		width := s.vectors[i].len() / s.samples
 		if f.Name != s.names[i] || !s.vectors[i].copyValues(f.Values, b.Size*width) {
 			return fmt.Errorf("field %q is %T with shape %v, where %s %q with shape %v per sample was promised: %w",
-				f.Name, f.Values, f.Shape, s.vectors[i].typeName(), s.names[i], s.shapes[i], ErrFormat)
+				f.Name, f.Values, f.Shape, s.vectors[i].kind().Name, s.names[i], s.shapes[i], ErrFormat)
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"steadyfit/internal/dtype"
 )
 
 // Shuffle returns the dataset with passes in a random order: another one each
@@ -133,7 +135,7 @@ func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
 	c := m.columns[at]
 	if n, err := elements(shape); err != nil || n != c.width {
 		return nil, fmt.Errorf("%s: field %q is %s, which cannot have the shape %v: it has %d elements per sample: %w",
-			m.name, field, describeField(c.kind.typeName(), c.shape), shape, c.width, ErrField)
+			m.name, field, describeField(c.kind.Name, c.shape), shape, c.width, ErrField)
 	}
 	c.shape = slices.Clone(shape)
 	v := m.view()
@@ -172,10 +174,9 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	if err != nil {
 		return nil, err
 	}
-	label, ok := integersOf(stored)
-	if !ok || c.width != 1 {
+	if c.kind.Kind == dtype.String || c.width != 1 {
 		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
-			m.name, labelField, describeField(c.kind.typeName(), c.shape), ErrField)
+			m.name, labelField, describeField(c.kind.Name, c.shape), ErrField)
 	}
 	if err := CheckIntegers(m, labelField, math.MinInt64, math.MaxInt64); err != nil {
 		return nil, err
@@ -188,14 +189,14 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	values := make([]float32, stored.len())
 	for i := range values {
 		values[i] = 1
-		class, _ := label(i)
+		class, _ := c.kind.Int(stored.element(i))
 		if w, ok := weights[class]; ok {
 			values[i] = float32(w)
 		}
 	}
 	v := m.view()
 	v.columns = append(slices.Clone(m.columns), column{
-		name: SampleWeight, width: 1, kind: vec[float32]{}, values: vec[float32](values), file: c.file,
+		name: SampleWeight, width: 1, kind: dtype.For[float32](), values: vec[float32](values), file: c.file,
 	})
 	return v, nil
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strconv"
+	"strings"
 )
 
 // CSVWriter writes named arrays as a table, batch by batch, one row per sample:
@@ -51,7 +51,7 @@ func (c *CSVWriter) Write(fields ...Field) error {
 		for _, v := range vectors {
 			width := v.len() / n
 			for at := range width {
-				text = v.appendText(text[:0], i*width+at)
+				text = appendText(text[:0], v, i*width+at)
 				c.row = append(c.row, string(text))
 			}
 		}
@@ -81,12 +81,7 @@ func sameColumns(have, got []string) error {
 }
 
 func columnOf(name string, at int, shape []int) string {
-	suffix := ""
-	for d := len(shape) - 1; d >= 0; d-- {
-		suffix = "_" + strconv.Itoa(at%shape[d]) + suffix
-		at /= shape[d]
-	}
-	return name + suffix
+	return strings.Join(append([]string{name}, indexes(at, shape)...), "_")
 }
 
 // JSONLWriter writes named arrays as JSON lines, batch by batch: one object per
@@ -156,16 +151,11 @@ func appendJSON(line []byte, v vector, at, width int, shape []int) ([]byte, erro
 }
 
 func appendJSONValue(line []byte, v vector, at int) ([]byte, error) {
-	var f float64
-	switch v := v.(type) {
-	case vec[string]:
+	if v, ok := v.(vec[string]); ok {
 		text, err := json.Marshal(v[at])
 		return append(line, text...), err
-	case vec[float32]:
-		f = float64(v[at])
-	case vec[float64]:
-		f = v[at]
 	}
+	f := v.kind().Float(v.element(at))
 	switch {
 	case math.IsNaN(f):
 		return append(line, `"NaN"`...), nil
@@ -174,7 +164,7 @@ func appendJSONValue(line []byte, v vector, at int) ([]byte, error) {
 	case math.IsInf(f, -1):
 		return append(line, `"-Infinity"`...), nil
 	}
-	return v.appendText(line, at), nil
+	return appendText(line, v, at), nil
 }
 
 // rows checks that fields are arrays of the same number of samples, which it

@@ -11,6 +11,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -43,11 +44,10 @@ var ErrStage = errors.New("the graph does not fit as a stage")
 // It is safe for concurrent use; batches are taken one at a time. What comes out
 // depends on the batch, the seed and the position alone.
 type Stage struct {
-	o    StageOptions
-	sum  string // of the graph
-	in   tfbind.DType
-	out  tfbind.DType
-	read func(t *tfbind.Tensor, room any) (any, error)
+	o   StageOptions
+	sum string // of the graph
+	in  tfbind.DType
+	out tfbind.DType
 
 	// mu is held while the native step is used, and by Close.
 	mu    sync.Mutex
@@ -122,7 +122,7 @@ func (s *Stage) load(graph, config []byte) (err error) {
 	if s.o.SeedInput != "" && spec.Feeds[1].DType() != tfbind.Int64 {
 		return fmt.Errorf("seed input %q takes %s: %w: expected two int64", s.o.SeedInput, spec.Feeds[1].DType(), ErrStage)
 	}
-	if s.read = readerOf(s.out); s.read == nil {
+	if out := dtype.ByCode(int32(s.out)); out == nil || out.Slice == nil || out.Kind == dtype.String {
 		return fmt.Errorf("output %q is %s, which no batch has: %w: cast it in the graph, to float32 for one", s.o.Output, s.out, ErrStage)
 	}
 	if s.tf, err = tfbind.NewSession(s.graph, config); err != nil {
@@ -233,47 +233,8 @@ func (s *Stage) apply(ctx context.Context, epoch, batch int, in data.Array, room
 	if len(out.Shape) == 0 || out.Shape[0] != in.Shape[0] {
 		return out, fmt.Errorf("%w: %d samples went in, and %s of shape %v came out; the first size has to be the number of samples", ErrStage, in.Shape[0], s.out, out.Shape)
 	}
-	out.Values, err = s.read(t, room)
+	out.Values, err = t.Slice(room)
 	return out, err
-}
-
-// readerOf is what copies tensors of a type to a slice, the one that it is given if
-// that is large enough. It is nil for types that batches do not have.
-func readerOf(d tfbind.DType) func(t *tfbind.Tensor, room any) (any, error) {
-	switch d {
-	case tfbind.Float32:
-		return readTo[float32]
-	case tfbind.Float64:
-		return readTo[float64]
-	case tfbind.Int8:
-		return readTo[int8]
-	case tfbind.Int16:
-		return readTo[int16]
-	case tfbind.Int32:
-		return readTo[int32]
-	case tfbind.Int64:
-		return readTo[int64]
-	case tfbind.Uint8:
-		return readTo[uint8]
-	case tfbind.Uint16:
-		return readTo[uint16]
-	case tfbind.Uint32:
-		return readTo[uint32]
-	case tfbind.Uint64:
-		return readTo[uint64]
-	case tfbind.Bool:
-		return readTo[bool]
-	}
-	return nil
-}
-
-func readTo[T tfbind.Numeric](t *tfbind.Tensor, room any) (any, error) {
-	n := t.Len()
-	to, _ := room.([]T)
-	if cap(to) < n {
-		to = make([]T, n)
-	}
-	return to[:n], tfbind.CopyTo(to[:n], t)
 }
 
 // Dataset is ds with the samples of a field given to the stage, batch by batch. The

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"steadyfit/internal/dtype"
 )
 
 // Slice refers to a Go slice of numbers or bools, without a copy. It keeps the memory alive,
@@ -20,31 +22,11 @@ type Slice struct {
 // SliceOf returns a Slice of a slice of one of Go's own types of Numeric. A value of any other
 // type gives the zero Slice, whose DType is 0. It does not allocate.
 func SliceOf(values any) Slice {
-	switch v := values.(type) {
-	case []float32:
-		return sliceOf(v)
-	case []float64:
-		return sliceOf(v)
-	case []int8:
-		return sliceOf(v)
-	case []int16:
-		return sliceOf(v)
-	case []int32:
-		return sliceOf(v)
-	case []int64:
-		return sliceOf(v)
-	case []uint8:
-		return sliceOf(v)
-	case []uint16:
-		return sliceOf(v)
-	case []uint32:
-		return sliceOf(v)
-	case []uint64:
-		return sliceOf(v)
-	case []bool:
-		return sliceOf(v)
+	t, first, n := dtype.Data(values)
+	if t == nil || t.Kind == dtype.String {
+		return Slice{}
 	}
-	return Slice{}
+	return Slice{DType(t.Code), first, n}
 }
 
 func sliceOf[T Numeric](values []T) Slice {

@@ -1,6 +1,10 @@
 package tfbind
 
-import "strconv"
+import (
+	"strconv"
+
+	"steadyfit/internal/dtype"
+)
 
 // DType is the element type of a tensor. The values are those of TF_DataType
 // and of the DataType enum in tensorflow/core/framework/types.proto.
@@ -24,27 +28,33 @@ const (
 	Uint64   DType = 23
 )
 
-var dtypes = map[DType]struct {
-	name string
-	size int
-}{
-	Float32: {"float32", 4}, Float64: {"float64", 8},
-	Float16: {"float16", 2}, BFloat16: {"bfloat16", 2},
-	Int8: {"int8", 1}, Int16: {"int16", 2}, Int32: {"int32", 4}, Int64: {"int64", 8},
-	Uint8: {"uint8", 1}, Uint16: {"uint16", 2}, Uint32: {"uint32", 4}, Uint64: {"uint64", 8},
-	Bool: {"bool", 1}, String: {"string", 0},
-}
-
 // String returns TensorFlow's Python name of the type, as in "float32".
 func (d DType) String() string {
-	if t, ok := dtypes[d]; ok {
-		return t.name
+	if t := dtype.ByCode(int32(d)); t != nil {
+		return t.Name
 	}
 	return "dtype(" + strconv.Itoa(int(d)) + ")"
 }
 
 // Size returns the bytes per element; 0 for String and for unknown types.
-func (d DType) Size() int { return dtypes[d].size }
+func (d DType) Size() int {
+	if t := dtype.ByCode(int32(d)); t != nil && d != String {
+		return t.Size
+	}
+	return 0
+}
 
 // Supported reports whether steadyfit can feed and read tensors of the type.
-func (d DType) Supported() bool { _, ok := dtypes[d]; return ok }
+func (d DType) Supported() bool { return dtype.ByCode(int32(d)) != nil }
+
+// DTypeOf returns the element type that T stands for.
+func DTypeOf[T Element]() DType {
+	var zero T
+	switch any(zero).(type) {
+	case Half:
+		return Float16
+	case Brain:
+		return BFloat16
+	}
+	return DType(dtype.For[T]().Code)
+}

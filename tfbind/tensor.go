@@ -3,9 +3,12 @@ package tfbind
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"runtime"
 	"slices"
 	"unsafe"
+
+	"steadyfit/internal/dtype"
 )
 
 // Numeric is the set of Go types that are elements of tensors other than
@@ -17,41 +20,6 @@ type Numeric interface {
 // Element is the set of Go types that are elements of tensors.
 type Element interface {
 	Numeric | string
-}
-
-// DTypeOf returns the element type that T stands for.
-func DTypeOf[T Element]() DType {
-	var zero T
-	switch any(zero).(type) {
-	case float32:
-		return Float32
-	case float64:
-		return Float64
-	case Half:
-		return Float16
-	case Brain:
-		return BFloat16
-	case int8:
-		return Int8
-	case int16:
-		return Int16
-	case int32:
-		return Int32
-	case int64:
-		return Int64
-	case uint8:
-		return Uint8
-	case uint16:
-		return Uint16
-	case uint32:
-		return Uint32
-	case uint64:
-		return Uint64
-	case bool:
-		return Bool
-	default:
-		return String
-	}
 }
 
 // Tensor is an n-dimensional array in native memory. Its shape and type never
@@ -78,14 +46,14 @@ func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
 	if n != int64(len(values)) {
 		return nil, fmt.Errorf("tensor of shape %v: %w: it holds %d elements, got %d values", shape, ErrShape, n, len(values))
 	}
-	dtype := DTypeOf[T]()
-	size := n * int64(dtype.Size())
-	if dtype == String {
+	dt := DTypeOf[T]()
+	size := n * int64(dt.Size())
+	if dt == String {
 		size = n * stringBytes
 	}
-	p, data := capi.newTensor(dtype, shape, size)
+	p, data := capi.newTensor(dt, shape, size)
 	if p == nil {
-		return nil, outOfMemory("new tensor", dtype, shape, size)
+		return nil, outOfMemory("new tensor", dt, shape, size)
 	}
 	if s, ok := any(values).([]string); ok {
 		capi.setStrings(p, s)
@@ -93,7 +61,7 @@ func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
 		copy(unsafe.Slice((*T)(data), n), values)
 	}
 	owned := int64(0)
-	if dtype == String {
+	if dt == String {
 		owned = n
 	}
 	return wrapTensor(p, owned), nil
@@ -109,9 +77,9 @@ func wrapTensor(p ptr, ownedStrings int64) *Tensor {
 	return t
 }
 
-func outOfMemory(op string, dtype DType, shape []int64, bytes int64) error {
+func outOfMemory(op string, dt DType, shape []int64, bytes int64) error {
 	return &Error{Op: op, Code: ResourceExhausted,
-		Message: fmt.Sprintf("no memory for %s %v (%d bytes)", dtype, slices.Clone(shape), bytes)}
+		Message: fmt.Sprintf("no memory for %s %v (%d bytes)", dt, slices.Clone(shape), bytes)}
 }
 
 // maxRank is the most dimensions that TensorFlow takes; it ends the process for
@@ -189,6 +157,52 @@ func Values[T Element](t *Tensor) ([]T, error) {
 	return out, nil
 }
 
+// Slice copies the elements to a flat slice of their Go type, where Float16 and BFloat16 become
+// float32, which holds them exactly. The slice is room if that has the same type and is large
+// enough. Room is not used for strings and half-precision numbers.
+func (t *Tensor) Slice(room any) (any, error) {
+	switch t.info.dtype {
+	case String:
+		return Values[string](t)
+	case Float16:
+		return widened[Half](t)
+	case BFloat16:
+		return widened[Brain](t)
+	}
+	typ := dtype.ByCode(int32(t.info.dtype))
+	if typ == nil {
+		return nil, fmt.Errorf("%w: a tensor of %s cannot be read", ErrType, t.info.dtype)
+	}
+	if _, err := t.h.acquire(); err != nil {
+		return nil, err
+	}
+	defer t.h.release()
+	n := int(t.info.elements)
+	if dtype.Of(room) != typ || reflect.ValueOf(room).Cap() < n {
+		room = typ.Make(n)
+	}
+	to := reflect.ValueOf(room).Slice(0, n)
+	if t.info.data != nil {
+		copy(unsafe.Slice((*byte)(to.UnsafePointer()), n*typ.Size), unsafe.Slice((*byte)(t.info.data), n*typ.Size))
+	}
+	return to.Interface(), nil
+}
+
+func widened[T interface {
+	Half | Brain
+	Float32() float32
+}](t *Tensor) ([]float32, error) {
+	narrow, err := Values[T](t)
+	if err != nil {
+		return nil, err
+	}
+	wide := make([]float32, len(narrow))
+	for i, v := range narrow {
+		wide[i] = v.Float32()
+	}
+	return wide, nil
+}
+
 // CopyTo copies the elements to dst, which must have room for exactly Len of
 // them, without allocating.
 func CopyTo[T Numeric](dst []T, t *Tensor) error {
@@ -218,35 +232,14 @@ func (t *Tensor) Float() (float64, error) {
 	}
 	defer t.h.release()
 	switch p := t.info.data; t.info.dtype {
-	case Float32:
-		return float64(*(*float32)(p)), nil
-	case Float64:
-		return *(*float64)(p), nil
 	case Float16:
 		return float64((*(*Half)(p)).Float32()), nil
 	case BFloat16:
 		return float64((*(*Brain)(p)).Float32()), nil
-	case Int8:
-		return float64(*(*int8)(p)), nil
-	case Int16:
-		return float64(*(*int16)(p)), nil
-	case Int32:
-		return float64(*(*int32)(p)), nil
-	case Int64:
-		return float64(*(*int64)(p)), nil
-	case Uint8:
-		return float64(*(*uint8)(p)), nil
-	case Uint16:
-		return float64(*(*uint16)(p)), nil
-	case Uint32:
-		return float64(*(*uint32)(p)), nil
-	case Uint64:
-		return float64(*(*uint64)(p)), nil
-	case Bool:
-		if *(*bool)(p) {
-			return 1, nil
+	default:
+		if typ := dtype.ByCode(int32(t.info.dtype)); typ != nil {
+			return typ.Float(p), nil
 		}
-		return 0, nil
 	}
 	return 0, fmt.Errorf("scalar: %w: %s", ErrType, t.info.dtype)
 }

@@ -1,0 +1,185 @@
+// Package dtype is the table of element types: how Go, NumPy and TensorFlow name each one, and
+// how to read one element whose type is known at run time only.
+package dtype
+
+import (
+	"math"
+	"reflect"
+	"strconv"
+	"unsafe"
+)
+
+// Kind groups the element types.
+type Kind uint8
+
+// The kinds of element types.
+const (
+	Float Kind = iota
+	Int
+	Uint
+	Bool
+	String
+)
+
+// Type is an element type. There is one *Type for each, so pointers can be compared.
+type Type struct {
+	// Name is what Go and TensorFlow call the type, as in "float32".
+	Name string
+	Kind Kind
+	// Size is the size of an element in bytes; of a string it is that of the header.
+	Size int
+	// Code is the value of TensorFlow's DataType (tensorflow/core/framework/types.proto).
+	Code int32
+	// NumPy is NumPy's code without the byte order, as in "f4"; empty for strings, whose
+	// code has their width.
+	NumPy string
+	// Slice is the Go type of a slice of elements; nil for the types that Go lacks.
+	Slice reflect.Type
+
+	float  func(unsafe.Pointer) float64
+	int    func(unsafe.Pointer) (int64, bool)
+	append func([]byte, unsafe.Pointer) []byte
+}
+
+type number interface {
+	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
+}
+
+// types is the table.
+var types = []*Type{
+	numeric[float32](1), numeric[float64](2),
+	numeric[int8](6), numeric[int16](5), numeric[int32](3), numeric[int64](9),
+	numeric[uint8](4), numeric[uint16](17), numeric[uint32](22), numeric[uint64](23),
+	{
+		Name: "bool", Kind: Bool, Size: 1, Code: 10, NumPy: "b1", Slice: reflect.TypeFor[[]bool](),
+		float:  func(p unsafe.Pointer) float64 { return float64(bit(p)) },
+		int:    func(p unsafe.Pointer) (int64, bool) { return bit(p), true },
+		append: func(b []byte, p unsafe.Pointer) []byte { return strconv.AppendBool(b, *(*bool)(p)) },
+	},
+	{
+		Name: "string", Kind: String, Size: int(unsafe.Sizeof("")), Code: 7, Slice: reflect.TypeFor[[]string](),
+		append: func(b []byte, p unsafe.Pointer) []byte { return append(b, *(*string)(p)...) },
+	},
+	{Name: "float16", Kind: Float, Size: 2, Code: 19},
+	{Name: "bfloat16", Kind: Float, Size: 2, Code: 14},
+}
+
+func bit(p unsafe.Pointer) int64 {
+	if *(*bool)(p) {
+		return 1
+	}
+	return 0
+}
+
+func numeric[T number](code int32) *Type {
+	var zero T
+	t := &Type{
+		Name: reflect.TypeFor[T]().Name(), Size: int(unsafe.Sizeof(zero)), Code: code, Slice: reflect.TypeFor[[]T](),
+		float: func(p unsafe.Pointer) float64 { return float64(*(*T)(p)) },
+	}
+	t.int = func(p unsafe.Pointer) (int64, bool) {
+		v := *(*T)(p)
+		n := int64(v)
+		// Out of range, the result of a conversion depends on the machine, but it cannot
+		// come back as the same value with the same sign. From 2^53 on, a float64 stands
+		// for several integers.
+		return n, T(n) == v && (n < 0) == (v < 0) && (t.Kind != Float || math.Abs(float64(v)) < 1<<53)
+	}
+	switch one := T(1); {
+	case one/2 != 0:
+		t.Kind = Float
+		t.append = func(b []byte, p unsafe.Pointer) []byte {
+			return strconv.AppendFloat(b, float64(*(*T)(p)), 'g', -1, 8*t.Size)
+		}
+	case zero-one > zero:
+		t.Kind = Uint
+		t.append = func(b []byte, p unsafe.Pointer) []byte { return strconv.AppendUint(b, uint64(*(*T)(p)), 10) }
+	default:
+		t.Kind = Int
+		t.append = func(b []byte, p unsafe.Pointer) []byte { return strconv.AppendInt(b, int64(*(*T)(p)), 10) }
+	}
+	t.NumPy = string("fiu"[t.Kind]) + strconv.Itoa(t.Size)
+	return t
+}
+
+var (
+	byName, byNumPy = map[string]*Type{}, map[string]*Type{}
+	byCode          [24]*Type
+	byKind          [reflect.UnsafePointer + 1]*Type
+)
+
+func init() {
+	for _, t := range types {
+		byName[t.Name], byCode[t.Code] = t, t
+		if t.NumPy != "" {
+			byNumPy[t.NumPy] = t
+		}
+		if t.Slice != nil {
+			byKind[t.Slice.Elem().Kind()] = t
+		}
+	}
+}
+
+// ByName returns the type of a name; nil if there is none.
+func ByName(name string) *Type { return byName[name] }
+
+// ByNumPy returns the type of a NumPy code without byte order, as in "f4"; nil if there is none.
+func ByNumPy(code string) *Type { return byNumPy[code] }
+
+// ByCode returns the type of a value of TensorFlow's DataType; nil if there is none.
+func ByCode(code int32) *Type {
+	if code < 0 || int(code) >= len(byCode) {
+		return nil
+	}
+	return byCode[code]
+}
+
+// For returns the type of a Go type, and nil for one that only has such an underlying type.
+func For[T any]() *Type { return ofSlice(reflect.TypeFor[[]T]()) }
+
+// Of returns the element type of a slice; nil if values is none, or one of other elements. It
+// does not allocate.
+func Of(values any) *Type {
+	t := reflect.TypeOf(values)
+	if t == nil || t.Kind() != reflect.Slice {
+		return nil
+	}
+	return ofSlice(t)
+}
+
+func ofSlice(slice reflect.Type) *Type {
+	t := byKind[slice.Elem().Kind()]
+	if t == nil || t.Slice != slice {
+		return nil
+	}
+	return t
+}
+
+// Data returns the element type of a slice, as Of does, its first element and its length. It
+// does not allocate, nor does it make values escape, which reflect.Value.UnsafePointer does.
+func Data(values any) (t *Type, first unsafe.Pointer, n int) {
+	if t = Of(values); t == nil {
+		return nil, nil, 0
+	}
+	// An interface is a pointer to the type and one to the value, here a slice header.
+	header := *(*[]byte)((*[2]unsafe.Pointer)(unsafe.Pointer(&values))[1])
+	return t, unsafe.Pointer(unsafe.SliceData(header)), len(header)
+}
+
+// Make returns a slice of n elements, as Slice.
+func (t *Type) Make(n int) any { return reflect.MakeSlice(t.Slice, n, n).Interface() }
+
+// Float returns the number at p, or a bool as 0 or 1.
+func (t *Type) Float(p unsafe.Pointer) float64 { return t.float(p) }
+
+// Int returns the number at p, or a bool as 0 or 1. ok is false if an int64 cannot hold the
+// number, for floats of 2^53 or more, and for strings.
+func (t *Type) Int(p unsafe.Pointer) (n int64, ok bool) {
+	if t.int == nil {
+		return 0, false
+	}
+	return t.int(p)
+}
+
+// AppendText appends the element at p as text that parses to the same value.
+func (t *Type) AppendText(b []byte, p unsafe.Pointer) []byte { return t.append(b, p) }
