@@ -73,7 +73,7 @@ type Loop struct {
 	// Alive is called after each train step, each batch that was evaluated, each that
 	// waits for others (Stacker), and each that was read to identify the data, with
 	// the number of train steps done, those before a resume included, or 0 before this
-	// run has done one; session.Supervised.Alive is made for it. It should cost little.
+	// run has done one; supervise.Worker.Alive is made for it. It should cost little.
 	// nil is not to call it.
 	Alive func(step int64)
 

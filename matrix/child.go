@@ -356,7 +356,7 @@ func causeOfDeath(state *os.ProcessState, talk error, fence limit, log string) s
 	if fence.bytes() > 0 {
 		why += " under a " + fence.String()
 	}
-	if line := child.Telling(log); line != "" {
+	if line := child.CauseLine(log); line != "" {
 		why += ": " + line
 	}
 	return why
@@ -365,7 +365,7 @@ func causeOfDeath(state *os.ProcessState, talk error, fence limit, log string) s
 // excerpt is the part of a log that goes into the results: where the telling line
 // is, or its end.
 func excerpt(log string) string {
-	line := strings.TrimSuffix(child.Telling(log), "...")
+	line := strings.TrimSuffix(child.CauseLine(log), "...")
 	if i := strings.Index(log, line); line != "" && i >= 0 && len(log)-i > logStore {
 		return log[i : i+logStore]
 	}

@@ -29,7 +29,7 @@ func TestText(t *testing.T) {
 		{batch, "Loop.Batch 0: expected at least 1; lower Loop.Epochs", "--batch 0: expected at least 1; lower --epochs"},
 		{none, "Loop.Resume: there is no Options.Precision float16 in {a file}", "--resume: there is no --precision float16 in {a file}"},
 		{fmt.Errorf("run: %w", batch), "run: Loop.Batch 0: expected at least 1; lower Loop.Epochs", "run: --batch 0: expected at least 1; lower --epochs"},
-		{option.New("Loop.Again", "there is none", "run under {session.Supervise}"), "Loop.Again: there is none; run under session.Supervise", "--again: there is none; run under --supervise"},
+		{option.New("Loop.Again", "there is none", "run under {supervise.Run}"), "Loop.Again: there is none; run under supervise.Run", "--again: there is none; run under --run"},
 		{errors.Join(batch, none), batch.Error() + "\n" + none.Error(), "--batch 0: expected at least 1; lower --epochs\n--resume: there is no --precision float16 in {a file}"},
 		{option.Errorf("%s: raise {Loop.Epochs}: %w", "{Loop.Batch}.csv", batch), "{Loop.Batch}.csv: raise Loop.Epochs: " + batch.Error(), "{Loop.Batch}.csv: raise --epochs: --batch 0: expected at least 1; lower --epochs"},
 	} {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -26,25 +25,4 @@ func TestAdopt(t *testing.T) {
 	assert.ErrorIs(t, s.adopt(nil, put), tfbind.ErrClosed)
 	assert.Nil(t, s.state)
 	assert.Equal(t, 1, c.times)
-}
-
-// A training that runs out of memory again and again lacks memory.
-func TestChildErrorOutOfMemory(t *testing.T) {
-	aborted := Death{OutOfMemory: true, Cause: "killed by signal: aborted: what():  std::bad_alloc"}
-	killed, crashed := Death{OOMKilled: true, OutOfMemory: true, Cause: "killed by the kernel, as memory ran out"}, Death{Cause: "crashed"}
-	for _, c := range []struct {
-		deaths []Death
-		want   bool
-	}{
-		{nil, false}, {[]Death{crashed}, false}, {[]Death{killed}, true},
-		{[]Death{killed, crashed}, false}, {[]Death{killed, crashed, killed}, true},
-		{[]Death{aborted}, true}, {[]Death{killed, crashed, aborted}, true},
-	} {
-		err := error(&ChildError{Code: 1, Text: "text", Deaths: c.deaths})
-		assert.Equal(t, c.want, errors.Is(err, ErrOutOfMemory), c.deaths)
-		assert.NotErrorIs(t, err, ErrRetry)
-		if c.want {
-			assert.ErrorContains(t, err, "it needs more memory than there is")
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/option"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
@@ -66,14 +67,14 @@ func startWith(variables []gpuopts.Variable, call string) error {
 // StartAnew has the process run its program again, from the start and with the same
 // arguments, with variables that are missing, whatever it has done so far: nothing of it is
 // kept, TensorFlow included. It returns nil where they are set. A variable that is set to
-// something else is an *option.Error. A child of Supervise cannot be started anew: its
+// something else is an *option.Error. A supervised process cannot be started anew: its
 // parent would take it for dead.
 func StartAnew(variables []gpuopts.Variable) error {
 	env, missing, err := gpuopts.With(os.Environ(), variables)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if inChild.Load() {
+	if supervise.InChild() {
 		return fmt.Errorf("%s: a supervised process cannot be started anew", missing[0].For)
 	}
 	return again(env, missing)

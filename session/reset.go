@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/memory"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
@@ -54,9 +55,9 @@ func (r Reset) Returned() memory.Reading {
 
 // ErrLost: a reset has closed the session and could not load the model anew. What was
 // trained is in the snapshot, which a session that Open makes can Revert to, and in
-// the checkpoints. It is an ErrRetry: under Supervise another process goes on from the
+// the checkpoints. It is a supervise.ErrRetry: under supervision another process goes on from the
 // last checkpoint.
-var ErrLost = fmt.Errorf("the session is lost: %w", ErrRetry)
+var ErrLost = fmt.Errorf("the session is lost: %w", supervise.ErrRetry)
 
 // Reset brings the model to the state of a snapshot, or with nil to the weights in its
 // folder, those that it was exported with, by way of a depth. With a snapshot that was

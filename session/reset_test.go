@@ -16,6 +16,7 @@ import (
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
@@ -209,7 +210,7 @@ func TestReloadThatFails(t *testing.T) {
 	require.NoError(t, os.WriteFile(weights[0], values, 0o600))
 	_, err = s.Reset(ctx, session.ResetReload, p)
 	require.ErrorIs(t, err, session.ErrLost)
-	require.ErrorIs(t, err, session.ErrRetry, "another process goes on")
+	require.ErrorIs(t, err, supervise.ErrRetry, "another process goes on")
 	require.ErrorContains(t, err, "open the model again and revert")
 
 	// It is closed, and says so.

@@ -355,7 +355,6 @@ func TestNil(t *testing.T) {
 			_, err := session.OpenStage(none, nil, session.StageOptions{})
 			return err
 		},
-		"Supervise": func() error { return session.Supervise(none, session.Supervisor{}, nil) },
 	} {
 		assert.ErrorContains(t, do(), "the context ", name)
 	}

@@ -118,7 +118,7 @@ func (t *training) autotune(ctx context.Context) error {
 	// A restart takes as long as it has taken to get here, which has to be little of the
 	// training. The parent of a supervised process would lose the variables.
 	least := float64(t.Loop.Epochs) * float64(steps) * float64((&tune.Plan{Data: t.data, Batch: t.Loop.Batch}).Least())
-	limits.Preload = t.child == nil && !t.ReleaseMemory && !t.Budget.ofProcess() && float64(time.Since(t.started)) <= tune.Share*least
+	limits.Preload = t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess() && float64(time.Since(t.started)) <= tune.Share*least
 	found, err := t.takeOver(limits)
 	if err == nil && !found && t.Autotune.Mode != AutotuneOff {
 		err = t.measure(ctx, limits, int64(t.Loop.Epochs)*int64(steps))
@@ -143,7 +143,7 @@ func (t *training) measure(ctx context.Context, limits tune.Limits, steps int64)
 	if t.Budget.ofProcess() {
 		p.Budget, p.BudgetOfAnon = t.Budget.Limit, t.Budget.Layer != "" && t.Budget.Layer != memory.RSS
 	}
-	defer t.child.Busy()()
+	defer t.worker.Busy()()
 	t.chosen.plan = p
 	t.chosen.choice, err = tune.Choose(ctx, p)
 	return err

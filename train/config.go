@@ -13,6 +13,7 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/supervise"
 )
 
 // Config is a training. Model, Data, Loop.Batch and Loop.Epochs have to be set.
@@ -74,11 +75,11 @@ type Config struct {
 	// Supervise says whether the training runs in a child process, which Supervisor
 	// watches.
 	Supervise  Supervision
-	Supervisor session.Supervisor
-	// Supervised is the child process in which Run is called, if the caller called
-	// session.Supervise itself, as for several trainings in one process. Supervise is then
+	Supervisor supervise.Options
+	// Worker is the child process in which Run is called, if the caller called
+	// supervise.Run itself, as for several trainings in one process. Supervise is then
 	// of no account, and Resume says whether a training resumes.
-	Supervised *session.Supervised
+	Worker *supervise.Worker
 	// Reset resets the session now and then; nil never does. Run sets Restart.
 	Reset *budget.ResetPolicy
 	// ReleaseMemory runs the process under the release profile (session.UseReleaseProfile),
@@ -227,8 +228,8 @@ func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFra
 
 func (c *Config) checkSupervision() error {
 	_, child := c.supervisor()
-	child = child || c.Supervised != nil
-	restarts := c.Supervise == Supervised || c.Supervised != nil
+	child = child || c.Worker != nil
+	restarts := c.Supervise == Supervised || c.Worker != nil
 	switch s := c.Supervisor; {
 	case c.Supervise == Supervised && c.Checkpoints.Folder == "":
 		return refuse("Config.Supervise", nil, "needs {Config.Checkpoints}, the folder to resume from")
@@ -251,7 +252,7 @@ func (c *Config) checkReset() error {
 		return nil
 	}
 	p := *c.Reset
-	if p.Depth == session.ResetProcess && c.Supervise != Supervised && c.Supervised == nil {
+	if p.Depth == session.ResetProcess && c.Supervise != Supervised && c.Worker == nil {
 		return refuse("ResetPolicy.Depth", p.Depth, "needs {Config.Supervise}, which starts the next process")
 	}
 	if p.Limit != 0 && p.Layer == memory.GPUProcess {
@@ -292,10 +293,10 @@ func (c *Config) checkSplit() error {
 }
 
 // supervisor is how a child process is watched, if there is to be one.
-func (c *Config) supervisor() (s session.Supervisor, ok bool) {
+func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	s = c.Supervisor
 	switch {
-	case c.Supervised != nil:
+	case c.Worker != nil:
 	case c.Supervise == Supervised:
 		return s, true
 	case c.Supervise == ForBudget && c.Budget.ofProcess() && c.Checkpoints.Folder != "":

@@ -17,7 +17,7 @@ func (t *training) pass() data.Pass {
 
 // openData opens and checks the data: nothing of a file that is bad anywhere is trained on.
 func (t *training) openData(ctx context.Context) (err error) {
-	defer t.child.Busy()()
+	defer t.worker.Busy()()
 	roles := t.plan.Roles()
 	if t.reader, err = newReader(t.model, roles.Train, t.Data); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/supervise"
 )
 
 // InputError is a file or a folder that a Config names and that cannot be used: it is not
@@ -91,7 +92,7 @@ func notBegun(err error) bool {
 func (t *training) restartable(err error, early bool) error {
 	noMemory := errors.Is(err, session.ErrOutOfMemory)
 	if noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
-		return fmt.Errorf("%w: %w", session.ErrRetry, err)
+		return fmt.Errorf("%w: %w", supervise.ErrRetry, err)
 	}
 	return err
 }

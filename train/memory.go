@@ -35,13 +35,13 @@ func (t *training) arrange() {
 	l, s := &t.Loop, t.session
 	l.Session = s
 	if l.Alive == nil {
-		l.Alive = t.child.Alive
+		l.Alive = t.worker.Alive
 	}
 	if t.Resume {
 		l.Resume = t.Checkpoints.Folder
 	}
 	if t.Progress != nil {
-		l.Hook(fit.Progress(t.child.Screen(t.Progress)))
+		l.Hook(fit.Progress(t.worker.Terminal(t.Progress)))
 	}
 	t.arrangeCheckpoints()
 	t.arrangeRestart()
@@ -59,17 +59,17 @@ func (t *training) arrange() {
 	if t.splits() {
 		l.Recover = budget.OnOutOfMemory(s, l.Batch)
 		if !t.Budget.ofProcess() { // which chooses the parts
-			l.Hook(budget.SplitAfterCrashes(s, l.Batch, t.child.MemoryDeaths()))
+			l.Hook(budget.SplitAfterCrashes(s, l.Batch, t.worker.Status().MemoryCrashes))
 		}
 	}
 }
 
 // goOn asks for another process to go on; nil if nobody could start one.
 func (t *training) goOn() func(reason string) {
-	if t.child == nil {
+	if t.worker == nil {
 		return nil
 	}
-	return func(reason string) { t.again = t.child.Again(reason) }
+	return func(reason string) { t.again = t.worker.Restart(reason) }
 }
 
 func (t *training) arrangeCheckpoints() {
@@ -93,14 +93,14 @@ func (t *training) arrangeCheckpoints() {
 
 // arrangeRestart reports why this process resumes the training of an earlier one.
 func (t *training) arrangeRestart() {
-	why := t.child.Why()
-	if why == "" || t.Supervised != nil {
+	why := t.worker.Status().Reason
+	if why == "" || t.Worker != nil {
 		return
 	}
 	t.Loop.Hook(fit.Hook{Name: "supervised", Start: func(_ context.Context, st *fit.State) error {
 		t.resumed = true
 		t.Loop.Log.Info(why)
-		if t.child.Restarted() {
+		if t.worker.Status().Crashed {
 			st.Event("restart")
 		}
 		return nil

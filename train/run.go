@@ -17,6 +17,7 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
@@ -27,7 +28,7 @@ import (
 //     cannot be used. Nothing was trained.
 //   - those of session.Compile, session.CheckData and session.Open.
 //   - *session.SaveError: the trained model could not be saved.
-//   - those of session.Supervise, in the process that supervises.
+//   - those of supervise.Run, in the process that supervises.
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
 	if c.Loop.Log == nil {
@@ -36,18 +37,18 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == Stop
 	c.Autotune.Fixed = c.Autotune.Fixed.with(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
-	t := &training{Config: c, child: c.Supervised, started: time.Now()}
+	t := &training{Config: c, worker: c.Worker, started: time.Now()}
 	if err := t.prepareProcess(); err != nil {
 		return none, err
 	}
-	supervisor, supervise := t.supervisor()
-	if !supervise {
-		return t.process(ctx, c.Supervised)
+	options, child := t.supervisor()
+	if !child {
+		return t.process(ctx, c.Worker)
 	}
 	result := none
 	result.InChild = true
-	err := session.Supervise(ctx, supervisor, func(ctx context.Context, child *session.Supervised) (err error) {
-		result, err = t.process(ctx, child)
+	err := supervise.Run(ctx, options, func(ctx context.Context, worker *supervise.Worker) (err error) {
+		result, err = t.process(ctx, worker)
 		return err
 	})
 	return result, err
@@ -56,7 +57,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 // training is a call of Run. Config is changed as the training is arranged.
 type training struct {
 	Config
-	child   *session.Supervised
+	worker  *supervise.Worker
 	started time.Time
 
 	model   *savedmodels.Model
@@ -88,7 +89,7 @@ func (t *training) prepareProcess() error {
 		return unusable(err)
 	}
 	// A process before this one has reported them, if it was one of this training.
-	if _, child := os.LookupEnv(session.SupervisedEnv); child && t.Supervised == nil || restartedAlready() {
+	if _, child := os.LookupEnv(supervise.Env); child && t.Worker == nil || restartedAlready() {
 		return nil
 	}
 	for _, w := range warnings {
@@ -106,15 +107,15 @@ func (t *training) report(subject string, value any) {
 	t.Loop.Log.Info(subject, "value", value)
 }
 
-// process trains in this process, which is a child if child is not nil.
-func (t *training) process(ctx context.Context, child *session.Supervised) (Result, error) {
-	t.child = child
+// process trains in this process, which is a child if worker is not nil.
+func (t *training) process(ctx context.Context, worker *supervise.Worker) (Result, error) {
+	t.worker = worker
 	r, err := t.train(ctx)
 	return r, t.restartable(err, t.continues() && (!t.resumed || notBegun(err)))
 }
 
 // continues reports whether an earlier process of this call began the training.
-func (t *training) continues() bool { return t.Supervised == nil && t.child.Continues() }
+func (t *training) continues() bool { return t.Worker == nil && t.worker.Status().Step > 0 }
 
 func (t *training) train(ctx context.Context) (r Result, err error) {
 	r.History = &fit.History{}
@@ -214,9 +215,9 @@ func (t *training) checkOut() error {
 	if files.Same(t.Out, t.model.Dir) {
 		return refuse("Config.Out", t.Out, "this is the model itself, which would be overwritten; give another folder")
 	}
-	if death, died := t.child.LastDeath(); died {
+	if status := t.worker.Status(); status.LastCrash != nil {
 		// Before a look at the disk: what is left of a model takes space.
-		if err := tidyOut(t.Out, t.child.Begun(), death.Time); err != nil {
+		if err := tidyOut(t.Out, status.Began, status.LastCrash.Time); err != nil {
 			return err
 		}
 	}
@@ -327,7 +328,7 @@ func (t *training) chooseSteps() error {
 func (t *training) reportEffects(ctx context.Context) error {
 	e, err := t.session.Effects(ctx, data.Batch{})
 	if err == nil && t.traces() {
-		defer t.child.Busy()()
+		defer t.worker.Busy()()
 		for b, bad := range t.data.Batches(t.pass()) {
 			if bad == nil { // else the loop reports it
 				e, err = t.session.Effects(ctx, b)

@@ -15,12 +15,13 @@ import (
 	"steadyfit/fit"
 	"steadyfit/memory"
 	"steadyfit/session"
+	"steadyfit/supervise"
 )
 
 // A budget may need another process, and gets one where there is a checkpoint to resume.
 func TestWhoTrains(t *testing.T) {
-	of := func(deadline time.Duration, restarts int) session.Supervisor {
-		return session.Supervisor{Deadline: deadline, Restarts: restarts}
+	of := func(deadline time.Duration, restarts int) supervise.Options {
+		return supervise.Options{Deadline: deadline, Restarts: restarts}
 	}
 	rss, gpu := Budget{Limit: memory.GiB}, Budget{Limit: memory.GiB, Layer: memory.GPUProcess}
 	for _, c := range []struct {
@@ -34,7 +35,7 @@ func TestWhoTrains(t *testing.T) {
 		{"unsupervised", Config{}, false, 0, 0, 0},
 		{"supervised", Config{Supervise: Supervised, Supervisor: of(time.Minute, 3)}, true, time.Minute, 3, 0},
 		{"supervised, without restarts", Config{Supervise: Supervised, Supervisor: of(0, -1)}, true, 0, -1, 0},
-		{"in a child already", Config{Supervise: Supervised, Supervised: &session.Supervised{}}, false, 0, 0, 0},
+		{"in a child already", Config{Supervise: Supervised, Worker: &supervise.Worker{}}, false, 0, 0, 0},
 		{"budget", Config{Supervise: ForBudget, Supervisor: of(5*time.Minute, 3), Budget: rss}, true, 0, -1, 5 * time.Minute},
 		{"budget, without a deadline", Config{Supervise: ForBudget, Budget: rss}, true, 0, -1, time.Minute},
 		{"budget, unsupervised", Config{Budget: rss}, false, 0, 0, 0},
@@ -77,7 +78,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	} {
 		r := training{Config: Config{OnOutOfMemory: c.onOOM}}
 		err := r.restartable(c.err, c.early)
-		assert.Equal(t, c.again, errors.Is(err, session.ErrRetry), "%v", c)
+		assert.Equal(t, c.again, errors.Is(err, supervise.ErrRetry), "%v", c)
 		assert.ErrorIs(t, err, c.err)
 	}
 }

@@ -12,14 +12,12 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
-	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -359,10 +357,7 @@ func (c *competitor) begin(ctx context.Context, s spec) error {
 	}
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Args = os.Args[:1]
-	// The training may be a supervised child, which this process is not.
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, session.SupervisedEnv+"=")
-	}), Env+"=1")
+	cmd.Env = append(os.Environ(), Env+"=1")
 	missing, err := s.Candidate.Environment()
 	if err != nil {
 		return err
@@ -445,7 +440,7 @@ func (c *competitor) died() error {
 		how = cmd.ProcessState.String()
 	}
 	c.err = fmt.Errorf("its process has ended: %s", how)
-	if line := child.Telling(c.log.String()); line != "" {
+	if line := child.CauseLine(c.log.String()); line != "" {
 		c.err = fmt.Errorf("%w: %s", c.err, line)
 	}
 	return c.err
@@ -458,7 +453,8 @@ func (c *competitor) end() {
 	}
 	_ = child.Kill(c.cmd.Process.Pid) // it has not been waited for, so the number is its own
 	child.Await(c.cmd)
-	_ = child.Collect(c.cmd) // what it was to say has been heard
+	_ = child.Kill(c.cmd.Process.Pid)
+	_ = c.cmd.Wait() // its state says how it ended
 	_ = c.answers.Close()
 	c.cmd = nil
 }

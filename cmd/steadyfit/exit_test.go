@@ -12,17 +12,18 @@ import (
 	"steadyfit/fit/budget"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
 func TestExitCodes(t *testing.T) {
-	oomKilled := []session.Death{{OOMKilled: true, OutOfMemory: true}, {OOMKilled: true, OutOfMemory: true}}
+	oomKilled := []supervise.Crash{{OOMKilled: true, OutOfMemory: true}, {OOMKilled: true, OutOfMemory: true}}
 	for _, c := range []struct {
 		err  error
 		want int
 	}{
 		{nil, exitOK},
-		{session.ErrAgain, exitOK},
+		{supervise.ErrRestart, exitOK},
 		{errors.New("other"), exitFailed},
 		{usagef("no"), exitUsage},
 		{session.ErrNoSignature, exitUsage},
@@ -38,13 +39,13 @@ func TestExitCodes(t *testing.T) {
 		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &budget.Error{}}, exitMemory},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, exitFailed},
 		// What a process goes on with was good when the training began.
-		{fmt.Errorf("%w: %w", session.ErrRetry, usagef("no")), exitFailed},
-		{fmt.Errorf("%w: %w", session.ErrRetry, session.ErrOutOfMemory), exitMemory},
+		{fmt.Errorf("%w: %w", supervise.ErrRetry, usagef("no")), exitFailed},
+		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrOutOfMemory), exitMemory},
 		{fmt.Errorf("%w: %w", session.ErrLost, tfbind.ErrResourceExhausted), exitMemory},
 		// A child's code is the parent's, unless the kernel has killed it for memory.
-		{&session.ChildError{Code: exitDiverged}, exitDiverged},
-		{&session.ChildError{Code: exitFailed, Deaths: []session.Death{{}, {}}}, exitFailed},
-		{&session.ChildError{Code: exitFailed, Deaths: oomKilled}, exitMemory},
+		{&supervise.Error{Code: exitDiverged}, exitDiverged},
+		{&supervise.Error{Code: exitFailed, Crashes: []supervise.Crash{{}, {}}}, exitFailed},
+		{&supervise.Error{Code: exitFailed, Crashes: oomKilled}, exitMemory},
 	} {
 		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
 	}

@@ -22,7 +22,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/session"
+	"steadyfit/supervise"
 )
 
 // argsEnv makes the test binary the program, with these arguments as JSON.
@@ -49,7 +49,7 @@ func asProgram() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) // lint:allow exit: this process is a child of the tests
 	}
-	if how := os.Getenv(noMemoryEnv); how != "" && strings.Contains(os.Getenv(session.SupervisedEnv), `"attempt":1,`) {
+	if how := os.Getenv(noMemoryEnv); how != "" && strings.Contains(os.Getenv(supervise.Env), `"attempt":1,`) {
 		signal, said, _ := strings.Cut(how, ":")
 		fmt.Fprintln(os.Stderr, said)
 		number, _ := strconv.Atoi(signal)
@@ -106,7 +106,7 @@ func TestBudgetThatIsPlenty(t *testing.T) {
 	loss := func(name string, flags ...string) float64 {
 		out, err := r.fit(t, name, flags...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		require.NotContains(t, string(out), "goes on in another process")
+		require.NotContains(t, string(out), "continues in another process")
 		_, losses := r.outcome(t, name)
 		return last(losses)
 	}

@@ -20,6 +20,7 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 	"steadyfit/train"
 	"steadyfit/tune"
@@ -61,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err != nil && !session.Reported(err) {
+	if err != nil && !supervise.Reported(err) {
 		fmt.Fprintf(stderr, "steadyfit: %s\n", option.Text(err, flags.Name))
 	}
 	return exitCode(err)
@@ -107,18 +108,20 @@ func exitCode(err error) int {
 		return false
 	}
 	var hook *fit.HookError
-	var child *session.ChildError
+	var child *supervise.Error
 	switch {
-	case err == nil, is(session.ErrAgain):
+	case err == nil, is(supervise.ErrRestart):
 		return exitOK
-	case errors.As(err, &child) && !child.Is(session.ErrOutOfMemory):
+	case errors.As(err, &child) && child.OutOfMemory():
+		return exitMemory
+	case errors.As(err, &child):
 		return child.Code
 	case is(tfbind.ErrNoTensorFlow, session.ErrNoGPU) || as(new(*environmentError)):
 		return exitEnvironment
 	// Before the others: what could not be done about a lack of memory is in the error, too.
 	case is(session.ErrOutOfMemory) || as(new(*budget.Error)):
 		return exitMemory
-	case is(session.ErrRetry):
+	case is(supervise.ErrRetry):
 		return exitFailed // it worked when the training began
 	case as(new(*usageError), new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
 		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):

@@ -15,6 +15,7 @@ import (
 	"steadyfit/fit/budget"
 	"steadyfit/memory"
 	"steadyfit/session"
+	"steadyfit/supervise"
 	"steadyfit/train"
 )
 
@@ -150,8 +151,8 @@ func parseAmount(flag, text, without string) (memory.Bytes, error) {
 
 // goOn adds to the error of a training that died too often what there is to continue from.
 func goOn(err error, checkpoints string) error {
-	var child *session.ChildError
-	if !errors.As(err, &child) || len(child.Deaths) == 0 {
+	var child *supervise.Error
+	if !errors.As(err, &child) || len(child.Crashes) == 0 {
 		return err
 	}
 	found, _ := fit.Checkpoints(checkpoints) // what cannot be read is nothing to continue from

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"steadyfit/session"
+	"steadyfit/supervise"
 )
 
 // A flag that would do nothing is refused, with what needs.
@@ -39,12 +39,12 @@ func TestFlagsThatWouldDoNothing(t *testing.T) {
 // they are.
 func TestGoOn(t *testing.T) {
 	dir := t.TempDir()
-	died := &session.ChildError{Code: exitFailed, Text: "killed by SIGKILL", Deaths: []session.Death{{}}}
+	died := &supervise.Error{Code: exitFailed, Text: "killed by SIGKILL", Crashes: []supervise.Crash{{}}}
 	err := goOn(died, dir)
 	assert.ErrorIs(t, err, died)
 	assert.Equal(t, exitFailed, exitCode(err))
 	assert.ErrorContains(t, err, "\nthere is no checkpoint in "+dir+" to continue from")
-	for _, err := range []error{nil, syscall.EIO, &session.ChildError{Code: exitUsage, Text: "no"}} {
+	for _, err := range []error{nil, syscall.EIO, &supervise.Error{Code: exitUsage, Text: "no"}} {
 		assert.Equal(t, err, goOn(err, dir))
 	}
 }

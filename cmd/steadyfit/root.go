@@ -13,7 +13,7 @@ import (
 
 	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
-	"steadyfit/session"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 	"steadyfit/train"
 	"steadyfit/tune"
@@ -151,7 +151,7 @@ func warnUnknown(root *cobra.Command, stderr io.Writer) {
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
 		// Tests of the program set variables of their own.
-		if strings.HasPrefix(name, envPrefix) && !known[name] && name != cell.Env && name != session.SupervisedEnv && name != tune.Env && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && name != cell.Env && name != supervise.Env && name != tune.Env && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
 			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
 		}
 	}

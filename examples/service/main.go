@@ -31,6 +31,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/memory"
 	"steadyfit/session"
+	"steadyfit/supervise"
 	"steadyfit/train"
 	"steadyfit/tune"
 )
@@ -42,7 +43,7 @@ func main() {
 	if !measuring {
 		err = run(ctx)
 	}
-	if err != nil && !session.Reported(err) {
+	if err != nil && !supervise.Reported(err) {
 		fmt.Fprintln(os.Stderr, "service:", err)
 	}
 	os.Exit(exitCode(err))
@@ -50,9 +51,9 @@ func main() {
 
 // exitCode is 130 after Ctrl-C, 1 after another error, and in the parent that of the worker.
 func exitCode(err error) int {
-	var child *session.ChildError
+	var child *supervise.Error
 	switch {
-	case err == nil, errors.Is(err, session.ErrAgain):
+	case err == nil, errors.Is(err, supervise.ErrRestart):
 		return 0
 	case errors.As(err, &child):
 		return child.Code
@@ -68,16 +69,16 @@ func run(ctx context.Context) error {
 	flag.Parse()
 	s := service{*dir, os.Stdout, slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	// The worker is started with the same arguments: only the first process fills the queue.
-	if _, child := os.LookupEnv(session.SupervisedEnv); !child {
+	if _, child := os.LookupEnv(supervise.Env); !child {
 		if err := s.prepare(*demo); err != nil {
 			return err
 		}
 	}
 	for {
-		err := session.Supervise(ctx, session.Supervisor{Deadline: 5 * time.Minute, Restarts: 2, ExitCode: exitCode, Log: s.log}, s.work)
-		var crashed *session.ChildError
+		err := supervise.Run(ctx, supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, ExitCode: exitCode, Log: s.log}, s.work)
+		var crashed *supervise.Error
 		names := s.jobs("queue")
-		if !errors.As(err, &crashed) || len(crashed.Deaths) == 0 || len(names) == 0 {
+		if !errors.As(err, &crashed) || len(crashed.Crashes) == 0 || len(names) == 0 {
 			return err
 		}
 		if err := s.finish(names[0], crashed); err != nil {
@@ -120,14 +121,14 @@ func (s service) prepare(demo int) error {
 }
 
 // work does all jobs, in a process of its own.
-func (s service) work(ctx context.Context, child *session.Supervised) error {
+func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 	// Workers that died while they saved a model have left parts of it.
 	if err := session.TidyModels(s.path("models", ""), nil); err != nil {
 		return err
 	}
 	var after memory.Series
 	for names := s.jobs("queue"); len(names) > 0; names = s.jobs("queue") {
-		err := s.train(ctx, child, names[0])
+		err := s.train(ctx, worker, names[0])
 		if endsService(err) {
 			return fmt.Errorf("job %s: %w", names[0], err)
 		}
@@ -145,7 +146,7 @@ func (s service) work(ctx context.Context, child *session.Supervised) error {
 }
 
 // train does a job, from where another worker left it.
-func (s service) train(ctx context.Context, child *session.Supervised, name string) error {
+func (s service) train(ctx context.Context, worker *supervise.Worker, name string) error {
 	text, err := os.ReadFile(s.path("queue", name+".json"))
 	if err != nil {
 		return err
@@ -154,13 +155,13 @@ func (s service) train(ctx context.Context, child *session.Supervised, name stri
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err
 	}
-	c.Checkpoints.Folder, c.Resume, c.Out, c.Supervised, c.Loop.Log = s.path("running", name), true, s.path("models", name), child, s.log
+	c.Checkpoints.Folder, c.Resume, c.Out, c.Worker, c.Loop.Log = s.path("running", name), true, s.path("models", name), worker, s.log
 	before := int64(len(s.jobs("done"))+len(s.jobs("failed"))) << 32
 	c.Loop.Alive = func(step int64) {
 		if step > 0 {
 			step += before // from job to job, steps go up
 		}
-		child.Alive(step)
+		worker.Alive(step)
 	}
 	result, err := train.Run(ctx, c)
 	if err == nil {
@@ -172,7 +173,7 @@ func (s service) train(ctx context.Context, child *session.Supervised, name stri
 // endsService reports whether an error is not the job's: the next job would have it, too, or
 // another process may not.
 func endsService(err error) bool {
-	for _, other := range []error{context.Canceled, session.ErrAgain, session.ErrRetry, fit.ErrLocked} {
+	for _, other := range []error{context.Canceled, supervise.ErrRestart, supervise.ErrRetry, fit.ErrLocked} {
 		if errors.Is(err, other) {
 			return true
 		}

@@ -19,7 +19,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/memory"
-	"steadyfit/session"
+	"steadyfit/supervise"
 )
 
 // serviceEnv has the test binary be the program.
@@ -84,7 +84,7 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	require.NoError(t, syscall.Kill(workerOf(t, cmd.Process.Pid), syscall.SIGKILL))
 	require.Error(t, cmd.Wait(), "a job failed")
 	assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-	assert.Contains(t, output.String(), "is started anew")
+	assert.Contains(t, output.String(), "restarting it")
 	assert.Contains(t, output.String(), "job bad failed: ")
 	assert.Contains(t, output.String(), "jobs done: 3, failed: 1")
 	have := weights(t, dir)
@@ -184,11 +184,11 @@ func TestExitCode(t *testing.T) {
 		want int
 	}{
 		{nil, 0},
-		{session.ErrAgain, 0},
+		{supervise.ErrRestart, 0},
 		{errors.New("other"), 1},
 		{fmt.Errorf("job a: %w", context.Canceled), 130},
-		{&session.ChildError{Code: 130}, 130},
-		{&session.ChildError{Code: 1}, 1},
+		{&supervise.Error{Code: 130}, 130},
+		{&supervise.Error{Code: 1}, 1},
 	} {
 		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
 	}

@@ -72,7 +72,7 @@ func (p ResetPolicy) Check() error {
 	case "", session.ResetNone, session.ResetRestore, session.ResetReload:
 	case session.ResetProcess:
 		if p.Restart == nil {
-			return &option.Error{Option: "ResetPolicy.Restart", Reason: "there is none, and something has to start the new process", Fix: "run the training under {session.Supervise}"}
+			return &option.Error{Option: "ResetPolicy.Restart", Reason: "there is none, and something has to start the new process", Fix: "run the training under {supervise.Run}"}
 		}
 	default:
 		return &option.Error{Option: "ResetPolicy.Depth", Value: p.Depth, Reason: fmt.Sprintf("expected %s, %s, %s or %s", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)}

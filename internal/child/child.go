@@ -1,113 +1,354 @@
-// Package child is what a parent needs to know of a process that it has started
-// and that has died: what its log says, whether the kernel killed it for memory,
-// and how to end it together with what it has started itself.
+// Package child runs a program in a process of its own and talks to it. Supervised trainings,
+// the trials of autotune and the runs of the matrix are such children.
 //
-// It decides nothing: whether a death is worth another try is up to packages
-// matrix and session. It knows nothing of TensorFlow, and is pure Go.
+// # Protocol
+//
+// A child reads its specification as JSON from an environment variable, whose name is up to the
+// caller. It writes messages to file descriptor 3, one JSON value per line. It reads requests
+// from descriptor 4, in a form that is up to the caller; end of file there means that the parent
+// has ended. Its standard error is its log. A child in Go calls [Connect];
+// scripts/matrix_keras.py does the same in Python.
+//
+// # The parent
+//
+// [Start] starts a child in a process group of its own. The parent takes its messages from
+// [Process.Messages], or with a deadline from [Process.Receive]. Every started process needs
+// [Process.End], which kills what is left of the group and returns how the child ended: by an
+// exit code, a signal, the kernel's OOM killer, or [Process.Kill] with a reason.
+//
+// A child that has saved its state and needs a new process sends a last message that says so;
+// its functions return [ErrRestart] meanwhile. Whether a crashed child is started again is up
+// to the caller. The package is pure Go and does not know TensorFlow.
 package child
 
 import (
-	"bytes"
-	"regexp"
-	"slices"
-	"strings"
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"steadyfit/internal/cgroup"
 )
 
-// logKeep is how much of a child's standard error is looked through for a cause,
-// in bytes: when a library aborts, Go's traces of all goroutines come after it.
-const logKeep = 256 << 10
+// File descriptors of a child. Command.Files begin at FilesFD.
+const (
+	MessagesFD = 3
+	requestsFD = 4
+	FilesFD    = 5
+)
 
-// Tail keeps the last 256 KiB of what is written to it. It is for one goroutine at
-// a time.
-type Tail struct{ kept []byte }
+var (
+	// ErrRestart means that this process has saved its state, and that another one continues.
+	ErrRestart = errors.New("another process continues")
+	// ErrDeadline means that a child sent no message in time.
+	ErrDeadline = errors.New("no message in time")
+)
 
-// Write never fails.
-func (t *Tail) Write(p []byte) (int, error) {
-	t.kept = append(t.kept, p...)
-	if len(t.kept) > 2*logKeep {
-		t.kept = append(t.kept[:0], t.kept[len(t.kept)-logKeep:]...)
-	}
-	return len(p), nil
+// Command says what to start.
+type Command struct {
+	// Args are the program and its arguments; nil is this program with its own. The running
+	// program is started even if its file has been replaced.
+	Args []string
+	// Env is added to the environment.
+	Env []string
+	// Variable is the environment variable for Spec, as JSON.
+	Variable string
+	Spec     any
+	// Stdout is the child's standard output; nil discards it.
+	Stdout *os.File
+	// Log gets a copy of the child's standard error; nil gets none.
+	Log io.Writer
+	// Files are further files of the child.
+	Files []*os.File
+	// KillWithParent has the kernel kill the child when the parent ends.
+	KillWithParent bool
 }
 
-// String is valid UTF-8, whatever was written.
-func (t *Tail) String() string {
-	kept := t.kept
-	if len(kept) > logKeep {
-		kept = kept[len(kept)-logKeep:]
-	}
-	return string(bytes.ToValidUTF8(kept, []byte("?")))
+// Process is a started child.
+type Process struct {
+	// Requests leads to the child. Closing it tells the child that the parent has ended.
+	Requests *os.File
+	// Log has the end of the child's standard error, after End.
+	Log Tail
+
+	cmd           *exec.Cmd
+	messages, log *os.File
+	lines         chan []byte
+	exited        chan struct{}
+	copied        chan struct{}
+	release       func() bool
+	oom           cgroup.OOMCounter
+
+	mu sync.Mutex
+	// killed is the reason of Kill.
+	killed string
+	// collected is true when the number of the process may be another one's.
+	collected bool
 }
 
-// Lines returns the last n lines that are not empty, each cut to 200 bytes.
-func (t *Tail) Lines(n int) []string {
-	var lines []string
-	for line := range strings.Lines(t.String()) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
+// Exit is how a child ended.
+type Exit struct {
+	Time time.Time
+	// Code is the exit code; -1 if Signal ended the child. Go turns SIGSEGV and SIGABRT, of C
+	// code too, into exit code 2.
+	Code   int
+	Signal syscall.Signal
+	// Killed is true after Process.Kill, OOMKilled if the kernel killed the child for memory.
+	Killed, OOMKilled bool
+	// OutOfMemory is true if the child is OOMKilled or crashed after a failed allocation.
+	OutOfMemory bool
+	// Cause says all of that in words, with the line of the log that names the cause.
+	Cause string
+}
+
+// Start starts a child. It is killed when ctx ends.
+func Start(ctx context.Context, c Command) (_ *Process, err error) {
+	if c.Args == nil {
+		c.Args = os.Args
+	}
+	path, err := program(c.Args[0])
+	if err != nil {
+		return nil, err
+	}
+	spec, err := json.Marshal(c.Spec)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{lines: make(chan []byte), exited: make(chan struct{}), copied: make(chan struct{})}
+	var messages, requests, log *os.File // the child's ends
+	p.messages, messages, err = os.Pipe()
+	if err == nil {
+		requests, p.Requests, err = os.Pipe()
+	}
+	if err == nil {
+		p.log, log, err = os.Pipe()
+	}
+	if err == nil {
+		// A child begins in the control group of its parent.
+		p.oom = cgroup.NewOOMCounter(os.Getpid())
+		p.cmd = &exec.Cmd{
+			Path: path, Args: c.Args, Env: append(append(os.Environ(), c.Env...), c.Variable+"="+string(spec)),
+			Stderr: log, ExtraFiles: append([]*os.File{messages, requests}, c.Files...), SysProcAttr: attributes(c.KillWithParent),
+		}
+		if c.Stdout != nil {
+			p.cmd.Stdout = c.Stdout
+		}
+		err = p.cmd.Start()
+	}
+	for _, f := range []*os.File{messages, requests, log} {
+		f.Close()
+	}
+	if err != nil {
+		p.close()
+		return nil, fmt.Errorf("cannot start %s: %w", path, err)
+	}
+	p.release = context.AfterFunc(ctx, func() { _ = p.Kill(context.Cause(ctx).Error()) })
+	go func() { defer close(p.exited); Await(p.cmd) }()
+	go p.read()
+	go func() {
+		defer close(p.copied)
+		to := io.Writer(&p.Log)
+		if c.Log != nil {
+			to = io.MultiWriter(to, c.Log)
+		}
+		_, _ = io.Copy(to, p.log) // ends with the child, or at the deadline of End
+	}()
+	return p, nil
+}
+
+// program returns the file to start. The file of the running program may have been replaced by
+// another build.
+func program(name string) (string, error) {
+	if name != os.Args[0] {
+		return exec.LookPath(name)
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	there, missing := os.Stat(path)
+	running, unknown := os.Stat(self)
+	if unknown == nil && (missing != nil || !os.SameFile(there, running)) {
+		return self, nil
+	}
+	return path, nil
+}
+
+// read passes whole lines on.
+func (p *Process) read() {
+	defer close(p.lines)
+	for r := bufio.NewReader(p.messages); ; {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		p.lines <- line
+	}
+}
+
+// PID is the number of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Messages are the lines of the child. The channel is closed when the child writes no more.
+func (p *Process) Messages() <-chan []byte { return p.lines }
+
+// Exited is closed when the child has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Receive returns the next line of the child, io.EOF if it writes no more, or ErrDeadline.
+func (p *Process) Receive(until time.Time) ([]byte, error) {
+	late := time.NewTimer(time.Until(until))
+	defer late.Stop()
+	select {
+	case line, ok := <-p.lines:
+		if !ok {
+			return nil, io.EOF
+		}
+		return line, nil
+	case <-late.C:
+		return nil, ErrDeadline
+	}
+}
+
+// Wait reports whether the child ends within a time.
+func (p *Process) Wait(within time.Duration) bool {
+	late := time.NewTimer(within)
+	defer late.Stop()
+	select {
+	case <-p.exited:
+		return true
+	case <-late.C:
+		return false
+	}
+}
+
+// Signal sends a signal to the child. A child that has ended is no error.
+func (p *Process) Signal(s os.Signal) error {
+	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// SignalGroup sends a signal to the child and all that it has started.
+func (p *Process) SignalGroup(s syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.collected {
+		return nil
+	}
+	return signalGroup(p.PID(), s)
+}
+
+// Kill kills the child and all that it has started. The first reason becomes Exit.Cause.
+func (p *Process) Kill(reason string) error {
+	p.mu.Lock()
+	p.killed = cmp.Or(p.killed, reason)
+	p.mu.Unlock()
+	return p.SignalGroup(syscall.SIGKILL)
+}
+
+// End kills what is left of the child's group and returns how the child ended. hear gets the
+// messages that were not received yet; nil discards them.
+func (p *Process) End(hear func(line []byte)) Exit {
+	p.release()
+	_ = p.SignalGroup(syscall.SIGKILL)
+	<-p.exited
+	p.mu.Lock()
+	_ = signalGroup(p.PID(), syscall.SIGKILL) // what it started just before it ended
+	_ = p.cmd.Wait()                          // its end is in ProcessState
+	p.collected = true
+	p.mu.Unlock()
+	p.Requests.Close()
+	now := time.Now()
+	// A process that has left the group may hold the pipes open.
+	_ = p.messages.SetReadDeadline(now.Add(time.Second))
+	_ = p.log.SetReadDeadline(now.Add(time.Second))
+	for line := range p.lines {
+		if hear != nil {
+			hear(line)
 		}
 	}
-	lines = lines[max(0, len(lines)-n):]
-	for i, line := range lines {
-		lines[i] = cut(line)
-	}
-	return lines
+	<-p.copied
+	p.close()
+	return p.exit(now)
 }
 
-// telling are words of the line of a log that says what went wrong, as the last
-// lines are often a trace. What Go says of the signal comes after what a library
-// said when it aborted, and is worth less.
-var telling = [][]string{
-	{"terminate called", "what():", "fatal error:", "panic:", "F0000", "Check failed", "MemoryError", "out of memory", "OOM"},
-	{"SIGSEGV:", "SIGABRT:", "SIGBUS:", "SIGFPE:", "SIGILL:"},
+func (p *Process) close() {
+	for _, f := range []*os.File{p.messages, p.Requests, p.log} {
+		f.Close() // nil, or closed already
+	}
 }
 
-// informs is how TensorFlow begins a line that only informs, the one that comes before the
-// first of them, and the second of two (cpu_feature_guard.cc).
-var informs = regexp.MustCompile(`^(I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages before absl::InitializeLog|To enable the following instructions: )`)
-
-// Telling is the line of a log that says what went wrong, cut to 200 bytes; the
-// last line, if none is known to. Lines in which TensorFlow only informs are not among them.
-func Telling(log string) string {
-	lines := strings.Split(strings.TrimSpace(log), "\n")
-	for _, words := range telling {
-		for i := len(lines) - 1; i >= 0; i-- {
-			for _, word := range words {
-				if strings.Contains(lines[i], word) {
-					return cut(strings.TrimSpace(lines[i]))
-				}
-			}
-		}
+func (p *Process) exit(now time.Time) Exit {
+	e := Exit{Time: now, Code: p.cmd.ProcessState.ExitCode()}
+	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && e.Code < 0 {
+		e.Signal = status.Signal()
 	}
-	for _, line := range slices.Backward(lines) {
-		if !informs.MatchString(line) {
-			return cut(strings.TrimSpace(line))
-		}
+	kills, counted := p.oom.New()
+	killed := e.Signal == syscall.SIGKILL
+	switch {
+	case killed && p.killed != "":
+		e.Killed, e.Cause = true, p.killed
+	case killed && kills > 0:
+		e.OOMKilled, e.OutOfMemory = true, true
+		e.Cause = "killed by the kernel because memory ran out"
+	case killed && counted:
+		e.Cause = "killed by SIGKILL, not by the kernel for memory"
+	case killed:
+		e.Cause = "killed by SIGKILL, which the kernel sends when memory runs out"
+	case e.Code < 0:
+		e.Cause = "killed by signal: " + e.Signal.String()
+	default:
+		e.Cause = fmt.Sprintf("crashed with exit code %d", e.Code)
 	}
-	return ""
+	if killed {
+		return e
+	}
+	log := p.Log.String()
+	e.OutOfMemory = OutOfMemory(log)
+	if line := CauseLine(log); line != "" {
+		e.Cause += ": " + line
+	}
+	return e
 }
 
-// crashes are words of the first line that a crash writes.
-var crashes = regexp.MustCompile(`terminate called|fatal error:|SIG(SEGV|ABRT|BUS|FPE|ILL):`)
+// Parent is the child's side.
+type Parent struct{ Messages, Requests *os.File }
 
-// noMemory is what TensorFlow, C++, C and Go write when an allocation fails.
-var noMemory = regexp.MustCompile(`std::bad_alloc|OOM when allocating|[Oo]ut of memory|[Cc]annot allocate memory`)
-
-// OutOfMemory reports whether the log of a process that crashed says that an allocation
-// had failed just before: in the 20 lines before the first line of the crash, or in the two
-// after it. Some TensorFlow kernels do not check for a failed allocation.
-func OutOfMemory(log string) bool {
-	lines := strings.Split(strings.TrimSpace(log), "\n")
-	crash := slices.IndexFunc(lines, crashes.MatchString)
-	if crash < 0 {
-		crash = len(lines) - 1
+// Connect reads the specification from an environment variable, which it unsets, and opens the
+// files of the protocol. Programs that the child starts do not inherit them.
+func Connect(variable string, spec any) (*Parent, error) {
+	p := &Parent{}
+	err := json.Unmarshal([]byte(os.Getenv(variable)), spec)
+	if err == nil {
+		p.Messages, err = Inherited(MessagesFD, syscall.S_IFIFO)
 	}
-	return slices.ContainsFunc(lines[max(0, crash-20):min(len(lines), crash+3)], noMemory.MatchString)
+	if err == nil {
+		p.Requests, err = Inherited(requestsFD, syscall.S_IFIFO)
+	}
+	if err == nil {
+		err = os.Unsetenv(variable)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s was not set by a parent process; unset it: %w", variable, err)
+	}
+	return p, nil
 }
 
-func cut(line string) string {
-	if len(line) > 200 {
-		return strings.ToValidUTF8(line[:200], "") + "..."
+// Send writes a message.
+func (p *Parent) Send(message any) error {
+	line, err := json.Marshal(message)
+	if err == nil {
+		_, err = p.Messages.Write(append(line, '\n'))
 	}
-	return line
+	return err
 }

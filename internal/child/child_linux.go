@@ -3,6 +3,7 @@ package child
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -11,40 +12,63 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group are the attributes of a child in a process group of its own, which Ctrl-C
-// on a terminal does not reach.
-func Group() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// self is the running program, even if its file has been replaced.
+const self = "/proc/self/exe"
 
-// Signal sends a signal to all processes of a child's group. That none is left is
-// no error.
-func Signal(pid int, signal syscall.Signal) error {
+// attributes put a child into a process group of its own, which Ctrl-C on a terminal does not
+// reach.
+func attributes(killWithParent bool) *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{Setpgid: true}
+	if killWithParent {
+		a.Pdeathsig = syscall.SIGKILL
+	}
+	return a
+}
+
+// signalGroup sends a signal to all processes of a child's group. An empty group is no error.
+func signalGroup(pid int, signal syscall.Signal) error {
 	if err := syscall.Kill(-pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return os.NewSyscallError("kill", err)
 	}
 	return nil
 }
 
-// Kill ends all processes of a child's group.
-func Kill(pid int) error { return Signal(pid, syscall.SIGKILL) }
+// Group are the attributes of a child in a process group of its own.
+func Group() *syscall.SysProcAttr { return attributes(false) }
 
-// Await returns when a started child has ended. The child still has its number
-// until Collect.
+// Kill kills all processes of a child's group.
+func Kill(pid int) error { return signalGroup(pid, syscall.SIGKILL) }
+
+// Await returns when a child has ended. The child keeps its number until cmd.Wait.
 func Await(cmd *exec.Cmd) {
 	for {
 		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
-			return // Collect waits if this could not
+			return // cmd.Wait waits if this could not
 		}
 	}
 }
 
-// Collect ends what a child that has ended has left running in its group, and is
-// then its Wait.
-func Collect(cmd *exec.Cmd) error {
-	return errors.Join(Kill(cmd.Process.Pid), cmd.Wait())
+// KillSelf kills this process and all others of its group.
+func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
+
+// Inherited opens a file descriptor that the parent has given to this process, of a type of
+// file such as syscall.S_IFIFO. Pipes do not block writers of the raw descriptor.
+func Inherited(fd int, kind uint32) (*os.File, error) {
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != kind {
+		return nil, fmt.Errorf("file descriptor %d is not one that a parent opens", fd)
+	}
+	syscall.CloseOnExec(fd)
+	if kind == syscall.S_IFIFO {
+		if err := syscall.SetNonblock(fd, true); err != nil {
+			return nil, os.NewSyscallError("fcntl", err)
+		}
+	}
+	return os.NewFile(uintptr(fd), fmt.Sprintf("file descriptor %d", fd)), nil
 }
 
-// State says what the first thread of a process does; empty if that is not known.
+// State returns what the first thread of a process does; empty is unknown.
 func State(pid int) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	end := bytes.LastIndexByte(text, ')') // a program's name may hold anything

@@ -3,16 +3,18 @@
 package child
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"syscall"
 )
 
-// Group is nil: elsewhere than on Linux, a child shares the group of its parent.
-func Group() *syscall.SysProcAttr { return nil }
+const self = ""
 
-// Signal sends a signal to the child alone.
-func Signal(pid int, signal syscall.Signal) error {
+func attributes(bool) *syscall.SysProcAttr { return nil }
+
+// signalGroup sends a signal to the child alone.
+func signalGroup(pid int, signal syscall.Signal) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {
 		return err
@@ -20,20 +22,20 @@ func Signal(pid int, signal syscall.Signal) error {
 	return p.Signal(signal)
 }
 
-// Kill ends the child alone.
-func Kill(pid int) error {
-	p, err := os.FindProcess(pid)
-	if err != nil {
-		return err
-	}
-	return p.Kill()
-}
+// Group is nil.
+func Group() *syscall.SysProcAttr { return nil }
 
-// Await returns when a started child has ended.
-func Await(cmd *exec.Cmd) { _ = cmd.Wait() } // its outcome is in ProcessState
+// Kill kills the child alone.
+func Kill(pid int) error { return signalGroup(pid, syscall.SIGKILL) }
 
-// Collect has nothing left to do after Await.
-func Collect(*exec.Cmd) error { return nil }
+// Await returns when a child has ended.
+func Await(cmd *exec.Cmd) { _ = cmd.Wait() }
 
-// State is not known.
+// KillSelf kills this process.
+func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
+
+// Inherited is not known here.
+func Inherited(int, uint32) (*os.File, error) { return nil, errors.New("children need Linux") }
+
+// State is not known here.
 func State(int) string { return "" }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestTelling(t *testing.T) {
+func TestCauseLine(t *testing.T) {
 	for _, test := range []struct{ name, log, want string }{
 		{"empty", "", ""},
 		{"last line", "one\ntwo\n", "two"},
@@ -18,7 +18,7 @@ func TestTelling(t *testing.T) {
 		{"the last of several", "panic: a\npanic: b\ngoroutine 1", "panic: b"},
 		{"long", "panic: " + strings.Repeat("é", 200), "panic: " + strings.Repeat("é", 96) + "..."},
 	} {
-		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, Telling(test.log)) })
+		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, CauseLine(test.log)) })
 	}
 }
 

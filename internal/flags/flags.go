@@ -86,7 +86,7 @@ var names = map[string]string{
 	"Session.SetLearningRate":   "learning-rate",
 	"Supervisor.Deadline":       "deadline",
 	"Supervisor.Restarts":       "restarts",
-	"session.Supervise":         "supervise",
+	"supervise.Run":             "supervise",
 }
 
 var precisions = map[gpuopts.Precision]string{gpuopts.BFloat16: "bf16", gpuopts.Float16: "fp16", gpuopts.Float16CPU: "fp16", gpuopts.Float16GPU: "fp16"}

@@ -58,20 +58,22 @@ var mayImport = map[string][]string{
 	"gpuopts":     {"tfbind"},
 	"savedmodels": {"tfbind"},
 	// session takes batches and reports memory: data and memory stand beside everything.
-	"session": {"savedmodels", "gpuopts", "tfbind", "data", "memory"},
+	"session": {"supervise", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	// fit steps a session; a handle of tfbind in its hands would be a second owner.
 	"fit":    {"session", "savedmodels", "gpuopts", "data", "memory"},
-	"train":  {"tune", "fit", "session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
+	"train":  {"tune", "fit", "supervise", "session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	"tune":   {"session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	"matrix": {"fit", "session", "savedmodels", "gpuopts", "tfbind", "data", "memory"},
 	// data asks how much memory is free before it expands a file.
 	"data":   {"memory"},
 	"memory": {},
 	"option": {},
+	// The parent of a supervised training loads no TensorFlow.
+	"supervise": {},
 }
 
 // pure packages must build without cgo, so they reach tfbind by no way.
-var pure = []string{"data", "memory", "option"}
+var pure = []string{"data", "memory", "option", "supervise"}
 
 // CheckFile applies the rules that one Go file can break. file is its path
 // relative to the module's root, with slashes.

@@ -208,7 +208,7 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)
 		}
-		return nil, r, fmt.Errorf("%s: %w: %s", strings.Join(command[:min(3, len(command))], " "), err, child.Telling(errs.String()))
+		return nil, r, fmt.Errorf("%s: %w: %s", strings.Join(command[:min(3, len(command))], " "), err, child.CauseLine(errs.String()))
 	}
 	return out.Bytes(), r, nil
 }

@@ -236,7 +236,7 @@ func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each 
 		text, err := c.out.ReadString('\n')
 		if err != nil {
 			err = errors.Join(err, c.cmd.Wait())
-			return "", fmt.Errorf("a child ended early: %w: %s", err, child.Telling(c.errs.String()))
+			return "", fmt.Errorf("a child ended early: %w: %s", err, child.CauseLine(c.errs.String()))
 		}
 		return text, nil
 	}
@@ -268,7 +268,7 @@ func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each 
 	t.CPUNS = float64(cpu) / float64(steps)
 	for _, c := range all {
 		if err := c.cmd.Wait(); err != nil {
-			return t, fmt.Errorf("a child failed at its end: %w: %s", err, child.Telling(c.errs.String()))
+			return t, fmt.Errorf("a child failed at its end: %w: %s", err, child.CauseLine(c.errs.String()))
 		}
 	}
 	return t, nil

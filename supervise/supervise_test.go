@@ -1,6 +1,6 @@
 //go:build linux
 
-package session
+package supervise
 
 import (
 	"bufio"
@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,13 +52,13 @@ func init() {
 }
 
 func play(s script) int {
-	if group := os.Getenv(groupEnv); group != "" && os.Getenv(SupervisedEnv) == "" {
+	if group := os.Getenv(groupEnv); group != "" && os.Getenv(Env) == "" {
 		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0o666); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 9
 		}
 	}
-	var o Supervisor
+	var o Options
 	if text := os.Getenv(optionEnv); text != "" {
 		if err := json.Unmarshal([]byte(text), &o); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -70,11 +72,11 @@ func play(s script) int {
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		context.AfterFunc(ctx, stop)
 	}
-	err := Supervise(ctx, o, s)
+	err := Run(ctx, o, s)
 	after()
-	var failed *ChildError
+	var failed *Error
 	switch {
-	case err == nil, errors.Is(err, ErrAgain):
+	case err == nil, errors.Is(err, ErrRestart):
 		return 0
 	case errors.As(err, &failed):
 		return failed.Code
@@ -89,7 +91,7 @@ func play(s script) int {
 // failCode is what main would give to every error that it gets to.
 const failCode = 4
 
-type script func(ctx context.Context, c *Supervised) error
+type script func(ctx context.Context, w *Worker) error
 
 // say writes a line that tests wait for.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
@@ -107,54 +109,55 @@ func die(s syscall.Signal) {
 	select {}
 }
 
-// firstDies is a training whose first process dies after step 5.
-func firstDies(death func()) script {
-	return func(_ context.Context, c *Supervised) error {
-		if c.Attempt() > 1 {
-			d, ok := c.LastDeath()
-			say("continues %v, deaths %d, last %v at step %d, why %s", c.Continues(), c.Deaths(), ok, d.Step, c.Why())
-			c.Alive(6)
+// firstCrashes is a training whose first process crashes after step 5.
+func firstCrashes(crash func()) script {
+	return func(_ context.Context, w *Worker) error {
+		if w.Status().Attempt > 1 {
+			s := w.Status()
+			say("resumes %v, crashes %d, last at step %d, reason %s", s.Step > 0, s.Crashes, s.LastCrash.Step, s.Reason)
+			w.Alive(6)
 			return nil
 		}
-		c.Alive(5)
-		death()
+		w.Alive(5)
+		crash()
 		return nil
 	}
 }
 
 var scripts = map[string]script{
-	"finishes": func(_ context.Context, c *Supervised) error {
-		say("attempt %d, continues %v, deaths %d, why %q, marked %q", c.Attempt(), c.Continues(), c.Deaths(), c.Why(), os.Getenv(SupervisedEnv))
-		c.Alive(1)
+	"finishes": func(_ context.Context, w *Worker) error {
+		s := w.Status()
+		say("attempt %d, resumes %v, crashes %d, reason %q, marked %q", s.Attempt, s.Step > 0, s.Crashes, s.Reason, os.Getenv(Env))
+		w.Alive(1)
 		return nil
 	},
-	"fails":   func(context.Context, *Supervised) error { return errors.New("the data is bad") },
-	"nests":   func(ctx context.Context, _ *Supervised) error { return Supervise(ctx, Supervisor{}, nil) },
-	"killed":  firstDies(func() { die(syscall.SIGKILL) }),
-	"faults":  firstDies(func() { die(syscall.SIGSEGV) }),
-	"panics":  firstDies(func() { var p *int; *p = 1 }),
-	"exits":   firstDies(func() { os.Exit(0) }), // lint:allow exit: a library that ends the process
-	"stopped": firstDies(func() { say("hangs"); die(syscall.SIGSTOP) }),
-	"hangs":   firstDies(func() { say("hangs"); select {} }),
-	"aborts": firstDies(func() {
+	"fails":   func(context.Context, *Worker) error { return errors.New("the data is bad") },
+	"nests":   func(ctx context.Context, _ *Worker) error { return Run(ctx, Options{}, nil) },
+	"killed":  firstCrashes(func() { die(syscall.SIGKILL) }),
+	"faults":  firstCrashes(func() { die(syscall.SIGSEGV) }),
+	"panics":  firstCrashes(func() { var p *int; *p = 1 }),
+	"exits":   firstCrashes(func() { os.Exit(0) }), // lint:allow exit: a library that ends the process
+	"stopped": firstCrashes(func() { say("hangs"); die(syscall.SIGSTOP) }),
+	"hangs":   firstCrashes(func() { say("hangs"); select {} }),
+	"aborts": firstCrashes(func() {
 		say("F0000 00:00:00 check.cc:1] Check failed: x == y\nmore")
 		die(syscall.SIGABRT)
 	}),
-	"writesdies": func(_ context.Context, c *Supervised) error {
-		if c.Attempt() > 1 {
-			return leave("again", "%d", c.Attempt())
+	"writesdies": func(_ context.Context, w *Worker) error {
+		if w.Status().Attempt > 1 {
+			return leave("again", "%d", w.Status().Attempt)
 		}
-		c.Alive(1)
+		w.Alive(1)
 		say("a last word")
 		die(syscall.SIGKILL)
 		return nil
 	},
-	"unread": func(_ context.Context, c *Supervised) error {
-		if c.Attempt() > 1 {
+	"unread": func(_ context.Context, w *Worker) error {
+		if w.Status().Attempt > 1 {
 			say("nobody reads this either")
-			return leave("again", "%d", c.Attempt())
+			return leave("again", "%d", w.Status().Attempt)
 		}
-		c.Alive(1)
+		w.Alive(1)
 		say("ready")
 		if _, err := os.ReadFile(filepath.Join(os.Getenv(dirEnv), "closed")); err != nil {
 			return err
@@ -163,43 +166,43 @@ var scripts = map[string]script{
 		die(syscall.SIGKILL)
 		return nil
 	},
-	"never":       func(context.Context, *Supervised) error { die(syscall.SIGKILL); return nil },
-	"samestep":    func(_ context.Context, c *Supervised) error { c.Alive(7); die(syscall.SIGKILL); return nil },
-	"alwaysagain": func(_ context.Context, c *Supervised) error { return c.Again("reset") },
-	"alwaysretry": func(context.Context, *Supervised) error { return fmt.Errorf("no memory: %w", ErrRetry) },
-	"donecrashes": func(_ context.Context, c *Supervised) error {
-		say("attempt %d", c.Attempt())
-		if c.Attempt() == 1 {
+	"never":       func(context.Context, *Worker) error { die(syscall.SIGKILL); return nil },
+	"samestep":    func(_ context.Context, w *Worker) error { w.Alive(7); die(syscall.SIGKILL); return nil },
+	"alwaysagain": func(_ context.Context, w *Worker) error { return w.Restart("reset") },
+	"alwaysretry": func(context.Context, *Worker) error { return fmt.Errorf("no memory: %w", ErrRetry) },
+	"donecrashes": func(_ context.Context, w *Worker) error {
+		say("attempt %d", w.Status().Attempt)
+		if w.Status().Attempt == 1 {
 			after = func() { die(syscall.SIGSEGV) }
 		}
 		return nil
 	},
-	"donestays": func(context.Context, *Supervised) error {
+	"donestays": func(context.Context, *Worker) error {
 		after = func() { select {} }
 		return nil
 	},
-	"failsstays": func(context.Context, *Supervised) error {
+	"failsstays": func(context.Context, *Worker) error {
 		after = func() { select {} }
 		return errors.New("the loss is NaN")
 	},
-	"progresses": func(_ context.Context, c *Supervised) error {
-		c.Alive(int64(c.Attempt()))
-		if c.Attempt() < 6 {
+	"progresses": func(_ context.Context, w *Worker) error {
+		w.Alive(int64(w.Status().Attempt))
+		if w.Status().Attempt < 6 {
 			die(syscall.SIGKILL)
 		}
 		return nil
 	},
 	// Its first two processes run out of memory at step 1, the third at step 9, and the
 	// fourth is killed at step 10.
-	"nomemory": func(_ context.Context, c *Supervised) error {
-		say("memory deaths %d", c.MemoryDeaths())
-		switch c.Attempt() {
+	"nomemory": func(_ context.Context, w *Worker) error {
+		say("memory crashes %d", w.Status().MemoryCrashes)
+		switch w.Status().Attempt {
 		case 1, 2:
-			c.Alive(1)
+			w.Alive(1)
 		case 3:
-			c.Alive(9)
+			w.Alive(9)
 		case 4:
-			c.Alive(10)
+			w.Alive(10)
 			die(syscall.SIGKILL)
 		default:
 			return nil
@@ -208,33 +211,34 @@ var scripts = map[string]script{
 		die(syscall.SIGABRT)
 		return nil
 	},
-	"again": func(_ context.Context, c *Supervised) error {
-		if c.Attempt() == 1 {
-			c.Alive(4)
-			c.Alive(5) // too soon to be told
-			return c.Again("reset after 5 steps")
+	"again": func(_ context.Context, w *Worker) error {
+		if w.Status().Attempt == 1 {
+			w.Alive(4)
+			w.Alive(5) // too soon to be told
+			return w.Restart("reset after 5 steps")
 		}
-		c.Alive(6)
-		say("continues %v, deaths %d, why %s", c.Continues(), c.Deaths(), c.Why())
+		w.Alive(6)
+		s := w.Status()
+		say("resumes %v, crashes %d, reason %s", s.Step > 0, s.Crashes, s.Reason)
 		return nil
 	},
-	"retry": func(_ context.Context, c *Supervised) error {
-		if c.Attempt() == 1 {
+	"retry": func(_ context.Context, w *Worker) error {
+		if w.Status().Attempt == 1 {
 			return fmt.Errorf("no memory: %w", ErrRetry)
 		}
-		say("why %s", c.Why())
+		say("reason %s", w.Status().Reason)
 		return nil
 	},
-	"waits": func(ctx context.Context, c *Supervised) error {
+	"waits": func(ctx context.Context, w *Worker) error {
 		got := make(chan os.Signal, 8)
 		signal.Notify(got, endSignals()...)
-		c.Alive(1)
+		w.Alive(1)
 		say("ready")
 		<-ctx.Done()
 		say("asked to end by %v: %v", <-got, len(got))
 		return ctx.Err()
 	},
-	"stubborn": func(ctx context.Context, c *Supervised) error {
+	"stubborn": func(ctx context.Context, w *Worker) error {
 		if err := leave("pid", "%d", os.Getpid()); err != nil {
 			return err
 		}
@@ -243,13 +247,13 @@ var scripts = map[string]script{
 		say("asked")
 		select {}
 	},
-	"orphan": func(ctx context.Context, c *Supervised) error {
+	"orphan": func(ctx context.Context, w *Worker) error {
 		say("ready")
 		<-ctx.Done()
 		say("nobody reads this")
 		return leave("cause", "%v", context.Cause(ctx))
 	},
-	"grandchild": firstDies(func() {
+	"grandchild": firstCrashes(func() {
 		cmd := exec.Command("sleep", "1000")
 		cmd.Stderr = os.Stderr // it keeps the log open
 		if err := errors.Join(cmd.Start(), leave("pid", "%d", cmd.Process.Pid)); err != nil {
@@ -257,12 +261,12 @@ var scripts = map[string]script{
 		}
 		die(syscall.SIGKILL)
 	}),
-	"hog": func(_ context.Context, c *Supervised) error {
-		if d, ok := c.LastDeath(); ok {
+	"hog": func(_ context.Context, w *Worker) error {
+		if d := w.Status().LastCrash; d != nil {
 			say("oom killed %v: %s", d.OOMKilled, d.Cause)
 			return nil
 		}
-		c.Alive(1)
+		w.Alive(1)
 		for {
 			b := make([]byte, 8<<20)
 			for i := 0; i < len(b); i += os.Getpagesize() {
@@ -272,9 +276,9 @@ var scripts = map[string]script{
 		}
 	},
 	"sums": sums,
-	"draws": func(_ context.Context, c *Supervised) error {
-		file, ok := c.Screen(os.Stderr).(*os.File)
-		fmt.Fprintf(c.Screen(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr, term.IsTerminal(2))
+	"draws": func(_ context.Context, w *Worker) error {
+		file, ok := w.Terminal(os.Stderr).(*os.File)
+		fmt.Fprintf(w.Terminal(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr, term.IsTerminal(2))
 		return nil
 	},
 }
@@ -286,11 +290,11 @@ var after = func() {}
 
 // sums is a training of 400 steps with a checkpoint after every third; a step is
 // some work that has to be done exactly once.
-func sums(_ context.Context, c *Supervised) error {
+func sums(_ context.Context, w *Worker) error {
 	const steps = 400
 	var step, sum int64
 	path := filepath.Join(os.Getenv(dirEnv), "checkpoint")
-	if text, err := os.ReadFile(path); err == nil && c.Continues() {
+	if text, err := os.ReadFile(path); err == nil && w.Status().Step > 0 {
 		if _, err := fmt.Sscan(string(text), &step, &sum); err != nil {
 			return fmt.Errorf("torn: %q: %w", text, err)
 		}
@@ -300,7 +304,7 @@ func sums(_ context.Context, c *Supervised) error {
 			sum = (sum*31 + step) % 1_000_003
 		}
 		step++
-		c.Alive(step)
+		w.Alive(step)
 		if step%3 == 0 || step == steps {
 			if err := leave("checkpoint", "%d %d", step, sum); err != nil {
 				return err
@@ -351,7 +355,7 @@ func (s *sink) await(t *testing.T, word string) {
 
 // trial supervises a script in this process, with a clock of its own.
 type trial struct {
-	Supervisor
+	Options
 	ctx    context.Context
 	sink   *sink
 	log    *sink
@@ -362,7 +366,7 @@ type trial struct {
 func newTrial(t *testing.T, name string) *trial {
 	t.Helper()
 	tr := &trial{ctx: t.Context(), sink: newSink(), log: newSink()}
-	tr.Supervisor = Supervisor{
+	tr.Options = Options{
 		Args: os.Args[:1], Env: []string{scriptEnv + "=" + name, dirEnv + "=" + t.TempDir()},
 		Stderr: tr.sink, Log: slog.New(slog.NewTextHandler(tr.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Grace: time.Hour,
 		after: func(d time.Duration) <-chan time.Time {
@@ -385,7 +389,7 @@ func newTrial(t *testing.T, name string) *trial {
 }
 
 func (tr *trial) run() error {
-	return Supervise(tr.ctx, tr.Supervisor, func(context.Context, *Supervised) error {
+	return Run(tr.ctx, tr.Options, func(context.Context, *Worker) error {
 		return errors.New("train ran in the parent")
 	})
 }
@@ -393,7 +397,7 @@ func (tr *trial) run() error {
 func TestSuperviseFinishes(t *testing.T) {
 	tr := newTrial(t, "finishes")
 	require.NoError(t, tr.run())
-	assert.Equal(t, "attempt 1, continues false, deaths 0, why \"\", marked \"\"\n", tr.sink.String())
+	assert.Equal(t, "attempt 1, resumes false, crashes 0, reason \"\", marked \"\"\n", tr.sink.String())
 	assert.Empty(t, tr.waits)
 	assert.NotContains(t, tr.log.String(), "WARN")
 }
@@ -401,7 +405,7 @@ func TestSuperviseFinishes(t *testing.T) {
 func TestSuperviseDoesNotRetryAnOrdinaryError(t *testing.T) {
 	for name, text := range map[string]string{"fails": "the data is bad", "nests": "once, in main"} {
 		tr := newTrial(t, name)
-		var failed *ChildError
+		var failed *Error
 		err := tr.run()
 		require.ErrorAs(t, err, &failed)
 		assert.Equal(t, 3, failed.Code)
@@ -411,7 +415,7 @@ func TestSuperviseDoesNotRetryAnOrdinaryError(t *testing.T) {
 	}
 }
 
-func TestSuperviseRestartsAfterEveryKindOfDeath(t *testing.T) {
+func TestSuperviseRestartsAfterEveryKindOfCrash(t *testing.T) {
 	for name, cause := range map[string]string{
 		"killed":     "killed by SIGKILL",
 		"faults":     "crashed with exit code 2: SIGSEGV",
@@ -423,7 +427,7 @@ func TestSuperviseRestartsAfterEveryKindOfDeath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, name)
 			require.NoError(t, tr.run())
-			assert.Contains(t, tr.sink.String(), "continues true, deaths 1, last true at step 5, why restart 1: "+cause)
+			assert.Contains(t, tr.sink.String(), "resumes true, crashes 1, last at step 5, reason restart 1: "+cause)
 			assert.Equal(t, []time.Duration{time.Second}, tr.waits)
 			assert.Contains(t, tr.log.String(), "step=5")
 			if name == "grandchild" {
@@ -464,7 +468,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, name)
-			tr.Deadline, tr.Starting = time.Minute, time.Minute
+			tr.Deadline, tr.StartDeadline = time.Minute, time.Minute
 			clock, died := make(chan time.Time), make(chan struct{})
 			// A process has not always stopped when its signal is sent.
 			stopped := func() bool { return name == "hangs" || child.State(startedPID(tr)) == "stopped by a signal" }
@@ -482,28 +486,28 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 				}
 			}
 			require.NoError(t, <-done)
-			assert.Contains(t, tr.sink.String(), "continues true, deaths 1, last true at step 5, why restart 1: "+cause)
+			assert.Contains(t, tr.sink.String(), "resumes true, crashes 1, last at step 5, reason restart 1: "+cause)
 		})
 	}
 }
 
 // The deadline counts only while it could have been heard.
 func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
-	p := newParent(Supervisor{})
+	p := newParent(Options{})
 	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
-	p.Starting = time.Minute
+	p.StartDeadline = time.Minute
 	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
-	passed := &passing{w: newSink()}
-	passed.stuck.Store(true)
+	stderr := &relay{w: newSink()}
+	stderr.stuck.Store(true)
 	a := &attempt{}
 	done := make(chan struct{})
-	go func() { defer close(done); p.watch(t.Context(), a, lines, exited, passed) }()
+	go func() { defer close(done); p.watch(t.Context(), a, lines, exited, stderr) }()
 	for range 3 * ticks {
 		clock <- time.Time{}
 	}
 	close(exited)
 	<-done
-	assert.False(t, a.death.Hang)
+	assert.False(t, a.crash.Hang)
 }
 
 // stuckWriter takes nothing until it is let go.
@@ -527,32 +531,34 @@ func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// More than there is room for holds the child up, and its death lets it go.
+// More than the queue takes holds the child up, until it has ended.
 func TestPassingOnWithoutAReader(t *testing.T) {
 	out := make(chan func(), 2)
-	p := &passing{w: newSink(), out: out, ended: make(chan struct{})}
+	p := &relay{w: newSink(), out: out, ended: make(chan struct{})}
+	var tail child.Tail
+	w := io.MultiWriter(&tail, p) // as child.Process does
 	for range 2 {
-		_, err := p.Write([]byte("a"))
+		_, err := w.Write([]byte("a"))
 		require.NoError(t, err)
 	}
 	assert.False(t, p.stuck.Load())
 	done := make(chan struct{})
-	go func() { defer close(done); _, _ = p.Write([]byte("b")) }()
+	go func() { defer close(done); _, _ = w.Write([]byte("b")) }()
 	require.Eventually(t, p.stuck.Load, time.Minute, time.Millisecond)
 	close(p.ended)
 	<-done
 	assert.False(t, p.stuck.Load())
 	assert.Len(t, out, 2)
-	assert.Equal(t, "aab", p.tail.String())
+	assert.Equal(t, "aab", tail.String())
 }
 
 func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
 	for _, c := range []struct{ deadline, grace, want time.Duration }{
 		{0, 0, time.Minute}, {time.Second, 0, time.Minute}, {5 * time.Minute, 0, 5 * time.Minute}, {5 * time.Minute, time.Second, time.Second},
 	} {
-		p := newParent(Supervisor{Deadline: c.deadline, Grace: c.grace})
+		p := newParent(Options{Deadline: c.deadline, Grace: c.grace})
 		assert.Equal(t, c.want, p.Grace)
-		assert.Equal(t, c.want, p.order.Grace)
+		assert.Equal(t, c.want, p.next.Grace)
 	}
 }
 
@@ -564,17 +570,17 @@ func TestBusy(t *testing.T) {
 	defer w.Close()
 	fd := int(w.Fd())
 	require.NoError(t, syscall.SetNonblock(fd, true))
-	c := &Supervised{begun: time.Now(), fd: fd}
+	c := &Worker{began: time.Now(), fd: fd}
 	done := c.Busy()
-	buffer := make([]byte, 2)
+	buffer := make([]byte, 20)
 	for range 3 {
 		n, err := r.Read(buffer)
 		require.NoError(t, err)
-		assert.Equal(t, "0\n", string(buffer[:n]))
+		assert.Equal(t, "{\"step\":0}\n", string(buffer[:n]))
 	}
 	done()
 	runtime.KeepAlive(w)
-	var none *Supervised
+	var none *Worker
 	none.Busy()()
 }
 
@@ -591,11 +597,11 @@ func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, name)
 			tr.Restarts, tr.Backoff, tr.MaxBackoff = 3, 4*time.Second, 10*time.Second
-			var failed *ChildError
+			var failed *Error
 			err := tr.run()
 			require.ErrorAs(t, err, &failed)
 			assert.Equal(t, want.code, failed.Code)
-			require.Len(t, failed.Deaths, 4)
+			require.Len(t, failed.Crashes, 4)
 			assert.Equal(t, []time.Duration{4 * time.Second, 8 * time.Second, 10 * time.Second}, tr.waits)
 			assert.Equal(t, 4, strings.Count(err.Error(), want.cause))
 			assert.Contains(t, err.Error(), "attempt 4")
@@ -611,13 +617,13 @@ func TestSuperviseProgressForgives(t *testing.T) {
 	assert.Equal(t, slices.Repeat([]time.Duration{time.Second}, 5), tr.waits)
 }
 
-// Deaths that are out of memory are counted until a later step is reached.
-func TestSuperviseCountsMemoryDeaths(t *testing.T) {
+// Crashes for lack of memory are counted until a later step is reached.
+func TestSuperviseCountsMemoryCrashes(t *testing.T) {
 	tr := newTrial(t, "nomemory")
 	require.NoError(t, tr.run())
 	var counts []string
 	for line := range strings.Lines(tr.sink.String()) {
-		if text, ok := strings.CutPrefix(line, "memory deaths "); ok {
+		if text, ok := strings.CutPrefix(line, "memory crashes "); ok {
 			counts = append(counts, strings.TrimSpace(text))
 		}
 	}
@@ -628,8 +634,8 @@ func TestSuperviseAgainStartsAtOnce(t *testing.T) {
 	tr := newTrial(t, "again")
 	tr.Restarts = -1
 	require.NoError(t, tr.run())
-	assert.Equal(t, "continues true, deaths 0, why reset after 5 steps\n", tr.sink.String())
-	assert.Contains(t, tr.log.String(), "goes on in another process")
+	assert.Equal(t, "resumes true, crashes 0, reason reset after 5 steps\n", tr.sink.String())
+	assert.Contains(t, tr.log.String(), "continues in another process")
 	assert.Contains(t, tr.log.String(), "step=5")
 	assert.Equal(t, []time.Duration{0}, tr.waits)
 }
@@ -637,7 +643,7 @@ func TestSuperviseAgainStartsAtOnce(t *testing.T) {
 func TestSuperviseRetriesWhatAsksForIt(t *testing.T) {
 	tr := newTrial(t, "retry")
 	require.NoError(t, tr.run())
-	assert.Contains(t, tr.sink.String(), "why restart 1: no memory")
+	assert.Contains(t, tr.sink.String(), "reason restart 1: no memory")
 }
 
 func TestSuperviseAfterTheTraining(t *testing.T) {
@@ -657,17 +663,17 @@ func TestSuperviseTellsOfWhatLingers(t *testing.T) {
 	tr := newTrial(t, "failsstays")
 	tr.Grace = time.Millisecond
 	err := tr.run()
-	var failed *ChildError
+	var failed *Error
 	require.ErrorAs(t, err, &failed)
 	assert.Equal(t, failCode, failed.Code)
 	assert.False(t, Reported(err))
-	assert.ErrorContains(t, err, "had to be killed when it was to end with exit code 4: the loss is NaN")
+	assert.ErrorContains(t, err, "the training failed with exit code 4, and its process had to be killed: the loss is NaN")
 	assert.Empty(t, tr.waits)
 }
 
 // A signal ends the wait for somebody to read the last words; Ctrl-Z does not.
 func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
-	p := newParent(Supervisor{})
+	p := newParent(Options{})
 	said := make(chan struct{})
 	p.signals <- syscall.SIGCONT
 	p.signals <- os.Interrupt
@@ -680,7 +686,7 @@ func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
 	stuck := stuckWriter{make(chan struct{})}
 	defer close(stuck.letGo)
 	tr.Stderr, tr.Log = stuck, slog.New(slog.NewTextHandler(stuck, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	p = newParent(tr.Supervisor)
+	p = newParent(tr.Options)
 	done := make(chan error)
 	go func() { done <- p.run(t.Context()) }()
 	for {
@@ -718,7 +724,7 @@ func TestSuperviseContextEnds(t *testing.T) {
 			assert.True(t, ended(readPID(t, tr)))
 			continue
 		}
-		var failed *ChildError
+		var failed *Error
 		require.ErrorAs(t, err, &failed)
 		assert.Equal(t, 130, failed.Code)
 		assert.Contains(t, tr.sink.String(), "asked to end by terminated: 0")
@@ -727,7 +733,7 @@ func TestSuperviseContextEnds(t *testing.T) {
 
 // startParent starts a supervising process of a script, which gets the signals of
 // these tests in the place of this one.
-func startParent(t *testing.T, name string, o Supervisor, env ...string) (cmd *exec.Cmd, out *sink, dir string) {
+func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec.Cmd, out *sink, dir string) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"Grace": o.Grace})
 	require.NoError(t, err)
@@ -742,7 +748,7 @@ func startParent(t *testing.T, name string, o Supervisor, env ...string) (cmd *e
 func TestSupervisePassesSignalsOnce(t *testing.T) {
 	// Under nohup, SIGHUP is not for these tests either.
 	for _, s := range endSignals() {
-		cmd, out, _ := startParent(t, "waits", Supervisor{})
+		cmd, out, _ := startParent(t, "waits", Options{})
 		out.await(t, "ready")
 		require.NoError(t, cmd.Process.Signal(s))
 		assert.Error(t, cmd.Wait())
@@ -754,7 +760,7 @@ func TestSupervisePassesSignalsOnce(t *testing.T) {
 // A main that handles signals itself, as most do, ends the context of Supervise,
 // too: that is the same request.
 func TestSuperviseInAMainThatHandlesSignals(t *testing.T) {
-	cmd, out, _ := startParent(t, "waits", Supervisor{}, notifyEnv+"=1")
+	cmd, out, _ := startParent(t, "waits", Options{}, notifyEnv+"=1")
 	out.await(t, "ready")
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	assert.Error(t, cmd.Wait())
@@ -763,7 +769,7 @@ func TestSuperviseInAMainThatHandlesSignals(t *testing.T) {
 }
 
 func TestSuperviseSecondInterruptKills(t *testing.T) {
-	cmd, out, _ := startParent(t, "stubborn", Supervisor{})
+	cmd, out, _ := startParent(t, "stubborn", Options{})
 	out.await(t, "ready")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	out.await(t, "asked")
@@ -773,7 +779,7 @@ func TestSuperviseSecondInterruptKills(t *testing.T) {
 }
 
 func TestSuperviseStopsWithTheParent(t *testing.T) {
-	cmd, out, dir := startParent(t, "stubborn", Supervisor{})
+	cmd, out, dir := startParent(t, "stubborn", Options{})
 	out.await(t, "ready")
 	text, err := os.ReadFile(filepath.Join(dir, "pid"))
 	require.NoError(t, err)
@@ -820,7 +826,7 @@ func TestSuperviseOutlivesTheReaderOfItsLog(t *testing.T) {
 }
 
 func TestSuperviseOrphanEndsItself(t *testing.T) {
-	cmd, out, dir := startParent(t, "orphan", Supervisor{})
+	cmd, out, dir := startParent(t, "orphan", Options{})
 	out.await(t, "ready")
 	require.NoError(t, cmd.Process.Kill())
 	assert.Error(t, cmd.Wait())
@@ -830,11 +836,11 @@ func TestSuperviseOrphanEndsItself(t *testing.T) {
 		cause, err = os.ReadFile(filepath.Join(dir, "cause"))
 		return err == nil
 	}, time.Minute, time.Millisecond)
-	assert.Equal(t, ErrOrphaned.Error(), string(cause))
+	assert.Equal(t, errOrphaned.Error(), string(cause))
 }
 
 func TestSuperviseStubbornOrphanIsKilled(t *testing.T) {
-	cmd, out, dir := startParent(t, "stubborn", Supervisor{Grace: time.Millisecond})
+	cmd, out, dir := startParent(t, "stubborn", Options{Grace: time.Millisecond})
 	out.await(t, "ready")
 	text, err := os.ReadFile(filepath.Join(dir, "pid"))
 	require.NoError(t, err)
@@ -846,7 +852,7 @@ func TestSuperviseStubbornOrphanIsKilled(t *testing.T) {
 }
 
 func TestSuperviseParentIsSmall(t *testing.T) {
-	cmd, out, _ := startParent(t, "waits", Supervisor{})
+	cmd, out, _ := startParent(t, "waits", Options{})
 	out.await(t, "ready")
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
 	require.NoError(t, err)
@@ -862,7 +868,9 @@ func TestSuperviseParentIsSmall(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("the parent uses %d KiB", kib)
 	most := 30 << 10
-	if RaceEnabled {
+	info, ok := debug.ReadBuildInfo()
+	require.True(t, ok)
+	if slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		most *= 2 // the detector keeps memory of its own
 	}
 	assert.Less(t, kib, most)
@@ -895,9 +903,9 @@ func TestSuperviseTellsTheOOMKiller(t *testing.T) {
 	}
 	_, err = file.WriteString(strconv.Itoa(128 << 20))
 	require.NoError(t, errors.Join(err, file.Close()))
-	cmd, out, _ := startParent(t, "hog", Supervisor{}, groupEnv+"="+group)
+	cmd, out, _ := startParent(t, "hog", Options{}, groupEnv+"="+group)
 	require.NoError(t, cmd.Wait(), "%s", out)
-	assert.Contains(t, out.String(), "oom killed true: killed by the kernel, as memory ran out")
+	assert.Contains(t, out.String(), "oom killed true: killed by the kernel because memory ran out")
 }
 
 // TestSuperviseRandomKills kills, faults and stops children at random moments, from
@@ -928,7 +936,7 @@ func TestSuperviseRandomKills(t *testing.T) {
 	for done := 0; done < kills; {
 		tr := newTrial(t, "sums")
 		tr.Grace = 201 * time.Millisecond
-		tr.Restarts, tr.Deadline, tr.Starting = kills+1000, 200*time.Millisecond, 200*time.Millisecond
+		tr.Restarts, tr.Deadline, tr.StartDeadline = kills+1000, 200*time.Millisecond, 200*time.Millisecond
 		ended := make(chan error, 1)
 		go func() { ended <- tr.run() }()
 		for running, seen := true, 0; running; {
@@ -960,17 +968,12 @@ func TestSuperviseRandomKills(t *testing.T) {
 }
 
 func TestUnsupervised(t *testing.T) {
-	var c *Supervised
-	c.Alive(1)
-	_, died := c.LastDeath()
-	assert.False(t, died)
-	assert.False(t, c.Continues())
-	assert.Zero(t, c.Attempt()+c.Deaths())
-	assert.Zero(t, c.Begun())
-	assert.Empty(t, c.Why())
-	assert.Same(t, os.Stderr, c.Screen(os.Stderr))
-	require.Error(t, c.Again("reset"))
-	assert.NotErrorIs(t, c.Again("reset"), ErrAgain)
+	var w *Worker
+	w.Alive(1)
+	assert.Zero(t, w.Status())
+	assert.Same(t, os.Stderr, w.Terminal(os.Stderr))
+	require.Error(t, w.Restart("reset"))
+	assert.NotErrorIs(t, w.Restart("reset"), ErrRestart)
 }
 
 // A progress bar reaches the terminal of the parent, although the standard error of
@@ -1010,7 +1013,7 @@ func TestSuperviseScreen(t *testing.T) {
 
 func TestSuperviseMarkedByHand(t *testing.T) {
 	for _, text := range []string{"1", `{"attempt":1}`} {
-		t.Setenv(SupervisedEnv, text)
+		t.Setenv(Env, text)
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), scriptEnv+"=finishes")
 		assert.Error(t, cmd.Run())
@@ -1025,16 +1028,16 @@ func TestAliveCostsLittle(t *testing.T) {
 	defer w.Close()
 	fd := int(w.Fd())
 	require.NoError(t, syscall.SetNonblock(fd, true))
-	c := &Supervised{begun: time.Now(), fd: fd}
+	c := &Worker{began: time.Now(), fd: fd}
 	step := int64(0)
 	n := testing.AllocsPerRun(100_000, func() { step++; c.Alive(step) })
 	assert.Zero(t, n)
-	most := 2 + int(time.Since(c.begun)/aliveEvery)
+	most := 2 + int(time.Since(c.began)/aliveEvery)
 	buffer := make([]byte, 1<<16)
 	got, err := r.Read(buffer)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, bytes.Count(buffer[:got], []byte{'\n'}), most)
-	assert.True(t, bytes.HasPrefix(buffer, []byte("1\n")), "the first step is told at once")
+	assert.True(t, bytes.HasPrefix(buffer, []byte("{\"step\":1}\n")), "the first step is reported at once")
 
 	// A parent that does not read holds nothing up.
 	for filled := false; !filled; {
@@ -1052,8 +1055,34 @@ func BenchmarkAlive(b *testing.B) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	require.NoError(b, err)
 	defer null.Close()
-	c := &Supervised{begun: time.Now(), fd: int(null.Fd())}
+	c := &Worker{began: time.Now(), fd: int(null.Fd())}
 	for b.Loop() {
 		c.Alive(1)
 	}
+}
+
+// A training that runs out of memory again and again lacks memory.
+func TestErrorOutOfMemory(t *testing.T) {
+	aborted := Crash{OutOfMemory: true, Cause: "killed by signal: aborted: what():  std::bad_alloc"}
+	killed, crashed := Crash{OOMKilled: true, OutOfMemory: true, Cause: "killed by the kernel because memory ran out"}, Crash{Cause: "crashed"}
+	for _, c := range []struct {
+		crashes []Crash
+		want    bool
+	}{
+		{nil, false}, {[]Crash{crashed}, false}, {[]Crash{killed}, true},
+		{[]Crash{killed, crashed}, false}, {[]Crash{killed, crashed, killed}, true},
+		{[]Crash{aborted}, true}, {[]Crash{killed, crashed, aborted}, true},
+	} {
+		err := &Error{Code: 1, Text: "text", Crashes: c.crashes}
+		assert.Equal(t, c.want, err.OutOfMemory(), c.crashes)
+		assert.NotErrorIs(t, err, ErrRetry)
+		if c.want {
+			assert.ErrorContains(t, err, "it needs more memory than there is")
+		}
+	}
+}
+
+func TestRunWithoutAContext(t *testing.T) {
+	var none context.Context
+	assert.ErrorContains(t, Run(none, Options{}, nil), "the context is nil")
 }

@@ -1,0 +1,105 @@
+package child
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// logKeep is the part of a log that is searched for a cause, in bytes. When a library
+// aborts, Go's traces of all goroutines come after its message.
+const logKeep = 256 << 10
+
+// Tail keeps the last 256 KiB of what is written to it. It is for one goroutine at a time.
+type Tail struct{ kept []byte }
+
+// Write never fails.
+func (t *Tail) Write(p []byte) (int, error) {
+	t.kept = append(t.kept, p...)
+	if len(t.kept) > 2*logKeep {
+		t.kept = append(t.kept[:0], t.kept[len(t.kept)-logKeep:]...)
+	}
+	return len(p), nil
+}
+
+// String returns the end of the log, as valid UTF-8.
+func (t *Tail) String() string {
+	kept := t.kept
+	if len(kept) > logKeep {
+		kept = kept[len(kept)-logKeep:]
+	}
+	return string(bytes.ToValidUTF8(kept, []byte("?")))
+}
+
+// Lines returns the last n lines that are not empty, each cut to 200 bytes.
+func (t *Tail) Lines(n int) []string {
+	var lines []string
+	for line := range strings.Lines(t.String()) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	lines = lines[max(0, len(lines)-n):]
+	for i, line := range lines {
+		lines[i] = cut(line)
+	}
+	return lines
+}
+
+// causes are words of lines that name a cause, best first: the last lines are often a trace,
+// and Go's line about the signal comes after the message of the library that aborted.
+var causes = [][]string{
+	{"terminate called", "what():", "fatal error:", "panic:", "F0000", "Check failed", "MemoryError", "out of memory", "OOM"},
+	{"SIGSEGV:", "SIGABRT:", "SIGBUS:", "SIGFPE:", "SIGILL:"},
+}
+
+// informs matches TensorFlow's lines of level INFO, the line before the first of them, and the
+// second line of cpu_feature_guard.cc.
+var informs = regexp.MustCompile(`^(I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages before absl::InitializeLog|To enable the following instructions: )`)
+
+// CauseLine returns the line of a log that names the cause of a crash, cut to 200 bytes. Where
+// no line is known to, it is the last one that is not of TensorFlow's level INFO.
+func CauseLine(log string) string {
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	for _, words := range causes {
+		for i := len(lines) - 1; i >= 0; i-- {
+			for _, word := range words {
+				if strings.Contains(lines[i], word) {
+					return cut(strings.TrimSpace(lines[i]))
+				}
+			}
+		}
+	}
+	for _, line := range slices.Backward(lines) {
+		if !informs.MatchString(line) {
+			return cut(strings.TrimSpace(line))
+		}
+	}
+	return ""
+}
+
+// crashes matches the first line that a crash writes.
+var crashes = regexp.MustCompile(`terminate called|fatal error:|SIG(SEGV|ABRT|BUS|FPE|ILL):`)
+
+// noMemory matches what TensorFlow, C++, C and Go write when an allocation fails.
+var noMemory = regexp.MustCompile(`std::bad_alloc|OOM when allocating|[Oo]ut of memory|[Cc]annot allocate memory`)
+
+// OutOfMemory reports whether the log of a crashed process has a failed allocation in the 20
+// lines before the first line of the crash, or in the 2 after it. Some TensorFlow kernels do
+// not check for a failed allocation and crash.
+func OutOfMemory(log string) bool {
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	crash := slices.IndexFunc(lines, crashes.MatchString)
+	if crash < 0 {
+		crash = len(lines) - 1
+	}
+	return slices.ContainsFunc(lines[max(0, crash-20):min(len(lines), crash+3)], noMemory.MatchString)
+}
+
+func cut(line string) string {
+	if len(line) > 200 {
+		return strings.ToValidUTF8(line[:200], "") + "..."
+	}
+	return line
+}

@@ -1,0 +1,221 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"steadyfit/internal/child"
+)
+
+// attempt is one process.
+type attempt struct {
+	*child.Process
+	// crash is how the attempt ended, if in no ordinary way.
+	crash Crash
+	// end is the last message; nil without one.
+	end *message
+	// stepped is true after the first step; progress, if that was later than the first one of
+	// every attempt before.
+	stepped, progress bool
+	// lingered is true if the process was killed after its last message.
+	lingered bool
+}
+
+// crashCode is the exit code of Go for a process that crashed.
+const crashCode = 2
+
+// chosen reports whether main has chosen the exit code. After train returned nil, only a crash
+// has the exit code 2.
+func (a *attempt) chosen() bool {
+	return a.end != nil && a.crash.ExitCode >= 0 && (a.end.End != endDone || a.crash.ExitCode != crashCode)
+}
+
+// code is the exit code if there is no other attempt.
+func (a *attempt) code() int {
+	switch {
+	case a.chosen():
+		return max(1, a.crash.ExitCode)
+	case a.end != nil:
+		return max(1, a.end.Code)
+	}
+	return 1
+}
+
+// attempt runs one process to its end. The error is only about starting it.
+func (p *parent) attempt(ctx context.Context) (*attempt, error) {
+	began := time.Now()
+	a := &attempt{crash: Crash{Attempt: p.next.Attempt, ExitCode: -1}}
+	stderr := &relay{w: p.Stderr, out: p.out, ended: make(chan struct{})}
+	command := child.Command{Args: p.Args, Env: p.Env, Variable: Env, Spec: p.next, Stdout: os.Stdout, Log: stderr}
+	if p.terminal != nil {
+		command.Files = []*os.File{p.terminal}
+	}
+	var err error
+	// The end of ctx is passed on as a signal.
+	if a.Process, err = child.Start(context.WithoutCancel(ctx), command); err != nil {
+		a.crash.Time, a.crash.Lasted = time.Now(), time.Since(began)
+		return a, fmt.Errorf("supervise: %w", err)
+	}
+	p.log(slog.LevelDebug, "the training process was started", "attempt", p.next.Attempt, "pid", a.PID())
+	p.watch(ctx, a, a.Messages(), a.Exited(), stderr)
+	close(stderr.ended)
+	exit := a.End(func(line []byte) { p.hear(a, line) })
+	c := &a.crash
+	c.Time, c.Lasted, c.Log = exit.Time, exit.Time.Sub(began), a.Log.Lines(20)
+	c.ExitCode, c.Signal = exit.Code, exit.Signal
+	c.OOMKilled, c.OutOfMemory, c.Cause = exit.OOMKilled, exit.OutOfMemory, exit.Cause
+	c.Hang = c.Hang && exit.Killed
+	if a.chosen() {
+		c.OutOfMemory, c.Cause = false, a.end.Text
+	}
+	return a, nil
+}
+
+// ticks is the number of parts in which a deadline is counted.
+const ticks = 8
+
+// watch returns when the child has ended.
+func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, exited <-chan struct{}, stderr *relay) {
+	done := ctx.Done()
+	period := p.StartDeadline / ticks
+	tick, stopTick := p.ticker(period)
+	defer func() { stopTick() }()
+	silent := 0
+	var grace <-chan time.Time
+	for {
+		select {
+		case <-exited:
+			return
+		case line, ok := <-messages:
+			if !ok {
+				messages = nil
+				break
+			}
+			silent = 0
+			p.hear(a, line)
+			if a.stepped && period != p.Deadline/ticks {
+				stopTick()
+				period = p.Deadline / ticks
+				tick, stopTick = p.ticker(period)
+			}
+		case <-tick:
+			if stderr.stuck.Load() || stopped(p.terminal) {
+				break
+			}
+			if silent++; silent <= ticks || a.end != nil || p.ending {
+				break
+			}
+			a.crash.Hang = true
+			reason := fmt.Sprintf("hang: no sign of life for %v", period*ticks)
+			if state := child.State(a.PID()); state != "" {
+				reason += " (" + state + ")"
+			}
+			p.warn(a.Kill(reason))
+		case s := <-p.signals:
+			p.receive(s, a)
+		case <-done:
+			done = nil
+			p.stop(a, syscall.SIGTERM)
+		case <-grace:
+			a.lingered = a.end != nil
+			p.warn(a.Kill(fmt.Sprintf("killed, as it had not ended after %v", p.Grace)))
+		}
+		if grace == nil && (p.ending || a.end != nil) {
+			grace = p.after(p.Grace)
+		}
+	}
+}
+
+// ticker never ticks without a period.
+func (p *parent) ticker(period time.Duration) (<-chan time.Time, func()) {
+	if period <= 0 {
+		return nil, func() {}
+	}
+	return p.tick(period)
+}
+
+// hear takes a message of the child. A line that is torn says nothing.
+func (p *parent) hear(a *attempt, line []byte) {
+	var m message
+	if json.Unmarshal(line, &m) != nil {
+		return
+	}
+	p.next.Step = max(p.next.Step, m.Step)
+	if m.End != "" {
+		a.end = &m
+		a.crash.Step = max(a.crash.Step, m.Step)
+		return
+	}
+	a.crash.Step = m.Step
+	if m.Step > p.memoryStep {
+		p.next.MemoryCrashes = 0 // it got further than the last of them
+	}
+	if m.Step > 0 && !a.stepped {
+		a.stepped = true
+		if m.Step > p.from {
+			p.from, p.crashes, a.progress = m.Step, nil, true
+		}
+	}
+}
+
+// receive acts on a signal. a is nil if no process runs.
+func (p *parent) receive(s os.Signal, a *attempt) {
+	if suspend(s, a) {
+		return
+	}
+	if s == os.Interrupt && p.interrupted && a != nil {
+		p.warn(a.Kill("killed by a second signal"))
+	}
+	p.interrupted = true
+	p.stop(a, s)
+}
+
+// stop asks the child to end, once.
+func (p *parent) stop(a *attempt, s os.Signal) {
+	if !p.ending && a != nil {
+		p.warn(a.Signal(s))
+	}
+	p.ending = true
+}
+
+// warn logs an error that nothing can be done about.
+func (p *parent) warn(err error) {
+	if err != nil {
+		p.log(slog.LevelWarn, "the training process could not be reached", "error", err)
+	}
+}
+
+// relay passes a child's standard error on.
+type relay struct {
+	w   io.Writer
+	out chan<- func()
+	// ended is closed once the child has ended: then what has no place in out is dropped.
+	ended chan struct{}
+	// stuck is true while out is full.
+	stuck atomic.Bool
+}
+
+func (r *relay) Write(b []byte) (int, error) {
+	part := bytes.Clone(b)
+	write := func() { _, _ = r.w.Write(part) } // an error must not reach the child
+	select {
+	case r.out <- write:
+		return len(b), nil
+	default:
+	}
+	r.stuck.Store(true)
+	defer r.stuck.Store(false)
+	select {
+	case r.out <- write:
+	case <-r.ended:
+	}
+	return len(b), nil
+}

@@ -1,0 +1,391 @@
+// Package supervise keeps a training alive: it runs the training in a child process, and starts
+// that again from its last checkpoint after a crash, a kill or a hang.
+//
+//	func main() {
+//		err := supervise.Run(ctx, supervise.Options{Deadline: time.Minute}, train)
+//		if err != nil && !supervise.Reported(err) {
+//			log.Print(err)
+//		}
+//	}
+//
+// The first process that calls [Run] becomes the parent. It starts the same program with the same
+// arguments as its child, in which Run calls train with a [Worker]. Train calls Worker.Alive
+// after every step, and resumes from its checkpoints if Status.Step is above 0. It may also ask
+// for a new process itself, with Worker.Restart.
+//
+// The package knows nothing of TensorFlow, and its parent does not load it.
+package supervise
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"steadyfit/internal/child"
+)
+
+// Env is the environment variable that marks a child of Run.
+const Env = "STEADYFIT_SUPERVISED"
+
+var (
+	// ErrRestart is in the errors of Worker.Restart.
+	ErrRestart = child.ErrRestart
+	// ErrRetry marks an error of train that a new process may not have. An error that wraps it
+	// counts as a crash.
+	ErrRetry = errors.New("a new process may get further")
+	// errOrphaned is the cause with which train's context ends after the parent.
+	errOrphaned = errors.New("the supervising process has ended")
+)
+
+// Options configure Run. The zero value restarts after crashes and ignores hangs.
+type Options struct {
+	// Deadline is the longest time between two signs of life; then the child is killed as hung.
+	// It has to cover a slow batch, a checkpoint and the final save. Time for which this
+	// process does not run, or waits for a reader of Stderr, does not count. 0 has no deadline.
+	Deadline time.Duration
+	// StartDeadline is the Deadline before the first step, for loading and compiling the model.
+	// 0 means ten times Deadline.
+	StartDeadline time.Duration
+	// Restarts is the number of consecutive crashes without progress to tolerate. Progress is
+	// an attempt that begins at a later step than all before it. 0 means 5; less is none.
+	Restarts int
+	// Backoff is the time from a crash to the next attempt. It doubles with each crash without
+	// progress, up to MaxBackoff. 0 means 1 s, and 1 min.
+	Backoff, MaxBackoff time.Duration
+	// Grace is the time that the child has to end after a signal, or after its last message.
+	// It has to cover a step and a checkpoint. 0 means Deadline, and at least 1 min.
+	Grace time.Duration
+	// ExitCode is main's exit code for an error of train, needed for a child that has to be
+	// killed after its last message. nil means 1.
+	ExitCode func(err error) int `json:"-"`
+	// Log gets crashes and restarts; nil discards them.
+	Log *slog.Logger
+	// Stderr gets the child's standard error, which is a pipe; nil means this process's. If
+	// it is a terminal, Worker.Terminal leads to it.
+	Stderr io.Writer
+	// Args are the program to start and its arguments; nil means this one with its own.
+	Args []string
+	// Env is added to the environment of the child.
+	Env []string
+
+	// after and tick stand in for time.After and a ticker in tests.
+	after func(time.Duration) <-chan time.Time
+	tick  func(time.Duration) (<-chan time.Time, func())
+}
+
+// Crash is an attempt that did not end in an ordinary way.
+type Crash struct {
+	Time    time.Time `json:"time"`
+	Attempt int       `json:"attempt"`
+	// Step is the last step that was reported, at most 50 ms before the crash.
+	Step int64 `json:"step"`
+	// Lasted is how long the process ran.
+	Lasted time.Duration `json:"lasted_ns"`
+	// Signal killed the process, or it ended with ExitCode, which is -1 otherwise. Go turns
+	// SIGSEGV and SIGABRT, of C code too, into exit code 2.
+	Signal   syscall.Signal `json:"signal,omitempty"`
+	ExitCode int            `json:"exit_code"`
+	// OOMKilled means that the kernel killed the process for memory, by the counter of its
+	// control group. Hang means that Run killed it.
+	OOMKilled bool `json:"oom_killed,omitempty"`
+	Hang      bool `json:"hang,omitempty"`
+	// OutOfMemory means OOMKilled, or a crash after a failed allocation.
+	OutOfMemory bool `json:"out_of_memory,omitempty"`
+	// Cause says all of that in words, with the line of the log that names the cause.
+	Cause string `json:"cause"`
+	// Log has the last lines of standard error, at most 20.
+	Log []string `json:"log,omitempty"`
+}
+
+func (c Crash) String() string {
+	return fmt.Sprintf("attempt %d, step %d, after %v: %s", c.Attempt, c.Step, c.Lasted.Round(time.Millisecond), c.Cause)
+}
+
+// Error is a training that failed, with the exit code to end with.
+type Error struct {
+	// Code is the exit code of the child, or else what Options.ExitCode returns; at least 1.
+	Code int
+	// Text is train's error.
+	Text string
+	// Crashes are those since the last progress if there were too many. It is nil if the child
+	// ended in an ordinary way, and then has printed the error itself.
+	Crashes []Crash
+	// Killed means that the child reported its error and had to be killed.
+	Killed bool
+}
+
+func (e *Error) Error() string {
+	if len(e.Crashes) == 0 {
+		how := "ended with exit code %d"
+		if e.Killed {
+			how = "failed with exit code %d, and its process had to be killed"
+		}
+		return fmt.Sprintf("supervise: the training "+how+": %s", e.Code, e.Text)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "supervise: gave up; attempts without progress: %d", len(e.Crashes))
+	for _, c := range e.Crashes {
+		fmt.Fprintf(&b, "\n  %v", c)
+	}
+	if e.OutOfMemory() {
+		b.WriteString("\nit needs more memory than there is; use a smaller batch, a memory budget, or a machine with more memory")
+	}
+	return b.String()
+}
+
+// OutOfMemory reports whether most of the crashes were for lack of memory.
+func (e *Error) OutOfMemory() bool {
+	n := 0
+	for _, c := range e.Crashes {
+		if c.OutOfMemory {
+			n++
+		}
+	}
+	return 2*n > len(e.Crashes)
+}
+
+// Reported reports whether main need not print an error of Run: the child has printed it, or it
+// only asks for a new process.
+func Reported(err error) bool {
+	var e *Error
+	return errors.Is(err, ErrRestart) || errors.As(err, &e) && len(e.Crashes) == 0 && !e.Killed
+}
+
+// Run runs train in a child process and restarts it after every crash: SIGKILL, the kernel's OOM
+// killer, an abort in TensorFlow, a hang. Main calls it once, does the same before it in parent
+// and child, and does not load TensorFlow before it. The parent uses about 20 MiB and writes no
+// checkpoint. The child's standard input is empty; its standard output is the parent's.
+//
+// In the child, Run returns train's error, and main reports it and chooses the exit code. In the
+// parent it returns
+//   - nil: the child ended with exit code 0.
+//   - *Error: the child ended with another exit code after an ordinary error, which is retried
+//     only if it wraps ErrRetry; or it crashed too often.
+//   - context.Canceled: the child was asked to end and did not end by itself.
+//   - another error: the child could not be started.
+//
+// A child that ends before train has returned has crashed, whatever its exit code is. So has a
+// child that ends with 2, Go's exit code of a crash, after train returned nil.
+//
+// SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and end train's
+// context. A second SIGINT kills the child. Ctrl-Z stops the child, too. The child is in a
+// process group of its own; what is left of it is killed when the child has ended.
+//
+// If the parent is killed, train's context ends, and the child is killed after Grace. Two
+// processes must not write the same checkpoints: wait for that before resuming by hand. Where
+// the kernel kills a control group as a whole (memory.oom.group), the parent ends, too.
+func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Worker) error) error {
+	switch {
+	case ctx == nil:
+		return errors.New("supervise: the context is nil; give one, such as context.Background()")
+	case os.Getenv(Env) != "":
+		return work(ctx, o.ExitCode, train)
+	case inChild.Load():
+		return errors.New("supervise: this is the supervised process; call supervise.Run once, in main")
+	case runtime.GOOS != "linux":
+		return errors.New("supervise: needs Linux")
+	}
+	defer survivePipes()()
+	p := newParent(o)
+	signal.Notify(p.signals, append(endSignals(), stopSignals...)...)
+	defer signal.Stop(p.signals)
+	return p.run(ctx)
+}
+
+// endSignals ask a training to end. Those that this process was started to ignore, as under
+// nohup, stay ignored.
+func endSignals() (list []os.Signal) {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// parent is the supervising process.
+type parent struct {
+	Options
+	// next is the specification of the next child.
+	next     spec
+	terminal *os.File
+	signals  chan os.Signal
+	// crashes are those since the last progress. from is the latest step that an attempt began
+	// with, memoryStep that of the last crash for lack of memory.
+	crashes          []Crash
+	from, memoryStep int64
+	// out has what is still to be written, by a goroutine of its own: the parent must not
+	// wait for a terminal.
+	out chan func()
+	// interrupted is true after a signal to end; ending once the child has been asked to end,
+	// or none is to be started.
+	interrupted, ending bool
+}
+
+// outQueue is how many pieces of the child's standard error, of at most 32 KiB, and lines of the
+// log wait for a reader. Then the child waits.
+const outQueue = 64
+
+func newParent(o Options) *parent {
+	p := &parent{Options: o, signals: make(chan os.Signal, 16), out: make(chan func(), outQueue)}
+	p.StartDeadline = cmp.Or(p.StartDeadline, 10*p.Deadline)
+	p.Restarts = max(0, cmp.Or(p.Restarts, 5))
+	p.Backoff = cmp.Or(p.Backoff, time.Second)
+	p.MaxBackoff = max(p.Backoff, cmp.Or(p.MaxBackoff, time.Minute))
+	p.Grace = cmp.Or(p.Grace, max(p.Deadline, time.Minute))
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	if p.Stderr == nil {
+		p.Stderr = os.Stderr
+	}
+	if file, ok := p.Stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		p.terminal = file
+	}
+	if p.after == nil {
+		p.after = time.After
+	}
+	if p.tick == nil {
+		p.tick = func(d time.Duration) (<-chan time.Time, func()) {
+			t := time.NewTicker(d)
+			return t.C, t.Stop
+		}
+	}
+	p.next = spec{Status: Status{Began: time.Now()}, Grace: p.Grace, Terminal: p.terminal != nil}
+	return p
+}
+
+// log logs after all that waits in out. It drops the line if nobody reads.
+func (p *parent) log(level slog.Level, text string, args ...any) {
+	select {
+	case p.out <- func() { p.Log.Log(context.Background(), level, text, args...) }:
+	default:
+	}
+}
+
+func (p *parent) run(ctx context.Context) error {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		for write := range p.out {
+			write()
+		}
+	}()
+	err := p.attempts(ctx)
+	close(p.out)
+	p.await(written)
+	return err
+}
+
+// await returns when all has been written, or at a signal: without a reader, the rest would hold
+// this process for ever.
+func (p *parent) await(written <-chan struct{}) {
+	for {
+		select {
+		case <-written:
+			return
+		case s := <-p.signals:
+			if !suspend(s, nil) {
+				return
+			}
+		}
+	}
+}
+
+// attempts runs one process after the other.
+func (p *parent) attempts(ctx context.Context) error {
+	for {
+		p.next.Attempt++
+		a, err := p.attempt(ctx)
+		if err != nil && p.next.Attempt == 1 {
+			return err
+		}
+		if err != nil {
+			// Just after a machine has run out of memory, it may have none to start with.
+			a.crash.Cause = err.Error()
+		} else if final, err := p.judge(ctx, a); final {
+			return err
+		}
+		planned := a.end != nil && a.end.End == endRestart
+		if p.next.Crashed = !planned; planned {
+			p.next.Reason = a.end.Text
+		} else {
+			p.next.Crashes++
+			p.next.LastCrash = &a.crash
+			p.next.Reason = fmt.Sprintf("restart %d: %s", p.next.Crashes, a.crash.Cause)
+		}
+		var wait time.Duration
+		if planned && a.progress {
+			p.log(slog.LevelInfo, "the training continues in another process", "attempt", a.crash.Attempt, "step", a.crash.Step, "reason", a.end.Text)
+		} else {
+			p.crashes = append(p.crashes, a.crash)
+			if a.crash.OutOfMemory {
+				p.next.MemoryCrashes++
+				p.memoryStep = max(p.memoryStep, a.crash.Step)
+			}
+			if len(p.crashes) > p.Restarts {
+				return &Error{Code: a.code(), Text: a.crash.Cause, Crashes: p.crashes}
+			}
+			wait = min(p.Backoff<<min(len(p.crashes)-1, 30), p.MaxBackoff)
+			p.log(slog.LevelWarn, "the training process ended; restarting it", "attempt", a.crash.Attempt, "step", a.crash.Step,
+				"lasted", a.crash.Lasted.Round(time.Millisecond), "cause", a.crash.Cause, "in", wait)
+		}
+		if err := p.pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// judge reports whether an attempt was the last one, and Run's error then.
+func (p *parent) judge(ctx context.Context, a *attempt) (final bool, err error) {
+	finished := a.end != nil && (a.end.End == endDone || a.end.End == endFailed)
+	switch {
+	case finished && a.chosen() && a.crash.ExitCode == 0:
+		return true, nil
+	case finished && a.chosen():
+		return true, &Error{Code: a.crash.ExitCode, Text: cmp.Or(a.end.Text, "the training itself was complete")}
+	case finished && a.lingered && a.end.End == endDone:
+		return true, nil
+	case finished && a.lingered:
+		return true, &Error{Code: a.code(), Text: a.end.Text, Killed: true}
+	case p.ending:
+		return true, canceled(ctx, "it ended with: "+a.crash.Cause)
+	}
+	return false, nil
+}
+
+func canceled(ctx context.Context, what string) error {
+	return fmt.Errorf("supervise: the training was asked to end; %s: %w", what, cmp.Or(ctx.Err(), context.Canceled))
+}
+
+// pause waits until the next attempt is due.
+func (p *parent) pause(ctx context.Context, wait time.Duration) error {
+	due := p.after(wait)
+	for {
+		select {
+		case <-due:
+			due = nil
+		case s := <-p.signals:
+			p.receive(s, nil)
+		case <-ctx.Done():
+			p.ending = true
+		}
+		if p.ending {
+			return canceled(ctx, "no process was running")
+		}
+		if due == nil {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package supervise
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stopSignals are those of Ctrl-Z and of what ends it.
+var stopSignals = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT}
+
+// suspend stops the child and this process on Ctrl-Z, and continues the child after it. It
+// reports whether the signal was of that kind.
+func suspend(s os.Signal, a *attempt) bool {
+	if s != syscall.SIGTSTP && s != syscall.SIGCONT {
+		return false
+	}
+	toChild := syscall.SIGCONT
+	if s == syscall.SIGTSTP {
+		toChild = syscall.SIGSTOP
+	}
+	if a != nil {
+		_ = a.SignalGroup(toChild) // it may have ended
+	}
+	if s == syscall.SIGTSTP {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // a process may stop itself
+	}
+	return true
+}
+
+// survivePipes keeps a process alive whose standard error nobody reads any more: a child without
+// a parent writes a last checkpoint, and a parent without a terminal restarts its child. The
+// signal is caught and not ignored, since other programs would inherit that.
+func survivePipes() (stop func()) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGPIPE)
+	return func() { signal.Stop(caught) }
+}
+
+// ignoreTerminalStop lets the child write to a terminal that stops background processes which
+// do.
+func ignoreTerminalStop() { signal.Ignore(syscall.SIGTTOU) }
+
+// stopped reports whether a terminal takes no output, as after Ctrl-S. nil does.
+func stopped(terminal *os.File) bool {
+	if terminal == nil {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(terminal.Fd()), Events: unix.POLLOUT}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 0
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package supervise
+
+import "os"
+
+var stopSignals []os.Signal
+
+func suspend(os.Signal, *attempt) bool { return false }
+func survivePipes() (stop func())      { return func() {} }
+func ignoreTerminalStop()              {}
+func stopped(*os.File) bool            { return false }
