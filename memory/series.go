@@ -221,6 +221,27 @@ func (s *Series) Samples() []Sample {
 	return list
 }
 
+// Thin is a copy with at most so many samples, evenly spread, the first and the latest
+// among them, each as edit returns it. Its times are tenths of a second since the first
+// sample; its total is that of s, and so are its extremes, edited alike.
+func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
+	all := s.Samples()
+	n := min(len(all), max(samples, 0))
+	out := &Series{Keep: max(2*n, minimumKeep)}
+	for i := range n {
+		sample := all[i*(len(all)-1)/max(n-1, 1)]
+		sample.At = time.Time{}.Add(sample.At.Sub(all[0].At).Round(time.Second / 10))
+		sample = edit(sample)
+		out.Append(&sample)
+	}
+	out.total = s.total
+	for layer, i := range out.index {
+		low, high := edit(Sample{Values: []Value{{layer, s.Min(layer)}}}), edit(Sample{Values: []Value{{layer, s.Max(layer)}}})
+		out.low[i], out.high[i] = int64(low.Get(layer).Bytes), int64(high.Get(layer).Bytes)
+	}
+	return out
+}
+
 // Max is the largest value of a layer in all samples that were appended, those
 // included that are not kept.
 func (s *Series) Max(layer Layer) Reading {

@@ -80,17 +80,14 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 		o.Width = 80
 	}
 	t := &text{view: newView(a), out: bufio.NewWriter(w), width: max(o.Width, 40), color: o.Color}
-	t.wrap("A: ", t.when())
-	t.wrap("   ", t.machine())
-	other := newView(b)
-	t.wrap("B: ", other.when())
-	t.wrap("   ", other.machine())
-	for _, side := range []struct {
-		name string
-		view *view
-	}{{"A", t.view}, {"B", other}} {
-		for _, alarm := range side.view.alarms() {
-			t.paragraph("! ", "in "+side.name+": "+alarm, red)
+	sides := map[string]*view{"A": t.view, "B": newView(b)}
+	for _, name := range []string{"A", "B"} {
+		t.wrap(name+": ", sides[name].when())
+		t.wrap("   ", sides[name].machine())
+	}
+	for _, name := range []string{"A", "B"} {
+		for _, alarm := range sides[name].alarms() {
+			t.paragraph("! ", "in "+name+": "+alarm, red)
 		}
 	}
 	t.line("")
@@ -100,7 +97,11 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 		}
 		return fmt.Sprintf("%d of %d (%.1f%%)", same, all, 100*float64(same)/float64(all))
 	}
-	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Cells)+orEmptyIf(agreement.Open > 0, fmt.Sprintf("; %d of them unclear in both", agreement.Open))+".")
+	open := ""
+	if agreement.Open > 0 {
+		open = fmt.Sprintf("; %d of them unclear in both", agreement.Open)
+	}
+	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Cells)+open+".")
 	t.wrap("", "Workloads as they are, of the same class (grows, does not grow, dies, inconclusive): "+share(agreement.SameBaselines, agreement.Baselines)+
 		fmt.Sprintf("; %d of them with the same kind of verdict.", agreement.SameKinds))
 	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Cells+agreement.Baselines)+".")
@@ -119,7 +120,11 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 	}
 	for _, d := range agreement.Disagreements {
 		t.line("")
-		t.wrap("  ", d.Runtime+" "+d.Workload+orEmptyIf(d.Remedy != matrix.Baseline, " with "+d.Remedy))
+		with := ""
+		if d.Remedy != matrix.Baseline {
+			with = " with " + d.Remedy
+		}
+		t.wrap("  ", d.Runtime+" "+d.Workload+with)
 		t.wrap("    A  ", d.A)
 		t.wrap("    B  ", d.B)
 		if d.Why != "" {
@@ -136,47 +141,37 @@ func agree(a, b *view) Agreement {
 	for i := range a.Cells {
 		x := &a.Cells[i]
 		y := b.cell(x.Runtime, x.Workload, x.Remedy)
+		d := Disagreement{Runtime: x.Runtime, Workload: x.Workload, Remedy: x.Remedy}
 		switch {
 		case y == nil:
 			out.OnlyA++
-		case x.Remedy == matrix.Baseline:
-			if x.Verdict == nil && y.Verdict == nil {
-				continue
-			}
+		case x.Remedy == matrix.Baseline && (x.Verdict != nil || y.Verdict != nil):
 			out.Baselines++
-			if kindOf(x) == kindOf(y) {
+			sameKind := kindOf(x) == kindOf(y)
+			if sameKind {
 				out.SameKinds++
 			}
-			if classOf(x) == classOf(y) {
-				out.SameBaselines++
-				if kindOf(x) != kindOf(y) {
-					out.OtherKinds = append(out.OtherKinds, Disagreement{x.Runtime, x.Workload, x.Remedy,
-						string(kindOf(x)), string(kindOf(y)), "both are of the class: " + classOf(x)})
-				}
+			switch {
+			case classOf(x) != classOf(y):
+				d.A, d.B, d.Why = a.baselineFigures(x), b.baselineFigures(y), whyVerdict(a, b, x, y)
+				out.Disagreements = append(out.Disagreements, d)
 				continue
+			case !sameKind:
+				d.A, d.B, d.Why = string(kindOf(x)), string(kindOf(y)), "both are of the class: "+classOf(x)
+				out.OtherKinds = append(out.OtherKinds, d)
 			}
-			out.Disagreements = append(out.Disagreements, Disagreement{x.Runtime, x.Workload, x.Remedy,
-				a.baselineFigures(x), b.baselineFigures(y), whyVerdict(a, b, x, y)})
-		case !measured(x) && !measured(y):
+			out.SameBaselines++
+		case x.Remedy == matrix.Baseline, !measured(x) && !measured(y):
+		case x.Effect == y.Effect:
+			out.Cells++
+			out.Same++
+			if x.Effect == memory.Unclear {
+				out.Open++
+			}
 		default:
 			out.Cells++
-			if x.Effect == y.Effect {
-				out.Same++
-				if x.Effect == memory.Unclear {
-					out.Open++
-				}
-				continue
-			}
-			why := whyEffect(a, b, x, y)
-			baseA, baseB := a.cell(x.Runtime, x.Workload, matrix.Baseline), b.cell(x.Runtime, x.Workload, matrix.Baseline)
-			if why == "" && a.goal(x) != b.goal(y) && baseA != nil && baseB != nil && kindOf(baseA) != kindOf(baseB) {
-				// What a remedy is judged by depends on whether the workload grows.
-				if because := whyVerdict(a, b, baseA, baseB); because != "" {
-					why = "the workload without it was judged differently: " + because
-				}
-			}
-			out.Disagreements = append(out.Disagreements, Disagreement{x.Runtime, x.Workload, x.Remedy,
-				effectFigures(a, x), effectFigures(b, y), why})
+			d.A, d.B, d.Why = effectFigures(a, x), effectFigures(b, y), whyEffect(a, b, x, y)
+			out.Disagreements = append(out.Disagreements, d)
 		}
 	}
 	for i := range b.Cells {
@@ -292,6 +287,13 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	if i, j := x.Effect == memory.Unclear, y.Effect == memory.Unclear; i || j {
 		return which(i, j) + " unclear"
 	}
+	baseA, baseB := a.cell(x.Runtime, x.Workload, matrix.Baseline), b.cell(x.Runtime, x.Workload, matrix.Baseline)
+	if a.goal(x) != b.goal(y) && baseA != nil && baseB != nil && kindOf(baseA) != kindOf(baseB) {
+		// The goal of a remedy depends on whether the workload grows.
+		if because := whyVerdict(a, b, baseA, baseB); because != "" {
+			return "the workload without it was judged differently: " + because
+		}
+	}
 	if x.Comparison == nil || y.Comparison == nil || x.Comparison.Goal != y.Comparison.Goal {
 		return ""
 	}
@@ -307,16 +309,14 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	apart := math.Abs(r.Estimate - s.Estimate)
 	text := ""
 	switch {
-	case overlap(r.Interval, s.Interval):
-		text = "the intervals overlap"
+	case apart <= nearly && overlap(r.Interval, s.Interval):
+		text = fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f only", apart)
 	case apart <= nearly:
-		text = "the intervals do not overlap, but they are close"
+		text = fmt.Sprintf("the intervals do not overlap, but they are close, and the estimates differ by %.2f only", apart)
+	case overlap(r.Interval, s.Interval):
+		text = fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f", apart)
 	default:
 		return ""
-	}
-	text += fmt.Sprintf(", and the estimates differ by %.2f only", apart)
-	if apart > nearly {
-		text = strings.TrimSuffix(text, " only")
 	}
 	var between []string
 	for _, t := range x.Comparison.Goal.Thresholds() {

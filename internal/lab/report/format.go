@@ -108,10 +108,10 @@ func times(r memory.Ratio, bounds bool) string {
 	return typeset.Replace(r.Times(bounds))
 }
 
-// cost says what a remedy costs: "step time ×1.42; peak ×0.61". Of one that saves a
+// Cost says what a remedy costs: "step time ×1.42; peak ×0.61". Of one that saves a
 // workload that otherwise dies there is nothing to compare with, so it is what it
 // takes: "peak 1.2 GiB; 140 ms per step".
-func (v *view) cost(c *matrix.Cell) string {
+func (v *view) Cost(c *matrix.Cell) string {
 	var parts []string
 	if c.Comparison != nil {
 		for _, part := range []struct {
@@ -138,7 +138,11 @@ func (v *view) cost(c *matrix.Cell) string {
 			parts = append(parts, "peak "+size(c.Figures.Peak))
 		}
 		if c.Figures.StepTime != nil {
-			parts = append(parts, duration(c.Figures.StepTime)+orEmptyIf(v.lessWork(c.Remedy), " per smaller step")+orEmptyIf(!v.lessWork(c.Remedy), " per step"))
+			per := " per step"
+			if v.lessWork(c.Remedy) {
+				per = " per smaller step"
+			}
+			parts = append(parts, duration(c.Figures.StepTime)+per)
 		}
 	}
 	if len(parts) == 0 {
@@ -163,8 +167,8 @@ func (v *view) goalRatio(c *matrix.Cell) (name string, r memory.Ratio) {
 	return "slope", c.Comparison.Slope
 }
 
-// verdict on a cell in a few words.
-func (v *view) verdict(c *matrix.Cell) string {
+// Verdict on a cell in a few words.
+func (v *view) Verdict(c *matrix.Cell) string {
 	switch {
 	case c == nil:
 		return unknown
@@ -276,7 +280,7 @@ const release = "close"
 // about objects that wait for the garbage collector and whether it had to come, with
 // what TensorFlow's pool held, and with the notes of the verdict.
 func (v *view) why(a answer) (layer, text string) {
-	d := a.base.Verdict
+	d := a.Base.Verdict
 	layer, text = cause(d)
 	if text == "" {
 		return "", notes(d)
@@ -287,15 +291,27 @@ func (v *view) why(a answer) (layer, text string) {
 		text += "."
 	}
 	if d.Cause == memory.GCLag && a.growth == grows {
-		text += " " + v.explicitly(a) + orEmpty(" ", sentence(matrix.Early(a.runtime, v.runsOf(a.base))))
+		text += " " + v.explicitly(a) + orEmpty(" ", sentence(matrix.Early(a.Runtime, v.runsOf(a.Base))))
 	}
-	switch p := a.base.Figures.Pool; d.Cause {
+	switch p := a.Base.Figures.Pool; d.Cause {
 	case memory.RuntimeCache, memory.NativeHeap, memory.Retention, memory.Unattributed:
 		if p != nil && a.growth == grows {
 			text += fmt.Sprintf(" A step takes up to %s from TensorFlow's pool.", size(p))
 		}
 	}
 	return layer, strings.TrimSpace(text + " " + notes(d))
+}
+
+// notes are the notes of a verdict, as sentences.
+func notes(d *memory.Verdict) string {
+	if d == nil {
+		return ""
+	}
+	var list []string
+	for _, n := range d.Notes {
+		list = append(list, sentence(n))
+	}
+	return strings.Join(list, " ")
 }
 
 // explicitly says how to release objects that wait for the garbage collector: by the
@@ -306,17 +322,17 @@ func (v *view) explicitly(a answer) string {
 		// It was not part of the matrix; where it makes sense is known all the same.
 		m, _ = matrix.FindRemedy(release)
 	}
-	if len(m.Runtimes) == 0 || slices.Contains(m.Runtimes, a.runtime) {
+	if len(m.Runtimes) == 0 || slices.Contains(m.Runtimes, a.Runtime) {
 		return "Release them explicitly."
 	}
-	text := fmt.Sprintf("There is nothing on %s that releases them explicitly.", a.runtime)
-	other := v.cell(matrix.Go, a.workload.ID, release)
-	if a.runtime == matrix.Go || other == nil || !measured(other) || other.Verdict == nil {
+	text := fmt.Sprintf("There is nothing on %s that releases them explicitly.", a.Runtime)
+	other := v.cell(matrix.Go, a.Workload.ID, release)
+	if a.Runtime == matrix.Go || other == nil || !measured(other) || other.Verdict == nil {
 		return text
 	}
-	text += fmt.Sprintf(" The same workload on %s with “%s”: %s", matrix.Go, v.title(release), v.verdict(other))
-	if other.Figures.StepTime != nil && a.base.Figures.StepTime != nil {
-		text += fmt.Sprintf("; a step takes %s, %s here", duration(other.Figures.StepTime), duration(a.base.Figures.StepTime))
+	text += fmt.Sprintf(" The same workload on %s with “%s”: %s", matrix.Go, v.title(release), v.Verdict(other))
+	if other.Figures.StepTime != nil && a.Base.Figures.StepTime != nil {
+		text += fmt.Sprintf("; a step takes %s, %s here", duration(other.Figures.StepTime), duration(a.Base.Figures.StepTime))
 	}
 	return text + "."
 }
@@ -342,6 +358,26 @@ func symbol(c *matrix.Cell) string {
 		return unseenSymbol
 	}
 	return symbols[c.Effect]
+}
+
+func effectWord(e memory.Effect) string {
+	switch e {
+	case memory.NotApplicable:
+		return "n/a"
+	case memory.CouldNotApply:
+		return "not applied"
+	case "":
+		return unknown
+	}
+	return string(e)
+}
+
+// word is what a table says of a cell.
+func word(c *matrix.Cell) string {
+	if unseen(c) {
+		return unseenWord
+	}
+	return effectWord(c.Effect)
 }
 
 // effects in the order in which a legend lists them, the best first.

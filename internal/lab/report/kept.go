@@ -10,37 +10,40 @@ import (
 	"steadyfit/memory"
 )
 
-// heldWorth is how much more than before the first step must be held after
-// everything was closed for a workload to be said to keep it: less is what a library
-// needs once.
+// heldWorth is the least that must be held after everything was closed, above what was
+// held before the first step, for a workload to keep its memory: a library needs less
+// once.
 const heldWorth = 64 * memory.MiB
 
-// kept is a workload that does not grow, and that holds most of what it took after
-// everything was closed.
+// mostKept and mostReturns limit how many workloads that keep their memory a page shows,
+// and how many remedies for each.
+const mostKept, mostReturns = 6, 4
+
+// kept is a workload that does not grow and holds most of its memory after everything
+// was closed.
 type kept struct {
 	answer
 	loaded, level, closed memory.Bytes
 	trimmed               *int64
 	// back are cells with which at least a fifth less is held after the close and a
-	// fifth of what was held in the loop comes back, the least held first; fewer
-	// those that took less to begin with. alittle are those that hold less, but not
-	// by as much; same are those that are meant for that and leave it as it is, unseen
-	// those of them that may not have been in force. Cells that make a step do less are
-	// in none.
+	// fifth of the level in the loop comes back, the least held first; fewer those that
+	// took less to begin with; alittle those that hold a little less; same those that are
+	// meant for that and change nothing, unseen those of them that may not have been in
+	// force. Cells that make a step do less are in none.
 	back, fewer, alittle, same, unseen []*matrix.Cell
-	// compared counts the cells that tell the ratio.
+	// compared counts the cells with a ratio.
 	compared int
 }
 
-// keeps are the workloads that keep their memory, what holds most first, variants of
+// keeps are the workloads that keep their memory, the most held first, variants of
 // others last.
 func (v *view) keeps(all []answer) []kept {
 	var list []kept
 	for _, a := range all {
-		if a.growth == grows || a.growth == dies || a.base == nil {
+		if a.Grows() || a.Dies() || a.Base == nil {
 			continue
 		}
-		f := a.base.Figures
+		f := a.Base.Figures
 		if f.Loaded == nil || f.Level == nil || f.Closed == nil {
 			continue
 		}
@@ -49,49 +52,77 @@ func (v *view) keeps(all []answer) []kept {
 			continue
 		}
 		for _, m := range v.remedies {
-			c := v.cell(a.runtime, a.workload.ID, m.ID)
-			if c == nil || c.Comparison == nil || !c.Comparison.Reset.OK || v.lessWork(m.ID) {
-				continue
-			}
-			k.compared++
-			switch c.Comparison.Reset.Effect {
-			case memory.Works:
-				if f := c.Figures; f.Level != nil && f.Closed != nil && 5**f.Closed <= 4**f.Level {
-					k.back = append(k.back, c)
-				} else {
-					k.fewer = append(k.fewer, c)
-				}
-			case memory.Partly:
-				k.alittle = append(k.alittle, c)
-			case memory.NoEffect:
-				switch {
-				case m.Goal != memory.LowerReset:
-				case c.Unverified != "":
-					k.unseen = append(k.unseen, c)
-				default:
-					k.same = append(k.same, c)
-				}
+			if c := v.cell(a.Runtime, a.Workload.ID, m.ID); c != nil && c.Comparison != nil && c.Comparison.Reset.OK && !v.lessWork(m.ID) {
+				k.add(c, m.Goal)
 			}
 		}
 		for _, list := range [][]*matrix.Cell{k.back, k.fewer, k.alittle} {
-			slices.SortStableFunc(list, byReset)
+			slices.SortStableFunc(list, func(x, y *matrix.Cell) int {
+				return cmp.Compare(x.Comparison.Reset.Estimate, y.Comparison.Reset.Estimate)
+			})
 		}
 		list = append(list, k)
 	}
 	slices.SortStableFunc(list, func(x, y kept) int {
-		return cmp.Or(cmp.Compare(min(len(x.workload.Like), 1), min(len(y.workload.Like), 1)), cmp.Compare(y.held(), x.held()))
+		return cmp.Or(cmp.Compare(min(len(x.Workload.Like), 1), min(len(y.Workload.Like), 1)), cmp.Compare(y.held(), x.held()))
 	})
 	return list
 }
 
-func (k kept) held() memory.Bytes { return k.closed - k.loaded }
-
-func byReset(x, y *matrix.Cell) int {
-	return cmp.Compare(x.Comparison.Reset.Estimate, y.Comparison.Reset.Estimate)
+func (k *kept) add(c *matrix.Cell, goal memory.Goal) {
+	k.compared++
+	to := &k.alittle
+	switch f := c.Figures; c.Comparison.Reset.Effect {
+	case memory.Works:
+		to = &k.fewer
+		if f.Level != nil && f.Closed != nil && 5**f.Closed <= 4**f.Level {
+			to = &k.back
+		}
+	case memory.Partly:
+	case memory.NoEffect:
+		if goal != memory.LowerReset {
+			return
+		}
+		to = &k.same
+		if c.Unverified != "" {
+			to = &k.unseen
+		}
+	default:
+		return
+	}
+	*to = append(*to, c)
 }
 
-// course is what was held at the turning points, in a sentence.
-func (k kept) course() string {
+func (k kept) held() memory.Bytes { return k.closed - k.loaded }
+
+// Figure and Of are what is held after the close.
+func (k kept) Figure() string { return k.closed.String() }
+func (k kept) Of() string     { return fmt.Sprintf("held after the close, of %s in the loop", k.level) }
+
+// KeptLines are what returns the memory of a workload that keeps it.
+func (v *view) KeptLines(k kept) []line {
+	back := v.line("works", "✓ Comes back", "It comes back ", green, k.back, mostReturns, func(c *matrix.Cell) (string, string) {
+		return "to " + size(c.Figures.Closed) + " with", v.afterClose(c)
+	})
+	if len(k.back) == 0 {
+		back.Label, back.Note, back.color = "Comes back", "No setting that was tried brings it back.", yellow
+		if k.compared == 0 {
+			back.Note = "no setting was compared"
+		}
+	}
+	lines := []line{back,
+		v.line("works", "✓ Less is taken", "Less is taken to begin with: ", "", k.fewer, mostReturns, func(c *matrix.Cell) (string, string) {
+			return size(c.Figures.Closed) + " with", v.afterClose(c)
+		}),
+		v.names("partly", "◐ A little less", "A little less with ", "", k.alittle),
+		v.names("none", "= As much", "As much with ", "", k.same),
+		v.unseenLine(k.unseen),
+	}
+	return slices.DeleteFunc(lines, line.empty)
+}
+
+// Course is what was held at the turning points, in a sentence.
+func (k kept) Course() string {
 	text := fmt.Sprintf("%s before the first step, %s in the loop, %s after everything was closed", k.loaded, k.level, k.closed)
 	if k.trimmed != nil {
 		text += fmt.Sprintf(", %s after malloc_trim in addition", size(k.trimmed))
@@ -103,16 +134,16 @@ func (k kept) course() string {
 // rather than from their pool (tensorflow/core/common_runtime/mkl_cpu_allocator.h).
 const bypass = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
 
-// keeper says which allocator keeps the memory, as far as malloc's own figures and
-// TensorFlow's tell.
-func (v *view) keeper(k kept) string {
+// Keeper names the allocator that keeps the memory, by the figures of malloc and of
+// TensorFlow.
+func (v *view) Keeper(k kept) string {
 	stays := func(layer memory.Layer) (memory.Bytes, bool) {
-		before, after := v.phaseOf(k.base, cell.PhaseLoaded, layer), v.phaseOf(k.base, cell.PhaseClosed, layer)
+		before, after := v.phase(k.Base, cell.PhaseLoaded, layer), v.phase(k.Base, cell.PhaseClosed, layer)
 		return after.Bytes, before.OK && after.OK && 2*(after.Bytes-before.Bytes) >= k.held()
 	}
 	used, inUse := stays(memory.MallocUsed)
 	free, idle := stays(memory.MallocFree)
-	pool := k.base.Figures.Pool
+	pool := k.Base.Figures.Pool
 	without := slices.IndexFunc(k.back, func(c *matrix.Cell) bool { return v.remedy[c.Remedy].Env[bypass] != "" })
 	var text string
 	switch {
@@ -139,7 +170,10 @@ func (v *view) keeper(k kept) string {
 // afterClose says what it costs to hold less after the close, and how much less a trim
 // leaves: "45.0 MiB after malloc_trim; step time ×2.16".
 func (v *view) afterClose(c *matrix.Cell) string {
-	return orEmptyIf(trimsTo(c) != "", trimsTo(c)+"; ") + v.cost(c)
+	if left := trimsTo(c); left != "" {
+		return left + "; " + v.Cost(c)
+	}
+	return v.Cost(c)
 }
 
 // trimsTo is what malloc_trim leaves after the close, if that is less than half.
@@ -150,8 +184,8 @@ func trimsTo(c *matrix.Cell) string {
 	return ""
 }
 
-// keptLead is the one sentence about what stays after the close on a runtime; empty
-// if nothing does.
+// keptLead is the sentence about what stays after the close on a runtime; empty if
+// nothing does.
 func (v *view) keptLead(list []kept) string {
 	if len(list) == 0 {
 		return ""
@@ -161,7 +195,7 @@ func (v *view) keptLead(list []kept) string {
 	if 10*(k.level-k.closed) > k.level {
 		amount = "little"
 	}
-	text := fmt.Sprintf("On %s closing everything returns %s of %s: %s in the loop, %s after it", k.runtime, amount, k.workload.ID, k.level, k.closed)
+	text := fmt.Sprintf("On %s closing everything returns %s of %s: %s in the loop, %s after it", k.Runtime, amount, k.Workload.ID, k.level, k.closed)
 	switch {
 	case len(k.back) > 0:
 		c := k.back[0]
@@ -181,31 +215,10 @@ func (v *view) keptLead(list []kept) string {
 			others = append(others, fmt.Sprintf("%d more", n))
 			break
 		}
-		others = append(others, o.workload.ID)
+		others = append(others, o.Workload.ID)
 	}
 	if len(others) > 0 {
 		text += fmt.Sprintf(". Most of %s stays, too", and(others))
 	}
 	return text + "."
-}
-
-// unlimited is what a workload that dies takes without the limit, from the one that
-// it is a variant of, to set the cost of surviving against; empty if that was not
-// measured.
-func (v *view) unlimited(a answer) string {
-	like, ok := v.workload[a.workload.Like]
-	if !ok || limitOf(like, a.runtime) > 0 || v.Settings.Limit > 0 {
-		return ""
-	}
-	c := v.cell(a.runtime, like.ID, matrix.Baseline)
-	if c == nil || c.Figures.Peak == nil || c.Figures.StepTime == nil {
-		return ""
-	}
-	return fmt.Sprintf("Without the limit (%s): peak %s; %s per step.", like.ID, size(c.Figures.Peak), duration(c.Figures.StepTime))
-}
-
-// limitOf is the memory in bytes that a run of a workload may use on a runtime; 0 is
-// no limit.
-func limitOf(w matrix.Workload, runtime string) int64 {
-	return cmp.Or(w.On[runtime].Limit, w.Limit)
 }

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -172,7 +171,7 @@ func TestBarren(t *testing.T) {
 		m := map[string]string{}
 		for _, l := range v.barren(v.answers("go")) {
 			for _, i := range l.Items {
-				m[i.Name] = l.Label
+				m[i.ID] = l.Label
 			}
 		}
 		return m
@@ -231,7 +230,7 @@ func TestUnverified(t *testing.T) {
 	v := newView(r)
 	for _, l := range v.barren(v.answers("go")) {
 		for _, i := range l.Items {
-			require.NotEqual(t, "gogc-20", i.Name)
+			require.NotEqual(t, "gogc-20", i.ID)
 		}
 	}
 	page := render(t, r)
@@ -296,25 +295,4 @@ func TestSettings(t *testing.T) {
 	has(t, inText(t, r, TextOptions{}), "Applied, but not verified\n  trim on go: its step cannot be traced")
 	r.Settings.Limit, r.Settings.LimitKind, r.Workloads[0].Limit = 0, "", 1<<30
 	has(t, visible(render(t, r)), "Limit of each run none, but for workloads that have one of their own")
-}
-
-// TestLeftOut: the page says which of its data it leaves out, and only then.
-func TestLeftOut(t *testing.T) {
-	r := fixture(2, 1)
-	left := func(d detail, shown map[int]bool) string { return d.left(r, shown) }
-	all := detail{points: 1 << 20, trends: true, phases: true, others: true, log: 1 << 20}
-	require.Equal(t, "It is all that matrix.json has. runs.jsonl, where it was kept, has every sample of every run.", left(all, nil))
-	text := left(details[3], nil)
-	require.Contains(t, text, "the curves of ")
-	require.Contains(t, text, "the turning points of ")
-	require.NotContains(t, text, "of the "+count(len(r.Runs), "run"))
-	require.Contains(t, left(details[4], map[int]bool{1: true}), fmt.Sprintf("%d of the %d runs (those that no verdict of a cell is from); ", len(r.Runs)-1, len(r.Runs)))
-	require.Contains(t, left(details[5], nil), fmt.Sprintf("%d of the %d runs", len(r.Runs), len(r.Runs)))
-	page := render(t, r)
-	data, words, err := embedded(r, pageLimit)
-	require.NoError(t, err)
-	require.NotEmpty(t, data)
-	require.NotEmpty(t, words)
-	hasNot(t, page, leftMark)
-	has(t, visible(page), "as JSON. Left out, so that the page stays small: ")
 }

@@ -46,8 +46,13 @@ func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
 	for _, name := range t.runtimes {
 		t.table(name)
 	}
-	t.absent()
-	t.unverified()
+	t.reasons("Could not be applied", func(c *matrix.Cell) string {
+		if c.Effect != memory.CouldNotApply {
+			return ""
+		}
+		return cmp.Or(oneLine(c.Reason), "no reason given")
+	})
+	t.reasons("Applied, but not verified", func(c *matrix.Cell) string { return c.Unverified })
 	t.ledger()
 	return t.out.Flush()
 }
@@ -148,149 +153,83 @@ func pad(text string, width int) string {
 func (t *text) onRuntime(runtime string) {
 	all := t.answers(runtime)
 	t.heading(fmt.Sprintf("On %s: %s", runtime, tally(all)))
-	settled := map[growth][]string{}
 	for _, a := range all {
-		switch a.growth {
-		case grows, dies:
+		if a.Grows() || a.Dies() {
 			t.finding(a)
-		default:
-			settled[a.growth] = append(settled[a.growth], fmt.Sprintf("%s (%s)", a.workload.ID, t.verdict(a.base)))
 		}
 	}
-	for _, g := range []struct {
-		growth growth
-		text   string
-	}{{settles, "Rises, then levels off: "}, {steady, "Does not grow: "}, {undecided, "Undecided: "}} {
-		if list := settled[g.growth]; len(list) > 0 {
-			t.wrap("  ", g.text+strings.Join(list, ", ")+".")
+	for _, l := range settled(all) {
+		var parts []string
+		for _, a := range l.answers {
+			parts = append(parts, fmt.Sprintf("%s (%s)", a.Workload.ID, t.Verdict(a.Base)))
 		}
+		t.wrap("  ", l.Label+": "+strings.Join(parts, ", ")+".")
 	}
 	for _, k := range t.keeps(all) {
-		t.kept(k)
+		t.wrap("  ", fmt.Sprintf("%s keeps its memory: %s", k.Workload.ID, k.Course()))
+		t.wrap("      ", t.Keeper(k))
+		t.lines(t.KeptLines(k), k.compared > 0)
 	}
 	for _, l := range t.barren(all) {
-		var names []string
+		var parts []string
 		for _, m := range l.Items {
-			names = append(names, m.Name)
+			parts = append(parts, m.ID)
 		}
-		t.wrap("  ", fmt.Sprintf("Did nothing against the growth of %s: %s.", l.Label, strings.Join(names, ", ")))
+		t.wrap("  ", fmt.Sprintf("Did nothing against the growth of %s: %s.", l.Label, strings.Join(parts, ", ")))
 	}
 	for _, a := range all {
-		if len(a.peak) > 0 && a.growth != grows {
-			c := a.peak[0]
-			t.wrap("  ", fmt.Sprintf("Lowest peak of %s: %s with %s; %s.", a.workload.ID, size(c.Figures.Peak), c.Remedy, t.cost(c)))
+		if len(a.Peak) > 0 && !a.Grows() {
+			c := a.Peak[0]
+			t.wrap("  ", fmt.Sprintf("Lowest peak of %s: %s with %s; %s.", a.Workload.ID, size(c.Figures.Peak), c.Remedy, t.Cost(c)))
 		}
 	}
 }
 
 func (t *text) finding(a answer) {
-	t.wrap("  ", fmt.Sprintf("%s: %s%s.", a.workload.ID+orEmpty(" ", a.workload.Title), t.verdict(a.base), orEmptyIf(a.onPurpose(), ", on purpose")))
-	if a.growth == grows {
+	purpose := "."
+	if a.OnPurpose() {
+		purpose = ", on purpose."
+	}
+	t.wrap("  ", a.Workload.ID+orEmpty(" ", a.Workload.Title)+": "+t.Verdict(a.Base)+purpose)
+	if a.Grows() {
 		layer, why := t.why(a)
-		t.wrap("      ", orEmptyIf(layer != "", "Carried by "+layer+": ")+why)
+		if layer != "" {
+			why = "Carried by " + layer + ": " + why
+		}
+		t.wrap("      ", why)
 	}
-	list := func(cells []*matrix.Cell, most int) string {
+	if without := t.Unlimited(a); without != "" {
+		t.wrap("      ", without)
+	}
+	t.lines(t.Lines(a), a.tried())
+}
+
+// lines writes the lines of an answer; notes is whether those that have no remedies
+// say so.
+func (t *text) lines(lines []line, notes bool) {
+	for _, l := range lines {
+		if len(l.Items) == 0 {
+			if notes {
+				t.paragraph("      ", l.Note, l.color)
+			}
+			continue
+		}
 		var parts []string
-		for i, c := range cells {
-			if i == most {
-				parts = append(parts, fmt.Sprintf("and %d more", len(cells)-most))
-				break
+		for _, it := range l.Items {
+			part := it.ID
+			if it.Before != "" {
+				part = it.Before + " " + part
 			}
-			left := ""
-			if c.Effect == memory.Partly && c.Comparison != nil && c.Comparison.Slope.OK {
-				left = "slope " + times(c.Comparison.Slope, false) + "; "
+			if it.After != "" {
+				part += " (" + it.After + ")"
 			}
-			parts = append(parts, fmt.Sprintf("%s (%s%s)", c.Remedy, left, t.cost(c)))
+			parts = append(parts, part)
 		}
-		return strings.Join(parts, ", ")
-	}
-	removed, most, none := "Removed by ", 3, "No remedy that was tried removes it."
-	if a.growth == dies {
-		removed, most, none = "Survives with ", 8, "It survives with no remedy that was tried."
-		if text := t.unlimited(a); text != "" {
-			t.wrap("      ", text)
+		if l.More > 0 {
+			parts = append(parts, fmt.Sprintf("and %d more", l.More))
 		}
+		t.paragraph("      ", l.text+strings.Join(parts, ", ")+".", l.color)
 	}
-	if len(a.unclear)+len(a.unseen) > 0 {
-		none = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.growth == dies] + " it."
-	}
-	tried := len(a.lowers) + len(a.nothing) + len(a.unseen) + len(a.harms) + len(a.unclear)
-	switch {
-	case len(a.removes) > 0:
-		t.paragraph("      ", removed+list(a.removes, most)+".", green)
-	case tried > 0:
-		t.paragraph("      ", none, yellow)
-	}
-	if len(a.lowers) > 0 {
-		t.wrap("      ", "Lowered by "+list(a.lowers, 2)+".")
-	}
-	if len(a.nothing) > 0 {
-		if a.growth == dies {
-			t.wrap("      ", "Dies all the same with "+ids(a.nothing)+".")
-		} else {
-			t.wrap("      ", "Did nothing: "+ids(a.nothing)+".")
-		}
-	}
-	if len(a.unseen) > 0 {
-		t.wrap("      ", "Not verified, no difference seen: "+ids(a.unseen)+".")
-	}
-	if len(a.harms) > 0 {
-		t.paragraph("      ", "Worse: "+ids(a.harms)+".", red)
-	}
-	if len(a.unclear) > 0 {
-		t.wrap("      ", "Unclear: "+ids(a.unclear)+".")
-	}
-}
-
-// ids are the remedies of cells.
-func ids(cells []*matrix.Cell) string {
-	var parts []string
-	for _, c := range cells {
-		parts = append(parts, c.Remedy)
-	}
-	return strings.Join(parts, ", ")
-}
-
-// kept is what stays of a workload after everything was closed.
-func (t *text) kept(k kept) {
-	t.wrap("  ", fmt.Sprintf("%s keeps its memory: %s", k.workload.ID, k.course()))
-	t.wrap("      ", t.keeper(k))
-	list := func(cells []*matrix.Cell) string {
-		var parts []string
-		for i, c := range cells {
-			if i == mostReturns {
-				parts = append(parts, fmt.Sprintf("and %d more", len(cells)-i))
-				break
-			}
-			parts = append(parts, fmt.Sprintf("%s with %s (%s)", size(c.Figures.Closed), c.Remedy, t.afterClose(c)))
-		}
-		return strings.Join(parts, ", ")
-	}
-	switch {
-	case len(k.back) > 0:
-		t.paragraph("      ", "It comes back to "+list(k.back)+".", green)
-	case k.compared > 0:
-		t.paragraph("      ", "No setting that was tried brings it back.", yellow)
-	}
-	if len(k.fewer) > 0 {
-		t.wrap("      ", "Less is taken to begin with: "+list(k.fewer)+".")
-	}
-	if len(k.alittle) > 0 {
-		t.wrap("      ", "A little less with "+ids(k.alittle)+".")
-	}
-	if len(k.same) > 0 {
-		t.wrap("      ", "As much with "+ids(k.same)+".")
-	}
-	if len(k.unseen) > 0 {
-		t.wrap("      ", "Not verified, no difference seen: "+ids(k.unseen)+".")
-	}
-}
-
-func orEmptyIf(ok bool, text string) string {
-	if ok {
-		return text
-	}
-	return ""
 }
 
 // table has a row per remedy and a column per workload, in as many blocks as the
@@ -298,16 +237,20 @@ func orEmptyIf(ok bool, text string) string {
 func (t *text) table(runtime string) {
 	var remedies []matrix.Remedy
 	var workloads []matrix.Workload
-	told := func(c *matrix.Cell) bool {
-		return c != nil && c.Remedy != matrix.Baseline && c.Effect != memory.NotApplicable && c.Effect != memory.CouldNotApply
+	rows, columnsOf := map[string]bool{}, map[string]bool{}
+	for i := range t.Cells {
+		c := &t.Cells[i]
+		if c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != memory.NotApplicable && c.Effect != memory.CouldNotApply {
+			rows[c.Remedy], columnsOf[c.Workload] = true, true
+		}
 	}
 	for _, m := range t.remedies {
-		if slices.ContainsFunc(t.workloads, func(w matrix.Workload) bool { return told(t.cell(runtime, w.ID, m.ID)) }) {
+		if rows[m.ID] {
 			remedies = append(remedies, m)
 		}
 	}
 	for _, w := range t.workloads {
-		if slices.ContainsFunc(remedies, func(m matrix.Remedy) bool { return told(t.cell(runtime, w.ID, m.ID)) }) {
+		if columnsOf[w.ID] {
 			workloads = append(workloads, w)
 		}
 	}
@@ -384,42 +327,20 @@ func (t *text) usualTime(runtime, remedy string) string {
 	if len(all) == 0 {
 		return unknown
 	}
-	return fmt.Sprintf("×%.2f%s", measure.Median(all), orEmptyIf(2*unclear > len(all), "?"))
+	text := fmt.Sprintf("×%.2f", measure.Median(all))
+	if 2*unclear > len(all) {
+		text += "?"
+	}
+	return text
 }
 
-// absent lists what could not be applied, by reason.
-func (t *text) absent() {
-	var reasons []string
-	remedies := map[string][]string{}
-	for i := range t.Cells {
-		c := &t.Cells[i]
-		if c.Effect != memory.CouldNotApply {
-			continue
-		}
-		reason := cmp.Or(oneLine(c.Reason), "no reason given")
-		if _, ok := remedies[reason]; !ok {
-			reasons = append(reasons, reason)
-		}
-		if name := c.Remedy + " on " + c.Runtime; !slices.Contains(remedies[reason], name) {
-			remedies[reason] = append(remedies[reason], name)
-		}
-	}
-	if len(reasons) == 0 {
-		return
-	}
-	t.heading("Could not be applied")
-	for _, reason := range reasons {
-		t.wrap("  ", strings.Join(remedies[reason], ", ")+": "+reason)
-	}
-}
-
-// unverified lists what was applied and could not be seen to take, by reason.
-func (t *text) unverified() {
+// reasons lists, under a heading, the cells for which of returns a reason, by reason.
+func (t *text) reasons(heading string, of func(*matrix.Cell) string) {
 	var reasons []string
 	cells := map[string][]string{}
 	for i := range t.Cells {
 		c := &t.Cells[i]
-		reason := oneLine(c.Unverified)
+		reason := oneLine(of(c))
 		if reason == "" {
 			continue
 		}
@@ -430,10 +351,9 @@ func (t *text) unverified() {
 			cells[reason] = append(cells[reason], name)
 		}
 	}
-	if len(reasons) == 0 {
-		return
+	if len(reasons) > 0 {
+		t.heading(heading)
 	}
-	t.heading("Applied, but not verified")
 	for _, reason := range reasons {
 		t.wrap("  ", strings.Join(cells[reason], ", ")+": "+reason)
 	}

@@ -97,32 +97,12 @@ func TestUnbounded(t *testing.T) {
 	for _, text := range []string{visible(page), inText(t, r, TextOptions{}), b.String()} {
 		require.Empty(t, long.FindString(text))
 	}
-	got, text := data(t, page)
+	got, text := data(t, r)
 	require.Contains(t, text, `"unbounded":true`)
 	for i := range got.Cells {
 		if c := got.Cells[i].Comparison; c != nil {
 			require.True(t, c.Peak.Unbounded)
 		}
-	}
-}
-
-func TestByteAxis(t *testing.T) {
-	for _, test := range []struct {
-		low, high float64
-		want      string
-	}{
-		{0, 1.1 * 1024 * mib, "0, 0.25 GiB, 0.5 GiB, 0.75 GiB, 1 GiB, 1.25 GiB"},
-		{320 * mib, 321 * mib, "310 MiB, 320 MiB, 330 MiB, 340 MiB, 350 MiB, 360 MiB"},
-		{0, 0, "0, 0.2 B, 0.4 B, 0.6 B, 0.8 B, 1 B"},
-	} {
-		a := byteAxis(test.low, test.high, 5)
-		var texts []string
-		for _, tick := range a.Ticks {
-			texts = append(texts, tick.Text)
-		}
-		require.Equal(t, test.want, strings.Join(texts, ", "))
-		require.LessOrEqual(t, a.Low, test.low)
-		require.GreaterOrEqual(t, a.High, test.high)
 	}
 }
 
@@ -140,11 +120,6 @@ func TestThinned(t *testing.T) {
 	require.Contains(t, got, list[500])
 	require.Contains(t, got, list[700])
 	require.True(t, slices.IsSortedFunc(got, func(a, b point) int { return int(a.x - b.x) }))
-}
-
-func TestPath(t *testing.T) {
-	x, y := axis{Low: 0, High: 4000}, axis{Low: 0, High: 2000}
-	require.Equal(t, "M0 2000l10-5 10 5-5 0", path([]point{{0, 0}, {10, 5}, {20, 0}, {15, 0}}, x, y))
 }
 
 func TestClaims(t *testing.T) {

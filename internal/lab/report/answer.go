@@ -1,0 +1,393 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+// answer is the finding on a workload on a runtime.
+type answer struct {
+	Runtime  string
+	Workload matrix.Workload
+	Base     *matrix.Cell
+	growth   growth
+	// Removes, lowers and harms are cells by their effect on the growth (or on the
+	// crash), the cheapest first. nothing are those meant for the growth that leave it
+	// as it is, unseen those of them that may not have been in force.
+	Removes, lowers, nothing, unseen, harms, unclear []*matrix.Cell
+	// Peak are cells that lower the peak, whatever the growth.
+	Peak []*matrix.Cell
+}
+
+// Answer is a itself, for what embeds it.
+func (a answer) Answer() answer { return a }
+
+// Best is the cheapest cell that removes the growth; nil if none does.
+func (a answer) Best() *matrix.Cell {
+	if len(a.Removes) == 0 {
+		return nil
+	}
+	return a.Removes[0]
+}
+
+// Dies reports whether the workload crashes, OnPurpose whether its growth is built in
+// to test the instrument.
+func (a answer) Dies() bool      { return a.growth == dies }
+func (a answer) Grows() bool     { return a.growth == grows }
+func (a answer) OnPurpose() bool { return a.Workload.Leak != nil && *a.Workload.Leak > 0 }
+
+// line is one fact of an answer: a term with its description on a page, a sentence on
+// a terminal.
+type line struct {
+	Class, Label string // on a page
+	text, color  string // on a terminal
+	Items        []item
+	More         int    // items that are left out
+	Note         string // instead of items
+	After        string // on a page, after the items
+}
+
+// item is a remedy in a line, with what stands before and after its name.
+type item struct{ ID, Title, Before, After string }
+
+// mostNames is how many remedies a line without costs names on a page.
+const mostNames = 16
+
+func (v *view) line(class, label, text, color string, cells []*matrix.Cell, most int, describe func(*matrix.Cell) (before, after string)) line {
+	l := line{Class: class, Label: label, text: text, color: color}
+	for i, c := range cells {
+		if i == most {
+			l.More = len(cells) - i
+			break
+		}
+		it := item{ID: c.Remedy, Title: v.title(c.Remedy)}
+		if describe != nil {
+			it.Before, it.After = describe(c)
+		}
+		l.Items = append(l.Items, it)
+	}
+	return l
+}
+
+func (v *view) names(class, label, text, color string, cells []*matrix.Cell) line {
+	return v.line(class, label, text, color, cells, len(cells), nil)
+}
+
+// Names are the items of a line without costs that a page shows; nil if they have costs.
+func (l line) Names() []item {
+	if len(l.Items) == 0 || l.Items[0].After != "" {
+		return nil
+	}
+	return l.Items[:min(len(l.Items), mostNames)]
+}
+
+// Rest is how many items a page leaves out.
+func (l line) Rest() int {
+	if names := l.Names(); names != nil {
+		return len(l.Items) - len(names)
+	}
+	return l.More
+}
+
+// Lines are what removes, lowers, leaves or worsens the growth of an answer.
+func (v *view) Lines(a answer) []line {
+	removed, text, nothing, did, most := "Removed by", "No remedy that was tried removes it.", "= Does nothing", "Did nothing: ", 3
+	if a.Dies() {
+		removed, text, nothing, did, most = "Survives with", "It survives with no remedy that was tried.", "= Dies too with", "Dies all the same with ", 8
+	}
+	if len(a.unclear)+len(a.unseen) > 0 {
+		text = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.Dies()] + " it."
+	}
+	first := v.line("works", "✓ "+removed, removed+" ", green, a.Removes, most, func(c *matrix.Cell) (string, string) { return "", v.Cost(c) })
+	first.After = v.Unlimited(a)
+	if len(a.Removes) == 0 {
+		first.Label, first.Note, first.color = removed, text, yellow
+	}
+	lines := []line{first,
+		v.line("partly", "◐ Lowered by", "Lowered by ", "", a.lowers, 2, func(c *matrix.Cell) (string, string) {
+			left := ""
+			if c.Effect == memory.Partly && c.Comparison != nil && c.Comparison.Slope.OK {
+				left = "slope " + times(c.Comparison.Slope, false) + "; "
+			}
+			return "", left + v.Cost(c)
+		}),
+		v.names("none", nothing, did, "", a.nothing),
+		v.unseenLine(a.unseen),
+		v.names("harm", "✗ Worse with", "Worse: ", red, a.harms),
+		v.names("unclear", "? Unclear", "Unclear: ", "", a.unclear),
+	}
+	return slices.DeleteFunc(lines, line.empty)
+}
+
+func (l line) empty() bool { return len(l.Items) == 0 && l.Note == "" }
+
+func (v *view) unseenLine(cells []*matrix.Cell) line {
+	return v.names("unclear", "=? Not verified, no difference seen", "Not verified, no difference seen: ", "", cells)
+}
+
+// tried reports whether any remedy was tried against the growth.
+func (a answer) tried() bool {
+	return len(a.Removes)+len(a.lowers)+len(a.nothing)+len(a.unseen)+len(a.harms)+len(a.unclear) > 0
+}
+
+// onGrowth is the effect of a cell on the growth: its effect if it was meant for that,
+// else that of its slope. A run that dies counts for every goal.
+func (v *view) onGrowth(c *matrix.Cell, g growth) memory.Effect {
+	switch goal := v.goal(c); {
+	case c.Effect == memory.CouldNotApply, c.Effect == memory.NotApplicable, goal == memory.LowerSlope, goal == "", g == dies:
+		return c.Effect
+	case c.Comparison != nil && c.Comparison.Slope.OK:
+		return c.Comparison.Slope.Effect
+	}
+	return ""
+}
+
+func (v *view) goal(c *matrix.Cell) memory.Goal {
+	if c.Comparison != nil && c.Comparison.Goal != "" {
+		return c.Comparison.Goal
+	}
+	return v.remedy[c.Remedy].Goal
+}
+
+func (v *view) answer(runtime string, w matrix.Workload) answer {
+	a := answer{Runtime: runtime, Workload: w, Base: v.cell(runtime, w.ID, matrix.Baseline)}
+	a.growth = growthOf(a.Base)
+	for _, m := range v.remedies {
+		c := v.cell(runtime, w.ID, m.ID)
+		if c == nil || m.ID == matrix.Baseline {
+			continue
+		}
+		if c.Comparison != nil && c.Comparison.Peak.OK && c.Comparison.Peak.Effect == memory.Works {
+			a.Peak = append(a.Peak, c)
+		}
+		if a.growth != grows && !a.Dies() {
+			continue
+		}
+		none := &a.nothing
+		if c.Unverified != "" {
+			none = &a.unseen
+		}
+		effect, meant := v.onGrowth(c, a.growth), v.goal(c) == memory.LowerSlope || a.Dies()
+		switch {
+		case a.Dies() && diesToo(c), effect == memory.NoEffect && meant:
+			*none = append(*none, c)
+		case effect == memory.Works:
+			a.Removes = append(a.Removes, c)
+		case effect == memory.Partly:
+			a.lowers = append(a.lowers, c)
+		case effect == memory.Harmful:
+			a.harms = append(a.harms, c)
+		case effect == memory.Unclear && meant:
+			a.unclear = append(a.unclear, c)
+		}
+	}
+	slices.SortStableFunc(a.Removes, v.byCost)
+	slices.SortStableFunc(a.lowers, func(x, y *matrix.Cell) int { return cmp.Compare(slopeLeft(x), slopeLeft(y)) })
+	slices.SortStableFunc(a.Peak, func(x, y *matrix.Cell) int {
+		return cmp.Compare(x.Comparison.Peak.Estimate, y.Comparison.Peak.Estimate)
+	})
+	return a
+}
+
+// diesToo reports whether the workload dies without the remedy and with it.
+func diesToo(c *matrix.Cell) bool {
+	d := c.Comparison
+	return d != nil && d.Pairs > 0 && 2*d.BaseCrashes >= d.Pairs && 2*d.RemedyCrashes >= d.Pairs
+}
+
+// answers on a runtime are in the order of the workloads, those that the matrix makes
+// grow on purpose last.
+func (v *view) answers(runtime string) []answer {
+	var list, calibration []answer
+	for _, w := range v.workloads {
+		a := v.answer(runtime, w)
+		switch {
+		case a.Base == nil:
+		case a.OnPurpose():
+			calibration = append(calibration, a)
+		default:
+			list = append(list, a)
+		}
+	}
+	return append(list, calibration...)
+}
+
+// settled lists the answers that need no remedy, by how their memory settles.
+func settled(answers []answer) []labelled {
+	var list []labelled
+	for _, g := range []struct {
+		growth growth
+		label  string
+	}{{settles, "Rises, then levels off"}, {steady, "Does not grow"}, {undecided, "Undecided"}} {
+		l := labelled{Label: g.label}
+		for _, a := range answers {
+			if a.growth == g.growth {
+				l.answers = append(l.answers, a)
+			}
+		}
+		if len(l.answers) > 0 {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// labelled is a list of answers or of remedies with a heading.
+type labelled struct {
+	Label   string
+	answers []answer
+	Items   []matrix.Remedy
+}
+
+func (l labelled) Answers() []answer { return l.answers }
+
+// tally counts the workloads that grow: "4 of 7 workloads grow, 1 dies; each has a
+// remedy that cures it". Growth that is built in does not count.
+func tally(answers []answer) string {
+	n, growing, dying, removed, open := 0, 0, 0, 0, false
+	for _, a := range answers {
+		if a.OnPurpose() {
+			continue
+		}
+		n++
+		switch a.growth {
+		case grows:
+			growing++
+		case dies:
+			dying++
+		}
+		if len(a.Removes) > 0 {
+			removed++
+		}
+		open = open || len(a.unclear)+len(a.unseen) > 0
+	}
+	text := "no workload grows"
+	switch {
+	case growing > 0:
+		text = fmt.Sprintf("%d of %s %s", growing, count(n, "workload"), map[bool]string{true: "grows", false: "grow"}[growing == 1])
+	case n > 0:
+		text = fmt.Sprintf("none of %s grows", count(n, "workload"))
+	}
+	if dying > 0 {
+		text += ", " + plural(dying, "dies", "die")
+	}
+	switch bad := growing + dying; {
+	case bad == 0:
+	case removed == bad && bad == 1:
+		text += "; a remedy cures it"
+	case removed == bad:
+		text += "; each has a remedy that cures it"
+	case removed == 0 && open:
+		text += "; no remedy is shown to cure that"
+	case removed == 0:
+		text += "; no remedy that was tried cures that"
+	default:
+		text += fmt.Sprintf("; %d of the %d %s a remedy that cures it", removed, bad, map[bool]string{true: "has", false: "have"}[removed == 1])
+	}
+	return text
+}
+
+// slopeLeft is the ratio of slopes, infinite if it is not known.
+func slopeLeft(c *matrix.Cell) float64 {
+	if c.Comparison == nil || !c.Comparison.Slope.OK {
+		return math.Inf(1)
+	}
+	return c.Comparison.Slope.Estimate
+}
+
+// byCost compares the costs of two remedies: step time first, in twentieths, since
+// finer differences are noise, then the peak. A remedy that makes a step do less comes
+// last, since the time of its steps cannot be compared.
+func (v *view) byCost(a, b *matrix.Cell) int {
+	cost := func(r memory.Ratio) float64 {
+		switch {
+		case !r.OK:
+			return math.Inf(1)
+		case alike(r):
+			return 1
+		}
+		return math.Round(20*r.Estimate) / 20
+	}
+	rank := func(c *matrix.Cell) []float64 {
+		d, less, peak := cmp.Or(c.Comparison, &memory.Comparison{}), 0.0, math.Inf(1)
+		if v.lessWork(c.Remedy) {
+			less = 1
+		}
+		if c.Figures.Peak != nil {
+			peak = float64(*c.Figures.Peak)
+		}
+		return []float64{less, cost(d.StepTime), cost(d.Peak), peak}
+	}
+	return slices.Compare(rank(a), rank(b))
+}
+
+func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
+
+// lessWork reports whether a step does less with a remedy, so that its time cannot be
+// compared.
+func (v *view) lessWork(remedy string) bool {
+	knobs := v.remedy[remedy].Knobs
+	return knobs["batch_divide"] != "" || knobs["batch"] != ""
+}
+
+// barren lists the remedies that are meant for growth, were in force, and did nothing on
+// any workload that grows by itself, by the workloads that show it.
+func (v *view) barren(answers []answer) []labelled {
+	var list []labelled
+	for _, m := range v.remedies {
+		var nothing []string
+		otherwise := false
+		for _, a := range answers {
+			has := func(cells []*matrix.Cell) bool {
+				return slices.ContainsFunc(cells, func(c *matrix.Cell) bool { return c.Remedy == m.ID })
+			}
+			switch {
+			case a.growth != grows || a.OnPurpose():
+			case has(a.nothing):
+				nothing = append(nothing, a.Workload.ID)
+			case has(a.Removes), has(a.lowers), has(a.unclear), has(a.harms):
+				otherwise = true
+			}
+		}
+		if len(nothing) == 0 || otherwise {
+			continue
+		}
+		label := and(nothing)
+		i := slices.IndexFunc(list, func(l labelled) bool { return l.Label == label })
+		if i < 0 {
+			i = len(list)
+			list = append(list, labelled{Label: label})
+		}
+		list[i].Items = append(list[i].Items, m)
+	}
+	slices.SortStableFunc(list, func(x, y labelled) int { // most workloads first
+		return cmp.Compare(strings.Count(y.Label, ","), strings.Count(x.Label, ","))
+	})
+	return list
+}
+
+// Unlimited is what a workload that dies takes without the limit, from the workload that
+// it is a variant of; empty if that was not measured.
+func (v *view) Unlimited(a answer) string {
+	like, ok := v.workload[a.Workload.Like]
+	if !a.Dies() || !ok || limitOf(like, a.Runtime) > 0 || v.Settings.Limit > 0 {
+		return ""
+	}
+	c := v.cell(a.Runtime, like.ID, matrix.Baseline)
+	if c == nil || c.Figures.Peak == nil || c.Figures.StepTime == nil {
+		return ""
+	}
+	return fmt.Sprintf("Without the limit (%s): peak %s; %s per step.", like.ID, size(c.Figures.Peak), duration(c.Figures.StepTime))
+}
+
+// limitOf is the memory in bytes that a run of a workload may use on a runtime; 0 is
+// no limit.
+func limitOf(w matrix.Workload, runtime string) int64 {
+	return cmp.Or(w.On[runtime].Limit, w.Limit)
+}

@@ -1,0 +1,259 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+// alarms are what a reader must know before anything else.
+func (v *view) alarms() []string {
+	var list []string
+	for _, c := range v.Calibration {
+		if !c.OK {
+			list = append(list, fmt.Sprintf("Calibration failed on %s, %s: %s", c.Runtime, c.Workload, calibrationText(c)))
+		}
+	}
+	if len(v.Calibration) == 0 {
+		list = append(list, "There is no calibration: nothing shows that the instrument can be trusted.")
+	}
+	if !v.Complete {
+		list = append(list, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were done.", count(len(v.Runs), "run")))
+	}
+	return list
+}
+
+// calibrated says in a sentence that the instrument holds; empty if it does not.
+func (v *view) calibrated() string {
+	var leaks, controls int
+	off := 0.0
+	for _, c := range v.Calibration {
+		switch {
+		case !c.OK:
+			return ""
+		case c.Expected == 0:
+			controls++
+		default:
+			leaks++
+			off = max(off, math.Abs(c.Slope.Estimate/c.Expected-1))
+		}
+	}
+	var parts []string
+	if leaks > 0 {
+		parts = append(parts, fmt.Sprintf("a leak of known size was recovered to within %.2f%%", max(100*off, 0.01)))
+	}
+	if controls > 0 {
+		parts = append(parts, "the control without a leak was called free of growth")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	on := ""
+	if names := v.calibratedOn(); len(names) > 0 {
+		on = ", on " + and(names)
+	}
+	return "The instrument holds: " + strings.Join(parts, ", and ") + on + "."
+}
+
+func (v *view) calibratedOn() []string {
+	var names []string
+	for _, c := range v.Calibration {
+		if !slices.Contains(names, c.Runtime) {
+			names = append(names, c.Runtime)
+		}
+	}
+	return names
+}
+
+func calibrationText(c matrix.Calibration) string {
+	if c.Text != "" {
+		return sentence(c.Text)
+	}
+	return fmt.Sprintf("expected %s, measured %s.", rate(memory.Interval{Estimate: c.Expected, Low: c.Expected, High: c.Expected}, false), rate(c.Slope, true))
+}
+
+// machine is the environment in a line.
+func (v *view) machine() string {
+	e := v.Environment
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if e.CPU != "" {
+		add("%s", e.CPU)
+	}
+	if e.Cores > 0 {
+		add("%s", count(e.Cores, "core"))
+	}
+	if e.Memory > 0 {
+		add("%s of memory", memory.Bytes(e.Memory))
+	}
+	if e.Limit > 0 {
+		add("limited to %s", memory.Bytes(e.Limit))
+	}
+	if len(e.GPUs) > 0 {
+		add("%s", strings.Join(e.GPUs, ", "))
+	} else {
+		add("no GPU")
+	}
+	versions := map[string]bool{}
+	var names []string
+	for _, name := range v.runtimes {
+		if version := e.TensorFlow[name]; version != "" {
+			names = append(names, version+" ("+name+")")
+			versions[version] = true
+		}
+	}
+	switch len(versions) {
+	case 0:
+	case 1:
+		add("TensorFlow %s", strings.Fields(names[0])[0])
+	default:
+		add("TensorFlow %s", strings.Join(names, ", "))
+	}
+	if e.Keras != "" {
+		add("Keras %s", e.Keras)
+	}
+	if e.OS != "" {
+		add("%s/%s", e.OS, e.Arch)
+	}
+	return strings.Join(parts, " · ")
+}
+
+// when is the time and the size of the matrix in a line. Runs may have been taken over
+// from an earlier matrix, so the time is that of the first of them.
+func (v *view) when() string {
+	var parts []string
+	began, took := v.Started, v.seconds()
+	for i := range v.Runs {
+		if at := v.Runs[i].Started; !at.IsZero() && at.Before(began) {
+			began = at
+		}
+	}
+	if !began.IsZero() {
+		parts = append(parts, began.UTC().Format("2 January 2006 15:04 UTC"))
+	}
+	remedies := len(v.remedies) - 1
+	parts = append(parts, fmt.Sprintf("%s × %s", count(len(v.workloads), "workload"), plural(remedies, "remedy", "remedies")))
+	if v.Settings.Pairs > 0 {
+		parts = append(parts, count(v.Settings.Pairs, "pair")+" per cell")
+	}
+	runs := count(len(v.Runs), "run")
+	if took > 0 {
+		runs += " in " + lasted(time.Duration(took*float64(time.Second)))
+	}
+	parts = append(parts, runs)
+	if v.Settings.Limit > 0 {
+		parts = append(parts, "runs limited to "+memory.Bytes(v.Settings.Limit).String())
+	}
+	if v.Settings.Jobs > 1 {
+		parts = append(parts, fmt.Sprintf("%d runs at a time", v.Settings.Jobs))
+	}
+	if v.Version != "" {
+		parts = append(parts, "steadyfit "+v.Version)
+	}
+	return strings.Join(parts, " · ")
+}
+
+// workloadFacts is how a workload runs on a runtime, in a line.
+func workloadFacts(w matrix.Workload, runtime string) string {
+	d := w.On[runtime] // what is 0 there is the same as elsewhere
+	steps, every, epoch := cmp.Or(d.Steps, w.Steps), cmp.Or(d.Every, w.Every), cmp.Or(d.Epoch, w.Epoch)
+	var parts []string
+	if w.Model != "" {
+		parts = append(parts, "model "+w.Model)
+	}
+	if steps > 0 {
+		text := count(steps, "step")
+		if epoch > 0 && epoch < steps {
+			text += fmt.Sprintf(" in epochs of %d", epoch)
+		}
+		parts = append(parts, text)
+	}
+	if every > 1 {
+		parts = append(parts, fmt.Sprintf("a sample every %d", every))
+	}
+	if w.Batch > 0 {
+		parts = append(parts, fmt.Sprintf("batch %d", w.Batch))
+	}
+	if w.Budget > 0 {
+		parts = append(parts, fmt.Sprintf("budget %s per step", memory.Bytes(w.Budget)))
+	}
+	if limit := limitOf(w, runtime); limit > 0 {
+		parts = append(parts, "under a limit of "+memory.Bytes(limit).String())
+	}
+	return strings.Join(parts, " · ")
+}
+
+// Conditions are the machine and the settings, as names and values.
+func (v *view) Conditions() [][2]string {
+	e, s := v.Environment, v.Settings
+	amount := func(bytes int64, none string) string {
+		if bytes <= 0 {
+			return none
+		}
+		return memory.Bytes(bytes).String()
+	}
+	number := func(n int) string {
+		if n <= 0 {
+			return unknown
+		}
+		return fmt.Sprint(n)
+	}
+	rows := [][2]string{
+		{"Processor", e.CPU}, {"Cores", number(e.Cores)}, {"Memory", amount(e.Memory, unknown)},
+		{"Limit of the control group", amount(e.Limit, "none")},
+		{"System", strings.TrimSpace(strings.Trim(e.OS+"/"+e.Arch, "/") + " " + e.Kernel)},
+		{"GPUs", cmp.Or(strings.Join(e.GPUs, ", "), "none")},
+	}
+	for _, name := range v.runtimes {
+		rows = append(rows, [2]string{"TensorFlow of " + name, e.TensorFlow[name]})
+	}
+	if e.Keras != "" || e.Python != "" {
+		rows = append(rows, [2]string{"Keras", e.Keras}, [2]string{"Python", e.Python})
+	}
+	var variables []string
+	for _, name := range slices.Sorted(maps.Keys(e.Variables)) {
+		variables = append(variables, name+"="+e.Variables[name])
+	}
+	settings := fmt.Sprintf("%s per cell, seed %d, intervals of slopes at %s%%", count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, memory.DefaultConfidence), 2))
+	if s.Quick {
+		settings += ", the quick form"
+	}
+	if s.Jobs > 0 {
+		settings += ", " + plural(s.Jobs, "run at a time", "runs at a time")
+	}
+	limit := amount(s.Limit, "none")
+	if slices.ContainsFunc(v.workloads, func(w matrix.Workload) bool {
+		return slices.ContainsFunc(v.runtimes, func(runtime string) bool { return limitOf(w, runtime) > 0 })
+	}) {
+		limit += ", but for workloads that have one of their own"
+	}
+	if s.LimitKind != "" {
+		limit += "; held by " + s.LimitKind
+	}
+	rows = append(rows, [2]string{"Go", e.Go},
+		[2]string{"Variables", cmp.Or(strings.Join(variables, " "), "none that matters")},
+		[2]string{"Load before and after", fmt.Sprintf("%.2f, %.2f", e.LoadBefore, e.LoadAfter)},
+		[2]string{"Settings", settings}, [2]string{"Limit of each run", limit})
+	if took := v.seconds(); took > 0 {
+		rows = append(rows, [2]string{"Time in runs", fmt.Sprintf("%.0f s in %s", math.Round(took), count(len(v.Runs), "run"))})
+	}
+	for i := range rows {
+		rows[i][1] = cmp.Or(rows[i][1], unknown)
+	}
+	return rows
+}
+
+// seconds is the time in all runs.
+func (v *view) seconds() (sum float64) {
+	for i := range v.Runs {
+		sum += v.Runs[i].Seconds
+	}
+	return sum
+}

@@ -1,0 +1,155 @@
+package report
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"steadyfit/internal/lab/cell"
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+// ThinOptions limit the size of a copy of a result. The zero value keeps no samples and
+// all digits.
+type ThinOptions struct {
+	// Samples is the most samples of a series. Runs of a remedy other than the middle one
+	// of their cell have none, unless it is larger than the series of the run.
+	Samples int
+	// Digits is the number of significant digits of figures, one less of samples; 0 keeps
+	// all. With it, runs of a remedy other than the middle one keep the kind of their
+	// verdict only.
+	Digits int
+}
+
+// Published are the options for results that are kept in a repository.
+var Published = ThinOptions{Samples: 8, Digits: 4}
+
+// Thin is a copy of a result with all cells, claims and runs, which [HTML], [Text],
+// [Claims], [Benchmark] and [Compare] can read, in a tenth of the space. Series and phases
+// have the layers that a report shows; trends, logs, keys and the facts other than those
+// on matrix operations are left out. The phases of a cell are those of its middle run.
+func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
+	v, out := newView(r), *r
+	out.Cells, out.Runs = slices.Clone(r.Cells), slices.Clone(r.Runs)
+	middle, baseline := map[int]bool{}, map[int]bool{}
+	for i := range out.Cells {
+		c := &out.Cells[i]
+		if m := matrix.Middle(v.runsOf(c)); m != nil {
+			middle[m.ID] = true
+		}
+		if c.Remedy == matrix.Baseline {
+			for _, id := range c.Runs {
+				baseline[id] = true
+			}
+		}
+		if c.Verdict != nil {
+			d := o.verdict(*c.Verdict, c.Remedy == matrix.Baseline)
+			if c.Remedy != matrix.Baseline && len(c.Runs) > 1 {
+				d.Slope = memory.Interval{} // a report shows that of the figures
+			}
+			c.Verdict = &d
+		}
+		c.Figures.Slope = o.interval(c.Figures.Slope)
+		for _, amount := range []**int64{&c.Figures.Peak, &c.Figures.Loaded, &c.Figures.Level, &c.Figures.Closed, &c.Figures.Trimmed, &c.Figures.StepTime} {
+			if *amount != nil {
+				rounded := int64(o.round(float64(**amount)))
+				*amount = &rounded
+			}
+		}
+		if c.Comparison != nil {
+			d := *c.Comparison
+			for _, ratio := range []*memory.Ratio{&d.Slope, &d.Peak, &d.Reset, &d.GPU, &d.StepTime} {
+				ratio.Interval = o.interval(ratio.Interval)
+			}
+			c.Comparison = &d
+		}
+	}
+	first := r.Started
+	for i := range out.Runs {
+		if at := out.Runs[i].Started; !at.IsZero() && at.Before(first) {
+			first = at
+		}
+	}
+	for i := range out.Runs {
+		run := &out.Runs[i]
+		run.Key, run.Log, run.Seconds = "", "", math.Round(run.Seconds*10)/10
+		run.Outcome.Verdict = o.verdict(run.Outcome.Verdict, false)
+		if o.Digits > 0 && !middle[run.ID] && !baseline[run.ID] {
+			run.Outcome = memory.Outcome{Verdict: memory.Verdict{Kind: run.Outcome.Verdict.Kind, Reason: run.Outcome.Verdict.Reason}}
+		}
+		for _, reading := range []*memory.Reading{&run.Outcome.Peak, &run.Outcome.Reset, &run.Outcome.GPU, &run.Outcome.StepTime} {
+			*reading = o.reading(*reading)
+		}
+		if !run.Started.Equal(first) {
+			run.Started = time.Time{}
+		}
+		facts := map[string]string{}
+		for name, value := range run.Facts {
+			if strings.HasPrefix(name, cell.FactMatrix) {
+				facts[name] = value
+			}
+		}
+		run.Facts = facts
+		whole := run.Series != nil && run.Series.Len() <= o.Samples
+		if run.Series != nil && (whole || middle[run.ID] || baseline[run.ID]) {
+			run.Series = run.Series.Thin(o.Samples, func(s memory.Sample) memory.Sample { return o.sample(s, false) })
+		} else {
+			run.Series = nil
+		}
+		phases := run.Phases
+		run.Phases = map[string]memory.Sample{}
+		for name, s := range phases {
+			if whole || middle[run.ID] {
+				s.At = time.Time{}
+				run.Phases[name] = o.sample(s, baseline[run.ID])
+			}
+		}
+	}
+	return &out
+}
+
+// verdict is a verdict without its trends; unless it is of a workload as it is, without
+// what a report does not show of remedies.
+func (o ThinOptions) verdict(d memory.Verdict, baseline bool) memory.Verdict {
+	d.Trends, d.Slope = nil, o.interval(d.Slope)
+	d.NoiseFloor = o.round(d.NoiseFloor)
+	if !baseline {
+		d = memory.Verdict{Kind: d.Kind, Layer: d.Layer, Per: d.Per, Slope: d.Slope, Confidence: d.Confidence, Samples: d.Samples,
+			Reason: d.Reason, Level: o.reading(memory.Known(d.Level)).Bytes}
+	}
+	return d
+}
+
+func (o ThinOptions) interval(i memory.Interval) memory.Interval {
+	return memory.Interval{Estimate: o.round(i.Estimate), Low: o.round(i.Low), High: o.round(i.High)}
+}
+
+func (o ThinOptions) round(v float64) float64 {
+	if o.Digits > 0 {
+		if r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', o.Digits, 64), 64); err == nil {
+			return r
+		}
+	}
+	return v
+}
+
+func (o ThinOptions) reading(r memory.Reading) memory.Reading {
+	r.Bytes = memory.Bytes(o.round(float64(r.Bytes)))
+	return r
+}
+
+// sample keeps anonymous memory, and of a workload as it is malloc's figures, which name
+// the allocator that keeps memory.
+func (o ThinOptions) sample(s memory.Sample, baseline bool) memory.Sample {
+	out := memory.Sample{Step: s.Step, At: s.At}
+	for _, value := range s.Values {
+		if value.Layer == memory.Anon || baseline && (value.Layer == memory.MallocUsed || value.Layer == memory.MallocFree) {
+			value.Reading = ThinOptions{Digits: o.Digits - 1}.reading(value.Reading)
+			out.Values = append(out.Values, value)
+		}
+	}
+	return out
+}
