@@ -11,15 +11,15 @@ PYTHON ?= python3
 CC ?= cc
 RUNTIME := .runtime/tensorflow
 VENV := .runtime/venv
-SUMMARY := out/test/summary.txt
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+REPORTS := out/test
 
 # More arguments for every go test, for example GOTESTFLAGS=-count=1.
 GOTESTFLAGS ?=
 # Tests use this TensorFlow; name another folder to test against that one.
 export STEADYFIT_TENSORFLOW ?= $(CURDIR)/$(RUNTIME)
 
-GOTEST = $(GO) run ./internal/gotest -summary $(SUMMARY)
+export GO
+GOTEST = scripts/gotest.sh
 
 .PHONY: help
 help: ## list the targets
@@ -35,10 +35,10 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 # The first targets use all cores, and measure memory. Each of the others is one long program.
 .PHONY: test
 test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
-	@rm -f $(SUMMARY)
+	@rm -rf $(REPORTS)
 	@rc=0; $(MAKE) -k -j1 --no-print-directory abi test-unit race test-onednn || rc=1; \
 	$(MAKE) -k --no-print-directory -j2 -Otarget gcstress leakcheck test-tfgo fuzz pytest || rc=1; \
-	$(GO) run ./internal/gotest -total $(SUMMARY) || rc=1; exit $$rc
+	$(PYTHON) scripts/test_summary.py $(REPORTS) || rc=1; exit $$rc
 
 ##@ Parts
 
@@ -60,7 +60,7 @@ abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 
 .PHONY: test-unit
 test-unit: runtime ## Go tests, those with TensorFlow included
-	$(GOTEST) -title unit -- -timeout=20m $(GOTESTFLAGS) ./...
+	$(GOTEST) unit -timeout=20m $(GOTESTFLAGS) ./...
 
 # TensorFlow computes with oneDNN or without, by TF_ENABLE_ONEDNN_OPTS, else by the
 # processor's flags. test-onednn runs with the setting that the other targets do not have.
@@ -76,24 +76,24 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the same under the race detector
-	$(GOTEST) -title race -- -race -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
+	$(GOTEST) race -race -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
 		$$($(GO) list ./... | grep -vE '/(internal/(lab/(report|workload|accuracy)|docs|lint))$$')
 
 .PHONY: test-onednn
 test-onednn: runtime ## what depends on oneDNN, with the setting that TensorFlow would not choose
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) -title onednn -- -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./tune ./train ./cmd/steadyfit
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./tune ./train ./cmd/steadyfit
 
 .PHONY: gcstress
 gcstress: runtime ## a garbage collection inside each use of a native handle, and leakcheck
-	$(GOTEST) -title gcstress -- -tags 'gcstress leakcheck' -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./session/...
+	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./session/...
 
 .PHONY: leakcheck
 leakcheck: runtime ## an object dropped without Close is said with its origin (tfbind, session: gcstress)
-	$(GOTEST) -title leakcheck -- -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./savedmodels/... ./fit/... ./train/...
+	$(GOTEST) leakcheck -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./savedmodels/... ./fit/... ./train/...
 
 .PHONY: test-tfgo
 test-tfgo: runtime ## a graph of tfgo as a stage, both bindings in one process
-	source internal/lab/bench/galeone.env; $(GOTEST) -title tfgo -- -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
+	source internal/lab/bench/galeone.env; $(GOTEST) tfgo -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
 
 # How many inputs each fuzz target tries: a number and an x. A time would do but for a fault of
 # Go before 1.27, by which a target may fail as its time ends (go.dev/issue/75804).
@@ -101,15 +101,16 @@ FUZZTIME ?= 5000x
 
 .PHONY: fuzz
 fuzz: runtime ## each fuzz target on FUZZTIME inputs (test-unit runs their seeds)
-	@scripts/fuzz.sh $(FUZZTIME) $(SUMMARY)
+	@scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: pytest
 pytest: venv ## tests of the Python exporter
-	@scripts/pytest.sh $(VENV) $(SUMMARY)
+	@mkdir -p $(REPORTS)
+	TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python -m pytest -q -rs -n auto --maxprocesses 4 --junit-xml=$(REPORTS)/pytest.xml scripts/tests
 
 .PHONY: lint
-lint: runtime ## gofmt, go vet, staticcheck, the project's own rules, shell and Python syntax
-	@scripts/lint.sh $(STATICCHECK)
+lint: runtime ## golangci-lint, go vet with each build tag, the project's own rules, shell and Python
+	@scripts/lint.sh
 
 ##@ Measurements
 
@@ -191,7 +192,7 @@ venv-gpu: ## make the Python environment with GPU support, for Keras in matrix-g
 .PHONY: test-gpu
 test-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) build ## the tests that need a GPU, on a machine that has one
 	$(USE_GPU) bin/steadyfit doctor --gpu
-	$(USE_GPU) $(GOTEST) -title gpu -- -run '^TestOnGPU' -count=1 -timeout=20m $(GOTESTFLAGS) ./internal/gpu ./session ./cmd/steadyfit
+	$(USE_GPU) $(GOTEST) gpu -run '^TestOnGPU' -count=1 -timeout=20m $(GOTESTFLAGS) ./internal/gpu ./session ./cmd/steadyfit
 
 # Growth, fraction, limits, allocators, precision; S3v and W3 have changing shapes.
 MATRIX_GPU = --workloads W0,W3,S1d,S3,S3v \

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
-# Runs every linter, prints what each finds, and fails if one found something.
-#
-#   scripts/lint.sh honnef.co/go/tools/cmd/staticcheck@VERSION
+# Runs every linter, prints the findings, and fails if there is one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-staticcheck=$1
+golangci=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 failed=()
 
 check() {
@@ -14,38 +12,28 @@ check() {
     "$@" || failed+=("$name")
 }
 
-formatted() {
-    local files
-    files=$(git ls-files -z --cached --others --exclude-standard -- '*.go' | xargs -0r gofmt -l)
-    [ -z "$files" ] || {
-        printf '%s\n' "$files" 'run: gofmt -w on these files' >&2
-        return 1
-    }
+galeone() {
+    # shellcheck source=/dev/null
+    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/baseline ./internal/lab/galeone/... ./examples/augment)
 }
 
 shells() {
     local file ok=0
     while IFS= read -r -d '' file; do
         bash -n "$file" || ok=1
-    done < <(git ls-files -z --cached --others --exclude-standard -- '*.sh' .ci/run)
+    done < <(git ls-files -z -- '*.sh' .ci/run)
     return "$ok"
 }
 
 pythons() {
-    git ls-files -z --cached --others --exclude-standard -- '*.py' |
+    git ls-files -z -- '*.py' |
         xargs -0r python3 -c 'import ast, sys; [ast.parse(open(f, encoding="utf-8").read(), f) for f in sys.argv[1:]]'
 }
 
-galeone() {
-    # shellcheck source=/dev/null
-    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/baseline ./internal/lab/galeone/... ./examples/augment)
-}
-
-check gofmt formatted
-check 'go vet' go vet ./...
+check golangci-lint go run "$golangci" run ./...
 check 'go vet, tags galeone and tfgo' galeone
 check 'go vet, test tags' go vet -tags 'gcstress leakcheck' ./...
-check staticcheck go run "$staticcheck" ./...
+check 'builds without cgo' env CGO_ENABLED=0 go build ./data/... ./memory/... ./option/...
 check 'project rules' go test -count=1 ./internal/lint
 check 'shell syntax' shells
 check 'python syntax' pythons

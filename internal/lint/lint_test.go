@@ -1,173 +1,130 @@
+// Package lint tests the rules of this project that golangci-lint cannot state
+// (.golangci.yml has the others): where cgo may be, and that no file holds a
+// path of one machine.
 package lint
 
 import (
+	"bytes"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestProject applies the rules to this repository.
-func TestProject(t *testing.T) {
-	root := filepath.Join("..", "..")
-	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
-		t.Fatalf("the module's root is not at %s: %v", root, err)
-	}
-	findings, err := CheckTree(root)
+// skipped folders hold fetched or built files.
+var skipped = []string{".git", ".runtime", "bin", "out", "__pycache__", ".pytest_cache", ".ruff_cache", ".venv"}
+
+// walk calls check with each file of the module, by its path relative to root.
+func walk(t *testing.T, root string, check func(name string, content []byte)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains(skipped, entry.Name()) || strings.HasPrefix(entry.Name(), ".runtime-"):
+			if entry.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		check(filepath.ToSlash(name), content)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range findings {
-		t.Error(f)
-	}
 }
 
-// TestRules shows that each rule finds what it is for, and nothing else.
-func TestRules(t *testing.T) {
-	tests := []struct {
-		name string
-		file string
-		src  string
-		want string // "line rule", or "" for no finding
-	}{
-		{"cgo outside tfbind", "session/a.go", "package session\n\nimport \"C\"\n", "3 cgo"},
-		{"cgo in tfbind", "tfbind/a.go", "package tfbind\n\nimport \"C\"\n", ""},
-		{"cgo in baseline", "internal/lab/baseline/a.go", "package main\n\nimport \"C\"\n", ""},
-		{"cgo in a folder whose name begins alike", "tfbinder/a.go", "package tfbinder\n\nimport \"C\"\n", "3 cgo"},
-
-		{"finalizer", "tfbind/a.go", "package tfbind\n\nimport \"runtime\"\n\nfunc f(x *int) {\n\truntime.SetFinalizer(x, nil)\n}\n", "6 finalizer"},
-		{"finalizer by another name", "tfbind/a.go", "package tfbind\n\nimport rt \"runtime\"\n\nvar f = rt.SetFinalizer\n", "5 finalizer"},
-		{"cleanup", "tfbind/a.go", "package tfbind\n\nimport \"runtime\"\n\nvar f = runtime.KeepAlive\n", ""},
-
-		{"panic in a library", "fit/a.go", "package fit\n\nfunc f() {\n\tpanic(1)\n}\n", "4 panic"},
-		{"panic in a test", "fit/a_test.go", "package fit\n\nfunc f() {\n\tpanic(1)\n}\n", ""},
-		{"panic in a command", "cmd/x/a.go", "package main\n\nfunc f() {\n\tpanic(1)\n}\n", ""},
-		{"panic with a reason", "fit/a.go", "package fit\n\nfunc f() {\n\tpanic(1) // lint:allow panic: unreachable, the switch is complete\n}\n", ""},
-		{"panic with a reason above", "fit/a.go", "package fit\n\nfunc f() {\n\t// lint:allow panic: unreachable\n\tpanic(1)\n}\n", ""},
-		{"allow without a reason", "fit/a.go", "package fit\n\nfunc f() {\n\tg() // lint:allow panic\n}\n", "4 allow"},
-		{"allow for another rule", "fit/a.go", "package fit\n\nfunc f() {\n\tpanic(1) // lint:allow exit: no\n}\n", "4 panic"},
-
-		{"error by value", "fit/a.go", "package fit\n\nimport \"fmt\"\n\nfunc f(err error) error {\n\treturn fmt.Errorf(\"a %d: %v\", 1, err)\n}\n", "6 errorf"},
-		{"error by string", "fit/a.go", "package fit\n\nimport \"fmt\"\n\nfunc f(readErr error) error {\n\treturn fmt.Errorf(\"a: %s\", readErr)\n}\n", "6 errorf"},
-		{"error of a context", "fit/a.go", "package fit\n\nimport \"fmt\"\n\nfunc f(c interface{ Err() error }) error {\n\treturn fmt.Errorf(\"%5.2f%% %+v\", 1.0, c.Err())\n}\n", "6 errorf"},
-		{"error after a star", "fit/a.go", "package fit\n\nimport \"fmt\"\n\nfunc f(err error) error {\n\treturn fmt.Errorf(\"%*d %v\", 3, 1, err)\n}\n", "6 errorf"},
-		{"error wrapped", "fit/a.go", "package fit\n\nimport \"fmt\"\n\nfunc f(err error) error {\n\treturn fmt.Errorf(\"a %v: %w\", 1, err)\n}\n", ""},
-
-		{"exit in a library", "session/a.go", "package session\n\nimport \"os\"\n\nfunc f() {\n\tos.Exit(1)\n}\n", "6 exit"},
-		{"exit in a command's helper", "cmd/x/a.go", "package main\n\nimport \"os\"\n\nfunc f() {\n\tos.Exit(1)\n}\n", "6 exit"},
-		{"log.Fatal in a command's helper", "cmd/x/a.go", "package main\n\nimport \"log\"\n\nfunc f() {\n\tlog.Fatal(1)\n}\n", "6 exit"},
-		{"exit in main", "cmd/x/a.go", "package main\n\nimport \"os\"\n\nfunc main() {\n\tos.Exit(1)\n}\n", ""},
-		{"exit in TestMain", "session/a_test.go", "package session\n\nimport \"os\"\n\nfunc TestMain() {\n\tos.Exit(1)\n}\n", ""},
-		{"exit in a test", "session/a_test.go", "package session\n\nimport \"os\"\n\nfunc TestX() {\n\tos.Exit(1)\n}\n", "6 exit"},
-
-		{"print in a library", "data/a.go", "package data\n\nimport \"fmt\"\n\nfunc f() {\n\tfmt.Println(1)\n}\n", "6 print"},
-		{"builtin print in a library", "data/a.go", "package data\n\nfunc f() {\n\tprintln(1)\n}\n", "4 print"},
-		{"log in a library", "data/a.go", "package data\n\nimport \"log\"\n\nfunc f() {\n\tlog.Printf(\"x\")\n}\n", "6 print"},
-		{"print to a writer", "data/a.go", "package data\n\nimport (\n\t\"fmt\"\n\t\"io\"\n)\n\nfunc f(w io.Writer) {\n\tfmt.Fprintln(w, 1)\n}\n", ""},
-		{"print in a command", "cmd/x/a.go", "package main\n\nimport \"fmt\"\n\nfunc f() {\n\tfmt.Println(1)\n}\n", ""},
-		{"print in an example", "data/a_test.go", "package data\n\nimport \"fmt\"\n\nfunc f() {\n\tfmt.Println(1)\n}\n", ""},
-
-		{"sleep in a test", "data/a_test.go", "package data\n\nimport \"time\"\n\nfunc f() {\n\ttime.Sleep(1)\n}\n", "6 sleep"},
-		{"sleep elsewhere", "memory/a.go", "package memory\n\nimport \"time\"\n\nfunc f() {\n\ttime.Sleep(1)\n}\n", ""},
-
-		{"import upwards", "session/a.go", "package session\n\nimport \"steadyfit/fit\"\n", "3 imports"},
-		{"import sideways", "memory/a.go", "package memory\n\nimport \"steadyfit/data\"\n", "3 imports"},
-		{"import of memory by data", "data/a.go", "package data\n\nimport \"steadyfit/memory\"\n", ""},
-		{"import of tfbind by fit", "fit/a.go", "package fit\n\nimport \"steadyfit/tfbind\"\n", "3 imports"},
-		{"import of tfbind by a test of fit", "fit/a_test.go", "package fit\n\nimport \"steadyfit/tfbind\"\n", ""},
-		{"import upwards by a test", "session/a_test.go", "package session\n\nimport \"steadyfit/matrix\"\n", "3 imports"},
-		{"import upwards by a test from outside", "session/a_test.go", "package session_test\n\nimport \"steadyfit/fit\"\n", ""},
-		{"import of tfbind by a test of data from outside", "data/a_test.go", "package data_test\n\nimport \"steadyfit/tfbind\"\n", "3 imports"},
-		{"import of data", "session/a.go", "package session\n\nimport \"steadyfit/data\"\n", ""},
-		{"import of tfbind by a test of data", "data/a_test.go", "package data\n\nimport \"steadyfit/tfbind\"\n", "3 imports"},
-		{"import of a sub-package upwards", "tfbind/a.go", "package tfbind\n\nimport \"steadyfit/session/child\"\n", "3 imports"},
-		{"import downwards", "session/a.go", "package session\n\nimport (\n\t\"steadyfit/savedmodels\"\n\t\"steadyfit/tfbind\"\n)\n", ""},
-		{"import within a package", "data/npz/a.go", "package npz\n\nimport \"steadyfit/data\"\n", ""},
-		{"import of a helper", "data/a.go", "package data\n\nimport \"steadyfit/internal/x\"\n", ""},
-		{"import by a command", "cmd/x/a.go", "package main\n\nimport \"steadyfit/tfbind\"\n", ""},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			findings, err := CheckFile(test.file, []byte(test.src))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got []string
-			for _, f := range findings {
-				if f.File != test.file || f.Fix == "" {
-					t.Errorf("finding without file or fix: %+v", f)
-				}
-				got = append(got, strings.SplitN(strings.TrimPrefix(f.String(), test.file+":"), ":", 3)[0]+" "+f.Rule)
-			}
-			if strings.Join(got, ", ") != test.want {
-				t.Errorf("findings = %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
-func TestText(t *testing.T) {
-	// Put together here, so that this file passes its own rule.
-	for text, want := range map[string]bool{
-		"see /" + "work/x/y":             true,
-		"\"/" + "root/go/pkg\"":          true,
-		"path=/" + "home/jo/models":      true,
-		"docs/" + "work/x":               false,
-		"$HOME/" + "work/x":              false,
-		"${ROOT}/" + "work/x":            false,
-		"/usr/lib and /tmp/x":            false,
-		"https://example.org/" + "work/": false,
-	} {
-		if got := len(CheckText("a.md", []byte("first line\n"+text+"\n"))) > 0; got != want {
-			t.Errorf("CheckText(%q) found = %v, want %v", text, got, want)
-		}
-	}
-	if f := CheckText("a.md", []byte("first\n/"+"work/x\n")); len(f) != 1 || f[0].Line != 2 {
-		t.Errorf("findings = %v, want one on line 2", f)
-	}
-}
-
-// TestTree shows that the walk reaches files, skips what is built, and follows
-// imports through helper packages.
-func TestTree(t *testing.T) {
-	root := t.TempDir()
-	for name, text := range map[string]string{
-		"data/a.go":              "package data\n\nimport _ \"steadyfit/internal/x\"\n",
-		"internal/x/x.go":        "package x\n\nimport _ \"steadyfit/tfbind\"\n",
-		"fit/a.go":               "package fit\n\nfunc f() { panic(1) }\n",
-		"fit/testdata/bad.go":    "package bad\n\nfunc f() { panic(1) }\n",
-		"out/a.go":               "package out\n\nfunc f() { panic(1) }\n",
-		".runtime/tensorflow/a":  "/" + "work/x\n",
-		"docs/a.md":              "/" + "work/x\n",
-		"docs/picture.png":       "\x00/" + "work\n",
-		"docs/model.pb":          "\x00x/" + "root/export.py",
-		".runtime-2.17/include":  "/" + "work/x\n",
-		"scripts/__pycache__/b":  "/" + "work/x\n",
-		"savedmodels/unused.txt": "fine\n",
-	} {
-		file := filepath.Join(root, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	findings, err := CheckTree(root)
+func importsC(name string, content []byte) bool {
+	file, err := parser.ParseFile(token.NewFileSet(), name, content, parser.ImportsOnly)
 	if err != nil {
-		t.Fatal(err)
+		return false // the compiler reports it
 	}
-	got := map[string]bool{}
-	for _, f := range findings {
-		got[f.File+" "+f.Rule] = true
-	}
-	for _, want := range []string{"internal/x/x.go pure", "fit/a.go panic", "docs/a.md path", "docs/model.pb path"} {
-		if !got[want] {
-			t.Errorf("no finding %q in %v", want, findings)
+	for _, spec := range file.Imports {
+		if spec.Path.Value == `"C"` {
+			return true
 		}
-		delete(got, want)
 	}
-	if len(got) > 0 {
-		t.Errorf("findings that should not be: %v", got)
+	return false
+}
+
+func TestCgoIsInTfbind(t *testing.T) {
+	binding := 0
+	walk(t, filepath.Join("..", ".."), func(name string, content []byte) {
+		if filepath.Ext(name) != ".go" || !importsC(name, content) {
+			return
+		}
+		if strings.HasPrefix(name, "tfbind/") {
+			binding++
+			return
+		}
+		t.Errorf(`%s imports "C": add what is missing to tfbind and call it`, name)
+	})
+	if binding == 0 {
+		t.Error(`no file of tfbind imports "C": the walk does not see it`)
+	}
+}
+
+// machinePath matches folders of one machine. A letter, digit, dot or dash before
+// the first slash makes it a part of a relative path.
+var machinePath = regexp.MustCompile(`(?:^|[^A-Za-z0-9_.\-}])(/(?:work|root|home/[A-Za-z0-9_.-]+|Users/[A-Za-z0-9_.-]+)/)`)
+
+// binaryPath is machinePath without its left end: in a binary file the length of
+// a string comes before it and may look like a letter.
+var binaryPath = regexp.MustCompile(`/(?:work|root|home/[A-Za-z0-9_.-]+|Users/[A-Za-z0-9_.-]+)/[A-Za-z0-9_.-]`)
+
+// findMachinePath returns the 1-based line and the path of the first match; line 0 means none.
+func findMachinePath(content []byte) (line int, path string) {
+	pattern := machinePath
+	if bytes.IndexByte(content, 0) >= 0 {
+		pattern = binaryPath
+	}
+	for text := range bytes.Lines(content) {
+		line++
+		if m := pattern.Find(text); m != nil {
+			return line, strings.TrimSpace(string(m))
+		}
+	}
+	return 0, ""
+}
+
+// A SavedModel, for one, carries the path of the script that exported it.
+func TestNoPathOfOneMachine(t *testing.T) {
+	walk(t, filepath.Join("..", ".."), func(name string, content []byte) {
+		if line, path := findMachinePath(content); line > 0 {
+			t.Errorf("%s:%d: %q is a path of one machine; make it relative to the repository", name, line, path)
+		}
+	})
+}
+
+func TestFindMachinePath(t *testing.T) {
+	// The texts are put together here, so that this file passes its own test.
+	for text, want := range map[string]int{
+		"see /" + "work/x/y":             2,
+		"\"/" + "root/go/pkg\"":          2,
+		"path=/" + "home/jo/models":      2,
+		"\x00x/" + "root/export.py":      2,
+		"docs/" + "work/x":               0,
+		"$HOME/" + "work/x":              0,
+		"${ROOT}/" + "work/x":            0,
+		"/usr/lib and /tmp/x":            0,
+		"https://example.org/" + "work/": 0,
+		"\x00/" + "work\n":               0,
+	} {
+		if got, _ := findMachinePath([]byte("first\n" + text)); got != want {
+			t.Errorf("findMachinePath(%q) = line %d, want %d", text, got, want)
+		}
 	}
 }

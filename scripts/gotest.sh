@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs go test under gotestsum, which prints failures, skipped tests with their
+# reasons, and the slowest tests. The counts go to out/test/TITLE.xml.
+#
+#   scripts/gotest.sh TITLE [ARGUMENT OF GO TEST]...
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+gotestsum=gotest.tools/gotestsum@v1.13.0
+title=$1
+shift
+mkdir -p out/test
+code=0
+"${GO:-go}" run "$gotestsum" --format pkgname-and-test-fails --format-hide-empty-pkg --format-icons text \
+    --jsonfile "out/test/$title.json" --junitfile "out/test/$title.xml" --junitfile-project-name "$title" -- "$@" || code=$?
+echo "$title: tests of 5 seconds and more"
+"${GO:-go}" run "$gotestsum" tool slowest --threshold 5s --num 12 --jsonfile "out/test/$title.json" || true
+exit "$code"
