@@ -85,15 +85,11 @@ func OpenCSV(path string, o CSVOptions) (*InMemory, error) {
 
 // openTable reads a file of rows, compressed or not.
 func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
-	f, size, err := openFile(path)
+	r, _, err := openPlain(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	r, _, err := gunzip(f, size)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
+	defer r.Close()
 	return read(path, r, o, l)
 }
 

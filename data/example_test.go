@@ -127,7 +127,7 @@ func ExampleWriteNPY() {
 	// Output: 136 <nil>
 }
 
-func ExampleCSVWriter() {
+func ExampleNewCSVWriter() {
 	w := data.NewCSVWriter(os.Stdout)
 	err := w.Write(
 		data.Field{Name: "class", Array: data.Array{Shape: []int{2}, Values: []int64{7, 3}}},

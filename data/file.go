@@ -315,10 +315,9 @@ func (l *limited) Read(p []byte) (int, error) {
 // memory in one piece. Beyond it, memory grows with the bytes that come.
 const usualRatio = 16
 
-// gunzip returns what a file of some size holds, decompressed if it is compressed
-// with gzip, and how many bytes that likely is. Compression is seen from the first
-// bytes: files are renamed, and browsers decompress what they download without
-// renaming it.
+// gunzip returns the content of a file of some size, decompressed if it is compressed with
+// gzip, and how many bytes that likely is. It looks at the first bytes and not at the name:
+// browsers decompress what they download without renaming it.
 func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(2)
@@ -333,6 +332,22 @@ func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 		return nil, 0, corrupt(err)
 	}
 	return z, usualRatio * size, nil
+}
+
+// openPlain opens a regular file with something in it, and decompresses it as gunzip does.
+func openPlain(path string) (io.ReadCloser, int64, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	r, likely, err := gunzip(f, size)
+	if err != nil {
+		return nil, 0, join(fmt.Errorf("%s: %w", path, err), f.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{r, f}, likely, nil
 }
 
 // corrupt marks an error of a decompressor as ErrFormat; our own and one from

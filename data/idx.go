@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"steadyfit/internal/dtype"
@@ -38,20 +37,19 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	labelled, labelsFile, err := readIDXFile(dir, prefix+"-labels", "idx1-ubyte", l)
+	labels, labelsFile, err := readIDXFile(dir, prefix+"-labels", "idx1-ubyte", l)
 	if err != nil {
 		return nil, err
 	}
-	if len(images.Shape) < 2 {
-		return nil, fmt.Errorf("%s: %d dimensions, where images have at least 2: %w", imagesFile, len(images.Shape), ErrFormat)
+	switch n := len(images.Shape); {
+	case n < 2:
+		return nil, fmt.Errorf("%s: %d dimensions, where images have at least 2: %w", imagesFile, n, ErrFormat)
+	case len(labels.Shape) != 1:
+		return nil, fmt.Errorf("%s: %d dimensions, where labels have 1: %w", labelsFile, len(labels.Shape), ErrFormat)
+	case images.Shape[0] != labels.Shape[0]:
+		return nil, fmt.Errorf("%s has %d images, but %s has %d labels: %w", imagesFile, images.Shape[0], labelsFile, labels.Shape[0], ErrFormat)
 	}
-	if len(labelled.Shape) != 1 {
-		return nil, fmt.Errorf("%s: %d dimensions, where labels have 1: %w", labelsFile, len(labelled.Shape), ErrFormat)
-	}
-	if images.Shape[0] != labelled.Shape[0] {
-		return nil, fmt.Errorf("%s has %d images, but %s has %d labels: %w", imagesFile, images.Shape[0], labelsFile, labelled.Shape[0], ErrFormat)
-	}
-	v, err := vectorOf(labelled.Values)
+	v, err := vectorOf(labels.Values)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", labelsFile, err)
 	}
@@ -66,48 +64,38 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 		}
 		y[i] = class
 	}
-	m, err := New(dir, Field{"x", images}, Field{"y", Array{Shape: labelled.Shape, Values: y}})
-	if err != nil {
-		return nil, err
+	m := &InMemory{name: dir}
+	err = m.addArray("x", images, imagesFile)
+	if err == nil {
+		err = m.add("y", array{labels.Shape, vec[int64](y)}, labelsFile)
 	}
-	m.columns[0].file, m.columns[1].file = imagesFile, labelsFile
-	return m, nil
+	return m.opened(err)
 }
 
 // readIDXFile reads one of a pair, under whichever of its usual names it has.
 func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
-	var f *os.File
-	var size int64
-	var path string
-	err := error(fs.ErrNotExist)
 	for _, name := range []string{stem + "-" + kind, stem + "." + kind} {
 		for _, ext := range []string{"", ".gz"} {
-			if !errors.Is(err, fs.ErrNotExist) {
-				break
+			path := filepath.Join(dir, name+ext)
+			r, size, err := openPlain(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
 			}
-			path = filepath.Join(dir, name+ext)
-			f, size, err = openFile(path)
+			if err != nil {
+				return Array{}, "", err
+			}
+			defer r.Close()
+			a, err := readIDX(r, l, size)
+			if err != nil {
+				return Array{}, "", fmt.Errorf("%s: %w", path, err)
+			}
+			return a, path, nil
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return Array{}, "", fmt.Errorf("%s: %w: %s-%s, plain or .gz", dir, fs.ErrNotExist, stem, kind)
-	}
-	if err != nil {
-		return Array{}, "", err
-	}
-	defer f.Close()
-	r, likely, err := gunzip(f, size)
-	if err != nil {
-		return Array{}, "", fmt.Errorf("%s: %w", path, err)
-	}
-	a, err := readIDX(r, l, likely)
-	if err != nil {
-		return Array{}, "", fmt.Errorf("%s: %w", path, err)
-	}
-	return a, path, nil
+	return Array{}, "", fmt.Errorf("%s: %w: %s-%s, plain or .gz", dir, fs.ErrNotExist, stem, kind)
 }
 
-// idxTypes has NumPy's code for the element types of IDX.
+// idxTypes has NumPy's codes of the element types of IDX.
 var idxTypes = map[byte]string{
 	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
 }

@@ -72,8 +72,8 @@ func (m *mapping) Close() error {
 // array locates the array in .npy format that is size bytes of the file from offset on; r reads
 // the file. ok is false if its values cannot be copied as they are: those of another byte
 // order, in column-major order, text, and bools, which may be more than 0 and 1 there. The
-// size is checked as when the file is read.
-func (m *mapping) array(r io.ReaderAt, offset, size int64) (a array, ok bool, err error) {
+// size is checked as when the file is read, and counts against the limit.
+func (m *mapping) array(r io.ReaderAt, offset, size int64, l *limit) (a array, ok bool, err error) {
 	section := io.NewSectionReader(r, offset, size)
 	h, err := readHeader(section)
 	if err != nil {
@@ -101,6 +101,9 @@ func (m *mapping) array(r io.ReaderAt, offset, size int64) (a array, ok bool, er
 		return array{}, false, errMore
 	case t.kind.Kind == dtype.Bool, t.kind.Kind == dtype.String, t.size > 1 && !native(t.order), h.fortran && len(h.shape) > 1:
 		return array{}, false, nil
+	}
+	if err := l.take(size); err != nil {
+		return array{}, false, err
 	}
 	return array{h.shape, mapped{m, t.kind, int(offset + start), n}}, true, nil
 }

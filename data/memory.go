@@ -67,15 +67,19 @@ func New(name string, fields ...Field) (*InMemory, error) {
 	}
 	m := &InMemory{name: name}
 	for _, f := range fields {
-		v, err := arrayVector(f.Array)
-		if err != nil {
-			return nil, fmt.Errorf("%s: field %q: %w", name, f.Name, err)
-		}
-		if err := m.add(f.Name, array{f.Shape, v}, name); err != nil {
+		if err := m.addArray(f.Name, f.Array, name); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+func (m *InMemory) addArray(name string, a Array, file string) error {
+	v, err := arrayVector(a)
+	if err != nil {
+		return fmt.Errorf("%s: field %q: %w", m.name, name, err)
+	}
+	return m.add(name, array{a.Shape, v}, file)
 }
 
 // add adds a field to a dataset that is being made. The values come from file.

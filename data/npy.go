@@ -16,11 +16,10 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// The .npy format is NumPy's: a magic string, a version, the length of a header
-// that is a Python dict literal, and the values. The reader is our own because
-// a header is not to be trusted: github.com/sbinet/npyio allocates whatever a
-// shape claims, reads a file that was cut off without complaint and panics on a
-// header without a newline. The tests use it as a second opinion on sound files.
+// The .npy format is NumPy's: a magic string, a version, the length of a header that is a
+// Python dict literal, and the values. github.com/sbinet/npyio is for trusted files: it
+// allocates what a shape claims, reads a truncated file without an error, and panics on a
+// header without a newline. The tests compare with it on sound files.
 
 const npyMagic = "\x93NUMPY"
 
@@ -29,13 +28,12 @@ const maxHeader = 64 << 10
 
 // OpenNPZ reads an archive written by numpy.savez or savez_compressed. Its
 // arrays keep their names, which by convention are x and y; of an archive with
-// x_train, y_train, x_test and y_test the training part is read (see Options).
+// x_train, y_train, x_test and y_test it reads the training part (see Options).
 //
-// Arrays of floats of 4 or 8 bytes, integers, bools and text of a fixed width are read, in
-// either byte order and in C or Fortran order. Text is the field's bytes (|S), or UTF-8 of
-// its characters (<U), without zeros behind it. Objects (which are Python pickles), dates,
-// complex numbers and float16 are ErrUnsupported; anything that is not what it claims to
-// be is ErrFormat.
+// It reads floats of 4 or 8 bytes, integers, bools and text of a fixed width, in either byte
+// order and in C or Fortran order. Text is the field's bytes (|S), or UTF-8 of its characters
+// (<U), without the zeros at the end. Objects (which are Python pickles), dates, complex
+// numbers and float16 are ErrUnsupported; malformed files are ErrFormat.
 func OpenNPZ(path string) (*InMemory, error) {
 	return openNPZ(path, "", reading{})
 }
@@ -46,18 +44,17 @@ func OpenNPY(paths ...string) (*InMemory, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("no .npy file given: %w", ErrField)
 	}
-	name := strings.Join(paths, " + ")
-	return openNPY(name, paths, "", reading{})
+	return openNPY(strings.Join(paths, " + "), paths, "", reading{})
 }
 
 // reading is how arrays in files become fields.
 type reading struct {
 	limit *limit
-	// mapped leaves the values in the file, where that can be.
+	// mapped leaves the values in the file, where possible.
 	mapped bool
 }
 
-// array is an array of a file, or of memory.
+// array is an array in a file or in memory.
 type array struct {
 	shape  []int
 	values origin
@@ -96,11 +93,10 @@ func openNPY(name string, paths []string, split string, how reading) (*InMemory,
 			return m.opened(err)
 		}
 	}
-	return m.opened(nil)
+	return m, nil
 }
 
-// opened is what a function that opened the fields of a dataset returns: after an
-// error, nothing stays mapped.
+// opened returns the dataset, or unmaps its files after an error.
 func (m *InMemory) opened(err error) (*InMemory, error) {
 	if err != nil {
 		return nil, join(err, m.Close())
@@ -116,47 +112,23 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 	}
 	defer f.Close()
 	if how.mapped {
-		if done, err := m.mapArray(field, path, f, how.limit); done || err != nil {
-			return err
-		}
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return openError(path, err)
+		mapped, err := openMapping(f, path, size)
+		if err == nil { // otherwise the file is read
+			a, ok, err := mapped.array(f, 0, size, how.limit)
+			if ok {
+				m.mappings = append(m.mappings, mapped)
+				return m.add(field, a, path)
+			}
+			if err = join(err, mapped.Close()); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
 		}
 	}
 	a, err := readNPY(f, how.limit, size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	v, err := arrayVector(a)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return m.add(field, array{a.Shape, v}, path)
-}
-
-// mapArray is openArray for values that stay in the file. done is false if they
-// have to be read.
-func (m *InMemory) mapArray(field, path string, f *os.File, l *limit) (done bool, err error) {
-	info, err := f.Stat()
-	if err != nil {
-		return false, openError(path, err)
-	}
-	mapped, err := openMapping(f, path, info.Size())
-	if err != nil {
-		return false, nil // the file is read instead
-	}
-	a, ok, err := mapped.array(f, 0, info.Size())
-	if err == nil && ok {
-		err = l.take(info.Size())
-	}
-	if err != nil || !ok {
-		if err != nil {
-			err = fmt.Errorf("%s: %w", path, err)
-		}
-		return false, join(err, mapped.Close())
-	}
-	m.mappings = append(m.mappings, mapped)
-	return true, m.add(field, a, path)
+	return m.addArray(field, a, path)
 }
 
 func openNPZ(path, split string, how reading) (*InMemory, error) {
@@ -167,33 +139,32 @@ func openNPZ(path, split string, how reading) (*InMemory, error) {
 	defer f.Close()
 	var mapped *mapping
 	if how.mapped {
-		// Where this fails, the file is read.
-		mapped, _ = openMapping(f, path, size)
+		mapped, _ = openMapping(f, path, size) // after an error, the file is read
 	}
 	return readNPZ(path, f, size, split, how.limit, mapped)
 }
 
 // readNPZ reads an archive of size bytes. Members that are not compressed stay in
-// the mapping of the archive, of which the dataset takes ownership, if there is one.
+// the mapping of the archive, if there is one, and the dataset owns it.
 func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*InMemory, error) {
 	m := &InMemory{name: name}
 	if mapped != nil {
 		m.mappings = []*mapping{mapped}
 	}
-	kept, err := m.readMembers(r, size, split, l, mapped)
-	if err == nil && !kept {
+	stays, err := m.readMembers(r, size, split, l, mapped)
+	if err == nil && !stays {
 		err = m.Close()
 		m.mappings = nil
 	}
 	return m.opened(err)
 }
 
-// maxArrays is the most arrays of an archive.
+// maxArrays limits the arrays of an archive.
 const maxArrays = 1024
 
-// readMembers adds the arrays of an archive as fields. kept is true if any of them
-// stays in the mapping.
-func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (kept bool, err error) {
+// readMembers adds the arrays of an archive as fields. stays is true if any of them stays in
+// the mapping.
+func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (stays bool, err error) {
 	name := m.name
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
@@ -227,20 +198,17 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit
 		if chosen[names[i]] == "" {
 			continue
 		}
-		a, inMapping, err := readMember(f, r, size, l, mapped)
+		inMapping, err := m.readMember(chosen[names[i]], f, r, size, l, mapped)
 		if err != nil {
-			return false, fmt.Errorf("%s: array %q: %w", name, names[i], err)
-		}
-		kept = kept || inMapping
-		if err := m.add(chosen[names[i]], a, name); err != nil {
 			return false, err
 		}
+		stays = stays || inMapping
 	}
-	return kept, nil
+	return stays, nil
 }
 
-// plausible refuses an archive that claims to hold more than deflate can put
-// into its size, which is 1032 times as much: its members overlap, or lie.
+// plausible refuses an archive that claims to hold more than deflate can put into its size,
+// 1032 times as much: its members overlap, or their sizes are false.
 func plausible(archive *zip.Reader, size int64) error {
 	const ratio = 1032
 	var total uint64
@@ -252,40 +220,42 @@ func plausible(archive *zip.Reader, size int64) error {
 	return nil
 }
 
-// readMember reads an array of an archive; r reads the archive. inMapping is true
-// if its values stay there.
-func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mapping) (a array, inMapping bool, err error) {
+// readMember adds an array of an archive as a field; r reads the archive. inMapping is true if
+// its values stay there.
+func (m *InMemory) readMember(field string, f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mapping) (inMapping bool, err error) {
+	failed := func(err error) (bool, error) {
+		return false, fmt.Errorf("%s: array %q: %w", m.name, strings.TrimSuffix(f.Name, ".npy"), err)
+	}
 	if mapped != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
 		offset, err := f.DataOffset()
 		if err != nil {
-			return array{}, false, corrupt(err)
+			return failed(corrupt(err))
 		}
 		length := int64(f.UncompressedSize64) // at most 2^62, see plausible
 		if offset < 0 || length > size-offset {
-			return array{}, false, fmt.Errorf("%d bytes from byte %d on, where the archive has %d: %w", length, offset, size, ErrFormat)
+			return failed(fmt.Errorf("%d bytes from byte %d on, where the archive has %d: %w", length, offset, size, ErrFormat))
 		}
-		a, ok, err := mapped.array(r, offset, length)
-		if err == nil && ok {
-			err = l.take(length)
+		a, ok, err := mapped.array(r, offset, length, l)
+		if err != nil {
+			return failed(err)
 		}
-		if err != nil || ok {
-			return a, ok, err
+		if ok {
+			return true, m.add(field, a, m.name)
 		}
 	}
 	if _, err := l.expect(int(f.UncompressedSize64), 1, 1, 0); err != nil {
-		return array{}, false, err
+		return failed(err)
 	}
 	member, err := f.Open()
 	if err != nil {
-		return array{}, false, corrupt(err)
+		return failed(corrupt(err))
 	}
 	defer member.Close()
-	read, err := readNPY(member, l, min(int64(f.UncompressedSize64), usualRatio*size))
+	a, err := readNPY(member, l, min(int64(f.UncompressedSize64), usualRatio*size))
 	if err != nil {
-		return array{}, false, err
+		return failed(err)
 	}
-	v, err := arrayVector(read)
-	return array{read.Shape, v}, false, err
+	return false, m.addArray(field, a, m.name)
 }
 
 // readNPY reads one array to the end of r, which likely holds so many bytes.
@@ -308,45 +278,44 @@ type npyHeader struct {
 	shape   []int
 }
 
-func readHeader(r io.Reader) (npyHeader, error) {
+func readHeader(r io.Reader) (h npyHeader, err error) {
 	start := make([]byte, len(npyMagic)+2)
 	if n, err := io.ReadFull(r, start); err == io.EOF || err == io.ErrUnexpectedEOF {
-		return npyHeader{}, fmt.Errorf("only %d bytes, too few for a .npy header: %w", n, ErrFormat)
+		return h, fmt.Errorf("only %d bytes, too few for a .npy header: %w", n, ErrFormat)
 	} else if err != nil {
-		return npyHeader{}, err
+		return h, err
 	}
 	if start[0] == 0x80 {
-		return npyHeader{}, fmt.Errorf("a Python pickle, which %w: reading one runs the code in it; save arrays with numpy.save", ErrUnsupported)
+		return h, fmt.Errorf("a Python pickle, which %w: reading one runs the code in it; save arrays with numpy.save", ErrUnsupported)
 	}
 	if string(start[:len(npyMagic)]) != npyMagic {
-		return npyHeader{}, fmt.Errorf("not a .npy file: it starts with %q: %w", start[:len(npyMagic)], ErrFormat)
+		return h, fmt.Errorf("not a .npy file: it starts with %q: %w", start[:len(npyMagic)], ErrFormat)
 	}
-	var length uint32
+	length := make([]byte, 4)
 	switch major := start[len(npyMagic)]; major {
 	case 1:
-		var short uint16
-		if err := binary.Read(r, binary.LittleEndian, &short); err != nil {
-			return npyHeader{}, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
-		}
-		length = uint32(short)
+		_, err = io.ReadFull(r, length[:2])
 	case 2, 3:
-		if err := binary.Read(r, binary.LittleEndian, &length); err != nil {
-			return npyHeader{}, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
-		}
+		_, err = io.ReadFull(r, length)
 	default:
-		return npyHeader{}, fmt.Errorf(".npy format version %d, where 1 to 3 exist: %w", major, ErrFormat)
+		return h, fmt.Errorf(".npy format version %d, where 1 to 3 exist: %w", major, ErrFormat)
 	}
-	if length > maxHeader {
-		return npyHeader{}, fmt.Errorf("a header of %d bytes, where %d is more than enough: %w", length, maxHeader, ErrFormat)
+	var text []byte
+	if err == nil {
+		n := binary.LittleEndian.Uint32(length)
+		if n > maxHeader {
+			return h, fmt.Errorf("a header of %d bytes, where %d is more than enough: %w", n, maxHeader, ErrFormat)
+		}
+		text = make([]byte, n)
+		_, err = io.ReadFull(r, text)
 	}
-	text := make([]byte, length)
-	if _, err := io.ReadFull(r, text); err != nil {
-		return npyHeader{}, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
+	if err != nil {
+		return h, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
 	}
 	p := literal{text: string(text)}
-	h := p.dict()
+	h = p.dict()
 	if p.err != nil {
-		return npyHeader{}, fmt.Errorf("header %s: %w", quote(string(bytes.TrimSpace(text))), p.err)
+		return h, fmt.Errorf("header %s: %w", quote(string(bytes.TrimSpace(text))), p.err)
 	}
 	return h, nil
 }
@@ -519,24 +488,23 @@ func (p *literal) str() string {
 		p.fail("a string without an end")
 		return ""
 	}
-	s := p.text[p.pos : p.pos+n]
 	p.pos += n + 1
-	return s
+	return p.text[p.pos-n-1 : p.pos-1]
 }
 
-// descr is a string, or a list for records, which are refused later by name.
+// descr is a string, or a list for records, which npyType refuses.
 func (p *literal) descr() string {
 	if p.peek() != '[' {
 		return p.str()
 	}
-	n := strings.LastIndexByte(p.text[p.pos:], ']')
+	from := p.pos
+	n := strings.LastIndexByte(p.text[from:], ']')
 	if n < 0 {
 		p.fail("a list without an end")
 		return ""
 	}
-	s := p.text[p.pos : p.pos+n+1]
 	p.pos += n + 1
-	return s
+	return p.text[from:p.pos]
 }
 
 func (p *literal) boolean() bool {
@@ -579,43 +547,4 @@ func (p *literal) number() int {
 		p.fail("expected a size that this machine can address, found %s", quote(p.text[from:]))
 	}
 	return n
-}
-
-// WriteNPY writes an array as numpy.save does, in C order and little-endian.
-// Strings are ErrUnsupported: NumPy would store them at a fixed width.
-func WriteNPY(w io.Writer, a Array) error {
-	v, err := arrayVector(a)
-	if err != nil {
-		return err
-	}
-	if err := writeNPYHeader(w, v, a.Shape); err != nil {
-		return err
-	}
-	return writeNumbers(w, v)
-}
-
-func writeNPYHeader(w io.Writer, v vector, dims []int) error {
-	code := v.kind().NumPy
-	if code == "" {
-		return fmt.Errorf("a .npy file of type %s: %w", v.kind().Name, ErrUnsupported)
-	}
-	mark := "<"
-	if v.kind().Size == 1 {
-		mark = "|"
-	}
-	shape := make([]string, len(dims))
-	for i, d := range dims {
-		shape[i] = strconv.Itoa(d)
-	}
-	tuple := strings.Join(shape, ", ")
-	if len(shape) == 1 {
-		tuple += ","
-	}
-	header := fmt.Sprintf("{'descr': '%s%s', 'fortran_order': False, 'shape': (%s), }", mark, code, tuple)
-	// The values start at a multiple of 64 bytes, so that they can be mapped.
-	const before = len(npyMagic) + 2 + 2
-	header += strings.Repeat(" ", 63-(before+len(header))%64) + "\n"
-	start := binary.LittleEndian.AppendUint16([]byte(npyMagic+"\x01\x00"), uint16(len(header)))
-	_, err := w.Write(append(start, header...))
-	return err
 }

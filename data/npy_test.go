@@ -428,7 +428,7 @@ func FuzzNPY(f *testing.F) {
 		bounded.Allocates(t, 1<<20+64*len(raw), func() { a, err = readBytes(raw) })
 		// Where the values may stay in the file, they are those that are read.
 		m := &mapping{path: "fuzz", raw: raw}
-		stays, ok, mapErr := m.array(bytes.NewReader(raw), 0, int64(len(raw)))
+		stays, ok, mapErr := m.array(bytes.NewReader(raw), 0, int64(len(raw)), nil)
 		if err != nil {
 			require.False(t, ok && mapErr == nil, "%v", err)
 			return

@@ -2,30 +2,38 @@ package data
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
+
+	"steadyfit/internal/dtype"
 )
 
-// CSVWriter writes named arrays as a table, batch by batch, one row per sample:
-// a field of one value per sample is a column of its name, and of a larger
-// field each element is a column, name_0 or name_1_2. Floats have as many
-// digits as it takes to read the same value back.
-type CSVWriter struct {
+// Writer writes named arrays to a file, batch by batch.
+type Writer interface {
+	// Write writes the samples of a batch. All batches need the same fields.
+	Write(fields ...Field) error
+	// Flush writes buffered output, and has to be called after the last batch.
+	Flush() error
+}
+
+type csvWriter struct {
 	w       *csv.Writer
 	columns []string
 	row     []string
 }
 
-// NewCSVWriter writes to w. Flush it in the end.
-func NewCSVWriter(w io.Writer) *CSVWriter { return &CSVWriter{w: csv.NewWriter(w)} }
+// NewCSVWriter writes a table with a header and one row per sample. A field of one value per
+// sample is a column of its name; of a larger field each element is a column, as in name_0 or
+// name_1_2. Floats have as many digits as it takes to read the same value back.
+func NewCSVWriter(w io.Writer) Writer { return &csvWriter{w: csv.NewWriter(w)} }
 
-// Write writes the samples of a batch; the first call writes the header too,
-// and later calls need the same columns.
-func (c *CSVWriter) Write(fields ...Field) error {
+func (c *csvWriter) Write(fields ...Field) error {
 	n, vectors, err := rows(fields)
 	if err != nil {
 		return err
@@ -33,7 +41,7 @@ func (c *CSVWriter) Write(fields ...Field) error {
 	var columns []string
 	for i, f := range fields {
 		for at := range vectors[i].len() / n {
-			columns = append(columns, columnOf(f.Name, at, f.Shape[1:]))
+			columns = append(columns, strings.Join(append([]string{f.Name}, indexes(at, f.Shape[1:])...), "_"))
 		}
 	}
 	if c.columns == nil {
@@ -42,8 +50,8 @@ func (c *CSVWriter) Write(fields ...Field) error {
 			return err
 		}
 	}
-	if err := sameColumns(c.columns, columns); err != nil {
-		return err
+	if !slices.Equal(c.columns, columns) {
+		return fmt.Errorf("a batch with the columns %s in a table with %s: %w", list(columns), list(c.columns), ErrFormat)
 	}
 	var text []byte
 	for i := range n {
@@ -62,43 +70,23 @@ func (c *CSVWriter) Write(fields ...Field) error {
 	return nil
 }
 
-// Flush writes out what is buffered.
-func (c *CSVWriter) Flush() error {
+func (c *csvWriter) Flush() error {
 	c.w.Flush()
 	return c.w.Error()
 }
 
-func sameColumns(have, got []string) error {
-	if len(have) != len(got) {
-		return fmt.Errorf("a batch of %d columns in a table of %d: %w", len(got), len(have), ErrFormat)
-	}
-	for i := range have {
-		if have[i] != got[i] {
-			return fmt.Errorf("column %d is %q, but %q in the batch: %w", i+1, have[i], got[i], ErrFormat)
-		}
-	}
-	return nil
-}
-
-func columnOf(name string, at int, shape []int) string {
-	return strings.Join(append([]string{name}, indexes(at, shape)...), "_")
-}
-
-// JSONLWriter writes named arrays as JSON lines, batch by batch: one object per
-// sample, with a number, or nested arrays in the sample's shape, per field.
-// Floats have as many digits as it takes to read the same value back. NaN and
-// infinities, which JSON does not have, are the strings "NaN", "Infinity" and
-// "-Infinity", as in the JSON of protocol buffers.
-type JSONLWriter struct {
+type jsonlWriter struct {
 	w    *bufio.Writer
 	line []byte
 }
 
-// NewJSONLWriter writes to w. Flush it in the end.
-func NewJSONLWriter(w io.Writer) *JSONLWriter { return &JSONLWriter{w: bufio.NewWriter(w)} }
+// NewJSONLWriter writes one JSON object per sample and line, with a number, or nested arrays
+// in the sample's shape, per field. Floats have as many digits as it takes to read the same
+// value back. NaN and infinities, which JSON lacks, are the strings "NaN", "Infinity" and
+// "-Infinity", as in the JSON of protocol buffers.
+func NewJSONLWriter(w io.Writer) Writer { return &jsonlWriter{w: bufio.NewWriter(w)} }
 
-// Write writes the samples of a batch.
-func (j *JSONLWriter) Write(fields ...Field) error {
+func (j *jsonlWriter) Write(fields ...Field) error {
 	n, vectors, err := rows(fields)
 	if err != nil {
 		return err
@@ -128,10 +116,9 @@ func (j *JSONLWriter) Write(fields ...Field) error {
 	return nil
 }
 
-// Flush writes out what is buffered.
-func (j *JSONLWriter) Flush() error { return j.w.Flush() }
+func (j *jsonlWriter) Flush() error { return j.w.Flush() }
 
-// appendJSON appends the width elements from at on as arrays of a shape.
+// appendJSON appends width elements from at on as arrays of a shape.
 func appendJSON(line []byte, v vector, at, width int, shape []int) ([]byte, error) {
 	if len(shape) == 0 {
 		return appendJSONValue(line, v, at)
@@ -155,8 +142,7 @@ func appendJSONValue(line []byte, v vector, at int) ([]byte, error) {
 		text, err := json.Marshal(v[at])
 		return append(line, text...), err
 	}
-	f := v.kind().Float(v.element(at))
-	switch {
+	switch f := v.kind().Float(v.element(at)); {
 	case math.IsNaN(f):
 		return append(line, `"NaN"`...), nil
 	case math.IsInf(f, 1):
@@ -167,8 +153,83 @@ func appendJSONValue(line []byte, v vector, at int) ([]byte, error) {
 	return appendText(line, v, at), nil
 }
 
-// rows checks that fields are arrays of the same number of samples, which it
-// returns.
+type npyWriter struct {
+	w                *bufio.Writer
+	samples, written int
+	shape            []int // of one sample
+	kind             *dtype.Type
+}
+
+// NewNPYWriter writes one field of so many samples as numpy.save does, in C order and
+// little-endian. Flush fails after more or fewer samples. Strings are ErrUnsupported: NumPy
+// would store them at a fixed width.
+func NewNPYWriter(w io.Writer, samples int) Writer {
+	return &npyWriter{w: bufio.NewWriter(w), samples: samples}
+}
+
+func (n *npyWriter) Write(fields ...Field) error {
+	if len(fields) != 1 {
+		return fmt.Errorf("a .npy file holds one array, got %d fields: %w", len(fields), ErrUnsupported)
+	}
+	count, vectors, err := rows(fields)
+	if err != nil {
+		return err
+	}
+	v, shape := vectors[0], fields[0].Shape[1:]
+	if n.kind == nil {
+		if err := writeNPYHeader(n.w, v.kind(), append([]int{n.samples}, shape...)); err != nil {
+			return err
+		}
+		n.kind, n.shape = v.kind(), slices.Clone(shape)
+	}
+	if v.kind() != n.kind || !slices.Equal(shape, n.shape) {
+		return fmt.Errorf("field %s: %s %v after %s %v in the same array: %w", fields[0].Name, v.kind().Name, shape, n.kind.Name, n.shape, ErrField)
+	}
+	n.written += count
+	return writeNumbers(n.w, v)
+}
+
+func (n *npyWriter) Flush() error {
+	if n.written != n.samples {
+		return fmt.Errorf("a .npy file of %d samples got %d: %w", n.samples, n.written, ErrFormat)
+	}
+	return n.w.Flush()
+}
+
+// WriteNPY writes an array as numpy.save does. See NewNPYWriter.
+func WriteNPY(w io.Writer, a Array) error {
+	v, err := arrayVector(a)
+	if err != nil {
+		return err
+	}
+	if err := writeNPYHeader(w, v.kind(), a.Shape); err != nil {
+		return err
+	}
+	return writeNumbers(w, v)
+}
+
+func writeNPYHeader(w io.Writer, kind *dtype.Type, shape []int) error {
+	if kind.NumPy == "" {
+		return fmt.Errorf("a .npy file of type %s: %w", kind.Name, ErrUnsupported)
+	}
+	mark := "<"
+	if kind.Size == 1 {
+		mark = "|"
+	}
+	tuple := strings.ReplaceAll(strings.Trim(fmt.Sprint(shape), "[]"), " ", ", ")
+	if len(shape) == 1 {
+		tuple += ","
+	}
+	header := fmt.Sprintf("{'descr': '%s%s', 'fortran_order': False, 'shape': (%s), }", mark, kind.NumPy, tuple)
+	// The values start at a multiple of 64 bytes, so that they can be mapped.
+	const before = len(npyMagic) + 2 + 2
+	header += strings.Repeat(" ", 63-(before+len(header))%64) + "\n"
+	start := binary.LittleEndian.AppendUint16([]byte(npyMagic+"\x01\x00"), uint16(len(header)))
+	_, err := w.Write(append(start, header...))
+	return err
+}
+
+// rows checks that fields are arrays of the same number of samples, which it returns.
 func rows(fields []Field) (int, []vector, error) {
 	if len(fields) == 0 {
 		return 0, nil, fmt.Errorf("nothing to write: %w", ErrField)

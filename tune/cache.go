@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/files"
 	"steadyfit/internal/gpu"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -218,30 +220,16 @@ func (p *Plan) keep(k key, e entry) error {
 		err = os.MkdirAll(p.Cache, 0o755)
 	}
 	if err == nil {
-		err = replace(path, append(text, '\n'))
+		err = files.Stream(path, func(w io.Writer) error {
+			_, err := w.Write(append(text, '\n'))
+			return err
+		})
 	}
 	if err != nil {
 		p.Log.Debug("a choice could not be kept", "file", path, "error", err)
 		return fmt.Errorf("keep a choice: %w", err)
 	}
 	return nil
-}
-
-// replace writes a file under a name of its own beside it and renames it. files.Replace
-// is for one process at a time, and syncs, which a cache need not.
-func replace(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
-	}
-	return err
 }
 
 // Note keeps how long a step of the training took, which ran plain, for the next one of

@@ -368,7 +368,7 @@ func sample(m *savedmodels.Model, o session.Options, ds data.Dataset, batch int,
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	var arrays []*data.NPYWriter
+	var arrays []data.Writer
 	wanted := slices.Collect(maps.Values(fed))
 	var at []int // in a batch
 	for i, f := range ds.Fields() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
+	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -80,53 +82,41 @@ func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
 }
 
 // predict writes to a temporary file that takes its name when it is complete.
-func predict(ctx context.Context, step *session.Step, names []string, ds data.Dataset, batch int, path, kind string) (err error) {
+func predict(ctx context.Context, step *session.Step, names []string, ds data.Dataset, batch int, path, kind string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return unusable(err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
+	created := false
+	err := files.Stream(path, func(out io.Writer) error {
+		created = true
+		buffered := bufio.NewWriter(out)
+		var w data.Writer
+		switch kind {
+		case ".csv":
+			w = data.NewCSVWriter(buffered)
+		case ".jsonl":
+			w = data.NewJSONLWriter(buffered)
+		default:
+			w = data.NewNPYWriter(buffered, ds.Len())
+		}
+		for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+			if err != nil {
+				return err
+			}
+			fields, err := predictBatch(ctx, step, names, b)
+			if err != nil {
+				return err
+			}
+			if err := w.Write(fields...); err != nil {
+				return err
+			}
+		}
+		return errors.Join(w.Flush(), buffered.Flush())
+	})
+	if !created {
 		return unusable(err)
 	}
-	defer func() {
-		err = errors.Join(err, file.Close())
-		if err == nil {
-			err = os.Rename(file.Name(), path)
-		}
-		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
-	if err := file.Chmod(0o644); err != nil {
-		return err
-	}
-	w := bufio.NewWriter(file)
-	var write func(...data.Field) error
-	var finish func() error
-	switch kind {
-	case ".csv":
-		c := data.NewCSVWriter(w)
-		write, finish = c.Write, c.Flush
-	case ".jsonl":
-		j := data.NewJSONLWriter(w)
-		write, finish = j.Write, j.Flush
-	default:
-		n := data.NewNPYWriter(w, ds.Len())
-		write, finish = n.Write, n.Flush
-	}
-	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
-		if err != nil {
-			return err
-		}
-		fields, err := predictBatch(ctx, step, names, b)
-		if err != nil {
-			return err
-		}
-		if err := write(fields...); err != nil {
-			return err
-		}
-	}
-	return errors.Join(finish(), w.Flush())
+	return err
 }
 
 func predictBatch(ctx context.Context, step *session.Step, names []string, b data.Batch) ([]data.Field, error) {

@@ -1,9 +1,8 @@
-// Package files copies files and makes them durable, for what writes
-// checkpoints and models, and says what a full disk leaves and what to do.
+// Package files replaces and copies files, makes them durable, and explains full disks.
 //
-// It is not a layer over package os: what can be one call there is. Whoever
-// replaces a folder writes the new one beside it, calls SyncTree, renames, and
-// calls SyncPath on the parent.
+// Replace is for small files that have to survive a crash, and Stream for outputs that are
+// written as they are computed. To replace a folder, write the new one beside it, call
+// SyncTree, rename it, and call SyncPath on the parent.
 package files
 
 import (
@@ -17,8 +16,7 @@ import (
 	"syscall"
 )
 
-// CopyFile copies the content of a file to one that it creates or overwrites.
-// It does not sync.
+// CopyFile copies the content of a file to one that it creates or overwrites, without a sync.
 func CopyFile(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -33,9 +31,8 @@ func CopyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// Change makes one change to files, named by what it does and where. It stands
-// between this package and the disk, so that tests can have any change fail; nil
-// makes it as it is.
+// Change makes one change to the file system, named by an operation and a path. Tests use it
+// to make any change fail; nil just makes the change.
 type Change func(op, path string, do func() error) error
 
 func (c Change) do(op, path string, do func() error) error {
@@ -80,12 +77,31 @@ func (c Change) Replace(path string, content []byte) error {
 	return c.do("sync", dir, func() error { return SyncPath(dir) })
 }
 
-// Replace writes a file under another name beside it, which no other process must
-// do at the same time, syncs it and renames it: after a crash, the file at path is
-// the old one or the new one, whole.
+// Replace writes a file under another name beside it, syncs it and renames it: after a crash,
+// the file at path is the old one or the new one, whole. Only one process may replace a file
+// at a time, since the other name is always the same: a crash leaves one such file at most.
 func Replace(path string, content []byte) error { return Change(nil).Replace(path, content) }
 
-// Same reports whether two paths lead to one file or folder, which has to be there.
+// Stream has write fill a file of a new name beside path and renames it, or removes it after
+// an error. It does not sync. Any number of processes may replace the same file.
+func Stream(path string, write func(io.Writer) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	if err = f.Chmod(0o644); err == nil {
+		err = write(f)
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return err
+}
+
+// Same reports whether two paths lead to one file or folder that exists.
 func Same(a, b string) bool {
 	infoA, errA := os.Stat(a)
 	infoB, errB := os.Stat(b)
@@ -93,45 +109,39 @@ func Same(a, b string) bool {
 }
 
 // Walk calls visit for a file, or for all folders and files below a folder, in the order of
-// their names, and follows links. The name is relative to the folder. A folder is left out
-// if visit returns fs.SkipDir.
+// their names, and follows links. The name is relative to the folder. Walk does not enter a
+// folder for which visit returns fs.SkipDir.
 func Walk(path string, visit func(name string, info fs.FileInfo) error) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		return visit(".", info)
-	}
 	return walk(path, ".", visit)
 }
 
-func walk(root, folder string, visit func(name string, info fs.FileInfo) error) error {
-	entries, err := os.ReadDir(filepath.Join(root, folder))
+func walk(root, name string, visit func(name string, info fs.FileInfo) error) error {
+	info, err := os.Stat(filepath.Join(root, name))
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		name := filepath.Join(folder, e.Name())
-		info, err := os.Stat(filepath.Join(root, name))
-		if err == nil {
-			err = visit(name, info)
-		}
-		switch {
-		case info != nil && info.IsDir() && errors.Is(err, fs.SkipDir):
-		case err != nil:
-			return err
-		case info.IsDir():
-			if err := walk(root, name, visit); err != nil {
-				return err
+	if name != "." || !info.IsDir() {
+		if err := visit(name, info); err != nil {
+			if info.IsDir() && errors.Is(err, fs.SkipDir) {
+				return nil
 			}
+			return err
 		}
 	}
-	return nil
+	if !info.IsDir() {
+		return nil
+	}
+	entries, err := os.ReadDir(filepath.Join(root, name))
+	for _, e := range entries {
+		if err == nil {
+			err = walk(root, filepath.Join(name, e.Name()), visit)
+		}
+	}
+	return err
 }
 
-// Hash writes the content of a file to a hash, or the names and contents of all files of a
-// folder, in the order of their names.
+// Hash writes the names and contents of a file, or of all files of a folder in the order of
+// their names, to a hash.
 func Hash(sum hash.Hash, path string) error {
 	return Walk(path, func(name string, info fs.FileInfo) error {
 		if !info.Mode().IsRegular() {
@@ -148,7 +158,7 @@ func Hash(sum hash.Hash, path string) error {
 	})
 }
 
-// SyncTree makes a folder durable with all that is in it.
+// SyncTree makes a folder and all that it holds durable.
 func SyncTree(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {

@@ -2,6 +2,8 @@ package files
 
 import (
 	"crypto/sha256"
+	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -105,4 +107,26 @@ func TestReplaceLeavesNothingElse(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Len(t, entries, 2)
+}
+
+func TestStream(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	put := func(text string, err error) error {
+		return Stream(path, func(w io.Writer) error {
+			_, wrote := io.WriteString(w, text)
+			return errors.Join(wrote, err)
+		})
+	}
+	require.NoError(t, put("old", nil))
+	require.NoError(t, put("new", nil))
+	failed := errors.New("failed")
+	require.ErrorIs(t, put("half", failed), failed)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "new", string(text))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "a temporary file is left")
+	require.ErrorIs(t, Stream(filepath.Join(dir, "no", "out"), func(io.Writer) error { panic("called") }), fs.ErrNotExist)
 }

@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// scratchTries is how often a folder is made while others take it for a left one.
+// scratchTries limits the attempts to make a folder while other processes remove it.
 const scratchTries = 100
 
-// Scratch makes a folder for temporary files, whose name begins with a prefix that is
-// for one purpose of this program alone, and a function that removes it. Those of the
-// prefix whose process is gone, because it was killed, are removed first. That is
-// known by a lock that every process holds on its own; where the file system has no
-// locks, they stay.
+// Scratch makes a folder for temporary files and a function that removes it. The prefix of its
+// name is for one purpose of this program. Folders of that prefix whose process was killed are
+// removed first: every process holds a lock on its own. Where the file system has no locks,
+// they stay.
 func Scratch(prefix string) (dir string, remove func() error, err error) {
 	return scratchIn(os.TempDir(), prefix)
 }
@@ -29,7 +28,7 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 		if !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
 			continue
 		}
-		// What cannot be removed is another user's.
+		// A folder that cannot be removed belongs to another user.
 		left := filepath.Join(parent, e.Name())
 		if lock, err := lockDir(left); err == nil {
 			_ = os.RemoveAll(left)
@@ -46,7 +45,7 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 			return dir, func() error { return os.RemoveAll(dir) }, nil
 		}
 		if err != nil {
-			continue // somebody removes it
+			continue // another process removes it
 		}
 		if _, err := os.Stat(dir); err != nil {
 			_ = lock.Close()

@@ -15,10 +15,9 @@ const probeBytes = 4 << 10
 // ProbePrefix begins the name of the file that Writable writes; a crash may leave it.
 const ProbePrefix = ".write-"
 
-// Writable finds out why a folder does not take files of so many bytes in all;
-// nil means that it does. It writes a small file, and has the rest reserved for a
-// moment where the file system can do that; that is how a quota shows, which the
-// free space does not tell of.
+// Writable returns the reason why a folder cannot take files of so many bytes in all, or nil.
+// It writes a small file, and for a moment reserves the rest where the file system can: a
+// quota shows there only, since free space does not count it.
 func Writable(dir string, bytes int64) error {
 	f, err := os.CreateTemp(dir, ProbePrefix)
 	if err != nil {
@@ -44,12 +43,12 @@ func Writable(dir string, bytes int64) error {
 	return err
 }
 
-// Full reports whether an error is that of a full disk, or of a quota.
+// Full reports whether an error means a full disk or an exhausted quota.
 func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// remedies say what to do about errors of the file system, other than a full one.
+// remedies are for errors of the file system other than a full one.
 var remedies = []struct {
 	errs   []error
 	remedy string
@@ -62,19 +61,19 @@ var remedies = []struct {
 	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "make the folder, or use another one"},
 }
 
-// Remedy says what to do about an error of the file system. room says how to make
-// some on a full disk; it may be empty.
-func Remedy(err error, room string) string {
+// Remedy says what to do about an error of the file system. freeing says how to free space on
+// a full disk; it may be empty.
+func Remedy(err error, freeing string) string {
 	if Full(err) {
-		if room != "" {
-			room = " (" + room + ")"
+		if freeing != "" {
+			freeing = " (" + freeing + ")"
 		}
-		return fmt.Sprintf("the disk or the quota is full: free some space%s, or use another folder", room)
+		return fmt.Sprintf("the disk or the quota is full: free some space%s, or use another folder", freeing)
 	}
 	for _, r := range remedies {
 		if slices.ContainsFunc(r.errs, func(target error) bool { return errors.Is(err, target) }) {
 			return r.remedy
 		}
 	}
-	return "see to it that files can be written there, or use another folder"
+	return "make the folder writable, or use another folder"
 }
