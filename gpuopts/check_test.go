@@ -16,7 +16,6 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/docs"
-	"steadyfit/internal/flags"
 	"steadyfit/option"
 )
 
@@ -323,34 +322,6 @@ func TestWarnings(t *testing.T) {
 		}
 	}
 	assert.Equal(t, firstTwo(table(t, "setting", "with", "what happens")), rows, "rows of docs/gpu.md, and those that are tried")
-}
-
-// What the document says of variables that nobody reads is what is warned of them.
-func TestUnreadRows(t *testing.T) {
-	spans := regexp.MustCompile("`([^`]+)`")
-	in := map[string]bool{}
-	for _, row := range table(t, "set", "what does work") {
-		works, said := spans.FindAllStringSubmatch(row[1], -1), ""
-		for _, variable := range spans.FindAllStringSubmatch(row[0], -1) {
-			name := variable[1]
-			in[name] = true
-			got, err := gpuopts.Options{}.Check([]string{name + "=1"})
-			require.NoError(t, err)
-			require.Len(t, got, 1, name)
-			assert.Equal(t, name, got[0].Option)
-			assert.Contains(t, got[0].Reason, "does not read it; what does work: ")
-			assert.True(t, len(works) == 0 || slices.ContainsFunc(works, func(m []string) bool { return strings.Contains(option.Text(got[0], flags.Name), m[1]) }), "%v is not in %q", row[1], got[0])
-			said += option.Text(got[0], flags.Name)
-		}
-		for _, m := range works {
-			assert.Contains(t, said, m[1], row[0])
-		}
-	}
-	for name := range gpuopts.Unread() {
-		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
-			assert.True(t, in[name], "docs/gpu.md has no row of %s", name)
-		}
-	}
 }
 
 // named finds options of Go and variables in a cell of docs/gpu.md.

@@ -1,12 +1,13 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,153 +16,144 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
+	"steadyfit/internal/files"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 	"steadyfit/tfbind"
 	"steadyfit/train"
 	"steadyfit/tune"
 )
 
-// benchFlags are the flags of bench.
-type benchFlags struct {
-	modelFlags
-	data                       dataFlags
-	batch, steps, stepsPerCall int
-	signature                  string
-	synthetic                  bool
-	learningRate               float64
-	autoFlags
-	choice train.Autotune
-}
+// The words of bench --auto.
+const (
+	autotuneOff       = "off"
+	autotuneOn        = "on"
+	autotunePrecision = "precision"
+	autotuneKept      = "kept"
+)
 
-func newBench(g *global) *cobra.Command {
-	f := &benchFlags{}
-	cmd := &cobra.Command{
+func newBench(s *settings) *cobra.Command {
+	return &cobra.Command{
 		Use:   "bench",
 		Short: "Measure one step of a SavedModel: time and memory",
 		Long: `Measure one step of a SavedModel and print it in Go benchmark format, which
 benchstat reads: the median time per step over groups of steps; resident,
-anonymous and peak memory in bytes after them, and how far anonymous memory
-ranged after the warm-up. A step copies the batch into the native buffers, runs,
-and reads the loss, if there is one. The model is not written back.
+anonymous and peak memory in bytes after them; and the range of anonymous memory
+after the warm-up. A step copies the batch into native buffers, runs, and reads the
+loss, if there is one. The model is not written back.
 
-Without --data, one synthetic batch is used for every step. Of a signature that
-runs several steps in a call (train_n), the figures are those of one step.
+Without --data, every step uses the same synthetic batch. For a signature that runs
+several steps per call (train_n), the figures are per step.
 
-With --auto on, it first measures which way to run steps is the fastest, as fit
-does at its start, in at most a minute, and prints a line for each: the median
-time per step over rounds that alternate with those of the fastest so far, in
-processes of their own; their peak and anonymous memory; and how long steps take
-relative to plain ones, as the product of the ratios within rounds. The line of the
-one that is chosen ends with "1 chosen"; BenchmarkStep is of plain steps. The choice
-is kept for fit on data of the same types and shapes, with the same flags of threads,
-devices and precision and the same variables; --auto kept prints what is kept.`,
+With --auto on, bench first measures which configuration is the fastest, in at most
+a minute, and prints a line for each: the median time per step over rounds that
+alternate with those of the fastest so far, in processes of their own; their peak
+and anonymous memory; and the time relative to plain steps, as the product of the
+ratios within rounds. The line of the chosen one ends with "1 chosen"; BenchmarkStep
+has plain steps. fit uses the choice for data of the same types and shapes, with the
+same flags of threads, devices and precision and the same variables; --auto kept
+prints it.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.run(cmd.Context(), g, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return s.bench(cmd) },
 	}
-	f.modelFlags.register(cmd.Flags())
-	f.data.register(cmd.Flags())
-	flags := cmd.Flags()
-	flags.IntVar(&f.batch, "batch", 32, "samples per step")
-	flags.IntVar(&f.steps, "steps", 1000, "steps to measure, after a tenth as many to warm up")
-	flags.IntVar(&f.stepsPerCall, "steps-per-call", 50, "steps in a call of train_n, where the model leaves that open")
-	flags.Float64Var(&f.learningRate, "learning-rate", 0, "learning rate, for a model that takes one")
-	flags.StringVar(&f.signature, "signature", "", "signature to run; default the train signature")
-	flags.StringVar(&f.auto, "auto", autoOff, "choose how steps run, too: off, on (measure), precision (16 bits among it), kept (as measured before)")
-	f.registerCache(flags)
-	flags.BoolVar(&f.synthetic, "synthetic", false, "use a synthetic batch; this is the default without --data")
-	return cmd
 }
 
-func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) error {
-	if f.batch < 1 || f.steps < 1 || f.stepsPerCall < 1 {
-		return usagef("--batch %d --steps %d --steps-per-call %d: expected at least 1 each", f.batch, f.steps, f.stepsPerCall)
-	}
-	if !(f.learningRate >= 0) || math.IsInf(f.learningRate, 1) {
-		return usagef("--learning-rate %v: expected a number above 0; leave it out for a model that has its own", f.learningRate)
-	}
-	if f.synthetic && f.data.Path != "" {
-		return usagef("--synthetic and --data exclude each other")
-	}
-	var err error
-	if f.choice, err = f.autoFlags.parse(f.device.flags.Changed, autoOff, autoOn, autoPrecision, autoKept); err != nil {
+func (s *settings) bench(cmd *cobra.Command) error {
+	if err := s.checkBench(); err != nil {
 		return err
 	}
-	if f.auto != autoOff && f.signature != "" {
-		return usagef("--auto chooses among the signatures that train; expected it without --signature")
-	}
-	if err := f.checkCache(); err != nil {
+	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	if err := f.data.parse(); err != nil {
-		return err
-	}
-	if err := f.apply(stderr); err != nil {
-		return err
-	}
-	m, err := f.open()
+	m, err := train.OpenModel(s.Model, s.LossOutput)
 	if err != nil {
 		return err
 	}
-	if f.signature == "" {
-		f.signature = m.Roles.Train
-	}
-	sig, err := m.Signature(f.signature)
+	s.signature = cmp.Or(s.signature, m.Roles.Train)
+	sig, err := m.Signature(s.signature)
 	if err != nil {
 		return unusable(err)
 	}
-	source, err := f.source(m, sig)
+	source, err := s.source(m, sig)
 	if err != nil {
 		return err
 	}
 	defer source.close()
-	if _, err := g.load(); err != nil {
+	if err := s.loadDevices(cmd); err != nil {
 		return err
-	}
-	if err := resolvePrecision(&f.options, stderr); err != nil {
-		return g.noGPU(ctx, err)
 	}
 	var choice tune.Choice
-	if f.auto != autoOff {
-		// Before there is a session here, which would take memory from those of the race.
-		if choice, err = f.race(ctx, m, source.data); err != nil {
-			return err
-		}
-		fmt.Fprintf(stderr, "auto: %s\n", choice.Why)
-		if choice.Unkept != nil {
-			notice(stderr, "warning", choice.Unkept)
-		}
-	}
-	f.options.ReadOnly = !slices.Contains(m.Roles.Training(), f.signature)
-	plan, err := session.Compile(m, f.options)
-	if err != nil {
-		return unusable(err)
-	}
-	s, err := session.Open(ctx, plan)
-	if err != nil {
-		return g.noGPU(ctx, err)
-	}
-	defer s.Close()
-	if f.learningRate > 0 {
-		if err := s.SetLearningRate(f.learningRate); err != nil {
+	if s.autotune != autotuneOff {
+		// There is no session here yet, which would take memory from the trials.
+		if choice, err = s.choose(cmd, m, source.data); err != nil {
 			return err
 		}
 	}
-	step, err := s.Prepare(f.signature)
+	r, err := s.measure(cmd, m, sig, source)
 	if err != nil {
 		return err
+	}
+	name := strings.TrimPrefix(filepath.Base(filepath.Clean(s.Model)), savedmodels.BuiltinPrefix)
+	if err := r.Print(cmd.OutOrStdout(), "steadyfit", name, int64(s.Loop.Batch)); err != nil {
+		return err
+	}
+	return printTrials(cmd.OutOrStdout(), choice, name, s.Loop.Batch)
+}
+
+// checkBench refuses flags that cannot work together.
+func (s *settings) checkBench() error {
+	switch {
+	case s.Loop.Batch < 1:
+		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
+	case !(s.rate >= 0) || math.IsInf(s.rate, 1):
+		return usagef("--learning-rate %v: expected a number above 0; leave it out for a model that has its own", s.rate)
+	case s.synthetic && s.Data.Path != "":
+		return usagef("--synthetic and --data exclude each other")
+	case s.autotune != autotuneOff && s.signature != "":
+		return usagef("--auto chooses among the signatures that train; leave --signature out")
+	}
+	s.Autotune.Mode, s.Autotune.Fixed = train.AutotuneOn, s.fixed()
+	if s.autotune == autotunePrecision {
+		s.Autotune.Mode = train.AutotunePrecision
+	}
+	if s.Autotune.Cache == "" || s.autotune == autotuneOff || s.autotune == autotuneKept {
+		return nil
+	}
+	// fit only warns of such a folder, since it can read choices from it.
+	err := os.MkdirAll(s.Autotune.Cache, 0o755)
+	if err == nil {
+		err = files.Writable(s.Autotune.Cache, 0)
+	}
+	if err != nil {
+		return unusable(fmt.Errorf("--cache %s: the measurements cannot be kept there: %w; name a folder that can be written", s.Autotune.Cache, err))
+	}
+	return nil
+}
+
+// measure measures steps of a signature.
+func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedmodels.Signature, source benchSource) (r measure.Result, err error) {
+	ctx := cmd.Context()
+	opened, err := s.openSession(cmd, m, !slices.Contains(m.Roles.Training(), sig.Name))
+	if err != nil {
+		return r, err
+	}
+	defer opened.Close()
+	if s.rate > 0 {
+		if err := opened.SetLearningRate(s.rate); err != nil {
+			return r, err
+		}
+	}
+	step, err := opened.Prepare(sig.Name)
+	if err != nil {
+		return r, err
 	}
 	defer step.Close()
 	next, stop := iter.Pull2(source.batches)
 	defer stop()
-
-	calls := max(f.steps/source.stepsPerCall, 1)
+	calls := max(s.steps/source.stepsPerCall, 1)
 	hasLoss := sig.Output(savedmodels.OutputLoss) != nil
-	r, err := measure.Run(measure.Plan{Warmup: min(max(calls/10, 5), 200), Steps: calls, Chunks: min(50, calls)}, func() (float32, error) {
+	r, err = measure.Run(measure.Plan{Warmup: min(max(calls/10, 5), 200), Steps: calls, Chunks: min(50, calls)}, func() (float32, error) {
 		b, err, _ := next()
 		if err != nil {
 			return 0, err
@@ -175,24 +167,26 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		loss, err := step.Float(savedmodels.OutputLoss)
 		return float32(loss), err
 	})
-	if errors.Is(err, tfbind.ErrInvalidArgument) && f.data.Path == "" {
-		return fmt.Errorf("%w; synthetic integers are 0 to %d, which this model may not take: give --data", err, classes(m)-1)
+	if errors.Is(err, tfbind.ErrInvalidArgument) && s.Data.Path == "" {
+		return r, fmt.Errorf("%w; synthetic integers are 0 to %d, which this model may not take: give --data", err, classes(m)-1)
 	}
 	if err != nil {
-		return err
+		return r, err
 	}
-	if err := errors.Join(step.Close(), s.Close()); err != nil {
-		return err
+	if err := errors.Join(step.Close(), opened.Close()); err != nil {
+		return r, err
 	}
 	if live := tfbind.Live(); live != (tfbind.Counts{}) {
-		return fmt.Errorf("native objects are left after everything was closed: %+v", live)
+		return r, fmt.Errorf("native objects are left after everything was closed: %+v", live)
 	}
 	n := source.stepsPerCall
 	r.Steps, r.Median, r.Mean, r.Slope = r.Steps*n, r.Median/time.Duration(n), r.Mean/time.Duration(n), r.Slope/float64(n)
-	name := strings.TrimPrefix(filepath.Base(filepath.Clean(f.model)), savedmodels.BuiltinPrefix)
-	if err := r.Print(out, "steadyfit", name, int64(f.batch)); err != nil {
-		return err
-	}
+	return r, nil
+}
+
+// printTrials prints the configurations that were measured, in Go benchmark format.
+func printTrials(w io.Writer, choice tune.Choice, model string, batch int) error {
+	var text strings.Builder
 	for _, c := range choice.Measurements {
 		if c.Rounds == 0 {
 			continue
@@ -201,39 +195,44 @@ func (f *benchFlags) run(ctx context.Context, g *global, out, stderr io.Writer) 
 		if c.Candidate == choice.Candidate {
 			chosen = 1
 		}
-		if _, err := fmt.Fprintf(out, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\t%.3f x-plain\t%.3f x-plain-low\t%.3f x-plain-high\t%d chosen\n",
-			name, f.batch, run, c.Rounds, c.Step*1e9, 1/c.Step, c.Peak, c.Anon, c.Ratio, c.Low, c.High, chosen); err != nil {
-			return err
-		}
+		fmt.Fprintf(&text, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\t%.3f x-plain\t%.3f x-plain-low\t%.3f x-plain-high\t%d chosen\n",
+			model, batch, run, c.Rounds, c.Step*1e9, 1/c.Step, c.Peak, c.Anon, c.Ratio, c.Low, c.High, chosen)
 	}
-	return nil
+	_, err := io.WriteString(w, text.String())
+	return err
 }
 
-// benchRace is the most that a race takes that was asked for: the ways that a busy machine
-// or long steps leave no time for in a training are measured, too.
-const benchRace = time.Minute
+// trialTime is how long --auto measures. It is more than fit takes, and also enough for a busy
+// machine and for long steps.
+const trialTime = time.Minute
 
-// race measures each way to run steps, or looks up what was measured.
-func (f *benchFlags) race(ctx context.Context, m *savedmodels.Model, ds data.Dataset) (tune.Choice, error) {
-	limits := f.choice.Limits(f.options, ds.Len()/f.batch)
+// choose measures each configuration, or looks up what was measured, and prints the choice.
+func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (tune.Choice, error) {
+	limits := s.Autotune.Limits(s.Session, ds.Len()/s.Loop.Batch)
 	limits.Preload = true // for fit
-	return tune.Choose(ctx, tune.Plan{
-		Model: m, Options: f.options, Limits: limits,
-		Data: ds, Batch: f.batch, LearningRate: f.learningRate, Time: benchRace,
-		Cache: f.choice.Folder(), KeptOnly: f.auto == autoKept, Anew: f.auto != autoKept,
+	choice, err := tune.Choose(cmd.Context(), tune.Plan{
+		Model: m, Options: s.Session, Limits: limits,
+		Data: ds, Batch: s.Loop.Batch, LearningRate: s.rate, Time: trialTime,
+		Cache: s.Autotune.Folder(), KeptOnly: s.autotune == autotuneKept, Anew: s.autotune != autotuneKept,
 	})
+	if err != nil {
+		return choice, err
+	}
+	notice(cmd.ErrOrStderr(), "auto", choice.Why)
+	if choice.Unkept != nil {
+		notice(cmd.ErrOrStderr(), "warning", choice.Unkept)
+	}
+	return choice, nil
 }
 
-// repeated is a dataset of one batch, as often as a call has steps as a rule.
-type repeated struct {
-	*data.InMemory
-}
+// repeated is a dataset of one batch, repeated as often as a call usually has steps.
+type repeated struct{ *data.InMemory }
 
 const repeats = 50
 
 func (r repeated) Len() int { return repeats * r.InMemory.Len() }
 
-// Batches yields the one batch again and again, whatever the size that the pass asks for.
+// Batches yields the batch, whatever size the pass has.
 func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for i := range repeats {
@@ -251,54 +250,27 @@ func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 type benchSource struct {
 	batches      iter.Seq2[data.Batch, error]
 	stepsPerCall int
-	// data has the batches, for --auto; nil without it.
-	data data.Dataset
-	// close closes the data.
-	close func() error
+	data         data.Dataset // has the batches, for --auto; nil without it
+	close        func() error
 }
 
-func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (benchSource, error) {
-	s := benchSource{stepsPerCall: 1, close: func() error { return nil }}
-	fused := sig.Name != "" && (sig.Name == m.Roles.TrainN || sig.Name == m.Roles.TrainNXLA)
-	if f.data.Path == "" {
-		leading := []int{f.batch}
-		if fused {
-			s.stepsPerCall = f.stepsPerCall
-			if in := sig.DataInputs(); len(in) > 0 && len(in[0].Shape) > 0 && in[0].Shape[0] > 0 {
-				s.stepsPerCall = int(in[0].Shape[0])
-			}
-			leading = []int{s.stepsPerCall, f.batch}
-		}
-		b, err := syntheticBatch(sig, leading, classes(m))
-		if err != nil {
-			return s, err
-		}
-		s.batches = func(yield func(data.Batch, error) bool) {
-			for yield(b, nil) {
-			}
-		}
-		if f.auto != autoOff {
-			one, err := data.New("synthetic", b.Fields...)
-			if err != nil {
-				return s, err
-			}
-			s.data = repeated{one}
-		}
-		return s, nil
+func (s *settings) source(m *savedmodels.Model, sig *savedmodels.Signature) (benchSource, error) {
+	stacked := sig.Name != "" && (sig.Name == m.Roles.TrainN || sig.Name == m.Roles.TrainNXLA)
+	switch {
+	case s.Data.Path == "":
+		return s.syntheticSource(m, sig, stacked)
+	case stacked:
+		return benchSource{}, usagef("--data cannot feed %s, which takes the batches of several steps; leave it out", sig.Name)
 	}
-	if fused {
-		return s, usagef("--data cannot feed %s, which takes the batches of several steps; leave it out", sig.Name)
-	}
-	pass := data.Pass{Batch: f.batch, DropRemainder: true}
-	ds, err := train.OpenData(m, sig.Name, f.data.Data, "", pass)
+	pass := data.Pass{Batch: s.Loop.Batch, DropRemainder: true}
+	ds, err := train.OpenData(m, sig.Name, s.Data, "", pass)
 	if err != nil {
-		return s, err
+		return benchSource{}, err
 	}
-	s.data, s.close = ds, ds.Close
-	if ds.Len() < f.batch {
-		return s, errors.Join(usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), f.batch), ds.Close())
+	if ds.Len() < pass.Batch {
+		return benchSource{}, errors.Join(usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), pass.Batch), ds.Close())
 	}
-	s.batches = func(yield func(data.Batch, error) bool) {
+	return benchSource{stepsPerCall: 1, data: ds, close: ds.Close, batches: func(yield func(data.Batch, error) bool) {
 		for epoch := 0; ; epoch++ {
 			pass.Epoch = epoch
 			for b, err := range ds.Batches(pass) {
@@ -307,11 +279,37 @@ func (f *benchFlags) source(m *savedmodels.Model, sig *savedmodels.Signature) (b
 				}
 			}
 		}
-	}
-	return s, nil
+	}}, nil
 }
 
-// classes is what synthetic integers, which are labels as a rule, stay below.
+// syntheticSource yields one synthetic batch, or stacked batches for one call, again and again.
+func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signature, stacked bool) (benchSource, error) {
+	source := benchSource{stepsPerCall: 1, close: func() error { return nil }}
+	leading := []int{s.Loop.Batch}
+	if stacked {
+		source.stepsPerCall = s.stepsPerCall
+		if in := sig.DataInputs(); len(in) > 0 && len(in[0].Shape) > 0 && in[0].Shape[0] > 0 {
+			source.stepsPerCall = int(in[0].Shape[0])
+		}
+		leading = []int{source.stepsPerCall, s.Loop.Batch}
+	}
+	b, err := syntheticBatch(sig, leading, classes(m))
+	if err != nil {
+		return source, err
+	}
+	source.batches = func(yield func(data.Batch, error) bool) {
+		for yield(b, nil) {
+		}
+	}
+	if s.autotune != autotuneOff {
+		var one *data.InMemory
+		one, err = data.New("synthetic", b.Fields...)
+		source.data = repeated{one}
+	}
+	return source, err
+}
+
+// classes is the limit of synthetic integers, which are usually labels.
 func classes(m *savedmodels.Model) uint32 {
 	if m.Metadata != nil && len(m.Metadata.ClassNames) > 0 {
 		return uint32(len(m.Metadata.ClassNames))
@@ -319,13 +317,12 @@ func classes(m *savedmodels.Model) uint32 {
 	return measure.DefaultLimit
 }
 
-// maxSynthetic is the most values of an input that are made: 1 GiB of float32.
+// maxSynthetic is the maximum number of values of an input: 1 GiB of float32.
 const maxSynthetic = 1 << 28
 
-// syntheticBatch makes the batch that the other programs of the benchmark make
-// for the same signature (see package measure). Sizes that the model leaves open
-// are those of leading where they come first, and 1 elsewhere. Integers are drawn
-// below classes.
+// syntheticBatch makes the same batch as the other programs of the benchmark for the
+// same signature (package measure). Leading sizes that the model leaves open are those of
+// leading; others are 1. Integers are below classes.
 func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (data.Batch, error) {
 	b := data.Batch{Size: leading[len(leading)-1]}
 	for i, in := range sig.DataInputs() {

@@ -2,16 +2,17 @@ package main
 
 import (
 	"fmt"
-	"io"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/gpuopts"
-	"steadyfit/internal/flags"
+	"steadyfit/internal/docs"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -21,16 +22,16 @@ import (
 // may need a variable that is not set: the process would be started anew.
 func parseDevice(t *testing.T, line string) (o gpuopts.Options, printed string, err error) {
 	t.Helper()
-	var f modelFlags
-	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	f.register(flags)
-	if err := flags.Parse(strings.Fields(line)); err != nil {
-		return o, "", &usageError{err}
+	s := newSettings()
+	cmd := newEvaluate(s)
+	s.register(cmd)
+	if err := cmd.ParseFlags(strings.Fields(line)); err != nil {
+		return o, "", usagef("%w", flagError(err))
 	}
+	s.given = cmd.Flags().Changed
 	var out strings.Builder
-	err = f.apply(&out)
-	return f.options.Device, out.String(), err
+	err = s.prepareProcess(&out)
+	return s.Session.Device, out.String(), err
 }
 
 func TestDeviceFlags(t *testing.T) {
@@ -72,7 +73,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 	}{
 		{line: "--precision fp8", says: []string{"--precision fp8: expected fp32, bf16 or fp16"}},
 		{line: "--gpu-allocator malloc", says: []string{"--gpu-allocator malloc: expected bfc or cuda_malloc_async"}},
-		{line: "--gpu-memory-limit much", says: []string{"--gpu-memory-limit: ", "much"}},
+		{line: "--gpu-memory-limit much", says: []string{"--gpu-memory-limit much: expected a size"}},
 		{line: "--gpu-memory-limit 1000", says: []string{"--gpu-memory-limit 1000: ", "in MiB"}},
 		{line: "--memory-growth=true,false", says: []string{"--memory-growth", "alike on all GPUs"}},
 		{line: "--memory-growth=some", says: []string{"--memory-growth", "expected true or false"}},
@@ -100,7 +101,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, exitUsage, exitCode(err))
 			for _, text := range c.says {
-				assert.Contains(t, option.Text(err, flags.Name), text)
+				assert.Contains(t, option.Text(err, flagName), text)
 			}
 		})
 	}
@@ -119,7 +120,49 @@ steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it
 // A GPU that is missing while there are others is the machine's fault as well.
 func TestMissingGPU(t *testing.T) {
 	said := &tfbind.Error{Op: "load", Code: tfbind.InvalidArgument, Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
-	err := (&global{}).noGPU(t.Context(), fmt.Errorf("%w: %w", session.ErrNoGPU, said))
+	err := newSettings().explainNoGPU(t.Context(), fmt.Errorf("%w: %w", session.ErrNoGPU, said))
 	assert.Equal(t, exitEnvironment, exitCode(err))
 	assert.ErrorContains(t, err, "steadyfit doctor --gpu")
+}
+
+// What the document says of variables that nobody reads is what is warned of them.
+func TestUnreadRows(t *testing.T) {
+	spans := regexp.MustCompile("`([^`]+)`")
+	in := map[string]bool{}
+	for _, row := range unreadRows(t) {
+		works, said := spans.FindAllStringSubmatch(row[1], -1), ""
+		for _, variable := range spans.FindAllStringSubmatch(row[0], -1) {
+			name := variable[1]
+			in[name] = true
+			got, err := gpuopts.Options{}.Check([]string{name + "=1"})
+			require.NoError(t, err)
+			require.Len(t, got, 1, name)
+			assert.Equal(t, name, got[0].Option)
+			assert.Contains(t, got[0].Reason, "does not read it; what does work: ")
+			assert.True(t, len(works) == 0 || slices.ContainsFunc(works, func(m []string) bool { return strings.Contains(option.Text(got[0], flagName), m[1]) }), "%v is not in %q", row[1], got[0])
+			said += option.Text(got[0], flagName)
+		}
+		for _, m := range works {
+			assert.Contains(t, said, m[1], row[0])
+		}
+	}
+	for name := range gpuopts.Unread() {
+		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
+			assert.True(t, in[name], "docs/gpu.md has no row of %s", name)
+		}
+	}
+}
+
+// unreadRows are the rows of the table of docs/gpu.md.
+func unreadRows(t *testing.T) [][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/gpu.md")
+	require.NoError(t, err)
+	for _, found := range docs.Tables(string(text)) {
+		if slices.Equal(found.Header, []string{"set", "what does work"}) {
+			return found.Rows
+		}
+	}
+	t.Fatal("docs/gpu.md has no table of variables that TensorFlow does not read")
+	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,26 +12,22 @@ import (
 	"steadyfit/session"
 )
 
-func newEvaluate(g *global) *cobra.Command {
-	var (
-		f      inference
-		asJSON bool
-	)
-	cmd := &cobra.Command{
+func newEvaluate(s *settings) *cobra.Command {
+	return &cobra.Command{
 		Use:   "evaluate",
 		Short: "Measure loss and metrics of a SavedModel on a dataset",
-		Long: `Measure loss and metrics of a SavedModel on a dataset; of a dataset with a
-training and a test part, on the test part.`,
+		Long: `Measure loss and metrics of a SavedModel on a dataset. Of a dataset with a
+training and a test part, the test part is used.`,
 		Example: "  steadyfit evaluate --model out/digits --data builtin:digits",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			roles := func(r savedmodels.Roles) string { return r.Evaluate }
-			return f.run(cmd, g, roles, "evaluate with (evaluate or eval that gives a loss; --loss-output names it if it is called otherwise)", func(s *session.Session, ds *data.InMemory) error {
-				metrics, err := fit.Evaluate(cmd.Context(), s, ds, f.batch)
+			role := func(r savedmodels.Roles) string { return r.Evaluate }
+			return s.infer(cmd, role, "evaluate with (evaluate or eval with a loss; --loss-output names a loss that has another name)", func(opened *session.Session, ds *data.InMemory) error {
+				metrics, err := fit.Evaluate(cmd.Context(), opened, ds, s.Loop.Batch)
 				if err != nil {
 					return err
 				}
-				if asJSON {
+				if s.json {
 					values := map[string]any{"samples": ds.Len()}
 					for _, m := range metrics {
 						values[m.Name] = m.Value
@@ -41,11 +38,9 @@ training and a test part, on the test part.`,
 				for _, m := range metrics {
 					line = append(line, fmt.Sprintf("%s %.6f", m.Name, m.Value))
 				}
-				return printMetrics(cmd.OutOrStdout(), line)
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(line, "  "))
+				return err
 			})
 		},
 	}
-	f.register(cmd.Flags())
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
-	return cmd
 }

@@ -28,7 +28,7 @@ func TestExitCodes(t *testing.T) {
 		{usagef("no"), exitUsage},
 		{session.ErrNoSignature, exitUsage},
 		{session.ErrInexactSplit, exitUsage},
-		{&environmentError{errors.New("no GPU")}, exitEnvironment},
+		{&coded{exitEnvironment, errors.New("no GPU")}, exitEnvironment},
 		{fit.ErrDiverged, exitDiverged},
 		{context.Canceled, exitInterrupted},
 		{session.ErrOutOfMemory, exitMemory},

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,14 +14,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/flags"
+	"steadyfit/memory"
 )
 
 // Programs are what runs or prints command lines. All other packages are libraries.
-var programs = []string{"cmd", "bench", "examples", "internal/accuracy", "internal/doctor", "internal/flags"}
+var programs = []string{"cmd", "bench", "examples", "internal/accuracy", "internal/doctor"}
 
 // stringsOf calls do with each string literal in the libraries of the module.
 func stringsOf(t *testing.T, do func(at, text string)) {
@@ -59,13 +61,13 @@ func stringsOf(t *testing.T, do func(at, text string)) {
 // A program that uses the libraries has no flags, or other ones. A whole command line and
 // what scripts/export.py takes may be in a text.
 func TestLibrariesNameNoFlags(t *testing.T) {
-	known := allFlags(newRoot(io.Discard, io.Discard))
+	known := flagNames()
 	flag := regexp.MustCompile(`(?:^|[^a-z-])--([a-z][a-z-]*[a-z])`)
 	found := 0
 	stringsOf(t, func(at, text string) {
 		for _, m := range flag.FindAllStringSubmatch(text, -1) {
 			found++
-			assert.False(t, known[m[1]] && !strings.HasPrefix(text, "steadyfit "), "%s: %q names the flag --%s; name the option in braces, as in {Loop.Batch} (package option)", at, text, m[1])
+			assert.False(t, slices.Contains(known, m[1]) && !strings.HasPrefix(text, "steadyfit "), "%s: %q names the flag --%s; name the option in braces, as in {Loop.Batch} (package option)", at, text, m[1])
 		}
 	})
 	assert.Positive(t, found, "flags of TensorFlow are in the strings of gpuopts")
@@ -78,7 +80,7 @@ var withoutFlag = []string{"Options.Executor", "Options.GarbageCollection", "Opt
 
 // Errors of the libraries name options, and the command names flags in their place.
 func TestOptionsHaveFlags(t *testing.T) {
-	known := allFlags(newRoot(io.Discard, io.Discard))
+	known := flagNames()
 	option := regexp.MustCompile(`^((?:Options|Loop|ResetPolicy|Budget|CSVOptions|ImageOptions)\.[A-Z][A-Za-z]+)(?: .+)?$|\{([A-Za-z]+\.[A-Z][A-Za-z]+)(?: [^{}]*)?\}`)
 	found := map[string]bool{}
 	stringsOf(t, func(at, text string) {
@@ -87,9 +89,90 @@ func TestOptionsHaveFlags(t *testing.T) {
 			if found[name] = true; slices.Contains(withoutFlag, name) {
 				continue
 			}
-			flag, ok := strings.CutPrefix(flags.Name(name, ""), "--")
-			assert.True(t, ok && known[flag], "%s: %q names the option %s, which has no flag in package flags", at, text, name)
+			flag, ok := strings.CutPrefix(flagName(name, ""), "--")
+			assert.True(t, ok && slices.Contains(known, flag), "%s: %q names the option %s, which has no flag in the table", at, text, name)
 		}
 	})
 	assert.Greater(t, len(found), 20)
+}
+
+// Each flag has a group and one short line of help. A command has a flag once.
+func TestTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, row := range table {
+		assert.Contains(t, groups, row.group, row.name)
+		assert.NotEmpty(t, row.help, row.name)
+		assert.LessOrEqual(t, len(row.help), 90, "--%s: %s", row.name, row.help)
+		assert.NotContains(t, row.help, "\n", row.name)
+		assert.Regexp(t, `^[a-z]+(-[a-z]+)*$`, row.name)
+		for _, command := range strings.Fields(row.commands) {
+			for _, name := range append([]string{row.name}, row.old...) {
+				assert.False(t, seen[command+" "+name], "%s has --%s twice", command, name)
+				seen[command+" "+name] = true
+			}
+		}
+	}
+	commands := map[string]bool{rootName: true}
+	root := newRoot(io.Discard, io.Discard)
+	for _, c := range root.Commands() {
+		commands[c.Name()] = true
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			assert.True(t, seen[c.Name()+" "+f.Name], "%s --%s is in no row", c.Name(), f.Name)
+		})
+	}
+	for key := range seen {
+		command, name, _ := strings.Cut(key, " ")
+		assert.True(t, commands[command], "--%s: there is no command %s", name, command)
+	}
+}
+
+// An earlier name of a flag sets it, on the command line, in the environment and in a file.
+func TestEarlierNames(t *testing.T) {
+	assert.Equal(t, map[string]string{"fuse-steps": "steps-per-execution", "compiled": "jit-compile", "in-force": "resolved-settings", "again": "retry-failed"}, aliases)
+	file := filepath.Join(t.TempDir(), "run.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("fuse-steps: 8\n"), 0o600))
+	for _, c := range []struct{ argument, variable, file string }{
+		{argument: "--fuse-steps=8"}, {argument: "--steps-per-execution=8"}, {variable: "STEADYFIT_FUSE_STEPS"}, {variable: "STEADYFIT_STEPS_PER_EXECUTION"}, {file: file},
+	} {
+		t.Run(c.argument+c.variable, func(t *testing.T) {
+			if c.variable != "" {
+				t.Setenv(c.variable, "8")
+			}
+			root := newRoot(io.Discard, io.Discard)
+			cmd, args, err := root.Find([]string{"fit", c.argument})
+			require.NoError(t, err)
+			require.NoError(t, cmd.ParseFlags(args))
+			require.NoError(t, settle(cmd.Flags(), c.file))
+			assert.Equal(t, "8", cmd.Flags().Lookup("steps-per-execution").Value.String())
+			assert.True(t, cmd.Flags().Changed("steps-per-execution"))
+			var said strings.Builder
+			warnUnknown(&said)
+			assert.Empty(t, said.String())
+		})
+	}
+	require.NoError(t, os.WriteFile(file, []byte("compiled: true\njit-compile: true\n"), 0o600))
+	_, err := readConfig(file)
+	assert.ErrorContains(t, err, "sets jit-compile twice")
+}
+
+func TestFlagName(t *testing.T) {
+	for _, c := range []struct{ option, value, want string }{
+		{"Loop.Batch", "3", "--batch 3"},
+		{"Loop.Batch", "", "--batch"},
+		{"Options.MemoryGrowth", "true", "--memory-growth"},
+		{"Options.MemoryGrowth", "false", "--memory-growth=false"},
+		{"Options.Precision", "float16-gpu", "--precision fp16"},
+		{"Options.Precision", "bfloat16", "--precision bf16"},
+		{"Options.VisibleGPUs", "[0 1]", "--visible-gpus 0,1"},
+		{"Options.VirtualGPUs", "[[1024] [512]]", "--gpu-memory-limit 1024MiB,512MiB"},
+		{"Options.GPUAllocator", "BFC", "--gpu-allocator bfc"},
+		{"Options.XLA", "on-2", "--xla"},
+		{"Options.XLA", "off", "--xla=false"},
+		{"Options.StepsPerExecution", "8", "--steps-per-execution 8"},
+		{"Budget.Layer", string(memory.GPUProcess), "--memory-budget-of gpu"},
+		{"TF_XLA_FLAGS", "", "TF_XLA_FLAGS"},
+		{"Options.Executor", "single", "Options.Executor single"},
+	} {
+		assert.Equal(t, c.want, flagName(c.option, c.value))
+	}
 }

@@ -8,32 +8,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/savedmodels"
+	"steadyfit/train"
 )
 
-func newInspect() *cobra.Command {
-	var asJSON, strict bool
-	var f modelFlags
-	cmd := &cobra.Command{
+func newInspect(s *settings) *cobra.Command {
+	return &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Show what a SavedModel is and whether it can be trained",
 		Long: `Show the signatures of a SavedModel as saved_model_cli does, what steadyfit uses
-each of them for, and what would go wrong. Nothing of the model is run, and no
-TensorFlow is needed. DIR may be builtin:NAME.`,
+each signature for, and the problems of the model. Nothing of the model is run,
+and TensorFlow is not needed. DIR may be builtin:NAME.`,
 		Example: "  steadyfit inspect builtin:digits",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.model = args[0]
-			m, err := f.open()
+			m, err := train.OpenModel(args[0], s.LossOutput)
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if s.json {
 				err = printJSON(cmd.OutOrStdout(), m)
 			} else {
 				err = m.WriteText(cmd.OutOrStdout())
 			}
-			if err == nil && strict && slices.ContainsFunc(m.Problems, func(p savedmodels.Problem) bool { return p.Severity == savedmodels.Error }) {
-				err = &checkError{fmt.Errorf("%s cannot be trained; see the problems above", args[0])}
+			if err == nil && s.strict && slices.ContainsFunc(m.Problems, func(p savedmodels.Problem) bool { return p.Severity == savedmodels.Error }) {
+				err = &coded{exitCheck, fmt.Errorf("%s cannot be trained; see the problems above", args[0])}
 			}
 			return err
 		},
@@ -47,8 +45,4 @@ TensorFlow is needed. DIR may be builtin:NAME.`,
 			return names, cobra.ShellCompDirectiveFilterDirs
 		},
 	}
-	cmd.Flags().StringVar(&f.loss, "loss-output", "", "output of the train signature that is the loss, if none is called loss")
-	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 6 if the model cannot be trained")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
-	return cmd
 }

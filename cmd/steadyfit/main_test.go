@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	// Trainings that are long by their --epochs, to be interrupted, begin at once; auto.txtar
 	// is about the choice.
 	if _, set := os.LookupEnv(autoEnv); !set {
-		if err := os.Setenv(autoEnv, autoOff); err != nil {
+		if err := os.Setenv(autoEnv, autotuneOff); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1) // lint:allow exit: no test can run
 		}

@@ -19,47 +19,39 @@ import (
 	"steadyfit/session"
 )
 
-func newPredict(g *global) *cobra.Command {
-	var (
-		f           inference
-		out, output string
-	)
-	cmd := &cobra.Command{
+func newPredict(s *settings) *cobra.Command {
+	return &cobra.Command{
 		Use:   "predict",
-		Short: "Write what a SavedModel predicts for a dataset",
-		Long: `Write what a SavedModel predicts for a dataset to a file, one row per sample in
-the order of the data: all outputs to .csv and .jsonl, one output to .npy. Of a
+		Short: "Write the predictions of a SavedModel for a dataset",
+		Long: `Write the predictions of a SavedModel for a dataset to a file, one row per sample
+in the order of the data: all outputs to .csv and .jsonl, one output to .npy. Of a
 dataset with a training and a test part, the test part is used.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			kind := strings.ToLower(filepath.Ext(out))
+			kind := strings.ToLower(filepath.Ext(s.Out))
 			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {
-				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", out)
+				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", s.Out)
 			}
-			roles := func(r savedmodels.Roles) string { return r.Predict }
-			return f.run(cmd, g, roles, "predict with (predict, infer or serving_default)", func(s *session.Session, ds *data.InMemory) error {
-				step, err := s.Prepare(s.Roles().Predict)
+			role := func(r savedmodels.Roles) string { return r.Predict }
+			return s.infer(cmd, role, "predict with (predict, infer or serving_default)", func(opened *session.Session, ds *data.InMemory) error {
+				step, err := opened.Prepare(opened.Roles().Predict)
 				if err != nil {
 					return err
 				}
 				defer step.Close()
-				names, err := outputs(step, output, kind == ".npy")
+				names, err := outputs(step, s.output, kind == ".npy")
 				if err != nil {
 					return err
 				}
-				if err := predict(cmd.Context(), step, names, ds, f.batch, out, kind); err != nil {
+				if err := predict(cmd.Context(), step, names, ds, s.Loop.Batch, s.Out, kind); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d predictions (%s): %s\n", ds.Len(), strings.Join(names, ", "), out)
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d predictions (%s): %s\n", ds.Len(), strings.Join(names, ", "), s.Out)
 				return err
 			})
 		},
 	}
-	f.register(cmd.Flags())
-	cmd.Flags().StringVar(&out, "out", "", "file to write: .npy, .csv or .jsonl")
-	cmd.Flags().StringVar(&output, "output", "", "write this output of the model only")
-	return cmd
 }
 
 // outputs are the names of the outputs to write.

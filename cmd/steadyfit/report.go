@@ -11,52 +11,54 @@ import (
 	"steadyfit/matrix"
 )
 
-func newReport() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+func newReport(s *settings) *cobra.Command {
+	return &cobra.Command{
 		Use:   "report matrix.json [other.json]",
 		Short: "Render the result of a matrix again, or compare two",
 		Long: `Render the result of a matrix again: report.html, matrix.txt and claims.md beside
-the file, and the answer on the terminal. With two results, say on which verdicts
-they agree, and where they do not, both figures and whether that is more than chance.`,
+the file, and the answer on the terminal. With two results, print the verdicts on
+which they agree and, for the others, both figures and whether they differ by more
+than chance.`,
 		Example: `  steadyfit report out/matrix/matrix.json
   steadyfit report before.json after.json.gz`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := matrix.ReadFile(args[0])
-			if err != nil {
-				return usagef("%w", err)
-			}
 			out := cmd.OutOrStdout()
-			if len(args) == 2 {
-				b, err := matrix.ReadFile(args[1])
+			var results []*matrix.Result
+			for _, path := range args {
+				r, err := matrix.ReadFile(path)
 				if err != nil {
 					return usagef("%w", err)
 				}
-				if asJSON {
-					agreement, err := report.Compare(io.Discard, a, b, report.TextOptions{})
-					if err != nil {
-						return err
-					}
-					return printJSON(out, agreement)
-				}
-				_, err = report.Compare(out, a, b, textOptions(out))
-				return err
+				results = append(results, r)
 			}
-			if asJSON {
-				return printJSON(out, a)
+			if len(results) == 2 {
+				return s.compare(out, results[0], results[1])
 			}
-			if err := report.Text(out, a, textOptions(out)); err != nil {
+			if s.json {
+				return printJSON(out, results[0])
+			}
+			if err := report.Text(out, results[0], textOptions(out)); err != nil {
 				return err
 			}
 			dir := filepath.Dir(args[0])
-			if err := renderReports(dir, a); err != nil {
+			if err := renderReports(dir, results[0]); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "report: %s\n", filepath.Join(dir, "report.html"))
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
-	return cmd
+}
+
+func (s *settings) compare(out io.Writer, a, b *matrix.Result) error {
+	if !s.json {
+		_, err := report.Compare(out, a, b, textOptions(out))
+		return err
+	}
+	agreement, err := report.Compare(io.Discard, a, b, report.TextOptions{})
+	if err != nil {
+		return err
+	}
+	return printJSON(out, agreement)
 }

@@ -5,9 +5,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-
 	"steadyfit/supervise"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // A flag that would do nothing is refused, with what needs.
@@ -37,14 +37,14 @@ func TestFlagsThatWouldDoNothing(t *testing.T) {
 
 // A training that died too often says what there is to continue from; other errors stay as
 // they are.
-func TestGoOn(t *testing.T) {
+func TestWithCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	died := &supervise.Error{Code: exitFailed, Text: "killed by SIGKILL", Crashes: []supervise.Crash{{}}}
-	err := goOn(died, dir)
+	err := withCheckpoint(died, dir)
 	assert.ErrorIs(t, err, died)
 	assert.Equal(t, exitFailed, exitCode(err))
 	assert.ErrorContains(t, err, "\nthere is no checkpoint in "+dir+" to continue from")
 	for _, err := range []error{nil, syscall.EIO, &supervise.Error{Code: exitUsage, Text: "no"}} {
-		assert.Equal(t, err, goOn(err, dir))
+		assert.Equal(t, err, withCheckpoint(err, dir))
 	}
 }

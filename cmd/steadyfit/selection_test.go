@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -62,7 +61,7 @@ func TestPlansOfTheDocuments(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, plans, 3)
 	for _, path := range plans {
-		values, err := readConfig(allFlags(newRoot(io.Discard, io.Discard)), path)
+		values, err := readConfig(path)
 		require.NoError(t, err)
 		workloads := strings.Split(values["workloads"], ",")
 		remedies := strings.Split(values["remedies"], ",")

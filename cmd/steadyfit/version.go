@@ -10,7 +10,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-func newVersion(g *global) *cobra.Command {
+func newVersion(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of steadyfit and of the TensorFlow in use",
@@ -20,12 +20,12 @@ func newVersion(g *global) *cobra.Command {
 			if _, err := fmt.Fprintf(w, "steadyfit %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH); err != nil {
 				return err
 			}
-			info, err := g.load()
+			info, err := s.load()
 			if err != nil {
-				if g.tensorflow != "" {
+				if s.TensorFlow != "" {
 					return err
 				}
-				// The version of steadyfit is known all the same.
+				// steadyfit has a version without TensorFlow, too.
 				_, err = fmt.Fprintf(w, "TensorFlow: none (supported: %s to %s; see steadyfit doctor)\n", tfbind.MinVersion, tfbind.MaxVersion)
 				return err
 			}
@@ -35,7 +35,7 @@ func newVersion(g *global) *cobra.Command {
 	}
 }
 
-// version is that of this module, as the build noted it.
+// version returns the version of this module from the build information.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version

@@ -7,10 +7,8 @@ import (
 	"strings"
 
 	"steadyfit/gpuopts"
-	"steadyfit/internal/flags"
 	"steadyfit/internal/nearest"
 	"steadyfit/memory"
-	"steadyfit/option"
 )
 
 // reader says who reads a variable.
@@ -98,7 +96,7 @@ var variables = map[string]variable{
 
 func init() {
 	for name, instead := range gpuopts.Unread() {
-		variables[name] = variable{reader: byNobody, want: option.Marked(instead, flags.Name)}
+		variables[name] = variable{reader: byNobody, want: instead}
 	}
 }
 

@@ -16,7 +16,7 @@ func TestVariables(t *testing.T) {
 		want        Check
 	}{
 		{"TF_GPU_MEMORY_ALLOW_GROWTH", "true", Check{Status: Warning, Found: "true: not read by TensorFlow 2.21.0, so it changes nothing",
-			Fix: "`unset TF_GPU_MEMORY_ALLOW_GROWTH`; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth"}},
+			Fix: "`unset TF_GPU_MEMORY_ALLOW_GROWTH`; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}"}},
 		{"TF_FORCE_GPU_ALLOW_GROWTH", "true", Check{Status: Note, Found: "true: takes GPU memory as it is needed, whatever the session asks for; without effect in a build for the CPU"}},
 		{"TF_FORCE_GPU_ALLOW_GROWTH", "1", Check{Status: Warning, Found: "1: TensorFlow cannot read this value",
 			Fix: "set TF_FORCE_GPU_ALLOW_GROWTH to true or false, in these letters (1 and 0 are not understood)"}},
@@ -32,7 +32,7 @@ func TestVariables(t *testing.T) {
 		{"TF_GRAPH_CACHING", "1", Check{Found: "read by TensorFlow 2.21.0"}},
 		{"TF_VAR_password", "secret", Check{Status: Note, Found: "not read by TensorFlow 2.21.0; it may be another program's"}},
 		{"OMP_NUM_THREADS", "4", Check{Status: Warning, Found: "4: not read by TensorFlow 2.21.0, so it changes nothing",
-			Fix: "`unset OMP_NUM_THREADS`; what does work: TF_NUM_INTRAOP_THREADS, or --intra-threads N"}},
+			Fix: "`unset OMP_NUM_THREADS`; what does work: TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}"}},
 		{"TF_USE_LEGACY_KERAS", "1", Check{Status: Note, Found: "1: chooses Keras 2 in Python; steadyfit does not run Python for training"}},
 		{"TF_CONFIG", strings.Repeat("x ", 100), Check{Found: "x x x x x x x x x x x x x x x x x x x x x x x x x x x x x...: describes a cluster, which steadyfit does not join yet"}},
 		{"NVIDIA_TF32_OVERRIDE", "0", Check{Status: Note, Found: "0: 0 keeps cuBLAS and cuDNN from computing float32 in TensorFloat-32; without effect in a build for the CPU"}},

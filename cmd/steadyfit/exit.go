@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/fit/budget"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/supervise"
+	"steadyfit/tfbind"
+	"steadyfit/train"
+)
+
+// The exit codes, which scripts rely on.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitEnvironment = 3
+	exitDiverged    = 4
+	exitMemory      = 5
+	exitCheck       = 6
+	exitInterrupted = 130
+)
+
+// coded is an error with an exit code.
+type coded struct {
+	code int
+	err  error
+}
+
+func (e *coded) Error() string { return e.err.Error() }
+func (e *coded) Unwrap() error { return e.err }
+
+// usagef returns the error of a command line or configuration that cannot work.
+func usagef(format string, args ...any) error {
+	return &coded{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// unusable marks an error about something that the command line names, such as a file that
+// does not exist.
+func unusable(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, syscall.EIO) { // EIO: the disk failed
+		return err
+	}
+	return &coded{exitUsage, err}
+}
+
+// exitCode returns the exit code for an error. The first case that applies counts: an error
+// about a lack of memory also has what could not be done about it.
+func exitCode(err error) int {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	as := func(targets ...any) bool {
+		for _, t := range targets {
+			if errors.As(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	var hook *fit.HookError
+	var child *supervise.Error
+	var own *coded
+	switch errors.As(err, &own); {
+	case err == nil, is(supervise.ErrRestart):
+		return exitOK
+	case errors.As(err, &child) && child.OutOfMemory():
+		return exitMemory
+	case errors.As(err, &child):
+		return child.Code
+	case is(tfbind.ErrNoTensorFlow, session.ErrNoGPU) || own != nil && own.code == exitEnvironment:
+		return exitEnvironment
+	case is(session.ErrOutOfMemory) || as(new(*budget.Error)):
+		return exitMemory
+	case is(supervise.ErrRetry):
+		return exitFailed // it worked when the training began
+	case own != nil:
+		return own.code
+	case as(new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
+		return exitUsage
+	case is(fit.ErrDiverged):
+		return exitDiverged
+	case as(&hook):
+		if hook.Phase == "start" {
+			return exitUsage // an option of the hook cannot be used
+		}
+		return exitFailed // an interrupted run whose checkpoint failed
+	case is(context.Canceled):
+		return exitInterrupted
+	}
+	return exitFailed
+}

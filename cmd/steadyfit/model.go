@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/internal/doctor"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+	"steadyfit/train"
+)
+
+// prepareProcess has the process run under the device flags, which may restart it, and prints
+// those that have no effect. A command calls it first.
+func (s *settings) prepareProcess(stderr io.Writer) error {
+	if err := s.checkGrowth(); err != nil {
+		return err
+	}
+	warnings, err := s.Session.Device.Check(os.Environ())
+	if err == nil {
+		err = session.UseEnvironment(s.Session.Device)
+	}
+	if err != nil {
+		return unusable(err)
+	}
+	for _, w := range warnings {
+		notice(stderr, "warning", w)
+	}
+	return nil
+}
+
+// checkGrowth refuses --memory-growth=false under a variable that turns memory growth on. In
+// the options, off is the same as not set.
+func (s *settings) checkGrowth() error {
+	const force = "TF_FORCE_GPU_ALLOW_GROWTH"
+	if value := os.Getenv(force); s.given("memory-growth") && !s.Session.Device.MemoryGrowth && value == "true" {
+		return gpuopts.Contradiction("Options.MemoryGrowth false", force, value, "TensorFlow obeys the variable", "unset it, or leave the option out")
+	}
+	return nil
+}
+
+// openSession opens TensorFlow and the model for a command that does not train. readOnly
+// allows a model without a train signature.
+func (s *settings) openSession(cmd *cobra.Command, model *savedmodels.Model, readOnly bool) (*session.Session, error) {
+	s.Session.ReadOnly = readOnly
+	plan, err := session.Compile(model, s.Session)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := session.Open(cmd.Context(), plan)
+	return opened, s.explainNoGPU(cmd.Context(), err)
+}
+
+// loadDevices opens TensorFlow and resolves the precision. It prints that float16 is slow
+// where it is.
+func (s *settings) loadDevices(cmd *cobra.Command) error {
+	if _, err := s.load(); err != nil {
+		return err
+	}
+	warning, err := session.ResolvePrecision(&s.Session.Device)
+	if warning != nil {
+		notice(cmd.ErrOrStderr(), "warning", warning)
+	}
+	return s.explainNoGPU(cmd.Context(), err)
+}
+
+// infer runs do with the model and its data, of a command that changes neither. role is the
+// signature that the data are for. purpose is in the error if there is none.
+func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.InMemory) error) error {
+	if s.Loop.Batch < 1 {
+		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
+	}
+	if s.Loop.Batch > math.MaxInt32 {
+		return usagef("--batch %d: expected at most %d", s.Loop.Batch, math.MaxInt32)
+	}
+	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	model, err := train.OpenModel(s.Model, s.LossOutput)
+	if err != nil {
+		return err
+	}
+	signature := role(model.Roles)
+	if signature == "" {
+		return usagef("%s has no signature to %s", model.Dir, purpose)
+	}
+	ds, err := train.OpenData(model, signature, s.Data, "test", data.Pass{Batch: s.Loop.Batch})
+	if err != nil {
+		return err
+	}
+	defer ds.Close()
+	if signature == model.Roles.Evaluate && model.Metadata != nil && len(model.Metadata.ClassNames) == 0 {
+		if names, classes := ds.ClassNames("y"), model.Metadata.Labels["y"].Classes; len(names) > 0 && len(names) < classes {
+			return usagef("%s has %d label names, and the model has %d classes without names, so that names have no numbers: write numbers, or export the model with its class names", ds.Name(), len(names), classes)
+		}
+	}
+	if err := s.loadDevices(cmd); err != nil {
+		return err
+	}
+	opened, err := s.openSession(cmd, model, true)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	return do(opened, ds)
+}
+
+// explainNoGPU adds to the error of options that need a GPU what keeps TensorFlow from having
+// one, library by library.
+func (s *settings) explainNoGPU(ctx context.Context, err error) error {
+	if !errors.Is(err, session.ErrNoGPU) {
+		return err
+	}
+	text := ""
+	for _, c := range doctor.Examine(ctx, doctor.Options{TensorFlow: s.TensorFlow, NeedGPU: true}).Checks {
+		if c.Group == "GPU" && c.Status == doctor.Problem {
+			text += fmt.Sprintf("\n  %s: %s", c.Name, c.Found)
+		}
+	}
+	switch {
+	case text != "":
+	case errors.As(err, new(*tfbind.Error)): // there are other GPUs
+		return &coded{exitEnvironment, fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs of this machine", err)}
+	default:
+		text = "\n  everything that it needs is there; --verbose prints TensorFlow's own log"
+	}
+	return &coded{exitEnvironment, fmt.Errorf("%w%s\nsteadyfit doctor --gpu prints how to fix it", err, text)}
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"gopkg.in/yaml.v3"
+
+	"steadyfit/internal/lab/cell"
+	"steadyfit/memory"
+	"steadyfit/supervise"
+	"steadyfit/tfbind"
+	"steadyfit/train"
+	"steadyfit/tune"
+)
+
+const envPrefix = "STEADYFIT_"
+
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// settle gives the flags that are not on the command line their values from the environment
+// or the configuration file.
+func settle(flags *pflag.FlagSet, path string) error {
+	if path == "" {
+		path = os.Getenv(envName("config"))
+	}
+	values := map[string]string{}
+	if path != "" {
+		var err error
+		if values, err = readConfig(path); err != nil {
+			return err
+		}
+	}
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || err != nil {
+			return
+		}
+		source, text, ok := fromEnvironment(f.Name)
+		if !ok {
+			source = path
+			text, ok = values[f.Name]
+		}
+		if !ok {
+			return
+		}
+		if e := flags.Set(f.Name, text); e != nil {
+			err = usagef("%s: %w", source, flagError(e))
+		}
+	})
+	return err
+}
+
+// fromEnvironment returns the value that a variable has for a flag, by its name or by an
+// earlier one. Package tfbind reads its variable itself, and names it in its errors.
+func fromEnvironment(flag string) (variable, value string, ok bool) {
+	names := []string{flag}
+	for old, now := range aliases {
+		if now == flag {
+			names = append(names, old)
+		}
+	}
+	for _, name := range names {
+		if name = envName(name); name != tfbind.EnvLibrary && os.Getenv(name) != "" {
+			return name, os.Getenv(name), true
+		}
+	}
+	return "", "", false
+}
+
+// warnUnknown names variables that look like flags and are none, such as misspelt ones.
+func warnUnknown(stderr io.Writer) {
+	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
+		return // the process has warned before it restarted itself
+	}
+	known := []string{cell.Env, supervise.Env, tune.Env}
+	for _, name := range flagNames() {
+		known = append(known, envName(name))
+	}
+	for _, kv := range os.Environ() {
+		name, value, _ := strings.Cut(kv, "=")
+		// Tests of the program have variables of their own.
+		if strings.HasPrefix(name, envPrefix) && !slices.Contains(known, name) && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
+			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
+		}
+	}
+}
+
+// maxConfig is the maximum size of a configuration file.
+const maxConfig = memory.MiB
+
+// readConfig reads a YAML mapping of flag names to values. A file may serve several commands;
+// only a key that none of them has is unknown.
+func readConfig(path string) (map[string]string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, usagef("configuration: %w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, int64(maxConfig)+1)) // a device may have no end
+	if err != nil {
+		return nil, usagef("configuration: %w", err)
+	}
+	if len(text) > int(maxConfig) {
+		return nil, usagef("configuration %s: expected at most %v", path, maxConfig)
+	}
+	return parseConfig(path, text)
+}
+
+func parseConfig(path string, text []byte) (map[string]string, error) {
+	var document map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, usagef("configuration %s: expected one mapping of flag names to values: %w", path, err)
+	}
+	known := flagNames()
+	values := map[string]string{}
+	var unknown []string
+	for key, node := range document {
+		if !slices.Contains(known, key) || key == "config" {
+			unknown = append(unknown, fmt.Sprintf("%s (line %d)", key, node.Line))
+			continue
+		}
+		name := string(normalize(nil, key))
+		if _, twice := values[name]; twice {
+			return nil, usagef("configuration %s: line %d: %s: the file sets %s twice; an earlier name of a flag still works", path, node.Line, key, name)
+		}
+		switch node.Kind {
+		case yaml.ScalarNode:
+			values[name] = node.Value
+		case yaml.SequenceNode:
+			var list []string
+			for _, item := range node.Content {
+				list = append(list, item.Value)
+			}
+			values[name] = strings.Join(list, ",")
+		default:
+			return nil, usagef("configuration %s: line %d: %s: expected one value, found a mapping", path, node.Line, key)
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return nil, usagef("configuration %s: unknown keys: %s; keys are the names of flags, as in learning-rate", path, strings.Join(unknown, ", "))
+	}
+	return values, nil
+}

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"steadyfit/fit"
+	"steadyfit/gpuopts"
+	"steadyfit/matrix"
+	"steadyfit/memory"
+	"steadyfit/session"
+	"steadyfit/train"
+)
+
+// value is a pflag.Value that a function sets.
+type value struct {
+	kind, text string
+	set        func(text string) error
+}
+
+// newValue returns a flag of a kind, which stands for the value in the help.
+func newValue(kind, text string, set func(text string) error) *value { return &value{kind, text, set} }
+
+func (v *value) Type() string   { return v.kind }
+func (v *value) String() string { return v.text }
+
+// Set leaves a flag without a default as it is if the text is empty.
+func (v *value) Set(text string) error {
+	if text == "" && v.text == "" {
+		return nil
+	}
+	err := v.set(text)
+	if err == nil {
+		v.text = text
+	}
+	return err
+}
+
+// newParsed sets *p to what parse makes of the text.
+func newParsed[T any](p *T, kind string, parse func(string) (T, error)) *value {
+	return newValue(kind, "", func(text string) (err error) {
+		*p, err = parse(text)
+		return err
+	})
+}
+
+// newSwitch is a flag that needs no value, and is off by default.
+func newSwitch(set func(bool)) *value {
+	return newValue("bool", "false", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return errors.New("expected true or false")
+		}
+		set(on)
+		return nil
+	})
+}
+
+// choice is a flag with a word for each value that it can have.
+type choice[T comparable] struct {
+	*value
+	words  []string
+	values []T
+}
+
+// newChoice returns a flag that sets *p. The words are separated by blanks.
+func newChoice[T comparable](p *T, words string, values ...T) choice[T] {
+	c := choice[T]{words: strings.Fields(words), values: values}
+	c.value = newValue(strings.ReplaceAll(words, " ", "|"), c.word(fmt.Sprint(*p)), func(text string) error {
+		i := slices.Index(c.words, text)
+		if i < 0 {
+			return fmt.Errorf("expected %s", list(c.words, "or"))
+		}
+		*p = values[i]
+		return nil
+	})
+	return c
+}
+
+// word returns the word for a value that fmt has formatted; the value if there is none.
+func (c choice[T]) word(value string) string {
+	if i := slices.IndexFunc(c.values, func(v T) bool { return fmt.Sprint(v) == value }); i >= 0 {
+		return c.words[i]
+	}
+	return value
+}
+
+// list joins words, as in "a, b or c".
+func list(words []string, last string) string {
+	if n := len(words) - 1; n > 0 {
+		return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
+	}
+	return strings.Join(words, "")
+}
+
+// newCount is a number with a minimum.
+func newCount(p *int, least int) *value {
+	return newValue("int", strconv.Itoa(*p), func(text string) error {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return errors.New("expected a whole number")
+		}
+		if n < least {
+			return fmt.Errorf("expected at least %d", least)
+		}
+		*p = n
+		return nil
+	})
+}
+
+var errNoSize = errors.New("expected a size, such as 600MiB, 1.5GiB or 4096")
+
+// newSize is a size in bytes with a minimum.
+func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
+	return newValue("size", "", func(text string) error {
+		n, err := memory.ParseBytes(text)
+		switch {
+		case err != nil:
+			return errNoSize
+		case n == 0 || n > math.MaxInt64:
+			return errors.New("expected more than 0; leave it out to have no limit")
+		case n < least:
+			meant := ""
+			if f, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
+				meant = fmt.Sprintf("; a number alone is in bytes: did you mean %gMiB?", f)
+			}
+			return fmt.Errorf("that is %v, and no training has less than 1 MiB%s", n, meant)
+		}
+		*p = T(n)
+		return nil
+	})
+}
+
+// newInterval is a number of steps or of epochs; the other one becomes 0.
+func newInterval(steps, epochs *int, text string) *value {
+	return newValue("Nsteps|Nepochs", text, func(text string) error {
+		digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
+		if n, err := strconv.Atoi(digits); err == nil && n > 0 {
+			switch strings.TrimSpace(text[len(digits):]) {
+			case "steps", "step":
+				*steps, *epochs = n, 0
+				return nil
+			case "epochs", "epoch":
+				*steps, *epochs = 0, n
+				return nil
+			}
+		}
+		return errors.New("expected a number of steps or epochs, as in 500steps or 2epochs")
+	})
+}
+
+// expected says what values of package pflag are, by their types.
+var expected = map[string]string{
+	"bool":     "expected true or false",
+	"int":      "expected a whole number",
+	"int64":    "expected a whole number",
+	"uint64":   "expected a whole number, 0 or more",
+	"intSlice": "expected whole numbers, as in 0,1",
+	"float64":  "expected a number",
+	"duration": "expected a duration, as in 30s or 5m",
+}
+
+// flagError is the error of a value that a flag does not take. Other errors stay as they are.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	flag, text, cause := invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap()
+	if text == "" || strings.ContainsAny(text, " \t\n") {
+		text = strconv.Quote(text)
+	}
+	if why, ok := expected[flag.Value.Type()]; ok {
+		if _, ours := flag.Value.(*value); !ours {
+			cause = errors.New(why)
+		}
+	}
+	return fmt.Errorf("--%s %s: %w", flag.Name, text, cause)
+}
+
+func (s *settings) setValidation(text string) error {
+	s.Validation, s.ValidationFraction = "", 0
+	fraction, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil:
+		s.Validation = text
+	case !(fraction > 0 && fraction < 1):
+		return errors.New("expected a fraction between 0 and 1, or a file")
+	default:
+		s.ValidationFraction = fraction
+	}
+	return nil
+}
+
+func (s *settings) setImageSize(text string) error {
+	height, width, both := strings.Cut(text, "x")
+	if !both {
+		width = height
+	}
+	h, heightErr := strconv.Atoi(height)
+	w, widthErr := strconv.Atoi(width)
+	if heightErr != nil || widthErr != nil || h < 1 || w < 1 {
+		return errors.New("expected pixels, as in 224 or 240x320 (height by width)")
+	}
+	s.Data.Height, s.Data.Width = h, w
+	return nil
+}
+
+func (s *settings) setScale(text string) error {
+	low, high, both := strings.Cut(text, ",")
+	l, lowErr := strconv.ParseFloat(strings.TrimSpace(low), 32)
+	h, highErr := strconv.ParseFloat(strings.TrimSpace(high), 32)
+	if !both || lowErr != nil || highErr != nil {
+		return errors.New("expected two numbers, as in 0,1 or -1,1")
+	}
+	s.Data.Scale = &[2]float64{l, h}
+	return nil
+}
+
+func (s *settings) setLearningRate(text string) (err error) {
+	s.Loop.LearningRateText = text
+	s.Loop.LearningRate, err = fit.ParseSchedule(text)
+	return err
+}
+
+func (s *settings) setClassWeights(text string) error {
+	pairs, err := csv.NewReader(strings.NewReader(text)).Read()
+	for _, pair := range pairs {
+		class, weight, ok := strings.Cut(pair, "=")
+		w, bad := strconv.ParseFloat(weight, 64)
+		if !ok || bad != nil {
+			return fmt.Errorf("expected CLASS=WEIGHT with a number as the weight, found %q", pair)
+		}
+		if s.ClassWeights == nil {
+			s.ClassWeights = map[string]float64{}
+		}
+		s.ClassWeights[class] = w
+	}
+	return err
+}
+
+func parseLossScale(text string) (session.LossScale, error) {
+	if text == "dynamic" {
+		return session.DynamicLossScale, nil
+	}
+	scale, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(scale > 0 && scale <= math.MaxFloat32) {
+		return session.LossScale{}, fmt.Errorf("expected dynamic, or a number above 0 and at most %.4g, as in 1024", math.MaxFloat32)
+	}
+	return session.LossScale{Fixed: scale}, nil
+}
+
+func (s *settings) setStepsPerExecution(text string) error {
+	n, err := strconv.Atoi(text)
+	if s.ChooseSteps = text == "auto"; !s.ChooseSteps && (err != nil || n < 1) {
+		return errors.New("expected a number of at least 1, or auto")
+	}
+	s.Session.StepsPerExecution = 0
+	if n > 1 {
+		s.Session.StepsPerExecution = n
+	}
+	return nil
+}
+
+func (s *settings) setXLA(on bool) {
+	s.Session.Device.XLA = gpuopts.XLAOff
+	if on {
+		s.Session.Device.XLA = gpuopts.XLAOn2
+	}
+}
+
+func (s *settings) setMemoryGrowth(text string) (err error) {
+	if strings.Contains(text, ",") {
+		return errors.New("expected one value: TensorFlow needs memory growth alike on all GPUs")
+	}
+	if s.Session.Device.MemoryGrowth, err = strconv.ParseBool(text); err != nil {
+		return errors.New("expected true or false")
+	}
+	return nil
+}
+
+func (s *settings) setGPULimits(text string) error {
+	s.Session.Device.VirtualGPUs = nil
+	for _, limit := range strings.Split(text, ",") {
+		size, err := memory.ParseBytes(limit)
+		if err != nil {
+			return errNoSize
+		}
+		if size < memory.MiB {
+			return errors.New("TensorFlow counts a GPU's memory in MiB; expected at least one")
+		}
+		s.Session.Device.VirtualGPUs = append(s.Session.Device.VirtualGPUs, []int{int(size / memory.MiB)})
+	}
+	return nil
+}
+
+func (s *settings) setSupervise(on bool) {
+	s.Supervise = train.Unsupervised
+	if on {
+		s.Supervise = train.Supervised
+	}
+}
+
+func (s *settings) setRule(text string) error {
+	rule, err := matrix.ParseRule(text)
+	s.rule = &rule
+	return err
+}
