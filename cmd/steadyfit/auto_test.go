@@ -250,12 +250,12 @@ func TestChoiceThatRounds(t *testing.T) {
 		flags      []string
 	}{
 		{named: "--auto off", flags: []string{"--auto", "off"}},
-		{named: "--fuse-steps", flags: []string{"--fuse-steps", "1"}},
-		{named: "--fuse-steps", flags: []string{"--fuse-steps", "5"}},
+		{named: "--steps-per-execution", flags: []string{"--fuse-steps", "1"}},
+		{named: "--steps-per-execution", flags: []string{"--fuse-steps", "5"}},
 		{named: "--intra-threads", flags: []string{"--intra-threads", "1"}},
 		{named: "--inter-threads", flags: []string{"--inter-threads", "1"}},
 		{named: "--deterministic", flags: []string{"--deterministic"}},
-		{named: "--in-force", flags: []string{"--in-force"}},
+		{named: "--resolved-settings", flags: []string{"--resolved-settings"}},
 		{named: "TF_NUM_INTEROP_THREADS", env: "TF_NUM_INTEROP_THREADS=1"},
 	} {
 		assert.Contains(t, refused("parts", c.env, c.flags...),
