@@ -30,12 +30,12 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
 			base := runs[cellID{runtime, w.ID, Baseline}]
-			var arms []memory.Arm
+			var arms []memory.Variant
 			for _, remedy := range r.Remedies {
 				with := runs[cellID{runtime, w.ID, remedy.ID}]
 				if remedy.ID != Baseline && len(with) > 0 && !slices.ContainsFunc(with, neverRan) {
 					pairs, _ := paired(with, base)
-					arms = append(arms, memory.Arm{Group: with[0].Group, Pairs: pairs})
+					arms = append(arms, memory.Variant{Group: with[0].Group, Pairs: pairs})
 				}
 			}
 			scatter := memory.ScatterOf(arms, uint64(p.Seed))

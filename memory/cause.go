@@ -6,57 +6,58 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"steadyfit/internal/stats"
 )
 
-// Cause is what growth comes from, as far as the sampled layers tell.
+// Cause is where growth comes from, as far as the sampled layers show.
 type Cause string
 
-// The causes, in the order in which they are looked for: the first that fits
-// is the nearest to what a program can change.
+// The causes, in the order in which they are looked for: the first that fits is the
+// nearest to what a program can change.
 const (
-	// GCLag: native objects are unreachable and wait for the garbage collector,
-	// which does not see how large they are.
+	// GCLag: native objects are unreachable and wait for the garbage collector, which
+	// does not see how large they are.
 	GCLag Cause = "garbage collection lag"
 	// Unreleased: native objects are made and not released.
 	Unreleased Cause = "unreleased objects"
 	// HostHistory: the Go heap grows, so the program keeps what it makes.
 	HostHistory Cause = "host history"
-	// RuntimeCache: TensorFlow's allocators hold more while the number of objects
-	// is flat, so a cache or the graph grows.
+	// RuntimeCache: TensorFlow's allocators hold more while the number of objects is
+	// flat, so a cache or the graph grows.
 	RuntimeCache Cause = "runtime cache or graph"
-	// NativeHeap: malloc has handed out more, and no layer above tells to whom.
+	// NativeHeap: malloc has handed out more, and no layer above shows to whom.
 	NativeHeap Cause = "native heap"
-	// GoRuntime: the Go runtime holds more than what is live needs: garbage that is not
-	// collected yet, stacks, fragmentation, memory not yet given back.
+	// GoRuntime: the Go runtime holds more than live objects need: garbage that is not
+	// collected yet, stacks, fragmentation, memory not yet returned.
 	GoRuntime Cause = "go runtime"
-	// Retention: resident memory grows while malloc in use is flat, so freed memory
-	// is kept. [Verdict.Trimmed] proves it.
+	// Retention: resident memory grows while malloc in use is flat, so freed memory is
+	// kept. [Verdict.Trimmed] proves it.
 	Retention Cause = "retention"
 	// Files: pages of files came in.
 	Files Cause = "file pages"
-	// Unattributed: no sampled layer goes along with the growth.
+	// Unattributed: no sampled layer grows along.
 	Unattributed Cause = "unattributed"
 )
 
 const (
 	// carries is the least part of the growth that a layer must show to carry it.
 	carries = 0.5
-	// stands is the most part of the growth that a flat layer may show.
-	stands = 0.25
+	// flatShare is the most part of the growth that a flat layer may show.
+	flatShare = 0.25
 )
 
-// Trend is the slope of one layer in the judged part, in the unit of the layer
-// per step or minute.
+// Trend is the slope of one layer in the judged part, in the unit of the layer.
 type Trend struct {
 	Layer Layer    `json:"layer"`
 	Slope Interval `json:"slope"`
-	// Share is this growth as a part of the growth that was judged; 0 for layers
+	// Share is this growth as a part of the growth of the judged layer; 0 for layers
 	// that are not bytes.
 	Share float64 `json:"share"`
 }
 
-// attribute fills in the trends of all layers and says which carries the growth:
-// the slope if the series leaks or may, the rise if it jumped or levelled off.
+// attribute fills in the trends of all layers and finds the one that carries the
+// growth: the slope if the series leaks or may, the rise if it jumped or levelled off.
 func (s *Series) attribute(v *Verdict, c Criteria) {
 	if v.NoiseFloor == 0 {
 		return // nothing was estimated
@@ -69,7 +70,7 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 	a := attribution{verdict: v, byRise: byRise, trends: map[Layer]Trend{}}
 	for _, layer := range s.layers {
 		x, y := s.points(layer, c.Per)
-		from, _ := searchFloat(x, v.From)
+		from, _ := slices.BinarySearch(x, v.From)
 		if len(y)-from < fewTail {
 			continue
 		}
@@ -79,7 +80,7 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 		}
 		change := trend.Slope.Estimate
 		if byRise {
-			change = median(slices.Clone(y[from:])) - y[0]
+			change = stats.Median(y[from:]) - y[0]
 		}
 		if layer.Unit() == InBytes && growth != 0 {
 			trend.Share = change / growth
@@ -95,28 +96,7 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 	}
 }
 
-// hidden looks for what begins to fill memory that is held anyway. Bytes that would be a
-// leak of their own make the verdict inconclusive.
-func (a attribution) hidden() {
-	v := a.verdict
-	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount} {
-		t, ok := a.trends[layer]
-		if !ok || t.Slope.Low <= 0 || v.Layer.Whole() == layer {
-			continue
-		}
-		amount := perUnit(layer, t.Slope, v.Per)
-		if span := v.To - v.From; layer.Unit() == InBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > float64(MiB) {
-			v.Kind, v.More = Inconclusive, whole(v.Per, span)
-			v.Reason = fmt.Sprintf("it stands still, but %s grows by %s, inside of memory that is held already", layer, amount)
-			return
-		}
-		v.Notes = append(v.Notes, fmt.Sprintf("%s grows all the same, by %s, inside of memory that is held already", layer, amount))
-		return
-	}
-}
-
-// slopeOf estimates the slope of a layer; a layer that never changes, as most
-// do not, costs nothing.
+// slopeOf estimates the slope of a layer. Most layers never change and cost nothing.
 func slopeOf(x, y []float64, c Criteria) Interval {
 	step := quantum(y)
 	if step == 0 {
@@ -127,23 +107,34 @@ func slopeOf(x, y []float64, c Criteria) Interval {
 	return Interval{t.slope, t.slope - half, t.slope + half}
 }
 
-func searchFloat(x []float64, v float64) (int, bool) {
-	for i := range x {
-		if x[i] >= v {
-			return i, x[i] == v
-		}
-	}
-	return len(x), false
-}
-
 type attribution struct {
 	verdict *Verdict
 	trends  map[Layer]Trend
 	byRise  bool
 }
 
-// up finds the part of a layer, or the whole, that carries most of the growth.
-// Counts carry it if they grow beyond doubt.
+// hidden looks for objects that begin to fill memory that is held anyway. Bytes that
+// would be a leak of their own make the verdict inconclusive.
+func (a attribution) hidden() {
+	v := a.verdict
+	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount} {
+		t, ok := a.trends[layer]
+		if !ok || t.Slope.Low <= 0 || v.Layer.Whole() == layer {
+			continue
+		}
+		amount := Rate(layer, t.Slope, v.Per, true)
+		if span := v.To - v.From; layer.Unit() == InBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > float64(MiB) {
+			v.Kind, v.More = Inconclusive, whole(v.Per, span)
+			v.Reason = fmt.Sprintf("it stands still, but %s grows by %s, inside of memory that is held already", layer, amount)
+			return
+		}
+		v.Notes = append(v.Notes, fmt.Sprintf("%s grows all the same, by %s, inside of memory that is held already", layer, amount))
+		return
+	}
+}
+
+// up finds the part of a layer, or the whole, that carries most of the growth. Counts
+// carry it if they grow beyond doubt.
 func (a attribution) up(whole Layer) (Layer, bool) {
 	var best Trend
 	for layer, t := range a.trends {
@@ -160,21 +151,21 @@ func (a attribution) up(whole Layer) (Layer, bool) {
 	return best.Layer, best.Layer != ""
 }
 
-// flat is whether a layer is known and takes little part in the growth.
-func (a attribution) flat(layer Layer) bool {
-	t, ok := a.trends[layer]
-	return ok && math.Abs(t.Share) < stands
-}
-
 func (a attribution) find() {
 	v := a.verdict
+	// The Go heap may be garbage, so it counts as kept only if live objects are not
+	// known.
+	live := GoLive
+	if _, ok := a.trends[GoLive]; !ok {
+		live = GoHeap
+	}
 	for _, rule := range []struct {
 		layer Layer
 		cause Cause
 	}{
 		{WaitingBytes, GCLag}, {WaitingCount, GCLag}, {CleanupCount, GCLag},
 		{LiveBytes, Unreleased},
-		{a.keptInGo(), HostHistory},
+		{live, HostHistory},
 		{LiveCount, Unreleased},
 		{TFUsed, RuntimeCache},
 		{MallocUsed, NativeHeap},
@@ -185,13 +176,14 @@ func (a attribution) find() {
 			break
 		}
 	}
+	used, known := a.trends[MallocUsed]
 	switch {
 	case v.Carrier.Whole() == GoHeap && v.Cause == GoRuntime && v.Kind == Leak:
-		// Growth of this kind ends at the next collection, if it is of garbage.
+		// If it is garbage, the growth ends at the next collection.
 		v.Kind, v.More = Inconclusive, whole(v.Per, v.To-v.From)
 		v.Reason = "the Go heap grows, but not what was live after a collection: garbage that waits for the next one, or too few collections to tell"
 	case v.Cause != "":
-	case a.flat(MallocUsed):
+	case known && math.Abs(used.Share) < flatShare:
 		v.Cause, v.Carrier = Retention, v.Layer
 		for _, layer := range []Layer{MallocFree, MallocArenas} {
 			if carrier, ok := a.up(layer); ok {
@@ -208,16 +200,7 @@ func (a attribution) find() {
 	a.notes()
 }
 
-// keptInGo is the layer whose growth means that the program keeps what it makes: what is
-// in the Go heap may be garbage, so that is asked only where nothing tells what is live.
-func (a attribution) keptInGo() Layer {
-	if _, ok := a.trends[GoLive]; ok {
-		return GoLive
-	}
-	return GoHeap
-}
-
-// notes adds what a reader would ask next.
+// notes answers what a reader would ask next.
 func (a attribution) notes() {
 	v := a.verdict
 	if v.Cause == Unattributed {
@@ -245,35 +228,75 @@ func (a attribution) notes() {
 	}
 }
 
-// Kept is what was left of a growth when all that the program holds was closed, and
-// again when the allocator was told to trim: the level above Start, in bytes. It is
-// below 0 if more was given back than had grown, since closing also frees what was
-// there at the start. So it is the least that can have been left.
+// retained judges the memory less what malloc holds free, if that is sampled. glibc's
+// malloc fragments: under TensorFlow without oneDNN its free memory swings by tens of
+// MiB from step to step, and creeps up for hundreds of steps although nothing is held.
+//
+// An inconclusive verdict becomes the verdict on the rest if that leaks, like the
+// whole, or if the whole may not grow and malloc hands out no more. malloc counts
+// address space as free: after a trim, not all of it is resident.
+func (s *Series) retained(v Verdict, c Criteria) Verdict {
+	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
+		return v
+	}
+	x, y := s.points(v.Layer, c.Per)
+	freeAt, free := s.points(MallocFree, c.Per)
+	usedAt, used := s.points(MallocUsed, c.Per)
+	if !slices.Equal(x, freeAt) || !slices.Equal(x, usedAt) {
+		return v
+	}
+	for i := range y {
+		y[i] -= free[i]
+	}
+	w := judge(x, y, c)
+	from, _ := slices.BinarySearch(x, v.From)
+	handedOut := slopeOf(x[from:], used[from:], c)
+	if handedOut.High <= v.tolerated() {
+		v.Net = &w.Slope
+	}
+	grows := v.Slope.Low > float64(c.Budget)
+	switch {
+	case v.Kind != Inconclusive:
+		return v
+	case grows && w.Kind == Leak && handedOut.Low > float64(c.Budget):
+	case !grows && v.Net != nil && (w.Kind == Flat || w.Kind == Plateau || w.Kind == Jump):
+	default:
+		return v
+	}
+	w.Net = v.Net
+	w.Notes = append(w.Notes, fmt.Sprintf("what malloc holds free was left out; with it, the slope is %s", Rate(v.Layer, v.Slope, v.Per, true)))
+	return w
+}
+
+// tolerated is the slope that passes as none: the budget, or 1 MiB in the judged part.
+func (v Verdict) tolerated() float64 {
+	if v.Budget > 0 || v.To <= v.From {
+		return float64(v.Budget)
+	}
+	return float64(MiB) / (v.To - v.From)
+}
+
+// Kept is what was left of a growth, above Start, when all that the program holds was
+// closed, and again when the allocator was trimmed. It is below 0 if more was released
+// than had grown, since closing also frees what was there at the start. So it is the
+// least that can have been left.
 type Kept struct {
 	Closed  Bytes `json:"closed"`
 	Trimmed Bytes `json:"trimmed"`
 }
 
-// grew is whether there is growth to explain, of a leak, a jump or a plateau.
-func (v Verdict) grew() bool {
-	rose := v.Kind == Leak || v.Kind == Jump || v.Kind == Plateau || v.Kind == Inconclusive && v.Slope.Low > 0
-	return rose && v.Level > v.Start
-}
-
-// Trimmed adds to a verdict what became of the growth, from a sample taken when all
-// sessions and tensors were closed and one taken when the allocator was then told to
-// trim: the field Kept, and a note. It does so for a leak, a jump, a plateau, and
-// growth that is inconclusive; other verdicts, and samples that lack the layer that
-// was judged, change nothing.
+// Trimmed adds to a verdict what became of the growth: the field Kept, and a note. It
+// takes a sample from after all sessions and tensors were closed and one from after
+// the allocator was then trimmed. Verdicts without growth, and samples without the
+// judged layer, change nothing.
 //
 // If half of the growth or more outlived the closing and as much came back from the
-// trim, freed memory was kept: the cause becomes Retention where none was known. A
-// cause that a sampled layer carried stays, since closing frees what was in use while
-// the program ran. If less came back, it sits in pools that a trim does not reach, or
-// was not released by closing.
+// trim, freed memory was kept: the cause becomes Retention if none was known. If less
+// came back, it sits in pools that a trim does not reach, or was not released.
 func (v Verdict) Trimmed(closed, trimmed *Sample) Verdict {
 	a, b := closed.Get(v.Layer), trimmed.Get(v.Layer)
-	if !a.OK || !b.OK || !v.grew() {
+	rose := v.Kind == Leak || v.Kind == Jump || v.Kind == Plateau || v.Kind == Inconclusive && v.Slope.Low > 0
+	if !a.OK || !b.OK || !rose || v.Level <= v.Start {
 		return v
 	}
 	growth, left, back := float64(v.Level-v.Start), float64(a.Bytes-v.Start), float64(a.Bytes-b.Bytes)

@@ -2,13 +2,11 @@ package memory
 
 import (
 	"encoding/json"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -250,14 +248,4 @@ func TestStepTimeHasAllThatIsDone(t *testing.T) {
 	require.Equal(t, Known(Bytes(time.Millisecond)), plain.Outcome(plain.Judge(Criteria{})).StepTime)
 	// 5 times a second, over 1,000 steps of a millisecond.
 	require.InEpsilon(t, float64(6*time.Millisecond), float64(renewed.Outcome(renewed.Judge(Criteria{})).StepTime.Bytes), 0.01)
-}
-
-func TestMeanInterval(t *testing.T) {
-	// Student's t for 95% and 4 degrees of freedom is 2.7764; the deviation is 1.5811.
-	got := MeanInterval([]float64{1, 2, 3, 4, 5})
-	assert.InDelta(t, 3, got.Estimate, 1e-12)
-	assert.InDelta(t, 3-1.9632, got.Low, 1e-4)
-	assert.InDelta(t, 3+1.9632, got.High, 1e-4)
-	assert.Equal(t, Interval{7, math.Inf(-1), math.Inf(1)}, MeanInterval([]float64{7}))
-	assert.True(t, math.IsNaN(MeanInterval(nil).Estimate))
 }

@@ -3,68 +3,198 @@ package memory
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"gonum.org/v1/gonum/mathext"
 	"gonum.org/v1/gonum/stat"
-	"gonum.org/v1/gonum/stat/distuv"
+
+	"steadyfit/internal/stats"
 )
 
-// Arm is the pairs of one remedy, for [ScatterOf]. Arms of a group were compared with the
-// same runs without a remedy.
-type Arm struct {
+const (
+	// bootstrapPairs is the least number of pairs to draw from in a bootstrap. Of two
+	// pairs there are three different draws, so the quartiles are often equal.
+	bootstrapPairs = 5
+	// clockGrain is how exactly a median time is known, in nanoseconds.
+	clockGrain = 100
+	// floorDeviations is a noise floor in deviations: that of 99% of a normal
+	// distribution.
+	floorDeviations = 2.576
+)
+
+// amount is one of the amounts that pairs are compared by.
+type amount struct {
+	goal  Goal
+	name  string
+	ratio func(*Comparison) *Ratio
+	// get returns a value and the deviation it is known to.
+	get func(Outcome) (value, known float64, ok bool)
+}
+
+// lowerStepTime is no goal of a remedy.
+const lowerStepTime Goal = "step time"
+
+// amounts has the slope last. All but the slope are positive and are compared on the
+// logarithm.
+var amounts = []amount{
+	{LowerPeak, "peak", func(c *Comparison) *Ratio { return &c.Peak }, reading(pageSize, func(o Outcome) Reading { return o.Peak })},
+	{LowerReset, "level after the reset", func(c *Comparison) *Ratio { return &c.Reset }, reading(pageSize, func(o Outcome) Reading { return o.Reset })},
+	{lowerStepTime, "step time", func(c *Comparison) *Ratio { return &c.StepTime }, reading(clockGrain, func(o Outcome) Reading { return o.StepTime })},
+	{LowerGPU, "peak of GPU memory", func(c *Comparison) *Ratio { return &c.GPU }, reading(pageSize, func(o Outcome) Reading { return o.GPU })},
+	{LowerSlope, "slope", func(c *Comparison) *Ratio { return &c.Slope }, func(o Outcome) (value, known float64, ok bool) {
+		return o.Verdict.Slope.Estimate, o.Verdict.NoiseFloor / floorDeviations, true
+	}},
+}
+
+// reading gets an amount that is known to a grain.
+func reading(grain float64, get func(Outcome) Reading) func(Outcome) (value, known float64, ok bool) {
+	return func(o Outcome) (value, known float64, ok bool) {
+		r := get(o)
+		return float64(r.Bytes), grain / math.Sqrt(12), r.OK && r.Bytes > 0
+	}
+}
+
+// deviating is the ratio of two means and its deviation, as logarithms if so.
+type deviating struct {
+	ratio, deviation float64
+	// floor is the least deviation, by what the values are known to.
+	floor     float64
+	pairs     int
+	logarithm bool
+}
+
+// comparable reports whether the deviation may be like that of other remedies. That of
+// a slope goes with what is left of it: if most is gone, so is what made it scatter.
+func (d deviating) comparable() bool { return d.logarithm || d.ratio > slopeHalf }
+
+// of returns the ratio of the means over the pairs that have the amount in both runs;
+// ok is false if they are fewer than two or have no ratio.
+func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
+	var base, remedy []float64
+	var knownBase, knownRemedy float64 // sums of squares
+	for _, p := range pairs {
+		b, kb, okBase := a.get(p.Base)
+		r, kr, okRemedy := a.get(p.Remedy)
+		if okBase && okRemedy {
+			base, remedy = append(base, b), append(remedy, r)
+			knownBase, knownRemedy = knownBase+kb*kb, knownRemedy+kr*kr
+		}
+	}
+	n := len(base)
+	if n < 2 {
+		return d, false
+	}
+	meanBase := stat.Mean(base, nil)
+	ratio := stat.Mean(remedy, nil) / meanBase
+	d = deviating{ratio: ratio, pairs: n, logarithm: a.goal != LowerSlope}
+	if d.logarithm {
+		d.ratio = math.Log(ratio)
+	}
+	if math.IsNaN(d.ratio) || math.IsInf(d.ratio, 0) {
+		return d, false
+	}
+	if n >= bootstrapPairs {
+		d.deviation = bootstrap(base, remedy, random, d.logarithm)
+		return d, !math.IsNaN(d.deviation)
+	}
+	// To first order a pair moves the ratio by its remedy less the ratio times its
+	// base, over the mean of the base.
+	moves := make([]float64, n)
+	for i := range moves {
+		moves[i] = (remedy[i] - ratio*base[i]) / meanBase
+	}
+	d.deviation = stat.StdDev(moves, nil) / math.Sqrt(float64(n))
+	d.floor = math.Sqrt(knownRemedy+ratio*ratio*knownBase) / float64(n) / math.Abs(meanBase)
+	if d.logarithm {
+		d.deviation, d.floor = d.deviation/ratio, d.floor/ratio
+	}
+	return d, !math.IsNaN(d.deviation)
+}
+
+// bootstrap is the deviation of a ratio of means, or of its logarithm, by drawing pairs.
+func bootstrap(base, remedy []float64, random *rand.Rand, logarithm bool) float64 {
+	n := len(base)
+	draws := make([]float64, 0, 2000)
+	for range cap(draws) {
+		var b, r float64
+		for range n {
+			i := random.IntN(n)
+			b, r = b+base[i], r+remedy[i]
+		}
+		v := r / b
+		if logarithm {
+			v = math.Log(v)
+		}
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			draws = append(draws, v)
+		}
+	}
+	if len(draws) < 2 {
+		return math.NaN()
+	}
+	slices.Sort(draws)
+	deviation := stat.StdDev(draws, nil)
+	if !logarithm {
+		// The quartiles tolerate a draw whose mean of the base comes out near 0.
+		deviation = (stat.Quantile(0.75, stat.Empirical, draws, nil) - stat.Quantile(0.25, stat.Empirical, draws, nil)) / 1.349
+	}
+	return deviation * math.Sqrt(float64(n)/float64(n-1))
+}
+
+// Variant is the pairs of one remedy, for [ScatterOf]. Variants of a group were compared
+// with the same runs without a remedy.
+type Variant struct {
 	Group int
 	Pairs []Pair
 }
 
 // Scatter is how far the pairs of a workload scatter, as all its remedies show it. Three
-// pairs tell little of that by themselves: Student's t is 4.3 for them, and a deviation that
-// comes out small by luck passes for certainty. The zero value knows nothing.
+// pairs show little of that by themselves: Student's t is 4.3 for them, and a deviation
+// that is small by luck passes for certainty. The zero value knows nothing.
 //
-// The deviations of a workload's remedies are taken as draws from a scaled inverse
-// chi-squared distribution, whose scale and degrees of freedom are fitted to them, as is
-// usual where many comparisons have few replicates each (G. K. Smyth, Linear models and
-// empirical Bayes methods, 2004). Each deviation is drawn to the common one, the more so
-// the more alike they are; they count as less alike than they look, by a standard error.
-// Since remedies of a group share the runs they are compared with, their deviations are
-// taken as correlated by a quarter, as are squares of differences from the same value; the
-// degrees of freedom of the common one are at most those of as many independent ones.
-//
-// Slopes of which a remedy leaves less than half scatter less for that; they neither lend nor
-// borrow. What a value is known by (a page, a noise floor) is no scatter, and bounds the
-// result from below.
-//
-// A remedy that scatters much more than the others of its workload has intervals that are
-// too narrow: where a quarter of simulated remedies scatter ten times as much as the rest, an
-// eighth of the intervals of that quarter miss the truth, instead of a twentieth.
+// See [ScatterOf] for the method and its limits.
 type Scatter struct {
-	slope, peak, reset, stepTime, gpu common
+	common [5]common // of amounts
 }
 
 // common is what is known of the deviations of one amount, on the amount's scale.
 type common struct {
-	arms     int     // that it was fitted to; 0 if nothing is known
+	variants int     // that it was fitted to; 0 if nothing is known
 	variance float64 // of one pair
-	freedom  float64 // that it counts for, the more the more alike the arms deviate
-	limit    float64 // degrees of freedom that all arms have
+	freedom  float64 // that it counts for: the more, the more alike the variants deviate
+	limit    float64 // degrees of freedom that all variants have
 }
 
 const (
-	// commonArms is the least number of arms to fit a distribution of deviations to.
-	commonArms = 8
+	// commonVariants is the least number of variants to fit a distribution of
+	// deviations to.
+	commonVariants = 8
 	// sharedBase is the correlation of squared differences from the same value.
 	sharedBase = 0.25
 )
 
-// ScatterOf learns from the remedies of one workload on one runtime. Pairs of which a run
-// died, and slopes of runs that do not leak, tell nothing. Of fewer than 8 remedies it
-// learns nothing.
-func ScatterOf(arms []Arm, seed uint64) Scatter {
-	alive := make([]Arm, len(arms))
-	leaking := make([]Arm, 0, len(arms))
-	for i, arm := range arms {
+// ScatterOf learns from the remedies of one workload on one runtime; from fewer than 8
+// it learns nothing. Pairs with a crash, and slopes of runs that do not leak, do not
+// count.
+//
+// The deviations are taken as draws from a scaled inverse chi-squared distribution,
+// fitted to them (G. K. Smyth, Linear models and empirical Bayes methods, 2004). Each
+// deviation is drawn to the common one, the more so the more alike they are; they count
+// as less alike than they look, by a standard error. Deviations within a group are taken
+// as correlated by a quarter, as are squares of differences from the same value.
+//
+// Slopes of which less than half is left scatter less, and neither lend nor borrow. What
+// a value is known to (a page, a noise floor) bounds the result from below. A remedy that
+// scatters much more than the others has intervals that are too narrow: if a quarter of
+// simulated remedies scatter ten times as much as the rest, an eighth of their intervals
+// miss the truth, instead of a twentieth.
+func ScatterOf(variants []Variant, seed uint64) (s Scatter) {
+	alive := make([]Variant, len(variants))
+	var leaking []Variant
+	for i, v := range variants {
 		var without []Outcome
-		alive[i].Group = arm.Group
-		for _, p := range arm.Pairs {
+		alive[i].Group = v.Group
+		for _, p := range v.Pairs {
 			without = append(without, p.Base)
 			if p.Base.Verdict.Kind != Crash && p.Remedy.Verdict.Kind != Crash {
 				alive[i].Pairs = append(alive[i].Pairs, p)
@@ -74,22 +204,23 @@ func ScatterOf(arms []Arm, seed uint64) Scatter {
 			leaking = append(leaking, alive[i])
 		}
 	}
-	return Scatter{
-		slope:    slopeAmount.common(leaking, seed),
-		peak:     peakAmount.common(alive, seed),
-		reset:    resetAmount.common(alive, seed),
-		stepTime: stepTimeAmount.common(alive, seed),
-		gpu:      gpuAmount.common(alive, seed),
+	for i, a := range amounts {
+		from := alive
+		if a.goal == LowerSlope {
+			from = leaking
+		}
+		s.common[i] = a.common(from, seed)
 	}
+	return s
 }
 
-// common fits the distribution of the deviations of arms.
-func (a amount) common(arms []Arm, seed uint64) common {
-	random := rand.New(rand.NewPCG(seed, uint64(len(arms))))
+// common fits the distribution of the deviations of variants.
+func (a amount) common(variants []Variant, seed uint64) common {
+	random := rand.New(rand.NewPCG(seed, uint64(len(variants))))
 	var logs, corrections, variances, freedoms []float64
 	groups := make(map[int]float64)
-	for _, arm := range arms {
-		d, ok := a.of(arm.Pairs, random)
+	for _, v := range variants {
+		d, ok := a.of(v.Pairs, random)
 		if !ok || d.deviation == 0 || !d.comparable() {
 			continue
 		}
@@ -98,17 +229,17 @@ func (a amount) common(arms []Arm, seed uint64) common {
 		logs = append(logs, math.Log(variance)-mathext.Digamma(freedom/2)+math.Log(freedom/2))
 		corrections = append(corrections, trigamma(freedom/2))
 		variances, freedoms = append(variances, variance), append(freedoms, freedom)
-		groups[arm.Group]++
+		groups[v.Group]++
 	}
 	n := float64(len(logs))
-	if n < commonArms {
+	if n < commonVariants {
 		return common{}
 	}
-	alike := -1.0 // arms that share the base with an arm, on average
+	alike := -1.0 // variants that share the base with a variant, on average
 	for _, k := range groups {
 		alike += k * k / n
 	}
-	c := common{arms: len(logs), limit: stat.Mean(freedoms, nil) * n / (1 + sharedBase*alike)}
+	c := common{variants: len(logs), limit: stat.Mean(freedoms, nil) * n / (1 + sharedBase*alike)}
 	center, spread := stat.MeanVariance(logs, nil)
 	// Shared runs make deviations more alike than they are.
 	spread /= 1 - sharedBase*alike/(n-1)
@@ -122,12 +253,12 @@ func (a amount) common(arms []Arm, seed uint64) common {
 	return c
 }
 
-// moderate draws the deviation of a mean over pairs to the common one, and says how many
-// degrees of freedom it has then.
+// moderate draws the deviation of a mean over pairs to the common one, and returns its
+// degrees of freedom then.
 func (c common) moderate(deviation float64, pairs int) (moderated, freedom float64) {
 	n := float64(pairs)
 	own := n - 1
-	if c.arms == 0 {
+	if c.variants == 0 {
 		return deviation, own
 	}
 	if math.IsInf(c.freedom, 1) { // they are all the same
@@ -146,21 +277,17 @@ func (c common) interval(d deviating, ok bool) Ratio {
 		c = common{}
 	}
 	deviation, freedom := c.moderate(d.deviation, d.pairs)
-	student := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(0.5 + compareConfidence/2)
-	half := student * max(deviation, d.floor)
+	half := stats.Student(freedom, compareConfidence) * max(deviation, d.floor)
 	if math.IsNaN(half) {
 		return Ratio{}
 	}
-	back := func(v float64) float64 { return v }
+	i := Interval{d.ratio, d.ratio - half, d.ratio + half}
 	if d.logarithm {
-		back = math.Exp
+		i = Interval{math.Exp(i.Estimate), math.Exp(i.Low), math.Exp(i.High)}
 	}
-	low, high := back(d.ratio-half), back(d.ratio+half)
-	unbounded := math.IsInf(high, 0)
-	if unbounded {
-		high = math.MaxFloat64 // JSON has no infinity
-	}
-	return Ratio{Interval: Interval{back(d.ratio), low, high}, OK: true, Unbounded: unbounded, Pooled: c.arms}
+	unbounded := math.IsInf(i.High, 0)
+	i.High = min(i.High, math.MaxFloat64) // JSON has no infinity
+	return Ratio{Interval: i, OK: true, Unbounded: unbounded, Pooled: c.variants}
 }
 
 // trigamma is the second derivative of the logarithm of the gamma function.

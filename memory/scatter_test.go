@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/stats"
 )
 
 // workload makes the arms of a workload as the matrix runs them: groups of 8 remedies that
 // share the runs without one. No remedy does anything; deviation is that of the runs
 // with one.
-func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Arm {
-	list := make([]Arm, arms)
+func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Variant {
+	list := make([]Variant, arms)
 	var base []Outcome
 	for i := range list {
 		run := func(deviation float64) Outcome {
@@ -59,7 +61,7 @@ func TestScatterCovers(t *testing.T) {
 	}{
 		{"alike", 3, 25, 0, 0.06, 0.7},
 
-		{"alike, the fewest", 3, commonArms, 0, 0.06, 0.75},
+		{"alike, the fewest", 3, commonVariants, 0, 0.06, 0.75},
 		{"somewhat alike", 3, 25, 0.5, 0.065, 0.75},
 		{"of all kinds", 3, 25, 1.5, 0.08, 0.9},
 		{"five pairs", 5, 25, 0.5, 0.065, 0.95},
@@ -87,7 +89,7 @@ func TestScatterCovers(t *testing.T) {
 				n++
 			}
 		}
-		narrower := median(widths) / median(before)
+		narrower := stats.Median(widths) / stats.Median(before)
 		t.Logf("%s: %.1f%% of %d intervals miss the truth, %.1f%% of those of the pairs alone; %.2f as wide",
 			c.name, 100*float64(misses)/float64(n), n, 100*float64(plain)/float64(n), narrower)
 		if rates {
@@ -125,19 +127,23 @@ func TestScatterOfTwoKinds(t *testing.T) {
 	}
 }
 
+func commonOf(s Scatter, goal Goal) common {
+	return s.common[slices.IndexFunc(amounts, func(a amount) bool { return a.goal == goal })]
+}
+
 func TestScatterKnowsNothing(t *testing.T) {
 	m := newMaker(3, 200)
 	alike := func(int) float64 { return 0.03 }
-	arms := workload(m, commonArms, 3, alike)
-	for _, few := range [][]Arm{nil, arms[1:], {{}, {}, {}, {}, {}}} {
+	arms := workload(m, commonVariants, 3, alike)
+	for _, few := range [][]Variant{nil, arms[1:], {{}, {}, {}, {}, {}}} {
 		require.Zero(t, ScatterOf(few, 1))
 	}
 	require.Equal(t, Compare(arms[0].Pairs, LowerPeak, 1), Scatter{}.Compare(arms[0].Pairs, LowerPeak, 1))
 
 	learnt := ScatterOf(arms, 1)
-	require.NotZero(t, learnt.peak)
-	require.Zero(t, learnt.slope, "no run leaks")
-	require.Zero(t, learnt.reset, "not measured")
+	require.NotZero(t, commonOf(learnt, LowerPeak))
+	require.Zero(t, commonOf(learnt, LowerSlope), "no run leaks")
+	require.Zero(t, commonOf(learnt, LowerReset), "not measured")
 	require.Zero(t, ScatterOf(arms, 1).Compare(nil, LowerPeak, 1).Peak)
 
 	// Runs that die, and amounts without scatter, are left out.
@@ -145,14 +151,14 @@ func TestScatterKnowsNothing(t *testing.T) {
 	for i := range arms[0].Pairs {
 		arms[0].Pairs[i].Remedy.Verdict = Crashed("killed")
 	}
-	require.Equal(t, commonArms, ScatterOf(arms, 1).peak.arms)
+	require.Equal(t, commonVariants, commonOf(ScatterOf(arms, 1), LowerPeak).variants)
 	for i := range arms {
 		for j := range arms[i].Pairs {
 			arms[i].Pairs[j].Base.Verdict = Verdict{Kind: Leak, Slope: Interval{Estimate: 1000}}
 			arms[i].Pairs[j].Remedy.Verdict = Verdict{Kind: Leak, Slope: Interval{Estimate: 1000}}
 		}
 	}
-	require.Zero(t, ScatterOf(arms, 1).slope, "slopes that are all the same have no deviation")
+	require.Zero(t, commonOf(ScatterOf(arms, 1), LowerSlope), "slopes that are all the same have no deviation")
 }
 
 func TestInverseTrigamma(t *testing.T) {
@@ -178,7 +184,7 @@ func TestScatterOfSlopes(t *testing.T) {
 				noise := m.NormFloat64() / math.Sqrt((2*m.ExpFloat64()+2*m.ExpFloat64()+z*z)/5)
 				return Outcome{Verdict: Verdict{Kind: kind, Slope: Interval{Estimate: slope + deviation*noise}, NoiseFloor: floor}}
 			}
-			arms := make([]Arm, 24)
+			arms := make([]Variant, 24)
 			for i := range arms {
 				if i%8 == 0 {
 					base = nil
@@ -211,19 +217,19 @@ func TestScatterOfSlopes(t *testing.T) {
 				n++
 			}
 		}
-		t.Logf("floor %v: %.1f%% of %d intervals miss the truth; %.2f as wide", floor, 100*float64(misses)/float64(n), n, median(widths)/median(before))
+		t.Logf("floor %v: %.1f%% of %d intervals miss the truth; %.2f as wide", floor, 100*float64(misses)/float64(n), n, stats.Median(widths)/stats.Median(before))
 		if rates {
 			require.LessOrEqual(t, float64(misses)/float64(n), 0.075)
-			require.LessOrEqual(t, median(widths)/median(before), 0.75)
+			require.LessOrEqual(t, stats.Median(widths)/stats.Median(before), 0.75)
 		}
 	}
 }
 
 // Amounts that come in large steps can deviate all alike.
 func TestScatterThatIsTheSame(t *testing.T) {
-	var arms []Arm
-	for range commonArms {
-		var a Arm
+	var arms []Variant
+	for range commonVariants {
+		var a Variant
 		for i := range 3 {
 			a.Pairs = append(a.Pairs, Pair{Outcome{GPU: Known(1 << 30)}, Outcome{GPU: Known(Bytes(1<<30 + i<<21))}})
 		}
@@ -231,6 +237,6 @@ func TestScatterThatIsTheSame(t *testing.T) {
 	}
 	r := ScatterOf(arms, 1).Compare(arms[0].Pairs, LowerGPU, 1).GPU
 	require.True(t, r.OK)
-	require.Equal(t, commonArms, r.Pooled)
+	require.Equal(t, commonVariants, r.Pooled)
 	require.Less(t, r.High-r.Low, Compare(arms[0].Pairs, LowerGPU, 1).GPU.High-Compare(arms[0].Pairs, LowerGPU, 1).GPU.Low)
 }

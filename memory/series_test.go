@@ -2,7 +2,6 @@ package memory
 
 import (
 	"encoding/json"
-	"math"
 	"testing"
 	"time"
 
@@ -123,12 +122,4 @@ func TestSeriesJSON(t *testing.T) {
 	} {
 		require.ErrorIs(t, json.Unmarshal([]byte(bad), &back), ErrSeries, bad)
 	}
-}
-
-func TestMedian(t *testing.T) {
-	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
-	require.Equal(t, 2.5, median([]float64{4, 1, 3, 2}))
-	require.Equal(t, 7.0, median([]float64{7}))
-	require.True(t, math.IsNaN(median(nil)))
-	require.Equal(t, 5.0, median([]float64{5, 5, 5, 5, 5, 5}))
 }

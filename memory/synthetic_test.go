@@ -246,15 +246,15 @@ func parallel(n int, f func(i int)) {
 	wait.Wait()
 }
 
-// shapes are what a run without a leak may look like.
-var shapes = []func(maker, course) course{
+// courses are what a run without a leak may look like.
+var courses = []func(maker, course) course{
 	func(_ maker, c course) course { return c },
 	maker.jump, maker.ramp, maker.longRamp, maker.saw, maker.mixture, maker.dips, maker.stairs, maker.lateStairs,
 }
 
-// make makes the i-th course without a leak, all shapes with all noises in turn.
+// make makes the i-th course without a leak, all courses with all noises in turn.
 func (m maker) make(i int) course {
-	return shapes[(i/len(noises))%len(shapes)](m, m.base(noises[i%len(noises)]))
+	return courses[(i/len(noises))%len(courses)](m, m.base(noises[i%len(noises)]))
 }
 
 // TestErrorRates judges thousands of made series: each without a leak, and again

@@ -12,7 +12,7 @@ import (
 // carries it, and how sure that is.
 func (v Verdict) String() string {
 	var b strings.Builder
-	slope := perUnit(v.Layer, v.Slope, v.Per)
+	slope := Rate(v.Layer, v.Slope, v.Per, true)
 	level, change := v.Layer.amount(float64(v.Level)), signed(v.Layer, float64(v.Level-v.Start))
 	switch v.Kind {
 	case Leak:
@@ -77,7 +77,7 @@ func (v Verdict) carriedBy() string {
 		return text
 	}
 	for _, t := range v.Trends {
-		if t.Layer == GoHeap && math.Abs(t.Share) < stands {
+		if t.Layer == GoHeap && math.Abs(t.Share) < flatShare {
 			return text + " (not the Go heap)"
 		}
 	}
@@ -111,9 +111,6 @@ func duration(minutes float64) string {
 	}
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
-
-// perUnit is Rate with the bounds.
-func perUnit(layer Layer, s Interval, per Per) string { return Rate(layer, s, per, true) }
 
 // Rate is a slope of a layer, "+3.1 MiB/min", or with its bounds,
 // "+3.1 MiB/min [2.9, 3.4]", in the largest unit that suits all that is shown.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/stats"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -169,17 +169,10 @@ func summarize(c Candidate, steps, beside []float64, other Measurement) Measurem
 	if len(steps) == 0 {
 		return m
 	}
-	paired := ratios(steps, beside)
-	ratio := measure.Median(paired)
-	m.Step, m.Ratio = measure.Median(steps), other.Ratio*ratio
-	slices.Sort(paired)
-	// The outermost of n values enclose the median with 1-2^(1-n); those next to them
-	// still do with more than 0.9 from 8 on, and one disturbed round then decides nothing.
-	if len(paired) >= 8 {
-		paired = paired[1 : len(paired)-1]
-	}
-	m.Low = m.Ratio / spread(other.Ratio/other.Low, ratio/paired[0])
-	m.High = m.Ratio * spread(other.High/other.Ratio, paired[len(paired)-1]/ratio)
+	ratio, low, high := stats.MedianRatio(steps, beside)
+	m.Step, m.Ratio = stats.Median(steps), other.Ratio*ratio
+	m.Low = m.Ratio / spread(other.Ratio/other.Low, ratio/low)
+	m.High = m.Ratio * spread(other.High/other.Ratio, high/ratio)
 	return m
 }
 
@@ -192,8 +185,7 @@ func ratios(values, to []float64) []float64 {
 	return r
 }
 
-// spread is by what factor a product may be off whose factors, independent of each other,
-// may be off by these: the squares of their logarithms add up.
+// spread combines two independent relative errors in quadrature, in log space.
 func spread(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
 
 // faster reports whether it was shown to be faster than plain steps by Margin.

@@ -17,8 +17,8 @@ import (
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/stats"
 	"steadyfit/matrix"
-	"steadyfit/memory"
 )
 
 // Report is what bench.json holds.
@@ -167,8 +167,9 @@ func overTurns(column map[int]float64) Estimate {
 		logs = append(logs, math.Log(column[turn]))
 	}
 	e := Estimate{Value: middle(column)}
-	if i := memory.MeanInterval(logs); len(logs) > 1 {
-		e.Low, e.High = math.Exp(i.Low), math.Exp(i.High)
+	if len(logs) > 1 {
+		_, low, high := stats.Mean(logs, 0.95)
+		e.Low, e.High = math.Exp(low), math.Exp(high)
 	}
 	return e
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
 
@@ -173,24 +174,19 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 
 // Median of values; 0 if there are none.
 func Median(values []float64) float64 {
-	n := len(values)
-	if n == 0 {
+	if len(values) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(values))
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	return stats.Median(values)
 }
 
 // TheilSen is the median of the slopes between all pairs of points: a few
 // samples that were taken at a bad moment do not move it.
 func TheilSen(x, y []float64) float64 {
-	var slopes []float64
-	for i := range x {
-		for j := range i {
-			slopes = append(slopes, (y[i]-y[j])/(x[i]-x[j]))
-		}
+	if len(x) < 2 {
+		return 0
 	}
-	return Median(slopes)
+	return stats.NewSlopes(x).Median(y)
 }
 
 // Print writes the result as one line of Go benchmark output.

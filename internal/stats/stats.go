@@ -1,0 +1,131 @@
+// Package stats has the statistics that memory, autotune, matrix and bench share:
+// robust estimates, and intervals of paired measurements. Package
+// gonum.org/v1/gonum/stat has what is not here.
+package stats
+
+import (
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// Median returns the median of values; NaN if there are none.
+func Median(values []float64) float64 { return medianInPlace(slices.Clone(values)) }
+
+// medianInPlace reorders v. It selects instead of sorting, since a bootstrap takes
+// medians of thousands of slopes hundreds of times.
+func medianInPlace(v []float64) float64 {
+	n := len(v)
+	if n == 0 {
+		return math.NaN()
+	}
+	high := selectNth(v, n/2)
+	if n%2 == 1 {
+		return high
+	}
+	return (slices.Max(v[:n/2]) + high) / 2
+}
+
+// selectNth returns the value at k if v were sorted, and leaves smaller ones before
+// it (Hoare 1961).
+func selectNth(v []float64, k int) float64 {
+	low, high := 0, len(v)-1
+	for low < high {
+		a, b, c := v[low], v[(low+high)/2], v[high]
+		pivot := max(min(a, b), min(max(a, b), c))
+		i, j := low, high
+		for i <= j {
+			for v[i] < pivot {
+				i++
+			}
+			for v[j] > pivot {
+				j--
+			}
+			if i <= j {
+				v[i], v[j] = v[j], v[i]
+				i++
+				j--
+			}
+		}
+		switch {
+		case k <= j:
+			high = j
+		case k >= i:
+			low = i
+		default:
+			return v[k]
+		}
+	}
+	return v[k]
+}
+
+// Slopes estimates slopes over the same x again and again.
+type Slopes struct {
+	pairs  []pair
+	slopes []float64
+}
+
+type pair struct {
+	i, j int32
+	gap  float64 // x[j]-x[i]
+}
+
+// NewSlopes prepares for values at x, which rises.
+func NewSlopes(x []float64) *Slopes {
+	n := len(x) * (len(x) - 1) / 2
+	s := &Slopes{make([]pair, 0, n), make([]float64, n)}
+	for j := range x {
+		for i := range j {
+			s.pairs = append(s.pairs, pair{int32(i), int32(j), x[j] - x[i]})
+		}
+	}
+	return s
+}
+
+// Median returns the median slope between all pairs of points (Theil 1950, Sen
+// 1968): up to 29% of the points may be anything without moving it far. NaN if
+// there are fewer than two.
+func (s *Slopes) Median(y []float64) float64 {
+	for k, p := range s.pairs {
+		s.slopes[k] = (y[p.j] - y[p.i]) / p.gap
+	}
+	return medianInPlace(s.slopes)
+}
+
+// Student returns the two-sided quantile of Student's t: a value lies within that
+// many standard deviations with the confidence.
+func Student(freedom, confidence float64) float64 {
+	return distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(0.5 + confidence/2)
+}
+
+// Mean returns the mean of values and its interval by Student's t, for values that
+// scatter about as a normal distribution. With fewer than two, the ends are
+// infinite; without any, the mean is NaN. Of a ratio, take the logarithms.
+func Mean(values []float64, confidence float64) (mean, low, high float64) {
+	n := float64(len(values))
+	if n < 2 {
+		return stat.Mean(values, nil), math.Inf(-1), math.Inf(1)
+	}
+	mean, deviation := stat.MeanStdDev(values, nil)
+	half := Student(n-1, confidence) * deviation / math.Sqrt(n)
+	return mean, mean - half, mean + half
+}
+
+// MedianRatio compares two variants that were measured in the same rounds: the
+// median of a[i]/b[i], and an interval that needs no distribution. The outermost of
+// n ratios enclose the median with a confidence of 1-2^(1-n); from 8 on, those next
+// to them do with more than 0.9, and one disturbed round decides nothing.
+func MedianRatio(a, b []float64) (ratio, low, high float64) {
+	ratios := make([]float64, len(a))
+	for i := range a {
+		ratios[i] = a[i] / b[i]
+	}
+	slices.Sort(ratios)
+	ratio = Median(ratios)
+	if len(ratios) >= 8 {
+		ratios = ratios[1 : len(ratios)-1]
+	}
+	return ratio, ratios[0], ratios[len(ratios)-1]
+}

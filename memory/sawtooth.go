@@ -1,0 +1,128 @@
+package memory
+
+import (
+	"slices"
+
+	"gonum.org/v1/gonum/stat"
+
+	"steadyfit/internal/stats"
+)
+
+const (
+	// fallsNeeded is how many falls make a sawtooth.
+	fallsNeeded = 3
+	// fallDepth is the least depth of a fall, as a part of the range of the series.
+	fallDepth = 0.5
+	// riseLength is how many times longer a rise takes than a fall.
+	riseLength = 3
+	// gradual is the most that one sample may add to a rise, as a part of it.
+	gradual = 0.4
+)
+
+// sawtooth is a course that rises slowly and falls at once, again and again: memory
+// that is given back by a collector, or at the end of each epoch.
+type sawtooth struct {
+	falls []int // the first sample after each fall
+	depth float64
+}
+
+// findSawtooth looks for falls around a line, so a sawtooth that climbs is one, too.
+// The range leaves out the outermost hundredths. Asymmetry distinguishes it from
+// noise, which looks the same read backwards.
+func findSawtooth(x, y []float64) (sawtooth, bool) {
+	n := len(y)
+	if n < 4*fallsNeeded {
+		return sawtooth{}, false
+	}
+	bx, by := bins(x, y, trendPoints)
+	slope := stats.NewSlopes(bx).Median(by)
+	r := make([]float64, n)
+	for i, v := range withoutOutliers(y) {
+		r[i] = v - slope*x[i]
+	}
+	sorted := slices.Sorted(slices.Values(r))
+	span := stat.Quantile(0.99, stat.Empirical, sorted, nil) - stat.Quantile(0.01, stat.Empirical, sorted, nil)
+	if span <= 0 {
+		return sawtooth{}, false
+	}
+	threshold := fallDepth * span
+
+	var s sawtooth
+	var rises, lengths, depths []float64
+	steep, slow := 0, 0
+	// steepest is the sample after the largest change between two samples.
+	steepest := func(from, to int, sign float64) (at int, change float64) {
+		at = from + 1
+		for i := from + 1; i <= to; i++ {
+			if d := sign * (r[i] - r[i-1]); d > change {
+				at, change = i, d
+			}
+		}
+		return at, change
+	}
+	fall := func(high, low int) {
+		depth := r[high] - r[low]
+		at, change := steepest(high, low, -1)
+		if change >= depth/2 {
+			steep++
+		}
+		s.falls, lengths, depths = append(s.falls, at), append(lengths, float64(low-high)), append(depths, depth)
+	}
+	// Walk from turn to turn: a turn is where the course goes back by the threshold.
+	low, high, rising := 0, 0, true
+	for i := 1; i < n; i++ {
+		switch {
+		case rising && r[i] > r[high]:
+			high = i
+		case rising && r[i] < r[high]-threshold:
+			rises = append(rises, float64(high-low))
+			if _, change := steepest(low, high, 1); change <= gradual*(r[high]-r[low]) {
+				slow++
+			}
+			low, rising = i, false
+		case !rising && r[i] < r[low]:
+			low = i
+		case !rising && r[i] > r[low]+threshold:
+			fall(high, low)
+			high, rising = i, true
+		}
+	}
+	if !rising {
+		fall(high, low)
+	}
+	if len(s.falls) < fallsNeeded || steep*4 < len(s.falls)*3 || slow*4 < len(rises)*3 {
+		return sawtooth{}, false
+	}
+	s.depth = stats.Median(depths)
+	rise := stats.Median(rises)
+	return s, rise >= riseLength && rise >= riseLength*stats.Median(lengths)
+}
+
+// trend is the slope from fall to fall: what lies between two falls counts as one
+// point, its mean. With few falls the slope is not known better than to the depth of
+// one over all of them.
+func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) trend {
+	var tx, ty []float64
+	for k := 1; k < len(s.falls); k++ {
+		from, to := s.falls[k-1], s.falls[k]
+		if to > from {
+			tx, ty = append(tx, stat.Mean(x[from:to], nil)), append(ty, stat.Mean(y[from:to], nil))
+		}
+	}
+	if len(tx) < 2 {
+		return trend{intercept: stats.Median(y), half: s.depth / (x[len(x)-1] - x[0])}
+	}
+	last := len(tx) - 1
+	span := tx[last] - tx[0]
+	if len(tx) >= 8 {
+		t := estimate(tx, ty, grain, confidence, seed)
+		// A mean depends on where between the falls the samples are.
+		perFall := float64(s.falls[len(s.falls)-1]-s.falls[0]) / float64(len(tx))
+		t.half = max(t.half, 2*s.depth/perFall/span)
+		return t
+	}
+	t := trend{slope: stats.NewSlopes(tx).Median(ty), half: s.depth / span}
+	t.intercept = stat.Mean(ty, nil) - t.slope*stat.Mean(tx, nil)
+	t.bends = (ty[last]-ty[last-1])/(tx[last]-tx[last-1]) < t.slope/2
+	return t
+}
