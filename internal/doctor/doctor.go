@@ -3,15 +3,13 @@
 // limits, disk space, the GPU libraries one by one, and the environment
 // variables that TensorFlow reads or is wrongly thought to read.
 //
-// It is for the question "why does it not run here, or not as it should". It
-// is not a benchmark, measures no model, and changes nothing: a fix is a text
-// for a person. It opens TensorFlow in this process, which cannot be undone.
+// It is not a benchmark, measures no model, and changes nothing: a fix is a text for a
+// person. It opens TensorFlow in this process, which cannot be undone.
 //
-// A value flows like this: files below a root (/proc, /sys, /etc, /dev), the
-// environment and TensorFlow itself are read by functions that return one
-// Check each; Examine puts them in a fixed order into a Report, which is
-// printed with WriteText or marshaled to JSON. Amounts that this system does
-// not tell are called unknown, never zero.
+// Functions read files below a root (/proc, /sys, /etc, /dev), the environment and
+// TensorFlow itself, and return a Check each; Examine puts them in a fixed order into a
+// Report, which is printed with WriteText or marshaled to JSON. Unknown amounts are
+// called unknown, never zero.
 package doctor
 
 import (
@@ -29,7 +27,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Status says how much a check matters. The zero value is OK.
+// Status is how much a check matters. The zero value is OK.
 type Status int
 
 // From harmless to harmful.
@@ -38,7 +36,7 @@ const (
 	OK Status = iota
 	// Note is worth knowing; nothing is wrong.
 	Note
-	// Warning costs speed or memory, or does not do what was meant.
+	// Warning costs speed or memory, or has not the intended effect.
 	Warning
 	// Problem keeps training from running here.
 	Problem
@@ -61,7 +59,7 @@ func (s Status) String() string {
 // MarshalText writes the word that String gives.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads such a word.
+// UnmarshalText reads the word that String gives.
 func (s *Status) UnmarshalText(text []byte) error {
 	i := slices.Index(statusNames, string(text))
 	if i < 0 {
@@ -71,20 +69,34 @@ func (s *Status) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Check is one thing that was looked at. The names of the JSON fields are
-// stable; so are Group and Name of a check, except that checks of environment
-// variables, libraries and GPUs are named after these.
+// Check is the result of one examination. The names of the JSON fields are stable, and
+// so are Group and Name; checks of environment variables, libraries and GPUs are named
+// after these.
 type Check struct {
 	// Group is "TensorFlow", "CPU", "Memory", "Disk", "GPU" or "Environment".
 	Group string `json:"group"`
-	// Name is what was looked at, unique within its group.
+	// Name is unique within its group.
 	Name string `json:"name"`
 	// Status is "ok", "note", "warning" or "problem".
 	Status Status `json:"status"`
-	// Found says what is there.
+	// Found describes what is there.
 	Found string `json:"found"`
-	// Fix says what to do, with the command to run; empty if there is nothing to do.
+	// Fix is what to do, with the command to run; empty if there is nothing to do.
 	Fix string `json:"fix,omitempty"`
+}
+
+func ok(name, found string) Check { return Check{Name: name, Found: found} }
+
+func note(name, found, fix string) Check {
+	return Check{Name: name, Status: Note, Found: found, Fix: fix}
+}
+
+func warning(name, found, fix string) Check {
+	return Check{Name: name, Status: Warning, Found: found, Fix: fix}
+}
+
+func problem(name, found, fix string) Check {
+	return Check{Name: name, Status: Problem, Found: found, Fix: fix}
 }
 
 // Report is the outcome of an examination, in an order that does not change
@@ -102,12 +114,12 @@ func (r Report) Worst() Status {
 	return worst
 }
 
-// Options say what to examine. The zero value examines this machine for
-// training on the CPU, with the TensorFlow that would be found by itself.
+// Options select what to examine. The zero value examines this machine for training on
+// the CPU, with the TensorFlow that tfbind.Locate finds.
 type Options struct {
-	// TensorFlow is the path that --tensorflow gives, see tfbind.Locate.
+	// TensorFlow is the path of the library, see tfbind.Locate.
 	TensorFlow string
-	// NeedGPU makes a problem of all that keeps a GPU from being used.
+	// NeedGPU makes everything that prevents the use of a GPU a problem.
 	NeedGPU bool
 	// Root is the folder that holds proc, sys, dev and etc; empty means /.
 	// TensorFlow is searched and opened outside it.
@@ -120,19 +132,17 @@ type Options struct {
 	Work string
 }
 
-// Examine looks at the machine. It opens TensorFlow and runs one tiny session,
-// with GPU memory growth on, so that it does not take the whole GPU; hence call
-// it in a process that is not about to train with other GPU options. TensorFlow
-// prints to the process's stderr while it opens.
+// Examine examines the machine. It opens TensorFlow and runs one tiny session with GPU
+// memory growth, so call it in a process that will not train with other GPU options.
+// TensorFlow prints to the process's stderr while it opens.
 //
-// When ctx ends, the report holds what was found until then, and a problem that
-// says where it stopped. A call into TensorFlow is waited for, since it cannot
-// be cut short.
+// When ctx ends, the report holds what was found until then, and a problem that says
+// where it stopped. A call into TensorFlow cannot be interrupted.
 func Examine(ctx context.Context, o Options) Report {
 	return examine(ctx, newMachine(o))
 }
 
-// machine is all that the checks may ask; tests give another one.
+// machine is everything the checks read; tests replace it.
 type machine struct {
 	fs         fs.FS
 	env        map[string]string
@@ -182,7 +192,7 @@ func examine(ctx context.Context, m machine) Report {
 		cpu = readProcessor(m.fs)
 		tf  tensorFlow
 	)
-	// First, since TensorFlow takes memory of a GPU once it is open, and keeps it.
+	// First, since TensorFlow takes memory of a GPU once it is open.
 	gpus := m.gpus()
 	m.gpus = func() gpuList { return gpus }
 	for _, part := range []struct {
@@ -197,8 +207,9 @@ func examine(ctx context.Context, m machine) Report {
 		{"Environment", func() []Check { return checkVariables(m, tf) }},
 	} {
 		if err := context.Cause(ctx); err != nil {
-			r.Checks = append(r.Checks, Check{Group: part.group, Name: "examination", Status: Problem,
-				Found: "stopped before this part: " + err.Error(), Fix: "run `steadyfit doctor` again"})
+			stopped := problem("examination", "stopped before this part: "+err.Error(), "run `steadyfit doctor` again")
+			stopped.Group = part.group
+			r.Checks = append(r.Checks, stopped)
 			break
 		}
 		for _, c := range part.look() {
