@@ -6,26 +6,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"steadyfit/autotune"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
-	"steadyfit/tune"
 )
 
-// Autotune measures at the start of a training how steps run fastest, and has the training
-// run so (package tune). A training that resumes runs as its checkpoint did.
+// Autotune measures at the start of a training how it runs fastest (package autotune). A training
+// that resumes runs as its checkpoint did.
 type Autotune struct {
 	Mode AutotuneMode
-	// Cache is the folder for what was measured; empty means tune.CacheDir().
+	// Cache is the folder for measurements; empty means autotune.CacheDir().
 	Cache string
 	// Fixed are the options that stay as Config.Session has them.
 	Fixed Fixed
@@ -71,14 +70,14 @@ func (a *Autotune) check() error {
 	return nil
 }
 
-// Limits are what may be chosen for a session with options, if most steps can run without a
+// Limits returns what may be chosen for a session with options, if most steps can run without a
 // pause.
-func (a *Autotune) Limits(o session.Options, most int) tune.Limits {
+func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
 	fixed := a.Fixed.with(o)
 	if fixed.StepsPerExecution {
 		most = 0
 	}
-	return tune.Limits{Fuse: most, Compiled: !fixed.Compiled, Threads: !fixed.Threads, Precision: a.Mode == AutotunePrecision && !fixed.Precision}
+	return autotune.Limits{StepsPerExecution: most, Compiled: !fixed.Compiled, Threads: !fixed.Threads, Precision: a.Mode == AutotunePrecision && !fixed.Precision}
 }
 
 // Folder is that of the cache.
@@ -86,56 +85,56 @@ func (a *Autotune) Folder() string {
 	if a.Cache != "" {
 		return a.Cache
 	}
-	return tune.CacheDir()
+	return autotune.CacheDir()
 }
 
-// chosen is what was chosen for a training; the zero value has chosen nothing.
-type chosen struct {
-	plan   tune.Plan
-	choice tune.Choice
-	// most is how many steps can run without a pause.
-	most int
-}
-
-// autotune decides how the training runs: as the checkpoint did that it resumes, else as was
-// measured, now or before. It puts that into the options and reports it.
+// autotune chooses how the training runs: as the checkpoint did that it resumes, else by
+// measurements, of now or before.
 func (t *training) autotune(ctx context.Context) error {
-	t.Loop.Hook(t.chosen.hook())
-	full := t.data.Len() / t.Loop.Batch
-	steps := full
-	if !t.Loop.DropRemainder && t.data.Len()%t.Loop.Batch > 0 {
-		steps++
+	t.Loop.Hook(fit.Hook{Name: autotuneHook, Save: t.saveChoice})
+	p := t.autotunePlan()
+	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
+	p.Limits = t.Autotune.Limits(t.Session, t.most)
+	// A look is worth it whether 16 bits take effect.
+	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == TraceIfUnsure && t.mayTrace()
+	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
+		if err := json.Unmarshal([]byte(text), &t.choice.Configuration); err != nil {
+			return refuse(ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)
+		}
+		t.Session = t.choice.Configuration.Apply(t.Session)
+		return os.Unsetenv(ChosenEnv) // programs that this one starts have not chosen
 	}
-	steps = cmp.Or(t.Loop.StepsPerEpoch, steps)
-	t.chosen.most = min(full, steps, t.pause(steps))
-	limits := t.Autotune.Limits(t.Session, t.chosen.most)
-	// In 16 bits, whether they take effect is worth a look.
-	limits.Traced = t.traces() || limits.Precision && t.Trace == TraceIfUnsure && t.mayTrace()
-	if again, err := t.chosen.restarted(); err != nil || again {
-		t.Session = t.chosen.choice.Candidate.Apply(t.Session)
-		return err
-	}
-	// A restart takes as long as it has taken to get here, which has to be little of the
-	// training. The parent of a supervised process would lose the variables.
-	least := float64(t.Loop.Epochs) * float64(steps) * float64((&tune.Plan{Data: t.data, Batch: t.Loop.Batch}).Least())
-	limits.Preload = t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess() && float64(time.Since(t.started)) <= tune.Share*least
-	found, err := t.takeOver(limits)
+	// A restart takes as long as it has taken to get here. A supervised process cannot.
+	p.Limits.Preload = t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess() && p.Affords(time.Since(t.started))
+	found, err := t.takeOver(p.Limits)
 	if err == nil && !found && t.Autotune.Mode != AutotuneOff {
-		err = t.measure(ctx, limits, int64(t.Loop.Epochs)*int64(steps))
+		done := t.worker.Busy()
+		t.tuned = &p
+		t.choice, err = autotune.Choose(ctx, p)
+		done()
 	}
 	if err != nil {
 		return err
 	}
-	t.reportChoice()
-	t.Session = t.chosen.choice.Candidate.Apply(t.Session)
-	return t.chosen.restart(ctx, t.Loop.Log)
+	if t.Autotune.Mode != AutotuneOff && !t.continues() {
+		t.report("auto", text(t.asSet(t.choice.Reason)))
+	}
+	if t.choice.CacheError != nil {
+		t.report("warning", t.choice.CacheError)
+	}
+	t.Session = t.choice.Configuration.Apply(t.Session)
+	return t.restart(ctx)
 }
 
-// measure chooses by measurements, now or before.
-func (t *training) measure(ctx context.Context, limits tune.Limits, steps int64) (err error) {
-	p := tune.Plan{
-		Model: t.model, Options: t.Session, Limits: limits, Data: t.data, Batch: t.Loop.Batch,
-		Steps: steps, Cache: t.Autotune.Folder(), Log: t.Loop.Log,
+// autotunePlan returns the plan of the training, but for its limits.
+func (t *training) autotunePlan() autotune.Plan {
+	steps := t.data.Len() / t.Loop.Batch
+	if !t.Loop.DropRemainder && t.data.Len()%t.Loop.Batch > 0 {
+		steps++
+	}
+	p := autotune.Plan{
+		Model: t.model, Options: t.Session, Data: t.data, Batch: t.Loop.Batch,
+		Steps: int64(t.Loop.Epochs) * int64(cmp.Or(t.Loop.StepsPerEpoch, steps)), Cache: t.Autotune.Folder(), Log: t.Loop.Log,
 	}
 	if t.Loop.LearningRate != nil {
 		p.LearningRate = t.Loop.LearningRate(0, 0)
@@ -143,29 +142,11 @@ func (t *training) measure(ctx context.Context, limits tune.Limits, steps int64)
 	if t.Budget.ofProcess() {
 		p.Budget, p.BudgetOfAnon = t.Budget.Limit, t.Budget.Layer != "" && t.Budget.Layer != memory.RSS
 	}
-	defer t.worker.Busy()()
-	t.chosen.plan = p
-	t.chosen.choice, err = tune.Choose(ctx, p)
-	return err
+	return p
 }
 
-// reportChoice reports what was chosen, and that a choice cannot be kept.
-func (t *training) reportChoice() {
-	c := t.chosen.choice
-	if t.Autotune.Mode == AutotuneOff {
-		return
-	}
-	if !t.continues() {
-		t.report("auto", text(t.setAlready(c.Why)))
-	}
-	if c.Unkept != nil {
-		t.report("warning", c.Unkept)
-	}
-}
-
-// setAlready is what was chosen, with the options that say how steps run in the place of
-// "plain".
-func (t *training) setAlready(why string) string {
+// asSet puts the options that say how steps run in the place of "plain".
+func (t *training) asSet(reason string) string {
 	var set []string
 	if n := t.Session.StepsPerExecution; n > 1 {
 		set = append(set, fmt.Sprintf("{Options.StepsPerExecution %d}", n))
@@ -173,18 +154,16 @@ func (t *training) setAlready(why string) string {
 	if t.Session.Compiled {
 		set = append(set, "{Options.Compiled true}")
 	}
-	rest, plain := strings.CutPrefix(why, "plain")
+	rest, plain := strings.CutPrefix(reason, "plain")
 	if !plain || len(set) == 0 {
-		return why
+		return reason
 	}
-	rest = strings.TrimPrefix(strings.TrimPrefix(rest, ": "), ", ")
-	rest = strings.Replace(rest, "to measure what is faster", "to measure more", 1)
+	rest = strings.Replace(strings.TrimLeft(rest, ":, "), "to measure what is faster", "to measure more", 1)
 	return fmt.Sprintf("as set (%s); %s", strings.Join(set, " "), rest)
 }
 
-// pause is after how many steps something has to be done at the latest, before which the
-// next ones cannot run in one call: a checkpoint, a reset, watching memory, or setting
-// another learning rate.
+// pause returns after how many steps of an epoch something has to be done at the latest: a
+// checkpoint, a reset, watching memory, or setting another learning rate.
 func (t *training) pause(epoch int) int {
 	if t.Budget.ofProcess() || t.resets() && t.Reset.Limit != 0 {
 		return 1
@@ -206,20 +185,20 @@ func (t *training) pause(epoch int) int {
 	return pause
 }
 
-// ChosenEnv is the environment variable that has what was chosen by a process that restarted
-// itself for it.
+// ChosenEnv is the environment variable for the choice of a process that restarts its program.
 const ChosenEnv = "STEADYFIT_CHOSEN"
 
-// restartedAlready reports whether this process was restarted with what was chosen before.
+// restartedAlready reports whether the program was restarted with a choice.
 func restartedAlready() bool {
 	_, ok := os.LookupEnv(ChosenEnv)
 	return ok
 }
 
-// restart has the process run under what the choice needs from its start; it returns where
-// it does. If that fails, the training goes on without another allocator.
-func (d *chosen) restart(ctx context.Context, log *slog.Logger) error {
-	missing, err := d.choice.Candidate.Environment()
+// restart restarts the program with the variables that the choice needs, and then does not
+// return. If that fails, the training continues without another allocator.
+func (t *training) restart(ctx context.Context) error {
+	c := &t.choice.Configuration
+	missing, err := c.Environment()
 	if err == nil && len(missing) == 0 {
 		return nil
 	}
@@ -227,56 +206,32 @@ func (d *chosen) restart(ctx context.Context, log *slog.Logger) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("not started: %w", cause)
 	}
+	var chosen []byte
 	if err == nil {
-		err = d.execute(missing)
+		chosen, err = json.Marshal(c)
 	}
-	log.Warn("autotune goes on without "+d.choice.Candidate.Allocator, "error", err)
-	d.choice.Candidate.Allocator = ""
+	if err == nil {
+		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), session.StartAnew(missing), os.Unsetenv(ChosenEnv))
+	}
+	t.Loop.Log.Warn("autotune continues without "+c.Allocator, "error", err)
+	c.Allocator = ""
 	return nil
 }
 
-// execute returns only with an error.
-func (d *chosen) execute(missing []gpuopts.Variable) error {
-	text, err := json.Marshal(d.choice.Candidate)
-	if err != nil {
-		return err
-	}
-	if err := os.Setenv(ChosenEnv, string(text)); err != nil {
-		return err
-	}
-	return errors.Join(session.StartAnew(missing), os.Unsetenv(ChosenEnv))
-}
-
-// restarted reads the choice of the process before it was restarted, if it was.
-func (d *chosen) restarted() (bool, error) {
-	text, ok := os.LookupEnv(ChosenEnv)
-	if !ok {
-		return false, nil
-	}
-	if err := json.Unmarshal([]byte(text), &d.choice.Candidate); err != nil {
-		return false, refuse(ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)
-	}
-	// Programs that this one starts have not chosen.
-	return true, os.Unsetenv(ChosenEnv)
-}
-
-// autotuneHook is the name of the hook that has checkpoints remember the choice.
+// autotuneHook is the name of the hook that keeps the choice in checkpoints.
 const autotuneHook = "auto"
 
-// hook has checkpoints remember the choice, so that what resumes from them runs alike.
-func (d *chosen) hook() fit.Hook {
-	return fit.Hook{Name: autotuneHook, Save: func(string) (json.RawMessage, error) {
-		if d.choice.Candidate.Plain() {
-			return nil, nil
-		}
-		return json.Marshal(d.choice.Candidate)
-	}}
+func (t *training) saveChoice(string) (json.RawMessage, error) {
+	if t.choice.Configuration.Plain() {
+		return nil, nil
+	}
+	return json.Marshal(t.choice.Configuration)
 }
 
-// takeOver takes the choice of the checkpoint that the training resumes, if there is one,
-// less what options say now. If steps would then round in another way than those before, it
-// is an error, unless Loop.ResumeAnyway is set.
-func (t *training) takeOver(l tune.Limits) (found bool, err error) {
+// takeOver takes the choice of the checkpoint that the training resumes, if there is one, less
+// what options exclude now. It is an error if steps would then round differently than before,
+// unless Loop.ResumeAnyway is set.
+func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	if !t.Resume {
 		return false, nil
 	}
@@ -284,23 +239,23 @@ func (t *training) takeOver(l tune.Limits) (found bool, err error) {
 	if err != nil || !found {
 		return false, err
 	}
-	var before tune.Candidate
+	var before autotune.Configuration
 	if state != nil {
 		if err := json.Unmarshal(state, &before); err != nil {
 			return false, fmt.Errorf("%s: how the checkpoint was trained: %w", t.Checkpoints.Folder, err)
 		}
 	}
 	l.Precision = !t.Autotune.Fixed.Precision
-	// Only what was asked for goes before the checkpoint's executor.
+	// Only tracing that was asked for goes before the checkpoint's executor.
 	l.Traced = t.Trace == TraceAlways
 	if !t.Autotune.Fixed.StepsPerExecution {
-		l.Fuse = math.MaxInt32 // the loop knows where it has to pause
+		l.StepsPerExecution = math.MaxInt32 // the loop knows where it has to pause
 	}
 	now := before.Within(l, t.Session)
 	if t.Autotune.Mode == AutotuneOff {
-		now = tune.Candidate{}
+		now = autotune.Configuration{}
 	}
-	if because := t.against(before.Apply(t.Session), now.Apply(t.Session)); because != "" {
+	if because := t.excludes(before.Apply(t.Session), now.Apply(t.Session)); because != "" {
 		if !t.Loop.ResumeAnyway {
 			return false, fmt.Errorf("%s: %w", t.Checkpoints.Folder, option.New(because,
 				fmt.Sprintf("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and this rules that out, which rounds differently", before),
@@ -308,17 +263,17 @@ func (t *training) takeOver(l tune.Limits) (found bool, err error) {
 		}
 		t.Loop.Log.Warn("the checkpoint was trained in another way, which rounds differently", "checkpoint", before, "now", now, "because", text("{"+because+"}"))
 	}
-	t.chosen.choice.Candidate = now
-	t.chosen.choice.Why = fmt.Sprintf("%s, as the checkpoint that this goes on from", now)
+	t.choice.Configuration = now
+	t.choice.Reason = fmt.Sprintf("%s, as the checkpoint that this resumes from", now)
 	if now != before {
-		t.chosen.choice.Why = fmt.Sprintf("%s; the checkpoint that this goes on from was trained with %s", now, before)
+		t.choice.Reason = fmt.Sprintf("%s; the checkpoint that this resumes from was trained with %s", now, before)
 	}
 	return true, nil
 }
 
-// against is the option, or the variable, because of which options of now round differently
-// than those of a checkpoint; empty if they do not.
-func (t *training) against(was, is session.Options) string {
+// excludes returns the option, or the variable, that makes options round differently than those
+// of a checkpoint; empty if they do not.
+func (t *training) excludes(was, is session.Options) string {
 	fixed, device := t.Autotune.Fixed, t.Session.Device
 	a, b := was.Rounding(), is.Rounding()
 	compiled, precision := a.Compiled != b.Compiled, a.Precision != b.Precision
@@ -341,7 +296,7 @@ func (t *training) against(was, is session.Options) string {
 	case threads && fixed.Threads:
 		return "Options.IntraThreads"
 	case threads:
-		return cmp.Or(tune.ThreadVariable(), "Config.Trace")
+		return cmp.Or(autotune.ThreadVariable(), "Config.Trace")
 	}
 	return "Options.StepsPerExecution"
 }
@@ -349,14 +304,13 @@ func (t *training) against(was, is session.Options) string {
 // longEnough is a training whose time per step is worth knowing the next time.
 const longEnough = 10 * time.Second
 
-// note keeps what a plain step took, where nothing was measured before.
-func (d *chosen) note(h *fit.History) {
-	if d.plan.Model == nil || !d.choice.Candidate.Plain() || len(d.choice.Measurements) > 0 || len(h.Records) == 0 {
+// noteSpeed keeps how long a plain step took, where nothing was measured.
+func (t *training) noteSpeed(h *fit.History) {
+	if t.tuned == nil || !t.choice.Configuration.Plain() || len(t.choice.Measurements) > 0 || len(h.Records) == 0 {
 		return
 	}
 	last := h.Last()
-	if last.Seconds*float64(len(h.Records)) < longEnough.Seconds() || last.StepsPerSecond <= 0 {
-		return
+	if last.Seconds*float64(len(h.Records)) >= longEnough.Seconds() && last.StepsPerSecond > 0 {
+		t.tuned.Note(time.Duration(float64(time.Second) / last.StepsPerSecond))
 	}
-	d.plan.Note(time.Duration(float64(time.Second) / last.StepsPerSecond))
 }

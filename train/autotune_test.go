@@ -5,29 +5,29 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"steadyfit/autotune"
 	"steadyfit/gpuopts"
 	"steadyfit/session"
-	"steadyfit/tune"
 )
 
 // What the options of a session set is not chosen.
 func TestLimits(t *testing.T) {
 	device := func(o gpuopts.Options) session.Options { return session.Options{Device: o} }
-	all := tune.Limits{Fuse: 50, Compiled: true, Threads: true, Precision: true}
+	all := autotune.Limits{StepsPerExecution: 50, Compiled: true, Threads: true, Precision: true}
 	for _, c := range []struct {
 		name    string
 		fixed   Fixed
 		options session.Options
-		without func(l *tune.Limits)
+		without func(l *autotune.Limits)
 	}{
-		{"nothing set", Fixed{}, session.Options{}, func(*tune.Limits) {}},
-		{"steps", Fixed{}, session.Options{StepsPerExecution: 8}, func(l *tune.Limits) { l.Fuse = 0 }},
-		{"one step", Fixed{StepsPerExecution: true}, session.Options{}, func(l *tune.Limits) { l.Fuse = 0 }},
-		{"compiled", Fixed{}, session.Options{Compiled: true}, func(l *tune.Limits) { l.Compiled = false }},
-		{"threads", Fixed{}, device(gpuopts.Options{InterThreads: 1}), func(l *tune.Limits) { l.Threads = false }},
-		{"bfloat16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}), func(l *tune.Limits) { l.Precision = false }},
-		{"float16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *tune.Limits) { l.Precision, l.Threads = false, false }},
-		{"float16, resolved", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}), func(l *tune.Limits) { l.Precision, l.Threads = false, false }},
+		{"nothing set", Fixed{}, session.Options{}, func(*autotune.Limits) {}},
+		{"steps", Fixed{}, session.Options{StepsPerExecution: 8}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
+		{"one step", Fixed{StepsPerExecution: true}, session.Options{}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
+		{"compiled", Fixed{}, session.Options{Compiled: true}, func(l *autotune.Limits) { l.Compiled = false }},
+		{"threads", Fixed{}, device(gpuopts.Options{InterThreads: 1}), func(l *autotune.Limits) { l.Threads = false }},
+		{"bfloat16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}), func(l *autotune.Limits) { l.Precision = false }},
+		{"float16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
+		{"float16, resolved", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
 	} {
 		want := all
 		c.without(&want)

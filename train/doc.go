@@ -19,6 +19,6 @@
 // Some options need environment variables that are read once in a process, such as those of
 // Config.ReleaseMemory. Run then starts the program again from its beginning, with the same
 // arguments. Under Config.Supervise it runs the program again as a child. With
-// Config.Autotune the program is run to measure. So a program calls tune.Child first in
+// Config.Autotune the program is run to measure. So a program calls autotune.Child first in
 // main, then Run, and does nothing before that must not be done twice.
 package train

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
@@ -60,11 +61,15 @@ type training struct {
 	worker  *supervise.Worker
 	started time.Time
 
-	model   *savedmodels.Model
-	plan    *session.Plan
-	reader  *reader
-	data    data.Dataset
-	chosen  chosen
+	model  *savedmodels.Model
+	plan   *session.Plan
+	reader *reader
+	data   data.Dataset
+	// tuned is the plan of autotune; nil if it had none. choice is what it chose, and most how many
+	// steps can run without a pause.
+	tuned   *autotune.Plan
+	choice  autotune.Choice
+	most    int
 	session *session.Session
 	// resumed is true once the loop has resumed from the checkpoint of another process.
 	resumed bool
@@ -160,7 +165,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	if err != nil {
 		return r, t.advise(err, r.History.Checkpoint)
 	}
-	t.chosen.note(r.History)
+	t.noteSpeed(r.History)
 	return r, nil
 }
 
@@ -297,7 +302,7 @@ func (t *training) openSession(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if why := t.session.Uncompiled(t.Loop.Batch, t.chosen.most); why != "" && !t.continues() {
+	if why := t.session.Uncompiled(t.Loop.Batch, t.most); why != "" && !t.continues() {
 		t.report("note", text("not all that {Options.Compiled} asks for is compiled: "+why))
 	}
 	return nil

@@ -17,17 +17,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/train"
-	"steadyfit/tune"
 )
 
 // won has a kept measurement of a folder be far better than all others, whatever the
 // machine has measured.
-func won(t *testing.T, cache string, winner tune.Candidate) {
+func won(t *testing.T, cache string, winner autotune.Configuration) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(cache, "*.json"))
 	require.NoError(t, err)
@@ -36,18 +36,18 @@ func won(t *testing.T, cache string, winner tune.Candidate) {
 	require.NoError(t, err)
 	var entry map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(text, &entry))
-	var choice tune.Choice
+	var choice autotune.Choice
 	require.NoError(t, json.Unmarshal(entry["choice"], &choice))
-	if !slices.ContainsFunc(choice.Measurements, func(m tune.Measurement) bool { return m.Candidate == winner }) {
+	if !slices.ContainsFunc(choice.Measurements, func(m autotune.Measurement) bool { return m.Configuration == winner }) {
 		// What settings are measured on top of depends on what was fastest.
 		require.True(t, winner.CallerRuns || winner.Allocator != "", "%v was not measured: %s", winner, text)
-		choice.Measurements = append(choice.Measurements, tune.Measurement{Candidate: winner, Step: 1})
+		choice.Measurements = append(choice.Measurements, autotune.Measurement{Configuration: winner, Step: 1})
 	}
 	for i := range choice.Measurements {
 		m := &choice.Measurements[i]
 		m.Out, m.Late, m.Passing = "", false, false
 		m.Ratio, m.Rounds = 1, 9
-		if m.Candidate == winner {
+		if m.Configuration == winner {
 			m.Ratio = 0.01
 		}
 		m.Low, m.High = m.Ratio, m.Ratio
@@ -66,7 +66,7 @@ func TestMeasuredChoice(t *testing.T) {
 	cache := filepath.Join(dir, "cache")
 	out, err := program(t, "bench", "--model", "builtin:digits", "--data", "builtin:digits", "--steps", "20", "--auto", "on", "--cache", cache).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	won(t, cache, tune.Candidate{StepsPerExecution: 16, Compiled: true})
+	won(t, cache, autotune.Configuration{StepsPerExecution: 16, Compiled: true})
 
 	trained := func(name, cache string, flags ...string) *exec.Cmd {
 		return program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--seed", "3", "--auto", "on", "--cache", filepath.Join(dir, cache),
@@ -84,7 +84,7 @@ func TestMeasuredChoice(t *testing.T) {
 		require.NoError(t, err)
 		return text
 	}
-	const measured = "auto: fused 16 steps, XLA twin: "
+	const measured = "auto: 16 steps per execution, XLA-compiled: "
 	said := run("whole", "cache", "--epochs", "30")
 	assert.Contains(t, said, measured)
 	assert.Contains(t, said, "(measured before)")
@@ -97,7 +97,7 @@ func TestMeasuredChoice(t *testing.T) {
 	require.False(t, bytes.Equal(want, weights("plain")), "the choice makes no difference that could be lost")
 
 	run("parts", "cache", "--epochs", "10")
-	assert.Contains(t, run("parts", "none", "--epochs", "30", "--resume"), "auto: fused 16 steps, XLA twin, as the checkpoint that this goes on from")
+	assert.Contains(t, run("parts", "none", "--epochs", "30", "--resume"), "auto: 16 steps per execution, XLA-compiled, as the checkpoint that this resumes from")
 	assert.True(t, bytes.Equal(want, weights("parts")), "resumed")
 	assert.NoDirExists(t, filepath.Join(dir, "none"))
 
@@ -123,14 +123,14 @@ func TestMeasuredChoice(t *testing.T) {
 		var exit *exec.ExitError
 		require.ErrorAs(t, err, &exit, "%s", out)
 		assert.Equal(t, exitUsage, exit.ExitCode())
-		assert.Contains(t, string(out), ": the checkpoint was trained with fused 16 steps, XLA twin, as --auto had chosen, and this rules that out")
+		assert.Contains(t, string(out), ": the checkpoint was trained with 16 steps per execution, XLA-compiled, as --auto had chosen, and this rules that out")
 	}
 	run("parts", "none", "--epochs", "31", "--resume", "--auto", "off", "--force")
 
 	// Several steps in a call, and the calling thread, are the same bits as plain ones.
-	won(t, cache, tune.Candidate{StepsPerExecution: 44, CallerRuns: true})
-	assert.Contains(t, run("fused", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"), "auto: fused 30 steps, in the calling thread: ")
-	assert.Contains(t, run("fused", "none", "--epochs", "3", "--resume"), "auto: fused 30 steps, in the calling thread, as the checkpoint")
+	won(t, cache, autotune.Configuration{StepsPerExecution: 44, CallerRuns: true})
+	assert.Contains(t, run("fused", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"), "auto: 30 steps per execution, in the calling thread: ")
+	assert.Contains(t, run("fused", "none", "--epochs", "3", "--resume"), "auto: 30 steps per execution, in the calling thread, as the checkpoint")
 	run("fused", "none", "--epochs", "4", "--resume", "--auto", "off")
 	run("unfused", "none", "--epochs", "4", "--auto", "off")
 	assert.True(t, bytes.Equal(weights("fused"), weights("unfused")))
@@ -140,7 +140,7 @@ func TestMeasuredChoice(t *testing.T) {
 		if _, err := allocator.Find(allocator.Jemalloc); err != nil {
 			t.Skip(err)
 		}
-		won(t, cache, tune.Candidate{Allocator: allocator.Jemalloc})
+		won(t, cache, autotune.Configuration{Allocator: allocator.Jemalloc})
 		cmd := trained("preloaded", "cache", "--epochs", "10000000")
 		var output bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &output
@@ -191,7 +191,7 @@ func madeData(t *testing.T, samples int) string {
 // which rounds differently with several steps in a call, and of another number of threads.
 func TestChoiceThatRounds(t *testing.T) {
 	dir, x := t.TempDir(), madeData(t, 340) // ten batches, and a smaller one
-	run := func(name, epochs string, choice *tune.Candidate, env string, flags ...string) (string, error) {
+	run := func(name, epochs string, choice *autotune.Configuration, env string, flags ...string) (string, error) {
 		t.Helper()
 		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", x, "--epochs", epochs, "--seed", "3", "--resume", "--auto", "on",
 			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model"), "--cache", filepath.Join(dir, "none")}, flags...)...)
@@ -204,7 +204,7 @@ func TestChoiceThatRounds(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	good := func(name, epochs string, choice *tune.Candidate, flags ...string) string {
+	good := func(name, epochs string, choice *autotune.Configuration, flags ...string) string {
 		t.Helper()
 		out, err := run(name, epochs, choice, "", flags...)
 		require.NoError(t, err, out)
@@ -231,7 +231,7 @@ func TestChoiceThatRounds(t *testing.T) {
 		require.NotEmpty(t, found)
 		return found[0].Identity["session.fused"]
 	}
-	single := tune.Candidate{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
+	single := autotune.Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
 	fused := single
 	fused.StepsPerExecution = 4
 
@@ -240,9 +240,9 @@ func TestChoiceThatRounds(t *testing.T) {
 	good("plain", "4", nil, "--auto", "off")
 	assert.Equal(t, "as single steps", identity("plain"))
 	good("parts", "2", &fused)
-	assert.Contains(t, good("parts", "3", nil), "auto: fused 4 steps, single-threaded executor, intra threads 1, as the checkpoint")
+	assert.Contains(t, good("parts", "3", nil), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as the checkpoint")
 	// To say more is no reason to run in another way.
-	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: fused 4 steps, single-threaded executor, intra threads 1, as the checkpoint")
+	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as the checkpoint")
 	assert.True(t, weights("whole") == weights("parts"))
 
 	for _, c := range []struct {
@@ -259,7 +259,7 @@ func TestChoiceThatRounds(t *testing.T) {
 		{named: "TF_NUM_INTEROP_THREADS", env: "TF_NUM_INTEROP_THREADS=1"},
 	} {
 		assert.Contains(t, refused("parts", c.env, c.flags...),
-			c.named+": the checkpoint was trained with fused 4 steps, single-threaded executor, intra threads 1, as --auto had chosen, and this rules that out", c)
+			c.named+": the checkpoint was trained with 4 steps per execution, single-threaded executor, intra threads 1, as --auto had chosen, and this rules that out", c)
 	}
 	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--force"), "session.fused")
 
@@ -271,7 +271,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	good("single", "4", nil, "--auto", "off", "--intra-threads", "1")
 	good("plain-threads", "4", nil, "--auto", "off", "--intra-threads", "1")
 	assert.True(t, weights("single") == weights("plain-threads"))
-	good("executor", "2", &tune.Candidate{Executor: gpuopts.SingleThreaded, InterThreads: 1})
+	good("executor", "2", &autotune.Configuration{Executor: gpuopts.SingleThreaded, InterThreads: 1})
 	good("executor", "4", nil, "--auto", "off")
 	assert.True(t, weights("executor") == weights("plain"))
 

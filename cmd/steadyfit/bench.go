@@ -15,13 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 	"steadyfit/train"
-	"steadyfit/tune"
 )
 
 // The words of bench --auto.
@@ -83,7 +83,7 @@ func (s *settings) bench(cmd *cobra.Command) error {
 	if err := s.loadDevices(cmd); err != nil {
 		return err
 	}
-	var choice tune.Choice
+	var choice autotune.Choice
 	if s.autotune != autotuneOff {
 		// There is no session here yet, which would take memory from the trials.
 		if choice, err = s.choose(cmd, m, source.data); err != nil {
@@ -185,14 +185,14 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 }
 
 // printTrials prints the configurations that were measured, in Go benchmark format.
-func printTrials(w io.Writer, choice tune.Choice, model string, batch int) error {
+func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) error {
 	var text strings.Builder
 	for _, c := range choice.Measurements {
 		if c.Rounds == 0 {
 			continue
 		}
-		run, chosen := strings.ReplaceAll(c.Candidate.String(), " ", "_"), 0
-		if c.Candidate == choice.Candidate {
+		run, chosen := strings.ReplaceAll(c.Configuration.String(), " ", "_"), 0
+		if c.Configuration == choice.Configuration {
 			chosen = 1
 		}
 		fmt.Fprintf(&text, "BenchmarkAuto/model=%s/batch=%d/run=%s\t%d\t%.0f ns/op\t%.1f steps/s\t%d peak-bytes\t%d anon-bytes\t%.3f x-plain\t%.3f x-plain-low\t%.3f x-plain-high\t%d chosen\n",
@@ -207,20 +207,20 @@ func printTrials(w io.Writer, choice tune.Choice, model string, batch int) error
 const trialTime = time.Minute
 
 // choose measures each configuration, or looks up what was measured, and prints the choice.
-func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (tune.Choice, error) {
+func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
 	limits := s.Autotune.Limits(s.Session, ds.Len()/s.Loop.Batch)
 	limits.Preload = true // for fit
-	choice, err := tune.Choose(cmd.Context(), tune.Plan{
+	choice, err := autotune.Choose(cmd.Context(), autotune.Plan{
 		Model: m, Options: s.Session, Limits: limits,
 		Data: ds, Batch: s.Loop.Batch, LearningRate: s.rate, Time: trialTime,
-		Cache: s.Autotune.Folder(), KeptOnly: s.autotune == autotuneKept, Anew: s.autotune != autotuneKept,
+		Cache: s.Autotune.Folder(), CacheOnly: s.autotune == autotuneKept, Anew: s.autotune != autotuneKept,
 	})
 	if err != nil {
 		return choice, err
 	}
-	notice(cmd.ErrOrStderr(), "auto", choice.Why)
-	if choice.Unkept != nil {
-		notice(cmd.ErrOrStderr(), "warning", choice.Unkept)
+	notice(cmd.ErrOrStderr(), "auto", choice.Reason)
+	if choice.CacheError != nil {
+		notice(cmd.ErrOrStderr(), "warning", choice.CacheError)
 	}
 	return choice, nil
 }

@@ -12,9 +12,9 @@ import (
 	"runtime"
 	"syscall"
 
+	"steadyfit/autotune"
 	"steadyfit/option"
 	"steadyfit/supervise"
-	"steadyfit/tune"
 )
 
 // The training loop stays on the process's first thread. glibc gives that thread a heap that
@@ -26,9 +26,7 @@ func init() { runtime.LockOSThread() }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends a run that hangs
-	if child, err := tune.Child(ctx); child {
-		os.Exit(exitCode(err)) // the parent has the reason
-	}
+	autotune.Child(ctx)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/pflag"
 	"gopkg.in/yaml.v3"
 
+	"steadyfit/autotune"
 	"steadyfit/internal/lab/cell"
 	"steadyfit/memory"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
 	"steadyfit/train"
-	"steadyfit/tune"
 )
 
 const envPrefix = "STEADYFIT_"
@@ -79,7 +79,7 @@ func warnUnknown(stderr io.Writer) {
 	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
 		return // the process has warned before it restarted itself
 	}
-	known := []string{cell.Env, supervise.Env, tune.Env}
+	known := []string{cell.Env, supervise.Env, autotune.Env}
 	for _, name := range flagNames() {
 		known = append(known, envName(name))
 	}

@@ -28,21 +28,19 @@ import (
 	"syscall"
 	"time"
 
+	"steadyfit/autotune"
 	"steadyfit/fit"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
 	"steadyfit/train"
-	"steadyfit/tune"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	measuring, err := tune.Child(ctx) // a process that measures for a job's Autotune
-	if !measuring {
-		err = run(ctx)
-	}
+	autotune.Child(ctx)
+	err := run(ctx)
 	if err != nil && !supervise.Reported(err) {
 		fmt.Fprintln(os.Stderr, "service:", err)
 	}

@@ -1,4 +1,4 @@
-package tune
+package autotune
 
 import (
 	"context"
@@ -22,12 +22,11 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
 // weightsEnv makes a process train as the spec in it says, and print the sum of the variables.
-const weightsEnv = "STEADYFIT_TEST_TUNE_WEIGHTS"
+const weightsEnv = "STEADYFIT_TEST_AUTOTUNE_WEIGHTS"
 
 // weightsSteps are some calls of several steps, and a single one.
 const weightsSteps = 16
@@ -69,7 +68,7 @@ func printWeights(ctx context.Context) (err error) {
 }
 
 // TestRoundsAsItSays trains with all that may be chosen, each in a process of its own, since
-// threads belong to the process. What Candidate.Rounds says to be the same steps has the bits of
+// threads belong to the process. What Configuration.Rounds says to be the same steps has the bits of
 // plain ones.
 func TestRoundsAsItSays(t *testing.T) {
 	info, err := tfbind.Load("")
@@ -83,27 +82,28 @@ func TestRoundsAsItSays(t *testing.T) {
 		model string
 		data  data.Dataset
 		// rounds does so with the kernels of oneDNN and two cores; eigen, without oneDNN.
-		rounds Candidate
+		rounds Configuration
 		eigen  bool
 	}{
-		{"dense-100-64-1", regression, Candidate{StepsPerExecution: 5, Executor: gpuopts.SingleThreaded}, false},
-		{"digits-cnn", images, Candidate{IntraThreads: 1}, true},
+		{"dense-100-64-1", regression, Configuration{StepsPerExecution: 5, Executor: gpuopts.SingleThreaded}, false},
+		{"digits-cnn", images, Configuration{IntraThreads: 1}, true},
 	} {
 		t.Run(c.model, func(t *testing.T) {
 			m, err := savedmodels.Builtin(c.model)
 			require.NoError(t, err)
 			s := spec{Library: info.Library, Model: m.Dir, Hash: m.Hash, Batch: 32}
-			s.Data, s.Fields, err = sample(m, s.Options, c.data, s.Batch, t.TempDir(), time.Minute)
+			p := Plan{Model: m, Data: c.data, Batch: s.Batch, Limits: Limits{StepsPerExecution: 5, Compiled: true, Threads: true, Precision: true}}
+			s.Data, s.Fields, err = sample(&p, t.TempDir(), time.Minute)
 			require.NoError(t, err)
-			weights := func(candidate Candidate) string {
+			weights := func(configuration Configuration) string {
 				t.Helper()
 				s := s
-				s.Candidate = candidate
+				s.Configuration = configuration
 				text, err := json.Marshal(s)
 				require.NoError(t, err)
 				cmd := exec.Command(os.Args[0])
 				cmd.Env = append(os.Environ(), weightsEnv+"="+string(text))
-				missing, err := candidate.Environment()
+				missing, err := configuration.Environment()
 				require.NoError(t, err)
 				for _, v := range missing {
 					cmd.Env = append(cmd.Env, v.String())
@@ -111,29 +111,30 @@ func TestRoundsAsItSays(t *testing.T) {
 				var failed strings.Builder
 				cmd.Stderr = &failed
 				out, err := cmd.Output()
-				require.NoError(t, err, "%v: %s", candidate, &failed)
+				require.NoError(t, err, "%v: %s", configuration, &failed)
 				return string(out)
 			}
-			plain := weights(Candidate{})
+			plain := weights(Configuration{})
 			require.Len(t, plain, 2*sha256.Size+1)
 
 			_, jemalloc := allocator.Find(allocator.Jemalloc)
-			ways, settings, err := Candidates(m, session.Options{}, c.data, s.Batch, Limits{Fuse: 5, Compiled: true, Threads: true, Precision: true, Preload: jemalloc == nil})
+			p.Limits.Preload = jemalloc == nil
+			o, err := newOffer(&p)
 			require.NoError(t, err)
-			require.Contains(t, ways, Candidate{StepsPerExecution: 5})
+			require.Contains(t, o.bases, Configuration{StepsPerExecution: 5})
 			// Without one thread for each operation, too.
-			settings = append(settings, Candidate{Executor: gpuopts.SingleThreaded})
-			var same []Candidate
-			for _, way := range append([]Candidate{{}}, ways...) {
-				for _, setting := range append([]Candidate{{}}, settings...) {
-					if candidate := setting.over(way); !candidate.Plain() && !candidate.Rounds() {
-						same = append(same, candidate)
+			o.settings = append(o.settings, Configuration{Executor: gpuopts.SingleThreaded})
+			var same []Configuration
+			for _, base := range append([]Configuration{{}}, o.bases...) {
+				for _, setting := range append([]Configuration{{}}, o.settings...) {
+					if configuration := setting.over(base); !configuration.Plain() && !configuration.Rounds() {
+						same = append(same, configuration)
 					}
 				}
 			}
 			require.GreaterOrEqual(t, len(same), 6, "several steps in a call, inter threads, the calling thread and the executor")
-			for _, candidate := range same {
-				assert.Equal(t, plain, weights(candidate), candidate)
+			for _, configuration := range same {
+				assert.Equal(t, plain, weights(configuration), configuration)
 			}
 			require.Equal(t, oneDNN || c.eigen, c.rounds.Rounds())
 			if c.rounds.Rounds() && runtime.NumCPU() > 1 {

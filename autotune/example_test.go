@@ -1,4 +1,4 @@
-package tune_test
+package autotune_test
 
 import (
 	"context"
@@ -6,22 +6,18 @@ import (
 	"log"
 	"os"
 
+	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tune"
 )
 
-// A program that trains in the way that is fastest here.
+// A program that trains as is fastest on this machine.
 func ExampleChoose() {
 	ctx := context.Background()
-	// The processes of a race run this program, too, and end here.
-	child, err := tune.Child(ctx)
-	if !child {
-		err = train(ctx, "path/to/model", "train.npz", "out/model")
-	}
-	if err != nil {
+	autotune.Child(ctx) // trials run this program, too, and end here
+	if err := train(ctx, "path/to/model", "train.npz", "out/model"); err != nil {
 		log.Print(err) // in main: log.Fatal
 	}
 }
@@ -38,17 +34,17 @@ func train(ctx context.Context, from, samples, to string) (err error) {
 	const batch, epochs = 32, 100
 	steps := ds.Len() / batch
 	options := session.Options{}
-	choice, err := tune.Choose(ctx, tune.Plan{
+	choice, err := autotune.Choose(ctx, autotune.Plan{
 		Model: model, Options: options, Data: ds, Batch: batch, Steps: int64(epochs * steps),
-		Limits: tune.Limits{Fuse: steps, Compiled: true, Threads: true},
-		Cache:  tune.CacheDir(),
+		Limits: autotune.Limits{StepsPerExecution: steps, Compiled: true, Threads: true},
+		Cache:  autotune.CacheDir(),
 	})
 	if err != nil {
 		return err
 	}
-	log.Print(choice.Why)
+	log.Print(choice.Reason)
 
-	plan, err := session.Compile(model, choice.Candidate.Apply(options))
+	plan, err := session.Compile(model, choice.Configuration.Apply(options))
 	if err != nil {
 		return err
 	}

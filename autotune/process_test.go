@@ -1,4 +1,4 @@
-package tune
+package autotune
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// faultEnv has children of a race fail on purpose.
-const faultEnv = "STEADYFIT_TEST_TUNE_FAULT"
+// faultEnv has trials fail on purpose.
+const faultEnv = "STEADYFIT_TEST_AUTOTUNE_FAULT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(Env) != "" {
@@ -43,12 +43,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0) // lint:allow exit: this process is a child of the tests
 	}
-	if child, err := Child(context.Background()); child {
-		if err != nil {
-			os.Exit(1) // lint:allow exit: this process is a child of the tests
-		}
-		os.Exit(0) // lint:allow exit: this process is a child of the tests
-	}
+	Child(context.Background())
 	os.Exit(m.Run()) // lint:allow exit: the end of the tests
 }
 
@@ -73,46 +68,46 @@ func children(t *testing.T) []string {
 	return left
 }
 
-func racing(t *testing.T) Plan {
+func planned(t *testing.T) Plan {
 	t.Helper()
 	if _, err := tfbind.Load(""); err != nil {
 		t.Fatal(err)
 	}
 	m, ds := dense(t)
-	return Plan{Model: m, Data: ds, Batch: 32, Limits: Limits{Fuse: 50, Compiled: true}, Cache: t.TempDir(), Time: 5 * time.Minute}
+	return Plan{Model: m, Data: ds, Batch: 32, Limits: Limits{StepsPerExecution: 50, Compiled: true}, Cache: t.TempDir(), Time: 5 * time.Minute}
 }
 
-// withSample is the race of a plan, with data for its processes.
-func withSample(t *testing.T, p *Plan) *race {
+// withSample is the tuner of a plan, with data for its trials.
+func withSample(t *testing.T, p *Plan) *tuner {
 	t.Helper()
 	info, err := tfbind.Load("")
 	require.NoError(t, err)
-	r := newRace(p, info)
-	r.spec.Data, r.spec.Fields, err = sample(p.Model, p.Options, p.Data, p.Batch, t.TempDir(), time.Minute)
+	r := newTuner(p, info)
+	r.spec.Data, r.spec.Fields, err = sample(p, t.TempDir(), time.Minute)
 	require.NoError(t, err)
 	return r
 }
 
-func TestRace(t *testing.T) {
-	p := racing(t)
+func TestChoose(t *testing.T) {
+	p := planned(t)
 	p.Limits.Threads = true
 	before, err := os.ReadFile(filepath.Join(p.Model.Dir, "variables", "variables.data-00000-of-00001"))
 	require.NoError(t, err)
 
 	c, err := Choose(t.Context(), p)
 	require.NoError(t, err)
-	t.Log(c.Why)
+	t.Log(c.Reason)
 	assert.False(t, c.Cached)
 	// What threads are changed of depends on what was fastest.
 	require.Contains(t, []int{8, 10}, len(c.Measurements), "plain, three ways, and four settings of threads on one of them; two of them on plain as well")
-	for _, want := range []Candidate{{}, both, single, intra, fused, compiled} {
-		assert.NotNil(t, c.of(want), want)
+	for _, want := range []Configuration{{}, both, single, intra, fused, compiled} {
+		assert.NotNil(t, find(c.Measurements, want), want)
 	}
 	plain := c.Measurements[0]
-	assert.True(t, plain.Candidate.Plain())
+	assert.True(t, plain.Configuration.Plain())
 	assert.Positive(t, plain.Step)
 	for _, m := range c.Measurements {
-		t.Logf("%s: %s, ratio %.3f (%.3f to %.3f), %d rounds, peak %v, anonymous %v %s", m.Candidate, Duration(m.Step), m.Ratio, m.Low, m.High, m.Rounds, m.Peak, m.Anon, m.Out)
+		t.Logf("%s: %s, ratio %.3f (%.3f to %.3f), %d rounds, peak %v, anonymous %v %s", m.Configuration, duration(m.Step), m.Ratio, m.Low, m.High, m.Rounds, m.Peak, m.Anon, m.Out)
 		if m.Out == "" {
 			assert.Positive(t, m.Step)
 			assert.Positive(t, m.Peak)
@@ -122,8 +117,8 @@ func TestRace(t *testing.T) {
 			assert.LessOrEqual(t, m.Ratio, m.High)
 		}
 	}
-	if won := c.of(c.Candidate); assert.NotNil(t, won) && !c.Candidate.Plain() {
-		assert.LessOrEqual(t, won.High, 1-Margin)
+	if won := find(c.Measurements, c.Configuration); assert.NotNil(t, won) && !c.Configuration.Plain() {
+		assert.LessOrEqual(t, won.High, 1-margin)
 	}
 	assert.Empty(t, children(t))
 	assert.Equal(t, tfbind.Counts{}, tfbind.Live(), "nothing of TensorFlow was used here")
@@ -136,71 +131,71 @@ func TestRace(t *testing.T) {
 		kept, err := Choose(t.Context(), p)
 		require.NoError(t, err)
 		assert.True(t, kept.Cached)
-		assert.Equal(t, c.Candidate, kept.Candidate)
+		assert.Equal(t, c.Configuration, kept.Configuration)
 		assert.Equal(t, c.Measurements, kept.Measurements)
-		assert.Contains(t, kept.Why, "measured before")
+		assert.Contains(t, kept.Reason, "measured before")
 	}
 }
 
-// The process of a candidate with another allocator has that, and its steps are the same.
-func TestRaceWithAllocator(t *testing.T) {
+// The process of a configuration with another allocator has that, and its steps are the same.
+func TestTrialWithAllocator(t *testing.T) {
 	if _, err := allocator.Find(allocator.Jemalloc); err != nil {
 		t.Skip(err)
 	}
-	p := racing(t)
+	p := planned(t)
 	r := withSample(t, &p)
-	for _, candidate := range []Candidate{{}, {Allocator: allocator.Jemalloc}} {
-		c := r.compete(t.Context(), candidate)
+	for _, configuration := range []Configuration{{}, {Allocator: allocator.Jemalloc}} {
+		c := r.startProcess(t.Context(), configuration)
 		defer c.end()
 		a, err := c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)
 		require.NoError(t, usable(a))
-		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", c.cmd.Process.Pid))
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", c.PID()))
 		require.NoError(t, err)
-		assert.Equal(t, !candidate.Plain(), strings.Contains(string(maps), "libjemalloc.so.2"))
-		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.cmd.Process.Pid))
+		assert.Equal(t, !configuration.Plain(), strings.Contains(string(maps), "libjemalloc.so.2"))
+		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.PID()))
 		require.NoError(t, err)
-		assert.Equal(t, !candidate.Plain(), strings.Contains(string(environment), "\x00MALLOC_CONF="+allocator.JemallocKeeps+"\x00"))
+		assert.Equal(t, !configuration.Plain(), strings.Contains(string(environment), "\x00MALLOC_CONF="+allocator.JemallocKeeps+"\x00"))
 	}
 }
 
-func TestNoRace(t *testing.T) {
-	p := racing(t)
-	t.Setenv(faultEnv, "hangs") // a race would not end well
+func TestNoTrials(t *testing.T) {
+	p := planned(t)
+	t.Setenv(faultEnv, "hangs") // trials would not end well
 	p.Steps = 900
 	c, err := Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Why: "plain: too short a training to measure what is faster (900 steps)"}, c)
+	assert.Equal(t, Choice{Reason: "plain: too short a training to measure what is faster (900 steps)"}, c)
 
-	p.Steps, p.KeptOnly = 0, true
+	p.Steps, p.CacheOnly = 0, true
 	c, err = Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Why: "plain: no choice is kept for this model, this data and machine"}, c)
+	assert.Equal(t, Choice{Reason: "plain: no choice is kept for this model, this data and machine"}, c)
 
-	p.KeptOnly, p.Limits = false, Limits{}
+	p.CacheOnly, p.Limits = false, Limits{}
 	c, err = Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Why: "plain: the model and the options offer nothing else"}, c)
+	assert.Equal(t, Choice{Reason: "plain: the model and the options offer nothing else"}, c)
 	entries, err := os.ReadDir(p.Cache)
 	require.NoError(t, err)
 	assert.Empty(t, entries)
 
 	// What an earlier training has noted says how long this one is.
-	p.Time = MinRace
-	p.Limits, p.Steps = Limits{Fuse: 50, Compiled: true}, 900
-	p.Note(MinRace / 17) // of 900 such steps, a fiftieth is more than that
+	p.Time = minTime
+	p.Limits, p.Steps = Limits{StepsPerExecution: 50, Compiled: true}, 900
+	p.Note(minTime / 17) // of 900 such steps, a fiftieth is more than that
 	c, err = Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Contains(t, c.Why, "nothing could be measured")
+	assert.Contains(t, c.Reason, "nothing could be measured")
 }
 
-func TestRaceThatFails(t *testing.T) {
-	p := racing(t)
+func TestTrialsThatFail(t *testing.T) {
+	p := planned(t)
 	t.Run("a process dies", func(t *testing.T) {
 		t.Setenv(faultEnv, "dies")
 		c, err := Choose(t.Context(), p)
 		require.NoError(t, err)
-		assert.Equal(t, Choice{Why: "plain: nothing could be measured: plain steps: its process has ended: exit status 2: panic: on purpose"}, c)
+		assert.Equal(t, Choice{Reason: "plain: nothing could be measured: plain steps: its process has ended: crashed with exit code 2: panic: on purpose"}, c)
 	})
 	t.Run("the loss is not finite", func(t *testing.T) {
 		p := p
@@ -212,49 +207,51 @@ func TestRaceThatFails(t *testing.T) {
 			require.NoError(t, err)
 			c, err := Choose(t.Context(), p)
 			require.NoError(t, err)
-			assert.Equal(t, Choice{Why: "plain: nothing could be measured: plain steps: its loss is not finite"}, c)
+			assert.Equal(t, Choice{Reason: "plain: nothing could be measured: plain steps: its loss is not finite"}, c)
 		}
 	})
 	t.Run("the budget is too small for all", func(t *testing.T) {
 		p := p
-		p.Budget, p.Limits = memory.MiB, Limits{Fuse: 50}
+		p.Budget, p.Limits = memory.MiB, Limits{StepsPerExecution: 50}
 		p.Cache = t.TempDir()
 		c, err := Choose(t.Context(), p)
 		require.NoError(t, err)
-		assert.True(t, c.Candidate.Plain())
+		assert.True(t, c.Configuration.Plain())
 		require.Len(t, c.Measurements, 2)
 		assert.Contains(t, c.Measurements[1].Out, "over the budget of 1.0 MiB of resident memory")
 		// That is about this training, not about the next one.
-		p.KeptOnly, p.Budget = true, 0
+		p.CacheOnly, p.Budget = true, 0
 		c, err = Choose(t.Context(), p)
 		require.NoError(t, err)
 		require.Len(t, c.Measurements, 2)
 		assert.Empty(t, c.Measurements[1].Out)
 	})
 	t.Run("a process is killed", func(t *testing.T) {
-		c := withSample(t, &p).compete(t.Context(), Candidate{})
+		c := withSample(t, &p).startProcess(t.Context(), Configuration{})
 		defer c.end()
 		_, err := c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)
-		require.NoError(t, c.cmd.Process.Kill())
+		require.NoError(t, c.Signal(syscall.SIGKILL))
 		_, err = c.ask(time.Now().Add(p.Time), 3600)
-		assert.ErrorContains(t, err, "its process has ended: signal: killed")
+		assert.ErrorContains(t, err, "its process has ended: killed by SIGKILL")
 	})
 	t.Run("the parent is gone", func(t *testing.T) {
-		c := withSample(t, &p).compete(t.Context(), Candidate{})
+		c := withSample(t, &p).startProcess(t.Context(), Configuration{})
 		defer c.end()
 		_, err := c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)
 		// In the middle of an hour of steps.
-		_, err = fmt.Fprintln(c.in, `{"seconds": 3600}`)
+		_, err = fmt.Fprintln(c.Requests, `{"seconds": 3600}`)
 		require.NoError(t, err)
-		require.NoError(t, c.in.Close())
-		assert.NoError(t, c.cmd.Wait())
-		c.cmd = nil
+		require.NoError(t, c.Requests.Close())
+		require.True(t, c.Wait(time.Minute))
+		exit := c.End(nil)
+		assert.Zero(t, exit.Code)
+		c.Process = nil
 	})
 	t.Run("no room for a second process", func(t *testing.T) {
-		assert.ErrorContains(t, (&race{}).roomFor(1<<60), "there may be no room for it")
-		assert.NoError(t, (&race{}).roomFor(-1<<40))
+		assert.ErrorContains(t, headroom(1<<60), "there may be too little memory for it")
+		assert.NoError(t, headroom(-1<<40))
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,0 +1,213 @@
+package autotune
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shirou/gopsutil/v3/cpu"
+
+	"steadyfit/internal/files"
+	"steadyfit/internal/gpu"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// CacheDir returns the folder for measurements below os.UserCacheDir, or "" where there is none.
+func CacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "steadyfit", "tune")
+}
+
+// key is what measurements depend on. Limits and the budget are not in it: one measurement
+// serves all trainings whose steps would be the same.
+type key struct {
+	Model string `json:"model"`
+	Batch int    `json:"batch"`
+	// Fields are names, types and shapes of the data.
+	Fields []string `json:"fields"`
+	// Options are those of the session without a choice.
+	Options session.Options `json:"options"`
+	// Environment are variables that change how TensorFlow runs.
+	Environment []string `json:"environment,omitempty"`
+	TensorFlow  string   `json:"tensorflow"`
+	// Library is the file of TensorFlow, by path, size and time: another build may have the same
+	// version.
+	Library string `json:"library"`
+	Program string `json:"program"`
+	CPU     string `json:"cpu"`
+	// Cores are those that this process may use. Procs is GOMAXPROCS, which follows the quota of
+	// the control group.
+	Cores int      `json:"cores"`
+	Procs int      `json:"procs"`
+	GPUs  []string `json:"gpus,omitempty"`
+}
+
+func newKey(p *Plan, info tfbind.Info) key {
+	k := key{
+		Model: p.Model.Hash, Batch: p.Batch, Options: p.Options, Environment: environment(os.Environ()),
+		TensorFlow: info.Version, Library: info.Library, Program: program(),
+		CPU: runtime.GOARCH, Cores: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0),
+	}
+	// These do not change the time of a step.
+	k.Options.Seed, k.Options.ListAllocations, k.Options.AllowInexactSplit = 0, false, false
+	if k.Options.StepsPerExecution == 1 {
+		k.Options.StepsPerExecution = 0 // the same
+	}
+	for _, f := range p.Data.Fields() {
+		k.Fields = append(k.Fields, fmt.Sprintf("%s %s %v", f.Name, f.Type, f.Shape))
+	}
+	if file, err := os.Stat(info.Library); err == nil {
+		k.Library = fmt.Sprintf("%s %d %s", info.Library, file.Size(), file.ModTime().UTC().Format(time.RFC3339Nano))
+	}
+	if list, err := cpu.Info(); err == nil && len(list) > 0 {
+		k.CPU = cmp.Or(list[0].ModelName, k.CPU)
+	}
+	for _, g := range gpu.Kernel(os.DirFS("/")) {
+		k.GPUs = append(k.GPUs, g.Name)
+	}
+	return k
+}
+
+func (k key) equal(other key) bool {
+	a, err1 := json.Marshal(k)
+	b, err2 := json.Marshal(other)
+	return err1 == nil && err2 == nil && bytes.Equal(a, b)
+}
+
+// influential begin the names of variables that TensorFlow, XLA, oneDNN, CUDA and allocators
+// read. Those of TF_CPP_ only log.
+var influential = []string{"TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "OMP_", "KMP_", "MALLOC_", "LD_PRELOAD", "CUDA_", "NVIDIA_", "GLIBC_TUNABLES"}
+
+// environment returns the variables that measurements depend on.
+func environment(all []string) (list []string) {
+	for _, v := range all {
+		reads := func(prefix string) bool { return strings.HasPrefix(v, prefix) }
+		if slices.ContainsFunc(influential, reads) && !reads("TF_CPP_") {
+			list = append(list, v)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// program is the build of this program: its module's version and, of a build from a repository,
+// the commit.
+func program() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	text := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" || s.Key == "-race" {
+			text += " " + s.Value
+		}
+	}
+	return text
+}
+
+// format is the format of the files of the cache, with the version of what they mean.
+const format = "steadyfit tune 3"
+
+// entry is a file of the cache.
+type entry struct {
+	Format string `json:"format"`
+	// Key is compared when the file is read, whose name is a part of its hash.
+	Key key `json:"key"`
+	// PlainSeconds is the time of a plain step; 0 is unknown.
+	PlainSeconds float64 `json:"plain_seconds,omitempty"`
+	// Choice is nil if there were no trials.
+	Choice *Choice `json:"choice,omitempty"`
+}
+
+// path returns the file of a key.
+func (p *Plan) path(k key) (string, error) {
+	text, err := json.Marshal(k)
+	sum := sha256.Sum256(text)
+	return filepath.Join(p.Cache, hex.EncodeToString(sum[:12])+".json"), err
+}
+
+// load returns the entry of a key, an empty one if there is none that can be used.
+func (p *Plan) load(k key) entry {
+	none, e := entry{Format: format, Key: k}, entry{}
+	if p.Cache == "" {
+		return none
+	}
+	path, err := p.path(k)
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(path)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &e)
+	}
+	if err == nil && (e.Format != format || !e.Key.equal(k)) {
+		err = errors.New("it is of another format, model, machine or setting")
+	}
+	if err == nil {
+		return e
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		p.debug("a cached choice is not used", "file", path, "error", err)
+	}
+	return none
+}
+
+// save writes an entry.
+func (p *Plan) save(e entry) error {
+	if p.Cache == "" {
+		return nil
+	}
+	path, err := p.path(e.Key)
+	var text []byte
+	if err == nil {
+		text, err = json.MarshalIndent(e, "", "  ")
+	}
+	if err == nil {
+		err = os.MkdirAll(p.Cache, 0o755)
+	}
+	if err == nil {
+		err = files.Stream(path, func(w io.Writer) error {
+			_, err := w.Write(append(text, '\n'))
+			return err
+		})
+	}
+	if err != nil {
+		p.debug("a choice could not be kept", "file", path, "error", err)
+		return fmt.Errorf("keep a choice: %w", err)
+	}
+	return nil
+}
+
+func (p *Plan) debug(text string, args ...any) {
+	if p.Log != nil {
+		p.Log.Debug(text, args...)
+	}
+}
+
+// Note keeps how long a plain step of the training took, so that Choose knows the next time
+// whether trials are worth their time. TensorFlow is open.
+func (p *Plan) Note(step time.Duration) {
+	if info, err := tfbind.Load(""); err == nil {
+		e := p.load(newKey(p, info))
+		e.PlainSeconds = step.Seconds()
+		_ = p.save(e) // it costs only other trials
+	}
+}

@@ -1,0 +1,280 @@
+package autotune
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"steadyfit/gpuopts"
+	"steadyfit/internal/allocator"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// Configuration is a way to run a training. The zero value is plain: one step per call, as
+// exported, with the settings that the training has anyway.
+type Configuration struct {
+	// StepsPerExecution is the number of steps in a call; 0 is one.
+	StepsPerExecution int `json:"steps_per_execution,omitempty"`
+	// Compiled takes the XLA-compiled signature.
+	Compiled bool `json:"compiled,omitempty"`
+	// Executor, IntraThreads and InterThreads are those of gpuopts.Options; zero changes nothing.
+	Executor     gpuopts.Executor `json:"executor,omitempty"`
+	IntraThreads int              `json:"intra_threads,omitempty"`
+	InterThreads int              `json:"inter_threads,omitempty"`
+	// CallerRuns is that of session.Options.
+	CallerRuns bool `json:"caller_runs,omitempty"`
+	// Allocator replaces malloc: "jemalloc", preloaded with the variables of Environment.
+	Allocator string `json:"allocator,omitempty"`
+	// Precision is that of gpuopts.Options. It changes what the training computes.
+	Precision gpuopts.Precision `json:"precision,omitempty"`
+}
+
+// Plain reports whether the configuration changes nothing.
+func (c Configuration) Plain() bool { return c == Configuration{} }
+
+// String returns the configuration in words, as in "50 steps per execution, XLA-compiled".
+func (c Configuration) String() string {
+	var words []string
+	add := func(when bool, format string, args ...any) {
+		if when {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	add(c.StepsPerExecution > 1, "%d steps per execution", c.StepsPerExecution)
+	add(c.Compiled, "XLA-compiled")
+	add(c.Executor != "", "single-threaded executor")
+	add(c.Executor == "" && c.InterThreads > 0, "inter threads %d", c.InterThreads)
+	add(c.IntraThreads > 0, "intra threads %d", c.IntraThreads)
+	add(c.CallerRuns, "in the calling thread")
+	add(c.Allocator != "", "%s", c.Allocator)
+	add(c.Precision != "", "%s", c.Precision)
+	return cmp.Or(strings.Join(words, ", "), "plain")
+}
+
+// Environment lists the variables that this process lacks for the configuration;
+// session.StartAnew restarts the program with them. It is an error if the allocator is not on
+// this machine, or a variable has another value.
+func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
+	if c.Allocator == "" {
+		return nil, nil
+	}
+	path, err := allocator.Find(c.Allocator)
+	if err != nil {
+		return nil, err
+	}
+	_, missing, err = gpuopts.With(os.Environ(), []gpuopts.Variable{
+		{Name: "LD_PRELOAD", Value: path, For: c.Allocator}, {Name: "MALLOC_CONF", Value: allocator.JemallocKeeps, For: c.Allocator},
+	})
+	return missing, err
+}
+
+// Apply returns the options of a session with the configuration, for a process that has the
+// variables of Environment.
+func (c Configuration) Apply(o session.Options) session.Options {
+	o.StepsPerExecution = cmp.Or(c.StepsPerExecution, o.StepsPerExecution)
+	o.Compiled = c.Compiled || o.Compiled
+	o.CallerRuns = c.CallerRuns || o.CallerRuns
+	d := &o.Device
+	d.Executor = cmp.Or(c.Executor, d.Executor)
+	d.IntraThreads = cmp.Or(c.IntraThreads, d.IntraThreads)
+	d.InterThreads = cmp.Or(c.InterThreads, d.InterThreads)
+	d.Precision = cmp.Or(c.Precision, d.Precision)
+	return o
+}
+
+// over returns the configuration with another one where it changes nothing.
+func (c Configuration) over(base Configuration) Configuration {
+	return Configuration{
+		StepsPerExecution: cmp.Or(c.StepsPerExecution, base.StepsPerExecution),
+		Compiled:          c.Compiled || base.Compiled,
+		Executor:          cmp.Or(c.Executor, base.Executor),
+		IntraThreads:      cmp.Or(c.IntraThreads, base.IntraThreads),
+		InterThreads:      cmp.Or(c.InterThreads, base.InterThreads),
+		CallerRuns:        c.CallerRuns || base.CallerRuns,
+		Allocator:         cmp.Or(c.Allocator, base.Allocator),
+		Precision:         cmp.Or(c.Precision, base.Precision),
+	}
+}
+
+// threads returns what the configuration changes of the executor and its threads.
+func (c Configuration) threads() Configuration {
+	return Configuration{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns}
+}
+
+// parts splits a configuration into its base, of steps and signature, and its settings, at most
+// one of each kind.
+func (c Configuration) parts() (base Configuration, settings []Configuration) {
+	for _, s := range []Configuration{c.threads(), {Allocator: c.Allocator}, {Precision: c.Precision}} {
+		if !s.Plain() {
+			settings = append(settings, s)
+		}
+	}
+	return Configuration{StepsPerExecution: c.StepsPerExecution, Compiled: c.Compiled}, settings
+}
+
+// Rounds reports whether steps may round differently than plain ones (session.Options.Rounding).
+// If not, they are the same bit for bit.
+func (c Configuration) Rounds() bool {
+	return c.Apply(session.Options{}).Rounding() != session.Rounding{}
+}
+
+// changes weighs what differs from plain steps: of configurations of about the same speed, the
+// one with less wins.
+func (c Configuration) changes() int {
+	n := 0
+	for _, change := range []bool{
+		c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.CallerRuns, c.Allocator != "", c.Compiled, c.Rounds(),
+	} {
+		if change {
+			n++
+		}
+	}
+	if c.Precision != "" {
+		n += 3
+	}
+	return n
+}
+
+// Limits say what may be chosen where the model and the options leave it open. The zero value
+// leaves plain steps.
+type Limits struct {
+	// StepsPerExecution is how many steps can follow each other without a pause, as in an
+	// epoch; below 2, each step is a call.
+	StepsPerExecution int
+	// Compiled allows XLA-compiled signatures, which round differently than plain steps.
+	Compiled bool
+	// Threads allows another executor, other numbers of threads, and the calling thread. Some
+	// of it rounds differently.
+	Threads bool
+	// Traced means that a step will be traced, which excludes the single-threaded executor.
+	Traced bool
+	// Preload allows another allocator. The caller restarts its program with the variables of
+	// Configuration.Environment.
+	Preload bool
+	// Precision allows to compute in 16 bits, which changes the training.
+	Precision bool
+}
+
+// ThreadVariable returns the environment variable that sets one of TensorFlow's numbers of
+// threads, or "". Limits.Threads is off under one.
+func ThreadVariable() string {
+	for _, name := range []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"} {
+		if os.Getenv(name) != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// under returns the limits without what the options and the environment exclude.
+func (l Limits) under(o session.Options) Limits {
+	l.Compiled = l.Compiled && !o.Device.Deterministic
+	l.Threads = l.Threads && !o.Device.Deterministic && ThreadVariable() == ""
+	return l
+}
+
+// Within returns the configuration without what the limits, the options of the session or the
+// environment exclude.
+func (c Configuration) Within(l Limits, o session.Options) Configuration {
+	l = l.under(o)
+	if l.StepsPerExecution < 2 {
+		c.StepsPerExecution = 0
+	}
+	c.Compiled = c.Compiled && l.Compiled
+	if !l.Threads {
+		c.Executor, c.IntraThreads, c.InterThreads, c.CallerRuns = "", 0, 0, false
+	}
+	if l.Traced {
+		c.Executor = ""
+	}
+	if missing, err := c.Environment(); err != nil || len(missing) > 0 && !l.Preload {
+		c.Allocator = ""
+	}
+	if !l.Precision {
+		c.Precision = ""
+	}
+	return c
+}
+
+// offer is what a training may choose from: bases, most promising first, and settings to put on
+// top of any of them or of plain steps.
+type offer struct{ bases, settings []Configuration }
+
+// newOffer returns what a plan may choose from, without what its options set already. The errors
+// are those of session.Compile.
+func newOffer(p *Plan) (offer, error) {
+	var o offer
+	plan, err := session.Compile(p.Model, p.Options)
+	if err != nil {
+		return o, err
+	}
+	base := func(c Configuration) {
+		if with, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil && with.CheckBatch(p.Batch) == nil {
+			o.bases = append(o.bases, c)
+		}
+	}
+	l, roles := p.Limits.under(p.Options), plan.Roles()
+	stack := l.StepsPerExecution > 1 && p.Options.StepsPerExecution < 2
+	compile := l.Compiled && !p.Options.Compiled
+	if shape := dataShape(p.Model, roles.TrainNXLA); stack && compile && len(shape) > 1 && shape[0] <= int64(l.StepsPerExecution) && shape[1] == int64(p.Batch) {
+		base(Configuration{StepsPerExecution: int(shape[0]), Compiled: true})
+	}
+	if stack {
+		if n, _ := plan.ChooseSteps(p.Data, p.Batch); n > 1 {
+			base(Configuration{StepsPerExecution: min(n, l.StepsPerExecution)})
+		}
+	}
+	if shape := dataShape(p.Model, roles.TrainXLA); compile && len(shape) > 0 && shape[0] == int64(p.Batch) {
+		base(Configuration{Compiled: true})
+	}
+	d := p.Options.Device
+	if l.Threads && d.Executor == "" && d.IntraThreads == 0 && d.InterThreads == 0 && !d.PerSessionThreads {
+		if !l.Traced {
+			o.settings = append(o.settings, Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
+		}
+		o.settings = append(o.settings, Configuration{IntraThreads: 1}, Configuration{InterThreads: 1})
+		if !p.Options.CallerRuns {
+			o.settings = append(o.settings, Configuration{CallerRuns: true})
+		}
+	}
+	if j := (Configuration{Allocator: allocator.Jemalloc}); l.Preload {
+		if missing, err := j.Environment(); err == nil && len(missing) > 0 {
+			o.settings = append(o.settings, j)
+		}
+	}
+	if l.Precision && d.Precision == "" && !d.GrapplerOff {
+		o.settings = append(o.settings, Configuration{Precision: gpuopts.BFloat16})
+	}
+	return o, nil
+}
+
+// dataShape is the shape of the first input of data of a signature; nil if there is none.
+func dataShape(m *savedmodels.Model, signature string) []int64 {
+	sig, err := m.Signature(signature)
+	if signature == "" || err != nil || len(sig.DataInputs()) == 0 {
+		return nil
+	}
+	return sig.DataInputs()[0].Shape
+}
+
+// like returns the configuration that is on offer and like one that was measured. Numbers of
+// steps per execution that differ at most twofold are alike, unless they are compiled.
+func (o offer) like(c Configuration) (now Configuration, ok bool) {
+	base, settings := c.parts()
+	if !base.Plain() {
+		i := slices.IndexFunc(o.bases, func(b Configuration) bool {
+			a := base
+			return a == b || !a.Compiled && !b.Compiled && min(a.StepsPerExecution, b.StepsPerExecution) > 1 &&
+				max(a.StepsPerExecution, b.StepsPerExecution) <= 2*min(a.StepsPerExecution, b.StepsPerExecution)
+		})
+		if i < 0 {
+			return Configuration{}, false
+		}
+		c.StepsPerExecution = o.bases[i].StepsPerExecution
+	}
+	ok = !slices.ContainsFunc(settings, func(s Configuration) bool { return !slices.Contains(o.settings, s) })
+	return c, ok
+}

@@ -1,0 +1,165 @@
+package autotune
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"steadyfit/internal/stats"
+	"steadyfit/memory"
+)
+
+// margin is how much faster than plain steps a winner is at least, by the end of its interval
+// that is nearer to them.
+const margin = 0.03
+
+// The rounds of a trial: minRounds to conclude anything, slowRounds for what does not win, and
+// maxRounds where there is time.
+const (
+	minRounds  = 3
+	slowRounds = 5
+	maxRounds  = 9
+)
+
+// Measurement is what trials found about a configuration.
+type Measurement struct {
+	Configuration Configuration `json:"candidate"`
+	// Step is the median over rounds of the time of a step, in seconds.
+	Step float64 `json:"step_seconds,omitempty"`
+	// Ratio is the time of a step divided by that of plain steps: the median over rounds of the
+	// ratio to the best configuration so far, in the same round, times the Ratio of that. Its
+	// confidence of being between Low and High is about 3/4 for 3 rounds, and at least 0.9 from
+	// 5 rounds on.
+	Ratio  float64 `json:"ratio,omitempty"`
+	Low    float64 `json:"ratio_low,omitempty"`
+	High   float64 `json:"ratio_high,omitempty"`
+	Rounds int     `json:"rounds,omitempty"`
+	// Peak and Anon are the largest RSS and anonymous memory of the process, and Base its
+	// anonymous memory before it opened the model; 0 is unknown.
+	Peak memory.Bytes `json:"peak_bytes,omitempty"`
+	Anon memory.Bytes `json:"anon_bytes,omitempty"`
+	Base memory.Bytes `json:"base_bytes,omitempty"`
+	// Out says why the configuration cannot win; empty if it can.
+	Out string `json:"out,omitempty"`
+	// Late means that there was no time for it. Passing means that it is out for a reason that
+	// may not hold another time, such as a lack of memory.
+	Late    bool `json:"late,omitempty"`
+	Passing bool `json:"passing,omitempty"`
+}
+
+// plainSteps compares plain steps to themselves.
+var plainSteps = Measurement{Ratio: 1, Low: 1, High: 1}
+
+// summarize compares the rounds of a configuration to those of another one, pairwise. other is
+// how that compares to plain steps.
+func summarize(c Configuration, steps, beside []float64, other Measurement) Measurement {
+	m := Measurement{Configuration: c, Rounds: len(steps)}
+	if len(steps) == 0 {
+		return m
+	}
+	ratio, low, high := stats.MedianRatio(steps, beside)
+	m.Step, m.Ratio = stats.Median(steps), other.Ratio*ratio
+	m.Low = m.Ratio / spread(other.Ratio/other.Low, ratio/low)
+	m.High = m.Ratio * spread(other.High/other.Ratio, high/ratio)
+	return m
+}
+
+func ratios(values, to []float64) []float64 {
+	r := make([]float64, len(values))
+	for i := range values {
+		r[i] = values[i] / to[i]
+	}
+	return r
+}
+
+// spread combines two independent relative errors in quadrature, in log space.
+func spread(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
+
+// faster reports whether the configuration was shown to be faster than plain steps by margin.
+func (m Measurement) faster() bool {
+	return m.Out == "" && !m.Configuration.Plain() && m.Rounds >= minRounds && m.High <= 1-margin
+}
+
+// judge returns the winner: of those within margin of the fastest, the one that changes least.
+// ok is false if plain steps stay.
+func judge(measured []Measurement) (winner Measurement, ok bool) {
+	good := slices.DeleteFunc(slices.Clone(measured), func(m Measurement) bool { return !m.faster() })
+	if len(good) == 0 {
+		return Measurement{}, false
+	}
+	fastest := slices.MinFunc(good, func(a, b Measurement) int { return cmp.Compare(a.Ratio, b.Ratio) })
+	good = slices.DeleteFunc(good, func(m Measurement) bool { return m.Ratio > fastest.Ratio/(1-margin) })
+	return slices.MinFunc(good, func(a, b Measurement) int {
+		return cmp.Or(cmp.Compare(a.Configuration.changes(), b.Configuration.changes()), cmp.Compare(a.Ratio, b.Ratio))
+	}), true
+}
+
+// bestBase returns the fastest base that was not shown to be slower than plain steps: settings
+// may gain most on top of it.
+func bestBase(measured []Measurement) Configuration {
+	best := Measurement{Ratio: math.Inf(1)}
+	for _, m := range measured {
+		if _, on := m.Configuration.parts(); len(on) == 0 && m.Out == "" && m.Low < 1 && m.Ratio < best.Ratio {
+			best = m
+		}
+	}
+	return best.Configuration
+}
+
+// find returns the measurement of a configuration; nil if there is none.
+func find(measured []Measurement, c Configuration) *Measurement {
+	if i := slices.IndexFunc(measured, func(m Measurement) bool { return m.Configuration == c }); i >= 0 {
+		return &measured[i]
+	}
+	return nil
+}
+
+// over says why a measurement exceeds the memory budget; empty if it does not. own is the
+// anonymous memory of this process: what exceeds Base, such as its data, the training has beside
+// the memory of the trial.
+func (p *Plan) over(m Measurement, own memory.Bytes) string {
+	if p.Budget <= 0 {
+		return ""
+	}
+	kind, needs := "resident memory", m.Peak
+	if p.BudgetOfAnon {
+		kind, needs = "anonymous memory", m.Anon
+	}
+	if needs += max(own-m.Base, 0); needs <= p.Budget {
+		return ""
+	}
+	return fmt.Sprintf("over the budget of %v of %s", p.Budget, kind)
+}
+
+// within returns the measurements with those out that exceed the budget. Plain steps stay, since
+// nothing takes less.
+func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
+	measured = slices.Clone(measured)
+	for i := range measured {
+		if m := &measured[i]; m.Out == "" && !m.Configuration.Plain() {
+			m.Out = p.over(*m, own)
+		}
+	}
+	return measured
+}
+
+// duration is a time per step for people, as in "27.1 us".
+func duration(seconds float64) string {
+	switch {
+	case seconds < 999.5e-6:
+		return fmt.Sprintf("%.3g us", seconds*1e6)
+	case seconds < 0.9995:
+		return fmt.Sprintf("%.3g ms", seconds*1e3)
+	}
+	return fmt.Sprintf("%.3g s", seconds)
+}
+
+// ownMemory is the anonymous memory of this process; 0 is unknown.
+func ownMemory() memory.Bytes {
+	usage, err := memory.Read()
+	if err != nil || !usage.Anon.OK {
+		return 0
+	}
+	return usage.Anon.Bytes
+}

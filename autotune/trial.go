@@ -1,0 +1,400 @@
+package autotune
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/internal/child"
+	"steadyfit/internal/native"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// Env is the environment variable that makes a process a trial.
+const Env = "STEADYFIT_TRIAL"
+
+// spec is what a trial runs. Each line of its requests is then a round.
+type spec struct {
+	Library string `json:"library"`
+	// Model is the folder of the SavedModel, Hash that of its graph, and Loss the output that is
+	// the loss.
+	Model         string          `json:"model"`
+	Hash          string          `json:"hash"`
+	Loss          string          `json:"loss"`
+	Options       session.Options `json:"options"`
+	Configuration Configuration   `json:"configuration"`
+	// Data are .npy files, one for each of Fields.
+	Data   []string `json:"data"`
+	Fields []string `json:"fields"`
+	Batch  int      `json:"batch"`
+	// LearningRate is fed where the model takes one; 0 leaves it.
+	LearningRate float64 `json:"learning_rate"`
+}
+
+// round asks for steps for that long, and for one call at least.
+type round struct {
+	Seconds float64 `json:"seconds"`
+}
+
+// answer is a message of a trial: one after warming up, and one for each round.
+type answer struct {
+	// Step and Call are the time of a step and of a call, in seconds.
+	Step float64 `json:"step"`
+	Call float64 `json:"call"`
+	// Finite is false once a loss was NaN or infinite.
+	Finite bool         `json:"finite"`
+	Peak   memory.Bytes `json:"peak"`
+	Anon   memory.Bytes `json:"anon"`
+	Base   memory.Bytes `json:"base"`
+	// Failure says why the trial ends. Lasting means that it would fail again at another time.
+	Failure string `json:"failure,omitempty"`
+	Lasting bool   `json:"lasting,omitempty"`
+}
+
+// lasting reports whether a model cannot run in some configuration. Other errors, such as a lack
+// of memory, may pass.
+func lasting(err error) bool {
+	for _, kind := range []error{tfbind.ErrInvalidArgument, tfbind.ErrFailedPrecondition, &tfbind.Error{Code: tfbind.Unimplemented}, session.ErrStack, session.ErrNoSignature, session.ErrData} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// Child runs a trial and does not return, in a process that is one. In any other it returns at
+// once. It comes first in the main of a program that calls Choose.
+func Child(ctx context.Context) {
+	if os.Getenv(Env) == "" {
+		return
+	}
+	// Where memory gets short, the kernel is to kill the trial. If that cannot be set, it
+	// chooses itself.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	code := 0
+	if err := runTrial(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "autotune:", err)
+		code = 1
+	}
+	os.Exit(code) // lint:allow exit: the process is a trial
+}
+
+// runTrial runs rounds until the parent has ended, or to an error.
+func runTrial(ctx context.Context) (err error) {
+	var s spec
+	parent, err := child.Connect(Env, &s)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, parent.Send(answer{Failure: err.Error(), Lasting: lasting(err)}))
+		}
+	}()
+	requests := listen(parent.Requests)
+	t, err := begin(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	var a answer
+	for range warmUp {
+		if a, err = t.run(ctx, 0); err != nil {
+			return err
+		}
+	}
+	for {
+		if err := parent.Send(a); err != nil {
+			return err
+		}
+		var r round
+		if err := json.Unmarshal(<-requests, &r); err != nil {
+			return fmt.Errorf("request: %w", err)
+		}
+		if a, err = t.run(ctx, r.Seconds); err != nil {
+			return err
+		}
+	}
+}
+
+// listen reads the requests. When the parent has ended, it ends this process at once, which may
+// be in the middle of a long call of TensorFlow.
+func listen(from io.Reader) <-chan []byte {
+	requests := make(chan []byte, 1)
+	go func() {
+		for in := bufio.NewReader(from); ; {
+			line, err := in.ReadBytes('\n')
+			if err != nil {
+				os.Exit(0) // lint:allow exit: the process is a trial, and has nothing to save
+			}
+			requests <- line
+		}
+	}()
+	return requests
+}
+
+// warmUp is the number of calls before the first round: TensorFlow rewrites and compiles graphs
+// in the first, and settles its buffers in the second.
+const warmUp = 3
+
+// trainer trains on the same few batches again and again.
+type trainer struct {
+	session *session.Session
+	data    *data.InMemory
+	fields  []string
+	next    func() (data.Batch, error, bool)
+	stop    func()
+	steps   int // per call
+	done    int64
+	out     []float64
+	finite  bool
+	base    memory.Bytes
+}
+
+func begin(ctx context.Context, s spec) (t *trainer, err error) {
+	if _, err := tfbind.Load(s.Library); err != nil {
+		return nil, err
+	}
+	if want := s.Configuration.Allocator; want != "" && native.Allocator() != want {
+		return nil, fmt.Errorf("the allocator is %s, expected %s", native.Allocator(), want)
+	}
+	t = &trainer{fields: s.Fields, finite: true, base: ownMemory()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.close())
+		}
+	}()
+	model, err := savedmodels.Open(s.Model)
+	if err != nil {
+		return t, err
+	}
+	if model, err = model.WithLoss(s.Loss); err != nil {
+		return t, err
+	}
+	if model.Hash != s.Hash {
+		return t, fmt.Errorf("%w: %s has another graph than before", savedmodels.ErrChanged, s.Model)
+	}
+	if t.data, err = data.OpenNPY(s.Data...); err != nil {
+		return t, err
+	}
+	if have := len(t.data.Fields()); have != len(s.Fields) || t.data.Len() < s.Batch {
+		return t, fmt.Errorf("%d samples of %d fields of data, expected a batch of %d with %d", t.data.Len(), have, s.Batch, len(s.Fields))
+	}
+	o := s.Configuration.Apply(s.Options)
+	plan, err := session.Compile(model, o)
+	if err != nil {
+		return t, err
+	}
+	if t.session, err = session.Open(ctx, plan); err != nil {
+		return t, err
+	}
+	if s.LearningRate > 0 {
+		if err := t.session.SetLearningRate(s.LearningRate); err != nil {
+			return t, err
+		}
+	}
+	t.steps = t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
+	if n := s.Configuration.StepsPerExecution; n > 1 && n != t.steps {
+		return t, fmt.Errorf("%w: expected %d steps per execution, and %d can be", session.ErrStack, n, t.steps)
+	}
+	// As in a training, since batches that are read ahead take memory and time.
+	ahead := data.Prefetch(t.data, data.AheadFor(t.data, s.Batch))
+	ahead.SetBlock(t.steps)
+	whole := t.data.Len() / s.Batch
+	if whole > t.steps {
+		whole -= whole % t.steps // so that calls end with a pass
+	}
+	t.next, t.stop = iter.Pull2(passes(ahead, s.Batch, whole))
+	t.out = make([]float64, len(t.session.TrainMetrics()))
+	if o.Device.Executor != "" || o.CallerRuns {
+		return t, t.evaluate(ctx, s.Batch)
+	}
+	return t, nil
+}
+
+// evaluate tries a batch: an executor cannot run all graphs, and a training must not fail at its
+// first validation.
+func (t *trainer) evaluate(ctx context.Context, batch int) error {
+	n := len(t.session.EvaluateMetrics())
+	if n == 0 {
+		return nil
+	}
+	for b, err := range t.data.Batches(data.Pass{Batch: batch}) {
+		if err == nil {
+			err = t.session.Evaluate(ctx, t.named(b), make([]float64, n))
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	return t.session.ResetMetrics(ctx)
+}
+
+// passes walks the first n batches of a dataset, which has some, again and again.
+func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		for {
+			for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+				if !yield(b, err) || err != nil {
+					return
+				}
+				if b.Index == n-1 {
+					break
+				}
+			}
+		}
+	}
+}
+
+// named is a batch with the names of the fields in the data of the training.
+func (t *trainer) named(b data.Batch) data.Batch {
+	b.Fields = slices.Clone(b.Fields)
+	for i, name := range t.fields {
+		b.Fields[i].Name = name
+	}
+	return b
+}
+
+// run makes calls for so many seconds, and one at least.
+func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
+	calls := 0
+	start := time.Now()
+	var took float64
+	for calls == 0 || took < seconds {
+		if err := t.call(ctx); err != nil {
+			return answer{}, err
+		}
+		calls++
+		took = time.Since(start).Seconds()
+	}
+	usage, err := memory.Read() // bytes that are unknown are 0
+	return answer{
+		Step: took / float64(calls*t.steps), Call: took / float64(calls), Finite: t.finite,
+		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
+	}, err
+}
+
+func (t *trainer) close() error {
+	if t.stop != nil {
+		t.stop()
+	}
+	return errors.Join(t.session.Close(), t.data.Close())
+}
+
+// call runs the steps of one call.
+func (t *trainer) call(ctx context.Context) error {
+	for i := range t.steps {
+		b, err, _ := t.next()
+		switch {
+		case err != nil:
+		case t.steps > 1:
+			err = t.session.Stack(i, t.steps, t.named(b))
+		default:
+			err = t.session.Train(ctx, t.done, t.named(b), t.out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if t.steps > 1 {
+		if err := t.session.TrainN(ctx, t.done, t.steps, t.out); err != nil {
+			return err
+		}
+	}
+	t.done += int64(t.steps)
+	loss := t.out[0] // other metrics may be NaN, such as that of a class without samples
+	t.finite = t.finite && !math.IsNaN(loss) && !math.IsInf(loss, 0)
+	return nil
+}
+
+const (
+	// sampleBatches is the most batches that trials train on, as many as a call has steps as a
+	// rule.
+	sampleBatches = 50
+	// sampleBytes is about the most data that they train on, little beside what a trial takes.
+	sampleBytes = 64 << 20
+)
+
+// sample writes the first batches of a dataset to .npy files in a folder, for the trials: as
+// many as sampleBatches, sampleBytes and a time for reading them allow, and one at least. The
+// fields are those that the train signature is fed. The files have numbers for names, since a
+// field's name may be anything.
+func sample(p *Plan, dir string, within time.Duration) (paths, fields []string, err error) {
+	plan, err := session.Compile(p.Model, p.Options)
+	if err != nil {
+		return nil, nil, err
+	}
+	pass := data.Pass{Batch: p.Batch, DropRemainder: true}
+	fed, err := session.CheckData(p.Model, plan.Roles().Train, p.Data, pass)
+	if err != nil {
+		return nil, nil, err
+	}
+	start, read := time.Now(), 0
+	for _, err := range p.Data.Batches(pass) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if read++; read == 2 {
+			break
+		}
+	}
+	each := max(time.Since(start)/time.Duration(max(read, 1)), 1)
+	count := max(min(sampleBatches, p.Data.Len()/p.Batch, int(sampleBytes/max(batchBytes(p.Data, p.Batch), 1)), int(within/each)), 1)
+	var arrays []data.Writer
+	var files []*os.File
+	var at []int // in a batch
+	defer func() {
+		for _, f := range files {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	wanted := slices.Collect(maps.Values(fed))
+	for i, f := range p.Data.Fields() {
+		if !slices.Contains(wanted, f.Name) {
+			continue
+		}
+		file, err := os.Create(filepath.Join(dir, strconv.Itoa(i)+".npy"))
+		if err != nil {
+			return nil, nil, err
+		}
+		files, at = append(files, file), append(at, i)
+		paths, fields = append(paths, file.Name()), append(fields, f.Name)
+		arrays = append(arrays, data.NewNPYWriter(file, count*p.Batch))
+	}
+	written := 0
+	for b, err := range p.Data.Batches(pass) {
+		if err != nil {
+			return nil, nil, err
+		}
+		for i, a := range arrays {
+			if err := a.Write(b.Fields[at[i]]); err != nil {
+				return nil, nil, err
+			}
+		}
+		if written++; written == count {
+			break
+		}
+	}
+	for _, a := range arrays {
+		if err := a.Flush(); err != nil {
+			return nil, nil, err
+		}
+	}
+	return paths, fields, nil
+}

@@ -1,0 +1,372 @@
+package autotune
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"steadyfit/gpuopts"
+	"steadyfit/internal/child"
+	"steadyfit/internal/files"
+	"steadyfit/memory"
+	"steadyfit/tfbind"
+)
+
+const (
+	// roundSeconds is the least time of a round; a call that takes longer is a round. The rounds
+	// of both configurations take about as long, up to mostSeconds.
+	roundSeconds = 0.02
+	mostSeconds  = 0.1
+	// hangs is how long a round may take in any case.
+	hangs = 5 * time.Second
+)
+
+// Errors of trials.
+var (
+	errLate      = errors.New("there was no time left")
+	errCold      = errors.New("half of the time that was left was too short to warm up")
+	errHangs     = errors.New("it hangs")
+	errNotFinite = errors.New("its loss is not finite")
+	// errLasting is a configuration that would fail at any other time, too.
+	errLasting = errors.New("it cannot run")
+)
+
+// failure is the error that a trial reports.
+type failure struct {
+	text    string
+	lasting bool
+}
+
+func (f *failure) Error() string { return f.text }
+
+func (f *failure) Is(target error) bool { return target == errLasting && f.lasting }
+
+// usable refuses an answer that must not be compared.
+func usable(a answer) error {
+	if !a.Finite {
+		return errNotFinite
+	}
+	return nil
+}
+
+// trial runs a configuration. Outside of tests it is a process.
+type trial interface {
+	// hear waits for an answer; the first says that the trial has warmed up. After errLate, no
+	// other answer comes.
+	hear(until time.Time) (answer, error)
+	// ask has the trial run a round, and waits for the answer.
+	ask(until time.Time, seconds float64) (answer, error)
+	// last is the latest answer, with the most anonymous memory of all of them.
+	last() answer
+	// end ends the trial, and waits until it has ended.
+	end()
+}
+
+// tuner measures one configuration after the other.
+type tuner struct {
+	plan *Plan
+	spec spec
+	// start begins a trial; what fails is an error of its hear.
+	start func(context.Context, Configuration) trial
+	// own is the anonymous memory of this process.
+	own memory.Bytes
+	// The tuner works from began to until. warm is how long plain steps took to warm up.
+	began, until time.Time
+	warm         time.Duration
+	// best runs the fastest configuration so far, beside which others are measured, and standing
+	// is its measurement; at first it is plain. Where plain steps scatter more than two fast
+	// configurations differ, ratios to plain steps would not tell those apart.
+	best     trial
+	standing Measurement
+	// steps are the times of plain steps in all rounds so far. plain has their memory.
+	steps []float64
+	plain Measurement
+	// measured is what is known of configurations so far.
+	measured []Measurement
+}
+
+// newTuner prepares the trials of a plan. TensorFlow is open.
+func newTuner(p *Plan, info tfbind.Info) *tuner {
+	o := p.Options
+	// Several processes share the GPUs: none may take all of one.
+	if d := &o.Device; d.MemoryFraction < 1 && len(d.VirtualGPUs) == 0 && d.GPUAllocator != gpuopts.CUDAMallocAsync && os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") == "" {
+		d.MemoryGrowth = true
+	}
+	o.ListAllocations = false
+	t := &tuner{plan: p, spec: spec{
+		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Loss: p.Model.LossOutput, Options: o,
+		Batch: p.Batch, LearningRate: p.LearningRate,
+	}}
+	t.start = func(ctx context.Context, c Configuration) trial { return t.startProcess(ctx, c) }
+	return t
+}
+
+// run writes the data for the trials, and measures. Plain steps are the first measurement. The
+// error is about no configuration, or about plain steps.
+func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measured []Measurement, err error) {
+	t.began = time.Now()
+	t.until = t.began.Add(allowed)
+	dir, remove, err := files.Scratch("steadyfit-tune-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	if t.spec.Data, t.spec.Fields, err = sample(t.plan, dir, allowed/4); err != nil {
+		return nil, err
+	}
+	t.own = ownMemory()
+	return t.measureAll(ctx, o)
+}
+
+// measureAll measures plain steps; the most promising base; plain steps with fewer threads, which
+// can gain most and needs no compiler; the other bases; settings of threads on the best base; and
+// other settings on the best of all.
+func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) {
+	start := time.Now()
+	t.best, t.standing = t.start(ctx, Configuration{}), plainSteps
+	defer func() { t.best.end() }()
+	first, err := t.best.hear(t.until)
+	t.warm = time.Since(start)
+	if err == nil {
+		// One round before any that counts, to know how long the trials may take.
+		first, err = t.best.ask(t.until, roundSeconds)
+	}
+	if err = cmp.Or(err, usable(first)); err != nil {
+		return nil, fmt.Errorf("plain steps: %w", cmp.Or(context.Cause(ctx), err))
+	}
+	t.note(first)
+	t.until = t.began.Add(t.plan.allowed(seconds(first.Step)))
+
+	var fewer []Configuration
+	for _, c := range o.settings {
+		if c.IntraThreads > 0 {
+			fewer = append(fewer, c)
+		}
+	}
+	promising := min(len(o.bases), 1)
+	for _, c := range slices.Concat(o.bases[:promising], fewer, o.bases[promising:]) {
+		t.measure(ctx, c)
+	}
+	base := bestBase(t.plan.within(t.measured, t.own))
+	for _, c := range o.settings {
+		if c == c.threads() {
+			t.measure(ctx, c.over(base))
+		}
+	}
+	for _, c := range o.settings {
+		if c != c.threads() {
+			winner, _ := judge(t.plan.within(t.measured, t.own))
+			t.measure(ctx, c.over(winner.Configuration))
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	plain := summarize(Configuration{}, t.steps, t.steps, plainSteps)
+	plain.Peak, plain.Anon, plain.Base = t.plain.Peak, t.plain.Anon, t.plain.Base
+	return slices.Insert(t.measured, 0, plain), nil
+}
+
+// note notes a round of the best.
+func (t *tuner) note(a answer) {
+	m := &t.plain
+	if t.standing.Configuration.Plain() {
+		t.steps = append(t.steps, a.Step)
+		m.Base = t.best.last().Base
+	} else if m = find(t.measured, t.standing.Configuration); m == nil {
+		return
+	}
+	m.Peak, m.Anon = max(m.Peak, t.best.last().Peak), max(m.Anon, t.best.last().Anon)
+}
+
+// headroom refuses to start a second process where the first has so much anonymous memory, and
+// twice as much may not be there: the kernel would kill one of the control group, or in some
+// containers all. XLA was seen to take 2.2 times as much as plain steps.
+func headroom(anon memory.Bytes) error {
+	need := 2*anon + 256*memory.MiB
+	if left := memory.Available(); left.OK && left.Bytes < need {
+		return fmt.Errorf("there may be too little memory for it: %v are left, and it might take %v", left, need)
+	}
+	return nil
+}
+
+// measure measures a configuration beside the best, unless it was measured before. It becomes the
+// best if it is shown to be faster and may be chosen: by medians alone, the luckiest of many
+// would, and its luck would be in all later ratios.
+func (t *tuner) measure(ctx context.Context, c Configuration) {
+	for find(t.measured, c) == nil {
+		err := headroom(t.plain.Anon)
+		if time.Until(t.until) < t.warm {
+			err = errLate
+		}
+		if err != nil {
+			t.measured = append(t.measured, out(c, err))
+			return
+		}
+		other := t.start(ctx, c)
+		m, shown, err := t.compare(other, c)
+		if err == nil && shown && t.plan.within([]Measurement{m}, t.own)[0].faster() {
+			t.best, other = other, t.best
+			t.standing = m
+		}
+		other.end()
+		switch {
+		case err == nil:
+			t.measured = append(t.measured, m)
+		case t.standing.Configuration.Plain():
+			err = fmt.Errorf("plain steps, which it is measured against: %w", err)
+			t.measured = append(t.measured, Measurement{Configuration: c, Out: err.Error(), Passing: true})
+		default:
+			// The best has failed after it had been measured: plain steps take its place.
+			*find(t.measured, t.standing.Configuration) = out(t.standing.Configuration, err)
+			t.best.end()
+			t.best, t.standing = t.start(ctx, Configuration{}), plainSteps
+			_, _ = t.best.hear(t.until) // the next answer has the error, too
+		}
+	}
+}
+
+// out is the measurement of a configuration that failed.
+func out(c Configuration, err error) Measurement {
+	late := errors.Is(err, errLate) || errors.Is(err, errCold)
+	return Measurement{Configuration: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
+}
+
+// compare runs a trial in rounds that alternate with those of the best. shown means that it is
+// faster than the best. The error is about the best.
+func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool, err error) {
+	// XLA's compiler may take any time. Half of the time is left to the next configurations,
+	// unless there is little.
+	left := time.Until(t.until)
+	share := max(left/2, min(left, 3*t.warm))
+	warm, err := other.hear(time.Now().Add(share))
+	if errors.Is(err, errLate) && share < left {
+		err = errCold
+	}
+	if err != nil {
+		return out(c, err), false, nil
+	}
+	// A little less than a call, so that it is one call and not two.
+	seconds := min(max(roundSeconds, 0.8*max(warm.Call, t.best.last().Call)), mostSeconds)
+	var steps, beside []float64
+	for len(steps) < maxRounds {
+		a, err := t.round(t.best, seconds)
+		if err == nil {
+			t.note(a)
+		} else if !errors.Is(err, errLate) {
+			return Measurement{}, false, err
+		}
+		var b answer
+		if err == nil {
+			if b, err = t.round(other, seconds); err != nil && !errors.Is(err, errLate) {
+				return out(c, err), false, nil
+			}
+		}
+		if err != nil {
+			break // late
+		}
+		beside, steps = append(beside, a.Step), append(steps, b.Step)
+		// What was slower than plain steps each time cannot win. What was slower than the best
+		// can do so only where that must not run.
+		m := summarize(c, steps, beside, t.standing)
+		if len(steps) >= minRounds && m.Low >= 1 || len(steps) >= slowRounds && slices.Min(ratios(steps, beside)) >= 1 {
+			break
+		}
+	}
+	m = summarize(c, steps, beside, t.standing)
+	m.Peak, m.Anon, m.Base = other.last().Peak, other.last().Anon, other.last().Base
+	if m.Rounds < minRounds {
+		m.Out, m.Late = errLate.Error(), true
+	}
+	return m, summarize(c, steps, beside, plainSteps).faster(), nil
+}
+
+// round runs a round. A trial that takes very much longer than before hangs.
+func (t *tuner) round(one trial, seconds float64) (answer, error) {
+	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, one.last().Call)))
+	if until.After(t.until) {
+		until = t.until
+	}
+	a, err := one.ask(until, seconds)
+	if errors.Is(err, errLate) && until.Before(t.until) {
+		err = errHangs
+	}
+	if err == nil {
+		err = usable(a)
+	}
+	return a, err
+}
+
+// process is a trial in a child process.
+type process struct {
+	*child.Process
+	latest answer
+	err    error // every further answer
+}
+
+func (t *tuner) startProcess(ctx context.Context, c Configuration) *process {
+	p := &process{}
+	s := t.spec
+	s.Configuration = c
+	command := child.Command{Args: os.Args[:1], Variable: Env, Spec: s}
+	missing, err := c.Environment()
+	for _, v := range missing {
+		command.Env = append(command.Env, v.String())
+	}
+	if err == nil {
+		p.Process, err = child.Start(ctx, command)
+	}
+	p.err = err
+	return p
+}
+
+func (p *process) ask(until time.Time, seconds float64) (answer, error) {
+	if p.err == nil {
+		_ = json.NewEncoder(p.Requests).Encode(round{seconds}) // hear has the reason
+	}
+	return p.hear(until)
+}
+
+func (p *process) hear(until time.Time) (answer, error) {
+	if p.err != nil {
+		return answer{}, p.err
+	}
+	line, err := p.Receive(until)
+	if errors.Is(err, child.ErrDeadline) {
+		p.err = errLate // what comes later is the answer to another question
+		return answer{}, errLate
+	}
+	var a answer
+	if err == nil {
+		err = json.Unmarshal(line, &a)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		p.Wait(time.Second)
+		p.err = fmt.Errorf("its process has ended: %s", p.End(nil).Cause)
+		p.Process = nil
+	case err != nil:
+		p.err = err
+	case a.Failure != "":
+		p.err = &failure{a.Failure, a.Lasting}
+	}
+	a.Anon = max(p.latest.Anon, a.Anon)
+	p.latest = a
+	return a, p.err
+}
+
+func (p *process) last() answer { return p.latest }
+
+// end kills the process, which has nothing to save.
+func (p *process) end() {
+	if p.Process != nil {
+		p.End(nil)
+		p.Process = nil
+	}
+}
