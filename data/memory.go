@@ -158,7 +158,11 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 			yield(Batch{}, fmt.Errorf("%s: %w", m.name, err))
 			return
 		}
-		w := m.workspace(min(p.Batch, m.n))
+		w, err := m.workspace(min(p.Batch, m.n))
+		if err != nil {
+			yield(Batch{}, err)
+			return
+		}
 		// Only one workspace waits for the next pass. A second, concurrent pass
 		// makes its own, and whichever ends last is kept.
 		defer m.idle.Store(w)
@@ -166,7 +170,10 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 		batches := p.batches(m.n)
 		for index := p.Skip; index < batches; index++ {
 			if w.slab.kept {
-				w.slab = m.slab(w.slab.samples)
+				if w.slab, err = newSlab(m, w.slab.samples); err != nil {
+					yield(Batch{}, err)
+					return
+				}
 			}
 			from := index * p.Batch
 			to := from + min(p.Batch, m.n-from)
@@ -296,20 +303,12 @@ type workspace struct {
 }
 
 // workspace returns the one left by an earlier pass, if it fits, or a new one.
-func (m *InMemory) workspace(samples int) *workspace {
+func (m *InMemory) workspace(samples int) (*workspace, error) {
 	if w := m.idle.Swap(nil); w != nil && w.slab.samples == samples {
-		return w
+		return w, nil
 	}
-	return &workspace{slab: m.slab(samples), hands: m.hands(nil)}
-}
-
-// slab makes room for one batch.
-func (m *InMemory) slab(samples int) *slab {
-	s := &slab{samples: samples}
-	for _, c := range m.columns {
-		s.add(c.name, c.shape, makeVector(c.kind, samples*c.width))
-	}
-	return s
+	s, err := newSlab(m, samples)
+	return &workspace{slab: s, hands: m.hands(nil)}, err
 }
 
 // slab holds the values of one batch, or of several in a row, and the Fields that show
@@ -327,12 +326,6 @@ type slab struct {
 
 // part is some samples of a slab.
 type part struct{ at, size int }
-
-func (s *slab) add(name string, shape []int, v vector) {
-	s.names = append(s.names, name)
-	s.shapes = append(s.shapes, shape)
-	s.vectors = append(s.vectors, v)
-}
 
 // batch is size samples as a batch.
 func (s *slab) batch(at, size, index int) Batch {

@@ -1,32 +1,24 @@
 package data
 
 import (
-	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"sync"
 )
 
-// Prefetch returns the dataset with up to n batches of each pass read ahead while
-// the consumer works on an earlier one. Order, content and errors are those of ds;
-// an error comes after the batches before it. With n below 1 nothing is read ahead:
-// the batches are those of ds itself, not copies. SetAhead changes n later.
+// Prefetch returns the dataset with up to n batches of each pass read ahead while the consumer
+// works on an earlier one; n is at most MaxAhead. Order, content and errors are those of ds; an
+// error comes after the batches before it. With n below 1, the batches are those of ds itself.
+// SetAhead changes n later.
 //
-// A InMemory is read by its workers (InMemory.Workers), which write to the batches
-// that the consumer gets, and of which each goes on with the next batch while
-// others are still at the one before. Batches of any other Dataset are copied, by
-// one goroutine per pass.
+// The workers of an InMemory (InMemory.Workers) write straight to the batches that the consumer
+// gets. Batches of any other Dataset are copied, by one goroutine per pass.
 //
-// InMemory is bounded: a pass holds n+1 batches (n ready or being made, one with the
-// consumer; with SetBlock, whole blocks) besides what ds or its workers need. They are kept
-// for the next pass.
-//
-// When the consumer leaves the loop, the goroutines end before the loop does, as
-// soon as they are done with what they are reading: a few samples, or a batch of
-// another Dataset.
-//
-// n is at most MaxAhead.
+// A pass holds n+1 batches, whole blocks with SetBlock, besides what ds or its workers need, and
+// leaves them to the next pass. When the consumer leaves the loop, the goroutines end before the
+// loop does, once they have read what they began: a few samples, or a batch of another Dataset.
 func Prefetch(ds Dataset, n int) *Prefetched {
 	return &Prefetched{ds: ds, ahead: min(max(n, 0), MaxAhead)}
 }
@@ -35,29 +27,29 @@ func Prefetch(ds Dataset, n int) *Prefetched {
 const MaxAhead = 1 << 14
 
 const (
-	// aheadBytes is the most that the batches take that AheadFor would have read ahead,
-	// unless they are leastAhead. fewAhead is for release.
+	// aheadBytes is the size of the batches that AheadFor reads ahead, within leastAhead
+	// and mostAhead batches.
 	aheadBytes            = 4 << 20
 	leastAhead, mostAhead = 2, 64
-	fewAhead              = 8
+	// fewAhead is the number of batches up to which release wakes goroutines for each.
+	fewAhead = 8
 )
 
-// AheadFor is how many batches of that many samples are worth reading ahead: as many as
-// take 4 MiB, but at least 2 and at most 64. To hand over a batch, and to wake who waits for
-// it, takes some microseconds, as long as a short step; the fewer batches there is room for,
-// the more often that is.
+// AheadFor returns how many batches of that many samples to read ahead: 4 MiB of them, but at
+// least 2 and at most 64. Handing over a batch and waking its consumer take some microseconds,
+// as long as a short step, and are rarer with more batches.
 func AheadFor(ds Dataset, batch int) int {
 	bytes := max(Prefetch(ds, 0).BatchBytes(batch), 1)
 	return int(min(max(aheadBytes/bytes, leastAhead), mostAhead))
 }
 
-// Prefetched is a dataset whose batches are read ahead; Prefetch makes it. It is
-// safe for concurrent use. Concurrent passes have buffers of their own.
+// Prefetched is a dataset whose batches are read ahead; Prefetch makes it. It is safe for
+// concurrent use. Concurrent passes have buffers of their own.
 type Prefetched struct {
 	ds Dataset
 
-	// mu guards what follows and every ring. No batch is read or copied and no
-	// buffer made under it, so that SetAhead never waits for one.
+	// mu guards the fields below and every ring. No batch is read and no buffer made under
+	// it, so SetAhead never waits for one.
 	mu    sync.Mutex
 	ahead int
 	block int
@@ -65,47 +57,45 @@ type Prefetched struct {
 	idle  *ring   // left by a pass for the next one
 }
 
-// ring is the memory of one pass, and where its consumer and its goroutines hand
-// that to each other.
+// ring is the memory of one pass, which its consumer and its goroutines hand to each other.
 type ring struct {
 	of      *Prefetched
-	samples int     // of a batch
-	block   int     // batches in a slab
-	slabs   []*slab // all that the pass has
-	making  int     // slabs that are being made, beside these
+	memory  *InMemory // of, if it is one
+	samples int       // of a batch
+	block   int       // batches in a slab
+	slabs   []*slab   // all that the pass has
+	making  int       // slabs being made, besides
 	free    []*slab
 	queue   []*handed // batches that are ready or being made, in order
 	spare   []*handed
-	left    bool // the consumer takes nothing more
+	left    bool // the consumer has left
+	failed  bool // no more batches are begun
 	running int  // goroutines
-	// work is for goroutines that wait for a free slab or for something to do, ready for
-	// the consumer, who waits for a batch or for the end of the goroutines.
+	// work wakes goroutines that wait for a free slab or a chunk, ready the consumer that
+	// waits for a batch or the end of the goroutines.
 	work, ready sync.Cond
-	pass        Pass
 
-	// The workers of a InMemory share what follows.
-	order    []int // of the stored samples; nil is as they are stored
-	room     []int // for order
-	hands    []*hand
+	pass     Pass
+	batches  int     // those of the pass, skipped ones included
 	upcoming int     // the batch to begin next
-	current  *slab   // the one that the batch before it went to
-	batches  int     // those of the pass
-	open     *handed // the batch of which there are chunks to take; nil if there is none
-	failed   bool    // no batch is begun any more
+	current  *slab   // of the batch begun last
+	open     *handed // the batch with chunks to take; nil if there is none
+	order    []int   // of the stored samples; nil is as they are stored
+	room     []int   // for order
+	hands    []*hand
 }
 
 // handed is a batch in a slab, or an error.
 type handed struct {
-	slab  *slab
-	at    int // in the slab, in samples
-	size  int
-	index int
-	last  bool // of the slab
-	err   error
-	// pending is the number of chunks that are not done; the batch is ready at 0.
-	pending int
-	chunk   int // samples of a chunk
-	next    int // the first sample that nobody has taken
+	slab    *slab
+	at      int // in the slab, in samples
+	size    int
+	index   int
+	last    bool // of the slab
+	pending int  // chunks that are not done; the batch is ready at 0
+	chunk   int  // samples of a chunk
+	next    int  // the first sample that nobody has taken
+	err     error
 	errAt   int // the sample at which the chunk of err begins
 }
 
@@ -128,28 +118,24 @@ func (d *Prefetched) Ahead() int {
 	return d.ahead
 }
 
-// SetBlock has the passes over a InMemory that begin later put up to n batches in a row one
-// after the other into the same memory, so that they can be joined (Batch.Join). A pass then
-// holds whole blocks: as many as have room for the batches that are read ahead and the one
-// with the consumer, but at least two, and each is free when the consumer is done with
-// all of it. Below 2 each batch has memory of its own, as it has at first.
+// SetBlock makes later passes over an InMemory place up to n batches one after the other in the
+// same memory, so that they can be joined (Batch.Join). A pass then holds whole blocks: enough
+// for the batches that are read ahead and the one with the consumer, and at least two. A block
+// is free once the consumer is done with all of it. Below 2, the default, each batch has memory
+// of its own.
 func (d *Prefetched) SetBlock(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.block = max(n, 1)
 }
 
-// SetAhead changes how many batches are read ahead from now on, in passes under
-// way, too. Below 1 is 0. It never waits for a batch, and may be called inside of
-// the loop over the batches as well as by others.
+// SetAhead changes how many batches are read ahead, also in passes under way; below 1 is 0. It
+// never waits for a batch, and may be called inside the loop over the batches.
 //
-// Lowering loses no batch: buffers that are free are let go at once, the others as
-// the consumer is done with the batches in them. The garbage collector frees them
-// later. Raising makes buffers as the goroutine has use for them.
-//
-// With SetBlock, a buffer is one of a block. A pass under way goes on with one buffer at
-// 0, in which a batch, or a block, is put when the consumer is done with the one before. A pass that began at 0 has no goroutine
-// and gets none.
+// Lowering loses no batch: free buffers are dropped at once, the others when the consumer is
+// done with them. At 0, a pass under way keeps one buffer (a block, with SetBlock), which is
+// filled when the consumer is done with the batch in it. A pass that began at 0 has no
+// goroutine and gets none.
 func (d *Prefetched) SetAhead(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,12 +149,9 @@ func (d *Prefetched) SetAhead(n int) {
 	}
 }
 
-// BatchBytes is the size in bytes of one batch read ahead, in a pass of that many
-// samples per batch. A pass that reads n batches ahead holds n+1 of them (SetBlock: of
-// whole blocks), one that reads none ahead holds none.
-//
-// A string counts as 16 bytes; its text is not copied. Fields that no pass could
-// read give 0.
+// BatchBytes is the size of one batch of that many samples; a string counts as 16 bytes, as its
+// text is not copied. A pass that reads n batches ahead holds n+1 of them (with SetBlock, whole
+// blocks), and none if n is 0. The result is 0 for fields that no pass can read.
 func (d *Prefetched) BatchBytes(batch int) int64 {
 	samples := min(max(batch, 0), d.Len())
 	var total int64
@@ -200,7 +183,7 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 		}
 		defer r.leave()
 		for {
-			h, ok := r.take()
+			h, ok := r.receive()
 			if !ok {
 				return
 			}
@@ -218,29 +201,28 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// begin starts a pass in the ring left by an earlier one, if it fits, or in a new
-// one. It makes all slabs at once, so that a pass has its memory from the start,
-// and not from the first time that the consumer is late.
+// begin starts a pass in the ring left by an earlier one, if it fits, or in a new one. It makes
+// all slabs at once, so that the memory of a pass does not depend on how late its consumer is.
 func (d *Prefetched) begin(p Pass) (*ring, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Name(), err)
 	}
 	samples := min(p.Batch, d.Len())
 	d.mu.Lock()
-	r, ahead, block := d.idle, d.ahead, max(d.block, 1)
+	r, ahead, block := d.idle, d.ahead, d.block
 	d.idle = nil
 	d.mu.Unlock()
 	m, inMemory := d.ds.(*InMemory)
 	if !inMemory {
 		block = 1
 	}
-	block = min(block, max(p.batches(d.Len()), 1))
+	block = max(min(block, p.batches(d.Len())), 1)
 	if r == nil || r.samples != samples || r.block != block {
-		r = &ring{of: d, samples: samples, block: block}
+		r = &ring{of: d, memory: m, samples: samples, block: block}
 		r.work.L, r.ready.L = &d.mu, &d.mu
 	}
 	for len(r.slabs) < r.most(ahead) {
-		s, err := d.slab(samples * block)
+		s, err := newSlab(d, samples*block)
 		if err != nil {
 			return nil, err
 		}
@@ -248,10 +230,9 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 		r.free = append(r.free, s)
 	}
 	r.left, r.failed, r.pass, r.current = false, false, p, nil
+	r.upcoming, r.batches = p.Skip, math.MaxInt
 	if inMemory {
-		r.order = m.order(&r.room, p.Epoch)
-		r.upcoming, r.batches = p.Skip, p.batches(m.n)
-		r.hands = m.hands(r.hands)
+		r.order, r.batches, r.hands = m.order(&r.room, p.Epoch), p.batches(m.n), m.hands(r.hands)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -264,12 +245,12 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	}
 	for _, h := range r.hands {
 		r.running++
-		go r.fill(m, h)
+		go r.fill(h)
 	}
 	return r, nil
 }
 
-// most is how many slabs a pass holds that reads so many batches ahead.
+// most is the number of slabs of a pass that reads so many batches ahead.
 func (r *ring) most(ahead int) int {
 	if r.block == 1 {
 		return ahead + 1
@@ -282,39 +263,66 @@ func (r *ring) joins(h *handed) int {
 	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
 }
 
-// slab makes room for samples.
-func (d *Prefetched) slab(samples int) (*slab, error) {
+// newSlab makes room for samples of a dataset.
+func newSlab(ds Dataset, samples int) (*slab, error) {
 	s := &slab{samples: samples}
-	for _, f := range d.Fields() {
+	for _, f := range ds.Fields() {
 		n, err := elements(append([]int{samples}, f.Shape...))
 		if err != nil {
-			return nil, fmt.Errorf("%s: field %q: %w", d.Name(), f.Name, err)
+			return nil, fmt.Errorf("%s: field %q: %w", ds.Name(), f.Name, err)
 		}
 		kind, err := kindOf(f.Type)
 		if err != nil {
-			return nil, fmt.Errorf("%s: field %q: %w", d.Name(), f.Name, err)
+			return nil, fmt.Errorf("%s: field %q: %w", ds.Name(), f.Name, err)
 		}
-		s.add(f.Name, f.Shape, makeVector(kind, n))
+		s.names = append(s.names, f.Name)
+		s.shapes = append(s.shapes, f.Shape)
+		s.vectors = append(s.vectors, makeVector(kind, n))
 	}
 	return s, nil
 }
 
-// fill is a worker of a InMemory. It waits in one place only, for a chunk.
-func (r *ring) fill(m *InMemory, h *hand) {
+// fill is a worker of an InMemory.
+func (r *ring) fill(h *hand) {
 	defer r.end()
-	for {
-		b, at, n := r.chunk(m)
-		if b == nil {
-			return
-		}
+	for b, at, n := r.take(); b != nil; b, at, n = r.take() {
 		from := b.index*r.pass.Batch + at
-		r.done(b, at, m.fill(h, b.slab, b.at+at, r.order, r.pass.Epoch, from, from+n))
+		r.done(b, at, r.memory.fill(h, b.slab, b.at+at, r.order, r.pass.Epoch, from, from+n))
 	}
 }
 
-// chunk waits for something to do: n samples of a batch, from its sample at on.
-// There is no batch if nothing is left.
-func (r *ring) chunk(m *InMemory) (b *handed, at, n int) {
+// pull is the goroutine of a pass over any other dataset.
+func (r *ring) pull(ds Dataset) {
+	defer r.end()
+	for batch, err := range ds.Batches(r.pass) {
+		b, _, _ := r.take()
+		if b == nil {
+			return
+		}
+		if err == nil {
+			b.size, b.index = batch.Size, batch.Index
+			if err = b.slab.load(batch); err != nil {
+				err = fmt.Errorf("%s: batch %d: %w", r.of.Name(), batch.Index, err)
+			}
+		}
+		r.done(b, 0, err)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// end ends a goroutine.
+func (r *ring) end() {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	r.running--
+	r.ready.Broadcast()
+}
+
+// take waits for a chunk: n samples of a batch, from its sample at on. It is the only place
+// where goroutines wait. The batch is nil if nothing is left to do.
+func (r *ring) take() (b *handed, at, n int) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for !r.left {
@@ -326,7 +334,7 @@ func (r *ring) chunk(m *InMemory) (b *handed, at, n int) {
 			}
 			return b, at, b.next - at
 		}
-		if !r.more() {
+		if r.failed || r.upcoming >= r.batches {
 			return nil, 0, 0
 		}
 		if (r.upcoming-r.pass.Skip)%r.block == 0 {
@@ -342,32 +350,35 @@ func (r *ring) chunk(m *InMemory) (b *handed, at, n int) {
 			if err != nil || !found {
 				continue
 			}
-			r.current = r.takeSlab()
+			// The slab that has been free for the longest time.
+			r.current = r.free[0]
+			r.free = slices.Delete(r.free, 0, 1)
+			r.current.turn.Add(1)
 		}
-		r.begin(m)
+		r.open = r.next()
 	}
 	return nil, 0, 0
 }
 
-// more reports whether there are batches to begin. The caller holds mu.
-func (r *ring) more() bool { return !r.failed && r.upcoming < r.batches }
-
-// begin begins the next batch. The caller holds mu.
-func (r *ring) begin(m *InMemory) {
+// next begins the next batch. The caller holds mu.
+func (r *ring) next() *handed {
 	b := r.blank()
 	b.slab, b.index = r.current, r.upcoming
 	place := (b.index - r.pass.Skip) % r.block
 	b.at, b.last = place*r.samples, place == r.block-1
-	b.size = min(r.pass.Batch, m.n-b.index*r.pass.Batch)
-	b.chunk = m.chunk(b.size, len(r.hands))
-	b.pending = (b.size + b.chunk - 1) / b.chunk
+	b.size, b.chunk, b.pending = r.samples, r.samples, 1
+	if m := r.memory; m != nil {
+		b.size = min(r.pass.Batch, m.n-b.index*r.pass.Batch)
+		b.chunk = m.chunk(b.size, len(r.hands))
+		b.pending = (b.size + b.chunk - 1) / b.chunk
+	}
 	r.upcoming++
 	r.queue = append(r.queue, b)
-	r.open = b
 	r.work.Broadcast()
+	return b
 }
 
-// blank is room for what is handed over. The caller holds mu.
+// blank returns a handed to fill in. The caller holds mu.
 func (r *ring) blank() *handed {
 	last := len(r.spare) - 1
 	if last < 0 {
@@ -378,15 +389,14 @@ func (r *ring) blank() *handed {
 	return h
 }
 
-// drop keeps the room for what was handed over, and not the slab. The caller holds
-// mu.
+// drop keeps a handed for blank, without its slab. The caller holds mu.
 func (r *ring) drop(h *handed) {
 	*h = handed{}
 	r.spare = append(r.spare, h)
 }
 
-// done takes back a chunk. Of several that failed, the first in the batch counts;
-// those before one that was taken were taken, too, and are waited for.
+// done ends a chunk. Of several that failed, the first in the batch counts: the chunks before
+// one that was taken were taken, too, and the batch waits for all of them.
 func (r *ring) done(b *handed, at int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -400,53 +410,8 @@ func (r *ring) done(b *handed, at int, err error) {
 	}
 }
 
-// pull is the goroutine of a pass over any other dataset. It waits in one place
-// only, for a free slab.
-func (r *ring) pull(ds Dataset) {
-	defer r.end()
-	for b, err := range ds.Batches(r.pass) {
-		if err == nil {
-			err = r.load(b)
-		}
-		if err != nil {
-			r.hand(nil, Batch{}, err)
-			return
-		}
-	}
-}
-
-func (r *ring) load(b Batch) error {
-	s, err := r.waitForSlab()
-	if err != nil {
-		return err
-	}
-	if err := s.load(b); err != nil {
-		return fmt.Errorf("%s: batch %d: %w", r.of.Name(), b.Index, err)
-	}
-	r.hand(s, b, nil)
-	return nil
-}
-
-// errLeft ends the goroutine; nobody is there any more to see it.
-var errLeft = errors.New("the consumer has left")
-
-// waitForSlab waits for a free slab, or makes one where the pass may have more.
-func (r *ring) waitForSlab() (*slab, error) {
-	r.of.mu.Lock()
-	defer r.of.mu.Unlock()
-	for !r.left {
-		if found, err := r.findSlab(); err != nil {
-			return nil, err
-		} else if found {
-			return r.takeSlab(), nil
-		}
-	}
-	return nil, errLeft
-}
-
 // findSlab reports whether there is a free slab. If not, it makes one where the pass may have
-// more, or waits, without mu meanwhile, and what held before may hold no more. The caller
-// holds mu.
+// more, or waits. It unlocks mu, which the caller holds, while it does so.
 func (r *ring) findSlab() (bool, error) {
 	if len(r.free) > 0 {
 		return true, nil
@@ -457,7 +422,7 @@ func (r *ring) findSlab() (bool, error) {
 	}
 	r.making++
 	r.of.mu.Unlock()
-	s, err := r.of.slab(r.samples * r.block)
+	s, err := newSlab(r.of, r.samples*r.block)
 	r.of.mu.Lock()
 	r.making--
 	if err != nil {
@@ -469,34 +434,8 @@ func (r *ring) findSlab() (bool, error) {
 	return false, nil
 }
 
-// takeSlab takes the slab that has been free for the longest time. The caller holds mu.
-func (r *ring) takeSlab() *slab {
-	s := r.free[0]
-	r.free = slices.Delete(r.free, 0, 1)
-	s.turn.Add(1)
-	return s
-}
-
-// hand hands over a batch that is ready.
-func (r *ring) hand(s *slab, b Batch, err error) {
-	r.of.mu.Lock()
-	defer r.of.mu.Unlock()
-	h := r.blank()
-	h.slab, h.size, h.index, h.last, h.err = s, b.Size, b.Index, true, err
-	r.queue = append(r.queue, h)
-	r.ready.Broadcast()
-}
-
-// end is the end of a goroutine.
-func (r *ring) end() {
-	r.of.mu.Lock()
-	defer r.of.mu.Unlock()
-	r.running--
-	r.ready.Broadcast()
-}
-
-// take waits until the next batch is ready; false if there is none.
-func (r *ring) take() (*handed, bool) {
+// receive waits until the next batch is ready; false if there is none.
+func (r *ring) receive() (*handed, bool) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for {
@@ -512,9 +451,8 @@ func (r *ring) take() (*handed, bool) {
 	}
 }
 
-// release takes back the slab of a batch that the consumer is done with. Where more than
-// fewAhead are read ahead, goroutines that wait for one are woken once half of them may be
-// made, and not for each.
+// release frees the slab of a batch that the consumer is done with. Where more than fewAhead
+// batches are read ahead, goroutines that wait are woken once half of the slabs are free.
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -534,8 +472,7 @@ func (r *ring) release(h *handed) {
 	}
 }
 
-// leave ends the pass: it waits for the goroutines to end, and keeps the ring,
-// whoever had its slabs.
+// leave ends the pass: it waits for the goroutines to end, and keeps the ring.
 func (r *ring) leave() {
 	d := r.of
 	d.mu.Lock()
@@ -556,8 +493,7 @@ func (r *ring) leave() {
 	r.keep()
 }
 
-// keep leaves the ring, of which all slabs are free, to the next pass. The caller
-// holds mu.
+// keep leaves the ring, whose slabs are all free, to the next pass. The caller holds mu.
 func (r *ring) keep() {
 	if r.of.ahead == 0 {
 		r.of.idle = nil
@@ -567,8 +503,7 @@ func (r *ring) keep() {
 	r.of.idle = r
 }
 
-// trim lets go of free slabs while the pass has more than it may. The caller holds
-// mu.
+// trim drops free slabs while the pass has more than it may. The caller holds mu.
 func (r *ring) trim() {
 	for len(r.free) > 0 && len(r.slabs) > r.most(r.of.ahead) {
 		last := len(r.free) - 1
@@ -578,13 +513,13 @@ func (r *ring) trim() {
 	}
 }
 
-// forget lets go of a slab that is not free. The caller holds mu.
+// forget drops a slab that is not free. The caller holds mu.
 func (r *ring) forget(s *slab) {
 	r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
 }
 
-// load copies a batch of some dataset, which need not be one of ours: a batch
-// that is not what Fields promised is an error.
+// load copies a batch of a dataset that need not be one of this package: a batch that does not
+// fit the Fields of its dataset is an error.
 func (s *slab) load(b Batch) error {
 	if b.Size < 1 || b.Size > s.samples || len(b.Fields) != len(s.vectors) {
 		return fmt.Errorf("%d samples of %d fields, where at most %d samples of %d fields were promised: %w",
