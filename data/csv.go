@@ -1,8 +1,6 @@
 package data
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/csv"
 	"errors"
@@ -23,24 +21,23 @@ type CSVOptions struct {
 	// Label is the column that becomes the field y: its name in the header, or
 	// its number from 1, where -1 is the last. Empty: every column is a feature.
 	Label string
-	// Classes are the names that labels are written as, in the order of their
-	// numbers. Empty: labels are numbers, or names that get numbers in sorted
-	// order. Give a validation file the ClassNames of the training file:
-	// otherwise a class that it lacks shifts the numbers of those after it.
+	// Classes are the names that labels are written as, in the order of their numbers.
+	// Empty: labels are numbers, or names that are numbered in sorted order. A validation
+	// file needs the ClassNames of the training file, since it may lack a class.
 	Classes []string
-	// Names are the class names of a model, in the order of their numbers: labels that
-	// are no numbers have to be among them, unless Classes says otherwise.
+	// Names are the class names of a model, in the order of their numbers. Labels that are
+	// not numbers have to be among them, unless Classes is set.
 	Names []string
 	// Header says whether the first line names the columns.
 	Header Header
 	// Comma separates columns; 0 means ','.
 	Comma rune
-	// Exact keeps integers among the features that float32 would round, such as
-	// identifiers: if there is one, below 2^53, x is float64.
+	// Exact makes x float64 if it holds an integer, such as an identifier, that float32
+	// would round and float64 would not.
 	Exact bool
 	// Columns become fields of their own, if the header has all of them: those of a model
-	// with several inputs, or with one of strings. Other columns than these and the label
-	// are fields of text then.
+	// with several inputs, or with one of strings. The columns beside them and the label
+	// are then fields of text.
 	Columns []Column
 	// Text reads the features as text: x is []string [columns].
 	Text bool
@@ -58,8 +55,8 @@ type Header int
 
 const (
 	// HeaderAuto: the first line is a header if it has the name of the label or of an
-	// input (CSVOptions.Columns), or no number in it. For a model that takes text, a line
-	// without such a name is ErrField: it may be either.
+	// input (CSVOptions.Columns), or no number. For a model that takes text, a line without
+	// such a name is ErrField, because it may be either.
 	HeaderAuto Header = iota
 	// HeaderPresent: it is a header, even if it has numbers in it.
 	HeaderPresent
@@ -69,31 +66,19 @@ const (
 
 // OpenCSV reads a table from a file, compressed with gzip or not.
 //
-// A column sample_weight becomes the field of that name, float32 [1]. All columns but that
-// and the label become the field x, float32 [columns], or float64 as CSVOptions.Exact
-// says; CSVOptions.Columns and CSVOptions.Text read others. The label
-// becomes y: int64 if all labels are integers, float32 if all are numbers, and
-// otherwise int64 class numbers of the names, which ClassNames returns.
+// A column sample_weight becomes the field of that name, float32 [1]. All other columns but the
+// label become the field x, float32 [columns], or float64 with CSVOptions.Exact, unless
+// CSVOptions.Columns or CSVOptions.Text is set. The label becomes y: int64 if all labels are
+// integers, float32 if all are numbers, and otherwise the int64 numbers of the names that
+// ClassNames returns.
 //
-// Rows that are longer or shorter than the first, cells that are empty, not
-// numbers, NaN, infinite or beyond float32, and labels of mixed kinds are a
-// *RowError that is ErrFormat and names the file, line and column. There is no
-// dataset of the rows that were right.
+// Rows of another length than the first, cells that are empty, not numbers, NaN, infinite or
+// beyond float32, and labels of mixed kinds are a *RowError that is ErrFormat and names the
+// file, line and column.
 func OpenCSV(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readCSV)
 }
 
-// openTable reads a file of rows, compressed or not.
-func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
-	r, _, err := openPlain(path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return read(path, r, o, l)
-}
-
-// readCSV reads a table to its end.
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	t := table{file: name, options: o, label: -1, values: l.again()}
 	text, err := textReader(l.reader(r))
@@ -126,110 +111,25 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 	return t.dataset()
 }
 
-// maxRow is the most bytes of a row, and maxColumns the most cells: the reader of
-// encoding/csv holds a row, and some 40 bytes for each of its cells.
-const (
-	maxRow     = 16 << 20
-	maxColumns = 1 << 20
-)
-
-// rowLimit refuses rows that are too large. A row is a line, or several where line breaks
-// are in quotes.
-type rowLimit struct {
-	r     io.Reader
-	comma byte
-
-	line   int // line breaks so far
-	from   int // those before the row
-	bytes  int // of the row so far
-	commas int
-	quoted bool
-}
-
-func (l *rowLimit) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	for _, c := range p[:n] {
-		l.bytes++
-		switch c {
-		case '"':
-			l.quoted = !l.quoted
-		case l.comma:
-			l.commas++
-		case '\n':
-			l.line++
-			if !l.quoted {
-				l.from, l.bytes, l.commas = l.line, 0, 0
-			}
-		}
-		if l.bytes > maxRow {
-			return 0, l.tooLarge(maxRow, "bytes")
-		}
-		if l.commas >= maxColumns {
-			return 0, l.tooLarge(maxColumns, "columns")
-		}
-	}
-	return n, err
-}
-
-func (l *rowLimit) tooLarge(most int, unit string) error {
-	return &RowError{Unit: "line", Row: l.from + 1, Found: fmt.Sprintf("more than %d %s", most, unit),
-		Expected: "a row of a table", Fix: "put each sample on a line of its own", Err: ErrFormat}
-}
-
-// textReader skips a byte order mark and refuses what is not text in UTF-8.
-func textReader(r io.Reader) (io.Reader, error) {
-	b := bufio.NewReaderSize(r, 64<<10)
-	head, err := b.Peek(512)
-	if err != nil && err != io.EOF {
-		return nil, err
-	}
-	switch {
-	case bytes.HasPrefix(head, []byte{0xff, 0xfe}), bytes.HasPrefix(head, []byte{0xfe, 0xff}):
-		return nil, fmt.Errorf("UTF-16 text, which is %w; save it as UTF-8", ErrUnsupported)
-	case bytes.HasPrefix(head, []byte("PK\x03\x04")):
-		return nil, fmt.Errorf("a zip archive or a spreadsheet, not text; export it as CSV: %w", ErrFormat)
-	case bytes.IndexByte(head, 0) >= 0:
-		return nil, fmt.Errorf("binary, not text: %w", ErrFormat)
-	}
-	if mark := []byte("\xef\xbb\xbf"); bytes.HasPrefix(head, mark) {
-		if _, err := b.Discard(len(mark)); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
-}
-
-// What a table keeps of a row beside its cells (its line and its label), of a cell, and of a
-// class beside its name.
-const (
-	rowBytes   = 16
-	cellBytes  = 4
-	textBytes  = 16
-	classBytes = 100
-)
-
 // table collects the rows of a file.
 type table struct {
 	file    string
 	options CSVOptions
 	lines   *csv.Reader
+	values  *limit // for what the table keeps
 
 	columns   int
 	firstLine int
 	names     []string // nil without a header
 	label     int      // the label's column from 0, or -1
 
-	// values is what the fields, line, y and the classes may still take.
-	values *limit
-
-	fields []*features // by column, nil for the label; all columns have one, or their own
-	line   []int       // of each row
-	y      []int64
-	real   []float32 // the labels, once one of them is not an integer
-	kind   labelKind
-	class  map[string]int64
-	found  []string // class names by number
-	listed []string // those that are known
+	fields []*features      // by column, which may share one; nil for the label
+	line   []int            // of each row
+	y      []int64          // the labels, or their classes
+	real   []float32        // the labels instead, once one of them is not an integer
+	class  map[string]int64 // class numbers; nil if labels are numbers
+	listed []string         // class names that were given
+	found  []string         // class names of the rows, if none were given
 }
 
 // features are the values of one field that is not the label.
@@ -241,18 +141,7 @@ type features struct {
 	texts  []string
 }
 
-// labelKind is what the labels read so far are. Numbers may turn out not to be
-// integers; otherwise the first row decides.
-type labelKind int
-
-const (
-	noLabels labelKind = iota
-	integerLabel
-	realLabel
-	nameLabel
-)
-
-// failed completes an error with the file's name.
+// failed adds the file's name to an error.
 func (t *table) failed(err error) error {
 	var row *RowError
 	if errors.As(err, &row) {
@@ -272,7 +161,7 @@ func (t *table) failed(err error) error {
 	return fmt.Errorf("%s: %w", t.file, corrupt(err))
 }
 
-// bad is the error about a cell.
+// bad returns the error about a cell.
 func (t *table) bad(column int, found, expected, fix string) error {
 	line, _ := t.lines.FieldPos(column)
 	return &RowError{
@@ -299,13 +188,15 @@ func (t *table) start(record []string) error {
 	number, numberErr := strconv.Atoi(t.options.Label)
 	header := t.options.Header == HeaderPresent
 	if t.options.Header == HeaderAuto {
-		isName := func(c Column) bool { return slices.Contains(trimmed, c.Name) }
-		isText := func(c Column) bool { return c.Text }
+		text := t.options.Text
 		// A label like "3" is no evidence: a row may have a 3 in it.
-		named := numberErr != nil && slices.Contains(trimmed, t.options.Label) || slices.ContainsFunc(t.options.Columns, isName)
+		named := numberErr != nil && slices.Contains(trimmed, t.options.Label)
+		for _, c := range t.options.Columns {
+			text, named = text || c.Text, named || slices.Contains(trimmed, c.Name)
+		}
 		header = named || !slices.ContainsFunc(trimmed, isNumber)
-		if text := t.options.Text || slices.ContainsFunc(t.options.Columns, isText); text && !named && header {
-			return option.Errorf("the first line, %s, has neither the name of an input nor that of the label, and so may be a header or a row of text: name a column like the input of the model, or set {CSVOptions.Header}: %w",
+		if text && !named && header {
+			return option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
 				quote(strings.Join(trimmed, ",")), ErrField)
 		}
 	}
@@ -341,30 +232,13 @@ func (t *table) start(record []string) error {
 	return t.row(record)
 }
 
-// maxFields is the most fields of a table, far more than a model has inputs.
-const maxFields = 4096
-
-// list has labels be names of classes that are known.
-func (t *table) list(classes []string) error {
-	if len(classes) == 0 {
-		return nil
+// list makes labels the names of known classes, if there are any.
+func (t *table) list(classes []string) (err error) {
+	if len(classes) > 0 {
+		t.listed = classes
+		t.class, err = numbered(classes)
 	}
-	t.kind, t.listed = nameLabel, classes
-	var err error
-	t.class, err = numbered(classes)
 	return err
-}
-
-// numbered gives each class its number.
-func numbered(classes []string) (map[string]int64, error) {
-	numbers := make(map[string]int64, len(classes))
-	for i, name := range classes {
-		if _, ok := numbers[name]; ok {
-			return nil, fmt.Errorf("class %q is listed twice: %w", name, ErrField)
-		}
-		numbers[name] = int64(i)
-	}
-	return numbers, nil
 }
 
 // layOut decides which field the values of each column go to.
@@ -394,7 +268,7 @@ func (t *table) layOut() error {
 		return nil
 	}
 	if t.columns > maxFields {
-		return fmt.Errorf("%d columns, where %d are the most of a table whose columns are fields of their own: leave out those that are not used: %w", t.columns, maxFields, ErrFormat)
+		return fmt.Errorf("%d columns, where a table whose columns become fields may have %d: remove unused columns: %w", t.columns, maxFields, ErrFormat)
 	}
 	for i, f := range t.fields {
 		if f == x {
@@ -439,7 +313,7 @@ func (t *table) noLabel(first []string) error {
 		quote(t.options.Label), t.columns, shown, hint, ErrField)
 }
 
-// row takes in one row, or nothing of it.
+// row appends a row.
 func (t *table) row(record []string) error {
 	line, _ := t.lines.FieldPos(0)
 	if err := t.values.take(rowBytes + cellBytes*int64(len(record))); err != nil {
@@ -480,7 +354,7 @@ func (t *table) row(record []string) error {
 	return nil
 }
 
-// add takes in a number.
+// add appends a number.
 func (f *features) add(v float32, cell string, keepExact bool) {
 	exact := float64(v)
 	if keepExact && math.Abs(exact) >= 1<<24 {
@@ -536,8 +410,8 @@ func (t *table) number(column int, cell string) (float32, error) {
 	return float32(v), nil
 }
 
-// isNumber reports a decimal number. NaN and infinities count, so that they are
-// complained about and not taken for names.
+// isNumber reports whether a cell is a decimal number, NaN or an infinity; the last two are
+// refused later, and are not names.
 func isNumber(cell string) bool {
 	v, err := strconv.ParseFloat(cell, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -546,9 +420,7 @@ func isNumber(cell string) bool {
 	return math.IsNaN(v) || math.IsInf(v, 0) || isDecimal(cell)
 }
 
-// isDecimal tells a decimal number from the others that ParseFloat reads:
-// hexadecimal, perhaps with underscores, which in a table is something else gone
-// wrong.
+// isDecimal excludes the hexadecimal numbers and underscores that ParseFloat accepts.
 func isDecimal(number string) bool {
 	return strings.Trim(number, "0123456789+-.eE") == ""
 }
@@ -558,49 +430,39 @@ func (t *table) addLabel(column int, cell string) error {
 		return t.bad(column, "an empty cell", "a label", "fill it in, or remove the row")
 	}
 	numeric := isNumber(cell)
-	if t.kind == noLabels && !numeric {
+	if len(t.line) == 0 && t.class == nil && !numeric { // the first label decides
 		if err := t.list(t.options.Names); err != nil {
 			return err
 		}
-	}
-	if t.listed != nil {
-		class, ok := t.class[cell]
-		if !ok {
-			return t.bad(column, quote(cell), fmt.Sprintf("one of the %d classes, such as %s", len(t.class), quote(t.listed[0])), "correct it, or remove the row")
+		if t.class == nil {
+			t.class = make(map[string]int64)
 		}
-		t.y = append(t.y, class)
-		return nil
 	}
+	class, known := t.class[cell]
 	switch {
-	case t.kind == noLabels && numeric:
-		t.kind = integerLabel
-	case t.kind == noLabels:
-		t.kind, t.class = nameLabel, make(map[string]int64)
-	case t.kind == nameLabel && numeric:
-		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.line[0]), "correct it, or list all classes")
-	case t.kind != nameLabel && !numeric:
+	case t.class == nil && numeric:
+		return t.addNumber(column, cell)
+	case t.class == nil:
 		return t.bad(column, quote(cell), fmt.Sprintf("a number as in line %d", t.line[0]), "correct it, or list all classes if labels are names")
-	}
-	if t.kind == nameLabel {
-		class, ok := t.class[cell]
-		if !ok {
-			// Records are reused and cells share memory with their whole row.
-			name := strings.Clone(cell)
-			if err := t.values.take(classBytes + int64(len(name))); err != nil {
-				return err
-			}
-			class = int64(len(t.found))
-			t.class[name] = class
-			t.found = append(t.found, name)
+	case !known && t.listed != nil:
+		return t.bad(column, quote(cell), fmt.Sprintf("one of the %d classes, such as %s", len(t.class), quote(t.listed[0])), "correct it, or remove the row")
+	case !known && numeric:
+		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.line[0]), "correct it, or list all classes")
+	case !known:
+		name := strings.Clone(cell) // cells share memory with their whole row
+		if err := t.values.take(classBytes + int64(len(name))); err != nil {
+			return err
 		}
-		t.y = append(t.y, class)
-		return nil
+		class = int64(len(t.found))
+		t.class[name] = class
+		t.found = append(t.found, name)
 	}
-	return t.addNumber(column, cell)
+	t.y = append(t.y, class)
+	return nil
 }
 
 func (t *table) addNumber(column int, cell string) error {
-	if t.kind == integerLabel {
+	if t.real == nil {
 		v, err := strconv.ParseInt(cell, 10, 64)
 		if err == nil {
 			t.y = append(t.y, v)
@@ -609,11 +471,10 @@ func (t *table) addNumber(column int, cell string) error {
 		if errors.Is(err, strconv.ErrRange) {
 			return t.bad(column, quote(cell), "an integer within int64", "use smaller class numbers, or write it as a float")
 		}
-		t.kind = realLabel
-		for _, v := range t.y {
-			t.real = append(t.real, float32(v))
+		t.real = make([]float32, len(t.y))
+		for i, v := range t.y {
+			t.real[i] = float32(v)
 		}
-		t.y = nil
 	}
 	v, err := t.number(column, cell)
 	if err != nil {
@@ -623,7 +484,7 @@ func (t *table) addNumber(column int, cell string) error {
 	return nil
 }
 
-// dataset is made of all rows.
+// dataset returns the dataset of all rows.
 func (t *table) dataset() (*InMemory, error) {
 	n := len(t.line)
 	if n == 0 {
@@ -635,32 +496,22 @@ func (t *table) dataset() (*InMemory, error) {
 			fields = append(fields, Field{f.name, f.array(n)})
 		}
 	}
-	switch {
-	case t.label < 0:
-	case t.kind == realLabel:
-		fields = append(fields, Field{"y", Array{Shape: []int{n}, Values: t.real}})
-	default:
-		fields = append(fields, Field{"y", Array{Shape: []int{n}, Values: t.y}})
+	if t.label < 0 {
+		return newTable(t.file, t.line, fields, nil, nil, "")
 	}
 	classes := t.listed
 	if t.found != nil {
 		classes = t.sortClasses()
 	}
-	m, err := New(t.file, fields...)
-	if err != nil {
-		return nil, err
+	y := Array{Shape: []int{n}, Values: t.y}
+	if t.real != nil {
+		y.Values = t.real
 	}
-	m.lines = t.line
-	if t.label >= 0 {
-		y := &m.columns[len(m.columns)-1]
-		y.classes = slices.Clone(classes)
-		y.origin = t.columnName(t.label)
-	}
-	return m, nil
+	return newTable(t.file, t.line, fields, &y, classes, t.columnName(t.label))
 }
 
-// sortClasses numbers the classes in the order of their names, not in that of
-// the rows, so that the rows may be in any order.
+// sortClasses numbers the classes in the order of their names, so that the order of the rows
+// does not matter.
 func (t *table) sortClasses() []string {
 	sorted := slices.Sorted(slices.Values(t.found))
 	number := make([]int64, len(sorted))

@@ -17,13 +17,12 @@ import (
 // all with the same names. Each name becomes a field of numbers, text or bools, or of arrays
 // of these, nested or not, which have one shape in all lines.
 //
-// CSVOptions.Label is the name that becomes y; text is numbered as in a table. One other
-// name beside sample_weight becomes x, unless it is that of CSVOptions.Columns; several keep
-// their names. Numbers
-// are int64 if all of a field are integers, which are below 2^53, and otherwise float32, or
-// float64 as CSVOptions.Exact says.
+// The name CSVOptions.Label becomes y; text is numbered as in a table. If only one other name
+// remains beside sample_weight, it becomes x, unless it is in CSVOptions.Columns; several keep
+// their names. Numbers are int64 if all of a field are integers, which have to be below 2^53,
+// and otherwise float32, or float64 with CSVOptions.Exact.
 //
-// Lines that are no such object, with names or shapes that others do not have, null, and
+// Lines that are not such objects, other names or shapes than in the first line, null, and
 // numbers beyond float32 are a *RowError that is ErrFormat.
 func OpenJSONL(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readJSONL)
@@ -60,7 +59,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 // objects collects the samples of a file.
 type objects struct {
 	file   string
-	values *limit   // what the fields and lines may still take
+	values *limit   // for the fields and lines
 	names  []string // in the order of the first line
 	fields map[string]*jsonField
 	lines  []int // of each sample
@@ -81,7 +80,7 @@ func (t *objects) bad(line int, name, found, expected, fix string) error {
 	return &RowError{File: t.file, Unit: "line", Row: line, Column: name, Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
 }
 
-// add takes in a line.
+// add appends a line.
 func (t *objects) add(text []byte, line int) error {
 	const fix = `write a line such as {"text": "...", "label": 1}`
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -139,12 +138,12 @@ func (t *objects) add(text []byte, line int) error {
 	return nil
 }
 
-// wrong is the error about a value; where it is, is added by add.
+// wrong returns the error about a value, to which add adds where it is.
 func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
 }
 
-// value takes in the next value of a line, which is at some depth in arrays.
+// value appends the next value of a line, which is inside depth arrays.
 func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	token, err := d.Token()
 	if err != nil {
@@ -226,62 +225,61 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	return nil
 }
 
-// dataset is made of all lines.
+// dataset returns the dataset of all lines.
 func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
-	if o.Label != "" && t.fields[o.Label] == nil {
-		return nil, fmt.Errorf("%s: no name %s in its objects, which have %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
+	var label *jsonField
+	if o.Label != "" {
+		if label = t.fields[o.Label]; label == nil {
+			return nil, fmt.Errorf("%s: no name %s in its objects, which have %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
+		}
+	}
+	var fields []Field
+	inputs := 0
+	for _, name := range t.names {
+		if t.fields[name] == label {
+			continue
+		}
+		if name != SampleWeight {
+			inputs++
+		}
+		fields = append(fields, Field{name, t.fields[name].array(len(t.lines), o.Exact)})
 	}
 	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return t.fields[c.Name] == nil })
-	features := slices.DeleteFunc(slices.Clone(t.names), func(name string) bool { return name == o.Label })
-	inputs := slices.DeleteFunc(slices.Clone(features), func(name string) bool { return name == SampleWeight })
-	var fields []Field
-	for _, name := range features {
-		a := t.fields[name].array(len(t.lines), o.Exact)
-		if name != SampleWeight && len(inputs) == 1 && !byName {
-			name = "x"
+	for i := range fields {
+		if fields[i].Name != SampleWeight && inputs == 1 && !byName {
+			fields[i].Name = "x"
 		}
-		fields = append(fields, Field{name, a})
 	}
-	classes := o.Classes
-	if o.Label != "" {
-		y := t.fields[o.Label].array(len(t.lines), false)
-		if names, ok := y.Values.([]string); ok {
-			for i, name := range names {
-				names[i] = strings.TrimSpace(name)
-			}
-			if len(classes) == 0 {
-				classes = o.Names
-			}
-			if len(classes) == 0 {
-				classes = slices.Compact(slices.Sorted(slices.Values(names)))
-			}
-			number, err := numbered(classes)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", t.file, err)
-			}
-			numbers := make([]int64, len(names))
-			for i, name := range names {
-				class, ok := number[name]
-				if !ok {
-					return nil, t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), quote(name),
-						fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])), "correct it, or remove the line")
-				}
-				numbers[i] = class
-			}
-			y.Values = numbers
+	if label == nil {
+		return newTable(t.file, t.lines, fields, nil, nil, "")
+	}
+	classes, y := o.Classes, label.array(len(t.lines), false)
+	if names, ok := y.Values.([]string); ok {
+		for i, name := range names {
+			names[i] = strings.TrimSpace(name)
 		}
-		fields = append(fields, Field{"y", y})
+		if len(classes) == 0 {
+			classes = o.Names
+		}
+		if len(classes) == 0 {
+			classes = slices.Compact(slices.Sorted(slices.Values(names)))
+		}
+		number, err := numbered(classes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t.file, err)
+		}
+		numbers := make([]int64, len(names))
+		for i, name := range names {
+			class, ok := number[name]
+			if !ok {
+				return nil, t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), quote(name),
+					fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])), "correct it, or remove the line")
+			}
+			numbers[i] = class
+		}
+		y.Values = numbers
 	}
-	m, err := New(t.file, fields...)
-	if err != nil {
-		return nil, err
-	}
-	m.lines = t.lines
-	if o.Label != "" {
-		y := &m.columns[len(m.columns)-1]
-		y.classes, y.origin = slices.Clone(classes), strconv.Quote(o.Label)
-	}
-	return m, nil
+	return newTable(t.file, t.lines, fields, &y, classes, strconv.Quote(o.Label))
 }
 
 // array is the values of n samples.
@@ -295,17 +293,17 @@ func (f *jsonField) array(n int, exact bool) Array {
 	case f.real && exact:
 		a.Values = f.numbers
 	case f.real:
-		narrow := make([]float32, len(f.numbers))
-		for i, v := range f.numbers {
-			narrow[i] = float32(v)
-		}
-		a.Values = narrow
+		a.Values = converted[float32](f.numbers)
 	default:
-		whole := make([]int64, len(f.numbers))
-		for i, v := range f.numbers {
-			whole[i] = int64(v)
-		}
-		a.Values = whole
+		a.Values = converted[int64](f.numbers)
 	}
 	return a
+}
+
+func converted[T float32 | int64](numbers []float64) []T {
+	out := make([]T, len(numbers))
+	for i, v := range numbers {
+		out[i] = T(v)
+	}
+	return out
 }
