@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/lab/cell"
 	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
@@ -98,7 +98,7 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 	}
 	if n := slices.IndexFunc(runs, neverRan); n >= 0 {
 		c.Effect, c.Reason = memory.CouldNotApply, runs[n].Cause
-		if runs[n].Failure == cell.NotApplicable {
+		if runs[n].Failure == worker.NotApplicable {
 			c.Effect = memory.NotApplicable
 		}
 		c.Verdict = nil
@@ -267,10 +267,10 @@ func figures(runs []*RunResult) Figures {
 	}
 	f.Peak = amount(func(run *RunResult) memory.Reading { return run.Outcome.Peak })
 	f.StepTime = amount(func(run *RunResult) memory.Reading { return run.Outcome.StepTime })
-	f.Loaded = amount(phase(cell.PhaseLoaded))
-	f.Level = amount(phase(cell.PhaseSteady))
-	f.Closed = amount(phase(cell.PhaseClosed))
-	f.Trimmed = amount(phase(cell.PhaseTrimmed))
+	f.Loaded = amount(phase(worker.PhaseLoaded))
+	f.Level = amount(phase(worker.PhaseSteady))
+	f.Closed = amount(phase(worker.PhaseClosed))
+	f.Trimmed = amount(phase(worker.PhaseTrimmed))
 	f.Pool = amount(func(run *RunResult) memory.Reading {
 		return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && !onGPU(l) })
 	})
@@ -283,7 +283,7 @@ func figures(runs []*RunResult) Figures {
 
 // traced is the sum of layers in the traced step.
 func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading) {
-	for _, v := range run.Phases[cell.PhaseTraced].Values {
+	for _, v := range run.Phases[worker.PhaseTraced].Values {
 		if v.Reading.OK && wanted(v.Layer) {
 			sum = memory.Known(sum.Bytes + v.Reading.Bytes)
 		}

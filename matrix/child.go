@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"steadyfit/internal/child"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
@@ -58,7 +58,7 @@ type observed struct {
 	facts   map[string]string
 	maps    string                    // what was mapped at the end of the steps
 	threads map[string]map[string]int // how many of each name, by phase: steady and closed
-	failure cell.Failure
+	failure worker.Failure
 	cause   string
 	log     string
 }
@@ -66,7 +66,7 @@ type observed struct {
 // observe runs one cell to its end. The error is only about what is not the
 // child's doing: a program that cannot be started, a limit that cannot be set, a
 // disk that is full (syscall.ENOSPC), a signal from outside, ctx.
-func observe(ctx context.Context, command Command, env []string, spec cell.Spec, limit memory.Bytes, timeout time.Duration, gpu func(pid int) memory.Source) (*observed, error) {
+func observe(ctx context.Context, command Command, env []string, spec worker.Spec, limit memory.Bytes, timeout time.Duration, gpu func(pid int) memory.Source) (*observed, error) {
 	o := &observed{
 		gpu:    gpu,
 		series: memory.Series{Keep: seriesKeep},
@@ -91,7 +91,7 @@ func observe(ctx context.Context, command Command, env []string, spec cell.Spec,
 
 // process runs one process of a run. If another one is to go on, from is the
 // number of steps done; else it is 0.
-func (o *observed) process(ctx context.Context, command Command, env []string, spec cell.Spec, fence limit, timeout time.Duration) (from int, err error) {
+func (o *observed) process(ctx context.Context, command Command, env []string, spec worker.Spec, fence limit, timeout time.Duration) (from int, err error) {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return 0, err
@@ -110,7 +110,7 @@ func (o *observed) process(ctx context.Context, command Command, env []string, s
 
 	var log child.Tail
 	cmd := exec.CommandContext(ctx, command.Args[0], command.Args[1:]...)
-	cmd.Env = append(append(append(os.Environ(), command.Env...), env...), cell.Env+"="+string(text))
+	cmd.Env = append(append(append(os.Environ(), command.Env...), env...), worker.Env+"="+string(text))
 	cmd.Stderr = &log
 	cmd.ExtraFiles = []*os.File{toParent, toChild}
 	// A group of its own: Ctrl-C is for the matrix, which ends the child itself.
@@ -149,15 +149,15 @@ func (o *observed) process(ctx context.Context, command Command, env []string, s
 		if signal, ok := outside(cmd.ProcessState); ok && talk == nil {
 			return 0, fmt.Errorf("%w: by signal %s", errOutside, signal)
 		}
-		o.failure, o.cause = cell.Failed, causeOfDeath(cmd.ProcessState, talk, fence, o.log)
+		o.failure, o.cause = worker.Failed, causeOfDeath(cmd.ProcessState, talk, fence, o.log)
 		if fence.killed() {
-			o.failure = cell.OutOfMemory
+			o.failure = worker.OutOfMemory
 		}
 		return 0, full(o.cause, o.log)
 	}
-	if end.Kind == cell.KindAgain {
+	if end.Kind == worker.KindAgain {
 		if end.Step <= spec.From {
-			o.failure, o.cause = cell.Failed, fmt.Sprintf("a process handed over after step %d, where it had begun", end.Step)
+			o.failure, o.cause = worker.Failed, fmt.Sprintf("a process handed over after step %d, where it had begun", end.Step)
 			return 0, nil
 		}
 		return end.Step, nil
@@ -225,7 +225,7 @@ func full(cause, log string) error {
 
 // converse takes samples until the child says that it is done. A nil message
 // without an error is a child that ended without a word.
-func (o *observed) converse(pid int, messages, answers *os.File, timeout time.Duration) (*cell.Message, error) {
+func (o *observed) converse(pid int, messages, answers *os.File, timeout time.Duration) (*worker.Message, error) {
 	options := memory.SamplerOptions{PID: pid}
 	if o.gpu != nil {
 		if source := o.gpu(pid); source != nil {
@@ -252,17 +252,17 @@ func (o *observed) converse(pid int, messages, answers *os.File, timeout time.Du
 		case err != nil:
 			return nil, err
 		}
-		var m cell.Message
+		var m worker.Message
 		if err := json.Unmarshal(line, &m); err != nil {
 			return nil, fmt.Errorf("message of the child: %w: %.80q", err, line)
 		}
 		switch m.Kind {
-		case cell.KindFact:
+		case worker.KindFact:
 			o.facts[m.Name] = m.Value
 			continue
-		case cell.KindEnd, cell.KindAgain:
+		case worker.KindEnd, worker.KindAgain:
 			return &m, nil
-		case cell.KindPhase, cell.KindStep:
+		case worker.KindPhase, worker.KindStep:
 		default:
 			return nil, fmt.Errorf("message of the child: kind %q is not known", m.Kind)
 		}
@@ -270,11 +270,11 @@ func (o *observed) converse(pid int, messages, answers *os.File, timeout time.Du
 			return nil, nil
 		}
 		complete(&sample, m)
-		if m.Kind == cell.KindStep {
+		if m.Kind == worker.KindStep {
 			o.series.Append(&sample)
 		} else {
 			o.phase(m.Name, pid, &sample)
-			if m.Name == cell.PhaseLoaded {
+			if m.Name == worker.PhaseLoaded {
 				// Where the system refuses, the peak is that of all of the run.
 				_ = sampler.ResetPeak()
 			}
@@ -286,7 +286,7 @@ func (o *observed) converse(pid int, messages, answers *os.File, timeout time.Du
 }
 
 // ends are the phases after the steps.
-var ends = []string{cell.PhaseSteady, cell.PhaseTraced, cell.PhaseClosed, cell.PhaseTrimmed}
+var ends = []string{worker.PhaseSteady, worker.PhaseTraced, worker.PhaseClosed, worker.PhaseTrimmed}
 
 func (o *observed) phase(name string, pid int, sample *memory.Sample) {
 	// Of a run of several processes, the beginning is that of the first one, and the
@@ -294,14 +294,14 @@ func (o *observed) phase(name string, pid int, sample *memory.Sample) {
 	if _, there := o.phases[name]; !there || slices.Contains(ends, name) {
 		o.phases[name] = sample.Clone()
 	}
-	if name == cell.PhaseFirst || name == cell.PhaseSteady {
+	if name == worker.PhaseFirst || name == worker.PhaseSteady {
 		// Not known is no match, and a remedy that cannot be verified says so.
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 		o.maps = string(text)
 	}
-	if name == cell.PhaseSteady || name == cell.PhaseClosed {
+	if name == worker.PhaseSteady || name == worker.PhaseClosed {
 		o.threads[name] = threadNames(pid)
-		o.facts[factPool] = strconv.Itoa(o.threads[cell.PhaseSteady][poolThreads])
+		o.facts[factPool] = strconv.Itoa(o.threads[worker.PhaseSteady][poolThreads])
 	}
 }
 
@@ -318,7 +318,7 @@ func threadNames(pid int) map[string]int {
 }
 
 // complete adds to what the system told what only the child knows.
-func complete(sample *memory.Sample, m cell.Message) {
+func complete(sample *memory.Sample, m worker.Message) {
 	for layer, value := range m.Values {
 		if r := sample.Get(layer); r.OK {
 			continue // seen from outside

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
@@ -38,7 +38,7 @@ type arm struct {
 	gpu, pool float64
 	// cpuPool is what TensorFlow's pool handed out on the CPU.
 	cpuPool float64
-	failure cell.Failure
+	failure worker.Failure
 	died    string // cause of death
 	stepped bool   // died after the first step
 	// epochEnds is the time of every tenth sample, in milliseconds.
@@ -95,16 +95,16 @@ func (a arm) runs(runtime string) (runs []RunResult) {
 			run.Phases[name] = s
 		}
 		if a.failure == "" || a.stepped {
-			phase(cell.PhaseFirst)
+			phase(worker.PhaseFirst)
 		}
 		if a.loaded > 0 {
-			phase(cell.PhaseLoaded, memory.Value{Layer: memory.Anon, Reading: mebi(a.loaded)})
-			phase(cell.PhaseFirst, memory.Value{Layer: memory.Anon, Reading: mebi(or(a.first, a.steady))})
-			phase(cell.PhaseSteady, memory.Value{Layer: memory.Anon, Reading: mebi(a.loaded + (a.steady-a.loaded)*scatter)})
-			phase(cell.PhaseClosed, memory.Value{Layer: memory.Anon, Reading: mebi(a.closed)})
+			phase(worker.PhaseLoaded, memory.Value{Layer: memory.Anon, Reading: mebi(a.loaded)})
+			phase(worker.PhaseFirst, memory.Value{Layer: memory.Anon, Reading: mebi(or(a.first, a.steady))})
+			phase(worker.PhaseSteady, memory.Value{Layer: memory.Anon, Reading: mebi(a.loaded + (a.steady-a.loaded)*scatter)})
+			phase(worker.PhaseClosed, memory.Value{Layer: memory.Anon, Reading: mebi(a.closed)})
 		}
 		if a.pool > 0 {
-			phase(cell.PhaseTraced, memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: mebi(a.pool * scatter)})
+			phase(worker.PhaseTraced, memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: mebi(a.pool * scatter)})
 		}
 		if a.loss != 0 {
 			run.Facts["loss_first"] = "2"
@@ -193,15 +193,15 @@ func TestClaims(t *testing.T) {
 		want                 string // "" is no verdict
 		says                 string
 	}{
-		{"C1", "the whole set dies", Go, nil, []arm{{name: "S0", failure: cell.OutOfMemory, died: "killed by the kernel"}, {name: "S0/stream"}}, HoldsInPart, "S0/stream: 0 of 5 runs ran out of memory. The peak is shown on S0 alone. The crash is shown on S0 alone"},
-		{"C1", "both die", Go, nil, []arm{{name: "S0", failure: cell.OutOfMemory}, {name: "S0/stream", failure: cell.OutOfMemory}}, DoesNotHold, ""},
-		{"C1", "another death", Go, nil, []arm{{name: "S0", failure: cell.Failed, died: importError}, {name: "S0/stream"}}, Undecided, ""},
+		{"C1", "the whole set dies", Go, nil, []arm{{name: "S0", failure: worker.OutOfMemory, died: "killed by the kernel"}, {name: "S0/stream"}}, HoldsInPart, "S0/stream: 0 of 5 runs ran out of memory. The peak is shown on S0 alone. The crash is shown on S0 alone"},
+		{"C1", "both die", Go, nil, []arm{{name: "S0", failure: worker.OutOfMemory}, {name: "S0/stream", failure: worker.OutOfMemory}}, DoesNotHold, ""},
+		{"C1", "another death", Go, nil, []arm{{name: "S0", failure: worker.Failed, died: importError}, {name: "S0/stream"}}, Undecided, ""},
 		{"C1", "a peak, no growth", Go, nil, []arm{{name: "S0"}, {name: "S0/stream", peak: 500}}, HoldsInPart, "None of the runs ran out of memory"},
 		{"C1", "growth that stops is no crash", Go, nil, []arm{{name: "S0", kind: leak, slope: 100}, {name: "S0/stream", peak: 500, slope: 0.1}}, HoldsInPart, "None of the runs ran out of memory"},
 		{"C1", "growth that may be the collector's lag", Galeone, nil, []arm{{name: "S0", kind: leak, slope: 100, cause: memory.GCLag}, {name: "S0/stream", peak: 300, slope: 0.1}}, Undecided, "with what waits for the garbage collector in it"},
 		{"C1", "growth that is the collector's lag", Galeone, nil, []arm{{name: "S0", kind: leak, slope: 100}, {name: "S0/gc-step"}, {name: "S0/stream", peak: 300, slope: 0.1}}, HoldsInPart, "S0/stream against S0/gc-step: peak x0.30"},
-		{"C1", "lag that kills", Galeone, nil, []arm{{name: "S0", failure: cell.OutOfMemory, stepped: true}, {name: "S0/stream"}}, Undecided, "gc-step was not run"},
-		{"C1", "the collector saves it", Galeone, nil, []arm{{name: "S0", failure: cell.OutOfMemory, stepped: true}, {name: "S0/gc-step"}, {name: "S0/stream"}}, DoesNotHold, ""},
+		{"C1", "lag that kills", Galeone, nil, []arm{{name: "S0", failure: worker.OutOfMemory, stepped: true}, {name: "S0/stream"}}, Undecided, "gc-step was not run"},
+		{"C1", "the collector saves it", Galeone, nil, []arm{{name: "S0", failure: worker.OutOfMemory, stepped: true}, {name: "S0/gc-step"}, {name: "S0/stream"}}, DoesNotHold, ""},
 		{"C1", "the same peak", Go, nil, []arm{{name: "S0"}, {name: "S0/stream", peak: 1010}}, DoesNotHold, "S0/stream against S0 as it is: peak x1.01"},
 		{"C1", "an unclear peak", Go, nil, []arm{{name: "S0"}, {name: "S0/stream", rough: 0.6}}, Undecided, "The peak is not decided"},
 		{"C1", "an array in memory is no stream", Keras, nil, []arm{{name: "S0"}, {name: "S0/tf-data", peak: 1500}}, "", ""},
@@ -214,7 +214,7 @@ func TestClaims(t *testing.T) {
 		{"C2", "grows, and no more is known", Keras, nil, []arm{{name: "W0", kind: leak, slope: 100}}, Undecided, ""},
 		{"C2", "finalizers lag", Galeone, nil, []arm{{name: "S1", kind: leak, slope: 100}, {name: "S1/batch-half", kind: leak, slope: 50}}, Undecided, "only be late with"},
 		{"C2", "collected, it is flat", Galeone, nil, []arm{{name: "S1", kind: leak, slope: 100}, {name: "S1/gc-step"}}, DoesNotHold, "S1/gc-step: flat"},
-		{"C2", "an import error", Keras, nil, []arm{{name: "W0", failure: cell.Failed, died: importError}}, Undecided, "ModuleNotFoundError"},
+		{"C2", "an import error", Keras, nil, []arm{{name: "W0", failure: worker.Failed, died: importError}}, Undecided, "ModuleNotFoundError"},
 		{"C2", "the collector is late", Go, nil, []arm{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}}, DoesNotHold, "only late with"},
 
 		{"C3", "a saw-tooth of unknown origin", Keras, nil, []arm{{name: "W2", kind: memory.Sawtooth}}, Undecided, "sawtooth"},
@@ -273,12 +273,12 @@ func TestClaims(t *testing.T) {
 		{"C8", "growth that no collection ends", Galeone, nil, []arm{{name: "S1", kind: leak, slope: 100, seconds: 12}, {name: "S1/gc-step", kind: leak, slope: 100}, {name: "S2", kind: leak, slope: 100}, {name: "S2/gc-step", kind: leak, slope: 100}}, Holds, ""},
 		{"C8", "waiting objects", Go, nil, []arm{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}, {name: "S2", kind: leak, slope: 100, cause: memory.GCLag}}, HoldsInPart, "which the garbage collector is only late with"},
 		{"C8", "one of two", Keras, nil, []arm{{name: "S1", kind: leak, slope: 10}, {name: "S2"}}, HoldsInPart, ""},
-		{"C8", "an import error", Keras, nil, []arm{{name: "S1", failure: cell.Failed, died: importError}}, Undecided, ""},
-		{"C8", "a hang beside what is flat", Keras, nil, []arm{{name: "S1", failure: cell.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S2"}}, Undecided, ""},
-		{"C8", "a hang beside what is flat twice", Keras, nil, []arm{{name: "S1", failure: cell.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S1d"}, {name: "S2"}}, DoesNotHold, ""},
-		{"C8", "out of memory later on", Keras, nil, []arm{{name: "S1", failure: cell.OutOfMemory, died: "killed by the kernel", stepped: true}}, HoldsInPart, "S1 alone"},
-		{"C8", "out of memory at once", Keras, nil, []arm{{name: "S1", failure: cell.OutOfMemory, died: "killed by the kernel"}}, Undecided, "no growth"},
-		{"C8", "malloc fails under a limit", Keras, nil, []arm{{name: "S1", failure: cell.Failed, died: "killed by signal aborted under a data limit of 768.0 MiB: what(): std::bad_alloc", stepped: true}}, HoldsInPart, "S1 alone"},
+		{"C8", "an import error", Keras, nil, []arm{{name: "S1", failure: worker.Failed, died: importError}}, Undecided, ""},
+		{"C8", "a hang beside what is flat", Keras, nil, []arm{{name: "S1", failure: worker.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S2"}}, Undecided, ""},
+		{"C8", "a hang beside what is flat twice", Keras, nil, []arm{{name: "S1", failure: worker.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S1d"}, {name: "S2"}}, DoesNotHold, ""},
+		{"C8", "out of memory later on", Keras, nil, []arm{{name: "S1", failure: worker.OutOfMemory, died: "killed by the kernel", stepped: true}}, HoldsInPart, "S1 alone"},
+		{"C8", "out of memory at once", Keras, nil, []arm{{name: "S1", failure: worker.OutOfMemory, died: "killed by the kernel"}}, Undecided, "no growth"},
+		{"C8", "malloc fails under a limit", Keras, nil, []arm{{name: "S1", failure: worker.Failed, died: "killed by signal aborted under a data limit of 768.0 MiB: what(): std::bad_alloc", stepped: true}}, HoldsInPart, "S1 alone"},
 
 		{"C9", "the loop itself helps, del does not", Keras, nil, []arm{{name: "S1", kind: leak, slope: 100}, {name: "S1/own-loop", peak: 500}, {name: "S1/own-loop-del", peak: 500}}, DoesNotHold, "S1/own-loop-del against S1/own-loop: peak x1.00"},
 		{"C9", "del stops it", Keras, nil, []arm{{name: "S1"}, {name: "S1/own-loop", kind: leak, slope: 100}, {name: "S1/own-loop-del", slope: 0.1}, {name: "S2"}, {name: "S2/own-loop", kind: leak, slope: 100}, {name: "S2/own-loop-del", slope: 0.1}}, Holds, ""},
@@ -323,7 +323,7 @@ func TestClaims(t *testing.T) {
 		{"C14", "flat", Go, nil, []arm{{name: "S1"}, {name: "S3"}}, DoesNotHold, ""},
 		{"C14", "grows, and does not crash", Keras, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S1", kind: leak, slope: 100}}, HoldsInPart, "No run that grew ran out of memory"},
 		{"C14", "grew, and may have been collected later", Galeone, nil, []arm{{name: "S1", kind: leak, slope: 100, seconds: 2.2}, {name: "S1/gc-step", slope: 0.1}}, HoldsInPart, "seen for 2 s at most"},
-		{"C14", "crashes", Keras, nil, []arm{{name: "S3", failure: cell.OutOfMemory, stepped: true}, {name: "S1", failure: cell.OutOfMemory, stepped: true}}, Holds, ""},
+		{"C14", "crashes", Keras, nil, []arm{{name: "S3", failure: worker.OutOfMemory, stepped: true}, {name: "S1", failure: worker.OutOfMemory, stepped: true}}, Holds, ""},
 		{"C14", "epochs add nothing, loading again may", Go, nil, []arm{{name: "S1"}, {name: "S1d"}, {name: "S2"}, {name: "S3"}, {name: "W4/close-all", kind: memory.Inconclusive}}, Undecided, "What loading again adds is not decided"},
 		{"C14", "neither adds", Go, nil, []arm{{name: "S1"}, {name: "W4/close-all", kind: memory.Plateau}}, DoesNotHold, ""},
 		{"C14", "loading again adds", Go, nil, []arm{{name: "S1"}, {name: "W4/close-all", kind: leak, slope: 1000}}, HoldsInPart, ""},
@@ -337,17 +337,17 @@ func TestClaims(t *testing.T) {
 		{"C15", "one way out of two", Keras, nil, []arm{{name: "S3", kind: leak, slope: 100}, {name: "S3/buffers", slope: 0.1}, {name: "S3/from-generator", kind: leak, slope: 100}}, HoldsInPart, ""},
 		{"C15", "tensors do not grow", Keras, nil, []arm{{name: "S3"}, {name: "S3/buffers"}}, DoesNotHold, ""},
 		{"C15", "unclear", Keras, nil, []arm{{name: "S3", kind: memory.Inconclusive}}, Undecided, ""},
-		{"C15", "tensors run out of memory", Keras, nil, []arm{{name: "S3", failure: cell.OutOfMemory, stepped: true}, {name: "S3/buffers"}}, HoldsInPart, "S3/buffers: 0 of 5 runs ran out of memory"},
-		{"C15", "buffers run out of memory, too", Keras, nil, []arm{{name: "S3", failure: cell.OutOfMemory, stepped: true}, {name: "S3/buffers", failure: cell.OutOfMemory, stepped: true}}, DoesNotHold, ""},
-		{"C15", "buffers that never started", Keras, nil, []arm{{name: "S3", failure: cell.OutOfMemory, stepped: true}, {name: "S3/buffers", failure: cell.Failed, died: importError}}, Undecided, ""},
+		{"C15", "tensors run out of memory", Keras, nil, []arm{{name: "S3", failure: worker.OutOfMemory, stepped: true}, {name: "S3/buffers"}}, HoldsInPart, "S3/buffers: 0 of 5 runs ran out of memory"},
+		{"C15", "buffers run out of memory, too", Keras, nil, []arm{{name: "S3", failure: worker.OutOfMemory, stepped: true}, {name: "S3/buffers", failure: worker.OutOfMemory, stepped: true}}, DoesNotHold, ""},
+		{"C15", "buffers that never started", Keras, nil, []arm{{name: "S3", failure: worker.OutOfMemory, stepped: true}, {name: "S3/buffers", failure: worker.Failed, died: importError}}, Undecided, ""},
 		{"C15", "no buffers to compare with", Galeone, nil, []arm{{name: "S3", kind: leak, slope: 100}}, "", ""},
 
 		{"C16", "no GPU", Go, nil, []arm{{name: "S3v", kind: leak, slope: 100}, {name: "S3"}, {name: "W3", kind: leak, slope: 10}}, "", ""},
-		{"C16", "fails", Go, gpu, []arm{{name: "S3v", failure: cell.OutOfMemory, died: gpuOOM}, {name: "S3"}}, HoldsInPart, "The GPU's allocator failed in 5 of 5 runs of S3v and 0 of 5 of S3"},
+		{"C16", "fails", Go, gpu, []arm{{name: "S3v", failure: worker.OutOfMemory, died: gpuOOM}, {name: "S3"}}, HoldsInPart, "The GPU's allocator failed in 5 of 5 runs of S3v and 0 of 5 of S3"},
 		{"C16", "holes, but no failure", Go, gpu, []arm{{name: "S3v"}, {name: "S3"}, {name: "S3v/memory-growth", gpu: 4000, pool: 500}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, HoldsInPart, "8.00 times"},
 		{"C16", "neither", Go, gpu, []arm{{name: "S3v"}, {name: "S3"}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, DoesNotHold, ""},
-		{"C16", "both fail", Go, gpu, []arm{{name: "S3v", failure: cell.OutOfMemory, died: gpuOOM}, {name: "S3", failure: cell.OutOfMemory, died: gpuOOM}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, Undecided, ""},
-		{"C16", "the host's memory is not the GPU's", Go, gpu, []arm{{name: "S3v", failure: cell.OutOfMemory, died: "killed by the kernel"}, {name: "S3"}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, Undecided, ""},
+		{"C16", "both fail", Go, gpu, []arm{{name: "S3v", failure: worker.OutOfMemory, died: gpuOOM}, {name: "S3", failure: worker.OutOfMemory, died: gpuOOM}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, Undecided, ""},
+		{"C16", "the host's memory is not the GPU's", Go, gpu, []arm{{name: "S3v", failure: worker.OutOfMemory, died: "killed by the kernel"}, {name: "S3"}, {name: "S3v/memory-growth", gpu: 1200, pool: 600}, {name: "S3/memory-growth", gpu: 1000, pool: 500}}, Undecided, ""},
 
 		{"C17", "flat", Keras, nil, []arm{{name: "S3a"}, {name: "S3"}}, DoesNotHold, ""},
 		{"C17", "grows alone", Keras, nil, []arm{{name: "S3a", kind: leak, slope: 500}, {name: "S3"}}, HoldsInPart, "S3a alone"},
@@ -416,7 +416,7 @@ func jumps(s1, s1d, s1XLA, s1dXLA float64) []arm {
 func TestLateFinalizersAreNoEvidence(t *testing.T) {
 	var arms []arm
 	for _, w := range Workloads() {
-		if w.RunsOn(Galeone) && w.On[Galeone].Knobs["gc"] != "step" {
+		if w.RunsOn(Galeone) && w.On[Galeone].Params["gc"] != "step" {
 			arms = append(arms, arm{name: w.ID, kind: leak, slope: 100, peak: 1000, loaded: 100, steady: 500, closed: 120})
 			arms = append(arms, arm{name: w.ID + "/batch-half", kind: leak, slope: 50, peak: 600, loaded: 100, steady: 300, closed: 120})
 			if w.ID == "S3" || w.ID == "W2" {

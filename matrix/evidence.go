@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode"
 
-	"steadyfit/internal/lab/cell"
 	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
@@ -264,8 +264,8 @@ func (v view) has(name string) bool {
 // said so, or an allocation failed under a limit. Everything else that can end a run
 // says nothing about memory.
 func outOfMemory(run *RunResult) bool {
-	if run.Failure != cell.Failed {
-		return run.Failure == cell.OutOfMemory
+	if run.Failure != worker.Failed {
+		return run.Failure == worker.OutOfMemory
 	}
 	return strings.Contains(run.Cause, " limit of ") && slices.ContainsFunc(
 		[]string{"bad_alloc", "MemoryError", "out of memory", "OOM", "annot allocate memory"},
@@ -279,7 +279,7 @@ func (v view) died(name string) (starved, grown, all int) {
 		all++
 		if outOfMemory(run) {
 			starved++
-			if _, stepped := run.Phases[cell.PhaseFirst]; stepped {
+			if _, stepped := run.Phases[worker.PhaseFirst]; stepped {
 				grown++
 			}
 		}
@@ -332,7 +332,7 @@ func (v view) collected(workload string) (name string, lags bool) {
 	if v.runtime != Galeone {
 		return workload, false
 	}
-	if w, err := FindWorkload(workload); err == nil && w.on(Galeone).Knobs["gc"] == "step" {
+	if w, err := FindWorkload(workload); err == nil && w.on(Galeone).Params["gc"] == "step" {
 		return workload, false
 	}
 	if name = workload + "/gc-step"; v.has(name) {
@@ -596,7 +596,7 @@ func (v view) relieves(name, other string) evidence {
 
 // added is what a run took from loading to its last step, and loaded what it had then.
 func added(run *RunResult) (added, loaded float64, ok bool) {
-	from, to := run.Phases[cell.PhaseLoaded], run.Phases[cell.PhaseSteady]
+	from, to := run.Phases[worker.PhaseLoaded], run.Phases[worker.PhaseSteady]
 	a, b := from.Get(memory.Anon), to.Get(memory.Anon)
 	return float64(b.Bytes - a.Bytes), float64(a.Bytes), run.Failure == "" && a.OK && b.OK && a.Bytes > 0
 }
@@ -623,7 +623,7 @@ func (v view) jumps(name string) evidence {
 	}
 	var amounts, parts spread
 	for _, run := range v.runs[v.id(name)] {
-		from, to := run.Phases[cell.PhaseLoaded], run.Phases[cell.PhaseFirst]
+		from, to := run.Phases[worker.PhaseLoaded], run.Phases[worker.PhaseFirst]
 		a, b := from.Get(memory.Anon), to.Get(memory.Anon)
 		if run.Failure == "" && a.OK && b.OK && a.Bytes > 0 {
 			amount := float64(b.Bytes - a.Bytes)
@@ -653,7 +653,7 @@ func (v view) releases(name string) evidence {
 	var levels, left, trimmed, parts, kept spread
 	for _, run := range v.runs[v.id(name)] {
 		a, loaded, ok := added(run)
-		phase := run.Phases[cell.PhaseClosed]
+		phase := run.Phases[worker.PhaseClosed]
 		closed := phase.Get(memory.Anon)
 		if !ok || !closed.OK {
 			continue
@@ -663,7 +663,7 @@ func (v view) releases(name string) evidence {
 			continue
 		}
 		levels, left, parts = append(levels, a), append(left, float64(closed.Bytes)-loaded), append(parts, (float64(closed.Bytes)-loaded)/a)
-		phase = run.Phases[cell.PhaseTrimmed]
+		phase = run.Phases[worker.PhaseTrimmed]
 		if t := phase.Get(memory.Anon); t.OK {
 			trimmed = append(trimmed, float64(t.Bytes)-loaded)
 		}
@@ -711,8 +711,8 @@ func (v view) worsens(name, other string) evidence {
 	broken := 0
 	runs, others := v.paired(name, other)
 	for i := range runs {
-		a, ok := loss(runs[i], cell.FactLossLast)
-		b, ok2 := loss(others[i], cell.FactLossLast)
+		a, ok := loss(runs[i], worker.FactLossLast)
+		b, ok2 := loss(others[i], worker.FactLossLast)
 		switch {
 		case !ok || !ok2 || math.IsNaN(b) || math.IsInf(b, 0):
 			continue
@@ -760,7 +760,7 @@ func device(run *RunResult, process bool) (sum memory.Reading) {
 		}
 		return run.Series.Max(memory.GPUProcess)
 	}
-	for _, value := range run.Phases[cell.PhaseTraced].Values {
+	for _, value := range run.Phases[worker.PhaseTraced].Values {
 		if value.Reading.OK && value.Layer.Whole() == memory.TFPeak && onGPU(value.Layer) {
 			sum = memory.Known(sum.Bytes + value.Reading.Bytes)
 		}

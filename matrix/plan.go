@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"steadyfit/internal/allocator"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
@@ -212,17 +212,17 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 	if r.Device != nil && w.NoSession {
 		return memory.NotApplicable, fmt.Sprintf("%s opens no session", w.ID)
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Knobs)) {
+	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
 		switch {
 		case name == batchDivide:
 			if w.Batch < 4 {
 				return memory.NotApplicable, fmt.Sprintf("%s has no batch to divide", w.ID)
 			}
 		case !slices.Contains(common, name) && !slices.Contains(w.Takes[runtime], name):
-			return memory.NotApplicable, fmt.Sprintf("%s on %s has nothing that %s=%s changes", w.ID, runtime, name, r.Knobs[name])
+			return memory.NotApplicable, fmt.Sprintf("%s on %s has nothing that %s=%s changes", w.ID, runtime, name, r.Params[name])
 		}
 	}
-	if w.does(runtime, r.Knobs) && len(r.Env) == 0 && r.Device == nil && r.Preload == "" {
+	if w.does(runtime, r.Params) && len(r.Env) == 0 && r.Device == nil && r.Preload == "" {
 		return memory.NotApplicable, fmt.Sprintf("%s does that already", w.ID)
 	}
 	if r.Preload != "" {
@@ -235,11 +235,11 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 
 // spec is what the child of a job is told, and env what is added to its
 // environment.
-func (p *Plan) spec(j job) (cell.Spec, []string, error) {
+func (p *Plan) spec(j job) (worker.Spec, []string, error) {
 	w, r := j.workload, j.remedy
-	s := cell.Spec{
+	s := worker.Spec{
 		Workload: cmp.Or(w.Like, w.ID), Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
-		Seed: p.Seed, Knobs: make(map[string]string),
+		Seed: p.Seed, Params: make(map[string]string),
 		Trace: p.limit(w) == 0, // else it can end a run that survived all its steps
 	}
 	switch {
@@ -248,10 +248,10 @@ func (p *Plan) spec(j job) (cell.Spec, []string, error) {
 	case w.Model != "":
 		s.Model = p.Models[w.Model]
 	}
-	maps.Copy(s.Knobs, w.Knobs)
-	maps.Copy(s.Knobs, r.Knobs)
-	if text, ok := s.Knobs[batchDivide]; ok {
-		delete(s.Knobs, batchDivide)
+	maps.Copy(s.Params, w.Params)
+	maps.Copy(s.Params, r.Params)
+	if text, ok := s.Params[batchDivide]; ok {
+		delete(s.Params, batchDivide)
 		var n int
 		if _, err := fmt.Sscan(text, &n); err != nil || n < 1 {
 			return s, nil, fmt.Errorf("remedy %s: %s=%s: expected a number of at least 1", r.ID, batchDivide, text)
@@ -294,7 +294,7 @@ func (p *Plan) spec(j job) (cell.Spec, []string, error) {
 const User = "user"
 
 // key names a job and all that its outcome depends on.
-func (p *Plan) key(j job, s cell.Spec, env []string) (string, error) {
+func (p *Plan) key(j job, s worker.Spec, env []string) (string, error) {
 	user, limitKind := "", ""
 	if j.workload.ID == User {
 		user = p.inputs.user
@@ -307,7 +307,7 @@ func (p *Plan) key(j job, s cell.Spec, env []string) (string, error) {
 		Pair, Group               int
 		Arms                      []string
 		Jobs                      int
-		Spec                      cell.Spec
+		Spec                      worker.Spec
 		Env                       []string
 		Limit                     memory.Bytes
 		LimitKind                 string

@@ -46,7 +46,7 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 			}
 		}
 	}
-	whole := job{runtime: Go, workload: Workload{ID: "W0", Steps: 4, Every: 1, Epoch: 2, Batch: 1}, remedy: Remedy{ID: "batch-half", Knobs: map[string]string{batchDivide: "2"}}}
+	whole := job{runtime: Go, workload: Workload{ID: "W0", Steps: 4, Every: 1, Epoch: 2, Batch: 1}, remedy: Remedy{ID: "batch-half", Params: map[string]string{batchDivide: "2"}}}
 	s, _, err := p.spec(whole)
 	require.NoError(t, err)
 	assert.Zero(t, s.Samples, "a batch of 1 stays as it is")

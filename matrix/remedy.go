@@ -42,8 +42,8 @@ type Remedy struct {
 	OtherLoss bool `json:"other_loss,omitempty"`
 	// Unseen says why nothing shows whether it took; empty if something does.
 	Unseen string `json:"unseen,omitempty"`
-	// Knobs are what the child itself does.
-	Knobs map[string]string `json:"knobs,omitempty"`
+	// Params are what the child itself does.
+	Params map[string]string `json:"knobs,omitempty"`
 	// On has how it is applied on a runtime where that is otherwise.
 	On map[string]Applied `json:"on,omitempty"`
 	// Runtimes that it makes sense for; empty means all.
@@ -52,16 +52,16 @@ type Remedy struct {
 	NeedsGPU bool `json:"needs_gpu,omitempty"`
 }
 
-// Applied is how a remedy is applied, in place of its own Env, Device and Knobs.
+// Applied is how a remedy is applied, in place of its own Env, Device and Params.
 type Applied struct {
 	Env    map[string]string `json:"env,omitempty"`
 	Device *gpuopts.Options  `json:"device,omitempty"`
-	Knobs  map[string]string `json:"knobs,omitempty"`
+	Params map[string]string `json:"knobs,omitempty"`
 }
 
 // dividesBatch is what the batch is divided by; 1 if it is left whole.
 func (r Remedy) dividesBatch() int {
-	n, err := strconv.Atoi(r.Knobs[batchDivide])
+	n, err := strconv.Atoi(r.Params[batchDivide])
 	if err != nil || n < 1 {
 		return 1
 	}
@@ -71,7 +71,7 @@ func (r Remedy) dividesBatch() int {
 // on is the remedy as it is on a runtime.
 func (r Remedy) on(runtime string) Remedy {
 	if a, ok := r.On[runtime]; ok {
-		r.Env, r.Device, r.Knobs = a.Env, a.Device, a.Knobs
+		r.Env, r.Device, r.Params = a.Env, a.Device, a.Params
 	}
 	return r
 }

@@ -3,7 +3,7 @@ package matrix
 import (
 	"time"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
@@ -178,8 +178,8 @@ type RunResult struct {
 	Unverified string `json:"unverified,omitempty"`
 	// Failure is empty if the run came to its end; Cause tells what ended it:
 	// "killed by SIGKILL: memory limit of 1.0 GiB", "RESOURCE_EXHAUSTED: ...".
-	Failure cell.Failure `json:"failure,omitempty"`
-	Cause   string       `json:"cause,omitempty"`
+	Failure worker.Failure `json:"failure,omitempty"`
+	Cause   string         `json:"cause,omitempty"`
 	// Log is the end of what a run that failed wrote to standard error.
 	Log string `json:"log,omitempty"`
 }

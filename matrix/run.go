@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
@@ -264,7 +264,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	if run.Failure == "" {
 		reason, unseen := p.verify(j, o, d.variables)
 		if run.Unverified = unseen; reason != "" {
-			run.Failure, run.Cause = cell.CouldNotApply, reason
+			run.Failure, run.Cause = worker.CouldNotApply, reason
 		}
 	} else {
 		run.Log = excerpt(o.log)
@@ -285,17 +285,17 @@ func (run *RunResult) judge(w Workload, seed uint64) {
 	result := run.Series.Outcome(v)
 	// The peak is reset when all is loaded, and the trace of a step is no part of the
 	// loop.
-	for _, name := range []string{cell.PhaseFirst, cell.PhaseSteady} {
+	for _, name := range []string{worker.PhaseFirst, worker.PhaseSteady} {
 		sample := run.Phases[name]
 		if peak := sample.Get(memory.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {
 			result.Peak = peak
 		}
 	}
-	closed, isClosed := run.Phases[cell.PhaseClosed]
+	closed, isClosed := run.Phases[worker.PhaseClosed]
 	if isClosed {
 		result.Reset = closed.Get(memory.Anon)
 	}
-	if trimmed, ok := run.Phases[cell.PhaseTrimmed]; ok && isClosed {
+	if trimmed, ok := run.Phases[worker.PhaseTrimmed]; ok && isClosed {
 		result.Verdict = v.Trimmed(&closed, &trimmed)
 	}
 	if run.Failure != "" {

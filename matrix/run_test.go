@@ -27,14 +27,14 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/docs"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
 // The test binary is the children of its own matrix: they need no TensorFlow, so
 // that what the parent does with every kind of child can be tested fast.
 func TestMain(m *testing.M) {
-	if os.Getenv(cell.Env) != "" {
+	if os.Getenv(worker.Env) != "" {
 		os.Exit(playChild())
 	}
 	os.Exit(m.Run())
@@ -57,7 +57,7 @@ func allocate(size int) []byte {
 }
 
 func playChild() int {
-	c, err := cell.Start()
+	c, err := worker.Start()
 	if err != nil {
 		os.Stderr.WriteString(err.Error())
 		return 2
@@ -67,8 +67,8 @@ func playChild() int {
 		os.Stderr.WriteString("child: " + err.Error())
 		return 1
 	}
-	release := c.Knob("release", "keep")
-	if err := errors.Join(c.Fact("tensorflow", "none"), c.Fact("limit", os.Getenv("TEST_LIMIT")), c.Phase(cell.PhaseStart)); err != nil {
+	release := c.Param("release", "keep")
+	if err := errors.Join(c.Fact("tensorflow", "none"), c.Fact("limit", os.Getenv("TEST_LIMIT")), c.Phase(worker.PhaseStart)); err != nil {
 		return fail(err)
 	}
 	if err := c.Fact("traced", strconv.FormatBool(c.Spec.Trace)); err != nil {
@@ -78,7 +78,7 @@ func playChild() int {
 		if err := syscall.Munmap(allocate(96 << 20)); err != nil {
 			return fail(err)
 		}
-		if err := c.Phase(cell.PhaseLoaded); err != nil {
+		if err := c.Phase(worker.PhaseLoaded); err != nil {
 			return fail(err)
 		}
 	}
@@ -116,7 +116,7 @@ func playChild() int {
 			}
 		case "disk":
 			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
-				if err := c.Done(errors.New("write /out/x: no space left on device"), cell.Failed); err != nil {
+				if err := c.Done(errors.New("write /out/x: no space left on device"), worker.Failed); err != nil {
 					return fail(err)
 				}
 				return 0
@@ -137,7 +137,7 @@ func playChild() int {
 				return 0
 			}
 		case "exhausted":
-			if err := c.Done(errors.New("OOM when allocating"), cell.OutOfMemory); err != nil {
+			if err := c.Done(errors.New("OOM when allocating"), worker.OutOfMemory); err != nil {
 				return fail(err)
 			}
 			return 0
@@ -146,33 +146,33 @@ func playChild() int {
 			return fail(err)
 		}
 	}
-	if err := c.Phase(cell.PhaseSteady); err != nil {
+	if err := c.Phase(worker.PhaseSteady); err != nil {
 		return fail(err)
 	}
 	if c.Spec.Workload == "traced" && c.Spec.Trace {
 		keep = append(keep, allocate(96<<20))
 		casts := "3"
-		if c.Spec.Knobs["release"] == "" {
+		if c.Spec.Params["release"] == "" {
 			casts = "0"
 		}
-		err := c.Phase(cell.PhaseTraced,
+		err := c.Phase(worker.PhaseTraced,
 			memory.Value{Layer: memory.TFPeak.Of("mklcpu"), Reading: memory.Known(4 << 20)},
 			memory.Value{Layer: memory.TFPeak.Of("cpu"), Reading: memory.Reading{}},
 			memory.Value{Layer: memory.TFPeak.Of("gpu_host_bfc"), Reading: memory.Known(1 << 20)},
 			memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: memory.Known(7 << 20)})
-		if err := errors.Join(err, c.Fact(cell.FactBFloat16, casts), c.Fact(cell.FactFloat16, "0")); err != nil {
+		if err := errors.Join(err, c.Fact(worker.FactBFloat16, casts), c.Fact(worker.FactFloat16, "0")); err != nil {
 			return fail(err)
 		}
 	}
 	if c.Spec.Workload == "retains" {
 		held := allocate(48 * leakedPerStep)
-		if err := c.Phase(cell.PhaseClosed); err != nil {
+		if err := c.Phase(worker.PhaseClosed); err != nil {
 			return fail(err)
 		}
 		if err := syscall.Munmap(held); err != nil {
 			return fail(err)
 		}
-		if err := errors.Join(c.Phase(cell.PhaseTrimmed), c.Done(nil, "")); err != nil {
+		if err := errors.Join(c.Phase(worker.PhaseTrimmed), c.Done(nil, "")); err != nil {
 			return fail(err)
 		}
 		return 0
@@ -188,7 +188,7 @@ func playChild() int {
 			return fail(err)
 		}
 	}
-	if err := errors.Join(c.Phase(cell.PhaseClosed), c.Done(nil, "")); err != nil {
+	if err := errors.Join(c.Phase(worker.PhaseClosed), c.Done(nil, "")); err != nil {
 		return fail(err)
 	}
 	if c.Spec.Workload == "lingers" {
@@ -213,10 +213,10 @@ func plan(t *testing.T, workloads ...Workload) Plan {
 func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
 	p.Remedies = []Remedy{
-		{ID: "close", Goal: memory.LowerSlope, Knobs: map[string]string{"release": "close"}},
+		{ID: "close", Goal: memory.LowerSlope, Params: map[string]string{"release": "close"}},
 		{ID: "gc", Goal: memory.LowerSlope, Env: map[string]string{"GOGC": "20"}},
 		{ID: "gpu", Goal: memory.LowerPeak, NeedsGPU: true},
-		{ID: "fetch", Goal: memory.LowerPeak, Knobs: map[string]string{"fetches": "fixed"}},
+		{ID: "fetch", Goal: memory.LowerPeak, Params: map[string]string{"fetches": "fixed"}},
 	}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
@@ -282,17 +282,17 @@ func TestACalibrationThatFailsIsSaid(t *testing.T) {
 
 func TestChildrenThatDieAreResults(t *testing.T) {
 	for id, want := range map[string]struct {
-		failure cell.Failure
+		failure worker.Failure
 		cause   string
 	}{
-		"killed":    {cell.Failed, "killed by signal killed"},
-		"aborts":    {cell.Failed, "Check failed: x == y"},
-		"mute":      {cell.Failed, "ended without a result"},
-		"hangs":     {cell.Failed, "nothing heard for"},
-		"babbles":   {cell.Failed, "message of the child"},
-		"deaf":      {cell.Failed, "exit status 3"},
-		"closes":    {cell.Failed, "did not end within"},
-		"exhausted": {cell.OutOfMemory, "OOM when allocating"},
+		"killed":    {worker.Failed, "killed by signal killed"},
+		"aborts":    {worker.Failed, "Check failed: x == y"},
+		"mute":      {worker.Failed, "ended without a result"},
+		"hangs":     {worker.Failed, "nothing heard for"},
+		"babbles":   {worker.Failed, "message of the child"},
+		"deaf":      {worker.Failed, "exit status 3"},
+		"closes":    {worker.Failed, "did not end within"},
+		"exhausted": {worker.OutOfMemory, "OOM when allocating"},
 	} {
 		t.Run(id, func(t *testing.T) {
 			p := plan(t, workload(id, 0))
@@ -335,7 +335,7 @@ func TestAnotherProcessGoesOnWithARun(t *testing.T) {
 
 func TestSeveralRunsAtTheSameTime(t *testing.T) {
 	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
-	p.Remedies = []Remedy{{ID: "release", Goal: memory.LowerSlope, Knobs: map[string]string{"release": "now"}}}
+	p.Remedies = []Remedy{{ID: "release", Goal: memory.LowerSlope, Params: map[string]string{"release": "now"}}}
 	p.Pairs, p.Jobs = 4, 3
 	done := 0
 	p.Progress = func(progress Progress) {
@@ -409,7 +409,7 @@ func TestADiskThatIsFull(t *testing.T) {
 func TestAKnobThatTheChildDoesNotKnow(t *testing.T) {
 	p := plan(t, workload("flat", 0))
 	p.Workloads[0].Takes[Go] = []string{"shapes"} // says so, but the child has no such knob
-	p.Remedies = []Remedy{{ID: "pad", Goal: memory.LowerSlope, Knobs: map[string]string{"shapes": "pad"}}}
+	p.Remedies = []Remedy{{ID: "pad", Goal: memory.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
 	assert.Equal(t, memory.NotApplicable, r.Cells[1].Effect)
@@ -507,10 +507,10 @@ func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 func TestARewriteThatLeftNoTrace(t *testing.T) {
 	p := plan(t, workload("traced", 0), workload("flat", 0))
 	p.Remedies = []Remedy{
-		{ID: "there", Knobs: map[string]string{"release": "a"}, Traced: map[string]bool{cell.FactBFloat16: true}},
-		{ID: "not there", Knobs: map[string]string{"release": "b"}, Traced: map[string]bool{cell.FactFloat16: true}},
-		{ID: "still there", Knobs: map[string]string{"release": "c"}, Traced: map[string]bool{cell.FactBFloat16: false}},
-		{ID: "never missing", Knobs: map[string]string{"release": "d"}, Traced: map[string]bool{cell.FactFloat16: false}},
+		{ID: "there", Params: map[string]string{"release": "a"}, Traced: map[string]bool{worker.FactBFloat16: true}},
+		{ID: "not there", Params: map[string]string{"release": "b"}, Traced: map[string]bool{worker.FactFloat16: true}},
+		{ID: "still there", Params: map[string]string{"release": "c"}, Traced: map[string]bool{worker.FactBFloat16: false}},
+		{ID: "never missing", Params: map[string]string{"release": "d"}, Traced: map[string]bool{worker.FactFloat16: false}},
 	}
 	p.Select = func(_, workload, remedy string) bool { return workload == "traced" || remedy != "never missing" }
 	r, err := Run(t.Context(), p)
@@ -628,7 +628,7 @@ func TestRemediesAreSound(t *testing.T) {
 		assert.Contains(t, []memory.Goal{memory.LowerSlope, memory.LowerPeak, memory.LowerReset, memory.LowerGPU}, r.Goal, r.ID)
 		assert.True(t, r.NeedsGPU || r.Goal != memory.LowerGPU, r.ID)
 		if r.ID != Baseline {
-			assert.False(t, len(r.Env) == 0 && len(r.Knobs) == 0 && r.Preload == "" && r.Device == nil, "%s changes nothing", r.ID)
+			assert.False(t, len(r.Env) == 0 && len(r.Params) == 0 && r.Preload == "" && r.Device == nil, "%s changes nothing", r.ID)
 		}
 		if r.Device != nil {
 			config, err := r.Device.ConfigProto()
@@ -643,7 +643,7 @@ func TestRemediesAreSound(t *testing.T) {
 		}
 		for runtime, a := range r.On {
 			assert.Contains(t, Runtimes(), runtime, r.ID)
-			assert.False(t, len(a.Env) == 0 && len(a.Knobs) == 0 && a.Device == nil, "%s changes nothing on %s", r.ID, runtime)
+			assert.False(t, len(a.Env) == 0 && len(a.Params) == 0 && a.Device == nil, "%s changes nothing on %s", r.ID, runtime)
 		}
 		if r.Preload != "" {
 			assert.Contains(t, allocator.Libraries, r.Preload)
@@ -695,7 +695,7 @@ func TestWhatARunDependsOn(t *testing.T) {
 	library := write("site-packages/tensorflow/libtensorflow_cc.so.2", "1")
 	p.Runtimes, p.Workloads[0].Takes = []string{Keras}, map[string][]string{Keras: {"release"}}
 	p.Commands[Keras] = Command{Args: p.Commands[Go].Args, Libraries: []string{library}}
-	p.Remedies = []Remedy{{ID: "a", Knobs: map[string]string{"release": "a"}}}
+	p.Remedies = []Remedy{{ID: "a", Params: map[string]string{"release": "a"}}}
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
 	for what, change := range map[string]func(){
 		"nothing":      nil,
@@ -706,7 +706,7 @@ func TestWhatARunDependsOn(t *testing.T) {
 		"package":      func() { write("site-packages/keras-9.9.9.dist-info/METADATA", "") },
 		"variable":     func() { t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0") },
 		"log":          func() { t.Setenv("TF_CPP_MIN_LOG_LEVEL", "0"); t.Setenv("NOTHING", "1") },
-		"arms":         func() { p.Remedies = append(p.Remedies, Remedy{ID: "b", Knobs: map[string]string{"release": "b"}}) },
+		"arms":         func() { p.Remedies = append(p.Remedies, Remedy{ID: "b", Params: map[string]string{"release": "b"}}) },
 		"limit":        func() { p.Limit = memory.GiB },
 		"machine":      func() { p.GPUs = []string{"another"} },
 	} {
@@ -747,7 +747,7 @@ func TestALimitThatCannotBeApplied(t *testing.T) {
 	require.NoError(t, err)
 	o := &observed{}
 	_, err = o.process(t.Context(), Command{Args: []string{program}}, nil,
-		cell.Spec{Workload: "flat", Steps: 4, Every: 1, Epoch: 2}, brokenLimit{}, 20*time.Second)
+		worker.Spec{Workload: "flat", Steps: 4, Every: 1, Epoch: 2}, brokenLimit{}, 20*time.Second)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	assert.Empty(t, o.failure, "it is not the child's failure")
 }
@@ -824,7 +824,7 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	p.Pairs = 1
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	loaded := r.Runs[0].Phases[cell.PhaseLoaded]
+	loaded := r.Runs[0].Phases[worker.PhaseLoaded]
 	assert.Greater(t, loaded.Get(memory.Peak).Bytes, 96*memory.MiB)
 	require.NotNil(t, r.Cells[0].Figures.Peak)
 	assert.Less(t, *r.Cells[0].Figures.Peak, int64(64<<20))
@@ -834,12 +834,12 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 func TestNoTraceUnderALimit(t *testing.T) {
 	p := plan(t, workload("traced", 0))
 	p.Pairs = 2
-	p.Remedies = []Remedy{{ID: "bf16", Knobs: map[string]string{"release": "a"}, Traced: map[string]bool{cell.FactBFloat16: true}}}
+	p.Remedies = []Remedy{{ID: "bf16", Params: map[string]string{"release": "a"}, Traced: map[string]bool{worker.FactBFloat16: true}}}
 	p.Limit = 4 * memory.GiB
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
 	assert.Equal(t, "false", r.Runs[0].Facts["traced"])
-	assert.NotContains(t, r.Runs[0].Phases, cell.PhaseTraced)
+	assert.NotContains(t, r.Runs[0].Phases, worker.PhaseTraced)
 	assert.Equal(t, "no step is traced under a memory limit", r.Cells[1].Unverified)
 	assert.EqualValues(t, 4<<30, r.Settings.Limit)
 	assert.Contains(t, []string{"control group", "RLIMIT_DATA"}, r.Settings.LimitKind)
@@ -948,7 +948,7 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	c = p.cell(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, memory.Scatter{})
 	assert.Equal(t, memory.Unclear, c.Effect, "nobody can tell for a step: %s", c.Reason)
 	assert.Positive(t, c.Comparison.More)
-	half.Knobs = nil
+	half.Params = nil
 	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
 }
 
@@ -956,11 +956,11 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 func TestTracesThatTellNothing(t *testing.T) {
 	runs := func(counts ...string) (all []*RunResult) {
 		for _, n := range counts {
-			all = append(all, &RunResult{Facts: map[string]string{cell.FactCalls: n}})
+			all = append(all, &RunResult{Facts: map[string]string{worker.FactCalls: n}})
 		}
 		return all
 	}
-	with, without := Remedy{Traced: map[string]bool{cell.FactCalls: true}}, Remedy{Traced: map[string]bool{cell.FactCalls: false}}
+	with, without := Remedy{Traced: map[string]bool{worker.FactCalls: true}}, Remedy{Traced: map[string]bool{worker.FactCalls: false}}
 	assert.Empty(t, unseenTrace(with, runs("0", "0")))
 	assert.Contains(t, unseenTrace(with, runs("0", "2")), "the graph that ran without it has 2 function calls, too")
 	assert.Empty(t, unseenTrace(without, runs("1", "2")))
@@ -978,9 +978,9 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		return r
 	}
 	operations := func(all, oneDNN string) *RunResult {
-		return run(cell.FactOperations, all, cell.FactOneDNN, oneDNN)
+		return run(worker.FactOperations, all, worker.FactOneDNN, oneDNN)
 	}
-	died := &RunResult{Failure: cell.Failed}
+	died := &RunResult{Failure: worker.Failed}
 	graph := Remedy{OtherGraph: true}
 	for _, c := range []struct {
 		runs, base []*RunResult
@@ -989,9 +989,9 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("7", "2")}, ""},
 		{[]*RunResult{operations("8", "3")}, []*RunResult{operations("8", "2")}, ""},
 		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("8", "2")}, "as many operations of each kind as without it"},
-		{[]*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.5")}, []*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.4")}, ""},
-		{[]*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.5"), run(cell.FactOperations, "8", cell.FactLossLast, "0.4")},
-			[]*RunResult{run(cell.FactOperations, "8", cell.FactLossLast, "0.4"), run(cell.FactOperations, "8", cell.FactLossLast, "0.5")}, "as many operations"},
+		{[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.5")}, []*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.4")}, ""},
+		{[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.5"), run(worker.FactOperations, "8", worker.FactLossLast, "0.4")},
+			[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.4"), run(worker.FactOperations, "8", worker.FactLossLast, "0.5")}, "as many operations"},
 		{[]*RunResult{run()}, []*RunResult{run()}, "its step cannot be traced"},
 		{[]*RunResult{died}, []*RunResult{operations("8", "2")}, ""},
 	} {
@@ -999,7 +999,7 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		assert.Equal(t, c.says == "", unseenGraph(graph, c.runs, c.base) == "")
 		assert.Empty(t, unseenGraph(Remedy{}, c.runs, c.base))
 	}
-	loss := func(text string) *RunResult { return run(cell.FactLossLast, text) }
+	loss := func(text string) *RunResult { return run(worker.FactLossLast, text) }
 	numbers := Remedy{OtherLoss: true}
 	for _, c := range []struct {
 		runs, base []*RunResult
@@ -1021,7 +1021,7 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 	p := plan(t)
 	j := job{runtime: Go, remedy: Remedy{Env: map[string]string{"MALLOC_ARENA_MAX": "1"}}}
 	for allocator, reason := range map[string]string{"glibc": "", "": "", "jemalloc": "MALLOC_ARENA_MAX is read by the malloc of the C library, and the process has that of jemalloc"} {
-		got, unseen := p.verify(j, &observed{facts: map[string]string{cell.FactAllocator: allocator}}, newVariables(&p))
+		got, unseen := p.verify(j, &observed{facts: map[string]string{worker.FactAllocator: allocator}}, newVariables(&p))
 		assert.Equal(t, reason, got)
 		assert.Empty(t, unseen)
 	}
@@ -1029,9 +1029,9 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 
 func TestAnUpdateOfParts(t *testing.T) {
 	p := plan(t)
-	j := job{runtime: Go, remedy: Remedy{Knobs: map[string]string{"micro": "2"}}}
-	for split, doubt := range map[string]string{cell.SplitExact: "", "": "", cell.SplitInexact: "the update is not that of the whole batch"} {
-		reason, unseen := p.verify(j, &observed{facts: map[string]string{cell.FactSplit: split}}, newVariables(&p))
+	j := job{runtime: Go, remedy: Remedy{Params: map[string]string{"micro": "2"}}}
+	for split, doubt := range map[string]string{worker.SplitExact: "", "": "", worker.SplitInexact: "the update is not that of the whole batch"} {
+		reason, unseen := p.verify(j, &observed{facts: map[string]string{worker.FactSplit: split}}, newVariables(&p))
 		assert.Empty(t, reason)
 		assert.Contains(t, unseen, doubt)
 		assert.Equal(t, doubt == "", unseen == "")
@@ -1040,9 +1040,9 @@ func TestAnUpdateOfParts(t *testing.T) {
 
 func TestARunThatWasGivenUpEarlier(t *testing.T) {
 	p := &Plan{Timeout: time.Minute}
-	assert.True(t, p.hungOtherwise(&RunResult{Failure: cell.Failed, Cause: "hang: nothing heard for 10s"}))
-	assert.False(t, p.hungOtherwise(&RunResult{Failure: cell.Failed, Cause: "hang: nothing heard for 1m0s"}))
-	assert.False(t, p.hungOtherwise(&RunResult{Failure: cell.Failed, Cause: "killed by SIGSEGV"}))
+	assert.True(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: nothing heard for 10s"}))
+	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: nothing heard for 1m0s"}))
+	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "killed by SIGSEGV"}))
 	assert.False(t, p.hungOtherwise(&RunResult{}))
 }
 
@@ -1087,7 +1087,7 @@ func TestThreadsThatAreCounted(t *testing.T) {
 	intra, err := FindRemedy("intra-1")
 	require.NoError(t, err)
 	pool := func(steady, closed int) *observed {
-		return &observed{threads: map[string]map[string]int{cell.PhaseSteady: {poolThreads: steady}, cell.PhaseClosed: {poolThreads: closed}}}
+		return &observed{threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: steady}, worker.PhaseClosed: {poolThreads: closed}}}
 	}
 	p := plan(t)
 	for _, c := range []struct {
@@ -1101,7 +1101,7 @@ func TestThreadsThatAreCounted(t *testing.T) {
 		{one, pool(0, 0), "", "no thread is called tf_Compute"},
 		{own, pool(4, 0), "", ""},
 		{own, pool(4, 4), "", "sessions are open to the end, so that it is not told whose threads there are"},
-		{own, &observed{threads: map[string]map[string]int{cell.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not told whose threads there are"},
+		{own, &observed{threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not told whose threads there are"},
 		{intra, pool(4, 4), "", "threads that share an operation have no name to count them by"},
 	} {
 		reason, unseen := p.verify(job{runtime: Go, remedy: c.remedy}, c.o, newVariables(&p))
@@ -1159,7 +1159,7 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	s, _, err := p.spec(job{runtime: Keras, workload: w, remedy: r.on(Keras)})
 	require.NoError(t, err)
 	assert.Empty(t, s.Config)
-	assert.Equal(t, map[string]string{"bf16": "1"}, s.Knobs)
+	assert.Equal(t, map[string]string{"bf16": "1"}, s.Params)
 	assert.True(t, s.Trace)
 }
 
@@ -1171,7 +1171,7 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 	var jobs []job
 	r := &Result{}
 	random := rand.New(rand.NewPCG(1, 1))
-	add := func(remedy string, pair int, failure cell.Failure) {
+	add := func(remedy string, pair int, failure worker.Failure) {
 		peak := 1e9 * math.Exp(0.03*random.NormFloat64())
 		r.Runs = append(r.Runs, RunResult{ID: len(r.Runs), Runtime: Go, Workload: w.ID, Remedy: remedy, Pair: pair, Failure: failure,
 			Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: memory.Flat}, Peak: memory.Known(memory.Bytes(peak))}})
@@ -1184,9 +1184,9 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 	for pair := range 3 {
 		add(Baseline, pair, "")
 		for i, remedy := range p.Remedies {
-			var failure cell.Failure
+			var failure worker.Failure
 			if i == 0 {
-				failure = cell.CouldNotApply
+				failure = worker.CouldNotApply
 			}
 			add(remedy.ID, pair, failure)
 		}

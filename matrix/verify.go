@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/allocator"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 )
 
 // goVariables are variables that Go reads, and mallocVariables is how those of the C
@@ -38,7 +38,7 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 			}
 			reader, libraries = "this "+r.Preload, []string{path}
 		} else if strings.HasPrefix(name, mallocVariables) {
-			if in := o.facts[cell.FactAllocator]; in != "" && in != "glibc" {
+			if in := o.facts[worker.FactAllocator]; in != "" && in != "glibc" {
 				return fmt.Sprintf("%s is read by the malloc of the C library, and the process has that of %s", name, in), ""
 			}
 			continue
@@ -65,7 +65,7 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 			return fmt.Sprintf("the graph that ran has %s %s", count, fact), ""
 		}
 	}
-	if o.facts[cell.FactSplit] == cell.SplitInexact {
+	if o.facts[worker.FactSplit] == worker.SplitInexact {
 		doubts = append(doubts, "the update is not that of the whole batch, since the model draws other numbers for each part or mixes samples")
 	}
 	for _, text := range []string{verifyThreads(r, o), r.Unseen} {
@@ -88,7 +88,7 @@ const factPool = "threads " + poolThreads
 
 // verifyThreads says why TensorFlow's threads do not show that a remedy for them took.
 func verifyThreads(r Remedy, o *observed) string {
-	steady, closed := o.threads[cell.PhaseSteady], o.threads[cell.PhaseClosed]
+	steady, closed := o.threads[worker.PhaseSteady], o.threads[worker.PhaseClosed]
 	own := r.Device != nil && r.Device.PerSessionThreads
 	switch {
 	case r.PoolThreads == 0 && !own:
@@ -137,7 +137,7 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 }
 
 // operationFacts are what a traced step tells of its operations.
-var operationFacts = []string{cell.FactOperations, cell.FactBFloat16, cell.FactFloat16, cell.FactRecomputed, cell.FactClusters, cell.FactOneDNN, cell.FactCalls}
+var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed, worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
 
 // unseenGraph says why a remedy that changes the graph may not have taken: in a pair, the
 // traced steps have as many operations of each kind, and the losses at the end are the
@@ -147,12 +147,12 @@ func unseenGraph(r Remedy, runs, base []*RunResult) string {
 		return ""
 	}
 	facts := operationFacts
-	if !slices.ContainsFunc(base, func(run *RunResult) bool { return run.Facts[cell.FactLossLast] != base[0].Facts[cell.FactLossLast] }) {
-		facts = append(slices.Clip(facts), cell.FactLossLast)
+	if !slices.ContainsFunc(base, func(run *RunResult) bool { return run.Facts[worker.FactLossLast] != base[0].Facts[worker.FactLossLast] }) {
+		facts = append(slices.Clip(facts), worker.FactLossLast)
 	}
 	for i, run := range runs {
 		without := base[i]
-		switch _, traced := run.Facts[cell.FactOperations]; {
+		switch _, traced := run.Facts[worker.FactOperations]; {
 		case run.Failure != "" || without.Failure != "":
 		case !traced:
 			return "its step cannot be traced"
@@ -170,14 +170,14 @@ func unseenLoss(r Remedy, runs, base []*RunResult) string {
 		return ""
 	}
 	for i, run := range runs {
-		with, without := run.Facts[cell.FactLossLast], base[i].Facts[cell.FactLossLast]
+		with, without := run.Facts[worker.FactLossLast], base[i].Facts[worker.FactLossLast]
 		switch {
 		case run.Failure != "" || base[i].Failure != "":
 		case with == "" || without == "":
 			return "there is no loss to tell by"
 		case with == without:
 			return "the loss at the end is that without it, bit for bit"
-		case without != base[0].Facts[cell.FactLossLast] && base[0].Failure == "":
+		case without != base[0].Facts[worker.FactLossLast] && base[0].Failure == "":
 			return "the losses without it differ from run to run"
 		}
 	}
@@ -267,4 +267,6 @@ func search(path string, names []string, found map[string]bool) error {
 
 // unmeasurable tells a failure that says that the remedy was not there to be
 // measured from a death, which is a result.
-func unmeasurable(f cell.Failure) bool { return f == cell.NotApplicable || f == cell.CouldNotApply }
+func unmeasurable(f worker.Failure) bool {
+	return f == worker.NotApplicable || f == worker.CouldNotApply
+}

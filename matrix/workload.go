@@ -26,7 +26,7 @@ type Workload struct {
 	Expected string `json:"expected"`
 	// Model is a built-in model, or empty.
 	Model string `json:"model,omitempty"`
-	// Steps, Every, Epoch and Batch are as in cell.Spec.
+	// Steps, Every, Epoch and Batch are as in worker.Spec.
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
@@ -38,13 +38,13 @@ type Workload struct {
 	Leak *int64 `json:"leak_bytes,omitempty"`
 	// Limit is the memory in bytes that a child may use, 0 for no limit.
 	Limit int64 `json:"limit_bytes,omitempty"`
-	// Like is the ID of the workload that this one is a variant of, for its Knobs;
+	// Like is the ID of the workload that this one is a variant of, for its Params;
 	// empty if it is none.
 	Like string `json:"like,omitempty"`
-	// Knobs are what the workload itself chooses, and Env what it adds to the
+	// Params are what the workload itself chooses, and Env what it adds to the
 	// environment; those of a remedy come on top.
-	Knobs map[string]string `json:"knobs,omitempty"`
-	Env   map[string]string `json:"env,omitempty"`
+	Params map[string]string `json:"knobs,omitempty"`
+	Env    map[string]string `json:"env,omitempty"`
 	// Defaults are what knobs are at if nobody sets them, where that is what a remedy
 	// would do, by runtime.
 	Defaults map[string]map[string]string `json:"defaults,omitempty"`
@@ -61,11 +61,11 @@ type Workload struct {
 // Variant is what a workload has different on one runtime. What is zero is the same
 // there.
 type Variant struct {
-	Steps int               `json:"steps,omitempty"`
-	Every int               `json:"every,omitempty"`
-	Epoch int               `json:"epoch,omitempty"`
-	Limit int64             `json:"limit_bytes,omitempty"`
-	Knobs map[string]string `json:"knobs,omitempty"`
+	Steps  int               `json:"steps,omitempty"`
+	Every  int               `json:"every,omitempty"`
+	Epoch  int               `json:"epoch,omitempty"`
+	Limit  int64             `json:"limit_bytes,omitempty"`
+	Params map[string]string `json:"knobs,omitempty"`
 }
 
 // RunsOn reports whether a runtime can run the workload.
@@ -77,7 +77,7 @@ func (w Workload) RunsOn(runtime string) bool {
 // does tells whether the workload does all that knobs say by itself.
 func (w Workload) does(runtime string, knobs map[string]string) bool {
 	for name, value := range knobs {
-		set, ok := w.Knobs[name]
+		set, ok := w.Params[name]
 		if !ok {
 			set, ok = w.Defaults[runtime][name]
 		}
@@ -96,11 +96,11 @@ func (w Workload) on(runtime string) Workload {
 	}
 	w.Steps, w.Every, w.Epoch = cmp.Or(v.Steps, w.Steps), cmp.Or(v.Every, w.Every), cmp.Or(v.Epoch, w.Epoch)
 	w.Limit = cmp.Or(v.Limit, w.Limit)
-	knobs := maps.Clone(w.Knobs)
+	knobs := maps.Clone(w.Params)
 	if knobs == nil {
 		knobs = make(map[string]string)
 	}
-	maps.Copy(knobs, v.Knobs)
-	w.Knobs = knobs
+	maps.Copy(knobs, v.Params)
+	w.Params = knobs
 	return w
 }

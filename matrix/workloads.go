@@ -8,7 +8,7 @@ import (
 	"steadyfit/internal/nearest"
 )
 
-// Knobs that many workloads have, by what they work on.
+// Params that many workloads have, by what they work on.
 var (
 	// goTrainer are those of a training loop on this project's packages.
 	goTrainer = []string{"reset", "micro", "prefetch", "eager", "model"}
@@ -34,7 +34,7 @@ func Workloads() []Workload {
 			Model:    "digits-cnn", Steps: 1280, Every: 16, Epoch: 128, Batch: 32, Budget: 2 << 10,
 			Takes: takes(goTrainer, galeoneTrainer, kerasFit),
 			// The control has to release everything, and nothing else does it there.
-			On: map[string]Variant{Galeone: {Knobs: map[string]string{"gc": "step"}}},
+			On: map[string]Variant{Galeone: {Params: map[string]string{"gc": "step"}}},
 		},
 		{
 			ID: "W1", Title: "a fetched tensor kept", Leak: &leak,
@@ -44,7 +44,7 @@ func Workloads() []Workload {
 			Takes: takes([]string{"release"}, []string{"release"}, []string{"release"}),
 			// What its other tensors leave to the collector would be in the slope; and the
 			// first 17 MB of the leak are of memory that loading the model has freed.
-			On: map[string]Variant{Galeone: {Steps: 2400, Every: 24, Epoch: 240, Knobs: map[string]string{"gc": "step"}}},
+			On: map[string]Variant{Galeone: {Steps: 2400, Every: 24, Epoch: 240, Params: map[string]string{"gc": "step"}}},
 		},
 		{
 			ID: "W2", Title: "input tensors left to the collector",
@@ -73,8 +73,8 @@ func Workloads() []Workload {
 			ID: "W4s", Like: "W4", Title: "a small model loaded and closed 1,000 times",
 			What:     "as W4, with a model of a few KiB, closed as its runtime's users close it",
 			Expected: "flat; a line where closing a session leaves its graph to the collector",
-			Knobs:    map[string]string{"close": "all"},
-			On:       map[string]Variant{Galeone: {Knobs: map[string]string{"close": "session"}}},
+			Params:   map[string]string{"close": "all"},
+			On:       map[string]Variant{Galeone: {Params: map[string]string{"close": "session"}}},
 			Model:    "digits", Steps: 1000, Every: 10, Epoch: 100, Batch: 32, Budget: 1 << 10,
 			Takes: map[string][]string{Go: {"close", "reuse", "model"}, Galeone: {"release", "close", "reuse", "model"}},
 		},
@@ -209,7 +209,7 @@ func imageVariant(id, title, what, expected string, knobs map[string]string, lim
 		like = ""
 	}
 	return Workload{
-		ID: id, Like: like, Title: title, What: what, Expected: expected, Knobs: knobs, Limit: limit,
+		ID: id, Like: like, Title: title, What: what, Expected: expected, Params: knobs, Limit: limit,
 		Model: "image-224", Steps: 64, Every: 1, Epoch: 8, Batch: 32, Budget: 256 << 10,
 		Takes:    takes(inGo, inGaleone, append([]string{"input", "augment", "shapes"}, kerasFit...)),
 		Defaults: kerasGenerator,

@@ -29,7 +29,7 @@ func TestWorkloads(t *testing.T) {
 				assert.NotContains(t, knobs, name, "%s on %s: every workload has it", w.ID, runtime)
 			}
 		}
-		for name := range w.Knobs {
+		for name := range w.Params {
 			for runtime, knobs := range w.Takes {
 				assert.Contains(t, knobs, name, "%s on %s", w.ID, runtime)
 			}

@@ -14,7 +14,7 @@ check() {
 
 galeone() {
     # shellcheck source=/dev/null
-    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/baseline ./internal/lab/galeone/... ./examples/augment)
+    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/galeone/... ./examples/augment)
 }
 
 shells() {

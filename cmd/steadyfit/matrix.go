@@ -20,8 +20,9 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/files"
 	"steadyfit/internal/gpu"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/report"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
 	"steadyfit/matrix"
@@ -348,7 +349,7 @@ func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
 		}
 		c.Args, sources = []string{program, cellCommand}, []string{program}
 	case matrix.Galeone:
-		program, err := project(filepath.Join("out", "bench", "galeone-cell"), "make bench-build")
+		program, err := project(filepath.Join("out", "bench", "galeone"), "make bench-build")
 		if err != nil {
 			return c, err
 		}
@@ -498,13 +499,13 @@ func newCell(s *settings) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := cell.Start(native.Source())
+			c, err := worker.Start(native.Source())
 			if err != nil {
 				return usagef("%w", err)
 			}
 			defer c.Close()
 			err = workload.Run(cmd.Context(), c, s.TensorFlow)
-			if errors.Is(err, workload.ErrAgain) {
+			if errors.Is(err, loop.ErrSaved) {
 				return nil
 			}
 			return c.Done(err, workload.FailureOf(err))

@@ -11,7 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/autotune"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
@@ -79,7 +79,7 @@ func warnUnknown(stderr io.Writer) {
 	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
 		return // the process has warned before it restarted itself
 	}
-	known := []string{cell.Env, supervise.Env, autotune.Env}
+	known := []string{worker.Env, supervise.Env, autotune.Env}
 	for _, name := range flagNames() {
 		known = append(known, envName(name))
 	}

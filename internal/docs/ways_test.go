@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 )
 
@@ -54,7 +54,7 @@ func waysTable(t *testing.T) string {
 			operations := ""
 			for _, run := range result.Runs {
 				if run.Runtime == matrix.Go && run.Workload == workload && run.Remedy == remedy {
-					now := fmt.Sprintf("%s bfloat16, %s float16 of %s", run.Facts[cell.FactMatrixBFloat16], run.Facts[cell.FactMatrixFloat16], run.Facts[cell.FactMatrix])
+					now := fmt.Sprintf("%s bfloat16, %s float16 of %s", run.Facts[worker.FactMatrixBFloat16], run.Facts[worker.FactMatrixFloat16], run.Facts[worker.FactMatrix])
 					require.Contains(t, []string{"", now}, operations, "%s: its runs differ", id)
 					operations = now
 				}

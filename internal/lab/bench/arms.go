@@ -43,9 +43,9 @@ func trainNXLA(r savedmodels.Roles) string { return r.TrainNXLA }
 // arms are all there are. Others are compared with the first and with keras-fit.
 var arms = []arm{
 	{name: "c", role: train, command: graphCommand("cloop")},
-	{name: "galeone", role: train, command: graphCommand("baseline", "-impl", "galeone")},
-	{name: "galeone-flat", role: train, command: graphCommand("baseline", "-impl", "galeone", "-input", "flat")},
-	{name: "tfgo", role: train, command: graphCommand("baseline", "-impl", "tfgo")},
+	{name: "galeone", role: train, command: graphCommand("galeone", "-impl", "galeone")},
+	{name: "galeone-flat", role: train, command: graphCommand("galeone", "-impl", "galeone", "-input", "flat")},
+	{name: "tfgo", role: train, command: graphCommand("galeone", "-impl", "tfgo")},
 	{name: "steadyfit", role: train, command: sessionCommand(train)},
 	{name: "steadyfit-fused", role: trainN, command: sessionCommand(trainN)},
 	{name: "steadyfit-xla", role: trainXLA, command: sessionCommand(trainXLA)},

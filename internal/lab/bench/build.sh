@@ -21,5 +21,4 @@ fi
 
 # shellcheck source=internal/lab/bench/galeone.env
 source internal/lab/bench/galeone.env
-go build -tags galeone -o out/bench/baseline ./internal/lab/baseline
-go build -tags galeone -o out/bench/galeone-cell ./internal/lab/galeone
+go build -tags galeone -o out/bench/galeone ./internal/lab/galeone

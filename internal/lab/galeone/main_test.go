@@ -13,15 +13,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 )
 
 // The test program is its own child.
 func TestMain(m *testing.M) {
-	if os.Getenv(cell.Env) != "" {
-		os.Exit(run())
+	if os.Getenv(worker.Env) != "" {
+		os.Exit(run(nil, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -32,11 +32,11 @@ type report struct {
 	series memory.Series
 	values []map[memory.Layer]*int64 // of the steps
 	facts  map[string]string
-	end    *cell.Message
+	end    *worker.Message
 	log    string
 }
 
-func runCell(t *testing.T, spec cell.Spec, env ...string) *report {
+func runCell(t *testing.T, spec worker.Spec, env ...string) *report {
 	t.Helper()
 	text, err := json.Marshal(spec)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func runCell(t *testing.T, spec cell.Spec, env ...string) *report {
 	cmd := exec.CommandContext(t.Context(), self)
 	var log strings.Builder
 	cmd.Stderr = &log
-	cmd.Env = append(append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", cell.Env+"="+string(text)), env...)
+	cmd.Env = append(append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", worker.Env+"="+string(text)), env...)
 	cmd.ExtraFiles = []*os.File{toParent, toChild}
 	require.NoError(t, cmd.Start())
 	require.NoError(t, toParent.Close())
@@ -63,12 +63,12 @@ func runCell(t *testing.T, spec cell.Spec, env ...string) *report {
 	r := &report{phases: make(map[string]memory.Sample), facts: make(map[string]string)}
 	lines := bufio.NewScanner(messages)
 	for lines.Scan() {
-		var m cell.Message
+		var m worker.Message
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &m), lines.Text())
 		switch m.Kind {
-		case cell.KindFact:
+		case worker.KindFact:
 			r.facts[m.Name] = m.Value
-		case cell.KindPhase, cell.KindStep:
+		case worker.KindPhase, worker.KindStep:
 			var s memory.Sample
 			require.NoError(t, sampler.Sample(m.Step, &s))
 			for layer, v := range m.Values {
@@ -76,7 +76,7 @@ func runCell(t *testing.T, spec cell.Spec, env ...string) *report {
 					s.Set(layer, memory.Known(memory.Bytes(*v)))
 				}
 			}
-			if m.Kind == cell.KindPhase {
+			if m.Kind == worker.KindPhase {
 				r.phases[m.Name] = s
 			} else {
 				r.series.Append(&s)
@@ -84,7 +84,7 @@ func runCell(t *testing.T, spec cell.Spec, env ...string) *report {
 			}
 			_, err := answers.Write([]byte{1})
 			require.NoError(t, err)
-		case cell.KindEnd:
+		case worker.KindEnd:
 			r.end = &m
 		}
 	}
@@ -104,7 +104,7 @@ func builtin(t *testing.T, name string) string {
 	return m.Dir
 }
 
-var cells = []struct {
+var runs = []struct {
 	workload, model string
 	steps, batch    int
 	knobs           []string // runs beside the one without any: "a=b c=d"
@@ -131,22 +131,22 @@ var cells = []struct {
 
 func TestWorkloads(t *testing.T) {
 	var names []string
-	for _, c := range cells {
+	for _, c := range runs {
 		names = append(names, c.workload)
 		for _, knobs := range append([]string{""}, c.knobs...) {
 			t.Run(strings.TrimSpace(c.workload+" "+knobs), func(t *testing.T) {
-				spec := cell.Spec{Workload: c.workload, Steps: c.steps, Every: 2, Epoch: 4, Batch: c.batch, Seed: 1,
-					Knobs: parse(knobs), Scratch: t.TempDir()}
+				spec := worker.Spec{Workload: c.workload, Steps: c.steps, Every: 2, Epoch: 4, Batch: c.batch, Seed: 1,
+					Params: parse(knobs), Scratch: t.TempDir()}
 				if c.model != "" {
 					spec.Model = builtin(t, c.model)
 				}
 				r := runCell(t, spec)
 				require.Empty(t, r.end.Failure, "%s\n%s", r.end.Text, r.log)
 				assert.Equal(t, c.steps/2, r.series.Total())
-				for _, phase := range []string{cell.PhaseLibrary, cell.PhaseLoaded, cell.PhaseFirst, cell.PhaseSteady, cell.PhaseClosed, cell.PhaseTrimmed} {
+				for _, phase := range []string{worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst, worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed} {
 					assert.Contains(t, r.phases, phase)
 				}
-				after := r.phases[cell.PhaseClosed]
+				after := r.phases[worker.PhaseClosed]
 				assert.Equal(t, memory.Known(0), after.Get(liveGraphs), "everything can be freed in the end")
 				assert.Equal(t, memory.Known(0), after.Get(memory.LiveBytes))
 				assert.Equal(t, memory.Known(0), after.Get(memory.WaitingBytes))
@@ -177,37 +177,37 @@ func TestWhatTheBindingCannotDo(t *testing.T) {
 		{"W5", "shapes=pad"},
 	} {
 		t.Run(c.workload+" "+c.knobs, func(t *testing.T) {
-			r := runCell(t, cell.Spec{Workload: c.workload, Steps: 2, Every: 1, Epoch: 1, Batch: 2, Model: model, Knobs: parse(c.knobs)})
-			assert.Equal(t, cell.NotApplicable, r.end.Failure, r.end.Text)
+			r := runCell(t, worker.Spec{Workload: c.workload, Steps: 2, Every: 1, Epoch: 1, Batch: 2, Model: model, Params: parse(c.knobs)})
+			assert.Equal(t, worker.NotApplicable, r.end.Failure, r.end.Text)
 			assert.Zero(t, r.series.Total(), "it is found before the first step")
 		})
 	}
 }
 
 func TestFailures(t *testing.T) {
-	r := runCell(t, cell.Spec{Workload: "W11", Steps: 1, Every: 1, Epoch: 1})
-	assert.Equal(t, cell.Failed, r.end.Failure)
+	r := runCell(t, worker.Spec{Workload: "W11", Steps: 1, Every: 1, Epoch: 1})
+	assert.Equal(t, worker.Failed, r.end.Failure)
 	assert.Contains(t, r.end.Text, "W11")
 
-	r = runCell(t, cell.Spec{Workload: "W0", Steps: 1, Every: 1, Epoch: 1, Batch: 1, Model: t.TempDir()})
-	assert.Equal(t, cell.Failed, r.end.Failure)
+	r = runCell(t, worker.Spec{Workload: "W0", Steps: 1, Every: 1, Epoch: 1, Batch: 1, Model: t.TempDir()})
+	assert.Equal(t, worker.Failed, r.end.Failure)
 }
 
 // TestOutOfMemory: the pool of oneDNN is capped below what the step needs.
 func TestOutOfMemory(t *testing.T) {
-	spec := cell.Spec{Workload: "W2", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "image-224")}
+	spec := worker.Spec{Workload: "W2", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "image-224")}
 	r := runCell(t, spec, "TF_MKL_ALLOC_MAX_BYTES=20000000")
-	assert.Equal(t, cell.OutOfMemory, r.end.Failure, r.end.Text)
+	assert.Equal(t, worker.OutOfMemory, r.end.Failure, r.end.Text)
 }
 
 // TestXLA: TensorFlow tells when it compiles its first cluster.
 func TestXLA(t *testing.T) {
 	const words = "Compiled cluster using XLA"
-	spec := cell.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"), Scratch: t.TempDir()}
+	spec := worker.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"), Scratch: t.TempDir()}
 	on := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
 	assert.Empty(t, on.end.Failure, on.end.Text)
 	assert.Contains(t, on.log, words, on.end.Text)
-	spec.Knobs = map[string]string{"jit": "off"}
+	spec.Params = map[string]string{"jit": "off"}
 	off := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
 	assert.Empty(t, off.end.Failure, off.end.Text)
 	assert.NotContains(t, off.log, words)
@@ -217,11 +217,11 @@ func TestXLA(t *testing.T) {
 // S0, whose rows are counted, learns the same from as many.
 func TestDividedBatch(t *testing.T) {
 	loss := func(workload string, samples int, knobs string) string {
-		r := runCell(t, cell.Spec{Workload: workload, Steps: 12, Every: 4, Epoch: 4, Batch: 4, Samples: samples, Seed: 1,
-			Model: builtin(t, "dense-784-10"), Knobs: parse(knobs), Scratch: t.TempDir()})
+		r := runCell(t, worker.Spec{Workload: workload, Steps: 12, Every: 4, Epoch: 4, Batch: 4, Samples: samples, Seed: 1,
+			Model: builtin(t, "dense-784-10"), Params: parse(knobs), Scratch: t.TempDir()})
 		require.Empty(t, r.end.Failure, "%s\n%s", r.end.Text, r.log)
-		require.NotEmpty(t, r.facts[cell.FactLossLast])
-		return r.facts[cell.FactLossLast]
+		require.NotEmpty(t, r.facts[worker.FactLossLast])
+		return r.facts[worker.FactLossLast]
 	}
 	for workload, n := range map[string]string{"W0": "32", "S1": "26", "S4": "32"} {
 		assert.Equal(t, loss("S0", 0, "rows="+n), loss(workload, 32, ""), workload)
@@ -231,7 +231,7 @@ func TestDividedBatch(t *testing.T) {
 
 // TestCalibration: the leak that is built in is in the counters to the byte.
 func TestCalibration(t *testing.T) {
-	r := runCell(t, cell.Spec{Workload: "W1", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")})
+	r := runCell(t, worker.Spec{Workload: "W1", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")})
 	require.Empty(t, r.end.Failure, r.end.Text)
 	require.Len(t, r.values, 8)
 	for i, v := range r.values {
@@ -243,9 +243,9 @@ func TestCalibration(t *testing.T) {
 
 // TestWaiting: a loop that leaves its tensors to the collector shows what waits.
 func TestWaiting(t *testing.T) {
-	spec := cell.Spec{Workload: "W0", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")}
+	spec := worker.Spec{Workload: "W0", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")}
 	left := runCell(t, spec, "GOGC=off")
-	spec.Knobs = map[string]string{"gc": "step"}
+	spec.Params = map[string]string{"gc": "step"}
 	collected := runCell(t, spec)
 	require.Empty(t, left.end.Failure, left.end.Text)
 	require.Empty(t, collected.end.Failure, collected.end.Text)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,7 +12,8 @@ import (
 
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 )
 
@@ -31,15 +33,18 @@ type function struct {
 	loss      int                  // the place of that output, or -1
 }
 
-// find is the model of the run, or that of the knob model, not loaded yet.
+// find is the model of the run, or the one that the parameter model names, not loaded yet.
 func (j *job) find() (*savedmodels.Model, error) {
-	name := j.Knob("model", "")
+	name := j.Param("model", "")
+	if err := j.Err(); err != nil {
+		return nil, err
+	}
 	if name == "" {
 		return savedmodels.Open(j.Spec.Model)
 	}
 	info, err := savedmodels.Builtin(name)
 	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
-		err = &cell.KnobError{Failure: cell.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
+		err = &worker.ParameterError{Failure: worker.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
 	}
 	return info, err
 }
@@ -120,12 +125,22 @@ func (m *model) bind(f *function) error {
 	return nil
 }
 
-// output finds "op:index".
+// split is the operation and the index of "op:index"; a name without one means output 0.
+func split(tensor string) (op string, index int, err error) {
+	op, text, found := strings.Cut(tensor, ":")
+	if found {
+		if index, err = strconv.Atoi(text); err != nil {
+			err = fmt.Errorf("tensor %q: %w", tensor, err)
+		}
+	}
+	return op, index, err
+}
+
+// output finds a tensor in a graph.
 func output(graph *tf.Graph, tensor string) (tf.Output, error) {
-	name, index, _ := strings.Cut(tensor, ":")
-	n, err := strconv.Atoi(index)
+	name, n, err := split(tensor)
 	if err != nil {
-		return tf.Output{}, fmt.Errorf("tensor %q: %w", tensor, err)
+		return tf.Output{}, err
 	}
 	op := graph.Operation(name)
 	if op == nil {
@@ -148,7 +163,7 @@ func (m *model) call(f *function, values []any, read func([]*tf.Tensor) error) e
 	return m.run(m.saved.Session, feeds, f.outputs, read)
 }
 
-// run is Session.Run, with results and feeds let go as the run wants it.
+// run is Session.Run, which lets results and feeds go as the parameter release says.
 func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches []tf.Output, read func([]*tf.Tensor) error) error {
 	results, err := session.Run(feeds, fetches, nil)
 	if err != nil {
@@ -185,11 +200,28 @@ func (m *model) scalars(f *function, values []any) (loss float32, err error) {
 	return loss, err
 }
 
-// train is a step on a batch.
-func (m *model) train(f *function, values []any) error {
-	loss, err := m.scalars(f, values)
-	m.loss(loss)
-	return err
+// train is a loop whose steps train on batches.
+func (m *model) train(f *function, batch func(n int) ([]any, error)) *loop.Loop {
+	return &loop.Loop{
+		Step: func(_ context.Context, n int) (float64, error) {
+			values, err := batch(n)
+			if err != nil {
+				return 0, err
+			}
+			loss, err := m.scalars(f, values)
+			return float64(loss), err
+		},
+		Close: m.close,
+	}
+}
+
+// trainRows is train on n samples that are in memory.
+func (m *model) trainRows(f *function, n int) (*loop.Loop, error) {
+	data, err := m.rows(f, n, 0)
+	if err != nil {
+		return nil, err
+	}
+	return m.train(f, func(n int) ([]any, error) { return data.at(n, m.Spec.Batch), nil }), nil
 }
 
 // save and restore write and read the variables: a prefix of file names.
@@ -234,17 +266,17 @@ func (m *model) saver(prefix string, what func(*savedmodels.Saver) ([]tf.Output,
 	return err
 }
 
-// resetting adds to the end of each epoch what the knob reset asks for. The model
-// goes on with the same state.
-func (m *model) resetting(l *loop, functions ...*function) error {
-	reset, err := m.Choice("reset", "none", "restore", "reload")
-	if err != nil || reset == "none" {
-		return err
+// resetting adds to the end of each epoch what the parameter reset asks for. The model
+// continues with the same state.
+func (m *model) resetting(l *loop.Loop, functions ...*function) *loop.Loop {
+	reset := m.Choice("reset", "none", "restore", "reload")
+	if reset == "none" {
+		return l
 	}
-	before, state := l.epoch, filepath.Join(m.Spec.Scratch, "state")
-	l.epoch = func() error {
+	before, state := l.Epoch, filepath.Join(m.Spec.Scratch, "state")
+	l.Epoch = func(ctx context.Context, n int) error {
 		if before != nil {
-			if err := before(); err != nil {
+			if err := before(ctx, n); err != nil {
 				return err
 			}
 		}
@@ -266,5 +298,5 @@ func (m *model) resetting(l *loop, functions ...*function) error {
 		}
 		return m.restore(state)
 	}
-	return nil
+	return l
 }

@@ -3,83 +3,73 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/bits"
-	"math/rand/v2"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
-	"sync"
+	"strings"
 
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
+	"steadyfit/data"
+	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/mustcompile"
+	"steadyfit/internal/lab/synth"
+	"steadyfit/savedmodels"
 )
 
-// workload opens a loop; knobs are those that it takes beside gc and trim.
-type workload struct {
-	open  func(*job) (loop, error)
-	knobs string
-}
-
-var workloads = map[string]workload{
-	"W0":  {plain, "release reset model"},
-	"W1":  {keeping, "release"},
-	"W2":  {repeated, "release input model"},
-	"W3":  {varying, "release shapes model"},
-	"W4":  {reloading, "release close reuse model"},
-	"W5":  {growing, "release graph"},
-	"W6":  {subsets, "release fetches"},
-	"W8":  {bursts, "goroutines"},
-	"W9":  {compiled, "release shapes jit model"},
-	"W10": {predictions, "release history model"},
-	"W12": {words, "release"},
-	"S0":  {large, "release data rows"},
-	"S1":  {validated, "release reset model"},
-	"S1d": {validated, "release reset model"},
-	"S2":  {plain, "release reset model"},
-	"S2l": {plain, "release reset model"},
-	"S3":  {generated, "release input augment shapes model"},
-	"S4":  {recorded, "release history model"},
+var workloads = map[string]func(*job) (*loop.Loop, error){
+	"W0":  plain,
+	"W1":  keeping,
+	"W2":  repeated,
+	"W3":  varying,
+	"W4":  reloading,
+	"W5":  growing,
+	"W6":  subsets,
+	"W8":  bursts,
+	"W9":  compiled,
+	"W10": predictions,
+	"W12": words,
+	"S0":  large,
+	"S1":  validated,
+	"S1d": validated,
+	"S2":  plain,
+	"S2l": plain,
+	"S3":  generated,
+	"S4":  recorded,
 }
 
 // plain is a train step on samples that are in memory.
-func plain(j *job) (loop, error) {
+func plain(j *job) (*loop.Loop, error) {
 	m, f, err := j.trainable()
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
-	data, err := m.rows(f, j.Spec.SetSize())
+	l, err := m.trainRows(f, j.Spec.SetSize())
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
-	l := loop{
-		step: func(n int) error { return m.train(f, data.at(n, j.Spec.Batch)) },
-		free: m.close,
-	}
-	err = m.resetting(&l, f)
-	return l, err
+	return m.resetting(l, f), nil
 }
 
 // repeated is a train step on the same samples each time.
-func repeated(j *job) (loop, error) {
-	if _, err := j.Choice("input", "tensor"); err != nil {
-		return loop{}, err
-	}
+func repeated(j *job) (*loop.Loop, error) {
+	j.Choice("input", "tensor")
 	m, f, err := j.trainable()
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
-	data, err := m.rows(f, j.Spec.Batch)
-	if err != nil {
-		return loop{}, err
-	}
-	return loop{
-		step: func(int) error { return m.train(f, data.batch(0, data.n)) },
-		free: m.close,
-	}, nil
+	return m.trainRows(f, j.Spec.Batch)
+}
+
+// untrained is a loop whose steps train nothing.
+func untrained(step func(n int) error, free func() error) *loop.Loop {
+	return &loop.Loop{Untrained: true, Close: free, Step: func(_ context.Context, n int) (float64, error) { return 0, step(n) }}
 }
 
 // session is one on a graph of the workload's own.
@@ -116,48 +106,45 @@ func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in
 // leak is what a step of the calibration keeps, in values of 4 bytes.
 const leak = 65536 / 4
 
-// keeping is a train step and a fetched tensor of 64 KiB that stays reachable. The
-// collector runs after each step, so that nothing but this tensor is in the slope.
-func keeping(j *job) (loop, error) {
-	release, err := j.Choice("release", "keep", "drop")
-	if err != nil {
-		return loop{}, err
-	}
+// keeping is a train step and a fetched tensor of 64 KiB that stays reachable.
+func keeping(j *job) (*loop.Loop, error) {
+	keep := j.Choice("release", "keep", "drop") == "keep"
 	l, err := plain(j)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	graph, in, out, err := spread(tf.Float, "Identity", 1, 1)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	session, closeSession, err := j.session(graph)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	values := make([]float32, leak)
 	kept := make([]*tf.Tensor, 0, j.Spec.Steps)
-	train, closeModel := l.step, l.free
-	l.step = func(n int) error {
-		if err := train(n); err != nil {
-			return err
+	train, closeModel := l.Step, l.Close
+	l.Step = func(ctx context.Context, n int) (float64, error) {
+		loss, err := train(ctx, n)
+		if err != nil {
+			return 0, err
 		}
 		x, err := tf.NewTensor(values)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		feeds := map[tf.Output]*tf.Tensor{in: j.tensors.counted(x)}
 		err = j.run(session, feeds, out, func(results []*tf.Tensor) error {
-			if release == "keep" {
+			if keep {
 				kept = append(kept, results[0])
 				j.tensors.keep(results[0])
 			}
 			return nil
 		})
-		runtime.GC()
-		return err
+		runtime.GC() // so that nothing but this tensor is in the slope
+		return loss, err
 	}
-	l.free = func() error {
+	l.Close = func() error {
 		for _, t := range kept {
 			j.tensors.release(t)
 		}
@@ -167,11 +154,10 @@ func keeping(j *job) (loop, error) {
 	return l, nil
 }
 
-// sized is how many samples step n takes: what draw gives, of 1 to most, or as the
-// knob shapes has it. What fills a batch up is other samples, since only the shape
-// matters here.
-func (j *job) sized(most int, draw func(n int) int) (func(n int) int, error) {
-	shapes, err := j.Choice("shapes", "varying", "fixed", "pad", "bucket")
+// sized is how many samples step n takes: what draw gives, of 1 to most, as the parameter
+// shapes has it. A batch is filled up with other samples: only the shape matters.
+func (j *job) sized(most int, draw func(n int) int) func(n int) int {
+	shapes := j.Choice("shapes", "varying", "fixed", "pad", "bucket")
 	return func(n int) int {
 		size := draw(n)
 		switch shapes {
@@ -183,94 +169,78 @@ func (j *job) sized(most int, draw func(n int) int) (func(n int) int, error) {
 			size = min(1<<bits.Len(uint(size-1)), most)
 		}
 		return size
-	}, err
+	}
 }
 
-// varying predicts for another number of samples in each step.
-func varying(j *job) (loop, error) {
-	most := 2 * j.Spec.Batch
-	size, err := j.sized(most, func(int) int { return 1 + j.random.IntN(most) })
-	if err != nil {
-		return loop{}, err
-	}
+// predicting opens the model with its predict signature and n samples.
+func (j *job) predicting(n int) (*model, *function, rows, error) {
 	m, err := j.open()
 	if err != nil {
-		return loop{}, err
+		return nil, nil, rows{}, err
 	}
 	f, err := m.function(m.info.Roles.Predict)
 	if err != nil {
-		return loop{}, err
+		return nil, nil, rows{}, err
 	}
-	data, err := m.rows(f, most)
-	if err != nil {
-		return loop{}, err
-	}
-	return loop{
-		step: func(n int) error { return m.call(f, data.batch(0, size(n)), nil) },
-		free: m.close,
-	}, nil
+	data, err := m.rows(f, n, 0)
+	return m, f, data, err
 }
 
-// compiled trains a model that XLA compiles for each size, so none comes twice while
-// there are others.
-func compiled(j *job) (loop, error) {
-	jit, err := j.Choice("jit", "on", "off")
+// varying predicts for another number of samples in each step.
+func varying(j *job) (*loop.Loop, error) {
+	most := 2 * j.Spec.Batch
+	size := j.sized(most, func(int) int { return 1 + j.random.IntN(most) })
+	m, f, data, err := j.predicting(most)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
+	return untrained(func(n int) error { return m.call(f, data.batch(0, size(n)), nil) }, m.close), nil
+}
+
+// compiled trains a model that XLA compiles for each size; no size comes twice before all
+// have come.
+func compiled(j *job) (*loop.Loop, error) {
+	jit := j.Choice("jit", "on", "off")
+	most := 2 * j.Spec.Batch
+	order := j.random.Perm(most)
+	size := j.sized(most, func(n int) int { return 1 + order[(n-1)%most] })
 	info, err := j.find()
 	if err == nil && jit == "on" {
 		info, err = mustcompile.Copy(info, filepath.Join(j.Spec.Scratch, "compiled"))
 	}
 	if err != nil {
-		return loop{}, err
-	}
-	most := 2 * j.Spec.Batch
-	order := j.random.Perm(most)
-	size, err := j.sized(most, func(n int) int { return 1 + order[(n-1)%most] })
-	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	m, f, err := j.trainableOf(info)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
-	data, err := m.rows(f, most)
+	data, err := m.rows(f, most, 0)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
-	return loop{
-		step: func(n int) error { return m.train(f, data.batch(0, size(n))) },
-		free: m.close,
-	}, nil
+	return m.train(f, func(n int) ([]any, error) { return data.batch(0, size(n)), nil }), nil
 }
 
 // reloading loads the model anew for each step.
-func reloading(j *job) (loop, error) {
-	mode, err := j.Choice("close", "none", "session")
-	if err != nil {
-		return loop{}, err
-	}
-	reuse, err := j.Choice("reuse", "0", "1")
-	if err != nil {
-		return loop{}, err
-	}
+func reloading(j *job) (*loop.Loop, error) {
+	mode, reuse := j.Choice("close", "none", "session"), j.Choice("reuse", "0", "1") == "1"
 	m, f, err := j.trainable()
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
-	data, err := m.rows(f, j.Spec.Batch)
+	data, err := m.rows(f, j.Spec.Batch, 0)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	initial := filepath.Join(j.Spec.Scratch, "initial")
-	if reuse == "1" {
+	if reuse {
 		if err := m.save(initial); err != nil {
-			return loop{}, err
+			return nil, err
 		}
 	}
 	again := func() error {
-		if reuse == "1" {
+		if reuse {
 			return m.restore(initial)
 		}
 		if mode == "session" {
@@ -288,173 +258,326 @@ func reloading(j *job) (loop, error) {
 		}
 		return m.bind(f)
 	}
-	return loop{
-		step: func(n int) error {
-			if n > 1 {
-				if err := again(); err != nil {
-					return err
-				}
+	return m.train(f, func(n int) ([]any, error) {
+		if n > 1 {
+			if err := again(); err != nil {
+				return nil, err
 			}
-			return m.train(f, data.batch(0, data.n))
-		},
-		free: m.close,
-	}, nil
+		}
+		return data.batch(0, data.n), nil
+	}), nil
 }
 
 // growing adds a constant of 4 KiB and an Identity to the graph in each step.
-func growing(j *job) (loop, error) {
-	mode, err := j.Choice("graph", "grow", "sealed")
-	if err != nil {
-		return loop{}, err
-	}
+func growing(j *job) (*loop.Loop, error) {
+	sealed := j.Choice("graph", "grow", "sealed") == "sealed"
 	graph := tf.NewGraph()
 	session, free, err := j.session(graph)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	values := make([]float32, 1024)
 	var out tf.Output
-	return loop{
-		step: func(n int) error {
-			if mode == "grow" || n == 1 {
-				values[0] = float32(n) // no two constants are the same
-				value, err := tf.NewTensor(values)
-				if err != nil {
-					return err
-				}
-				c, err := graph.AddOperation(tf.OpSpec{Type: "Const", Name: "c" + strconv.Itoa(n),
-					Attrs: map[string]any{"dtype": tf.Float, "value": j.tensors.counted(value)}})
-				if err != nil {
-					return err
-				}
-				y, err := graph.AddOperation(tf.OpSpec{Type: "Identity", Name: "y" + strconv.Itoa(n), Input: []tf.Input{c.Output(0)}})
-				if err != nil {
-					return err
-				}
-				out = y.Output(0)
+	return untrained(func(n int) error {
+		if !sealed || n == 1 {
+			values[0] = float32(n) // no two constants are the same
+			value, err := tf.NewTensor(values)
+			if err != nil {
+				return err
 			}
-			return j.run(session, nil, []tf.Output{out}, nil)
-		},
-		free: free,
-	}, nil
+			c, err := graph.AddOperation(tf.OpSpec{Type: "Const", Name: "c" + strconv.Itoa(n),
+				Attrs: map[string]any{"dtype": tf.Float, "value": j.tensors.counted(value)}})
+			if err != nil {
+				return err
+			}
+			y, err := graph.AddOperation(tf.OpSpec{Type: "Identity", Name: "y" + strconv.Itoa(n), Input: []tf.Input{c.Output(0)}})
+			if err != nil {
+				return err
+			}
+			out = y.Output(0)
+		}
+		return j.run(session, nil, []tf.Output{out}, nil)
+	}, free), nil
 }
 
 // outputs is how many the graph has whose fetches change.
 const outputs = 14
 
 // subsets fetches another set of outputs in each step.
-func subsets(j *job) (loop, error) {
-	mode, err := j.Choice("fetches", "varying", "fixed")
-	if err != nil {
-		return loop{}, err
-	}
+func subsets(j *job) (*loop.Loop, error) {
+	vary := j.Choice("fetches", "varying", "fixed") == "varying"
 	graph, in, out, err := spread(tf.Float, "AddV2", 2, outputs)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	session, free, err := j.session(graph)
 	if err != nil {
-		return loop{}, err
+		return nil, err
 	}
 	values := make([]float32, 16)
 	order := j.random.Perm(1<<outputs - 1)
-	return loop{
-		step: func(n int) error {
-			x, err := tf.NewTensor(values)
-			if err != nil {
-				return err
-			}
-			fetches := out
-			if mode == "varying" {
-				fetches = make([]tf.Output, 0, outputs)
-				set := order[(n-1)%len(order)] + 1
-				for i, o := range out {
-					if set>>i&1 == 1 {
-						fetches = append(fetches, o)
-					}
-				}
-			}
-			return j.run(session, map[tf.Output]*tf.Tensor{in: j.tensors.counted(x)}, fetches, nil)
-		},
-		free: free,
-	}, nil
-}
-
-// A burst is what all goroutines together make in a step.
-const (
-	burstTensors = 320
-	burstLeast   = 64 << 10 // bytes
-	burstMost    = 256 << 10
-	// burstSurvives is the part that lives until the next step: one of so many.
-	burstSurvives = 10
-)
-
-// bursts makes tensors in several goroutines, each from a slice that it has just
-// made, and lets them go in no order; some survive to the next step.
-func bursts(j *job) (loop, error) {
-	n, err := j.Int("goroutines", 8)
-	if err != nil {
-		return loop{}, err
-	}
-	if n < 1 || burstTensors%n != 0 {
-		return loop{}, fmt.Errorf("%d goroutines cannot share %d tensors", n, burstTensors)
-	}
-	makers := make([]*maker, n)
-	for i := range makers {
-		makers[i] = &maker{tensors: j.tensors, random: rand.New(rand.NewPCG(j.random.Uint64(), 0))}
-	}
-	errs := make([]error, n)
-	return loop{
-		step: func(int) error {
-			var all sync.WaitGroup
-			for i, m := range makers {
-				all.Go(func() { errs[i] = m.burst(burstTensors / n) })
-			}
-			all.Wait()
-			return errors.Join(errs...)
-		},
-		free: func() error {
-			for _, m := range makers {
-				m.release(0)
-			}
-			return nil
-		},
-	}, nil
-}
-
-// maker is what belongs to one goroutine.
-type maker struct {
-	tensors *tensors
-	random  *rand.Rand
-	held    []*tf.Tensor
-}
-
-func (m *maker) burst(n int) error {
-	old := len(m.held)
-	for range n {
-		values := make([]float32, (burstLeast+m.random.IntN(burstMost-burstLeast+1))/4)
-		t, err := tf.NewTensor(values)
+	return untrained(func(n int) error {
+		x, err := tf.NewTensor(values)
 		if err != nil {
 			return err
 		}
-		m.tensors.keep(m.tensors.counted(t))
-		m.held = append(m.held, t)
-	}
-	for i, t := range m.held[:old] {
-		m.tensors.release(t)
-		m.held[i] = nil
-	}
-	m.held = slices.Delete(m.held, 0, old)
-	m.release(n / burstSurvives)
-	return nil
+		fetches := out
+		if vary {
+			fetches = make([]tf.Output, 0, outputs)
+			set := order[(n-1)%len(order)] + 1
+			for i, o := range out {
+				if set>>i&1 == 1 {
+					fetches = append(fetches, o)
+				}
+			}
+		}
+		return j.run(session, map[tf.Output]*tf.Tensor{in: j.tensors.counted(x)}, fetches, nil)
+	}, free), nil
 }
 
-// release lets all but a number of tensors go, in no order.
-func (m *maker) release(but int) {
-	m.random.Shuffle(len(m.held), func(i, k int) { m.held[i], m.held[k] = m.held[k], m.held[i] })
-	for i := but; i < len(m.held); i++ {
-		m.tensors.release(m.held[i])
-		m.held[i] = nil
+// predictions keeps what the model predicts, as Go values.
+func predictions(j *job) (*loop.Loop, error) {
+	keep := j.Choice("history", "keep", "last") == "keep"
+	m, f, data, err := j.predicting(j.Spec.Batch)
+	if err != nil {
+		return nil, err
 	}
-	m.held = m.held[:min(but, len(m.held))]
+	var kept [][]any
+	return untrained(func(int) error {
+		var values []any
+		err := m.call(f, data.batch(0, data.n), func(results []*tf.Tensor) error {
+			for _, t := range results {
+				values = append(values, t.Value())
+			}
+			return nil
+		})
+		if !keep {
+			kept = kept[:0]
+		}
+		kept = append(kept, values)
+		return err
+	}, m.close), nil
+}
+
+// A string tensor has so many strings, of a length from..to.
+const (
+	wordCount    = 1000
+	wordShortest = 10
+	wordLongest  = 200
+)
+
+// words passes strings through an Identity and reads them back.
+func words(j *job) (*loop.Loop, error) {
+	graph, in, out, err := spread(tf.String, "Identity", 1, 1)
+	if err != nil {
+		return nil, err
+	}
+	session, free, err := j.session(graph)
+	if err != nil {
+		return nil, err
+	}
+	pool := make([]string, 2*wordCount)
+	for i := range pool {
+		pool[i] = strings.Repeat(string(rune('a'+j.random.IntN(26))), wordShortest+j.random.IntN(wordLongest-wordShortest+1))
+	}
+	return untrained(func(n int) error {
+		from := n * 7 % wordCount
+		values := pool[from : from+wordCount]
+		x, err := tf.NewTensor(values)
+		if err != nil {
+			return err
+		}
+		feeds := map[tf.Output]*tf.Tensor{in: j.tensors.counted(x)}
+		return j.run(session, feeds, out, func(results []*tf.Tensor) error {
+			back, ok := results[0].Value().([]string)
+			if !ok || !slices.Equal(back, values) {
+				return errors.New("the strings that came back are others")
+			}
+			return nil
+		})
+	}, free), nil
+}
+
+// validationBatch is the batch of an evaluation.
+const validationBatch = 64
+
+// validated evaluates the model on other samples after each epoch. The last whole batch of
+// an epoch is a quarter full, as that of 1000 samples in batches of 32 is.
+func validated(j *job) (*loop.Loop, error) {
+	m, f, err := j.trainable()
+	if err != nil {
+		return nil, err
+	}
+	evaluate, err := m.function(m.info.Roles.Evaluate)
+	if err != nil {
+		return nil, err
+	}
+	n := max(1, j.Spec.SetSize()-j.Spec.WholeBatch()*3/4)
+	others, err := m.rows(evaluate, max(1, n/5), 1)
+	if err != nil {
+		return nil, err
+	}
+	l, err := m.trainRows(f, n)
+	if err != nil {
+		return nil, err
+	}
+	l.Epoch = func(context.Context, int) error {
+		for n := 1; (n-1)*validationBatch < others.n; n++ {
+			if _, err := m.scalars(evaluate, others.at(n, validationBatch)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return m.resetting(l, f, evaluate), nil
+}
+
+// recorded keeps what each step reports. An epoch of 60,000 samples need not be in memory
+// for this.
+func recorded(j *job) (*loop.Loop, error) {
+	keep := j.Choice("history", "keep", "last") == "keep"
+	m, f, err := j.trainable()
+	if err != nil {
+		return nil, err
+	}
+	data, err := m.rows(f, min(j.Spec.Epoch, 200)*j.Spec.WholeBatch(), 0)
+	if err != nil {
+		return nil, err
+	}
+	l := m.train(f, nil)
+	var kept []map[string]float32
+	l.Step = func(_ context.Context, n int) (float64, error) {
+		entry := make(map[string]float32, len(f.outputs))
+		err := m.call(f, data.at(n, j.Spec.Batch), func(results []*tf.Tensor) error {
+			for i, t := range results {
+				v, ok := t.Value().(float32)
+				if !ok {
+					return fmt.Errorf("output %s is not a float32", f.signature.Outputs[i].Name)
+				}
+				entry[f.signature.Outputs[i].Name] = v
+			}
+			return nil
+		})
+		if !keep {
+			kept = kept[:0]
+		}
+		kept = append(kept, entry)
+		return float64(entry[savedmodels.OutputLoss]), err
+	}
+	return l, nil
+}
+
+// large trains on many rows of floats, which are in memory or read from files.
+func large(j *job) (*loop.Loop, error) {
+	where, n := j.Choice("data", "memory", "disk"), j.Int("rows", 1_000_000)
+	if n < j.Spec.Batch {
+		return nil, fmt.Errorf("%d rows are fewer than a batch of %d", n, j.Spec.Batch)
+	}
+	m, f, err := j.trainable()
+	if err != nil {
+		return nil, err
+	}
+	if where == "memory" {
+		return m.trainRows(f, n)
+	}
+	s, err := m.synth(f.signature.Name)
+	if err != nil {
+		return nil, err
+	}
+	files, err := synth.Stream(s, n, j.Spec.Scratch)
+	if err != nil {
+		return nil, err
+	}
+	next, stop := iter.Pull2(forever(files, j.Spec.Batch))
+	l := m.train(f, func(int) ([]any, error) {
+		b, err, _ := next()
+		if err != nil {
+			return nil, err
+		}
+		values := f.nested(b).batch(0, b.Size)
+		for _, v := range values {
+			if rows, ok := v.([][]float32); ok {
+				for i := range rows {
+					rows[i] = slices.Clone(rows[i]) // as one reads rows
+				}
+			}
+		}
+		return values, nil
+	})
+	l.Close = func() error {
+		stop()
+		return errors.Join(files.Close(), m.close())
+	}
+	return l, nil
+}
+
+// forever are the batches of a dataset, pass after pass.
+func forever(ds data.Dataset, batch int) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		for pass := 0; ; pass++ {
+			for b, err := range ds.Batches(data.Pass{Batch: batch, Epoch: pass}) {
+				if !yield(b, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// generated trains on images that a generator makes for each step.
+func generated(j *job) (*loop.Loop, error) {
+	j.Choice("input", "tensor")
+	augment, varying := j.Choice("augment", "0", "1") == "1", j.Choice("shapes", "fixed", "varying") == "varying"
+	m, f, err := j.trainable()
+	if err != nil {
+		return nil, err
+	}
+	return m.train(f, func(step int) ([]any, error) {
+		n := j.Spec.Batch
+		if varying { // 8..40 of 32
+			n = n/4 + j.random.IntN(n+1)
+		}
+		data, err := m.rows(f, n, uint64(step))
+		if err != nil {
+			return nil, err
+		}
+		values := data.batch(0, n)
+		if augment {
+			for i, v := range values {
+				if images, ok := v.([][][][]float32); ok {
+					values[i] = j.augmented(images)
+				}
+			}
+		}
+		return values, nil
+	}), nil
+}
+
+// augmented are new images: some mirrored, each cut out at another place (the edge
+// repeats) and made a little brighter or darker.
+func (j *job) augmented(images [][][][]float32) [][][][]float32 {
+	const most = 16 // pixels
+	result := make([][][][]float32, len(images))
+	for n, image := range images {
+		mirror, scale := j.random.IntN(2) == 1, 0.8+0.4*j.random.Float32()
+		down, right := j.random.IntN(2*most+1)-most, j.random.IntN(2*most+1)-most
+		result[n] = make([][][]float32, len(image))
+		for y := range image {
+			row := image[min(max(y+down, 0), len(image)-1)]
+			result[n][y] = make([][]float32, len(row))
+			for x := range row {
+				from := x
+				if mirror {
+					from = len(row) - 1 - x
+				}
+				pixel := row[min(max(from+right, 0), len(row)-1)]
+				changed := make([]float32, len(pixel))
+				for c, v := range pixel {
+					changed[c] = min(v*scale, 1)
+				}
+				result[n][y][x] = changed
+			}
+		}
+	}
+	return result
 }

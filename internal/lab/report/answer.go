@@ -332,7 +332,7 @@ func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
 // lessWork reports whether a step does less with a remedy, so that its time cannot be
 // compared.
 func (v *view) lessWork(remedy string) bool {
-	knobs := v.remedy[remedy].Knobs
+	knobs := v.remedy[remedy].Params
 	return knobs["batch_divide"] != "" || knobs["batch"] != ""
 }
 

@@ -159,7 +159,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 		}
 		m.NeedsGPU = m.Group == "gpu"
 		if strings.HasPrefix(m.ID, "batch") {
-			m.Knobs = map[string]string{"batch_divide": "2"}
+			m.Params = map[string]string{"batch_divide": "2"}
 		}
 		result.Remedies = append(result.Remedies, m)
 	}

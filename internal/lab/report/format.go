@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -239,7 +239,7 @@ func (v *view) death(c *matrix.Cell) string {
 	if best == "" && c.Verdict != nil {
 		best = c.Verdict.Reason
 	}
-	best = cmp.Or(strings.TrimSuffix(strings.TrimPrefix(best, string(cell.Failed)+": "), "."), "cause unknown")
+	best = cmp.Or(strings.TrimSuffix(strings.TrimPrefix(best, string(worker.Failed)+": "), "."), "cause unknown")
 	if n := len(c.Runs); n > 1 && len(c.Crashes) > 0 {
 		return fmt.Sprintf("%s (%d of %d runs)", best, len(c.Crashes), n)
 	}

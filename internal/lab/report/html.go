@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -483,7 +483,7 @@ func (r row) Ratios() [4]string {
 	return list
 }
 
-var phaseNames = []string{cell.PhaseStart, cell.PhaseLibrary, cell.PhaseLoaded, cell.PhaseFirst, cell.PhaseSteady, cell.PhaseClosed, cell.PhaseTrimmed}
+var phaseNames = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst, worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed}
 
 func (v *view) PhaseNames() []string { return phaseNames }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -138,7 +138,7 @@ const bypass = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
 // TensorFlow.
 func (v *view) Keeper(k kept) string {
 	stays := func(layer memory.Layer) (memory.Bytes, bool) {
-		before, after := v.phase(k.Base, cell.PhaseLoaded, layer), v.phase(k.Base, cell.PhaseClosed, layer)
+		before, after := v.phase(k.Base, worker.PhaseLoaded, layer), v.phase(k.Base, worker.PhaseClosed, layer)
 		return after.Bytes, before.OK && after.OK && 2*(after.Bytes-before.Bytes) >= k.held()
 	}
 	used, inUse := stays(memory.MallocUsed)

@@ -27,7 +27,7 @@ func keptFixture() *matrix.Result {
 			{ID: "system-allocator", Title: "no pool", Goal: memory.LowerReset, Env: map[string]string{bypass: "1"}},
 			{ID: "system-trim", Title: "no pool, malloc_trim each epoch", Goal: memory.LowerReset, Env: map[string]string{bypass: "1"}},
 			{ID: "buffers", Title: "one buffer", Goal: memory.LowerSlope},
-			{ID: "batch-half", Title: "half the batch", Goal: memory.LowerPeak, Knobs: map[string]string{"batch_divide": "2"}}}}
+			{ID: "batch-half", Title: "half the batch", Goal: memory.LowerPeak, Params: map[string]string{"batch_divide": "2"}}}}
 	var closed memory.Sample
 	closed.Set(memory.MallocUsed, memory.Known(1210*memory.MiB))
 	closed.Set(memory.MallocFree, memory.Known(27*memory.MiB))

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -88,7 +88,7 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 		}
 		facts := map[string]string{}
 		for name, value := range run.Facts {
-			if strings.HasPrefix(name, cell.FactMatrix) {
+			if strings.HasPrefix(name, worker.FactMatrix) {
 				facts[name] = value
 			}
 		}

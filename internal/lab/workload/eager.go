@@ -8,17 +8,10 @@ import (
 	"slices"
 
 	"steadyfit/data"
-	"steadyfit/internal/lab/cell"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
-
-// eagerly asks for the knob eager.
-func eagerly(c *cell.Child) (bool, error) {
-	word, err := c.Choice("eager", "", "1")
-	return word == "1", err
-}
 
 // eagerModel does what a session does, but executes each operation of a signature
 // by itself, as Keras does under run_functions_eagerly: calls are entered, loops are
@@ -181,7 +174,7 @@ func (e *eagerModel) step(ctx context.Context, s eagerSignature, b data.Batch, o
 
 // scalars runs a program on tensors, which stay the caller's, and reads its first
 // results.
-func (e *eagerModel) scalars(ctx context.Context, p *program, set tensorSet, out []float64) error {
+func (e *eagerModel) scalars(ctx context.Context, p *program, set tensors, out []float64) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -216,12 +209,12 @@ func (e *eagerModel) withPrefix(p *program, prefix string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.runOn(tensorSet{name}, nil), name.Close())
+	return errors.Join(p.runOn(tensors{name}, nil), name.Close())
 }
 
 // runOn runs a program on tensors and reads its first results. After an error values
 // stay in its frames, until the next time.
-func (p *program) runOn(set tensorSet, out []float64) (err error) {
+func (p *program) runOn(set tensors, out []float64) (err error) {
 	for i, x := range set {
 		if err := p.frame.Put(int32(i), x); err != nil {
 			return err

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 )
 
 // As whole runs, on the knobs that eager is tried with.
@@ -43,7 +43,7 @@ func TestEagerKnob(t *testing.T) {
 		{"eager=2", "micro=1"}: "eager=2",
 	} {
 		o := do(t, spec(t, "W0", "digits", knobs[:]...))
-		assert.Equal(t, cell.NotApplicable, o.failure)
+		assert.Equal(t, worker.NotApplicable, o.failure)
 		assert.Contains(t, o.text, text)
 	}
 }

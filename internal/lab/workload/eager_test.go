@@ -19,7 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/graphdef"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/synth"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -39,11 +40,11 @@ func builtin(t *testing.T, name string) *savedmodels.Model {
 // training, and after the last step those of an evaluation.
 func curve(t *testing.T, e engine, m *savedmodels.Model, steps, batch int) (trained [][]float64, evaluated []float64) {
 	t.Helper()
-	s, err := newSynth(m, e.Roles().Train, 1)
+	s, err := synth.New(m, e.Roles().Train, 1)
 	require.NoError(t, err)
-	b := s.batch(batch)
+	b := s.Batch(batch)
 	for n := range steps {
-		s.fill(b, uint64(n))
+		s.Fill(b, uint64(n))
 		out := make([]float64, len(e.TrainMetrics()))
 		require.NoError(t, e.Train(context.Background(), int64(n), b, out))
 		trained = append(trained, out)
@@ -100,10 +101,10 @@ func TestEagerKeepsNoValues(t *testing.T) {
 	e.train, err = e.signature(e.roles.Train)
 	require.NoError(t, err)
 	e.settle()
-	s, err := newSynth(m, e.roles.Train, 1)
+	s, err := synth.New(m, e.roles.Train, 1)
 	require.NoError(t, err)
-	b := s.batch(4)
-	s.fill(b, 0)
+	b := s.Batch(4)
+	s.Fill(b, 0)
 	out := make([]float64, len(e.TrainMetrics()))
 	held := func() (n int) {
 		for _, p := range e.programs {
@@ -124,10 +125,10 @@ func TestEagerKeepsNoValues(t *testing.T) {
 		assert.Equal(t, variables, held())
 	}
 	// After a step that fails comes one that does not.
-	wrong := &synth{fields: []synthField{s.fields[0], s.fields[1]}, classes: s.classes}
-	x := &wrong.fields[0]
-	x.shape, x.width = []int{x.shape[0], 3}, 3*x.shape[0]
-	err = e.Train(context.Background(), 0, wrong.batch(4), out)
+	wrong := &synth.Synth{Fields: slices.Clone(s.Fields)}
+	x := &wrong.Fields[0]
+	x.Shape, x.Width = []int{x.Shape[0], 3}, 3*x.Shape[0]
+	err = e.Train(context.Background(), 0, wrong.Batch(4), out)
 	require.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 	require.ErrorContains(t, err, e.roles.Train+": StatefulPartitionedCall_")
 	require.NoError(t, e.Train(context.Background(), 0, b, out))
@@ -212,7 +213,7 @@ func eagerGraph(t *testing.T, main []*node_def_go_proto.NodeDef, functions ...*f
 // results of a program that is fed x.
 func results(t *testing.T, p *program, x ...float32) []float64 {
 	t.Helper()
-	var set tensorSet
+	var set tensors
 	for _, v := range x {
 		s, err := tfbind.NewTensor([]float32{v})
 		require.NoError(t, err)
@@ -285,9 +286,9 @@ func TestEagerRefuses(t *testing.T) {
 	float := graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}
 	knob := func(t *testing.T, err error, text string) {
 		t.Helper()
-		var refused *cell.KnobError
+		var refused *worker.ParameterError
 		require.ErrorAs(t, err, &refused)
-		assert.Equal(t, cell.CouldNotApply, refused.Failure)
+		assert.Equal(t, worker.CouldNotApply, refused.Failure)
 		assert.ErrorContains(t, err, text)
 	}
 	e := eagerGraph(t, []*node_def_go_proto.NodeDef{

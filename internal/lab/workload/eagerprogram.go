@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/graphdef"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -133,7 +133,7 @@ func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
 
 // refuse is the error of what cannot be executed eagerly.
 func (c *compiler) refuse(where, reason string) error {
-	return &cell.KnobError{Failure: cell.CouldNotApply, Name: "eager", Value: "1", Reason: fmt.Sprintf("%s: %s: %s", c.dir, where, reason)}
+	return &worker.ParameterError{Failure: worker.CouldNotApply, Name: "eager", Value: "1", Reason: fmt.Sprintf("%s: %s: %s", c.dir, where, reason)}
 }
 
 // part is the program of a part of the main graph: inputs are fed, the outputs or

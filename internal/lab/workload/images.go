@@ -7,194 +7,128 @@ import (
 	"math/rand/v2"
 
 	"steadyfit/data"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/synth"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/tfbind"
 )
 
-// S3: images come from a generator, step by step.
+// imagesPerPass is the number of batches that the generator makes in a pass.
+const imagesPerPass = 64
 
-// imagesPerPass is how many the generator makes before it begins anew.
-const imagesPerPass = 64 // batches
-
-func newS3(ctx context.Context, c *cell.Child) (job, error) {
-	o, err := imageKnobs(c)
-	if err != nil {
-		return nil, err
-	}
-	if o.input == "tensor" {
-		return newTensorImages(c, o)
-	}
-	t, err := newTrainer(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.synth()
-	if err == nil {
-		var ds data.Dataset
-		if ds, err = o.dataset(s, c.Spec.Seed); err == nil {
-			return &loop{trainer: t, source: newPasses(ds, o.batch, c.Spec.From)}, nil
-		}
-	}
-	return nil, errors.Join(err, t.Close())
-}
-
-type imageOptions struct {
-	input            string
-	augment, varying bool
-	prefetch         int
-	batch            int // samples of a step, the most where they vary
-	least            int // where they vary
-}
-
-func imageKnobs(c *cell.Child) (o imageOptions, err error) {
-	if o.input, err = c.Choice("input", "tensor", "buffer", "prefetch"); err != nil {
-		return o, err
-	}
-	augment, err := c.Choice("augment", "0", "1")
-	if err != nil {
-		return o, err
-	}
-	shapes, err := c.Choice("shapes", "fixed", "varying")
-	if err != nil {
-		return o, err
-	}
+// newS3 trains on images from a generator.
+func newS3(ctx context.Context, b *builder) (*loop.Loop, error) {
+	input, augment := b.Choice("input", "tensor", "buffer", "prefetch"), b.Choice("augment", "0", "1") == "1"
+	varying := b.Choice("shapes", "fixed", "varying") == "varying"
 	ahead := 0
-	if o.input == "prefetch" {
+	if input == "prefetch" {
 		ahead = 2
 	}
-	if o.prefetch, err = c.Int("prefetch", ahead); err != nil {
-		return o, err
+	prefetch := b.Int("prefetch", ahead)
+	least, most := b.Spec.Batch, b.Spec.Batch // samples of a step
+	if varying {
+		least, most = max(1, most/4), most*5/4 // 8 to 40 for a batch of 32
 	}
-	o.augment, o.varying, o.batch = augment == "1", shapes == "varying", c.Spec.Batch
-	if o.varying {
-		// 8 to 40 for a batch of 32.
-		o.least, o.batch = max(1, o.batch/4), o.batch*5/4
-	}
-	return o, nil
-}
-
-// dataset generates images, ahead of their use if so asked.
-func (o imageOptions) dataset(s *synth, seed int64) (data.Dataset, error) {
-	g := &generated{synth: s, samples: imagesPerPass * o.batch}
-	if o.varying {
-		g.size = func(key uint64) int {
-			return o.least + rand.New(rand.NewPCG(uint64(seed), key)).IntN(o.batch-o.least+1)
-		}
-	}
-	if o.augment {
-		var err error
-		if g.change, err = augmentation(s); err != nil {
+	take := func(s *synth.Synth, err error) (func(context.Context) (data.Batch, error), error) {
+		if err != nil {
 			return nil, err
 		}
-	}
-	return data.Prefetch(g, o.prefetch), nil
-}
-
-// tensorImages makes a tensor of each batch, and closes it after the step unless it
-// is told not to.
-type tensorImages struct {
-	plain
-	*tensorTrainer
-	source batches
-	keep   bool
-	left   tfbind.Counts
-}
-
-func newTensorImages(c *cell.Child, o imageOptions) (job, error) {
-	release, err := c.Choice("release", "close", "gc")
-	if err != nil {
-		return nil, err
-	}
-	micro, err := c.Int("micro", 1)
-	if err != nil {
-		return nil, err
-	}
-	t, err := newTensorTrainer(c, micro)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newSynth(t.model, t.model.Roles.Train, c.Spec.Seed)
-	if err == nil {
-		var ds data.Dataset
-		if ds, err = o.dataset(s, c.Spec.Seed); err == nil {
-			return &tensorImages{tensorTrainer: t, source: newPasses(ds, o.batch, 0), keep: release == "gc"}, nil
+		g := &synth.Generated{Synth: s, Samples: imagesPerPass * most}
+		if varying {
+			g.Size = func(key uint64) int {
+				return least + rand.New(rand.NewPCG(uint64(b.Spec.Seed), key)).IntN(most-least+1)
+			}
 		}
+		if augment {
+			if g.Change, err = augmentation(s, b.Spec.Seed); err != nil {
+				return nil, err
+			}
+		}
+		return b.passes(data.Prefetch(g, prefetch), most, b.Spec.From), nil
 	}
-	return nil, errors.Join(err, t.close())
+	if input == "tensor" {
+		keep, micro := b.Choice("release", "close", "gc") == "gc", b.Int("micro", 1)
+		t, err := b.tensorTrainer(micro)
+		if err != nil {
+			return nil, err
+		}
+		next, err := take(synth.New(t.model, t.model.Roles.Train, b.Spec.Seed))
+		if err != nil {
+			return nil, err
+		}
+		return t.loop(func(ctx context.Context, _ int) (float64, error) {
+			batch, err := next(ctx)
+			if err != nil {
+				return 0, err
+			}
+			return b.trainParts(ctx, t, batch, micro, keep)
+		}), nil
+	}
+	t, err := b.trainer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	next, err := take(t.synth())
+	if err != nil {
+		return nil, err
+	}
+	return t.loop(next), nil
 }
 
-func (j *tensorImages) step(ctx context.Context, _ int) (float64, error) {
-	b, err := j.source.take(ctx)
-	if err != nil {
-		return 0, err
-	}
-	micro := min(j.micro, b.Size)
-	loss := 0.0
-	for i := range micro {
-		from, to := i*b.Size/micro, (i+1)*b.Size/micro
-		part := b
-		if micro > 1 {
-			part = b.Slice(from, to)
+// trainParts makes tensors of each part of a batch, trains, and closes them unless they
+// are to be kept.
+func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.Batch, parts int, keep bool) (loss float64, err error) {
+	n := min(parts, batch.Size)
+	for i := range n {
+		from, to := i*batch.Size/n, (i+1)*batch.Size/n
+		part := batch
+		if n > 1 {
+			part = batch.Slice(from, to)
 		}
-		l, err := j.trainOn(ctx, part)
+		set, err := tensorsOf(t.whole.inputs, part)
 		if err != nil {
 			return 0, err
 		}
-		loss += l * float64(to-from) / float64(b.Size)
-	}
-	if j.micro > 1 {
-		if _, err := j.run(ctx, j.apply, nil); err != nil {
+		l, err := t.train(ctx, set)
+		if keep && err == nil {
+			b.leave(set)
+		} else if err = errors.Join(err, set.close()); err != nil {
 			return 0, err
 		}
+		loss += l * float64(to-from) / float64(batch.Size)
 	}
-	return loss, nil
+	if parts > 1 {
+		_, err = t.run(ctx, t.apply, nil, tfbind.RunOptions{})
+	}
+	return loss, err
 }
 
-func (j *tensorImages) trainOn(ctx context.Context, b data.Batch) (float64, error) {
-	tensors, err := j.tensors(b)
-	if err != nil {
-		return 0, err
-	}
-	loss, err := j.train(ctx, tensors)
-	if !j.keep || err != nil {
-		return loss, errors.Join(err, tensors.close())
-	}
-	j.left.Tensors += int64(len(tensors))
-	for _, x := range tensors {
-		j.left.TensorBytes += x.Bytes()
-	}
-	return loss, nil
-}
-
-func (j *tensorImages) close() (tfbind.Counts, error) {
-	return j.left, errors.Join(j.source.close(), j.tensorTrainer.close())
-}
-
-// augmentation flips, crops and brightens the images of a batch. Each of the three
-// makes a new image, as pipelines of such functions do.
-func augmentation(s *synth) (func(b data.Batch, key uint64), error) {
-	for i, f := range s.fields {
-		if len(f.shape) == 3 && f.dtype == tfbind.Float32 && !f.label {
-			h, w, c := f.shape[0], f.shape[1], f.shape[2]
-			return func(b data.Batch, key uint64) {
-				values, ok := b.Fields[i].Values.([]float32)
-				if !ok {
-					return
-				}
-				rng := rand.New(rand.NewPCG(s.seed, key))
-				for n := range b.Size {
-					image := values[n*f.width : (n+1)*f.width]
-					flipped := image
-					if rng.IntN(2) == 1 {
-						flipped = flip(image, h, w, c)
-					}
-					cropped := crop(flipped, h, w, c, rng.IntN(h/8+1), rng.IntN(w/8+1))
-					copy(image, jitter(cropped, 0.9+0.2*rng.Float32()))
-				}
-			}, nil
+// augmentation flips, crops and brightens the images of a batch. Each of the three makes
+// a new image, as pipelines of such functions do.
+func augmentation(s *synth.Synth, seed int64) (func(b data.Batch, key uint64), error) {
+	for i, f := range s.Fields {
+		if len(f.Shape) != 3 || f.DType != tfbind.Float32 || f.Label {
+			continue
 		}
+		h, w, c := f.Shape[0], f.Shape[1], f.Shape[2]
+		return func(b data.Batch, key uint64) {
+			values, ok := b.Fields[i].Values.([]float32)
+			if !ok {
+				return
+			}
+			rng := rand.New(rand.NewPCG(uint64(seed), key))
+			for n := range b.Size {
+				image := values[n*f.Width : (n+1)*f.Width]
+				flipped := image
+				if rng.IntN(2) == 1 {
+					flipped = flip(image, h, w, c)
+				}
+				cropped := crop(flipped, h, w, c, rng.IntN(h/8+1), rng.IntN(w/8+1))
+				copy(image, brighten(cropped, 0.9+0.2*rng.Float32()))
+			}
+		}, nil
 	}
-	return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "augment", Value: "1", Reason: fmt.Sprintf("no input of %d is an image", len(s.fields))}
+	return nil, &worker.ParameterError{Failure: worker.NotApplicable, Name: "augment", Value: "1", Reason: fmt.Sprintf("no input of %d is an image", len(s.Fields))}
 }
 
 // flip mirrors an image, left to right.
@@ -218,7 +152,7 @@ func crop(image []float32, h, w, c, up, left int) []float32 {
 	return out
 }
 
-func jitter(image []float32, by float32) []float32 {
+func brighten(image []float32, by float32) []float32 {
 	out := make([]float32, len(image))
 	for i, v := range image {
 		out[i] = v * by

@@ -2,204 +2,176 @@ package workload
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
 
 	"steadyfit/data"
+	"steadyfit/fit"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/mustcompile"
-	"steadyfit/tfbind"
+	"steadyfit/internal/lab/synth"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
 )
+
+// inMemory is a loop over that many samples in memory.
+func (b *builder) inMemory(ctx context.Context, samples int) (*trainer, *loop.Loop, error) {
+	prefetch := b.Int("prefetch", 0)
+	t, err := b.trainer(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ds, err := t.samples(samples)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From)), nil
+}
+
+// newInMemory is W0, S2 and S2l. An epoch of whole batches is a pass.
+func newInMemory(ctx context.Context, b *builder) (*loop.Loop, error) {
+	_, l, err := b.inMemory(ctx, b.Spec.SetSize())
+	return l, err
+}
+
+// almost is the samples of an epoch whose last whole batch is a quarter full, as that of
+// 1000 samples in batches of 32 is.
+func almost(s worker.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
 
 // validationBatch is the samples of a step of a validation.
 const validationBatch = 64
 
-// loop trains on one batch after the other, as people write it by hand.
-type loop struct {
-	*trainer
-	source batches
-	// validation is evaluated at the end of each epoch; nil for none.
-	validation data.Dataset
-	evaluated  []float64
-}
-
-func (l *loop) step(ctx context.Context, n int) (float64, error) {
-	b, err := l.source.take(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return l.trainer.step(ctx, n, b)
-}
-
-func (l *loop) epoch(ctx context.Context, _ int) error {
-	if err := l.validate(ctx); err != nil {
-		return err
-	}
-	return l.endEpoch(ctx)
-}
-
-func (l *loop) validate(ctx context.Context) error {
-	if l.validation == nil {
-		return nil
-	}
-	for b, err := range l.validation.Batches(data.Pass{Batch: validationBatch}) {
-		if err == nil {
-			err = l.Evaluate(ctx, b, l.evaluated)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *loop) close() (tfbind.Counts, error) {
-	return tfbind.Counts{}, errors.Join(l.source.close(), l.Close())
-}
-
-// newLoop is a loop over that many samples in memory.
-func newLoop(ctx context.Context, c *cell.Child, samples int) (*loop, error) {
-	prefetch, err := c.Int("prefetch", 0)
+// newValidated is S1 and S1d: a validation on other samples at the end of each epoch.
+func newValidated(ctx context.Context, b *builder) (*loop.Loop, error) {
+	t, l, err := b.inMemory(ctx, almost(b.Spec))
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTrainer(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	ds, err := t.samples(samples)
-	if err != nil {
-		return nil, errors.Join(err, t.Close())
-	}
-	return &loop{trainer: t, source: newPasses(data.Prefetch(ds, prefetch), c.Spec.Batch, c.Spec.From)}, nil
-}
-
-// synth makes up data for the train signature.
-func (t *trainer) synth() (*synth, error) {
-	return newSynth(t.model, t.Roles().Train, t.options.Seed)
-}
-
-// samples are made up, in memory.
-func (t *trainer) samples(n int) (*data.InMemory, error) {
 	s, err := t.synth()
 	if err != nil {
 		return nil, err
 	}
-	return s.memory(n, 0)
-}
-
-// withValidation adds a validation on other samples; where that fails the loop is
-// closed.
-func (l *loop) withValidation(samples int) (job, error) {
-	s, err := l.synth()
-	if err == nil {
-		l.validation, err = s.memory(samples, 1)
-	}
-	if err != nil {
-		return nil, errors.Join(err, closeErr(l))
-	}
-	l.evaluated = make([]float64, len(l.EvaluateMetrics()))
-	return l, nil
-}
-
-// newW0 is the control: everything is closed. An epoch of whole batches is a pass.
-func newW0(ctx context.Context, c *cell.Child) (job, error) {
-	return newLoop(ctx, c, c.Spec.SetSize())
-}
-
-// newS1 trains on as many samples as an epoch has, all but the last batch full.
-func newS1(ctx context.Context, c *cell.Child) (job, error) {
-	l, err := newLoop(ctx, c, almost(c.Spec))
+	validation, err := s.InMemory(almost(b.Spec)/5, 1)
 	if err != nil {
 		return nil, err
 	}
-	return l.withValidation(almost(c.Spec) / 5)
+	out := make([]float64, len(t.EvaluateMetrics()))
+	l.Epoch = func(ctx context.Context, n int) error {
+		for batch, err := range validation.Batches(data.Pass{Batch: validationBatch}) {
+			if err == nil {
+				err = t.Evaluate(ctx, batch, out)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return t.endEpoch(ctx, n)
+	}
+	return l, nil
 }
-
-func newS1d(ctx context.Context, c *cell.Child) (job, error) { return newS1(ctx, c) }
-
-// almost is the samples of an epoch whose last whole batch is a quarter full, as that
-// of 1000 samples in batches of 32 is.
-func almost(s cell.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
-
-func newS2(ctx context.Context, c *cell.Child) (job, error) {
-	return newLoop(ctx, c, c.Spec.SetSize())
-}
-
-func newS2l(ctx context.Context, c *cell.Child) (job, error) { return newS2(ctx, c) }
 
 // newS0 trains on a large set: in memory, streamed, or inside the graph.
-func newS0(ctx context.Context, c *cell.Child) (job, error) {
-	where, err := c.Choice("data", "memory", "disk", "graph")
-	if err != nil {
-		return nil, err
-	}
-	rows, err := c.Int("rows", 1_000_000)
-	if err != nil {
-		return nil, err
-	}
+func newS0(ctx context.Context, b *builder) (*loop.Loop, error) {
+	where, rows := b.Choice("data", "memory", "disk", "graph"), b.Int("rows", 1_000_000)
 	if where == "memory" {
-		return newLoop(ctx, c, rows)
+		_, l, err := b.inMemory(ctx, rows)
+		return l, err
 	}
-	prefetch, err := c.Int("prefetch", 0)
+	prefetch := b.Int("prefetch", 0)
+	t, err := b.trainer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTrainer(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	l := &loop{trainer: t}
 	s, err := t.synth()
-	if err == nil && where == "disk" {
-		var ds *streamed
-		if ds, err = stream(s, rows, c.Spec.Scratch); err == nil {
-			p := newPasses(data.Prefetch(ds, prefetch), c.Spec.Batch, c.Spec.From)
-			p.owned = ds
-			l.source = p
-		}
-	} else if err == nil {
-		l.source, err = newPipeline(ctx, c, s, rows, pipelineOptions{prefetch: prefetch})
-	}
 	if err != nil {
-		return nil, errors.Join(err, t.Close())
+		return nil, err
+	}
+	if where == "graph" {
+		p, err := b.pipeline(ctx, s, rows, 0, prefetch)
+		if err != nil {
+			return nil, err
+		}
+		return t.loop(p.take), nil
+	}
+	ds, err := synth.Stream(s, rows, b.Spec.Scratch)
+	if err != nil {
+		return nil, err
+	}
+	b.onClose(ds.Close)
+	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From)), nil
+}
+
+// newW11 trains from a shuffling pipeline in the graph. An epoch of whole batches is a
+// pass.
+func newW11(ctx context.Context, b *builder) (*loop.Loop, error) {
+	shuffle, prefetch := b.Int("shuffle", 1000), b.Int("prefetch", 0)
+	t, err := b.trainer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.synth()
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.pipeline(ctx, s, b.Spec.SetSize(), shuffle, prefetch)
+	if err != nil {
+		return nil, err
+	}
+	return t.loop(p.take), nil
+}
+
+// newS4 keeps the metrics of each step by name, as a logging callback does.
+func newS4(ctx context.Context, b *builder) (*loop.Loop, error) {
+	keep := b.Choice("history", "keep", "last") == "keep"
+	t, l, err := b.inMemory(ctx, min(b.Spec.Epoch, 200)*b.Spec.WholeBatch())
+	if err != nil {
+		return nil, err
+	}
+	var history []map[string]float64
+	train := l.Step
+	l.Step = func(ctx context.Context, n int) (float64, error) {
+		loss, err := train(ctx, n)
+		if err != nil {
+			return 0, err
+		}
+		if !keep {
+			history = history[:0]
+		}
+		entry := make(map[string]float64, len(t.values))
+		for i, name := range t.TrainMetrics() {
+			entry[name] = t.values[i]
+		}
+		history = append(history, entry)
+		return loss, nil
 	}
 	return l, nil
 }
 
-// sizes draws the number of samples of each step.
+// sizes draws the number of samples of each step: 1 to most, which is twice the batch.
 type sizes struct {
 	most  int
 	rng   *rand.Rand
-	order []int // sizes that are to come, without one twice; nil to draw freely
-	round func(n, most int) int
+	order []int // the sizes to come, if none is to be drawn twice; nil to draw freely
+	round func(n int) int
 }
 
-// The words of the knob shapes of W3 and W9, but for fixed.
-var roundings = map[string]func(n, most int) int{
-	"varying": func(n, _ int) int { return n },
-	"pad":     func(_, most int) int { return most },
-	"bucket":  func(n, most int) int { return min(1<<bits.Len(uint(n-1)), most) },
+func (b *builder) sizes() *sizes {
+	z := &sizes{most: 2 * b.Spec.Batch, rng: rand.New(rand.NewPCG(uint64(b.Spec.Seed), 3))}
+	z.round = map[string]func(int) int{
+		"varying": func(n int) int { return n },
+		"fixed":   func(int) int { return b.Spec.Batch },
+		"pad":     func(int) int { return z.most },
+		"bucket":  func(n int) int { return min(1<<bits.Len(uint(n-1)), z.most) },
+	}[b.Choice("shapes", "varying", "fixed", "pad", "bucket")]
+	return z
 }
 
-// newSizes draws from 1 to twice the Spec's batch, which is the mean.
-func newSizes(c *cell.Child) (*sizes, error) {
-	shapes, err := c.Choice("shapes", "varying", "fixed", "pad", "bucket")
-	if err != nil {
-		return nil, err
-	}
-	z := &sizes{most: 2 * c.Spec.Batch, round: roundings[shapes], rng: rand.New(rand.NewPCG(uint64(c.Spec.Seed), 3))}
-	if shapes == "fixed" {
-		z.round = func(int, int) int { return c.Spec.Batch }
-	}
-	return z, nil
-}
-
-// once has no size drawn twice before all have been.
+// once draws no size twice before all were drawn.
 func (z *sizes) once() {
 	z.order = z.rng.Perm(z.most)
 	for i := range z.order {
@@ -210,127 +182,122 @@ func (z *sizes) once() {
 // next is the number of samples of the next step.
 func (z *sizes) next() int {
 	if z.order == nil {
-		return z.round(1+z.rng.IntN(z.most), z.most)
+		return z.round(1 + z.rng.IntN(z.most))
 	}
 	last := len(z.order) - 1
 	n := z.order[last]
 	z.order = slices.Insert(z.order[:last], 0, n)
-	return z.round(n, z.most)
+	return z.round(n)
 }
 
-// W3 predicts for a number of samples that is drawn for each step.
-type varyingPredict struct {
-	plain
-	untrained
-	*sizes
-	*predictor
-}
-
-func newW3(ctx context.Context, c *cell.Child) (job, error) {
-	z, err := newSizes(c)
+// newW3 predicts for a number of samples that is drawn for each step.
+func newW3(ctx context.Context, b *builder) (*loop.Loop, error) {
+	z := b.sizes()
+	p, err := b.predictor(ctx, z.most)
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPredictor(ctx, c, z.most)
-	if err != nil {
-		return nil, err
-	}
-	return &varyingPredict{sizes: z, predictor: p}, nil
+	return &loop.Loop{
+		Step:  func(ctx context.Context, _ int) (float64, error) { return 0, p.run(ctx, z.next()) },
+		Trace: func(into *[]byte) { p.traced = into },
+	}, nil
 }
 
-func (j *varyingPredict) step(ctx context.Context, _ int) (float64, error) {
-	return 0, j.run(ctx, j.batch.Slice(0, j.next()))
-}
-
-func (j *varyingPredict) close() (tfbind.Counts, error) { return tfbind.Counts{}, j.predictor.close() }
-
-// W9 trains with a number of samples that is drawn for each step.
-type varyingTrain struct {
-	plain
-	*sizes
-	*trainer
-	all data.Batch
-}
-
-func newW9(ctx context.Context, c *cell.Child) (job, error) {
-	jit, err := c.Choice("jit", "on", "cluster", "off")
-	if err != nil {
-		return nil, err
-	}
-	z, err := newSizes(c)
-	if err != nil {
-		return nil, err
-	}
+// newW9 trains with a number of samples that is drawn for each step, compiled by XLA.
+func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
+	jit, z := b.Choice("jit", "on", "cluster", "off"), b.sizes()
 	z.once() // a program is compiled for each size
-	model, err := openModel(c)
+	model, err := b.model()
 	if err != nil {
 		return nil, err
 	}
 	var device gpuopts.Options
 	switch jit {
 	case "on":
-		if model, err = mustcompile.Copy(model, filepath.Join(c.Spec.Scratch, "compiled")); err != nil {
+		if model, err = mustcompile.Copy(model, filepath.Join(b.Spec.Scratch, "compiled")); err != nil {
 			return nil, err
 		}
 	case "cluster":
 		device.XLA = gpuopts.XLAOn2
 	}
-	t, err := newTrainerOf(ctx, c, model, device)
+	t, err := b.trainerOf(ctx, model, device)
 	if err != nil {
 		return nil, err
 	}
 	s, err := t.synth()
 	if err != nil {
-		return nil, errors.Join(err, t.Close())
+		return nil, err
 	}
-	j := &varyingTrain{sizes: z, trainer: t, all: s.batch(z.most)}
-	s.fill(j.all, 0)
-	return j, nil
+	all := s.Batch(z.most)
+	s.Fill(all, 0)
+	l := t.loop(func(context.Context) (data.Batch, error) { return all.Slice(0, z.next()), nil })
+	l.Epoch = nil
+	return l, nil
 }
 
-func (j *varyingTrain) step(ctx context.Context, n int) (float64, error) {
-	return j.trainer.step(ctx, n, j.all.Slice(0, j.next()))
-}
+// userSamples are made up if the user gives no data.
+const userSamples = 1024
 
-func (j *varyingTrain) close() (tfbind.Counts, error) { return tfbind.Counts{}, j.Close() }
-
-// newS4 keeps what each step reported.
-func newS4(ctx context.Context, c *cell.Child) (job, error) {
-	keep, err := c.Choice("history", "keep", "last")
+// newUser trains a model of the user's with package fit.
+func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
+	prefetch := b.Int("prefetch", 0)
+	t, err := b.trainer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLoop(ctx, c, min(c.Spec.Epoch, 200)*c.Spec.WholeBatch())
+	spec, whole := b.Spec, b.Spec.WholeBatch()
+	var memory *data.InMemory
+	if spec.Data != "" {
+		memory, err = openData(spec.Data, t.model)
+	} else {
+		memory, err = t.samples(max(userSamples, whole))
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &recorded{loop: l, keep: keep == "keep"}, nil
+	ds := data.Prefetch(memory, prefetch)
+	// A run in several processes continues at the next epoch of the fit.Loop, so an epoch
+	// of it is one of the Spec, or a pass of whole batches if that is shorter.
+	epoch := min(spec.Epoch, max(1, (ds.Len()+whole-1)/whole))
+	l := t.loop(func(context.Context) (data.Batch, error) { // for the traced step
+		for batch, err := range ds.Batches(data.Pass{Batch: spec.Batch}) {
+			return batch, err
+		}
+		return data.Batch{}, fmt.Errorf("%s: a pass has no batch of %d", ds.Name(), spec.Batch)
+	})
+	l.Steps = func(ctx context.Context, after func(context.Context, int, float64) error) error {
+		first := spec.From / epoch
+		f := &fit.Loop{Session: t, Batch: spec.Batch, InitialEpoch: first, Epochs: first + spec.Steps/epoch + 1, StepsPerEpoch: epoch}
+		n := spec.From
+		f.Hook(fit.Hook{Name: "sample", Step: func(ctx context.Context, s *fit.State) error {
+			n++
+			if err := after(ctx, n, s.Values[0]); err != nil {
+				return err
+			}
+			if n >= spec.Steps {
+				s.Stop("the last step is done")
+			}
+			return nil
+		}})
+		_, err := f.Run(ctx, ds)
+		return err
+	}
+	return l, nil
 }
 
-// recorded keeps the metrics of each step by name, as a logging callback does.
-type recorded struct {
-	*loop
-	keep    bool
-	history []map[string]float64
-}
-
-func (r *recorded) step(ctx context.Context, n int) (float64, error) {
-	loss, err := r.loop.step(ctx, n)
+// openData reads the user's data, images and tables as the model takes them.
+func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
+	images, scale, err := session.ImageOptions(model, model.Roles.Train, 0, 0)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if !r.keep {
-		r.history = r.history[:0]
+	csv, err := session.CSVOptions(model, model.Roles.Train)
+	if err != nil {
+		return nil, err
 	}
-	entry := make(map[string]float64, len(r.values))
-	for i, name := range r.TrainMetrics() {
-		entry[name] = r.values[i]
+	ds, err := data.Open(path, data.Options{Images: images, CSV: csv})
+	if err != nil || scale == nil || !ds.HasImages() {
+		return ds, err
 	}
-	r.history = append(r.history, entry)
-	return loss, nil
-}
-
-func (r *recorded) close() (tfbind.Counts, error) {
-	r.history = nil
-	return r.loop.close()
+	return ds.Scale("x", float32(scale[0]), float32(scale[1]))
 }

@@ -13,7 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
@@ -23,7 +24,7 @@ import (
 
 // TestMain is the child, too: the tests start this program again.
 func TestMain(m *testing.M) {
-	if os.Getenv(cell.Env) != "" {
+	if os.Getenv(worker.Env) != "" {
 		os.Exit(child())
 	}
 	if _, err := tfbind.Locate(""); err != nil {
@@ -34,14 +35,14 @@ func TestMain(m *testing.M) {
 }
 
 func child() int {
-	c, err := cell.Start(native.Source())
+	c, err := worker.Start(native.Source())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer c.Close()
 	err = workload.Run(context.Background(), c, "")
-	if errors.Is(err, workload.ErrAgain) {
+	if errors.Is(err, loop.ErrSaved) {
 		return 0
 	}
 	if err := c.Done(err, workload.FailureOf(err)); err != nil {
@@ -59,14 +60,14 @@ type outcome struct {
 	cycles    []int64 // of the garbage collector, likewise
 	facts     map[string]string
 	values    map[memory.Layer]*int64 // of the traced step
-	failure   cell.Failure
+	failure   worker.Failure
 	text      string
 	processes int
 	log       string
 }
 
 // do runs a cell to its end, in as many processes as it asks for.
-func do(t *testing.T, spec cell.Spec, env ...string) outcome {
+func do(t *testing.T, spec worker.Spec, env ...string) outcome {
 	t.Helper()
 	o := outcome{facts: map[string]string{}}
 	spec.Scratch = t.TempDir()
@@ -77,7 +78,7 @@ func do(t *testing.T, spec cell.Spec, env ...string) outcome {
 	return o
 }
 
-func (o *outcome) process(t *testing.T, spec *cell.Spec, env []string) (again bool) {
+func (o *outcome) process(t *testing.T, spec *worker.Spec, env []string) (again bool) {
 	text, err := json.Marshal(spec)
 	require.NoError(t, err)
 	messages, out, err := os.Pipe()
@@ -88,7 +89,7 @@ func (o *outcome) process(t *testing.T, spec *cell.Spec, env []string) (again bo
 	defer answers.Close()
 	var log strings.Builder
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", cell.Env+"="+string(text)), env...)
+	cmd.Env = append(append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", worker.Env+"="+string(text)), env...)
 	cmd.ExtraFiles = []*os.File{out, in}
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
@@ -98,28 +99,28 @@ func (o *outcome) process(t *testing.T, spec *cell.Spec, env []string) (again bo
 	lines := bufio.NewScanner(messages)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var m cell.Message
+		var m worker.Message
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &m), lines.Text())
 		require.False(t, ended, "a message after the last one: %s", lines.Text())
 		switch m.Kind {
-		case cell.KindFact:
+		case worker.KindFact:
 			o.facts[m.Name] = m.Value
 			continue
-		case cell.KindPhase:
+		case worker.KindPhase:
 			o.phases = append(o.phases, m.Name)
-			if m.Name == cell.PhaseTraced {
+			if m.Name == worker.PhaseTraced {
 				o.values = m.Values
 			}
-		case cell.KindStep:
+		case worker.KindStep:
 			o.steps = append(o.steps, m.Step)
 			require.NotNil(t, m.Values[memory.LiveBytes])
 			o.live = append(o.live, *m.Values[memory.LiveBytes])
 			require.NotNil(t, m.Values[memory.GCCycles])
 			o.cycles = append(o.cycles, *m.Values[memory.GCCycles])
-		case cell.KindEnd:
+		case worker.KindEnd:
 			ended, o.failure, o.text = true, m.Failure, m.Text
 			continue
-		case cell.KindAgain:
+		case worker.KindAgain:
 			ended, again, spec.From = true, true, m.Step
 			continue
 		}
@@ -133,9 +134,9 @@ func (o *outcome) process(t *testing.T, spec *cell.Spec, env []string) (again bo
 }
 
 // spec is a short run of a workload on a built-in model.
-func spec(t *testing.T, id, model string, knobs ...string) cell.Spec {
+func spec(t *testing.T, id, model string, knobs ...string) worker.Spec {
 	t.Helper()
-	s := cell.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Trace: true, Knobs: map[string]string{}}
+	s := worker.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Trace: true, Params: map[string]string{}}
 	if model != "" {
 		m, err := savedmodels.Builtin(model)
 		if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
@@ -147,7 +148,7 @@ func spec(t *testing.T, id, model string, knobs ...string) cell.Spec {
 	for _, knob := range knobs {
 		name, value, found := strings.Cut(knob, "=")
 		require.True(t, found, knob)
-		s.Knobs[name] = value
+		s.Params[name] = value
 	}
 	return s
 }

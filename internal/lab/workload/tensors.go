@@ -4,183 +4,434 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"runtime"
-	"strings"
+	"path/filepath"
 
-	"steadyfit/internal/graphdef"
-	"steadyfit/internal/lab/cell"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/data"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/synth"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
-// W8: bursts of tensors from several threads, closed out of order.
+// tensors has a tensor for each input of a signature.
+type tensors []*tfbind.Tensor
 
-// A burst is made by all workers together, so that one worker alone does the same.
-const (
-	burstWorkers = 8
-	burstTensors = 40 // of one of 8 workers
-	// From each burst one tensor of so many lives until the next.
-	burstSurvivors = 10
-	burstSmall     = 64 << 10 / 4 // floats
-	burstLarge     = 256 << 10 / 4
-)
-
-type bursting struct {
-	plain
-	untrained
-	workers []*burster
+func (s tensors) close() error {
+	for _, t := range s {
+		t.Close()
+	}
+	return nil
 }
 
-// burster allocates on a thread of its own: malloc has an arena per thread.
-type burster struct {
-	rng     *rand.Rand
-	count   int
-	values  []float32
-	kept    []*tfbind.Tensor
-	work    chan []*tfbind.Tensor // what another worker kept
-	results chan error
+// leave counts tensors that are left open on purpose.
+func (b *builder) leave(s tensors) {
+	b.left.Tensors += int64(len(s))
+	for _, t := range s {
+		b.left.TensorBytes += t.Bytes()
+	}
 }
 
-func newW8(_ context.Context, c *cell.Child) (job, error) {
-	n, err := c.Int("goroutines", burstWorkers)
-	if err != nil {
-		return nil, err
-	}
-	if n < 1 || n > 64 {
-		return nil, &cell.KnobError{Failure: cell.NotApplicable, Name: "goroutines", Value: c.Knob("goroutines", ""), Reason: "expected 1 to 64"}
-	}
-	j := &bursting{}
-	for i := range n {
-		w := &burster{
-			rng:     rand.New(rand.NewPCG(uint64(c.Spec.Seed), uint64(i))),
-			count:   burstWorkers * burstTensors / n,
-			values:  make([]float32, burstLarge),
-			work:    make(chan []*tfbind.Tensor),
-			results: make(chan error),
+// tensorsOf copies a batch into new tensors.
+func tensorsOf(inputs []savedmodels.Tensor, b data.Batch) (set tensors, err error) {
+	for _, in := range inputs {
+		a, ok := b.Field(in.Name)
+		if !ok {
+			return nil, errors.Join(fmt.Errorf("no field for input %s", in.Name), set.close())
 		}
-		j.workers = append(j.workers, w)
-		go w.run()
-	}
-	return j, nil
-}
-
-func (w *burster) run() {
-	// A goroutine that ends locked takes its thread with it.
-	runtime.LockOSThread()
-	for kept := range w.work {
-		w.results <- w.burst(kept)
-	}
-	close(w.results)
-}
-
-// burst makes tensors, closes those that another worker kept halfway, and then most
-// of its own in random order.
-func (w *burster) burst(others []*tfbind.Tensor) error {
-	var mine []*tfbind.Tensor
-	var errs []error
-	for i := range w.count {
-		if i == w.count/2 {
-			errs = append(errs, tensorSet(others).close())
-		}
-		n := burstSmall + w.rng.IntN(burstLarge-burstSmall+1)
-		x, err := tfbind.NewTensor(w.values[:n], int64(n))
+		x, err := newTensor(a)
 		if err != nil {
-			errs = append(errs, err)
-			break
+			return nil, errors.Join(err, set.close())
 		}
-		mine = append(mine, x)
+		set = append(set, x)
 	}
-	w.rng.Shuffle(len(mine), func(a, b int) { mine[a], mine[b] = mine[b], mine[a] })
-	keep := len(mine) / burstSurvivors
-	w.kept = append(w.kept[:0], mine[:keep]...)
-	return errors.Join(append(errs, tensorSet(mine[keep:]).close())...)
+	return set, nil
 }
 
-func (j *bursting) step(context.Context, int) (float64, error) {
-	last := len(j.workers) - 1
-	handed := make([][]*tfbind.Tensor, len(j.workers))
-	for i := range j.workers {
-		// From the worker before, so that memory is freed by another thread.
-		from := j.workers[(i+last)%len(j.workers)]
-		handed[i] = append(handed[i], from.kept...)
+func newTensor(a data.Array) (*tfbind.Tensor, error) {
+	shape := make([]int64, len(a.Shape))
+	for i, d := range a.Shape {
+		shape[i] = int64(d)
 	}
-	for i, w := range j.workers {
-		w.work <- handed[i]
+	switch v := a.Values.(type) {
+	case []float32:
+		return tfbind.NewTensor(v, shape...)
+	case []int64:
+		return tfbind.NewTensor(v, shape...)
+	case []int32:
+		return tfbind.NewTensor(v, shape...)
+	case []uint8:
+		return tfbind.NewTensor(v, shape...)
 	}
-	var errs []error
-	for _, w := range j.workers {
-		errs = append(errs, <-w.results)
-	}
-	return 0, errors.Join(errs...)
+	return nil, fmt.Errorf("%w: a tensor of %T", tfbind.ErrType, a.Values)
 }
 
-func (j *bursting) close() (tfbind.Counts, error) {
-	var errs []error
-	for _, w := range j.workers {
-		close(w.work)
-		<-w.results
-		errs = append(errs, tensorSet(w.kept).close())
-	}
-	return tfbind.Counts{}, errors.Join(errs...)
-}
+// leakFloats are 64 KiB.
+const leakFloats = 64 << 10 / 4
 
-// W12: tensors of strings, made, passed through a graph, read and closed.
-
-const (
-	stringCount = 1000
-	stringShort = 10
-	stringLong  = 200
-)
-
-type texts struct {
-	plain
-	untrained
-	session *tfbind.Session
-	in, out tfbind.Output
-	pool    []string // twice as many as are used at a time
-}
-
-func newW12(_ context.Context, c *cell.Child) (job, error) {
-	j := &texts{}
-	rng := rand.New(rand.NewPCG(uint64(c.Spec.Seed), 12))
-	for range 2 * stringCount {
-		n := stringShort + rng.IntN(stringLong-stringShort+1)
-		j.pool = append(j.pool, strings.Repeat(string(rune('a'+rng.IntN(26))), n))
-	}
-	g := new(graphdef.Graph).Placeholder("x", tfbind.String).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.String)}, "x")
-	var err error
-	if j.session, err = openGraph(g, c.Spec.Config); err != nil {
+// newW1 is the step of W0, and a fetched tensor that is never closed.
+func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
+	keep := b.Choice("release", "keep", "close") == "keep"
+	_, l, err := b.inMemory(ctx, b.Spec.SetSize())
+	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(find(j.session, "x", &j.in), find(j.session, "y", &j.out)); err != nil {
-		return nil, errors.Join(err, closeGraph(j.session))
+	s, in, out, err := b.identity(tfbind.Float32)
+	if err != nil {
+		return nil, err
 	}
-	return j, nil
+	values := make([]float32, leakFloats)
+	var kept tensors
+	train := l.Step
+	l.Step = func(ctx context.Context, n int) (float64, error) {
+		loss, err := train(ctx, n)
+		if err != nil {
+			return 0, err
+		}
+		// Identity passes its input on, so what is fetched is the buffer that is made here.
+		x, err := tfbind.NewTensor(values, leakFloats)
+		if err != nil {
+			return 0, err
+		}
+		defer x.Close()
+		y, err := s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{out})
+		if err != nil {
+			return 0, err
+		}
+		if !keep {
+			return loss, y.Close()
+		}
+		kept = append(kept, y...)
+		return loss, nil
+	}
+	b.onClose(func() error {
+		b.leave(kept)
+		return nil
+	})
+	return l, nil
 }
 
-func (j *texts) step(ctx context.Context, n int) (float64, error) {
-	from := n * 7 % stringCount
-	values := j.pool[from : from+stringCount]
-	x, err := tfbind.NewTensor(values, stringCount)
-	if err != nil {
-		return 0, err
+// newW2 makes the tensors of a step anew, and leaves them alone.
+func newW2(ctx context.Context, b *builder) (*loop.Loop, error) {
+	if b.Choice("input", "tensor", "buffer") == "buffer" {
+		// The same samples through the session's own buffers.
+		t, err := b.trainer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ds, err := t.samples(b.Spec.Batch)
+		if err != nil {
+			return nil, err
+		}
+		l := t.loop(b.passes(ds, b.Spec.Batch, 0))
+		return l, nil
 	}
-	defer x.Close()
-	out, err := j.session.Run(ctx, tfbind.Feeds{j.in: x}, []tfbind.Output{j.out})
+	release := b.Choice("release", "gc", "close", "drop")
+	t, err := b.tensorTrainer(1)
+	if err != nil {
+		return nil, err
+	}
+	batch, err := b.batch(t.model, t.model.Roles.Train, b.Spec.Batch)
+	if err != nil {
+		return nil, err
+	}
+	return t.loop(func(ctx context.Context, _ int) (float64, error) {
+		set, err := tensorsOf(t.whole.inputs, batch)
+		if err != nil {
+			return 0, err
+		}
+		loss, err := t.train(ctx, set)
+		if err != nil || release == "close" {
+			return loss, errors.Join(err, set.close())
+		}
+		b.leave(set)
+		if release == "drop" {
+			clear(set)
+		}
+		return loss, nil
+	}), nil
+}
+
+// batch is made-up samples for a signature.
+func (b *builder) batch(model *savedmodels.Model, signature string, n int) (data.Batch, error) {
+	s, err := synth.New(model, signature, b.Spec.Seed)
+	if err != nil {
+		return data.Batch{}, err
+	}
+	batch := s.Batch(n)
+	s.Fill(batch, 0)
+	return batch, nil
+}
+
+// tensorTrainer trains through tensors that its caller makes and owns.
+type tensorTrainer struct {
+	model   *savedmodels.Model
+	session *tfbind.Session // nil with the parameter eager
+	eager   *eagerModel     // nil without it
+	whole   signature       // the whole step, or gradients with micro-batches
+	apply   signature
+	traced  *[]byte // where train writes a trace; nil for none
+}
+
+// signature is one that is run with tensors.
+type signature struct {
+	inputs  []savedmodels.Tensor
+	feeds   []tfbind.Output
+	fetches []tfbind.Output
+	program *program // of eager execution, without feeds and fetches
+}
+
+func (b *builder) tensorTrainer(micro int) (*tensorTrainer, error) {
+	eager := b.eager()
+	model, err := b.model()
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(model.CheckTrainable(savedmodels.CheckOptions{}), b.checkMicro(model, session.Options{}, micro)); err != nil {
+		return nil, err
+	}
+	t := &tensorTrainer{model: model}
+	if eager {
+		t.eager, err = openEager(model, session.Options{Config: b.Spec.Config})
+	} else {
+		t.session, err = tfbind.LoadSavedModel(model.Dir, model.Tags, b.Spec.Config)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.onClose(func() error { return errors.Join(t.session.Close(), t.eager.Close()) })
+	first := model.Roles.Train
+	if micro > 1 {
+		first = model.Roles.Gradients
+		if t.apply, err = t.signature(model.Roles.Apply, ""); err != nil {
+			return nil, err
+		}
+	}
+	if t.whole, err = t.signature(first, savedmodels.OutputLoss); err != nil {
+		return nil, err
+	}
+	if eager {
+		t.eager.settle()
+	}
+	return t, nil
+}
+
+// loop is one whose steps can be traced.
+func (t *tensorTrainer) loop(step func(ctx context.Context, n int) (float64, error)) *loop.Loop {
+	return &loop.Loop{Step: step, Trace: func(into *[]byte) { t.traced = into }}
+}
+
+// signature looks up the inputs of a signature and one output: any if no name is given.
+func (t *tensorTrainer) signature(name, output string) (s signature, err error) {
+	sig, err := t.model.Signature(name)
+	if err != nil {
+		return s, err
+	}
+	s.inputs = sig.DataInputs()
+	if len(s.inputs) != len(sig.Inputs) {
+		return s, fmt.Errorf("signature %s takes reserved inputs, which are not fed here", name)
+	}
+	fetch := sig.Output(output)
+	if output == "" && len(sig.Outputs) > 0 {
+		fetch = &sig.Outputs[0]
+	}
+	if fetch == nil {
+		return s, fmt.Errorf("signature %s has no output %q", name, output)
+	}
+	if t.eager != nil {
+		s.program, err = t.eager.part(sig, fetch.Op)
+		return s, err
+	}
+	var names []string
+	for _, in := range s.inputs {
+		names = append(names, in.Op)
+	}
+	found, err := outputs(t.session, append(names, fetch.Op)...)
+	if err != nil {
+		return s, err
+	}
+	s.feeds, s.fetches = found[:len(names):len(names)], found[len(names):]
+	return s, nil
+}
+
+// train is one step on tensors, which stay the caller's.
+func (t *tensorTrainer) train(ctx context.Context, set tensors) (float64, error) {
+	var o tfbind.RunOptions
+	if t.traced != nil {
+		var err error
+		if o.Proto, err = proto.Marshal(&pb.RunOptions{TraceLevel: pb.RunOptions_SOFTWARE_TRACE}); err != nil {
+			return 0, err
+		}
+		o.Metadata = t.traced
+	}
+	return t.run(ctx, t.whole, set, o)
+}
+
+func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfbind.RunOptions) (float64, error) {
+	if t.eager != nil {
+		var out [1]float64
+		err := t.eager.scalars(ctx, s.program, set, out[:])
+		return out[0], err
+	}
+	feeds := make(tfbind.Feeds, len(set))
+	for i, x := range set {
+		feeds[s.feeds[i]] = x
+	}
+	out, err := t.session.RunWith(ctx, feeds, s.fetches, o)
 	if err != nil {
 		return 0, err
 	}
 	defer out.Close()
-	back, err := tfbind.Values[string](out[0])
-	if err != nil {
-		return 0, err
-	}
-	for i := range back {
-		if back[i] != values[i] {
-			return 0, fmt.Errorf("string %d came back as %q, was %q", i, back[i], values[i])
-		}
-	}
-	return 0, nil
+	return out[0].Float()
 }
 
-func (j *texts) close() (tfbind.Counts, error) { return tfbind.Counts{}, closeGraph(j.session) }
+// newW4 loads the SavedModel for each step; with reuse, it loads it once and restores its
+// variables.
+func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
+	if b.Choice("reuse", "0", "1") == "1" {
+		t, err := b.trainer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		batch, err := b.batch(t.model, t.Roles().Train, b.Spec.Batch)
+		if err != nil {
+			return nil, err
+		}
+		initial := filepath.Join(b.Spec.Scratch, "initial")
+		if err := t.Save(ctx, initial); err != nil {
+			return nil, err
+		}
+		l := t.loop(func(ctx context.Context) (data.Batch, error) { return batch, t.Restore(ctx, initial) })
+		l.Epoch = nil
+		return l, nil
+	}
+	keep := b.Choice("close", "none", "all") == "none" // a session is closed and deleted in one
+	model, err := b.model()
+	if err != nil {
+		return nil, err
+	}
+	batch, err := b.batch(model, model.Roles.Train, b.Spec.Batch)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := session.Compile(model, session.Options{Config: b.Spec.Config, Seed: b.Spec.Seed})
+	if err != nil {
+		return nil, err
+	}
+	var traced *[]byte
+	step := func(ctx context.Context, _ int) (float64, error) {
+		before := tfbind.Live()
+		s, err := session.Open(ctx, plan)
+		if err != nil {
+			return 0, err
+		}
+		values := make([]float64, len(s.TrainMetrics()))
+		if traced == nil {
+			err = s.Train(ctx, 0, batch, values)
+		} else {
+			*traced, err = s.Trace(ctx, 0, batch, values)
+		}
+		if err != nil {
+			return 0, errors.Join(err, s.Close())
+		}
+		if !keep {
+			return values[0], s.Close()
+		}
+		after := tfbind.Live()
+		b.left.Graphs += after.Graphs - before.Graphs
+		b.left.Sessions += after.Sessions - before.Sessions
+		b.left.Steps += after.Steps - before.Steps
+		b.left.StepBytes += after.StepBytes - before.StepBytes
+		return values[0], nil
+	}
+	return &loop.Loop{Step: step, Trace: func(into *[]byte) { traced = into }}, nil
+}
+
+// predictor is a session that only predicts.
+type predictor struct {
+	step   *session.Step
+	batch  data.Batch // made-up samples
+	traced *[]byte
+}
+
+func (b *builder) predictor(ctx context.Context, samples int) (*predictor, error) {
+	model, err := b.model()
+	if err != nil {
+		return nil, err
+	}
+	p := &predictor{}
+	if p.batch, err = b.batch(model, model.Roles.Predict, samples); err != nil {
+		return nil, err
+	}
+	plan, err := session.Compile(model, session.Options{ReadOnly: true, Config: b.Spec.Config})
+	if err != nil {
+		return nil, err
+	}
+	s, err := session.Open(ctx, plan)
+	if err != nil {
+		return nil, err
+	}
+	b.onClose(s.Close)
+	if p.step, err = s.Prepare(model.Roles.Predict); err != nil {
+		return nil, err
+	}
+	b.onClose(p.step.Close)
+	return p, nil
+}
+
+// run predicts for the first n samples.
+func (p *predictor) run(ctx context.Context, n int) error {
+	err := p.step.Feed(p.batch.Slice(0, n))
+	if err == nil && p.traced == nil {
+		return p.step.Run(ctx)
+	} else if err == nil {
+		*p.traced, err = p.step.Trace(ctx)
+	}
+	return err
+}
+
+// newW10 keeps what each step predicts as Go values.
+func newW10(ctx context.Context, b *builder) (*loop.Loop, error) {
+	keep := b.Choice("history", "keep", "last") == "keep"
+	p, err := b.predictor(ctx, b.Spec.Batch)
+	if err != nil {
+		return nil, err
+	}
+	var history [][]any
+	return &loop.Loop{Trace: func(into *[]byte) { p.traced = into }, Step: func(ctx context.Context, _ int) (float64, error) {
+		if err := p.run(ctx, b.Spec.Batch); err != nil {
+			return 0, err
+		}
+		var values []any
+		for _, t := range p.step.Signature().Outputs {
+			v, err := p.values(t.Name)
+			if err != nil {
+				return 0, err
+			}
+			values = append(values, v)
+		}
+		if !keep {
+			history = history[:0]
+		}
+		history = append(history, values)
+		return 0, nil
+	}}, nil
+}
+
+func (p *predictor) values(name string) (any, error) {
+	x, err := p.step.Output(name)
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close()
+	switch x.DType() {
+	case tfbind.Float32:
+		return tfbind.Values[float32](x)
+	case tfbind.Int64:
+		return tfbind.Values[int64](x)
+	}
+	return nil, fmt.Errorf("output %s: %w: %s is not kept here", name, tfbind.ErrType, x.DType())
+}

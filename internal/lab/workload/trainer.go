@@ -4,23 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
 
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/synth"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
-// The words of the knob reset: what is done to the session at an epoch's end. The
-// model goes on with the same state.
+// The values of the parameter reset: what is done to the session at the end of an epoch.
+// The model continues with the same state.
 const (
 	resetNone    = "none"
 	resetRestore = "restore" // its variables are written and read back
 	resetReload  = "reload"  // it is closed, and another one opened
-	resetProcess = "process" // another process goes on
+	resetProcess = "process" // another process continues
 )
 
 // engine is what a trainer trains with: a session, or eager execution.
@@ -31,95 +34,80 @@ type engine interface {
 	Close() error
 }
 
-// trainer is an engine with the knobs model, reset, micro and eager. It is a
+// trainer is an engine with the parameters model, reset, micro and eager. It is a
 // fit.Session.
 type trainer struct {
-	engine // that of the moment
-	tracing
-	model   *savedmodels.Model
-	options session.Options
-	eager   bool
-	reset   string
-	micro   int
-	state   string    // prefix of the files with the state
-	values  []float64 // scalars of the last step
+	engine // the current one
+	b      *builder
+	model  *savedmodels.Model
+	opts   session.Options
+	eager  bool
+	reset  string
+	micro  int
+	state  string    // prefix of the files with the state
+	values []float64 // scalars of the last step
+	traced *[]byte   // where Train writes a trace; nil for none
 }
 
-// openModel opens the Spec's model, or the variant of the knob model.
-func openModel(c *cell.Child) (*savedmodels.Model, error) {
-	name := c.Knob("model", "")
-	if name == "" {
-		return savedmodels.Open(c.Spec.Model)
-	}
-	m, err := savedmodels.Builtin(name)
-	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
-		return nil, &cell.KnobError{Failure: cell.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
-	}
-	return m, err
-}
-
-// newTrainer opens the model that the Spec or a knob names.
-func newTrainer(ctx context.Context, c *cell.Child) (*trainer, error) {
-	model, err := openModel(c)
+// trainer opens the model of the run.
+func (b *builder) trainer(ctx context.Context) (*trainer, error) {
+	model, err := b.model()
 	if err != nil {
 		return nil, err
 	}
-	return newTrainerOf(ctx, c, model, gpuopts.Options{})
+	return b.trainerOf(ctx, model, gpuopts.Options{})
 }
 
-// newTrainerOf opens a model. The Spec's ConfigProto is merged over that of device.
-func newTrainerOf(ctx context.Context, c *cell.Child, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
+// trainerOf opens a model. The Spec's ConfigProto is merged over that of device.
+func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
 	t := &trainer{
-		// What parts of a batch learn is not what is measured here; checkMicro tells it.
-		options: session.Options{Device: device, Config: c.Spec.Config, Seed: c.Spec.Seed, AllowInexactSplit: true},
-		model:   model,
-		state:   filepath.Join(c.Spec.Scratch, "state"),
+		b: b, model: model,
+		// An inexact split is measured, too; checkMicro reports it.
+		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true},
+		reset: b.Choice("reset", resetNone, resetRestore, resetReload, resetProcess),
+		micro: b.Int("micro", 1),
+		eager: b.eager(),
+		state: filepath.Join(b.Spec.Scratch, "state"),
 	}
-	var err error
-	if t.reset, err = c.Choice("reset", resetNone, resetRestore, resetReload, resetProcess); err != nil {
-		return nil, err
-	}
-	if t.micro, err = c.Int("micro", 1); err != nil {
-		return nil, err
-	}
-	if err := checkMicro(c, model, t.options, t.micro); err != nil {
-		return nil, err
-	}
-	if t.eager, err = eagerly(c); err != nil {
+	if err := errors.Join(b.Err(), b.checkMicro(model, t.opts, t.micro)); err != nil {
 		return nil, err
 	}
 	if t.eager && t.micro > 1 {
-		return nil, microError(c, "gradients and apply are not executed eagerly")
+		return nil, b.microError("gradients and apply are not executed eagerly")
 	}
 	if err := t.open(ctx); err != nil {
 		return nil, err
 	}
-	if c.Spec.From > 0 {
+	b.onClose(func() error { return t.Close() }) // of the engine at that time
+	if b.Spec.From > 0 {
 		if err := t.Restore(ctx, t.state); err != nil {
-			return nil, errors.Join(err, t.Close())
+			return nil, err
 		}
 	}
 	t.values = make([]float64, len(t.TrainMetrics()))
 	return t, nil
 }
 
-// checkMicro says why a batch is not split into that many parts, and tells the parent
-// what their update is (cell.FactSplit).
-func checkMicro(c *cell.Child, model *savedmodels.Model, o session.Options, parts int) error {
-	if parts < 1 || parts > c.Spec.Batch {
-		return microError(c, fmt.Sprintf("a batch has %d samples", c.Spec.Batch))
+// eager asks for the parameter eager.
+func (b *builder) eager() bool { return b.Choice("eager", "", "1") == "1" }
+
+// checkMicro is the reason why a batch is not split into that many parts; it reports
+// whether their update is exact.
+func (b *builder) checkMicro(model *savedmodels.Model, o session.Options, parts int) error {
+	if parts < 1 || parts > b.Spec.Batch {
+		return b.microError(fmt.Sprintf("a batch has %d samples", b.Spec.Batch))
 	}
 	if parts == 1 {
 		return nil
 	}
 	split, err := splitOf(model, o)
 	if err != nil {
-		return microError(c, err.Error())
+		return b.microError(err.Error())
 	}
-	return c.Fact(cell.FactSplit, split)
+	return b.Fact(worker.FactSplit, split)
 }
 
-// splitOf is the value of cell.FactSplit for a model; an error if it cannot be split.
+// splitOf is the value of worker.FactSplit for a model; an error if it cannot be split.
 func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
 	o.AllowInexactSplit = false
 	plan, err := session.Compile(model, o)
@@ -128,23 +116,23 @@ func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
 	}
 	switch {
 	case errors.Is(err, session.ErrInexactSplit):
-		return cell.SplitInexact, nil
+		return worker.SplitInexact, nil
 	case err != nil:
 		return "", err
 	}
-	return cell.SplitExact, nil
+	return worker.SplitExact, nil
 }
 
-func microError(c *cell.Child, reason string) error {
-	return &cell.KnobError{Failure: cell.NotApplicable, Name: "micro", Value: c.Knob("micro", ""), Reason: reason}
+func (b *builder) microError(reason string) error {
+	return &worker.ParameterError{Failure: worker.NotApplicable, Name: "micro", Value: b.Param("micro", ""), Reason: reason}
 }
 
 func (t *trainer) open(ctx context.Context) (err error) {
 	if t.eager {
-		t.engine, err = newEagerEngine(t.model, t.options)
+		t.engine, err = newEagerEngine(t.model, t.opts)
 		return err
 	}
-	plan, err := session.Compile(t.model, t.options)
+	plan, err := session.Compile(t.model, t.opts)
 	if err != nil {
 		return err
 	}
@@ -159,6 +147,15 @@ func (t *trainer) open(ctx context.Context) (err error) {
 	return nil
 }
 
+// Train is one step, traced if traced is set.
+func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) (err error) {
+	if t.traced == nil {
+		return t.engine.Train(ctx, step, b, out)
+	}
+	*t.traced, err = t.engine.Trace(ctx, step, b, out)
+	return err
+}
+
 // step trains on a batch and returns the loss.
 func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error) {
 	if err := t.Train(ctx, int64(n-1), b, t.values); err != nil {
@@ -167,17 +164,8 @@ func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error
 	return t.values[0], nil
 }
 
-// Train is one step, traced if it is to be.
-func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) (err error) {
-	if t.into == nil {
-		return t.engine.Train(ctx, step, b, out)
-	}
-	*t.into, err = t.engine.Trace(ctx, step, b, out)
-	return err
-}
-
-// endEpoch does what the knob reset says.
-func (t *trainer) endEpoch(ctx context.Context) error {
+// endEpoch does what the parameter reset says.
+func (t *trainer) endEpoch(ctx context.Context, _ int) error {
 	if t.reset == resetNone {
 		return nil
 	}
@@ -186,7 +174,7 @@ func (t *trainer) endEpoch(ctx context.Context) error {
 	}
 	switch t.reset {
 	case resetProcess:
-		return errAgain
+		return loop.ErrSaved
 	case resetReload:
 		if err := t.Close(); err != nil {
 			return err
@@ -196,4 +184,57 @@ func (t *trainer) endEpoch(ctx context.Context) error {
 		}
 	}
 	return t.Restore(ctx, t.state)
+}
+
+// loop trains on the batches that take returns, as people write it by hand.
+func (t *trainer) loop(take func(context.Context) (data.Batch, error)) *loop.Loop {
+	return &loop.Loop{
+		Step: func(ctx context.Context, n int) (float64, error) {
+			b, err := take(ctx)
+			if err != nil {
+				return 0, err
+			}
+			return t.step(ctx, n, b)
+		},
+		Epoch: t.endEpoch,
+		Trace: func(into *[]byte) { t.traced = into },
+	}
+}
+
+// synth makes up data for the train signature.
+func (t *trainer) synth() (*synth.Synth, error) {
+	return synth.New(t.model, t.Roles().Train, t.opts.Seed)
+}
+
+// samples is a dataset in memory that is made up.
+func (t *trainer) samples(n int) (*data.InMemory, error) {
+	s, err := t.synth()
+	if err != nil {
+		return nil, err
+	}
+	return s.InMemory(n, 0)
+}
+
+// passes takes batches of a dataset, pass after pass, from where an earlier process
+// stopped after done batches. A batch is valid until the next one is taken.
+func (b *builder) passes(ds data.Dataset, size, done int) func(context.Context) (data.Batch, error) {
+	perPass := max(1, (ds.Len()+size-1)/size)
+	pass := data.Pass{Batch: size, Epoch: done / perPass, Skip: done % perPass}
+	var next func() (data.Batch, error, bool)
+	stop := func() {}
+	b.onClose(func() error { stop(); return nil })
+	return func(context.Context) (data.Batch, error) {
+		for range 2 {
+			if next == nil {
+				next, stop = iter.Pull2(ds.Batches(pass))
+				pass.Skip = 0
+			}
+			if batch, err, ok := next(); ok {
+				return batch, err
+			}
+			stop()
+			next, pass.Epoch = nil, pass.Epoch+1
+		}
+		return data.Batch{}, fmt.Errorf("%s: a pass has no batch of %d", ds.Name(), size)
+	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/cell"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
 	"steadyfit/matrix"
@@ -29,12 +29,12 @@ func modelOf(w matrix.Workload) string {
 	return w.Model
 }
 
-var phases = []string{cell.PhaseStart, cell.PhaseLibrary, cell.PhaseLoaded, cell.PhaseFirst,
-	cell.PhaseSteady, cell.PhaseClosed, cell.PhaseTrimmed}
+var phases = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst,
+	worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed}
 
 // untraced are the phases of a run without that of its traced step, which some have.
 func untraced(phases []string) []string {
-	return slices.DeleteFunc(slices.Clone(phases), func(p string) bool { return p == cell.PhaseTraced })
+	return slices.DeleteFunc(slices.Clone(phases), func(p string) bool { return p == worker.PhaseTraced })
 }
 
 func TestEveryWorkload(t *testing.T) {
@@ -47,7 +47,7 @@ func TestEveryWorkload(t *testing.T) {
 		"W4": fmt.Sprintf("21 steps of %d bytes, 7 sessions, 7 graphs", 7*8*(224*224*3*4+8)),
 	}
 	// What models whose names end so compute in.
-	halves := map[string]string{"bf16": cell.FactMatrixBFloat16, "fp16": cell.FactMatrixFloat16, "scaled": cell.FactMatrixFloat16}
+	halves := map[string]string{"bf16": worker.FactMatrixBFloat16, "fp16": worker.FactMatrixFloat16, "scaled": worker.FactMatrixFloat16}
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
 	oneDNN, known := tfbind.OneDNN()
@@ -57,7 +57,7 @@ func TestEveryWorkload(t *testing.T) {
 		t.Run(w.ID, func(t *testing.T) {
 			t.Parallel()
 			s := spec(t, cmp.Or(w.Like, w.ID), modelOf(w))
-			maps.Copy(s.Knobs, w.Knobs)
+			maps.Copy(s.Params, w.Params)
 			o := do(t, s)
 			require.Empty(t, o.failure, "%s\n%s", o.text, o.log)
 			assert.Equal(t, phases, untraced(o.phases))
@@ -65,7 +65,7 @@ func TestEveryWorkload(t *testing.T) {
 			assert.Equal(t, "8", o.facts["batch"])
 			assert.Regexp(t, `^2\.\d+\.`, o.facts["tensorflow"])
 			assert.Regexp(t, `^\d+$`, o.facts["threads"])
-			assert.Equal(t, native.Allocator(), o.facts[cell.FactAllocator])
+			assert.Equal(t, native.Allocator(), o.facts[worker.FactAllocator])
 			want := "0"
 			if text, ok := left[w.ID]; ok {
 				want = text
@@ -73,12 +73,12 @@ func TestEveryWorkload(t *testing.T) {
 			assert.Equal(t, want, o.facts["live"])
 			// The graphs of the others are made here, or there is none.
 			if traced := !slices.Contains([]string{"W5", "W6", "W8", "W12"}, w.ID); traced {
-				assert.Regexp(t, `^[1-9]\d*$`, o.facts[cell.FactOperations])
+				assert.Regexp(t, `^[1-9]\d*$`, o.facts[worker.FactOperations])
 				inHalf := halves[w.Model[strings.LastIndex(w.Model, "-")+1:]]
-				for _, fact := range []string{cell.FactMatrixBFloat16, cell.FactMatrixFloat16} {
+				for _, fact := range []string{worker.FactMatrixBFloat16, worker.FactMatrixFloat16} {
 					want := "0"
 					if fact == inHalf {
-						want = o.facts[cell.FactMatrix] // all of them
+						want = o.facts[worker.FactMatrix] // all of them
 						assert.NotEqual(t, "0", want)
 					}
 					assert.Equal(t, want, o.facts[fact], fact)
@@ -91,10 +91,10 @@ func TestEveryWorkload(t *testing.T) {
 					assert.NotNil(t, pool)
 				}
 			} else {
-				assert.Empty(t, o.facts[cell.FactOperations])
+				assert.Empty(t, o.facts[worker.FactOperations])
 			}
 			trained := !slices.Contains(untrained, w.ID)
-			for _, name := range []string{cell.FactLossFirst, cell.FactLossLast} {
+			for _, name := range []string{worker.FactLossFirst, worker.FactLossLast} {
 				_, there := o.facts[name]
 				assert.Equal(t, trained, there, name)
 			}
@@ -189,20 +189,20 @@ func TestTakesIsWhatIsTaken(t *testing.T) {
 func TestKnobsThatAreNotThere(t *testing.T) {
 	for _, c := range []struct {
 		id, model, knob string
-		failure         cell.Failure
+		failure         worker.Failure
 		text            string
 	}{
-		{"W5", "", "prefetch=4", cell.NotApplicable, "prefetch=4: this workload has nothing"},
-		{"W1", "digits", "release=drop", cell.NotApplicable, "only keep, close"},
-		{"W0", "digits", "gc=always", cell.NotApplicable, "gc=always"},
-		{"W0", "digits", "trim=step", cell.NotApplicable, "trim=step"},
-		{"W0", "digits", "micro=9", cell.NotApplicable, "a batch has 8 samples"},
-		{"W0", "digits", "micro=many", cell.Failed, "micro=many"},
-		{"W0", "digits", "model=digit", cell.CouldNotApply, "there are digits"},
-		{"W4", "digits", "close=session", cell.NotApplicable, "only none, all"},
-		{"W8", "", "goroutines=0", cell.NotApplicable, "1 to 64"},
-		{"S3", "digits", "augment=1", cell.NotApplicable, "an image"},
-		{"W33", "", "gc=step", cell.Failed, `unknown workload "W33"; there are W3`},
+		{"W5", "", "prefetch=4", worker.NotApplicable, "prefetch=4: this workload has nothing"},
+		{"W1", "digits", "release=drop", worker.NotApplicable, "only keep, close"},
+		{"W0", "digits", "gc=always", worker.NotApplicable, "gc=always"},
+		{"W0", "digits", "trim=step", worker.NotApplicable, "trim=step"},
+		{"W0", "digits", "micro=9", worker.NotApplicable, "a batch has 8 samples"},
+		{"W0", "digits", "micro=many", worker.Failed, "micro=many"},
+		{"W0", "digits", "model=digit", worker.CouldNotApply, "there are digits"},
+		{"W4", "digits", "close=session", worker.NotApplicable, "only none, all"},
+		{"W8", "", "goroutines=0", worker.NotApplicable, "1 to 64"},
+		{"S3", "digits", "augment=1", worker.NotApplicable, "an image"},
+		{"W33", "", "gc=step", worker.Failed, `unknown workload "W33"; there are W3`},
 	} {
 		t.Run(c.id+" "+c.knob, func(t *testing.T) {
 			t.Parallel()
@@ -250,8 +250,8 @@ func TestADividedBatchHasTheWholeSet(t *testing.T) {
 		s.Steps, s.Batch, s.Samples = 12, 4, samples
 		o := do(t, s)
 		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
-		require.NotEmpty(t, o.facts[cell.FactLossLast])
-		return o.facts[cell.FactLossLast]
+		require.NotEmpty(t, o.facts[worker.FactLossLast])
+		return o.facts[worker.FactLossLast]
 	}
 	for _, c := range []struct{ id, knob, like string }{
 		{"W0", "prefetch=0", "rows=32"}, {"W1", "release=close", "rows=32"}, {"W11", "shuffle=0", "rows=32"},
@@ -270,10 +270,10 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 		loss := func(micro string) (first, last float64) {
 			o := do(t, spec(t, id, "digits", "micro="+micro))
 			require.Empty(t, o.failure, o.text)
-			assert.Equal(t, map[bool]string{true: cell.SplitExact}[micro != "1"], o.facts[cell.FactSplit])
-			first, err := strconv.ParseFloat(o.facts[cell.FactLossFirst], 64)
+			assert.Equal(t, map[bool]string{true: worker.SplitExact}[micro != "1"], o.facts[worker.FactSplit])
+			first, err := strconv.ParseFloat(o.facts[worker.FactLossFirst], 64)
 			require.NoError(t, err)
-			last, err = strconv.ParseFloat(o.facts[cell.FactLossLast], 64)
+			last, err = strconv.ParseFloat(o.facts[worker.FactLossLast], 64)
 			require.NoError(t, err)
 			return first, last
 		}
@@ -284,7 +284,7 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 		assert.InEpsilon(t, last, microLast, 1e-3, id)
 		o := do(t, spec(t, id, "digits-cnn", "micro=4"))
 		require.Empty(t, o.failure, o.text)
-		assert.Equal(t, cell.SplitInexact, o.facts[cell.FactSplit], id)
+		assert.Equal(t, worker.SplitInexact, o.facts[worker.FactSplit], id)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestConfigReachesEverySession(t *testing.T) {
 			s := spec(t, id, model)
 			s.Config = []byte("no message")
 			o := do(t, s)
-			assert.Equal(t, cell.Failed, o.failure)
+			assert.Equal(t, worker.Failed, o.failure)
 			assert.Contains(t, o.text, "ConfigProto")
 		})
 	}
@@ -333,7 +333,7 @@ func TestUserData(t *testing.T) {
 	require.Empty(t, o.failure, o.text)
 	s.Data = "nowhere.npz"
 	o = do(t, s)
-	assert.Equal(t, cell.Failed, o.failure)
+	assert.Equal(t, worker.Failed, o.failure)
 	assert.Contains(t, o.text, "nowhere.npz")
 }
 
@@ -341,13 +341,13 @@ func TestUserData(t *testing.T) {
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	o := do(t, spec(t, "S3", "image-224"), "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=20000000")
-	assert.Equal(t, cell.OutOfMemory, o.failure, o.text)
+	assert.Equal(t, worker.OutOfMemory, o.failure, o.text)
 }
 
 func TestFailureOf(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("step 3: %w", err) }
-	assert.Equal(t, cell.OutOfMemory, workload.FailureOf(wrap(&tfbind.Error{Code: tfbind.ResourceExhausted})))
-	assert.Equal(t, cell.Failed, workload.FailureOf(wrap(errors.New("bad"))))
-	assert.Empty(t, workload.FailureOf(wrap(&cell.KnobError{Failure: cell.CouldNotApply})))
+	assert.Equal(t, worker.OutOfMemory, workload.FailureOf(wrap(&tfbind.Error{Code: tfbind.ResourceExhausted})))
+	assert.Equal(t, worker.Failed, workload.FailureOf(wrap(errors.New("bad"))))
+	assert.Empty(t, workload.FailureOf(wrap(&worker.ParameterError{Failure: worker.CouldNotApply})))
 	assert.Empty(t, workload.FailureOf(nil))
 }

@@ -1,4 +1,4 @@
-package cell
+package worker
 
 import (
 	"encoding/json"
@@ -103,9 +103,9 @@ func TestAParentThatIsGoneEndsTheChild(t *testing.T) {
 	require.ErrorContains(t, c.Step(1), "the parent is gone")
 }
 
-func TestAKnobThatNobodyAsksForIsNotApplicable(t *testing.T) {
-	c, messages := piped(t, Spec{Every: 1, Knobs: map[string]string{"prefetch": "4", "reset": "reload"}}, 0)
-	assert.Equal(t, "reload", c.Knob("reset", "none"))
+func TestAParameterThatNobodyAsksForIsNotApplicable(t *testing.T) {
+	c, messages := piped(t, Spec{Every: 1, Params: map[string]string{"prefetch": "4", "reset": "reload"}}, 0)
+	assert.Equal(t, "reload", c.Param("reset", "none"))
 	require.NoError(t, c.Done(nil, ""))
 	all := read(t, c, messages)
 	require.Len(t, all, 1)
@@ -114,11 +114,10 @@ func TestAKnobThatNobodyAsksForIsNotApplicable(t *testing.T) {
 }
 
 func TestChoice(t *testing.T) {
-	c, _ := piped(t, Spec{Every: 1, Knobs: map[string]string{"data": "cloud"}}, 0)
-	v, err := c.Choice("reset", "none", "reload")
-	require.NoError(t, err)
-	assert.Equal(t, "none", v)
-	_, err = c.Choice("data", "memory", "disk")
-	require.ErrorIs(t, err, ErrKnob)
-	require.ErrorContains(t, err, "memory, disk")
+	c, _ := piped(t, Spec{Every: 1, Params: map[string]string{"data": "cloud"}}, 0)
+	assert.Equal(t, "none", c.Choice("reset", "none", "reload"))
+	require.NoError(t, c.Err())
+	assert.Equal(t, "memory", c.Choice("data", "memory", "disk"))
+	require.ErrorIs(t, c.Err(), ErrParameter)
+	require.ErrorContains(t, c.Err(), "memory, disk")
 }

@@ -1,24 +1,20 @@
-// Package cell is what the matrix and its child processes say to each other. A
-// cell is one workload with one remedy, run once in a process of its own.
+// Package worker is the child's side of one run of the matrix: one workload with one
+// remedy, in a process of its own. Package matrix is the parent.
 //
-// The parent writes a [Spec] into the environment of the child and opens two
-// pipes. The child does the work; whenever a sample is due it writes one [Message]
-// with what only it can know (its Go heap, its allocator, its live objects) and
-// waits. The parent reads what the system says of the waiting process, adds it to
-// the same sample, and answers. So every sample is taken between steps, with the
-// same instrument whatever the child is written in: a Go program, or Python.
-//
-// This package is the child's side in Go and the types of both; package matrix is
-// the parent. It knows nothing of TensorFlow.
+// The parent writes a [Spec] into the environment of the child and opens two pipes.
+// When a sample is due, the child writes one [Message] with what only it knows (its Go
+// heap, its allocator, its live objects) and waits. The parent reads what the system
+// reports about the waiting process, adds it to the same sample, and answers. So every
+// sample is taken between steps, with the same instrument for Go and for Python.
 //
 // # The protocol
 //
-// The child reads the Spec as JSON from the environment variable STEADYFIT_CELL.
-// It writes messages as JSON lines to file descriptor 3, and after each one of a
-// kind that is answered ("phase" and "step") reads one byte from descriptor 4
-// before it goes on. An end of file on descriptor 4 means that the parent is gone;
-// the child ends. Standard output is not used; standard error is kept as the log.
-package cell
+// The child reads the Spec as JSON from the environment variable STEADYFIT_CELL. It
+// writes messages as JSON lines to file descriptor 3. After a message of the kinds
+// "phase" and "step" it reads one byte from descriptor 4 before it continues. An end of
+// file on descriptor 4 means that the parent is gone; the child exits. Standard output
+// is not used; standard error is kept as the log.
+package worker
 
 import (
 	"cmp"
@@ -47,14 +43,14 @@ type Spec struct {
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
-	// From is how many steps were done before by an earlier process of the same
-	// run, whose state is in Scratch; see [Child.Again].
+	// From is how many steps an earlier process of the same run has done, whose state is
+	// in Scratch; see [Child.Again].
 	From int `json:"from,omitempty"`
 	// Batch is the samples of a train step.
 	Batch int `json:"batch"`
 	// Samples is how many the data set has; 0 means Epoch times Batch. See SetSize.
 	Samples int `json:"samples,omitempty"`
-	// Seed of everything random. Both arms of a pair have the same one.
+	// Seed of everything random; the same for both runs of a pair.
 	Seed int64 `json:"seed"`
 	// Model is the folder of the SavedModel; empty for workloads without one.
 	Model string `json:"model,omitempty"`
@@ -62,27 +58,26 @@ type Spec struct {
 	Data string `json:"data,omitempty"`
 	// Config is a serialized tensorflow.ConfigProto for every session.
 	Config []byte `json:"config,omitempty"`
-	// Knobs are the choices that workload and remedy make; see [Child.Knob].
-	Knobs map[string]string `json:"knobs,omitempty"`
-	// Trace asks for one more step after the last one, which is traced; see the
-	// facts. It takes memory of its own, so a run under a limit is not asked for it.
+	// Params are the choices of workload and remedy; see [Child.Param].
+	Params map[string]string `json:"knobs,omitempty"`
+	// Trace asks for one more step after the last one, which is traced; see the facts.
+	// A trace takes memory of its own, so a run under a limit has none.
 	Trace bool `json:"trace,omitempty"`
 	// Scratch is a folder for files of the child, empty at its start. The parent
 	// removes it.
 	Scratch string `json:"scratch,omitempty"`
 }
 
-// SetSize is how many samples there are in the data set of a workload that has one: as
-// many as an epoch of whole batches takes.
+// SetSize is the number of samples in the data set of a workload: as many as an epoch of
+// whole batches takes.
 //
-// Arms that differ in their batch have the same set, the same number of steps, and
-// epochs of the same number of steps. So what differs between them is the memory of a
-// step, and what is done at the end of an epoch is done as often per step; but a pass
-// over the set takes two epochs with half the batch. A workload whose step takes all
-// samples that it has (W2, W4, W10), or that makes them as it goes (S3), has no set.
+// Runs with different batches have the same set, the same number of steps, and epochs of
+// the same number of steps. So they differ in the memory of a step alone; with half the
+// batch, a pass over the set takes two epochs. A workload whose step takes all samples
+// (W2, W4, W10), or that generates them (S3), has no set.
 func (s *Spec) SetSize() int { return cmp.Or(s.Samples, s.Epoch*s.Batch) }
 
-// WholeBatch is the batch that the set was made for, of which Batch may be a part.
+// WholeBatch is the batch that the set was made for; Batch may be a part of it.
 func (s *Spec) WholeBatch() int { return s.SetSize() / s.Epoch }
 
 // Kind is the kind of a Message.
@@ -90,17 +85,17 @@ type Kind string
 
 // The kinds of messages.
 const (
-	// KindFact tells something about the run that verifies that a remedy took, or
-	// belongs into the report.
+	// KindFact reports a fact about the run, which verifies a remedy or belongs in the
+	// report.
 	KindFact Kind = "fact"
 	// KindPhase asks for a sample at a turning point: see the Phase constants.
 	KindPhase Kind = "phase"
 	// KindStep asks for a sample between steps.
 	KindStep Kind = "step"
-	// KindEnd is the last message: the child did what it should, or says why not.
+	// KindEnd is the last message: the run is done, or has failed.
 	KindEnd Kind = "end"
-	// KindAgain is a last message, too: this process has done its part and saved
-	// its state, and another one is to go on.
+	// KindAgain is a last message, too: this process has saved its state, and another
+	// one continues.
 	KindAgain Kind = "again"
 )
 
@@ -116,33 +111,31 @@ const (
 	PhaseTrimmed = "trimmed" // malloc_trim was called after that
 )
 
-// Facts that children of all kinds tell in the same words, if they know them.
+// Facts that children on all runtimes report under the same names, if they know them.
 const (
 	// FactAllocator names the malloc of the process: "glibc", "jemalloc", "tcmalloc",
 	// "mimalloc" or "unknown".
 	FactAllocator = "allocator"
 	// FactLossFirst and FactLossLast are the losses of the first and the last step of a
-	// run that trained, as strconv.ParseFloat reads them: those of a run that diverged
-	// are "NaN", "+Inf" or "-Inf".
+	// run that trains, as strconv.ParseFloat reads them ("NaN" and "+Inf" included).
 	FactLossFirst = "loss_first"
 	FactLossLast  = "loss_last"
-	// FactSplit is told by a run with micro-batches: SplitExact or SplitInexact.
+	// FactSplit is reported by a run with micro-batches: SplitExact or SplitInexact.
 	FactSplit = "split"
 )
 
 // The values of FactSplit.
 const (
-	// SplitExact: the update is that of the whole batch, but for rounding.
+	// SplitExact: the update is that of the whole batch, up to rounding.
 	SplitExact = "exact"
-	// SplitInexact: it is another one, as of a model that draws for each sample (Dropout)
-	// or mixes those of a batch (session.Plan.CheckSplit).
+	// SplitInexact: the update differs, since the model draws numbers per sample (Dropout)
+	// or mixes the samples of a batch (session.Plan.CheckSplit).
 	SplitInexact = "inexact"
 )
 
-// The facts about a traced step: how many operations ran, and how many of them were
-// put there by rewriting, or run by oneDNN, or functions that were not inlined; how
-// many multiplied matrices or convolved, gradients included, and gave out 16 bits. A
-// child that traces no step (Spec.Trace) does not tell them.
+// The facts about a traced step (Spec.Trace): the number of operations that ran; of
+// those that graph rewriting inserted, oneDNN ran, or that call functions that were not
+// inlined; and of matrix products and convolutions, gradients included, by type.
 const (
 	FactOperations = "operations"
 	FactBFloat16   = "bfloat16 casts"
@@ -157,16 +150,16 @@ const (
 	FactMatrixFloat16  = "matrix operations in float16"
 )
 
-// Failure says why a child did not do what it should.
+// Failure is the kind of reason for which a run failed.
 type Failure string
 
 // The failures.
 const (
-	// NotApplicable: this workload has nothing that the knob could change.
+	// NotApplicable: this workload has nothing that the parameter could change.
 	NotApplicable Failure = "not applicable"
-	// CouldNotApply: the knob makes sense but could not be set on this machine.
+	// CouldNotApply: the parameter makes sense but could not be set on this machine.
 	CouldNotApply Failure = "could not apply"
-	// OutOfMemory: TensorFlow said RESOURCE_EXHAUSTED.
+	// OutOfMemory: TensorFlow returned RESOURCE_EXHAUSTED.
 	OutOfMemory Failure = "out of memory"
 	// Failed: anything else.
 	Failed Failure = "failed"
@@ -184,29 +177,28 @@ type Message struct {
 	StepNS int64 `json:"step_ns,omitempty"`
 	// Values are the layers that the child itself knows; null is unknown.
 	Values map[memory.Layer]*int64 `json:"values,omitempty"`
-	// Failure and Text say why a run ended before its time; both are empty if it
-	// came to its end.
+	// Failure and Text are why a run failed; both are empty if it did not.
 	Failure Failure `json:"failure,omitempty"`
 	Text    string  `json:"text,omitempty"`
 }
 
-// ErrKnob means that a run cannot use a knob that it was given.
-var ErrKnob = errors.New("knob")
+// ErrParameter: a run cannot use a parameter that it was given.
+var ErrParameter = errors.New("parameter")
 
-// KnobError says which knob, and why.
-type KnobError struct {
+// ParameterError is the parameter, and why it cannot be used.
+type ParameterError struct {
 	Failure Failure // NotApplicable or CouldNotApply
 	Name    string
 	Value   string
 	Reason  string
 }
 
-func (e *KnobError) Error() string {
+func (e *ParameterError) Error() string {
 	return fmt.Sprintf("%s: %s=%s: %s", e.Failure, e.Name, e.Value, e.Reason)
 }
 
-// Is reports that this is ErrKnob.
-func (e *KnobError) Is(target error) bool { return target == ErrKnob }
+// Is reports that this is ErrParameter.
+func (e *ParameterError) Is(target error) bool { return target == ErrParameter }
 
 // Child is the child's side of a run. It is for one goroutine.
 type Child struct {
@@ -218,13 +210,13 @@ type Child struct {
 	sample  memory.Sample
 	line    []byte
 	used    map[string]bool
+	err     error // of parameters
 	since   time.Time
 	last    int
 }
 
-// Start takes up the work that the environment describes. sources add the layers
-// that only the child knows; those of the Go runtime are added by themselves.
-// Close the child at the end.
+// Start reads the Spec from the environment. sources add the layers that only the child
+// knows, beside those of the Go runtime. The result must be closed.
 func Start(sources ...memory.Source) (*Child, error) {
 	text := os.Getenv(Env)
 	if text == "" {
@@ -253,50 +245,68 @@ func Start(sources ...memory.Source) (*Child, error) {
 	return c, nil
 }
 
-// Knob is the value of a knob, or the default if neither workload nor remedy sets
-// it. A knob that a run was given and never asked for is an error at its end: a
-// remedy that nobody looked at must not pass for one that has no effect.
-func (c *Child) Knob(name, otherwise string) string {
+// Param is the value of a parameter, or the default if neither workload nor remedy sets
+// it. A parameter that was set and never asked for is an error: a remedy that nobody
+// looked at must not pass for one without effect.
+func (c *Child) Param(name, otherwise string) string {
 	c.used[name] = true
-	if v, ok := c.Spec.Knobs[name]; ok {
-		return v
-	}
-	return otherwise
+	return cmp.Or(c.Spec.Params[name], otherwise)
 }
 
-// Int is Knob for a number.
-func (c *Child) Int(name string, otherwise int) (int, error) {
-	text := c.Knob(name, strconv.Itoa(otherwise))
+// Int is Param for a number. An error is kept for [Child.Err], and the result is the
+// default.
+func (c *Child) Int(name string, otherwise int) int {
+	text := c.Param(name, strconv.Itoa(otherwise))
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		return 0, fmt.Errorf("knob %s=%s: %w", name, text, err)
+		c.fail(fmt.Errorf("parameter %s=%s: %w", name, text, err))
+		return otherwise
 	}
-	return n, nil
+	return n
 }
 
-// Choice is Knob for one of several words; the first is the default. Any other is
-// a KnobError: this runtime does not have it.
-func (c *Child) Choice(name string, words ...string) (string, error) {
-	v := c.Knob(name, words[0])
+// Choice is Param for one of several words; the first is the default. Any other word is
+// a ParameterError, which is kept for [Child.Err]; the result is the default then.
+func (c *Child) Choice(name string, words ...string) string {
+	v := c.Param(name, words[0])
 	if !slices.Contains(words, v) {
-		return "", &KnobError{NotApplicable, name, v, "this workload has only " + strings.Join(words, ", ")}
+		c.fail(&ParameterError{NotApplicable, name, v, "this workload has only " + strings.Join(words, ", ")})
+		return words[0]
 	}
-	return v, nil
+	return v
 }
+
+// Err is the first error of the parameters that were asked for.
+func (c *Child) Err() error { return c.err }
+
+func (c *Child) fail(err error) { c.err = cmp.Or(c.err, err) }
+
+// Unused is the error of a parameter that was set and never asked for.
+func (c *Child) Unused() error {
+	for _, name := range slices.Sorted(maps.Keys(c.Spec.Params)) {
+		if !c.used[name] {
+			return &ParameterError{NotApplicable, name, c.Spec.Params[name], "this workload has nothing that it changes"}
+		}
+	}
+	return nil
+}
+
+// Last is an amount of the last sample, as this process sees it.
+func (c *Child) Last(layer memory.Layer) memory.Reading { return c.sample.Get(layer) }
 
 // Fact reports something about the run.
 func (c *Child) Fact(name, value string) error {
 	return c.send(Message{Kind: KindFact, Name: name, Value: value})
 }
 
-// Phase has a sample taken at a turning point, and starts the clock of the next
-// step anew. More readings are added to those of the child's sources.
+// Phase takes a sample at a turning point, and restarts the clock of the next step.
+// More readings are added to those of the child's sources.
 func (c *Child) Phase(name string, more ...memory.Value) error {
 	return c.ask(Message{Kind: KindPhase, Name: name, Step: c.last}, more...)
 }
 
-// Step is called after each step with the number of steps done, from 1. When a
-// sample is due it is taken. It does not allocate otherwise.
+// Step is called after each step with the number of steps done, from 1, and takes a
+// sample when one is due. It does not allocate otherwise.
 func (c *Child) Step(step int) error {
 	if step%c.Spec.Every != 0 {
 		return nil
@@ -309,39 +319,26 @@ func (c *Child) Step(step int) error {
 	return c.ask(m)
 }
 
-// Done ends the run: err is nil if it came to its end. Give Failed for what no
-// *KnobError describes, OutOfMemory if TensorFlow ran out of memory.
+// Done ends the run, with an error if it failed. failure is its kind (default Failed);
+// that of a *ParameterError overrides it.
 func (c *Child) Done(err error, failure Failure) error {
 	m := Message{Kind: KindEnd}
 	if err == nil {
-		err = c.unused()
+		err = c.Unused()
 	}
 	if err != nil {
-		m.Failure, m.Text = failure, err.Error()
-		if m.Failure == "" {
-			m.Failure = Failed
-		}
-		if knob := (*KnobError)(nil); errors.As(err, &knob) {
-			m.Failure = knob.Failure
+		m.Failure, m.Text = cmp.Or(failure, Failed), err.Error()
+		if p := (*ParameterError)(nil); errors.As(err, &p) {
+			m.Failure = p.Failure
 		}
 	}
 	return c.send(m)
 }
 
-// Again ends this process, whose state the caller has saved in Spec.Scratch, after
-// that many steps. The parent starts another one, with the same Spec but From.
+// Again ends this process after that many steps; the caller has saved the state in
+// Spec.Scratch. The parent starts another process with From set.
 func (c *Child) Again(steps int) error {
 	return c.send(Message{Kind: KindAgain, Step: steps})
-}
-
-// unused is the error of a knob that nobody asked for.
-func (c *Child) unused() error {
-	for _, name := range slices.Sorted(maps.Keys(c.Spec.Knobs)) {
-		if !c.used[name] {
-			return &KnobError{NotApplicable, name, c.Spec.Knobs[name], "this workload has nothing that it changes"}
-		}
-	}
-	return nil
 }
 
 // Close gives the files back.

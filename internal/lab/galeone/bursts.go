@@ -1,0 +1,88 @@
+//go:build galeone
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	tf "github.com/galeone/tensorflow/tensorflow/go"
+
+	"steadyfit/internal/lab/loop"
+)
+
+// A burst is what all goroutines together make in a step.
+const (
+	burstTensors = 320
+	burstLeast   = 64 << 10 // bytes
+	burstMost    = 256 << 10
+	// burstSurvives is the part that lives until the next step: one of so many.
+	burstSurvives = 10
+)
+
+// bursts makes tensors in several goroutines, each from a slice that it has just
+// made, and lets them go in no order; some survive to the next step.
+func bursts(j *job) (*loop.Loop, error) {
+	n := j.Int("goroutines", 8)
+	if n < 1 || burstTensors%n != 0 {
+		return nil, fmt.Errorf("%d goroutines cannot share %d tensors", n, burstTensors)
+	}
+	makers := make([]*burster, n)
+	for i := range makers {
+		makers[i] = &burster{tensors: j.tensors, random: rand.New(rand.NewPCG(j.random.Uint64(), 0))}
+	}
+	errs := make([]error, n)
+	return untrained(func(int) error {
+		var all sync.WaitGroup
+		for i, m := range makers {
+			all.Go(func() { errs[i] = m.burst(burstTensors / n) })
+		}
+		all.Wait()
+		return errors.Join(errs...)
+	}, func() error {
+		for _, m := range makers {
+			m.release(0)
+		}
+		return nil
+	}), nil
+}
+
+// burster is what belongs to one goroutine.
+type burster struct {
+	tensors *tensors
+	random  *rand.Rand
+	held    []*tf.Tensor
+}
+
+func (m *burster) burst(n int) error {
+	old := len(m.held)
+	for range n {
+		values := make([]float32, (burstLeast+m.random.IntN(burstMost-burstLeast+1))/4)
+		t, err := tf.NewTensor(values)
+		if err != nil {
+			return err
+		}
+		m.tensors.keep(m.tensors.counted(t))
+		m.held = append(m.held, t)
+	}
+	for i, t := range m.held[:old] {
+		m.tensors.release(t)
+		m.held[i] = nil
+	}
+	m.held = slices.Delete(m.held, 0, old)
+	m.release(n / burstSurvives)
+	return nil
+}
+
+// release lets all but a number of tensors go, in no order.
+func (m *burster) release(but int) {
+	m.random.Shuffle(len(m.held), func(i, k int) { m.held[i], m.held[k] = m.held[k], m.held[i] })
+	for i := but; i < len(m.held); i++ {
+		m.tensors.release(m.held[i])
+		m.held[i] = nil
+	}
+	m.held = m.held[:min(but, len(m.held))]
+}

@@ -1,0 +1,230 @@
+// Package synth makes up the data of the laboratory's workloads, out of nothing but a
+// seed: in memory, generated batch by batch, or streamed from disk.
+package synth
+
+import (
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// Synth makes samples for a signature of a model. They can be learnt: a sample of class k
+// has larger values at every position that is k modulo the number of classes, and k is
+// its label.
+type Synth struct {
+	Fields  []Field
+	classes int
+	seed    uint64
+}
+
+// Field is an input of the signature.
+type Field struct {
+	Name  string
+	Shape []int // of one sample
+	Width int   // values of one sample
+	DType tfbind.DType
+	Label bool
+}
+
+// openSize is the size of a dimension, other than the batch, that the model leaves open.
+const openSize = 16
+
+// New makes up data for a signature. A label is what its predict signature does not take.
+func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error) {
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	predict, err := model.Signature(model.Roles.Predict)
+	if err != nil {
+		predict = &savedmodels.Signature{}
+	}
+	s := &Synth{classes: 2, seed: uint64(seed)}
+	for _, t := range sig.DataInputs() {
+		f := Field{Name: t.Name, DType: t.DType, Width: 1, Label: predict.Input(t.Name) == nil}
+		if t.UnknownRank || len(t.Shape) == 0 {
+			return nil, fmt.Errorf("input %s of signature %s: no data can be made up for it: its shape is open or a scalar", t.Name, sig.Name)
+		}
+		for _, d := range t.Shape[1:] {
+			if d < 0 {
+				d = openSize
+			}
+			f.Shape = append(f.Shape, int(d))
+			f.Width *= int(d)
+		}
+		if f.array(0).Values == nil {
+			return nil, fmt.Errorf("input %s of signature %s: no data of type %s can be made up", t.Name, sig.Name, t.DType)
+		}
+		if f.Label && (t.DType == tfbind.Int64 || t.DType == tfbind.Int32) {
+			s.classes = max(s.classes, classesOf(predict))
+		}
+		s.Fields = append(s.Fields, f)
+	}
+	return s, nil
+}
+
+// classesOf is the number of classes of a classifier, as far as its outputs tell.
+func classesOf(predict *savedmodels.Signature) int {
+	for _, t := range predict.Outputs {
+		if n := len(t.Shape); t.DType == tfbind.Float32 && n == 2 && t.Shape[n-1] > 1 {
+			return int(t.Shape[n-1])
+		}
+	}
+	return 2
+}
+
+// array has room for n samples.
+func (f *Field) array(n int) data.Array {
+	a := data.Array{Shape: append([]int{n}, f.Shape...)}
+	switch f.DType {
+	case tfbind.Float32:
+		a.Values = make([]float32, n*f.Width)
+	case tfbind.Int64:
+		a.Values = make([]int64, n*f.Width)
+	case tfbind.Int32:
+		a.Values = make([]int32, n*f.Width)
+	case tfbind.Uint8:
+		a.Values = make([]uint8, n*f.Width)
+	}
+	return a
+}
+
+// Batch has room for n samples.
+func (s *Synth) Batch(n int) data.Batch {
+	b := data.Batch{Size: n}
+	for i := range s.Fields {
+		b.Fields = append(b.Fields, data.Field{Name: s.Fields[i].Name, Array: s.Fields[i].array(n)})
+	}
+	return b
+}
+
+// Fill writes samples into a batch that Batch made. The same key gives the same samples.
+func (s *Synth) Fill(b data.Batch, key uint64) {
+	var source rand.PCG // on the stack
+	source.Seed(s.seed, key)
+	for i := range b.Size {
+		class := int(source.Uint64() % uint64(s.classes))
+		for j := range s.Fields {
+			f := &s.Fields[j]
+			from, to := i*f.Width, (i+1)*f.Width
+			switch v := b.Fields[j].Values.(type) {
+			case []float32:
+				if f.Label {
+					fillWith(v[from:to], float32(class))
+				} else {
+					s.floats(&source, v[from:to], class)
+				}
+			case []int64:
+				fillInts(s, f, &source, v[from:to], class)
+			case []int32:
+				fillInts(s, f, &source, v[from:to], class)
+			case []uint8:
+				fillInts(s, f, &source, v[from:to], class)
+			}
+		}
+	}
+}
+
+// chunk is how many samples of a large set are made with one key.
+const chunk = 1024
+
+// FillAll is Fill for a large set, in chunks: the same samples as Stream writes.
+func (s *Synth) FillAll(b data.Batch, key uint64) {
+	for from := 0; from < b.Size; from += chunk {
+		s.Fill(b.Slice(from, min(from+chunk, b.Size)), key+uint64(from))
+	}
+}
+
+// floats are in [0, 1), and one more where the class shows.
+func (s *Synth) floats(source *rand.PCG, to []float32, class int) {
+	const scale = 1.0 / (1 << 24)
+	for i := range to {
+		to[i] = float32(source.Uint64()>>40) * scale
+	}
+	for i := class; i < len(to); i += s.classes {
+		to[i]++
+	}
+}
+
+func fillInts[T int64 | int32 | uint8](s *Synth, f *Field, source *rand.PCG, to []T, class int) {
+	if f.Label {
+		fillWith(to, T(class))
+		return
+	}
+	for i := range to {
+		to[i] = T(source.Uint64() % uint64(s.classes))
+	}
+}
+
+func fillWith[T any](to []T, v T) {
+	for i := range to {
+		to[i] = v
+	}
+}
+
+// InMemory is a dataset of n samples.
+func (s *Synth) InMemory(n int, key uint64) (*data.InMemory, error) {
+	b := s.Batch(n)
+	s.FillAll(b, key)
+	return data.New("synthetic", b.Fields...)
+}
+
+// Generated is a dataset whose batches are made when they are due, into one buffer per
+// pass.
+type Generated struct {
+	*Synth
+	Samples int
+	// Size is the number of samples of the batch of that key; nil for all the same.
+	Size func(key uint64) int
+	// Change changes the samples of a batch; nil for none.
+	Change func(b data.Batch, key uint64)
+}
+
+func (g *Generated) Name() string { return "generated" }
+func (g *Generated) Len() int     { return g.Samples }
+
+func (g *Generated) Fields() []data.FieldSpec {
+	specs := make([]data.FieldSpec, len(g.Synth.Fields))
+	for i, f := range g.Synth.Fields {
+		specs[i] = data.FieldSpec{Name: f.Name, Shape: slices.Clone(f.Shape), Type: goType(f.DType)}
+	}
+	return specs
+}
+
+func goType(d tfbind.DType) string {
+	switch d {
+	case tfbind.Int64:
+		return "int64"
+	case tfbind.Int32:
+		return "int32"
+	case tfbind.Uint8:
+		return "uint8"
+	}
+	return "float32"
+}
+
+func (g *Generated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		whole := g.Batch(p.Batch)
+		count := g.Samples / p.Batch
+		for i := p.Skip; i < count; i++ {
+			b, key := whole, uint64(p.Epoch*count+i)
+			if g.Size != nil {
+				b = whole.Slice(0, g.Size(key))
+			}
+			b.Index = i
+			g.Fill(b, key)
+			if g.Change != nil {
+				g.Change(b, key)
+			}
+			if !yield(b, nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package workload
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"steadyfit/internal/graphdef"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/tfbind"
+)
+
+// identity is a session on a graph that passes x of a type on to y.
+func (b *builder) identity(dtype tfbind.DType) (s *tfbind.Session, in, out tfbind.Output, err error) {
+	g := new(graphdef.Graph).Placeholder("x", dtype).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(dtype)}, "x")
+	if s, err = b.graph(g); err != nil {
+		return nil, in, out, err
+	}
+	xy, err := outputs(s, "x", "y")
+	if err != nil {
+		return nil, in, out, err
+	}
+	return s, xy[0], xy[1], nil
+}
+
+// constFloats are 4 KiB.
+const constFloats = 4 << 10 / 4
+
+// newW5 adds a constant of 4 KiB and an Identity of it to the graph for each step.
+func newW5(_ context.Context, b *builder) (*loop.Loop, error) {
+	sealed := b.Choice("graph", "grow", "sealed") == "sealed"
+	s, err := b.graph(new(graphdef.Graph))
+	if err != nil {
+		return nil, err
+	}
+	raw := make([]byte, constFloats*4)
+	var out []tfbind.Output
+	grow := func(n int) error {
+		binary.LittleEndian.PutUint32(raw, uint32(n)) // no two constants are the same
+		id := strconv.Itoa(n)
+		def, err := new(graphdef.Graph).Constant("c"+id, tfbind.Float32, raw, constFloats).
+			Add("i"+id, "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "c"+id).Bytes()
+		if err != nil {
+			return err
+		}
+		if err := s.Graph().Import(def, ""); err != nil {
+			return err
+		}
+		out, err = outputs(s, "i"+id)
+		return err
+	}
+	if sealed {
+		if err := grow(0); err != nil {
+			return nil, err
+		}
+	}
+	return &loop.Loop{Step: func(ctx context.Context, n int) (float64, error) {
+		if !sealed {
+			if err := grow(n); err != nil {
+				return 0, err
+			}
+		}
+		results, err := s.Run(ctx, nil, out)
+		if err != nil {
+			return 0, err
+		}
+		return 0, results.Close()
+	}}, nil
+}
+
+// fetchable is how many outputs W6 has; all their sets but the empty one are fetched.
+const fetchable = 14
+
+// newW6 fetches another set of outputs in each step.
+func newW6(_ context.Context, b *builder) (*loop.Loop, error) {
+	fixed := b.Choice("fetches", "varying", "fixed") == "fixed"
+	g := new(graphdef.Graph).Placeholder("x", tfbind.Float32)
+	names := []string{"x"}
+	for i := range fetchable {
+		names = append(names, "y"+strconv.Itoa(i))
+		g.Add(names[i+1], "AddV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "x", "x")
+	}
+	s, err := b.graph(g)
+	if err != nil {
+		return nil, err
+	}
+	in, err := tfbind.NewTensor(make([]float32, 16), 16)
+	if err != nil {
+		return nil, err
+	}
+	b.onClose(in.Close)
+	all, err := outputs(s, names...)
+	if err != nil {
+		return nil, err
+	}
+	// Sets as bits, in an order without a trend in their size.
+	sets := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 6)).Perm(1<<fetchable - 1)
+	return &loop.Loop{Step: func(ctx context.Context, n int) (float64, error) {
+		which := 0
+		if !fixed {
+			which = n % len(sets)
+		}
+		var fetch []tfbind.Output
+		for i, o := range all[1:] {
+			if (sets[which]+1)&(1<<i) != 0 {
+				fetch = append(fetch, o)
+			}
+		}
+		out, err := s.Run(ctx, tfbind.Feeds{all[0]: in}, fetch)
+		if err != nil {
+			return 0, err
+		}
+		return 0, out.Close()
+	}}, nil
+}
+
+// The strings of W12.
+const (
+	stringCount = 1000
+	stringShort = 10
+	stringLong  = 200
+)
+
+// newW12 makes tensors of strings, passes them through a graph, reads and closes them.
+func newW12(_ context.Context, b *builder) (*loop.Loop, error) {
+	s, in, fetch, err := b.identity(tfbind.String)
+	if err != nil {
+		return nil, err
+	}
+	var pool []string // twice as many as are used at a time
+	rng := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 12))
+	for range 2 * stringCount {
+		n := stringShort + rng.IntN(stringLong-stringShort+1)
+		pool = append(pool, strings.Repeat(string(rune('a'+rng.IntN(26))), n))
+	}
+	return &loop.Loop{Step: func(ctx context.Context, n int) (float64, error) {
+		from := n * 7 % stringCount
+		values := pool[from : from+stringCount]
+		x, err := tfbind.NewTensor(values, stringCount)
+		if err != nil {
+			return 0, err
+		}
+		defer x.Close()
+		out, err := s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{fetch})
+		if err != nil {
+			return 0, err
+		}
+		defer out.Close()
+		back, err := tfbind.Values[string](out[0])
+		if err == nil && !slices.Equal(back, values) {
+			err = errors.New("the strings that came back are others")
+		}
+		return 0, err
+	}}, nil
+}
+
+// A burst of W8 is made by all goroutines together, so that one alone does the same.
+const (
+	burstWorkers   = 8
+	burstTensors   = 320
+	burstSurvivors = 10            // of each burst, one tensor of so many lives until the next
+	burstSmall     = 64 << 10 / 4  // floats
+	burstLarge     = 256 << 10 / 4 // floats
+)
+
+// burster allocates on a thread of its own: malloc has an arena per thread.
+type burster struct {
+	rng     *rand.Rand
+	count   int
+	values  []float32
+	kept    tensors
+	work    chan tensors // what another burster kept
+	results chan error
+}
+
+// newW8 makes bursts of tensors on several threads, and closes them out of order.
+func newW8(_ context.Context, b *builder) (*loop.Loop, error) {
+	n := b.Int("goroutines", burstWorkers)
+	if n < 1 || n > 64 {
+		return nil, &worker.ParameterError{Failure: worker.NotApplicable, Name: "goroutines", Value: strconv.Itoa(n), Reason: "expected 1 to 64"}
+	}
+	var all []*burster
+	for i := range n {
+		w := &burster{
+			rng:    rand.New(rand.NewPCG(uint64(b.Spec.Seed), uint64(i))),
+			count:  burstTensors / n,
+			values: make([]float32, burstLarge),
+			work:   make(chan tensors), results: make(chan error),
+		}
+		all = append(all, w)
+		go w.run()
+		b.onClose(func() error {
+			close(w.work)
+			<-w.results
+			return w.kept.close()
+		})
+	}
+	return &loop.Loop{Step: func(context.Context, int) (float64, error) {
+		handed := make([]tensors, n)
+		for i := range all {
+			// From the one before, so that another thread frees the memory.
+			handed[i] = slices.Clone(all[(i+n-1)%n].kept)
+		}
+		for i, w := range all {
+			w.work <- handed[i]
+		}
+		var errs []error
+		for _, w := range all {
+			errs = append(errs, <-w.results)
+		}
+		return 0, errors.Join(errs...)
+	}}, nil
+}
+
+func (w *burster) run() {
+	runtime.LockOSThread() // the thread ends with the goroutine
+	for kept := range w.work {
+		w.results <- w.burst(kept)
+	}
+	close(w.results)
+}
+
+// burst makes tensors, closes those that another burster kept halfway, and then most of
+// its own in random order.
+func (w *burster) burst(others tensors) error {
+	var mine tensors
+	var errs []error
+	for i := range w.count {
+		if i == w.count/2 {
+			errs = append(errs, others.close())
+		}
+		n := burstSmall + w.rng.IntN(burstLarge-burstSmall+1)
+		x, err := tfbind.NewTensor(w.values[:n], int64(n))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("tensor %d of a burst: %w", i, err))
+			break
+		}
+		mine = append(mine, x)
+	}
+	w.rng.Shuffle(len(mine), func(a, b int) { mine[a], mine[b] = mine[b], mine[a] })
+	keep := len(mine) / burstSurvivors
+	w.kept = append(w.kept[:0], mine[:keep]...)
+	return errors.Join(append(errs, mine[keep:].close())...)
+}
