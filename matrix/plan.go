@@ -11,9 +11,20 @@ import (
 	"time"
 
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
+
+// Command is how a child of a runtime is started.
+type Command struct {
+	// Args are the program and its arguments, and Env is added to the environment.
+	Args, Env []string
+	// Identity is that of the build. A resumed matrix repeats what another build measured.
+	Identity string
+	// Libraries are the TensorFlow libraries that the child uses.
+	Libraries []string
+}
 
 // Plan says what to run. Workloads, Runtimes, Commands and Out have to be set.
 type Plan struct {
@@ -102,11 +113,11 @@ type job struct {
 	workload    Workload
 	remedy      Remedy
 	pair, group int
-	arms        []string // the remedies of the group
+	variants    []string // the remedies of the group
 }
 
-// together tells whether two jobs belong to the same pair of runs or to arms that
-// share a baseline, which are done one after the other.
+// together reports whether two jobs belong to the same pair of the same group, whose
+// runs are done one after the other.
 func (j job) together(other job) bool {
 	return j.runtime == other.runtime && j.workload.ID == other.workload.ID && j.pair == other.pair && j.group == other.group
 }
@@ -145,15 +156,15 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 			}
 			for pair := range p.Pairs {
 				for g, group := range groups {
-					arms := append([]Remedy{base}, group...)
+					variants := append([]Remedy{base}, group...)
 					if pair%2 == 1 {
-						slices.Reverse(arms)
+						slices.Reverse(variants)
 					}
 					var ids []string
-					for _, r := range arms {
+					for _, r := range variants {
 						ids = append(ids, r.ID)
 					}
-					for _, r := range arms {
+					for _, r := range variants {
 						jobs = append(jobs, job{runtime, w, r, pair, g, ids})
 					}
 				}
@@ -233,92 +244,65 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 	return "", ""
 }
 
-// spec is what the child of a job is told, and env what is added to its
-// environment.
-func (p *Plan) spec(j job) (worker.Spec, []string, error) {
+// run is the run of a job, without a folder for the child's files.
+func (p *Plan) run(j job) (runner.Job, error) {
 	w, r := j.workload, j.remedy
 	s := worker.Spec{
 		Workload: cmp.Or(w.Like, w.ID), Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
-		Seed: p.Seed, Params: make(map[string]string),
-		Trace: p.limit(w) == 0, // else it can end a run that survived all its steps
+		Seed: p.Seed, Model: p.Models[w.Model], Params: make(map[string]string),
+		Trace: p.limit(w) == 0, // a trace could fail a run that survived all its steps
 	}
-	switch {
-	case w.ID == User:
+	run := runner.Job{Args: p.Commands[j.runtime].Args, Limit: p.limit(w), Timeout: p.Timeout, GPU: p.GPU}
+	if w.ID == User {
 		s.Model, s.Data = p.User, p.Data
-	case w.Model != "":
-		s.Model = p.Models[w.Model]
 	}
 	maps.Copy(s.Params, w.Params)
 	maps.Copy(s.Params, r.Params)
-	if text, ok := s.Params[batchDivide]; ok {
-		delete(s.Params, batchDivide)
-		var n int
-		if _, err := fmt.Sscan(text, &n); err != nil || n < 1 {
-			return s, nil, fmt.Errorf("remedy %s: %s=%s: expected a number of at least 1", r.ID, batchDivide, text)
-		}
+	if n := r.dividesBatch(); n > 1 {
 		if part := max(1, s.Batch/n); part != s.Batch {
 			s.Samples, s.Batch = s.Epoch*s.Batch, part
 		}
 	}
+	delete(s.Params, batchDivide)
 	if r.Device != nil {
-		config, err := r.Device.ConfigProto()
-		if err != nil {
-			return s, nil, fmt.Errorf("remedy %s: %w", r.ID, err)
-		}
-		s.Config = config
-	}
-	var env []string
-	all := maps.Clone(r.Env)
-	if all == nil {
-		all = make(map[string]string)
-	}
-	for name, value := range w.Env {
-		if _, ok := all[name]; !ok {
-			all[name] = value
+		var err error
+		if s.Config, err = r.Device.ConfigProto(); err != nil {
+			return run, fmt.Errorf("remedy %s: %w", r.ID, err)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		env = append(env, name+"="+all[name])
+	variables := make(map[string]string)
+	maps.Copy(variables, w.Env)
+	maps.Copy(variables, r.Env)
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		run.Env = append(run.Env, name+"="+variables[name])
 	}
 	if r.Preload != "" {
 		library, err := p.Allocator(r.Preload)
 		if err != nil {
-			return s, nil, err
+			return run, err
 		}
-		env = append(env, "LD_PRELOAD="+library)
+		run.Env = append(run.Env, "LD_PRELOAD="+library)
 	}
-	return s, env, nil
+	run.Spec = s
+	return run, nil
 }
 
 // User is the ID of the workload that trains the user's own model.
 const User = "user"
 
-// key names a job and all that its outcome depends on.
-func (p *Plan) key(j job, s worker.Spec, env []string) (string, error) {
+// key identifies a job and everything that its outcome depends on.
+func (p *Plan) key(j job, run runner.Job) (string, error) {
 	user, limitKind := "", ""
 	if j.workload.ID == User {
 		user = p.inputs.user
 	}
-	if p.limit(j.workload) > 0 {
+	if run.Limit > 0 {
 		limitKind = p.limitKind
 	}
-	text, err := json.Marshal(struct {
-		Runtime, Remedy, Identity string
-		Pair, Group               int
-		Arms                      []string
-		Jobs                      int
-		Spec                      worker.Spec
-		Env                       []string
-		Limit                     memory.Bytes
-		LimitKind                 string
-		Budget                    int64
-		Inputs, User, Machine     string
-		Inherited                 []string
-	}{
-		Runtime: j.runtime, Remedy: j.remedy.ID, Identity: p.Commands[j.runtime].Identity,
-		Pair: j.pair, Group: j.group, Arms: j.arms, Jobs: max(p.Jobs, 1),
-		Spec: s, Env: env, Limit: p.limit(j.workload), LimitKind: limitKind, Budget: j.workload.Budget,
-		Inputs: p.inputs.runtimes[j.runtime], User: user, Machine: p.inputs.machine, Inherited: p.inputs.variables,
+	text, err := json.Marshal([]any{
+		j.runtime, j.remedy.ID, p.Commands[j.runtime].Identity, j.pair, j.group, j.variants, max(p.Jobs, 1),
+		run.Spec, run.Env, run.Limit, limitKind, j.workload.Budget,
+		p.inputs.runtimes[j.runtime], user, p.inputs.machine, p.inputs.variables,
 	})
 	if err != nil {
 		return "", err
@@ -328,8 +312,5 @@ func (p *Plan) key(j job, s worker.Spec, env []string) (string, error) {
 }
 
 func (p *Plan) limit(w Workload) memory.Bytes {
-	if w.Limit > 0 {
-		return memory.Bytes(w.Limit)
-	}
-	return p.Limit
+	return cmp.Or(memory.Bytes(w.Limit), p.Limit)
 }

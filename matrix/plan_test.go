@@ -16,7 +16,7 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 	p := plan(t)
 	p.Allocator = func(string) (string, error) { return "lib.so", nil }
 	parts := map[string]int{"batch-half": 2, "batch-quarter": 4}
-	base := Remedies()[0]
+	none := Remedies()[0]
 	for _, runtime := range Runtimes() {
 		for _, w := range Workloads() {
 			if !w.RunsOn(runtime) {
@@ -28,7 +28,8 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 				if effect, _ := p.refuse(runtime, w, r); effect != "" && parts[r.ID] != 0 {
 					continue
 				}
-				s, _, err := p.spec(job{runtime: runtime, workload: w, remedy: r})
+				run, err := p.run(job{runtime: runtime, workload: w, remedy: r})
+				s := run.Spec
 				require.NoError(t, err)
 				text, err := json.Marshal(s)
 				require.NoError(t, err)
@@ -37,7 +38,8 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 					assert.NotContains(t, string(text), `"samples"`, "%s/%s on %s", w.ID, r.ID, runtime)
 					continue
 				}
-				want, _, err := p.spec(job{runtime: runtime, workload: w, remedy: base})
+				base, err := p.run(job{runtime: runtime, workload: w, remedy: none})
+				want := base.Spec
 				require.NoError(t, err)
 				assert.Equal(t, want.SetSize(), s.SetSize(), w.ID)
 				assert.Equal(t, want.Batch, s.WholeBatch(), w.ID)
@@ -47,7 +49,8 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 		}
 	}
 	whole := job{runtime: Go, workload: Workload{ID: "W0", Steps: 4, Every: 1, Epoch: 2, Batch: 1}, remedy: Remedy{ID: "batch-half", Params: map[string]string{batchDivide: "2"}}}
-	s, _, err := p.spec(whole)
+	run, err := p.run(whole)
+	s := run.Spec
 	require.NoError(t, err)
 	assert.Zero(t, s.Samples, "a batch of 1 stays as it is")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -68,32 +67,25 @@ func (p *Plan) probe(ctx context.Context) (time.Duration, error) {
 	}
 	w.Steps, w.Every, w.Epoch, w.Batch = probeSteps, 1, probeSteps, probeBatch
 	runtime := p.Runtimes[0]
-	spec, env, err := p.spec(job{runtime: runtime, workload: w.on(runtime), remedy: Remedy{ID: Baseline}})
+	j := job{runtime: runtime, workload: w.on(runtime), remedy: Remedy{ID: Baseline}}
+	run, err := p.run(j)
 	if err != nil {
 		return 0, err
 	}
-	spec.Trace = false
+	run.Spec.Trace = false
 	if err := os.MkdirAll(p.Out, 0o777); err != nil {
 		return 0, err
 	}
-	scratch, err := os.MkdirTemp(p.Out, "scratch-")
+	o, err := p.observe(ctx, j, run)
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(scratch)
-	if spec.Scratch, err = filepath.Abs(scratch); err != nil {
-		return 0, err
-	}
-	o, err := observe(ctx, p.Commands[runtime], env, spec, 0, p.Timeout, p.GPU)
-	if err != nil {
-		return 0, err
-	}
-	if o.failure != "" {
-		return 0, errors.New(string(o.failure) + ": " + o.cause)
+	if o.Failure != "" {
+		return 0, errors.New(string(o.Failure) + ": " + o.Cause)
 	}
 	// The fastest step: others were disturbed, or are the first of a kind.
 	var fastest time.Duration
-	for _, sample := range o.series.Samples() {
+	for _, sample := range o.Series.Samples() {
 		if took := sample.Get(memory.StepTime); took.OK && (fastest == 0 || time.Duration(took.Bytes) < fastest) {
 			fastest = time.Duration(took.Bytes)
 		}

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
@@ -208,29 +210,43 @@ func (p *Plan) check() error {
 }
 
 // kindOfLimit is how the children are held to their limits; "" if none has one.
-func (p *Plan) kindOfLimit() (string, error) {
+func (p *Plan) kindOfLimit() (kind string, err error) {
 	for _, w := range p.Workloads {
 		for _, runtime := range p.Runtimes {
-			if size := p.limit(w.on(runtime)); size > 0 {
-				l, err := newLimit(size)
-				if err != nil {
-					return "", err
-				}
-				l.close()
-				return l.kind(), nil
+			if size := p.limit(w.on(runtime)); size > 0 && err == nil {
+				kind, err = runner.LimitKind(size)
 			}
 		}
 	}
-	return "", nil
+	return kind, err
+}
+
+// observe does a run in a scratch folder of its own.
+func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Observed, error) {
+	scratch, err := os.MkdirTemp(p.Out, "scratch-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(scratch)
+	if run.Spec.Scratch, err = filepath.Abs(scratch); err != nil {
+		return nil, err
+	}
+	run.Env = append(slices.Clone(p.Commands[j.runtime].Env), run.Env...)
+	o, err := run.Run(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s with %s: %w", j.runtime, j.workload.ID, j.remedy.ID, err)
+	}
+	o.Facts[factPool] = strconv.Itoa(o.Threads[worker.PhaseSteady][poolThreads])
+	return o, nil
 }
 
 // one does a job, or finds it done.
 func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bool, error) {
-	spec, env, err := p.spec(j)
+	child, err := p.run(j)
 	if err != nil {
 		return nil, false, err
 	}
-	key, err := p.key(j, spec, env)
+	key, err := p.key(j, child)
 	if err != nil {
 		return nil, false, err
 	}
@@ -242,32 +258,24 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 		run.judge(j.workload, uint64(p.Seed))
 		return &run, true, nil
 	}
-	if spec.Scratch, err = os.MkdirTemp(p.Out, "scratch-"); err != nil {
-		return nil, false, err
-	}
-	defer os.RemoveAll(spec.Scratch)
-	if spec.Scratch, err = filepath.Abs(spec.Scratch); err != nil {
-		return nil, false, err
-	}
 	started := time.Now()
-	o, err := observe(ctx, p.Commands[j.runtime], env, spec, p.limit(j.workload), p.Timeout, p.GPU)
+	o, err := p.observe(ctx, j, child)
 	if err != nil {
-		return nil, false, fmt.Errorf("%s %s with %s: %w", j.runtime, j.workload.ID, j.remedy.ID, err)
+		return nil, false, err
 	}
 	run = RunResult{
 		ID: id, Runtime: j.runtime, Workload: j.workload.ID, Remedy: j.remedy.ID, Pair: j.pair, Group: j.group,
 		Key: key, Started: started, Seconds: time.Since(started).Seconds(),
-		Phases: o.phases, Facts: o.facts, Series: &o.series, Failure: o.failure, Cause: o.cause,
+		Phases: o.Phases, Facts: o.Facts, Series: &o.Series, Failure: o.Failure, Cause: o.Cause,
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if run.Failure == "" {
-		reason, unseen := p.verify(j, o, d.variables)
-		if run.Unverified = unseen; reason != "" {
-			run.Failure, run.Cause = worker.CouldNotApply, reason
-		}
+	if run.Failure != "" {
+		run.Log = o.Excerpt()
+	} else if run.Cause, run.Unverified = p.verify(j, o, d.variables); run.Cause != "" {
+		run.Failure = worker.CouldNotApply
 	} else {
-		run.Log = excerpt(o.log)
+		run.Cause = o.Cause
 	}
 	run.judge(j.workload, uint64(p.Seed))
 	return &run, false, d.store.add(run)
@@ -275,7 +283,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 
 // hungOtherwise is whether a run was given up after another silence than would be now.
 func (p *Plan) hungOtherwise(run *RunResult) bool {
-	return strings.HasPrefix(run.Cause, errHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
+	return strings.HasPrefix(run.Cause, runner.ErrHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
 }
 
 // judge sets what a run came to, for memory.Compare. A run that was measured earlier is

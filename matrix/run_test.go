@@ -27,6 +27,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/docs"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
@@ -285,12 +286,12 @@ func TestChildrenThatDieAreResults(t *testing.T) {
 		failure worker.Failure
 		cause   string
 	}{
-		"killed":    {worker.Failed, "killed by signal killed"},
+		"killed":    {worker.Failed, "killed by SIGKILL"},
 		"aborts":    {worker.Failed, "Check failed: x == y"},
 		"mute":      {worker.Failed, "ended without a result"},
 		"hangs":     {worker.Failed, "nothing heard for"},
 		"babbles":   {worker.Failed, "message of the child"},
-		"deaf":      {worker.Failed, "exit status 3"},
+		"deaf":      {worker.Failed, "exit code 3"},
 		"closes":    {worker.Failed, "did not end within"},
 		"exhausted": {worker.OutOfMemory, "OOM when allocating"},
 	} {
@@ -669,9 +670,9 @@ func keys(t *testing.T, p Plan, change func(*Plan)) []string {
 	jobs, _ := p.expand()
 	var all []string
 	for _, j := range jobs {
-		s, env, err := p.spec(j)
+		run, err := p.run(j)
 		require.NoError(t, err)
-		key, err := p.key(j, s, env)
+		key, err := p.key(j, run)
 		require.NoError(t, err)
 		all = append(all, key)
 	}
@@ -742,23 +743,9 @@ func TestAChildThatHangsAtItsEnd(t *testing.T) {
 	}, 10*time.Second, time.Millisecond, "nothing of its group runs on")
 }
 
-func TestALimitThatCannotBeApplied(t *testing.T) {
-	program, err := os.Executable()
-	require.NoError(t, err)
-	o := &observed{}
-	_, err = o.process(t.Context(), Command{Args: []string{program}}, nil,
-		worker.Spec{Workload: "flat", Steps: 4, Every: 1, Epoch: 2}, brokenLimit{}, 20*time.Second)
-	require.ErrorIs(t, err, errors.ErrUnsupported)
-	assert.Empty(t, o.failure, "it is not the child's failure")
-}
-
-type brokenLimit struct{ noLimit }
-
-func (brokenLimit) apply(int) error { return errors.ErrUnsupported }
-
 // What the machine does to a run is none of its results.
 func TestFailuresOfTheMachine(t *testing.T) {
-	for id, want := range map[string]error{"terminated": errOutside, "disk": syscall.ENOSPC} {
+	for id, want := range map[string]error{"terminated": runner.ErrOutside, "disk": syscall.ENOSPC} {
 		t.Run(id, func(t *testing.T) {
 			mended := filepath.Join(t.TempDir(), "mended")
 			t.Setenv("TEST_MENDED", mended)
@@ -1021,7 +1008,7 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 	p := plan(t)
 	j := job{runtime: Go, remedy: Remedy{Env: map[string]string{"MALLOC_ARENA_MAX": "1"}}}
 	for allocator, reason := range map[string]string{"glibc": "", "": "", "jemalloc": "MALLOC_ARENA_MAX is read by the malloc of the C library, and the process has that of jemalloc"} {
-		got, unseen := p.verify(j, &observed{facts: map[string]string{worker.FactAllocator: allocator}}, newVariables(&p))
+		got, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{worker.FactAllocator: allocator}}, newVariables(&p))
 		assert.Equal(t, reason, got)
 		assert.Empty(t, unseen)
 	}
@@ -1031,7 +1018,7 @@ func TestAnUpdateOfParts(t *testing.T) {
 	p := plan(t)
 	j := job{runtime: Go, remedy: Remedy{Params: map[string]string{"micro": "2"}}}
 	for split, doubt := range map[string]string{worker.SplitExact: "", "": "", worker.SplitInexact: "the update is not that of the whole batch"} {
-		reason, unseen := p.verify(j, &observed{facts: map[string]string{worker.FactSplit: split}}, newVariables(&p))
+		reason, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{worker.FactSplit: split}}, newVariables(&p))
 		assert.Empty(t, reason)
 		assert.Contains(t, unseen, doubt)
 		assert.Equal(t, doubt == "", unseen == "")
@@ -1055,7 +1042,7 @@ func TestVariablesWithAPrefix(t *testing.T) {
 	p.Commands[Go] = Command{Libraries: []string{library}}
 	p.Commands[Galeone] = Command{Libraries: []string{library + ".absent"}}
 	p.Commands[Keras] = Command{}
-	o := &observed{maps: "/usr/lib/libmimalloc.so.2"}
+	o := &runner.Observed{Maps: "/usr/lib/libmimalloc.so.2"}
 	for _, c := range []struct {
 		runtime        string
 		remedy         Remedy
@@ -1086,13 +1073,13 @@ func TestThreadsThatAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	intra, err := FindRemedy("intra-1")
 	require.NoError(t, err)
-	pool := func(steady, closed int) *observed {
-		return &observed{threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: steady}, worker.PhaseClosed: {poolThreads: closed}}}
+	pool := func(steady, closed int) *runner.Observed {
+		return &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: steady}, worker.PhaseClosed: {poolThreads: closed}}}
 	}
 	p := plan(t)
 	for _, c := range []struct {
 		remedy         Remedy
-		o              *observed
+		o              *runner.Observed
 		reason, unseen string
 	}{
 		{one, pool(1, 1), "", ""},
@@ -1101,7 +1088,7 @@ func TestThreadsThatAreCounted(t *testing.T) {
 		{one, pool(0, 0), "", "no thread is called tf_Compute"},
 		{own, pool(4, 0), "", ""},
 		{own, pool(4, 4), "", "sessions are open to the end, so that it is not told whose threads there are"},
-		{own, &observed{threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not told whose threads there are"},
+		{own, &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not told whose threads there are"},
 		{intra, pool(4, 4), "", "threads that share an operation have no name to count them by"},
 	} {
 		reason, unseen := p.verify(job{runtime: Go, remedy: c.remedy}, c.o, newVariables(&p))
@@ -1120,12 +1107,6 @@ func TestThreadsThatAreCounted(t *testing.T) {
 	assert.Empty(t, unseenThreads(one, runs("1"), runs("1")), "one processor")
 	assert.Empty(t, unseenThreads(intra, runs("4"), runs("4")))
 	assert.Contains(t, unseenThreads(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
-	names := threadNames(os.Getpid())
-	n := 0
-	for _, count := range names {
-		n += count
-	}
-	assert.Positive(t, n, "%v", names)
 }
 
 // A remedy that a runtime has another way for is applied that way.
@@ -1156,7 +1137,8 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	require.NoError(t, err)
 	w, err := FindWorkload("S1")
 	require.NoError(t, err)
-	s, _, err := p.spec(job{runtime: Keras, workload: w, remedy: r.on(Keras)})
+	run, err := p.run(job{runtime: Keras, workload: w, remedy: r.on(Keras)})
+	s := run.Spec
 	require.NoError(t, err)
 	assert.Empty(t, s.Config)
 	assert.Equal(t, map[string]string{"bf16": "1"}, s.Params)
@@ -1197,16 +1179,5 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 	for _, c := range r.Cells[1:] {
 		assert.Equal(t, 9, c.Comparison.Peak.Pooled, c.Remedy)
 		assert.Zero(t, c.Comparison.Reset, "not measured")
-	}
-}
-
-func TestExcerpt(t *testing.T) {
-	noise := strings.Repeat("I0000 00:00:17 port.cc:153] oneDNN is on.\n", 2*logStore/40)
-	for name, c := range map[string]struct{ log, want string }{
-		"short":                       {"panic: a\nb\n", "panic: a\nb\n"},
-		"from the telling line on":    {noise + "panic: a\n" + noise, "panic: a\n" + noise[:logStore-len("panic: a\n")]},
-		"the end, if nothing is told": {noise, noise[len(noise)-logStore:]},
-	} {
-		assert.Equal(t, c.want, excerpt(c.log), name)
 	}
 }

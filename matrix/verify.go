@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 )
 
@@ -23,9 +24,9 @@ const mallocVariables = "MALLOC_"
 
 // verify says why a remedy did not take in a run, or "" if it did as far as can
 // be seen. unseen says what could not be looked at.
-func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) {
+func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen string) {
 	r := j.remedy
-	if r.Preload != "" && !strings.Contains(o.maps, allocator.Libraries[r.Preload].File) {
+	if r.Preload != "" && !strings.Contains(o.Maps, allocator.Libraries[r.Preload].File) {
 		return fmt.Sprintf("%s was not loaded: it is not among the mappings of the process", allocator.Libraries[r.Preload].File), ""
 	}
 	var doubts []string
@@ -38,7 +39,7 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 			}
 			reader, libraries = "this "+r.Preload, []string{path}
 		} else if strings.HasPrefix(name, mallocVariables) {
-			if in := o.facts[worker.FactAllocator]; in != "" && in != "glibc" {
+			if in := o.Facts[worker.FactAllocator]; in != "" && in != "glibc" {
 				return fmt.Sprintf("%s is read by the malloc of the C library, and the process has that of %s", name, in), ""
 			}
 			continue
@@ -53,7 +54,7 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 		}
 	}
 	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
-		count, traced := o.facts[fact]
+		count, traced := o.Facts[fact]
 		switch {
 		case !traced && p.limit(j.workload) > 0:
 			doubts = append(doubts, "no step is traced under a memory limit")
@@ -65,7 +66,7 @@ func (p *Plan) verify(j job, o *observed, v *variables) (reason, unseen string) 
 			return fmt.Sprintf("the graph that ran has %s %s", count, fact), ""
 		}
 	}
-	if o.facts[worker.FactSplit] == worker.SplitInexact {
+	if o.Facts[worker.FactSplit] == worker.SplitInexact {
 		doubts = append(doubts, "the update is not that of the whole batch, since the model draws other numbers for each part or mixes samples")
 	}
 	for _, text := range []string{verifyThreads(r, o), r.Unseen} {
@@ -87,8 +88,8 @@ const poolThreads = "tf_Compute"
 const factPool = "threads " + poolThreads
 
 // verifyThreads says why TensorFlow's threads do not show that a remedy for them took.
-func verifyThreads(r Remedy, o *observed) string {
-	steady, closed := o.threads[worker.PhaseSteady], o.threads[worker.PhaseClosed]
+func verifyThreads(r Remedy, o *runner.Observed) string {
+	steady, closed := o.Threads[worker.PhaseSteady], o.Threads[worker.PhaseClosed]
 	own := r.Device != nil && r.Device.PerSessionThreads
 	switch {
 	case r.PoolThreads == 0 && !own:

@@ -116,7 +116,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 	}
 	path, err := program(c.Args[0])
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot start %s: %w", c.Args[0], err)
 	}
 	spec, err := json.Marshal(c.Spec)
 	if err != nil {

@@ -1,0 +1,323 @@
+// Package runner runs the child processes of the laboratory: [Job.Run] does a run of the
+// matrix, whose child speaks the protocol of package worker, and takes its samples;
+// [Exec] runs a command of a benchmark to its end.
+package runner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"steadyfit/internal/child"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/memory"
+)
+
+// Job is one run.
+type Job struct {
+	// Args start the child, and Env is added to the environment.
+	Args, Env []string
+	Spec      worker.Spec
+	// Limit is the memory that the child may use; 0 is none.
+	Limit memory.Bytes
+	// Timeout is the longest time from one message to the next.
+	Timeout time.Duration
+	// GPU reads what a process holds on the GPUs; nil if that is unknown.
+	GPU func(pid int) memory.Source
+}
+
+// Observed is what the parent saw of a run.
+type Observed struct {
+	Series memory.Series
+	Phases map[string]memory.Sample
+	Facts  map[string]string
+	// Maps are the mappings of the process at the end of the steps.
+	Maps string
+	// Threads counts threads by phase (steady and closed) and name.
+	Threads map[string]map[string]int
+	// Failure and Cause are empty for a run that succeeded, except that Cause says if the
+	// child had to be killed after it was done. Log is the end of its standard error.
+	Failure worker.Failure
+	Cause   string
+	Log     string
+}
+
+// seriesKeep bounds the samples of a run.
+const seriesKeep = 512
+
+var (
+	// ErrHang: a child sent nothing for longer than the timeout.
+	ErrHang = errors.New("hang")
+	// ErrOutside: somebody else ended the child, which says nothing about the run.
+	ErrOutside = errors.New("ended from outside")
+)
+
+// grace is the longest time from the last message of a child to its end. It includes
+// giving memory back and writing a core.
+const grace = 30 * time.Second
+
+// Run does the run to its end, in as many processes as it takes. The error is only about
+// what the child is not the cause of: a program that cannot be started, a limit that
+// cannot be set, a full disk (syscall.ENOSPC), a signal from outside, ctx.
+func (j Job) Run(ctx context.Context) (*Observed, error) {
+	o := &Observed{
+		Series:  memory.Series{Keep: seriesKeep},
+		Phases:  make(map[string]memory.Sample),
+		Facts:   make(map[string]string),
+		Threads: make(map[string]map[string]int),
+	}
+	l, err := newLimit(j.Limit)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	for {
+		from, err := o.process(ctx, j, l)
+		if err != nil || from == 0 {
+			return o, err
+		}
+		j.Spec.From = from
+	}
+}
+
+// process runs one process of a run. If another one is to continue, from is the number of
+// steps done; otherwise it is 0.
+func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err error) {
+	p, err := child.Start(ctx, child.Command{Args: j.Args, Env: j.Env, Variable: worker.Env, Spec: j.Spec, KillWithParent: true})
+	if err != nil {
+		return 0, err
+	}
+	if err := l.apply(p.PID()); err != nil {
+		_ = p.Kill("no memory limit")
+		p.End(nil)
+		return 0, err
+	}
+	last, talk := o.converse(p, j)
+	p.Requests.Close() // a child that waits for an answer learns that nobody is there
+	patience := min(grace, j.Timeout)
+	if talk == nil && !p.Wait(patience) {
+		talk = fmt.Errorf("%w: it did not end within %v after its last message", ErrHang, patience)
+	}
+	exit := p.End(nil)
+	o.Log = p.Log.String()
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if last == nil {
+		if talk == nil && slices.Contains([]syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}, exit.Signal) {
+			return 0, fmt.Errorf("%w: by signal %s", ErrOutside, exit.Signal)
+		}
+		o.Failure, o.Cause = worker.Failed, cause(exit, talk, l)
+		if exit.OOMKilled || l.killed() {
+			o.Failure = worker.OutOfMemory
+		}
+		return 0, fullDisk(o.Cause, o.Log)
+	}
+	if last.Kind == worker.KindAgain {
+		if last.Step <= j.Spec.From {
+			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("a process handed over after step %d, where it had begun", last.Step)
+			return 0, nil
+		}
+		return last.Step, nil
+	}
+	if o.Failure, o.Cause = last.Failure, last.Text; o.Failure != "" {
+		return 0, fullDisk(o.Cause, o.Log)
+	}
+	if talk != nil {
+		o.Cause = fmt.Sprintf("killed: all was done, and it did not end within %v", patience)
+	}
+	return 0, nil
+}
+
+// cause is why a child ended without a last message.
+func cause(exit child.Exit, talk error, l *limit) string {
+	switch {
+	case talk != nil:
+		return talk.Error()
+	case l.killed():
+		return "killed by the kernel: " + l.String()
+	}
+	why := exit.Cause
+	if exit.Code == 0 {
+		why = "ended without a result"
+	}
+	if l.size > 0 {
+		why += " (under a " + l.String() + ")"
+	}
+	return why
+}
+
+// fullDisk is an error if a child failed for lack of space on a disk: another run would
+// fail, too.
+func fullDisk(cause, log string) error {
+	for line := range strings.Lines(cause + "\n" + log) {
+		lower := strings.ToLower(line)
+		if strings.Contains(lower, "no space left on device") || strings.Contains(lower, "disk quota exceeded") {
+			return fmt.Errorf("%w: the child said: %.200s; free some space, and the same command resumes", syscall.ENOSPC, strings.TrimSpace(line))
+		}
+	}
+	return nil
+}
+
+// converse takes samples until the last message of the child. A nil message without an
+// error is a child that ended without one.
+func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
+	options := memory.SamplerOptions{PID: p.PID()}
+	if j.GPU != nil {
+		if source := j.GPU(p.PID()); source != nil {
+			options.Sources = append(options.Sources, source)
+		}
+	}
+	sampler, err := memory.NewSampler(options)
+	if err != nil {
+		return nil, nil // it has ended; its exit status tells
+	}
+	defer sampler.Close()
+	var sample memory.Sample
+	for {
+		line, err := p.Receive(time.Now().Add(j.Timeout))
+		switch {
+		case errors.Is(err, child.ErrDeadline):
+			return nil, fmt.Errorf("%w: nothing heard for %v", ErrHang, j.Timeout)
+		case errors.Is(err, io.EOF):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		var m worker.Message
+		if err := json.Unmarshal(line, &m); err != nil {
+			return nil, fmt.Errorf("message of the child: %w: %.80q", err, line)
+		}
+		switch m.Kind {
+		case worker.KindFact:
+			o.Facts[m.Name] = m.Value
+			continue
+		case worker.KindEnd, worker.KindAgain:
+			return &m, nil
+		case worker.KindPhase, worker.KindStep:
+		default:
+			return nil, fmt.Errorf("message of the child: kind %q is not known", m.Kind)
+		}
+		if err := sampler.Sample(m.Step, &sample); err != nil {
+			return nil, nil
+		}
+		complete(&sample, m)
+		if m.Kind == worker.KindStep {
+			o.Series.Append(&sample)
+		} else {
+			o.phase(m.Name, p.PID(), &sample)
+			if m.Name == worker.PhaseLoaded {
+				_ = sampler.ResetPeak() // where this fails, the peak is that of the whole run
+			}
+		}
+		if _, err := p.Requests.Write([]byte{'.'}); err != nil {
+			return nil, nil
+		}
+	}
+}
+
+// complete adds what only the child knows to what the system reports.
+func complete(sample *memory.Sample, m worker.Message) {
+	for layer, value := range m.Values {
+		if sample.Get(layer).OK {
+			continue // seen from outside
+		}
+		r := memory.Reading{}
+		if value != nil {
+			r = memory.Known(memory.Bytes(*value))
+		}
+		sample.Set(layer, r)
+	}
+	if m.StepNS > 0 {
+		sample.Set(memory.StepTime, memory.Known(memory.Bytes(m.StepNS)))
+	}
+}
+
+// ends are the phases after the steps.
+var ends = []string{worker.PhaseSteady, worker.PhaseTraced, worker.PhaseClosed, worker.PhaseTrimmed}
+
+func (o *Observed) phase(name string, pid int, sample *memory.Sample) {
+	// Of a run in several processes, the start is that of the first one, and the end that
+	// of the last.
+	if _, there := o.Phases[name]; !there || slices.Contains(ends, name) {
+		o.Phases[name] = sample.Clone()
+	}
+	if name == worker.PhaseFirst || name == worker.PhaseSteady {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // empty is unknown
+		o.Maps = string(text)
+	}
+	if name == worker.PhaseSteady || name == worker.PhaseClosed {
+		o.Threads[name] = threadNames(pid)
+	}
+}
+
+// threadNames counts the threads of a process by their names.
+func threadNames(pid int) map[string]int {
+	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
+	names := make(map[string]int)
+	for _, path := range paths {
+		if text, err := os.ReadFile(path); err == nil { // else it has just ended
+			names[strings.TrimSpace(string(text))]++
+		}
+	}
+	return names
+}
+
+// logStore is how much of a log goes into results, in bytes.
+const logStore = 2048
+
+// Excerpt is the part of the log that goes into results: from the line that names the
+// cause on, or its end.
+func (o *Observed) Excerpt() string {
+	line := strings.TrimSuffix(child.CauseLine(o.Log), "...")
+	if i := strings.Index(o.Log, line); line != "" && i >= 0 && len(o.Log)-i > logStore {
+		return o.Log[i : i+logStore]
+	}
+	return o.Log[max(0, len(o.Log)-logStore):]
+}
+
+// Output is what a command did.
+type Output struct {
+	Stdout  []byte
+	Log     string // the end of its standard error
+	Started time.Time
+	Seconds float64
+	CPU     time.Duration // of the process, the system's part included
+}
+
+// Exec runs a command to its end, for at most timeout (0 is no limit).
+func Exec(ctx context.Context, timeout time.Duration, args []string, env ...string) (Output, error) {
+	if timeout > 0 {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	var out bytes.Buffer
+	var log child.Tail
+	cmd.Stdout, cmd.Stderr = &out, &log
+	o := Output{Started: time.Now()}
+	err := cmd.Run()
+	o.Stdout, o.Log, o.Seconds = out.Bytes(), log.String(), time.Since(o.Started).Seconds()
+	if state := cmd.ProcessState; state != nil {
+		o.CPU = state.UserTime() + state.SystemTime()
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		err = fmt.Errorf("%s: %w: %s", strings.Join(args[:min(3, len(args))], " "), err, child.CauseLine(o.Log))
+	}
+	return o, err
+}
