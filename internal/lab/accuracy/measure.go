@@ -11,16 +11,15 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"steadyfit/fit"
-	"steadyfit/internal/child"
 	"steadyfit/internal/files"
 	measuring "steadyfit/internal/lab/measure"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/savedmodels"
 )
 
@@ -78,11 +77,8 @@ func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 		}
 		results = append(results, *r)
 	}
-	version, err := exec.CommandContext(ctx, p.steadyfit, "version").Output()
-	if err != nil {
-		failed = errors.Join(failed, fmt.Errorf("%s version: %w", p.steadyfit, err))
-	}
-	return newReport(p, results, string(version)), failed
+	version, err := runner.Exec(ctx, 0, []string{p.steadyfit, "version"})
+	return newReport(p, results, string(version.Stdout)), errors.Join(failed, err)
 }
 
 // hash is that of a model's files.
@@ -135,11 +131,8 @@ func (p *plan) do(ctx context.Context, j *job, hash string) (*result, error) {
 	if err := os.Remove(history); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, p.steadyfit, append(slices.Clone(j.args), "--history", history)...)
-	var log child.Tail
-	cmd.Stderr = &log
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, strings.Join(log.Lines(3), " | "))
+	if _, err := runner.Exec(ctx, 0, append(append([]string{p.steadyfit}, j.args...), "--history", history)); err != nil {
+		return nil, err
 	}
 	r, err := readHistory(history)
 	if err != nil {

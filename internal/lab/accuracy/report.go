@@ -4,15 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"runtime"
 	"strings"
 
 	"github.com/shirou/gopsutil/v3/cpu"
 	"gonum.org/v1/gonum/stat"
-	"gonum.org/v1/gonum/stat/distuv"
 
 	"steadyfit/internal/files"
+	"steadyfit/memory"
 )
 
 // confidence is that of all intervals, each for itself.
@@ -56,10 +55,8 @@ type interval struct {
 // pairedInterval needs at least two differences. If all are the same, the interval has
 // no width.
 func pairedInterval(differences []float64) *interval {
-	n := float64(len(differences))
-	mean, deviation := stat.MeanStdDev(differences, nil)
-	half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.5+confidence/2) * deviation / math.Sqrt(n)
-	return &interval{Pairs: len(differences), Mean: mean, Low: mean - half, High: mean + half}
+	i := memory.MeanInterval(differences)
+	return &interval{Pairs: len(differences), Mean: i.Estimate, Low: i.Low, High: i.High}
 }
 
 func newReport(p *plan, results []result, version string) *report {

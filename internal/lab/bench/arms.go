@@ -2,21 +2,18 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
-	"steadyfit/internal/child"
 	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/savedmodels"
 )
 
@@ -186,31 +183,14 @@ func (r *Run) began(unix int64) {
 
 // child runs a command to its end and returns what it printed.
 func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2")
-	var out bytes.Buffer
-	var errs child.Tail
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	r := Run{Started: time.Now()}
-	err := cmd.Run()
-	r.Seconds = time.Since(r.Started).Seconds()
-	if state := cmd.ProcessState; state != nil {
-		r.processCPU = state.UserTime() + state.SystemTime()
-	}
-	for line := range strings.Lines(errs.String()) {
+	o, err := runner.Exec(ctx, b.timeout, command, "TF_CPP_MIN_LOG_LEVEL=2")
+	r := Run{Started: o.Started, Seconds: o.Seconds, processCPU: o.CPU}
+	for line := range strings.Lines(o.Log) {
 		if why, ok := strings.CutPrefix(line, "auto: "); ok {
 			r.Auto = strings.TrimSpace(why)
 		}
 	}
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = errors.Join(cause, err)
-		}
-		return nil, r, fmt.Errorf("%s: %w: %s", strings.Join(command[:min(3, len(command))], " "), err, child.CauseLine(errs.String()))
-	}
-	return out.Bytes(), r, nil
+	return o.Stdout, r, err
 }
 
 // keptChoice is in what `steadyfit fit` says of a choice that it did not have to measure.

@@ -135,7 +135,7 @@ func TestScalingKeepsOtherParts(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"widths": {"commit": "abc"}, "trainings": [{"turn": 7, "processes": 3}]}`), 0o666))
 	args := []string{"scaling", "-parts", "trainings", "-trainings", "1", "-turns", "1", "-steps", "2", "-epochs", "1", "-out", dir, "-models", dir, "-data", filepath.Join(dir, "data")}
 	var out bytes.Buffer
-	require.Zero(t, run(t.Context(), args, nil, &out, t.Output()))
+	require.Zero(t, run(t.Context(), args, &out, t.Output()))
 	s, err := readScaling(file)
 	require.NoError(t, err)
 	require.NotNil(t, s.Widths)
@@ -144,5 +144,5 @@ func TestScalingKeepsOtherParts(t *testing.T) {
 	assert.Equal(t, 1, s.Trainings[0].Processes)
 
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o666))
-	require.NotZero(t, run(t.Context(), args, nil, &out, t.Output()))
+	require.NotZero(t, run(t.Context(), args, &out, t.Output()))
 }

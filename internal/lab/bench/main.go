@@ -35,12 +35,12 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	mode := "bench"
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		mode, args = args[0], args[1:]
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case childSteadyfit:
 		err = steadyfitChild(ctx, args, stdout, stderr)
 	case childTrainings:
-		err = trainingsChild(ctx, args, stdin, stdout, stderr)
+		err = trainingsChild(ctx, args, stderr)
 	default:
 		err = usage("%q: expected no word, or scaling", mode)
 	}

@@ -24,7 +24,7 @@ import (
 // TestMain is the program itself where a test starts it as a child.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == childSteadyfit || os.Args[1] == childTrainings) {
-		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -191,7 +191,7 @@ func TestScaleTicks(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for _, args := range []string{"-arms nobody", "-workloads none", "-turns 0", "word", "scaling -parts some", "-steps x", "steadyfit -batch 0", "-turns 1 word"} {
 		var out, errs bytes.Buffer
-		assert.Equal(t, 2, run(context.Background(), strings.Fields(args), nil, &out, &errs), args)
+		assert.Equal(t, 2, run(context.Background(), strings.Fields(args), &out, &errs), args)
 		assert.NotEmpty(t, errs.String(), args)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -195,96 +194,71 @@ type trained struct {
 	Anon  int64 `json:"anon_bytes"`
 }
 
-// trainings starts processes, and lets them go when all of them are warm.
+// trainings starts processes, and starts their trainings when all of them are warm.
 func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each int) (t Trainings, err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	type process struct {
-		cmd  *exec.Cmd
-		in   io.WriteCloser
-		out  *bufio.Reader
-		errs child.Tail
-	}
-	var all []*process
+	deadline := time.Now().Add(b.timeout)
+	var all []*child.Process
 	defer func() {
-		cancel()
 		for _, c := range all {
-			if c.cmd.ProcessState == nil {
-				_ = c.cmd.Wait() // it was killed
+			c.Wait(time.Until(deadline))
+			if exit := c.End(nil); exit.Code != 0 {
+				err = errors.Join(err, fmt.Errorf("a child failed: %s", exit.Cause))
 			}
 		}
 	}()
 	for range processes {
-		args := append([]string{childTrainings, "-trainings", strconv.Itoa(each), "-model", p.model.Dir, "-data", p.data}, p.flags("-")...)
-		c := &process{cmd: exec.CommandContext(ctx, b.self, args...)}
-		c.cmd.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2")
-		c.cmd.Stderr = &c.errs
-		if c.in, err = c.cmd.StdinPipe(); err != nil {
-			return t, err
-		}
-		out, err := c.cmd.StdoutPipe()
+		args := append([]string{b.self, childTrainings, "-model", p.model.Dir, "-data", p.data}, p.flags("-")...)
+		c, err := child.Start(ctx, child.Command{Args: args, Env: []string{"TF_CPP_MIN_LOG_LEVEL=2"}, Variable: trainingsEnv, Spec: each, KillWithParent: true})
 		if err != nil {
-			return t, err
-		}
-		c.out = bufio.NewReader(out)
-		if err := c.cmd.Start(); err != nil {
 			return t, err
 		}
 		all = append(all, c)
 	}
-	line := func(c *process) (string, error) {
-		text, err := c.out.ReadString('\n')
-		if err != nil {
-			err = errors.Join(err, c.cmd.Wait())
-			return "", fmt.Errorf("a child ended early: %w: %s", err, child.CauseLine(c.errs.String()))
-		}
-		return text, nil
-	}
 	for _, c := range all {
-		if _, err := line(c); err != nil {
-			return t, err
+		if _, err := c.Receive(deadline); err != nil {
+			return t, fmt.Errorf("waiting until a child is warm: %w", err)
 		}
 	}
 	start := time.Now()
 	for _, c := range all {
-		if _, err := io.WriteString(c.in, "go\n"); err != nil {
+		if _, err := c.Requests.WriteString("go\n"); err != nil {
 			return t, err
 		}
 	}
 	t = Trainings{Processes: processes, Each: each}
 	steps, cpu := 0, int64(0)
 	for _, c := range all {
-		text, err := line(c)
+		line, err := c.Receive(deadline)
 		if err != nil {
-			return t, err
+			return t, fmt.Errorf("waiting for the trainings of a child: %w", err)
 		}
 		var done trained
-		if err := json.Unmarshal([]byte(text), &done); err != nil {
-			return t, fmt.Errorf("reading %q: %w", text, err)
+		if err := json.Unmarshal(line, &done); err != nil {
+			return t, fmt.Errorf("reading %q: %w", line, err)
 		}
 		steps, cpu, t.Anon = steps+done.Steps, cpu+done.CPU, t.Anon+done.Anon
 	}
 	t.StepsPerSecond = float64(steps) / time.Since(start).Seconds()
 	t.CPUNS = float64(cpu) / float64(steps)
-	for _, c := range all {
-		if err := c.cmd.Wait(); err != nil {
-			return t, fmt.Errorf("a child failed at its end: %w: %s", err, child.CauseLine(c.errs.String()))
-		}
-	}
 	return t, nil
 }
+
+// trainingsEnv is the variable with the number of trainings of a child.
+const trainingsEnv = "STEADYFIT_BENCH_TRAININGS"
 
 // childTrainings is the word for a child process with several trainings.
 const childTrainings = "trainings"
 
-// trainingsChild warms several trainings up, says so with a line, waits for a line, and
-// runs them at the same time.
-func trainingsChild(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+// trainingsChild warms several trainings up, sends a message, waits for a request, and runs
+// them at the same time.
+func trainingsChild(ctx context.Context, args []string, stderr io.Writer) error {
+	var n int
+	parent, err := child.Connect(trainingsEnv, &n)
+	if err != nil {
+		return err
+	}
 	var p passFlags
-	f := flag.NewFlagSet(childTrainings, flag.ContinueOnError)
-	n := f.Int("trainings", 1, "trainings at the same time")
-	p.register(f)
-	if err := p.check(f, args, stderr); err != nil {
+	if err := p.parse(childTrainings, args, stderr); err != nil {
 		return err
 	}
 	return measure.WithData(p.data, func(all data.Batch) error {
@@ -298,7 +272,7 @@ func trainingsChild(ctx context.Context, args []string, stdin io.Reader, stdout,
 			return err
 		}
 		defer closed()
-		for range *n {
+		for range n {
 			t, err := p.open(ctx, all)
 			if err != nil {
 				return err
@@ -324,26 +298,23 @@ func trainingsChild(ctx context.Context, args []string, stdin io.Reader, stdout,
 		if err := together(1); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(stdout, "ready"); err != nil {
+		if err := parent.Send("warm"); err != nil {
 			return err
 		}
-		if _, err := bufio.NewReader(stdin).ReadString('\n'); err != nil {
+		if _, err := bufio.NewReader(parent.Requests).ReadString('\n'); err != nil {
 			return fmt.Errorf("waiting for the parent: %w", err)
 		}
 		used := measure.ProcessTime()
 		if err := together(p.epochs); err != nil {
 			return err
 		}
-		done := trained{Steps: *n * p.steps * p.epochs, CPU: int64(measure.ProcessTime() - used)}
+		done := trained{Steps: n * p.steps * p.epochs, CPU: int64(measure.ProcessTime() - used)}
 		m, err := measure.ReadMemory()
 		if err != nil {
 			return err
 		}
 		done.Anon = m.Anon
-		if err := json.NewEncoder(stdout).Encode(done); err != nil {
-			return err
-		}
-		return closed()
+		return errors.Join(parent.Send(done), closed())
 	})
 }
 

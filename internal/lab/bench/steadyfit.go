@@ -25,20 +25,12 @@ type passFlags struct {
 
 func (p *passFlags) parse(name string, args []string, stderr io.Writer) error {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	p.register(f)
-	return p.check(f, args, stderr)
-}
-
-func (p *passFlags) register(f *flag.FlagSet) {
 	f.StringVar(&p.model, "model", "", "folder of the SavedModel")
 	f.StringVar(&p.data, "data", "", "folder with x.npy and y.npy: the batches of an epoch")
 	f.StringVar(&p.signature, "signature", "train", "signature to run")
 	f.IntVar(&p.batch, "batch", 0, "samples in a step")
 	f.IntVar(&p.steps, "steps", 0, "steps in an epoch")
 	f.IntVar(&p.epochs, "epochs", 0, "epochs, after one to warm up")
-}
-
-func (p *passFlags) check(f *flag.FlagSet, args []string, stderr io.Writer) error {
 	f.SetOutput(stderr)
 	if err := f.Parse(args); err != nil {
 		return usage("%w", err)
