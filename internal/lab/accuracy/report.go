@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"steadyfit/internal/files"
-	"steadyfit/memory"
+	"steadyfit/internal/stats"
 )
 
 // confidence is that of all intervals, each for itself.
@@ -55,8 +55,8 @@ type interval struct {
 // pairedInterval needs at least two differences. If all are the same, the interval has
 // no width.
 func pairedInterval(differences []float64) *interval {
-	i := memory.MeanInterval(differences)
-	return &interval{Pairs: len(differences), Mean: i.Estimate, Low: i.Low, High: i.High}
+	mean, low, high := stats.Mean(differences, confidence)
+	return &interval{Pairs: len(differences), Mean: mean, Low: low, High: high}
 }
 
 func newReport(p *plan, results []result, version string) *report {

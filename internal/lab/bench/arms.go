@@ -190,6 +190,9 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 			r.Auto = strings.TrimSpace(why)
 		}
 	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", strings.Join(command[:min(3, len(command))], " "), err)
+	}
 	return o.Stdout, r, err
 }
 

@@ -317,7 +317,7 @@ func Exec(ctx context.Context, timeout time.Duration, args []string, env ...stri
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)
 		}
-		err = fmt.Errorf("%s: %w: %s", strings.Join(args[:min(3, len(args))], " "), err, child.CauseLine(o.Log))
+		err = fmt.Errorf("%w: %s", err, child.CauseLine(o.Log))
 	}
 	return o, err
 }
