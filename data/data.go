@@ -1,57 +1,44 @@
-// Package data feeds training loops: it reads datasets from files, checks them
-// while reading, and hands them out as flat typed batches.
+// Package data feeds training loops: it reads datasets from files, checks them, and returns
+// them as flat typed batches.
 //
-// It knows nothing of TensorFlow, sessions or signatures, and importing it
-// pulls in no native code. It is not a general dataframe: a dataset is a fixed
-// set of named fields whose first dimension counts the samples.
+// It does not depend on TensorFlow, sessions or native code. It is not a general dataframe: a
+// dataset is a fixed set of named fields whose first dimension counts the samples.
 //
-// A value flows through it like this: a reader (Open, OpenNPZ, OpenCSV, ...)
-// checks a whole file and returns a dataset in memory; Split, Take, Select and
-// Shuffle make another of it that shares its values; Prefetch wraps any Dataset;
-// Batches walks one pass. Nothing is handed out before the file that it came
-// from was read and checked to its end.
-//
-// Reading takes memory for what a file holds, never for what its header claims.
+// A reader (Open, OpenNPZ, OpenCSV, ...) checks a whole file and returns a dataset in memory.
+// Split, Take, Select and Shuffle derive datasets that share its values. Prefetch wraps any
+// Dataset, and Batches walks one pass. Reading a file takes memory for what the file holds,
+// not for what its header claims.
 //
 // # Samples that are not in memory
 //
-// An InMemory may also know only where its samples are, or how they are made. All
-// that makes one dataset of another works on these, too:
+// An InMemory may also know only where its samples are, or how to make them:
 //
-//   - OpenImages lists a folder, and decodes an image when a batch asks for it.
-//   - Options.Map maps the arrays of .npy and .npz files; a batch copies its
-//     samples out of the mapping.
+//   - OpenImages lists a folder, and decodes an image when a batch needs it.
+//   - Options.Map maps the arrays of .npy and .npz files; a batch copies its samples out.
 //   - Map, Scale and Augment put a function between a field and the batches.
 //
-// The promise about whole files does not hold for these: an image is checked
-// when it is decoded (CheckImages decodes all of them beforehand), and of a
-// mapped file only the header and the size are.
+// Images are checked when they are decoded (CheckImages decodes all of them beforehand). Of a
+// mapped file, only the header and the size are checked.
 //
-// What is made, is made by several goroutines, the workers (InMemory.Workers).
-// Each of them takes the next few samples in the order of the pass and writes
-// them to their places in the batch. A sample depends on the seeds, its row in
-// the file and the epoch alone, so the batches are the same whatever the number
-// of workers, and the position of a pass is nothing but Pass.Epoch and
-// Pass.Skip: that is all that a checkpoint has to keep. If several samples of a
-// batch fail, the error is that of the first.
+// Several goroutines, the workers (InMemory.Workers), make samples. Each takes the next few
+// samples in the order of the pass and writes them to their places in the batch. A sample
+// depends on the seeds, its row in the file and the epoch alone, so the number of workers does
+// not change the batches, and Pass.Epoch and Pass.Skip are all that a checkpoint has to store.
+// If several samples of a batch fail, the error is that of the first.
 //
-// There is one prefetch. Without Prefetch, the workers share each batch, and
-// have ended when it is handed out; with it, they work on as many batches as are
-// read ahead, and write straight to the buffers that the consumer gets.
+// Without Prefetch, the workers share each batch, and have ended when the consumer gets it;
+// with Prefetch, they work on as many batches as are read ahead.
 //
 // # Memory
 //
-// Batches lie in buffers of the pass: one, or one more than are read ahead.
-// Consumers borrow them (see Batch). Beside them, each worker has room for one
-// sample per stage that it goes through, of the size that the stage gets or
-// gives, and the images that are being decoded at one time have at most
-// ImageOptions.DecodeBytes. Nothing grows with the number of samples but the
-// list of files and of positions. Buffers are kept from pass to pass.
+// A pass has one buffer, or one more than the batches that are read ahead, which consumers
+// borrow (see Batch) and later passes reuse. Each worker has room for one sample per function
+// that the sample passes through, and the images that are being decoded take at most
+// ImageOptions.DecodeBytes. Only the lists of files and positions grow with the samples.
 //
-// A goroutine ends when its pass does: at the end, after an error, and when the
-// consumer leaves the loop, which is also how a cancelled context ends a pass.
-// Close unmaps files; it waits for the samples that are being copied, and a
-// batch that is asked for afterwards is fs.ErrClosed.
+// The goroutines of a pass end when it does: at its end, after an error, and when the consumer
+// leaves the loop. Close unmaps files; it waits for the samples that are being copied, and
+// later batches are fs.ErrClosed.
 package data
 
 import (
@@ -84,9 +71,9 @@ type FieldSpec struct {
 	Type string
 }
 
-// Batch is a run of samples. Its arrays are borrowed: they are valid until the
-// iterator that produced the batch advances or stops, and may then be reused, unless Keep
-// was called. The elements of Values may be changed meanwhile; Fields and Shape may not.
+// Batch is a run of samples. Its arrays are valid until the iterator that produced the batch
+// advances or stops, unless Keep was called. The elements of Values may be changed meanwhile;
+// Fields and Shape may not.
 type Batch struct {
 	// Fields are in the order of Dataset.Fields. Every field has Size samples.
 	Fields []Field
@@ -95,10 +82,9 @@ type Batch struct {
 	// Index counts batches in the pass from 0, skipped ones included.
 	Index int
 
-	slab *slab // what the fields show, from its sample at on; nil if that is not known
-	at   int
-	// joins batches, of this size and with this one, come one after the other in the slab.
-	joins int
+	slab  *slab // holds the samples, from its sample at on; nil if another dataset made them
+	at    int
+	joins int   // the batches from this one to the end of the slab
 	turn  int64 // of the slab
 }
 
@@ -164,8 +150,8 @@ func (b Batch) Field(name string) (Array, bool) {
 	return Array{}, false
 }
 
-// Slice is the samples from to to-1 of the batch, on the same memory. Positions
-// outside of the batch are taken to its ends.
+// Slice returns the samples from ... to-1 of the batch, in the same memory. Positions outside the
+// batch are moved to its ends.
 func (b Batch) Slice(from, to int) Batch {
 	from = min(max(from, 0), b.Size)
 	to = min(max(to, from), b.Size)

@@ -11,48 +11,45 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Sample says which sample of which pass is being made.
+// Sample identifies a sample of a pass.
 type Sample struct {
-	// Row is the number of the sample in the file or folder that it comes from,
-	// from 0; the order of a pass does not change it.
+	// Row is the number of the sample in its file or folder, from 0, in any order of the pass.
 	Row int
 	// Epoch is that of the Pass.
 	Epoch int
 }
 
-// Random returns random numbers that depend on the seed, the row and the epoch
-// alone. Its raw output is the same on every machine and with every version of Go.
+// Random returns random numbers that depend on the seed, the row and the epoch alone. Its raw
+// output is the same on every machine and with every version of Go.
 func (s Sample) Random(seed uint64) *rand.PCG {
 	high := mix(mix(seed^sampleStream) + uint64(s.Epoch))
 	return rand.NewPCG(high, mix(high+uint64(s.Row)))
 }
 
-// sampleStream keeps what Random draws apart from what Shuffle draws with the
-// same seed.
+// sampleStream separates the numbers of Random from those of Shuffle with the same seed.
 const sampleStream = 0x5a3d1e5eed
 
-// maker makes the values of a column when a batch asks for them. Its methods are
-// safe for concurrent use; what only one worker may use is in its hand.
+// maker makes the values of a column when a batch needs them. Its methods are safe for
+// concurrent use; a hand holds what only one worker may use.
 type maker interface {
 	// make writes a sample to dst from its element at on.
 	make(h *hand, dst vector, at int, s Sample) error
-	// under is the column that the values are made of; nil if they are made of
-	// files.
+	// under is the column that the values are made of; nil for files.
 	under() *column
-	// describe says how they are made, in words that differ when that does.
+	// describe identifies how the values are made.
 	describe() string
-	// tame reports that finite values stay so.
+	// tame reports whether finite values stay finite.
 	tame() bool
 }
 
-// hand is what one worker has to itself: room for the samples between two stages,
-// and what makers keep from one sample to the next, by the maker.
+// hand is the memory of one worker: room for the samples between two stages, and what makers
+// keep from one sample to the next.
 type hand struct {
 	between map[maker]vector
 	kept    map[maker]any
 }
 
-// hands returns one hand per worker, those that there are already first.
+// hands returns one hand per worker, after those it is given.
 func (m *InMemory) hands(have []*hand) []*hand {
 	n := 1
 	if m.makes() {
@@ -66,20 +63,14 @@ func (m *InMemory) hands(have []*hand) []*hand {
 	return have[:n]
 }
 
-// makes reports whether any field is made when a batch asks for it.
+// makes reports whether any field is made when a batch needs it.
 func (m *InMemory) makes() bool {
-	for i := range m.columns {
-		if m.columns[i].made != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
 }
 
-// Workers returns the dataset with passes whose samples are made (decoded,
-// augmented, mapped by a function) by n goroutines; below 1, which is the default,
-// by one per core (GOMAXPROCS). It changes no batch. Samples that are only copied
-// are copied by one.
+// Workers returns the dataset with passes whose samples are made (decoded, augmented, mapped) by
+// n goroutines; below 1, the default, by one per core (GOMAXPROCS). It changes no batch. One
+// goroutine copies stored samples.
 func (m *InMemory) Workers(n int) *InMemory {
 	v := m.view()
 	v.workers = min(max(n, 0), MaxWorkers)
@@ -89,29 +80,27 @@ func (m *InMemory) Workers(n int) *InMemory {
 // MaxWorkers is the most goroutines that Workers sets.
 const MaxWorkers = 1024
 
-// Map returns the dataset with a field whose samples are those of the field
-// before, each given to f. The new ones have the element type D and that shape;
-// S has to be the element type of the field. Example: Scale.
+// Map returns the dataset with a field whose samples are made by f from those of the field
+// before. They have the element type D and that shape; S is the element type of the field
+// before. Scale is an example.
 //
-// f writes all of dst, and only reads src, which may be the dataset's own memory.
-// Both are valid during the call. f is called by several goroutines at a time,
-// each time that a batch has the sample; what it writes may depend on its
-// arguments alone (random numbers are those of Sample.Random), since a run that is
-// resumed has to see the same. An error ends the pass.
+// f writes all of dst, and only reads src, which may be the dataset's own memory; both are valid
+// during the call. Several goroutines call f at a time. What it writes may depend on its
+// arguments alone (with random numbers of Sample.Random), since a resumed run repeats it. An
+// error ends the pass.
 //
-// name says what f does, in messages, and where a checkpoint has to tell whether
-// the data is still the same: change it when f changes.
+// name identifies f in messages and in checkpoints, which compare it: change it when f changes.
 func Map[D, S element](m *InMemory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	return mapField(m, field, name, shape, false, f)
 }
 
 // mapField is Map; tame is as in maker.
 func mapField[D, S element](m *InMemory, field, name string, shape []int, tame bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
-	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
-	if at < 0 {
-		return nil, m.noField(field)
+	v, at, err := m.editable(field)
+	if err != nil {
+		return nil, err
 	}
-	c := m.columns[at]
+	c := v.columns[at]
 	if c.kind != dtype.For[S]() {
 		return nil, fmt.Errorf("%s: field %q is %s; %s takes elements of %s: %w",
 			m.name, field, describeField(c.kind.Name, c.shape), name, dtype.For[S]().Name, ErrField)
@@ -123,8 +112,6 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, tame b
 	if width == 0 {
 		return nil, fmt.Errorf("%s: field %q: %s: shape %v has no values: %w", m.name, field, name, shape, ErrFormat)
 	}
-	v := m.view()
-	v.columns = slices.Clone(m.columns)
 	v.columns[at] = column{
 		name: c.name, shape: slices.Clone(shape), width: width, kind: dtype.For[D](),
 		made: &stage[D, S]{of: c, name: name, width: width, keeps: tame, f: f},
@@ -159,8 +146,7 @@ func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
 	return nil
 }
 
-// source is the sample that the stage gets: where it lies, or made in the room
-// between the stages.
+// source is the sample that the stage reads: in place, or in the room between the stages.
 func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	c := &g.of
 	from := s.Row * c.width
@@ -178,9 +164,9 @@ func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	return room.(vec[S]), c.made.make(h, room, 0, s)
 }
 
-// Scale returns the dataset with a field of uint8 as float32: 0 becomes low, 255
-// becomes high, and what is between them lies evenly between. Scale("x", 0, 1)
-// divides by 255. It comes after Augment, which knows the range of uint8.
+// Scale returns the dataset with a field of uint8 as float32: 0 becomes low, 255 becomes high,
+// and values between them are interpolated. Scale("x", 0, 1) divides by 255. Call it after
+// Augment, which needs the range of uint8.
 func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
@@ -191,8 +177,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	}
 	var values [256]float32
 	for i := range values {
-		// The conversion keeps the product from being fused with the sum, which
-		// would round in another way on some machines.
+		// The conversion prevents a fused multiply-add, which rounds differently.
 		values[i] = float32(float64(low) + float64(float64(i)/255*(float64(high)-float64(low))))
 	}
 	name := fmt.Sprintf("scale %v,%v", low, high)
@@ -204,8 +189,8 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	})
 }
 
-// stored is the column as a vector: its own, or for one that lies in a mapped file
-// a copy. One that is made is an error.
+// stored returns the column as a vector; of a mapped file it is a copy, and a column that is made
+// is an error.
 func (c *column) stored() (vector, error) {
 	switch v := c.values.(type) {
 	case nil:
@@ -218,12 +203,12 @@ func (c *column) stored() (vector, error) {
 	}
 }
 
-// chunkBytes is about how much of a batch a worker takes at a time: enough for
-// that to cost nothing, and no more than one image of usual size.
+// chunkBytes is about how much of a batch a worker takes at a time: enough to make the taking
+// cheap, and no more than one image of usual size.
 const chunkBytes = 64 << 10
 
-// chunk is the number of samples of a batch that a worker takes at a time. With
-// several workers, a batch has at least four chunks for each where it can.
+// chunk is the number of samples of a batch that a worker takes at a time. A batch has at least
+// four chunks per worker, where it can.
 func (m *InMemory) chunk(batch, workers int) int {
 	if workers == 1 {
 		return batch
@@ -235,8 +220,8 @@ func (m *InMemory) chunk(batch, workers int) int {
 	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
 }
 
-// share writes the samples at positions from ... to-1 of a pass to the workspace,
-// by all workers. They have ended when it returns.
+// share has all workers write the samples at positions from ... to-1 of a pass to the
+// workspace. They have ended when it returns.
 func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 	n := to - from
 	size := m.chunk(n, len(w.hands))

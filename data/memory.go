@@ -10,30 +10,24 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// InMemory is a dataset of samples that can be read in any order: their values are
-// in memory, in a mapped file, or made when a batch asks for them, as images are
-// that have to be decoded. It is immutable and safe for concurrent use: Shuffle,
-// Split, Take, Select, Rename, Augment and Workers return others that share its
-// values.
+// InMemory is a dataset of samples that can be read in any order: their values are in memory or
+// in a mapped file, or are made when a batch needs them, such as decoded images. It is immutable
+// and safe for concurrent use: Shuffle, Split, Take, Select, Rename, Augment and Workers return
+// others that share its values.
 //
-// A pass copies each batch into buffers of its own. So a consumer may change a
-// batch in place without harm to the dataset, and a pass allocates nothing per
-// batch. One set of buffers is kept from pass to pass: training for many epochs
-// allocates no more than training for one.
+// A pass copies each batch into buffers of its own, so a consumer may change a batch in place.
+// One set of buffers is kept for the next pass, and no batch allocates.
 type InMemory struct {
 	name    string
 	columns []column
 	// rows lists the samples of this dataset in the columns; nil means all.
 	rows []int
 	n    int
-	// lines has the line of each stored sample in the text file that it came
-	// from; nil for other sources.
+	// lines has the line of each stored sample in its text file; nil for other sources.
 	lines []int
-	// mappings are the files that columns lie in; datasets made of another share
-	// them.
+	// mappings are the mapped files of the columns; derived datasets share them.
 	mappings []*mapping
-	// workers is what Workers was given.
-	workers int
+	workers  int // see Workers
 
 	shuffled bool
 	seed     uint64
@@ -49,18 +43,17 @@ type column struct {
 	kind    *dtype.Type
 	values  origin // nil if they are made
 	made    maker  // nil if they are stored
-	file    string // for messages: what the values were read from
-	origin  string // for messages: the column of a table, if it was one
+	file    string // for messages: the file of the values
+	origin  string // for messages: the column of a table
 	classes []string
 }
 
-// New makes a dataset of arrays in memory. It takes ownership of their values,
-// without copying: they must not change afterwards.
+// New makes a dataset of arrays in memory. It takes ownership of their values without a copy:
+// they must not change afterwards.
 //
-// Every field has the same number of samples, at least one, as its first
-// dimension. Shapes that do not fit the values give ErrFormat, element types
-// outside of those listed at Array give ErrUnsupported, names that are empty or
-// used twice ErrField.
+// Every field has the same number of samples, at least one, as its first dimension. Shapes that
+// do not fit the values are ErrFormat, element types that Array does not list ErrUnsupported,
+// and names that are empty or used twice ErrField.
 func New(name string, fields ...Field) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", name, ErrField)
@@ -82,7 +75,7 @@ func (m *InMemory) addArray(name string, a Array, file string) error {
 	return m.add(name, array{a.Shape, v}, file)
 }
 
-// add adds a field to a dataset that is being made. The values come from file.
+// add adds a field with values of a file to a dataset that is being made.
 func (m *InMemory) add(name string, a array, file string) error {
 	if name == "" {
 		return fmt.Errorf("%s: field %d has no name: %w", m.name, len(m.columns), ErrField)
@@ -113,11 +106,10 @@ func (m *InMemory) add(name string, a array, file string) error {
 	return nil
 }
 
-// Close unmaps the files that the dataset lies in, for itself and for all that
-// were made of it (Shuffle, Split, ...). It waits for samples that are being
-// copied; a pass that asks for more gets an error that is fs.ErrClosed. A dataset
-// without mapped files has nothing to close, and goes on as before. Closing twice
-// is no error. Files that nobody unmaps stay mapped until the process ends.
+// Close unmaps the files of the dataset, and thus of all datasets derived from the same one. It
+// waits for samples that are being copied; later batches are fs.ErrClosed. A dataset without
+// mapped files stays usable. Closing twice is no error. Files that are not closed stay mapped
+// until the process ends.
 func (m *InMemory) Close() error {
 	var err error
 	for _, f := range m.mappings {
@@ -141,8 +133,8 @@ func (m *InMemory) Fields() []FieldSpec {
 	return specs
 }
 
-// ClassNames has the names of the classes that a field's integers stand for, by
-// integer; nil if they were integers in the file already.
+// ClassNames returns the names of the classes that a field's integers stand for; nil if the
+// file has integers.
 func (m *InMemory) ClassNames(field string) []string {
 	if c, ok := m.column(field); ok {
 		return slices.Clone(c.classes)
@@ -150,8 +142,8 @@ func (m *InMemory) ClassNames(field string) []string {
 	return nil
 }
 
-// Batches walks one pass. See Dataset and Pass; a Pass with a Batch below 1 or
-// anything negative yields an error and nothing else.
+// Batches walks one pass. See Dataset and Pass. A Pass with a Batch below 1 or a negative value
+// yields an error.
 func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		if err := p.check(); err != nil {
@@ -163,8 +155,7 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 			yield(Batch{}, err)
 			return
 		}
-		// Only one workspace waits for the next pass. A second, concurrent pass
-		// makes its own, and whichever ends last is kept.
+		// One workspace is kept for the next pass: that of the pass that ends last.
 		defer m.idle.Store(w)
 		order := m.order(&w.order, p.Epoch)
 		batches := p.batches(m.n)
@@ -188,8 +179,8 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// order lists the stored samples in the order of a pass; nil if that is the
-// order in which they are stored. It uses room for the list, if it needs one.
+// order lists the stored samples in the order of a pass, in room if it needs a list; nil is the
+// order in which they are stored.
 func (m *InMemory) order(room *[]int, epoch int) []int {
 	if !m.shuffled {
 		return m.rows
@@ -207,8 +198,8 @@ func (m *InMemory) order(room *[]int, epoch int) []int {
 	return order
 }
 
-// fill writes the samples at positions from ... to-1 of a pass to the slab, from
-// its sample at on. An error is that of the first sample that fails.
+// fill writes the samples at positions from ... to-1 of a pass to the slab, from its sample at
+// on. The error is that of the first sample that fails.
 func (m *InMemory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int) error {
 	for i := range m.columns {
 		c := &m.columns[i]
@@ -254,7 +245,7 @@ func (m *InMemory) column(name string) (column, bool) {
 	return column{}, false
 }
 
-// noField is the error for a name that column does not find.
+// noField returns the error for an unknown field.
 func (m *InMemory) noField(name string) error {
 	names := make([]string, len(m.columns))
 	for i, c := range m.columns {
@@ -263,7 +254,7 @@ func (m *InMemory) noField(name string) error {
 	return fmt.Errorf("%s: no field %q; there are %q: %w", m.name, name, names, ErrField)
 }
 
-// view is a dataset of the same samples, to be narrowed by the caller.
+// view returns a copy of the dataset for the caller to change.
 func (m *InMemory) view() *InMemory {
 	return &InMemory{
 		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines,
@@ -285,8 +276,7 @@ func (p Pass) check() error {
 
 var errPass = errors.New("a pass needs a batch size of at least 1, and an epoch and a skip of at least 0")
 
-// batches is the number of batches of a pass over n samples, skipped ones
-// included.
+// batches is the number of batches of a pass over n samples, including skipped ones.
 func (p Pass) batches(n int) int {
 	count := n / p.Batch
 	if n%p.Batch != 0 && !p.DropRemainder {
@@ -295,7 +285,7 @@ func (p Pass) batches(n int) int {
 	return count
 }
 
-// workspace is what one pass writes to.
+// workspace is the memory of one pass.
 type workspace struct {
 	slab  *slab
 	order []int
@@ -311,28 +301,28 @@ func (m *InMemory) workspace(samples int) (*workspace, error) {
 	return &workspace{slab: s, hands: m.hands(nil)}, err
 }
 
-// slab holds the values of one batch, or of several in a row, and the Fields that show
-// them. Those are kept, since an interface that holds a slice costs an allocation to make: a
-// pass has batches of at most two sizes, the full one and the last, and joined ones.
+// slab holds the values of one batch, or of several in a row, and the Fields that show them.
+// Fields are kept, since an interface that holds a slice costs an allocation: a pass has batches
+// of two sizes at most, besides joined ones.
 type slab struct {
-	samples int // room for that many
+	samples int // that it has room for
 	names   []string
 	shapes  [][]int
 	vectors []vector
-	kept    bool // somebody else has it: it is not to be written to any more
-	turn    atomic.Int64
+	kept    bool         // see Batch.Keep
+	turn    atomic.Int64 // counts its uses by Prefetched
 	shown   map[part][]Field
 }
 
-// part is some samples of a slab.
+// part is a range of samples of a slab.
 type part struct{ at, size int }
 
-// batch is size samples as a batch.
+// batch returns size samples, from at on.
 func (s *slab) batch(at, size, index int) Batch {
 	return Batch{Fields: s.fields(at, size), Size: size, Index: index, slab: s, at: at}
 }
 
-// fields shows size samples, from at on.
+// fields are those of size samples, from at on.
 func (s *slab) fields(at, size int) []Field {
 	if fields, ok := s.shown[part{at, size}]; ok {
 		return fields

@@ -9,19 +9,17 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Shuffle returns the dataset with passes in a random order: another one each
-// epoch, which depends on the seed, the epoch and the number of samples alone,
-// on every machine. It costs 8 bytes per sample and reads no data.
+// Shuffle returns the dataset with a random order for each epoch, which depends on the seed, the
+// epoch and the number of samples alone, on every machine. It costs 8 bytes per sample.
 func (m *InMemory) Shuffle(seed uint64) *InMemory {
 	v := m.view()
 	v.shuffled, v.seed = true, seed
 	return v
 }
 
-// Split returns two datasets that share no sample and together have all of
-// them. The first gets the fraction, rounded to the nearest whole sample, drawn
-// at random by the seed; both keep the order of the samples. For a validation
-// part of 10%:
+// Split returns two datasets that share no sample and together have all of them. The first gets
+// the fraction, rounded to a whole sample, drawn at random by the seed; both keep the order of
+// the samples. For a validation part of 10%:
 //
 //	train, validation, err := all.Split(0.9, seed)
 //
@@ -43,9 +41,8 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	return first, second, nil
 }
 
-// Take returns the first n samples in the order of the file, or all if there
-// are fewer; it comes before Shuffle, in whichever order the two are called.
-// n below 1 is an error.
+// Take returns the first n samples in the order of the file, or all if there are fewer, whether
+// Shuffle is called before or after. n below 1 is an error.
 func (m *InMemory) Take(n int) (*InMemory, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%s: cannot take %d samples: at least 1 is needed", m.name, n)
@@ -109,18 +106,15 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	return m.Select(left...)
 }
 
-// Rename returns the dataset with one field under another name, as the model's
-// signature wants it.
+// Rename returns the dataset with one field under another name.
 func (m *InMemory) Rename(from, to string) (*InMemory, error) {
-	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == from })
-	if at < 0 {
-		return nil, m.noField(from)
+	v, at, err := m.editable(from)
+	if err != nil {
+		return nil, err
 	}
 	if _, taken := m.column(to); to == "" || (taken && to != from) {
 		return nil, fmt.Errorf("%s: cannot rename field %q to %q, which is empty or taken: %w", m.name, from, to, ErrField)
 	}
-	v := m.view()
-	v.columns = slices.Clone(m.columns)
 	v.columns[at].name = to
 	return v, nil
 }
@@ -128,24 +122,31 @@ func (m *InMemory) Rename(from, to string) (*InMemory, error) {
 // Reshape returns the dataset with the samples of a field in another shape of as
 // many elements, such as images of a row of pixels: Reshape("x", 8, 8, 1).
 func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
-	at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
-	if at < 0 {
-		return nil, m.noField(field)
+	v, at, err := m.editable(field)
+	if err != nil {
+		return nil, err
 	}
-	c := m.columns[at]
+	c := &v.columns[at]
 	if n, err := elements(shape); err != nil || n != c.width {
 		return nil, fmt.Errorf("%s: field %q is %s, which cannot have the shape %v: it has %d elements per sample: %w",
 			m.name, field, describeField(c.kind.Name, c.shape), shape, c.width, ErrField)
 	}
 	c.shape = slices.Clone(shape)
-	v := m.view()
-	v.columns = slices.Clone(m.columns)
-	v.columns[at] = c
 	return v, nil
 }
 
-// HasImages reports whether the dataset is made of image files (OpenImages), and
-// thus decodes them in each pass.
+// editable returns a view whose columns the caller may change, and the position of a field.
+func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
+	at = slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
+	if at < 0 {
+		return nil, 0, m.noField(field)
+	}
+	v = m.view()
+	v.columns = slices.Clone(m.columns)
+	return v, at, nil
+}
+
+// HasImages reports whether the dataset decodes image files (OpenImages).
 func (m *InMemory) HasImages() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool {
 		_, ok := c.files()
@@ -153,22 +154,21 @@ func (m *InMemory) HasImages() bool {
 	})
 }
 
-// SampleWeight is the field that WithSampleWeights adds, and the name under
-// which a trainable SavedModel takes weights.
+// SampleWeight is the field that WithSampleWeights adds, and the input of a trainable SavedModel
+// that takes weights.
 const SampleWeight = "sample_weight"
 
-// WithSampleWeights adds the field sample_weight: float32, one per sample, the
-// weight of the sample's class. A class that weights does not list has weight 1,
-// as with Keras's class_weight. The label field needs one integer per sample;
-// weights that are negative or not finite, and a dataset that has a
-// sample_weight already, are errors.
+// WithSampleWeights adds the field sample_weight: float32, the weight of each sample's class. A
+// class that weights does not list has weight 1, as with Keras's class_weight. The label field
+// needs one integer per sample. Weights that are negative or not finite, and a dataset that has
+// a sample_weight, are errors.
 func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64) (*InMemory, error) {
 	c, ok := m.column(labelField)
 	if !ok {
 		return nil, m.noField(labelField)
 	}
 	if _, ok := m.column(SampleWeight); ok {
-		return nil, fmt.Errorf("%s: there is a field %s already; class weights cannot be added to it: %w", m.name, SampleWeight, ErrField)
+		return nil, fmt.Errorf("%s: class weights need the field %s, which exists: %w", m.name, SampleWeight, ErrField)
 	}
 	stored, err := c.stored()
 	if err != nil {
@@ -201,7 +201,7 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	return v, nil
 }
 
-// Describe is a dataset in one line:
+// Describe returns a dataset in one line:
 //
 //	digits-train.npz: 1438 samples; x uint8 [64], y int64 []
 func Describe(ds Dataset) string {
