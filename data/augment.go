@@ -9,29 +9,26 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Augmentation says how images are changed at random, anew in each epoch. The
-// zero value changes nothing.
+// Augmentation says how images are changed at random in each epoch. The zero value changes
+// nothing.
 type Augmentation struct {
 	// Flip mirrors half of the images left to right.
 	Flip bool
-	// Crop moves the image by up to so many pixels up or down, and left or right,
-	// each distance as likely as the others. What comes in at an edge is the image
-	// mirrored there. It is the same as padding by Crop and cropping at random.
+	// Crop moves the image by up to so many pixels in each direction, uniformly. Pixels beyond
+	// an edge mirror the image. This equals padding by Crop and cropping at random.
 	Crop int
-	// Jitter multiplies brightness, contrast and, of colour images, saturation by a
-	// factor each, drawn evenly from 1-Jitter to 1+Jitter; from 0 to 1. uint8 is
-	// kept within 0 to 255, and float32 is not, whose range is not known.
+	// Jitter, from 0 to 1, multiplies brightness, contrast and, of colour images, saturation by
+	// a factor each, drawn uniformly from 1-Jitter to 1+Jitter. uint8 is clamped to 0 to 255;
+	// the range of float32 is not known.
 	Jitter float64
-	// Seed is where the random numbers come from. What is done to a sample depends
-	// on the seed, its row and the epoch alone: neither on the order of a pass nor
-	// on the number of workers, nor on whether the run was resumed. Turning one of
-	// the changes on or off leaves the draws of the others as they are.
+	// Seed seeds the random numbers. The changes of a sample depend on the seed, its row and
+	// the epoch alone. Turning one kind of change on or off leaves the draws of the others as
+	// they are.
 	Seed uint64
 }
 
-// ParseAugmentation reads what String writes: flip, crop:PIXELS and jitter:AMOUNT
-// in any order, separated by commas, as in "flip,crop:4,jitter:0.1". The seed is
-// not part of it. An empty text changes nothing.
+// ParseAugmentation parses flip, crop:PIXELS and jitter:AMOUNT in any order, separated by commas,
+// as in "flip,crop:4,jitter:0.1". The seed is not part of it. An empty text changes nothing.
 func ParseAugmentation(text string) (Augmentation, error) {
 	var a Augmentation
 	refuse := func(format string, args ...any) (Augmentation, error) {
@@ -44,7 +41,7 @@ func ParseAugmentation(text string) (Augmentation, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, valued := strings.Cut(strings.TrimSpace(part), ":")
 		if seen[name] {
-			return refuse("%s is there twice", quote(name))
+			return refuse("%s is given twice", quote(name))
 		}
 		seen[name] = true
 		switch {
@@ -71,7 +68,7 @@ func ParseAugmentation(text string) (Augmentation, error) {
 	return a, nil
 }
 
-// String is the augmentation as ParseAugmentation reads it.
+// String returns the augmentation in the format of ParseAugmentation.
 func (a Augmentation) String() string {
 	var parts []string
 	if a.Flip {
@@ -86,12 +83,10 @@ func (a Augmentation) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Augment returns the dataset with the images of a field changed at random, for
-// training. A sample of the field has the shape [height width] or [height width
-// channels], of uint8 or float32; Jitter takes 1 or 3 channels.
-//
-// Split comes before it: a validation part should not be augmented. A crop that is
-// larger than the images and amounts out of range are errors.
+// Augment returns the dataset with the images of a field changed at random, for training. A
+// sample of the field has the shape [height width] or [height width channels], of uint8 or
+// float32; Jitter takes 1 or 3 channels. Call it after Split: validation data should not be
+// augmented.
 func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
@@ -143,15 +138,15 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 // picture is the size of an image.
 type picture struct{ height, width, channels int }
 
-// draws is what is done to one sample in one epoch.
+// draws are the changes of one sample in one epoch.
 type draws struct {
 	flip                             bool
 	brightness, contrast, saturation float32
-	down, right                      int // how far the image is moved up and left
+	down, right                      int // pixels by which the image moves up and left
 }
 
-// draw draws everything, wanted or not, so that the draws do not depend on each
-// other; the crop comes last, since it takes a varying number of them.
+// draw draws all changes, used or not, so that they do not depend on each other. The crop comes
+// last, since it takes a varying number of draws.
 func (a Augmentation) draw(s Sample) draws {
 	source := s.Random(a.Seed)
 	var d draws
@@ -191,7 +186,7 @@ func move[T uint8 | float32](p picture, d draws, dst, src []T) {
 	}
 }
 
-// mirror is the position that is shown at one up to n beyond the edges: 1 0 | 0 1 2 | 2 1.
+// mirror maps a position up to n beyond the edges into the image: 1 0 | 0 1 2 | 2 1.
 func mirror(at, n int) int {
 	if at < 0 {
 		return -at - 1
@@ -202,12 +197,11 @@ func mirror(at, n int) int {
 	return at
 }
 
-// The weights of the colours in what is seen as grey, of ITU-R BT.601.
+// The weights of the colours in grey (ITU-R BT.601).
 const red, green, blue = 0.299, 0.587, 0.114
 
-// jitter changes brightness, then contrast about the mean grey, then saturation.
-// Each conversion to float32 keeps a product from being fused with a sum, so that
-// all machines round alike.
+// jitter changes brightness, then contrast about the mean grey, then saturation. The conversions
+// to float32 prevent fused multiply-adds, so that all machines round alike.
 func jitter[T uint8 | float32](p picture, d draws, image []T, to func(float32) T) {
 	sum := 0.0
 	if p.channels == 3 {

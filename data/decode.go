@@ -20,17 +20,16 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// imageFormat is a kind of image file. The table is our own, and not that of
-// package image, which other packages of a program may change.
+// imageFormat is a kind of image file. Package image has a table of its own, which other packages
+// of a program may change.
 type imageFormat struct {
 	name string
-	// magic is how files begin; ? is any byte.
+	// magic starts each file; ? is any byte.
 	magic  string
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
-	// density is how many pixels a byte of the file can hold, with which a header
-	// that lies is told before there is memory for what it claims; 0 is no limit.
-	// Deflate makes 1032 bytes of one, and a byte can be 8 pixels.
+	// density limits the pixels per byte of a file, to refuse a false header before memory is
+	// allocated for it; 0 is no limit. Deflate makes 1032 bytes of one, of 8 pixels each.
 	density int64
 }
 
@@ -45,7 +44,7 @@ var imageFormats = []imageFormat{
 	{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, 8256},
 }
 
-// detect finds the format by the first bytes of a file.
+// detect recognizes the format by the first bytes of a file.
 func detect(head []byte) (imageFormat, bool) {
 	for _, f := range imageFormats {
 		if len(head) < len(f.magic) {
@@ -62,7 +61,7 @@ func detect(head []byte) (imageFormat, bool) {
 	return imageFormat{}, false
 }
 
-// painter makes samples of image files, one after the other.
+// painter makes samples from image files, one after the other.
 type painter struct {
 	options ImageOptions
 	buffer  *bufio.Reader
@@ -84,8 +83,8 @@ type imageSource interface {
 	io.Seeker
 }
 
-// paint decodes an image of size bytes into a sample. What it decodes to counts
-// against the gate meanwhile.
+// paint decodes an image of size bytes into a sample. The memory that this takes counts against
+// the gate.
 func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) error {
 	var head [16]byte
 	n, err := r.ReadAt(head[:], 0)
@@ -117,7 +116,7 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 	return nil
 }
 
-// broken is the error of an image that cannot be decoded.
+// broken returns the error of an image that cannot be decoded.
 func (p *painter) broken(format imageFormat, err error) error {
 	if errors.As(err, new(*fs.PathError)) {
 		return onDisk(err)
@@ -125,14 +124,8 @@ func (p *painter) broken(format imageFormat, err error) error {
 	return fmt.Errorf("a damaged %s image (%w): replace or remove it: %w", format.name, err, ErrFormat)
 }
 
-// onDisk is an error of reading, without the path that the caller adds.
-func onDisk(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		err = pe.Err
-	}
-	return fmt.Errorf("reading it: %w", err)
-}
+// onDisk returns an error of reading, without the path.
+func onDisk(err error) error { return fmt.Errorf("reading it: %w", withoutPath(err)) }
 
 func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err error) {
 	defer recovered(&err)
@@ -158,15 +151,14 @@ func (p *painter) decode(dst []uint8, format imageFormat, r imageSource) (err er
 	return nil
 }
 
-// recovered turns a panic into an error: a file that a decoder does not survive
-// must cost no more than any other damaged file.
+// recovered turns the panic of a decoder, which a damaged file may cause, into an error.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the decoder failed: %v", p)
 	}
 }
 
-// reader reads a file in large parts. That of TIFF jumps back and forth in it.
+// reader buffers a file, but not TIFF, whose decoder seeks.
 func (p *painter) reader(format imageFormat, r imageSource) io.Reader {
 	if format.name == "TIFF" {
 		return r
@@ -204,7 +196,7 @@ func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 
 	return bytes
 }
 
-// progressive tells whether a JPEG file is, from the marker of its frame.
+// progressive reports whether a JPEG file is progressive, by the marker of its frame.
 func progressive(r io.ReaderAt) bool {
 	at := int64(2)
 	for range 256 {
@@ -217,7 +209,7 @@ func progressive(r io.ReaderAt) bool {
 			return false
 		case 0xc2:
 			return true
-		case 0xff: // a byte that fills up
+		case 0xff: // padding
 			at++
 		default:
 			at += 2 + int64(binary.BigEndian.Uint16(segment[2:]))
@@ -256,7 +248,7 @@ func (p *painter) draw(dst []uint8, picture image.Image) {
 	}
 }
 
-// centre is the largest part of a picture that has the proportions of a size.
+// centre is the largest part of a picture with the proportions of a size.
 func centre(r image.Rectangle, width, height int) image.Rectangle {
 	w, h := r.Dx(), r.Dy()
 	if w*height > h*width {
@@ -293,7 +285,7 @@ func opaque(picture image.Image) image.Image {
 	return picture
 }
 
-// gate bounds how much of something is in use at a time.
+// gate limits the total of what is in use at a time.
 type gate struct {
 	limit int64
 
@@ -302,7 +294,7 @@ type gate struct {
 	used, peak int64
 }
 
-// enter waits until there is room for n, or nothing is in use.
+// enter waits until n more are within the limit, or nothing is in use.
 func (g *gate) enter(n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

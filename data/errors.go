@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Errors that callers tell apart with errors.Is. A file that is missing or may
-// not be read gives fs.ErrNotExist or fs.ErrPermission.
+// Errors to compare with errors.Is. A file that is missing or may not be read is fs.ErrNotExist
+// or fs.ErrPermission.
 var (
-	// ErrFormat: the bytes are not what the file claims to be.
+	// ErrFormat: the data is malformed.
 	ErrFormat = errors.New("malformed data")
-	// ErrUnsupported: the data may be sound, but this version does not read it.
+	// ErrUnsupported: this version does not read such data.
 	ErrUnsupported = errors.New("not read by this version")
-	// ErrField: there is no field of that name, or it is there twice.
+	// ErrField: a field does not exist, exists twice, or has the wrong type.
 	ErrField = errors.New("wrong field")
 	// ErrNoSplit: the dataset has no such part.
 	ErrNoSplit = errors.New("no such part")
@@ -21,26 +21,23 @@ var (
 	ErrTooLarge = errors.New("larger than allowed")
 	// ErrLabel: a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
-	// ErrInteger: a value is not an integer, or not one of the range.
+	// ErrInteger: a value is not an integer in the range.
 	ErrInteger = errors.New("not an integer of the range")
 	// ErrOption: an option has a value that cannot work.
 	ErrOption = errors.New("wrong option")
-	// ErrNotFinite: a value is NaN or infinite, or would be in the type that takes it.
+	// ErrNotFinite: a value is NaN or infinite, or would be in the type of the model's input.
 	ErrNotFinite = errors.New("value is not finite")
 )
 
-// RowError is a value that cannot be trained on, with where it stands and what
-// to do about it.
+// RowError is a value that cannot be used for training.
 type RowError struct {
 	// File is the file, or the name of a dataset that was made in memory.
 	File string
-	// Unit says what Row counts: "line" (of a text file, from 1) or "sample"
-	// (of the file's first dimension, from 0).
+	// Unit is what Row counts: "line" of a text file, from 1, or "sample" from 0.
 	Unit string
 	Row  int
-	// Column is a column of a text file, by name and number from 1, or a field
-	// with the index of the element in the sample. Empty if the row as a whole
-	// is wrong.
+	// Column is a column of a text file, by name and number from 1, or a field with the index
+	// of the element. Empty if the row as a whole is wrong.
 	Column string
 	// Found, Expected and Fix complete the sentence.
 	Found, Expected, Fix string
@@ -64,7 +61,7 @@ func (e *RowError) Error() string {
 // Unwrap returns the kind of error.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// join adds what went wrong while cleaning up, if anything did, to an error.
+// join adds the error of a cleanup to an error.
 func join(err, cleanup error) error {
 	if cleanup == nil {
 		return err

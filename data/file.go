@@ -19,40 +19,36 @@ import (
 
 // Options says how Open reads. The zero value reads the training part.
 type Options struct {
-	// Split chooses a part, "train" or "test", of a source that has both:
-	// builtin datasets, MNIST's layout, .npz files or folders of .npy files whose
-	// fields are named x_train, y_train, x_test, y_test, and folders of images in
-	// which the class folders are in folders named train, and test, validation or
-	// val. Empty means "train". Asking a source that has one part only for "test" is ErrNoSplit.
+	// Split chooses a part, "train" or "test", of a source that has both: builtin datasets,
+	// MNIST's layout, .npz files or folders of .npy files with fields named x_train, y_train,
+	// x_test, y_test, and folders of images whose class folders are in folders named train,
+	// and test, validation or val. Empty means "train". "test" of a source with one part is
+	// ErrNoSplit.
 	Split string
-	// CSV is for .csv files, and but for Header and Comma for .jsonl files.
+	// CSV is for .csv files and, except Header and Comma, for .jsonl files.
 	CSV CSVOptions
-	// Images is for folders of images; it has to have a size for them.
+	// Images is for folders of images, which need a size.
 	Images ImageOptions
-	// Map leaves the arrays of .npy files, and those of .npz files that are not
-	// compressed, in their files, and maps these, so that data may be larger than
-	// memory. Arrays that cannot be mapped are read: those of the other byte order,
-	// of more than one dimension in Fortran order, and of bools, and all where the
-	// system does not map files. The dataset has to be closed then (InMemory.Close).
+	// Map leaves the arrays of .npy files and of uncompressed .npz files in their files and
+	// maps these, so that data may be larger than memory. Arrays that cannot be mapped are
+	// read: those of the other byte order, of several dimensions in Fortran order, of bools
+	// and of text. Close the dataset (InMemory.Close).
 	//
-	// The header and the size of a file are checked when it is opened, as when it is
-	// read; the checksums of a .npz file are not. A file that changes while it is
-	// mapped changes the samples; one that is cut off ends the pass that asks for
-	// what is missing with an error. That rests on the system reporting the fault,
-	// as Linux and macOS do.
+	// The header and the size of a file are checked, the checksums of a .npz file are not. A
+	// file that changes changes the samples; one that becomes shorter ends the pass that needs
+	// what is missing with an error, on systems that report the fault (Linux, macOS).
 	Map bool
-	// MaxBytes refuses, with ErrTooLarge, a source that holds more than so many
-	// bytes when decompressed, or whose values take more memory. A compressed file can
-	// hold a thousand times its size, so 0 means 64 MiB and 50 times the size of the
-	// files, but at most half of the memory that is free where that is more than the size
-	// of the files; less than 0 means no limit.
+	// MaxBytes refuses, with ErrTooLarge, a source that decompresses to more bytes, or whose
+	// values take more memory. A compressed file can hold a thousand times its size, so 0 means
+	// 64 MiB and 50 times the size of the files, but at most half of the free memory where that
+	// is more than the size of the files; below 0 means no limit.
 	MaxBytes int64
 }
 
-// formats is what the error messages offer.
+// formats is for error messages.
 const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
 
-// known are the formats that people have, which this version does not read.
+// known are common formats that this version does not read.
 var known = map[string]string{
 	".tfrecord":  "TFRecord",
 	".tfrecords": "TFRecord",
@@ -71,13 +67,12 @@ var known = map[string]string{
 	".json":      "JSON",
 }
 
-// Open reads the dataset at a path, by its extension: .npz, .npy (with the file
-// y.npy beside it if it is x.npy, and as the field x otherwise), .csv, .jsonl, and
-// both with .gz; a folder in MNIST's layout, of .npy files, or of images (OpenImages);
-// builtin:NAME.
+// Open reads the dataset at a path, by its extension: .npz, .npy (x.npy with a y.npy beside it,
+// any other as the field x), .csv, .jsonl, the last two also with .gz; a folder in MNIST's
+// layout, of .npy files, or of images (OpenImages); builtin:NAME.
 //
-// Formats that are known but not read are ErrUnsupported; the message says what
-// to do instead. A path that is not there gives fs.ErrNotExist.
+// Known formats that it does not read are ErrUnsupported. A path that does not exist is
+// fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
 	switch o.Split {
 	case "", "train", "test":
@@ -99,34 +94,30 @@ func Open(path string, o Options) (*InMemory, error) {
 	if info.IsDir() {
 		return openFolder(path, o, how)
 	}
-	lower := strings.ToLower(path)
-	switch ext := filepath.Ext(strings.TrimSuffix(lower, ".gz")); {
-	case filepath.Ext(lower) == ".npz":
+	base := strings.ToLower(filepath.Base(path))
+	ext, plain := filepath.Ext(base), filepath.Ext(strings.TrimSuffix(base, ".gz"))
+	switch {
+	case ext == ".npz":
 		return openNPZ(path, o.Split, how)
-	case filepath.Ext(lower) == ".npy":
+	case ext == ".npy", plain == ".csv", plain == ".jsonl":
 		if err := onePart(path, o.Split); err != nil {
 			return nil, err
+		}
+		switch plain {
+		case ".csv":
+			return openTable(path, o.CSV, limit, readCSV)
+		case ".jsonl":
+			return openTable(path, o.CSV, limit, readJSONL)
 		}
 		return openOneNPY(path, how)
-	case ext == ".csv":
-		if err := onePart(path, o.Split); err != nil {
-			return nil, err
-		}
-		return openTable(path, o.CSV, limit, readCSV)
-	case ext == ".jsonl":
-		if err := onePart(path, o.Split); err != nil {
-			return nil, err
-		}
-		return openTable(path, o.CSV, limit, readJSONL)
-	case strings.Contains(filepath.Base(lower), "idx1-ubyte"), strings.Contains(filepath.Base(lower), "idx3-ubyte"):
+	case strings.Contains(base, "idx1-ubyte"), strings.Contains(base, "idx3-ubyte"):
 		return nil, fmt.Errorf("%s: IDX images and labels are a pair of files; give the folder that holds both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
-	case slices.Contains(imageExtensions, ext):
+	case slices.Contains(imageExtensions, plain):
 		return nil, fmt.Errorf("%s is one image; give the folder that holds a sub-folder per class: %w", path, ErrUnsupported)
-	case known[ext] != "":
-		return nil, unsupported(path, known[ext]+" files are")
-	default:
-		return nil, fmt.Errorf("%s: a file with extension %q is none of %s: %w", path, filepath.Ext(path), formats, ErrUnsupported)
+	case known[plain] != "":
+		return nil, fmt.Errorf("%s: %s files are %w; it reads %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a file that it reads", path, known[plain], ErrUnsupported, formats)
 	}
+	return nil, fmt.Errorf("%s: a file with extension %q is none of %s: %w", path, filepath.Ext(path), formats, ErrUnsupported)
 }
 
 // usualMaxBytes is the default of Options.MaxBytes for files of that size.
@@ -142,8 +133,8 @@ func usualMaxBytes(size int64, free memory.Reading) int64 {
 	return most
 }
 
-// sizeOf is the size of a file, or of the files right in a folder. Of a .npy file it is
-// that of its folder: others beside it may belong to it.
+// sizeOf is the size of a file, or of the files in a folder. For a .npy file it is that of its
+// folder, since other files in it may belong to the dataset.
 func sizeOf(path string, info fs.FileInfo) (size int64) {
 	switch {
 	case info.IsDir():
@@ -154,7 +145,7 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return 0 // whoever reads the folder says so
+		return 0 // opening the folder reports it
 	}
 	for _, e := range entries {
 		if file, err := os.Stat(filepath.Join(path, e.Name())); err == nil && file.Mode().IsRegular() {
@@ -164,7 +155,7 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 	return size
 }
 
-// openFolder decides by the names in a folder what it is.
+// openFolder recognizes a dataset by the names in its folder.
 func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -192,14 +183,10 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	return nil, fmt.Errorf("%s is a folder with neither MNIST's files (train-images-idx3-ubyte.gz ...) nor .npy files nor class folders of images; a dataset is %s: %w", path, formats, ErrUnsupported)
 }
 
-func unsupported(path, what string) error {
-	return fmt.Errorf("%s: %s %w; it reads %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a file that it reads", path, what, ErrUnsupported, formats)
-}
-
 // onePart refuses the test part of a source that has one part only.
 func onePart(path, split string) error {
 	if split == "test" {
-		return fmt.Errorf("%s: %w as %q: the file has one part only; give the file of the other, or a fraction to split off", path, ErrNoSplit, split)
+		return fmt.Errorf("%s: %w as %q: the file has one part only; give the file of the other part, or split off a fraction", path, ErrNoSplit, split)
 	}
 	return nil
 }
@@ -227,10 +214,7 @@ func openFile(path string) (*os.File, int64, error) {
 }
 
 func openError(path string, err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		err = pe.Err // the path is in the message already
-	}
+	err = withoutPath(err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: %w; check the path, which is relative to the working directory", path, err)
@@ -240,12 +224,19 @@ func openError(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// limit is how many decompressed bytes may still be read of a dataset.
+// withoutPath returns the error of a file operation, for messages that start with the path.
+func withoutPath(err error) error {
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+// limit bounds the decompressed bytes that may still be read of a dataset. nil is no limit.
 type limit struct {
 	max, left int64
 }
 
-// newLimit returns nil, which is no limit, for 0 and less.
 func newLimit(max int64) *limit {
 	if max <= 0 {
 		return nil
@@ -261,9 +252,8 @@ func (l *limit) again() *limit {
 	return newLimit(l.max)
 }
 
-// expect refuses count values of size bytes before they are read, if they are too many to
-// hold so many copies of them. It returns the bytes to take for them at once, which
-// without a limit are likely.
+// expect refuses count values of size bytes before they are read, if copies of them exceed the
+// limit. It returns the bytes to allocate for them at once; without a limit these are likely.
 func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
 	switch {
 	case count > maxInt/size:
@@ -287,7 +277,7 @@ func (l *limit) reader(r io.Reader) io.Reader {
 	return &limited{l, r}
 }
 
-// take counts bytes that stay in their file.
+// take counts n bytes.
 func (l *limit) take(n int64) error {
 	if l == nil {
 		return nil
@@ -311,8 +301,8 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// usualRatio is how much data in a compressed file is taken for likely, and given
-// memory in one piece. Beyond it, memory grows with the bytes that come.
+// usualRatio is the ratio of compression up to which the memory for the data is allocated in one
+// piece; beyond it, memory grows with the bytes that come.
 const usualRatio = 16
 
 // gunzip returns the content of a file of some size, decompressed if it is compressed with
@@ -350,8 +340,8 @@ func openPlain(path string) (io.ReadCloser, int64, error) {
 	}{r, f}, likely, nil
 }
 
-// corrupt marks an error of a decompressor as ErrFormat; our own and one from
-// the disk stay as they are.
+// corrupt adds ErrFormat to an error of a decompressor; errors of this package and of the disk
+// stay as they are.
 func corrupt(err error) error {
 	for _, ours := range []error{ErrFormat, ErrUnsupported, ErrField, ErrTooLarge} {
 		if errors.Is(err, ours) {
@@ -366,8 +356,8 @@ func corrupt(err error) error {
 
 var errMore = fmt.Errorf("more bytes than the header promises: %w", ErrFormat)
 
-// atEnd reports bytes after what the headers promised. Reading to the end also
-// makes a decompressor compare its checksum.
+// atEnd is an error if bytes are left. Reading to the end makes a decompressor compare its
+// checksum, too.
 func atEnd(r io.Reader) error {
 	var b [1]byte
 	switch _, err := io.ReadFull(r, b[:]); err {
@@ -380,9 +370,9 @@ func atEnd(r io.Reader) error {
 	}
 }
 
-// parts chooses among the fields of a source: it maps the names of those to be
-// read to the names that they get. Where all are named like x_train and x_test,
-// one part is chosen, and its fields are named x; any other source is one part.
+// parts maps the names of the fields to be read to the names that they get. Where all are named
+// like x_train and x_test, it selects one part and names its fields x; any other source is one
+// part.
 func parts(path, split string, names []string) (map[string]string, error) {
 	want := split
 	if want == "" {

@@ -6,14 +6,13 @@ import (
 	"path/filepath"
 )
 
-// Fingerprint says what a dataset of images holds, without decoding them: a text
-// that differs if the files' names or sizes, the classes and other fields, the
-// order of the first pass, or what is done to the samples differ. Where the folder
-// is does not matter, and neither does the number of workers. ok is false for a
-// dataset that is not made of image files; it can be walked instead.
+// Fingerprint returns a text that identifies a dataset of images without decoding them. It depends
+// on the names and sizes of the files, the classes and other fields, the order of the first pass,
+// and the changes made to the samples, but not on the path of the folder or the number of
+// workers. ok is false for a dataset without images, which can be walked instead.
 //
-// A training that is resumed compares it. An image that was replaced by another of
-// the same name and size goes unnoticed.
+// A resumed training compares it. It does not detect an image that was replaced by another of the
+// same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	if !m.HasImages() {
 		return "", false, nil

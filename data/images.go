@@ -1,7 +1,6 @@
 package data
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,34 +12,32 @@ import (
 	"steadyfit/option"
 )
 
-// ImageOptions says what becomes of the images in a folder. Their size has to be
-// set; the zero values of the others are useful.
+// ImageOptions says how a folder of images is read. The size has to be set; the zero values of
+// the others are useful.
 type ImageOptions struct {
-	// Size is the height and the width of the samples in pixels; Height and Width,
-	// where they are not 0, go before it.
+	// Size is the height and the width of the samples in pixels; Height and Width override
+	// it where they are not 0.
 	Size          int
 	Height, Width int
-	// Channels is 3 for red, green and blue, also for 0, or 1 for grey.
+	// Channels is 3 for red, green and blue, which is the default, or 1 for grey.
 	Channels int
-	// KeepAspect cuts images to the proportions of the samples, around their
-	// centre, before they are resized. Otherwise they are stretched, as Keras'
-	// image_dataset_from_directory does.
+	// KeepAspect crops images to the proportions of the samples, around their centre, before
+	// they are resized. Otherwise they are stretched, as by Keras'
+	// image_dataset_from_directory.
 	KeepAspect bool
-	// Smooth weighs all pixels that a pixel of the sample stands for (a triangle
-	// filter, as Pillow's BILINEAR), which is slower, above all for large images.
-	// Otherwise it is interpolated between the four next to it, as Keras does.
+	// Smooth averages over all pixels that a pixel of the sample covers (a triangle filter,
+	// as Pillow's BILINEAR), which is slower for large images. Otherwise a pixel is
+	// interpolated between the nearest four, as by Keras.
 	Smooth bool
-	// Classes are the names of the class folders, in the order of their numbers.
-	// Empty: the sub-folders, sorted by name. Give a validation folder the
-	// ClassNames of the training folder.
+	// Classes are the names of the class folders, in the order of their numbers. Empty: the
+	// sub-folders, sorted by name. A validation folder needs the ClassNames of the training
+	// folder.
 	Classes []string
-	// MaxPixels refuses, with ErrTooLarge, images of more pixels; 0 means 100
-	// million. A small file can hold many.
+	// MaxPixels refuses, with ErrTooLarge, images of more pixels; 0 means 100 million.
 	MaxPixels int
-	// DecodeBytes is the memory for images that are being decoded, as an estimate
-	// from their size and format, of all workers together; 0 means 256 MiB. A worker
-	// whose image has no room waits; one that alone needs more is decoded when no
-	// other is.
+	// DecodeBytes limits the memory for images that are being decoded, by all workers
+	// together, as estimated from their size and format; 0 means 256 MiB. A worker whose image
+	// does not fit waits, and a larger image is decoded alone.
 	DecodeBytes int64
 }
 
@@ -80,33 +77,29 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	return o, nil
 }
 
-// imageExtensions are those of files that are read; what a file really is, is
-// seen from its first bytes.
+// imageExtensions are those of files that are read. The format is detected from the content.
 var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
-// OpenImages lists a folder of images: each sub-folder is a class, and has the
-// images of it, in folders of its own or not. It reads no image: that is done when
-// a batch asks for it, by the workers of the dataset (InMemory.Workers).
+// OpenImages lists a folder of images: each sub-folder is a class, with images in it and in its
+// sub-folders. The workers of the dataset (InMemory.Workers) read the images when a batch needs
+// them.
 //
-// The fields are x, uint8 [height width channels] from 0 to 255, and y, int64 [],
-// the number of the class, whose name ClassNames has. Files are in the order of
-// their classes and names, so shuffle them for training.
+// The fields are x, uint8 [height width channels] from 0 to 255, and y, int64 [], the number of
+// the class in ClassNames. Files are in the order of their classes and names: shuffle them for
+// training.
 //
-// PNG, JPEG, GIF (the first picture), WebP, BMP and TIFF are read. Grey and
-// paletted images become colours; of 16 bits a channel the upper 8 are used;
-// transparency is dropped, and the colour under it used, as Keras does; EXIF's
-// orientation is ignored, as by Keras. Names that begin with a dot and the
-// catalogues of Windows (Thumbs.db, desktop.ini) are passed over, and so are files
-// beside the class folders that are no images. Any other file is an error
-// (ErrUnsupported): no sample is left out in silence. So are a folder without
-// class folders, a class without images and an empty file (ErrFormat), and a
-// sub-folder that is not among Classes (ErrLabel).
+// It reads PNG, JPEG, GIF (the first picture), WebP, BMP and TIFF. Grey and paletted images
+// become colours; the upper 8 of 16 bits are used; transparency is dropped, and EXIF's
+// orientation ignored, as by Keras. Names that begin with a dot, Thumbs.db, desktop.ini, and
+// files beside the class folders that are not images are skipped. Any other file is an error
+// (ErrUnsupported). So are a folder without class folders, a class without images and an empty
+// file (ErrFormat), and a sub-folder that is not among Classes (ErrLabel).
 //
-// An image that is damaged, or changed while it is in use, ends the pass that asks
-// for it with an error that names the file. CheckImages finds them beforehand.
+// An image that is damaged, or changed while it is in use, ends the pass that needs it with an
+// error that names the file. CheckImages finds them beforehand.
 //
-// Decoders are the same for all machines, but resizing may round differently on
-// another processor architecture, and decoders may change with Go's version.
+// Decoders are the same on all machines, but resizing may round differently on another processor
+// architecture, and decoders may change with Go's version.
 func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -172,7 +165,7 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 // holdsImages reports whether there is an image in a sub-folder of a folder.
 func holdsImages(dir string) bool {
 	found := false
-	// What cannot be read here is an error when the folder is opened.
+	// An error of reading is reported when the folder is opened.
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path))) && filepath.Dir(path) != filepath.Clean(dir) {
 			found = true
@@ -186,8 +179,8 @@ func holdsImages(dir string) bool {
 // heldOut are the names of the folder with the test part, beside train.
 var heldOut = []string{"test", "validation", "val"}
 
-// openImagePart is Open for a folder of images, which has parts if its sub-folders
-// are named like parts and hold the class folders. "train" may also be a class.
+// openImagePart is Open for a folder of images. It has parts if all of its sub-folders are named
+// like parts and have class folders; "train" may also be a class.
 func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -219,13 +212,12 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	return nil, fmt.Errorf("%s: %w as %q: there is none of the folders %q beside train", dir, ErrNoSplit, split, heldOut)
 }
 
-// ignored are files that systems put into folders, and folders that are none of
-// the user's.
+// ignored reports whether a name is one that operating systems put into folders, or hidden.
 func ignored(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.EqualFold(name, "Thumbs.db") || strings.EqualFold(name, "desktop.ini")
 }
 
-// list names things, if there are many only some of them.
+// list quotes the first of some names.
 func list(names []string) string {
 	const most = 8
 	if len(names) > most {
@@ -234,7 +226,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-// imageFiles makes samples of the images of a folder.
+// imageFiles makes samples from the images of a folder.
 type imageFiles struct {
 	dir      string
 	files    []imageFile
@@ -242,7 +234,7 @@ type imageFiles struct {
 	decoding gate
 }
 
-// imageFile is a file, by its path from the folder.
+// imageFile is a file, by its path relative to the folder.
 type imageFile struct {
 	path string
 	size int64
@@ -265,7 +257,7 @@ func (f *imageFiles) list(path, relative string) error {
 		}
 		if info.IsDir() {
 			if e.Type()&fs.ModeSymlink != 0 {
-				return fmt.Errorf("%s: a link to a folder inside of a class, which could lead back to it: put the images themselves there: %w", at, ErrUnsupported)
+				return fmt.Errorf("%s: a link to a folder inside a class, which may form a loop: put the images themselves there: %w", at, ErrUnsupported)
 			}
 			if err := f.list(at, from); err != nil {
 				return err
@@ -312,11 +304,7 @@ func (f *imageFiles) read(p *painter, dst []uint8, row int) error {
 	path := filepath.Join(f.dir, f.files[row].path)
 	file, err := os.Open(path)
 	if err != nil {
-		var pe *fs.PathError
-		if errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return fmt.Errorf("%s: %w; it was there when the folder was opened: do not change data that is trained on", path, err)
+		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data that is trained on", path, withoutPath(err))
 	}
 	defer file.Close() // nothing was written
 	info, err := file.Stat()

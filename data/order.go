@@ -9,18 +9,16 @@ import (
 // no pass draws from it.
 const splitStream = ^uint64(0)
 
-// shuffleOrder sets order to a random permutation of 0 ... len(order)-1 that
-// depends on the seed, the stream and the length alone. A training run that is
-// resumed, perhaps years later and elsewhere, must see the same samples in the
-// same order, so nothing here is left to what may change: the generator's raw
-// output is fixed by its algorithm, and how it becomes a permutation, which the
-// standard library does not promise, is our own. TestOrderGolden holds it.
+// shuffleOrder sets order to a random permutation of 0 ... len(order)-1 that depends on the seed,
+// the stream and the length alone. A resumed run must see the same order, on any machine and
+// with any version of Go, so the permutation is computed here: the raw output of the generator
+// is fixed, and rand.Shuffle is not. TestOrderGolden compares it.
 func shuffleOrder(order []int, seed, stream uint64) {
 	for i := range order {
 		order[i] = i
 	}
-	// The LCG inside PCG keeps neighbouring states related for a while; seeds
-	// and epochs are neighbours (1, 2, 3 ...), hence the mixing.
+	// PCG's first outputs are related for neighbouring states, and seeds and epochs are
+	// neighbours (1, 2, 3 ...), hence the mixing.
 	high := mix(seed)
 	source := rand.NewPCG(high, mix(high+stream))
 	for i := len(order) - 1; i > 0; i-- {
@@ -29,9 +27,8 @@ func shuffleOrder(order []int, seed, stream uint64) {
 	}
 }
 
-// below draws a uniform number from 0 ... n-1: as many low bits as n-1 has,
-// drawn again until they are below n. Every number has the same chance, and two
-// draws are enough on average.
+// below draws a uniform number from 0 ... n-1: as many low bits as n-1 has, again until they are
+// below n, which takes two draws at most on average.
 func below(source *rand.PCG, n uint64) uint64 {
 	mask := uint64(1)<<bits.Len64(n-1) - 1
 	for {
@@ -41,8 +38,7 @@ func below(source *rand.PCG, n uint64) uint64 {
 	}
 }
 
-// mix is the output function of SplitMix64: a bijection whose results for
-// neighbouring inputs share nothing visible.
+// mix is the output function of SplitMix64, a bijection that hides the relation of its inputs.
 func mix(v uint64) uint64 {
 	v += 0x9e3779b97f4a7c15
 	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9
