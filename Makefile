@@ -126,8 +126,8 @@ $(HUB): scripts/requirements-hub.txt | venv
 	@touch $@
 
 .PHONY: conformance
-conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compare, and write the table of docs/keras.md (half an hour)
-	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
+conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compare, and write the table of docs/reference/keras.md (half an hour)
+	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/reference/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
 
 .PHONY: soak
 soak: runtime ## long runs with all policies on, 200 kills of supervised ones, and an hour of fuzzing (two hours)
@@ -204,7 +204,7 @@ matrix-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) venv-gpu build ## what GPU opti
 	$(USE_GPU) bin/steadyfit matrix --runtime go,keras --python $(VENV_GPU)/bin/python $(MATRIX_GPU) --out out/matrix-gpu
 
 .PHONY: image
-image: ## build the image for the CPU with docker or buildah, and try it (docs/images.md)
+image: ## build the image for the CPU with docker or buildah, and try it (docs/how-to/containers.md)
 	@scripts/image.sh build cpu
 	@scripts/image.sh try cpu
 

@@ -3,7 +3,7 @@
 // threads and its allocator.
 //
 // No [Configuration] always wins: compiled steps, several per call, were 4 times as fast as plain
-// ones on a small dense model and 8 times slower on one with dropout (docs/performance.md). So
+// ones on a small dense model and 8 times slower on one with dropout (docs/explanation/speed.md). So
 // [Choose] runs trials. A trial trains with one configuration on the first batches of the data,
 // in a child process, in rounds that alternate with those of the fastest configuration so far in
 // another child. So a trial that crashes, hangs or takes too much memory only loses, and nothing

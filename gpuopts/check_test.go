@@ -123,7 +123,7 @@ type contradiction struct {
 	one, other string
 }
 
-// conflicts are the rows of docs/gpu.md, by their first two cells, with a case or more for
+// conflicts are the rows of docs/reference/devices.md, by their first two cells, with a case or more for
 // each. A flag that is off is nothing to the options: that row is for the command line
 // (TestDeviceFlagsRefuse in cmd/steadyfit).
 var conflicts = []struct {
@@ -234,7 +234,7 @@ func TestConflicts(t *testing.T) {
 			assert.True(t, row.cases == nil || strings.Contains(strings.ToLower(said.String()), strings.ToLower(name[1])), "no case of %s and %s has %s", row.setting, row.and, name[1])
 		}
 	}
-	assert.Equal(t, firstTwo(table(t, "setting", "and", "because")), rows, "rows of docs/gpu.md, and those that are tried")
+	assert.Equal(t, firstTwo(table(t, "setting", "and", "because")), rows, "rows of docs/reference/devices.md, and those that are tried")
 
 	// All are told at once.
 	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: gpuopts.BFC}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_GPU_ALLOCATOR=cuda_malloc"})
@@ -249,7 +249,7 @@ type warned struct {
 	want    []string // the beginning of each
 }
 
-// warnings are the rows of docs/gpu.md, by their first two cells, with a case or more for
+// warnings are the rows of docs/reference/devices.md, by their first two cells, with a case or more for
 // each; the last one stands for the table of what TensorFlow does not read.
 var warnings = []struct {
 	setting, with string
@@ -321,23 +321,23 @@ func TestWarnings(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, firstTwo(table(t, "setting", "with", "what happens")), rows, "rows of docs/gpu.md, and those that are tried")
+	assert.Equal(t, firstTwo(table(t, "setting", "with", "what happens")), rows, "rows of docs/reference/devices.md, and those that are tried")
 }
 
-// named finds options of Go and variables in a cell of docs/gpu.md.
+// named finds options of Go and variables in a cell of docs/reference/devices.md.
 var named = regexp.MustCompile("`([A-Z]\\w+)")
 
-// table is the one of docs/gpu.md with that header.
+// table is the one of docs/reference/devices.md with that header.
 func table(t *testing.T, header ...string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/gpu.md")
+	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)
 	for _, found := range docs.Tables(string(text)) {
 		if slices.Equal(found.Header, header) {
 			return found.Rows
 		}
 	}
-	t.Fatalf("docs/gpu.md has no table of %q", header)
+	t.Fatalf("docs/reference/devices.md has no table of %q", header)
 	return nil
 }
 
@@ -438,9 +438,9 @@ func TestUnreadIsACopy(t *testing.T) {
 	}
 }
 
-// docs/gpu.md has each option and each variable.
+// docs/reference/devices.md has each option and each variable.
 func TestDocument(t *testing.T) {
-	text, err := os.ReadFile("../docs/gpu.md")
+	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)
 	document := string(text)
 	for name := range fields(reflect.TypeFor[gpuopts.Options]()) {

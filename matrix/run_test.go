@@ -583,7 +583,7 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "line 1 is not a run")
 }
 
-// What docs/gpu.md leaves to make matrix-gpu is in its plan: a remedy sets the row's option, or
+// What docs/reference/devices.md leaves to make matrix-gpu is in its plan: a remedy sets the row's option, or
 // its variable.
 func TestMatrixGPUFillsTheDocument(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
@@ -596,7 +596,7 @@ func TestMatrixGPUFillsTheDocument(t *testing.T) {
 		require.NoError(t, err)
 		remedies = append(remedies, r)
 	}
-	text, err := os.ReadFile("../docs/gpu.md")
+	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)
 	name, rows := regexp.MustCompile("`([A-Z]\\w+)"), 0
 	for _, table := range docs.Tables(string(text)) {

@@ -271,9 +271,9 @@ func TestTooLateInAChild(t *testing.T) {
 	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and has done so with TensorFlow's default, for the first session")
 }
 
-// What docs/gpu.md says of when TensorFlow takes a setting is what was tried above.
+// What docs/reference/devices.md says of when TensorFlow takes a setting is what was tried above.
 func TestTooLateIsWhatTheDocumentSays(t *testing.T) {
-	text, err := os.ReadFile("../docs/gpu.md")
+	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)
 	set := func(list ...gpuopts.Options) map[string]bool {
 		names := map[string]bool{}

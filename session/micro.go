@@ -25,7 +25,7 @@ var ErrInexactSplit = errors.New("parts of a batch would not give the update of 
 //     not set. What the exporter noted decides (savedmodels.Metadata.MicroBatchesExact).
 //     Where there is no such note, a model that takes the reserved input seed to its
 //     gradients is inexact, since what it draws for a sample depends on the part; any
-//     other is exact: that is what the two signatures are for (docs/contract.md).
+//     other is exact: that is what the two signatures are for (docs/reference/contract.md).
 func (p *Plan) CheckSplit() error {
 	model, roles, o := p.model, p.roles, p.opts
 	if o.ReadOnly {

@@ -23,7 +23,7 @@ const profileName = "release profile"
 // ReleaseProfile lists the environment variables, each as NAME=value, of a process in
 // which ResetReload and Trim give back what TensorFlow has freed, at about the speed
 // of TensorFlow's own pool, which gives nothing back. What it costs was measured, see
-// docs/resilience.md. It is made for Linux with glibc, and for jemalloc.
+// docs/explanation/recovery.md. It is made for Linux with glibc, and for jemalloc.
 func ReleaseProfile() []string {
 	var list []string
 	for _, v := range releaseProfile {

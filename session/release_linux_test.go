@@ -80,7 +80,7 @@ func resetChild(kind string) error {
 	return json.NewEncoder(os.Stdout).Encode(o)
 }
 
-// TestReleaseProfile has what docs/resilience.md says of each depth of reset: what a
+// TestReleaseProfile has what docs/explanation/recovery.md says of each depth of reset: what a
 // reload of the image model gives back under oneDNN's pool, without oneDNN, and under the
 // profile.
 func TestReleaseProfile(t *testing.T) {

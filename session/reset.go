@@ -17,7 +17,7 @@ import (
 type Depth string
 
 // The depths. What each gives back to the system was measured, see
-// docs/resilience.md.
+// docs/explanation/recovery.md.
 const (
 	// ResetNone does nothing.
 	ResetNone Depth = "none"

@@ -148,21 +148,21 @@ func TestUnreadRows(t *testing.T) {
 	}
 	for name := range gpuopts.Unread() {
 		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
-			assert.True(t, in[name], "docs/gpu.md has no row of %s", name)
+			assert.True(t, in[name], "docs/reference/devices.md has no row of %s", name)
 		}
 	}
 }
 
-// unreadRows are the rows of the table of docs/gpu.md.
+// unreadRows are the rows of the table of docs/reference/devices.md.
 func unreadRows(t *testing.T) [][]string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/gpu.md")
+	text, err := os.ReadFile("../../docs/reference/devices.md")
 	require.NoError(t, err)
 	for _, found := range docs.Tables(string(text)) {
 		if slices.Equal(found.Header, []string{"set", "what does work"}) {
 			return found.Rows
 		}
 	}
-	t.Fatal("docs/gpu.md has no table of variables that TensorFlow does not read")
+	t.Fatal("docs/reference/devices.md has no table of variables that TensorFlow does not read")
 	return nil
 }

@@ -68,7 +68,7 @@ func parsed(t *testing.T, args []string) *cobra.Command {
 	return cmd
 }
 
-// The job that docs/images.md shows: its arguments are flags, its exit codes those of the
+// The job that docs/how-to/containers.md shows: its arguments are flags, its exit codes those of the
 // program, and what it keeps is on a volume that outlives a pod.
 func TestKubernetesJob(t *testing.T) {
 	text, err := os.ReadFile("../../examples/k8s/job.yaml")

@@ -27,7 +27,7 @@ import (
 // helps, the run stops, a Checkpoint hook writes a checkpoint, and Run returns an *Error
 // with a limit that suffices.
 //
-// How it decides is described in docs/resilience.md.
+// How it decides is described in docs/explanation/recovery.md.
 type Budget struct {
 	// Limit is the most memory that the process may have at any time.
 	Limit memory.Bytes

@@ -115,7 +115,7 @@ func TestWrongCell(t *testing.T) {
 	}
 }
 
-// What docs/gpu.md says that options do is what docs/results has of them.
+// What docs/reference/devices.md says that options do is what docs/results has of them.
 func TestEffectsOfOptions(t *testing.T) {
 	const file = "docs/results/options.json.gz"
 	columns := map[string]effects{
@@ -123,16 +123,16 @@ func TestEffectsOfOptions(t *testing.T) {
 		"speed":  effectsOf(t, file, func(c *memory.Comparison) memory.Ratio { return c.StepTime }),
 	}
 	rows := 0
-	for _, table := range Tables(read(t, "docs/gpu.md")) {
+	for _, table := range Tables(read(t, "docs/reference/devices.md")) {
 		if !slices.Contains(table.Header, "memory") {
 			continue
 		}
 		for i, row := range table.Rows {
 			line := table.Line + 2 + i
-			require.Len(t, row, len(table.Header), "docs/gpu.md:%d", line)
+			require.Len(t, row, len(table.Header), "docs/reference/devices.md:%d", line)
 			for name, measured := range columns {
 				if wrong := wrongCell(row[slices.Index(table.Header, name)], measured); wrong != "" {
-					t.Errorf("docs/gpu.md:%d: %s, %s: %s", line, row[1], name, wrong)
+					t.Errorf("docs/reference/devices.md:%d: %s, %s: %s", line, row[1], name, wrong)
 				}
 			}
 			rows++

@@ -195,11 +195,13 @@ func TestCommandsAndFlags(t *testing.T) {
 // documents are the files that are checked, relative to the root.
 func documents(t *testing.T) []string {
 	found := []string{"README.md", "CONTRIBUTING.md"}
-	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	require.NoError(t, err)
-	require.NotEmpty(t, docs)
-	for _, d := range docs {
-		found = append(found, "docs/"+filepath.Base(d))
+	for _, kind := range []string{"tutorial", "how-to", "reference", "explanation"} {
+		pages, err := filepath.Glob(filepath.Join(root, "docs", kind, "*.md"))
+		require.NoError(t, err)
+		require.NotEmpty(t, pages)
+		for _, page := range pages {
+			found = append(found, filepath.Join("docs", kind, filepath.Base(page)))
+		}
 	}
 	return found
 }

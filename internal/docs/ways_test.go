@@ -26,7 +26,7 @@ var ways = []struct{ precision, digits, cnn string }{
 	{"fp16-scaled", "S5s/none", ""},
 }
 
-// waysTable is what docs/gpu.md says of them.
+// waysTable is what docs/reference/devices.md says of them.
 func waysTable(t *testing.T) string {
 	result, err := matrix.ReadFile("../../docs/results/precision.json.gz")
 	require.NoError(t, err)
@@ -82,8 +82,8 @@ func waysTable(t *testing.T) string {
 
 // The table of the ways to compute in 16 bits has the figures that were measured.
 func TestWaysToComputeIn16Bits(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/gpu.md")
+	doc, err := os.ReadFile("../../docs/reference/devices.md")
 	require.NoError(t, err)
 	table := waysTable(t)
-	assert.True(t, strings.Contains(string(doc), "\n"+table+"\n"), "docs/gpu.md has to have\n%s", table)
+	assert.True(t, strings.Contains(string(doc), "\n"+table+"\n"), "docs/reference/devices.md has to have\n%s", table)
 }

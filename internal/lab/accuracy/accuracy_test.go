@@ -215,7 +215,7 @@ func TestMakePart(t *testing.T) {
 	assert.True(t, os.SameFile(before, after) && before.ModTime().Equal(after.ModTime()), "made again")
 }
 
-// The results that are in the repository are whole, and the table in docs/gpu.md is theirs.
+// The results that are in the repository are whole, and the table in docs/reference/devices.md is theirs.
 func TestResults(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/results/accuracy.json")
 	require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestResults(t *testing.T) {
 
 	var table bytes.Buffer
 	r.table(&table)
-	doc, err := os.ReadFile("../../../docs/gpu.md")
+	doc, err := os.ReadFile("../../../docs/reference/devices.md")
 	require.NoError(t, err)
 	assert.Contains(t, string(doc), "\n"+table.String()+"\n")
 }

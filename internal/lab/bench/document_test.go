@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// documentTable is what docs/performance.md has of results: times to those of the C loop by
+// documentTable is what docs/explanation/speed.md has of results: times to those of the C loop by
 // turns, and those of Keras to the one of --auto by medians.
 func documentTable(r *Report) string {
 	var b strings.Builder
@@ -39,7 +39,7 @@ func documentTable(r *Report) string {
 	return b.String()
 }
 
-// The table of docs/performance.md is that of docs/results/bench.json.
+// The table of docs/explanation/speed.md is that of docs/results/bench.json.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "results", "bench.json"))
 	require.NoError(t, err)
@@ -48,8 +48,8 @@ func TestDocument(t *testing.T) {
 	summary := slices.Clone(r.Summary)
 	r.finish(r.Done)
 	assert.Equal(t, summary, r.Summary, "the summary is that of the runs")
-	document, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "performance.md"))
+	document, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "explanation", "speed.md"))
 	require.NoError(t, err)
 	table := documentTable(r)
-	assert.True(t, strings.Contains(string(document), "\n"+table+"\n"), "docs/performance.md has to have\n%s", table)
+	assert.True(t, strings.Contains(string(document), "\n"+table+"\n"), "docs/explanation/speed.md has to have\n%s", table)
 }

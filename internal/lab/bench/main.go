@@ -13,7 +13,7 @@
 // first epoch is another one is refused.
 //
 // Figures go to DIR/bench.json, DIR/bench.txt (Go benchmark format, for benchstat) and
-// DIR/bench.svg, and a table to the terminal. docs/performance.md says how to read them.
+// DIR/bench.svg, and a table to the terminal. docs/explanation/speed.md says how to read them.
 package main
 
 import (
