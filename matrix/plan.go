@@ -249,15 +249,13 @@ func (p *Plan) run(j job) (runner.Job, error) {
 	w, r := j.workload, j.remedy
 	s := worker.Spec{
 		Workload: cmp.Or(w.Like, w.ID), Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
-		Seed: p.Seed, Model: p.Models[w.Model], Params: make(map[string]string),
+		Seed: p.Seed, Model: p.Models[w.Model], Params: merged(w.Params, r.Params),
 		Trace: p.limit(w) == 0, // a trace could fail a run that survived all its steps
 	}
 	run := runner.Job{Args: p.Commands[j.runtime].Args, Limit: p.limit(w), Timeout: p.Timeout, GPU: p.GPU}
 	if w.ID == User {
 		s.Model, s.Data = p.User, p.Data
 	}
-	maps.Copy(s.Params, w.Params)
-	maps.Copy(s.Params, r.Params)
 	if n := r.dividesBatch(); n > 1 {
 		if part := max(1, s.Batch/n); part != s.Batch {
 			s.Samples, s.Batch = s.Epoch*s.Batch, part
@@ -270,9 +268,7 @@ func (p *Plan) run(j job) (runner.Job, error) {
 			return run, fmt.Errorf("remedy %s: %w", r.ID, err)
 		}
 	}
-	variables := make(map[string]string)
-	maps.Copy(variables, w.Env)
-	maps.Copy(variables, r.Env)
+	variables := merged(w.Env, r.Env)
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		run.Env = append(run.Env, name+"="+variables[name])
 	}
@@ -286,9 +282,6 @@ func (p *Plan) run(j job) (runner.Job, error) {
 	run.Spec = s
 	return run, nil
 }
-
-// User is the ID of the workload that trains the user's own model.
-const User = "user"
 
 // key identifies a job and everything that its outcome depends on.
 func (p *Plan) key(j job, run runner.Job) (string, error) {

@@ -35,9 +35,6 @@ type Result struct {
 	Claims []Claim `json:"claims"`
 }
 
-// Baseline is the ID of the remedy that changes nothing.
-const Baseline = "none"
-
 // Environment is the machine that the matrix ran on.
 type Environment struct {
 	OS     string `json:"os"`

@@ -61,3 +61,19 @@ func TestFindWorkload(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknown)
 	assert.ErrorContains(t, err, `"s1D"; the nearest are S1d, `)
 }
+
+// The embedded tables have only fields of their types.
+func TestCatalog(t *testing.T) {
+	_, err := catalog()
+	require.NoError(t, err)
+	assert.Equal(t, Baseline, Remedies()[0].ID)
+	assert.Len(t, Workloads(), len(workloadIDs(Workloads())))
+}
+
+func workloadIDs(all []Workload) map[string]bool {
+	ids := make(map[string]bool)
+	for _, w := range all {
+		ids[w.ID] = true
+	}
+	return ids
+}
