@@ -20,6 +20,10 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/option"
+
+	"steadyfit/fit/checkpoint"
+
+	"steadyfit/fit/internal/disk"
 )
 
 // fullLoop is a run with everything in it that a checkpoint has to hold.
@@ -75,7 +79,7 @@ func requireResumes(t testing.TB, dir string, want outcome) {
 	for _, name := range names(t, dir) {
 		require.False(t, strings.HasPrefix(name, "."), "%s is left over", name)
 	}
-	found, err := Checkpoints(dir)
+	found, err := checkpoint.List(dir)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(found), 3)
 	for _, c := range found {
@@ -153,7 +157,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 		dir := tempDir(t)
 		crash := &crasher{left: at}
 		l := newLinear()
-		loop := fullLoop(t, l, dir, withDisk(disk{before: crash.before}))
+		loop := fullLoop(t, l, dir, withDisk(disk.Disk{Before: crash.before}))
 		_, err := loop.Run(t.Context(), trainingData(t))
 		if !crash.dead {
 			require.NoError(t, err)
@@ -184,11 +188,11 @@ func TestCrashWhileReplacing(t *testing.T) {
 	for at := range 40 {
 		dir := copyDir(t, interrupted)
 		crash := &crasher{left: at}
-		loop := fullLoop(t, newLinear(), dir, withDisk(disk{before: crash.before}))
+		loop := fullLoop(t, newLinear(), dir, withDisk(disk.Disk{Before: crash.before}))
 		loop.Resume = dir
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.ErrorIs(t, err, errCrash)
-		found, err := Checkpoints(dir)
+		found, err := checkpoint.List(dir)
 		require.NoError(t, err)
 		whole := 0
 		for _, c := range found {
@@ -208,7 +212,7 @@ func TestCrashWhileTheModelIsSaved(t *testing.T) {
 		l := newLinear()
 		saves := 0
 		l.onSave = func(prefix string) error {
-			if !strings.Contains(prefix, checkpointPrefix) {
+			if !strings.Contains(prefix, "ckpt-") {
 				return nil // that of RestoreBest
 			}
 			if saves++; saves <= at {
@@ -296,33 +300,33 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 		is     error
 		words  string
 	}{
-		{"variables cut off", edit("variables.data-00000-of-00001", half), ErrTorn, "variables.data-00000-of-00001 has 24 bytes"},
-		{"variables changed", edit("variables.data-00000-of-00001", flip), ErrTorn, "expected 48 bytes with"},
-		{"variables empty", edit("variables.index", func([]byte) []byte { return nil }), ErrTorn, "variables.index has 0 bytes"},
-		{"variables missing", func(dir string) error { return os.Remove(filepath.Join(dir, "variables.index")) }, ErrTorn, "no such file"},
-		{"history changed", edit("history.jsonl", flip), ErrTorn, "history.jsonl"},
-		{"state cut off", edit("state.json", half), ErrTorn, "state.json: unexpected end"},
-		{"state empty", edit("state.json", func([]byte) []byte { return nil }), ErrTorn, "state.json"},
+		{"variables cut off", edit("variables.data-00000-of-00001", half), checkpoint.ErrTorn, "variables.data-00000-of-00001 has 24 bytes"},
+		{"variables changed", edit("variables.data-00000-of-00001", flip), checkpoint.ErrTorn, "expected 48 bytes with"},
+		{"variables empty", edit("variables.index", func([]byte) []byte { return nil }), checkpoint.ErrTorn, "variables.index has 0 bytes"},
+		{"variables missing", func(dir string) error { return os.Remove(filepath.Join(dir, "variables.index")) }, checkpoint.ErrTorn, "no such file"},
+		{"history changed", edit("history.jsonl", flip), checkpoint.ErrTorn, "history.jsonl"},
+		{"state cut off", edit("state.json", half), checkpoint.ErrTorn, "state.json: unexpected end"},
+		{"state empty", edit("state.json", func([]byte) []byte { return nil }), checkpoint.ErrTorn, "state.json"},
 		{"state changed", edit("state.json", func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"epoch": 3`), []byte(`"epoch": 2`), 1)
-		}), ErrTorn, "state.json has the sum"},
-		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), ErrTorn, "state.json"},
-		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, ErrTorn, "there is no state.json"},
+		}), checkpoint.ErrTorn, "state.json has the sum"},
+		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), checkpoint.ErrTorn, "state.json"},
+		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, checkpoint.ErrTorn, "there is no state.json"},
 		{"all but an unknown file missing", func(dir string) error {
 			return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o666))
-		}, ErrForeign, "there is no state.json"},
-		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), ErrForeign, `format "else"`},
+		}, checkpoint.ErrForeign, "there is no state.json"},
+		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), checkpoint.ErrForeign, `format "else"`},
 		{"version changed", edit("state.json", func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"version": 1`), []byte(`"version": 3`), 1)
-		}), ErrTorn, "the header of state.json has the sum"},
+		}), checkpoint.ErrTorn, "the header of state.json has the sum"},
 		{"an older version", func(dir string) error {
 			return rewriteEnvelope(dir, func(e *stateEnvelope) { e.Version = 0 })
-		}, ErrForeign, "version 0, written by steadyfit"},
+		}, checkpoint.ErrForeign, "version 0, written by steadyfit"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, loop := checkpointed(t)
 			require.NoError(t, c.damage(filepath.Join(dir, "ckpt-6")))
-			found, err := Checkpoints(dir)
+			found, err := checkpoint.List(dir)
 			require.NoError(t, err)
 			require.Len(t, found, 3)
 			require.ErrorIs(t, found[0].Err, c.is)
@@ -337,7 +341,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 			require.Len(t, h.Records, 3)
 			require.Contains(t, log.String(), "ckpt-6")
 			require.Contains(t, log.String(), "skipping a checkpoint")
-			found, err = Checkpoints(dir)
+			found, err = checkpoint.List(dir)
 			require.NoError(t, err)
 			require.NoError(t, found[0].Err, "ckpt-6 was written again")
 		})
@@ -387,8 +391,8 @@ func TestOnlyDamagedCheckpointsIsAnError(t *testing.T) {
 		require.NoError(t, os.Truncate(filepath.Join(dir, name, "state.json"), 10))
 	}
 	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.ErrorIs(t, err, ErrTorn)
-	require.ErrorContains(t, err, "remove them to begin anew")
+	require.ErrorIs(t, err, checkpoint.ErrTorn)
+	require.ErrorContains(t, err, "remove them to start a new training")
 	require.ErrorContains(t, err, "ckpt-6")
 }
 
@@ -415,17 +419,17 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	require.Equal(t, before, names(t, dir))
 
 	// The same is known before anything is opened.
-	early := CheckFolder(dir)
+	early := checkpoint.CheckUnused(dir)
 	require.ErrorAs(t, early, &wrong)
 	require.ErrorContains(t, err, early.Error())
 	require.Equal(t, before, names(t, dir))
 	for _, good := range []string{tempDir(t), filepath.Join(dir, "not", "there")} {
-		require.NoError(t, CheckFolder(good))
+		require.NoError(t, checkpoint.CheckUnused(good))
 	}
-	lock, err := lockFolder(dir)
+	lock, err := checkpoint.Acquire(dir)
 	require.NoError(t, err)
-	require.ErrorIs(t, CheckFolder(dir), ErrLocked, "whoever is at it is not to be resumed")
-	require.NoError(t, lock.release())
+	require.ErrorIs(t, checkpoint.CheckUnused(dir), checkpoint.ErrLocked, "whoever is at it is not to be resumed")
+	require.NoError(t, lock.Release())
 
 	// A run that continues one folder in another may not mix them.
 	other, _ := checkpointed(t)
@@ -563,8 +567,8 @@ func TestBestIsKept(t *testing.T) {
 	l := scripted([]float64{5, 3, 4, 2, 6, 7, 8})
 	loop := Loop{Session: l, Batch: 4, Epochs: 3}
 	loop.Hook(Checkpoint(dir, Keep(1), EveryEpochs(3), Best("loss")))
-	pointer := func() bestState {
-		var b bestState
+	pointer := func() checkpoint.Best {
+		var b checkpoint.Best
 		text, err := os.ReadFile(filepath.Join(dir, bestFile))
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(text, &b))
@@ -572,14 +576,14 @@ func TestBestIsKept(t *testing.T) {
 	}
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
-	require.Equal(t, bestState{Checkpoint: "ckpt-2", Step: 2, Metric: "loss", Value: 3}, pointer())
+	require.Equal(t, checkpoint.Best{Checkpoint: "ckpt-2", Step: 2, Metric: "loss", Value: 3}, pointer())
 
 	loop.Resume, loop.Epochs = dir, 7
 	_, err = loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
-	require.Equal(t, bestState{Checkpoint: "ckpt-4", Step: 4, Metric: "loss", Value: 2}, pointer())
+	require.Equal(t, checkpoint.Best{Checkpoint: "ckpt-4", Step: 4, Metric: "loss", Value: 2}, pointer())
 	require.Equal(t, []string{bestFile, "ckpt-4", "ckpt-6", "ckpt-7"}, names(t, dir))
-	found, err := Checkpoints(dir)
+	found, err := checkpoint.List(dir)
 	require.NoError(t, err)
 	require.True(t, found[2].Best)
 	require.False(t, found[0].Best)
@@ -717,9 +721,9 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, 1)
 	require.NoError(t, os.WriteFile(files[0], []byte("hullo"), 0o666))
-	found, err := Checkpoints(dir)
+	found, err := checkpoint.List(dir)
 	require.NoError(t, err)
-	require.ErrorIs(t, found[0].Err, ErrTorn)
+	require.ErrorIs(t, found[0].Err, checkpoint.ErrTorn)
 }
 
 func TestLoadErrorsNameTheHook(t *testing.T) {
@@ -917,9 +921,9 @@ func BenchmarkFingerprint(b *testing.B) {
 func TestCopyFiles(t *testing.T) {
 	from, to := tempDir(t), tempDir(t)
 	require.NoError(t, os.WriteFile(filepath.Join(from, "a"), []byte("hello"), 0o666))
-	require.NoError(t, disk{}.copyFiles(from, to))
+	require.NoError(t, disk.Disk{}.CopyFiles(from, to))
 	text, err := os.ReadFile(filepath.Join(to, "a"))
 	require.NoError(t, err)
 	require.Equal(t, "hello", string(text))
-	require.Error(t, disk{}.copyFiles(filepath.Join(from, "nothing"), to))
+	require.Error(t, disk.Disk{}.CopyFiles(filepath.Join(from, "nothing"), to))
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+
+	"steadyfit/fit/checkpoint"
+	"steadyfit/internal/files"
 )
 
 const (
@@ -111,7 +114,7 @@ func TestFullDiskContinues(t *testing.T) {
 		5: func() { fill(t, filler) },
 		7: func() { // the checkpoint of step 6 has failed
 			require.Equal(t, []string{lockName, "ckpt-2", "ckpt-4"}, names(t, dir), "half a checkpoint is not left")
-			found, err := Checkpoints(dir)
+			found, err := checkpoint.List(dir)
 			require.NoError(t, err)
 			require.NoError(t, errors.Join(found[0].Err, found[1].Err))
 		},
@@ -145,10 +148,10 @@ func TestFullDiskStops(t *testing.T) {
 		during(l, map[int64]func(){5: func() { fill(t, filler) }})
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.Equal(t, !c.silent, errors.Is(err, syscall.ENOSPC))
-		var failed *CheckpointError
+		var failed *checkpoint.Error
 		require.ErrorAs(t, err, &failed)
 		require.Equal(t, filepath.Join(dir, "ckpt-4"), failed.Good)
-		require.Equal(t, remedyFull, failed.Remedy)
+		require.Equal(t, files.Remedy(syscall.ENOSPC, "keep fewer checkpoints, remove folders diverged-*"), failed.Remedy)
 		require.ErrorContains(t, err, "no checkpoint can be spared")
 		require.Len(t, h.Records, 3)
 		require.Contains(t, names(t, dir), "ckpt-4")

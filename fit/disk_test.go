@@ -13,6 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/option"
+
+	"steadyfit/fit/checkpoint"
+
+	"steadyfit/fit/internal/disk"
 )
 
 // failure makes one change to files fail, or all from there on, and notes what
@@ -39,7 +43,7 @@ func (f *failure) before(op, path string) error {
 // whether anything is left over.
 func requireSound(t testing.TB, dir string) {
 	t.Helper()
-	found, err := Checkpoints(dir)
+	found, err := checkpoint.List(dir)
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	best := 0
@@ -49,7 +53,7 @@ func requireSound(t testing.TB, dir string) {
 			best++
 		}
 	}
-	if !missing(filepath.Join(dir, bestFile)) {
+	if !disk.Missing(filepath.Join(dir, bestFile)) {
 		require.Equal(t, 1, best, "best.json names a checkpoint")
 	}
 	for _, name := range names(t, dir) {
@@ -66,7 +70,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 		dir := tempDir(t)
 		f := &failure{at: at, err: syscall.EIO}
 		l := newLinear()
-		loop := fullLoop(t, l, dir, withDisk(disk{before: f.before}), OnError(Continue))
+		loop := fullLoop(t, l, dir, withDisk(disk.Disk{Before: f.before}), OnError(Continue))
 		h, err := loop.Run(t.Context(), trainingData(t))
 		if len(l.steps) == 0 {
 			require.ErrorIs(t, err, syscall.EIO, "before the training, a failure ends the run")
@@ -88,7 +92,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 		}
 		require.Equal(t, want, outcomeOf(t, h, l))
 		require.Equal(t, filepath.Join(dir, "ckpt-16"), h.Checkpoint)
-		found, err := Checkpoints(dir)
+		found, err := checkpoint.List(dir)
 		require.NoError(t, err)
 		for _, c := range found {
 			require.NoError(t, c.Err)
@@ -108,14 +112,14 @@ func TestStopAfterAnyFailure(t *testing.T) {
 	for at := 0; ; at += 3 {
 		dir := tempDir(t)
 		f := &failure{at: at, err: syscall.EDQUOT, all: true}
-		loop := fullLoop(t, newLinear(), dir, withDisk(disk{before: f.before}))
+		loop := fullLoop(t, newLinear(), dir, withDisk(disk.Disk{Before: f.before}))
 		_, err := loop.Run(t.Context(), trainingData(t))
 		if at >= f.count {
 			require.NoError(t, err)
 			return
 		}
 		require.ErrorIs(t, err, syscall.EDQUOT)
-		var failed *CheckpointError
+		var failed *checkpoint.Error
 		if errors.As(err, &failed) {
 			require.Contains(t, failed.Remedy, "free some space")
 			require.False(t, failed.Final)
@@ -137,7 +141,7 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 	loop := Loop{Session: l, Batch: 4, Epochs: 6}
 	var log bytes.Buffer
 	loop.Log = warnings(&log)
-	loop.Hook(Checkpoint(dir, Keep(1), Best("loss"), OnError(Continue), withDisk(disk{before: f.before})))
+	loop.Hook(Checkpoint(dir, Keep(1), Best("loss"), OnError(Continue), withDisk(disk.Disk{Before: f.before})))
 	l.onTrain = func(step int64) error {
 		if step == 5 {
 			f.at = f.count
@@ -145,7 +149,7 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 		return nil
 	}
 	h, err := loop.Run(t.Context(), samples(t, 8))
-	var failed *CheckpointError
+	var failed *checkpoint.Error
 	require.ErrorAs(t, err, &failed)
 	require.ErrorIs(t, err, syscall.EIO)
 	require.True(t, failed.Final)
@@ -179,7 +183,7 @@ func TestFailedCheckpointIsOwed(t *testing.T) {
 	f := &failure{at: 1 << 20, err: syscall.ENOSPC}
 	l := newLinear()
 	loop := Loop{Session: l, Batch: 4, Epochs: 7}
-	loop.Hook(Checkpoint(dir, EveryEpochs(3), Keep(0), OnError(Continue), withDisk(disk{before: f.before})))
+	loop.Hook(Checkpoint(dir, EveryEpochs(3), Keep(0), OnError(Continue), withDisk(disk.Disk{Before: f.before})))
 	l.onTrain = func(step int64) error {
 		if step == 5 {
 			f.at = f.count
@@ -208,7 +212,7 @@ func TestBestThatCouldNotBeWritten(t *testing.T) {
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 4, Epochs: 6}
-	loop.Hook(Checkpoint(dir, Keep(1), Best("loss"), OnError(Continue), withDisk(disk{before: f.before})))
+	loop.Hook(Checkpoint(dir, Keep(1), Best("loss"), OnError(Continue), withDisk(disk.Disk{Before: f.before})))
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(dir, bestFile))
@@ -231,87 +235,4 @@ func TestContinueDoesNotHideWhatLasts(t *testing.T) {
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	var wrong *option.Error
 	require.ErrorAs(t, err, &wrong)
-}
-
-// A name is given to a folder, or everything is as it was.
-func TestPublishIsUndone(t *testing.T) {
-	for _, replaces := range []bool{false, true} {
-		for at := 0; ; at++ {
-			dir := tempDir(t)
-			path, temporary := filepath.Join(dir, "ckpt-1"), filepath.Join(dir, ".ckpt-1.tmp")
-			put := func(folder string) {
-				require.NoError(t, errors.Join(os.Mkdir(folder, 0o777), os.WriteFile(filepath.Join(folder, "x"), []byte(folder), 0o666)))
-			}
-			put(temporary)
-			want := temporary
-			if replaces {
-				put(path)
-			}
-			f := &failure{at: at, err: syscall.EIO}
-			err := disk{before: f.before}.publish(temporary, path)
-			if err != nil {
-				require.ErrorIs(t, err, syscall.EIO)
-				require.DirExists(t, temporary)
-				require.Equal(t, !replaces, missing(path), f.ops)
-				want = path
-			}
-			if err == nil || replaces {
-				text, err := os.ReadFile(filepath.Join(path, "x"))
-				require.NoError(t, err)
-				require.Equal(t, want, string(text))
-			}
-			if err == nil && at >= f.count {
-				require.Equal(t, []string{"ckpt-1"}, names(t, dir))
-				break
-			}
-		}
-	}
-}
-
-func TestReplaceLeavesNothingOfAFailure(t *testing.T) {
-	for at := range 3 { // write, sync, rename
-		dir := tempDir(t)
-		path := filepath.Join(dir, "a")
-		require.NoError(t, os.WriteFile(path, []byte("old"), 0o666))
-		f := &failure{at: at, err: syscall.ENOSPC}
-		require.ErrorIs(t, disk{before: f.before}.replace(path, []byte("new")), syscall.ENOSPC)
-		require.Equal(t, []string{"a"}, names(t, dir))
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Equal(t, "old", string(text))
-	}
-}
-
-// A removal that failed half-way is done by the next.
-func TestDiscardAgain(t *testing.T) {
-	dir := tempDir(t)
-	path := filepath.Join(dir, "a")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "b"), 0o777))
-	f := &failure{at: 2, err: syscall.EIO} // the last of its changes
-	require.ErrorIs(t, disk{before: f.before}.discard(path), syscall.EIO)
-	require.True(t, missing(path))
-	require.NoError(t, disk{}.discard(path))
-	require.Empty(t, names(t, dir))
-}
-
-// Of checkpoints none of which is known to be good, none is removed for another.
-func TestNoRoomWithoutAGoodCheckpoint(t *testing.T) {
-	dir := tempDir(t)
-	for _, name := range []string{"ckpt-2", "ckpt-4"} {
-		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
-	}
-	c := &checkpointer{dir: dir, keep: 1, bestStep: -1, pointed: -1, kept: []keptCheckpoint{{step: 2, proven: true}, {step: 4, whole: true}}}
-	s := &State{Position: Position{Step: 6, FiniteLoss: true}, run: &run{}}
-	require.ErrorIs(t, c.makeRoom(s), errNoRoom)
-	require.Len(t, names(t, dir), 2)
-}
-
-func TestRemedies(t *testing.T) {
-	for err, words := range map[error]string{
-		syscall.ENOSPC: "full", syscall.EDQUOT: "quota", syscall.EROFS: "read-only", syscall.EACCES: "right to write",
-		syscall.EPERM: "right to write", syscall.EIO: "kernel's log", syscall.EMFILE: "ulimit -n", syscall.EFBIG: "ulimit -f",
-		errors.New("anything else"): "another folder",
-	} {
-		require.Contains(t, remedyFor(&os.PathError{Op: "write", Path: "x", Err: err}), words)
-	}
 }

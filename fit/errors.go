@@ -4,26 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 
-	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
-// Errors that a caller may want to tell apart, with errors.Is.
-var (
-	// ErrDiverged is what a DivergedError is.
-	ErrDiverged = errors.New("training diverged")
-	// ErrTorn means that a checkpoint is damaged or incomplete.
-	ErrTorn = errors.New("torn checkpoint")
-	// ErrForeign means that a folder has a checkpoint's name but holds none
-	// that this version can read.
-	ErrForeign = errors.New("not a checkpoint of this program")
-	// ErrFuture is an ErrForeign that a newer version of this program wrote.
-	ErrFuture = fmt.Errorf("%w: it is of a newer version", ErrForeign)
-	// ErrLocked is what a LockedError is.
-	ErrLocked = errors.New("folder of checkpoints is in use")
-)
+// ErrDiverged is what a DivergedError is.
+var ErrDiverged = errors.New("training diverged")
 
 // DivergedError is a loss that is NaN or infinite, or gradients that are so whatever the
 // loss is scaled with, so that nothing is trained. errors.Is(err, ErrDiverged) holds. The state of the session is not usable; checkpoints from before are.
@@ -82,59 +68,6 @@ func (e *HookError) Error() string {
 
 // Unwrap is the hook's own error.
 func (e *HookError) Unwrap() error { return e.Err }
-
-// LockedError is a folder of checkpoints that another run uses. errors.Is(err,
-// ErrLocked) holds. Nothing was trained, and nothing in the folder was changed.
-type LockedError struct {
-	Folder string
-	// Holder is the run that uses it; its zero value if that has not said.
-	Holder Holder
-}
-
-func (e *LockedError) Error() string {
-	return fmt.Sprintf("%s is in use by %s; wait until it has ended, or stop it, or give this run another folder for its checkpoints", e.Folder, e.Holder)
-}
-
-// Is reports that this is ErrLocked.
-func (e *LockedError) Is(target error) bool { return target == ErrLocked }
-
-// CheckpointError is a checkpoint that could not be written, or an old one that
-// could not be removed. Checkpoints that were good before are still there, and
-// nothing is left of the one that failed. The session is not affected: it has
-// the state that should have been saved.
-type CheckpointError struct {
-	// Path is the folder that could not be written or removed.
-	Path string
-	// Good is the newest good checkpoint; empty if there is none.
-	Good string
-	// Final is true if it happened at the end of a training that nothing else is wrong
-	// with and that is over (History.Done): the session has its result, which is not
-	// on disk unless Good has it. Save it elsewhere.
-	Final bool
-	// Remedy says what to do.
-	Remedy string
-	Err    error
-}
-
-func (e *CheckpointError) Error() string {
-	good := "this run has no checkpoint yet"
-	if e.Good != "" {
-		good = e.Good + " is good"
-	}
-	return fmt.Sprintf("checkpoint %s: %v; %s; %s", e.Path, e.Err, good, e.Remedy)
-}
-
-// Unwrap is the error of the file system or of the session.
-func (e *CheckpointError) Unwrap() error { return e.Err }
-
-// moreRoom is how to make some in a folder of checkpoints.
-const moreRoom = "keep fewer checkpoints, remove folders diverged-*"
-
-// remedyFull says what to do about a full disk.
-var remedyFull = remedyFor(syscall.ENOSPC)
-
-// remedyFor says what to do about an error of a folder of checkpoints.
-func remedyFor(err error) string { return files.Remedy(err, moreRoom) }
 
 // MismatchError is a checkpoint of another run: resuming it would not continue
 // that run. Data is compared by its content, not by its name or path, so files

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"iter"
 	"math"
@@ -20,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/tfbind"
 )
 
@@ -307,4 +309,55 @@ func copyDir(t testing.TB, from string) string {
 	})
 	require.NoError(t, err)
 	return to
+}
+
+// The names of files in a folder of checkpoints.
+const (
+	lockName  = ".lock"
+	bestFile  = "best.json"
+	begunFile = "begun.json"
+	stateFile = "state.json"
+)
+
+func checkpointName(step int64) string { return fmt.Sprintf("ckpt-%d", step) }
+
+// readState reads state.json of a checkpoint.
+func readState(path string) (state savedState, err error) {
+	text, err := os.ReadFile(filepath.Join(path, stateFile))
+	if err == nil {
+		err = checkpoint.Decode(text, &state)
+	}
+	return state, err
+}
+
+// verify returns the state of a checkpoint, or its error.
+func verify(path string) (savedState, error) {
+	found, err := checkpoint.List(filepath.Dir(path))
+	for _, c := range found {
+		if c.Path == path && c.Err != nil {
+			return savedState{}, c.Err
+		}
+	}
+	if err != nil {
+		return savedState{}, err
+	}
+	return readState(path)
+}
+
+// stateEnvelope is the content of state.json.
+type stateEnvelope struct {
+	Format  string          `json:"format"`
+	Version int             `json:"version"`
+	Writer  string          `json:"writer"`
+	CRC     string          `json:"crc32c"`
+	Header  string          `json:"header_crc32c"`
+	State   json.RawMessage `json:"state"`
+}
+
+func checksum(text []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+func (e *stateEnvelope) headerSum() string {
+	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
 }

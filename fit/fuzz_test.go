@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bounded"
+
+	"steadyfit/fit/checkpoint"
 )
 
 // perByte is how many bytes a reader may allocate for each one that it reads.
@@ -18,31 +19,32 @@ const perByte = 512
 
 // FuzzState changes a state.json, and the state in one whose sums are right.
 func FuzzState(f *testing.F) {
-	whole, err := encodeState(checkpointState{Position: Position{Step: 4, EpochsDone: 2}, Sums: []metricSum{{"loss", 0.5}}, Logs: map[string]int64{"a": 1},
-		Hooks: map[string]json.RawMessage{"h": json.RawMessage("{}")}, Files: []fileSum{{"variables.index", 1, "00000000"}}})
+	whole, err := checkpoint.Encode(savedState{Position: Position{Step: 4, EpochsDone: 2}, Sums: []metricSum{{"loss", 0.5}}, Logs: map[string]int64{"a": 1},
+		Manifest: checkpoint.Manifest{Hooks: map[string]json.RawMessage{"h": json.RawMessage("{}")}, Files: []checkpoint.File{{Name: "variables.index", Bytes: 1, CRC: "00000000"}}}})
 	require.NoError(f, err)
 	f.Add(whole, []byte(`{"step":4,"epoch_sums":[{"name":"loss","sum":"NaN"}],"rescaled":[{"step":1,"scale":0.5}]}`))
 	f.Add([]byte("{}"), []byte(`{"recovery":null,"session":[1],"hooks":{"a":null},"epoch_resets":{"each":[{"depth":"reload"}]}}`))
 	f.Fuzz(func(t *testing.T, raw, inner []byte) {
-		envelope := stateEnvelope{Format: stateFormat, Version: stateVersion, CRC: checksum(crc32.Checksum(inner, castagnoli)), State: inner}
+		envelope := stateEnvelope{Format: "steadyfit checkpoint", Version: 1, CRC: checksum(inner), State: inner}
 		envelope.Header = envelope.headerSum()
 		sealed := fmt.Appendf(nil, `{"format":%q,"version":%d,"crc32c":%q,"header_crc32c":%q,"state":%s}`,
 			envelope.Format, envelope.Version, envelope.CRC, envelope.Header, inner)
 		for _, raw := range [][]byte{raw, sealed} {
-			var state checkpointState
+			var state savedState
 			var err error
-			bounded.Allocates(t, 1<<20+perByte*len(raw), func() { state, err = parseState(raw) })
+			bounded.Allocates(t, 1<<20+perByte*len(raw), func() { err = checkpoint.Decode(raw, &state) })
 			if err != nil {
-				require.True(t, errors.Is(err, ErrTorn) || errors.Is(err, ErrForeign) || errors.Is(err, ErrFuture), "%v", err)
+				require.True(t, errors.Is(err, checkpoint.ErrTorn) || errors.Is(err, checkpoint.ErrForeign) || errors.Is(err, checkpoint.ErrFuture), "%v", err)
 				continue
 			}
 			// What was written once is the same from then on; before, lists may be empty
 			// rather than missing.
 			var written [3][]byte
 			for i := range written {
-				written[i], err = encodeState(state)
+				written[i], err = checkpoint.Encode(state)
 				require.NoError(t, err)
-				state, err = parseState(written[i])
+				state = savedState{}
+				err = checkpoint.Decode(written[i], &state)
 				require.NoError(t, err)
 			}
 			require.Equal(t, string(written[1]), string(written[2]))

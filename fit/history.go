@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,20 +13,19 @@ import (
 	"steadyfit/session"
 )
 
-// History is what a run did.
+// History is the result of a run.
 type History struct {
 	// Records has one entry per epoch. After a resume, the epochs before it are
 	// there too.
 	Records []Record
-	// Stopped says why a hook asked for the end of the run, or why there was
-	// nothing to do; otherwise it is empty.
+	// Stopped is the reason for which a hook stopped the run, or for which there was nothing
+	// to train; else empty.
 	Stopped string
-	// Done is true if the training is over and the session has its result: all epochs
-	// are done, or a hook has finished it, as EarlyStop does. It is false if a hook has
-	// only stopped it, to go on in another process, say, and after an error.
+	// Done is true if the training is complete: all epochs are done, or a hook has finished
+	// it, as EarlyStop does. It is false after an error, and if a hook has only stopped the
+	// run, as to resume in another process.
 	Done bool
-	// ResumedFrom is the checkpoint that the run continued; empty if it began
-	// anew.
+	// ResumedFrom is the checkpoint that the run resumed from; empty if there is none.
 	ResumedFrom string
 	// Checkpoint is the newest checkpoint of the run; empty if there is none.
 	Checkpoint string
@@ -49,36 +50,32 @@ func (h *History) Metric(name string) []float64 {
 	return values
 }
 
-// Record is what is known of one epoch. As JSON it is one object whose fields are
-// recordFields, the metrics and, if there were resets, the list of these; what is not
-// known is left out.
+// Record describes one epoch. As JSON it is one flat object with the metrics among its
+// fields; unknown values are left out.
 type Record struct {
 	// Epoch counts from 1.
 	Epoch int
 	// Step is the number of train steps done at the end of the epoch.
 	Step int64
-	// Metrics are means over the samples of the epoch; those of the validation
-	// begin with "val_" and are missing in epochs without validation.
+	// Metrics are means over the samples of the epoch. Those of the validation begin with
+	// "val_" and are missing in epochs without validation.
 	Metrics Metrics
-	// LearningRate is the rate of the last step; nil if it is up to the model.
+	// LearningRate is the rate of the last step; nil if the model sets it.
 	LearningRate *float64
-	// Seconds is how long the epoch took, validation included.
+	// Seconds is the duration of the epoch, validation included.
 	Seconds float64
-	// SamplesPerSecond and StepsPerSecond are over the time of training, without
-	// that of the validation; 0 if no time passed.
+	// SamplesPerSecond and StepsPerSecond are over the time of training, without validation;
+	// 0 if no time passed.
 	SamplesPerSecond float64
 	StepsPerSecond   float64
-	// DataWait is the share of that time, from 0 to 1, in which a step could not begin
-	// because its batch was not there yet; nil if it is not known. What is read and made
-	// while steps run (data.Prefetch) does not count.
+	// DataWait is the share of that time, from 0 to 1, in which steps waited for data; nil if
+	// it is unknown. Batches that are read while steps run (data.Prefetch) do not count.
 	DataWait *float64
 	// Memory is that of this process at the end of the epoch.
 	Memory memory.Usage
-	// GPU is the memory in use on GPUs at the end of the epoch, if the session says so:
-	// see session.Session.GPUBytes.
+	// GPU is the memory in use on GPUs at the end of the epoch (GPUMeter).
 	GPU memory.Reading
-	// LiveTensors is the number of native tensors that are held, if the session
-	// says so.
+	// LiveTensors is the number of native tensors at the end of the epoch (TensorCounter).
 	LiveTensors *int64
 	// Resets are those of the session in the epoch, and before its first step.
 	Resets Resets
@@ -86,11 +83,10 @@ type Record struct {
 	Events []string
 }
 
-// Resets are what resets of a session did, in sum and one by one.
+// Resets are the resets of a session in an epoch.
 type Resets struct {
 	Count int `json:"count"`
-	// Returned is how much less memory the process had after them; it is negative
-	// if it had more, and unknown if that could not be read.
+	// Returned is the memory that they released, negative if the process grew.
 	Returned memory.Reading `json:"returned"`
 	// Seconds is the time that they took.
 	Seconds float64 `json:"seconds"`
@@ -98,52 +94,20 @@ type Resets struct {
 	Each []Reset `json:"each,omitempty"`
 }
 
-// eachReset is how many resets of an epoch are recorded one by one.
-const eachReset = 32
-
-// Reset is what one reset of a session did.
+// Reset is one reset of a session.
 type Reset struct {
 	// Step is the number of train steps done before it.
-	Step int64
-	// Depth is how far it went.
+	Step  int64
 	Depth session.Depth
 	// Returned and Seconds are as in Resets.
 	Returned memory.Reading
 	Seconds  float64
 }
 
-// resetJSON is a Reset in the history.
-type resetJSON struct {
-	Step     int64         `json:"step"`
-	Depth    session.Depth `json:"depth"`
-	Returned *int64        `json:"returned_bytes,omitempty"`
-	Seconds  float64       `json:"seconds"`
-}
+// eachReset is the most resets in Resets.Each.
+const eachReset = 32
 
-// MarshalJSON leaves out what is not known.
-func (r Reset) MarshalJSON() ([]byte, error) {
-	j := resetJSON{Step: r.Step, Depth: r.Depth, Seconds: r.Seconds}
-	if r.Returned.OK {
-		bytes := int64(r.Returned.Bytes)
-		j.Returned = &bytes
-	}
-	return json.Marshal(j)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (r *Reset) UnmarshalJSON(text []byte) error {
-	var j resetJSON
-	if err := json.Unmarshal(text, &j); err != nil {
-		return err
-	}
-	*r = Reset{Step: j.Step, Depth: j.Depth, Seconds: j.Seconds}
-	if j.Returned != nil {
-		r.Returned = memory.Known(memory.Bytes(*j.Returned))
-	}
-	return nil
-}
-
-// add adds one.
+// add adds a reset.
 func (r *Resets) add(one Reset) {
 	r.Returned = memory.Reading{
 		Bytes: r.Returned.Bytes + one.Returned.Bytes,
@@ -156,137 +120,142 @@ func (r *Resets) add(one Reset) {
 	}
 }
 
-// recordFields are the fields of a Record in JSON, except for its metrics, in
-// order. Metrics come between the second and the third.
-var recordFields = []string{
-	"epoch", "step", "learning_rate", "seconds", "samples_per_second", "steps_per_second", "data_wait",
-	"rss_bytes", "anon_bytes", "peak_bytes", "gpu_bytes", "live_tensors",
-	"resets", "reset_returned_bytes", "reset_seconds", "event",
+// resetJSON is a Reset in the history.
+type resetJSON struct {
+	Step     int64         `json:"step"`
+	Depth    session.Depth `json:"depth"`
+	Returned *int64        `json:"returned_bytes,omitempty"`
+	Seconds  float64       `json:"seconds"`
 }
 
-// resetList is the field of Resets.Each in JSON, after all recordFields. It is no
-// column of a CSVLog.
-const resetList = "reset_list"
+// MarshalJSON leaves out an unknown amount.
+func (r Reset) MarshalJSON() ([]byte, error) {
+	return json.Marshal(resetJSON{r.Step, r.Depth, known(r.Returned), r.Seconds})
+}
 
-// fieldsBeforeMetrics is how many of the recordFields come before the metrics.
+// UnmarshalJSON reads what MarshalJSON writes.
+func (r *Reset) UnmarshalJSON(text []byte) error {
+	var j resetJSON
+	err := json.Unmarshal(text, &j)
+	*r = Reset{j.Step, j.Depth, reading(j.Returned), j.Seconds}
+	return err
+}
+
+// known returns the bytes of a reading; nil if they are unknown.
+func known(r memory.Reading) *int64 {
+	if !r.OK {
+		return nil
+	}
+	bytes := int64(r.Bytes)
+	return &bytes
+}
+
+// reading is the reverse of known.
+func reading(bytes *int64) memory.Reading {
+	if bytes == nil {
+		return memory.Reading{}
+	}
+	return memory.Known(memory.Bytes(*bytes))
+}
+
+// recordJSON are the fields of a Record in JSON. The metrics come after the step. They are
+// the columns of a CSVLog, too, except for the list of resets.
+type recordJSON struct {
+	Epoch            int      `json:"epoch"`
+	Step             int64    `json:"step"`
+	LearningRate     *float64 `json:"learning_rate,omitempty"`
+	Seconds          float64  `json:"seconds"`
+	SamplesPerSecond float64  `json:"samples_per_second,omitempty"`
+	StepsPerSecond   float64  `json:"steps_per_second,omitempty"`
+	DataWait         *float64 `json:"data_wait,omitempty"`
+	RSS              *int64   `json:"rss_bytes,omitempty"`
+	Anon             *int64   `json:"anon_bytes,omitempty"`
+	Peak             *int64   `json:"peak_bytes,omitempty"`
+	GPU              *int64   `json:"gpu_bytes,omitempty"`
+	LiveTensors      *int64   `json:"live_tensors,omitempty"`
+	Resets           int      `json:"resets,omitempty"`
+	ResetReturned    *int64   `json:"reset_returned_bytes,omitempty"`
+	ResetSeconds     *float64 `json:"reset_seconds,omitempty"`
+	Event            string   `json:"event,omitempty"`
+	ResetList        []Reset  `json:"reset_list,omitempty"`
+}
+
+// fieldsBeforeMetrics is the number of fields before the metrics.
 const fieldsBeforeMetrics = 2
 
-// eventSeparator joins the events of a record into one text.
+// recordFields are the names of the fields, in order.
+var recordFields = func() (names []string) {
+	for f := range reflect.TypeFor[recordJSON]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}()
+
+// eventSeparator joins the events of a record.
 const eventSeparator = ","
 
-// field returns the text of one of recordFields; ok is false if it is not known.
-// All but the event are numbers.
-func (r *Record) field(name string) (text string, ok bool) {
-	float := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	size := func(v memory.Reading) (string, bool) { return strconv.FormatInt(int64(v.Bytes), 10), v.OK }
-	switch name {
-	case "epoch":
-		return strconv.Itoa(r.Epoch), true
-	case "step":
-		return strconv.FormatInt(r.Step, 10), true
-	case "learning_rate":
-		if r.LearningRate != nil {
-			return float(*r.LearningRate), true
-		}
-	case "seconds":
-		return float(r.Seconds), true
-	case "samples_per_second":
-		return float(r.SamplesPerSecond), r.SamplesPerSecond > 0
-	case "steps_per_second":
-		return float(r.StepsPerSecond), r.StepsPerSecond > 0
-	case "data_wait":
-		if r.DataWait != nil {
-			return float(*r.DataWait), true
-		}
-	case "rss_bytes":
-		return size(r.Memory.RSS)
-	case "anon_bytes":
-		return size(r.Memory.Anon)
-	case "peak_bytes":
-		return size(r.Memory.Peak)
-	case "gpu_bytes":
-		return size(r.GPU)
-	case "live_tensors":
-		if r.LiveTensors != nil {
-			return strconv.FormatInt(*r.LiveTensors, 10), true
-		}
-	case "resets":
-		return strconv.Itoa(r.Resets.Count), r.Resets.Count > 0
-	case "reset_returned_bytes":
-		return size(r.Resets.Returned)
-	case "reset_seconds":
-		return float(r.Resets.Seconds), r.Resets.Count > 0
-	case "event":
-		return strings.Join(r.Events, eventSeparator), len(r.Events) > 0
+func (r *Record) fields() recordJSON {
+	j := recordJSON{
+		Epoch: r.Epoch, Step: r.Step, LearningRate: r.LearningRate, Seconds: r.Seconds,
+		SamplesPerSecond: r.SamplesPerSecond, StepsPerSecond: r.StepsPerSecond, DataWait: r.DataWait,
+		RSS: known(r.Memory.RSS), Anon: known(r.Memory.Anon), Peak: known(r.Memory.Peak), GPU: known(r.GPU), LiveTensors: r.LiveTensors,
+		Resets: r.Resets.Count, ResetReturned: known(r.Resets.Returned), ResetList: r.Resets.Each,
+		Event: strings.Join(r.Events, eventSeparator),
 	}
-	return "", false
+	if r.Resets.Count > 0 {
+		j.ResetSeconds = &r.Resets.Seconds
+	}
+	return j
+}
+
+// column returns the text of a field or metric in a CSVLog; empty if it is unknown.
+func (r *Record) column(name string) string {
+	if v, ok := r.Metrics.Get(name); ok {
+		return fmt.Sprint(v)
+	}
+	i := slices.Index(recordFields, name)
+	if i < 0 {
+		return "" // a metric of other epochs
+	}
+	v := reflect.ValueOf(r.fields()).Field(i)
+	if v.IsZero() && !slices.Contains([]string{"epoch", "step", "seconds"}, name) {
+		return ""
+	}
+	return fmt.Sprint(reflect.Indirect(v).Interface())
 }
 
 // MarshalJSON writes the record as one flat object, in a fixed order.
 func (r Record) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	put := func(name string, value []byte) error {
-		key, err := json.Marshal(name)
+	fields, err := json.Marshal(r.fields())
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	text := fmt.Appendf(nil, `{"epoch":%d,"step":%d`, r.Epoch, r.Step)
+	rest := fields[len(text):]
+	for _, m := range r.Metrics {
+		name, err := json.Marshal(m.Name)
 		if err != nil {
-			return fmt.Errorf("history: field %q: %w", name, err)
+			return nil, fmt.Errorf("history: metric %q: %w", m.Name, err)
 		}
-		if b.Len() > 1 {
-			b.WriteByte(',')
-		}
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(value)
-		return nil
-	}
-	for i, name := range recordFields {
-		if i == fieldsBeforeMetrics {
-			for _, m := range r.Metrics {
-				value, err := number(m.Value).MarshalJSON()
-				if err != nil {
-					return nil, fmt.Errorf("history: metric %s: %w", m.Name, err)
-				}
-				if err := put(m.Name, value); err != nil {
-					return nil, err
-				}
-			}
-		}
-		text, ok := r.field(name)
-		if !ok {
-			continue
-		}
-		value := []byte(text)
-		if name == "event" {
-			var err error
-			if value, err = json.Marshal(text); err != nil {
-				return nil, fmt.Errorf("history: event %q: %w", text, err)
-			}
-		}
-		if err := put(name, value); err != nil {
-			return nil, err
-		}
-	}
-	if each := r.Resets.Each; len(each) > 0 {
-		value, err := json.Marshal(each)
+		value, err := number(m.Value).MarshalJSON()
 		if err != nil {
-			return nil, fmt.Errorf("history: resets: %w", err)
+			return nil, fmt.Errorf("history: metric %s: %w", m.Name, err)
 		}
-		if err := put(resetList, value); err != nil {
-			return nil, err
-		}
+		text = fmt.Appendf(text, ",%s:%s", name, value)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return append(text, rest...), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. Numbers of other names are
-// metrics, in their order.
+// UnmarshalJSON reads what MarshalJSON writes. Fields of other names are metrics, in their
+// order.
 func (r *Record) UnmarshalJSON(text []byte) error {
 	*r = Record{}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return fmt.Errorf("history: a record is a JSON object, found %.40q", text)
 	}
+	fields := make(map[string]json.RawMessage)
 	for d.More() {
 		token, err := d.Token()
 		if err != nil {
@@ -297,67 +266,36 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 		if err := d.Decode(&value); err != nil {
 			return fmt.Errorf("history: field %s: %w", name, err)
 		}
-		if err := r.setField(name, value); err != nil {
-			return fmt.Errorf("history: field %s: %w", name, err)
+		if slices.Contains(recordFields, name) {
+			fields[name] = value
+			continue
 		}
+		var v number
+		if err := v.UnmarshalJSON(value); err != nil {
+			return fmt.Errorf("history: metric %s: %w", name, err)
+		}
+		r.Metrics = append(r.Metrics, Metric{Name: name, Value: float64(v)})
 	}
-	if r.Epoch < 1 {
+	var j recordJSON
+	if own, err := json.Marshal(fields); err != nil {
+		return fmt.Errorf("history: %w", err)
+	} else if err := json.Unmarshal(own, &j); err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	if j.Epoch < 1 {
 		return fmt.Errorf("history: no epoch in the record %.80s", text)
 	}
-	return nil
-}
-
-func (r *Record) setField(name string, value json.RawMessage) error {
-	size := func(to *memory.Reading) error {
-		to.OK = true
-		return json.Unmarshal(value, &to.Bytes)
+	r.Epoch, r.Step, r.LearningRate, r.Seconds = j.Epoch, j.Step, j.LearningRate, j.Seconds
+	r.SamplesPerSecond, r.StepsPerSecond, r.DataWait = j.SamplesPerSecond, j.StepsPerSecond, j.DataWait
+	r.Memory.RSS, r.Memory.Anon, r.Memory.Peak = reading(j.RSS), reading(j.Anon), reading(j.Peak)
+	r.GPU, r.LiveTensors = reading(j.GPU), j.LiveTensors
+	r.Resets = Resets{Count: j.Resets, Returned: reading(j.ResetReturned), Each: j.ResetList}
+	if j.ResetSeconds != nil {
+		r.Resets.Seconds = *j.ResetSeconds
 	}
-	switch name {
-	case "epoch":
-		return json.Unmarshal(value, &r.Epoch)
-	case "step":
-		return json.Unmarshal(value, &r.Step)
-	case "learning_rate":
-		return json.Unmarshal(value, &r.LearningRate)
-	case "seconds":
-		return json.Unmarshal(value, &r.Seconds)
-	case "samples_per_second":
-		return json.Unmarshal(value, &r.SamplesPerSecond)
-	case "steps_per_second":
-		return json.Unmarshal(value, &r.StepsPerSecond)
-	case "data_wait":
-		return json.Unmarshal(value, &r.DataWait)
-	case "rss_bytes":
-		return size(&r.Memory.RSS)
-	case "anon_bytes":
-		return size(&r.Memory.Anon)
-	case "peak_bytes":
-		return size(&r.Memory.Peak)
-	case "gpu_bytes":
-		return size(&r.GPU)
-	case "live_tensors":
-		return json.Unmarshal(value, &r.LiveTensors)
-	case "resets":
-		return json.Unmarshal(value, &r.Resets.Count)
-	case "reset_returned_bytes":
-		return size(&r.Resets.Returned)
-	case "reset_seconds":
-		return json.Unmarshal(value, &r.Resets.Seconds)
-	case resetList:
-		return json.Unmarshal(value, &r.Resets.Each)
-	case "event":
-		var events string
-		if err := json.Unmarshal(value, &events); err != nil {
-			return err
-		}
-		r.Events = strings.Split(events, eventSeparator)
-		return nil
+	if j.Event != "" {
+		r.Events = strings.Split(j.Event, eventSeparator)
 	}
-	var v number
-	if err := v.UnmarshalJSON(value); err != nil {
-		return err
-	}
-	r.Metrics = append(r.Metrics, Metric{Name: name, Value: float64(v)})
 	return nil
 }
 

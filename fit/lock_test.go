@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/option"
+
+	"steadyfit/fit/checkpoint"
 )
 
 // TestLockOfAnotherProcess starts processes that train in one folder for ever,
@@ -61,18 +63,20 @@ func TestLockOfAnotherProcess(t *testing.T) {
 			l := newLinear()
 			ours.Session, ours.Resume = l, resume
 			_, err := ours.Run(t.Context(), samples(t, 8))
-			require.ErrorIs(t, err, ErrLocked)
-			var locked *LockedError
+			require.ErrorIs(t, err, checkpoint.ErrLocked)
+			var locked *checkpoint.LockedError
 			require.ErrorAs(t, err, &locked)
 			require.Equal(t, child.Process.Pid, locked.Holder.PID)
-			require.Equal(t, thisProcess(time.Time{}).Host, locked.Holder.Host)
+			host, hostErr := os.Hostname()
+			require.NoError(t, hostErr)
+			require.Equal(t, host, locked.Holder.Host)
 			require.WithinDuration(t, time.Now(), locked.Holder.Since, time.Minute)
 			require.ErrorContains(t, err, fmt.Sprintf("in use by process %d on ", child.Process.Pid))
 			require.ErrorContains(t, err, "wait until it has ended")
 			require.Empty(t, l.steps)
 		}
 		require.Equal(t, before, names(t, dir))
-		found, err := Checkpoints(dir)
+		found, err := checkpoint.List(dir)
 		require.NoError(t, err)
 		require.Len(t, found, 1, "reading needs no lock")
 
@@ -100,7 +104,7 @@ func TestLockWithinAProcess(t *testing.T) {
 	l := newLinear()
 	l.onTrain = func(int64) error {
 		err := inner()
-		require.ErrorIs(t, err, ErrLocked)
+		require.ErrorIs(t, err, checkpoint.ErrLocked)
 		require.ErrorContains(t, err, "another run of this process")
 		return nil
 	}
@@ -116,10 +120,10 @@ func TestLockIsReleased(t *testing.T) {
 	dir := tempDir(t)
 	free := func() {
 		t.Helper()
-		lock, err := lockFolder(dir)
+		lock, err := checkpoint.Acquire(dir)
 		require.NoError(t, err)
-		require.NoError(t, lock.release())
-		require.NoError(t, lock.release())
+		require.NoError(t, lock.Release())
+		require.NoError(t, lock.Release())
 		require.NotContains(t, names(t, dir), lockName)
 	}
 	run := func(ctx context.Context, change func(*Loop)) error {
@@ -156,7 +160,7 @@ func TestLockIsReleased(t *testing.T) {
 // A lock that another host left behind may be one that is not seen here.
 func TestLockLeftByAnotherHost(t *testing.T) {
 	dir, loop := checkpointed(t)
-	text, err := json.Marshal(Holder{PID: 7, Host: "elsewhere", Since: time.Unix(1e9, 0).UTC()})
+	text, err := json.Marshal(checkpoint.Holder{PID: 7, Host: "elsewhere", Since: time.Unix(1e9, 0).UTC()})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, lockName), text, 0o666))
 	var log bytes.Buffer
@@ -172,7 +176,7 @@ func TestLockLeftByAnotherHost(t *testing.T) {
 		_, err = loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 	}
-	require.Equal(t, "a process that has not said which it is", Holder{}.String())
+	require.Equal(t, "an unknown process", checkpoint.Holder{}.String())
 }
 
 // Between resuming and locking, another run may train on in the folder.

@@ -67,17 +67,13 @@ func CSVLog(path string, options ...LogOption) Hook {
 		option: "CSVLog",
 		path:   path,
 		begin: func(s *State) []byte {
-			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.Available(), recordFields[fieldsBeforeMetrics:])
+			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.Available(), recordFields[fieldsBeforeMetrics:len(recordFields)-1])
 			return row(columns)
 		},
 		format: func(r *Record) ([]byte, error) {
 			values := make([]string, len(columns))
 			for i, name := range columns {
-				if text, ok := r.field(name); ok {
-					values[i] = text
-				} else if v, ok := r.Metrics.Get(name); ok {
-					values[i] = strconv.FormatFloat(v, 'g', -1, 64)
-				}
+				values[i] = r.column(name)
 			}
 			return row(values), nil
 		},
@@ -222,7 +218,7 @@ func (l *lineFile) open(s *State) error {
 		return err
 	}
 	if !device && !bytes.Equal(content, old) {
-		if err := l.disk.replace(l.path, content); err != nil {
+		if err := l.disk.Replace(l.path, content); err != nil {
 			return err
 		}
 	}
@@ -235,7 +231,7 @@ func (l *lineFile) open(s *State) error {
 	}
 	if err == nil && info.Mode().IsRegular() {
 		// A file may be writable where its folder is not, so this is about room only.
-		if probe := l.disk.probe(filepath.Dir(l.path)); files.Full(probe) {
+		if probe := l.disk.Probe(filepath.Dir(l.path)); files.Full(probe) {
 			err = probe
 		}
 	}
@@ -424,7 +420,7 @@ func (l *lineFile) append(line []byte) error {
 		}
 		l.whole = info.Size()
 	}
-	err := l.disk.change("append", l.path, func() error {
+	err := l.disk.Change("append", l.path, func() error {
 		_, err := l.file.Write(line)
 		return err
 	})
@@ -445,7 +441,7 @@ func (l *lineFile) mend() error {
 	}
 	info, err := l.file.Stat()
 	if err == nil && info.Size() > l.whole {
-		err = l.disk.change("truncate", l.path, func() error { return l.file.Truncate(l.whole) })
+		err = l.disk.Change("truncate", l.path, func() error { return l.file.Truncate(l.whole) })
 	}
 	l.torn = err != nil
 	return err

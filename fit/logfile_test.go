@@ -17,6 +17,8 @@ import (
 
 	"steadyfit/internal/files"
 	"steadyfit/option"
+
+	"steadyfit/fit/internal/disk"
 )
 
 // tornLine is a part of a line.
@@ -24,9 +26,9 @@ const tornLine = "3,6,0."
 
 // shortOf has a disk fail some of its appends, counted from 1, after a part of the
 // line was written.
-func shortOf(t testing.TB, fails func(n int) bool) disk {
+func shortOf(t testing.TB, fails func(n int) bool) disk.Disk {
 	n := 0
-	return disk{before: func(op, path string) error {
+	return disk.Disk{Before: func(op, path string) error {
 		if op != "append" {
 			return nil
 		}
@@ -113,14 +115,14 @@ func TestTornLogLineIsMended(t *testing.T) {
 		short := shortOf(t, func(n int) bool { return n == 3 || n == 8 })
 		truncations := 0
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 7}
-		loop.Hook(logger(path, OnError(Continue), withDisk(disk{before: func(op, path string) error {
+		loop.Hook(logger(path, OnError(Continue), withDisk(disk.Disk{Before: func(op, path string) error {
 			if op == "truncate" {
 				// For the first torn line once, and for the second one always.
 				if truncations++; truncations == 1 || truncations > 2 {
 					return syscall.EIO
 				}
 			}
-			return short.before(op, path)
+			return short.Before(op, path)
 		}})))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		var failed *LogError

@@ -19,6 +19,8 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/option"
+
+	"steadyfit/fit/checkpoint"
 )
 
 func TestRunTrains(t *testing.T) {
@@ -431,7 +433,7 @@ func TestCancellation(t *testing.T) {
 				require.Empty(t, h.Checkpoint)
 				return
 			}
-			found, err := Checkpoints(dir)
+			found, err := checkpoint.List(dir)
 			require.NoError(t, err)
 			require.Equal(t, int64(c.steps), found[0].Step)
 			require.Equal(t, h.Checkpoint, found[0].Path)

@@ -1,13 +1,13 @@
 package fit
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 
+	"steadyfit/fit/internal/jsonfloat"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
@@ -73,7 +73,7 @@ func metricNames(names []string, prefix, signature string) ([]string, error) {
 	in := make([]string, len(names))
 	for i, name := range names {
 		in[i] = prefix + name
-		if slices.Contains(recordFields, in[i]) || in[i] == resetList {
+		if slices.Contains(recordFields, in[i]) {
 			in[i] = "train_" + name
 		}
 		if slices.Contains(in[:i], in[i]) {
@@ -83,37 +83,5 @@ func metricNames(names []string, prefix, signature string) ([]string, error) {
 	return in, nil
 }
 
-// number is a float64 that survives JSON exactly, NaN and infinities included,
-// which JSON cannot write: NaN is null, the others are strings.
-type number float64
-
-func (n number) MarshalJSON() ([]byte, error) {
-	switch v := float64(n); {
-	case math.IsNaN(v):
-		return []byte("null"), nil
-	case math.IsInf(v, 1):
-		return []byte(`"Infinity"`), nil
-	case math.IsInf(v, -1):
-		return []byte(`"-Infinity"`), nil
-	default:
-		return json.Marshal(v)
-	}
-}
-
-func (n *number) UnmarshalJSON(text []byte) error {
-	switch string(text) {
-	case "null":
-		*n = number(math.NaN())
-	case `"Infinity"`:
-		*n = number(math.Inf(1))
-	case `"-Infinity"`:
-		*n = number(math.Inf(-1))
-	default:
-		var v float64
-		if err := json.Unmarshal(text, &v); err != nil {
-			return fmt.Errorf("metric: %w", err)
-		}
-		*n = number(v)
-	}
-	return nil
-}
+// number is a float64 in JSON.
+type number = jsonfloat.Float

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/option"
 )
@@ -233,12 +235,12 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 		e.set(float64(*loaded.Best))
 	}
 	e.bestEpoch, e.wait, e.stopped = loaded.BestEpoch, loaded.Wait, loaded.Stopped
-	if !e.restore || missing(dir) {
+	if !e.restore || disk.Missing(dir) {
 		return nil
 	}
 	saved, err := e.folder(e.bestEpoch)
 	if err == nil {
-		err = e.disk.copyFiles(dir, saved)
+		err = e.disk.CopyFiles(dir, saved)
 	}
 	if err != nil && e.onError != Continue {
 		return keptNot(err)
@@ -267,13 +269,13 @@ func (e *earlyStop) folder(epoch int) (string, error) {
 	if !e.own {
 		// What a process that was killed has left. The folder of checkpoints is locked by
 		// now, or while it is resumed from.
-		if err := e.disk.remove(e.workspace()); err != nil {
+		if err := e.disk.Remove(e.workspace()); err != nil {
 			return "", err
 		}
 		e.own = true
 	}
 	dir := filepath.Join(e.workspace(), strconv.Itoa(epoch))
-	return dir, e.disk.makeDir(dir)
+	return dir, e.disk.MakeDir(dir)
 }
 
 // keptNot says what an error of files is about.
@@ -288,7 +290,7 @@ func (e *earlyStop) save(dir string) (json.RawMessage, error) {
 		state.Best = &best
 	}
 	if e.saved != "" {
-		if err := e.disk.copyFiles(e.saved, dir); err != nil {
+		if err := e.disk.CopyFiles(e.saved, dir); err != nil {
 			return nil, err
 		}
 		if e.kept.known && e.kept.best != e.best {
@@ -352,8 +354,8 @@ const notKeptEvent = "best_not_kept"
 func (e *earlyStop) keep(ctx context.Context, s *State, value float64) {
 	dir, err := e.folder(s.Epoch)
 	if err == nil {
-		err = e.disk.change("save", dir, func() error {
-			return s.Session.Save(context.WithoutCancel(ctx), filepath.Join(dir, variables))
+		err = e.disk.Change("save", dir, func() error {
+			return s.Session.Save(context.WithoutCancel(ctx), filepath.Join(dir, checkpoint.Variables))
 		})
 	}
 	if err == nil {
@@ -363,11 +365,11 @@ func (e *earlyStop) keep(ctx context.Context, s *State, value float64) {
 			e.kept.set(value)
 		}
 		if before != "" {
-			_ = e.disk.remove(before) // else with the workspace
+			_ = e.disk.Remove(before) // else with the workspace
 		}
 		return
 	}
-	_ = e.disk.remove(dir) // half of a state would keep the disk full
+	_ = e.disk.Remove(dir) // half of a state would keep the disk full
 	if e.onError != Continue {
 		e.failed = err
 		s.Stop("the best state could not be written")
@@ -389,14 +391,14 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 	case e.failed != nil:
 		err = keptNot(e.failed)
 	case e.saved != "" && s.Err == nil:
-		if err = s.Session.Restore(ctx, filepath.Join(e.saved, variables)); err != nil {
+		if err = s.Session.Restore(ctx, filepath.Join(e.saved, checkpoint.Variables)); err != nil {
 			err = fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
 		} else {
 			s.run.restored = true
 		}
 	}
 	if e.own {
-		if left := e.disk.remove(e.workspace()); left != nil && e.onError != Continue {
+		if left := e.disk.Remove(e.workspace()); left != nil && e.onError != Continue {
 			err = errors.Join(err, left)
 		}
 	}

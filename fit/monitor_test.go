@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/option"
+
+	"steadyfit/fit/checkpoint"
 )
 
 // scripted gives a loss per epoch of one step.
@@ -293,7 +295,7 @@ func TestBestStateIsRestoredUnderTheLock(t *testing.T) {
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
 	require.Len(t, l.found, 1)
-	require.ErrorIs(t, l.found[0], ErrLocked)
+	require.ErrorIs(t, l.found[0], checkpoint.ErrLocked)
 	require.NotContains(t, names(t, dir), lockName)
 }
 
@@ -305,9 +307,9 @@ type lockLooker struct {
 }
 
 func (l *lockLooker) Restore(ctx context.Context, path string) error {
-	lock, err := lockFolder(l.dir)
+	lock, err := checkpoint.Acquire(l.dir)
 	l.found = append(l.found, err)
-	return errors.Join(l.linear.Restore(ctx, path), lock.release())
+	return errors.Join(l.linear.Restore(ctx, path), lock.Release())
 }
 
 // What a process that was killed has left of best states is gone after the next run, and
@@ -322,13 +324,13 @@ func TestBestStatesOfAnotherProcess(t *testing.T) {
 		return err
 	}
 	require.NoError(t, os.MkdirAll(left, 0o777))
-	lock, err := lockFolder(dir)
+	lock, err := checkpoint.Acquire(dir)
 	require.NoError(t, err)
 	for _, resume := range []string{"", dir} {
-		require.ErrorIs(t, run(resume), ErrLocked)
+		require.ErrorIs(t, run(resume), checkpoint.ErrLocked)
 		require.DirExists(t, left)
 	}
-	require.NoError(t, lock.release())
+	require.NoError(t, lock.Release())
 
 	require.NoError(t, run(dir, Hook{Name: "look", Epoch: func(context.Context, *State) error {
 		require.NoDirExists(t, left)

@@ -14,6 +14,8 @@ import (
 	"steadyfit/data"
 	"steadyfit/memory"
 	"steadyfit/session"
+
+	"steadyfit/fit/internal/disk"
 )
 
 var errFull = errors.New("out of memory")
@@ -396,7 +398,7 @@ func TestInterruptedReplay(t *testing.T) {
 		_, h, err := interruptedReplay(t, dir, false, EverySteps(every), &seen)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, filepath.Join(dir, newest), h.Checkpoint)
-		require.Equal(t, newest == "ckpt-7", !missing(filepath.Join(dir, "ckpt-7")))
+		require.Equal(t, newest == "ckpt-7", !disk.Missing(filepath.Join(dir, "ckpt-7")))
 		l, h, err := interruptedReplay(t, dir, true, EverySteps(every), &seen)
 		require.NoError(t, err)
 		require.Equal(t, filepath.Join(dir, newest), h.ResumedFrom)

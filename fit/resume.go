@@ -7,284 +7,39 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
+	"steadyfit/fit/checkpoint"
 	"steadyfit/internal/files"
 )
 
-// CheckpointInfo is a checkpoint on disk.
-type CheckpointInfo struct {
-	// Path is its folder. Session.Restore reads the model from Variables.
-	Path      string
-	Variables string
-	// Step and Epochs are the train steps and the epochs done.
-	Step   int64
-	Epochs int
-	// Written is when it was written.
-	Written time.Time
-	// Identity is what a run has to agree with to resume from it.
-	Identity map[string]string
-	// Best is true if a Checkpoint hook with the option Best regards it as the
-	// best.
-	Best bool
-	// Err is nil if the checkpoint is whole; else it is ErrTorn, ErrForeign or
-	// ErrFuture, with the reason, or the error of a file that could not be read, which
-	// says nothing about the checkpoint; and only Path and Step are set.
-	Err error
-}
-
-// Checkpoints lists the checkpoints of a folder, newest first, and checks the
-// sums of their files. A folder that does not exist has none. It needs no lock: a
-// run that uses the folder is not disturbed, and may remove what was listed.
-func Checkpoints(dir string) ([]CheckpointInfo, error) {
-	steps, err := listCheckpoints(dir)
-	if err != nil {
-		return nil, err
-	}
-	var best bestState
-	// A missing or damaged pointer leaves no checkpoint marked.
-	if text, err := files.Read(filepath.Join(dir, bestFile), maxStateBytes); err != nil || json.Unmarshal(text, &best) != nil {
-		best.Step = -1
-	}
-	var found []CheckpointInfo
-	for _, step := range slices.Backward(steps) {
-		info := CheckpointInfo{Path: filepath.Join(dir, checkpointName(step)), Step: step}
-		state, err := verify(info.Path)
-		if err != nil {
-			info.Err = err
-		} else {
-			info.Variables = filepath.Join(info.Path, variables)
-			info.Epochs = state.EpochsDone
-			info.Identity = state.Identity
-			info.Best = step == best.Step
-			// The time is for people; one that cannot be read is the zero time.
-			info.Written, _ = time.Parse(time.RFC3339, state.Written)
-		}
-		found = append(found, info)
-	}
-	return found, nil
-}
-
-// HookState is what the hook of a name saved in the newest checkpoint of a folder whose
-// state can be read, for what has to be known before a session is opened: nil if it saved
-// nothing. found is false if there is no such checkpoint. It checks no other files, and
-// needs no lock: which checkpoint a run resumes from, Loop.Run decides.
-func HookState(dir, hook string) (state json.RawMessage, found bool, err error) {
-	steps, err := listCheckpoints(dir)
-	if err != nil {
-		return nil, false, err
-	}
-	for _, step := range slices.Backward(steps) {
-		saved, err := readState(filepath.Join(dir, checkpointName(step)))
-		if err == nil {
-			return saved.Hooks[hook], true, nil
-		}
-	}
-	return nil, false, nil
-}
-
-// listCheckpoints returns the steps of the folders ckpt-<step>, ascending.
-func listCheckpoints(dir string) ([]int64, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("checkpoints: %w", err)
-	}
-	var steps []int64
-	for _, e := range entries {
-		number, ok := strings.CutPrefix(e.Name(), checkpointPrefix)
-		step, err := strconv.ParseInt(number, 10, 64)
-		if ok && err == nil && step >= 0 && checkpointName(step) == e.Name() && e.IsDir() {
-			steps = append(steps, step)
-		}
-	}
-	slices.Sort(steps)
-	return steps, nil
-}
-
-// The most bytes of state.json and other small files of a checkpoint, and of a history.
-const (
-	maxStateBytes   = 64 << 20
-	maxHistoryBytes = 1 << 30
-)
-
-// readState reads state.json and checks its own sum.
-func readState(path string) (checkpointState, error) {
-	var state checkpointState
-	text, err := files.Read(filepath.Join(path, stateFile), maxStateBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		kind := ErrForeign
-		if !missing(filepath.Join(path, historyFile)) {
-			kind = ErrTorn
-		}
-		return state, fmt.Errorf("%w: there is no %s", kind, stateFile)
-	}
-	if err != nil {
-		return state, readError(err)
-	}
-	return parseState(text)
-}
-
-func parseState(text []byte) (state checkpointState, err error) {
-	var envelope stateEnvelope
-	if err := json.Unmarshal(text, &envelope); err != nil {
-		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
-	}
-	// A flipped bit must not make a damaged checkpoint look like one of another
-	// program or version.
-	if sum := envelope.headerSum(); envelope.Header != "" && sum != envelope.Header {
-		return state, fmt.Errorf("%w: the header of %s has the sum %s, expected %s", ErrTorn, stateFile, sum, envelope.Header)
-	}
-	if envelope.Format != stateFormat {
-		return state, fmt.Errorf("%w: %s is of format %q, expected %q", ErrForeign, stateFile, envelope.Format, stateFormat)
-	}
-	if envelope.Version != stateVersion {
-		kind := ErrForeign
-		if envelope.Version > stateVersion {
-			kind = ErrFuture
-		}
-		return state, fmt.Errorf("%w: %s is of version %d, written by %s; this is %s, which reads version %d",
-			kind, stateFile, envelope.Version, cmp.Or(envelope.Writer, "a program that it does not name"), program(), stateVersion)
-	}
-	var inner bytes.Buffer
-	if err := json.Compact(&inner, envelope.State); err != nil {
-		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
-	}
-	if sum := checksum(crc32.Checksum(inner.Bytes(), castagnoli)); sum != envelope.CRC {
-		return state, fmt.Errorf("%w: %s has the sum %s, expected %s", ErrTorn, stateFile, sum, envelope.CRC)
-	}
-	if err := json.Unmarshal(inner.Bytes(), &state); err != nil {
-		return state, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
-	}
-	return state, nil
-}
-
-// readError is the error of a file of a checkpoint that was not read: ErrTorn if that is
-// not there, or is no file. Anything else, such as a right that is missing, a disk or a
-// mount that fails or a limit of open files, says nothing about the checkpoint.
-func readError(err error) error {
-	for _, gone := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, files.ErrTooLarge} {
-		if errors.Is(err, gone) {
-			return fmt.Errorf("%w: %w", ErrTorn, err)
-		}
-	}
-	return err
-}
-
-// remedyUnread says what to do about a checkpoint that could not be read.
-func remedyUnread(err error) string {
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return "give this user the right to read it"
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EIO):
-		return remedyFor(err)
-	}
-	return "see to it that its files can be read"
-}
-
-// verify reads state.json and checks every file that it lists.
-func verify(path string) (checkpointState, error) {
-	state, err := readState(path)
-	if err != nil {
-		return state, err
-	}
-	for _, want := range state.Files {
-		if !filepath.IsLocal(filepath.FromSlash(want.Name)) {
-			return state, fmt.Errorf("%w: %s lists %q, which is outside of the checkpoint", ErrForeign, stateFile, want.Name)
-		}
-		got, err := sumFile(filepath.Join(path, filepath.FromSlash(want.Name)))
-		if err != nil {
-			return state, readError(err)
-		}
-		if got.Bytes != want.Bytes || got.CRC != want.CRC {
-			return state, fmt.Errorf("%w: %s has %d bytes with the sum %s, expected %d bytes with %s",
-				ErrTorn, want.Name, got.Bytes, got.CRC, want.Bytes, want.CRC)
-		}
-	}
-	return state, nil
-}
-
-// newestCheckpoint finds the newest checkpoint that is whole. Others are
-// skipped with a warning. If there are only damaged ones, that is an error: a
-// training of days must not begin anew because of a bad disk, unnoticed. So is
-// one of a newer version, or one that could not be read, which may be whole: going on
-// from an older one would undo its training.
-func (r *run) newestCheckpoint(dir string) (path string, state checkpointState, err error) {
-	steps, err := listCheckpoints(dir)
-	if err != nil {
-		return "", state, err
-	}
-	var torn []error
-	for _, step := range slices.Backward(steps) {
-		path := filepath.Join(dir, checkpointName(step))
-		state, err := verify(path)
-		if err == nil {
-			return path, state, nil
-		}
-		if errors.Is(err, ErrFuture) {
-			return "", state, fmt.Errorf("cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to go back to the checkpoint before it", path, err, dir)
-		}
-		if !errors.Is(err, ErrTorn) && !errors.Is(err, ErrForeign) {
-			return "", state, fmt.Errorf("cannot resume from %s: %w; it may be whole, so no older one is taken: %s, and resume again, or move it out of %s to go back to the checkpoint before it", path, err, remedyUnread(err), dir)
-		}
-		r.log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
-		if errors.Is(err, ErrTorn) {
-			torn = append(torn, fmt.Errorf("%s: %w", path, err))
-		}
-	}
-	if len(torn) > 0 {
-		return "", state, fmt.Errorf("nothing to resume from: every checkpoint is damaged; remove them to begin anew: %w", errors.Join(torn...))
-	}
-	return "", state, nil
-}
-
-// resume brings the session, the run and the hooks to where a checkpoint left
-// them, or the hooks to their beginning.
+// resume restores the session, the run and the hooks from the newest checkpoint of
+// Loop.Resume, or begins a new training.
 func (r *run) resume(ctx context.Context) (err error) {
 	if err := r.interrupted(ctx); err != nil {
 		return err
 	}
-	dir := r.loop.Resume
-	var path string
-	var state checkpointState
-	if dir != "" {
-		var lock *folderLock
-		if lock, err = r.lockToRead(dir); err != nil {
+	from := &checkpoint.Resumable[savedState]{}
+	if r.loop.Resume != "" {
+		if from, err = checkpoint.Resume[savedState](r.loop.Resume, r.log); err != nil {
 			return err
 		}
-		// The Checkpoint hook takes it again, and looks whether anything changed.
-		defer func() {
-			if released := lock.release(); err == nil && released != nil {
-				err = fmt.Errorf("unlocking %s: %w", dir, released)
-			}
-		}()
-		if path, state, err = r.newestCheckpoint(dir); err != nil {
-			return err
-		}
+		// The Checkpoint hook locks it again, and looks whether anything changed.
+		defer func() { err = errors.Join(err, from.Release()) }()
+		r.logs = from.Logs
 	}
-	if path != "" {
-		if err := r.restore(ctx, path, state); err != nil {
-			return err
-		}
-	} else if dir != "" {
-		if r.logs, err = readBegun(dir); err != nil {
+	state := &from.State
+	if from.Path != "" {
+		if err := r.restore(ctx, from.Path, state); err != nil {
 			return err
 		}
 	}
 	if o := r.loop.Recover; o != nil && o.Load != nil && state.Recovery != nil {
 		if err := o.Load(state.Recovery); err != nil {
-			return fmt.Errorf("resuming from %s: state of Loop.Recover: %w", path, err)
+			return fmt.Errorf("resuming from %s: state of Loop.Recover: %w", from.Path, err)
 		}
 	}
 	for i := range r.hooks {
@@ -295,7 +50,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 		var own string
 		saved, ok := state.Hooks[h.Name]
 		if ok {
-			own = filepath.Join(path, hookDir(h.Name))
+			own = filepath.Join(from.Path, hookDir(h.Name))
 		}
 		if err := h.Load(own, saved); err != nil {
 			return &HookError{Hook: h.Name, Phase: "load", Err: err}
@@ -303,29 +58,10 @@ func (r *run) resume(ctx context.Context) (err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Hooks)) {
 		if !slices.ContainsFunc(r.hooks, func(h Hook) bool { return h.Name == name }) {
-			r.log.Warn("the checkpoint has the state of a hook that this run lacks", "checkpoint", path, "hook", name)
+			r.log.Warn("the checkpoint has the state of a hook that this run lacks", "checkpoint", from.Path, "hook", name)
 		}
 	}
 	return nil
-}
-
-// lockToRead locks a folder of checkpoints while a run reads from it, and tidies
-// it up. A folder that is not there, or that cannot be changed, is not locked.
-func (r *run) lockToRead(dir string) (*folderLock, error) {
-	lock, err := lockFolder(dir)
-	var locked *LockedError
-	if errors.As(err, &locked) {
-		return nil, err
-	}
-	if err != nil {
-		r.log.Debug("reading checkpoints without a lock", "folder", dir, "error", err)
-		return nil, nil
-	}
-	lock.warn(r.log, dir)
-	if err := (disk{}).tidy(dir); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w", err), lock.release())
-	}
-	return lock, nil
 }
 
 // VariableChecker is a Session that can tell whether a checkpoint of another
@@ -340,7 +76,7 @@ type VariableChecker interface {
 
 // accept decides whether the run resumes in spite of differences, and warns of
 // each if it does.
-func (r *run) accept(path string, state checkpointState, found []Difference) error {
+func (r *run) accept(path string, state *savedState, found []Difference) error {
 	mismatch := &MismatchError{Checkpoint: path, Differences: found}
 	for _, d := range found {
 		if why := r.fixed(path, state, d.Key); why != "" {
@@ -362,14 +98,14 @@ func (r *run) accept(path string, state checkpointState, found []Difference) err
 
 // fixed says why a run cannot resume in spite of a difference; it returns
 // nothing if it can.
-func (r *run) fixed(path string, state checkpointState, key string) string {
+func (r *run) fixed(path string, state *savedState, key string) string {
 	switch key {
 	case modelKey:
 		checker, ok := r.state.Session.(VariableChecker)
 		if !ok {
 			return "the variables of another model may not fit, and the session cannot tell"
 		}
-		if err := checker.CheckVariables(r.steady, filepath.Join(path, variables)); err != nil {
+		if err := checker.CheckVariables(r.steady, filepath.Join(path, checkpoint.Variables)); err != nil {
 			return "the variables do not fit: " + err.Error()
 		}
 	case metricsKey:
@@ -381,7 +117,7 @@ func (r *run) fixed(path string, state checkpointState, key string) string {
 }
 
 // restore applies a checkpoint, which is whole, to the session and the run.
-func (r *run) restore(ctx context.Context, path string, state checkpointState) error {
+func (r *run) restore(ctx context.Context, path string, state *savedState) error {
 	identity, err := r.identify(ctx)
 	if err != nil {
 		return fmt.Errorf("resuming from %s: %w", path, err)
@@ -399,13 +135,13 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 		if err := r.accept(path, state, found); err != nil {
 			return err
 		}
-		state = forced(state, found)
+		forced(state, found)
 	}
-	records, err := readHistory(filepath.Join(path, historyFile))
+	records, err := readHistory(filepath.Join(path, checkpoint.History))
 	if err != nil {
 		return fmt.Errorf("resuming from %s: %w", path, err)
 	}
-	if err := r.state.Session.Restore(r.steady, filepath.Join(path, variables)); err != nil {
+	if err := r.state.Session.Restore(r.steady, filepath.Join(path, checkpoint.Variables)); err != nil {
 		return fmt.Errorf("resuming from %s: restoring the model: %w", path, err)
 	}
 	if stateful, ok := r.state.Session.(Stateful); ok {
@@ -436,15 +172,14 @@ func (r *run) restore(ctx context.Context, path string, state checkpointState) e
 // forcedEvent says in the history that an epoch began in spite of differences.
 const forcedEvent = "resumed_anyway"
 
-// forced is the state to continue from in spite of differences. If those make
-// the position in the data mean nothing, the pass in progress is given up.
-func forced(state checkpointState, found []Difference) checkpointState {
-	state.Events = append(slices.Clip(state.Events), forcedEvent)
+// forced prepares a state for resuming in spite of differences. If they make the position in
+// the data meaningless, the pass in progress is given up.
+func forced(state *savedState, found []Difference) {
+	state.Events = append(state.Events, forcedEvent)
 	moved := slices.ContainsFunc(found, func(d Difference) bool { return slices.Contains(positionKeys, d.Key) })
 	if moved && state.PassBatch > 0 {
 		state.Pass, state.PassBatch = state.Pass+1, 0
 	}
-	return state
 }
 
 // differences lists what two identities disagree on.
@@ -465,6 +200,9 @@ func differences(checkpoint, run map[string]string) []Difference {
 	}
 	return found
 }
+
+// maxHistoryBytes limits a history.
+const maxHistoryBytes = 1 << 30
 
 // readHistory reads the history of a checkpoint.
 func readHistory(path string) ([]Record, error) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -20,6 +19,8 @@ import (
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+
+	"steadyfit/fit/checkpoint"
 )
 
 // tearable is a run whose newest checkpoint has every kind of file.
@@ -54,7 +55,7 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 		"bit at end":   func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
 		"gone":         nil,
 	}
-	whole, loop := tearable(t)
+	whole, _ := tearable(t)
 	files := 0
 	require.NoError(t, filepath.WalkDir(filepath.Join(whole, "ckpt-6"), func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -75,17 +76,17 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 			} else {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, name), tear(content), 0o666))
 			}
-			found, err := Checkpoints(dir)
+			found, err := checkpoint.List(dir)
 			require.NoError(t, err)
-			require.ErrorIs(t, found[0].Err, ErrTorn, "%s: %s", name, kind)
+			require.ErrorIs(t, found[0].Err, checkpoint.ErrTorn, "%s: %s", name, kind)
 			require.ErrorContains(t, found[0].Err, filepath.Base(name), kind)
 			require.NoError(t, found[1].Err)
 
 			var log bytes.Buffer
-			r := &run{loop: &loop, log: warnings(&log)}
-			got, _, err := r.newestCheckpoint(dir)
+			got, err := checkpoint.Resume[savedState](dir, warnings(&log))
 			require.NoError(t, err)
-			require.Equal(t, filepath.Join(dir, "ckpt-4"), got)
+			require.Equal(t, filepath.Join(dir, "ckpt-4"), got.Path)
+			require.NoError(t, got.Release())
 			require.Contains(t, log.String(), filepath.Base(name))
 		}
 		return nil
@@ -96,30 +97,8 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 // What cannot be read may be whole: nothing older is resumed from, and nothing is called
 // damaged.
 func TestUnreadIsNotTorn(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		torn bool
-		todo string
-	}{
-		{syscall.ENOENT, true, ""},
-		{syscall.ENOTDIR, true, ""},
-		{syscall.EISDIR, true, ""},
-		{syscall.EACCES, false, "right to read"},
-		{syscall.EPERM, false, "right to read"},
-		{syscall.EIO, false, "kernel's log"},
-		{syscall.EMFILE, false, "ulimit -n"},
-		{syscall.ETIMEDOUT, false, "can be read"},
-	} {
-		err := readError(&fs.PathError{Op: "open", Path: "ckpt-2/state.json", Err: c.err})
-		require.ErrorIs(t, err, c.err)
-		require.Equal(t, c.torn, errors.Is(err, ErrTorn), "%v", c.err)
-		if !c.torn {
-			require.Contains(t, remedyUnread(err), c.todo)
-		}
-	}
-
 	// A link to itself can be opened by nobody, the superuser included.
-	for _, name := range []string{stateFile, "variables.index", historyFile} {
+	for _, name := range []string{stateFile, "variables.index", checkpoint.History} {
 		for _, all := range []bool{false, true} {
 			dir, loop := checkpointed(t)
 			ckpts := []string{"ckpt-6"}
@@ -131,17 +110,17 @@ func TestUnreadIsNotTorn(t *testing.T) {
 				require.NoError(t, os.Remove(path))
 				require.NoError(t, os.Symlink(name, path))
 			}
-			found, err := Checkpoints(dir)
+			found, err := checkpoint.List(dir)
 			require.NoError(t, err)
 			require.ErrorIs(t, found[0].Err, syscall.ELOOP)
-			require.NotErrorIs(t, found[0].Err, ErrTorn)
+			require.NotErrorIs(t, found[0].Err, checkpoint.ErrTorn)
 
 			before := names(t, dir)
 			l := newLinear()
 			loop.Session, loop.Epochs = l, 5
 			_, err = loop.Run(t.Context(), samples(t, 8))
 			require.ErrorIs(t, err, syscall.ELOOP)
-			require.NotErrorIs(t, err, ErrTorn)
+			require.NotErrorIs(t, err, checkpoint.ErrTorn)
 			require.ErrorContains(t, err, "cannot resume from "+filepath.Join(dir, "ckpt-6"))
 			require.ErrorContains(t, err, "move it out of "+dir)
 			require.NotContains(t, err.Error(), "damaged")
@@ -193,7 +172,7 @@ func TestEveryBitOfTheState(t *testing.T) {
 			continue
 		}
 		noticed++
-		require.ErrorIs(t, err, ErrTorn, "bit %d of byte %d: %v", bits.TrailingZeros8(bit), at, err)
+		require.ErrorIs(t, err, checkpoint.ErrTorn, "bit %d of byte %d: %v", bits.TrailingZeros8(bit), at, err)
 	}
 	require.Greater(t, noticed, len(content)/4)
 }
@@ -227,7 +206,7 @@ func TestNewerVersionIsLeftAlone(t *testing.T) {
 			require.ErrorContains(t, err, "ckpt-6")
 			require.ErrorContains(t, err, "version 2, written by steadyfit v9.1.0; this is steadyfit")
 			require.ErrorContains(t, err, "the program that wrote it")
-			require.Equal(t, resume != "", errors.Is(err, ErrFuture) && errors.Is(err, ErrForeign))
+			require.Equal(t, resume != "", errors.Is(err, checkpoint.ErrFuture) && errors.Is(err, checkpoint.ErrForeign))
 			require.Empty(t, l.steps)
 			require.Equal(t, before, names(t, dir))
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -73,8 +74,8 @@ type run struct {
 
 	// logs are the sizes that log files had when the training began, by hook.
 	logs map[string]int64
-	// locks are those of the Checkpoint hooks.
-	locks []*folderLock
+	// folders are those of the Checkpoint hooks.
+	folders []*checkpoint.Folder
 	// lines are those of history.jsonl; the first linesKept bytes are of the first
 	// linesOf records.
 	lines              []byte
@@ -383,8 +384,8 @@ func (r *run) end(started int, err error) error {
 			errs = append(errs, r.hookError(r.steady, h.Name, "end", h.End(r.steady, &r.state)))
 		}
 	}
-	for _, lock := range r.locks {
-		if err := lock.release(); err != nil {
+	for _, folder := range r.folders {
+		if err := folder.Release(); err != nil {
 			errs = append(errs, fmt.Errorf("unlocking a folder of checkpoints: %w", err))
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+
+	"steadyfit/fit/checkpoint"
 )
 
 // counting is a Session with the running metric mae, which counts batches since the reset.
@@ -121,7 +123,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, c.finalized)
 	require.Equal(t, 42.0, c.w[0])
-	found, err := Checkpoints(dir)
+	found, err := checkpoint.List(dir)
 	require.NoError(t, err)
 	require.NoError(t, c.Restore(t.Context(), found[0].Variables))
 	require.NotEqual(t, 42.0, c.w[0], "a training that goes on goes on from the weights before that")

@@ -21,6 +21,8 @@ import (
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+
+	"steadyfit/fit/checkpoint"
 )
 
 // soakEnv set to anything has the soak as long as it is meant to be (make soak).
@@ -102,6 +104,9 @@ func (r soakRun) train() error {
 		return err
 	}
 	defer sampler.Close()
+	if _, err := memory.Read(); err != nil { // it keeps its file open
+		return err
+	}
 	var result soakResult
 	if result.Goroutines[0], result.Files[0], err = open(); err != nil {
 		return err
@@ -155,7 +160,7 @@ func (r soakRun) train() error {
 	result.Peak = usage.Peak
 	result.Verdict = series.Judge(memory.Criteria{Budget: r.Leak})
 	result.InUse = series.Judge(memory.Criteria{Layer: memory.MallocUsed, Budget: r.Leak})
-	found, err := fit.Checkpoints(checkpoints)
+	found, err := checkpoint.List(checkpoints)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -192,7 +193,7 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 		})
 		h, err := loop.Run(t.Context(), digits(t))
 		requireFull(t, err, dir)
-		var failed *fit.CheckpointError
+		var failed *checkpoint.Error
 		require.ErrorAs(t, err, &failed)
 		require.Equal(t, filepath.Join(dir, "ckpt-1"), failed.Good)
 		require.Equal(t, policy == fit.Continue, failed.Final)
@@ -200,7 +201,7 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 		if policy == fit.Continue {
 			require.Contains(t, log.String(), "no space left on device")
 		}
-		found, err := fit.Checkpoints(dir)
+		found, err := checkpoint.List(dir)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		require.NoError(t, found[0].Err)

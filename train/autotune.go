@@ -14,6 +14,7 @@ import (
 
 	"steadyfit/autotune"
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -235,7 +236,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	if !t.Resume {
 		return false, nil
 	}
-	state, found, err := fit.HookState(t.Checkpoints.Folder, autotuneHook)
+	state, found, err := checkpoint.HookState(t.Checkpoints.Folder, autotuneHook)
 	if err != nil || !found {
 		return false, err
 	}

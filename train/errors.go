@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -74,7 +75,7 @@ func unlogged(err error) bool { return errors.As(err, new(*fit.LogError)) }
 
 // final is an error that leaves the session with the result of the training.
 func final(err error) bool {
-	var unwritten *fit.CheckpointError
+	var unwritten *checkpoint.Error
 	var unlogged *fit.LogError
 	return errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
 }

@@ -13,6 +13,7 @@ import (
 	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/files"
 	"steadyfit/option"
@@ -186,7 +187,7 @@ func (t *training) openModel() (err error) {
 	continues := t.continues()
 	t.adapt(continues)
 	if t.Checkpoints.Folder != "" && !t.Resume {
-		if err := fit.CheckFolder(t.Checkpoints.Folder); err != nil {
+		if err := checkpoint.CheckUnused(t.Checkpoints.Folder); err != nil {
 			return unusable(err)
 		}
 	}

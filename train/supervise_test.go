@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -142,8 +143,8 @@ func TestWhatAnErrorLeaves(t *testing.T) {
 		{nil, true, true},
 		{hook(&fit.LogError{}), true, false},
 		{hook(&fit.LogError{Final: true}), true, true},
-		{hook(&fit.CheckpointError{Final: true}), false, true},
-		{errors.Join(hook(&fit.LogError{Final: true}), hook(&fit.CheckpointError{Final: true})), false, true},
+		{hook(&checkpoint.Error{Final: true}), false, true},
+		{errors.Join(hook(&fit.LogError{Final: true}), hook(&checkpoint.Error{Final: true})), false, true},
 		{errors.Join(hook(&fit.LogError{Final: true}), hook(other)), false, false},
 		{errors.Join(hook(&fit.LogError{}), hook(&fit.LogError{})), true, false},
 		{other, false, false},

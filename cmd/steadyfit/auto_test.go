@@ -19,7 +19,7 @@ import (
 
 	"steadyfit/autotune"
 	"steadyfit/data"
-	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/train"
@@ -89,7 +89,7 @@ func TestMeasuredChoice(t *testing.T) {
 	assert.Contains(t, said, measured)
 	assert.Contains(t, said, "(measured before)")
 	want := weights("whole")
-	found, err := fit.Checkpoints(filepath.Join(dir, "whole"))
+	found, err := checkpoint.List(filepath.Join(dir, "whole"))
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	assert.Equal(t, "train_xla, train_n_xla with up to 16 steps per call", found[0].Identity["session.compiled"])
@@ -158,7 +158,7 @@ func TestMeasuredChoice(t *testing.T) {
 		assert.Contains(t, string(maps), "libjemalloc.so.2")
 		assert.Equal(t, 1, strings.Count(output.String(), "auto: "), "%s", &output)
 		assert.Contains(t, output.String(), "auto: jemalloc: ")
-		found, err := fit.Checkpoints(filepath.Join(dir, "preloaded"))
+		found, err := checkpoint.List(filepath.Join(dir, "preloaded"))
 		require.NoError(t, err)
 		require.NotEmpty(t, found)
 		epochs := strconv.Itoa(found[0].Epochs + 2)
@@ -226,7 +226,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	}
 	identity := func(name string) string {
 		t.Helper()
-		found, err := fit.Checkpoints(filepath.Join(dir, name))
+		found, err := checkpoint.List(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.NotEmpty(t, found)
 		return found[0].Identity["session.fused"]

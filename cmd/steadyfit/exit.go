@@ -9,6 +9,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -89,8 +90,8 @@ func exitCode(err error) int {
 		return exitFailed // it worked when the training began
 	case own != nil:
 		return own.code
-	case as(new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*fit.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(fit.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
+	case as(new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+		is(checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
 		return exitUsage
 	case is(fit.ErrDiverged):
 		return exitDiverged

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -223,7 +224,7 @@ func withCheckpoint(err error, checkpoints string) error {
 	if !errors.As(err, &child) || len(child.Crashes) == 0 {
 		return err
 	}
-	found, _ := fit.Checkpoints(checkpoints) // one that cannot be read is of no use here
+	found, _ := checkpoint.List(checkpoints) // one that cannot be read is of no use here
 	for _, c := range found {
 		if c.Err == nil {
 			return fmt.Errorf("%w\nthe newest checkpoint is %s, continue with --resume", err, c.Path)

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/supervise"
 )
 
@@ -140,7 +140,7 @@ func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []stri
 		require.NoError(t, json.Unmarshal(line, &r))
 		losses = append(losses, string(r["epoch"])+" "+string(r["step"])+" "+string(r["loss"])+" "+string(r["accuracy"])+" "+string(r["val_loss"]))
 	}
-	found, err := fit.Checkpoints(filepath.Join(r.dir, name, "ckpt"))
+	found, err := checkpoint.List(filepath.Join(r.dir, name, "ckpt"))
 	require.NoError(t, err)
 	for _, c := range found {
 		require.NoError(t, c.Err)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 )
 
 // smallDisk mounts a file system that is soon full.
@@ -146,7 +146,7 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 			assert.Contains(t, out.String(), "restarting it")
 			assert.Contains(t, out.String(), "gave up; attempts without progress: 2")
 			assert.Contains(t, out.String(), c.want)
-			found, err := fit.Checkpoints(ckpt)
+			found, err := checkpoint.List(ckpt)
 			require.NoError(t, err)
 			require.NotEmpty(t, found)
 			assert.Contains(t, out.String(), "\nthe newest checkpoint is "+found[0].Path+", continue with --resume\n")

@@ -29,7 +29,7 @@ import (
 	"time"
 
 	"steadyfit/autotune"
-	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -158,12 +158,12 @@ func (s service) train(ctx context.Context, worker *supervise.Worker, name strin
 // endsService reports whether an error is not the job's: the next job would have it, too, or
 // another process may not.
 func endsService(err error) bool {
-	for _, other := range []error{context.Canceled, supervise.ErrRestart, supervise.ErrRetry, fit.ErrLocked} {
+	for _, other := range []error{context.Canceled, supervise.ErrRestart, supervise.ErrRetry, checkpoint.ErrLocked} {
 		if errors.Is(err, other) {
 			return true
 		}
 	}
-	return errors.As(err, new(*fit.CheckpointError)) || errors.As(err, new(*session.SaveError))
+	return errors.As(err, new(*checkpoint.Error)) || errors.As(err, new(*session.SaveError))
 }
 
 // finish takes a job out of the queue once its checkpoints are gone: the next job of that name

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
 )
 
@@ -74,7 +74,7 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	cmd, output = serve(t, dir, "-demo", "3")
 	running := filepath.Join(dir, "running", "demo-0001")
 	require.Eventually(t, func() bool {
-		found, err := fit.Checkpoints(running)
+		found, err := checkpoint.List(running)
 		return err == nil && len(found) > 0
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, syscall.Kill(workerOf(t, cmd.Process.Pid), syscall.SIGKILL))
@@ -165,7 +165,7 @@ func TestCtrlC(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", "long.json"), []byte(`{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32}}`), 0o666))
 	cmd, output := serve(t, dir)
 	require.Eventually(t, func() bool {
-		found, err := fit.Checkpoints(filepath.Join(dir, "running", "long"))
+		found, err := checkpoint.List(filepath.Join(dir, "running", "long"))
 		return err == nil && len(found) > 0
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))

@@ -14,6 +14,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -722,7 +723,7 @@ func TestErrorLeavesACheckpoint(t *testing.T) {
 	assert.Equal(t, []error{nil}, ended)
 	assert.Equal(t, "memory budget: 100.0 MiB of rss cannot be kept", h.Stopped, "the rest is in the error")
 	assert.Equal(t, h.Checkpoint, unkept.Checkpoint)
-	found, err := fit.Checkpoints(dir)
+	found, err := checkpoint.List(dir)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	assert.Equal(t, unkept.Step, found[0].Step)

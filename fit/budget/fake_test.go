@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/fit/checkpoint"
 )
 
 // fake is a fit.Session that computes nothing.
@@ -58,7 +59,7 @@ func samples(t testing.TB, n int) *data.InMemory {
 
 // savedStep is the step of a checkpoint, the newest of its folder, which is whole.
 func savedStep(t testing.TB, path string) int64 {
-	found, err := fit.Checkpoints(filepath.Dir(path))
+	found, err := checkpoint.List(filepath.Dir(path))
 	require.NoError(t, err)
 	require.NoError(t, found[0].Err)
 	require.Equal(t, path, found[0].Path)

@@ -1,6 +1,6 @@
 //go:build !linux && !darwin
 
-package fit
+package checkpoint
 
 import (
 	"errors"

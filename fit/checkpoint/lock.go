@@ -1,4 +1,4 @@
-package fit
+package checkpoint
 
 import (
 	"encoding/json"
@@ -12,15 +12,14 @@ import (
 	"time"
 )
 
-// lockName is the file in a folder of checkpoints that a run holds a lock on. It
-// says who holds it, for people, and is removed with the lock.
+// lockName is the file in a folder of checkpoints that a run locks. It has the Holder, for
+// people, and is removed with the lock.
 const lockName = ".lock"
 
-// lockTries is how often a lock is tried for while others remove its file at the
-// same time.
+// lockTries is the number of tries while other runs remove the file at the same time.
 const lockTries = 100
 
-// errLockBusy is what flock says of a file that is locked by somebody else.
+// errLockBusy is the error of flock for a file that another process has locked.
 var errLockBusy = errors.New("locked")
 
 // Holder is a process that uses a folder of checkpoints.
@@ -36,7 +35,7 @@ type Holder struct {
 func (h Holder) String() string {
 	switch {
 	case h.PID == 0:
-		return "a process that has not said which it is"
+		return "an unknown process"
 	case h == thisProcess(h.Since):
 		return fmt.Sprintf("another run of this process (%d), since %s", h.PID, h.Since.Format(time.RFC3339))
 	}
@@ -51,23 +50,21 @@ func thisProcess(since time.Time) Holder {
 	return Holder{PID: os.Getpid(), Host: host, Since: since}
 }
 
-// folderLock is a lock on a folder of checkpoints. The kernel lets go of it when
-// the process ends, however it ends; what the process has started does not keep
-// it. It is advisory: only runs of this package look at it. On NFS it holds
-// between hosts if the mount carries locks (not with nolock or
-// local_lock=flock).
-type folderLock struct {
+// Lock is an advisory lock on a folder of checkpoints. The kernel releases it when the
+// process ends, however it ends; child processes do not hold it. On NFS it holds between
+// hosts unless the mount has nolock or local_lock=flock.
+type Lock struct {
 	file *os.File
-	// before held the lock before and did not remove its file: it was killed, or
-	// it runs on a host whose locks are not seen here.
+	// before held the lock and did not remove its file: it was killed, or it runs on a host
+	// whose locks are not visible here.
 	before Holder
-	// unsupported is why there is no lock, on a file system that has none.
+	// unsupported is why the file system has no locks, or nil.
 	unsupported error
 }
 
-// lockFolder locks a folder, or returns a LockedError at once. On a file system
-// without locks it returns a lock that keeps nobody out.
-func lockFolder(dir string) (*folderLock, error) {
+// Acquire locks a folder, or returns a LockedError at once. On a file system without locks it
+// returns a lock that excludes nobody.
+func Acquire(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	for range lockTries {
 		l, err := tryLock(path)
@@ -78,14 +75,14 @@ func lockFolder(dir string) (*folderLock, error) {
 	return nil, fmt.Errorf("locking %s: its file was removed %d times by other runs", path, lockTries)
 }
 
-// tryLock returns neither a lock nor an error if the run before removed the file
-// between opening and locking.
-func tryLock(path string) (_ *folderLock, err error) {
+// tryLock returns neither a lock nor an error if another run removed the file between opening
+// and locking.
+func tryLock(path string) (_ *Lock, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("locking: %w", err)
 	}
-	l := &folderLock{}
+	l := &Lock{}
 	defer func() {
 		if l == nil || l.file == nil {
 			err = errors.Join(err, file.Close())
@@ -112,15 +109,14 @@ func tryLock(path string) (_ *folderLock, err error) {
 		return nil, nil
 	}
 	l.file, l.before = file, held
-	// The lock is what counts. What is in the file is for people, and there is no
-	// room for it on a full disk.
+	// The content is only for people, and a full disk has no room for it.
 	if text, err := json.Marshal(thisProcess(time.Now().UTC().Truncate(time.Second))); err == nil && file.Truncate(0) == nil {
 		_, _ = file.WriteAt(append(text, '\n'), 0)
 	}
 	return l, nil
 }
 
-// readHolder returns the zero Holder if the file does not say.
+// readHolder returns the zero Holder if the file has none.
 func readHolder(file *os.File) Holder {
 	const enough = 4 << 10
 	text, err := io.ReadAll(io.NewSectionReader(file, 0, enough))
@@ -131,8 +127,8 @@ func readHolder(file *os.File) Holder {
 	return h
 }
 
-// warn tells what may let two runs use the folder.
-func (l *folderLock) warn(log *slog.Logger, dir string) {
+// warn reports what may let two runs use the folder.
+func (l *Lock) warn(log *slog.Logger, dir string) {
 	if l.unsupported != nil {
 		log.Warn("this file system has no locks; take care that only one run uses the folder of checkpoints", "folder", dir, "error", l.unsupported)
 	}
@@ -142,15 +138,15 @@ func (l *folderLock) warn(log *slog.Logger, dir string) {
 	}
 }
 
-// release lets go of the lock. It may be called again, and on nil.
-func (l *folderLock) release() error {
+// Release releases the lock. It may be called again, and on nil.
+func (l *Lock) Release() error {
 	if l == nil || l.file == nil {
 		return nil
 	}
 	file := l.file
 	l.file = nil
-	// Removed while it is held, so that nobody else's is. On a disk that became
-	// read-only it stays, which does no harm.
+	// Removed while the lock is held, so that it is not the file of another run. A file that
+	// cannot be removed does no harm.
 	_ = os.Remove(file.Name())
 	return file.Close()
 }

@@ -1,0 +1,152 @@
+package checkpoint
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/fit/internal/disk"
+)
+
+// failure makes one change to files fail, or all from there on, and notes what
+// is changed.
+type failure struct {
+	at    int
+	err   error
+	all   bool
+	count int
+	ops   []string
+}
+
+func (f *failure) before(op, path string) error {
+	at := f.count
+	f.count++
+	f.ops = append(f.ops, op+" "+path)
+	if at == f.at || (f.all && at > f.at) {
+		return f.err
+	}
+	return nil
+}
+
+// names lists the entries of a folder.
+func names(t testing.TB, dir string) []string {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	found := []string{}
+	for _, e := range entries {
+		found = append(found, e.Name())
+	}
+	return found
+}
+
+// A name is given to a folder, or everything is as it was.
+func TestPublishIsUndone(t *testing.T) {
+	for _, replaces := range []bool{false, true} {
+		for at := 0; ; at++ {
+			dir := t.TempDir()
+			path, temporary := filepath.Join(dir, "ckpt-1"), filepath.Join(dir, ".ckpt-1.tmp")
+			put := func(folder string) {
+				require.NoError(t, errors.Join(os.Mkdir(folder, 0o777), os.WriteFile(filepath.Join(folder, "x"), []byte(folder), 0o666)))
+			}
+			put(temporary)
+			want := temporary
+			if replaces {
+				put(path)
+			}
+			f := &failure{at: at, err: syscall.EIO}
+			err := publish(disk.Disk{Before: f.before}, temporary, path)
+			if err != nil {
+				require.ErrorIs(t, err, syscall.EIO)
+				require.DirExists(t, temporary)
+				require.Equal(t, !replaces, disk.Missing(path), f.ops)
+				want = path
+			}
+			if err == nil || replaces {
+				text, err := os.ReadFile(filepath.Join(path, "x"))
+				require.NoError(t, err)
+				require.Equal(t, want, string(text))
+			}
+			if err == nil && at >= f.count {
+				require.Equal(t, []string{"ckpt-1"}, names(t, dir))
+				break
+			}
+		}
+	}
+}
+
+func TestReplaceLeavesNothingOfAFailure(t *testing.T) {
+	for at := range 3 { // write, sync, rename
+		dir := t.TempDir()
+		path := filepath.Join(dir, "a")
+		require.NoError(t, os.WriteFile(path, []byte("old"), 0o666))
+		f := &failure{at: at, err: syscall.ENOSPC}
+		require.ErrorIs(t, disk.Disk{Before: f.before}.Replace(path, []byte("new")), syscall.ENOSPC)
+		require.Equal(t, []string{"a"}, names(t, dir))
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "old", string(text))
+	}
+}
+
+// A removal that failed half-way is done by the next.
+func TestDiscardAgain(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "b"), 0o777))
+	f := &failure{at: 2, err: syscall.EIO} // the last of its changes
+	require.ErrorIs(t, discard(disk.Disk{Before: f.before}, path), syscall.EIO)
+	require.True(t, disk.Missing(path))
+	require.NoError(t, discard(disk.Disk{}, path))
+	require.Empty(t, names(t, dir))
+}
+
+// Of checkpoints none of which is known to be good, none is removed for another.
+func TestNoRoomWithoutAGoodCheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"ckpt-2", "ckpt-4"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
+	}
+	f := &Folder{dir: dir, Options: Options{Keep: 1}, pointed: -1, saved: []saved{{step: 2, proven: true}, {step: 4, whole: true}}}
+	require.ErrorIs(t, f.makeRoom(6, true), errNoRoom)
+	require.Len(t, names(t, dir), 2)
+}
+
+func TestRemedies(t *testing.T) {
+	for err, words := range map[error]string{
+		syscall.ENOSPC: "full", syscall.EDQUOT: "quota", syscall.EROFS: "read-only", syscall.EACCES: "right to write",
+		syscall.EPERM: "right to write", syscall.EIO: "kernel's log", syscall.EMFILE: "ulimit -n", syscall.EFBIG: "ulimit -f",
+		errors.New("anything else"): "another folder",
+	} {
+		require.Contains(t, remedyFor(&os.PathError{Op: "write", Path: "x", Err: err}), words)
+	}
+}
+
+// A file that cannot be read may be whole.
+func TestUnreadIsNotTorn(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		torn bool
+		todo string
+	}{
+		{syscall.ENOENT, true, ""},
+		{syscall.ENOTDIR, true, ""},
+		{syscall.EISDIR, true, ""},
+		{syscall.EACCES, false, "right to read"},
+		{syscall.EPERM, false, "right to read"},
+		{syscall.EIO, false, "kernel's log"},
+		{syscall.EMFILE, false, "ulimit -n"},
+		{syscall.ETIMEDOUT, false, "readable"},
+	} {
+		err := readError(&fs.PathError{Op: "open", Path: "ckpt-2/state.json", Err: c.err})
+		require.ErrorIs(t, err, c.err)
+		require.Equal(t, c.torn, errors.Is(err, ErrTorn), "%v", c.err)
+		if !c.torn {
+			require.Contains(t, remedyUnread(err), c.todo)
+		}
+	}
+}

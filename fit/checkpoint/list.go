@@ -1,0 +1,235 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/files"
+	"steadyfit/option"
+)
+
+// Info is a checkpoint on disk.
+type Info struct {
+	// Path is its folder. Session.Restore reads the model from Variables.
+	Path      string
+	Variables string
+	// Step and Epochs are the train steps and the epochs done.
+	Step   int64
+	Epochs int
+	// Written is when it was written.
+	Written time.Time
+	// Identity is what a run has to agree with to resume from it.
+	Identity map[string]string
+	// Best is true for the best checkpoint by the metric of fit.Best.
+	Best bool
+	// Err is nil if the checkpoint is whole. It is ErrTorn, ErrForeign or ErrFuture, or the
+	// error of a file that could not be read, which may be whole. Only Path and Step are set
+	// then.
+	Err error
+}
+
+// List lists the checkpoints of a folder, newest first, and checks their files. A folder
+// that does not exist has none. It takes no lock: a run that uses the folder is not
+// disturbed, and may remove what was listed.
+func List(dir string) ([]Info, error) {
+	steps, err := listSteps(dir)
+	if err != nil {
+		return nil, err
+	}
+	var best Best
+	// Without a good pointer, no checkpoint is the best.
+	if text, err := files.Read(filepath.Join(dir, bestFile), maxStateBytes); err != nil || json.Unmarshal(text, &best) != nil {
+		best.Step = -1
+	}
+	var found []Info
+	for _, step := range slices.Backward(steps) {
+		info := Info{Path: filepath.Join(dir, name(step)), Step: step}
+		if s, err := verify(info.Path); err != nil {
+			info.Err = err
+		} else {
+			info.Variables, info.Epochs, info.Identity = filepath.Join(info.Path, Variables), s.Epochs, s.Identity
+			info.Best = step == best.Step
+			info.Written, _ = time.Parse(time.RFC3339, s.Written) // else it is the zero time
+		}
+		found = append(found, info)
+	}
+	return found, nil
+}
+
+// listSteps returns the steps of the folders ckpt-<step>, ascending.
+func listSteps(dir string) ([]int64, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("checkpoints: %w", err)
+	}
+	var steps []int64
+	for _, e := range entries {
+		step, err := strconv.ParseInt(strings.TrimPrefix(e.Name(), prefix), 10, 64)
+		if err == nil && step >= 0 && name(step) == e.Name() && e.IsDir() {
+			steps = append(steps, step)
+		}
+	}
+	slices.Sort(steps)
+	return steps, nil
+}
+
+// HookState returns what a hook saved in the newest readable checkpoint of a folder; nil if it
+// saved nothing. found is false if there is no checkpoint. It checks no other files, and
+// takes no lock.
+func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) {
+	steps, err := listSteps(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, step := range slices.Backward(steps) {
+		if s, err := readState(filepath.Join(dir, name(step))); err == nil {
+			return s.Hooks[hook], true, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// CheckUnused reports early why a new training cannot write to a folder: an *option.Error if
+// it holds checkpoints of an earlier training, or a *LockedError if another run uses it. A
+// folder that does not exist, or has no checkpoint, is good.
+func CheckUnused(dir string) error {
+	steps, err := listSteps(dir)
+	if err != nil {
+		return err
+	}
+	earlier := refuseEarlier(dir, steps)
+	if earlier == nil {
+		return nil
+	}
+	lock, err := Acquire(dir)
+	if errors.Is(err, ErrLocked) {
+		return err
+	}
+	return errors.Join(earlier, lock.Release())
+}
+
+// refuseEarlier is the error of a new training in a folder with checkpoints of these steps,
+// ascending; nil if they are all foreign.
+func refuseEarlier(dir string, steps []int64) error {
+	for _, step := range slices.Backward(steps) {
+		path := filepath.Join(dir, name(step))
+		switch _, err := readState(path); {
+		case errors.Is(err, ErrFuture):
+			return ofFuture(path, err)
+		case !errors.Is(err, ErrForeign):
+			return &option.Error{Option: "Checkpoint", Value: dir, Reason: "it holds checkpoints of an earlier training (the newest is " + name(step) + ")", Fix: "continue it with {Loop.Resume}, or name another folder"}
+		}
+	}
+	return nil
+}
+
+func ofFuture(path string, err error) error {
+	return &option.Error{Option: "Checkpoint", Value: path, Reason: err.Error(), Fix: "name another folder, or use the program that wrote it"}
+}
+
+// Resumable is what a run resumes from.
+type Resumable[State any] struct {
+	// Path is the checkpoint, and State the state of the training; empty if the folder has
+	// no checkpoint.
+	Path  string
+	State State
+	// Logs are the sizes of log files when the training began, if there is no checkpoint.
+	Logs map[string]int64
+
+	lock *Lock
+}
+
+// Release unlocks the folder.
+func (r *Resumable[State]) Release() error {
+	if err := r.lock.Release(); err != nil {
+		return fmt.Errorf("unlocking a folder of checkpoints: %w", err)
+	}
+	return nil
+}
+
+// Resume finds the newest whole checkpoint of a folder and locks the folder until Release.
+// Torn and foreign ones are skipped with a warning. If all are torn, that is an error: a
+// training must not restart unnoticed because of a bad disk. So is a newer one of another
+// version, or one that could not be read, since an older one would undo its training.
+func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err error) {
+	r := &Resumable[State]{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.lock.Release())
+		}
+	}()
+	// A folder that does not exist, or cannot be changed, is not locked.
+	if r.lock, err = Acquire(dir); errors.Is(err, ErrLocked) {
+		return nil, err
+	} else if err != nil {
+		log.Debug("reading checkpoints without a lock", "folder", dir, "error", err)
+	} else {
+		r.lock.warn(log, dir)
+		if err := tidy(disk.Disk{}, dir); err != nil {
+			return nil, err
+		}
+	}
+	steps, err := listSteps(dir)
+	if err != nil {
+		return nil, err
+	}
+	var torn []error
+	for _, step := range slices.Backward(steps) {
+		path := filepath.Join(dir, name(step))
+		s, err := verify(path)
+		if err == nil {
+			if err = json.Unmarshal(s.raw, &r.State); err == nil {
+				r.Path = path
+				return r, nil
+			}
+			err = fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
+		}
+		switch {
+		case errors.Is(err, ErrFuture):
+			return nil, fmt.Errorf("cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to go back to the checkpoint before it", path, err, dir)
+		case errors.Is(err, ErrTorn):
+			torn = append(torn, fmt.Errorf("%s: %w", path, err))
+		case !errors.Is(err, ErrForeign):
+			return nil, fmt.Errorf("cannot resume from %s: %w; it may be whole, so no older one is taken: %s, and resume again, or move it out of %s to go back to the checkpoint before it", path, err, remedyUnread(err), dir)
+		}
+		log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
+	}
+	if len(torn) > 0 {
+		return nil, fmt.Errorf("nothing to resume from: every checkpoint is damaged; remove them to start a new training: %w", errors.Join(torn...))
+	}
+	r.Logs, err = readBegun(dir)
+	return r, err
+}
+
+// begun is the content of begunFile.
+type begun struct {
+	// Logs are the sizes that log files had when the training began, by hook.
+	Logs map[string]int64 `json:"logs"`
+}
+
+// readBegun reads where the log files of a training without a checkpoint began.
+func readBegun(dir string) (map[string]int64, error) {
+	path := filepath.Join(dir, begunFile)
+	text, err := files.Read(path, maxStateBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var b begun
+	if err == nil {
+		err = json.Unmarshal(text, &b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("where the training began: %s: %w; remove it to leave log files as they are", path, err)
+	}
+	return b.Logs, nil
+}
