@@ -34,7 +34,7 @@ type finding struct {
 	where string
 }
 
-// inspect draws the facts from what is reached from roots.
+// inspect derives the facts from the nodes reached from roots.
 func (g *graph) inspect(roots []string) (facts, error) {
 	t, err := g.follow(roots)
 	if err != nil {

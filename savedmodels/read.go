@@ -247,8 +247,8 @@ func fields(data []byte, err *error) iter.Seq[field] {
 	}
 }
 
-// estimate predicts the memory that decoding takes, and fails when that exceeds what is
-// left.
+// estimate predicts the memory that decoding takes, and fails when that exceeds the rest
+// of the limit.
 type estimate struct {
 	left  int64
 	sizes map[protoreflect.FullName]int64

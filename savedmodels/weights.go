@@ -32,7 +32,7 @@ func (m *Model) CheckUnchanged() error {
 	}
 	for _, folder := range []string{"variables", "assets"} {
 		entries, err := os.ReadDir(filepath.Join(m.Dir, folder))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // checkWeights requires what is needed
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // checkWeights requires the needed ones
 			return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 		}
 		for _, e := range entries {

@@ -11,16 +11,16 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Slice refers to a Go slice of numbers or bools, without a copy. It keeps the memory alive,
-// and does not pin it.
+// Slice refers to a Go slice of numbers or bools. It keeps the memory alive, and does not
+// pin it.
 type Slice struct {
 	dtype DType
 	data  ptr
 	n     int
 }
 
-// SliceOf returns a Slice of a slice of one of Go's own types of Numeric. A value of any other
-// type gives the zero Slice, whose DType is 0. It does not allocate.
+// SliceOf returns a Slice of a slice of one of Go's own types of Numeric, and the zero Slice,
+// whose DType is 0, for any other value. It does not allocate.
 func SliceOf(values any) Slice {
 	t, first, n := dtype.Data(values)
 	if t == nil || t.Kind == dtype.String {
@@ -39,18 +39,16 @@ func (s Slice) DType() DType { return s.dtype }
 // Bytes is the size of the elements.
 func (s Slice) Bytes() int { return s.n * s.dtype.Size() }
 
-// alignment is what TensorFlow's operations ask of an address, in bytes
-// (EIGEN_MAX_ALIGN_BYTES).
+// alignment is that of TensorFlow's operations, in bytes (EIGEN_MAX_ALIGN_BYTES).
 const alignment = 64
 
-// Aligned reports whether Step.Borrow takes the slice: it is not empty, and begins at a
-// multiple of 64 bytes, as all memory does that Go allocates in one piece of more than
-// 32 KiB.
+// Aligned reports whether Step.Borrow takes the slice: it is not empty and 64-byte aligned,
+// as all memory is that Go allocates in one piece of more than 32 KiB.
 func (s Slice) Aligned() bool { return s.n > 0 && uintptr(s.data)%alignment == 0 }
 
 // borrow is Go memory that an input of a step reads from.
 type borrow struct {
-	// held is 1 while TensorFlow refers to the memory; TensorFlow writes the 0. It is
+	// held is 1 while TensorFlow refers to the memory; TensorFlow sets it to 0. It is
 	// pinned, too.
 	held     int32
 	released bool // by the step
@@ -73,8 +71,8 @@ func (l *borrow) begin(values ptr) {
 	borrows.list = append(borrows.list, l)
 }
 
-// end unpins borrowed memory, at once or once TensorFlow releases it. It reports
-// whether TensorFlow has it still.
+// end unpins borrowed memory, at once or once TensorFlow releases it, and reports whether
+// TensorFlow still has it.
 func (l *borrow) end() bool {
 	borrows.Lock()
 	defer borrows.Unlock()
@@ -83,7 +81,7 @@ func (l *borrow) end() bool {
 	return slices.Contains(borrows.list, l)
 }
 
-// unpinKept unpins what TensorFlow has released since the step did.
+// unpinKept unpins memory that TensorFlow has released since.
 func unpinKept() {
 	borrows.Lock()
 	defer borrows.Unlock()
@@ -101,10 +99,10 @@ func unpin() {
 	})
 }
 
-// Borrow has runs read input i from the slice itself, without a copy, until Release, or until
-// the input is set or borrowed again: the values must not be written to before that. What is
-// in the input's own buffer is lost. A slice that is not Aligned is ErrInvalidArgument. As a
-// rule nothing is allocated in Go if the input was borrowed before.
+// Borrow makes runs read input i from the slice itself until Release, or until the input is
+// set or borrowed again. The values must not change before that. The content of the input's
+// own buffer is lost. A slice that is not Aligned is ErrInvalidArgument. As a rule nothing
+// is allocated in Go if the input was borrowed before.
 func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 	p, err := st.use()
 	if err != nil {
@@ -136,11 +134,10 @@ func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 	return nil
 }
 
-// Release ends the use of all borrowed slices; those inputs then have no value. It reports
-// whether the model keeps some of the memory that was borrowed since the last Release, as it
-// does if an input is assigned to a variable, which shares it: that memory must never be
-// written to again. It stays pinned until TensorFlow has released it, which is looked at as
-// borrows end and sessions are closed.
+// Release ends the use of all borrowed slices; those inputs then have no value. kept reports
+// that the model keeps some of the memory borrowed since the last Release, as it does if an
+// input is assigned to a variable: that memory must never be written to again. It stays
+// pinned until TensorFlow releases it, which is checked as borrows end and sessions close.
 func (st *Step) Release() (kept bool, err error) {
 	p, err := st.use()
 	if err != nil {

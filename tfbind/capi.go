@@ -227,8 +227,8 @@ func (api cgoAPI) setInputStrings(step ptr, i int, values []string) {
 	api.setStrings(inputs[i], values)
 }
 
-// What is borrowed is pinned. As numbers, since cgo would look for pointers in all of the
-// object that the values are in.
+// Borrowed memory is pinned. It is passed as numbers, since cgo would look for pointers in
+// all of the object that has the values.
 func (cgoAPI) borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool {
 	return C.sf_step_borrow((*C.sf_step)(step), C.int(i), C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)),
 		C.uintptr_t(uintptr(data)), C.size_t(bytes), C.uintptr_t(uintptr(ptr(held)))) != 0

@@ -4,52 +4,43 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Code classifies an error of the TensorFlow runtime; the values are those of
 // TF_Code.
 type Code int
 
-// The codes that TensorFlow returns.
+// The codes that this module compares with.
 const (
-	Cancelled          Code = 1
-	Unknown            Code = 2
-	InvalidArgument    Code = 3
-	DeadlineExceeded   Code = 4
-	NotFound           Code = 5
-	AlreadyExists      Code = 6
-	PermissionDenied   Code = 7
-	ResourceExhausted  Code = 8
-	FailedPrecondition Code = 9
-	Aborted            Code = 10
-	OutOfRange         Code = 11
-	Unimplemented      Code = 12
-	Internal           Code = 13
-	Unavailable        Code = 14
-	DataLoss           Code = 15
-	Unauthenticated    Code = 16
+	Unknown           Code = 2
+	InvalidArgument   Code = 3
+	NotFound          Code = 5
+	PermissionDenied  Code = 7
+	ResourceExhausted Code = 8
+	Unimplemented     Code = 12
+
+	cancelled          Code = 1
+	failedPrecondition Code = 9
+	dataLoss           Code = 15
 )
 
-var codeNames = [...]string{
-	Cancelled: "CANCELLED", Unknown: "UNKNOWN", InvalidArgument: "INVALID_ARGUMENT",
-	DeadlineExceeded: "DEADLINE_EXCEEDED", NotFound: "NOT_FOUND", AlreadyExists: "ALREADY_EXISTS",
-	PermissionDenied: "PERMISSION_DENIED", ResourceExhausted: "RESOURCE_EXHAUSTED",
-	FailedPrecondition: "FAILED_PRECONDITION", Aborted: "ABORTED", OutOfRange: "OUT_OF_RANGE",
-	Unimplemented: "UNIMPLEMENTED", Internal: "INTERNAL", Unavailable: "UNAVAILABLE",
-	DataLoss: "DATA_LOSS", Unauthenticated: "UNAUTHENTICATED",
-}
+// codeNames are TensorFlow's names of the codes, from 1.
+var codeNames = strings.Fields("CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS " +
+	"PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL " +
+	"UNAVAILABLE DATA_LOSS UNAUTHENTICATED")
 
-// String returns the code's name as TensorFlow spells it.
+// String returns TensorFlow's name of the code.
 func (c Code) String() string {
-	if c > 0 && int(c) < len(codeNames) {
-		return codeNames[c]
+	if c > 0 && int(c) <= len(codeNames) {
+		return codeNames[c-1]
 	}
 	return "code " + strconv.Itoa(int(c))
 }
 
 // Error is an error that TensorFlow itself reported.
 type Error struct {
-	// Op is what was being done, as in "load SavedModel /models/digits".
+	// Op is the operation, as in "load SavedModel /models/digits".
 	Op string
 	// Code is TensorFlow's classification.
 	Code Code
@@ -64,8 +55,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Op, e.Code, e.Message)
 }
 
-// Is makes errors.Is(err, ErrResourceExhausted) hold for every error of that
-// code, whatever its Op and Message.
+// Is makes errors.Is(err, ErrResourceExhausted) hold for every error of that code.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Op == "" && t.Message == "" && t.Code == e.Code
@@ -73,14 +63,13 @@ func (e *Error) Is(target error) bool {
 
 // The errors of TensorFlow that callers decide on, for errors.Is.
 var (
-	ErrCancelled          error = &Error{Code: Cancelled}
 	ErrInvalidArgument    error = &Error{Code: InvalidArgument}
-	ErrDeadlineExceeded   error = &Error{Code: DeadlineExceeded}
 	ErrNotFound           error = &Error{Code: NotFound}
 	ErrResourceExhausted  error = &Error{Code: ResourceExhausted}
-	ErrFailedPrecondition error = &Error{Code: FailedPrecondition}
-	ErrAborted            error = &Error{Code: Aborted}
-	ErrDataLoss           error = &Error{Code: DataLoss}
+	ErrFailedPrecondition error = &Error{Code: failedPrecondition}
+	ErrDataLoss           error = &Error{Code: dataLoss}
+
+	errCancelled error = &Error{Code: cancelled}
 )
 
 // The errors of this package.

@@ -9,8 +9,8 @@ import (
 // Half is an IEEE 754 binary16 number: the element of a Float16 tensor.
 type Half uint16
 
-// NewHalf rounds to the nearest Half, ties to even; what is too large becomes
-// an infinity.
+// NewHalf rounds to the nearest Half, ties to even; larger values become
+// infinities.
 func NewHalf(f float32) Half { return Half(float16.Fromfloat32(f)) }
 
 // Float32 returns the value, exactly.

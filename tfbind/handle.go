@@ -11,8 +11,8 @@ import (
 // ptr is an address in C memory, or in Go's while that is pinned (borrow).
 type ptr = unsafe.Pointer
 
-// handle owns one native object. It counts uses, so that Close can be called at
-// any time: the object is freed when it is closed and no use is under way.
+// handle owns one native object. It counts uses: the object is freed when it is closed and
+// no use is under way.
 type handle struct {
 	ptr  ptr
 	free func(ptr)
@@ -34,11 +34,10 @@ func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 	return &handle{ptr: p, free: free, kind: k, size: size, freed: make(chan struct{}), site: here()}
 }
 
-// watch arms the safety net on the object that the user holds: if it becomes
-// unreachable unclosed, the leak is counted. Nothing is freed there, so no
-// accessor needs runtime.KeepAlive: a native object never goes away behind a
-// caller's back. Close methods do need it: in its last use the object could
-// become unreachable before it is marked closed, and be counted.
+// watch arms the safety net on the object that the user holds: if it becomes unreachable
+// unclosed, the leak is counted. Nothing is freed there, so no accessor needs
+// runtime.KeepAlive. Close methods do: in its last use the object could become unreachable
+// before it is marked closed, and be counted.
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
@@ -121,9 +120,9 @@ type Counts struct {
 	// Eagers and EagerFrames count the unclosed ones; TensorFlow does not say how
 	// large the values in them are.
 	Eagers, EagerFrames int64
-	// Leaked counts objects that became unreachable without Close and were
-	// noticed by the garbage collector; they are in the other counts too, and
-	// stay there: their memory is lost. LeakedBytes is the size of their buffers.
+	// Leaked counts objects that became unreachable without Close, as found by the garbage
+	// collector. They are in the other counts too, and stay there. LeakedBytes is the size
+	// of their buffers.
 	Leaked, LeakedBytes int64
 }
 
@@ -158,10 +157,9 @@ var leaks struct {
 	list []Leak
 }
 
-// Leaks returns the leaks noticed so far with their origin. Origins are
-// recorded only in a build with the tag leakcheck, since taking a stack trace
-// costs more than making a small tensor; without it the list is empty and
-// Live().Leaked has the number.
+// Leaks returns the leaks found so far with their origin, in a build with the tag leakcheck:
+// taking a stack trace costs more than making a small tensor. In other builds the list is
+// empty and Live().Leaked has the number.
 func Leaks() []Leak {
 	leaks.Lock()
 	defer leaks.Unlock()

@@ -30,16 +30,15 @@ var loaded struct {
 	env   []string // when it was opened
 }
 
-// Load finds a TensorFlow as [Locate] does and opens it. The library stays open
-// until the process ends, since TensorFlow cannot be unloaded; so the first
-// call decides, and a later one returns its result, or an error if it asks for
-// another library. Where another binding has brought a TensorFlow into the process, or
-// the program links one, that one is used. Everything else in this package calls
-// Load("") when no library is open yet.
+// Load finds a TensorFlow as [Locate] does and opens it. It stays open until the process
+// ends, since TensorFlow cannot be unloaded: a later call returns the same result, or an
+// error if it asks for another library. A TensorFlow that another binding or the linker
+// has brought into the process is used. The rest of this package calls Load("") when no
+// library is open yet.
 //
-// The error is a *LoadError: nothing found, half an installation, a file that
-// is no library, a version outside MinVersion to MaxVersion, or another
-// TensorFlow than the one that is in the process.
+// The error is a *LoadError: nothing found, half an installation, a file that is no
+// library, a version outside MinVersion to MaxVersion, or another TensorFlow in the
+// process.
 func Load(path string) (Info, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
@@ -76,11 +75,11 @@ func Loaded() bool {
 	return loaded.tried && loaded.err == nil
 }
 
-// OneDNN reports whether the open TensorFlow computes with oneDNN on the CPU. The answer
-// is TensorFlow's own: TF_ENABLE_ONEDNN_OPTS decides, else the processor
-// (IsMKLEnabled in tensorflow/core/util/util.cc). Without oneDNN, kernels round
-// differently, and large blocks come from malloc in place of a pool. known is false if
-// no library is open, or if it does not say.
+// OneDNN reports whether the open TensorFlow computes with oneDNN on the CPU, as
+// TensorFlow itself says: TF_ENABLE_ONEDNN_OPTS decides, else the processor (IsMKLEnabled in
+// tensorflow/core/util/util.cc). Without oneDNN, kernels round differently, and large
+// blocks come from malloc instead of a pool. known is false if no library is open, or if it
+// does not say.
 func OneDNN() (on, known bool) {
 	if !Loaded() {
 		return false, false
@@ -89,9 +88,8 @@ func OneDNN() (on, known bool) {
 	return answer == 1, answer >= 0
 }
 
-// Environment is the environment in which the library was opened, as of os.Environ: what
-// TensorFlow reads once, it has read there. It is false if none is open. It is not to be
-// changed.
+// Environment is the environment in which the library was opened, as of os.Environ; ok is
+// false if none is open. It must not be changed.
 func Environment() (env []string, ok bool) {
 	loaded.Lock()
 	defer loaded.Unlock()
@@ -127,8 +125,8 @@ func open(path string) (Info, error) {
 	return info, nil
 }
 
-// locate is Locate in a process that may have a TensorFlow already: a second one
-// beside it would share some of its symbols and not others.
+// locate is Locate in a process that may have a TensorFlow already: a second one would share
+// some of its symbols and not others.
 func locate(path string) (Location, error) {
 	there := inProcess()
 	if there == "" {

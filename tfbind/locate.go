@@ -80,13 +80,11 @@ var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_fra
 const installFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
 	EnvLibrary + " to the folder that holds libtensorflow_cc.so.2"
 
-// Locate searches for a TensorFlow without opening it, in this order: path if
-// it is not empty, else STEADYFIT_TENSORFLOW, else the folder .runtime of the
-// project (of the working directory, of its parents, and of the executable's
-// folder and its parent), else the active virtual environment, else python3's
-// site-packages, else LD_LIBRARY_PATH and the usual folders of C libraries. A place that was named
-// explicitly and holds no TensorFlow is an error rather than passed over. The
-// error is a *LoadError.
+// Locate searches for a TensorFlow without opening it: path if it is not empty, else
+// STEADYFIT_TENSORFLOW, else the folder .runtime of the project (of the working directory,
+// its parents, the executable's folder and its parent), else the active virtual
+// environment, else python3's site-packages, else LD_LIBRARY_PATH and the usual folders of
+// C libraries. A named place without a TensorFlow is an error. The error is a *LoadError.
 func Locate(path string) (Location, error) {
 	for _, named := range []struct{ source, path string }{
 		{"path", path}, {EnvLibrary, os.Getenv(EnvLibrary)},

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// inProcess is the TensorFlow library that is in this process already, as it is where
-// the program links one, or another binding has opened one; "" where there is none, or
-// where the system does not say.
+// inProcess is the TensorFlow library that the program links or another binding has opened;
+// empty if there is none, or the system does not say.
 func inProcess() string {
 	maps, err := os.ReadFile("/proc/self/maps") // Linux
 	if err != nil {

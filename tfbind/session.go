@@ -86,18 +86,16 @@ func noteConfig(config []byte) {
 }
 
 // FirstConfig is the serialized tensorflow.ConfigProto of the first session or eager
-// context of the process, with which TensorFlow has set up its devices and their
-// threads; ok is false where there was none. One that failed to open does not count,
-// though TensorFlow may have gone by it.
+// context of the process, with which TensorFlow has set up its devices and their threads;
+// ok is false if there was none. One that failed to open does not count.
 func FirstConfig() (config []byte, ok bool) {
 	first.Lock()
 	defer first.Unlock()
 	return slices.Clone(first.config), first.made
 }
 
-// FirstEnvironment is the environment of the process when its first session or eager
-// context was made: what TensorFlow reads with its devices, it has read by then. ok is false
-// where there was none.
+// FirstEnvironment is the environment of the process at its first session or eager context,
+// when TensorFlow read the settings of its devices; ok is false if there was none.
 func FirstEnvironment() (env []string, ok bool) {
 	first.Lock()
 	defer first.Unlock()
@@ -113,10 +111,9 @@ func wrapSession(p ptr, g *Graph, ownsGraph bool) *Session {
 // Graph returns the session's graph, borrowed until the session is closed.
 func (s *Session) Graph() *Graph { return s.graph }
 
-// Close cancels the runs under way, waits for them to end, and frees the
-// session, its variables, and its graph if it came with one. Runs and steps
-// fail with ErrClosed afterwards. What TensorFlow's allocators keep for
-// themselves is not returned to the system. Closing twice does nothing.
+// Close cancels the runs under way, waits for them to end, and frees the session, its
+// variables, and its graph if it came with one. Later runs and steps fail with ErrClosed.
+// TensorFlow's allocators keep their free memory. Closing twice does nothing.
 func (s *Session) Close() error {
 	if s == nil {
 		return nil
@@ -132,8 +129,7 @@ func (s *Session) Close() error {
 	return err
 }
 
-// acquire begins a run, unless the session was closed or a run of it was cut
-// short.
+// acquire begins a run, unless the session was closed or a run was cut short.
 func (s *Session) acquire() (ptr, error) {
 	p, err := s.h.acquire()
 	if err == nil && s.ended.Load() {
@@ -146,7 +142,7 @@ func (s *Session) acquire() (ptr, error) {
 // closedError adds ErrClosed to the error of a run that TensorFlow cancelled
 // because the session was closed under it.
 func (s *Session) closedError(err error) error {
-	if err != nil && s.ended.Load() && errors.Is(err, ErrCancelled) {
+	if err != nil && s.ended.Load() && errors.Is(err, errCancelled) {
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	return err
@@ -180,21 +176,18 @@ func (s *Session) Devices() ([]Device, error) {
 type Feeds map[Output]*Tensor
 
 // CancelMode says what happens to a run in progress when its context ends.
-// TensorFlow cannot abandon a single run of a session: a timeout in RunOptions
-// is reported only after the run has ended by itself (measured on 2.21: a
-// timeout of 200 ms on a step of 2.1 s came back after 2.1 s), and closing the
-// session is the only way to cut a run short. Hence the contract:
+// TensorFlow cannot abandon a single run of a session: it reports a timeout in RunOptions
+// only after the run has ended by itself (measured on 2.21: a timeout of 200 ms on a step
+// of 2.1 s returned after 2.1 s), and only closing the session cuts a run short. Hence the
+// contract:
 //
-//   - A context that has ended before the run starts: nothing runs, nothing
-//     changes, the error is the context's cause.
-//   - [Finish], the default, with a context that ends during the run: the run
-//     goes to its end and its results are returned without an error. A train
-//     step is never half applied. The caller sees the context at its next run.
-//   - [Abort], with a context that ends during the run: the session is closed,
-//     TensorFlow cancels the operations that can be cancelled, and the call
-//     returns as soon as they have ended, with an error that is both the
-//     context's cause and ErrInterrupted. The session is closed for good and its
-//     variables are in doubt.
+//   - If the context has ended before the run starts, nothing runs or changes; the error
+//     is the context's cause.
+//   - With [Finish], the default, a run in progress goes to its end and returns its results
+//     without an error. A train step is never half applied.
+//   - With [Abort], the session is closed and TensorFlow cancels what it can. The call
+//     returns once the operations have ended, with an error that is both the context's
+//     cause and ErrInterrupted. The variables are in doubt.
 //   - A deadline is treated as a cancellation at that time.
 //   - No goroutine outlives the call.
 type CancelMode int
@@ -233,9 +226,8 @@ func (r Results) Close() error {
 
 var errNoContext = errors.New("run: the context is nil; give one, such as context.Background()")
 
-// Run feeds values, runs what the fetches need, and returns their values. The
-// results must be closed. See [CancelMode] for what the context does. For the
-// same run over and over, prepare a [Step].
+// Run feeds values, runs what the fetches need, and returns their values. The results must
+// be closed. See [CancelMode] for contexts. For repeated runs, prepare a [Step].
 func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output) (Results, error) {
 	return s.RunWith(ctx, feeds, fetches, RunOptions{})
 }

@@ -24,15 +24,13 @@ type StepSpec struct {
 	RunOptions []byte
 }
 
-// Step is a run of a session that was prepared once: names resolved, tables laid
-// out, one native buffer per input. A run is one crossing from Go into C. A
-// Step is for one goroutine at a time, and refuses the second with ErrBusy.
+// Step is a run of a session that was prepared once: names resolved, tables laid out, one
+// native buffer per input. A run crosses once from Go into C. A Step is for one goroutine
+// at a time, and refuses a second one with ErrBusy.
 //
-// An input keeps its value from run to run until it is set again. Where the
-// model keeps the buffer that it was fed (an input assigned to a variable shares
-// its memory), the step notices after the run and goes on with a copy, so that
-// setting an input never changes a variable. Borrow is for large inputs, which runs then
-// read in place.
+// An input keeps its value from run to run until it is set again. Where the model keeps the
+// buffer of an input (one assigned to a variable shares its memory), the step notices after
+// the run and continues with a copy, so that setting an input never changes a variable.
 type Step struct {
 	h       *handle
 	session *Session
@@ -130,9 +128,8 @@ func (st *Step) done() {
 	st.busy.Store(false)
 }
 
-// Set copies a flat row-major slice into the native buffer of input i, which
-// takes on that shape, and releases what the input has borrowed. values may be reused at
-// once. Nothing is allocated as long as the shape stays the same.
+// Set copies a flat row-major slice into the native buffer of input i, which takes on that
+// shape and releases a borrowed slice. It allocates only when the shape changes.
 func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	return st.Copy(i, sliceOf(values), shape...)
 }
@@ -160,9 +157,9 @@ func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 	return nil
 }
 
-// SetFunc has fill write the value of input i straight into its native buffer,
-// which takes on that shape. The slice holds exactly the shape's elements and is
-// valid until fill returns. Where fill fails, the input has no value.
+// SetFunc calls fill to write the value of input i into its native buffer, which takes on
+// that shape. dst has exactly the shape's elements and is valid until fill returns. If fill
+// fails, the input has no value.
 func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
 	p, err := st.use()
 	if err != nil {
@@ -184,7 +181,7 @@ func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int6
 	return nil
 }
 
-// reshape gives the buffer of input i a shape, and releases what the input has borrowed.
+// reshape gives the buffer of input i a shape, and releases a borrowed slice.
 func (st *Step) reshape(p ptr, i int, shape []int64) error {
 	st.release(p, i)
 	in := &st.feeds[i]
@@ -199,7 +196,7 @@ func (st *Step) reshape(p ptr, i int, shape []int64) error {
 }
 
 // SetStrings copies a flat row-major slice into a new tensor for input i, which takes on
-// that shape. values may be reused at once.
+// that shape.
 func SetStrings(st *Step, i int, values []string, shape ...int64) error {
 	p, err := st.use()
 	if err != nil {
@@ -233,7 +230,7 @@ func (in *input) holds(shape []int64, values int) error {
 	return nil
 }
 
-// input is input i, if it is of that type.
+// input returns input i if it has that type.
 func (st *Step) input(i int, dtype DType) (*input, error) {
 	if i < 0 || i >= len(st.feeds) {
 		return nil, fmt.Errorf("step input %d: %w: the step has %d inputs", i, ErrInvalidArgument, len(st.feeds))
@@ -259,25 +256,22 @@ func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
 	return nil
 }
 
-// Run runs the step once. Its results are read with Float and Output and last
-// until the next run. See [CancelMode] for what the context does. After an
-// error of TensorFlow in a train step, the variables are in doubt.
+// Run runs the step once. Float and Output read its results until the next run. See
+// [CancelMode] for contexts. After an error of TensorFlow in a train step, the variables are
+// in doubt.
 func (st *Step) Run(ctx context.Context) error {
 	return st.run(ctx, st.options, nil)
 }
 
-// Trace is Run, and returns a serialized tensorflow.RunMetadata, whose step_stats
-// tell of each operation when it ran, and how much it took from which allocator.
-// Operations inside of functions are there, too; they have the caller's name
-// before their own where TensorFlow copied the function into the graph. The
-// executor SINGLE_THREADED_EXECUTOR cannot trace: the metadata is empty then.
+// Trace is Run, and returns a serialized tensorflow.RunMetadata, whose step_stats have the
+// time and the allocations of each operation. Operations of functions that TensorFlow
+// inlined have the caller's name before their own. With SINGLE_THREADED_EXECUTOR, which
+// cannot trace, the metadata is empty.
 //
-// The trace level is SOFTWARE_TRACE whatever the step's RunOptions say. A higher
-// one tells no more about memory, takes longer, and starts a profiler, of which a
-// process can have only one at a time.
+// The trace level is SOFTWARE_TRACE whatever the step's RunOptions say. A higher one has no
+// more on memory, takes longer, and starts a profiler, of which a process can have one.
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
-	// Where a field comes twice in a message, the last one counts: this is
-	// RunOptions.trace_level = SOFTWARE_TRACE.
+	// The last value of a field counts: this is RunOptions.trace_level = SOFTWARE_TRACE.
 	options := capi.newBuffer(slices.Concat(st.proto, []byte{1 << 3, 1}))
 	defer capi.deleteBuffer(options)
 	metadata := capi.newBuffer(nil)
@@ -288,10 +282,9 @@ func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	return capi.readBuffer(metadata), nil
 }
 
-// Explain is Run, for a step that has just run out of memory (ErrResourceExhausted):
-// where it does so again, the error lists what each allocator of the device has given
-// to which operations. It costs what Trace does. TensorFlow lists nothing for what
-// was asked of an allocator other than by way of a tensor, such as scratch space.
+// Explain is Run for a step that has just run out of memory (ErrResourceExhausted). If it
+// does so again, the error lists what each allocator of the device has given to which
+// operations, apart from scratch space. It costs as much as Trace.
 func (st *Step) Explain(ctx context.Context) error {
 	// RunOptions.report_tensor_allocations_upon_oom.
 	options := capi.newBuffer(slices.Concat(st.proto, []byte{7 << 3, 1}))
@@ -345,16 +338,15 @@ func (st *Step) call(p, options, metadata ptr) error {
 	return nil
 }
 
-// yieldEvery is how often a loop of short steps lets Go's scheduler have its
-// turn. A goroutine that stays on for 10 ms (forcePreemptNS in runtime/proc.go)
-// loses its processor in its next call into C, and the scheduler's monitor then
-// wakes every 20 us for a while: on 2 cores, a step of 80 us took 16% longer than
-// in a C loop, and 5% with this (medians of 9 interleaved runs).
+// yieldEvery is how often a loop of short steps yields to Go's scheduler. A goroutine that
+// runs for 10 ms (forcePreemptNS in runtime/proc.go) loses its processor in its next call
+// into C, and the scheduler's monitor then wakes every 20 us for a while: on 2 cores, a
+// step of 80 us took 16% longer than in a C loop, and 5% with this (medians of 9
+// interleaved runs).
 const yieldEvery = 2 * time.Millisecond
 
-// Float returns the value of output i of the last run as a float64; NaN if that
-// output does not have exactly one numeric element or nothing ran. It does not
-// allocate.
+// Float returns the value of output i of the last run; NaN if it does not have exactly one
+// numeric element. It does not allocate.
 func (st *Step) Float(i int) (float64, error) {
 	if _, err := st.use(); err != nil {
 		return 0, err
@@ -394,8 +386,7 @@ func (st *Step) readable(i int) error {
 	return nil
 }
 
-// Retained returns how often an input was found to be kept by the model and
-// was given a new buffer.
+// Retained returns how often an input got a new buffer because the model kept the old one.
 func (st *Step) Retained() int64 {
 	if _, err := st.use(); err != nil {
 		return 0

@@ -32,9 +32,9 @@ type Tensor struct {
 // stringBytes is the size of a string element in native memory (TF_TString).
 const stringBytes = 24
 
-// NewTensor copies a flat row-major slice into a new tensor of that shape; no
-// shape means a scalar. The result must be closed. It fails with ErrShape if
-// the shape does not hold exactly len(values) elements.
+// NewTensor copies a flat row-major slice into a new tensor of that shape; no shape means a
+// scalar. A shape that does not hold len(values) elements is ErrShape. The result must be
+// closed.
 func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
 	if err := library(); err != nil {
 		return nil, err
@@ -104,9 +104,9 @@ func elements(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Close frees the tensor, or lets it be freed when the runs that use it end.
-// Memory that TensorFlow still shares (a variable that was assigned the tensor)
-// lives on until TensorFlow drops it. Closing twice does nothing.
+// Close frees the tensor at the end of the runs that use it. Memory that TensorFlow shares
+// (a variable that was assigned the tensor) lives until TensorFlow drops it. Closing twice
+// does nothing.
 func (t *Tensor) Close() error {
 	if t != nil {
 		t.h.close()
@@ -124,8 +124,7 @@ func (t *Tensor) Shape() []int64 { return slices.Clone(t.info.shape) }
 // Len returns the number of elements.
 func (t *Tensor) Len() int { return int(t.info.elements) }
 
-// Bytes returns the size of the buffer; for strings without what they hold
-// outside it.
+// Bytes returns the size of the buffer; that of long strings is not included.
 func (t *Tensor) Bytes() int64 { return t.info.bytes }
 
 func (t *Tensor) expect(d DType) error {
@@ -135,8 +134,8 @@ func (t *Tensor) expect(d DType) error {
 	return nil
 }
 
-// Values copies the elements out, flat and row-major. It fails with ErrType if
-// T is not the tensor's element type.
+// Values copies the elements, flat and row-major. Another T than the element type is
+// ErrType.
 func Values[T Element](t *Tensor) ([]T, error) {
 	if err := t.expect(DTypeOf[T]()); err != nil {
 		return nil, err
@@ -157,9 +156,9 @@ func Values[T Element](t *Tensor) ([]T, error) {
 	return out, nil
 }
 
-// Slice copies the elements to a flat slice of their Go type, where Float16 and BFloat16 become
-// float32, which holds them exactly. The slice is room if that has the same type and is large
-// enough. Room is not used for strings and half-precision numbers.
+// Slice copies the elements to a flat slice of their Go type; Float16 and BFloat16 become
+// float32, which holds them exactly. The slice is room if that has the same type and is
+// large enough. Strings and half-precision numbers do not use room.
 func (t *Tensor) Slice(room any) (any, error) {
 	switch t.info.dtype {
 	case String:

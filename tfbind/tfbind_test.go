@@ -296,7 +296,7 @@ func TestRunErrors(t *testing.T) {
 	var e *tfbind.Error
 	_, err = s.Run(ctx, nil, []tfbind.Output{output(t, s, "read")})
 	require.ErrorAs(t, err, &e)
-	assert.Equal(t, tfbind.FailedPrecondition, e.Code)
+	assert.ErrorIs(t, err, tfbind.ErrFailedPrecondition)
 	assert.Equal(t, "session run", e.Op)
 	assert.NotEmpty(t, e.Message)
 	assert.False(t, errors.Is(err, tfbind.ErrNotFound))

@@ -12,17 +12,17 @@ import (
 // Jemalloc is the name of jemalloc.
 const Jemalloc = "jemalloc"
 
-// JemallocKeeps is the value of MALLOC_CONF with which jemalloc keeps what is freed, large
-// blocks included, rather than have each step fault its pages in anew.
+// JemallocKeeps is the value of MALLOC_CONF with which jemalloc keeps freed memory, large
+// blocks included, so that a step does not fault its pages in again.
 const JemallocKeeps = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
 // ErrUnknown: no allocator of that name.
 var ErrUnknown = errors.New("unknown allocator")
 
-// Library is one that can be preloaded.
+// Library is an allocator that can be preloaded.
 type Library struct {
-	// File is its name, Package the Debian package that has it, and Variables how the
-	// variables begin that it reads.
+	// File is its file name, Package its Debian package, and Variables the prefix of the
+	// environment variables that it reads.
 	File, Package, Variables string
 }
 
@@ -33,7 +33,7 @@ var Libraries = map[string]Library{
 	"mimalloc": {"libmimalloc.so.2", "libmimalloc2.0", "MIMALLOC_"},
 }
 
-// folders are where distributions keep libraries.
+// folders are the library folders of distributions.
 var folders = []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"}
 
 // Find finds the library of an allocator on the system.

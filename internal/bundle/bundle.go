@@ -1,13 +1,11 @@
-// Package bundle reads which tensors a TensorFlow checkpoint has: names, types and
-// shapes, from its index (prefix.index), without TensorFlow and without their values,
-// and whether its files are as long as the index says.
+// Package bundle reads the names, types and shapes of the tensors of a TensorFlow checkpoint
+// from its index (prefix.index), without TensorFlow, and checks the lengths of its files.
 //
-// The index is a sorted table in the format of LevelDB, as TensorFlow has it
-// (tensorflow/core/lib/io/format.cc, table_builder.cc): blocks of keys that share
-// prefixes, a block that says where those are, and a footer that says where that is.
-// Each value is a BundleEntryProto (tensor_bundle.proto); the one of the empty key is
-// the bundle's header. TensorFlow does not compress the blocks of a bundle
-// (tensor_bundle.cc), and other blocks are refused here.
+// The index is a sorted table in the format of LevelDB (tensorflow/core/lib/io/format.cc,
+// table_builder.cc): blocks of keys that share prefixes, an index block that locates them,
+// and a footer that locates the index block. Each value is a BundleEntryProto
+// (tensor_bundle.proto); that of the empty key is the bundle's header. TensorFlow does not
+// compress the blocks of a bundle (tensor_bundle.cc), and compressed blocks are refused.
 package bundle
 
 import (
@@ -27,11 +25,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrDamaged: the index is no table, or one that is damaged, or a file that it is about is
-// cut off.
+// ErrDamaged: the index is no table or damaged, or a file of values is cut off.
 var ErrDamaged = errors.New("damaged checkpoint")
 
-// Tensor is what an index says of a tensor.
+// Tensor is the entry of a tensor.
 type Tensor struct {
 	DType tfbind.DType
 	Shape []int64
@@ -42,22 +39,20 @@ func (t Tensor) String() string { return fmt.Sprintf("%v %v", t.DType, t.Shape) 
 const (
 	footerBytes = 48
 	magic       = 0xdb4775248b80fb57
-	// trailerBytes follow each block: how it is compressed, and its sum.
+	// trailerBytes is the size of a block's trailer: its compression and its checksum.
 	trailerBytes = 5
-	// objectGraph is what Python's checkpoints say of the objects that the variables
-	// belong to. It is no variable.
+	// objectGraph describes the Python objects that own the variables; it is no variable.
 	objectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
 )
 
 // MaxBytes bounds an index, which has some hundred bytes for each tensor.
 const MaxBytes = 64 << 20
 
-// mostNames bounds the names that Read keeps, in bytes: those of an index share prefixes, so
-// that they may be much longer than it.
+// mostNames bounds the bytes of the names that Read keeps, which share prefixes in the index
+// and may be much longer than it.
 const mostNames = 64 << 20
 
-// Read reads the index of the checkpoint whose files begin with prefix, by name. It holds
-// the file in memory: some hundred bytes per tensor.
+// Read returns the tensors, by name, of the checkpoint whose files begin with prefix.
 func Read(prefix string) (map[string]Tensor, error) {
 	path := prefix + ".index"
 	table, err := files.Read(path, MaxBytes)
@@ -66,7 +61,7 @@ func Read(prefix string) (map[string]Tensor, error) {
 	}
 	tensors, err := parse(table)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w; copy or write it anew", path, ErrDamaged, err)
+		return nil, fmt.Errorf("%s: %w: %w; copy or write it again", path, ErrDamaged, err)
 	}
 	return tensors, nil
 }
@@ -91,17 +86,16 @@ func parse(table []byte) (map[string]Tensor, error) {
 	return tensors, err
 }
 
-// Check finds out whether a checkpoint has all of the files that its index speaks of, as long
-// as it says; index is what prefix.index holds. The sums of the values are not looked at;
-// TensorFlow does that when it reads them. An index whose blocks are compressed, as none is
-// written since TensorFlow 1.2, is not looked at either.
+// Check returns an error unless the files of a checkpoint are as long as its index says;
+// index is the content of prefix.index. Checksums of values are left to TensorFlow. An
+// index with compressed blocks, which TensorFlow writes none of since 1.2, passes.
 func Check(prefix string, index []byte) error {
 	ends, err := scan(index, func([]byte, *pb.BundleEntryProto) error { return nil })
 	if errors.Is(err, errCompressed) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s.index: %w: %w; copy or write it anew", prefix, ErrDamaged, err)
+		return fmt.Errorf("%s.index: %w: %w; copy or write it again", prefix, ErrDamaged, err)
 	}
 	for shard, want := range ends {
 		if want == 0 {
@@ -113,24 +107,24 @@ func Check(prefix string, index []byte) error {
 			return err
 		}
 		if have := info.Size(); have < want {
-			return fmt.Errorf("%s: %w: it has %d bytes, expected %d as its index says; copy or write it anew", path, ErrDamaged, have, want)
+			return fmt.Errorf("%s: %w: it has %d bytes, expected %d as its index says; copy or write it again", path, ErrDamaged, have, want)
 		}
 	}
 	return nil
 }
 
-// mostShards bounds what a damaged header may ask for; TensorFlow writes one data file for
+// mostShards bounds the number of data files in a damaged header; TensorFlow writes one for
 // each machine that saves.
 const mostShards = 1 << 16
 
-// scan gives each of the entries of an index, and says where the last value of each data file
-// ends.
+// scan calls each for the entries of an index, and returns where the last value of each
+// data file ends.
 func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error) (ends []int64, err error) {
 	if len(table) < footerBytes || binary.LittleEndian.Uint64(table[len(table)-8:]) != magic {
 		return nil, errors.New("it has not the footer of a table")
 	}
 	footer := table[len(table)-footerBytes:]
-	_, rest, err := handle(footer) // of the metadata, of which there is none
+	_, rest, err := handle(footer) // of the metadata, which is empty
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +172,7 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 	return ends, err
 }
 
-// span is where a block is.
+// span is the location of a block.
 type span struct{ from, size uint64 }
 
 var errVarint = errors.New("a number is cut off")
@@ -202,7 +196,7 @@ func number(b []byte) (uint64, []byte, error) {
 
 var errCompressed = errors.New("it is compressed")
 
-// block gives each of the keys of a block with its value, after it has checked its sum.
+// block checks the checksum of a block and calls each for its keys and values.
 func block(table []byte, s span, each func(key, value []byte) error) error {
 	n := uint64(len(table))
 	if s.size < 4 || s.from > n || s.size > n || s.from+s.size+trailerBytes > n {
@@ -213,11 +207,11 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 		return fmt.Errorf("the block at %d: %w in the way %d; expected none", s.from, errCompressed, trailer[0])
 	}
 	sum := crc32.Checksum(table[s.from:s.from+s.size+1], crc32.MakeTable(crc32.Castagnoli))
-	// LevelDB masks sums, so that those of data that has sums in it are none of its own.
+	// LevelDB masks checksums, so that data that contains checksums does not match its own.
 	if masked, want := (sum>>15|sum<<17)+0xa282ead8, binary.LittleEndian.Uint32(trailer[1:]); masked != want {
 		return fmt.Errorf("the block at %d has the sum %08x, expected %08x", s.from, masked, want)
 	}
-	// At its end are the places where keys are whole, and how many those are.
+	// The block ends with the positions of whole keys and their number.
 	restarts := uint64(binary.LittleEndian.Uint32(b[len(b)-4:]))
 	if 4*restarts+4 > s.size {
 		return fmt.Errorf("the block at %d has %d restarts, more than there is room for", s.from, restarts)
@@ -245,11 +239,11 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	return nil
 }
 
-// listed is how many differences are named.
+// listed is the number of differences that are named.
 const listed = 5
 
-// Differences puts into words what the tensors of a checkpoint have otherwise than is
-// wanted, the first few by name; "" if they are the same.
+// Differences lists the first few differences between the tensors of a checkpoint and those
+// wanted, by name; empty if they are the same.
 func Differences(want, have map[string]Tensor) string {
 	var found []string
 	names := maps.Clone(want)

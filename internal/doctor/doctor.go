@@ -17,6 +17,7 @@ import (
 	"encoding"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -253,3 +254,5 @@ func (m machine) glob(pattern string) ([]string, error) {
 	}
 	return names, nil
 }
+
+func sortedKeys[V any](of map[string]V) []string { return slices.Sorted(maps.Keys(of)) }

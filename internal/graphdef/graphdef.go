@@ -1,8 +1,6 @@
-// Package graphdef writes small TensorFlow graphs: the operations that are added
-// to a model's graph, or run by themselves, without Python at hand.
-//
-// It knows the wire format of a GraphDef and no operation: TensorFlow checks names,
-// types and inputs when the graph is imported.
+// Package graphdef writes small TensorFlow graphs without Python: operations that are added
+// to a model's graph, or run by themselves. TensorFlow checks names, types and inputs when
+// the graph is imported.
 package graphdef
 
 import (
@@ -26,12 +24,11 @@ type (
 	Attrs = map[string]*Attr
 )
 
-// producer is the version of the graphs that are written here: one that knows all
-// operations that they use.
+// producer is the version of the graphs written here, which has all their operations.
 const producer = 1395
 
-// Graph collects operations. Attributes that are left out get their defaults when
-// it is imported. The zero value is empty.
+// Graph collects operations. Attributes that are left out get their defaults when it is
+// imported. The zero value is empty.
 type Graph struct{ nodes []*node_def_go_proto.NodeDef }
 
 // Add adds an operation. Inputs are names, as in "x", "x:1" or, for one that only
@@ -75,7 +72,7 @@ func parse(def []byte) (*graph_go_proto.GraphDef, error) {
 type Op struct{ Function, Name, Type string }
 
 // FunctionOps lists the operations in the functions of a serialized GraphDef, which loops,
-// conditions and calls run. Those of the graph itself are not among them.
+// conditions and calls run, without those of the graph itself.
 func FunctionOps(def []byte) ([]Op, error) {
 	g, err := parse(def)
 	if err != nil {
@@ -90,8 +87,8 @@ func FunctionOps(def []byte) ([]Op, error) {
 	return ops, nil
 }
 
-// Type is an attribute's value. So are Bool, Text, Shape, AnyShape, Types and Shapes;
-// in shapes, -1 is a size that may vary.
+// Type returns the value of an attribute, as do Bool, Text, Shape, AnyShape, Types and
+// Shapes. In shapes, -1 is a size that may vary.
 func Type(d tfbind.DType) *Attr {
 	return &Attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
 }

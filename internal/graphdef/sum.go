@@ -128,7 +128,7 @@ func (r *renaming) call(f *attr_value_go_proto.NameAttrList) {
 	}
 }
 
-// inside renames what is in a function.
+// inside renames the content of a function.
 func (r *renaming) inside(f *function_go_proto.FunctionDef) {
 	s := f.GetSignature()
 	s.Name = r.names[s.GetName()]

@@ -1,13 +1,6 @@
-// Package native puts what package tfbind knows of native memory into the terms
-// of package memory: what malloc holds, and which objects of the binding live.
-// The two packages know nothing of each other, so that memory works without cgo.
-// It is for the commands and measurements of this module; a user's program that
-// watches its memory needs three lines of its own for it.
-//
-// A value flows like this: Source asks tfbind's counters and the process's
-// malloc, and a memory.Sampler puts the answers into each of its samples.
-// Nothing here loads TensorFlow, and without cgo all readings are unknown or
-// those of a binding that is not in use.
+// Package native reports native memory in the terms of package memory: the amounts of
+// malloc, and the live objects of package tfbind. Package memory itself works without cgo.
+// Nothing here loads TensorFlow, and without cgo the amounts of malloc are unknown.
 package native
 
 import (
@@ -15,10 +8,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Source adds to each sample what [Malloc] does, and the objects of package tfbind
-// that are not closed ([memory.LiveCount]) with the
-// size of their buffers ([memory.LiveBytes]). There is nothing that waits for the
-// garbage collector: what it finds without a Close is never freed.
+// Source adds to each sample the amounts of [Malloc], and the number and the size of the
+// objects of package tfbind that are not closed ([memory.LiveCount], [memory.LiveBytes]).
 func Source() memory.Source {
 	return memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
 		malloc(add)
@@ -28,10 +19,9 @@ func Source() memory.Source {
 	})
 }
 
-// Malloc adds to each sample what malloc says ([memory.MallocUsed],
-// [memory.MallocFree], [memory.MallocArenas]: see [tfbind.Malloc] for what they
-// mean under which allocator). It allocates nothing and costs what
-// [tfbind.MallocInfo] costs.
+// Malloc adds to each sample the amounts of malloc ([memory.MallocUsed],
+// [memory.MallocFree], [memory.MallocArenas]; see [tfbind.Malloc]). It allocates nothing and
+// costs as much as [tfbind.MallocInfo].
 func Malloc() memory.Source { return memory.SourceFunc(malloc) }
 
 func malloc(add func(memory.Layer, memory.Reading)) {
@@ -42,18 +32,17 @@ func malloc(add func(memory.Layer, memory.Reading)) {
 }
 
 func reading(bytes int64) memory.Reading {
-	if bytes == tfbind.NotTold {
+	if bytes == tfbind.NotReported {
 		return memory.Reading{}
 	}
 	return memory.Known(memory.Bytes(bytes))
 }
 
-// Trim has malloc give back what is free, as [tfbind.TrimMalloc] does, and
-// reports whether it could be asked.
+// Trim is [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
-// Allocator names the malloc of this process: "glibc", "jemalloc", "tcmalloc" or
-// "mimalloc", or "unknown".
+// Allocator names the malloc of this process: "glibc", "jemalloc", "tcmalloc",
+// "mimalloc" or "unknown".
 func Allocator() string {
 	if m, ok := tfbind.MallocInfo(); ok {
 		return m.Allocator

@@ -14,27 +14,26 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Use is what is known of one of TensorFlow's allocators from a traced run.
+// Use is the use of one of TensorFlow's allocators in a traced run.
 type Use struct {
-	// InUse is what the allocator had handed out to the whole process when the last
-	// operation of the run ended that allocated from it, and Peak the most at the
-	// end of any such operation; what an operation takes and frees before its end
-	// is not seen. They are unknown if the allocator keeps no count.
+	// InUse is the amount handed out to the whole process at the end of the run's last
+	// operation that allocated, and Peak the largest at the end of any such operation.
+	// Memory that an operation takes and frees before its end is not seen. They are unknown
+	// if the allocator does not count.
 	InUse, Peak memory.Reading
-	// RunPeak is the most that the run itself held at one time, from the record of
-	// each allocation: without variables, inputs, and what other runs hold. It is
-	// there for every allocator, to the microsecond that the records have.
+	// RunPeak is the largest amount that the run itself held, from the record of each
+	// allocation: without variables, inputs, and other runs. Every allocator has it, to the
+	// microsecond that the records have.
 	RunPeak memory.Bytes
-	// Requested is what the operations of the run asked for in sum, no matter what
-	// was freed meanwhile.
+	// Requested is the sum of the run's allocations.
 	Requested memory.Bytes
-	// Operations is how many operations allocated.
+	// Operations is the number of operations that allocated.
 	Operations int
 }
 
-// Trace is what is known of a traced run.
+// Trace summarizes a traced run.
 type Trace struct {
-	// Allocators has what TensorFlow's allocators did, by their names.
+	// Allocators has the use of TensorFlow's allocators by their names.
 	//
 	//   - "mklcpu" is that of a CPU with oneDNN. It counts blocks of 256 KiB and more,
 	//     which come from its pool; smaller ones it passes on to malloc uncounted, and
@@ -42,23 +41,22 @@ type Trace struct {
 	//   - "cpu" is that without oneDNN; it passes all on to malloc uncounted.
 	//   - "GPU_0_bfc" and the like count all of a GPU, "gpu_host_bfc" pinned memory.
 	Allocators map[string]Use
-	// Operations is how many operations ran, those inside of functions included;
-	// what XLA compiled is one. 0 is an executor that does not trace.
+	// Operations is the number of operations that ran, those of functions included; code
+	// that XLA compiled is one. 0 means an executor that does not trace.
 	Operations int
-	// What rewriting left in the graph, as numbers of operations: casts of the pass
-	// auto_mixed_precision, activations that are computed twice to save memory,
-	// clusters that XLA compiled, kernels of oneDNN, and functions that were called
-	// and not inlined.
+	// The effects of rewriting, as numbers of operations: casts of the pass
+	// auto_mixed_precision, activations computed twice to save memory, clusters that XLA
+	// compiled, kernels of oneDNN, and calls of functions that were not inlined.
 	BFloat16Casts, Float16Casts, Recomputed, XLAClusters, OneDNN, Calls int
-	// Casts is how many casts of that pass ran, back to float32 included, and without
-	// those that were done once, to constants.
+	// Casts is the number of casts of that pass that ran, back to float32 included, without
+	// those of constants, which are done once.
 	Casts int
 	// Devices is Operations by the name of the device.
 	Devices map[string]int
-	// Floating is how many operations gave out floating-point numbers, by the element
-	// type of the first such output, and Matrix how many of these multiply matrices or
-	// convolve, gradients included. What XLA compiled is one operation, and none of
-	// Matrix. An operation of a branch that was not taken gives nothing out.
+	// Floating is the number of operations with floating-point outputs, by the element type
+	// of the first such output. Matrix is the number of these that multiply matrices or
+	// convolve, gradients included, apart from code that XLA compiled. A branch that was not
+	// taken has no outputs.
 	Floating, Matrix map[tfbind.DType]int
 }
 
@@ -105,10 +103,9 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	return t, nil
 }
 
-// count takes up an operation. The names of casts are those that the pass gives
-// them (grappler/optimizers/auto_mixed_precision.cc), and "Recomputed" is the prefix
-// of the memory optimizer's (grappler/optimizers/memory_optimizer.cc). The label is
-// "name = Type(inputs)".
+// count adds an operation. The pass names its casts (grappler/optimizers/
+// auto_mixed_precision.cc), and "Recomputed" is the prefix of the memory optimizer
+// (grappler/optimizers/memory_optimizer.cc). The label is "name = Type(inputs)".
 func (t *Trace) count(node *stats.NodeExecStats) {
 	t.Operations++
 	name := node.GetNodeName()
@@ -149,8 +146,8 @@ func floating(d tfbind.DType) bool {
 	return d == tfbind.Float32 || d == tfbind.Float64 || d == tfbind.Float16 || d == tfbind.BFloat16
 }
 
-// matrix tells whether operations of a type multiply matrices or convolve, be it
-// together with something else, as in _FusedConv2D, or many times, as in CudnnRNN.
+// matrix reports whether operations of a type multiply matrices or convolve, alone, fused
+// (_FusedConv2D), or many times (CudnnRNN).
 func matrix(kind string) bool {
 	return slices.ContainsFunc([]string{"MatMul", "Einsum", "Conv1D", "Conv2D", "Conv2d", "Conv3D", "CudnnRNN", "BlockLSTM", "LSTMBlock", "GRUBlock"},
 		func(part string) bool { return strings.Contains(kind, part) })
@@ -159,8 +156,8 @@ func matrix(kind string) bool {
 // record is an allocation, or with negative bytes the end of one.
 type record struct{ micros, bytes int64 }
 
-// peak is the most that was held at one time. What is freed in the microsecond in
-// which something else is taken is counted as freed first.
+// peak is the largest amount held at one time. Within a microsecond, memory is counted as
+// freed first.
 func peak(records []record) memory.Bytes {
 	slices.SortFunc(records, func(a, b record) int {
 		return cmp.Or(cmp.Compare(a.micros, b.micros), cmp.Compare(a.bytes, b.bytes))
