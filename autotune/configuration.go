@@ -55,7 +55,7 @@ func (c Configuration) String() string {
 }
 
 // Environment lists the variables that this process lacks for the configuration;
-// session.StartAnew restarts the program with them. It is an error if the allocator is not on
+// session.Restart restarts the program with them. It is an error if the allocator is not on
 // this machine, or a variable has another value.
 func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	if c.Allocator == "" {

@@ -114,7 +114,7 @@ type fingerprinter interface {
 }
 
 // derived is a dataset that is made of another: its samples are the same if those of
-// the source are, and the text of what is done to them. session.Stage makes one.
+// the source are, and the text of what is done to them. session.Preprocessing makes one.
 type derived interface {
 	Source() data.Dataset
 	Describe() string

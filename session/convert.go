@@ -7,26 +7,25 @@ import (
 	"steadyfit/tfbind"
 )
 
-// number is what converts to every numeric element type.
+// number is the set of types that convert to every numeric element type.
 type number interface {
 	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// piece is what is written of an input: the one at a position, from 0, of so many equal
-// ones.
+// piece is number at, from 0, of the equal pieces of an input.
 type piece struct{ at, of int }
 
 // whole is all of an input.
 var whole = piece{0, 1}
 
-// cut is a piece of the elements of an input.
+// cut returns a piece of the elements of an input.
 func cut[T any](values []T, p piece) []T {
 	n := len(values) / p.of
 	return values[p.at*n : (p.at+1)*n]
 }
 
 // store copies values into a piece of input i of the step, converted to its type. shape
-// is that of the whole input, whose other pieces stay as they are if it had that shape.
+// is that of the whole input; if it had that shape, the other pieces stay.
 func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p piece) error {
 	switch v := values.(type) {
 	case []float32:
@@ -121,7 +120,7 @@ func checkLen(room, have int) error {
 	return nil
 }
 
-// errOverflow says that a finite number became an infinity.
+// errOverflow is the error of a finite number that would become an infinity.
 func errOverflow(v any, at int, to tfbind.DType) error {
 	return fmt.Errorf("value %v at position %d: %w: too large for %s", v, at, tfbind.ErrType, to)
 }
@@ -143,7 +142,7 @@ func toHalves[D interface {
 	return nil
 }
 
-// toFloats converts by value; what float32 cannot hold exactly is rounded.
+// toFloats converts by value, rounding to float32.
 func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
@@ -161,8 +160,8 @@ func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	return nil
 }
 
-// toInts converts what the integer type can hold, and refuses everything else:
-// a rounded label is another label.
+// toInts converts values that the integer type can hold, and refuses all others: a rounded
+// label is another label.
 func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S number](dst []D, src []S) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
@@ -173,8 +172,8 @@ func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S
 	}
 	for j, v := range src {
 		d := D(v)
-		// Out of range, the result of a conversion is up to the machine, but it
-		// cannot come back as the same value with the same sign.
+		// Out of range, the result of a conversion depends on the machine, but it cannot
+		// convert back to the same value with the same sign.
 		if S(d) != v || (d < 0) != (v < 0) {
 			return fmt.Errorf("value %v at position %d: %w: an input of integers cannot hold it", v, j, tfbind.ErrType)
 		}

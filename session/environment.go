@@ -12,16 +12,14 @@ import (
 	"steadyfit/tfbind"
 )
 
-// UseEnvironment has the process run its program again, from the start and with the
-// same arguments, with the environment variables that the options need: TensorFlow,
-// CUDA and the C library read theirs once. It returns nil where they are set, so it is
-// the first thing that main calls, before flags and files: nothing else of the process
-// is kept. Processes that it starts inherit the variables.
+// UseEnvironment restarts the program with the same arguments and with the environment
+// variables that the options need: TensorFlow, CUDA and the C library read theirs once. It
+// returns nil if they are set, so it is the first call in main. Child processes inherit
+// the variables.
 //
-// A variable that is set to something else is an *option.Error, and a
-// TensorFlow that is open already is gpuopts.ErrTooLate. A program that cannot be
-// started anew need not call this: Open sets the variables itself, where TensorFlow is
-// not open yet.
+// A variable with another value is an *option.Error, and a TensorFlow that is open already
+// is gpuopts.ErrTooLate. A program that cannot restart need not call this: Open sets the
+// variables itself if TensorFlow is not open yet.
 func UseEnvironment(o gpuopts.Options) error {
 	if _, err := o.Check(deviceEnviron()); err != nil {
 		return err
@@ -33,8 +31,8 @@ func UseEnvironment(o gpuopts.Options) error {
 	return startWith(variables, "session.UseEnvironment")
 }
 
-// environ is the environment that TensorFlow reads: once it is open, that in which it was
-// opened, whatever was set since.
+// environ is the environment that TensorFlow reads: that in which it was opened, or else
+// the present one.
 func environ() []string {
 	if env, open := tfbind.Environment(); open {
 		return env
@@ -42,8 +40,8 @@ func environ() []string {
 	return os.Environ()
 }
 
-// deviceEnviron is the environment that TensorFlow reads when it makes its devices, with the
-// first session: once there was one, that of then.
+// deviceEnviron is the environment that TensorFlow reads for its devices: that of the first
+// session, or else the present one.
 func deviceEnviron() []string {
 	if env, made := tfbind.FirstEnvironment(); made {
 		return env
@@ -51,8 +49,8 @@ func deviceEnviron() []string {
 	return os.Environ()
 }
 
-// startWith starts the program anew with variables that are missing. call is what main
-// calls for that.
+// startWith restarts the program with the variables that are missing. call names the
+// exported function.
 func startWith(variables []gpuopts.Variable, call string) error {
 	env, missing, err := gpuopts.With(environ(), variables)
 	if err != nil || len(missing) == 0 {
@@ -61,35 +59,34 @@ func startWith(variables []gpuopts.Variable, call string) error {
 	if tfbind.Loaded() {
 		return tooLate(missing, call)
 	}
-	return again(env, missing)
+	return restart(env, missing)
 }
 
-// StartAnew has the process run its program again, from the start and with the same
-// arguments, with variables that are missing, whatever it has done so far: nothing of it is
-// kept, TensorFlow included. It returns nil where they are set. A variable that is set to
-// something else is an *option.Error. A supervised process cannot be started anew: its
-// parent would take it for dead.
-func StartAnew(variables []gpuopts.Variable) error {
+// Restart restarts the program with the same arguments and with the variables that are
+// missing, whatever it has done so far, TensorFlow included. It returns nil if they are
+// set. A variable with another value is an *option.Error. A supervised process cannot
+// restart: its parent would count a crash.
+func Restart(variables []gpuopts.Variable) error {
 	env, missing, err := gpuopts.With(os.Environ(), variables)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
 	if supervise.InChild() {
-		return fmt.Errorf("%s: a supervised process cannot be started anew", missing[0].For)
+		return fmt.Errorf("%s: a supervised process cannot restart", missing[0].For)
 	}
-	return again(env, missing)
+	return restart(env, missing)
 }
 
-// again starts the program anew. It returns only with an error.
-func again(env []string, missing []gpuopts.Variable) error {
+// restart restarts the program. It returns only with an error.
+func restart(env []string, missing []gpuopts.Variable) error {
 	path, err := os.Executable()
 	if err == nil {
 		err = syscall.Exec(path, os.Args, env)
 	}
-	return option.Errorf("{"+missing[0].For+"}: starting %s anew: %w", path, err)
+	return option.Errorf("{"+missing[0].For+"}: restarting %s: %w", path, err)
 }
 
-// tooLate is the error of variables that an open TensorFlow has not been given.
+// tooLate is the error of variables that an open TensorFlow was not given.
 func tooLate(missing []gpuopts.Variable, call string) error {
 	var names []string
 	for _, v := range missing {
@@ -102,9 +99,9 @@ func tooLate(missing []gpuopts.Variable, call string) error {
 	return e
 }
 
-// settle has what a session asks of the whole process in force, or says why that
-// cannot be: what TensorFlow reads from the environment, and what it has set up with
-// the first session. config is the session's serialized ConfigProto.
+// settle applies the settings of a session that hold for the whole process, or returns why
+// that is too late: TensorFlow reads some from the environment when it is opened, and
+// others with the first session. config is the session's serialized ConfigProto.
 func settle(o gpuopts.Options, config []byte) error {
 	if _, err := o.Check(deviceEnviron()); err != nil {
 		return err

@@ -135,7 +135,7 @@ func TestUseEnvironment(t *testing.T) {
 	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and would have to be "0"; unset it`)
 }
 
-// anewEnv makes the test binary a supervised program that calls StartAnew.
+// anewEnv makes the test binary a supervised program that calls Restart.
 const anewEnv = "STEADYFIT_TEST_ANEW_SUPERVISED"
 
 func init() { asChild(anewEnv, startAnewInAChild) }
@@ -148,24 +148,24 @@ type anewOutcome struct {
 func startAnewInAChild(string) error {
 	return supervise.Run(context.Background(), supervise.Options{}, func(context.Context, *supervise.Worker) error {
 		v := gpuopts.Variable{Name: "STEADYFIT_TEST_ANEW", Value: "1", For: "jemalloc"}
-		o := anewOutcome{Missing: fmt.Sprint(StartAnew([]gpuopts.Variable{v}))}
+		o := anewOutcome{Missing: fmt.Sprint(Restart([]gpuopts.Variable{v}))}
 		err := os.Setenv(v.Name, "2")
-		o.Conflict = errors.As(StartAnew([]gpuopts.Variable{v}), new(*option.Error))
+		o.Conflict = errors.As(Restart([]gpuopts.Variable{v}), new(*option.Error))
 		err = errors.Join(err, os.Setenv(v.Name, "1"))
-		o.Set = StartAnew([]gpuopts.Variable{v}) == nil
+		o.Set = Restart([]gpuopts.Variable{v}) == nil
 		return errors.Join(err, json.NewEncoder(os.Stdout).Encode(o))
 	})
 }
 
 // The parent of a supervised process would lose one that is started anew.
-func TestStartAnewInAChild(t *testing.T) {
+func TestRestartInAChild(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), anewEnv+"=1")
 	text, err := cmd.Output()
 	require.NoError(t, err)
 	var o anewOutcome
 	require.NoError(t, json.Unmarshal(text, &o))
-	assert.Equal(t, anewOutcome{Missing: "jemalloc: a supervised process cannot be started anew", Conflict: true, Set: true}, o)
+	assert.Equal(t, anewOutcome{Missing: "jemalloc: a supervised process cannot restart", Conflict: true, Set: true}, o)
 }
 
 // Open sets what is missing as long as TensorFlow is not open.

@@ -12,14 +12,14 @@ import (
 	"steadyfit/tfbind"
 )
 
-// gpuMeter tells what this process has of its GPUs.
+// gpuMeter measures the GPU memory of this process.
 type gpuMeter struct {
 	driver *gpu.Driver
 	meter  *gpu.Meter
 }
 
-// newGPUMeter asks the driver where there are GPUs among the devices; else it is nil. What
-// the driver complains of is for steadyfit doctor to say.
+// newGPUMeter opens the driver if there are GPUs among the devices; else it returns nil.
+// steadyfit doctor reports the driver's problems.
 func newGPUMeter(devices []tfbind.Device) *gpuMeter {
 	if !hasGPU(devices) {
 		return nil
@@ -36,13 +36,12 @@ func (m *gpuMeter) Close() error {
 	return m.driver.Close()
 }
 
-// GPUBytes is the memory that this process has on GPUs, in bytes, as NVIDIA's driver tells
-// it: TensorFlow's pools, CUDA's contexts, code and workspaces, those of other sessions
-// included. Where the driver does not tell that of the process, as in some containers, it is
-// what is in use on all GPUs that the driver shows, by whoever it is. ok is false where the
-// session has no GPU, or neither is told; bytes is never 0 with it.
-//
-// The first call opens the driver, and Close closes it.
+// GPUBytes is the memory of this process on GPUs, in bytes, from NVIDIA's driver:
+// TensorFlow's pools, CUDA's contexts, code and workspaces, those of other sessions
+// included. If the driver does not report processes, as in some containers, it is the
+// memory in use on all visible GPUs. ok is false if the session has no GPU or the driver
+// reports neither; bytes is never 0 with it. The driver is opened by the first call and
+// closed by Close.
 func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	if s.gpu == nil {
 		devices, err := s.Devices()
@@ -58,9 +57,9 @@ func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	return int64(r.Bytes), r.OK
 }
 
-// ResolvePrecision makes gpuopts.Float16 of the options what the devices of TensorFlow have
-// it be. warning says that there is no GPU, so that it is slow. It opens TensorFlow and sets
-// up its devices, unless the options have another precision.
+// ResolvePrecision replaces gpuopts.Float16 in the options by the form for TensorFlow's
+// devices. warning says that there is no GPU, so that it is slow. It opens TensorFlow and
+// sets up its devices, unless the options have another precision.
 func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 	if o.Precision != gpuopts.Float16 {
 		return nil, nil

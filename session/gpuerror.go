@@ -10,10 +10,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// gpuError returns err, with which TensorFlow did not make a session with these options, as
-// what it says of them: ErrNoGPU if a GPU that they ask for is not there while others are,
-// and an *option.Error if VirtualGPUs does not list as many as there are. All else,
-// and nil, it returns as it is.
+// gpuError explains the error of a TensorFlow that made no session with these options:
+// ErrNoGPU if the GPU that they ask for is missing while others are there, and an
+// *option.Error if VirtualGPUs does not list as many as there are. It returns all other
+// errors, and nil, as they are.
 func gpuError(o gpuopts.Options, err error) error {
 	var failed *tfbind.Error
 	asks := o.AsksForGPU()

@@ -13,85 +13,92 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrInexactSplit: a model whose update from the parts of a batch is another one than
-// from the whole batch.
+// ErrInexactSplit: micro-batches would give another update than the whole batch.
 var ErrInexactSplit = errors.New("parts of a batch would not give the update of the whole batch")
 
-// CheckSplit returns why batches cannot be split (SetMicroBatches), and what to do:
+// CheckSplit returns why batches cannot be split into micro-batches, and what to do:
 //   - ErrNoSignature: the model has no signatures gradients and apply that go with its
-//     train signature, or its gradients do not report all that it does, do not take its
-//     loss_scale, or do not tell, nor does apply, by grads_finite what it tells.
-//   - ErrInexactSplit: the update would be another one, and Options.AllowInexactSplit is
-//     not set. What the exporter noted decides (savedmodels.Metadata.MicroBatchesExact).
-//     Where there is no such note, a model that takes the reserved input seed to its
-//     gradients is inexact, since what it draws for a sample depends on the part; any
-//     other is exact: that is what the two signatures are for (docs/reference/contract.md).
+//     train signature and report all that it does.
+//   - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set.
+//     The exporter's note decides (savedmodels.Metadata.MicroBatchesExact). Without one,
+//     a model whose gradients take the reserved input seed is inexact, since random
+//     numbers depend on the micro-batch; any other is exact (docs/reference/contract.md).
 func (p *Plan) CheckSplit() error {
-	model, roles, o := p.model, p.roles, p.opts
-	if o.ReadOnly {
-		return fmt.Errorf("micro-batches: %w: the session was opened to read only", ErrNoSignature)
-	}
-	if roles.Gradients == "" || roles.Apply == "" {
-		return fmt.Errorf("micro-batches: %w: %s", ErrNoSignature, whyWhole(model, roles))
-	}
-	train, err := model.Signature(roles.Train)
-	if err != nil {
+	if err := p.checkSplit(); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
-	}
-	gradients, err := model.Signature(roles.Gradients)
-	if err != nil {
-		return fmt.Errorf("micro-batches: %w", err)
-	}
-	for _, m := range train.Metrics() {
-		if !slices.ContainsFunc(gradients.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name }) {
-			return fmt.Errorf("micro-batches: %w: signature %s does not report %s, which %s does; export it with the same outputs",
-				ErrNoSignature, gradients.Name, m.Name, train.Name)
-		}
-	}
-	if in := savedmodels.InputLossScale; train.Reserved(in) != nil && gradients.Reserved(in) == nil {
-		return fmt.Errorf("micro-batches: %w: signature %s does not take %s, which %s does, so that the parts would not be scaled; export it with the same inputs",
-			ErrNoSignature, gradients.Name, in, train.Name)
-	}
-	apply, err := model.Signature(roles.Apply)
-	if err != nil {
-		return fmt.Errorf("micro-batches: %w", err)
-	}
-	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
-		return fmt.Errorf("micro-batches: %w: neither %s nor %s gives %s, which %s does, so that a skipped step would count as one; export them with it",
-			ErrNoSignature, gradients.Name, apply.Name, savedmodels.OutputGradsFinite, train.Name)
-	}
-	if o.AllowInexactSplit {
-		return nil
-	}
-	if why := whyInexact(model, gradients); why != "" {
-		return option.Errorf("micro-batches: %w: %s; if that is as good to you, set {Options.AllowInexactSplit}", ErrInexactSplit, why)
 	}
 	return nil
 }
 
-// whyWhole says why a model has no roles to split with.
-func whyWhole(model *savedmodels.Model, roles savedmodels.Roles) string {
-	if r := model.Roles; r.Gradients != "" && r.Train != roles.Train {
-		return fmt.Sprintf("%s and %s go with the signature %s, and %s is what is trained", r.Gradients, r.Apply, r.Train, roles.Train)
+func (p *Plan) checkSplit() error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrNoSignature, fmt.Sprintf(format, args...))
 	}
-	for _, p := range model.Problems {
-		if p.Code == savedmodels.CodeUnusableSignature && slices.Contains([]string{"gradients", "accumulate", "apply"}, p.Subject) {
-			return p.Message + "; " + p.Fix
+	switch {
+	case p.opts.ReadOnly:
+		return refuse("the session was opened to read only")
+	case p.roles.Gradients == "" || p.roles.Apply == "":
+		return refuse("%s", p.whyWhole())
+	}
+	var sigs [3]*savedmodels.Signature
+	for i, name := range []string{p.roles.Train, p.roles.Gradients, p.roles.Apply} {
+		var err error
+		if sigs[i], err = p.model.Signature(name); err != nil {
+			return err
 		}
+	}
+	train, gradients, apply := sigs[0], sigs[1], sigs[2]
+	for _, m := range train.Metrics() {
+		if !slices.ContainsFunc(gradients.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name }) {
+			return refuse("signature %s does not report %s, which %s does; export it with the same outputs", gradients.Name, m.Name, train.Name)
+		}
+	}
+	if in := savedmodels.InputLossScale; train.Reserved(in) != nil && gradients.Reserved(in) == nil {
+		return refuse("signature %s does not take %s, which %s does, so that micro-batches would not be scaled; export it with the same inputs",
+			gradients.Name, in, train.Name)
+	}
+	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
+		return refuse("neither %s nor %s gives %s, which %s does, so that a skipped step would count as one; export them with it",
+			gradients.Name, apply.Name, savedmodels.OutputGradsFinite, train.Name)
+	}
+	if why := whyInexact(p.model, gradients); why != "" && !p.opts.AllowInexactSplit {
+		return option.Errorf("%w: %s; to accept that, set {Options.AllowInexactSplit}", ErrInexactSplit, why)
+	}
+	return nil
+}
+
+// whyWhole says why a model has no roles for micro-batches.
+func (p *Plan) whyWhole() string {
+	if r := p.model.Roles; r.Gradients != "" && r.Train != p.roles.Train {
+		return fmt.Sprintf("%s and %s go with the signature %s, and the model is trained with %s", r.Gradients, r.Apply, r.Train, p.roles.Train)
+	}
+	if why := unusable(p.model, "gradients", "accumulate", "apply"); why != "" {
+		return why
 	}
 	return "it takes gradients and apply; export the model with them, as scripts/export.py does by default, unless the model has its own train step"
 }
 
-// whyInexact says why the update of parts is another one; "" if it is the same.
+// unusable is the problem of a signature that has one of these names and does not fit its
+// role; empty if there is none.
+func unusable(model *savedmodels.Model, names ...string) string {
+	for _, p := range model.Problems {
+		if p.Code == savedmodels.CodeUnusableSignature && slices.Contains(names, p.Subject) {
+			return p.Message + "; " + p.Fix
+		}
+	}
+	return ""
+}
+
+// whyInexact says why the update of micro-batches differs; empty if it does not.
 func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) string {
 	m := model.Metadata
 	switch {
 	case m != nil && m.MicroBatchesExact != nil && *m.MicroBatchesExact:
 		return ""
 	case m != nil && m.MicroBatchesExact != nil:
-		return "the exporter noted that (micro_batches_exact), as of a model with BatchNormalization, which mixes the samples of a batch, Dropout, which draws other numbers for each part, or an Embedding under an optimizer other than SGD without clipping, which counts each occurrence of a row by itself"
+		return "the exporter noted that (micro_batches_exact): BatchNormalization mixes the samples of a batch, Dropout draws other numbers for each micro-batch, and an Embedding under an optimizer other than SGD without clipping counts each occurrence of a row by itself"
 	case gradients.Reserved(savedmodels.InputSeed) != nil:
-		return fmt.Sprintf("signature %s draws random numbers from the input seed, other ones for each part", gradients.Name)
+		return fmt.Sprintf("signature %s draws random numbers from the input seed, other ones for each micro-batch", gradients.Name)
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == savedmodels.CodeMetadata }):
 		return "the exporter's notes, which would say that they do, cannot be read"
 	}
@@ -101,31 +108,29 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 // CanSplit reports whether the model's batches can be split. If not, CheckSplit says why.
 func (s *Session) CanSplit() bool { return s.CheckSplit() == nil }
 
-// SetMicroBatches has the train steps that follow split each batch into n parts,
-// run one after the other, whose gradients are summed for one update. A step then
-// needs the memory of a part. The update is that of the whole batch, but for the
-// order in which floats are added. 1 is not to split. A batch of fewer samples is
-// split into as many parts. Evaluate splits, too.
+// SetMicroBatches splits each batch of the train steps that follow into n micro-batches,
+// run one after the other, whose gradients are summed for one update. A step then needs
+// the memory of a micro-batch. The update is that of the whole batch, but for the order in
+// which floats are added. 1 does not split; a batch of fewer samples has as many
+// micro-batches. Evaluate splits, too. A model that cannot be split is the error of
+// CheckSplit.
 //
-// The results of a step are made of those of its parts, as the model's loss is of those
-// of its samples (savedmodels.Metadata.LossReduction): as their mean, weighted with
-// their samples; as their mean, weighted with the field sample_weight; or as their sum.
-// Without such a note, and for all other results, it is the first, which is not what
-// the whole batch reports where the model sums, divides by weights, or leaves masked
-// samples out. The update is right all the same: gradients knows what it divides by.
+// The results of a step are reduced from those of its micro-batches as the model's loss is
+// from its samples (savedmodels.Metadata.LossReduction): to their mean, weighted with the
+// samples or with the field sample_weight, or to their sum. Without such a note, and for
+// all other results, it is the mean by samples, which is not what the whole batch reports
+// if the model sums, divides by weights, or masks samples. The update is right all the
+// same, since the signature gradients knows its divisor.
 //
-// The reserved input seed is fed to each part with another first number, and to the
-// first one with the same as to a whole batch: with s for Options.Seed and i > 0 for the
-// part, it is the output number i, from 1, of SplitMix64 seeded with s. It depends on
-// nothing else, so that a resumed run draws what the run would have drawn.
-//
-// A model that cannot be split gives the error of CheckSplit.
+// The first number of the reserved input seed differs for each micro-batch: it is
+// Options.Seed for the first, and for the i-th after it output i, from 1, of SplitMix64
+// seeded with Options.Seed.
 func (s *Session) SetMicroBatches(n int) error {
 	if n < 1 {
 		return fmt.Errorf("micro-batches: expected at least 1, got %d", n)
 	}
 	if n > 1 {
-		if err := s.prepareParts(); err != nil {
+		if err := s.prepareMicroBatches(); err != nil {
 			return err
 		}
 	}
@@ -133,18 +138,18 @@ func (s *Session) SetMicroBatches(n int) error {
 	return nil
 }
 
-// MicroBatches is what SetMicroBatches set.
+// MicroBatches is the number that SetMicroBatches set.
 func (s *Session) MicroBatches() int { return max(s.parts, 1) }
 
-// splitter is what a split step runs.
+// splitter runs train steps in micro-batches.
 type splitter struct {
 	gradients *runner
 	apply     *Step
-	// finite is the output grads_finite of apply, -1 if there is none.
+	// finite is the output grads_finite of apply; -1 if there is none.
 	finite int
-	// metric is the position in the results of gradients of each result of train, and
-	// after the output of apply that goes before it, -1 if there is none.
-	metric, after []int
+	// metrics are the positions of train's metrics in those of gradients. after are the
+	// outputs of apply that take precedence over them, -1 if there is none.
+	metrics, after []int
 }
 
 func (p *splitter) Close() error {
@@ -158,7 +163,7 @@ func (p *splitter) Close() error {
 	return errors.Join(err, p.apply.Close())
 }
 
-func (s *Session) prepareParts() error {
+func (s *Session) prepareMicroBatches() error {
 	if s.split != nil {
 		return nil
 	}
@@ -167,147 +172,123 @@ func (s *Session) prepareParts() error {
 	}
 	p := &splitter{}
 	var err error
-	if p.gradients, err = s.runner(s.tf, s.roles.Gradients); err != nil {
-		return fmt.Errorf("micro-batches: %w", err)
+	if p.gradients, err = s.runner(s.tf, s.roles.Gradients); err == nil {
+		p.apply, err = s.Prepare(s.roles.Apply)
 	}
-	for _, name := range s.train.names {
-		p.metric = append(p.metric, slices.Index(p.gradients.names, name)) // checkSplit has seen that it is there
-	}
-	if p.apply, err = s.Prepare(s.roles.Apply); err != nil {
+	if err != nil {
 		return errors.Join(fmt.Errorf("micro-batches: %w", err), p.Close())
 	}
+	output := func(name string) int {
+		return slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == name })
+	}
+	p.finite = output(savedmodels.OutputGradsFinite)
+	p.metrics = p.gradients.find(s.train.names) // CheckSplit has checked that all are there
 	for _, name := range s.train.names {
 		after := -1
 		if name == savedmodels.MetricLossScale || name == savedmodels.MetricSkippedSteps {
-			after = slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == name })
+			after = output(name)
 		}
 		p.after = append(p.after, after)
 	}
-	p.finite = slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == savedmodels.OutputGradsFinite })
 	if err := s.adopt(p, func(n *native) { n.split = p }); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
 	}
 	return nil
 }
 
-// trainParts is a train step in parts.
-func (s *Session) trainParts(ctx context.Context, seed [2]int64, b data.Batch, out []float64) (err error) {
-	p, n := s.split, min(s.parts, b.Size)
-	if err := p.gradients.inParts(ctx, b, n, seed, p.metric, out[:len(p.metric)]); err != nil {
-		return err
+// trainParts is a train step in micro-batches.
+func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
+	p := s.split
+	if applied, err = p.gradients.inParts(ctx, b, min(s.parts, b.Size), s.opts.Seed, step, p.metrics, out); err != nil {
+		return false, err
 	}
 	// Rates and seeds may be inputs of apply as well.
-	p.apply.seed = seed
+	p.apply.setSeeds(s.opts.Seed, step)
 	if err := p.apply.Feed(b); err != nil {
-		return err
+		return false, err
 	}
 	if err := p.apply.Run(ctx); err != nil {
-		return err
+		return false, err
 	}
 	for i, from := range p.after {
-		if from < 0 {
-			continue
-		}
-		if out[i], err = p.apply.tf.Float(from); err != nil {
-			return err
+		if from >= 0 {
+			if out[i], err = p.apply.tf.Float(from); err != nil {
+				return false, err
+			}
 		}
 	}
-	applied := p.gradients.applied
 	if p.finite >= 0 {
-		v, err := p.apply.tf.Float(p.finite)
-		if err != nil {
-			return err
-		}
-		applied = v != 0
+		return p.apply.isFinite(p.finite)
 	}
-	s.rescale(applied, out)
-	return nil
+	return applied, nil
 }
 
-// evaluateIn is in how many parts a batch is evaluated.
+// evaluateIn is the number of micro-batches in which a batch is evaluated: 1 if its size
+// is part of the signature.
 func (s *Session) evaluateIn(size int) int {
-	switch {
-	case s.parts <= 1:
-		return 1
-	case slices.ContainsFunc(s.evaluate.signature.DataInputs(), func(t savedmodels.Tensor) bool {
-		return !t.UnknownRank && len(t.Shape) > 0 && t.Shape[0] >= 0
-	}):
+	if s.parts <= 1 || batchOf(s.evaluate.signature, 0) >= 0 {
 		return 1
 	}
 	return min(s.parts, size)
 }
 
-// inParts runs the role on n parts of a batch, one after the other, and writes to out
-// what their results make for the batch. at are the positions in the results of those
-// that are wanted.
-func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed [2]int64, at []int, out []float64) error {
-	if len(out) != len(at) {
-		return r.room(out)
-	}
+// inParts runs the role on n micro-batches, one after the other, and writes to out the
+// batch's value of each metric of the runner that metrics lists.
+func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step int64, metrics []int, out []float64) (applied bool, err error) {
+	out = out[:len(metrics)]
 	clear(out)
-	applied := true
+	applied = true
 	weighted := r.signature.Reserved(savedmodels.InputSampleWeight) != nil
 	var weights float64
 	for i := range n {
 		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)
-		r.seed = [2]int64{partSeed(seed[0], i), seed[1]}
-		err := r.feed(part, true)
-		if err == nil {
-			err = r.runFed(ctx, part, r.part)
-		}
+		r.setSeeds(partSeed(seed, i), step)
+		finite, err := r.on(ctx, part, r.part)
 		if err != nil {
-			return fmt.Errorf("part %d of %d: %w", i+1, n, err)
+			return false, fmt.Errorf("part %d of %d: %w", i+1, n, err)
 		}
-		applied = applied && r.applied
+		applied = applied && finite
 		w := float64(part.Size)
 		if weighted {
 			w = weightOf(part)
 		}
 		weights += w
-		for m, from := range at {
-			if r.means[from] == byLast {
-				out[m] = r.part[from]
-				continue
-			}
-			// A part without weight reports 0/0.
-			if share := r.means[from].share(part.Size, b.Size, w); share != 0 {
-				out[m] += r.part[from] * share
+		for m, from := range metrics {
+			v := r.part[from]
+			switch r.reduces[from] {
+			case byLast:
+				out[m] = v
+			case bySum:
+				out[m] += v
+			case byWeights:
+				if w != 0 { // else it is 0/0
+					out[m] += v * w
+				}
+			default:
+				out[m] += v * (float64(part.Size) / float64(b.Size))
 			}
 		}
 	}
-	for m, from := range at {
-		if r.means[from] == byWeights && weights != 0 {
+	for m, from := range metrics {
+		if r.reduces[from] == byWeights && weights != 0 {
 			out[m] /= weights
 		}
 	}
-	r.applied = applied
-	return nil
+	return applied, nil
 }
 
-// mean is how the results of the parts make that of a batch.
-type mean int
+// reduction is how the results of micro-batches make that of a batch.
+type reduction int
 
 const (
-	bySamples mean = iota
-	byWeights      // their sum is divided out at the end
+	bySamples reduction = iota
+	byWeights           // the sum of the weights is divided out at the end
 	bySum
-	byLast // the parts before it are in it
+	byLast // a running metric, which includes the micro-batches before
 )
 
-// share is what the result of a part counts with.
-func (m mean) share(part, batch int, weight float64) float64 {
-	switch m {
-	case bySum:
-		return 1
-	case byWeights:
-		return weight
-	default:
-		return float64(part) / float64(batch)
-	}
-}
-
-// meanOf is that of a result of a name. The losses of single outputs are OUTPUT_loss.
-func meanOf(model *savedmodels.Model, name string) mean {
+// reductionOf is that of a result of a name. The losses of single outputs are OUTPUT_loss.
+func reductionOf(model *savedmodels.Model, name string) reduction {
 	if slices.Contains(model.RunningMetrics(), name) {
 		return byLast
 	}
@@ -315,8 +296,8 @@ func meanOf(model *savedmodels.Model, name string) mean {
 	if m == nil {
 		return bySamples
 	}
-	output, _ := strings.CutSuffix(name, "_loss")
-	if _, ofOutput := m.Loss[output]; name != savedmodels.OutputLoss && !(ofOutput && output != name) {
+	output, isLoss := strings.CutSuffix(name, "_loss")
+	if _, known := m.Loss[output]; name != savedmodels.OutputLoss && !(isLoss && known) {
 		return bySamples
 	}
 	switch m.LossReduction {
@@ -353,9 +334,9 @@ func weightOf(b data.Batch) float64 {
 	return sum
 }
 
-// partSeed is the first of the two numbers that a part, counted from 0, is fed as its
-// seed: SetMicroBatches says which. SplitMix64 is that of Steele, Lea and Flood, "Fast
-// splittable pseudorandom number generators" (2014).
+// partSeed is the first number of the seed of micro-batch part; see SetMicroBatches.
+// SplitMix64 is from Steele, Lea and Flood, "Fast splittable pseudorandom number
+// generators" (2014).
 func partSeed(seed int64, part int) int64 {
 	if part == 0 {
 		return seed

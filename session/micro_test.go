@@ -180,7 +180,7 @@ func TestCheckSplit(t *testing.T) {
 		"read only":            {noted(t, "digits", nil), session.Options{ReadOnly: true}, session.ErrNoSignature, "read only"},
 		"no gradients":         {fixture("good"), session.Options{}, session.ErrNoSignature, "scripts/export.py does by default"},
 		"fewer results":        {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, session.ErrNoSignature, "does not report mae"},
-		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"}, session.ErrNoSignature, "go with the signature train, and gradients is what is trained"},
+		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"}, session.ErrNoSignature, "go with the signature train, and the model is trained with gradients"},
 		"scaled":               {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
 		"scale not taken":      {altered(t, "digits-scaled", unscaled), session.Options{}, session.ErrNoSignature, "gradients does not take loss_scale, which train does"},
 		"skipped, not told":    {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{}, session.ErrNoSignature, "neither gradients nor apply gives grads_finite, which train does"},

@@ -49,7 +49,7 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 
 	b := batches(t, digits(t), 32, 1)[0]
-	e, err := s.Effects(context.Background(), b)
+	e, err := s.Resolved(context.Background(), b)
 	require.NoError(t, err)
 	t.Log(e)
 	var sizes []memory.Bytes

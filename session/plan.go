@@ -13,14 +13,13 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Plan is how a model trains with options: its signatures, the steps per execution, the
-// signatures that XLA has compiled, and the scale of the loss. It is decided before
-// TensorFlow is opened, and does not change.
+// Plan is how a model trains with options, decided before TensorFlow is opened: its
+// signatures, the steps per execution, the XLA-compiled signatures, and the loss scale.
 type Plan struct {
 	model *savedmodels.Model
 	opts  Options
 	roles savedmodels.Roles
-	// lossScale is what a session begins with; nil if it does not scale the loss.
+	// lossScale is the initial one of a session; nil if it does not scale the loss.
 	lossScale *lossScaler
 	// full and fullXLA are the layouts of several steps per execution; nil without.
 	full, fullXLA *layout
@@ -31,8 +30,6 @@ type Plan struct {
 //     ErrNoSignature about Options.TrainSignature.
 //   - An *option.Error is about Options.StepsPerExecution (ErrStack), Options.Compiled or
 //     Options.LossScale (ErrNoSignature).
-//
-// With Options.ReadOnly the model need not be trainable.
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel
@@ -75,8 +72,8 @@ func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 // Options are the options of the plan.
 func (p *Plan) Options() Options { return p.opts }
 
-// CheckBatch returns an *option.Error about Options.Compiled, which is ErrNoSignature, if
-// it is set and XLA has compiled no signature for batches of that many samples.
+// CheckBatch returns an *option.Error, which is ErrNoSignature, if Options.Compiled is set
+// and no signature is compiled for batches of that many samples.
 func (p *Plan) CheckBatch(samples int) error {
 	if !p.opts.Compiled {
 		return nil
@@ -96,33 +93,31 @@ func (p *Plan) CheckBatch(samples int) error {
 		}
 		made = append(made, fmt.Sprintf("%s for batches of %d", name, n))
 	}
-	return compiledError(ErrNoSignature, fmt.Sprintf("%s, and these are of %d", strings.Join(made, ", "), samples),
-		fmt.Sprintf("train on such batches, or export the model with xla_batch=%d", samples))
+	return compiledError(fmt.Sprintf("train on such batches, or export the model with xla_batch=%d", samples),
+		"%s, and these are of %d", strings.Join(made, ", "), samples)
 }
 
-func compiledError(kind error, reason, fix string) error {
-	return &option.Error{Option: "Options.Compiled", Reason: reason, Fix: fix, Err: kind}
+func compiledError(fix, reason string, args ...any) error {
+	return &option.Error{Option: "Options.Compiled", Reason: fmt.Sprintf(reason, args...), Fix: fix, Err: ErrNoSignature}
 }
 
 // ChooseSteps chooses Options.StepsPerExecution for a dataset in batches of that many
-// samples, whatever it is in the options of the plan: the number that the signature of
-// several steps was made for, with Options.Compiled that of its compiled form, and else the
-// most up to 50 whose inputs take 16 MiB or less. 1 comes with the reason, which is ErrStack
-// or ErrData.
+// samples: the number that the signature was made for (with Options.Compiled, that of its
+// compiled form), or else the most up to 50 whose inputs take 16 MiB or less. 1 comes with
+// the reason, which is ErrStack or ErrData. Options.StepsPerExecution itself is ignored.
 func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	fields, err := CheckData(p.model, p.roles.Train, ds, data.Pass{Batch: batch, DropRemainder: true})
 	if err != nil {
 		return 1, err
 	}
-	plain, compiled, err := p.stacks()
+	plain, compiled, err := p.layouts()
 	if err != nil {
 		return 1, err
 	}
-	fits := func(l *layout) bool { return l != nil && (l.batch < 0 || l.batch == int64(batch)) }
 	switch {
-	case fits(compiled):
+	case compiled != nil && compiled.takes(int(compiled.steps), batch):
 		return int(compiled.steps), nil
-	case !fits(plain):
+	case !plain.takes(int(plain.steps), batch):
 		return 1, fmt.Errorf("%w: signature %s takes batches of %d, and these are of %d", ErrStack, plain.signature.Name, plain.batch, batch)
 	case plain.steps >= 0:
 		return int(plain.steps), nil
@@ -142,12 +137,12 @@ func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	}
 	n := min(autoSteps, autoBytes/bytes)
 	if n < 2 {
-		return 1, fmt.Errorf("%w: a batch has %d bytes, and two of them more than the %d that are put into a call", ErrStack, bytes, autoBytes)
+		return 1, fmt.Errorf("%w: a batch has %d bytes, and two of them more than the %d of an execution", ErrStack, bytes, autoBytes)
 	}
 	return n, nil
 }
 
-// layOut finds the signatures of several steps per execution, if the options ask for that.
+// layOut finds the layouts of Options.StepsPerExecution.
 func (p *Plan) layOut() (err error) {
 	want := p.opts.StepsPerExecution
 	refuse := func(reason, fix string, err error) error {
@@ -159,54 +154,52 @@ func (p *Plan) layOut() (err error) {
 	if want < 2 {
 		return nil
 	}
-	if p.full, p.fullXLA, err = p.stacks(); err != nil {
+	if p.full, p.fullXLA, err = p.layouts(); err != nil {
 		return refuse(err.Error(), "", err)
 	}
 	if least := p.full.steps; least > int64(want) && (p.fullXLA == nil || p.fullXLA.steps > int64(want)) {
-		return refuse(fmt.Sprintf("signature %s runs calls of exactly %d steps", p.full.signature.Name, least), fmt.Sprintf("ask for %d or more", least), ErrStack)
+		return refuse(fmt.Sprintf("signature %s runs executions of exactly %d steps", p.full.signature.Name, least), fmt.Sprintf("ask for %d or more", least), ErrStack)
 	}
 	return nil
 }
 
-// checkCompiled refuses what XLA has not compiled, or compiled otherwise than noted.
+// checkCompiled refuses Options.Compiled for a model without XLA-compiled signatures, or
+// with ones that differ from train or from the exporter's notes.
 func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
-	if p.opts.Device.Deterministic {
+	switch {
+	case p.opts.Device.Deterministic:
 		return gpuopts.Conflict("Options.Compiled true", "Options.Deterministic true",
 			"XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with one fails",
 			"leave one of them out")
-	}
-	if p.roles.TrainXLA == "" {
-		if p.roles.TrainNXLA == "" {
-			return compiledError(ErrNoSignature, fmt.Sprintf("the model has neither %s_xla nor train_n_xla", p.roles.Train), "export it with xla_batch")
-		}
+	case p.roles.TrainXLA == "" && p.roles.TrainNXLA == "":
+		return compiledError("export it with xla_batch", "the model has neither %s_xla nor train_n_xla", p.roles.Train)
+	case p.roles.TrainXLA == "":
 		return nil
 	}
 	compiled, err := p.model.Signature(p.roles.TrainXLA)
 	if err != nil {
 		return err
 	}
-	inputs := func(s *savedmodels.Signature) string { return names(s.Inputs) }
-	if inputs(compiled) != inputs(train) || names(compiled.Metrics()) != names(train.Metrics()) {
-		return compiledError(ErrNoSignature, fmt.Sprintf("%s takes %s and reports %s, and %s takes %s and reports %s",
-			compiled.Name, inputs(compiled), names(compiled.Metrics()), train.Name, inputs(train), names(train.Metrics())), "export the model again")
+	if names(compiled.Inputs) != names(train.Inputs) || names(compiled.Metrics()) != names(train.Metrics()) {
+		return compiledError("export the model again", "%s takes %s and reports %s, and %s takes %s and reports %s", compiled.Name,
+			names(compiled.Inputs), names(compiled.Metrics()), train.Name, names(train.Inputs), names(train.Metrics()))
 	}
 	if err := asNoted(p.model, compiled.Name, map[string]int64{"batch": batchOf(compiled, 0)}); err != nil {
-		return compiledError(ErrNoSignature, err.Error(), "")
+		return compiledError("", "%v", err)
 	}
 	return nil
 }
 
-// ErrStack: train steps that cannot run together in one call.
+// ErrStack: train steps that cannot run together in one execution.
 var ErrStack = errors.New("train steps cannot run together in one call")
 
+// The limits of ChooseSteps, for an execution: steps, and bytes of their inputs.
 const (
-	// autoSteps is the most steps that ChooseSteps puts into one call.
 	autoSteps = 50
-	// autoBytes is the most that their stacked inputs take, in bytes.
 	autoBytes = 16 << 20
 )
 
-// layout is what a signature of several steps takes.
+// layout is a signature of several steps per execution.
 type layout struct {
 	signature *savedmodels.Signature
 	// steps and batch are the sizes that it was made for; -1 is any.
@@ -218,9 +211,9 @@ func (l *layout) takes(n, samples int) bool {
 	return (l.steps < 0 || l.steps == int64(n)) && (l.batch < 0 || l.batch == int64(samples))
 }
 
-// stacks are the signatures to run several steps with: the model's train_n, and its
-// compiled twin if that is wanted and there is one.
-func (p *Plan) stacks() (plain, twin *layout, err error) {
+// layouts are those of the model's train_n and, with Options.Compiled, of its compiled
+// form, nil if there is none.
+func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	if p.roles.TrainN == "" {
 		return nil, nil, fmt.Errorf("%w: %s", ErrStack, p.whySingle())
 	}
@@ -229,116 +222,116 @@ func (p *Plan) stacks() (plain, twin *layout, err error) {
 		return nil, nil, err
 	}
 	if scalable(train) {
-		return nil, nil, fmt.Errorf("%w: signature %s tells by its output %s whether a step was skipped, which a dynamic loss scale goes by and skipped_steps counts, and a call of several steps does not tell how many were; export the model without loss_scale_input to have it scaled inside the graph",
-			ErrStack, train.Name, savedmodels.OutputGradsFinite)
+		return nil, nil, fmt.Errorf("%w: a dynamic loss scale needs the output %s of signature %s after each step, and an execution of several steps does not report how many were skipped; export the model without loss_scale_input to scale the loss inside the graph",
+			ErrStack, savedmodels.OutputGradsFinite, train.Name)
 	}
-	if plain, err = stackOf(p.model, p.roles.TrainN, train); err != nil {
+	if plain, err = layoutOf(p.model, p.roles.TrainN, train); err != nil || !p.opts.Compiled || p.roles.TrainNXLA == "" {
+		return plain, nil, err
+	}
+	if compiled, err = layoutOf(p.model, p.roles.TrainNXLA, train); err != nil {
 		return nil, nil, err
 	}
-	if p.opts.Compiled && p.roles.TrainNXLA != "" {
-		if twin, err = stackOf(p.model, p.roles.TrainNXLA, train); err != nil {
-			return nil, nil, err
-		}
-		if err := asNoted(p.model, twin.signature.Name, map[string]int64{"steps": twin.steps, "batch": twin.batch}); err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", ErrStack, err)
-		}
+	if err := asNoted(p.model, compiled.signature.Name, map[string]int64{"steps": compiled.steps, "batch": compiled.batch}); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrStack, err)
 	}
-	return plain, twin, nil
+	return plain, compiled, nil
 }
 
-// whySingle says why a model has no role for several steps.
+// whySingle says why a model has no role for several steps per execution.
 func (p *Plan) whySingle() string {
-	for _, problem := range p.model.Problems {
-		if problem.Code == savedmodels.CodeUnusableSignature && problem.Subject == "train_n" {
-			return problem.Message + "; " + problem.Fix
-		}
+	if why := unusable(p.model, "train_n"); why != "" {
+		return why
 	}
 	if r := p.model.Roles; r.TrainN != "" {
-		return fmt.Sprintf("%s goes with the signature %s, and %s is what is trained", r.TrainN, r.Train, p.roles.Train)
+		return fmt.Sprintf("%s goes with the signature %s, and the model is trained with %s", r.TrainN, r.Train, p.roles.Train)
 	}
 	return "the model has no signature train_n; export it with one, as scripts/export.py does"
 }
 
-// unstacked are the reserved inputs of which a call takes one, whatever its steps.
-var unstacked = []string{savedmodels.InputLearningRate, savedmodels.InputLossScale, savedmodels.InputGroupSize}
+// isStacked reports whether an execution of several steps takes an input once per step.
+func isStacked(input string) bool {
+	return !slices.Contains([]string{savedmodels.InputLearningRate, savedmodels.InputLossScale, savedmodels.InputGroupSize}, input)
+}
 
-// isStacked reports whether a signature of several steps takes an input once per step.
-func isStacked(input string) bool { return !slices.Contains(unstacked, input) }
-
-// stackOf reads the layout of a signature that runs several of train's steps, and
-// refuses one whose steps would be other steps.
-func stackOf(model *savedmodels.Model, name string, train *savedmodels.Signature) (*layout, error) {
+// layoutOf reads the layout of a signature that runs several of train's steps, and
+// refuses one whose steps would differ.
+func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signature) (*layout, error) {
 	sig, err := model.Signature(name)
 	if err != nil {
 		return nil, err
 	}
-	refuse := func(format string, args ...any) (*layout, error) {
-		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrStack, name, fmt.Sprintf(format, args...))
-	}
-	for _, m := range train.Metrics() {
-		at := slices.IndexFunc(sig.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name })
-		if at < 0 {
-			return refuse("does not report %s, which %s does", m.Name, train.Name)
-		}
-		if t := sig.Metrics()[at].DType; t == tfbind.Float16 || t == tfbind.BFloat16 {
-			return refuse("adds up %s over its steps in %s, which rounds too much", m.Name, t)
-		}
-	}
-	for _, in := range train.Inputs {
-		if sig.Input(in.Name) == nil {
-			return refuse("does not take %s, which %s does", in.Name, train.Name)
-		}
+	if i := slices.IndexFunc(sig.Inputs, func(t savedmodels.Tensor) bool { return t.DType == tfbind.String }); i >= 0 {
+		return nil, fmt.Errorf("%w: signature %s takes strings (%s), which are fed one step at a time", ErrStack, name, sig.Inputs[i].Name)
 	}
 	l := &layout{signature: sig, steps: -1, batch: -1}
-	for _, in := range sig.Inputs {
-		one := train.Input(in.Name)
-		if one == nil {
-			return refuse("takes %s, which %s does not", in.Name, train.Name)
-		}
-		if in.DType == tfbind.String {
-			return nil, fmt.Errorf("%w: signature %s takes strings (%s), which are fed one step at a time", ErrStack, name, in.Name)
-		}
-		if in.UnknownRank {
-			continue
-		}
-		rank := 0
-		switch {
-		case !isStacked(in.Name):
-		case in.Name == savedmodels.InputSeed:
-			rank = 2
-		case len(in.Shape) >= 2:
-			rank = len(in.Shape)
-		default:
-			return refuse("takes %s without dimensions for steps and samples", in.Name)
-		}
-		if len(in.Shape) != rank {
-			return refuse("takes %s with %d dimensions, expected %d: %s", in.Name, len(in.Shape), rank, "what a step takes is stacked, but for learning_rate, loss_scale and group_size")
-		}
-		if rank == 0 {
-			continue
-		}
-		for _, d := range []struct {
-			size *int64
-			of   int64
-			what string
-		}{{&l.steps, in.Shape[0], "steps"}, {&l.batch, in.Shape[1], "samples"}} {
-			if d.of < 0 || d.what == "samples" && in.Name == savedmodels.InputSeed {
-				continue
-			}
-			if *d.size >= 0 && *d.size != d.of {
-				return refuse("takes %d %s of %s, and %d of another input", d.of, d.what, in.Name, *d.size)
-			}
-			*d.size = d.of
-		}
+	why := l.differs(train)
+	for i := 0; i < len(sig.Inputs) && why == ""; i++ {
+		why = l.add(sig.Inputs[i])
 	}
-	if l.steps == 0 || l.steps == 1 {
-		return refuse("runs calls of %d steps, expected more", l.steps)
+	if why == "" && (l.steps == 0 || l.steps == 1) {
+		why = fmt.Sprintf("runs executions of %d steps, expected more", l.steps)
+	}
+	if why != "" {
+		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrStack, name, why)
 	}
 	return l, nil
 }
 
-// batchOf is the number of samples that a signature was made for, which dimension dim
-// of its data counts; -1 is any.
+// differs says how the steps of the layout differ from train; empty if they do not.
+func (l *layout) differs(train *savedmodels.Signature) string {
+	for _, m := range train.Metrics() {
+		at := slices.IndexFunc(l.signature.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name })
+		if at < 0 {
+			return fmt.Sprintf("does not report %s, which %s does", m.Name, train.Name)
+		}
+		if t := l.signature.Metrics()[at].DType; t == tfbind.Float16 || t == tfbind.BFloat16 {
+			return fmt.Sprintf("adds up %s over its steps in %s, which rounds too much", m.Name, t)
+		}
+	}
+	for _, in := range train.Inputs {
+		if l.signature.Input(in.Name) == nil {
+			return fmt.Sprintf("does not take %s, which %s does", in.Name, train.Name)
+		}
+	}
+	for _, in := range l.signature.Inputs {
+		if train.Input(in.Name) == nil {
+			return fmt.Sprintf("takes %s, which %s does not", in.Name, train.Name)
+		}
+	}
+	return ""
+}
+
+// add adds the sizes of an input to the layout, and says what is wrong with them.
+func (l *layout) add(in savedmodels.Tensor) string {
+	if in.UnknownRank {
+		return ""
+	}
+	rank, sizes := 0, []*int64{}
+	switch {
+	case in.Name == savedmodels.InputSeed:
+		rank, sizes = 2, []*int64{&l.steps}
+	case isStacked(in.Name) && len(in.Shape) < 2:
+		return fmt.Sprintf("takes %s without dimensions for steps and samples", in.Name)
+	case isStacked(in.Name):
+		rank, sizes = len(in.Shape), []*int64{&l.steps, &l.batch}
+	}
+	if len(in.Shape) != rank {
+		return fmt.Sprintf("takes %s with %d dimensions, expected %d: the inputs of a step are stacked, except learning_rate, loss_scale and group_size", in.Name, len(in.Shape), rank)
+	}
+	for i, size := range sizes {
+		of := in.Shape[i]
+		if of >= 0 && *size < 0 {
+			*size = of
+		}
+		if of >= 0 && *size != of {
+			return fmt.Sprintf("takes %d %s of %s, and %d of another input", of, [...]string{"steps", "samples"}[i], in.Name, *size)
+		}
+	}
+	return ""
+}
+
+// batchOf is the number of samples that a signature was made for, dimension dim of its
+// data; -1 is any.
 func batchOf(sig *savedmodels.Signature, dim int) int64 {
 	for _, t := range sig.DataInputs() {
 		if !t.UnknownRank && len(t.Shape) > dim && t.Shape[dim] >= 0 {
@@ -348,7 +341,7 @@ func batchOf(sig *savedmodels.Signature, dim int) int64 {
 	return -1
 }
 
-// asNoted refuses a twin whose sizes are not what the exporter has noted.
+// asNoted refuses an XLA-compiled signature with other sizes than the exporter's notes.
 func asNoted(model *savedmodels.Model, name string, sizes map[string]int64) error {
 	if model.Metadata == nil {
 		return nil

@@ -6,10 +6,10 @@ import (
 )
 
 // releaseProfile are the variables of the release profile. TensorFlow's pool for
-// large blocks never gives anything back, so they come from malloc; glibc would map
-// each of them anew and unmap it again, which costs page faults in every step, so it
-// keeps what is freed, in the one arena that is not made of heaps of 64 MiB. The
-// variable of jemalloc has it do the same where it is preloaded.
+// large blocks returns nothing to the system, so they come from malloc. glibc would map
+// and unmap each block, which costs page faults in every step; instead it keeps freed
+// blocks, in the one arena that is not made of heaps of 64 MiB. MALLOC_CONF does the same
+// for a preloaded jemalloc.
 var releaseProfile = []gpuopts.Variable{
 	{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1", For: profileName},
 	{Name: "MALLOC_ARENA_MAX", Value: "1", For: profileName},
@@ -21,9 +21,9 @@ var releaseProfile = []gpuopts.Variable{
 const profileName = "release profile"
 
 // ReleaseProfile lists the environment variables, each as NAME=value, of a process in
-// which ResetReload and Trim give back what TensorFlow has freed, at about the speed
-// of TensorFlow's own pool, which gives nothing back. What it costs was measured, see
-// docs/explanation/recovery.md. It is made for Linux with glibc, and for jemalloc.
+// which ResetReload and Trim return the memory that TensorFlow has freed, at about the
+// speed of TensorFlow's own pool, which returns none (docs/explanation/recovery.md). It is for Linux
+// with glibc or jemalloc.
 func ReleaseProfile() []string {
 	var list []string
 	for _, v := range releaseProfile {
@@ -32,10 +32,6 @@ func ReleaseProfile() []string {
 	return list
 }
 
-// UseReleaseProfile is UseEnvironment for the variables of ReleaseProfile: it has the
-// process run its program again, from the start, unless they are set. It is the first
-// thing that main calls.
-//
-// A variable of the profile that is set to something else is an error, and so is a
-// TensorFlow that is open already.
+// UseReleaseProfile is UseEnvironment for the variables of ReleaseProfile. A variable with
+// another value is an error, and so is a TensorFlow that is open already.
 func UseReleaseProfile() error { return startWith(releaseProfile, "session.UseReleaseProfile") }

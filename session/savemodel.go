@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"steadyfit/internal/files"
@@ -16,16 +18,13 @@ import (
 
 // SaveModel writes the model with its present variables as a SavedModel: the
 // same graph, signatures and assets, with new values. Python, TensorFlow Serving
-// and savedmodels.Open load it, and training continues from it, the optimizer's
-// state included.
+// and savedmodels.Open load it, and training continues from it with the optimizer's
+// state. fingerprint.pb is left out, since it describes the original variables.
 //
-// The folder appears whole or not at all. If there is a SavedModel at dir
-// already it is replaced: a crash of the machine between two renames can leave
-// it, and the new one, under a name .DIR.tmp-* beside dir, and TidyModels then brings the old
-// one back. Anything else at dir is an error, and so is a folder inside the model that is being
-// trained. If the
-// place cannot be written, or the disk is full, it is a SaveError. fingerprint.pb
-// is not written, since it describes the variables that the model came with.
+// The folder appears whole or not at all, and replaces a SavedModel at dir. A crash of the
+// machine between two renames can leave both under a name .DIR.tmp-* beside dir, which
+// TidyModels cleans up. Anything else at dir is an error, and so is a folder inside the
+// model that is trained. If the file system refuses, the error is a SaveError.
 func (s *Session) SaveModel(ctx context.Context, dir string) error {
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
@@ -64,8 +63,8 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	if err := files.SyncTree(whole); err != nil {
 		return err
 	}
-	// A folder cannot be renamed over one that has files, so the old one steps
-	// aside first; if the second rename fails it comes back.
+	// A folder cannot be renamed over one that has files, so the old one is moved away
+	// first; if the second rename fails it is moved back.
 	old := filepath.Join(temp, replacedModel)
 	err = os.Rename(dir, old)
 	replaced := err == nil
@@ -73,7 +72,7 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	if err := os.Rename(whole, dir); err != nil {
-		// Two finished models must not be lost to a name.
+		// Neither of the two finished models must be lost.
 		keep = true
 		err = fmt.Errorf("%w; the trained model is in %s", err, whole)
 		if replaced {
@@ -84,24 +83,21 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	return files.SyncPath(parent)
 }
 
-// What SaveModel writes for the folder NAME is in a folder .NAME + unfinishedMark + digits
-// beside it; the model that it replaces is replacedModel in there for a moment.
+// SaveModel writes the folder NAME to a folder .NAME + unfinishedMark + digits beside it,
+// and moves the model that it replaces to replacedModel in there for a moment.
 const (
 	unfinishedMark = ".tmp-"
 	replacedModel  = "old"
 )
 
-// TidyModels removes what calls of SaveModel have left of models in a folder whose process
-// died meanwhile, and gives a model that was being replaced its name back where there is
-// none in its place. A trained model that was not in its place yet is lost, and so is one
-// that an error of SaveModel has said to be there. of says what to look at, by the name
-// of the model's folder and the time of the last change: what another program, or a run
-// long ago, has left may be all that there is of a model; nil takes all. A folder that does
-// not exist has nothing in it.
+// TidyModels removes the remains of SaveModel calls whose process died from a folder. A
+// model that was being replaced gets its name back if there is none in its place. A
+// trained model that was not in its place yet is lost. of selects by the name of the
+// model's folder and the time of the last change; nil selects all. A folder that does not
+// exist is empty.
 //
-// It must not run while a process saves a model that of takes: it would remove what that
-// process writes. An error is that of the file system, at the first thing that could not be
-// tidied; what was before it is.
+// It must not run while a process saves a model that of selects. The error is the first
+// one of the file system.
 func TidyModels(folder string, of func(model string, changed time.Time) bool) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -138,7 +134,7 @@ func TidyModels(folder string, of func(model string, changed time.Time) bool) er
 	return nil
 }
 
-// tidyModel removes what is left of a model, but for the one that it was to replace.
+// tidyModel removes the remains of saving a model, except the model that it was to replace.
 func tidyModel(model, left string) error {
 	if _, err := os.Lstat(model); errors.Is(err, fs.ErrNotExist) {
 		if err := os.Rename(filepath.Join(left, replacedModel), model); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -148,8 +144,8 @@ func tidyModel(model, left string) error {
 	return os.RemoveAll(left)
 }
 
-// replaceable refuses to put a model in the place of what is none, or inside the
-// model that it would be copied from.
+// replaceable refuses to replace anything but a SavedModel, and to write inside the
+// original model.
 func replaceable(dir, model string) error {
 	inside, err := within(dir, model)
 	if err != nil {
@@ -165,13 +161,9 @@ func replaceable(dir, model string) error {
 	if err != nil {
 		return fmt.Errorf("save model to %s: %w", dir, err)
 	}
-	for _, e := range entries {
-		if e.Name() == "saved_model.pb" {
-			return nil
-		}
-	}
-	if len(entries) > 0 {
-		return fmt.Errorf("save model to %s: the folder holds something else than a SavedModel (%s); choose another or empty it", dir, entries[0].Name())
+	isModel := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "saved_model.pb" })
+	if len(entries) > 0 && !isModel {
+		return fmt.Errorf("save model to %s: the folder holds something other than a SavedModel (%s); choose another or empty it", dir, entries[0].Name())
 	}
 	return nil
 }
@@ -194,9 +186,9 @@ func within(dir, top string) (bool, error) {
 	return false, nil
 }
 
-// CheckOutput reports early what SaveModel, of a session on that model, would
-// refuse at the end of a long run: a place that is taken, and, with a SaveError, one
-// that cannot be written to or has too little room for the model.
+// CheckOutput reports early what SaveModel of that model would refuse at the end of a long
+// run: a place that is taken, and, with a SaveError, one that cannot be written to or has
+// too little space for the model.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
@@ -229,4 +221,37 @@ func copyModel(from, to string) error {
 		}
 		return files.CopyFile(filepath.Join(from, name), filepath.Join(to, name))
 	})
+}
+
+// modelError turns an error of the file system in SaveModel into a SaveError.
+func (s *Session) modelError(dir string, err error) error {
+	var saving *SaveError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &saving) && err == error(saving):
+		e := newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
+		e.TensorFlow = saving.TensorFlow
+		return e
+	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
+		return newSaveError("save model to", dir, modelBytes(s.model), err)
+	}
+	// The file that does not exist is one of the original model.
+	return fmt.Errorf("save model to %s: %w", dir, err)
+}
+
+// modelBytes estimates the size of the files of SaveModel.
+func modelBytes(m *savedmodels.Model) int64 {
+	sum := saveBytes(m)
+	// Files that cannot be read are not counted: copying them will fail.
+	_ = files.Walk(m.Dir, func(name string, info fs.FileInfo) error {
+		if name == "variables" {
+			return fs.SkipDir
+		}
+		if info.Mode().IsRegular() {
+			sum += info.Size()
+		}
+		return nil
+	})
+	return sum
 }

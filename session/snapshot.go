@@ -11,18 +11,16 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Snapshot is the state of a model at one moment, in memory: the values of all
-// variables that a checkpoint would have, those of the optimizer included, the learning
-// rate and the loss scale. It outlives the session that it was taken from and must be closed.
+// Snapshot is the state of a model at one moment, in memory: the values of all variables of
+// a checkpoint, the learning rate and the loss scale. It outlives its session and must be
+// closed.
 //
-// It shares the variables' buffers until training writes to them, which then copies
-// them: so it takes the memory of the variables once more, some steps later. Bytes says
-// how much that is at most, the slots of the optimizer and accumulated gradients included.
+// It shares the variables' buffers until training writes to them, which copies them: some
+// steps later it takes the memory of the variables once more, at most Bytes.
 //
-// State that is in no variable is not part of it: the generators of stateful random
-// operations, tables that change, iterators. Those of a session go on as they are, and
-// those of one that is loaded anew begin anew. Package savedmodels warns of them
-// (savedmodels.CodeStateNotSaved).
+// State outside of variables (random generators of operations, tables that change,
+// iterators) is not part of it: it continues in the session, and starts over in one that
+// is loaded again. Package savedmodels warns of it (savedmodels.CodeStateNotSaved).
 type Snapshot struct {
 	model  string // its hash
 	values tfbind.Results
@@ -30,7 +28,7 @@ type Snapshot struct {
 	scale  scaleState
 }
 
-// ErrSnapshot: a snapshot that is closed, or of another model.
+// ErrSnapshot: the snapshot is closed, or of another model.
 var ErrSnapshot = errors.New("the snapshot cannot be used")
 
 // Bytes is the size of the values.
@@ -52,18 +50,17 @@ func (p *Snapshot) Close() error {
 	return values.Close()
 }
 
-// stateOps are operations that are added to the model's graph to read and write its
-// variables, in the order of Model.Variables.
+// stateOps are operations added to the model's graph that read and write its variables.
 type stateOps struct {
 	reads, places []tfbind.Output
 	writes        []tfbind.Operation
 }
 
-// statePrefix begins the names of what is added to a model's graph.
+// statePrefix begins the names of the operations added to a model's graph.
 const statePrefix = "steadyfit_state"
 
-// stateOperations adds the operations when they are first needed. A handle of the
-// same name and container leads to the same variable.
+// stateOperations adds the operations at the first use. A handle of the same name and
+// container leads to the same variable.
 func (s *Session) stateOperations() (*stateOps, error) {
 	if s.state != nil {
 		return s.state, nil
@@ -100,15 +97,9 @@ func (s *Session) stateOperations() (*stateOps, error) {
 	for i := range n {
 		id := strconv.Itoa(i)
 		read, err := graph.Output(statePrefix + "/read" + id)
-		if err != nil {
-			return nil, err
-		}
-		place, err := graph.Output(statePrefix + "/value" + id)
-		if err != nil {
-			return nil, err
-		}
-		write, err := graph.Operation(statePrefix + "/write" + id)
-		if err != nil {
+		place, errPlace := graph.Output(statePrefix + "/value" + id)
+		write, errWrite := graph.Operation(statePrefix + "/write" + id)
+		if err := errors.Join(err, errPlace, errWrite); err != nil {
 			return nil, err
 		}
 		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, write)
@@ -119,7 +110,7 @@ func (s *Session) stateOperations() (*stateOps, error) {
 	return o, nil
 }
 
-// fits says whether the snapshot can be written to a model's variables.
+// fits reports whether the snapshot can be written to a model's variables.
 func (p *Snapshot) fits(m *savedmodels.Model) error {
 	switch {
 	case p == nil || p.values == nil:
@@ -150,9 +141,8 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return p, nil
 }
 
-// Revert brings the model back to a snapshot, of this session or of another one of
-// the same model. The snapshot stays as it is, and so does a loss scale that is fixed. If it fails, the variables are in
-// doubt.
+// Revert returns the model to a snapshot, of this session or another one of the same model.
+// The snapshot and a fixed loss scale stay. If it fails, the variables are in doubt.
 func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	if err := p.fits(s.model); err != nil {
 		return fmt.Errorf("revert: %w", err)
@@ -172,7 +162,7 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	}
 	s.rate = p.rate
 	if s.scaler != nil && p.scale.Scale > 0 {
-		s.scaler.goOn(p.scale)
+		s.scaler.resume(p.scale)
 	}
 	return nil
 }

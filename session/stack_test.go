@@ -345,8 +345,8 @@ func TestCompileStack(t *testing.T) {
 		"two sizes": {stacked(t, func(n *pb.SignatureDef) { resize("x", 4, -1)(n); resize("seed", 3, 2)(n) }), session.Options{StepsPerExecution: 4},
 			"steps of x, and 3 of another"},
 		"fixed":              {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
-		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3}, "calls of exactly 4 steps"},
-		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3}, "calls of 1 steps"},
+		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3}, "executions of exactly 4 steps"},
+		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3}, "executions of 1 steps"},
 		"no train signature": {fixture("predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -406,13 +406,13 @@ func TestCompiled(t *testing.T) {
 	s, plain := open(t, "digits", session.Options{Compiled: true, StepsPerExecution: 20}), open(t, "digits", session.Options{StepsPerExecution: 20})
 	assert.Equal(t, "train_xla, train_n_xla with up to 20 steps per call", s.Identity()["compiled"])
 	assert.Equal(t, "none", plain.Identity()["compiled"])
-	assert.Equal(t, 16, s.Stackable(20, 32), "what the twin was made for")
+	assert.Equal(t, 16, s.Stackable(20, 32), "what train_n_xla was compiled for")
 	assert.Equal(t, 15, s.Stackable(15, 32))
-	assert.Equal(t, 20, s.Stackable(20, 8), "no twin for batches of 8")
+	assert.Equal(t, 20, s.Stackable(20, 8), "nothing compiled for batches of 8")
 	assert.Empty(t, s.Uncompiled(32, 20))
 	assert.Empty(t, plain.Uncompiled(32, 20))
-	assert.Contains(t, s.Uncompiled(32, 12), "calls of 12 steps run through train_n, since train_n_xla is for calls of 16 on batches of 32")
-	assert.Contains(t, s.Uncompiled(8, 20), "calls of 20 steps run through train_n, since train_n_xla is for calls of 16 on batches of 32; no step is compiled")
+	assert.Contains(t, s.Uncompiled(32, 12), "executions of 12 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32")
+	assert.Contains(t, s.Uncompiled(8, 20), "executions of 20 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32; no step is compiled")
 	full, small := batches(t, digits(t), 32, 19), batches(t, digits(t), 8, 3)
 	for _, bs := range [][]data.Batch{full[:16], full[16:19], small} {
 		assert.InDeltaSlice(t, fused(t, plain, bs, 0), fused(t, s, bs, 0), 1e-4)
@@ -420,10 +420,10 @@ func TestCompiled(t *testing.T) {
 	}
 
 	for name, model := range map[string]*savedmodels.Model{
-		"notes of another size":     noted(t, "digits", map[string]any{"compiled": map[string]any{"train_xla": map[string]int{"batch": 64}}}),
-		"notes of another number":   noted(t, "digits", map[string]any{"compiled": map[string]any{"train_n_xla": map[string]int{"steps": 4}}}),
-		"a model without twins":     reporter(t, "", false, nil),
-		"a model with train_n only": stacked(t, nil),
+		"notes of another size":               noted(t, "digits", map[string]any{"compiled": map[string]any{"train_xla": map[string]int{"batch": 64}}}),
+		"notes of another number":             noted(t, "digits", map[string]any{"compiled": map[string]any{"train_n_xla": map[string]int{"steps": 4}}}),
+		"a model without compiled signatures": reporter(t, "", false, nil),
+		"a model with train_n only":           stacked(t, nil),
 	} {
 		_, err := session.Compile(model, session.Options{Compiled: true, StepsPerExecution: 20})
 		assert.Error(t, err, name)

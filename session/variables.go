@@ -10,17 +10,14 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrVariables: a checkpoint that has not the variables of a model.
+// ErrVariables: the checkpoint has other variables than the model.
 var ErrVariables = errors.New("the checkpoint has other variables than the model")
 
-// CheckVariables says whether a checkpoint that Save wrote, also in a session of another
-// model, has exactly the variables of this one: their names in checkpoints, types and
-// shapes. What they have to be is what the files of the model's own weights have, which
-// the same saver wrote. ErrVariables has the first few differences. It needs no
-// TensorFlow and reads no values.
-//
-// The names are those of Python's objects and layers, not of the graph, so they stay
-// when a model is exported anew.
+// CheckVariables returns ErrVariables, with the first few differences, unless a checkpoint,
+// perhaps of another model, has exactly the variables of this one: their names, types and
+// shapes, as in the files of the model's own weights. It needs no TensorFlow and reads no
+// values. The names are those of Python's objects, so they stay when a model is exported
+// again.
 func CheckVariables(model *savedmodels.Model, prefix string) error {
 	if model == nil {
 		return errNoModel
@@ -42,8 +39,8 @@ func CheckVariables(model *savedmodels.Model, prefix string) error {
 	return nil
 }
 
-// CheckVariables is the function CheckVariables for the session's model. It makes a
-// Session a fit.VariableChecker.
+// CheckVariables calls the function CheckVariables for the session's model. It is part of
+// fit.VariableChecker.
 func (s *Session) CheckVariables(_ context.Context, prefix string) error {
 	return CheckVariables(s.model, prefix)
 }

@@ -212,7 +212,7 @@ func (t *training) restart(ctx context.Context) error {
 		chosen, err = json.Marshal(c)
 	}
 	if err == nil {
-		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), session.StartAnew(missing), os.Unsetenv(ChosenEnv))
+		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), session.Restart(missing), os.Unsetenv(ChosenEnv))
 	}
 	t.Loop.Log.Warn("autotune continues without "+c.Allocator, "error", err)
 	c.Allocator = ""

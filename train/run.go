@@ -332,12 +332,12 @@ func (t *training) chooseSteps() error {
 // reportEffects reports what TensorFlow has and does. What it does takes a traced step,
 // which is undone.
 func (t *training) reportEffects(ctx context.Context) error {
-	e, err := t.session.Effects(ctx, data.Batch{})
+	e, err := t.session.Resolved(ctx, data.Batch{})
 	if err == nil && t.traces() {
 		defer t.worker.Busy()()
 		for b, bad := range t.data.Batches(t.pass()) {
 			if bad == nil { // else the loop reports it
-				e, err = t.session.Effects(ctx, b)
+				e, err = t.session.Resolved(ctx, b)
 			}
 			break
 		}

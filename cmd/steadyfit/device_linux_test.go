@@ -18,7 +18,7 @@ import (
 
 // Each command that opens a session runs under the variables that its flags need, from
 // its start on: it is looked at from outside, while it waits for its warning to be read.
-func TestDeviceFlagsStartAnew(t *testing.T) {
+func TestDeviceFlagsRestart(t *testing.T) {
 	for _, args := range [][]string{
 		{"fit"}, {"fit", "--release-memory"}, {"evaluate"}, {"predict", "--out", "p.csv"}, {"bench"},
 	} {

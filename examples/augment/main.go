@@ -57,16 +57,16 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	if err != nil {
 		return 0, err
 	}
-	stage, err := d.open(ctx, 1)
+	graph, err := d.open(ctx, 1)
 	if err != nil {
 		return 0, err
 	}
-	defer stage.Close()
+	defer graph.Close()
 	digits, test, err := data.Builtin("digits")
 	if err != nil {
 		return 0, err
 	}
-	changed, err := stage.Dataset(digits.Shuffle(1), "x")
+	changed, err := graph.Dataset(digits.Shuffle(1), "x")
 	if err != nil {
 		return 0, err
 	}
@@ -86,7 +86,7 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	defer s.Close()
 	loop.Session, loop.Validation = s, test
 	loop.Hook(fit.Progress(os.Stderr))
-	// The stage runs in the prefetcher's goroutine, while earlier batches are trained on.
+	// The preprocessing graph runs in the prefetcher's goroutine, while earlier batches are trained on.
 	history, err := loop.Run(ctx, data.Prefetch(changed, 2))
 	if err != nil {
 		return 0, err
@@ -98,7 +98,7 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 // size is that of an image, in pixels each way.
 const size = 8
 
-// description is a graph as tfgo has it, and the tensors that a stage needs: pixels
+// description is a graph as tfgo has it, and the tensors that a graph needs: pixels
 // takes images in rows of 64 float32, seed two int64, and changed is as many rows.
 type description struct {
 	graph                 *tf.Graph
@@ -135,12 +135,12 @@ func describe() (d description, err error) {
 }
 
 // open has the graph run by a session of this project.
-func (d description) open(ctx context.Context, seed int64) (*session.Stage, error) {
+func (d description) open(ctx context.Context, seed int64) (*session.Preprocessing, error) {
 	text := new(bytes.Buffer)
 	if _, err := d.graph.WriteTo(text); err != nil {
 		return nil, fmt.Errorf("serialize the graph: %w", err)
 	}
-	return session.OpenStage(ctx, text.Bytes(), session.StageOptions{
+	return session.OpenPreprocessing(ctx, text.Bytes(), session.PreprocessingOptions{
 		Input: name(d.pixels), Output: name(d.changed), SeedInput: name(d.seed), Seed: seed,
 	})
 }

@@ -82,10 +82,10 @@ func TestBothBindings(t *testing.T) {
 	flat, rows := pixels(t, 5)
 	want, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
 	require.NoError(t, err)
-	stage, err := d.open(t.Context(), 7)
+	graph, err := d.open(t.Context(), 7)
 	require.NoError(t, err)
-	defer stage.Close()
-	got, err := stage.Apply(t.Context(), 3, 2, data.Array{Shape: []int{5, size * size}, Values: flat})
+	defer graph.Close()
+	got, err := graph.Apply(t.Context(), 3, 2, data.Array{Shape: []int{5, size * size}, Values: flat})
 	require.NoError(t, err)
 	require.Equal(t, []int{5, size * size}, got.Shape)
 	for i, row := range want {
@@ -93,7 +93,7 @@ func TestBothBindings(t *testing.T) {
 		require.NotEqual(t, rows[i], row)
 	}
 	again, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
-	require.NoError(t, err, "the other binding goes on beside an open stage")
+	require.NoError(t, err, "the other binding goes on beside an open preprocessing graph")
 	require.Equal(t, want, again)
 
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -32,40 +32,40 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 const cpu0, gpu0 = "/job:localhost/replica:0/task:0/device:CPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"
 
 // What fit prints, line by line.
-func TestEffectsText(t *testing.T) {
+func TestResolvedText(t *testing.T) {
 	host := tfbind.Device{Name: cpu0, Type: "CPU", MemoryBytes: 256 << 20}
 	card := tfbind.Device{Name: gpu0, Type: "GPU", MemoryBytes: 8 << 30}
 	pool := map[string]memory.Reading{"mklcpu": memory.Known(1572864)}
 	on := map[string]int{cpu0: 200}
 	var text strings.Builder
-	for _, e := range []session.Effects{
+	for _, e := range []session.Resolved{
 		{},
 		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}},
 		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Untraced: "training has state in\nno variable"},
-		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Step: &session.StepEffects{}},
-		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Step: &session.StepEffects{
+		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Step: &session.TracedStep{}},
+		{TensorFlow: "2.21.0", Devices: []tfbind.Device{host}, Step: &session.TracedStep{
 			Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 8}, OneDNN: 8, Allocators: map[string]memory.Reading{"cpu": {}},
 		}},
-		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{
+		{Devices: []tfbind.Device{host}, Step: &session.TracedStep{
 			Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 2, tfbind.BFloat16: 6}, Casts: 11, OneDNN: 1, Allocators: pool,
 		}},
-		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{
+		{Devices: []tfbind.Device{host}, Step: &session.TracedStep{
 			Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float64: 1, tfbind.Float32: 2, tfbind.Float16: 3}, Casts: 1,
 		}},
-		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Floating: map[tfbind.DType]int{tfbind.Float32: 5}}},
-		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Clusters: 1}},
-		{Devices: []tfbind.Device{host}, Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 1}, Clusters: 4}},
-		{Devices: []tfbind.Device{host}, Together: 50, TogetherBy: "train_n", Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 8}}},
+		{Devices: []tfbind.Device{host}, Step: &session.TracedStep{Operations: on, Floating: map[tfbind.DType]int{tfbind.Float32: 5}}},
+		{Devices: []tfbind.Device{host}, Step: &session.TracedStep{Operations: on, Clusters: 1}},
+		{Devices: []tfbind.Device{host}, Step: &session.TracedStep{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 1}, Clusters: 4}},
+		{Devices: []tfbind.Device{host}, StepsPerExecution: 50, StepsSignature: "train_n", Step: &session.TracedStep{Operations: on, Matrix: map[tfbind.DType]int{tfbind.Float32: 8}}},
 		{Devices: []tfbind.Device{host, card}},
 		{Devices: []tfbind.Device{host, card}, Unlimited: "cuda_malloc_async"},
-		{Devices: []tfbind.Device{host, card}, Step: &session.StepEffects{
+		{Devices: []tfbind.Device{host, card}, Step: &session.TracedStep{
 			Operations: map[string]int{cpu0: 1, gpu0: 250}, Matrix: map[tfbind.DType]int{tfbind.Float16: 3},
 			Allocators: map[string]memory.Reading{"GPU_0_bfc": memory.Known(1 << 30), "gpu_host_bfc": {}},
 		}},
 	} {
 		text.WriteString("in force: " + e.String() + "\n")
 	}
-	golden(t, "testdata/effects.txt", text.String())
+	golden(t, "testdata/resolved.txt", text.String())
 }
 
 // golden compares a text with a file, and leaves it beside the file if they differ.
@@ -84,7 +84,7 @@ func golden(t *testing.T, path, got string) {
 }
 
 // What was asked for and is not there is warned of, and nothing else.
-func TestEffectsMissing(t *testing.T) {
+func TestResolvedMissing(t *testing.T) {
 	host := []tfbind.Device{{Name: cpu0, Type: "CPU"}}
 	both := []tfbind.Device{host[0], {Name: gpu0, Type: "GPU"}}
 	on := map[string]int{cpu0: 200}
@@ -92,29 +92,29 @@ func TestEffectsMissing(t *testing.T) {
 	growth := gpuopts.Options{MemoryGrowth: true}
 	matrix := map[tfbind.DType]int{tfbind.Float32: 8}
 	for name, c := range map[string]struct {
-		effects session.Effects
+		effects session.Resolved
 		options gpuopts.Options
 		want    []string // a piece of each warning
 	}{
-		"nothing asked":                   {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix}}, gpuopts.Options{}, nil},
-		"not traced":                      {session.Effects{Devices: host}, bf16, nil},
-		"an executor without traces":      {session.Effects{Devices: host, Step: &session.StepEffects{}}, bf16, nil},
-		"bfloat16":                        {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: map[tfbind.DType]int{tfbind.BFloat16: 1}}}, bf16, nil},
-		"no bfloat16, and no oneDNN":      {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix}}, bf16, []string{"Options.Precision bfloat16: nothing ran in bfloat16: oneDNN is what"}},
-		"no bfloat16":                     {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix, OneDNN: 8}}, bf16, []string{"nothing ran in bfloat16: "}},
-		"bfloat16 inside of clusters":     {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Clusters: 1, Casts: 2}}, bf16, nil},
-		"float16 in values alone":         {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Matrix: matrix, Casts: 20}}, fp16, []string{"Options.Precision float16-cpu: no matrix operation gave out float16"}},
-		"nothing to rewrite":              {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on}}, fp16, []string{"has no matrix operations"}},
-		"compiled, in calls of several":   {session.Effects{Devices: host, Together: 4, TogetherBy: "train_n", Step: &session.StepEffects{Operations: on}}, compiled, nil},
-		"bfloat16, in calls of several":   {session.Effects{Devices: host, Together: 4, TogetherBy: "train_n", Step: &session.StepEffects{Operations: on, Matrix: matrix}}, bf16, nil},
-		"compiled":                        {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on, Clusters: 1}}, compiled, nil},
-		"nothing compiled":                {session.Effects{Devices: host, Step: &session.StepEffects{Operations: on}}, compiled, []string{"Options.XLA on-2: nothing was compiled"}},
-		"growth without a GPU":            {session.Effects{Devices: host}, growth, []string{"Options.MemoryGrowth true: it has no effect: TensorFlow has no GPU here, only CPU"}},
-		"growth":                          {session.Effects{Devices: both, Step: &session.StepEffects{Operations: map[string]int{cpu0: 3, gpu0: 9}}}, growth, nil},
-		"growth of what is not used":      {session.Effects{Devices: both, Step: &session.StepEffects{Operations: on}}, growth, []string{"Options.MemoryGrowth true: no operation ran on a GPU"}},
-		"a GPU that nothing runs on":      {session.Effects{Devices: both, Step: &session.StepEffects{Operations: on}}, gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]: no operation ran on a GPU"}},
-		"a GPU that nobody asked for":     {session.Effects{Devices: both, Step: &session.StepEffects{Operations: on}}, gpuopts.Options{}, nil},
-		"a GPU of which nothing is known": {session.Effects{Devices: both}, growth, nil},
+		"nothing asked":                         {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix}}, gpuopts.Options{}, nil},
+		"not traced":                            {session.Resolved{Devices: host}, bf16, nil},
+		"an executor without traces":            {session.Resolved{Devices: host, Step: &session.TracedStep{}}, bf16, nil},
+		"bfloat16":                              {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: map[tfbind.DType]int{tfbind.BFloat16: 1}}}, bf16, nil},
+		"no bfloat16, and no oneDNN":            {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix}}, bf16, []string{"Options.Precision bfloat16: nothing ran in bfloat16: oneDNN computes it"}},
+		"no bfloat16":                           {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix, OneDNN: 8}}, bf16, []string{"nothing ran in bfloat16: "}},
+		"bfloat16 inside of clusters":           {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Clusters: 1, Casts: 2}}, bf16, nil},
+		"float16 in values alone":               {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix, Casts: 20}}, fp16, []string{"Options.Precision float16-cpu: no matrix operation returned float16"}},
+		"nothing to rewrite":                    {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on}}, fp16, []string{"has no matrix operations"}},
+		"compiled, several steps per execution": {session.Resolved{Devices: host, StepsPerExecution: 4, StepsSignature: "train_n", Step: &session.TracedStep{Operations: on}}, compiled, nil},
+		"bfloat16, several steps per execution": {session.Resolved{Devices: host, StepsPerExecution: 4, StepsSignature: "train_n", Step: &session.TracedStep{Operations: on, Matrix: matrix}}, bf16, nil},
+		"compiled":                              {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Clusters: 1}}, compiled, nil},
+		"nothing compiled":                      {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on}}, compiled, []string{"Options.XLA on-2: nothing was compiled"}},
+		"growth without a GPU":                  {session.Resolved{Devices: host}, growth, []string{"Options.MemoryGrowth true: it has no effect: TensorFlow has no GPU here, only CPU"}},
+		"growth":                                {session.Resolved{Devices: both, Step: &session.TracedStep{Operations: map[string]int{cpu0: 3, gpu0: 9}}}, growth, nil},
+		"growth of what is not used":            {session.Resolved{Devices: both, Step: &session.TracedStep{Operations: on}}, growth, []string{"Options.MemoryGrowth true: no operation ran on a GPU"}},
+		"a GPU that nothing runs on":            {session.Resolved{Devices: both, Step: &session.TracedStep{Operations: on}}, gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]: no operation ran on a GPU"}},
+		"a GPU that nobody asked for":           {session.Resolved{Devices: both, Step: &session.TracedStep{Operations: on}}, gpuopts.Options{}, nil},
+		"a GPU of which nothing is known":       {session.Resolved{Devices: both}, growth, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := c.effects.Missing(c.options)
@@ -127,21 +127,21 @@ func TestEffectsMissing(t *testing.T) {
 }
 
 // What was traced is one step, also where calls run several.
-func TestEffectsOfFusedSteps(t *testing.T) {
+func TestResolvedOfFusedSteps(t *testing.T) {
 	b := batches(t, digits(t), 32, 1)[0]
 	s := open(t, "digits", session.Options{StepsPerExecution: 4})
-	e, err := s.Effects(context.Background(), b)
+	e, err := s.Resolved(context.Background(), b)
 	require.NoError(t, err)
-	assert.Equal(t, 4, e.Together)
-	assert.Equal(t, "train_n", e.TogetherBy)
+	assert.Equal(t, 4, e.StepsPerExecution)
+	assert.Equal(t, "train_n", e.StepsSignature)
 	require.NoError(t, s.SetMicroBatches(2))
-	e, err = s.Effects(context.Background(), b)
+	e, err = s.Resolved(context.Background(), b)
 	require.NoError(t, err)
-	assert.Zero(t, e.Together, "parts run step by step")
+	assert.Zero(t, e.StepsPerExecution, "parts run step by step")
 }
 
 // The rewriting to bfloat16 takes oneDNN.
-func TestEffectsOfBFloat16(t *testing.T) {
+func TestResolvedOfBFloat16(t *testing.T) {
 	if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
 		t.Skip("this needs a CPU whose oneDNN has bfloat16, which takes AVX-512")
 	}
@@ -150,7 +150,7 @@ func TestEffectsOfBFloat16(t *testing.T) {
 	}
 	for _, name := range []string{"digits", "digits-cnn"} {
 		o := gpuopts.Options{Precision: gpuopts.BFloat16}
-		e, err := open(t, name, session.Options{Device: o}).Effects(t.Context(), batches(t, digits(t), 32, 1)[0])
+		e, err := open(t, name, session.Options{Device: o}).Resolved(t.Context(), batches(t, digits(t), 32, 1)[0])
 		require.NoError(t, err)
 		require.NotNil(t, e.Step, e.Untraced)
 		assert.Positive(t, e.Step.OneDNN)
@@ -161,8 +161,8 @@ func TestEffectsOfBFloat16(t *testing.T) {
 	}
 }
 
-// Effects says what a step runs in, and leaves the training as it is, bit for bit.
-func TestEffects(t *testing.T) {
+// Resolved says what a step runs in, and leaves the training as it is, bit for bit.
+func TestResolved(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range forDigits {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestEffects(t *testing.T) {
 			s := open(t, name, session.Options{Seed: 3})
 			live := tfbind.Live()
 			have := losses(t, s, bs[:2], 0)
-			e, err := s.Effects(ctx, bs[0])
+			e, err := s.Resolved(ctx, bs[0])
 			require.NoError(t, err)
 			assert.Equal(t, live.Tensors, tfbind.Live().Tensors)
 			have = append(have, losses(t, s, bs[2:], 2)...)
@@ -197,25 +197,25 @@ func TestEffects(t *testing.T) {
 	t.Run("what was not compiled or not traced", func(t *testing.T) {
 		b := batches(t, digits(t), 32, 1)[0]
 		s := open(t, "digits", session.Options{Device: gpuopts.Options{Executor: gpuopts.SingleThreaded}})
-		e, err := s.Effects(ctx, b)
+		e, err := s.Resolved(ctx, b)
 		require.NoError(t, err)
 		require.NotNil(t, e.Step)
 		assert.Empty(t, e.Step.Operations)
-		e, err = s.Effects(ctx, data.Batch{})
+		e, err = s.Resolved(ctx, data.Batch{})
 		require.NoError(t, err)
 		assert.Nil(t, e.Step)
 		assert.Empty(t, e.Untraced)
 		o := gpuopts.Options{XLA: gpuopts.XLAOn2}
-		e, err = open(t, "digits", session.Options{Device: o}).Effects(ctx, b)
+		e, err = open(t, "digits", session.Options{Device: o}).Resolved(ctx, b)
 		require.NoError(t, err)
 		require.NotNil(t, e.Step, e.Untraced)
 		assert.Positive(t, e.Step.Clusters)
 		assert.Empty(t, e.Missing(o))
-		e, err = open(t, "digits", session.Options{Compiled: true}).Effects(ctx, b)
+		e, err = open(t, "digits", session.Options{Compiled: true}).Resolved(ctx, b)
 		require.NoError(t, err)
 		require.NotNil(t, e.Step, e.Untraced)
 		assert.Contains(t, e.String(), "1 XLA cluster, not looked into")
-		e, err = open(t, "digits", session.Options{ReadOnly: true}).Effects(ctx, b)
+		e, err = open(t, "digits", session.Options{ReadOnly: true}).Resolved(ctx, b)
 		require.NoError(t, err)
 		assert.Contains(t, e.Untraced, "read only")
 	})
@@ -233,11 +233,11 @@ func state(t *testing.T, s *session.Session) string {
 
 // A rate that a step takes as an input need not be set for it, and stays unset; a step
 // that fails leaves the model as it was; state that could not be brought back is not touched.
-func TestEffectsOfWhatCannotBeTraced(t *testing.T) {
+func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", false, nil), session.Options{})
 	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: []float32{1, 2}}}}}
-	e, err := s.Effects(ctx, b)
+	e, err := s.Resolved(ctx, b)
 	require.NoError(t, err)
 	require.NotNil(t, e.Step, e.Untraced)
 	assert.ErrorContains(t, s.Train(ctx, 0, b, make([]float64, 2)), "learning rate")
@@ -252,15 +252,15 @@ func TestEffectsOfWhatCannotBeTraced(t *testing.T) {
 			y[0] = 99
 		}
 	}
-	e, err = s.Effects(ctx, bad)
+	e, err = s.Resolved(ctx, bad)
 	require.NoError(t, err)
 	assert.Nil(t, e.Step)
 	assert.Contains(t, e.Untraced, "99")
 	assert.Equal(t, state(t, plain), state(t, s))
-	_, err = s.Effects(ctx, data.Batch{Size: 1, Fields: []data.Field{{Name: "z"}}})
+	_, err = s.Resolved(ctx, data.Batch{Size: 1, Fields: []data.Field{{Name: "z"}}})
 	assert.ErrorIs(t, err, session.ErrData)
 	require.NoError(t, s.Close())
-	_, err = s.Effects(ctx, bad)
+	_, err = s.Resolved(ctx, bad)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
@@ -377,7 +377,7 @@ func TestNarrowInputsAndOutputs(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, []float32{7. / 32, 8. / 32, 9. / 32, 24. / 32}, got.Values)
 
-			e, err := s.Effects(ctx, b)
+			e, err := s.Resolved(ctx, b)
 			require.NoError(t, err)
 			require.NotNil(t, e.Step, e.Untraced)
 			assert.Equal(t, map[tfbind.DType]int{d: 2}, e.Step.Matrix)

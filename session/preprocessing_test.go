@@ -50,14 +50,14 @@ func noisy() *graphdef.Graph {
 		Add("y", "AddV2", typed(tfbind.Float32), "x", "noise")
 }
 
-func openStage(t testing.TB, g *graphdef.Graph, o session.StageOptions) *session.Stage {
+func openPreprocessing(t testing.TB, g *graphdef.Graph, o session.PreprocessingOptions) *session.Preprocessing {
 	t.Helper()
 	def, err := g.Bytes()
 	require.NoError(t, err)
 	if o.Input == "" {
 		o.Input, o.Output = "x", "y"
 	}
-	s, err := session.OpenStage(t.Context(), def, o)
+	s, err := session.OpenPreprocessing(t.Context(), def, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -85,7 +85,7 @@ func someDigits(t testing.TB, n int) *data.InMemory {
 	return some
 }
 
-func TestStages(t *testing.T) {
+func TestPreprocessing(t *testing.T) {
 	ds, err := data.New("grid",
 		data.Field{Name: "x", Array: data.Array{Shape: []int{3, 2}, Values: []uint8{1, 2, 3, 4, 5, 6}}},
 		data.Field{Name: "y", Array: data.Array{Shape: []int{3}, Values: []int64{7, 8, 9}}})
@@ -107,8 +107,8 @@ func TestStages(t *testing.T) {
 		{"other shape and type", other, data.FieldSpec{Name: "x", Shape: []int{1, 2, 1}, Type: "int16"}, []int16{1, 2, 3, 4, 5, 6}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			stage := openStage(t, c.graph, session.StageOptions{})
-			got, err := stage.Dataset(ds, "x")
+			graph := openPreprocessing(t, c.graph, session.PreprocessingOptions{})
+			got, err := graph.Dataset(ds, "x")
 			require.NoError(t, err)
 			require.Equal(t, "grid", got.Name())
 			require.Equal(t, 3, got.Len())
@@ -140,7 +140,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-func TestStagesThatCannotBe(t *testing.T) {
+func TestPreprocessingErrors(t *testing.T) {
 	ctx := t.Context()
 	float := graphdef.Type(tfbind.Float32)
 	sum := graphdef.Attrs{"T": float, "Tidx": graphdef.Type(tfbind.Int32)}
@@ -148,50 +148,50 @@ func TestStagesThatCannotBe(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		graph *graphdef.Graph
-		o     session.StageOptions
+		o     session.PreprocessingOptions
 		is    error
 		says  []string
 	}{
-		{"no input", floats(), session.StageOptions{Input: "images", Output: "x"}, tfbind.ErrNotFound, []string{`input "images"`}},
-		{"no output", floats(), session.StageOptions{Input: "x", Output: "y"}, tfbind.ErrNotFound, []string{`output "y"`}},
-		{"no seed", floats(), session.StageOptions{Input: "x", Output: "x", SeedInput: "s"}, tfbind.ErrNotFound, []string{`input "s"`}},
-		{"seed of floats", floats(), session.StageOptions{Input: "seed", Output: "x", SeedInput: "x"}, session.ErrStage, []string{`seed input "x" takes float32`}},
-		{"strings in", new(graphdef.Graph).Placeholder("x", tfbind.String), session.StageOptions{Input: "x", Output: "x"}, session.ErrStage, []string{"takes string"}},
+		{"no input", floats(), session.PreprocessingOptions{Input: "images", Output: "x"}, tfbind.ErrNotFound, []string{`input "images"`}},
+		{"no output", floats(), session.PreprocessingOptions{Input: "x", Output: "y"}, tfbind.ErrNotFound, []string{`output "y"`}},
+		{"no seed", floats(), session.PreprocessingOptions{Input: "x", Output: "x", SeedInput: "s"}, tfbind.ErrNotFound, []string{`input "s"`}},
+		{"seed of floats", floats(), session.PreprocessingOptions{Input: "seed", Output: "x", SeedInput: "x"}, session.ErrPreprocessing, []string{`seed input "x" takes float32`}},
+		{"strings in", new(graphdef.Graph).Placeholder("x", tfbind.String), session.PreprocessingOptions{Input: "x", Output: "x"}, session.ErrPreprocessing, []string{"takes string"}},
 		{"halves out", floats().Add("y", "Cast", graphdef.Attrs{"SrcT": float, "DstT": graphdef.Type(tfbind.Float16)}, "x"),
-			session.StageOptions{Input: "x", Output: "y"}, session.ErrStage, []string{`output "y" is float16`, "cast it"}},
+			session.PreprocessingOptions{Input: "x", Output: "y"}, session.ErrPreprocessing, []string{`output "y" is float16`, "cast it"}},
 		{"own random numbers", axis().Add("y", "RandomUniform", graphdef.Attrs{"dtype": float, "T": graphdef.Type(tfbind.Int32)}, "axis"),
-			session.StageOptions{Input: "x", Output: "y"}, session.ErrStage, []string{"operation y (RandomUniform) draws random numbers", "SeedInput"}},
+			session.PreprocessingOptions{Input: "x", Output: "y"}, session.ErrPreprocessing, []string{"operation y (RandomUniform) draws random numbers", "SeedInput"}},
 	} {
 		def, err := c.graph.Bytes()
 		require.NoError(t, err)
-		_, err = session.OpenStage(ctx, def, c.o)
+		_, err = session.OpenPreprocessing(ctx, def, c.o)
 		require.ErrorIs(t, err, c.is, c.name)
 		for _, text := range c.says {
 			require.ErrorContains(t, err, text, c.name)
 		}
 	}
-	_, err := session.OpenStage(ctx, []byte("this is no graph"), session.StageOptions{Input: "x", Output: "y"})
+	_, err := session.OpenPreprocessing(ctx, []byte("this is no graph"), session.PreprocessingOptions{Input: "x", Output: "y"})
 	require.ErrorContains(t, err, "16 bytes are no GraphDef")
 	ended, end := context.WithCancel(ctx)
 	end()
-	_, err = session.OpenStage(ended, nil, session.StageOptions{})
+	_, err = session.OpenPreprocessing(ended, nil, session.PreprocessingOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 
 	ds := digits(t)
-	lost := openStage(t, axis().Add("y", "Sum", sum, "x", "axis"), session.StageOptions{})
+	lost := openPreprocessing(t, axis().Add("y", "Sum", sum, "x", "axis"), session.PreprocessingOptions{})
 	_, err = lost.Dataset(ds, "x")
-	require.ErrorIs(t, err, session.ErrStage)
-	require.ErrorContains(t, err, `builtin:digits-train: field "x": []uint8 of shape [2 64] through the stage x -> y`)
+	require.ErrorIs(t, err, session.ErrPreprocessing)
+	require.ErrorContains(t, err, `builtin:digits-train: field "x": []uint8 of shape [2 64] through the preprocessing graph x -> y`)
 	require.ErrorContains(t, err, "2 samples went in, and float32 of shape [64] came out")
 	_, err = lost.Dataset(ds, "pixels")
 	require.ErrorIs(t, err, data.ErrField)
 	require.ErrorContains(t, err, `no field "pixels"; there are ["x" "y"]`)
 
-	narrow := openStage(t, floats().Constant("weights", tfbind.Float32, make([]byte, 4*63*2), 63, 2).
-		Add("y", "MatMul", typed(tfbind.Float32), "x", "weights"), session.StageOptions{})
+	narrow := openPreprocessing(t, floats().Constant("weights", tfbind.Float32, make([]byte, 4*63*2), 63, 2).
+		Add("y", "MatMul", typed(tfbind.Float32), "x", "weights"), session.PreprocessingOptions{})
 	_, err = narrow.Dataset(ds, "x")
 	require.ErrorIs(t, err, tfbind.ErrInvalidArgument)
-	require.ErrorContains(t, err, `field "x": []uint8 of shape [2 64] through the stage x -> y`)
+	require.ErrorContains(t, err, `field "x": []uint8 of shape [2 64] through the preprocessing graph x -> y`)
 	require.ErrorContains(t, err, "[63,2]")
 
 	_, err = narrow.Apply(ctx, 0, 0, data.Array{Shape: []int{1}, Values: []string{"text"}})
@@ -207,7 +207,7 @@ func TestStagesThatCannotBe(t *testing.T) {
 // A sample that comes out in another size than the first ones is an error of its
 // batch, and the pass ends.
 // What a call, a condition or a loop runs is in a function of the graph's library.
-func TestStageWithFunctions(t *testing.T) {
+func TestPreprocessingWithFunctions(t *testing.T) {
 	float := graphdef.Type(tfbind.Float32)
 	call := graphdef.Attrs{
 		"Tin": graphdef.Types([]tfbind.DType{tfbind.Float32}), "Tout": graphdef.Types([]tfbind.DType{tfbind.Float32}),
@@ -229,22 +229,22 @@ func TestStageWithFunctions(t *testing.T) {
 		require.NoError(t, err)
 		return def
 	}
-	o := session.StageOptions{Input: "x", Output: "y"}
-	s, err := session.OpenStage(t.Context(), graph(&node_def_go_proto.NodeDef{Name: "last", Op: "Identity", Input: []string{"a"}, Attr: typed(tfbind.Float32)}), o)
+	o := session.PreprocessingOptions{Input: "x", Output: "y"}
+	s, err := session.OpenPreprocessing(t.Context(), graph(&node_def_go_proto.NodeDef{Name: "last", Op: "Identity", Input: []string{"a"}, Attr: typed(tfbind.Float32)}), o)
 	require.NoError(t, err)
 	defer s.Close()
 	got, err := s.Apply(t.Context(), 0, 0, data.Array{Shape: []int{2}, Values: []float32{3, 4}})
 	require.NoError(t, err)
 	require.Equal(t, []float32{3, 4}, got.Values)
 
-	_, err = session.OpenStage(t.Context(), graph(
+	_, err = session.OpenPreprocessing(t.Context(), graph(
 		&node_def_go_proto.NodeDef{Name: "shape", Op: "Shape", Input: []string{"a"}, Attr: graphdef.Attrs{"T": float, "out_type": graphdef.Type(tfbind.Int32)}},
 		&node_def_go_proto.NodeDef{Name: "last", Op: "RandomUniform", Input: []string{"shape:output:0"}, Attr: graphdef.Attrs{"dtype": float, "T": graphdef.Type(tfbind.Int32)}}), o)
-	require.ErrorIs(t, err, session.ErrStage)
+	require.ErrorIs(t, err, session.ErrPreprocessing)
 	require.ErrorContains(t, err, "operation last (RandomUniform) in function inner draws random numbers")
 }
 
-func TestStageOfChangingShapes(t *testing.T) {
+func TestPreprocessingOfChangingShapes(t *testing.T) {
 	index := graphdef.Type(tfbind.Int32)
 	// As many columns as the first number says.
 	g := new(graphdef.Graph).Placeholder("x", tfbind.Int32).
@@ -256,24 +256,24 @@ func TestStageOfChangingShapes(t *testing.T) {
 		Add("y", "Slice", graphdef.Attrs{"T": index, "Index": index}, "x", "begin", "size")
 	ds, err := data.New("rows", data.Field{Name: "x", Array: data.Array{Shape: []int{4, 2}, Values: []int32{1, 0, 1, 0, 2, 0, 2, 0}}})
 	require.NoError(t, err)
-	got, err := openStage(t, g, session.StageOptions{}).Dataset(ds, "x")
+	got, err := openPreprocessing(t, g, session.PreprocessingOptions{}).Dataset(ds, "x")
 	require.NoError(t, err)
 	batches := 0
 	for _, err = range got.Batches(data.Pass{Batch: 2}) {
 		batches++
 	}
 	require.Equal(t, 2, batches)
-	require.ErrorIs(t, err, session.ErrStage)
-	require.ErrorContains(t, err, `rows: batch 1: field "x": []int32 of shape [2 2] through the stage x -> y`)
+	require.ErrorIs(t, err, session.ErrPreprocessing)
+	require.ErrorContains(t, err, `rows: batch 1: field "x": []int32 of shape [2 2] through the preprocessing graph x -> y`)
 	require.ErrorContains(t, err, "samples of shape [2] came out, expected [1]")
 }
 
-// What a stage draws depends on the seed, the epoch and the batch, and on nothing
+// What a preprocessing graph draws depends on the seed, the epoch and the batch, and on nothing
 // that ran before or beside.
-func TestStageDrawsByPosition(t *testing.T) {
+func TestPreprocessingDrawsByPosition(t *testing.T) {
 	ds := someDigits(t, 100)
 	seeded := func(seed int64) data.Dataset {
-		got, err := openStage(t, noisy(), session.StageOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).Dataset(ds, "x")
+		got, err := openPreprocessing(t, noisy(), session.PreprocessingOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).Dataset(ds, "x")
 		require.NoError(t, err)
 		return got
 	}
@@ -307,11 +307,11 @@ func TestStageDrawsByPosition(t *testing.T) {
 	}
 }
 
-// A training on staged data goes on in the middle of an epoch as if nothing had
+// A training on preprocessed data goes on in the middle of an epoch as if nothing had
 // happened; one with another graph or seed is refused.
-func TestResumeWithStage(t *testing.T) {
+func TestResumeWithPreprocessing(t *testing.T) {
 	train := func(seed int64, g *graphdef.Graph) data.Dataset {
-		ds, err := openStage(t, g, session.StageOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).
+		ds, err := openPreprocessing(t, g, session.PreprocessingOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).
 			Dataset(someDigits(t, 400).Shuffle(3), "x")
 		require.NoError(t, err)
 		return data.Prefetch(ds, 2)

@@ -1,0 +1,260 @@
+package session
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"steadyfit/data"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// ErrData: data that does not fit the signature that it is to be fed to.
+var ErrData = errors.New("the data does not fit the model")
+
+// binding connects the inputs of a signature with the fields of batches.
+type binding struct {
+	signature *savedmodels.Signature
+	inputs    []input
+	// features are the inputs that the model also takes to predict; the others
+	// are labels.
+	features []string
+	// fields are the names of the fields that the inputs were matched to.
+	fields []string
+	// strict refuses fields that neither an input nor one of also takes; see
+	// UnusedFieldError.
+	strict bool
+	also   []string
+}
+
+// input is an input of the signature, in the order of the native step's feeds.
+type input struct {
+	savedmodels.Tensor
+	stacked bool    // it takes a value per step of an execution
+	shape   []int64 // scratch: the shape of the value being set
+	// field is the position in a batch of its value; -1 for a reserved input that no
+	// field has, and that is generated.
+	field int
+}
+
+func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
+	b := binding{signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
+	// Data to evaluate with may have what only the train signature takes.
+	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {
+		for _, t := range train.Inputs {
+			b.also = append(b.also, t.Name)
+		}
+	}
+	for _, t := range sig.Inputs {
+		b.inputs = append(b.inputs, input{Tensor: t})
+	}
+	if predict, err := model.Signature(model.Roles.Predict); err == nil {
+		for _, t := range predict.DataInputs() {
+			if sig.Input(t.Name) != nil {
+				b.features = append(b.features, t.Name)
+			}
+		}
+	}
+	return b
+}
+
+// matches reports whether the inputs are matched to these fields already.
+func (b *binding) matches(fields []data.Field) bool {
+	return b.fields != nil && slices.EqualFunc(b.fields, fields, func(name string, f data.Field) bool { return name == f.Name })
+}
+
+// matchTo finds the field of each input, unless the last batch had the same fields.
+func (b *binding) matchTo(fields []data.Field) error {
+	if b.matches(fields) {
+		return nil
+	}
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Name
+	}
+	return b.match(names)
+}
+
+// match finds the field of each input: by its name, or else x for the feature and y for
+// the label.
+func (b *binding) match(fields []string) error {
+	data := b.signature.DataInputs()
+	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool { return slices.Contains(b.features, t.Name) })
+	has := func(name string) bool { return slices.Contains(fields, name) }
+	byName := !slices.ContainsFunc(data, func(t savedmodels.Tensor) bool { return !has(t.Name) })
+	byRole := len(b.features) == 1 && len(labels) <= 1 && has("x") && (len(labels) == 0 || has("y"))
+	if !byName && !byRole {
+		return fmt.Errorf("%w: signature %s takes %s, and the data has %s; name the arrays of the data like the inputs, or x and y",
+			ErrData, b.signature.Name, names(data), strings.Join(fields, ", "))
+	}
+	for i := range b.inputs {
+		in := &b.inputs[i]
+		name := in.Name
+		switch {
+		case byName || savedmodels.IsReserved(name):
+		case slices.Contains(b.features, name):
+			name = "x"
+		default:
+			name = "y"
+		}
+		in.field = slices.Index(fields, name)
+	}
+	for i, name := range fields {
+		if b.strict && !slices.Contains(b.also, name) && !slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
+			return &UnusedFieldError{Field: name, Signature: b.signature.Name, Takes: names(b.signature.Inputs)}
+		}
+	}
+	b.fields = slices.Clone(fields)
+	return nil
+}
+
+// UnusedFieldError is a field of the data that no input of a signature with a loss takes.
+// Training without it would be another training than was meant: without sample weights,
+// for one, all samples would count as 1. It is ErrData. Signatures without a loss ignore
+// such fields, and one that evaluates ignores fields that the train signature takes.
+type UnusedFieldError struct {
+	Field, Signature string
+	// Takes lists the inputs of the signature.
+	Takes string
+}
+
+func (e *UnusedFieldError) Error() string { return e.OptionText(option.GoName) }
+
+// OptionText is part of option.Named.
+func (e *UnusedFieldError) OptionText(name option.Name) string {
+	fix := "leave it out with {InMemory.Drop}, or name it like the input that it is for"
+	if e.Field == savedmodels.InputSampleWeight {
+		fix = "export the model with that input, or leave it out with {InMemory.Drop}"
+	}
+	fix = option.Marked(fix, name)
+	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
+}
+
+// Is reports that this is ErrData.
+func (e *UnusedFieldError) Is(target error) bool { return target == ErrData }
+
+// CheckData reports whether the passes over a dataset can be fed to a signature, by names,
+// shapes, types and the size of the last batch, before anything runs. fields has the
+// field for each data input. An error is ErrData.
+func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass data.Pass) (fields map[string]string, err error) {
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	b := newBinding(model, sig)
+	specs := ds.Fields()
+	names := make([]string, len(specs))
+	for i, f := range specs {
+		names[i] = f.Name
+	}
+	if err := b.match(names); err != nil {
+		return nil, fmt.Errorf("%s: %w", ds.Name(), err)
+	}
+	sizes := []int{min(pass.Batch, ds.Len())}
+	if last := ds.Len() % pass.Batch; last > 0 && !pass.DropRemainder {
+		sizes = append(sizes, last)
+	}
+	fields = map[string]string{}
+	for i := range b.inputs {
+		in := &b.inputs[i]
+		if in.field < 0 {
+			if in.Name == savedmodels.InputSampleWeight && len(in.Shape) > 1 && slices.Min(in.Shape[1:]) < 0 {
+				return nil, fmt.Errorf("%s: %w", ds.Name(), in.noSize(sig))
+			}
+			continue
+		}
+		f := specs[in.field]
+		fields[in.Name] = f.Name
+		for _, size := range sizes {
+			if err == nil {
+				err = in.fit(append([]int{size}, f.Shape...), 0)
+			}
+		}
+		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
+			fix := ""
+			if f.Type == "string" {
+				fix = "; of names, make numbers (numpy.unique(names, return_inverse=True) gives them)"
+			}
+			err = cmp.Or(err, fmt.Errorf("%w: expected %s, got %s%s", ErrData, in.DType, f.Type, fix))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: field %s for signature %s, input %s: %w", ds.Name(), f.Name, sig.Name, in.Name, err)
+		}
+	}
+	return fields, nil
+}
+
+// CSVOptions returns how to read a table for a signature: exactly where a feature takes
+// numbers that float32 may not hold, as text where the one feature takes text, and by the
+// names of the features where there are several or one of text, each with one value per
+// sample.
+func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return o, err
+	}
+	rounded := []tfbind.DType{tfbind.Float32, tfbind.Float16, tfbind.BFloat16, tfbind.Bool, tfbind.String}
+	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
+		return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
+	})
+	if model.Metadata != nil && len(features) < len(sig.DataInputs()) {
+		o.Names = slices.Clone(model.Metadata.ClassNames)
+	}
+	isText := func(in savedmodels.Tensor) bool { return in.DType == tfbind.String }
+	o.Exact = slices.ContainsFunc(features, func(in savedmodels.Tensor) bool { return !slices.Contains(rounded, in.DType) })
+	o.Text = len(features) == 1 && isText(features[0])
+	several := func(in savedmodels.Tensor) bool {
+		return in.UnknownRank || len(in.Shape) != 1 && (len(in.Shape) != 2 || in.Shape[1] != 1)
+	}
+	if (o.Text || len(features) > 1) && !slices.ContainsFunc(features, several) {
+		for _, in := range features {
+			o.Columns = append(o.Columns, data.Column{Name: in.Name, Text: isText(in)})
+		}
+	}
+	return o, nil
+}
+
+// ImageOptions returns how to read a folder of images for a signature: the size and the
+// channels of its input of images, and the model's class names. height and width, if not
+// 0, take precedence over the input's; with them, a flat input of as many elements counts
+// as one of images. Unknown sizes are 0. scale is the range of values that the input
+// expects; nil if that is 0 to 255 or unknown.
+func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions, scale *[2]float64, err error) {
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return o, nil, err
+	}
+	o.Height, o.Width = height, width
+	in := sig.ImageInput()
+	if in != nil {
+		o.Height = cmp.Or(height, int(max(in.Shape[1], 0)))
+		o.Width = cmp.Or(width, int(max(in.Shape[2], 0)))
+		o.Channels = int(max(in.Shape[3], 0))
+	}
+	for _, t := range sig.DataInputs() {
+		pixels := int64(height) * int64(width)
+		if in == nil && pixels > 0 && !t.UnknownRank && len(t.Shape) == 2 && (t.Shape[1] == pixels || t.Shape[1] == 3*pixels) {
+			in, o.Channels = sig.Input(t.Name), int(t.Shape[1]/pixels)
+		}
+	}
+	if m := model.Metadata; in != nil && m != nil {
+		o.Classes = slices.Clone(m.ClassNames)
+		if scale = m.Inputs[in.Name].Range; scale != nil && *scale == [2]float64{0, 255} {
+			scale = nil
+		}
+	}
+	return o, scale, nil
+}
+
+// names lists the names of tensors for a message.
+func names(ts []savedmodels.Tensor) string {
+	list := make([]string, len(ts))
+	for i, t := range ts {
+		list[i] = t.Name
+	}
+	return cmp.Or(strings.Join(list, ", "), "none")
+}
