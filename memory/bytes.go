@@ -22,9 +22,13 @@ const (
 // ErrSize means that a text is not a size.
 var ErrSize = errors.New("not a size")
 
-// units are what ParseBytes reads. Units of two letters count in powers of
-// 1000, as drives and the SI do; those with an i, and a lone letter as tools
-// print it, in powers of 1024.
+// binaryUnits are the units of 1024, largest first.
+var binaryUnits = []struct {
+	name string
+	size Bytes
+}{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}}
+
+// units are what ParseBytes reads.
 var units = map[string]float64{
 	"": 1, "b": 1,
 	"k": 1 << 10, "kib": 1 << 10, "kb": 1e3,
@@ -33,14 +37,11 @@ var units = map[string]float64{
 	"t": 1 << 40, "tib": 1 << 40, "tb": 1e12,
 }
 
-// String is the size with one decimal in the largest of B, KiB, MiB, GiB and
-// TiB that leaves a number of at least 1: "512 B", "1.2 GiB", "-3.0 KiB".
+// String is the size with one decimal in the largest unit that leaves a number of at
+// least 1: "512 B", "1.2 GiB", "-3.0 KiB".
 func (b Bytes) String() string {
 	size := math.Abs(float64(b))
-	for _, u := range []struct {
-		name string
-		size Bytes
-	}{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}} {
+	for _, u := range binaryUnits {
 		// 1048575 bytes are 1024.0 KiB when rounded; take the next unit then.
 		if size >= float64(u.size)-float64(u.size)/2048 {
 			return fmt.Sprintf("%.1f %s", float64(b)/float64(u.size), u.name)
@@ -49,10 +50,10 @@ func (b Bytes) String() string {
 	return fmt.Sprintf("%d B", int64(b))
 }
 
-// ParseBytes reads a size such as "600MiB", "1.5 GiB", "2G", "300MB" or
-// "4096". K, M, G and T, alone or followed by iB, are powers of 1024; KB, MB,
-// GB and TB are powers of 1000. Case does not matter. Anything else, a negative
-// size included, is ErrSize. A fraction of a byte is rounded.
+// ParseBytes reads a size such as "600MiB", "1.5 GiB", "2G", "300MB" or "4096". K, M, G and
+// T, alone or followed by iB, are powers of 1024; KB, MB, GB and TB are powers of 1000. Case
+// does not matter, and a fraction of a byte is rounded. Anything else, such as a negative
+// size, is ErrSize.
 func ParseBytes(text string) (Bytes, error) {
 	trimmed := strings.TrimSpace(text)
 	end := strings.IndexFunc(trimmed, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })

@@ -82,7 +82,7 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 		if byRise {
 			change = stats.Median(y[from:]) - y[0]
 		}
-		if layer.Unit() == InBytes && growth != 0 {
+		if layer.unit() == inBytes && growth != 0 {
 			trend.Share = change / growth
 		}
 		v.Trends = append(v.Trends, trend)
@@ -123,7 +123,7 @@ func (a attribution) hidden() {
 			continue
 		}
 		amount := Rate(layer, t.Slope, v.Per, true)
-		if span := v.To - v.From; layer.Unit() == InBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > float64(MiB) {
+		if span := v.To - v.From; layer.unit() == inBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > float64(MiB) {
 			v.Kind, v.More = Inconclusive, whole(v.Per, span)
 			v.Reason = fmt.Sprintf("it stands still, but %s grows by %s, inside of memory that is held already", layer, amount)
 			return
@@ -141,7 +141,7 @@ func (a attribution) up(whole Layer) (Layer, bool) {
 		if layer.Whole() != whole || !a.byRise && t.Slope.Low <= 0 {
 			continue
 		}
-		if layer.Unit() == InBytes && t.Share < carries || layer.Unit() != InBytes && a.byRise {
+		if layer.unit() == inBytes && t.Share < carries || layer.unit() != inBytes && a.byRise {
 			continue
 		}
 		if best.Layer == "" || t.Share > best.Share || t.Share == best.Share && layer < best.Layer {

@@ -2,10 +2,9 @@ package memory
 
 import "slices"
 
-// Forecast looks at an amount after each step of a loop, and says when it would
-// reach a limit if it went on like that. It compares the middle of the newer half of
-// what it remembers with that of the older half, so that a saw-tooth or a single
-// step is no trend to it. The zero value is empty. It is for one goroutine.
+// Forecast extrapolates an amount that is measured after each step of a loop. It compares
+// the middle of the newer half of what it remembers with that of the older half, so a
+// sawtooth or a single step is no trend. The zero value is empty. It is for one goroutine.
 type Forecast struct {
 	steps   [forecastLength]int64
 	amounts [forecastLength]Bytes
@@ -15,18 +14,18 @@ type Forecast struct {
 // forecastLength is how many steps a Forecast remembers.
 const forecastLength = 64
 
-// Add takes up what there was after a step.
+// Add adds the amount after a step.
 func (f *Forecast) Add(step int64, amount Bytes) {
 	f.steps[f.next], f.amounts[f.next] = step, amount
 	f.next = (f.next + 1) % forecastLength
 	f.n = min(f.n+1, forecastLength)
 }
 
-// Reset forgets all, as after something that changed the amount at once.
+// Reset forgets everything, as after a sudden change of the amount.
 func (f *Forecast) Reset() { f.n, f.next = 0, 0 }
 
-// StepsTo is how many steps from the last one on the amount reaches the limit. ok is
-// false if it does not grow, or not enough is remembered to say.
+// StepsTo returns how many steps after the last one the amount reaches the limit. ok is
+// false if it does not grow, or too little is remembered.
 func (f *Forecast) StepsTo(limit Bytes) (steps int64, ok bool) {
 	if f.n < forecastLength {
 		return 0, false

@@ -112,7 +112,7 @@ const pageSize = 4096
 // page, since without noise the smallest difference can be the jump that is shown.
 func (c Criteria) grain(y []float64) float64 {
 	grain := 1.0
-	if c.Layer.Unit() == InBytes {
+	if c.Layer.unit() == inBytes {
 		grain = pageSize
 	}
 	if q := quantum(y); q > 0 {
@@ -251,7 +251,7 @@ func (t *trial) tolerance(level, swing float64) float64 {
 		return float64(t.Budget)
 	}
 	least := 0.0
-	if t.Layer.Unit() == InBytes {
+	if t.Layer.unit() == inBytes {
 		least = float64(MiB)
 	}
 	return max(least, 0.01*math.Abs(level), swing, 4*t.quantum) / t.span()

@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// Layer names one amount of a [Sample]. The name is what reports show and JSON
-// holds. It also tells the unit ([Layer.Unit]): names that end in " count" count
-// things, names that end in " time" are durations, all others are bytes. Sources
-// may add layers of their own by that rule.
+// Layer names one amount of a [Sample], in reports and JSON. The name implies the unit:
+// names that end in " count" count things, names that end in " time" are nanoseconds, all
+// others are bytes. Sources may add layers of their own by that rule.
 type Layer string
 
-// The layers of the operating system: what Linux tells in /proc/PID/status,
-// except PSS, which is expensive and read on request ([SamplerOptions.PSS]).
+// The layers of the operating system, from /proc/PID/status on Linux. PSS is expensive and
+// read on request ([SamplerOptions.PSS]).
 const (
 	RSS    Layer = "rss"           // resident: Anon + File + Shared
 	Anon   Layer = "anon"          // anonymous memory: heaps, stacks
@@ -29,19 +28,17 @@ const (
 	CgroupLimit Layer = "cgroup limit"  // smallest limit on it or a group above; absent if there is none
 )
 
-// The layers of the Go runtime, from runtime/metrics, which does not stop the
-// world. They are absent for another process.
+// The layers of the Go runtime, from runtime/metrics; absent for another process.
 const (
 	GoHeap       Layer = "go heap"               // objects, live or not yet swept
-	GoLive       Layer = "go heap live"          // what the last collection found reachable
-	GoTotal      Layer = "go total"              // all that the Go runtime took and has not released
-	CleanupCount Layer = "waiting cleanup count" // cleanups and finalizers that are due but have not run
+	GoLive       Layer = "go heap live"          // reachable at the last collection
+	GoTotal      Layer = "go total"              // held by the Go runtime
+	CleanupCount Layer = "waiting cleanup count" // cleanups and finalizers that are due
 	GCCycles     Layer = "gc cycle count"        // collections since the start
 	Goroutines   Layer = "goroutine count"
 )
 
-// The layers that a [Source] provides. Attribution knows these names, also with
-// a part named by [Layer.Of].
+// The layers of a [Source] that attribution knows, also with a part named by [Layer.Of].
 const (
 	MallocUsed   Layer = "malloc in use"   // handed out to the program
 	MallocFree   Layer = "malloc free"     // free, but held from the system
@@ -59,8 +56,8 @@ const (
 	GPUAllocator Layer = "gpu allocator used"
 )
 
-// StepTime is the time per step since the sample before, without the time that
-// sampling took. It is absent from the first sample.
+// StepTime is the time per step since the previous sample, without the sampling itself. It
+// is absent from the first sample.
 const StepTime Layer = "step time"
 
 // Of names a part of the layer: TFUsed.Of("mklcpu") is "tensorflow used (mklcpu)".
@@ -75,25 +72,23 @@ func (l Layer) Whole() Layer {
 	return l
 }
 
-// Unit is what the amounts of a layer count.
-type Unit int
+// unit is what the amounts of a layer count.
+type unit int
 
-// The units.
 const (
-	InBytes       Unit = iota
-	InCount            // a number of things
-	InNanoseconds      // a duration
+	inBytes unit = iota
+	inCount
+	inNanoseconds
 )
 
-// Unit follows from the name of the layer.
-func (l Layer) Unit() Unit {
+func (l Layer) unit() unit {
 	switch whole := string(l.Whole()); {
 	case strings.HasSuffix(whole, " count"):
-		return InCount
+		return inCount
 	case strings.HasSuffix(whole, " time"):
-		return InNanoseconds
+		return inNanoseconds
 	}
-	return InBytes
+	return inBytes
 }
 
 // Format is an amount of the layer in its unit: "1.2 GiB", "17", "1.52ms".
@@ -105,10 +100,10 @@ func (l Layer) Format(r Reading) string {
 }
 
 func (l Layer) amount(v float64) string {
-	switch l.Unit() {
-	case InCount:
+	switch l.unit() {
+	case inCount:
 		return strconv.FormatFloat(v, 'g', 4, 64)
-	case InNanoseconds:
+	case inNanoseconds:
 		return fmt.Sprint(time.Duration(v))
 	}
 	return Bytes(v).String()

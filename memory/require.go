@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// TestingT is what RequireFlat needs of a *testing.T or *testing.B.
+// TestingT is the part of *testing.T and *testing.B that RequireFlat uses.
 type TestingT interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -14,24 +14,21 @@ type TestingT interface {
 }
 
 const (
-	// firstSteps is how many steps RequireFlat does before it looks, mostSteps
-	// how many it does at most.
+	// firstSteps is how many steps RequireFlat does before the first verdict, mostSteps
+	// how many at most.
 	firstSteps = 64
 	mostSteps  = 4096
 )
 
-// RequireFlat calls step with 0, 1, 2, ... and fails the test unless this
-// process's memory stays flat: a growth above budget, in bytes per step, must be
-// excluded beyond doubt. A jump or a curve at the beginning is warm-up and no
-// failure. It looks after 64 steps, and goes on for as many more as the verdict
-// asks for, up to 4096 in all; if that does not decide, the test fails and says
-// how many steps it would take. A budget of 0 lets pass what cannot be told from
-// noise.
+// RequireFlat calls step with 0, 1, 2, ... and fails the test unless growth above budget, in
+// bytes per step, is excluded beyond doubt. A jump or a curve at the beginning is warm-up.
+// It judges after 64 steps, and does as many more as the verdict asks for, up to 4096; if
+// that does not decide, the test fails with the number of steps that would. A budget of 0
+// passes growth within the noise.
 //
-// It judges anonymous resident memory, so it sees native memory as well as the Go
-// heap, and does not collect garbage itself: memory that is only released by the
-// garbage collector counts as long as it is held. What runs in parallel in this
-// process counts too, so do not call it in a test with t.Parallel.
+// It judges anonymous resident memory: native memory and the Go heap. It does not collect
+// garbage, so memory that waits for the collector counts. Do not call it in a test with
+// t.Parallel: all of the process counts.
 //
 //	func TestTrainingDoesNotLeak(t *testing.T) {
 //		memory.RequireFlat(t, 64*memory.KiB, func(step int) { trainOneBatch() })

@@ -1,21 +1,20 @@
 package memory
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 )
 
-// Sample is what a process held at one moment. The zero value is empty and
-// ready to be filled.
+// Sample is what a process held at one moment. The zero value is empty.
 type Sample struct {
 	// Step is the number of steps done, as the caller counts them.
 	Step int
 	// At is when the sample was taken.
 	At time.Time
-	// Values has one entry per layer, known or not, in the order in which the
-	// sampler asked. A layer that nobody asked for has no entry.
+	// Values has one entry per sampled layer, known or not.
 	Values []Value
 }
 
@@ -25,7 +24,7 @@ type Value struct {
 	Reading Reading
 }
 
-// Get is the reading of a layer; it is unknown if the sample lacks the layer.
+// Get returns the reading of a layer; unknown if the sample lacks it.
 func (s *Sample) Get(layer Layer) Reading {
 	for i := range s.Values {
 		if s.Values[i].Layer == layer {
@@ -35,7 +34,7 @@ func (s *Sample) Get(layer Layer) Reading {
 	return Reading{}
 }
 
-// Set adds the reading of a layer, or replaces the one that is there.
+// Set adds or replaces the reading of a layer.
 func (s *Sample) Set(layer Layer, r Reading) {
 	for i := range s.Values {
 		if s.Values[i].Layer == layer {
@@ -46,7 +45,7 @@ func (s *Sample) Set(layer Layer, r Reading) {
 	s.Values = append(s.Values, Value{layer, r})
 }
 
-// Clone is a copy that shares nothing with s, which a sampler may refill.
+// Clone returns a copy that shares nothing with s.
 func (s *Sample) Clone() Sample {
 	c := *s
 	c.Values = slices.Clone(s.Values)
@@ -60,7 +59,7 @@ type sampleJSON struct {
 }
 
 // MarshalJSON writes {"step": 3, "at": RFC 3339, "values": {"rss": 1024, "pss": null}};
-// null is a layer that this machine does not tell.
+// null is an unknown layer.
 func (s Sample) MarshalJSON() ([]byte, error) {
 	j := sampleJSON{s.Step, s.At, make(map[Layer]*Bytes, len(s.Values))}
 	for i := range s.Values {
@@ -72,7 +71,7 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. Layers come back sorted by name.
+// UnmarshalJSON reads the result of MarshalJSON, with layers sorted by name.
 func (s *Sample) UnmarshalJSON(text []byte) error {
 	var j sampleJSON
 	if err := json.Unmarshal(text, &j); err != nil {
@@ -86,14 +85,6 @@ func (s *Sample) UnmarshalJSON(text []byte) error {
 		}
 		s.Values = append(s.Values, v)
 	}
-	slices.SortFunc(s.Values, func(a, b Value) int {
-		switch {
-		case a.Layer < b.Layer:
-			return -1
-		case a.Layer > b.Layer:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(s.Values, func(a, b Value) int { return cmp.Compare(a.Layer, b.Layer) })
 	return nil
 }

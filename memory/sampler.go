@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// Source adds layers to each sample: an allocator's own figures, counters of
-// live objects, the memory of a GPU. Its Sample is called once per sample, from
-// the goroutine that samples, and should not allocate.
+// Source adds layers to each sample: an allocator's figures, counters of live objects, the
+// memory of a GPU. Sample is called once per sample, from the goroutine that samples, and
+// should not allocate.
 type Source interface {
-	// Sample calls add once for every layer of the source, also for those that it
-	// cannot tell now, with an unknown Reading. The order should stay the same.
-	// It must not keep add.
+	// Sample calls add once for every layer of the source, always in the same order, with
+	// an unknown Reading if it has none. It must not keep add.
 	Sample(add func(Layer, Reading))
 }
 
@@ -23,22 +22,21 @@ type SourceFunc func(add func(Layer, Reading))
 // Sample calls f.
 func (f SourceFunc) Sample(add func(Layer, Reading)) { f(add) }
 
-// SamplerOptions say what is sampled. The zero value samples this process.
+// SamplerOptions select what is sampled. The zero value samples this process.
 type SamplerOptions struct {
-	// PID is the process to ask about; 0 is this one. For another process the
-	// layers of the Go runtime are absent, and sources speak for this one still.
+	// PID is the process; 0 is this one. Another process has no layers of the Go runtime,
+	// and sources still report this one.
 	PID int
-	// PSS adds the proportional set size to each sample. The kernel walks all pages
-	// of the process for it: some 75 us for a small process, and more by about a
-	// millisecond per GiB.
+	// PSS adds the proportional set size to each sample. The kernel walks all pages of the
+	// process: some 75 us, and about a millisecond per GiB.
 	PSS bool
 	// Sources add layers.
 	Sources []Source
 }
 
-// Sampler takes samples of one process. It keeps the files of /proc open, so a
-// sample costs a few reads and no allocation: about 12 us without sources. It is
-// for one goroutine at a time. Close it at the end.
+// Sampler takes samples of one process. It keeps the files of /proc open, so a sample
+// costs about 12 us without sources, and does not allocate. It is for one goroutine at a
+// time. Close it at the end.
 type Sampler struct {
 	options SamplerOptions
 	process process
@@ -54,8 +52,8 @@ type Sampler struct {
 	lastEnd  time.Time
 }
 
-// NewSampler opens what it takes to sample a process. The error is ErrEnded if
-// there is no such process, or ErrUnavailable if the system tells nothing.
+// NewSampler opens a sampler. The error is ErrEnded if there is no such process, or
+// ErrUnavailable if the system reports nothing.
 func NewSampler(options SamplerOptions) (*Sampler, error) {
 	s := &Sampler{options: options}
 	s.add = s.set
@@ -74,12 +72,11 @@ func NewSampler(options SamplerOptions) (*Sampler, error) {
 	return s, nil
 }
 
-// Sample takes a sample now and writes it to into, whose former content is
-// overwritten and whose room is used again. step is the number of steps done.
-// Layers that this machine or this process lacks are there and unknown.
+// Sample takes a sample and overwrites into, whose memory it reuses. step is the number of
+// steps done. Layers that this machine or process lacks are unknown.
 //
-// The error is ErrEnded when a process has ended, also if its parent has not
-// collected it yet; sources have been asked nevertheless.
+// The error is ErrEnded if the process has ended, even if its parent has not collected it
+// yet; sources are read nevertheless.
 func (s *Sampler) Sample(step int, into *Sample) error {
 	begin := time.Now()
 	into.Step, into.At = step, begin
@@ -103,7 +100,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	for _, source := range s.options.Sources {
 		source.Sample(s.add)
 	}
-	perStep := Reading{}
+	var perStep Reading
 	if !s.lastEnd.IsZero() && step > s.lastStep {
 		perStep = Known(Bytes(begin.Sub(s.lastEnd)) / Bytes(step-s.lastStep))
 	}
@@ -114,8 +111,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	return err
 }
 
-// set writes the next value. A sample that is filled again has the layers in
-// the same place, so their names are not copied again.
+// set writes the next value.
 func (s *Sampler) set(layer Layer, r Reading) {
 	if s.next < len(s.into.Values) {
 		s.into.Values[s.next] = Value{layer, r}
@@ -125,13 +121,12 @@ func (s *Sampler) set(layer Layer, r Reading) {
 	s.next++
 }
 
-// ResetPeak makes the layer Peak begin anew at the present RSS, by writing 5 to
-// /proc/PID/clear_refs (Linux 4.0; it needs the right to write to that process).
-// The error is ErrUnavailable where the system refuses; Peak counts from the
-// start of the process then.
+// ResetPeak restarts the layer Peak at the present RSS, by writing 5 to
+// /proc/PID/clear_refs (Linux 4.0). The error is ErrUnavailable if the system refuses; Peak
+// then counts from the start of the process.
 func (s *Sampler) ResetPeak() error { return s.process.resetPeak() }
 
-// Close gives the open files back. Sample must not be called any more.
+// Close closes the files. Sample must not be called afterwards.
 func (s *Sampler) Close() error {
 	s.group.close()
 	if err := s.process.close(); err != nil {
@@ -140,8 +135,7 @@ func (s *Sampler) Close() error {
 	return nil
 }
 
-// The metrics that the layers of the Go runtime are made of, in the order in
-// which goRuntime uses them.
+// The indices of goMetrics.
 const (
 	metricObjects = iota
 	metricLive
@@ -191,14 +185,14 @@ func (s *Sampler) goRuntime() {
 }
 
 func (s *Sampler) metric(i int) Reading {
-	// A later Go may drop a metric; its kind is KindBad then.
+	// The kind of a metric that this Go lacks is KindBad.
 	if v := s.metrics[i].Value; v.Kind() == metrics.KindUint64 {
 		return Known(Bytes(v.Uint64()))
 	}
 	return Reading{}
 }
 
-// minus is a-b, at least 0: the two are not read at the same instant.
+// minus is a-b, at least 0: the two are not read at the same time.
 func minus(a, b Reading) Reading {
 	if !a.OK || !b.OK {
 		return Reading{}

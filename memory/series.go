@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// DefaultKeep is how many samples a Series keeps if it is not told otherwise.
+// DefaultKeep is how many samples a Series keeps by default.
 const DefaultKeep = 2048
 
 // minimumKeep is the least that leaves something to judge after thinning.
@@ -20,23 +20,18 @@ const minimumKeep = 64
 // ErrSeries means that a text is not a series in JSON.
 var ErrSeries = errors.New("not a series of memory samples")
 
-// Series is the samples of one run in the order of time. The zero value is
-// empty and keeps [DefaultKeep] samples. It is for one goroutine at a time.
+// Series is the samples of one run in the order of time. The zero value is empty and keeps
+// [DefaultKeep] samples. It is for one goroutine at a time.
 //
-// A series of any length takes bounded memory: 8 bytes per kept sample and
-// layer, taken when a layer is first seen, so that the series itself does not
-// grow while it watches. When it is full it drops one of each two neighbours,
-// chosen at random (seeded, so the same samples give the same series), and from
-// then on keeps one of each 2, 4, 8 ... new samples, chosen likewise. What
-// remains is a stratified random sample of the run: each kept value is one that
-// was measured, evenly spread over time. So slopes and levels are estimated
-// without bias, noise and page quantisation keep their shape, and a saw-tooth
-// is not folded into a slow wave, as taking exactly each 8th sample would do.
-// The first and the latest sample are always kept. The extremes ([Series.Max],
-// [Series.Min]) are those of all samples ever appended.
+// It takes bounded memory, 8 bytes per kept sample and layer, when a layer is first seen.
+// A full series drops one of each two neighbours, chosen at random with a fixed seed, and
+// then keeps one of each 2, 4, 8 ... new samples. The rest is a stratified random sample of
+// measured values: slopes and levels stay unbiased, noise and page quantisation keep their
+// shape, and a sawtooth is not folded into a slow wave. The first and the latest sample are
+// always kept. [Series.Max] and [Series.Min] cover all samples ever appended.
 type Series struct {
-	// Keep is the most samples to keep, at least 64; 0 means DefaultKeep. It
-	// counts when the first sample is appended.
+	// Keep is the most samples to keep, at least 64; 0 means DefaultKeep. It must not
+	// change after the first sample.
 	Keep int
 
 	layers []Layer
@@ -59,12 +54,11 @@ type Series struct {
 	hasLatest bool
 }
 
-// absent stands for an unknown value. It is not 0, also so that a new column is
-// written to, and resident, from the start.
+// absent stands for an unknown value. It is not 0, so that a new column is written to, and
+// resident, from the start.
 const absent = math.MinInt64
 
-// Append adds a sample; it copies what it needs. Steps and times must not go
-// back: a sample from before the latest is dropped.
+// Append adds a copy of a sample. A sample from before the latest is dropped.
 func (s *Series) Append(sample *Sample) {
 	if s.stride == 0 {
 		s.begin()
@@ -97,8 +91,7 @@ func (s *Series) Append(sample *Sample) {
 	}
 }
 
-// reserve takes the room for the layers of a sample, so that it does not show in
-// the samples to come.
+// reserve allocates the columns of a sample, so that they do not show in later samples.
 func (s *Series) reserve(sample *Sample) {
 	if s.stride == 0 {
 		s.begin()
@@ -206,10 +199,7 @@ func (s *Series) Len() int {
 // Total is the number of samples that were appended.
 func (s *Series) Total() int { return s.total }
 
-// Layers lists the layers in the order in which they were first seen.
-func (s *Series) Layers() []Layer { return slices.Clone(s.layers) }
-
-// Samples are the samples that are kept, as copies.
+// Samples returns copies of the samples that are kept.
 func (s *Series) Samples() []Sample {
 	list := make([]Sample, 0, s.Len())
 	for row := range s.steps {
@@ -242,8 +232,7 @@ func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	return out
 }
 
-// Max is the largest value of a layer in all samples that were appended, those
-// included that are not kept.
+// Max is the largest value of a layer in all samples that were appended.
 func (s *Series) Max(layer Layer) Reading {
 	if i, ok := s.index[layer]; ok && s.high[i] != absent {
 		return Known(Bytes(s.high[i]))
@@ -259,8 +248,8 @@ func (s *Series) Min(layer Layer) Reading {
 	return Reading{}
 }
 
-// points are the known values of a layer over steps, or over minutes since the
-// first sample, with x strictly increasing.
+// points are the known values of a layer over steps, or over minutes since the first
+// sample, with x strictly increasing.
 func (s *Series) points(layer Layer, per Per) (x, y []float64) {
 	column, ok := s.index[layer]
 	if !ok {
@@ -294,10 +283,9 @@ type seriesJSON struct {
 	Max     map[Layer]int64    `json:"max"`
 }
 
-// MarshalJSON writes columns: "samples" is how many were taken, "start" the time
-// of the first, "steps" and "seconds" since the start have one entry per kept
-// sample, "layers" has for each layer as many entries, null where unknown, in
-// the unit of the layer, and "min" and "max" the extremes of all samples taken.
+// MarshalJSON writes columns: "samples" is how many were taken, "start" the time of the
+// first, "steps" and "seconds" since the start have an entry per kept sample, "layers" has
+// as many for each layer, null if unknown, and "min" and "max" cover all samples.
 func (s *Series) MarshalJSON() ([]byte, error) {
 	j := seriesJSON{Samples: s.total, Steps: []int{}, Seconds: []float64{},
 		Layers: map[Layer][]*int64{}, Min: map[Layer]int64{}, Max: map[Layer]int64{}}
@@ -326,8 +314,7 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. Samples can be appended to the
-// result. Lists of unequal length are ErrSeries.
+// UnmarshalJSON reads the result of MarshalJSON. Lists of unequal length are ErrSeries.
 func (s *Series) UnmarshalJSON(text []byte) error {
 	var j seriesJSON
 	if err := json.Unmarshal(text, &j); err != nil {
@@ -345,8 +332,7 @@ func (s *Series) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("%w: %d steps, %d times, %d samples", ErrSeries, n, len(j.Seconds), j.Samples)
 	}
 	slices.SortFunc(layers, cmp.Compare[Layer])
-	// Room is taken for Keep samples of each layer, and a file may hold thousands of
-	// series.
+	// A file may hold thousands of series, so keep little more than they have.
 	*s = Series{Keep: min(max(2*n, minimumKeep), max(DefaultKeep, n+1))}
 	sample := Sample{Values: make([]Value, len(layers))}
 	for row := range n {

@@ -39,7 +39,7 @@ func TestSeriesIsBounded(t *testing.T) {
 	require.LessOrEqual(t, gap, 2*2048+1, "kept samples are spread evenly")
 	require.Equal(t, Known(99_999), s.Max(RSS))
 	require.Equal(t, Known(0), s.Min(RSS))
-	require.Equal(t, []Layer{RSS}, s.Layers())
+	require.Equal(t, []Layer{RSS}, s.layers)
 }
 
 func TestSeriesRemembersExtremesThatItDropped(t *testing.T) {

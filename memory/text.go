@@ -8,77 +8,80 @@ import (
 	"time"
 )
 
-// String is the verdict in a line: what, how much with its interval, what
-// carries it, and how sure that is.
+// String is the verdict in a line: the kind, the slope with its interval, the carrier,
+// and the confidence.
 func (v Verdict) String() string {
-	var b strings.Builder
-	slope := Rate(v.Layer, v.Slope, v.Per, true)
-	level, change := v.Layer.amount(float64(v.Level)), signed(v.Layer, float64(v.Level-v.Start))
-	switch v.Kind {
-	case Leak:
-		fmt.Fprintf(&b, "leak: %s", slope)
-		if v.Falls > 0 {
-			fmt.Fprintf(&b, ", on top of %d falls of about %s", v.Falls, v.Layer.amount(float64(v.Depth)))
-		}
-	case Plateau:
-		fmt.Fprintf(&b, "plateau at %s, %s since the start, ", level, change)
-		if v.Model == Saturating {
-			fmt.Fprintf(&b, "levelling off: %s", slope)
-		} else {
-			fmt.Fprintf(&b, "reached by %s; since then %s", v.when(v.From), slope)
-		}
-	case Jump:
-		at := v.From
-		if len(v.Jumps) > 0 {
-			at, change = v.Jumps[0].At, signed(v.Layer, float64(v.Jumps[0].Amount))
-		}
-		fmt.Fprintf(&b, "jump: %s at %s, then flat at %s: %s", change, v.when(at), level, slope)
-	case Flat:
-		fmt.Fprintf(&b, "flat at %s: %s", level, slope)
-		if v.Budget > 0 {
-			fmt.Fprintf(&b, ", within the budget of %s", v.Layer.amount(float64(v.Budget)))
-		}
-	case Sawtooth:
-		fmt.Fprintf(&b, "sawtooth: %d falls of about %s, no growth: %s", v.Falls, v.Layer.amount(float64(v.Depth)), slope)
-	case Inconclusive:
-		fmt.Fprintf(&b, "inconclusive: %s", v.Reason)
-		if v.Slope != (Interval{}) {
-			fmt.Fprintf(&b, ": %s", slope)
-		}
-		if v.More > 0 {
-			fmt.Fprintf(&b, "; about %s more would decide", v.length(v.More))
-		}
-	case Crash:
-		fmt.Fprintf(&b, "crash: %s", v.Reason)
-	default:
+	text, ok := v.finding()
+	if !ok {
 		return "no verdict"
 	}
 	if v.Cause != "" {
-		b.WriteString(", ")
-		b.WriteString(v.carriedBy())
+		text += ", " + v.carriedBy()
 	}
 	if v.NoiseFloor > 0 {
-		fmt.Fprintf(&b, " (%s%% interval, %d samples over %s of %s)",
+		text += fmt.Sprintf(" (%s%% interval, %d samples over %s of %s)",
 			strconv.FormatFloat(100*v.Confidence, 'g', 4, 64), v.Samples, v.length(v.To-v.From), v.Layer)
 	}
-	return b.String()
+	return text
 }
 
-// carriedBy names the layer and what it is not.
+// finding is the part that depends on the kind.
+func (v Verdict) finding() (text string, ok bool) {
+	amount := func(b Bytes) string { return v.Layer.amount(float64(b)) }
+	slope := Rate(v.Layer, v.Slope, v.Per, true)
+	falls := fmt.Sprintf("%d falls of about %s", v.Falls, amount(v.Depth))
+	switch v.Kind {
+	case Leak:
+		text = "leak: " + slope
+		if v.Falls > 0 {
+			text += ", on top of " + falls
+		}
+	case Plateau:
+		text = fmt.Sprintf("plateau at %s, %s since the start, ", amount(v.Level), v.signed(v.Level-v.Start))
+		if v.Model == Saturating {
+			text += "levelling off: " + slope
+		} else {
+			text += fmt.Sprintf("reached by %s; since then %s", v.when(v.From), slope)
+		}
+	case Jump:
+		jump := Change{v.From, v.Level - v.Start}
+		if len(v.Jumps) > 0 {
+			jump = v.Jumps[0]
+		}
+		text = fmt.Sprintf("jump: %s at %s, then flat at %s: %s", v.signed(jump.Amount), v.when(jump.At), amount(v.Level), slope)
+	case Flat:
+		text = fmt.Sprintf("flat at %s: %s", amount(v.Level), slope)
+		if v.Budget > 0 {
+			text += ", within the budget of " + amount(v.Budget)
+		}
+	case Sawtooth:
+		text = fmt.Sprintf("sawtooth: %s, no growth: %s", falls, slope)
+	case Inconclusive:
+		text = "inconclusive: " + v.Reason
+		if v.Slope != (Interval{}) {
+			text += ": " + slope
+		}
+		if v.More > 0 {
+			text += fmt.Sprintf("; about %s more would decide", v.length(v.More))
+		}
+	case Crash:
+		text = "crash: " + v.Reason
+	}
+	return text, text != ""
+}
+
+// carriedBy names the carrier, and rules out the Go heap if that is known.
 func (v Verdict) carriedBy() string {
-	if v.Cause == Unattributed {
+	switch v.Cause {
+	case Unattributed:
 		return "carried by no layer that was sampled"
+	case Retention:
+		return "freed memory that is kept (malloc in use is flat)"
 	}
 	text := "carried by " + string(v.Carrier)
-	if v.Cause == Retention {
-		text = "freed memory that is kept (malloc in use is flat)"
-	}
-	if v.Cause == HostHistory || v.Cause == Retention || v.Cause == GoRuntime {
-		return text
-	}
 	for _, t := range v.Trends {
-		if t.Layer == GoHeap && math.Abs(t.Share) < flatShare {
-			return text + " (not the Go heap)"
+		if t.Layer == GoHeap && math.Abs(t.Share) < flatShare && v.Cause != HostHistory && v.Cause != GoRuntime {
+			text += " (not the Go heap)"
 		}
 	}
 	return text
@@ -101,6 +104,14 @@ func (v Verdict) length(x float64) string {
 	return "1 step"
 }
 
+func (v Verdict) signed(b Bytes) string {
+	text := v.Layer.amount(float64(b))
+	if b >= 0 {
+		return "+" + text
+	}
+	return text
+}
+
 func duration(minutes float64) string {
 	d := time.Duration(minutes * float64(time.Minute))
 	switch {
@@ -112,27 +123,24 @@ func duration(minutes float64) string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
-// Rate is a slope of a layer, "+3.1 MiB/min", or with its bounds,
-// "+3.1 MiB/min [2.9, 3.4]", in the largest unit that suits all that is shown.
+// Rate formats a slope of a layer, "+3.1 MiB/min", or with its bounds,
+// "+3.1 MiB/min [2.9, 3.4]", in the largest unit that suits all numbers.
 func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	unit, size := "", 1.0
 	largest := math.Abs(s.Estimate)
 	if bounds {
 		largest = max(largest, math.Abs(s.Low), math.Abs(s.High))
 	}
-	switch layer.Unit() {
-	case InBytes:
+	switch layer.unit() {
+	case inBytes:
 		unit = " B"
-		for _, u := range []struct {
-			name string
-			size Bytes
-		}{{" GiB", GiB}, {" MiB", MiB}, {" KiB", KiB}} {
+		for _, u := range binaryUnits[1:] { // a slope has no TiB
 			if largest >= float64(u.size) {
-				unit, size = u.name, float64(u.size)
+				unit, size = " "+u.name, float64(u.size)
 				break
 			}
 		}
-	case InNanoseconds:
+	case inNanoseconds:
 		unit = " ns"
 	}
 	by := "step"
@@ -151,37 +159,40 @@ func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	return text
 }
 
-// Times is the ratio, "x0.52", or with its bounds, "x0.52 [0.49, 0.55]". An upper
-// bound that is none is "inf". A ratio that is not OK is "unknown".
+// Times formats the ratio, "x0.52", or with its bounds, "x0.52 [0.49, 0.55]". A missing
+// upper bound is "inf", and a ratio that is not OK "unknown".
 func (r Ratio) Times(bounds bool) string {
 	if !r.OK {
 		return Reading{}.String()
 	}
 	number := func(v float64) string {
+		text := decimal(v, 2)
 		switch {
-		case math.Abs(v) >= 1e4: // says no more than that it is large
+		case math.Abs(v) >= 1e4:
 			return strconv.FormatFloat(v, 'g', 2, 64)
 		case math.Abs(v) >= 10:
 			return decimal(v, 1)
 		case v < 0.01 && r.Low > 0: // not a slope that may be 0
-			return trimmedZero(decimal(v, 3))
+			text = decimal(v, 3)
 		}
-		return trimmedZero(decimal(v, 2))
+		if strings.Trim(text, "0.") == "" {
+			return "0"
+		}
+		return text
 	}
 	text := "x" + number(r.Estimate)
 	if !bounds {
 		return text
 	}
 	high := number(r.High)
-	// Files of before there was Unbounded have the largest number alone.
+	// Files from before Unbounded existed have the largest number alone.
 	if r.Unbounded || r.High >= math.MaxFloat64 {
 		high = "inf"
 	}
 	return fmt.Sprintf("%s [%s, %s]", text, number(r.Low), high)
 }
 
-// decimal is a number with so many digits after the point, and without a sign if they
-// are all 0.
+// decimal formats a number with digits after the point, and zeros without a sign.
 func decimal(v float64, digits int) string {
 	text := strconv.FormatFloat(v, 'f', digits, 64)
 	if strings.Trim(text, "-0.") == "" {
@@ -190,16 +201,7 @@ func decimal(v float64, digits int) string {
 	return text
 }
 
-// trimmedZero is "0" for "0.00".
-func trimmedZero(text string) string {
-	if strings.Trim(text, "0.") == "" {
-		return "0"
-	}
-	return text
-}
-
-// digits after the point: three significant ones, two at least of a number
-// below 1.
+// digits after the point: three significant ones, two at least of a number below 1.
 func digits(v float64) int {
 	switch {
 	case v >= 100:
@@ -208,12 +210,4 @@ func digits(v float64) int {
 		return 1
 	}
 	return min(1-int(math.Floor(math.Log10(v))), 6)
-}
-
-func signed(layer Layer, v float64) string {
-	text := layer.amount(v)
-	if v >= 0 {
-		return "+" + text
-	}
-	return text
 }

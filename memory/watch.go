@@ -8,17 +8,15 @@ import (
 	"time"
 )
 
-// Options say how [Watch] watches. The zero value watches this process once a
-// second.
+// Options configure [Watch]. The zero value watches this process once a second.
 type Options struct {
 	// Every is the time between samples; 0 means a second.
 	Every time.Duration
-	// Sampler says which process, and which layers beyond the default ones.
-	// Sources are called from the goroutine that samples.
+	// Sampler selects the process and further layers. Sources are called from the
+	// goroutine that samples.
 	Sampler SamplerOptions
-	// Steps tells how many steps the program has done, if it counts any; it is
-	// called from the goroutine that samples. With it slopes are per step unless
-	// Criteria say otherwise, without it per minute.
+	// Steps returns how many steps the program has done. It is called from the goroutine
+	// that samples. Without it, slopes are per minute unless Criteria have a Per.
 	Steps func() int
 	// Keep bounds the memory of the watch, as in [Series].
 	Keep int
@@ -26,8 +24,8 @@ type Options struct {
 	Criteria Criteria
 }
 
-// Watcher samples a process in the background. Its methods can be called from
-// any goroutine, during the watch and after it.
+// Watcher samples a process in the background. Its methods can be called from any
+// goroutine, during the watch and after it.
 type Watcher struct {
 	options Options
 	sampler *Sampler
@@ -39,14 +37,12 @@ type Watcher struct {
 	err    error
 }
 
-// Watch begins to sample and returns at once. It samples until ctx is done, Stop
-// is called, or the process has ended, and then leaves no goroutine behind; a
-// last sample is taken at the end. Its memory is bounded and taken at the start,
-// so that a watch of days weighs as much as one of an hour and does not show in
-// its own samples.
+// Watch starts to sample and returns at once. It samples until ctx is done, Stop is called,
+// or the process has ended, takes a last sample, and leaves no goroutine behind. Its memory
+// is bounded and taken at the start, so it does not show in its own samples.
 //
-// Watch does not fail: where nothing can be sampled, the verdict is inconclusive
-// and [Watcher.Err] says why.
+// Watch does not fail: if nothing can be sampled, the verdict is inconclusive and
+// [Watcher.Err] has the reason.
 func Watch(ctx context.Context, options Options) *Watcher {
 	if options.Every <= 0 {
 		options.Every = time.Second
@@ -109,8 +105,7 @@ func (w *Watcher) sample(sample *Sample) error {
 	return nil
 }
 
-// Stop ends the watch and returns when its goroutine has ended. It can be called
-// again.
+// Stop ends the watch and waits for its goroutine. It can be called again.
 func (w *Watcher) Stop() {
 	w.stop()
 	<-w.done
@@ -119,16 +114,15 @@ func (w *Watcher) Stop() {
 // Done is closed when the watch has ended.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Err says why nothing is sampled, or why the watch ended before it was stopped:
-// ErrUnavailable, or ErrEnded when the process that was watched has ended. A watch
-// that was stopped has no error.
+// Err is the reason why nothing is sampled, or why the watch ended before it was stopped:
+// ErrUnavailable or ErrEnded. A watch that was stopped has no error.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// Verdict judges what has been seen so far.
+// Verdict judges the samples so far.
 func (w *Watcher) Verdict() Verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,7 +133,7 @@ func (w *Watcher) Verdict() Verdict {
 	return v
 }
 
-// Samples are those that are kept so far.
+// Samples returns the samples that are kept.
 func (w *Watcher) Samples() []Sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()
