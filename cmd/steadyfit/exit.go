@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"steadyfit/data"
@@ -57,20 +58,10 @@ func unusable(err error) error {
 // about a lack of memory also has what could not be done about it.
 func exitCode(err error) int {
 	is := func(targets ...error) bool {
-		for _, t := range targets {
-			if errors.Is(err, t) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 	}
 	as := func(targets ...any) bool {
-		for _, t := range targets {
-			if errors.As(err, t) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(targets, func(t any) bool { return errors.As(err, t) })
 	}
 	var hook *fit.HookError
 	var child *supervise.Error

@@ -21,8 +21,8 @@ import (
 	"steadyfit/memory"
 )
 
-// Programs are what runs or prints command lines. All other packages are libraries.
-var programs = []string{"cmd", "bench", "examples", "internal/accuracy", "internal/doctor"}
+// programs run or print command lines. All other packages are libraries.
+var programs = []string{"cmd", "examples", "internal/doctor", "internal/lab/accuracy", "internal/lab/bench"}
 
 // stringsOf calls do with each string literal in the libraries of the module.
 func stringsOf(t *testing.T, do func(at, text string)) {
@@ -61,13 +61,13 @@ func stringsOf(t *testing.T, do func(at, text string)) {
 // A program that uses the libraries has no flags, or other ones. A whole command line and
 // what scripts/export.py takes may be in a text.
 func TestLibrariesNameNoFlags(t *testing.T) {
-	known := flagNames()
+	known := today
 	flag := regexp.MustCompile(`(?:^|[^a-z-])--([a-z][a-z-]*[a-z])`)
 	found := 0
 	stringsOf(t, func(at, text string) {
 		for _, m := range flag.FindAllStringSubmatch(text, -1) {
 			found++
-			assert.False(t, slices.Contains(known, m[1]) && !strings.HasPrefix(text, "steadyfit "), "%s: %q names the flag --%s; name the option in braces, as in {Loop.Batch} (package option)", at, text, m[1])
+			assert.False(t, known[m[1]] != "" && !strings.HasPrefix(text, "steadyfit "), "%s: %q names the flag --%s; name the option in braces, as in {Loop.Batch} (package option)", at, text, m[1])
 		}
 	})
 	assert.Positive(t, found, "flags of TensorFlow are in the strings of gpuopts")
@@ -80,7 +80,7 @@ var withoutFlag = []string{"Options.Executor", "Options.GarbageCollection", "Opt
 
 // Errors of the libraries name options, and the command names flags in their place.
 func TestOptionsHaveFlags(t *testing.T) {
-	known := flagNames()
+	known := today
 	option := regexp.MustCompile(`^((?:Options|Loop|ResetPolicy|Budget|CSVOptions|ImageOptions)\.[A-Z][A-Za-z]+)(?: .+)?$|\{([A-Za-z]+\.[A-Z][A-Za-z]+)(?: [^{}]*)?\}`)
 	found := map[string]bool{}
 	stringsOf(t, func(at, text string) {
@@ -90,25 +90,26 @@ func TestOptionsHaveFlags(t *testing.T) {
 				continue
 			}
 			flag, ok := strings.CutPrefix(flagName(name, ""), "--")
-			assert.True(t, ok && slices.Contains(known, flag), "%s: %q names the option %s, which has no flag in the table", at, text, name)
+			assert.True(t, ok && known[flag] != "", "%s: %q names the option %s, which has no flag in the table", at, text, name)
 		}
 	})
 	assert.Greater(t, len(found), 20)
 }
 
-// Each flag has a group and one short line of help. A command has a flag once.
+// Each flag has one short line of help. A command has a flag once, in a section of the help.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
-	for _, row := range table {
-		assert.Contains(t, groups, row.group, row.name)
-		assert.NotEmpty(t, row.help, row.name)
-		assert.LessOrEqual(t, len(row.help), 90, "--%s: %s", row.name, row.help)
-		assert.NotContains(t, row.help, "\n", row.name)
-		assert.Regexp(t, `^[a-z]+(-[a-z]+)*$`, row.name)
-		for _, command := range strings.Fields(row.commands) {
-			for _, name := range append([]string{row.name}, row.old...) {
-				assert.False(t, seen[command+" "+name], "%s has --%s twice", command, name)
-				seen[command+" "+name] = true
+	for _, section := range newSettings().table() {
+		for _, row := range section.flags {
+			assert.NotEmpty(t, row.help, row.names)
+			assert.LessOrEqual(t, len(row.help), 90, "--%s: %s", row.name(), row.help)
+			assert.NotContains(t, row.help, "\n", row.names)
+			for _, command := range strings.Fields(row.commands) {
+				for _, name := range strings.Fields(row.names) {
+					assert.Regexp(t, `^[a-z]+(-[a-z]+)*$`, name)
+					assert.False(t, seen[command+" "+name], "%s has --%s twice", command, name)
+					seen[command+" "+name] = true
+				}
 			}
 		}
 	}
@@ -128,7 +129,9 @@ func TestTable(t *testing.T) {
 
 // An earlier name of a flag sets it, on the command line, in the environment and in a file.
 func TestEarlierNames(t *testing.T) {
-	assert.Equal(t, map[string]string{"fuse-steps": "steps-per-execution", "compiled": "jit-compile", "in-force": "resolved-settings", "again": "retry-failed"}, aliases)
+	for old, now := range map[string]string{"fuse-steps": "steps-per-execution", "compiled": "jit-compile", "in-force": "resolved-settings", "again": "retry-failed"} {
+		assert.Equal(t, now, today[old])
+	}
 	file := filepath.Join(t.TempDir(), "run.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("fuse-steps: 8\n"), 0o600))
 	for _, c := range []struct{ argument, variable, file string }{

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -152,7 +151,6 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte("epochs: 3\nlearning-rate: 1e-3\nvisible-gpus: [0, 1]\n"))
 	f.Add([]byte("shuffle: false\n? {a: b}\n: c\n"))
 	f.Add([]byte("a: &a [x, x]\nb: &b [*a, *a]\nepochs: [*b, *b]\n"))
-	known := flagNames()
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > int(maxConfig) {
 			return // it is not read
@@ -166,7 +164,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		for name := range values {
-			require.True(t, slices.Contains(known, name), name)
+			require.True(t, today[name] == name, name)
 		}
 		// The same values are read of a file that has them as text.
 		again, err := yaml.Marshal(values)

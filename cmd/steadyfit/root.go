@@ -68,34 +68,33 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 			}
 		}
 	}
-	cobra.AddTemplateFunc("grouped", grouped)
+	cobra.AddTemplateFunc("sections", func(cmd *cobra.Command) string { return sections(cmd, s.table()) })
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	return root
 }
 
-// usageTemplate is cobra's template with the flags in groups.
+// usageTemplate is cobra's template with the flags in sections.
 func usageTemplate(template string) string {
 	before, rest, _ := strings.Cut(template, "{{if .HasAvailableLocalFlags}}")
 	_, after, _ := strings.Cut(rest, "{{if .HasHelpSubCommands}}")
-	return before + "{{grouped .}}{{if .HasHelpSubCommands}}" + after
+	return before + "{{sections .}}{{if .HasHelpSubCommands}}" + after
 }
 
-// grouped returns the help of a command's flags by their groups.
-func grouped(cmd *cobra.Command) string {
+// sections returns the help of a command's flags.
+func sections(cmd *cobra.Command, table []section) string {
 	var text strings.Builder
-	for _, group := range groups {
-		flags := pflag.NewFlagSet(group, pflag.ContinueOnError)
+	for _, section := range table {
+		flags := pflag.NewFlagSet(section.title, pflag.ContinueOnError)
 		flags.SortFlags = false
 		add := func(f *pflag.Flag) {
-			g, ok := f.Annotations[groupKey]
-			if ok && g[0] == group || !ok && group == groupGlobal {
+			if title, ok := f.Annotations[titleKey]; ok && title[0] == section.title || !ok && section.title == "Global" { // --help
 				flags.AddFlag(f)
 			}
 		}
 		cmd.LocalFlags().VisitAll(add)
 		cmd.InheritedFlags().VisitAll(add)
 		if flags.HasAvailableFlags() {
-			fmt.Fprintf(&text, "\n\n%s:\n%s", group, strings.TrimRight(flags.FlagUsages(), "\n"))
+			fmt.Fprintf(&text, "\n\n%s:\n%s", section.title, strings.TrimRight(flags.FlagUsages(), "\n"))
 		}
 	}
 	return text.String()

@@ -60,18 +60,12 @@ func settle(flags *pflag.FlagSet, path string) error {
 // fromEnvironment returns the value that a variable has for a flag, by its name or by an
 // earlier one. Package tfbind reads its variable itself, and names it in its errors.
 func fromEnvironment(flag string) (variable, value string, ok bool) {
-	names := []string{flag}
-	for old, now := range aliases {
-		if now == flag {
-			names = append(names, old)
+	for name, now := range today {
+		if v := envName(name); now == flag && v != tfbind.EnvLibrary && os.Getenv(v) != "" && (!ok || name == flag) {
+			variable, value, ok = v, os.Getenv(v), true
 		}
 	}
-	for _, name := range names {
-		if name = envName(name); name != tfbind.EnvLibrary && os.Getenv(name) != "" {
-			return name, os.Getenv(name), true
-		}
-	}
-	return "", "", false
+	return variable, value, ok
 }
 
 // warnUnknown names variables that look like flags and are none, such as misspelt ones.
@@ -80,7 +74,7 @@ func warnUnknown(stderr io.Writer) {
 		return // the process has warned before it restarted itself
 	}
 	known := []string{worker.Env, supervise.Env, autotune.Env}
-	for _, name := range flagNames() {
+	for name := range today {
 		known = append(known, envName(name))
 	}
 	for _, kv := range os.Environ() {
@@ -118,15 +112,14 @@ func parseConfig(path string, text []byte) (map[string]string, error) {
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return nil, usagef("configuration %s: expected one mapping of flag names to values: %w", path, err)
 	}
-	known := flagNames()
 	values := map[string]string{}
 	var unknown []string
 	for key, node := range document {
-		if !slices.Contains(known, key) || key == "config" {
+		name := today[key]
+		if name == "" || name == "config" {
 			unknown = append(unknown, fmt.Sprintf("%s (line %d)", key, node.Line))
 			continue
 		}
-		name := string(normalize(nil, key))
 		if _, twice := values[name]; twice {
 			return nil, usagef("configuration %s: line %d: %s: the file sets %s twice; an earlier name of a flag still works", path, node.Line, key, name)
 		}

@@ -92,6 +92,33 @@ func (c choice[T]) word(value string) string {
 	return value
 }
 
+// shown is a value whose options have other values than the flag.
+type shown struct {
+	pflag.Value
+	show func(value string) string
+}
+
+func (s shown) word(value string) string { return s.show(value) }
+
+func showXLA(value string) string { return strconv.FormatBool(value != string(gpuopts.XLAOff)) }
+
+func showPrecision(value string) string {
+	if value == string(gpuopts.BFloat16) {
+		return "bf16"
+	}
+	return "fp16" // on a CPU or a GPU
+}
+
+// showList returns a list with commas.
+func showList(value string) string {
+	return strings.Join(strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune("[] ", r) }), ",")
+}
+
+// showSizes returns lists of numbers of MiB as sizes.
+func showSizes(value string) string {
+	return strings.ReplaceAll(showList(value), ",", "MiB,") + "MiB"
+}
+
 // list joins words, as in "a, b or c".
 func list(words []string, last string) string {
 	if n := len(words) - 1; n > 0 {
