@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -174,45 +176,32 @@ func (s *settings) combineHooks() error {
 	return err
 }
 
-// parseEarlyStop reads METRIC:PATIENCE[:min|max][:MINDELTA].
+var (
+	earlyStopForm  = regexp.MustCompile(`^([^:]+):(\d+)(:min|:max)?(?::([^:]+))?$`)
+	reduceRateForm = regexp.MustCompile(`^([^:]+):([^:]+):(\d+)$`)
+)
+
 func parseEarlyStop(text string) (metric string, options []fit.EarlyStopOption, err error) {
-	parts := strings.Split(text, ":")
-	wrong := usagef("--early-stop %s: expected METRIC:PATIENCE[:min|max][:MINDELTA], as in val_loss:3 or val_auc:3:max:0.001", text)
-	if len(parts) < 2 || len(parts) > 4 || parts[0] == "" {
-		return "", nil, wrong
-	}
-	patience, err := strconv.Atoi(parts[1])
-	if err != nil || patience < 0 {
-		return "", nil, wrong
-	}
-	options = append(options, fit.Patience(patience))
-	rest := parts[2:]
-	if len(rest) > 0 {
-		if direction, ok := map[string]fit.Direction{"min": fit.Min, "max": fit.Max}[rest[0]]; ok {
-			options, rest = append(options, fit.Mode(direction)), rest[1:]
+	if m := earlyStopForm.FindStringSubmatch(text); m != nil {
+		patience, patienceErr := strconv.Atoi(m[2])
+		delta, deltaErr := strconv.ParseFloat(cmp.Or(m[4], "0"), 64)
+		options = []fit.EarlyStopOption{fit.Patience(patience), fit.MinDelta(delta)}
+		if m[3] != "" {
+			options = append(options, fit.Mode(map[string]fit.Direction{":min": fit.Min, ":max": fit.Max}[m[3]]))
+		}
+		if patienceErr == nil && deltaErr == nil && delta >= 0 && !math.IsInf(delta, 1) {
+			return m[1], options, nil
 		}
 	}
-	if len(rest) > 1 {
-		return "", nil, wrong
-	}
-	if len(rest) == 1 {
-		delta, err := strconv.ParseFloat(rest[0], 64)
-		if err != nil || !(delta >= 0) || math.IsInf(delta, 1) {
-			return "", nil, wrong
-		}
-		options = append(options, fit.MinDelta(delta))
-	}
-	return parts[0], options, nil
+	return "", nil, usagef("--early-stop %s: expected METRIC:PATIENCE[:min|max][:MINDELTA], as in val_loss:3 or val_auc:3:max:0.001", text)
 }
 
-// parseReduceRate reads METRIC:FACTOR:PATIENCE.
 func parseReduceRate(text string) (fit.Hook, error) {
-	parts := strings.Split(text, ":")
-	if len(parts) == 3 && parts[0] != "" {
-		factor, wrongFactor := strconv.ParseFloat(parts[1], 64)
-		patience, wrongPatience := strconv.Atoi(parts[2])
-		if wrongFactor == nil && wrongPatience == nil && factor > 0 && factor < 1 && patience >= 0 {
-			return fit.ReduceOnPlateau(parts[0], fit.Factor(factor), fit.Patience(patience)), nil
+	if m := reduceRateForm.FindStringSubmatch(text); m != nil {
+		factor, factorErr := strconv.ParseFloat(m[2], 64)
+		patience, patienceErr := strconv.Atoi(m[3])
+		if factorErr == nil && patienceErr == nil && factor > 0 && factor < 1 {
+			return fit.ReduceOnPlateau(m[1], fit.Factor(factor), fit.Patience(patience)), nil
 		}
 	}
 	return fit.Hook{}, usagef("--reduce-lr %s: expected METRIC:FACTOR:PATIENCE with a factor between 0 and 1, as in val_loss:0.1:10", text)

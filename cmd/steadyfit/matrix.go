@@ -87,8 +87,8 @@ A remedy may be limited to one workload, as in W4/reuse, to one runtime, as in
 keras:clear-session, or to both, as in keras:W4/reuse. W4/none excludes W4 from the
 remedies that are named for all workloads.
 
-Workloads: ` + wrapNames(ids, 68, "\n           ") + `
-Remedies:  ` + wrapNames(remedies, 68, "\n           "),
+Workloads: ` + strings.Join(ids, " ") + `
+Remedies:  ` + wrapNames(remedies),
 		Example: `  steadyfit matrix --quick
   steadyfit matrix --workloads W3,S3 --remedies jemalloc,trim,system-allocator
   steadyfit matrix --model out/my_model --data train.npz --remedies all
@@ -100,24 +100,13 @@ Remedies:  ` + wrapNames(remedies, 68, "\n           "),
 	}
 }
 
-// wrapNames joins names with blanks, and breaks the line where it gets too wide.
-func wrapNames(names []string, width int, indent string) string {
-	var b strings.Builder
-	line := 0
-	for i, n := range names {
-		switch {
-		case i == 0:
-		case line+1+len(n) > width:
-			b.WriteString(indent)
-			line = 0
-		default:
-			b.WriteByte(' ')
-			line++
-		}
-		b.WriteString(n)
-		line += len(n)
+// wrapNames joins names, a few on each line.
+func wrapNames(names []string) string {
+	var lines []string
+	for line := range slices.Chunk(names, 7) {
+		lines = append(lines, strings.Join(line, " "))
 	}
-	return b.String()
+	return strings.Join(lines, "\n           ")
 }
 
 func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
