@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"io"
 	"math"
 	"slices"
@@ -18,104 +19,105 @@ import (
 
 // Config is a training. Model, Data, Loop.Batch and Loop.Epochs have to be set.
 type Config struct {
+	// Data and model.
+
 	// Model is the folder of a SavedModel, or "builtin:NAME".
 	Model string
-	// LossOutput is the output of the train signature that is the loss, if none is called
-	// loss.
+	// LossOutput is the output of the train signature that is the loss; empty means loss.
 	LossOutput string
-	// Data is the training data. Of a dataset with two parts, it is the training part.
+	// Data is the training data; of a dataset with two parts, the training part.
 	Data Data
-	// Validation is the path of the validation data, which is read as Data is. Of a dataset
-	// with two parts, it is the test part.
+	// Validation is the path of the validation data, which is read as Data is; of a dataset with
+	// two parts, the test part.
 	Validation string
-	// ValidationFraction is the part of the training data to set aside for validation,
-	// above 0 and below 1. It excludes Validation.
+	// ValidationFraction is the part of the training data, above 0 and below 1, to validate on. It
+	// excludes Validation.
 	ValidationFraction float64
-	// Seed is that of shuffling, of setting data aside, of Augmentation, and of models that
-	// take one. It is at most math.MaxInt64.
+	// Seed is that of shuffling, of ValidationFraction, of Augmentation, and of models that take
+	// one. It is at most math.MaxInt64.
 	Seed uint64
 	// Shuffle has each epoch train on the samples in another order.
 	Shuffle bool
-	// Prefetch is the number of batches to prepare ahead. -1 means as many as take 4 MiB, 2
+	// Prefetch is the number of batches to prepare ahead. -1 means as many as take 4 MiB, from 2
 	// to 64, or 2 with a Budget.
 	Prefetch int
-	// ClassWeights are the weights of classes in the loss, by number or by name; other
-	// classes have 1. The model needs the input sample_weight and has one label.
+	// ClassWeights are the weights of classes in the loss, by number or by name; others have 1.
+	// The model needs the input sample_weight and has one label.
 	ClassWeights map[string]float64
 	// Augmentation changes training images at random.
 	Augmentation data.Augmentation
-	// CheckImages has all images decoded once before training, so that a damaged one is
-	// found there.
+	// CheckImages decodes all images once before training, to find a damaged one.
 	CheckImages bool
 
-	// Loop is how the training loop runs. Run sets Session, Validation, Recover and Resume,
-	// and where it has no other, Alive.
+	// Session and loop.
+
+	// Loop configures the training loop. Run sets Session, Validation, Recover, Resume, and Alive
+	// if it is nil.
 	Loop fit.Loop
-	// Session is how the session is opened. Run sets Seed, ReadOnly and ListAllocations.
+	// Session configures the session. Run sets Seed, ReadOnly and ListAllocations.
 	Session session.Options
-	// ChooseSteps has Session.StepsPerExecution chosen by the model and the data
+	// ChooseSteps has the model and the data choose Session.StepsPerExecution
 	// (session.Plan.ChooseSteps).
 	ChooseSteps bool
-	// Autotune measures at the start how steps run fastest.
+	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
 	// TensorFlow is the TensorFlow to open, as in tfbind.Load.
 	TensorFlow string
 
-	// Checkpoints say where checkpoints are written; none without a folder.
+	// Results.
+
+	// Checkpoints say where checkpoints are written; without a folder there are none.
 	Checkpoints Checkpoints
 	// Resume continues from the newest good checkpoint, if there is one.
 	Resume bool
-	// Out is the folder for the trained SavedModel; one that is there is replaced. Empty
-	// saves none.
+	// Out is the folder for the trained SavedModel, which is replaced; empty saves none.
 	Out string
-	// OnWriteError says what happens if a checkpoint cannot be written. Hooks of Loop have
-	// their own option.
+	// OnWriteError says what happens if a checkpoint cannot be written. Hooks of Loop have their
+	// own option.
 	OnWriteError fit.ErrorPolicy
-
-	// Supervise says whether the training runs in a child process, which Supervisor
-	// watches.
-	Supervise  Supervision
-	Supervisor supervise.Options
-	// Worker is the child process in which Run is called, if the caller called
-	// supervise.Run itself, as for several trainings in one process. Supervise is then
-	// of no account, and Resume says whether a training resumes.
-	Worker *supervise.Worker
-	// Reset resets the session now and then; nil never does. Run sets Restart.
-	Reset *budget.ResetPolicy
-	// ReleaseMemory runs the process under the release profile (session.UseReleaseProfile),
-	// so that resets give memory back.
-	ReleaseMemory bool
-	// Budget keeps memory under a limit; 0 is none. Of the layer memory.GPUProcess, it is
-	// the size of TensorFlow's pool on the first GPU. Run sets the other fields.
-	Budget Budget
-	// OnOutOfMemory says what happens when TensorFlow runs out of memory.
-	OnOutOfMemory OutOfMemory
-
 	// Trace says whether a step is traced at the start, to report what takes effect.
 	Trace Trace
 	// Progress gets the progress (fit.Progress); nil has none.
 	Progress io.Writer
-	// Report gets what a user should read about this training, with its subject: "auto",
-	// "in force", "note" and "warning". A value that is an error has option names in it
-	// (option.Text). nil has Loop.Log get them.
+	// Report gets what a user should read, by subject: "auto", "in force", "note" and "warning". A
+	// value that is an error has option names in it (option.Text). nil means Loop.Log.
 	Report func(subject string, value any)
+
+	// Memory and recovery.
+
+	// Supervise says whether the training runs in a child process, and Supervisor how that is
+	// watched.
+	Supervise  Supervision
+	Supervisor supervise.Options
+	// Worker is the worker of a program that calls supervise.Run itself, as for several trainings
+	// in one process. Then Supervise has no effect, and Resume says whether the training resumes.
+	Worker *supervise.Worker
+	// Reset resets the session from time to time; nil never does. Run sets Restart.
+	Reset *budget.ResetPolicy
+	// ReleaseMemory applies the release profile (session.UseReleaseProfile), so that resets give
+	// memory back.
+	ReleaseMemory bool
+	// Budget keeps memory under a limit. In the layer memory.GPUProcess, that is the size of
+	// TensorFlow's pool on the first GPU.
+	Budget Budget
+	// OnOutOfMemory says what happens when TensorFlow runs out of memory.
+	OnOutOfMemory OutOfMemory
 }
 
 // Checkpoints say where and when checkpoints are written.
 type Checkpoints struct {
 	// Folder is for the checkpoints of this training.
 	Folder string
-	// EverySteps and EveryEpochs are how many lie between two checkpoints. If both are 0,
-	// there is one after each epoch.
+	// EverySteps and EveryEpochs are the distance of two checkpoints. If both are 0, there is one
+	// after each epoch.
 	EverySteps, EveryEpochs int
 	// Keep is the number of newest checkpoints to keep; 0 keeps all.
 	Keep int
-	// Best is a metric whose best checkpoint is kept beside the newest. Empty means
-	// val_loss, if there is validation.
+	// Best is a metric whose best checkpoint is kept, too. Empty means val_loss, with validation.
 	Best string
 }
 
-// Budget is the memory that a training may use.
+// Budget is the memory that a training may use; a Limit of 0 is none.
 type Budget struct {
 	Limit memory.Bytes
 	// Layer is the kind of memory; empty means memory.RSS.
@@ -134,11 +136,10 @@ type Supervision int
 const (
 	// Unsupervised trains in this process.
 	Unsupervised Supervision = iota
-	// ForBudget has a child process if there are checkpoints and a budget that may need
-	// another process. A child that crashes is not started again.
+	// ForBudget has a child process if a budget may need a new process and there are checkpoints
+	// to resume from. It does not restart after crashes.
 	ForBudget
-	// Supervised has a child process that is started again when it crashes or hangs. It
-	// needs Config.Checkpoints.
+	// Supervised restarts the child when it crashes or hangs. It needs Config.Checkpoints.
 	Supervised
 )
 
@@ -148,7 +149,7 @@ type OutOfMemory string
 const (
 	// Stop ends the training.
 	Stop OutOfMemory = ""
-	// MicroBatch goes back and splits batches, for the rest of the training.
+	// MicroBatch repeats the step with micro-batches, and keeps them.
 	MicroBatch OutOfMemory = "microbatch"
 	// Restart resumes from the last checkpoint in another process. It needs Supervised.
 	Restart OutOfMemory = "restart"
@@ -158,12 +159,11 @@ const (
 type Trace int
 
 const (
-	// TraceIfUnsure traces a step if an option may not take effect, unless memory is
-	// limited: the first steps of a limit have to be seen as they are.
+	// TraceIfUnsure traces a step if an option may not take effect, unless memory is limited,
+	// since the first steps under a limit must be like the others.
 	TraceIfUnsure Trace = iota
 	// TraceUnlessLimited traces a step unless memory is limited.
 	TraceUnlessLimited
-	// TraceAlways and TraceNever go before all else.
 	TraceAlways
 	TraceNever
 )
@@ -174,8 +174,7 @@ type Result struct {
 	History *fit.History
 	// Out is the folder of the trained model; empty if none was saved.
 	Out string
-	// InChild means that child processes trained: this process supervised, and has no
-	// History.
+	// InChild means that a child process trained, and History is empty.
 	InChild bool
 }
 
@@ -265,11 +264,11 @@ func (c *Config) checkReset() error {
 // resets reports whether there is a reset policy that resets.
 func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != session.ResetNone }
 
-// splits reports whether batches have to be split when memory runs out.
+// splits reports whether batches are split when memory runs out.
 func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
 
-// checkSplit refuses what takes a model whose batches can be split, if this one's cannot:
-// it would help only until memory is short.
+// checkSplit refuses an option that needs micro-batches if the model has none: without this check
+// the training would fail only when memory is short.
 func (c *Config) checkSplit() error {
 	if !c.splits() {
 		return nil
@@ -292,25 +291,22 @@ func (c *Config) checkSplit() error {
 	return refused
 }
 
-// supervisor is how a child process is watched, if there is to be one.
+// supervisor returns how a child process is watched; ok is false if there is none.
 func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	s = c.Supervisor
-	switch {
-	case c.Worker != nil:
-	case c.Supervise == Supervised:
-		return s, true
-	case c.Supervise == ForBudget && c.Budget.ofProcess() && c.Checkpoints.Folder != "":
-		if s.Grace == 0 {
-			s.Grace = max(s.Deadline, time.Minute)
-		}
-		s.Deadline, s.Restarts = 0, -1
-		return s, true
+	if c.Worker != nil || c.Supervise == Supervised {
+		return s, c.Worker == nil
 	}
-	return s, false
+	if c.Supervise != ForBudget || !c.Budget.ofProcess() || c.Checkpoints.Folder == "" {
+		return s, false
+	}
+	s.Grace = cmp.Or(s.Grace, max(s.Deadline, time.Minute))
+	s.Deadline, s.Restarts = 0, -1
+	return s, true
 }
 
-// OpenModel is savedmodels.Open. loss is the output of the train signature that is the loss;
-// empty is the one called loss.
+// OpenModel is savedmodels.Open, with the output of the train signature that is the loss; empty
+// means loss.
 func OpenModel(name, loss string) (*savedmodels.Model, error) {
 	if name == "" {
 		return nil, &option.Error{Option: "Config.Model", Reason: "missing", Fix: "give a folder with a SavedModel, or " + builtinNames(savedmodels.BuiltinNames())}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -10,13 +11,14 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/internal/dtype"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
-// Data says which data to read, and how.
+// Data is the data to read.
 type Data struct {
 	// Path is a file, a folder, or "builtin:NAME", as in data.Open.
 	Path string
@@ -58,9 +60,9 @@ const (
 	mapFrom = 1 << 30
 )
 
-// OpenData reads the data that a signature of a model takes, and checks that the batches of a
-// pass fit, as far as that can be known before the first step. part is what to read of a
-// dataset with two parts: "train" or "test". The dataset has to be closed.
+// OpenData reads the data that a signature of a model takes, and checks that the batches of a pass
+// fit. part is what to read of a dataset with two parts: "train" or "test". The caller closes the
+// dataset.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
@@ -192,6 +194,9 @@ func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 
 // close closes what was opened.
 func (r *reader) close() error {
+	if r == nil {
+		return nil
+	}
 	var errs []error
 	for _, ds := range r.opened {
 		errs = append(errs, ds.Close())
@@ -200,8 +205,8 @@ func (r *reader) close() error {
 	return errors.Join(errs...)
 }
 
-// checkData looks for data that does not fit a signature, and for values that TensorFlow
-// would fail on in the middle of a run, or that would train NaN into the weights.
+// checkData looks for data that does not fit a signature, and for values on which TensorFlow would
+// fail in the middle of a run, or which would train NaN into the weights.
 func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
 	if err != nil {
@@ -219,68 +224,44 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 		return err
 	}
 	for _, in := range sig.DataInputs() {
-		if err := checkInput(ds, model, sig, in, fields[in.Name]); err != nil {
+		if err := checkInput(ds, model.Metadata, sig, in, fields[in.Name]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkInput checks the field that feeds an input: classes of labels, magnitudes of floats,
-// ranges of integers.
-func checkInput(ds data.Dataset, model *savedmodels.Model, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
-	var notes savedmodels.InputMetadata
-	if m := model.Metadata; m != nil {
-		notes = m.Inputs[in.Name]
-		if classes := classesOf(m, in); classes > 0 && isInteger(in.DType) {
-			if names := namesOf(ds, field); len(names) > classes {
+// checkInput checks the field that feeds an input: classes of labels, magnitudes of floats, ranges
+// of integers.
+func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
+	rows := int64(0) // of a table of embeddings
+	_, _, integer := integerRange(in.DType.String())
+	if m != nil {
+		rows = max(m.Inputs[in.Name].Rows, 0)
+		label := m.Labels[in.Name]
+		if classes := cmp.Or(len(m.ClassNames), label.Classes); label.DType != "" && classes > 0 && integer {
+			if named, ok := ds.(*data.InMemory); ok && len(named.ClassNames(field)) > classes {
+				names := named.ClassNames(field)
 				return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds.Name(), field, strings.Join(names[:min(8, len(names))], ", "), classes, data.ErrLabel)
 			}
 			return data.CheckLabels(ds, field, classes)
 		}
 	}
-	takes := func(what string, err error) error {
-		if err == nil {
-			return nil
-		}
-		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
-	}
+	what, err := in.DType.String(), error(nil)
 	if limit, ok := overflows[in.DType]; ok {
-		if err := takes(in.DType.String(), data.CheckMagnitude(ds, field, limit)); err != nil {
-			return err
-		}
+		err = data.CheckMagnitude(ds, field, limit)
 	}
 	i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
-	low, high, may := mayExceed(ds.Fields()[i].Type, in.DType, max(notes.Rows, 0))
-	if !may {
-		return nil
+	if low, high, may := mayExceed(ds.Fields()[i].Type, in.DType, rows); may && err == nil {
+		if rows > 0 {
+			what = fmt.Sprintf("indices of a table of %d rows", rows)
+		}
+		err = data.CheckIntegers(ds, field, low, high)
 	}
-	what := in.DType.String()
-	if notes.Rows > 0 {
-		what = fmt.Sprintf("indices of a table of %d rows", notes.Rows)
+	if err != nil {
+		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
 	}
-	return takes(what, data.CheckIntegers(ds, field, low, high))
-}
-
-// classesOf is the number of classes of a label; 0 if it is not known, or no label.
-func classesOf(m *savedmodels.Metadata, in savedmodels.Tensor) int {
-	label := m.Labels[in.Name]
-	switch {
-	case label.DType == "":
-		return 0
-	case len(m.ClassNames) > 0:
-		return len(m.ClassNames)
-	}
-	return label.Classes
-}
-
-// namesOf are the names of classes that a table has for labels; nil if they are numbers.
-func namesOf(ds data.Dataset, field string) []string {
-	m, ok := ds.(*data.InMemory)
-	if !ok {
-		return nil
-	}
-	return m.ClassNames(field)
+	return nil
 }
 
 // overflows are the magnitudes from which on a value is rounded to an infinity.
@@ -288,36 +269,33 @@ var overflows = map[tfbind.DType]float64{
 	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
 }
 
-// integers are the types of integers, with the ends of their ranges as far as an int64 goes.
-var integers = map[tfbind.DType]struct{ low, high int64 }{
-	tfbind.Int8: {math.MinInt8, math.MaxInt8}, tfbind.Uint8: {0, math.MaxUint8},
-	tfbind.Int16: {math.MinInt16, math.MaxInt16}, tfbind.Uint16: {0, math.MaxUint16},
-	tfbind.Int32: {math.MinInt32, math.MaxInt32}, tfbind.Uint32: {0, math.MaxUint32},
-	tfbind.Int64: {math.MinInt64, math.MaxInt64}, tfbind.Uint64: {0, math.MaxInt64},
+// integerRange returns the range of a type of integers, as far as an int64 goes.
+func integerRange(name string) (low, high int64, ok bool) {
+	t := dtype.ByName(name)
+	switch {
+	case t == nil || t.Kind != dtype.Int && t.Kind != dtype.Uint:
+		return 0, 0, false
+	case t.Kind == dtype.Int:
+		return math.MinInt64 >> (64 - 8*t.Size), math.MaxInt64 >> (64 - 8*t.Size), true
+	case t.Size == 8:
+		return 0, math.MaxInt64, true
+	}
+	return 0, 1<<(8*t.Size) - 1, true
 }
 
-func isInteger(d tfbind.DType) bool {
-	_, ok := integers[d]
-	return ok
-}
-
-// mayExceed reports whether a field of some type may have values that an input does not
-// take. The input takes the integers from low to high: those of its type, and, if rows is
-// not 0, the indices of a table of that many rows, negative ones from its end.
+// mayExceed reports whether a field of some type may have values that an input does not take. The
+// input takes the integers from low to high: those of its type, and, if rows is not 0, the indices
+// of a table of that many rows, negative ones from its end.
 func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
-	takes, ok := integers[input]
+	low, high, ok := integerRange(input.String())
 	if !ok || rows == 0 && field == input.String() {
 		return 0, 0, false
 	}
-	low, high = takes.low, takes.high
 	if rows > 0 {
 		low, high = max(low, -rows), min(high, rows-1)
 	}
-	for d, has := range integers {
-		if d.String() == field {
-			fits := d != tfbind.Uint64 && has.low >= low && has.high <= high
-			return low, high, !fits
-		}
+	if from, to, ok := integerRange(field); ok {
+		return low, high, field == "uint64" || from < low || to > high
 	}
 	return low, high, field != "bool" || high < 1
 }

@@ -101,24 +101,32 @@ func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (trai
 	return train, held, err
 }
 
-// weighted adds the weights of the classes to the training data, if there are any: those of
-// the field that feeds the only input that is a label.
+// inputs returns the inputs of data of a signature, and the field of the data for each.
+func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmodels.Tensor, fields map[string]string, err error) {
+	sig, err := t.model.Signature(signature)
+	if err != nil {
+		return nil, nil, err
+	}
+	fields, err = session.CheckData(t.model, signature, ds, t.pass())
+	return sig.DataInputs(), fields, err
+}
+
+// weighted adds the weights of the classes to the training data, if there are any: those of the
+// field that feeds the only label.
 func (t *training) weighted(train *data.InMemory, signature string) (*data.InMemory, error) {
 	if len(t.ClassWeights) == 0 {
 		return train, nil
 	}
-	sig, err := t.model.Signature(signature)
-	if err != nil {
+	if sig, err := t.model.Signature(signature); err != nil {
 		return nil, err
-	}
-	if sig.Reserved(savedmodels.InputSampleWeight) == nil {
+	} else if sig.Reserved(savedmodels.InputSampleWeight) == nil {
 		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + savedmodels.InputSampleWeight, Fix: "export it with sample_weight"}
 	}
-	fields, err := session.CheckData(t.model, signature, train, t.pass())
+	inputs, fields, err := t.inputs(train, signature)
 	if err != nil {
 		return nil, err
 	}
-	labels := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
+	labels := slices.DeleteFunc(inputs, func(in savedmodels.Tensor) bool {
 		predict, err := t.model.Signature(t.model.Roles.Predict)
 		return err == nil && predict.Input(in.Name) != nil
 	})
@@ -141,38 +149,34 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	return train, wrong("Config.ClassWeights", nil, err)
 }
 
-// augmented changes the images of the training data at random, if that is asked for: the
-// field that feeds the first input with samples in the shape of images, or with as many
-// elements as an image of the size that is known.
+// augmented changes the images of the training data at random, if that is asked for: the field that
+// feeds the first input with samples in the shape of images, or with as many elements as an image
+// of the known size.
 func (t *training) augmented(train *data.InMemory, signature string) (*data.InMemory, error) {
 	change := t.Augmentation
 	if change.Seed = t.Seed; change.String() == "" {
 		return train, nil
 	}
-	fields, err := session.CheckData(t.model, signature, train, t.pass())
-	if err != nil {
-		return nil, err
-	}
-	sig, err := t.model.Signature(signature)
+	inputs, fields, err := t.inputs(train, signature)
 	if err != nil {
 		return nil, err
 	}
 	size := t.reader.images
-	for _, in := range sig.DataInputs() {
-		for _, field := range train.Fields() {
-			if field.Name != fields[in.Name] {
-				continue
-			}
-			if len(field.Shape) == 1 && field.Shape[0] > 1 && field.Shape[0] == size.Height*size.Width*size.Channels {
-				if train, err = train.Reshape(field.Name, size.Height, size.Width, size.Channels); err != nil {
-					return nil, unusable(err)
-				}
-			} else if len(field.Shape) != 2 && len(field.Shape) != 3 {
-				continue
-			}
-			train, err = train.Augment(field.Name, change)
-			return train, unusable(err)
+	for _, in := range inputs {
+		i := slices.IndexFunc(train.Fields(), func(f data.FieldSpec) bool { return f.Name == fields[in.Name] })
+		if i < 0 {
+			continue
 		}
+		field := train.Fields()[i]
+		if len(field.Shape) == 1 && field.Shape[0] > 1 && field.Shape[0] == size.Height*size.Width*size.Channels {
+			if train, err = train.Reshape(field.Name, size.Height, size.Width, size.Channels); err != nil {
+				return nil, unusable(err)
+			}
+		} else if len(field.Shape) != 2 && len(field.Shape) != 3 {
+			continue
+		}
+		train, err = train.Augment(field.Name, change)
+		return train, unusable(err)
 	}
 	return nil, refuse("Config.Augmentation", change, "the samples of %s have not the shape of images, [height width] or [height width channels]; where their pixels are in a row, give the size of the images ({Data.Height})", train.Name())
 }

@@ -16,8 +16,7 @@ import (
 	"steadyfit/supervise"
 )
 
-// InputError is a file or a folder that a Config names and that cannot be used: it is not
-// there, or not what it should be.
+// InputError means that a file or a folder of a Config is missing, or is not what it should be.
 type InputError struct{ Err error }
 
 func (e *InputError) Error() string { return e.Err.Error() }
@@ -25,7 +24,7 @@ func (e *InputError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// unusable makes an InputError, unless the disk is at fault, or the caller.
+// unusable makes an InputError, unless the disk or the caller is at fault.
 func unusable(err error) error {
 	if err == nil || isAny(err, context.Canceled, syscall.EIO) || errors.As(err, new(*option.Error)) {
 		return err
@@ -33,12 +32,12 @@ func unusable(err error) error {
 	return &InputError{err}
 }
 
-// refuse is the error of an option. A nil value is left out.
+// refuse returns the error of an option. A nil value is left out.
 func refuse(name string, value any, format string, args ...any) error {
 	return &option.Error{Option: name, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// wrong is the error of an option that another error is about.
+// wrong returns the error of an option for another error.
 func wrong(name string, value any, err error) error {
 	if err == nil {
 		return nil
@@ -62,7 +61,7 @@ func builtinNames(names []string) string {
 	return fmt.Sprintf("%sNAME (%s)", savedmodels.BuiltinPrefix, strings.Join(names, ", "))
 }
 
-// every reports whether all errors that an error joins are of a kind; nil is of all kinds.
+// every reports whether all errors that an error joins are of a kind.
 func every(err error, is func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !every(e, is) })
@@ -70,26 +69,25 @@ func every(err error, is func(error) bool) bool {
 	return err == nil || is(err)
 }
 
-// unlogged is an error of log files, which a later process makes up for.
+// unlogged reports whether an error is of log files: a later process adds the lines.
 func unlogged(err error) bool { return errors.As(err, new(*fit.LogError)) }
 
-// final is an error that leaves the session with the result of the training.
+// final reports whether the session has the result of the training in spite of an error.
 func final(err error) bool {
 	var unwritten *checkpoint.Error
 	var unlogged *fit.LogError
 	return errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
 }
 
-// notBegun is an error of files at the beginning of a run. In a restarted training it would
-// cost what is done already, and a full disk may have space a little later.
+// notBegun reports whether an error is of files at the beginning of a run. A restarted training is
+// tried again then, since a full disk may have space a little later.
 func notBegun(err error) bool {
 	var hook *fit.HookError
 	return errors.As(err, &hook) && (hook.Phase == "load" || hook.Phase == "start") && errors.As(err, new(syscall.Errno))
 }
 
-// restartable marks an error that another process may not have. early is one of a process
-// that has yet to resume a training: the disk, the network or the memory was there when the
-// training began.
+// restartable marks an error that another process may not have. early means that the training has
+// begun, and that this process has not resumed it yet: disk, network and memory were there then.
 func (t *training) restartable(err error, early bool) error {
 	noMemory := errors.Is(err, session.ErrOutOfMemory)
 	if noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
@@ -98,7 +96,7 @@ func (t *training) restartable(err error, early bool) error {
 	return err
 }
 
-// advise adds to the error of a loop what the user can do next.
+// advise adds to the error of a loop what to do next.
 func (t *training) advise(err error, checkpoint string) error {
 	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == Stop
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {

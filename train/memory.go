@@ -11,8 +11,8 @@ import (
 	"steadyfit/memory"
 )
 
-// limitPool has TensorFlow itself keep a budget of GPU memory: a step that would take more
-// fails, and its batch is split.
+// limitPool has TensorFlow keep a budget of GPU memory: a step that would take more fails, and is
+// repeated with micro-batches.
 func (t *training) limitPool() error {
 	if !t.Budget.ofGPU() {
 		return nil
@@ -30,7 +30,7 @@ func (t *training) limitPool() error {
 	return nil
 }
 
-// arrange has the loop train the session, with the hooks that the options ask for.
+// arrange adds the hooks of the options to the loop.
 func (t *training) arrange() {
 	l, s := &t.Loop, t.session
 	l.Session = s
@@ -45,14 +45,17 @@ func (t *training) arrange() {
 	}
 	t.arrangeCheckpoints()
 	t.arrangeRestart()
-	again := t.goOn()
+	var restart func(reason string) // nil if nobody can start another process
+	if t.worker != nil {
+		restart = func(reason string) { t.restartErr = t.worker.Restart(reason) }
+	}
 	if t.resets() {
 		p := *t.Reset
-		p.Restart = again
+		p.Restart = restart
 		l.Hook(p.Hook(s))
 	}
 	if t.Budget.ofProcess() {
-		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Restart: again, Log: l.Log}
+		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Restart: restart, Log: l.Log}
 		b.Prefetch, _ = t.data.(*data.Prefetched) // else nothing is read ahead
 		l.Hook(b.Hook(s))
 	}
@@ -62,14 +65,6 @@ func (t *training) arrange() {
 			l.Hook(budget.SplitAfterCrashes(s, l.Batch, t.worker.Status().MemoryCrashes))
 		}
 	}
-}
-
-// goOn asks for another process to go on; nil if nobody could start one.
-func (t *training) goOn() func(reason string) {
-	if t.worker == nil {
-		return nil
-	}
-	return func(reason string) { t.again = t.worker.Restart(reason) }
 }
 
 func (t *training) arrangeCheckpoints() {
@@ -93,14 +88,14 @@ func (t *training) arrangeCheckpoints() {
 
 // arrangeRestart reports why this process resumes the training of an earlier one.
 func (t *training) arrangeRestart() {
-	why := t.worker.Status().Reason
-	if why == "" || t.Worker != nil {
+	status := t.worker.Status()
+	if status.Reason == "" || t.Worker != nil {
 		return
 	}
 	t.Loop.Hook(fit.Hook{Name: "supervised", Start: func(_ context.Context, st *fit.State) error {
 		t.resumed = true
-		t.Loop.Log.Info(why)
-		if t.worker.Status().Crashed {
+		t.Loop.Log.Info(status.Reason)
+		if status.Crashed {
 			st.Event("restart")
 		}
 		return nil

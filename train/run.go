@@ -23,14 +23,13 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Run trains as a Config says. The package comment says what it asks of a program.
-//
-// Errors, for errors.Is and errors.As, besides those of fit.Loop.Run:
-//   - *option.Error: an option cannot work. *InputError: the model, the data or a folder
-//     cannot be used. Nothing was trained.
+// Run trains. The package comment says what it asks of a program. Besides those of fit.Loop.Run, its
+// errors are
+//   - *option.Error if an option cannot work, and *InputError if the model, the data or a folder
+//     cannot be used: nothing was trained.
 //   - those of session.Compile, session.CheckData and session.Open.
-//   - *session.SaveError: the trained model could not be saved.
-//   - those of supervise.Run, in the process that supervises.
+//   - *session.SaveError if the trained model could not be saved.
+//   - those of supervise.Run, in its parent.
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
 	if c.Loop.Log == nil {
@@ -56,7 +55,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	return result, err
 }
 
-// training is a call of Run. Config is changed as the training is arranged.
+// training is a call of Run, which changes the Config as it goes.
 type training struct {
 	Config
 	worker  *supervise.Worker
@@ -74,12 +73,12 @@ type training struct {
 	session *session.Session
 	// resumed is true once the loop has resumed from the checkpoint of another process.
 	resumed bool
-	// again is why another process has to go on; nil if none has.
-	again error
+	// restartErr asks for another process; nil if none is needed.
+	restartErr error
 }
 
-// prepareProcess checks the options, and has the process run under the environment that they
-// need.
+// prepareProcess checks the options, and restarts the program if they need environment variables
+// that it lacks.
 func (t *training) prepareProcess() error {
 	if err := t.check(); err != nil {
 		return err
@@ -94,7 +93,7 @@ func (t *training) prepareProcess() error {
 	if err != nil {
 		return unusable(err)
 	}
-	// A process before this one has reported them, if it was one of this training.
+	// An earlier process of this training has reported the warnings.
 	if _, child := os.LookupEnv(supervise.Env); child && t.Worker == nil || restartedAlready() {
 		return nil
 	}
@@ -113,7 +112,7 @@ func (t *training) report(subject string, value any) {
 	t.Loop.Log.Info(subject, "value", value)
 }
 
-// process trains in this process, which is a child if worker is not nil.
+// process trains in this process. worker is nil without supervision.
 func (t *training) process(ctx context.Context, worker *supervise.Worker) (Result, error) {
 	t.worker = worker
 	r, err := t.train(ctx)
@@ -128,35 +127,25 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	if err := t.openModel(); err != nil {
 		return r, err
 	}
-	err = t.openData(ctx)
 	defer func() {
-		if t.reader == nil {
-			return
-		}
-		if closed := t.reader.close(); err == nil {
+		if closed := errors.Join(t.session.Close(), t.reader.close()); err == nil {
 			err = closed
 		}
 	}()
-	if err != nil {
+	if err := t.openData(ctx); err != nil {
 		return r, err
 	}
 	if err := t.openSession(ctx); err != nil {
 		return r, err
 	}
-	defer func() {
-		if closed := t.session.Close(); err == nil {
-			err = closed
-		}
-	}()
 	if err := t.reportEffects(ctx); err != nil {
 		return r, err
 	}
 	t.arrange()
 	t.reportNotes()
 	r.History, err = t.Loop.Run(ctx, t.data)
-	err = t.passOn(r.History, err)
-	// When the training is over, neither an interrupt now nor a file that could not be
-	// written must cost its result.
+	err = t.orRestart(r.History, err)
+	// Neither an interrupt now nor a file that could not be written must cost the result.
 	if t.Out != "" && r.History.Done && every(err, final) {
 		saved := t.session.SaveModel(context.WithoutCancel(ctx), t.Out)
 		if err = errors.Join(err, saved); saved == nil {
@@ -170,19 +159,19 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
-// passOn is the error of a loop that another process goes on for, or the loop's own.
-func (t *training) passOn(h *fit.History, err error) error {
+// orRestart returns the error that asks for another process, if the loop has ended for that.
+func (t *training) orRestart(h *fit.History, err error) error {
 	tolerated := err == nil || t.OnWriteError == fit.Continue && every(err, unlogged)
-	if t.again == nil || h.Done || !tolerated {
+	if t.restartErr == nil || h.Done || !tolerated {
 		return err
 	}
 	if err != nil {
-		t.Loop.Log.Warn("another process goes on, and adds the lines that are missing if it can", "error", err)
+		t.Loop.Log.Warn("another process continues, and adds the missing lines if it can", "error", err)
 	}
-	return t.again
+	return t.restartErr
 }
 
-// openModel reads the model, and looks at the folders that the training writes to.
+// openModel reads the model, and checks the folders that the training writes to.
 func (t *training) openModel() (err error) {
 	continues := t.continues()
 	t.adapt(continues)
@@ -206,14 +195,14 @@ func (t *training) openModel() (err error) {
 	return nil
 }
 
-// adapt changes the options for a training that an earlier process began: it resumes, and
-// does not decode all images again to check them.
+// adapt changes the options for a training that an earlier process began: it resumes, and does not
+// check all images again.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	t.CheckImages = t.CheckImages && !continues && !restartedAlready()
 }
 
-// checkOut refuses a place for the trained model that will not take it.
+// checkOut refuses a folder for the trained model that cannot be written.
 func (t *training) checkOut() error {
 	if t.Out == "" {
 		return nil
@@ -222,22 +211,22 @@ func (t *training) checkOut() error {
 		return refuse("Config.Out", t.Out, "this is the model itself, which would be overwritten; give another folder")
 	}
 	if status := t.worker.Status(); status.LastCrash != nil {
-		// Before a look at the disk: what is left of a model takes space.
+		// Before the check, since the rest of a model takes space.
 		if err := tidyOut(t.Out, status.Began, status.LastCrash.Time); err != nil {
 			return err
 		}
 	}
 	err := session.CheckOutput(t.Out, t.model)
 	if t.continues() && t.OnWriteError == fit.Continue && errors.As(err, new(*session.SaveError)) {
-		// A disk that does not take it now may do so at the end.
+		// It may be possible at the end.
 		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
 		return nil
 	}
 	return unusable(err)
 }
 
-// tidyOut removes what processes of this training left when they died while saving the model,
-// between two times. Another training may have left anything older or newer.
+// tidyOut removes what processes of this training left, between two times, when they crashed while
+// saving the model. Anything older or newer may be another training's.
 func tidyOut(out string, from, to time.Time) error {
 	out = filepath.Clean(out)
 	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {
@@ -245,15 +234,13 @@ func tidyOut(out string, from, to time.Time) error {
 	})
 }
 
-// compile makes the plan of the model with the options as they are now.
 func (t *training) compile() (err error) {
 	t.plan, err = session.Compile(t.model, t.Session)
 	return err
 }
 
-// warn logs what problems of the model mean for this training. State that is in no
-// checkpoint or snapshot matters if the training may resume from one. session.ResetRestore
-// writes the values that the variables have already, and leaves all else as it is.
+// warn logs problems of the model that matter for this training. State that is in no checkpoint
+// matters if the training may resume from one; session.ResetRestore leaves it as it is.
 func (t *training) warn() {
 	problems := t.model.ProblemsFor(t.Session.TrainSignature)
 	for _, p := range problems {
@@ -272,7 +259,7 @@ func (t *training) warn() {
 	}
 }
 
-// openSession opens TensorFlow and the session, with what autotune chooses.
+// openSession opens TensorFlow and the session, with the configuration that autotune chooses.
 func (t *training) openSession(ctx context.Context) error {
 	if err := t.chooseSteps(); err != nil {
 		return err
@@ -329,8 +316,7 @@ func (t *training) chooseSteps() error {
 	return t.compile()
 }
 
-// reportEffects reports what TensorFlow has and does. What it does takes a traced step,
-// which is undone.
+// reportEffects reports the resolved settings. Some of them need a traced step, which is undone.
 func (t *training) reportEffects(ctx context.Context) error {
 	e, err := t.session.Resolved(ctx, data.Batch{})
 	if err == nil && t.traces() {
@@ -364,10 +350,10 @@ func (t *training) traces() bool {
 	return t.mayTrace()
 }
 
-// mayTrace reports whether memory has no limit, for which the first steps have to be seen.
+// mayTrace reports whether memory has no limit, under which the first steps must be like the others.
 func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
 
-// reportNotes reports what a user may not expect: a model that is lost, classes without names.
+// reportNotes reports what a user may not expect: a model that is not saved, classes without names.
 func (t *training) reportNotes() {
 	if t.Out == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not kept"))
