@@ -426,7 +426,7 @@ func TestKept(t *testing.T) {
 	}
 	// A later choice replaces what it measures, and leaves the rest.
 	later := Choice{Measurements: []Measurement{measured(Configuration{}, 1, 100), measured(fused, 0.5, 200)}}
-	later.add(&kept)
+	later.merge(&kept, offer{}, false)
 	assert.Len(t, later.Measurements, 6)
 	assert.Equal(t, 0.5, find(later.Measurements, fused).Ratio)
 	assert.False(t, kept.shortOf(maxTime))
@@ -437,7 +437,7 @@ func TestKept(t *testing.T) {
 	assert.True(t, kept.shortOf(maxTime), "also where more time was asked for")
 	// What there was no time for does not replace what is known; what failed does.
 	later = Choice{Measurements: []Measurement{measured(Configuration{}, 1, 100), {Configuration: fused, Out: "late", Late: true}, {Configuration: compiled, Out: "boom", Passing: true}}}
-	later.add(&kept)
+	later.merge(&kept, offer{}, false)
 	assert.Equal(t, 0.6, find(later.Measurements, fused).Ratio)
 	assert.Equal(t, "boom", find(later.Measurements, compiled).Out)
 	assert.Nil(t, find(later.Measurements, both), "which has failed, too")
@@ -445,14 +445,16 @@ func TestKept(t *testing.T) {
 	anew := []Measurement{measured(Configuration{}, 1, 100), {Configuration: fused, Out: "late", Late: true}, measured(compiled, 0.9, 400)}
 	later = Choice{Measurements: anew}
 	kept.Measurements[1].Passing = false
-	later.add(kept.without(anew, offer{[]Configuration{both, fused, compiled}, []Configuration{single}}))
+	later.merge(&kept, offer{[]Configuration{both, fused, compiled}, []Configuration{single}}, true)
 	assert.Equal(t, 0.6, find(later.Measurements, fused).Ratio)
 	assert.Equal(t, 0.9, find(later.Measurements, compiled).Ratio)
 	assert.Nil(t, find(later.Measurements, single.over(both)))
 	assert.NotNil(t, find(later.Measurements, caller.over(both)), "which was not offered")
 	shorter := Choice{Measurements: []Measurement{measured(Configuration{StepsPerExecution: 44}, 0.7, 200)}}
-	assert.Len(t, shorter.without(anew, offer{[]Configuration{fused}, nil}).Measurements, 1, "of which the one that was late is another number of steps")
-	// Two numbers of steps that count as the same are one way.
+	later = Choice{Measurements: anew}
+	later.merge(&shorter, offer{[]Configuration{fused}, nil}, true)
+	assert.Len(t, later.Measurements, 4, "of which the one that was late is another number of steps")
+	// Two numbers of steps that count as the same are one configuration.
 	kept.Measurements = append(kept.Measurements, measured(Configuration{StepsPerExecution: 44}, 0.7, 200))
 	now, _ := kept.now(offer{[]Configuration{fused}, nil})
 	assert.Len(t, now.Measurements, 2)

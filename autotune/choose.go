@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/dtype"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -88,10 +89,8 @@ func batchBytes(ds data.Dataset, batch int) float64 {
 	bytes := 0.0
 	for _, f := range ds.Fields() {
 		n := float64(batch)
-		for suffix, size := range map[string]float64{"64": 8, "32": 4, "16": 2} {
-			if strings.HasSuffix(f.Type, suffix) {
-				n *= size
-			}
+		if t := dtype.ByName(f.Type); t != nil {
+			n *= float64(t.Size)
 		}
 		for _, d := range f.Shape {
 			n *= float64(d)
@@ -176,11 +175,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		return Choice{Reason: fmt.Sprintf("plain: nothing could be measured: %v", err)}, nil
 	}
 	c := Choice{Measurements: measured, Took: time.Since(start), Allowed: p.allowed(seconds(measured[0].Step))}
-	earlier := cached.Choice
-	if p.Anew && earlier != nil {
-		earlier = earlier.without(measured, offered)
-	}
-	c.add(earlier)
+	c.merge(cached.Choice, offered, p.Anew)
 	cached.PlainSeconds = measured[0].Step
 	if slices.ContainsFunc(measured[1:], func(m Measurement) bool { return !m.Late && !m.Passing }) {
 		cached.Choice = &c
@@ -196,27 +191,20 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	return c, nil
 }
 
-// without returns what was measured earlier, but for what is on offer: that must not win by the
-// chance of having been measured then and not now. What there was no time for now stays.
-func (c *Choice) without(measured []Measurement, o offer) *Choice {
-	left := *c
-	left.Measurements = slices.DeleteFunc(slices.Clone(c.Measurements), func(m Measurement) bool {
-		like, ok := o.like(m.Configuration)
-		now := find(measured, like)
-		return ok && (now == nil || !now.Late)
-	})
-	return &left
-}
-
-// add takes what was measured earlier and not now, such as what this training must not use, and
-// what there was no time for.
-func (c *Choice) add(earlier *Choice) {
+// merge takes what was measured earlier and not now, such as what this training must not use, and
+// what there was no time for. What was on offer and is measured anew must not win by the chance of
+// having been measured then and not now.
+func (c *Choice) merge(earlier *Choice, o offer, anew bool) {
 	if earlier == nil {
 		return
 	}
-	c.Measurements = slices.Clone(c.Measurements)
+	measured := c.Measurements
+	c.Measurements = slices.Clone(measured)
 	for _, m := range earlier.Measurements {
-		if !m.Late && !m.Passing {
+		like, offered := o.like(m.Configuration)
+		now := find(measured, like)
+		replaced := anew && offered && (now == nil || !now.Late)
+		if !m.Late && !m.Passing && !replaced {
 			c.put(m)
 		}
 	}

@@ -115,7 +115,7 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 			}
 			a.crash.Hang = true
 			reason := fmt.Sprintf("hang: no sign of life for %v", period*ticks)
-			if state := child.State(a.PID()); state != "" {
+			if state := a.State(); state != "" {
 				reason += " (" + state + ")"
 			}
 			p.warn(a.Kill(reason))

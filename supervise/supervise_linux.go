@@ -52,3 +52,9 @@ func stopped(terminal *os.File) bool {
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n == 0
 }
+
+// write writes a short line to a pipe, whole or not at all, and does not wait.
+func write(fd int, line []byte) error {
+	_, err := syscall.Write(fd, line)
+	return err
+}

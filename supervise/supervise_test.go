@@ -455,11 +455,15 @@ func startedPID(tr *trial) (pid int) {
 	return pid
 }
 
-// ended reports whether a process has ended, collected or not.
-func ended(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || bytes.Contains(text, []byte(") Z "))
+// procState is the letter of a process's state in /proc; empty if there is no process.
+func procState(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, after, _ := strings.Cut(string(text), ") ")
+	return after[:min(1, len(after))]
 }
+
+// ended reports whether a process has ended, collected or not.
+func ended(pid int) bool { s := procState(pid); return s == "" || s == "Z" }
 
 func TestSuperviseKillsWhatHangs(t *testing.T) {
 	for name, cause := range map[string]string{
@@ -471,7 +475,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 			tr.Deadline, tr.StartDeadline = time.Minute, time.Minute
 			clock, died := make(chan time.Time), make(chan struct{})
 			// A process has not always stopped when its signal is sent.
-			stopped := func() bool { return name == "hangs" || child.State(startedPID(tr)) == "stopped by a signal" }
+			stopped := func() bool { return name == "hangs" || procState(startedPID(tr)) == "T" }
 			tr.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
 			tr.onWait = sync.OnceFunc(func() { close(died) })
 			done := make(chan error, 1)
@@ -783,18 +787,14 @@ func TestSuperviseStopsWithTheParent(t *testing.T) {
 	out.await(t, "ready")
 	text, err := os.ReadFile(filepath.Join(dir, "pid"))
 	require.NoError(t, err)
-	state := func(pid string) string {
-		stat, err := os.ReadFile("/proc/" + pid + "/stat")
-		require.NoError(t, err)
-		_, after, _ := strings.Cut(string(stat), ") ")
-		return after[:1]
-	}
+	pid, err := strconv.Atoi(string(text))
+	require.NoError(t, err)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTSTP))
-	for _, pid := range []string{string(text), strconv.Itoa(cmd.Process.Pid)} {
-		require.Eventually(t, func() bool { return state(pid) == "T" }, time.Minute, time.Millisecond)
+	for _, pid := range []int{pid, cmd.Process.Pid} {
+		require.Eventually(t, func() bool { return procState(pid) == "T" }, time.Minute, time.Millisecond)
 	}
 	require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
-	require.Eventually(t, func() bool { return state(string(text)) != "T" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return procState(pid) != "T" }, time.Minute, time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	out.await(t, "asked")
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))

@@ -125,7 +125,7 @@ func (w *Worker) Alive(step int64) {
 	var line [40]byte
 	// If the pipe is full because the parent does not read, the next sign will do.
 	text := append(strconv.AppendInt(append(line[:0], `{"step":`...), step, 10), "}\n"...)
-	if _, err := syscall.Write(w.fd, text); err == nil && first {
+	if write(w.fd, text) == nil && first {
 		w.first.Store(true)
 	}
 }

@@ -35,6 +35,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shirou/gopsutil/v3/process"
+
 	"steadyfit/internal/cgroup"
 )
 
@@ -280,6 +282,25 @@ func (p *Process) End(hear func(line []byte)) Exit {
 	<-p.copied
 	p.close()
 	return p.exit(now)
+}
+
+// State returns what the child does, as in "stopped by a signal"; empty is unknown.
+func (p *Process) State() string { return state(p.PID()) }
+
+var states = map[string]string{
+	process.Running: "running", process.Sleep: "waiting", process.Blocked: "waiting for a disk or a driver", process.Stop: "stopped by a signal",
+}
+
+func state(pid int) string {
+	p, err := process.NewProcess(int32(pid))
+	if err != nil {
+		return ""
+	}
+	status, err := p.Status()
+	if err != nil || len(status) == 0 {
+		return ""
+	}
+	return states[status[0]]
 }
 
 func (p *Process) close() {

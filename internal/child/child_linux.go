@@ -1,12 +1,10 @@
 package child
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -66,26 +64,4 @@ func Inherited(fd int, kind uint32) (*os.File, error) {
 		}
 	}
 	return os.NewFile(uintptr(fd), fmt.Sprintf("file descriptor %d", fd)), nil
-}
-
-// State returns what the first thread of a process does; empty is unknown.
-func State(pid int) string {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	end := bytes.LastIndexByte(text, ')') // a program's name may hold anything
-	if err != nil || end < 0 || end+2 >= len(text) {
-		return ""
-	}
-	switch text[end+2] {
-	case 'R':
-		return "running"
-	case 'S':
-		return "waiting"
-	case 'D':
-		return "waiting for a disk or a driver"
-	case 'T':
-		return "stopped by a signal"
-	case 't':
-		return "stopped by a debugger"
-	}
-	return ""
 }

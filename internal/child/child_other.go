@@ -36,6 +36,3 @@ func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
 
 // Inherited is not known here.
 func Inherited(int, uint32) (*os.File, error) { return nil, errors.New("children need Linux") }
-
-// State is not known here.
-func State(int) string { return "" }
