@@ -383,8 +383,8 @@ func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
 	for i, name := range r.train.names {
 		saved.Sums = append(saved.Sums, metricSum{name, jsonfloat.Float(s.sums[i])})
 	}
-	if s.Step < r.trained {
-		saved.Trained, saved.Rescaled = r.trained, r.replaying()
+	if s.Step < r.replay.trained {
+		saved.Trained, saved.Rescaled = r.replay.trained, r.toRescale()
 	}
 	if o := r.loop.Recover; o != nil && o.Save != nil {
 		if saved.Recovery, err = o.Save(); err != nil {
@@ -411,17 +411,16 @@ func permanent(err error) error {
 // historyLines is the content of the history file, until the next call. The lines of all
 // records but the last, which may still change, are encoded only once.
 func (r *run) historyLines() ([]byte, error) {
-	r.lines = r.lines[:r.linesKept]
-	for i := r.linesOf; i < len(r.state.History.Records); i++ {
-		r.linesOf, r.linesKept = i, len(r.lines)
-		record := r.state.History.Records[i]
-		line, err := json.Marshal(record)
+	lines, records := r.lines, r.state.History.Records
+	for i := r.linesOf; i < len(records); i++ {
+		r.lines, r.linesOf = lines, i
+		line, err := json.Marshal(records[i])
 		if err != nil {
-			return nil, fmt.Errorf("history of epoch %d: %w", record.Epoch, err)
+			return nil, fmt.Errorf("history of epoch %d: %w", records[i].Epoch, err)
 		}
-		r.lines = append(append(r.lines, line...), '\n')
+		lines = append(append(lines, line...), '\n')
 	}
-	return r.lines, nil
+	return lines, nil
 }
 
 // saveHooks returns the states of the hooks. Each may write files to its own folder.

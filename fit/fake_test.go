@@ -361,3 +361,14 @@ func checksum(text []byte) string {
 func (e *stateEnvelope) headerSum() string {
 	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
 }
+
+// step is what pass does with a batch.
+func (r *run) step(ctx context.Context, b data.Batch) error {
+	n, err := r.before(b)
+	if err == nil && n == 1 {
+		err = r.after(ctx, b, n, r.state.Session.Train(r.steady, r.state.Step, b, r.train.values))
+	} else if err == nil && n > 1 {
+		err = r.after(ctx, b, n, r.stack.session.TrainN(r.steady, r.state.Step, n, r.train.values))
+	}
+	return err
+}

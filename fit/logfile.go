@@ -191,7 +191,7 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 func (l *lineFile) warn(s *State, err error) {
 	if !l.warned {
 		l.warned = true
-		s.run.log.Warn("training continues without a line in the log file; it is kept until there is room", "error", l.failure(err))
+		s.Log.Warn("training continues without a line in the log file; it is kept until there is room", "error", l.failure(err))
 	}
 }
 
@@ -346,7 +346,7 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 	switch {
 	case err == nil && l.warned:
 		l.warned = false
-		s.run.log.Info("the log file has all lines again", "file", l.path)
+		s.Log.Info("the log file has all lines again", "file", l.path)
 	case err == nil:
 	case l.onError == Continue:
 		l.warn(s, err)

@@ -11,74 +11,63 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/fit/checkpoint"
+	"steadyfit/memory"
 	"steadyfit/option"
+	"steadyfit/savedmodels"
 )
 
-// Loop trains a Session for some epochs. Session, Batch and Epochs have to be
-// set; the zero values of the others are useful.
-//
-// A Loop may run again once a run has returned. It is not safe for concurrent
-// use.
+// Loop trains a Session for some epochs. Session, Batch and Epochs have to be set; the zero
+// values of the others are useful. A Loop may run again after a run has returned. It is not
+// safe for concurrent use.
 type Loop struct {
 	// Session is what is trained.
 	Session Session
-	// Batch is the number of samples per train step.
+	// Batch is the number of samples of a train step.
 	Batch int
-	// Epochs is the number of epochs after which training is complete, counted
-	// from its very beginning: a resumed run does those that are missing.
+	// Epochs is the number of epochs after which training is complete, those before a
+	// resume included.
 	Epochs int
-	// InitialEpoch is the number of epochs to take as done when a run begins
-	// anew. Steps and the position in the data count as if they had been run.
+	// InitialEpoch is the number of epochs to take as done when a new training begins. Steps
+	// and the position in the data count as if they had been run.
 	InitialEpoch int
-	// StepsPerEpoch is the number of train steps of an epoch. 0 means one pass
-	// over the dataset. If it is less than a pass, the next epoch continues
-	// where the last one stopped, as in Keras, and every sample gets its turn.
-	// When a pass ends in the middle of an epoch, the next pass begins there:
-	// an epoch always has this many steps, also if they are more than a pass has,
-	// as of a dataset that repeats in Keras. (Without that, Keras 3 ends the epoch
-	// early, with a warning.)
+	// StepsPerEpoch is the number of train steps of an epoch; 0 means one pass over the
+	// dataset. An epoch always has this many steps: it begins where the last one stopped in
+	// the data, and a pass that ends is followed by the next one. (Keras 3 ends the epoch
+	// early instead, with a warning.)
 	StepsPerEpoch int
-	// DropRemainder leaves out the last batch of a pass if it is smaller than
-	// Batch.
+	// DropRemainder leaves out the last batch of a pass if it is smaller than Batch.
 	DropRemainder bool
 
 	// Validation is evaluated after epochs; nil for no validation.
 	Validation data.Dataset
-	// ValidationBatch is the number of samples per evaluation step; 0 means
-	// Batch.
+	// ValidationBatch is the number of samples of an evaluation step; 0 means Batch.
 	ValidationBatch int
-	// ValidationEvery is the number of epochs from one validation to the next; 0
-	// means 1.
+	// ValidationEvery is the number of epochs from one validation to the next; 0 means 1.
 	ValidationEvery int
 
 	// LearningRate sets the rate before each step; nil leaves it to the model.
 	LearningRate Schedule
-	// LearningRateText is what LearningRate is in words, as ParseSchedule reads them: a
-	// checkpoint of a run with other ones belongs to another run (MismatchError). Empty
-	// leaves it out.
+	// LearningRateText describes LearningRate as ParseSchedule reads it. A run with another
+	// text cannot resume (MismatchError). Empty is not compared.
 	LearningRateText string
 
-	// Resume is a folder of checkpoints, usually that of the Checkpoint hook.
-	// The run continues from the newest one that is good; it begins anew if
-	// there is none. Empty always begins anew.
+	// Resume is a folder of checkpoints, usually that of the Checkpoint hook. The run resumes
+	// from the newest good one; without any, a new training begins, as for an empty Resume.
 	Resume string
-	// ResumeAnyway resumes although the checkpoint belongs to another run, where
-	// that is possible, with a warning for each difference and the event
-	// "resumed_anyway"; see MismatchError.
+	// ResumeAnyway resumes from a checkpoint of another run where that is possible, with a
+	// warning for each difference and the event "resumed_anyway"; see MismatchError.
 	ResumeAnyway bool
 
-	// Recover lets the run go on after steps that fail; nil ends it.
+	// Recover continues a run after failed steps; nil ends the run.
 	Recover *Recovery
 
-	// Alive is called after each train step, each batch that was evaluated, each that
-	// waits for others (Stacker), and each that was read to identify the data, with
-	// the number of train steps done, those before a resume included, or 0 before this
-	// run has done one; supervise.Worker.Alive is made for it. It should cost little.
-	// nil is not to call it.
+	// Alive is called after each train step, each evaluated batch, each batch that waits for
+	// others (Stacker), and each batch that is read to identify the data. step is the number
+	// of train steps done; 0 before the first one of this run. nil is not called.
 	Alive func(step int64)
 
-	// Log gets warnings, such as of a damaged checkpoint that is skipped, and
-	// where a run resumes; nil discards them.
+	// Log gets warnings, and where a run resumes; nil discards them.
 	Log *slog.Logger
 
 	hooks []Hook
@@ -86,41 +75,25 @@ type Loop struct {
 	now func() time.Time
 }
 
-// TensorCounter is a Session that knows how many native tensors are held.
-// Records then have LiveTensors.
-type TensorCounter interface {
-	LiveTensors() int64
-}
-
-// GPUMeter is a Session that knows how many bytes are in use on GPUs, as
-// session.Session does. Records then have GPU. ok is false if it cannot tell.
-type GPUMeter interface {
-	GPUBytes() (bytes int64, ok bool)
-}
-
 // Hook adds hooks.
 func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 
-// Run trains on the dataset. The History is never nil, whatever the error, and
-// has the epochs that were done.
-//
-// History.Done tells whether the training is over, or has only stopped here.
+// Run trains on the dataset. The History is never nil, whatever the error, and has the epochs
+// that were done. History.Done reports whether the training is complete.
 //
 // Errors, for errors.Is and errors.As:
 //   - *option.Error: an option cannot work; nothing was trained.
 //   - *MismatchError: the checkpoint to resume from belongs to another run.
-//   - *LockedError: another run writes to the folder of checkpoints.
-//   - *DivergedError (ErrDiverged): the loss is NaN or infinite, or the gradients are
-//     so that no step changes anything any more.
-//   - context.Canceled or context.DeadlineExceeded: ctx ended. The step in
-//     progress is completed first, and a Checkpoint hook writes a checkpoint.
-//   - *HookError: a hook failed. It can come together with others, if it did so
-//     at the end of a run.
-//   - others: the dataset or the session failed; the message has the step. A
-//     step that failed is first given to Loop.Recover.
+//   - *checkpoint.LockedError: another run writes to the folder of checkpoints.
+//   - *DivergedError (ErrDiverged): the loss is NaN or infinite, or the gradients are, so that
+//     steps no longer change anything.
+//   - context.Canceled or context.DeadlineExceeded: ctx ended. The step in progress is
+//     completed first, and a Checkpoint hook writes a checkpoint.
+//   - *HookError: a hook failed. At the end of a run it can be joined with others.
+//   - others: the dataset or the session failed; the message has the step.
 //
-// Only hooks see ctx itself: the session gets one that cannot be cancelled,
-// since the state of a model is in doubt after an interrupted step.
+// Only hooks get ctx itself: the session gets one that cannot be cancelled, since an
+// interrupted step would leave the model in an undefined state.
 func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	if ctx == nil {
 		return &History{}, &option.Error{Option: "context", Reason: "there is none", Fix: "give Run a context, such as context.Background()"}
@@ -152,133 +125,474 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 			err = fmt.Errorf("finalizing the weights: %w", err)
 		}
 	}
-	if drop := r.dropKept(); drop != nil {
-		err = errors.Join(err, drop)
-	}
-	return r.state.History, err
+	return r.state.History, join(err, r.releaseSnapshot())
 }
 
-// maxBatch is the most samples of a batch.
-const maxBatch = math.MaxInt32
+// run is one call of Loop.Run.
+type run struct {
+	loop  *Loop
+	ds    data.Dataset
+	hooks []Hook
+	// stepHooks are the hooks with a Step.
+	stepHooks []Hook
+	now       func() time.Time
+	// steady is the context of Run without its cancellation.
+	steady            context.Context
+	train, validation scalars
 
-// check validates the options, and returns the number of batches of a pass over the dataset.
-func (l *Loop) check(ds data.Dataset) (batchesPerPass int, err error) {
-	if l.Session == nil {
-		return 0, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
-	}
-	if ds == nil {
-		return 0, &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
-	}
-	for _, o := range []struct {
-		name       string
-		value, min int
-	}{
-		{"Batch", l.Batch, 1},
-		{"Epochs", l.Epochs, 1},
-		{"InitialEpoch", l.InitialEpoch, 0},
-		{"StepsPerEpoch", l.StepsPerEpoch, 0},
-		{"ValidationBatch", l.ValidationBatch, 0},
-		{"ValidationEvery", l.ValidationEvery, 0},
-	} {
-		if o.value < o.min {
-			return 0, &option.Error{Option: "Loop." + o.name, Value: o.value, Reason: fmt.Sprintf("expected at least %d", o.min)}
-		}
-	}
-	if l.Batch > maxBatch {
-		return 0, &option.Error{Option: "Loop.Batch", Value: l.Batch, Reason: fmt.Sprintf("expected at most %d", maxBatch)}
-	}
-	if l.InitialEpoch >= l.Epochs {
-		return 0, &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train of %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
-	}
-	n := ds.Len()
-	if n < 1 {
-		return 0, &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples", Fix: "give Run a dataset with at least one"}
-	}
-	batchesPerPass = n / l.Batch
-	if !l.DropRemainder && n%l.Batch > 0 {
-		batchesPerPass++
-	}
-	if batchesPerPass == 0 {
-		return 0, &option.Error{Option: "Loop.DropRemainder", Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), Fix: "lower {Loop.Batch}, or keep the remainder"}
-	}
-	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
-		return 0, &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch, Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
-	}
-	return batchesPerPass, nil
+	state State // with the position
+	// tally is that of the epoch in progress, phase its part, and since when that began.
+	tally tally
+	phase phase
+	since time.Time
+	// rate is the learning rate of the session; NaN if it is unknown.
+	rate float64
+	// stack collects batches for calls of several steps; nil where steps run one by one.
+	stack *stacking
+	// warned is true once a skipped step at the least loss scale was logged.
+	warned bool
+	// sound is false if session and position may not match, so that a checkpoint of them
+	// would be wrong.
+	sound bool
+	// stop is why the run should end; empty while it should not. finished is true if the
+	// training is complete with that, and restored once RestoreBest has restored weights.
+	stop               string
+	finished, restored bool
+	replay             replay
+	// passed is a reset by restarting the process that is not yet recorded, or nil.
+	passed *passedOn
+
+	// logs are the sizes that log files had when the training began, by hook.
+	logs map[string]int64
+	// folders are those of the Checkpoint hooks.
+	folders []*checkpoint.Folder
+	// lines are the encoded records but the last.
+	lines []byte
+	// linesOf is the number of records in lines.
+	linesOf int
+	// identity is computed when it is first needed; see run.identify.
+	identity map[string]string
 }
 
-// newRun checks the options, the hooks and the metrics, and places the run at InitialEpoch.
-func newRun(l *Loop, ds data.Dataset) (*run, error) {
-	batchesPerPass, err := l.check(ds)
-	if err != nil {
-		return nil, err
-	}
-	hooks, err := checkHooks(l.hooks)
-	if err != nil {
-		return nil, err
-	}
+// phase is a part of an epoch.
+type phase int
 
-	steps := cmp.Or(l.StepsPerEpoch, batchesPerPass)
-	r := &run{
-		loop: l, ds: ds, hooks: hooks, log: l.Log, now: l.now,
-		batchesPerPass: batchesPerPass, fullBatches: ds.Len() / l.Batch, rate: math.NaN(), sound: true,
-	}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
-	if r.now == nil {
-		r.now = time.Now
-	}
-	r.skipper, _ = l.Session.(Skipper)
-	for _, h := range hooks {
-		if h.Step != nil {
-			r.stepHooks = append(r.stepHooks, h)
-			if h.Replays {
-				r.replayHooks = append(r.replayHooks, h)
+const (
+	idle     phase = iota // before an epoch, and during its validation
+	training              // train steps run
+	closing               // Epoch hooks are called
+)
+
+// start calls Start of the hooks, and returns how many are started.
+func (r *run) start(ctx context.Context) (started int, err error) {
+	for i := range r.hooks {
+		h := &r.hooks[i]
+		if h.Start != nil {
+			// An interrupted hook counts as started: its End may have to clean up.
+			if err := r.hookError(ctx, h.Name, "start", h.Start(ctx, &r.state)); err != nil {
+				return i, err
 			}
 		}
 	}
-	outputs := l.Session.TrainMetrics()
-	names, err := metricNames(outputs, "", "train")
-	if err != nil {
-		return nil, err
-	}
-	r.train, r.available = newScalars(l.Session, outputs, names), slices.Clone(names)
-	if l.Validation != nil {
-		if err := r.prepareValidation(); err != nil {
-			return nil, err
-		}
-	}
-	step := int64(l.InitialEpoch) * int64(steps)
-	r.state = State{
-		Session: l.Session, Epoch: l.InitialEpoch + 1, Epochs: l.Epochs, StepsPerEpoch: steps,
-		Values: r.train.values, History: &History{}, Log: r.log, run: r,
-		Position: Position{
-			Step: step, EpochsDone: l.InitialEpoch, Pass: int(step / int64(batchesPerPass)), PassBatch: int(step % int64(batchesPerPass)),
-			RateScale: 1, sums: make([]float64, len(names)),
-		},
-	}
-	return r, nil
+	return len(r.hooks), nil
 }
 
-func (r *run) prepareValidation() error {
-	v := r.loop.Validation
-	outputs := r.loop.Session.EvaluateMetrics()
-	if len(outputs) == 0 {
-		return &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature", Fix: "export the model with one, or train without validation"}
-	}
-	if v.Len() < 1 {
-		return &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples", Fix: "use a dataset with at least one"}
-	}
-	names, err := metricNames(outputs, validationPrefix, "evaluate")
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if slices.Contains(r.train.names, name) {
-			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already", Fix: "give that output of the model a name that does not begin with " + validationPrefix}
+// epoch runs the rest of an epoch.
+func (r *run) epoch(ctx context.Context) error {
+	s := &r.state
+	s.Epoch = s.EpochsDone + 1
+	r.phase, r.since = training, r.now()
+	for s.EpochStep < s.StepsPerEpoch {
+		if err := r.pass(ctx); err != nil || r.stop != "" {
+			return err
 		}
 	}
-	r.validation, r.available = newScalars(r.loop.Session, outputs, names), append(r.available, names...)
+	r.tally.TrainTime, r.phase, r.since = r.trainTime(), idle, r.now()
+	var validation Metrics
+	if r.validates() {
+		var err error
+		if validation, err = r.validate(ctx); err != nil {
+			return err
+		}
+	}
+	r.record(validation)
+	r.phase = closing
+	defer func() { r.phase = idle }()
+	for i := range r.hooks {
+		if h := &r.hooks[i]; h.Epoch != nil {
+			if err := r.hookError(ctx, h.Name, "epoch", h.Epoch(ctx, s)); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
+
+// pass trains until the end of the epoch or of the pass over the data, or until the run goes
+// back. It checks the context before each step, and in the steady state does not allocate.
+func (r *run) pass(ctx context.Context) error {
+	if err := r.interrupted(ctx); err != nil {
+		return err
+	}
+	s := &r.state
+	r.stack.clear()
+	asked := r.now()
+	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: s.Pass, Skip: s.PassBatch, DropRemainder: r.loop.DropRemainder}) {
+		r.tally.WaitTime += seconds(r.now().Sub(asked))
+		if err != nil {
+			return r.readFailed(fmt.Errorf("reading batch %d for epoch %d: %w", s.PassBatch+r.stack.size(), s.Epoch, err))
+		}
+		n, err := r.before(b)
+		switch {
+		case err != nil:
+		case n == 1:
+			err = s.Session.Train(r.steady, s.Step, b, r.train.values)
+			err = r.after(ctx, b, n, err)
+		case n > 1:
+			err = r.stack.session.TrainN(r.steady, s.Step, n, r.train.values)
+			err = r.after(ctx, b, n, err)
+		}
+		if errors.Is(err, errWentBack) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if n > 0 && (r.stop != "" || s.EpochStep == s.StepsPerEpoch || s.PassBatch == 0) {
+			return nil
+		}
+		if err := r.interrupted(ctx); err != nil {
+			return err
+		}
+		asked = r.now()
+	}
+	return r.readFailed(fmt.Errorf("%s ended after batch %d of a pass; its %d samples should give %d batches of %d",
+		r.ds.Name(), s.PassBatch+r.stack.size(), r.ds.Len(), r.batchesPerPass(), r.loop.Batch))
+}
+
+// readFailed returns err, the error of a dataset that gives no batch. While batches wait in a
+// stack, it stops stacking and returns nil: the next pass reads and trains on them before it
+// meets the error again.
+func (r *run) readFailed(err error) error {
+	if r.stack.size() > 0 {
+		r.unstack(err)
+		return nil
+	}
+	return err
+}
+
+// before prepares the session for a train step on batch b, or for a call of several steps, the
+// last of them on b. It returns the number of steps to run now; 0 if b waits for others.
+func (r *run) before(b data.Batch) (n int, err error) {
+	s := &r.state
+	if r.stack.size() == 0 {
+		if err := r.applyRate(); err != nil {
+			return 0, err
+		}
+	}
+	if n, err = r.gather(b); n == 0 || err != nil {
+		return 0, err
+	}
+	if b.Size < 1 {
+		return 0, fmt.Errorf("batch %d of %s has no samples", b.Index, r.ds.Name())
+	}
+	if s.EpochStep == 0 {
+		if err := resetMetrics(r.steady, s.Session); err != nil {
+			return 0, fmt.Errorf("epoch %d: %w", s.Epoch, err)
+		}
+	}
+	if r.loop.Recover != nil {
+		if err := r.takeSnapshot(); err != nil {
+			return 0, err
+		}
+	}
+	if r.passed != nil {
+		r.recordPassed()
+	}
+	return n, nil
+}
+
+// after checks the n steps that have run, the last of them on batch b, or failed. It adds them
+// to the epoch and calls the hooks.
+func (r *run) after(ctx context.Context, b data.Batch, n int, failed error) error {
+	if failed != nil {
+		return r.stepFailed(ctx, b, n, failed)
+	}
+	s := &r.state
+	finite := isFinite(r.train.values[0])
+	if err := r.checkLoss(b, n, finite); err != nil {
+		r.sound = false
+		return err
+	}
+	samples := 0
+	if finite {
+		samples = n * b.Size
+	}
+	r.train.add(s.sums, samples)
+	s.advance(b, n, r.batchesPerPass(), finite)
+	s.Samples = b.Size
+	r.alive()
+	again := s.Step <= r.replay.trained
+	if again {
+		r.rescale()
+	}
+	for i := range r.stepHooks {
+		h := &r.stepHooks[i]
+		if again && !h.Replays {
+			continue
+		}
+		if err := h.Step(ctx, s); err != nil {
+			if err := r.hookError(ctx, h.Name, "step", err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// stepFailed asks Loop.Recover what to do about a step that failed, or goes back after a call
+// of several steps, to run them one by one.
+func (r *run) stepFailed(ctx context.Context, b data.Batch, n int, err error) error {
+	s := &r.state
+	r.sound = false
+	if n > 1 {
+		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(n), s.Epoch, s.PassBatch, b.Index, err)
+	} else {
+		err = fmt.Errorf("train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
+	}
+	if r.loop.Recover == nil {
+		return err
+	}
+	event := unstackedEvent
+	if n > 1 {
+		r.unstack(err)
+	} else {
+		var ending error
+		if event, ending = r.loop.Recover.Decide(ctx, s, err); ending != nil {
+			return ending
+		}
+	}
+	return r.goBack(event, err)
+}
+
+// maxSkipped is the most consecutive train steps that are skipped while the loss scale cannot
+// be lowered.
+const maxSkipped = 100
+
+// checkLoss checks the loss of n steps, the last of them on batch b, and counts skipped ones. It
+// ends a run that diverges, or no longer trains.
+func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
+	s := &r.state
+	scaler, scales := s.Session.(LossScaler)
+	skipped := scales && scaler.Skipped()
+	if !finite && !skipped {
+		return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0], Value: r.train.values[0]}
+	}
+	if !scales {
+		return nil
+	}
+	scale, stuck := scaler.Stuck()
+	if !stuck && !skipped {
+		s.SkippedSteps = 0
+		return nil
+	}
+	s.SkippedSteps += int64(n)
+	if !stuck {
+		return nil
+	}
+	step := s.Step + int64(n)
+	if !r.warned {
+		r.warned = true
+		s.Log.Warn("a train step was skipped: its gradients are not finite, and the loss scale cannot be lowered", "step", step, "loss_scale", scale)
+	}
+	if s.SkippedSteps < maxSkipped && (s.EpochStep+n < s.StepsPerEpoch || s.SkippedSteps < int64(s.StepsPerEpoch)) {
+		return nil
+	}
+	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: savedmodels.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
+}
+
+// applyRate sets the learning rate of the next step, if it differs from the last one.
+func (r *run) applyRate() error {
+	if r.loop.LearningRate == nil {
+		return nil
+	}
+	s := &r.state
+	rate := r.loop.LearningRate(s.Step, s.EpochsDone) * s.RateScale
+	if rate == r.rate {
+		return nil
+	}
+	if !validRate(rate) {
+		return &option.Error{Option: "Loop.LearningRate", Value: rate, Reason: fmt.Sprintf("at step %d of epoch %d, expected a finite number of at least 0", s.Step+1, s.EpochsDone+1), Fix: "correct the schedule"}
+	}
+	if err := s.Session.SetLearningRate(rate); err != nil {
+		return fmt.Errorf("setting the learning rate to %v: %w", rate, err)
+	}
+	r.rate = rate
+	return nil
+}
+
+// fullBatches is the number of batches of a pass that have Loop.Batch samples.
+func (r *run) fullBatches() int { return r.ds.Len() / r.loop.Batch }
+
+func (r *run) batchesPerPass() int {
+	n := r.fullBatches()
+	if !r.loop.DropRemainder && r.ds.Len()%r.loop.Batch > 0 {
+		n++
+	}
+	return n
+}
+
+// validates reports whether the epoch in progress ends with a validation.
+func (r *run) validates() bool {
+	return r.loop.Validation != nil && r.state.Epoch%max(r.loop.ValidationEvery, 1) == 0
+}
+
+func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
+
+// validate evaluates the validation data. A batch that fails changes nothing in the
+// model, and is evaluated again if Loop.Recover says so.
+func (r *run) validate(ctx context.Context) (Metrics, error) {
+	s := &r.state
+	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)
+	e := newEvaluation(s.Session, r.loop.Validation, r.validationBatch(), r.validation)
+	e.finite, e.done = true, r.alive
+	if o := r.loop.Recover; o != nil {
+		e.failed = func(failed error) error {
+			event, err := o.Decide(ctx, s, fmt.Errorf("%s: %w", where, failed))
+			if err == nil {
+				s.Event(event)
+			}
+			return err
+		}
+	}
+	if err := e.run(ctx, r.steady); e.decided {
+		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
+	}
+	if e.badBatch >= 0 {
+		r.sound = false
+		return nil, &DivergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0], Value: e.metrics.values[0]}
+	}
+	s.FiniteLoss = true
+	return e.metrics.means(e.sums, e.samples), nil
+}
+
+// record adds the record of the epoch to the history, and begins the next epoch.
+func (r *run) record(validation Metrics) {
+	s := &r.state
+	trained := r.tally.TrainTime
+	record := Record{
+		Epoch: s.Epoch, Step: s.Step,
+		Metrics: append(s.Running(), validation...),
+		Seconds: (trained + seconds(r.now().Sub(r.since))).float(),
+		Resets:  r.tally.Resets,
+		Events:  r.tally.Events,
+	}
+	if trained > 0 {
+		record.SamplesPerSecond = float64(s.EpochSamples+s.UncountedSamples) / trained.float()
+		record.StepsPerSecond = float64(s.StepsPerEpoch) / trained.float()
+		wait := r.waiting()
+		record.DataWait = &wait
+	}
+	if r.loop.LearningRate != nil {
+		rate := r.rate
+		record.LearningRate = &rate
+	}
+	// Without /proc the amounts stay unknown, which is what records say then.
+	record.Memory, _ = memory.Read()
+	if meter, ok := s.Session.(GPUMeter); ok {
+		if bytes, ok := meter.GPUBytes(); ok {
+			record.GPU = memory.Known(memory.Bytes(bytes))
+		}
+	}
+	if counter, ok := s.Session.(TensorCounter); ok {
+		live := counter.LiveTensors()
+		record.LiveTensors = &live
+	}
+	s.History.Records = append(s.History.Records, record)
+	s.Record = &s.History.Records[len(s.History.Records)-1]
+	s.endEpoch()
+	r.tally = tally{}
+}
+
+// end calls End of the started hooks in reverse order, and joins their errors to that of the
+// run. Then it unlocks the folders that hooks have locked.
+func (r *run) end(started int, err error) error {
+	r.state.Err = err
+	errs := []error{err}
+	for i := started - 1; i >= 0; i-- {
+		if h := &r.hooks[i]; h.End != nil {
+			errs = append(errs, r.hookError(r.steady, h.Name, "end", h.End(r.steady, &r.state)))
+		}
+	}
+	for _, folder := range r.folders {
+		if err := folder.Release(); err != nil {
+			errs = append(errs, fmt.Errorf("unlocking a folder of checkpoints: %w", err))
+		}
+	}
+	return join(errs...)
+}
+
+// join is errors.Join, except that it returns a single error as it is.
+func join(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// over reports whether no epoch is left, or a hook has called Finish.
+func (r *run) over() bool { return r.state.EpochsDone >= r.loop.Epochs || r.finished }
+
+// alive reports progress to Loop.Alive.
+func (r *run) alive() {
+	if r.loop.Alive == nil {
+		return
+	}
+	step := int64(0)
+	if r.state.Samples > 0 { // this run has done a step
+		step = r.state.Step
+	}
+	r.loop.Alive(step)
+}
+
+// trainTime is the time spent on training in the epoch in progress.
+func (r *run) trainTime() seconds {
+	if r.phase != training {
+		return r.tally.TrainTime
+	}
+	return r.tally.TrainTime + seconds(r.now().Sub(r.since))
+}
+
+// waiting is the share of the training time of the epoch in progress in which steps
+// waited for data.
+func (r *run) waiting() float64 {
+	if spent := r.trainTime(); spent > 0 {
+		// What a checkpoint has of both is rounded.
+		return min(max(r.tally.WaitTime.float()/spent.float(), 0), 1)
+	}
+	return 0
+}
+
+// interrupted returns an error if the context has ended.
+func (r *run) interrupted(ctx context.Context) error {
+	if err := contextError(ctx); err != nil {
+		return fmt.Errorf("interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
+	}
+	return nil
+}
+
+// contextError is the error of a context that has ended, with its cause.
+func contextError(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, err) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }

@@ -837,7 +837,7 @@ func TestTally(t *testing.T) {
 	}
 	s.CountEvent("reload")
 	require.Equal(t, []string{"trim*11", "reload"}, s.run.tally.Events)
-	s.run.closing = true
+	s.run.phase = closing
 	s.CountEvent("trim")
 	s.CountEvent("trim")
 	require.Equal(t, []string{"trim*2"}, s.Record.Events)

@@ -73,7 +73,7 @@ func (s *scaling) SetState(text json.RawMessage) error {
 	return nil
 }
 
-var _, _ = Skipper(&scaling{}), Stateful(&scaling{})
+var _, _ = LossScaler(&scaling{}), Stateful(&scaling{})
 
 func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	infinite := math.Inf(1)

@@ -306,7 +306,7 @@ func (e *earlyStop) start(_ context.Context, s *State) error {
 		return err
 	}
 	if e.lost != nil {
-		s.run.log.Warn("training continues without the best state so far", "error", keptNot(e.lost))
+		s.Log.Warn("training continues without the best state so far", "error", keptNot(e.lost))
 	}
 	if e.stopped > 0 {
 		if e.wait >= e.patience {
@@ -376,7 +376,7 @@ func (e *earlyStop) keep(ctx context.Context, s *State, value float64) {
 		return
 	}
 	if e.lost == nil {
-		s.run.log.Warn("training continues with the best state of an earlier epoch, or none", "best_epoch", e.bestEpoch, "error", keptNot(err))
+		s.Log.Warn("training continues with the best state of an earlier epoch, or none", "best_epoch", e.bestEpoch, "error", keptNot(err))
 	}
 	e.lost = err
 	s.Event(notKeptEvent)

@@ -93,7 +93,7 @@ func (p *progressView) harmless(f func(*State)) func(context.Context, *State) er
 		f(s)
 		if p.failed != nil && !p.warned {
 			p.warned = true
-			s.run.log.Warn("progress cannot be printed; training continues", "error", p.failed)
+			s.Log.Warn("progress cannot be printed; training continues", "error", p.failed)
 		}
 		return nil
 	}

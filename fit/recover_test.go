@@ -122,7 +122,7 @@ func TestGoingBackIsDecided(t *testing.T) {
 	loop := Loop{Session: l, Batch: 8, Epochs: 1, Recover: r}
 	_, err = loop.Run(t.Context(), samples(t, 20))
 	require.ErrorIs(t, err, errFull)
-	require.ErrorContains(t, err, "keeping the state before step 1")
+	require.ErrorContains(t, err, "taking a snapshot before step 1")
 }
 
 // States are kept at the beginning of each epoch and every so many steps, and the

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -24,11 +23,11 @@ func (r *run) resume(ctx context.Context) (err error) {
 	}
 	from := &checkpoint.Resumable[savedState]{}
 	if r.loop.Resume != "" {
-		if from, err = checkpoint.Resume[savedState](r.loop.Resume, r.log); err != nil {
+		if from, err = checkpoint.Resume[savedState](r.loop.Resume, r.state.Log); err != nil {
 			return err
 		}
 		// The Checkpoint hook locks it again, and looks whether anything changed.
-		defer func() { err = errors.Join(err, from.Release()) }()
+		defer func() { err = join(err, from.Release()) }()
 		r.logs = from.Logs
 	}
 	state := &from.State
@@ -58,7 +57,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Hooks)) {
 		if !slices.ContainsFunc(r.hooks, func(h Hook) bool { return h.Name == name }) {
-			r.log.Warn("the checkpoint has the state of a hook that this run lacks", "checkpoint", from.Path, "hook", name)
+			r.state.Log.Warn("the checkpoint has the state of a hook that this run lacks", "checkpoint", from.Path, "hook", name)
 		}
 	}
 	return nil
@@ -90,7 +89,7 @@ func (r *run) accept(path string, state *savedState, found []Difference) error {
 		return mismatch
 	}
 	for _, d := range found {
-		r.log.Warn("resuming in spite of a difference", "difference", d.Key,
+		r.state.Log.Warn("resuming in spite of a difference", "difference", d.Key,
 			"in_checkpoint", orAbsent(d.Checkpoint), "now", orAbsent(d.Run), "checkpoint", path)
 	}
 	return nil
@@ -158,13 +157,13 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 		}
 	}
 	s.Position, r.tally = state.Position, state.tally
-	r.trained, r.rescaled = state.Trained, state.Rescaled
+	r.replay.trained, r.replay.rescaled = state.Trained, state.Rescaled
 	r.logs, r.passed = state.Logs, state.Passed
 	s.Epoch = min(s.EpochsDone+1, max(r.loop.Epochs, s.EpochsDone))
-	r.log.Info("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
+	r.state.Log.Info("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
 	if s.EpochsDone >= r.loop.Epochs {
 		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path, s.EpochsDone, r.loop.Epochs)
-		r.log.Info("nothing to train", "reason", r.stop)
+		r.state.Log.Info("nothing to train", "reason", r.stop)
 	}
 	return nil
 }

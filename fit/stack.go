@@ -1,24 +1,22 @@
 package fit
 
 import (
-	"context"
 	"fmt"
 
 	"steadyfit/data"
 )
 
-// unfusedEvent says in the history that a call of several steps failed, and that steps
-// have run one by one since. Histories of earlier versions have the word, too.
-const unfusedEvent = "unfused"
+// unstackedEvent is the event of a failed call of several steps, after which steps run one by
+// one. The word is in histories of earlier versions, too.
+const unstackedEvent = "unfused"
 
 // stacking collects the batches of calls that run several steps.
 type stacking struct {
 	session Stacker
-	// steps is the number of steps in the next call, and batches how many of their batches
-	// the session has.
+	// steps is the number of steps of the next call, and batches the number of their batches
+	// that the session has.
 	steps, batches int
-	// loggedRate is true once it was logged that the learning rate keeps steps from running
-	// in one call.
+	// loggedRate is true once it was logged that the learning rate prevents such calls.
 	loggedRate bool
 }
 
@@ -30,115 +28,98 @@ func (k *stacking) size() int {
 	return k.batches
 }
 
-// clear forgets batches that wait: a pass begins anew with the first of them.
+// clear drops batches that wait. The pass reads them again.
 func (k *stacking) clear() {
 	if k != nil {
 		k.batches = 0
 	}
 }
 
-// blocker is a dataset that can put batches one after the other into the same memory, from
-// which a call of several steps reads them; data.Prefetched does.
+// blocker is a dataset that can put consecutive batches into one block of memory, from which
+// a call of several steps reads them; data.Prefetched is one.
 type blocker interface{ SetBlock(n int) }
 
-// prepareStack decides whether the run puts several steps into a call, and logs why not. The
-// dataset is told the most steps of a call.
+// prepareStack decides whether calls run several steps, and logs why not.
 func (r *run) prepareStack() {
-	most := r.maxSteps()
+	most := r.mostSteps()
 	if b, ok := r.ds.(blocker); ok {
 		b.SetBlock(most)
 	}
 }
 
-// maxSteps is the most steps of a call; 1 if they run one by one.
-func (r *run) maxSteps() int {
+// mostSteps is the most steps of a call; 1 if they run one by one.
+func (r *run) mostSteps() int {
 	k, ok := r.state.Session.(Stacker)
 	if !ok || k.StepsPerExecution() < 2 {
 		return 1
 	}
-	logSingle := func(args ...any) { r.log.Info("train steps run one by one", args...) }
+	logSingle := func(args ...any) { r.state.Log.Info("train steps run one by one", args...) }
+	most := min(k.StepsPerExecution(), r.state.StepsPerEpoch, r.fullBatches())
 	for _, h := range r.stepHooks {
 		if h.StepEvery == 0 {
 			logSingle("hook", h.Name, "reason", "it has to be called after each")
 			return 1
 		}
+		if h.StepEvery > 0 {
+			most = min(most, h.StepEvery)
+		}
 	}
-	most := k.StepsPerExecution()
 	switch {
-	case r.fullBatches == 0:
+	case r.fullBatches() == 0:
 		logSingle("reason", "no batch is full")
-	case k.Stackable(most, r.loop.Batch) < 2:
+	case k.Stackable(k.StepsPerExecution(), r.loop.Batch) < 2:
 		logSingle("reason", fmt.Sprintf("the session stacks no batches of %d: its model has no signature for them, or it splits batches", r.loop.Batch))
 	default:
 		r.stack = &stacking{session: k}
-		most = min(most, r.state.StepsPerEpoch, r.fullBatches)
-		for _, h := range r.stepHooks {
-			if h.StepEvery > 0 {
-				most = min(most, h.StepEvery)
-			}
-		}
 		return k.Stackable(most, r.loop.Batch)
 	}
 	return 1
 }
 
-// unstack has the steps that follow run one by one. Batches that wait are read again.
+// unstack runs the following steps one by one. Batches that wait are read again.
 func (r *run) unstack(why error) {
-	r.log.Warn("train steps run one by one from here", "step", r.state.Step, "reason", why)
+	r.state.Log.Warn("train steps run one by one from here", "step", r.state.Step, "reason", why)
 	r.stack = nil
 	if b, ok := r.ds.(blocker); ok {
 		b.SetBlock(1)
 	}
 }
 
-// stackOrStep trains on a batch at once, or in one call with those that follow. In the
-// steady state it does not allocate.
-func (r *run) stackOrStep(ctx context.Context, b data.Batch) error {
+// gather returns the number of steps to run with batch b: 1, or those of a call that b
+// completes; 0 if b waits for others.
+func (r *run) gather(b data.Batch) (n int, err error) {
 	k, s := r.stack, &r.state
-	if k.batches == 0 {
-		if err := r.applyRate(); err != nil {
-			return err
-		}
-		k.steps = r.callSteps(b)
+	if k == nil {
+		return 1, nil
 	}
-	if k.steps < 2 {
-		return r.step(ctx, b)
+	if k.batches == 0 {
+		if k.steps = r.callSteps(b); k.steps < 2 {
+			return 1, nil
+		}
 	}
 	if err := k.session.Stack(k.batches, k.steps, b); err != nil {
-		// Nothing has run. The steps before the one whose batch this is still can.
+		// No step has run. Those before the one whose batch this is still can.
 		r.unstack(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", s.PassBatch, b.Index, s.Epoch, err))
-		return errBack
+		return 0, errWentBack
 	}
 	if k.batches++; k.batches < k.steps {
 		r.alive()
-		return nil
+		return 0, nil
 	}
 	k.batches = 0
-	if err := r.beforeStep(b); err != nil {
-		return err
-	}
-	if err := k.session.TrainN(r.steady, s.Step, k.steps, r.train.values); err != nil {
-		r.sound = false
-		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(k.steps), s.Epoch, s.PassBatch, b.Index, err)
-		if r.loop.Recover == nil {
-			return err
-		}
-		// One by one they may go through, and if not, it is known which one fails.
-		r.unstack(err)
-		return r.back(unfusedEvent, err)
-	}
-	return r.afterStep(ctx, b, k.steps)
+	return k.steps, nil
 }
 
-// callSteps is the number of steps in the call that begins with a batch. It depends on
-// nothing but the position of the run, so that a resumed run has the same calls.
+// callSteps is the number of steps of the call that begins with batch b. It depends only on
+// the position, so that a resumed run has the same calls.
 func (r *run) callSteps(b data.Batch) int {
 	s := &r.state
-	// Steps that are trained again run one by one: hooks have seen each of them.
-	if s.Step < r.trained || b.Size != r.loop.Batch {
+	// Steps that are trained again run one by one, as hooks may have changed the rate
+	// between them.
+	if s.Step < r.replay.trained || b.Size != r.loop.Batch {
 		return 1
 	}
-	n := min(r.stack.session.StepsPerExecution(), s.StepsPerEpoch-s.EpochStep, r.fullBatches-s.PassBatch)
+	n := min(r.stack.session.StepsPerExecution(), s.StepsPerEpoch-s.EpochStep, r.fullBatches()-s.PassBatch)
 	for i := range r.stepHooks {
 		if every := int64(r.stepHooks[i].StepEvery); every > 0 {
 			n = int(min(int64(n), every-s.Step%every))
@@ -162,7 +143,7 @@ func (r *run) withRate(n int) int {
 		}
 		if i == 1 && !r.stack.loggedRate {
 			r.stack.loggedRate = true
-			r.log.Info("train steps run one by one while the learning rate changes with each", "step", s.Step)
+			s.Log.Info("train steps run one by one while the learning rate changes with each", "step", s.Step)
 		}
 		return i
 	}

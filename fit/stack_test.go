@@ -444,7 +444,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	for b := range ds.Batches(data.Pass{Batch: 4}) {
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			for range 2 {
-				if err := r.stackOrStep(t.Context(), b); err != nil {
+				if err := r.step(t.Context(), b); err != nil {
 					t.Error(err)
 				}
 			}

@@ -161,12 +161,12 @@ func scalable(sig *savedmodels.Signature) bool {
 
 // Skipped reports whether the last train step changed no weights because its gradients
 // were not finite, and the scale was lowered. The loss of that step says nothing about the
-// training. It is part of fit.Skipper.
+// training. It is part of fit.LossScaler.
 func (s *Session) Skipped() bool { return s.skipped }
 
 // Stuck reports whether the last train step changed no weights because its gradients
 // were not finite, and the scale cannot be lowered: it is fixed, or at its minimum. It is
-// part of fit.Skipper.
+// part of fit.LossScaler.
 func (s *Session) Stuck() (scale float64, stuck bool) { return s.stuck, !math.IsNaN(s.stuck) }
 
 // State is the session's state beside the variables, that of the loss scale. It is

@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	_ fit.Skipper  = (*session.Session)(nil)
-	_ fit.Stateful = (*session.Session)(nil)
+	_ fit.LossScaler = (*session.Session)(nil)
+	_ fit.Stateful   = (*session.Session)(nil)
 )
 
 // spoiled is the batch with an infinite pixel, whose gradients are not finite.

@@ -165,7 +165,7 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 	r := &Resumable[State]{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, r.lock.Release())
+			_ = r.lock.Release() // nothing was written
 		}
 	}()
 	// A folder that does not exist, or cannot be changed, is not locked.

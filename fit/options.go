@@ -1,0 +1,126 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/option"
+)
+
+// maxBatch is the most samples of a batch.
+const maxBatch = math.MaxInt32
+
+// check validates the options.
+func (l *Loop) check(ds data.Dataset) error {
+	if l.Session == nil {
+		return &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
+	}
+	if ds == nil {
+		return &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
+	}
+	for _, o := range []struct {
+		name       string
+		value, min int
+	}{
+		{"Batch", l.Batch, 1},
+		{"Epochs", l.Epochs, 1},
+		{"InitialEpoch", l.InitialEpoch, 0},
+		{"StepsPerEpoch", l.StepsPerEpoch, 0},
+		{"ValidationBatch", l.ValidationBatch, 0},
+		{"ValidationEvery", l.ValidationEvery, 0},
+	} {
+		if o.value < o.min {
+			return &option.Error{Option: "Loop." + o.name, Value: o.value, Reason: fmt.Sprintf("expected at least %d", o.min)}
+		}
+	}
+	if l.Batch > maxBatch {
+		return &option.Error{Option: "Loop.Batch", Value: l.Batch, Reason: fmt.Sprintf("expected at most %d", maxBatch)}
+	}
+	if l.InitialEpoch >= l.Epochs {
+		return &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train of %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
+	}
+	n := ds.Len()
+	if n < 1 {
+		return &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples", Fix: "give Run a dataset with at least one"}
+	}
+	if l.DropRemainder && n < l.Batch {
+		return &option.Error{Option: "Loop.DropRemainder", Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), Fix: "lower {Loop.Batch}, or keep the remainder"}
+	}
+	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
+		return &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch, Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
+	}
+	return nil
+}
+
+// newRun checks the options, the hooks and the metrics, and places the run at InitialEpoch.
+func newRun(l *Loop, ds data.Dataset) (*run, error) {
+	if err := l.check(ds); err != nil {
+		return nil, err
+	}
+	hooks, err := checkHooks(l.hooks)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{loop: l, ds: ds, hooks: hooks, now: l.now, rate: math.NaN(), sound: true}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	for _, h := range hooks {
+		if h.Step != nil {
+			r.stepHooks = append(r.stepHooks, h)
+		}
+	}
+	outputs := l.Session.TrainMetrics()
+	names, err := metricNames(outputs, "", "train")
+	if err != nil {
+		return nil, err
+	}
+	r.train = newScalars(l.Session, outputs, names)
+	if l.Validation != nil {
+		if err := r.prepareValidation(); err != nil {
+			return nil, err
+		}
+	}
+	batches := r.batchesPerPass()
+	steps := cmp.Or(l.StepsPerEpoch, batches)
+	step := int64(l.InitialEpoch) * int64(steps)
+	r.state = State{
+		Session: l.Session, Epoch: l.InitialEpoch + 1, Epochs: l.Epochs, StepsPerEpoch: steps,
+		Values: r.train.values, History: &History{}, Log: l.Log, run: r,
+		Position: Position{
+			Step: step, EpochsDone: l.InitialEpoch, Pass: int(step / int64(batches)), PassBatch: int(step % int64(batches)),
+			RateScale: 1, sums: make([]float64, len(names)),
+		},
+	}
+	if l.Log == nil {
+		r.state.Log = slog.New(slog.DiscardHandler)
+	}
+	return r, nil
+}
+
+func (r *run) prepareValidation() error {
+	v := r.loop.Validation
+	outputs := r.loop.Session.EvaluateMetrics()
+	if len(outputs) == 0 {
+		return &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature", Fix: "export the model with one, or train without validation"}
+	}
+	if v.Len() < 1 {
+		return &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples", Fix: "use a dataset with at least one"}
+	}
+	names, err := metricNames(outputs, validationPrefix, "evaluate")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if slices.Contains(r.train.names, name) {
+			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already", Fix: "give that output of the model a name that does not begin with " + validationPrefix}
+		}
+	}
+	r.validation = newScalars(r.loop.Session, outputs, names)
+	return nil
+}
