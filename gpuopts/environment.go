@@ -7,16 +7,15 @@ import (
 	"strings"
 )
 
-// Variable is an environment variable that is read once: by TensorFlow when it is
-// opened or at first use, by CUDA and the C library when they begin.
+// Variable is an environment variable that is read once, when TensorFlow, CUDA or the C
+// library start or at first use.
 type Variable struct {
 	Name, Value string
-	// For is what asks for it, as in "Options.OneDNN off".
+	// For is the option that needs it, as in "Options.OneDNN off".
 	For string
-	// Flags means that the variable is a list of flags, of which Value is one: what
-	// else is in it stays.
+	// Flags means that the variable is a list of flags, of which Value is one.
 	Flags bool
-	// Bool means that TensorFlow takes 1 and true, or 0 and false, for the same.
+	// Bool means that 1 and true are equal to TensorFlow, and 0 and false.
 	Bool bool
 }
 
@@ -25,59 +24,32 @@ func (v Variable) String() string { return v.Name + "=" + v.Value }
 // xlaFlags are the flags of XLA in TensorFlow (compiler/jit/flags.cc).
 const xlaFlags = "TF_XLA_FLAGS"
 
-// Environment lists the variables that the options need, for what TensorFlow reads
-// from nowhere else, in a fixed order.
+// Environment lists, in a fixed order, the variables for options that TensorFlow reads
+// only from the environment.
 func (o Options) Environment() ([]Variable, error) {
 	if err := o.valid(); err != nil {
 		return nil, err
 	}
-	var list []Variable
-	add := func(v Variable, field string, value any) {
-		v.For = fmt.Sprintf("Options.%s %v", field, value)
-		list = append(list, v)
+	digit := map[bool]string{true: "1", false: "0"}
+	level := slices.Index([]LogLevel{LogInfo, LogWarning, LogError, LogFatal}, o.LogLevel)
+	list := []Variable{
+		{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", For: o.setting("VisibleGPUs")},
+		// TensorFlow does not understand 1 and 0 here.
+		{Name: "TF_ENABLE_GPU_GARBAGE_COLLECTION", Value: strconv.FormatBool(o.GarbageCollection == On), For: o.setting("GarbageCollection")},
+		{Name: oneDNN, Value: digit[o.OneDNN == On], Bool: true, For: o.setting("OneDNN")},
+		{Name: systemAllocator, Value: "1", Bool: true, For: o.setting("OneDNNSystemAllocator")},
+		{Name: poolLimit, Value: strconv.FormatInt(o.OneDNNPoolLimit, 10), For: o.setting("OneDNNPoolLimit")},
+		{Name: "TF_SET_ONEDNN_FPMATH_MODE", Value: "BF16", For: o.setting("OneDNNMath")},
+		{Name: xlaFlags, Value: "--tf_xla_min_cluster_size=" + strconv.Itoa(o.XLAMinCluster), Flags: true, For: o.setting("XLAMinCluster")},
+		{Name: "TF_DETERMINISTIC_OPS", Value: "1", Bool: true, For: o.setting("Deterministic")},
+		{Name: "TF_CPP_MIN_LOG_LEVEL", Value: strconv.Itoa(level), For: o.setting("LogLevel")},
 	}
-	if len(o.VisibleGPUs) > 0 {
-		add(Variable{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID"}, "VisibleGPUs", o.VisibleGPUs)
-	}
-	if o.GarbageCollection != "" {
-		// Read without TensorFlow's usual function for truth: 1 and 0 are not understood.
-		add(Variable{Name: "TF_ENABLE_GPU_GARBAGE_COLLECTION", Value: strconv.FormatBool(o.GarbageCollection == On)}, "GarbageCollection", o.GarbageCollection)
-	}
-	if o.OneDNN != "" {
-		add(Variable{Name: oneDNN, Value: digit(o.OneDNN == On), Bool: true}, "OneDNN", o.OneDNN)
-	}
-	if o.OneDNNSystemAllocator {
-		add(Variable{Name: systemAllocator, Value: "1", Bool: true}, "OneDNNSystemAllocator", true)
-	}
-	if o.OneDNNPoolLimit > 0 {
-		add(Variable{Name: poolLimit, Value: strconv.FormatInt(o.OneDNNPoolLimit, 10)}, "OneDNNPoolLimit", o.OneDNNPoolLimit)
-	}
-	if o.OneDNNMath == BFloat16Math {
-		add(Variable{Name: "TF_SET_ONEDNN_FPMATH_MODE", Value: "BF16"}, "OneDNNMath", o.OneDNNMath)
-	}
-	if o.XLAMinCluster > 0 {
-		add(Variable{Name: xlaFlags, Value: "--tf_xla_min_cluster_size=" + strconv.Itoa(o.XLAMinCluster), Flags: true}, "XLAMinCluster", o.XLAMinCluster)
-	}
-	if o.Deterministic {
-		add(Variable{Name: "TF_DETERMINISTIC_OPS", Value: "1", Bool: true}, "Deterministic", true)
-	}
-	if o.LogLevel != "" {
-		level := slices.Index([]LogLevel{LogInfo, LogWarning, LogError, LogFatal}, o.LogLevel)
-		add(Variable{Name: "TF_CPP_MIN_LOG_LEVEL", Value: strconv.Itoa(level)}, "LogLevel", o.LogLevel)
-	}
-	return list, nil
+	return slices.DeleteFunc(list, func(v Variable) bool { return v.For == "" }), nil
 }
 
-func digit(on bool) string {
-	if on {
-		return "1"
-	}
-	return "0"
-}
-
-// With puts variables into an environment, a list of NAME=value as of os.Environ. It
-// returns the whole, and those that were missing, with the value that they have now.
-// What is set to something else is an *option.Error: it is not overwritten.
+// With adds variables to an environment, a list of NAME=value as of os.Environ. It also
+// returns those that were missing, with their values. A variable with another value is an
+// *option.Error; it is not overwritten.
 func With(env []string, want []Variable) (with []string, missing []Variable, err error) {
 	with = slices.Clone(env)
 	for _, v := range want {
@@ -99,7 +71,7 @@ func With(env []string, want []Variable) (with []string, missing []Variable, err
 	return with, missing, nil
 }
 
-// heldBy reports whether a value of the variable says what is wanted.
+// heldBy reports whether the variable already has the wanted value.
 func (v Variable) heldBy(have string) bool {
 	switch {
 	case v.Flags:
@@ -111,9 +83,8 @@ func (v Variable) heldBy(have string) bool {
 	return have == v.Value
 }
 
-// joins reports whether the wanted flag can be added to those that are there. A list
-// that does not begin with a dash is the name of a file
-// (compiler/xla/parse_flags_from_env.cc).
+// joins reports whether the wanted flag can be added to a list. A list that does not
+// begin with a dash is the name of a file (compiler/xla/parse_flags_from_env.cc).
 func (v Variable) joins(have string) bool {
 	flag, _, _ := strings.Cut(v.Value, "=")
 	if _, set := flagIn(have, flag); !v.Flags || set {
@@ -134,7 +105,7 @@ func flagIn(list, flag string) (value string, ok bool) {
 	return value, ok
 }
 
-// readBool reads truth as TensorFlow does (tsl/util/env_var.cc).
+// readBool reads a boolean as TensorFlow does (tsl/util/env_var.cc).
 func readBool(text string) (truth, ok bool) {
 	switch strings.ToLower(text) {
 	case "1", "true":
