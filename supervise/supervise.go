@@ -6,6 +6,7 @@
 //		if err != nil && !supervise.Reported(err) {
 //			log.Print(err)
 //		}
+//		os.Exit(supervise.ExitCode(err))
 //	}
 //
 // The first process that calls [Run] becomes the parent. It starts the same program with the same
@@ -67,7 +68,7 @@ type Options struct {
 	// It has to cover a step and a checkpoint. 0 means Deadline, and at least 1 min.
 	Grace time.Duration
 	// ExitCode is main's exit code for an error of train, needed for a child that has to be
-	// killed after its last message. nil means 1.
+	// killed after its last message. nil means the function ExitCode.
 	ExitCode func(err error) int `json:"-"`
 	// Log gets crashes and restarts; nil discards them.
 	Log *slog.Logger
@@ -114,7 +115,7 @@ func (c Crash) String() string {
 
 // Error is a training that failed, with the exit code to end with.
 type Error struct {
-	// Code is the exit code of the child, or else what Options.ExitCode returns; at least 1.
+	// Code is the exit code of the child, or else that of Options.ExitCode; at least 1.
 	Code int
 	// Text is train's error.
 	Text string
@@ -162,6 +163,21 @@ func Reported(err error) bool {
 	return errors.Is(err, ErrRestart) || errors.As(err, &e) && len(e.Crashes) == 0 && !e.Killed
 }
 
+// ExitCode returns an exit code for an error of Run: 0 for none and for ErrRestart, the child's for
+// an *Error, 130 for context.Canceled, and 1 for others.
+func ExitCode(err error) int {
+	var e *Error
+	switch {
+	case err == nil, errors.Is(err, ErrRestart):
+		return 0
+	case errors.As(err, &e):
+		return e.Code
+	case errors.Is(err, context.Canceled):
+		return 130
+	}
+	return 1
+}
+
 // Run runs train in a child process and restarts it after every crash: SIGKILL, the kernel's OOM
 // killer, an abort in TensorFlow, a hang. Main calls it once, does the same before it in parent
 // and child, and does not load TensorFlow before it. The parent uses about 20 MiB and writes no
@@ -190,6 +206,9 @@ func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Work
 	case ctx == nil:
 		return errors.New("supervise: the context is nil; give one, such as context.Background()")
 	case os.Getenv(Env) != "":
+		if o.ExitCode == nil {
+			o.ExitCode = ExitCode
+		}
 		return work(ctx, o.ExitCode, train)
 	case inChild.Load():
 		return errors.New("supervise: this is the supervised process; call supervise.Run once, in main")

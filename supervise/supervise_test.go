@@ -1086,3 +1086,19 @@ func TestRunWithoutAContext(t *testing.T) {
 	var none context.Context
 	assert.ErrorContains(t, Run(none, Options{}, nil), "the context is nil")
 }
+
+func TestExitCode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{ErrRestart, 0},
+		{errors.New("other"), 1},
+		{fmt.Errorf("job a: %w", context.Canceled), 130},
+		{&Error{Code: 130}, 130},
+		{&Error{Code: 1}, 1},
+	} {
+		assert.Equal(t, c.want, ExitCode(c.err), "%v", c.err)
+	}
+}

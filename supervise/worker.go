@@ -212,10 +212,7 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 func (w *Worker) end(err error, exitCode func(error) int) error {
 	m := message{End: endDone, Step: w.step.Load()}
 	if err != nil {
-		m.End, m.Text = endFailed, err.Error()
-		if exitCode != nil {
-			m.Code = exitCode(err)
-		}
+		m.End, m.Text, m.Code = endFailed, err.Error(), exitCode(err)
 	}
 	switch {
 	case errors.Is(err, ErrRestart):

@@ -1,11 +1,11 @@
 // Command service fine-tunes one model after the other, for days, in one supervised process.
 //
 //   - A job is a file DIR/queue/NAME.json: a train.Config, such as {"Model": "builtin:digits",
-//     "Data": {"Path": "builtin:digits"}, "Loop": {"Epochs": 9, "Batch": 32}}. Jobs are taken
-//     in the order of their names. The trained model is DIR/models/NAME. The file moves to
-//     DIR/done, or to DIR/failed with the reason.
-//   - A worker that crashes or hangs is started again, and resumes its job from the last
-//     checkpoint. A job that ends three workers without progress is put aside.
+//     "Data": {"Path": "builtin:digits"}, "Loop": {"Epochs": 9, "Batch": 32}}. It runs as is
+//     fastest, within the budget of -budget. The trained model is DIR/models/NAME. The file moves
+//     to DIR/done, or to DIR/failed with the reason.
+//   - A worker that crashes or hangs is restarted, and resumes its job from the last checkpoint. A
+//     job that crashes three workers without progress fails.
 //   - The memory after each job is judged. The exit code is 1 if it grows from job to job.
 //
 // To see it work, with 40 jobs on built-in models:
@@ -40,55 +40,23 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	autotune.Child(ctx)
-	err := run(ctx)
+	s := service{out: os.Stdout, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	flag.StringVar(&s.dir, "dir", "service", "folder of the service")
+	flag.Int64Var(&s.budget, "budget", 4096, "memory for a job, in MiB")
+	demo := flag.Int("demo", 0, "put this many jobs on built-in models into the queue")
+	flag.Parse()
+	err := s.run(ctx, *demo)
 	if err != nil && !supervise.Reported(err) {
 		fmt.Fprintln(os.Stderr, "service:", err)
 	}
-	os.Exit(exitCode(err))
-}
-
-// exitCode is 130 after Ctrl-C, 1 after another error, and in the parent that of the worker.
-func exitCode(err error) int {
-	var child *supervise.Error
-	switch {
-	case err == nil, errors.Is(err, supervise.ErrRestart):
-		return 0
-	case errors.As(err, &child):
-		return child.Code
-	case errors.Is(err, context.Canceled):
-		return 130
-	}
-	return 1
-}
-
-func run(ctx context.Context) error {
-	dir := flag.String("dir", "service", "folder of the service")
-	demo := flag.Int("demo", 0, "put this many jobs on built-in models into the queue")
-	flag.Parse()
-	s := service{*dir, os.Stdout, slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	// The worker is started with the same arguments: only the first process fills the queue.
-	if _, child := os.LookupEnv(supervise.Env); !child {
-		if err := s.prepare(*demo); err != nil {
-			return err
-		}
-	}
-	for {
-		err := supervise.Run(ctx, supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, ExitCode: exitCode, Log: s.log}, s.work)
-		var crashed *supervise.Error
-		names := s.jobs("queue")
-		if !errors.As(err, &crashed) || len(crashed.Crashes) == 0 || len(names) == 0 {
-			return err
-		}
-		if err := s.finish(names[0], crashed); err != nil {
-			return err
-		}
-	}
+	os.Exit(supervise.ExitCode(err))
 }
 
 type service struct {
-	dir string
-	out io.Writer
-	log *slog.Logger
+	dir    string
+	budget int64 // in MiB
+	out    io.Writer
+	log    *slog.Logger
 }
 
 func (s service) path(folder, name string) string { return filepath.Join(s.dir, folder, name) }
@@ -103,24 +71,40 @@ func (s service) jobs(folder string) (names []string) {
 }
 
 // prepare makes the folders, and the jobs of a demonstration.
-func (s service) prepare(demo int) error {
+func (s service) prepare(demo int) (err error) {
 	for _, folder := range []string{"queue", "running", "models", "done", "failed"} {
-		if err := os.MkdirAll(s.path(folder, ""), 0o777); err != nil {
-			return err
-		}
+		err = errors.Join(err, os.MkdirAll(s.path(folder, ""), 0o777))
 	}
 	for i := range demo {
 		text := fmt.Sprintf(`{"Model": %q, "Data": {"Path": "builtin:digits"}, "Seed": %d, "Loop": {"Epochs": 2, "Batch": 32}}`, []string{"builtin:digits", "builtin:digits-cnn"}[i%2], i)
-		if err := os.WriteFile(s.path("queue", fmt.Sprintf("demo-%04d.json", i)), []byte(text), 0o666); err != nil {
+		err = errors.Join(err, os.WriteFile(s.path("queue", fmt.Sprintf("demo-%04d.json", i)), []byte(text), 0o666))
+	}
+	return err
+}
+
+// run supervises workers until no job is left.
+func (s service) run(ctx context.Context, demo int) error {
+	if os.Getenv(supervise.Env) == "" { // in the parent
+		if err := s.prepare(demo); err != nil {
 			return err
 		}
 	}
-	return nil
+	for {
+		err := supervise.Run(ctx, supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, Log: s.log}, s.work)
+		var failed *supervise.Error
+		names := s.jobs("queue")
+		if !errors.As(err, &failed) || len(failed.Crashes) == 0 || len(names) == 0 {
+			return err
+		}
+		if err := s.finish(names[0], failed); err != nil {
+			return err
+		}
+	}
 }
 
 // work does all jobs, in a process of its own.
 func (s service) work(ctx context.Context, worker *supervise.Worker) error {
-	// Workers that died while they saved a model have left parts of it.
+	// Workers that crashed while they saved a model have left parts of it.
 	if err := session.TidyModels(s.path("models", ""), nil); err != nil {
 		return err
 	}
@@ -149,7 +133,10 @@ func (s service) train(ctx context.Context, worker *supervise.Worker, name strin
 	if err != nil {
 		return err
 	}
-	c := train.Config{Shuffle: true, Prefetch: -1, Checkpoints: train.Checkpoints{EverySteps: 20, Keep: 1}}
+	c := train.Config{
+		Shuffle: true, Prefetch: -1, Checkpoints: train.Checkpoints{EverySteps: 20, Keep: 1},
+		Autotune: train.Autotune{Mode: train.AutotuneOn}, Budget: train.Budget{Limit: memory.Bytes(s.budget) * memory.MiB},
+	}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err
 	}
@@ -198,13 +185,12 @@ func (s service) finish(name string, failure error) error {
 
 // outcome is what the service says at its end, with the memory of its last worker.
 func (s service) outcome(after *memory.Series) error {
-	failed := len(s.jobs("failed"))
-	verdict := after.Judge(memory.Criteria{Budget: 32 * memory.KiB})
+	failed, verdict := len(s.jobs("failed")), after.Judge(memory.Criteria{Budget: 32 * memory.KiB})
 	fmt.Fprintf(s.out, "jobs done: %d, failed: %d\n%v\n", len(s.jobs("done")), failed, verdict)
-	switch {
-	case verdict.Kind == memory.Leak:
+	if verdict.Kind == memory.Leak {
 		return errors.New("memory grows from job to job")
-	case failed > 0:
+	}
+	if failed > 0 {
 		return fmt.Errorf("%d jobs failed; see %s", failed, s.path("failed", ""))
 	}
 	return nil

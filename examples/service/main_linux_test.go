@@ -2,9 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -19,7 +16,6 @@ import (
 
 	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
-	"steadyfit/supervise"
 )
 
 // serviceEnv has the test binary be the program.
@@ -176,22 +172,6 @@ func TestCtrlC(t *testing.T) {
 	require.Error(t, cmd.Wait())
 	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", output)
 	assert.Equal(t, []string{"long"}, service{dir: dir}.jobs("queue"))
-}
-
-func TestExitCode(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want int
-	}{
-		{nil, 0},
-		{supervise.ErrRestart, 0},
-		{errors.New("other"), 1},
-		{fmt.Errorf("job a: %w", context.Canceled), 130},
-		{&supervise.Error{Code: 130}, 130},
-		{&supervise.Error{Code: 1}, 1},
-	} {
-		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
-	}
 }
 
 // A job leaves the queue only when nothing else is left of it, whatever ends the worker in

@@ -1,0 +1,38 @@
+// Command train fine-tunes the built-in model of handwritten digits as is fastest on this
+// machine, within a memory budget, and restarts after crashes.
+//
+//	go run ./examples/train
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+
+	"steadyfit/autotune"
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/supervise"
+	"steadyfit/train"
+)
+
+func main() {
+	ctx := context.Background()
+	autotune.Child(ctx) // does not return in the processes that measure
+	_, err := train.Run(ctx, train.Config{
+		Model:       "builtin:digits", // or the folder of a SavedModel
+		Data:        train.Data{Path: "builtin:digits"},
+		Shuffle:     true,
+		Loop:        fit.Loop{Batch: 32, Epochs: 20},
+		Autotune:    train.Autotune{Mode: train.AutotuneOn},
+		Budget:      train.Budget{Limit: 2 * memory.GiB},
+		Supervise:   train.Supervised,
+		Checkpoints: train.Checkpoints{Folder: "out/checkpoints"},
+		Out:         "out/digits",
+		Progress:    os.Stderr,
+	})
+	if err != nil && !supervise.Reported(err) {
+		log.Print(err)
+	}
+	os.Exit(supervise.ExitCode(err))
+}
