@@ -250,8 +250,8 @@ func (t *table) layOut() error {
 		t.fields[t.label] = nil
 		others--
 	}
-	if i := slices.Index(t.names, SampleWeight); i >= 0 && i != t.label {
-		t.fields[i] = &features{name: SampleWeight}
+	if i := slices.Index(t.names, sampleWeight); i >= 0 && i != t.label {
+		t.fields[i] = &features{name: sampleWeight}
 		others--
 	}
 	text := make(map[string]bool)

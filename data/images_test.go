@@ -391,7 +391,7 @@ func TestChecksDecodeNothing(t *testing.T) {
 	}
 	weighted, err := WithSampleWeights(scaled, "y", map[int64]float64{1: 3})
 	require.NoError(t, err)
-	only, err := weighted.Select(SampleWeight)
+	only, err := weighted.Select(sampleWeight)
 	require.NoError(t, err)
 	for b, err := range only.Batches(Pass{Batch: 9}) {
 		require.NoError(t, err)

@@ -239,14 +239,14 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 		if t.fields[name] == label {
 			continue
 		}
-		if name != SampleWeight {
+		if name != sampleWeight {
 			inputs++
 		}
 		fields = append(fields, Field{name, t.fields[name].array(len(t.lines), o.Exact)})
 	}
 	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return t.fields[c.Name] == nil })
 	for i := range fields {
-		if fields[i].Name != SampleWeight && inputs == 1 && !byName {
+		if fields[i].Name != sampleWeight && inputs == 1 && !byName {
 			fields[i].Name = "x"
 		}
 	}

@@ -312,6 +312,7 @@ type slab struct {
 	kept    bool         // see Batch.Keep
 	turn    atomic.Int64 // counts its uses by Prefetched
 	shown   map[part][]Field
+	handed  []handed // of a ring: the batches in the slab
 }
 
 // part is a range of samples of a slab.
@@ -343,4 +344,23 @@ func (s *slab) fields(at, size int) []Field {
 	}
 	s.shown[part{at, size}] = fields
 	return fields
+}
+
+// newSlab makes room for samples of a dataset.
+func newSlab(ds Dataset, samples int) (*slab, error) {
+	s := &slab{samples: samples}
+	for _, f := range ds.Fields() {
+		n, err := elements(append([]int{samples}, f.Shape...))
+		if err != nil {
+			return nil, fmt.Errorf("%s: field %q: %w", ds.Name(), f.Name, err)
+		}
+		kind, err := kindOf(f.Type)
+		if err != nil {
+			return nil, fmt.Errorf("%s: field %q: %w", ds.Name(), f.Name, err)
+		}
+		s.names = append(s.names, f.Name)
+		s.shapes = append(s.shapes, f.Shape)
+		s.vectors = append(s.vectors, makeVector(kind, n))
+	}
+	return s, nil
 }

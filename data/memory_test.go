@@ -358,7 +358,7 @@ func TestWithSampleWeights(t *testing.T) {
 	require.NoError(t, err)
 	for b, err := range w.Batches(Pass{Batch: 5}) {
 		require.NoError(t, err)
-		a, ok := b.Field(SampleWeight)
+		a, ok := b.Field(sampleWeight)
 		require.True(t, ok)
 		require.Equal(t, Array{[]int{5}, []float32{0, 2.5, 1, 2.5, 0.5}}, a)
 	}

@@ -67,10 +67,10 @@ type ring struct {
 	making  int       // slabs being made, besides
 	free    []*slab
 	queue   []*handed // batches that are ready or being made, in order
-	spare   []*handed
-	left    bool // the consumer has left
-	failed  bool // no more batches are begun
-	running int  // goroutines
+	left    bool      // the consumer has left
+	failed  bool      // no more batches are begun
+	err     error     // of making a slab; it comes after the batches in queue
+	running int       // goroutines
 	// work wakes goroutines that wait for a free slab or a chunk, ready the consumer that
 	// waits for a batch or the end of the goroutines.
 	work, ready sync.Cond
@@ -85,7 +85,7 @@ type ring struct {
 	hands    []*hand
 }
 
-// handed is a batch in a slab, or an error.
+// handed is a batch in a slab.
 type handed struct {
 	slab    *slab
 	at      int // in the slab, in samples
@@ -183,12 +183,12 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 		}
 		defer r.leave()
 		for {
-			h, ok := r.receive()
-			if !ok {
+			h, err := r.receive()
+			if err != nil {
+				yield(Batch{}, err)
 				return
 			}
-			if h.err != nil {
-				yield(Batch{}, h.err)
+			if h == nil {
 				return
 			}
 			b := h.slab.batch(h.at, h.size, h.index)
@@ -222,14 +222,14 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 		r.work.L, r.ready.L = &d.mu, &d.mu
 	}
 	for len(r.slabs) < r.most(ahead) {
-		s, err := newSlab(d, samples*block)
+		s, err := d.newSlab(r)
 		if err != nil {
 			return nil, err
 		}
 		r.slabs = append(r.slabs, s)
 		r.free = append(r.free, s)
 	}
-	r.left, r.failed, r.pass, r.current = false, false, p, nil
+	r.left, r.failed, r.err, r.pass, r.current = false, false, nil, p, nil
 	r.upcoming, r.batches = p.Skip, math.MaxInt
 	if inMemory {
 		r.order, r.batches, r.hands = m.order(&r.room, p.Epoch), p.batches(m.n), m.hands(r.hands)
@@ -263,23 +263,13 @@ func (r *ring) joins(h *handed) int {
 	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
 }
 
-// newSlab makes room for samples of a dataset.
-func newSlab(ds Dataset, samples int) (*slab, error) {
-	s := &slab{samples: samples}
-	for _, f := range ds.Fields() {
-		n, err := elements(append([]int{samples}, f.Shape...))
-		if err != nil {
-			return nil, fmt.Errorf("%s: field %q: %w", ds.Name(), f.Name, err)
-		}
-		kind, err := kindOf(f.Type)
-		if err != nil {
-			return nil, fmt.Errorf("%s: field %q: %w", ds.Name(), f.Name, err)
-		}
-		s.names = append(s.names, f.Name)
-		s.shapes = append(s.shapes, f.Shape)
-		s.vectors = append(s.vectors, makeVector(kind, n))
+// newSlab makes room for the batches of a slab of a ring.
+func (d *Prefetched) newSlab(r *ring) (*slab, error) {
+	s, err := newSlab(d, r.samples*r.block)
+	if err == nil {
+		s.handed = make([]handed, r.block)
 	}
-	return s, nil
+	return s, err
 }
 
 // fill is a worker of an InMemory.
@@ -338,16 +328,8 @@ func (r *ring) take() (b *handed, at, n int) {
 			return nil, 0, 0
 		}
 		if (r.upcoming-r.pass.Skip)%r.block == 0 {
-			found, err := r.findSlab()
-			if err != nil {
-				r.failed = true
-				b := r.blank()
-				b.err = err
-				r.queue = append(r.queue, b)
-				r.ready.Broadcast()
-				r.work.Broadcast()
-			}
-			if err != nil || !found {
+			if len(r.free) == 0 {
+				r.waitForSlab()
 				continue
 			}
 			// The slab that has been free for the longest time.
@@ -362,11 +344,12 @@ func (r *ring) take() (b *handed, at, n int) {
 
 // next begins the next batch. The caller holds mu.
 func (r *ring) next() *handed {
-	b := r.blank()
-	b.slab, b.index = r.current, r.upcoming
-	place := (b.index - r.pass.Skip) % r.block
-	b.at, b.last = place*r.samples, place == r.block-1
-	b.size, b.chunk, b.pending = r.samples, r.samples, 1
+	place := (r.upcoming - r.pass.Skip) % r.block
+	b := &r.current.handed[place]
+	*b = handed{
+		slab: r.current, at: place * r.samples, index: r.upcoming, last: place == r.block-1,
+		size: r.samples, chunk: r.samples, pending: 1,
+	}
 	if m := r.memory; m != nil {
 		b.size = min(r.pass.Batch, m.n-b.index*r.pass.Batch)
 		b.chunk = m.chunk(b.size, len(r.hands))
@@ -376,23 +359,6 @@ func (r *ring) next() *handed {
 	r.queue = append(r.queue, b)
 	r.work.Broadcast()
 	return b
-}
-
-// blank returns a handed to fill in. The caller holds mu.
-func (r *ring) blank() *handed {
-	last := len(r.spare) - 1
-	if last < 0 {
-		return &handed{}
-	}
-	h := r.spare[last]
-	r.spare = r.spare[:last]
-	return h
-}
-
-// drop keeps a handed for blank, without its slab. The caller holds mu.
-func (r *ring) drop(h *handed) {
-	*h = handed{}
-	r.spare = append(r.spare, h)
 }
 
 // done ends a chunk. Of several that failed, the first in the batch counts: the chunks before
@@ -410,42 +376,39 @@ func (r *ring) done(b *handed, at int, err error) {
 	}
 }
 
-// findSlab reports whether there is a free slab. If not, it makes one where the pass may have
-// more, or waits. It unlocks mu, which the caller holds, while it does so.
-func (r *ring) findSlab() (bool, error) {
-	if len(r.free) > 0 {
-		return true, nil
-	}
+// waitForSlab makes a slab where the pass may have more, or waits. It unlocks mu, which the
+// caller holds, while it does so.
+func (r *ring) waitForSlab() {
 	if len(r.slabs)+r.making >= r.most(r.of.ahead) {
 		r.work.Wait()
-		return false, nil
+		return
 	}
 	r.making++
 	r.of.mu.Unlock()
-	s, err := newSlab(r.of, r.samples*r.block)
+	s, err := r.of.newSlab(r)
 	r.of.mu.Lock()
 	r.making--
 	if err != nil {
-		return false, err
+		r.failed, r.err = true, err
+	} else {
+		r.slabs = append(r.slabs, s)
+		r.free = append(r.free, s)
 	}
-	r.slabs = append(r.slabs, s)
-	r.free = append(r.free, s)
 	r.work.Broadcast()
-	return false, nil
 }
 
-// receive waits until the next batch is ready; false if there is none.
-func (r *ring) receive() (*handed, bool) {
+// receive waits until the next batch is ready. It is nil at the end, which may have an error.
+func (r *ring) receive() (*handed, error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for {
 		if len(r.queue) > 0 && r.queue[0].pending == 0 {
 			h := r.queue[0]
 			r.queue = slices.Delete(r.queue, 0, 1)
-			return h, true
+			return h, h.err
 		}
 		if r.running == 0 {
-			return nil, false
+			return nil, r.err
 		}
 		r.ready.Wait()
 	}
@@ -456,10 +419,9 @@ func (r *ring) receive() (*handed, bool) {
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	s, last := h.slab, h.last
-	r.drop(h)
+	s := h.slab
 	switch {
-	case !last:
+	case !h.last:
 		return
 	case s.kept:
 		r.forget(s)
@@ -482,10 +444,6 @@ func (r *ring) leave() {
 	for r.running > 0 {
 		r.ready.Wait()
 	}
-	for _, h := range r.queue {
-		r.drop(h)
-	}
-	clear(r.queue)
 	r.queue, r.open, r.current = r.queue[:0], nil, nil
 	r.slabs = slices.DeleteFunc(r.slabs, func(s *slab) bool { return s.kept })
 	r.free = append(r.free[:0], r.slabs...)

@@ -154,9 +154,9 @@ func (m *InMemory) HasImages() bool {
 	})
 }
 
-// SampleWeight is the field that WithSampleWeights adds, and the input of a trainable SavedModel
+// sampleWeight is the field that WithSampleWeights adds, and the input of a trainable SavedModel
 // that takes weights.
-const SampleWeight = "sample_weight"
+const sampleWeight = "sample_weight"
 
 // WithSampleWeights adds the field sample_weight: float32, the weight of each sample's class. A
 // class that weights does not list has weight 1, as with Keras's class_weight. The label field
@@ -167,8 +167,8 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	if !ok {
 		return nil, m.noField(labelField)
 	}
-	if _, ok := m.column(SampleWeight); ok {
-		return nil, fmt.Errorf("%s: class weights need the field %s, which exists: %w", m.name, SampleWeight, ErrField)
+	if _, ok := m.column(sampleWeight); ok {
+		return nil, fmt.Errorf("%s: class weights need the field %s, which exists: %w", m.name, sampleWeight, ErrField)
 	}
 	stored, err := c.stored()
 	if err != nil {
@@ -196,7 +196,7 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	}
 	v := m.view()
 	v.columns = append(slices.Clone(m.columns), column{
-		name: SampleWeight, width: 1, kind: dtype.For[float32](), values: vec[float32](values), file: c.file,
+		name: sampleWeight, width: 1, kind: dtype.For[float32](), values: vec[float32](values), file: c.file,
 	})
 	return v, nil
 }
