@@ -116,6 +116,12 @@ type mapped struct {
 	offset, n int
 }
 
+// isMapped reports whether the values of a column are in a mapped file.
+func (c column) isMapped() bool {
+	_, ok := c.values.(mapped)
+	return ok
+}
+
 func (v mapped) len() int { return v.n }
 
 func (v mapped) kind() *dtype.Type { return v.of }

@@ -151,8 +151,8 @@ func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, map
 	if mapped != nil {
 		m.mappings = []*mapping{mapped}
 	}
-	stays, err := m.readMembers(r, size, split, l, mapped)
-	if err == nil && !stays {
+	err := m.readMembers(r, size, split, l, mapped)
+	if err == nil && !slices.ContainsFunc(m.columns, column.isMapped) {
 		err = m.Close()
 		m.mappings = nil
 	}
@@ -162,49 +162,49 @@ func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, map
 // maxArrays limits the arrays of an archive.
 const maxArrays = 1024
 
-// readMembers adds the arrays of an archive as fields. stays is true if any of them stays in
-// the mapping.
-func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (stays bool, err error) {
-	name := m.name
+// readMembers adds the arrays of an archive as fields.
+func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) error {
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
-		return false, fmt.Errorf("%s is not a .npz file, which is a zip archive (cut off, or another format?): %w: %w", name, err, ErrFormat)
+		return fmt.Errorf("%s is not a .npz file, which is a zip archive (cut off, or another format?): %w: %w", m.name, err, ErrFormat)
 	}
 	if len(archive.File) > maxArrays {
-		return false, fmt.Errorf("%s: the archive has %d arrays; expected at most %d, one for each input: %w", name, len(archive.File), maxArrays, ErrFormat)
+		return fmt.Errorf("%s: the archive has %d arrays; expected at most %d, one for each input: %w", m.name, len(archive.File), maxArrays, ErrFormat)
 	}
 	var names []string
 	for _, f := range archive.File {
 		field, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok {
-			return false, fmt.Errorf("%s: %q in the archive is not a .npy file: %w", name, f.Name, ErrFormat)
+			return fmt.Errorf("%s: %q in the archive is not a .npy file: %w", m.name, f.Name, ErrFormat)
 		}
 		if slices.Contains(names, field) {
-			return false, fmt.Errorf("%s: %q is in the archive twice: %w", name, f.Name, ErrFormat)
+			return fmt.Errorf("%s: %q is in the archive twice: %w", m.name, f.Name, ErrFormat)
 		}
 		names = append(names, field)
 	}
 	if len(names) == 0 {
-		return false, fmt.Errorf("%s: the archive is empty: %w", name, ErrFormat)
+		return fmt.Errorf("%s: the archive is empty: %w", m.name, ErrFormat)
 	}
-	chosen, err := parts(name, split, names)
+	chosen, err := parts(m.name, split, names)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if err := plausible(archive, size); err != nil {
-		return false, fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", m.name, err)
 	}
 	for i, f := range archive.File {
 		if chosen[names[i]] == "" {
 			continue
 		}
-		inMapping, err := m.readMember(chosen[names[i]], f, r, size, l, mapped)
+		a, err := readMember(f, r, size, l, mapped)
 		if err != nil {
-			return false, err
+			return fmt.Errorf("%s: array %q: %w", m.name, names[i], err)
 		}
-		stays = stays || inMapping
+		if err := m.add(chosen[names[i]], a, m.name); err != nil {
+			return err
+		}
 	}
-	return stays, nil
+	return nil
 }
 
 // plausible refuses an archive that claims to hold more than deflate can put into its size,
@@ -220,42 +220,35 @@ func plausible(archive *zip.Reader, size int64) error {
 	return nil
 }
 
-// readMember adds an array of an archive as a field; r reads the archive. inMapping is true if
-// its values stay there.
-func (m *InMemory) readMember(field string, f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mapping) (inMapping bool, err error) {
-	failed := func(err error) (bool, error) {
-		return false, fmt.Errorf("%s: array %q: %w", m.name, strings.TrimSuffix(f.Name, ".npy"), err)
-	}
+// readMember reads an array of an archive, or leaves it in the mapping; r reads the archive.
+func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mapping) (array, error) {
 	if mapped != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
 		offset, err := f.DataOffset()
 		if err != nil {
-			return failed(corrupt(err))
+			return array{}, corrupt(err)
 		}
 		length := int64(f.UncompressedSize64) // at most 2^62, see plausible
 		if offset < 0 || length > size-offset {
-			return failed(fmt.Errorf("%d bytes from byte %d on, where the archive has %d: %w", length, offset, size, ErrFormat))
+			return array{}, fmt.Errorf("%d bytes from byte %d on, where the archive has %d: %w", length, offset, size, ErrFormat)
 		}
-		a, ok, err := mapped.array(r, offset, length, l)
-		if err != nil {
-			return failed(err)
-		}
-		if ok {
-			return true, m.add(field, a, m.name)
+		if a, ok, err := mapped.array(r, offset, length, l); ok || err != nil {
+			return a, err
 		}
 	}
 	if _, err := l.expect(int(f.UncompressedSize64), 1, 1, 0); err != nil {
-		return failed(err)
+		return array{}, err
 	}
 	member, err := f.Open()
 	if err != nil {
-		return failed(corrupt(err))
+		return array{}, corrupt(err)
 	}
 	defer member.Close()
 	a, err := readNPY(member, l, min(int64(f.UncompressedSize64), usualRatio*size))
 	if err != nil {
-		return failed(err)
+		return array{}, err
 	}
-	return false, m.addArray(field, a, m.name)
+	v, err := arrayVector(a)
+	return array{a.Shape, v}, err
 }
 
 // readNPY reads one array to the end of r, which likely holds so many bytes.
