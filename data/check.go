@@ -129,8 +129,8 @@ func firstBeyond[T float32 | float64](values []T, limit float64, orNaN bool) int
 	return slices.IndexFunc(values, func(v T) bool { return math.Abs(float64(v)) >= limit || orNaN && v != v })
 }
 
-// walk returns the error about the first element of the named fields that find finds, which
-// returns -1 for none. says gives what was expected; walk adds what was found, and where.
+// walk returns the error about the first element of the named fields that find returns the index
+// of; -1 is none. says returns the expected value, to which walk adds the value and its place.
 func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector, at int) RowError) error {
 	m, located := inMemory(ds)
 	if located {

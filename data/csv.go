@@ -116,7 +116,7 @@ type table struct {
 	file    string
 	options CSVOptions
 	lines   *csv.Reader
-	values  *limit // for what the table keeps
+	values  *limit // for the rows that the table keeps
 
 	columns   int
 	firstLine int

@@ -90,7 +90,7 @@ type Batch struct {
 
 // Borrowable reports whether another owner may refer to the values of field i without a copy
 // while the batch is valid, and after Keep for longer. Batches of an InMemory or a Prefetched
-// are, unless somebody replaced the slice in Values.
+// are, unless the slice in Values was replaced.
 func (b Batch) Borrowable(i int) bool {
 	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) {
 		return false
@@ -101,7 +101,7 @@ func (b Batch) Borrowable(i int) bool {
 
 // Join returns this batch and the next n-1 as one, if the dataset places them one after the
 // other in memory (Prefetched.SetBlock); otherwise ok is false. All of them then stay valid
-// until the batch after them is asked for. Samples of a batch that has not come yet are
+// until the iterator advances past the last one. Samples of a batch that has not come yet are
 // undefined until it does.
 func (b Batch) Join(n int) (joined Batch, ok bool) {
 	if n < 1 || n > b.joins || !b.borrowable() {

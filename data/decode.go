@@ -285,7 +285,7 @@ func opaque(picture image.Image) image.Image {
 	return picture
 }
 
-// gate limits the total of what is in use at a time.
+// gate limits the bytes in use at a time.
 type gate struct {
 	limit int64
 

@@ -267,7 +267,7 @@ func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
 }
 
 func (l *limit) tooLarge() error {
-	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if that is what the data should hold", ErrTooLarge, l.max)
+	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if the data should be so large", ErrTooLarge, l.max)
 }
 
 func (l *limit) reader(r io.Reader) io.Reader {

@@ -100,7 +100,7 @@ var idxTypes = map[byte]string{
 	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
 }
 
-// readIDX reads one array to the end of r, which likely holds so many bytes.
+// readIDX reads one array to the end of r, which holds likely bytes or so.
 // The header is two zeros, the type, the number of dimensions, and each of them
 // as a big-endian uint32.
 func readIDX(r io.Reader, l *limit, likely int64) (Array, error) {

@@ -69,7 +69,7 @@ type objects struct {
 type jsonField struct {
 	samples int
 	shape   []int  // of one sample
-	kind    string // what the values are, in words
+	kind    string // of the values, for messages
 	numbers []float64
 	real    bool // not all numbers are integers
 	texts   []string
@@ -98,7 +98,7 @@ func (t *objects) add(text []byte, line int) error {
 		}
 		f := t.fields[name]
 		if f == nil && len(t.names) == maxFields {
-			return t.bad(line, "", fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model", "leave out those that are not used")
+			return t.bad(line, "", fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model", "remove unused names")
 		}
 		if f == nil && len(t.lines) > 0 {
 			return t.bad(line, strconv.Quote(name), "this name", "those of the lines before: "+strings.Join(t.names[:min(8, len(t.names))], ", "), "give all lines the same names")
@@ -143,56 +143,33 @@ func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
 }
 
+// aValue is what a line may have for a name.
+const aValue = "a number, text, true, false, or an array"
+
 // value appends the next value of a line, which is inside depth arrays.
 func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	token, err := d.Token()
-	if err != nil {
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			err = errors.New("the line ends")
-		}
-		return wrong("a value that is no JSON: "+err.Error(), "a number, text, true, false, or an array")
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		err = errors.New("the line ends")
 	}
-	first := len(t.lines) == 0 && f.kind == ""
-	if token == json.Delim('[') {
-		const most = 64 // dimensions, as of NumPy
-		at := len(f.shape)
-		if depth == most {
-			return wrong("more arrays inside of arrays", fmt.Sprintf("at most %d", most))
-		}
-		if first && depth == at {
-			f.shape = append(f.shape, -1)
-		} else if depth >= at {
-			return wrong("an array", "a value, as before")
-		}
-		n := 0
-		for ; d.More(); n++ {
-			if err := t.value(d, f, depth+1); err != nil {
-				return err
-			}
-		}
-		if _, err := d.Token(); err != nil {
-			return wrong("an array without an end", "a JSON object")
-		}
-		if f.shape[depth] < 0 {
-			f.shape[depth] = n
-		}
-		if n != f.shape[depth] || n == 0 {
-			return wrong(fmt.Sprintf("an array of %d", n), fmt.Sprintf("one of %d", max(1, f.shape[depth])))
-		}
-		return nil
+	if err != nil {
+		return wrong("a value that is no JSON: "+err.Error(), aValue)
 	}
 	var kind string
-	switch token.(type) {
+	switch token := token.(type) {
 	case nil:
-		return wrong("null", "a number, text, true, false, or an array")
+		return wrong("null", aValue)
 	case json.Number:
 		kind = "a number"
 	case string:
 		kind = "text"
 	case bool:
 		kind = "true or false"
-	default:
-		return wrong(fmt.Sprint(token), "a number, text, true, false, or an array")
+	case json.Delim:
+		if token != '[' {
+			return wrong(token.String(), aValue)
+		}
+		return t.array(d, f, depth)
 	}
 	switch {
 	case depth != len(f.shape):
@@ -211,17 +188,51 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	case bool:
 		f.bools = append(f.bools, v)
 	case json.Number:
-		number, err := strconv.ParseFloat(v.String(), 64)
-		switch {
-		case err != nil || math.Abs(number) > math.MaxFloat32:
-			return wrong(quote(v.String()), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32))
-		case strings.ContainsAny(v.String(), ".eE"):
-			f.real = true
-		case math.Abs(number) >= 1<<53:
-			return wrong(quote(v.String()), "an integer below 2^53")
-		}
-		f.numbers = append(f.numbers, number)
+		return f.number(v.String())
 	}
+	return nil
+}
+
+// array appends the elements of an array inside depth others, and its end.
+func (t *objects) array(d *json.Decoder, f *jsonField, depth int) error {
+	const most = 64 // dimensions, as of NumPy
+	if depth == most {
+		return wrong("more arrays inside of arrays", fmt.Sprintf("at most %d", most))
+	}
+	if first := len(t.lines) == 0 && f.kind == ""; first && depth == len(f.shape) {
+		f.shape = append(f.shape, -1)
+	} else if depth >= len(f.shape) {
+		return wrong("an array", "a value, as before")
+	}
+	n := 0
+	for ; d.More(); n++ {
+		if err := t.value(d, f, depth+1); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return wrong("an array without an end", "a JSON object")
+	}
+	if f.shape[depth] < 0 {
+		f.shape[depth] = n
+	}
+	if n != f.shape[depth] || n == 0 {
+		return wrong(fmt.Sprintf("an array of %d", n), fmt.Sprintf("one of %d", max(1, f.shape[depth])))
+	}
+	return nil
+}
+
+func (f *jsonField) number(text string) error {
+	v, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil || math.Abs(v) > math.MaxFloat32:
+		return wrong(quote(text), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32))
+	case strings.ContainsAny(text, ".eE"):
+		f.real = true
+	case math.Abs(v) >= 1<<53:
+		return wrong(quote(text), "an integer below 2^53")
+	}
+	f.numbers = append(f.numbers, v)
 	return nil
 }
 

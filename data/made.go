@@ -42,8 +42,8 @@ type maker interface {
 	tame() bool
 }
 
-// hand is the memory of one worker: room for the samples between two stages, and what makers
-// keep from one sample to the next.
+// hand is the memory of one worker: room for the samples between two stages, and the state that
+// makers keep between samples.
 type hand struct {
 	between map[maker]vector
 	kept    map[maker]any
@@ -194,7 +194,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 func (c *column) stored() (vector, error) {
 	switch v := c.values.(type) {
 	case nil:
-		return nil, fmt.Errorf("%s: field %q is made when a batch asks for it; only stored values can be used here: %w", c.file, c.name, ErrField)
+		return nil, fmt.Errorf("%s: field %q is made when a batch needs it; only stored values can be used here: %w", c.file, c.name, ErrField)
 	case vector:
 		return v, nil
 	default:

@@ -12,7 +12,7 @@ import (
 )
 
 // mapping is a file in the address space of the process. Its bytes are only copied out, by
-// copy: nobody keeps a slice of them, so unmapping takes no memory from under a reader.
+// copy. No slice of them is kept, so that unmapping is safe.
 type mapping struct {
 	path string
 	// mu lets Close wait for those who copy.

@@ -305,7 +305,7 @@ func (m *InMemory) workspace(samples int) (*workspace, error) {
 // Fields are kept, since an interface that holds a slice costs an allocation: a pass has batches
 // of two sizes at most, besides joined ones.
 type slab struct {
-	samples int // that it has room for
+	samples int // its capacity
 	names   []string
 	shapes  [][]int
 	vectors []vector

@@ -251,7 +251,7 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 	return array{a.Shape, v}, err
 }
 
-// readNPY reads one array to the end of r, which likely holds so many bytes.
+// readNPY reads one array to the end of r, which holds likely bytes or so.
 func readNPY(r io.Reader, l *limit, likely int64) (Array, error) {
 	r = l.reader(r)
 	h, err := readHeader(r)

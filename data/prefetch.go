@@ -94,7 +94,7 @@ type handed struct {
 	last    bool // of the slab
 	pending int  // chunks that are not done; the batch is ready at 0
 	chunk   int  // samples of a chunk
-	next    int  // the first sample that nobody has taken
+	next    int  // the first sample that is not taken
 	err     error
 	errAt   int // the sample at which the chunk of err begins
 }
@@ -258,7 +258,7 @@ func (r *ring) most(ahead int) int {
 	return max((ahead+r.block)/r.block, min(ahead, 1)+1)
 }
 
-// joins is how many batches lie in the slab from one on, with it.
+// joins is the number of batches from h to the end of its slab.
 func (r *ring) joins(h *handed) int {
 	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
 }

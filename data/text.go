@@ -71,7 +71,7 @@ func (l *rowLimit) tooLarge(most int, unit string) error {
 		Expected: "a row of a table", Fix: "put each sample on a line of its own", Err: ErrFormat}
 }
 
-// textReader skips a byte order mark and refuses what is not UTF-8 text.
+// textReader skips a byte order mark and refuses binary files and UTF-16.
 func textReader(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, err := b.Peek(512)

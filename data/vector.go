@@ -214,8 +214,8 @@ type fileType struct {
 	utf32 bool // text of four bytes per character
 }
 
-// readArray reads an array of that shape from r, to its end. r counts against the limit, and
-// likely holds so many bytes.
+// readArray reads an array of that shape from r, which counts against the limit, to its end. r
+// holds likely bytes or so.
 func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool, likely int64) (Array, error) {
 	n, err := elements(shape)
 	if err != nil {

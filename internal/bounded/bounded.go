@@ -1,4 +1,4 @@
-// Package bounded is for tests: it asserts how much memory a function may allocate.
+// Package bounded asserts, in tests, how much memory a function may allocate.
 package bounded
 
 import (
@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Allocates runs f, and fails the test if the process has allocated more than most bytes
-// meanwhile, whether they are free again or not.
+// Allocates runs f, and fails the test if the process allocates more than most bytes meanwhile,
+// freed or not.
 func Allocates(t testing.TB, most int, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// ErrTooLarge: a file has more bytes than it may have.
+// ErrTooLarge: a file has more bytes than allowed.
 var ErrTooLarge = errors.New("the file is too large")
 
 // Read reads a regular file of at most most bytes.
@@ -21,7 +21,7 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	case info.IsDir():
 		return nil, &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
-	case !info.Mode().IsRegular(): // opening a named pipe would wait for a writer for ever
+	case !info.Mode().IsRegular(): // opening a named pipe waits for a writer
 		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	case info.Size() > most:
 		return nil, tooLarge(path, info.Size(), most)
@@ -31,7 +31,7 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	// The file may grow while it is read, and the size may be a lie.
+	// The file may grow while it is read, and the size may be false.
 	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
 	if _, err := buf.ReadFrom(io.LimitReader(f, most+1)); err != nil {
 		return nil, err

@@ -6,15 +6,13 @@ import (
 	"syscall"
 )
 
-// The file systems in memory, by statfs(2): what is reserved there is taken from
-// the memory of the machine.
+// The file systems in memory, by statfs(2): a reservation there takes memory of the machine.
 const (
 	tmpfs = 0x01021994
 	ramfs = 0x858458f6
 )
 
-// reserve has the file system set bytes aside for a file, where it can and where
-// that costs no memory.
+// reserve allocates bytes on disk for a file, where the file system can do that.
 func reserve(f *os.File, bytes int64) error {
 	var s syscall.Statfs_t
 	if err := syscall.Fstatfs(int(f.Fd()), &s); err != nil || uint32(s.Type) == tmpfs || uint32(s.Type) == ramfs {

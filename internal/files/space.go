@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// probeBytes is what Writable writes.
+// probeBytes is the size of the file that Writable writes.
 const probeBytes = 4 << 10
 
 // ProbePrefix begins the name of the file that Writable writes; a crash may leave it.
@@ -25,7 +25,7 @@ func Writable(dir string, bytes int64) error {
 	}
 	_, err = f.Write(make([]byte, probeBytes))
 	if err == nil {
-		// Some network file systems say only now that they are full.
+		// Some network file systems report only here that they are full.
 		err = f.Sync()
 	}
 	if err == nil {
@@ -55,7 +55,7 @@ var remedies = []struct {
 }{
 	{[]error{syscall.EROFS}, "the file system is read-only, as after an error of the disk: see the kernel's log, make it writable, or use another folder"},
 	{[]error{syscall.EACCES, syscall.EPERM}, "give this user the right to write there, or use another folder"},
-	{[]error{syscall.EIO}, "the disk or the network file system fails: see the kernel's log, and copy what is good elsewhere"},
+	{[]error{syscall.EIO}, "the disk or the network file system fails: see the kernel's log, and copy sound files elsewhere"},
 	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
 	{[]error{syscall.EFBIG}, "raise the limit of the size of files (ulimit -f), or use a file system that takes larger ones"},
 	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "make the folder, or use another one"},

@@ -1,4 +1,4 @@
-// Package nearest finds what a misspelt name was meant to be, for messages.
+// Package nearest suggests names for a misspelt one, for messages.
 package nearest
 
 import (
@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// Sort returns names ordered by how likely each is what was meant by want: by
-// Distance without regard to case, then by name. Only the first 64 bytes of a
-// name count: names come from files that may hold anything, and the cost is
-// quadratic.
+// Sort returns names in the order of their Distance to want, without regard to case, and then by
+// name. Only the first 64 bytes of a name count: names come from files that may hold anything,
+// and the cost is quadratic.
 func Sort(want string, names []string) []string {
 	type scored struct {
 		name     string
