@@ -1,6 +1,8 @@
 package data
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -41,28 +43,12 @@ type ImageOptions struct {
 	DecodeBytes int64
 }
 
-const (
-	defaultMaxPixels   = 100_000_000
-	defaultDecodeBytes = 256 << 20
-)
-
 // complete checks the options and fills in the defaults.
 func (o ImageOptions) complete() (ImageOptions, error) {
-	if o.Height == 0 {
-		o.Height = o.Size
-	}
-	if o.Width == 0 {
-		o.Width = o.Size
-	}
-	if o.Channels == 0 {
-		o.Channels = 3
-	}
-	if o.MaxPixels == 0 {
-		o.MaxPixels = defaultMaxPixels
-	}
-	if o.DecodeBytes == 0 {
-		o.DecodeBytes = defaultDecodeBytes
-	}
+	o.Height, o.Width = cmp.Or(o.Height, o.Size), cmp.Or(o.Width, o.Size)
+	o.Channels = cmp.Or(o.Channels, 3)
+	o.MaxPixels = cmp.Or(o.MaxPixels, 100_000_000)
+	o.DecodeBytes = cmp.Or(o.DecodeBytes, 256<<20)
 	const most = 1 << 14
 	switch {
 	case o.Height == 0 || o.Width == 0:
@@ -121,7 +107,7 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 		case err != nil:
 			return nil, openError(path, err)
 		case !info.IsDir():
-			if slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path))) {
+			if isImage(path) {
 				return nil, fmt.Errorf("%s: an image outside of the class folders: move it to the folder of its class: %w", path, ErrFormat)
 			}
 			continue
@@ -141,9 +127,7 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 		if len(files.files) == before {
 			return nil, fmt.Errorf("%s: a class folder without images: put some in, or remove it: %w", path, ErrFormat)
 		}
-		for range len(files.files) - before {
-			labels = append(labels, int64(class))
-		}
+		labels = append(labels, slices.Repeat([]int64{int64(class)}, len(files.files)-before)...)
 	}
 	n := len(labels)
 	if n == 0 {
@@ -162,19 +146,22 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 	return m, nil
 }
 
+func isImage(path string) bool {
+	return slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path)))
+}
+
 // holdsImages reports whether there is an image in a sub-folder of a folder.
 func holdsImages(dir string) bool {
-	found := false
 	// An error of reading is reported when the folder is opened.
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path))) && filepath.Dir(path) != filepath.Clean(dir) {
-			found = true
-			return filepath.SkipAll
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && isImage(path) && filepath.Dir(path) != filepath.Clean(dir) {
+			return errFound
 		}
 		return nil
-	})
-	return found
+	}) == errFound
 }
+
+var errFound = errors.New("found")
 
 // heldOut are the names of the folder with the test part, beside train.
 var heldOut = []string{"test", "validation", "val"}
@@ -195,13 +182,13 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 		found = append(found, e.Name())
 		divided = divided && (e.Name() == "train" || slices.Contains(heldOut, e.Name())) && holdsImages(filepath.Join(dir, e.Name()))
 	}
-	if !divided || !slices.Contains(found, "train") {
+	switch {
+	case !divided || !slices.Contains(found, "train"):
 		if err := onePart(dir, split); err != nil {
 			return nil, err
 		}
 		return OpenImages(dir, o)
-	}
-	if split != "test" {
+	case split != "test":
 		return OpenImages(filepath.Join(dir, "train"), o)
 	}
 	for _, name := range heldOut {
@@ -265,7 +252,7 @@ func (f *imageFiles) list(path, relative string) error {
 			continue
 		}
 		switch {
-		case !slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(at))):
+		case !isImage(at):
 			return fmt.Errorf("%s: among images, a file that is %w (extensions that are: %s): convert it, or move it out of the folder",
 				at, ErrUnsupported, strings.Join(imageExtensions, " "))
 		case !info.Mode().IsRegular():
