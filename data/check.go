@@ -126,7 +126,12 @@ func beyond(limit float64, orNaN bool) func(vector) int {
 }
 
 func firstBeyond[T float32 | float64](values []T, limit float64, orNaN bool) int {
-	return slices.IndexFunc(values, func(v T) bool { return math.Abs(float64(v)) >= limit || orNaN && v != v })
+	for i, v := range values {
+		if f := float64(v); !(f > -limit && f < limit) && (orNaN || f == f) {
+			return i
+		}
+	}
+	return -1
 }
 
 // walk returns the error about the first element of the named fields that find returns the index
