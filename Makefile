@@ -158,6 +158,7 @@ accuracy: runtime venv build ## what lower precisions cost in accuracy, over 5 s
 	--loss sparse_categorical_crossentropy --from-logits --metrics accuracy --range x=0:16 \
 	--out out/models/digits-cnn-scaled --force
 	$(GO) run ./internal/lab/accuracy -fashion $(FASHION) -json docs/results/accuracy.json
+	@gzip -9nf docs/results/accuracy.json
 
 .PHONY: bench-build
 bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo
@@ -169,10 +170,22 @@ BENCHFLAGS ?=
 .PHONY: bench
 bench: bench-build venv ## steadyfit, a C loop, galeone's binding, Keras and tf.function on the same models, interleaved; docs/results/bench.* (1 to 2 hours)
 	$(GO) run ./internal/lab/bench $(BENCHFLAGS)
+	@if [ -f docs/results/bench.json ]; then gzip -9nf docs/results/bench.json; fi
 
 .PHONY: bench-scaling
-bench-scaling: bench-build venv ## batch sizes, model sizes, trainings at the same time; docs/results/scaling.json
+bench-scaling: bench-build venv ## batch sizes, model sizes, trainings at the same time; docs/results/scaling.json.gz
+	@gzip -dkf docs/results/scaling.json.gz
 	$(GO) run ./internal/lab/bench scaling $(BENCHFLAGS)
+	@gzip -9nf docs/results/scaling.json
+
+# matrix, options or precision: a file of docs/results with what to measure.
+PLAN ?= matrix
+
+.PHONY: results
+results: runtime build ## measure docs/results/PLAN.json.gz again, and with PLAN=matrix its report.html (3 hours)
+	bin/steadyfit matrix --config docs/results/$(PLAN).yaml --pairs 3 --out out/$(PLAN)
+	bin/steadyfit report --thin docs/results/$(PLAN).json.gz out/$(PLAN)/matrix.json
+	@if [ $(PLAN) = matrix ]; then cp out/matrix/report.html docs/results/; fi
 
 ##@ GPUs and images
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"steadyfit/internal/files"
 )
@@ -107,14 +108,9 @@ const maxResult = 64 << 20
 
 // ReadFile reads a matrix.json, or one that gzip has compressed.
 func ReadFile(path string) (*Result, error) {
-	text, err := files.Read(path, maxResult)
+	text, err := files.ReadGzip(path, maxResult)
 	if err != nil {
 		return nil, err
-	}
-	if bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {
-		if text, err = gunzip(text); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
 	}
 	var head struct {
 		Schema *int `json:"schema"`
@@ -132,25 +128,28 @@ func ReadFile(path string) (*Result, error) {
 	return r, nil
 }
 
-func gunzip(text []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	text, err = io.ReadAll(io.LimitReader(r, maxResult+1))
-	if err == nil && len(text) > maxResult {
-		err = fmt.Errorf("it holds more than %d bytes", maxResult)
-	}
-	return text, err
-}
-
-// WriteFile writes a matrix.json; the file appears whole or not at all.
+// WriteFile writes a matrix.json, compressed if the path ends with .gz; the file appears
+// whole or not at all.
 func WriteFile(path string, r *Result) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(r); err != nil {
 		return err
+	}
+	if strings.HasSuffix(path, ".gz") {
+		var zipped bytes.Buffer
+		w, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
+		if err != nil {
+			return err
+		}
+		if _, err := text.WriteTo(w); err != nil {
+			return err
+		}
+		if err := w.Close(); err != nil {
+			return err
+		}
+		text = zipped
 	}
 	return files.Replace(path, text.Bytes())
 }

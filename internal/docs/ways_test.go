@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/files"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 )
@@ -30,7 +31,7 @@ var ways = []struct{ precision, digits, cnn string }{
 func waysTable(t *testing.T) string {
 	result, err := matrix.ReadFile("../../docs/results/precision.json.gz")
 	require.NoError(t, err)
-	text, err := os.ReadFile("../../docs/results/accuracy.json")
+	text, err := files.ReadGzip("../../docs/results/accuracy.json.gz", 1<<20)
 	require.NoError(t, err)
 	var accuracy struct {
 		Rows []struct {

@@ -18,22 +18,27 @@ type ThinOptions struct {
 	// Samples is the most samples of a series. Runs of a remedy other than the middle one
 	// of their cell have none, unless it is larger than the series of the run.
 	Samples int
-	// Digits is the number of significant digits of figures, one less of samples; 0 keeps
-	// all. With it, runs of a remedy other than the middle one keep the kind of their
+	// Digits is the number of significant digits of the figures of runs, one more of those
+	// of cells, one less of samples; 0 keeps all. With it, runs of a remedy other than the middle one keep the kind of their
 	// verdict only.
 	Digits int
 }
 
 // Published are the options for results that are kept in a repository.
-var Published = ThinOptions{Samples: 8, Digits: 4}
+var Published = ThinOptions{Samples: 10, Digits: 4}
 
 // Thin is a copy of a result with all cells, claims and runs, which [HTML], [Text],
 // [Claims], [Benchmark] and [Compare] can read, in a tenth of the space. Series and phases
 // have the layers that a report shows; trends, logs, keys and the facts other than those
-// on matrix operations are left out. The phases of a cell are those of its middle run.
+// on matrix operations are left out. The phases of a cell with a remedy are those of its
+// middle run.
 func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	v, out := newView(r), *r
 	out.Cells, out.Runs = slices.Clone(r.Cells), slices.Clone(r.Runs)
+	exact := o // for cells, which documents quote
+	if exact.Digits > 0 {
+		exact.Digits++
+	}
 	middle, baseline := map[int]bool{}, map[int]bool{}
 	for i := range out.Cells {
 		c := &out.Cells[i]
@@ -46,23 +51,24 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 			}
 		}
 		if c.Verdict != nil {
-			d := o.verdict(*c.Verdict, c.Remedy == matrix.Baseline)
-			if c.Remedy != matrix.Baseline && len(c.Runs) > 1 {
+			shown := c.Remedy == matrix.Baseline || c.Remedy == release
+			d := o.verdict(*c.Verdict, shown)
+			if !shown && len(c.Runs) > 1 {
 				d.Slope = memory.Interval{} // a report shows that of the figures
 			}
 			c.Verdict = &d
 		}
-		c.Figures.Slope = o.interval(c.Figures.Slope)
+		c.Figures.Slope = exact.interval(c.Figures.Slope)
 		for _, amount := range []**int64{&c.Figures.Peak, &c.Figures.Loaded, &c.Figures.Level, &c.Figures.Closed, &c.Figures.Trimmed, &c.Figures.StepTime} {
 			if *amount != nil {
-				rounded := int64(o.round(float64(**amount)))
+				rounded := int64(exact.round(float64(**amount)))
 				*amount = &rounded
 			}
 		}
 		if c.Comparison != nil {
 			d := *c.Comparison
 			for _, ratio := range []*memory.Ratio{&d.Slope, &d.Peak, &d.Reset, &d.GPU, &d.StepTime} {
-				ratio.Interval = o.interval(ratio.Interval)
+				ratio.Interval = exact.interval(ratio.Interval)
 			}
 			c.Comparison = &d
 		}
@@ -102,7 +108,7 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 		phases := run.Phases
 		run.Phases = map[string]memory.Sample{}
 		for name, s := range phases {
-			if whole || middle[run.ID] {
+			if whole || middle[run.ID] || baseline[run.ID] {
 				s.At = time.Time{}
 				run.Phases[name] = o.sample(s, baseline[run.ID])
 			}
@@ -111,12 +117,12 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	return &out
 }
 
-// verdict is a verdict without its trends; unless it is of a workload as it is, without
-// what a report does not show of remedies.
-func (o ThinOptions) verdict(d memory.Verdict, baseline bool) memory.Verdict {
+// verdict is a verdict without its trends, and unless it is shown, with what a table of
+// remedies takes only.
+func (o ThinOptions) verdict(d memory.Verdict, shown bool) memory.Verdict {
 	d.Trends, d.Slope = nil, o.interval(d.Slope)
 	d.NoiseFloor = o.round(d.NoiseFloor)
-	if !baseline {
+	if !shown {
 		d = memory.Verdict{Kind: d.Kind, Layer: d.Layer, Per: d.Per, Slope: d.Slope, Confidence: d.Confidence, Samples: d.Samples,
 			Reason: d.Reason, Level: o.reading(memory.Known(d.Level)).Bytes}
 	}
