@@ -17,7 +17,6 @@ import (
 	"encoding"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -254,5 +253,3 @@ func (m machine) glob(pattern string) ([]string, error) {
 	}
 	return names, nil
 }
-
-func sortedKeys[V any](of map[string]V) []string { return slices.Sorted(maps.Keys(of)) }

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// elfRunPath returns the folders that a library names for finding others, in
-// the loader's order; $ORIGIN is replaced by the library's own folder.
+// elfRunPath returns the folders in which a library searches others, in the loader's
+// order; $ORIGIN is replaced by the library's own folder.
 func elfRunPath(file string) (_ []string, err error) {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -34,8 +34,8 @@ func elfRunPath(file string) (_ []string, err error) {
 	return splitRunPath(strings.Join(texts, ":"), origin), nil
 }
 
-// dynamicStrings is elf.File.DynString without reading all strings first, which are
-// the names of all symbols: 82 MB in TensorFlow's library.
+// dynamicStrings is elf.File.DynString, but does not read all strings first: the names of
+// all symbols are 82 MB in TensorFlow's library.
 func dynamicStrings(f *elf.File, tag elf.DynTag) ([]string, error) {
 	offsets, err := f.DynValue(tag)
 	if err != nil || len(offsets) == 0 {

@@ -17,8 +17,8 @@ import (
 // gpuLibrary is a library that a GPU build opens at run time.
 type gpuLibrary struct {
 	name string
-	// without says what is lost without it. If it is empty, TensorFlow uses no
-	// GPU at all (tsl/platform/default/dlopen_checker.cc).
+	// without is what is lost without it; empty means that TensorFlow uses no GPU at all
+	// (tsl/platform/default/dlopen_checker.cc).
 	without string
 	// wheel is the Python package that brings it, if TensorFlow can do without.
 	wheel string
@@ -27,8 +27,7 @@ type gpuLibrary struct {
 // jitLink is opened by cuSPARSE rather than by TensorFlow; it lies beside it.
 const jitLink = "libnvJitLink.so.12"
 
-// forXLA are the parts of CUDA that XLA opens, or runs, as files: by name, where they
-// are in a folder of CUDA. Other parts of TensorFlow do without.
+// forXLA are the parts of CUDA that only XLA needs, with their place in a folder of CUDA.
 var forXLA = []struct{ name, file string }{
 	{"ptxas", "bin/ptxas"},
 	{"libdevice.10.bc", "nvvm/libdevice/libdevice.10.bc"},
@@ -40,8 +39,7 @@ const (
 	managementLibrary = "libnvidia-ml.so.1"
 )
 
-// gpuLibraries are those of the wheels of TensorFlow 2.16 and later, which are
-// built for CUDA 12.
+// gpuLibraries are needed by the wheels of TensorFlow 2.16 and later, built for CUDA 12.
 var gpuLibraries = []gpuLibrary{
 	{name: "libcudart.so.12"}, {name: "libcublas.so.12"}, {name: "libcublasLt.so.12"}, {name: "libcudnn.so.9"},
 	{name: "libcufft.so.11"}, {name: "libcusolver.so.11"}, {name: "libcusparse.so.12"}, {name: jitLink},
@@ -55,40 +53,41 @@ const oldestDriver = 525
 
 // gpuBox is what the machine shows of a GPU.
 type gpuBox struct {
-	// driver is the version of the kernel's driver; empty if there is none.
-	driver string
+	driver string // the version of the kernel's driver; empty if there is none
 	nodes  []string
 }
 
-func readGPU(m machine) gpuBox {
-	var g gpuBox
+var (
+	gpuNode      = regexp.MustCompile(`^/dev/nvidia(\d+|ctl|-uvm)$`)
+	driverNumber = regexp.MustCompile(`Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)`)
+)
+
+func readGPU(m machine) (g gpuBox) {
 	text, _ := m.readText("/proc/driver/nvidia/version")
-	g.driver = driverVersion(text)
-	nodes, _ := m.glob("/dev/nvidia*")
-	for _, n := range nodes {
-		if gpuNode.MatchString(n) {
-			g.nodes = append(g.nodes, n)
-		}
+	if found := driverNumber.FindStringSubmatch(text); found != nil {
+		g.driver = found[1]
 	}
-	// Windows' own driver shows itself to WSL as this.
-	if m.exists("/dev/dxg") {
-		g.nodes = append(g.nodes, "/dev/dxg")
+	nodes, _ := m.glob("/dev/nvidia*")
+	g.nodes = slices.DeleteFunc(nodes, func(n string) bool { return !gpuNode.MatchString(n) })
+	if m.exists(wsl) {
+		g.nodes = append(g.nodes, wsl)
 	}
 	return g
 }
 
-// gpuList is what NVML says, or the kernel in its place.
+// wsl is how Windows' own driver shows itself to WSL.
+const wsl = "/dev/dxg"
+
+// gpuList is the list of NVML, or else of the kernel.
 type gpuList struct {
 	gpus []gpu.GPU
-	// used is what is in use on each GPU, by its ID, where that is told.
-	used map[string]memory.Reading
-	// why NVML was not there to ask; else empty.
-	why string
-	err error
+	used map[string]memory.Reading // in use on each GPU, by its ID
+	why  string                    // NVML is unavailable
+	err  error
 }
 
-// listGPUs asks NVML for the GPUs of this machine; of one that was recorded below
-// another root only files are left.
+// listGPUs asks NVML for the GPUs of this machine. A machine recorded below another root
+// has only files.
 func listGPUs(root string) gpuList {
 	if root != "/" {
 		return gpuList{gpus: gpu.Kernel(os.DirFS(root))}
@@ -101,7 +100,7 @@ func listGPUs(root string) gpuList {
 	return l
 }
 
-// usedMemory is what is in use on each GPU, by its ID and by whoever it is.
+// usedMemory is what all processes use on each GPU, by its ID.
 func usedMemory(driver *gpu.Driver) map[string]memory.Reading {
 	source := driver.Source(0)
 	if source == nil {
@@ -120,35 +119,22 @@ func usedMemory(driver *gpu.Driver) map[string]memory.Reading {
 	return used
 }
 
-var (
-	gpuNode      = regexp.MustCompile(`^/dev/nvidia(\d+|ctl|-uvm)$`)
-	driverNumber = regexp.MustCompile(`Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)`)
-)
-
-func driverVersion(text string) string {
-	if found := driverNumber.FindStringSubmatch(text); found != nil {
-		return found[1]
-	}
-	return ""
-}
-
 func (g gpuBox) present() bool { return g.driver != "" || len(g.nodes) > 0 }
 
 const (
 	giveGPU       = "start the container with the GPU: `docker run --gpus all` (needs nvidia-container-toolkit on the host), or `podman run --device nvidia.com/gpu=all`"
 	installDriver = "install NVIDIA's driver (`sudo apt install nvidia-driver` on Debian, `sudo ubuntu-drivers install` on Ubuntu), restart, and check with `nvidia-smi`"
-	notNeeded     = "not needed for the CPU"
 )
 
-// gpuExam carries what decides how much a missing part matters.
+// gpuExam is what decides how much a missing part matters.
 type gpuExam struct {
 	m   machine
 	tf  tensorFlow
 	box gpuBox
 }
 
-// lacking is the status of a missing part: it is harmless where nobody asked
-// for a GPU and none could be used, and where TensorFlow found it all the same.
+// lacking is the status of a missing part: it is harmless if nobody asked for a GPU and
+// none could be used, and if TensorFlow uses one all the same.
 func (e gpuExam) lacking() Status {
 	switch {
 	case e.tf.hasGPU:
@@ -164,14 +150,14 @@ func (e gpuExam) lacking() Status {
 
 // missing is a check for something that is not there.
 func (e gpuExam) missing(name, found, fix string) Check {
-	c := Check{Name: name, Status: e.lacking(), Found: found, Fix: fix}
+	status := e.lacking()
 	switch {
 	case e.tf.hasGPU:
-		c.Found, c.Fix = found+"; TensorFlow uses a GPU all the same", ""
-	case c.Status == Note:
-		c.Found, c.Fix = found+"; "+notNeeded, ""
+		return note(name, found+"; TensorFlow uses a GPU all the same", "")
+	case status == Note:
+		return note(name, found+"; not needed for the CPU", "")
 	}
-	return c
+	return Check{Name: name, Status: status, Found: found, Fix: fix}
 }
 
 func checkGPU(m machine, t tensorFlow) []Check {
@@ -192,23 +178,20 @@ func checkGPU(m machine, t tensorFlow) []Check {
 }
 
 func (e gpuExam) build() Check {
-	c := Check{Name: "TensorFlow"}
+	const name = "TensorFlow"
+	fix := fmt.Sprintf("`pip install '%s'` in a virtual environment, and name its site-packages/tensorflow with --tensorflow", e.wheel())
+	const unused = "built for the CPU only: a GPU stays unused"
 	switch {
 	case !e.tf.found:
-		c.Status, c.Found = Note, "not found, so what it needs of a GPU is not known"
+		return note(name, "not found, so what it needs of a GPU is not known", "")
 	case e.tf.gpu:
-		c.Found = "built with GPU support"
-	case e.m.needGPU || e.box.present():
-		c.Status = Note
-		if e.m.needGPU {
-			c.Status = Problem
-		}
-		c.Found = "built for the CPU only: a GPU stays unused"
-		c.Fix = fmt.Sprintf("`pip install '%s'` in a virtual environment, and name its site-packages/tensorflow with --tensorflow", e.wheel())
-	default:
-		c.Found = "built for the CPU only"
+		return ok(name, "built with GPU support")
+	case e.m.needGPU:
+		return problem(name, unused, fix)
+	case e.box.present():
+		return note(name, unused, fix)
 	}
-	return c
+	return ok(name, "built for the CPU only")
 }
 
 // wheel is the package that brings TensorFlow and its GPU libraries.
@@ -223,42 +206,40 @@ func (e gpuExam) wheel() string {
 func (e gpuExam) driver() Check {
 	const name = "driver"
 	version := e.box.driver
-	if version == "" {
-		if slices.Contains(e.box.nodes, "/dev/dxg") {
-			return Check{Name: name, Found: "that of Windows (WSL)"}
-		}
-		return e.missing(name, "none loaded (/proc/driver/nvidia/version)", installDriver)
-	}
 	branch, _, _ := strings.Cut(version, ".")
-	if n, err := strconv.Atoi(branch); err == nil && n < oldestDriver {
+	n, err := strconv.Atoi(branch)
+	switch {
+	case version == "" && slices.Contains(e.box.nodes, wsl):
+		return ok(name, "that of Windows (WSL)")
+	case version == "":
+		return e.missing(name, "none loaded (/proc/driver/nvidia/version)", installDriver)
+	case err == nil && n < oldestDriver:
 		return e.missing(name, fmt.Sprintf("%s is too old for CUDA 12, which needs %d or later", version, oldestDriver), installDriver)
 	}
-	return Check{Name: name, Found: version}
+	return ok(name, version)
 }
 
 func (e gpuExam) nodes() Check {
 	const name = "device nodes"
-	numbered := slices.ContainsFunc(e.box.nodes, func(n string) bool { return n == "/dev/dxg" || n[len(n)-1] >= '0' && n[len(n)-1] <= '9' })
+	numbered := slices.ContainsFunc(e.box.nodes, func(n string) bool { return n == wsl || strings.ContainsAny(n[len(n)-1:], "0123456789") })
 	found := strings.Join(e.box.nodes, ", ")
 	switch {
 	case !numbered && e.box.driver != "":
-		// The kernel shows its driver in every container, the devices only where
-		// they were given.
 		return e.missing(name, "no /dev/nvidia0, though the kernel has the driver: this container was not given the GPU", giveGPU)
 	case !numbered:
 		return e.missing(name, "no /dev/nvidia0", installDriver)
-	case slices.Contains(e.box.nodes, "/dev/dxg"):
-		return Check{Name: name, Found: found}
+	case slices.Contains(e.box.nodes, wsl):
+		return ok(name, found)
 	}
 	for _, node := range []string{"/dev/nvidiactl", "/dev/nvidia-uvm"} {
 		if !slices.Contains(e.box.nodes, node) {
 			return e.missing(name, found+", but no "+node, "on the host: `sudo nvidia-modprobe -u -c=0`; in a container: "+giveGPU)
 		}
 	}
-	return Check{Name: name, Found: found}
+	return ok(name, found)
 }
 
-// gpus has a check for each GPU; that there is none is said by those of the driver.
+// gpus has a check for each GPU.
 func (e gpuExam) gpus() []Check {
 	l := e.m.gpus()
 	var checks []Check
@@ -283,14 +264,20 @@ func (e gpuExam) gpus() []Check {
 	return checks
 }
 
+// located finds a library, also where the loader does not search it.
+func (e gpuExam) located(name string) (c Check, found bool) {
+	if file, by := e.find(name); file != "" {
+		return ok(name, file+" ("+by+")"), true
+	}
+	return e.elsewhere(name)
+}
+
 func (e gpuExam) driverLibrary() Check {
-	if file, by := e.find(driverLibrary); file != "" {
-		return Check{Name: driverLibrary, Found: file + " (" + by + ")"}
-	}
-	if c, ok := e.elsewhere(driverLibrary); ok {
+	c, found := e.located(driverLibrary)
+	switch {
+	case found:
 		return c
-	}
-	if e.box.present() {
+	case e.box.present():
 		return e.missing(driverLibrary, "not found, though the kernel has the driver",
 			"in a container: `docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility`; else install the driver's user part (`sudo apt install libcuda1`)")
 	}
@@ -298,29 +285,27 @@ func (e gpuExam) driverLibrary() Check {
 }
 
 func (e gpuExam) library(l gpuLibrary) Check {
-	if file, by := e.find(l.name); file != "" {
-		return Check{Name: l.name, Found: file + " (" + by + ")"}
-	}
-	if c, ok := e.elsewhere(l.name); ok {
+	c, found := e.located(l.name)
+	switch {
+	case found:
 		return c
-	}
-	if l.without == "" {
+	case l.without == "":
 		return e.missing(l.name, "not found", fmt.Sprintf(
 			"`pip install '%s'`, and keep the folders tensorflow and nvidia side by side, as site-packages has them", e.wheel()))
 	}
 	return e.dispensable(l.name, l.without, l.wheel)
 }
 
-// dispensable is a check for a missing part that TensorFlow can do without.
+// dispensable checks a missing part that TensorFlow can do without.
 func (e gpuExam) dispensable(name, without, wheel string) Check {
 	if e.tf.hasGPU || e.lacking() > Note {
-		return Check{Name: name, Status: Note, Found: "not found; needed only for " + without, Fix: "`pip install " + wheel + "`"}
+		return note(name, "not found; needed only for "+without, "`pip install "+wheel+"`")
 	}
 	return e.missing(name, "not found", "")
 }
 
-// partOfXLA looks where XLA does, in its order (FindCudaExecutable of
-// subprocess_compilation.cc, CandidateCudaRoots of cuda_root_path.cc).
+// partOfXLA searches in XLA's order (FindCudaExecutable of subprocess_compilation.cc,
+// CandidateCudaRoots of cuda_root_path.cc).
 func (e gpuExam) partOfXLA(name, file string) Check {
 	const flag = "--xla_gpu_cuda_data_dir="
 	type place struct{ by, file string }
@@ -346,13 +331,13 @@ func (e gpuExam) partOfXLA(name, file string) Check {
 	}
 	for _, p := range places {
 		if e.m.exists(p.file) {
-			return Check{Name: name, Found: p.file + " (" + p.by + ")"}
+			return ok(name, p.file+" ("+p.by+")")
 		}
 	}
 	return e.dispensable(name, "code that XLA compiles for a GPU", "nvidia-cuda-nvcc-cu12")
 }
 
-// find looks for a library where the loader would, in its order.
+// find searches a library in the loader's order.
 func (e gpuExam) find(name string) (file, by string) {
 	beside := e.tf.runPath
 	if name == jitLink {
@@ -386,8 +371,8 @@ func (e gpuExam) find(name string) (file, by string) {
 	return "", ""
 }
 
-// cached finds a library in the loader's cache. Its entries point at paths that
-// end with a zero, in every version of the format.
+// cached finds a library in the loader's cache, whose paths end with a zero in every
+// version of the format.
 func cached(cache, name string) string {
 	end := strings.Index(cache, "/"+name+"\x00")
 	if end < 0 {
@@ -397,8 +382,8 @@ func cached(cache, name string) string {
 	return cache[start : end+1+len(name)]
 }
 
-// elsewhere finds a library where the loader does not look, which is the usual
-// reason for one that is installed and yet missing.
+// elsewhere finds a library where the loader does not search, the usual reason why one
+// is installed and yet missing.
 func (e gpuExam) elsewhere(name string) (Check, bool) {
 	for _, dir := range []string{"/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/opt/cuda/lib64"} {
 		file := path.Join(dir, name)

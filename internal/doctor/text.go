@@ -10,9 +10,9 @@ import (
 // lineWidth is where text is wrapped.
 const lineWidth = 110
 
-// WriteText prints the report for a person: a line per check, by group, then
-// what is wrong and what to do about it, then the sum. Harmless checks
-// in a row that found the same are printed as one. The error is that of w.
+// WriteText prints the report for a person: a line per check, by group, then what is
+// wrong and what to do about it, then the sum. Harmless checks in a row that found the
+// same are printed as one. The error is that of w.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	rows := merge(r.Checks)
@@ -33,19 +33,15 @@ func (r Report) WriteText(w io.Writer) error {
 			group = c.Group
 			b.WriteString(group + "\n")
 		}
-		indent := 2 + 8 + 1 + column + 2
-		lead := fmt.Sprintf("  %-8s %s", mark(c.Status), c.Name)
-		if pad := indent - utf8.RuneCountInString(lead); pad >= 2 {
-			lead += strings.Repeat(" ", pad)
-		} else {
-			lead += "  "
-		}
-		text := c.Found
-		// What is wrong is repeated below, with its fix.
-		if c.Status == Note && c.Fix != "" {
+		status, text := c.Status.String(), c.Found
+		switch {
+		case c.Status > Note:
+			status = strings.ToUpper(status) // the fix comes below
+		case c.Status == Note && c.Fix != "":
 			text += " (" + c.Fix + ")"
 		}
-		wrap(&b, lead, indent, text)
+		lead := fmt.Sprintf("  %-8s %-*s  ", status, column, c.Name)
+		wrap(&b, lead, 2+8+1+column+2, text)
 	}
 	writeFixes(&b, rows)
 	b.WriteString("\n" + r.sum() + "\n")
@@ -55,19 +51,17 @@ func (r Report) WriteText(w io.Writer) error {
 	return nil
 }
 
-func mark(s Status) string {
-	if s == Warning || s == Problem {
-		return strings.ToUpper(s.String())
-	}
-	return s.String()
-}
-
-// writeFixes lists what is wrong, the worst first; checks in a row that one fix
-// mends share it.
+// writeFixes lists what is wrong, the worst first; checks in a row with the same fix
+// share it.
 func writeFixes(b *strings.Builder, rows []Check) {
 	n := 0
 	for _, status := range []Status{Problem, Warning} {
 		fix := ""
+		writeFix := func() {
+			if fix != "" {
+				wrap(b, "     -> ", 8, fix)
+			}
+		}
 		for _, c := range rows {
 			if c.Status != status {
 				continue
@@ -76,20 +70,14 @@ func writeFixes(b *strings.Builder, rows []Check) {
 				b.WriteString("\nWhat to do\n")
 			}
 			if fix != c.Fix {
-				writeFix(b, fix)
+				writeFix()
 			}
 			fix = c.Fix
 			n++
 			lead := fmt.Sprintf("  %d. ", n)
 			wrap(b, lead, len(lead), fmt.Sprintf("%s, %s: %s", c.Group, c.Name, c.Found))
 		}
-		writeFix(b, fix)
-	}
-}
-
-func writeFix(b *strings.Builder, fix string) {
-	if fix != "" {
-		wrap(b, "     -> ", 8, fix)
+		writeFix()
 	}
 }
 
@@ -114,15 +102,14 @@ func (r Report) sum() string {
 	return strings.Join(parts, ", ") + "."
 }
 
-// merge joins harmless checks in a row that differ in nothing but the name; what
-// is wrong keeps its name.
-func merge(checks []Check) []Check {
-	var rows []Check
+// merge joins harmless checks in a row that differ in nothing but the name.
+func merge(checks []Check) (rows []Check) {
 	for i := 0; i < len(checks); {
-		c := checks[i]
-		n := 1
-		for c.Status <= Note && i+n < len(checks) && same(c, checks[i+n]) {
-			n++
+		c, n := checks[i], 1
+		for same := c; c.Status <= Note && i+n < len(checks); n++ {
+			if same.Name = checks[i+n].Name; same != checks[i+n] {
+				break
+			}
 		}
 		if n > 1 {
 			c.Name = fmt.Sprintf("%s and %d more", c.Name, n-1)
@@ -131,11 +118,6 @@ func merge(checks []Check) []Check {
 		i += n
 	}
 	return rows
-}
-
-func same(a, b Check) bool {
-	a.Name = b.Name
-	return a == b
 }
 
 // wrap writes a text after a lead, with the lines that follow indented.

@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,29 +13,23 @@ import (
 	"steadyfit/memory"
 )
 
-// reader says who reads a variable.
+// reader is who reads a variable.
 type reader int
 
 const (
-	// byTensorFlow: the runtime, in every build.
-	byTensorFlow reader = iota
-	// byGPU: GPU builds, or CUDA.
-	byGPU
-	// byPython: Keras or the Python package, which steadyfit does not run.
-	byPython
-	// byXLA: clients of XLA that do not go through a session of TensorFlow, as JAX has them.
-	byXLA
-	// bySteadyfit: this program.
-	bySteadyfit
-	// byNobody: advice names it, but nothing reads it.
-	byNobody
+	byTensorFlow reader = iota // the runtime, in every build
+	byGPU                      // GPU builds, or CUDA
+	byPython                   // Keras or the Python package, which steadyfit does not run
+	byXLA                      // clients of XLA other than TensorFlow's sessions, such as JAX
+	bySteadyfit                // this program
+	byNobody                   // nothing, although advice names it
 )
 
 // variable is what is known about an environment variable.
 type variable struct {
 	reader reader
 	does   string
-	// accepts says whether TensorFlow can read the value; nil means any.
+	// accepts reports whether TensorFlow can read the value; nil means any.
 	accepts func(string) bool
 	// want is what accepts expects, or, for byNobody and byXLA, what to set instead.
 	want string
@@ -42,7 +38,7 @@ type variable struct {
 func isBool(v string) bool  { _, ok := parseBool(v); return ok }
 func isCount(v string) bool { n, err := strconv.ParseInt(v, 10, 64); return err == nil && n >= 0 }
 
-// isLowerBool is the truth of what gpu_bfc_allocator.cc reads.
+// isLowerBool accepts what gpu_bfc_allocator.cc reads.
 func isLowerBool(v string) bool { return v == "true" || v == "false" }
 
 const (
@@ -51,9 +47,8 @@ const (
 	wantCount     = "a whole number"
 )
 
-// variables were checked against the strings in the CPU and the GPU library of
-// TensorFlow 2.21 and, for what they accept, against its sources. Those that nobody
-// reads are gpuopts'.
+// variables were checked against the strings in the CPU and the GPU library of TensorFlow
+// 2.21, and their values against its sources. gpuopts adds those that nobody reads.
 var variables = map[string]variable{
 	"TF_ENABLE_ONEDNN_OPTS":          {byTensorFlow, "turns oneDNN on or off", isBool, wantBool},
 	"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": {byTensorFlow, "takes oneDNN's blocks from malloc rather than from its pool", isBool, wantBool},
@@ -100,104 +95,87 @@ func init() {
 	}
 }
 
-// searched reports whether the name is one that only TensorFlow could read, so
-// that it can be looked for in the library's strings.
+// searched reports whether only TensorFlow could read the name, so that the strings of
+// its library decide.
 func searched(name string) bool {
 	return strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_")
 }
 
-func checkVariables(m machine, t tensorFlow) []Check {
+func checkVariables(m machine, t tensorFlow) (checks []Check) {
 	var names, search []string
-	for _, name := range sortedKeys(m.env) {
-		_, known := variables[name]
-		if !known && !searched(name) {
-			continue
+	for _, name := range slices.Sorted(maps.Keys(m.env)) {
+		if _, known := variables[name]; known || searched(name) {
+			names = append(names, name)
 		}
-		names = append(names, name)
 		if searched(name) {
 			search = append(search, name)
 		}
 	}
 	if len(names) == 0 {
-		return []Check{{Name: "variables", Found: "none set that TensorFlow reads"}}
+		return []Check{ok("variables", "none set that TensorFlow reads")}
 	}
 	var held map[string]bool
 	if files := t.files(); len(files) > 0 && len(search) > 0 {
-		// Without the library's strings the table alone has to do.
-		held, _ = m.contains(files, search)
+		held, _ = m.contains(files, search) // without, the table alone decides
 	}
-	var checks []Check
 	for _, name := range names {
-		c := checkVariable(name, m.env[name], t, held)
-		c.Name = name
-		checks = append(checks, c)
+		checks = append(checks, checkVariable(name, m.env[name], t, held))
 	}
 	return checks
 }
 
-// checkVariable judges one variable. held says which names the library
-// contains; nil if that is not known. Values of unknown variables are not
-// shown: they may be another program's secrets (Terraform, too, begins its
-// names with TF_).
+// checkVariable judges one variable. held are the names that the library contains; nil
+// if that is unknown.
 func checkVariable(name, value string, t tensorFlow, held map[string]bool) Check {
 	v, known := variables[name]
-	missing := held != nil && searched(name) && !held[name]
 	if !known {
 		return unknownVariable(name, t, held)
 	}
-	c := Check{Found: shorten(value) + ": " + v.does}
+	shown := shorten(value)
+	does := shown + ": " + v.does
+	unread := fmt.Sprintf("%s: not read by %v, so it changes nothing", shown, t)
+	instead := fmt.Sprintf("`unset %s`; what does work: %s", name, v.want)
 	switch {
 	case v.reader == byNobody && held[name] && searched(name):
-		c.Found = fmt.Sprintf("%s: read by %v", shorten(value), t)
+		return ok(name, fmt.Sprintf("%s: read by %v", shown, t))
 	case v.reader == byNobody:
-		c.Status = Warning
-		c.Found = fmt.Sprintf("%s: not read by %v, so it changes nothing", shorten(value), t)
-		c.Fix = fmt.Sprintf("`unset %s`; what does work: %s", name, v.want)
+		return warning(name, unread, instead)
 	case v.reader == byXLA:
-		c.Status = Warning
-		c.Found = shorten(value) + ": read by XLA's own clients, such as JAX, and not by a session of TensorFlow, so it changes nothing"
-		c.Fix = fmt.Sprintf("`unset %s`; what does work: %s", name, v.want)
+		return warning(name, shown+": read by XLA's own clients, such as JAX, and not by a session of TensorFlow, so it changes nothing", instead)
 	case v.reader == byPython:
-		c.Status = Note
-		c.Found += "; steadyfit does not run Python for training"
+		return note(name, does+"; steadyfit does not run Python for training", "")
 	case v.accepts != nil && !v.accepts(value):
-		c.Status = Warning
-		c.Found = shorten(value) + ": TensorFlow cannot read this value"
-		c.Fix = fmt.Sprintf("set %s to %s", name, v.want)
+		return warning(name, shown+": TensorFlow cannot read this value", fmt.Sprintf("set %s to %s", name, v.want))
 	case v.reader == byGPU && t.found && !t.gpu:
-		c.Status = Note
-		c.Found += "; without effect in a build for the CPU"
-	case v.reader == byTensorFlow && missing:
-		c.Status = Warning
-		c.Found = fmt.Sprintf("%s: not read by %v, so it changes nothing", shorten(value), t)
-		c.Fix = "`unset " + name + "`, or use TensorFlow 2.21"
+		return note(name, does+"; without effect in a build for the CPU", "")
+	case v.reader == byTensorFlow && held != nil && searched(name) && !held[name]:
+		return warning(name, unread, "`unset "+name+"`, or use TensorFlow 2.21")
 	case name == "TF_MKL_ALLOC_MAX_BYTES":
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-			c.Found = fmt.Sprintf("%s (%v): %s", value, memory.Bytes(n), v.does)
-		}
+		n, _ := strconv.ParseInt(value, 10, 64) // accepted
+		return ok(name, fmt.Sprintf("%s (%v): %s", value, memory.Bytes(n), v.does))
 	}
-	return c
+	return ok(name, does)
 }
 
+// unknownVariable does not show the value, which may be another program's secret:
+// Terraform's names, too, begin with TF_.
 func unknownVariable(name string, t tensorFlow, held map[string]bool) Check {
-	if held[name] {
-		return Check{Found: fmt.Sprintf("read by %v", t)}
+	meant := closest(name)
+	switch {
+	case held[name]:
+		return ok(name, fmt.Sprintf("read by %v", t))
+	case meant != "":
+		return warning(name, "not read by TensorFlow: is "+meant+" meant?", fmt.Sprintf("`unset %s; export %s=...`", name, meant))
+	case held == nil:
+		return note(name, "not known to steadyfit", "")
 	}
-	if meant := closest(name); meant != "" {
-		return Check{Status: Warning, Found: "not read by TensorFlow: is " + meant + " meant?",
-			Fix: fmt.Sprintf("`unset %s; export %s=...`", name, meant)}
-	}
-	if held == nil {
-		return Check{Status: Note, Found: "not known to steadyfit"}
-	}
-	return Check{Status: Note, Found: fmt.Sprintf("not read by %v; it may be another program's", t)}
+	return note(name, fmt.Sprintf("not read by %v; it may be another program's", t), "")
 }
 
-// closest finds the variable that a name was likely meant to be: at most two
-// letters away.
+// closest finds a variable whose name is at most two letters away.
 func closest(name string) string {
 	best, distance := "", 3
-	for _, known := range sortedKeys(variables) {
+	for _, known := range slices.Sorted(maps.Keys(variables)) {
 		if variables[known].reader == byNobody {
 			continue
 		}
@@ -211,12 +189,9 @@ func closest(name string) string {
 // shorten keeps a value to one short line.
 func shorten(value string) string {
 	const most = 60
-	runes := []rune(oneLine(value))
-	if len(runes) > most {
-		return string(slices.Concat(runes[:most-3], []rune("...")))
+	value = oneLine(value)
+	if runes := []rune(value); len(runes) > most {
+		value = string(runes[:most-3]) + "..."
 	}
-	if len(runes) == 0 {
-		return `""`
-	}
-	return string(runes)
+	return cmp.Or(value, `""`)
 }
