@@ -264,14 +264,6 @@ func (e gpuExam) gpus() []Check {
 	return checks
 }
 
-// located finds a library, also where the loader does not search it.
-func (e gpuExam) located(name string) (c Check, found bool) {
-	if file, by := e.find(name); file != "" {
-		return ok(name, file+" ("+by+")"), true
-	}
-	return e.elsewhere(name)
-}
-
 func (e gpuExam) driverLibrary() Check {
 	c, found := e.located(driverLibrary)
 	switch {
@@ -304,90 +296,75 @@ func (e gpuExam) dispensable(name, without, wheel string) Check {
 	return e.missing(name, "not found", "")
 }
 
+// place is a file, and the rule by which it is searched there.
+type place struct{ by, file string }
+
+// in lists a file in folders; an empty folder does not count.
+func in(by, file string, folders ...string) (places []place) {
+	for _, dir := range folders {
+		if dir != "" {
+			places = append(places, place{by, path.Join(dir, file)})
+		}
+	}
+	return places
+}
+
+// first returns the check of the first place that exists.
+func (e gpuExam) first(name string, places ...[]place) (c Check, found bool) {
+	for _, p := range slices.Concat(places...) {
+		if e.m.exists(p.file) {
+			return ok(name, p.file+" ("+p.by+")"), true
+		}
+	}
+	return Check{}, false
+}
+
 // partOfXLA searches in XLA's order (FindCudaExecutable of subprocess_compilation.cc,
 // CandidateCudaRoots of cuda_root_path.cc).
 func (e gpuExam) partOfXLA(name, file string) Check {
-	const flag = "--xla_gpu_cuda_data_dir="
-	type place struct{ by, file string }
-	var places []place
+	var flagged, onPath, beside []place
 	for _, f := range strings.Fields(e.m.env["XLA_FLAGS"]) {
-		if dir, ok := strings.CutPrefix(f, flag); ok {
-			places = append(places, place{"XLA_FLAGS", path.Join(dir, file)})
+		if dir, ok := strings.CutPrefix(f, "--xla_gpu_cuda_data_dir="); ok {
+			flagged = append(flagged, place{"XLA_FLAGS", path.Join(dir, file)})
 		}
 	}
 	if strings.HasPrefix(file, "bin/") {
-		for _, dir := range filepath.SplitList(e.m.env["PATH"]) {
-			places = append(places, place{"PATH", path.Join(dir, name)})
-		}
-	}
-	for _, dir := range []string{"/usr/local/cuda", "/opt/cuda"} {
-		places = append(places, place{"system folder", path.Join(dir, file)})
+		onPath = in("PATH", name, filepath.SplitList(e.m.env["PATH"])...)
 	}
 	if e.tf.found {
 		own := path.Dir(e.tf.info.Library)
-		for _, dir := range []string{"../nvidia/cuda_nvcc", "../../nvidia/cuda_nvcc", "cuda"} {
-			places = append(places, place{"beside TensorFlow", path.Join(own, dir, file)})
-		}
+		beside = in("beside TensorFlow", file, own+"/../nvidia/cuda_nvcc", own+"/../../nvidia/cuda_nvcc", own+"/cuda")
 	}
-	for _, p := range places {
-		if e.m.exists(p.file) {
-			return ok(name, p.file+" ("+p.by+")")
-		}
+	if c, found := e.first(name, flagged, onPath, in("system folder", file, "/usr/local/cuda", "/opt/cuda"), beside); found {
+		return c
 	}
 	return e.dispensable(name, "code that XLA compiles for a GPU", "nvidia-cuda-nvcc-cu12")
 }
 
-// find searches a library in the loader's order.
-func (e gpuExam) find(name string) (file, by string) {
-	beside := e.tf.runPath
+// located searches a library in the loader's order, and then where the loader does not
+// search, the usual reason why one is installed and yet missing.
+func (e gpuExam) located(name string) (c Check, found bool) {
+	beside := slices.Clone(e.tf.runPath)
 	if name == jitLink {
-		beside = nil
-		for _, dir := range e.tf.runPath {
-			beside = append(beside, strings.Replace(dir, "/cusparse/", "/nvjitlink/", 1))
+		for i, dir := range beside {
+			beside[i] = strings.Replace(dir, "/cusparse/", "/nvjitlink/", 1)
 		}
 	}
-	for _, place := range []struct {
-		by      string
-		folders []string
-	}{
-		{"LD_LIBRARY_PATH", filepath.SplitList(e.m.env["LD_LIBRARY_PATH"])},
-		{"beside TensorFlow", beside},
-	} {
-		for _, dir := range place.folders {
-			if file := path.Join(dir, name); dir != "" && e.m.exists(file) {
-				return file, place.by
-			}
-		}
-	}
+	var cached []place
 	cache, _ := e.m.readText("/etc/ld.so.cache")
-	if file := cached(cache, name); file != "" && e.m.exists(file) {
-		return file, "ldconfig"
+	// Paths in the loader's cache end with a zero, in every version of the format.
+	if end := strings.Index(cache, "/"+name+"\x00"); end >= 0 {
+		cached = in("ldconfig", name, cache[strings.LastIndexByte(cache[:end], 0)+1:end])
 	}
-	for _, dir := range []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"} {
-		if file := path.Join(dir, name); e.m.exists(file) {
-			return file, "system folder"
-		}
+	c, found = e.first(name,
+		in("LD_LIBRARY_PATH", name, filepath.SplitList(e.m.env["LD_LIBRARY_PATH"])...),
+		in("beside TensorFlow", name, beside...), cached,
+		in("system folder", name, "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"))
+	if found {
+		return c, true
 	}
-	return "", ""
-}
-
-// cached finds a library in the loader's cache, whose paths end with a zero in every
-// version of the format.
-func cached(cache, name string) string {
-	end := strings.Index(cache, "/"+name+"\x00")
-	if end < 0 {
-		return ""
-	}
-	start := strings.LastIndexByte(cache[:end], 0) + 1
-	return cache[start : end+1+len(name)]
-}
-
-// elsewhere finds a library where the loader does not search, the usual reason why one
-// is installed and yet missing.
-func (e gpuExam) elsewhere(name string) (Check, bool) {
 	for _, dir := range []string{"/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/opt/cuda/lib64"} {
-		file := path.Join(dir, name)
-		if e.m.exists(file) {
+		if file := path.Join(dir, name); e.m.exists(file) {
 			return e.missing(name, file+" is there, but the loader does not look there",
 				"`export LD_LIBRARY_PATH="+dir+"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}`"), true
 		}
