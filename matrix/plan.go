@@ -31,54 +31,51 @@ type Plan struct {
 	Workloads []Workload
 	// Remedies beside the baseline, which is always run.
 	Remedies []Remedy
-	// Select chooses the cells; nil means all remedies on all workloads. Workloads
-	// without a remedy are run as they are.
+	// Select chooses the remedies of a workload on a runtime; nil means all. A workload
+	// without a remedy is run as it is.
 	Select   func(runtime, workload, remedy string) bool
 	Runtimes []string
 	// Commands start the children, by runtime.
 	Commands map[string]Command
-	// Models has the folder of each built-in model that the workloads name; User
-	// and Data are the model and dataset of the workload "user".
+	// Models has the folder of each built-in model that the workloads name. User and Data
+	// are the model and dataset of the workload "user".
 	Models     map[string]string
 	User, Data string
-	// Pairs is how many runs of each cell there are, each paired with one of the
-	// baseline; 0 means 5. Fewer than 2 give no comparison.
+	// Pairs is the number of runs of each remedy, each paired with one of the baseline;
+	// 0 means 5. Fewer than 2 give no comparison.
 	Pairs int
 	// Group is how many remedies share a run of the baseline; 0 means 8.
 	Group int
 	// Seed of the data and of the bootstrap.
 	Seed int64
-	// Limit is the memory that each child may use, unless its workload has a limit
-	// of its own; 0 is none.
+	// Limit is the memory that each child may use, unless its workload has a limit of its
+	// own; 0 is none.
 	Limit memory.Bytes
-	// Timeout is the longest time from one message of a child to the next; 0 means
-	// two minutes.
+	// Timeout is the longest time between two messages of a child; 0 means two minutes.
 	Timeout time.Duration
-	// Jobs is how many runs there are at the same time; 0 means 1. More take less
-	// time, but disturb each other's step times.
+	// Jobs is the number of runs at the same time; 0 means 1. More disturb each other's
+	// step times.
 	Jobs int
-	// Quick is noted in the result.
-	Quick bool
-	// Version of steadyfit, for the result.
+	// Quick and Version, of steadyfit, are noted in the result.
+	Quick   bool
 	Version string
-	// GPUs names the GPUs of this machine, and GPU tells what a process takes of
-	// them; nil where that cannot be read.
+	// GPUs names the GPUs of this machine, and GPU reads what a process holds of them; nil
+	// where that is unknown.
 	GPUs []string
 	GPU  func(pid int) memory.Source
-	// Allocator finds the library of an allocator to preload; nil means the
-	// system's library path.
+	// Allocator finds the library of an allocator to preload; nil means the system's
+	// library path.
 	Allocator func(name string) (path string, err error)
-	// Out is the folder for results. A run that is there with the same key is not
-	// done again.
+	// Out is the folder for results. A run that is in it with the same key is reused.
 	Out string
-	// Again does runs again that are there and failed.
+	// Again repeats the runs in Out that failed.
 	Again bool
-	// Progress is called after each run, and with a negative ID before the first;
-	// nil for none.
+	// Progress is called after each run, and with a negative ID before the first; nil for
+	// none.
 	Progress func(Progress)
 
 	inputs    inputs
-	limitKind string // of limit.kind, if there is any
+	limitKind string // of runner.LimitKind
 }
 
 // Progress is how far a matrix is.
@@ -87,8 +84,7 @@ type Progress struct {
 	Run RunResult
 	// Done of Total runs are done, of which Reused were there before.
 	Done, Total, Reused int
-	// Left is an estimate from the runs so far, of the same workload if there were any;
-	// 0 if there were none at all.
+	// Left estimates the remaining time from the runs so far; 0 if there were none.
 	Left time.Duration
 }
 
@@ -127,8 +123,8 @@ type cellID struct{ runtime, workload, remedy string }
 
 func (j job) cell() cellID { return cellID{j.runtime, j.workload.ID, j.remedy.ID} }
 
-// expand lists the runs in their order, and the cells that need none, with the
-// reason.
+// expand lists the runs in their order, and the cells that need none, with the reason.
+// Odd pairs run backwards, so that a machine that becomes slower favours neither side.
 func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	settled = make(map[cellID]Cell)
 	base := Remedies()[0]
@@ -174,9 +170,8 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	return jobs, settled
 }
 
-// Inapplicable is why no remedy of the plan can do anything: a reason for each, if none
-// applies to any of the workloads that it is meant for. It is empty if one does, or if
-// the plan has no remedies.
+// Inapplicable lists why each remedy of the plan changes nothing; it is empty if one does
+// change something, or if the plan has no remedies.
 func (p *Plan) Inapplicable() []string {
 	var reasons []string
 	for _, r := range p.Remedies {
@@ -205,11 +200,11 @@ func (p *Plan) Inapplicable() []string {
 	return reasons
 }
 
-// common are the knobs that every workload has.
+// common are the parameters that every workload has.
 var common = []string{"gc", "trim"}
 
-// refuse says why a remedy is not run on a workload, as far as it can be known
-// beforehand; "" if it is to be run.
+// refuse is the reason, known beforehand, why a remedy is not run on a workload; "" if it
+// is run.
 func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, string) {
 	if len(r.Runtimes) > 0 && !slices.Contains(r.Runtimes, runtime) {
 		return memory.NotApplicable, fmt.Sprintf("there is no such thing on the runtime %s", runtime)

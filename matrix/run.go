@@ -13,17 +13,17 @@ import (
 	"sync"
 	"time"
 
+	"gonum.org/v1/gonum/stat"
+
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
-// Run does what a plan says, and returns the result of all runs that are done,
-// those of an earlier call included. The result is not nil if err is: an error
-// means that the matrix could not go on (ctx ended, a child that cannot be
-// started or was ended by somebody else, a disk that is full), and what was measured
-// before is in the result and in the folder. A run that such a thing ended is not in
-// either, so that the next call does it.
+// Run does the runs of a plan, and returns the result of all that are done, earlier calls
+// included. An error means that the matrix could not continue: ctx ended, a child could
+// not be started or was ended by somebody else, a disk is full. The result is not nil
+// then; it and the folder have the runs before the error, and the next call resumes.
 func Run(ctx context.Context, p Plan) (*Result, error) {
 	if ctx == nil {
 		return nil, errors.New("matrix: the context is nil; give one, such as context.Background()")
@@ -48,12 +48,8 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 
 	r := &Result{Schema: SchemaVersion, Version: p.Version, Started: time.Now(), Environment: ReadEnvironment(p.GPUs),
 		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds()}}
-	d := &doing{plan: &p, jobs: jobs, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)),
-		left: make(map[workloadID]int), spent: make(map[workloadID]spent), progress: Progress{Run: RunResult{ID: -1}, Total: len(jobs)}}
-	for _, j := range jobs {
-		d.left[workloadID{j.runtime, j.workload.ID}]++
-	}
-	p.report(d.progress)
+	d := &doing{plan: &p, jobs: jobs, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
+	d.report(RunResult{ID: -1})
 	err = d.all(ctx)
 	for _, run := range d.results {
 		if run != nil {
@@ -65,61 +61,79 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	return r, err
 }
 
-// doing is the runs of a plan as they are done.
+// doing is the runs of a plan while they are done.
 type doing struct {
 	plan *Plan
 	jobs []job
 
-	mu        sync.Mutex // over all that follows
+	mu        sync.Mutex // over the fields below
 	store     *store
 	variables *variables
-	results   []*RunResult // by ID
-	progress  Progress
-	left      map[workloadID]int // runs to do
-	spent     map[workloadID]spent
+	results   []*RunResult // by ID; nil is not done
+	reused    []bool
 }
 
-// workloadID is a workload on a runtime.
-type workloadID struct{ runtime, workload string }
-
-// spent is the time that a number of runs took.
-type spent struct {
-	time time.Duration
-	runs int
-}
-
-// remaining is an estimate of the time that the rest takes: each run as long as those
-// of its workload so far, or as the mean of all.
-func (d *doing) remaining() time.Duration {
-	var all spent
-	for _, s := range d.spent {
-		all.time, all.runs = all.time+s.time, all.runs+s.runs
+// report reports the progress after a run.
+func (d *doing) report(run RunResult) {
+	if d.plan.Progress == nil {
+		return
 	}
-	if all.runs == 0 {
+	p := Progress{Run: run, Total: len(d.jobs), Left: d.left()}
+	for id := range d.results {
+		if d.results[id] != nil {
+			p.Done++
+		}
+		if d.reused[id] {
+			p.Reused++
+		}
+	}
+	d.plan.Progress(p)
+}
+
+// left estimates the time of the remaining runs: each takes the mean of its workload so
+// far, or the mean of all.
+func (d *doing) left() time.Duration {
+	type id struct{ runtime, workload string }
+	times := make(map[id][]float64)
+	var all []float64
+	for n, run := range d.results {
+		if run != nil && !d.reused[n] {
+			key := id{run.Runtime, run.Workload}
+			times[key], all = append(times[key], run.Seconds), append(all, run.Seconds)
+		}
+	}
+	if all == nil {
 		return 0
 	}
-	var sum time.Duration
-	for id, n := range d.left {
-		s := d.spent[id]
-		if s.runs == 0 {
-			s = all
+	seconds := 0.0
+	for n, j := range d.jobs {
+		if d.results[n] != nil {
+			continue
 		}
-		sum += s.time / time.Duration(s.runs) * time.Duration(n)
+		own := times[id{j.runtime, j.workload.ID}]
+		if own == nil {
+			own = all
+		}
+		seconds += stat.Mean(own, nil)
 	}
-	return sum / time.Duration(max(d.plan.Jobs, 1))
+	return time.Duration(seconds / float64(max(d.plan.Jobs, 1)) * float64(time.Second))
 }
 
-// all does every job: those of a pair of a group one after the other, and as many
-// pairs at the same time as the plan says. It ends at the first error.
+// all does every job: those of a pair of a group one after the other, and as many pairs
+// at the same time as the plan says. It ends at the first error.
 func (d *doing) all(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	ids := make([]int, len(d.jobs))
+	for id := range ids {
+		ids[id] = id
+	}
 	pairs := make(chan []int)
 	var workers sync.WaitGroup
 	for range max(d.plan.Jobs, 1) {
 		workers.Go(func() {
-			for ids := range pairs {
-				for _, id := range ids {
+			for pair := range pairs {
+				for _, id := range pair {
 					if err := d.one(ctx, id); err != nil {
 						stop(err)
 						return
@@ -128,29 +142,23 @@ func (d *doing) all(ctx context.Context) error {
 			}
 		})
 	}
-	for from := 0; from < len(d.jobs); {
-		to := from + 1
-		for to < len(d.jobs) && d.jobs[to].together(d.jobs[from]) {
-			to++
+	for len(ids) > 0 && ctx.Err() == nil {
+		n := slices.IndexFunc(ids, func(id int) bool { return !d.jobs[id].together(d.jobs[ids[0]]) })
+		if n < 0 {
+			n = len(ids)
 		}
-		ids := make([]int, 0, to-from)
-		for id := from; id < to; id++ {
-			ids = append(ids, id)
-		}
-		from = to
 		select {
-		case pairs <- ids:
-			continue
+		case pairs <- ids[:n]:
+			ids = ids[n:]
 		case <-ctx.Done():
 		}
-		break
 	}
 	close(pairs)
 	workers.Wait()
 	return context.Cause(ctx)
 }
 
-// one does a job and takes note of it.
+// one does a job and reports it.
 func (d *doing) one(ctx context.Context, id int) error {
 	run, reused, err := d.plan.one(ctx, id, d.jobs[id], d)
 	if err != nil {
@@ -158,25 +166,9 @@ func (d *doing) one(ctx context.Context, id int) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.results[id] = run
-	d.progress.Run, d.progress.Done = *run, d.progress.Done+1
-	where := workloadID{run.Runtime, run.Workload}
-	d.left[where]--
-	if reused {
-		d.progress.Reused++
-	} else {
-		s := d.spent[where]
-		d.spent[where] = spent{s.time + time.Duration(run.Seconds*float64(time.Second)), s.runs + 1}
-	}
-	d.progress.Left = d.remaining()
-	d.plan.report(d.progress)
+	d.results[id], d.reused[id] = run, reused
+	d.report(*run)
 	return nil
-}
-
-func (p *Plan) report(progress Progress) {
-	if p.Progress != nil {
-		p.Progress(progress)
-	}
 }
 
 // check refuses a plan that cannot work before anything is run.
@@ -281,18 +273,17 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	return &run, false, d.store.add(run)
 }
 
-// hungOtherwise is whether a run was given up after another silence than would be now.
+// hungOtherwise reports whether a run hung with another timeout than that of the plan.
 func (p *Plan) hungOtherwise(run *RunResult) bool {
 	return strings.HasPrefix(run.Cause, runner.ErrHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
 }
 
-// judge sets what a run came to, for memory.Compare. A run that was measured earlier is
-// judged anew, as this program judges.
+// judge sets the outcome of a run, for memory.Compare. A reused run is judged again, by
+// this program.
 func (run *RunResult) judge(w Workload, seed uint64) {
 	v := run.Series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
 	result := run.Series.Outcome(v)
-	// The peak is reset when all is loaded, and the trace of a step is no part of the
-	// loop.
+	// The peak is reset after loading, and the traced step is no part of the loop.
 	for _, name := range []string{worker.PhaseFirst, worker.PhaseSteady} {
 		sample := run.Phases[name]
 		if peak := sample.Get(memory.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {

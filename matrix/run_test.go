@@ -893,13 +893,25 @@ func TestTheGoalIsThatOfThePairs(t *testing.T) {
 }
 
 func TestTheTimeThatIsLeft(t *testing.T) {
-	d := &doing{plan: &Plan{Jobs: 2},
-		left:  map[workloadID]int{{Go, "a"}: 3, {Go, "b"}: 1, {Keras, "a"}: 2},
-		spent: map[workloadID]spent{{Go, "a"}: {4 * time.Second, 4}, {Go, "b"}: {20 * time.Second, 2}}}
+	d := &doing{plan: &Plan{Jobs: 2}}
+	add := func(runtime, workload string, seconds float64, done, left int) {
+		for i := range done + left {
+			d.jobs = append(d.jobs, job{runtime: runtime, workload: Workload{ID: workload}})
+			d.results, d.reused = append(d.results, nil), append(d.reused, false)
+			if i < done {
+				d.results[len(d.results)-1] = &RunResult{Runtime: runtime, Workload: workload, Seconds: seconds}
+			}
+		}
+	}
+	add(Go, "a", 1, 4, 3)
+	add(Go, "b", 10, 2, 1)
+	add(Keras, "a", 0, 0, 2)
 	// 3 of 1 s, 1 of 10 s, and 2 of the mean of 4 s, two at a time.
-	assert.Equal(t, 10500*time.Millisecond, d.remaining())
-	d.spent = nil
-	assert.Zero(t, d.remaining())
+	assert.Equal(t, 10500*time.Millisecond, d.left())
+	for i := range d.reused {
+		d.reused[i] = true
+	}
+	assert.Zero(t, d.left())
 }
 
 func TestNothingOfTheUsersOwnToRun(t *testing.T) {
