@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
 
@@ -57,10 +57,10 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
 	thin(r)
 }
 
-// neverRan is whether nothing was measured, since the remedy could not be applied.
+// neverRan reports whether the remedy could not be applied, so that nothing was measured.
 func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }
 
-// paired are runs beside those without a remedy that they were done with, and those.
+// paired pairs runs with the baseline runs of the same pair and group, and returns those.
 func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult) {
 	for _, run := range runs {
 		for _, b := range base {
@@ -119,7 +119,7 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 		comparison = memory.Compare(pairs, memory.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
 		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset, perStep.StepTime, perStep.GPU
-		// What does not go with the samples is no worse for there being fewer.
+		// A slope that does not depend on the samples is no worse with fewer of them.
 		switch relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; {
 		case relief, perStep.Effect == memory.Harmful:
 		case perStep.Effect == memory.Unclear:
@@ -132,8 +132,8 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 	return c
 }
 
-// perSample is a verdict on steps of a part of the batch, with slopes for as many samples as
-// a step has without the remedy.
+// perSample scales the slopes of a run with a part of the batch to a step on the whole
+// batch.
 func perSample(v memory.Verdict, divided int) memory.Verdict {
 	if v.Net != nil { // the stored verdict has the same one
 		net := *v.Net
@@ -148,9 +148,8 @@ func perSample(v memory.Verdict, divided int) memory.Verdict {
 	return v
 }
 
-// goal is what a cell is judged by: the slope where there is one; a remedy for
-// slopes is judged by the peak where memory does not grow. What is for a GPU is judged
-// by that. base are the runs that it is compared with.
+// goal is the amount that a cell is judged by: the slope where memory grows, otherwise the
+// remedy's own goal, with the peak in place of the slope. base are the runs without it.
 func goal(remedy Remedy, base []*RunResult) memory.Goal {
 	outcomes := make([]memory.Outcome, len(base))
 	for i, b := range base {
@@ -170,10 +169,9 @@ func goal(remedy Remedy, base []*RunResult) memory.Goal {
 // worst are the kinds of verdicts, the worst first.
 var worst = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
 
-// middle is the run that stands for several: of those whose verdicts are of the most
-// frequent kind, the one with the middle slope; of those that died, the one that was
-// observed for longest. Of kinds as frequent, the worst counts; but it is a leak only if
-// memory.Leaks says so, which the remedies are judged by.
+// middle is the run that represents several: the one with the middle slope among those
+// with the most frequent kind of verdict, the worst of equally frequent ones. It is a leak
+// only if memory.Leaks agrees. Of crashed runs it is the one with the most samples.
 func middle(runs []*RunResult) *RunResult {
 	var most []*RunResult
 	outcomes := make([]memory.Outcome, len(runs))
@@ -202,7 +200,7 @@ func middle(runs []*RunResult) *RunResult {
 	return most[(len(most)-1)/2]
 }
 
-// split says that runs came to different verdicts; nothing if they agree.
+// split is a note that runs have different verdicts; nil if they agree.
 func split(runs []*RunResult) []string {
 	var parts []string
 	for _, kind := range worst {
@@ -224,8 +222,8 @@ func (r *RunResult) samples() int {
 	return r.Series.Len()
 }
 
-// Middle is the run that stands for those of a cell, which its verdict is of; nil if
-// there are none.
+// Middle is the run that represents those of a cell and gives it its verdict; nil if there
+// are none.
 func Middle(runs []*RunResult) *RunResult {
 	if len(runs) == 0 {
 		return nil
@@ -246,7 +244,7 @@ func figures(runs []*RunResult) Figures {
 		if len(all) == 0 {
 			return nil
 		}
-		m := int64(measure.Median(all))
+		m := int64(stats.Median(all))
 		return &m
 	}
 	phase := func(name string) func(*RunResult) memory.Reading {
@@ -262,8 +260,8 @@ func figures(runs []*RunResult) Figures {
 		}
 	}
 	if len(slopes) > 0 {
-		f.Slope = memory.Interval{Estimate: measure.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
-		f.Seconds = measure.Median(seconds)
+		f.Slope = memory.Interval{Estimate: stats.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+		f.Seconds = stats.Median(seconds)
 	}
 	f.Peak = amount(func(run *RunResult) memory.Reading { return run.Outcome.Peak })
 	f.StepTime = amount(func(run *RunResult) memory.Reading { return run.Outcome.StepTime })
@@ -291,13 +289,13 @@ func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading)
 	return sum
 }
 
-// onGPU: TensorFlow names the allocators of a GPU so ("gpu_host_bfc" is of the CPU).
+// onGPU reports whether an allocator is that of a GPU ("gpu_host_bfc" is of the CPU).
 func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
 
-// recovered is how far a slope may be from the true one.
+// recovered is the largest relative error of a calibrated slope.
 const recovered = 0.05
 
-// calibrate says whether a workload of known slope was measured rightly.
+// calibrate reports whether a known slope was measured correctly.
 func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool) {
 	if w.Leak == nil || len(base) == 0 {
 		return Calibration{}, false
@@ -318,7 +316,7 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 		}
 	}
 	c.OK = wrong == 0
-	c.Slope = memory.Interval{Estimate: measure.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+	c.Slope = memory.Interval{Estimate: stats.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
 	kinds := make([]string, len(c.Kinds))
 	for i, k := range c.Kinds {
 		kinds[i] = string(k)
@@ -344,8 +342,9 @@ var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, 
 // shownPhase are the layers of a phase that are kept, parts of them included.
 var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads, memory.TFUsed, memory.TFPeak, memory.GPUAllocator, memory.GPUProcess}
 
-// thin drops what only runs.jsonl keeps: all curves but those of the middle run of
-// each cell and of the first baseline of each pair, and layers and trends that no report shows.
+// thin drops what only runs.jsonl keeps: the curves other than those of the middle run of
+// each cell and the first baseline of each pair, and the layers and trends that no report
+// shows.
 func thin(r *Result) {
 	shown := make(map[int]bool)
 	runs := make(map[cellID][]*RunResult)

@@ -14,17 +14,16 @@ import (
 	"steadyfit/memory"
 )
 
-// read are the beginnings of variables that TensorFlow, Go or an allocator reads.
+// read are prefixes of the variables that TensorFlow, Go or an allocator reads.
 var read = []string{"TF_", "ONEDNN_", "DNNL_", "XLA_", "CUDA_", "NVIDIA_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS", "MALLOC_", "LD_PRELOAD", "OMP_", "GLIBC_TUNABLES", "KERAS_", "TCMALLOC_", "MIMALLOC_"}
 
-// reads tells whether a variable begins like one of those.
+// reads reports whether a variable has one of these prefixes.
 func reads(name string) bool {
 	return slices.ContainsFunc(read, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) &&
 		!strings.HasPrefix(name, "TF_CLI_") // Terraform's
 }
 
-// ReadEnvironment describes the machine, with the names of its GPUs. What cannot be known is
-// left empty.
+// ReadEnvironment describes the machine. GPUs are given by name. Unknown facts are empty.
 func ReadEnvironment(gpus []string) Environment {
 	e := Environment{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
 		TensorFlow: make(map[string]string), GPUs: append([]string{}, gpus...), Variables: make(map[string]string)}
@@ -53,7 +52,7 @@ func ReadEnvironment(gpus []string) Environment {
 	return e
 }
 
-// LoadAverage is that over a minute; 0 if it is not known.
+// LoadAverage is the load average over a minute; 0 is unknown.
 func LoadAverage() float64 {
 	if l, err := load.Avg(); err == nil {
 		return l.Load1
@@ -61,7 +60,7 @@ func LoadAverage() float64 {
 	return 0
 }
 
-// finish adds what the runs told.
+// finish adds the facts that the runs reported.
 func (e *Environment) finish(runs []RunResult) {
 	e.LoadAfter = LoadAverage()
 	for _, run := range runs {

@@ -15,8 +15,8 @@ import (
 	"steadyfit/internal/files"
 )
 
-// inputs are digests of what the outcome of runs depends on beside what the plan
-// itself says. They are taken once, before the first run.
+// inputs are digests of everything outside the plan that the outcome of a run depends on,
+// taken once, before the first run.
 type inputs struct {
 	user      string            // the content of the user's model and data
 	runtimes  map[string]string // libraries and packages
@@ -68,15 +68,15 @@ func (p *Plan) preloads() []string {
 	return slices.Compact(names)
 }
 
-// stamp adds what changes when another library is installed in the place of one.
+// stamp adds what changes when another version of a library is installed.
 func stamp(sum hash.Hash, path string) {
 	if info, err := os.Stat(path); err == nil {
 		fmt.Fprintln(sum, path, info.Size(), info.ModTime().UnixNano())
 	}
 }
 
-// hashInput adds the content of a file, or of all files of a folder. What is no path
-// (builtin:NAME) has no content of its own.
+// hashInput adds the content of a file or folder. A name that is no path (builtin:NAME) has
+// none.
 func hashInput(sum hash.Hash, path string) error {
 	if _, err := os.Stat(path); path == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -84,8 +84,8 @@ func hashInput(sum hash.Hash, path string) error {
 	return files.Hash(sum, path)
 }
 
-// packages are the Python packages that lie beside TensorFlow's, with their versions:
-// pip keeps a folder NAME-VERSION.dist-info for each.
+// packages are the Python packages beside TensorFlow's, with versions: pip keeps a folder
+// NAME-VERSION.dist-info for each.
 func packages(libraries []string) []string {
 	var names []string
 	for _, library := range libraries {
@@ -98,8 +98,8 @@ func packages(libraries []string) []string {
 	return slices.Compact(names)
 }
 
-// inherited are the variables of an environment that change what a child does;
-// how much it writes to its log is none of that.
+// inherited are the variables of an environment that change what a child measures, so not
+// those of its log.
 func inherited(environment []string) []string {
 	var found []string
 	for _, pair := range environment {

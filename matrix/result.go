@@ -119,7 +119,7 @@ type Cell struct {
 	// were paired with are in Base, in the same order.
 	Runs []int `json:"runs"`
 	Base []int `json:"base,omitempty"`
-	// Crashes tells causes of death among the runs, one entry each.
+	// Crashes are the causes of the runs that crashed.
 	Crashes []string `json:"crashes,omitempty"`
 }
 
@@ -164,10 +164,10 @@ type RunResult struct {
 	Started time.Time      `json:"started"`
 	Seconds float64        `json:"seconds"`
 	Outcome memory.Outcome `json:"outcome"`
-	// Phases are the samples at the turning points, by the names of package cell.
+	// Phases are the samples at the turning points, by the names of package worker.
 	Phases map[string]memory.Sample `json:"phases"`
-	// Facts are what the child told of itself, and "threads tf_Compute", which the
-	// parent counted at the end of the steps.
+	// Facts are those of the child, and "threads tf_Compute", which the parent counts at
+	// the end of the steps.
 	Facts map[string]string `json:"facts,omitempty"`
 	// Series are the samples between steps, thinned.
 	Series *memory.Series `json:"series,omitempty"`
@@ -190,9 +190,8 @@ type Claim struct {
 	Says string `json:"says"`
 	// Verdicts has one entry per runtime that tested it.
 	Verdicts []ClaimVerdict `json:"verdicts"`
-	// Needs tells what a further test would need that this machine lacks, and the
-	// command that would do it. If it is empty and there are no verdicts, what would
-	// test the claim was not part of this matrix.
+	// Needs is what a further test needs that this machine lacks, and its command. If it
+	// is empty and there are no verdicts, the matrix had no test of the claim.
 	Needs string `json:"needs,omitempty"`
 }
 

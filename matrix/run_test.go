@@ -1099,8 +1099,8 @@ func TestThreadsThatAreCounted(t *testing.T) {
 		{one, pool(4, 4), "", ""}, // only the runs without it can tell
 		{one, pool(0, 0), "", "no thread is called tf_Compute"},
 		{own, pool(4, 0), "", ""},
-		{own, pool(4, 4), "", "sessions are open to the end, so that it is not told whose threads there are"},
-		{own, &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not told whose threads there are"},
+		{own, pool(4, 4), "", "sessions are open to the end, so that it is not known whose threads there are"},
+		{own, &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not known whose threads there are"},
 		{intra, pool(4, 4), "", "threads that share an operation have no name to count them by"},
 	} {
 		reason, unseen := p.verify(job{runtime: Go, remedy: c.remedy}, c.o, newVariables(&p))

@@ -58,7 +58,7 @@ func openStore(dir string) (*store, error) {
 	return s, nil
 }
 
-// read takes up the whole lines, and returns where they end.
+// read reads the complete lines, and returns where they end.
 func (s *store) read() (end int64, err error) {
 	lines := bufio.NewReader(s.file)
 	for n := 1; ; n++ {
@@ -71,7 +71,7 @@ func (s *store) read() (end int64, err error) {
 		}
 		var run RunResult
 		if err := json.Unmarshal(line, &run); err != nil {
-			return 0, fmt.Errorf("line %d is not a run: %w; move the file away to begin anew", n, err)
+			return 0, fmt.Errorf("line %d is not a run: %w; move the file away to start from scratch", n, err)
 		}
 		s.runs[run.Key] = run
 		end += int64(len(line))
@@ -94,7 +94,7 @@ func (s *store) add(run RunResult) error {
 	}
 	if err != nil {
 		// A full disk must not leave half a line in the way of the next run.
-		return fmt.Errorf("results: %w; what was measured before is kept, and the same command goes on from there",
+		return fmt.Errorf("results: %w; finished runs are kept, and the same command resumes",
 			errors.Join(err, s.file.Truncate(info.Size())))
 	}
 	s.runs[run.Key] = run

@@ -22,8 +22,8 @@ var goVariables = []string{"GOGC", "GOMEMLIMIT"}
 
 const mallocVariables = "MALLOC_"
 
-// verify says why a remedy did not take in a run, or "" if it did as far as can
-// be seen. unseen says what could not be looked at.
+// verify is the reason why a remedy did not take effect in a run, or "". unseen is what
+// could not be checked.
 func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen string) {
 	r := j.remedy
 	if r.Preload != "" && !strings.Contains(o.Maps, allocator.Libraries[r.Preload].File) {
@@ -77,17 +77,16 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 	return "", strings.Join(slices.Compact(doubts), "; ")
 }
 
-// poolThreads is the name of the threads that run operations side by side: those of
-// all sessions, or of one (thread::ThreadPool "Compute" in direct_session.cc and
-// context.cc, with the tf_ of posix_env.cc; seen in TensorFlow 2.21). A thread without
-// a name of its own, such as one of those that share an operation, has the name of
-// the one that started it, so there may be more.
+// poolThreads is the name of the threads that run operations side by side, for all
+// sessions or for one (thread::ThreadPool "Compute" in direct_session.cc and context.cc,
+// with the tf_ of posix_env.cc; seen in TensorFlow 2.21). A thread without a name of its
+// own has the name of the thread that started it, so there may be more.
 const poolThreads = "tf_Compute"
 
-// factPool is how many threads have that name at the end of the steps.
+// factPool is the number of these threads at the end of the steps.
 const factPool = "threads " + poolThreads
 
-// verifyThreads says why TensorFlow's threads do not show that a remedy for them took.
+// verifyThreads is why TensorFlow's threads do not show that a remedy took effect.
 func verifyThreads(r Remedy, o *runner.Observed) string {
 	steady, closed := o.Threads[worker.PhaseSteady], o.Threads[worker.PhaseClosed]
 	own := r.Device != nil && r.Device.PerSessionThreads
@@ -97,13 +96,13 @@ func verifyThreads(r Remedy, o *runner.Observed) string {
 		return fmt.Sprintf("no thread is called %s", poolThreads)
 	case own && (closed == nil || closed[poolThreads] > 0):
 		// The pool of all sessions outlives them; a session's own one does not.
-		return "sessions are open to the end, so that it is not told whose threads there are"
+		return "sessions are open to the end, so that it is not known whose threads there are"
 	}
 	return ""
 }
 
-// unseenThreads says why a remedy that leaves fewer threads may not have taken: in a pair
-// there are as many as without it.
+// unseenThreads is why a remedy that leaves fewer threads may not have taken effect: in a
+// pair there are as many as without it.
 func unseenThreads(r Remedy, runs, base []*RunResult) string {
 	if r.PoolThreads == 0 || len(runs) != len(base) {
 		return ""
@@ -120,8 +119,8 @@ func unseenThreads(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// unseenTrace says why the traced steps do not show that a remedy took: those without it
-// have what it makes, or lack what it takes away, too.
+// unseenTrace is why the traced steps do not show that a remedy took effect: without it
+// they have what it adds, or lack what it removes, too.
 func unseenTrace(r Remedy, base []*RunResult) string {
 	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
 		for _, run := range base {
@@ -137,12 +136,12 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 	return ""
 }
 
-// operationFacts are what a traced step tells of its operations.
+// operationFacts are the facts about the operations of a traced step.
 var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed, worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
 
-// unseenGraph says why a remedy that changes the graph may not have taken: in a pair, the
-// traced steps have as many operations of each kind, and the losses at the end are the
-// same. That they differ tells something only if those without it are all alike.
+// unseenGraph is why a remedy that changes the graph may not have taken effect: in a pair,
+// the traced steps have as many operations of each kind, and the losses at the end are the
+// same. Losses count only if those without the remedy are all the same.
 func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherGraph || len(runs) != len(base) {
 		return ""
@@ -164,8 +163,8 @@ func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// unseenLoss says why a remedy that changes how numbers are computed may not have taken: in
-// a pair, the losses at the end are the same, or those without it differ among themselves.
+// unseenLoss is why a remedy that changes how numbers are computed may not have taken
+// effect: in a pair the losses are the same, or those without it differ among themselves.
 func unseenLoss(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherLoss || len(runs) != len(base) {
 		return ""
@@ -175,7 +174,7 @@ func unseenLoss(r Remedy, runs, base []*RunResult) string {
 		switch {
 		case run.Failure != "" || base[i].Failure != "":
 		case with == "" || without == "":
-			return "there is no loss to tell by"
+			return "there is no loss to compare"
 		case with == without:
 			return "the loss at the end is that without it, bit for bit"
 		case without != base[0].Facts[worker.FactLossLast] && base[0].Failure == "":
@@ -185,8 +184,8 @@ func unseenLoss(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// variables tells which variables of the environment a library can read: those
-// whose names are in it.
+// variables finds which variables of the environment a library reads: those whose names
+// are in it.
 type variables struct {
 	needles []string
 	known   map[string]map[string]bool
@@ -202,9 +201,9 @@ func newVariables(p *Plan) *variables {
 	return v
 }
 
-// needle is what a library has of the name of a variable that it reads. oneDNN and
-// mimalloc put a prefix before it, each oneDNN_ and DNNL_ or mimalloc_ (getenv_int_user
-// in oneDNN's utils.cpp, mi_option_init in mimalloc's options.c).
+// needle is the text in a library for a variable that it reads. oneDNN and mimalloc add
+// the prefixes oneDNN_ and DNNL_ or mimalloc_ themselves (getenv_int_user in oneDNN's
+// utils.cpp, mi_option_init in mimalloc's options.c).
 func needle(name string) string {
 	for _, prefix := range []string{"ONEDNN_", "DNNL_"} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
@@ -217,8 +216,8 @@ func needle(name string) string {
 	return name
 }
 
-// read reports whether libraries have the name of a variable. They are searched
-// once, for all names.
+// read reports whether libraries have the name of a variable. They are searched once, for
+// all names.
 func (v *variables) read(libraries []string, name string) (bool, error) {
 	if len(libraries) == 0 {
 		return false, errors.New("no library to look into")
@@ -236,8 +235,7 @@ func (v *variables) read(libraries []string, name string) (bool, error) {
 	return v.known[key][needle(name)], nil
 }
 
-// search marks the names that occur in a file, each as the end of a string, which
-// is a zero byte.
+// search marks the names that occur in a file, each before a zero byte.
 func search(path string, names []string, found map[string]bool) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -266,8 +264,8 @@ func search(path string, names []string, found map[string]bool) error {
 	}
 }
 
-// unmeasurable tells a failure that says that the remedy was not there to be
-// measured from a death, which is a result.
+// unmeasurable reports whether a run failed because the remedy could not be applied; a
+// crash is a result.
 func unmeasurable(f worker.Failure) bool {
 	return f == worker.NotApplicable || f == worker.CouldNotApply
 }

@@ -3,8 +3,8 @@
 // seeds and for as many epochs, and compares the last validation accuracy with
 // that of fp32, seed by seed.
 //
-//	go run ./internal/accuracy -plan
-//	go run ./internal/accuracy -seeds 5
+//	go run ./internal/lab/accuracy -plan
+//	go run ./internal/lab/accuracy -seeds 5
 //
 // The precisions are: fp32, the reference; bf16 and fp16 by rewriting the graph
 // of the same SavedModel at load (--precision); bf16 and fp16 as exported, which
@@ -12,13 +12,13 @@
 // as exported with its loss scaled by fit (--loss-scale dynamic).
 // A seed decides the order of the data (and thereby all that a run draws from it);
 // the initial weights of a model are those of its export, alike for all precisions
-// and seeds. So the interval tells how the difference scatters over orders of the
+// and seeds. So the interval shows how the difference scatters over orders of the
 // data, not over initial weights.
 //
 // Each run is a process of `steadyfit fit`, whose history (--history) has the
 // result. What has ended is kept in the folder -work, one file per run, with the
 // command line that it was and a hash of the model: a later call takes it from there if
-// these are the same, so an interrupted measurement goes on where it was. The results go
+// these are the same, so an interrupted measurement resumes. The results go
 // to stdout as a table, and to a JSON file.
 //
 // It says nothing of speed: package matrix does, and so does the step benchmark.

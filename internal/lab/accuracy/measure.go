@@ -31,7 +31,7 @@ type result struct {
 	// Accuracy is the last val_accuracy, and Loss the last val_loss.
 	Accuracy float64 `json:"val_accuracy"`
 	Loss     float64 `json:"val_loss"`
-	// SkippedSteps are those that a loss scale cost, if the run told.
+	// SkippedSteps are those that a loss scale cost, if the run reports them.
 	SkippedSteps *float64 `json:"skipped_steps,omitempty"`
 	Seconds      float64  `json:"seconds"`
 	// Ended is when the run had ended, and Commit that of the source, as measure.Commit
@@ -68,7 +68,7 @@ func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("interrupted; the same command goes on: %w", ctx.Err())
+			return nil, fmt.Errorf("interrupted; the same command resumes: %w", ctx.Err())
 		}
 		if err != nil {
 			fmt.Fprintf(stderr, "%d/%d %s: %v\n", i+1, len(p.jobs), j.name(), err)

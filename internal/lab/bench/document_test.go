@@ -27,16 +27,16 @@ func documentTable(r *Report) string {
 			if row.Workload != w.Name {
 				continue
 			}
-			rows[row.Arm] = row
-			if strings.HasPrefix(row.Arm, kerasArm) && (keras == 0 || row.StepNS.Value < keras) {
+			rows[row.Variant] = row
+			if strings.HasPrefix(row.Variant, kerasVariant) && (keras == 0 || row.StepNS.Value < keras) {
 				keras = row.StepNS.Value
 			}
 		}
-		to := func(arm string) string { return number(rows[arm].ToBase.Value, 1) }
+		to := func(variant string) string { return number(rows[variant].ToBase.Value, 1) }
 		auto := rows["steadyfit-auto"].StepNS.Value
 		ways, _, _ := strings.Cut(strings.TrimPrefix(strings.Join(r.chosen(w.Name), ""), "steadyfit-auto: "), ":")
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", w.Name, number(rows[baseArm].StepNS.Value, 1e3),
-			to("steadyfit"), to("steadyfit-auto"), ways, to("galeone"), number(rows[kerasArm].StepNS.Value/auto, 1), number(keras/auto, 1))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", w.Name, number(rows[baseVariant].StepNS.Value, 1e3),
+			to("steadyfit"), to("steadyfit-auto"), ways, to("galeone"), number(rows[kerasVariant].StepNS.Value/auto, 1), number(keras/auto, 1))
 	}
 	return b.String()
 }

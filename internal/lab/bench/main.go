@@ -1,16 +1,16 @@
 // Command bench measures what training a model takes, in steadyfit and in what else trains
 // the same model: `make bench`, `make bench-scaling`.
 //
-//	go run ./bench [-workloads NAMES] [-arms NAMES] [-turns N] [-out DIR]
-//	go run ./bench scaling [the same flags]
+//	go run ./internal/lab/bench [-workloads NAMES] [-variants NAMES] [-turns N] [-out DIR]
+//	go run ./internal/lab/bench scaling [the same flags]
 //
-// An arm is a program that trains a model; a workload is a model and the batches of an
-// epoch, made once and written as .npy files. In a turn every arm trains every workload, each
-// in a process of its own: one epoch to warm up and some that are measured. The order of the
-// arms differs from turn to turn, so that a machine that gets slower by and by does not
-// favour one of them; ratios are taken within turns. All arms train the same weights with
-// the same optimizer on the same batches in the same order, and one whose loss over the
-// first epoch is another one is refused.
+// A variant is a program that trains a model. A workload is a model and the batches of an
+// epoch, written as .npy files. In a turn every variant trains every workload, in a process
+// of its own: one epoch to warm up, and then the measured ones. The order of the variants
+// differs from turn to turn, so that a machine that becomes slower favours none of them;
+// ratios are taken within turns. All variants train the same weights with the same optimizer
+// on the same batches in the same order. A variant with another loss over the first epoch is
+// refused.
 //
 // Figures go to DIR/bench.json, DIR/bench.txt (Go benchmark format, for benchstat) and
 // DIR/bench.svg, and a table to the terminal. docs/explanation/speed.md says how to read them.
@@ -78,7 +78,7 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 
 // options are the flags that bench and scaling share.
 type options struct {
-	arms, out     string
+	variants, out string
 	turns         int
 	steps, epochs int
 	timeout       time.Duration
@@ -88,9 +88,10 @@ type options struct {
 	models, data  string
 }
 
-func (o *options) register(f *flag.FlagSet, arms []string, turns int) {
-	f.StringVar(&o.arms, "arms", strings.Join(arms, ","), "arms to run; there are "+strings.Join(armNames(), ", "))
-	f.IntVar(&o.turns, "turns", turns, "turns, each of which runs every arm once")
+func (o *options) register(f *flag.FlagSet, variants []string, turns int) {
+	f.StringVar(&o.variants, "variants", strings.Join(variants, ","), "variants to run; there are "+strings.Join(variantNames(), ", "))
+	f.StringVar(&o.variants, "arms", strings.Join(variants, ","), "old name of -variants")
+	f.IntVar(&o.turns, "turns", turns, "turns, each of which runs every variant once")
 	f.IntVar(&o.steps, "steps", 0, "steps in an epoch, for all workloads; 0 is that of each workload")
 	f.IntVar(&o.epochs, "epochs", 0, "epochs that are measured, for all workloads; 0 is that of each workload")
 	f.StringVar(&o.out, "out", filepath.Join("docs", "results"), "folder for the results")
@@ -118,12 +119,12 @@ func (o *options) parse(f *flag.FlagSet, args []string, stderr io.Writer) (*benc
 	if o.turns < 1 || o.steps < 0 || o.epochs < 0 {
 		return nil, usage("-turns %d -steps %d -epochs %d: expected at least 1 turn, and nothing below 0", o.turns, o.steps, o.epochs)
 	}
-	for name := range strings.SplitSeq(o.arms, ",") {
-		i := slices.IndexFunc(arms, func(a arm) bool { return a.name == name })
+	for name := range strings.SplitSeq(o.variants, ",") {
+		i := slices.IndexFunc(variants, func(a variant) bool { return a.name == name })
 		if i < 0 {
-			return nil, usage("-arms %s: there is no arm %q; there are %s", o.arms, name, strings.Join(armNames(), ", "))
+			return nil, usage("-variants %s: there is no variant %q; there are %s", o.variants, name, strings.Join(variantNames(), ", "))
 		}
-		b.arms = append(b.arms, arms[i])
+		b.variants = append(b.variants, variants[i])
 	}
 	return b, nil
 }
@@ -143,7 +144,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	names := flags.String("workloads", strings.Join(workloadNames(), ","), "workloads to run")
-	o.register(flags, defaultArms, 5)
+	o.register(flags, defaultVariants, 5)
 	b, err := o.parse(flags, args, stderr)
 	if err != nil {
 		return err

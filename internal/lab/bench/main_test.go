@@ -33,7 +33,7 @@ func TestOrder(t *testing.T) {
 	assert.Equal(t, []int{0, 1, 2, 3}, order(4, 0))
 	assert.Equal(t, []int{3, 2, 1, 0}, order(4, 1))
 	assert.Equal(t, []int{1, 2, 3, 0}, order(4, 2))
-	assert.Equal(t, []int{1, 0}, order(2, 1), "with two arms, too, each is the first in turn")
+	assert.Equal(t, []int{1, 0}, order(2, 1), "with two variants, too, each is the first in turn")
 	first := map[int]int{}
 	for turn := range 40 {
 		o := order(4, turn)
@@ -41,11 +41,11 @@ func TestOrder(t *testing.T) {
 		slices.Sort(o)
 		require.Equal(t, []int{0, 1, 2, 3}, o, "turn %d", turn)
 	}
-	assert.Equal(t, map[int]int{0: 10, 1: 10, 2: 10, 3: 10}, first, "how often each arm is the first")
+	assert.Equal(t, map[int]int{0: 10, 1: 10, 2: 10, 3: 10}, first, "how often each variant is the first")
 }
 
-func sampleRun(arm string, turn int, ns float64) Run {
-	return Run{Workload: "w", Arm: arm, Turn: turn, FirstStepNS: 5e8, Sample: measure.Sample{Steps: 20, StepNS: []float64{ns, ns, ns * 9},
+func sampleRun(variant string, turn int, ns float64) Run {
+	return Run{Workload: "w", Variant: variant, Turn: turn, FirstStepNS: 5e8, Sample: measure.Sample{Steps: 20, StepNS: []float64{ns, ns, ns * 9},
 		Anon: []int64{100, 120, 140}, RSS: 300, Peak: 400, CPU: int64(ns) * 20, WarmupLoss: 0.5, LastLoss: 0.4, Versions: map[string]string{"tensorflow": "2.21.0"}}}
 }
 
@@ -76,7 +76,7 @@ func TestOtherWork(t *testing.T) {
 	}
 }
 
-// Each turn is slower than the one before; within a turn an arm takes twice as long.
+// Each turn is slower than the one before; within a turn an variant takes twice as long.
 func TestRatiosArePaired(t *testing.T) {
 	base := map[int]float64{0: 100, 1: 200, 2: 400}
 	e := ratio(map[int]float64{0: 200, 1: 400, 2: 800, 3: 9}, base)
@@ -105,7 +105,7 @@ func sampleReport() *Report {
 func TestSummary(t *testing.T) {
 	r := sampleReport()
 	require.Len(t, r.Summary, 3)
-	assert.Equal(t, []string{"c", "steadyfit", "keras-fit"}, []string{r.Summary[0].Arm, r.Summary[1].Arm, r.Summary[2].Arm})
+	assert.Equal(t, []string{"c", "steadyfit", "keras-fit"}, []string{r.Summary[0].Variant, r.Summary[1].Variant, r.Summary[2].Variant})
 	row := r.Summary[1]
 	assert.InDelta(t, 1000, row.StepNS.Value, 1e-9, "the median over turns of the median over epochs")
 	assert.InDelta(t, 1e6, row.StepsPerSecond, 1e-3)
@@ -127,7 +127,7 @@ func TestRefusedArmsHaveNoFigures(t *testing.T) {
 	assert.Len(t, r.Summary, 2)
 	assert.True(t, r.isAbsent("w", "steadyfit"))
 	assert.ErrorContains(t, r.failed(), "w/steadyfit")
-	assert.NotContains(t, r.failed().Error(), "xla", "an arm that a model is not for has not failed")
+	assert.NotContains(t, r.failed().Error(), "xla", "an variant that a model is not for has not failed")
 }
 
 func TestWrite(t *testing.T) {
@@ -161,7 +161,7 @@ func TestWrite(t *testing.T) {
 			bars++
 		}
 	}
-	assert.Equal(t, 3, bars, "the ground, and a bar for each arm but the first")
+	assert.Equal(t, 3, bars, "the ground, and a bar for each variant but the first")
 	for _, want := range []string{"×0.50", "×8.00", "prefers-color-scheme:dark", "A &lt;CPU&gt;, 2 cores"} {
 		assert.Contains(t, string(text), want)
 	}

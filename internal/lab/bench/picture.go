@@ -38,17 +38,17 @@ func (s scale) ticks() []float64 {
 	return out
 }
 
-// family is the style of an arm's bar.
-func family(arm string) string {
+// family is the style of an variant's bar.
+func family(variant string) string {
 	for _, f := range []string{"steadyfit", "keras", "tf-"} {
-		if strings.HasPrefix(arm, f) {
+		if strings.HasPrefix(variant, f) {
 			return strings.TrimSuffix(f, "-")
 		}
 	}
 	return "go"
 }
 
-// picture draws the time of a step of each arm relative to the C loop: a bar from 1, to the
+// picture draws the time of a step of each variant relative to the C loop: a bar from 1, to the
 // left if it takes less, with its interval. Colours follow the reader's light or dark mode.
 func (r *Report) picture(w io.Writer) {
 	s := scale{1, 1}
@@ -65,7 +65,7 @@ func (r *Report) picture(w io.Writer) {
 		height += 34 + rowHeight*len(list)
 	}
 	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="title">
-<title id="title">Time of a train step relative to a bare C loop, by workload and arm</title>
+<title id="title">Time of a train step relative to a bare C loop, by workload and variant</title>
 <style>
 text{font:12px system-ui,sans-serif;fill:#1b1f24}.head{font-weight:600}.soft{fill:#5b636d}
 .ground{fill:#fbfbfa}.grid{stroke:#e2e4e7}.one{stroke:#5b636d}.span{stroke:#1b1f24;stroke-width:1.5}
@@ -98,7 +98,7 @@ text{font:12px system-ui,sans-serif;fill:#1b1f24}.head{font-weight:600}.soft{fil
 			from, to := s.at(1), s.at(row.ToBase.Value)
 			center := float64(y) + rowHeight/2
 			fmt.Fprintf(w, `<text x="%d" y="%.1f" text-anchor="end">%s</text><rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%d"/>`,
-				pictureLeft-8, center+4, html.EscapeString(row.Arm), family(row.Arm), min(from, to), center-6, max(math.Abs(to-from), 1), 12)
+				pictureLeft-8, center+4, html.EscapeString(row.Variant), family(row.Variant), min(from, to), center-6, max(math.Abs(to-from), 1), 12)
 			if row.ToBase.High > 0 {
 				fmt.Fprintf(w, `<path class="span" d="M%.1f %.1fH%.1f"/>`, s.at(row.ToBase.Low), center, s.at(row.ToBase.High))
 			}

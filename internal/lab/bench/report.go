@@ -33,18 +33,18 @@ type Report struct {
 	Turns     int        `json:"turns"`
 	Done      int        `json:"turns_done"`
 	Workloads []Workload `json:"workloads"`
-	// Summary has a row for each arm of each workload, from all Runs.
+	// Summary has a row for each variant of each workload, from all Runs.
 	Summary []Row    `json:"summary"`
 	Absent  []Absent `json:"absent"`
 	Runs    []Run    `json:"runs"`
 }
 
-// Absent is an arm that has no figures on a workload.
+// Absent is an variant that has no figures on a workload.
 type Absent struct {
 	Workload string `json:"workload"`
-	Arm      string `json:"arm"`
+	Variant  string `json:"arm"`
 	Reason   string `json:"reason"`
-	// Failed is true if it was tried: it died, or did other work than the others.
+	// Failed is true if it was tried, and crashed or did other work than the others.
 	Failed bool `json:"failed,omitempty"`
 }
 
@@ -56,16 +56,16 @@ type Estimate struct {
 	High  float64 `json:"high,omitempty"`
 }
 
-// Row is an arm on a workload. Amounts are medians over the turns; 0 is unknown.
+// Row is an variant on a workload. Amounts are medians over the turns; 0 is unknown.
 type Row struct {
 	Workload string `json:"workload"`
-	Arm      string `json:"arm"`
+	Variant  string `json:"arm"`
 	Turns    int    `json:"turns"`
 	// StepNS is the time of a step: of each run, the median over its epochs.
 	StepNS         Estimate `json:"step_ns"`
 	StepsPerSecond float64  `json:"steps_per_second"`
-	// ToBase and ToKeras are ratios of that time to the one of the arms c and keras-fit,
-	// paired by turn: 2 means twice the time. Of these arms themselves, and where they
+	// ToBase and ToKeras are ratios of that time to the one of the variants c and keras-fit,
+	// paired by turn: 2 means twice the time. Of these variants themselves, and where they
 	// are missing, they are 0.
 	ToBase  Estimate `json:"to_c,omitzero"`
 	ToKeras Estimate `json:"to_keras_fit,omitzero"`
@@ -85,21 +85,21 @@ func newReport(ctx context.Context) *Report {
 	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: matrix.ReadEnvironment(nil), Absent: []Absent{}}
 }
 
-func (r *Report) absent(workload, arm, reason string, failed bool) {
-	r.Runs = slices.DeleteFunc(r.Runs, func(run Run) bool { return run.Workload == workload && run.Arm == arm })
-	r.Absent = append(r.Absent, Absent{workload, arm, reason, failed})
+func (r *Report) absent(workload, variant, reason string, failed bool) {
+	r.Runs = slices.DeleteFunc(r.Runs, func(run Run) bool { return run.Workload == workload && run.Variant == variant })
+	r.Absent = append(r.Absent, Absent{workload, variant, reason, failed})
 }
 
-func (r *Report) isAbsent(workload, arm string) bool {
-	return slices.ContainsFunc(r.Absent, func(a Absent) bool { return a.Workload == workload && a.Arm == arm })
+func (r *Report) isAbsent(workload, variant string) bool {
+	return slices.ContainsFunc(r.Absent, func(a Absent) bool { return a.Workload == workload && a.Variant == variant })
 }
 
-// failed is the error of arms that were tried in vain.
+// failed is the error of variants that were tried in vain.
 func (r *Report) failed() error {
 	var names []string
 	for _, a := range r.Absent {
 		if a.Failed {
-			names = append(names, a.Workload+"/"+a.Arm)
+			names = append(names, a.Workload+"/"+a.Variant)
 		}
 	}
 	if len(names) == 0 {
@@ -114,16 +114,16 @@ func (r *Report) finish(done int) {
 	r.Summary = nil
 	for _, w := range r.Workloads {
 		times := make(map[string]map[int]float64)
-		for _, a := range arms {
+		for _, a := range variants {
 			times[a.name] = r.column(w.Name, a.name, (*Run).stepNS)
 		}
-		for _, a := range arms {
+		for _, a := range variants {
 			own := times[a.name]
 			if len(own) == 0 {
 				continue
 			}
 			column := func(amount func(*Run) float64) float64 { return middle(r.column(w.Name, a.name, amount)) }
-			row := Row{Workload: w.Name, Arm: a.name, Turns: len(own), StepNS: overTurns(own),
+			row := Row{Workload: w.Name, Variant: a.name, Turns: len(own), StepNS: overTurns(own),
 				CPUNS:       column(func(run *Run) float64 { return float64(run.CPU) / float64(run.Steps) }),
 				FirstStepNS: column(func(run *Run) float64 { return float64(run.FirstStepNS) }),
 				Anon:        column(func(run *Run) float64 { return float64(run.Anon[len(run.Anon)-1]) }),
@@ -131,11 +131,11 @@ func (r *Report) finish(done int) {
 				Growth:      column(func(run *Run) float64 { return growth(run, w.Steps) }),
 			}
 			row.StepsPerSecond = 1e9 / row.StepNS.Value
-			if a.name != baseArm {
-				row.ToBase = ratio(own, times[baseArm])
+			if a.name != baseVariant {
+				row.ToBase = ratio(own, times[baseVariant])
 			}
-			if a.name != kerasArm {
-				row.ToKeras = ratio(own, times[kerasArm])
+			if a.name != kerasVariant {
+				row.ToKeras = ratio(own, times[kerasVariant])
 			}
 			r.Summary = append(r.Summary, row)
 		}
@@ -143,7 +143,7 @@ func (r *Report) finish(done int) {
 	r.Environment.TensorFlow = map[string]string{}
 	for _, run := range r.Runs {
 		if v := run.Versions["tensorflow"]; v != "" {
-			r.Environment.TensorFlow[run.Arm] = v
+			r.Environment.TensorFlow[run.Variant] = v
 		}
 		if v := run.Versions["keras"]; v != "" {
 			r.Environment.Keras, r.Environment.Python = v, run.Versions["python"]
@@ -174,7 +174,7 @@ func overTurns(column map[int]float64) Estimate {
 	return e
 }
 
-// ratio is that of two arms in the same turns.
+// ratio is that of two variants in the same turns.
 func ratio(own, base map[int]float64) Estimate {
 	ratios := make(map[int]float64)
 	for turn, v := range own {
@@ -218,7 +218,7 @@ func (r *Report) benchmark(w io.Writer) {
 	e := r.Environment
 	for _, line := range [][2]string{
 		{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/bench"}, {"cpu", e.CPU}, {"kernel", e.Kernel},
-		{"go-version", e.Go}, {"commit", r.Commit}, {"tensorflow", e.TensorFlow[baseArm]}, {"keras", e.Keras},
+		{"go-version", e.Go}, {"commit", r.Commit}, {"tensorflow", e.TensorFlow[baseVariant]}, {"keras", e.Keras},
 	} {
 		if line[1] != "" {
 			fmt.Fprintf(w, "%s: %s\n", line[0], line[1])
@@ -232,7 +232,7 @@ func (r *Report) benchmark(w io.Writer) {
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		step := run.stepNS()
-		fmt.Fprintf(w, "BenchmarkStep/workload=%s/arm=%s-%d\t%d\t%.0f ns/op\t%.1f steps/s\t%d anon-bytes\t%d peak-bytes\t%.0f cpu-ns/op", run.Workload, run.Arm, e.Cores,
+		fmt.Fprintf(w, "BenchmarkStep/workload=%s/arm=%s-%d\t%d\t%.0f ns/op\t%.1f steps/s\t%d anon-bytes\t%d peak-bytes\t%.0f cpu-ns/op", run.Workload, run.Variant, e.Cores,
 			run.Steps, step, 1e9/step, run.Anon[len(run.Anon)-1], run.Peak, float64(run.CPU)/float64(run.Steps))
 		if run.FirstStepNS > 0 {
 			fmt.Fprintf(w, "\t%d first-step-ns", run.FirstStepNS)
@@ -248,10 +248,10 @@ func (r *Report) table(out io.Writer) {
 	for _, w := range r.Workloads {
 		fmt.Fprintf(out, "\n%s: batch %d, %d steps after %d\n", w.Name, w.Batch, w.Steps*w.Epochs, w.Steps)
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(t, "arm\tus/step\t[95%%]\tsteps/s\tx %s\t[95%%]\tx %s\t[95%%]\tCPU us/step\tfirst step ms\tanon MB\tpeak MB\tKB/step\t\n", baseArm, kerasArm)
+		fmt.Fprintf(t, "variant\tus/step\t[95%%]\tsteps/s\tx %s\t[95%%]\tx %s\t[95%%]\tCPU us/step\tfirst step ms\tanon MB\tpeak MB\tKB/step\t\n", baseVariant, kerasVariant)
 		for _, row := range r.Summary {
 			if row.Workload == w.Name {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Arm, row.StepNS.cells(1e3), number(row.StepsPerSecond, 1),
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Variant, row.StepNS.cells(1e3), number(row.StepsPerSecond, 1),
 					row.ToBase.cells(1), row.ToKeras.cells(1), number(row.CPUNS, 1e3), number(row.FirstStepNS, 1e6), row.Anon/1e6, row.Peak/1e6, row.Growth/1e3)
 			}
 		}
@@ -261,7 +261,7 @@ func (r *Report) table(out io.Writer) {
 		}
 		for _, a := range r.Absent {
 			if a.Workload == w.Name {
-				fmt.Fprintf(out, "  no %s: %s\n", a.Arm, a.Reason)
+				fmt.Fprintf(out, "  no %s: %s\n", a.Variant, a.Reason)
 			}
 		}
 	}
@@ -269,15 +269,15 @@ func (r *Report) table(out io.Writer) {
 	case r.Done == 1:
 		fmt.Fprintln(out, "\n~ One turn gives no intervals.")
 	case r.Done < 4:
-		fmt.Fprintf(out, "\n~ Intervals from %d turns are wide; 5 or more tell more.\n", r.Done)
+		fmt.Fprintf(out, "\n~ Intervals from %d turns are wide; take 5 or more.\n", r.Done)
 	}
 }
 
-// chosen says what arms with a choice ran, each once.
+// chosen says what variants with a choice ran, each once.
 func (r *Report) chosen(workload string) []string {
 	var lines []string
 	for _, run := range r.Runs {
-		if line := run.Arm + ": " + run.Auto; run.Workload == workload && run.Auto != "" && !slices.Contains(lines, line) {
+		if line := run.Variant + ": " + run.Auto; run.Workload == workload && run.Auto != "" && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}

@@ -23,8 +23,8 @@ import (
 	"steadyfit/internal/lab/measure"
 )
 
-// scalingArms are compared at each size.
-var scalingArms = []string{"c", "steadyfit", "steadyfit-fused", "keras-fit"}
+// scalingVariants are compared at each size.
+var scalingVariants = []string{"c", "steadyfit", "steadyfit-fused", "keras-fit"}
 
 // Scaling is what scaling.json holds. A measurement of some parts keeps the others.
 type Scaling struct {
@@ -42,8 +42,8 @@ type Trainings struct {
 	// Processes have Each trainings in them, each with a session of its own.
 	Processes int `json:"processes"`
 	Each      int `json:"trainings_each"`
-	// StepsPerSecond is of all trainings in sum, from when all were warm to when the
-	// last one had ended.
+	// StepsPerSecond is the sum over all trainings, from when all were warm to the end of
+	// the last one.
 	StepsPerSecond float64 `json:"steps_per_second"`
 	// CPUNS is the time of all processors for a step, Anon the anonymous memory of all
 	// processes, in bytes.
@@ -80,7 +80,7 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags := flag.NewFlagSet("bench scaling", flag.ContinueOnError)
 	parts := flags.String("parts", "batches,widths,trainings", "what to measure")
 	most := flags.Int("trainings", 8, "most trainings at the same time")
-	o.register(flags, scalingArms, 3)
+	o.register(flags, scalingVariants, 3)
 	b, err := o.parse(flags, args, stderr)
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func readScaling(file string) (Scaling, error) {
 		return s, err
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
-		return s, fmt.Errorf("%s, of which parts are kept: %w; remove it to begin anew", file, err)
+		return s, fmt.Errorf("%s, whose other parts are kept, cannot be read: %w; remove it to start from scratch", file, err)
 	}
 	return s, nil
 }

@@ -14,7 +14,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// childSteadyfit is the word for the child process of the arms that step a session.
+// childSteadyfit is the word for the child process of the variants that step a session.
 const childSteadyfit = "steadyfit"
 
 // passFlags are those of a child that trains.
@@ -104,7 +104,7 @@ func (t *training) call(ctx context.Context) (float32, error) {
 
 func (t *training) close() error { return errors.Join(t.step.Close(), t.session.Close()) }
 
-// steadyfitChild is an arm that steps a session, without package fit.
+// steadyfitChild is an variant that steps a session, without package fit.
 func steadyfitChild(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var p passFlags
 	if err := p.parse(childSteadyfit, args, stderr); err != nil {

@@ -24,9 +24,9 @@ type Workload struct {
 	// to warm up.
 	Steps  int `json:"steps"`
 	Epochs int `json:"epochs"`
-	// Random models draw random numbers in a step, which differ from arm to arm.
+	// Random models draw random numbers in a step, which differ from variant to variant.
 	Random bool `json:"random,omitempty"`
-	// DataBytes is the size of an epoch's batches, which every arm holds.
+	// DataBytes is the size of an epoch's batches, which every variant holds.
 	DataBytes int64 `json:"data_bytes,omitempty"`
 }
 

@@ -152,7 +152,7 @@ func (b library) loop(all data.Batch, batch, steps int, input string, feeds, fet
 	}, nil
 }
 
-// maker returns a function that makes the tensor of a batch anew from host memory: from
+// maker returns a function that makes a new tensor of a batch from host memory: from
 // nested slices, as in the binding's documentation, or faster, from a flat one.
 func maker(batch data.Array, input string) (func() (*tf.Tensor, error), error) {
 	switch input {

@@ -222,7 +222,7 @@ func compiled(j *job) (*loop.Loop, error) {
 	return m.train(f, func(n int) ([]any, error) { return data.batch(0, size(n)), nil }), nil
 }
 
-// reloading loads the model anew for each step.
+// reloading loads the model for each step.
 func reloading(j *job) (*loop.Loop, error) {
 	mode, reuse := j.Choice("close", "none", "session"), j.Choice("reuse", "0", "1") == "1"
 	m, f, err := j.trainable()

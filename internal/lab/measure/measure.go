@@ -1,4 +1,4 @@
-// Package measure is what the arms of the benchmark share, so that they do the same
+// Package measure is what the variants of the benchmark share, so that they do the same
 // work and print the same figures: the batches, the measured loop, the memory of the
 // process, and the result as a line in Go benchmark format, or as JSON for the program
 // in bench. bench/cloop/cloop.c does the same in C, scripts/bench_keras.py in Python.
@@ -73,8 +73,8 @@ type Memory struct {
 	Peak int64 // VmHWM: the highest RSS so far, loading included
 }
 
-// ReadMemory asks the operating system. Amounts that it does not tell are an
-// error: the arms could not be compared.
+// ReadMemory asks the operating system. An unknown amount is an error, since variants could
+// not be compared.
 func ReadMemory() (Memory, error) {
 	u, err := memory.Read()
 	if err != nil {
@@ -93,7 +93,7 @@ type Plan struct {
 	Chunks int // the steps are timed in so many groups; memory is read between them
 }
 
-// Result is one run of one arm.
+// Result is one run of a variant.
 type Result struct {
 	Steps  int
 	Median time.Duration // over the chunks' means, per step

@@ -10,10 +10,10 @@ import (
 	"steadyfit/data"
 )
 
-// A Sample is what one run of an arm of the benchmark came to: the JSON object that arms
-// in all languages print on a line. Times of epochs are what an arm in Go has as chunks.
+// A Sample is the result of one run of a variant: the JSON object that variants in all
+// languages print on a line. An epoch is a chunk of Plan.
 type Sample struct {
-	// Steps were measured, in all epochs but the first, which is to warm up.
+	// Steps is the number of measured steps: those of all epochs after the first.
 	Steps int `json:"steps"`
 	// StepNS is the mean time of a step in each epoch, in nanoseconds.
 	StepNS []float64 `json:"step_ns"`
@@ -30,12 +30,12 @@ type Sample struct {
 	// WarmupLoss and LastLoss are the mean losses over the first epoch and the last.
 	WarmupLoss float64 `json:"warmup_loss"`
 	LastLoss   float64 `json:"last_loss"`
-	// Versions are of what the arm runs on, by name: "tensorflow", "keras", "python".
+	// Versions by name: "tensorflow", "keras", "python".
 	Versions map[string]string `json:"versions,omitempty"`
 }
 
-// Sample is the result of a loop whose calls do so many steps each, and whose warm-up and
-// chunks were epochs.
+// Sample is the result of a loop with that many steps in a call, whose warm-up and chunks
+// were epochs.
 func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
 	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, RSS: r.Memory.RSS, Peak: r.Memory.Peak, CPU: r.CPU.Nanoseconds(),
 		FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,

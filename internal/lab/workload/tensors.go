@@ -114,7 +114,7 @@ func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// newW2 makes the tensors of a step anew, and leaves them alone.
+// newW2 makes new tensors for each step, and leaves them open.
 func newW2(ctx context.Context, b *builder) (*loop.Loop, error) {
 	if b.Choice("input", "tensor", "buffer") == "buffer" {
 		// The same samples through the session's own buffers.

@@ -32,10 +32,10 @@ func smallBench(t *testing.T) *benchmark {
 }
 
 func (b *benchmark) add(names ...string) {
-	for _, a := range arms {
+	for _, a := range variants {
 		for _, name := range names {
 			if a.name == name {
-				b.arms = append(b.arms, a)
+				b.variants = append(b.variants, a)
 			}
 		}
 	}
@@ -66,30 +66,30 @@ func TestArmsDoTheSameWork(t *testing.T) {
 	require.NoError(t, b.measure(context.Background(), r, func() error { saved++; return nil }))
 	require.NoError(t, r.failed())
 	assert.Equal(t, 1, saved)
-	require.Len(t, r.Runs, len(b.arms))
+	require.Len(t, r.Runs, len(b.variants))
 	for _, run := range r.Runs {
-		assert.Equal(t, 100, run.Steps, run.Arm)
-		assert.Len(t, run.StepNS, 2, run.Arm)
-		assert.Len(t, run.Anon, 2, run.Arm)
-		assert.InDelta(t, r.Runs[0].WarmupLoss, run.WarmupLoss, 1e-5, run.Arm)
-		assert.InDelta(t, r.Runs[0].LastLoss, run.LastLoss, 1e-4, run.Arm)
-		assert.Greater(t, run.FirstStepNS, int64(0), run.Arm)
-		if run.Arm != "steadyfit-fit" { // which takes another process for these, and more steps
-			assert.Less(t, float64(run.FirstStepNS), run.Seconds*1e9, run.Arm)
-			assert.Greater(t, run.CPU, int64(0), run.Arm)
+		assert.Equal(t, 100, run.Steps, run.Variant)
+		assert.Len(t, run.StepNS, 2, run.Variant)
+		assert.Len(t, run.Anon, 2, run.Variant)
+		assert.InDelta(t, r.Runs[0].WarmupLoss, run.WarmupLoss, 1e-5, run.Variant)
+		assert.InDelta(t, r.Runs[0].LastLoss, run.LastLoss, 1e-4, run.Variant)
+		assert.Greater(t, run.FirstStepNS, int64(0), run.Variant)
+		if run.Variant != "steadyfit-fit" { // which takes another process for these, and more steps
+			assert.Less(t, float64(run.FirstStepNS), run.Seconds*1e9, run.Variant)
+			assert.Greater(t, run.CPU, int64(0), run.Variant)
 		}
-		assert.Greater(t, run.Peak, run.Anon[1], run.Arm)
+		assert.Greater(t, run.Peak, run.Anon[1], run.Variant)
 	}
 	assert.EqualValues(t, 50*32*(100+1)*4, r.Workloads[0].DataBytes)
 
-	// Nothing was chosen, so what would run is not the arm.
+	// Nothing was chosen, so what would run is not the variant.
 	p, err := b.prepare(t.Context(), b.workloads[0])
 	require.NoError(t, err)
-	_, err = b.fit(t.Context(), arm{name: "steadyfit-auto", role: train, auto: true}, p)
+	_, err = b.fit(t.Context(), variant{name: "steadyfit-auto", role: train, auto: true}, p)
 	require.ErrorContains(t, err, `it does not run as was chosen: fit says "plain: too short a training`)
 }
 
-// An arm that dies is left out of later turns, and those that a model is not for are not
+// An variant that dies is left out of later turns, and those that a model is not for are not
 // tried.
 func TestArmsThatCannot(t *testing.T) {
 	b := smallBench(t)
@@ -100,7 +100,7 @@ func TestArmsThatCannot(t *testing.T) {
 	require.Len(t, r.Runs, 2)
 	require.Len(t, r.Absent, 2)
 	assert.Equal(t, Absent{"dense-100-64-1", "steadyfit-fused", "an epoch of 4 steps is not made of calls of 50", false}, r.Absent[0])
-	assert.Equal(t, "galeone", r.Absent[1].Arm)
+	assert.Equal(t, "galeone", r.Absent[1].Variant)
 	assert.True(t, r.Absent[1].Failed)
 	assert.ErrorContains(t, r.failed(), "dense-100-64-1/galeone")
 }

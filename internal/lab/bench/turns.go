@@ -15,14 +15,14 @@ import (
 // benchmark is what is to be measured.
 type benchmark struct {
 	options
-	arms      []arm
+	variants  []variant
 	workloads []Workload
 	self      string // this program
 	log       io.Writer
 }
 
 // Losses of the first epoch that differ by more than this, relative to that of the first
-// arm, are of other work. The same step in another order of additions differs by some 1e-6
+// variant, are of other work. The same step in another order of additions differs by some 1e-6
 // in a step, and the difference grows with the steps.
 const (
 	sameLoss = 1e-3
@@ -30,7 +30,7 @@ const (
 	sameRandomLoss = 0.05
 )
 
-// otherWork says in what way a run did other work than that of the first arm; empty if
+// otherWork says in what way a run did other work than that of the first variant; empty if
 // it did the same.
 func otherWork(w Workload, base, r *Run) string {
 	if want := w.Steps * w.Epochs; r.Steps != want {
@@ -42,13 +42,13 @@ func otherWork(w Workload, base, r *Run) string {
 	}
 	// Written so that NaN is refused.
 	if !(math.Abs(r.WarmupLoss-base.WarmupLoss) <= tolerance*math.Abs(base.WarmupLoss)) {
-		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s %.6g; they may differ by %g of that", w.Steps, r.WarmupLoss, base.Arm, base.WarmupLoss, tolerance)
+		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s %.6g; they may differ by %g of that", w.Steps, r.WarmupLoss, base.Variant, base.WarmupLoss, tolerance)
 	}
 	return ""
 }
 
-// order is that of n arms in a turn: every other turn goes backwards through the one before
-// it, and each two turns begin one arm later.
+// order is that of n variants in a turn: every other turn goes backwards through the one before
+// it, and each two turns begin one variant later.
 func order(n, turn int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -77,7 +77,7 @@ func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) e
 		}
 		ready = append(ready, p)
 		r.Workloads = append(r.Workloads, p.Workload)
-		for _, a := range b.arms {
+		for _, a := range b.variants {
 			if why := b.unable(a, p); why != "" {
 				r.absent(p.Name, a.name, why, false)
 			} else if a.auto {
@@ -102,14 +102,14 @@ func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) e
 	return nil
 }
 
-// turn runs every arm once on a workload.
+// turn runs every variant once on a workload.
 func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) error {
-	var runs []*Run // by arm
-	for range b.arms {
+	var runs []*Run // by variant
+	for range b.variants {
 		runs = append(runs, nil)
 	}
-	for _, i := range order(len(b.arms), turn) {
-		a := b.arms[i]
+	for _, i := range order(len(b.variants), turn) {
+		a := b.variants[i]
 		if r.isAbsent(p.Name, a.name) {
 			continue
 		}
@@ -122,7 +122,7 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 			fmt.Fprintf(b.log, "bench: %s, %s: %v\n", p.Name, a.name, err)
 			continue
 		}
-		run.Workload, run.Arm, run.Turn = p.Name, a.name, turn
+		run.Workload, run.Variant, run.Turn = p.Name, a.name, turn
 		runs[i] = &run
 		fmt.Fprintf(b.log, "bench: turn %d of %d: %-22s %-21s %12.1f us/step  loss %.5f\n", turn+1, b.turns, p.Name, a.name, run.stepNS()/1e3, run.WarmupLoss)
 	}
@@ -135,8 +135,8 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 			base = run
 		}
 		if why := otherWork(p.Workload, base, run); why != "" {
-			r.absent(p.Name, b.arms[i].name, why, true)
-			fmt.Fprintf(b.log, "bench: %s, %s is refused: %s\n", p.Name, b.arms[i].name, why)
+			r.absent(p.Name, b.variants[i].name, why, true)
+			fmt.Fprintf(b.log, "bench: %s, %s is refused: %s\n", p.Name, b.variants[i].name, why)
 			continue
 		}
 		r.Runs = append(r.Runs, *run)
@@ -144,11 +144,11 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 	return nil
 }
 
-// column is an amount of the runs of an arm, by turn.
-func (r *Report) column(workload, arm string, amount func(*Run) float64) map[int]float64 {
+// column is an amount of the runs of an variant, by turn.
+func (r *Report) column(workload, variant string, amount func(*Run) float64) map[int]float64 {
 	values := make(map[int]float64)
 	for i := range r.Runs {
-		if run := &r.Runs[i]; run.Workload == workload && run.Arm == arm {
+		if run := &r.Runs[i]; run.Workload == workload && run.Variant == variant {
 			values[run.Turn] = amount(run)
 		}
 	}

@@ -17,16 +17,16 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// fused is the number of steps in a call of arms that have several.
+// fused is the number of steps in a call of variants that have several.
 const fused = 50
 
-// arm is a program that trains a model.
-type arm struct {
+// variant is a program that trains a model.
+type variant struct {
 	name string
-	// role is that of the signature that the arm, or what it compiles itself, stands for.
-	// A model without it is not for this arm.
+	// role is that of the signature that the variant, or what it compiles itself, stands for.
+	// A model without it is not for this variant.
 	role func(savedmodels.Roles) string
-	// command is that of the child; nil for arms of `steadyfit fit`, which auto has choose
+	// command is that of the child; nil for variants of `steadyfit fit`, which auto has choose
 	// how steps run.
 	command func(b *benchmark, p *prepared) []string
 	auto    bool
@@ -37,8 +37,8 @@ func trainN(r savedmodels.Roles) string    { return r.TrainN }
 func trainXLA(r savedmodels.Roles) string  { return r.TrainXLA }
 func trainNXLA(r savedmodels.Roles) string { return r.TrainNXLA }
 
-// arms are all there are. Others are compared with the first and with keras-fit.
-var arms = []arm{
+// variants are all there are. Others are compared with the first and with keras-fit.
+var variants = []variant{
 	{name: "c", role: train, command: graphCommand("cloop")},
 	{name: "galeone", role: train, command: graphCommand("galeone", "-impl", "galeone")},
 	{name: "galeone-flat", role: train, command: graphCommand("galeone", "-impl", "galeone", "-input", "flat")},
@@ -59,14 +59,14 @@ var arms = []arm{
 }
 
 const (
-	baseArm  = "c"
-	kerasArm = "keras-fit"
+	baseVariant  = "c"
+	kerasVariant = "keras-fit"
 )
 
-// defaultArms leave out two that differ little from galeone.
-var defaultArms = func() []string {
+// defaultVariants leave out two that differ little from galeone.
+var defaultVariants = func() []string {
 	var names []string
-	for _, a := range arms {
+	for _, a := range variants {
 		if a.name != "galeone-flat" && a.name != "tfgo" {
 			names = append(names, a.name)
 		}
@@ -74,16 +74,16 @@ var defaultArms = func() []string {
 	return names
 }()
 
-func armNames() []string {
+func variantNames() []string {
 	var names []string
-	for _, a := range arms {
+	for _, a := range variants {
 		names = append(names, a.name)
 	}
 	return names
 }
 
-// unable says why a workload is not for an arm; empty if it is.
-func (b *benchmark) unable(a arm, p *prepared) string {
+// unable says why a workload is not for an variant; empty if it is.
+func (b *benchmark) unable(a variant, p *prepared) string {
 	name := a.role(p.model.Roles)
 	if name == "" {
 		role := a.role(savedmodels.Roles{Train: "train", TrainN: "train_n", TrainXLA: "train_xla", TrainNXLA: "train_n_xla"})
@@ -120,14 +120,14 @@ func (b *benchmark) choose(ctx context.Context, p *prepared) error {
 	return err
 }
 
-// graphCommand is that of the arms that know tensors in a graph rather than signatures.
+// graphCommand is that of the variants that know tensors in a graph rather than signatures.
 func graphCommand(program string, words ...string) func(*benchmark, *prepared) []string {
 	return func(b *benchmark, p *prepared) []string {
 		args := append([]string{filepath.Join(b.programs, program)}, words...)
 		args = append(args, "-model", p.model.Dir, "-data", p.data)
 		sig, err := p.model.Signature(p.model.Roles.Train)
 		if err != nil {
-			return args // the arm refuses it
+			return args // the variant refuses it
 		}
 		for _, in := range sig.DataInputs() {
 			args = append(args, "-feed", in.Op+"="+in.Name)
@@ -157,8 +157,8 @@ func (p *prepared) flags(dash string) []string {
 	return []string{dash + "batch", strconv.Itoa(p.Batch), dash + "steps", strconv.Itoa(p.Steps), dash + "epochs", strconv.Itoa(p.Epochs)}
 }
 
-// run runs an arm once.
-func (b *benchmark) run(ctx context.Context, a arm, p *prepared) (Run, error) {
+// run runs an variant once.
+func (b *benchmark) run(ctx context.Context, a variant, p *prepared) (Run, error) {
 	if a.command == nil {
 		return b.fit(ctx, a, p)
 	}
@@ -204,9 +204,9 @@ const keptChoice = "measured before"
 // time of all processors. Without its other steps, at the time of those measured, what that
 // run takes is the time to the first step; the processors' time is left out.
 //
-// The choice of --auto depends on the steps in an epoch, so both runs have the same. An arm
+// The choice of --auto depends on the steps in an epoch, so both runs have the same. An variant
 // that does not run as was chosen for it has no figures.
-func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
+func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error) {
 	dir, err := os.MkdirTemp("", "steadyfit-bench-")
 	if err != nil {
 		return Run{}, err
@@ -267,10 +267,10 @@ func (b *benchmark) fit(ctx context.Context, a arm, p *prepared) (Run, error) {
 	return r, nil
 }
 
-// Run is one process of an arm.
+// Run is one process of an variant.
 type Run struct {
 	Workload string    `json:"workload"`
-	Arm      string    `json:"arm"`
+	Variant  string    `json:"arm"`
 	Turn     int       `json:"turn"`
 	Started  time.Time `json:"started"`
 	// Seconds is the time of the whole process.
