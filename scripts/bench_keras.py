@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Train a benchmark model in Python and print what it took: an arm of ``make bench``.
+"""Train a benchmark model in Python and print what it took: a variant of ``make bench``.
 
-    python scripts/bench_keras.py ARM --model NAME --data DIR --batch N --steps N --epochs N
+    python scripts/bench_keras.py VARIANT --model NAME --data DIR --batch N --steps N --epochs N
 
-The program in internal/lab/bench starts this anew for each run; it is not for use by hand. The model is
-the one of bench_models.py that was exported for the other arms, with the same weights,
+The program in internal/lab/bench starts this for each run; it is not for use by hand. The model is
+the one of bench_models.py that was exported for the other variants, with the same weights,
 optimizer, loss and metrics, and the batches are those of DIR/x.npy and DIR/y.npy, in order:
 an epoch is one pass over them. One epoch to warm up comes before those that are measured.
 
@@ -102,7 +102,7 @@ class Meter:
 
 
 class Training:
-    """A model with its data, before an arm takes it."""
+    """A model with its data, before a variant takes it."""
 
     def __init__(self, model: str, data: pathlib.Path, batch: int, steps: int, epochs: int) -> None:
         import numpy as np
@@ -233,7 +233,7 @@ class Training:
             self.meter.epoch(float(epoch()["loss"]) / self.steps)
 
 
-ARMS: dict[str, Callable[[Training], None]] = {
+VARIANTS: dict[str, Callable[[Training], None]] = {
     "keras-fit": lambda t: t.fit(),
     "keras-fit-spe": lambda t: t.fit(FUSED),
     "keras-fit-jit": lambda t: t.fit(jit=True),
@@ -249,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("arm", choices=list(ARMS))
+    parser.add_argument("variant", choices=list(VARIANTS))
     parser.add_argument("--model", required=True, choices=list(bench_models.MODELS))
     parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of x.npy, y.npy")
     parser.add_argument("--batch", required=True, type=int)
@@ -259,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     training = Training(
         arguments.model, arguments.data, arguments.batch, arguments.steps, arguments.epochs
     )
-    ARMS[arguments.arm](training)
+    VARIANTS[arguments.variant](training)
     print(json.dumps(training.meter.sample()))
     return 0
 

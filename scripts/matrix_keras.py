@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Do one run of the matrix with Keras: the child process of the runtime "keras".
 
-``steadyfit matrix`` starts this program anew for each run; it is not for use by hand. The
+``steadyfit matrix`` starts this program for each run; it is not for use by hand. The
 same workloads exist in Go, with the same models, batches and shapes, so that an answer about
 Keras comes from Keras.
 
 What to do is JSON in the environment variable STEADYFIT_CELL. Messages go to file descriptor
 3, one JSON object a line. After a message of kind "phase" or "step" the child waits for one
 byte from descriptor 4: the parent looks at the waiting process meanwhile, so that every sample
-lies between steps. The parent's side, and what each message means, is in internal/lab/cell/cell.go.
+lies between steps. The parent's side, and what each message means, is in internal/lab/worker/worker.go.
 
 ========= ==============================================================================
 workload  a step
@@ -16,8 +16,8 @@ workload  a step
 W0        a train step on a batch from memory
 W1        the same, and a tensor of 64 KiB that is kept
 W2, S3    a train step on images that are made for it
-W3        a prediction for a number of samples that is drawn anew
-W4        the model is built and compiled anew, and trained on one batch
+W3        a prediction for a number of samples that is drawn for each step
+W4        the model is built and compiled, and trained on one batch
 W5        a tf.function is traced for a Python number that it never had
 W6        a keras.Model is made for another set of a model's 14 outputs, and called
 W8        threads make and drop tensors of 64 to 256 KiB
@@ -31,8 +31,8 @@ S2, S2l   a train step of a classifier; of an LSTM
 S4        the same, and its logs are kept
 ========= ==============================================================================
 
-Knobs that every workload has: ``gc`` and ``trim`` as in Go, and ``intra``, ``inter`` (threads),
-``grappler`` (0: no graph rewriting) and ``bf16`` (1: rewriting to bfloat16). A knob that the
+Parameters that every workload has: ``gc`` and ``trim`` as in Go, and ``intra``, ``inter`` (threads),
+``grappler`` (0: no graph rewriting) and ``bf16`` (1: rewriting to bfloat16). A parameter that the
 chosen workload or loop has no use for ends the run as "not applicable" before it begins: a
 remedy that nobody looked at must not pass for one without effect.
 
@@ -74,8 +74,8 @@ OUT_OF_MEMORY = "out of memory"
 FAILED = "failed"
 
 
-class KnobError(Exception):
-    """A knob that this run cannot use."""
+class ParameterError(Exception):
+    """A parameter that this run cannot use."""
 
     def __init__(self, failure: str, name: str, value: str, reason: str) -> None:
         self.failure = failure
@@ -87,7 +87,7 @@ class Gone(Exception):
 
 
 class Again(Exception):
-    """This process has saved its state; another one goes on."""
+    """This process has saved its state; another one continues."""
 
 
 # --- the protocol --------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Again(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What to do: cell.Spec in Go."""
+    """What to do: worker.Spec in Go."""
 
     workload: str
     steps: int
@@ -108,7 +108,7 @@ class Spec:
     model: str = ""
     scratch: str = ""
     config: str = ""
-    knobs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str) -> Spec:
@@ -128,7 +128,7 @@ class Spec:
                 model=raw.get("model") or "",
                 scratch=raw.get("scratch") or "",
                 config=raw.get("config") or "",
-                knobs=dict(raw.get("knobs") or {}),
+                params=dict(raw.get("knobs") or {}),
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -215,7 +215,7 @@ class Malloc:
 
 
 class Child:
-    """This side of the conversation, and the knobs."""
+    """This side of the conversation, and the params."""
 
     def __init__(self, spec: Spec, messages: int = MESSAGES, answers: int = ANSWERS) -> None:
         self.spec = spec
@@ -225,45 +225,45 @@ class Child:
         self._last = spec.start
         self._since: int | None = None
 
-    def knob(self, name: str, *words: str) -> str:
-        """The value of a knob, one of several words; the first is the default."""
+    def parameter(self, name: str, *words: str) -> str:
+        """The value of a parameter, one of several words; the first is the default."""
         self._used.add(name)
-        value = self.spec.knobs.get(name, words[0])
+        value = self.spec.params.get(name, words[0])
         if value not in words:
             shown = ", ".join(dict.fromkeys(filter(None, words)))
-            raise KnobError(NOT_APPLICABLE, name, value, f"this workload has only {shown}")
+            raise ParameterError(NOT_APPLICABLE, name, value, f"this workload has only {shown}")
         return value
 
     def switch(self, name: str, default: bool = False) -> bool:
-        """A knob that is on or off."""
+        """A parameter that is on or off."""
         words = ("1", "on", "0", "off") if default else ("0", "off", "1", "on")
-        return self.knob(name, *words) in ("1", "on")
+        return self.parameter(name, *words) in ("1", "on")
 
     def xla(self, default: bool = False) -> bool:
-        """The knob jit: whether XLA compiles what is run."""
+        """The parameter jit: whether XLA compiles what is run."""
         jit = self.switch("jit", default)
-        if not jit and not default and "jit" in self.spec.knobs:
+        if not jit and not default and "jit" in self.spec.params:
             self.refuse("jit", "it is off already")
         return jit
 
     def number(self, name: str, default: int, least: int = 0) -> int:
-        """A knob that is a number."""
+        """A parameter that is a number."""
         self._used.add(name)
-        text = self.spec.knobs.get(name, str(default))
+        text = self.spec.params.get(name, str(default))
         if not re.fullmatch(r"\d{1,12}", text) or int(text) < least:
-            raise KnobError(NOT_APPLICABLE, name, text, f"expected a number from {least} on")
+            raise ParameterError(NOT_APPLICABLE, name, text, f"expected a number from {least} on")
         return int(text)
 
     def refuse(self, name: str, reason: str) -> NoReturn:
-        """End the run because of a knob."""
-        raise KnobError(NOT_APPLICABLE, name, self.spec.knobs.get(name, ""), reason)
+        """End the run because of a parameter."""
+        raise ParameterError(NOT_APPLICABLE, name, self.spec.params.get(name, ""), reason)
 
-    def check_knobs(self) -> None:
+    def check_params(self) -> None:
         """Refuse what was given and nobody asked for."""
-        for name in sorted(set(self.spec.knobs) - self._used):
+        for name in sorted(set(self.spec.params) - self._used):
             self.refuse(name, "this workload has nothing that it changes")
         if self.spec.config:
-            raise KnobError(NOT_APPLICABLE, "config", "...", "Keras takes no ConfigProto")
+            raise ParameterError(NOT_APPLICABLE, "config", "...", "Keras takes no ConfigProto")
 
     def fact(self, name: str, value: object) -> None:
         """Report something about the run."""
@@ -313,7 +313,7 @@ class Child:
 
 def failure_of(error: BaseException) -> str:
     """The word for what ended a run."""
-    if isinstance(error, KnobError):
+    if isinstance(error, ParameterError):
         return error.failure
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
@@ -430,21 +430,21 @@ class LoopOptions:
 
     @classmethod
     def ask(cls, child: Child, jit: bool = False, delete_model: bool = False) -> LoopOptions:
-        """Ask for the knobs of a train loop.
+        """Ask for the params of a train loop.
 
         Args:
-            child: has the knobs.
+            child: has the params.
             jit: whether XLA compiles the step unless told otherwise.
             delete_model: whether there is something to delete in any loop.
         """
-        loop = child.knob("loop", "fit", "function", "eager", "train_on_batch")
+        loop = child.parameter("loop", "fit", "function", "eager", "train_on_batch")
         options = cls(
             loop=loop,
             delete=child.switch("del"),
             eager=child.switch("eager"),
             jit=child.xla(default=jit),
-            mixed=child.knob("mixed", "", "mixed_bfloat16", "mixed_float16"),
-            clear_session=child.knob("clear_session", "", "epoch") == "epoch",
+            mixed=child.parameter("mixed", "", "mixed_bfloat16", "mixed_float16"),
+            clear_session=child.parameter("clear_session", "", "epoch") == "epoch",
         )
         own = loop in ("function", "eager")
         if options.delete and not own and not delete_model:
@@ -452,7 +452,7 @@ class LoopOptions:
         if options.eager and loop == "eager":
             child.refuse("eager", "the loop eager has no function that could be run eagerly")
         if options.eager or loop == "eager":
-            if options.jit and "jit" in child.spec.knobs:
+            if options.jit and "jit" in child.spec.params:
                 child.refuse("jit", "what runs eagerly is not compiled")
             options = dataclasses.replace(options, jit=False)
         return options
@@ -567,8 +567,8 @@ class DataOptions:
 
     @classmethod
     def ask(cls, child: Child, *words: str) -> DataOptions:
-        """Ask for the knobs; words are the ways, the first is the default."""
-        data = child.knob("data", *words)
+        """Ask for the params; words are the ways, the first is the default."""
+        data = child.parameter("data", *words)
         data = {"memory": "numpy", "graph": "tfdata"}.get(data, data)
         options = cls(data, cls.ask_prefetch(child), child.switch("cache"))
         if data not in ("tfdata", "from_generator"):
@@ -582,9 +582,9 @@ class DataOptions:
 
     @staticmethod
     def ask_prefetch(child: Child) -> int | None:
-        """The knob prefetch of tf.data."""
-        if child.spec.knobs.get("prefetch") == "auto":
-            child.knob("prefetch", "auto")
+        """The parameter prefetch of tf.data."""
+        if child.spec.params.get("prefetch") == "auto":
+            child.parameter("prefetch", "auto")
             return -1
         return child.number("prefetch", 0) or None
 
@@ -696,7 +696,7 @@ class Sizes:
     """Draws the number of samples of each step."""
 
     def __init__(self, child: Child, once: bool = False) -> None:
-        self.shapes = child.knob("shapes", "varying", "fixed", "pad", "bucket")
+        self.shapes = child.parameter("shapes", "varying", "fixed", "pad", "bucket")
         self.batch, self.most = child.spec.batch, 2 * child.spec.batch
         self.seed, self.once = child.spec.seed, once
 
@@ -853,8 +853,8 @@ class Progress:
 
     def __init__(self, child: Child) -> None:
         self.child = child
-        self.collect = child.knob("gc", "", "epoch", "step")
-        self.trim = child.knob("trim", "", "epoch") == "epoch"
+        self.collect = child.parameter("gc", "", "epoch", "step")
+        self.trim = child.parameter("trim", "", "epoch") == "epoch"
         self.done = child.spec.start
         self.first: float | None = None
         self.last: float | None = None
@@ -887,12 +887,12 @@ class Progress:
             gc.collect()
         if self.trim and not self.child.malloc.trim():
             reason = "the allocator of this process cannot be asked for it"
-            raise KnobError(COULD_NOT_APPLY, "trim", "epoch", reason)
+            raise ParameterError(COULD_NOT_APPLY, "trim", "epoch", reason)
         self.child.step(self.done)
 
 
 class Job:
-    """A workload. Knobs are asked for when it is made; TensorFlow is there from load on."""
+    """A workload. Parameters are asked for when it is made; TensorFlow is there from load on."""
 
     model = ""  # the architecture, if the Spec's model does not tell
     loop = ""
@@ -933,8 +933,8 @@ class Job:
         return False
 
     def ask_clear(self) -> None:
-        """Ask for the knob clear_session."""
-        self.clear = self.child.knob("clear_session", "", "epoch") == "epoch"
+        """Ask for the parameter clear_session."""
+        self.clear = self.child.parameter("clear_session", "", "epoch") == "epoch"
 
     def architecture(self) -> Architecture:
         """The architecture to work on."""
@@ -949,14 +949,14 @@ class Job:
 class Training(Job):
     """Train steps on one model."""
 
-    jit = False  # whether XLA compiles the step unless a knob says otherwise
+    jit = False  # whether XLA compiles the step unless a parameter says otherwise
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
         self.options = LoopOptions.ask(child, jit=self.jit)
         self.loop, self.clear = self.options.loop, self.options.clear_session
         self.ask_data()
-        self.hoard = child.knob("callback", "", "hoard") == "hoard"
+        self.hoard = child.parameter("callback", "", "hoard") == "hoard"
         if self.hoard and self.loop != "fit":
             child.refuse("callback", "only the loop fit has callbacks")
         self.validation: Batch | None = None
@@ -966,9 +966,9 @@ class Training(Job):
     reset = "none"
 
     def ask_data(self) -> None:
-        """Ask for the knobs that say where batches come from."""
+        """Ask for the params that say where batches come from."""
         self.data = DataOptions.ask(self.child, *ARRAYS)
-        self.reset = self.child.knob("reset", "none", "restore", "reload", "process")
+        self.reset = self.child.parameter("reset", "none", "restore", "reload", "process")
 
     def load(self) -> None:
         """See Job."""
@@ -1127,7 +1127,7 @@ class Kept(Control):
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
-        self.keep = child.knob("release", "keep", "close", "del") == "keep"
+        self.keep = child.parameter("release", "keep", "close", "del") == "keep"
 
     def load(self) -> None:
         """See Job."""
@@ -1153,12 +1153,12 @@ class Images(Training):
     def ask_data(self) -> None:
         """See Training."""
         self.data = DataOptions.ask(self.child, "generator", *ARRAYS)
-        self.reset = self.child.knob("reset", "none", "restore", "reload", "process")
+        self.reset = self.child.parameter("reset", "none", "restore", "reload", "process")
         made = self.data.data in ("generator", "from_generator")
         self.images = ImageOptions(
-            self.child.knob("input", "tensor", "buffer", "prefetch"),
+            self.child.parameter("input", "tensor", "buffer", "prefetch"),
             self.child.switch("augment"),
-            self.child.knob("shapes", "fixed", "varying") == "varying",
+            self.child.parameter("shapes", "fixed", "varying") == "varying",
         )
         if self.data.data != "generator" and self.images.input != "tensor":
             self.child.refuse("input", f"with data={self.data.data} no generator of ours is read")
@@ -1182,7 +1182,7 @@ class Large(Training):
     def ask_data(self) -> None:
         """See Training."""
         self.data = DataOptions.ask(self.child, *ARRAYS, "disk")
-        self.reset = self.child.knob("reset", "none", "restore", "reload", "process")
+        self.reset = self.child.parameter("reset", "none", "restore", "reload", "process")
         self.rows = self.child.number("rows", 1_000_000, least=self.spec.batch)
 
     def make_feed(self) -> Feed:
@@ -1230,7 +1230,7 @@ class Recorded(Classifier):
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
-        self.keep = child.knob("history", "keep", "last") == "keep"
+        self.keep = child.parameter("history", "keep", "last") == "keep"
 
     def samples_per_pass(self) -> int:
         """See Training. An epoch of 60,000 samples need not be in memory for this."""
@@ -1313,7 +1313,7 @@ class Predicting(Job):
     def __init__(self, child: Child) -> None:
         super().__init__(child)
         words = ("predict", "fit", "predict_on_batch", "function", "eager")
-        loop = child.knob("loop", *words)
+        loop = child.parameter("loop", *words)
         # "fit" stands for Keras's own loop wherever one is chosen.
         self.loop = "predict" if loop == "fit" else loop
         self.eager = child.switch("eager")
@@ -1373,7 +1373,7 @@ class History(Predicting):
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
-        self.keep = child.knob("history", "keep", "last") == "keep"
+        self.keep = child.parameter("history", "keep", "last") == "keep"
         self.delete = child.switch("del")
         if self.delete and self.loop not in ("function", "eager"):
             child.refuse("del", f"{self.loop} is Keras's own: there is nothing to delete")
@@ -1400,7 +1400,7 @@ class Growing(Job):
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
-        self.grow = child.knob("graph", "grow", "sealed") == "grow"
+        self.grow = child.parameter("graph", "grow", "sealed") == "grow"
         self.ask_clear()
 
     def load(self) -> None:
@@ -1425,7 +1425,7 @@ class Fetching(Job):
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
-        self.fixed = child.knob("fetches", "varying", "fixed") == "fixed"
+        self.fixed = child.parameter("fetches", "varying", "fixed") == "fixed"
         self.ask_clear()
 
     def load(self) -> None:
@@ -1549,7 +1549,7 @@ WORKLOADS: dict[str, type[Job]] = {
 
 
 class Runtime:
-    """The knobs of TensorFlow itself."""
+    """The params of TensorFlow itself."""
 
     def __init__(self, child: Child) -> None:
         self.intra, self.inter = child.number("intra", 0), child.number("inter", 0)
@@ -1557,7 +1557,7 @@ class Runtime:
         self.bf16 = child.switch("bf16")
 
     def start(self) -> tuple[Any, Any]:
-        """Import TensorFlow and set the knobs; returns it and Keras."""
+        """Import TensorFlow and set the params; returns it and Keras."""
         tf, keras = export._load_tensorflow()
         if self.intra:
             tf.config.threading.set_intra_op_parallelism_threads(self.intra)
@@ -1583,7 +1583,7 @@ def do(child: Child) -> None:
 
     Raises:
         Again: another process is to go on; the parent was told.
-        KnobError: a knob cannot be used.
+        ParameterError: a parameter cannot be used.
     """
     kind = WORKLOADS.get(child.spec.workload)
     if kind is None:
@@ -1591,7 +1591,7 @@ def do(child: Child) -> None:
         raise ValueError(f"unknown workload {child.spec.workload!r} on Keras; there are {known}")
     runtime, progress = Runtime(child), Progress(child)
     job = kind(child)
-    child.check_knobs()
+    child.check_params()
     child.phase("start")
     tf, keras = runtime.start()
     child.phase("library")

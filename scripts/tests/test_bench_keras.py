@@ -1,4 +1,4 @@
-"""The Python arms of the benchmark: they train the same, and report it."""
+"""The Python variants of the benchmark: they train the same, and report it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def data(tmp_path_factory):
     return folder
 
 
-def arm(name, data, capsys, steps=STEPS):
-    """What an arm prints."""
+def variant(name, data, capsys, steps=STEPS):
+    """What a variant prints."""
     sizes = ["--batch", str(BATCH), "--steps", str(steps), "--epochs", str(EPOCHS)]
     code = bench_keras.main([name, "--model", "dense-784-10", "--data", str(data), *sizes])
     assert code == 0
@@ -33,7 +33,7 @@ def arm(name, data, capsys, steps=STEPS):
 
 
 def exported(data, tmp_path):
-    """The mean loss of each epoch, by the train signature that the other arms run."""
+    """The mean loss of each epoch, by the train signature that the other variants run."""
     bench_models.export_model("dense-784-10", tmp_path / "m", check=False)
     loaded = tf.saved_model.load(str(tmp_path / "m"))
     x, y = (np.load(data / name) for name in ("x.npy", "y.npy"))
@@ -51,8 +51,8 @@ def exported(data, tmp_path):
 
 def test_arms_do_the_work_of_the_exported_step(data, tmp_path, capsys):
     losses = exported(data, tmp_path)
-    for name in bench_keras.ARMS:
-        got = arm(name, data, capsys)
+    for name in bench_keras.VARIANTS:
+        got = variant(name, data, capsys)
         assert got["warmup_loss"] == pytest.approx(losses[0], rel=1e-4), name
         assert got["last_loss"] == pytest.approx(losses[-1], rel=1e-4), name
         assert got["steps"] == EPOCHS * STEPS
@@ -65,7 +65,7 @@ def test_arms_do_the_work_of_the_exported_step(data, tmp_path, capsys):
 
 def test_another_number_of_samples_is_refused(data, capsys):
     with pytest.raises(SystemExit, match="32 and 32 samples, expected 5 batches of 8"):
-        arm("tf-function", data, capsys, steps=5)
+        variant("tf-function", data, capsys, steps=5)
 
 
 def test_models_that_keras_does_not_compile_are_refused(data):

@@ -1,4 +1,4 @@
-"""The Keras child of the matrix: its protocol, its knobs, its workloads."""
+"""The Keras child of the matrix: its protocol, its params, its workloads."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ MALLOC = {"malloc in use", "malloc free", "malloc arenas"}
 def spec_of(workload: str, **more: Any) -> dict[str, Any]:
     """A Spec as the parent writes it, of a few steps."""
     spec = {"workload": workload, "steps": 6, "every": 2, "epoch": 3, "batch": 4, "seed": 5}
-    knobs = {
+    params = {
         key: more.pop(key) for key in list(more) if key not in (*spec, "samples", "scratch", "from")
     }
-    return {**spec, **more, "knobs": {k.replace("del_", "del"): v for k, v in knobs.items()}}
+    return {**spec, **more, "knobs": {k.replace("del_", "del"): v for k, v in params.items()}}
 
 
 @dataclasses.dataclass
@@ -145,7 +145,7 @@ def check(talk: Talk, spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "knobs", "loop"),
+    ("workload", "params", "loop"),
     [
         ("W0", {}, "fit"),
         ("S1", {"loop": "function", "del_": "1", "gc": "step", "trim": "epoch"}, "function"),
@@ -153,8 +153,8 @@ def check(talk: Talk, spec: dict[str, Any]) -> None:
         ("W3", {"intra": "1", "inter": "1", "grappler": "0", "bf16": "1"}, "predict"),
     ],
 )
-def test_a_run(workload, knobs, loop, tmp_path):
-    spec = spec_of(workload, **knobs)
+def test_a_run(workload, params, loop, tmp_path):
+    spec = spec_of(workload, **params)
     talk = converse({**spec, "scratch": str(tmp_path)})
     check(talk, spec)
     assert talk.code == 0, talk.log
@@ -167,7 +167,7 @@ def test_a_run(workload, knobs, loop, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("workload", "knobs"),
+    ("workload", "params"),
     [
         ("W1", {"loop": "function"}),
         ("W2", {"steps": 2, "every": 1, "epoch": 1, "batch": 2, "input": "buffer"}),
@@ -192,8 +192,8 @@ def test_a_run(workload, knobs, loop, tmp_path):
         ("S4", {"history": "last", "epoch": 6}),
     ],
 )
-def test_workloads(workload, knobs, tmp_path):
-    spec = spec_of(workload, **knobs)
+def test_workloads(workload, params, tmp_path):
+    spec = spec_of(workload, **params)
     check(converse_here({**spec, "scratch": str(tmp_path)}), spec)
 
 
@@ -206,7 +206,7 @@ def test_every_workload_is_described_and_tested():
 
 
 @pytest.mark.parametrize(
-    ("workload", "knobs", "text"),
+    ("workload", "params", "text"),
     [
         ("W0", {"colour": "red"}, "colour=red: this workload has nothing that it changes"),
         ("W0", {"gc": "never"}, "gc=never: this workload has only epoch, step"),
@@ -221,8 +221,8 @@ def test_every_workload_is_described_and_tested():
         ("S3", {"data": "numpy", "augment": "1"}, "augment=1"),
     ],
 )
-def test_a_knob_without_use_costs_no_run(workload, knobs, text):
-    talk = converse(spec_of(workload, **knobs))
+def test_a_parameter_without_use_costs_no_run(workload, params, text):
+    talk = converse(spec_of(workload, **params))
     assert len(talk.messages) == 1, "it must end before anything is measured"
     assert talk.messages[0]["kind"] == "end"
     assert talk.messages[0]["failure"] == "not applicable"
@@ -313,8 +313,8 @@ def recorded_batches(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> l
 
 @pytest.mark.parametrize(("workload", "samples"), [("W0", 24), ("S1", 18), ("S4", 24), ("W11", 24)])
 def test_half_the_batch_has_the_whole_set(workload, samples, monkeypatch):
-    knobs = {"shuffle": "0"} if workload == "W11" else {}
-    spec = spec_of(workload, steps=6, epoch=3, batch=4, samples=24, loop="function", **knobs)
+    params = {"shuffle": "0"} if workload == "W11" else {}
+    spec = spec_of(workload, steps=6, epoch=3, batch=4, samples=24, loop="function", **params)
     flat = [number for batch in recorded_batches(spec, monkeypatch) for number in batch]
     assert flat == [i % samples for i in range(len(flat))]
     assert max(flat) == samples - 1
@@ -360,8 +360,8 @@ def test_a_run_that_diverged_tells_its_loss(monkeypatch):
 
 
 def test_the_kept_tensor_is_of_the_size_that_is_told():
-    def job(**knobs: str) -> Any:
-        spec = matrix_keras.Spec.read(json.dumps(spec_of("W1", loop="eager", **knobs)))
+    def job(**params: str) -> Any:
+        spec = matrix_keras.Spec.read(json.dumps(spec_of("W1", loop="eager", **params)))
         kept = matrix_keras.Kept(matrix_keras.Child(spec))
         kept.load()
         for _ in range(3):
@@ -374,8 +374,8 @@ def test_the_kept_tensor_is_of_the_size_that_is_told():
 
 
 def test_failures():
-    knob = matrix_keras.KnobError(matrix_keras.COULD_NOT_APPLY, "trim", "epoch", "why")
-    assert matrix_keras.failure_of(knob) == "could not apply"
+    parameter = matrix_keras.ParameterError(matrix_keras.COULD_NOT_APPLY, "trim", "epoch", "why")
+    assert matrix_keras.failure_of(parameter) == "could not apply"
     assert matrix_keras.failure_of(MemoryError()) == "out of memory"
     assert matrix_keras.failure_of(tf.errors.ResourceExhaustedError(None, None, "")) == (
         "out of memory"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the arms that need TensorFlow at link time into out/bench: the C loop,
+# Builds the variants that need TensorFlow at link time into out/bench: the C loop,
 # and the same loop on galeone's binding and on tfgo. `make runtime` comes first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."

@@ -85,9 +85,24 @@ func (j *job) session(graph *tf.Graph) (*tf.Session, func() error, error) {
 	}, nil
 }
 
+// newGraph makes a graph whose finalizer runs as soon as it is unreachable. Go's allocator
+// puts small objects without pointers, such as a tf.Graph, into blocks of 16 bytes, and
+// runs no finalizer while another object of the block is reachable. So the graph shares
+// its block with objects that are garbage at once.
+func newGraph() *tf.Graph {
+	garbage()
+	garbage()
+	g := tf.NewGraph()
+	garbage()
+	return g
+}
+
+//go:noinline
+func garbage() *[8]byte { return new([8]byte) }
+
 // spread is a graph of a placeholder and n operations on it.
 func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in tf.Output, out []tf.Output, err error) {
-	graph = tf.NewGraph()
+	graph = newGraph()
 	x, err := graph.AddOperation(tf.OpSpec{Type: "Placeholder", Name: "x", Attrs: map[string]any{"dtype": dtype}})
 	if err != nil {
 		return nil, tf.Output{}, nil, err
@@ -271,7 +286,7 @@ func reloading(j *job) (*loop.Loop, error) {
 // growing adds a constant of 4 KiB and an Identity to the graph in each step.
 func growing(j *job) (*loop.Loop, error) {
 	sealed := j.Choice("graph", "grow", "sealed") == "sealed"
-	graph := tf.NewGraph()
+	graph := newGraph()
 	session, free, err := j.session(graph)
 	if err != nil {
 		return nil, err

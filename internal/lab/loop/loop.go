@@ -116,7 +116,6 @@ func (r *run) work(ctx context.Context, open func(context.Context) (*Loop, error
 		err = r.phases(ctx, l)
 	}
 	closed := l.Close()
-	*l = Loop{} // a pointer to it may still be on the stack
 	if closed != nil && errors.Is(err, ErrSaved) {
 		err = nil // the run fails
 	}

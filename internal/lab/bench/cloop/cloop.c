@@ -1,4 +1,4 @@
-// The bare training loop over the TensorFlow C API: what the other arms of the
+// The bare training loop over the TensorFlow C API: what the other variants of the
 // benchmark are compared with. It loads a SavedModel, resolves feeds and fetches
 // once, copies the next batch from host memory into one reused input tensor per feed
 // at each step, runs the step, reads the loss and frees the output.
