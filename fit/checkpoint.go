@@ -19,103 +19,6 @@ import (
 	"steadyfit/session"
 )
 
-// CheckpointOption is an option of Checkpoint.
-type CheckpointOption interface{ applyToCheckpoint(*checkpointer) }
-
-// LogOption is an option of HistoryFile and of CSVLog.
-type LogOption interface{ applyToLog(*lineFile) }
-
-// WriteOption is an option of every hook that writes files during a run.
-type WriteOption func(*writing)
-
-func (o WriteOption) applyToCheckpoint(c *checkpointer) { o(&c.writing) }
-func (o WriteOption) applyToLog(l *lineFile)            { o(&l.writing) }
-func (o WriteOption) applyToEarlyStop(e *earlyStop)     { o(&e.writing) }
-
-// writing is how a hook writes files.
-type writing struct {
-	onError ErrorPolicy
-	disk    disk.Disk
-}
-
-func (w *writing) check() error {
-	if w.onError != Stop && w.onError != Continue {
-		return &option.Error{Option: "OnError", Value: w.onError, Reason: "expected fit.Stop or fit.Continue"}
-	}
-	return nil
-}
-
-type checkpointOption func(*checkpointer)
-
-func (o checkpointOption) applyToCheckpoint(c *checkpointer) { o(c) }
-
-// Keep is the number of newest checkpoints to keep; 0 keeps all. The default is
-// 3. The best one is kept in addition, if Best is given. So is, for Keep(1), the
-// one before the newest until a finite loss shows that the newest is good.
-func Keep(n int) CheckpointOption { return checkpointOption(func(c *checkpointer) { c.keep = n }) }
-
-// EverySteps writes a checkpoint after every n train steps, counted from the
-// beginning of training.
-func EverySteps(n int) CheckpointOption {
-	return checkpointOption(func(c *checkpointer) { c.everySteps = &n })
-}
-
-// EveryEpochs writes a checkpoint after every n epochs. That, with 1, is the
-// default if EverySteps is not given.
-func EveryEpochs(n int) CheckpointOption {
-	return checkpointOption(func(c *checkpointer) { c.everyEpochs = &n })
-}
-
-// Best also writes a checkpoint after every epoch in which the metric, such as
-// "val_loss", is better than ever, and keeps the best one. best.json in the
-// folder says which one that is. Give a Direction if the name of the metric
-// does not tell.
-func Best(metric string, direction ...Direction) CheckpointOption {
-	return checkpointOption(func(c *checkpointer) {
-		c.monitor = &monitor{metric: metric, direction: Auto}
-		if len(direction) > 0 {
-			c.monitor.direction = direction[0]
-		}
-	})
-}
-
-// ErrorPolicy says what happens when a file cannot be written.
-type ErrorPolicy int
-
-const (
-	// Stop ends the run.
-	Stop ErrorPolicy = iota
-	// Continue trains on without it.
-	Continue
-)
-
-// OnError says what happens when a checkpoint, a line of a HistoryFile or CSVLog, or
-// the best state of RestoreBest cannot be written, as on a full disk; the default is
-// Stop. A folder that cannot be written when a training begins ends it in any case:
-// nothing is lost yet. When it is resumed, that is as at any other time.
-//
-// With Continue, there is a warning that says what to do. The lines of a file
-// are kept and written when there is room again. For a checkpoint, the event
-// "checkpoint_failed" is in the record of the epoch that trains on without it. It
-// is tried again when the next one is due, and at the latest after the next
-// epoch. The best state stays that of an earlier epoch, with the event
-// "best_not_kept". What is still not written at the end of the run is no exception to be
-// warned of: Run returns a CheckpointError, since nothing on disk has the result
-// then, or a LogError.
-//
-// With Stop, a checkpoint that cannot be written ends the run at once. A line or
-// a best state ends it after the epoch, which the other hooks see to its end,
-// Checkpoint included.
-//
-// What would fail again for ever, such as a session that saves nothing, ends the
-// run in any case.
-func OnError(policy ErrorPolicy) WriteOption {
-	return func(w *writing) { w.onError = policy }
-}
-
-// withDisk makes a hook that tests can crash.
-func withDisk(d disk.Disk) WriteOption { return func(w *writing) { w.disk = d } }
-
 // Checkpoint is a hook that writes checkpoints to folders dir/ckpt-<step>, from which
 // Loop.Resume resumes: after every epoch, or as the options say, and at the end of a run, also
 // of a cancelled one. A run that ends with an error of the session or of a hook writes none
@@ -131,11 +34,8 @@ func withDisk(d disk.Disk) WriteOption { return func(w *writing) { w.disk = d } 
 //
 // The training and the validation data are read once when the run starts, to identify them;
 // see MismatchError. Package checkpoint describes the format.
-func Checkpoint(dir string, options ...CheckpointOption) Hook {
-	c := &checkpointer{dir: dir, keep: 3}
-	for _, o := range options {
-		o.applyToCheckpoint(c)
-	}
+func Checkpoint(dir string, given ...Option) Hook {
+	c := &checkpointer{dir: dir, options: options{keep: 3}.with(given)}
 	every := AnyStep
 	if c.everySteps != nil && *c.everySteps > 0 {
 		every = *c.everySteps
@@ -147,14 +47,10 @@ func Checkpoint(dir string, options ...CheckpointOption) Hook {
 }
 
 type checkpointer struct {
-	writing
-	dir                     string
-	keep                    int
-	everySteps, everyEpochs *int
-	monitor                 *monitor // of Best
-
+	options
+	dir         string
 	folder      *checkpoint.Folder
-	best        *checkpoint.Best
+	bestOne     *checkpoint.Best
 	stepPeriod  int64
 	epochPeriod int
 	// owed is true while the last checkpoint that was due could not be written.
@@ -165,30 +61,27 @@ type checkpointer struct {
 }
 
 func (c *checkpointer) load(_ string, state json.RawMessage) error {
-	c.best, c.owed = nil, false
-	if c.monitor == nil {
-		return nil
-	}
+	c.bestOne, c.owed = nil, false
 	c.monitor.reset()
-	if state == nil {
+	if state == nil || c.metric == "" {
 		return nil
 	}
 	var best checkpoint.Best
 	if err := json.Unmarshal(state, &best); err != nil {
 		return fmt.Errorf("reading the state of Best: %w", err)
 	}
-	if best.Metric == c.monitor.metric {
+	if best.Metric == c.metric {
 		c.monitor.set(float64(best.Value))
-		c.best = &best
+		c.bestOne = &best
 	}
 	return nil
 }
 
 func (c *checkpointer) save(string) (json.RawMessage, error) {
-	if c.best == nil {
+	if c.bestOne == nil {
 		return nil, nil
 	}
-	return json.Marshal(c.best)
+	return json.Marshal(c.bestOne)
 }
 
 // period is the value of EverySteps or EveryEpochs; 0 if it is not given.
@@ -219,23 +112,23 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	if c.stepPeriod = int64(steps); c.epochPeriod == 0 && steps == 0 {
 		c.epochPeriod = 1
 	}
-	if c.monitor != nil {
+	if c.metric != "" {
 		if err := c.monitor.check("Best", s); err != nil {
 			return err
 		}
 	}
-	if err := c.check(); err != nil {
+	if err := c.check("Checkpoint", "Keep", "EverySteps", "EveryEpochs", "Best", "OnError"); err != nil {
 		return err
 	}
 	c.lastStep, c.lastDone = s.Step, s.EpochsDone
 	c.folder, err = checkpoint.Open(c.dir, checkpoint.Options{
 		Keep: c.keep, Tolerate: c.onError == Continue, ResumedFrom: s.History.ResumedFrom, Step: s.Step,
-		Logs: s.run.logs, Best: c.best, Disk: c.disk, Log: s.Log,
+		Logs: s.run.logs, Best: c.bestOne, Disk: c.disk, Log: s.Log,
 	})
 	if err != nil {
 		return err
 	}
-	c.best, c.owed = c.folder.Best, c.folder.Unwritable
+	c.bestOne, c.owed = c.folder.Best, c.folder.Unwritable
 	s.run.folders = append(s.run.folders, c.folder)
 	// Checkpoints need it. Here, a long pass over the data neither falls into an epoch nor
 	// delays the last checkpoint after Ctrl-C.
@@ -256,13 +149,11 @@ func (c *checkpointer) step(_ context.Context, s *State) error {
 
 func (c *checkpointer) epoch(_ context.Context, s *State) error {
 	due := c.owed || (c.stepPeriod > 0 && s.Step%c.stepPeriod == 0) || (c.epochPeriod > 0 && s.Epoch%c.epochPeriod == 0)
-	improved, before := false, c.best
-	if m := c.monitor; m != nil {
-		if value, ok := s.Record.Metrics.Get(m.metric); ok && m.improves(value) {
-			m.set(value)
-			c.best = checkpoint.NewBest(s.Step, m.metric, value)
-			due, improved = true, true
-		}
+	improved, before := false, c.bestOne
+	if value, ok := s.Record.Metrics.Get(c.metric); ok && c.improves(value) {
+		c.monitor.set(value)
+		c.bestOne = checkpoint.NewBest(s.Step, c.metric, value)
+		due, improved = true, true
 	}
 	if !due {
 		return nil
@@ -271,7 +162,7 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 	if improved && c.owed {
 		// The best checkpoint is the best of those on disk.
 		c.monitor.reset()
-		if c.best, c.folder.Best = before, before; before != nil {
+		if c.bestOne, c.folder.Best = before, before; before != nil {
 			c.monitor.set(float64(before.Value))
 		}
 	}
@@ -299,7 +190,7 @@ const failedEvent = "checkpoint_failed"
 // write writes a checkpoint of the present state and removes those that are not needed. It
 // sets owed if that failed and the run continues.
 func (c *checkpointer) write(s *State, ending bool) error {
-	c.folder.Best = c.best
+	c.folder.Best = c.bestOne
 	err := c.folder.Write(s.Step, s.FiniteLoss, s.run.save(c.disk))
 	if err == nil {
 		c.owed, c.lastStep, c.lastDone = false, s.Step, s.EpochsDone

@@ -27,7 +27,7 @@ import (
 )
 
 // fullLoop is a run with everything in it that a checkpoint has to hold.
-func fullLoop(t testing.TB, l *linear, dir string, options ...CheckpointOption) Loop {
+func fullLoop(t testing.TB, l *linear, dir string, options ...Option) Loop {
 	loop := Loop{
 		Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 10), ValidationEvery: 2,
 		LearningRate: Warmup(3, Constant(0.05)), StepsPerEpoch: 4,
@@ -37,7 +37,7 @@ func fullLoop(t testing.TB, l *linear, dir string, options ...CheckpointOption) 
 		EarlyStop("loss", Patience(3), RestoreBest(dir)),
 		HistoryFile(filepath.Join(dir, "run.jsonl")),
 		CSVLog(filepath.Join(dir, "run.csv")),
-		Checkpoint(dir, append([]CheckpointOption{Keep(2), EverySteps(3), EveryEpochs(1), Best("val_loss")}, options...)...),
+		Checkpoint(dir, append([]Option{Keep(2), EverySteps(3), EveryEpochs(1), Best("val_loss")}, options...)...),
 	)
 	return loop
 }
@@ -271,7 +271,7 @@ func TestKilled(t *testing.T) {
 }
 
 // checkpointed trains 3 epochs of 2 steps with a checkpoint each.
-func checkpointed(t testing.TB, options ...CheckpointOption) (dir string, loop Loop) {
+func checkpointed(t testing.TB, options ...Option) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
 	loop.Hook(Checkpoint(dir, options...))
@@ -534,22 +534,22 @@ func TestResumingAnEarlyStop(t *testing.T) {
 
 func TestKeep(t *testing.T) {
 	for _, c := range []struct {
-		options []CheckpointOption
+		options []Option
 		want    []string
 	}{
 		{nil, []string{"ckpt-2", "ckpt-4", "ckpt-6"}},
-		{[]CheckpointOption{Keep(2)}, []string{"ckpt-4", "ckpt-6"}},
+		{[]Option{Keep(2)}, []string{"ckpt-4", "ckpt-6"}},
 		// Nothing shows yet that ckpt-6 is good.
-		{[]CheckpointOption{Keep(1)}, []string{"ckpt-4", "ckpt-6"}},
-		{[]CheckpointOption{Keep(0), EverySteps(1)}, []string{"ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4", "ckpt-5", "ckpt-6"}},
-		{[]CheckpointOption{EveryEpochs(2)}, []string{"ckpt-4", "ckpt-6"}},
-		{[]CheckpointOption{EverySteps(4)}, []string{"ckpt-4", "ckpt-6"}},
-		{[]CheckpointOption{EverySteps(5), EveryEpochs(2)}, []string{"ckpt-4", "ckpt-5", "ckpt-6"}},
+		{[]Option{Keep(1)}, []string{"ckpt-4", "ckpt-6"}},
+		{[]Option{Keep(0), EverySteps(1)}, []string{"ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4", "ckpt-5", "ckpt-6"}},
+		{[]Option{EveryEpochs(2)}, []string{"ckpt-4", "ckpt-6"}},
+		{[]Option{EverySteps(4)}, []string{"ckpt-4", "ckpt-6"}},
+		{[]Option{EverySteps(5), EveryEpochs(2)}, []string{"ckpt-4", "ckpt-5", "ckpt-6"}},
 	} {
 		dir, _ := checkpointed(t, c.options...)
 		require.Equal(t, c.want, names(t, dir))
 	}
-	for _, bad := range []CheckpointOption{Keep(-1), EverySteps(0), EveryEpochs(0)} {
+	for _, bad := range []Option{Keep(-1), EverySteps(0), EveryEpochs(0)} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
 		loop.Hook(Checkpoint(tempDir(t), bad))
 		_, err := loop.Run(t.Context(), samples(t, 4))

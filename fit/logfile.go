@@ -28,15 +28,15 @@ import (
 //
 // A line is in the file whole or not at all: of one for which there was no room,
 // nothing stays. See OnError for what happens then; errors are a LogError.
-func HistoryFile(path string, options ...LogOption) Hook {
-	return historyLines(path).hook("history_file("+path+")", options)
+func HistoryFile(path string, given ...Option) Hook {
+	return historyLines(path).hook("history_file("+path+")", given)
 }
 
 func historyLines(path string) *lineFile {
 	return &lineFile{
-		option: "HistoryFile",
-		path:   path,
-		begin:  func(*State) []byte { return nil },
+		kind:  "HistoryFile",
+		path:  path,
+		begin: func(*State) []byte { return nil },
 		format: func(r *Record) ([]byte, error) {
 			line, err := json.Marshal(r)
 			return append(line, '\n'), err
@@ -53,7 +53,7 @@ func historyLines(path string) *lineFile {
 // a file that begins with a line of names: the fields of the Record, and every
 // metric that the run can have. What is not known is empty. For the rest it is
 // as HistoryFile; a file with other names is an *option.Error.
-func CSVLog(path string, options ...LogOption) Hook {
+func CSVLog(path string, given ...Option) Hook {
 	var columns []string
 	row := func(values []string) []byte {
 		var b bytes.Buffer
@@ -64,8 +64,8 @@ func CSVLog(path string, options ...LogOption) Hook {
 		return b.Bytes()
 	}
 	return (&lineFile{
-		option: "CSVLog",
-		path:   path,
+		kind: "CSVLog",
+		path: path,
 		begin: func(s *State) []byte {
 			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.Available(), recordFields[fieldsBeforeMetrics:len(recordFields)-1])
 			return row(columns)
@@ -87,7 +87,7 @@ func CSVLog(path string, options ...LogOption) Hook {
 			step, errStep := strconv.ParseInt(values[1], 10, 64)
 			return epoch, step, errEpoch == nil && errStep == nil
 		},
-	}).hook("csv_log("+path+")", options)
+	}).hook("csv_log("+path+")", given)
 }
 
 // LogError is a file of a HistoryFile or CSVLog that could not be written. The
@@ -129,8 +129,8 @@ func (e *LogError) Unwrap() error { return e.Err }
 
 // lineFile is a file with a line per epoch.
 type lineFile struct {
-	writing
-	option, path string
+	options
+	kind, path string // kind is the name of the function
 	// begin is the first line of a file; empty for none.
 	begin func(*State) []byte
 	// format writes the line of a record, with its end.
@@ -159,11 +159,8 @@ type lineFile struct {
 	stopped error
 }
 
-func (l *lineFile) hook(name string, options []LogOption) Hook {
-	l.name = name
-	for _, o := range options {
-		o.applyToLog(l)
-	}
+func (l *lineFile) hook(name string, given []Option) Hook {
+	l.name, l.options = name, l.options.with(given)
 	return Hook{Name: name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end}
 }
 
@@ -171,9 +168,9 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	l.file, l.pending, l.torn, l.warned, l.stopped = nil, nil, false, false, nil
 	l.step, l.done = s.Step, s.EpochsDone
 	if l.path == "" {
-		return &option.Error{Option: l.option, Reason: "it has no file name", Fix: "name a file"}
+		return &option.Error{Option: l.kind, Reason: "it has no file name", Fix: "name a file"}
 	}
-	if err := l.check(); err != nil {
+	if err := l.check(l.kind, "OnError"); err != nil {
 		return err
 	}
 	err := l.open(s)
@@ -259,7 +256,7 @@ func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	}
 	if !bytes.HasPrefix(old, begin) {
 		first, _, _ := bytes.Cut(old, []byte("\n"))
-		return nil, &option.Error{Option: l.option, Value: l.path, Reason: fmt.Sprintf("it begins with %.200q, and this run would write %.200q", first, bytes.TrimSpace(begin)), Fix: "use another file"}
+		return nil, &option.Error{Option: l.kind, Value: l.path, Reason: fmt.Sprintf("it begins with %.200q, and this run would write %.200q", first, bytes.TrimSpace(begin)), Fix: "use another file"}
 	}
 	from, known := s.run.logs[l.name]
 	known = known && from >= int64(len(begin)) && from <= int64(len(old)) && (from == 0 || old[from-1] == '\n')

@@ -44,7 +44,7 @@ func shortOf(t testing.TB, fails func(n int) bool) disk.Disk {
 }
 
 // loggers make both kinds of file.
-var loggers = map[string]func(string, ...LogOption) Hook{"run.jsonl": HistoryFile, "run.csv": CSVLog}
+var loggers = map[string]func(string, ...Option) Hook{"run.jsonl": HistoryFile, "run.csv": CSVLog}
 
 // linesIn reads the epochs of a file, all of whose lines have to be whole.
 func linesIn(t testing.TB, path string) []int {

@@ -34,11 +34,11 @@ func scripted(losses []float64) *linear {
 // The expected epochs are what EarlyStopping of Keras 3.15 does with the same
 // values.
 func TestEarlyStopDecidesAsKeras(t *testing.T) {
-	o := func(options ...EarlyStopOption) []EarlyStopOption { return options }
+	o := func(options ...Option) []Option { return options }
 	const none = 0
 	for _, c := range []struct {
 		losses   []float64
-		options  []EarlyStopOption
+		options  []Option
 		epochs   int
 		stops    bool
 		restored int // the epoch whose state the session has in the end
@@ -95,12 +95,12 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 // The expected rates after each epoch are what ReduceLROnPlateau of Keras 3.15
 // sets with the same values and an initial rate of 1.
 func TestReduceOnPlateauDecidesAsKeras(t *testing.T) {
-	o := func(options ...PlateauOption) []PlateauOption {
-		return append([]PlateauOption{Factor(0.5)}, options...)
+	o := func(options ...Option) []Option {
+		return append([]Option{Factor(0.5)}, options...)
 	}
 	for _, c := range []struct {
 		losses  []float64
-		options []PlateauOption
+		options []Option
 		rates   []float64
 	}{
 		{[]float64{5, 4, 4, 4, 4, 4}, o(Patience(2)), []float64{1, 1, 1, 0.5, 0.5, 0.25}},
@@ -170,7 +170,7 @@ func TestMonitorsAreChecked(t *testing.T) {
 		}
 		require.Empty(t, l.steps)
 	}
-	for _, bad := range []PlateauOption{Factor(0), Factor(1), Cooldown(-1), MinRate(-1)} {
+	for _, bad := range []Option{Factor(0), Factor(1), Cooldown(-1), MinRate(-1)} {
 		loop := Loop{Session: scripted(nil), Batch: 4, Epochs: 1, LearningRate: Constant(1)}
 		loop.Hook(ReduceOnPlateau("loss", bad))
 		_, err := loop.Run(t.Context(), samples(t, 4))
@@ -221,7 +221,7 @@ func TestBestStateThatCannotBeWritten(t *testing.T) {
 	require.True(t, h.Done)
 	require.Len(t, h.Records, 6, "the best epoch is still the third")
 	require.Equal(t, states[3], l.state(), "of those that could be kept, the fourth is the best")
-	require.Equal(t, []string{notKeptEvent}, h.Records[2].Events)
+	require.Equal(t, []string{notSavedEvent}, h.Records[2].Events)
 	require.Empty(t, h.Records[3].Events)
 	require.Contains(t, log.String(), "no space left on device")
 	require.Contains(t, log.String(), "free some space")
@@ -278,7 +278,7 @@ func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
 	dir := tempDir(t)
 	h, err := run(unsaved(losses, 3), dir, false)
 	require.ErrorIs(t, err, syscall.ENOSPC)
-	require.ErrorContains(t, err, "early_stop(loss) at end: keeping the best state")
+	require.ErrorContains(t, err, "early_stop(loss) at end: saving the best state")
 	require.ErrorContains(t, err, "free some space")
 	require.False(t, h.Done)
 	require.Len(t, h.Records, 3)
@@ -337,4 +337,20 @@ func TestBestStatesOfAnotherProcess(t *testing.T) {
 		return nil
 	}, Priority: PriorityReport}))
 	requireSound(t, dir)
+}
+
+// A hook refuses the options of others.
+func TestOptionsOfOtherHooks(t *testing.T) {
+	for want, hook := range map[string]Hook{
+		"Keep: EarlyStop does not have it; use Patience": EarlyStop("loss", Keep(1)),
+		"Patience: Checkpoint does not have it":          Checkpoint(t.TempDir(), Patience(1)),
+		"Factor: HistoryFile does not have it":           HistoryFile(filepath.Join(t.TempDir(), "a"), Factor(0.5)),
+		"OnError: ReduceOnPlateau does not have it":      ReduceOnPlateau("loss", OnError(Stop)),
+	} {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, LearningRate: Constant(0.1)}
+		loop.Hook(hook)
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		require.ErrorContains(t, err, want)
+		require.ErrorAs(t, err, new(*option.Error))
+	}
 }

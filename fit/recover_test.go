@@ -347,7 +347,7 @@ func TestRecoveryIsResumed(t *testing.T) {
 
 // interruptedReplay is a run that goes back from step 9 to 5, and is interrupted at
 // step 7, while it trains these steps again; a hook has scaled the rate at steps 6 and 8.
-func interruptedReplay(t *testing.T, dir string, resume bool, checkpoint CheckpointOption, seen *[]int64) (*linear, *History, error) {
+func interruptedReplay(t *testing.T, dir string, resume bool, checkpoint Option, seen *[]int64) (*linear, *History, error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	l := newLinear()

@@ -85,61 +85,62 @@ const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:S
 // Rates are 0 or more, factors above 0, steps and epochs whole numbers of at
 // least 1.
 func ParseSchedule(text string) (Schedule, error) {
-	s, err := parseSchedule(strings.Split(strings.TrimSpace(text), ":"))
-	if err != nil {
-		return nil, fmt.Errorf("learning rate %q: %w; %s", text, err, scheduleGrammar)
+	a := &arguments{parts: strings.Split(strings.TrimSpace(text), ":")}
+	s := a.schedule()
+	if a.err == nil && len(a.parts) > 0 {
+		a.fail("%q is too much", strings.Join(a.parts, ":"))
+	}
+	if a.err != nil {
+		return nil, fmt.Errorf("learning rate %q: %w; %s", text, a.err, scheduleGrammar)
 	}
 	return s, nil
 }
 
-func parseSchedule(parts []string) (Schedule, error) {
-	arguments := &scheduleArguments{parts: parts[1:]}
-	var s Schedule
-	switch kind := parts[0]; kind {
-	case "cosine":
-		initial, steps, final := arguments.rate(), arguments.count(), arguments.optionalRate()
-		s = CosineDecay(initial, final, steps)
-	case "linear":
-		initial, steps, final := arguments.rate(), arguments.count(), arguments.optionalRate()
-		s = LinearDecay(initial, final, steps)
-	case "step":
-		initial, factor, epochs := arguments.rate(), arguments.factor(), arguments.count()
-		s = StepDecay(initial, factor, int(epochs))
-	case "exp":
-		initial, factor, steps := arguments.rate(), arguments.factor(), arguments.count()
-		s = ExponentialDecay(initial, factor, steps)
-	case "warmup":
-		steps := arguments.count()
-		if arguments.err != nil {
-			return nil, arguments.err
-		}
-		if len(arguments.parts) == 0 {
-			return nil, fmt.Errorf("warmup is before nothing")
-		}
-		then, err := parseSchedule(arguments.parts)
-		if err != nil {
-			return nil, err
-		}
-		return Warmup(steps, then), nil
-	default:
-		arguments.parts = parts
-		s = Constant(arguments.rate())
-	}
-	if arguments.err == nil && len(arguments.parts) > 0 {
-		return nil, fmt.Errorf("%q is too much", strings.Join(arguments.parts, ":"))
-	}
-	return s, arguments.err
-}
-
-// scheduleArguments takes arguments from the front and keeps the first error.
-type scheduleArguments struct {
+// arguments are the parts of a schedule that are still to be read, and the first error.
+type arguments struct {
 	parts []string
 	err   error
 }
 
-func (a *scheduleArguments) take(what string) string {
+func (a *arguments) schedule() Schedule {
+	kind := a.parts[0]
+	switch kind {
+	case "cosine", "linear", "step", "exp", "warmup":
+		a.parts = a.parts[1:]
+	}
+	switch kind {
+	case "cosine":
+		initial, steps, final := a.rate(), a.count(), a.final()
+		return CosineDecay(initial, final, steps)
+	case "linear":
+		initial, steps, final := a.rate(), a.count(), a.final()
+		return LinearDecay(initial, final, steps)
+	case "step":
+		initial, factor, epochs := a.rate(), a.factor(), a.count()
+		return StepDecay(initial, factor, int(epochs))
+	case "exp":
+		initial, factor, steps := a.rate(), a.factor(), a.count()
+		return ExponentialDecay(initial, factor, steps)
+	case "warmup":
+		steps := a.count()
+		if len(a.parts) == 0 {
+			a.fail("warmup is before nothing")
+			return nil
+		}
+		return Warmup(steps, a.schedule())
+	}
+	return Constant(a.rate())
+}
+
+func (a *arguments) fail(format string, args ...any) {
+	if a.err == nil {
+		a.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (a *arguments) take(what string) string {
 	if len(a.parts) == 0 {
-		a.fail(fmt.Errorf("the %s is missing", what))
+		a.fail("the %s is missing", what)
 		return ""
 	}
 	part := a.parts[0]
@@ -147,42 +148,37 @@ func (a *scheduleArguments) take(what string) string {
 	return part
 }
 
-func (a *scheduleArguments) fail(err error) {
-	if a.err == nil {
-		a.err = err
-	}
-}
-
-func (a *scheduleArguments) rate() float64 {
+func (a *arguments) rate() float64 {
 	text := a.take("rate")
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || !validRate(v) {
-		a.fail(fmt.Errorf("the rate %q is not a number of 0 or more", text))
+		a.fail("the rate %q is not a number of 0 or more", text)
 	}
 	return v
 }
 
-func (a *scheduleArguments) optionalRate() float64 {
+// final is an optional rate.
+func (a *arguments) final() float64 {
 	if len(a.parts) == 0 {
 		return 0
 	}
 	return a.rate()
 }
 
-func (a *scheduleArguments) factor() float64 {
+func (a *arguments) factor() float64 {
 	text := a.take("factor")
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || !validRate(v) || v == 0 {
-		a.fail(fmt.Errorf("the factor %q is not a number above 0", text))
+		a.fail("the factor %q is not a number above 0", text)
 	}
 	return v
 }
 
-func (a *scheduleArguments) count() int64 {
+func (a *arguments) count() int64 {
 	text := a.take("number of steps or epochs")
 	v, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || v < 1 {
-		a.fail(fmt.Errorf("%q is not a whole number of at least 1", text))
+		a.fail("%q is not a whole number of at least 1", text)
 	}
 	return v
 }

@@ -76,7 +76,7 @@ func (t *training) arrangeCheckpoints() {
 	if c.EverySteps == 0 {
 		every = fit.EveryEpochs(max(c.EveryEpochs, 1))
 	}
-	options := []fit.CheckpointOption{fit.Keep(c.Keep), every, fit.OnError(t.OnWriteError)}
+	options := []fit.Option{fit.Keep(c.Keep), every, fit.OnError(t.OnWriteError)}
 	if c.Best == "" && t.validates() {
 		c.Best = "val_loss"
 	}

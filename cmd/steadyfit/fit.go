@@ -181,11 +181,11 @@ var (
 	reduceRateForm = regexp.MustCompile(`^([^:]+):([^:]+):(\d+)$`)
 )
 
-func parseEarlyStop(text string) (metric string, options []fit.EarlyStopOption, err error) {
+func parseEarlyStop(text string) (metric string, options []fit.Option, err error) {
 	if m := earlyStopForm.FindStringSubmatch(text); m != nil {
 		patience, patienceErr := strconv.Atoi(m[2])
 		delta, deltaErr := strconv.ParseFloat(cmp.Or(m[4], "0"), 64)
-		options = []fit.EarlyStopOption{fit.Patience(patience), fit.MinDelta(delta)}
+		options = []fit.Option{fit.Patience(patience), fit.MinDelta(delta)}
 		if m[3] != "" {
 			options = append(options, fit.Mode(map[string]fit.Direction{":min": fit.Min, ":max": fit.Max}[m[3]]))
 		}
