@@ -14,7 +14,7 @@ import (
 )
 
 // assemble makes the cells, the calibration and the ledger from the runs.
-func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
+func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) (err error) {
 	r.Ended = time.Now()
 	r.Workloads, r.Remedies = p.Workloads, append([]Remedy{Remedies()[0]}, slices.DeleteFunc(slices.Clone(p.Remedies), func(x Remedy) bool { return x.ID == Baseline })...)
 	runs := make(map[cellID][]*RunResult)
@@ -53,8 +53,9 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) {
 		}
 	}
 	r.Environment.finish(r.Runs)
-	r.Claims = ledger(r)
+	r.Claims, err = ledger(r)
 	thin(r)
+	return err
 }
 
 // neverRan reports whether the remedy could not be applied, so that nothing was measured.

@@ -3,8 +3,6 @@ package matrix
 import (
 	"fmt"
 	"math"
-	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/claims"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
@@ -381,7 +380,7 @@ func TestClaims(t *testing.T) {
 		{"C20", "the GPU's memory counts there", Keras, gpu, []arm{{name: "S3", loss: 0.5, pool: 1000}, {name: "S3/mixed-bf16", loss: 0.9, pool: 500}}, Undecided, "hands out of the GPU x0.50"},
 	} {
 		t.Run(test.claim+" "+test.name, func(t *testing.T) {
-			for _, c := range ledger(made(test.runtime, test.gpus, test.arms...)) {
+			for _, c := range ledgerOf(t, made(test.runtime, test.gpus, test.arms...)) {
 				if c.ID != test.claim {
 					continue
 				}
@@ -424,7 +423,7 @@ func TestLateFinalizersAreNoEvidence(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range ledger(made(Galeone, nil, arms...)) {
+	for _, c := range ledgerOf(t, made(Galeone, nil, arms...)) {
 		for _, v := range c.Verdicts {
 			switch c.ID {
 			case "C3", "C7", "C14": // about the collector; from the cells with gc-step
@@ -437,7 +436,7 @@ func TestLateFinalizersAreNoEvidence(t *testing.T) {
 }
 
 func TestClaimsOfAPartialMatrix(t *testing.T) {
-	for _, c := range ledger(&Result{}) {
+	for _, c := range ledgerOf(t, &Result{}) {
 		assert.Empty(t, c.Verdicts, c.ID)
 		assert.Equal(t, slices.Contains([]string{"C16", "C19", "C20"}, c.ID), c.Needs != "", c.ID)
 	}
@@ -446,7 +445,7 @@ func TestClaimsOfAPartialMatrix(t *testing.T) {
 		arm{name: "S3", loaded: 400, steady: 1000, closed: 900, pairs: 3}, arm{name: "S3/batch-half", peak: 600, pairs: 3})
 	r.Cells = append(r.Cells, Cell{Runtime: Go, Workload: "S3", Remedy: "bf16", Effect: memory.CouldNotApply, Reason: "no"})
 	verdicts := map[string]string{}
-	for _, c := range ledger(r) {
+	for _, c := range ledgerOf(t, r) {
 		for _, v := range c.Verdicts {
 			verdicts[c.ID] = v.Verdict
 		}
@@ -455,7 +454,7 @@ func TestClaimsOfAPartialMatrix(t *testing.T) {
 }
 
 func TestClaimsNeedNothingWhereThereIsAGPU(t *testing.T) {
-	for _, c := range ledger(made(Go, []string{"a GPU"})) {
+	for _, c := range ledgerOf(t, made(Go, []string{"a GPU"})) {
 		assert.Empty(t, c.Needs, c.ID)
 	}
 }
@@ -464,7 +463,7 @@ func TestClaimsNeedNothingWhereThereIsAGPU(t *testing.T) {
 // the ledger asks for no remedy or workload that there is not.
 func TestClaimsNameWhatThereIs(t *testing.T) {
 	command := func(flag string) []string {
-		_, rest, ok := strings.Cut(gpuCommand, flag+" ")
+		_, rest, ok := strings.Cut(claims.GPUCommand, flag+" ")
 		require.True(t, ok)
 		list, _, _ := strings.Cut(rest, " ")
 		return strings.Split(list, ",")
@@ -480,14 +479,24 @@ func TestClaimsNameWhatThereIs(t *testing.T) {
 	assert.Subset(t, command("--workloads"), []string{"S3", "S3v"})
 	assert.Contains(t, command("--remedies"), "memory-growth")
 
-	source, err := os.ReadFile("claims.go")
+	table, err := claims.Table()
 	require.NoError(t, err)
-	for _, m := range regexp.MustCompile(`"(?:([WS][0-9]+[a-z]?))?/([a-z][a-z0-9-]*)"`).FindAllStringSubmatch(string(source), -1) {
-		_, err := FindRemedy(m[2])
-		assert.NoError(t, err, m[0])
-		if m[1] != "" {
-			_, err := FindWorkload(m[1])
-			assert.NoError(t, err, m[0])
+	for _, c := range table {
+		for _, q := range c.Questions {
+			for _, p := range q.Probes {
+				assert.Contains(t, tests, p.Test, c.ID)
+				for _, pair := range pairs(p) {
+					for _, name := range pair {
+						w, remedy, ok := strings.Cut(name, "/")
+						_, err := FindWorkload(w)
+						assert.NoError(t, err, name)
+						if ok {
+							_, err = FindRemedy(remedy)
+							assert.NoError(t, err, name)
+						}
+					}
+				}
+			}
 		}
 	}
 }
@@ -562,4 +571,11 @@ func TestEarly(t *testing.T) {
 func TestSentences(t *testing.T) {
 	assert.Equal(t, "S0/stream: flat. The rest is open. malloc_trim helps. bf16 as well", sentences("S0/stream: flat", "", "the rest is open.", "malloc_trim helps", "bf16 as well", "the rest is open"))
 	assert.Empty(t, sentences())
+}
+
+func ledgerOf(t *testing.T, r *Result) []Claim {
+	t.Helper()
+	list, err := ledger(r)
+	require.NoError(t, err)
+	return list
 }

@@ -1,14 +1,10 @@
 package matrix
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
@@ -37,189 +33,6 @@ const (
 // gcPeriod is the longest time that Go lets pass without a collection
 // (forcegcperiod in runtime/proc.go).
 const gcPeriod = 2 * time.Minute
-
-// gpuCommand is what measures the claims that take a GPU, on a machine that has one.
-const gpuCommand = "steadyfit matrix --runtime go,keras --workloads W0,S1d,S3,S3v --remedies memory-growth,mixed-bf16,mixed-fp16 on a machine with a GPU"
-
-// answer is what cells say to one question of a claim. The order matters only in that
-// what is known comes after what is not.
-type answer int
-
-const (
-	missing answer = iota // this matrix has no cell that would tell
-	unclear               // there are cells, and they do not decide it
-	no
-	inPart
-	yes
-)
-
-func (a answer) known() bool { return a >= no }
-
-// evidence is an answer with its figures, in a sentence.
-type evidence struct {
-	answer
-	text string
-	// on are the workloads whose cells gave the answer.
-	on []string
-}
-
-// half is one of the questions that a claim consists of.
-type half struct {
-	name string
-	evidence
-}
-
-// claim is an entry of the ledger, with its test.
-type claim struct {
-	id, text, says string
-	// test says what one runtime's cells show; "" if they do not tell.
-	test func(v view) (verdict, text string)
-	// needs is what a test takes that a machine without a GPU lacks; empty for what
-	// every machine can test.
-	needs string
-}
-
-// pool sums up what several cells say to one question. Claims are general: cells that
-// say no refute one unless as many do not decide it, but it is borne out only if every
-// cell decides it, and else in part.
-func pool(all ...evidence) evidence {
-	var sum evidence
-	var texts []string
-	known, open := 0, 0
-	for _, e := range all {
-		texts = append(texts, e.text)
-		switch {
-		case e.answer == unclear:
-			open++
-		case e.known():
-			if known++; known == 1 {
-				sum.answer = e.answer
-			} else if e.answer != sum.answer {
-				sum.answer = inPart
-			}
-			sum.on = append(sum.on, e.on...)
-		}
-	}
-	switch {
-	case open == 0:
-	case sum.answer == yes:
-		sum.answer = inPart
-	case open >= known && sum.answer != inPart:
-		sum.answer = unclear
-	}
-	if known > 0 && open > 0 {
-		texts = append(texts, fmt.Sprintf("not decided by %d of %d cells", open, known+open))
-	}
-	slices.Sort(sum.on)
-	sum.on = slices.Compact(sum.on)
-	sum.text = sentences(texts...)
-	return sum
-}
-
-// not is the answer to the opposite question.
-func not(e evidence) evidence {
-	switch e.answer {
-	case yes:
-		e.answer = no
-	case no:
-		e.answer = yes
-	}
-	return e
-}
-
-// equally is the rule of claims whose halves stand side by side.
-func equally(all []answer) string {
-	switch {
-	case !slices.ContainsFunc(all, func(a answer) bool { return a != yes }):
-		return Holds
-	case !slices.ContainsFunc(all, func(a answer) bool { return a != no }):
-		return DoesNotHold
-	}
-	return HoldsInPart
-}
-
-// mainly is the rule of claims that do not hold at all if their first half does not.
-func mainly(all []answer) string {
-	if all[0] == no {
-		return DoesNotHold
-	}
-	return equally(all)
-}
-
-// settle is the verdict of a claim: what the rule says of its halves, whatever those
-// that are not known would turn out to be. If that makes a difference, the claim is
-// undecided, or untested ("") if the half was not part of the matrix. A half that only
-// one workload bears out holds in part: what one does may be a matter of it alone.
-func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
-	var texts, left []string
-	possible := [][]answer{nil}
-	untested, seen := false, false
-	for _, h := range halves {
-		choices := []answer{h.answer}
-		switch h.answer {
-		case missing:
-			untested = true
-			left = append(left, h.name+" was not part of this matrix")
-		case unclear:
-			left = append(left, h.name+" is not decided")
-		}
-		if !h.known() {
-			choices = []answer{no, inPart, yes}
-		}
-		seen = seen || h.answer != missing
-		texts = append(texts, h.text)
-		var longer [][]answer
-		for _, p := range possible {
-			for _, c := range choices {
-				longer = append(longer, append(slices.Clone(p), c))
-			}
-		}
-		possible = longer
-	}
-	verdict = rule(possible[0])
-	for _, p := range possible {
-		if rule(p) != verdict {
-			verdict = Undecided
-		}
-	}
-	if !seen || verdict == Undecided && untested {
-		return "", ""
-	}
-	if len(halves) == 1 {
-		left = nil // it has no name
-	}
-	for _, h := range halves {
-		if verdict != DoesNotHold && h.answer == yes && len(h.on) < 2 {
-			left = append(left, fmt.Sprintf("%s is shown on %s alone", cmp.Or(h.name, "it"), strings.Join(h.on, "")))
-			if verdict == Holds {
-				verdict = HoldsInPart
-			}
-		}
-	}
-	return verdict, sentences(append(texts, left...)...)
-}
-
-// join is what belongs to one cell.
-func join(parts ...string) string {
-	return strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "" }), "; ")
-}
-
-// sentences has a point between parts, and none at the end. A part that begins with the
-// name of a cell or a function keeps its case.
-func sentences(parts ...string) string {
-	var list []string
-	for _, part := range parts {
-		part = strings.TrimSuffix(part, ".")
-		word, _, _ := strings.Cut(part, " ")
-		if !strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsLower(r) }) && word != "" {
-			part = string(unicode.ToUpper(rune(part[0]))) + part[1:]
-		}
-		if part != "" && !slices.Contains(list, part) {
-			list = append(list, part)
-		}
-	}
-	return strings.Join(list, ". ")
-}
 
 // view is the cells and runs of one runtime, and remembers which cells were used.
 type view struct {
@@ -396,21 +209,24 @@ func (v view) paired(name, other string) (runs, others []*RunResult) {
 	return runs, others
 }
 
-// compared is what a cell has against another one: by its own comparison if the other
-// one is the workload as it is, else by the runs of equal pairs. ok is false if one of
-// them was not measured; the comparison is nil if there are too few pairs.
-func (v view) compared(name, other string) (c *memory.Comparison, ok bool) {
+// compared is a cell against another one: by its own comparison if the other one is the
+// workload as it is, else by the runs of equal pairs. ok is false if one of them was not
+// measured; without enough pairs the comparison is empty.
+func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
 	if !v.has(name) || !v.has(other) {
-		return nil, false
+		return c, false
 	}
 	one := v.cell(name)
 	v.cell(other)
 	if id := v.id(other); id.remedy == Baseline && id.workload == v.id(name).workload {
-		return one.Comparison, true
+		if one.Comparison != nil {
+			c = *one.Comparison
+		}
+		return c, true
 	}
 	runs, others := v.paired(name, other)
 	if len(runs) < 2 {
-		return nil, true
+		return c, true
 	}
 	divided := 1
 	if remedy, err := FindRemedy(v.id(name).remedy); err == nil {
@@ -421,12 +237,24 @@ func (v view) compared(name, other string) (c *memory.Comparison, ok bool) {
 		pairs[i] = memory.Pair{Base: others[i].Outcome, Remedy: runs[i].Outcome}
 		pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 	}
-	comparison := memory.Compare(pairs, memory.LowerSlope, v.seed)
-	return &comparison, true
+	return memory.Compare(pairs, memory.LowerSlope, v.seed), true
 }
 
-// amounts is the ratio of an amount of the runs of a cell to that of the runs of
-// another one. It is not OK unless all of them have it, and above 0.
+// ratio is the ratio of an amount of a cell to that of another one; ok is false if one of
+// them was not measured.
+func (v view) ratio(name, other, of string) (r memory.Ratio, ok bool) {
+	if of == "jump from loading to the last step" {
+		return v.amounts(name, other, func(run *RunResult) memory.Reading {
+			a, _, ok := added(run)
+			return memory.Reading{Bytes: memory.Bytes(a), OK: ok}
+		})
+	}
+	c, ok := v.compared(name, other)
+	return map[string]memory.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
+}
+
+// amounts is ratio for an amount that no comparison has. It is not OK unless all runs have
+// the amount, above 0.
 func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r memory.Ratio, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return r, false
@@ -498,29 +326,15 @@ func (v view) doubted(name string, e evidence) evidence {
 }
 
 // peak answers whether the peak of a cell is lower than that of another.
-func (v view) peak(name, other string) evidence {
-	c, ok := v.compared(name, other)
-	if !ok {
-		return evidence{}
-	}
-	var r memory.Ratio
-	if c != nil {
-		r = c.Peak
-	}
-	return v.doubted(name, evidence{lower(r), against(name, other, "peak", r), v.on(name)})
-}
+func (v view) peak(name, other string) evidence { return v.byRatio(name, other, "peak", lower) }
 
-// slower answers whether a cell takes more time than another.
-func (v view) slower(name, other string) evidence {
-	c, ok := v.compared(name, other)
+// byRatio answers by the ratio of an amount of two cells.
+func (v view) byRatio(name, other, of string, decide func(memory.Ratio) answer) evidence {
+	r, ok := v.ratio(name, other, of)
 	if !ok {
 		return evidence{}
 	}
-	var r memory.Ratio
-	if c != nil {
-		r = c.StepTime
-	}
-	return v.doubted(name, evidence{higher(r), against(name, other, "time of a step", r), v.on(name)})
+	return v.doubted(name, evidence{decide(r), against(name, other, of, r), v.on(name)})
 }
 
 // stops answers whether a cell stops the growth of another one; missing if that one
@@ -544,7 +358,7 @@ func (v view) stops(name, other string) evidence {
 			e.answer = no
 		}
 		return e
-	case c == nil || !c.Slope.OK:
+	case !c.Slope.OK:
 		return evidence{unclear, against(name, other, "slope", memory.Ratio{}), nil}
 	}
 	e := evidence{unclear, against(name, other, "slope", c.Slope), v.on(name)}
@@ -563,28 +377,6 @@ func (v view) stops(name, other string) evidence {
 	return v.doubted(name, e)
 }
 
-// curbs is stops over several pairs of cells. Where none of them grows there is nothing
-// to stop, and the peak tells whether anything is freed at all.
-func (v view) curbs(cells ...[2]string) evidence {
-	var stopped, peaks []evidence
-	for _, c := range cells {
-		stopped = append(stopped, v.stops(c[0], c[1]))
-		if p := v.peak(c[0], c[1]); p.answer != missing && stopped[len(stopped)-1].answer == missing {
-			p.text += fmt.Sprintf(", %s alone does not grow", c[1])
-			if p.answer == yes {
-				p.answer = inPart
-			}
-			peaks = append(peaks, p)
-		}
-	}
-	sum, rest := pool(stopped...), pool(peaks...)
-	if sum.answer == missing {
-		return rest
-	}
-	sum.text = sentences(sum.text, rest.text)
-	return sum
-}
-
 // relieves answers whether a cell has less memory than another one: by the slope where
 // there is one, else by the peak.
 func (v view) relieves(name, other string) evidence {
@@ -599,11 +391,6 @@ func added(run *RunResult) (added, loaded float64, ok bool) {
 	from, to := run.Phases[worker.PhaseLoaded], run.Phases[worker.PhaseSteady]
 	a, b := from.Get(memory.Anon), to.Get(memory.Anon)
 	return float64(b.Bytes - a.Bytes), float64(a.Bytes), run.Failure == "" && a.OK && b.OK && a.Bytes > 0
-}
-
-func addedReading(run *RunResult) memory.Reading {
-	a, _, ok := added(run)
-	return memory.Reading{Bytes: memory.Bytes(a), OK: ok}
 }
 
 // spread is the median and range of what runs show.
@@ -694,58 +481,6 @@ func (v view) releases(name string) evidence {
 	return e
 }
 
-func loss(run *RunResult, fact string) (float64, bool) {
-	x, err := strconv.ParseFloat(run.Facts[fact], 64)
-	return x, err == nil
-}
-
-// worsens answers whether a remedy costs accuracy, which losses of training do not
-// tell: they are of samples that the model has seen, and all runs have one seed, so that
-// they may repeat bit for bit however many there are. Only a loss that is no number any
-// more tells.
-func (v view) worsens(name, other string) evidence {
-	if !v.has(name) || !v.has(other) {
-		return evidence{}
-	}
-	var with, without spread
-	broken := 0
-	runs, others := v.paired(name, other)
-	for i := range runs {
-		a, ok := loss(runs[i], worker.FactLossLast)
-		b, ok2 := loss(others[i], worker.FactLossLast)
-		switch {
-		case !ok || !ok2 || math.IsNaN(b) || math.IsInf(b, 0):
-			continue
-		case math.IsNaN(a) || math.IsInf(a, 0):
-			broken++
-		default:
-			with, without = append(with, a), append(without, b)
-		}
-	}
-	if broken > 0 {
-		return evidence{yes, fmt.Sprintf("%s: the loss is no number at the end of %d runs, and is one in %s", name, broken, other), v.on(name)}
-	}
-	if len(with) == 0 {
-		return evidence{unclear, "", nil}
-	}
-	text := fmt.Sprintf("%s against %s: the loss of training ends at %.4g against %.4g", name, other, measure.Median(with), measure.Median(without))
-	if slices.Min(with) == slices.Max(with) && slices.Min(without) == slices.Max(without) && len(with) > 1 {
-		text += fmt.Sprintf(", bit for bit the same in %d runs, so that it counts once", len(with))
-	}
-	return evidence{unclear, text, nil}
-}
-
-// halves answers whether an amount is halved: in part if it is lower.
-func halves(r memory.Ratio) answer {
-	if a := lower(r); a != yes || r.High <= halvedBelow {
-		return a
-	}
-	if r.Low > halvedBelow {
-		return inPart
-	}
-	return unclear
-}
-
 // onDevice is the ratio of what a GPU had to give: process is all that a process held
 // of it, else what TensorFlow's allocator had handed out in a traced step.
 func (v view) onDevice(name, other string, process bool) (memory.Ratio, bool) {
@@ -766,18 +501,4 @@ func device(run *RunResult, process bool) (sum memory.Reading) {
 		}
 	}
 	return sum
-}
-
-// one is a claim of a single question.
-func one(e evidence) (verdict, text string) { return settle(equally, half{"", e}) }
-
-// ownGrowth lists the workloads whose growth is not made on purpose by what the loop
-// keeps, and that do not die on purpose.
-func ownGrowth() (ids []string) {
-	for _, w := range Workloads() {
-		if w.ID != "W1" && w.ID != "W10" && w.ID != User && w.Limit == 0 {
-			ids = append(ids, w.ID)
-		}
-	}
-	return ids
 }

@@ -57,8 +57,7 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 		}
 	}
 	r.Complete = err == nil
-	p.assemble(r, settled, jobs)
-	return r, err
+	return r, errors.Join(err, p.assemble(r, settled, jobs))
 }
 
 // doing is the runs of a plan while they are done.

@@ -1185,7 +1185,7 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 			add(remedy.ID, pair, failure)
 		}
 	}
-	p.assemble(r, nil, jobs)
+	require.NoError(t, p.assemble(r, nil, jobs))
 	require.Len(t, r.Cells, 10)
 	assert.Equal(t, memory.CouldNotApply, r.Cells[0].Effect)
 	for _, c := range r.Cells[1:] {

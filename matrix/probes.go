@@ -1,0 +1,497 @@
+package matrix
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"steadyfit/internal/lab/claims"
+	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/memory"
+)
+
+// test answers a probe of a claim, with an evidence per cell.
+type test func(v view, p claims.Probe) []evidence
+
+// tests are the tests of the table of claims by their names.
+var tests = map[string]test{
+	"grows until collected": each(view.growsUntilCollected),
+	"grows without end":     each(view.growsWithoutEnd),
+	"grows with the batch":  each(view.growsWithBatch),
+	"grows beyond":          growsBeyond,
+	"is stable":             each(func(v view, name, _ string) evidence { return not(v.growsItself(name)) }),
+	"is cured":              isCured,
+	"waits":                 each(func(v view, name, _ string) evidence { return v.waits(name) }),
+	"waits if it grows":     each(view.waitsIfItGrows),
+	"relieves":              each(view.relieves),
+	"curbs":                 func(v view, p claims.Probe) []evidence { return []evidence{v.curbs(pairs(p)...)} },
+	"stops itself":          each(func(v view, name, other string) evidence { return v.ofGrowth(other, v.stops(name, other)) }),
+	"stops per sample":      stopsPerSample,
+	"accumulates":           accumulates,
+	"jumps":                 each(func(v view, name, _ string) evidence { collected, _ := v.collected(name); return v.jumps(collected) }),
+	"releases":              each(func(v view, name, _ string) evidence { return v.releases(name) }),
+	"lower":                 compares(lower),
+	"higher":                compares(higher),
+	"halves":                each(view.halves),
+	"has a worse loss":      each(view.worsens),
+	"whole peak":            func(v view, p claims.Probe) []evidence { peak, _ := v.wholeSet(p.Cells); return []evidence{peak} },
+	"whole crash":           func(v view, p claims.Probe) []evidence { _, crash := v.wholeSet(p.Cells); return []evidence{crash} },
+	"fails on the GPU":      each(view.failsOnGPU),
+	"has holes":             each(view.hasHoles),
+	"holds less of the GPU": each(view.holdsLess),
+}
+
+func each(answer func(v view, name, other string) evidence) test {
+	return func(v view, p claims.Probe) (all []evidence) {
+		for _, pair := range pairs(p) {
+			all = append(all, answer(v, pair[0], pair[1]))
+		}
+		return all
+	}
+}
+
+func compares(decide func(memory.Ratio) answer) test {
+	return func(v view, p claims.Probe) []evidence {
+		return each(func(v view, name, other string) evidence { return v.byRatio(name, other, p.Of, decide) })(v, p)
+	}
+}
+
+// wholeSet answers whether feeding the set in parts lowers the peak, and whether it spares
+// runs that die of memory, or stops the growth, which is no crash and counts in part at
+// most. What a garbage collector is late with is no growth: large data put its collections
+// off, and reading in parts brings them on.
+func (v view) wholeSet(parts []string) (peak, crash evidence) {
+	if !v.has("S0") || v.runtime == Keras && !v.has("S0/stream") {
+		return evidence{}, evidence{}
+	}
+	whole, lags := v.collected("S0")
+	growth := v.growsItself("S0")
+	died, _, all := v.died(whole)
+	fatal := died > 0 && 2*died >= all
+	var peaks, cures []evidence
+	for _, name := range parts {
+		if !v.has(name) {
+			continue
+		}
+		if fatal {
+			spared, _, runs := v.died(name)
+			cure := evidence{unclear, fmt.Sprintf("%s: %d of %d runs ran out of memory", name, spared, runs), v.on(name)}
+			switch {
+			case 2*spared >= runs:
+				cure.answer = no
+			case spared > 0 || v.cell(name).Verdict.Kind == memory.Crash:
+			case lags:
+				cure.text += lateUnknown
+			default:
+				cure.answer = yes
+			}
+			cures = append(cures, cure)
+			continue
+		}
+		peak := v.peak(name, whole)
+		if lags && peak.answer == yes && growth.answer != no {
+			peak.answer = unclear
+			peak.text += ", with what waits for the garbage collector in it"
+		}
+		peaks = append(peaks, peak)
+		if growth.answer == yes {
+			cure := v.stops(name, whole)
+			cure.answer = min(cure.answer, inPart)
+			cures = append(cures, cure)
+		}
+	}
+	peak, crash = pool(peaks...), growth
+	if fatal {
+		peak = pool(cures...) // who dies has no peak to compare
+		peak.text = ""
+	}
+	if len(cures) > 0 {
+		crash = pool(cures...)
+		crash.text = sentences(growth.text, crash.text)
+	}
+	switch {
+	case died == 0:
+		crash.answer = min(crash.answer, inPart)
+		crash.text = sentences(crash.text, "none of the runs ran out of memory")
+	case !fatal:
+		crash.answer = unclear
+		crash.text = sentences(crash.text, fmt.Sprintf("%d of %d runs of %s ran out of memory", died, all, whole))
+	}
+	return peak, crash
+}
+
+// growsWithBatch answers whether a workload grows, and less with half the batch. What grows
+// by the same amount with half the batch is something else.
+func (v view) growsWithBatch(w, _ string) evidence {
+	e, half := v.growsItself(w), w+"/batch-half"
+	if name, _ := v.collected(w); name != w {
+		if e.answer == yes {
+			e.answer = unclear // half the batch is compared with what lags
+		}
+		return e
+	}
+	c, _ := v.compared(half, w)
+	if c.Peak.OK {
+		e.text = join(e.text, against(half, w, "peak", c.Peak))
+	}
+	if e.answer == yes {
+		e.answer = unclear
+		if c.Slope.OK {
+			e.text = join(e.text, against(half, w, "slope per sample", c.Slope))
+			if c.Slope.High < goesWithBatch {
+				e.answer = yes
+			} else if c.Slope.Low >= goesWithBatch {
+				e.answer = no
+			}
+		}
+	}
+	return e
+}
+
+// waitsIfItGrows is waits where all tensors are left to the collector, for a workload that
+// grows and was run with a collection after each step.
+func (v view) waitsIfItGrows(w, _ string) evidence {
+	if c := v.cells[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
+		return v.waits(w)
+	}
+	return evidence{}
+}
+
+// waits answers whether what a workload drops waits for a garbage collector: collecting
+// after each step, or each epoch, stops the growth or keeps saw-teeth down.
+func (v view) waits(w string) evidence {
+	e := v.grows(w)
+	c := v.cell(w)
+	if c == nil {
+		return e
+	}
+	collecting, peak := evidence{}, evidence{}
+	for _, name := range []string{w + "/gc-step", w + "/gc-epoch"} {
+		if v.has(name) {
+			collecting, peak = v.stops(name, w), v.peak(name, w)
+			break
+		}
+	}
+	switch {
+	case c.Verdict.Kind == memory.Sawtooth:
+		// What comes down by itself may be anybody's.
+		e.answer, collecting = max(peak.answer, unclear), peak
+	case e.answer != yes:
+	case c.Verdict.Cause == memory.GCLag:
+	default:
+		e.answer = max(collecting.answer, unclear)
+		if e.answer == unclear && c.Verdict.Cause == memory.Unreleased {
+			e.answer = no
+		}
+		if e.answer == no {
+			collecting.text = join(collecting.text, "what is not released is not the collector's to free")
+		}
+	}
+	e.text = join(e.text, collecting.text)
+	return e
+}
+
+// curbs is stops over several pairs of cells. Where none of them grows there is nothing
+// to stop, and the peak tells whether anything is freed at all.
+func (v view) curbs(cells ...[2]string) evidence {
+	var stopped, peaks []evidence
+	for _, c := range cells {
+		stopped = append(stopped, v.stops(c[0], c[1]))
+		if p := v.peak(c[0], c[1]); p.answer != missing && stopped[len(stopped)-1].answer == missing {
+			p.text += fmt.Sprintf(", %s alone does not grow", c[1])
+			if p.answer == yes {
+				p.answer = inPart
+			}
+			peaks = append(peaks, p)
+		}
+	}
+	sum, rest := pool(stopped...), pool(peaks...)
+	if sum.answer == missing {
+		return rest
+	}
+	sum.text = sentences(sum.text, rest.text)
+	return sum
+}
+
+// growsUntilCollected is grows, with what remains where a garbage collector runs. What only
+// waits for one ends when it comes, which in Go it does.
+func (v view) growsUntilCollected(w, _ string) evidence {
+	e := v.grows(w)
+	if e.answer != yes {
+		return e
+	}
+	own := v.growsItself(w)
+	if name, _ := v.collected(w); name == w {
+		e.text = own.text
+		return e
+	}
+	e.text = sentences(join(e.text, v.early(w)), own.text)
+	if own.answer == no {
+		e.text += ", so that the growth was the garbage collector's delay"
+	}
+	return e
+}
+
+// growsWithoutEnd is growsItself for what grows, else grows.
+func (v view) growsWithoutEnd(w, _ string) evidence {
+	if e := v.grows(w); e.answer != yes {
+		return e
+	}
+	return v.growsItself(w)
+}
+
+// stopsPerSample answers whether smaller batches stop the growth, or leave less of it per
+// sample. Where nothing grows, it adds what they do to the peak.
+func stopsPerSample(v view, p claims.Probe) (all []evidence) {
+	var peaks []evidence
+	for _, pair := range pairs(p) {
+		name, w := pair[0], pair[1]
+		e := v.stops(name, w)
+		if c, ok := v.compared(name, w); ok && c.Slope.OK && e.answer != missing {
+			e.text += " per sample"
+			switch {
+			case e.answer == yes:
+			case c.Slope.Low >= sameGrowth:
+				e.answer = no
+			case c.Slope.High < 1-noDifference:
+				e.answer = inPart
+			default:
+				e.answer = unclear
+			}
+		} else if peak := v.peak(name, w); e.answer == missing && peak.answer.known() {
+			peaks = append(peaks, peak)
+		}
+		all = append(all, v.ofGrowth(w, e))
+	}
+	return append(all, evidence{text: pool(peaks...).text})
+}
+
+// ofGrowth takes back that the growth of a workload was stopped or lowered if that growth
+// is only what a garbage collector is late with: how late it is depends on how much is
+// made, so that less of anything brings it on.
+func (v view) ofGrowth(workload string, e evidence) evidence {
+	if e.answer < inPart {
+		return e
+	}
+	switch own := v.growsItself(workload); own.answer {
+	case no:
+		return evidence{}
+	case unclear:
+		return evidence{unclear, join(e.text, own.text), nil}
+	}
+	return e
+}
+
+// growsBeyond answers whether a cell grows where the one that it is compared with does not,
+// or, if the probe is of slopes, grows faster.
+func growsBeyond(v view, p claims.Probe) (all []evidence) {
+	for _, pair := range pairs(p) {
+		e := v.growsItself(pair[0])
+		if e.answer == yes {
+			control := v.growsItself(pair[1])
+			e.text = join(e.text, control.text)
+			switch {
+			case control.answer == no:
+			case control.answer == yes && p.Of != "":
+				name, _ := v.collected(pair[0])
+				other, _ := v.collected(pair[1])
+				r, _ := v.ratio(name, other, p.Of)
+				e.answer, e.text = unclear, join(e.text, against(name, other, p.Of, r))
+				if r.OK && r.Low > 1/sameGrowth {
+					e.answer = yes
+				} else if r.OK && r.High <= 1/sameGrowth {
+					e.answer = no
+				}
+			default:
+				e.answer = min(control.answer, unclear)
+			}
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// isCured answers whether workloads grow, and remedies stop that.
+func isCured(v view, p claims.Probe) (all []evidence) {
+	for _, w := range p.Cells {
+		e := v.grows(w)
+		if e.answer == yes {
+			var cures []evidence
+			for _, remedy := range p.Remedies {
+				cures = append(cures, v.stops(w+"/"+remedy, w))
+			}
+			cure := pool(cures...)
+			e.answer, e.text = cure.answer, sentences(e.text, cure.text)
+			if cure.answer == no && p.Otherwise != "" {
+				e.answer, e.text = unclear, join(e.text, p.Otherwise)
+			}
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// accumulates answers whether cells grow with everything released, and runs die of it after
+// their first step. Growth alone is a part, and so is growth that collecting garbage after
+// each step stops.
+func accumulates(v view, p claims.Probe) (all []evidence) {
+	grew, died := false, false
+	for _, pair := range pairs(p) {
+		name := pair[0]
+		e := v.grows(name)
+		if e.answer == yes {
+			collecting := v.stops(name+"/gc-step", name)
+			_, grown, _ := v.died(name)
+			switch {
+			case collecting.answer == yes, collecting.answer == inPart:
+				e.answer = inPart
+			case collecting.answer == unclear, v.runtime == Galeone && collecting.answer == missing:
+				e.answer = unclear
+			case grown == 0:
+				e.answer = inPart
+			}
+			e.text = join(e.text, v.early(name), collecting.text)
+			grew, died = true, died || grown > 0
+		}
+		all = append(all, e)
+	}
+	if grew && !died {
+		all = append(all, evidence{text: "no run that grew ran out of memory"})
+	}
+	return all
+}
+
+// failsOnGPU answers whether runs of a cell die of the GPU's allocator and those of another
+// one do not.
+func (v view) failsOnGPU(name, other string) evidence {
+	if !v.has(name) || !v.has(other) {
+		return evidence{}
+	}
+	count := func(name string) (n, all int, crash bool) {
+		for _, run := range v.runs[v.id(name)] {
+			all++
+			if outOfMemory(run) && strings.Contains(run.Cause, "GPU_") {
+				n++
+			}
+		}
+		return n, all, v.cell(name).Verdict.Kind == memory.Crash
+	}
+	died, all, crash := count(name)
+	otherDied, otherAll, otherCrash := count(other)
+	e := evidence{unclear, fmt.Sprintf("the GPU's allocator failed in %d of %d runs of %s and %d of %d of %s", died, all, name, otherDied, otherAll, other), v.on(name)}
+	switch {
+	case died == 0 && !crash:
+		e.answer = no
+	case died > 0 && otherDied == 0 && !otherCrash:
+		e.answer = yes
+	}
+	return e
+}
+
+// hasHoles answers whether a GPU's pool that grows as needed holds more than twice as much
+// for what it hands out in a cell than in another one; a pool that doubles comes to that by
+// itself. A pool that fails is fragmented.
+func (v view) hasHoles(name, other string) evidence {
+	slack := func(name string) float64 {
+		c := v.cell(name + "/memory-growth")
+		if c == nil || c.Figures.GPU == nil || c.Figures.GPUPool == nil || *c.Figures.GPUPool <= 0 {
+			return 0
+		}
+		return float64(*c.Figures.GPU) / float64(*c.Figures.GPUPool)
+	}
+	if !v.has(name) || !v.has(other) {
+		return evidence{}
+	}
+	var e evidence
+	if a, b := slack(name), slack(other); a > 0 && b > 0 {
+		e = evidence{no, fmt.Sprintf("a pool that grows as needed holds %.2f times what it hands out with varying batches (%s/memory-growth), %.2f times with fixed ones (%s/memory-growth), by medians", a, name, b, other), v.on(name)}
+		if a > doubling*b {
+			e.answer = yes
+		}
+	}
+	if v.failsOnGPU(name, other).answer == yes {
+		e.answer, e.on = yes, v.on(name)
+	}
+	return e
+}
+
+// holdsLess answers whether a process holds less of the GPU's memory.
+func (v view) holdsLess(name, w string) evidence {
+	held, ok := v.onDevice(name, w, true)
+	if !ok {
+		return evidence{}
+	}
+	e := evidence{lower(held), against(name, w, "memory that the process holds of the GPU", held), v.on(name)}
+	if used, ok := v.onDevice(name, w, false); ok {
+		e.text = join(e.text, against(name, w, "what TensorFlow's allocator hands out of it", used))
+	}
+	e.text = join(e.text, v.peak(name, w).text+" on the host")
+	return e
+}
+
+// halves answers whether the peak, or on a GPU what TensorFlow's allocator hands out, is
+// halved: in part if it is lower.
+func (v view) halves(name, w string) evidence {
+	half := func(r memory.Ratio) answer {
+		switch a := lower(r); {
+		case a != yes, r.High <= halvedBelow:
+			return a
+		case r.Low > halvedBelow:
+			return inPart
+		}
+		return unclear
+	}
+	peak, ok := v.ratio(name, w, "peak")
+	if !ok {
+		return evidence{}
+	}
+	e := evidence{half(peak), against(name, w, "peak", peak), v.on(name)}
+	if used, ok := v.onDevice(name, w, false); ok && v.gpus {
+		e.answer, e.text = half(used), join(against(name, w, "what TensorFlow's allocator hands out of the GPU", used), e.text+" on the host")
+	}
+	return v.doubted(name, e)
+}
+
+func loss(run *RunResult, fact string) (float64, bool) {
+	x, err := strconv.ParseFloat(run.Facts[fact], 64)
+	return x, err == nil
+}
+
+// worsens answers whether a remedy costs accuracy, which losses of training do not
+// tell: they are of samples that the model has seen, and all runs have one seed, so that
+// they may repeat bit for bit however many there are. Only a loss that is no number any
+// more tells.
+func (v view) worsens(name, other string) evidence {
+	if !v.has(name) || !v.has(other) {
+		return evidence{}
+	}
+	var with, without spread
+	broken := 0
+	runs, others := v.paired(name, other)
+	for i := range runs {
+		a, ok := loss(runs[i], worker.FactLossLast)
+		b, ok2 := loss(others[i], worker.FactLossLast)
+		switch {
+		case !ok || !ok2 || math.IsNaN(b) || math.IsInf(b, 0):
+			continue
+		case math.IsNaN(a) || math.IsInf(a, 0):
+			broken++
+		default:
+			with, without = append(with, a), append(without, b)
+		}
+	}
+	if broken > 0 {
+		return evidence{yes, fmt.Sprintf("%s: the loss is no number at the end of %d runs, and is one in %s", name, broken, other), v.on(name)}
+	}
+	if len(with) == 0 {
+		return evidence{unclear, "", nil}
+	}
+	text := fmt.Sprintf("%s against %s: the loss of training ends at %.4g against %.4g", name, other, measure.Median(with), measure.Median(without))
+	if slices.Min(with) == slices.Max(with) && slices.Min(without) == slices.Max(without) && len(with) > 1 {
+		text += fmt.Sprintf(", bit for bit the same in %d runs, so that it counts once", len(with))
+	}
+	return evidence{unclear, text, nil}
+}
