@@ -114,25 +114,22 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 	name := fmt.Sprintf("augment %s, seed %d", a, a.Seed)
 	switch c.kind {
 	case dtype.For[uint8]():
-		return mapField(m, field, name, c.shape, true, func(s Sample, dst, src []uint8) error {
-			d := a.draw(s)
-			move(p, d, dst, src)
-			if a.Jitter > 0 {
-				jitter(p, d, dst, func(v float32) uint8 { return uint8(min(max(v, 0), 255) + 0.5) })
-			}
-			return nil
-		})
+		return augment(m, field, name, c.shape, p, a, func(v float32) uint8 { return uint8(min(max(v, 0), 255) + 0.5) })
 	case dtype.For[float32]():
-		return mapField(m, field, name, c.shape, true, func(s Sample, dst, src []float32) error {
-			d := a.draw(s)
-			move(p, d, dst, src)
-			if a.Jitter > 0 {
-				jitter(p, d, dst, func(v float32) float32 { return v })
-			}
-			return nil
-		})
+		return augment(m, field, name, c.shape, p, a, func(v float32) float32 { return v })
 	}
 	return refuse(ErrField, "images are uint8 or float32")
+}
+
+func augment[T uint8 | float32](m *InMemory, field, name string, shape []int, p picture, a Augmentation, to func(float32) T) (*InMemory, error) {
+	return mapField(m, field, name, shape, true, func(s Sample, dst, src []T) error {
+		d := a.draw(s)
+		move(p, d, dst, src)
+		if a.Jitter > 0 {
+			jitter(p, d, dst, to)
+		}
+		return nil
+	})
 }
 
 // picture is the size of an image.

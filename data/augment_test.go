@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// repeated is n times the same image.
+// repeated is a dataset of n equal images.
 func repeated[T element](t testing.TB, n int, shape []int, image []T) *InMemory {
 	t.Helper()
 	var values []T
@@ -21,7 +21,7 @@ func repeated[T element](t testing.TB, n int, shape []int, image []T) *InMemory 
 	return m
 }
 
-// augmented is a pass over the first field, all in one batch.
+// augmented returns the first field of a pass in one batch.
 func augmented[T element](t testing.TB, m *InMemory, a Augmentation, epoch int) []T {
 	t.Helper()
 	v, err := m.Augment("x", a)
@@ -103,7 +103,7 @@ func TestMirror(t *testing.T) {
 
 func TestJitter(t *testing.T) {
 	const n = 4000
-	// An image of one grey has neither contrast nor saturation: brightness is left.
+	// An image of one grey has no contrast and no saturation, only brightness.
 	flat := augmented[float32](t, repeated(t, n, []int{1, 2, 3}, []float32{100, 100, 100, 100, 100, 100}), Augmentation{Jitter: 0.2, Seed: 1}, 0)
 	var bins [10]int
 	for i := range n {
@@ -132,7 +132,7 @@ func TestJitter(t *testing.T) {
 	bytes := augmented[uint8](t, repeated(t, 200, []int{1, 2, 3}, []uint8{0, 0, 255, 255, 255, 255}), Augmentation{Jitter: 1, Seed: 1}, 0)
 	require.Contains(t, bytes, uint8(255))
 	require.Contains(t, bytes, uint8(0))
-	// Saturation 0 is grey, and no change is none.
+	// Saturation 0 is grey; without a change the image stays.
 	image := []float32{10, 20, 30, 200, 100, 50}
 	jitter(picture{1, 2, 3}, draws{brightness: 1, contrast: 1, saturation: 1}, image, func(v float32) float32 { return v })
 	require.InDeltaSlice(t, []float32{10, 20, 30, 200, 100, 50}, image, 1e-4)
@@ -141,7 +141,7 @@ func TestJitter(t *testing.T) {
 	require.Equal(t, image[0], image[2])
 }
 
-// What is drawn for a change does not depend on which others are on.
+// The draws of a change do not depend on the other changes.
 func TestDrawsAreIndependent(t *testing.T) {
 	all := Augmentation{Flip: true, Crop: 3, Jitter: 0.5, Seed: 11}
 	for row := range 200 {
@@ -155,7 +155,7 @@ func TestDrawsAreIndependent(t *testing.T) {
 	}
 }
 
-// A run that is resumed years later has to see the same; see shuffleOrder.
+// A run that is resumed years later draws the same numbers; see shuffleOrder.
 func TestDrawsGolden(t *testing.T) {
 	a := Augmentation{Flip: true, Crop: 4, Jitter: 0.1, Seed: 42}
 	var got []string

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// With blocks, the batches of a pass are the same, and those that can be joined are the same
-// as one, whatever is read ahead, where the pass begins, and how many workers there are.
+// Blocks do not change the batches of a pass, and joined batches equal the batches in them, for
+// any number of batches ahead, start of the pass, and number of workers.
 func TestBlocksKeepOrder(t *testing.T) {
 	for _, c := range []struct{ samples, batch, block, ahead, skip, workers int }{
 		{40, 4, 5, 2, 0, 1}, {43, 4, 5, 2, 0, 2}, {43, 4, 5, 20, 3, 3}, {43, 4, 50, 64, 0, 2}, {7, 4, 3, 2, 0, 2}, {43, 4, 2, 1, 1, 2}, {3, 4, 2, 1, 0, 2},
@@ -59,7 +59,7 @@ func TestBlocksKeepOrder(t *testing.T) {
 	}
 }
 
-// A pass holds two blocks, or as many as have room for what is read ahead.
+// A pass holds two blocks, or enough for the batches that are read ahead.
 func TestBlocksAreBounded(t *testing.T) {
 	for _, c := range []struct{ block, ahead, want int }{{5, 1, 10}, {5, 4, 10}, {5, 9, 10}, {5, 10, 15}, {5, 14, 15}, {30, 64, 90}, {1, 4, 5}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestBlocksAreBounded(t *testing.T) {
 	}
 }
 
-// A batch stays as it is until the one after its block is asked for.
+// A batch is unchanged until the consumer asks for the first batch after its block.
 func TestBlocksAreNotOverwritten(t *testing.T) {
 	ds := Prefetch(counted(t, 400), 8)
 	ds.SetBlock(4)

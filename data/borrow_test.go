@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A batch that somebody keeps is not written to by what comes later, in the pass and in the
-// next ones, and the others come in the memory there was.
+// Later batches and passes do not write to a batch that is kept, and reuse the memory of the
+// others.
 func TestKeptBatches(t *testing.T) {
 	m := counted(t, 12)
 	for name, ds := range map[string]Dataset{"memory": m, "prefetched": Prefetch(m, 2), "many": Prefetch(m, 20), "copied": Prefetch(struct{ Dataset }{m}, 2)} {
@@ -40,7 +40,7 @@ func TestKeptBatches(t *testing.T) {
 	}
 }
 
-// A pass comes to its end if all of its batches are kept, and when it is left at one.
+// A pass ends if all of its batches are kept, and if its consumer leaves at a kept batch.
 func TestKeepAll(t *testing.T) {
 	m := counted(t, 400)
 	ds := Prefetch(m, 16)
@@ -66,7 +66,7 @@ func TestKeepAll(t *testing.T) {
 	assert.Equal(t, []int64{0, 1}, left)
 }
 
-// With blocks, one of which a batch is kept is left as a whole.
+// Keeping a batch keeps all of its block.
 func TestKeptBlocks(t *testing.T) {
 	m := counted(t, 120)
 	ds := Prefetch(m, 4)

@@ -155,7 +155,7 @@ func TestCSVRefuses(t *testing.T) {
 	}
 }
 
-// countingReader counts what is read.
+// countingReader counts the bytes that are read.
 type countingReader struct {
 	r io.Reader
 	n int
@@ -238,7 +238,7 @@ func TestCSVFields(t *testing.T) {
 	one := CSVOptions{Label: "label", Text: true, Columns: []Column{{"x", true}}}
 	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one, nil)
 	require.ErrorContains(t, err, `no column "x", which is an input of the model`)
-	// Weights are no features, also of a model with one input.
+	// Weights are not features, even with one input.
 	m, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
@@ -295,7 +295,7 @@ func TestCSVFiles(t *testing.T) {
 	text := []byte("a,b,y\n1,2,0\n3,4,1\n")
 	packed := compressed(t, text)
 	options := Options{CSV: CSVOptions{Label: "y"}}
-	// Compression is seen from the bytes, whatever the name says.
+	// Compression is detected from the content and not from the name.
 	for name, raw := range map[string][]byte{"a.csv": text, "a.csv.gz": packed, "A.CSV": packed, "b.csv.gz": text} {
 		m, err := Open(write(t, name, raw), options)
 		require.NoError(t, err, name)
@@ -323,8 +323,7 @@ func TestCSVFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
-// Positions in messages are those of the file, whatever was done to the
-// dataset since.
+// Messages give positions in the file, also for derived datasets.
 func TestChecksNameTheLine(t *testing.T) {
 	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"}, nil)
 	require.NoError(t, err)

@@ -37,8 +37,8 @@ func Example() {
 	// 45 batches of 1438 samples
 }
 
-// Images in arrays, or decoded from files by OpenImages, are changed anew in each
-// epoch by as many goroutines as there are cores, while the batch before is in use.
+// Augment changes images in arrays, or decoded by OpenImages, in each epoch. One goroutine per
+// core does so while the batch before is in use.
 func ExampleInMemory_Augment() {
 	images, err := data.New("images",
 		data.Field{Name: "x", Array: data.Array{Shape: []int{4, 1, 3, 1}, Values: []uint8{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}}})

@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// noise is a picture of random colours; the seed is its size, too.
+// noise is a picture of random colours, seeded by its size.
 func noise(seed int) *image.RGBA {
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	m := image.NewRGBA(image.Rect(0, 0, 9+seed%7, 12-seed%5))
@@ -184,8 +184,7 @@ func TestOpenImagesRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "a link to a folder")
 }
 
-// What Pillow wrote is read as it was meant: 8 by 6 pixels, see
-// testdata/pillow_images.py.
+// Files of Pillow have 8 by 6 pixels; see testdata/pillow_images.py.
 func TestImageFormats(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "images", "*.*"))
 	require.NoError(t, err)
@@ -281,7 +280,7 @@ func TestImagesAreResized(t *testing.T) {
 	require.Len(t, tall, 4)
 }
 
-// claim is a .png file whose header says that it is so large.
+// claim is a .png file whose header claims that size.
 func claim(raw []byte, width, height uint32) []byte {
 	lie := bytes.Clone(raw)
 	binary.BigEndian.PutUint32(lie[16:], width)
@@ -376,7 +375,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	require.ErrorIs(t, CheckImages(ctx, sound), context.Canceled)
 }
 
-// Labels are known without decoding anything, and so is that pixels are finite.
+// Checks of labels and finite values decode no image.
 func TestChecksDecodeNothing(t *testing.T) {
 	dir := imageFolder(t, 9)
 	m, err := OpenImages(dir, ImageOptions{Size: 8})
@@ -407,8 +406,7 @@ func TestChecksDecodeNothing(t *testing.T) {
 	require.ErrorContains(t, err, "sample 1, column y: found 0.9")
 }
 
-// Decoders have memory for so many bytes at one time, however many workers there
-// are; an image that is larger waits until it is alone.
+// Decoders of all workers share a limit of memory; a larger image is decoded alone.
 func TestDecodingIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	large := image.NewRGBA(image.Rect(0, 0, 100, 50))

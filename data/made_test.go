@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// copied is a pass with everything in it copied.
+// copied returns copies of the batches of a pass.
 func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 	t.Helper()
 	var all []Batch
@@ -35,7 +35,7 @@ func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 	return all
 }
 
-// pipeline is a folder of images with everything that can be done to them.
+// pipeline is a folder of images with all kinds of stages.
 func pipeline(t testing.TB, n int) *InMemory {
 	t.Helper()
 	m, err := OpenImages(imageFolder(t, n), ImageOptions{Size: 8})
@@ -47,7 +47,7 @@ func pipeline(t testing.TB, n int) *InMemory {
 	return m.Shuffle(5)
 }
 
-// The batches are the same whatever the number of workers and of those read ahead.
+// The batches do not depend on the number of workers and of batches read ahead.
 func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 	m := pipeline(t, 47)
 	train, held, err := m.Split(0.7, 3)
@@ -79,7 +79,7 @@ func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// What is done to a sample depends on its row and the epoch, not on its place.
+// A stage depends on the row and the epoch of a sample, not on its place.
 func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
 	m := pipeline(t, 20)
 	byRow := func(ds *InMemory, epoch int) map[int64]any {
@@ -106,7 +106,7 @@ func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
 	require.NotEqual(t, first, byRow(m, 5), "another epoch")
 }
 
-// A pass that goes on in the middle, in another process, has the same batches.
+// A pass that is resumed in another process has the same batches.
 func TestResumeInTheMiddleOfAPass(t *testing.T) {
 	dir := imageFolder(t, 31)
 	open := func() *InMemory {
@@ -123,8 +123,7 @@ func TestResumeInTheMiddleOfAPass(t *testing.T) {
 	}
 }
 
-// However long the consumer takes, the workers make what there are buffers for, and
-// no more.
+// Workers fill the buffers, and no more, for any speed of the consumer.
 func TestWorkersAreBounded(t *testing.T) {
 	for _, workers := range []int{1, 2, 7} {
 		for _, ahead := range []int{1, 3} {
@@ -147,7 +146,7 @@ func TestWorkersAreBounded(t *testing.T) {
 					require.Zero(t, idle)
 				}
 				require.Equal(t, 20, taken)
-				// What workers keep is for one sample per stage each.
+				// Each worker keeps one sample per stage.
 				require.Len(t, ds.idle.hands, workers)
 				for _, h := range ds.idle.hands {
 					require.Empty(t, h.between, "the samples of the stage lie in memory already")
@@ -188,8 +187,7 @@ func failing(t *testing.T, n int, rows ...int) *InMemory {
 	return m
 }
 
-// Of several samples that fail, the first in the order of the pass is the error,
-// whoever is first to notice.
+// Of several samples that fail, the error is that of the first in the order of the pass.
 func TestFirstFailureCounts(t *testing.T) {
 	for _, workers := range []int{1, 2, 7} {
 		for _, ahead := range []int{0, 1, 5} {
@@ -386,8 +384,7 @@ func TestScale(t *testing.T) {
 	require.ErrorContains(t, err, "finite")
 }
 
-// Values that a stage keeps finite are looked for where they are stored; those of
-// any other stage are made.
+// CheckFinite reads stored values where the stages keep them finite, and makes them otherwise.
 func TestCheckFiniteThroughStages(t *testing.T) {
 	x := make([]float32, 4*6*6)
 	m, err := New("set", Field{"x", Array{[]int{4, 6, 6}, x}})

@@ -26,7 +26,7 @@ func mappedFields(m *InMemory) int {
 	return n
 }
 
-// What is mapped gives what is read, and what cannot be mapped is read.
+// A mapped file has the same values as one that is read; what cannot be mapped is read.
 func TestMappedIsAsRead(t *testing.T) {
 	dir := t.TempDir()
 	for name, a := range map[string]Array{

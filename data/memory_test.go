@@ -190,7 +190,7 @@ func TestConcurrentPasses(t *testing.T) {
 	group.Wait()
 }
 
-// The number of batches, and of passes, must not show in the allocations.
+// Allocations do not depend on the number of batches and passes.
 func TestNoAllocationPerBatch(t *testing.T) {
 	m := counted(t, 4099)
 	view, _, err := m.Split(0.5, 1)
@@ -217,9 +217,8 @@ func TestNoAllocationPerBatch(t *testing.T) {
 	}
 }
 
-// The golden orders: a change of any of these breaks every training run that
-// somebody wants to resume or repeat. The values come from a second
-// implementation of the description in order.go, written in Python.
+// The golden orders: a change of any of these breaks resuming and repeating a training. The
+// values come from a second implementation of order.go, in Python.
 func TestOrderGolden(t *testing.T) {
 	for _, c := range []struct {
 		seed, stream uint64

@@ -225,8 +225,7 @@ func TestNPYRefuses(t *testing.T) {
 	require.Equal(t, Array{[]int{2, 1}, []int8{1, 2}}, a)
 }
 
-// A header's claim must not be believed: it takes as much memory as the values
-// that follow it.
+// Reading takes memory for the values in the file, not for those that its header claims.
 func TestClaimsTakeNoMemory(t *testing.T) {
 	raw := rawNPY(dictOf("<f8", "(100000000000,)"), make([]byte, 1000)...)
 	var before, after runtime.MemStats
@@ -320,7 +319,7 @@ func TestMaxBytes(t *testing.T) {
 	require.Equal(t, 4096, m.Len())
 }
 
-// What a header promises is refused before memory is taken for it.
+// A header over the limit is refused before memory is allocated.
 func TestPromisesAreLimited(t *testing.T) {
 	idx := append([]byte{0, 0, 8, 1}, 0x10, 0, 0, 0) // 256 MiB
 	for name, read := range map[string]func(*limit) error{
@@ -477,7 +476,7 @@ func FuzzNPZ(f *testing.F) {
 					func(one error) bool { return errors.Is(err, one) }), "%v", err)
 				continue
 			}
-			// What was read is the same when it is written and read again.
+			// Writing and reading again gives the same values.
 			again := written(t, m)
 			m, err = readNPZ("fuzz", bytes.NewReader(again), int64(len(again)), "", nil, nil)
 			require.NoError(t, err)

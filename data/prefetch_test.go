@@ -111,8 +111,8 @@ func TestPrefetchKeepsOrder(t *testing.T) {
 	require.Equal(t, Describe(m), Describe(Prefetch(m, 1)))
 }
 
-// With nothing to read ahead the batches are those of the dataset itself: nothing
-// is drawn before it is asked for, and nothing copied.
+// With nothing to read ahead, the batches are those of the dataset: none is read before the
+// consumer asks for it, and none copied.
 func TestPrefetchOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{0, -1, math.MinInt} {
@@ -141,8 +141,8 @@ func TestPrefetchOfNone(t *testing.T) {
 	})
 }
 
-// However long the consumer takes, n batches are ready, one more is on its way
-// at most, and all of them lie in n+1 buffers.
+// For any speed of the consumer, n batches are ready, at most one more is being read, and all
+// of them are in n+1 buffers.
 func TestPrefetchIsBounded(t *testing.T) {
 	const n = 3
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestPrefetchReusesBuffersOfThePassBefore(t *testing.T) {
 	require.Len(t, buffers, 3)
 }
 
-// Whatever is set and whenever, the batches of a pass are the same.
+// SetAhead never changes the batches of a pass.
 func TestSetAheadKeepsOrder(t *testing.T) {
 	m := counted(t, 100).Shuffle(3)
 	for seed := range uint64(30) {
@@ -282,8 +282,7 @@ func TestSetAheadIsBounded(t *testing.T) {
 	}
 }
 
-// What is let go of in a pass is garbage once the consumer is done with the
-// batches in it.
+// A buffer that a pass drops is garbage once the consumer is done with its batches.
 func TestSetAheadFreesBuffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ds := Prefetch(wide(t, 60), 6)
@@ -317,8 +316,7 @@ func TestSetAheadFreesBuffers(t *testing.T) {
 	})
 }
 
-// Where the consumer is faster than the source, buffers are free; they need no
-// batch to be let go of.
+// Where the consumer is faster than the source, free buffers are dropped at once.
 func TestSetAheadFreesWhatIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(3)
@@ -345,8 +343,7 @@ func TestSetAheadFreesWhatIsFree(t *testing.T) {
 	})
 }
 
-// 0 in a pass under way: it goes on to its end with one buffer, and the next one
-// reads nothing ahead.
+// After SetAhead(0), a pass continues with one buffer, and the next one reads nothing ahead.
 func TestSetAheadToNone(t *testing.T) {
 	for _, at := range []int{1, 5, 20} {
 		synctest.Test(t, func(t *testing.T) {
@@ -405,7 +402,7 @@ func TestSetAheadShrinksWhatIsKept(t *testing.T) {
 	runtime.KeepAlive(ds)
 }
 
-// The size that is predicted is that of the values which a pass holds.
+// BatchBytes is the size of the values that a pass holds.
 func TestBatchBytes(t *testing.T) {
 	var fields []Field
 	for i, v := range []any{
@@ -451,8 +448,8 @@ func TestAheadFor(t *testing.T) {
 	require.Equal(t, 16, AheadFor(of(1024), 1000), "no more than there are samples")
 }
 
-// Who reads many ahead sleeps until half of them are gone: a pass comes to its end for any
-// number, also where it changes to and from those that are few.
+// Workers that read many batches ahead wait until half of them are consumed: a pass ends for any
+// number of batches, also if it crosses fewAhead meanwhile.
 func TestPrefetchComesToItsEnd(t *testing.T) {
 	for _, ahead := range []int{1, 2, 3, 7, 64} {
 		for _, wrap := range []func(Dataset) Dataset{

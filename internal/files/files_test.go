@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is in a folder counts, by name and content, and not where the folder is.
+// Hash depends on the names and contents in a folder, and not on its path.
 func TestHash(t *testing.T) {
 	hash := func(name, content string) string {
 		dir := t.TempDir()
@@ -69,7 +69,7 @@ func TestSame(t *testing.T) {
 	require.False(t, Same(filepath.Join(dir, "nothing"), filepath.Join(dir, "nothing")))
 }
 
-// Whatever change fails, the file is the old one, and nothing else is left.
+// After any failure, the old file is whole, and no other file is left.
 func TestReplaceThatFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.txt")

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is nobody's any more is removed, and what somebody uses is not.
+// Scratch removes folders of ended processes, and no others.
 func TestScratch(t *testing.T) {
 	parent := t.TempDir()
 	left := filepath.Join(parent, "a-left")
