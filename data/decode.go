@@ -47,12 +47,9 @@ var imageFormats = []imageFormat{
 // detect recognizes the format by the first bytes of a file.
 func detect(head []byte) (imageFormat, bool) {
 	for _, f := range imageFormats {
-		if len(head) < len(f.magic) {
-			continue
-		}
-		fits := true
-		for i := range len(f.magic) {
-			fits = fits && (f.magic[i] == '?' || f.magic[i] == head[i])
+		fits := len(head) >= len(f.magic)
+		for i := 0; fits && i < len(f.magic); i++ {
+			fits = f.magic[i] == '?' || f.magic[i] == head[i]
 		}
 		if fits {
 			return f, true
@@ -129,18 +126,20 @@ func onDisk(err error) error { return fmt.Errorf("reading it: %w", withoutPath(e
 
 func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err error) {
 	defer recovered(&err)
-	if _, err := r.Seek(0, io.SeekStart); err != nil {
+	from, err := p.rewind(format, r)
+	if err != nil {
 		return c, err
 	}
-	return format.config(p.reader(format, r))
+	return format.config(from)
 }
 
 func (p *painter) decode(dst []uint8, format imageFormat, r imageSource) (err error) {
 	defer recovered(&err)
-	if _, err := r.Seek(0, io.SeekStart); err != nil {
+	from, err := p.rewind(format, r)
+	if err != nil {
 		return err
 	}
-	picture, err := format.decode(p.reader(format, r))
+	picture, err := format.decode(from)
 	if err != nil {
 		return err
 	}
@@ -151,20 +150,21 @@ func (p *painter) decode(dst []uint8, format imageFormat, r imageSource) (err er
 	return nil
 }
 
+// rewind reads a file from its start, buffered except for TIFF, whose decoder seeks.
+func (p *painter) rewind(format imageFormat, r imageSource) (io.Reader, error) {
+	_, err := r.Seek(0, io.SeekStart)
+	if format.name == "TIFF" {
+		return r, err
+	}
+	p.buffer.Reset(r)
+	return p.buffer, err
+}
+
 // recovered turns the panic of a decoder, which a damaged file may cause, into an error.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the decoder failed: %v", p)
 	}
-}
-
-// reader buffers a file, but not TIFF, whose decoder seeks.
-func (p *painter) reader(format imageFormat, r imageSource) io.Reader {
-	if format.name == "TIFF" {
-		return r
-	}
-	p.buffer.Reset(r)
-	return p.buffer
 }
 
 // cost estimates the bytes that decoding and resizing take.
