@@ -1,8 +1,8 @@
-// Package option has the error of an option that cannot work. All packages of steadyfit
-// return it, so that it has one form: the option, its value, what is wrong, what to do.
+// Package option has the error of an option that cannot work: the option, its value, what is
+// wrong, and what to do. All packages of steadyfit return it.
 //
-// A package names options by their Go names. A program whose users know them by other
-// names, such as the flags of a command, renders errors with Text.
+// A package names options by their Go names. A program with other names for them, such as the
+// flags of a command, renders errors with Text.
 package option
 
 import (
@@ -18,17 +18,17 @@ import (
 type Error struct {
 	// Option is the name of the option, such as "Loop.Batch".
 	Option string
-	// Value is what was found. If it is nil, the text has none.
+	// Value is the value that was found. If it is nil, the text has none.
 	Value any
-	// Reason says what is wrong, or what was expected.
+	// Reason is what is wrong, or what was expected.
 	Reason string
-	// Fix says what to do. If it is empty, Reason says that too.
+	// Fix is what to do. It may be empty if Reason implies it.
 	Fix string
-	// Err is the error that this one is for errors.Is and errors.As. It may be nil.
+	// Err is the wrapped error. It may be nil.
 	Err error
 }
 
-// New returns the error of an option with its value, as in "Loop.Batch 0", or without.
+// New returns an error. setting is an option with its value, as in "Loop.Batch 0", or without.
 func New(setting, reason, fix string) *Error {
 	name, value, ok := strings.Cut(setting, " ")
 	e := &Error{Option: name, Reason: reason, Fix: fix}
@@ -38,8 +38,7 @@ func New(setting, reason, fix string) *Error {
 	return e
 }
 
-// Name returns the name and the value of an option as users know them. The value may be
-// empty.
+// Name returns the user's name and value for an option. The value may be empty.
 type Name func(option, value string) string
 
 // Named is an error that names options in its text.
@@ -68,7 +67,7 @@ func (e *Error) OptionText(name Name) string {
 	return text
 }
 
-// GoName returns the name and the value as they are.
+// GoName returns the name and the value unchanged.
 func GoName(option, value string) string { return strings.TrimSpace(option + " " + value) }
 
 // Errorf returns an error like fmt.Errorf whose format marks names of options with braces.
@@ -90,7 +89,7 @@ func (f *formatted) OptionText(name Name) string {
 
 var marked = regexp.MustCompile(`\{[A-Za-z]+\.[A-Z][A-Za-z.]*( [^{}]*)?\}`)
 
-// Marked returns a text with the names that braces mark replaced.
+// Marked replaces the names in braces in a text.
 func Marked(text string, name Name) string {
 	return marked.ReplaceAllStringFunc(text, func(m string) string {
 		option, value, _ := strings.Cut(m[1:len(m)-1], " ")
@@ -98,14 +97,14 @@ func Marked(text string, name Name) string {
 	})
 }
 
-// Text returns the text of an error in which each Named error has other names of options.
+// Text returns the text of an error with other names of options.
 func Text(err error, name Name) string {
 	text := err.Error()
 	walk(err, func(n Named) { text = strings.Replace(text, n.Error(), n.OptionText(name), 1) })
 	return text
 }
 
-// walk calls do with the Named errors in the tree of an error, outer ones first.
+// walk calls do for each Named error in the tree of an error, outer ones first.
 func walk(err error, do func(Named)) {
 	if n, ok := err.(Named); ok {
 		do(n)

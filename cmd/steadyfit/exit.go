@@ -55,7 +55,7 @@ func unusable(err error) error {
 }
 
 // exitCode returns the exit code for an error. The first case that applies counts: an error
-// about a lack of memory also has what could not be done about it.
+// about a lack of memory may also wrap the reason why batches were not split.
 func exitCode(err error) int {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })

@@ -60,7 +60,7 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	return s.printResult(cmd.OutOrStdout(), r)
 }
 
-// notice prints what a user should read about a training.
+// notice prints a warning, a note or another report for the user.
 func notice(w io.Writer, subject string, value any) {
 	if err, ok := value.(error); ok {
 		value = option.Text(err, flagName)
@@ -118,7 +118,7 @@ func (s *settings) combine() error {
 	return s.combineHooks()
 }
 
-// fixed are the options that have flags, which autotune leaves as they are.
+// fixed returns the options that autotune does not change, since flags set them.
 func (s *settings) fixed() train.Fixed {
 	return train.Fixed{
 		StepsPerExecution: s.given("steps-per-execution"), Compiled: s.given("jit-compile"), Precision: s.given("precision"),
@@ -207,7 +207,7 @@ func parseReduceRate(text string) (fit.Hook, error) {
 	return fit.Hook{}, usagef("--reduce-lr %s: expected METRIC:FACTOR:PATIENCE with a factor between 0 and 1, as in val_loss:0.1:10", text)
 }
 
-// withCheckpoint adds to the error of a training that crashed too often where it can resume.
+// withCheckpoint adds the newest checkpoint to the error of a training that crashed too often.
 func withCheckpoint(err error, checkpoints string) error {
 	var child *supervise.Error
 	if !errors.As(err, &child) || len(child.Crashes) == 0 {

@@ -22,32 +22,32 @@ import (
 
 // settings are what the flags set. One command runs in a process, so all of them share it.
 type settings struct {
+	// Config is that of fit. The other commands use its model, data, batch and devices.
 	train.Config
-	configFile string
-	verbose    bool
-	json       bool
-	strict     bool
+	configFile            string
+	verbose, json, strict bool
 
-	// Of fit. What a flag sets in more than one place of the Config is here.
-	history, earlyStop  string
-	reduceRate          string
-	restoreBest         bool
-	reset               budget.ResetPolicy
-	deadline            time.Duration
-	restarts            int
-	traced              bool
-	output              string // of predict
-	needGPU             bool   // of doctor
-	steps               int    // of bench and matrix
-	stepsPerCall        int    // of bench, like the following
-	signature           string
+	// fit: values that the Config has only together with others.
+	history, earlyStop, reduceRate string
+	restoreBest, traced            bool
+	reset                          budget.ResetPolicy
+	deadline                       time.Duration
+	restarts                       int
+
+	output  string // of predict
+	needGPU bool   // of doctor
+	thin    string // of report
+
+	// bench; matrix has steps, too.
+	steps, stepsPerCall int
+	signature, autotune string
 	synthetic           bool
 	rate                float64
-	autotune            string
-	plan                matrix.Plan // of matrix, like the following
+
+	// matrix
+	plan                matrix.Plan
 	workloads, remedies []string
-	python              string
-	baseline            string
+	python, baseline    string
 	rule                *matrix.Rule
 
 	// given reports whether a flag has a value from the command line, the environment or the
@@ -73,8 +73,8 @@ type section struct {
 	flags []flag
 }
 
-// flag is a row of the table of flags. Registration, help, the variables STEADYFIT_*, the
-// keys of a configuration file and the names in errors follow from it.
+// flag is a row of the table of flags. Registration, help, the variables STEADYFIT_*, the keys
+// of a configuration file and the names in errors follow from it.
 type flag struct {
 	// names are the name and earlier names, which still work.
 	names string
@@ -82,13 +82,14 @@ type flag struct {
 	commands string
 	// help is one line of at most 90 characters.
 	help string
-	// options are those of the libraries that the flag sets. Errors about them name the flag.
+	// options are the options of the libraries that the flag sets. Errors about these options
+	// name the flag.
 	options string
-	// sets is a pointer to what the flag sets, whose value is the default, or a pflag.Value.
+	// sets is a pointer to the variable of the flag, which holds the default, or a pflag.Value.
 	sets any
 }
 
-// name is the name of today.
+// name returns the current name.
 func (f flag) name() string { return strings.Fields(f.names)[0] }
 
 // The commands that have flags in common.
@@ -263,6 +264,7 @@ func (s *settings) outputFlags() []flag {
 		{"out", "fit", "folder for the trained SavedModel; an earlier one is replaced", "Config.Out", &s.Out},
 		{"out", "predict", "file to write: .npy, .csv or .jsonl", "", &s.Out},
 		{"output", "predict", "write only this output of the model", "", &s.output},
+		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
 		{"history", "fit", "file for the history, one JSON line per epoch", "HistoryFile", &s.history},
 		{"json", "fit evaluate inspect doctor matrix report", "print the result as JSON", "", &s.json},
 		{"strict", "inspect", "exit with 6 if the model cannot be trained", "", &s.strict},
@@ -300,10 +302,10 @@ func (s *settings) register(cmd *cobra.Command) {
 	}
 }
 
-// titleKey is the annotation of a flag that has the title of its section.
+// titleKey is the annotation for the title of a flag's section.
 const titleKey = "title"
 
-// add adds a flag that sets a value, which is its default.
+// add adds a flag. value is as flag.sets.
 func add(flags *pflag.FlagSet, name, help string, value any) {
 	switch p := value.(type) {
 	case *bool:
@@ -332,7 +334,7 @@ func add(flags *pflag.FlagSet, name, help string, value any) {
 	}
 }
 
-// today has the name of today for each name of a flag, and ofOption the flag of each option.
+// today maps each name of a flag to its current name, and ofOption each option to its flag.
 var today, ofOption = map[string]string{}, map[string]flag{}
 
 func init() {

@@ -32,8 +32,8 @@ import (
 	"steadyfit/train"
 )
 
-// quick is what matrix --quick runs: the remedies that people try first, on the workloads that
-// they are said to help.
+// quick has the runs of --quick: the remedies that people try first, on the workloads that they
+// are said to help.
 var quick = struct{ workloads, remedies []string }{
 	[]string{"W2", "W4", "S3"},
 	[]string{
@@ -152,7 +152,7 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 	return verdict(result, s.rule, baseline)
 }
 
-// verdict turns what a matrix found into an exit code.
+// verdict returns an error if a calibration failed or the rule is broken.
 func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) error {
 	var broken []string
 	for _, c := range result.Calibration {

@@ -19,8 +19,8 @@ import (
 	"steadyfit/train"
 )
 
-// prepareProcess has the process run under the device flags, which may restart it, and prints
-// those that have no effect. A command calls it first.
+// prepareProcess sets the environment of the device flags, which may restart the process, and
+// prints the flags that have no effect. A command calls it first.
 func (s *settings) prepareProcess(stderr io.Writer) error {
 	if err := s.checkGrowth(); err != nil {
 		return err
@@ -73,8 +73,8 @@ func (s *settings) loadDevices(cmd *cobra.Command) error {
 	return s.explainNoGPU(cmd.Context(), err)
 }
 
-// infer runs do with the model and its data, of a command that changes neither. role is the
-// signature that the data are for. purpose is in the error if there is none.
+// infer opens the model and its data and runs do. role returns the signature that takes the
+// data; without one, the error has the purpose.
 func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.InMemory) error) error {
 	if s.Loop.Batch < 1 {
 		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
@@ -114,8 +114,7 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	return do(opened, ds)
 }
 
-// explainNoGPU adds to the error of options that need a GPU what keeps TensorFlow from having
-// one, library by library.
+// explainNoGPU adds the missing libraries and drivers to the error of options that need a GPU.
 func (s *settings) explainNoGPU(ctx context.Context, err error) error {
 	if !errors.Is(err, session.ErrNoGPU) {
 		return err

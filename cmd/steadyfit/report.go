@@ -12,8 +12,7 @@ import (
 )
 
 func newReport(s *settings) *cobra.Command {
-	var thin string
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "report matrix.json [other.json]",
 		Short: "Render the result of a matrix again, or compare two",
 		Long: `Render the result of a matrix again: report.html, matrix.txt and claims.md beside
@@ -35,11 +34,11 @@ report makes the same files.`,
 				}
 				results = append(results, r)
 			}
-			if thin != "" {
+			if s.thin != "" {
 				if len(results) == 2 || s.json {
 					return usagef("--thin takes one result; leave out --json and the other file")
 				}
-				return matrix.WriteFile(thin, report.Thin(results[0], report.Published))
+				return matrix.WriteFile(s.thin, report.Thin(results[0], report.Published))
 			}
 			if len(results) == 2 {
 				return s.compare(out, results[0], results[1])
@@ -58,8 +57,6 @@ report makes the same files.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&thin, "thin", "", "write a small copy of the result to `FILE` (.json or .json.gz)")
-	return cmd
 }
 
 func (s *settings) compare(out io.Writer, a, b *matrix.Result) error {

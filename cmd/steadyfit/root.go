@@ -108,7 +108,7 @@ func (s *settings) load() (tfbind.Info, error) {
 	return tfbind.Load(s.TensorFlow)
 }
 
-// logLevel is TensorFlow's variable for the least level that it logs.
+// logLevel is TensorFlow's variable for the lowest level that it logs.
 const logLevel = "TF_CPP_MIN_LOG_LEVEL"
 
 // loud reports whether TensorFlow's log level stays as it is.

@@ -8,14 +8,14 @@ import (
 	"steadyfit/matrix"
 )
 
-// allOfThem stands for all workloads, or all remedies.
+// allOfThem is the word for all workloads or all remedies.
 const allOfThem = "all"
 
-// selection says which remedies are applied where.
+// selection is the remedies that are applied, with their workloads and runtimes.
 type selection []selected
 
 // selected is an entry of --remedies: "REMEDY", "WORKLOAD/REMEDY", "RUNTIME:REMEDY"
-// or "RUNTIME:WORKLOAD/REMEDY". What it leaves out is empty.
+// or "RUNTIME:WORKLOAD/REMEDY". A part that is left out is empty.
 type selected struct{ runtime, workload, remedy string }
 
 func parseSelection(entries []string) (selection, error) {
@@ -50,8 +50,8 @@ func (s selection) names(remedy string) bool {
 	return slices.ContainsFunc(s, func(e selected) bool { return e.remedy == remedy || e.remedy == allOfThem })
 }
 
-// selects reports whether a remedy is applied to a workload on a runtime. "none" for
-// a workload or a runtime takes back there what is named for more than it.
+// selects reports whether a remedy is applied to a workload on a runtime. An entry "none" for
+// a workload or a runtime excludes it from entries for more than that.
 func (s selection) selects(runtime, workload, remedy string) bool {
 	least := 0
 	for _, e := range s {
@@ -68,7 +68,7 @@ func (e selected) covers(runtime, workload string) bool {
 	return (e.runtime == "" || e.runtime == runtime) && (e.workload == "" || e.workload == workload)
 }
 
-// narrowness is larger the less an entry is for: a workload is less than a runtime.
+// narrowness is larger for an entry that covers less. A workload is narrower than a runtime.
 func (e selected) narrowness() int {
 	n := 0
 	if e.runtime != "" {

@@ -25,13 +25,13 @@ type value struct {
 	set        func(text string) error
 }
 
-// newValue returns a flag of a kind, which stands for the value in the help.
+// newValue returns a flag. kind is the placeholder of the value in the help.
 func newValue(kind, text string, set func(text string) error) *value { return &value{kind, text, set} }
 
 func (v *value) Type() string   { return v.kind }
 func (v *value) String() string { return v.text }
 
-// Set leaves a flag without a default as it is if the text is empty.
+// Set ignores an empty text for a flag without a default.
 func (v *value) Set(text string) error {
 	if text == "" && v.text == "" {
 		return nil
@@ -43,7 +43,7 @@ func (v *value) Set(text string) error {
 	return err
 }
 
-// newParsed sets *p to what parse makes of the text.
+// newParsed returns a flag that sets *p to the result of parse.
 func newParsed[T any](p *T, kind string, parse func(string) (T, error)) *value {
 	return newValue(kind, "", func(text string) (err error) {
 		*p, err = parse(text)
@@ -51,7 +51,7 @@ func newParsed[T any](p *T, kind string, parse func(string) (T, error)) *value {
 	})
 }
 
-// newSwitch is a flag that needs no value, and is off by default.
+// newSwitch returns a flag that needs no value, and is off by default.
 func newSwitch(set func(bool)) *value {
 	return newValue("bool", "false", func(text string) error {
 		on, err := strconv.ParseBool(text)
@@ -92,7 +92,7 @@ func (c choice[T]) word(value string) string {
 	return value
 }
 
-// shown is a value whose options have other values than the flag.
+// shown is a flag whose options have other values than the flag itself.
 type shown struct {
 	pflag.Value
 	show func(value string) string
@@ -127,7 +127,7 @@ func list(words []string, last string) string {
 	return strings.Join(words, "")
 }
 
-// newCount is a number with a minimum.
+// newCount returns a flag for a number with a minimum.
 func newCount(p *int, least int) *value {
 	return newValue("int", strconv.Itoa(*p), func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -144,7 +144,7 @@ func newCount(p *int, least int) *value {
 
 var errNoSize = errors.New("expected a size, such as 600MiB, 1.5GiB or 4096")
 
-// newSize is a size in bytes with a minimum.
+// newSize returns a flag for a size in bytes with a minimum.
 func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 	return newValue("size", "", func(text string) error {
 		n, err := memory.ParseBytes(text)
@@ -165,7 +165,7 @@ func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 	})
 }
 
-// newInterval is a number of steps or of epochs; the other one becomes 0.
+// newInterval returns a flag for a number of steps or of epochs; the other one becomes 0.
 func newInterval(steps, epochs *int, text string) *value {
 	return newValue("Nsteps|Nepochs", text, func(text string) error {
 		digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
@@ -183,7 +183,7 @@ func newInterval(steps, epochs *int, text string) *value {
 	})
 }
 
-// expected says what values of package pflag are, by their types.
+// expected has the form of values of package pflag, by their types.
 var expected = map[string]string{
 	"bool":     "expected true or false",
 	"int":      "expected a whole number",
@@ -194,7 +194,8 @@ var expected = map[string]string{
 	"duration": "expected a duration, as in 30s or 5m",
 }
 
-// flagError is the error of a value that a flag does not take. Other errors stay as they are.
+// flagError rewrites the error of a value that a flag does not take. It returns other errors
+// unchanged.
 func flagError(err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
