@@ -76,7 +76,7 @@ func TestOtherWork(t *testing.T) {
 	}
 }
 
-// Each turn is slower than the one before; within a turn an variant takes twice as long.
+// Each turn is slower than the one before; within a turn a variant takes twice as long.
 func TestRatiosArePaired(t *testing.T) {
 	base := map[int]float64{0: 100, 1: 200, 2: 400}
 	e := ratio(map[int]float64{0: 200, 1: 400, 2: 800, 3: 9}, base)
@@ -127,7 +127,7 @@ func TestRefusedArmsHaveNoFigures(t *testing.T) {
 	assert.Len(t, r.Summary, 2)
 	assert.True(t, r.isAbsent("w", "steadyfit"))
 	assert.ErrorContains(t, r.failed(), "w/steadyfit")
-	assert.NotContains(t, r.failed().Error(), "xla", "an variant that a model is not for has not failed")
+	assert.NotContains(t, r.failed().Error(), "xla", "a variant that a model is not for has not failed")
 }
 
 func TestWrite(t *testing.T) {
@@ -196,11 +196,11 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Sizes of scaling keep within a data set that fits into memory, and fused calls fit where
+// Sizes of scaling keep within a data set that fits into memory, and calls of several steps fit where
 // an epoch has 50 steps or more.
 func TestScalingWorkloads(t *testing.T) {
 	for _, w := range batchWorkloads() {
 		assert.LessOrEqual(t, w.Batch*w.Steps, 40960, w.Name)
-		assert.True(t, w.Steps < fused || w.Steps%fused == 0, w.Name)
+		assert.True(t, w.Steps < stepsPerExecution || w.Steps%stepsPerExecution == 0, w.Name)
 	}
 }

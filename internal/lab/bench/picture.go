@@ -38,7 +38,7 @@ func (s scale) ticks() []float64 {
 	return out
 }
 
-// family is the style of an variant's bar.
+// family is the style of a variant's bar.
 func family(variant string) string {
 	for _, f := range []string{"steadyfit", "keras", "tf-"} {
 		if strings.HasPrefix(variant, f) {

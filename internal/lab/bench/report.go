@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -39,7 +40,7 @@ type Report struct {
 	Runs    []Run    `json:"runs"`
 }
 
-// Absent is an variant that has no figures on a workload.
+// Absent is a variant that has no figures on a workload.
 type Absent struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
@@ -56,7 +57,7 @@ type Estimate struct {
 	High  float64 `json:"high,omitempty"`
 }
 
-// Row is an variant on a workload. Amounts are medians over the turns; 0 is unknown.
+// Row is a variant on a workload. Amounts are medians over the turns; 0 is unknown.
 type Row struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
@@ -64,9 +65,8 @@ type Row struct {
 	// StepNS is the time of a step: of each run, the median over its epochs.
 	StepNS         Estimate `json:"step_ns"`
 	StepsPerSecond float64  `json:"steps_per_second"`
-	// ToBase and ToKeras are ratios of that time to the one of the variants c and keras-fit,
-	// paired by turn: 2 means twice the time. Of these variants themselves, and where they
-	// are missing, they are 0.
+	// ToBase and ToKeras are ratios of that time to those of the variants c and keras-fit,
+	// paired by turn: 2 means twice the time. 0 is unknown.
 	ToBase  Estimate `json:"to_c,omitzero"`
 	ToKeras Estimate `json:"to_keras_fit,omitzero"`
 	// CPUNS is the time of all processors for a step, FirstStepNS that from the start of
@@ -151,7 +151,7 @@ func (r *Report) finish(done int) {
 	}
 }
 
-// growth is how much more anonymous memory a step leaves.
+// growth is the slope of the anonymous memory, per step.
 func growth(run *Run, steps int) float64 {
 	var at, held []float64
 	for i, anon := range run.Anon {
@@ -163,7 +163,7 @@ func growth(run *Run, steps int) float64 {
 // overTurns is the median of positive amounts with the interval of their geometric mean.
 func overTurns(column map[int]float64) Estimate {
 	var logs []float64
-	for _, turn := range sortedTurns(column) {
+	for _, turn := range slices.Sorted(maps.Keys(column)) { // so that sums have the same bits
 		logs = append(logs, math.Log(column[turn]))
 	}
 	e := Estimate{Value: middle(column)}
@@ -186,16 +186,6 @@ func ratio(own, base map[int]float64) Estimate {
 		return Estimate{}
 	}
 	return overTurns(ratios)
-}
-
-// sortedTurns gives sums an order, so that the same runs give the same bits.
-func sortedTurns(column map[int]float64) []int {
-	var turns []int
-	for turn := range column {
-		turns = append(turns, turn)
-	}
-	slices.Sort(turns)
-	return turns
 }
 
 // write writes bench.json, bench.txt and bench.svg.
@@ -273,7 +263,7 @@ func (r *Report) table(out io.Writer) {
 	}
 }
 
-// chosen says what variants with a choice ran, each once.
+// chosen lists the choices of the variants with --auto.
 func (r *Report) chosen(workload string) []string {
 	var lines []string
 	for _, run := range r.Runs {

@@ -58,8 +58,8 @@ func batchWorkloads() []Workload {
 	var out []Workload
 	for batch := 1; batch <= 4096; batch *= 4 {
 		steps := min(500, 40960/batch)
-		if steps > fused {
-			steps -= steps % fused
+		if steps > stepsPerExecution {
+			steps -= steps % stepsPerExecution
 		}
 		out = append(out, Workload{Name: "batch-" + strconv.Itoa(batch), Model: scaled, Batch: batch, Steps: steps, Epochs: 10})
 	}
@@ -70,7 +70,7 @@ func widthWorkloads() []Workload {
 	var out []Workload
 	for _, width := range []int{64, 256, 1024, 4096} {
 		name := "dense-784-" + strconv.Itoa(width) + "-10"
-		out = append(out, Workload{Name: name, Model: name, Batch: 32, Steps: 2 * fused, Epochs: 10})
+		out = append(out, Workload{Name: name, Model: name, Batch: 32, Steps: 2 * stepsPerExecution, Epochs: 10})
 	}
 	return out
 }

@@ -62,7 +62,7 @@ func (p *passFlags) open(ctx context.Context, all data.Batch) (*training, error)
 	t := &training{perCall: 1}
 	several := p.signature == m.Roles.TrainN || p.signature == m.Roles.TrainNXLA
 	if several {
-		t.perCall = fused
+		t.perCall = stepsPerExecution
 	}
 	for from := 0; from < all.Size; from += t.perCall * p.batch {
 		b := all.Slice(from, from+t.perCall*p.batch)
@@ -104,7 +104,7 @@ func (t *training) call(ctx context.Context) (float32, error) {
 
 func (t *training) close() error { return errors.Join(t.step.Close(), t.session.Close()) }
 
-// steadyfitChild is an variant that steps a session, without package fit.
+// steadyfitChild is a variant that steps a session, without package fit.
 func steadyfitChild(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var p passFlags
 	if err := p.parse(childSteadyfit, args, stderr); err != nil {

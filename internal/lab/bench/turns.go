@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -22,16 +23,16 @@ type benchmark struct {
 }
 
 // Losses of the first epoch that differ by more than this, relative to that of the first
-// variant, are of other work. The same step in another order of additions differs by some 1e-6
-// in a step, and the difference grows with the steps.
+// variant, come from different work. Another order of additions changes a step by about
+// 1e-6, and the difference grows with the steps.
 const (
 	sameLoss = 1e-3
 	// sameRandomLoss is for models that draw random numbers in a step.
 	sameRandomLoss = 0.05
 )
 
-// otherWork says in what way a run did other work than that of the first variant; empty if
-// it did the same.
+// otherWork is how a run differs in its work from that of the first variant; empty if it
+// did the same.
 func otherWork(w Workload, base, r *Run) string {
 	if want := w.Steps * w.Epochs; r.Steps != want {
 		return fmt.Sprintf("it did %d steps, expected %d", r.Steps, want)
@@ -47,8 +48,8 @@ func otherWork(w Workload, base, r *Run) string {
 	return ""
 }
 
-// order is that of n variants in a turn: every other turn goes backwards through the one before
-// it, and each two turns begin one variant later.
+// order is the order of n variants in a turn: odd turns go backwards, and each two turns
+// start one variant later.
 func order(n, turn int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -60,7 +61,7 @@ func order(n, turn int) []int {
 	return out
 }
 
-// measure runs all turns, and save after each. What was measured before an error is in r.
+// measure runs all turns, and save after each. After an error, r has the runs before it.
 func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) error {
 	var err error
 	if b.self == "" {
@@ -144,7 +145,7 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 	return nil
 }
 
-// column is an amount of the runs of an variant, by turn.
+// column is an amount of the runs of a variant, by turn.
 func (r *Report) column(workload, variant string, amount func(*Run) float64) map[int]float64 {
 	values := make(map[int]float64)
 	for i := range r.Runs {
@@ -156,9 +157,5 @@ func (r *Report) column(workload, variant string, amount func(*Run) float64) map
 }
 
 func middle(column map[int]float64) float64 {
-	var values []float64
-	for _, v := range column {
-		values = append(values, v)
-	}
-	return measure.Median(values)
+	return measure.Median(slices.Collect(maps.Values(column)))
 }

@@ -17,17 +17,17 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// fused is the number of steps in a call of variants that have several.
-const fused = 50
+// stepsPerExecution is that of the variants that do several steps in a call.
+const stepsPerExecution = 50
 
 // variant is a program that trains a model.
 type variant struct {
 	name string
-	// role is that of the signature that the variant, or what it compiles itself, stands for.
-	// A model without it is not for this variant.
+	// role is that of the signature that the variant runs, or replaces by one that it
+	// compiles itself. A model without it is left out.
 	role func(savedmodels.Roles) string
-	// command is that of the child; nil for variants of `steadyfit fit`, which auto has choose
-	// how steps run.
+	// command is that of the child; nil for variants of `steadyfit fit`. With auto, fit
+	// chooses how steps run.
 	command func(b *benchmark, p *prepared) []string
 	auto    bool
 }
@@ -82,7 +82,7 @@ func variantNames() []string {
 	return names
 }
 
-// unable says why a workload is not for an variant; empty if it is.
+// unable is why a variant cannot run a workload; empty if it can.
 func (b *benchmark) unable(a variant, p *prepared) string {
 	name := a.role(p.model.Roles)
 	if name == "" {
@@ -95,10 +95,10 @@ func (b *benchmark) unable(a variant, p *prepared) string {
 	}
 	want := []int64{int64(p.Batch)}
 	if name == p.model.Roles.TrainN || name == p.model.Roles.TrainNXLA {
-		if p.Steps%fused > 0 {
-			return fmt.Sprintf("an epoch of %d steps is not made of calls of %d", p.Steps, fused)
+		if p.Steps%stepsPerExecution > 0 {
+			return fmt.Sprintf("an epoch of %d steps is not made of calls of %d", p.Steps, stepsPerExecution)
 		}
-		want = []int64{fused, int64(p.Batch)}
+		want = []int64{stepsPerExecution, int64(p.Batch)}
 	}
 	for _, in := range sig.DataInputs() {
 		for i, n := range want {
@@ -113,14 +113,14 @@ func (b *benchmark) unable(a variant, p *prepared) string {
 // chosen is the folder in which the choices of --auto are kept.
 func (b *benchmark) chosen() string { return filepath.Join(b.data, "auto") }
 
-// choose has `steadyfit bench` choose how steps run. The trainings here are too short for
-// fit to do so within the share of its time that it may take.
+// choose runs `steadyfit bench` to choose how steps run: the trainings here are too short
+// for fit to measure that in the share of its time that it may take.
 func (b *benchmark) choose(ctx context.Context, p *prepared) error {
 	_, _, err := b.child(ctx, []string{b.steadyfit, "bench", "--model", p.model.Dir, "--batch", strconv.Itoa(p.Batch), "--steps", "200", "--auto", "on", "--cache", b.chosen()})
 	return err
 }
 
-// graphCommand is that of the variants that know tensors in a graph rather than signatures.
+// graphCommand is the command of the variants that take tensors of a graph, not signatures.
 func graphCommand(program string, words ...string) func(*benchmark, *prepared) []string {
 	return func(b *benchmark, p *prepared) []string {
 		args := append([]string{filepath.Join(b.programs, program)}, words...)
@@ -157,7 +157,7 @@ func (p *prepared) flags(dash string) []string {
 	return []string{dash + "batch", strconv.Itoa(p.Batch), dash + "steps", strconv.Itoa(p.Steps), dash + "epochs", strconv.Itoa(p.Epochs)}
 }
 
-// run runs an variant once.
+// run runs a variant once.
 func (b *benchmark) run(ctx context.Context, a variant, p *prepared) (Run, error) {
 	if a.command == nil {
 		return b.fit(ctx, a, p)
@@ -196,16 +196,16 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 	return o.Stdout, r, err
 }
 
-// keptChoice is in what `steadyfit fit` says of a choice that it did not have to measure.
+// keptChoice is in the message of `steadyfit fit` about a choice that was measured before.
 const keptChoice = "measured before"
 
-// fit runs `steadyfit fit` with its history, as users do. A run of the first epoch comes
-// before it, since the command itself tells neither when its first step had ended nor the
-// time of all processors. Without its other steps, at the time of those measured, what that
-// run takes is the time to the first step; the processors' time is left out.
+// fit runs `steadyfit fit` with its history, as users do. The command reports neither the
+// time to its first step nor that of all processors, so a run of one epoch comes before it:
+// its time without the other steps is the time to the first step, and its processor time is
+// subtracted.
 //
-// The choice of --auto depends on the steps in an epoch, so both runs have the same. An variant
-// that does not run as was chosen for it has no figures.
+// The choice of --auto depends on the steps in an epoch, so both runs have as many. A variant
+// that does not run as chosen has no figures.
 func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error) {
 	dir, err := os.MkdirTemp("", "steadyfit-bench-")
 	if err != nil {
@@ -267,7 +267,7 @@ func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error
 	return r, nil
 }
 
-// Run is one process of an variant.
+// Run is one process of a variant.
 type Run struct {
 	Workload string    `json:"workload"`
 	Variant  string    `json:"arm"`
@@ -275,10 +275,10 @@ type Run struct {
 	Started  time.Time `json:"started"`
 	// Seconds is the time of the whole process.
 	Seconds float64 `json:"seconds"`
-	// FirstStepNS is the time from the start of the process to the end of the first step,
-	// in nanoseconds; 0 if that could not be seen.
+	// FirstStepNS is the time from the start of the process to the end of the first step;
+	// 0 is unknown.
 	FirstStepNS int64 `json:"first_step_ns,omitempty"`
-	// Auto is what `steadyfit fit` said of the way that --auto has chosen; empty without it.
+	// Auto is the message of `steadyfit fit` about the choice of --auto.
 	Auto string `json:"auto,omitempty"`
 	measure.Sample
 	processCPU time.Duration

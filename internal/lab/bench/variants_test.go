@@ -89,7 +89,7 @@ func TestArmsDoTheSameWork(t *testing.T) {
 	require.ErrorContains(t, err, `it does not run as was chosen: fit says "plain: too short a training`)
 }
 
-// An variant that dies is left out of later turns, and those that a model is not for are not
+// A variant that dies is left out of later turns, and those that a model is not for are not
 // tried.
 func TestArmsThatCannot(t *testing.T) {
 	b := smallBench(t)

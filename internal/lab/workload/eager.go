@@ -13,13 +13,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// eagerModel does what a session does, but executes each operation of a signature
-// by itself, as Keras does under run_functions_eagerly: calls are entered, loops are
-// looped here, and a value is released as soon as no operation to come needs it.
+// eagerModel executes each operation of a signature by itself, as Keras does under
+// run_functions_eagerly. A value is released as soon as no later operation needs it.
 // Nothing rewrites or fuses operations, and none run side by side.
 //
-// It exists to measure the claim that this saves memory. Training is what a session
-// is for, which does it in one call and in less time.
+// It exists to measure the claim that this saves memory.
 type eagerModel struct {
 	model    *savedmodels.Model
 	roles    savedmodels.Roles
@@ -61,8 +59,7 @@ func openEager(model *savedmodels.Model, options session.Options) (_ *eagerModel
 	return e, nil
 }
 
-// load restores what Save writes. It runs nothing else, where a session also looks
-// tables and assets up.
+// load restores the variables. A session also initializes tables and assets.
 func (e *eagerModel) load() (err error) {
 	saver := e.model.Saver
 	if saver == nil {
@@ -130,7 +127,7 @@ func (e *eagerModel) part(sig *savedmodels.Signature, want ...string) (*program,
 	return e.compiler.part(sig.Name, feeds, want)
 }
 
-// Close frees the variables and whatever else there is.
+// Close frees everything.
 func (e *eagerModel) Close() error {
 	if e == nil {
 		return nil
@@ -181,7 +178,7 @@ func (e *eagerModel) scalars(ctx context.Context, p *program, set tensors, out [
 	return p.runOn(set, out)
 }
 
-// SetLearningRate is not for what is measured here.
+// SetLearningRate is not supported.
 func (e *eagerModel) SetLearningRate(float64) error {
 	return fmt.Errorf("set the learning rate: %w that is executed eagerly", session.ErrNoSignature)
 }
@@ -212,8 +209,8 @@ func (e *eagerModel) withPrefix(p *program, prefix string) error {
 	return errors.Join(p.runOn(tensors{name}, nil), name.Close())
 }
 
-// runOn runs a program on tensors and reads its first results. After an error values
-// stay in its frames, until the next time.
+// runOn runs a program on tensors and reads its first results. After an error, values stay
+// in its frames until the next run.
 func (p *program) runOn(set tensors, out []float64) (err error) {
 	for i, x := range set {
 		if err := p.frame.Put(int32(i), x); err != nil {
@@ -236,8 +233,8 @@ func (p *program) runOn(set tensors, out []float64) (err error) {
 	return nil
 }
 
-// run executes what the program lists. What it is given is in its frame, and is
-// released by it; its results are, then.
+// run executes the program. Its arguments are in its frame, and it releases them; then its
+// results are there.
 func (p *program) run() error {
 	if err := p.frame.Drop(p.unused...); err != nil {
 		return err
@@ -308,7 +305,7 @@ func (p *program) choose(in *instruction) error {
 	return p.call(branch, in.args[1:], in.first)
 }
 
-// loop has its variables where the results will be.
+// loop keeps its variables in the places of the results.
 func (p *program) loop(in *instruction) error {
 	for i, a := range in.args {
 		if err := a.pass(p.frame, p.frame, in.first+int32(i)); err != nil {

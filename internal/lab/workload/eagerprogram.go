@@ -21,19 +21,18 @@ import (
 	"steadyfit/tfbind"
 )
 
-// program is what a signature or a function does, as a list of what is executed,
-// one after the other. It is made once, and holds nothing of the SavedModel's graph.
-// It does not call itself, so that one frame is enough.
+// program is a signature or a function as a list of instructions. It is made once, holds
+// nothing of the SavedModel's graph, and does not call itself, so that it has one frame.
 type program struct {
 	name string
-	// frame has a place for each value. What the program is given is in the first.
+	// frame has a place for each value. The arguments are in the first places.
 	frame   *tfbind.EagerFrame
 	code    []instruction
 	results []transfer
 	unused  []int32 // places of what it is given, and does not need
 }
 
-// transfer says which value is passed on, and whether it stays where it is, too.
+// transfer is a value that is passed on; stays if it is needed again.
 type transfer struct {
 	place int32
 	stays bool
@@ -46,15 +45,14 @@ func (t transfer) pass(from, to *tfbind.EagerFrame, at int32) error {
 	return from.Move(t.place, to, at)
 }
 
-// instruction is one operation of the graph: op is executed, or functions are
-// entered.
+// instruction is one operation of the graph, or a call of functions.
 type instruction struct {
 	node string
 	op   *tfbind.EagerOp
-	// variable: the output is a handle, the same each time, and stays once it is made.
+	// variable: the output is the handle of a variable, which is made once.
 	variable, made bool
 
-	// body is called; with a condition again and again while it holds.
+	// body is called; with a condition, while that holds.
 	body, condition *program
 	// branches are called if the first argument is true, and if it is not.
 	branches []*program
@@ -113,8 +111,8 @@ func newCompiler(model *savedmodels.Model, context *tfbind.Eager) (*compiler, er
 	return c, nil
 }
 
-// op is the definition of an operation: of this TensorFlow, since a SavedModel
-// leaves out those in the bodies of loops.
+// op is the definition of an operation in this TensorFlow: a SavedModel leaves out those
+// in the bodies of loops.
 func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
 	if def := c.ops[name]; def != nil {
 		return def, nil
@@ -131,13 +129,13 @@ func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
 	return def, nil
 }
 
-// refuse is the error of what cannot be executed eagerly.
+// refuse is the error about a part that cannot be executed eagerly.
 func (c *compiler) refuse(where, reason string) error {
 	return &worker.ParameterError{Failure: worker.CouldNotApply, Name: "eager", Value: "1", Reason: fmt.Sprintf("%s: %s: %s", c.dir, where, reason)}
 }
 
-// part is the program of a part of the main graph: inputs are fed, the outputs or
-// operations in want are what it is for.
+// part is the program of a part of the main graph, from inputs that are fed to the outputs
+// or operations in want.
 func (c *compiler) part(name string, inputs, want []string) (*program, error) {
 	b := c.body(name, c.main)
 	for _, in := range inputs {
@@ -174,7 +172,7 @@ func (c *compiler) function(name string) (*program, error) {
 	for _, node := range f.GetControlRet() {
 		also = append(also, node)
 	}
-	// What has an effect is executed whether somebody waits for it or not.
+	// Stateful operations are executed even if nothing waits for them.
 	for _, n := range f.GetNodeDef() {
 		op, err := c.op(n.GetOp())
 		if err != nil {
@@ -220,9 +218,8 @@ func (c *compiler) body(name string, nodes []*node_def_go_proto.NodeDef) *body {
 	return b
 }
 
-// compile lists what want and also need, in the order of the graph where that can
-// be: it is the order in which the operations were written, and eager execution
-// would have done them.
+// compile lists the operations that want and also need, in the order of the graph where
+// possible: that is the order in which eager execution of the source would do them.
 func (b *body) compile(want, also []string) (*program, error) {
 	given := b.places
 	for _, name := range slices.Concat(want, also) {
@@ -265,7 +262,7 @@ func (b *body) need(name string) {
 	}
 }
 
-// emit adds a node, after those that it waits for.
+// emit adds a node after its dependencies.
 func (b *body) emit(n *node_def_go_proto.NodeDef) error {
 	if _, done := b.first[n.GetName()]; done {
 		return nil
@@ -310,7 +307,7 @@ func (b *body) emit(n *node_def_go_proto.NodeDef) error {
 	return nil
 }
 
-// resolve says what an instruction does.
+// resolve sets what an instruction does.
 func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
 	n := d.def
 	called := func(attr string) (*program, error) { return b.function(n.GetAttr()[attr].GetFunc().GetName()) }
@@ -373,7 +370,7 @@ func attrOf(op *op_def_go_proto.OpDef, n *node_def_go_proto.NodeDef, name string
 	return nil
 }
 
-// width is how many tensors an output of an operation stands for.
+// width is the number of tensors of an output.
 func width(op *op_def_go_proto.OpDef, out *op_def_go_proto.OpDef_ArgDef, n *node_def_go_proto.NodeDef) int {
 	switch {
 	case out.GetNumberAttr() != "":
@@ -412,7 +409,7 @@ func (b *body) place(ref string) (int32, error) {
 	return first + int32(index), nil
 }
 
-// finish finds for each value the last instruction that needs it, which releases it.
+// finish has each value released by the last instruction that needs it.
 func (b *body) finish(given int32, results []int32) (*program, error) {
 	p := &program{name: b.name, code: make([]instruction, len(b.drafts))}
 	needed := make([]bool, b.places)
@@ -459,8 +456,7 @@ func (b *body) finish(given int32, results []int32) (*program, error) {
 	return p, err
 }
 
-// transfers passes values on. One stays if it is needed later, or is passed on
-// again, and is needed from then on.
+// transfers passes values on. A value stays if it is needed later.
 func (b *body) transfers(places []int32, needed []bool) []transfer {
 	list := make([]transfer, len(places))
 	for i, at := range slices.Backward(places) {
