@@ -109,9 +109,7 @@ type Cell struct {
 	// Unverified says why it is not known whether the remedy took, as in "its step
 	// cannot be traced"; empty if that was seen.
 	Unverified string `json:"unverified,omitempty"`
-	// Verdict is that of one of the runs with the remedy: of those whose verdicts are
-	// of the most frequent kind (of kinds as frequent, the worst), the one with the
-	// middle slope.
+	// Verdict is that of the run with the remedy that represents the others; see Middle.
 	Verdict *memory.Verdict `json:"verdict,omitempty"`
 	// Figures are medians over the runs with the remedy.
 	Figures Figures `json:"figures"`
@@ -127,19 +125,19 @@ type Cell struct {
 type Figures struct {
 	// Slope is in bytes per step, of anonymous memory, with the range over runs.
 	Slope memory.Interval `json:"slope"`
-	// Peak is the largest resident memory in bytes from when all was loaded to the end
-	// of the steps (of the whole run where the system lets no peak be reset), Level
-	// the anonymous memory at the end of the steps, Closed after everything was freed, Trimmed after
-	// malloc_trim in addition, Loaded before the first step.
+	// Peak is the largest resident memory in bytes from loading to the end of the steps, or
+	// of the whole run where the system cannot reset it. The others are anonymous memory:
+	// Loaded before the first step, Level after the last one, Closed after everything was
+	// freed, Trimmed after malloc_trim in addition.
 	Peak    *int64 `json:"peak_bytes"`
 	Loaded  *int64 `json:"loaded_bytes"`
 	Level   *int64 `json:"level_bytes"`
 	Closed  *int64 `json:"closed_bytes"`
 	Trimmed *int64 `json:"trimmed_bytes"`
 	// Pool is the most that TensorFlow's allocators on the CPU held at the end of an
-	// operation, in a step that was traced after the last one; what they pass on to
-	// malloc is not in it. GPU is the most that a process held of a GPU's memory, and
-	// GPUPool that which TensorFlow's allocator on the GPU had handed out.
+	// operation of the traced step, without what they take from malloc. GPU is the most that
+	// the process held of a GPU's memory, and GPUPool the most that TensorFlow's allocator
+	// on the GPU had given out.
 	Pool    *int64 `json:"pool_bytes,omitempty"`
 	GPU     *int64 `json:"gpu_bytes,omitempty"`
 	GPUPool *int64 `json:"gpu_pool_bytes,omitempty"`
@@ -173,8 +171,7 @@ type RunResult struct {
 	Series *memory.Series `json:"series,omitempty"`
 	// Unverified is as in Cell.
 	Unverified string `json:"unverified,omitempty"`
-	// Failure is empty if the run came to its end; Cause tells what ended it:
-	// "killed by SIGKILL: memory limit of 1.0 GiB", "RESOURCE_EXHAUSTED: ...".
+	// Failure is empty if the run succeeded; Cause is why it did not.
 	Failure worker.Failure `json:"failure,omitempty"`
 	Cause   string         `json:"cause,omitempty"`
 	// Log is the end of what a run that failed wrote to standard error.

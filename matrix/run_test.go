@@ -387,15 +387,15 @@ func TestADiskThatIsFull(t *testing.T) {
 		if progress.Done != 2 {
 			return
 		}
-		info, err := os.Stat(filepath.Join(p.Out, RunsFile))
+		info, err := os.Stat(filepath.Join(p.Out, runsFile))
 		require.NoError(t, err)
 		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(info.Size()) + 100, Max: old.Max}))
 	}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old))
 	require.ErrorIs(t, err, syscall.EFBIG)
-	require.ErrorContains(t, err, "what was measured before is kept")
-	require.ErrorContains(t, err, RunsFile)
+	require.ErrorContains(t, err, "finished runs are kept")
+	require.ErrorContains(t, err, runsFile)
 	assert.False(t, r.Complete)
 	assert.Len(t, r.Runs, 2)
 
@@ -431,7 +431,7 @@ func TestAnInterruptedMatrixGoesOn(t *testing.T) {
 	assert.Len(t, r.Runs, 2, "what was measured is in the result")
 
 	// A crash in the middle of a line.
-	file, err := os.OpenFile(filepath.Join(p.Out, RunsFile), os.O_APPEND|os.O_WRONLY, 0)
+	file, err := os.OpenFile(filepath.Join(p.Out, runsFile), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = file.WriteString(`{"id":3,"runtime":"g`)
 	require.NoError(t, err)
@@ -450,7 +450,7 @@ func TestAnInterruptedMatrixGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, last.Reused, "what another build measured is not taken over")
 
-	text, err := os.ReadFile(filepath.Join(p.Out, RunsFile))
+	text, err := os.ReadFile(filepath.Join(p.Out, runsFile))
 	require.NoError(t, err)
 	for line := range bytes.Lines(text) {
 		assert.True(t, json.Valid(line))
@@ -576,7 +576,7 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "is not a matrix.json")
 
 	out := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(out, RunsFile), []byte("hello\n"), 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(out, runsFile), []byte("hello\n"), 0o666))
 	p := plan(t, workload("flat", 0))
 	p.Out = out
 	_, err = Run(t.Context(), p)
@@ -799,7 +799,7 @@ func TestAFolderIsForOneMatrix(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Run(t.Context(), p)
 	require.ErrorIs(t, err, errLocked)
-	require.ErrorContains(t, err, RunsFile)
+	require.ErrorContains(t, err, runsFile)
 	s.close()
 	_, err = Run(t.Context(), p)
 	require.NoError(t, err)

@@ -17,8 +17,8 @@ import (
 
 // The files of a results folder.
 const (
-	// RunsFile has every run with all its samples, a line of JSON each.
-	RunsFile = "runs.jsonl"
+	// runsFile has every run with all its samples, a line of JSON each.
+	runsFile = "runs.jsonl"
 	// ResultFile is the Result, with the samples that its report needs.
 	ResultFile = "matrix.json"
 )
@@ -36,7 +36,7 @@ func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
-	file, err := os.OpenFile(filepath.Join(dir, RunsFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
+	file, err := os.OpenFile(filepath.Join(dir, runsFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}

@@ -15,14 +15,12 @@
 // and seeds. So the interval shows how the difference scatters over orders of the
 // data, not over initial weights.
 //
-// Each run is a process of `steadyfit fit`, whose history (--history) has the
-// result. What has ended is kept in the folder -work, one file per run, with the
-// command line that it was and a hash of the model: a later call takes it from there if
-// these are the same, so an interrupted measurement resumes. The results go
-// to stdout as a table, and to a JSON file.
+// Each run is a process of `steadyfit fit`; the result is in its history. Finished runs
+// are kept in the folder -work with their command line and a hash of the model, and are
+// reused if these are the same, so an interrupted measurement resumes. The results go to
+// stdout as a table, and to a JSON file.
 //
-// It says nothing of speed: package matrix does, and so does the step benchmark.
-// Only the Makefile uses this command.
+// Speed is measured by package matrix and by the benchmark.
 package main
 
 import (
