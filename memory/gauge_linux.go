@@ -36,7 +36,7 @@ func (g *gauge) open(layer Layer) (err error) {
 // stays unknown.
 func (g *gauge) openGroup(c cgroup.Controller, layer Layer) {
 	used, _, inactive := c.MemoryFiles()
-	g.inactive = "\n" + inactive + " "
+	g.inactive = inactive + " "
 	for _, dir := range c.Dirs {
 		file, err := os.Open(dir + "/" + used)
 		if err != nil {

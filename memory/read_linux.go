@@ -78,56 +78,27 @@ func readAll(file *os.File, buffer []byte) ([]byte, error) {
 	return buffer[:n], err
 }
 
-// status is what /proc/PID/status says.
+// status is the part of /proc/PID/status about memory.
 type status struct {
 	Usage
 	shared, swap, threads Reading
 }
 
-// parseStatus reads the text of /proc/PID/status, which says "kB" and means
-// units of 1024 bytes. A process that is ending, or has ended and is not yet
-// collected, has a state but no memory any more; kernel threads never have any.
+// parseStatus reads /proc/PID/status, whose kB are units of 1024 bytes. A process that
+// is ending, or has ended and is not yet collected, has a state but no memory.
 func parseStatus(text []byte) (status, error) {
-	var s status
-	state := false
-	for len(text) > 0 {
-		line := text
-		if end := bytes.IndexByte(text, '\n'); end >= 0 {
-			line, text = text[:end], text[end+1:]
-		} else {
-			text = nil
-		}
-		name, value, ok := bytes.Cut(line, []byte(":"))
-		if !ok {
-			continue
-		}
-		switch string(name) {
-		case "State":
-			state = true
-		case "VmRSS":
-			s.RSS = kilobytes(value)
-		case "RssAnon":
-			s.Anon = kilobytes(value)
-		case "RssFile":
-			s.File = kilobytes(value)
-		case "RssShmem":
-			s.shared = kilobytes(value)
-		case "VmSwap":
-			s.swap = kilobytes(value)
-		case "VmHWM":
-			s.Peak = kilobytes(value)
-		case "Threads":
-			s.threads = number(bytes.TrimSpace(value))
-		}
+	kB := func(name string) Reading { return kilobytes(lineAfter(text, name)) }
+	s := status{
+		Usage:  Usage{RSS: kB("VmRSS:"), Anon: kB("RssAnon:"), File: kB("RssFile:"), Peak: kB("VmHWM:")},
+		shared: kB("RssShmem:"), swap: kB("VmSwap:"), threads: number(bytes.TrimSpace(lineAfter(text, "Threads:"))),
 	}
 	switch {
 	case s.Usage != (Usage{}):
 		return s, nil
-	case state:
+	case len(lineAfter(text, "State:")) > 0:
 		return s, ErrEnded
-	default:
-		return s, fmt.Errorf("%w: the process's status says nothing about memory", ErrUnavailable)
 	}
+	return s, fmt.Errorf("%w: the process's status says nothing about memory", ErrUnavailable)
 }
 
 // kilobytes reads "   1696 kB".
@@ -141,7 +112,7 @@ func kilobytes(text []byte) Reading {
 	return r
 }
 
-// number reads digits; anything else, such as "max", is unknown.
+// number reads digits without allocating; anything else, such as "max", is unknown.
 func number(text []byte) Reading {
 	var n Bytes
 	for _, c := range text {
@@ -179,7 +150,7 @@ func (p *process) pss() Reading {
 	if err != nil {
 		return Reading{}
 	}
-	return kilobytes(lineAfter(text, "\nPss:"))
+	return kilobytes(lineAfter(text, "Pss:"))
 }
 
 func (p *process) resetPeak() error {
@@ -199,11 +170,20 @@ func (p *process) close() error {
 	return p.status.Close()
 }
 
-// lineAfter returns what follows a prefix, up to the end of the line.
-func lineAfter(text []byte, prefix string) []byte {
-	_, rest, _ := bytes.Cut(text, []byte(prefix))
-	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	return line
+// lineAfter returns what follows a name that starts a line, up to the end of the line.
+func lineAfter(text []byte, name string) []byte {
+	for rest := text; ; {
+		at := bytes.Index(rest, []byte(name))
+		if at < 0 {
+			return nil
+		}
+		start := len(text) - len(rest) + at
+		rest = rest[at+len(name):]
+		if start == 0 || text[start-1] == '\n' {
+			line, _, _ := bytes.Cut(rest, []byte("\n"))
+			return line
+		}
+	}
 }
 
 // group keeps the files of a process's control groups open: the use of its own
