@@ -17,7 +17,7 @@ import (
 	"steadyfit/option"
 )
 
-// ErrTooLate: TensorFlow reads the setting once per process, and has read another value.
+// ErrTooLate means that TensorFlow reads the setting once per process, and has read another value.
 var ErrTooLate = errors.New("TensorFlow has settled this for the process already")
 
 // Conflict is the error of two options, each with its value as in "Options.MemoryGrowth

@@ -210,7 +210,7 @@ func (a attribution) notes() {
 				missing = append(missing, string(layer))
 			}
 		}
-		note := "no sampled layer goes along with the growth"
+		note := "no sampled layer grows along"
 		if len(missing) > 0 {
 			note += "; not sampled: " + strings.Join(missing, ", ")
 		}

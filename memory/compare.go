@@ -270,17 +270,17 @@ func (c *comparing) decide() {
 	set := func(e Effect, reason string, args ...any) { c.Effect, c.Reason = e, fmt.Sprintf(reason, args...) }
 	switch {
 	case 2*c.RemedyCrashes >= n && 2*c.BaseCrashes >= n && c.RemedyCrashes > 0:
-		set(NoEffect, "%d of %d runs with it died, and %d without it: %s", c.RemedyCrashes, n, c.BaseCrashes, c.cause)
+		set(NoEffect, "%d of %d runs with it crashed, and %d without it: %s", c.RemedyCrashes, n, c.BaseCrashes, c.cause)
 	case 2*c.RemedyCrashes >= n && c.RemedyCrashes > c.BaseCrashes:
-		set(Harmful, "%d of %d runs with it died: %s", c.RemedyCrashes, n, c.cause)
+		set(Harmful, "%d of %d runs with it crashed: %s", c.RemedyCrashes, n, c.cause)
 	case 2*c.BaseCrashes >= n && c.BaseCrashes > 0 && c.RemedyCrashes == 0:
-		set(Works, "%d of %d runs without it died, and none with it", c.BaseCrashes, n)
+		set(Works, "%d of %d runs without it crashed, and none with it", c.BaseCrashes, n)
 	case c.Goal == LowerSlope && alive > 0 && !Leaks(c.without):
 		set(NotApplicable, "without it %d of %d runs leak, so there is no slope to lower", leaks, came)
 	case c.Goal != LowerSlope && Leaks(c.with) && !Leaks(c.without) && c.addedSlope().Low > 0:
 		set(Harmful, "with it %d of %d runs leak, and %d of %d without it", grows, of, leaks, came)
 	case !r.OK:
-		set(Unclear, "fewer than two pairs tell the %s", what)
+		set(Unclear, "fewer than two pairs have the %s", what)
 		c.More = max(5-alive, 1)
 	default:
 		set(r.Effect, "the %s is %s of that without it", what, r.Times(true))

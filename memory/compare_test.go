@@ -95,7 +95,7 @@ func TestCompareCrashes(t *testing.T) {
 	require.Contains(t, c.Reason, "killed for lack of memory")
 	c = Compare(pairUp(crashed, crashed), LowerPeak, 1)
 	require.Equal(t, NoEffect, c.Effect, c)
-	require.Contains(t, c.Reason, "5 of 5 runs with it died, and 5 without it")
+	require.Contains(t, c.Reason, "5 of 5 runs with it crashed, and 5 without it")
 	c = Compare(nil, LowerPeak, 1)
 	require.Equal(t, Unclear, c.Effect, c)
 }

@@ -61,7 +61,7 @@ func judge(x, y []float64, c Criteria) Verdict {
 	t.result = Verdict{Layer: c.Layer, Per: c.Per, Confidence: c.Confidence, Budget: c.Budget, Samples: len(y)}
 	v := &t.result
 	if len(y) == 0 {
-		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("no sample tells %s", c.Layer)
+		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("no sample has %s", c.Layer)
 		return *v
 	}
 	v.Quantum = Bytes(quantum(y))
@@ -288,7 +288,7 @@ func (t *trial) judgeSawtooth(s sawtooth) {
 	case v.Slope.High <= tolerance:
 		v.Kind = Sawtooth
 	default:
-		t.undecided("it goes up and down, and whether it climbs cannot be told from so few turns", tolerance)
+		t.undecided("it goes up and down too few times to decide whether it climbs", tolerance)
 	}
 }
 
@@ -322,7 +322,7 @@ func (t *trial) judgeTail() {
 	switch {
 	case t.late && step.change > 0 && !t.grewBefore() && !t.within(step.at, step.change):
 		v.Jumps = append(v.Jumps, Change{At: step.at, Amount: Bytes(step.change)})
-		t.inconclusive(t.total()/2, "it changed by %s near the end, and whether that goes on cannot be told", v.Layer.amount(step.change))
+		t.inconclusive(t.total()/2, "it changed by %s near the end, too late to decide whether that continues", v.Layer.amount(step.change))
 	case t.Budget > 0 && v.Slope.High <= tolerance:
 		t.settle(noise)
 	case levelsOff:

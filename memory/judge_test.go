@@ -206,7 +206,7 @@ func TestStairs(t *testing.T) {
 func TestTooFewSamples(t *testing.T) {
 	v := (&Series{}).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind)
-	require.Contains(t, v.Reason, "no sample tells rss")
+	require.Contains(t, v.Reason, "no sample has rss")
 	v = made(1, func(int) float64 { return mib }).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind)
 	require.Equal(t, 1.0, v.More)
@@ -339,7 +339,7 @@ func TestCause(t *testing.T) {
 			require.Contains(t, v.String(), "carried by malloc in use (not the Go heap)")
 			require.Contains(t, v.Notes[0], "no garbage collection ran")
 		case "nothing known":
-			require.Equal(t, "no sampled layer goes along with the growth; not sampled: go heap, malloc in use, live native bytes", v.Notes[0])
+			require.Equal(t, "no sampled layer grows along; not sampled: go heap, malloc in use, live native bytes", v.Notes[0])
 			require.Contains(t, v.Notes[1], "threads")
 		}
 	}

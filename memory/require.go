@@ -47,7 +47,7 @@ func report(t TestingT, v Verdict, err error, budget Bytes) {
 	case v.Kind == Leak:
 		t.Errorf("memory is not flat: %v, where the budget is %v/step", v, budget)
 	case v.Kind == Inconclusive:
-		t.Errorf("whether memory stays within %v/step could not be told in %.0f steps; it needs about %.0f: %v", budget, v.To, v.To+v.More, v)
+		t.Errorf("it is undecided after %.0f steps whether memory stays within %v/step; about %.0f would decide: %v", v.To, budget, v.To+v.More, v)
 	default:
 		t.Logf("memory: %v", v)
 		return

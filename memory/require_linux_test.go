@@ -99,7 +99,7 @@ func TestRequireFlatSaysHowManyStepsItNeeds(t *testing.T) {
 	var r recorder
 	report(&r, v, nil, KiB)
 	require.True(t, r.failed)
-	require.Regexp(t, `^whether memory stays within 1\.0 KiB/step could not be told in 200 steps; it needs about \d{3,}: inconclusive`, r.errors[0])
+	require.Regexp(t, `^it is undecided after 200 steps whether memory stays within 1\.0 KiB/step; about \d{3,} would decide: inconclusive`, r.errors[0])
 	for _, block := range held {
 		require.NoError(t, syscall.Munmap(block))
 	}

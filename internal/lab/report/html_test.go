@@ -101,7 +101,7 @@ func TestHTML(t *testing.T) {
 		"16.0 GiB of memory · no GPU · TensorFlow 2.21.0 · Keras 3.15.0 · linux/amd64",
 		"waiting native bytes : native objects that nothing refers to any more wait for the garbage collector",
 		"Dies without it and with it: killed by SIGKILL: memory limit of 1.5 GiB (3 of 3 runs).",
-		"3 of 3 runs without it died, and none with it.",
+		"3 of 3 runs without it crashed, and none with it.",
 		"Could not be applied: no GPU: allow_growth.",
 		"For a further test: a GPU: steadyfit matrix --workloads W4 --remedies clear-session",
 		"What would test it was not part of this matrix.",
