@@ -479,7 +479,7 @@ func TestSample(t *testing.T) {
 		paths, fields, err := sample(&Plan{Model: m, Data: mixed, Batch: 32}, dir, time.Minute)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"x", "y"}, fields)
-		assert.Equal(t, []string{filepath.Join(dir, "0.npy"), filepath.Join(dir, "1.npy")}, paths)
+		assert.Equal(t, []string{filepath.Join(dir, "autotune-0.npy"), filepath.Join(dir, "autotune-1.npy")}, paths)
 		written, err := data.OpenNPY(paths...)
 		require.NoError(t, err)
 		assert.Equal(t, 320, written.Len())

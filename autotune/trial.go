@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"steadyfit/data"
@@ -156,7 +155,6 @@ const warmUp = 3
 type trainer struct {
 	session *session.Session
 	data    *data.InMemory
-	fields  []string
 	next    func() (data.Batch, error, bool)
 	stop    func()
 	steps   int // per call
@@ -173,7 +171,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if want := s.Configuration.Allocator; want != "" && native.Allocator() != want {
 		return nil, fmt.Errorf("the allocator is %s, expected %s", native.Allocator(), want)
 	}
-	t = &trainer{fields: s.Fields, finite: true, base: ownMemory()}
+	t = &trainer{finite: true, base: ownMemory()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -192,8 +190,10 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if t.data, err = data.OpenNPY(s.Data...); err != nil {
 		return t, err
 	}
-	if have := len(t.data.Fields()); have != len(s.Fields) || t.data.Len() < s.Batch {
-		return t, fmt.Errorf("%d samples of %d fields of data, expected a batch of %d with %d", t.data.Len(), have, s.Batch, len(s.Fields))
+	for i, name := range s.Fields {
+		if t.data, err = t.data.Rename(t.data.Fields()[i].Name, name); err != nil {
+			return t, err
+		}
 	}
 	o := s.Configuration.Apply(s.Options)
 	plan, err := session.Compile(model, o)
@@ -236,7 +236,7 @@ func (t *trainer) evaluate(ctx context.Context, batch int) error {
 	}
 	for b, err := range t.data.Batches(data.Pass{Batch: batch}) {
 		if err == nil {
-			err = t.session.Evaluate(ctx, t.named(b), make([]float64, n))
+			err = t.session.Evaluate(ctx, b, make([]float64, n))
 		}
 		if err != nil {
 			return err
@@ -260,15 +260,6 @@ func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
 			}
 		}
 	}
-}
-
-// named is a batch with the names of the fields in the data of the training.
-func (t *trainer) named(b data.Batch) data.Batch {
-	b.Fields = slices.Clone(b.Fields)
-	for i, name := range t.fields {
-		b.Fields[i].Name = name
-	}
-	return b
 }
 
 // run makes calls for so many seconds, and one at least.
@@ -304,9 +295,9 @@ func (t *trainer) call(ctx context.Context) error {
 		switch {
 		case err != nil:
 		case t.steps > 1:
-			err = t.session.Stack(i, t.steps, t.named(b))
+			err = t.session.Stack(i, t.steps, b)
 		default:
-			err = t.session.Train(ctx, t.done, t.named(b), t.out)
+			err = t.session.Train(ctx, t.done, b, t.out)
 		}
 		if err != nil {
 			return err
@@ -333,7 +324,7 @@ const (
 
 // sample writes the first batches of a dataset to .npy files in a folder, for the trials: as
 // many as sampleBatches, sampleBytes and a time for reading them allow, and one at least. The
-// fields are those that the train signature is fed. The files have numbers for names, since a
+// fields are those that the train signature is fed. The files have names of their own, since a
 // field's name may be anything.
 func sample(p *Plan, dir string, within time.Duration) (paths, fields []string, err error) {
 	plan, err := session.Compile(p.Model, p.Options)
@@ -369,7 +360,7 @@ func sample(p *Plan, dir string, within time.Duration) (paths, fields []string, 
 		if !slices.Contains(wanted, f.Name) {
 			continue
 		}
-		file, err := os.Create(filepath.Join(dir, strconv.Itoa(i)+".npy"))
+		file, err := os.Create(filepath.Join(dir, fmt.Sprintf("autotune-%d.npy", i)))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -153,7 +153,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		return nil, fmt.Errorf("cannot start %s: %w", path, err)
 	}
 	p.release = context.AfterFunc(ctx, func() { _ = p.Kill(context.Cause(ctx).Error()) })
-	go func() { defer close(p.exited); Await(p.cmd) }()
+	go func() { defer close(p.exited); await(p.cmd) }()
 	go p.read()
 	go func() {
 		defer close(p.copied)

@@ -31,14 +31,8 @@ func signalGroup(pid int, signal syscall.Signal) error {
 	return nil
 }
 
-// Group are the attributes of a child in a process group of its own.
-func Group() *syscall.SysProcAttr { return attributes(false) }
-
-// Kill kills all processes of a child's group.
-func Kill(pid int) error { return signalGroup(pid, syscall.SIGKILL) }
-
-// Await returns when a child has ended. The child keeps its number until cmd.Wait.
-func Await(cmd *exec.Cmd) {
+// await returns when a child has ended. The child keeps its number until cmd.Wait.
+func await(cmd *exec.Cmd) {
 	for {
 		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {

@@ -22,14 +22,7 @@ func signalGroup(pid int, signal syscall.Signal) error {
 	return p.Signal(signal)
 }
 
-// Group is nil.
-func Group() *syscall.SysProcAttr { return nil }
-
-// Kill kills the child alone.
-func Kill(pid int) error { return signalGroup(pid, syscall.SIGKILL) }
-
-// Await returns when a child has ended.
-func Await(cmd *exec.Cmd) { _ = cmd.Wait() }
+func await(cmd *exec.Cmd) { _ = cmd.Wait() }
 
 // KillSelf kills this process.
 func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
