@@ -63,7 +63,7 @@ func TestResolvedText(t *testing.T) {
 			Allocators: map[string]memory.Reading{"GPU_0_bfc": memory.Known(1 << 30), "gpu_host_bfc": {}},
 		}},
 	} {
-		text.WriteString("in force: " + e.String() + "\n")
+		text.WriteString("resolved settings: " + e.String() + "\n")
 	}
 	golden(t, "testdata/resolved.txt", text.String())
 }

@@ -79,8 +79,9 @@ type Config struct {
 	Trace Trace
 	// Progress gets the progress (fit.Progress); nil has none.
 	Progress io.Writer
-	// Report gets what a user should read, by subject: "auto", "in force", "note" and "warning". A
-	// value that is an error has option names in it (option.Text). nil means Loop.Log.
+	// Report gets what a user should read, by subject: "auto", "resolved settings", "note" and
+	// "warning". A value that is an error has option names in it (option.Text). nil means
+	// Loop.Log.
 	Report func(subject string, value any)
 
 	// Memory and recovery.

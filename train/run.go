@@ -331,7 +331,7 @@ func (t *training) reportEffects(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.report("in force", e)
+	t.report("resolved settings", e)
 	for _, w := range e.Missing(t.Session.Device) {
 		t.report("warning", w)
 	}

@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 	require.Len(t, r.History.Records, 2)
 	_, ok := r.History.Last().Metrics.Get("val_loss")
 	assert.True(t, ok)
-	assert.Equal(t, []string{"in force"}, reported)
+	assert.Equal(t, []string{"resolved settings"}, reported)
 	want := weights(t, c.Out)
 
 	c = config("memory", 2)
@@ -81,7 +81,7 @@ func TestReportsGoToTheLog(t *testing.T) {
 		Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 2, Log: slog.New(slog.NewTextHandler(&log, nil))},
 	})
 	require.NoError(t, err)
-	assert.Contains(t, log.String(), `msg="in force"`)
+	assert.Contains(t, log.String(), `msg="resolved settings"`)
 	assert.Contains(t, log.String(), "without Config.Out or Config.Checkpoints, the trained model is not kept")
 }
 

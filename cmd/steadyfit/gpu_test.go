@@ -146,7 +146,7 @@ func TestOnGPUInForce(t *testing.T) {
 		cmd := shortFit(t, append(flags, "--visible-gpus", "0", "--epochs", "1", "--steps-per-epoch", "3")...)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		line := regexp.MustCompile(`(?m)^in force: .*$`).FindString(string(out))
+		line := regexp.MustCompile(`(?m)^resolved settings: .*$`).FindString(string(out))
 		t.Log(line)
 		require.Regexp(t, `GPU:0 \(.*?\) with [1-9]\d* operations`, line, "%s", out)
 		return line
