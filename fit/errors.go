@@ -11,26 +11,26 @@ import (
 // ErrDiverged is what a DivergedError is.
 var ErrDiverged = errors.New("training diverged")
 
-// DivergedError is a loss that is NaN or infinite, or gradients that are so whatever the
-// loss is scaled with, so that nothing is trained. errors.Is(err, ErrDiverged) holds. The state of the session is not usable; checkpoints from before are.
+// DivergedError is a loss that is NaN or infinite, or gradients that are at the least loss
+// scale, so that nothing is trained. errors.Is(err, ErrDiverged) holds. The state of the
+// session is not usable; earlier checkpoints are.
 type DivergedError struct {
 	// Epoch is the epoch in which it happened, from 1.
 	Epoch int
-	// Step is the train step that gave the value, counted from 1; for a
-	// validation, the number of train steps done.
+	// Step is the train step that gave the value, from 1; for a validation, the number of
+	// train steps done.
 	Step int64
-	// Steps is how many train steps ran in one call, of which Step is the last one and
-	// Value the mean: any of them may have given it. 0 and 1 are one.
+	// Steps is the number of train steps in one call, of which Step is the last and Value the
+	// mean; 0 and 1 are one.
 	Steps int
-	// Batch is the batch that gave the value: its number in the pass over the
-	// data, from 0.
+	// Batch is the number of the batch in the pass over the data, from 0.
 	Batch int
 	// Metric is "loss" or "val_loss", or "loss_scale" for gradients.
 	Metric string
 	// Value is NaN, +Inf or -Inf; of "loss_scale", the scale that cannot be lowered.
 	Value float64
-	// Skipped is how many train steps in a row changed nothing because of their gradients.
-	// It is 0 unless Metric is "loss_scale". Of a call of several steps all count.
+	// Skipped is the number of consecutive skipped train steps; 0 unless Metric is
+	// "loss_scale".
 	Skipped int64
 }
 
@@ -69,20 +69,18 @@ func (e *HookError) Error() string {
 // Unwrap is the hook's own error.
 func (e *HookError) Unwrap() error { return e.Err }
 
-// MismatchError is a checkpoint of another run: resuming it would not continue
-// that run. Data is compared by its content, not by its name or path, so files
-// may move; that of the training data in the order of the first pass.
+// MismatchError is a checkpoint of another run, which this run would not continue. Data is
+// compared by its content, in the order of the first pass, not by its name or path.
 type MismatchError struct {
 	// Checkpoint is the folder of the checkpoint.
 	Checkpoint string
 	// Differences are sorted by key.
 	Differences []Difference
-	// Fixed says, by key, why Loop.ResumeAnyway cannot help against some of them.
+	// Fixed has, by key, why Loop.ResumeAnyway cannot override a difference.
 	Fixed map[string]string
 }
 
-// Difference is something that a checkpoint and a run disagree on. A value that
-// one of them lacks is empty.
+// Difference is a key whose values differ. A missing value is empty.
 type Difference struct {
 	Key        string
 	Checkpoint string

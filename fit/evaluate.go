@@ -9,13 +9,10 @@ import (
 	"steadyfit/option"
 )
 
-// Evaluate runs the session's evaluation over the whole dataset, in batches of
-// that many samples, and returns its metrics, "loss" first: the values of the last batch
-// of those that an Accumulator names, after a reset, and the means over all samples of the
-// others. A loss that is NaN or infinite is returned like any other.
-//
-// The context is looked at between batches. A session without an evaluation
-// signature, a batch below 1 and an empty dataset give an *option.Error.
+// Evaluate runs the session's evaluation over the whole dataset in batches of this size, and
+// returns its metrics, "loss" first: running metrics (Accumulator), and means over all
+// samples. A loss may be NaN or infinite. The context is checked between batches. A session
+// without an evaluation signature, a batch below 1 and an empty dataset are an *option.Error.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
 	if ctx == nil {
 		return nil, &option.Error{Option: "context", Reason: "there is none", Fix: "give Evaluate a context, such as context.Background()"}
@@ -47,11 +44,11 @@ type evaluation struct {
 	batch   int
 	// finite ends the pass at the first loss that is not finite.
 	finite bool
-	// done is called after each batch, and failed after one that failed: nil has it
-	// evaluated again. Both are optional.
+	// done is called after each batch, and failed after a failed one; if that returns nil,
+	// the batch is evaluated again. Both are optional.
 	done   func()
 	failed func(error) error
-	// decided is true if the error of run is that of failed.
+	// decided is true if failed returned the error of run.
 	decided bool
 	metrics scalars
 	sums    []float64 // see scalars.add

@@ -34,14 +34,13 @@ const (
 	metricsKey = "metrics"
 )
 
-// positionKeys are those without which a position in the data means nothing.
+// positionKeys are those that a position in the data depends on.
 var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
-// laterKeys came to identities later than the others: an identity that lacks one says
-// nothing about it, so that older checkpoints are resumed as before.
+// laterKeys are missing in older checkpoints, and not compared then.
 var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "fused", sessionPrefix + "loss_scale"}
 
-// identityHints say what it means that a key differs, where the values do not.
+// identityHints explain the difference of a key.
 var identityHints = map[string]string{
 	dataKey:       "the samples, the data order (seed, shuffle) or the split into training and validation data differ",
 	validationKey: "the samples, their order or the split into training and validation data differ",
@@ -52,9 +51,8 @@ var identityHints = map[string]string{
 	sessionPrefix + "fused":      "several steps in a call of that executor round differently",
 }
 
-// identify says what a checkpoint has to agree with to be resumed by this run.
-// The first call walks the datasets once. Names and paths are not part of it:
-// the same data may lie elsewhere.
+// identify returns what a checkpoint has to agree with to be resumed by this run. The first
+// call reads the datasets once. Names and paths are not part of it, so that data may move.
 func (r *run) identify(ctx context.Context) (map[string]string, error) {
 	if r.identity != nil {
 		return r.identity, nil
@@ -84,8 +82,8 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 	return identity, nil
 }
 
-// rateText says which learning rates the loop has; "" if that is not known. Numbers are
-// written in one way, so that 1e-3 is no other rate than 0.001.
+// rateText describes the learning rates of the loop; empty if they are unknown. Numbers are
+// normalized, so that 1e-3 equals 0.001.
 func (l *Loop) rateText() string {
 	if l.LearningRate == nil {
 		return "that of the model"
@@ -107,27 +105,21 @@ func describeFields(fields []data.FieldSpec) string {
 	return strings.Join(parts, ", ")
 }
 
-// fingerprinter is a dataset that may know a text that is the same if its samples are,
-// without a pass over them; ok is false if it does not. data.InMemory does for images.
+// fingerprinter is a dataset that may identify its samples without a pass over them. data.InMemory does for images.
 type fingerprinter interface {
 	Fingerprint() (text string, ok bool, err error)
 }
 
-// derived is a dataset that is made of another: its samples are the same if those of
-// the source are, and the text of what is done to them. session.Preprocessing makes one.
+// derived is a dataset that is computed from another, as Describe describes. session.Preprocessing makes one.
 type derived interface {
 	Source() data.Dataset
 	Describe() string
 }
 
-// fingerprint sums the first pass over a dataset: names, types, shapes and
-// values of all fields, in the order of the pass, so it also tells another
-// shuffle seed. It does not depend on the batch size, which is that of the run
-// so that buffers are shared with it, and a last batch that is dropped counts. A
-// dataset of images, which would have to decode all of them, tells what its files are.
-// Of a derived one it is that of the source, and what is done to it.
-// It takes about a second per GiB, and what reading takes; alive is called after
-// each batch.
+// fingerprint sums the first pass over a dataset: names, types, shapes and values of all
+// fields, in the order of the pass, so that it depends on the shuffle seed. It does not depend
+// on the batch size; that of the run shares its buffers. A last batch that is dropped counts.
+// It takes about a second per GiB, besides reading. alive is called after each batch.
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
 	unread := ds
 	if p, ok := ds.(*data.Prefetched); ok {

@@ -19,15 +19,13 @@ import (
 	"steadyfit/option"
 )
 
-// HistoryFile is a hook that appends one line of JSON per epoch to a file: the
-// Record. A run that begins anew appends to what is there. A resumed run removes
-// the lines of epochs after the checkpoint first, and adds those that are
-// missing, so that the file is as if training had never been stopped; so does one
-// whose Loop.Resume names the folder of a training that died before its first
-// checkpoint. A last line that a crash cut off is removed.
+// HistoryFile is a hook that appends one line of JSON per epoch to a file: the Record. A new
+// training appends to what is there. A resumed run first removes the lines of epochs after
+// the checkpoint, and adds missing ones, so that the file is as if training had never
+// stopped. So does a run that resumes a training that crashed before its first checkpoint.
 //
-// A line is in the file whole or not at all: of one for which there was no room,
-// nothing stays. See OnError for what happens then; errors are a LogError.
+// Lines are written whole or not at all, and a line that a crash cut off is removed. Errors
+// are a LogError; see OnError.
 func HistoryFile(path string, given ...Option) Hook {
 	return historyLines(path).hook("history_file("+path+")", given)
 }
@@ -49,10 +47,9 @@ func historyLines(path string) *lineFile {
 	}
 }
 
-// CSVLog is a hook that appends one line of comma-separated values per epoch to
-// a file that begins with a line of names: the fields of the Record, and every
-// metric that the run can have. What is not known is empty. For the rest it is
-// as HistoryFile; a file with other names is an *option.Error.
+// CSVLog is like HistoryFile, with lines of comma-separated values after a line of names: the
+// fields of the Record, and the metrics of the run. Unknown values are empty. A file with
+// other names is an *option.Error.
 func CSVLog(path string, given ...Option) Hook {
 	var columns []string
 	row := func(values []string) []byte {
@@ -95,11 +92,10 @@ func CSVLog(path string, given ...Option) Hook {
 type LogError struct {
 	// Path is the file.
 	Path string
-	// Missing is the number of epochs of this run whose lines it lacks. A resumed run
-	// adds them.
+	// Missing is the number of epochs of this run that it lacks. A resumed run adds them.
 	Missing int
-	// Final is true if nothing else is wrong with the training, which is over
-	// (History.Done): the session has its result.
+	// Final is true at the end of a training that is complete (History.Done) and has no other
+	// error.
 	Final bool
 	// Free is the space on the disk.
 	Free memory.Reading
@@ -135,7 +131,7 @@ type lineFile struct {
 	begin func(*State) []byte
 	// format writes the line of a record, with its end.
 	format func(*Record) ([]byte, error)
-	// parse tells the epoch and the step of a line.
+	// parse reads the epoch and the step of a line.
 	parse func(line []byte) (epoch int, step int64, ok bool)
 	// name is that of the hook.
 	name string
@@ -145,12 +141,11 @@ type lineFile struct {
 
 	// file is nil while it could not be opened.
 	file *os.File
-	// regular is false for what has no length, such as a pipe.
+	// regular is false for a pipe or a device.
 	regular bool
 	// pending are lines that could not be written yet.
 	pending [][]byte
-	// torn is true while the file may have a part of a line after its first whole
-	// bytes.
+	// torn is true while the file may have part of a line after its first whole bytes.
 	torn  bool
 	whole int64
 	// warned is true after a warning, until the file is whole again.
@@ -184,7 +179,7 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	return l.failure(err)
 }
 
-// warn tells once that lines are missing.
+// warn reports once that lines are missing.
 func (l *lineFile) warn(s *State, err error) {
 	if !l.warned {
 		l.warned = true
@@ -192,8 +187,7 @@ func (l *lineFile) warn(s *State, err error) {
 	}
 }
 
-// open brings the file to where the run begins and finds out whether it can be
-// written.
+// open aligns the file with where the run begins, and checks that it can be written.
 func (l *lineFile) open(s *State) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o777); err != nil {
 		return err
@@ -242,8 +236,7 @@ func (l *lineFile) open(s *State) error {
 // align returns what the file should contain when the run begins.
 func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	begin := l.begin(s)
-	// Without its end, a last line was cut off, or is by another hand; it stays
-	// if it is whole.
+	// A last line without an end was cut off, unless it can be read.
 	if end := bytes.LastIndexByte(old, '\n') + 1; end < len(old) {
 		if _, _, ok := l.parse(old[end:]); ok {
 			old = append(slices.Clip(old), '\n')
@@ -287,9 +280,9 @@ type lineAt struct {
 	step            int64
 }
 
-// training finds the lines of a training. A file can have several: each begins where
-// the epoch does not go up. It is the one that begins at a place, or else the last
-// one after that.
+// training finds the lines of a training. A file can have several; each begins where the
+// epoch does not increase. It is the one that begins at a place if first, or else the last
+// one after it.
 func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
 	var lines []lineAt
 	for line := range bytes.Lines(content[at:]) {
@@ -309,8 +302,7 @@ func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
 	return lines
 }
 
-// rewind drops those lines of a training that come after where this run began, and
-// adds those that are missing.
+// rewind removes the lines of a training after where this run began, and adds missing ones.
 func (l *lineFile) rewind(old []byte, training []lineAt, s *State) ([]byte, error) {
 	content := slices.Clone(old)
 	have := 0
@@ -348,8 +340,7 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 	case l.onError == Continue:
 		l.warn(s, err)
 	case s.EpochsDone < s.Epochs && s.run.stop == "":
-		// An error now would end the epoch for the hooks that have seen it, and so the
-		// run without a checkpoint of it. It is returned in the end.
+		// An error would end the run without a checkpoint of the epoch. End returns it.
 		l.stopped = err
 		s.Stop(fmt.Sprintf("%s could not be written", l.path))
 	}
@@ -375,11 +366,11 @@ func (l *lineFile) end(_ context.Context, s *State) error {
 	return failure
 }
 
-// failure is an error with what there is to know about it.
+// failure adds to an error the space left and what to do.
 func (l *lineFile) failure(err error) *LogError {
 	var at *fs.PathError
 	if errors.As(err, &at) && at.Path == l.path {
-		err = at.Err // the path is said already
+		err = at.Err // LogError has the path
 	}
 	e := &LogError{Path: l.path, Missing: len(l.pending), Remedy: files.Remedy(err, ""), Err: err}
 	if free, ok := files.FreeSpace(filepath.Dir(l.path)); ok {
@@ -388,7 +379,7 @@ func (l *lineFile) failure(err error) *LogError {
 	return e
 }
 
-// flush writes the lines that are pending, as many as there is room for.
+// flush writes pending lines, as many as there is room for.
 func (l *lineFile) flush(s *State) error {
 	if l.file == nil {
 		if err := l.open(s); err != nil {
@@ -425,13 +416,11 @@ func (l *lineFile) append(line []byte) error {
 		return err
 	}
 	l.torn = true
-	// What cannot be taken away now is before the next line, or when the next run
-	// begins.
-	_ = l.mend()
+	_ = l.mend() // else before the next line, or when the next run begins
 	return err
 }
 
-// mend takes away what a write that failed has left of a line.
+// mend removes the part of a line that a failed write has left.
 func (l *lineFile) mend() error {
 	if !l.torn {
 		return nil

@@ -448,8 +448,8 @@ func (r *run) validates() bool {
 
 func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
 
-// validate evaluates the validation data. A batch that fails changes nothing in the
-// model, and is evaluated again if Loop.Recover says so.
+// validate evaluates the validation data. A failed batch changes nothing in the model, and is
+// evaluated again if Loop.Recover decides so.
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
 	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)

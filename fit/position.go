@@ -9,9 +9,9 @@ import (
 	"steadyfit/data"
 )
 
-// Position is how far a training is, and what the epoch in progress adds up. The loop
-// advances it, a checkpoint stores it, and a Recovery returns to an earlier one. Hooks read
-// it and do not write to it. The tags are the format of state.json.
+// Position is the progress of a training, and the sums of the epoch in progress. The loop
+// advances it, a checkpoint stores it, and a Recovery returns to an earlier one. The tags are
+// the format of state.json.
 type Position struct {
 	// Step is the number of train steps done since the beginning of training,
 	// those before a resume included.

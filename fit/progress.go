@@ -24,22 +24,17 @@ const (
 	barRoom = 46
 )
 
-// Progress is a hook that shows how training goes: a line per epoch, and if w
-// is a terminal, a bar while the epoch runs, with the means so far, the time
-// that is left of the epoch, steps per second, and the memory of this process.
-// The bar has colours unless NO_COLOR is set.
+// Progress is a hook that prints a line per epoch and, if w is a terminal, a bar during the
+// epoch with the means so far, the time left, steps per second, and the memory of this
+// process. The bar has colours unless NO_COLOR is set.
 //
-// A line is names and values, each name followed by a space and its value, and
-// separated by two or more spaces:
+// A line has names and values, separated by two or more spaces:
 //
 //	epoch 3/10   step 300   loss 0.1234     val_loss 0.1310     steps/s 512       data_wait 0.3%    rss 431.2 MiB   anon 212.0 MiB
 //
-// Steps per second do not include validation. data_wait is the share of the time of
-// training in which steps waited for data; the bar has it where that is 1% or more.
-// What is not known is left out.
-// Lines that do not begin with "epoch" say where a run resumed, and why it
-// stopped. What cannot be printed, as on a terminal that is gone, is left out, with
-// one warning in Loop.Log.
+// Steps per second do not include validation. data_wait is the share of the training time in
+// which steps waited for data; the bar has it from 1%. Other lines report where a run
+// resumed, and why it stopped. If w cannot be written, Loop.Log gets one warning.
 func Progress(w io.Writer) Hook {
 	p := &progressView{w: w, every: 100 * time.Millisecond}
 	if file, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
@@ -72,8 +67,7 @@ type progressView struct {
 	seen    int // steps of the epoch, at the last call
 	pending int // steps that the bar does not show yet
 	shown   time.Time
-	// failed is why something could not be printed; warned is true once that has been
-	// said.
+	// failed is why w could not be written, and warned true once that was reported.
 	failed error
 	warned bool
 }
@@ -86,8 +80,7 @@ func (p *progressView) hook() Hook {
 	return h
 }
 
-// harmless is a function of a hook that prints: a run must not end for want of a
-// terminal.
+// harmless makes a hook of a function that prints. Its errors do not end the run.
 func (p *progressView) harmless(f func(*State)) func(context.Context, *State) error {
 	return func(_ context.Context, s *State) error {
 		f(s)

@@ -63,18 +63,15 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return nil
 }
 
-// VariableChecker is a Session that can tell whether a checkpoint of another
-// model has exactly the variables of its own: names, types and shapes;
-// *session.Session is one. Without it, Loop.ResumeAnyway does not resume with another model, since a restored
-// variable of another shape may go unnoticed until a step fails, or longer.
+// VariableChecker is a Session that can compare the variables of a checkpoint with its own;
+// *session.Session is one. Loop.ResumeAnyway needs it to resume with another model, since a
+// restored variable of another shape may go unnoticed.
 type VariableChecker interface {
-	// CheckVariables returns what does not fit, or nil. It changes nothing. prefix
-	// is as in Save.
+	// CheckVariables reports a difference of names, types or shapes. prefix is as in Save.
 	CheckVariables(ctx context.Context, prefix string) error
 }
 
-// accept decides whether the run resumes in spite of differences, and warns of
-// each if it does.
+// accept decides whether the run resumes in spite of differences, with a warning for each.
 func (r *run) accept(path string, state *savedState, found []Difference) error {
 	mismatch := &MismatchError{Checkpoint: path, Differences: found}
 	for _, d := range found {
@@ -95,14 +92,13 @@ func (r *run) accept(path string, state *savedState, found []Difference) error {
 	return nil
 }
 
-// fixed says why a run cannot resume in spite of a difference; it returns
-// nothing if it can.
+// fixed returns why a run cannot resume in spite of a difference; empty if it can.
 func (r *run) fixed(path string, state *savedState, key string) string {
 	switch key {
 	case modelKey:
 		checker, ok := r.state.Session.(VariableChecker)
 		if !ok {
-			return "the variables of another model may not fit, and the session cannot tell"
+			return "the variables of another model may not fit, and the session cannot compare them"
 		}
 		if err := checker.CheckVariables(r.steady, filepath.Join(path, checkpoint.Variables)); err != nil {
 			return "the variables do not fit: " + err.Error()
@@ -115,7 +111,7 @@ func (r *run) fixed(path string, state *savedState, key string) string {
 	return ""
 }
 
-// restore applies a checkpoint, which is whole, to the session and the run.
+// restore restores the session and the run from a whole checkpoint.
 func (r *run) restore(ctx context.Context, path string, state *savedState) error {
 	identity, err := r.identify(ctx)
 	if err != nil {
@@ -168,7 +164,7 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	return nil
 }
 
-// forcedEvent says in the history that an epoch began in spite of differences.
+// forcedEvent is the event of a run that resumed in spite of differences.
 const forcedEvent = "resumed_anyway"
 
 // forced prepares a state for resuming in spite of differences. If they make the position in

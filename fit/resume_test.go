@@ -346,7 +346,7 @@ func TestOtherModelIsNotForced(t *testing.T) {
 		session Session
 		words   string
 	}{
-		{renamed{newLinear(), nil}, "session cannot tell"},
+		{renamed{newLinear(), nil}, "session cannot compare"},
 		{checkedModel{renamed{newLinear(), errors.New("kernel is 3x4, not 3x5")}}, "the variables do not fit: kernel is 3x4, not 3x5"},
 	} {
 		dir, loop := checkpointed(t)
