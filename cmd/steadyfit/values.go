@@ -16,7 +16,6 @@ import (
 	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
-	"steadyfit/train"
 )
 
 // value is a pflag.Value that a function sets.
@@ -51,14 +50,16 @@ func newParsed[T any](p *T, kind string, parse func(string) (T, error)) *value {
 	})
 }
 
-// newSwitch returns a flag that needs no value, and is off by default.
-func newSwitch(set func(bool)) *value {
+// newSwitch returns a flag that needs no value and sets *p. It is off by default.
+func newSwitch[T any](p *T, on, off T) *value {
 	return newValue("bool", "false", func(text string) error {
-		on, err := strconv.ParseBool(text)
+		b, err := strconv.ParseBool(text)
 		if err != nil {
 			return errors.New("expected true or false")
 		}
-		set(on)
+		if *p = off; b {
+			*p = on
+		}
 		return nil
 	})
 }
@@ -297,13 +298,6 @@ func (s *settings) setStepsPerExecution(text string) error {
 	return nil
 }
 
-func (s *settings) setXLA(on bool) {
-	s.Session.Device.XLA = gpuopts.XLAOff
-	if on {
-		s.Session.Device.XLA = gpuopts.XLAOn2
-	}
-}
-
 func (s *settings) setMemoryGrowth(text string) (err error) {
 	if strings.Contains(text, ",") {
 		return errors.New("expected one value: TensorFlow needs memory growth alike on all GPUs")
@@ -327,13 +321,6 @@ func (s *settings) setGPULimits(text string) error {
 		s.Session.Device.VirtualGPUs = append(s.Session.Device.VirtualGPUs, []int{int(size / memory.MiB)})
 	}
 	return nil
-}
-
-func (s *settings) setSupervise(on bool) {
-	s.Supervise = train.Unsupervised
-	if on {
-		s.Supervise = train.Supervised
-	}
 }
 
 func (s *settings) setRule(text string) error {
