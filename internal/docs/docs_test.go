@@ -1,6 +1,9 @@
 package docs
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -190,6 +193,79 @@ func TestCommandsAndFlags(t *testing.T) {
 		}
 	}
 	require.Positive(t, uses, "the documents mention commands")
+}
+
+var codeSpan = regexp.MustCompile("`[^`\n]*`")
+
+// The Go names in code spans exist.
+func TestGoNames(t *testing.T) {
+	names := goNames(t)
+	qualified := regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
+	checked := 0
+	for _, file := range documents(t) {
+		for _, span := range codeSpan.FindAllString(read(t, file), -1) {
+			for _, m := range qualified.FindAllStringSubmatch(span, -1) {
+				if !names[m[1]] {
+					continue // another package's
+				}
+				checked++
+				name := m[1] + "." + m[2]
+				if !names[name] {
+					t.Errorf("%s: %s: package %s has no %s", file, span, m[1], m[2])
+				} else if m[3] != "" && !names[name+"."+m[3]] {
+					t.Errorf("%s: %s: %s has no %s", file, span, name, m[3])
+				}
+			}
+		}
+	}
+	require.Greater(t, checked, 50)
+}
+
+// goNames has the packages of the module, their exported names, fields and methods, and their
+// tests.
+func goNames(t *testing.T) map[string]bool {
+	names := map[string]bool{}
+	for _, pattern := range []string{"*/*.go", "fit/*/*.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		for _, file := range files {
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			pkg := strings.TrimSuffix(parsed.Name.Name, "_test")
+			names[pkg] = pkg != "main"
+			ast.Inspect(parsed, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.FuncDecl:
+					names[pkg+"."+n.Name.Name] = n.Recv == nil || names[pkg+"."+n.Name.Name]
+					if n.Recv != nil {
+						receiver := n.Recv.List[0].Type
+						if star, ok := receiver.(*ast.StarExpr); ok {
+							receiver = star.X
+						}
+						if id, ok := receiver.(*ast.Ident); ok {
+							names[pkg+"."+id.Name+"."+n.Name.Name] = true
+						}
+					}
+					return false
+				case *ast.TypeSpec:
+					names[pkg+"."+n.Name.Name] = true
+					if s, ok := n.Type.(*ast.StructType); ok {
+						for _, f := range s.Fields.List {
+							for _, id := range f.Names {
+								names[pkg+"."+n.Name.Name+"."+id.Name] = true
+							}
+						}
+					}
+				case *ast.ValueSpec:
+					for _, id := range n.Names {
+						names[pkg+"."+id.Name] = true
+					}
+				}
+				return true
+			})
+		}
+	}
+	return names
 }
 
 // documents are the files that are checked, relative to the root.
