@@ -253,11 +253,11 @@ func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 			least, most = no, yes
 		}
 		low, high = append(low, least), append(high, most)
-		switch {
-		case h.answer == missing:
+		switch h.answer {
+		case missing:
 			untested = true
 			left = append(left, h.name+" was not part of this matrix")
-		case h.answer == unclear:
+		case unclear:
 			left = append(left, h.name+" is not decided")
 		}
 		seen = seen || h.answer != missing

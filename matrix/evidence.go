@@ -11,22 +11,22 @@ import (
 	"steadyfit/memory"
 )
 
-// What a test of claims calls a difference.
+// Thresholds of the tests of claims.
 const (
-	// noDifference: less of an amount than this part is no difference.
+	// noDifference is the largest part of an amount that is no difference.
 	noDifference = 0.05
 	// halvedBelow is the largest ratio that is a half.
 	halvedBelow = 0.6
 	// freedBelow is the largest part of what the steps added that may be left when it
 	// was freed.
 	freedBelow = 0.2
-	// sameGrowth: at least this ratio of slopes is the same growth; slopes scatter more
-	// than amounts.
+	// sameGrowth is the least ratio of slopes of the same growth; slopes scatter more than
+	// amounts.
 	sameGrowth = 0.8
-	// goesWithBatch: below this ratio of slopes per sample, half the batch leaves less per
-	// step; twice as much per sample is the same per step.
+	// goesWithBatch is the ratio of slopes per sample below which half the batch leaves
+	// less per step; 2 is the same per step.
 	goesWithBatch = 1.5
-	// doubling: a pool that doubles when it is full may hold twice what it hands out.
+	// doubling is what a pool that doubles when it is full may hold, over what it hands out.
 	doubling = 2
 )
 
@@ -73,9 +73,8 @@ func (v view) has(name string) bool {
 	return c != nil && c.Verdict != nil
 }
 
-// outOfMemory tells whether a run died for want of memory: TensorFlow or the kernel
-// said so, or an allocation failed under a limit. Everything else that can end a run
-// says nothing about memory.
+// outOfMemory reports whether a run ran out of memory: TensorFlow or the kernel reported
+// it, or an allocation failed under a limit.
 func outOfMemory(run *RunResult) bool {
 	if run.Failure != worker.Failed {
 		return run.Failure == worker.OutOfMemory
@@ -85,8 +84,8 @@ func outOfMemory(run *RunResult) bool {
 		func(word string) bool { return strings.Contains(run.Cause, word) })
 }
 
-// died counts the runs of a cell that ended for want of memory, those of them that had
-// done a step before, and all runs.
+// died counts the runs of a cell that ran out of memory, those that had done a step
+// before, and all runs.
 func (v view) died(name string) (starved, grown, all int) {
 	for _, run := range v.runs[v.id(name)] {
 		all++
@@ -127,8 +126,8 @@ func (v view) grows(name string) evidence {
 	return e
 }
 
-// outline is a verdict without how it was reached, nor what is behind a change that is
-// no growth.
+// outline is a verdict without its method, and without the cause of a change that is no
+// growth.
 func outline(v memory.Verdict) string {
 	v.NoiseFloor = 0
 	if v.Kind != memory.Leak && v.Kind != memory.Inconclusive {
@@ -168,7 +167,7 @@ func (v view) growsItself(workload string) evidence {
 	return e
 }
 
-// lateUnknown is said of growth that may be the collector's lag.
+// lateUnknown describes growth that may be the collector's lag.
 const lateUnknown = ", which the garbage collector may only be late with: gc-step was not run"
 
 // early is Early of the runs of a cell.

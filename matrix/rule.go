@@ -10,11 +10,10 @@ import (
 	"steadyfit/memory"
 )
 
-// ErrRule: a rule that cannot be read.
+// ErrRule means that a rule cannot be read.
 var ErrRule = errors.New("not a rule")
 
-// Rule is a limit that workloads as they are must keep, for continuous
-// integration: "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB",
+// Rule is a limit on workloads as they are, for continuous integration: "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB",
 // or "leak".
 type Rule struct {
 	Amount string // "slope", "peak", "level" or "leak"
@@ -41,7 +40,7 @@ func ParseRule(text string) (Rule, error) {
 		r.Epoch = per == "epoch"
 	case (r.Amount == "peak" || r.Amount == "level") && per == "":
 	default:
-		return wrong("what is before > and after / does not fit together")
+		return wrong("the amount and the unit after / do not belong together")
 	}
 	var err error
 	if r.Limit, err = memory.ParseBytes(size); err != nil {
@@ -50,11 +49,10 @@ func ParseRule(text string) (Rule, error) {
 	return r, nil
 }
 
-// Check lists what breaks the rule, a sentence each. With a baseline from an
-// earlier matrix, the rule is on what has been added since: on the difference to
-// the same workload there. A slope breaks a rule if the whole interval of the cell's
-// verdict lies above the limit. A workload of which a run died breaks every rule. What
-// leaks on purpose is left out. See also [Rule.Undecided].
+// Check lists the workloads that break the rule, a sentence each. With a baseline from an
+// earlier matrix, the rule is on the difference to the same workload there. A slope breaks
+// a rule if its whole interval lies above the limit. A workload with a run that died breaks
+// every rule. Workloads that leak on purpose are left out. See also [Rule.Undecided].
 func (r Rule) Check(result, baseline *Result) []string {
 	before := baselines(baseline)
 	var broken []string
@@ -79,9 +77,9 @@ func (r Rule) Check(result, baseline *Result) []string {
 	return broken
 }
 
-// Undecided lists what Check cannot tell, a sentence each: a workload that may leak or
-// not by what was measured, a slope whose interval holds the limit, an amount that this
-// machine or the baseline does not tell, or that no workload is there to be checked.
+// Undecided lists what Check cannot decide, a sentence each: a workload that may leak or
+// not, a slope whose interval holds the limit, an amount that was not measured here or in
+// the baseline, or that no workload was measured.
 func (r Rule) Undecided(result, baseline *Result) []string {
 	before := baselines(baseline)
 	var open []string
@@ -101,7 +99,7 @@ func (r Rule) Undecided(result, baseline *Result) []string {
 					memory.Bytes(slope.Low*scale), memory.Bytes(slope.High*scale), per, r.Limit))
 			}
 		case since && (r.Amount == "peak" && old.Figures.Peak == nil || r.Amount == "level" && old.Figures.Level == nil):
-			open = append(open, fmt.Sprintf("%s: the baseline does not tell its %s", name, r.Amount))
+			open = append(open, fmt.Sprintf("%s: the baseline has no %s", name, r.Amount))
 		case r.Amount == "leak" && c.Verdict.Kind == memory.Inconclusive:
 			open = append(open, fmt.Sprintf("%s: whether it leaks is not known: %s", name, c.Verdict))
 		case r.Amount == "peak" && c.Figures.Peak == nil, r.Amount == "level" && c.Figures.Level == nil:
@@ -109,17 +107,17 @@ func (r Rule) Undecided(result, baseline *Result) []string {
 		}
 	}
 	if n == 0 {
-		open = append(open, "no workload was measured that the rule is on")
+		open = append(open, "no workload was measured that the rule applies to")
 	}
 	return open
 }
 
-// cells are those that rules are on.
+// cells are the cells that rules apply to.
 func (r Rule) cells(result *Result) iter.Seq2[cellID, Cell] {
 	asked := slices.ContainsFunc(result.Workloads, func(w Workload) bool { return w.Leak == nil })
 	return func(yield func(cellID, Cell) bool) {
 		for _, c := range result.Cells {
-			// What calibrates says nothing of the workload that somebody asks about.
+			// A workload for calibration is left out if another one was asked for.
 			calibrates := slices.ContainsFunc(result.Workloads, func(w Workload) bool {
 				return w.ID == c.Workload && w.Leak != nil && (asked || *w.Leak > 0)
 			})
@@ -185,8 +183,8 @@ func (r Rule) breaks(c, old Cell, since bool, epoch float64) string {
 	return fmt.Sprintf("slope of %v per %s is above %v", memory.Bytes(slope.Estimate*scale), per, r.Limit)
 }
 
-// slope is what the rule is on, per step: that of a cell less that of its baseline, if it
-// has one. scale makes it one per what the rule counts by.
+// slope is the slope per step of a cell, less that of its baseline if it has one. scale
+// turns it into one per step or per epoch, as the rule has it.
 func (r Rule) slope(c, old Cell, epoch float64) (slope memory.Interval, scale float64, per string) {
 	scale, per = 1.0, "step"
 	if r.Epoch {

@@ -77,7 +77,7 @@ func TestWhatARuleCannotTell(t *testing.T) {
 	unsure.Cells[0].Figures.Peak = nil
 	assert.Contains(t, peak.Undecided(unsure, nil)[0], "its peak was not measured")
 	unsure.Cells = nil
-	assert.Equal(t, []string{"no workload was measured that the rule is on"}, leak.Undecided(unsure, nil))
+	assert.Equal(t, []string{"no workload was measured that the rule applies to"}, leak.Undecided(unsure, nil))
 }
 
 func TestSlopesAroundTheLimit(t *testing.T) {
@@ -100,7 +100,7 @@ func TestSlopesAroundTheLimit(t *testing.T) {
 	silent.Cells[0].Figures.Peak = nil
 	now := ruled(memory.Flat, 0, 1<<30)
 	assert.Empty(t, peak.Check(now, silent), "it is on a difference")
-	assert.Contains(t, peak.Undecided(now, silent)[0], "the baseline does not tell its peak")
+	assert.Contains(t, peak.Undecided(now, silent)[0], "the baseline has no peak")
 }
 
 // A rule is on what somebody asks about; on the control only if that is all there is.

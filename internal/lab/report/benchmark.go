@@ -40,7 +40,7 @@ func Benchmark(w io.Writer, r *matrix.Result) error {
 			fmt.Fprintf(out, "tensorflow-%s: %s\n", benchmarkKey(name), oneLine(version))
 		}
 	}
-	for _, alarm := range v.alarms() {
+	for _, alarm := range v.Alarms() {
 		fmt.Fprintf(out, "# %s\n", oneLine(alarm))
 	}
 	fmt.Fprint(out, "\nUnit slope-B/step better=lower\nUnit peak-bytes better=lower\nUnit anon-bytes better=lower\nUnit closed-bytes better=lower\n\n")

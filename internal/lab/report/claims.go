@@ -2,8 +2,10 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"steadyfit/matrix"
@@ -16,11 +18,11 @@ func Claims(w io.Writer, r *matrix.Result) error {
 	out := bufio.NewWriter(w)
 	v := newView(r)
 	fmt.Fprint(out, "# What people say, and what was measured\n\n")
-	fmt.Fprintf(out, "%s.\n%s.\n\n", markdown(v.when()), markdown(v.machine()))
-	for _, alarm := range v.alarms() {
+	fmt.Fprintf(out, "%s.\n%s.\n\n", markdown(v.When()), markdown(v.Machine()))
+	for _, alarm := range v.Alarms() {
 		fmt.Fprintf(out, "> **%s**\n\n", markdown(alarm))
 	}
-	if text := v.calibrated(); text != "" {
+	if text := v.Calibrated(); text != "" {
 		fmt.Fprintf(out, "%s\n\n", markdown(text))
 	}
 	if len(r.Claims) == 0 {
@@ -64,30 +66,23 @@ func Claims(w io.Writer, r *matrix.Result) error {
 	return out.Flush()
 }
 
-// claimRuntimes are the runtimes on which at least one claim was tested, in the
-// usual order.
+// claimRuntimes are the runtimes on which a claim was tested, in the usual order.
 func (v *view) claimRuntimes() []string {
-	has := map[string]bool{}
 	var list []string
 	for _, c := range v.Claims {
 		for _, d := range c.Verdicts {
-			has[d.Runtime] = true
-		}
-	}
-	for _, name := range v.runtimes {
-		if has[name] {
-			list = append(list, name)
-			delete(has, name)
-		}
-	}
-	for _, c := range v.Claims {
-		for _, d := range c.Verdicts {
-			if has[d.Runtime] {
+			if !slices.Contains(list, d.Runtime) {
 				list = append(list, d.Runtime)
-				delete(has, d.Runtime)
 			}
 		}
 	}
+	order := func(name string) int {
+		if i := slices.Index(v.runtimes, name); i >= 0 {
+			return i
+		}
+		return len(v.runtimes)
+	}
+	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(order(a), order(b)) })
 	return list
 }
 
@@ -109,3 +104,33 @@ var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", 
 // markdown is text as it is, on one line, whatever is in it. Underscores within
 // words mean nothing in Markdown and stay readable.
 func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text)) }
+
+// On is the verdict on a claim on a runtime.
+func (c claim) On(runtime string) (s struct{ Verdict, Class, Text, Cells string }) {
+	s.Verdict = claimVerdict(c.Claim, runtime)
+	s.Class = map[string]string{matrix.Holds: "works", matrix.HoldsInPart: "partly", matrix.DoesNotHold: "harm", matrix.Undecided: "unclear"}[s.Verdict]
+	for _, d := range c.Verdicts {
+		if d.Runtime == runtime {
+			s.Text, s.Cells = sentence(d.Text), strings.Join(d.Cells, ", ")
+		}
+	}
+	return s
+}
+
+// claim is an entry of the ledger.
+type claim struct{ matrix.Claim }
+
+func (v *view) Ledger() (list []claim) {
+	for _, c := range v.Claims {
+		list = append(list, claim{c})
+	}
+	return list
+}
+
+// ClaimRuntimes heads the columns of the ledger.
+func (v *view) ClaimRuntimes() []string {
+	if names := v.claimRuntimes(); len(names) > 0 {
+		return names
+	}
+	return []string{"measured"}
+}

@@ -82,11 +82,11 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 	t := &text{view: newView(a), out: bufio.NewWriter(w), width: max(o.Width, 40), color: o.Color}
 	sides := map[string]*view{"A": t.view, "B": newView(b)}
 	for _, name := range []string{"A", "B"} {
-		t.wrap(name+": ", sides[name].when())
-		t.wrap("   ", sides[name].machine())
+		t.wrap(name+": ", sides[name].When())
+		t.wrap("   ", sides[name].Machine())
 	}
 	for _, name := range []string{"A", "B"} {
-		for _, alarm := range sides[name].alarms() {
+		for _, alarm := range sides[name].Alarms() {
 			t.paragraph("! ", "in "+name+": "+alarm, red)
 		}
 	}

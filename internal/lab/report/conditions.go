@@ -13,8 +13,8 @@ import (
 	"steadyfit/memory"
 )
 
-// alarms are what a reader must know before anything else.
-func (v *view) alarms() []string {
+// Alarms are what a reader must know before anything else.
+func (v *view) Alarms() []string {
 	var list []string
 	for _, c := range v.Calibration {
 		if !c.OK {
@@ -30,11 +30,15 @@ func (v *view) alarms() []string {
 	return list
 }
 
-// calibrated says in a sentence that the instrument holds; empty if it does not.
-func (v *view) calibrated() string {
+// Calibrated says in a sentence that the instrument holds; empty if it does not.
+func (v *view) Calibrated() string {
 	var leaks, controls int
+	var names []string
 	off := 0.0
 	for _, c := range v.Calibration {
+		if !slices.Contains(names, c.Runtime) {
+			names = append(names, c.Runtime)
+		}
 		switch {
 		case !c.OK:
 			return ""
@@ -55,21 +59,7 @@ func (v *view) calibrated() string {
 	if len(parts) == 0 {
 		return ""
 	}
-	on := ""
-	if names := v.calibratedOn(); len(names) > 0 {
-		on = ", on " + and(names)
-	}
-	return "The instrument holds: " + strings.Join(parts, ", and ") + on + "."
-}
-
-func (v *view) calibratedOn() []string {
-	var names []string
-	for _, c := range v.Calibration {
-		if !slices.Contains(names, c.Runtime) {
-			names = append(names, c.Runtime)
-		}
-	}
-	return names
+	return "The instrument holds: " + strings.Join(parts, ", and ") + orEmpty(", on ", and(names)) + "."
 }
 
 func calibrationText(c matrix.Calibration) string {
@@ -79,8 +69,8 @@ func calibrationText(c matrix.Calibration) string {
 	return fmt.Sprintf("expected %s, measured %s.", rate(memory.Interval{Estimate: c.Expected, Low: c.Expected, High: c.Expected}, false), rate(c.Slope, true))
 }
 
-// machine is the environment in a line.
-func (v *view) machine() string {
+// Machine is the environment in a line.
+func (v *view) Machine() string {
 	e := v.Environment
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
@@ -125,9 +115,9 @@ func (v *view) machine() string {
 	return strings.Join(parts, " · ")
 }
 
-// when is the time and the size of the matrix in a line. Runs may have been taken over
+// When is the time and the size of the matrix in a line. Runs may have been taken over
 // from an earlier matrix, so the time is that of the first of them.
-func (v *view) when() string {
+func (v *view) When() string {
 	var parts []string
 	began, took := v.Started, v.seconds()
 	for i := range v.Runs {

@@ -31,13 +31,13 @@ func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
 		o.Width = 80
 	}
 	t := &text{view: newView(r), out: bufio.NewWriter(w), width: max(o.Width, 40), color: o.Color}
-	t.wrap("", t.when())
-	t.wrap("", t.machine())
+	t.wrap("", t.When())
+	t.wrap("", t.Machine())
 	t.line("")
-	for _, alarm := range t.alarms() {
+	for _, alarm := range t.Alarms() {
 		t.paragraph("! ", alarm, red)
 	}
-	if text := t.calibrated(); text != "" {
+	if text := t.Calibrated(); text != "" {
 		t.wrap("", text)
 	}
 	for _, name := range t.runtimes {

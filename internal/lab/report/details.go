@@ -1,0 +1,333 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"steadyfit/internal/lab/worker"
+	"steadyfit/matrix"
+	"steadyfit/memory"
+)
+
+// part is the details of a workload on a runtime.
+type part struct {
+	answer
+	Index  int // of the runtime
+	Rows   []row
+	Absent []labelled
+	// Why is whether a row has a remark, Less whether a step of one does less work.
+	Why, Less bool
+	Native    []nativeColumn
+	Front     []row // of the lowest peak for their step time
+}
+
+// row is a cell with the data of its curve and of its point.
+type row struct {
+	*matrix.Cell
+	Why   string
+	Less  bool
+	Curve string // "step KiB step KiB ..." of the middle run, then of others, after "|"
+	Died  bool
+	Point bool // has a peak and a step time to be compared
+	Front int  // on the front, from 1
+}
+
+// nativeColumn is a figure beside the phases, shown where a cell has it.
+type nativeColumn struct {
+	Name   string
+	figure func(*matrix.Figures) *int64
+}
+
+func (n nativeColumn) Of(r row) string { return size(n.figure(&r.Figures)) }
+
+var nativeColumns = []nativeColumn{
+	{"TensorFlow's pool in a step", func(f *matrix.Figures) *int64 { return f.Pool }},
+	{"GPU memory", func(f *matrix.Figures) *int64 { return f.GPU }},
+	{"TensorFlow's GPU pool in a step", func(f *matrix.Figures) *int64 { return f.GPUPool }},
+}
+
+// Parts are the details of a workload on each runtime that it ran on.
+func (p *page) Parts(w matrix.Workload) []part {
+	var list []part
+	for i, name := range p.runtimes {
+		if a := p.answer(name, w); a.Base != nil {
+			list = append(list, p.part(i, a))
+		}
+	}
+	return list
+}
+
+func (v *view) part(runtime int, a answer) part {
+	p := part{answer: a, Index: runtime}
+	shown := []*matrix.Cell{a.Base}
+	for _, m := range v.remedies {
+		c := v.cell(a.Runtime, a.Workload.ID, m.ID)
+		switch {
+		case c == nil || m.ID == matrix.Baseline:
+			continue
+		case measured(c):
+			shown = append(shown, c)
+			continue
+		}
+		label := "Not applicable"
+		if c.Effect == memory.CouldNotApply {
+			label = "Could not be applied" + orEmpty(": ", c.Reason)
+		}
+		i := slices.IndexFunc(p.Absent, func(l labelled) bool { return l.Label == label })
+		if i < 0 {
+			i = len(p.Absent)
+			p.Absent = append(p.Absent, labelled{Label: label})
+		}
+		p.Absent[i].Items = append(p.Absent[i].Items, m)
+	}
+	// The best effect first; what works by cost.
+	slices.SortStableFunc(shown[1:], func(x, y *matrix.Cell) int {
+		if n := cmp.Compare(slices.Index(effects, x.Effect), slices.Index(effects, y.Effect)); n != 0 || x.Effect != memory.Works {
+			return n
+		}
+		return v.byCost(x, y)
+	})
+	for _, c := range shown {
+		r := row{Cell: c, Why: v.remark(c), Less: v.lessWork(c.Remedy)}
+		r.Curve, r.Died = v.curves(c)
+		r.Point = c.Figures.Peak != nil && c.Figures.StepTime != nil && 2*len(c.Crashes) < max(len(c.Runs), 1)
+		p.Why, p.Less = p.Why || r.Why != "", p.Less || r.Point && r.Less
+		p.Rows = append(p.Rows, r)
+	}
+	for _, n := range nativeColumns {
+		if slices.ContainsFunc(shown, func(c *matrix.Cell) bool { return n.figure(&c.Figures) != nil }) {
+			p.Native = append(p.Native, n)
+		}
+	}
+	p.front()
+	return p
+}
+
+// front numbers the rows that no other row beats in both peak and step time.
+func (p *part) front() {
+	var order []*row
+	for i := range p.Rows {
+		if r := &p.Rows[i]; r.Point {
+			order = append(order, r)
+		}
+	}
+	if len(order) < 2 {
+		return
+	}
+	slices.SortStableFunc(order, func(x, y *row) int {
+		return cmp.Or(cmp.Compare(*x.Figures.StepTime, *y.Figures.StepTime), cmp.Compare(*x.Figures.Peak, *y.Figures.Peak))
+	})
+	lowest := int64(math.MaxInt64)
+	for _, r := range order {
+		if *r.Figures.Peak < lowest && !r.Less {
+			lowest = *r.Figures.Peak
+			r.Front = len(p.Front) + 1
+			p.Front = append(p.Front, *r)
+		}
+	}
+}
+
+// Facts is how the workload runs, in a line, Kinds how many runs have its verdict.
+func (p part) Facts() string { return workloadFacts(p.Workload, p.Runtime) }
+
+func (v *view) Kinds(p part) string {
+	if p.Dies() {
+		return "" // the verdict counts the deaths
+	}
+	return v.kinds(p.Base)
+}
+
+func (p part) HasCurves() bool {
+	return slices.ContainsFunc(p.Rows, func(r row) bool { return r.Curve != "" })
+}
+
+// Word is the effect of a row; of the workload as it is, its verdict.
+func (r row) Word() string {
+	if r.Remedy == matrix.Baseline {
+		return verdictWord(r.Cell)
+	}
+	return symbol(r.Cell) + " " + word(r.Cell)
+}
+
+func (r row) Class() string { return effectClass(r.Cell) }
+
+// Range is the range of the slope, without its estimate.
+func (r row) Range() string {
+	_, bounds, ok := strings.Cut(slopeText(r.Cell, true), " [")
+	if !ok {
+		return ""
+	}
+	return "[" + bounds
+}
+
+func (r row) Slope() string {
+	head, _, _ := strings.Cut(slopeText(r.Cell, true), " [")
+	return head
+}
+
+// Ratios are the slope, peak, step time and level after close over those without the
+// remedy; empty where unknown.
+func (r row) Ratios() [4]string {
+	var list [4]string
+	if d := r.Comparison; d != nil {
+		for i, ratio := range []memory.Ratio{d.Slope, d.Peak, d.StepTime, d.Reset} {
+			if ratio.OK {
+				list[i] = times(ratio, true)
+			}
+		}
+	}
+	return list
+}
+
+var phaseNames = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst, worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed}
+
+func (v *view) PhaseNames() []string { return phaseNames }
+
+// Phases are the anonymous memory of a cell at the turning points; nil if unknown.
+func (v *view) Phases(c *matrix.Cell) []string {
+	var list []string
+	known := false
+	for _, name := range phaseNames {
+		r := v.phase(c, name, memory.Anon)
+		known = known || r.OK
+		list = append(list, reading(r))
+	}
+	if !known {
+		return nil
+	}
+	return list
+}
+
+// PhaseLine is the phases of the first row that has them, in a line.
+func (v *view) PhaseLine(p part) string {
+	for _, r := range p.Rows {
+		var parts []string
+		for i, value := range v.Phases(r.Cell) {
+			if value != unknown {
+				parts = append(parts, phaseNames[i]+" "+value)
+			}
+		}
+		if len(parts) > 0 {
+			return strings.Join(parts, " → ")
+		}
+	}
+	return ""
+}
+
+// remark is what the figures of a cell do not say.
+func (v *view) remark(c *matrix.Cell) string {
+	if c.Remedy == matrix.Baseline {
+		return ""
+	}
+	var parts []string
+	if _, r := v.goalRatio(c); !r.OK && !diesToo(c) {
+		parts = append(parts, sentence(c.Reason)) // where the ratio is known the reason repeats it
+	}
+	switch {
+	case diesToo(c):
+		parts = append(parts, "Dies without it and with it: "+v.death(c)+".")
+	case len(c.Crashes) > 0 && !strings.Contains(c.Reason, "died"):
+		parts = append(parts, "Deaths: "+v.death(c)+".")
+	}
+	if c.Unverified != "" {
+		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")
+	}
+	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == memory.Unclear && !diesToo(c) {
+		parts = append(parts, fmt.Sprintf("About %s would decide.", plural(d.More, "more pair", "more pairs")))
+	}
+	return strings.Join(parts, " ")
+}
+
+// mostPoints and mostRepeats limit the points of a curve and the curves of the workload
+// as it is beside that of its middle run.
+const mostPoints, mostRepeats = 24, 6
+
+// point is a step and what was held after it.
+type point struct{ x, y float64 }
+
+// thinned keeps at most so many points in the order of time: the lowest and the
+// highest of each stretch, so that extremes remain.
+func thinned(list []point, most int) []point {
+	if len(list) <= most || most < 6 {
+		return list
+	}
+	buckets := (most - 2) / 2
+	out := make([]point, 0, most)
+	out = append(out, list[0])
+	inner := list[1 : len(list)-1]
+	for b := range buckets {
+		part := inner[b*len(inner)/buckets : (b+1)*len(inner)/buckets]
+		if len(part) == 0 {
+			continue
+		}
+		low, high := 0, 0
+		for i := range part {
+			if part[i].y < part[low].y {
+				low = i
+			}
+			if part[i].y > part[high].y {
+				high = i
+			}
+		}
+		out = append(out, part[min(low, high)])
+		if low != high {
+			out = append(out, part[max(low, high)])
+		}
+	}
+	return append(out, list[len(list)-1])
+}
+
+// curves is the curve of the middle run of a cell, and those of other runs of the
+// workload as it is; died is whether the middle run ended before its time.
+func (v *view) curves(c *matrix.Cell) (text string, died bool) {
+	middle := matrix.Middle(v.runsOf(c))
+	if middle == nil {
+		return "", false
+	}
+	list := []string{curve(middle)}
+	if list[0] == "" {
+		return "", false
+	}
+	if c.Remedy == matrix.Baseline {
+		for _, r := range v.runsOf(c) {
+			if other := curve(r); r != middle && other != "" && len(list) <= mostRepeats {
+				list = append(list, other)
+			}
+		}
+	}
+	return strings.Join(list, "|"), middle.Failure != "" || middle.Outcome.Verdict.Kind == memory.Crash
+}
+
+// curve is the anonymous memory of a run, or the resident memory where that is unknown.
+func curve(r *matrix.RunResult) string {
+	if r.Series == nil {
+		return ""
+	}
+	samples := r.Series.Samples()
+	for _, layer := range []memory.Layer{memory.Anon, memory.RSS} {
+		var list []point
+		for i := range samples {
+			if held := samples[i].Get(layer); held.OK {
+				list = append(list, point{float64(samples[i].Step), float64(held.Bytes)})
+			}
+		}
+		if len(list) < 2 {
+			continue
+		}
+		unit := 1.0 // a power of 2 that is less than a thousandth of the largest value
+		for high := slices.MaxFunc(list, func(p, q point) int { return cmp.Compare(p.y, q.y) }).y; unit*2048 < high; {
+			unit *= 2
+		}
+		var b []byte
+		for _, p := range thinned(list, mostPoints) {
+			b = strconv.AppendInt(append(b, ' '), int64(p.x), 10)
+			b = strconv.AppendInt(append(b, ' '), int64(math.Round(p.y/unit)*unit/1024), 10)
+		}
+		return string(b[1:])
+	}
+	return ""
+}
