@@ -56,8 +56,8 @@ type Plan struct {
 	Cache string
 	// CacheOnly takes what the cache has, or else plain steps, without trials.
 	CacheOnly bool
-	// Anew measures although the cache has a choice.
-	Anew bool
+	// Refresh measures although the cache has a choice.
+	Refresh bool
 	// Time is the most that the trials may take; 0 means 20 s.
 	Time time.Duration
 	// Log gets details, at the level of debugging; nil discards them.
@@ -150,7 +150,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	}
 	cached := p.load(newKey(&p, info))
 	allowed := p.allowed(max(p.least(), seconds(cached.PlainSeconds)))
-	if c := cached.Choice; c != nil && !p.Anew {
+	if c := cached.Choice; c != nil && !p.Refresh {
 		now, whole := c.now(offered)
 		// Where there is no time, what is known is better than nothing.
 		if p.CacheOnly || allowed < minTime || whole && !now.shortOf(allowed) {
@@ -175,7 +175,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		return Choice{Reason: fmt.Sprintf("plain: nothing could be measured: %v", err)}, nil
 	}
 	c := Choice{Measurements: measured, Took: time.Since(start), Allowed: p.allowed(seconds(measured[0].Step))}
-	c.merge(cached.Choice, offered, p.Anew)
+	c.merge(cached.Choice, offered, p.Refresh)
 	cached.PlainSeconds = measured[0].Step
 	if slices.ContainsFunc(measured[1:], func(m Measurement) bool { return !m.Late && !m.Passing }) {
 		cached.Choice = &c
@@ -192,9 +192,9 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 }
 
 // merge takes what was measured earlier and not now, such as what this training must not use, and
-// what there was no time for. What was on offer and is measured anew must not win by the chance of
+// what there was no time for. What was on offer and is measured again must not win by the chance of
 // having been measured then and not now.
-func (c *Choice) merge(earlier *Choice, o offer, anew bool) {
+func (c *Choice) merge(earlier *Choice, o offer, refresh bool) {
 	if earlier == nil {
 		return
 	}
@@ -203,7 +203,7 @@ func (c *Choice) merge(earlier *Choice, o offer, anew bool) {
 	for _, m := range earlier.Measurements {
 		like, offered := o.like(m.Configuration)
 		now := find(measured, like)
-		replaced := anew && offered && (now == nil || !now.Late)
+		replaced := refresh && offered && (now == nil || !now.Late)
 		if !m.Late && !m.Passing && !replaced {
 			c.put(m)
 		}

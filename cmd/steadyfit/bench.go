@@ -213,7 +213,7 @@ func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Data
 	choice, err := autotune.Choose(cmd.Context(), autotune.Plan{
 		Model: m, Options: s.Session, Limits: limits,
 		Data: ds, Batch: s.Loop.Batch, LearningRate: s.rate, Time: trialTime,
-		Cache: s.Autotune.Folder(), CacheOnly: s.autotune == autotuneKept, Anew: s.autotune != autotuneKept,
+		Cache: s.Autotune.Folder(), CacheOnly: s.autotune == autotuneKept, Refresh: s.autotune != autotuneKept,
 	})
 	if err != nil {
 		return choice, err
