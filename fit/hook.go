@@ -16,11 +16,9 @@ import (
 	"steadyfit/session"
 )
 
-// Priorities of the hooks of this package. Hooks run in ascending order of
-// priority, so those that decide come before those that report, and Checkpoint,
-// which stores what all of them remember, comes last.
+// Priorities of the hooks of this package; the others have 0. Hooks that decide come before
+// those that report, and Checkpoint, which saves the states of all hooks, comes last.
 const (
-	PriorityDefault    = 0
 	PriorityReport     = 500
 	PriorityCheckpoint = 1000
 )
