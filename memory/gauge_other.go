@@ -2,7 +2,7 @@
 
 package memory
 
-// gauge asks the system as Read does.
+// gauge reads as Read does.
 type gauge struct{ closed bool }
 
 func (g *gauge) open(Layer) error { return nil }

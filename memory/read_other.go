@@ -10,13 +10,11 @@ import (
 	ps "github.com/shirou/gopsutil/v3/process"
 )
 
-// Read asks the operating system how much memory this process uses, now. This
-// system tells the resident memory alone; the other amounts are absent. If it
-// does not tell even that, the error is ErrUnavailable.
+// Read returns how much memory this process uses now: the resident memory alone on this
+// system. If it is not reported, the error is ErrUnavailable.
 func Read() (Usage, error) { return ReadPID(os.Getpid()) }
 
-// ReadPID is Read for another process. If there is no such process, the error
-// is ErrEnded.
+// ReadPID is Read for another process. If there is none, the error is ErrEnded.
 func ReadPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {
@@ -26,7 +24,6 @@ func ReadPID(pid int) (Usage, error) {
 	return s.Usage, err
 }
 
-// status is what the system says of a process.
 type status struct {
 	Usage
 	shared, swap, threads Reading
@@ -62,7 +59,7 @@ func (p *process) resetPeak() error {
 
 func (p *process) close() error { return nil }
 
-// group is a control group; only Linux has them.
+// group has no control groups to read: only Linux has them.
 type group struct{}
 
 func (*group) open(int)                    {}
