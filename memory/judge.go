@@ -153,7 +153,7 @@ func (t *trial) cutWarmUp() {
 			end, least = best.at, leastAfterStep
 		case best.model.saturates():
 			end = t.settled(best)
-		case best.model == Quadratic:
+		case best.model == quadraticModel:
 			end = t.bend(best)
 		default:
 			return
@@ -164,7 +164,7 @@ func (t *trial) cutWarmUp() {
 		}
 		if len(t.x)-from < fewTail || t.end()-t.x[min(from, len(t.x)-1)] < least*t.total() {
 			// A step with a slope counts if the slope does not dwarf it.
-			t.late = best.model == Step || best.model == StepLinear && math.Abs(best.change) > math.Abs(best.slope)*t.span()/2
+			t.late = best.model == stepModel || best.model == stepLinearModel && math.Abs(best.change) > math.Abs(best.slope)*t.span()/2
 			return
 		}
 		if t.cuts == 0 {
@@ -206,7 +206,7 @@ func (t *trial) edge(from int, change float64) int {
 
 // height is that of a step: between the medians of both sides, unless they slope.
 func (t *trial) height(f fitted, from int) float64 {
-	if f.model != Step || from == t.from {
+	if f.model != stepModel || from == t.from {
 		return f.change
 	}
 	return stats.Median(t.y[from:]) - stats.Median(t.y[t.from:from])
@@ -312,9 +312,9 @@ func (t *trial) judgeTail() {
 	tolerance := t.tolerance(float64(v.Level), swing)
 	grows := v.Slope.Low > float64(t.Budget)
 
-	curve := t.models.get(Saturating)
-	line, level, both := t.models.get(Linear), t.models.get(Constant), t.models.get(SaturatingLinear)
-	levelsOff := curve.change > 0 && (v.Model == Saturating || curve.score+evidence <= line.score) &&
+	curve := t.models.get(saturatingModel)
+	line, level, both := t.models.get(linearModel), t.models.get(constantModel), t.models.get(saturatingLinearModel)
+	levelsOff := curve.change > 0 && (v.Model == saturatingModel || curve.score+evidence <= line.score) &&
 		t.models.apart(line, curve) > t.grainOf(y)/2 && (both.slope <= 0 || both.score+evidence > curve.score)
 	// Growth within the noise counts only if the line is the better model, too.
 	slight := v.Slope.Estimate*t.span() < 2*noise

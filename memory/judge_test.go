@@ -27,7 +27,7 @@ func TestLeakOfKnownSize(t *testing.T) {
 	require.InEpsilon(t, 0.5*mib, v.Slope.Estimate, 0.01)
 	require.Less(t, v.Slope.Low, 0.5*mib)
 	require.Greater(t, v.Slope.High, 0.5*mib)
-	require.Equal(t, Linear, v.Model)
+	require.Equal(t, linearModel, v.Model)
 	require.Equal(t, Anon, v.Layer)
 	require.InEpsilon(t, 2*mib, float64(v.Noise), 0.2)
 

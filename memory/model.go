@@ -16,13 +16,13 @@ type Model string
 // The models that compete. A step and a saturating curve may come with a slope:
 // otherwise a leak that begins with a warm-up would pass for one of them.
 const (
-	Constant         Model = "constant"
-	Linear           Model = "linear"
-	Saturating       Model = "saturating" // a + b(1-exp(-t/tau))
-	Quadratic        Model = "quadratic"
-	SaturatingLinear Model = "saturating and linear"
-	Step             Model = "one step"
-	StepLinear       Model = "one step and linear"
+	constantModel         Model = "constant"
+	linearModel           Model = "linear"
+	saturatingModel       Model = "saturating" // a + b(1-exp(-t/tau))
+	quadraticModel        Model = "quadratic"
+	saturatingLinearModel Model = "saturating and linear"
+	stepModel             Model = "one step"
+	stepLinearModel       Model = "one step and linear"
 )
 
 // shapes are the models, simplest first, with their numbers of parameters, the
@@ -31,10 +31,10 @@ const (
 var shapes = []struct {
 	model      Model
 	parameters float64
-}{{Constant, 2}, {Linear, 3}, {Saturating, 4}, {Quadratic, 4}, {SaturatingLinear, 5}, {Step, 6}, {StepLinear, 7}}
+}{{constantModel, 2}, {linearModel, 3}, {saturatingModel, 4}, {quadraticModel, 4}, {saturatingLinearModel, 5}, {stepModel, 6}, {stepLinearModel, 7}}
 
-func (m Model) saturates() bool { return m == Saturating || m == SaturatingLinear }
-func (m Model) steps() bool     { return m == Step || m == StepLinear }
+func (m Model) saturates() bool { return m == saturatingModel || m == saturatingLinearModel }
+func (m Model) steps() bool     { return m == stepModel || m == stepLinearModel }
 
 const (
 	// modelPoints is the most points that models are fitted to.
@@ -68,7 +68,7 @@ func (f fitted) shape(x float64) float64 {
 		return 1
 	case f.model.saturates():
 		return 1 - math.Exp(-(x-f.origin)/f.at)
-	case f.model == Quadratic:
+	case f.model == quadraticModel:
 		return (x - f.origin) * (x - f.origin)
 	}
 	return 0
@@ -95,10 +95,10 @@ func squares(f fitted, x, y []float64) float64 {
 // points after it at least: fewer could be noise.
 func fit(model Model, x, y []float64) fitted {
 	n := len(x)
-	base := fitted{model: Constant, origin: x[0]}
+	base := fitted{model: constantModel, origin: x[0]}
 	line := func(v []float64) (level, slope float64) { return stat.Mean(v, nil), 0 }
-	if model == Linear || model == Quadratic || model == StepLinear || model == SaturatingLinear {
-		base.model = Linear
+	if model == linearModel || model == quadraticModel || model == stepLinearModel || model == saturatingLinearModel {
+		base.model = linearModel
 		line = func(v []float64) (level, slope float64) { return stat.LinearRegression(x, v, nil, false) }
 	}
 	base.level, base.slope = line(y)
@@ -127,7 +127,7 @@ func fit(model Model, x, y []float64) fitted {
 	}
 	best := base
 	switch {
-	case model == Quadratic:
+	case model == quadraticModel:
 		best = try(0)
 	case model.saturates():
 		best = bestTimeConstant(x, try)

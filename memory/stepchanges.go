@@ -169,7 +169,7 @@ func (t *trial) withoutSteps(from int, at []int) (jumps []Change, rest []float64
 			around += (y[i] - my[k]) * (y[i] - my[k])
 		}
 	}
-	if around > stepsLeave*fit(Linear, x, y).squares {
+	if around > stepsLeave*fit(linearModel, x, y).squares {
 		return nil, nil, 0
 	}
 	slope := 0.0

@@ -38,7 +38,7 @@ func (v Verdict) finding() (text string, ok bool) {
 		}
 	case Plateau:
 		text = fmt.Sprintf("plateau at %s, %s since the start, ", amount(v.Level), v.signed(v.Level-v.Start))
-		if v.Model == Saturating {
+		if v.Model == saturatingModel {
 			text += "levelling off: " + slope
 		} else {
 			text += fmt.Sprintf("reached by %s; since then %s", v.when(v.From), slope)

@@ -96,7 +96,7 @@ func estimate(x, y []float64, grain, confidence float64, seed uint64) trend {
 		return t
 	}
 	// The noise is that around a parabola: around a line, the bend would be noise.
-	residuals(fit(Quadratic, x, y), x, y, r)
+	residuals(fit(quadraticModel, x, y), x, y, r)
 	bend := deviation(r, 0.998, func(y []float64) float64 { return first.Median(y[:cut]) - last.Median(y[cut:]) })
 	// Rounding can move each end of the last third by a grain.
 	t.bends = before-after > bend+2*grain/(x[n-1]-x[cut])
