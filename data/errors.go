@@ -61,14 +61,6 @@ func (e *RowError) Error() string {
 // Unwrap returns the kind of error.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// join adds the error of a cleanup to an error.
-func join(err, cleanup error) error {
-	if cleanup == nil {
-		return err
-	}
-	return errors.Join(err, cleanup)
-}
-
 // quote shows a found value, cut so that a message stays one line.
 func quote(text string) string {
 	const limit = 40

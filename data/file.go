@@ -332,7 +332,7 @@ func openPlain(path string) (io.ReadCloser, int64, error) {
 	}
 	r, likely, err := gunzip(f, size)
 	if err != nil {
-		return nil, 0, join(fmt.Errorf("%s: %w", path, err), f.Close())
+		return nil, 0, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 	}
 	return struct {
 		io.Reader

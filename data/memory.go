@@ -113,7 +113,7 @@ func (m *InMemory) add(name string, a array, file string) error {
 func (m *InMemory) Close() error {
 	var err error
 	for _, f := range m.mappings {
-		err = join(err, f.Close())
+		err = errors.Join(err, f.Close())
 	}
 	return err
 }

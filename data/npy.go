@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -99,7 +100,7 @@ func openNPY(name string, paths []string, split string, how reading) (*InMemory,
 // opened returns the dataset, or unmaps its files after an error.
 func (m *InMemory) opened(err error) (*InMemory, error) {
 	if err != nil {
-		return nil, join(err, m.Close())
+		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }
@@ -119,7 +120,7 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 				m.mappings = append(m.mappings, mapped)
 				return m.add(field, a, path)
 			}
-			if err = join(err, mapped.Close()); err != nil {
+			if err = errors.Join(err, mapped.Close()); err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
 		}
