@@ -407,9 +407,9 @@ func TestADiskThatIsFull(t *testing.T) {
 	assert.True(t, r.Complete)
 }
 
-func TestAKnobThatTheChildDoesNotKnow(t *testing.T) {
+func TestAParameterThatTheChildDoesNotKnow(t *testing.T) {
 	p := plan(t, workload("flat", 0))
-	p.Workloads[0].Takes[Go] = []string{"shapes"} // says so, but the child has no such knob
+	p.Workloads[0].Takes[Go] = []string{"shapes"} // says so, but the child has no such param
 	p.Remedies = []Remedy{{ID: "pad", Goal: memory.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)

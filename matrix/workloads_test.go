@@ -22,16 +22,16 @@ func TestWorkloads(t *testing.T) {
 		assert.GreaterOrEqual(t, w.Steps/w.Epoch, 4, "%s: remedies work at the end of epochs", w.ID)
 		assert.Positive(t, w.Batch, w.ID)
 		assert.Positive(t, w.Budget, w.ID)
-		for runtime, knobs := range w.Takes {
-			sorted := slices.Sorted(slices.Values(knobs))
-			assert.Equal(t, sorted, slices.Compact(slices.Clone(sorted)), "%s on %s: a knob is there twice", w.ID, runtime)
+		for runtime, params := range w.Takes {
+			sorted := slices.Sorted(slices.Values(params))
+			assert.Equal(t, sorted, slices.Compact(slices.Clone(sorted)), "%s on %s: a param is there twice", w.ID, runtime)
 			for _, name := range common {
-				assert.NotContains(t, knobs, name, "%s on %s: every workload has it", w.ID, runtime)
+				assert.NotContains(t, params, name, "%s on %s: every workload has it", w.ID, runtime)
 			}
 		}
 		for name := range w.Params {
-			for runtime, knobs := range w.Takes {
-				assert.Contains(t, knobs, name, "%s on %s", w.ID, runtime)
+			for runtime, params := range w.Takes {
+				assert.Contains(t, params, name, "%s on %s", w.ID, runtime)
 			}
 		}
 	}

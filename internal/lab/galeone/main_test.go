@@ -107,7 +107,7 @@ func builtin(t *testing.T, name string) string {
 var runs = []struct {
 	workload, model string
 	steps, batch    int
-	knobs           []string // runs beside the one without any: "a=b c=d"
+	params           []string // runs beside the one without any: "a=b c=d"
 }{
 	{"W0", "digits-cnn", 8, 32, []string{"gc=epoch trim=epoch", "release=drop reset=restore", "reset=reload"}},
 	{"W1", "digits-cnn", 8, 32, []string{"release=drop"}},
@@ -133,10 +133,10 @@ func TestWorkloads(t *testing.T) {
 	var names []string
 	for _, c := range runs {
 		names = append(names, c.workload)
-		for _, knobs := range append([]string{""}, c.knobs...) {
-			t.Run(strings.TrimSpace(c.workload+" "+knobs), func(t *testing.T) {
+		for _, params := range append([]string{""}, c.params...) {
+			t.Run(strings.TrimSpace(c.workload+" "+params), func(t *testing.T) {
 				spec := worker.Spec{Workload: c.workload, Steps: c.steps, Every: 2, Epoch: 4, Batch: c.batch, Seed: 1,
-					Params: parse(knobs), Scratch: t.TempDir()}
+					Params: parse(params), Scratch: t.TempDir()}
 				if c.model != "" {
 					spec.Model = builtin(t, c.model)
 				}
@@ -156,9 +156,9 @@ func TestWorkloads(t *testing.T) {
 	assert.Len(t, names, len(workloads), "each workload has a test")
 }
 
-func parse(knobs string) map[string]string {
+func parse(params string) map[string]string {
 	m := make(map[string]string)
-	for _, pair := range strings.Fields(knobs) {
+	for _, pair := range strings.Fields(params) {
 		name, value, _ := strings.Cut(pair, "=")
 		m[name] = value
 	}
@@ -167,7 +167,7 @@ func parse(knobs string) map[string]string {
 
 func TestWhatTheBindingCannotDo(t *testing.T) {
 	model := builtin(t, "digits-cnn")
-	for _, c := range []struct{ workload, knobs string }{
+	for _, c := range []struct{ workload, params string }{
 		{"W2", "release=close"},
 		{"W2", "input=buffer"},
 		{"W4", "close=all"},
@@ -176,8 +176,8 @@ func TestWhatTheBindingCannotDo(t *testing.T) {
 		{"S0", "data=graph"},
 		{"W5", "shapes=pad"},
 	} {
-		t.Run(c.workload+" "+c.knobs, func(t *testing.T) {
-			r := runCell(t, worker.Spec{Workload: c.workload, Steps: 2, Every: 1, Epoch: 1, Batch: 2, Model: model, Params: parse(c.knobs)})
+		t.Run(c.workload+" "+c.params, func(t *testing.T) {
+			r := runCell(t, worker.Spec{Workload: c.workload, Steps: 2, Every: 1, Epoch: 1, Batch: 2, Model: model, Params: parse(c.params)})
 			assert.Equal(t, worker.NotApplicable, r.end.Failure, r.end.Text)
 			assert.Zero(t, r.series.Total(), "it is found before the first step")
 		})
@@ -216,9 +216,9 @@ func TestXLA(t *testing.T) {
 // TestDividedBatch: with a part of the batch, the set is still that of the whole one.
 // S0, whose rows are counted, learns the same from as many.
 func TestDividedBatch(t *testing.T) {
-	loss := func(workload string, samples int, knobs string) string {
+	loss := func(workload string, samples int, params string) string {
 		r := runCell(t, worker.Spec{Workload: workload, Steps: 12, Every: 4, Epoch: 4, Batch: 4, Samples: samples, Seed: 1,
-			Model: builtin(t, "dense-784-10"), Params: parse(knobs), Scratch: t.TempDir()})
+			Model: builtin(t, "dense-784-10"), Params: parse(params), Scratch: t.TempDir()})
 		require.Empty(t, r.end.Failure, "%s\n%s", r.end.Text, r.log)
 		require.NotEmpty(t, r.facts[worker.FactLossLast])
 		return r.facts[worker.FactLossLast]

@@ -10,19 +10,19 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// As whole runs, on the knobs that eager is tried with.
+// As whole runs, on the params that eager is tried with.
 func TestEagerRunsLearnTheSame(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ id, model, knobs string }{
+	for _, c := range []struct{ id, model, params string }{
 		{"W0", "digits-cnn", ""}, {"W0", "digits-cnn", "reset=process"}, {"S1", "dense-100-64-1", "reset=reload"},
 		{"S2", "dense-784-10", "reset=restore"}, {"S3", "image-224", ""}, {"S3", "digits", "micro=2"}, {"S3", "digits", "input=prefetch"},
 		{"W2", "digits", "release=close"},
 	} {
-		losses := func(knobs ...string) (out []float64) {
-			if c.knobs != "" {
-				knobs = append(knobs, c.knobs)
+		losses := func(params ...string) (out []float64) {
+			if c.params != "" {
+				params = append(params, c.params)
 			}
-			o := do(t, spec(t, c.id, c.model, knobs...))
+			o := do(t, spec(t, c.id, c.model, params...))
 			require.Empty(t, o.failure, "%v: %s\n%s", c, o.text, o.log)
 			assert.Equal(t, "0", o.facts["live"])
 			for _, name := range []string{"loss_first", "loss_last"} {
@@ -36,13 +36,13 @@ func TestEagerRunsLearnTheSame(t *testing.T) {
 	}
 }
 
-func TestEagerKnob(t *testing.T) {
+func TestEagerParameter(t *testing.T) {
 	t.Parallel()
-	for knobs, text := range map[[2]string]string{
+	for params, text := range map[[2]string]string{
 		{"eager=1", "micro=2"}: "micro=2: gradients and apply are not executed eagerly",
 		{"eager=2", "micro=1"}: "eager=2",
 	} {
-		o := do(t, spec(t, "W0", "digits", knobs[:]...))
+		o := do(t, spec(t, "W0", "digits", params[:]...))
 		assert.Equal(t, worker.NotApplicable, o.failure)
 		assert.Contains(t, o.text, text)
 	}

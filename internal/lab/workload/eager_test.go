@@ -284,7 +284,7 @@ func tensorOf(v float32) *attr_value_go_proto.AttrValue_Tensor {
 
 func TestEagerRefuses(t *testing.T) {
 	float := graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}
-	knob := func(t *testing.T, err error, text string) {
+	param := func(t *testing.T, err error, text string) {
 		t.Helper()
 		var refused *worker.ParameterError
 		require.ErrorAs(t, err, &refused)
@@ -305,17 +305,17 @@ func TestEagerRefuses(t *testing.T) {
 		"x:0": "x: nothing feeds it", "a:0": "waits for itself", "dangling:0": "there is no value nowhere:0",
 	} {
 		_, err := e.compiler.part("made up", nil, []string{want})
-		knob(t, err, text)
+		param(t, err, text)
 	}
 	for want, text := range map[string]string{"again": "it calls itself", "lost": "there is no such function", "map": "MapDefun takes a function"} {
 		_, err := e.compiler.part("made up", []string{"x:0"}, []string{want})
-		knob(t, err, text)
+		param(t, err, text)
 	}
 	_, err := e.compiler.part("made up", []string{"x:0"}, []string{"unknown"})
 	require.ErrorIs(t, err, tfbind.ErrNotFound)
 	assert.ErrorContains(t, err, "unknown: definition of Unknown")
 	_, err = e.compiler.part("made up", nil, []string{"none:0"})
-	knob(t, err, "there is no value none:0")
+	param(t, err, "there is no value none:0")
 }
 
 // compileAndOpen opens the plan of a model with options.

@@ -134,7 +134,7 @@ func (o *outcome) process(t *testing.T, spec *worker.Spec, env []string) (again 
 }
 
 // spec is a short run of a workload on a built-in model.
-func spec(t *testing.T, id, model string, knobs ...string) worker.Spec {
+func spec(t *testing.T, id, model string, params ...string) worker.Spec {
 	t.Helper()
 	s := worker.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Trace: true, Params: map[string]string{}}
 	if model != "" {
@@ -145,9 +145,9 @@ func spec(t *testing.T, id, model string, knobs ...string) worker.Spec {
 		require.NoError(t, err)
 		s.Model = m.Dir
 	}
-	for _, knob := range knobs {
-		name, value, found := strings.Cut(knob, "=")
-		require.True(t, found, knob)
+	for _, param := range params {
+		name, value, found := strings.Cut(param, "=")
+		require.True(t, found, param)
 		s.Params[name] = value
 	}
 	return s

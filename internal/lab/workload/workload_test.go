@@ -115,8 +115,8 @@ func TestCalibrationIsExact(t *testing.T) {
 	assert.Equal(t, o.live[0], o.live[2])
 }
 
-// runs has, for each workload, the knobs of some runs: together each value of each
-// knob, the defaults left out.
+// runs has, for each workload, the params of some runs: together each value of each
+// param, the defaults left out.
 var runs = map[string][]string{
 	"W0":  {"gc=epoch trim=epoch", "gc=step reset=restore micro=2", "reset=reload micro=4 prefetch=1", "reset=process prefetch=4", "prefetch=16 model=digits", "eager=1"},
 	"W1":  {"release=close"},
@@ -141,22 +141,22 @@ var runs = map[string][]string{
 	"user": {"reset=restore micro=2 prefetch=1", "reset=reload prefetch=4", "reset=process model=digits-cnn"},
 }
 
-func TestKnobs(t *testing.T) {
+func TestParameters(t *testing.T) {
 	for _, w := range matrix.Workloads() {
-		for _, knobs := range runs[w.ID] {
-			t.Run(w.ID+" "+knobs, func(t *testing.T) {
+		for _, params := range runs[w.ID] {
+			t.Run(w.ID+" "+params, func(t *testing.T) {
 				t.Parallel()
-				o := do(t, spec(t, w.ID, modelOf(w), strings.Fields(knobs)...))
+				o := do(t, spec(t, w.ID, modelOf(w), strings.Fields(params)...))
 				require.Empty(t, o.failure, "%s\n%s", o.text, o.log)
 				assert.Equal(t, []int{2, 4, 6}, o.steps)
 				processes := 1
-				if strings.Contains(knobs, "reset=process") {
+				if strings.Contains(params, "reset=process") {
 					processes = 2
 				} else {
 					assert.Equal(t, phases, untraced(o.phases))
 				}
 				assert.Equal(t, processes, o.processes)
-				if !strings.Contains(knobs, "release=") {
+				if !strings.Contains(params, "release=") {
 					assert.Equal(t, "0", o.facts["live"])
 				}
 			})
@@ -164,18 +164,18 @@ func TestKnobs(t *testing.T) {
 	}
 }
 
-// A remedy is tried on a workload if the workload says that it takes its knobs.
+// A remedy is tried on a workload if the workload says that it takes its params.
 func TestTakesIsWhatIsTaken(t *testing.T) {
 	var ids []string
 	for _, w := range matrix.Workloads() {
 		if w.Like != "" {
-			continue // knobs of another one, turned differently
+			continue // params of another one, turned differently
 		}
 		ids = append(ids, w.ID)
 		tried := map[string]bool{}
-		for _, knobs := range runs[w.ID] {
-			for _, knob := range strings.Fields(knobs) {
-				name, _, _ := strings.Cut(knob, "=")
+		for _, params := range runs[w.ID] {
+			for _, param := range strings.Fields(params) {
+				name, _, _ := strings.Cut(param, "=")
 				tried[name] = true
 			}
 		}
@@ -186,9 +186,9 @@ func TestTakesIsWhatIsTaken(t *testing.T) {
 	assert.ElementsMatch(t, workload.IDs(), ids)
 }
 
-func TestKnobsThatAreNotThere(t *testing.T) {
+func TestParametersThatAreNotThere(t *testing.T) {
 	for _, c := range []struct {
-		id, model, knob string
+		id, model, param string
 		failure         worker.Failure
 		text            string
 	}{
@@ -204,9 +204,9 @@ func TestKnobsThatAreNotThere(t *testing.T) {
 		{"S3", "digits", "augment=1", worker.NotApplicable, "an image"},
 		{"W33", "", "gc=step", worker.Failed, `unknown workload "W33"; there are W3`},
 	} {
-		t.Run(c.id+" "+c.knob, func(t *testing.T) {
+		t.Run(c.id+" "+c.param, func(t *testing.T) {
 			t.Parallel()
-			o := do(t, spec(t, c.id, c.model, c.knob))
+			o := do(t, spec(t, c.id, c.model, c.param))
 			assert.Equal(t, c.failure, o.failure)
 			assert.Contains(t, o.text, c.text)
 		})
@@ -216,11 +216,11 @@ func TestKnobsThatAreNotThere(t *testing.T) {
 // What resets a session, or moves data elsewhere, must not change what is learnt.
 func TestRemediesLearnTheSame(t *testing.T) {
 	t.Parallel()
-	loss := func(id, model string, knobs ...string) string {
-		s := spec(t, id, model, knobs...)
+	loss := func(id, model string, params ...string) string {
+		s := spec(t, id, model, params...)
 		s.Steps, s.Epoch = 8, 3
 		o := do(t, s)
-		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
+		require.Empty(t, o.failure, "%v: %s", params, o.text)
 		require.NotEmpty(t, o.facts["loss_last"])
 		return o.facts["loss_last"]
 	}
@@ -245,19 +245,19 @@ func TestRemediesLearnTheSame(t *testing.T) {
 // counted, learns the same from as many.
 func TestADividedBatchHasTheWholeSet(t *testing.T) {
 	t.Parallel()
-	loss := func(id string, samples int, knobs ...string) string {
-		s := spec(t, id, "digits", knobs...)
+	loss := func(id string, samples int, params ...string) string {
+		s := spec(t, id, "digits", params...)
 		s.Steps, s.Batch, s.Samples = 12, 4, samples
 		o := do(t, s)
-		require.Empty(t, o.failure, "%v: %s", knobs, o.text)
+		require.Empty(t, o.failure, "%v: %s", params, o.text)
 		require.NotEmpty(t, o.facts[worker.FactLossLast])
 		return o.facts[worker.FactLossLast]
 	}
-	for _, c := range []struct{ id, knob, like string }{
+	for _, c := range []struct{ id, param, like string }{
 		{"W0", "prefetch=0", "rows=32"}, {"W1", "release=close", "rows=32"}, {"W11", "shuffle=0", "rows=32"},
 		{"S1", "prefetch=0", "rows=26"}, {"S2", "prefetch=0", "rows=32"}, {"S4", "history=last", "rows=32"},
 	} {
-		assert.Equal(t, loss("S0", 0, c.like), loss(c.id, 32, c.knob), c.id)
+		assert.Equal(t, loss("S0", 0, c.like), loss(c.id, 32, c.param), c.id)
 	}
 	assert.NotEqual(t, loss("W0", 0), loss("W0", 32))
 }
@@ -292,22 +292,22 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 // first one.
 func TestW4BeginsAnewEachStep(t *testing.T) {
 	t.Parallel()
-	for _, knob := range []string{"reuse=0", "reuse=1"} {
-		o := do(t, spec(t, "W4", "digits", knob))
+	for _, param := range []string{"reuse=0", "reuse=1"} {
+		o := do(t, spec(t, "W4", "digits", param))
 		require.Empty(t, o.failure, o.text)
-		assert.Equal(t, o.facts["loss_first"], o.facts["loss_last"], knob)
+		assert.Equal(t, o.facts["loss_first"], o.facts["loss_last"], param)
 	}
 }
 
 func TestCollectingGarbage(t *testing.T) {
 	t.Parallel()
-	for knob, least := range map[string]int64{"gc=step": 4, "gc=epoch": 1} {
-		o := do(t, spec(t, "W5", "", knob))
+	for param, least := range map[string]int64{"gc=step": 4, "gc=epoch": 1} {
+		o := do(t, spec(t, "W5", "", param))
 		require.Empty(t, o.failure, o.text)
 		plain := do(t, spec(t, "W5", ""))
 		// From step 2 to 6, with an epoch's end at step 4.
 		grown := func(o outcome) int64 { return o.cycles[2] - o.cycles[0] }
-		assert.GreaterOrEqual(t, grown(o), grown(plain)+least, knob)
+		assert.GreaterOrEqual(t, grown(o), grown(plain)+least, param)
 	}
 }
 
