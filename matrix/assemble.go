@@ -216,11 +216,11 @@ func split(runs []*RunResult) []string {
 }
 
 // samples is how many samples of a run there are.
-func (r *RunResult) samples() int {
-	if r.Series == nil {
+func (run *RunResult) samples() int {
+	if run.Series == nil {
 		return 0
 	}
-	return r.Series.Len()
+	return run.Series.Len()
 }
 
 // Middle is the run that represents those of a cell and gives it its verdict; nil if there

@@ -36,7 +36,7 @@ const (
 	Baseline = "none"
 )
 
-// ErrUnknown: no workload, remedy or runtime of that name.
+// ErrUnknown means that there is no workload, remedy or runtime of that name.
 var ErrUnknown = errors.New("unknown")
 
 // Workload is a training loop or a part of one: what runs, for how long, and which

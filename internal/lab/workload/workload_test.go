@@ -189,8 +189,8 @@ func TestTakesIsWhatIsTaken(t *testing.T) {
 func TestParametersThatAreNotThere(t *testing.T) {
 	for _, c := range []struct {
 		id, model, param string
-		failure         worker.Failure
-		text            string
+		failure          worker.Failure
+		text             string
 	}{
 		{"W5", "", "prefetch=4", worker.NotApplicable, "prefetch=4: this workload has nothing"},
 		{"W1", "digits", "release=drop", worker.NotApplicable, "only keep, close"},
