@@ -107,7 +107,7 @@ func builtin(t *testing.T, name string) string {
 var runs = []struct {
 	workload, model string
 	steps, batch    int
-	params           []string // runs beside the one without any: "a=b c=d"
+	params          []string // runs beside the one without any: "a=b c=d"
 }{
 	{"W0", "digits-cnn", 8, 32, []string{"gc=epoch trim=epoch", "release=drop reset=restore", "reset=reload"}},
 	{"W1", "digits-cnn", 8, 32, []string{"release=drop"}},
