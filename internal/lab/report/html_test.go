@@ -10,6 +10,7 @@ import (
 	"html"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -242,6 +243,16 @@ func TestThin(t *testing.T) {
 	}
 	again, _ := data(t, &got)
 	require.Equal(t, len(got.Runs), len(again.Runs))
+
+	// A compressed file with fewer digits says the same.
+	path := filepath.Join(t.TempDir(), "thin.json.gz")
+	require.NoError(t, matrix.WriteFile(path, Thin(r, Published)))
+	small, err := matrix.ReadFile(path)
+	require.NoError(t, err)
+	agreement, err := Compare(io.Discard, r, small, TextOptions{})
+	require.NoError(t, err)
+	require.InDelta(t, 1, agreement.Share(), 0)
+	require.Len(t, small.Runs, len(r.Runs))
 	has(t, render(t, &got), `<tr id="`) // a page can be made from it
 }
 

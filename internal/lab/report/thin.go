@@ -35,10 +35,6 @@ var Published = ThinOptions{Samples: 10, Digits: 4}
 func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	v, out := newView(r), *r
 	out.Cells, out.Runs = slices.Clone(r.Cells), slices.Clone(r.Runs)
-	exact := o // for cells, which documents quote
-	if exact.Digits > 0 {
-		exact.Digits++
-	}
 	middle, baseline := map[int]bool{}, map[int]bool{}
 	for i := range out.Cells {
 		c := &out.Cells[i]
@@ -50,28 +46,7 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 				baseline[id] = true
 			}
 		}
-		if c.Verdict != nil {
-			shown := c.Remedy == matrix.Baseline || c.Remedy == release
-			d := o.verdict(*c.Verdict, shown)
-			if !shown && len(c.Runs) > 1 {
-				d.Slope = memory.Interval{} // a report shows that of the figures
-			}
-			c.Verdict = &d
-		}
-		c.Figures.Slope = exact.interval(c.Figures.Slope)
-		for _, amount := range []**int64{&c.Figures.Peak, &c.Figures.Loaded, &c.Figures.Level, &c.Figures.Closed, &c.Figures.Trimmed, &c.Figures.StepTime} {
-			if *amount != nil {
-				rounded := int64(exact.round(float64(**amount)))
-				*amount = &rounded
-			}
-		}
-		if c.Comparison != nil {
-			d := *c.Comparison
-			for _, ratio := range []*memory.Ratio{&d.Slope, &d.Peak, &d.Reset, &d.GPU, &d.StepTime} {
-				ratio.Interval = exact.interval(ratio.Interval)
-			}
-			c.Comparison = &d
-		}
+		o.cell(c)
 	}
 	first := r.Started
 	for i := range out.Runs {
@@ -81,40 +56,74 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	}
 	for i := range out.Runs {
 		run := &out.Runs[i]
-		run.Key, run.Log, run.Seconds = "", "", math.Round(run.Seconds*10)/10
-		run.Outcome.Verdict = o.verdict(run.Outcome.Verdict, false)
-		if o.Digits > 0 && !middle[run.ID] && !baseline[run.ID] {
-			run.Outcome = memory.Outcome{Verdict: memory.Verdict{Kind: run.Outcome.Verdict.Kind, Reason: run.Outcome.Verdict.Reason}}
-		}
-		for _, reading := range []*memory.Reading{&run.Outcome.Peak, &run.Outcome.Reset, &run.Outcome.GPU, &run.Outcome.StepTime} {
-			*reading = o.reading(*reading)
-		}
 		if !run.Started.Equal(first) {
 			run.Started = time.Time{}
 		}
-		facts := map[string]string{}
-		for name, value := range run.Facts {
-			if strings.HasPrefix(name, worker.FactMatrix) {
-				facts[name] = value
-			}
-		}
-		run.Facts = facts
-		whole := run.Series != nil && run.Series.Len() <= o.Samples
-		if run.Series != nil && (whole || middle[run.ID] || baseline[run.ID]) {
-			run.Series = run.Series.Thin(o.Samples, func(s memory.Sample) memory.Sample { return o.sample(s, false) })
-		} else {
-			run.Series = nil
-		}
-		phases := run.Phases
-		run.Phases = map[string]memory.Sample{}
-		for name, s := range phases {
-			if whole || middle[run.ID] || baseline[run.ID] {
-				s.At = time.Time{}
-				run.Phases[name] = o.sample(s, baseline[run.ID])
-			}
-		}
+		o.run(run, middle[run.ID], baseline[run.ID])
 	}
 	return &out
+}
+
+// cell thins a cell. Documents quote cells, so they keep one more digit.
+func (o ThinOptions) cell(c *matrix.Cell) {
+	if c.Verdict != nil {
+		shown := c.Remedy == matrix.Baseline || c.Remedy == release
+		d := o.verdict(*c.Verdict, shown)
+		if !shown && len(c.Runs) > 1 {
+			d.Slope = memory.Interval{} // a report shows that of the figures
+		}
+		c.Verdict = &d
+	}
+	if o.Digits > 0 {
+		o.Digits++
+	}
+	c.Figures.Slope = o.interval(c.Figures.Slope)
+	for _, amount := range []**int64{&c.Figures.Peak, &c.Figures.Loaded, &c.Figures.Level, &c.Figures.Closed, &c.Figures.Trimmed, &c.Figures.StepTime} {
+		if *amount != nil {
+			rounded := int64(o.round(float64(**amount)))
+			*amount = &rounded
+		}
+	}
+	if c.Comparison != nil {
+		d := *c.Comparison
+		for _, ratio := range []*memory.Ratio{&d.Slope, &d.Peak, &d.Reset, &d.GPU, &d.StepTime} {
+			ratio.Interval = o.interval(ratio.Interval)
+		}
+		c.Comparison = &d
+	}
+}
+
+func (o ThinOptions) run(run *matrix.RunResult, middle, baseline bool) {
+	run.Key, run.Log, run.Seconds = "", "", math.Round(run.Seconds*10)/10
+	run.Outcome.Verdict = o.verdict(run.Outcome.Verdict, false)
+	if o.Digits > 0 && !middle && !baseline {
+		run.Outcome = memory.Outcome{Verdict: memory.Verdict{Kind: run.Outcome.Verdict.Kind, Reason: run.Outcome.Verdict.Reason}}
+	}
+	for _, reading := range []*memory.Reading{&run.Outcome.Peak, &run.Outcome.Reset, &run.Outcome.GPU, &run.Outcome.StepTime} {
+		*reading = o.reading(*reading)
+	}
+	facts := map[string]string{}
+	for name, value := range run.Facts {
+		if strings.HasPrefix(name, worker.FactMatrix) {
+			facts[name] = value
+		}
+	}
+	run.Facts = facts
+	whole := run.Series != nil && run.Series.Len() <= o.Samples
+	shown := whole || middle || baseline
+	if run.Series != nil && shown {
+		run.Series = run.Series.Thin(o.Samples, func(s memory.Sample) memory.Sample { return o.sample(s, false) })
+	} else {
+		run.Series = nil
+	}
+	phases := run.Phases
+	run.Phases = map[string]memory.Sample{}
+	for name, s := range phases {
+		if shown {
+			s.At = time.Time{}
+			run.Phases[name] = o.sample(s, baseline)
+		}
+	}
 }
 
 // verdict is a verdict without its trends, and unless it is shown, with what a table of
