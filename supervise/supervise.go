@@ -32,16 +32,14 @@ import (
 	"time"
 
 	"golang.org/x/term"
-
-	"steadyfit/internal/child"
 )
 
 // Env is the environment variable that marks a child of Run.
 const Env = "STEADYFIT_SUPERVISED"
 
 var (
-	// ErrRestart is in the errors of Worker.Restart.
-	ErrRestart = child.ErrRestart
+	// ErrRestart is in the errors of Worker.Restart: train has saved its state.
+	ErrRestart = errors.New("another process continues")
 	// ErrRetry marks an error of train that a new process may not have. An error that wraps it
 	// counts as a crash.
 	ErrRetry = errors.New("a new process may get further")

@@ -16,9 +16,9 @@
 // [Process.End], which kills what is left of the group and returns how the child ended: by an
 // exit code, a signal, the kernel's OOM killer, or [Process.Kill] with a reason.
 //
-// A child that has saved its state and needs a new process sends a last message that says so;
-// its functions return [ErrRestart] meanwhile. Whether a crashed child is started again is up
-// to the caller. The package is pure Go and does not know TensorFlow.
+// A child that needs a new process saves its state and sends a last message that says so. Whether
+// a crashed child is started again is up to the caller. The package is pure Go and does not know
+// TensorFlow.
 package child
 
 import (
@@ -47,12 +47,8 @@ const (
 	FilesFD    = 5
 )
 
-var (
-	// ErrRestart means that this process has saved its state, and that another one continues.
-	ErrRestart = errors.New("another process continues")
-	// ErrDeadline means that a child sent no message in time.
-	ErrDeadline = errors.New("no message in time")
-)
+// ErrDeadline means that a child sent no message in time.
+var ErrDeadline = errors.New("no message in time")
 
 // Command says what to start.
 type Command struct {
