@@ -129,53 +129,47 @@ func builtinFiles(files fs.FS, name string) ([]file, string, error) {
 	if _, err := fs.Stat(files, root+archiveExt); err == nil {
 		root, list = root+archiveExt, archiveFiles
 	}
-	out, hash, err := list(files, root)
+	out, err := list(files, root)
 	if err != nil {
 		return nil, "", fmt.Errorf("built-in model %s: %w", name, err)
 	}
-	return out, hash, nil
+	sum := sha256.New()
+	for _, f := range out {
+		fmt.Fprintf(sum, "%q %d %d ", f.name, f.size, f.crc)
+	}
+	return out, hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // folderFiles lists a model that is stored as a folder.
-func folderFiles(files fs.FS, root string) ([]file, string, error) {
-	var out []file
-	sum := sha256.New()
-	err := fs.WalkDir(files, root, func(p string, e fs.DirEntry, err error) error {
+func folderFiles(files fs.FS, root string) (out []file, err error) {
+	err = fs.WalkDir(files, root, func(p string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
 		data, err := fs.ReadFile(files, p)
-		if err != nil {
-			return err
-		}
-		f := file{p[len(root)+1:], int64(len(data)), crc32.ChecksumIEEE(data), func() (io.ReadCloser, error) { return files.Open(p) }}
-		fmt.Fprintf(sum, "%d %s %d ", len(f.name), f.name, len(data))
-		sum.Write(data)
-		out = append(out, f)
-		return nil
+		out = append(out, file{p[len(root)+1:], int64(len(data)), crc32.ChecksumIEEE(data), func() (io.ReadCloser, error) { return files.Open(p) }})
+		return err
 	})
-	return out, hex.EncodeToString(sum.Sum(nil)), err
+	return out, err
 }
 
 // archiveFiles lists a model that is stored as an archive, without unpacking it.
-func archiveFiles(files fs.FS, root string) ([]file, string, error) {
+func archiveFiles(files fs.FS, root string) (out []file, err error) {
 	data, err := fs.ReadFile(files, root)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	var out []file
 	for _, f := range archive.File {
 		if !fs.ValidPath(f.Name) {
-			return nil, "", fmt.Errorf("%s: %q: %w", root, f.Name, fs.ErrInvalid)
+			return nil, fmt.Errorf("%s: %q: %w", root, f.Name, fs.ErrInvalid)
 		}
 		out = append(out, file{f.Name, int64(f.UncompressedSize64), f.CRC32, f.Open})
 	}
-	sum := sha256.Sum256(data)
-	return out, hex.EncodeToString(sum[:]), nil
+	return out, nil
 }
 
 // install puts files into parent/name. Other processes see all of them or none.

@@ -20,19 +20,15 @@ func (s *Session) prepareVariants(n *native) (err error) {
 	if s.full == nil {
 		return nil
 	}
-	n.stacker = &stacker{}
-	for _, p := range []struct {
-		to *(*stack)
-		of *layout
-	}{{&n.stacker.full, s.full}, {&n.stacker.rest, s.full}, {&n.stacker.compiled, s.fullXLA}} {
-		if p.of == nil {
-			continue
-		}
-		if *p.to, err = s.newStack(n, p.of); err != nil {
-			return err
-		}
+	f := &stacker{}
+	n.stacker = f
+	if f.full, err = s.newStack(n, s.full); err == nil {
+		f.rest, err = s.newStack(n, s.full)
 	}
-	return nil
+	if err == nil && s.fullXLA != nil {
+		f.compiled, err = s.newStack(n, s.fullXLA)
+	}
+	return err
 }
 
 // compiledSignatures says which XLA-compiled signatures train the model.
@@ -242,7 +238,7 @@ func (k *stack) add(b data.Batch) error {
 		earlier, have := k.joined, k.have
 		k.joined, k.have = data.Batch{}, 0
 		for i := range have {
-			if err := k.put(earlier.Slice(i*b.Size, (i+1)*b.Size)); err != nil {
+			if err := k.feedNext(earlier.Slice(i*b.Size, (i+1)*b.Size)); err != nil {
 				return err
 			}
 		}
@@ -250,12 +246,12 @@ func (k *stack) add(b data.Batch) error {
 	if err := k.matchTo(b.Fields); err != nil {
 		return err
 	}
-	return k.put(b)
+	return k.feedNext(b)
 }
 
-// put copies the next batch. If the batches lie in one piece, the last one feeds all of
+// feedNext copies the next batch. If the batches lie in one piece, the last one feeds all of
 // them, large inputs without a copy, until reset.
-func (k *stack) put(b data.Batch) error {
+func (k *stack) feedNext(b data.Batch) error {
 	values, last := b, k.have == k.steps-1
 	if k.joined.Size > 0 {
 		values = k.joined
@@ -269,7 +265,7 @@ func (k *stack) put(b data.Batch) error {
 		if in.stacked && k.joined.Size == 0 {
 			p = piece{k.have, k.steps}
 		}
-		if err := k.Step.put(i, values.Fields[in.field].Values, b.Fields[in.field].Shape, p, k.joined.Size > 0); err != nil {
+		if err := k.put(i, values.Fields[in.field].Values, b.Fields[in.field].Shape, p, k.joined.Size > 0); err != nil {
 			return err
 		}
 	}

@@ -104,15 +104,11 @@ func unpin() {
 // own buffer is lost. A slice that is not Aligned is ErrInvalidArgument. As a rule nothing
 // is allocated in Go if the input was borrowed before.
 func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
-	p, err := st.use()
+	p, in, err := st.useInput(i, s.dtype)
 	if err != nil {
 		return err
 	}
 	defer st.done()
-	in, err := st.input(i, s.dtype)
-	if err != nil {
-		return err
-	}
 	if err := in.holds(shape, s.n); err != nil {
 		return err
 	}

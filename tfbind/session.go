@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -249,33 +250,15 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 		return nil, err
 	}
 
-	// TensorFlow caches one executor per order of feeds (tensorflow#40758), and
-	// the order of a Go map changes from run to run.
-	type named struct {
-		Output
-		name string
+	outputs, err := s.order(feeds)
+	if err != nil {
+		return nil, err
 	}
-	sorted := make([]named, 0, len(feeds))
-	for out := range feeds {
-		sorted = append(sorted, named{out, out.Name()})
-	}
-	slices.SortFunc(sorted, func(a, b named) int { return cmp.Compare(a.name, b.name) })
-	outputs := make([]Output, len(sorted))
-	inputs := make([]ptr, len(sorted))
-	for i, f := range sorted {
-		outputs[i] = f.Output
-		if err := s.check(outputs[i:i+1], nil); err != nil {
-			return nil, err
-		}
-		t := feeds[f.Output]
-		if t == nil {
-			return nil, fmt.Errorf("feed %s: %w", f.name, ErrNotFed)
-		}
-		if want := f.DType(); want != t.DType() {
-			return nil, fmt.Errorf("feed %s: %w: expected %s, got %s", f.name, ErrType, want, t.DType())
-		}
+	inputs := make([]ptr, len(outputs))
+	for i, out := range outputs {
+		t := feeds[out]
 		if inputs[i], err = t.h.acquire(); err != nil {
-			return nil, fmt.Errorf("feed %s: %w", f.name, err)
+			return nil, fmt.Errorf("feed %s: %w", out.Name(), err)
 		}
 		defer t.h.release()
 	}
@@ -311,6 +294,29 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 		results[i] = wrapTensor(capi.takeOutput(memory.step, i), 0)
 	}
 	return results, nil
+}
+
+// order checks feeds and returns them sorted by name: TensorFlow caches one executor per
+// order of feeds (tensorflow#40758), and the order of a Go map changes from run to run.
+func (s *Session) order(feeds Feeds) ([]Output, error) {
+	names := make(map[Output]string, len(feeds))
+	for out := range feeds {
+		names[out] = out.Name()
+	}
+	sorted := slices.SortedFunc(maps.Keys(names), func(a, b Output) int { return cmp.Compare(names[a], names[b]) })
+	for _, out := range sorted {
+		if err := s.check([]Output{out}, nil); err != nil {
+			return nil, err
+		}
+		t := feeds[out]
+		if t == nil {
+			return nil, fmt.Errorf("feed %s: %w", names[out], ErrNotFed)
+		}
+		if want := out.DType(); want != t.DType() {
+			return nil, fmt.Errorf("feed %s: %w: expected %s, got %s", names[out], ErrType, want, t.DType())
+		}
+	}
+	return sorted, nil
 }
 
 // guard runs f under the contract of mode.

@@ -136,15 +136,11 @@ func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 
 // Copy copies a slice as Set does.
 func (st *Step) Copy(i int, s Slice, shape ...int64) error {
-	p, err := st.use()
+	p, in, err := st.useInput(i, s.dtype)
 	if err != nil {
 		return err
 	}
 	defer st.done()
-	in, err := st.input(i, s.dtype)
-	if err != nil {
-		return err
-	}
 	// Before the buffer takes on the shape, which may be a mistake of any size.
 	if err := in.holds(shape, s.n); err != nil {
 		return err
@@ -161,15 +157,11 @@ func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 // that shape. dst has exactly the shape's elements and is valid until fill returns. If fill
 // fails, the input has no value.
 func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
-	p, err := st.use()
+	p, in, err := st.useInput(i, DTypeOf[T]())
 	if err != nil {
 		return err
 	}
 	defer st.done()
-	in, err := st.input(i, DTypeOf[T]())
-	if err != nil {
-		return err
-	}
 	if err := st.reshape(p, i, shape); err != nil {
 		return err
 	}
@@ -198,15 +190,11 @@ func (st *Step) reshape(p ptr, i int, shape []int64) error {
 // SetStrings copies a flat row-major slice into a new tensor for input i, which takes on
 // that shape.
 func SetStrings(st *Step, i int, values []string, shape ...int64) error {
-	p, err := st.use()
+	p, in, err := st.useInput(i, String)
 	if err != nil {
 		return err
 	}
 	defer st.done()
-	in, err := st.input(i, String)
-	if err != nil {
-		return err
-	}
 	if err := in.holds(shape, len(values)); err != nil {
 		return err
 	}
@@ -230,16 +218,21 @@ func (in *input) holds(shape []int64, values int) error {
 	return nil
 }
 
-// input returns input i if it has that type.
-func (st *Step) input(i int, dtype DType) (*input, error) {
-	if i < 0 || i >= len(st.feeds) {
-		return nil, fmt.Errorf("step input %d: %w: the step has %d inputs", i, ErrInvalidArgument, len(st.feeds))
+// useInput begins an exclusive use of input i, which must have that type.
+func (st *Step) useInput(i int, dt DType) (p ptr, in *input, err error) {
+	if p, err = st.use(); err != nil {
+		return nil, nil, err
 	}
-	in := &st.feeds[i]
-	if dtype != in.dtype {
-		return nil, fmt.Errorf("step input %s: %w: expected %s, got %s", in.name, ErrType, in.dtype, dtype)
+	switch {
+	case i < 0 || i >= len(st.feeds):
+		err = fmt.Errorf("step input %d: %w: the step has %d inputs", i, ErrInvalidArgument, len(st.feeds))
+	case dt != st.feeds[i].dtype:
+		err = fmt.Errorf("step input %s: %w: expected %s, got %s", st.feeds[i].name, ErrType, st.feeds[i].dtype, dt)
+	default:
+		return p, &st.feeds[i], nil
 	}
-	return in, nil
+	st.done()
+	return nil, nil, err
 }
 
 func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
