@@ -105,9 +105,6 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	return ""
 }
 
-// CanSplit reports whether the model's batches can be split. If not, CheckSplit says why.
-func (s *Session) CanSplit() bool { return s.CheckSplit() == nil }
-
 // SetMicroBatches splits each batch of the train steps that follow into n micro-batches,
 // run one after the other, whose gradients are summed for one update. A step then needs
 // the memory of a micro-batch. The update is that of the whole batch, but for the order in

@@ -207,13 +207,13 @@ func TestDropoutInParts(t *testing.T) {
 	model, err := savedmodels.Builtin(dropout)
 	require.NoError(t, err)
 	s := openModel(t, model, session.Options{})
-	assert.False(t, s.CanSplit())
+	assert.Error(t, s.CheckSplit())
 	assert.ErrorIs(t, s.SetMicroBatches(2), session.ErrInexactSplit)
 	assert.Equal(t, 1, s.MicroBatches())
 	require.NoError(t, s.SetMicroBatches(1))
 
 	s = openModel(t, model, session.Options{AllowInexactSplit: true})
-	assert.True(t, s.CanSplit())
+	assert.NoError(t, s.CheckSplit())
 	require.NoError(t, s.SetMicroBatches(2))
 	b := ones(t, model, "train", 8)
 	bs := []data.Batch{b, b, b}

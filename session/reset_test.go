@@ -125,7 +125,7 @@ func TestMicroBatches(t *testing.T) {
 	ctx := context.Background()
 	b := batches(t, digits(t), 30, 6)
 	whole := open(t, "digits", session.Options{})
-	assert.True(t, whole.CanSplit())
+	assert.NoError(t, whole.CheckSplit())
 	want := losses(t, whole, b, 0)
 	for _, parts := range []int{2, 7, 30, 64} {
 		s := open(t, "digits", session.Options{})
