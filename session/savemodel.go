@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -90,6 +90,8 @@ const (
 	replacedModel  = "old"
 )
 
+var unfinishedName = regexp.MustCompile(`(?s)^\.(.+)` + regexp.QuoteMeta(unfinishedMark) + `[0-9]+$`)
+
 // TidyModels removes the remains of SaveModel calls whose process died from a folder. A
 // model that was being replaced gets its name back if there is none in its place. A
 // trained model that was not in its place yet is lost. of selects by the name of the
@@ -107,27 +109,18 @@ func TidyModels(folder string, of func(model string, changed time.Time) bool) er
 		return fmt.Errorf("tidy models: %w", err)
 	}
 	for _, e := range entries {
-		at := strings.LastIndex(e.Name(), unfinishedMark)
-		if at < 2 || e.Name()[0] != '.' || !e.IsDir() {
+		name := unfinishedName.FindStringSubmatch(e.Name())
+		if name == nil || !e.IsDir() {
 			continue
 		}
-		if number := e.Name()[at+len(unfinishedMark):]; number == "" || strings.Trim(number, "0123456789") != "" {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		model := e.Name()[1:at]
-		if of != nil {
-			info, err := e.Info()
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("tidy models: %w", err)
-			}
-			if !of(model, info.ModTime()) {
-				continue
-			}
+		if err == nil && (of == nil || of(name[1], info.ModTime())) {
+			err = tidyModel(filepath.Join(folder, name[1]), filepath.Join(folder, e.Name()))
 		}
-		if err := tidyModel(filepath.Join(folder, model), filepath.Join(folder, e.Name())); err != nil {
+		if err != nil {
 			return fmt.Errorf("tidy models: %w", err)
 		}
 	}
