@@ -92,7 +92,7 @@ leakcheck: runtime ## an object dropped without Close is said with its origin (t
 	$(GOTEST) leakcheck -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./savedmodels/... ./fit/... ./train/...
 
 .PHONY: test-tfgo
-test-tfgo: runtime ## a graph of tfgo as a stage, both bindings in one process
+test-tfgo: runtime ## a preprocessing graph of tfgo, both bindings in one process
 	source internal/lab/bench/galeone.env; $(GOTEST) tfgo -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
 
 # How many inputs each fuzz target tries: a number and an x. A time would do but for a fault of
