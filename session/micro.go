@@ -252,7 +252,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 		weights += w
 		for m, from := range metrics {
 			v := r.part[from]
-			switch r.reduces[from] {
+			switch r.reductions[from] {
 			case byLast:
 				out[m] = v
 			case bySum:
@@ -267,7 +267,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 		}
 	}
 	for m, from := range metrics {
-		if r.reduces[from] == byWeights && weights != 0 {
+		if r.reductions[from] == byWeights && weights != 0 {
 			out[m] /= weights
 		}
 	}

@@ -134,9 +134,9 @@ func (st *Step) output(name string) (int, error) {
 // runner is the step of a role, with the scalars that it reports.
 type runner struct {
 	*Step
-	names   []string // of the metrics, which are the first outputs of the step
-	reduces []reduction
-	part    []float64 // the metrics of a micro-batch
+	names      []string // of the metrics, which are the first outputs of the step
+	reductions []reduction
+	part       []float64 // the metrics of a micro-batch
 	// finite is the output grads_finite of the step; -1 if there is none.
 	finite int
 }
@@ -151,7 +151,7 @@ func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) 
 	fetch := sig.Metrics()
 	for _, m := range fetch {
 		r.names = append(r.names, m.Name)
-		r.reduces = append(r.reduces, reductionOf(s.model, m.Name))
+		r.reductions = append(r.reductions, reductionOf(s.model, m.Name))
 	}
 	if t := gradsFinite(sig); t != nil {
 		r.finite = len(fetch)
