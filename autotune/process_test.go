@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		switch os.Getenv(faultEnv) {
 		case "dies":
 			fmt.Fprintln(os.Stderr, "panic: on purpose")
-			os.Exit(2) // lint:allow exit: this process is a child of the tests
+			os.Exit(2)
 		case "hangs":
 			select {}
 		}
@@ -39,12 +39,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(weightsEnv) != "" {
 		if err := printWeights(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1) // lint:allow exit: this process is a child of the tests
+			os.Exit(1)
 		}
-		os.Exit(0) // lint:allow exit: this process is a child of the tests
+		os.Exit(0)
 	}
 	Child(context.Background())
-	os.Exit(m.Run()) // lint:allow exit: the end of the tests
+	os.Exit(m.Run())
 }
 
 // children are the processes that this one has started and that are left.

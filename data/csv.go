@@ -54,13 +54,13 @@ type Column struct {
 type Header int
 
 const (
-	// HeaderAuto: the first line is a header if it has the name of the label or of an
+	// HeaderAuto takes the first line as a header if it has the name of the label or of an
 	// input (CSVOptions.Columns), or no number. For a model that takes text, a line without
 	// such a name is ErrField, because it may be either.
 	HeaderAuto Header = iota
-	// HeaderPresent: it is a header, even if it has numbers in it.
+	// HeaderPresent takes the first line as a header, even if it has numbers in it.
 	HeaderPresent
-	// HeaderAbsent: it is a row like the others.
+	// HeaderAbsent takes the first line as a row.
 	HeaderAbsent
 )
 

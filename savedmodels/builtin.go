@@ -32,7 +32,7 @@ const (
 	archiveExt  = ".zip"
 )
 
-// BuiltinPrefix, followed by the name of a built-in model, is a path that Open takes.
+// BuiltinPrefix begins the path of a built-in model, as in builtin:digits.
 const BuiltinPrefix = "builtin:"
 
 // BuiltinNames lists the models that ship with the project, sorted. Those whose names

@@ -15,7 +15,7 @@ import (
 type Severity int
 
 const (
-	// Error: training would fail, or is refused.
+	// Error means that training would fail, or is refused.
 	Error Severity = iota
 	warning
 	note

@@ -13,7 +13,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrData: data that does not fit the signature that it is to be fed to.
+// ErrData means that the data does not fit the signature.
 var ErrData = errors.New("the data does not fit the model")
 
 // binding connects the inputs of a signature with the fields of batches.

@@ -13,7 +13,7 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrInexactSplit: micro-batches would give another update than the whole batch.
+// ErrInexactSplit means that micro-batches would give another update than the whole batch.
 var ErrInexactSplit = errors.New("parts of a batch would not give the update of the whole batch")
 
 // CheckSplit returns why batches cannot be split into micro-batches, and what to do:

@@ -190,7 +190,7 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 	return nil
 }
 
-// ErrStack: train steps that cannot run together in one execution.
+// ErrStack means that train steps cannot run together in one execution.
 var ErrStack = errors.New("train steps cannot run together in one call")
 
 // The limits of ChooseSteps, for an execution: steps, and bytes of their inputs.

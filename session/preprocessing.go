@@ -31,7 +31,7 @@ type PreprocessingOptions struct {
 	Device gpuopts.Options
 }
 
-// ErrPreprocessing: the graph cannot preprocess batches, or gives a wrong result.
+// ErrPreprocessing means that the graph cannot preprocess batches, or gives a wrong result.
 var ErrPreprocessing = errors.New("the graph does not fit for preprocessing")
 
 // Preprocessing is a graph that a field of the data passes through before the model, such

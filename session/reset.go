@@ -48,7 +48,7 @@ func (r Reset) Returned() memory.Reading {
 	return memory.Known(r.Before.Bytes - r.After.Bytes)
 }
 
-// ErrLost: a reset closed the session and could not load the model again. The snapshot and
+// ErrLost means that a reset closed the session and could not load the model again. The snapshot and
 // the checkpoints have the trained state; a new session can Revert to the snapshot. It is
 // a supervise.ErrRetry: another process continues from the last checkpoint.
 var ErrLost = fmt.Errorf("the session is lost: %w", supervise.ErrRetry)
@@ -153,7 +153,7 @@ func HasPool() bool {
 	return on && (err != nil || len(missing) > 0)
 }
 
-// ErrOutOfMemory: TensorFlow had no memory for a step; the variables are in doubt.
+// ErrOutOfMemory means that TensorFlow had no memory for a step; the variables are in doubt.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted
 
 // bringTo sets all variables.

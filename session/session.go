@@ -62,7 +62,7 @@ type Options struct {
 	LossScale LossScale
 }
 
-// ErrNoSignature: the model has no signature for the purpose.
+// ErrNoSignature means that the model has no signature for the purpose.
 var ErrNoSignature = errors.New("the model has no such signature")
 
 // Session is an open model. Its methods other than Close are for one goroutine
@@ -155,7 +155,7 @@ func causeOf(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// ErrNoGPU: the options ask for a GPU that TensorFlow lacks.
+// ErrNoGPU means that the options ask for a GPU that TensorFlow lacks.
 var ErrNoGPU = errors.New("TensorFlow has no GPU here")
 
 // checkGPU returns ErrNoGPU if the options ask for a GPU and there is none.

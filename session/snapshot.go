@@ -28,7 +28,7 @@ type Snapshot struct {
 	scale  scaleState
 }
 
-// ErrSnapshot: the snapshot is closed, or of another model.
+// ErrSnapshot means that the snapshot is closed, or of another model.
 var ErrSnapshot = errors.New("the snapshot cannot be used")
 
 // Bytes is the size of the values.

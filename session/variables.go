@@ -10,7 +10,7 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrVariables: the checkpoint has other variables than the model.
+// ErrVariables means that the checkpoint has other variables than the model.
 var ErrVariables = errors.New("the checkpoint has other variables than the model")
 
 // CheckVariables returns ErrVariables, with the first few differences, unless a checkpoint,

@@ -47,7 +47,7 @@ const (
 
 func init() {
 	if name := os.Getenv(scriptEnv); name != "" {
-		os.Exit(play(scripts[name])) // lint:allow exit: this process is a child of the tests
+		os.Exit(play(scripts[name]))
 	}
 }
 
@@ -136,7 +136,7 @@ var scripts = map[string]script{
 	"killed":  firstCrashes(func() { die(syscall.SIGKILL) }),
 	"faults":  firstCrashes(func() { die(syscall.SIGSEGV) }),
 	"panics":  firstCrashes(func() { var p *int; *p = 1 }),
-	"exits":   firstCrashes(func() { os.Exit(0) }), // lint:allow exit: a library that ends the process
+	"exits":   firstCrashes(func() { os.Exit(0) }),
 	"stopped": firstCrashes(func() { say("hangs"); die(syscall.SIGSTOP) }),
 	"hangs":   firstCrashes(func() { say("hangs"); select {} }),
 	"aborts": firstCrashes(func() {

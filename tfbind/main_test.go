@@ -18,9 +18,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envThresholdChild) != "" {
 		if err := thresholdChild(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1) // lint:allow exit: this process is a child of the tests
+			os.Exit(1)
 		}
-		os.Exit(0) // lint:allow exit: this process is a child of the tests
+		os.Exit(0)
 	}
 	if file := os.Getenv(envMallocChild); file != "" {
 		if err := mallocChild(file); err != nil {

@@ -199,7 +199,7 @@ const (
 	Abort
 )
 
-// ErrInterrupted: a run was cut short by closing its session; see [Abort].
+// ErrInterrupted means that a run was cut short by closing its session; see [Abort].
 var ErrInterrupted = fmt.Errorf("run interrupted, its session is closed and its variables are in doubt: %w", ErrClosed)
 
 // RunOptions are the rarer options of a run.

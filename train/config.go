@@ -165,7 +165,9 @@ const (
 	TraceIfUnsure Trace = iota
 	// TraceUnlessLimited traces a step unless memory is limited.
 	TraceUnlessLimited
+	// TraceAlways traces a step, even if memory is limited.
 	TraceAlways
+	// TraceNever traces no step.
 	TraceNever
 )
 

@@ -53,9 +53,10 @@ type Mapping string
 const (
 	// MapAuto maps files from 1 GiB on.
 	MapAuto Mapping = ""
-	// MapAlways and MapNever leave the size out of account.
+	// MapAlways maps files of any size.
 	MapAlways Mapping = "always"
-	MapNever  Mapping = "never"
+	// MapNever reads all files into memory.
+	MapNever Mapping = "never"
 	// mapFrom is the size of the files, in bytes, from which MapAuto maps them.
 	mapFrom = 1 << 30
 )

@@ -47,7 +47,7 @@ func asProgram() {
 	var args []string
 	if err := json.Unmarshal([]byte(text), &args); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1) // lint:allow exit: this process is a child of the tests
+		os.Exit(1)
 	}
 	if how := os.Getenv(noMemoryEnv); how != "" && strings.Contains(os.Getenv(supervise.Env), `"attempt":1,`) {
 		signal, said, _ := strings.Cut(how, ":")
@@ -58,7 +58,7 @@ func asProgram() {
 	}
 	os.Args = append(os.Args[:1], args...)
 	main()
-	os.Exit(0) // lint:allow exit: this process is a child of the tests
+	os.Exit(0)
 }
 
 // program is the command with these arguments, as a child process.

@@ -101,8 +101,6 @@ type shown struct {
 
 func (s shown) word(value string) string { return s.show(value) }
 
-func showXLA(value string) string { return strconv.FormatBool(value != string(gpuopts.XLAOff)) }
-
 func showPrecision(value string) string {
 	if value == string(gpuopts.BFloat16) {
 		return "bf16"
@@ -152,7 +150,7 @@ func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 		switch {
 		case err != nil:
 			return errNoSize
-		case n == 0 || n > math.MaxInt64:
+		case n == 0:
 			return errors.New("expected more than 0; leave it out to have no limit")
 		case n < least:
 			meant := ""

@@ -20,9 +20,9 @@ const specEnv = "STEADYFIT_TEST_CHILD"
 // TestMain makes the test binary a child that does what its specification says.
 func TestMain(m *testing.M) {
 	if os.Getenv(specEnv) != "" {
-		os.Exit(behave()) // lint:allow exit: this process is a child of the tests
+		os.Exit(behave())
 	}
-	os.Exit(m.Run()) // lint:allow exit: the end of the tests
+	os.Exit(m.Run())
 }
 
 func behave() int {

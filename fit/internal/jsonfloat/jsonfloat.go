@@ -9,6 +9,7 @@ import (
 // Float is a float64 that JSON preserves exactly: NaN is null, and infinities are strings.
 type Float float64
 
+// MarshalJSON implements json.Marshaler.
 func (f Float) MarshalJSON() ([]byte, error) {
 	switch v := float64(f); {
 	case math.IsNaN(v):
@@ -22,6 +23,7 @@ func (f Float) MarshalJSON() ([]byte, error) {
 	}
 }
 
+// UnmarshalJSON implements json.Unmarshaler.
 func (f *Float) UnmarshalJSON(text []byte) error {
 	switch string(text) {
 	case "null":
