@@ -1,16 +1,9 @@
 // Command service fine-tunes one model after the other, for days, in one supervised process.
 //
-//   - A job is a file DIR/queue/NAME.json: a train.Config, such as {"Model": "builtin:digits",
-//     "Data": {"Path": "builtin:digits"}, "Loop": {"Epochs": 9, "Batch": 32}}. It runs as is
-//     fastest, within the budget of -budget. The trained model is DIR/models/NAME. The file moves
-//     to DIR/done, or to DIR/failed with the reason.
-//   - A worker that crashes or hangs is restarted, and resumes its job from the last checkpoint. A
-//     job that crashes three workers without progress fails.
-//   - The memory after each job is judged. The exit code is 1 if it grows from job to job.
-//
-// To see it work, with 40 jobs on built-in models:
-//
-//	go run ./examples/service -dir out/service -demo 40
+// A job is a file DIR/queue/NAME.json: a train.Config as JSON. It runs with autotune and within
+// the memory of -budget. The trained model is DIR/models/NAME. A worker that crashes or hangs is
+// restarted, and resumes its job from the last checkpoint. The exit code is 1 if memory grows
+// from job to job. docs/tutorial/service.md has a queue to try it with.
 package main
 
 import (
@@ -43,9 +36,8 @@ func main() {
 	s := service{out: os.Stdout, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flag.StringVar(&s.dir, "dir", "service", "folder of the service")
 	flag.Int64Var(&s.budget, "budget", 4096, "memory for a job, in MiB")
-	demo := flag.Int("demo", 0, "put this many jobs on built-in models into the queue")
 	flag.Parse()
-	err := s.run(ctx, *demo)
+	err := s.run(ctx)
 	if err != nil && !supervise.Reported(err) {
 		fmt.Fprintln(os.Stderr, "service:", err)
 	}
@@ -61,7 +53,7 @@ type service struct {
 
 func (s service) path(folder, name string) string { return filepath.Join(s.dir, folder, name) }
 
-// jobs are the names of the job files of a folder, in order.
+// jobs returns the names of the jobs of a folder, sorted.
 func (s service) jobs(folder string) (names []string) {
 	paths, _ := filepath.Glob(s.path(folder, "*.json")) // the pattern is sound
 	for _, path := range paths {
@@ -70,22 +62,10 @@ func (s service) jobs(folder string) (names []string) {
 	return names
 }
 
-// prepare makes the folders, and the jobs of a demonstration.
-func (s service) prepare(demo int) (err error) {
-	for _, folder := range []string{"queue", "running", "models", "done", "failed"} {
-		err = errors.Join(err, os.MkdirAll(s.path(folder, ""), 0o777))
-	}
-	for i := range demo {
-		text := fmt.Sprintf(`{"Model": %q, "Data": {"Path": "builtin:digits"}, "Seed": %d, "Loop": {"Epochs": 2, "Batch": 32}}`, []string{"builtin:digits", "builtin:digits-cnn"}[i%2], i)
-		err = errors.Join(err, os.WriteFile(s.path("queue", fmt.Sprintf("demo-%04d.json", i)), []byte(text), 0o666))
-	}
-	return err
-}
-
 // run supervises workers until no job is left.
-func (s service) run(ctx context.Context, demo int) error {
-	if os.Getenv(supervise.Env) == "" { // in the parent
-		if err := s.prepare(demo); err != nil {
+func (s service) run(ctx context.Context) error {
+	for _, folder := range []string{"queue", "running", "models", "done", "failed"} {
+		if err := os.MkdirAll(s.path(folder, ""), 0o777); err != nil {
 			return err
 		}
 	}
@@ -102,9 +82,9 @@ func (s service) run(ctx context.Context, demo int) error {
 	}
 }
 
-// work does all jobs, in a process of its own.
+// work runs all jobs in a child process, and judges the memory after each.
 func (s service) work(ctx context.Context, worker *supervise.Worker) error {
-	// Workers that crashed while they saved a model have left parts of it.
+	// A worker that crashed while it saved a model has left parts of it.
 	if err := session.TidyModels(s.path("models", ""), nil); err != nil {
 		return err
 	}
@@ -114,12 +94,9 @@ func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 		if endsService(err) {
 			return fmt.Errorf("job %s: %w", names[0], err)
 		}
-		if err := s.finish(names[0], err); err != nil {
-			return err
-		}
 		session.Trim()
-		usage, err := memory.Read()
-		if err != nil {
+		usage, readErr := memory.Read()
+		if err := errors.Join(s.finish(names[0], err), readErr); err != nil {
 			return err
 		}
 		after.Append(&memory.Sample{Step: after.Total() + 1, Values: []memory.Value{{Layer: memory.Anon, Reading: usage.Anon}}})
@@ -127,7 +104,7 @@ func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 	return s.outcome(&after)
 }
 
-// train does a job, from where another worker left it.
+// train runs a job from its last checkpoint.
 func (s service) train(ctx context.Context, worker *supervise.Worker, name string) error {
 	text, err := os.ReadFile(s.path("queue", name+".json"))
 	if err != nil {
@@ -155,8 +132,7 @@ func (s service) train(ctx context.Context, worker *supervise.Worker, name strin
 	return err
 }
 
-// endsService reports whether an error is not the job's: the next job would have it, too, or
-// another process may not.
+// endsService reports whether the next job, or another process, would have the error too.
 func endsService(err error) bool {
 	for _, other := range []error{context.Canceled, supervise.ErrRestart, supervise.ErrRetry, checkpoint.ErrLocked} {
 		if errors.Is(err, other) {
@@ -166,8 +142,8 @@ func endsService(err error) bool {
 	return errors.As(err, new(*checkpoint.Error)) || errors.As(err, new(*session.SaveError))
 }
 
-// finish takes a job out of the queue once its checkpoints are gone: the next job of that name
-// would resume them.
+// finish removes the checkpoints of a job, then takes it out of the queue: the next job of that
+// name would resume them.
 func (s service) finish(name string, failure error) error {
 	to := "done"
 	if failure != nil {
@@ -183,14 +159,14 @@ func (s service) finish(name string, failure error) error {
 	return os.Rename(s.path("queue", name+".json"), s.path(to, name+".json"))
 }
 
-// outcome is what the service says at its end, with the memory of its last worker.
+// outcome prints the number of jobs and the verdict on the memory after each.
 func (s service) outcome(after *memory.Series) error {
 	failed, verdict := len(s.jobs("failed")), after.Judge(memory.Criteria{Budget: 32 * memory.KiB})
 	fmt.Fprintf(s.out, "jobs done: %d, failed: %d\n%v\n", len(s.jobs("done")), failed, verdict)
-	if verdict.Kind == memory.Leak {
+	switch {
+	case verdict.Kind == memory.Leak:
 		return errors.New("memory grows from job to job")
-	}
-	if failed > 0 {
+	case failed > 0:
 		return fmt.Errorf("%d jobs failed; see %s", failed, s.path("failed", ""))
 	}
 	return nil

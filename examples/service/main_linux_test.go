@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -39,6 +40,21 @@ func serve(t *testing.T, dir string, args ...string) (cmd *exec.Cmd, output *byt
 	return cmd, output
 }
 
+// enqueue puts a job into the queue.
+func enqueue(t *testing.T, dir, name, config string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", name+".json"), []byte(config), 0o666))
+}
+
+// demo puts n jobs on built-in models into the queue.
+func demo(t *testing.T, dir string, n int) {
+	t.Helper()
+	for i := range n {
+		enqueue(t, dir, fmt.Sprintf("demo-%04d", i), fmt.Sprintf(`{"Model": %q, "Data": {"Path": "builtin:digits"}, "Seed": %d, "Loop": {"Epochs": 2, "Batch": 32}}`, []string{"builtin:digits", "builtin:digits-cnn"}[i%2], i))
+	}
+}
+
 // weights are those of the trained models, by job.
 func weights(t *testing.T, dir string) map[string]string {
 	t.Helper()
@@ -58,20 +74,21 @@ func weights(t *testing.T, dir string) map[string]string {
 // aside, and the exit code says so.
 func TestServiceSurvivesItsWorker(t *testing.T) {
 	undisturbed := t.TempDir()
-	cmd, output := serve(t, undisturbed, "-demo", "3")
+	demo(t, undisturbed, 3)
+	cmd, output := serve(t, undisturbed)
 	require.NoError(t, cmd.Wait(), "%s", output)
 	assert.Contains(t, output.String(), "jobs done: 3, failed: 0")
 	want := weights(t, undisturbed)
 	require.Len(t, want, 3)
 
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", "bad.json"), []byte(`{"Model":"nowhere","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1,"Batch":32}}`), 0o666))
+	enqueue(t, dir, "bad", `{"Model":"nowhere","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1,"Batch":32}}`)
+	demo(t, dir, 3)
 	// Left by workers that died while they saved a model.
 	for _, left := range []string{".demo-0000.tmp-1/new", ".before.tmp-2/old/assets"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "models", filepath.FromSlash(left)), 0o777))
 	}
-	cmd, output = serve(t, dir, "-demo", "3")
+	cmd, output = serve(t, dir)
 	running := filepath.Join(dir, "running", "demo-0001")
 	require.Eventually(t, func() bool {
 		found, err := checkpoint.List(running)
@@ -104,17 +121,15 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 // fails, and the next ones are trained.
 func TestJobsAreConfigs(t *testing.T) {
 	free, other := t.TempDir(), t.TempDir()
-	cmd, output := serve(t, free, "-demo", "2")
+	demo(t, free, 2)
+	cmd, output := serve(t, free)
 	require.NoError(t, cmd.Wait(), "%s", output)
-	require.NoError(t, os.MkdirAll(filepath.Join(other, "queue"), 0o777))
-	job := func(name, text string) {
-		require.NoError(t, os.WriteFile(filepath.Join(other, "queue", name), []byte(text), 0o666))
-	}
-	job("a.json", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Budget":{"Limit":1048576}}`)
-	job("b.json", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Autotune":{"Mode":"on"}}`)
-	job("c.json", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":0,"Batch":32}}`)
-	job("d.json", `{"Model":`)
-	cmd, output = serve(t, other, "-demo", "2")
+	demo(t, other, 2)
+	enqueue(t, other, "a", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Budget":{"Limit":1048576}}`)
+	enqueue(t, other, "b", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Autotune":{"Mode":"on"}}`)
+	enqueue(t, other, "c", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":0,"Batch":32}}`)
+	enqueue(t, other, "d", `{"Model":`)
+	cmd, output = serve(t, other)
 	require.Error(t, cmd.Wait(), "%s", output)
 	assert.Contains(t, output.String(), "jobs done: 3, failed: 3")
 	assert.Contains(t, output.String(), "job a failed: ")
@@ -161,8 +176,7 @@ func findWorker(pid int) (child int, ok bool) {
 // stays in the queue.
 func TestCtrlC(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", "long.json"), []byte(`{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32}}`), 0o666))
+	enqueue(t, dir, "long", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32}}`)
 	cmd, output := serve(t, dir)
 	require.Eventually(t, func() bool {
 		found, err := checkpoint.List(filepath.Join(dir, "running", "long"))
@@ -178,10 +192,9 @@ func TestCtrlC(t *testing.T) {
 // between: the next job of that name would take its checkpoints for its own.
 func TestAJobLeavesTheQueueLast(t *testing.T) {
 	s := service{dir: t.TempDir(), out: io.Discard}
-	require.NoError(t, s.prepare(1))
-	require.NoError(t, os.Remove(filepath.Join(s.dir, "done")))
+	demo(t, s.dir, 1)
 	checkpoints := filepath.Join(s.dir, "running", "demo-0000")
-	require.NoError(t, os.Mkdir(checkpoints, 0o777))
+	require.NoError(t, os.MkdirAll(checkpoints, 0o777))
 	require.Error(t, s.finish("demo-0000", nil), "there is no folder to move it to")
 	assert.NoDirExists(t, checkpoints)
 	assert.FileExists(t, filepath.Join(s.dir, "queue", "demo-0000.json"))
@@ -190,8 +203,7 @@ func TestAJobLeavesTheQueueLast(t *testing.T) {
 // A job whose workers are killed before there is a checkpoint is put aside with the reason.
 func TestJobThatKillsIsPutAside(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", "long.json"), []byte(`{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32},"Checkpoints":{"EverySteps":1000000}}`), 0o666))
+	enqueue(t, dir, "long", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32},"Checkpoints":{"EverySteps":1000000}}`)
 	cmd, output := serve(t, dir)
 	killed := map[int]bool{}
 	require.Eventually(t, func() bool {
