@@ -11,16 +11,16 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Slice refers to a Go slice of numbers or bools. It keeps the memory alive, and does not
-// pin it.
+// Slice refers to a Go slice of numbers or bools. It keeps the memory alive but does not pin
+// it.
 type Slice struct {
 	dtype DType
 	data  ptr
 	n     int
 }
 
-// SliceOf returns a Slice of a slice of one of Go's own types of Numeric, and the zero Slice,
-// whose DType is 0, for any other value. It does not allocate.
+// SliceOf returns a Slice for a slice of one of Go's built-in types in Numeric. For any other
+// value it returns the zero Slice, whose DType is 0. It does not allocate.
 func SliceOf(values any) Slice {
 	t, first, n := dtype.Data(values)
 	if t == nil || t.Kind == dtype.String {
@@ -39,24 +39,25 @@ func (s Slice) DType() DType { return s.dtype }
 // Bytes is the size of the elements.
 func (s Slice) Bytes() int { return s.n * s.dtype.Size() }
 
-// alignment is that of TensorFlow's operations, in bytes (EIGEN_MAX_ALIGN_BYTES).
+// alignment is the alignment in bytes that TensorFlow's operations require
+// (EIGEN_MAX_ALIGN_BYTES).
 const alignment = 64
 
-// Aligned reports whether Step.Borrow takes the slice: it is not empty and 64-byte aligned,
-// as all memory is that Go allocates in one piece of more than 32 KiB.
+// Aligned reports whether Step.Borrow accepts the slice: the slice is not empty and is 64-byte
+// aligned. Every single Go allocation of more than 32 KiB is aligned.
 func (s Slice) Aligned() bool { return s.n > 0 && uintptr(s.data)%alignment == 0 }
 
 // borrow is Go memory that an input of a step reads from.
 type borrow struct {
-	// held is 1 while TensorFlow refers to the memory; TensorFlow sets it to 0. It is
-	// pinned, too.
+	// held is 1 while TensorFlow refers to the memory; TensorFlow sets it to 0. The borrow
+	// itself is pinned because TensorFlow has the address of held.
 	held     int32
-	released bool // by the step
+	released bool // the step no longer uses it
 	pinner   runtime.Pinner
 }
 
-// borrows lists all borrowed memory of the process, also of steps that were never closed.
-// Listed memory is pinned, since TensorFlow may read it.
+// borrows lists all borrowed memory of the process, including that of steps that were never
+// closed. Listed memory stays pinned because TensorFlow may read it.
 var borrows struct {
 	sync.Mutex
 	list []*borrow
@@ -71,8 +72,8 @@ func (l *borrow) begin(values ptr) {
 	borrows.list = append(borrows.list, l)
 }
 
-// end unpins borrowed memory, at once or once TensorFlow releases it, and reports whether
-// TensorFlow still has it.
+// end marks the memory as released by the step and unpins it if TensorFlow has released it
+// too. It reports whether TensorFlow still refers to the memory.
 func (l *borrow) end() bool {
 	borrows.Lock()
 	defer borrows.Unlock()
@@ -81,14 +82,14 @@ func (l *borrow) end() bool {
 	return slices.Contains(borrows.list, l)
 }
 
-// unpinKept unpins memory that TensorFlow has released since.
+// unpinKept unpins the memory that TensorFlow has released since the last check.
 func unpinKept() {
 	borrows.Lock()
 	defer borrows.Unlock()
 	unpin()
 }
 
-// unpin is called under the lock.
+// unpin requires that borrows is locked.
 func unpin() {
 	borrows.list = slices.DeleteFunc(borrows.list, func(l *borrow) bool {
 		free := l.released && atomic.LoadInt32(&l.held) == 0
@@ -101,8 +102,8 @@ func unpin() {
 
 // Borrow makes runs read input i from the slice itself until Release, or until the input is
 // set or borrowed again. The values must not change before that. The content of the input's
-// own buffer is lost. A slice that is not Aligned is ErrInvalidArgument. As a rule nothing
-// is allocated in Go if the input was borrowed before.
+// own buffer is lost. A slice that is not Aligned returns ErrInvalidArgument. Borrowing an
+// input again usually allocates nothing in Go.
 func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 	p, in, err := st.useInput(i, s.dtype)
 	if err != nil {
@@ -130,10 +131,10 @@ func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 	return nil
 }
 
-// Release ends the use of all borrowed slices; those inputs then have no value. kept reports
-// that the model keeps some of the memory borrowed since the last Release, as it does if an
-// input is assigned to a variable: that memory must never be written to again. It stays
-// pinned until TensorFlow releases it, which is checked as borrows end and sessions close.
+// Release ends the use of all borrowed slices; their inputs then have no value. kept reports
+// that the model keeps some of the memory borrowed since the last Release, as when an input is
+// assigned to a variable. The caller must never write to that memory again. It stays pinned
+// until TensorFlow releases it, which is checked when borrows end and when sessions close.
 func (st *Step) Release() (kept bool, err error) {
 	p, err := st.use()
 	if err != nil {
@@ -158,14 +159,14 @@ func (st *Step) release(p ptr, i int) {
 	}
 }
 
-// stepBorrows are those of a step, by input.
+// stepBorrows holds the borrows of a step, indexed by input.
 type stepBorrows struct {
 	of       []*borrow
 	borrowed []bool
-	kept     bool // by TensorFlow, since the last Release
+	kept     bool // TensorFlow kept some memory since the last Release
 }
 
-// end ends the borrows of a step that is gone.
+// end ends the borrows of a closed step.
 func (l *stepBorrows) end() {
 	for i, borrowed := range l.borrowed {
 		if borrowed {

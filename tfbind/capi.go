@@ -13,7 +13,7 @@ import (
 
 func init() { capi = cgoAPI{} }
 
-// cgoAPI implements native on the functions of shim.h.
+// cgoAPI implements native with the functions of shim.h.
 type cgoAPI struct{}
 
 func (cgoAPI) load(framework, library string) error {
@@ -30,7 +30,7 @@ func (cgoAPI) oneDNN() int { return int(C.sf_onednn()) }
 
 func (cgoAPI) version() string { return C.GoString(C.sf_version()) }
 
-// statusError is the one place where a TF_Status becomes an error.
+// statusError converts a TF_Status to an error.
 func statusError(s *C.TF_Status, op string) error {
 	code := Code(C.sf_code(s))
 	if code == 0 {
@@ -160,8 +160,8 @@ func (cgoAPI) closeSession(session ptr) error {
 	})
 }
 
-// deleteSession frees the session. TensorFlow 2.21 sets no other status than OK
-// here (c_api.cc, TF_DeleteSession).
+// deleteSession frees the session. It ignores the status: TensorFlow 2.21 sets only OK here
+// (TF_DeleteSession in c_api.cc).
 func (cgoAPI) deleteSession(session ptr) {
 	s := C.sf_new_status()
 	defer C.sf_delete_status(s)
@@ -227,8 +227,8 @@ func (api cgoAPI) setInputStrings(step ptr, i int, values []string) {
 	api.setStrings(inputs[i], values)
 }
 
-// Borrowed memory is pinned. It is passed as numbers, since cgo would look for pointers in
-// all of the object that has the values.
+// borrowInput passes the addresses of pinned memory as numbers. If they were pointers, cgo
+// would check the whole object that contains the values for Go pointers.
 func (cgoAPI) borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool {
 	return C.sf_step_borrow((*C.sf_step)(step), C.int(i), C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)),
 		C.uintptr_t(uintptr(data)), C.size_t(bytes), C.uintptr_t(uintptr(ptr(held)))) != 0
@@ -297,7 +297,7 @@ func (cgoAPI) deleteFrame(frame ptr) { C.sf_delete_frame((*C.sf_frame)(frame)) }
 func (cgoAPI) putTensor(frame ptr, place int32, tensor ptr) error {
 	f := (*C.sf_frame)(frame)
 	if C.sf_frame_put(f, C.int(place), (*C.TF_Tensor)(tensor)) != 0 {
-		return statusError(f.status, "hand in tensor")
+		return statusError(f.status, "put tensor")
 	}
 	return nil
 }
@@ -305,7 +305,7 @@ func (cgoAPI) putTensor(frame ptr, place int32, tensor ptr) error {
 func (cgoAPI) getTensor(frame ptr, place int32) (ptr, error) {
 	f := (*C.sf_frame)(frame)
 	t := ptr(C.sf_frame_get(f, C.int(place)))
-	return t, statusError(f.status, "hand out tensor")
+	return t, statusError(f.status, "get tensor")
 }
 
 func (cgoAPI) readScalar(frame ptr, place int32) (float64, error) {

@@ -47,7 +47,7 @@ func (d DType) Size() int {
 // Supported reports whether steadyfit can feed and read tensors of the type.
 func (d DType) Supported() bool { return dtype.ByCode(int32(d)) != nil }
 
-// DTypeOf returns the element type that T stands for.
+// DTypeOf returns the element type of T.
 func DTypeOf[T Element]() DType {
 	var zero T
 	switch any(zero).(type) {

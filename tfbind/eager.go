@@ -10,28 +10,28 @@ import (
 	"sync"
 )
 
-// Eager executes operations one at a time, without a graph: nothing is rewritten,
-// fused, or reordered. It holds the variables that operations make in it. It may be
-// used by several goroutines at once; they take turns.
+// Eager executes operations one at a time, without a graph: nothing is rewritten, fused, or
+// reordered. It holds the variables that its operations make. Several goroutines may use it;
+// their calls run one after another.
 //
-// It is here to be measured against a [Step], which is faster for all that is run
-// more than once.
+// It exists as a baseline for measurements. A [Step] is faster for anything that runs more
+// than once.
 type Eager struct {
 	h *handle
-	// turn is held while anything of the context, or of a frame of it, is used.
+	// turn is held while the context or one of its frames is used.
 	turn sync.Mutex
 }
 
-// EagerFrame has numbered places for values inside an Eager, from 0: registers for
-// operations. They are not Go objects, so that an operation costs no garbage.
+// EagerFrame has numbered places, from 0, that hold values of an Eager. Places are like
+// registers for operations. They are not Go objects, so an operation creates no garbage.
 type EagerFrame struct {
 	h      *handle
 	eager  *Eager
 	places []ptr // in C memory
 }
 
-// EagerOp is an operation, and the places where its values are. It holds no native
-// memory.
+// EagerOp is an operation together with the places of its inputs and outputs. It holds no
+// native memory.
 type EagerOp struct {
 	name    []byte // ended by a zero byte
 	attrs   []byte // see sf_frame_execute
@@ -42,27 +42,27 @@ type EagerOp struct {
 	last    []int32
 }
 
-// EagerPlaces say where the values of an operation are.
+// EagerPlaces names the places of an operation's inputs and outputs.
 type EagerPlaces struct {
-	// Inputs are the places of its inputs. One that is a list has as many as it has
-	// elements.
+	// Inputs are the places of the inputs. An input that is a list takes one place per
+	// element.
 	Inputs []int32
 	// First is the place of its first output; the others follow.
 	First   int32
 	Outputs int
-	// Last are places whose values nobody needs afterwards. An input among them is
-	// given up before the operation is executed, which may so write an output where
-	// it was; an output among them is not kept.
+	// Last are places whose values are not needed afterwards. An input among them is dropped
+	// before the operation runs, so that the operation may reuse its memory for an output. An
+	// output among them is dropped after it.
 	Last []int32
 }
 
-// eagerFunctions looks TensorFlow's functions for this up. A library without them
-// is no use here, but else it is.
+// eagerFunctions looks up TensorFlow's functions for eager execution. They are optional: a
+// library without them can do everything else.
 var eagerFunctions = sync.OnceValue(func() error { return capi.loadEager() })
 
-// NewEager makes a context for operations, each of which has ended when its call
-// returns. config is a serialized tensorflow.ConfigProto, or nil. The result must
-// be closed. A TensorFlow that does not export its eager API gives ErrNoTensorFlow.
+// NewEager makes a context that executes operations synchronously. config is a serialized
+// tensorflow.ConfigProto, or nil. The result must be closed. A TensorFlow that does not export
+// its eager API returns ErrNoTensorFlow.
 func NewEager(config []byte) (*Eager, error) {
 	if err := library(); err != nil {
 		return nil, err
@@ -80,8 +80,8 @@ func NewEager(config []byte) (*Eager, error) {
 	return e, nil
 }
 
-// Close frees the context and its variables, once the last of its frames is closed.
-// Closing twice does nothing.
+// Close frees the context and its variables once its last frame is closed. Closing twice does
+// nothing.
 func (e *Eager) Close() error {
 	if e != nil {
 		e.h.close()
@@ -90,10 +90,10 @@ func (e *Eager) Close() error {
 	return nil
 }
 
-// OpDef is what TensorFlow says of an operation, a serialized tensorflow.OpDef.
+// OpDef returns TensorFlow's definition of an operation, a serialized tensorflow.OpDef.
 func (e *Eager) OpDef(op string) ([]byte, error) { return capi.opDef(op) }
 
-// NewFrame makes that many places, all empty. The result must be closed.
+// NewFrame makes a frame with the given number of empty places. The result must be closed.
 func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
 	if places < 0 || places > math.MaxInt32 {
 		return nil, fmt.Errorf("eager frame of %d places: %w", places, ErrInvalidArgument)
@@ -102,7 +102,8 @@ func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Released by the frame: TensorFlow wants a context to outlive its values.
+	// The frame releases this use when it is closed: TensorFlow requires that a context
+	// outlives its values.
 	p, view := capi.newFrame(context, places)
 	if p == nil {
 		e.h.release()
@@ -140,7 +141,7 @@ func (f *EagerFrame) done() {
 	f.h.release()
 }
 
-// check refuses places that there are not, and with full also empty ones.
+// check returns an error if a place is out of range or, with full, empty.
 func (f *EagerFrame) check(full bool, places ...int32) error {
 	for _, at := range places {
 		if at < 0 || int(at) >= len(f.places) {
@@ -153,7 +154,8 @@ func (f *EagerFrame) check(full bool, places ...int32) error {
 	return nil
 }
 
-// Put hands a tensor in. It shares the buffer, and leaves the tensor to the caller.
+// Put copies a reference to a tensor into a place. The place shares the tensor's buffer; the
+// caller still has to close the tensor.
 func (f *EagerFrame) Put(at int32, t *Tensor) error {
 	p, err := f.use()
 	if err != nil {
@@ -171,8 +173,8 @@ func (f *EagerFrame) Put(at int32, t *Tensor) error {
 	return capi.putTensor(p, at, x)
 }
 
-// Tensor hands a value out, which must be closed. It stays in its place, too, and
-// may share the buffer. An empty place is ErrNotFed.
+// Tensor returns the value of a place as a tensor that must be closed. The value also stays in
+// its place, and may share the buffer. An empty place returns ErrNotFed.
 func (f *EagerFrame) Tensor(at int32) (*Tensor, error) {
 	p, err := f.use()
 	if err != nil {
@@ -189,8 +191,8 @@ func (f *EagerFrame) Tensor(at int32) (*Tensor, error) {
 	return wrapTensor(x, 0), nil
 }
 
-// Float is a value with one numeric element; NaN for any other. It does not allocate.
-// An empty place is ErrNotFed.
+// Float returns the value of a place that holds one numeric element, and NaN for any other
+// value. It does not allocate. An empty place returns ErrNotFed.
 func (f *EagerFrame) Float(at int32) (float64, error) {
 	p, err := f.use()
 	if err != nil {
@@ -203,20 +205,20 @@ func (f *EagerFrame) Float(at int32) (float64, error) {
 	return capi.readScalar(p, at)
 }
 
-// Share gives a value to another place too, of this frame or of another one of the
-// same Eager. An empty place is ErrNotFed.
+// Share puts the value of a place into a second place as well, in this frame or in another one
+// of the same Eager. An empty place returns ErrNotFed.
 func (f *EagerFrame) Share(place int32, to *EagerFrame, at int32) error {
 	return f.pass(place, to, at, true)
 }
 
-// Move is Share, and leaves the place empty.
+// Move puts the value of a place into another place and leaves the first one empty.
 func (f *EagerFrame) Move(place int32, to *EagerFrame, at int32) error {
 	return f.pass(place, to, at, false)
 }
 
 func (f *EagerFrame) pass(place int32, to *EagerFrame, at int32, share bool) error {
 	if f.eager != to.eager {
-		return fmt.Errorf("pass a value to a frame of another eager context: %w", ErrInvalidArgument)
+		return fmt.Errorf("the frames belong to different eager contexts: %w", ErrInvalidArgument)
 	}
 	p, err := f.use()
 	if err != nil {
@@ -237,7 +239,7 @@ func (f *EagerFrame) pass(place int32, to *EagerFrame, at int32, share bool) err
 	return capi.passValue(p, place, q, at, share)
 }
 
-// Drop empties places.
+// Drop empties the given places.
 func (f *EagerFrame) Drop(places ...int32) error {
 	p, err := f.use()
 	if err != nil {
@@ -251,7 +253,7 @@ func (f *EagerFrame) Drop(places ...int32) error {
 	return nil
 }
 
-// Held is how many places have a value.
+// Held returns the number of places that hold a value.
 func (f *EagerFrame) Held() int {
 	if _, err := f.use(); err != nil {
 		return 0
@@ -267,7 +269,7 @@ func (f *EagerFrame) Held() int {
 }
 
 // NewEagerOp describes an operation. attrs are its attributes, each a serialized
-// tensorflow.AttrValue; what is left out gets its default.
+// tensorflow.AttrValue; an attribute that is absent gets its default.
 func NewEagerOp(op string, attrs map[string][]byte, at EagerPlaces) *EagerOp {
 	o := &EagerOp{name: append([]byte(op), 0), inputs: at.Inputs, first: at.First, outputs: at.Outputs, last: at.Last}
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
@@ -278,11 +280,11 @@ func NewEagerOp(op string, attrs map[string][]byte, at EagerPlaces) *EagerOp {
 	return o
 }
 
-// Name is TensorFlow's name of the operation, as in "MatMul".
+// Name returns TensorFlow's name of the operation, as in "MatMul".
 func (o *EagerOp) Name() string { return strings.TrimSuffix(string(o.name), "\x00") }
 
-// Execute executes one operation. An input that is empty is ErrNotFed. After an
-// error the inputs may have been given up.
+// Execute executes one operation. An empty input returns ErrNotFed. After an error, the inputs
+// may have been dropped.
 func (f *EagerFrame) Execute(op *EagerOp) error {
 	p, err := f.use()
 	if err != nil {
@@ -296,7 +298,7 @@ func (f *EagerFrame) Execute(op *EagerOp) error {
 		return fmt.Errorf("execute %s: last: %w", op.Name(), err)
 	}
 	if op.outputs < 0 || op.first < 0 || int(op.first) > len(f.places)-op.outputs {
-		return fmt.Errorf("execute %s: %d outputs from place %d of %d on: %w", op.Name(), op.outputs, op.first, len(f.places), ErrInvalidArgument)
+		return fmt.Errorf("execute %s: %d outputs do not fit from place %d of %d: %w", op.Name(), op.outputs, op.first, len(f.places), ErrInvalidArgument)
 	}
 	n, err := capi.executeEager(p, op)
 	if err != nil {

@@ -206,7 +206,7 @@ func TestEagerErrors(t *testing.T) {
 		{"empty", eagerOp(t, "Identity", eagerFloats, 1, 2), tfbind.ErrNotFed, "input: place 2"},
 		{"input", identity(tfbind.EagerPlaces{Inputs: []int32{12}, Outputs: 1}), tfbind.ErrInvalidArgument, "input: place 12 of 12"},
 		{"last", identity(tfbind.EagerPlaces{Inputs: []int32{0}, Outputs: 1, Last: []int32{-1}}), tfbind.ErrInvalidArgument, "last: place -1 of 12"},
-		{"outputs", identity(tfbind.EagerPlaces{Inputs: []int32{0}, First: 12, Outputs: 1}), tfbind.ErrInvalidArgument, "1 outputs from place 12 of 12"},
+		{"outputs", identity(tfbind.EagerPlaces{Inputs: []int32{0}, First: 12, Outputs: 1}), tfbind.ErrInvalidArgument, "1 outputs do not fit from place 12 of 12"},
 	} {
 		err := f.Execute(c.op)
 		require.ErrorIs(t, err, c.is, c.name)

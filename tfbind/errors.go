@@ -11,7 +11,7 @@ import (
 // TF_Code.
 type Code int
 
-// The codes that this module compares with.
+// The codes that other packages of this module use.
 const (
 	Unknown           Code = 2
 	InvalidArgument   Code = 3
@@ -25,7 +25,7 @@ const (
 	dataLoss           Code = 15
 )
 
-// codeNames are TensorFlow's names of the codes, from 1.
+// codeNames are TensorFlow's names of the codes, starting at code 1.
 var codeNames = strings.Fields("CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS " +
 	"PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL " +
 	"UNAVAILABLE DATA_LOSS UNAUTHENTICATED")
@@ -55,13 +55,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Op, e.Code, e.Message)
 }
 
-// Is makes errors.Is(err, ErrResourceExhausted) hold for every error of that code.
+// Is makes errors.Is(err, ErrResourceExhausted) true for every error with that code.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Op == "" && t.Message == "" && t.Code == e.Code
 }
 
-// The errors of TensorFlow that callers decide on, for errors.Is.
+// TensorFlow's errors, for use with errors.Is.
 var (
 	ErrInvalidArgument    error = &Error{Code: InvalidArgument}
 	ErrNotFound           error = &Error{Code: NotFound}
@@ -74,16 +74,16 @@ var (
 
 // The errors of this package.
 var (
-	// ErrClosed: the object, or the session that it belongs to, was closed.
+	// ErrClosed means that the object, or the session that it belongs to, was closed.
 	ErrClosed = errors.New("already closed")
-	// ErrBusy: a Step was used while a run of it was under way.
+	// ErrBusy means that a Step was used while it was running.
 	ErrBusy = errors.New("in use by another goroutine")
-	// ErrType: the element type is not the one that was asked for or expected.
+	// ErrType means that the element type is not the expected one.
 	ErrType = errors.New("wrong element type")
-	// ErrShape: a shape does not fit the number of values, or is not valid.
+	// ErrShape means that a shape is invalid or does not match the number of values.
 	ErrShape = errors.New("wrong shape")
-	// ErrNotFed: a Step was run before all its inputs had a value.
+	// ErrNotFed means that a Step was run before all its inputs had a value.
 	ErrNotFed = errors.New("input has no value")
-	// ErrNoTensorFlow: no usable TensorFlow library; see *LoadError.
+	// ErrNoTensorFlow means that no usable TensorFlow library was found; see *LoadError.
 	ErrNoTensorFlow = errors.New("no usable TensorFlow library")
 )

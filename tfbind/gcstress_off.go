@@ -2,5 +2,5 @@
 
 package tfbind
 
-// stress does nothing here: see the build tag gcstress.
+// stress does nothing without the build tag gcstress.
 func stress() {}

@@ -4,6 +4,6 @@ package tfbind
 
 import "runtime"
 
-// stress collects garbage whenever a native object is about to be used, so
-// that a test fails if anything depends on when the collector runs.
+// stress collects garbage before each use of a native object, so that a test fails if its
+// result depends on when the collector runs.
 func stress() { runtime.GC() }

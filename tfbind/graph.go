@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Graph is a TensorFlow graph: operations and what connects them.
+// Graph is a TensorFlow graph: operations and the edges between them.
 type Graph struct{ h *handle }
 
 // NewGraph makes an empty graph. The result must be closed.
@@ -24,8 +24,8 @@ func wrapGraph(p ptr) *Graph {
 	return g
 }
 
-// Close frees the graph once no session uses it (TensorFlow itself counts the
-// sessions). Closing twice does nothing.
+// Close frees the graph once no session uses it; TensorFlow counts the sessions. Closing twice
+// does nothing.
 func (g *Graph) Close() error {
 	if g != nil {
 		g.h.close()
@@ -34,9 +34,9 @@ func (g *Graph) Close() error {
 	return nil
 }
 
-// Import adds a serialized tensorflow.GraphDef; a prefix, if not empty, is put
-// before every operation's name, with a slash. It can be called while sessions
-// use the graph: they see the new operations at their next run.
+// Import adds a serialized tensorflow.GraphDef. A non-empty prefix and a slash are put before
+// every operation's name. Import may be called while sessions use the graph: they see the new
+// operations at their next run.
 func (g *Graph) Import(def []byte, prefix string) error {
 	p, err := g.h.acquire()
 	if err != nil {
@@ -59,8 +59,8 @@ type Output struct {
 	Index     int
 }
 
-// Operation finds an operation by name; errors.Is(err, ErrNotFound) if the
-// graph has none of that name.
+// Operation finds an operation by name. It returns ErrNotFound if the graph has no such
+// operation.
 func (g *Graph) Operation(name string) (Operation, error) {
 	p, err := g.h.acquire()
 	if err != nil {
@@ -68,7 +68,7 @@ func (g *Graph) Operation(name string) (Operation, error) {
 	}
 	defer g.h.release()
 	var op ptr
-	if !strings.Contains(name, "\x00") { // where C takes a name to end
+	if !strings.Contains(name, "\x00") { // C would end the name there
 		op = capi.findOperation(p, name)
 	}
 	if op == nil {
@@ -77,8 +77,8 @@ func (g *Graph) Operation(name string) (Operation, error) {
 	return Operation{op, g}, nil
 }
 
-// Output finds a value by its tensor name, as in "StatefulPartitionedCall:0";
-// without a colon, the index is 0.
+// Output finds a value by its tensor name, as in "StatefulPartitionedCall:0". Without a colon,
+// the index is 0.
 func (g *Graph) Output(name string) (Output, error) {
 	opName, index := name, 0
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
@@ -131,18 +131,17 @@ func (o Operation) describe() (name, opType string, outputs int) {
 	return capi.describeOperation(o.ptr)
 }
 
-// Name returns the operation's name; empty after its graph was closed.
+// Name returns the operation's name; it is empty after the graph was closed.
 func (o Operation) Name() string { name, _, _ := o.describe(); return name }
 
-// Type returns the operation's type, as in "MatMul"; empty after its graph was
-// closed.
+// Type returns the operation's type, as in "MatMul"; it is empty after the graph was closed.
 func (o Operation) Type() string { _, t, _ := o.describe(); return t }
 
-// Outputs returns the number of outputs; 0 after its graph was closed.
+// Outputs returns the number of outputs; it is 0 after the graph was closed.
 func (o Operation) Outputs() int { _, _, n := o.describe(); return n }
 
-// DType returns the element type of the value; 0 if the operation has no such
-// output, or after its graph was closed.
+// DType returns the element type of the value. It is 0 if the operation has no such output,
+// and after the graph was closed.
 func (o Output) DType() DType {
 	if o.Index < 0 || o.Index >= o.Operation.Outputs() {
 		return 0

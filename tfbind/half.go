@@ -6,17 +6,17 @@ import (
 	"github.com/x448/float16"
 )
 
-// Half is an IEEE 754 binary16 number: the element of a Float16 tensor.
+// Half is an IEEE 754 binary16 number, the element type of a Float16 tensor.
 type Half uint16
 
-// NewHalf rounds to the nearest Half, ties to even; larger values become
+// NewHalf rounds to the nearest Half, ties to even; values that are too large become
 // infinities.
 func NewHalf(f float32) Half { return Half(float16.Fromfloat32(f)) }
 
 // Float32 returns the value, exactly.
 func (h Half) Float32() float32 { return float16.Float16(h).Float32() }
 
-// Brain is a bfloat16 number, the upper half of a float32: the element of a
+// Brain is a bfloat16 number, the upper half of a float32. It is the element type of a
 // BFloat16 tensor.
 type Brain uint16
 
@@ -24,7 +24,7 @@ type Brain uint16
 func NewBrain(f float32) Brain {
 	bits := math.Float32bits(f)
 	if f != f {
-		return Brain(bits>>16 | 0x40) // a payload in the low half alone would round to infinity
+		return Brain(bits>>16 | 0x40) // keeps a NaN whose payload is only in the low half from becoming an infinity
 	}
 	return Brain((bits + 0x7fff + bits>>16&1) >> 16)
 }

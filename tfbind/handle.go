@@ -8,17 +8,17 @@ import (
 	"unsafe"
 )
 
-// ptr is an address in C memory, or in Go's while that is pinned (borrow).
+// ptr is an address in C memory, or in pinned Go memory (see borrow).
 type ptr = unsafe.Pointer
 
-// handle owns one native object. It counts uses: the object is freed when it is closed and
-// no use is under way.
+// handle owns one native object and counts its uses. The object is freed once it is closed and
+// no use is in progress.
 type handle struct {
 	ptr  ptr
 	free func(ptr)
 	kind *kind
 	size int64
-	// state is the number of uses under way, plus closedBit once closed.
+	// state is the number of uses in progress, plus closedBit once closed.
 	state atomic.Int64
 	freed chan struct{}
 	site  creationSite
@@ -26,18 +26,18 @@ type handle struct {
 
 const closedBit = 1 << 62
 
-// newHandle takes ownership of p. Only a fully made object gets one: a safety
-// net armed any earlier would act on half an object (tensorflow#112530).
+// newHandle takes ownership of p, which must be complete: the leak check of watch must not see
+// an object that is still being made (tensorflow#112530).
 func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 	k.count.Add(1)
 	k.bytes.Add(size)
 	return &handle{ptr: p, free: free, kind: k, size: size, freed: make(chan struct{}), site: here()}
 }
 
-// watch arms the safety net on the object that the user holds: if it becomes unreachable
-// unclosed, the leak is counted. Nothing is freed there, so no accessor needs
-// runtime.KeepAlive. Close methods do: in its last use the object could become unreachable
-// before it is marked closed, and be counted.
+// watch counts a leak if the object that the user holds becomes unreachable without Close. It
+// frees nothing, so accessors do not need runtime.KeepAlive. Close methods do: otherwise the
+// object could become unreachable during Close, before it is marked closed, and be counted as
+// a leak.
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
@@ -68,7 +68,7 @@ func (h *handle) release() {
 	}
 }
 
-// close marks the object closed and reports whether this call did it.
+// close marks the object closed and reports whether this call closed it.
 func (h *handle) close() bool {
 	stress()
 	for {
@@ -92,7 +92,7 @@ func (h *handle) destroy() {
 	close(h.freed)
 }
 
-// kind counts the objects of one sort.
+// kind counts the objects of one type.
 type kind struct {
 	name                string
 	count, bytes        atomic.Int64
@@ -109,7 +109,7 @@ var (
 	frameKind = &kind{name: "eager frame"}
 )
 
-// Counts says how many native objects exist. The counters are always on.
+// Counts is the number of native objects that exist. The counters are always on.
 type Counts struct {
 	// Tensors counts Tensor values that are not closed; TensorBytes is the size
 	// of their buffers. Strings longer than 22 bytes are not included.
@@ -117,12 +117,11 @@ type Counts struct {
 	// Graphs, Sessions and Steps count the unclosed ones. StepBytes is the size
 	// of the input buffers that steps hold.
 	Graphs, Sessions, Steps, StepBytes int64
-	// Eagers and EagerFrames count the unclosed ones; TensorFlow does not say how
-	// large the values in them are.
+	// Eagers and EagerFrames count the unclosed ones. TensorFlow does not report the size of
+	// the values in them.
 	Eagers, EagerFrames int64
-	// Leaked counts objects that became unreachable without Close, as found by the garbage
-	// collector. They are in the other counts too, and stay there. LeakedBytes is the size
-	// of their buffers.
+	// Leaked counts the objects that the garbage collector found unreachable without Close.
+	// They stay in the other counts too. LeakedBytes is the size of their buffers.
 	Leaked, LeakedBytes int64
 }
 
@@ -148,7 +147,7 @@ type Leak struct {
 	Kind string
 	// Bytes is the size of its buffers.
 	Bytes int64
-	// Site is where it was made, as file:line of each caller, innermost first.
+	// Site is where the object was made, as file:line of each caller, innermost first.
 	Site []string
 }
 
@@ -157,9 +156,9 @@ var leaks struct {
 	list []Leak
 }
 
-// Leaks returns the leaks found so far with their origin, in a build with the tag leakcheck:
-// taking a stack trace costs more than making a small tensor. In other builds the list is
-// empty and Live().Leaked has the number.
+// Leaks returns the leaks found so far with their origin. It needs a build with the tag
+// leakcheck, because a stack trace costs more than making a small tensor. In other builds the
+// list is empty; use Live().Leaked for the number.
 func Leaks() []Leak {
 	leaks.Lock()
 	defer leaks.Unlock()

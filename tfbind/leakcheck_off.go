@@ -2,7 +2,7 @@
 
 package tfbind
 
-// creationSite is empty here: see the build tag leakcheck.
+// creationSite is empty without the build tag leakcheck.
 type creationSite struct{}
 
 func here() creationSite   { return creationSite{} }

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// MinVersion and MaxVersion bound the TensorFlow releases that the test suite
-// was run against, as major.minor, both inclusive.
+// MinVersion and MaxVersion are the oldest and newest TensorFlow releases that the test suite
+// was run against, as major.minor.
 const (
 	MinVersion = "2.16"
 	MaxVersion = "2.21"
@@ -18,7 +18,7 @@ const (
 // Info describes the TensorFlow in use.
 type Info struct {
 	Location
-	// Version is what the library says of itself, as in "2.21.0".
+	// Version is the version that the library reports, as in "2.21.0".
 	Version string
 }
 
@@ -27,26 +27,26 @@ var loaded struct {
 	tried bool
 	info  Info
 	err   error
-	env   []string // when it was opened
+	env   []string // the environment when the library was opened
 }
 
-// Load finds a TensorFlow as [Locate] does and opens it. It stays open until the process
-// ends, since TensorFlow cannot be unloaded: a later call returns the same result, or an
-// error if it asks for another library. A TensorFlow that another binding or the linker
-// has brought into the process is used. The rest of this package calls Load("") when no
+// Load finds a TensorFlow as [Locate] does and opens it. The library stays open until the
+// process ends, since TensorFlow cannot be unloaded. A later call returns the same result, or
+// an error if it names another library. If another binding or the linker has already loaded a
+// TensorFlow, Load uses that one. The other functions of this package call Load("") if no
 // library is open yet.
 //
-// The error is a *LoadError: nothing found, half an installation, a file that is no
-// library, a version outside MinVersion to MaxVersion, or another TensorFlow in the
-// process.
+// The error is a *LoadError. Its reasons are: no library found, an incomplete installation, a
+// file that is not a library, a version outside MinVersion to MaxVersion, or another
+// TensorFlow in the process.
 func Load(path string) (Info, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
 	if !loaded.tried {
 		env := os.Environ()
 		info, err := open(path)
-		// Not finding a library leaves everything as it was, so it can be tried
-		// again; a library that was opened cannot be exchanged.
+		// If no library was opened, a later call may try again. A library that was opened
+		// cannot be replaced.
 		if err != nil && info.Library == "" {
 			return Info{}, err
 		}
@@ -60,7 +60,7 @@ func Load(path string) (Info, error) {
 		}
 		if l.Library != loaded.info.Library {
 			return Info{}, &LoadError{
-				Problem: fmt.Sprintf("%s was asked for, but this process has opened %s already", l.Library, loaded.info.Library),
+				Problem: fmt.Sprintf("cannot load %s: this process has already opened %s", l.Library, loaded.info.Library),
 				Fix:     "call tfbind.Load before anything else, or start a new process",
 			}
 		}
@@ -75,11 +75,11 @@ func Loaded() bool {
 	return loaded.tried && loaded.err == nil
 }
 
-// OneDNN reports whether the open TensorFlow computes with oneDNN on the CPU, as
-// TensorFlow itself says: TF_ENABLE_ONEDNN_OPTS decides, else the processor (IsMKLEnabled in
-// tensorflow/core/util/util.cc). Without oneDNN, kernels round differently, and large
-// blocks come from malloc instead of a pool. known is false if no library is open, or if it
-// does not say.
+// OneDNN reports whether the open TensorFlow computes with oneDNN on the CPU. TensorFlow
+// decides by TF_ENABLE_ONEDNN_OPTS or else by the processor (IsMKLEnabled in
+// tensorflow/core/util/util.cc). Without oneDNN, kernels round differently, and large blocks
+// come from malloc instead of a pool. known is false if no library is open or the library does
+// not report it.
 func OneDNN() (on, known bool) {
 	if !Loaded() {
 		return false, false
@@ -88,8 +88,8 @@ func OneDNN() (on, known bool) {
 	return answer == 1, answer >= 0
 }
 
-// Environment is the environment in which the library was opened, as of os.Environ; ok is
-// false if none is open. It must not be changed.
+// Environment returns the result of os.Environ at the time the library was opened; ok is false
+// if no library is open. The caller must not change it.
 func Environment() (env []string, ok bool) {
 	loaded.Lock()
 	defer loaded.Unlock()
@@ -111,7 +111,7 @@ func open(path string) (Info, error) {
 		return Info{}, &LoadError{
 			Problem: location.Library + " cannot be opened",
 			Tried:   []Attempt{{location.Source, location.Library, err.Error()}},
-			Fix:     "check that the file is a whole TensorFlow library for this machine (`file " + location.Library + "`), or install it again: " + installFix,
+			Fix:     "check that the file is a complete TensorFlow library for this machine (`file " + location.Library + "`), or install it again: " + installFix,
 		}
 	}
 	info := Info{Location: location, Version: capi.version()}
@@ -125,8 +125,8 @@ func open(path string) (Info, error) {
 	return info, nil
 }
 
-// locate is Locate in a process that may have a TensorFlow already: a second one would share
-// some of its symbols and not others.
+// locate is Locate for a process that may already have loaded a TensorFlow. It never returns a
+// second one, since the two would share some symbols and not others.
 func locate(path string) (Location, error) {
 	there := inProcess()
 	if there == "" {
@@ -135,7 +135,7 @@ func locate(path string) (Location, error) {
 	if path == "" && os.Getenv(EnvLibrary) == "" {
 		l, reason := pair(there)
 		if reason != "" {
-			return Location{}, &LoadError{Problem: "this process has " + there + " already, which cannot be used: " + reason}
+			return Location{}, &LoadError{Problem: "this process has loaded " + there + ", which cannot be used: " + reason}
 		}
 		l.Source = "this process"
 		return l, nil
@@ -143,8 +143,8 @@ func locate(path string) (Location, error) {
 	l, err := Locate(path)
 	if err == nil && !sameFile(l.Library, there) {
 		return Location{}, &LoadError{
-			Problem: fmt.Sprintf("%s names %s, but this process has %s already, which the program links or another binding has opened", l.Source, l.Library, there),
-			Fix:     "name that one, or none, or run the other binding against this one: there can be one TensorFlow in a process",
+			Problem: fmt.Sprintf("%s names %s, but the program or another binding has already loaded %s", l.Source, l.Library, there),
+			Fix:     "a process can load only one TensorFlow: name the loaded one or none, or make the other binding use this one",
 		}
 	}
 	return l, err
@@ -165,7 +165,7 @@ func supportedVersion(v string) bool {
 	return n >= number(MinVersion) && n <= number(MaxVersion)
 }
 
-// library makes sure that a TensorFlow is open.
+// library opens TensorFlow if it is not open yet.
 func library() error {
 	_, err := Load("")
 	return err

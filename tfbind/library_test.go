@@ -90,7 +90,7 @@ func TestLoadErrors(t *testing.T) {
 	}{
 		{"missing", filepath.Join(empty, "gone"), []string{"does not exist", "fix: "}},
 		{"no library in the folder", empty, []string{"holds no libtensorflow_cc.so.2", "fix: "}},
-		{"half installed", half, []string{"half an installation", "libtensorflow_framework.so.2 is not beside it", half}},
+		{"incomplete", half, []string{"incomplete installation", "libtensorflow_framework.so.2 is not beside it", half}},
 		{"no library file", junk, []string{"cannot be opened", "file too short", "fix: "}},
 		{"another library", other, []string{"cannot be opened", "has no function TF_Version"}},
 		{"too old", stub(t, "2.9.1"), []string{"TensorFlow 2.9.1; supported are " + tfbind.MinVersion + " to " + tfbind.MaxVersion}},

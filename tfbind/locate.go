@@ -12,32 +12,32 @@ import (
 	"time"
 )
 
-// EnvLibrary is the environment variable that names the TensorFlow to use: a
-// library file, a folder that holds it, or a site-packages/tensorflow.
+// EnvLibrary is the environment variable that names the TensorFlow to use: a library file, a
+// folder that contains it, or a site-packages/tensorflow folder.
 const EnvLibrary = "STEADYFIT_TENSORFLOW"
 
-// Location is a TensorFlow found on disk, not opened yet.
+// Location is a TensorFlow library on disk.
 type Location struct {
 	// Library is the absolute path of the library that has the C API.
 	Library string
 	// Framework is the absolute path of libtensorflow_framework beside it.
 	Framework string
-	// Source says which step of the search found it.
+	// Source is the step of the search that found it.
 	Source string
 }
 
-// Attempt is one place that the search looked at.
+// Attempt is one place that the search examined.
 type Attempt struct {
 	// Source is the step of the search, as in "STEADYFIT_TENSORFLOW".
 	Source string
-	// Path is what was looked at; empty if the step had nothing to look at.
+	// Path is the examined path; it is empty if the step had no path to examine.
 	Path string
-	// Reason says why it was passed over.
+	// Reason is why the place was rejected.
 	Reason string
 }
 
-// LoadError says that no TensorFlow could be used, what was tried, and what to
-// do. It satisfies errors.Is(err, ErrNoTensorFlow).
+// LoadError reports that no TensorFlow could be used. It satisfies errors.Is(err,
+// ErrNoTensorFlow).
 type LoadError struct {
 	// Problem is the reason in one sentence.
 	Problem string
@@ -69,8 +69,8 @@ func (e *LoadError) Error() string {
 // Is reports whether target is ErrNoTensorFlow.
 func (e *LoadError) Is(target error) bool { return target == ErrNoTensorFlow }
 
-// libraryNames are the files that hold the C API, in the order of preference:
-// the wheel's library, then that of the C distribution.
+// libraryNames are the files that contain the C API, in order of preference: the library of
+// the Python wheel, then that of the C distribution.
 var libraryNames = []string{
 	"libtensorflow_cc.so.2", "libtensorflow_cc.so", "libtensorflow.so.2", "libtensorflow.so",
 }
@@ -80,11 +80,12 @@ var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_fra
 const installFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
 	EnvLibrary + " to the folder that holds libtensorflow_cc.so.2"
 
-// Locate searches for a TensorFlow without opening it: path if it is not empty, else
-// STEADYFIT_TENSORFLOW, else the folder .runtime of the project (of the working directory,
-// its parents, the executable's folder and its parent), else the active virtual
-// environment, else python3's site-packages, else LD_LIBRARY_PATH and the usual folders of
-// C libraries. A named place without a TensorFlow is an error. The error is a *LoadError.
+// Locate searches for a TensorFlow without opening it. A non-empty path or else
+// STEADYFIT_TENSORFLOW names the only place to look at, and a place without a TensorFlow is an
+// error. Otherwise Locate searches these places in order: the project's .runtime folder (in
+// the working directory, its parents, the executable's folder and its parent), the active
+// virtual environment, python3's site-packages, LD_LIBRARY_PATH, and the usual folders of C
+// libraries. The error is a *LoadError.
 func Locate(path string) (Location, error) {
 	for _, named := range []struct{ source, path string }{
 		{"path", path}, {EnvLibrary, os.Getenv(EnvLibrary)},
@@ -130,9 +131,9 @@ func Locate(path string) (Location, error) {
 	return Location{}, &LoadError{Problem: "none was found", Tried: tried, Fix: installFix}
 }
 
-// examine looks for a TensorFlow at a path and says why there is none.
+// examine looks for a TensorFlow at a path. If there is none, it returns the reason.
 func examine(path string) (Location, string) {
-	// The loader looks for a name without a slash elsewhere.
+	// The loader would search for a name without a slash in other folders.
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return Location{}, err.Error()
@@ -157,7 +158,7 @@ func examine(path string) (Location, string) {
 	return Location{}, "holds no " + libraryNames[0] + " or " + libraryNames[2]
 }
 
-// pair finds the framework library that must stand beside a library.
+// pair finds the framework library that must be in the same folder as a library.
 func pair(library string) (Location, string) {
 	dir := filepath.Dir(library)
 	for _, name := range frameworkNames {
@@ -165,7 +166,7 @@ func pair(library string) (Location, string) {
 			return Location{Library: library, Framework: f}, ""
 		}
 	}
-	return Location{}, "half an installation: " + filepath.Base(library) + " is there, but " + frameworkNames[0] +
+	return Location{}, "incomplete installation: " + filepath.Base(library) + " exists, but " + frameworkNames[0] +
 		" is not beside it in " + dir + "; install that TensorFlow again"
 }
 
@@ -211,8 +212,8 @@ func virtualEnv() ([]string, string) {
 	return matches, env + " holds no site-packages/tensorflow"
 }
 
-// pythonPackages asks python3 where its tensorflow package is; finding it does
-// not import it.
+// pythonPackages asks python3 for the folder of its tensorflow package, without importing the
+// package.
 func pythonPackages() ([]string, string) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -223,7 +224,7 @@ func pythonPackages() ([]string, string) {
 	out, err := exec.CommandContext(ctx, python, "-c",
 		"import importlib.util as u; s = u.find_spec('tensorflow'); print(s.submodule_search_locations[0] if s else '')").Output()
 	if err != nil {
-		return nil, python + " could not be asked: " + err.Error()
+		return nil, python + " failed:  " + err.Error()
 	}
 	dir := strings.TrimSpace(string(out))
 	if dir == "" {

@@ -5,15 +5,15 @@
 
 #include "shim.h"
 
-// As in glibc's malloc.h from 2.33 on; declared here so that an older one will
-// do to build.
+// struct mallinfo2 of malloc.h in glibc 2.33 and later. It is declared here so
+// that the code also builds with an older glibc.
 struct sf_mallinfo2 {
   size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks,
       fordblks, keepcost;
 };
 
-// Found at run time, so that nothing more is linked and the allocator that was
-// preloaded answers.
+// These functions are looked up at run time, so that no allocator is linked and
+// a preloaded one is found.
 static struct {
   int allocator;
   struct sf_mallinfo2 (*mallinfo2)(void);
@@ -25,9 +25,8 @@ static struct {
   void (*mi_collect)(bool);
 } m;
 
-// Looks a function up, and takes it only from the library that malloc is from:
-// under a preloaded jemalloc, glibc's malloc_trim is still there, with nothing
-// to trim.
+// Looks up a function in the library that malloc comes from, and only there.
+// With a preloaded jemalloc, glibc's malloc_trim also exists but has no effect.
 static void* beside(const void* home, const char* name) {
   void* f = dlsym(RTLD_DEFAULT, name);
   Dl_info info;
@@ -48,7 +47,7 @@ static void find_allocator(void) {
   *(void**)&m.malloc_trim = beside(home, "malloc_trim");
   *(void**)&m.mallinfo2 = beside(home, "mallinfo2");
   *(void**)&m.mallopt = beside(home, "mallopt");
-  // tcmalloc has a mallinfo2 and a malloc_trim of its own, so glibc is last.
+  // tcmalloc also has mallinfo2 and malloc_trim, so glibc is checked last.
   if (m.mallctl != NULL)
     m.allocator = SF_JEMALLOC;
   else if (m.tc_property != NULL)
@@ -86,7 +85,7 @@ sf_malloc_info sf_ask_malloc(void) {
       }
       break;
     case SF_JEMALLOC: {
-      // The figures are those of the last new epoch.
+      // jemalloc updates its statistics when the epoch is set.
       uint64_t epoch = 1;
       size_t size = sizeof epoch;
       if (m.mallctl("epoch", &epoch, &size, &epoch, size) != 0) break;
@@ -102,7 +101,7 @@ sf_malloc_info sf_ask_malloc(void) {
       break;
     }
   }
-  // The parts are read one after another while other threads allocate.
+  // The two values are read one after the other, while other threads allocate.
   if (info.in_use >= 0 && info.arenas >= 0)
     info.free = info.arenas > info.in_use ? info.arenas - info.in_use : 0;
   return info;

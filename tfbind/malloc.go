@@ -19,12 +19,12 @@ import (
 type Malloc struct {
 	// Allocator is "glibc", "jemalloc", "tcmalloc" or "mimalloc".
 	Allocator string
-	// InUse is handed out to TensorFlow and other callers of malloc, not to Go. TensorFlow's
-	// own pools count as a whole.
+	// InUse is the memory handed out to TensorFlow and other callers of malloc, not to Go.
+	// TensorFlow's own pools count as a whole.
 	InUse int64
-	// Free is free but held.
+	// Free is the memory that malloc holds for reuse.
 	Free int64
-	// Arenas is taken from the system: InUse and Free together.
+	// Arenas is the memory taken from the system: InUse and Free together.
 	Arenas int64
 }
 
@@ -34,12 +34,13 @@ const NotReported = -1
 // The allocators by name, in the order of the enum in shim.h.
 var allocators = [...]string{"", "glibc", "jemalloc", "tcmalloc", "mimalloc"}
 
-// MallocInfo asks the malloc of this process: that of the C library, or a preloaded one. ok
-// is false, with all amounts NotReported, if it is none of those in [Malloc], or in a build
-// without cgo.
+// MallocInfo returns the statistics of the process's malloc, which is that of the C library or
+// a preloaded one. If the allocator is not listed in [Malloc], and in a build without cgo, ok
+// is false and all amounts are NotReported.
 //
-// It neither needs TensorFlow nor allocates in Go. glibc holds the lock of each arena in
-// turn and walks its free blocks: some microseconds, and more for a fragmented heap.
+// MallocInfo does not need TensorFlow and does not allocate in Go. glibc locks each arena in
+// turn and walks its free blocks, which takes some microseconds, and more for a fragmented
+// heap.
 func MallocInfo() (Malloc, bool) {
 	m := Malloc{"", NotReported, NotReported, NotReported}
 	if capi == nil {
@@ -66,40 +67,41 @@ func TrimMalloc() bool {
 	return capi != nil && capi.trimMalloc()
 }
 
-// MaxMmapThreshold is the highest threshold of [SetMmapThreshold], in bytes: that of glibc's
-// own adjustment (DEFAULT_MMAP_THRESHOLD_MAX).
+// MaxMmapThreshold is the highest threshold in bytes that [SetMmapThreshold] accepts. glibc's
+// own adjustment has the same limit (DEFAULT_MMAP_THRESHOLD_MAX).
 const MaxMmapThreshold = 32 << 20
 
-// mallocSettings are the environment variables of what SetMmapThreshold changes.
+// mallocSettings are the environment variables that set what SetMmapThreshold changes.
 var mallocSettings = []string{"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"}
 
-// SetMmapThreshold sets the size, in bytes, from which glibc's malloc maps a block by itself
-// (M_MMAP_THRESHOLD) and returns it to the system when it is freed. Smaller blocks come
-// from arenas, which keep freed memory and fragment; the free memory at an arena's end that
-// is returned (M_TRIM_THRESHOLD) becomes twice the threshold. Set it before large blocks
-// are in use: a block still comes from an arena with free memory of its size.
+// SetMmapThreshold sets the size in bytes from which glibc's malloc maps each block separately
+// (M_MMAP_THRESHOLD) and returns it to the system when it is freed. It also sets the free
+// memory at an arena's end above which malloc returns memory (M_TRIM_THRESHOLD), to twice that
+// size. Smaller blocks come from arenas, which keep freed memory and fragment. Call it before
+// large blocks are in use: an arena with enough free memory still serves a block of any size.
 //
-// By default glibc raises both as large blocks are freed, up to MaxMmapThreshold; a call
-// ends that. Mapping a block costs page faults at each use. The call affects later
-// allocations of the whole process, TensorFlow's on the CPU included where they come from
-// malloc: without oneDNN, or with TF_ONEDNN_USE_SYSTEM_ALLOCATOR.
+// By default, glibc raises both thresholds as large blocks are freed, up to MaxMmapThreshold;
+// a call ends that adjustment. A mapped block costs page faults each time it is allocated. The
+// setting affects later allocations of the whole process. TensorFlow's CPU allocations are
+// affected only where they come from malloc: without oneDNN, or with
+// TF_ONEDNN_USE_SYSTEM_ALLOCATOR.
 //
-// The error says why nothing changed: another malloc than glibc's, a threshold out of
-// range, or an environment variable that sets one.
+// SetMmapThreshold changes nothing and returns an error if malloc is not glibc's, the
+// threshold is out of range, or an environment variable sets a threshold.
 func SetMmapThreshold(bytes int) error {
 	if bytes < 1 || bytes > MaxMmapThreshold {
 		return fmt.Errorf("mmap threshold: got %d bytes; expected 1 to %d", bytes, MaxMmapThreshold)
 	}
 	for _, name := range mallocSettings {
 		if _, ok := os.LookupEnv(name); ok {
-			return fmt.Errorf("mmap threshold: %s is set in the environment, which decides", name)
+			return fmt.Errorf("mmap threshold: the environment variable %s already sets it; unset the variable", name)
 		}
 	}
 	tunables := strings.Split(os.Getenv("GLIBC_TUNABLES"), ":")
 	if i := slices.IndexFunc(tunables, func(t string) bool {
 		return strings.HasPrefix(t, "glibc.malloc.mmap") || strings.HasPrefix(t, "glibc.malloc.trim")
 	}); i >= 0 {
-		return fmt.Errorf("mmap threshold: GLIBC_TUNABLES has %s, which decides", tunables[i])
+		return fmt.Errorf("mmap threshold: GLIBC_TUNABLES already sets %s; remove that tunable", tunables[i])
 	}
 	if capi == nil || !capi.setMmapThreshold(bytes) {
 		return fmt.Errorf("mmap threshold: the malloc of this process is not glibc's")

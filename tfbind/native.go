@@ -1,8 +1,7 @@
 package tfbind
 
-// native is what Go asks of C. It has one implementation, capi in capi.go; the
-// interface exists so that this package, and all that import it, also build
-// with CGO_ENABLED=0, where the variable is nil and Load says so.
+// native is the interface from Go to C. Its one implementation is in capi.go. The interface
+// lets this package, and every package that imports it, build with CGO_ENABLED=0.
 type native interface {
 	load(framework, library string) error
 	version() string
@@ -61,7 +60,7 @@ type native interface {
 	setMmapThreshold(bytes int) bool
 }
 
-// capi is nil in a build without cgo.
+// capi is nil in a build without cgo; Load then returns an error.
 var capi native
 
 type tensorInfo struct {
@@ -72,10 +71,10 @@ type tensorInfo struct {
 	data     ptr
 }
 
-// stepMemory is a prepared step in C memory and Go's view of its arrays.
+// stepMemory is a prepared step in C memory, with Go's view of its arrays.
 type stepMemory struct {
 	step     ptr
 	data     []ptr     // start of each input's buffer
-	scalars  []float64 // value of each one-element output, else NaN
+	scalars  []float64 // value of each one-element output; NaN for other outputs
 	retained *int64
 }

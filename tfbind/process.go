@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// inProcess is the TensorFlow library that the program links or another binding has opened;
-// empty if there is none, or the system does not say.
+// inProcess returns the path of the TensorFlow library that the linker or another binding has
+// loaded. It is empty if there is none or the system does not report it.
 func inProcess() string {
 	maps, err := os.ReadFile("/proc/self/maps") // Linux
 	if err != nil {
@@ -35,7 +35,7 @@ func mappedLibrary(maps string) string {
 	return ""
 }
 
-// sameFile reports whether both are there, and one.
+// sameFile reports whether both paths exist and name the same file.
 func sameFile(a, b string) bool {
 	one, err := os.Stat(a)
 	if err != nil {

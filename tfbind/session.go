@@ -18,9 +18,9 @@ import (
 type Session struct {
 	h     *handle
 	graph *Graph
-	// ownsGraph: the session came with its graph and closes it.
+	// ownsGraph means that the session was opened together with its graph and closes it.
 	ownsGraph bool
-	// ending makes sure that TensorFlow closes the session once.
+	// ending makes TensorFlow close the session only once.
 	ending sync.Once
 	ended  atomic.Bool
 	endErr error
@@ -30,17 +30,16 @@ type Session struct {
 type Device struct {
 	// Name is the full name, as in "/job:localhost/replica:0/task:0/device:CPU:0".
 	Name string
-	// Type is "CPU", "GPU", ...
+	// Type is "CPU", "GPU" or another TensorFlow device type.
 	Type string
-	// MemoryBytes is the limit of the device's allocator; for a CPU it is a
-	// constant of 256 MiB that means nothing.
+	// MemoryBytes is the limit of the device's allocator. For a CPU it is always 256 MiB and
+	// has no meaning.
 	MemoryBytes int64
 }
 
-// LoadSavedModel opens a SavedModel: its graph, with the variables restored.
-// tags are those of the wanted MetaGraph, usually "serve". config is a
-// serialized tensorflow.ConfigProto, or nil. The result must be closed, and
-// closes its graph.
+// LoadSavedModel opens a SavedModel: its graph, with the variables restored. tags select the
+// MetaGraph, usually "serve". config is a serialized tensorflow.ConfigProto, or nil. The
+// result must be closed, which also closes its graph.
 func LoadSavedModel(dir string, tags []string, config []byte) (*Session, error) {
 	if err := library(); err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func NewSession(g *Graph, config []byte) (*Session, error) {
 	return wrapSession(s, g, false), nil
 }
 
-// first is what the first session or eager context was opened with.
+// first is the configuration and environment of the first session or eager context.
 var first struct {
 	sync.Mutex
 	made   bool
@@ -86,17 +85,18 @@ func noteConfig(config []byte) {
 	}
 }
 
-// FirstConfig is the serialized tensorflow.ConfigProto of the first session or eager
-// context of the process, with which TensorFlow has set up its devices and their threads;
-// ok is false if there was none. One that failed to open does not count.
+// FirstConfig returns the serialized tensorflow.ConfigProto of the first session or eager
+// context of the process. TensorFlow has set up its devices and their threads with it. A
+// session that failed to open does not count. ok is false if there was none.
 func FirstConfig() (config []byte, ok bool) {
 	first.Lock()
 	defer first.Unlock()
 	return slices.Clone(first.config), first.made
 }
 
-// FirstEnvironment is the environment of the process at its first session or eager context,
-// when TensorFlow read the settings of its devices; ok is false if there was none.
+// FirstEnvironment returns the environment of the process when it opened its first session or
+// eager context. TensorFlow read the settings of its devices then. ok is false if there was
+// none.
 func FirstEnvironment() (env []string, ok bool) {
 	first.Lock()
 	defer first.Unlock()
@@ -109,12 +109,12 @@ func wrapSession(p ptr, g *Graph, ownsGraph bool) *Session {
 	return s
 }
 
-// Graph returns the session's graph, borrowed until the session is closed.
+// Graph returns the session's graph, which is valid until the session is closed.
 func (s *Session) Graph() *Graph { return s.graph }
 
-// Close cancels the runs under way, waits for them to end, and frees the session, its
-// variables, and its graph if it came with one. Later runs and steps fail with ErrClosed.
-// TensorFlow's allocators keep their free memory. Closing twice does nothing.
+// Close cancels the runs in progress, waits for them to end, and frees the session and its
+// variables. It frees the graph if the session was opened with it. Later runs and steps fail
+// with ErrClosed. TensorFlow's allocators keep their free memory. Closing twice does nothing.
 func (s *Session) Close() error {
 	if s == nil {
 		return nil
@@ -130,7 +130,7 @@ func (s *Session) Close() error {
 	return err
 }
 
-// acquire begins a run, unless the session was closed or a run was cut short.
+// acquire begins a run. It fails if the session was closed or a run was interrupted.
 func (s *Session) acquire() (ptr, error) {
 	p, err := s.h.acquire()
 	if err == nil && s.ended.Load() {
@@ -140,8 +140,8 @@ func (s *Session) acquire() (ptr, error) {
 	return p, err
 }
 
-// closedError adds ErrClosed to the error of a run that TensorFlow cancelled
-// because the session was closed under it.
+// closedError adds ErrClosed to the error of a run that TensorFlow cancelled because its
+// session was closed.
 func (s *Session) closedError(err error) error {
 	if err != nil && s.ended.Load() && errors.Is(err, errCancelled) {
 		return fmt.Errorf("%w: %w", ErrClosed, err)
@@ -149,12 +149,12 @@ func (s *Session) closedError(err error) error {
 	return err
 }
 
-// end makes TensorFlow cancel what runs and refuse what comes.
+// end makes TensorFlow cancel current runs and reject later ones.
 func (s *Session) end() error {
 	s.ending.Do(func() {
 		p, err := s.h.acquire()
 		if err != nil {
-			return // freed already, so there is nothing to end
+			return // the session was already freed
 		}
 		defer s.h.release()
 		s.ended.Store(true)
@@ -173,7 +173,7 @@ func (s *Session) Devices() ([]Device, error) {
 	return capi.listDevices(p)
 }
 
-// Feeds are the values of a run. The tensors are borrowed until it ends.
+// Feeds are the values of a run. The tensors are in use until the run ends.
 type Feeds map[Output]*Tensor
 
 // CancelMode says what happens to a run in progress when its context ends.
@@ -193,20 +193,20 @@ type Feeds map[Output]*Tensor
 //   - No goroutine outlives the call.
 type CancelMode int
 
-// The cancel modes.
+// The values of CancelMode.
 const (
 	Finish CancelMode = iota
 	Abort
 )
 
-// ErrInterrupted means that a run was cut short by closing its session; see [Abort].
+// ErrInterrupted means that a run was interrupted by closing its session; see [Abort].
 var ErrInterrupted = fmt.Errorf("run interrupted, its session is closed and its variables are in doubt: %w", ErrClosed)
 
-// RunOptions are the rarer options of a run.
+// RunOptions are the less common options of a run.
 type RunOptions struct {
 	// Targets are operations to run for their effect only.
 	Targets []Operation
-	// OnCancel says what the end of the context does to a run in progress.
+	// OnCancel is what happens to a run in progress when its context ends.
 	OnCancel CancelMode
 	// Proto is a serialized tensorflow.RunOptions.
 	Proto []byte
@@ -225,7 +225,7 @@ func (r Results) Close() error {
 	return nil
 }
 
-var errNoContext = errors.New("run: the context is nil; give one, such as context.Background()")
+var errNoContext = errors.New("run: the context is nil; pass one, such as context.Background()")
 
 // Run feeds values, runs what the fetches need, and returns their values. The results must
 // be closed. See [CancelMode] for contexts. For repeated runs, prepare a [Step].
@@ -296,8 +296,8 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 	return results, nil
 }
 
-// order checks feeds and returns them sorted by name: TensorFlow caches one executor per
-// order of feeds (tensorflow#40758), and the order of a Go map changes from run to run.
+// order checks feeds and returns them sorted by name. TensorFlow caches one executor per order
+// of feeds (tensorflow#40758), and the iteration order of a Go map changes from run to run.
 func (s *Session) order(feeds Feeds) ([]Output, error) {
 	names := make(map[Output]string, len(feeds))
 	for out := range feeds {
@@ -319,7 +319,7 @@ func (s *Session) order(feeds Feeds) ([]Output, error) {
 	return sorted, nil
 }
 
-// guard runs f under the contract of mode.
+// guard runs f with the behaviour of mode when the context ends.
 func (s *Session) guard(ctx context.Context, mode CancelMode, f func() error) error {
 	if mode != Abort || ctx.Done() == nil {
 		return f()
@@ -327,7 +327,7 @@ func (s *Session) guard(ctx context.Context, mode CancelMode, f func() error) er
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		s.end() // its error would be lost in the one that says the run was cut short
+		s.end() // ErrInterrupted replaces this error
 	})
 	err := f()
 	if stop() {
@@ -340,7 +340,7 @@ func (s *Session) guard(ctx context.Context, mode CancelMode, f func() error) er
 	return fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 }
 
-// check refuses values of other graphs, which TensorFlow would dereference.
+// check rejects outputs and targets of other graphs, which TensorFlow would dereference.
 func (s *Session) check(outputs []Output, targets []Operation) error {
 	refuse := func(o Operation) error {
 		if o.graph == nil {

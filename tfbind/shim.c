@@ -32,8 +32,8 @@ static const char* load_error(const char* format, const char* a,
 }
 
 const char* sf_load(const char* framework, const char* library) {
-  // The framework library goes first: the other one needs it, and would
-  // otherwise look for it on the system's path and may meet another version.
+  // The framework library must be opened first: the other library needs it, and
+  // would otherwise search the system's path and might find another version.
   if (framework[0] != '\0' && dlopen(framework, RTLD_NOW | RTLD_LOCAL) == NULL)
     return load_error("%s%s", dlerror(), "");
   void* lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -60,8 +60,8 @@ const char* sf_load_eager(void) {
 }
 
 int sf_onednn(void) {
-  // tensorflow::IsMKLEnabled() of tensorflow/core/util/util.h, a C++ function
-  // without a counterpart in the C API.
+  // This is tensorflow::IsMKLEnabled() of tensorflow/core/util/util.h, a C++
+  // function without a counterpart in the C API.
   bool (*enabled)(void);
   *(void**)&enabled =
       loaded == NULL ? NULL : dlsym(loaded, "_ZN10tensorflow12IsMKLEnabledEv");
@@ -82,7 +82,7 @@ TF_Tensor* sf_new_tensor(unsigned int dtype, const int64_t* dims, int ndims,
   TF_Tensor* t = tf.TF_AllocateTensor(dtype, dims, ndims, bytes);
   if (t == NULL) return NULL;
   *data = tf.TF_TensorData(t);
-  // TF_AllocateTensor of 0 bytes yields no buffer, and that is fine.
+  // TF_AllocateTensor of 0 bytes returns no buffer; that is not an error.
   if (*data == NULL && bytes > 0) {
     tf.TF_DeleteTensor(t);
     return NULL;
@@ -97,9 +97,9 @@ TF_Tensor* sf_new_tensor(unsigned int dtype, const int64_t* dims, int ndims,
 
 void sf_delete_tensor(TF_Tensor* t, int64_t owned_strings) {
   if (t == NULL) return;
-  // TF_DeleteTensor frees the buffer but not what strings longer than 22 bytes
-  // hold outside it. While TensorFlow shares the buffer (a variable took it)
-  // the strings are not ours to free.
+  // TF_DeleteTensor frees the buffer but not the memory outside it that strings
+  // longer than 22 bytes use. While TensorFlow shares the buffer (because a
+  // variable took it), steadyfit must not free the strings.
   if (owned_strings > 0 && tf.TF_TensorMaybeMove(t) != NULL) {
     TF_TString* s = tf.TF_TensorData(t);
     for (int64_t i = 0; i < owned_strings; i++) tf.TF_StringDealloc(&s[i]);
@@ -226,7 +226,8 @@ sf_step* sf_new_step(TF_Session* session, int nfeeds, int nfetches,
   s->nfeeds = nfeeds;
   s->nfetches = nfetches;
   s->ntargets = ntargets;
-  // One more than asked, so that a step without feeds still has an address.
+  // One more element than needed, so that a step without feeds has a non-NULL
+  // address.
   s->feeds = calloc((size_t)nfeeds + 1, sizeof *s->feeds);
   s->inputs = calloc((size_t)nfeeds + 1, sizeof *s->inputs);
   s->input_data = calloc((size_t)nfeeds + 1, sizeof *s->input_data);
@@ -244,7 +245,8 @@ sf_step* sf_new_step(TF_Session* session, int nfeeds, int nfetches,
   return s;
 }
 
-// Strings among the outputs belong to TensorFlow, or to an input.
+// Output strings belong to TensorFlow or to an input, so they are not freed
+// here.
 static void drop_outputs(sf_step* s) {
   for (int i = 0; i < s->nfetches; i++) {
     if (s->outputs[i] != NULL) tf.TF_DeleteTensor(s->outputs[i]);
@@ -293,7 +295,7 @@ void sf_step_set_target(sf_step* s, int i, TF_Operation* o) {
 
 int sf_step_resize(sf_step* s, int i, unsigned int dtype, const int64_t* dims,
                    int ndims, size_t bytes) {
-  // The old buffer goes first, so that two sizes are never held at once.
+  // The old buffer is freed first, so that the two never exist at once.
   drop_input(s, i);
   s->inputs[i] = sf_new_tensor(dtype, dims, ndims, bytes, &s->input_data[i]);
   return s->inputs[i] != NULL;
@@ -364,10 +366,10 @@ static double scalar_value(const TF_Tensor* t) {
   return NAN;
 }
 
-// A model may keep the buffer that it was fed: assigning an input to a variable
-// makes the variable share it. Writing the next batch there would change the
-// variable behind the model's back, so such an input gets a buffer of its own.
-// Strings are never written to: each sf_step_resize makes new ones.
+// A model may keep the buffer of an input: a variable that is assigned the
+// input shares its memory. Writing the next batch there would change the
+// variable, so such an input gets a new buffer. Strings do not need one: each
+// sf_step_resize makes new ones.
 static void renew_retained(sf_step* s) {
   for (int i = 0; i < s->nfeeds; i++) {
     TF_Tensor* old = s->inputs[i];
@@ -377,7 +379,7 @@ static void renew_retained(sf_step* s) {
     int64_t dims[254];  // maxRank in tensor.go
     int ndims = tf.TF_NumDims(old);
     size_t bytes = tf.TF_TensorByteSize(old);
-    if (bytes == 0) continue;  // nothing in it that could be shared
+    if (bytes == 0) continue;  // nothing is shared
     for (int d = 0; d < ndims; d++) dims[d] = tf.TF_Dim(old, d);
     void* data = NULL;
     TF_Tensor* fresh =
@@ -459,7 +461,7 @@ void sf_delete_frame(sf_frame* f) {
   free(f);
 }
 
-// TensorFlow sets a status in case of an error, and does not always clear it.
+// TensorFlow sets a status after an error, and does not always clear it.
 static void clear_status(sf_frame* f) {
   if (tf.TF_GetCode(f->status) == 0) return;
   tf.TF_DeleteStatus(f->status);
@@ -514,8 +516,8 @@ static void set_attrs(TFE_Op* op, const char* name, const int64_t* sizes,
   }
 }
 
-// One by one also for an input that is a list: TensorFlow then infers no
-// attributes from the inputs, and has them all from set_attrs.
+// A list is also added element by element: TensorFlow then does not infer
+// attributes from the inputs, and uses those of set_attrs.
 static void add_inputs(TFE_Op* op, const sf_frame* f, const int32_t* inputs,
                        int ninputs) {
   for (int i = 0; i < ninputs && tf.TF_GetCode(f->status) == 0; i++)
@@ -524,8 +526,8 @@ static void add_inputs(TFE_Op* op, const sf_frame* f, const int32_t* inputs,
 
 static int execute(TFE_Op* op, sf_frame* f, int first, int noutputs,
                    const int32_t* last, int nlast) {
-  // The operation has the only reference then, and may write its output where
-  // the input was.
+  // After this, the operation has the only reference to these inputs and may
+  // reuse their memory for an output.
   for (int i = 0; i < nlast; i++)
     if (last[i] < first || last[i] >= first + noutputs)
       set_place(f, last[i], NULL);
@@ -533,7 +535,7 @@ static int execute(TFE_Op* op, sf_frame* f, int first, int noutputs,
   int count = noutputs;
   tfe.TFE_Execute(op, f->places + first, &count, f->status);
   if (tf.TF_GetCode(f->status) != 0) {
-    // TensorFlow has freed what it may have written there.
+    // TensorFlow has freed the values that it may have written here.
     for (int i = 0; i < noutputs; i++) f->places[first + i] = NULL;
     return -1;
   }
@@ -560,7 +562,8 @@ int sf_frame_execute(sf_frame* f, const char* name, const char* attrs,
 }
 
 void sf_op_def(const char* op, TF_Buffer* def, TF_Status* status) {
-  // TensorFlow asks for a graph, whose functions would be operations, too.
+  // TensorFlow requires a graph, and would also find the functions of that
+  // graph; so the graph is empty.
   TF_Graph* g = tf.TF_NewGraph();
   tfe.TF_GraphGetOpDef(g, op, def, status);
   tf.TF_DeleteGraph(g);

@@ -1,12 +1,12 @@
-// What Go calls. Every function here is one crossing from Go into C; the ones
-// that a training step needs do all their work in that one crossing.
+// The functions that Go calls. Each call crosses once from Go into C; a
+// training step needs only one call.
 #ifndef STEADYFIT_SHIM_H_
 #define STEADYFIT_SHIM_H_
 
 #include "tfapi.h"
 
-// A prepared step: everything that TF_SessionRun wants, laid out once. Go
-// reads and writes the arrays directly, since they are C memory.
+// A prepared step: the arguments of TF_SessionRun. Go reads and writes the
+// arrays directly, since they are C memory.
 typedef struct sf_step {
   TF_Session* session;
   TF_Status* status;
@@ -16,8 +16,8 @@ typedef struct sf_step {
   TF_Tensor** inputs;   // owned; NULL until the first sf_step_resize
   void** input_data;    // start of each input's buffer
   int64_t retained;     // inputs replaced because TensorFlow kept the buffer
-  TF_Tensor** borrowed; // owned; in the place of inputs where not NULL
-  TF_Tensor** fed;      // scratch: what a run is given
+  TF_Tensor** borrowed; // owned; used instead of inputs where not NULL
+  TF_Tensor** fed;      // scratch: the inputs of the current run
 
   int nfetches;
   TF_Output* fetches;
@@ -28,10 +28,10 @@ typedef struct sf_step {
   const TF_Operation** targets;
 } sf_step;
 
-// Opens the two libraries. Returns NULL, or a
-// message that lasts until the next call.
+// Opens the two libraries. Returns NULL, or an error message that is valid
+// until the next call.
 const char* sf_load(const char* framework, const char* library);
-// 1 if TensorFlow computes with oneDNN, 0 if not, -1 if that is not known.
+// Returns 1 if TensorFlow computes with oneDNN, 0 if not, -1 if unknown.
 int sf_onednn(void);
 const char* sf_version(void);
 
@@ -42,11 +42,11 @@ const char* sf_message(const TF_Status*);
 
 TF_Tensor* sf_new_tensor(unsigned int dtype, const int64_t* dims, int ndims,
                          size_t bytes, void** data);
-// Frees a tensor. owned_strings is the number of TF_TString elements that
-// steadyfit itself initialised in it (0 for tensors that TensorFlow made).
+// Frees a tensor. owned_strings is the number of TF_TString elements in it that
+// steadyfit initialised (0 for tensors that TensorFlow made).
 void sf_delete_tensor(TF_Tensor*, int64_t owned_strings);
-// Copies one string per element out of one flat buffer; lengths gives each
-// element's size.
+// Copies one string per element from one flat buffer; lengths has the size of
+// each element.
 void sf_set_strings(TF_Tensor*, const char* flat, const int64_t* lengths,
                     int64_t count);
 void sf_get_string(const TF_Tensor*, int64_t index, const char** data,
@@ -85,22 +85,22 @@ void sf_delete_step(sf_step*);
 void sf_step_set_feed(sf_step*, int i, TF_Operation*, int index);
 void sf_step_set_fetch(sf_step*, int i, TF_Operation*, int index);
 void sf_step_set_target(sf_step*, int i, TF_Operation*);
-// Gives input i a fresh buffer of that shape. Returns 0 if it can't be had.
+// Gives input i a new buffer of that shape. Returns 0 if there is no memory.
 int sf_step_resize(sf_step*, int i, unsigned int dtype, const int64_t* dims,
                    int ndims, size_t bytes);
-// Has runs read input i from memory of the caller, until sf_step_release. The
-// int32_t at held, which is set to 1 here, becomes 0 once nothing in TensorFlow refers to
-// that memory any more, which may be in another thread, and after the step is
-// gone. Returns 0 if there is no memory for the tensor.
+// Makes runs read input i from the caller's memory until sf_step_release. Sets
+// the int32_t at held to 1. It becomes 0 once TensorFlow no longer refers to
+// the memory; this can happen in another thread, and after the step was
+// deleted. Returns 0 if there is no memory for the tensor.
 int sf_step_borrow(sf_step*, int i, unsigned int dtype, const int64_t* dims,
                    int ndims, uintptr_t data, size_t bytes, uintptr_t held);
 void sf_step_release(sf_step*, int i);
-// Hands output i over to the caller, or NULL if it was handed over already.
+// Transfers output i to the caller. Returns NULL if it was already transferred.
 TF_Tensor* sf_step_take(sf_step*, int i);
 // Runs the step; options and metadata may be NULL. Returns the status code.
 unsigned int sf_step_run(sf_step*, const TF_Buffer* options,
                          TF_Buffer* metadata);
-// The same for a step whose inputs are tensors of the caller, for this run only.
+// Like sf_step_run, but with the caller's tensors as the inputs of this run.
 unsigned int sf_step_run_with(sf_step*, TF_Tensor* const* inputs,
                               const TF_Buffer* options, TF_Buffer* metadata);
 
@@ -108,13 +108,14 @@ TF_Buffer* sf_new_buffer(const void* data, size_t size);
 void sf_read_buffer(const TF_Buffer*, const void** data, size_t* size);
 void sf_delete_buffer(TF_Buffer*);
 
-// Looks up the functions of eager execution; sf_load comes first. Returns NULL,
-// or a message that lasts until the next call. The other functions here need it.
+// Looks up the functions for eager execution; needs sf_load first. Returns
+// NULL, or an error message that is valid until the next call. All functions
+// below need it.
 const char* sf_load_eager(void);
 TFE_Context* sf_new_eager(const void* config, size_t size, TF_Status*);
 void sf_delete_eager(TFE_Context*);
 
-// Numbered places for values inside a context.
+// Numbered places that hold values of a context.
 typedef struct sf_frame {
   TFE_Context* context;
   TF_Status* status;
@@ -125,7 +126,8 @@ typedef struct sf_frame {
 
 sf_frame* sf_new_frame(TFE_Context*, int nplaces);
 void sf_delete_frame(sf_frame*);
-// These return the status code. A value that was in the place goes.
+// These functions return the status code. A previous value of the place is
+// dropped.
 unsigned int sf_frame_put(sf_frame*, int place, const TF_Tensor*);
 unsigned int sf_frame_share(const sf_frame*, int place, sf_frame* to, int at);
 void sf_frame_move(sf_frame*, int place, sf_frame* to, int at);
@@ -135,11 +137,11 @@ TF_Tensor* sf_frame_get(sf_frame*, int place);
 unsigned int sf_frame_read(sf_frame*, int place);
 void sf_frame_drop(sf_frame*, const int32_t* places, int count);
 
-// Executes one operation. attrs has nattrs names, each ended by a zero byte, and
-// after each one its serialized AttrValue of the size in sizes. inputs are places;
-// the outputs come into the noutputs places from first on. Of the places in last,
-// inputs are dropped before it is executed, and outputs afterwards. Returns how many
-// outputs there were, or -1 if the status is an error.
+// Executes one operation. attrs has nattrs names, each followed by a zero byte
+// and by its serialized AttrValue, whose size is in sizes. inputs are places;
+// the outputs go to noutputs places starting at first. last lists places to
+// drop: inputs before the operation runs, outputs after it. Returns the number
+// of outputs, or -1 if the status is an error.
 int sf_frame_execute(sf_frame*, const char* name, const char* attrs,
                      const int64_t* sizes, int nattrs, const int32_t* inputs,
                      int ninputs, int first, int noutputs, const int32_t* last,
@@ -147,19 +149,20 @@ int sf_frame_execute(sf_frame*, const char* name, const char* attrs,
 // Writes the definition of an operation to the buffer.
 void sf_op_def(const char* op, TF_Buffer* def, TF_Status*);
 
-// The malloc of this process; it needs no TensorFlow. The names are in malloc.go,
-// in this order. Amounts in bytes, -1 for what is not known.
+// Statistics of this process's malloc; they do not need TensorFlow. malloc.go
+// has the names of the allocators in the same order. Amounts are in bytes, -1
+// if unknown.
 enum { SF_UNKNOWN_MALLOC, SF_GLIBC, SF_JEMALLOC, SF_TCMALLOC, SF_MIMALLOC };
 typedef struct sf_malloc_info {
   int allocator;
   int64_t in_use, free, arenas;
 } sf_malloc_info;
 sf_malloc_info sf_ask_malloc(void);
-// Returns 0 if there is no way to ask it.
+// Returns 0 if the allocator has no such function.
 int sf_trim_malloc(void);
 
 // Sets glibc's mmap threshold, and its trim threshold to twice that. Returns 0
-// where malloc has none.
+// if malloc is not glibc's.
 int sf_set_mmap_threshold(int bytes);
 
 #endif  // STEADYFIT_SHIM_H_

@@ -10,27 +10,27 @@ import (
 	"unsafe"
 )
 
-// StepSpec says what a Step runs.
+// StepSpec is the definition of a Step.
 type StepSpec struct {
-	// Feeds are the inputs, addressed by their position here.
+	// Feeds are the inputs. Their index here identifies them.
 	Feeds []Output
-	// Fetches are the outputs, addressed by their position here.
+	// Fetches are the outputs. Their index here identifies them.
 	Fetches []Output
 	// Targets are operations to run for their effect only.
 	Targets []Operation
-	// OnCancel says what the end of a context does to a run in progress.
+	// OnCancel is what happens to a run in progress when its context ends.
 	OnCancel CancelMode
 	// RunOptions is a serialized tensorflow.RunOptions, used for every run.
 	RunOptions []byte
 }
 
-// Step is a run of a session that was prepared once: names resolved, tables laid out, one
-// native buffer per input. A run crosses once from Go into C. A Step is for one goroutine
-// at a time, and refuses a second one with ErrBusy.
+// Step is a prepared run of a session: its names are resolved, its tables laid out, and it has
+// one native buffer per input. A run crosses once from Go into C. One goroutine at a time may
+// use a Step; a second one gets ErrBusy.
 //
-// An input keeps its value from run to run until it is set again. Where the model keeps the
-// buffer of an input (one assigned to a variable shares its memory), the step notices after
-// the run and continues with a copy, so that setting an input never changes a variable.
+// An input keeps its value from run to run until it is set again. If the model keeps the
+// buffer of an input (a variable that is assigned the input shares its memory), the step
+// continues with a copy after the run. Setting an input therefore never changes a variable.
 type Step struct {
 	h       *handle
 	session *Session
@@ -39,7 +39,7 @@ type Step struct {
 	memory  stepMemory
 	borrows *stepBorrows
 	options ptr
-	proto   []byte // what options holds
+	proto   []byte // the content of options
 	cancel  CancelMode
 	busy    atomic.Bool
 	ran     bool
@@ -100,8 +100,8 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	return step, nil
 }
 
-// Close frees the step's buffers and tables, at the end of a run under way if
-// there is one. Closing twice does nothing.
+// Close frees the step's buffers and tables once a run in progress has ended. Closing twice
+// does nothing.
 func (st *Step) Close() error {
 	if st != nil {
 		st.h.close()
@@ -110,7 +110,7 @@ func (st *Step) Close() error {
 	return nil
 }
 
-// use begins an exclusive use.
+// use begins an exclusive use of the step.
 func (st *Step) use() (ptr, error) {
 	if !st.busy.CompareAndSwap(false, true) {
 		return nil, fmt.Errorf("step: %w", ErrBusy)
@@ -128,8 +128,8 @@ func (st *Step) done() {
 	st.busy.Store(false)
 }
 
-// Set copies a flat row-major slice into the native buffer of input i, which takes on that
-// shape and releases a borrowed slice. It allocates only when the shape changes.
+// Set copies a flat row-major slice into the native buffer of input i, gives the buffer that
+// shape, and releases a borrowed slice. It allocates only when the shape changes.
 func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	return st.Copy(i, sliceOf(values), shape...)
 }
@@ -141,7 +141,7 @@ func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 		return err
 	}
 	defer st.done()
-	// Before the buffer takes on the shape, which may be a mistake of any size.
+	// This check comes before the buffer is allocated, since a wrong shape can have any size.
 	if err := in.holds(shape, s.n); err != nil {
 		return err
 	}
@@ -153,9 +153,9 @@ func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 	return nil
 }
 
-// SetFunc calls fill to write the value of input i into its native buffer, which takes on
-// that shape. dst has exactly the shape's elements and is valid until fill returns. If fill
-// fails, the input has no value.
+// SetFunc gives the native buffer of input i a shape and calls fill to write its values. dst
+// has exactly the shape's elements and is valid until fill returns. If fill fails, the input
+// has no value.
 func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
 	p, in, err := st.useInput(i, DTypeOf[T]())
 	if err != nil {
@@ -173,7 +173,7 @@ func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int6
 	return nil
 }
 
-// reshape gives the buffer of input i a shape, and releases a borrowed slice.
+// reshape gives the buffer of input i a shape and releases a borrowed slice.
 func (st *Step) reshape(p ptr, i int, shape []int64) error {
 	st.release(p, i)
 	in := &st.feeds[i]
@@ -187,8 +187,7 @@ func (st *Step) reshape(p ptr, i int, shape []int64) error {
 	return st.resize(p, i, slices.Clone(shape), n*int64(in.dtype.Size()))
 }
 
-// SetStrings copies a flat row-major slice into a new tensor for input i, which takes on
-// that shape.
+// SetStrings copies a flat row-major slice into a new tensor of the given shape for input i.
 func SetStrings(st *Step, i int, values []string, shape ...int64) error {
 	p, in, err := st.useInput(i, String)
 	if err != nil {
@@ -218,7 +217,7 @@ func (in *input) holds(shape []int64, values int) error {
 	return nil
 }
 
-// useInput begins an exclusive use of input i, which must have that type.
+// useInput begins an exclusive use of input i and checks its element type.
 func (st *Step) useInput(i int, dt DType) (p ptr, in *input, err error) {
 	if p, err = st.use(); err != nil {
 		return nil, nil, err
@@ -256,15 +255,17 @@ func (st *Step) Run(ctx context.Context) error {
 	return st.run(ctx, st.options, nil)
 }
 
-// Trace is Run, and returns a serialized tensorflow.RunMetadata, whose step_stats have the
-// time and the allocations of each operation. Operations of functions that TensorFlow
-// inlined have the caller's name before their own. With SINGLE_THREADED_EXECUTOR, which
-// cannot trace, the metadata is empty.
+// Trace is like Run and returns a serialized tensorflow.RunMetadata, whose step_stats hold the
+// time and the allocations of each operation. Operations of functions that TensorFlow inlined
+// are named after their caller. With SINGLE_THREADED_EXECUTOR, which cannot trace, the
+// metadata is empty.
 //
-// The trace level is SOFTWARE_TRACE whatever the step's RunOptions say. A higher one has no
-// more on memory, takes longer, and starts a profiler, of which a process can have one.
+// The trace level is always SOFTWARE_TRACE, whatever the step's RunOptions contain. Higher
+// levels report no more about memory, take longer, and start a profiler, of which a process
+// can have only one.
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
-	// The last value of a field counts: this is RunOptions.trace_level = SOFTWARE_TRACE.
+	// The last value of a protobuf field wins; this is RunOptions.trace_level =
+	// SOFTWARE_TRACE.
 	options := capi.newBuffer(slices.Concat(st.proto, []byte{1 << 3, 1}))
 	defer capi.deleteBuffer(options)
 	metadata := capi.newBuffer(nil)
@@ -275,11 +276,11 @@ func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	return capi.readBuffer(metadata), nil
 }
 
-// Explain is Run for a step that has just run out of memory (ErrResourceExhausted). If it
-// does so again, the error lists what each allocator of the device has given to which
-// operations, apart from scratch space. It costs as much as Trace.
+// Explain is like Run, for a step that has just run out of memory (ErrResourceExhausted). If
+// the step fails again, the error lists how much memory each allocator of the device has given
+// to which operations, except for scratch space. It costs as much as Trace.
 func (st *Step) Explain(ctx context.Context) error {
-	// RunOptions.report_tensor_allocations_upon_oom.
+	// This is RunOptions.report_tensor_allocations_upon_oom = true.
 	options := capi.newBuffer(slices.Concat(st.proto, []byte{7 << 3, 1}))
 	defer capi.deleteBuffer(options)
 	return st.run(ctx, options, nil)
@@ -304,7 +305,7 @@ func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	}
 	defer st.session.h.release()
 	for i := range st.feeds {
-		// The buffer is gone where a copy of a retained input found no memory.
+		// The buffer is nil if a retained input could not be copied for lack of memory.
 		if f := st.feeds[i]; !st.borrows.borrowed[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
 			return fmt.Errorf("step input %s: %w", st.feeds[i].name, ErrNotFed)
 		}
@@ -331,15 +332,15 @@ func (st *Step) call(p, options, metadata ptr) error {
 	return nil
 }
 
-// yieldEvery is how often a loop of short steps yields to Go's scheduler. A goroutine that
-// runs for 10 ms (forcePreemptNS in runtime/proc.go) loses its processor in its next call
-// into C, and the scheduler's monitor then wakes every 20 us for a while: on 2 cores, a
-// step of 80 us took 16% longer than in a C loop, and 5% with this (medians of 9
-// interleaved runs).
+// yieldEvery is the time after which a loop of short steps yields to Go's scheduler. A
+// goroutine that runs for 10 ms (forcePreemptNS in runtime/proc.go) loses its processor in its
+// next call into C, and the scheduler's monitor then wakes every 20 us for a while. On 2
+// cores, a step of 80 us took 16% longer than in a C loop without yielding, and 5% longer with
+// it (medians of 9 interleaved runs).
 const yieldEvery = 2 * time.Millisecond
 
-// Float returns the value of output i of the last run; NaN if it does not have exactly one
-// numeric element. It does not allocate.
+// Float returns the value of output i of the last run, or NaN if the output is not a single
+// number. It does not allocate.
 func (st *Step) Float(i int) (float64, error) {
 	if _, err := st.use(); err != nil {
 		return 0, err
@@ -351,8 +352,8 @@ func (st *Step) Float(i int) (float64, error) {
 	return st.memory.scalars[i], nil
 }
 
-// Output hands over the tensor of output i of the last run, once; the caller
-// closes it.
+// Output transfers the tensor of output i of the last run to the caller, who must close it. A
+// second call for the same output fails.
 func (st *Step) Output(i int) (*Tensor, error) {
 	p, err := st.use()
 	if err != nil {
@@ -364,7 +365,7 @@ func (st *Step) Output(i int) (*Tensor, error) {
 	}
 	t := capi.takeOutput(p, i)
 	if t == nil {
-		return nil, fmt.Errorf("step output %s was handed over already: %w", st.fetches[i].Name(), ErrClosed)
+		return nil, fmt.Errorf("step output %s was already taken: %w", st.fetches[i].Name(), ErrClosed)
 	}
 	return wrapTensor(t, 0), nil
 }
@@ -374,7 +375,7 @@ func (st *Step) readable(i int) error {
 		return fmt.Errorf("step output %d: %w: the step has %d outputs", i, ErrInvalidArgument, len(st.fetches))
 	}
 	if !st.ran {
-		return fmt.Errorf("step output %s: no run has succeeded since the step was prepared or failed: %w", st.fetches[i].Name(), ErrFailedPrecondition)
+		return fmt.Errorf("step output %s: the last run failed, or there was no run yet: %w", st.fetches[i].Name(), ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -11,13 +11,13 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Numeric is the set of Go types that are elements of tensors other than
-// strings, one for each DType.
+// Numeric is the set of Go types for the elements of tensors other than strings, one for each
+// DType.
 type Numeric interface {
 	float32 | float64 | Half | Brain | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
 }
 
-// Element is the set of Go types that are elements of tensors.
+// Element is the set of Go types for the elements of tensors.
 type Element interface {
 	Numeric | string
 }
@@ -32,9 +32,9 @@ type Tensor struct {
 // stringBytes is the size of a string element in native memory (TF_TString).
 const stringBytes = 24
 
-// NewTensor copies a flat row-major slice into a new tensor of that shape; no shape means a
-// scalar. A shape that does not hold len(values) elements is ErrShape. The result must be
-// closed.
+// NewTensor copies a flat row-major slice into a new tensor of that shape; without a shape it
+// makes a scalar. It returns ErrShape if the shape does not have len(values) elements. The
+// result must be closed.
 func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
 	if err := library(); err != nil {
 		return nil, err
@@ -82,8 +82,8 @@ func outOfMemory(op string, dt DType, shape []int64, bytes int64) error {
 		Message: fmt.Sprintf("no memory for %s %v (%d bytes)", dt, slices.Clone(shape), bytes)}
 }
 
-// maxRank is the most dimensions that TensorFlow takes; it ends the process for
-// more (TensorShape in core/framework/tensor_shape.h: MaxDimensions).
+// maxRank is the maximum number of dimensions in TensorFlow, which aborts the process for more
+// (TensorShape::MaxDimensions in core/framework/tensor_shape.h).
 const maxRank = 254
 
 // elements returns the number of elements of a shape; 1 for the empty shape.
@@ -104,9 +104,9 @@ func elements(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Close frees the tensor at the end of the runs that use it. Memory that TensorFlow shares
-// (a variable that was assigned the tensor) lives until TensorFlow drops it. Closing twice
-// does nothing.
+// Close frees the tensor once no run uses it. Memory that TensorFlow shares, such as that of a
+// variable that was assigned the tensor, lives until TensorFlow drops it. Closing twice does
+// nothing.
 func (t *Tensor) Close() error {
 	if t != nil {
 		t.h.close()
@@ -124,18 +124,18 @@ func (t *Tensor) Shape() []int64 { return slices.Clone(t.info.shape) }
 // Len returns the number of elements.
 func (t *Tensor) Len() int { return int(t.info.elements) }
 
-// Bytes returns the size of the buffer; that of long strings is not included.
+// Bytes returns the size of the buffer, without the content of long strings.
 func (t *Tensor) Bytes() int64 { return t.info.bytes }
 
 func (t *Tensor) expect(d DType) error {
 	if t.info.dtype != d {
-		return fmt.Errorf("%w: the tensor holds %s, asked for %s", ErrType, t.info.dtype, d)
+		return fmt.Errorf("%w: the tensor holds %s, not %s", ErrType, t.info.dtype, d)
 	}
 	return nil
 }
 
-// Values copies the elements, flat and row-major. Another T than the element type is
-// ErrType.
+// Values copies the elements, flat and row-major. It returns ErrType if T is not the element
+// type.
 func Values[T Element](t *Tensor) ([]T, error) {
 	if err := t.expect(DTypeOf[T]()); err != nil {
 		return nil, err
@@ -156,10 +156,10 @@ func Values[T Element](t *Tensor) ([]T, error) {
 	return out, nil
 }
 
-// Slice copies the elements to a flat slice of their Go type; Float16 and BFloat16 become
-// float32, which holds them exactly. The slice is room if that has the same type and is
-// large enough. Strings and half-precision numbers do not use room.
-func (t *Tensor) Slice(room any) (any, error) {
+// Slice copies the elements to a flat slice of their Go type. Float16 and BFloat16 become
+// float32, which represents them exactly. Slice reuses buf if it has the right type and is
+// large enough; strings and half-precision numbers never reuse it.
+func (t *Tensor) Slice(buf any) (any, error) {
 	switch t.info.dtype {
 	case String:
 		return Values[string](t)
@@ -177,10 +177,10 @@ func (t *Tensor) Slice(room any) (any, error) {
 	}
 	defer t.h.release()
 	n := int(t.info.elements)
-	if dtype.Of(room) != typ || reflect.ValueOf(room).Cap() < n {
-		room = typ.Make(n)
+	if dtype.Of(buf) != typ || reflect.ValueOf(buf).Cap() < n {
+		buf = typ.Make(n)
 	}
-	to := reflect.ValueOf(room).Slice(0, n)
+	to := reflect.ValueOf(buf).Slice(0, n)
 	if t.info.data != nil {
 		copy(unsafe.Slice((*byte)(to.UnsafePointer()), n*typ.Size), unsafe.Slice((*byte)(t.info.data), n*typ.Size))
 	}
@@ -202,14 +202,13 @@ func widened[T interface {
 	return wide, nil
 }
 
-// CopyTo copies the elements to dst, which must have room for exactly Len of
-// them, without allocating.
+// CopyTo copies the elements to dst without allocating. The length of dst must be t.Len().
 func CopyTo[T Numeric](dst []T, t *Tensor) error {
 	if err := t.expect(DTypeOf[T]()); err != nil {
 		return err
 	}
 	if int64(len(dst)) != t.info.elements {
-		return fmt.Errorf("copy tensor: %w: it holds %d elements, the slice has room for %d", ErrShape, t.info.elements, len(dst))
+		return fmt.Errorf("copy tensor: %w: it holds %d elements, the slice has %d", ErrShape, t.info.elements, len(dst))
 	}
 	if _, err := t.h.acquire(); err != nil {
 		return err

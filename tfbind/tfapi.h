@@ -1,6 +1,6 @@
-// The part of the TensorFlow C API that steadyfit uses, declared once: the list
-// SF_FUNCTIONS is the table that the loader fills, and the same list is what
-// abi/abi_check.c holds against TensorFlow's own headers at compile time.
+// The part of the TensorFlow C API that steadyfit uses. SF_FUNCTIONS lists each
+// function once: the loader fills its table from the list, and abi/abi_check.c
+// compares the list with TensorFlow's headers at compile time.
 #ifndef STEADYFIT_TFAPI_H_
 #define STEADYFIT_TFAPI_H_
 
@@ -37,7 +37,7 @@ typedef struct TF_Output {
   int index;
 } TF_Output;
 
-// Opaque here: 24 bytes whose layout belongs to TensorFlow.
+// The layout of these 24 bytes is private to TensorFlow.
 typedef struct TF_TString {
   uint64_t opaque[3];
 } TF_TString;
@@ -109,8 +109,8 @@ typedef struct TF_TString {
     (const TF_DeviceList*, int, TF_Status*))                                   \
   X(void, TF_DeleteDeviceList, (TF_DeviceList*))
 
-// What eager execution needs, in the same form. TensorFlow promises less for
-// these, so they are looked up only when they are first asked for.
+// The functions for eager execution, in the same form. TensorFlow does not
+// promise to keep them, so they are looked up only when first needed.
 #define SF_EAGER_FUNCTIONS(X)                                                 \
   X(TFE_ContextOptions*, TFE_NewContextOptions, (void))                       \
   X(void, TFE_ContextOptionsSetConfig,                                        \
@@ -130,8 +130,8 @@ typedef struct TF_TString {
   X(void, TF_GraphGetOpDef,                                                   \
     (TF_Graph*, const char*, TF_Buffer*, TF_Status*))
 
-// The header of this one (c_api_experimental.h) is not C any more: a test reads
-// its text instead.
+// The header of this function (c_api_experimental.h) is not valid C, so a test
+// reads its text instead.
 #define SF_EXPERIMENTAL_FUNCTIONS(X) \
   X(void, TFE_OpSetAttrValueProto,   \
     (const TFE_Op*, const char*, const void*, size_t, TF_Status*))

@@ -139,7 +139,7 @@ func TestTensorErrors(t *testing.T) {
 	x := tensor(t, []float32{1, 2}, 2)
 	_, err := tfbind.Values[int32](x)
 	assert.ErrorIs(t, err, tfbind.ErrType)
-	assert.ErrorContains(t, err, "holds float32, asked for int32")
+	assert.ErrorContains(t, err, "holds float32, not int32")
 	assert.ErrorIs(t, tfbind.CopyTo(make([]float32, 3), x), tfbind.ErrShape)
 	dst := make([]float32, 2)
 	require.NoError(t, tfbind.CopyTo(dst, x))
@@ -389,7 +389,7 @@ func TestStep(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []float32{2, 4, 6}, values)
 	_, err = step.Output(0)
-	assert.ErrorContains(t, err, "handed over already")
+	assert.ErrorContains(t, err, "already taken")
 	_, err = step.Output(1)
 	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 

@@ -142,7 +142,7 @@ func TestOtherLibraryIsRefused(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(other, name), nil, 0o644))
 	}
 	for env, want := range map[string]string{
-		tfbind.EnvLibrary + "=" + other: "there can be one TensorFlow in a process",
+		tfbind.EnvLibrary + "=" + other: "a process can load only one TensorFlow",
 		tfbind.EnvLibrary + "=":         `source "this process" error <nil>`,
 	} {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestOtherLibraryIsRefused$")
