@@ -20,17 +20,18 @@ import (
 )
 
 // Checkpoint is a hook that writes checkpoints to folders dir/ckpt-<step>, from which
-// Loop.Resume resumes: after every epoch, or as the options say, and at the end of a run, also
-// of a cancelled one. A run that ends with an error of the session or of a hook writes none
-// at its end, nor does one that a Recovery has taken back to before the newest checkpoint.
+// Loop.Resume resumes. It writes one after every epoch, or as the options say, and one at the
+// end of a run, also if the run is cancelled. It writes none at the end of a run that the
+// session or a hook ended with an error, or that a Recovery took back to before the newest
+// checkpoint.
 //
-// The folder is for one training, and locked during a run: a second run gets a
-// *checkpoint.LockedError. The lock ends with the process. Where the file system has no locks
-// a warning says so; NFS has them unless it is mounted with nolock or local_lock.
+// The folder is for one training. It is locked during a run, and a second run gets a
+// *checkpoint.LockedError. The lock ends with the process. A file system without locks causes a
+// warning; NFS has locks unless it is mounted with nolock or local_lock.
 //
-// A checkpoint that cannot be written is a *checkpoint.Error, and ends the run unless OnError
-// says otherwise. On a full disk, the checkpoints that the new one replaces are removed first,
-// if a good one remains.
+// A checkpoint that cannot be written is a *checkpoint.Error and ends the run unless OnError
+// says otherwise. On a full disk, the old checkpoints are removed before the new one is
+// written, if a good one remains.
 //
 // The training and the validation data are read once when the run starts, to identify them;
 // see MismatchError. Package checkpoint describes the format.
@@ -55,7 +56,8 @@ type checkpointer struct {
 	epochPeriod int
 	// owed is true while the last checkpoint that was due could not be written.
 	owed bool
-	// lastStep and lastDone are the position of the newest checkpoint, or where the run began.
+	// lastStep and lastDone are the position of the newest checkpoint, or of the beginning of
+	// the run.
 	lastStep int64
 	lastDone int
 }
@@ -130,8 +132,8 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	}
 	c.bestOne, c.owed = c.folder.Best, c.folder.Unwritable
 	s.run.folders = append(s.run.folders, c.folder)
-	// Checkpoints need it. Here, a long pass over the data neither falls into an epoch nor
-	// delays the last checkpoint after Ctrl-C.
+	// Reading the data for the identity takes as long as a pass. At the start it neither counts
+	// as part of an epoch nor delays the last checkpoint after Ctrl-C.
 	_, err = s.run.identify(ctx)
 	return err
 }
@@ -160,7 +162,7 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 	}
 	err := c.write(s, false)
 	if improved && c.owed {
-		// The best checkpoint is the best of those on disk.
+		// Best means the best of the checkpoints on disk.
 		c.monitor.reset()
 		if c.bestOne, c.folder.Best = before, before; before != nil {
 			c.monitor.set(float64(before.Value))
@@ -177,7 +179,7 @@ func (c *checkpointer) end(_ context.Context, s *State) error {
 		s.History.Checkpoint = c.folder.Newest
 		return err
 	}
-	// An older step is one that is trained again: the checkpoint has what comes after.
+	// A run that went back has fewer steps than the newest checkpoint, which stays.
 	if !s.run.sound || (s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
 		return nil
 	}
@@ -187,8 +189,8 @@ func (c *checkpointer) end(_ context.Context, s *State) error {
 // failedEvent is the event of a checkpoint that could not be written.
 const failedEvent = "checkpoint_failed"
 
-// write writes a checkpoint of the present state and removes those that are not needed. It
-// sets owed if that failed and the run continues.
+// write writes a checkpoint of the present state and removes those that are no longer needed.
+// It sets owed if the checkpoint could not be written and the run continues.
 func (c *checkpointer) write(s *State, ending bool) error {
 	c.folder.Best = c.bestOne
 	err := c.folder.Write(s.Step, s.FiniteLoss, s.run.save(c.disk))
@@ -199,7 +201,7 @@ func (c *checkpointer) write(s *State, ending bool) error {
 	} else if c.onError == Continue && !ending && !errors.As(err, new(*checkpoint.Permanent)) {
 		c.owed = true
 		s.Log.Warn("training continues without a checkpoint", "step", s.Step, "error", err)
-		// Log files already have the record of an epoch that has just ended.
+		// Log files already contain the record of an epoch that has just ended.
 		if t := &s.run.tally; !slices.Contains(t.Events, failedEvent) {
 			t.Events = append(t.Events, failedEvent)
 		}
@@ -218,13 +220,13 @@ type savedState struct {
 	Position
 	Sums []metricSum `json:"epoch_sums"`
 	tally
-	// Trained is the last step that hooks have seen, and Rescaled the changes of RateScale
-	// that they made after this one, if the run went back.
+	// Trained is the last step for which hooks were called. Rescaled are the changes of
+	// RateScale that hooks made after this position, if the run went back.
 	Trained  int64       `json:"trained,omitempty"`
 	Rescaled []rescaling `json:"rescaled,omitempty"`
 	// Logs are the sizes of log files when the training began, by hook.
 	Logs map[string]int64 `json:"logs,omitempty"`
-	// Passed is a reset that the next process completes.
+	// Passed is a reset of the process, whose effect the next process measures.
 	Passed   *passedOn       `json:"reset_process,omitempty"`
 	Recovery json.RawMessage `json:"recovery,omitempty"`
 	// Session is the state of a Stateful session.
@@ -291,7 +293,7 @@ func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
 	return saved, err
 }
 
-// permanent marks an error that is not of the operating system.
+// permanent marks an error that does not come from the operating system.
 func permanent(err error) error {
 	if errors.As(err, new(syscall.Errno)) {
 		return err
@@ -299,8 +301,8 @@ func permanent(err error) error {
 	return &checkpoint.Permanent{Err: err}
 }
 
-// historyLines is the content of the history file, until the next call. The lines of all
-// records but the last, which may still change, are encoded only once.
+// historyLines returns the content of the history file. The slice is valid until the next call.
+// Only the last record may still change, so the others are encoded once.
 func (r *run) historyLines() ([]byte, error) {
 	lines, records := r.lines, r.state.History.Records
 	for i := r.linesOf; i < len(records); i++ {

@@ -8,26 +8,26 @@ import (
 	"steadyfit/option"
 )
 
-// ErrDiverged is what a DivergedError is.
+// ErrDiverged is the error that a DivergedError matches with errors.Is.
 var ErrDiverged = errors.New("training diverged")
 
-// DivergedError is a loss that is NaN or infinite, or gradients that are at the least loss
-// scale, so that nothing is trained. errors.Is(err, ErrDiverged) holds. The state of the
-// session is not usable; earlier checkpoints are.
+// DivergedError reports a loss that is NaN or infinite, or gradients that stay infinite at the
+// lowest loss scale. errors.Is(err, ErrDiverged) holds. The state of the session is not usable;
+// earlier checkpoints are.
 type DivergedError struct {
-	// Epoch is the epoch in which it happened, from 1.
+	// Epoch is the number of the epoch, from 1.
 	Epoch int
-	// Step is the train step that gave the value, from 1; for a validation, the number of
+	// Step is the train step that gave the value, from 1. For a validation, it is the number of
 	// train steps done.
 	Step int64
-	// Steps is the number of train steps in one call, of which Step is the last and Value the
-	// mean; 0 and 1 are one.
+	// Steps is the number of train steps in the failed call; 0 and 1 mean one. Step is the last
+	// of them, and Value the mean over all.
 	Steps int
 	// Batch is the number of the batch in the pass over the data, from 0.
 	Batch int
 	// Metric is "loss" or "val_loss", or "loss_scale" for gradients.
 	Metric string
-	// Value is NaN, +Inf or -Inf; of "loss_scale", the scale that cannot be lowered.
+	// Value is NaN, +Inf or -Inf. For "loss_scale", it is the scale that cannot be lowered.
 	Value float64
 	// Skipped is the number of consecutive skipped train steps; 0 unless Metric is
 	// "loss_scale".
@@ -43,14 +43,14 @@ func (e *DivergedError) Error() string {
 		where = fmt.Sprintf("after step %d (epoch %d, batch %d of the validation data, from 0)", e.Step, e.Epoch, e.Batch)
 	}
 	if e.Skipped > 0 {
-		return fmt.Sprintf("training diverged: the gradients are not finite at loss scale %v, which cannot be lowered: the last %d train steps were skipped, and changed nothing, as %s; lower a fixed loss scale, or look for NaN, infinite or very large values in the data and the weights",
+		return fmt.Sprintf("training diverged: the gradients are not finite at loss scale %v, which cannot be lowered, and the last %d train steps were skipped, most recently %s; lower a fixed loss scale, or look for NaN, infinite or very large values in the data and the weights",
 			e.Value, e.Skipped, where)
 	}
-	return fmt.Sprintf("training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values there",
+	return fmt.Sprintf("training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values in the data",
 		e.Metric, e.Value, where)
 }
 
-// Is reports that this is ErrDiverged.
+// Is reports whether target is ErrDiverged.
 func (e *DivergedError) Is(target error) bool { return target == ErrDiverged }
 
 // HookError is an error of a hook; it ends the run.
@@ -66,17 +66,17 @@ func (e *HookError) Error() string {
 	return fmt.Sprintf("%s at %s: %v", e.Hook, e.Phase, e.Err)
 }
 
-// Unwrap is the hook's own error.
+// Unwrap returns the error that the hook returned.
 func (e *HookError) Unwrap() error { return e.Err }
 
-// MismatchError is a checkpoint of another run, which this run would not continue. Data is
-// compared by its content, in the order of the first pass, not by its name or path.
+// MismatchError reports a checkpoint of another run, from which this run does not resume. Data
+// is compared by its content in the order of the first pass, not by its name or path.
 type MismatchError struct {
 	// Checkpoint is the folder of the checkpoint.
 	Checkpoint string
 	// Differences are sorted by key.
 	Differences []Difference
-	// Fixed has, by key, why Loop.ResumeAnyway cannot override a difference.
+	// Fixed holds, by key, the reason why Loop.ResumeAnyway cannot override a difference.
 	Fixed map[string]string
 }
 
@@ -89,7 +89,7 @@ type Difference struct {
 
 func (e *MismatchError) Error() string { return e.OptionText(option.GoName) }
 
-// OptionText is part of option.Named.
+// OptionText implements option.Named.
 func (e *MismatchError) OptionText(name option.Name) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cannot resume from %s: it belongs to another run:", e.Checkpoint)

@@ -9,10 +9,11 @@ import (
 	"steadyfit/option"
 )
 
-// Evaluate runs the session's evaluation over the whole dataset in batches of this size, and
-// returns its metrics, "loss" first: running metrics (Accumulator), and means over all
-// samples. A loss may be NaN or infinite. The context is checked between batches. A session
-// without an evaluation signature, a batch below 1 and an empty dataset are an *option.Error.
+// Evaluate runs the session's evaluation over the whole dataset, batch samples at a time. It
+// returns the metrics, "loss" first: the last values of running metrics (Accumulator), and
+// means over all samples of the others. A loss may be NaN or infinite. The context is checked
+// between batches. A session without an evaluation signature, a batch below 1 and an empty
+// dataset are an *option.Error.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
 	if ctx == nil {
 		return nil, &option.Error{Option: "context", Reason: "there is none", Fix: "give Evaluate a context, such as context.Background()"}
@@ -42,13 +43,13 @@ type evaluation struct {
 	session Session
 	ds      data.Dataset
 	batch   int
-	// finite ends the pass at the first loss that is not finite.
+	// finite makes the first loss that is not finite end the pass.
 	finite bool
-	// done is called after each batch, and failed after a failed one; if that returns nil,
-	// the batch is evaluated again. Both are optional.
+	// done is called after each batch. failed is called after a failed batch; if it returns
+	// nil, the batch is evaluated again. Both are optional.
 	done   func()
 	failed func(error) error
-	// decided is true if failed returned the error of run.
+	// decided is true if the error of run came from failed.
 	decided bool
 	metrics scalars
 	sums    []float64 // see scalars.add
@@ -61,7 +62,7 @@ func newEvaluation(s Session, ds data.Dataset, batch int, metrics scalars) *eval
 	return &evaluation{session: s, ds: ds, batch: batch, metrics: metrics, sums: make([]float64, len(metrics.names))}
 }
 
-// run evaluates. ctx may end it between batches; steady is for the session.
+// run evaluates the dataset. ctx may end it between batches; the session gets steady.
 func (e *evaluation) run(ctx, steady context.Context) error {
 	clear(e.sums)
 	e.samples, e.badBatch = 0, -1
@@ -91,7 +92,7 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 				return err
 			}
 			if slices.Contains(e.metrics.latest, true) {
-				return e.run(ctx, steady) // parts of the batch may be in running metrics
+				return e.run(ctx, steady) // running metrics may include a part of the batch
 			}
 		}
 		if e.done != nil {

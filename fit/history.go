@@ -15,15 +15,15 @@ import (
 
 // History is the result of a run.
 type History struct {
-	// Records has one entry per epoch. After a resume, the epochs before it are
-	// there too.
+	// Records has one entry per epoch. After a resume, it also has the epochs before the
+	// resume.
 	Records []Record
-	// Stopped is the reason for which a hook stopped the run, or for which there was nothing
-	// to train; else empty.
+	// Stopped is the reason why a hook stopped the run, or why nothing was trained; otherwise
+	// empty.
 	Stopped string
-	// Done is true if the training is complete: all epochs are done, or a hook has finished
-	// it, as EarlyStop does. It is false after an error, and if a hook has only stopped the
-	// run, as to resume in another process.
+	// Done is true if the training is complete: all epochs are done, or a hook called Finish,
+	// as EarlyStop does. It is false after an error, and after a hook stopped the run with
+	// Stop, for example to resume in another process.
 	Done bool
 	// ResumedFrom is the checkpoint that the run resumed from; empty if there is none.
 	ResumedFrom string
@@ -57,27 +57,27 @@ type Record struct {
 	Epoch int
 	// Step is the number of train steps done at the end of the epoch.
 	Step int64
-	// Metrics are means over the samples of the epoch. Those of the validation begin with
-	// "val_" and are missing in epochs without validation.
+	// Metrics are means over the samples of the epoch. Names of validation metrics begin with
+	// "val_"; epochs without validation have none.
 	Metrics Metrics
 	// LearningRate is the rate of the last step; nil if the model sets it.
 	LearningRate *float64
 	// Seconds is the duration of the epoch, validation included.
 	Seconds float64
-	// SamplesPerSecond and StepsPerSecond are over the time of training, without validation;
-	// 0 if no time passed.
+	// SamplesPerSecond and StepsPerSecond cover the training time without validation; 0 if no
+	// time passed.
 	SamplesPerSecond float64
 	StepsPerSecond   float64
-	// DataWait is the share of that time, from 0 to 1, in which steps waited for data; nil if
-	// it is unknown. Batches that are read while steps run (data.Prefetch) do not count.
+	// DataWait is the share of the training time, from 0 to 1, in which steps waited for data;
+	// nil if unknown. Reading ahead while steps run (data.Prefetch) does not count.
 	DataWait *float64
-	// Memory is that of this process at the end of the epoch.
+	// Memory is the memory of this process at the end of the epoch.
 	Memory memory.Usage
 	// GPU is the memory in use on GPUs at the end of the epoch (GPUMeter).
 	GPU memory.Reading
 	// LiveTensors is the number of native tensors at the end of the epoch (TensorCounter).
 	LiveTensors *int64
-	// Resets are those of the session in the epoch, and before its first step.
+	// Resets are the resets of the session in the epoch, and before its first step.
 	Resets Resets
 	// Events are words for what happened in the epoch, such as "learning_rate".
 	Events []string
@@ -86,11 +86,11 @@ type Record struct {
 // Resets are the resets of a session in an epoch.
 type Resets struct {
 	Count int `json:"count"`
-	// Returned is the memory that they released, negative if the process grew.
+	// Returned is the memory that the resets released; negative if the process grew.
 	Returned memory.Reading `json:"returned"`
-	// Seconds is the time that they took.
+	// Seconds is the time that the resets took.
 	Seconds float64 `json:"seconds"`
-	// Each are the first 32 of them, in order.
+	// Each lists the first 32 resets in order.
 	Each []Reset `json:"each,omitempty"`
 }
 
@@ -104,7 +104,7 @@ type Reset struct {
 	Seconds  float64
 }
 
-// eachReset is the most resets in Resets.Each.
+// eachReset is the maximum length of Resets.Each.
 const eachReset = 32
 
 // add adds a reset.
@@ -158,8 +158,8 @@ func reading(bytes *int64) memory.Reading {
 	return memory.Known(memory.Bytes(*bytes))
 }
 
-// recordJSON are the fields of a Record in JSON. The metrics come after the step. They are
-// the columns of a CSVLog, too, except for the list of resets.
+// recordJSON are the fields of a Record in JSON. Metrics follow the step. A CSVLog has the same
+// columns, without the list of resets.
 type recordJSON struct {
 	Epoch            int      `json:"epoch"`
 	Step             int64    `json:"step"`
@@ -216,7 +216,7 @@ func (r *Record) column(name string) string {
 	}
 	i := slices.Index(recordFields, name)
 	if i < 0 {
-		return "" // a metric of other epochs
+		return "" // only other epochs have this metric
 	}
 	v := reflect.ValueOf(r.fields()).Field(i)
 	if v.IsZero() && !slices.Contains([]string{"epoch", "step", "seconds"}, name) {

@@ -8,15 +8,16 @@ import (
 	"steadyfit/option"
 )
 
-// Option is an option of a hook of this package. A hook refuses those of others at its start.
+// Option configures a hook of this package. A hook rejects options of other hooks when it
+// starts.
 type Option struct {
 	name  string
 	apply func(*options)
 }
 
-// options are those of all hooks.
+// options holds the options of all hooks.
 type options struct {
-	monitor // of Best, EarlyStop and ReduceOnPlateau
+	monitor // for Best, EarlyStop and ReduceOnPlateau
 	given   []string
 	onError ErrorPolicy
 	disk    disk.Disk
@@ -42,7 +43,7 @@ func (o options) with(given []Option) options {
 	return o
 }
 
-// check refuses options that hook does not have.
+// check rejects options that hook does not have.
 func (o *options) check(hook string, has ...string) error {
 	for _, name := range o.given {
 		if !slices.Contains(has, name) && name != "" {
@@ -55,22 +56,22 @@ func (o *options) check(hook string, has ...string) error {
 	return nil
 }
 
-// Keep is for Checkpoint: the number of newest checkpoints to keep; 0 keeps all. The default is
-// 3. The best one (Best) is kept in addition, and for Keep(1), the one before the newest
+// Keep sets the number of newest checkpoints that Checkpoint keeps; 0 keeps all. The default is
+// 3. Checkpoint also keeps the best one (Best) and, with Keep(1), the one before the newest
 // until a finite loss shows that the newest is good.
 func Keep(n int) Option { return Option{"Keep", func(o *options) { o.keep = n }} }
 
-// EverySteps is for Checkpoint: it writes one after every n train steps, counted from the
-// beginning of training.
+// EverySteps makes Checkpoint write one after every n train steps, counted from the beginning
+// of the training.
 func EverySteps(n int) Option { return Option{"EverySteps", func(o *options) { o.everySteps = &n }} }
 
-// EveryEpochs is for Checkpoint: it writes one after every n epochs. Without EverySteps, the
-// default is 1.
+// EveryEpochs makes Checkpoint write one after every n epochs. Without EverySteps, the default
+// is 1.
 func EveryEpochs(n int) Option { return Option{"EveryEpochs", func(o *options) { o.everyEpochs = &n }} }
 
-// Best is for Checkpoint: it also writes one after every epoch in which the metric, such as
-// "val_loss", is better than ever, and keeps the best one, which best.json names. Give a
-// Direction if the name of the metric does not tell.
+// Best makes Checkpoint also write one after every epoch with a new best value of a metric,
+// such as "val_loss". Checkpoint keeps the best one, and best.json names it. Pass a Direction
+// if the metric's name does not imply one (Auto).
 func Best(metric string, direction ...Direction) Option {
 	return Option{"Best", func(o *options) { o.monitor = monitor{metric: metric, direction: append(direction, Auto)[0]} }}
 }
@@ -79,71 +80,71 @@ func Best(metric string, direction ...Direction) Option {
 type ErrorPolicy int
 
 const (
-	// Stop ends the run.
+	// Stop ends the run with an error.
 	Stop ErrorPolicy = iota
-	// Continue trains on without the file.
+	// Continue goes on training without the file.
 	Continue
 )
 
-// OnError is for all hooks that write files: it decides what happens when a checkpoint, a line of
-// a log file, or the best state of RestoreBest cannot be written. The default is Stop. A
-// folder that cannot be written when a new training begins always ends it.
+// OnError sets the policy for a checkpoint, a line of a log file, or the best state of
+// RestoreBest that cannot be written. It applies to all hooks that write files. The default is
+// Stop. If the folder cannot be written when a new training begins, the run always ends.
 //
-// With Continue, a warning says what to do. Lines are written later, when there is room. A
-// checkpoint is tried again when the next one is due, at the latest after the next epoch, and
-// the epoch has the event "checkpoint_failed". The best state stays that of an earlier epoch,
-// with the event "best_not_kept". Run returns the error of what is still not written at the
-// end, and of what would always fail.
+// With Continue, a warning describes the fix. Lines are written later, when there is free
+// space. A checkpoint is tried again when the next one is due, at the latest after the next
+// epoch, and the epoch has the event "checkpoint_failed". The best state remains that of an
+// earlier epoch, with the event "best_not_kept". At its end, Run returns the error of each file
+// that is still not written, and errors that every retry would repeat.
 //
 // With Stop, a checkpoint that cannot be written ends the run at once. A line or a best state
-// ends it after the epoch, so that the other hooks, Checkpoint included, complete it.
+// that cannot be written ends the run after the epoch, when all other hooks, including
+// Checkpoint, have been called.
 func OnError(policy ErrorPolicy) Option {
 	return Option{"OnError", func(o *options) { o.onError = policy }}
 }
 
-// withDisk makes a hook that tests can crash.
+// withDisk sets the disk of a hook; tests inject failures there.
 func withDisk(d disk.Disk) Option { return Option{"", func(o *options) { o.disk = d }} }
 
-// Patience is for EarlyStop and ReduceOnPlateau: the number of epochs without improvement after
-// which the hook acts. The default is 0 for EarlyStop and 10 for ReduceOnPlateau.
+// Patience sets the number of epochs without improvement after which EarlyStop or
+// ReduceOnPlateau acts. The default is 0 for EarlyStop and 10 for ReduceOnPlateau.
 func Patience(epochs int) Option { return Option{"Patience", func(o *options) { o.patience = epochs }} }
 
-// MinDelta is for EarlyStop and ReduceOnPlateau: the least improvement that counts. The default
-// is 0 for EarlyStop and 0.0001 for ReduceOnPlateau.
+// MinDelta sets the smallest improvement that counts for EarlyStop and ReduceOnPlateau. The
+// default is 0 for EarlyStop and 0.0001 for ReduceOnPlateau.
 func MinDelta(delta float64) Option {
 	return Option{"MinDelta", func(o *options) { o.minDelta = delta }}
 }
 
-// Mode is for EarlyStop and ReduceOnPlateau: which values are better. The default is Auto.
+// Mode sets which values are better for EarlyStop and ReduceOnPlateau. The default is Auto.
 func Mode(d Direction) Option { return Option{"Mode", func(o *options) { o.direction = d }} }
 
-// Baseline is for EarlyStop: a value that the metric has to beat. Epochs that do not beat it
-// count as without improvement.
+// Baseline sets a value that the metric of EarlyStop has to exceed. An epoch below it counts as
+// an epoch without improvement.
 func Baseline(value float64) Option {
 	return Option{"Baseline", func(o *options) { o.baseline = &value }}
 }
 
-// RestoreBest is for EarlyStop: it restores the state of the best epoch at the end of the run,
-// whether it was stopped early or not, unless the run ended with an error. The state is kept
-// in files in dir, usually the folder of the checkpoints, or in a temporary folder if dir is
-// empty, and in checkpoints.
+// RestoreBest makes EarlyStop restore the state of the best epoch at the end of the run,
+// whether or not it stopped the run, unless the run ended with an error. The state is stored in
+// checkpoints and in files in dir, usually the folder of the checkpoints. An empty dir means a
+// temporary folder.
 func RestoreBest(dir string) Option {
 	return Option{"RestoreBest", func(o *options) { o.restore, o.bestDir = true, dir }}
 }
 
-// StartFrom is for EarlyStop: the number of first epochs to ignore.
+// StartFrom sets the number of initial epochs that EarlyStop ignores.
 func StartFrom(epochs int) Option {
 	return Option{"StartFrom", func(o *options) { o.startFrom = epochs }}
 }
 
-// Factor is for ReduceOnPlateau: what the learning rate is multiplied by, above 0 and below 1.
-// The default is 0.1.
+// Factor sets the factor by which ReduceOnPlateau multiplies the learning rate, above 0 and
+// below 1. The default is 0.1.
 func Factor(f float64) Option { return Option{"Factor", func(o *options) { o.factor = f }} }
 
-// Cooldown is for ReduceOnPlateau: the number of epochs to wait after a reduction before
-// counting again. The default is 0.
+// Cooldown sets the number of epochs that ReduceOnPlateau waits after a reduction before it
+// counts again. The default is 0.
 func Cooldown(epochs int) Option { return Option{"Cooldown", func(o *options) { o.cooldown = epochs }} }
 
-// MinRate is for ReduceOnPlateau: the learning rate below which it is not reduced. The default
-// is 0.
+// MinRate sets the learning rate below which ReduceOnPlateau does not go. The default is 0.
 func MinRate(rate float64) Option { return Option{"MinRate", func(o *options) { o.minRate = rate }} }

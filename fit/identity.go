@@ -22,25 +22,25 @@ const (
 	stepsKey     = "steps_per_epoch"
 	remainderKey = "drop_remainder"
 	fieldsKey    = "data.fields"
-	// These stand for the content of a dataset.
+	// The keys for the content of the datasets.
 	dataKey       = "data"
 	validationKey = "validation"
-	// sessionPrefix begins what the session adds, such as its modelKey.
+	// sessionPrefix begins the keys of Session.Identity, such as modelKey.
 	sessionPrefix = "session."
 	modelKey      = sessionPrefix + "model"
-	// rateKey is the text of the learning rate's schedule.
+	// rateKey is the key of the learning rate's schedule.
 	rateKey = "learning_rate"
-	// metricsKey is not part of an identity, but of the differences.
+	// metricsKey is not part of an identity; it only occurs in differences.
 	metricsKey = "metrics"
 )
 
-// positionKeys are those that a position in the data depends on.
+// positionKeys are the keys that determine the meaning of a position in the data.
 var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
-// laterKeys are missing in older checkpoints, and not compared then.
+// laterKeys may be missing in older checkpoints. A missing one is not compared.
 var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "fused", sessionPrefix + "loss_scale"}
 
-// identityHints explain the difference of a key.
+// identityHints explain, by key, what a difference means.
 var identityHints = map[string]string{
 	dataKey:       "the samples, the data order (seed, shuffle) or the split into training and validation data differ",
 	validationKey: "the samples, their order or the split into training and validation data differ",
@@ -51,8 +51,9 @@ var identityHints = map[string]string{
 	sessionPrefix + "fused":      "several steps in a call of that executor round differently",
 }
 
-// identify returns what a checkpoint has to agree with to be resumed by this run. The first
-// call reads the datasets once. Names and paths are not part of it, so that data may move.
+// identify returns the identity of this run: the values that a checkpoint must match for the
+// run to resume from it. The first call reads the datasets once. Names and paths are not part
+// of the identity, so data may move.
 func (r *run) identify(ctx context.Context) (map[string]string, error) {
 	if r.identity != nil {
 		return r.identity, nil
@@ -82,8 +83,8 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 	return identity, nil
 }
 
-// rateText describes the learning rates of the loop; empty if they are unknown. Numbers are
-// normalized, so that 1e-3 equals 0.001.
+// rateText describes the learning rates of the loop; it is empty if they are unknown. Numbers
+// are normalized, so 1e-3 equals 0.001.
 func (l *Loop) rateText() string {
 	if l.LearningRate == nil {
 		return "that of the model"
@@ -105,21 +106,24 @@ func describeFields(fields []data.FieldSpec) string {
 	return strings.Join(parts, ", ")
 }
 
-// fingerprinter is a dataset that may identify its samples without a pass over them. data.InMemory does for images.
+// fingerprinter is a dataset that may identify its samples without a pass over them, as
+// data.InMemory does for images.
 type fingerprinter interface {
 	Fingerprint() (text string, ok bool, err error)
 }
 
-// derived is a dataset that is computed from another, as Describe describes. session.Preprocessing makes one.
+// derived is a dataset that is computed from another dataset, such as that of
+// session.Preprocessing. Describe describes the computation.
 type derived interface {
 	Source() data.Dataset
 	Describe() string
 }
 
-// fingerprint sums the first pass over a dataset: names, types, shapes and values of all
-// fields, in the order of the pass, so that it depends on the shuffle seed. It does not depend
-// on the batch size; that of the run shares its buffers. A last batch that is dropped counts.
-// It takes about a second per GiB, besides reading. alive is called after each batch.
+// fingerprint hashes the first pass over a dataset: names, types, shapes and values of all
+// fields, in the order of the pass. So it depends on the shuffle seed. It does not depend on
+// the batch size, and includes a last batch that the run drops. Passing the run's batch size
+// reuses the dataset's buffers. Hashing takes about a second per GiB, in addition to reading.
+// alive is called after each batch.
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
 	unread := ds
 	if p, ok := ds.(*data.Prefetched); ok {
@@ -167,7 +171,7 @@ func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) 
 	return fmt.Sprintf("%d samples (sha256 %x)", samples, whole.Sum(nil)[:8]), nil
 }
 
-// fieldSummer sums one field over the batches of a pass.
+// fieldSummer hashes one field over the batches of a pass.
 type fieldSummer struct {
 	hash  hash.Hash
 	kind  string
@@ -192,7 +196,7 @@ func (s *fieldSummer) add(f data.Field) error {
 		}
 		return nil
 	}
-	// In parts: the bytes of a whole batch of images would be a second one.
+	// Hashing in parts avoids a second copy of a whole batch of images.
 	const part = 16 << 10
 	values := reflect.ValueOf(f.Values)
 	if values.Kind() != reflect.Slice {

@@ -19,13 +19,14 @@ import (
 	"steadyfit/option"
 )
 
-// HistoryFile is a hook that appends one line of JSON per epoch to a file: the Record. A new
-// training appends to what is there. A resumed run first removes the lines of epochs after
-// the checkpoint, and adds missing ones, so that the file is as if training had never
-// stopped. So does a run that resumes a training that crashed before its first checkpoint.
+// HistoryFile is a hook that appends one line of JSON per epoch, the Record, to a file. A new
+// training appends to the existing content. A resumed run first removes the lines of epochs
+// after the checkpoint and adds missing ones, so the file equals that of an uninterrupted
+// training. A run that restarts a training after a crash before its first checkpoint does the
+// same.
 //
-// Lines are written whole or not at all, and a line that a crash cut off is removed. Errors
-// are a LogError; see OnError.
+// Each line is written completely or not at all, and a line that a crash cut off is removed.
+// Errors are a LogError; see OnError.
 func HistoryFile(path string, given ...Option) Hook {
 	return historyLines(path).hook("history_file("+path+")", given)
 }
@@ -47,15 +48,15 @@ func historyLines(path string) *lineFile {
 	}
 }
 
-// CSVLog is like HistoryFile, with lines of comma-separated values after a line of names: the
-// fields of the Record, and the metrics of the run. Unknown values are empty. A file with
-// other names is an *option.Error.
+// CSVLog is like HistoryFile, but writes comma-separated values. The first line has the names:
+// the fields of the Record and the metrics of the run. Unknown values are empty. A file whose
+// first line has other names is an *option.Error.
 func CSVLog(path string, given ...Option) Hook {
 	var columns []string
 	row := func(values []string) []byte {
 		var b bytes.Buffer
 		w := csv.NewWriter(&b)
-		// Neither can fail: the writer is a buffer, and csv quotes every value.
+		// Neither call can fail: the writer is a buffer, and csv quotes every value.
 		_ = w.Write(values)
 		w.Flush()
 		return b.Bytes()
@@ -87,19 +88,19 @@ func CSVLog(path string, given ...Option) Hook {
 	}).hook("csv_log("+path+")", given)
 }
 
-// LogError is a file of a HistoryFile or CSVLog that could not be written. The
-// session is not affected, nor are checkpoints.
+// LogError reports that the file of a HistoryFile or CSVLog could not be written. It affects
+// neither the session nor checkpoints.
 type LogError struct {
 	// Path is the file.
 	Path string
-	// Missing is the number of epochs of this run that it lacks. A resumed run adds them.
+	// Missing is the number of epochs of this run without a line. A resumed run adds them.
 	Missing int
 	// Final is true at the end of a training that is complete (History.Done) and has no other
 	// error.
 	Final bool
-	// Free is the space on the disk.
+	// Free is the free space on the disk.
 	Free memory.Reading
-	// Remedy says what to do.
+	// Remedy describes how to fix the problem.
 	Remedy string
 	// Err is the error of the file system.
 	Err error
@@ -120,37 +121,37 @@ func (e *LogError) Error() string {
 	return b.String() + "; " + e.Remedy
 }
 
-// Unwrap is the error of the file system.
+// Unwrap returns the error of the file system.
 func (e *LogError) Unwrap() error { return e.Err }
 
-// lineFile is a file with a line per epoch.
+// lineFile writes one line per epoch to a file.
 type lineFile struct {
 	options
-	kind, path string // kind is the name of the function
-	// begin is the first line of a file; empty for none.
+	kind, path string // kind is the name of the exported function
+	// begin returns the first line of a file, or nil for none.
 	begin func(*State) []byte
-	// format writes the line of a record, with its end.
+	// format returns the line of a record, with its newline.
 	format func(*Record) ([]byte, error)
 	// parse reads the epoch and the step of a line.
 	parse func(line []byte) (epoch int, step int64, ok bool)
-	// name is that of the hook.
+	// name is the name of the hook.
 	name string
-	// step and done are where the run began.
+	// step and done are the position at which the run began.
 	step int64
 	done int
 
-	// file is nil while it could not be opened.
+	// file is nil if it could not be opened.
 	file *os.File
 	// regular is false for a pipe or a device.
 	regular bool
-	// pending are lines that could not be written yet.
+	// pending are the lines that are not written yet.
 	pending [][]byte
-	// torn is true while the file may have part of a line after its first whole bytes.
+	// torn is true while part of a line may follow the first whole bytes of the file.
 	torn  bool
 	whole int64
-	// warned is true after a warning, until the file is whole again.
+	// warned is true from a warning until all lines are written.
 	warned bool
-	// stopped is why this hook has stopped the run.
+	// stopped is the error for which this hook has stopped the run.
 	stopped error
 }
 
@@ -183,16 +184,17 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 func (l *lineFile) warn(s *State, err error) {
 	if !l.warned {
 		l.warned = true
-		s.Log.Warn("training continues without a line in the log file; it is kept until there is room", "error", l.failure(err))
+		s.Log.Warn("training continues without a line in the log file; the line is written once there is free space", "error", l.failure(err))
 	}
 }
 
-// open aligns the file with where the run begins, and checks that it can be written.
+// open makes the file match the position at which the run begins, and checks that it can be
+// written.
 func (l *lineFile) open(s *State) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o777); err != nil {
 		return err
 	}
-	// A pipe or a device has no lines of earlier runs, and reading one may never end.
+	// A pipe or a device has no lines of earlier runs, and reading one may block.
 	info, err := os.Stat(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -221,7 +223,7 @@ func (l *lineFile) open(s *State) error {
 		_, err = file.Write(content)
 	}
 	if err == nil && info.Mode().IsRegular() {
-		// A file may be writable where its folder is not, so this is about room only.
+		// A file may be writable although its folder is not, so only a full disk counts here.
 		if probe := l.disk.Probe(filepath.Dir(l.path)); files.Full(probe) {
 			err = probe
 		}
@@ -233,10 +235,10 @@ func (l *lineFile) open(s *State) error {
 	return nil
 }
 
-// align returns what the file should contain when the run begins.
+// align returns the content that the file should have when the run begins.
 func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	begin := l.begin(s)
-	// A last line without an end was cut off, unless it can be read.
+	// A last line without a newline is complete only if it can be parsed.
 	if end := bytes.LastIndexByte(old, '\n') + 1; end < len(old) {
 		if _, _, ok := l.parse(old[end:]); ok {
 			old = append(slices.Clip(old), '\n')
@@ -274,15 +276,15 @@ func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	return l.rewind(old, training, s)
 }
 
-// lineAt is a line of a training.
+// lineAt is the place of one line in the file.
 type lineAt struct {
 	from, to, epoch int
 	step            int64
 }
 
-// training finds the lines of a training. A file can have several; each begins where the
-// epoch does not increase. It is the one that begins at a place if first, or else the last
-// one after it.
+// training finds the lines of one training. A file can hold several trainings; a new one begins
+// where the epoch does not increase. With first, it returns the training that begins at at,
+// otherwise the last one that begins there or later.
 func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
 	var lines []lineAt
 	for line := range bytes.Lines(content[at:]) {
@@ -302,7 +304,7 @@ func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
 	return lines
 }
 
-// rewind removes the lines of a training after where this run began, and adds missing ones.
+// rewind removes the lines after the position at which this run began, and adds missing ones.
 func (l *lineFile) rewind(old []byte, training []lineAt, s *State) ([]byte, error) {
 	content := slices.Clone(old)
 	have := 0
@@ -340,7 +342,8 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 	case l.onError == Continue:
 		l.warn(s, err)
 	case s.EpochsDone < s.Epochs && s.run.stop == "":
-		// An error would end the run without a checkpoint of the epoch. End returns it.
+		// Returning an error here would end the run without a checkpoint of the epoch. End
+		// returns it.
 		l.stopped = err
 		s.Stop(fmt.Sprintf("%s could not be written", l.path))
 	}
@@ -366,11 +369,11 @@ func (l *lineFile) end(_ context.Context, s *State) error {
 	return failure
 }
 
-// failure adds to an error the space left and what to do.
+// failure adds the free space and a remedy to an error.
 func (l *lineFile) failure(err error) *LogError {
 	var at *fs.PathError
 	if errors.As(err, &at) && at.Path == l.path {
-		err = at.Err // LogError has the path
+		err = at.Err // LogError contains the path
 	}
 	e := &LogError{Path: l.path, Missing: len(l.pending), Remedy: files.Remedy(err, ""), Err: err}
 	if free, ok := files.FreeSpace(filepath.Dir(l.path)); ok {
@@ -379,7 +382,7 @@ func (l *lineFile) failure(err error) *LogError {
 	return e
 }
 
-// flush writes pending lines, as many as there is room for.
+// flush writes as many pending lines as fit on the disk.
 func (l *lineFile) flush(s *State) error {
 	if l.file == nil {
 		if err := l.open(s); err != nil {
@@ -396,7 +399,7 @@ func (l *lineFile) flush(s *State) error {
 	return nil
 }
 
-// append adds a line to the file, or nothing.
+// append writes a line to the file, completely or not at all.
 func (l *lineFile) append(line []byte) error {
 	if err := l.mend(); err != nil {
 		return err
@@ -416,11 +419,11 @@ func (l *lineFile) append(line []byte) error {
 		return err
 	}
 	l.torn = true
-	_ = l.mend() // else before the next line, or when the next run begins
+	_ = l.mend() // on failure, the next line or the next run repeats it
 	return err
 }
 
-// mend removes the part of a line that a failed write has left.
+// mend removes the part of a line that a failed write left.
 func (l *lineFile) mend() error {
 	if !l.torn {
 		return nil

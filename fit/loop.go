@@ -17,23 +17,22 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// Loop trains a Session for some epochs. Session, Batch and Epochs have to be set; the zero
-// values of the others are useful. A Loop may run again after a run has returned. It is not
-// safe for concurrent use.
+// Loop trains a Session for some epochs. Session, Batch and Epochs are required; the zero
+// values of the other fields are useful. A Loop can be run again after Run has returned. It is
+// not safe for concurrent use.
 type Loop struct {
-	// Session is what is trained.
+	// Session is the model to train.
 	Session Session
 	// Batch is the number of samples of a train step.
 	Batch int
-	// Epochs is the number of epochs after which training is complete, those before a
-	// resume included.
+	// Epochs is the total number of epochs, including those before a resume.
 	Epochs int
-	// InitialEpoch is the number of epochs to take as done when a new training begins. Steps
-	// and the position in the data count as if they had been run.
+	// InitialEpoch is the number of epochs that a new training skips. The step and the position
+	// in the data are as if those epochs had been run.
 	InitialEpoch int
 	// StepsPerEpoch is the number of train steps of an epoch; 0 means one pass over the
-	// dataset. An epoch always has this many steps: it begins where the last one stopped in
-	// the data, and a pass that ends is followed by the next one. (Keras 3 ends the epoch
+	// dataset. An epoch always has this many steps: it begins in the data where the last one
+	// ended, and continues with the next pass at the end of a pass. (Keras 3 ends the epoch
 	// early instead, with a warning.)
 	StepsPerEpoch int
 	// DropRemainder leaves out the last batch of a pass if it is smaller than Batch.
@@ -43,42 +42,44 @@ type Loop struct {
 	Validation data.Dataset
 	// ValidationBatch is the number of samples of an evaluation step; 0 means Batch.
 	ValidationBatch int
-	// ValidationEvery is the number of epochs from one validation to the next; 0 means 1.
+	// ValidationEvery is the number of epochs between validations; 0 means 1.
 	ValidationEvery int
 
 	// LearningRate sets the rate before each step; nil leaves it to the model.
 	LearningRate Schedule
-	// LearningRateText describes LearningRate as ParseSchedule reads it. A run with another
-	// text cannot resume (MismatchError). Empty is not compared.
+	// LearningRateText describes LearningRate in the syntax of ParseSchedule. A run with
+	// another text cannot resume (MismatchError). An empty text is not compared.
 	LearningRateText string
 
 	// Resume is a folder of checkpoints, usually that of the Checkpoint hook. The run resumes
-	// from the newest good one; without any, a new training begins, as for an empty Resume.
+	// from the newest good checkpoint. Without one, or with an empty Resume, a new training
+	// begins.
 	Resume string
-	// ResumeAnyway resumes from a checkpoint of another run where that is possible, with a
-	// warning for each difference and the event "resumed_anyway"; see MismatchError.
+	// ResumeAnyway allows resuming from a checkpoint of another run where that is possible.
+	// Each difference causes a warning, and the event "resumed_anyway" is recorded; see
+	// MismatchError.
 	ResumeAnyway bool
 
-	// Recover continues a run after failed steps; nil ends the run.
+	// Recover continues a run after failed steps; if it is nil, a failed step ends the run.
 	Recover *Recovery
 
-	// Alive is called after each train step, each evaluated batch, each batch that waits for
-	// others (Stacker), and each batch that is read to identify the data. step is the number
-	// of train steps done; 0 before the first one of this run. nil is not called.
+	// Alive, if not nil, is called after each train step, each evaluated batch, each batch that
+	// waits for others (Stacker), and each batch that is read to identify the data. step is the
+	// number of train steps done, or 0 before the first one of this run.
 	Alive func(step int64)
 
-	// Log gets warnings, and where a run resumes; nil discards them.
+	// Log receives warnings, and the position at which a run resumes; nil discards them.
 	Log *slog.Logger
 
 	hooks []Hook
-	// now is the clock; nil is the system's.
+	// now is the clock; nil means the system clock.
 	now func() time.Time
 }
 
 // Hook adds hooks.
 func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 
-// Run trains on the dataset. The History is never nil, whatever the error, and has the epochs
+// Run trains on the dataset. The History is never nil, even with an error, and has the epochs
 // that were done. History.Done reports whether the training is complete.
 //
 // Errors, for errors.Is and errors.As:
@@ -92,7 +93,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 //   - *HookError: a hook failed. At the end of a run it can be joined with others.
 //   - others: the dataset or the session failed; the message has the step.
 //
-// Only hooks get ctx itself: the session gets one that cannot be cancelled, since an
+// Hooks get ctx itself. The session gets a context that cannot be cancelled, since an
 // interrupted step would leave the model in an undefined state.
 func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	if ctx == nil {
@@ -141,32 +142,33 @@ type run struct {
 	train, validation scalars
 
 	state State // with the position
-	// tally is that of the epoch in progress, phase its part, and since when that began.
+	// tally belongs to the current epoch, phase is its current part, and since is when that
+	// part began.
 	tally tally
 	phase phase
 	since time.Time
-	// rate is the learning rate of the session; NaN if it is unknown.
+	// rate is the learning rate set in the session; NaN if it is unknown.
 	rate float64
 	// stack collects batches for calls of several steps; nil where steps run one by one.
 	stack *stacking
-	// warned is true once a skipped step at the least loss scale was logged.
+	// warned is true once a skipped step at the lowest loss scale was logged.
 	warned bool
-	// sound is false if session and position may not match, so that a checkpoint of them
-	// would be wrong.
+	// sound is false if the session and the position may not match; then no checkpoint is
+	// written.
 	sound bool
-	// stop is why the run should end; empty while it should not. finished is true if the
-	// training is complete with that, and restored once RestoreBest has restored weights.
+	// stop is the reason to end the run; empty while there is none. finished is true if the
+	// training is then complete. restored is true once RestoreBest has restored weights.
 	stop               string
 	finished, restored bool
 	replay             replay
-	// passed is a reset by restarting the process that is not yet recorded, or nil.
+	// passed is a reset by restarting the process that is still to be recorded, or nil.
 	passed *passedOn
 
-	// logs are the sizes that log files had when the training began, by hook.
+	// logs are the sizes of the log files when the training began, by hook.
 	logs map[string]int64
-	// folders are those of the Checkpoint hooks.
+	// folders are the folders of the Checkpoint hooks.
 	folders []*checkpoint.Folder
-	// lines are the encoded records but the last.
+	// lines are the encoded records without the last one.
 	lines []byte
 	// linesOf is the number of records in lines.
 	linesOf int
@@ -183,12 +185,12 @@ const (
 	closing               // Epoch hooks are called
 )
 
-// start calls Start of the hooks, and returns how many are started.
+// start calls Start of the hooks, and returns the number of hooks that have started.
 func (r *run) start(ctx context.Context) (started int, err error) {
 	for i := range r.hooks {
 		h := &r.hooks[i]
 		if h.Start != nil {
-			// An interrupted hook counts as started: its End may have to clean up.
+			// An interrupted hook counts as started, since its End may have to clean up.
 			if err := r.hookError(ctx, h.Name, "start", h.Start(ctx, &r.state)); err != nil {
 				return i, err
 			}
@@ -228,8 +230,8 @@ func (r *run) epoch(ctx context.Context) error {
 	return nil
 }
 
-// pass trains until the end of the epoch or of the pass over the data, or until the run goes
-// back. It checks the context before each step, and in the steady state does not allocate.
+// pass trains until the end of the epoch, the end of the pass over the data, or a return to a
+// snapshot. It checks the context before each step. In the steady state it does not allocate.
 func (r *run) pass(ctx context.Context) error {
 	if err := r.interrupted(ctx); err != nil {
 		return err
@@ -270,8 +272,8 @@ func (r *run) pass(ctx context.Context) error {
 }
 
 // readFailed returns err, the error of a dataset that gives no batch. While batches wait in a
-// stack, it stops stacking and returns nil: the next pass reads and trains on them before it
-// meets the error again.
+// stack, it stops stacking and returns nil instead: the next pass trains on those batches
+// before it meets the error again.
 func (r *run) readFailed(err error) error {
 	if r.stack.size() > 0 {
 		r.unstack(err)
@@ -280,8 +282,8 @@ func (r *run) readFailed(err error) error {
 	return err
 }
 
-// before prepares the session for a train step on batch b, or for a call of several steps, the
-// last of them on b. It returns the number of steps to run now; 0 if b waits for others.
+// before prepares the session for a train step on batch b, or for a call of several steps that
+// ends with b. It returns the number of steps to run now; 0 if b waits for others.
 func (r *run) before(b data.Batch) (n int, err error) {
 	s := &r.state
 	if r.stack.size() == 0 {
@@ -311,7 +313,7 @@ func (r *run) before(b data.Batch) (n int, err error) {
 	return n, nil
 }
 
-// after checks the n steps that have run, the last of them on batch b, or failed. It adds them
+// after checks the n steps that ran, the last of them on batch b, or that failed. It adds them
 // to the epoch and calls the hooks.
 func (r *run) after(ctx context.Context, b data.Batch, n int, failed error) error {
 	if failed != nil {
@@ -349,8 +351,8 @@ func (r *run) after(ctx context.Context, b data.Batch, n int, failed error) erro
 	return nil
 }
 
-// stepFailed asks Loop.Recover what to do about a step that failed, or goes back after a call
-// of several steps, to run them one by one.
+// stepFailed asks Loop.Recover how to continue after a failed step. After a failed call of
+// several steps, it returns to the snapshot, and the steps run one by one.
 func (r *run) stepFailed(ctx context.Context, b data.Batch, n int, err error) error {
 	s := &r.state
 	r.sound = false
@@ -374,12 +376,12 @@ func (r *run) stepFailed(ctx context.Context, b data.Batch, n int, err error) er
 	return r.goBack(event, err)
 }
 
-// maxSkipped is the most consecutive train steps that are skipped while the loss scale cannot
-// be lowered.
+// maxSkipped is the maximum number of consecutive train steps that may be skipped at the lowest
+// loss scale.
 const maxSkipped = 100
 
-// checkLoss checks the loss of n steps, the last of them on batch b, and counts skipped ones. It
-// ends a run that diverges, or no longer trains.
+// checkLoss checks the loss of n steps, the last of them on batch b, and counts skipped steps.
+// It ends a run that diverges or no longer trains.
 func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	s := &r.state
 	scaler, scales := s.Session.(LossScaler)
@@ -448,8 +450,8 @@ func (r *run) validates() bool {
 
 func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
 
-// validate evaluates the validation data. A failed batch changes nothing in the model, and is
-// evaluated again if Loop.Recover decides so.
+// validate evaluates the validation data. A failed batch does not change the model;
+// Loop.Recover decides whether it is evaluated again.
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
 	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)
@@ -477,7 +479,7 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	return e.metrics.means(e.sums, e.samples), nil
 }
 
-// record adds the record of the epoch to the history, and begins the next epoch.
+// record adds the record of the epoch to the history, and starts the next epoch.
 func (r *run) record(validation Metrics) {
 	s := &r.state
 	trained := r.tally.TrainTime
@@ -498,7 +500,7 @@ func (r *run) record(validation Metrics) {
 		rate := r.rate
 		record.LearningRate = &rate
 	}
-	// Without /proc the amounts stay unknown, which is what records say then.
+	// Without /proc the amounts are unknown, and the record leaves them out.
 	record.Memory, _ = memory.Read()
 	if meter, ok := s.Session.(GPUMeter); ok {
 		if bytes, ok := meter.GPUBytes(); ok {
@@ -516,7 +518,7 @@ func (r *run) record(validation Metrics) {
 }
 
 // end calls End of the started hooks in reverse order, and joins their errors to that of the
-// run. Then it unlocks the folders that hooks have locked.
+// run. Then it releases the locks that hooks took on folders.
 func (r *run) end(started int, err error) error {
 	r.state.Err = err
 	errs := []error{err}
@@ -533,7 +535,7 @@ func (r *run) end(started int, err error) error {
 	return join(errs...)
 }
 
-// join is errors.Join, except that it returns a single error as it is.
+// join is errors.Join, but returns a single error unwrapped.
 func join(errs ...error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {
@@ -551,13 +553,13 @@ func (r *run) alive() {
 		return
 	}
 	step := int64(0)
-	if r.state.Samples > 0 { // this run has done a step
+	if r.state.Samples > 0 { // true after the first step of this run
 		step = r.state.Step
 	}
 	r.loop.Alive(step)
 }
 
-// trainTime is the time spent on training in the epoch in progress.
+// trainTime is the time spent on training in the current epoch.
 func (r *run) trainTime() seconds {
 	if r.phase != training {
 		return r.tally.TrainTime
@@ -565,11 +567,11 @@ func (r *run) trainTime() seconds {
 	return r.tally.TrainTime + seconds(r.now().Sub(r.since))
 }
 
-// waiting is the share of the training time of the epoch in progress in which steps
-// waited for data.
+// waiting is the share of the training time of the current epoch in which steps waited for
+// data.
 func (r *run) waiting() float64 {
 	if spent := r.trainTime(); spent > 0 {
-		// What a checkpoint has of both is rounded.
+		// Checkpoints store both rounded, so the quotient may exceed 1.
 		return min(max(r.tally.WaitTime.float()/spent.float(), 0), 1)
 	}
 	return 0
@@ -583,7 +585,7 @@ func (r *run) interrupted(ctx context.Context) error {
 	return nil
 }
 
-// contextError is the error of a context that has ended, with its cause.
+// contextError returns the error of a context that has ended, with its cause.
 func contextError(ctx context.Context) error {
 	err := ctx.Err()
 	if err == nil {

@@ -21,10 +21,10 @@ type Metric struct {
 	Value float64
 }
 
-// String is the name and the value, as in "loss 0.1234". What counts steps is a whole number.
+// String is the name and the value, as in "loss 0.1234". Counts of steps are whole numbers.
 func (m Metric) String() string { return m.Name + " " + m.text() }
 
-// text is the value as it is printed.
+// text is the printed form of the value.
 func (m Metric) text() string {
 	if m.Name == savedmodels.MetricSkippedSteps && m.Value == math.Trunc(m.Value) {
 		return strconv.FormatFloat(m.Value, 'f', 0, 64)
@@ -32,11 +32,10 @@ func (m Metric) text() string {
 	return formatValue(m.Value)
 }
 
-// Metrics are metrics in the order of the signature that they come from, "loss"
-// first.
+// Metrics are metrics in the order of the outputs of a signature, "loss" first.
 type Metrics []Metric
 
-// Get returns the value of the metric of that name.
+// Get returns the value of the named metric.
 func (m Metrics) Get(name string) (value float64, ok bool) {
 	for _, metric := range m {
 		if metric.Name == name {
@@ -46,7 +45,7 @@ func (m Metrics) Get(name string) (value float64, ok bool) {
 	return 0, false
 }
 
-// String is "loss 0.1234  accuracy 0.9500".
+// String prints all metrics, as in "loss 0.1234  accuracy 0.9500".
 func (m Metrics) String() string {
 	parts := make([]string, len(m))
 	for i, metric := range m {
@@ -55,8 +54,8 @@ func (m Metrics) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// formatValue prints values of usual size with four decimals, so that columns
-// of them align, and others with four digits.
+// formatValue prints common magnitudes with four decimals, so that columns align, and others
+// with four digits.
 func formatValue(v float64) string {
 	if a := math.Abs(v); v == 0 || (a >= 1e-3 && a < 1e5) {
 		return strconv.FormatFloat(v, 'f', 4, 64)
@@ -64,8 +63,7 @@ func formatValue(v float64) string {
 	return strconv.FormatFloat(v, 'e', 3, 64)
 }
 
-// metricNames checks what a session calls its metrics and returns them as they
-// appear in records.
+// metricNames checks the metric names of a session, and returns them as they appear in records.
 func metricNames(names []string, prefix, signature string) ([]string, error) {
 	if len(names) == 0 || names[0] != "loss" {
 		return nil, &option.Error{Option: "Loop.Session", Reason: fmt.Sprintf("the metrics of its %s signature are %q, and the first has to be loss", signature, names), Fix: "export the model with an output named loss"}

@@ -23,8 +23,8 @@ import (
 type Direction int
 
 const (
-	// Auto goes by the metric's name: losses and errors should be low, accuracies, areas and
-	// scores high. Other names are an error.
+	// Auto derives the direction from the metric's name: losses and errors should be low,
+	// accuracies, areas and scores high. Other names are an error.
 	Auto Direction = iota
 	// Min means that lower is better.
 	Min
@@ -32,7 +32,7 @@ const (
 	Max
 )
 
-// The words in metric names that Auto knows.
+// The words that Auto looks for in metric names.
 var (
 	lowWords  = []string{"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "crossentropy", "entropy", "divergence", "hinge"}
 	highWords = []string{"accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2", "specificity", "sensitivity"}
@@ -52,7 +52,7 @@ func guessDirection(metric string) (Direction, bool) {
 	return Auto, false
 }
 
-// monitor follows a metric.
+// monitor tracks the best value of a metric.
 type monitor struct {
 	metric    string
 	direction Direction
@@ -69,7 +69,7 @@ func (m *monitor) reset() { m.known, m.best = false, 0 }
 
 func (m *monitor) set(value float64) { m.known, m.best = true, value }
 
-// state is the best value in a checkpoint; nil if there is none.
+// state returns the best value for a checkpoint; nil if there is none.
 func (m *monitor) state() *number {
 	if !m.known {
 		return nil
@@ -123,14 +123,12 @@ func (m *monitor) check(name string, s *State) error {
 	return nil
 }
 
-// EarlyStop is a hook that stops training when a metric, such as "val_loss",
-// no longer improves. It decides as the Keras callback EarlyStopping does, with
-// these differences: a metric that the run does not have is an error at its
-// start, and NaN is never an improvement. Epochs without validation are passed
-// over.
+// EarlyStop is a hook that stops training when a metric, such as "val_loss", no longer
+// improves. It decides as the Keras callback EarlyStopping does, with these differences: a
+// metric that the run does not have is an error at the start, and NaN is never an improvement.
+// Epochs without validation are ignored.
 //
-// A run that was stopped early and is resumed stops at once, unless Patience was
-// raised.
+// A resumed run that EarlyStop had stopped stops at once, unless Patience was raised.
 func EarlyStop(metric string, given ...Option) Hook {
 	e := &earlyStop{options: options{monitor: monitor{metric: metric}}.with(given)}
 	return Hook{
@@ -141,33 +139,33 @@ func EarlyStop(metric string, given ...Option) Hook {
 
 type earlyStop struct {
 	options
-	// scratch is a temporary folder in place of bestDir; remove removes it.
+	// scratch is a temporary folder that replaces an empty bestDir; remove removes it.
 	scratch string
 	remove  func() error
 
 	wait      int
 	bestEpoch int
 	stopped   int
-	// saved is the folder of the best state; empty if there is none. savedBest has its value,
-	// which is worse than the best if that could not be written.
+	// saved is the folder of the best state; empty if there is none. savedBest is the value of
+	// that state. It is worse than the best value if the best state could not be written.
 	saved     string
 	savedBest monitor
-	// own is true once this run has made the workspace.
+	// own is true once this run has created the workspace.
 	own bool
-	// lost is why the best state could not be written, until one is; failed, why this hook
-	// has stopped the run.
+	// lost is the error of the best state until one is written. failed is the error for which
+	// this hook has stopped the run.
 	lost, failed error
 }
 
 // earlyStopState is the state of EarlyStop in checkpoints.
 type earlyStopState struct {
 	Best *number `json:"best,omitempty"`
-	// BestEpoch is the epoch whose state is saved, or 0, and Saved its value if that is not
-	// the best.
+	// BestEpoch is the epoch of the saved state, or 0. Saved is the value of that state if it
+	// differs from the best value.
 	BestEpoch int     `json:"best_epoch"`
 	Saved     *number `json:"kept,omitempty"`
 	Wait      int     `json:"wait"`
-	// Stopped is the epoch after which it stopped the run, or 0.
+	// Stopped is the epoch after which the hook stopped the run, or 0.
 	Stopped int `json:"stopped"`
 }
 
@@ -213,7 +211,7 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	return nil
 }
 
-// folder makes the folder for the state of an epoch.
+// folder creates the folder for the state of an epoch.
 func (e *earlyStop) folder(epoch int) (string, error) {
 	if e.bestDir == "" && e.scratch == "" {
 		var err error
@@ -222,8 +220,8 @@ func (e *earlyStop) folder(epoch int) (string, error) {
 		}
 	}
 	if !e.own {
-		// A process that was killed may have left it. The folder of checkpoints is locked by
-		// now, or while it is resumed from.
+		// A killed process may have left files. The folder of checkpoints is already locked, or
+		// is being resumed from.
 		if err := e.disk.Remove(e.workspace()); err != nil {
 			return "", err
 		}
@@ -233,7 +231,7 @@ func (e *earlyStop) folder(epoch int) (string, error) {
 	return dir, e.disk.MakeDir(dir)
 }
 
-// notSaved adds to an error of files what it is about.
+// notSaved adds the context and a remedy to an error of the file system.
 func notSaved(err error) error {
 	return fmt.Errorf("saving the best state: %w; %s", err, files.Remedy(err, ""))
 }
@@ -298,8 +296,9 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 // notSavedEvent is the event of a best state that could not be written.
 const notSavedEvent = "best_not_kept"
 
-// saveBest saves the state of the session as that of the best epoch, or continues or stops as
-// the policy says. An error would end the run without a checkpoint of the epoch.
+// saveBest saves the state of the session as that of the best epoch. On failure it continues or
+// stops, as the policy says. It returns no error, because an error would end the run without a
+// checkpoint of the epoch.
 func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 	dir, err := e.folder(s.Epoch)
 	if err == nil {
@@ -314,11 +313,11 @@ func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 			e.savedBest.set(value)
 		}
 		if before != "" {
-			_ = e.disk.Remove(before) // else with the workspace
+			_ = e.disk.Remove(before) // otherwise removed with the workspace
 		}
 		return
 	}
-	_ = e.disk.Remove(dir) // half of a state would keep the disk full
+	_ = e.disk.Remove(dir) // an incomplete state would only take space
 	if e.onError != Continue {
 		e.failed = err
 		s.Stop("the best state could not be written")
@@ -352,16 +351,16 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 		}
 	}
 	if e.scratch != "" {
-		_ = e.remove() // else the next run does
+		_ = e.remove() // otherwise the next run removes it
 		e.scratch = ""
 	}
 	return err
 }
 
-// ReduceOnPlateau is a hook that multiplies the learning rate by Factor when a
-// metric, such as "val_loss", no longer improves. It decides as the Keras
-// callback ReduceLROnPlateau does, and works on top of Loop.LearningRate, which
-// has to be set. A reduction is the event "learning_rate" of its epoch.
+// ReduceOnPlateau is a hook that multiplies the learning rate by Factor when a metric, such as
+// "val_loss", no longer improves. It decides as the Keras callback ReduceLROnPlateau does. It
+// scales Loop.LearningRate, which is required. A reduction adds the event "learning_rate" to
+// its epoch.
 func ReduceOnPlateau(metric string, given ...Option) Hook {
 	p := &plateau{options: options{monitor: monitor{metric: metric, patience: 10, minDelta: 1e-4}, factor: 0.1}.with(given)}
 	return Hook{
@@ -375,7 +374,7 @@ type plateau struct {
 	wait, cooling int
 }
 
-// plateauState is the state of ReduceOnPlateau in checkpoints. The rate is that of the loop.
+// plateauState is the state of ReduceOnPlateau in checkpoints. The loop stores the rate.
 type plateauState struct {
 	Best    *number `json:"best,omitempty"`
 	Wait    int     `json:"wait"`

@@ -12,7 +12,7 @@ import (
 	"steadyfit/option"
 )
 
-// maxBatch is the most samples of a batch.
+// maxBatch is the maximum size of a batch.
 const maxBatch = math.MaxInt32
 
 // check validates the options.
@@ -57,7 +57,7 @@ func (l *Loop) check(ds data.Dataset) error {
 	return nil
 }
 
-// newRun checks the options, the hooks and the metrics, and places the run at InitialEpoch.
+// newRun checks the options, the hooks and the metrics, and sets the position to InitialEpoch.
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if err := l.check(ds); err != nil {
 		return nil, err

@@ -17,10 +17,9 @@ import (
 )
 
 const (
-	// barWidth is that of the bar where there is room; the library makes it
-	// smaller where there is not.
+	// barWidth is the width of the bar; the library shrinks it on a narrow terminal.
 	barWidth = 20
-	// barRoom is what a small bar, its speed and its times need on a line.
+	// barRoom is the number of columns that a small bar, its speed and its times need.
 	barRoom = 46
 )
 
@@ -28,13 +27,14 @@ const (
 // epoch with the means so far, the time left, steps per second, and the memory of this
 // process. The bar has colours unless NO_COLOR is set.
 //
-// A line has names and values, separated by two or more spaces:
+// A line consists of names and values, separated by two or more spaces:
 //
 //	epoch 3/10   step 300   loss 0.1234     val_loss 0.1310     steps/s 512       data_wait 0.3%    rss 431.2 MiB   anon 212.0 MiB
 //
 // Steps per second do not include validation. data_wait is the share of the training time in
-// which steps waited for data; the bar has it from 1%. Other lines report where a run
-// resumed, and why it stopped. If w cannot be written, Loop.Log gets one warning.
+// which steps waited for data; the bar shows it from 1%. Other lines report the position at
+// which a run resumed, and the reason why it stopped. If w cannot be written, Loop.Log gets one
+// warning.
 func Progress(w io.Writer) Hook {
 	p := &progressView{w: w, every: 100 * time.Millisecond}
 	if file, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
@@ -54,20 +54,20 @@ func Progress(w io.Writer) Hook {
 type progressView struct {
 	w        io.Writer
 	terminal bool
-	// every is the time from one picture of the bar to the next. Between them, a
-	// step costs one look at the clock.
+	// every is the time between two updates of the bar. A step between them only reads the
+	// clock.
 	every time.Duration
-	// width is the number of columns of the terminal.
+	// width returns the number of columns of the terminal.
 	width func() int
 
 	bar *progressbar.ProgressBar
-	// dirty is true if there is something else on the line.
+	// dirty is true if the line shows something other than the bar.
 	dirty   bool
 	epoch   int
-	seen    int // steps of the epoch, at the last call
+	seen    int // EpochStep at the last call
 	pending int // steps that the bar does not show yet
 	shown   time.Time
-	// failed is why w could not be written, and warned true once that was reported.
+	// failed is the error of w, and warned is true once it was reported.
 	failed error
 	warned bool
 }
@@ -80,7 +80,7 @@ func (p *progressView) hook() Hook {
 	return h
 }
 
-// harmless makes a hook of a function that prints. Its errors do not end the run.
+// harmless makes a hook function of f, whose write errors do not end the run.
 func (p *progressView) harmless(f func(*State)) func(context.Context, *State) error {
 	return func(_ context.Context, s *State) error {
 		f(s)
@@ -92,7 +92,7 @@ func (p *progressView) harmless(f func(*State)) func(context.Context, *State) er
 	}
 }
 
-// printf notes an error, and goes on.
+// printf remembers the first error and does nothing after it.
 func (p *progressView) printf(format string, args ...any) {
 	if _, err := fmt.Fprintf(p.w, format, args...); err != nil {
 		p.failed = err
@@ -106,7 +106,7 @@ func (p *progressView) start(s *State) {
 	}
 }
 
-// step keeps the bar current.
+// step updates the bar.
 func (p *progressView) step(s *State) {
 	if s.EpochStep == s.StepsPerEpoch {
 		p.lastStep(s)
@@ -114,9 +114,8 @@ func (p *progressView) step(s *State) {
 	}
 	now := time.Now()
 	if p.epoch != s.Epoch {
-		// The bar covers what is left of the epoch after its first step, or after
-		// the first one of a resumed run: steps that it did not see would distort
-		// its speed.
+		// The bar covers the rest of the epoch after the first step of this run: steps that it
+		// did not see would distort its speed.
 		p.epoch, p.seen, p.pending, p.shown = s.Epoch, s.EpochStep, 0, now
 		p.bar = p.newBar(s.StepsPerEpoch-s.EpochStep, p.describe(s))
 		p.bar.StartWithoutRender()
@@ -135,7 +134,7 @@ func (p *progressView) step(s *State) {
 	p.bar.Describe(p.describe(s))
 }
 
-// lastStep replaces the bar by a word on what takes time now.
+// lastStep replaces the bar by the name of the work that follows.
 func (p *progressView) lastStep(s *State) {
 	p.clear()
 	if s.run.validates() {
@@ -158,7 +157,7 @@ func (p *progressView) newBar(steps int, description string) *progressbar.Progre
 		progressbar.OptionEnableColorCodes(colour),
 		progressbar.OptionShowIts(),
 		progressbar.OptionSetItsString("steps"),
-		// Add and Describe would both draw; one picture per refresh is enough.
+		// Add and Describe would both draw; one update per interval is enough.
 		progressbar.OptionThrottle(p.every/2),
 		progressbar.OptionClearOnFinish(),
 	)
@@ -169,8 +168,8 @@ func (p *progressView) label(s *State) string {
 	return fmt.Sprintf("epoch %d/%d", s.Epoch, s.Epochs)
 }
 
-// describe is the text before the bar: the loss, then as much of the memory and
-// of the other metrics as the line has room for.
+// describe returns the text before the bar: the loss, then as much of the memory and the other
+// metrics as fit on the line.
 func (p *progressView) describe(s *State) string {
 	text := p.label(s)
 	room := p.width() - barRoom - len(text)
@@ -207,7 +206,7 @@ func (p *progressView) epochLine(s *State) {
 		fmt.Sprintf("%-*d", len(steps), s.Record.Step)))
 }
 
-// clear empties the line that the bar is on.
+// clear empties the line of the bar.
 func (p *progressView) clear() {
 	if p.bar == nil && !p.dirty {
 		return

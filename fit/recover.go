@@ -10,26 +10,27 @@ import (
 	"slices"
 )
 
-// Recovery continues a run after a train step that failed, from an earlier snapshot of the
-// session, and after a batch of the validation that failed, which is evaluated again.
+// Recovery lets a run continue after a failed train step, from an earlier snapshot of the
+// session, and after a failed validation batch, which is evaluated again.
 //
-// The steps since the snapshot are trained again on the same batches, one by one, without
-// calling the hooks that have seen them, except those with Replays. A failed call of several
-// steps (Stacker) goes back without asking, with the event "unfused", and the run continues
-// with single steps. A run that ends meanwhile writes no checkpoint older than its newest.
+// The steps since the snapshot are trained again on the same batches, one by one. Hooks that
+// were already called for a step are not called again, except those with Replays. A failed call
+// of several steps (Stacker) returns to the snapshot without a call of Decide, with the event
+// "unfused", and the run continues with single steps. A run that ends before it reaches the
+// newest checkpoint again writes no checkpoint.
 type Recovery struct {
-	// Snapshot saves the present state of the session, between steps. revert restores it,
-	// any number of times, and release frees it.
+	// Snapshot saves the current state of the session, between steps. revert restores that
+	// state, any number of times, and release frees it.
 	Snapshot func(ctx context.Context) (revert func(context.Context) error, release func() error, err error)
-	// Every is the number of steps from one snapshot to the next; 0 means 100. There is one
-	// at the beginning of each epoch, too. Only the last is held.
+	// Every is the number of steps between snapshots; 0 means 100. Each epoch also begins with
+	// a snapshot. Only the last snapshot is held.
 	Every int
-	// Decide is called after a failed train step or batch of the validation. It returns an
-	// event for the history to try again, after changing what made it fail, or the error to
-	// end the run with.
+	// Decide is called after a failed train step or validation batch. To try again, it removes
+	// the cause of the failure and returns an event for the history. Otherwise it returns the
+	// error that ends the run.
 	Decide func(ctx context.Context, s *State, failed error) (event string, err error)
-	// Save returns what a checkpoint saves, such as the number of micro-batches, or nil. Load
-	// gets it when a run resumes, before the hooks. Both are optional.
+	// Save returns the state for a checkpoint, such as the number of micro-batches, or nil.
+	// Load gets it when a run resumes, before the hooks. Both are optional.
 	Save func() (json.RawMessage, error)
 	Load func(json.RawMessage) error
 }
@@ -37,13 +38,13 @@ type Recovery struct {
 // snapshotEvery is the default of Recovery.Every.
 const snapshotEvery = 100
 
-// errWentBack means that the run went back and continues from there.
+// errWentBack means that the run returned to the snapshot and continues from there.
 var errWentBack = errors.New("went back")
 
-// replay is what a run needs to go back, and to train steps again.
+// replay is the state for returning to a snapshot and training steps again.
 type replay struct {
 	snapshot *snapshot
-	// trained is the last step that hooks were called for.
+	// trained is the last step for which hooks were called.
 	trained int64
 	// rescaled are the changes of RateScale since the snapshot. Steps that are trained again
 	// repeat them.
@@ -63,7 +64,7 @@ type rescaling struct {
 	Scale number `json:"scale"`
 }
 
-// rescale repeats the change of the scale after this step.
+// rescale repeats the change of the scale that was made after this step.
 func (r *run) rescale() {
 	for _, c := range r.replay.rescaled {
 		if c.Step == r.state.Step {
@@ -72,12 +73,12 @@ func (r *run) rescale() {
 	}
 }
 
-// toRescale are the changes of the scale after later steps.
+// toRescale returns the changes of the scale after later steps.
 func (r *run) toRescale() []rescaling {
 	return slices.DeleteFunc(slices.Clone(r.replay.rescaled), func(c rescaling) bool { return c.Step <= r.state.Step })
 }
 
-// takeSnapshot takes a snapshot if one is due, and releases the one before.
+// takeSnapshot takes a snapshot if one is due, and releases the previous one.
 func (r *run) takeSnapshot() error {
 	o, s := r.loop.Recover, &r.state
 	every := int64(cmp.Or(o.Every, snapshotEvery))
@@ -106,7 +107,7 @@ func (r *run) releaseSnapshot() error {
 	return last.release()
 }
 
-// goBack reverts to the snapshot, and returns errWentBack unless that fails.
+// goBack reverts to the snapshot and returns errWentBack, or the error of reverting.
 func (r *run) goBack(event string, failed error) error {
 	s, last := &r.state, r.replay.snapshot
 	if err := last.revert(r.steady); err != nil {
@@ -114,7 +115,7 @@ func (r *run) goBack(event string, failed error) error {
 	}
 	r.replay.trained = max(r.replay.trained, s.Step)
 	s.Position = last.position.clone()
-	// A rate that is a variable of the model was reverted, too.
+	// Reverting also restores a rate that is a variable of the model.
 	r.rate, r.sound = math.NaN(), true
 	s.Event(event)
 	return errWentBack

@@ -15,8 +15,8 @@ import (
 	"steadyfit/internal/files"
 )
 
-// resume restores the session, the run and the hooks from the newest checkpoint of
-// Loop.Resume, or begins a new training.
+// resume restores the session, the run and the hooks from the newest checkpoint of Loop.Resume,
+// or starts a new training.
 func (r *run) resume(ctx context.Context) (err error) {
 	if err := r.interrupted(ctx); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 		if from, err = checkpoint.Resume[savedState](r.loop.Resume, r.state.Log); err != nil {
 			return err
 		}
-		// The Checkpoint hook locks it again, and looks whether anything changed.
+		// The Checkpoint hook locks the folder again, and checks whether anything changed.
 		defer func() { err = join(err, from.Release()) }()
 		r.logs = from.Logs
 	}
@@ -57,21 +57,21 @@ func (r *run) resume(ctx context.Context) (err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Hooks)) {
 		if !slices.ContainsFunc(r.hooks, func(h Hook) bool { return h.Name == name }) {
-			r.state.Log.Warn("the checkpoint has the state of a hook that this run lacks", "checkpoint", from.Path, "hook", name)
+			r.state.Log.Warn("the checkpoint contains the state of a hook that this run does not have", "checkpoint", from.Path, "hook", name)
 		}
 	}
 	return nil
 }
 
 // VariableChecker is a Session that can compare the variables of a checkpoint with its own;
-// *session.Session is one. Loop.ResumeAnyway needs it to resume with another model, since a
-// restored variable of another shape may go unnoticed.
+// *session.Session is one. Loop.ResumeAnyway needs it to resume with another model, since
+// restoring a variable of another shape may not fail.
 type VariableChecker interface {
 	// CheckVariables reports a difference of names, types or shapes. prefix is as in Save.
 	CheckVariables(ctx context.Context, prefix string) error
 }
 
-// accept decides whether the run resumes in spite of differences, with a warning for each.
+// accept decides whether the run resumes despite differences. It logs a warning for each.
 func (r *run) accept(path string, state *savedState, found []Difference) error {
 	mismatch := &MismatchError{Checkpoint: path, Differences: found}
 	for _, d := range found {
@@ -86,13 +86,13 @@ func (r *run) accept(path string, state *savedState, found []Difference) error {
 		return mismatch
 	}
 	for _, d := range found {
-		r.state.Log.Warn("resuming in spite of a difference", "difference", d.Key,
+		r.state.Log.Warn("resuming despite a difference", "difference", d.Key,
 			"in_checkpoint", orAbsent(d.Checkpoint), "now", orAbsent(d.Run), "checkpoint", path)
 	}
 	return nil
 }
 
-// fixed returns why a run cannot resume in spite of a difference; empty if it can.
+// fixed returns the reason why the run cannot resume despite a difference; empty if it can.
 func (r *run) fixed(path string, state *savedState, key string) string {
 	switch key {
 	case modelKey:
@@ -105,13 +105,13 @@ func (r *run) fixed(path string, state *savedState, key string) string {
 		}
 	case metricsKey:
 		if state.EpochStep > 0 {
-			return "the checkpoint is from the middle of an epoch, whose means cannot be continued"
+			return "the checkpoint is from the middle of an epoch, and the means of that epoch cannot be continued"
 		}
 	}
 	return ""
 }
 
-// restore restores the session and the run from a whole checkpoint.
+// restore restores the session and the run from a verified checkpoint.
 func (r *run) restore(ctx context.Context, path string, state *savedState) error {
 	identity, err := r.identify(ctx)
 	if err != nil {
@@ -164,11 +164,11 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	return nil
 }
 
-// forcedEvent is the event of a run that resumed in spite of differences.
+// forcedEvent is the event of a run that resumed despite differences.
 const forcedEvent = "resumed_anyway"
 
-// forced prepares a state for resuming in spite of differences. If they make the position in
-// the data meaningless, the pass in progress is given up.
+// forced prepares a state for resuming despite differences. If the differences make the
+// position in the data meaningless, the current pass is dropped.
 func forced(state *savedState, found []Difference) {
 	state.Events = append(state.Events, forcedEvent)
 	moved := slices.ContainsFunc(found, func(d Difference) bool { return slices.Contains(positionKeys, d.Key) })
@@ -177,7 +177,7 @@ func forced(state *savedState, found []Difference) {
 	}
 }
 
-// differences lists what two identities disagree on.
+// differences lists the keys whose values differ between two identities.
 func differences(checkpoint, run map[string]string) []Difference {
 	keys := maps.Clone(checkpoint)
 	if keys == nil {
@@ -196,7 +196,7 @@ func differences(checkpoint, run map[string]string) []Difference {
 	return found
 }
 
-// maxHistoryBytes limits a history.
+// maxHistoryBytes limits the size of a history file.
 const maxHistoryBytes = 1 << 30
 
 // readHistory reads the history of a checkpoint.

@@ -7,50 +7,49 @@ import (
 	"strings"
 )
 
-// Schedule gives the learning rate of a train step: step is the number of train
-// steps done before it, epoch the number of epochs done. It must depend on
-// these two alone, so that a resumed run gets the same rates. A rate that is
-// negative or not finite ends the run.
+// Schedule returns the learning rate of a train step. step is the number of train steps done
+// before it, and epoch the number of epochs done. The rate must depend only on these two, so
+// that a resumed run gets the same rates. A negative or non-finite rate ends the run.
 type Schedule func(step int64, epoch int) float64
 
-// Constant is the same rate for every step.
+// Constant returns the same rate for every step.
 func Constant(rate float64) Schedule {
 	return func(int64, int) float64 { return rate }
 }
 
-// CosineDecay goes from initial to final along half a cosine over that many
-// steps, and stays there.
+// CosineDecay falls from initial to final along half a cosine over the given number of steps,
+// and stays there.
 func CosineDecay(initial, final float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return final + (initial-final)*(1+math.Cos(math.Pi*progress(step, steps)))/2
 	}
 }
 
-// LinearDecay goes from initial to final in a straight line over that many
-// steps, and stays there.
+// LinearDecay changes linearly from initial to final over the given number of steps, and stays
+// there.
 func LinearDecay(initial, final float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return initial + (final-initial)*progress(step, steps)
 	}
 }
 
-// StepDecay multiplies the rate by factor after every so many epochs.
+// StepDecay multiplies the rate by factor after every epochs epochs.
 func StepDecay(initial, factor float64, epochs int) Schedule {
 	return func(_ int64, epoch int) float64 {
 		return initial * math.Pow(factor, float64(epoch/max(epochs, 1)))
 	}
 }
 
-// ExponentialDecay multiplies the rate by factor over every so many steps, a
-// little with each step.
+// ExponentialDecay multiplies the rate by factor over every steps steps, in equal ratios from
+// step to step.
 func ExponentialDecay(initial, factor float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return initial * math.Pow(factor, float64(step)/float64(max(steps, 1)))
 	}
 }
 
-// Warmup scales the rates of the first steps: the first by 1/steps, the second
-// by 2/steps, and so on.
+// Warmup scales the rates of the first steps of then: the first by 1/steps, the second by
+// 2/steps, and so on.
 func Warmup(steps int64, then Schedule) Schedule {
 	return func(step int64, epoch int) float64 {
 		rate := then(step, epoch)
@@ -61,7 +60,7 @@ func Warmup(steps int64, then Schedule) Schedule {
 	}
 }
 
-// progress is how much of the steps is done, from 0 to 1.
+// progress returns the part of the steps that is done, from 0 to 1.
 func progress(step, steps int64) float64 {
 	if step >= steps {
 		return 1
@@ -69,10 +68,10 @@ func progress(step, steps int64) float64 {
 	return float64(step) / float64(steps)
 }
 
-// scheduleGrammar is what ParseSchedule reads, for its errors.
+// scheduleGrammar describes the syntax of ParseSchedule in errors.
 const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS, or warmup:STEPS: before one of them"
 
-// ParseSchedule reads a schedule as the command line writes it:
+// ParseSchedule parses a schedule in the syntax of the command line:
 //
 //	0.001                    always this rate
 //	cosine:0.001:1000        CosineDecay from 0.001 to 0 over 1000 steps
@@ -82,13 +81,13 @@ const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:S
 //	exp:0.1:0.96:1000        ExponentialDecay: times 0.96 over 1000 steps
 //	warmup:100:0.001         Warmup of 100 steps before any of these
 //
-// Rates are 0 or more, factors above 0, steps and epochs whole numbers of at
-// least 1.
+// Rates are at least 0, factors are above 0, and steps and epochs are whole numbers of at least
+// 1.
 func ParseSchedule(text string) (Schedule, error) {
 	a := &arguments{parts: strings.Split(strings.TrimSpace(text), ":")}
 	s := a.schedule()
 	if a.err == nil && len(a.parts) > 0 {
-		a.fail("%q is too much", strings.Join(a.parts, ":"))
+		a.fail("%q is one argument too many", strings.Join(a.parts, ":"))
 	}
 	if a.err != nil {
 		return nil, fmt.Errorf("learning rate %q: %w; %s", text, a.err, scheduleGrammar)
@@ -96,7 +95,7 @@ func ParseSchedule(text string) (Schedule, error) {
 	return s, nil
 }
 
-// arguments are the parts of a schedule that are still to be read, and the first error.
+// arguments are the remaining parts of a schedule, and the first error.
 type arguments struct {
 	parts []string
 	err   error
@@ -124,7 +123,7 @@ func (a *arguments) schedule() Schedule {
 	case "warmup":
 		steps := a.count()
 		if len(a.parts) == 0 {
-			a.fail("warmup is before nothing")
+			a.fail("warmup has no schedule after it")
 			return nil
 		}
 		return Warmup(steps, a.schedule())
@@ -157,7 +156,7 @@ func (a *arguments) rate() float64 {
 	return v
 }
 
-// final is an optional rate.
+// final parses an optional rate.
 func (a *arguments) final() float64 {
 	if len(a.parts) == 0 {
 		return 0

@@ -7,20 +7,21 @@ import (
 )
 
 // unstackedEvent is the event of a failed call of several steps, after which steps run one by
-// one. The word is in histories of earlier versions, too.
+// one. Earlier versions wrote the same word to histories.
 const unstackedEvent = "unfused"
 
 // stacking collects the batches of calls that run several steps.
 type stacking struct {
 	session Stacker
-	// steps is the number of steps of the next call, and batches the number of their batches
-	// that the session has.
+	// steps is the number of steps of the next call. batches is the number of their batches
+	// that the session already has.
 	steps, batches int
-	// loggedRate is true once it was logged that the learning rate prevents such calls.
+	// loggedRate is true once the log said that the learning rate prevents calls of several
+	// steps.
 	loggedRate bool
 }
 
-// size is the number of batches that wait for others.
+// size returns the number of waiting batches.
 func (k *stacking) size() int {
 	if k == nil {
 		return 0
@@ -28,18 +29,18 @@ func (k *stacking) size() int {
 	return k.batches
 }
 
-// clear drops batches that wait. The pass reads them again.
+// clear drops the waiting batches. The pass reads them again.
 func (k *stacking) clear() {
 	if k != nil {
 		k.batches = 0
 	}
 }
 
-// blocker is a dataset that can put consecutive batches into one block of memory, from which
-// a call of several steps reads them; data.Prefetched is one.
+// blocker is a dataset that can put consecutive batches into one block of memory, from which a
+// call of several steps reads them without a copy; data.Prefetched is one.
 type blocker interface{ SetBlock(n int) }
 
-// prepareStack decides whether calls run several steps, and logs why not.
+// prepareStack decides whether calls run several steps, and logs the reason if not.
 func (r *run) prepareStack() {
 	most := r.mostSteps()
 	if b, ok := r.ds.(blocker); ok {
@@ -47,7 +48,7 @@ func (r *run) prepareStack() {
 	}
 }
 
-// mostSteps is the most steps of a call; 1 if they run one by one.
+// mostSteps returns the maximum number of steps of a call; 1 means one by one.
 func (r *run) mostSteps() int {
 	k, ok := r.state.Session.(Stacker)
 	if !ok || k.StepsPerExecution() < 2 {
@@ -57,7 +58,7 @@ func (r *run) mostSteps() int {
 	most := min(k.StepsPerExecution(), r.state.StepsPerEpoch, r.fullBatches())
 	for _, h := range r.stepHooks {
 		if h.StepEvery == 0 {
-			logSingle("hook", h.Name, "reason", "it has to be called after each")
+			logSingle("hook", h.Name, "reason", "it has to be called after each step")
 			return 1
 		}
 		if h.StepEvery > 0 {
@@ -76,17 +77,17 @@ func (r *run) mostSteps() int {
 	return 1
 }
 
-// unstack runs the following steps one by one. Batches that wait are read again.
+// unstack makes the following steps run one by one. Waiting batches are read again.
 func (r *run) unstack(why error) {
-	r.state.Log.Warn("train steps run one by one from here", "step", r.state.Step, "reason", why)
+	r.state.Log.Warn("train steps run one by one from this step on", "step", r.state.Step, "reason", why)
 	r.stack = nil
 	if b, ok := r.ds.(blocker); ok {
 		b.SetBlock(1)
 	}
 }
 
-// gather returns the number of steps to run with batch b: 1, or those of a call that b
-// completes; 0 if b waits for others.
+// gather returns the number of steps to run now: 1, or all steps of a call that batch b
+// completes, or 0 if b waits for others.
 func (r *run) gather(b data.Batch) (n int, err error) {
 	k, s := r.stack, &r.state
 	if k == nil {
@@ -98,7 +99,7 @@ func (r *run) gather(b data.Batch) (n int, err error) {
 		}
 	}
 	if err := k.session.Stack(k.batches, k.steps, b); err != nil {
-		// No step has run. Those before the one whose batch this is still can.
+		// No step has run. Those before the step of this batch can still run.
 		r.unstack(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", s.PassBatch, b.Index, s.Epoch, err))
 		return 0, errWentBack
 	}
@@ -110,11 +111,11 @@ func (r *run) gather(b data.Batch) (n int, err error) {
 	return k.steps, nil
 }
 
-// callSteps is the number of steps of the call that begins with batch b. It depends only on
-// the position, so that a resumed run has the same calls.
+// callSteps returns the number of steps of the call that begins with batch b. It depends only
+// on the position, so a resumed run makes the same calls.
 func (r *run) callSteps(b data.Batch) int {
 	s := &r.state
-	// Steps that are trained again run one by one, as hooks may have changed the rate
+	// Steps that are trained again run one by one, because hooks may have changed the rate
 	// between them.
 	if s.Step < r.replay.trained || b.Size != r.loop.Batch {
 		return 1
@@ -131,7 +132,7 @@ func (r *run) callSteps(b data.Batch) int {
 	return r.stack.session.Stackable(n, b.Size)
 }
 
-// withRate is the number of the next n steps that have the learning rate of the first.
+// withRate returns how many of the next n steps have the learning rate of the first.
 func (r *run) withRate(n int) int {
 	schedule, s := r.loop.LearningRate, &r.state
 	if schedule == nil {

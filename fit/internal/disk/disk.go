@@ -1,8 +1,8 @@
-// Package disk changes files so that they survive a crash at any moment: synced content
-// stays, and a rename happens or does not.
+// Package disk changes files so that they survive a crash at any moment: synced content stays,
+// and a rename happens completely or not at all.
 //
-// A sync that fails is final. The kernel may have dropped what it could not write, and a
-// second sync of the same file would succeed without writing it. The caller removes the file
+// A failed sync is final: the kernel may have dropped the data that it could not write, and a
+// second sync of the same file would succeed without writing them. The caller removes the file
 // and writes a new one.
 package disk
 
@@ -18,12 +18,12 @@ import (
 
 // Disk makes changes to files. The zero value is ready to use.
 type Disk struct {
-	// Before is called before every change; its error prevents the change. Tests crash
-	// there. nil allows everything.
+	// Before is called before every change, and its error prevents the change. Tests use it to
+	// simulate crashes. nil allows everything.
 	Before func(op, path string) error
 }
 
-// Change makes one change, which op and path describe in errors.
+// Change makes one change; op and path describe it in errors.
 func (d Disk) Change(op, path string, do func() error) (err error) {
 	if d.Before != nil {
 		err = d.Before(op, path)

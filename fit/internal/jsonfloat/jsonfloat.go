@@ -1,4 +1,4 @@
-// Package jsonfloat writes floats to JSON that JSON has no numbers for.
+// Package jsonfloat encodes floats in JSON, including NaN and infinities.
 package jsonfloat
 
 import (
