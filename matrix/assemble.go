@@ -13,7 +13,7 @@ import (
 	"steadyfit/memory"
 )
 
-// assemble makes the cells, the calibration and the ledger from the runs.
+// assemble derives the cells, the calibration and the ledger from the runs.
 func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) (err error) {
 	r.Ended = time.Now()
 	r.Workloads, r.Remedies = p.Workloads, append([]Remedy{Remedies()[0]}, slices.DeleteFunc(slices.Clone(p.Remedies), func(x Remedy) bool { return x.ID == Baseline })...)
@@ -58,10 +58,11 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) (err err
 	return err
 }
 
-// neverRan reports whether the remedy could not be applied, so that nothing was measured.
+// neverRan reports whether nothing was measured because the remedy could not be applied.
 func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }
 
-// paired pairs runs with the baseline runs of the same pair and group, and returns those.
+// paired pairs each run with the baseline runs of the same pair and group, and also returns these
+// baseline runs.
 func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult) {
 	for _, run := range runs {
 		for _, b := range base {
@@ -74,7 +75,7 @@ func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult)
 	return pairs, without
 }
 
-// cell sums up the runs of one cell; scatter is that of its workload.
+// cell summarizes the runs of one cell. scatter is the scatter of its workload.
 func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatter) Cell {
 	c := Cell{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
 	for _, run := range runs {
@@ -113,14 +114,14 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 	comparison := scatter.Compare(pairs, goal(remedy, without), uint64(p.Seed))
 	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == memory.LowerSlope {
 		perStep := comparison
-		// By the pairs alone: slopes of as many samples scatter otherwise.
+		// Slopes per sample scatter differently than those of the other cells, so that scatter does not help.
 		for i := range pairs {
 			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 		}
 		comparison = memory.Compare(pairs, memory.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
 		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset, perStep.StepTime, perStep.GPU
-		// A slope that does not depend on the samples is no worse with fewer of them.
+		// A slope per step that stays the same is not worse, though it is larger per sample.
 		switch relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; {
 		case relief, perStep.Effect == memory.Harmful:
 		case perStep.Effect == memory.Unclear:
@@ -133,10 +134,9 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 	return c
 }
 
-// perSample scales the slopes of a run with a part of the batch to a step on the whole
-// batch.
+// perSample scales the slopes of a run with a divided batch to a step on the whole batch.
 func perSample(v memory.Verdict, divided int) memory.Verdict {
-	if v.Net != nil { // the stored verdict has the same one
+	if v.Net != nil { // the stored verdict shares it
 		net := *v.Net
 		v.Net = &net
 		for _, slope := range []*float64{&net.Estimate, &net.Low, &net.High} {
@@ -149,8 +149,9 @@ func perSample(v memory.Verdict, divided int) memory.Verdict {
 	return v
 }
 
-// goal is the amount that a cell is judged by: the slope where memory grows, otherwise the
-// remedy's own goal, with the peak in place of the slope. base are the runs without it.
+// goal returns the amount that decides the effect of a cell: the slope where memory grows,
+// otherwise the remedy's own goal. A goal of the slope then becomes the peak. base are the runs
+// without the remedy.
 func goal(remedy Remedy, base []*RunResult) memory.Goal {
 	outcomes := make([]memory.Outcome, len(base))
 	for i, b := range base {
@@ -167,12 +168,12 @@ func goal(remedy Remedy, base []*RunResult) memory.Goal {
 	return remedy.Goal
 }
 
-// worst are the kinds of verdicts, the worst first.
+// worst lists the kinds of verdicts, the worst first.
 var worst = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
 
-// middle is the run that represents several: the one with the middle slope among those
-// with the most frequent kind of verdict, the worst of equally frequent ones. It is a leak
-// only if memory.Leaks agrees. Of crashed runs it is the one with the most samples.
+// middle returns the run that represents several: the one with the middle slope among those with
+// the most frequent kind of verdict. Of equally frequent kinds it takes the worst. The result is
+// a leak only if memory.Leaks agrees. Of crashed runs, it is the one with the most samples.
 func middle(runs []*RunResult) *RunResult {
 	var most []*RunResult
 	outcomes := make([]memory.Outcome, len(runs))
@@ -201,7 +202,7 @@ func middle(runs []*RunResult) *RunResult {
 	return most[(len(most)-1)/2]
 }
 
-// split is a note that runs have different verdicts; nil if they agree.
+// split returns a note that runs have different verdicts, or nil if they agree.
 func split(runs []*RunResult) []string {
 	var parts []string
 	for _, kind := range worst {
@@ -215,7 +216,7 @@ func split(runs []*RunResult) []string {
 	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
 }
 
-// samples is how many samples of a run there are.
+// samples returns the number of samples of a run.
 func (run *RunResult) samples() int {
 	if run.Series == nil {
 		return 0
@@ -223,8 +224,8 @@ func (run *RunResult) samples() int {
 	return run.Series.Len()
 }
 
-// Middle is the run that represents those of a cell and gives it its verdict; nil if there
-// are none.
+// Middle returns the run that represents the runs of a cell and gives the cell its verdict, or
+// nil if there are no runs.
 func Middle(runs []*RunResult) *RunResult {
 	if len(runs) == 0 {
 		return nil
@@ -280,7 +281,7 @@ func figures(runs []*RunResult) Figures {
 	return f
 }
 
-// traced is the sum of layers in the traced step.
+// traced returns the sum of layers in the traced step.
 func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading) {
 	for _, v := range run.Phases[worker.PhaseTraced].Values {
 		if v.Reading.OK && wanted(v.Layer) {
@@ -290,10 +291,11 @@ func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading)
 	return sum
 }
 
-// onGPU reports whether an allocator is that of a GPU ("gpu_host_bfc" is of the CPU).
+// onGPU reports whether an allocator is that of a GPU. The allocator gpu_host_bfc allocates
+// memory of the host.
 func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
 
-// recovered is the largest relative error of a calibrated slope.
+// recovered returns the largest relative error of a calibrated slope.
 const recovered = 0.05
 
 // calibrate reports whether a known slope was measured correctly.
@@ -334,18 +336,18 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 	return c, true
 }
 
-// shownSamples is how many samples of a run a report needs.
+// shownSamples is the number of samples of a run that a report needs.
 const shownSamples = 96
 
 // shownLayers are the layers whose curves a report can draw.
 var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, memory.LiveBytes, memory.GPUProcess}
 
-// shownPhase are the layers of a phase that are kept, parts of them included.
+// shownPhase are the layers of a phase that are kept in matrix.json, with their parts.
 var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads, memory.TFUsed, memory.TFPeak, memory.GPUAllocator, memory.GPUProcess}
 
-// thin drops what only runs.jsonl keeps: the curves other than those of the middle run of
-// each cell and the first baseline of each pair, and the layers and trends that no report
-// shows.
+// thin drops the data that only runs.jsonl keeps: the layers and trends that no report shows,
+// and all curves except those of the middle run of each cell and of the first baseline of each
+// pair.
 func thin(r *Result) {
 	shown := make(map[int]bool)
 	runs := make(map[cellID][]*RunResult)

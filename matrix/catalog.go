@@ -19,70 +19,70 @@ import (
 	"steadyfit/memory"
 )
 
-// Runtimes, by the name that results and flags use.
+// Runtimes, by the names that results and flags use.
 const (
 	Go      = "go"      // this project's packages
-	Galeone = "galeone" // the Go binding that exists, as people use it
+	Galeone = "galeone" // the Go binding galeone/tensorflow, as its users use it
 	Keras   = "keras"   // Keras in Python
 )
 
-// Runtimes are the names of all runtimes, in their order.
+// Runtimes returns the names of all runtimes, in their order.
 func Runtimes() []string { return []string{Go, Galeone, Keras} }
 
-// User is the ID of the workload that trains the user's own model, and Baseline that of
-// the remedy that changes nothing.
+// User is the ID of the workload that trains the user's own model. Baseline is the ID of the
+// remedy that changes nothing.
 const (
 	User     = "user"
 	Baseline = "none"
 )
 
-// ErrUnknown means that there is no workload, remedy or runtime of that name.
+// ErrUnknown means that no workload, remedy or runtime has the name.
 var ErrUnknown = errors.New("unknown")
 
-// Workload is a training loop or a part of one: what runs, for how long, and which
-// parameters it has.
+// Workload is a training loop or a part of one: its code, its length and its parameters.
 type Workload struct {
-	// ID is short, as in "W4". What says what one step does.
+	// ID is short, as in "W4". What describes one step.
 	ID    string `json:"id"`
 	Title string `json:"title"`
 	What  string `json:"what"`
 	// Expected is the prediction that was made before anything was measured.
 	Expected string `json:"expected"`
-	// Model is a built-in model, or empty.
+	// Model is the name of a built-in model, or empty.
 	Model string `json:"model,omitempty"`
-	// Steps of a run, of which every Every-th is sampled. Epoch is the steps of an epoch,
-	// and Batch the samples of a step.
+	// Steps is the length of a run, of which every Every-th step is sampled. Epoch is the number
+	// of steps per epoch, and Batch the number of samples per step.
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
 	Batch int `json:"batch"`
-	// Budget is the growth in bytes per step that is no leak.
+	// Budget is the growth in bytes per step that does not count as a leak.
 	Budget int64 `json:"budget_bytes"`
-	// Leak is the slope that is built in, in bytes per step, for calibration: 0 for a
-	// control without a leak, nil for no calibration.
+	// Leak is the built-in slope in bytes per step, for calibration. It is 0 for a control
+	// without a leak and nil for a workload without calibration.
 	Leak *int64 `json:"leak_bytes,omitempty"`
-	// Limit is the memory in bytes that a child may use, 0 for no limit.
+	// Limit is the memory limit of a child in bytes; 0 is no limit.
 	Limit int64 `json:"limit_bytes,omitempty"`
-	// Like is the ID of the workload that runs with these Params; empty for its own.
+	// Like is the ID of the workload whose code runs with these Params; empty for its own code.
 	Like string `json:"like,omitempty"`
-	// Params are parameters that the workload sets, and Env variables. A remedy
-	// overrides them.
+	// Params and Env are the parameters and environment variables that the workload sets. A
+	// remedy overrides them.
 	Params map[string]string `json:"knobs,omitempty"`
 	Env    map[string]string `json:"env,omitempty"`
-	// Defaults are the values of parameters that nobody sets, by runtime, where a remedy
-	// would set the same.
+	// Defaults are the values, by runtime, of parameters that are not set. A remedy that sets
+	// the same value changes nothing.
 	Defaults map[string]map[string]string `json:"defaults,omitempty"`
-	// On has what is different on a runtime.
+	// On has the differences of the workload on a runtime.
 	On map[string]Variant `json:"on,omitempty"`
-	// NoSession means that no session is opened, so that settings of sessions change
-	// nothing.
+	// NoSession means that the workload opens no session, so that session settings have no
+	// effect.
 	NoSession bool `json:"no_session,omitempty" yaml:"no_session"`
-	// Takes lists the parameters of the workload by runtime, beside gc and trim, which
-	// all have. It does not run on a runtime that is not listed.
+	// Takes lists the parameters that the workload takes, by runtime. All workloads also take gc
+	// and trim. The workload does not run on a runtime that is not listed.
 	Takes map[string][]string `json:"takes"`
 }
 
-// Variant is what a workload has different on one runtime; zero is the same.
+// Variant has the values of a workload that differ on one runtime; zero values mean no
+// difference.
 type Variant struct {
 	Steps  int               `json:"steps,omitempty"`
 	Every  int               `json:"every,omitempty"`
@@ -111,7 +111,7 @@ func (w Workload) does(runtime string, params map[string]string) bool {
 	return len(params) > 0
 }
 
-// on is the workload as it is on a runtime.
+// on returns the workload with its differences on a runtime applied.
 func (w Workload) on(runtime string) Workload {
 	v := w.On[runtime]
 	w.Steps, w.Every, w.Epoch = cmp.Or(v.Steps, w.Steps), cmp.Or(v.Every, w.Every), cmp.Or(v.Epoch, w.Epoch)
@@ -120,7 +120,7 @@ func (w Workload) on(runtime string) Workload {
 	return w
 }
 
-// merged are the entries of both maps; those of the second one override.
+// merged returns the entries of both maps; those of the second one override.
 func merged(a, b map[string]string) map[string]string {
 	all := make(map[string]string)
 	maps.Copy(all, a)
@@ -128,57 +128,57 @@ func merged(a, b map[string]string) map[string]string {
 	return all
 }
 
-// Remedy is what people do about growing memory: what it sets, and how a run shows that
-// it took effect.
+// Remedy is a measure that people take against growing memory: its settings, and the signs in a
+// run that it took effect.
 type Remedy struct {
 	ID string `json:"id"`
-	// Group is a chapter of the report, as in "lifetimes" or "allocator".
+	// Group is the section of the report, as in "lifetimes" or "allocator".
 	Group string `json:"group"`
 	Title string `json:"title"`
-	// Goal is what it is meant to lower.
+	// Goal is the amount that the remedy is meant to lower.
 	Goal memory.Goal `json:"goal"`
 	// Env is added to the child's environment.
 	Env map[string]string `json:"env,omitempty"`
-	// Preload is an allocator that is loaded before everything else: "jemalloc",
-	// "tcmalloc", "mimalloc".
+	// Preload is an allocator that is loaded before all other libraries: "jemalloc", "tcmalloc"
+	// or "mimalloc".
 	Preload string `json:"preload,omitempty"`
-	// Device are settings of every session of the child.
+	// Device has settings for every session of the child.
 	Device *gpuopts.Options `json:"device,omitempty"`
-	// Traced is what a traced step shows if the remedy took effect: operations of a kind
-	// (by their facts), or none.
+	// Traced lists kinds of operations, by their facts: true if a traced step has such
+	// operations when the remedy took effect, false if it has none.
 	Traced map[string]bool `json:"traced,omitempty"`
-	// PoolThreads is the number of threads that run operations side by side if the remedy
-	// took effect, fewer than without it; 0 is not checked.
+	// PoolThreads is the number of inter-op threads when the remedy took effect, which is fewer
+	// than without it. It is not checked if it is 0.
 	PoolThreads int `json:"pool_threads,omitempty" yaml:"pool_threads"`
-	// OtherGraph means that a traced step then differs in its number of operations of
-	// some kind, or the loss at the end differs.
+	// OtherGraph means that the remedy changes the number of operations of some kind in a traced
+	// step, or the loss at the end.
 	OtherGraph bool `json:"other_graph,omitempty" yaml:"other_graph"`
-	// OtherLoss means that the loss at the end then differs.
+	// OtherLoss means that the remedy changes the loss at the end.
 	OtherLoss bool `json:"other_loss,omitempty" yaml:"other_loss"`
-	// Unseen is why nothing shows whether it took effect; empty if something does.
+	// Unseen is the reason why no run shows whether the remedy took effect; empty if one does.
 	Unseen string `json:"unseen,omitempty"`
 	// Params are parameters of the child.
 	Params map[string]string `json:"knobs,omitempty"`
-	// On has how it is applied on a runtime where that differs.
+	// On has the settings for runtimes where they differ.
 	On map[string]Applied `json:"on,omitempty"`
-	// Runtimes that it makes sense for; empty means all.
+	// Runtimes lists the runtimes that the remedy makes sense for; empty means all.
 	Runtimes []string `json:"runtimes,omitempty"`
-	// NeedsGPU means that it can only be applied where there is a GPU.
+	// NeedsGPU means that the remedy can only be applied on a machine with a GPU.
 	NeedsGPU bool `json:"needs_gpu,omitempty" yaml:"needs_gpu"`
 }
 
-// Applied is how a remedy is applied, in place of its own Env, Device and Params.
+// Applied has settings that replace the Env, Device and Params of a remedy.
 type Applied struct {
 	Env    map[string]string `json:"env,omitempty"`
 	Device *gpuopts.Options  `json:"device,omitempty"`
 	Params map[string]string `json:"knobs,omitempty"`
 }
 
-// batchDivide is the one parameter that the parent applies, since it is the same for all
-// runtimes: it divides the batch of the Spec, and nothing else (worker.Spec.SetSize).
+// batchDivide is the only parameter that the parent applies, since it is the same for all
+// runtimes: it divides the batch of the Spec and changes nothing else (worker.Spec.SetSize).
 const batchDivide = "batch_divide"
 
-// dividesBatch is what the batch is divided by; 1 if it is left whole.
+// dividesBatch returns the divisor of the batch; 1 if the batch stays whole.
 func (r Remedy) dividesBatch() int {
 	n, err := strconv.Atoi(r.Params[batchDivide])
 	if err != nil || n < 1 {
@@ -187,7 +187,7 @@ func (r Remedy) dividesBatch() int {
 	return n
 }
 
-// on is the remedy as it is on a runtime.
+// on returns the remedy with its settings for a runtime.
 func (r Remedy) on(runtime string) Remedy {
 	if a, ok := r.On[runtime]; ok {
 		r.Env, r.Device, r.Params = a.Env, a.Device, a.Params
@@ -201,7 +201,7 @@ var workloadsYAML []byte
 //go:embed remedies.yaml
 var remediesYAML []byte
 
-// sets are the names that stand for several parameters in workloads.yaml, by runtime.
+// sets are the names in workloads.yaml that stand for several parameters, by runtime.
 var sets = map[string]map[string][]string{
 	"$trainer": {
 		Go:      {"reset", "micro", "prefetch", "eager", "model"},
@@ -211,7 +211,7 @@ var sets = map[string]map[string][]string{
 	"$runtime": {Keras: {"intra", "inter", "jit", "grappler", "bf16"}},
 }
 
-// catalog parses the embedded tables, which a test checks for errors.
+// catalog parses the embedded tables. A test checks them for errors.
 var catalog = sync.OnceValues(func() (all struct {
 	workloads []Workload
 	remedies  []Remedy
@@ -238,25 +238,25 @@ var catalog = sync.OnceValues(func() (all struct {
 	return all, err
 })
 
-// Workloads are all workloads of the matrix, in the order of the report.
+// Workloads returns all workloads of the matrix, in the order of the report.
 func Workloads() []Workload {
 	all, _ := catalog()
 	return slices.Clone(all.workloads)
 }
 
-// Remedies are all remedies of the matrix, in the order of the report. The first one is
-// the baseline.
+// Remedies returns all remedies of the matrix, in the order of the report. The first one is the
+// baseline.
 func Remedies() []Remedy {
 	all, _ := catalog()
 	return slices.Clone(all.remedies)
 }
 
-// FindWorkload finds a workload by its ID; the error offers the nearest ones.
+// FindWorkload returns the workload with an ID. Its error suggests the nearest IDs.
 func FindWorkload(id string) (Workload, error) {
 	return find("workload", id, Workloads(), func(w Workload) string { return w.ID })
 }
 
-// FindRemedy finds a remedy by its ID; the error offers the nearest ones.
+// FindRemedy returns the remedy with an ID. Its error suggests the nearest IDs.
 func FindRemedy(id string) (Remedy, error) {
 	return find("remedy", id, Remedies(), func(r Remedy) string { return r.ID })
 }

@@ -19,12 +19,12 @@ const (
 	Undecided   = "undecided"
 )
 
-// answer is what cells say to a question; known answers come after the others.
+// answer is the answer of cells to a question. The known answers come last.
 type answer int
 
 const (
-	missing answer = iota // this matrix has no cell that would tell
-	unclear               // there are cells, and they do not decide it
+	missing answer = iota // this matrix has no cell for the question
+	unclear               // there are cells, but they do not decide it
 	no
 	inPart
 	yes
@@ -34,14 +34,14 @@ func (a answer) known() bool { return a >= no }
 
 func (a answer) String() string { return [...]string{"missing", "unclear", "no", "in part", "yes"}[a] }
 
-// evidence is an answer with its figures, in a sentence, and the workloads that gave it.
+// evidence is an answer with its figures in a sentence, and the workloads that it rests on.
 type evidence struct {
 	answer
 	text string
 	on   []string
 }
 
-// half is one of the questions of a claim, answered.
+// half is a question of a claim with its answer.
 type half struct {
 	name string
 	evidence
@@ -84,7 +84,7 @@ func ledger(r *Result) ([]Claim, error) {
 	return out, nil
 }
 
-// decide answers the questions of a claim.
+// decide answers the questions of a claim and combines the answers into a verdict.
 func (v view) decide(c claims.Claim) (verdict, text string) {
 	var halves []half
 	for _, q := range c.Questions {
@@ -128,7 +128,7 @@ func (v view) among(runtimes []string) bool {
 	return len(runtimes) == 0 || slices.Contains(runtimes, v.runtime)
 }
 
-// pairs are the cells of a probe, each with the cell that it is compared with.
+// pairs returns the cells of a probe, each with the cell that it is compared with.
 func pairs(p claims.Probe) (list [][2]string) {
 	for _, from := range p.Cells {
 		cells := []string{from}
@@ -157,8 +157,8 @@ func pairs(p claims.Probe) (list [][2]string) {
 	return list
 }
 
-// workloadsOf lists the workloads whose growth is not made on purpose by what the loop
-// keeps and that do not die on purpose, or those with one batch size.
+// workloadsOf returns the workloads of a set. "own growth" are those that neither grow nor crash
+// on purpose; "fixed batch" are those with one batch size.
 func workloadsOf(kind string) (ids []string) {
 	out := []string{"W1", "W10", User}
 	if kind == "fixed batch" {
@@ -172,9 +172,9 @@ func workloadsOf(kind string) (ids []string) {
 	return ids
 }
 
-// pool sums up what several cells say to one question. Claims are general: cells that
-// say no refute one unless as many do not decide it, but it is borne out only if every
-// cell decides it, and else in part.
+// pool combines the evidence of several cells on one question. Claims are general: one cell that
+// says no refutes a claim unless as many cells are undecided. A claim holds only if every cell
+// is decided; with undecided cells it holds in part.
 func pool(all ...evidence) evidence {
 	var sum evidence
 	var texts []string
@@ -209,7 +209,7 @@ func pool(all ...evidence) evidence {
 	return sum
 }
 
-// not is the answer to the opposite question.
+// not returns the answer to the opposite question.
 func not(e evidence) evidence {
 	switch e.answer {
 	case yes:
@@ -220,7 +220,7 @@ func not(e evidence) evidence {
 	return e
 }
 
-// equally is the rule of claims whose halves stand side by side.
+// equally is the rule of claims whose halves have equal weight.
 func equally(all []answer) string {
 	switch {
 	case !slices.ContainsFunc(all, func(a answer) bool { return a != yes }):
@@ -239,10 +239,10 @@ func mainly(all []answer) string {
 	return equally(all)
 }
 
-// settle is the verdict of a claim: what the rule says of its halves, if that is the same
-// whatever those that are not known would turn out to be. Else the claim is undecided, or
-// untested ("") if such a half was not part of the matrix. A half that only one workload
-// bears out holds in part: what one does may be a matter of it alone.
+// settle returns the verdict of a claim: the result of the rule on its halves, if that is the
+// same for all possible answers of the halves that are not known. Otherwise the claim is
+// undecided, or untested ("") if such a half was not part of the matrix. A half that only one
+// workload supports holds in part, since the cause may be specific to that workload.
 func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 	var texts, left []string
 	var low, high []answer
@@ -270,7 +270,7 @@ func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 		return "", ""
 	}
 	if len(halves) == 1 {
-		left = nil // it has no name
+		left = nil // the half has no name
 	}
 	for _, h := range halves {
 		if verdict != DoesNotHold && h.answer == yes && len(h.on) < 2 {
@@ -283,12 +283,12 @@ func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 	return verdict, sentences(append(texts, left...)...)
 }
 
-// join is what belongs to one cell.
+// join joins the parts of a text about one cell.
 func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "" }), "; ")
 }
 
-// sentences has a point between parts, and none at the end. A part that begins with the
+// sentences joins parts with full stops, without one at the end. A part that begins with the
 // name of a cell or a function keeps its case.
 func sentences(parts ...string) string {
 	var list []string

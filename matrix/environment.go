@@ -14,16 +14,17 @@ import (
 	"steadyfit/memory"
 )
 
-// read are prefixes of the variables that TensorFlow, Go or an allocator reads.
+// read are prefixes of the environment variables that TensorFlow, Go or an allocator reads.
 var read = []string{"TF_", "ONEDNN_", "DNNL_", "XLA_", "CUDA_", "NVIDIA_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS", "MALLOC_", "LD_PRELOAD", "OMP_", "GLIBC_TUNABLES", "KERAS_", "TCMALLOC_", "MIMALLOC_"}
 
-// reads reports whether a variable has one of these prefixes.
+// reads reports whether the name of a variable has one of these prefixes.
 func reads(name string) bool {
 	return slices.ContainsFunc(read, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) &&
-		!strings.HasPrefix(name, "TF_CLI_") // Terraform's
+		!strings.HasPrefix(name, "TF_CLI_") // variables of Terraform
 }
 
-// ReadEnvironment describes the machine. GPUs are given by name. Unknown facts are empty.
+// ReadEnvironment describes the machine. gpus are the names of its GPUs. Unknown facts are
+// empty.
 func ReadEnvironment(gpus []string) Environment {
 	e := Environment{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
 		TensorFlow: make(map[string]string), GPUs: append([]string{}, gpus...), Variables: make(map[string]string)}
@@ -52,7 +53,7 @@ func ReadEnvironment(gpus []string) Environment {
 	return e
 }
 
-// LoadAverage is the load average over a minute; 0 is unknown.
+// LoadAverage returns the load average over a minute; 0 if it is unknown.
 func LoadAverage() float64 {
 	if l, err := load.Avg(); err == nil {
 		return l.Load1

@@ -13,28 +13,27 @@ import (
 
 // Thresholds of the tests of claims.
 const (
-	// noDifference is the largest part of an amount that is no difference.
+	// noDifference is the largest relative difference that counts as none.
 	noDifference = 0.05
-	// halvedBelow is the largest ratio that is a half.
+	// halvedBelow is the largest ratio that counts as a half.
 	halvedBelow = 0.6
-	// freedBelow is the largest part of what the steps added that may be left when it
-	// was freed.
+	// freedBelow is the largest remaining fraction of what the steps added that counts as freed.
 	freedBelow = 0.2
-	// sameGrowth is the least ratio of slopes of the same growth; slopes scatter more than
-	// amounts.
+	// sameGrowth is the smallest ratio of slopes that counts as the same growth. Slopes scatter
+	// more than amounts.
 	sameGrowth = 0.8
-	// goesWithBatch is the ratio of slopes per sample below which half the batch leaves
-	// less per step; 2 is the same per step.
+	// goesWithBatch is a ratio of slopes per sample. Below it, half the batch leaves less memory
+	// per step; a ratio of 2 is the same amount per step.
 	goesWithBatch = 1.5
-	// doubling is what a pool that doubles when it is full may hold, over what it hands out.
+	// doubling is the largest ratio of what a pool holds to what it hands out, if it doubles
+	// when it is full.
 	doubling = 2
 )
 
-// gcPeriod is the longest time that Go lets pass without a collection
-// (forcegcperiod in runtime/proc.go).
+// gcPeriod is the longest time between two collections in Go (forcegcperiod in runtime/proc.go).
 const gcPeriod = 2 * time.Minute
 
-// view is the cells and runs of one runtime, and remembers which cells were used.
+// view has the cells and runs of one runtime, and records which cells were used.
 type view struct {
 	runtime string
 	gpus    bool
@@ -52,8 +51,8 @@ func (v view) id(name string) cellID {
 	return cellID{v.runtime, w, r}
 }
 
-// cell finds a cell by "W4/close", or by "W4" for the workload as it is; nil if it was
-// not measured.
+// cell returns a cell by a name such as "W4/close", or "W4" for the baseline. It returns nil if
+// the cell was not measured.
 func (v view) cell(name string) *Cell {
 	id := v.id(name)
 	c := v.cells[id]
@@ -64,17 +63,17 @@ func (v view) cell(name string) *Cell {
 	return c
 }
 
-// on is the workload of a cell, as evidence has it.
+// on returns the workload of a cell, in the form of evidence.on.
 func (v view) on(name string) []string { return []string{v.id(name).workload} }
 
-// has is cell without taking note.
+// has reports whether a cell was measured, without recording a use.
 func (v view) has(name string) bool {
 	c := v.cells[v.id(name)]
 	return c != nil && c.Verdict != nil
 }
 
-// outOfMemory reports whether a run ran out of memory: TensorFlow or the kernel reported
-// it, or an allocation failed under a limit.
+// outOfMemory reports whether a run ran out of memory: TensorFlow or the kernel reported it, or
+// an allocation failed under a limit.
 func outOfMemory(run *RunResult) bool {
 	if run.Failure != worker.Failed {
 		return run.Failure == worker.OutOfMemory
@@ -84,8 +83,8 @@ func outOfMemory(run *RunResult) bool {
 		func(word string) bool { return strings.Contains(run.Cause, word) })
 }
 
-// died counts the runs of a cell that ran out of memory, those that had done a step
-// before, and all runs.
+// died returns how many runs of a cell ran out of memory, how many of these did so after their
+// first step, and the number of all runs.
 func (v view) died(name string) (starved, grown, all int) {
 	for _, run := range v.runs[v.id(name)] {
 		all++
@@ -99,8 +98,8 @@ func (v view) died(name string) (starved, grown, all int) {
 	return starved, grown, all
 }
 
-// grows answers whether memory grows, or ran out after the first step. A saw-tooth
-// that does not climb is no growth; a death of another cause tells nothing.
+// grows answers whether memory grows, or ran out after the first step. A sawtooth that does not
+// climb is no growth. A crash with another cause leaves the question open.
 func (v view) grows(name string) evidence {
 	c := v.cell(name)
 	if c == nil {
@@ -126,7 +125,7 @@ func (v view) grows(name string) evidence {
 	return e
 }
 
-// outline is a verdict without its method, and without the cause of a change that is no
+// outline formats a verdict without its method, and without the cause of a change that is no
 // growth.
 func outline(v memory.Verdict) string {
 	v.NoiseFloor = 0
@@ -136,10 +135,11 @@ func outline(v memory.Verdict) string {
 	return v.String()
 }
 
-// collected is the cell that shows what a workload does by itself. The Go binding that
-// exists frees a tensor when Go's garbage collector has run its finalizer, so there all
-// that is made and dropped grows in between; what remains when the collector runs after
-// each step is the workload's own. lags is true if that was not measured.
+// collected returns the name of the cell that shows the growth of the workload itself. galeone's
+// binding frees a tensor after Go's garbage collector has run its finalizer. Between
+// collections, everything that the loop drops looks like growth. Growth that remains with a
+// collection after each step belongs to the workload. lags is true if the cell with these
+// collections was not measured.
 func (v view) collected(workload string) (name string, lags bool) {
 	if v.runtime != Galeone {
 		return workload, false
@@ -153,7 +153,7 @@ func (v view) collected(workload string) (name string, lags bool) {
 	return workload, true
 }
 
-// growsItself is grows without growth that is only the collector's lag.
+// growsItself is grows, but growth that only waits for the garbage collector does not count.
 func (v view) growsItself(workload string) evidence {
 	name, lags := v.collected(workload)
 	e := v.grows(name)
@@ -167,14 +167,15 @@ func (v view) growsItself(workload string) evidence {
 	return e
 }
 
-// lateUnknown describes growth that may be the collector's lag.
+// lateUnknown describes growth that may only be waiting for the garbage collector.
 const lateUnknown = ", which the garbage collector may only be late with: gc-step was not run"
 
-// early is Early of the runs of a cell.
+// early returns Early of the runs of a cell.
 func (v view) early(name string) string { return Early(v.runtime, v.runs[v.id(name)]) }
 
-// Early says that runs ended before Go's collector had to run, so that what waits for
-// it looks as if it grew without end; empty if they did not, or have another collector.
+// Early returns a note that runs ended before Go's collector had to run, so that memory that
+// waits for a collection looks like endless growth. It is empty if the runs were longer or use
+// another collector.
 func Early(runtime string, runs []*RunResult) string {
 	longest := 0.0
 	for _, run := range runs {
@@ -186,9 +187,9 @@ func Early(runtime string, runs []*RunResult) string {
 	return fmt.Sprintf("seen for %.0f s at most, and Go may wait %.0f s for a collection", max(longest, 1), gcPeriod.Seconds())
 }
 
-// paired finds the runs of two cells that belong together: of the same pair, and if
-// there is a choice, of the same group. Runs that died of something other than memory
-// are left out.
+// paired returns the runs of two cells that belong together: runs of the same pair and, if there
+// are several, of the same group. It leaves out runs that crashed for a reason other than
+// memory.
 func (v view) paired(name, other string) (runs, others []*RunResult) {
 	usable := func(run *RunResult) bool { return run.Failure == "" || outOfMemory(run) }
 	for _, run := range v.runs[v.id(name)] {
@@ -208,9 +209,10 @@ func (v view) paired(name, other string) (runs, others []*RunResult) {
 	return runs, others
 }
 
-// compared is a cell against another one: by its own comparison if the other one is the
-// workload as it is, else by the runs of equal pairs. ok is false if one of them was not
-// measured; without enough pairs the comparison is empty.
+// compared returns the comparison of a cell with another one. If the other one is the baseline
+// of the same workload, it is the cell's own comparison, otherwise one of the runs of equal
+// pairs. ok is false if one of the cells was not measured. With fewer than two pairs the
+// comparison is empty.
 func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return c, false
@@ -239,8 +241,8 @@ func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
 	return memory.Compare(pairs, memory.LowerSlope, v.seed), true
 }
 
-// ratio is the ratio of an amount of a cell to that of another one; ok is false if one of
-// them was not measured.
+// ratio returns the ratio of an amount of two cells. ok is false if one of them was not
+// measured.
 func (v view) ratio(name, other, of string) (r memory.Ratio, ok bool) {
 	if of == "jump from loading to the last step" {
 		return v.amounts(name, other, func(run *RunResult) memory.Reading {
@@ -252,8 +254,8 @@ func (v view) ratio(name, other, of string) (r memory.Ratio, ok bool) {
 	return map[string]memory.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
 }
 
-// amounts is ratio for an amount that no comparison has. It is not OK unless all runs have
-// the amount, above 0.
+// amounts is ratio for an amount that no comparison has. r.OK is false unless all runs have an
+// amount above 0.
 func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r memory.Ratio, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return r, false
@@ -279,7 +281,7 @@ func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (
 	return memory.Compare(pairs, memory.LowerPeak, v.seed).Peak, true
 }
 
-// against says in words what was divided by what.
+// against describes a ratio in words.
 func against(name, other, what string, r memory.Ratio) string {
 	if !strings.Contains(other, "/") {
 		other += " as it is"
@@ -290,7 +292,7 @@ func against(name, other, what string, r memory.Ratio) string {
 	return fmt.Sprintf("%s against %s: %s %s", name, other, what, r.Times(true))
 }
 
-// lower answers whether an amount is lower beyond doubt.
+// lower answers whether an amount is lower, beyond doubt.
 func lower(r memory.Ratio) answer {
 	switch {
 	case !r.OK:
@@ -303,7 +305,7 @@ func lower(r memory.Ratio) answer {
 	return unclear
 }
 
-// higher answers whether an amount is higher beyond doubt.
+// higher answers whether an amount is higher, beyond doubt.
 func higher(r memory.Ratio) answer {
 	switch {
 	case !r.OK:
@@ -316,7 +318,7 @@ func higher(r memory.Ratio) answer {
 	return unclear
 }
 
-// doubted takes back that a remedy changes nothing if it may not have been applied.
+// doubted changes the answer no to unclear for a remedy that may not have been applied.
 func (v view) doubted(name string, e evidence) evidence {
 	if c := v.cells[v.id(name)]; c != nil && c.Unverified != "" && e.answer == no {
 		e.answer, e.text = unclear, fmt.Sprintf("%s (whether the remedy took is not known: %s)", e.text, c.Unverified)
@@ -324,10 +326,10 @@ func (v view) doubted(name string, e evidence) evidence {
 	return e
 }
 
-// peak answers whether the peak of a cell is lower than that of another.
+// peak answers whether the peak of a cell is lower than that of another one.
 func (v view) peak(name, other string) evidence { return v.byRatio(name, other, "peak", lower) }
 
-// byRatio answers by the ratio of an amount of two cells.
+// byRatio answers from the ratio of an amount of two cells.
 func (v view) byRatio(name, other, of string, decide func(memory.Ratio) answer) evidence {
 	r, ok := v.ratio(name, other, of)
 	if !ok {
@@ -336,8 +338,8 @@ func (v view) byRatio(name, other, of string, decide func(memory.Ratio) answer) 
 	return v.doubted(name, evidence{decide(r), against(name, other, of, r), v.on(name)})
 }
 
-// stops answers whether a cell stops the growth of another one; missing if that one
-// does not grow, so that there is nothing to stop.
+// stops answers whether a cell stops the growth of another one. The answer is missing if the
+// other one does not grow.
 func (v view) stops(name, other string) evidence {
 	c, ok := v.compared(name, other)
 	if !ok {
@@ -376,8 +378,8 @@ func (v view) stops(name, other string) evidence {
 	return v.doubted(name, e)
 }
 
-// relieves answers whether a cell has less memory than another one: by the slope where
-// there is one, else by the peak.
+// relieves answers whether a cell has less memory than another one: by the slope if the other
+// one grows, otherwise by the peak.
 func (v view) relieves(name, other string) evidence {
 	if e := v.stops(name, other); e.answer != missing {
 		return e
@@ -385,14 +387,15 @@ func (v view) relieves(name, other string) evidence {
 	return v.peak(name, other)
 }
 
-// added is what a run took from loading to its last step, and loaded what it had then.
+// added returns the memory that a run added from loading to its last step, and its memory after
+// loading.
 func added(run *RunResult) (added, loaded float64, ok bool) {
 	from, to := run.Phases[worker.PhaseLoaded], run.Phases[worker.PhaseSteady]
 	a, b := from.Get(memory.Anon), to.Get(memory.Anon)
 	return float64(b.Bytes - a.Bytes), float64(a.Bytes), run.Failure == "" && a.OK && b.OK && a.Bytes > 0
 }
 
-// spread is the median and range of what runs show.
+// spread formats the median and the range of a value over runs.
 type spread []float64
 
 func (s spread) String() string {
@@ -402,7 +405,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(measure.Median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
 }
 
-// jumps answers whether memory is higher after the first step than it was after loading.
+// jumps answers whether memory is higher after the first step than after loading.
 func (v view) jumps(name string) evidence {
 	if v.cell(name) == nil {
 		return evidence{}
@@ -428,9 +431,9 @@ func (v view) jumps(name string) evidence {
 	return e
 }
 
-// releases answers whether closing everything gives back what the steps added: yes if
-// it does, in part if it stays until the process ends, no if it was not even kept from
-// step to step.
+// releases answers whether closing everything frees the memory that the steps added: yes if it
+// does, in part if the memory stays until the process ends, no if it was not even kept between
+// steps.
 func (v view) releases(name string) evidence {
 	c := v.cell(name)
 	if c == nil {
@@ -480,8 +483,8 @@ func (v view) releases(name string) evidence {
 	return e
 }
 
-// onDevice is the ratio of what a GPU had to give: process is all that a process held
-// of it, else what TensorFlow's allocator had handed out in a traced step.
+// onDevice returns the ratio of GPU memory. With process, it compares what the processes held,
+// otherwise what TensorFlow's allocator had handed out in a traced step.
 func (v view) onDevice(name, other string, process bool) (memory.Ratio, bool) {
 	r, ok := v.amounts(name, other, func(run *RunResult) memory.Reading { return device(run, process) })
 	return r, ok && r.OK

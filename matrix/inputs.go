@@ -15,13 +15,13 @@ import (
 	"steadyfit/internal/files"
 )
 
-// inputs are digests of everything outside the plan that the outcome of a run depends on,
-// taken once, before the first run.
+// inputs are digests of everything outside the plan that the outcome of a run depends on. They
+// are taken once, before the first run.
 type inputs struct {
 	user      string            // the content of the user's model and data
 	runtimes  map[string]string // libraries and packages
-	machine   string            // what the runs are measured on
-	variables []string          // those that every child inherits
+	machine   string            // the machine that runs the children
+	variables []string          // the variables that every child inherits
 }
 
 func (p *Plan) readInputs() (inputs, error) {
@@ -45,7 +45,7 @@ func (p *Plan) readInputs() (inputs, error) {
 	for _, runtime := range p.Runtimes {
 		sum.Reset()
 		for _, path := range p.Commands[runtime].Libraries {
-			stamp(sum, path) // some 800 MB
+			stamp(sum, path) // about 800 MB
 		}
 		if runtime == Keras {
 			fmt.Fprintln(sum, packages(p.Commands[runtime].Libraries))
@@ -68,15 +68,16 @@ func (p *Plan) preloads() []string {
 	return slices.Compact(names)
 }
 
-// stamp adds what changes when another version of a library is installed.
+// stamp adds the name, size and time of a file, which change when another version of a library
+// is installed.
 func stamp(sum hash.Hash, path string) {
 	if info, err := os.Stat(path); err == nil {
 		fmt.Fprintln(sum, path, info.Size(), info.ModTime().UnixNano())
 	}
 }
 
-// hashInput adds the content of a file or folder. A name that is no path (builtin:NAME) has
-// none.
+// hashInput adds the content of a file or folder. A name that is no path (builtin:NAME) has no
+// content.
 func hashInput(sum hash.Hash, path string) error {
 	if _, err := os.Stat(path); path == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -84,8 +85,8 @@ func hashInput(sum hash.Hash, path string) error {
 	return files.Hash(sum, path)
 }
 
-// packages are the Python packages beside TensorFlow's, with versions: pip keeps a folder
-// NAME-VERSION.dist-info for each.
+// packages returns the names and versions of the Python packages beside TensorFlow: pip keeps a
+// folder NAME-VERSION.dist-info for each.
 func packages(libraries []string) []string {
 	var names []string
 	for _, library := range libraries {
@@ -98,8 +99,8 @@ func packages(libraries []string) []string {
 	return slices.Compact(names)
 }
 
-// inherited are the variables of an environment that change what a child measures, so not
-// those of its log.
+// inherited returns the environment variables that change what a child measures. Variables that
+// only change its log are left out.
 func inherited(environment []string) []string {
 	var found []string
 	for _, pair := range environment {

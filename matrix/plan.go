@@ -16,75 +16,76 @@ import (
 	"steadyfit/memory"
 )
 
-// Command is how a child of a runtime is started.
+// Command starts the children of a runtime.
 type Command struct {
-	// Args are the program and its arguments, and Env is added to the environment.
+	// Args are the program and its arguments. Env is added to the environment.
 	Args, Env []string
-	// Identity is that of the build. A resumed matrix repeats what another build measured.
+	// Identity identifies the build. A resumed matrix repeats the runs of another build.
 	Identity string
 	// Libraries are the TensorFlow libraries that the child uses.
 	Libraries []string
 }
 
-// Plan says what to run. Workloads, Runtimes, Commands and Out have to be set.
+// Plan says what to run. Workloads, Runtimes, Commands and Out must be set.
 type Plan struct {
 	Workloads []Workload
-	// Remedies beside the baseline, which is always run.
+	// Remedies to run beside the baseline, which always runs.
 	Remedies []Remedy
-	// Select chooses the remedies of a workload on a runtime; nil means all. A workload
-	// without a remedy is run as it is.
+	// Select reports whether a remedy is applied to a workload on a runtime; nil means always. A
+	// workload without a remedy runs as the baseline.
 	Select   func(runtime, workload, remedy string) bool
 	Runtimes []string
 	// Commands start the children, by runtime.
 	Commands map[string]Command
-	// Models has the folder of each built-in model that the workloads name. User and Data
-	// are the model and dataset of the workload "user".
+	// Models has the folder of each built-in model that the workloads name. User and Data are
+	// the model and dataset of the workload "user".
 	Models     map[string]string
 	User, Data string
-	// Pairs is the number of runs of each remedy, each paired with one of the baseline;
-	// 0 means 5. Fewer than 2 give no comparison.
+	// Pairs is the number of runs of each remedy, each paired with one of the baseline; 0 means
+	// 5. Fewer than 2 give no comparison.
 	Pairs int
-	// Group is how many remedies share a run of the baseline; 0 means 8.
+	// Group is the number of remedies that share a baseline run; 0 means 8.
 	Group int
 	// Seed of the data and of the bootstrap.
 	Seed int64
-	// Limit is the memory that each child may use, unless its workload has a limit of its
-	// own; 0 is none.
+	// Limit is the memory limit of each child, unless its workload has its own limit; 0 is no
+	// limit.
 	Limit memory.Bytes
 	// Timeout is the longest time between two messages of a child; 0 means two minutes.
 	Timeout time.Duration
-	// Jobs is the number of runs at the same time; 0 means 1. More disturb each other's
+	// Jobs is the number of runs at the same time; 0 means 1. More of them disturb each other's
 	// step times.
 	Jobs int
-	// Quick and Version, of steadyfit, are noted in the result.
+	// Quick and Version are recorded in the result. Version is that of steadyfit.
 	Quick   bool
 	Version string
-	// GPUs names the GPUs of this machine, and GPU reads what a process holds of them; nil
-	// where that is unknown.
+	// GPUs names the GPUs of this machine. GPU reads the GPU memory of a process; nil if that is
+	// not possible.
 	GPUs []string
 	GPU  func(pid int) memory.Source
-	// Allocator finds the library of an allocator to preload; nil means the system's
+	// Allocator returns the library of an allocator to preload; nil means to search the system's
 	// library path.
 	Allocator func(name string) (path string, err error)
-	// Out is the folder for results. A run that is in it with the same key is reused.
+	// Out is the folder for results. A run in this folder with the same key is reused.
 	Out string
-	// Again repeats the runs in Out that failed.
+	// Again repeats the failed runs in Out.
 	Again bool
-	// Progress is called after each run, and with a negative ID before the first; nil for
-	// none.
+	// Progress is called before the first run, with a negative ID, and after each run. It may be
+	// nil.
 	Progress func(Progress)
 
 	inputs    inputs
-	limitKind string // of runner.LimitKind
+	limitKind string // as runner.LimitKind returns it
 }
 
-// Progress is how far a matrix is.
+// Progress is the progress of a matrix.
 type Progress struct {
-	// Run is the one that has just ended.
+	// Run is the run that has just ended.
 	Run RunResult
-	// Done of Total runs are done, of which Reused were there before.
+	// Done is the number of completed runs out of Total. Reused of them are from an earlier
+	// matrix.
 	Done, Total, Reused int
-	// Left estimates the remaining time from the runs so far; 0 if there were none.
+	// Left is an estimate of the remaining time; 0 before the first run of this process.
 	Left time.Duration
 }
 
@@ -103,7 +104,7 @@ func (p *Plan) defaults() {
 	}
 }
 
-// job is one run that is to be done.
+// job is one run to do.
 type job struct {
 	runtime     string
 	workload    Workload
@@ -112,19 +113,19 @@ type job struct {
 	variants    []string // the remedies of the group
 }
 
-// together reports whether two jobs belong to the same pair of the same group, whose
-// runs are done one after the other.
+// together reports whether two jobs belong to the same pair of the same group. Such runs are
+// done one after the other.
 func (j job) together(other job) bool {
 	return j.runtime == other.runtime && j.workload.ID == other.workload.ID && j.pair == other.pair && j.group == other.group
 }
 
-// cellID names a cell in maps.
+// cellID is the key of a cell in maps.
 type cellID struct{ runtime, workload, remedy string }
 
 func (j job) cell() cellID { return cellID{j.runtime, j.workload.ID, j.remedy.ID} }
 
-// expand lists the runs in their order, and the cells that need none, with the reason.
-// Odd pairs run backwards, so that a machine that becomes slower favours neither side.
+// expand returns the runs in their order, and the cells that need no run, with the reason. Odd
+// pairs run backwards, so that a machine that becomes slower favours neither side.
 func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	settled = make(map[cellID]Cell)
 	base := Remedies()[0]
@@ -170,8 +171,8 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	return jobs, settled
 }
 
-// Inapplicable lists why each remedy of the plan changes nothing; it is empty if one does
-// change something, or if the plan has no remedies.
+// Inapplicable returns the reasons why no remedy of the plan changes anything. It is empty if
+// one does, or if the plan has no remedies.
 func (p *Plan) Inapplicable() []string {
 	var reasons []string
 	for _, r := range p.Remedies {
@@ -203,8 +204,8 @@ func (p *Plan) Inapplicable() []string {
 // common are the parameters that every workload has.
 var common = []string{"gc", "trim"}
 
-// refuse is the reason, known beforehand, why a remedy is not run on a workload; "" if it
-// is run.
+// refuse returns the reason why a remedy is not run on a workload, if it is known beforehand, or
+// "".
 func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, string) {
 	if len(r.Runtimes) > 0 && !slices.Contains(r.Runtimes, runtime) {
 		return memory.NotApplicable, fmt.Sprintf("there is no such thing on the runtime %s", runtime)
@@ -239,13 +240,13 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 	return "", ""
 }
 
-// run is the run of a job, without a folder for the child's files.
+// run returns the run of a job. It does not set the folder for the child's files.
 func (p *Plan) run(j job) (runner.Job, error) {
 	w, r := j.workload, j.remedy
 	s := worker.Spec{
 		Workload: cmp.Or(w.Like, w.ID), Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
 		Seed: p.Seed, Model: p.Models[w.Model], Params: merged(w.Params, r.Params),
-		Trace: p.limit(w) == 0, // a trace could fail a run that survived all its steps
+		Trace: p.limit(w) == 0, // Tracing could fail a run that survived all its steps.
 	}
 	run := runner.Job{Args: p.Commands[j.runtime].Args, Limit: p.limit(w), Timeout: p.Timeout, GPU: p.GPU}
 	if w.ID == User {

@@ -13,10 +13,10 @@ import (
 	"steadyfit/memory"
 )
 
-// test answers a probe of a claim, with an evidence per cell.
+// test answers a probe of a claim, with evidence for each cell.
 type test func(v view, p claims.Probe) []evidence
 
-// tests are the tests of the table of claims by their names.
+// tests has the tests of the table of claims by name.
 var tests = map[string]test{
 	"grows until collected": each(view.growsUntilCollected),
 	"grows without end":     each(view.growsWithoutEnd),
@@ -59,10 +59,10 @@ func compares(decide func(memory.Ratio) answer) test {
 	}
 }
 
-// wholeSet answers whether feeding the set in parts lowers the peak, and whether it spares
-// runs that die of memory, or stops the growth, which is no crash and counts in part at
-// most. What a garbage collector is late with is no growth: large data put its collections
-// off, and reading in parts brings them on.
+// wholeSet answers whether feeding the set in parts lowers the peak, or whether it prevents
+// crashes. It prevents them if runs no longer run out of memory, and in part if only the growth
+// stops. Growth that waits for the garbage collector does not count: large data delays
+// collections, and reading in parts makes them more frequent.
 func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	if !v.has("S0") || v.runtime == Keras && !v.has("S0/stream") {
 		return evidence{}, evidence{}
@@ -105,7 +105,7 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	}
 	peak, crash = pool(peaks...), growth
 	if fatal {
-		peak = pool(cures...) // who dies has no peak to compare
+		peak = pool(cures...) // a crashed cell has no peak to compare
 		peak.text = ""
 	}
 	if len(cures) > 0 {
@@ -123,13 +123,13 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	return peak, crash
 }
 
-// growsWithBatch answers whether a workload grows, and less with half the batch. What grows
-// by the same amount with half the batch is something else.
+// growsWithBatch answers whether a workload grows, and less with half the batch. Growth by the
+// same amount with half the batch has another cause.
 func (v view) growsWithBatch(w, _ string) evidence {
 	e, half := v.growsItself(w), w+"/batch-half"
 	if name, _ := v.collected(w); name != w {
 		if e.answer == yes {
-			e.answer = unclear // half the batch is compared with what lags
+			e.answer = unclear // Growth that may wait for the collector is compared with half the batch.
 		}
 		return e
 	}
@@ -151,8 +151,8 @@ func (v view) growsWithBatch(w, _ string) evidence {
 	return e
 }
 
-// waitsIfItGrows is waits where all tensors are left to the collector, for a workload that
-// grows and was run with a collection after each step.
+// waitsIfItGrows is waits for runtimes where all tensors are left to the collector. The workload
+// must grow, and must have been run with a collection after each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
 	if c := v.cells[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
 		return v.waits(w)
@@ -160,8 +160,8 @@ func (v view) waitsIfItGrows(w, _ string) evidence {
 	return evidence{}
 }
 
-// waits answers whether what a workload drops waits for a garbage collector: collecting
-// after each step, or each epoch, stops the growth or keeps saw-teeth down.
+// waits answers whether tensors that a workload drops wait for a garbage collector: a collection
+// after each step, or each epoch, stops the growth or keeps sawteeth down.
 func (v view) waits(w string) evidence {
 	e := v.grows(w)
 	c := v.cell(w)
@@ -177,7 +177,7 @@ func (v view) waits(w string) evidence {
 	}
 	switch {
 	case c.Verdict.Kind == memory.Sawtooth:
-		// What comes down by itself may be anybody's.
+		// The memory of a sawtooth may belong to something other than the collector.
 		e.answer, collecting = max(peak.answer, unclear), peak
 	case e.answer != yes:
 	case c.Verdict.Cause == memory.GCLag:
@@ -194,8 +194,8 @@ func (v view) waits(w string) evidence {
 	return e
 }
 
-// curbs is stops over several pairs of cells. Where none of them grows there is nothing
-// to stop, and the peak tells whether anything is freed at all.
+// curbs is stops over several pairs of cells. If none of them grows, the peak shows whether a
+// remedy frees anything at all.
 func (v view) curbs(cells ...[2]string) evidence {
 	var stopped, peaks []evidence
 	for _, c := range cells {
@@ -216,8 +216,8 @@ func (v view) curbs(cells ...[2]string) evidence {
 	return sum
 }
 
-// growsUntilCollected is grows, with what remains where a garbage collector runs. What only
-// waits for one ends when it comes, which in Go it does.
+// growsUntilCollected is grows, but growth must remain with garbage collections. Growth that
+// only waits for a collection ends with it, and Go has regular collections.
 func (v view) growsUntilCollected(w, _ string) evidence {
 	e := v.grows(w)
 	if e.answer != yes {
@@ -235,7 +235,7 @@ func (v view) growsUntilCollected(w, _ string) evidence {
 	return e
 }
 
-// growsWithoutEnd is growsItself for what grows, else grows.
+// growsWithoutEnd is growsItself for cells that grow, and grows for others.
 func (v view) growsWithoutEnd(w, _ string) evidence {
 	if e := v.grows(w); e.answer != yes {
 		return e
@@ -243,8 +243,8 @@ func (v view) growsWithoutEnd(w, _ string) evidence {
 	return v.growsItself(w)
 }
 
-// stopsPerSample answers whether smaller batches stop the growth, or leave less of it per
-// sample. Where nothing grows, it adds what they do to the peak.
+// stopsPerSample answers whether smaller batches stop the growth, or lower it per sample. Where
+// nothing grows, it adds their effect on the peak.
 func stopsPerSample(v view, p claims.Probe) (all []evidence) {
 	var peaks []evidence
 	for _, pair := range pairs(p) {
@@ -269,9 +269,9 @@ func stopsPerSample(v view, p claims.Probe) (all []evidence) {
 	return append(all, evidence{text: pool(peaks...).text})
 }
 
-// ofGrowth takes back that the growth of a workload was stopped or lowered if that growth
-// is only what a garbage collector is late with: how late it is depends on how much is
-// made, so that less of anything brings it on.
+// ofGrowth drops the answer that growth was stopped or lowered if the growth only waits for a
+// garbage collector. The amount that waits depends on how much the loop allocates, so that any
+// change of the loop can lower it.
 func (v view) ofGrowth(workload string, e evidence) evidence {
 	if e.answer < inPart {
 		return e
@@ -285,8 +285,8 @@ func (v view) ofGrowth(workload string, e evidence) evidence {
 	return e
 }
 
-// growsBeyond answers whether a cell grows where the one that it is compared with does not,
-// or, if the probe is of slopes, grows faster.
+// growsBeyond answers whether a cell grows where the cell that it is compared with does not, or,
+// if the probe is about slopes, grows faster.
 func growsBeyond(v view, p claims.Probe) (all []evidence) {
 	for _, pair := range pairs(p) {
 		e := v.growsItself(pair[0])
@@ -314,7 +314,7 @@ func growsBeyond(v view, p claims.Probe) (all []evidence) {
 	return all
 }
 
-// isCured answers whether workloads grow, and remedies stop that.
+// isCured answers whether workloads grow and remedies stop that.
 func isCured(v view, p claims.Probe) (all []evidence) {
 	for _, w := range p.Cells {
 		e := v.grows(w)
@@ -334,9 +334,9 @@ func isCured(v view, p claims.Probe) (all []evidence) {
 	return all
 }
 
-// accumulates answers whether cells grow with everything released, and runs die of it after
-// their first step. Growth alone is a part, and so is growth that collecting garbage after
-// each step stops.
+// accumulates answers whether cells grow with everything released, and runs then run out of
+// memory after their first step. Growth alone counts in part, as does growth that stops with a
+// collection after each step.
 func accumulates(v view, p claims.Probe) (all []evidence) {
 	grew, died := false, false
 	for _, pair := range pairs(p) {
@@ -364,7 +364,7 @@ func accumulates(v view, p claims.Probe) (all []evidence) {
 	return all
 }
 
-// failsOnGPU answers whether runs of a cell die of the GPU's allocator and those of another
+// failsOnGPU answers whether runs of a cell crash in the GPU's allocator while those of another
 // one do not.
 func (v view) failsOnGPU(name, other string) evidence {
 	if !v.has(name) || !v.has(other) {
@@ -391,9 +391,9 @@ func (v view) failsOnGPU(name, other string) evidence {
 	return e
 }
 
-// hasHoles answers whether a GPU's pool that grows as needed holds more than twice as much
-// for what it hands out in a cell than in another one; a pool that doubles comes to that by
-// itself. A pool that fails is fragmented.
+// hasHoles answers whether a GPU's pool that grows as needed is fragmented in a cell: the ratio
+// of its size to the memory in use is more than twice that of another cell. A pool that doubles
+// reaches a factor of two without fragmentation. A failed allocation counts as fragmentation.
 func (v view) hasHoles(name, other string) evidence {
 	slack := func(name string) float64 {
 		c := v.cell(name + "/memory-growth")
@@ -432,8 +432,8 @@ func (v view) holdsLess(name, w string) evidence {
 	return e
 }
 
-// halves answers whether the peak, or on a GPU what TensorFlow's allocator hands out, is
-// halved: in part if it is lower.
+// halves answers whether a remedy halves the peak or, on a GPU, the memory that TensorFlow's
+// allocator hands out. The answer is in part if the amount is lower but not halved.
 func (v view) halves(name, w string) evidence {
 	half := func(r memory.Ratio) answer {
 		switch a := lower(r); {
@@ -460,10 +460,9 @@ func loss(run *RunResult, fact string) (float64, bool) {
 	return x, err == nil
 }
 
-// worsens answers whether a remedy costs accuracy, which losses of training do not
-// tell: they are of samples that the model has seen, and all runs have one seed, so that
-// they may repeat bit for bit however many there are. Only a loss that is no number any
-// more tells.
+// worsens answers whether a remedy costs accuracy. Training losses cannot show that: the model
+// has seen the samples, and all runs have one seed, so that losses may repeat bit for bit in
+// every run. Only a loss that becomes NaN or infinite decides the question.
 func (v view) worsens(name, other string) evidence {
 	if !v.has(name) || !v.has(other) {
 		return evidence{}

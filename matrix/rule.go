@@ -10,18 +10,18 @@ import (
 	"steadyfit/memory"
 )
 
-// ErrRule means that a rule cannot be read.
+// ErrRule means that the text of a rule is not valid.
 var ErrRule = errors.New("not a rule")
 
-// Rule is a limit on workloads as they are, for continuous integration: "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB",
-// or "leak".
+// Rule is a limit on workloads without a remedy, for continuous integration:
+// "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB", or "leak".
 type Rule struct {
 	Amount string // "slope", "peak", "level" or "leak"
 	Limit  memory.Bytes
 	Epoch  bool // the limit of a slope is per epoch rather than per step
 }
 
-// ParseRule reads a rule.
+// ParseRule parses the text of a rule.
 func ParseRule(text string) (Rule, error) {
 	wrong := func(why string) (Rule, error) {
 		return Rule{}, fmt.Errorf("%w: %q: %s; expected slope>64KiB/epoch, slope>1KiB/step, peak>1GiB, level>500MiB or leak", ErrRule, text, why)
@@ -49,9 +49,9 @@ func ParseRule(text string) (Rule, error) {
 	return r, nil
 }
 
-// Check lists the workloads that break the rule, a sentence each. With a baseline from an
-// earlier matrix, the rule is on the difference to the same workload there. A slope breaks
-// a rule if its whole interval lies above the limit. A workload with a run that died breaks
+// Check returns a sentence for each workload that breaks the rule. With a baseline from an
+// earlier matrix, the rule limits the difference to the same workload in the baseline. A slope
+// breaks a rule if its whole interval lies above the limit. A workload with a crashed run breaks
 // every rule. Workloads that leak on purpose are left out. See also [Rule.Undecided].
 func (r Rule) Check(result, baseline *Result) []string {
 	before := baselines(baseline)
@@ -77,9 +77,9 @@ func (r Rule) Check(result, baseline *Result) []string {
 	return broken
 }
 
-// Undecided lists what Check cannot decide, a sentence each: a workload that may leak or
-// not, a slope whose interval holds the limit, an amount that was not measured here or in
-// the baseline, or that no workload was measured.
+// Undecided returns a sentence for each thing that Check cannot decide: a possible leak, a slope
+// whose interval contains the limit, or an amount that was not measured here or in the baseline.
+// It also reports that no workload was measured.
 func (r Rule) Undecided(result, baseline *Result) []string {
 	before := baselines(baseline)
 	var open []string
@@ -112,12 +112,12 @@ func (r Rule) Undecided(result, baseline *Result) []string {
 	return open
 }
 
-// cells are the cells that rules apply to.
+// cells returns the cells that rules apply to.
 func (r Rule) cells(result *Result) iter.Seq2[cellID, Cell] {
 	asked := slices.ContainsFunc(result.Workloads, func(w Workload) bool { return w.Leak == nil })
 	return func(yield func(cellID, Cell) bool) {
 		for _, c := range result.Cells {
-			// A workload for calibration is left out if another one was asked for.
+			// Leave out calibration workloads if the matrix has others.
 			calibrates := slices.ContainsFunc(result.Workloads, func(w Workload) bool {
 				return w.ID == c.Workload && w.Leak != nil && (asked || *w.Leak > 0)
 			})
@@ -141,7 +141,7 @@ func baselines(result *Result) map[cellID]Cell {
 	return cells
 }
 
-// epoch is how many steps an epoch of a cell has.
+// epoch returns the number of steps per epoch of a cell.
 func (id cellID) epoch(result *Result) float64 {
 	for _, w := range result.Workloads {
 		if w.ID == id.workload {
@@ -183,8 +183,8 @@ func (r Rule) breaks(c, old Cell, since bool, epoch float64) string {
 	return fmt.Sprintf("slope of %v per %s is above %v", memory.Bytes(slope.Estimate*scale), per, r.Limit)
 }
 
-// slope is the slope per step of a cell, less that of its baseline if it has one. scale
-// turns it into one per step or per epoch, as the rule has it.
+// slope returns the slope per step of a cell, less that of the baseline if there is one. scale
+// converts it to the unit of the rule, per step or per epoch.
 func (r Rule) slope(c, old Cell, epoch float64) (slope memory.Interval, scale float64, per string) {
 	scale, per = 1.0, "step"
 	if r.Epoch {

@@ -20,10 +20,10 @@ import (
 	"steadyfit/memory"
 )
 
-// Run does the runs of a plan, and returns the result of all that are done, earlier calls
-// included. An error means that the matrix could not continue: ctx ended, a child could
-// not be started or was ended by somebody else, a disk is full. The result is not nil
-// then; it and the folder have the runs before the error, and the next call resumes.
+// Run runs a plan and returns the result of all completed runs, including those of earlier
+// calls. An error means that the matrix could not continue: ctx ended, a child could not be
+// started or was ended from outside, or a disk is full. The result is not nil in this case. The
+// result and the folder have the runs before the error, and the next call resumes.
 func Run(ctx context.Context, p Plan) (*Result, error) {
 	if ctx == nil {
 		return nil, errors.New("matrix: the context is nil; give one, such as context.Background()")
@@ -60,15 +60,15 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	return r, errors.Join(err, p.assemble(r, settled, jobs))
 }
 
-// doing is the runs of a plan while they are done.
+// doing is the state of a plan that runs.
 type doing struct {
 	plan *Plan
 	jobs []job
 
-	mu        sync.Mutex // over the fields below
+	mu        sync.Mutex // guards the fields below
 	store     *store
 	variables *variables
-	results   []*RunResult // by ID; nil is not done
+	results   []*RunResult // by ID; nil if it is not done
 	reused    []bool
 }
 
@@ -89,8 +89,8 @@ func (d *doing) report(run RunResult) {
 	d.plan.Progress(p)
 }
 
-// left estimates the time of the remaining runs: each takes the mean of its workload so
-// far, or the mean of all.
+// left estimates the time of the remaining runs. Each takes the mean of the runs of its workload
+// so far, or the mean of all runs.
 func (d *doing) left() time.Duration {
 	type id struct{ runtime, workload string }
 	times := make(map[id][]float64)
@@ -118,8 +118,8 @@ func (d *doing) left() time.Duration {
 	return time.Duration(seconds / float64(max(d.plan.Jobs, 1)) * float64(time.Second))
 }
 
-// all does every job: those of a pair of a group one after the other, and as many pairs
-// at the same time as the plan says. It ends at the first error.
+// all does every job: the jobs of a pair of a group one after the other, and up to Plan.Jobs
+// pairs at the same time. It ends at the first error.
 func (d *doing) all(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -170,7 +170,7 @@ func (d *doing) one(ctx context.Context, id int) error {
 	return nil
 }
 
-// check refuses a plan that cannot work before anything is run.
+// check refuses a plan that cannot work, before anything runs.
 func (p *Plan) check() error {
 	if len(p.Workloads) == 0 || len(p.Runtimes) == 0 {
 		return errors.New("nothing to run: no workload or no runtime")
@@ -200,7 +200,7 @@ func (p *Plan) check() error {
 	return nil
 }
 
-// kindOfLimit is how the children are held to their limits; "" if none has one.
+// kindOfLimit returns how the children are held to their limits; "" if none has a limit.
 func (p *Plan) kindOfLimit() (kind string, err error) {
 	for _, w := range p.Workloads {
 		for _, runtime := range p.Runtimes {
@@ -212,7 +212,7 @@ func (p *Plan) kindOfLimit() (kind string, err error) {
 	return kind, err
 }
 
-// observe does a run in a scratch folder of its own.
+// observe does a run in its own scratch folder.
 func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Observed, error) {
 	scratch, err := os.MkdirTemp(p.Out, "scratch-")
 	if err != nil {
@@ -231,7 +231,7 @@ func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Obse
 	return o, nil
 }
 
-// one does a job, or finds it done.
+// one returns the run of a job, which it reuses or runs.
 func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bool, error) {
 	child, err := p.run(j)
 	if err != nil {
@@ -272,17 +272,17 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	return &run, false, d.store.add(run)
 }
 
-// hungOtherwise reports whether a run hung with another timeout than that of the plan.
+// hungOtherwise reports whether a run hung with a timeout other than that of the plan.
 func (p *Plan) hungOtherwise(run *RunResult) bool {
 	return strings.HasPrefix(run.Cause, runner.ErrHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
 }
 
-// judge sets the outcome of a run, for memory.Compare. A reused run is judged again, by
-// this program.
+// judge sets the outcome of a run for memory.Compare. It judges a reused run again, since this
+// program may judge differently.
 func (run *RunResult) judge(w Workload, seed uint64) {
 	v := run.Series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
 	result := run.Series.Outcome(v)
-	// The peak is reset after loading, and the traced step is no part of the loop.
+	// The peak is reset after loading. The traced step is not part of the loop.
 	for _, name := range []string{worker.PhaseFirst, worker.PhaseSteady} {
 		sample := run.Phases[name]
 		if peak := sample.Get(memory.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {

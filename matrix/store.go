@@ -15,11 +15,11 @@ import (
 	"steadyfit/internal/files"
 )
 
-// The files of a results folder.
+// The files in a results folder.
 const (
-	// runsFile has every run with all its samples, a line of JSON each.
+	// runsFile has every run with all its samples, one JSON object per line.
 	runsFile = "runs.jsonl"
-	// ResultFile is the Result, with the samples that its report needs.
+	// ResultFile has the Result, with the samples that its report needs.
 	ResultFile = "matrix.json"
 )
 
@@ -29,7 +29,7 @@ type store struct {
 	runs map[string]RunResult // by key
 }
 
-// errLocked: another matrix writes to the folder.
+// errLocked means that another matrix writes to the folder.
 var errLocked = errors.New("another matrix is writing to it; wait for it to end, or give this one a folder of its own")
 
 func openStore(dir string) (*store, error) {
@@ -50,7 +50,7 @@ func openStore(dir string) (*store, error) {
 		file.Close()
 		return nil, fmt.Errorf("results: %s: %w", file.Name(), err)
 	}
-	// A crash may have cut a line off.
+	// A crash may have cut off the last line.
 	if err := file.Truncate(end); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("results: %w", err)
@@ -58,7 +58,7 @@ func openStore(dir string) (*store, error) {
 	return s, nil
 }
 
-// read reads the complete lines, and returns where they end.
+// read reads the complete lines and returns the offset of their end.
 func (s *store) read() (end int64, err error) {
 	lines := bufio.NewReader(s.file)
 	for n := 1; ; n++ {
@@ -78,7 +78,7 @@ func (s *store) read() (end int64, err error) {
 	}
 }
 
-// add writes a run and has it on disk when it returns.
+// add appends a run and syncs it to disk.
 func (s *store) add(run RunResult) error {
 	line, err := json.Marshal(run)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *store) add(run RunResult) error {
 		err = s.file.Sync()
 	}
 	if err != nil {
-		// A full disk must not leave half a line in the way of the next run.
+		// Remove a partial line, so that the file stays readable after a full disk.
 		return fmt.Errorf("results: %w; finished runs are kept, and the same command resumes",
 			errors.Join(err, s.file.Truncate(info.Size())))
 	}
@@ -103,10 +103,10 @@ func (s *store) add(run RunResult) error {
 
 func (s *store) close() { s.file.Close() }
 
-// maxResult is the most bytes of a matrix.json.
+// maxResult is the maximum size of a matrix.json in bytes.
 const maxResult = 64 << 20
 
-// ReadFile reads a matrix.json, or one that gzip has compressed.
+// ReadFile reads a matrix.json file, which may be compressed with gzip.
 func ReadFile(path string) (*Result, error) {
 	text, err := files.ReadGzip(path, maxResult)
 	if err != nil {
@@ -128,8 +128,8 @@ func ReadFile(path string) (*Result, error) {
 	return r, nil
 }
 
-// WriteFile writes a matrix.json, compressed if the path ends with .gz; the file appears
-// whole or not at all.
+// WriteFile writes a matrix.json file, compressed if the path ends with .gz. It replaces the
+// file atomically.
 func WriteFile(path string, r *Result) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)

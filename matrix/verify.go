@@ -16,13 +16,13 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// goVariables are variables that Go reads, and mallocVariables is how those of the C
-// library's malloc begin.
+// goVariables are variables that Go reads. mallocVariables is the prefix of those of the C
+// library's malloc.
 var goVariables = []string{"GOGC", "GOMEMLIMIT"}
 
 const mallocVariables = "MALLOC_"
 
-// verify is the reason why a remedy did not take effect in a run, or "". unseen is what
+// verify returns the reason why a remedy did not take effect in a run, or "". unseen lists what
 // could not be checked.
 func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen string) {
 	r := j.remedy
@@ -77,16 +77,17 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 	return "", strings.Join(slices.Compact(doubts), "; ")
 }
 
-// poolThreads is the name of the threads that run operations side by side, for all
-// sessions or for one (thread::ThreadPool "Compute" in direct_session.cc and context.cc,
-// with the tf_ of posix_env.cc; seen in TensorFlow 2.21). A thread without a name of its
-// own has the name of the thread that started it, so there may be more.
+// poolThreads is the name of the inter-op threads, of all sessions or of one (thread::ThreadPool
+// "Compute" in direct_session.cc and context.cc, with the prefix tf_ of posix_env.cc; seen in
+// TensorFlow 2.21). A thread without its own name has the name of the thread that started it, so
+// the count may be too high.
 const poolThreads = "tf_Compute"
 
-// factPool is the number of these threads at the end of the steps.
+// factPool is the fact with the number of these threads at the end of the steps.
 const factPool = "threads " + poolThreads
 
-// verifyThreads is why TensorFlow's threads do not show that a remedy took effect.
+// verifyThreads returns the reason why TensorFlow's threads do not show that a remedy took
+// effect.
 func verifyThreads(r Remedy, o *runner.Observed) string {
 	steady, closed := o.Threads[worker.PhaseSteady], o.Threads[worker.PhaseClosed]
 	own := r.Device != nil && r.Device.PerSessionThreads
@@ -95,14 +96,14 @@ func verifyThreads(r Remedy, o *runner.Observed) string {
 	case steady[poolThreads] == 0:
 		return fmt.Sprintf("no thread is called %s", poolThreads)
 	case own && (closed == nil || closed[poolThreads] > 0):
-		// The pool of all sessions outlives them; a session's own one does not.
+		// The pool of all sessions outlives them; the pool of one session does not.
 		return "sessions are open to the end, so that it is not known whose threads there are"
 	}
 	return ""
 }
 
-// unseenThreads is why a remedy that leaves fewer threads may not have taken effect: in a
-// pair there are as many as without it.
+// unseenThreads returns the reason why a remedy that leaves fewer threads may not have taken
+// effect: in a pair, the run without it has no more threads.
 func unseenThreads(r Remedy, runs, base []*RunResult) string {
 	if r.PoolThreads == 0 || len(runs) != len(base) {
 		return ""
@@ -119,8 +120,8 @@ func unseenThreads(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// unseenTrace is why the traced steps do not show that a remedy took effect: without it
-// they have what it adds, or lack what it removes, too.
+// unseenTrace returns the reason why the traced steps do not show that a remedy took effect:
+// steps without it also have the operations that it adds, or also lack those that it removes.
 func unseenTrace(r Remedy, base []*RunResult) string {
 	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
 		for _, run := range base {
@@ -139,9 +140,9 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 // operationFacts are the facts about the operations of a traced step.
 var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed, worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
 
-// unseenGraph is why a remedy that changes the graph may not have taken effect: in a pair,
-// the traced steps have as many operations of each kind, and the losses at the end are the
-// same. Losses count only if those without the remedy are all the same.
+// unseenGraph returns the reason why a remedy that changes the graph may not have taken effect:
+// in a pair, the traced steps have equal numbers of operations of each kind, and the losses at
+// the end are the same. Losses count only if all losses without the remedy are the same.
 func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherGraph || len(runs) != len(base) {
 		return ""
@@ -163,8 +164,9 @@ func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// unseenLoss is why a remedy that changes how numbers are computed may not have taken
-// effect: in a pair the losses are the same, or those without it differ among themselves.
+// unseenLoss returns the reason why a remedy that changes how numbers are computed may not have
+// taken effect: in a pair the losses are the same, or the losses without it differ among
+// themselves.
 func unseenLoss(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherLoss || len(runs) != len(base) {
 		return ""
@@ -184,8 +186,8 @@ func unseenLoss(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// variables finds which variables of the environment a library reads: those whose names
-// are in it.
+// variables finds which environment variables a library reads, by searching the library for
+// their names.
 type variables struct {
 	needles []string
 	known   map[string]map[string]bool
@@ -201,8 +203,8 @@ func newVariables(p *Plan) *variables {
 	return v
 }
 
-// needle is the text in a library for a variable that it reads. oneDNN and mimalloc add
-// the prefixes oneDNN_ and DNNL_ or mimalloc_ themselves (getenv_int_user in oneDNN's
+// needle returns the text to search for in a library that reads a variable. oneDNN and mimalloc
+// add the prefixes oneDNN_ and DNNL_ or mimalloc_ themselves (getenv_int_user in oneDNN's
 // utils.cpp, mi_option_init in mimalloc's options.c).
 func needle(name string) string {
 	for _, prefix := range []string{"ONEDNN_", "DNNL_"} {
@@ -216,8 +218,8 @@ func needle(name string) string {
 	return name
 }
 
-// read reports whether libraries have the name of a variable. They are searched once, for
-// all names.
+// read reports whether libraries contain the name of a variable. It searches them once, for all
+// names.
 func (v *variables) read(libraries []string, name string) (bool, error) {
 	if len(libraries) == 0 {
 		return false, errors.New("no library to look into")
@@ -235,7 +237,7 @@ func (v *variables) read(libraries []string, name string) (bool, error) {
 	return v.known[key][needle(name)], nil
 }
 
-// search marks the names that occur in a file, each before a zero byte.
+// search marks the names that occur in a file, each followed by a zero byte.
 func search(path string, names []string, found map[string]bool) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -264,8 +266,8 @@ func search(path string, names []string, found map[string]bool) error {
 	}
 }
 
-// unmeasurable reports whether a run failed because the remedy could not be applied; a
-// crash is a result.
+// unmeasurable reports whether a run failed because the remedy could not be applied. A crash is
+// a result.
 func unmeasurable(f worker.Failure) bool {
 	return f == worker.NotApplicable || f == worker.CouldNotApply
 }

@@ -19,8 +19,8 @@ import (
 	"steadyfit/internal/files"
 )
 
-// fitEnv makes the test binary stand in for steadyfit; it is the folder where each
-// run leaves a line.
+// fitEnv makes the test binary act as steadyfit. Its value is the folder where each run writes a
+// line.
 const fitEnv = "STEADYFIT_TEST_ACCURACY"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// pretend writes the history that a run with such arguments is said to have.
+// pretend writes the history of a run with these arguments.
 func pretend(dir string, args []string) error {
 	if args[0] == "version" {
 		_, err := fmt.Println("steadyfit (devel) (go, linux)\nTensorFlow 2.21.0 (/some/where)")
@@ -85,7 +85,7 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	assert.Contains(t, out, "| digits | fp32 | 2 | 91.00 |  |  |\n")
 	assert.Contains(t, out, "| digits | bf16-rewritten | 2 | 89.00 | -2.00 | -2.00 to -2.00 |\n")
 
-	// Only what is missing runs. A run that failed is named, and costs no other.
+	// Only missing runs are started. A failed run is named, and the other runs still complete.
 	file := filepath.Join(dir, "accuracy.json")
 	code, out, log = call("-seeds", "3", "-json", file)
 	assert.Equal(t, 1, code)
@@ -103,7 +103,7 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	assert.False(t, r.Runs[0].Ended.IsZero())
 	assert.NotContains(t, string(text), dir)
 
-	// The one that failed is tried again; with another command line or model, all are.
+	// A failed run is tried again. A different command line or model repeats all runs.
 	call("-seeds", "3")
 	assert.Equal(t, 19, runs())
 	for name, was := range map[string]string{"digits_fp32_1": "--batch", "digits_bf16-rewritten_2": r.Runs[1].ModelHash} {
@@ -116,7 +116,7 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	call("-seeds", "2", "-precisions", "bf16-rewritten")
 	assert.Equal(t, 21, runs())
 
-	// What is not exported is said, and not run.
+	// A model that is not exported is reported and not run.
 	code, _, log = call("-seeds", "2", "-models", "digits-cnn", "-precisions", "fp16-scaled", "-exported", dir)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, log, "digits-cnn-scaled: no such file or directory; make accuracy exports it")
@@ -139,7 +139,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A model is another one with other weights, too.
+// Other weights make another model.
 func TestHashOfAModel(t *testing.T) {
 	dir := t.TempDir()
 	hash := func(weights string) string {
@@ -176,7 +176,7 @@ func TestImages(t *testing.T) {
 	}
 	assert.Equal(t, []int{2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, count)
 
-	// Images of one class are nearer to each other than to the others, on average.
+	// Images of one class are closer to each other than to the others, on average.
 	width := len(x) / 20
 	distance := func(i, j int) (sum float64) {
 		for k := range width {
@@ -216,7 +216,8 @@ func TestMakePart(t *testing.T) {
 	assert.True(t, os.SameFile(before, after) && before.ModTime().Equal(after.ModTime()), "made again")
 }
 
-// The results that are in the repository are whole, and the table in docs/reference/devices.md is theirs.
+// The results in the repository are complete, and the table in docs/reference/devices.md matches
+// them.
 func TestResults(t *testing.T) {
 	text, err := files.ReadGzip("../../../docs/results/accuracy.json.gz", 1<<20)
 	require.NoError(t, err)

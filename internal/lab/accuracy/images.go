@@ -10,33 +10,32 @@ import (
 	"steadyfit/data"
 )
 
-// The made images have ten classes, in equal numbers. An image is grey, plus the
-// pattern of its class, plus noise of the same kind as the pattern, plus noise of
-// single pixels. Patterns and noise are smooth: random values on a coarse grid,
-// with straight lines between them. So a model has something to learn, and does
-// not get all of it right.
+// The generated images have ten classes of equal size. An image is grey, plus the pattern of its
+// class, plus smooth noise of the same kind as the pattern, plus noise of single pixels.
+// Patterns and smooth noise are random values on a coarse grid with linear interpolation. The
+// task can be learnt, but not perfectly.
 const (
 	imagesTrain, imagesTest = 320, 320
 
 	imageSize, imageChannels, imageClasses = 224, 3, 10
 
-	grid         = 8    // cells of the coarse grid, each way
-	patternScale = 0.08 // standard deviations, where 1 is from black to white
+	grid         = 8    // cells of the coarse grid in each direction
+	patternScale = 0.08 // standard deviations, on a scale where black is 0 and white is 1
 	smoothScale  = 0.16
 	pixelScale   = 0.10
 
 	patternSeed, trainSeed, testSeed = 1, 2, 3
 )
 
-// makeImages writes both parts, unless they are there.
+// makeImages writes both parts unless they exist.
 func makeImages(dir string) error {
 	return errors.Join(
 		makePart(filepath.Join(dir, "train"), imagesTrain, trainSeed),
 		makePart(filepath.Join(dir, "test"), imagesTest, testSeed))
 }
 
-// makePart writes a folder of x.npy (uint8 [n,224,224,3]) and y.npy (int64 [n]).
-// The labels come last: what has them is whole.
+// makePart writes a folder with x.npy (uint8 [n,224,224,3]) and y.npy (int64 [n]). It writes the
+// labels last, so a folder that has them is complete.
 func makePart(dir string, n int, seed uint64) error {
 	if _, err := os.Stat(filepath.Join(dir, "y.npy")); err == nil {
 		return nil
@@ -65,7 +64,7 @@ func writeArray(path string, n int, field data.Field) (err error) {
 	return w.Flush()
 }
 
-// images makes n of them, with their classes.
+// images makes n images with their classes.
 func images(n int, seed uint64) (x []uint8, y []int64) {
 	const width = imageSize * imageSize * imageChannels
 	patterns := make([][]float32, imageClasses)
@@ -90,7 +89,7 @@ func images(n int, seed uint64) (x []uint8, y []int64) {
 	return x, y
 }
 
-// addSmooth adds normal values on the grid, and what lies between them.
+// addSmooth adds normally distributed values on the grid, interpolated for the pixels between.
 func addSmooth(values []float32, scale float64, random *rand.Rand) {
 	var at [grid + 1][grid + 1][imageChannels]float32
 	for i := range at {

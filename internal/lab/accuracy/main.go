@@ -1,26 +1,25 @@
-// Command accuracy measures what a precision costs in accuracy: it trains each
-// model in fp32 and in the lower precisions, on the same data, with the same
-// seeds and for as many epochs, and compares the last validation accuracy with
-// that of fp32, seed by seed.
+// Command accuracy measures the cost of a precision in accuracy. It trains each model in fp32
+// and in the lower precisions, on the same data, with the same seeds and number of epochs, and
+// compares the last validation accuracy with that of fp32, seed by seed.
 //
 //	go run ./internal/lab/accuracy -plan
 //	go run ./internal/lab/accuracy -seeds 5
 //
-// The precisions are: fp32, the reference; bf16 and fp16 by rewriting the graph
-// of the same SavedModel at load (--precision); bf16 and fp16 as exported, which
-// is a SavedModel made under the Keras policy mixed_bfloat16 or mixed_float16; and fp16
-// as exported with its loss scaled by fit (--loss-scale dynamic).
-// A seed decides the order of the data (and thereby all that a run draws from it);
-// the initial weights of a model are those of its export, alike for all precisions
-// and seeds. So the interval shows how the difference scatters over orders of the
-// data, not over initial weights.
+// The precisions are: fp32, the reference; bf16 and fp16 by rewriting the graph of the same
+// SavedModel when it is loaded (--precision); bf16 and fp16 as exported, a SavedModel made under
+// the Keras policy mixed_bfloat16 or mixed_float16; and fp16 as exported with its loss scaled by
+// fit (--loss-scale dynamic).
 //
-// Each run is a process of `steadyfit fit`; the result is in its history. Finished runs
-// are kept in the folder -work with their command line and a hash of the model, and are
-// reused if these are the same, so an interrupted measurement resumes. The results go to
-// stdout as a table, and to a JSON file.
+// A seed decides the order of the data and all random numbers of a run. The initial weights of a
+// model are those of its export, the same for all precisions and seeds. So the interval shows
+// how the difference scatters over orders of the data, not over initial weights.
 //
-// Speed is measured by package matrix and by the benchmark.
+// Each run is a process of `steadyfit fit`; the result is in its history. Finished runs are kept
+// in the folder -work with their command line and a hash of the model, and are reused if these
+// are the same, so an interrupted measurement resumes. The results go to stdout as a table, and
+// to a JSON file.
+//
+// Package matrix and the benchmark measure speed.
 package main
 
 import (
@@ -85,7 +84,7 @@ func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
-// options are where things are.
+// options are the folders and files of the flags.
 type options struct {
 	steadyfit, work, exported, fashion string
 	seeds                              int

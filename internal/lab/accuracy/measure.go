@@ -23,7 +23,7 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// A result is what one run came to.
+// A result is the result of one run.
 type result struct {
 	Model     string `json:"model"`
 	Precision string `json:"precision"`
@@ -31,19 +31,19 @@ type result struct {
 	// Accuracy is the last val_accuracy, and Loss the last val_loss.
 	Accuracy float64 `json:"val_accuracy"`
 	Loss     float64 `json:"val_loss"`
-	// SkippedSteps are those that a loss scale cost, if the run reports them.
+	// SkippedSteps is the number of steps that the loss scale skipped, if the run reports it.
 	SkippedSteps *float64 `json:"skipped_steps,omitempty"`
 	Seconds      float64  `json:"seconds"`
-	// Ended is when the run had ended, and Commit that of the source, as measure.Commit
-	// gives it; empty if it is not known.
+	// Ended is the end time of the run. Commit is the commit of the source, from measure.Commit;
+	// empty if it is not known.
 	Ended  time.Time `json:"ended,omitzero"`
 	Commit string    `json:"commit,omitempty"`
-	// ModelHash is the hex SHA-256 of the model's files, weights included.
+	// ModelHash is the hex SHA-256 of the model's files, with the weights.
 	ModelHash string   `json:"model_sha256,omitempty"`
 	Args      []string `json:"args,omitempty"`
 }
 
-// measure runs what has not been run. The report has what there is, if anything.
+// measure runs the missing runs. The report has all results so far, also after an error.
 func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 	if err := os.MkdirAll(p.runs(), 0o777); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 	return newReport(p, results, string(version.Stdout)), errors.Join(failed, err)
 }
 
-// hash is that of a model's files.
+// hash returns the hash of a model's files.
 func (p *plan) hash(path string) (string, error) {
 	if hash, ok := p.hashes[path]; ok {
 		return hash, nil
@@ -103,8 +103,8 @@ func (p *plan) hash(path string) (string, error) {
 	return hash, nil
 }
 
-// finished is the result of an earlier run of the model of that hash with the same
-// arguments; else the error is fs.ErrNotExist.
+// finished returns the result of an earlier run with the same model hash and arguments. Without
+// one, the error is fs.ErrNotExist.
 func (p *plan) finished(j *job, hash string) (*result, error) {
 	text, err := os.ReadFile(p.file(j))
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *plan) finished(j *job, hash string) (*result, error) {
 
 func (p *plan) file(j *job) string { return filepath.Join(p.runs(), j.name()+".json") }
 
-// do runs a job and keeps its result. hash is that of its model.
+// do runs a job and stores its result. hash is that of its model.
 func (p *plan) do(ctx context.Context, j *job, hash string) (*result, error) {
 	history := filepath.Join(p.runs(), j.name()+".history.jsonl")
 	if err := os.Remove(history); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -147,7 +147,7 @@ func (p *plan) do(ctx context.Context, j *job, hash string) (*result, error) {
 	return r, files.Replace(p.file(j), append(text, '\n'))
 }
 
-// readHistory takes from a history what counts in the end.
+// readHistory reads the final values from a history.
 func readHistory(path string) (*result, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 // A precision is one way to train a model.
 type precision struct {
 	Name string `json:"name"`
-	// suffix is what the name of the exported model ends with; flag is --precision, and
-	// lossScale --loss-scale, if it is not empty.
+	// suffix is the end of the name of the exported model. flag is the value of --precision and
+	// lossScale that of --loss-scale, if they are not empty.
 	suffix, flag, lossScale string
 }
 
-// precisions begin with the one that the others are compared with.
+// precisions begin with the reference for the comparison.
 var precisions = []precision{
 	{"fp32", "", "fp32", ""},
 	{"bf16-rewritten", "", "bf16", ""},
@@ -29,18 +29,18 @@ var precisions = []precision{
 	{"fp16-scaled", "-scaled", "fp32", "dynamic"},
 }
 
-// A model is what is trained, and on what.
+// A model is a model to train, with its data.
 type model struct {
 	Name string `json:"name"`
 	Data string `json:"data"`
-	// Batch is in samples; an epoch is all of the data.
+	// Batch is in samples; an epoch covers all data.
 	Batch       int `json:"batch"`
 	Epochs      int `json:"epochs"`
 	train, test func(*options) string
 	flags       []string
 }
 
-// shipped begins the paths of models and data that the program has.
+// shipped is the prefix of models and data that are built into the program.
 const shipped = savedmodels.BuiltinPrefix
 
 func builtin(name string) func(*options) string {
@@ -53,7 +53,7 @@ func made(part string) func(*options) string {
 	return func(o *options) string { return filepath.Join(o.data(), part) }
 }
 
-// models take about an hour in all, at 5 seeds on two cores.
+// models take about an hour in all, with 5 seeds on two cores.
 var models = []model{
 	{Name: "digits", Data: "digits: 1438 samples, tested on 359", Batch: 32, Epochs: 30,
 		train: builtin("digits"), test: builtin("digits")},
@@ -71,7 +71,7 @@ type job struct {
 	precision precision
 	seed      int
 	path      string // of the model
-	// args are those of steadyfit, but for the history.
+	// args are the arguments of steadyfit, without the history.
 	args []string
 }
 
@@ -82,12 +82,12 @@ func (j *job) name() string {
 type plan struct {
 	options
 	jobs   []job
-	commit string            // of the source, for runs that begin now
-	hashes map[string]string // of models, by their paths
+	commit string            // commit of the source, for new runs
+	hashes map[string]string // hashes of models by path
 }
 
-// newPlan lists the runs: seed by seed, so that what is there early is of all
-// precisions. No names mean all.
+// newPlan lists the runs seed by seed, so that early results cover all precisions. Without
+// names, it takes all models or precisions.
 func newPlan(o options, onlyModels, onlyPrecisions []string) (*plan, error) {
 	if o.seeds < 2 {
 		return nil, fmt.Errorf("-seeds %d: an interval needs at least 2", o.seeds)

@@ -14,12 +14,12 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// confidence is that of all intervals, each for itself.
+// confidence is the confidence level of each interval.
 const confidence = 0.95
 
 // report is the JSON file.
 type report struct {
-	// Versions are those that `steadyfit version` prints, without paths.
+	// Versions is the output of `steadyfit version` without paths.
 	Versions []string `json:"versions"`
 	CPU      string   `json:"cpu"`
 	Cores    int      `json:"cores"`
@@ -39,12 +39,12 @@ type row struct {
 	Seeds     int     `json:"seeds"`
 	Mean      float64 `json:"mean"`
 	Deviation float64 `json:"standard_deviation"`
-	// Difference is to fp32, over the seeds that both have; nil for fp32 itself, and
-	// with fewer than two.
+	// Difference is the difference to fp32 over the seeds that both have. It is nil for fp32,
+	// and with fewer than two seeds.
 	Difference *interval `json:"difference,omitempty"`
 }
 
-// An interval is a mean of pairs' differences, with Student's interval for it.
+// An interval is the mean of paired differences, with Student's interval.
 type interval struct {
 	Pairs int     `json:"pairs"`
 	Mean  float64 `json:"mean"`
@@ -52,8 +52,7 @@ type interval struct {
 	High  float64 `json:"high"`
 }
 
-// pairedInterval needs at least two differences. If all are the same, the interval has
-// no width.
+// pairedInterval needs at least two differences. If all are equal, the interval has no width.
 func pairedInterval(differences []float64) *interval {
 	mean, low, high := stats.Mean(differences, confidence)
 	return &interval{Pairs: len(differences), Mean: mean, Low: low, High: high}
@@ -63,7 +62,7 @@ func newReport(p *plan, results []result, version string) *report {
 	r := &report{Cores: runtime.NumCPU(), Confidence: confidence, Runs: results,
 		Seeds: "order of the data; initial weights are those of the export, alike in all runs"}
 	for line := range strings.Lines(version) {
-		// The last brackets are around the platform, or the place of the library.
+		// The last parentheses hold the platform, or the path of the library.
 		line = strings.TrimSpace(line)
 		if at := strings.LastIndex(line, " ("); at > 0 {
 			line = line[:at]
@@ -110,7 +109,7 @@ func newReport(p *plan, results []result, version string) *report {
 	return r
 }
 
-// accuracies are those of a model in a precision, by the seed.
+// accuracies returns those of a model in a precision, by seed.
 func accuracies(results []result, model, precision string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, r := range results {
@@ -121,7 +120,7 @@ func accuracies(results []result, model, precision string) map[int]float64 {
 	return found
 }
 
-// table writes Markdown, in percent and points of a percent.
+// table writes Markdown, in percent and percentage points.
 func (r *report) table(w io.Writer) {
 	fmt.Fprintln(w, "| model | precision | seeds | val_accuracy, % | difference to fp32, points | 95% interval |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|")

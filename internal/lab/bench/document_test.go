@@ -15,8 +15,8 @@ import (
 	"steadyfit/internal/files"
 )
 
-// documentTable is what docs/explanation/speed.md has of results: times to those of the C loop by
-// turns, and those of Keras to the one of --auto by medians.
+// documentTable returns the figures that docs/explanation/speed.md quotes: times relative to the
+// C loop by turns, and times of Keras relative to --auto by medians.
 func documentTable(r *Report) string {
 	var b strings.Builder
 	b.WriteString("| workload | C loop, us | steadyfit, to C | `fit --auto`, to C | what it runs | galeone, to C | Keras `fit`, to auto | Keras at its best, to auto |\n|---|---|---|---|---|---|---|---|\n")
@@ -41,7 +41,7 @@ func documentTable(r *Report) string {
 	return b.String()
 }
 
-// The table of docs/explanation/speed.md is that of docs/results/bench.json.gz.
+// The table of docs/explanation/speed.md matches docs/results/bench.json.gz.
 func TestDocument(t *testing.T) {
 	text, err := files.ReadGzip(filepath.Join("..", "..", "..", "docs", "results", "bench.json.gz"), 1<<20)
 	require.NoError(t, err)

@@ -1,19 +1,18 @@
-// Command bench measures what training a model takes, in steadyfit and in what else trains
-// the same model: `make bench`, `make bench-scaling`.
+// Command bench measures the cost of training a model in steadyfit and in other programs that
+// train the same model: `make bench`, `make bench-scaling`.
 //
 //	go run ./internal/lab/bench [-workloads NAMES] [-variants NAMES] [-turns N] [-out DIR]
 //	go run ./internal/lab/bench scaling [the same flags]
 //
-// A variant is a program that trains a model. A workload is a model and the batches of an
-// epoch, written as .npy files. In a turn every variant trains every workload, in a process
-// of its own: one epoch to warm up, and then the measured ones. The order of the variants
-// differs from turn to turn, so that a machine that becomes slower favours none of them;
-// ratios are taken within turns. All variants train the same weights with the same optimizer
-// on the same batches in the same order. A variant with another loss over the first epoch is
-// refused.
+// A variant is a program that trains a model. A workload is a model and the batches of an epoch,
+// written as .npy files. In a turn, every variant trains every workload in its own process: one
+// epoch to warm up, then the measured ones. The order of the variants differs from turn to turn,
+// so that a machine that becomes slower favours none of them; ratios are taken within turns. All
+// variants train the same weights with the same optimizer on the same batches in the same order.
+// A variant whose loss differs over the first epoch is refused.
 //
 // Figures go to DIR/bench.json, DIR/bench.txt (Go benchmark format, for benchstat) and
-// DIR/bench.svg, and a table to the terminal. docs/explanation/speed.md says how to read them.
+// DIR/bench.svg, and a table to the terminal. docs/explanation/speed.md explains them.
 package main
 
 import (
@@ -71,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// usageError is an error in how the command was called.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -103,7 +102,7 @@ func (o *options) register(f *flag.FlagSet, variants []string, turns int) {
 	f.StringVar(&o.data, "data", filepath.Join("out", "bench", "data"), "folder for the batches")
 }
 
-// parse reads the flags and makes a bench of those workloads.
+// parse reads the flags and returns a benchmark of these workloads.
 func (o *options) parse(f *flag.FlagSet, args []string, stderr io.Writer) (*benchmark, error) {
 	f.SetOutput(stderr)
 	if err := f.Parse(args); err != nil {
@@ -129,7 +128,7 @@ func (o *options) parse(f *flag.FlagSet, args []string, stderr io.Writer) (*benc
 	return b, nil
 }
 
-// sized is the workload with the number of steps and epochs that was asked for.
+// sized returns the workload with the number of steps and epochs of the flags.
 func (o *options) sized(w Workload) Workload {
 	if o.steps > 0 {
 		w.Steps = o.steps

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// The picture, in pixels.
+// Sizes of the picture, in pixels.
 const (
 	pictureWidth = 860
-	pictureLeft  = 190 // where names end
-	pictureRight = 690 // where bars end, at most
+	pictureLeft  = 190 // right end of the names
+	pictureRight = 690 // rightmost end of the bars
 	rowHeight    = 18
 )
 
@@ -25,7 +25,7 @@ func (s scale) at(ratio float64) float64 {
 	return pictureLeft + (pictureRight-pictureLeft)*min(max(share, 0), 1)
 }
 
-// ticks are 1, 2 and 5 times powers of ten within the axis.
+// ticks returns 1, 2 and 5 times powers of ten within the axis.
 func (s scale) ticks() []float64 {
 	var out []float64
 	for power := math.Pow(10, math.Floor(math.Log10(s.low))); power <= s.high; power *= 10 {
@@ -38,7 +38,7 @@ func (s scale) ticks() []float64 {
 	return out
 }
 
-// family is the style of a variant's bar.
+// family returns the style of a variant's bar.
 func family(variant string) string {
 	for _, f := range []string{"steadyfit", "keras", "tf-"} {
 		if strings.HasPrefix(variant, f) {
@@ -49,7 +49,8 @@ func family(variant string) string {
 }
 
 // picture draws the time of a step of each variant relative to the C loop: a bar from 1, to the
-// left if it takes less, with its interval. Colours follow the reader's light or dark mode.
+// left if the variant is faster, with its interval. The colours follow the viewer's light or
+// dark mode.
 func (r *Report) picture(w io.Writer) {
 	s := scale{1, 1}
 	rows := make(map[string][]Row)

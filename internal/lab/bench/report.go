@@ -22,35 +22,35 @@ import (
 	"steadyfit/matrix"
 )
 
-// Report is what bench.json holds.
+// Report is the content of bench.json.
 type Report struct {
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Commit is that of the source, with "+" if files differ from it; empty outside of
-	// a repository.
+	// Commit is the commit of the source, with "+" if files differ from it; empty outside of a
+	// repository.
 	Commit      string             `json:"commit,omitempty"`
 	Environment matrix.Environment `json:"environment"`
-	// Turns were asked for; Done of them were completed.
+	// Turns is the requested number of turns; Done of them were completed.
 	Turns     int        `json:"turns"`
 	Done      int        `json:"turns_done"`
 	Workloads []Workload `json:"workloads"`
-	// Summary has a row for each variant of each workload, from all Runs.
+	// Summary has a row for each variant of each workload, computed from Runs.
 	Summary []Row    `json:"summary"`
 	Absent  []Absent `json:"absent"`
 	Runs    []Run    `json:"runs"`
 }
 
-// Absent is a variant that has no figures on a workload.
+// Absent is a variant without figures on a workload.
 type Absent struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
 	Reason   string `json:"reason"`
-	// Failed is true if it was tried, and crashed or did other work than the others.
+	// Failed is true if the variant ran, and crashed or did different work than the others.
 	Failed bool `json:"failed,omitempty"`
 }
 
-// Estimate is a median over turns with a 95% interval; Low and High are 0 if there is none,
-// as of a single turn.
+// Estimate is a median over turns with a 95% interval. Low and High are 0 if there is no
+// interval, as with a single turn.
 type Estimate struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low,omitempty"`
@@ -62,20 +62,20 @@ type Row struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
 	Turns    int    `json:"turns"`
-	// StepNS is the time of a step: of each run, the median over its epochs.
+	// StepNS is the time of a step; of each run, it takes the median over the epochs.
 	StepNS         Estimate `json:"step_ns"`
 	StepsPerSecond float64  `json:"steps_per_second"`
 	// ToBase and ToKeras are ratios of that time to those of the variants c and keras-fit,
 	// paired by turn: 2 means twice the time. 0 is unknown.
 	ToBase  Estimate `json:"to_c,omitzero"`
 	ToKeras Estimate `json:"to_keras_fit,omitzero"`
-	// CPUNS is the time of all processors for a step, FirstStepNS that from the start of
-	// the process to the end of the first step.
+	// CPUNS is the processor time of a step, summed over all processors. FirstStepNS is the time
+	// from the start of the process to the end of the first step.
 	CPUNS       float64 `json:"cpu_ns"`
 	FirstStepNS float64 `json:"first_step_ns,omitempty"`
-	// Anon is the anonymous memory after the last step, Peak the most that was resident,
-	// in bytes; Growth the slope of the anonymous memory over the measured epochs, in
-	// bytes per step.
+	// Anon is the anonymous memory after the last step and Peak the largest resident memory, in
+	// bytes. Growth is the slope of the anonymous memory over the measured epochs, in bytes per
+	// step.
 	Anon   float64 `json:"anon_bytes"`
 	Peak   float64 `json:"peak_bytes"`
 	Growth float64 `json:"growth_bytes_per_step"`
@@ -94,7 +94,7 @@ func (r *Report) isAbsent(workload, variant string) bool {
 	return slices.ContainsFunc(r.Absent, func(a Absent) bool { return a.Workload == workload && a.Variant == variant })
 }
 
-// failed is the error of variants that were tried in vain.
+// failed is the error about variants that ran without a usable result.
 func (r *Report) failed() error {
 	var names []string
 	for _, a := range r.Absent {
@@ -108,7 +108,7 @@ func (r *Report) failed() error {
 	return fmt.Errorf("failed or refused: %s", strings.Join(names, ", "))
 }
 
-// finish makes the summary after so many turns.
+// finish computes the summary after a number of turns.
 func (r *Report) finish(done int) {
 	r.Done, r.Ended, r.Environment.LoadAfter = done, time.Now().UTC(), matrix.LoadAverage()
 	r.Summary = nil
@@ -151,7 +151,7 @@ func (r *Report) finish(done int) {
 	}
 }
 
-// growth is the slope of the anonymous memory, per step.
+// growth returns the slope of the anonymous memory per step.
 func growth(run *Run, steps int) float64 {
 	var at, held []float64
 	for i, anon := range run.Anon {
@@ -160,10 +160,10 @@ func growth(run *Run, steps int) float64 {
 	return measure.TheilSen(at, held)
 }
 
-// overTurns is the median of positive amounts with the interval of their geometric mean.
+// overTurns returns the median of positive amounts with the interval of their geometric mean.
 func overTurns(column map[int]float64) Estimate {
 	var logs []float64
-	for _, turn := range slices.Sorted(maps.Keys(column)) { // so that sums have the same bits
+	for _, turn := range slices.Sorted(maps.Keys(column)) { // a fixed order gives sums with the same bits
 		logs = append(logs, math.Log(column[turn]))
 	}
 	e := Estimate{Value: middle(column)}
@@ -174,7 +174,7 @@ func overTurns(column map[int]float64) Estimate {
 	return e
 }
 
-// ratio is that of two variants in the same turns.
+// ratio returns the ratio of two variants in the same turns.
 func ratio(own, base map[int]float64) Estimate {
 	ratios := make(map[int]float64)
 	for turn, v := range own {
@@ -203,7 +203,7 @@ func (r *Report) write(dir string) error {
 		files.Replace(filepath.Join(dir, "bench.svg"), picture.Bytes()))
 }
 
-// benchmark writes a line per run in the format of Go benchmarks. An op is a step.
+// benchmark writes a line per run in Go benchmark format. An op is a step.
 func (r *Report) benchmark(w io.Writer) {
 	e := r.Environment
 	for _, line := range [][2]string{
@@ -231,7 +231,7 @@ func (r *Report) benchmark(w io.Writer) {
 	}
 }
 
-// table writes the summary for people.
+// table writes the summary for the terminal.
 func (r *Report) table(out io.Writer) {
 	e := r.Environment
 	fmt.Fprintf(out, "%s, %d cores, %d of %d turns; load average %.1f before, %.1f after\n", e.CPU, e.Cores, r.Done, r.Turns, e.LoadBefore, e.LoadAfter)
@@ -274,7 +274,7 @@ func (r *Report) chosen(workload string) []string {
 	return lines
 }
 
-// number is an amount in a unit, with three digits or all before the point; 0 is unknown.
+// number formats an amount in a unit with at least three significant digits; 0 is unknown.
 func number(v, unit float64) string {
 	if v == 0 {
 		return "-"
@@ -285,7 +285,7 @@ func number(v, unit float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// cells are two of a table: the value and the interval.
+// cells returns two cells of a table: the value and the interval.
 func (e Estimate) cells(unit float64) string {
 	interval := ""
 	if e.High > 0 {

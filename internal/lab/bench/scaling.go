@@ -26,34 +26,35 @@ import (
 // scalingVariants are compared at each size.
 var scalingVariants = []string{"c", "steadyfit", "steadyfit-fused", "keras-fit"}
 
-// Scaling is what scaling.json holds. A measurement of some parts keeps the others.
+// Scaling is the content of scaling.json. A measurement of some parts leaves the others
+// unchanged.
 type Scaling struct {
-	// Batches has dense-784-10 at batch sizes of 1 to 4096, Widths a hidden layer of 64 to
-	// 4096 at batch size 32.
+	// Batches has dense-784-10 at batch sizes from 1 to 4096. Widths has a hidden layer of 64 to
+	// 4096 units at batch size 32.
 	Batches *Report `json:"batches,omitempty"`
 	Widths  *Report `json:"widths,omitempty"`
-	// Trainings are several at the same time.
+	// Trainings has the measurements of trainings at the same time.
 	Trainings []Trainings `json:"trainings,omitempty"`
 }
 
 // Trainings is one measurement of trainings that run at the same time.
 type Trainings struct {
 	Turn int `json:"turn"`
-	// Processes have Each trainings in them, each with a session of its own.
+	// Each of Processes processes runs Each trainings, each with its own session.
 	Processes int `json:"processes"`
 	Each      int `json:"trainings_each"`
-	// StepsPerSecond is the sum over all trainings, from when all were warm to the end of
-	// the last one.
+	// StepsPerSecond is the sum over all trainings, from the end of the last warm-up to the end
+	// of the last training.
 	StepsPerSecond float64 `json:"steps_per_second"`
-	// CPUNS is the time of all processors for a step, Anon the anonymous memory of all
-	// processes, in bytes.
+	// CPUNS is the processor time of a step. Anon is the anonymous memory of all processes in
+	// bytes.
 	CPUNS float64 `json:"cpu_ns"`
 	Anon  int64   `json:"anon_bytes"`
 }
 
 const scaled = "dense-784-10"
 
-// batchWorkloads have some 40,000 samples in an epoch, and at most 500 steps.
+// batchWorkloads have about 40,000 samples per epoch, and at most 500 steps.
 func batchWorkloads() []Workload {
 	var out []Workload
 	for batch := 1; batch <= 4096; batch *= 4 {
@@ -139,7 +140,7 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return err
 }
 
-// readScaling is what was measured before; empty if there is none.
+// readScaling returns the earlier measurements; empty if there are none.
 func readScaling(file string) (Scaling, error) {
 	var s Scaling
 	text, err := os.ReadFile(file)
@@ -155,7 +156,7 @@ func readScaling(file string) (Scaling, error) {
 	return s, nil
 }
 
-// concurrent measures 1, 2, 4, ... trainings in one process and in as many processes.
+// concurrent measures 1, 2, 4, ... trainings in one process, and in separate processes.
 func (b *benchmark) concurrent(ctx context.Context, s *Scaling, most int, save func() error) error {
 	var err error
 	if b.self, err = os.Executable(); err != nil {
@@ -187,7 +188,7 @@ func (b *benchmark) concurrent(ctx context.Context, s *Scaling, most int, save f
 	return nil
 }
 
-// trained is what a child with trainings says at its end.
+// trained is the last message of a child with trainings.
 type trained struct {
 	Steps int   `json:"steps"`
 	CPU   int64 `json:"cpu_ns"`
@@ -246,11 +247,11 @@ func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each 
 // trainingsEnv is the variable with the number of trainings of a child.
 const trainingsEnv = "STEADYFIT_BENCH_TRAININGS"
 
-// childTrainings is the word for a child process with several trainings.
+// childTrainings is the argument that starts a child process with several trainings.
 const childTrainings = "trainings"
 
-// trainingsChild warms several trainings up, sends a message, waits for a request, and runs
-// them at the same time.
+// trainingsChild warms up several trainings, sends a message, waits for a request, and runs them
+// at the same time.
 func trainingsChild(ctx context.Context, args []string, stderr io.Writer) error {
 	var n int
 	parent, err := child.Connect(trainingsEnv, &n)

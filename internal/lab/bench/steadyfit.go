@@ -14,10 +14,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// childSteadyfit is the word for the child process of the variants that step a session.
+// childSteadyfit is the argument that starts a child process of the variants that step a
+// session.
 const childSteadyfit = "steadyfit"
 
-// passFlags are those of a child that trains.
+// passFlags are the flags of a child that trains.
 type passFlags struct {
 	model, data, signature string
 	batch, steps, epochs   int
@@ -50,7 +51,7 @@ type training struct {
 	next    int
 }
 
-// open loads the model, and cuts the samples into what each call is fed.
+// open loads the model and divides the samples into the feeds of the calls.
 func (p *passFlags) open(ctx context.Context, all data.Batch) (*training, error) {
 	if all.Size != p.batch*p.steps {
 		return nil, fmt.Errorf("the data has %d samples, expected %d batches of %d", all.Size, p.steps, p.batch)
@@ -88,7 +89,7 @@ func (p *passFlags) open(ctx context.Context, all data.Batch) (*training, error)
 	return t, nil
 }
 
-// call runs the next call and returns its loss.
+// call executes the next call and returns its loss.
 func (t *training) call(ctx context.Context) (float32, error) {
 	b := t.calls[t.next]
 	t.next = (t.next + 1) % len(t.calls)

@@ -13,7 +13,7 @@ import (
 	"steadyfit/internal/lab/measure"
 )
 
-// benchmark is what is to be measured.
+// benchmark describes what to measure.
 type benchmark struct {
 	options
 	variants  []variant
@@ -22,17 +22,17 @@ type benchmark struct {
 	log       io.Writer
 }
 
-// Losses of the first epoch that differ by more than this, relative to that of the first
-// variant, come from different work. Another order of additions changes a step by about
-// 1e-6, and the difference grows with the steps.
+// sameLoss is the largest difference of the losses of the first epoch, relative to the first
+// variant, for the same work. Another order of additions changes a step by about 1e-6, and the
+// difference grows with the steps.
 const (
 	sameLoss = 1e-3
-	// sameRandomLoss is for models that draw random numbers in a step.
+	// sameRandomLoss is the same for models that draw random numbers in a step.
 	sameRandomLoss = 0.05
 )
 
-// otherWork is how a run differs in its work from that of the first variant; empty if it
-// did the same.
+// otherWork describes how the work of a run differs from that of the first variant; it is empty
+// if both did the same.
 func otherWork(w Workload, base, r *Run) string {
 	if want := w.Steps * w.Epochs; r.Steps != want {
 		return fmt.Sprintf("it did %d steps, expected %d", r.Steps, want)
@@ -41,15 +41,15 @@ func otherWork(w Workload, base, r *Run) string {
 	if w.Random {
 		tolerance = sameRandomLoss
 	}
-	// Written so that NaN is refused.
+	// The negation also refuses NaN.
 	if !(math.Abs(r.WarmupLoss-base.WarmupLoss) <= tolerance*math.Abs(base.WarmupLoss)) {
 		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s %.6g; they may differ by %g of that", w.Steps, r.WarmupLoss, base.Variant, base.WarmupLoss, tolerance)
 	}
 	return ""
 }
 
-// order is the order of n variants in a turn: odd turns go backwards, and each two turns
-// start one variant later.
+// order returns the order of n variants in a turn. Odd turns go backwards, and every second turn
+// starts one variant later.
 func order(n, turn int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -61,7 +61,7 @@ func order(n, turn int) []int {
 	return out
 }
 
-// measure runs all turns, and save after each. After an error, r has the runs before it.
+// measure runs all turns and calls save after each. After an error, r has the runs before it.
 func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) error {
 	var err error
 	if b.self == "" {
@@ -91,7 +91,7 @@ func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) e
 	for turn := range b.turns {
 		for _, p := range ready {
 			if err := b.turn(ctx, r, p, turn); err != nil {
-				r.finish(turn) // with what there is of this turn
+				r.finish(turn) // save the runs of this turn so far
 				return errors.Join(err, save())
 			}
 		}
@@ -145,7 +145,7 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 	return nil
 }
 
-// column is an amount of the runs of a variant, by turn.
+// column returns an amount of the runs of a variant, by turn.
 func (r *Report) column(workload, variant string, amount func(*Run) float64) map[int]float64 {
 	values := make(map[int]float64)
 	for i := range r.Runs {

@@ -17,17 +17,17 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// stepsPerExecution is that of the variants that do several steps in a call.
+// stepsPerExecution is the setting of the variants that execute several steps in a call.
 const stepsPerExecution = 50
 
 // variant is a program that trains a model.
 type variant struct {
 	name string
-	// role is that of the signature that the variant runs, or replaces by one that it
-	// compiles itself. A model without it is left out.
+	// role is that of the signature that the variant runs or compiles itself. The variant skips
+	// a model without this role.
 	role func(savedmodels.Roles) string
-	// command is that of the child; nil for variants of `steadyfit fit`. With auto, fit
-	// chooses how steps run.
+	// command returns the command of the child; nil for variants of `steadyfit fit`. With auto,
+	// fit chooses how steps run.
 	command func(b *benchmark, p *prepared) []string
 	auto    bool
 }
@@ -37,7 +37,7 @@ func trainN(r savedmodels.Roles) string    { return r.TrainN }
 func trainXLA(r savedmodels.Roles) string  { return r.TrainXLA }
 func trainNXLA(r savedmodels.Roles) string { return r.TrainNXLA }
 
-// variants are all there are. Others are compared with the first and with keras-fit.
+// variants lists all variants. The first one and keras-fit are the references.
 var variants = []variant{
 	{name: "c", role: train, command: graphCommand("cloop")},
 	{name: "galeone", role: train, command: graphCommand("galeone", "-impl", "galeone")},
@@ -63,7 +63,7 @@ const (
 	kerasVariant = "keras-fit"
 )
 
-// defaultVariants leave out two that differ little from galeone.
+// defaultVariants leaves out two variants that differ little from galeone.
 var defaultVariants = func() []string {
 	var names []string
 	for _, a := range variants {
@@ -82,7 +82,7 @@ func variantNames() []string {
 	return names
 }
 
-// unable is why a variant cannot run a workload; empty if it can.
+// unable returns the reason why a variant cannot run a workload; empty if it can.
 func (b *benchmark) unable(a variant, p *prepared) string {
 	name := a.role(p.model.Roles)
 	if name == "" {
@@ -110,29 +110,30 @@ func (b *benchmark) unable(a variant, p *prepared) string {
 	return ""
 }
 
-// chosen is the folder in which the choices of --auto are kept.
+// chosen is the folder with the choices of --auto.
 func (b *benchmark) chosen() string { return filepath.Join(b.data, "auto") }
 
-// choose runs `steadyfit bench` to choose how steps run: the trainings here are too short
-// for fit to measure that in the share of its time that it may take.
+// choose runs `steadyfit bench` to choose how steps run. These trainings are too short for fit
+// to measure within the share of time that it allows itself.
 func (b *benchmark) choose(ctx context.Context, p *prepared) error {
 	_, _, err := b.child(ctx, []string{b.steadyfit, "bench", "--model", p.model.Dir, "--batch", strconv.Itoa(p.Batch), "--steps", "200", "--auto", "on", "--cache", b.chosen()})
 	return err
 }
 
-// graphCommand is the command of the variants that take tensors of a graph, not signatures.
+// graphCommand returns the command of variants that take tensors of a graph rather than
+// signatures.
 func graphCommand(program string, words ...string) func(*benchmark, *prepared) []string {
 	return func(b *benchmark, p *prepared) []string {
 		args := append([]string{filepath.Join(b.programs, program)}, words...)
 		args = append(args, "-model", p.model.Dir, "-data", p.data)
 		sig, err := p.model.Signature(p.model.Roles.Train)
 		if err != nil {
-			return args // the variant refuses it
+			return args // the variant refuses the workload
 		}
 		for _, in := range sig.DataInputs() {
 			args = append(args, "-feed", in.Op+"="+in.Name)
 		}
-		for _, out := range sig.Metrics() { // the loss first
+		for _, out := range sig.Metrics() { // the loss comes first
 			args = append(args, "-fetch", out.Op)
 		}
 		return append(args, p.flags("-")...)
@@ -173,7 +174,7 @@ func (b *benchmark) run(ctx context.Context, a variant, p *prepared) (Run, error
 	return r, nil
 }
 
-// began notes when the first step had ended, in Unix time.
+// began records the Unix time of the end of the first step.
 func (r *Run) began(unix int64) {
 	if unix > 0 {
 		r.FirstStepNS = unix - r.Started.UnixNano()
@@ -181,7 +182,7 @@ func (r *Run) began(unix int64) {
 	r.Sample.FirstStep = 0
 }
 
-// child runs a command to its end and returns what it printed.
+// child runs a command to its end and returns its output.
 func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, error) {
 	o, err := runner.Exec(ctx, b.timeout, command, "TF_CPP_MIN_LOG_LEVEL=2")
 	r := Run{Started: o.Started, Seconds: o.Seconds, processCPU: o.CPU}
@@ -196,16 +197,16 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 	return o.Stdout, r, err
 }
 
-// keptChoice is in the message of `steadyfit fit` about a choice that was measured before.
+// keptChoice is a part of the message of `steadyfit fit` about an earlier choice.
 const keptChoice = "measured before"
 
-// fit runs `steadyfit fit` with its history, as users do. The command reports neither the
-// time to its first step nor that of all processors, so a run of one epoch comes before it:
-// its time without the other steps is the time to the first step, and its processor time is
-// subtracted.
+// fit runs `steadyfit fit` with its history, as users do. The command reports neither the time
+// to its first step nor its processor time. So fit first runs one epoch: its time without the
+// other steps is the time to the first step, and its processor time is subtracted from that of
+// the long run.
 //
-// The choice of --auto depends on the steps in an epoch, so both runs have as many. A variant
-// that does not run as chosen has no figures.
+// The choice of --auto depends on the steps per epoch, so both runs have the same number. A
+// variant that does not run with the choice has no figures.
 func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error) {
 	dir, err := os.MkdirTemp("", "steadyfit-bench-")
 	if err != nil {
@@ -261,7 +262,7 @@ func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error
 		return r, fmt.Errorf("%s has %d epochs, expected %d", history, epochs, 1+p.Epochs)
 	}
 	r.FirstStepNS = max(int64(one.Seconds*1e9-float64(p.Steps-1)*r.stepNS()), 0)
-	// Of a few steps, the difference is noise.
+	// With few steps, the difference would be noise.
 	r.CPU = max(int64(r.processCPU-one.processCPU), 0)
 	r.Versions = map[string]string{"go": runtime.Version()}
 	return r, nil
@@ -275,8 +276,8 @@ type Run struct {
 	Started  time.Time `json:"started"`
 	// Seconds is the time of the whole process.
 	Seconds float64 `json:"seconds"`
-	// FirstStepNS is the time from the start of the process to the end of the first step;
-	// 0 is unknown.
+	// FirstStepNS is the time from the start of the process to the end of the first step; 0 is
+	// unknown.
 	FirstStepNS int64 `json:"first_step_ns,omitempty"`
 	// Auto is the message of `steadyfit fit` about the choice of --auto.
 	Auto string `json:"auto,omitempty"`
@@ -284,5 +285,5 @@ type Run struct {
 	processCPU time.Duration
 }
 
-// stepNS is the median over the epochs.
+// stepNS returns the median over the epochs.
 func (r *Run) stepNS() float64 { return measure.Median(r.StepNS) }

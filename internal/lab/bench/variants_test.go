@@ -16,8 +16,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// smallBench has a built-in model as its workload, and the programs that this machine can
-// build: that in C needs a compiler and TensorFlow's headers.
+// smallBench has a built-in model as its workload, and the variants that this machine can build.
+// The C loop needs a compiler and TensorFlow's headers.
 func smallBench(t *testing.T) *benchmark {
 	t.Helper()
 	m, err := savedmodels.Builtin("dense-100-64-1")
@@ -74,7 +74,7 @@ func TestArmsDoTheSameWork(t *testing.T) {
 		assert.InDelta(t, r.Runs[0].WarmupLoss, run.WarmupLoss, 1e-5, run.Variant)
 		assert.InDelta(t, r.Runs[0].LastLoss, run.LastLoss, 1e-4, run.Variant)
 		assert.Greater(t, run.FirstStepNS, int64(0), run.Variant)
-		if run.Variant != "steadyfit-fit" { // which takes another process for these, and more steps
+		if run.Variant != "steadyfit-fit" { // a key that needs another process and more steps
 			assert.Less(t, float64(run.FirstStepNS), run.Seconds*1e9, run.Variant)
 			assert.Greater(t, run.CPU, int64(0), run.Variant)
 		}
@@ -82,15 +82,15 @@ func TestArmsDoTheSameWork(t *testing.T) {
 	}
 	assert.EqualValues(t, 50*32*(100+1)*4, r.Workloads[0].DataBytes)
 
-	// Nothing was chosen, so what would run is not the variant.
+	// Without a choice, the run would not be that of the variant.
 	p, err := b.prepare(t.Context(), b.workloads[0])
 	require.NoError(t, err)
 	_, err = b.fit(t.Context(), variant{name: "steadyfit-auto", role: train, auto: true}, p)
 	require.ErrorContains(t, err, `it does not run as was chosen: fit says "plain: too short a training`)
 }
 
-// A variant that dies is left out of later turns, and those that a model is not for are not
-// tried.
+// A crashed variant is left out of later turns. A variant that cannot run a model is not
+// started.
 func TestArmsThatCannot(t *testing.T) {
 	b := smallBench(t)
 	b.workloads[0].Steps = 4
@@ -125,7 +125,7 @@ func TestTrainingsAtTheSameTime(t *testing.T) {
 	assert.ErrorContains(t, err, "x.npy", "what a child says is told")
 }
 
-// A measurement of one part leaves the others in the file.
+// A measurement of one part leaves the others in the file unchanged.
 func TestScalingKeepsOtherParts(t *testing.T) {
 	m, err := savedmodels.Builtin(scaled)
 	require.NoError(t, err)

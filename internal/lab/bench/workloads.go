@@ -15,22 +15,22 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Workload is a model and how it is trained.
+// Workload is a model with the parameters of its training.
 type Workload struct {
 	Name  string `json:"name"`
-	Model string `json:"model"` // in scripts/bench_models.py
+	Model string `json:"model"` // name in scripts/bench_models.py
 	Batch int    `json:"batch"`
-	// Steps are in an epoch, all on batches of their own; Epochs are measured, after one
-	// to warm up.
+	// Steps is the number of steps per epoch, each with its own batch. Epochs is the number of
+	// measured epochs, after one to warm up.
 	Steps  int `json:"steps"`
 	Epochs int `json:"epochs"`
-	// Random models draw random numbers in a step, which differ from variant to variant.
+	// Random means that the model draws random numbers in a step, which differ between variants.
 	Random bool `json:"random,omitempty"`
-	// DataBytes is the size of an epoch's batches, which every variant holds.
+	// DataBytes is the size of an epoch's batches, which every variant holds in memory.
 	DataBytes int64 `json:"data_bytes,omitempty"`
 }
 
-// workloads take a second or a few in the C loop.
+// workloads take one to a few seconds in the C loop.
 var workloads = []Workload{
 	{Name: "dense-100-64-1", Model: "dense-100-64-1", Batch: 32, Steps: 500, Epochs: 20},
 	{Name: "dense-784-10", Model: "dense-784-10", Batch: 32, Steps: 500, Epochs: 20},
@@ -49,7 +49,7 @@ func workloadNames() []string {
 	return names
 }
 
-// classes is what labels stay below.
+// classes is the upper bound of labels.
 const classes = 10
 
 // prepared is a workload with its files.
@@ -64,8 +64,8 @@ var exporters = []string{
 	filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "builtin.py"), filepath.Join("scripts", "export.py"),
 }
 
-// prepare exports the model, if what is there is older than the programs that export it, and
-// writes the batches.
+// prepare exports the model if it is older than the programs that export it, and writes the
+// batches.
 func (b *benchmark) prepare(ctx context.Context, w Workload) (*prepared, error) {
 	dir := filepath.Join(b.models, w.Model)
 	if !newer(filepath.Join(dir, "saved_model.pb"), exporters...) {
@@ -87,7 +87,7 @@ func (b *benchmark) prepare(ctx context.Context, w Workload) (*prepared, error) 
 	return p, p.writeData(sig)
 }
 
-// newer is whether a file is there and not older than others.
+// newer reports whether a file exists and is at least as new as others.
 func newer(file string, than ...string) bool {
 	f, err := os.Stat(file)
 	return err == nil && !slices.ContainsFunc(than, func(name string) bool {
@@ -96,7 +96,7 @@ func newer(file string, than ...string) bool {
 	})
 }
 
-// writeData writes the batches of an epoch, from a fixed seed: floats from 0 to 1, integers
+// writeData writes the batches of an epoch from a fixed seed: floats from 0 to 1, and integers
 // below classes.
 func (p *prepared) writeData(sig *savedmodels.Signature) error {
 	if err := os.MkdirAll(p.data, 0o777); err != nil {

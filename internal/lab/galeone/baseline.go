@@ -62,7 +62,7 @@ func baseline(args []string, stdout, stderr io.Writer) error {
 	})
 }
 
-// library is what the two libraries have in common for this loop.
+// library has the parts of the two libraries that this loop uses.
 type library struct {
 	output func(tensor string) (tf.Output, error)
 	run    func(feeds map[tf.Output]*tf.Tensor, fetches []tf.Output) ([]*tf.Tensor, error)
@@ -82,7 +82,7 @@ func load(impl, dir string) (library, error) {
 			},
 		}, nil
 	case "tfgo":
-		m := tfgo.LoadModel(dir, []string{"serve"}, nil) // panics if it cannot
+		m := tfgo.LoadModel(dir, []string{"serve"}, nil) // panics on an error
 		return library{
 			output: func(tensor string) (tf.Output, error) {
 				op, index, err := split(tensor)
@@ -99,7 +99,7 @@ func load(impl, dir string) (library, error) {
 	return library{}, fmt.Errorf("impl %q is not galeone or tfgo", impl)
 }
 
-// loop returns a step on one batch after the other, which returns the loss.
+// loop returns a function that trains on one batch after the other and returns the loss.
 func (b library) loop(all data.Batch, batch, steps int, input string, feeds, fetches []string) (func() (float32, error), error) {
 	makers := make([]map[tf.Output]func() (*tf.Tensor, error), steps)
 	for k := range makers {
@@ -152,8 +152,8 @@ func (b library) loop(all data.Batch, batch, steps int, input string, feeds, fet
 	}, nil
 }
 
-// maker returns a function that makes a new tensor of a batch from host memory: from
-// nested slices, as in the binding's documentation, or faster, from a flat one.
+// maker returns a function that makes a new tensor of a batch from host memory, either from
+// nested slices, as in the binding's documentation, or from a flat slice, which is faster.
 func maker(batch data.Array, input string) (func() (*tf.Tensor, error), error) {
 	switch input {
 	case "nested":

@@ -14,17 +14,17 @@ import (
 	"steadyfit/internal/lab/loop"
 )
 
-// A burst is what all goroutines together make in a step.
+// A burst is the set of tensors that all goroutines together make in a step.
 const (
 	burstTensors = 320
 	burstLeast   = 64 << 10 // bytes
 	burstMost    = 256 << 10
-	// burstSurvives is the part that lives until the next step: one of so many.
+	// burstSurvives means that one of so many tensors lives until the next step.
 	burstSurvives = 10
 )
 
-// bursts makes tensors in several goroutines, each from a slice that it has just
-// made, and lets them go in no order; some survive to the next step.
+// bursts makes tensors in several goroutines, each from a slice that it has just made, and drops
+// them out of order; some survive until the next step.
 func bursts(j *job) (*loop.Loop, error) {
 	n := j.Int("goroutines", 8)
 	if n < 1 || burstTensors%n != 0 {
@@ -50,7 +50,7 @@ func bursts(j *job) (*loop.Loop, error) {
 	}), nil
 }
 
-// burster is what belongs to one goroutine.
+// burster is the state of one goroutine.
 type burster struct {
 	tensors *tensors
 	random  *rand.Rand
@@ -77,7 +77,7 @@ func (m *burster) burst(n int) error {
 	return nil
 }
 
-// release lets all but a number of tensors go, in no order.
+// release drops all but a number of tensors, out of order.
 func (m *burster) release(but int) {
 	m.random.Shuffle(len(m.held), func(i, k int) { m.held[i], m.held[k] = m.held[k], m.held[i] })
 	for i := but; i < len(m.held); i++ {

@@ -9,19 +9,19 @@ import (
 	"steadyfit/internal/lab/synth"
 )
 
-// rows are samples for each input of a function: nested slices, one level per dimension,
-// as the binding's documentation has it.
+// rows are samples for each input of a function: nested slices, one level per dimension, as in
+// the binding's documentation.
 type rows struct {
 	columns []reflect.Value
 	n       int
 }
 
-// synth makes up data for a signature.
+// synth generates data for a signature.
 func (m *model) synth(signature string) (*synth.Synth, error) {
 	return synth.New(m.info, signature, m.Spec.Seed)
 }
 
-// rows makes up n samples for a function.
+// rows generates n samples for a function.
 func (m *model) rows(f *function, n int, key uint64) (rows, error) {
 	s, err := m.synth(f.signature.Name)
 	if err != nil {
@@ -32,7 +32,7 @@ func (m *model) rows(f *function, n int, key uint64) (rows, error) {
 	return f.nested(b), nil
 }
 
-// nested are the samples of a batch, whose memory they share.
+// nested returns the samples of a batch, which share its memory.
 func (f *function) nested(b data.Batch) rows {
 	r := rows{n: b.Size}
 	for _, t := range f.types {
@@ -60,7 +60,7 @@ func nest(a data.Array) reflect.Value {
 	return all
 }
 
-// batch is the samples from..to, which are not copied.
+// batch returns the samples from..to without a copy.
 func (r rows) batch(from, to int) []any {
 	values := make([]any, len(r.columns))
 	for i, c := range r.columns {
@@ -69,7 +69,8 @@ func (r rows) batch(from, to int) []any {
 	return values
 }
 
-// at is the batch of step n, from 1, pass after pass; the last of a pass may be smaller.
+// at returns the batch of step n, from 1, pass after pass. The last batch of a pass may be
+// smaller.
 func (r rows) at(n, batch int) []any {
 	per := (r.n + batch - 1) / batch
 	from := (n - 1) % per * batch

@@ -1,18 +1,18 @@
 //go:build galeone
 
-// Command galeone trains as people write it on the Go bindings that exist: galeone's fork
-// of TensorFlow's own, and tfgo on top of it. Tensors are made with NewTensor from nested
-// slices, and nothing is closed, since only a Session can be: finalizers free tensors,
-// graphs and statuses when the Go heap has grown enough for a collection.
+// Command galeone trains in the style of users of galeone's fork of TensorFlow's Go binding, and
+// of tfgo on top of it. It makes tensors with NewTensor from nested slices. It closes nothing
+// except a Session, since the binding has no other Close: finalizers free tensors, graphs and
+// statuses when the Go heap has grown enough for a collection.
 //
-// Started by a matrix, it does one run of a workload (package worker). A parameter that
-// the binding cannot follow (closing a tensor, filling one again) is not applicable.
-// Started with flags, it is a variant of the benchmark:
+// Started by a matrix, it does one run of a workload (package worker). A parameter that the
+// binding cannot support (closing or refilling a tensor) is not applicable. Started with flags,
+// it is a variant of the benchmark:
 //
 //	galeone -impl galeone|tfgo -input nested|flat -model DIR -data DIR
 //	        -feed TENSOR=FIELD ... -fetch TENSOR ... -batch N -steps N -epochs N
 //
-// It links libtensorflow, and is built under the tag galeone only, with the settings in
+// It links libtensorflow. It is only built with the tag galeone, with the settings in
 // internal/lab/bench/galeone.env.
 package main
 
@@ -67,7 +67,7 @@ func matrixRun() error {
 	return errors.Join(child.Done(result, failure), child.Close(), result)
 }
 
-// guarded does the run, with panics as errors: the binding panics on some values.
+// guarded does the run and turns panics into errors: the binding panics on some values.
 func guarded(child *worker.Child, tensors *tensors) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -83,7 +83,7 @@ func guarded(child *worker.Child, tensors *tensors) (err error) {
 		Load:   func() (string, error) { return tf.Version(), child.Fact("binding", binding+" "+version()) },
 		Open: func(context.Context) (*loop.Loop, error) {
 			j := &job{Child: child, tensors: tensors, random: rand.New(rand.NewPCG(uint64(child.Spec.Seed), 0))}
-			if id := child.Spec.Workload; id != "W1" && id != "W8" { // which hold what they release
+			if id := child.Spec.Workload; id != "W1" && id != "W8" { // these workloads hold the tensors that they release
 				j.drop = j.Choice("release", "gc", "drop") == "drop"
 			}
 			l, err := open(j)
@@ -96,13 +96,13 @@ func guarded(child *worker.Child, tensors *tensors) (err error) {
 	})
 }
 
-// outOfMemory looks for TensorFlow's words, since the binding hides the code of an error.
+// outOfMemory searches for TensorFlow's message, since the binding hides the code of an error.
 func outOfMemory(err error) bool {
 	return err != nil && slices.ContainsFunc([]string{"OOM when allocating", "RESOURCE_EXHAUSTED", "Resource exhausted"},
 		func(words string) bool { return strings.Contains(err.Error(), words) })
 }
 
-// version is that of the binding.
+// version returns the version of the binding.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
@@ -114,8 +114,8 @@ func version() string {
 	return "unknown"
 }
 
-// job is what the workloads are made with. References to native objects are in the
-// closures of the loop, and go with it.
+// job is the state for making a workload. The closures of the loop hold the references to native
+// objects, which end with the loop.
 type job struct {
 	*worker.Child
 	tensors *tensors
@@ -123,8 +123,8 @@ type job struct {
 	drop    bool // set references to nil, rather than let them go out of scope
 }
 
-// collect returns when everything unreachable has been freed. A finalizer makes new
-// objects with finalizers (closing a session takes a status), so there are two rounds.
+// collect returns when everything unreachable has been freed. A finalizer may make new objects
+// with finalizers (closing a session needs a status), so there are two rounds.
 func collect() {
 	count := []metrics.Sample{{Name: "/gc/finalizers/queued:finalizers"}, {Name: "/gc/finalizers/executed:finalizers"}}
 	for range 2 {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// report is what a child said, with what the system says of it at each sample.
+// report has the messages of a child, and the system's figures at each sample.
 type report struct {
 	phases map[string]memory.Sample
 	series memory.Series
@@ -94,7 +94,7 @@ func runCell(t *testing.T, spec worker.Spec, env ...string) *report {
 	return r
 }
 
-// builtin is the folder of a model that ships with the project.
+// builtin returns the folder of a built-in model.
 func builtin(t *testing.T, name string) string {
 	t.Helper()
 	m, err := savedmodels.Builtin(name)
@@ -107,7 +107,7 @@ func builtin(t *testing.T, name string) string {
 var runs = []struct {
 	workload, model string
 	steps, batch    int
-	params          []string // runs beside the one without any: "a=b c=d"
+	params          []string // params of more runs, as in "a=b c=d"
 }{
 	{"W0", "digits-cnn", 8, 32, []string{"gc=epoch trim=epoch", "release=drop reset=restore", "reset=reload"}},
 	{"W1", "digits-cnn", 8, 32, []string{"release=drop"}},
@@ -193,14 +193,14 @@ func TestFailures(t *testing.T) {
 	assert.Equal(t, worker.Failed, r.end.Failure)
 }
 
-// TestOutOfMemory: the pool of oneDNN is capped below what the step needs.
+// TestOutOfMemory limits oneDNN's pool to less than a step needs.
 func TestOutOfMemory(t *testing.T) {
 	spec := worker.Spec{Workload: "W2", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "image-224")}
 	r := runCell(t, spec, "TF_MKL_ALLOC_MAX_BYTES=20000000")
 	assert.Equal(t, worker.OutOfMemory, r.end.Failure, r.end.Text)
 }
 
-// TestXLA: TensorFlow tells when it compiles its first cluster.
+// TestXLA relies on TensorFlow's log message about its first compiled cluster.
 func TestXLA(t *testing.T) {
 	const words = "Compiled cluster using XLA"
 	spec := worker.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"), Scratch: t.TempDir()}
@@ -213,8 +213,8 @@ func TestXLA(t *testing.T) {
 	assert.NotContains(t, off.log, words)
 }
 
-// TestDividedBatch: with a part of the batch, the set is still that of the whole one.
-// S0, whose rows are counted, learns the same from as many.
+// TestDividedBatch checks that a divided batch leaves the data set as it is. S0, whose rows are
+// counted, learns the same from as many rows.
 func TestDividedBatch(t *testing.T) {
 	loss := func(workload string, samples int, params string) string {
 		r := runCell(t, worker.Spec{Workload: workload, Steps: 12, Every: 4, Epoch: 4, Batch: 4, Samples: samples, Seed: 1,
@@ -229,7 +229,7 @@ func TestDividedBatch(t *testing.T) {
 	assert.NotEqual(t, loss("W0", 0, ""), loss("W0", 32, ""))
 }
 
-// TestCalibration: the leak that is built in is in the counters to the byte.
+// TestCalibration checks that the counters have the built-in leak to the byte.
 func TestCalibration(t *testing.T) {
 	r := runCell(t, worker.Spec{Workload: "W1", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")})
 	require.Empty(t, r.end.Failure, r.end.Text)
@@ -241,7 +241,7 @@ func TestCalibration(t *testing.T) {
 	}
 }
 
-// TestWaiting: a loop that leaves its tensors to the collector shows what waits.
+// TestWaiting checks that a loop without releases shows the tensors that wait for the collector.
 func TestWaiting(t *testing.T) {
 	spec := worker.Spec{Workload: "W0", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")}
 	left := runCell(t, spec, "GOGC=off")

@@ -17,23 +17,24 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// model is a SavedModel in a session, as LoadSavedModel gives it.
+// model is a SavedModel in a session, as LoadSavedModel returns it.
 type model struct {
 	*job
 	info  *savedmodels.Model
 	saved *tf.SavedModel
 }
 
-// function is a signature: what to feed and what to fetch.
+// function is a signature with its feeds and fetches.
 type function struct {
 	signature *savedmodels.Signature
 	inputs    []tf.Output
 	outputs   []tf.Output
 	types     []savedmodels.Tensor // of the inputs
-	loss      int                  // the place of that output, or -1
+	loss      int                  // index of that output, or -1
 }
 
-// find is the model of the run, or the one that the parameter model names, not loaded yet.
+// find returns the model of the run, or the one that the parameter model names, without loading
+// it.
 func (j *job) find() (*savedmodels.Model, error) {
 	name := j.Param("model", "")
 	if err := j.Err(); err != nil {
@@ -102,7 +103,7 @@ func (m *model) function(name string) (*function, error) {
 	return f, m.bind(f)
 }
 
-// bind looks the function's tensors up in the graph that is loaded now.
+// bind looks up the function's tensors in the loaded graph.
 func (m *model) bind(f *function) error {
 	f.inputs, f.outputs = nil, nil
 	for _, t := range f.types {
@@ -125,7 +126,8 @@ func (m *model) bind(f *function) error {
 	return nil
 }
 
-// split is the operation and the index of "op:index"; a name without one means output 0.
+// split returns the operation and the index of "op:index"; a name without an index means output
+// 0.
 func split(tensor string) (op string, index int, err error) {
 	op, text, found := strings.Cut(tensor, ":")
 	if found {
@@ -149,8 +151,8 @@ func output(graph *tf.Graph, tensor string) (tf.Output, error) {
 	return op.Output(n), nil
 }
 
-// call makes tensors of the values, runs the function and passes the results to
-// read, which must not keep them.
+// call makes tensors of the values, runs the function and passes the results to read, which must
+// not keep them.
 func (m *model) call(f *function, values []any, read func([]*tf.Tensor) error) error {
 	feeds := make(map[tf.Output]*tf.Tensor, len(values))
 	for i, v := range values {
@@ -163,7 +165,7 @@ func (m *model) call(f *function, values []any, read func([]*tf.Tensor) error) e
 	return m.run(m.saved.Session, feeds, f.outputs, read)
 }
 
-// run is Session.Run, which lets results and feeds go as the parameter release says.
+// run calls Session.Run, and releases results and feeds according to the parameter release.
 func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches []tf.Output, read func([]*tf.Tensor) error) error {
 	results, err := session.Run(feeds, fetches, nil)
 	if err != nil {
@@ -182,8 +184,8 @@ func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches [
 	return err
 }
 
-// scalars calls a function that gives numbers and reads them all, as a loop that
-// prints its progress does. It returns the loss.
+// scalars calls a function with scalar results and reads them all, like a loop that prints its
+// progress. It returns the loss.
 func (m *model) scalars(f *function, values []any) (loss float32, err error) {
 	err = m.call(f, values, func(results []*tf.Tensor) error {
 		for i, t := range results {
@@ -215,7 +217,7 @@ func (m *model) train(f *function, batch func(n int) ([]any, error)) *loop.Loop 
 	}
 }
 
-// trainRows is train on n samples that are in memory.
+// trainRows is train on n samples in memory.
 func (m *model) trainRows(f *function, n int) (*loop.Loop, error) {
 	data, err := m.rows(f, n, 0)
 	if err != nil {
@@ -224,7 +226,7 @@ func (m *model) trainRows(f *function, n int) (*loop.Loop, error) {
 	return m.train(f, func(n int) ([]any, error) { return data.at(n, m.Spec.Batch), nil }), nil
 }
 
-// save and restore write and read the variables: a prefix of file names.
+// save and restore write and read the variables in files with a prefix.
 func (m *model) save(prefix string) error {
 	return m.saver(prefix, func(s *savedmodels.Saver) (fetches []tf.Output, _ []*tf.Operation, err error) {
 		o, err := output(m.saved.Graph, s.SaveTensor)
@@ -266,8 +268,8 @@ func (m *model) saver(prefix string, what func(*savedmodels.Saver) ([]tf.Output,
 	return err
 }
 
-// resetting adds to the end of each epoch what the parameter reset asks for. The model
-// continues with the same state.
+// resetting adds the reset of the parameter reset to the end of each epoch. The model continues
+// with the same state.
 func (m *model) resetting(l *loop.Loop, functions ...*function) *loop.Loop {
 	reset := m.Choice("reset", "none", "restore", "reload")
 	if reset == "none" {

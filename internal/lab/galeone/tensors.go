@@ -14,24 +14,24 @@ import (
 	"steadyfit/memory"
 )
 
-// tensors counts the native objects of the binding that are not freed, which the
-// binding itself does not. The Go runtime knows of finalizers only once a
-// collection has queued them, and the objects that no collection has found yet are
-// the ones that matter here. A weak pointer is nil from the moment when the
-// finalizer is queued.
+// tensors counts the binding's native objects that are not freed, since the binding does not
+// count them. The Go runtime only knows finalizers that a collection has queued, but the objects
+// that no collection has found yet are the important ones here. A weak pointer becomes nil when
+// the finalizer is queued.
 //
-// It is a memory.Source: what malloc says, and the binding's objects. Bytes are those of tensors. Graphs,
-// whose size nobody knows, are counted; a session goes with its graph.
+// It is a memory.Source of malloc's figures and the binding's objects. Bytes are those of
+// tensors. Graphs are only counted, since their size is unknown. A session is freed with its
+// graph.
 type tensors struct {
 	mu     sync.Mutex
 	made   chunks
 	graphs []weak.Pointer[tf.Graph]
-	// What the workload can still reach.
+	// The objects that the workload can still reach.
 	keptBytes, keptGraphs int64
 }
 
-// chunks is a list that never copies itself to a larger place: what that leaves
-// behind would bring on the collections that are being watched.
+// chunks is a list that never moves to a larger array: the old arrays would trigger the
+// collections that the test watches.
 type chunks struct {
 	all [][]madeTensor // of chunkSize each
 	n   int
@@ -52,7 +52,7 @@ func (c *chunks) append(m madeTensor) {
 	c.n++
 }
 
-// sweep drops what has been collected, and sums up the rest.
+// sweep drops collected objects and sums up the rest.
 func (c *chunks) sweep() (bytes int64) {
 	n := c.n
 	c.n = 0
@@ -65,7 +65,7 @@ func (c *chunks) sweep() (bytes int64) {
 	return bytes
 }
 
-// counted counts a tensor that exists since now, and returns it.
+// counted counts a new tensor and returns it.
 func (t *tensors) counted(x *tf.Tensor) *tf.Tensor {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *tensors) counted(x *tf.Tensor) *tf.Tensor {
 	return x
 }
 
-// keep says that the workload holds on to a tensor until release.
+// keep records that the workload holds a tensor until release.
 func (t *tensors) keep(x *tf.Tensor)    { t.hold(size(x)) }
 func (t *tensors) release(x *tf.Tensor) { t.hold(-size(x)) }
 
@@ -83,7 +83,7 @@ func (t *tensors) hold(bytes int64) {
 	t.keptBytes += bytes
 }
 
-// countedGraph counts a graph that the workload holds on to until releaseGraph.
+// countedGraph counts a graph that the workload holds until releaseGraph.
 func (t *tensors) countedGraph(g *tf.Graph) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,7 +97,7 @@ func (t *tensors) releaseGraph() {
 	t.keptGraphs--
 }
 
-// size is that of the buffer; of strings without what they hold elsewhere.
+// size returns the size of the buffer. For strings, it leaves out their separate memory.
 func size(x *tf.Tensor) int64 {
 	n := int64(unsafe.Sizeof([3]uint64{})) // a TF_TString
 	if dtype := x.DataType(); dtype != tf.String {
@@ -111,7 +111,7 @@ func size(x *tf.Tensor) int64 {
 
 var mallocSource = native.Malloc()
 
-// Sample is called between steps, from the goroutine that runs them.
+// Sample is called between steps, on the goroutine that runs them.
 func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
 	mallocSource.Sample(add)
 

@@ -44,7 +44,7 @@ var workloads = map[string]func(*job) (*loop.Loop, error){
 	"S4":  recorded,
 }
 
-// plain is a train step on samples that are in memory.
+// plain is a train step on samples in memory.
 func plain(j *job) (*loop.Loop, error) {
 	m, f, err := j.trainable()
 	if err != nil {
@@ -72,7 +72,7 @@ func untrained(step func(n int) error, free func() error) *loop.Loop {
 	return &loop.Loop{Untrained: true, Close: free, Step: func(_ context.Context, n int) (float64, error) { return 0, step(n) }}
 }
 
-// session is one on a graph of the workload's own.
+// session is a session on a graph of the workload.
 func (j *job) session(graph *tf.Graph) (*tf.Session, func() error, error) {
 	s, err := tf.NewSession(graph, &tf.SessionOptions{Config: j.Spec.Config})
 	if err != nil {
@@ -85,10 +85,10 @@ func (j *job) session(graph *tf.Graph) (*tf.Session, func() error, error) {
 	}, nil
 }
 
-// newGraph makes a graph whose finalizer runs as soon as it is unreachable. Go's allocator
-// puts small objects without pointers, such as a tf.Graph, into blocks of 16 bytes, and
-// runs no finalizer while another object of the block is reachable. So the graph shares
-// its block with objects that are garbage at once.
+// newGraph makes a graph whose finalizer runs as soon as it is unreachable. Go's allocator puts
+// small objects without pointers, such as a tf.Graph, into blocks of 16 bytes, and runs no
+// finalizer while another object of the block is reachable. So the graph shares its block with
+// objects that become garbage at once.
 func newGraph() *tf.Graph {
 	garbage()
 	garbage()
@@ -100,7 +100,7 @@ func newGraph() *tf.Graph {
 //go:noinline
 func garbage() *[8]byte { return new([8]byte) }
 
-// spread is a graph of a placeholder and n operations on it.
+// spread makes a graph of a placeholder and n operations on it.
 func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in tf.Output, out []tf.Output, err error) {
 	graph = newGraph()
 	x, err := graph.AddOperation(tf.OpSpec{Type: "Placeholder", Name: "x", Attrs: map[string]any{"dtype": dtype}})
@@ -118,7 +118,7 @@ func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in
 	return graph, x.Output(0), out, nil
 }
 
-// leak is what a step of the calibration keeps, in values of 4 bytes.
+// leak is the size of the tensor that a calibration step keeps, in values of 4 bytes.
 const leak = 65536 / 4
 
 // keeping is a train step and a fetched tensor of 64 KiB that stays reachable.
@@ -156,7 +156,7 @@ func keeping(j *job) (*loop.Loop, error) {
 			}
 			return nil
 		})
-		runtime.GC() // so that nothing but this tensor is in the slope
+		runtime.GC() // so that the slope is that of this tensor only
 		return loss, err
 	}
 	l.Close = func() error {
@@ -169,8 +169,8 @@ func keeping(j *job) (*loop.Loop, error) {
 	return l, nil
 }
 
-// sized is how many samples step n takes: what draw gives, of 1 to most, as the parameter
-// shapes has it. A batch is filled up with other samples: only the shape matters.
+// sized returns the number of samples of step n: a draw from 1 to most, changed by the parameter
+// shapes. Other samples fill a batch up, since only the shape matters.
 func (j *job) sized(most int, draw func(n int) int) func(n int) int {
 	shapes := j.Choice("shapes", "varying", "fixed", "pad", "bucket")
 	return func(n int) int {
@@ -212,8 +212,8 @@ func varying(j *job) (*loop.Loop, error) {
 	return untrained(func(n int) error { return m.call(f, data.batch(0, size(n)), nil) }, m.close), nil
 }
 
-// compiled trains a model that XLA compiles for each size; no size comes twice before all
-// have come.
+// compiled trains a model that XLA compiles for each size. No size repeats before all sizes have
+// been used.
 func compiled(j *job) (*loop.Loop, error) {
 	jit := j.Choice("jit", "on", "off")
 	most := 2 * j.Spec.Batch
@@ -315,7 +315,7 @@ func growing(j *job) (*loop.Loop, error) {
 	}, free), nil
 }
 
-// outputs is how many the graph has whose fetches change.
+// outputs is the number of outputs of the graph for changing fetches.
 const outputs = 14
 
 // subsets fetches another set of outputs in each step.
@@ -350,7 +350,7 @@ func subsets(j *job) (*loop.Loop, error) {
 	}, free), nil
 }
 
-// predictions keeps what the model predicts, as Go values.
+// predictions keeps the predictions of the model as Go values.
 func predictions(j *job) (*loop.Loop, error) {
 	keep := j.Choice("history", "keep", "last") == "keep"
 	m, f, data, err := j.predicting(j.Spec.Batch)
@@ -374,7 +374,7 @@ func predictions(j *job) (*loop.Loop, error) {
 	}, m.close), nil
 }
 
-// A string tensor has so many strings, of a length from..to.
+// The number of strings in a tensor and the range of their lengths.
 const (
 	wordCount    = 1000
 	wordShortest = 10
@@ -416,8 +416,8 @@ func words(j *job) (*loop.Loop, error) {
 // validationBatch is the batch of an evaluation.
 const validationBatch = 64
 
-// validated evaluates the model on other samples after each epoch. The last whole batch of
-// an epoch is a quarter full, as that of 1000 samples in batches of 32 is.
+// validated evaluates the model on other samples after each epoch. The last batch of an epoch is
+// a quarter full, like that of 1000 samples in batches of 32.
 func validated(j *job) (*loop.Loop, error) {
 	m, f, err := j.trainable()
 	if err != nil {
@@ -447,8 +447,8 @@ func validated(j *job) (*loop.Loop, error) {
 	return m.resetting(l, f, evaluate), nil
 }
 
-// recorded keeps what each step reports. An epoch of 60,000 samples need not be in memory
-// for this.
+// recorded keeps the results of each step. It does not hold an epoch of 60,000 samples in
+// memory.
 func recorded(j *job) (*loop.Loop, error) {
 	keep := j.Choice("history", "keep", "last") == "keep"
 	m, f, err := j.trainable()
@@ -482,7 +482,7 @@ func recorded(j *job) (*loop.Loop, error) {
 	return l, nil
 }
 
-// large trains on many rows of floats, which are in memory or read from files.
+// large trains on many rows of floats, in memory or from files.
 func large(j *job) (*loop.Loop, error) {
 	where, n := j.Choice("data", "memory", "disk"), j.Int("rows", 1_000_000)
 	if n < j.Spec.Batch {
@@ -526,7 +526,7 @@ func large(j *job) (*loop.Loop, error) {
 	return l, nil
 }
 
-// forever are the batches of a dataset, pass after pass.
+// forever returns the batches of a dataset, pass after pass.
 func forever(ds data.Dataset, batch int) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for pass := 0; ; pass++ {
@@ -568,8 +568,8 @@ func generated(j *job) (*loop.Loop, error) {
 	}), nil
 }
 
-// augmented are new images: some mirrored, each cut out at another place (the edge
-// repeats) and made a little brighter or darker.
+// augmented returns new images. Some are mirrored; each is shifted (the edge repeats) and made a
+// little brighter or darker.
 func (j *job) augmented(images [][][][]float32) [][][][]float32 {
 	const most = 16 // pixels
 	result := make([][][][]float32, len(images))

@@ -1,7 +1,6 @@
-// Package loop runs the steps of one workload, with samples between them, for all
-// runtimes in Go. [Run] asks for the parameters that every workload has (gc, trim), loads
-// TensorFlow, opens the workload, does its steps, closes it, and reports the facts that
-// package worker has names for.
+// Package loop runs the steps of one workload, with samples between them, for all runtimes in
+// Go. [Run] reads the parameters that every workload has (gc, trim), loads TensorFlow, opens the
+// workload, does its steps, closes it, and reports the facts that package worker defines.
 package loop
 
 import (
@@ -19,44 +18,44 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrSaved: the state of the run is saved in the scratch folder, and another process
+// ErrSaved means that the state of the run is saved in the scratch folder, and another process
 // continues. A Loop returns it from Epoch; Run returns it after Child.Again.
 var ErrSaved = errors.New("another process continues")
 
-// Loop is a workload with everything loaded.
+// Loop is a loaded workload.
 type Loop struct {
 	// Step does step n, from 1, and returns its loss.
 	Step func(ctx context.Context, n int) (loss float64, err error)
-	// Untrained steps have no loss.
+	// Untrained means that steps have no loss.
 	Untrained bool
-	// Epoch is called after step n at the end of each epoch but the last; nil for none.
+	// Epoch is called after step n, at the end of each epoch but the last. It may be nil.
 	Epoch func(ctx context.Context, n int) error
-	// Steps, if it is not nil, does all steps, and calls after for each.
+	// Steps does all steps and calls after for each. If it is nil, Run calls Step.
 	Steps func(ctx context.Context, after func(ctx context.Context, n int, loss float64) error) error
-	// Trace makes the steps that follow write a tensorflow.RunMetadata to into; nil if
-	// steps cannot be traced.
+	// Trace makes the following steps write a tensorflow.RunMetadata to into. It is nil if steps
+	// cannot be traced.
 	Trace func(into *[]byte)
 	// Close frees everything that can be freed explicitly.
 	Close func() error
 }
 
-// Program is what differs between the runtimes.
+// Program has the parts that differ between the runtimes.
 type Program struct {
-	// Linked means that TensorFlow is in the process before Run, so that there is no
-	// sample of the phase start.
+	// Linked means that TensorFlow is in the process before Run, so that the phase start has no
+	// sample.
 	Linked bool
 	// Load loads TensorFlow and returns its version.
 	Load func() (version string, err error)
-	// Open makes the loop. It must ask for all parameters of the workload.
+	// Open makes the loop. It must read all parameters of the workload.
 	Open func(context.Context) (*Loop, error)
-	// Collect frees what Close left to the garbage collector; nil for nothing.
+	// Collect frees the objects that Close left to the garbage collector. It may be nil.
 	Collect func()
 }
 
 type run struct {
 	c        *worker.Child
 	gc, trim string
-	done     int // steps, those of earlier processes included
+	done     int // steps, including those of earlier processes
 	losses   losses
 }
 
@@ -66,8 +65,8 @@ const (
 	eachEpoch = "epoch"
 )
 
-// Run does a run from the first phase to the last. The caller ends it with Child.Done,
-// except after ErrSaved. A process that continues an earlier one sends the phases again.
+// Run does a run from the first phase to the last. The caller ends it with Child.Done, except
+// after ErrSaved. A process that continues an earlier one sends the phases again.
 func Run(ctx context.Context, c *worker.Child, p Program) error {
 	r := &run{c: c, gc: c.Choice("gc", "", eachEpoch, eachStep), trim: c.Choice("trim", "", eachEpoch)}
 	if err := c.Err(); err != nil {
@@ -98,14 +97,14 @@ func Run(ctx context.Context, c *worker.Child, p Program) error {
 	if p.Collect != nil {
 		p.Collect()
 	}
-	debug.FreeOSMemory() // also what Go code holds is freed explicitly
+	debug.FreeOSMemory() // memory of Go code is also freed explicitly
 	if err := c.Phase(worker.PhaseClosed); err != nil || !native.Trim() {
 		return err
 	}
 	return c.Phase(worker.PhaseTrimmed)
 }
 
-// work opens the loop, does its steps and closes it. Nothing of it is reachable
+// work opens the loop, does its steps and closes it. None of its objects are reachable
 // afterwards.
 func (r *run) work(ctx context.Context, open func(context.Context) (*Loop, error)) error {
 	l, err := open(ctx)
@@ -152,8 +151,7 @@ func (r *run) steps(ctx context.Context, l *Loop) error {
 	return nil
 }
 
-// after does what belongs between steps. It allocates nothing except at the end of an
-// epoch.
+// after does the work between steps. It allocates nothing except at the end of an epoch.
 func (r *run) after(ctx context.Context, l *Loop, n int, loss float64) error {
 	first := r.done == 0
 	r.done = n
@@ -197,7 +195,7 @@ func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (err error) {
 	return err
 }
 
-// steady is the end of the steps, with the workload still open.
+// steady reports the end of the steps, while the workload is open.
 func (r *run) steady() error {
 	errs := []error{r.c.Phase(worker.PhaseSteady)}
 	if n := r.c.Last(memory.Threads); n.OK {
@@ -209,8 +207,8 @@ func (r *run) steady() error {
 	return errors.Join(errs...)
 }
 
-// trace does one more step, and reports what TensorFlow's allocators held in it and what
-// graph rewriting did. It comes last, since a trace takes memory of its own.
+// trace does one more step, and reports the memory of TensorFlow's allocators in it and the
+// effect of graph rewriting. It comes last, since a trace itself takes memory.
 func (r *run) trace(ctx context.Context, l *Loop) error {
 	var metadata []byte
 	l.Trace(&metadata)
@@ -254,7 +252,7 @@ func (r *run) trace(ctx context.Context, l *Loop) error {
 	return nil
 }
 
-// losses are those of the first and the last step. They may be no numbers: a run that
+// losses are those of the first and the last step. They may be NaN or infinite: a run that
 // diverged has trained.
 type losses struct {
 	trained     bool
@@ -268,7 +266,7 @@ func (l *losses) add(loss float64) {
 	l.last = loss
 }
 
-// facts are the losses by the names of package worker; none if nothing was trained.
+// facts returns the losses by the names of package worker; none if nothing was trained.
 func (l *losses) facts() map[string]string {
 	if !l.trained {
 		return nil

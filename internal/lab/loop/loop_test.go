@@ -9,7 +9,7 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// What diverged has trained: its losses are told, however little they are numbers.
+// A diverged run has trained, so its losses are reported though they are NaN or infinite.
 func TestLosses(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -4,5 +4,5 @@ package measure
 
 import "time"
 
-// ProcessTime is not known.
+// ProcessTime is not available on this system.
 func ProcessTime() time.Duration { return 0 }

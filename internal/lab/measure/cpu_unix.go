@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ProcessTime is how long the process's threads have run, in sum.
+// ProcessTime returns the processor time of the process, summed over its threads.
 func ProcessTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -1,10 +1,10 @@
-// Package measure is what the variants of the benchmark share, so that they do the same
-// work and print the same figures: the batches, the measured loop, the memory of the
-// process, and the result as a line in Go benchmark format, or as JSON for the program
-// in bench. bench/cloop/cloop.c does the same in C, scripts/bench_keras.py in Python.
+// Package measure has the code that the variants of the benchmark share, so that they do the
+// same work and print the same figures: the batches, the measured loop, the memory of the
+// process, and the result as a line in Go benchmark format, or as JSON for the command bench.
+// bench/cloop/cloop.c does the same in C, scripts/bench_keras.py in Python.
 //
-// It is for the benchmark, and Median for the matrix as well; memory verdicts are made
-// by package memory.
+// It serves the benchmark only, except Median, which the matrix uses as well. Package memory
+// makes verdicts on memory.
 package measure
 
 import (
@@ -17,16 +17,16 @@ import (
 	"steadyfit/memory"
 )
 
-// A Feed is one input of the train step, of a synthetic batch.
+// A Feed is one input of the train step, in a synthetic batch.
 type Feed struct {
 	Shape []int64
-	Limit uint32 // integers are drawn below it
+	Limit uint32 // upper bound of integers
 }
 
-// DefaultLimit is the number of classes where nothing else is known.
+// DefaultLimit is the number of classes if it is not known.
 const DefaultLimit = 10
 
-// Elements is the number of values in the feed.
+// Elements returns the number of values in the feed.
 func (f Feed) Elements() int {
 	n := 1
 	for _, d := range f.Shape {
@@ -46,7 +46,7 @@ func (g *generator) next() uint32 {
 	return uint32(*g)
 }
 
-// Floats is the synthetic batch of feed number i.
+// Floats returns the synthetic batch of feed number i.
 func (f Feed) Floats(i int) []float32 {
 	g := generator(i + 1)
 	values := make([]float32, f.Elements())
@@ -56,7 +56,7 @@ func (f Feed) Floats(i int) []float32 {
 	return values
 }
 
-// Integers is the synthetic batch of feed number i.
+// Integers returns the synthetic batch of feed number i.
 func Integers[T int32 | int64](f Feed, i int) []T {
 	g := generator(i + 1)
 	values := make([]T, f.Elements())
@@ -66,15 +66,15 @@ func Integers[T int32 | int64](f Feed, i int) []T {
 	return values
 }
 
-// Memory is what the kernel says about this process, in bytes.
+// Memory is the kernel's report on this process, in bytes.
 type Memory struct {
-	RSS  int64 // VmRSS: resident, file-backed pages of the library included
-	Anon int64 // RssAnon: resident and its own
-	Peak int64 // VmHWM: the highest RSS so far, loading included
+	RSS  int64 // VmRSS: resident memory, with file-backed pages such as those of the library
+	Anon int64 // RssAnon: resident anonymous memory
+	Peak int64 // VmHWM: the highest RSS so far, with loading
 }
 
-// ReadMemory asks the operating system. An unknown amount is an error, since variants could
-// not be compared.
+// ReadMemory reads the memory of this process. An unknown amount is an error, since variants
+// could not be compared without it.
 func ReadMemory() (Memory, error) {
 	u, err := memory.Read()
 	if err != nil {
@@ -86,22 +86,22 @@ func ReadMemory() (Memory, error) {
 	return Memory{RSS: int64(u.RSS.Bytes), Anon: int64(u.Anon.Bytes), Peak: int64(u.Peak.Bytes)}, nil
 }
 
-// Plan says how long to run.
+// Plan is the length of a measurement.
 type Plan struct {
 	Warmup int // steps before the first measured one
 	Steps  int
-	Chunks int // the steps are timed in so many groups; memory is read between them
+	Chunks int // number of groups of timed steps; memory is read between them
 }
 
 // Result is one run of a variant.
 type Result struct {
 	Steps  int
-	Median time.Duration // over the chunks' means, per step
+	Median time.Duration // median over the chunks' means, per step
 	Mean   time.Duration // per step
 	Memory Memory        // after the last step
 	Slope  float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
-	// AnonLow and AnonHigh are the least and the most anonymous memory seen after
-	// a chunk, so after the warm-up.
+	// AnonLow and AnonHigh are the smallest and the largest anonymous memory after a chunk, so
+	// after the warm-up.
 	AnonLow, AnonHigh int64
 	FirstLoss         float32 // of the first warm-up step
 	LastLoss          float32
@@ -111,13 +111,13 @@ type Result struct {
 	Anons []int64
 	// WarmupLoss is the mean over the warm-up, ChunkLoss that over the last chunk.
 	WarmupLoss, ChunkLoss float64
-	// FirstStep is when the first step had ended.
+	// FirstStep is the time at the end of the first step.
 	FirstStep time.Time
-	// CPU is the time that the process's threads ran during the measured steps, in sum.
+	// CPU is the processor time of the measured steps, summed over all threads.
 	CPU time.Duration
 }
 
-// Run calls step and measures it. step returns the loss.
+// Run calls step repeatedly and measures it. step returns the loss.
 func Run(p Plan, step func() (float32, error)) (Result, error) {
 	if p.Steps < 1 || p.Warmup < 1 || p.Chunks < 1 || p.Steps < p.Chunks {
 		return Result{}, fmt.Errorf("plan %+v: at least one warm-up step and one step per chunk are needed", p)
@@ -154,7 +154,7 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 		took := time.Since(start)
 		total += took
 		means[c] = float64(took) / float64(size)
-		// Outside the clock: reading /proc costs about as much as a small step.
+		// This is not timed: reading /proc takes about as long as a small step.
 		m, err := ReadMemory()
 		if err != nil {
 			return Result{}, err
@@ -172,7 +172,7 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 	return r, nil
 }
 
-// Median of values; 0 if there are none.
+// Median returns the median of values; 0 if there are none.
 func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -180,8 +180,8 @@ func Median(values []float64) float64 {
 	return stats.Median(values)
 }
 
-// TheilSen is the median of the slopes between all pairs of points: a few
-// samples that were taken at a bad moment do not move it.
+// TheilSen returns the median of the slopes between all pairs of points. A few disturbed samples
+// do not change it much.
 func TheilSen(x, y []float64) float64 {
 	if len(x) < 2 {
 		return 0
@@ -189,7 +189,7 @@ func TheilSen(x, y []float64) float64 {
 	return stats.NewSlopes(x).Median(y)
 }
 
-// Print writes the result as one line of Go benchmark output.
+// Print writes the result as one line in Go benchmark format.
 func (r Result) Print(w io.Writer, impl, model string, batch int64) error {
 	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=%s/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%.1f steps/s\t%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
 		impl, model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(), 1/r.Median.Seconds(),

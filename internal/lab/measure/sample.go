@@ -10,32 +10,32 @@ import (
 	"steadyfit/data"
 )
 
-// A Sample is the result of one run of a variant: the JSON object that variants in all
-// languages print on a line. An epoch is a chunk of Plan.
+// A Sample is the result of one run of a variant: the JSON object that variants in all languages
+// print on a line. An epoch is a chunk of Plan.
 type Sample struct {
-	// Steps is the number of measured steps: those of all epochs after the first.
+	// Steps is the number of measured steps in all epochs after the first.
 	Steps int `json:"steps"`
 	// StepNS is the mean time of a step in each epoch, in nanoseconds.
 	StepNS []float64 `json:"step_ns"`
-	// Anon is the anonymous memory after each epoch, RSS the resident memory after the
-	// last, and Peak the most of that since the process started, in bytes.
+	// Anon is the anonymous memory after each epoch. RSS is the resident memory after the last
+	// epoch, and Peak the largest RSS since the process started. All are in bytes.
 	Anon []int64 `json:"anon_bytes"`
 	RSS  int64   `json:"rss_bytes"`
 	Peak int64   `json:"peak_bytes"`
-	// CPU is the time in nanoseconds that all threads ran during the measured steps.
+	// CPU is the processor time of all threads during the measured steps, in nanoseconds.
 	CPU int64 `json:"cpu_ns"`
-	// FirstStep is the Unix time, in nanoseconds, at which the first step had ended; 0
-	// if that could not be seen.
+	// FirstStep is the Unix time at the end of the first step, in nanoseconds; 0 if it is not
+	// known.
 	FirstStep int64 `json:"first_step_unix_ns,omitempty"`
-	// WarmupLoss and LastLoss are the mean losses over the first epoch and the last.
+	// WarmupLoss and LastLoss are the mean losses of the first and the last epoch.
 	WarmupLoss float64 `json:"warmup_loss"`
 	LastLoss   float64 `json:"last_loss"`
 	// Versions by name: "tensorflow", "keras", "python".
 	Versions map[string]string `json:"versions,omitempty"`
 }
 
-// Sample is the result of a loop with that many steps in a call, whose warm-up and chunks
-// were epochs.
+// Sample returns the result of a loop with that many steps per call, where the warm-up and each
+// chunk were one epoch.
 func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
 	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, RSS: r.Memory.RSS, Peak: r.Memory.Peak, CPU: r.CPU.Nanoseconds(),
 		FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,
@@ -49,11 +49,11 @@ func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
 	return s
 }
 
-// Write writes the line that the program in bench reads.
+// Write writes the line that the command bench reads.
 func (s Sample) Write(w io.Writer) error { return json.NewEncoder(w).Encode(s) }
 
-// WithData hands to use the samples of the files x.npy and y.npy in a folder, as one batch
-// that is valid until use returns. The file is mapped only while it is copied.
+// WithData passes the samples of the files x.npy and y.npy in a folder to use, as one batch that
+// is valid until use returns. Each file is mapped only while it is copied.
 func WithData(dir string, use func(data.Batch) error) error {
 	ds, err := data.Open(filepath.Join(dir, "x.npy"), data.Options{Map: true})
 	if err != nil {

@@ -1,13 +1,12 @@
-// Package mustcompile makes copies of SavedModels whose train signature XLA has to
-// compile: what tf.function(jit_compile=True) leaves in a model, without Python. The
-// workload of varying shapes under XLA is the same model with it on every runtime.
+// Package mustcompile makes copies of SavedModels whose train signature XLA must compile: it
+// marks functions in the model as tf.function(jit_compile=True) does, without Python. The
+// workload with varying shapes under XLA uses such a copy on every runtime.
 //
-// It is not auto-clustering, which is a setting of a session (gpuopts) and another
-// thing: that compiles a shape when it comes again, and gives up on what has too many
-// (TensorFlow 2.21, device_compilation_profiler.cc).
+// Auto-clustering is different: it is a setting of a session (gpuopts), compiles a shape only
+// when it repeats, and gives up on functions with too many shapes (TensorFlow 2.21,
+// device_compilation_profiler.cc).
 //
-// A model goes into [Copy] with a folder, and comes out as the one that was written
-// there, to be loaded like any other.
+// [Copy] writes the copy of a model to a folder and opens it. It is loaded like any other model.
 package mustcompile
 
 import (
@@ -27,17 +26,15 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// Attribute marks a function, and each call of it, that XLA compiles for every shape
-// that it is called with.
+// Attribute marks a function, and each call of it, so that XLA compiles it for every shape.
 const Attribute = "_XlaMustCompile"
 
-// ErrNoFunction: a signature that calls no function that could be compiled.
+// ErrNoFunction means that a signature calls no function that XLA could compile.
 var ErrNoFunction = errors.New("it is not a function that could be compiled")
 
-// Copy writes a copy of a model into dir whose train signature must be compiled, and
-// opens it. The folder must not hold files of a model yet (fs.ErrExist); what a failure
-// leaves in it is the caller's. A train signature that calls no function is
-// ErrNoFunction.
+// Copy writes a copy of a model, whose train signature must be compiled, to dir and opens it.
+// The folder must not hold files of a model (fs.ErrExist). After a failure, the caller removes
+// the files in it. The error is ErrNoFunction for a train signature that calls no function.
 func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 	if err := os.CopyFS(dir, os.DirFS(model.Dir)); err != nil {
 		return nil, err
@@ -63,7 +60,7 @@ func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 		return nil, err
 	}
 	if model.Metadata != nil {
-		// Its checksum is that of the original.
+		// The checksum is that of the original.
 		if err := os.RemoveAll(filepath.Join(dir, "assets.extra")); err != nil {
 			return nil, err
 		}
@@ -71,8 +68,8 @@ func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 	return savedmodels.Open(dir)
 }
 
-// mark marks the function that a signature calls. Between the two is a wrapper, which
-// only sorts inputs and outputs.
+// mark marks the function that a signature calls. Between the two is a wrapper, which only sorts
+// inputs and outputs.
 func mark(meta *pb.MetaGraphDef, name string) error {
 	for _, out := range meta.SignatureDef[name].GetOutputs() {
 		op, _, _ := strings.Cut(out.GetName(), ":")
@@ -92,7 +89,7 @@ func mark(meta *pb.MetaGraphDef, name string) error {
 	return ErrNoFunction
 }
 
-// nodeOf is the node of that name.
+// nodeOf returns the node with a name.
 func nodeOf(nodes []*node_def_go_proto.NodeDef, name string) *node_def_go_proto.NodeDef {
 	for _, n := range nodes {
 		if n.Name == name {
@@ -102,7 +99,7 @@ func nodeOf(nodes []*node_def_go_proto.NodeDef, name string) *node_def_go_proto.
 	return nil
 }
 
-// functionOf is the function that a node calls; nil if it calls none.
+// functionOf returns the function that a node calls; nil if it calls none.
 func functionOf(g *graph_go_proto.GraphDef, n *node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
 	if n.Op != "StatefulPartitionedCall" && n.Op != "PartitionedCall" {
 		return nil

@@ -30,8 +30,8 @@ func builtin(t *testing.T, name string) *savedmodels.Model {
 	return m
 }
 
-// marked are the functions with the attribute by name, each with the name of the
-// function that calls it so.
+// marked returns the functions with the attribute by name, each with the name of the function
+// that calls it with the attribute.
 func marked(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	functions := make(map[string]string)
@@ -70,7 +70,7 @@ func graphOf(t *testing.T, dir string) *graph_go_proto.GraphDef {
 	return saved.MetaGraphs[0].GraphDef
 }
 
-// wrapper is the function that a signature of a model calls.
+// wrapper returns the function that a signature of a model calls.
 func wrapper(t *testing.T, model *savedmodels.Model, signature string) string {
 	t.Helper()
 	sig, err := model.Signature(signature)
@@ -98,7 +98,7 @@ func TestCopy(t *testing.T) {
 			assert.Equal(t, model.Roles, copied.Roles)
 			require.NoError(t, copied.CheckTrainable(savedmodels.CheckOptions{}))
 
-			// The model brings functions for XLA of its own; one is new.
+			// The model already has functions for XLA; one more is new.
 			added := marked(t, dir)
 			for name := range marked(t, model.Dir) {
 				assert.Contains(t, added, name)

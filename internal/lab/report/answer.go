@@ -11,24 +11,24 @@ import (
 	"steadyfit/memory"
 )
 
-// answer is the finding on a workload on a runtime.
+// answer is the finding about a workload on a runtime.
 type answer struct {
 	Runtime  string
 	Workload matrix.Workload
 	Base     *matrix.Cell
 	growth   growth
-	// Removes, lowers and harms are cells by their effect on the growth (or on the
-	// crash), the cheapest first. nothing are those meant for the growth that leave it
-	// as it is, unseen those of them that may not have been in force.
+	// Removes, lowers and harms are cells by their effect on the growth (or on the crash), the
+	// cheapest first. nothing are cells that are meant for the growth but do not change it.
+	// unseen are those of them whose remedy may not have been applied.
 	Removes, lowers, nothing, unseen, harms, unclear []*matrix.Cell
-	// Peak are cells that lower the peak, whatever the growth.
+	// Peak are cells that lower the peak, regardless of the growth.
 	Peak []*matrix.Cell
 }
 
-// Answer is a itself, for what embeds it.
+// Answer returns a itself, for types that embed it.
 func (a answer) Answer() answer { return a }
 
-// Best is the cheapest cell that removes the growth; nil if none does.
+// Best returns the cheapest cell that removes the growth; nil if none does.
 func (a answer) Best() *matrix.Cell {
 	if len(a.Removes) == 0 {
 		return nil
@@ -36,27 +36,27 @@ func (a answer) Best() *matrix.Cell {
 	return a.Removes[0]
 }
 
-// Dies reports whether the workload crashes, OnPurpose whether its growth is built in
-// to test the instrument.
+// Dies reports whether the workload crashes. OnPurpose reports whether its growth is built in
+// for calibration.
 func (a answer) Dies() bool      { return a.growth == dies }
 func (a answer) Grows() bool     { return a.growth == grows }
 func (a answer) OnPurpose() bool { return a.Workload.Leak != nil && *a.Workload.Leak > 0 }
 
-// line is one fact of an answer: a term with its description on a page, a sentence on
-// a terminal.
+// line is one fact of an answer: a term with its description on a page, or a sentence on a
+// terminal.
 type line struct {
 	Class, Label string // on a page
 	text, color  string // on a terminal
 	Items        []item
-	More         int    // items that are left out
-	Note         string // instead of items
-	After        string // on a page, after the items
+	More         int    // number of items that are left out
+	Note         string // text in place of items
+	After        string // text after the items on a page
 }
 
-// item is a remedy in a line, with what stands before and after its name.
+// item is a remedy in a line, with the text before and after its name.
 type item struct{ ID, Title, Before, After string }
 
-// mostNames is how many remedies a line without costs names on a page.
+// mostNames is the maximum number of remedies in a line without costs on a page.
 const mostNames = 16
 
 func (v *view) line(class, label, text, color string, cells []*matrix.Cell, most int, describe func(*matrix.Cell) (before, after string)) line {
@@ -79,7 +79,7 @@ func (v *view) names(class, label, text, color string, cells []*matrix.Cell) lin
 	return v.line(class, label, text, color, cells, len(cells), nil)
 }
 
-// Names are the items of a line without costs that a page shows; nil if they have costs.
+// Names returns the items of a line without costs that a page shows; nil if they have costs.
 func (l line) Names() []item {
 	if len(l.Items) == 0 || l.Items[0].After != "" {
 		return nil
@@ -87,7 +87,7 @@ func (l line) Names() []item {
 	return l.Items[:min(len(l.Items), mostNames)]
 }
 
-// Rest is how many items a page leaves out.
+// Rest is the number of items that a page leaves out.
 func (l line) Rest() int {
 	if names := l.Names(); names != nil {
 		return len(l.Items) - len(names)
@@ -95,7 +95,8 @@ func (l line) Rest() int {
 	return l.More
 }
 
-// Lines are what removes, lowers, leaves or worsens the growth of an answer.
+// Lines returns the remedies that remove, lower, do not change, or worsen the growth of an
+// answer.
 func (v *view) Lines(a answer) []line {
 	removed, text, nothing, did, most := "Removed by", "No remedy that was tried removes it.", "= Does nothing", "Did nothing: ", 3
 	if a.Dies() {
@@ -136,8 +137,8 @@ func (a answer) tried() bool {
 	return len(a.Removes)+len(a.lowers)+len(a.nothing)+len(a.unseen)+len(a.harms)+len(a.unclear) > 0
 }
 
-// onGrowth is the effect of a cell on the growth: its effect if it was meant for that,
-// else that of its slope. A run that dies counts for every goal.
+// onGrowth returns the effect of a cell on the growth: its own effect if it was meant for the
+// growth, otherwise that on its slope. A crash counts for every goal.
 func (v *view) onGrowth(c *matrix.Cell, g growth) memory.Effect {
 	switch goal := v.goal(c); {
 	case c.Effect == memory.CouldNotApply, c.Effect == memory.NotApplicable, goal == memory.LowerSlope, goal == "", g == dies:
@@ -195,14 +196,14 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 	return a
 }
 
-// diesToo reports whether the workload dies without the remedy and with it.
+// diesToo reports whether the workload crashes both without the remedy and with it.
 func diesToo(c *matrix.Cell) bool {
 	d := c.Comparison
 	return d != nil && d.Pairs > 0 && 2*d.BaseCrashes >= d.Pairs && 2*d.RemedyCrashes >= d.Pairs
 }
 
-// answers on a runtime are in the order of the workloads, those that the matrix makes
-// grow on purpose last.
+// answers returns the answers on a runtime in the order of the workloads. Those with intended
+// growth come last.
 func (v *view) answers(runtime string) []answer {
 	var list, calibration []answer
 	for _, w := range v.workloads {
@@ -218,7 +219,7 @@ func (v *view) answers(runtime string) []answer {
 	return append(list, calibration...)
 }
 
-// settled lists the answers that need no remedy, by how their memory settles.
+// settled lists the answers that need no remedy, by the course of their memory.
 func settled(answers []answer) []labelled {
 	var list []labelled
 	for _, g := range []struct {
@@ -247,8 +248,8 @@ type labelled struct {
 
 func (l labelled) Answers() []answer { return l.answers }
 
-// tally counts the workloads that grow: "4 of 7 workloads grow, 1 dies; each has a
-// remedy that cures it". Growth that is built in does not count.
+// tally counts the workloads that grow: "4 of 7 workloads grow, 1 dies; each has a remedy that
+// cures it". Intended growth does not count.
 func tally(answers []answer) string {
 	n, growing, dying, removed, open := 0, 0, 0, 0, false
 	for _, a := range answers {
@@ -293,7 +294,7 @@ func tally(answers []answer) string {
 	return text
 }
 
-// slopeLeft is the ratio of slopes, infinite if it is not known.
+// slopeLeft returns the ratio of slopes; it is infinite if it is not known.
 func slopeLeft(c *matrix.Cell) float64 {
 	if c.Comparison == nil || !c.Comparison.Slope.OK {
 		return math.Inf(1)
@@ -301,9 +302,9 @@ func slopeLeft(c *matrix.Cell) float64 {
 	return c.Comparison.Slope.Estimate
 }
 
-// byCost compares the costs of two remedies: step time first, in twentieths, since
-// finer differences are noise, then the peak. A remedy that makes a step do less comes
-// last, since the time of its steps cannot be compared.
+// byCost compares the costs of two remedies: first the step time, in twentieths since finer
+// differences are noise, then the peak. A remedy that makes a step do less work comes last,
+// since its step time cannot be compared.
 func (v *view) byCost(a, b *matrix.Cell) int {
 	cost := func(r memory.Ratio) float64 {
 		switch {
@@ -329,15 +330,15 @@ func (v *view) byCost(a, b *matrix.Cell) int {
 
 func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
 
-// lessWork reports whether a step does less with a remedy, so that its time cannot be
+// lessWork reports whether a step does less work with a remedy, so that its time cannot be
 // compared.
 func (v *view) lessWork(remedy string) bool {
 	knobs := v.remedy[remedy].Params
 	return knobs["batch_divide"] != "" || knobs["batch"] != ""
 }
 
-// barren lists the remedies that are meant for growth, were in force, and did nothing on
-// any workload that grows by itself, by the workloads that show it.
+// barren lists the remedies that are meant for growth, were applied, and changed nothing on any
+// workload that grows by itself. Each has the workloads that show it.
 func (v *view) barren(answers []answer) []labelled {
 	var list []labelled
 	for _, m := range v.remedies {
@@ -372,8 +373,8 @@ func (v *view) barren(answers []answer) []labelled {
 	return list
 }
 
-// Unlimited is what a workload that dies takes without the limit, from the workload that
-// it is a variant of; empty if that was not measured.
+// Unlimited describes the memory and time of a crashed workload without the memory limit,
+// measured on the workload that it is a variant of; empty if that was not measured.
 func (v *view) Unlimited(a answer) string {
 	like, ok := v.workload[a.Workload.Like]
 	if !a.Dies() || !ok || limitOf(like, a.Runtime) > 0 || v.Settings.Limit > 0 {
@@ -386,8 +387,7 @@ func (v *view) Unlimited(a answer) string {
 	return fmt.Sprintf("Without the limit (%s): peak %s; %s per step.", like.ID, size(c.Figures.Peak), duration(c.Figures.StepTime))
 }
 
-// limitOf is the memory in bytes that a run of a workload may use on a runtime; 0 is
-// no limit.
+// limitOf returns the memory limit in bytes of a workload on a runtime; 0 is no limit.
 func limitOf(w matrix.Workload, runtime string) int64 {
 	return cmp.Or(w.On[runtime].Limit, w.Limit)
 }

@@ -13,16 +13,16 @@ import (
 	"steadyfit/memory"
 )
 
-// Benchmark writes the runs in the format of Go benchmarks, one line each, so that
-// benchstat summarises one matrix and compares two:
+// Benchmark writes the runs in the format of Go benchmarks, one line each, so that benchstat can
+// summarize one matrix or compare two:
 //
 //	BenchmarkMatrix/runtime=go/workload=W0/remedy=none-2 1 131000 ns/op 12.5 slope-B/step 372244480 peak-bytes 314572800 anon-bytes 311427072 closed-bytes
 //
-// The number at the end of a name is that of the cores, as go test has it. An op
-// is a step. slope is that of anonymous memory, peak the largest resident memory,
-// anon the anonymous memory after the last step, and closed after everything was
-// freed. An amount that a run does not have is left out; a run that has none is a
-// line that benchmark tools pass over, with the reason.
+// The number at the end of a name is the number of cores, as in go test. An op is a step. slope
+// is that of anonymous memory, peak the largest resident memory, anon the anonymous memory after
+// the last step, and closed the anonymous memory after everything was freed. An amount that a
+// run does not have is left out. A run without any amount is a comment line with the reason,
+// which benchmark tools skip.
 func Benchmark(w io.Writer, r *matrix.Result) error {
 	out := bufio.NewWriter(w)
 	e := r.Environment
@@ -91,7 +91,7 @@ func benchmarkValues(run *matrix.RunResult) []string {
 	return values
 }
 
-// benchmarkName replaces what would end a name or one of its parts.
+// benchmarkName replaces characters that would end a name or one of its parts.
 func benchmarkName(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || unicode.IsControl(r) || r == '/' || r == '=' {
@@ -101,7 +101,7 @@ func benchmarkName(text string) string {
 	}, text)
 }
 
-// benchmarkKey is a name that a configuration line may begin with.
+// benchmarkKey matches a name that a configuration line may begin with.
 func benchmarkKey(text string) string {
 	return strings.ToLower(strings.ReplaceAll(benchmarkName(text), ":", "_"))
 }

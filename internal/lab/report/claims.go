@@ -11,9 +11,9 @@ import (
 	"steadyfit/matrix"
 )
 
-// Claims writes the ledger in Markdown: a table of claims and verdicts per runtime,
-// then each claim with what the literature says of it, the figures, and the cells
-// that they are from; or what a test would need.
+// Claims writes the ledger in Markdown: a table of claims and verdicts per runtime, then each
+// claim with the answer of the literature, the figures, and the cells that they are from, or the
+// requirements of a test.
 func Claims(w io.Writer, r *matrix.Result) error {
 	out := bufio.NewWriter(w)
 	v := newView(r)
@@ -66,7 +66,7 @@ func Claims(w io.Writer, r *matrix.Result) error {
 	return out.Flush()
 }
 
-// claimRuntimes are the runtimes on which a claim was tested, in the usual order.
+// claimRuntimes returns the runtimes on which a claim was tested, in the usual order.
 func (v *view) claimRuntimes() []string {
 	var list []string
 	for _, c := range v.Claims {
@@ -101,11 +101,11 @@ func claimVerdict(c matrix.Claim, runtime string) string {
 var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "&", "&amp;",
 	"*", "\\*", "`", "\\`", "[", "\\[", "]", "\\]")
 
-// markdown is text as it is, on one line, whatever is in it. Underscores within
-// words mean nothing in Markdown and stay readable.
+// markdown escapes text and puts it on one line. Underscores within words have no meaning in
+// Markdown and remain.
 func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text)) }
 
-// On is the verdict on a claim on a runtime.
+// On returns the verdict on a claim on a runtime.
 func (c claim) On(runtime string) (s struct{ Verdict, Class, Text, Cells string }) {
 	s.Verdict = claimVerdict(c.Claim, runtime)
 	s.Class = map[string]string{matrix.Holds: "works", matrix.HoldsInPart: "partly", matrix.DoesNotHold: "harm", matrix.Undecided: "unclear"}[s.Verdict]
@@ -127,7 +127,7 @@ func (v *view) Ledger() (list []claim) {
 	return list
 }
 
-// ClaimRuntimes heads the columns of the ledger.
+// ClaimRuntimes returns the headings of the columns of the ledger.
 func (v *view) ClaimRuntimes() []string {
 	if names := v.claimRuntimes(); len(names) > 0 {
 		return names

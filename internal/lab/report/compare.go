@@ -13,31 +13,31 @@ import (
 	"steadyfit/memory"
 )
 
-// Agreement is how far two matrices say the same.
+// Agreement describes how far two matrices agree.
 type Agreement struct {
-	// Cells are in both and were measured in at least one; of Same of them the
-	// effect is the same.
+	// Cells are in both matrices and were measured in at least one. Same of them have the same
+	// effect.
 	Cells int `json:"cells"`
 	Same  int `json:"same"`
-	// Open are those of Same that are unclear in both.
+	// Open of the Same cells are unclear in both.
 	Open int `json:"open"`
-	// Baselines were judged in both; SameBaselines are of the same class: they grow,
-	// do not grow, die, or nobody can tell. SameKinds have the same kind of verdict
-	// as well; which kind memory has that does not grow is a matter of noise.
+	// Baselines were judged in both. SameBaselines of them are of the same class: they grow, do
+	// not grow, crash, or are inconclusive. SameKinds of these also have the same kind of
+	// verdict; the kinds of memory that does not grow differ by noise.
 	Baselines     int `json:"baselines"`
 	SameBaselines int `json:"same_baselines"`
 	SameKinds     int `json:"same_kinds"`
 	// OnlyA and OnlyB count cells that the other matrix lacks.
 	OnlyA int `json:"only_a"`
 	OnlyB int `json:"only_b"`
-	// Disagreements in the order of the first matrix, and OtherKinds: workloads of
-	// the same class whose kinds differ.
+	// Disagreements are in the order of the first matrix. OtherKinds are workloads of the same
+	// class whose kinds differ.
 	Disagreements []Disagreement `json:"disagreements"`
 	OtherKinds    []Disagreement `json:"other_kinds"`
 }
 
-// Share of all verdicts, of cells and of baselines, that are the same, from 0 to 1;
-// 1 if there is nothing to compare.
+// Share returns the fraction of equal verdicts, of cells and of baselines, from 0 to 1; 1 if
+// there is nothing to compare.
 func (a Agreement) Share() float64 {
 	if a.Cells+a.Baselines == 0 {
 		return 1
@@ -45,8 +45,8 @@ func (a Agreement) Share() float64 {
 	return float64(a.Same+a.SameBaselines) / float64(a.Cells+a.Baselines)
 }
 
-// Unexplained counts disagreements that are neither of an inconclusive verdict nor
-// near a threshold.
+// Unexplained counts disagreements without an inconclusive verdict that are not near a
+// threshold.
 func (a Agreement) Unexplained() int {
 	n := 0
 	for _, d := range a.Disagreements {
@@ -62,17 +62,17 @@ type Disagreement struct {
 	Runtime  string `json:"runtime"`
 	Workload string `json:"workload"`
 	Remedy   string `json:"remedy"`
-	// A and B are the effects, or the kinds of verdict of a baseline, with the
-	// figures that they rest on.
+	// A and B are the effects, or the kinds of verdict of a baseline, with the figures behind
+	// them.
 	A string `json:"a"`
 	B string `json:"b"`
-	// Why says that one side was undecided, or that the figures agree and lie on
-	// both sides of a threshold. If it is empty, the matrices contradict each other.
+	// Why says that one side was undecided, or that the figures agree and lie on both sides of a
+	// threshold. If it is empty, the matrices contradict each other.
 	Why string `json:"why"`
 }
 
-// Compare writes what two matrices agree on, and where they do not both figures and
-// whether that is more than chance. Cells that were measured in neither, and those
+// Compare writes the agreement of two matrices. Where they differ, it writes both figures and
+// whether the difference is more than chance. Cells that neither matrix has measured, and those
 // that only one of them has, do not count.
 func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error) {
 	agreement := agree(newView(a), newView(b))
@@ -183,7 +183,7 @@ func agree(a, b *view) Agreement {
 	return out
 }
 
-// measured is whether runs say something of the cell.
+// measured reports whether the cell has a result of runs.
 func measured(c *matrix.Cell) bool {
 	return c.Comparison != nil || c.Effect != memory.NotApplicable && c.Effect != memory.CouldNotApply
 }
@@ -195,7 +195,7 @@ func kindOf(c *matrix.Cell) memory.Kind {
 	return c.Verdict.Kind
 }
 
-// classOf is what of a verdict does not depend on noise.
+// classOf returns the class of a verdict, which does not depend on noise.
 func classOf(c *matrix.Cell) string {
 	switch growthOf(c) {
 	case grows:
@@ -234,7 +234,7 @@ func effectFigures(v *view, c *matrix.Cell) string {
 	return text + orEmpty(": ", oneLine(c.Reason))
 }
 
-// which names the matrices for which something is so.
+// which names the matrices for which a condition is true.
 func which(a, b bool) string {
 	switch {
 	case a && b:
@@ -245,14 +245,12 @@ func which(a, b bool) string {
 	return "B was"
 }
 
-// whyVerdict explains why two baselines were judged differently; empty if nothing
-// does.
+// whyVerdict explains why two baselines were judged differently; empty if it finds no reason.
 func whyVerdict(a, b *view, x, y *matrix.Cell) string {
 	if i, j := growthOf(x) == undecided, growthOf(y) == undecided; i || j {
 		return which(i, j) + " inconclusive"
 	}
-	// As many runs of the other class as make it likely that the next matrix has the
-	// other majority.
+	// So many runs are of the other class that the next matrix may well have the other majority.
 	other := func(v *view, c, than *matrix.Cell) (n, all int) {
 		for _, r := range v.runsOf(c) {
 			all++
@@ -279,10 +277,10 @@ func whyVerdict(a, b *view, x, y *matrix.Cell) string {
 	return ""
 }
 
-// nearly is how far two ratios may lie apart and still be the same measurement.
+// nearly is the largest difference of two ratios from the same measurement.
 const nearly = 0.05
 
-// whyEffect explains why a remedy was judged differently; empty if nothing does.
+// whyEffect explains why a remedy was judged differently; empty if it finds no reason.
 func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	if i, j := x.Effect == memory.Unclear, y.Effect == memory.Unclear; i || j {
 		return which(i, j) + " unclear"
@@ -302,7 +300,7 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	if !r.OK || !s.OK {
 		return ""
 	}
-	// A verdict by deaths does not rest on the ratio.
+	// A verdict on crashes does not depend on the ratio.
 	if x.Comparison.RemedyCrashes != y.Comparison.RemedyCrashes || x.Comparison.BaseCrashes != y.Comparison.BaseCrashes {
 		return ""
 	}

@@ -13,7 +13,7 @@ import (
 	"steadyfit/memory"
 )
 
-// Alarms are what a reader must know before anything else.
+// Alarms are warnings that a reader must see first.
 func (v *view) Alarms() []string {
 	var list []string
 	for _, c := range v.Calibration {
@@ -30,7 +30,7 @@ func (v *view) Alarms() []string {
 	return list
 }
 
-// Calibrated says in a sentence that the instrument holds; empty if it does not.
+// Calibrated is a sentence that the calibration succeeded; empty if it did not.
 func (v *view) Calibrated() string {
 	var leaks, controls int
 	var names []string
@@ -69,7 +69,7 @@ func calibrationText(c matrix.Calibration) string {
 	return fmt.Sprintf("expected %s, measured %s.", rate(memory.Interval{Estimate: c.Expected, Low: c.Expected, High: c.Expected}, false), rate(c.Slope, true))
 }
 
-// Machine is the environment in a line.
+// Machine describes the environment in one line.
 func (v *view) Machine() string {
 	e := v.Environment
 	var parts []string
@@ -115,8 +115,8 @@ func (v *view) Machine() string {
 	return strings.Join(parts, " · ")
 }
 
-// When is the time and the size of the matrix in a line. Runs may have been taken over
-// from an earlier matrix, so the time is that of the first of them.
+// When is the time and the size of the matrix in one line. Runs may be from an earlier matrix,
+// so the time is that of the first of them.
 func (v *view) When() string {
 	var parts []string
 	began, took := v.Started, v.seconds()
@@ -150,9 +150,9 @@ func (v *view) When() string {
 	return strings.Join(parts, " · ")
 }
 
-// workloadFacts is how a workload runs on a runtime, in a line.
+// workloadFacts describes in one line how a workload runs on a runtime.
 func workloadFacts(w matrix.Workload, runtime string) string {
-	d := w.On[runtime] // what is 0 there is the same as elsewhere
+	d := w.On[runtime] // 0 means no difference on this runtime
 	steps, every, epoch := cmp.Or(d.Steps, w.Steps), cmp.Or(d.Every, w.Every), cmp.Or(d.Epoch, w.Epoch)
 	var parts []string
 	if w.Model != "" {
@@ -180,7 +180,7 @@ func workloadFacts(w matrix.Workload, runtime string) string {
 	return strings.Join(parts, " · ")
 }
 
-// Conditions are the machine and the settings, as names and values.
+// Conditions returns the machine and the settings, as names and values.
 func (v *view) Conditions() [][2]string {
 	e, s := v.Environment, v.Settings
 	amount := func(bytes int64, none string) string {
@@ -240,7 +240,7 @@ func (v *view) Conditions() [][2]string {
 	return rows
 }
 
-// seconds is the time in all runs.
+// seconds is the time of all runs.
 func (v *view) seconds() (sum float64) {
 	for i := range v.Runs {
 		sum += v.Runs[i].Seconds

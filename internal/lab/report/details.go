@@ -13,16 +13,16 @@ import (
 	"steadyfit/memory"
 )
 
-// part is the details of a workload on a runtime.
+// part has the details of a workload on a runtime.
 type part struct {
 	answer
 	Index  int // of the runtime
 	Rows   []row
 	Absent []labelled
-	// Why is whether a row has a remark, Less whether a step of one does less work.
+	// Why reports whether a row has a remark, Less whether a row has steps that do less work.
 	Why, Less bool
 	Native    []nativeColumn
-	Front     []row // of the lowest peak for their step time
+	Front     []row // rows with the lowest peak for their step time
 }
 
 // row is a cell with the data of its curve and of its point.
@@ -30,13 +30,13 @@ type row struct {
 	*matrix.Cell
 	Why   string
 	Less  bool
-	Curve string // "step KiB step KiB ..." of the middle run, then of others, after "|"
+	Curve string // "step KiB step KiB ..." of the middle run, then of other runs, after "|"
 	Died  bool
-	Point bool // has a peak and a step time to be compared
-	Front int  // on the front, from 1
+	Point bool // has a peak and a step time that can be compared
+	Front int  // number on the front, from 1
 }
 
-// nativeColumn is a figure beside the phases, shown where a cell has it.
+// nativeColumn is a figure beside the phases. It is shown if a cell has it.
 type nativeColumn struct {
 	Name   string
 	figure func(*matrix.Figures) *int64
@@ -50,7 +50,7 @@ var nativeColumns = []nativeColumn{
 	{"TensorFlow's GPU pool in a step", func(f *matrix.Figures) *int64 { return f.GPUPool }},
 }
 
-// Parts are the details of a workload on each runtime that it ran on.
+// Parts returns the details of a workload on each runtime that it ran on.
 func (p *page) Parts(w matrix.Workload) []part {
 	var list []part
 	for i, name := range p.runtimes {
@@ -84,7 +84,7 @@ func (v *view) part(runtime int, a answer) part {
 		}
 		p.Absent[i].Items = append(p.Absent[i].Items, m)
 	}
-	// The best effect first; what works by cost.
+	// The best effect comes first; remedies that work are ordered by cost.
 	slices.SortStableFunc(shown[1:], func(x, y *matrix.Cell) int {
 		if n := cmp.Compare(slices.Index(effects, x.Effect), slices.Index(effects, y.Effect)); n != 0 || x.Effect != memory.Works {
 			return n
@@ -131,12 +131,12 @@ func (p *part) front() {
 	}
 }
 
-// Facts is how the workload runs, in a line, Kinds how many runs have its verdict.
+// Facts describes in one line how the workload runs. Kinds counts the runs with its verdict.
 func (p part) Facts() string { return workloadFacts(p.Workload, p.Runtime) }
 
 func (v *view) Kinds(p part) string {
 	if p.Dies() {
-		return "" // the verdict counts the deaths
+		return "" // the verdict already counts the crashes
 	}
 	return v.kinds(p.Base)
 }
@@ -145,7 +145,7 @@ func (p part) HasCurves() bool {
 	return slices.ContainsFunc(p.Rows, func(r row) bool { return r.Curve != "" })
 }
 
-// Word is the effect of a row; of the workload as it is, its verdict.
+// Word is the effect of a row; for the baseline, it is the verdict.
 func (r row) Word() string {
 	if r.Remedy == matrix.Baseline {
 		return verdictWord(r.Cell)
@@ -169,8 +169,8 @@ func (r row) Slope() string {
 	return head
 }
 
-// Ratios are the slope, peak, step time and level after close over those without the
-// remedy; empty where unknown.
+// Ratios are the slope, peak, step time and level after close relative to those without the
+// remedy; empty if unknown.
 func (r row) Ratios() [4]string {
 	var list [4]string
 	if d := r.Comparison; d != nil {
@@ -187,7 +187,7 @@ var phaseNames = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLo
 
 func (v *view) PhaseNames() []string { return phaseNames }
 
-// Phases are the anonymous memory of a cell at the turning points; nil if unknown.
+// Phases returns the anonymous memory of a cell between phases; nil if unknown.
 func (v *view) Phases(c *matrix.Cell) []string {
 	var list []string
 	known := false
@@ -202,7 +202,7 @@ func (v *view) Phases(c *matrix.Cell) []string {
 	return list
 }
 
-// PhaseLine is the phases of the first row that has them, in a line.
+// PhaseLine is the phases of the first row that has them, in one line.
 func (v *view) PhaseLine(p part) string {
 	for _, r := range p.Rows {
 		var parts []string
@@ -218,14 +218,14 @@ func (v *view) PhaseLine(p part) string {
 	return ""
 }
 
-// remark is what the figures of a cell do not say.
+// remark returns what the figures of a cell do not show.
 func (v *view) remark(c *matrix.Cell) string {
 	if c.Remedy == matrix.Baseline {
 		return ""
 	}
 	var parts []string
 	if _, r := v.goalRatio(c); !r.OK && !diesToo(c) {
-		parts = append(parts, sentence(c.Reason)) // where the ratio is known the reason repeats it
+		parts = append(parts, sentence(c.Reason)) // with a known ratio, the reason would repeat it
 	}
 	switch {
 	case diesToo(c):
@@ -242,15 +242,15 @@ func (v *view) remark(c *matrix.Cell) string {
 	return strings.Join(parts, " ")
 }
 
-// mostPoints and mostRepeats limit the points of a curve and the curves of the workload
-// as it is beside that of its middle run.
+// mostPoints is the maximum number of points of a curve. mostRepeats is the maximum number of
+// curves of the baseline beside that of its middle run.
 const mostPoints, mostRepeats = 24, 6
 
-// point is a step and what was held after it.
+// point is a step and the memory after it.
 type point struct{ x, y float64 }
 
-// thinned keeps at most so many points in the order of time: the lowest and the
-// highest of each stretch, so that extremes remain.
+// thinned keeps at most that many points in the order of time: the lowest and the highest of
+// each section, so that extremes remain.
 func thinned(list []point, most int) []point {
 	if len(list) <= most || most < 6 {
 		return list
@@ -281,8 +281,8 @@ func thinned(list []point, most int) []point {
 	return append(out, list[len(list)-1])
 }
 
-// curves is the curve of the middle run of a cell, and those of other runs of the
-// workload as it is; died is whether the middle run ended before its time.
+// curves returns the curve of the middle run of a cell and, for the baseline, those of other
+// runs; died reports whether the middle run ended early.
 func (v *view) curves(c *matrix.Cell) (text string, died bool) {
 	middle := matrix.Middle(v.runsOf(c))
 	if middle == nil {
@@ -302,7 +302,7 @@ func (v *view) curves(c *matrix.Cell) (text string, died bool) {
 	return strings.Join(list, "|"), middle.Failure != "" || middle.Outcome.Verdict.Kind == memory.Crash
 }
 
-// curve is the anonymous memory of a run, or the resident memory where that is unknown.
+// curve returns the anonymous memory of a run, or the resident memory if that is unknown.
 func curve(r *matrix.RunResult) string {
 	if r.Series == nil {
 		return ""

@@ -21,8 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares got with a file, and leaves what it got beside the file if they
-// differ.
+// golden compares got with a file. If they differ, it writes got to a file beside it.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -42,19 +41,19 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// course is how a made workload behaves: what it holds at a step, in bytes.
+// course is the behaviour of a fixture workload: its memory at each step, in bytes.
 type course struct {
 	kind  memory.Kind // Leak, Flat, Plateau, Sawtooth, Crash
 	level float64     // bytes before the first step
 	slope float64     // of a leak, bytes per step
-	rise  float64     // of a plateau; depth of a saw-tooth
-	peak  float64     // what a step takes for a while
+	rise  float64     // level of a plateau; depth of a sawtooth
+	peak  float64     // additional memory in the middle of a step
 	time  float64     // nanoseconds of a step
 	cause memory.Layer
-	trim  float64 // what a trim gives back
+	trim  float64 // memory that a trim returns
 }
 
-// change is what a remedy does to a workload, as factors.
+// change is the effect of a remedy on a workload, as factors.
 type change struct {
 	slope, peak, time float64
 	dies, lives       bool
@@ -70,7 +69,7 @@ func i64(v int64) *int64 { return &v }
 
 const mib, kib = float64(memory.MiB), float64(memory.KiB)
 
-// withoutCurves takes the series from the runs, which make up most of a page.
+// withoutCurves removes the series of the runs, which take most of the space of a page.
 func withoutCurves(r *matrix.Result) *matrix.Result {
 	for i := range r.Runs {
 		r.Runs[i].Series = nil
@@ -78,11 +77,10 @@ func withoutCurves(r *matrix.Result) *matrix.Result {
 	return r
 }
 
-// fixtures keeps made matrices, since making one takes a second.
+// fixtures caches fixture matrices, since making one takes a second.
 var fixtures = map[string]*matrix.Result{}
 
-// fixture is a made matrix with so many runs per cell. What the tests change is
-// copied.
+// fixture returns a matrix with that many runs per cell. The parts that tests change are copied.
 func fixture(pairs int, seed uint64) *matrix.Result {
 	key := fmt.Sprint(pairs, seed)
 	if fixtures[key] == nil {
@@ -239,7 +237,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	return &result
 }
 
-// fixtureRemedies are ID, group, goal, title, runtimes.
+// fixtureRemedies has ID, group, goal, title and runtimes of each remedy.
 const fixtureRemedies = `
 none|baseline|slope|as it is
 close|lifetimes|slope|close tensors when they are done with|go galeone
@@ -289,8 +287,8 @@ func fixtureAbsent(runtime, workload string, m matrix.Remedy) string {
 	return ""
 }
 
-// judged keeps series and verdicts by what they depend on, since a verdict takes
-// some milliseconds.
+// judged caches series and verdicts by their parameters, since a verdict takes several
+// milliseconds.
 var judged = struct {
 	m map[string]*memory.Series
 	v map[string]memory.Verdict
@@ -301,7 +299,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 	d, ok := w.changes[remedy]
 	if !ok {
 		d = change{slope: 1, peak: 1, time: 1}
-		switch remedy { // what costs something everywhere
+		switch remedy { // remedies that cost time or memory on every workload
 		case "gc-step":
 			d.time = 1.35
 		case "eager":
@@ -372,7 +370,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 	closed := run.Phases["closed"]
 	run.Outcome.Reset = closed.Get(memory.Anon)
 	if runtime == matrix.Keras && w.ID == "W0" {
-		delete(run.Phases, "library") // as a runtime that does not tell it
+		delete(run.Phases, "library") // like a runtime that does not report it
 		s := run.Phases["trimmed"]
 		s.Set(memory.Anon, memory.Reading{})
 		run.Phases["trimmed"] = s

@@ -16,7 +16,7 @@ import (
 	"steadyfit/memory"
 )
 
-// size is an amount of memory, or a dash.
+// size formats an amount of memory; an unknown amount is a dash.
 func size(b *int64) string {
 	if b == nil {
 		return unknown
@@ -31,7 +31,7 @@ func reading(r memory.Reading) string {
 	return r.Bytes.String()
 }
 
-// duration of a step in nanoseconds, with three significant digits.
+// duration formats the time of a step in nanoseconds, with three significant digits.
 func duration(ns *int64) string {
 	if ns == nil {
 		return unknown
@@ -48,7 +48,7 @@ func duration(ns *int64) string {
 	return significant(v, 3) + " ns"
 }
 
-// significant prints a number with so many digits in all, and no exponent.
+// significant formats a number with that many significant digits, and without an exponent.
 func significant(v float64, digits int) string {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -57,15 +57,16 @@ func significant(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'f', max(digits-before, 0), 64)
 }
 
-// typeset puts the signs of print for those of a terminal.
+// typeset replaces the signs for terminals by typographic ones.
 var typeset = strings.NewReplacer("-", "−", "x", "×", "inf", "∞")
 
-// rate is a slope per step, "+4.6 MiB/step", or with its bounds, "+4.6 MiB/step [4.5, 4.7]".
+// rate formats a slope per step, "+4.6 MiB/step", or with its bounds, "+4.6 MiB/step [4.5,
+// 4.7]".
 func rate(s memory.Interval, bounds bool) string {
 	return typeset.Replace(memory.Rate(memory.Anon, s, memory.PerStep, bounds))
 }
 
-// slopeText is the slope of a cell with its range.
+// slopeText formats the slope of a cell with its range.
 func slopeText(c *matrix.Cell, bounds bool) string {
 	s, ok := slope(c)
 	if !ok {
@@ -74,8 +75,8 @@ func slopeText(c *matrix.Cell, bounds bool) string {
 	return rate(s, bounds)
 }
 
-// spread says how far apart the slopes of the runs of a cell lie, "4.5 to 4.7 over 5
-// runs", or the interval of a single run, in the unit of slopeText.
+// spread formats the range of the slopes of the runs of a cell, "4.5 to 4.7 over 5 runs", or the
+// interval of a single run, in the unit of slopeText.
 func spread(c *matrix.Cell) string {
 	s, ok := slope(c)
 	if !ok {
@@ -84,8 +85,8 @@ func spread(c *matrix.Cell) string {
 	text := rate(s, true)
 	i := strings.Index(text, "[")
 	low, high, _ := strings.Cut(strings.Trim(text[i:], "[]"), ", ")
-	// The unit is that of the largest of the three; the estimate by itself may have
-	// a smaller one.
+	// The unit is that of the largest of the three values; the estimate alone may have a smaller
+	// unit.
 	if unit := strings.Fields(text)[1]; !strings.HasSuffix(rate(s, false), " "+unit) {
 		high += " " + unit
 	}
@@ -100,7 +101,7 @@ func spread(c *matrix.Cell) string {
 	return fmt.Sprintf("interval %s to %s", low, high)
 }
 
-// times is a ratio: "×0.61", with its interval if bounds is set.
+// times formats a ratio: "×0.61", with its interval if bounds is set.
 func times(r memory.Ratio, bounds bool) string {
 	if !r.OK {
 		return unknown
@@ -108,9 +109,9 @@ func times(r memory.Ratio, bounds bool) string {
 	return typeset.Replace(r.Times(bounds))
 }
 
-// Cost says what a remedy costs: "step time ×1.42; peak ×0.61". Of one that saves a
-// workload that otherwise dies there is nothing to compare with, so it is what it
-// takes: "peak 1.2 GiB; 140 ms per step".
+// Cost describes the cost of a remedy: "step time ×1.42; peak ×0.61". If the workload crashes
+// without the remedy, there is nothing to compare with, and Cost has absolute amounts: "peak 1.2
+// GiB; 140 ms per step".
 func (v *view) Cost(c *matrix.Cell) string {
 	var parts []string
 	if c.Comparison != nil {
@@ -151,7 +152,7 @@ func (v *view) Cost(c *matrix.Cell) string {
 	return strings.Join(parts, "; ")
 }
 
-// goalRatio is the ratio of what the remedy is meant to lower.
+// goalRatio returns the ratio of the amount that the remedy is meant to lower.
 func (v *view) goalRatio(c *matrix.Cell) (name string, r memory.Ratio) {
 	if c.Comparison == nil {
 		return "", memory.Ratio{}
@@ -167,7 +168,7 @@ func (v *view) goalRatio(c *matrix.Cell) (name string, r memory.Ratio) {
 	return "slope", c.Comparison.Slope
 }
 
-// Verdict on a cell in a few words.
+// Verdict is the verdict on a cell in a few words.
 func (v *view) Verdict(c *matrix.Cell) string {
 	switch {
 	case c == nil:
@@ -203,7 +204,7 @@ func (v *view) Verdict(c *matrix.Cell) string {
 	return string(d.Kind)
 }
 
-// verdictWord names the kind of a verdict.
+// verdictWord returns a word for the kind of a verdict.
 func verdictWord(c *matrix.Cell) string {
 	switch growthOf(c) {
 	case dies:
@@ -227,7 +228,7 @@ func verdictWord(c *matrix.Cell) string {
 	return string(c.Verdict.Kind)
 }
 
-// death is how many runs of a cell died and of what, the most common cause.
+// death returns the number of crashed runs of a cell and their most common cause.
 func (v *view) death(c *matrix.Cell) string {
 	counts, best := map[string]int{}, ""
 	for _, cause := range c.Crashes {
@@ -246,8 +247,8 @@ func (v *view) death(c *matrix.Cell) string {
 	return best
 }
 
-// causes say what carries a growth, in words for somebody who has not read the
-// package memory.
+// causes explain the layers that carry a growth, in words for readers who do not know package
+// memory.
 var causes = map[memory.Cause]string{
 	memory.GCLag:        "native objects that nothing refers to any more wait for the garbage collector, which does not see how large they are",
 	memory.Unreleased:   "native objects are made and never released",
@@ -260,8 +261,8 @@ var causes = map[memory.Cause]string{
 	memory.Unattributed: "no layer that was sampled goes along with it",
 }
 
-// cause is the layer that carries the growth and what that means; both are empty
-// if nothing grew.
+// cause returns the layer that carries the growth and its explanation; both are empty if nothing
+// grew.
 func cause(d *memory.Verdict) (layer, text string) {
 	if d == nil || d.Cause == "" {
 		return "", ""
@@ -276,9 +277,9 @@ func cause(d *memory.Verdict) (layer, text string) {
 // release is the remedy that releases native objects explicitly.
 const release = "close"
 
-// why is cause for the workload of an answer, as sentences: with what there is to do
-// about objects that wait for the garbage collector and whether it had to come, with
-// what TensorFlow's pool held, and with the notes of the verdict.
+// why explains the cause of growth for the workload of an answer, in sentences. It adds the
+// remedy for objects that wait for the garbage collector and whether a collection was due, the
+// memory in TensorFlow's pool, and the notes of the verdict.
 func (v *view) why(a answer) (layer, text string) {
 	d := a.Base.Verdict
 	layer, text = cause(d)
@@ -302,7 +303,7 @@ func (v *view) why(a answer) (layer, text string) {
 	return layer, strings.TrimSpace(text + " " + notes(d))
 }
 
-// notes are the notes of a verdict, as sentences.
+// notes returns the notes of a verdict as sentences.
 func notes(d *memory.Verdict) string {
 	if d == nil {
 		return ""
@@ -314,12 +315,12 @@ func notes(d *memory.Verdict) string {
 	return strings.Join(list, " ")
 }
 
-// explicitly says how to release objects that wait for the garbage collector: by the
-// remedy for it, or, on a runtime that has none, on the runtime that has.
+// explicitly says how to release objects that wait for the garbage collector: by the remedy for
+// it or, on a runtime without one, by the same workload on the runtime that has one.
 func (v *view) explicitly(a answer) string {
 	m, ok := v.remedy[release]
 	if !ok {
-		// It was not part of the matrix; where it makes sense is known all the same.
+		// The remedy was not part of the matrix, but the runtimes that have it are known.
 		m, _ = matrix.FindRemedy(release)
 	}
 	if len(m.Runtimes) == 0 || slices.Contains(m.Runtimes, a.Runtime) {
@@ -337,18 +338,17 @@ func (v *view) explicitly(a answer) string {
 	return text + "."
 }
 
-// symbols stand for effects where there is little room.
+// symbols stand for effects where space is short.
 var symbols = map[memory.Effect]string{
 	memory.Works: "✓", memory.Partly: "◐", memory.NoEffect: "=", memory.Harmful: "✗",
 	memory.Unclear: "?", memory.NotApplicable: "·", memory.CouldNotApply: "!",
 }
 
 // unseenSymbol and unseenWord stand for a remedy without an effect that may not have been
-// in force, so that nothing is known of it.
+// applied, so that its effect is not known.
 const unseenSymbol, unseenWord = "=?", "not verified"
 
-// unseen is whether no difference was seen with a remedy of which it was not seen either
-// whether it took.
+// unseen reports whether a remedy made no difference and it is not known whether it was applied.
 func unseen(c *matrix.Cell) bool {
 	return c.Unverified != "" && (c.Effect == memory.NoEffect || diesToo(c))
 }
@@ -372,7 +372,7 @@ func effectWord(e memory.Effect) string {
 	return string(e)
 }
 
-// word is what a table says of a cell.
+// word is the word for a cell in a table.
 func word(c *matrix.Cell) string {
 	if unseen(c) {
 		return unseenWord
@@ -380,7 +380,7 @@ func word(c *matrix.Cell) string {
 	return effectWord(c.Effect)
 }
 
-// effects in the order in which a legend lists them, the best first.
+// effects are in the order of a legend, the best first.
 var effects = []memory.Effect{memory.Works, memory.Partly, memory.NoEffect, memory.Harmful,
 	memory.Unclear, memory.CouldNotApply, memory.NotApplicable}
 
@@ -393,7 +393,7 @@ func plural(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// and joins names as a sentence does.
+// and joins names as in a sentence.
 func and(names []string) string {
 	switch n := len(names); n {
 	case 0:
@@ -412,7 +412,7 @@ func orEmpty(prefix, text string) string {
 	return prefix + text
 }
 
-// sentence begins with a capital letter and ends with a point.
+// sentence adds a capital letter at the beginning and a full stop at the end.
 func sentence(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -429,12 +429,12 @@ func sentence(text string) string {
 	return text
 }
 
-// oneLine replaces what would break a line of text or a terminal.
+// oneLine replaces characters that would break a line of text or a terminal.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
-// lasted is a length of time to the second.
+// lasted formats a length of time to the second.
 func lasted(d time.Duration) string {
 	text := d.Round(time.Second).String()
 	if strings.HasSuffix(text, "m0s") {

@@ -26,21 +26,21 @@ import (
 var assets embed.FS
 
 func asset(name string) string {
-	text, _ := assets.ReadFile(name) // embedded, so there
+	text, _ := assets.ReadFile(name) // embedded files are always there
 	return string(text)
 }
 
 var pageTemplate = template.Must(template.New("page.tmpl").Funcs(template.FuncMap{
 	"style": func() template.CSS { return template.CSS(asset("uplot.css") + asset("style.css")) },
 	"script": func() template.JS {
-		_, chart, _ := strings.Cut(asset("uplot.js"), "*/") // without its address, which a page may not have
+		_, chart, _ := strings.Cut(asset("uplot.js"), "*/") // without its address, since a page must not refer to the network
 		return template.JS("/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + asset("script.js"))
 	},
 	"size": size, "duration": duration, "sentence": sentence, "spread": spread,
 	"slope": func(c *matrix.Cell) string { return slopeText(c, false) },
 }).ParseFS(assets, "page.tmpl"))
 
-// page is what page.tmpl shows.
+// page is the data of page.tmpl.
 type page struct {
 	*view
 	Runtimes []onRuntime
@@ -48,7 +48,7 @@ type page struct {
 	Packed template.JS
 }
 
-// onRuntime is the answers on a runtime.
+// onRuntime has the answers on a runtime.
 type onRuntime struct {
 	Index   int
 	Name    string
@@ -56,10 +56,10 @@ type onRuntime struct {
 	Kept    []kept
 }
 
-// HTML writes the report as one file that loads nothing from elsewhere: the answers,
-// the table of all cells, the details of each workload with curves and figures, the
-// ledger of claims and the environment. A script unpacks the table and the details,
-// which are compressed, so that a full matrix takes less than 400 KB.
+// HTML writes the report as one file that loads nothing from elsewhere: the answers, the table
+// of all cells, the details of each workload with curves and figures, the ledger of claims and
+// the environment. The table and the details are compressed, and a script unpacks them, so that
+// the report of a full matrix takes less than 400 KB.
 func HTML(w io.Writer, r *matrix.Result) error {
 	p := &page{view: newView(r)}
 	for i, name := range p.runtimes {
@@ -92,8 +92,8 @@ func (r onRuntime) Tally() string       { return tally(r.Answers) }
 func (r onRuntime) Settled() []labelled { return settled(r.Answers) }
 func (r onRuntime) MostKept() []kept    { return r.Kept[:min(len(r.Kept), mostKept)] }
 
-// Bad are the answers on workloads that grow or die, Peaks those with a remedy for the
-// peak of a workload that does not grow.
+// Bad returns the answers on workloads that grow or crash. Peaks returns those with a remedy for
+// the peak of a workload that does not grow.
 func (r onRuntime) Bad() []answer {
 	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !a.Grows() && !a.Dies() })
 }
@@ -107,7 +107,7 @@ func (v *view) Barren(r onRuntime) []labelled   { return v.barren(r.Answers) }
 func (v *view) AllWorkloads() []matrix.Workload { return v.workloads }
 func (v *view) Title(c *matrix.Cell) string     { return v.title(c.Remedy) }
 
-// Cause is what carries the growth of an answer, or what a workload dies of.
+// Cause is the layer that carries the growth of an answer, or the cause of a crash.
 func (v *view) Cause(a answer) (cause struct{ Layer, Text string }) {
 	if a.Dies() {
 		cause.Text = sentence(v.death(a.Base))
@@ -116,7 +116,7 @@ func (v *view) Cause(a answer) (cause struct{ Layer, Text string }) {
 	return v.Why(a)
 }
 
-// Why is what carries the growth of an answer.
+// Why is the layer that carries the growth of an answer.
 func (v *view) Why(a answer) (cause struct{ Layer, Text string }) {
 	cause.Layer, cause.Text = v.why(a)
 	return cause
@@ -127,13 +127,13 @@ func (v *view) Anchor(a answer) string {
 	return v.PartAnchor(slices.Index(v.runtimes, a.Runtime), a.Workload.ID)
 }
 
-// PartAnchor names the part of the page on a workload on a runtime.
+// PartAnchor returns the anchor of the part of the page on a workload on a runtime.
 func (v *view) PartAnchor(runtime int, workload string) string {
 	i := slices.IndexFunc(v.workloads, func(w matrix.Workload) bool { return w.ID == workload })
 	return fmt.Sprintf("w%d-%d", i, runtime)
 }
 
-// CellAnchor names the row of a cell.
+// CellAnchor returns the anchor of the row of a cell.
 func (v *view) CellAnchor(c *matrix.Cell) string {
 	return v.rowAnchor(slices.Index(v.runtimes, c.Runtime), c.Workload, c.Remedy)
 }
@@ -162,7 +162,7 @@ func (v *view) Effects() []effectHelp {
 // unseenMeaning explains unseenSymbol.
 const unseenMeaning = "no difference was seen, but nothing shows that the remedy was in force"
 
-// effectMeaning repeats the thresholds of memory.Compare for a reader.
+// effectMeaning explains the thresholds of memory.Compare.
 var effectMeaning = map[memory.Effect]string{
 	memory.Works:         "of a slope at most a tenth is left (or less than half, and no run grows); a peak or level is lower by a fifth or more",
 	memory.Partly:        "lower beyond doubt and by 5% or more, but not as much as that",
@@ -173,7 +173,7 @@ var effectMeaning = map[memory.Effect]string{
 	memory.NotApplicable: "the workload or the runtime has nothing that it could change",
 }
 
-// effectClass is the style of a cell.
+// effectClass returns the CSS class of a cell.
 func effectClass(c *matrix.Cell) string {
 	switch {
 	case c.Remedy == matrix.Baseline:
@@ -189,7 +189,7 @@ var growthClass = map[growth]string{grows: "harm", dies: "harm", settles: "partl
 
 func (a answer) Class() string { return growthClass[a.growth] }
 
-// Glance is a workload as it is on a runtime, in two words.
+// Glance describes the baseline of a workload on a runtime in two words.
 func (v *view) Glance(runtime string, w matrix.Workload) (g struct {
 	answer
 	Word, Text string
@@ -213,7 +213,7 @@ func (v *view) Glance(runtime string, w matrix.Workload) (g struct {
 	return g
 }
 
-// group is the remedies of one group, with their cells on each workload of a runtime.
+// group has the remedies of one group, with their cells on each workload of a runtime.
 type group struct {
 	Name string
 	Rows []tableRow
@@ -226,14 +226,14 @@ type tableRow struct {
 
 type tableCell struct{ Href, Class, Symbol, Word, Figure, Time, Why string }
 
-// Columns are the workloads that ran on a runtime.
+// Columns returns the workloads that ran on a runtime.
 func (v *view) Columns(runtime string) []matrix.Workload {
 	return slices.DeleteFunc(slices.Clone(v.workloads), func(w matrix.Workload) bool {
 		return v.cell(runtime, w.ID, matrix.Baseline) == nil
 	})
 }
 
-// Groups are the rows of the table of a runtime.
+// Groups returns the rows of the table of a runtime.
 func (v *view) Groups(runtime string) []group {
 	var list []group
 	columns := v.Columns(runtime)
@@ -306,7 +306,7 @@ func (v *view) tableCell(c *matrix.Cell) tableCell {
 	return t
 }
 
-// Calibrations are the rows of the table of calibrations.
+// Calibrations returns the rows of the table of calibrations.
 func (v *view) Calibrations() (rows [][]string) {
 	for _, c := range v.Calibration {
 		verdict, class := "held", "works"

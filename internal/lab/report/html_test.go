@@ -35,20 +35,20 @@ func has(t *testing.T, page, want string) {
 	require.True(t, strings.Contains(page, want), "not in the page: %s", want)
 }
 
-// hasNot is the opposite.
+// hasNot is require.NotContains without the page in its message.
 func hasNot(t *testing.T, page, unwanted string) {
 	t.Helper()
 	i := strings.Index(page, unwanted)
 	require.Negative(t, i, "in the page: ...%s", page[max(i-100, 0):min(max(i, 0)+100, len(page))])
 }
 
-// visible is the text of a page without markup, style and scripts.
+// visible returns the text of a page without markup, style and scripts.
 func visible(page string) string {
 	page = regexp.MustCompile(`(?s)<(style|script)[^>]*>.*?</(style|script)>`).ReplaceAllString(page, "")
 	return strings.Join(strings.Fields(html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " "))), " ")
 }
 
-// unpack puts the packed details of a page where its script puts them.
+// unpack inserts the packed details of a page in the place where its script inserts them.
 func unpack(t *testing.T, page string) string {
 	t.Helper()
 	head, rest, ok := strings.Cut(page, `<script type="application/json" id="packed">`)
@@ -66,7 +66,7 @@ func unpack(t *testing.T, page string) string {
 	return before + `<div id="details">` + string(details) + after + `<script type="application/json" id="packed"></script>` + tail
 }
 
-// data is the JSON of a thinned result, read again.
+// data returns the JSON of a thinned result after reading it again.
 func data(t *testing.T, r *matrix.Result) (matrix.Result, string) {
 	t.Helper()
 	text, err := json.Marshal(Thin(r, ThinOptions{Samples: 64}))
@@ -80,7 +80,7 @@ func TestHTML(t *testing.T) {
 	r := fixture(3, 1)
 	page := render(t, r)
 	if path := os.Getenv("STEADYFIT_REPORT"); path != "" {
-		require.NoError(t, os.WriteFile(path, []byte(page), 0o644)) // to look at
+		require.NoError(t, os.WriteFile(path, []byte(page), 0o644)) // for inspection in a browser
 	}
 	text := visible(page)
 	for _, w := range r.Workloads {
@@ -113,7 +113,7 @@ func TestHTML(t *testing.T) {
 	hasNot(t, text, "NaN")
 	hasNot(t, text, "%!")
 
-	// Every cell that was measured has a row, and a link to it in the table.
+	// Every measured cell has a row, and a link to it in the table.
 	v := newView(r)
 	for i := range r.Cells {
 		c := &r.Cells[i]
@@ -134,8 +134,7 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// TensorFlow's own allocators have a column where they were read, and none where
-// nobody could.
+// TensorFlow's own allocators have a column if a run has read them.
 func TestHTMLPools(t *testing.T) {
 	r := withoutCurves(fixture(2, 1))
 	page := render(t, r)
@@ -152,7 +151,7 @@ func TestHTMLPools(t *testing.T) {
 	has(t, page, `<td class="native">3.0 GiB</td>`)
 }
 
-// TestHTMLGPUGoal: what is meant to lower the memory of a GPU is judged by it.
+// TestHTMLGPUGoal checks that a remedy for GPU memory is judged by GPU memory.
 func TestHTMLGPUGoal(t *testing.T) {
 	r := keptFixture()
 	c := &r.Cells[1]
@@ -164,8 +163,8 @@ func TestHTMLGPUGoal(t *testing.T) {
 	require.Contains(t, newView(r).Cost(c), "GPU memory ×0.40")
 }
 
-// TestHTMLWellFormed reads the page as XML, as far as HTML is, and follows each
-// link within it.
+// TestHTMLWellFormed parses the page as XML, as far as HTML allows that, and follows each link
+// within it.
 func TestHTMLWellFormed(t *testing.T) {
 	page := render(t, fixture(2, 1))
 	page = regexp.MustCompile(`(?s)(<(?:style|script)[^>]*>).*?(</(?:style|script)>)`).ReplaceAllString(page, "$1$2")
@@ -212,7 +211,7 @@ func TestHTMLWellFormed(t *testing.T) {
 	require.Greater(t, len(links), 100)
 }
 
-// TestHTMLLoadsNothing: no address of another place, in markup, style or script.
+// TestHTMLLoadsNothing checks that markup, style and script have no external address.
 func TestHTMLLoadsNothing(t *testing.T) {
 	page := render(t, fixture(2, 1))
 	require.Empty(t, regexp.MustCompile(`https?://|src=|@import|\burl\(|<link|<iframe|<object|<embed|import\(|fetch\(`).FindString(page))
@@ -244,7 +243,7 @@ func TestThin(t *testing.T) {
 	again, _ := data(t, &got)
 	require.Equal(t, len(got.Runs), len(again.Runs))
 
-	// A compressed file with fewer digits says the same.
+	// A compressed file with fewer digits gives the same page.
 	path := filepath.Join(t.TempDir(), "thin.json.gz")
 	require.NoError(t, matrix.WriteFile(path, Thin(r, Published)))
 	small, err := matrix.ReadFile(path)
@@ -256,7 +255,7 @@ func TestThin(t *testing.T) {
 	has(t, render(t, &got), `<tr id="`) // a page can be made from it
 }
 
-// TestHTMLHostile puts what ends a script, an attribute or a tag everywhere.
+// TestHTMLHostile inserts text that could end a script, an attribute or a tag everywhere.
 func TestHTMLHostile(t *testing.T) {
 	const evil = `</script><script>alert(1)</script>"'><img src=x onerror=alert(2)>{{.}}<!--`
 	r := fixture(2, 1)
@@ -339,7 +338,7 @@ func TestHTMLAlarms(t *testing.T) {
 	has(t, render(t, r), "There is no calibration")
 }
 
-// TestHTMLUnknown: what was not measured is a dash wherever it stands.
+// TestHTMLUnknown checks that an amount without a measurement is always a dash.
 func TestHTMLUnknown(t *testing.T) {
 	r := fixture(2, 1)
 	r.Workloads, r.Runs, r.Claims = r.Workloads[:1], nil, nil
@@ -368,8 +367,8 @@ func TestHTMLEmpty(t *testing.T) {
 	}
 }
 
-// scaled is a fixture with so many workloads and remedies, by repeating those there
-// are. Of seven cells so many are measured, with so many runs each.
+// scaled is a fixture with that many workloads and remedies, made of repetitions of the existing
+// ones. measured of seven cells are measured, with that many runs each.
 func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matrix.Result {
 	small := fixture(2, 1)
 	r := *small
@@ -429,7 +428,7 @@ func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matri
 	return &r
 }
 
-// TestHTMLSize: a page of all workloads and remedies stays small.
+// TestHTMLSize checks that a page of all workloads and remedies stays small.
 func TestHTMLSize(t *testing.T) {
 	runtimes := []string{"go"}
 	if !testing.Short() {
@@ -438,7 +437,7 @@ func TestHTMLSize(t *testing.T) {
 	for _, test := range []struct{ measuring, runs, most int }{
 		{3, 2, 650_000}, // 2,500 runs
 		{3, 4, 650_000},
-		{7, 1, 1_200_000}, // what no matrix is: each remedy on each workload
+		{7, 1, 1_200_000}, // more than any real matrix: each remedy on each workload
 	} {
 		n := test.runs
 		r := scaled(25, 70, test.measuring, test.runs, runtimes...)

@@ -10,32 +10,31 @@ import (
 	"steadyfit/memory"
 )
 
-// heldWorth is the least that must be held after everything was closed, above what was
-// held before the first step, for a workload to keep its memory: a library needs less
-// once.
+// heldWorth is the smallest amount of memory that a workload must hold after everything was
+// closed, above that before the first step, to be listed: a library itself needs less.
 const heldWorth = 64 * memory.MiB
 
-// mostKept and mostReturns limit how many workloads that keep their memory a page shows,
-// and how many remedies for each.
+// mostKept and mostReturns are the maximum numbers of workloads that a page lists as keeping
+// their memory, and of remedies for each.
 const mostKept, mostReturns = 6, 4
 
-// kept is a workload that does not grow and holds most of its memory after everything
-// was closed.
+// kept is a workload that does not grow and holds most of its memory after everything was
+// closed.
 type kept struct {
 	answer
 	loaded, level, closed memory.Bytes
 	trimmed               *int64
-	// back are cells with which at least a fifth less is held after the close and a
-	// fifth of the level in the loop comes back, the least held first; fewer those that
-	// took less to begin with; alittle those that hold a little less; same those that are
-	// meant for that and change nothing, unseen those of them that may not have been in
-	// force. Cells that make a step do less are in none.
+	// back are cells that hold at least a fifth less after the close and return a fifth of the
+	// level in the loop, the smallest first. fewer are those that took less memory from the
+	// beginning, and alittle those that hold a little less. same are those that are meant to
+	// return memory but change nothing, and unseen those of them that may not have been applied.
+	// Cells that make a step do less work are in no list.
 	back, fewer, alittle, same, unseen []*matrix.Cell
 	// compared counts the cells with a ratio.
 	compared int
 }
 
-// keeps are the workloads that keep their memory, the most held first, variants of
+// keeps returns the workloads that keep their memory, the largest amount first and variants of
 // others last.
 func (v *view) keeps(all []answer) []kept {
 	var list []kept
@@ -95,11 +94,11 @@ func (k *kept) add(c *matrix.Cell, goal memory.Goal) {
 
 func (k kept) held() memory.Bytes { return k.closed - k.loaded }
 
-// Figure and Of are what is held after the close.
+// Figure and Of are the memory that is held after the close.
 func (k kept) Figure() string { return k.closed.String() }
 func (k kept) Of() string     { return fmt.Sprintf("held after the close, of %s in the loop", k.level) }
 
-// KeptLines are what returns the memory of a workload that keeps it.
+// KeptLines returns the remedies that return the memory of a workload that keeps it.
 func (v *view) KeptLines(k kept) []line {
 	back := v.line("works", "✓ Comes back", "It comes back ", green, k.back, mostReturns, func(c *matrix.Cell) (string, string) {
 		return "to " + size(c.Figures.Closed) + " with", v.afterClose(c)
@@ -121,7 +120,7 @@ func (v *view) KeptLines(k kept) []line {
 	return slices.DeleteFunc(lines, line.empty)
 }
 
-// Course is what was held at the turning points, in a sentence.
+// Course is the memory between the phases, in a sentence.
 func (k kept) Course() string {
 	text := fmt.Sprintf("%s before the first step, %s in the loop, %s after everything was closed", k.loaded, k.level, k.closed)
 	if k.trimmed != nil {
@@ -130,11 +129,11 @@ func (k kept) Course() string {
 	return text + "."
 }
 
-// bypass is the variable that makes TensorFlow's CPU kernels allocate from malloc
-// rather than from their pool (tensorflow/core/common_runtime/mkl_cpu_allocator.h).
+// bypass is the variable that makes TensorFlow's CPU kernels allocate from malloc rather than
+// from their pool (tensorflow/core/common_runtime/mkl_cpu_allocator.h).
 const bypass = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
 
-// Keeper names the allocator that keeps the memory, by the figures of malloc and of
+// Keeper names the allocator that keeps the memory, according to the figures of malloc and of
 // TensorFlow.
 func (v *view) Keeper(k kept) string {
 	stays := func(layer memory.Layer) (memory.Bytes, bool) {
@@ -167,8 +166,8 @@ func (v *view) Keeper(k kept) string {
 	return text + "."
 }
 
-// afterClose says what it costs to hold less after the close, and how much less a trim
-// leaves: "45.0 MiB after malloc_trim; step time ×2.16".
+// afterClose describes the cost of holding less memory after the close, and the effect of a
+// trim: "45.0 MiB after malloc_trim; step time ×2.16".
 func (v *view) afterClose(c *matrix.Cell) string {
 	if left := trimsTo(c); left != "" {
 		return left + "; " + v.Cost(c)
@@ -176,7 +175,7 @@ func (v *view) afterClose(c *matrix.Cell) string {
 	return v.Cost(c)
 }
 
-// trimsTo is what malloc_trim leaves after the close, if that is less than half.
+// trimsTo is the memory after the close and malloc_trim, if that is less than half.
 func trimsTo(c *matrix.Cell) string {
 	if t := c.Figures.Trimmed; t != nil && c.Figures.Closed != nil && 2**t < *c.Figures.Closed {
 		return size(t) + " after malloc_trim"
@@ -184,8 +183,8 @@ func trimsTo(c *matrix.Cell) string {
 	return ""
 }
 
-// keptLead is the sentence about what stays after the close on a runtime; empty if
-// nothing does.
+// keptLead is the sentence about memory that stays after the close on a runtime; empty if none
+// does.
 func (v *view) keptLead(list []kept) string {
 	if len(list) == 0 {
 		return ""

@@ -17,8 +17,8 @@ func exactly(estimate float64, effect memory.Effect) memory.Ratio {
 	return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true, Effect: effect}
 }
 
-// keptFixture is what was measured of images from a generator: 807 MiB in the loop,
-// of which the end of it gives nothing back.
+// keptFixture has measurements of images from a generator: 807 MiB in the loop, almost all of
+// which stay after the close.
 func keptFixture() *matrix.Result {
 	r := &matrix.Result{Complete: true,
 		Workloads: []matrix.Workload{{ID: "S3", Title: "images from a generator"}},
@@ -54,8 +54,8 @@ func keptFixture() *matrix.Result {
 	return r
 }
 
-// TestKept: what stays after everything was closed, who keeps it, and what returns it
-// at which cost, on the first screen.
+// TestKept checks the first screen: memory that stays after the close, the allocator that keeps
+// it, and the remedies that return it, with their cost.
 func TestKept(t *testing.T) {
 	r := keptFixture()
 	for _, page := range []string{visible(render(t, r)), strings.Join(strings.Fields(inText(t, r, TextOptions{})), " ")} {
@@ -70,22 +70,22 @@ func TestKept(t *testing.T) {
 	article, _, _ := strings.Cut(rest, "</article>")
 	card := visible(article)
 	require.Less(t, strings.Index(card, "to 44.0 MiB with no pool, malloc_trim each epoch"), strings.Index(card, "to 209.0 MiB with no pool"), "what returns most comes first")
-	has(t, card, "✓ Less is taken 320.0 MiB with one buffer") // it does not come back, it never went
+	has(t, card, "✓ Less is taken 320.0 MiB with one buffer") // it took less memory from the beginning, so none is returned
 	has(t, card, "= As much malloc_trim each epoch")
-	hasNot(t, card, "half the batch") // its steps do less
+	hasNot(t, card, "half the batch") // its steps do less work
 
-	// What TensorFlow's pool held says who keeps it.
+	// The size of TensorFlow's pool shows the allocator that keeps the memory.
 	r.Cells[0].Figures.Pool = amount(640)
 	has(t, visible(render(t, r)), "TensorFlow's pool, from which a step takes up to 640.0 MiB; malloc, below it,")
 	r.Cells[0].Figures.Pool = nil
 
-	// Where nothing was compared, nothing is said to return it or not.
+	// Without a comparison, no remedy is said to return the memory or not.
 	r.Cells = r.Cells[:1]
 	text := visible(render(t, r))
 	has(t, text, "no setting was compared")
 	has(t, text, "TensorFlow keeps it, in a pool or in a cache; malloc")
 
-	// Memory that comes back, or that is little, is not kept.
+	// Memory that is returned, or that is little, is not kept.
 	for _, closed := range []int64{109 + 63, 120} {
 		r.Cells[0].Figures.Closed = amount(closed)
 		hasNot(t, render(t, r), "keeps its memory")
@@ -94,7 +94,7 @@ func TestKept(t *testing.T) {
 	hasNot(t, render(t, r), "keeps its memory")
 }
 
-// TestKeptByMalloc: memory that malloc counts as free is malloc's.
+// TestKeptByMalloc checks that malloc keeps memory that malloc counts as free.
 func TestKeptByMalloc(t *testing.T) {
 	r := keptFixture()
 	s := r.Runs[0].Phases["closed"]
@@ -107,8 +107,8 @@ func TestKeptByMalloc(t *testing.T) {
 	has(t, visible(render(t, r)), "No figure tells who keeps it.")
 }
 
-// TestSurvivors: what a workload that dies under a limit takes without it stands
-// beside those that survive.
+// TestSurvivors checks that the needs of a workload that crashes under a limit are shown beside
+// the remedies with which it survives.
 func TestSurvivors(t *testing.T) {
 	r := keptFixture()
 	r.Cells = r.Cells[:1]
@@ -129,8 +129,8 @@ func TestSurvivors(t *testing.T) {
 	hasNot(t, visible(render(t, r)), "Without the limit")
 }
 
-// TestWaiting: where a runtime has nothing that releases objects explicitly, the
-// report points to the one that has.
+// TestWaiting checks that a report on a runtime without an explicit release of objects points to
+// the runtime that has one.
 func TestWaiting(t *testing.T) {
 	r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W2", Title: "input tensors left to the collector"}}}
 	leak := func(cause memory.Cause) *memory.Verdict {
@@ -149,7 +149,7 @@ func TestWaiting(t *testing.T) {
 	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms here."
 	has(t, visible(render(t, r)), want)
 	has(t, inText(t, r, TextOptions{Width: 1000}), want)
-	// A run that ended before the collector had to come does not show that it has no end.
+	// A run that ended before a collection was due does not show that growth is endless.
 	const early = "Seen for 3 s at most, and Go may wait 120 s for a collection."
 	hasNot(t, visible(render(t, r)), early)
 	r.Runs = []matrix.RunResult{{ID: 1, Seconds: 2.9}}
@@ -162,8 +162,8 @@ func TestWaiting(t *testing.T) {
 	has(t, text, "Release them explicitly.")
 }
 
-// TestBarren: a remedy is said to do nothing only where memory grows by itself, and
-// by name of the workloads.
+// TestBarren checks that a remedy is only said to do nothing where memory grows by itself, with
+// the names of the workloads.
 func TestBarren(t *testing.T) {
 	r := fixture(2, 1)
 	v := newView(r)
@@ -187,8 +187,8 @@ func TestBarren(t *testing.T) {
 	require.Equal(t, "W4", names()["gogc-20"], "W1 grows on purpose")
 }
 
-// TestUnverified: of a remedy that may not have been in force nothing says that it does
-// nothing, neither on the first screen nor in the table.
+// TestUnverified checks that a remedy that may not have been applied is not said to do nothing,
+// neither on the first screen nor in the table.
 func TestUnverified(t *testing.T) {
 	const reason = "threads that share an operation have no name to count them by"
 	r := withoutCurves(fixture(2, 1))
@@ -220,7 +220,7 @@ func TestUnverified(t *testing.T) {
 	require.Contains(t, list(card(), "=? Not verified, no difference seen", "W8"), "GOGC=20")
 	for _, line := range strings.Split(inText(t, r, terminal), "\n") {
 		if strings.Contains(line, "Did nothing") && strings.Contains(line, "gogc-20") {
-			require.NotContains(t, line, "W4") // on other runtimes it was in force
+			require.NotContains(t, line, "W4") // the remedy was applied on other runtimes
 		}
 	}
 	text, _, _ := strings.Cut(inText(t, r, terminal), "On galeone")
@@ -240,14 +240,14 @@ func TestUnverified(t *testing.T) {
 	require.Contains(t, row, reason)
 	has(t, visible(page), unseenSymbol+" "+unseenWord+" "+unseenMeaning)
 
-	// What makes a difference was in force.
+	// A remedy that makes a difference was applied.
 	change(func(c *matrix.Cell) {
 		c.Effect = memory.Partly
 		c.Comparison.Slope.Effect, c.Comparison.Effect = memory.Partly, memory.Partly
 	})
 	require.NotContains(t, card(), unseenSymbol)
 
-	// With the one remedy that was tried not in force, nobody knows whether one helps.
+	// If the only remedy was not applied, it is not known whether a remedy helps.
 	r = keptFixture()
 	r.Cells = r.Cells[:2]
 	leak := &memory.Verdict{Kind: memory.Leak, Samples: 64, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}}
@@ -258,7 +258,7 @@ func TestUnverified(t *testing.T) {
 	r.Cells[1].Unverified = ""
 	has(t, visible(render(t, r)), "no remedy that was tried cures that")
 
-	// The same of what is kept after the close, and of what dies.
+	// The same is true for memory that is kept after the close, and for crashes.
 	r = keptFixture()
 	r.Cells[1].Unverified = reason
 	has(t, visible(render(t, r)), "=? Not verified, no difference seen malloc_trim each epoch")
@@ -273,16 +273,16 @@ func TestUnverified(t *testing.T) {
 	has(t, text, "=? Not verified, no difference seen malloc_trim each epoch")
 }
 
-// TestFactsByRuntime: a workload has other steps, and may have another limit, on
-// another runtime.
+// TestFactsByRuntime checks that a workload may have other steps and another limit on another
+// runtime.
 func TestFactsByRuntime(t *testing.T) {
 	w := matrix.Workload{Steps: 2400, Every: 24, Epoch: 240, Batch: 300, On: map[string]matrix.Variant{"keras": {Steps: 240, Every: 3, Epoch: 24, Limit: 1 << 30}}}
 	require.Equal(t, "2400 steps in epochs of 240 · a sample every 24 · batch 300", workloadFacts(w, "go"))
 	require.Equal(t, "240 steps in epochs of 24 · a sample every 3 · batch 300 · under a limit of 1.0 GiB", workloadFacts(w, "keras"))
 }
 
-// TestSettings: under which limit, how it was held, how many runs there were at a
-// time, and what was applied without being seen to take.
+// TestSettings checks the limit and its kind, the number of runs at the same time, and the
+// remedies that were applied without a sign that they took effect.
 func TestSettings(t *testing.T) {
 	r := keptFixture()
 	r.Settings = matrix.Settings{Pairs: 3, Jobs: 2, Limit: 2 << 30, LimitKind: "control group"}

@@ -1,10 +1,10 @@
-// Package report shows what a matrix found, to people and to programs.
+// Package report shows the result of a matrix to people and to programs.
 //
-// [HTML] writes one file that works offline, [Text] the same answer for a terminal,
-// [Claims] the ledger of claims in Markdown, [Benchmark] the runs in the format of Go
-// benchmarks, [Compare] the differences of two matrices, and [Thin] makes a small copy
-// of a result. All of them read a matrix.Result and change nothing in it. An amount
-// that was not measured is shown as a dash, never as 0.
+// [HTML] writes one file that works offline, [Text] the same answer for a terminal, [Claims] the
+// ledger of claims in Markdown, [Benchmark] the runs in the format of Go benchmarks, [Compare]
+// the differences of two matrices, and [Thin] makes a small copy of a result. All of them read a
+// matrix.Result and do not change it. An amount that was not measured is shown as a dash, never
+// as 0.
 package report
 
 import (
@@ -21,7 +21,7 @@ import (
 // unknown stands for an amount that was not measured.
 const unknown = "–"
 
-// view is a result with its indexes.
+// view is a result with indexes.
 type view struct {
 	*matrix.Result
 	runtimes  []string
@@ -41,7 +41,7 @@ func newView(r *matrix.Result) *view {
 	for _, w := range r.Workloads {
 		v.addWorkload(w)
 	}
-	// The baseline comes first, whether it is declared or not.
+	// The baseline comes first, even if it is not declared.
 	baseline := matrix.Remedy{ID: matrix.Baseline, Title: "as it is"}
 	for _, m := range r.Remedies {
 		if m.ID == matrix.Baseline && m.Title != "" {
@@ -97,7 +97,7 @@ func (v *view) cell(runtime, workload, remedy string) *matrix.Cell {
 
 func (v *view) title(remedy string) string { return cmp.Or(v.remedy[remedy].Title, remedy) }
 
-// runsOf are the runs of a cell that the result holds.
+// runsOf returns the runs of a cell that the result has.
 func (v *view) runsOf(c *matrix.Cell) []*matrix.RunResult {
 	var list []*matrix.RunResult
 	for _, id := range c.Runs {
@@ -108,8 +108,7 @@ func (v *view) runsOf(c *matrix.Cell) []*matrix.RunResult {
 	return list
 }
 
-// phase is the median of a layer at a turning point, over the runs of a cell that
-// measured it.
+// phase returns the median of a layer between phases, over the runs of a cell that measured it.
 func (v *view) phase(c *matrix.Cell, name string, layer memory.Layer) memory.Reading {
 	var values []float64
 	for _, r := range v.runsOf(c) {
@@ -124,7 +123,7 @@ func (v *view) phase(c *matrix.Cell, name string, layer memory.Layer) memory.Rea
 	return memory.Known(memory.Bytes(math.Round(measure.Median(values))))
 }
 
-// estimated is whether a cell's slope was estimated at all.
+// estimated reports whether a slope was estimated for a cell.
 func estimated(c *matrix.Cell) bool {
 	if c.Figures.Slope != (memory.Interval{}) {
 		return true
@@ -132,8 +131,8 @@ func estimated(c *matrix.Cell) bool {
 	return c.Verdict != nil && c.Verdict.Kind != memory.Crash && c.Verdict.NoiseFloor+float64(c.Verdict.Samples) > 0
 }
 
-// slope of a cell in bytes per step, with the range over its runs; of a single
-// run, with the interval of its verdict.
+// slope returns the slope of a cell in bytes per step, with the range over its runs. For a
+// single run, it has the interval of its verdict.
 func slope(c *matrix.Cell) (memory.Interval, bool) {
 	if !estimated(c) {
 		return memory.Interval{}, false
@@ -164,13 +163,13 @@ func (v *view) kinds(c *matrix.Cell) string {
 	return fmt.Sprintf("in %d of %d runs", same, len(runs))
 }
 
-// growth says which workloads belong together in an answer.
+// growth is the class of a workload in an answer.
 type growth int
 
 const (
-	grows   growth = iota // without end, as far as was seen
-	dies                  // before its time
-	settles               // rises, and stops
+	grows   growth = iota // no end of the growth was seen
+	dies                  // crashes
+	settles               // rises, then stops
 	steady
 	undecided
 )

@@ -15,7 +15,7 @@ import (
 	"steadyfit/memory"
 )
 
-// TextOptions say how Text writes. The zero value is 80 columns without colour.
+// TextOptions are the options of Text. The zero value is 80 columns without colour.
 type TextOptions struct {
 	// Width in columns, at least 40; 0 means 80.
 	Width int
@@ -23,9 +23,9 @@ type TextOptions struct {
 	Color bool
 }
 
-// Text writes the answer for a terminal: whether the instrument can be trusted,
-// what grows on which runtime and what removes that, a table of remedies, and what
-// could not be applied and why.
+// Text writes the answer for a terminal: the calibration, the workloads that grow on each
+// runtime with the remedies that remove the growth, a table of remedies, and the remedies that
+// could not be applied, with the reasons.
 func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
 	if o.Width == 0 {
 		o.Width = 80
@@ -89,8 +89,8 @@ func (t *text) heading(text string) {
 	t.line(t.paint(clip(oneLine(text), t.width), bold))
 }
 
-// wrap writes a paragraph whose lines after the first are indented as far as the
-// first one's beginning is long.
+// wrap writes a paragraph. Lines after the first are indented by the length of the first line's
+// beginning.
 func (t *text) wrap(first, text string) { t.paragraph(first, text, "") }
 
 func (t *text) paragraph(first, text, color string) {
@@ -126,7 +126,7 @@ func (t *text) paragraph(first, text, color string) {
 
 func columns(text string) int { return utf8.RuneCountInString(text) }
 
-// clip2 is the beginning of a text, so many columns wide, at least one.
+// clip2 returns the beginning of a text with that many columns, at least one.
 func clip2(text string, width int) string {
 	n := 0
 	for i := range text {
@@ -138,7 +138,7 @@ func clip2(text string, width int) string {
 	return text
 }
 
-// clip shortens a text to so many columns and shows that it did.
+// clip shortens a text to that many columns and marks it as shortened.
 func clip(text string, width int) string {
 	if columns(text) <= width {
 		return text
@@ -204,8 +204,8 @@ func (t *text) finding(a answer) {
 	t.lines(t.Lines(a), a.tried())
 }
 
-// lines writes the lines of an answer; notes is whether those that have no remedies
-// say so.
+// lines writes the lines of an answer. notes selects whether lines without remedies are written
+// with their note.
 func (t *text) lines(lines []line, notes bool) {
 	for _, l := range lines {
 		if len(l.Items) == 0 {
@@ -232,8 +232,7 @@ func (t *text) lines(lines []line, notes bool) {
 	}
 }
 
-// table has a row per remedy and a column per workload, in as many blocks as the
-// width takes.
+// table has a row per remedy and a column per workload, in as many blocks as the width requires.
 func (t *text) table(runtime string) {
 	var remedies []matrix.Remedy
 	var workloads []matrix.Workload
@@ -290,7 +289,7 @@ func (t *text) table(runtime string) {
 	}
 }
 
-// mark is a cell in seven columns.
+// mark returns a cell in seven columns.
 func (t *text) mark(c *matrix.Cell) string {
 	text := cmp.Or(symbol(c), "?")
 	if c.Effect == memory.NotApplicable || c.Effect == memory.CouldNotApply {
@@ -312,7 +311,7 @@ func (t *text) mark(c *matrix.Cell) string {
 	return text + map[string]string{"slope": "s", "peak": "p", "after close": "c", "GPU": "g"}[name] + strings.TrimPrefix(times(r, false), "×")
 }
 
-// usualTime is the middle ratio of step times of a remedy.
+// usualTime returns the middle ratio of step times of a remedy.
 func (t *text) usualTime(runtime, remedy string) string {
 	var all []float64
 	unclear := 0

@@ -33,7 +33,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextColor: colours add nothing but colours, and come only when asked for.
+// TestTextColor checks that colours only add colours, and only appear on request.
 func TestTextColor(t *testing.T) {
 	r := fixture(2, 1)
 	plain, colored := inText(t, r, TextOptions{}), inText(t, r, TextOptions{Color: true})
@@ -79,7 +79,7 @@ func TestFormat(t *testing.T) {
 // unboundedRatio has no upper bound.
 var unboundedRatio = memory.Ratio{Interval: memory.Interval{Estimate: 1, High: math.MaxFloat64}, OK: true, Unbounded: true, Effect: memory.Unclear}
 
-// TestUnbounded: a bound that is none is no number of 309 digits, wherever it stands.
+// TestUnbounded checks that a missing bound never appears as a number of 309 digits.
 func TestUnbounded(t *testing.T) {
 	r := fixture(2, 1)
 	for i := range r.Cells {
@@ -106,7 +106,7 @@ func TestUnbounded(t *testing.T) {
 	}
 }
 
-// TestThinned: the ends and the extremes of a curve survive.
+// TestThinned checks that the ends and the extremes of a curve remain.
 func TestThinned(t *testing.T) {
 	var list []point
 	for i := range 1000 {
@@ -278,8 +278,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestCompareClasses: which kind a verdict has that memory does not grow is noise, and
-// so is the class of a workload whose runs differ.
+// TestCompareClasses checks that the kind of a verdict without growth is noise, as is the class
+// of a workload whose runs differ.
 func TestCompareClasses(t *testing.T) {
 	result := func(kinds ...memory.Kind) *matrix.Result {
 		r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W0", Budget: 2048}}}

@@ -12,26 +12,25 @@ import (
 	"steadyfit/memory"
 )
 
-// ThinOptions limit the size of a copy of a result. The zero value keeps no samples and
-// all digits.
+// ThinOptions limit the size of a copy of a result. The zero value keeps no samples and all
+// digits.
 type ThinOptions struct {
-	// Samples is the most samples of a series. Runs of a remedy other than the middle one
-	// of their cell have none, unless it is larger than the series of the run.
+	// Samples is the maximum number of samples in a series. If a series is longer, only the
+	// middle run of a cell and baselines keep samples.
 	Samples int
-	// Digits is the number of significant digits of the figures of runs, one more of those
-	// of cells, one less of samples; 0 keeps all. With it, runs of a remedy other than the middle one keep the kind of their
-	// verdict only.
+	// Digits is the number of significant digits of the figures of runs. Figures of cells have
+	// one digit more, samples one digit less. 0 keeps all digits. With Digits, runs of a remedy
+	// other than the middle one only keep the kind of their verdict.
 	Digits int
 }
 
-// Published are the options for results that are kept in a repository.
+// Published are the options for results in a repository.
 var Published = ThinOptions{Samples: 10, Digits: 4}
 
-// Thin is a copy of a result with all cells, claims and runs, which [HTML], [Text],
-// [Claims], [Benchmark] and [Compare] can read, in a tenth of the space. Series and phases
-// have the layers that a report shows; trends, logs, keys and the facts other than those
-// on matrix operations are left out. The phases of a cell with a remedy are those of its
-// middle run.
+// Thin returns a copy of a result with all cells, claims and runs, which [HTML], [Text],
+// [Claims], [Benchmark] and [Compare] can read, in a tenth of the space. Series and phases keep
+// the layers that a report shows. Trends, logs, keys and all facts except those on matrix
+// operations are left out. The phases of a cell with a remedy are those of its middle run.
 func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	v, out := newView(r), *r
 	out.Cells, out.Runs = slices.Clone(r.Cells), slices.Clone(r.Runs)
@@ -70,7 +69,7 @@ func (o ThinOptions) cell(c *matrix.Cell) {
 		shown := c.Remedy == matrix.Baseline || c.Remedy == release
 		d := o.verdict(*c.Verdict, shown)
 		if !shown && len(c.Runs) > 1 {
-			d.Slope = memory.Interval{} // a report shows that of the figures
+			d.Slope = memory.Interval{} // the report shows this figure
 		}
 		c.Verdict = &d
 	}
@@ -126,8 +125,8 @@ func (o ThinOptions) run(run *matrix.RunResult, middle, baseline bool) {
 	}
 }
 
-// verdict is a verdict without its trends, and unless it is shown, with what a table of
-// remedies takes only.
+// verdict returns a verdict without its trends. Unless it is shown, it keeps only the fields for
+// a table of remedies.
 func (o ThinOptions) verdict(d memory.Verdict, shown bool) memory.Verdict {
 	d.Trends, d.Slope = nil, o.interval(d.Slope)
 	d.NoiseFloor = o.round(d.NoiseFloor)

@@ -12,12 +12,12 @@ import (
 	"steadyfit/memory"
 )
 
-// limit holds a child to an amount of memory: by a control group of its own where this
-// process may make one, as containers and services are limited; otherwise by
-// RLIMIT_DATA, with which malloc fails and nothing is killed.
+// limit holds a child to an amount of memory. It uses a control group, as containers and
+// services do, if this process may create one. Otherwise it uses RLIMIT_DATA, with which malloc
+// fails and no process is killed.
 type limit struct {
 	size memory.Bytes // 0 is no limit
-	dir  string       // of the control group; empty for RLIMIT_DATA
+	dir  string       // folder of the control group; empty for RLIMIT_DATA
 	// events is the file of the group that counts kills.
 	events string
 }
@@ -37,8 +37,8 @@ func newLimit(size memory.Bytes) (*limit, error) {
 	return l, nil
 }
 
-// LimitKind is how a child is held to a limit: "control group" or "RLIMIT_DATA"; empty
-// for no limit.
+// LimitKind returns how a child is held to a limit, "control group" or "RLIMIT_DATA"; empty for
+// no limit.
 func LimitKind(size memory.Bytes) (string, error) {
 	l, err := newLimit(size)
 	switch {
@@ -51,7 +51,7 @@ func LimitKind(size memory.Bytes) (string, error) {
 	return "control group", nil
 }
 
-// group makes the control group, of version 1 or 2.
+// group creates the control group, in version 1 or 2.
 func (l *limit) group() error {
 	own := cgroup.Find(os.DirFS("/"), "self", "memory")
 	if own.Version == 0 {
@@ -96,7 +96,7 @@ func (l *limit) apply(pid int) (err error) {
 	default:
 		err = l.write("cgroup.procs", strconv.Itoa(pid))
 	}
-	if err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended
+	if err != nil && !errors.Is(err, syscall.ESRCH) { // the process has ended
 		return fmt.Errorf("memory limit of process %d: %w", pid, err)
 	}
 	return nil
@@ -115,7 +115,7 @@ func (l *limit) String() string {
 	return fmt.Sprintf("memory limit of %v", l.size)
 }
 
-// close removes the control group, which is empty after the child's end.
+// close removes the control group, which is empty when the child has ended.
 func (l *limit) close() {
 	if l.dir != "" {
 		_ = os.Remove(l.dir)

@@ -1,6 +1,6 @@
-// Package runner runs the child processes of the laboratory: [Job.Run] does a run of the
-// matrix, whose child speaks the protocol of package worker, and takes its samples;
-// [Exec] runs a command of a benchmark to its end.
+// Package runner runs the child processes of the laboratory. [Job.Run] does a run of the matrix
+// and takes its samples; its child uses the protocol of package worker. [Exec] runs a command of
+// a benchmark to its end.
 package runner
 
 import (
@@ -25,18 +25,18 @@ import (
 
 // Job is one run.
 type Job struct {
-	// Args start the child, and Env is added to the environment.
+	// Args start the child. Env is added to the environment.
 	Args, Env []string
 	Spec      worker.Spec
-	// Limit is the memory that the child may use; 0 is none.
+	// Limit is the memory limit of the child; 0 is none.
 	Limit memory.Bytes
-	// Timeout is the longest time from one message to the next.
+	// Timeout is the longest time between two messages.
 	Timeout time.Duration
-	// GPU reads what a process holds on the GPUs; nil if that is unknown.
+	// GPU reads the GPU memory of a process; nil if that is not possible.
 	GPU func(pid int) memory.Source
 }
 
-// Observed is what the parent saw of a run.
+// Observed is the parent's record of a run.
 type Observed struct {
 	Series memory.Series
 	Phases map[string]memory.Sample
@@ -45,30 +45,31 @@ type Observed struct {
 	Maps string
 	// Threads counts threads by phase (steady and closed) and name.
 	Threads map[string]map[string]int
-	// Failure and Cause are empty for a run that succeeded, except that Cause says if the
-	// child had to be killed after it was done. Log is the end of its standard error.
+	// Failure and Cause are empty for a run that succeeded, but Cause is set if the child had to
+	// be killed after it was done. Log is the end of its standard error.
 	Failure worker.Failure
 	Cause   string
 	Log     string
 }
 
-// seriesKeep bounds the samples of a run.
+// seriesKeep is the maximum number of samples of a run.
 const seriesKeep = 512
 
 var (
-	// ErrHang: a child sent nothing for longer than the timeout.
+	// ErrHang means that a child sent nothing for longer than the timeout.
 	ErrHang = errors.New("hang")
-	// ErrOutside: somebody else ended the child, which says nothing about the run.
+	// ErrOutside means that something outside the matrix ended the child, which is no result of
+	// the run.
 	ErrOutside = errors.New("ended from outside")
 )
 
-// grace is the longest time from the last message of a child to its end. It includes
-// giving memory back and writing a core.
+// grace is the longest time from the last message of a child to its end. It includes freeing
+// memory and writing a core file.
 const grace = 30 * time.Second
 
-// Run does the run to its end, in as many processes as it takes. The error is only about
-// what the child is not the cause of: a program that cannot be started, a limit that
-// cannot be set, a full disk (syscall.ENOSPC), a signal from outside, ctx.
+// Run does the run to its end, in as many processes as necessary. The error is about causes
+// outside the child: a program that cannot be started, a limit that cannot be set, a full disk
+// (syscall.ENOSPC), a signal from outside, or ctx.
 func (j Job) Run(ctx context.Context) (*Observed, error) {
 	o := &Observed{
 		Series:  memory.Series{Keep: seriesKeep},
@@ -91,7 +92,7 @@ func (j Job) Run(ctx context.Context) (*Observed, error) {
 }
 
 // process runs one process of a run. If another one is to continue, from is the number of
-// steps done; otherwise it is 0.
+// completed steps; otherwise it is 0.
 func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err error) {
 	p, err := child.Start(ctx, child.Command{Args: j.Args, Env: j.Env, Variable: worker.Env, Spec: j.Spec, KillWithParent: true})
 	if err != nil {
@@ -103,7 +104,7 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 		return 0, err
 	}
 	last, talk := o.converse(p, j)
-	p.Requests.Close() // a child that waits for an answer learns that nobody is there
+	p.Requests.Close() // A child that waits for an answer sees that the parent has gone.
 	patience := min(grace, j.Timeout)
 	if talk == nil && !p.Wait(patience) {
 		talk = fmt.Errorf("%w: it did not end within %v after its last message", ErrHang, patience)
@@ -139,7 +140,7 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 	return 0, nil
 }
 
-// cause is why a child ended without a last message.
+// cause returns the reason why a child ended without a last message.
 func cause(exit child.Exit, talk error, l *limit) string {
 	switch {
 	case talk != nil:
@@ -157,8 +158,8 @@ func cause(exit child.Exit, talk error, l *limit) string {
 	return why
 }
 
-// fullDisk is an error if a child failed for lack of space on a disk: another run would
-// fail, too.
+// fullDisk returns an error if a child failed for lack of disk space: another run would fail,
+// too.
 func fullDisk(cause, log string) error {
 	for line := range strings.Lines(cause + "\n" + log) {
 		lower := strings.ToLower(line)
@@ -169,8 +170,8 @@ func fullDisk(cause, log string) error {
 	return nil
 }
 
-// converse takes samples until the last message of the child. A nil message without an
-// error is a child that ended without one.
+// converse takes samples until the last message of the child. A nil message without an error
+// means that the child ended without a last message.
 func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 	options := memory.SamplerOptions{PID: p.PID()}
 	if j.GPU != nil {
@@ -180,7 +181,7 @@ func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 	}
 	sampler, err := memory.NewSampler(options)
 	if err != nil {
-		return nil, nil // it has ended; its exit status tells
+		return nil, nil // The child has ended; its exit status has the reason.
 	}
 	defer sampler.Close()
 	var sample memory.Sample
@@ -217,7 +218,7 @@ func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 		} else {
 			o.phase(m.Name, p.PID(), &sample)
 			if m.Name == worker.PhaseLoaded {
-				_ = sampler.ResetPeak() // where this fails, the peak is that of the whole run
+				_ = sampler.ResetPeak() // If this fails, the peak is that of the whole run.
 			}
 		}
 		if _, err := p.Requests.Write([]byte{'.'}); err != nil {
@@ -226,7 +227,7 @@ func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 	}
 }
 
-// complete adds what only the child knows to what the system reports.
+// complete adds the values that only the child knows to those of the system.
 func complete(sample *memory.Sample, m worker.Message) {
 	for layer, value := range m.Values {
 		if sample.Get(layer).OK {
@@ -247,8 +248,8 @@ func complete(sample *memory.Sample, m worker.Message) {
 var ends = []string{worker.PhaseSteady, worker.PhaseTraced, worker.PhaseClosed, worker.PhaseTrimmed}
 
 func (o *Observed) phase(name string, pid int, sample *memory.Sample) {
-	// Of a run in several processes, the start is that of the first one, and the end that
-	// of the last.
+	// In a run of several processes, the start is that of the first process, and the end that of
+	// the last one.
 	if _, there := o.Phases[name]; !there || slices.Contains(ends, name) {
 		o.Phases[name] = sample.Clone()
 	}
@@ -261,23 +262,23 @@ func (o *Observed) phase(name string, pid int, sample *memory.Sample) {
 	}
 }
 
-// threadNames counts the threads of a process by their names.
+// threadNames counts the threads of a process by name.
 func threadNames(pid int) map[string]int {
 	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
 	names := make(map[string]int)
 	for _, path := range paths {
-		if text, err := os.ReadFile(path); err == nil { // else it has just ended
+		if text, err := os.ReadFile(path); err == nil { // it fails for a thread that has just ended
 			names[strings.TrimSpace(string(text))]++
 		}
 	}
 	return names
 }
 
-// logStore is how much of a log goes into results, in bytes.
+// logStore is the maximum size of a log in results, in bytes.
 const logStore = 2048
 
-// Excerpt is the part of the log that goes into results: from the line that names the
-// cause on, or its end.
+// Excerpt returns the part of the log for the results: from the line that names the cause, or
+// the end of the log.
 func (o *Observed) Excerpt() string {
 	line := strings.TrimSuffix(child.CauseLine(o.Log), "...")
 	if i := strings.Index(o.Log, line); line != "" && i >= 0 && len(o.Log)-i > logStore {
@@ -286,13 +287,13 @@ func (o *Observed) Excerpt() string {
 	return o.Log[max(0, len(o.Log)-logStore):]
 }
 
-// Output is what a command did.
+// Output is the result of a command.
 type Output struct {
 	Stdout  []byte
 	Log     string // the end of its standard error
 	Started time.Time
 	Seconds float64
-	CPU     time.Duration // of the process, the system's part included
+	CPU     time.Duration // processor time of the process, in user and system mode
 }
 
 // Exec runs a command to its end, for at most timeout (0 is no limit).

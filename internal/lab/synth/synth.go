@@ -1,5 +1,5 @@
-// Package synth makes up the data of the laboratory's workloads, out of nothing but a
-// seed: in memory, generated batch by batch, or streamed from disk.
+// Package synth generates the data of the laboratory's workloads from a seed: in memory, batch
+// by batch, or streamed from disk.
 package synth
 
 import (
@@ -13,9 +13,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Synth makes samples for a signature of a model. They can be learnt: a sample of class k
-// has larger values at every position that is k modulo the number of classes, and k is
-// its label.
+// Synth generates samples for a signature of a model. A model can learn them: a sample of class
+// k has larger values at every position that is k modulo the number of classes, and k is its
+// label.
 type Synth struct {
 	Fields  []Field
 	classes int
@@ -34,7 +34,8 @@ type Field struct {
 // openSize is the size of a dimension, other than the batch, that the model leaves open.
 const openSize = 16
 
-// New makes up data for a signature. A label is what its predict signature does not take.
+// New returns a generator of data for a signature. A label is an input that the predict
+// signature does not take.
 func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -68,7 +69,7 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 	return s, nil
 }
 
-// classesOf is the number of classes of a classifier, as far as its outputs tell.
+// classesOf returns the number of classes of a classifier, if its outputs show it.
 func classesOf(predict *savedmodels.Signature) int {
 	for _, t := range predict.Outputs {
 		if n := len(t.Shape); t.DType == tfbind.Float32 && n == 2 && t.Shape[n-1] > 1 {
@@ -78,7 +79,7 @@ func classesOf(predict *savedmodels.Signature) int {
 	return 2
 }
 
-// array has room for n samples.
+// array returns an array for n samples.
 func (f *Field) array(n int) data.Array {
 	a := data.Array{Shape: append([]int{n}, f.Shape...)}
 	switch f.DType {
@@ -94,7 +95,7 @@ func (f *Field) array(n int) data.Array {
 	return a
 }
 
-// Batch has room for n samples.
+// Batch returns a batch for n samples.
 func (s *Synth) Batch(n int) data.Batch {
 	b := data.Batch{Size: n}
 	for i := range s.Fields {
@@ -103,7 +104,7 @@ func (s *Synth) Batch(n int) data.Batch {
 	return b
 }
 
-// Fill writes samples into a batch that Batch made. The same key gives the same samples.
+// Fill writes samples into a batch from Batch. The same key gives the same samples.
 func (s *Synth) Fill(b data.Batch, key uint64) {
 	var source rand.PCG // on the stack
 	source.Seed(s.seed, key)
@@ -130,17 +131,17 @@ func (s *Synth) Fill(b data.Batch, key uint64) {
 	}
 }
 
-// chunk is how many samples of a large set are made with one key.
+// chunk is the number of samples of a large set with the same key.
 const chunk = 1024
 
-// FillAll is Fill for a large set, in chunks: the same samples as Stream writes.
+// FillAll is Fill for a large set, in chunks. The samples are those that Stream writes.
 func (s *Synth) FillAll(b data.Batch, key uint64) {
 	for from := 0; from < b.Size; from += chunk {
 		s.Fill(b.Slice(from, min(from+chunk, b.Size)), key+uint64(from))
 	}
 }
 
-// floats are in [0, 1), and one more where the class shows.
+// floats fills values with numbers in [0, 1), plus one at the positions of the class.
 func (s *Synth) floats(source *rand.PCG, to []float32, class int) {
 	const scale = 1.0 / (1 << 24)
 	for i := range to {
@@ -167,21 +168,20 @@ func fillWith[T any](to []T, v T) {
 	}
 }
 
-// InMemory is a dataset of n samples.
+// InMemory returns a dataset of n samples.
 func (s *Synth) InMemory(n int, key uint64) (*data.InMemory, error) {
 	b := s.Batch(n)
 	s.FillAll(b, key)
 	return data.New("synthetic", b.Fields...)
 }
 
-// Generated is a dataset whose batches are made when they are due, into one buffer per
-// pass.
+// Generated is a dataset that generates each batch when it is needed, in one buffer per pass.
 type Generated struct {
 	*Synth
 	Samples int
-	// Size is the number of samples of the batch of that key; nil for all the same.
+	// Size returns the number of samples of the batch with a key; nil means a fixed size.
 	Size func(key uint64) int
-	// Change changes the samples of a batch; nil for none.
+	// Change changes the samples of a batch. It may be nil.
 	Change func(b data.Batch, key uint64)
 }
 

@@ -1,19 +1,19 @@
-// Package worker is the child's side of one run of the matrix: one workload with one
-// remedy, in a process of its own. Package matrix is the parent.
+// Package worker is the child's side of one run of the matrix: one workload with one remedy, in
+// its own process. Package matrix is the parent.
 //
-// The parent writes a [Spec] into the environment of the child and opens two pipes.
-// When a sample is due, the child writes one [Message] with what only it knows (its Go
-// heap, its allocator, its live objects) and waits. The parent reads what the system
-// reports about the waiting process, adds it to the same sample, and answers. So every
-// sample is taken between steps, with the same instrument for Go and for Python.
+// The parent writes a [Spec] into the environment of the child and opens two pipes. When a
+// sample is due, the child writes one [Message] with the values that only it knows (its Go heap,
+// its allocator, its live objects) and waits. The parent reads the system's figures for the
+// waiting process, adds them to the same sample, and answers. So every sample is taken between
+// steps, in the same way for Go and for Python.
 //
 // # The protocol
 //
-// The child reads the Spec as JSON from the environment variable STEADYFIT_CELL. It
-// writes messages as JSON lines to file descriptor 3. After a message of the kinds
-// "phase" and "step" it reads one byte from descriptor 4 before it continues. An end of
-// file on descriptor 4 means that the parent is gone; the child exits. Standard output
-// is not used; standard error is kept as the log.
+// The child reads the Spec as JSON from the environment variable STEADYFIT_CELL. It writes
+// messages as JSON lines to file descriptor 3. After a message of the kinds "phase" and "step"
+// it reads one byte from descriptor 4 before it continues. An end of file on descriptor 4 means
+// that the parent has ended; the child exits. Standard output is not used; standard error is
+// kept as the log.
 package worker
 
 import (
@@ -34,23 +34,23 @@ import (
 // Env is the environment variable that holds the Spec.
 const Env = "STEADYFIT_CELL"
 
-// Spec is what one child has to do.
+// Spec describes the run of a child.
 type Spec struct {
-	// Workload is its ID, as in "W3".
+	// Workload is the ID of the workload, as in "W3".
 	Workload string `json:"workload"`
-	// Steps is how many steps to run, Every how many lie between two samples, and
-	// Epoch how many make an epoch; what a step is, the workload says.
+	// Steps is the number of steps to run, Every the number of steps between two samples, and
+	// Epoch the number of steps in an epoch. The workload defines what a step is.
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
-	// From is how many steps an earlier process of the same run has done, whose state is
+	// From is the number of steps that an earlier process of the same run has done. Its state is
 	// in Scratch; see [Child.Again].
 	From int `json:"from,omitempty"`
-	// Batch is the samples of a train step.
+	// Batch is the number of samples in a train step.
 	Batch int `json:"batch"`
-	// Samples is how many the data set has; 0 means Epoch times Batch. See SetSize.
+	// Samples is the size of the data set; 0 means Epoch times Batch. See SetSize.
 	Samples int `json:"samples,omitempty"`
-	// Seed of everything random; the same for both runs of a pair.
+	// Seed of all random numbers; the same for both runs of a pair.
 	Seed int64 `json:"seed"`
 	// Model is the folder of the SavedModel; empty for workloads without one.
 	Model string `json:"model,omitempty"`
@@ -58,26 +58,25 @@ type Spec struct {
 	Data string `json:"data,omitempty"`
 	// Config is a serialized tensorflow.ConfigProto for every session.
 	Config []byte `json:"config,omitempty"`
-	// Params are the choices of workload and remedy; see [Child.Param].
+	// Params are the parameters of workload and remedy; see [Child.Param].
 	Params map[string]string `json:"knobs,omitempty"`
-	// Trace asks for one more step after the last one, which is traced; see the facts.
-	// A trace takes memory of its own, so a run under a limit has none.
+	// Trace asks for one more step after the last one, which is traced; see the facts. A trace
+	// takes memory itself, so a run with a limit has none.
 	Trace bool `json:"trace,omitempty"`
-	// Scratch is a folder for files of the child, empty at its start. The parent
-	// removes it.
+	// Scratch is a folder for files of the child, empty at its start. The parent removes it.
 	Scratch string `json:"scratch,omitempty"`
 }
 
-// SetSize is the number of samples in the data set of a workload: as many as an epoch of
-// whole batches takes.
+// SetSize returns the number of samples in the data set of a workload: that of an epoch of whole
+// batches.
 //
-// Runs with different batches have the same set, the same number of steps, and epochs of
-// the same number of steps. So they differ in the memory of a step alone; with half the
-// batch, a pass over the set takes two epochs. A workload whose step takes all samples
-// (W2, W4, W10), or that generates them (S3), has no set.
+// Runs with different batches have the same set, the same number of steps, and epochs of the
+// same number of steps. So only the memory of a step differs. With half the batch, a pass over
+// the set takes two epochs. A workload whose step takes all samples (W2, W4, W10), or that
+// generates them (S3), has no set.
 func (s *Spec) SetSize() int { return cmp.Or(s.Samples, s.Epoch*s.Batch) }
 
-// WholeBatch is the batch that the set was made for; Batch may be a part of it.
+// WholeBatch is the batch that the set was made for. Batch may be a part of it.
 func (s *Spec) WholeBatch() int { return s.SetSize() / s.Epoch }
 
 // Kind is the kind of a Message.
@@ -85,17 +84,16 @@ type Kind string
 
 // The kinds of messages.
 const (
-	// KindFact reports a fact about the run, which verifies a remedy or belongs in the
-	// report.
+	// KindFact reports a fact about the run. A fact verifies a remedy or appears in the report.
 	KindFact Kind = "fact"
-	// KindPhase asks for a sample at a turning point: see the Phase constants.
+	// KindPhase asks for a sample between two phases: see the Phase constants.
 	KindPhase Kind = "phase"
 	// KindStep asks for a sample between steps.
 	KindStep Kind = "step"
 	// KindEnd is the last message: the run is done, or has failed.
 	KindEnd Kind = "end"
-	// KindAgain is a last message, too: this process has saved its state, and another
-	// one continues.
+	// KindAgain is also a last message: this process has saved its state, and another one
+	// continues.
 	KindAgain Kind = "again"
 )
 
@@ -108,7 +106,7 @@ const (
 	PhaseSteady  = "steady"  // the last step is done
 	PhaseTraced  = "traced"  // one more step was traced: TFUsed and TFPeak
 	PhaseClosed  = "closed"  // everything that can be freed explicitly was freed
-	PhaseTrimmed = "trimmed" // malloc_trim was called after that
+	PhaseTrimmed = "trimmed" // malloc_trim was called after PhaseClosed
 )
 
 // Facts that children on all runtimes report under the same names, if they know them.
@@ -116,8 +114,8 @@ const (
 	// FactAllocator names the malloc of the process: "glibc", "jemalloc", "tcmalloc",
 	// "mimalloc" or "unknown".
 	FactAllocator = "allocator"
-	// FactLossFirst and FactLossLast are the losses of the first and the last step of a
-	// run that trains, as strconv.ParseFloat reads them ("NaN" and "+Inf" included).
+	// FactLossFirst and FactLossLast are the losses of the first and the last step of a run that
+	// trains, in the format of strconv.ParseFloat, which includes "NaN" and "+Inf".
 	FactLossFirst = "loss_first"
 	FactLossLast  = "loss_last"
 	// FactSplit is reported by a run with micro-batches: SplitExact or SplitInexact.
@@ -126,16 +124,16 @@ const (
 
 // The values of FactSplit.
 const (
-	// SplitExact: the update is that of the whole batch, up to rounding.
+	// SplitExact means that the update is that of the whole batch, except for rounding.
 	SplitExact = "exact"
-	// SplitInexact: the update differs, since the model draws numbers per sample (Dropout)
-	// or mixes the samples of a batch (session.Plan.CheckSplit).
+	// SplitInexact means that the update differs, since the model draws numbers per sample
+	// (Dropout) or mixes the samples of a batch (session.Plan.CheckSplit).
 	SplitInexact = "inexact"
 )
 
-// The facts about a traced step (Spec.Trace): the number of operations that ran; of
-// those that graph rewriting inserted, oneDNN ran, or that call functions that were not
-// inlined; and of matrix products and convolutions, gradients included, by type.
+// The facts about a traced step (Spec.Trace): the number of operations that ran; the numbers of
+// those that graph rewriting inserted, that oneDNN ran, and that call functions that were not
+// inlined; and the numbers of matrix products and convolutions, gradients included, by type.
 const (
 	FactOperations = "operations"
 	FactBFloat16   = "bfloat16 casts"
@@ -155,37 +153,37 @@ type Failure string
 
 // The failures.
 const (
-	// NotApplicable: this workload has nothing that the parameter could change.
+	// NotApplicable means that the parameter cannot change anything in this workload.
 	NotApplicable Failure = "not applicable"
-	// CouldNotApply: the parameter makes sense but could not be set on this machine.
+	// CouldNotApply means that the parameter could not be set on this machine.
 	CouldNotApply Failure = "could not apply"
-	// OutOfMemory: TensorFlow returned RESOURCE_EXHAUSTED.
+	// OutOfMemory means that TensorFlow returned RESOURCE_EXHAUSTED.
 	OutOfMemory Failure = "out of memory"
-	// Failed: anything else.
+	// Failed is any other failure.
 	Failed Failure = "failed"
 )
 
 // Message is a line from the child.
 type Message struct {
 	Kind Kind `json:"kind"`
-	// Name of a fact or phase; Value of a fact.
+	// Name is that of a fact or phase; Value is that of a fact.
 	Name  string `json:"name,omitempty"`
 	Value string `json:"value,omitempty"`
-	// Step is the number of steps done.
+	// Step is the number of completed steps.
 	Step int `json:"step,omitempty"`
 	// StepNS is the time per step since the last sample, in nanoseconds.
 	StepNS int64 `json:"step_ns,omitempty"`
-	// Values are the layers that the child itself knows; null is unknown.
+	// Values are the layers that the child knows; null is unknown.
 	Values map[memory.Layer]*int64 `json:"values,omitempty"`
-	// Failure and Text are why a run failed; both are empty if it did not.
+	// Failure and Text are the kind and the reason of a failure; both are empty without one.
 	Failure Failure `json:"failure,omitempty"`
 	Text    string  `json:"text,omitempty"`
 }
 
-// ErrParameter: a run cannot use a parameter that it was given.
+// ErrParameter means that a run cannot use a parameter.
 var ErrParameter = errors.New("parameter")
 
-// ParameterError is the parameter, and why it cannot be used.
+// ParameterError is the error about a parameter that a run cannot use.
 type ParameterError struct {
 	Failure Failure // NotApplicable or CouldNotApply
 	Name    string
@@ -197,10 +195,10 @@ func (e *ParameterError) Error() string {
 	return fmt.Sprintf("%s: %s=%s: %s", e.Failure, e.Name, e.Value, e.Reason)
 }
 
-// Is reports that this is ErrParameter.
+// Is reports whether target is ErrParameter.
 func (e *ParameterError) Is(target error) bool { return target == ErrParameter }
 
-// Child is the child's side of a run. It is for one goroutine.
+// Child is the child's side of a run. It must be used from one goroutine.
 type Child struct {
 	Spec Spec
 
@@ -210,13 +208,13 @@ type Child struct {
 	sample  memory.Sample
 	line    []byte
 	used    map[string]bool
-	err     error // of parameters
+	err     error // first error of the parameters
 	since   time.Time
 	last    int
 }
 
-// Start reads the Spec from the environment. sources add the layers that only the child
-// knows, beside those of the Go runtime. The result must be closed.
+// Start reads the Spec from the environment. sources add the layers that only the child knows,
+// beside those of the Go runtime. The result must be closed.
 func Start(sources ...memory.Source) (*Child, error) {
 	text := os.Getenv(Env)
 	if text == "" {
@@ -245,16 +243,15 @@ func Start(sources ...memory.Source) (*Child, error) {
 	return c, nil
 }
 
-// Param is the value of a parameter, or the default if neither workload nor remedy sets
-// it. A parameter that was set and never asked for is an error: a remedy that nobody
-// looked at must not pass for one without effect.
+// Param returns the value of a parameter, or the default if neither workload nor remedy sets it.
+// A parameter that is set but never read is an error, since a remedy that was not applied must
+// not appear as one without effect.
 func (c *Child) Param(name, otherwise string) string {
 	c.used[name] = true
 	return cmp.Or(c.Spec.Params[name], otherwise)
 }
 
-// Int is Param for a number. An error is kept for [Child.Err], and the result is the
-// default.
+// Int is Param for a number. It keeps an error for [Child.Err], and then returns the default.
 func (c *Child) Int(name string, otherwise int) int {
 	text := c.Param(name, strconv.Itoa(otherwise))
 	n, err := strconv.Atoi(text)
@@ -265,8 +262,8 @@ func (c *Child) Int(name string, otherwise int) int {
 	return n
 }
 
-// Choice is Param for one of several words; the first is the default. Any other word is
-// a ParameterError, which is kept for [Child.Err]; the result is the default then.
+// Choice is Param for one of several words; the first is the default. For another word, it keeps
+// a ParameterError for [Child.Err] and returns the default.
 func (c *Child) Choice(name string, words ...string) string {
 	v := c.Param(name, words[0])
 	if !slices.Contains(words, v) {
@@ -276,12 +273,12 @@ func (c *Child) Choice(name string, words ...string) string {
 	return v
 }
 
-// Err is the first error of the parameters that were asked for.
+// Err returns the first error of the parameters that were read.
 func (c *Child) Err() error { return c.err }
 
 func (c *Child) fail(err error) { c.err = cmp.Or(c.err, err) }
 
-// Unused is the error of a parameter that was set and never asked for.
+// Unused returns an error for a parameter that was set but never read.
 func (c *Child) Unused() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Spec.Params)) {
 		if !c.used[name] {
@@ -291,22 +288,22 @@ func (c *Child) Unused() error {
 	return nil
 }
 
-// Last is an amount of the last sample, as this process sees it.
+// Last returns an amount of the last sample, as this process measured it.
 func (c *Child) Last(layer memory.Layer) memory.Reading { return c.sample.Get(layer) }
 
-// Fact reports something about the run.
+// Fact reports a fact about the run.
 func (c *Child) Fact(name, value string) error {
 	return c.send(Message{Kind: KindFact, Name: name, Value: value})
 }
 
-// Phase takes a sample at a turning point, and restarts the clock of the next step.
-// More readings are added to those of the child's sources.
+// Phase takes a sample between two phases, and restarts the clock of the next step. It adds more
+// to the readings of the child's sources.
 func (c *Child) Phase(name string, more ...memory.Value) error {
 	return c.ask(Message{Kind: KindPhase, Name: name, Step: c.last}, more...)
 }
 
-// Step is called after each step with the number of steps done, from 1, and takes a
-// sample when one is due. It does not allocate otherwise.
+// Step is called after each step with the number of completed steps, from 1, and takes a sample
+// when one is due. It does not allocate otherwise.
 func (c *Child) Step(step int) error {
 	if step%c.Spec.Every != 0 {
 		return nil
@@ -319,8 +316,8 @@ func (c *Child) Step(step int) error {
 	return c.ask(m)
 }
 
-// Done ends the run, with an error if it failed. failure is its kind (default Failed);
-// that of a *ParameterError overrides it.
+// Done ends the run, with an error if it failed. failure is the kind of failure (default
+// Failed); that of a *ParameterError overrides it.
 func (c *Child) Done(err error, failure Failure) error {
 	m := Message{Kind: KindEnd}
 	if err == nil {
@@ -335,13 +332,13 @@ func (c *Child) Done(err error, failure Failure) error {
 	return c.send(m)
 }
 
-// Again ends this process after that many steps; the caller has saved the state in
-// Spec.Scratch. The parent starts another process with From set.
+// Again ends this process after that many steps. The caller has saved the state in Spec.Scratch.
+// The parent starts another process with From set.
 func (c *Child) Again(steps int) error {
 	return c.send(Message{Kind: KindAgain, Step: steps})
 }
 
-// Close gives the files back.
+// Close closes the pipes.
 func (c *Child) Close() error {
 	return errors.Join(c.sampler.Close(), c.out.Close(), c.in.Close())
 }
@@ -365,8 +362,8 @@ func (c *Child) ask(m Message, more ...memory.Value) error {
 	return nil
 }
 
-// write is send for messages with a sample. It builds the line by hand, so that
-// sampling leaves no garbage in the heap that is being watched.
+// write is send for messages with a sample. It builds the line by hand, so that sampling leaves
+// no garbage in the measured heap.
 func (c *Child) write(m Message) error {
 	b := append(c.line[:0], `{"kind":"`...)
 	b = append(b, m.Kind...)

@@ -12,7 +12,7 @@ import (
 	"steadyfit/memory"
 )
 
-// piped is a child whose messages can be read and whose questions are answered.
+// piped is a child whose messages the test reads and answers.
 func piped(t *testing.T, spec Spec, answers int) (*Child, *os.File) {
 	t.Helper()
 	messages, out, err := os.Pipe()
@@ -65,7 +65,7 @@ func TestStepsAreSampledWhenDue(t *testing.T) {
 	assert.Equal(t, Message{Kind: KindEnd}, all[3])
 }
 
-// A part of a batch leaves the set as it is, and a Spec without one says nothing of it.
+// A part of a batch leaves the set as it is. A Spec for the whole batch does not name the set.
 func TestSetSize(t *testing.T) {
 	for _, c := range []struct {
 		spec       Spec

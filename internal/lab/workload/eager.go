@@ -14,14 +14,14 @@ import (
 )
 
 // eagerModel executes each operation of a signature by itself, as Keras does under
-// run_functions_eagerly. A value is released as soon as no later operation needs it.
-// Nothing rewrites or fuses operations, and none run side by side.
+// run_functions_eagerly. It releases a value as soon as no later operation needs it. Nothing
+// rewrites or fuses operations, and none run in parallel.
 //
 // It exists to measure the claim that this saves memory.
 type eagerModel struct {
 	model    *savedmodels.Model
 	roles    savedmodels.Roles
-	compiler *compiler // nil once all programs are made
+	compiler *compiler // nil after all programs are made
 	programs []*program
 	context  *tfbind.Eager
 
@@ -29,14 +29,14 @@ type eagerModel struct {
 	save, restore   *program
 }
 
-// eagerSignature is one that is fed batches and reports scalars.
+// eagerSignature is a signature that takes batches and reports scalars.
 type eagerSignature struct {
 	*program
 	inputs  []savedmodels.Tensor
 	metrics []string
 }
 
-// openEager restores a model's variables. Programs can be made until settle. The
+// openEager restores a model's variables. Programs can be made until settle is called. The
 // result must be closed.
 func openEager(model *savedmodels.Model, options session.Options) (_ *eagerModel, err error) {
 	e := &eagerModel{model: model}
@@ -59,7 +59,7 @@ func openEager(model *savedmodels.Model, options session.Options) (_ *eagerModel
 	return e, nil
 }
 
-// load restores the variables. A session also initializes tables and assets.
+// load restores the variables. A session would also initialize tables and assets.
 func (e *eagerModel) load() (err error) {
 	saver := e.model.Saver
 	if saver == nil {
@@ -75,15 +75,14 @@ func (e *eagerModel) load() (err error) {
 	return e.withPrefix(e.restore, filepath.Join(e.model.Dir, "variables", "variables"))
 }
 
-// settle forgets the graph.
+// settle drops the graph.
 func (e *eagerModel) settle() {
 	if e.compiler != nil {
 		e.programs, e.compiler = e.compiler.programs, nil
 	}
 }
 
-// newEagerEngine opens a model to be trained and evaluated. The result must be
-// closed.
+// newEagerEngine opens a model for training and evaluation. The result must be closed.
 func newEagerEngine(model *savedmodels.Model, options session.Options) (engine, error) {
 	e, err := openEager(model, options)
 	if err != nil {
@@ -115,7 +114,7 @@ func (e *eagerModel) signature(name string) (eagerSignature, error) {
 	return s, err
 }
 
-// part is the program of a signature that is fed its data.
+// part returns the program of a signature that takes data.
 func (e *eagerModel) part(sig *savedmodels.Signature, want ...string) (*program, error) {
 	var feeds []string
 	for _, in := range sig.Inputs {
@@ -149,7 +148,7 @@ func (e *eagerModel) Train(ctx context.Context, _ int64, b data.Batch, out []flo
 	return e.step(ctx, e.train, b, out)
 }
 
-// Trace is Train: no graph is run that could be traced.
+// Trace is Train: eager execution runs no graph that could be traced.
 func (e *eagerModel) Trace(ctx context.Context, step int64, b data.Batch, out []float64) ([]byte, error) {
 	return nil, e.Train(ctx, step, b, out)
 }
@@ -169,8 +168,7 @@ func (e *eagerModel) step(ctx context.Context, s eagerSignature, b data.Batch, o
 	return errors.Join(e.scalars(ctx, s.program, set, out), set.close())
 }
 
-// scalars runs a program on tensors, which stay the caller's, and reads its first
-// results.
+// scalars runs a program on tensors, which remain the caller's, and reads its first results.
 func (e *eagerModel) scalars(ctx context.Context, p *program, set tensors, out []float64) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -209,8 +207,8 @@ func (e *eagerModel) withPrefix(p *program, prefix string) error {
 	return errors.Join(p.runOn(tensors{name}, nil), name.Close())
 }
 
-// runOn runs a program on tensors and reads its first results. After an error, values stay
-// in its frames until the next run.
+// runOn runs a program on tensors and reads its first results. After an error, values stay in
+// its frames until the next run.
 func (p *program) runOn(set tensors, out []float64) (err error) {
 	for i, x := range set {
 		if err := p.frame.Put(int32(i), x); err != nil {
@@ -233,8 +231,7 @@ func (p *program) runOn(set tensors, out []float64) (err error) {
 	return nil
 }
 
-// run executes the program. Its arguments are in its frame, and it releases them; then its
-// results are there.
+// run executes the program. It releases the arguments in its frame and stores the results there.
 func (p *program) run() error {
 	if err := p.frame.Drop(p.unused...); err != nil {
 		return err
@@ -269,7 +266,7 @@ func (p *program) do(in *instruction) (err error) {
 	return p.frame.Drop(in.unneeded...)
 }
 
-// call passes arguments to a program, and takes over its results.
+// call passes arguments to a program and takes over its results.
 func (p *program) call(body *program, args []transfer, first int32) error {
 	for i, a := range args {
 		if err := a.pass(p.frame, body.frame, int32(i)); err != nil {
@@ -305,7 +302,7 @@ func (p *program) choose(in *instruction) error {
 	return p.call(branch, in.args[1:], in.first)
 }
 
-// loop keeps its variables in the places of the results.
+// loop keeps its variables in the slots of the results.
 func (p *program) loop(in *instruction) error {
 	for i, a := range in.args {
 		if err := a.pass(p.frame, p.frame, in.first+int32(i)); err != nil {

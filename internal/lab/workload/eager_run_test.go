@@ -10,7 +10,7 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// As whole runs, on the params that eager is tried with.
+// Whole runs, with the parameters that the remedy eager is combined with.
 func TestEagerRunsLearnTheSame(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ id, model, params string }{

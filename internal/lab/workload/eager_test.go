@@ -36,8 +36,8 @@ func builtin(t *testing.T, name string) *savedmodels.Model {
 	return m
 }
 
-// curve is what an engine reports on the same batches, step by step: the scalars of
-// training, and after the last step those of an evaluation.
+// curve returns the values that an engine reports on the same batches, step by step: the scalars
+// of training, and after the last step those of an evaluation.
 func curve(t *testing.T, e engine, m *savedmodels.Model, steps, batch int) (trained [][]float64, evaluated []float64) {
 	t.Helper()
 	s, err := synth.New(m, e.Roles().Train, 1)
@@ -62,7 +62,7 @@ func near(t *testing.T, want, got []float64, what ...any) {
 	}
 }
 
-// Dropout, convolutions, loops, and what a SavedModel has compiled by XLA.
+// The models have dropout, convolutions, loops, and functions that XLA compiles.
 func TestEagerTrainsTheSame(t *testing.T) {
 	for name, c := range map[string]struct{ steps, batch int }{
 		"digits-cnn": {40, 32}, "digits": {40, 32}, "dense-100-64-1": {40, 32}, "dense-784-10": {40, 32},
@@ -124,7 +124,7 @@ func TestEagerKeepsNoValues(t *testing.T) {
 		assert.Equal(t, before, tfbind.Live())
 		assert.Equal(t, variables, held())
 	}
-	// After a step that fails comes one that does not.
+	// A step succeeds after one that failed.
 	wrong := &synth.Synth{Fields: slices.Clone(s.Fields)}
 	x := &wrong.Fields[0]
 	x.Shape, x.Width = []int{x.Shape[0], 3}, 3*x.Shape[0]
@@ -142,7 +142,7 @@ func TestEagerKeepsNoValues(t *testing.T) {
 	require.ErrorIs(t, e.Restore(ctx, ""), assert.AnError)
 }
 
-// What is saved is what a session reads, and the other way round.
+// A session can read the saved state, and the engine can read that of a session.
 func TestEagerCheckpoints(t *testing.T) {
 	m := builtin(t, "digits")
 	ctx, prefix := context.Background(), filepath.Join(t.TempDir(), "state")
@@ -192,7 +192,7 @@ func function(name string, args []string, ret [][2]string, controls []string, no
 	return f
 }
 
-// eagerGraph is an eager context over a graph that is made up here.
+// eagerGraph returns an eager context over a graph of the test.
 func eagerGraph(t *testing.T, main []*node_def_go_proto.NodeDef, functions ...*function_go_proto.FunctionDef) *eagerModel {
 	t.Helper()
 	context, err := tfbind.NewEager(nil)
@@ -210,7 +210,7 @@ func eagerGraph(t *testing.T, main []*node_def_go_proto.NodeDef, functions ...*f
 	return e
 }
 
-// results of a program that is fed x.
+// results returns those of a program that takes x.
 func results(t *testing.T, p *program, x ...float32) []float64 {
 	t.Helper()
 	var set tensors
@@ -251,8 +251,8 @@ func TestEagerControlFlow(t *testing.T) {
 	}
 }
 
-// What has an effect happens though no result needs it, in the order of the control
-// inputs and not of the graph's list of nodes.
+// An operation with an effect runs though no result needs it, in the order of the control inputs
+// and not of the graph's list of nodes.
 func TestEagerEffects(t *testing.T) {
 	of := graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32)}
 	resource := function("count", []string{"v", "by"}, [][2]string{{"now", "by"}}, nil,

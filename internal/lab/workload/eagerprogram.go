@@ -21,18 +21,18 @@ import (
 	"steadyfit/tfbind"
 )
 
-// program is a signature or a function as a list of instructions. It is made once, holds
-// nothing of the SavedModel's graph, and does not call itself, so that it has one frame.
+// program is a signature or a function as a list of instructions. It is compiled once and holds
+// no part of the SavedModel's graph. It does not call itself, so it needs one frame.
 type program struct {
 	name string
-	// frame has a place for each value. The arguments are in the first places.
+	// frame has a slot for each value. The arguments are in the first slots.
 	frame   *tfbind.EagerFrame
 	code    []instruction
 	results []transfer
-	unused  []int32 // places of what it is given, and does not need
+	unused  []int32 // slots of arguments that it does not use
 }
 
-// transfer is a value that is passed on; stays if it is needed again.
+// transfer is a value that is passed on. It also stays in its slot if it is needed again.
 type transfer struct {
 	place int32
 	stays bool
@@ -49,24 +49,24 @@ func (t transfer) pass(from, to *tfbind.EagerFrame, at int32) error {
 type instruction struct {
 	node string
 	op   *tfbind.EagerOp
-	// variable: the output is the handle of a variable, which is made once.
+	// variable means that the output is the handle of a variable, which is created once.
 	variable, made bool
 
-	// body is called; with a condition, while that holds.
+	// body is called; with a condition, it is called while the condition holds.
 	body, condition *program
-	// branches are called if the first argument is true, and if it is not.
+	// branches are called if the first argument is true, and if it is false.
 	branches []*program
 	args     []transfer
-	first    int32      // place of the first result of a call
-	turns    []transfer // results of one turn of a loop, for the next one
-	unneeded []int32    // results that nothing needs
+	first    int32      // slot of the first result of a call
+	turns    []transfer // results of one iteration of a loop, for the next one
+	unneeded []int32    // results that no instruction needs
 }
 
-// draft is what a compiler knows of an instruction.
+// draft is an instruction with data for the compiler.
 type draft struct {
 	*instruction
 	def     *node_def_go_proto.NodeDef
-	attrs   map[string][]byte // of one that is executed
+	attrs   map[string][]byte // of an instruction that is an operation
 	inputs  []int32
 	first   int32
 	outputs int
@@ -76,11 +76,11 @@ type draft struct {
 type compiler struct {
 	dir       string
 	context   *tfbind.Eager
-	ops       map[string]*op_def_go_proto.OpDef // those that were asked for, and functions
+	ops       map[string]*op_def_go_proto.OpDef // those of signatures, and functions
 	functions map[string]*function_go_proto.FunctionDef
 	main      []*node_def_go_proto.NodeDef
-	done      map[string]*program // functions; nil for one that is being made
-	programs  []*program          // all that were made
+	done      map[string]*program // functions by name; nil while one is being compiled
+	programs  []*program          // all programs
 }
 
 func newCompiler(model *savedmodels.Model, context *tfbind.Eager) (*compiler, error) {
@@ -111,8 +111,8 @@ func newCompiler(model *savedmodels.Model, context *tfbind.Eager) (*compiler, er
 	return c, nil
 }
 
-// op is the definition of an operation in this TensorFlow: a SavedModel leaves out those
-// in the bodies of loops.
+// op returns the definition of an operation in this TensorFlow: a SavedModel leaves out those in
+// the bodies of loops.
 func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
 	if def := c.ops[name]; def != nil {
 		return def, nil
@@ -129,13 +129,13 @@ func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
 	return def, nil
 }
 
-// refuse is the error about a part that cannot be executed eagerly.
+// refuse returns the error about a part that cannot be executed eagerly.
 func (c *compiler) refuse(where, reason string) error {
 	return &worker.ParameterError{Failure: worker.CouldNotApply, Name: "eager", Value: "1", Reason: fmt.Sprintf("%s: %s: %s", c.dir, where, reason)}
 }
 
-// part is the program of a part of the main graph, from inputs that are fed to the outputs
-// or operations in want.
+// part returns the program of a part of the main graph, from the fed inputs to the outputs or
+// operations in want.
 func (c *compiler) part(name string, inputs, want []string) (*program, error) {
 	b := c.body(name, c.main)
 	for _, in := range inputs {
@@ -145,7 +145,7 @@ func (c *compiler) part(name string, inputs, want []string) (*program, error) {
 	return b.compile(want, nil)
 }
 
-// function is the program of a function.
+// function returns the program of a function.
 func (c *compiler) function(name string) (*program, error) {
 	p, ok := c.done[name]
 	if ok && p == nil {
@@ -172,7 +172,7 @@ func (c *compiler) function(name string) (*program, error) {
 	for _, node := range f.GetControlRet() {
 		also = append(also, node)
 	}
-	// Stateful operations are executed even if nothing waits for them.
+	// Stateful operations are executed even if no other operation depends on them.
 	for _, n := range f.GetNodeDef() {
 		op, err := c.op(n.GetOp())
 		if err != nil {
@@ -190,7 +190,7 @@ func (c *compiler) function(name string) (*program, error) {
 	return p, nil
 }
 
-// body is a program in the making.
+// body is a program that is being compiled.
 type body struct {
 	*compiler
 	name       string
@@ -199,8 +199,7 @@ type body struct {
 	nodes      map[string]*node_def_go_proto.NodeDef
 	needed     map[string]bool
 	begun      map[string]bool
-	// first is the place of the first output of a node that is done, or of an
-	// argument.
+	// first has the slot of the first output of each compiled node and of each argument.
 	first  map[string]int32
 	places int32
 	drafts []draft
@@ -218,8 +217,8 @@ func (c *compiler) body(name string, nodes []*node_def_go_proto.NodeDef) *body {
 	return b
 }
 
-// compile lists the operations that want and also need, in the order of the graph where
-// possible: that is the order in which eager execution of the source would do them.
+// compile lists the operations of want and also, and those that they need. It keeps the order of
+// the graph where possible, which is the order in which the source would execute them eagerly.
 func (b *body) compile(want, also []string) (*program, error) {
 	given := b.places
 	for _, name := range slices.Concat(want, also) {
@@ -307,7 +306,7 @@ func (b *body) emit(n *node_def_go_proto.NodeDef) error {
 	return nil
 }
 
-// resolve sets what an instruction does.
+// resolve sets the operation or the functions of an instruction.
 func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
 	n := d.def
 	called := func(attr string) (*program, error) { return b.function(n.GetAttr()[attr].GetFunc().GetName()) }
@@ -345,7 +344,7 @@ func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
 			return b.refuse(n.GetName(), n.GetOp()+" takes a function")
 		}
 		if d.variable && a.GetName() == "shared_name" && len(value.GetS()) == 0 {
-			value = graphdef.Text(n.GetName()) // as a session does
+			value = graphdef.Text(n.GetName()) // as in a session
 		}
 		if value == nil {
 			continue
@@ -357,7 +356,7 @@ func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
 	return nil
 }
 
-// attrOf is an attribute of a node, or its default, which a SavedModel leaves out.
+// attrOf returns an attribute of a node, or its default, which a SavedModel leaves out.
 func attrOf(op *op_def_go_proto.OpDef, n *node_def_go_proto.NodeDef, name string) *attr_value_go_proto.AttrValue {
 	if v := n.GetAttr()[name]; v != nil {
 		return v
@@ -370,7 +369,7 @@ func attrOf(op *op_def_go_proto.OpDef, n *node_def_go_proto.NodeDef, name string
 	return nil
 }
 
-// width is the number of tensors of an output.
+// width returns the number of tensors of an output.
 func width(op *op_def_go_proto.OpDef, out *op_def_go_proto.OpDef_ArgDef, n *node_def_go_proto.NodeDef) int {
 	switch {
 	case out.GetNumberAttr() != "":
@@ -381,8 +380,8 @@ func width(op *op_def_go_proto.OpDef, out *op_def_go_proto.OpDef_ArgDef, n *node
 	return 1
 }
 
-// place finds a value by the graph's name for it: "node:1" in the main graph, in a
-// function "argument" or "node:output:1".
+// place returns the slot of a value by its name in the graph: "node:1" in the main graph, and in
+// a function "argument" or "node:output:1".
 func (b *body) place(ref string) (int32, error) {
 	parts := strings.Split(ref, ":")
 	first, ok := b.first[parts[0]]
@@ -398,7 +397,7 @@ func (b *body) place(ref string) (int32, error) {
 		return 0, b.refuse(b.name, "there is no value "+ref)
 	}
 	if len(parts) == 3 {
-		op := b.ops[n.GetOp()] // known: the node is done
+		op := b.ops[n.GetOp()] // known means that the node is compiled
 		for _, out := range op.GetOutputArg() {
 			if out.GetName() == parts[1] {
 				break
@@ -409,7 +408,7 @@ func (b *body) place(ref string) (int32, error) {
 	return first + int32(index), nil
 }
 
-// finish has each value released by the last instruction that needs it.
+// finish makes the last instruction that needs a value release it.
 func (b *body) finish(given int32, results []int32) (*program, error) {
 	p := &program{name: b.name, code: make([]instruction, len(b.drafts))}
 	needed := make([]bool, b.places)

@@ -30,7 +30,7 @@ func (b *builder) identity(dtype tfbind.DType) (s *tfbind.Session, in, out tfbin
 	return s, xy[0], xy[1], nil
 }
 
-// constFloats are 4 KiB.
+// constFloats values take 4 KiB.
 const constFloats = 4 << 10 / 4
 
 // newW5 adds a constant of 4 KiB and an Identity of it to the graph for each step.
@@ -75,7 +75,7 @@ func newW5(_ context.Context, b *builder) (*loop.Loop, error) {
 	}}, nil
 }
 
-// fetchable is how many outputs W6 has; all their sets but the empty one are fetched.
+// fetchable is the number of outputs in W6, which fetches all nonempty sets of them.
 const fetchable = 14
 
 // newW6 fetches another set of outputs in each step.
@@ -100,7 +100,7 @@ func newW6(_ context.Context, b *builder) (*loop.Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Sets as bits, in an order without a trend in their size.
+	// The sets are bit masks, in an order without a trend in their size.
 	sets := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 6)).Perm(1<<fetchable - 1)
 	return &loop.Loop{Step: func(ctx context.Context, n int) (float64, error) {
 		which := 0
@@ -134,7 +134,7 @@ func newW12(_ context.Context, b *builder) (*loop.Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pool []string // twice as many as are used at a time
+	var pool []string // twice the number of strings in a tensor
 	rng := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 12))
 	for range 2 * stringCount {
 		n := stringShort + rng.IntN(stringLong-stringShort+1)
@@ -161,22 +161,22 @@ func newW12(_ context.Context, b *builder) (*loop.Loop, error) {
 	}}, nil
 }
 
-// A burst of W8 is made by all goroutines together, so that one alone does the same.
+// The goroutines together make a burst of W8, so that a single one makes the same burst.
 const (
 	burstWorkers   = 8
 	burstTensors   = 320
-	burstSurvivors = 10            // of each burst, one tensor of so many lives until the next
+	burstSurvivors = 10            // one of this many tensors lives until the next burst
 	burstSmall     = 64 << 10 / 4  // floats
 	burstLarge     = 256 << 10 / 4 // floats
 )
 
-// burster allocates on a thread of its own: malloc has an arena per thread.
+// burster allocates on its own thread: malloc has an arena per thread.
 type burster struct {
 	rng     *rand.Rand
 	count   int
 	values  []float32
 	kept    tensors
-	work    chan tensors // what another burster kept
+	work    chan tensors // tensors that another burster kept
 	results chan error
 }
 
@@ -205,7 +205,7 @@ func newW8(_ context.Context, b *builder) (*loop.Loop, error) {
 	return &loop.Loop{Step: func(context.Context, int) (float64, error) {
 		handed := make([]tensors, n)
 		for i := range all {
-			// From the one before, so that another thread frees the memory.
+			// Take them from the previous burster, so that another thread frees the memory.
 			handed[i] = slices.Clone(all[(i+n-1)%n].kept)
 		}
 		for i, w := range all {
@@ -227,8 +227,8 @@ func (w *burster) run() {
 	close(w.results)
 }
 
-// burst makes tensors, closes those that another burster kept halfway, and then most of
-// its own in random order.
+// burst makes tensors. Halfway it closes those that another burster kept, and then closes most
+// of its own in random order.
 func (w *burster) burst(others tensors) error {
 	var mine tensors
 	var errs []error

@@ -25,7 +25,7 @@ func newS3(ctx context.Context, b *builder) (*loop.Loop, error) {
 		ahead = 2
 	}
 	prefetch := b.Int("prefetch", ahead)
-	least, most := b.Spec.Batch, b.Spec.Batch // samples of a step
+	least, most := b.Spec.Batch, b.Spec.Batch // samples per step
 	if varying {
 		least, most = max(1, most/4), most*5/4 // 8 to 40 for a batch of 32
 	}
@@ -75,8 +75,8 @@ func newS3(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return t.loop(next), nil
 }
 
-// trainParts makes tensors of each part of a batch, trains, and closes them unless they
-// are to be kept.
+// trainParts makes tensors of each part of a batch, trains on them, and closes them unless the
+// workload keeps them.
 func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.Batch, parts int, keep bool) (loss float64, err error) {
 	n := min(parts, batch.Size)
 	for i := range n {
@@ -103,8 +103,8 @@ func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.B
 	return loss, err
 }
 
-// augmentation flips, crops and brightens the images of a batch. Each of the three makes
-// a new image, as pipelines of such functions do.
+// augmentation flips, crops and brightens the images of a batch. Each of the three makes a new
+// image, as is common in pipelines of such functions.
 func augmentation(s *synth.Synth, seed int64) (func(b data.Batch, key uint64), error) {
 	for i, f := range s.Fields {
 		if len(f.Shape) != 3 || f.DType != tfbind.Float32 || f.Label {

@@ -39,11 +39,11 @@ func newInMemory(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, err
 }
 
-// almost is the samples of an epoch whose last whole batch is a quarter full, as that of
-// 1000 samples in batches of 32 is.
+// almost returns the number of samples of an epoch whose last batch is a quarter full, like that
+// of 1000 samples in batches of 32.
 func almost(s worker.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
 
-// validationBatch is the samples of a step of a validation.
+// validationBatch is the number of samples in a validation step.
 const validationBatch = 64
 
 // newValidated is S1 and S1d: a validation on other samples at the end of each epoch.
@@ -106,8 +106,7 @@ func newS0(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From)), nil
 }
 
-// newW11 trains from a shuffling pipeline in the graph. An epoch of whole batches is a
-// pass.
+// newW11 trains from a shuffling pipeline in the graph. An epoch of whole batches is a pass.
 func newW11(ctx context.Context, b *builder) (*loop.Loop, error) {
 	shuffle, prefetch := b.Int("shuffle", 1000), b.Int("prefetch", 0)
 	t, err := b.trainer(ctx)
@@ -152,11 +151,11 @@ func newS4(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// sizes draws the number of samples of each step: 1 to most, which is twice the batch.
+// sizes draws the number of samples of each step: from 1 to most, which is twice the batch.
 type sizes struct {
 	most  int
 	rng   *rand.Rand
-	order []int // the sizes to come, if none is to be drawn twice; nil to draw freely
+	order []int // the remaining sizes, if none may repeat; nil to draw freely
 	round func(n int) int
 }
 
@@ -171,7 +170,7 @@ func (b *builder) sizes() *sizes {
 	return z
 }
 
-// once draws no size twice before all were drawn.
+// once draws all sizes before one repeats.
 func (z *sizes) once() {
 	z.order = z.rng.Perm(z.most)
 	for i := range z.order {
@@ -179,7 +178,7 @@ func (z *sizes) once() {
 	}
 }
 
-// next is the number of samples of the next step.
+// next returns the number of samples of the next step.
 func (z *sizes) next() int {
 	if z.order == nil {
 		return z.round(1 + z.rng.IntN(z.most))
@@ -190,7 +189,7 @@ func (z *sizes) next() int {
 	return z.round(n)
 }
 
-// newW3 predicts for a number of samples that is drawn for each step.
+// newW3 predicts for a random number of samples in each step.
 func newW3(ctx context.Context, b *builder) (*loop.Loop, error) {
 	z := b.sizes()
 	p, err := b.predictor(ctx, z.most)
@@ -203,7 +202,7 @@ func newW3(ctx context.Context, b *builder) (*loop.Loop, error) {
 	}, nil
 }
 
-// newW9 trains with a number of samples that is drawn for each step, compiled by XLA.
+// newW9 trains on a random number of samples in each step, compiled by XLA.
 func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
 	jit, z := b.Choice("jit", "on", "cluster", "off"), b.sizes()
 	z.once() // a program is compiled for each size
@@ -235,10 +234,10 @@ func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// userSamples are made up if the user gives no data.
+// userSamples is the number of generated samples if the user gives no data.
 const userSamples = 1024
 
-// newUser trains a model of the user's with package fit.
+// newUser trains a model of the user with package fit.
 func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
 	prefetch := b.Int("prefetch", 0)
 	t, err := b.trainer(ctx)
@@ -256,8 +255,8 @@ func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
 		return nil, err
 	}
 	ds := data.Prefetch(memory, prefetch)
-	// A run in several processes continues at the next epoch of the fit.Loop, so an epoch
-	// of it is one of the Spec, or a pass of whole batches if that is shorter.
+	// A run in several processes continues at the next epoch of the fit.Loop, so an epoch of the
+	// loop is an epoch of the Spec, or a pass of whole batches if that is shorter.
 	epoch := min(spec.Epoch, max(1, (ds.Len()+whole-1)/whole))
 	l := t.loop(func(context.Context) (data.Batch, error) { // for the traced step
 		for batch, err := range ds.Batches(data.Pass{Batch: spec.Batch}) {
@@ -285,7 +284,7 @@ func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// openData reads the user's data, images and tables as the model takes them.
+// openData reads the user's data, with images and tables as the model takes them.
 func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
 	images, scale, err := session.ImageOptions(model, model.Roles.Train, 0, 0)
 	if err != nil {

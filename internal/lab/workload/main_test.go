@@ -22,7 +22,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestMain is the child, too: the tests start this program again.
+// TestMain is also the child: the tests start this program again.
 func TestMain(m *testing.M) {
 	if os.Getenv(worker.Env) != "" {
 		os.Exit(child())
@@ -52,12 +52,12 @@ func child() int {
 	return 0
 }
 
-// outcome is what a run said.
+// outcome has the messages of a run.
 type outcome struct {
 	phases    []string
 	steps     []int
-	live      []int64 // bytes of native objects, at each of the steps
-	cycles    []int64 // of the garbage collector, likewise
+	live      []int64 // bytes of native objects after each step
+	cycles    []int64 // values of the garbage collector after each step
 	facts     map[string]string
 	values    map[memory.Layer]*int64 // of the traced step
 	failure   worker.Failure
@@ -66,7 +66,7 @@ type outcome struct {
 	log       string
 }
 
-// do runs a cell to its end, in as many processes as it asks for.
+// do runs a cell to its end, in as many processes as necessary.
 func do(t *testing.T, spec worker.Spec, env ...string) outcome {
 	t.Helper()
 	o := outcome{facts: map[string]string{}}

@@ -1,12 +1,12 @@
-// Package workload has the workloads of the matrix on this project's own packages: the
-// runtime "go".
+// Package workload has the workloads of the matrix on this project's own packages: the runtime
+// "go".
 //
-// It is not for training models: some workloads do on purpose what users are advised not
-// to do, such as leaving tensors open, and count it.
+// It is not for training models: to measure their effect, some workloads make mistakes on
+// purpose, such as leaving tensors open.
 //
-// A child process starts a worker.Child and calls [Run]. It opens the workload of the Spec
-// as a loop.Loop, package loop does the steps, and at the end the binding's counters are
-// compared with what the workload leaves open on purpose.
+// A child process starts a worker.Child and calls [Run]. Run opens the workload of the Spec as a
+// loop.Loop, and package loop does the steps. At the end, Run compares the binding's counters
+// with the objects that the workload leaves open on purpose.
 package workload
 
 import (
@@ -26,7 +26,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrUnknown: there is no workload of that ID.
+// ErrUnknown means that no workload has the ID.
 var ErrUnknown = errors.New("unknown workload")
 
 // workload makes a loop.
@@ -58,17 +58,18 @@ var workloads = map[string]workload{
 	"user": {open: newUser},
 }
 
-// IDs lists the workloads that Run knows, sorted.
+// IDs lists the workloads that Run can run, sorted.
 func IDs() []string { return slices.Sorted(maps.Keys(workloads)) }
 
-// builder is what a workload is made with. It closes what was opened, also after an error.
+// builder is the state for making a workload. It closes everything that was opened, also after
+// an error.
 type builder struct {
 	*worker.Child
 	closers []func() error
 	left    tfbind.Counts // left open on purpose
 }
 
-// onClose adds to what is done at the end, last added first.
+// onClose adds a function to call at the end. The last added function is called first.
 func (b *builder) onClose(f func() error) { b.closers = append(b.closers, f) }
 
 func (b *builder) close() error {
@@ -96,7 +97,7 @@ func (b *builder) model() (*savedmodels.Model, error) {
 	return m, err
 }
 
-// graph opens a session on a graph of its own.
+// graph opens a session on its own graph.
 func (b *builder) graph(g *graphdef.Graph) (*tfbind.Session, error) {
 	def, err := g.Bytes()
 	if err = errors.Join(b.Err(), err); err != nil {
@@ -118,7 +119,7 @@ func (b *builder) graph(g *graphdef.Graph) (*tfbind.Session, error) {
 	return s, nil
 }
 
-// outputs looks outputs up by name.
+// outputs looks up outputs by name.
 func outputs(s *tfbind.Session, names ...string) ([]tfbind.Output, error) {
 	list := make([]tfbind.Output, len(names))
 	for i, name := range names {
@@ -130,9 +131,9 @@ func outputs(s *tfbind.Session, names ...string) ([]tfbind.Output, error) {
 	return list, nil
 }
 
-// Run does the child's workload from the first phase to the last. lib is where to find
-// TensorFlow, as in [tfbind.Load]. Beside the facts of package loop it reports live: the
-// native objects that are left after everything was closed. The caller ends the run with
+// Run does the child's workload from the first phase to the last. lib is the location of
+// TensorFlow, as in [tfbind.Load]. In addition to the facts of package loop it reports the fact
+// live: the native objects that remain after everything was closed. The caller ends the run with
 // Child.Done and [FailureOf], except after loop.ErrSaved.
 func Run(ctx context.Context, c *worker.Child, lib string) error {
 	w, ok := workloads[c.Spec.Workload]
@@ -160,7 +161,8 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 				left = b.left
 				return err
 			}
-			// Otherwise the steps would grow, unseen, into what loading left behind.
+			// Otherwise the steps would reuse the free memory of loading, and their growth would
+			// not show.
 			debug.FreeOSMemory()
 			return l, nil
 		},
@@ -169,7 +171,7 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 		return err
 	}
 	live := tfbind.Live()
-	live.Leaked, live.LeakedBytes = 0, 0 // depends on when garbage is collected
+	live.Leaked, live.LeakedBytes = 0, 0 // the number depends on the garbage collector
 	if err := c.Fact("live", describe(live)); err != nil {
 		return err
 	}
@@ -179,10 +181,10 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 	return nil
 }
 
-// FailureOf is the failure to give to Child.Done with an error of Run.
+// FailureOf returns the failure to pass to Child.Done with an error of Run.
 func FailureOf(err error) worker.Failure {
 	switch {
-	case err == nil, errors.Is(err, worker.ErrParameter): // Done reads the failure of these
+	case err == nil, errors.Is(err, worker.ErrParameter): // Done reads the failure from these errors
 		return ""
 	case errors.Is(err, tfbind.ErrResourceExhausted):
 		return worker.OutOfMemory
@@ -190,7 +192,7 @@ func FailureOf(err error) worker.Failure {
 	return worker.Failed
 }
 
-// describe is the fact live: "0", or "2 tensors of 131072 bytes, 1 sessions".
+// describe returns the fact live: "0", or "2 tensors of 131072 bytes, 1 sessions".
 func describe(c tfbind.Counts) string {
 	var parts []string
 	for _, p := range []struct {

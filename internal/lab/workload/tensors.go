@@ -69,7 +69,7 @@ func newTensor(a data.Array) (*tfbind.Tensor, error) {
 	return nil, fmt.Errorf("%w: a tensor of %T", tfbind.ErrType, a.Values)
 }
 
-// leakFloats are 64 KiB.
+// leakFloats values take 64 KiB.
 const leakFloats = 64 << 10 / 4
 
 // newW1 is the step of W0, and a fetched tensor that is never closed.
@@ -91,7 +91,7 @@ func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
 		if err != nil {
 			return 0, err
 		}
-		// Identity passes its input on, so what is fetched is the buffer that is made here.
+		// Identity passes its input on, so the fetched tensor is the buffer that is made here.
 		x, err := tfbind.NewTensor(values, leakFloats)
 		if err != nil {
 			return 0, err
@@ -117,7 +117,7 @@ func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
 // newW2 makes new tensors for each step, and leaves them open.
 func newW2(ctx context.Context, b *builder) (*loop.Loop, error) {
 	if b.Choice("input", "tensor", "buffer") == "buffer" {
-		// The same samples through the session's own buffers.
+		// Feed the same samples through the session's own buffers.
 		t, err := b.trainer(ctx)
 		if err != nil {
 			return nil, err
@@ -155,7 +155,7 @@ func newW2(ctx context.Context, b *builder) (*loop.Loop, error) {
 	}), nil
 }
 
-// batch is made-up samples for a signature.
+// batch returns generated samples for a signature.
 func (b *builder) batch(model *savedmodels.Model, signature string, n int) (data.Batch, error) {
 	s, err := synth.New(model, signature, b.Spec.Seed)
 	if err != nil {
@@ -166,22 +166,22 @@ func (b *builder) batch(model *savedmodels.Model, signature string, n int) (data
 	return batch, nil
 }
 
-// tensorTrainer trains through tensors that its caller makes and owns.
+// tensorTrainer trains on tensors that its caller makes and owns.
 type tensorTrainer struct {
 	model   *savedmodels.Model
 	session *tfbind.Session // nil with the parameter eager
 	eager   *eagerModel     // nil without it
-	whole   signature       // the whole step, or gradients with micro-batches
+	whole   signature       // the whole step, or the gradients with micro-batches
 	apply   signature
 	traced  *[]byte // where train writes a trace; nil for none
 }
 
-// signature is one that is run with tensors.
+// signature is a signature that runs on tensors.
 type signature struct {
 	inputs  []savedmodels.Tensor
 	feeds   []tfbind.Output
 	fetches []tfbind.Output
-	program *program // of eager execution, without feeds and fetches
+	program *program // for eager execution, instead of feeds and fetches
 }
 
 func (b *builder) tensorTrainer(micro int) (*tensorTrainer, error) {
@@ -219,12 +219,13 @@ func (b *builder) tensorTrainer(micro int) (*tensorTrainer, error) {
 	return t, nil
 }
 
-// loop is one whose steps can be traced.
+// loop returns a loop whose steps can be traced.
 func (t *tensorTrainer) loop(step func(ctx context.Context, n int) (float64, error)) *loop.Loop {
 	return &loop.Loop{Step: step, Trace: func(into *[]byte) { t.traced = into }}
 }
 
-// signature looks up the inputs of a signature and one output: any if no name is given.
+// signature looks up the inputs of a signature and one output. Without a name, it takes any
+// output.
 func (t *tensorTrainer) signature(name, output string) (s signature, err error) {
 	sig, err := t.model.Signature(name)
 	if err != nil {
@@ -257,7 +258,7 @@ func (t *tensorTrainer) signature(name, output string) (s signature, err error) 
 	return s, nil
 }
 
-// train is one step on tensors, which stay the caller's.
+// train is one step on tensors, which remain the caller's.
 func (t *tensorTrainer) train(ctx context.Context, set tensors) (float64, error) {
 	var o tfbind.RunOptions
 	if t.traced != nil {
@@ -288,7 +289,7 @@ func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfb
 	return out[0].Float()
 }
 
-// newW4 loads the SavedModel for each step; with reuse, it loads it once and restores its
+// newW4 loads the SavedModel for each step. With reuse, it loads it once and restores its
 // variables.
 func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 	if b.Choice("reuse", "0", "1") == "1" {
@@ -308,7 +309,7 @@ func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 		l.Epoch = nil
 		return l, nil
 	}
-	keep := b.Choice("close", "none", "all") == "none" // a session is closed and deleted in one
+	keep := b.Choice("close", "none", "all") == "none" // a session is closed and deleted in one call
 	model, err := b.model()
 	if err != nil {
 		return nil, err
@@ -393,7 +394,7 @@ func (p *predictor) run(ctx context.Context, n int) error {
 	return err
 }
 
-// newW10 keeps what each step predicts as Go values.
+// newW10 keeps the predictions of each step as Go values.
 func newW10(ctx context.Context, b *builder) (*loop.Loop, error) {
 	keep := b.Choice("history", "keep", "last") == "keep"
 	p, err := b.predictor(ctx, b.Spec.Batch)

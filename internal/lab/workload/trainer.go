@@ -17,16 +17,16 @@ import (
 	"steadyfit/session"
 )
 
-// The values of the parameter reset: what is done to the session at the end of an epoch.
-// The model continues with the same state.
+// The values of the parameter reset: the action on the session at the end of an epoch. The model
+// continues with the same state.
 const (
 	resetNone    = "none"
-	resetRestore = "restore" // its variables are written and read back
-	resetReload  = "reload"  // it is closed, and another one opened
+	resetRestore = "restore" // write and read the variables
+	resetReload  = "reload"  // close the session and open another one
 	resetProcess = "process" // another process continues
 )
 
-// engine is what a trainer trains with: a session, or eager execution.
+// engine executes the steps of a trainer: a session, or eager execution.
 type engine interface {
 	fit.Session
 	Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error)
@@ -34,8 +34,7 @@ type engine interface {
 	Close() error
 }
 
-// trainer is an engine with the parameters model, reset, micro and eager. It is a
-// fit.Session.
+// trainer is an engine with the parameters model, reset, micro and eager. It is a fit.Session.
 type trainer struct {
 	engine // the current one
 	b      *builder
@@ -58,11 +57,11 @@ func (b *builder) trainer(ctx context.Context) (*trainer, error) {
 	return b.trainerOf(ctx, model, gpuopts.Options{})
 }
 
-// trainerOf opens a model. The Spec's ConfigProto is merged over that of device.
+// trainerOf opens a model. It merges the Spec's ConfigProto over that of device.
 func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
 	t := &trainer{
 		b: b, model: model,
-		// An inexact split is measured, too; checkMicro reports it.
+		// An inexact split is also measured; checkMicro reports it.
 		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true},
 		reset: b.Choice("reset", resetNone, resetRestore, resetReload, resetProcess),
 		micro: b.Int("micro", 1),
@@ -88,10 +87,10 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, devic
 	return t, nil
 }
 
-// eager asks for the parameter eager.
+// eager reads the parameter eager.
 func (b *builder) eager() bool { return b.Choice("eager", "", "1") == "1" }
 
-// checkMicro is the reason why a batch is not split into that many parts; it reports
+// checkMicro returns the reason why a batch cannot be split into that many parts; it reports
 // whether their update is exact.
 func (b *builder) checkMicro(model *savedmodels.Model, o session.Options, parts int) error {
 	if parts < 1 || parts > b.Spec.Batch {
@@ -107,7 +106,8 @@ func (b *builder) checkMicro(model *savedmodels.Model, o session.Options, parts 
 	return b.Fact(worker.FactSplit, split)
 }
 
-// splitOf is the value of worker.FactSplit for a model; an error if it cannot be split.
+// splitOf returns the value of worker.FactSplit for a model, or an error if its batch cannot be
+// split.
 func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
 	o.AllowInexactSplit = false
 	plan, err := session.Compile(model, o)
@@ -147,7 +147,7 @@ func (t *trainer) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Train is one step, traced if traced is set.
+// Train executes one step, and traces it if traced is set.
 func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) (err error) {
 	if t.traced == nil {
 		return t.engine.Train(ctx, step, b, out)
@@ -164,7 +164,7 @@ func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error
 	return t.values[0], nil
 }
 
-// endEpoch does what the parameter reset says.
+// endEpoch resets the session as the parameter reset says.
 func (t *trainer) endEpoch(ctx context.Context, _ int) error {
 	if t.reset == resetNone {
 		return nil
@@ -186,7 +186,7 @@ func (t *trainer) endEpoch(ctx context.Context, _ int) error {
 	return t.Restore(ctx, t.state)
 }
 
-// loop trains on the batches that take returns, as people write it by hand.
+// loop trains on the batches of take, in the style of a loop written by hand.
 func (t *trainer) loop(take func(context.Context) (data.Batch, error)) *loop.Loop {
 	return &loop.Loop{
 		Step: func(ctx context.Context, n int) (float64, error) {
@@ -201,12 +201,12 @@ func (t *trainer) loop(take func(context.Context) (data.Batch, error)) *loop.Loo
 	}
 }
 
-// synth makes up data for the train signature.
+// synth returns a generator of data for the train signature.
 func (t *trainer) synth() (*synth.Synth, error) {
 	return synth.New(t.model, t.Roles().Train, t.opts.Seed)
 }
 
-// samples is a dataset in memory that is made up.
+// samples returns a generated dataset in memory.
 func (t *trainer) samples(n int) (*data.InMemory, error) {
 	s, err := t.synth()
 	if err != nil {
@@ -215,8 +215,9 @@ func (t *trainer) samples(n int) (*data.InMemory, error) {
 	return s.InMemory(n, 0)
 }
 
-// passes takes batches of a dataset, pass after pass, from where an earlier process
-// stopped after done batches. A batch is valid until the next one is taken.
+// passes returns a function that returns the batches of a dataset, pass after pass. It starts
+// after done batches, where an earlier process stopped. A batch is valid until the next one is
+// taken.
 func (b *builder) passes(ds data.Dataset, size, done int) func(context.Context) (data.Batch, error) {
 	perPass := max(1, (ds.Len()+size-1)/size)
 	pass := data.Pass{Batch: size, Epoch: done / perPass, Skip: done % perPass}

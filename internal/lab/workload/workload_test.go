@@ -21,7 +21,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// modelOf is the model of a workload; the user's is any.
+// modelOf returns the model of a workload; the user's workload takes any model.
 func modelOf(w matrix.Workload) string {
 	if w.ID == matrix.User {
 		return "digits"
@@ -32,21 +32,21 @@ func modelOf(w matrix.Workload) string {
 var phases = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst,
 	worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed}
 
-// untraced are the phases of a run without that of its traced step, which some have.
+// untraced returns the phases of a run without the phase traced, which only some runs have.
 func untraced(phases []string) []string {
 	return slices.DeleteFunc(slices.Clone(phases), func(p string) bool { return p == worker.PhaseTraced })
 }
 
 func TestEveryWorkload(t *testing.T) {
-	// What stays, on purpose, of 6 steps and a traced one: tensors of 64 KiB; those of
-	// 8 images and 8 labels; sessions, each with steps for training, evaluation and the reset
-	// of metrics, of which one was fed.
+	// The objects that stay on purpose after 6 steps and a traced one: tensors of 64 KiB;
+	// tensors of 8 images and 8 labels; and sessions, each with steps for training, evaluation
+	// and the reset of metrics, of which one was fed.
 	left := map[string]string{
 		"W1": "7 tensors of 458752 bytes",
 		"W2": fmt.Sprintf("14 tensors of %d bytes", 7*8*(224*224*3*4+8)),
 		"W4": fmt.Sprintf("21 steps of %d bytes, 7 sessions, 7 graphs", 7*8*(224*224*3*4+8)),
 	}
-	// What models whose names end so compute in.
+	// The types that models compute in, by the suffix of their names.
 	halves := map[string]string{"bf16": worker.FactMatrixBFloat16, "fp16": worker.FactMatrixFloat16, "scaled": worker.FactMatrixFloat16}
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestEveryWorkload(t *testing.T) {
 				want = text
 			}
 			assert.Equal(t, want, o.facts["live"])
-			// The graphs of the others are made here, or there is none.
+			// The other workloads make their graphs here, or have none.
 			if traced := !slices.Contains([]string{"W5", "W6", "W8", "W12"}, w.ID); traced {
 				assert.Regexp(t, `^[1-9]\d*$`, o.facts[worker.FactOperations])
 				inHalf := halves[w.Model[strings.LastIndex(w.Model, "-")+1:]]
@@ -84,7 +84,7 @@ func TestEveryWorkload(t *testing.T) {
 					assert.Equal(t, want, o.facts[fact], fact)
 				}
 				// Smaller models may have no block that is large enough for the pool, and
-				// without oneDNN there is none: malloc keeps no count for TensorFlow.
+				// without oneDNN there is no pool: malloc keeps no count for TensorFlow.
 				if pool := o.values[memory.TFPeak.Of("mklcpu")]; !oneDNN {
 					assert.Nil(t, pool)
 				} else if w.Model == "image-224" {
@@ -102,7 +102,7 @@ func TestEveryWorkload(t *testing.T) {
 	}
 }
 
-// The instrument is calibrated with these two.
+// These two calibrate the measurement.
 func TestCalibrationIsExact(t *testing.T) {
 	t.Parallel()
 	for id, perStep := range map[string]int64{"W0": 0, "W1": 64 << 10} {
@@ -115,8 +115,8 @@ func TestCalibrationIsExact(t *testing.T) {
 	assert.Equal(t, o.live[0], o.live[2])
 }
 
-// runs has, for each workload, the params of some runs: together each value of each
-// param, the defaults left out.
+// runs has the parameters of some runs for each workload. Together they have each value of each
+// parameter except the defaults.
 var runs = map[string][]string{
 	"W0":  {"gc=epoch trim=epoch", "gc=step reset=restore micro=2", "reset=reload micro=4 prefetch=1", "reset=process prefetch=4", "prefetch=16 model=digits", "eager=1"},
 	"W1":  {"release=close"},
@@ -164,12 +164,12 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// A remedy is tried on a workload if the workload says that it takes its params.
+// A remedy is tried on a workload if the workload takes its parameters.
 func TestTakesIsWhatIsTaken(t *testing.T) {
 	var ids []string
 	for _, w := range matrix.Workloads() {
 		if w.Like != "" {
-			continue // params of another one, turned differently
+			continue // it runs another workload with other values
 		}
 		ids = append(ids, w.ID)
 		tried := map[string]bool{}
@@ -179,7 +179,7 @@ func TestTakesIsWhatIsTaken(t *testing.T) {
 				tried[name] = true
 			}
 		}
-		delete(tried, "gc") // which all have
+		delete(tried, "gc") // all workloads have these
 		delete(tried, "trim")
 		assert.ElementsMatch(t, w.Takes[matrix.Go], slices.Collect(maps.Keys(tried)), w.ID)
 	}
@@ -213,7 +213,8 @@ func TestParametersThatAreNotThere(t *testing.T) {
 	}
 }
 
-// What resets a session, or moves data elsewhere, must not change what is learnt.
+// A reset of a session, or other storage of the data, must not change the result of the
+// training.
 func TestRemediesLearnTheSame(t *testing.T) {
 	t.Parallel()
 	loss := func(id, model string, params ...string) string {
@@ -232,7 +233,7 @@ func TestRemediesLearnTheSame(t *testing.T) {
 		assert.Equal(t, want, loss(id, "digits", "prefetch=2"), id)
 		assert.NotEqual(t, want, loss(id, "digits", "model=digits-cnn"), id)
 	}
-	// Several passes, which do not end where epochs do.
+	// Several passes, which do not end at the ends of epochs.
 	want := loss("S0", "digits", "data=memory", "rows=40")
 	assert.Equal(t, want, loss("S0", "digits", "data=memory", "rows=40", "reset=process"))
 	assert.Equal(t, want, loss("S0", "digits", "data=disk", "rows=40", "reset=process"))
@@ -241,8 +242,8 @@ func TestRemediesLearnTheSame(t *testing.T) {
 	assert.Equal(t, want, loss("S0", "digits", "data=graph", "rows=24"))
 }
 
-// With a part of the batch, the set is still that of the whole one: S0, whose rows are
-// counted, learns the same from as many.
+// A part of the batch leaves the set as it is. S0, whose rows are counted, learns the same from
+// as many rows.
 func TestADividedBatchHasTheWholeSet(t *testing.T) {
 	t.Parallel()
 	loss := func(id string, samples int, params ...string) string {
@@ -262,8 +263,8 @@ func TestADividedBatchHasTheWholeSet(t *testing.T) {
 	assert.NotEqual(t, loss("W0", 0), loss("W0", 32))
 }
 
-// Micro-batches make the same update, but for rounding, and where a model draws for each
-// sample another one, which is told.
+// Micro-batches make the same update, except for rounding. A model that draws numbers for each
+// sample makes another update, which is reported.
 func TestMicroBatchesLearnTheSame(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"W0", "S3"} {
@@ -288,8 +289,7 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 	}
 }
 
-// Whether the model is loaded anew or its variables are put back, each step is the
-// first one.
+// If the model is loaded again or its variables are restored, each step equals the first one.
 func TestW4BeginsAnewEachStep(t *testing.T) {
 	t.Parallel()
 	for _, param := range []string{"reuse=0", "reuse=1"} {
@@ -305,13 +305,13 @@ func TestCollectingGarbage(t *testing.T) {
 		o := do(t, spec(t, "W5", "", param))
 		require.Empty(t, o.failure, o.text)
 		plain := do(t, spec(t, "W5", ""))
-		// From step 2 to 6, with an epoch's end at step 4.
+		// From step 2 to 6, with the end of an epoch at step 4.
 		grown := func(o outcome) int64 { return o.cycles[2] - o.cycles[0] }
 		assert.GreaterOrEqual(t, grown(o), grown(plain)+least, param)
 	}
 }
 
-// Each way to open a session gets the Spec's ConfigProto.
+// Each way to open a session uses the Spec's ConfigProto.
 func TestConfigReachesEverySession(t *testing.T) {
 	for id, model := range map[string]string{"W0": "digits", "W2": "digits", "W4": "digits", "W5": "", "W10": "digits"} {
 		t.Run(id, func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestUserData(t *testing.T) {
 	assert.Contains(t, o.text, "nowhere.npz")
 }
 
-// The cap is on the pool that oneDNN's operations take large blocks from.
+// The limit is on the pool that oneDNN's operations take large blocks from.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	o := do(t, spec(t, "S3", "image-224"), "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=20000000")
