@@ -16,34 +16,32 @@ import (
 // ErrData means that the data does not fit the signature.
 var ErrData = errors.New("the data does not fit the model")
 
-// binding connects the inputs of a signature with the fields of batches.
+// binding maps the inputs of a signature to the fields of batches.
 type binding struct {
 	signature *savedmodels.Signature
 	inputs    []input
-	// features are the inputs that the model also takes to predict; the others
-	// are labels.
+	// features are the inputs that the model also needs for prediction; the others are labels.
 	features []string
-	// fields are the names of the fields that the inputs were matched to.
+	// fields are the names of the fields to which the inputs are mapped.
 	fields []string
-	// strict refuses fields that neither an input nor one of also takes; see
-	// UnusedFieldError.
+	// strict rejects fields that are neither an input nor in also; see UnusedFieldError.
 	strict bool
 	also   []string
 }
 
-// input is an input of the signature, in the order of the native step's feeds.
+// input is an input of the signature. Inputs are in the order of the native step's feeds.
 type input struct {
 	savedmodels.Tensor
-	stacked bool    // it takes a value per step of an execution
+	stacked bool    // has one value per step of an execution
 	shape   []int64 // scratch: the shape of the value being set
-	// field is the position in a batch of its value; -1 for a reserved input that no
-	// field has, and that is generated.
+	// field is the index of the input's field in a batch; -1 for a reserved input that has no
+	// field and gets a generated value.
 	field int
 }
 
 func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 	b := binding{signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
-	// Data to evaluate with may have what only the train signature takes.
+	// Evaluation data may also have fields that only the train signature takes.
 	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {
 		for _, t := range train.Inputs {
 			b.also = append(b.also, t.Name)
@@ -62,12 +60,12 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 	return b
 }
 
-// matches reports whether the inputs are matched to these fields already.
+// matches reports whether the inputs are already mapped to these fields.
 func (b *binding) matches(fields []data.Field) bool {
 	return b.fields != nil && slices.EqualFunc(b.fields, fields, func(name string, f data.Field) bool { return name == f.Name })
 }
 
-// matchTo finds the field of each input, unless the last batch had the same fields.
+// matchTo maps the inputs to the fields of a batch, unless the last batch had the same fields.
 func (b *binding) matchTo(fields []data.Field) error {
 	if b.matches(fields) {
 		return nil
@@ -79,8 +77,8 @@ func (b *binding) matchTo(fields []data.Field) error {
 	return b.match(names)
 }
 
-// match finds the field of each input: by its name, or else x for the feature and y for
-// the label.
+// match finds the field of each input by its name. If that fails and there is one feature, the
+// field x is the feature and y the label.
 func (b *binding) match(fields []string) error {
 	data := b.signature.DataInputs()
 	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool { return slices.Contains(b.features, t.Name) })
@@ -112,10 +110,10 @@ func (b *binding) match(fields []string) error {
 	return nil
 }
 
-// UnusedFieldError is a field of the data that no input of a signature with a loss takes.
-// Training without it would be another training than was meant: without sample weights,
-// for one, all samples would count as 1. It is ErrData. Signatures without a loss ignore
-// such fields, and one that evaluates ignores fields that the train signature takes.
+// UnusedFieldError reports a field of the data that no input of a signature with a loss takes.
+// Training without the field would change the result: without sample weights, for example,
+// every sample would have the weight 1. The error is also ErrData. Signatures without a loss
+// ignore such fields, and an evaluation ignores fields that only the train signature takes.
 type UnusedFieldError struct {
 	Field, Signature string
 	// Takes lists the inputs of the signature.
@@ -124,22 +122,22 @@ type UnusedFieldError struct {
 
 func (e *UnusedFieldError) Error() string { return e.OptionText(option.GoName) }
 
-// OptionText is part of option.Named.
+// OptionText implements option.Named.
 func (e *UnusedFieldError) OptionText(name option.Name) string {
-	fix := "leave it out with {InMemory.Drop}, or name it like the input that it is for"
+	fix := "drop it with {InMemory.Drop}, or rename it to the input that should take it"
 	if e.Field == savedmodels.InputSampleWeight {
-		fix = "export the model with that input, or leave it out with {InMemory.Drop}"
+		fix = "export the model with that input, or drop the field with {InMemory.Drop}"
 	}
 	fix = option.Marked(fix, name)
 	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
 }
 
-// Is reports that this is ErrData.
+// Is reports whether target is ErrData.
 func (e *UnusedFieldError) Is(target error) bool { return target == ErrData }
 
-// CheckData reports whether the passes over a dataset can be fed to a signature, by names,
-// shapes, types and the size of the last batch, before anything runs. fields has the
-// field for each data input. An error is ErrData.
+// CheckData checks that a dataset can be fed to a signature: the names, types and shapes of
+// its fields and the size of the last batch. It runs nothing. fields are the fields for the
+// data inputs, in their order. The error is ErrData.
 func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass data.Pass) (fields map[string]string, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -177,7 +175,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
 			fix := ""
 			if f.Type == "string" {
-				fix = "; of names, make numbers (numpy.unique(names, return_inverse=True) gives them)"
+				fix = "; convert names to numbers, as with numpy.unique(names, return_inverse=True)"
 			}
 			err = cmp.Or(err, fmt.Errorf("%w: expected %s, got %s%s", ErrData, in.DType, f.Type, fix))
 		}
@@ -188,10 +186,10 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 	return fields, nil
 }
 
-// CSVOptions returns how to read a table for a signature: exactly where a feature takes
-// numbers that float32 may not hold, as text where the one feature takes text, and by the
-// names of the features where there are several or one of text, each with one value per
-// sample.
+// CSVOptions returns the options to read a CSV file for a signature. Numbers are read exactly
+// if a feature takes a type that float32 may not represent, and as text if the only feature
+// takes text. Columns are matched by name if there are several features, or one of text, each
+// with one value per sample.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -218,11 +216,11 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	return o, nil
 }
 
-// ImageOptions returns how to read a folder of images for a signature: the size and the
-// channels of its input of images, and the model's class names. height and width, if not
-// 0, take precedence over the input's; with them, a flat input of as many elements counts
-// as one of images. Unknown sizes are 0. scale is the range of values that the input
-// expects; nil if that is 0 to 255 or unknown.
+// ImageOptions returns the options to read a folder of images for a signature: the size and
+// channels of its image input, and the model's class names. height and width override the
+// input's size if they are not 0; with them, a flat input with that many elements is an image
+// input too. Unknown sizes are 0. scale is the range of values that the input expects; nil
+// means 0 to 255 or unknown.
 func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions, scale *[2]float64, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -250,7 +248,7 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	return o, scale, nil
 }
 
-// names lists the names of tensors for a message.
+// names lists the names of tensors for an error message.
 func names(ts []savedmodels.Tensor) string {
 	list := make([]string, len(ts))
 	for i, t := range ts {

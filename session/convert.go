@@ -7,25 +7,26 @@ import (
 	"steadyfit/tfbind"
 )
 
-// number is the set of types that convert to every numeric element type.
+// number is the set of Go types that can be converted to every numeric element type.
 type number interface {
 	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// piece is number at, from 0, of the equal pieces of an input.
+// piece identifies one of several equal parts of an input: part at of parts, counted from 0.
 type piece struct{ at, of int }
 
-// whole is all of an input.
+// whole is the entire input.
 var whole = piece{0, 1}
 
-// cut returns a piece of the elements of an input.
+// cut returns the elements of a piece of an input.
 func cut[T any](values []T, p piece) []T {
 	n := len(values) / p.of
 	return values[p.at*n : (p.at+1)*n]
 }
 
-// store copies values into a piece of input i of the step, converted to its type. shape
-// is that of the whole input; if it had that shape, the other pieces stay.
+// store converts values to the type of input i of the step and copies them into a piece of the
+// input. shape is the shape of the whole input. If the input already had that shape, its other
+// pieces keep their values.
 func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p piece) error {
 	switch v := values.(type) {
 	case []float32:
@@ -113,19 +114,19 @@ func setScalar(st *tfbind.Step, i int, to tfbind.DType, value float64) error {
 	return storeNumbers(st, i, to, values[:], nil, whole)
 }
 
-func checkLen(room, have int) error {
-	if room != have {
-		return fmt.Errorf("%w: the shape holds %d elements, got %d values", tfbind.ErrShape, room, have)
+func checkLen(want, have int) error {
+	if want != have {
+		return fmt.Errorf("%w: the shape holds %d elements, got %d values", tfbind.ErrShape, want, have)
 	}
 	return nil
 }
 
-// errOverflow is the error of a finite number that would become an infinity.
+// errOverflow is the error for a finite number that would become infinite.
 func errOverflow(v any, at int, to tfbind.DType) error {
 	return fmt.Errorf("value %v at position %d: %w: too large for %s", v, at, tfbind.ErrType, to)
 }
 
-// toHalves converts to a half-precision type, rounding.
+// toHalves converts to a half-precision type with rounding.
 func toHalves[D interface {
 	tfbind.Half | tfbind.Brain
 	Float32() float32
@@ -142,7 +143,7 @@ func toHalves[D interface {
 	return nil
 }
 
-// toFloats converts by value, rounding to float32.
+// toFloats converts to a floating-point type, rounding to float32 if necessary.
 func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
@@ -160,8 +161,8 @@ func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	return nil
 }
 
-// toInts converts values that the integer type can hold, and refuses all others: a rounded
-// label is another label.
+// toInts converts values that the integer type can represent, and rejects all others: rounding
+// would change a label.
 func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S number](dst []D, src []S) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
@@ -172,10 +173,10 @@ func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S
 	}
 	for j, v := range src {
 		d := D(v)
-		// Out of range, the result of a conversion depends on the machine, but it cannot
-		// convert back to the same value with the same sign.
+		// The result of an out-of-range conversion depends on the machine, but it never
+		// converts back to the same value with the same sign.
 		if S(d) != v || (d < 0) != (v < 0) {
-			return fmt.Errorf("value %v at position %d: %w: an input of integers cannot hold it", v, j, tfbind.ErrType)
+			return fmt.Errorf("value %v at position %d: %w: the input takes integers only", v, j, tfbind.ErrType)
 		}
 		dst[j] = d
 	}

@@ -13,12 +13,12 @@ import (
 )
 
 // UseEnvironment restarts the program with the same arguments and with the environment
-// variables that the options need: TensorFlow, CUDA and the C library read theirs once. It
-// returns nil if they are set, so it is the first call in main. Child processes inherit
-// the variables.
+// variables that the options need, because TensorFlow, CUDA and the C library read them only
+// once. It returns nil if they are already set, so it should be the first call in main. Child
+// processes inherit the variables.
 //
-// A variable with another value is an *option.Error, and a TensorFlow that is open already
-// is gpuopts.ErrTooLate. A program that cannot restart need not call this: Open sets the
+// A variable with a different value is an *option.Error. If TensorFlow is already open, the
+// error is gpuopts.ErrTooLate. Programs that cannot restart need not call this: Open sets the
 // variables itself if TensorFlow is not open yet.
 func UseEnvironment(o gpuopts.Options) error {
 	if _, err := o.Check(deviceEnviron()); err != nil {
@@ -31,8 +31,8 @@ func UseEnvironment(o gpuopts.Options) error {
 	return startWith(variables, "session.UseEnvironment")
 }
 
-// environ is the environment that TensorFlow reads: that in which it was opened, or else
-// the present one.
+// environ returns the environment that TensorFlow uses: the environment at the time TensorFlow
+// was opened, or else the current one.
 func environ() []string {
 	if env, open := tfbind.Environment(); open {
 		return env
@@ -40,8 +40,8 @@ func environ() []string {
 	return os.Environ()
 }
 
-// deviceEnviron is the environment that TensorFlow reads for its devices: that of the first
-// session, or else the present one.
+// deviceEnviron returns the environment that TensorFlow uses for its devices: the environment
+// at the time of the first session, or else the current one.
 func deviceEnviron() []string {
 	if env, made := tfbind.FirstEnvironment(); made {
 		return env
@@ -49,8 +49,8 @@ func deviceEnviron() []string {
 	return os.Environ()
 }
 
-// startWith restarts the program with the variables that are missing. call names the
-// exported function.
+// startWith restarts the program with the missing variables. call is the name of the exported
+// function.
 func startWith(variables []gpuopts.Variable, call string) error {
 	env, missing, err := gpuopts.With(environ(), variables)
 	if err != nil || len(missing) == 0 {
@@ -62,9 +62,9 @@ func startWith(variables []gpuopts.Variable, call string) error {
 	return restart(env, missing)
 }
 
-// Restart restarts the program with the same arguments and with the variables that are
-// missing, whatever it has done so far, TensorFlow included. It returns nil if they are
-// set. A variable with another value is an *option.Error. A supervised process cannot
+// Restart restarts the program with the same arguments and with the missing variables. Unlike
+// UseEnvironment, it does so even if TensorFlow is open. It returns nil if all variables are
+// set. A variable with a different value is an *option.Error. A supervised process cannot
 // restart: its parent would count a crash.
 func Restart(variables []gpuopts.Variable) error {
 	env, missing, err := gpuopts.With(os.Environ(), variables)
@@ -77,7 +77,7 @@ func Restart(variables []gpuopts.Variable) error {
 	return restart(env, missing)
 }
 
-// restart restarts the program. It returns only with an error.
+// restart restarts the program. It returns only if that fails.
 func restart(env []string, missing []gpuopts.Variable) error {
 	path, err := os.Executable()
 	if err == nil {
@@ -86,22 +86,22 @@ func restart(env []string, missing []gpuopts.Variable) error {
 	return option.Errorf("{"+missing[0].For+"}: restarting %s: %w", path, err)
 }
 
-// tooLate is the error of variables that an open TensorFlow was not given.
+// tooLate is the error for variables that were not set when TensorFlow was opened.
 func tooLate(missing []gpuopts.Variable, call string) error {
 	var names []string
 	for _, v := range missing {
 		names = append(names, v.String())
 	}
 	list := strings.Join(names, " ")
-	e := option.New(missing[0].For, "TensorFlow has been opened without "+list+" and reads that once",
+	e := option.New(missing[0].For, "TensorFlow was opened without "+list+" and reads its environment only once",
 		"call "+call+" first in main, or start the program with "+list)
 	e.Err = gpuopts.ErrTooLate
 	return e
 }
 
-// settle applies the settings of a session that hold for the whole process, or returns why
-// that is too late: TensorFlow reads some from the environment when it is opened, and
-// others with the first session. config is the session's serialized ConfigProto.
+// settle applies the settings of a session that hold for the whole process, or returns an
+// error if it is too late. TensorFlow reads some settings from the environment when it is
+// opened, and others with the first session. config is the session's serialized ConfigProto.
 func settle(o gpuopts.Options, config []byte) error {
 	if _, err := o.Check(deviceEnviron()); err != nil {
 		return err

@@ -267,7 +267,7 @@ func TestTooLateInAChild(t *testing.T) {
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "late", "CUDA_DEVICE_ORDER=PCI_BUS_ID")
 	require.NoError(t, err, log)
 	require.Len(t, o.Late, len(lateInChild))
-	assert.Contains(t, o.Late[0], "Options.LogLevel fatal: TensorFlow has been opened without TF_CPP_MIN_LOG_LEVEL=3")
+	assert.Contains(t, o.Late[0], "Options.LogLevel fatal: TensorFlow was opened without TF_CPP_MIN_LOG_LEVEL=3")
 	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and has done so with TensorFlow's default, for the first session")
 }
 

@@ -13,10 +13,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Set copies an array into the input of that name, converted to its element
-// type. A conversion that would lose more than precision is an error that names the
-// value. The shape may differ from the signature's in dimensions of size 1, and a sample
-// may be flat where the signature's is not, or the other way round.
+// Set converts an array to the element type of the named input and copies it there. If a value
+// would lose more than precision, Set returns an error that names the value. The shape may
+// differ from the signature's in dimensions of size 1. Samples may be flat where the
+// signature's are not, and the other way round.
 func (st *Step) Set(name string, a data.Array) error {
 	for i := range st.inputs {
 		if st.inputs[i].Name == name {
@@ -26,13 +26,13 @@ func (st *Step) Set(name string, a data.Array) error {
 	return fmt.Errorf("signature %s has no input %q; it has %s", st.signature.Name, name, names(st.signature.Inputs))
 }
 
-// Feed sets all inputs from the fields of a batch. A field feeds the input of its name.
-// If no fields have the names of the inputs, and there is one feature and at most one
-// label, they are the fields x and y. Reserved inputs that the batch lacks are filled in:
-// sample weights with 1, the learning rate and the loss scale with those of the session.
+// Feed sets all inputs from the fields of a batch. A field feeds the input with its name. If
+// no names match, and there is one feature and at most one label, the fields x and y feed
+// them. Reserved inputs without a field get generated values: sample weights are 1, and the
+// learning rate and the loss scale are those of the session.
 func (st *Step) Feed(b data.Batch) error { return st.feed(b, false) }
 
-// feed is Feed. With borrow, large inputs read from the batch itself, if it allows
+// feed implements Feed. With borrow, large inputs read directly from the batch, if it allows
 // that, until release. After an error nothing is borrowed.
 func (st *Step) feed(b data.Batch, borrow bool) error {
 	err := st.matchTo(b.Fields)
@@ -49,14 +49,14 @@ func (st *Step) feed(b data.Batch, borrow bool) error {
 	return nil
 }
 
-// borrowFrom is the size in bytes from which an input reads the values of a batch in
-// place. Copying fewer takes hardly longer.
+// borrowFrom is the size in bytes from which an input reads the values of a batch in place.
+// Copying smaller inputs takes hardly longer.
 const borrowFrom = 64 << 10
 
-// put gives input i the values of a batch, or the piece p of it if its inputs are stacked.
-// This is where a batch becomes a native buffer: values are read in place if that is
-// allowed and worth it, and else copied, with a conversion if they have another type. shape
-// is that of a batch.
+// put sets input i to the values of a batch, or to piece p of them if the step's inputs are
+// stacked. Large values with the right type are read in place if the batch allows it. All
+// other values are copied to the native buffer, with a conversion if their type differs. shape
+// is the shape of one batch.
 func (st *Step) put(i int, values any, shape []int, p piece, borrow bool) error {
 	in := &st.inputs[i]
 	err := in.fit(shape, st.steps)
@@ -77,8 +77,8 @@ func (st *Step) put(i int, values any, shape []int, p piece, borrow bool) error 
 	return nil
 }
 
-// release ends the use of a batch. If the model keeps memory of it, the dataset must not use
-// that memory again, and the step copies all later batches.
+// release ends the use of a batch. If the model keeps memory of the batch, the dataset must
+// not reuse that memory, and the step copies all later batches.
 func (st *Step) release(b data.Batch) error {
 	if !st.borrows {
 		return nil
@@ -90,12 +90,12 @@ func (st *Step) release(b data.Batch) error {
 		st.keeps = true
 	}
 	if errors.Is(err, tfbind.ErrClosed) {
-		return nil // the run has reported that
+		return nil // the run has already returned that error
 	}
 	return err
 }
 
-// setReserved fills in an input that the data lacks, for batches of that many samples.
+// setReserved sets a reserved input that has no field in the data. samples is the batch size.
 func (st *Step) setReserved(i, samples int) error {
 	in, scalar := &st.inputs[i], 1.0
 	switch in.Name {
@@ -116,19 +116,19 @@ func (st *Step) setReserved(i, samples int) error {
 		}
 	case savedmodels.InputGroupSize:
 	default:
-		return fmt.Errorf("signature %s, input %s: nothing to feed it with", st.signature.Name, in.Name)
+		return fmt.Errorf("signature %s, input %s: no value to feed", st.signature.Name, in.Name)
 	}
 	return setScalar(st.tf, i, in.DType, scalar)
 }
 
-// setSeeds sets what the input seed is fed: the seed and the number of each step.
+// setSeeds sets the value of the input seed: the seed and the number of each step.
 func (st *Step) setSeeds(seed, step int64) {
 	for i := range len(st.seeds) / 2 {
 		st.seeds[2*i], st.seeds[2*i+1] = seed, step+int64(i)
 	}
 }
 
-// setOnes feeds sample weights of 1.
+// setOnes sets the sample weights to 1.
 func (st *Step) setOnes(i, samples int) error {
 	in := &st.inputs[i]
 	in.shape = in.shape[:0]
@@ -152,8 +152,8 @@ func (st *Step) setOnes(i, samples int) error {
 	return store(st.tf, i, in.DType, st.ones[:n], in.shape, whole)
 }
 
-// fit writes to in.shape the shape in which values of the given shape are fed: of a batch,
-// stacked for that many steps if the input is stacked.
+// fit sets in.shape to the shape in which values of the given shape are fed. If the input is
+// stacked, that is the shape of the given number of steps.
 func (in *input) fit(shape []int, steps int) error {
 	in.shape = in.shape[:0]
 	if in.stacked {
@@ -175,7 +175,7 @@ func (in *input) fit(shape []int, steps int) error {
 		switch {
 		case d < 0 || d == have:
 		case i == 0 && !savedmodels.IsReserved(in.Name):
-			return fmt.Errorf("%w: the batch size %d is part of the model, and the batch has %d samples: train with that batch size and without a smaller last batch, or export the model with an open batch size",
+			return fmt.Errorf("%w: the model has the fixed batch size %d, but the batch has %d samples: train with that batch size and without a smaller last batch, or export the model with an open batch size",
 				ErrData, d, have)
 		default:
 			return in.mismatch(shape)
@@ -184,9 +184,9 @@ func (in *input) fit(shape []int, steps int) error {
 	return nil
 }
 
-// reshape appends to in.shape a shape of another rank than the input's. Samples stay
-// samples; within a sample, dimensions of size 1 come and go, and a flat sample takes on
-// the signature's shape.
+// reshape appends to in.shape a shape with a different rank than the input's. The number of
+// samples stays the same. Within a sample, dimensions of size 1 are added or removed, and a
+// flat sample gets the signature's shape.
 func (in *input) reshape(shape []int) bool {
 	if len(shape) == 0 || len(in.Shape) == 0 {
 		return false
@@ -205,7 +205,7 @@ func (in *input) reshape(shape []int) bool {
 	for _, d := range want {
 		switch {
 		case d < 0 && open >= 0:
-			return false // two open sizes
+			return false // more than one open size
 		case d < 0:
 			open = len(in.shape)
 		case d == 0 || left%d != 0:
@@ -221,7 +221,7 @@ func (in *input) reshape(shape []int) bool {
 	return left == 1
 }
 
-// sameButOnes reports whether two shapes differ in dimensions of size 1 only.
+// sameButOnes reports whether two shapes differ only in dimensions of size 1.
 func sameButOnes(want []int64, have []int) bool {
 	i, j := 0, 0
 	for i < len(want) || j < len(have) {
@@ -243,9 +243,9 @@ func (in *input) mismatch(shape []int) error {
 	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
 }
 
-// noSize is the error of sample weights whose shape only the data has.
+// noSize is the error for generated sample weights whose shape is open in the signature.
 func (in *input) noSize(sig *savedmodels.Signature) error {
-	return fmt.Errorf("%w: signature %s takes %s of shape %s, whose size the data has to give: add that field", ErrData, sig.Name, in.Name, shapeText(in.Shape))
+	return fmt.Errorf("%w: signature %s takes %s of the open shape %s: add that field to the data", ErrData, sig.Name, in.Name, shapeText(in.Shape))
 }
 
 func shapeText(shape []int64) string { return strings.ReplaceAll(fmt.Sprint(shape), "-1", "?") }

@@ -18,8 +18,8 @@ type gpuMeter struct {
 	meter  *gpu.Meter
 }
 
-// newGPUMeter opens the driver if there are GPUs among the devices; else it returns nil.
-// steadyfit doctor reports the driver's problems.
+// newGPUMeter opens the NVIDIA driver if a device is a GPU; otherwise, or if that fails, it
+// returns nil. steadyfit doctor reports problems of the driver.
 func newGPUMeter(devices []tfbind.Device) *gpuMeter {
 	if !hasGPU(devices) {
 		return nil
@@ -28,7 +28,7 @@ func newGPUMeter(devices []tfbind.Device) *gpuMeter {
 	return &gpuMeter{driver, driver.Meter(0)}
 }
 
-// Close gives the driver back.
+// Close closes the driver.
 func (m *gpuMeter) Close() error {
 	if m == nil {
 		return nil
@@ -36,12 +36,11 @@ func (m *gpuMeter) Close() error {
 	return m.driver.Close()
 }
 
-// GPUBytes is the memory of this process on GPUs, in bytes, from NVIDIA's driver:
-// TensorFlow's pools, CUDA's contexts, code and workspaces, those of other sessions
-// included. If the driver does not report processes, as in some containers, it is the
-// memory in use on all visible GPUs. ok is false if the session has no GPU or the driver
-// reports neither; bytes is never 0 with it. The driver is opened by the first call and
-// closed by Close.
+// GPUBytes returns the GPU memory of this process in bytes, as reported by NVIDIA's driver. It
+// includes TensorFlow's pools, CUDA contexts, code and workspaces, and other sessions. If the
+// driver does not report processes, as in some containers, the result is the memory in use on
+// all visible GPUs. ok is false if the session has no GPU or the driver reports neither; bytes
+// is never 0 if ok is true. The first call opens the driver and Close closes it.
 func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	if s.gpu == nil {
 		devices, err := s.Devices()
@@ -57,9 +56,9 @@ func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	return int64(r.Bytes), r.OK
 }
 
-// ResolvePrecision replaces gpuopts.Float16 in the options by the form for TensorFlow's
-// devices. warning says that there is no GPU, so that it is slow. It opens TensorFlow and
-// sets up its devices, unless the options have another precision.
+// ResolvePrecision replaces gpuopts.Float16 in the options by the precision that suits
+// TensorFlow's devices. warning reports that there is no GPU, which makes float16 slow. For
+// Float16, ResolvePrecision opens TensorFlow and sets up its devices.
 func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 	if o.Precision != gpuopts.Float16 {
 		return nil, nil
@@ -80,7 +79,7 @@ func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 		Fix:    "{Options.Precision bfloat16} is for CPUs"}, nil
 }
 
-// deviceTypes are the kinds of devices that TensorFlow has with these options, sorted.
+// deviceTypes returns the types of TensorFlow's devices with these options, sorted.
 func deviceTypes(o gpuopts.Options) (types []string, err error) {
 	config, err := o.ConfigProto()
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"steadyfit/tfbind"
 )
 
-// gpuError explains the error of a TensorFlow that made no session with these options:
-// ErrNoGPU if the GPU that they ask for is missing while others are there, and an
-// *option.Error if VirtualGPUs does not list as many as there are. It returns all other
-// errors, and nil, as they are.
+// gpuError explains an error that TensorFlow returned for a new session. It returns ErrNoGPU
+// if the requested GPU is missing although there are others, and an *option.Error if the
+// length of VirtualGPUs differs from the number of GPUs. It returns all other errors, and nil,
+// unchanged.
 func gpuError(o gpuopts.Options, err error) error {
 	var failed *tfbind.Error
 	asks := o.AsksForGPU()
 	if asks == "" || !errors.As(err, &failed) {
 		return err
 	}
-	// The texts are those of xla/tsl/framework/device_id_utils.cc and of
+	// The messages are from xla/tsl/framework/device_id_utils.cc and
 	// tensorflow/core/common_runtime/gpu/gpu_device.cc.
 	says := func(text string) bool { return strings.Contains(failed.Message, text) }
 	switch {
@@ -36,15 +36,15 @@ func gpuError(o gpuopts.Options, err error) error {
 	return err
 }
 
-// missingGPU is an ErrNoGPU where there are other GPUs.
+// missingGPU is an ErrNoGPU for a system that has other GPUs.
 type missingGPU struct {
 	asks string // an option with its value
-	err  error  // TensorFlow's
+	err  error  // TensorFlow's error
 }
 
 func (e *missingGPU) Error() string { return e.OptionText(option.GoName) }
 
-// OptionText is part of option.Named.
+// OptionText implements option.Named.
 func (e *missingGPU) OptionText(name option.Name) string {
 	return fmt.Sprintf("%s asks for a GPU that TensorFlow does not have: %v", option.Marked("{"+e.asks+"}", name), e.err)
 }

@@ -11,31 +11,31 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// LossScale is the value of the reserved input loss_scale. A model with that input
-// multiplies its loss with it and divides the gradients by it, so that gradients that
-// float16 would round to zero survive. Where the gradients are not finite, the model skips
-// the step: the output grads_finite is false and the weights stay. A skipped step may
-// still change state of the forward pass, such as the statistics of BatchNormalization.
+// LossScale is the value of the reserved input loss_scale. A model with that input multiplies
+// its loss by it and divides the gradients by it, so that float16 does not round small
+// gradients to zero. If the gradients are not finite, the model skips the step: the output
+// grads_finite is false and the weights stay the same. A skipped step may still change state
+// of the forward pass, such as the statistics of BatchNormalization.
 //
-// For a model with grads_finite the scale is dynamic by default, by the rule of
-// TensorFlow's LossScaleOptimizer: it starts high, is divided by Factor after each skipped
-// step, and multiplied by it after GrowthInterval steps without one. It is part of
-// checkpoints and snapshots. For any other model it is 1 by default.
+// A model with grads_finite has a dynamic scale by default, which follows TensorFlow's
+// LossScaleOptimizer: it is divided by Factor after a skipped step and multiplied by Factor
+// after GrowthInterval steps without one. Checkpoints and snapshots include it. For other
+// models the default is 1.
 type LossScale struct {
 	// Fixed is a scale that never changes; 0 means dynamic.
 	Fixed float64
 	// Initial is the first scale; 0 means 32768.
 	Initial float64
-	// GrowthInterval is in steps; 0 means 2000.
+	// GrowthInterval is a number of steps; 0 means 2000.
 	GrowthInterval int
-	// Factor is above 1; 0 means 2.
+	// Factor must be above 1; 0 means 2.
 	Factor float64
 	// Min is the smallest scale; 0 means 1.
 	Min float64
 }
 
-// DynamicLossScale is the dynamic scale with its defaults. Unlike LossScale{} it is an
-// error for a model that cannot have it.
+// DynamicLossScale is the dynamic scale with its defaults. In contrast to LossScale{}, it is
+// an error for a model that does not support a dynamic scale.
 var DynamicLossScale = LossScale{Initial: 1 << 15, GrowthInterval: 2000, Factor: 2, Min: 1}
 
 // lossScaler is the loss scale of a session.
@@ -44,14 +44,14 @@ type lossScaler struct {
 	scaleState
 }
 
-// scaleState is its part of a checkpoint.
+// scaleState is the part of a lossScaler that checkpoints contain.
 type scaleState struct {
 	Scale   float64 `json:"loss_scale"`
-	Good    int     `json:"good_steps"` // in a row
+	Good    int     `json:"good_steps"` // consecutive steps that were applied
 	Skipped int64   `json:"skipped_steps"`
 }
 
-// newLossScaler returns nil for a signature whose loss is not scaled from outside.
+// newLossScaler returns nil for a signature that does not take a loss scale.
 func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error) {
 	refuse := func(kind error, fix, format string, args ...any) (*lossScaler, error) {
 		return nil, &option.Error{Option: "Options.LossScale", Reason: fmt.Sprintf(format, args...), Fix: fix, Err: kind}
@@ -64,20 +64,20 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 		{"Factor", o.Factor, 1}, {"Min", o.Min, 0},
 	} {
 		if v.value != 0 && !(v.value > v.above && v.value <= math.MaxFloat32) {
-			return refuse(nil, "", "%s is %v, expected a number above %v that float32 has", v.name, v.value, v.above)
+			return refuse(nil, "", "%s is %v, expected a number above %v that float32 can represent", v.name, v.value, v.above)
 		}
 	}
 	switch in := savedmodels.InputLossScale; {
 	case o == LossScale{} && !scalable(sig):
 		return nil, nil
 	case sig.Reserved(in) == nil && sig.Output(savedmodels.MetricLossScale) != nil:
-		return refuse(ErrNoSignature, "leave the scale to it, or export the model with loss_scale_input",
-			"signature %s has no input %s, since it scales the loss inside the graph", sig.Name, in)
+		return refuse(ErrNoSignature, "unset the loss scale, or export the model with loss_scale_input",
+			"signature %s has no input %s: it scales the loss inside the graph", sig.Name, in)
 	case sig.Reserved(in) == nil:
-		return refuse(ErrNoSignature, "export it with loss_scale_input, or leave the scale out", "signature %s has no input %s", sig.Name, in)
+		return refuse(ErrNoSignature, "export it with loss_scale_input, or unset the loss scale", "signature %s has no input %s", sig.Name, in)
 	case o.Fixed == 0 && gradsFinite(sig) == nil:
-		return refuse(ErrNoSignature, "export it with one, or fix the scale",
-			"signature %s has no output %s, which a dynamic scale depends on", sig.Name, savedmodels.OutputGradsFinite)
+		return refuse(ErrNoSignature, "export it with that output, or set a fixed scale",
+			"signature %s has no output %s, which a dynamic scale needs", sig.Name, savedmodels.OutputGradsFinite)
 	}
 	d := DynamicLossScale
 	l := &lossScaler{LossScale: LossScale{
@@ -88,7 +88,7 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 	return l, nil
 }
 
-// String identifies the scale in a checkpoint.
+// String returns the text that identifies the scale in a checkpoint.
 func (l *lossScaler) String() string {
 	if l.Fixed != 0 {
 		return fmt.Sprint(l.Fixed)
@@ -96,7 +96,7 @@ func (l *lossScaler) String() string {
 	return fmt.Sprintf("dynamic from %v, %v per %d steps, at least %v", l.Initial, l.Factor, l.GrowthInterval, l.Min)
 }
 
-// resume takes over a state, except for a fixed scale.
+// resume restores a state, except for a fixed scale.
 func (l *lossScaler) resume(state scaleState) {
 	l.scaleState = state
 	if l.Fixed != 0 {
@@ -104,7 +104,7 @@ func (l *lossScaler) resume(state scaleState) {
 	}
 }
 
-// update adapts the scale after a step and reports whether it was lowered.
+// update adapts the scale after a step and reports whether it lowered the scale.
 func (l *lossScaler) update(applied bool) (lowered bool) {
 	if !applied {
 		l.Skipped++
@@ -127,12 +127,13 @@ func (l *lossScaler) update(applied bool) (lowered bool) {
 	return false
 }
 
-// gradsFinite is the output that says whether a step was applied; nil if there is none.
+// gradsFinite returns the output that reports whether a step was applied; nil if there is
+// none.
 func gradsFinite(sig *savedmodels.Signature) *savedmodels.Tensor {
 	return sig.Output(savedmodels.OutputGradsFinite)
 }
 
-// rescale adapts the loss scale after train steps; applied is false if one was skipped.
+// rescale adapts the loss scale after a train step. applied is false if the step was skipped.
 func (s *Session) rescale(applied bool, out []float64) {
 	switch l := s.scaler; {
 	case l != nil:
@@ -142,7 +143,7 @@ func (s *Session) rescale(applied bool, out []float64) {
 		}
 		out[len(out)-2], out[len(out)-1] = l.Scale, float64(l.Skipped)
 	case !applied:
-		// The model scales the loss itself, and has lowered the scale, or does not scale it.
+		// In these cases the model adapts the scale itself, or does not scale the loss.
 		switch i := slices.Index(s.trainNames, savedmodels.MetricLossScale); {
 		case i < 0:
 			s.stuck = 1
@@ -154,22 +155,22 @@ func (s *Session) rescale(applied bool, out []float64) {
 	}
 }
 
-// scalable reports whether a dynamic scale can be fed to a signature.
+// scalable reports whether a signature supports a dynamic scale.
 func scalable(sig *savedmodels.Signature) bool {
 	return sig.Reserved(savedmodels.InputLossScale) != nil && gradsFinite(sig) != nil
 }
 
-// Skipped reports whether the last train step changed no weights because its gradients
-// were not finite, and the scale was lowered. The loss of that step says nothing about the
-// training. It is part of fit.LossScaler.
+// Skipped reports whether the last train step was skipped because its gradients were not
+// finite, and the scale was lowered. The loss of a skipped step is meaningless. Skipped is
+// part of fit.LossScaler.
 func (s *Session) Skipped() bool { return s.skipped }
 
-// Stuck reports whether the last train step changed no weights because its gradients
-// were not finite, and the scale cannot be lowered: it is fixed, or at its minimum. It is
-// part of fit.LossScaler.
+// Stuck reports whether the last train step was skipped because its gradients were not finite,
+// and the scale cannot be lowered because it is fixed or at its minimum. Stuck is part of
+// fit.LossScaler.
 func (s *Session) Stuck() (scale float64, stuck bool) { return s.stuck, !math.IsNaN(s.stuck) }
 
-// State is the session's state beside the variables, that of the loss scale. It is
+// State returns the session's state other than the variables, which is the loss scale. It is
 // part of fit.Stateful.
 func (s *Session) State() (json.RawMessage, error) {
 	if s.scaler == nil {
@@ -178,11 +179,11 @@ func (s *Session) State() (json.RawMessage, error) {
 	return json.Marshal(s.scaler.scaleState)
 }
 
-// SetState restores the result of State; nil restores the initial state. A fixed scale
-// stays as it is.
+// SetState restores the result of State; nil restores the initial state. A fixed scale does
+// not change.
 func (s *Session) SetState(text json.RawMessage) error {
 	if s.scaler == nil {
-		return nil // only another session has any, which Identity reports
+		return nil // the state is of a session with other options, which Identity reports
 	}
 	state := s.lossScale.scaleState
 	if text != nil {
@@ -192,7 +193,7 @@ func (s *Session) SetState(text json.RawMessage) error {
 		}
 	}
 	if !(state.Scale > 0 && state.Scale <= math.MaxFloat32) {
-		return fmt.Errorf("loss scale: it is %v; expected a number above 0 that float32 has", state.Scale)
+		return fmt.Errorf("loss scale: it is %v; expected a positive number that float32 can represent", state.Scale)
 	}
 	s.scaler.resume(state)
 	return nil

@@ -239,7 +239,7 @@ func TestLossScaleOptions(t *testing.T) {
 		says  string
 	}{
 		"no input":  {"digits", session.LossScale{Fixed: 8}, "no input loss_scale"},
-		"in graph":  {"digits-fp16", session.LossScale{Initial: 8}, "no input loss_scale, since it scales the loss inside the graph"},
+		"in graph":  {"digits-fp16", session.LossScale{Initial: 8}, "no input loss_scale: it scales the loss inside the graph"},
 		"factor":    {"digits-scaled", session.LossScale{Factor: 1}, "Factor is 1"},
 		"negative":  {"digits-scaled", session.LossScale{Fixed: -1}, "Fixed is -1"},
 		"too large": {"digits-scaled", session.LossScale{Initial: 1e39}, "Initial is 1e+39"},

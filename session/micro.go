@@ -13,12 +13,13 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrInexactSplit means that micro-batches would give another update than the whole batch.
-var ErrInexactSplit = errors.New("parts of a batch would not give the update of the whole batch")
+// ErrInexactSplit means that the update from micro-batches would differ from that of the whole
+// batch.
+var ErrInexactSplit = errors.New("the update would differ from that of the whole batch")
 
 // CheckSplit returns why batches cannot be split into micro-batches, and what to do:
-//   - ErrNoSignature: the model has no signatures gradients and apply that go with its
-//     train signature and report all that it does.
+//   - ErrNoSignature: the model has no signatures gradients and apply for its
+//     train signature that report the same results.
 //   - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set.
 //     The exporter's note decides (savedmodels.Metadata.MicroBatchesExact). Without one,
 //     a model whose gradients take the reserved input seed is inexact, since random
@@ -36,7 +37,7 @@ func (p *Plan) checkSplit() error {
 	}
 	switch {
 	case p.opts.ReadOnly:
-		return refuse("the session was opened to read only")
+		return refuse("the session was opened read-only")
 	case p.roles.Gradients == "" || p.roles.Apply == "":
 		return refuse("%s", p.whyWhole())
 	}
@@ -54,31 +55,31 @@ func (p *Plan) checkSplit() error {
 		}
 	}
 	if in := savedmodels.InputLossScale; train.Reserved(in) != nil && gradients.Reserved(in) == nil {
-		return refuse("signature %s does not take %s, which %s does, so that micro-batches would not be scaled; export it with the same inputs",
+		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export it with the same inputs",
 			gradients.Name, in, train.Name)
 	}
 	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
-		return refuse("neither %s nor %s gives %s, which %s does, so that a skipped step would count as one; export them with it",
+		return refuse("neither %s nor %s reports %s, which %s does, so a skipped step would count as a step; export them with it",
 			gradients.Name, apply.Name, savedmodels.OutputGradsFinite, train.Name)
 	}
 	if why := whyInexact(p.model, gradients); why != "" && !p.opts.AllowInexactSplit {
-		return option.Errorf("%w: %s; to accept that, set {Options.AllowInexactSplit}", ErrInexactSplit, why)
+		return option.Errorf("%w: %s; set {Options.AllowInexactSplit} to accept that", ErrInexactSplit, why)
 	}
 	return nil
 }
 
-// whyWhole says why a model has no roles for micro-batches.
+// whyWhole returns the reason why a model has no roles for micro-batches.
 func (p *Plan) whyWhole() string {
 	if r := p.model.Roles; r.Gradients != "" && r.Train != p.roles.Train {
-		return fmt.Sprintf("%s and %s go with the signature %s, and the model is trained with %s", r.Gradients, r.Apply, r.Train, p.roles.Train)
+		return fmt.Sprintf("%s and %s belong to the signature %s, but the model is trained with %s", r.Gradients, r.Apply, r.Train, p.roles.Train)
 	}
 	if why := unusable(p.model, "gradients", "accumulate", "apply"); why != "" {
 		return why
 	}
-	return "it takes gradients and apply; export the model with them, as scripts/export.py does by default, unless the model has its own train step"
+	return "its signatures gradients and apply are missing; export the model with them, as scripts/export.py does by default, unless the model has its own train step"
 }
 
-// unusable is the problem of a signature that has one of these names and does not fit its
+// unusable returns the problem of a signature that has one of these names but does not fit its
 // role; empty if there is none.
 func unusable(model *savedmodels.Model, names ...string) string {
 	for _, p := range model.Problems {
@@ -89,39 +90,39 @@ func unusable(model *savedmodels.Model, names ...string) string {
 	return ""
 }
 
-// whyInexact says why the update of micro-batches differs; empty if it does not.
+// whyInexact returns the reason why the update from micro-batches differs; empty if it does
+// not.
 func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) string {
 	m := model.Metadata
 	switch {
 	case m != nil && m.MicroBatchesExact != nil && *m.MicroBatchesExact:
 		return ""
 	case m != nil && m.MicroBatchesExact != nil:
-		return "the exporter noted that (micro_batches_exact): BatchNormalization mixes the samples of a batch, Dropout draws other numbers for each micro-batch, and an Embedding under an optimizer other than SGD without clipping counts each occurrence of a row by itself"
+		return "the exporter's note micro_batches_exact is false: BatchNormalization mixes the samples of a batch, Dropout draws different numbers for each micro-batch, or an Embedding with an optimizer other than SGD without clipping treats repeated rows separately"
 	case gradients.Reserved(savedmodels.InputSeed) != nil:
-		return fmt.Sprintf("signature %s draws random numbers from the input seed, other ones for each micro-batch", gradients.Name)
+		return fmt.Sprintf("signature %s draws different random numbers from the input seed for each micro-batch", gradients.Name)
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == savedmodels.CodeMetadata }):
-		return "the exporter's notes, which would say that they do, cannot be read"
+		return "the exporter's notes cannot be read, so it is unknown whether the update is exact"
 	}
 	return ""
 }
 
-// SetMicroBatches splits each batch of the train steps that follow into n micro-batches,
-// run one after the other, whose gradients are summed for one update. A step then needs
-// the memory of a micro-batch. The update is that of the whole batch, but for the order in
-// which floats are added. 1 does not split; a batch of fewer samples has as many
-// micro-batches. Evaluate splits, too. A model that cannot be split is the error of
-// CheckSplit.
+// SetMicroBatches splits each batch of later train steps into n micro-batches, which run one
+// after the other and sum their gradients for one update. A step then needs only the memory of
+// a micro-batch. The update equals that of the whole batch except for the order in which
+// floats are added. 1 turns splitting off; a batch with fewer than n samples has one
+// micro-batch per sample. Evaluate splits its batches as well. For a model that cannot be
+// split, the error is that of CheckSplit.
 //
-// The results of a step are reduced from those of its micro-batches as the model's loss is
-// from its samples (savedmodels.Metadata.LossReduction): to their mean, weighted with the
-// samples or with the field sample_weight, or to their sum. Without such a note, and for
-// all other results, it is the mean by samples, which is not what the whole batch reports
-// if the model sums, divides by weights, or masks samples. The update is right all the
-// same, since the signature gradients knows its divisor.
+// The results of a step are computed from those of its micro-batches by the reduction of the
+// model's loss (savedmodels.Metadata.LossReduction): their sum, or their mean weighted by the
+// samples or by the field sample_weight. Results without such a note are averaged by samples.
+// That differs from the result of the whole batch if the model sums, divides by weights, or
+// masks samples. The update is still right, since the signature gradients divides correctly.
 //
-// The first number of the reserved input seed differs for each micro-batch: it is
-// Options.Seed for the first, and for the i-th after it output i, from 1, of SplitMix64
-// seeded with Options.Seed.
+// The first number of the reserved input seed differs for each micro-batch. For the first
+// micro-batch it is Options.Seed. For the i-th one after it, it is output i, from 1, of
+// SplitMix64 seeded with Options.Seed.
 func (s *Session) SetMicroBatches(n int) error {
 	if n < 1 {
 		return fmt.Errorf("micro-batches: expected at least 1, got %d", n)
@@ -135,17 +136,17 @@ func (s *Session) SetMicroBatches(n int) error {
 	return nil
 }
 
-// MicroBatches is the number that SetMicroBatches set.
+// MicroBatches returns the number that SetMicroBatches set.
 func (s *Session) MicroBatches() int { return max(s.parts, 1) }
 
 // splitter runs train steps in micro-batches.
 type splitter struct {
 	gradients *runner
 	apply     *Step
-	// finite is the output grads_finite of apply; -1 if there is none.
+	// finite is the index of the output grads_finite of apply; -1 if there is none.
 	finite int
-	// metrics are the positions of train's metrics in those of gradients. after are the
-	// outputs of apply that take precedence over them, -1 if there is none.
+	// metrics are the indices of train's metrics in those of gradients. after are the indices
+	// of the outputs of apply that replace them, -1 if there is none.
 	metrics, after []int
 }
 
@@ -179,7 +180,7 @@ func (s *Session) prepareMicroBatches() error {
 		return slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == name })
 	}
 	p.finite = output(savedmodels.OutputGradsFinite)
-	p.metrics = p.gradients.find(s.train.names) // CheckSplit has checked that all are there
+	p.metrics = p.gradients.find(s.train.names) // CheckSplit has checked that none is missing
 	for _, name := range s.train.names {
 		after := -1
 		if name == savedmodels.MetricLossScale || name == savedmodels.MetricSkippedSteps {
@@ -193,13 +194,13 @@ func (s *Session) prepareMicroBatches() error {
 	return nil
 }
 
-// trainParts is a train step in micro-batches.
+// trainParts runs a train step in micro-batches.
 func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
 	p := s.split
 	if applied, err = p.gradients.inParts(ctx, b, min(s.parts, b.Size), s.opts.Seed, step, p.metrics, out); err != nil {
 		return false, err
 	}
-	// Rates and seeds may be inputs of apply as well.
+	// The learning rate and the seed may be inputs of apply as well.
 	p.apply.setSeeds(s.opts.Seed, step)
 	if err := p.apply.Feed(b); err != nil {
 		return false, err
@@ -220,8 +221,8 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	return applied, nil
 }
 
-// evaluateIn is the number of micro-batches in which a batch is evaluated: 1 if its size
-// is part of the signature.
+// evaluateIn returns the number of micro-batches for the evaluation of a batch: 1 if the batch
+// size is part of the signature.
 func (s *Session) evaluateIn(size int) int {
 	if s.parts <= 1 || batchOf(s.evaluate.signature, 0) >= 0 {
 		return 1
@@ -229,8 +230,8 @@ func (s *Session) evaluateIn(size int) int {
 	return min(s.parts, size)
 }
 
-// inParts runs the role on n micro-batches, one after the other, and writes to out the
-// batch's value of each metric of the runner that metrics lists.
+// inParts runs the role on n micro-batches, one after the other. For each metric of the runner
+// that metrics lists, it writes the value for the whole batch to out.
 func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step int64, metrics []int, out []float64) (applied bool, err error) {
 	out = out[:len(metrics)]
 	clear(out)
@@ -242,7 +243,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 		r.setSeeds(partSeed(seed, i), step)
 		finite, err := r.on(ctx, part, r.part)
 		if err != nil {
-			return false, fmt.Errorf("part %d of %d: %w", i+1, n, err)
+			return false, fmt.Errorf("micro-batch %d of %d: %w", i+1, n, err)
 		}
 		applied = applied && finite
 		w := float64(part.Size)
@@ -258,7 +259,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 			case bySum:
 				out[m] += v
 			case byWeights:
-				if w != 0 { // else it is 0/0
+				if w != 0 { // avoids 0/0
 					out[m] += v * w
 				}
 			default:
@@ -274,17 +275,18 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 	return applied, nil
 }
 
-// reduction is how the results of micro-batches make that of a batch.
+// reduction is a way to combine the results of micro-batches into that of the batch.
 type reduction int
 
 const (
 	bySamples reduction = iota
-	byWeights           // the sum of the weights is divided out at the end
+	byWeights           // weighted sum, divided by the sum of the weights at the end
 	bySum
-	byLast // a running metric, which includes the micro-batches before
+	byLast // a running metric, which already includes the earlier micro-batches
 )
 
-// reductionOf is that of a result of a name. The losses of single outputs are OUTPUT_loss.
+// reductionOf returns the reduction for the result with a name. The losses of single outputs
+// are called OUTPUT_loss.
 func reductionOf(model *savedmodels.Model, name string) reduction {
 	if slices.Contains(model.RunningMetrics(), name) {
 		return byLast
@@ -306,7 +308,7 @@ func reductionOf(model *savedmodels.Model, name string) reduction {
 	return bySamples
 }
 
-// weightOf is the sum of the sample weights of a batch, which are 1 if it has none.
+// weightOf returns the sum of the sample weights of a batch, which are 1 if it has none.
 func weightOf(b data.Batch) float64 {
 	field, ok := b.Field(savedmodels.InputSampleWeight)
 	if !ok {
@@ -331,9 +333,9 @@ func weightOf(b data.Batch) float64 {
 	return sum
 }
 
-// partSeed is the first number of the seed of micro-batch part; see SetMicroBatches.
-// SplitMix64 is from Steele, Lea and Flood, "Fast splittable pseudorandom number
-// generators" (2014).
+// partSeed returns the first number of the seed of a micro-batch; see SetMicroBatches.
+// SplitMix64 is from Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
+// (2014).
 func partSeed(seed int64, part int) int64 {
 	if part == 0 {
 		return seed

@@ -13,22 +13,23 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Plan is how a model trains with options, decided before TensorFlow is opened: its
-// signatures, the steps per execution, the XLA-compiled signatures, and the loss scale.
+// Plan describes how a model trains with some options: its signatures, steps per execution,
+// XLA-compiled signatures, and loss scale. It is made before TensorFlow is opened.
 type Plan struct {
 	model *savedmodels.Model
 	opts  Options
 	roles savedmodels.Roles
-	// lossScale is the initial one of a session; nil if it does not scale the loss.
+	// lossScale is the initial loss scale of a session; nil if the session does not scale the
+	// loss.
 	lossScale *lossScaler
-	// full and fullXLA are the layouts of several steps per execution; nil without.
+	// full and fullXLA are the layouts of several steps per execution; nil if there is none.
 	full, fullXLA *layout
 }
 
-// Compile returns the plan of a model with options, or why there is none:
-//   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps are about the model, and
-//     ErrNoSignature about Options.TrainSignature.
-//   - An *option.Error is about Options.StepsPerExecution (ErrStack), Options.Compiled or
+// Compile returns the plan of a model with options, or the reason why there is none:
+//   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps concern the model, and
+//     ErrNoSignature concerns Options.TrainSignature.
+//   - An *option.Error concerns Options.StepsPerExecution (ErrStack), Options.Compiled or
 //     Options.LossScale (ErrNoSignature).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
@@ -63,17 +64,17 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	return p, nil
 }
 
-// Model is the model of the plan.
+// Model returns the model of the plan.
 func (p *Plan) Model() *savedmodels.Model { return p.model }
 
-// Roles are the signatures that a session uses.
+// Roles returns the signatures that a session uses.
 func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 
-// Options are the options of the plan.
+// Options returns the options of the plan.
 func (p *Plan) Options() Options { return p.opts }
 
-// CheckBatch returns an *option.Error, which is ErrNoSignature, if Options.Compiled is set
-// and no signature is compiled for batches of that many samples.
+// CheckBatch returns an *option.Error (ErrNoSignature) if Options.Compiled is set and no
+// signature is compiled for batches of that many samples.
 func (p *Plan) CheckBatch(samples int) error {
 	if !p.opts.Compiled {
 		return nil
@@ -94,17 +95,18 @@ func (p *Plan) CheckBatch(samples int) error {
 		made = append(made, fmt.Sprintf("%s for batches of %d", name, n))
 	}
 	return compiledError(fmt.Sprintf("train on such batches, or export the model with xla_batch=%d", samples),
-		"%s, and these are of %d", strings.Join(made, ", "), samples)
+		"%s, but the batches have %d samples", strings.Join(made, ", "), samples)
 }
 
 func compiledError(fix, reason string, args ...any) error {
 	return &option.Error{Option: "Options.Compiled", Reason: fmt.Sprintf(reason, args...), Fix: fix, Err: ErrNoSignature}
 }
 
-// ChooseSteps chooses Options.StepsPerExecution for a dataset in batches of that many
-// samples: the number that the signature was made for (with Options.Compiled, that of its
-// compiled form), or else the most up to 50 whose inputs take 16 MiB or less. 1 comes with
-// the reason, which is ErrStack or ErrData. Options.StepsPerExecution itself is ignored.
+// ChooseSteps chooses a value of Options.StepsPerExecution for a dataset with the given batch
+// size. It is the number of steps that the signature was exported for (with Options.Compiled,
+// that of its compiled form). If the signature takes any number, it is the largest number up
+// to 50 whose inputs take at most 16 MiB. If the result is 1, the error is the reason:
+// ErrStack or ErrData. The current value of Options.StepsPerExecution is ignored.
 func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	fields, err := CheckData(p.model, p.roles.Train, ds, data.Pass{Batch: batch, DropRemainder: true})
 	if err != nil {
@@ -118,7 +120,7 @@ func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	case compiled != nil && compiled.takes(int(compiled.steps), batch):
 		return int(compiled.steps), nil
 	case !plain.takes(int(plain.steps), batch):
-		return 1, fmt.Errorf("%w: signature %s takes batches of %d, and these are of %d", ErrStack, plain.signature.Name, plain.batch, batch)
+		return 1, fmt.Errorf("%w: signature %s takes batches of %d samples, but the batches have %d", ErrStack, plain.signature.Name, plain.batch, batch)
 	case plain.steps >= 0:
 		return int(plain.steps), nil
 	}
@@ -137,7 +139,7 @@ func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	}
 	n := min(autoSteps, autoBytes/bytes)
 	if n < 2 {
-		return 1, fmt.Errorf("%w: a batch has %d bytes, and two of them more than the %d of an execution", ErrStack, bytes, autoBytes)
+		return 1, fmt.Errorf("%w: a batch has %d bytes, and two batches exceed the limit of %d bytes per execution", ErrStack, bytes, autoBytes)
 	}
 	return n, nil
 }
@@ -158,19 +160,19 @@ func (p *Plan) layOut() (err error) {
 		return refuse(err.Error(), "", err)
 	}
 	if least := p.full.steps; least > int64(want) && (p.fullXLA == nil || p.fullXLA.steps > int64(want)) {
-		return refuse(fmt.Sprintf("signature %s runs executions of exactly %d steps", p.full.signature.Name, least), fmt.Sprintf("ask for %d or more", least), ErrStack)
+		return refuse(fmt.Sprintf("signature %s runs exactly %d steps per execution", p.full.signature.Name, least), fmt.Sprintf("ask for %d or more", least), ErrStack)
 	}
 	return nil
 }
 
-// checkCompiled refuses Options.Compiled for a model without XLA-compiled signatures, or
-// with ones that differ from train or from the exporter's notes.
+// checkCompiled rejects Options.Compiled if the model has no XLA-compiled signatures, or if
+// they do not match train or the exporter's notes.
 func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 	switch {
 	case p.opts.Device.Deterministic:
 		return gpuopts.Conflict("Options.Compiled true", "Options.Deterministic true",
-			"XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with one fails",
-			"leave one of them out")
+			"XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with such an operation fails",
+			"use one option or the other")
 	case p.roles.TrainXLA == "" && p.roles.TrainNXLA == "":
 		return compiledError("export it with xla_batch", "the model has neither %s_xla nor train_n_xla", p.roles.Train)
 	case p.roles.TrainXLA == "":
@@ -181,7 +183,7 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 		return err
 	}
 	if names(compiled.Inputs) != names(train.Inputs) || names(compiled.Metrics()) != names(train.Metrics()) {
-		return compiledError("export the model again", "%s takes %s and reports %s, and %s takes %s and reports %s", compiled.Name,
+		return compiledError("export the model again", "%s takes %s and reports %s, but %s takes %s and reports %s", compiled.Name,
 			names(compiled.Inputs), names(compiled.Metrics()), train.Name, names(train.Inputs), names(train.Metrics()))
 	}
 	if err := asNoted(p.model, compiled.Name, map[string]int64{"batch": batchOf(compiled, 0)}); err != nil {
@@ -191,28 +193,28 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 }
 
 // ErrStack means that train steps cannot run together in one execution.
-var ErrStack = errors.New("train steps cannot run together in one call")
+var ErrStack = errors.New("train steps cannot run together in one execution")
 
-// The limits of ChooseSteps, for an execution: steps, and bytes of their inputs.
+// The limits of ChooseSteps per execution: the number of steps, and the bytes of their inputs.
 const (
 	autoSteps = 50
 	autoBytes = 16 << 20
 )
 
-// layout is a signature of several steps per execution.
+// layout describes a signature that runs several steps per execution.
 type layout struct {
 	signature *savedmodels.Signature
-	// steps and batch are the sizes that it was made for; -1 is any.
+	// steps and batch are the sizes that the signature was exported for; -1 means any.
 	steps, batch int64
 }
 
-// takes reports whether it runs n steps on batches of that many samples.
+// takes reports whether the signature can run n steps on batches of that many samples.
 func (l *layout) takes(n, samples int) bool {
 	return (l.steps < 0 || l.steps == int64(n)) && (l.batch < 0 || l.batch == int64(samples))
 }
 
-// layouts are those of the model's train_n and, with Options.Compiled, of its compiled
-// form, nil if there is none.
+// layouts returns the layout of the model's train_n and, with Options.Compiled, that of its
+// compiled form, which is nil if there is none.
 func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	if p.roles.TrainN == "" {
 		return nil, nil, fmt.Errorf("%w: %s", ErrStack, p.whySingle())
@@ -237,24 +239,24 @@ func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	return plain, compiled, nil
 }
 
-// whySingle says why a model has no role for several steps per execution.
+// whySingle returns the reason why a model has no role for several steps per execution.
 func (p *Plan) whySingle() string {
 	if why := unusable(p.model, "train_n"); why != "" {
 		return why
 	}
 	if r := p.model.Roles; r.TrainN != "" {
-		return fmt.Sprintf("%s goes with the signature %s, and the model is trained with %s", r.TrainN, r.Train, p.roles.Train)
+		return fmt.Sprintf("%s belongs to the signature %s, but the model is trained with %s", r.TrainN, r.Train, p.roles.Train)
 	}
 	return "the model has no signature train_n; export it with one, as scripts/export.py does"
 }
 
-// isStacked reports whether an execution of several steps takes an input once per step.
+// isStacked reports whether an input has one value per step of an execution.
 func isStacked(input string) bool {
 	return !slices.Contains([]string{savedmodels.InputLearningRate, savedmodels.InputLossScale, savedmodels.InputGroupSize}, input)
 }
 
-// layoutOf reads the layout of a signature that runs several of train's steps, and
-// refuses one whose steps would differ.
+// layoutOf reads the layout of a signature that runs several steps of train. It rejects a
+// signature whose steps would differ from train.
 func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signature) (*layout, error) {
 	sig, err := model.Signature(name)
 	if err != nil {
@@ -269,7 +271,7 @@ func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signatur
 		why = l.add(sig.Inputs[i])
 	}
 	if why == "" && (l.steps == 0 || l.steps == 1) {
-		why = fmt.Sprintf("runs executions of %d steps, expected more", l.steps)
+		why = fmt.Sprintf("runs %d steps per execution, expected more", l.steps)
 	}
 	if why != "" {
 		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrStack, name, why)
@@ -277,7 +279,7 @@ func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signatur
 	return l, nil
 }
 
-// differs says how the steps of the layout differ from train; empty if they do not.
+// differs returns how the steps of the layout differ from train; empty if they do not.
 func (l *layout) differs(train *savedmodels.Signature) string {
 	for _, m := range train.Metrics() {
 		at := slices.IndexFunc(l.signature.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name })
@@ -285,7 +287,7 @@ func (l *layout) differs(train *savedmodels.Signature) string {
 			return fmt.Sprintf("does not report %s, which %s does", m.Name, train.Name)
 		}
 		if t := l.signature.Metrics()[at].DType; t == tfbind.Float16 || t == tfbind.BFloat16 {
-			return fmt.Sprintf("adds up %s over its steps in %s, which rounds too much", m.Name, t)
+			return fmt.Sprintf("adds up %s over its steps in %s, which loses too much precision", m.Name, t)
 		}
 	}
 	for _, in := range train.Inputs {
@@ -301,7 +303,8 @@ func (l *layout) differs(train *savedmodels.Signature) string {
 	return ""
 }
 
-// add adds the sizes of an input to the layout, and says what is wrong with them.
+// add adds the sizes of an input to the layout, and returns what is wrong with them; empty if
+// nothing is.
 func (l *layout) add(in savedmodels.Tensor) string {
 	if in.UnknownRank {
 		return ""
@@ -324,14 +327,14 @@ func (l *layout) add(in savedmodels.Tensor) string {
 			*size = of
 		}
 		if of >= 0 && *size != of {
-			return fmt.Sprintf("takes %d %s of %s, and %d of another input", of, [...]string{"steps", "samples"}[i], in.Name, *size)
+			return fmt.Sprintf("takes %d %s of %s, but %d of another input", of, [...]string{"steps", "samples"}[i], in.Name, *size)
 		}
 	}
 	return ""
 }
 
-// batchOf is the number of samples that a signature was made for, dimension dim of its
-// data; -1 is any.
+// batchOf returns the number of samples that a signature was exported for, which is dimension
+// dim of its data inputs; -1 means any.
 func batchOf(sig *savedmodels.Signature, dim int) int64 {
 	for _, t := range sig.DataInputs() {
 		if !t.UnknownRank && len(t.Shape) > dim && t.Shape[dim] >= 0 {
@@ -341,14 +344,14 @@ func batchOf(sig *savedmodels.Signature, dim int) int64 {
 	return -1
 }
 
-// asNoted refuses an XLA-compiled signature with other sizes than the exporter's notes.
+// asNoted rejects an XLA-compiled signature whose sizes differ from the exporter's notes.
 func asNoted(model *savedmodels.Model, name string, sizes map[string]int64) error {
 	if model.Metadata == nil {
 		return nil
 	}
 	for what, noted := range model.Metadata.Compiled[name] {
 		if have, ok := sizes[what]; ok && have != noted {
-			return fmt.Errorf("signature %s is compiled for a size (%s) of %d, and the exporter's notes say %d; export the model again", name, what, have, noted)
+			return fmt.Errorf("signature %s is compiled for a size (%s) of %d, but the exporter's notes say %d; export the model again", name, what, have, noted)
 		}
 	}
 	return nil

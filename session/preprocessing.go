@@ -17,32 +17,32 @@ import (
 	"steadyfit/tfbind"
 )
 
-// PreprocessingOptions say how a preprocessing graph is run.
+// PreprocessingOptions configure a preprocessing graph.
 type PreprocessingOptions struct {
-	// Input and Output are tensors of the graph, as in "images" or "augmented:0". Their
-	// first size is the number of samples, which may vary.
+	// Input and Output are names of tensors in the graph, as in "images" or "augmented:0".
+	// Their first dimension is the number of samples, which must be open.
 	Input, Output string
-	// SeedInput is a tensor that takes two int64, the seed of TensorFlow's stateless
-	// random operations; empty if the graph draws no random numbers. It is fed Seed,
-	// and the position of the batch as epoch<<32 + batch.
+	// SeedInput is the name of a tensor that takes two int64, the seed of TensorFlow's
+	// stateless random operations; empty if the graph draws no random numbers. It is fed Seed
+	// and the position of the batch, epoch<<32 + batch.
 	SeedInput string
 	Seed      int64
 	// Device are the settings of TensorFlow's devices, as in Options.
 	Device gpuopts.Options
 }
 
-// ErrPreprocessing means that the graph cannot preprocess batches, or gives a wrong result.
-var ErrPreprocessing = errors.New("the graph does not fit for preprocessing")
+// ErrPreprocessing means that the graph cannot preprocess batches, or returns a wrong result.
+var ErrPreprocessing = errors.New("the graph cannot be used for preprocessing")
 
-// Preprocessing is a graph that a field of the data passes through before the model, such
-// as an augmentation or a normalization. It keeps the number of samples, and may change
-// their shape and element type. The result depends only on the batch, the seed and the
-// position. It runs in a native session of its own.
+// Preprocessing is a graph that transforms a field of the data before the model, such as an
+// augmentation or a normalization. It keeps the number of samples, and may change their shape
+// and element type. The result depends only on the batch, the seed and the position. The graph
+// runs in its own native session.
 //
-// It is safe for concurrent use; batches are processed one at a time.
+// Preprocessing is safe for concurrent use; it processes one batch at a time.
 type Preprocessing struct {
 	o       PreprocessingOptions
-	sum     string // of the graph
+	sum     string // hash of the graph
 	in, out tfbind.DType
 
 	// mu is held while the native step is used, and by Close.
@@ -53,16 +53,15 @@ type Preprocessing struct {
 	shape []int64 // scratch
 }
 
-// OpenPreprocessing loads a serialized GraphDef, which may come from other bindings of
-// TensorFlow. The result must be closed. A name that the graph lacks is
-// tfbind.ErrNotFound.
+// OpenPreprocessing loads a serialized GraphDef, which may come from another TensorFlow
+// binding. The result must be closed. A name that the graph lacks is tfbind.ErrNotFound.
 //
-// Strings, half-precision outputs, and operations whose results depend on what ran before
-// (random numbers without a seed, queues, tables, iterators), also in functions, are
-// ErrPreprocessing: a resumed training could not repeat them. Variables have no value. The
-// graph is trusted: operations that touch files are not refused.
+// Strings and half-precision outputs are ErrPreprocessing. So are operations whose results
+// depend on earlier runs, also in functions: random numbers without a seed, queues, tables,
+// iterators. A resumed training could not repeat them. Variables have no value. The graph must
+// be trusted: operations that touch files are allowed.
 //
-// ctx is looked at before loading, which TensorFlow cannot interrupt.
+// ctx is checked before loading, which TensorFlow cannot interrupt.
 func OpenPreprocessing(ctx context.Context, graph []byte, o PreprocessingOptions) (*Preprocessing, error) {
 	p := &Preprocessing{o: o}
 	err := causeOf(ctx)
@@ -109,7 +108,7 @@ func (p *Preprocessing) load(graph []byte) error {
 		return fmt.Errorf("input %q takes %s: %w: expected numbers or bool", p.o.Input, p.in, ErrPreprocessing)
 	}
 	if out := dtype.ByCode(int32(p.out)); out == nil || out.Slice == nil || out.Kind == dtype.String {
-		return fmt.Errorf("output %q is %s, which no batch has: %w: cast it in the graph, to float32 for one", p.o.Output, p.out, ErrPreprocessing)
+		return fmt.Errorf("output %q is %s, which batches do not support: %w: cast it in the graph, for example to float32", p.o.Output, p.out, ErrPreprocessing)
 	}
 	if p.o.SeedInput != "" {
 		seed, err := p.graph.Output(p.o.SeedInput)
@@ -128,8 +127,8 @@ func (p *Preprocessing) load(graph []byte) error {
 	return err
 }
 
-// checkOperations refuses operations whose results depend on what ran before, also in
-// functions, which have the bodies of loops and conditions.
+// checkOperations rejects operations whose results depend on earlier runs. It also looks in
+// functions, which include the bodies of loops and conditions.
 func (p *Preprocessing) checkOperations(graph []byte) error {
 	list, err := p.graph.Operations()
 	if err != nil {
@@ -155,8 +154,8 @@ func (p *Preprocessing) checkOperations(graph []byte) error {
 	return nil
 }
 
-// Close frees the session, the graph and the buffers, at the end of a batch that is being
-// processed. Closing twice does nothing; later batches are tfbind.ErrClosed.
+// Close frees the session, the graph and the buffers once a batch in progress is done. Closing
+// twice does nothing; later batches return tfbind.ErrClosed.
 func (p *Preprocessing) Close() error {
 	if p == nil {
 		return nil
@@ -168,16 +167,16 @@ func (p *Preprocessing) Close() error {
 	return err
 }
 
-// Apply processes one batch of a field, for loops without a dataset. epoch and batch are
-// its position, from 0. The result is new memory. Values are converted to the input's
-// element type as by [Step.Set], but the shape stays. ctx is looked at before the run,
+// Apply processes one batch of a field, for loops that do not use a Dataset. epoch and batch
+// are its position, from 0. The result is new memory. Values are converted to the input's
+// element type as by [Step.Set], but the shape is not changed. ctx is checked before the run,
 // which is not interrupted.
 func (p *Preprocessing) Apply(ctx context.Context, epoch, batch int, values data.Array) (data.Array, error) {
 	return p.apply(ctx, epoch, batch, values, nil, nil)
 }
 
-// apply is Apply. sample, if not nil, is the expected shape of a sample. The values are put
-// into buffer if they fit.
+// apply implements Apply. sample, if not nil, is the expected shape of a sample. The result
+// uses the memory of buffer if it fits.
 func (p *Preprocessing) apply(ctx context.Context, epoch, batch int, in data.Array, sample []int, buffer any) (out data.Array, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +189,7 @@ func (p *Preprocessing) apply(ctx context.Context, epoch, batch int, in data.Arr
 		return out, tfbind.ErrClosed
 	}
 	if len(in.Shape) == 0 {
-		return out, fmt.Errorf("%w: the first size has to count the samples", ErrData)
+		return out, fmt.Errorf("%w: the first size must be the number of samples", ErrData)
 	}
 	p.shape = p.shape[:0]
 	for _, d := range in.Shape {
@@ -200,7 +199,7 @@ func (p *Preprocessing) apply(ctx context.Context, epoch, batch int, in data.Arr
 		return out, err
 	}
 	if p.o.SeedInput != "" {
-		// A pass has fewer batches than 2^32.
+		// A pass has fewer than 2^32 batches.
 		seed := [2]int64{p.o.Seed, int64(epoch)<<32 + int64(batch)}
 		if err := tfbind.Set(p.step, 1, seed[:], 2); err != nil {
 			return out, err
@@ -218,22 +217,22 @@ func (p *Preprocessing) apply(ctx context.Context, epoch, batch int, in data.Arr
 		out.Shape = append(out.Shape, int(d))
 	}
 	if len(out.Shape) == 0 || out.Shape[0] != in.Shape[0] {
-		return out, fmt.Errorf("%w: %d samples went in, and %s of shape %v came out; the first size has to be the number of samples",
+		return out, fmt.Errorf("%w: %d samples went in, and %s of shape %v came out; the first size must be the number of samples",
 			ErrPreprocessing, in.Shape[0], p.out, out.Shape)
 	}
 	if sample != nil && !slices.Equal(out.Shape[1:], sample) {
-		return out, fmt.Errorf("%w: samples of shape %v came out, expected %v, as for the first ones", ErrPreprocessing, out.Shape[1:], sample)
+		return out, fmt.Errorf("%w: samples of shape %v came out, expected %v like the first ones", ErrPreprocessing, out.Shape[1:], sample)
 	}
 	out.Values, err = t.Slice(buffer)
 	return out, err
 }
 
-// Dataset is ds with a field that passes through the graph, batch by batch. The caller
-// closes the Preprocessing after the last pass. Concurrent passes take turns. With
-// data.Prefetch, the graph runs in the prefetcher's goroutine. A checkpoint compares the
+// Dataset returns ds with a field that the graph transforms batch by batch. The caller closes
+// the Preprocessing after the last pass. Concurrent passes wait for each other. With
+// data.Prefetch, the graph runs in the prefetcher's goroutine. A checkpoint identifies the
 // data before the graph, the graph and the seed.
 //
-// The first two samples of ds are processed to find the shape and type of the results.
+// Dataset processes the first two samples of ds to find the shape and type of the results.
 func (p *Preprocessing) Dataset(ds data.Dataset, field string) (data.Dataset, error) {
 	d := &preprocessed{graph: p, ds: ds, fields: ds.Fields()}
 	d.at = slices.IndexFunc(d.fields, func(f data.FieldSpec) bool { return f.Name == field })
@@ -263,16 +262,16 @@ func (p *Preprocessing) Dataset(ds data.Dataset, field string) (data.Dataset, er
 	return nil, fmt.Errorf("%s: no samples to try the preprocessing graph on: %w", ds.Name(), data.ErrFormat)
 }
 
-// preprocessed is a dataset with a field that passes through a graph.
+// preprocessed is a dataset with a field that a graph transforms.
 type preprocessed struct {
 	graph  *Preprocessing
 	ds     data.Dataset
-	at     int // the field
+	at     int // index of the field
 	fields []data.FieldSpec
 	idle   atomic.Pointer[buffers]
 }
 
-// buffers are the memory of a pass; the next pass uses it again.
+// buffers are the memory of a pass. The next pass reuses them.
 type buffers struct {
 	values any
 	fields []data.Field
@@ -290,8 +289,8 @@ func (d *preprocessed) Fields() []data.FieldSpec {
 	return fields
 }
 
-// Source is the dataset before the graph, and Describe identifies the graph, for
-// checkpoints. Names in the graph do not count.
+// Source returns the dataset before the graph. Together with Describe it identifies the data
+// in checkpoints. Describe does not include the names in the graph.
 func (d *preprocessed) Source() data.Dataset { return d.ds }
 
 func (d *preprocessed) Describe() string {
@@ -326,11 +325,11 @@ func (d *preprocessed) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// process replaces the field of a batch.
+// process replaces the field of a batch with the graph's result.
 func (d *preprocessed) process(epoch int, b *data.Batch, buf *buffers) error {
 	spec := d.fields[d.at]
 	if d.at >= len(b.Fields) || b.Fields[d.at].Name != spec.Name {
-		return fmt.Errorf("it is not field %d, as the dataset describes: %w", d.at, data.ErrFormat)
+		return fmt.Errorf("the batch does not have it as field %d, as the dataset describes: %w", d.at, data.ErrFormat)
 	}
 	out, err := d.graph.apply(context.Background(), epoch, b.Index, b.Fields[d.at].Array, spec.Shape, buf.values)
 	if err != nil {

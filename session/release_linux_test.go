@@ -116,7 +116,7 @@ func TestReleaseProfile(t *testing.T) {
 	assert.Contains(t, log, `MALLOC_ARENA_MAX is "4" in the environment, and would have to be "1"`)
 	_, log, err = run("open")
 	require.Error(t, err)
-	assert.Contains(t, log, "TensorFlow has been opened")
+	assert.Contains(t, log, "TensorFlow was opened without")
 	// Where all is set there is nothing to do.
 	_, log, err = run("open", ReleaseProfile()...)
 	require.NoError(t, err, log)

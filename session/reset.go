@@ -13,34 +13,36 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Depth is how far a reset goes.
+// Depth is how much a reset closes and loads again.
 type Depth string
 
-// The depths. For the memory that each returns to the system, see docs/explanation/recovery.md.
+// The depths of a reset. docs/explanation/recovery.md has the memory that each returns to the
+// system.
 const (
 	// ResetNone does nothing.
 	ResetNone Depth = "none"
-	// ResetRestore writes the variables of the same session: for another fold or trial
-	// without loading the model again. With a snapshot that was just taken it changes
-	// and returns nothing, and costs a Snapshot and a Revert.
+	// ResetRestore writes the variables of the same session, so that another fold or trial
+	// does not load the model again. Right after taking the snapshot it changes nothing and
+	// returns no memory; it costs a Snapshot and a Revert.
 	ResetRestore Depth = "restore"
-	// ResetReload closes the session and its graph, returns the free memory of malloc, and
-	// loads the model again.
+	// ResetReload closes the session and its graph, returns malloc's free memory to the
+	// system, and loads the model again.
 	ResetReload Depth = "reload"
-	// ResetProcess ends the process after a checkpoint and continues in another one, which
-	// takes a supervisor (package supervise).
+	// ResetProcess ends the process after a checkpoint and continues in a new process. It
+	// needs a supervisor (package supervise).
 	ResetProcess Depth = "process"
 )
 
-// Reset describes a reset. The amounts are anonymous memory of the process.
+// Reset describes a reset. The amounts are the anonymous memory of the process.
 type Reset struct {
 	Depth Depth
-	// Closed is between closing and loading; unknown for ResetRestore.
+	// Closed is the amount between closing and loading; it is unknown for ResetRestore.
 	Before, Closed, After memory.Reading
 	Took                  time.Duration
 }
 
-// Returned is the decrease of memory, negative if it grew; unknown where the amounts are.
+// Returned returns the decrease of memory, which is negative if it grew, and unknown if an
+// amount is unknown.
 func (r Reset) Returned() memory.Reading {
 	if !r.Before.OK || !r.After.OK {
 		return memory.Reading{}
@@ -48,24 +50,25 @@ func (r Reset) Returned() memory.Reading {
 	return memory.Known(r.Before.Bytes - r.After.Bytes)
 }
 
-// ErrLost means that a reset closed the session and could not load the model again. The snapshot and
-// the checkpoints have the trained state; a new session can Revert to the snapshot. It is
-// a supervise.ErrRetry: another process continues from the last checkpoint.
+// ErrLost means that a reset closed the session and could not load the model again. The
+// snapshot and the checkpoints still have the trained state, and a new session can Revert to
+// the snapshot. ErrLost is a supervise.ErrRetry, so a supervisor continues from the last
+// checkpoint in a new process.
 var ErrLost = fmt.Errorf("the session is lost: %w", supervise.ErrRetry)
 
-// Reset returns the model to the state of a snapshot, or with nil to its original weights,
-// at a depth. With a snapshot taken just before, training continues as if there had been
-// no reset, bit for bit, except for state outside of variables; see Snapshot.
+// Reset returns the model to the state of a snapshot, or with nil to its original weights, at
+// a given depth. With a snapshot taken just before, training continues bit for bit as if there
+// had been no reset, except for state outside of variables; see Snapshot.
 //
-// A reset needs memory for the snapshot, at most one copy of the variables
-// (Snapshot.Bytes), until it is closed; ResetReload also for the variables that loading
-// makes, until they have the snapshot's values. There are never two sessions at a time.
+// A reset needs memory for the snapshot until it is closed, at most one copy of the variables
+// (Snapshot.Bytes). ResetReload also needs memory for the newly loaded variables until they
+// have the snapshot's values. There are never two sessions at a time.
 //
 // ResetReload first checks the model's folder (savedmodels.Model.CheckUnchanged); if that
 // fails, nothing is closed. Steps made by Prepare are closed with the session. If loading
-// fails all the same, the session is closed, and the error is ErrLost; the snapshot stays.
-// Loading is not retried: a failure after the check is a lack of memory or a damaged file,
-// which a moment does not mend.
+// fails after that, the session is closed, the error is ErrLost, and the snapshot stays valid.
+// Reset does not try to load again: after the check, a failure means a lack of memory or a
+// damaged file, which a retry does not fix.
 func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, error) {
 	if err := causeOf(ctx); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
@@ -85,7 +88,7 @@ func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, 
 			}
 		}
 		if err := s.model.CheckUnchanged(); err != nil {
-			return r, fmt.Errorf("reset: the session is as it was, since its model could not be loaded again: %w", err)
+			return r, fmt.Errorf("reset: the session is unchanged, because its model could not be loaded again: %w", err)
 		}
 		if err := s.unload(); err != nil {
 			return r, s.lost(to, err)
@@ -96,13 +99,13 @@ func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, 
 			return r, s.lost(to, err)
 		}
 	default:
-		return r, fmt.Errorf("reset: a session cannot do %q; expected %s or %s", depth, ResetRestore, ResetReload)
+		return r, fmt.Errorf("reset: a session has no depth %q; expected %s or %s", depth, ResetRestore, ResetReload)
 	}
 	r.Took, r.After = time.Since(began), anonymous()
 	return r, nil
 }
 
-// reload loads the model after unload, and restores its state.
+// reload loads the model after unload and restores its state.
 func (s *Session) reload(ctx context.Context, to *Snapshot) error {
 	if err := s.load(); err != nil {
 		return fmt.Errorf("loading %s again: %w", s.model.Dir, err)
@@ -118,8 +121,8 @@ func (s *Session) reload(ctx context.Context, to *Snapshot) error {
 	return s.Revert(ctx, to)
 }
 
-// lost closes a session that a reset could not load again. After a concurrent Close, the
-// error is tfbind.ErrClosed rather than ErrLost.
+// lost closes a session that a reset could not load again. After a concurrent Close, the error
+// is tfbind.ErrClosed instead of ErrLost.
 func (s *Session) lost(to *Snapshot, err error) error {
 	closing := s.Close()
 	if errors.Is(err, tfbind.ErrClosed) {
@@ -127,13 +130,13 @@ func (s *Session) lost(to *Snapshot, err error) error {
 	}
 	todo := "resume from the last checkpoint"
 	if to != nil {
-		todo = "open the model again and revert to the snapshot, which is whole, or resume from the last checkpoint"
+		todo = "open the model again and revert to the snapshot, which is still valid, or resume from the last checkpoint"
 	}
 	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), closing)
 }
 
-// Trim returns the free memory of malloc to the system, as ResetReload does, and
-// reports whether malloc can do that; see [tfbind.TrimMalloc].
+// Trim returns malloc's free memory to the system, as ResetReload does, and reports whether
+// malloc supports it; see [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
 // MaxMmapThreshold is [tfbind.MaxMmapThreshold].
@@ -143,9 +146,9 @@ const MaxMmapThreshold memory.Bytes = tfbind.MaxMmapThreshold
 // [tfbind.SetMmapThreshold].
 func SetMmapThreshold(size memory.Bytes) error { return tfbind.SetMmapThreshold(int(size)) }
 
-// HasPool reports whether TensorFlow takes large blocks on the CPU from its own pool, which
-// returns nothing to the system: with oneDNN and without TF_ONEDNN_USE_SYSTEM_ALLOCATOR. It
-// is false if no TensorFlow is open.
+// HasPool reports whether TensorFlow allocates large blocks on the CPU from its own pool,
+// which returns nothing to the system. It does so with oneDNN and without
+// TF_ONEDNN_USE_SYSTEM_ALLOCATOR. HasPool is false if TensorFlow is not open.
 func HasPool() bool {
 	on, _ := tfbind.OneDNN()
 	env, _ := tfbind.Environment()
@@ -153,10 +156,11 @@ func HasPool() bool {
 	return on && (err != nil || len(missing) > 0)
 }
 
-// ErrOutOfMemory means that TensorFlow had no memory for a step; the variables are in doubt.
+// ErrOutOfMemory means that TensorFlow had no memory for a step. The variables may be partly
+// updated.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted
 
-// bringTo sets all variables.
+// bringTo sets all variables to those of a snapshot, or to the original weights.
 func (s *Session) bringTo(ctx context.Context, to *Snapshot) error {
 	if to != nil {
 		return s.Revert(ctx, to)
@@ -164,7 +168,7 @@ func (s *Session) bringTo(ctx context.Context, to *Snapshot) error {
 	return s.Restore(ctx, filepath.Join(s.model.Dir, "variables", "variables"))
 }
 
-// anonymous is the anonymous memory of this process.
+// anonymous returns the anonymous memory of this process.
 func anonymous() memory.Reading {
 	p, err := memory.Read()
 	if err != nil {

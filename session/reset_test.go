@@ -93,7 +93,7 @@ func TestSnapshot(t *testing.T) {
 	_, err = s.Reset(ctx, session.ResetReload, q)
 	assert.ErrorIs(t, err, session.ErrSnapshot)
 	_, err = s.Reset(ctx, session.ResetProcess, nil)
-	assert.ErrorContains(t, err, "a session cannot do")
+	assert.ErrorContains(t, err, "a session has no depth")
 	// The refused ones left the session alone.
 	losses(t, s, bs[:1], 0)
 

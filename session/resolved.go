@@ -15,69 +15,70 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
-	tracing "steadyfit/internal/native" // native is a type of this package
+	tracing "steadyfit/internal/native" // native is also a type of this package
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
-// Resolved is the settings that TensorFlow really has, read back from it rather than taken
-// from options. Settings that cannot be read back, such as the sizes of thread pools, are
+// Resolved is the settings that TensorFlow actually uses, read back from it instead of copied
+// from the options. Settings that cannot be read back, such as the sizes of thread pools, are
 // absent.
 type Resolved struct {
-	// TensorFlow is its version.
+	// TensorFlow is TensorFlow's version.
 	TensorFlow string
-	// Devices are the devices of TensorFlow. MemoryBytes of a GPU is the limit of its
-	// allocator, if Unlimited is empty.
+	// Devices are TensorFlow's devices. MemoryBytes of a GPU is the limit of its allocator,
+	// unless Unlimited is set.
 	Devices []tfbind.Device
 	// Unlimited names an allocator of GPU memory without a limit, such as
 	// cuda_malloc_async.
 	Unlimited string
 	// Step is a traced train step; nil if none was traced.
 	Step *TracedStep
-	// StepsPerExecution is the number of train steps that the training runs per execution
-	// of StepsSignature, which is not what was traced; 0 if steps run one by one, or none
-	// was traced.
+	// StepsPerExecution is the number of train steps per execution of StepsSignature in the
+	// training. The traced step is always a single one. It is 0 if steps run one by one, or if
+	// no step was traced.
 	StepsPerExecution int
 	StepsSignature    string
-	// Untraced says why the step was not traced; else it is empty.
+	// Untraced is the reason why no step was traced; empty if one was.
 	Untraced string
 }
 
-// TracedStep is a traced train step, as numbers of operations.
+// TracedStep counts the operations of a traced train step.
 type TracedStep struct {
-	// Operations is by the full name of the device. It is empty, and so is the rest, if the
-	// executor cannot trace (gpuopts.SingleThreaded).
+	// Operations counts the operations by the full name of their device. If the executor
+	// cannot trace (gpuopts.SingleThreaded), Operations and all other fields are empty.
 	Operations map[string]int
-	// Allocators has the largest amount that each of TensorFlow's allocators had handed
-	// out at the end of an operation, by its name: to the whole process, and with a second
-	// copy of the variables (see Session.Resolved). It is unknown for allocators that do not
-	// count.
+	// Allocators has, by the name of each TensorFlow allocator, the largest amount that it had
+	// handed out at the end of an operation. The amount is for the whole process, and includes
+	// a second copy of the variables (see Session.Resolved). It is unknown for allocators that
+	// do not count.
 	Allocators map[string]memory.Reading
-	// Matrix counts the operations that multiply matrices or convolve, gradients included,
-	// by the element type of their output. They take most of the time of most models.
-	// Floating counts all with floating-point outputs, which includes reading variables.
+	// Matrix counts matrix multiplications and convolutions, including those of gradients, by
+	// the element type of their output. They take most of the time of most models. Floating
+	// counts all operations with floating-point outputs, including reads of variables.
 	//
-	// A kernel may compute in another type: oneDNN can round float32 to bfloat16
-	// (gpuopts.Options.OneDNNMath), a GPU to TensorFloat-32, and a trace does not show
-	// that, nor the operations in XLA's clusters.
+	// A kernel may compute in a narrower type without a trace showing it: oneDNN can round
+	// float32 to bfloat16 (gpuopts.Options.OneDNNMath), and a GPU can round to TensorFloat-32.
+	// A trace does not show the operations in XLA's clusters either.
 	Matrix, Floating map[tfbind.DType]int
-	// Casts counts those that rewriting to 16 bits (gpuopts.Options.Precision) inserted.
+	// Casts counts the casts that rewriting to 16 bits (gpuopts.Options.Precision) inserted.
 	Casts int
-	// Clusters counts the runs of code that XLA compiled, OneDNN the operations of oneDNN.
+	// Clusters counts the executions of XLA-compiled code, OneDNN the operations that oneDNN
+	// ran.
 	Clusters, OneDNN int
 }
 
-// Resolved returns the resolved settings. With a batch, it trains on it in a step that is
-// traced and undone: all variables are as before, bit for bit. Without samples (the zero
-// Batch), if training has state that cannot be restored (savedmodels.CodeStateNotSaved,
-// CodeNoSaver), or if the step fails in TensorFlow, no step is traced.
+// Resolved returns the resolved settings. If b has samples, it trains on b in a traced step
+// and undoes the step: afterwards all variables are the same bit for bit. No step is traced if
+// b is the zero Batch, if training has state that cannot be restored
+// (savedmodels.CodeStateNotSaved, CodeNoSaver), or if the step fails in TensorFlow.
 //
-// The step takes the time and the memory of a train step, which TensorFlow may keep, a
-// Snapshot, and some hundred bytes per operation. With micro-batches the last one is
-// traced, with several steps per execution a single step. If the state cannot be restored,
-// that is the error, and the variables are in doubt.
+// The traced step takes the time and the memory of a train step, a Snapshot, and some hundred
+// bytes per operation; TensorFlow may keep the memory. With micro-batches the last one is
+// traced, and with several steps per execution a single step. If the state cannot be restored,
+// Resolved returns an error, and the variables may be partly updated.
 func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err error) {
 	if r.Devices, err = s.Devices(); err != nil {
 		return r, err
@@ -125,10 +126,10 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err e
 	return r, nil
 }
 
-// untraceable says why a step cannot be traced and undone; empty if it can.
+// untraceable returns the reason why a step cannot be traced and undone; empty if it can.
 func (s *Session) untraceable() string {
 	if s.train == nil {
-		return "the session was opened to read only"
+		return "the session was opened read-only"
 	}
 	for _, p := range s.model.ProblemsFor(s.opts.TrainSignature) {
 		if p.Code == savedmodels.CodeStateNotSaved || p.Code == savedmodels.CodeNoSaver && len(s.model.Variables) > 0 {
@@ -138,10 +139,10 @@ func (s *Session) untraceable() string {
 	return ""
 }
 
-// errUndone: the changes of a rehearsal could not be undone.
+// errUndone means that the changes of a traced step could not be undone.
 var errUndone = errors.New("the state before the traced step could not be restored, so that the variables are in doubt")
 
-// rehearse traces a train step, and undoes it.
+// rehearse traces a train step and undoes it.
 func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, err error) {
 	before, err := s.Snapshot(ctx)
 	if err != nil {
@@ -149,7 +150,7 @@ func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, 
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
 	if math.IsNaN(s.rate) {
-		s.rate = 0 // any will do; Revert restores that none is set
+		s.rate = 0 // any rate will do; Revert restores the unset rate
 	}
 	metadata, err = s.Trace(ctx, 0, b, make([]float64, len(s.trainNames)))
 	if undone := s.Revert(context.WithoutCancel(ctx), before); undone != nil {
@@ -158,12 +159,13 @@ func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, 
 	return metadata, err
 }
 
-// String is one line, as in "CPU; bfloat16 in 5 of 6 matrix operations, float32 in 1; 11
-// casts; oneDNN in 6 operations; allocator mklcpu (peak 1.5 MiB); TensorFlow 2.21.0".
+// String returns a summary in one line, as in "CPU; bfloat16 in 5 of 6 matrix operations,
+// float32 in 1; 11 casts; oneDNN in 6 operations; allocator mklcpu (peak 1.5 MiB); TensorFlow
+// 2.21.0".
 func (r Resolved) String() string {
 	parts := []string{r.devices()}
 	if r.StepsPerExecution > 1 {
-		parts = append(parts, fmt.Sprintf("traced was one step, not the executions of %d by %s", r.StepsPerExecution, r.StepsSignature))
+		parts = append(parts, fmt.Sprintf("the trace is of one step, not of the executions of %d steps by %s", r.StepsPerExecution, r.StepsSignature))
 	}
 	if r.Step != nil {
 		parts = append(parts, r.Step.parts()...)
@@ -177,7 +179,8 @@ func (r Resolved) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// devices names the devices, and if there are several how many operations each ran.
+// devices returns the names of the devices and, if there are several, the number of operations
+// that each ran.
 func (r Resolved) devices() string {
 	if len(r.Devices) == 0 {
 		return "no devices"
@@ -200,13 +203,13 @@ func (r Resolved) devices() string {
 
 func (t *TracedStep) parts() (parts []string) {
 	if len(t.Operations) == 0 {
-		return []string{"the executor does not trace"}
+		return []string{"the executor cannot trace"}
 	}
 	all := 0
 	for _, n := range t.Matrix {
 		all += n
 	}
-	// The narrow types first, which are those that options ask for.
+	// Narrow types, which options ask for, are listed first.
 	types := slices.SortedFunc(maps.Keys(t.Matrix), func(a, b tfbind.DType) int {
 		return cmp.Or(cmp.Compare(a.Size(), b.Size()), cmp.Compare(a, b))
 	})
@@ -227,7 +230,7 @@ func (t *TracedStep) parts() (parts []string) {
 		parts = append(parts, plural(t.Casts, "cast"))
 	}
 	if t.Clusters > 0 {
-		parts = append(parts, plural(t.Clusters, "XLA cluster")+", not looked into")
+		parts = append(parts, plural(t.Clusters, "XLA cluster")+", whose operations are unknown")
 	}
 	if t.OneDNN > 0 {
 		parts = append(parts, "oneDNN in "+plural(t.OneDNN, "operation"))
@@ -242,10 +245,10 @@ func (t *TracedStep) parts() (parts []string) {
 	return parts
 }
 
-// Missing returns warnings of options without effect: a precision that no matrix operation
-// ran in, an XLA that compiled nothing, a GPU that ran nothing, and options for GPUs where
-// there is none. It does not warn of what was not traced: with several steps per
-// execution, precision and XLA.
+// Missing returns a warning for each option without effect: a precision in which no matrix
+// operation ran, XLA that compiled nothing, a GPU that ran nothing, and options for GPUs if
+// there is none. Effects that the trace cannot show are not reported: with several steps per
+// execution, those of precision and XLA.
 func (r Resolved) Missing(o gpuopts.Options) (list []*option.Error) {
 	warn := func(setting, format string, args ...any) {
 		list = append(list, option.New(setting, fmt.Sprintf(format, args...), ""))
@@ -267,7 +270,7 @@ func (r Resolved) Missing(o gpuopts.Options) (list []*option.Error) {
 		}
 	}
 	if single && (o.XLA == gpuopts.XLAOn1 || o.XLA == gpuopts.XLAOn2) && t.Clusters == 0 {
-		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no operations that go together ({Options.XLAMinCluster} is how many it takes), or none that XLA can compile")
+		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no group of at least {Options.XLAMinCluster} operations that XLA can compile")
 	}
 	if gpus && !slices.ContainsFunc(r.Devices, func(d tfbind.Device) bool { return d.Type == "GPU" && t.Operations[d.Name] > 0 }) {
 		settings := o.ForGPU()
@@ -275,42 +278,42 @@ func (r Resolved) Missing(o gpuopts.Options) (list []*option.Error) {
 			settings = []string{asks}
 		}
 		for _, setting := range settings {
-			warn(setting, "no operation ran on a GPU: the model was exported with its operations placed on the CPU, or has none that a GPU runs")
+			warn(setting, "no operation ran on a GPU: the model was exported with its operations placed on the CPU, or has no operations for a GPU")
 		}
 	}
 	return list
 }
 
-// narrowTypes are the types that rewriting computes in.
+// narrowTypes are the element types that each precision computes in.
 var narrowTypes = map[gpuopts.Precision]tfbind.DType{
 	gpuopts.BFloat16: tfbind.BFloat16, gpuopts.Float16CPU: tfbind.Float16, gpuopts.Float16GPU: tfbind.Float16,
 }
 
-// whyNot says why no matrix operation ran in 16 bits; empty if one did, or XLA may have
-// compiled it.
+// whyNot returns the reason why no matrix operation ran in 16 bits; empty if one did, or if
+// XLA may have compiled it.
 func (t *TracedStep) whyNot(d tfbind.DType) string {
 	nothing := fmt.Sprintf("nothing ran in %v: ", d)
 	switch {
 	case t.Matrix[d] > 0 || t.Clusters > 0 && t.Casts > 0:
 		return ""
 	case t.Casts > 0 || t.Floating[d] > 0:
-		return fmt.Sprintf("no matrix operation returned %v, though values in between are cast to it: the step computes as before, and casts in addition", d)
+		return fmt.Sprintf("no matrix operation returned %v, although other values are cast to it: the step computes in the original type and also casts", d)
 	case d == tfbind.BFloat16 && t.OneDNN == 0:
-		return nothing + "oneDNN computes it, and ran no operation; steadyfit doctor says whether it is on"
+		return nothing + "only oneDNN computes in it, and oneDNN ran no operation; steadyfit doctor reports whether oneDNN is on"
 	case d == tfbind.BFloat16 && runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F:
-		return nothing + "this CPU has no AVX-512, without which oneDNN has no bfloat16 on most CPUs (tensorflow/core/util/util.cc)"
+		return nothing + "this CPU has no AVX-512, which oneDNN needs for bfloat16 on most CPUs (tensorflow/core/util/util.cc)"
 	case len(t.Matrix) == 0:
 		return nothing + "the step has no matrix operations that could be rewritten"
 	}
-	return nothing + "the model may fix the types of its operations, or have none that TensorFlow deems safe to rewrite (auto_mixed_precision_lists.h)"
+	return nothing + "the model may fix the types of its operations, or have no operations that TensorFlow considers safe to rewrite (auto_mixed_precision_lists.h)"
 }
 
 func hasGPU(devices []tfbind.Device) bool {
 	return slices.ContainsFunc(devices, func(d tfbind.Device) bool { return d.Type == "GPU" })
 }
 
-// shortNames are the names of devices without their job and task: "GPU:0", and "CPU" if
-// there is one.
+// shortNames returns the names of devices without their job and task, as in "GPU:0". A single
+// CPU is called "CPU".
 func shortNames(devices []tfbind.Device) []string {
 	names := make([]string, len(devices))
 	cpus := 0

@@ -214,10 +214,10 @@ func TestResolved(t *testing.T) {
 		e, err = open(t, "digits", session.Options{Compiled: true}).Resolved(ctx, b)
 		require.NoError(t, err)
 		require.NotNil(t, e.Step, e.Untraced)
-		assert.Contains(t, e.String(), "1 XLA cluster, not looked into")
+		assert.Contains(t, e.String(), "1 XLA cluster, whose operations are unknown")
 		e, err = open(t, "digits", session.Options{ReadOnly: true}).Resolved(ctx, b)
 		require.NoError(t, err)
-		assert.Contains(t, e.Untraced, "read only")
+		assert.Contains(t, e.Untraced, "read-only")
 	})
 }
 

@@ -16,15 +16,15 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// SaveModel writes the model with its present variables as a SavedModel: the
-// same graph, signatures and assets, with new values. Python, TensorFlow Serving
-// and savedmodels.Open load it, and training continues from it with the optimizer's
-// state. fingerprint.pb is left out, since it describes the original variables.
+// SaveModel writes the model with its current variables as a SavedModel: the same graph,
+// signatures and assets, with new values. Python, TensorFlow Serving and savedmodels.Open can
+// load it, and training can continue from it with the optimizer's state. fingerprint.pb is
+// omitted, since it describes the original variables.
 //
-// The folder appears whole or not at all, and replaces a SavedModel at dir. A crash of the
-// machine between two renames can leave both under a name .DIR.tmp-* beside dir, which
-// TidyModels cleans up. Anything else at dir is an error, and so is a folder inside the
-// model that is trained. If the file system refuses, the error is a SaveError.
+// SaveModel is atomic, and replaces a SavedModel at dir. If the machine crashes between two
+// renames, both models can remain in a folder .DIR.tmp-* beside dir, which TidyModels cleans
+// up. SaveModel fails if dir holds anything else or is inside the folder of the model being
+// trained. If the file system refuses, the error is a SaveError.
 func (s *Session) SaveModel(ctx context.Context, dir string) error {
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
@@ -63,8 +63,8 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	if err := files.SyncTree(whole); err != nil {
 		return err
 	}
-	// A folder cannot be renamed over one that has files, so the old one is moved away
-	// first; if the second rename fails it is moved back.
+	// A folder cannot be renamed to an existing folder that has files, so the old one is moved
+	// away first. If the second rename fails, the old one is moved back.
 	old := filepath.Join(temp, replacedModel)
 	err = os.Rename(dir, old)
 	replaced := err == nil
@@ -72,7 +72,7 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	if err := os.Rename(whole, dir); err != nil {
-		// Neither of the two finished models must be lost.
+		// Both finished models are kept.
 		keep = true
 		err = fmt.Errorf("%w; the trained model is in %s", err, whole)
 		if replaced {
@@ -83,8 +83,9 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	return files.SyncPath(parent)
 }
 
-// SaveModel writes the folder NAME to a folder .NAME + unfinishedMark + digits beside it,
-// and moves the model that it replaces to replacedModel in there for a moment.
+// SaveModel writes the folder NAME to a folder .NAME + unfinishedMark + digits beside it. It
+// moves the model that it replaces to replacedModel inside that folder until the new one has
+// its name.
 const (
 	unfinishedMark = ".tmp-"
 	replacedModel  = "old"
@@ -92,14 +93,14 @@ const (
 
 var unfinishedName = regexp.MustCompile(`(?s)^\.(.+)` + regexp.QuoteMeta(unfinishedMark) + `[0-9]+$`)
 
-// TidyModels removes the remains of SaveModel calls whose process died from a folder. A
-// model that was being replaced gets its name back if there is none in its place. A
-// trained model that was not in its place yet is lost. of selects by the name of the
-// model's folder and the time of the last change; nil selects all. A folder that does not
-// exist is empty.
+// TidyModels removes the remains of SaveModel calls whose process was killed from a folder. A
+// model that was being replaced gets its name back if no new model has that name. A trained
+// model that does not have its name yet is lost. of selects models by the name of their folder
+// and the time of the last change; nil selects all. A folder that does not exist counts as
+// empty.
 //
-// It must not run while a process saves a model that of selects. The error is the first
-// one of the file system.
+// TidyModels must not run while a process saves a model that of selects. It returns the first
+// error of the file system.
 func TidyModels(folder string, of func(model string, changed time.Time) bool) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +128,7 @@ func TidyModels(folder string, of func(model string, changed time.Time) bool) er
 	return nil
 }
 
-// tidyModel removes the remains of saving a model, except the model that it was to replace.
+// tidyModel removes the remains of saving a model, except the model that was to be replaced.
 func tidyModel(model, left string) error {
 	if _, err := os.Lstat(model); errors.Is(err, fs.ErrNotExist) {
 		if err := os.Rename(filepath.Join(left, replacedModel), model); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +138,7 @@ func tidyModel(model, left string) error {
 	return os.RemoveAll(left)
 }
 
-// replaceable refuses to replace anything but a SavedModel, and to write inside the
+// replaceable rejects a folder that holds anything but a SavedModel or that is inside the
 // original model.
 func replaceable(dir, model string) error {
 	inside, err := within(dir, model)
@@ -145,7 +146,7 @@ func replaceable(dir, model string) error {
 		return fmt.Errorf("save model to %s: %w", dir, err)
 	}
 	if inside {
-		return fmt.Errorf("save model to %s: the folder is inside the model %s; choose another", dir, model)
+		return fmt.Errorf("save model to %s: the folder is inside the model %s; choose another folder", dir, model)
 	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,12 +157,12 @@ func replaceable(dir, model string) error {
 	}
 	isModel := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "saved_model.pb" })
 	if len(entries) > 0 && !isModel {
-		return fmt.Errorf("save model to %s: the folder holds something other than a SavedModel (%s); choose another or empty it", dir, entries[0].Name())
+		return fmt.Errorf("save model to %s: the folder holds something other than a SavedModel (%s); choose another folder or empty it", dir, entries[0].Name())
 	}
 	return nil
 }
 
-// within reports whether dir is, or would be, a folder below the folder top.
+// within reports whether dir is, or would be, inside the folder top.
 func within(dir, top string) (bool, error) {
 	info, err := os.Stat(top)
 	if err != nil {
@@ -179,9 +180,9 @@ func within(dir, top string) (bool, error) {
 	return false, nil
 }
 
-// CheckOutput reports early what SaveModel of that model would refuse at the end of a long
-// run: a place that is taken, and, with a SaveError, one that cannot be written to or has
-// too little space for the model.
+// CheckOutput checks early what SaveModel would reject at the end of a long run: a dir with
+// other content or, as a SaveError, a dir that cannot be written to or a disk without enough
+// space for the model.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
@@ -216,7 +217,7 @@ func copyModel(from, to string) error {
 	})
 }
 
-// modelError turns an error of the file system in SaveModel into a SaveError.
+// modelError converts an error of the file system in SaveModel to a SaveError.
 func (s *Session) modelError(dir string, err error) error {
 	var saving *SaveError
 	switch {
@@ -229,14 +230,14 @@ func (s *Session) modelError(dir string, err error) error {
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
 		return newSaveError("save model to", dir, modelBytes(s.model), err)
 	}
-	// The file that does not exist is one of the original model.
+	// A file of the original model does not exist.
 	return fmt.Errorf("save model to %s: %w", dir, err)
 }
 
 // modelBytes estimates the size of the files of SaveModel.
 func modelBytes(m *savedmodels.Model) int64 {
 	sum := saveBytes(m)
-	// Files that cannot be read are not counted: copying them will fail.
+	// Unreadable files are not counted: copying them will fail.
 	_ = files.Walk(m.Dir, func(name string, info fs.FileInfo) error {
 		if name == "variables" {
 			return fs.SkipDir

@@ -19,44 +19,45 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Options say how to open a model. The zero value trains with the model's own
-// train signature on TensorFlow's default settings.
+// Options configure how a model is opened. The zero value trains with the model's own train
+// signature on TensorFlow's default settings.
 type Options struct {
-	// Device are the settings of TensorFlow's devices. A setting that TensorFlow takes once
-	// per process, and has taken otherwise, is gpuopts.ErrTooLate. Open sets the environment
+	// Device are the settings of TensorFlow's devices. TensorFlow takes some of them only once
+	// per process; a different value later is gpuopts.ErrTooLate. Open sets the environment
 	// variables that the settings need, if TensorFlow is not open yet.
 	Device gpuopts.Options
-	// Config is a serialized tensorflow.ConfigProto that is merged over Device's.
+	// Config is a serialized tensorflow.ConfigProto that overrides Device.
 	Config []byte
 	// TrainSignature names the signature to train with; empty means the model's role Train.
 	TrainSignature string
 	// AllowUnsafeOps accepts a model with operations that touch files, the
 	// network or Python; see savedmodels.Model.CheckSafe.
 	AllowUnsafeOps bool
-	// ReadOnly opens a model that need not be trainable, for evaluation and prediction.
+	// ReadOnly opens a model for evaluation and prediction. The model need not be trainable.
 	ReadOnly bool
-	// ListAllocations makes the error of a step that runs out of memory (ErrOutOfMemory)
-	// list the allocations. The step runs once more for it, which takes 10 s on a CPU.
+	// ListAllocations adds a list of allocations to the error of a step that runs out of
+	// memory (ErrOutOfMemory). It runs the step a second time, which takes 10 s on a CPU.
 	ListAllocations bool
-	// AllowInexactSplit allows micro-batches with a model for which their update differs
-	// from that of the whole batch; see CheckSplit.
+	// AllowInexactSplit allows micro-batches even if their update differs from that of the
+	// whole batch; see CheckSplit.
 	AllowInexactSplit bool
-	// StepsPerExecution is the most train steps that TrainN runs in one call of TensorFlow,
-	// through the signature train_n; 0 and 1 run them one by one. They are the same steps
-	// bit for bit, except in the single-threaded executor and with Compiled (Rounding).
+	// StepsPerExecution is the maximum number of train steps that TrainN runs in one call of
+	// TensorFlow, through the signature train_n; 0 and 1 run them one by one. The results are
+	// the same bit for bit, except in the single-threaded executor and with Compiled (see
+	// Rounding).
 	StepsPerExecution int
-	// Compiled trains with the XLA-compiled signatures train_xla and, with
-	// StepsPerExecution, train_n_xla, wherever the batch and the number of steps have the
-	// sizes that they were compiled for. Compiled steps round differently.
+	// Compiled trains with the XLA-compiled signatures train_xla and, with StepsPerExecution,
+	// train_n_xla. They are used if the batch and the number of steps have the sizes that they
+	// were compiled for. Compiled steps round differently.
 	Compiled bool
-	// CallerRuns makes the session's steps run their operations one after the other in the
-	// calling thread rather than in TensorFlow's threads (RunOptions.inter_op_thread_pool
-	// -1). Threads still share single operations, and the bits stay. It saves time where
-	// handing over is much of a step, and costs time where operations ran side by side.
-	// TensorFlow does so only for steps on one device (DirectSession::RunInternal in
-	// common_runtime/direct_session.cc, run_all_kernels_inline).
+	// CallerRuns makes steps run their operations one after the other in the calling thread
+	// instead of TensorFlow's threads (RunOptions.inter_op_thread_pool -1). Threads still
+	// share single operations, and the results keep their bits. It saves the time to hand
+	// operations to threads, and loses the time of operations that ran in parallel. TensorFlow
+	// supports it only for steps on one device (run_all_kernels_inline in
+	// DirectSession::RunInternal, common_runtime/direct_session.cc).
 	CallerRuns bool
-	// Seed is fed, together with the number of the step, to the reserved input seed.
+	// Seed is fed to the reserved input seed, together with the number of the step.
 	Seed int64
 	// LossScale is fed to the reserved input loss_scale.
 	LossScale LossScale
@@ -65,49 +66,49 @@ type Options struct {
 // ErrNoSignature means that the model has no signature for the purpose.
 var ErrNoSignature = errors.New("the model has no such signature")
 
-// Session is an open model. Its methods other than Close are for one goroutine
-// at a time; sessions are independent of each other.
+// Session is an open model. One goroutine at a time may call its methods, except Close, which
+// any goroutine may call. Sessions are independent of each other.
 type Session struct {
 	*Plan
 	config []byte  // a serialized tensorflow.ConfigProto
 	parts  int     // the number of micro-batches; 0 and 1 do not split
-	rate   float64 // of the reserved input learning_rate; NaN if not set
+	rate   float64 // value of the reserved input learning_rate; NaN if not set
 
 	scaler     *lossScaler // nil if the session does not scale the loss
 	skipped    bool        // see Skipped
 	stuck      float64     // see Stuck; NaN if it is not
-	trainNames []string    // the results of a train step
+	trainNames []string    // names of the results of a train step
 	trace      *[]byte     // where Trace wants the RunMetadata; nil otherwise
 
-	// mu guards changes of native, which only Close makes from another goroutine. Only the
-	// session's own goroutine changes it otherwise, so its reads take no lock.
+	// mu guards native. Only Close changes native from another goroutine; the session's own
+	// goroutine therefore reads it without the lock.
 	mu     sync.Mutex
 	closed bool
-	gpu    *gpuMeter // once GPUBytes was called with a GPU
+	gpu    *gpuMeter // nil until GPUBytes finds a GPU
 	native
 }
 
-// native is the part of a session that is in TensorFlow.
+// native is the part of a session that lives in TensorFlow.
 type native struct {
 	tf              *tfbind.Session
 	train, evaluate *runner
-	compiled        *runner   // the XLA-compiled form of train; nil without
+	compiled        *runner   // the XLA-compiled form of train; nil if unused
 	stacker         *stacker  // nil if steps run one by one
-	split           *splitter // once batches were split
-	state           *stateOps // once a snapshot was taken
-	setRate         *Step     // the signature set_learning_rate, once it was used
+	split           *splitter // nil until a batch is split
+	state           *stateOps // nil until a snapshot is taken
+	setRate         *Step     // the signature set_learning_rate; nil until it is used
 	resetMetrics    *Step     // nil if there is no such signature
 }
 
-// Open loads the model of a plan into TensorFlow, with its variables restored. Device
-// options that contradict each other or the environment are an *option.Error; those that
-// ask for a GPU (gpuopts.Options.AsksForGPU) that TensorFlow lacks are ErrNoGPU.
-// The result must be closed.
+// Open loads the model of a plan into TensorFlow and restores its variables. Device options
+// that contradict each other or the environment are an *option.Error. If the options ask for a
+// GPU (gpuopts.Options.AsksForGPU) and TensorFlow has none, the error is ErrNoGPU. The result
+// must be closed.
 //
-// ctx is looked at before loading, which TensorFlow cannot interrupt.
+// ctx is checked before loading, which TensorFlow cannot interrupt.
 func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if p == nil {
-		return nil, errors.New("open session: the plan is nil; give one from Compile")
+		return nil, errors.New("open session: the plan is nil; pass one from Compile")
 	}
 	if err := causeOf(ctx); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
@@ -119,8 +120,8 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	}
 	config, err := device.ConfigProto()
 	if err == nil {
-		// Two messages in a row are the second one merged over the first, by the definition
-		// of the wire format; so fields that this build does not know stay.
+		// In the wire format, concatenated messages are merged, and the second one takes
+		// precedence. This keeps fields that this build does not know.
 		config = slices.Concat(config, p.opts.Config)
 		err = settle(*device, config)
 	}
@@ -145,17 +146,17 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	return s, nil
 }
 
-var errNoModel = errors.New("the model is nil; give one from savedmodels.Open")
+var errNoModel = errors.New("the model is nil; pass one from savedmodels.Open")
 
-// causeOf is why a context has ended, or that it is nil.
+// causeOf returns why a context has ended, or an error if it is nil.
 func causeOf(ctx context.Context) error {
 	if ctx == nil {
-		return errors.New("the context is nil; give one, such as context.Background()")
+		return errors.New("the context is nil; pass one, such as context.Background()")
 	}
 	return context.Cause(ctx)
 }
 
-// ErrNoGPU means that the options ask for a GPU that TensorFlow lacks.
+// ErrNoGPU means that the options ask for a GPU that TensorFlow does not have.
 var ErrNoGPU = errors.New("TensorFlow has no GPU here")
 
 // checkGPU returns ErrNoGPU if the options ask for a GPU and there is none.
@@ -171,8 +172,8 @@ func (s *Session) checkGPU() error {
 	return option.Errorf("{"+asks+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(shortNames(devices), ", "))
 }
 
-// load opens the model in TensorFlow. After an error the session is closed. Its earlier
-// steps, which are closed too, return tfbind.ErrClosed.
+// load opens the model in TensorFlow. After an error the session and its earlier steps are
+// closed, and their methods return tfbind.ErrClosed.
 func (s *Session) load() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +196,7 @@ func (s *Session) load() error {
 	return err
 }
 
-// unload closes the native session for load to make another. After an error the session
+// unload closes the native session so that load can make a new one. After an error the session
 // is closed.
 func (s *Session) unload() error {
 	s.mu.Lock()
@@ -208,8 +209,8 @@ func (s *Session) unload() error {
 	return err
 }
 
-// adopt calls put, which stores an object made of the native session. If the session was
-// closed meanwhile, it closes c, if there is one, and returns tfbind.ErrClosed.
+// adopt calls put to store an object made from the native session. If the session was closed
+// in the meantime, adopt closes c, unless it is nil, and returns tfbind.ErrClosed.
 func (s *Session) adopt(c io.Closer, put func(n *native)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,12 +250,12 @@ func (s *Session) prepareRoles(n *native) (err error) {
 	return nil
 }
 
-// Devices lists the devices of TensorFlow.
+// Devices lists TensorFlow's devices.
 func (s *Session) Devices() ([]tfbind.Device, error) { return s.tf.Devices() }
 
-// Close frees the session, its own steps, its graph and its variables. Steps made by
-// Prepare are closed by their owner, before or after. TensorFlow's default CPU allocator
-// keeps most of the memory for itself (measured on 2.21). Closing twice does nothing.
+// Close frees the session, its own steps, its graph and its variables. The owner of a step
+// made by Prepare closes it, before or after the session. TensorFlow's default CPU allocator
+// keeps most of the memory for reuse (measured on 2.21). Closing twice does nothing.
 func (s *Session) Close() error {
 	if s == nil {
 		return nil
@@ -265,7 +266,7 @@ func (s *Session) Close() error {
 		return nil
 	}
 	s.closed = true
-	_ = s.gpu.Close() // only figures came from there
+	_ = s.gpu.Close() // it was only read from
 	return s.native.close()
 }
 
@@ -282,14 +283,15 @@ func (n *native) close() error {
 	return n.tf.Close()
 }
 
-// TrainMetrics names the results of a train step, "loss" first, and loss_scale and
-// skipped_steps last if the session scales the loss. It is part of fit.Session.
+// TrainMetrics returns the names of the results of a train step. "loss" is the first;
+// loss_scale and skipped_steps are the last if the session scales the loss. TrainMetrics is
+// part of fit.Session.
 func (s *Session) TrainMetrics() []string {
 	return s.trainNames
 }
 
-// EvaluateMetrics names the results of an evaluation, "loss" first; nil without a
-// signature for it.
+// EvaluateMetrics returns the names of the results of an evaluation, "loss" first; nil if the
+// model has no signature for it.
 func (s *Session) EvaluateMetrics() []string {
 	if s.evaluate == nil {
 		return nil
@@ -297,11 +299,10 @@ func (s *Session) EvaluateMetrics() []string {
 	return s.evaluate.names
 }
 
-// Train runs one train step on a batch and writes its results to out. It does
-// not allocate once the first batch of a shape has been seen. step counts the
-// steps done before; it is part of the reserved input seed. The step is not interrupted
-// when ctx ends; see tfbind.Finish. After an error of TensorFlow the variables are in
-// doubt: restore a checkpoint.
+// Train runs one train step on a batch and writes its results to out. It does not allocate
+// after the first batch of each shape. step is the number of steps done before; it is part of
+// the reserved input seed. The step is not interrupted when ctx ends; see tfbind.Finish. After
+// an error of TensorFlow the variables may be partly updated: restore a checkpoint.
 func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
 	if err := s.beginTrain(out); err != nil {
 		return err
@@ -324,17 +325,17 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return err
 }
 
-// beginTrain checks out and forgets the outcome of the last train step.
+// beginTrain checks out and clears the outcome of the previous train step.
 func (s *Session) beginTrain(out []float64) error {
 	if s.train == nil {
-		return fmt.Errorf("train: %w: the session was opened to read only", ErrNoSignature)
+		return fmt.Errorf("train: %w: the session was opened read-only", ErrNoSignature)
 	}
 	s.skipped, s.stuck = false, math.NaN()
 	return s.train.checkLen(out, s.trainNames)
 }
 
-// compiledFor is the XLA-compiled signature that trains on whole batches of that many
-// samples; nil if there is none.
+// compiledFor returns the XLA-compiled signature for whole batches of that many samples; nil
+// if there is none.
 func (s *Session) compiledFor(samples int) *runner {
 	if c := s.compiled; c != nil && batchOf(c.signature, 0) == int64(samples) {
 		return c
@@ -342,8 +343,8 @@ func (s *Session) compiledFor(samples int) *runner {
 	return nil
 }
 
-// Trace is Train, and returns a serialized tensorflow.RunMetadata, see [Step.Trace]: with
-// micro-batches, that of the last one.
+// Trace is like Train and returns a serialized tensorflow.RunMetadata; see [Step.Trace]. With
+// micro-batches it is that of the last one.
 func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error) {
 	s.trace = &metadata
 	defer func() { s.trace = nil }()
@@ -351,12 +352,12 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 	return metadata, err
 }
 
-// RunningMetrics names the metrics whose values cover all batches since ResetMetrics; see
-// savedmodels.Model.RunningMetrics.
+// RunningMetrics returns the names of the metrics that accumulate over all batches since
+// ResetMetrics; see savedmodels.Model.RunningMetrics.
 func (s *Session) RunningMetrics() []string { return s.model.RunningMetrics() }
 
-// ResetMetrics resets the running metrics before an epoch or an evaluation, if the model
-// has any.
+// ResetMetrics resets the running metrics, if the model has any. It is called before an epoch
+// or an evaluation.
 func (s *Session) ResetMetrics(ctx context.Context) error {
 	if s.resetMetrics == nil {
 		return nil
@@ -366,7 +367,7 @@ func (s *Session) ResetMetrics(ctx context.Context) error {
 
 // Finalize gives the weights their final values, such as their moving averages (use_ema of
 // Keras optimizers), through the signature finalize, if the model has one. Later training
-// continues from these.
+// continues from these values.
 func (s *Session) Finalize(ctx context.Context) error {
 	if s.roles.Finalize == "" {
 		return nil
@@ -378,16 +379,16 @@ func (s *Session) Finalize(ctx context.Context) error {
 	return errors.Join(step.Run(ctx), step.Close())
 }
 
-// Evaluate runs the evaluation signature on a batch and writes its results to
-// out. It changes nothing but the state of running metrics, which it shares with Train.
+// Evaluate runs the evaluation signature on a batch and writes its results to out. It changes
+// only the state of running metrics, which it shares with Train.
 //
-// With micro-batches (SetMicroBatches), it splits the batch like Train, unless its size is
-// part of the signature. If loss and metrics are means over samples, the results equal
-// those of the whole batch but for the order in which floats are added.
+// With micro-batches (SetMicroBatches), it splits the batch like Train, unless the batch size
+// is part of the signature. If loss and metrics are means over samples, the results equal
+// those of the whole batch except for the order in which floats are added.
 func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (err error) {
 	r := s.evaluate
 	if r == nil {
-		return fmt.Errorf("evaluate: %w: it has neither evaluate nor eval", ErrNoSignature)
+		return fmt.Errorf("evaluate: %w: the model has neither evaluate nor eval", ErrNoSignature)
 	}
 	if err := r.checkLen(out, r.names); err != nil {
 		return err
@@ -400,10 +401,10 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 	return err
 }
 
-// SetLearningRate sets the rate of the train steps that follow, through the
-// reserved input learning_rate of the train signature, or else through the signature
-// set_learning_rate; a model with neither is ErrNoSignature. A rate set through the
-// signature is part of the model's state, and so of what Save writes.
+// SetLearningRate sets the rate of later train steps. It uses the reserved input learning_rate
+// of the train signature, or else the signature set_learning_rate; a model with neither is
+// ErrNoSignature. A rate set through the signature is part of the model's state, so Save
+// writes it.
 func (s *Session) SetLearningRate(rate float64) error {
 	if s.train != nil && s.train.signature.Reserved(savedmodels.InputLearningRate) != nil {
 		s.rate = rate
@@ -411,7 +412,7 @@ func (s *Session) SetLearningRate(rate float64) error {
 	}
 	name := s.roles.SetLearningRate
 	if name == "" {
-		return fmt.Errorf("set the learning rate: %w: it has neither set_learning_rate nor an input learning_rate, so its rate is fixed; export it again with one, or leave the rate to the model", ErrNoSignature)
+		return fmt.Errorf("set the learning rate: %w: the model has neither a signature set_learning_rate nor an input learning_rate, so its rate is fixed; export it again with one of them, or do not set the rate", ErrNoSignature)
 	}
 	if s.setRate == nil {
 		step, err := s.Prepare(name)
@@ -432,10 +433,10 @@ func (s *Session) SetLearningRate(rate float64) error {
 	return s.setRate.Run(context.Background())
 }
 
-// Identity describes what a checkpoint must have been made with to be restored here: the
-// graph of the model, the train signature, the precision, the XLA-compiled signatures,
-// executions of several steps that round differently ([Rounding]), and the version of
-// TensorFlow, since another one rounds differently.
+// Identity describes what must be equal for a checkpoint to be restored in this session: the
+// graph of the model, the train signature, the precision, the XLA-compiled signatures, several
+// steps per execution where they round differently ([Rounding]), and the version of
+// TensorFlow, since other versions round differently.
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{
 		"model": s.model.Hash, "signature": s.roles.Train,
@@ -447,7 +448,7 @@ func (s *Session) Identity() map[string]string {
 	if r := s.opts.Rounding(); r.Loop {
 		id["fused"] = fmt.Sprintf("up to %d steps per call in the single-threaded executor", r.StepsPerExecution)
 	}
-	if info, err := tfbind.Load(""); err == nil { // it is open, so there is no error
+	if info, err := tfbind.Load(""); err == nil { // the library is open, so there is no error
 		id["tensorflow"] = info.Version
 	}
 	if s.train != nil && s.train.signature.Reserved(savedmodels.InputSeed) != nil {
@@ -456,10 +457,10 @@ func (s *Session) Identity() map[string]string {
 	if s.scaler != nil {
 		id["loss_scale"] = s.scaler.String()
 	} else if s.train != nil && s.train.signature.Reserved(savedmodels.InputLossScale) != nil {
-		id["loss_scale"] = "1" // what it is fed
+		id["loss_scale"] = "1" // the value that is fed
 	}
 	return id
 }
 
-// LiveTensors is the number of native tensors held in this process.
+// LiveTensors returns the number of native tensors in this process.
 func (s *Session) LiveTensors() int64 { return tfbind.Live().Tensors }

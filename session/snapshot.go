@@ -11,27 +11,28 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Snapshot is the state of a model at one moment, in memory: the values of all variables of
-// a checkpoint, the learning rate and the loss scale. It outlives its session and must be
+// Snapshot is the state of a model at one moment, in memory: the values of all variables of a
+// checkpoint, the learning rate and the loss scale. It outlives its session and must be
 // closed.
 //
-// It shares the variables' buffers until training writes to them, which copies them: some
-// steps later it takes the memory of the variables once more, at most Bytes.
+// A snapshot shares the variables' buffers until training writes to the variables, which
+// copies them. After some steps it takes the memory of the variables a second time, at most
+// Bytes.
 //
-// State outside of variables (random generators of operations, tables that change,
-// iterators) is not part of it: it continues in the session, and starts over in one that
-// is loaded again. Package savedmodels warns of it (savedmodels.CodeStateNotSaved).
+// State outside of variables (random generators of operations, tables that change, iterators)
+// is not included: it continues in the same session and starts over in a reloaded one. Package
+// savedmodels warns about it (savedmodels.CodeStateNotSaved).
 type Snapshot struct {
-	model  string // its hash
+	model  string // hash of the model
 	values tfbind.Results
 	rate   float64
 	scale  scaleState
 }
 
-// ErrSnapshot means that the snapshot is closed, or of another model.
+// ErrSnapshot means that the snapshot is closed, or is of another model.
 var ErrSnapshot = errors.New("the snapshot cannot be used")
 
-// Bytes is the size of the values.
+// Bytes returns the size of the values.
 func (p *Snapshot) Bytes() int64 {
 	var n int64
 	for _, v := range p.values {
@@ -56,11 +57,11 @@ type stateOps struct {
 	writes        []tfbind.Operation
 }
 
-// statePrefix begins the names of the operations added to a model's graph.
+// statePrefix is the prefix of the names of the operations that are added to a model's graph.
 const statePrefix = "steadyfit_state"
 
-// stateOperations adds the operations at the first use. A handle of the same name and
-// container leads to the same variable.
+// stateOperations adds the operations to the graph at their first use. A handle with the same
+// name and container refers to the same variable.
 func (s *Session) stateOperations() (*stateOps, error) {
 	if s.state != nil {
 		return s.state, nil
@@ -110,7 +111,8 @@ func (s *Session) stateOperations() (*stateOps, error) {
 	return o, nil
 }
 
-// fits reports whether the snapshot can be written to a model's variables.
+// fits reports whether the snapshot can be written to a model's variables. The error is
+// ErrSnapshot.
 func (p *Snapshot) fits(m *savedmodels.Model) error {
 	switch {
 	case p == nil || p.values == nil:
@@ -127,7 +129,7 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	values := tfbind.Results{} // of a model without variables
+	values := tfbind.Results{} // for a model without variables
 	if len(o.reads) > 0 {
 		values, err = s.tf.Run(ctx, nil, o.reads)
 	}
@@ -141,8 +143,9 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return p, nil
 }
 
-// Revert returns the model to a snapshot, of this session or another one of the same model.
-// The snapshot and a fixed loss scale stay. If it fails, the variables are in doubt.
+// Revert returns the model to a snapshot, of this session or another one of the same model. It
+// does not close the snapshot and does not change a fixed loss scale. If it fails, only some
+// of the variables may be restored.
 func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	if err := p.fits(s.model); err != nil {
 		return fmt.Errorf("revert: %w", err)

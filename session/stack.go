@@ -10,7 +10,7 @@ import (
 	"steadyfit/option"
 )
 
-// prepareVariants prepares the signatures that options put in the place of train.
+// prepareVariants prepares the signatures that replace train, depending on the options.
 func (s *Session) prepareVariants(n *native) (err error) {
 	if s.opts.Compiled && s.roles.TrainXLA != "" {
 		if n.compiled, err = s.runner(n.tf, s.roles.TrainXLA); err != nil {
@@ -31,14 +31,14 @@ func (s *Session) prepareVariants(n *native) (err error) {
 	return err
 }
 
-// compiledSignatures says which XLA-compiled signatures train the model.
+// compiledSignatures returns which XLA-compiled signatures train the model, for Identity.
 func (s *Session) compiledSignatures() string {
 	var parts []string
 	if s.compiled != nil {
 		parts = append(parts, s.compiled.signature.Name)
 	}
 	if s.stacker != nil && s.stacker.compiled != nil {
-		// Which steps it runs depends on how many each execution has.
+		// The number of steps per execution decides which steps this signature runs.
 		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacker.compiled.signature.Name, s.opts.StepsPerExecution))
 	}
 	if len(parts) == 0 {
@@ -47,10 +47,11 @@ func (s *Session) compiledSignatures() string {
 	return strings.Join(parts, ", ")
 }
 
-// Uncompiled says which steps on batches of that many samples go through no XLA-compiled
-// signature, and why, if Options.Compiled is set; empty if all can. most is the largest
-// number of steps per execution in the training, which a pass, an epoch or checkpoints may
-// limit. Executions of fewer steps, as at the end of an epoch, are not considered.
+// Uncompiled reports which steps on batches of that many samples do not use an XLA-compiled
+// signature, and why. It is empty if all steps use one, or if Options.Compiled is not set.
+// most is the largest number of steps per execution in the training, which a pass, an epoch or
+// checkpoints may limit. Shorter executions, such as at the end of an epoch, are not
+// considered.
 func (s *Session) Uncompiled(samples, most int) string {
 	if !s.opts.Compiled {
 		return ""
@@ -58,7 +59,7 @@ func (s *Session) Uncompiled(samples, most int) string {
 	n, single := s.Stackable(most, samples), s.compiledFor(samples)
 	if n < 2 {
 		if single == nil {
-			return fmt.Sprintf("steps run one by one through %s, which is not compiled for batches of %d", s.roles.Train, samples)
+			return fmt.Sprintf("steps run one by one through %s, which is not compiled for batches of %d samples", s.roles.Train, samples)
 		}
 		return ""
 	}
@@ -80,15 +81,15 @@ func (s *Session) Uncompiled(samples, most int) string {
 
 // stacker runs several steps per execution.
 type stacker struct {
-	// full and rest are of one signature: full is for executions of the most steps, rest
-	// for any other number, so that neither reallocates its buffers for the other.
-	// compiled is nil if there is none.
+	// full and rest use the same signature. full is for executions with the maximum number of
+	// steps and rest for other numbers, so that neither reallocates its buffers. compiled is
+	// nil if there is none.
 	full, rest, compiled *stack
-	// next is the one whose batches are being stacked; nil if there is none.
+	// next is the stack that batches are currently added to; nil if there is none.
 	next *stack
 }
 
-// reset discards the batches that were stacked.
+// reset discards the stacked batches.
 func (f *stacker) reset() error {
 	k := f.next
 	if f.next = nil; k == nil {
@@ -110,7 +111,7 @@ func (f *stacker) close() {
 	}
 }
 
-// choose finds the stack that runs n steps; nil if none does.
+// choose returns the stack that runs n steps; nil if there is none.
 func (f *stacker) choose(n, samples, most int) *stack {
 	switch {
 	case f.compiled != nil && f.compiled.layout.takes(n, samples):
@@ -123,16 +124,16 @@ func (f *stacker) choose(n, samples, most int) *stack {
 	return f.rest
 }
 
-// stack is a signature of several steps, whose inputs are written one batch at a time.
+// stack is a signature that runs several steps. Its inputs are written one batch at a time.
 type stack struct {
 	*runner
 	layout *layout
-	// metrics are the positions of train's metrics in those of the runner.
+	// metrics are the indices of train's metrics in those of the runner.
 	metrics []int
-	// have of Step.steps batches are stacked, each of that many samples.
+	// have is the number of stacked batches, out of Step.steps; samples is the size of each.
 	have, samples int
-	// joined is all batches of the execution, if they lie in one piece until it has run;
-	// its size is 0 if they are copied one by one.
+	// joined is all batches of the execution if they are contiguous in memory until it has
+	// run. Its size is 0 if the batches are copied one by one.
 	joined data.Batch
 }
 
@@ -141,7 +142,7 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &stack{runner: r, layout: l, metrics: r.find(n.train.names)} // stackOf has checked that all are there
+	k := &stack{runner: r, layout: l, metrics: r.find(n.train.names)} // stackOf has checked that none is missing
 	for i := range k.inputs {
 		in := &k.inputs[i]
 		if in.stacked = isStacked(in.Name); in.stacked && !in.UnknownRank {
@@ -151,12 +152,12 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 	return k, nil
 }
 
-// StepsPerExecution is Options.StepsPerExecution. It is part of fit.Stacker.
+// StepsPerExecution returns Options.StepsPerExecution. It is part of fit.Stacker.
 func (s *Session) StepsPerExecution() int { return s.opts.StepsPerExecution }
 
-// Stackable is the number of train steps that the next execution can run, of up to n on
-// batches of that many samples; 1 if they have to run one by one, as with micro-batches.
-// It is part of fit.Stacker.
+// Stackable returns the number of train steps that the next execution can run, at most n, on
+// batches of that many samples. It is 1 if steps must run one by one, as with micro-batches.
+// Stackable is part of fit.Stacker.
 func (s *Session) Stackable(n, samples int) int {
 	f := s.stacker
 	n = min(n, s.opts.StepsPerExecution)
@@ -176,25 +177,25 @@ func (s *Session) Stackable(n, samples int) int {
 	return n
 }
 
-// Stack takes the batch of step i, from 0, of an execution of n steps that TrainN then
-// runs. Batches are stacked in order and have the same size; 0 starts over, as does an
-// error. Stack runs nothing. It does not allocate once an execution of n steps has been
+// Stack adds the batch of step i, from 0, to an execution of n steps, which TrainN then runs.
+// Batches are added in order and have the same size. i = 0 starts over; after an error, the
+// caller must start over too. Stack does not allocate once an execution of n steps was
 // stacked. It is part of fit.Stacker.
 //
-// The batch is copied, and may be reused once Stack returns. But if the batches of the
-// execution can be joined (data.Batch.Join), TrainN reads them in place, and has to run
-// before the dataset is asked for the batch after them, else it is ErrStack.
+// Stack copies the batch, so the caller may reuse it. But if the batches of the execution can
+// be joined (data.Batch.Join), TrainN reads them in place. TrainN must then run before the
+// dataset returns the batch after them, or else it returns ErrStack.
 func (s *Session) Stack(i, n int, b data.Batch) error {
 	f := s.stacker
 	if f == nil {
-		return option.Errorf("stack: %w: {Options.StepsPerExecution} does not ask for that", ErrStack)
+		return option.Errorf("stack: %w: {Options.StepsPerExecution} is not above 1", ErrStack)
 	}
 	if i == 0 {
 		if err := f.reset(); err != nil {
 			return err
 		}
 		if s.Stackable(n, b.Size) != n || n < 2 {
-			return fmt.Errorf("stack: %w: %d steps on batches of %d samples; Stackable says how many", ErrStack, n, b.Size)
+			return fmt.Errorf("stack: %w: %d steps on batches of %d samples; Stackable returns how many can", ErrStack, n, b.Size)
 		}
 		f.next = f.choose(n, b.Size, s.opts.StepsPerExecution)
 		if err := f.next.begin(n, b); err != nil {
@@ -203,7 +204,7 @@ func (s *Session) Stack(i, n int, b data.Batch) error {
 	}
 	k := f.next
 	if k == nil || k.have != i || k.steps != n || k.samples != b.Size {
-		err := fmt.Errorf("stack: %w: batch %d of %d with %d samples is out of order, or of another size than those before", ErrStack, i, n, b.Size)
+		err := fmt.Errorf("stack: %w: batch %d of %d with %d samples is out of order, or differs in size from the batches before it", ErrStack, i, n, b.Size)
 		return errors.Join(err, f.reset())
 	}
 	if err := k.add(b); err != nil {
@@ -224,17 +225,17 @@ func (k *stack) begin(n int, b data.Batch) error {
 	}
 	for i := range k.inputs {
 		if in := &k.inputs[i]; in.field >= 0 && !in.stacked {
-			return nil // it is fed from the last batch
+			return nil // the last batch feeds it
 		}
 	}
 	k.joined, _ = b.Join(n)
 	return nil
 }
 
-// add takes the next batch.
+// add adds the next batch.
 func (k *stack) add(b data.Batch) error {
 	if k.joined.Size > 0 && !(b.IsPart(k.have, k.joined) && k.matches(b.Fields)) {
-		// It lies elsewhere. Those before it are still where they were.
+		// The batch is not next to the previous ones, whose memory is still valid.
 		earlier, have := k.joined, k.have
 		k.joined, k.have = data.Batch{}, 0
 		for i := range have {
@@ -249,8 +250,8 @@ func (k *stack) add(b data.Batch) error {
 	return k.feedNext(b)
 }
 
-// feedNext copies the next batch. If the batches lie in one piece, the last one feeds all of
-// them, large inputs without a copy, until reset.
+// feedNext copies the next batch. If the batches are contiguous, the last one feeds all of
+// them, without a copy for large inputs until reset.
 func (k *stack) feedNext(b data.Batch) error {
 	values, last := b, k.have == k.steps-1
 	if k.joined.Size > 0 {
@@ -273,16 +274,16 @@ func (k *stack) feedNext(b data.Batch) error {
 	return nil
 }
 
-// TrainN runs the steps whose batches were stacked in one execution, and writes to out the
-// means of their metrics. They are the steps that Train would run one after the other on
-// these batches: step counts those done before the first, and each is fed the seed of its
-// own number; learning_rate and loss_scale are fed once. The execution is not interrupted
-// when ctx ends. After an error of TensorFlow the variables are in doubt, and any of the
-// steps may have run. It is part of fit.Stacker.
+// TrainN runs the steps whose batches were stacked in one execution, and writes the means of
+// their metrics to out. It does the same as Train for one batch after the other. step is the
+// number of steps done before the first. Each step gets the seed of its own number;
+// learning_rate and loss_scale are fed once. The execution is not interrupted when ctx ends.
+// After an error of TensorFlow any number of the steps may have run, and the variables may be
+// partly updated. TrainN is part of fit.Stacker.
 func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) (err error) {
 	f := s.stacker
 	if f == nil {
-		return option.Errorf("train: %w: {Options.StepsPerExecution} does not ask for that", ErrStack)
+		return option.Errorf("train: %w: {Options.StepsPerExecution} is not above 1", ErrStack)
 	}
 	k := f.next
 	defer func() { err = errors.Join(err, f.reset()) }()
@@ -290,7 +291,7 @@ func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) 
 	case k == nil || k.have != n || k.steps != n:
 		return fmt.Errorf("train: %w: the batches of %d steps were not stacked", ErrStack, n)
 	case k.joined.Stale():
-		return fmt.Errorf("train: %w: the batches that were stacked are no longer there: run their steps before the dataset is asked for the batch after them", ErrStack)
+		return fmt.Errorf("train: %w: the memory of the stacked batches was reused: call TrainN before reading the next batch from the dataset", ErrStack)
 	}
 	if err := s.beginTrain(out); err != nil {
 		return err

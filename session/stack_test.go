@@ -197,7 +197,7 @@ func TestStackErrors(t *testing.T) {
 	for i, b := range bs {
 		require.NoError(t, s.Stack(i, 3, b))
 	}
-	assert.ErrorContains(t, s.TrainN(ctx, 3, 3, out[:1]), "room for 1 results, it has 2")
+	assert.ErrorContains(t, s.TrainN(ctx, 3, 3, out[:1]), "the slice has length 1, expected 2 for the results")
 
 	assert.Equal(t, 1, plain.Stackable(10, 8))
 	assert.ErrorIs(t, plain.Stack(0, 2, bs[0]), session.ErrStack)
@@ -335,17 +335,17 @@ func TestCompileStack(t *testing.T) {
 		"not asked for":     {without, session.Options{StepsPerExecution: 1}, ""},
 		"negative":          {stacked(t, nil), session.Options{StepsPerExecution: -1}, "expected 0 or more"},
 		"no train_n":        {without, session.Options{StepsPerExecution: 2}, "has no signature train_n"},
-		"another signature": {fixture("good"), session.Options{StepsPerExecution: 2, TrainSignature: "train_xla"}, "goes with the signature train"},
+		"another signature": {fixture("good"), session.Options{StepsPerExecution: 2, TrainSignature: "train_xla"}, "belongs to the signature train"},
 		"one seed":          {stacked(t, resize("seed", 2)), session.Options{StepsPerExecution: 2}, "takes seed with 1 dimensions, expected 2"},
 		"rates":             {stacked(t, resize("learning_rate", -1)), session.Options{StepsPerExecution: 2}, "takes learning_rate with 1 dimensions, expected 0"},
 		"fewer inputs":      {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }), session.Options{StepsPerExecution: 2}, "does not take sample_weight"},
 		"more inputs":       {stacked(t, func(n *pb.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }), session.Options{StepsPerExecution: 2}, "takes loss_scale, which train does not"},
 		"fewer results":     {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }), session.Options{StepsPerExecution: 2}, "does not report first"},
-		"half":              {stacked(t, func(n *pb.SignatureDef) { n.Outputs["rate"].Dtype = types_go_proto.DataType_DT_HALF }), session.Options{StepsPerExecution: 2}, "rounds too much"},
+		"half":              {stacked(t, func(n *pb.SignatureDef) { n.Outputs["rate"].Dtype = types_go_proto.DataType_DT_HALF }), session.Options{StepsPerExecution: 2}, "loses too much precision"},
 		"two sizes": {stacked(t, func(n *pb.SignatureDef) { resize("x", 4, -1)(n); resize("seed", 3, 2)(n) }), session.Options{StepsPerExecution: 4},
 			"steps of x, and 3 of another"},
 		"fixed":              {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
-		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3}, "executions of exactly 4 steps"},
+		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3}, "exactly 4 steps per execution"},
 		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3}, "executions of 1 steps"},
 		"no train signature": {fixture("predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
 	} {
@@ -442,5 +442,5 @@ func TestCompiled(t *testing.T) {
 	assert.NoError(t, plan.CheckBatch(32))
 	err = plan.CheckBatch(16)
 	assert.ErrorIs(t, err, session.ErrNoSignature)
-	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, and these are of 16")
+	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, but the batches have 16 samples")
 }

@@ -14,8 +14,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Step is a signature, ready to run again and again. It is for one goroutine at
-// a time.
+// Step is a prepared signature that can run repeatedly. One goroutine at a time may use it.
 type Step struct {
 	binding
 	session *Session
@@ -24,12 +23,13 @@ type Step struct {
 	steps   int     // per execution; 0 if its inputs are not stacked
 	seeds   []int64 // two for each step
 	ones    []float32
-	// borrows says that inputs read from a batch; keeps, that the model was seen to keep one.
+	// borrows means that inputs currently read from a batch; keeps means that the model has
+	// kept such memory.
 	borrows, keeps bool
 }
 
-// Prepare resolves the names of a signature and lays out its inputs, once. All
-// its outputs are fetched. The result must be closed.
+// Prepare resolves the names of a signature and lays out its inputs. The step fetches all
+// outputs. The result must be closed.
 func (s *Session) Prepare(signature string) (*Step, error) {
 	sig, err := s.model.Signature(signature)
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 	return s.prepare(s.tf, sig, sig.Outputs)
 }
 
-// callerRuns is the tensorflow.RunOptions of Options.CallerRuns: inter_op_thread_pool,
-// which is field 3, is -1.
+// callerRuns is the tensorflow.RunOptions for Options.CallerRuns: inter_op_thread_pool (field
+// 3) is -1.
 var callerRuns = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), math.MaxUint64)
 
 func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
@@ -68,7 +68,7 @@ func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch 
 	return step, nil
 }
 
-// Signature is the signature that the step runs.
+// Signature returns the signature that the step runs.
 func (st *Step) Signature() *savedmodels.Signature { return st.signature }
 
 // Close frees the step's buffers. Closing twice does nothing.
@@ -79,14 +79,15 @@ func (st *Step) Close() error {
 	return st.tf.Close()
 }
 
-// Run runs the step once. Its results last until the next run.
+// Run runs the step once. Its results are valid until the next run.
 func (st *Step) Run(ctx context.Context) error {
 	err := st.tf.Run(ctx)
 	if err == nil {
 		return nil
 	}
 	if st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
-		// The variables are in doubt anyway. If there is memory now, the first error stands.
+		// A second run does no harm, since the variables may already be partly updated. If
+		// there is enough memory now, the first error is returned.
 		if again := st.tf.Explain(ctx); errors.Is(again, ErrOutOfMemory) {
 			err = again
 		}
@@ -94,7 +95,7 @@ func (st *Step) Run(ctx context.Context) error {
 	return fmt.Errorf("signature %s: %w", st.signature.Name, err)
 }
 
-// Trace is Run, and returns a serialized tensorflow.RunMetadata with the times and the
+// Trace is like Run and returns a serialized tensorflow.RunMetadata with the times and the
 // allocations of each operation. Tracing costs time and memory; see [tfbind.Step.Trace].
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	metadata, err := st.tf.Trace(ctx)
@@ -104,7 +105,7 @@ func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	return metadata, nil
 }
 
-// Float returns a scalar output of the last run, without allocating.
+// Float returns a scalar output of the last run without allocating.
 func (st *Step) Float(name string) (float64, error) {
 	i, err := st.output(name)
 	if err != nil {
@@ -113,7 +114,8 @@ func (st *Step) Float(name string) (float64, error) {
 	return st.tf.Float(i)
 }
 
-// Output hands over an output of the last run, once; the caller closes it.
+// Output transfers an output of the last run to the caller, who must close it. A second call
+// for the same output fails.
 func (st *Step) Output(name string) (*tfbind.Tensor, error) {
 	i, err := st.output(name)
 	if err != nil {
@@ -131,17 +133,17 @@ func (st *Step) output(name string) (int, error) {
 	return 0, fmt.Errorf("signature %s has no output %q to read; it has %s", st.signature.Name, name, names(st.outputs))
 }
 
-// runner is the step of a role, with the scalars that it reports.
+// runner is the step of a role together with the scalars that it reports.
 type runner struct {
 	*Step
-	names      []string // of the metrics, which are the first outputs of the step
+	names      []string // names of the metrics, which are the first outputs of the step
 	reductions []reduction
 	part       []float64 // the metrics of a micro-batch
-	// finite is the output grads_finite of the step; -1 if there is none.
+	// finite is the index of the output grads_finite of the step; -1 if there is none.
 	finite int
 }
 
-// runner prepares a role. The result is nil with an error.
+// runner prepares a role. The result is nil if there is an error.
 func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) {
 	sig, err := s.model.Signature(signature)
 	if err != nil {
@@ -164,8 +166,8 @@ func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) 
 	return r, nil
 }
 
-// on runs the step on a batch, whose large inputs it reads in place, and writes the
-// metrics to out. applied is false if the step was skipped.
+// on runs the step on a batch and writes the metrics to out. Large inputs are read in place.
+// applied is false if the step was skipped.
 func (r *runner) on(ctx context.Context, b data.Batch, out []float64) (applied bool, err error) {
 	if err := r.feed(b, true); err != nil {
 		return false, err
@@ -181,7 +183,8 @@ func (r *runner) on(ctx context.Context, b data.Batch, out []float64) (applied b
 	return r.read(out)
 }
 
-// read reads the metrics of the last run, and grads_finite; a step without it was applied.
+// read reads the metrics of the last run, and grads_finite; without that output, applied is
+// true.
 func (r *runner) read(out []float64) (applied bool, err error) {
 	for i := range out {
 		if out[i], err = r.tf.Float(i); err != nil {
@@ -191,7 +194,7 @@ func (r *runner) read(out []float64) (applied bool, err error) {
 	return r.isFinite(r.finite)
 }
 
-// isFinite reads the output grads_finite; true if there is none.
+// isFinite reads the output grads_finite; it returns true if there is none.
 func (st *Step) isFinite(output int) (bool, error) {
 	if output < 0 {
 		return true, nil
@@ -200,15 +203,15 @@ func (st *Step) isFinite(output int) (bool, error) {
 	return v != 0, err
 }
 
-// checkLen is the error of a slice of another length than the results.
+// checkLen returns an error if the length of out differs from the number of results.
 func (r *runner) checkLen(out []float64, want []string) error {
 	if len(out) == len(want) {
 		return nil
 	}
-	return fmt.Errorf("signature %s: room for %d results, it has %d: %v", r.signature.Name, len(out), len(r.names), r.names)
+	return fmt.Errorf("signature %s: the slice has length %d, expected %d for the results %v", r.signature.Name, len(out), len(r.names), r.names)
 }
 
-// find returns the position in the metrics of the runner of each of names; -1 if it lacks one.
+// find returns the index in the runner's metrics of each name; -1 if the runner lacks it.
 func (r *runner) find(names []string) []int {
 	at := make([]int, len(names))
 	for i, name := range names {

@@ -10,14 +10,14 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrVariables means that the checkpoint has other variables than the model.
+// ErrVariables means that the variables of the checkpoint differ from those of the model.
 var ErrVariables = errors.New("the checkpoint has other variables than the model")
 
-// CheckVariables returns ErrVariables, with the first few differences, unless a checkpoint,
-// perhaps of another model, has exactly the variables of this one: their names, types and
-// shapes, as in the files of the model's own weights. It needs no TensorFlow and reads no
-// values. The names are those of Python's objects, so they stay when a model is exported
-// again.
+// CheckVariables checks that a checkpoint, perhaps of another model, has exactly the variables
+// of this model: the names, types and shapes in the files of the model's own weights.
+// Otherwise it returns ErrVariables with the first few differences. It needs no TensorFlow and
+// reads no values. The names are those of Python's objects, so they stay the same when a model
+// is exported again.
 func CheckVariables(model *savedmodels.Model, prefix string) error {
 	if model == nil {
 		return errNoModel
