@@ -309,7 +309,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 		{"state empty", edit("state.json", func([]byte) []byte { return nil }), checkpoint.ErrTorn, "state.json"},
 		{"state changed", edit("state.json", func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"epoch": 3`), []byte(`"epoch": 2`), 1)
-		}), checkpoint.ErrTorn, "state.json has the sum"},
+		}), checkpoint.ErrTorn, "state.json has the checksum"},
 		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), checkpoint.ErrTorn, "state.json"},
 		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, checkpoint.ErrTorn, "there is no state.json"},
 		{"all but an unknown file missing", func(dir string) error {
@@ -318,7 +318,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), checkpoint.ErrForeign, `format "else"`},
 		{"version changed", edit("state.json", func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"version": 1`), []byte(`"version": 3`), 1)
-		}), checkpoint.ErrTorn, "the header of state.json has the sum"},
+		}), checkpoint.ErrTorn, "the header of state.json has the checksum"},
 		{"an older version", func(dir string) error {
 			return rewriteEnvelope(dir, func(e *stateEnvelope) { e.Version = 0 })
 		}, checkpoint.ErrForeign, "version 0, written by steadyfit"},

@@ -174,7 +174,7 @@ func TestFullDiskStops(t *testing.T) {
 		complete.Hook(Checkpoint(dir, Keep(1)))
 		_, err = complete.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
-		require.Contains(t, log.String(), "there is no room for another checkpoint")
+		require.Contains(t, log.String(), "there is no space for another checkpoint")
 
 		require.NoError(t, errors.Join(os.Remove(filler), os.Remove(filepath.Join(root, "more"))))
 		_, err = loop.Run(t.Context(), samples(t, 8))

@@ -142,7 +142,7 @@ func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
 	loop.Session, loop.Epochs, loop.Log = newLinear(), 5, warnings(&log)
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
-	require.Contains(t, log.String(), "a checkpoint cannot be read, and is left alone")
+	require.Contains(t, log.String(), "a checkpoint cannot be read and is ignored")
 	require.Contains(t, log.String(), older)
 	require.Contains(t, names(t, dir), older)
 }
@@ -236,7 +236,7 @@ func TestForeignIsNotOverwritten(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, content, string(text))
 	}
-	require.Contains(t, log.String(), "it is put aside")
+	require.Contains(t, log.String(), "it was renamed")
 	_, err = verify(filepath.Join(dir, "ckpt-8"))
 	require.NoError(t, err)
 }

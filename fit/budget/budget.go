@@ -1,8 +1,8 @@
-// Package budget keeps the memory of a training process in bounds. Its hooks run in a
+// Package budget keeps the memory of a training process within limits. Its hooks run in a
 // fit.Loop: a Budget keeps the process under a limit, a ResetPolicy resets the session at
-// intervals or near a limit, and OnOutOfMemory continues a training after TensorFlow ran out
-// of memory. None of them changes what is learned, except for the order in which
-// micro-batches add their gradients.
+// intervals or near a limit, and OnOutOfMemory continues a training after TensorFlow ran out of
+// memory. None of them changes the trained weights, except that micro-batches add their
+// gradients in another order.
 package budget
 
 import (
@@ -22,43 +22,43 @@ import (
 )
 
 // Budget keeps the memory of a training process under a limit. It takes the cheapest measure
-// that helps: trim malloc, lower malloc's mmap threshold, prefetch fewer batches, split
-// batches into more micro-batches, reload the model, restart the process. If no measure
-// helps, the run stops, a Checkpoint hook writes a checkpoint, and Run returns an *Error
-// with a limit that suffices.
+// that helps: trim malloc, lower malloc's mmap threshold, prefetch fewer batches, split batches
+// into more micro-batches, reload the model, restart the process. If no measure helps, the run
+// stops, a Checkpoint hook writes a checkpoint, and Run returns an *Error with a sufficient
+// limit.
 //
-// How it decides is described in docs/explanation/recovery.md.
+// docs/explanation/recovery.md describes how it decides.
 type Budget struct {
-	// Limit is the most memory that the process may have at any time.
+	// Limit is the maximum memory of the process at any time.
 	Limit memory.Bytes
-	// Layer is what the limit applies to, one that a [memory.Gauge] reads; empty means
-	// memory.RSS. For a control group, use memory.CgroupWorkingSet, which leaves out what
-	// the kernel can reclaim at once.
+	// Layer is the memory that is limited, one that a [memory.Gauge] reads; empty means
+	// memory.RSS. For a control group, use memory.CgroupWorkingSet, which leaves out memory
+	// that the kernel can reclaim at once.
 	Layer memory.Layer
 	// Batch is the number of samples of a batch.
 	Batch int
-	// Prefetch is the dataset whose prefetched batches may be reduced; nil if there is none.
+	// Prefetch is the dataset whose number of prefetched batches may be reduced; nil if there
+	// is none.
 	Prefetch *data.Prefetched
-	// Restart starts another process that resumes the training; nil if nothing can. It is
-	// not called if this process began with the same plan as the next one would, and either
-	// is full within 64 steps or has not grown.
+	// Restart starts another process that resumes the training; nil if nothing can. It is not
+	// called if the next process would begin with the plan of this one, and this process either
+	// was full within 64 steps or has not grown.
 	Restart func(reason string)
-	// Log gets the measures and their reasons; nil discards them.
+	// Log receives the measures and their reasons; nil discards them.
 	Log *slog.Logger
 }
 
-// Error is a budget that cannot be kept.
+// Error reports a budget that cannot be kept.
 type Error struct {
 	Limit memory.Bytes
 	Layer memory.Layer
-	// Need is a limit that suffices, in whole MiB: the highest peak of the micro-batches
-	// that a run begins with or of smaller ones, and the reserve. A process that keeps
-	// growing needs more.
+	// Need is a sufficient limit, in whole MiB: the highest peak with the first number of
+	// micro-batches or more, plus the reserve. A process that keeps growing needs more.
 	Need memory.Bytes
 	// Step is the number of train steps done.
 	Step int64
-	// Whole is why batches were not split (session.Session.CheckSplit); nil if they were,
-	// or have one sample.
+	// Whole is the reason why batches were not split (session.Session.CheckSplit). It is nil if
+	// they were split or have one sample.
 	Whole error
 	// Checkpoint is the newest checkpoint; empty if there is none.
 	Checkpoint string
@@ -68,7 +68,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "the memory budget of %v of %s cannot be kept (after step %d): raise it to %d MiB or more", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
 	if e.Whole != nil {
-		fmt.Fprintf(&b, ", or allow micro-batches, which were not used (%v)", e.Whole) // it says how
+		fmt.Fprintf(&b, ", or allow micro-batches, which were not used (%v)", e.Whole) // the reason includes a fix
 	} else {
 		b.WriteString(", or train with smaller batches")
 	}
@@ -80,25 +80,25 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap is why batches were not split.
+// Unwrap returns Whole.
 func (e *Error) Unwrap() error { return e.Whole }
 
 const (
-	// reserve is the part of a limit that stays free for errors of predictions.
+	// reserve is the part of a limit that stays free because predictions are inexact.
 	reserve = 0.03
 	// headroomToRetain is the free space that malloc needs before it may retain blocks, as a
-	// multiple of what a step takes. Retained blocks were measured to add up to half of
-	// what a step takes (image-224 in 1 to 32 micro-batches, glibc 2.36).
+	// multiple of the memory of a step. Retained blocks were measured to add up to half of that
+	// memory (image-224 in 1 to 32 micro-batches, glibc 2.36).
 	headroomToRetain = 3
-	// leastLife is the number of steps that a process must last for a restart to help.
+	// leastLife is the number of steps that a new process must run for a restart to help.
 	leastLife = 64
 
 	overEvent  = "over_budget"  // a peak above the limit
 	blindEvent = "budget_blind" // memory cannot be read; once in a run
 )
 
-// Hook is the budget as a hook of a loop that trains s. The hook returns its error at the end
-// of the run, after the Checkpoint hook has written the last checkpoint.
+// Hook returns the budget as a hook of a loop that trains s. The hook returns its error at the
+// end of the run, after the Checkpoint hook has written the last checkpoint.
 func (b *Budget) Hook(s *session.Session) fit.Hook {
 	return b.hook(trainable{s}, openMeter)
 }
@@ -108,13 +108,13 @@ func (b *Budget) hook(s trainee, open func(memory.Layer) (meter, error)) fit.Hoo
 	return fit.Hook{Name: "memory budget", Replays: true, Load: e.load, Save: e.save, Start: e.start, Step: e.step, Epoch: e.epoch, End: e.end}
 }
 
-// trainee is the part of a session that budgets and resets use.
+// trainee is the part of a session that budgets and resets use; tests replace it.
 type trainee interface {
-	// CheckSplit returns why batches cannot be split, or nil.
+	// CheckSplit returns the reason why batches cannot be split, or nil.
 	CheckSplit() error
 	MicroBatches() int
 	SetMicroBatches(n int) error
-	// variableBytes is the size of the variables of known shape.
+	// variableBytes is the total size of the variables with a known shape.
 	variableBytes() memory.Bytes
 	// reset resets the session and restores its state.
 	reset(ctx context.Context, depth session.Depth) (session.Reset, error)
@@ -125,32 +125,33 @@ type enforcer struct {
 	*Budget
 	session trainee
 	open    func(memory.Layer) (meter, error)
-	// loaded is the state of an earlier run with the same budget, or nil.
+	// loaded is the state of an earlier run with the same budget; nil if there is none.
 	loaded *budgetState
 
 	layer memory.Layer
 	log   *slog.Logger
 	watch watch
 	taken ladder
-	// exploring chooses the plan; nil once it is chosen.
+	// exploring searches for the plan; nil once it is chosen.
 	exploring *choice
-	// chosen is the plan of the run; its parts are 0 until it is chosen.
+	// chosen is the plan of the run; its parts are 0 until exploring ends.
 	chosen plan
-	// settled is the level after the first steps with the chosen plan, or 0.
+	// settled is the memory level after the first steps with the chosen plan, or 0.
 	settled memory.Bytes
 	// unmaps is true while malloc returns large blocks to the system when they are freed.
-	// retained is true once malloc may retain them, and beyondUnmapped is what a step took
+	// retained is true once malloc may retain them. beyondUnmapped is the memory of a step
 	// before that.
 	unmaps, retained bool
 	beyondUnmapped   memory.Bytes
-	// most is the highest peak with the micro-batches that a run begins with, or more.
+	// most is the highest peak with the first number of micro-batches, or with more.
 	most memory.Bytes
-	// then is called after wait more steps, when superfluous prefetched batches are gone.
+	// then is called after wait more steps, when the superfluous prefetched batches are used
+	// up.
 	then func() error
 	wait int
 	// handoff is the plan for the next process; nil means the current plan.
 	handoff *plan
-	// blind is true once it was reported that memory cannot be read.
+	// blind is true once the log said that memory cannot be read.
 	blind bool
 	// err is the error to return at the end of the run.
 	err error
@@ -170,7 +171,7 @@ func (e *enforcer) load(_ string, state json.RawMessage) (err error) {
 	return err
 }
 
-// load decodes the state of a hook; nil if there is none.
+// load decodes the state of a hook; the result is nil if there is none.
 func load[T any](state json.RawMessage) (*T, error) {
 	if state == nil {
 		return nil, nil
@@ -244,8 +245,8 @@ func (e *enforcer) firstPlan(base memory.Bytes) error {
 		e.most = l.Most
 		err := e.session.SetMicroBatches(l.Parts)
 		e.chosen = e.plan()
-		l.plan = e.chosen // fewer batches may be prefetched by now
-		e.log.Info("memory budget: as chosen before", "parts", e.chosen.Parts, "samples", partSize(e.Batch, e.chosen.Parts), "prefetch", e.chosen.Ahead,
+		l.plan = e.chosen // the number of prefetched batches may have changed
+		e.log.Info("memory budget: plan of an earlier run", "parts", e.chosen.Parts, "samples", partSize(e.Batch, e.chosen.Parts), "prefetch", e.chosen.Ahead,
 			"now", base, "budget", e.Limit, "of", e.layer)
 		return err
 	}
@@ -264,7 +265,7 @@ func (e *enforcer) firstPlan(base memory.Bytes) error {
 
 func (e *enforcer) splits() bool { return e.Batch > 1 && e.session.CheckSplit() == nil }
 
-// firstParts is the number of micro-batches that a run begins with.
+// firstParts returns the number of micro-batches at the beginning of a run.
 func (e *enforcer) firstParts() int {
 	if !e.splits() {
 		return 1
@@ -272,10 +273,10 @@ func (e *enforcer) firstParts() int {
 	return min(mostParts, e.Batch)
 }
 
-// plan is the current plan.
+// plan returns the current plan.
 func (e *enforcer) plan() plan { return plan{e.session.MicroBatches(), e.ahead()} }
 
-// ahead is the number of prefetched batches.
+// ahead returns the number of prefetched batches.
 func (e *enforcer) ahead() int {
 	if e.Prefetch == nil {
 		return 0
@@ -283,7 +284,7 @@ func (e *enforcer) ahead() int {
 	return e.Prefetch.Ahead()
 }
 
-// aheadBytes is the size of a prefetched batch.
+// aheadBytes returns the size of a prefetched batch.
 func (e *enforcer) aheadBytes() memory.Bytes {
 	if e.Prefetch == nil {
 		return 0
@@ -359,19 +360,19 @@ func (e *enforcer) epoch(_ context.Context, s *fit.State) error {
 	return nil
 }
 
-// reportBlind reports, once, that memory cannot be read.
+// reportBlind logs once that memory cannot be read.
 func (e *enforcer) reportBlind(s *fit.State) {
 	why := e.watch.unread()
 	if why == nil || e.blind {
 		return
 	}
 	e.blind = true
-	e.log.Warn("memory budget: memory cannot be read, and the budget is not enforced meanwhile", "step", s.Step, "reason", why)
+	e.log.Warn("memory budget: memory cannot be read, so the budget is not enforced until it can", "step", s.Step, "reason", why)
 	s.Event(blindEvent)
 }
 
-// look reads the peak since the last look. alone is true if only a step ran since then.
-// counts is false if the peak does not predict that of later steps.
+// look reads the peak since the last call. alone is true if only a step ran since then. counts
+// is false if the peak does not predict later steps.
 func (e *enforcer) look(s *fit.State, level memory.Bytes, alone bool) (peak memory.Bytes, counts bool) {
 	peak, counts = e.watch.look(level, alone)
 	if e.session.MicroBatches() >= e.firstParts() {
@@ -387,7 +388,7 @@ func (e *enforcer) look(s *fit.State, level memory.Bytes, alone bool) (peak memo
 	return peak, counts
 }
 
-// retain lets malloc retain the blocks that steps free, if there is headroom.
+// retain lets malloc retain the blocks that steps free, if there is enough headroom.
 func (e *enforcer) retain(level memory.Bytes) {
 	if !e.unmaps || level+headroomToRetain*e.watch.above > e.watch.free() {
 		return
@@ -399,11 +400,12 @@ func (e *enforcer) retain(level memory.Bytes) {
 
 // over reports a peak above the limit.
 func (e *enforcer) over(s *fit.State, peak memory.Bytes) {
-	e.log.Warn("memory budget: crossed", "step", s.Step, "peak", peak, "budget", e.Limit, "by", peak-e.Limit)
+	e.log.Warn("memory budget: exceeded", "step", s.Step, "peak", peak, "budget", e.Limit, "by", peak-e.Limit)
 	s.CountEvent(overEvent)
 }
 
-// explore records the peak of the current micro-batches, then tries larger ones or chooses.
+// explore records the peak with the current micro-batches, then tries larger ones or ends the
+// search.
 func (e *enforcer) explore(s *fit.State, peak memory.Bytes) error {
 	now := e.plan()
 	peak, done := e.exploring.enough(now.Parts, peak)
@@ -424,14 +426,14 @@ func (e *enforcer) explore(s *fit.State, peak memory.Bytes) error {
 	return nil
 }
 
-// resize sets another number of micro-batches.
+// resize changes the number of micro-batches.
 func (e *enforcer) resize(parts int) error {
 	e.watch.changed(0)
 	return e.session.SetMicroBatches(parts)
 }
 
-// choose ends the exploration. needs is the peak of steps under the plan, and why is the
-// reason that its micro-batches are not larger.
+// choose ends the search. needs is the peak of steps under the plan. why is the reason against
+// larger micro-batches.
 func (e *enforcer) choose(p plan, needs memory.Bytes, why string) error {
 	e.chosen = p
 	e.log.Info("memory budget: chosen", "parts", p.Parts, "samples", partSize(e.Batch, p.Parts), "prefetch", p.Ahead,
@@ -442,8 +444,8 @@ func (e *enforcer) choose(p plan, needs memory.Bytes, why string) error {
 	return e.resize(p.Parts)
 }
 
-// prefetchLess lowers the number of prefetched batches, and calls then when the superfluous
-// ones are gone.
+// prefetchLess lowers the number of prefetched batches. It calls then when the superfluous ones
+// are used up.
 func (e *enforcer) prefetchLess(s *fit.State, ahead int, then func() error) {
 	e.wait = e.Prefetch.Ahead() - ahead + 1
 	e.then = then
@@ -451,7 +453,7 @@ func (e *enforcer) prefetchLess(s *fit.State, ahead int, then func() error) {
 	s.CountEvent(measurePrefetch.String())
 }
 
-// lastResort acts where no measure within this process makes enough headroom.
+// lastResort is called when no measure within this process makes enough headroom.
 func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 	w := &e.watch
 	now := w.level().Bytes
@@ -462,11 +464,11 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 		return nil
 	}
 	if grown {
-		// A new process has the headroom that this one had at first.
+		// A new process has the headroom that this process had at the beginning.
 		return e.restart(s, level, e.chosen)
 	}
 	if parts := e.session.MicroBatches(); e.splits() && (parts < e.Batch || w.guessed) {
-		// The need of the smallest micro-batches has to be measured for the error.
+		// The error needs the peak of the smallest micro-batches, so they are measured first.
 		s.CountEvent(measureSplit.String())
 		e.log.Info("memory budget: the smallest micro-batches", "step", s.Step, "before", level, "now", now, "parts", e.Batch, "budget", e.Limit)
 		return e.shrink(parts, e.Batch)
@@ -483,7 +485,7 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 	return nil
 }
 
-// restart resumes in another process, with plan p.
+// restart resumes the training in another process with plan p.
 func (e *enforcer) restart(s *fit.State, level memory.Bytes, p plan) error {
 	e.handoff = &p
 	s.ResetBy(session.ResetProcess, memory.Reading{}, 0)

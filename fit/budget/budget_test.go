@@ -272,7 +272,7 @@ func TestBudgetIsCrossed(t *testing.T) {
 	assert.Equal(t, []int{2, 2, 4, 4, 32, 8, 8}, m.sizes[:7])
 	assert.Equal(t, 8, m.sizes[39])
 	assert.Equal(t, []string{"over_budget", "microbatch"}, eventsOf(h))
-	assert.Contains(t, log.String(), `level=WARN msg="memory budget: crossed" step=5 peak="940.0 MiB" budget="500.0 MiB" by="440.0 MiB"`)
+	assert.Contains(t, log.String(), `level=WARN msg="memory budget: exceeded" step=5 peak="940.0 MiB" budget="500.0 MiB" by="440.0 MiB"`)
 }
 
 // Without a pool, what twice the samples need is predicted from the last two sizes only.
@@ -687,7 +687,7 @@ func TestBudgetIsResumed(t *testing.T) {
 	var log strings.Builder
 	_, err = attempt{epochs: 2, steps: 10, dir: copyDir(t, dir), log: &log}.run(t, same, &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
-	assert.Contains(t, log.String(), `level=INFO msg="memory budget: as chosen before" parts=4 samples=8 prefetch=0 now="300.0 MiB" budget="400.0 MiB" of=rss`)
+	assert.Contains(t, log.String(), `level=INFO msg="memory budget: plan of an earlier run" parts=4 samples=8 prefetch=0 now="300.0 MiB" budget="400.0 MiB" of=rss`)
 	assert.Equal(t, slices.Repeat([]int{8}, 10), same.sizes)
 
 	other := m.process()

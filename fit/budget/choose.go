@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// mostParts is the number of micro-batches that a run begins with, if the batch has as
+	// mostParts is the number of micro-batches at the beginning of a run, if the batch has as
 	// many samples.
 	mostParts = 16
-	// extrapolated multiplies the growth per sample that two sizes showed, for predictions.
+	// extrapolated multiplies the measured growth per sample in predictions.
 	extrapolated = 1.15
-	// clearly is the difference of two peaks, in multiples of the noise, from which their
-	// slope is a prediction.
+	// clearly is the least difference of two peaks, in multiples of the noise, that is used for
+	// a prediction.
 	clearly = 8
-	// looksReturned is the number of steps to measure per size where blocks are returned to
-	// the system.
+	// looksReturned is the number of steps to measure per size if malloc returns blocks to the
+	// system.
 	looksReturned = 3
 )
 
-// plan is the number of micro-batches of a batch, and of prefetched batches.
+// plan is the number of micro-batches of a batch, and the number of prefetched batches.
 type plan struct {
 	Parts int `json:"parts"`
 	Ahead int `json:"prefetch"`
@@ -32,34 +32,35 @@ func partSize(batch, parts int) int {
 	return (batch + parts - 1) / parts
 }
 
-// choice finds the largest micro-batches that fit. It predicts from the last two sizes.
+// choice searches for the largest micro-batches that fit. It predicts from the last two sizes.
 type choice struct {
 	batch              int
 	limit, free, noise memory.Bytes
 	base               memory.Bytes // before the first step
-	aheadBytes         memory.Bytes // of a prefetched batch
+	aheadBytes         memory.Bytes // the size of a prefetched batch
 	// returns is true if malloc returns the blocks of smaller micro-batches. Sizes are then
-	// doubled one by one, and each is measured for several steps, because the need of a step
+	// doubled one by one. Each is measured for several steps, because the memory of a step
 	// varies with the operations that run at the same time.
 	returns bool
 
-	// before is the need of the previous size; its size is 0 for the first.
+	// before is the need of the previous size; before.size is 0 for the first size.
 	before need
-	// once is what the first step of a size took beyond the next one.
+	// once is the memory that the first step of a size took in addition to the next one.
 	once memory.Bytes
 
-	// looks counts the steps with lookParts micro-batches, and highest is their peak.
+	// looks is the number of measured steps with lookParts micro-batches, and highest their
+	// peak.
 	looks, lookParts int
 	highest          memory.Bytes
 
-	// needs is the peak of steps under the final plan, measured or predicted, and why is the
-	// reason that its micro-batches are not larger.
+	// needs is the peak of steps under the final plan, measured or predicted. why is the reason
+	// against larger micro-batches.
 	needs memory.Bytes
 	why   string
 }
 
-// enough records the peak of a step, and reports whether enough steps of this size were
-// measured; then peak is the highest of them.
+// enough records the peak of a step. done reports whether this size was measured in enough
+// steps; peak is then the highest of them.
 func (c *choice) enough(parts int, step memory.Bytes) (peak memory.Bytes, done bool) {
 	if parts != c.lookParts { // OnOutOfMemory may have split the batch
 		c.looks, c.highest, c.lookParts = 0, 0, parts
@@ -78,14 +79,15 @@ type need struct {
 	peak memory.Bytes
 }
 
-// next records the peak of steps under a plan, of which the first had firstPeak, and the
-// height of peaks above the level. It returns the plan to try, or, if done, the final one.
+// next records the peak of steps under plan p. firstPeak is the peak of the first of them, and
+// above the height of peaks above the level. It returns the plan to try next or, if done, the
+// final plan.
 func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, done bool) {
 	now, half := need{partSize(c.batch, p.Parts), peak}, plan{(p.Parts + 1) / 2, p.Ahead}
 	c.once = max(firstPeak-peak, 0)
 	if c.before.size == 0 {
 		c.before = now
-		// Twice the samples take at most twice of what the first step added.
+		// Twice the samples need at most twice the memory that the first step added.
 		twice := now.peak + max(now.peak-c.base, 0) + c.once
 		if p.Parts > 1 && twice <= c.limit {
 			return half, false
@@ -94,7 +96,7 @@ func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, d
 		return p, true
 	}
 	if now.size <= c.before.size {
-		c.needs, c.why = now.peak, "batches were split for another reason meanwhile"
+		c.needs, c.why = now.peak, "batches were split for another reason during the search"
 		return p, true
 	}
 	grown := now.peak - c.before.peak
@@ -105,8 +107,8 @@ func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, d
 	if grown < clearly*c.noise && p.Parts > 1 && c.fits(now, perSample, half.Parts, 0) {
 		return half, false
 	}
-	// oneDNN's pool retains the blocks of smaller micro-batches, which do not serve larger
-	// ones. So sizes are not tried one after the other, but predicted.
+	// oneDNN's pool retains the blocks of smaller micro-batches, and larger ones cannot use
+	// them. So sizes are predicted instead of tried one after the other.
 	best, lowest := p, 1
 	if c.returns {
 		lowest = half.Parts
@@ -127,7 +129,7 @@ func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, d
 	}
 }
 
-// explain sets needs and why for the best number of micro-batches.
+// explain sets needs and why for the chosen number of micro-batches.
 func (c *choice) explain(now need, perSample float64, best int, saved memory.Bytes) {
 	c.needs, c.why = c.predict(now, perSample, best, saved), "whole batches fit"
 	for parts := best - 1; parts > 0; parts-- {
@@ -140,13 +142,13 @@ func (c *choice) explain(now need, perSample float64, best int, saved memory.Byt
 			c.why = mayNeed(parts, peak+c.once)
 		}
 		if parts < best-1 {
-			c.why += "; those between are of two sizes"
+			c.why += "; the numbers in between would make micro-batches of two sizes"
 		}
 		return
 	}
 }
 
-// mayNeed describes the predicted need of a number of micro-batches.
+// mayNeed describes the predicted peak with a number of micro-batches.
 func mayNeed(parts int, peak memory.Bytes) string {
 	if parts == 1 {
 		return fmt.Sprintf("whole batches may need %v", peak)
@@ -154,20 +156,20 @@ func mayNeed(parts int, peak memory.Bytes) string {
 	return fmt.Sprintf("%d parts may need %v", parts, peak)
 }
 
-// fits predicts whether a number of micro-batches fits with saved bytes fewer of prefetched
-// batches. What only the first step takes may use the reserve.
+// fits predicts whether a number of micro-batches fits when prefetched batches take saved bytes
+// less. Memory that only the first step takes may use the reserve.
 func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes) bool {
 	peak := c.predict(now, perSample, parts, saved)
 	return peak <= c.free && peak+c.once <= c.limit
 }
 
-// predict predicts the peak of a number of micro-batches.
+// predict returns the predicted peak with a number of micro-batches.
 func (c *choice) predict(now need, perSample float64, parts int, saved memory.Bytes) memory.Bytes {
 	return now.peak - saved + memory.Bytes(perSample*float64(partSize(c.batch, parts)-now.size))
 }
 
-// fewest is the smallest number of micro-batches, from lowest to below present, that is
-// predicted to fit; 0 if none is.
+// fewest returns the smallest number of micro-batches, from lowest to below present, that is
+// predicted to fit; 0 if there is none.
 func (c *choice) fewest(now need, perSample float64, lowest, present int, saved memory.Bytes) int {
 	fits := 0
 	for parts := lowest; parts < present; parts++ {
@@ -177,7 +179,7 @@ func (c *choice) fewest(now need, perSample float64, lowest, present int, saved 
 		if fits == 0 {
 			fits = parts
 		}
-		// Micro-batches of two sizes take blocks of two sizes from the pool.
+		// Micro-batches of two sizes would take blocks of two sizes from the pool.
 		if c.batch%parts == 0 {
 			return parts
 		}

@@ -8,7 +8,7 @@ import (
 	"steadyfit/session"
 )
 
-// measure is what can be done within the process for headroom, the cheapest first.
+// measure is a way to make headroom within the process. The cheapest comes first.
 type measure int
 
 const (
@@ -21,31 +21,30 @@ const (
 	measuresEnd
 )
 
-// String is the event of the measure.
+// String returns the name of the event of the measure.
 func (m measure) String() string {
 	return [...]string{"none", "trim", "unmap", "prefetch", "microbatch", "reload", "end"}[m]
 }
 
 const (
-	// soon is the number of steps within which a measure that is needed again did not help.
+	// soon is the number of steps: a measure that is needed again within them did not help.
 	soon = 16
-	// firstBackoff is the number of steps for which too little headroom is tolerated at
-	// first. It doubles each time that no measure helps.
+	// firstBackoff is the first number of steps for which too little headroom is tolerated. It
+	// doubles each time that no measure helps.
 	firstBackoff = 2 * peakEvery
 )
 
-// ladder records which measures were taken, and when to take the next one.
+// ladder records the measures that were taken, and when to take the next one.
 type ladder struct {
 	last     measure
 	lastStep int64
-	// Too little headroom is tolerated for backoff steps, until step idle, unless half of
-	// what is left is used up. tight is the level at which no measure helped; 0 if there is
-	// headroom.
+	// Too little headroom is tolerated for backoff steps, until step idle, or until half of the
+	// rest is used up. tight is the level at which no measure helped; 0 if there is headroom.
 	idle, backoff int64
 	tight         memory.Bytes
 }
 
-// first is the measure to begin with.
+// first returns the measure to begin with.
 func (l *ladder) first(step int64) measure {
 	if step-l.lastStep > l.backoff {
 		l.backoff = firstBackoff
@@ -62,14 +61,14 @@ func (l *ladder) first(step int64) measure {
 
 func (l *ladder) took(m measure, step int64) { l.last, l.lastStep = m, step }
 
-// tolerate tolerates little headroom for a while, after no measure helped at a level.
+// tolerate starts a period of tolerance after no measure helped at a level.
 func (l *ladder) tolerate(step int64, level memory.Bytes) {
 	l.idle, l.tight = step+l.backoff, level
 	l.backoff *= 2
 }
 
-// tolerates reports whether a level is still tolerated; most is the highest level that leaves
-// a step what it needs.
+// tolerates reports whether a level is still tolerated. most is the highest level that leaves
+// enough memory for a step.
 func (l *ladder) tolerates(step int64, level, most memory.Bytes) bool {
 	return step < l.idle && level <= l.tight+(most-l.tight)/2
 }
@@ -77,7 +76,7 @@ func (l *ladder) tolerates(step int64, level, most memory.Bytes) bool {
 // grew reports whether the level is above the one at which no measure helped.
 func (l *ladder) grew(level, noise memory.Bytes) bool { return l.tight > 0 && level > l.tight+noise }
 
-// act takes one measure after the other until there is headroom. It ends an exploration.
+// act takes one measure after the other until there is headroom. It ends a search for a plan.
 func (e *enforcer) act(ctx context.Context, s *fit.State, level memory.Bytes) error {
 	e.then, e.exploring = nil, nil
 	helps := false
@@ -133,7 +132,7 @@ func (e *enforcer) restoreThreshold() {
 	}
 }
 
-// unmap reverts retain, and reports whether there is headroom then.
+// unmap reverts retain, and reports whether there is then headroom.
 func (e *enforcer) unmap() bool {
 	if !e.retained || e.unmaps || e.watch.unmapFrom(unmapLarge) != nil {
 		return false
@@ -144,8 +143,8 @@ func (e *enforcer) unmap() bool {
 	return e.watch.headroom()
 }
 
-// reducePrefetch prefetches as many batches as there is headroom for, if those are fewer and
-// the steps until then fit.
+// reducePrefetch lowers the number of prefetched batches to what the headroom allows, if the
+// steps until then fit.
 func (e *enforcer) reducePrefetch(s *fit.State) bool {
 	needed, present := e.watch.level().Bytes+e.watch.above, e.ahead()
 	if needed > e.Limit {
@@ -176,22 +175,22 @@ func (e *enforcer) split() (bool, error) {
 			return true, nil
 		}
 		if e.watch.level().Bytes > e.watch.free() {
-			return false, nil // the level alone is too much
+			return false, nil // the level alone exceeds the limit
 		}
 		parts = more
 	}
 	return false, nil
 }
 
-// shrink sets more micro-batches. Most of what a step takes beyond its level is proportional
-// to the samples of a micro-batch; the steps that follow measure it.
+// shrink sets more micro-batches. Most of the memory of a step is proportional to the samples
+// of a micro-batch; the following steps measure it.
 func (e *enforcer) shrink(from, to int) error {
 	e.watch.changed(e.watch.above * memory.Bytes(partSize(e.Batch, to)) / memory.Bytes(partSize(e.Batch, from)))
 	return e.session.SetMicroBatches(to)
 }
 
-// reloadFits reports whether a reload fits: it needs the variables of the snapshot, which may
-// be a copy, and those of the loaded model.
+// reloadFits reports whether a reload fits in memory: it needs the variables of the snapshot,
+// which may be a copy, and those of the loaded model.
 func (e *enforcer) reloadFits() bool {
 	level, twice := e.watch.level().Bytes, 2*e.session.variableBytes()
 	if level+twice <= e.Limit {

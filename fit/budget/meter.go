@@ -12,32 +12,33 @@ import (
 
 // meter reads the memory of the process and releases free memory.
 type meter interface {
-	// level reads the layer of the budget; uncertainty is how much more there may be.
+	// level reads the budget's layer. uncertainty is the most by which the true level may be
+	// higher.
 	level() memory.Reading
 	uncertainty() memory.Bytes
-	// beyond is how far the highest peak since the last call was above the present level.
+	// beyond returns the height of the highest peak since the last call above the current
+	// level.
 	beyond() memory.Bytes
-	// unread is the first error of a reading, or nil.
+	// unread returns the first error of a reading, or nil.
 	unread() error
-	// trim releases malloc's free memory and reports whether it could; collect releases
-	// that of the Go runtime.
+	// trim releases malloc's free memory and reports whether it could. collect releases that of
+	// the Go runtime.
 	trim() bool
 	collect()
-	// unmapFrom sets the size from which malloc returns a block to the system when it is
-	// freed.
+	// unmapFrom sets the size from which malloc returns a freed block to the system.
 	unmapFrom(size memory.Bytes) error
 	close() error
 }
 
 const (
 	// unmapLarge is the size from which oneDNN's pool takes a block (mkl_cpu_allocator.h).
-	// Nearly all that a step frees is in larger ones.
+	// Larger blocks hold nearly all memory that a step frees.
 	unmapLarge = 256 * memory.KiB
-	// unmapHuge is the highest threshold that glibc sets itself.
+	// unmapHuge is the highest threshold that glibc sets by itself.
 	unmapHuge = session.MaxMmapThreshold
 )
 
-// peakSampler is a memory.Sampler, for tests.
+// peakSampler is the part of a memory.Sampler that tests replace.
 type peakSampler interface {
 	Sample(step int, s *memory.Sample) error
 	ResetPeak() error
@@ -47,11 +48,11 @@ type peakSampler interface {
 // processMeter is a meter of this process.
 type processMeter struct {
 	gauge   *memory.Gauge
-	layer   memory.Layer // of the gauge
+	layer   memory.Layer // the gauge's layer
 	sampler peakSampler
 	sample  memory.Sample
 	failed  error // see unread
-	// stuck is the highest peak since peaks can no longer be reset.
+	// stuck is the highest peak since resetting peaks began to fail.
 	stuck memory.Bytes
 }
 
@@ -71,8 +72,8 @@ func openMeter(layer memory.Layer) (meter, error) {
 	return m, nil
 }
 
-// sees refuses a machine on which the peak of a step cannot be measured: a run would choose
-// micro-batches as if steps took nothing.
+// sees rejects a machine that cannot measure the peak of a step: a run would choose
+// micro-batches as if steps took no memory.
 func (m *processMeter) sees() error {
 	blind := func(why string) error {
 		return &option.Error{Option: "Budget.Limit", Reason: "the memory that a step takes cannot be measured on this machine, so no limit can be kept: " + why,
@@ -98,7 +99,7 @@ func notReset(err error) error {
 
 func (m *processMeter) unread() error { return m.failed }
 
-// fails keeps the first error.
+// fails stores the first error.
 func (m *processMeter) fails(err error) {
 	if m.failed == nil {
 		m.failed = err
@@ -115,8 +116,8 @@ func (m *processMeter) level() memory.Reading {
 
 func (m *processMeter) uncertainty() memory.Bytes { return m.gauge.Uncertainty() }
 
-// beyond reads RSS, the only layer whose peak the kernel reports. Where the peak cannot be
-// reset, only one above all earlier ones is seen.
+// beyond reads RSS, the only layer whose peak the kernel reports. If the peak cannot be reset,
+// it only notices a new highest peak.
 func (m *processMeter) beyond() memory.Bytes {
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
 		m.fails(err)

@@ -14,42 +14,42 @@ import (
 )
 
 // ResetPolicy resets the session at intervals, or when memory is near a limit. Training
-// continues with the same state, so no number changes. Resets come between steps, never
-// after the last one, and each is in the history ([fit.Record]).
+// continues with the same state, so results do not change. Resets occur between steps, never
+// after the last one, and are recorded in the history ([fit.Record]).
 //
-// A reset that fails ends the run with its error. Unless that is session.ErrLost, the session
-// has the state that it had, and a Checkpoint hook writes it at the end.
+// A failed reset ends the run with its error. Unless that is session.ErrLost, the session still
+// has its previous state, and a Checkpoint hook saves it at the end.
 type ResetPolicy struct {
 	// Depth is the depth of each reset; empty means session.ResetReload.
 	Depth session.Depth
-	// EverySteps and EveryEpochs are the intervals between resets, counted from the
-	// beginning of training; 0 is never.
+	// EverySteps and EveryEpochs are the intervals between resets, counted from the beginning
+	// of training; 0 means never.
 	EverySteps, EveryEpochs int
-	// Limit resets at 90% of this size, measured as Layer, or when a forecast reaches that
-	// in fewer than Within steps; 0 is never. An empty Layer means memory.RSS.
+	// Limit resets at 90% of this size, measured as Layer, or when a forecast reaches 90% in
+	// fewer than Within steps; 0 means never. An empty Layer means memory.RSS.
 	//
-	// A reset is of no use if it releases nothing, leaves the level at 90%, or is needed
-	// again within 16 steps. The next one then waits for 16 steps, and for twice as many
-	// after each further one of no use.
+	// A reset does not help if it releases nothing, leaves the level at 90%, or is needed again
+	// within 16 steps. The next reset then waits for 16 steps, and twice as long after each
+	// further reset that does not help.
 	Limit  memory.Bytes
 	Layer  memory.Layer
 	Within int
-	// Restart is called for session.ResetProcess after the run was asked to stop. The caller
-	// of Loop.Run then starts another process.
+	// Restart is called for session.ResetProcess after the run was asked to stop. When Loop.Run
+	// returns, its caller starts another process.
 	Restart func(reason string)
 }
 
 const (
 	// near is the part of a limit at which a reset is due.
 	near = 0.9
-	// firstWait is the number of steps that a reset must last to be of use, and the first
-	// wait after one that was not.
+	// firstWait is the number of steps that the effect of a reset must last, and the first wait
+	// after a reset that did not help.
 	firstWait = 16
-	// priority is after the hooks that may stop the run, and before those that report.
+	// priority places the hook after hooks that may stop the run, and before those that report.
 	priority = fit.PriorityReport - 100
 )
 
-// Hook is the policy as a hook of a loop that trains s.
+// Hook returns the policy as a hook of a loop that trains s.
 func (p ResetPolicy) Hook(s *session.Session) fit.Hook {
 	return p.hook(trainable{s}, func(l memory.Layer) (gauge, error) { return memory.NewGauge(l) })
 }
@@ -59,7 +59,7 @@ func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (gauge, error)) fit
 	every := fit.AnyStep
 	switch {
 	case p.Limit != 0 && p.Depth != session.ResetNone:
-		every = 0 // it reads memory after each step
+		every = 0 // a limit requires reading memory after each step
 	case p.EverySteps > 0:
 		every = p.EverySteps
 	}
@@ -72,7 +72,7 @@ func (p ResetPolicy) Check() error {
 	case "", session.ResetNone, session.ResetRestore, session.ResetReload:
 	case session.ResetProcess:
 		if p.Restart == nil {
-			return &option.Error{Option: "ResetPolicy.Restart", Reason: "there is none, and something has to start the new process", Fix: "run the training under {supervise.Run}"}
+			return &option.Error{Option: "ResetPolicy.Restart", Reason: "missing; a reset of the process needs it", Fix: "run the training under {supervise.Run}"}
 		}
 	default:
 		return &option.Error{Option: "ResetPolicy.Depth", Value: p.Depth, Reason: fmt.Sprintf("expected %s, %s, %s or %s", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)}
@@ -82,7 +82,7 @@ func (p ResetPolicy) Check() error {
 		value int64
 	}{{"EverySteps", int64(p.EverySteps)}, {"EveryEpochs", int64(p.EveryEpochs)}, {"Limit", int64(p.Limit)}, {"Within", int64(p.Within)}} {
 		if o.value < 0 {
-			return &option.Error{Option: "ResetPolicy." + o.name, Value: o.value, Reason: "expected at least 0, which is never"}
+			return &option.Error{Option: "ResetPolicy." + o.name, Value: o.value, Reason: "expected at least 0 (0 means never)"}
 		}
 	}
 	if p.Within > 0 && p.Limit == 0 {
@@ -91,7 +91,7 @@ func (p ResetPolicy) Check() error {
 	return nil
 }
 
-// gauge is a memory.Gauge, for tests.
+// gauge is the part of a memory.Gauge that tests replace.
 type gauge interface {
 	Read() memory.Reading
 	Close() error
@@ -106,14 +106,14 @@ type resetter struct {
 	limit    memory.Bytes // 90% of Limit
 	last     int64        // the step of the last reset, or where the run began
 	idle     int64        // no reset for the limit before this step
-	failed   error        // of a reset that left the session as it was
+	failed   error        // the error of a reset that left the session unchanged
 	state    resetState
 }
 
-// resetState is what the hook saves in checkpoints.
+// resetState is the state of the hook in checkpoints.
 type resetState struct {
-	// Wait is the number of steps to wait after a reset for the limit; 0 if the last one was
-	// of use. Near is true if the last reset was for the limit.
+	// Wait is the number of steps to wait after a reset for the limit; 0 if the last one
+	// helped. Near is true if the last reset was for the limit.
 	Wait int64 `json:"wait"`
 	Near bool  `json:"near"`
 }
@@ -150,12 +150,12 @@ func (r *resetter) start(_ context.Context, s *fit.State) error {
 	}
 	r.limit = memory.Bytes(near * float64(r.Limit))
 	if base := g.Read(); r.Depth != session.ResetNone && base.OK && base.Bytes >= r.limit {
-		const remedy = "raise the limit, or reset every so many steps or epochs"
+		const remedy = "raise the limit, or reset at intervals of steps or epochs"
 		if r.Depth == session.ResetProcess {
 			return errors.Join(&option.Error{Option: "ResetPolicy.Limit", Value: r.Limit, Fix: remedy,
 				Reason: fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, 90%% of the limit", base, r.Layer, r.limit)}, g.Close())
 		}
-		s.Log.Warn("resets for the limit will be of no use: the process is above 90% of it before the first step",
+		s.Log.Warn("resets for the limit will not help: the process is above 90% of the limit before the first step",
 			"now", base, "reset_at", r.limit, "limit", r.Limit, "of", r.Layer, "remedy", remedy)
 	}
 	r.gauge = g
@@ -188,7 +188,7 @@ func (r *resetter) epoch(ctx context.Context, s *fit.State) error {
 	return nil
 }
 
-// look resets if the limit is near.
+// look resets the session if memory is near the limit.
 func (r *resetter) look(ctx context.Context, s *fit.State) error {
 	level := r.gauge.Read()
 	if !level.OK {
@@ -214,7 +214,7 @@ func (r *resetter) look(ctx context.Context, s *fit.State) error {
 		return err
 	}
 	r.forecast.Reset()
-	// Whether a new process helps shows in the next one.
+	// Only the next process can measure whether a restart helped.
 	if after := r.gauge.Read(); r.Depth != session.ResetProcess && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
 		useless = true
 	}
@@ -245,19 +245,19 @@ func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error
 	return nil
 }
 
-// stopWithCheckpoint stops the run after a reset or another measure that failed. Unless the
-// session is lost, it still has its state, and a checkpoint at the end of the run saves it:
-// the hook returns atEnd from End. The error of a hook before that prevents the checkpoint.
+// stopWithCheckpoint stops the run after a reset or another measure failed. Unless the session
+// is lost, it still has its state, and a checkpoint at the end of the run saves it. The hook
+// returns atEnd from End, since an earlier error of a hook would prevent the checkpoint.
 func stopWithCheckpoint(s *fit.State, err error) (atEnd, now error) {
 	if errors.Is(err, session.ErrLost) {
 		return nil, err
 	}
-	err = fmt.Errorf("after step %d: %w; the state of that step is not lost: the run ends with a checkpoint of it if it writes any, from which to resume", s.Step, err)
+	err = fmt.Errorf("after step %d: %w; the state of that step is intact, and the last checkpoint of the run, if it writes any, saves it", s.Step, err)
 	s.Stop(err.Error())
 	return err, nil
 }
 
-// trainable is a session as a trainee.
+// trainable implements trainee by a session.
 type trainable struct{ *session.Session }
 
 func (t trainable) reset(ctx context.Context, depth session.Depth) (session.Reset, error) {

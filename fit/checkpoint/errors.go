@@ -12,20 +12,20 @@ import (
 var (
 	// ErrTorn means that a checkpoint is damaged or incomplete.
 	ErrTorn = errors.New("torn checkpoint")
-	// ErrForeign means that a folder has a checkpoint's name but none that this version can
-	// read.
+	// ErrForeign means that a folder has the name of a checkpoint, but contains none that this
+	// version can read.
 	ErrForeign = errors.New("not a checkpoint of this program")
-	// ErrFuture is an ErrForeign that a newer version of this program wrote.
-	ErrFuture = fmt.Errorf("%w: it is of a newer version", ErrForeign)
-	// ErrLocked is what a LockedError is.
+	// ErrFuture is an ErrForeign for a checkpoint that a newer version of this program wrote.
+	ErrFuture = fmt.Errorf("%w: a newer version wrote it", ErrForeign)
+	// ErrLocked is the error that a LockedError matches with errors.Is.
 	ErrLocked = errors.New("folder of checkpoints is in use")
 )
 
-// LockedError is a folder of checkpoints that another run uses. errors.Is(err, ErrLocked)
+// LockedError reports a folder of checkpoints that another run uses. errors.Is(err, ErrLocked)
 // holds. Nothing was trained, and nothing in the folder was changed.
 type LockedError struct {
 	Folder string
-	// Holder is the run that uses it; its zero value if that is unknown.
+	// Holder is the run that uses the folder; the zero value if unknown.
 	Holder Holder
 }
 
@@ -33,21 +33,22 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s is in use by %s; wait until it has ended, or stop it, or give this run another folder for its checkpoints", e.Folder, e.Holder)
 }
 
-// Is reports that this is ErrLocked.
+// Is reports whether target is ErrLocked.
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// Error is a checkpoint that could not be written, or an old one that could not be removed.
-// Earlier good checkpoints are still there, and nothing is left of the failed one. The
-// session has the state that should have been saved.
+// Error reports a checkpoint that could not be written, or an old one that could not be
+// removed. Earlier good checkpoints still exist, and nothing of the failed one remains. The
+// session still has the state that should have been saved.
 type Error struct {
 	// Path is the folder that could not be written or removed.
 	Path string
 	// Good is the newest good checkpoint; empty if there is none.
 	Good string
 	// Final is true at the end of a training that is complete (fit.History.Done) and has no
-	// other error: the session has a result that is on disk only if Good has it.
+	// other error. The result of the session is then on disk only if Good is the checkpoint of
+	// its last step.
 	Final bool
-	// Remedy says what to do.
+	// Remedy describes how to fix the problem.
 	Remedy string
 	Err    error
 }
@@ -60,29 +61,29 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("checkpoint %s: %v; %s; %s", e.Path, e.Err, good, e.Remedy)
 }
 
-// Unwrap is the error of the file system or of the session.
+// Unwrap returns the error of the file system or of the session.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Permanent is an error of saving a state that another try cannot cure.
+// Permanent is an error of saving a state that would occur again in another attempt.
 type Permanent struct{ Err error }
 
 func (e *Permanent) Error() string { return e.Err.Error() }
 
-// Unwrap is the error itself.
+// Unwrap returns the wrapped error.
 func (e *Permanent) Unwrap() error { return e.Err }
 
-// errNoRoom is why makeRoom removes nothing.
+// errNoRoom is the error of makeRoom if it must not remove any checkpoint.
 var errNoRoom = errors.New("no checkpoint can be spared")
 
 // remedyFull is the remedy for a full disk.
 var remedyFull = remedyFor(syscall.ENOSPC)
 
-// remedyFor is the remedy for an error of a folder of checkpoints.
+// remedyFor returns the remedy for an error of a folder of checkpoints.
 func remedyFor(err error) string {
 	return files.Remedy(err, "keep fewer checkpoints, remove folders diverged-*")
 }
 
-// remedyUnread is the remedy for a checkpoint that could not be read.
+// remedyUnread returns the remedy for a checkpoint that could not be read.
 func remedyUnread(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

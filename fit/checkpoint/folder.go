@@ -21,28 +21,28 @@ import (
 	"steadyfit/option"
 )
 
-// The names in a folder of checkpoints. Those that begin with a dot are of work in progress.
+// The names in a folder of checkpoints. A name that begins with a dot is unfinished work.
 const (
 	prefix          = "ckpt-"
 	divergedPrefix  = "diverged-"
-	foreignPrefix   = "foreign-" // had the name of a checkpoint
+	foreignPrefix   = "foreign-" // something else with the name of a checkpoint
 	temporarySuffix = ".tmp"
 	trashSuffix     = ".trash"
-	replacedSuffix  = ".old" // a checkpoint that one of the same step replaces
+	replacedSuffix  = ".old" // a checkpoint that is being replaced by one of the same step
 	bestFile        = "best.json"
-	begunFile       = "begun.json" // until the training has a checkpoint
+	begunFile       = "begun.json" // exists until the training has a checkpoint
 )
 
 func name(step int64) string { return prefix + strconv.FormatInt(step, 10) }
 
-// hidden is the name of work in progress on a path.
+// hidden returns the name of unfinished work on a path.
 func hidden(path, suffix string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+suffix)
 }
 
 func exists(path string) bool { return !disk.Missing(path) }
 
-// Best is the best checkpoint by a metric, and the content of best.json.
+// Best describes the best checkpoint by a metric. It is the content of best.json.
 type Best struct {
 	Checkpoint string          `json:"checkpoint"`
 	Step       int64           `json:"step"`
@@ -50,22 +50,22 @@ type Best struct {
 	Value      jsonfloat.Float `json:"value"`
 }
 
-// NewBest describes the checkpoint of a step.
+// NewBest returns the description of the checkpoint of a step.
 func NewBest(step int64, metric string, value float64) *Best {
 	return &Best{name(step), step, metric, jsonfloat.Float(value)}
 }
 
-// Options are those of a Folder.
+// Options configure a Folder.
 type Options struct {
 	// Keep is the number of newest checkpoints to keep; 0 keeps all.
 	Keep int
-	// Tolerate reports errors that leave all good checkpoints in place as warnings, and an
-	// unwritable folder of a resumed training as Folder.Unwritable.
+	// Tolerate logs errors that leave all good checkpoints in place instead of returning them.
+	// A resumed training with an unwritable folder then sets Folder.Unwritable.
 	Tolerate bool
-	// ResumedFrom is the checkpoint that the training resumed from, and Step its step.
+	// ResumedFrom is the checkpoint from which the training resumed, and Step its step.
 	ResumedFrom string
 	Step        int64
-	// Logs are the sizes that log files had when the training began, by hook.
+	// Logs are the sizes of the log files when the training began, by hook.
 	Logs map[string]int64
 	// Best is the best checkpoint so far, or nil.
 	Best *Best
@@ -73,7 +73,7 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// Folder is a folder that a training writes checkpoints to. It is locked until Release.
+// Folder is the folder of a training's checkpoints. It is locked until Release.
 type Folder struct {
 	Options
 	*Lock
@@ -83,9 +83,9 @@ type Folder struct {
 	Unwritable bool
 
 	dir string
-	// pointed is the step that best.json names, or -1.
+	// pointed is the step of the checkpoint that best.json names, or -1.
 	pointed int64
-	// begun is true while there is a begunFile.
+	// begun is true while begunFile exists.
 	begun bool
 	// saved are the checkpoints of this training, oldest first.
 	saved []saved
@@ -94,16 +94,16 @@ type Folder struct {
 // saved is a checkpoint of the training.
 type saved struct {
 	step int64
-	// proven is true if a finite loss was computed from it.
+	// proven is true if a finite loss was computed from the checkpoint.
 	proven bool
-	// whole is true if this run wrote it or has verified it.
+	// whole is true if this run wrote or verified the checkpoint.
 	whole bool
 	bytes int64
 }
 
-// Open locks a folder, finds the checkpoints of the training, and checks that the folder can
-// be written. It removes what a crash left. A new training cannot have a folder with
-// checkpoints.
+// Open locks a folder, finds the checkpoints of the training, and checks that the folder can be
+// written. It removes the remains of a crash. A folder with checkpoints is an error for a new
+// training.
 func Open(dir string, o Options) (_ *Folder, err error) {
 	f := &Folder{Options: o, dir: dir, Newest: o.ResumedFrom, pointed: -1}
 	if err := f.Disk.MakeDir(dir); err != nil {
@@ -142,11 +142,11 @@ func Open(dir string, o Options) (_ *Folder, err error) {
 	}
 	if n := len(f.saved); n > 0 {
 		if free, ok := files.FreeSpace(dir); ok && free < f.saved[n-1].bytes {
-			f.Log.Warn("there is no room for another checkpoint", "folder", dir,
+			f.Log.Warn("there is no space for another checkpoint", "folder", dir,
 				"free", memory.Bytes(free).String(), "needed", memory.Bytes(f.saved[n-1].bytes).String(), "remedy", remedyFull)
 		}
 	}
-	// A crash may have come before the last removals.
+	// A crash may have prevented the last removals.
 	if err = f.order(); err != nil && f.resumed() {
 		err = f.tolerate(err)
 	}
@@ -160,12 +160,13 @@ func (f *Folder) resumed() bool {
 	return f.ResumedFrom != "" && files.Same(filepath.Dir(f.ResumedFrom), f.dir)
 }
 
-// failure adds to an error what is good, and what to do.
+// failure adds the newest good checkpoint and a remedy to an error.
 func (f *Folder) failure(path string, err error) *Error {
 	return &Error{Path: path, Good: f.Newest, Remedy: remedyFor(err), Err: err}
 }
 
-// tolerate is for errors that leave all good checkpoints in place.
+// tolerate logs an error that leaves all good checkpoints in place if Tolerate is set;
+// otherwise it returns the error.
 func (f *Folder) tolerate(err error) error {
 	if err == nil {
 		return nil
@@ -174,11 +175,11 @@ func (f *Folder) tolerate(err error) error {
 	if !f.Tolerate {
 		return failure
 	}
-	f.Log.Warn("the folder of checkpoints could not be put in order", "error", failure)
+	f.Log.Warn("the folder of checkpoints could not be tidied", "error", failure)
 	return nil
 }
 
-// begin writes where the log files of a new training begin.
+// begin writes the sizes of the log files at the beginning of a new training.
 func (f *Folder) begin() error {
 	path := filepath.Join(f.dir, begunFile)
 	if f.resumed() {
@@ -217,10 +218,10 @@ func (f *Folder) find() error {
 			return ofFuture(path, err)
 		case errors.Is(err, ErrForeign):
 		case err != nil && !errors.Is(err, ErrTorn):
-			f.Log.Warn("a checkpoint cannot be read, and is left alone", "path", path, "error", err)
+			f.Log.Warn("a checkpoint cannot be read and is ignored", "path", path, "error", err)
 		case err == nil && step <= f.Step:
-			// The one that the run resumed from was verified. Finite losses came after the
-			// others, or there would be no later ones.
+			// The checkpoint that the run resumed from was verified. The others have later
+			// checkpoints, so a finite loss was computed from them.
 			f.saved = append(f.saved, saved{step, s.FiniteLoss || step < f.Step, step == f.Step, s.bytes()})
 		case err == nil:
 			// Another run may have used the folder between resuming and locking.
@@ -232,8 +233,8 @@ func (f *Folder) find() error {
 	return nil
 }
 
-// Prove records that a finite loss was computed after a step, and removes the checkpoints
-// that are no longer needed because of that.
+// Prove records that a finite loss was computed after a step. It removes the checkpoints that
+// are then no longer needed.
 func (f *Folder) Prove(step int64) error {
 	n := len(f.saved)
 	if n == 0 || f.saved[n-1].proven || f.saved[n-1].step >= step {
@@ -243,8 +244,8 @@ func (f *Folder) Prove(step int64) error {
 	return f.tolerate(f.prune())
 }
 
-// PutAside renames the newest checkpoint if it is of this step and no finite loss was computed
-// from it: resuming from it would only diverge again.
+// PutAside renames the newest checkpoint if it belongs to this step and no finite loss was
+// computed from it: a run that resumed from it would diverge again.
 func (f *Folder) PutAside(step int64) error {
 	n := len(f.saved)
 	if n == 0 || f.saved[n-1].proven || f.saved[n-1].step != step {
@@ -261,7 +262,7 @@ func (f *Folder) PutAside(step int64) error {
 	if err != nil {
 		return err
 	}
-	f.Log.Warn("the loss after a checkpoint is not finite; the checkpoint is put aside", "checkpoint", from, "now", aside)
+	f.Log.Warn("the loss after a checkpoint is not finite; the checkpoint was renamed", "checkpoint", from, "now", aside)
 	f.saved, f.Newest = f.saved[:n-1], ""
 	if n > 1 {
 		f.Newest = f.path(f.saved[n-2].step)
@@ -269,20 +270,20 @@ func (f *Folder) PutAside(step int64) error {
 	return nil
 }
 
-// Save writes the state of a training: the files of the model and of hooks to dir, and what
-// state.json has. The manifest is part of the state.
+// Save writes the state of a training. It writes the files of the model and of hooks to dir,
+// and returns the state for state.json. The manifest is part of that state.
 type Save func(dir string) (state any, m *Manifest, err error)
 
 // Write writes the checkpoint of a step. proven is true if the state has given a finite loss.
-// On a full disk it removes the checkpoints that this one replaces and tries again, if a
-// good one remains. Its errors are an *Error. Call Tidy after it.
+// On a full disk it removes the checkpoints that the new one replaces and tries again, if a
+// good one remains. Its errors are an *Error. The caller calls Tidy afterwards.
 func (f *Folder) Write(step int64, proven bool, save Save) error {
 	path := f.path(step)
 	bytes, err := f.tryWrite(path, save)
 	full := f.full(err)
 	if full {
 		if room := f.makeRoom(step, proven); room != nil {
-			err = fmt.Errorf("%w (making room: %w)", err, room)
+			err = fmt.Errorf("%w (freeing space: %w)", err, room)
 		} else {
 			bytes, err = f.tryWrite(path, save)
 		}
@@ -314,7 +315,7 @@ func (f *Folder) Tidy() error {
 	return f.tolerate(err)
 }
 
-// tryWrite leaves either a checkpoint at the path, or what was there before and nothing else.
+// tryWrite leaves either a complete checkpoint at the path, or the previous content.
 func (f *Folder) tryWrite(path string, save Save) (bytes int64, err error) {
 	temporary := hidden(path, temporarySuffix)
 	if bytes, err = f.write(temporary, save); err == nil {
@@ -323,7 +324,7 @@ func (f *Folder) tryWrite(path string, save Save) (bytes int64, err error) {
 		}
 	}
 	if err != nil {
-		// Half of a checkpoint would keep the disk full. If this fails, tidy removes it.
+		// An incomplete checkpoint would take space. If this removal fails, tidy repeats it.
 		_ = f.Disk.Remove(temporary)
 		return 0, err
 	}
@@ -358,7 +359,7 @@ func (f *Folder) write(dir string, save Save) (bytes int64, err error) {
 	return m.bytes() + int64(len(content)), f.Disk.Sync(dir)
 }
 
-// setAside renames what has the name of a checkpoint and is none.
+// setAside renames something that has the name of a checkpoint and is not a checkpoint.
 func (f *Folder) setAside(path string) error {
 	if _, err := readState(path); !exists(path) || !errors.Is(err, ErrForeign) {
 		return nil
@@ -371,12 +372,12 @@ func (f *Folder) setAside(path string) error {
 	if err := f.Disk.Rename(path, aside); err != nil {
 		return err
 	}
-	f.Log.Warn("something that is not a checkpoint had the name of one; it is put aside", "was", path, "now", aside)
+	f.Log.Warn("something that is not a checkpoint had the name of one; it was renamed", "was", path, "now", aside)
 	return nil
 }
 
-// full reports whether an error is that of a full disk. Sessions do not always report that;
-// then it is full if another checkpoint like the last would not fit.
+// full reports whether an error comes from a full disk. Sessions do not always report that
+// error, so the disk also counts as full if another checkpoint of the last size would not fit.
 func (f *Folder) full(err error) bool {
 	n := len(f.saved)
 	switch {
@@ -409,7 +410,7 @@ func (f *Folder) makeRoom(step int64, proven bool) error {
 	return nil
 }
 
-// others are the saved checkpoints of other steps.
+// others returns the saved checkpoints of other steps.
 func (f *Folder) others(step int64) []saved {
 	return slices.DeleteFunc(slices.Clone(f.saved), func(s saved) bool { return s.step == step })
 }
@@ -430,7 +431,7 @@ func (f *Folder) bestStep() int64 {
 	return f.Best.Step
 }
 
-// order writes best.json, or removes it if no checkpoint is the best, and prunes.
+// order updates best.json, or removes it if no checkpoint is the best, and prunes.
 func (f *Folder) order() (err error) {
 	if f.Best != nil {
 		err = f.replaceJSON(bestFile, f.Best)
@@ -444,8 +445,8 @@ func (f *Folder) order() (err error) {
 	return f.prune()
 }
 
-// prune removes the checkpoints that are not needed. If one cannot be removed, the others
-// still are.
+// prune removes the checkpoints that are not needed. After a failed removal it goes on with the
+// others.
 func (f *Folder) prune() error {
 	stay, spare := f.divide(f.saved)
 	var errs []error
@@ -462,7 +463,7 @@ func (f *Folder) prune() error {
 	return errors.Join(errs...)
 }
 
-// divide separates the checkpoints that stay from those that can be spared. The newest ones
+// divide separates the checkpoints that stay from those that can be removed. The newest ones
 // stay, the best one, the one that best.json names, and the newest good one.
 func (f *Folder) divide(all []saved) (stay, spare []saved) {
 	if f.Keep == 0 {
@@ -490,8 +491,8 @@ func (f *Folder) divide(all []saved) (stay, spare []saved) {
 
 func (f *Folder) discard(step int64) error { return discard(f.Disk, f.path(step)) }
 
-// discard removes a folder that others may read. It is renamed first, so that nobody finds
-// half of it. A missing one is no error.
+// discard removes a folder that others may read. It renames the folder first, so that nobody
+// finds a part of it. A missing folder is not an error.
 func discard(d disk.Disk, path string) error {
 	trash := hidden(path, trashSuffix)
 	if err := d.Remove(trash); err != nil || !exists(path) {
@@ -503,9 +504,9 @@ func discard(d disk.Disk, path string) error {
 	return d.Remove(trash)
 }
 
-// publish gives a complete folder its name. One of the same step that has the name keeps
-// another name until the new one is in place, and gets it back if that fails, here or in
-// tidy. If the name may not outlast a crash, the folder loses it again.
+// publish gives a complete folder its final name. An older folder of the same name is renamed
+// until the new one is in place; if that fails, publish or tidy restores the older one. If the
+// new name may not survive a crash, publish removes it again.
 func publish(d disk.Disk, temporary, path string) error {
 	old := hidden(path, replacedSuffix)
 	replaces := exists(path)
@@ -527,12 +528,12 @@ func publish(d disk.Disk, temporary, path string) error {
 	case err != nil && replaces:
 		return errors.Join(err, d.Rename(old, path))
 	case replaces:
-		_ = d.Remove(old) // else the next publish does, or tidy
+		_ = d.Remove(old) // otherwise the next publish or tidy removes it
 	}
 	return err
 }
 
-// tidy removes what a crash left in a folder of checkpoints.
+// tidy removes the remains of a crash from a folder of checkpoints.
 func tidy(d disk.Disk, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -559,7 +560,7 @@ func tidy(d disk.Disk, dir string) error {
 	return nil
 }
 
-// syncTree syncs the files of a folder and its sub-folders, and sums them.
+// syncTree syncs the files of a folder and its sub-folders, and returns their checksums.
 func syncTree(d disk.Disk, dir string) ([]File, error) {
 	var sums []File
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

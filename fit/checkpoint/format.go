@@ -1,12 +1,12 @@
-// Package checkpoint keeps the checkpoints of a training in a folder.
+// Package checkpoint stores the checkpoints of a training in a folder.
 //
 // A checkpoint is a folder ckpt-<step>: the files of the model (Variables), the history, the
-// files of hooks, and state.json, which has the position of the training and the sizes and
-// checksums of all other files. It is written to a temporary name, synced file by file, and
-// renamed; only then are older ones removed. A crash at any moment, of the process or of the
-// machine, leaves the checkpoints that were there, or those and the new one.
+// files of hooks, and state.json, which contains the position of the training and the sizes and
+// checksums of all other files. It is written under a temporary name, synced file by file, and
+// renamed; only then are older ones removed. A crash of the process or the machine at any
+// moment leaves the previous checkpoints, or those and the new one.
 //
-// Package fit writes and resumes checkpoints. Programs use List, and the errors.
+// Package fit writes and resumes checkpoints. Programs use List and the errors.
 package checkpoint
 
 import (
@@ -31,22 +31,22 @@ import (
 const (
 	// Variables is the prefix of the files of the model.
 	Variables = "variables"
-	// History is the file of the history, a fit.Record per line.
+	// History is the file of the history. Each line is a fit.Record.
 	History = "history.jsonl"
 
 	stateFile    = "state.json"
 	stateFormat  = "steadyfit checkpoint"
 	stateVersion = 1
-	// maxStateBytes limits state.json and other small files.
+	// maxStateBytes limits the size of state.json and other small files.
 	maxStateBytes = 64 << 20
 )
 
-// Manifest is the part of state.json that this package uses. The state of a training embeds
-// it, and has fields step, epoch and finite_loss_seen.
+// Manifest is the part of state.json that this package uses. The state of a training embeds it,
+// and also has the fields step, epoch and finite_loss_seen.
 type Manifest struct {
 	// Written is the time of writing, in RFC 3339.
 	Written string `json:"written"`
-	// Identity is what a run has to agree with to resume.
+	// Identity holds the values that a run must match to resume.
 	Identity map[string]string `json:"identity"`
 	// Hooks are the states of hooks by name.
 	Hooks map[string]json.RawMessage `json:"hooks,omitempty"`
@@ -71,7 +71,7 @@ type state struct {
 	raw json.RawMessage
 }
 
-// bytes is the size of the checkpoint's files, without state.json.
+// bytes returns the size of the checkpoint's files, without state.json.
 func (m *Manifest) bytes() int64 {
 	var sum int64
 	for _, f := range m.Files {
@@ -80,19 +80,19 @@ func (m *Manifest) bytes() int64 {
 	return sum
 }
 
-// envelope is the content of state.json. All but State is the same in all versions.
+// envelope is the content of state.json. All fields except State are the same in all versions.
 type envelope struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
-	Writer  string `json:"writer"` // the program
+	Writer  string `json:"writer"` // the program that wrote the file
 	// CRC is the checksum of State as compact JSON.
 	CRC string `json:"crc32c"`
-	// Header is the checksum of the fields before it. The first checkpoints had none.
+	// Header is the checksum of the preceding fields. The first checkpoints had none.
 	Header string          `json:"header_crc32c"`
 	State  json.RawMessage `json:"state"`
 }
 
-// castagnoli is the polynomial that processors have an instruction for.
+// castagnoli is the polynomial for which processors have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func hexSum(sum uint32) string { return fmt.Sprintf("%08x", sum) }
@@ -103,7 +103,7 @@ func (e *envelope) headerSum() string {
 	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
 }
 
-// program is the name and version of this program.
+// program returns the name and version of this program.
 var program = sync.OnceValue(func() string {
 	const name = "steadyfit"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -142,26 +142,26 @@ func Decode(text []byte, into any) error {
 	return err
 }
 
-// open checks the sums of state.json and returns its state.
+// open checks the checksums of state.json and returns its state.
 func open(text []byte) (json.RawMessage, error) {
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
 	}
-	// A flipped bit must not make a damaged checkpoint look like one of another program or
-	// version.
+	// The header has its own checksum, so that a flipped bit does not make a damaged checkpoint
+	// look like one of another program or version.
 	if sum := e.headerSum(); e.Header != "" && sum != e.Header {
-		return nil, fmt.Errorf("%w: the header of %s has the sum %s, expected %s", ErrTorn, stateFile, sum, e.Header)
+		return nil, fmt.Errorf("%w: the header of %s has the checksum %s, expected %s", ErrTorn, stateFile, sum, e.Header)
 	}
 	if e.Format != stateFormat {
-		return nil, fmt.Errorf("%w: %s is of format %q, expected %q", ErrForeign, stateFile, e.Format, stateFormat)
+		return nil, fmt.Errorf("%w: %s has format %q, expected %q", ErrForeign, stateFile, e.Format, stateFormat)
 	}
 	if e.Version != stateVersion {
 		kind := ErrForeign
 		if e.Version > stateVersion {
 			kind = ErrFuture
 		}
-		return nil, fmt.Errorf("%w: %s is of version %d, written by %s; this is %s, which reads version %d",
+		return nil, fmt.Errorf("%w: %s has version %d, written by %s; this is %s, which reads version %d",
 			kind, stateFile, e.Version, cmp.Or(e.Writer, "an unknown program"), program(), stateVersion)
 	}
 	var inner bytes.Buffer
@@ -169,12 +169,12 @@ func open(text []byte) (json.RawMessage, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
 	}
 	if sum := checksum(inner.Bytes()); sum != e.CRC {
-		return nil, fmt.Errorf("%w: %s has the sum %s, expected %s", ErrTorn, stateFile, sum, e.CRC)
+		return nil, fmt.Errorf("%w: %s has the checksum %s, expected %s", ErrTorn, stateFile, sum, e.CRC)
 	}
 	return inner.Bytes(), nil
 }
 
-// readState reads state.json of a checkpoint and checks its own sums.
+// readState reads state.json of a checkpoint and checks its checksums.
 func readState(path string) (*state, error) {
 	text, err := files.Read(filepath.Join(path, stateFile), maxStateBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -206,21 +206,21 @@ func verify(path string) (*state, error) {
 	for _, want := range s.Files {
 		name := filepath.FromSlash(want.Name)
 		if !filepath.IsLocal(name) {
-			return nil, fmt.Errorf("%w: %s lists %q, which is outside of the checkpoint", ErrForeign, stateFile, want.Name)
+			return nil, fmt.Errorf("%w: %s lists %q, which is outside the checkpoint", ErrForeign, stateFile, want.Name)
 		}
 		got, err := sumFile(filepath.Join(path, name))
 		if err != nil {
 			return nil, readError(err)
 		}
 		if got.Bytes != want.Bytes || got.CRC != want.CRC {
-			return nil, fmt.Errorf("%w: %s has %d bytes with the sum %s, expected %d bytes with %s",
+			return nil, fmt.Errorf("%w: %s has %d bytes with the checksum %s, expected %d bytes with %s",
 				ErrTorn, want.Name, got.Bytes, got.CRC, want.Bytes, want.CRC)
 		}
 	}
 	return s, nil
 }
 
-// sumFile reads a file for its size and checksum.
+// sumFile returns the size and checksum of a file.
 func sumFile(path string) (File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -235,8 +235,9 @@ func sumFile(path string) (File, error) {
 	return File{Bytes: n, CRC: hexSum(hash.Sum32())}, nil
 }
 
-// readError is ErrTorn if a file of a checkpoint is missing or is no file. Other errors, such
-// as of permissions, a failing disk or a limit of open files, do not mean that it is damaged.
+// readError is ErrTorn if a file of a checkpoint is missing or is not a regular file. Other
+// errors, such as missing permissions, a failing disk or too many open files, do not mean
+// damage.
 func readError(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, files.ErrTooLarge} {
 		if errors.Is(err, gone) {

@@ -18,36 +18,37 @@ import (
 	"steadyfit/option"
 )
 
-// Info is a checkpoint on disk.
+// Info describes a checkpoint on disk.
 type Info struct {
-	// Path is its folder. Session.Restore reads the model from Variables.
+	// Path is the folder of the checkpoint. Session.Restore reads the model from Variables in
+	// it.
 	Path      string
 	Variables string
-	// Step and Epochs are the train steps and the epochs done.
+	// Step and Epochs are the numbers of train steps and epochs done.
 	Step   int64
 	Epochs int
-	// Written is when it was written.
+	// Written is the time at which it was written.
 	Written time.Time
-	// Identity is what a run has to agree with to resume from it.
+	// Identity holds the values that a run must match to resume from it.
 	Identity map[string]string
 	// Best is true for the best checkpoint by the metric of fit.Best.
 	Best bool
-	// Err is nil if the checkpoint is whole. It is ErrTorn, ErrForeign or ErrFuture, or the
-	// error of a file that could not be read, which may be whole. Only Path and Step are set
-	// then.
+	// Err is nil if the checkpoint is intact. Otherwise it is ErrTorn, ErrForeign or ErrFuture,
+	// or the error of reading a file, which may be intact. With an error, only Path and Step
+	// are set.
 	Err error
 }
 
-// List lists the checkpoints of a folder, newest first, and checks their files. A folder
-// that does not exist has none. It takes no lock: a run that uses the folder is not
-// disturbed, and may remove what was listed.
+// List lists the checkpoints of a folder, newest first, and verifies their files. A folder that
+// does not exist has none. List takes no lock, so a run that uses the folder may remove
+// checkpoints that were listed.
 func List(dir string) ([]Info, error) {
 	steps, err := listSteps(dir)
 	if err != nil {
 		return nil, err
 	}
 	var best Best
-	// Without a good pointer, no checkpoint is the best.
+	// Without a valid best.json, no checkpoint is marked as the best.
 	if text, err := files.Read(filepath.Join(dir, bestFile), maxStateBytes); err != nil || json.Unmarshal(text, &best) != nil {
 		best.Step = -1
 	}
@@ -59,7 +60,7 @@ func List(dir string) ([]Info, error) {
 		} else {
 			info.Variables, info.Epochs, info.Identity = filepath.Join(info.Path, Variables), s.Epochs, s.Identity
 			info.Best = step == best.Step
-			info.Written, _ = time.Parse(time.RFC3339, s.Written) // else it is the zero time
+			info.Written, _ = time.Parse(time.RFC3339, s.Written) // the zero time on error
 		}
 		found = append(found, info)
 	}
@@ -83,9 +84,9 @@ func listSteps(dir string) ([]int64, error) {
 	return steps, nil
 }
 
-// HookState returns what a hook saved in the newest readable checkpoint of a folder; nil if it
-// saved nothing. found is false if there is no checkpoint. It checks no other files, and
-// takes no lock.
+// HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
+// the hook saved none. found is false if there is no checkpoint. It does not verify other
+// files, and takes no lock.
 func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) {
 	steps, err := listSteps(dir)
 	if err != nil {
@@ -99,9 +100,9 @@ func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) 
 	return nil, false, nil
 }
 
-// CheckUnused reports early why a new training cannot write to a folder: an *option.Error if
-// it holds checkpoints of an earlier training, or a *LockedError if another run uses it. A
-// folder that does not exist, or has no checkpoint, is good.
+// CheckUnused reports early the reason why a new training cannot write to a folder: an
+// *option.Error if the folder holds checkpoints of an earlier training, or a *LockedError if
+// another run uses it. It accepts a folder that does not exist or has no checkpoint.
 func CheckUnused(dir string) error {
 	steps, err := listSteps(dir)
 	if err != nil {
@@ -118,8 +119,8 @@ func CheckUnused(dir string) error {
 	return errors.Join(earlier, lock.Release())
 }
 
-// refuseEarlier is the error of a new training in a folder with checkpoints of these steps,
-// ascending; nil if they are all foreign.
+// refuseEarlier returns the error of a new training in a folder with checkpoints of these
+// steps, in ascending order; nil if all are foreign.
 func refuseEarlier(dir string, steps []int64) error {
 	for _, step := range slices.Backward(steps) {
 		path := filepath.Join(dir, name(step))
@@ -137,13 +138,14 @@ func ofFuture(path string, err error) error {
 	return &option.Error{Option: "Checkpoint", Value: path, Reason: err.Error(), Fix: "name another folder, or use the program that wrote it"}
 }
 
-// Resumable is what a run resumes from.
+// Resumable is the state from which a run resumes.
 type Resumable[State any] struct {
-	// Path is the checkpoint, and State the state of the training; empty if the folder has
-	// no checkpoint.
+	// Path is the checkpoint, and State its state. Both are zero if the folder has no
+	// checkpoint.
 	Path  string
 	State State
-	// Logs are the sizes of log files when the training began, if there is no checkpoint.
+	// Logs are the sizes of the log files when the training began, if there is no checkpoint
+	// yet.
 	Logs map[string]int64
 
 	lock *Lock
@@ -157,10 +159,10 @@ func (r *Resumable[State]) Release() error {
 	return nil
 }
 
-// Resume finds the newest whole checkpoint of a folder and locks the folder until Release.
-// Torn and foreign ones are skipped with a warning. If all are torn, that is an error: a
-// training must not restart unnoticed because of a bad disk. So is a newer one of another
-// version, or one that could not be read, since an older one would undo its training.
+// Resume finds the newest intact checkpoint of a folder and locks the folder until Release. It
+// skips torn and foreign checkpoints with a warning. If all are torn, it returns an error, so
+// that a bad disk does not restart a training unnoticed. A newer checkpoint of another version,
+// or one that could not be read, is also an error, since an older one would undo its training.
 func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err error) {
 	r := &Resumable[State]{}
 	defer func() {
@@ -168,7 +170,7 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 			_ = r.lock.Release() // nothing was written
 		}
 	}()
-	// A folder that does not exist, or cannot be changed, is not locked.
+	// A folder that does not exist or cannot be changed is not locked.
 	if r.lock, err = Acquire(dir); errors.Is(err, ErrLocked) {
 		return nil, err
 	} else if err != nil {
@@ -196,11 +198,11 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 		}
 		switch {
 		case errors.Is(err, ErrFuture):
-			return nil, fmt.Errorf("cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to go back to the checkpoint before it", path, err, dir)
+			return nil, fmt.Errorf("cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to resume from the checkpoint before it", path, err, dir)
 		case errors.Is(err, ErrTorn):
 			torn = append(torn, fmt.Errorf("%s: %w", path, err))
 		case !errors.Is(err, ErrForeign):
-			return nil, fmt.Errorf("cannot resume from %s: %w; it may be whole, so no older one is taken: %s, and resume again, or move it out of %s to go back to the checkpoint before it", path, err, remedyUnread(err), dir)
+			return nil, fmt.Errorf("cannot resume from %s: %w; it may be intact, so no older one is used; %s and resume again, or move it out of %s to resume from the checkpoint before it", path, err, remedyUnread(err), dir)
 		}
 		log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
 	}
@@ -213,11 +215,11 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 
 // begun is the content of begunFile.
 type begun struct {
-	// Logs are the sizes that log files had when the training began, by hook.
+	// Logs are the sizes of the log files when the training began, by hook.
 	Logs map[string]int64 `json:"logs"`
 }
 
-// readBegun reads where the log files of a training without a checkpoint began.
+// readBegun reads the sizes that log files had when a training without a checkpoint began.
 func readBegun(dir string) (map[string]int64, error) {
 	path := filepath.Join(dir, begunFile)
 	text, err := files.Read(path, maxStateBytes)
@@ -229,7 +231,7 @@ func readBegun(dir string) (map[string]int64, error) {
 		err = json.Unmarshal(text, &b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("where the training began: %s: %w; remove it to leave log files as they are", path, err)
+		return nil, fmt.Errorf("reading the sizes of log files at the beginning of the training from %s: %w; remove it to leave log files unchanged", path, err)
 	}
 	return b.Logs, nil
 }

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// lockName is the file in a folder of checkpoints that a run locks. It has the Holder, for
-// people, and is removed with the lock.
+// lockName is the file in a folder of checkpoints that a run locks. Its content is the Holder,
+// for people to read. It is removed when the lock is released.
 const lockName = ".lock"
 
-// lockTries is the number of tries while other runs remove the file at the same time.
+// lockTries is the number of attempts while other runs remove the file at the same time.
 const lockTries = 100
 
 // errLockBusy is the error of flock for a file that another process has locked.
@@ -24,11 +24,11 @@ var errLockBusy = errors.New("locked")
 
 // Holder is a process that uses a folder of checkpoints.
 type Holder struct {
-	// PID is its number on its host, or in its container.
+	// PID is the process ID on its host, or in its container.
 	PID int `json:"pid"`
-	// Host is the name of its host, or of its container.
+	// Host is the name of the host, or of the container.
 	Host string `json:"host"`
-	// Since is when it began.
+	// Since is the time at which the process took the lock.
 	Since time.Time `json:"since"`
 }
 
@@ -50,15 +50,15 @@ func thisProcess(since time.Time) Holder {
 	return Holder{PID: os.Getpid(), Host: host, Since: since}
 }
 
-// Lock is an advisory lock on a folder of checkpoints. The kernel releases it when the
-// process ends, however it ends; child processes do not hold it. On NFS it holds between
-// hosts unless the mount has nolock or local_lock=flock.
+// Lock is an advisory lock on a folder of checkpoints. The kernel releases it when the process
+// ends in any way; child processes do not hold it. On NFS it works between hosts unless the
+// mount has nolock or local_lock=flock.
 type Lock struct {
 	file *os.File
-	// before held the lock and did not remove its file: it was killed, or it runs on a host
-	// whose locks are not visible here.
+	// before is the previous holder if it did not remove the file: it was killed, or it runs on
+	// a host whose locks are not visible here.
 	before Holder
-	// unsupported is why the file system has no locks, or nil.
+	// unsupported is the error of a file system without locks, or nil.
 	unsupported error
 }
 
@@ -94,7 +94,7 @@ func tryLock(path string) (_ *Lock, err error) {
 		return nil, &LockedError{Folder: filepath.Dir(path), Holder: held}
 	case err != nil:
 		l.unsupported = err
-		_ = os.Remove(path) // an empty file that is left does no harm
+		_ = os.Remove(path) // a leftover empty file is harmless
 		return l, nil
 	}
 	info, err := file.Stat()
@@ -109,14 +109,14 @@ func tryLock(path string) (_ *Lock, err error) {
 		return nil, nil
 	}
 	l.file, l.before = file, held
-	// The content is only for people, and a full disk has no room for it.
+	// The content is only informative, and a full disk has no space for it.
 	if text, err := json.Marshal(thisProcess(time.Now().UTC().Truncate(time.Second))); err == nil && file.Truncate(0) == nil {
 		_, _ = file.WriteAt(append(text, '\n'), 0)
 	}
 	return l, nil
 }
 
-// readHolder returns the zero Holder if the file has none.
+// readHolder returns the zero Holder if the file contains none.
 func readHolder(file *os.File) Holder {
 	const enough = 4 << 10
 	text, err := io.ReadAll(io.NewSectionReader(file, 0, enough))
@@ -127,10 +127,10 @@ func readHolder(file *os.File) Holder {
 	return h
 }
 
-// warn reports what may let two runs use the folder.
+// warn logs the conditions under which two runs may use the folder.
 func (l *Lock) warn(log *slog.Logger, dir string) {
 	if l.unsupported != nil {
-		log.Warn("this file system has no locks; take care that only one run uses the folder of checkpoints", "folder", dir, "error", l.unsupported)
+		log.Warn("this file system has no locks; make sure that only one run uses the folder of checkpoints", "folder", dir, "error", l.unsupported)
 	}
 	if l.before.PID != 0 && l.before.Host != thisProcess(l.before.Since).Host {
 		log.Warn("the run that used this folder of checkpoints before was on another host and did not end by itself; if the file system does not carry locks between hosts, make sure that it has ended",
@@ -138,15 +138,15 @@ func (l *Lock) warn(log *slog.Logger, dir string) {
 	}
 }
 
-// Release releases the lock. It may be called again, and on nil.
+// Release releases the lock. It may be called again, and on a nil Lock.
 func (l *Lock) Release() error {
 	if l == nil || l.file == nil {
 		return nil
 	}
 	file := l.file
 	l.file = nil
-	// Removed while the lock is held, so that it is not the file of another run. A file that
-	// cannot be removed does no harm.
+	// The file is removed while the lock is held, so that it cannot be that of another run. A
+	// file that cannot be removed is harmless.
 	_ = os.Remove(file.Name())
 	return file.Close()
 }
