@@ -15,30 +15,30 @@ import (
 	"steadyfit/internal/child"
 )
 
-// attempt is one process.
+// attempt is one process of the training.
 type attempt struct {
 	*child.Process
-	// crash is how the attempt ended, if in no ordinary way.
+	// crash describes the end of an attempt that crashed.
 	crash Crash
-	// end is the last message; nil without one.
+	// end is the last message of the child; nil if it sent none.
 	end *message
-	// stepped is true after the first step; progress, if that was later than the first one of
-	// every attempt before.
+	// stepped is true after the first step of the attempt. progress is true if that step was
+	// later than the first step of all earlier attempts.
 	stepped, progress bool
-	// lingered is true if the process was killed after its last message.
+	// lingered is true if the process had to be killed after its last message.
 	lingered bool
 }
 
-// crashCode is the exit code of Go for a process that crashed.
+// crashCode is the exit code with which the Go runtime ends a process that crashed.
 const crashCode = 2
 
-// chosen reports whether main has chosen the exit code. After train returned nil, only a crash
-// has the exit code 2.
+// chosen reports whether main has chosen the exit code. If train returned nil, exit code 2
+// means a crash.
 func (a *attempt) chosen() bool {
 	return a.end != nil && a.crash.ExitCode >= 0 && (a.end.End != endDone || a.crash.ExitCode != crashCode)
 }
 
-// code is the exit code if there is no other attempt.
+// code is the exit code of Run's error if there is no further attempt.
 func (a *attempt) code() int {
 	switch {
 	case a.chosen():
@@ -49,7 +49,7 @@ func (a *attempt) code() int {
 	return 1
 }
 
-// attempt runs one process to its end. The error is only about starting it.
+// attempt runs one process to its end. The error means that the process could not be started.
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
 	a := &attempt{crash: Crash{Attempt: p.next.Attempt, ExitCode: -1}}
@@ -59,7 +59,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 		command.Files = []*os.File{p.terminal}
 	}
 	var err error
-	// The end of ctx is passed on as a signal.
+	// When ctx ends, the child gets a signal instead.
 	if a.Process, err = child.Start(context.WithoutCancel(ctx), command); err != nil {
 		a.crash.Time, a.crash.Lasted = time.Now(), time.Since(began)
 		return a, fmt.Errorf("supervise: %w", err)
@@ -79,7 +79,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	return a, nil
 }
 
-// ticks is the number of parts in which a deadline is counted.
+// ticks is the number of parts into which a deadline is divided.
 const ticks = 8
 
 // watch returns when the child has ended.
@@ -126,7 +126,7 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 			p.stop(a, syscall.SIGTERM)
 		case <-grace:
 			a.lingered = a.end != nil
-			p.warn(a.Kill(fmt.Sprintf("killed, as it had not ended after %v", p.Grace)))
+			p.warn(a.Kill(fmt.Sprintf("killed because it had not ended after %v", p.Grace)))
 		}
 		if grace == nil && (p.ending || a.end != nil) {
 			grace = p.after(p.Grace)
@@ -134,7 +134,7 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 	}
 }
 
-// ticker never ticks without a period.
+// ticker returns a ticker that never ticks if period is 0.
 func (p *parent) ticker(period time.Duration) (<-chan time.Time, func()) {
 	if period <= 0 {
 		return nil, func() {}
@@ -142,7 +142,7 @@ func (p *parent) ticker(period time.Duration) (<-chan time.Time, func()) {
 	return p.tick(period)
 }
 
-// hear takes a message of the child. A line that is torn says nothing.
+// hear handles a message of the child. It ignores an incomplete line.
 func (p *parent) hear(a *attempt, line []byte) {
 	var m message
 	if json.Unmarshal(line, &m) != nil {
@@ -156,7 +156,7 @@ func (p *parent) hear(a *attempt, line []byte) {
 	}
 	a.crash.Step = m.Step
 	if m.Step > p.memoryStep {
-		p.next.MemoryCrashes = 0 // it got further than the last of them
+		p.next.MemoryCrashes = 0 // this attempt got further than the last memory crash
 	}
 	if m.Step > 0 && !a.stepped {
 		a.stepped = true
@@ -166,7 +166,7 @@ func (p *parent) hear(a *attempt, line []byte) {
 	}
 }
 
-// receive acts on a signal. a is nil if no process runs.
+// receive handles a signal. a is nil if no process runs.
 func (p *parent) receive(s os.Signal, a *attempt) {
 	if suspend(s, a) {
 		return
@@ -178,7 +178,7 @@ func (p *parent) receive(s os.Signal, a *attempt) {
 	p.stop(a, s)
 }
 
-// stop asks the child to end, once.
+// stop asks the child to end. Later calls have no effect.
 func (p *parent) stop(a *attempt, s os.Signal) {
 	if !p.ending && a != nil {
 		p.warn(a.Signal(s))
@@ -186,18 +186,19 @@ func (p *parent) stop(a *attempt, s os.Signal) {
 	p.ending = true
 }
 
-// warn logs an error that nothing can be done about.
+// warn logs an error that the parent cannot handle.
 func (p *parent) warn(err error) {
 	if err != nil {
 		p.log(slog.LevelWarn, "the training process could not be reached", "error", err)
 	}
 }
 
-// relay passes a child's standard error on.
+// relay copies a child's standard error to out.
 type relay struct {
 	w   io.Writer
 	out chan<- func()
-	// ended is closed once the child has ended: then what has no place in out is dropped.
+	// ended is closed once the child has ended; output that does not fit in out is then
+	// dropped.
 	ended chan struct{}
 	// stuck is true while out is full.
 	stuck atomic.Bool
@@ -205,7 +206,7 @@ type relay struct {
 
 func (r *relay) Write(b []byte) (int, error) {
 	part := bytes.Clone(b)
-	write := func() { _, _ = r.w.Write(part) } // an error must not reach the child
+	write := func() { _, _ = r.w.Write(part) } // a write error must not affect the child
 	select {
 	case r.out <- write:
 		return len(b), nil

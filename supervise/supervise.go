@@ -1,5 +1,5 @@
-// Package supervise keeps a training alive: it runs the training in a child process, and starts
-// that again from its last checkpoint after a crash, a kill or a hang.
+// Package supervise runs a training in a child process, and restarts it from its last
+// checkpoint after a crash, a kill or a hang.
 //
 //	func main() {
 //		err := supervise.Run(ctx, supervise.Options{Deadline: time.Minute}, train)
@@ -9,12 +9,12 @@
 //		os.Exit(supervise.ExitCode(err))
 //	}
 //
-// The first process that calls [Run] becomes the parent. It starts the same program with the same
-// arguments as its child, in which Run calls train with a [Worker]. Train calls Worker.Alive
-// after every step, and resumes from its checkpoints if Status.Step is above 0. It may also ask
-// for a new process itself, with Worker.Restart.
+// The first process that calls [Run] becomes the parent. It starts the same program with the
+// same arguments as its child. In the child, Run calls train with a [Worker]. Train calls
+// Worker.Alive after every step, and resumes from its checkpoints if Status.Step is above 0. It
+// may also request a new process with Worker.Restart.
 //
-// The package knows nothing of TensorFlow, and its parent does not load it.
+// The package does not depend on TensorFlow, and the parent does not load it.
 package supervise
 
 import (
@@ -38,72 +38,75 @@ import (
 const Env = "STEADYFIT_SUPERVISED"
 
 var (
-	// ErrRestart is in the errors of Worker.Restart: train has saved its state.
+	// ErrRestart is wrapped by the errors of Worker.Restart: train has saved its state.
 	ErrRestart = errors.New("another process continues")
-	// ErrRetry marks an error of train that a new process may not have. An error that wraps it
-	// counts as a crash.
+	// ErrRetry marks an error of train that may not occur in a new process. An error that wraps
+	// it counts as a crash.
 	ErrRetry = errors.New("a new process may get further")
-	// errOrphaned is the cause with which train's context ends after the parent.
+	// errOrphaned is the cause of train's context when the parent has ended.
 	errOrphaned = errors.New("the supervising process has ended")
 )
 
 // Options configure Run. The zero value restarts after crashes and ignores hangs.
 type Options struct {
-	// Deadline is the longest time between two signs of life; then the child is killed as hung.
-	// It has to cover a slow batch, a checkpoint and the final save. Time for which this
-	// process does not run, or waits for a reader of Stderr, does not count. 0 has no deadline.
+	// Deadline is the longest time between two signs of life before the child is killed as
+	// hung. It has to cover a slow batch, a checkpoint and the final save. Time during which
+	// this process does not run, or waits for a reader of Stderr, does not count. 0 disables
+	// it.
 	Deadline time.Duration
-	// StartDeadline is the Deadline before the first step, for loading and compiling the model.
-	// 0 means ten times Deadline.
+	// StartDeadline is the Deadline before the first step, to load and compile the model. 0
+	// means ten times Deadline.
 	StartDeadline time.Duration
-	// Restarts is the number of consecutive crashes without progress to tolerate. Progress is
-	// an attempt that begins at a later step than all before it. 0 means 5; less is none.
+	// Restarts is the number of consecutive crashes without progress to tolerate. Progress
+	// means that an attempt began at a later step than all earlier ones. 0 means 5; a negative
+	// number means none.
 	Restarts int
-	// Backoff is the time from a crash to the next attempt. It doubles with each crash without
-	// progress, up to MaxBackoff. 0 means 1 s, and 1 min.
+	// Backoff is the time from a crash to the next attempt; 0 means 1 s. It doubles with each
+	// crash without progress, up to MaxBackoff; 0 means 1 min.
 	Backoff, MaxBackoff time.Duration
-	// Grace is the time that the child has to end after a signal, or after its last message.
-	// It has to cover a step and a checkpoint. 0 means Deadline, and at least 1 min.
+	// Grace is the time that the child has to end after a signal or after its last message. It
+	// has to cover a step and a checkpoint. 0 means Deadline, but at least 1 min.
 	Grace time.Duration
-	// ExitCode is main's exit code for an error of train, needed for a child that has to be
+	// ExitCode returns main's exit code for an error of train. It is needed for a child that is
 	// killed after its last message. nil means the function ExitCode.
 	ExitCode func(err error) int `json:"-"`
-	// Log gets crashes and restarts; nil discards them.
+	// Log receives crashes and restarts; nil discards them.
 	Log *slog.Logger
-	// Stderr gets the child's standard error, which is a pipe; nil means this process's. If
-	// it is a terminal, Worker.Terminal leads to it.
+	// Stderr receives the child's standard error, which is a pipe; nil means the standard error
+	// of this process. If Stderr is a terminal, Worker.Terminal writes to it.
 	Stderr io.Writer
-	// Args are the program to start and its arguments; nil means this one with its own.
+	// Args are the program to start and its arguments; nil means this program with its own
+	// arguments.
 	Args []string
 	// Env is added to the environment of the child.
 	Env []string
 
-	// after and tick stand in for time.After and a ticker in tests.
+	// after and tick replace time.After and a ticker in tests.
 	after func(time.Duration) <-chan time.Time
 	tick  func(time.Duration) (<-chan time.Time, func())
 }
 
-// Crash is an attempt that did not end in an ordinary way.
+// Crash describes an attempt that ended in a crash.
 type Crash struct {
 	Time    time.Time `json:"time"`
 	Attempt int       `json:"attempt"`
 	// Step is the last step that was reported, at most 50 ms before the crash.
 	Step int64 `json:"step"`
-	// Lasted is how long the process ran.
+	// Lasted is the time for which the process ran.
 	Lasted time.Duration `json:"lasted_ns"`
-	// Signal killed the process, or it ended with ExitCode, which is -1 otherwise. Go turns
-	// SIGSEGV and SIGABRT, of C code too, into exit code 2.
+	// Signal is the signal that killed the process; otherwise it ended with ExitCode, which is
+	// -1 after a signal. Go turns SIGSEGV and SIGABRT, also of C code, into exit code 2.
 	Signal   syscall.Signal `json:"signal,omitempty"`
 	ExitCode int            `json:"exit_code"`
-	// OOMKilled means that the kernel killed the process for memory, by the counter of its
-	// control group. Hang means that Run killed it.
+	// OOMKilled means that the kernel killed the process because memory ran out, according to
+	// the counter of its control group. Hang means that Run killed it.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 	Hang      bool `json:"hang,omitempty"`
 	// OutOfMemory means OOMKilled, or a crash after a failed allocation.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
-	// Cause says all of that in words, with the line of the log that names the cause.
+	// Cause describes all of that in words, with the line of the log that names the cause.
 	Cause string `json:"cause"`
-	// Log has the last lines of standard error, at most 20.
+	// Log holds the last lines of standard error, at most 20.
 	Log []string `json:"log,omitempty"`
 }
 
@@ -111,16 +114,16 @@ func (c Crash) String() string {
 	return fmt.Sprintf("attempt %d, step %d, after %v: %s", c.Attempt, c.Step, c.Lasted.Round(time.Millisecond), c.Cause)
 }
 
-// Error is a training that failed, with the exit code to end with.
+// Error reports a training that failed, and the exit code for main.
 type Error struct {
-	// Code is the exit code of the child, or else that of Options.ExitCode; at least 1.
+	// Code is the exit code of the child, or otherwise that of Options.ExitCode; at least 1.
 	Code int
-	// Text is train's error.
+	// Text is the text of train's error.
 	Text string
-	// Crashes are those since the last progress if there were too many. It is nil if the child
-	// ended in an ordinary way, and then has printed the error itself.
+	// Crashes are the crashes since the last progress, if there were too many. It is nil if
+	// train returned an error, which the child has then printed itself.
 	Crashes []Crash
-	// Killed means that the child reported its error and had to be killed.
+	// Killed means that the child reported its error but had to be killed.
 	Killed bool
 }
 
@@ -138,12 +141,12 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, "\n  %v", c)
 	}
 	if e.OutOfMemory() {
-		b.WriteString("\nit needs more memory than there is; use a smaller batch, a memory budget, or a machine with more memory")
+		b.WriteString("\nthe training needs more memory than is available; use a smaller batch, a memory budget, or a machine with more memory")
 	}
 	return b.String()
 }
 
-// OutOfMemory reports whether most of the crashes were for lack of memory.
+// OutOfMemory reports whether most of the crashes were due to lack of memory.
 func (e *Error) OutOfMemory() bool {
 	n := 0
 	for _, c := range e.Crashes {
@@ -154,15 +157,15 @@ func (e *Error) OutOfMemory() bool {
 	return 2*n > len(e.Crashes)
 }
 
-// Reported reports whether main need not print an error of Run: the child has printed it, or it
-// only asks for a new process.
+// Reported reports whether main need not print an error of Run, because the child has printed
+// it or it only requests a new process.
 func Reported(err error) bool {
 	var e *Error
 	return errors.Is(err, ErrRestart) || errors.As(err, &e) && len(e.Crashes) == 0 && !e.Killed
 }
 
-// ExitCode returns an exit code for an error of Run: 0 for none and for ErrRestart, the child's for
-// an *Error, 130 for context.Canceled, and 1 for others.
+// ExitCode returns an exit code for an error of Run: 0 for nil and for ErrRestart, the child's
+// code for an *Error, 130 for context.Canceled, and 1 for others.
 func ExitCode(err error) int {
 	var e *Error
 	switch {
@@ -176,29 +179,31 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// Run runs train in a child process and restarts it after every crash: SIGKILL, the kernel's OOM
-// killer, an abort in TensorFlow, a hang. Main calls it once, does the same before it in parent
-// and child, and does not load TensorFlow before it. The parent uses about 20 MiB and writes no
-// checkpoint. The child's standard input is empty; its standard output is the parent's.
+// Run runs train in a child process and restarts it after every crash: SIGKILL, the kernel's
+// OOM killer, an abort in TensorFlow, a hang. Main calls it once. The code before that call
+// runs in parent and child alike, and must not load TensorFlow. The parent uses about 20 MiB
+// and writes no checkpoints. The child's standard input is empty; its standard output is the
+// parent's.
 //
-// In the child, Run returns train's error, and main reports it and chooses the exit code. In the
-// parent it returns
+// In the child, Run returns train's error; main reports it and chooses the exit code. In the
+// parent, Run returns
 //   - nil: the child ended with exit code 0.
 //   - *Error: the child ended with another exit code after an ordinary error, which is retried
 //     only if it wraps ErrRetry; or it crashed too often.
 //   - context.Canceled: the child was asked to end and did not end by itself.
 //   - another error: the child could not be started.
 //
-// A child that ends before train has returned has crashed, whatever its exit code is. So has a
-// child that ends with 2, Go's exit code of a crash, after train returned nil.
+// A child that ends before train has returned has crashed, whatever its exit code. So has a
+// child that ends with exit code 2, which Go uses for crashes, after train returned nil.
 //
 // SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and end train's
-// context. A second SIGINT kills the child. Ctrl-Z stops the child, too. The child is in a
-// process group of its own; what is left of it is killed when the child has ended.
+// context. A second SIGINT kills the child. Ctrl-Z also stops the child. The child has its own
+// process group, and Run kills the rest of the group when the child has ended.
 //
-// If the parent is killed, train's context ends, and the child is killed after Grace. Two
-// processes must not write the same checkpoints: wait for that before resuming by hand. Where
-// the kernel kills a control group as a whole (memory.oom.group), the parent ends, too.
+// If the parent is killed, train's context ends, and the child is killed after Grace. Before
+// resuming by hand, wait until the child has ended: two processes must not write the same
+// checkpoints. Where the kernel kills a control group as a whole (memory.oom.group), the parent
+// also ends.
 func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Worker) error) error {
 	switch {
 	case ctx == nil:
@@ -209,7 +214,7 @@ func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Work
 		}
 		return work(ctx, o.ExitCode, train)
 	case inChild.Load():
-		return errors.New("supervise: this is the supervised process; call supervise.Run once, in main")
+		return errors.New("supervise: supervise.Run was called in the supervised process; call it once, in main")
 	case runtime.GOOS != "linux":
 		return errors.New("supervise: needs Linux")
 	}
@@ -220,8 +225,8 @@ func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Work
 	return p.run(ctx)
 }
 
-// endSignals ask a training to end. Those that this process was started to ignore, as under
-// nohup, stay ignored.
+// endSignals are the signals that ask a training to end. Signals that this process was started
+// to ignore, as under nohup, stay ignored.
 func endSignals() (list []os.Signal) {
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
@@ -234,24 +239,24 @@ func endSignals() (list []os.Signal) {
 // parent is the supervising process.
 type parent struct {
 	Options
-	// next is the specification of the next child.
+	// next is the specification for the next child.
 	next     spec
 	terminal *os.File
 	signals  chan os.Signal
-	// crashes are those since the last progress. from is the latest step that an attempt began
-	// with, memoryStep that of the last crash for lack of memory.
+	// crashes are the crashes since the last progress. from is the latest step at which an
+	// attempt began. memoryStep is the step of the last crash due to lack of memory.
 	crashes          []Crash
 	from, memoryStep int64
-	// out has what is still to be written, by a goroutine of its own: the parent must not
+	// out holds pending output. A separate goroutine writes it, because the parent must not
 	// wait for a terminal.
 	out chan func()
-	// interrupted is true after a signal to end; ending once the child has been asked to end,
-	// or none is to be started.
+	// interrupted is true after a signal to end. ending is true once the child was asked to
+	// end, or if no child is to be started.
 	interrupted, ending bool
 }
 
-// outQueue is how many pieces of the child's standard error, of at most 32 KiB, and lines of the
-// log wait for a reader. Then the child waits.
+// outQueue is the number of pieces of the child's standard error, of at most 32 KiB, and of log
+// lines that may wait for a reader. When the queue is full, the child waits.
 const outQueue = 64
 
 func newParent(o Options) *parent {
@@ -283,7 +288,7 @@ func newParent(o Options) *parent {
 	return p
 }
 
-// log logs after all that waits in out. It drops the line if nobody reads.
+// log logs after all pending output. It drops the line if nobody reads.
 func (p *parent) log(level slog.Level, text string, args ...any) {
 	select {
 	case p.out <- func() { p.Log.Log(context.Background(), level, text, args...) }:
@@ -305,8 +310,8 @@ func (p *parent) run(ctx context.Context) error {
 	return err
 }
 
-// await returns when all has been written, or at a signal: without a reader, the rest would hold
-// this process for ever.
+// await returns when all output has been written, or at a signal: without a reader, the rest
+// would block this process forever.
 func (p *parent) await(written <-chan struct{}) {
 	for {
 		select {
@@ -329,7 +334,7 @@ func (p *parent) attempts(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			// Just after a machine has run out of memory, it may have none to start with.
+			// Just after a machine has run out of memory, starting a process may fail.
 			a.crash.Cause = err.Error()
 		} else if final, err := p.judge(ctx, a); final {
 			return err
@@ -364,7 +369,7 @@ func (p *parent) attempts(ctx context.Context) error {
 	}
 }
 
-// judge reports whether an attempt was the last one, and Run's error then.
+// judge reports whether an attempt was the last one, and the error of Run in that case.
 func (p *parent) judge(ctx context.Context, a *attempt) (final bool, err error) {
 	finished := a.end != nil && (a.end.End == endDone || a.end.End == endFailed)
 	switch {

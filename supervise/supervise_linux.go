@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopSignals are those of Ctrl-Z and of what ends it.
+// stopSignals are the signals of Ctrl-Z and of continuing afterwards.
 var stopSignals = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT}
 
-// suspend stops the child and this process on Ctrl-Z, and continues the child after it. It
-// reports whether the signal was of that kind.
+// suspend stops the child and this process on Ctrl-Z, and continues the child afterwards. It
+// reports whether the signal was one of stopSignals.
 func suspend(s os.Signal, a *attempt) bool {
 	if s != syscall.SIGTSTP && s != syscall.SIGCONT {
 		return false
@@ -22,28 +22,30 @@ func suspend(s os.Signal, a *attempt) bool {
 		toChild = syscall.SIGSTOP
 	}
 	if a != nil {
-		_ = a.SignalGroup(toChild) // it may have ended
+		_ = a.SignalGroup(toChild) // the child may have ended
 	}
 	if s == syscall.SIGTSTP {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // a process may stop itself
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // a process is always allowed to stop itself
 	}
 	return true
 }
 
-// survivePipes keeps a process alive whose standard error nobody reads any more: a child without
-// a parent writes a last checkpoint, and a parent without a terminal restarts its child. The
-// signal is caught and not ignored, since other programs would inherit that.
+// survivePipes keeps a process alive when nobody reads its standard error any more: a child
+// without a parent writes a last checkpoint, and a parent without a terminal restarts its
+// child. The signal is caught instead of ignored, since child processes would inherit an
+// ignored signal.
 func survivePipes() (stop func()) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGPIPE)
 	return func() { signal.Stop(caught) }
 }
 
-// ignoreTerminalStop lets the child write to a terminal that stops background processes which
-// do.
+// ignoreTerminalStop allows the child to write to a terminal that stops background processes on
+// output.
 func ignoreTerminalStop() { signal.Ignore(syscall.SIGTTOU) }
 
-// stopped reports whether a terminal takes no output, as after Ctrl-S. nil does.
+// stopped reports whether a terminal takes no output, as after Ctrl-S. It accepts nil, which
+// takes output.
 func stopped(terminal *os.File) bool {
 	if terminal == nil {
 		return false
@@ -53,7 +55,7 @@ func stopped(terminal *os.File) bool {
 	return err == nil && n == 0
 }
 
-// write writes a short line to a pipe, whole or not at all, and does not wait.
+// write writes a short line to a pipe, completely or not at all, without waiting.
 func write(fd int, line []byte) error {
 	_, err := syscall.Write(fd, line)
 	return err

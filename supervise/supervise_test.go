@@ -1077,7 +1077,7 @@ func TestErrorOutOfMemory(t *testing.T) {
 		assert.Equal(t, c.want, err.OutOfMemory(), c.crashes)
 		assert.NotErrorIs(t, err, ErrRetry)
 		if c.want {
-			assert.ErrorContains(t, err, "it needs more memory than there is")
+			assert.ErrorContains(t, err, "the training needs more memory than is available")
 		}
 	}
 }

@@ -17,42 +17,42 @@ import (
 	"steadyfit/internal/child"
 )
 
-// Status is the state of a supervised training when a process of it starts. The zero value is
-// that of a training without supervision.
+// Status is the state of a supervised training when one of its processes starts. The zero value
+// means no supervision.
 type Status struct {
-	// Attempt is the number of the process, from 1.
+	// Attempt is the number of this process, from 1.
 	Attempt int `json:"attempt"`
-	// Began is when the first process started.
+	// Began is the time at which the first process started.
 	Began time.Time `json:"began"`
-	// Step is the latest step of all processes. Above 0, train must resume from the checkpoints
-	// if there are any; at 0 they are another training's.
+	// Step is the latest step of all processes. Above 0, train must resume from the
+	// checkpoints, if there are any. At 0, existing checkpoints belong to another training.
 	Step int64 `json:"step,omitempty"`
-	// Reason says why the process was started, as in "restart 3: killed by SIGKILL"; empty for
-	// the first one.
+	// Reason is the reason for starting this process, such as "restart 3: killed by SIGKILL";
+	// empty for the first one.
 	Reason string `json:"reason,omitempty"`
-	// Crashed is true if the process before this one crashed; Crashes is how many have, and
-	// LastCrash is the last of them.
+	// Crashed is true if the previous process crashed. Crashes is the number of crashes so far,
+	// and LastCrash the last of them.
 	Crashed   bool   `json:"crashed,omitempty"`
 	Crashes   int    `json:"crashes,omitempty"`
 	LastCrash *Crash `json:"last_crash,omitempty"`
-	// MemoryCrashes counts the crashes for lack of memory since a step was reached beyond the
-	// last of them. The training needs less memory to continue.
+	// MemoryCrashes is the number of crashes due to lack of memory since the training last got
+	// beyond the step of such a crash. Above 0, the training needs less memory to continue.
 	MemoryCrashes int `json:"memory_crashes,omitempty"`
 }
 
-// spec is what a child gets.
+// spec is the specification that a child receives.
 type spec struct {
 	Status
 	Terminal bool          `json:"terminal,omitempty"`
 	Grace    time.Duration `json:"grace_ns"`
 }
 
-// message is a sign of life, or with End the last message.
+// message is a sign of life or, with End, the last message.
 type message struct {
 	Step int64   `json:"step"`
 	End  endKind `json:"end,omitempty"`
 	Text string  `json:"text,omitempty"`
-	// Code is main's exit code, if it is known.
+	// Code is main's exit code, if known.
 	Code int `json:"code,omitempty"`
 }
 
@@ -65,8 +65,8 @@ const (
 	endRetry   endKind = "retry"
 )
 
-// Worker is the supervised process. A nil Worker is a process without supervision. It is safe
-// for concurrent use.
+// Worker is the child's side of supervision. A nil Worker means no supervision. It is safe for
+// concurrent use.
 type Worker struct {
 	spec   spec
 	parent *child.Parent
@@ -74,22 +74,22 @@ type Worker struct {
 	fd       int
 	terminal *os.File
 	began    time.Time
-	// sent is when the last sign of life was sent, since began; 0 before.
+	// sent is the time of the last sign of life, counted from began; 0 before the first.
 	sent atomic.Int64
-	// first is true once a step has been sent.
+	// first is true once a step was sent.
 	first atomic.Bool
-	// step is the newest one, sent or not.
+	// step is the latest step, sent or not.
 	step atomic.Int64
 }
 
 const (
-	// aliveEvery is the least time from one sign of life to the next.
+	// aliveEvery is the least time between two signs of life.
 	aliveEvery = 50 * time.Millisecond
-	// busyEvery is the time from one sign of life of Busy to the next.
+	// busyEvery is the time between two signs of life from Busy.
 	busyEvery = 250 * time.Millisecond
 )
 
-// inChild is true in the child, where Env is not set any more.
+// inChild is true in the child. Env is unset there after Run has read it.
 var inChild atomic.Bool
 
 // InChild reports whether this process is a child in which Run has called train.
@@ -103,9 +103,9 @@ func (w *Worker) Status() Status {
 	return w.spec.Status
 }
 
-// Alive is a sign of life after each train step. step counts the steps of the training, those
-// before a resume included; it is 0 before this process has done one. Alive writes to a pipe
-// every 50 ms, and neither allocates nor blocks.
+// Alive gives a sign of life after a train step. step is the number of train steps done,
+// including those before a resume, or 0 before the first step of this process. Alive writes to
+// a pipe at most every 50 ms, and neither allocates nor blocks.
 func (w *Worker) Alive(step int64) {
 	if w == nil {
 		return
@@ -123,15 +123,15 @@ func (w *Worker) Alive(step int64) {
 		return
 	}
 	var line [40]byte
-	// If the pipe is full because the parent does not read, the next sign will do.
+	// If the parent does not read and the pipe is full, the next sign of life suffices.
 	text := append(strconv.AppendInt(append(line[:0], `{"step":`...), step, 10), "}\n"...)
 	if write(w.fd, text) == nil && first {
 		w.first.Store(true)
 	}
 }
 
-// Busy gives signs of life until done is called, once, for work before the first step that
-// cannot call Alive, such as reading a file.
+// Busy gives signs of life until done is called. It is for work before the first step that
+// cannot call Alive, such as reading a file. done is called once.
 func (w *Worker) Busy() (done func()) {
 	if w == nil {
 		return func() {}
@@ -154,17 +154,17 @@ func (w *Worker) Busy() (done func()) {
 }
 
 // Restart returns an error that wraps ErrRestart. Train saves its state and returns the error;
-// another process then resumes at once, with fresh memory. That is no crash, unless there was no
-// progress. Without supervision, the error is an ordinary one.
+// another process then resumes at once, with fresh memory. That counts as a crash only if there
+// was no progress. Without supervision, the error does not wrap ErrRestart.
 func (w *Worker) Restart(reason string) error {
 	if w == nil {
-		return fmt.Errorf("%s: this needs a new process, and nothing starts one; train under supervise.Run", reason)
+		return fmt.Errorf("%s: a new process is needed, but nothing starts one; train under supervise.Run", reason)
 	}
 	return fmt.Errorf("%s: %w", reason, ErrRestart)
 }
 
-// Terminal returns where a progress bar goes: the terminal of the parent if it has one, else
-// the writer.
+// Terminal returns the destination for a progress bar: the terminal of the parent if it has
+// one, otherwise the given writer.
 func (w *Worker) Terminal(otherwise io.Writer) io.Writer {
 	if w == nil || w.terminal == nil {
 		return otherwise
@@ -189,7 +189,7 @@ func work(ctx context.Context, exitCode func(error) int, train func(context.Cont
 	survivePipes()
 	ctx, orphan := context.WithCancelCause(ctx)
 	defer orphan(nil)
-	// It watches on after train has returned: main could hang, too.
+	// The parent is watched even after train has returned, since main could hang, too.
 	go w.watchParent(orphan)
 	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
 	defer stop()
@@ -200,15 +200,15 @@ func work(ctx context.Context, exitCode func(error) int, train func(context.Cont
 	return err
 }
 
-// watchParent reads until the parent has ended, which never writes.
+// watchParent blocks until the parent has ended. The parent never writes.
 func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_, _ = w.parent.Requests.Read(make([]byte, 1))
 	orphan(errOrphaned)
 	time.Sleep(w.spec.Grace)
-	_ = child.KillSelf() // nobody is left to report to
+	_ = child.KillSelf() // there is no parent to report to
 }
 
-// end reports to the parent how train ended.
+// end reports the end of train to the parent.
 func (w *Worker) end(err error, exitCode func(error) int) error {
 	m := message{End: endDone, Step: w.step.Load()}
 	if err != nil {
