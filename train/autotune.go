@@ -21,41 +21,41 @@ import (
 	"steadyfit/session"
 )
 
-// Autotune measures at the start of a training how it runs fastest (package autotune). A training
-// that resumes runs as its checkpoint did.
+// Autotune measures, at the start of a training, which configuration runs fastest (package
+// autotune). A resumed training uses the configuration of its checkpoint.
 type Autotune struct {
 	Mode AutotuneMode
 	// Cache is the folder for measurements; empty means autotune.CacheDir().
 	Cache string
-	// Fixed are the options that stay as Config.Session has them.
+	// Fixed are the options that keep their values from Config.Session.
 	Fixed Fixed
 }
 
-// AutotuneMode says what may be chosen.
+// AutotuneMode selects the configurations that may be chosen.
 type AutotuneMode string
 
 const (
 	// AutotuneOff measures nothing.
 	AutotuneOff AutotuneMode = ""
-	// AutotuneOn chooses among what trains the model as it was exported.
+	// AutotuneOn chooses among configurations that train the model as it was exported.
 	AutotuneOn AutotuneMode = "on"
-	// AutotunePrecision may also compute in 16 bits, which changes the result.
+	// AutotunePrecision also allows computing in 16 bits, which changes the result.
 	AutotunePrecision AutotuneMode = "precision"
 )
 
-// Fixed are options of the session that Autotune leaves as they are. Options with another
-// value than their default are fixed anyway.
+// Fixed are options of the session that Autotune does not change. Options that differ from
+// their default are always fixed.
 type Fixed struct{ StepsPerExecution, Compiled, Threads, Precision bool }
 
 // isFloat16 reports whether a precision is float16, resolved or not.
 func isFloat16(p gpuopts.Precision) bool { return p != "" && p != gpuopts.BFloat16 }
 
-// with adds what the options of a session fix.
+// with adds the options that the options of a session fix.
 func (f Fixed) with(o session.Options) Fixed {
 	return Fixed{
 		StepsPerExecution: f.StepsPerExecution || o.StepsPerExecution > 1,
 		Compiled:          f.Compiled || o.Compiled,
-		// To resolve float16, TensorFlow's devices are set up, threads included.
+		// Resolving float16 sets up TensorFlow's devices, including their threads.
 		Threads:   f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 || isFloat16(o.Device.Precision),
 		Precision: f.Precision || o.Device.Precision != "",
 	}
@@ -71,8 +71,8 @@ func (a *Autotune) check() error {
 	return nil
 }
 
-// Limits returns what may be chosen for a session with options, if most steps can run without a
-// pause.
+// Limits returns the limits of autotune for a session with options o. most is the number of
+// steps that can run without a pause.
 func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
 	fixed := a.Fixed.with(o)
 	if fixed.StepsPerExecution {
@@ -81,7 +81,7 @@ func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
 	return autotune.Limits{StepsPerExecution: most, Compiled: !fixed.Compiled, Threads: !fixed.Threads, Precision: a.Mode == AutotunePrecision && !fixed.Precision}
 }
 
-// Folder is that of the cache.
+// Folder returns the folder of the cache.
 func (a *Autotune) Folder() string {
 	if a.Cache != "" {
 		return a.Cache
@@ -89,23 +89,23 @@ func (a *Autotune) Folder() string {
 	return autotune.CacheDir()
 }
 
-// autotune chooses how the training runs: as the checkpoint did that it resumes, else by
-// measurements, of now or before.
+// autotune chooses the configuration of the training: that of the checkpoint to resume from,
+// otherwise the result of measurements, cached or new.
 func (t *training) autotune(ctx context.Context) error {
 	t.Loop.Hook(fit.Hook{Name: autotuneHook, Save: t.saveChoice})
 	p := t.autotunePlan()
 	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
 	p.Limits = t.Autotune.Limits(t.Session, t.most)
-	// A look is worth it whether 16 bits take effect.
+	// Whether 16 bits take effect is worth tracing a step.
 	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == TraceIfUnsure && t.mayTrace()
 	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
 		if err := json.Unmarshal([]byte(text), &t.choice.Configuration); err != nil {
 			return refuse(ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)
 		}
 		t.Session = t.choice.Configuration.Apply(t.Session)
-		return os.Unsetenv(ChosenEnv) // programs that this one starts have not chosen
+		return os.Unsetenv(ChosenEnv) // programs started by this one must choose for themselves
 	}
-	// A restart takes as long as it has taken to get here. A supervised process cannot.
+	// A restart takes about as long as the start so far. A supervised process cannot restart.
 	p.Limits.Preload = t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess() && p.Affords(time.Since(t.started))
 	found, err := t.takeOver(p.Limits)
 	if err == nil && !found && t.Autotune.Mode != AutotuneOff {
@@ -127,7 +127,7 @@ func (t *training) autotune(ctx context.Context) error {
 	return t.restart(ctx)
 }
 
-// autotunePlan returns the plan of the training, but for its limits.
+// autotunePlan returns the plan of the training, without its limits.
 func (t *training) autotunePlan() autotune.Plan {
 	steps := t.data.Len() / t.Loop.Batch
 	if !t.Loop.DropRemainder && t.data.Len()%t.Loop.Batch > 0 {
@@ -146,7 +146,7 @@ func (t *training) autotunePlan() autotune.Plan {
 	return p
 }
 
-// asSet puts the options that say how steps run in the place of "plain".
+// asSet replaces "plain" in a reason by the options that the user set.
 func (t *training) asSet(reason string) string {
 	var set []string
 	if n := t.Session.StepsPerExecution; n > 1 {
@@ -163,8 +163,8 @@ func (t *training) asSet(reason string) string {
 	return fmt.Sprintf("as set (%s); %s", strings.Join(set, " "), rest)
 }
 
-// pause returns after how many steps of an epoch something has to be done at the latest: a
-// checkpoint, a reset, watching memory, or setting another learning rate.
+// pause returns the maximum number of steps of an epoch that can run without a pause. A
+// checkpoint, a reset, watching memory and a new learning rate each need a pause.
 func (t *training) pause(epoch int) int {
 	if t.Budget.ofProcess() || t.resets() && t.Reset.Limit != 0 {
 		return 1
@@ -186,7 +186,7 @@ func (t *training) pause(epoch int) int {
 	return pause
 }
 
-// ChosenEnv is the environment variable for the choice of a process that restarts its program.
+// ChosenEnv is the environment variable with the choice of a process that restarts its program.
 const ChosenEnv = "STEADYFIT_CHOSEN"
 
 // restartedAlready reports whether the program was restarted with a choice.
@@ -195,15 +195,15 @@ func restartedAlready() bool {
 	return ok
 }
 
-// restart restarts the program with the variables that the choice needs, and then does not
-// return. If that fails, the training continues without another allocator.
+// restart restarts the program with the variables that the choice needs, and does not return on
+// success. On failure the training continues without another allocator.
 func (t *training) restart(ctx context.Context) error {
 	c := &t.choice.Configuration
 	missing, err := c.Environment()
 	if err == nil && len(missing) == 0 {
 		return nil
 	}
-	// A signal that has come meanwhile would be lost.
+	// A restart would lose a signal that has arrived since.
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("not started: %w", cause)
 	}
@@ -219,7 +219,7 @@ func (t *training) restart(ctx context.Context) error {
 	return nil
 }
 
-// autotuneHook is the name of the hook that keeps the choice in checkpoints.
+// autotuneHook is the name of the hook that stores the choice in checkpoints.
 const autotuneHook = "auto"
 
 func (t *training) saveChoice(string) (json.RawMessage, error) {
@@ -229,9 +229,9 @@ func (t *training) saveChoice(string) (json.RawMessage, error) {
 	return json.Marshal(t.choice.Configuration)
 }
 
-// takeOver takes the choice of the checkpoint that the training resumes, if there is one, less
-// what options exclude now. It is an error if steps would then round differently than before,
-// unless Loop.ResumeAnyway is set.
+// takeOver uses the choice of the checkpoint that the training resumes from, if there is one,
+// without the parts that options exclude now. If steps would then round differently than
+// before, it returns an error, unless Loop.ResumeAnyway is set.
 func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	if !t.Resume {
 		return false, nil
@@ -247,10 +247,10 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 		}
 	}
 	l.Precision = !t.Autotune.Fixed.Precision
-	// Only tracing that was asked for goes before the checkpoint's executor.
+	// Only explicitly requested tracing takes precedence over the checkpoint's executor.
 	l.Traced = t.Trace == TraceAlways
 	if !t.Autotune.Fixed.StepsPerExecution {
-		l.StepsPerExecution = math.MaxInt32 // the loop knows where it has to pause
+		l.StepsPerExecution = math.MaxInt32 // the loop itself ends calls where it has to pause
 	}
 	now := before.Within(l, t.Session)
 	if t.Autotune.Mode == AutotuneOff {
@@ -259,21 +259,21 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	if because := t.excludes(before.Apply(t.Session), now.Apply(t.Session)); because != "" {
 		if !t.Loop.ResumeAnyway {
 			return false, fmt.Errorf("%s: %w", t.Checkpoints.Folder, option.New(because,
-				fmt.Sprintf("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and this rules that out, which rounds differently", before),
+				fmt.Sprintf("the checkpoint was trained with %s, as {Autotune.Mode} had chosen; this setting excludes it, and steps would round differently", before),
 				"leave it out to train as before, or set {Loop.ResumeAnyway}"))
 		}
 		t.Loop.Log.Warn("the checkpoint was trained in another way, which rounds differently", "checkpoint", before, "now", now, "because", text("{"+because+"}"))
 	}
 	t.choice.Configuration = now
-	t.choice.Reason = fmt.Sprintf("%s, as the checkpoint that this resumes from", now)
+	t.choice.Reason = fmt.Sprintf("%s, as in the checkpoint", now)
 	if now != before {
-		t.choice.Reason = fmt.Sprintf("%s; the checkpoint that this resumes from was trained with %s", now, before)
+		t.choice.Reason = fmt.Sprintf("%s; the checkpoint was trained with %s", now, before)
 	}
 	return true, nil
 }
 
-// excludes returns the option, or the variable, that makes options round differently than those
-// of a checkpoint; empty if they do not.
+// excludes returns the option or the variable that makes options round differently than those
+// of a checkpoint; empty if there is none.
 func (t *training) excludes(was, is session.Options) string {
 	fixed, device := t.Autotune.Fixed, t.Session.Device
 	a, b := was.Rounding(), is.Rounding()
@@ -302,10 +302,10 @@ func (t *training) excludes(was, is session.Options) string {
 	return "Options.StepsPerExecution"
 }
 
-// longEnough is a training whose time per step is worth knowing the next time.
+// longEnough is the duration from which the time per step is stored for later trainings.
 const longEnough = 10 * time.Second
 
-// noteSpeed keeps how long a plain step took, where nothing was measured.
+// noteSpeed stores the time of a plain step, if nothing was measured.
 func (t *training) noteSpeed(h *fit.History) {
 	if t.tuned == nil || !t.choice.Configuration.Plain() || len(t.choice.Measurements) > 0 || len(h.Records) == 0 {
 		return

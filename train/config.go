@@ -17,151 +17,153 @@ import (
 	"steadyfit/supervise"
 )
 
-// Config is a training. Model, Data, Loop.Batch and Loop.Epochs have to be set.
+// Config configures a training. Model, Data, Loop.Batch and Loop.Epochs are required.
 type Config struct {
 	// Data and model.
 
 	// Model is the folder of a SavedModel, or "builtin:NAME".
 	Model string
-	// LossOutput is the output of the train signature that is the loss; empty means loss.
+	// LossOutput is the name of the train signature's loss output; empty means loss.
 	LossOutput string
-	// Data is the training data; of a dataset with two parts, the training part.
+	// Data is the training data. Of a dataset with two parts, it is the training part.
 	Data Data
-	// Validation is the path of the validation data, which is read as Data is; of a dataset with
-	// two parts, the test part.
+	// Validation is the path of the validation data, which is read with the options of Data. Of
+	// a dataset with two parts, it is the test part.
 	Validation string
-	// ValidationFraction is the part of the training data, above 0 and below 1, to validate on. It
-	// excludes Validation.
+	// ValidationFraction is the part of the training data to use for validation, above 0 and
+	// below 1. It excludes Validation.
 	ValidationFraction float64
-	// Seed is that of shuffling, of ValidationFraction, of Augmentation, and of models that take
-	// one. It is at most math.MaxInt64.
+	// Seed is the seed of shuffling, of ValidationFraction, of Augmentation, and of models that
+	// take a seed. It is at most math.MaxInt64.
 	Seed uint64
-	// Shuffle has each epoch train on the samples in another order.
+	// Shuffle trains on the samples in a different order in each epoch.
 	Shuffle bool
-	// Prefetch is the number of batches to prepare ahead. -1 means as many as take 4 MiB, from 2
-	// to 64, or 2 with a Budget.
+	// Prefetch is the number of batches to prepare ahead. -1 means the number that takes 4 MiB,
+	// from 2 to 64, or 2 with a Budget.
 	Prefetch int
-	// ClassWeights are the weights of classes in the loss, by number or by name; others have 1.
-	// The model needs the input sample_weight and has one label.
+	// ClassWeights are the weights of classes in the loss, by number or name; other classes
+	// have weight 1. The model needs the input sample_weight and exactly one label.
 	ClassWeights map[string]float64
 	// Augmentation changes training images at random.
 	Augmentation data.Augmentation
-	// CheckImages decodes all images once before training, to find a damaged one.
+	// CheckImages decodes all images once before training, to find damaged ones.
 	CheckImages bool
 
 	// Session and loop.
 
-	// Loop configures the training loop. Run sets Session, Validation, Recover, Resume, and Alive
-	// if it is nil.
+	// Loop configures the training loop. Run sets Session, Validation, Recover and Resume, and
+	// Alive if it is nil.
 	Loop fit.Loop
 	// Session configures the session. Run sets Seed, ReadOnly and ListAllocations.
 	Session session.Options
-	// ChooseSteps has the model and the data choose Session.StepsPerExecution
+	// ChooseSteps lets the model and the data determine Session.StepsPerExecution
 	// (session.Plan.ChooseSteps).
 	ChooseSteps bool
 	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
-	// TensorFlow is the TensorFlow to open, as in tfbind.Load.
+	// TensorFlow is the TensorFlow library to open, as in tfbind.Load.
 	TensorFlow string
 
 	// Results.
 
-	// Checkpoints say where checkpoints are written; without a folder there are none.
+	// Checkpoints configure checkpoints; without a folder there are none.
 	Checkpoints Checkpoints
 	// Resume continues from the newest good checkpoint, if there is one.
 	Resume bool
 	// Out is the folder for the trained SavedModel, which is replaced; empty saves none.
 	Out string
-	// OnWriteError says what happens if a checkpoint cannot be written. Hooks of Loop have their
-	// own option.
+	// OnWriteError is the policy for a checkpoint that cannot be written. Hooks of Loop have
+	// their own option.
 	OnWriteError fit.ErrorPolicy
-	// Trace says whether a step is traced at the start, to report what takes effect.
+	// Trace selects whether a step is traced at the start, to report which options take effect.
 	Trace Trace
-	// Progress gets the progress (fit.Progress); nil has none.
+	// Progress receives the progress (fit.Progress); nil disables it.
 	Progress io.Writer
-	// Report gets what a user should read, by subject: "auto", "resolved settings", "note" and
-	// "warning". A value that is an error has option names in it (option.Text). nil means
+	// Report receives information for the user, by subject: "auto", "resolved settings", "note"
+	// and "warning". A value that is an error contains option names (option.Text). nil means
 	// Loop.Log.
 	Report func(subject string, value any)
 
 	// Memory and recovery.
 
-	// Supervise says whether the training runs in a child process, and Supervisor how that is
-	// watched.
+	// Supervise selects whether the training runs in a child process. Supervisor configures the
+	// supervision.
 	Supervise  Supervision
 	Supervisor supervise.Options
-	// Worker is the worker of a program that calls supervise.Run itself, as for several trainings
-	// in one process. Then Supervise has no effect, and Resume says whether the training resumes.
+	// Worker is the worker of a program that calls supervise.Run itself, for example to run
+	// several trainings in one process. Supervise then has no effect, and Resume selects
+	// whether the training resumes.
 	Worker *supervise.Worker
-	// Reset resets the session from time to time; nil never does. Run sets Restart.
+	// Reset resets the session from time to time; nil disables it. Run sets Restart.
 	Reset *budget.ResetPolicy
-	// ReleaseMemory applies the release profile (session.UseReleaseProfile), so that resets give
-	// memory back.
+	// ReleaseMemory applies the release profile (session.UseReleaseProfile), so that resets
+	// return memory to the system.
 	ReleaseMemory bool
-	// Budget keeps memory under a limit. In the layer memory.GPUProcess, that is the size of
-	// TensorFlow's pool on the first GPU.
+	// Budget keeps memory under a limit. With the layer memory.GPUProcess, it limits the size
+	// of TensorFlow's pool on the first GPU.
 	Budget Budget
-	// OnOutOfMemory says what happens when TensorFlow runs out of memory.
+	// OnOutOfMemory selects the reaction when TensorFlow runs out of memory.
 	OnOutOfMemory OutOfMemory
 }
 
-// Checkpoints say where and when checkpoints are written.
+// Checkpoints configure where and when checkpoints are written.
 type Checkpoints struct {
-	// Folder is for the checkpoints of this training.
+	// Folder is the folder for the checkpoints of this training.
 	Folder string
-	// EverySteps and EveryEpochs are the distance of two checkpoints. If both are 0, there is one
-	// after each epoch.
+	// EverySteps and EveryEpochs are the intervals between checkpoints. If both are 0, one is
+	// written after each epoch.
 	EverySteps, EveryEpochs int
 	// Keep is the number of newest checkpoints to keep; 0 keeps all.
 	Keep int
-	// Best is a metric whose best checkpoint is kept, too. Empty means val_loss, with validation.
+	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is
+	// validation.
 	Best string
 }
 
-// Budget is the memory that a training may use; a Limit of 0 is none.
+// Budget limits the memory of a training; a Limit of 0 means none.
 type Budget struct {
 	Limit memory.Bytes
-	// Layer is the kind of memory; empty means memory.RSS.
+	// Layer is the memory that is limited; empty means memory.RSS.
 	Layer memory.Layer
 }
 
-// ofProcess reports whether there is a budget of the memory of the process.
+// ofProcess reports whether the budget limits the memory of the process.
 func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memory.GPUProcess }
 
-// ofGPU reports whether there is a budget of TensorFlow's pool.
+// ofGPU reports whether the budget limits TensorFlow's pool.
 func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memory.GPUProcess }
 
-// Supervision says whether a training runs in a child process.
+// Supervision selects whether a training runs in a child process.
 type Supervision int
 
 const (
 	// Unsupervised trains in this process.
 	Unsupervised Supervision = iota
-	// ForBudget has a child process if a budget may need a new process and there are checkpoints
-	// to resume from. It does not restart after crashes.
+	// ForBudget uses a child process if a budget may need a new process and there are
+	// checkpoints to resume from. It does not restart after crashes.
 	ForBudget
 	// Supervised restarts the child when it crashes or hangs. It needs Config.Checkpoints.
 	Supervised
 )
 
-// OutOfMemory says what happens when TensorFlow runs out of memory.
+// OutOfMemory selects the reaction when TensorFlow runs out of memory.
 type OutOfMemory string
 
 const (
 	// Stop ends the training.
 	Stop OutOfMemory = ""
-	// MicroBatch repeats the step with micro-batches, and keeps them.
+	// MicroBatch repeats the step with micro-batches, and uses them from then on.
 	MicroBatch OutOfMemory = "microbatch"
 	// Restart resumes from the last checkpoint in another process. It needs Supervised.
 	Restart OutOfMemory = "restart"
 )
 
-// Trace says whether a step is traced.
+// Trace selects whether a step is traced.
 type Trace int
 
 const (
-	// TraceIfUnsure traces a step if an option may not take effect, unless memory is limited,
-	// since the first steps under a limit must be like the others.
+	// TraceIfUnsure traces a step if an option may not take effect. It traces none if memory is
+	// limited, since the first steps under a limit must be representative.
 	TraceIfUnsure Trace = iota
 	// TraceUnlessLimited traces a step unless memory is limited.
 	TraceUnlessLimited
@@ -171,17 +173,17 @@ const (
 	TraceNever
 )
 
-// Result is what a training has done.
+// Result is the outcome of a training.
 type Result struct {
-	// History has the epochs that were done, also beside an error. It is never nil.
+	// History has the epochs that were done, even after an error. It is never nil.
 	History *fit.History
 	// Out is the folder of the trained model; empty if none was saved.
 	Out string
-	// InChild means that a child process trained, and History is empty.
+	// InChild means that a child process did the training, and History is empty.
 	InChild bool
 }
 
-// check refuses options that cannot work, before anything is opened.
+// check rejects options that cannot work before anything is opened.
 func (c *Config) check() error {
 	for _, n := range []struct {
 		option          string
@@ -264,14 +266,14 @@ func (c *Config) checkReset() error {
 	return p.Check()
 }
 
-// resets reports whether there is a reset policy that resets.
+// resets reports whether a reset policy is active.
 func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != session.ResetNone }
 
 // splits reports whether batches are split when memory runs out.
 func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
 
-// checkSplit refuses an option that needs micro-batches if the model has none: without this check
-// the training would fail only when memory is short.
+// checkSplit rejects an option that needs micro-batches if the model does not support them.
+// Without this check the training would fail only when memory runs out.
 func (c *Config) checkSplit() error {
 	if !c.splits() {
 		return nil
@@ -287,14 +289,15 @@ func (c *Config) checkSplit() error {
 	if !isAny(err, session.ErrNoSignature, session.ErrInexactSplit) {
 		return err
 	}
-	refused := &option.Error{Option: "Config.OnOutOfMemory", Value: c.OnOutOfMemory, Reason: err.Error(), Fix: "to stop or to restart needs no micro-batches", Err: err}
+	refused := &option.Error{Option: "Config.OnOutOfMemory", Value: c.OnOutOfMemory, Reason: err.Error(), Fix: "choose to stop or to restart, which need no micro-batches", Err: err}
 	if c.OnOutOfMemory != MicroBatch {
 		refused.Option, refused.Value, refused.Fix = "Budget.Layer", c.Budget.Layer, "lower {Loop.Batch}, or limit TensorFlow's pool with {Options.MemoryFraction}"
 	}
 	return refused
 }
 
-// supervisor returns how a child process is watched; ok is false if there is none.
+// supervisor returns the options of supervision; ok is false if the training runs in this
+// process.
 func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	s = c.Supervisor
 	if c.Worker != nil || c.Supervise == Supervised {
@@ -308,8 +311,8 @@ func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	return s, true
 }
 
-// OpenModel is savedmodels.Open, with the output of the train signature that is the loss; empty
-// means loss.
+// OpenModel opens a model as savedmodels.Open does. loss is the name of the train signature's
+// loss output; empty means loss.
 func OpenModel(name, loss string) (*savedmodels.Model, error) {
 	if name == "" {
 		return nil, &option.Error{Option: "Config.Model", Reason: "missing", Fix: "give a folder with a SavedModel, or " + builtinNames(savedmodels.BuiltinNames())}

@@ -18,52 +18,51 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Data is the data to read.
+// Data describes the data to read.
 type Data struct {
 	// Path is a file, a folder, or "builtin:NAME", as in data.Open.
 	Path string
-	// Memory is data that the caller has read already, in the place of Path. Run does not
-	// close it.
+	// Memory is data that the caller has already read; it replaces Path. Run does not close it.
 	Memory *data.InMemory
-	// Label is the label of a CSV or JSON lines file: its name, or in a table its number
-	// from 1, or -1 for the last. Empty means the column label or y.
+	// Label is the label column of a CSV or JSON lines file: its name or, in a table, its
+	// number from 1, or -1 for the last. Empty means the column label or y.
 	Label string
-	// Header says whether a table has a header.
+	// Header says whether a table has a header line.
 	Header data.Header
-	// Height and Width are the size, in pixels, that images in a folder are brought to, or
-	// that samples of pixels in a row have; 0 means what the model takes.
+	// Height and Width are the size in pixels of images: images in a folder are resized to it,
+	// and samples of pixels in a row have it. 0 means the size that the model takes.
 	Height, Width int
-	// Scale is what 0 and 255 of bytes become. nil means, for images in a folder, the range
-	// that the model was exported with, and leaves all else as it is.
+	// Scale is the range to which bytes from 0 to 255 are scaled. nil means the range with
+	// which the model was exported for images in a folder, and no scaling for other data.
 	Scale *[2]float64
-	// MaxBytes is the largest size of the data when decompressed; 0 means
-	// data.Options.MaxBytes's default.
+	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
+	// data.Options.MaxBytes.
 	MaxBytes int64
-	// Ignore are arrays of the data to leave out.
+	// Ignore lists arrays of the data to leave out.
 	Ignore []string
-	// Map says whether arrays of .npy and uncompressed .npz files stay on disk.
+	// Map selects whether arrays of .npy and uncompressed .npz files stay on disk.
 	Map Mapping
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
 }
 
-// Mapping says whether arrays stay on disk and are mapped.
+// Mapping selects whether arrays stay on disk and are mapped.
 type Mapping string
 
 const (
-	// MapAuto maps files from 1 GiB on.
+	// MapAuto maps files of 1 GiB or more.
 	MapAuto Mapping = ""
 	// MapAlways maps files of any size.
 	MapAlways Mapping = "always"
 	// MapNever reads all files into memory.
 	MapNever Mapping = "never"
-	// mapFrom is the size of the files, in bytes, from which MapAuto maps them.
+	// mapFrom is the least total size of files, in bytes, that MapAuto maps.
 	mapFrom = 1 << 30
 )
 
-// OpenData reads the data that a signature of a model takes, and checks that the batches of a pass
-// fit. part is what to read of a dataset with two parts: "train" or "test". The caller closes the
-// dataset.
+// OpenData reads the data for a signature of a model, and checks that the batches of a pass
+// fit. part selects the part of a dataset with two parts: "train" or "test". The caller closes
+// the dataset.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
@@ -87,9 +86,10 @@ type reader struct {
 	Data
 	csv    data.CSVOptions
 	images data.ImageOptions
-	// pixels is the range of pixels that the model takes; nil is that of bytes.
+	// pixels is the range of pixels that the model takes; nil means the range of bytes.
 	pixels *[2]float64
-	// classes are the class names of the training data, which number those of other data.
+	// classes are the class names of the training data, which determine the numbers of classes
+	// in other data.
 	classes []string
 	opened  []*data.InMemory
 }
@@ -113,7 +113,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	return r, nil
 }
 
-// open reads a part of a dataset, or all of one that has no parts.
+// open reads a part of a dataset, or the whole dataset if it has no parts.
 func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	ds, err := r.read(d, part)
 	if errors.Is(err, data.ErrNoSplit) && part != "" {
@@ -123,7 +123,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 		return ds, err
 	}
 	ignore := r.Ignore
-	if len(r.opened) > 1 { // other data of the training need not have them
+	if len(r.opened) > 1 { // other datasets need not have the ignored arrays
 		has := func(name string) bool {
 			return slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == name })
 		}
@@ -133,7 +133,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	return ds, wrong("InMemory.Drop", nil, err)
 }
 
-// read reads a dataset that has one part, or that part of a dataset with two.
+// read reads a dataset with one part, or the given part of a dataset with two.
 func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if d.Memory != nil {
 		return d.Memory.Workers(r.Workers), nil
@@ -146,7 +146,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if len(r.classes) > 0 {
 		o.Images.Classes = r.classes
 	}
-	labels := []string{"label", "y", ""} // other formats ignore it
+	labels := []string{"label", "y", ""} // other formats ignore the label
 	if r.Label != "" {
 		labels = []string{r.Label}
 	}
@@ -168,7 +168,7 @@ func (r *reader) maps(path string) bool {
 		return r.Map == MapAlways
 	}
 	files := []string{path}
-	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // else the folder has a name like a pattern
+	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // an error means that the folder's name is not a valid pattern
 		files = append(files, inside...)
 	}
 	var bytes int64
@@ -180,8 +180,8 @@ func (r *reader) maps(path string) bool {
 	return bytes >= mapFrom
 }
 
-// scaled brings the pixels of images, or with Data.Scale the bytes of any other data, to the
-// range that the model takes.
+// scaled scales pixels of images, or with Data.Scale the bytes of any other data, to the range
+// that the model takes.
 func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 	if r.pixels == nil || r.Scale == nil && !ds.HasImages() {
 		return ds, nil
@@ -193,7 +193,7 @@ func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 	return scaled, unusable(err)
 }
 
-// close closes what was opened.
+// close closes everything that was opened.
 func (r *reader) close() error {
 	if r == nil {
 		return nil
@@ -206,8 +206,8 @@ func (r *reader) close() error {
 	return errors.Join(errs...)
 }
 
-// checkData looks for data that does not fit a signature, and for values on which TensorFlow would
-// fail in the middle of a run, or which would train NaN into the weights.
+// checkData finds data that does not fit a signature, and values that would make TensorFlow
+// fail in the middle of a run or train NaN into the weights.
 func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
 	if err != nil {
@@ -232,10 +232,10 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 	return nil
 }
 
-// checkInput checks the field that feeds an input: classes of labels, magnitudes of floats, ranges
-// of integers.
+// checkInput checks the field of an input: classes of labels, magnitudes of floats, ranges of
+// integers.
 func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
-	rows := int64(0) // of a table of embeddings
+	rows := int64(0) // number of rows of an embedding table
 	_, _, integer := integerRange(in.DType.String())
 	if m != nil {
 		rows = max(m.Inputs[in.Name].Rows, 0)
@@ -265,12 +265,12 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 	return nil
 }
 
-// overflows are the magnitudes from which on a value is rounded to an infinity.
+// overflows are the magnitudes from which a value is rounded to infinity.
 var overflows = map[tfbind.DType]float64{
 	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
 }
 
-// integerRange returns the range of a type of integers, as far as an int64 goes.
+// integerRange returns the range of an integer type, limited to that of int64.
 func integerRange(name string) (low, high int64, ok bool) {
 	t := dtype.ByName(name)
 	switch {
@@ -284,9 +284,9 @@ func integerRange(name string) (low, high int64, ok bool) {
 	return 0, 1<<(8*t.Size) - 1, true
 }
 
-// mayExceed reports whether a field of some type may have values that an input does not take. The
-// input takes the integers from low to high: those of its type, and, if rows is not 0, the indices
-// of a table of that many rows, negative ones from its end.
+// mayExceed reports whether a field may have values outside the range of an input. low and high
+// are the integers that the input accepts: those of its type or, if rows is not 0, the indices
+// of a table of that many rows. Negative indices count from the end.
 func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
 	low, high, ok := integerRange(input.String())
 	if !ok || rows == 0 && field == input.String() {

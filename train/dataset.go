@@ -15,7 +15,8 @@ func (t *training) pass() data.Pass {
 	return data.Pass{Batch: t.Loop.Batch, DropRemainder: t.Loop.DropRemainder}
 }
 
-// openData opens and checks the data: nothing of a file that is bad anywhere is trained on.
+// openData opens and checks the data before training, so that no training begins on a file with
+// bad values.
 func (t *training) openData(ctx context.Context) (err error) {
 	defer t.worker.Busy()()
 	roles := t.plan.Roles()
@@ -57,7 +58,7 @@ func (t *training) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// ordered shuffles the training data and reads it ahead.
+// ordered returns the training data shuffled and prefetched.
 func (t *training) ordered(train *data.InMemory) data.Dataset {
 	var ds data.Dataset = train
 	if t.Shuffle {
@@ -75,8 +76,8 @@ func (t *training) ordered(train *data.InMemory) data.Dataset {
 	return ds
 }
 
-// validation opens the validation data, or sets a part of the training data aside for it.
-// held is nil without.
+// validation opens the validation data, or splits it off the training data. held is nil without
+// validation.
 func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (train, held *data.InMemory, err error) {
 	train = all
 	switch {
@@ -101,7 +102,7 @@ func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (trai
 	return train, held, err
 }
 
-// inputs returns the inputs of data of a signature, and the field of the data for each.
+// inputs returns the data inputs of a signature, and the field of the data for each.
 func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmodels.Tensor, fields map[string]string, err error) {
 	sig, err := t.model.Signature(signature)
 	if err != nil {
@@ -111,8 +112,8 @@ func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmo
 	return sig.DataInputs(), fields, err
 }
 
-// weighted adds the weights of the classes to the training data, if there are any: those of the
-// field that feeds the only label.
+// weighted adds class weights to the training data, if there are any. They apply to the field
+// of the only label input.
 func (t *training) weighted(train *data.InMemory, signature string) (*data.InMemory, error) {
 	if len(t.ClassWeights) == 0 {
 		return train, nil
@@ -141,7 +142,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 			class, err = int64(i), nil
 		}
 		if err != nil {
-			return nil, refuse("Config.ClassWeights", nil, "%q is no number and no name of a class", name)
+			return nil, refuse("Config.ClassWeights", nil, "%q is neither a number nor the name of a class", name)
 		}
 		weights[class] = weight
 	}
@@ -149,9 +150,9 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	return train, wrong("Config.ClassWeights", nil, err)
 }
 
-// augmented changes the images of the training data at random, if that is asked for: the field that
-// feeds the first input with samples in the shape of images, or with as many elements as an image
-// of the known size.
+// augmented augments the images of the training data, if Augmentation is set. The images are
+// the field of the first input whose samples have the shape of images, or as many elements as
+// an image of the known size.
 func (t *training) augmented(train *data.InMemory, signature string) (*data.InMemory, error) {
 	change := t.Augmentation
 	if change.Seed = t.Seed; change.String() == "" {
@@ -178,5 +179,5 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 		train, err = train.Augment(field.Name, change)
 		return train, unusable(err)
 	}
-	return nil, refuse("Config.Augmentation", change, "the samples of %s have not the shape of images, [height width] or [height width channels]; where their pixels are in a row, give the size of the images ({Data.Height})", train.Name())
+	return nil, refuse("Config.Augmentation", change, "the samples of %s do not have the shape of images, [height width] or [height width channels]; for pixels in a row, give the size of the images ({Data.Height})", train.Name())
 }

@@ -16,7 +16,7 @@ import (
 	"steadyfit/supervise"
 )
 
-// InputError means that a file or a folder of a Config is missing, or is not what it should be.
+// InputError means that a file or a folder of a Config is missing or invalid.
 type InputError struct{ Err error }
 
 func (e *InputError) Error() string { return e.Err.Error() }
@@ -24,7 +24,7 @@ func (e *InputError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// unusable makes an InputError, unless the disk or the caller is at fault.
+// unusable wraps an error in an InputError, unless the disk or the caller caused it.
 func unusable(err error) error {
 	if err == nil || isAny(err, context.Canceled, syscall.EIO) || errors.As(err, new(*option.Error)) {
 		return err
@@ -45,12 +45,12 @@ func wrong(name string, value any, err error) error {
 	return &option.Error{Option: name, Value: value, Reason: err.Error(), Err: err}
 }
 
-// text is a text with names of options in braces.
+// text is a message that contains names of options in braces.
 type text string
 
 func (t text) Error() string { return t.OptionText(option.GoName) }
 
-// OptionText returns the text with other names of options.
+// OptionText returns the message with other names for the options.
 func (t text) OptionText(name option.Name) string { return option.Marked(string(t), name) }
 
 func isAny(err error, targets ...error) bool {
@@ -61,7 +61,7 @@ func builtinNames(names []string) string {
 	return fmt.Sprintf("%sNAME (%s)", savedmodels.BuiltinPrefix, strings.Join(names, ", "))
 }
 
-// every reports whether all errors that an error joins are of a kind.
+// every reports whether is holds for all errors that an error joins.
 func every(err error, is func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !every(e, is) })
@@ -69,25 +69,27 @@ func every(err error, is func(error) bool) bool {
 	return err == nil || is(err)
 }
 
-// unlogged reports whether an error is of log files: a later process adds the lines.
+// unlogged reports whether an error only concerns log files. A later process adds the missing
+// lines.
 func unlogged(err error) bool { return errors.As(err, new(*fit.LogError)) }
 
-// final reports whether the session has the result of the training in spite of an error.
+// final reports whether the session holds the result of the training despite an error.
 func final(err error) bool {
 	var unwritten *checkpoint.Error
 	var unlogged *fit.LogError
 	return errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
 }
 
-// notBegun reports whether an error is of files at the beginning of a run. A restarted training is
-// tried again then, since a full disk may have space a little later.
+// notBegun reports whether an error concerns files at the beginning of a run. A restarted
+// training then tries again, since a full disk may have space a little later.
 func notBegun(err error) bool {
 	var hook *fit.HookError
 	return errors.As(err, &hook) && (hook.Phase == "load" || hook.Phase == "start") && errors.As(err, new(syscall.Errno))
 }
 
-// restartable marks an error that another process may not have. early means that the training has
-// begun, and that this process has not resumed it yet: disk, network and memory were there then.
+// restartable marks an error that may not occur in another process. early means that the
+// training has begun, but this process has not resumed it yet: an earlier process did have the
+// disk, network and memory that it needed.
 func (t *training) restartable(err error, early bool) error {
 	noMemory := errors.Is(err, session.ErrOutOfMemory)
 	if noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
@@ -96,7 +98,7 @@ func (t *training) restartable(err error, early bool) error {
 	return err
 }
 
-// advise adds to the error of a loop what to do next.
+// advise adds a next step to the error of a loop.
 func (t *training) advise(err error, checkpoint string) error {
 	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == Stop
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {
@@ -104,7 +106,7 @@ func (t *training) advise(err error, checkpoint string) error {
 	}
 	todo := ""
 	if outOfMemory {
-		todo = "\na smaller {Loop.Batch} takes less, and {Config.OnOutOfMemory microbatch} splits batches where that is needed"
+		todo = "\na smaller {Loop.Batch} needs less memory, and {Config.OnOutOfMemory microbatch} splits batches when memory runs out"
 	}
 	if checkpoint == "" {
 		return option.Errorf("%w"+todo+"; there is no checkpoint ({Config.Checkpoints})", err)

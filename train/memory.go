@@ -11,8 +11,8 @@ import (
 	"steadyfit/memory"
 )
 
-// limitPool has TensorFlow keep a budget of GPU memory: a step that would take more fails, and is
-// repeated with micro-batches.
+// limitPool makes TensorFlow enforce a budget of GPU memory: a step that would exceed it fails,
+// and is repeated with micro-batches.
 func (t *training) limitPool() error {
 	if !t.Budget.ofGPU() {
 		return nil
@@ -20,17 +20,17 @@ func (t *training) limitPool() error {
 	o := &t.Session.Device
 	size := t.Budget.Limit / memory.MiB // TensorFlow counts in MiB
 	if len(o.VirtualGPUs) > 0 {
-		return refuse("Budget.Layer", t.Budget.Layer, "the GPUs are divided into devices of %v MiB already; expected either, since both limit TensorFlow's pool", o.VirtualGPUs)
+		return refuse("Budget.Layer", t.Budget.Layer, "the GPUs are already divided into devices of %v MiB; use only one of the two options, since both limit TensorFlow's pool", o.VirtualGPUs)
 	}
 	o.VirtualGPUs = [][]int{{int(size)}}
 	if _, err := o.Check(os.Environ()); err != nil {
 		return wrong("Budget.Layer", t.Budget.Layer, fmt.Errorf("a virtual GPU of %d MiB: %w", size, err))
 	}
-	t.Session.ListAllocations = false // the batch is split instead
+	t.Session.ListAllocations = false // not needed, since a failed batch is split
 	return nil
 }
 
-// arrange adds the hooks of the options to the loop.
+// arrange adds the hooks for the options to the loop.
 func (t *training) arrange() {
 	l, s := &t.Loop, t.session
 	l.Session = s
@@ -45,7 +45,7 @@ func (t *training) arrange() {
 	}
 	t.arrangeCheckpoints()
 	t.arrangeRestart()
-	var restart func(reason string) // nil if nobody can start another process
+	var restart func(reason string) // nil if no other process can be started
 	if t.worker != nil {
 		restart = func(reason string) { t.restartErr = t.worker.Restart(reason) }
 	}
@@ -56,12 +56,12 @@ func (t *training) arrange() {
 	}
 	if t.Budget.ofProcess() {
 		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Restart: restart, Log: l.Log}
-		b.Prefetch, _ = t.data.(*data.Prefetched) // else nothing is read ahead
+		b.Prefetch, _ = t.data.(*data.Prefetched) // nil if nothing is read ahead
 		l.Hook(b.Hook(s))
 	}
 	if t.splits() {
 		l.Recover = budget.OnOutOfMemory(s, l.Batch)
-		if !t.Budget.ofProcess() { // which chooses the parts
+		if !t.Budget.ofProcess() { // a process budget chooses the parts itself
 			l.Hook(budget.SplitAfterCrashes(s, l.Batch, t.worker.Status().MemoryCrashes))
 		}
 	}
@@ -86,7 +86,7 @@ func (t *training) arrangeCheckpoints() {
 	t.Loop.Hook(fit.Checkpoint(c.Folder, options...))
 }
 
-// arrangeRestart reports why this process resumes the training of an earlier one.
+// arrangeRestart reports the reason why this process resumes the training of an earlier one.
 func (t *training) arrangeRestart() {
 	status := t.worker.Status()
 	if status.Reason == "" || t.Worker != nil {

@@ -30,7 +30,7 @@ func TestLimitPool(t *testing.T) {
 
 	// Whoever limits the GPU in another way keeps that.
 	for text, set := range map[string]func(o *session.Options){
-		"divided into devices of [[512 512]] MiB already": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
+		"already divided into devices of [[512 512]] MiB": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
 		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
 		"one for each of the 2 visible ones":              func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
 		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = gpuopts.CUDAMallocAsync },

@@ -23,13 +23,13 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Run trains. The package comment says what it asks of a program. Besides those of fit.Loop.Run, its
-// errors are
+// Run trains a model. The package comment describes the requirements on the program. In
+// addition to the errors of fit.Loop.Run, it returns
 //   - *option.Error if an option cannot work, and *InputError if the model, the data or a folder
 //     cannot be used: nothing was trained.
-//   - those of session.Compile, session.CheckData and session.Open.
+//   - the errors of session.Compile, session.CheckData and session.Open.
 //   - *session.SaveError if the trained model could not be saved.
-//   - those of supervise.Run, in its parent.
+//   - the errors of supervise.Run, in its parent.
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
 	if c.Loop.Log == nil {
@@ -55,7 +55,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	return result, err
 }
 
-// training is a call of Run, which changes the Config as it goes.
+// training is one call of Run. It changes its copy of the Config.
 type training struct {
 	Config
 	worker  *supervise.Worker
@@ -65,20 +65,20 @@ type training struct {
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
-	// tuned is the plan of autotune; nil if it had none. choice is what it chose, and most how many
-	// steps can run without a pause.
+	// tuned is the plan of autotune; nil without one. choice is the chosen configuration. most
+	// is the number of steps that can run without a pause.
 	tuned   *autotune.Plan
 	choice  autotune.Choice
 	most    int
 	session *session.Session
-	// resumed is true once the loop has resumed from the checkpoint of another process.
+	// resumed is true once the loop has resumed from a checkpoint of another process.
 	resumed bool
-	// restartErr asks for another process; nil if none is needed.
+	// restartErr requests another process; nil if none is needed.
 	restartErr error
 }
 
-// prepareProcess checks the options, and restarts the program if they need environment variables
-// that it lacks.
+// prepareProcess checks the options, and restarts the program if they need environment
+// variables that are not set.
 func (t *training) prepareProcess() error {
 	if err := t.check(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (t *training) prepareProcess() error {
 	if err != nil {
 		return unusable(err)
 	}
-	// An earlier process of this training has reported the warnings.
+	// An earlier process of this training has already reported the warnings.
 	if _, child := os.LookupEnv(supervise.Env); child && t.Worker == nil || restartedAlready() {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (t *training) prepareProcess() error {
 	return nil
 }
 
-// report gives the user something to read.
+// report passes information to the user.
 func (t *training) report(subject string, value any) {
 	if t.Report != nil {
 		t.Report(subject, value)
@@ -119,7 +119,7 @@ func (t *training) process(ctx context.Context, worker *supervise.Worker) (Resul
 	return r, t.restartable(err, t.continues() && (!t.resumed || notBegun(err)))
 }
 
-// continues reports whether an earlier process of this call began the training.
+// continues reports whether an earlier process of this call started the training.
 func (t *training) continues() bool { return t.Worker == nil && t.worker.Status().Step > 0 }
 
 func (t *training) train(ctx context.Context) (r Result, err error) {
@@ -145,7 +145,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	t.reportNotes()
 	r.History, err = t.Loop.Run(ctx, t.data)
 	err = t.orRestart(r.History, err)
-	// Neither an interrupt now nor a file that could not be written must cost the result.
+	// Neither an interrupt nor a file that could not be written may discard the result now.
 	if t.Out != "" && r.History.Done && every(err, final) {
 		saved := t.session.SaveModel(context.WithoutCancel(ctx), t.Out)
 		if err = errors.Join(err, saved); saved == nil {
@@ -159,14 +159,14 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
-// orRestart returns the error that asks for another process, if the loop has ended for that.
+// orRestart returns the error that requests another process, if the loop ended for that.
 func (t *training) orRestart(h *fit.History, err error) error {
 	tolerated := err == nil || t.OnWriteError == fit.Continue && every(err, unlogged)
 	if t.restartErr == nil || h.Done || !tolerated {
 		return err
 	}
 	if err != nil {
-		t.Loop.Log.Warn("another process continues, and adds the missing lines if it can", "error", err)
+		t.Loop.Log.Warn("another process continues and tries to add the missing lines", "error", err)
 	}
 	return t.restartErr
 }
@@ -195,14 +195,14 @@ func (t *training) openModel() (err error) {
 	return nil
 }
 
-// adapt changes the options for a training that an earlier process began: it resumes, and does not
-// check all images again.
+// adapt changes the options for a training that an earlier process started: it resumes, and
+// does not check all images again.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	t.CheckImages = t.CheckImages && !continues && !restartedAlready()
 }
 
-// checkOut refuses a folder for the trained model that cannot be written.
+// checkOut rejects a folder for the trained model that cannot be written.
 func (t *training) checkOut() error {
 	if t.Out == "" {
 		return nil
@@ -211,22 +211,22 @@ func (t *training) checkOut() error {
 		return refuse("Config.Out", t.Out, "this is the model itself, which would be overwritten; give another folder")
 	}
 	if status := t.worker.Status(); status.LastCrash != nil {
-		// Before the check, since the rest of a model takes space.
+		// This comes before the check of free space, since remains of a model take space.
 		if err := tidyOut(t.Out, status.Began, status.LastCrash.Time); err != nil {
 			return err
 		}
 	}
 	err := session.CheckOutput(t.Out, t.model)
 	if t.continues() && t.OnWriteError == fit.Continue && errors.As(err, new(*session.SaveError)) {
-		// It may be possible at the end.
+		// Writing may succeed at the end.
 		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
 		return nil
 	}
 	return unusable(err)
 }
 
-// tidyOut removes what processes of this training left, between two times, when they crashed while
-// saving the model. Anything older or newer may be another training's.
+// tidyOut removes the remains of processes of this training that crashed while they saved the
+// model, between two times. Older or newer remains may belong to another training.
 func tidyOut(out string, from, to time.Time) error {
 	out = filepath.Clean(out)
 	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {
@@ -240,7 +240,7 @@ func (t *training) compile() (err error) {
 }
 
 // warn logs problems of the model that matter for this training. State that is in no checkpoint
-// matters if the training may resume from one; session.ResetRestore leaves it as it is.
+// matters if the training may resume from one. session.ResetRestore keeps such state.
 func (t *training) warn() {
 	problems := t.model.ProblemsFor(t.Session.TrainSignature)
 	for _, p := range problems {
@@ -285,7 +285,7 @@ func (t *training) openSession(ctx context.Context) error {
 	}
 	t.session, err = session.Open(ctx, t.plan)
 	if errors.Is(err, session.ErrNoGPU) && t.Budget.ofGPU() {
-		return option.Errorf("{Budget.Layer gpu process used}, where {Budget.Layer rss} limits the memory of the process: %w", err)
+		return option.Errorf("{Budget.Layer gpu process used} (use {Budget.Layer rss} to limit the memory of the process): %w", err)
 	}
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (t *training) openSession(ctx context.Context) error {
 	return nil
 }
 
-// chooseSteps sets the steps per execution where ChooseSteps asks for that.
+// chooseSteps sets the steps per execution if ChooseSteps is set.
 func (t *training) chooseSteps() error {
 	if err := t.plan.CheckBatch(t.Loop.Batch); err != nil {
 		return err
@@ -316,13 +316,14 @@ func (t *training) chooseSteps() error {
 	return t.compile()
 }
 
-// reportEffects reports the resolved settings. Some of them need a traced step, which is undone.
+// reportEffects reports the resolved settings. Some of them need a traced step, which is undone
+// afterwards.
 func (t *training) reportEffects(ctx context.Context) error {
 	e, err := t.session.Resolved(ctx, data.Batch{})
 	if err == nil && t.traces() {
 		defer t.worker.Busy()()
 		for b, bad := range t.data.Batches(t.pass()) {
-			if bad == nil { // else the loop reports it
+			if bad == nil { // the loop reports bad data itself
 				e, err = t.session.Resolved(ctx, b)
 			}
 			break
@@ -350,13 +351,14 @@ func (t *training) traces() bool {
 	return t.mayTrace()
 }
 
-// mayTrace reports whether memory has no limit, under which the first steps must be like the others.
+// mayTrace reports whether memory has no limit. Under a limit, the first steps must be
+// representative.
 func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
 
-// reportNotes reports what a user may not expect: a model that is not saved, classes without names.
+// reportNotes reports surprising facts: a model that is not saved, classes without names.
 func (t *training) reportNotes() {
 	if t.Out == "" && t.Checkpoints.Folder == "" {
-		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not kept"))
+		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))
 	}
 	names := t.reader.classes
 	if len(names) == 0 || len(t.reader.csv.Names) > 0 || len(t.reader.images.Classes) > 0 {

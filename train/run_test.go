@@ -82,7 +82,7 @@ func TestReportsGoToTheLog(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.Contains(t, log.String(), `msg="resolved settings"`)
-	assert.Contains(t, log.String(), "without Config.Out or Config.Checkpoints, the trained model is not kept")
+	assert.Contains(t, log.String(), "without Config.Out or Config.Checkpoints, the trained model is not saved")
 }
 
 // What cannot work is an error about an option, or about what it names, before anything is

@@ -97,7 +97,7 @@ func TestMeasuredChoice(t *testing.T) {
 	require.False(t, bytes.Equal(want, weights("plain")), "the choice makes no difference that could be lost")
 
 	run("parts", "cache", "--epochs", "10")
-	assert.Contains(t, run("parts", "none", "--epochs", "30", "--resume"), "auto: 16 steps per execution, XLA-compiled, as the checkpoint that this resumes from")
+	assert.Contains(t, run("parts", "none", "--epochs", "30", "--resume"), "auto: 16 steps per execution, XLA-compiled, as in the checkpoint")
 	assert.True(t, bytes.Equal(want, weights("parts")), "resumed")
 	assert.NoDirExists(t, filepath.Join(dir, "none"))
 
@@ -123,7 +123,7 @@ func TestMeasuredChoice(t *testing.T) {
 		var exit *exec.ExitError
 		require.ErrorAs(t, err, &exit, "%s", out)
 		assert.Equal(t, exitUsage, exit.ExitCode())
-		assert.Contains(t, string(out), ": the checkpoint was trained with 16 steps per execution, XLA-compiled, as --auto had chosen, and this rules that out")
+		assert.Contains(t, string(out), ": the checkpoint was trained with 16 steps per execution, XLA-compiled, as --auto had chosen; this setting excludes it")
 	}
 	run("parts", "none", "--epochs", "31", "--resume", "--auto", "off", "--force")
 
@@ -259,7 +259,7 @@ func TestChoiceThatRounds(t *testing.T) {
 		{named: "TF_NUM_INTEROP_THREADS", env: "TF_NUM_INTEROP_THREADS=1"},
 	} {
 		assert.Contains(t, refused("parts", c.env, c.flags...),
-			c.named+": the checkpoint was trained with 4 steps per execution, single-threaded executor, intra threads 1, as --auto had chosen, and this rules that out", c)
+			c.named+": the checkpoint was trained with 4 steps per execution, single-threaded executor, intra threads 1, as --auto had chosen; this setting excludes it", c)
 	}
 	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--force"), "session.fused")
 
