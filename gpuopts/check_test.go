@@ -102,7 +102,7 @@ func TestWith(t *testing.T) {
 			if assert.ErrorAs(t, err, &conflict, c.have) {
 				assert.Equal(t, "it", conflict.Option)
 				assert.Contains(t, conflict.Reason, c.want.Name)
-				assert.Contains(t, conflict.Reason, "would have to be")
+				assert.Contains(t, conflict.Reason, "the option needs")
 			}
 			continue
 		}
@@ -201,7 +201,7 @@ var conflicts = []struct {
 		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=true"}, "Options.OneDNNPoolLimit 9", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"},
 	}},
 	{"any option that is a variable", "the variable with another value", []contradiction{
-		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and would have to be "true"`},
+		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and the option needs "true"`},
 		{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}, "Options.OneDNN off", `TF_ENABLE_ONEDNN_OPTS is "1"`},
 		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=0"}, "Options.OneDNNSystemAllocator true", `TF_ONEDNN_USE_SYSTEM_ALLOCATOR is "0"`},
 		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_MKL_ALLOC_MAX_BYTES=10"}, "Options.OneDNNPoolLimit 9", `TF_MKL_ALLOC_MAX_BYTES is "10"`},
@@ -267,7 +267,7 @@ var warnings = []struct {
 		{gpuopts.Options{IntraThreads: 4}, []string{"TF_NUM_INTRAOP_THREADS=4", "OMP_NUM_THREADS=4", "TF_VAR_secret=x"}, nil},
 	}},
 	{"`--memory-growth`", "cuda_malloc_async, also in `TF_GPU_ALLOCATOR`", []warned{
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, MemoryGrowth: true}, nil, []string{"Options.MemoryGrowth true: cuda_malloc_async takes memory as it is needed"}},
+		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, MemoryGrowth: true}, nil, []string{"Options.MemoryGrowth true: cuda_malloc_async always takes memory as needed"}},
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, []string{"Options.MemoryGrowth true: cuda_malloc_async"}},
 	}},
 	{"`TF_NUM_INTRAOP_THREADS`, `TF_NUM_INTEROP_THREADS`", "another number in `--intra-threads`, `--inter-threads`", []warned{
@@ -280,14 +280,14 @@ var warnings = []struct {
 		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_VISIBLE_DEVICES=2,3"}, []string{`Options.VisibleGPUs [1]: CUDA_VISIBLE_DEVICES is "2,3"`}},
 	}},
 	{"`TF_FORCE_GPU_ALLOW_GROWTH`", "a value other than `true` and `false`, such as 1", []warned{
-		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow understands true and false"}},
+		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow accepts only true and false"}},
 	}},
 	{"`TF_GPU_ALLOCATOR`", "a value that it does not know", []warned{
-		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow understands cuda_malloc_async, cuda_malloc, memory_guard"}},
+		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow accepts only cuda_malloc_async, cuda_malloc, memory_guard"}},
 	}},
 	{"`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", "a value that is no whole number from 0", []warned{
-		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=1GiB"}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB: TensorFlow understands a whole number of MiB"}},
-		{gpuopts.Options{}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=-1"}, []string{`takes "-1" as if it were not set`}},
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=1GiB"}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB: TensorFlow accepts only a whole number of MiB"}},
+		{gpuopts.Options{}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=-1"}, []string{`ignores "-1"`}},
 	}},
 	{"`TF_MKL_ALLOC_MAX_BYTES`", "`OneDNNSystemAllocator`", []warned{
 		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_MKL_ALLOC_MAX_BYTES=9"}, []string{"TF_MKL_ALLOC_MAX_BYTES: it limits a pool"}},
@@ -297,10 +297,10 @@ var warnings = []struct {
 		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=-1"}, []string{"Options.XLAMinCluster 4: XLA is off"}},
 	}},
 	{"`DeferredDeletion`", "anything", []warned{
-		{gpuopts.Options{DeferredDeletion: 8}, nil, []string{"Options.DeferredDeletion 8: TensorFlow 2.21 takes it and does not look at it"}},
+		{gpuopts.Options{DeferredDeletion: 8}, nil, []string{"Options.DeferredDeletion 8: TensorFlow 2.21 ignores it"}},
 	}},
 	{"a variable that it does not read", "anything", []warned{
-		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or Options.MemoryGrowth"}},
+		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; use instead: TF_FORCE_GPU_ALLOW_GROWTH=true, or Options.MemoryGrowth"}},
 		{gpuopts.Options{}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE: TensorFlow 2.21 does not read it"}},
 	}},
 }
@@ -390,7 +390,7 @@ func TestLater(t *testing.T) {
 		var late *option.Error
 		if assert.ErrorAs(t, err, &late, "%+v", c.later) {
 			assert.Equal(t, c.setting, fmt.Sprint(late.Option, " ", late.Value))
-			assert.Contains(t, late.Reason, "with "+c.had+", for the first session")
+			assert.Contains(t, late.Reason, "the first session did so with "+c.had)
 			assert.Contains(t, late.Fix, "another process")
 		}
 	}

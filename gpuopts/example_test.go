@@ -16,7 +16,7 @@ func ExampleOptions_Check() {
 	}
 	// Output:
 	// Options.MemoryGrowth true: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment, and TensorFlow obeys the variable; unset it, or leave the option out
-	// TF_NUM_INTRAOP_THREADS: 8 is not used: Options.IntraThreads 2 goes before it (process_util.cc, local_device.cc)
+	// TF_NUM_INTRAOP_THREADS: 8 is not used: Options.IntraThreads 2 overrides it (process_util.cc, local_device.cc)
 }
 
 // What TensorFlow reads from the environment only is a list of variables.

@@ -1,21 +1,20 @@
-// Package gpuopts translates settings of TensorFlow's devices and graph execution into
-// what TensorFlow reads: the bytes of a tensorflow.ConfigProto, and environment
-// variables for settings that it reads only there. An Options{} leaves every choice to
-// TensorFlow.
+// Package gpuopts translates settings of TensorFlow's devices and graph execution into the two
+// forms that TensorFlow reads: the bytes of a tensorflow.ConfigProto and, for some settings,
+// environment variables. An Options{} leaves every choice to TensorFlow.
 //
-// The package is pure Go, changes nothing and does not look at the machine: a setting
-// for a GPU is valid without one. session.Open refuses those that ask for one
-// (Options.AsksForGPU).
+// The package is pure Go, changes nothing and does not examine the machine: a setting for a
+// GPU is valid without one. session.Open rejects options that ask for a GPU
+// (Options.AsksForGPU) if there is none.
 //
-// Options.ConfigProto goes into every session. Options.Environment lists variables,
-// which [With] adds to an environment before TensorFlow is opened
-// (session.UseEnvironment). Options.Check compares the options with each other and with
-// an environment: a contradiction is an *option.Error that names both sides, a setting
-// without effect a warning. A setting that comes too late is ErrTooLate: variables once
-// TensorFlow is open, devices and threads once the process has had a session ([Later]).
+// Options.ConfigProto goes into every session. Options.Environment lists variables, which
+// [With] adds to an environment before TensorFlow is opened (session.UseEnvironment).
+// Options.Check compares the options with each other and with an environment. A contradiction
+// is an *option.Error that names both sides; a setting without effect is a warning. A setting
+// that comes too late is ErrTooLate: variables once TensorFlow is open, devices and threads
+// once the process has had a session ([Later]).
 //
-// Statements about variables come from the named source files of TensorFlow 2.21 and
-// the strings of its library.
+// Statements about variables come from the named source files of TensorFlow 2.21 and the
+// strings in its library.
 package gpuopts
 
 import (
@@ -34,27 +33,26 @@ import (
 	"steadyfit/option"
 )
 
-// Options are settings for one session. TensorFlow sets up its devices and threads once
-// per process, with the options of the first session, and reads the environment once.
+// Options are the settings of one session. TensorFlow sets up its devices and threads only
+// once per process, with the options of the first session, and reads the environment once.
 type Options struct {
 	// IntraThreads is the number of threads that share one operation; 0 means
-	// TF_NUM_INTRAOP_THREADS, or else one per core. The first session makes the pool.
+	// TF_NUM_INTRAOP_THREADS, or else one per core. The first session creates the pool.
 	IntraThreads int `json:",omitzero"`
 	// InterThreads is the number of threads that run operations in parallel; 0 means
-	// TF_NUM_INTEROP_THREADS, or else one per core. The first session makes the pool,
-	// unless PerSessionThreads is set.
+	// TF_NUM_INTEROP_THREADS, or else one per core. The first session creates the pool, unless
+	// PerSessionThreads is set.
 	InterThreads int `json:",omitzero"`
 	// PerSessionThreads gives the session its own pool of InterThreads
 	// (ConfigProto.use_per_session_threads).
 	PerSessionThreads bool `json:",omitzero"`
-	// Executor runs the operations of a graph.
+	// Executor selects how the operations of a graph are run.
 	Executor Executor `json:",omitzero"`
 
-	// GrapplerOff disables all rewriting of graphs
-	// (RewriterConfig.disable_meta_optimizer). It excludes Grappler, Precision and
-	// MemoryOptimization, which are rewritings.
+	// GrapplerOff disables all graph rewriting (RewriterConfig.disable_meta_optimizer). It
+	// excludes Grappler, Precision and MemoryOptimization, which are kinds of rewriting.
 	GrapplerOff bool `json:",omitzero"`
-	// Grappler turns single rewritings on or off.
+	// Grappler turns single rewriting passes on or off.
 	Grappler Grappler `json:",omitzero"`
 	// MemoryOptimization rewrites graphs to need less memory.
 	MemoryOptimization MemoryOptimization `json:",omitzero"`
@@ -64,104 +62,105 @@ type Options struct {
 	// XLA compiles parts of graphs. Functions exported with jit_compile are compiled in
 	// any case.
 	XLA XLA `json:",omitzero"`
-	// XLAMinCluster is the least number of operations that XLA compiles together; 0
-	// leaves it to TensorFlow. It applies to the process (--tf_xla_min_cluster_size of
+	// XLAMinCluster is the minimum number of operations that XLA compiles together; 0 means
+	// TensorFlow's default. It applies to the whole process (--tf_xla_min_cluster_size of
 	// TF_XLA_FLAGS), but not to functions exported with jit_compile.
 	XLAMinCluster int `json:",omitzero"`
 
-	// MemoryGrowth takes GPU memory as it is needed, rather than nearly all at the start
-	// (GPUOptions.allow_growth). TensorFlow has one value for all GPUs, and frees
-	// nothing before the process ends.
+	// MemoryGrowth takes GPU memory as needed instead of nearly all at the start
+	// (GPUOptions.allow_growth). TensorFlow uses one value for all GPUs, and frees no memory
+	// before the process ends.
 	MemoryGrowth bool `json:",omitzero"`
-	// MemoryFraction is the part of each GPU's memory that TensorFlow may take, in
-	// (0, 1]; 0 leaves it to TensorFlow. With MemoryGrowth it limits growth and is below
-	// 1. With UnifiedMemory it may be above 1: the pool is then larger than the GPU.
+	// MemoryFraction is the fraction of each GPU's memory that TensorFlow may take, in (0, 1];
+	// 0 means TensorFlow's default. With MemoryGrowth it limits growth and must be below 1.
+	// With UnifiedMemory it may be above 1: the pool is then larger than the GPU.
 	MemoryFraction float64 `json:",omitzero"`
-	// VisibleGPUs are the indices of the GPUs to use, in the order of the PCI bus, as
-	// nvidia-smi and NVML count; CUDA_DEVICE_ORDER=PCI_BUS_ID comes with it, since CUDA
-	// counts the fastest first. Empty means all. With CUDA_VISIBLE_DEVICES they count
-	// among the GPUs that it shows.
+	// VisibleGPUs are the indices of the GPUs to use, in the order of the PCI bus like in
+	// nvidia-smi and NVML; empty means all. The option also sets CUDA_DEVICE_ORDER=PCI_BUS_ID,
+	// since CUDA's default order puts the fastest GPU first. If CUDA_VISIBLE_DEVICES is set,
+	// the indices refer to the GPUs listed there.
 	VisibleGPUs []int `json:",omitzero"`
-	// VirtualGPUs splits GPUs into devices of a fixed size: for each visible GPU a list
-	// of sizes in MiB. A list of one number limits that GPU, an empty one leaves it
-	// whole. It excludes MemoryFraction.
+	// VirtualGPUs splits GPUs into devices of a fixed size. It has a list of sizes in MiB for
+	// each visible GPU. A list with one number limits that GPU; an empty list leaves it whole.
+	// It excludes MemoryFraction.
 	VirtualGPUs [][]int `json:",omitzero"`
-	// GPUAllocator manages the memory of all GPUs.
+	// GPUAllocator selects the allocator of all GPUs.
 	GPUAllocator GPUAllocator `json:",omitzero"`
-	// UnifiedMemory takes GPU memory that CUDA may move to the host
-	// (GPUOptions.Experimental.use_unified_memory). Only a MemoryFraction above 1 makes
-	// the pool larger than the GPU (gpu_device.cc). It needs BFC and compute capability
-	// 6.0.
+	// UnifiedMemory uses GPU memory that CUDA may move to the host
+	// (GPUOptions.Experimental.use_unified_memory). Only a MemoryFraction above 1 makes the
+	// pool larger than the GPU (gpu_device.cc). It needs BFC and compute capability 6.0.
 	UnifiedMemory bool `json:",omitzero"`
-	// HostMemoryLimit limits the pinned host memory for copies to and from GPUs, in MiB;
-	// 0 leaves it to TensorFlow.
+	// HostMemoryLimit limits the pinned host memory for copies to and from GPUs, in MiB; 0
+	// means TensorFlow's default.
 	HostMemoryLimit int `json:",omitzero"`
 	// GarbageCollection returns free regions of BFC to CUDA before an allocation fails,
 	// which is TensorFlow's default (TF_ENABLE_GPU_GARBAGE_COLLECTION,
 	// gpu_bfc_allocator.cc).
 	GarbageCollection Switch `json:",omitzero"`
-	// DeferredDeletion is how many bytes of GPU memory may await their deletion
-	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 ignores it
-	// (gpu_event_mgr.cc), and Check warns.
+	// DeferredDeletion is the number of bytes of GPU memory that may wait for their deletion
+	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 ignores it (gpu_event_mgr.cc), and
+	// Check returns a warning.
 	DeferredDeletion int64 `json:",omitzero"`
 
-	// OneDNN turns oneDNN on or off; by default the processor decides
+	// OneDNN turns oneDNN on or off; by default it depends on the processor
 	// (TF_ENABLE_ONEDNN_OPTS, port.cc).
 	OneDNN Switch `json:",omitzero"`
-	// OneDNNSystemAllocator takes oneDNN's large blocks from malloc rather than from a
-	// pool that returns nothing (TF_ONEDNN_USE_SYSTEM_ALLOCATOR, onednn_env_vars.cc).
+	// OneDNNSystemAllocator takes oneDNN's large blocks from malloc instead of a pool that
+	// returns nothing (TF_ONEDNN_USE_SYSTEM_ALLOCATOR, onednn_env_vars.cc).
 	// session.UseReleaseProfile adds settings that make it fast.
 	OneDNNSystemAllocator bool `json:",omitzero"`
-	// OneDNNPoolLimit limits oneDNN's pool, in bytes; 0 is the machine's memory. A step
+	// OneDNNPoolLimit limits oneDNN's pool in bytes; 0 means the memory of the machine. A step
 	// that needs more fails (TF_MKL_ALLOC_MAX_BYTES, mkl_cpu_allocator.h).
 	OneDNNPoolLimit int64 `json:",omitzero"`
-	// OneDNNMath is the type for oneDNN's products and convolutions of float32.
+	// OneDNNMath is the type in which oneDNN computes matrix products and convolutions of
+	// float32.
 	OneDNNMath Math `json:",omitzero"`
 
-	// Deterministic makes operations repeatable, or fail if they cannot be, at a price in
-	// speed (TF_DETERMINISTIC_OPS, determinism.cc).
+	// Deterministic makes operations repeatable but slower, and makes those that cannot be
+	// repeatable fail (TF_DETERMINISTIC_OPS, determinism.cc).
 	Deterministic bool `json:",omitzero"`
-	// LogLevel is the lowest level that TensorFlow logs (TF_CPP_MIN_LOG_LEVEL).
+	// LogLevel is the lowest level of messages that TensorFlow logs (TF_CPP_MIN_LOG_LEVEL).
 	LogLevel LogLevel `json:",omitzero"`
 }
 
-// Switch turns something on or off. "" leaves it to TensorFlow.
+// Switch turns something on or off. "" means TensorFlow's default.
 type Switch string
 
-// The positions.
+// The values of Switch.
 const (
 	On  Switch = "on"
 	Off Switch = "off"
-	// Aggressive, for Grappler only, is On with assumptions that a graph may break, such
-	// as that fed values have the shape of their placeholder (rewriter_config.proto).
+	// Aggressive, for Grappler only, is like On but makes assumptions that may be wrong for a
+	// graph, such as that fed values have the shape of their placeholder
+	// (rewriter_config.proto).
 	Aggressive Switch = "aggressive"
 )
 
-// Grappler are single rewritings of a graph (RewriterConfig).
+// Grappler has switches for single passes of graph rewriting (RewriterConfig).
 type Grappler struct {
 	// These are on by default.
 	Layout, ConstantFolding, Shapes, Remapping, CommonSubgraphs, Arithmetic Switch `json:",omitzero"`
 	Dependencies, Loops, Functions, Implementations, ConditionalCode        Switch `json:",omitzero"`
 	// These are off by default.
 	DebugStripper, ScopedAllocator, PinToHost Switch `json:",omitzero"`
-	// PruningOff keeps operations that nothing needs (disable_model_pruning).
+	// PruningOff keeps operations whose results are not needed (disable_model_pruning).
 	PruningOff bool `json:",omitzero"`
 }
 
-// Math is the type that products of float32 are computed in.
+// Math is the type in which products of float32 are computed.
 type Math string
 
-// The types. "" is float32.
+// The values of Math. "" means float32.
 const (
-	// BFloat16Math rounds the factors to bfloat16 (TF_SET_ONEDNN_FPMATH_MODE=BF16, the
-	// only value in mkl_util.h). Precision rewrites the graph instead.
+	// BFloat16Math rounds the factors to bfloat16 (TF_SET_ONEDNN_FPMATH_MODE=BF16, the only
+	// value in mkl_util.h). In contrast, Precision rewrites the graph.
 	BFloat16Math Math = "bfloat16"
 )
 
-// LogLevel is the severity of a line of TensorFlow's log.
+// LogLevel is the severity of a message in TensorFlow's log.
 type LogLevel string
 
-// The levels. "" leaves it to TensorFlow.
+// The values of LogLevel. "" means TensorFlow's default.
 const (
 	LogInfo    LogLevel = "info"
 	LogWarning LogLevel = "warning"
@@ -169,81 +168,82 @@ const (
 	LogFatal   LogLevel = "fatal"
 )
 
-// Executor runs the operations of a graph (ConfigProto.Experimental.executor_type).
+// Executor selects how the operations of a graph are run
+// (ConfigProto.Experimental.executor_type).
 type Executor string
 
-// The executors. "" is TensorFlow's default, which runs operations in parallel.
+// The values of Executor. "" is TensorFlow's default, which runs operations in parallel.
 const (
-	// SingleThreaded runs all operations in turn on the calling thread. It cannot run
-	// Switch and Merge, the control flow of TensorFlow 1, so TensorFlow leaves loops as
-	// functions, whose operations may round differently (session.Rounding).
+	// SingleThreaded runs all operations one after the other in the calling thread. It cannot
+	// run Switch and Merge, the control flow of TensorFlow 1. TensorFlow therefore leaves
+	// loops as functions, whose operations may round differently (session.Rounding).
 	SingleThreaded Executor = "SINGLE_THREADED_EXECUTOR"
 )
 
-// XLA is how much of a graph is compiled (OptimizerOptions.global_jit_level). XLAOn1 and
+// XLA selects how much of a graph is compiled (OptimizerOptions.global_jit_level). XLAOn1 and
 // XLAOn2 also set cpu_global_jit, which TensorFlow needs on a CPU.
 type XLA string
 
-// The levels. "" is off, unless --tf_xla_auto_jit in TF_XLA_FLAGS turns it on, which
-// overrides the session's level (xla_cluster_util.cc).
+// The values of XLA. "" is off, unless --tf_xla_auto_jit in TF_XLA_FLAGS turns it on. That
+// flag overrides the session's level (xla_cluster_util.cc).
 const (
 	XLAOff XLA = "off"
 	XLAOn1 XLA = "on-1"
 	XLAOn2 XLA = "on-2"
 )
 
-// Precision is a rewriting to 16 bits.
+// Precision is a graph rewriting to 16-bit types.
 type Precision string
 
-// The rewritings. "" is none.
+// The values of Precision. "" means none.
 const (
-	// BFloat16 is for CPUs, with oneDNN (auto_mixed_precision_onednn_bfloat16).
+	// BFloat16 is for CPUs with oneDNN (auto_mixed_precision_onednn_bfloat16).
 	BFloat16 Precision = "bfloat16"
-	// Float16CPU is for CPUs: float16 values, computed in float32
-	// (auto_mixed_precision_cpu, rewriter_config.proto). It turns
-	// Grappler.CommonSubgraphs off by default: TensorFlow 2.21 aborts the process if both
-	// meet two convolutions in a row, as in the built-in digits-cnn.
+	// Float16CPU is for CPUs: values are float16, computed in float32
+	// (auto_mixed_precision_cpu, rewriter_config.proto). It turns Grappler.CommonSubgraphs off
+	// by default: with both, TensorFlow 2.21 aborts the process on two consecutive
+	// convolutions, as in the built-in digits-cnn.
 	Float16CPU Precision = "float16-cpu"
-	// Float16GPU is for GPUs, and for CPUs whose oneDNN has float16
+	// Float16GPU is for GPUs, and for CPUs whose oneDNN supports float16
 	// (auto_mixed_precision, meta_optimizer.cc). It does not scale the loss.
 	Float16GPU Precision = "float16-gpu"
-	// Float16 is Float16GPU if TensorFlow has a GPU, else Float16CPU; package session
-	// resolves it.
+	// Float16 means Float16GPU if TensorFlow has a GPU, and Float16CPU otherwise; package
+	// session resolves it.
 	Float16 Precision = "float16"
 )
 
-// MemoryOptimization is a rewriting to save memory (RewriterConfig.memory_optimization).
+// MemoryOptimization is a graph rewriting to save memory (RewriterConfig.memory_optimization).
 type MemoryOptimization string
 
-// The rewritings. "" is TensorFlow's default: swapping from a GPU to the host, and
-// scheduling (rewriter_config.proto). For recomputation, TensorFlow 2.21 looks for
-// gradients under gradients/, their name in TensorFlow 1, and finds none; so
-// MemoryRecomputation, MemoryManual and MemoryHeuristics also set
-// memory_optimizer_target_node_name_scope to gradient_tape/.
+// The values of MemoryOptimization. "" is TensorFlow's default: swapping from a GPU to the
+// host, and scheduling (rewriter_config.proto). For recomputation, TensorFlow 2.21 looks for
+// gradients under gradients/, their name in TensorFlow 1, and finds none. MemoryRecomputation,
+// MemoryManual and MemoryHeuristics therefore also set memory_optimizer_target_node_name_scope
+// to gradient_tape/.
 const (
 	MemoryNone          MemoryOptimization = "none"
 	MemoryManual        MemoryOptimization = "manual" // as annotated in the graph
 	MemorySwapping      MemoryOptimization = "swapping"
 	MemoryRecomputation MemoryOptimization = "recomputation"
 	MemoryScheduling    MemoryOptimization = "scheduling"
-	MemoryHeuristics    MemoryOptimization = "heuristics" // any of these
+	MemoryHeuristics    MemoryOptimization = "heuristics" // any of the above
 )
 
-// GPUAllocator manages the memory of GPUs.
+// GPUAllocator selects the allocator of GPU memory.
 type GPUAllocator string
 
-// The allocators. "" is TensorFlow's default. TF_GPU_ALLOCATOR overrides the option
-// (gpu_process_state.cc).
+// The values of GPUAllocator. "" is TensorFlow's default. TF_GPU_ALLOCATOR overrides the
+// option (gpu_process_state.cc).
 const (
-	// BFC is TensorFlow's own, which returns nothing (allocator_type).
+	// BFC is TensorFlow's own allocator, which returns no memory to the GPU (allocator_type).
 	BFC GPUAllocator = "BFC"
-	// CUDAMallocAsync is that of CUDA 11.2 and newer (use_cuda_malloc_async). It replaces
-	// BFC and has no limit, so it excludes MemoryFraction and VirtualGPUs with sizes.
+	// CUDAMallocAsync is the allocator of CUDA 11.2 and newer (use_cuda_malloc_async). It
+	// replaces BFC and has no limit, so it excludes MemoryFraction and VirtualGPUs with sizes.
 	CUDAMallocAsync GPUAllocator = "cuda_malloc_async"
 )
 
-// setting returns an option with its value, as in "Options.MemoryFraction 0.5"; "" if it
-// is not set.
+// setting returns an option with its value, as in "Options.MemoryFraction 0.5"; "" if the
+// option is not set.
 func (o Options) setting(field string) string {
 	v := reflect.ValueOf(o).FieldByName(field)
 	if v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
@@ -252,7 +252,7 @@ func (o Options) setting(field string) string {
 	return fmt.Sprintf("Options.%s %v", field, v)
 }
 
-// settings returns those of the fields that are set.
+// settings returns those of the options that are set, with their values.
 func (o Options) settings(fields ...string) (list []string) {
 	for _, f := range fields {
 		if s := o.setting(f); s != "" {
@@ -262,20 +262,20 @@ func (o Options) settings(fields ...string) (list []string) {
 	return list
 }
 
-// AsksForGPU returns the option that makes no sense without a GPU, with its value, as in
-// "Options.VisibleGPUs [0]"; "" if there is none. Other options for GPUs apply if there is
-// one, so that the same options serve machines with and without.
+// AsksForGPU returns an option that makes no sense without a GPU, with its value, as in
+// "Options.VisibleGPUs [0]"; "" if there is none. Other options for GPUs have no effect
+// without a GPU, so that the same options work on machines with and without one.
 func (o Options) AsksForGPU() string {
 	return cmp.Or(o.setting("VisibleGPUs"), o.setting("VirtualGPUs"), o.setting("GPUAllocator"))
 }
 
-// ForGPU lists the options, with their values, that have no effect without a GPU.
+// ForGPU lists the set options, with their values, that have no effect without a GPU.
 func (o Options) ForGPU() []string {
 	return o.settings("MemoryGrowth", "MemoryFraction", "UnifiedMemory", "HostMemoryLimit", "GarbageCollection")
 }
 
-// ConfigProto returns the serialized tensorflow.ConfigProto of the options, without what
-// TensorFlow reads only from the environment.
+// ConfigProto returns the serialized tensorflow.ConfigProto of the options, without the
+// settings that TensorFlow reads only from the environment.
 func (o Options) ConfigProto() ([]byte, error) {
 	if err := o.valid(); err != nil {
 		return nil, err
@@ -343,14 +343,14 @@ var toggles = map[Switch]pb.RewriterConfig_Toggle{
 	On: pb.RewriterConfig_ON, Off: pb.RewriterConfig_OFF, Aggressive: pb.RewriterConfig_AGGRESSIVE,
 }
 
-// rewriting is a switch of Grappler and its position.
+// rewriting is a switch of Grappler and its value.
 type rewriting struct {
 	name     string
 	position Switch
 	field    func(*pb.RewriterConfig) *pb.RewriterConfig_Toggle
 }
 
-// switches are the ones that are set.
+// switches returns the switches that are set.
 func (g Grappler) switches() []rewriting {
 	all := []rewriting{
 		{"Layout", g.Layout, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.LayoutOptimizer }},
@@ -371,7 +371,7 @@ func (g Grappler) switches() []rewriting {
 	return slices.DeleteFunc(all, func(r rewriting) bool { return r.position == "" })
 }
 
-// setting returns the first one that is set, with its value; "" if none is.
+// setting returns the first switch that is set, with its value; "" if there is none.
 func (g Grappler) setting() string {
 	for _, r := range g.switches() {
 		return fmt.Sprintf("Options.Grappler.%s %s", r.name, r.position)
@@ -413,21 +413,22 @@ func (o Options) gpu() *pb.GPUOptions {
 	return gpu
 }
 
-// hostMemoryLimit is GPUOptions.Experimental.gpu_host_mem_limit_in_mb.
+// hostMemoryLimit is the field number of GPUOptions.Experimental.gpu_host_mem_limit_in_mb.
 const hostMemoryLimit protowire.Number = 13
 
-// addFloat sets a field that the Go messages, of TensorFlow 2.9, lack.
+// addFloat sets a field that the Go messages do not have, since they are those of TensorFlow
+// 2.9.
 func addFloat(message proto.Message, field protowire.Number, value float32) {
 	m := message.ProtoReflect()
 	wire := protowire.AppendTag(m.GetUnknown(), field, protowire.Fixed32Type)
 	m.SetUnknown(protowire.AppendFixed32(wire, math.Float32bits(value)))
 }
 
-// maxThreads is the most threads of a pool. TensorFlow starts all of them, and aborts the
-// process if the system refuses one.
+// maxThreads is the maximum number of threads of a pool. TensorFlow starts all of them, and
+// aborts the process if the system refuses one.
 const maxThreads = 1024
 
-// valid refuses invalid values, and options that exclude each other.
+// valid returns an error for invalid values and for options that exclude each other.
 func (o Options) valid() error {
 	for _, err := range []error{
 		among("Executor", o.Executor, SingleThreaded),
@@ -468,7 +469,7 @@ func (o Options) valid() error {
 		{"DeferredDeletion", float64(o.DeferredDeletion), math.MaxInt64, "0 (TensorFlow's default) or more bytes"},
 		{"OneDNNPoolLimit", float64(o.OneDNNPoolLimit), math.MaxInt64, "0 (the machine's memory) or more bytes"},
 	} {
-		if !(n.value >= 0 && n.value <= n.max) { // NaN is neither
+		if !(n.value >= 0 && n.value <= n.max) { // also true for NaN
 			return refused(n.field, reflect.ValueOf(o).FieldByName(n.field).Interface(), n.expected)
 		}
 	}
@@ -486,12 +487,12 @@ func (o Options) valid() error {
 	return o.excluded()
 }
 
-// among refuses a value that is neither empty nor known.
+// among returns an error for a value that is neither empty nor known.
 func among[T ~string](name string, value T, known ...T) error {
 	if value == "" || slices.Contains(known, value) {
 		return nil
 	}
-	return refused(name, value, fmt.Sprintf("one of %q, or nothing for TensorFlow's default", known))
+	return refused(name, value, fmt.Sprintf("one of %q, or empty for TensorFlow's default", known))
 }
 
 func refused(name string, value any, expected string) error {

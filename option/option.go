@@ -1,8 +1,8 @@
-// Package option has the error of an option that cannot work: the option, its value, what is
-// wrong, and what to do. All packages of steadyfit return it.
+// Package option has the error type for an invalid option: the option, its value, what is
+// wrong, and what to do. All packages of steadyfit use it.
 //
-// A package names options by their Go names. A program with other names for them, such as the
-// flags of a command, renders errors with Text.
+// Libraries name options by their Go names. A program with other names, such as the flags of a
+// command, prints errors with Text.
 package option
 
 import (
@@ -11,14 +11,15 @@ import (
 	"strings"
 )
 
-// Error is an option that cannot work. It is found before anything is changed.
+// Error reports an option that is invalid or cannot be satisfied. It is returned before
+// anything is changed.
 //
-// In Reason and Fix, braces mark the names of other options, with a value or without, as in
+// In Reason and Fix, braces mark the names of other options, optionally with a value, as in
 // {Loop.Epochs} and {Options.Precision float16}.
 type Error struct {
 	// Option is the name of the option, such as "Loop.Batch".
 	Option string
-	// Value is the value that was found. If it is nil, the text has none.
+	// Value is the invalid value. If it is nil, the text shows no value.
 	Value any
 	// Reason is what is wrong, or what was expected.
 	Reason string
@@ -28,7 +29,8 @@ type Error struct {
 	Err error
 }
 
-// New returns an error. setting is an option with its value, as in "Loop.Batch 0", or without.
+// New returns an error. setting is the name of an option, optionally with its value, as in
+// "Loop.Batch 0".
 func New(setting, reason, fix string) *Error {
 	name, value, ok := strings.Cut(setting, " ")
 	e := &Error{Option: name, Reason: reason, Fix: fix}
@@ -38,13 +40,14 @@ func New(setting, reason, fix string) *Error {
 	return e
 }
 
-// Name returns the user's name and value for an option. The value may be empty.
+// Name translates the Go name of an option to the name and value that the user sees. The value
+// may be empty.
 type Name func(option, value string) string
 
 // Named is an error that names options in its text.
 type Named interface {
 	error
-	// OptionText returns the text with other names of options.
+	// OptionText returns the text with the option names that name returns.
 	OptionText(Name) string
 }
 
@@ -54,7 +57,7 @@ func (e *Error) Error() string { return e.OptionText(GoName) }
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// OptionText returns the text with other names of options.
+// OptionText returns the text with the option names that name returns.
 func (e *Error) OptionText(name Name) string {
 	value := ""
 	if e.Value != nil {
@@ -70,7 +73,7 @@ func (e *Error) OptionText(name Name) string {
 // GoName returns the name and the value unchanged.
 func GoName(option, value string) string { return strings.TrimSpace(option + " " + value) }
 
-// Errorf returns an error like fmt.Errorf whose format marks names of options with braces.
+// Errorf is like fmt.Errorf, except that braces in the format mark names of options.
 func Errorf(format string, args ...any) error {
 	return &formatted{format, args, fmt.Errorf(Marked(format, GoName), args...)}
 }
@@ -89,7 +92,7 @@ func (f *formatted) OptionText(name Name) string {
 
 var marked = regexp.MustCompile(`\{[A-Za-z]+\.[A-Z][A-Za-z.]*( [^{}]*)?\}`)
 
-// Marked replaces the names in braces in a text.
+// Marked replaces the names in braces in a text by those that name returns.
 func Marked(text string, name Name) string {
 	return marked.ReplaceAllStringFunc(text, func(m string) string {
 		option, value, _ := strings.Cut(m[1:len(m)-1], " ")
@@ -97,14 +100,14 @@ func Marked(text string, name Name) string {
 	})
 }
 
-// Text returns the text of an error with other names of options.
+// Text returns the text of an error with the option names that name returns.
 func Text(err error, name Name) string {
 	text := err.Error()
 	walk(err, func(n Named) { text = strings.Replace(text, n.Error(), n.OptionText(name), 1) })
 	return text
 }
 
-// walk calls do for each Named error in the tree of an error, outer ones first.
+// walk calls do for each Named error in the tree of an error, outer errors first.
 func walk(err error, do func(Named)) {
 	if n, ok := err.(Named); ok {
 		do(n)

@@ -132,7 +132,7 @@ func TestUseEnvironment(t *testing.T) {
 
 	_, log, err = runChild[environmentOutcome](t, environmentEnv, "start", "TF_ENABLE_ONEDNN_OPTS=1")
 	require.Error(t, err)
-	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and would have to be "0"; unset it`)
+	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and the option needs "0"; unset it`)
 }
 
 // anewEnv makes the test binary a supervised program that calls Restart.
@@ -268,7 +268,7 @@ func TestTooLateInAChild(t *testing.T) {
 	require.NoError(t, err, log)
 	require.Len(t, o.Late, len(lateInChild))
 	assert.Contains(t, o.Late[0], "Options.LogLevel fatal: TensorFlow was opened without TF_CPP_MIN_LOG_LEVEL=3")
-	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and has done so with TensorFlow's default, for the first session")
+	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and the first session did so with TensorFlow's default")
 }
 
 // What docs/reference/devices.md says of when TensorFlow takes a setting is what was tried above.

@@ -113,7 +113,7 @@ func TestReleaseProfile(t *testing.T) {
 
 	_, log, err = run("release", "MALLOC_ARENA_MAX=4")
 	require.Error(t, err)
-	assert.Contains(t, log, `MALLOC_ARENA_MAX is "4" in the environment, and would have to be "1"`)
+	assert.Contains(t, log, `MALLOC_ARENA_MAX is "4" in the environment, and the option needs "1"`)
 	_, log, err = run("open")
 	require.Error(t, err)
 	assert.Contains(t, log, "TensorFlow was opened without")

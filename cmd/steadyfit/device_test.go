@@ -82,7 +82,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--visible-gpus 0,1 --gpu-memory-limit 1GiB", says: []string{"one for each of the 2 visible ones"}},
 		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth: conflicts with --gpu-memory-fraction 1: ", "leave one out"}},
 		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit 1024MiB: conflicts with --gpu-memory-fraction 0.5"}},
-		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async", says: []string{"--gpu-allocator cuda_malloc_async: conflicts with --gpu-memory-limit 1024MiB: BFC is what keeps to a limit"}},
+		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async", says: []string{"--gpu-allocator cuda_malloc_async: conflicts with --gpu-memory-limit 1024MiB: only BFC has a limit"}},
 		{line: "--gpu-memory-limit 1GiB", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-memory-limit 1024MiB: TF_GPU_ALLOCATOR is "cuda_malloc_async"`, "unset it"}},
 		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
 		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth=false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
@@ -112,8 +112,8 @@ func TestDeviceWarnings(t *testing.T) {
 	t.Setenv("TF_NUM_INTRAOP_THREADS", "4")
 	_, printed, err := parseDevice(t, "--intra-threads 1")
 	require.NoError(t, err)
-	assert.Equal(t, `steadyfit: warning: TF_NUM_INTRAOP_THREADS: 4 is not used: --intra-threads 1 goes before it (process_util.cc, local_device.cc)
-steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; what does work: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth
+	assert.Equal(t, `steadyfit: warning: TF_NUM_INTRAOP_THREADS: 4 is not used: --intra-threads 1 overrides it (process_util.cc, local_device.cc)
+steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; use instead: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth
 `, printed)
 }
 
@@ -138,7 +138,7 @@ func TestUnreadRows(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, got, 1, name)
 			assert.Equal(t, name, got[0].Option)
-			assert.Contains(t, got[0].Reason, "does not read it; what does work: ")
+			assert.Contains(t, got[0].Reason, "does not read it; use instead: ")
 			assert.True(t, len(works) == 0 || slices.ContainsFunc(works, func(m []string) bool { return strings.Contains(option.Text(got[0], flagName), m[1]) }), "%v is not in %q", row[1], got[0])
 			said += option.Text(got[0], flagName)
 		}

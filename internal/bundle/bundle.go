@@ -1,11 +1,11 @@
 // Package bundle reads the names, types and shapes of the tensors of a TensorFlow checkpoint
 // from its index (prefix.index), without TensorFlow, and checks the lengths of its files.
 //
-// The index is a sorted table in the format of LevelDB (tensorflow/core/lib/io/format.cc,
-// table_builder.cc): blocks of keys that share prefixes, an index block that locates them,
+// The index is a sorted table in LevelDB's format (tensorflow/core/lib/io/format.cc,
+// table_builder.cc): blocks of keys with shared prefixes, an index block that locates them,
 // and a footer that locates the index block. Each value is a BundleEntryProto
-// (tensor_bundle.proto); that of the empty key is the bundle's header. TensorFlow does not
-// compress the blocks of a bundle (tensor_bundle.cc), and compressed blocks are refused.
+// (tensor_bundle.proto); the empty key has the bundle's header. TensorFlow does not compress
+// the blocks of a bundle (tensor_bundle.cc), so compressed blocks are an error.
 package bundle
 
 import (
@@ -25,10 +25,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrDamaged: the index is no table or damaged, or a file of values is cut off.
+// ErrDamaged means that the index is damaged or not a table, or that a file of values is too
+// short.
 var ErrDamaged = errors.New("damaged checkpoint")
 
-// Tensor is the entry of a tensor.
+// Tensor is the entry of a tensor in the index.
 type Tensor struct {
 	DType tfbind.DType
 	Shape []int64
@@ -39,20 +40,22 @@ func (t Tensor) String() string { return fmt.Sprintf("%v %v", t.DType, t.Shape) 
 const (
 	footerBytes = 48
 	magic       = 0xdb4775248b80fb57
-	// trailerBytes is the size of a block's trailer: its compression and its checksum.
+	// trailerBytes is the size of a block's trailer, which has its compression and its
+	// checksum.
 	trailerBytes = 5
-	// objectGraph describes the Python objects that own the variables; it is no variable.
+	// objectGraph is the name of the entry that describes the Python objects that own the
+	// variables. It is not a variable.
 	objectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
 )
 
-// MaxBytes bounds an index, which has some hundred bytes for each tensor.
+// MaxBytes is the maximum size of an index, which has some hundred bytes for each tensor.
 const MaxBytes = 64 << 20
 
-// mostNames bounds the bytes of the names that Read keeps, which share prefixes in the index
-// and may be much longer than it.
+// mostNames is the maximum total length of the names that Read returns. Names share prefixes
+// in the index, so they can be much longer than the index itself.
 const mostNames = 64 << 20
 
-// Read returns the tensors, by name, of the checkpoint whose files begin with prefix.
+// Read returns the tensors, by name, of the checkpoint with the given file prefix.
 func Read(prefix string) (map[string]Tensor, error) {
 	path := prefix + ".index"
 	table, err := files.Read(path, MaxBytes)
@@ -86,9 +89,9 @@ func parse(table []byte) (map[string]Tensor, error) {
 	return tensors, err
 }
 
-// Check returns an error unless the files of a checkpoint are as long as its index says;
-// index is the content of prefix.index. Checksums of values are left to TensorFlow. An
-// index with compressed blocks, which TensorFlow writes none of since 1.2, passes.
+// Check returns an error unless the files of a checkpoint have the lengths in its index, which
+// is the content of prefix.index. TensorFlow checks the checksums of values. Check accepts an
+// index with compressed blocks, which TensorFlow has not written since 1.2.
 func Check(prefix string, index []byte) error {
 	ends, err := scan(index, func([]byte, *pb.BundleEntryProto) error { return nil })
 	if errors.Is(err, errCompressed) {
@@ -99,7 +102,7 @@ func Check(prefix string, index []byte) error {
 	}
 	for shard, want := range ends {
 		if want == 0 {
-			continue // nothing is read of it
+			continue // the file has no values
 		}
 		path := fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, len(ends))
 		info, err := os.Stat(path)
@@ -107,24 +110,24 @@ func Check(prefix string, index []byte) error {
 			return err
 		}
 		if have := info.Size(); have < want {
-			return fmt.Errorf("%s: %w: it has %d bytes, expected %d as its index says; copy or write it again", path, ErrDamaged, have, want)
+			return fmt.Errorf("%s: %w: it has %d bytes, but its index expects %d; copy or write it again", path, ErrDamaged, have, want)
 		}
 	}
 	return nil
 }
 
-// mostShards bounds the number of data files in a damaged header; TensorFlow writes one for
+// mostShards limits the number of data files in a damaged header. TensorFlow writes one for
 // each machine that saves.
 const mostShards = 1 << 16
 
-// scan calls each for the entries of an index, and returns where the last value of each
-// data file ends.
+// scan calls each for the entries of an index, and returns the end of the last value in each
+// data file.
 func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error) (ends []int64, err error) {
 	if len(table) < footerBytes || binary.LittleEndian.Uint64(table[len(table)-8:]) != magic {
-		return nil, errors.New("it has not the footer of a table")
+		return nil, errors.New("it has no table footer")
 	}
 	footer := table[len(table)-footerBytes:]
-	_, rest, err := handle(footer) // of the metadata, which is empty
+	_, rest, err := handle(footer) // the metadata block, which is empty
 	if err != nil {
 		return nil, err
 	}
@@ -132,15 +135,15 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 	if err != nil {
 		return nil, err
 	}
-	var end uint64 // of the blocks before
+	var end uint64 // end of the previous block
 	err = block(table, where, func(_, value []byte) error {
 		at, _, err := handle(value)
 		if err != nil {
 			return err
 		}
-		// A block that is there many times would take as long as a table of many.
+		// This check limits the time: a damaged index could list the same block many times.
 		if at.from < end {
-			return fmt.Errorf("the block at %d begins before the end of the one before it", at.from)
+			return fmt.Errorf("the block at %d overlaps the block before it", at.from)
 		}
 		end = at.from + at.size
 		return block(table, at, func(key, value []byte) error {
@@ -151,19 +154,19 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 				}
 				n := header.GetNumShards()
 				if n < 0 || n > mostShards {
-					return fmt.Errorf("header: %d files of values", n)
+					return fmt.Errorf("header: invalid number of data files: %d", n)
 				}
 				ends = make([]int64, n)
 				return nil
 			}
 			var entry pb.BundleEntryProto
 			if err := proto.Unmarshal(value, &entry); err != nil {
-				return fmt.Errorf("a tensor: %w", err)
+				return fmt.Errorf("entry of a tensor: %w", err)
 			}
-			// The header is before all others, as its key is empty.
+			// The header comes first, since its key is empty.
 			i, end := int(entry.ShardId), entry.Offset+entry.Size
 			if i < 0 || i >= len(ends) || entry.Offset < 0 || entry.Size < 0 || end < 0 {
-				return fmt.Errorf("a tensor has %d bytes at %d of file %d of %d", entry.Size, entry.Offset, i, len(ends))
+				return fmt.Errorf("a tensor has the invalid location of %d bytes at %d in file %d of %d", entry.Size, entry.Offset, i, len(ends))
 			}
 			ends[i] = max(ends[i], end)
 			return each(key, &entry)
@@ -175,9 +178,9 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 // span is the location of a block.
 type span struct{ from, size uint64 }
 
-var errVarint = errors.New("a number is cut off")
+var errVarint = errors.New("a number is truncated")
 
-// handle reads a span.
+// handle reads a span and returns the remaining bytes.
 func handle(b []byte) (s span, rest []byte, err error) {
 	if s.from, b, err = number(b); err != nil {
 		return s, nil, err
@@ -200,26 +203,27 @@ var errCompressed = errors.New("it is compressed")
 func block(table []byte, s span, each func(key, value []byte) error) error {
 	n := uint64(len(table))
 	if s.size < 4 || s.from > n || s.size > n || s.from+s.size+trailerBytes > n {
-		return fmt.Errorf("a block of %d bytes at %d is outside of it", s.size, s.from)
+		return fmt.Errorf("the block of %d bytes at %d is outside the file", s.size, s.from)
 	}
 	b, trailer := table[s.from:s.from+s.size], table[s.from+s.size:]
 	if trailer[0] != 0 {
-		return fmt.Errorf("the block at %d: %w in the way %d; expected none", s.from, errCompressed, trailer[0])
+		return fmt.Errorf("the block at %d: %w with type %d; expected no compression", s.from, errCompressed, trailer[0])
 	}
 	sum := crc32.Checksum(table[s.from:s.from+s.size+1], crc32.MakeTable(crc32.Castagnoli))
-	// LevelDB masks checksums, so that data that contains checksums does not match its own.
+	// LevelDB masks checksums, so that a checksum in the data is not mistaken for the checksum
+	// of the data.
 	if masked, want := (sum>>15|sum<<17)+0xa282ead8, binary.LittleEndian.Uint32(trailer[1:]); masked != want {
-		return fmt.Errorf("the block at %d has the sum %08x, expected %08x", s.from, masked, want)
+		return fmt.Errorf("the block at %d has the checksum %08x, expected %08x", s.from, masked, want)
 	}
-	// The block ends with the positions of whole keys and their number.
+	// The block ends with the positions of complete keys and their number.
 	restarts := uint64(binary.LittleEndian.Uint32(b[len(b)-4:]))
 	if 4*restarts+4 > s.size {
-		return fmt.Errorf("the block at %d has %d restarts, more than there is room for", s.from, restarts)
+		return fmt.Errorf("the block at %d has %d restarts, more than fit in it", s.from, restarts)
 	}
 	b = b[:s.size-4-4*restarts]
 	var key []byte
 	for len(b) > 0 {
-		var sizes [3]uint64 // shared with the key before, own, value
+		var sizes [3]uint64 // bytes shared with the previous key, of the rest of the key, of the value
 		for i := range sizes {
 			var err error
 			if sizes[i], b, err = number(b); err != nil {
@@ -228,7 +232,7 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 		}
 		shared, own, value := sizes[0], sizes[1], sizes[2]
 		if left := uint64(len(b)); shared > uint64(len(key)) || own > left || value > left-own {
-			return fmt.Errorf("a key of the block at %d reaches beyond it", s.from)
+			return fmt.Errorf("a key of the block at %d extends beyond the block", s.from)
 		}
 		key = append(key[:shared], b[:own]...)
 		if err := each(key, b[own:own+value]); err != nil {
@@ -239,11 +243,11 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	return nil
 }
 
-// listed is the number of differences that are named.
+// listed is the number of differences that are listed.
 const listed = 5
 
-// Differences lists the first few differences between the tensors of a checkpoint and those
-// wanted, by name; empty if they are the same.
+// Differences lists the first few differences between the tensors of a checkpoint and the
+// wanted ones, by name. It is empty if there is none.
 func Differences(want, have map[string]Tensor) string {
 	var found []string
 	names := maps.Clone(want)

@@ -61,7 +61,7 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, os.WriteFile(prefix+".data-00000-of-00001", values[:len(values)-1], 0o666))
 	err = Check(prefix, index)
 	require.ErrorIs(t, err, ErrDamaged)
-	require.ErrorContains(t, err, fmt.Sprintf("it has %d bytes, expected %d as its index says", len(values)-1, len(values)))
+	require.ErrorContains(t, err, fmt.Sprintf("it has %d bytes, but its index expects %d", len(values)-1, len(values)))
 	require.ErrorIs(t, Check(digits, index[:len(index)-1]), ErrDamaged)
 	_, rest, err := handle(index[len(index)-footerBytes:])
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]Tensor{"a": {DType: tfbind.Float32}}, have)
 	_, err = parse(table(values, entries("a", at, "b", at)))
-	require.ErrorContains(t, err, "begins before the end")
+	require.ErrorContains(t, err, "overlaps the block before it")
 }
 
 // FuzzIndex changes an index, and the blocks of one whose sums are right.

@@ -1,8 +1,9 @@
-// Package files replaces and copies files, makes them durable, and explains full disks.
+// Package files replaces and copies files, makes them durable, and explains errors such as
+// full disks.
 //
-// Replace is for small files that have to survive a crash, and Stream for outputs that are
+// Replace is for small files that must survive a crash, and Stream for large outputs that are
 // written as they are computed. To replace a folder, write the new one beside it, call
-// SyncTree, rename it, and call SyncPath on the parent.
+// SyncTree, rename it, and call SyncPath on the parent folder.
 package files
 
 import (
@@ -31,8 +32,8 @@ func CopyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// Change makes one change to the file system, named by an operation and a path. Tests use it
-// to make any change fail; nil just makes the change.
+// Change makes one change to the file system, which an operation and a path describe. Tests
+// use it to make a change fail. A nil Change makes the change.
 type Change func(op, path string, do func() error) error
 
 func (c Change) do(op, path string, do func() error) error {
@@ -42,7 +43,7 @@ func (c Change) do(op, path string, do func() error) error {
 	return do()
 }
 
-// Write creates a file, or overwrites one, and syncs it.
+// Write creates or overwrites a file and syncs it.
 func (c Change) Write(path string, content []byte) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -61,7 +62,7 @@ func (c Change) Write(path string, content []byte) error {
 	return err
 }
 
-// Replace is the function Replace.
+// Replace is like the function Replace, and makes its changes through c.
 func (c Change) Replace(path string, content []byte) error {
 	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 	err := c.Write(temporary, content)
@@ -69,7 +70,7 @@ func (c Change) Replace(path string, content []byte) error {
 		err = c.do("rename", path, func() error { return os.Rename(temporary, path) })
 	}
 	if err != nil {
-		// What cannot be removed now is overwritten by the next.
+		// If the removal fails, the next Replace overwrites the file.
 		_ = c.do("remove", temporary, func() error { return os.RemoveAll(temporary) })
 		return err
 	}
@@ -77,13 +78,14 @@ func (c Change) Replace(path string, content []byte) error {
 	return c.do("sync", dir, func() error { return SyncPath(dir) })
 }
 
-// Replace writes a file under another name beside it, syncs it and renames it: after a crash,
-// the file at path is the old one or the new one, whole. Only one process may replace a file
-// at a time, since the other name is always the same: a crash leaves one such file at most.
+// Replace writes a temporary file beside path, syncs it and renames it. After a crash, the
+// file at path has either the old content or the new one. The temporary file always has the
+// same name, so only one process may replace a file at a time, and a crash leaves at most one
+// temporary file.
 func Replace(path string, content []byte) error { return Change(nil).Replace(path, content) }
 
-// Stream has write fill a file of a new name beside path and renames it, or removes it after
-// an error. It does not sync. Any number of processes may replace the same file.
+// Stream calls write to fill a temporary file beside path and then renames it; after an error
+// it removes the file. It does not sync. Several processes may replace the same file.
 func Stream(path string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
@@ -101,15 +103,15 @@ func Stream(path string, write func(io.Writer) error) (err error) {
 	return err
 }
 
-// Same reports whether two paths lead to one file or folder that exists.
+// Same reports whether two paths lead to the same existing file or folder.
 func Same(a, b string) bool {
 	infoA, errA := os.Stat(a)
 	infoB, errB := os.Stat(b)
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// Walk calls visit for a file, or for all folders and files below a folder, in the order of
-// their names, and follows links. The name is relative to the folder. Walk does not enter a
+// Walk calls visit for a file, or for all folders and files below a folder in the order of
+// their names. It follows links. The name is relative to the folder. Walk does not enter a
 // folder for which visit returns fs.SkipDir.
 func Walk(path string, visit func(name string, info fs.FileInfo) error) error {
 	return walk(path, ".", visit)
@@ -158,7 +160,7 @@ func Hash(sum hash.Hash, path string) error {
 	})
 }
 
-// SyncTree makes a folder and all that it holds durable.
+// SyncTree makes a folder and all its content durable.
 func SyncTree(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -175,7 +177,7 @@ func SyncPath(path string) error {
 		return err
 	}
 	err = f.Sync()
-	// Some network file systems cannot sync folders and need not.
+	// Some network file systems cannot sync folders and do not need it.
 	if info, statErr := f.Stat(); statErr == nil && info.IsDir() && errors.Is(err, syscall.EINVAL) {
 		err = nil
 	}

@@ -4,7 +4,7 @@ package files
 
 import "os"
 
-// FreeSpace is known on Linux and macOS.
+// FreeSpace is implemented only for Linux and macOS.
 func FreeSpace(string) (bytes int64, ok bool) { return 0, false }
 
 func lockDir(string) (*os.File, error) { return nil, errNoLocks }

@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// ErrTooLarge: a file has more bytes than allowed.
+// ErrTooLarge means that a file has more bytes than allowed.
 var ErrTooLarge = errors.New("the file is too large")
 
-// Read reads a regular file of at most most bytes.
+// Read reads a regular file with at most the given number of bytes.
 func Read(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -22,7 +22,7 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	case info.IsDir():
 		return nil, &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
-	case !info.Mode().IsRegular(): // opening a named pipe waits for a writer
+	case !info.Mode().IsRegular(): // opening a named pipe would block
 		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	case info.Size() > most:
 		return nil, tooLarge(path, info.Size(), most)
@@ -32,7 +32,7 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	// The file may grow while it is read, and the size may be false.
+	// The file may grow while it is read, and the reported size may be wrong.
 	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
 	if _, err := buf.ReadFrom(io.LimitReader(f, most+1)); err != nil {
 		return nil, err
@@ -44,10 +44,11 @@ func Read(path string, most int64) ([]byte, error) {
 }
 
 func tooLarge(path string, size, most int64) error {
-	return fmt.Errorf("%s: %w: it has %d bytes, and at most %d are read", path, ErrTooLarge, size, most)
+	return fmt.Errorf("%s: %w: it has %d bytes, the limit is %d", path, ErrTooLarge, size, most)
 }
 
-// ReadGzip is Read of a file that gzip may have compressed; most counts decompressed.
+// ReadGzip is like Read for a file that may be compressed with gzip. The limit applies to the
+// decompressed size.
 func ReadGzip(path string, most int64) ([]byte, error) {
 	text, err := Read(path, most)
 	if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {

@@ -6,13 +6,14 @@ import (
 	"syscall"
 )
 
-// The file systems in memory, by statfs(2): a reservation there takes memory of the machine.
+// The in-memory file systems in statfs(2). A reservation there would take memory of the
+// machine.
 const (
 	tmpfs = 0x01021994
 	ramfs = 0x858458f6
 )
 
-// reserve allocates bytes on disk for a file, where the file system can do that.
+// reserve allocates disk space for a file if the file system supports it.
 func reserve(f *os.File, bytes int64) error {
 	var s syscall.Statfs_t
 	if err := syscall.Fstatfs(int(f.Fd()), &s); err != nil || uint32(s.Type) == tmpfs || uint32(s.Type) == ramfs {

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// scratchTries limits the attempts to make a folder while other processes remove it.
+// scratchTries limits how often Scratch makes a folder that another process removes.
 const scratchTries = 100
 
-// Scratch makes a folder for temporary files and a function that removes it. The prefix of its
-// name is for one purpose of this program. Folders of that prefix whose process was killed are
-// removed first: every process holds a lock on its own. Where the file system has no locks,
-// they stay.
+// Scratch makes a folder for temporary files and returns a function that removes it. prefix is
+// the prefix of the folder's name, unique to one purpose of this program. Scratch first
+// removes the folders with that prefix whose process was killed: every process holds a lock on
+// its folder. On file systems without locks, they stay.
 func Scratch(prefix string) (dir string, remove func() error, err error) {
 	return scratchIn(os.TempDir(), prefix)
 }
@@ -28,7 +28,7 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 		if !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
 			continue
 		}
-		// A folder that cannot be removed belongs to another user.
+		// If the removal fails, the folder belongs to another user.
 		left := filepath.Join(parent, e.Name())
 		if lock, err := lockDir(left); err == nil {
 			_ = os.RemoveAll(left)
@@ -45,7 +45,7 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 			return dir, func() error { return os.RemoveAll(dir) }, nil
 		}
 		if err != nil {
-			continue // another process removes it
+			continue // another process has removed it
 		}
 		if _, err := os.Stat(dir); err != nil {
 			_ = lock.Close()
@@ -53,8 +53,8 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 		}
 		return dir, func() error { return errors.Join(os.RemoveAll(dir), lock.Close()) }, nil
 	}
-	return "", nil, fmt.Errorf("%s: a folder for temporary files was removed %d times by other processes", parent, scratchTries)
+	return "", nil, fmt.Errorf("%s: other processes removed the new folder for temporary files %d times", parent, scratchTries)
 }
 
-// errNoLocks: the file system has no locks.
+// errNoLocks means that the file system has no locks.
 var errNoLocks = errors.New("no locks")

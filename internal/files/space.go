@@ -12,12 +12,13 @@ import (
 // probeBytes is the size of the file that Writable writes.
 const probeBytes = 4 << 10
 
-// ProbePrefix begins the name of the file that Writable writes; a crash may leave it.
+// ProbePrefix is the prefix of the name of the file that Writable writes. A crash may leave
+// that file.
 const ProbePrefix = ".write-"
 
-// Writable returns the reason why a folder cannot take files of so many bytes in all, or nil.
-// It writes a small file, and for a moment reserves the rest where the file system can: a
-// quota shows there only, since free space does not count it.
+// Writable returns nil if a folder can store files with the given total size, and the reason
+// otherwise. It writes a small file and, if the file system supports it, briefly reserves the
+// rest. Only the reservation detects a quota, which free space does not include.
 func Writable(dir string, bytes int64) error {
 	f, err := os.CreateTemp(dir, ProbePrefix)
 	if err != nil {
@@ -25,7 +26,7 @@ func Writable(dir string, bytes int64) error {
 	}
 	_, err = f.Write(make([]byte, probeBytes))
 	if err == nil {
-		// Some network file systems report only here that they are full.
+		// Some network file systems report only on sync that they are full.
 		err = f.Sync()
 	}
 	if err == nil {
@@ -48,21 +49,21 @@ func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// remedies are for errors of the file system other than a full one.
+// remedies are the remedies for errors other than a full disk.
 var remedies = []struct {
 	errs   []error
 	remedy string
 }{
-	{[]error{syscall.EROFS}, "the file system is read-only, as after an error of the disk: see the kernel's log, make it writable, or use another folder"},
+	{[]error{syscall.EROFS}, "the file system is read-only, perhaps after a disk error: check the kernel's log, make it writable, or use another folder"},
 	{[]error{syscall.EACCES, syscall.EPERM}, "give this user the right to write there, or use another folder"},
-	{[]error{syscall.EIO}, "the disk or the network file system fails: see the kernel's log, and copy sound files elsewhere"},
+	{[]error{syscall.EIO}, "the disk or the network file system is failing: check the kernel's log, and copy undamaged files elsewhere"},
 	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
-	{[]error{syscall.EFBIG}, "raise the limit of the size of files (ulimit -f), or use a file system that takes larger ones"},
+	{[]error{syscall.EFBIG}, "raise the limit on file size (ulimit -f), or use a file system that supports larger files"},
 	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "make the folder, or use another one"},
 }
 
-// Remedy says what to do about an error of the file system. freeing says how to free space on
-// a full disk; it may be empty.
+// Remedy returns what to do about an error of the file system. freeing is advice on how to
+// free space on a full disk; it may be empty.
 func Remedy(err error, freeing string) string {
 	if Full(err) {
 		if freeing != "" {

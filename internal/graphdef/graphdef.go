@@ -1,6 +1,6 @@
-// Package graphdef writes small TensorFlow graphs without Python: operations that are added
-// to a model's graph, or run by themselves. TensorFlow checks names, types and inputs when
-// the graph is imported.
+// Package graphdef writes small TensorFlow graphs without Python: operations to add to a
+// model's graph or to run by themselves. TensorFlow checks names, types and inputs when the
+// graph is imported.
 package graphdef
 
 import (
@@ -18,44 +18,44 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Attr is the value of an attribute, Attrs those of an operation by name.
+// Attr is the value of an attribute. Attrs are the attributes of an operation by name.
 type (
 	Attr  = attr_value_go_proto.AttrValue
 	Attrs = map[string]*Attr
 )
 
-// producer is the version of the graphs written here, which has all their operations.
+// producer is the version of the graphs written here. All their operations exist in it.
 const producer = 1395
 
-// Graph collects operations. Attributes that are left out get their defaults when it is
-// imported. The zero value is empty.
+// Graph collects operations. Absent attributes get their defaults when the graph is imported.
+// The zero value is an empty graph.
 type Graph struct{ nodes []*node_def_go_proto.NodeDef }
 
-// Add adds an operation. Inputs are names, as in "x", "x:1" or, for one that only
-// has to run before, "^x".
+// Add adds an operation. Inputs are names, as in "x" or "x:1", or "^x" for a control input,
+// which only has to run first.
 func (g *Graph) Add(name, op string, a Attrs, inputs ...string) *Graph {
 	g.nodes = append(g.nodes, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a})
 	return g
 }
 
-// Placeholder adds a value of any shape that is fed.
+// Placeholder adds a placeholder, whose value of any shape is fed.
 func (g *Graph) Placeholder(name string, d tfbind.DType) *Graph {
 	return g.Add(name, "Placeholder", Attrs{"dtype": Type(d), "shape": AnyShape()})
 }
 
-// Constant adds a tensor of raw little-endian elements.
+// Constant adds a constant tensor. raw has its elements in little-endian order.
 func (g *Graph) Constant(name string, d tfbind.DType, raw []byte, shape ...int64) *Graph {
 	return g.Add(name, "Const", Attrs{"dtype": Type(d), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
 		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape), TensorContent: raw}}}})
 }
 
-// Number adds an int64 scalar.
+// Number adds a constant int64 scalar.
 func (g *Graph) Number(name string, n int64) *Graph {
 	return g.Add(name, "Const", Attrs{"dtype": Type(tfbind.Int64), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
 		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_INT64, TensorShape: shapeOf(nil), Int64Val: []int64{n}}}}})
 }
 
-// Bytes is the serialized GraphDef.
+// Bytes returns the serialized GraphDef.
 func (g *Graph) Bytes() ([]byte, error) {
 	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: producer}})
 }
@@ -63,7 +63,7 @@ func (g *Graph) Bytes() ([]byte, error) {
 func parse(def []byte) (*graph_go_proto.GraphDef, error) {
 	g := &graph_go_proto.GraphDef{}
 	if err := proto.Unmarshal(def, g); err != nil {
-		return nil, fmt.Errorf("%d bytes are no GraphDef: %w", len(def), err)
+		return nil, fmt.Errorf("the %d bytes are not a valid GraphDef: %w", len(def), err)
 	}
 	return g, nil
 }
@@ -71,8 +71,9 @@ func parse(def []byte) (*graph_go_proto.GraphDef, error) {
 // Op is an operation in a function.
 type Op struct{ Function, Name, Type string }
 
-// FunctionOps lists the operations in the functions of a serialized GraphDef, which loops,
-// conditions and calls run, without those of the graph itself.
+// FunctionOps lists the operations in the functions of a serialized GraphDef. Loops,
+// conditions and calls run these functions. The operations of the graph itself are not
+// included.
 func FunctionOps(def []byte) ([]Op, error) {
 	g, err := parse(def)
 	if err != nil {
@@ -87,8 +88,8 @@ func FunctionOps(def []byte) ([]Op, error) {
 	return ops, nil
 }
 
-// Type returns the value of an attribute, as do Bool, Text, Shape, AnyShape, Types and
-// Shapes. In shapes, -1 is a size that may vary.
+// Type returns the value of an attribute, as do Bool, Text, Shape, AnyShape, Types and Shapes.
+// In shapes, -1 is an unknown size.
 func Type(d tfbind.DType) *Attr {
 	return &Attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
 }

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Sum is a hash, in hexadecimal, of what a serialized GraphDef computes: its operations
-// in their order, with their attributes and inputs, and the functions that they run. The
-// names of operations, functions and their arguments do not count, nor do functions that
-// nothing runs, nor the order in which a writer puts attributes and functions, which in
-// C++ may change from process to process.
+// Sum returns a hexadecimal hash of the computation of a serialized GraphDef: its operations
+// in order, with their attributes and inputs, and the functions that they run. Names of
+// operations, functions and arguments do not change the hash, and neither do functions that
+// nothing runs. The order of attributes and functions does not either, since in C++ it may
+// change from process to process.
 func Sum(def []byte) (string, error) {
 	g, err := parse(def)
 	if err != nil {
@@ -38,7 +38,7 @@ func Sum(def []byte) (string, error) {
 	if len(r.names) > 0 {
 		g.Library = &function_go_proto.FunctionDefLibrary{}
 	}
-	for len(r.found) > 0 { // more are found on the way
+	for len(r.found) > 0 { // the loop body finds more
 		f, gradient := r.found[0], ""
 		r.found = r.found[1:]
 		if gradient = r.gradients[f.GetSignature().GetName()]; gradient != "" {
@@ -57,7 +57,7 @@ func Sum(def []byte) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// renaming gives functions numbers for names, in the order in which they are met.
+// renaming replaces the names of functions by numbers, in the order in which it finds them.
 type renaming struct {
 	functions map[string]*function_go_proto.FunctionDef
 	gradients map[string]string
@@ -65,7 +65,8 @@ type renaming struct {
 	found     []*function_go_proto.FunctionDef
 }
 
-// function is the new name of a function; the old one, if the library has none of it.
+// function returns the new name of a function, or the old name if the library does not have
+// the function.
 func (r *renaming) function(name string) string {
 	f := r.functions[name]
 	if f == nil {
@@ -78,8 +79,8 @@ func (r *renaming) function(name string) string {
 	return r.names[name]
 }
 
-// nodes renames operations and returns their new names, beside which names has those of a
-// function's arguments.
+// nodes renames operations and returns their new names. names has the new names of the
+// enclosing function's arguments.
 func (r *renaming) nodes(list []*node_def_go_proto.NodeDef, names map[string]string) map[string]string {
 	numbers := make(map[string]string, len(list)+len(names))
 	maps.Copy(numbers, names)
@@ -91,13 +92,13 @@ func (r *renaming) nodes(list []*node_def_go_proto.NodeDef, names map[string]str
 		for at, in := range n.Input {
 			n.Input[at] = renamed(in, numbers)
 		}
-		n.ExperimentalDebugInfo = nil // names of what it was made from
+		n.ExperimentalDebugInfo = nil // names of the original operations
 		r.attributes(n.Attr)
 	}
 	return numbers
 }
 
-// renamed is an input under the new name of what it comes from.
+// renamed returns an input with the new name of its source.
 func renamed(input string, numbers map[string]string) string {
 	name, control := strings.CutPrefix(input, "^")
 	name, output, _ := strings.Cut(name, ":")
@@ -106,8 +107,8 @@ func renamed(input string, numbers map[string]string) string {
 
 func (r *renaming) attributes(attrs Attrs) {
 	for _, name := range []string{
-		"_class", // other operations by name, to be placed beside
-		// How to differentiate a call, which nothing does in a serialized graph.
+		"_class", // names of operations to be placed with
+		// The names of gradient functions, which nothing uses in a serialized graph.
 		"_gradient_op_type", "forward_function_name", "backward_function_name",
 		"_user_specified_name",
 	} {
@@ -144,7 +145,7 @@ func (r *renaming) inside(f *function_go_proto.FunctionDef) {
 		a.Name = ""
 	}
 	f.Ret = results
-	// What runs in any case: a set.
+	// Control outputs are a set, so their order does not count.
 	var control []string
 	for _, name := range f.ControlRet {
 		control = append(control, numbers[name])

@@ -1,6 +1,6 @@
-// Package native reports native memory in the terms of package memory: the amounts of
-// malloc, and the live objects of package tfbind. Package memory itself works without cgo.
-// Nothing here loads TensorFlow, and without cgo the amounts of malloc are unknown.
+// Package native reports native memory as sources of package memory: the amounts of malloc,
+// and the open objects of package tfbind. It is separate because package memory works without
+// cgo. This package does not load TensorFlow. Without cgo the amounts of malloc are unknown.
 package native
 
 import (
@@ -8,8 +8,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Source adds to each sample the amounts of [Malloc], and the number and the size of the
-// objects of package tfbind that are not closed ([memory.LiveCount], [memory.LiveBytes]).
+// Source returns a source of the amounts of [Malloc] and of the number and size of the open
+// objects of package tfbind ([memory.LiveCount], [memory.LiveBytes]).
 func Source() memory.Source {
 	return memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
 		malloc(add)
@@ -19,9 +19,9 @@ func Source() memory.Source {
 	})
 }
 
-// Malloc adds to each sample the amounts of malloc ([memory.MallocUsed],
-// [memory.MallocFree], [memory.MallocArenas]; see [tfbind.Malloc]). It allocates nothing and
-// costs as much as [tfbind.MallocInfo].
+// Malloc returns a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
+// [memory.MallocArenas]; see [tfbind.Malloc]). It allocates nothing and costs as much as
+// [tfbind.MallocInfo].
 func Malloc() memory.Source { return memory.SourceFunc(malloc) }
 
 func malloc(add func(memory.Layer, memory.Reading)) {
@@ -38,10 +38,10 @@ func reading(bytes int64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
-// Trim is [tfbind.TrimMalloc].
+// Trim calls [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
-// Allocator names the malloc of this process: "glibc", "jemalloc", "tcmalloc",
+// Allocator returns the name of this process's malloc: "glibc", "jemalloc", "tcmalloc",
 // "mimalloc" or "unknown".
 func Allocator() string {
 	if m, ok := tfbind.MallocInfo(); ok {

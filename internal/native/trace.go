@@ -16,14 +16,14 @@ import (
 
 // Use is the use of one of TensorFlow's allocators in a traced run.
 type Use struct {
-	// InUse is the amount handed out to the whole process at the end of the run's last
-	// operation that allocated, and Peak the largest at the end of any such operation.
-	// Memory that an operation takes and frees before its end is not seen. They are unknown
-	// if the allocator does not count.
+	// InUse is the amount handed out to the whole process when the run's last allocating
+	// operation ended, and Peak the largest amount when any such operation ended. Memory that
+	// an operation allocates and frees before its end is not included. Both are unknown if the
+	// allocator does not count.
 	InUse, Peak memory.Reading
-	// RunPeak is the largest amount that the run itself held, from the record of each
-	// allocation: without variables, inputs, and other runs. Every allocator has it, to the
-	// microsecond that the records have.
+	// RunPeak is the largest amount that the run itself held, without variables, inputs, and
+	// other runs. It is computed from the record of each allocation, so it is known for every
+	// allocator. The records have a resolution of one microsecond.
 	RunPeak memory.Bytes
 	// Requested is the sum of the run's allocations.
 	Requested memory.Bytes
@@ -31,7 +31,7 @@ type Use struct {
 	Operations int
 }
 
-// Trace summarizes a traced run.
+// Trace is the summary of a traced run.
 type Trace struct {
 	// Allocators has the use of TensorFlow's allocators by their names.
 	//
@@ -41,34 +41,34 @@ type Trace struct {
 	//   - "cpu" is that without oneDNN; it passes all on to malloc uncounted.
 	//   - "GPU_0_bfc" and the like count all of a GPU, "gpu_host_bfc" pinned memory.
 	Allocators map[string]Use
-	// Operations is the number of operations that ran, those of functions included; code
-	// that XLA compiled is one. 0 means an executor that does not trace.
+	// Operations is the number of operations that ran, including those of functions;
+	// XLA-compiled code counts as one. 0 means that the executor cannot trace.
 	Operations int
-	// The effects of rewriting, as numbers of operations: casts of the pass
-	// auto_mixed_precision, activations computed twice to save memory, clusters that XLA
-	// compiled, kernels of oneDNN, and calls of functions that were not inlined.
+	// These fields count the operations that graph rewriting created: casts of the pass
+	// auto_mixed_precision, activations recomputed to save memory, clusters compiled by XLA,
+	// and kernels of oneDNN. Calls counts the calls of functions that were not inlined.
 	BFloat16Casts, Float16Casts, Recomputed, XLAClusters, OneDNN, Calls int
-	// Casts is the number of casts of that pass that ran, back to float32 included, without
-	// those of constants, which are done once.
+	// Casts is the number of casts of the pass auto_mixed_precision that ran, including those
+	// back to float32. Casts of constants are not included because they run only once.
 	Casts int
-	// Devices is Operations by the name of the device.
+	// Devices counts the operations by the name of the device.
 	Devices map[string]int
-	// Floating is the number of operations with floating-point outputs, by the element type
-	// of the first such output. Matrix is the number of these that multiply matrices or
-	// convolve, gradients included, apart from code that XLA compiled. A branch that was not
-	// taken has no outputs.
+	// Floating counts the operations with floating-point outputs by the element type of the
+	// first such output. Matrix counts those of them that multiply matrices or convolve,
+	// including gradients but not XLA-compiled code. A branch that was not taken has no
+	// outputs.
 	Floating, Matrix map[tfbind.DType]int
 }
 
-// ReadTrace reads the serialized tensorflow.RunMetadata that
-// [steadyfit/tfbind.Step.Trace] returns.
+// ReadTrace parses the serialized tensorflow.RunMetadata that [steadyfit/tfbind.Step.Trace]
+// returns.
 func ReadTrace(metadata []byte) (Trace, error) {
 	var run pb.RunMetadata
 	if err := proto.Unmarshal(metadata, &run); err != nil {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
 	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[tfbind.DType]int{}, Matrix: map[tfbind.DType]int{}}
-	last := map[string]int64{} // when the operation ended that InUse is from
+	last := map[string]int64{} // end time of the operation that set InUse
 	records := map[string][]record{}
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
@@ -80,8 +80,8 @@ func ReadTrace(metadata []byte) (Trace, error) {
 				u := t.Allocators[name]
 				u.Requested += memory.Bytes(m.GetTotalBytes())
 				u.Operations++
-				// The message cannot tell 0 from absent, and an allocator that counts
-				// has handed out something when an operation has got something.
+				// The message does not distinguish 0 from absent. An allocator that counts
+				// cannot report 0 after an operation has allocated.
 				if b := memory.Bytes(m.GetAllocatorBytesInUse()); b > 0 {
 					u.Peak = memory.Known(max(u.Peak.Bytes, b))
 					if end >= last[name] {
@@ -103,9 +103,10 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	return t, nil
 }
 
-// count adds an operation. The pass names its casts (grappler/optimizers/
-// auto_mixed_precision.cc), and "Recomputed" is the prefix of the memory optimizer
-// (grappler/optimizers/memory_optimizer.cc). The label is "name = Type(inputs)".
+// count adds an operation. Casts are recognised by the names that the pass gives them
+// (grappler/optimizers/auto_mixed_precision.cc), and recomputed operations by the prefix
+// "Recomputed" of the memory optimizer (grappler/optimizers/memory_optimizer.cc). The label is
+// "name = Type(inputs)".
 func (t *Trace) count(node *stats.NodeExecStats) {
 	t.Operations++
 	name := node.GetNodeName()
@@ -146,18 +147,18 @@ func floating(d tfbind.DType) bool {
 	return d == tfbind.Float32 || d == tfbind.Float64 || d == tfbind.Float16 || d == tfbind.BFloat16
 }
 
-// matrix reports whether operations of a type multiply matrices or convolve, alone, fused
-// (_FusedConv2D), or many times (CudnnRNN).
+// matrix reports whether operations of a type multiply matrices or convolve. This includes
+// fused operations (_FusedConv2D) and recurrent ones (CudnnRNN).
 func matrix(kind string) bool {
 	return slices.ContainsFunc([]string{"MatMul", "Einsum", "Conv1D", "Conv2D", "Conv2d", "Conv3D", "CudnnRNN", "BlockLSTM", "LSTMBlock", "GRUBlock"},
 		func(part string) bool { return strings.Contains(kind, part) })
 }
 
-// record is an allocation, or with negative bytes the end of one.
+// record is an allocation or, if bytes is negative, a deallocation.
 type record struct{ micros, bytes int64 }
 
-// peak is the largest amount held at one time. Within a microsecond, memory is counted as
-// freed first.
+// peak returns the largest amount held at one time. Within a microsecond, deallocations are
+// counted first.
 func peak(records []record) memory.Bytes {
 	slices.SortFunc(records, func(a, b record) int {
 		return cmp.Or(cmp.Compare(a.micros, b.micros), cmp.Compare(a.bytes, b.bytes))
