@@ -138,15 +138,11 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 		return Choice{}, err
 	}
 	offered, err := newOffer(&p)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Choice{}, err
-	case len(offered.bases)+len(offered.settings) == 0:
-		return Choice{Reason: "plain: the model and the options offer nothing else"}, nil
-	case p.Data.Len() < p.Batch:
-		return Choice{Reason: "plain: there is no whole batch to measure with"}, nil
-	case slices.ContainsFunc(p.Data.Fields(), func(f data.FieldSpec) bool { return f.Type == "string" }):
-		return Choice{Reason: "plain: data with text is not measured"}, nil
+	}
+	if reason := p.unmeasurable(offered); reason != "" {
+		return Choice{Reason: "plain: " + reason}, nil
 	}
 	cached := p.load(newKey(&p, info))
 	allowed := p.allowed(max(p.least(), seconds(cached.PlainSeconds)))
@@ -189,6 +185,19 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	won := find(measured, c.Configuration)
 	c.Reason = c.reason(won == nil || won.Late)
 	return c, nil
+}
+
+// unmeasurable says why no trial is possible; empty if one is.
+func (p *Plan) unmeasurable(offered offer) string {
+	switch {
+	case len(offered.bases)+len(offered.settings) == 0:
+		return "the model and the options offer nothing else"
+	case p.Data.Len() < p.Batch:
+		return "there is no whole batch to measure with"
+	case slices.ContainsFunc(p.Data.Fields(), func(f data.FieldSpec) bool { return f.Type == "string" }):
+		return "data with text is not measured"
+	}
+	return ""
 }
 
 // merge takes what was measured earlier and not now, such as what this training must not use, and

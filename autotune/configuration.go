@@ -206,17 +206,22 @@ type offer struct{ bases, settings []Configuration }
 // newOffer returns what a plan may choose from, without what its options set already. The errors
 // are those of session.Compile.
 func newOffer(p *Plan) (offer, error) {
-	var o offer
 	plan, err := session.Compile(p.Model, p.Options)
 	if err != nil {
-		return o, err
+		return offer{}, err
 	}
+	l := p.Limits.under(p.Options)
+	return offer{bases: p.bases(plan, l), settings: p.settings(l)}, nil
+}
+
+// bases returns the configurations of signatures, most promising first.
+func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 	base := func(c Configuration) {
 		if with, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil && with.CheckBatch(p.Batch) == nil {
-			o.bases = append(o.bases, c)
+			bases = append(bases, c)
 		}
 	}
-	l, roles := p.Limits.under(p.Options), plan.Roles()
+	roles := plan.Roles()
 	stack := l.StepsPerExecution > 1 && p.Options.StepsPerExecution < 2
 	compile := l.Compiled && !p.Options.Compiled
 	if shape := dataShape(p.Model, roles.TrainNXLA); stack && compile && len(shape) > 1 && shape[0] <= int64(l.StepsPerExecution) && shape[1] == int64(p.Batch) {
@@ -230,25 +235,30 @@ func newOffer(p *Plan) (offer, error) {
 	if shape := dataShape(p.Model, roles.TrainXLA); compile && len(shape) > 0 && shape[0] == int64(p.Batch) {
 		base(Configuration{Compiled: true})
 	}
+	return bases
+}
+
+// settings returns the settings to put on top of a base or of plain steps.
+func (p *Plan) settings(l Limits) (settings []Configuration) {
 	d := p.Options.Device
 	if l.Threads && d.Executor == "" && d.IntraThreads == 0 && d.InterThreads == 0 && !d.PerSessionThreads {
 		if !l.Traced {
-			o.settings = append(o.settings, Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
+			settings = append(settings, Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
 		}
-		o.settings = append(o.settings, Configuration{IntraThreads: 1}, Configuration{InterThreads: 1})
+		settings = append(settings, Configuration{IntraThreads: 1}, Configuration{InterThreads: 1})
 		if !p.Options.CallerRuns {
-			o.settings = append(o.settings, Configuration{CallerRuns: true})
+			settings = append(settings, Configuration{CallerRuns: true})
 		}
 	}
 	if j := (Configuration{Allocator: allocator.Jemalloc}); l.Preload {
 		if missing, err := j.Environment(); err == nil && len(missing) > 0 {
-			o.settings = append(o.settings, j)
+			settings = append(settings, j)
 		}
 	}
 	if l.Precision && d.Precision == "" && !d.GrapplerOff {
-		o.settings = append(o.settings, Configuration{Precision: gpuopts.BFloat16})
+		settings = append(settings, Configuration{Precision: gpuopts.BFloat16})
 	}
-	return o, nil
+	return settings
 }
 
 // dataShape is the shape of the first input of data of a signature; nil if there is none.

@@ -185,34 +185,17 @@ func (t *table) start(record []string) error {
 	for i, cell := range record {
 		trimmed[i] = strings.TrimSpace(cell)
 	}
-	number, numberErr := strconv.Atoi(t.options.Label)
-	header := t.options.Header == HeaderPresent
-	if t.options.Header == HeaderAuto {
-		text := t.options.Text
-		// A label like "3" is no evidence: a row may have a 3 in it.
-		named := numberErr != nil && slices.Contains(trimmed, t.options.Label)
-		for _, c := range t.options.Columns {
-			text, named = text || c.Text, named || slices.Contains(trimmed, c.Name)
-		}
-		header = named || !slices.ContainsFunc(trimmed, isNumber)
-		if text && !named && header {
-			return option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
-				quote(strings.Join(trimmed, ",")), ErrField)
-		}
+	header, err := t.hasHeader(trimmed)
+	if err != nil {
+		return err
 	}
 	if header {
 		if err := t.header(trimmed); err != nil {
 			return err
 		}
 	}
-	if label := t.options.Label; label != "" {
-		t.label = slices.Index(t.names, label)
-		if t.label < 0 && numberErr == nil && number != 0 && number >= -t.columns && number <= t.columns {
-			t.label = (number + t.columns) % t.columns
-			if number > 0 {
-				t.label = number - 1
-			}
-		}
+	if t.options.Label != "" {
+		t.label = t.labelColumn()
 		if t.label < 0 {
 			return t.noLabel(trimmed)
 		}
@@ -230,6 +213,42 @@ func (t *table) start(record []string) error {
 		return nil
 	}
 	return t.row(record)
+}
+
+// hasHeader reports whether the first line names the columns.
+func (t *table) hasHeader(first []string) (bool, error) {
+	if t.options.Header != HeaderAuto {
+		return t.options.Header == HeaderPresent, nil
+	}
+	text := t.options.Text
+	// A label like "3" is no evidence: a row may have a 3 in it.
+	_, numberErr := strconv.Atoi(t.options.Label)
+	named := numberErr != nil && slices.Contains(first, t.options.Label)
+	for _, c := range t.options.Columns {
+		text, named = text || c.Text, named || slices.Contains(first, c.Name)
+	}
+	header := named || !slices.ContainsFunc(first, isNumber)
+	if text && !named && header {
+		return false, option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
+			quote(strings.Join(first, ",")), ErrField)
+	}
+	return header, nil
+}
+
+// labelColumn returns the column that CSVOptions.Label names, by its name or its number; -1 if
+// there is none.
+func (t *table) labelColumn() int {
+	if column := slices.Index(t.names, t.options.Label); column >= 0 {
+		return column
+	}
+	number, err := strconv.Atoi(t.options.Label)
+	switch {
+	case err != nil || number == 0 || number < -t.columns || number > t.columns:
+		return -1
+	case number > 0:
+		return number - 1
+	}
+	return number + t.columns
 }
 
 // list makes labels the names of known classes, if there are any.

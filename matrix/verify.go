@@ -43,7 +43,7 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 				return fmt.Sprintf("%s is read by the malloc of the C library, and the process has that of %s", name, in), ""
 			}
 			continue
-		} else if slices.ContainsFunc(goVariables, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		} else if slices.Contains(goVariables, name) {
 			continue
 		}
 		switch known, err := v.read(libraries, name); {
@@ -56,10 +56,8 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
 		count, traced := o.Facts[fact]
 		switch {
-		case !traced && p.limit(j.workload) > 0:
-			doubts = append(doubts, "no step is traced under a memory limit")
 		case !traced:
-			doubts = append(doubts, "its step cannot be traced")
+			doubts = append(doubts, p.whyUntraced(j))
 		case r.Traced[fact] && count == "0":
 			return fmt.Sprintf("the graph that ran has no %s", fact), ""
 		case !r.Traced[fact] && count != "0":
@@ -69,12 +67,17 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 	if o.Facts[worker.FactSplit] == worker.SplitInexact {
 		doubts = append(doubts, "the update is not that of the whole batch, since the model draws other numbers for each part or mixes samples")
 	}
-	for _, text := range []string{verifyThreads(r, o), r.Unseen} {
-		if text != "" {
-			doubts = append(doubts, text)
-		}
-	}
+	doubts = append(doubts, verifyThreads(r, o), r.Unseen)
+	doubts = slices.DeleteFunc(doubts, func(text string) bool { return text == "" })
 	return "", strings.Join(slices.Compact(doubts), "; ")
+}
+
+// whyUntraced says why a run has no traced step.
+func (p *Plan) whyUntraced(j job) string {
+	if p.limit(j.workload) > 0 {
+		return "no step is traced under a memory limit"
+	}
+	return "its step cannot be traced"
 }
 
 // poolThreads is the name of the inter-op threads, of all sessions or of one (thread::ThreadPool

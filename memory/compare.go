@@ -257,7 +257,7 @@ func (c *comparing) slopes() []Pair {
 
 // decide sets the effect on the goal, with its reason.
 func (c *comparing) decide() {
-	n, alive := len(c.with), len(c.alive)
+	alive := len(c.alive)
 	var r Ratio
 	what := string(c.Goal)
 	for _, a := range amounts {
@@ -269,12 +269,7 @@ func (c *comparing) decide() {
 	grows, of := leaking(c.with)
 	set := func(e Effect, reason string, args ...any) { c.Effect, c.Reason = e, fmt.Sprintf(reason, args...) }
 	switch {
-	case 2*c.RemedyCrashes >= n && 2*c.BaseCrashes >= n && c.RemedyCrashes > 0:
-		set(NoEffect, "%d of %d runs with it crashed, and %d without it: %s", c.RemedyCrashes, n, c.BaseCrashes, c.cause)
-	case 2*c.RemedyCrashes >= n && c.RemedyCrashes > c.BaseCrashes:
-		set(Harmful, "%d of %d runs with it crashed: %s", c.RemedyCrashes, n, c.cause)
-	case 2*c.BaseCrashes >= n && c.BaseCrashes > 0 && c.RemedyCrashes == 0:
-		set(Works, "%d of %d runs without it crashed, and none with it", c.BaseCrashes, n)
+	case c.decideByCrashes():
 	case c.Goal == LowerSlope && alive > 0 && !Leaks(c.without):
 		set(NotApplicable, "without it %d of %d runs leak, so there is no slope to lower", leaks, came)
 	case c.Goal != LowerSlope && Leaks(c.with) && !Leaks(c.without) && c.addedSlope().Low > 0:
@@ -294,6 +289,23 @@ func (c *comparing) decide() {
 			c.qualify(grows)
 		}
 	}
+}
+
+// decideByCrashes sets the effect if half of the runs or more crashed, with the remedy or without
+// it, and reports whether it did.
+func (c *comparing) decideByCrashes() bool {
+	n, with, without := len(c.with), c.RemedyCrashes, c.BaseCrashes
+	switch {
+	case 2*with >= n && 2*without >= n && with > 0:
+		c.Effect, c.Reason = NoEffect, fmt.Sprintf("%d of %d runs with it crashed, and %d without it: %s", with, n, without, c.cause)
+	case 2*with >= n && with > without:
+		c.Effect, c.Reason = Harmful, fmt.Sprintf("%d of %d runs with it crashed: %s", with, n, c.cause)
+	case 2*without >= n && without > 0 && with == 0:
+		c.Effect, c.Reason = Works, fmt.Sprintf("%d of %d runs without it crashed, and none with it", without, n)
+	default:
+		return false
+	}
+	return true
 }
 
 // qualify adds to a lower amount that memory may grow with the remedy.

@@ -292,20 +292,25 @@ func (t *trial) judgeSawtooth(s sawtooth) {
 	}
 }
 
-func (t *trial) judgeTail() {
-	x, y := t.x[t.from:], t.y[t.from:]
-	f := estimate(x, y, t.grainOf(y), t.Confidence, t.Seed)
+// scatter returns how far the values lie from the line: swing is two deviations of normal noise,
+// but more if it comes in rare lumps, and noise is one deviation.
+func (f trend) scatter(x, y []float64) (swing, noise float64) {
 	rest := make([]float64, len(x))
 	for i := range x {
 		rest[i] = y[i] - f.intercept - f.slope*x[i]
 	}
 	slices.Sort(rest)
-	// Two deviations of normal noise, but more if it comes in rare lumps.
-	swing := (stat.Quantile(0.95, stat.Empirical, rest, nil) - stat.Quantile(0.05, stat.Empirical, rest, nil)) / 1.645
+	swing = (stat.Quantile(0.95, stat.Empirical, rest, nil) - stat.Quantile(0.05, stat.Empirical, rest, nil)) / 1.645
 	for i := range rest {
 		rest[i] = math.Abs(rest[i])
 	}
-	noise := 1.4826 * stats.Median(rest)
+	return swing, 1.4826 * stats.Median(rest)
+}
+
+func (t *trial) judgeTail() {
+	x, y := t.x[t.from:], t.y[t.from:]
+	f := estimate(x, y, t.grainOf(y), t.Confidence, t.Seed)
+	swing, noise := f.scatter(x, y)
 	t.measured(f, noise)
 	v := &t.result
 	v.Model = t.models.best.model

@@ -45,57 +45,74 @@ func findSawtooth(x, y []float64) (sawtooth, bool) {
 	if span <= 0 {
 		return sawtooth{}, false
 	}
-	threshold := fallDepth * span
 
-	var s sawtooth
-	var rises, lengths, depths []float64
-	steep, slow := 0, 0
-	// steepest is the sample after the largest change between two samples.
-	steepest := func(from, to int, sign float64) (at int, change float64) {
-		at = from + 1
-		for i := from + 1; i <= to; i++ {
-			if d := sign * (r[i] - r[i-1]); d > change {
-				at, change = i, d
-			}
-		}
-		return at, change
+	c := turns{values: r}
+	c.walk(fallDepth * span)
+	if len(c.falls) < fallsNeeded || c.steep*4 < len(c.falls)*3 || c.slow*4 < len(c.rises)*3 {
+		return sawtooth{}, false
 	}
-	fall := func(high, low int) {
-		depth := r[high] - r[low]
-		at, change := steepest(high, low, -1)
-		if change >= depth/2 {
-			steep++
-		}
-		s.falls, lengths, depths = append(s.falls, at), append(lengths, float64(low-high)), append(depths, depth)
-	}
-	// Walk from turn to turn: a turn is where the course goes back by the threshold.
+	rise := stats.Median(c.rises)
+	return sawtooth{falls: c.falls, depth: stats.Median(c.depths)}, rise >= riseLength && rise >= riseLength*stats.Median(c.lengths)
+}
+
+// turns are a series cut into rises and falls.
+type turns struct {
+	values         []float64
+	rises, lengths []float64 // the samples of each rise, and of each fall
+	depths         []float64 // of the falls
+	falls          []int     // the sample after the largest change of each fall
+	steep, slow    int       // falls at once, and gradual rises
+}
+
+// walk goes from turn to turn: a turn is where the course goes back by the threshold.
+func (c *turns) walk(threshold float64) {
+	r := c.values
 	low, high, rising := 0, 0, true
-	for i := 1; i < n; i++ {
+	for i := 1; i < len(r); i++ {
 		switch {
 		case rising && r[i] > r[high]:
 			high = i
 		case rising && r[i] < r[high]-threshold:
-			rises = append(rises, float64(high-low))
-			if _, change := steepest(low, high, 1); change <= gradual*(r[high]-r[low]) {
-				slow++
-			}
+			c.rise(low, high)
 			low, rising = i, false
 		case !rising && r[i] < r[low]:
 			low = i
 		case !rising && r[i] > r[low]+threshold:
-			fall(high, low)
+			c.fall(high, low)
 			high, rising = i, true
 		}
 	}
 	if !rising {
-		fall(high, low)
+		c.fall(high, low)
 	}
-	if len(s.falls) < fallsNeeded || steep*4 < len(s.falls)*3 || slow*4 < len(rises)*3 {
-		return sawtooth{}, false
+}
+
+func (c *turns) rise(low, high int) {
+	c.rises = append(c.rises, float64(high-low))
+	if _, change := c.steepest(low, high, 1); change <= gradual*(c.values[high]-c.values[low]) {
+		c.slow++
 	}
-	s.depth = stats.Median(depths)
-	rise := stats.Median(rises)
-	return s, rise >= riseLength && rise >= riseLength*stats.Median(lengths)
+}
+
+func (c *turns) fall(high, low int) {
+	depth := c.values[high] - c.values[low]
+	at, change := c.steepest(high, low, -1)
+	if change >= depth/2 {
+		c.steep++
+	}
+	c.falls, c.lengths, c.depths = append(c.falls, at), append(c.lengths, float64(low-high)), append(c.depths, depth)
+}
+
+// steepest returns the sample after the largest change between two samples, up for a sign of 1
+// and down for -1.
+func (c *turns) steepest(from, to int, sign float64) (at int, change float64) {
+	at = from + 1
+	for i := from + 1; i <= to; i++ {
+		if d := sign * (c.values[i] - c.values[i-1]); d > change {
+			at, change = i, d
+		}
+	}
+	return at, change
 }
 
 // trend is the slope from fall to fall: what lies between two falls counts as one

@@ -183,8 +183,8 @@ type Result struct {
 	InChild bool
 }
 
-// check rejects options that cannot work before anything is opened.
-func (c *Config) check() error {
+// checkRanges refuses numbers that are too small or too large.
+func (c *Config) checkRanges() error {
 	for _, n := range []struct {
 		option          string
 		value, min, max int
@@ -199,6 +199,14 @@ func (c *Config) check() error {
 		if n.value > n.max {
 			return refuse(n.option, n.value, "expected at most %d", n.max)
 		}
+	}
+	return nil
+}
+
+// check refuses options that cannot work, before anything is opened.
+func (c *Config) check() error {
+	if err := c.checkRanges(); err != nil {
+		return err
 	}
 	switch {
 	case c.Seed > math.MaxInt64:

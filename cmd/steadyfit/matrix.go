@@ -227,32 +227,27 @@ func (s *settings) completePlan(ctx context.Context) error {
 // selectCells adds the workloads and remedies that flags name.
 func (s *settings) selectCells() error {
 	p, workloads, remedies := &s.plan, s.workloads, s.remedies
-	if p.Quick {
-		if workloads != nil || remedies != nil {
-			return usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
-		}
+	switch {
+	case p.Quick && (workloads != nil || remedies != nil):
+		return usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
+	case p.Quick:
 		workloads, remedies = quick.workloads, quick.remedies
-	}
-	if workloads == nil && s.Model != "" {
+	case workloads == nil && s.Model != "":
 		workloads = []string{matrix.User}
 	}
-	for _, id := range workloads {
-		if _, err := matrix.FindWorkload(id); err != nil && id != allOfThem {
-			return usagef("--workloads: %w", err)
-		}
+	if err := checkWorkloads(workloads); err != nil {
+		return err
 	}
 	all := len(workloads) == 0 || slices.Contains(workloads, allOfThem)
 	wanted := append(slices.Clone(calibrationWorkloads), workloads...)
 	for _, w := range matrix.Workloads() {
-		if slices.Contains(wanted, w.ID) || all && (w.ID != matrix.User || s.Model != "") {
-			if w.ID == matrix.User {
-				w.Steps, w.Every, w.Epoch, w.Batch = s.steps, max(1, s.steps/userSamples), max(1, s.steps/userEpochs), s.Loop.Batch
-			}
+		user := w.ID == matrix.User
+		if user {
+			w.Steps, w.Every, w.Epoch, w.Batch = s.steps, max(1, s.steps/userSamples), max(1, s.steps/userEpochs), s.Loop.Batch
+		}
+		if slices.Contains(wanted, w.ID) || all && (!user || s.Model != "") {
 			p.Workloads = append(p.Workloads, w)
 		}
-	}
-	if len(remedies) == 0 {
-		remedies = []string{allOfThem}
 	}
 	chosen, err := parseSelection(remedies)
 	if err != nil {
@@ -267,13 +262,27 @@ func (s *settings) selectCells() error {
 		// The workloads of the calibration have no remedies unless they are named.
 		return (all || slices.Contains(workloads, workload)) && chosen.selects(runtime, workload, remedy)
 	}
-	for _, name := range p.Runtimes {
-		if !slices.Contains(matrix.Runtimes(), name) {
-			return usagef("--runtime %s: expected %s", name, strings.Join(matrix.Runtimes(), ", "))
+	return checkRuntimes(p.Runtimes)
+}
+
+func checkWorkloads(ids []string) error {
+	for _, id := range ids {
+		if _, err := matrix.FindWorkload(id); err != nil && id != allOfThem {
+			return usagef("--workloads: %w", err)
 		}
 	}
-	if len(p.Runtimes) == 0 {
-		return usagef("--runtime: expected at least one of %s", strings.Join(matrix.Runtimes(), ", "))
+	return nil
+}
+
+func checkRuntimes(names []string) error {
+	known := matrix.Runtimes()
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return usagef("--runtime %s: expected %s", name, strings.Join(known, ", "))
+		}
+	}
+	if len(names) == 0 {
+		return usagef("--runtime: expected at least one of %s", strings.Join(known, ", "))
 	}
 	return nil
 }

@@ -19,6 +19,9 @@ type selection []selected
 type selected struct{ runtime, workload, remedy string }
 
 func parseSelection(entries []string) (selection, error) {
+	if len(entries) == 0 {
+		entries = []string{allOfThem}
+	}
 	var s selection
 	for _, entry := range entries {
 		var e selected

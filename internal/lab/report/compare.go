@@ -304,24 +304,11 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	if x.Comparison.RemedyCrashes != y.Comparison.RemedyCrashes || x.Comparison.BaseCrashes != y.Comparison.BaseCrashes {
 		return ""
 	}
-	apart := math.Abs(r.Estimate - s.Estimate)
-	text := ""
-	switch {
-	case apart <= nearly && overlap(r.Interval, s.Interval):
-		text = fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f only", apart)
-	case apart <= nearly:
-		text = fmt.Sprintf("the intervals do not overlap, but they are close, and the estimates differ by %.2f only", apart)
-	case overlap(r.Interval, s.Interval):
-		text = fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f", apart)
-	default:
+	text := howClose(r, s)
+	if text == "" {
 		return ""
 	}
-	var between []string
-	for _, t := range x.Comparison.Goal.Thresholds() {
-		if t > min(r.Low, s.Low) && t <= max(r.High, s.High) {
-			between = append(between, strconv.FormatFloat(t, 'f', -1, 64))
-		}
-	}
+	between := thresholdsWithin(x.Comparison.Goal, r, s)
 	switch len(between) {
 	case 0:
 		return text + "; whether single runs with it grow differs"
@@ -329,6 +316,30 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 		return text + "; the threshold " + between[0] + " lies within"
 	}
 	return text + "; the thresholds " + and(between) + " lie within"
+}
+
+// thresholdsWithin returns the thresholds of a goal between the ends of two intervals.
+func thresholdsWithin(goal memory.Goal, r, s memory.Ratio) (between []string) {
+	for _, t := range goal.Thresholds() {
+		if t > min(r.Low, s.Low) && t <= max(r.High, s.High) {
+			between = append(between, strconv.FormatFloat(t, 'f', -1, 64))
+		}
+	}
+	return between
+}
+
+// howClose says how close two ratios are; empty if they are apart.
+func howClose(r, s memory.Ratio) string {
+	apart, overlaps := math.Abs(r.Estimate-s.Estimate), overlap(r.Interval, s.Interval)
+	switch {
+	case apart <= nearly && overlaps:
+		return fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f only", apart)
+	case apart <= nearly:
+		return fmt.Sprintf("the intervals do not overlap, but they are close, and the estimates differ by %.2f only", apart)
+	case overlaps:
+		return fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f", apart)
+	}
+	return ""
 }
 
 func overlap(a, b memory.Interval) bool { return a.Low <= b.High && b.Low <= a.High }
