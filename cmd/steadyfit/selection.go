@@ -18,6 +18,7 @@ type selection []selected
 // or "RUNTIME:WORKLOAD/REMEDY". A part that is left out is empty.
 type selected struct{ runtime, workload, remedy string }
 
+// parseSelection reads the entries; none means all.
 func parseSelection(entries []string) (selection, error) {
 	if len(entries) == 0 {
 		entries = []string{allOfThem}
