@@ -30,15 +30,15 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) (err err
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
 			base := runs[cellID{runtime, w.ID, Baseline}]
-			var arms []memory.Variant
+			var variants []memory.Variant
 			for _, remedy := range r.Remedies {
 				with := runs[cellID{runtime, w.ID, remedy.ID}]
 				if remedy.ID != Baseline && len(with) > 0 && !slices.ContainsFunc(with, neverRan) {
 					pairs, _ := paired(with, base)
-					arms = append(arms, memory.Variant{Group: with[0].Group, Pairs: pairs})
+					variants = append(variants, memory.Variant{Group: with[0].Group, Pairs: pairs})
 				}
 			}
-			scatter := memory.ScatterOf(arms, uint64(p.Seed))
+			scatter := memory.ScatterOf(variants, uint64(p.Seed))
 			for _, remedy := range r.Remedies {
 				id := cellID{runtime, w.ID, remedy.ID}
 				if c, ok := settled[id]; ok {

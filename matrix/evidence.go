@@ -287,7 +287,7 @@ func against(name, other, what string, r memory.Ratio) string {
 		other += " as it is"
 	}
 	if !r.OK {
-		return fmt.Sprintf("%s against %s: the pairs do not tell the %s", name, other, what)
+		return fmt.Sprintf("%s against %s: the pairs do not show the %s", name, other, what)
 	}
 	return fmt.Sprintf("%s against %s: %s %s", name, other, what, r.Times(true))
 }

@@ -208,13 +208,13 @@ var common = []string{"gc", "trim"}
 // "".
 func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, string) {
 	if len(r.Runtimes) > 0 && !slices.Contains(r.Runtimes, runtime) {
-		return memory.NotApplicable, fmt.Sprintf("there is no such thing on the runtime %s", runtime)
+		return memory.NotApplicable, fmt.Sprintf("it does not apply to the runtime %s", runtime)
 	}
 	if r.NeedsGPU && len(p.GPUs) == 0 {
 		return memory.CouldNotApply, "no GPU"
 	}
 	if r.Device != nil && runtime == Keras {
-		return memory.NotApplicable, "it is set by a ConfigProto, which Keras takes none of"
+		return memory.NotApplicable, "it is set in a ConfigProto, and Keras takes none"
 	}
 	if r.Device != nil && w.NoSession {
 		return memory.NotApplicable, fmt.Sprintf("%s opens no session", w.ID)

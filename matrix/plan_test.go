@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Half the batch is half the batch, and nothing else: the set, the steps and the epochs
-// stay. Specs of all other runs say nothing of the set, so that runs that were done
-// before there was anything to say are taken over.
+// Half the batch changes nothing else: the set, the steps and the epochs stay. Specs of all
+// other runs do not name the set, so that runs from before that field existed are reused.
 func TestADividedBatchChangesNothingElse(t *testing.T) {
 	p := plan(t)
 	p.Allocator = func(string) (string, error) { return "lib.so", nil }
@@ -55,7 +54,7 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 	assert.Zero(t, s.Samples, "a batch of 1 stays as it is")
 }
 
-// What is said of all models has to be true of those with dropout, too.
+// A statement about all models must be true of those with dropout, too.
 func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 	for _, id := range []string{"micro-2", "micro-4"} {
 		i := slices.IndexFunc(Remedies(), func(r Remedy) bool { return r.ID == id })
@@ -64,7 +63,7 @@ func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 	}
 }
 
-// A plan whose remedies change nothing is refused before hours of baselines are run.
+// A plan whose remedies change nothing is refused before hours of baselines run.
 func TestInapplicable(t *testing.T) {
 	user, err := FindWorkload(User)
 	require.NoError(t, err)
@@ -82,6 +81,6 @@ func TestInapplicable(t *testing.T) {
 	assert.Empty(t, named(""))
 	assert.Empty(t, named("", "gc-epoch", "clear-session"))
 	assert.Empty(t, named("", "memory-growth"), "another machine has a GPU")
-	assert.Equal(t, []string{"clear-session: there is no such thing on the runtime go"}, named("", "clear-session"))
+	assert.Equal(t, []string{"clear-session: it does not apply to the runtime go"}, named("", "clear-session"))
 	assert.Equal(t, []string{"close: the workloads that it was named for are not measured"}, named("W2", "close"))
 }

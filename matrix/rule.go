@@ -59,7 +59,7 @@ func (r Rule) Check(result, baseline *Result) []string {
 	for id, c := range r.cells(result) {
 		name := c.Runtime + " " + c.Workload
 		if n := len(c.Crashes); n > 0 {
-			broken = append(broken, fmt.Sprintf("%s: %d of %d runs died: %s", name, n, len(c.Runs), c.Crashes[0]))
+			broken = append(broken, fmt.Sprintf("%s: %d of %d runs crashed: %s", name, n, len(c.Runs), c.Crashes[0]))
 			continue
 		}
 		if c.Verdict.Kind == memory.Crash {

@@ -43,7 +43,7 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// The epochs of a runtime are its own.
+// Each runtime has its own epochs.
 func TestRulesPerEpochOfARuntime(t *testing.T) {
 	r, err := ParseRule("slope>64KiB/epoch")
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestRulesOnRunsThatDied(t *testing.T) {
 		require.NoError(t, err)
 		result := ruled(memory.Flat, 0, 1)
 		result.Cells[0].Runs, result.Cells[0].Crashes = []int{1, 2, 3}, []string{"failed: killed"}
-		assert.Equal(t, []string{"go user: 1 of 3 runs died: failed: killed"}, r.Check(result, nil), text)
+		assert.Equal(t, []string{"go user: 1 of 3 runs crashed: failed: killed"}, r.Check(result, nil), text)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestSlopesAroundTheLimit(t *testing.T) {
 	assert.Contains(t, peak.Undecided(now, silent)[0], "the baseline has no peak")
 }
 
-// A rule is on what somebody asks about; on the control only if that is all there is.
+// A rule is about the workloads of the user, and about the control only if there are no others.
 func TestNoRuleOnCalibration(t *testing.T) {
 	r, err := ParseRule("peak>1GiB")
 	require.NoError(t, err)

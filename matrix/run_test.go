@@ -32,8 +32,8 @@ import (
 	"steadyfit/memory"
 )
 
-// The test binary is the children of its own matrix: they need no TensorFlow, so
-// that what the parent does with every kind of child can be tested fast.
+// The test binary provides the children of its own matrix. They need no TensorFlow, so the test
+// of the parent with every kind of child is fast.
 func TestMain(m *testing.M) {
 	if os.Getenv(worker.Env) != "" {
 		os.Exit(playChild())
@@ -45,7 +45,7 @@ const leakedPerStep = 64 << 10
 
 var keep [][]byte
 
-// allocate takes memory that the Go heap does not have, as a native library does.
+// allocate takes memory outside the Go heap, as a native library does.
 func allocate(size int) []byte {
 	b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
@@ -97,20 +97,20 @@ func playChild() int {
 			os.Stderr.WriteString("F0000 check.cc:1] Check failed: x == y\nmore\n")
 			syscall.Kill(os.Getpid(), syscall.SIGABRT)
 		case "hangs":
-			// Reads what is never written: an answer that nobody was asked for.
+			// Reads an answer that the parent never writes, since no message asked for it.
 			os.NewFile(4, "").Read(make([]byte, 1))
 		case "mute":
 			return 0
 		case "S3":
 			<-time.After(250 * time.Millisecond) // the image model on a slow machine
 		case "deaf":
-			// Ends its messages and waits for an answer to none.
+			// Closes its messages and waits for an answer.
 			os.NewFile(3, "").Close()
 			os.NewFile(4, "").Read(make([]byte, 1))
 			return 3
 		case "closes":
 			os.NewFile(3, "").Close()
-			<-time.After(time.Hour) // the Go runtime would end what can never go on
+			<-time.After(time.Hour) // the Go runtime would end a process that waits forever
 		case "terminated":
 			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
 				syscall.Kill(os.Getpid(), syscall.SIGTERM)
@@ -179,7 +179,7 @@ func playChild() int {
 		return 0
 	}
 	if c.Spec.Workload == "leaves" {
-		// A child of its own, which holds standard error open.
+		// A grandchild that holds standard error open.
 		orphan := exec.Command("sleep", "1000")
 		orphan.Stderr = os.Stderr
 		if err := orphan.Start(); err != nil {
@@ -193,7 +193,7 @@ func playChild() int {
 		return fail(err)
 	}
 	if c.Spec.Workload == "lingers" {
-		<-time.After(time.Hour) // the Go runtime would end what can never go on
+		<-time.After(time.Hour) // the Go runtime would end a process that waits forever
 	}
 	return 0
 }
@@ -230,7 +230,7 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	assert.Contains(t, []memory.Effect{memory.NoEffect, memory.Unclear}, effects["leak/gc"])
 	assert.Equal(t, memory.CouldNotApply, effects["leak/gpu"])
 	assert.Equal(t, memory.NotApplicable, effects["leak/fetch"])
-	// Other tests run beside it: a control may be undecided, but never a leak.
+	// Other tests run at the same time, so a control may be undecided, but never a leak.
 	require.Len(t, r.Calibration, 2)
 	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
 	assert.NotContains(t, r.Calibration[1].Kinds, memory.Leak)
@@ -242,7 +242,7 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, r.Cells, again.Cells)
 
-	// What gzip has compressed is read, too, if it is whole.
+	// ReadFile also reads a complete compressed file.
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	var small bytes.Buffer
@@ -353,12 +353,13 @@ func TestSeveralRunsAtTheSameTime(t *testing.T) {
 		assert.Equal(t, i, run.ID)
 	}
 	assert.Equal(t, memory.Works, r.Cells[1].Effect, r.Cells[1].Reason)
-	// Side by side they disturb each other: a control may be undecided, but never a leak.
+	// Runs at the same time disturb each other: a control may be undecided, but never a leak.
 	require.Len(t, r.Calibration, 2)
 	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
 	assert.NotContains(t, r.Calibration[1].Kinds, memory.Leak)
 
-	// The same again finds all of it done; one after the other is another measurement.
+	// The same plan finds all runs done. With another number of jobs, the measurement is a
+	// different one.
 	var last Progress
 	p.Progress = func(progress Progress) { last = progress }
 	_, err = Run(t.Context(), p)
@@ -368,8 +369,8 @@ func TestSeveralRunsAtTheSameTime(t *testing.T) {
 	assert.NotEqual(t, keys(t, p, nil), keys(t, p, func(p *Plan) { p.Jobs = 3 }))
 }
 
-// A file that may not grow any more is what a full disk looks like. The limit is that
-// of a process, so this one is a process of its own: go test writes a log, too.
+// A file size limit behaves like a full disk. The limit applies to a process, so the test has
+// its own process: go test writes a log, too.
 func TestADiskThatIsFull(t *testing.T) {
 	if os.Getenv("TEST_FULL_DISK") == "" {
 		program, err := os.Executable()
@@ -409,7 +410,7 @@ func TestADiskThatIsFull(t *testing.T) {
 
 func TestAParameterThatTheChildDoesNotKnow(t *testing.T) {
 	p := plan(t, workload("flat", 0))
-	p.Workloads[0].Takes[Go] = []string{"shapes"} // says so, but the child has no such param
+	p.Workloads[0].Takes[Go] = []string{"shapes"} // the message names it, but the child has no such parameter
 	p.Remedies = []Remedy{{ID: "pad", Goal: memory.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
@@ -487,7 +488,7 @@ func TestAPreloadThatDidNotTake(t *testing.T) {
 
 func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 	library := filepath.Join(t.TempDir(), "libtensorflow.so")
-	// The name lies across the end of what is read at once.
+	// The name crosses the end of one read.
 	content := append(bytes.Repeat([]byte{'x'}, 4<<20-3), "TF_READ\x00TF_LONGER_NAME\x00"...)
 	require.NoError(t, os.WriteFile(library, content, 0o666))
 	p := plan(t, workload("flat", 0))
@@ -526,7 +527,7 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	assert.Contains(t, reasons["traced/not there"], "has no float16 casts")
 	assert.Equal(t, memory.CouldNotApply, effects["traced/still there"])
 	assert.Contains(t, reasons["traced/still there"], "has 3 bfloat16 casts")
-	// A child that traces nothing cannot be asked.
+	// The check does not apply to a child that traces nothing.
 	assert.NotEqual(t, memory.CouldNotApply, effects["flat/not there"])
 	for _, c := range r.Cells {
 		switch c.Workload + "/" + c.Remedy {
@@ -544,9 +545,9 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	assert.EqualValues(t, 5<<20, *base.Figures.Pool)
 	require.NotNil(t, base.Figures.GPUPool)
 	assert.EqualValues(t, 7<<20, *base.Figures.GPUPool)
-	// A GPU that could not be asked is absent, not empty.
+	// A GPU whose memory could not be read is absent, not empty.
 	assert.Nil(t, base.Figures.GPU)
-	// Tracing takes memory after all that is measured.
+	// Tracing takes memory after all measurements.
 	require.NotNil(t, base.Figures.Peak)
 	assert.Less(t, *base.Figures.Peak, int64(64<<20))
 }
@@ -583,8 +584,8 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "line 1 is not a run")
 }
 
-// What docs/reference/devices.md leaves to make matrix-gpu is in its plan: a remedy sets the row's option, or
-// its variable.
+// The plan of make matrix-gpu has all options that docs/reference/devices.md refers to it: a
+// remedy sets the option or the variable of each row.
 func TestMatrixGPUFillsTheDocument(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
@@ -655,7 +656,7 @@ func TestRemediesAreSound(t *testing.T) {
 	require.ErrorContains(t, err, "jemalloc")
 }
 
-// keys are those of all runs of a plan.
+// keys returns the keys of all runs of a plan.
 func keys(t *testing.T, p Plan, change func(*Plan)) []string {
 	t.Helper()
 	if change != nil {
@@ -679,7 +680,7 @@ func keys(t *testing.T, p Plan, change func(*Plan)) []string {
 	return all
 }
 
-// A run is taken over only if nothing has changed that it depends on.
+// A run is reused only if nothing has changed that it depends on.
 func TestWhatARunDependsOn(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -707,7 +708,7 @@ func TestWhatARunDependsOn(t *testing.T) {
 		"package":      func() { write("site-packages/keras-9.9.9.dist-info/METADATA", "") },
 		"variable":     func() { t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0") },
 		"log":          func() { t.Setenv("TF_CPP_MIN_LOG_LEVEL", "0"); t.Setenv("NOTHING", "1") },
-		"arms":         func() { p.Remedies = append(p.Remedies, Remedy{ID: "b", Params: map[string]string{"release": "b"}}) },
+		"remedies":     func() { p.Remedies = append(p.Remedies, Remedy{ID: "b", Params: map[string]string{"release": "b"}}) },
 		"limit":        func() { p.Limit = memory.GiB },
 		"machine":      func() { p.GPUs = []string{"another"} },
 	} {
@@ -743,7 +744,7 @@ func TestAChildThatHangsAtItsEnd(t *testing.T) {
 	}, 10*time.Second, time.Millisecond, "nothing of its group runs on")
 }
 
-// What the machine does to a run is none of its results.
+// A failure that the machine causes is no result.
 func TestFailuresOfTheMachine(t *testing.T) {
 	for id, want := range map[string]error{"terminated": runner.ErrOutside, "disk": syscall.ENOSPC} {
 		t.Run(id, func(t *testing.T) {
@@ -805,7 +806,7 @@ func TestAFolderIsForOneMatrix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What was held while loading does not hide what the steps take.
+// Memory during loading does not hide the memory of the steps.
 func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	p := plan(t, workload("loads", 0))
 	p.Pairs = 1
@@ -817,7 +818,7 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	assert.Less(t, *r.Cells[0].Figures.Peak, int64(64<<20))
 }
 
-// A traced step takes memory that a run under a limit may not have.
+// A traced step may need more memory than a run with a limit has.
 func TestNoTraceUnderALimit(t *testing.T) {
 	p := plan(t, workload("traced", 0))
 	p.Pairs = 2
@@ -855,12 +856,12 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	}{
 		{[]memory.Kind{memory.Flat, memory.Plateau, memory.Flat, memory.Plateau, memory.Flat}, 2},
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Plateau, memory.Plateau, memory.Leak}, 2},
-		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // Leaks says no
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // memory.Leaks reports false
 		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak}, 2},
 		{[]memory.Kind{memory.Flat, memory.Crash}, 1},
 		{[]memory.Kind{memory.Crash, memory.Flat, memory.Flat}, 1},
 		{[]memory.Kind{memory.Sawtooth, memory.Inconclusive, memory.Jump}, 1},
-		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // Leaks says no
+		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // memory.Leaks reports false
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Flat}, 1},
 	} {
 		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
@@ -871,7 +872,7 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	assert.Nil(t, Middle(nil))
 }
 
-// The runs that a cell is compared with say whether there is a slope.
+// The baseline runs decide whether there is a slope.
 func TestTheGoalIsThatOfThePairs(t *testing.T) {
 	p := &Plan{Seed: 1}
 	run := func(id, group, pair int, remedy string, kind memory.Kind) *RunResult {
@@ -925,8 +926,7 @@ func TestNothingOfTheUsersOwnToRun(t *testing.T) {
 	require.ErrorContains(t, err, "workload user on the runtimes keras: expected one of go")
 }
 
-// oneDNN and mimalloc have the name of a variable without its beginning.
-// Half a batch that leaves half as much per step leaves as much per sample.
+// oneDNN and mimalloc contain the name of a variable without its prefix.
 func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	p := &Plan{Seed: 1}
 	run := func(id, pair int, slope float64) *RunResult {
@@ -951,7 +951,7 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
 }
 
-// What the runs without a remedy show as well says nothing of the remedy.
+// A sign that the runs without a remedy also show is no evidence for the remedy.
 func TestTracesThatTellNothing(t *testing.T) {
 	runs := func(counts ...string) (all []*RunResult) {
 		for _, n := range counts {
@@ -967,7 +967,7 @@ func TestTracesThatTellNothing(t *testing.T) {
 	assert.Empty(t, unseenTrace(with, []*RunResult{{}}), "it was not traced")
 }
 
-// A remedy that changes the graph, or the numbers, is seen in each pair.
+// A remedy that changes the graph, or the numbers, shows in each pair.
 func TestChangesThatAreNotSeen(t *testing.T) {
 	run := func(facts ...string) *RunResult {
 		r := &RunResult{Facts: map[string]string{}}
@@ -1096,7 +1096,7 @@ func TestThreadsThatAreCounted(t *testing.T) {
 	}{
 		{one, pool(1, 1), "", ""},
 		{one.on(Keras), pool(1, 1), "", ""},
-		{one, pool(4, 4), "", ""}, // only the runs without it can tell
+		{one, pool(4, 4), "", ""}, // only the runs without the remedy can show it
 		{one, pool(0, 0), "", "no thread is called tf_Compute"},
 		{own, pool(4, 0), "", ""},
 		{own, pool(4, 4), "", "sessions are open to the end, so that it is not known whose threads there are"},
@@ -1121,7 +1121,7 @@ func TestThreadsThatAreCounted(t *testing.T) {
 	assert.Contains(t, unseenThreads(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
 }
 
-// A remedy that a runtime has another way for is applied that way.
+// A remedy is applied with the settings of its runtime.
 func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	p := plan(t)
 	refused := func(runtime, workload, remedy string) string {
@@ -1157,8 +1157,8 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	assert.True(t, s.Trace)
 }
 
-// The remedies of a workload lend each other what they know of its scatter; one that could
-// not be applied has nothing to lend.
+// The remedies of a workload share the estimate of its scatter. A remedy that could not be
+// applied contributes nothing.
 func TestRemediesShareTheirScatter(t *testing.T) {
 	w := Workload{ID: "X"}
 	p := &Plan{Seed: 1, Runtimes: []string{Go}, Workloads: []Workload{w}}

@@ -39,7 +39,7 @@ func TestWorkloads(t *testing.T) {
 		"S0", "S1", "S1d", "S2", "S2l", "S3", "S3a", "S3v", "S3m", "S4", "S5", "S5b", "S5h", "S5s", "S6", "S6b", "S6h", "user"}, ids)
 }
 
-// A leak has to stand out from what is let pass, and a control must have none.
+// A leak must exceed the budget, and a control must have none.
 func TestCalibrationWorkloads(t *testing.T) {
 	for id, leak := range map[string]int64{"W0": 0, "W1": 65536} {
 		w, err := FindWorkload(id)

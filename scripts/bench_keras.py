@@ -41,7 +41,7 @@ FUSED = 50
 
 
 def memory() -> dict[str, int]:
-    """What the kernel says of this process, in bytes, by the names in /proc/self/status."""
+    """The kernel's figures for this process, in bytes, by the names in /proc/self/status."""
     found = {}
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -51,7 +51,7 @@ def memory() -> dict[str, int]:
 
 
 class Meter:
-    """Times epochs from the end of the one before, and notes the memory after each."""
+    """Times each epoch from the end of the previous one, and records the memory after it."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -63,12 +63,12 @@ class Meter:
         self._since = self._cpu = 0
 
     def step(self) -> None:
-        """The first step has ended; later calls do nothing."""
+        """Record the end of the first step; later calls do nothing."""
         if self.first == 0:
             self.first = time.time_ns()
 
     def epoch(self, loss: float) -> None:
-        """An epoch has ended; the first is to warm up."""
+        """Record the end of an epoch; the first is to warm up."""
         now, used = time.monotonic_ns(), time.process_time_ns()
         self.losses.append(float(loss))
         if len(self.losses) > 1:
@@ -80,7 +80,7 @@ class Meter:
         self._since = time.monotonic_ns()
 
     def sample(self) -> dict[str, Any]:
-        """The result as the parent reads it."""
+        """The result in the form that the parent reads."""
         tf, keras = export._load_tensorflow()
         held = memory()
         return {
@@ -102,7 +102,7 @@ class Meter:
 
 
 class Training:
-    """A model with its data, before a variant takes it."""
+    """A model with its data, before a variant uses it."""
 
     def __init__(self, model: str, data: pathlib.Path, batch: int, steps: int, epochs: int) -> None:
         import numpy as np
@@ -143,7 +143,7 @@ class Training:
         make = model.make_train_function
 
         def make_and_watch(force: bool = False) -> None:
-            """A callback for each batch would slow all of them down: the first call tells."""
+            """Watch the first call only: a callback for each batch would slow all of them down."""
             make(force)
             function = model.train_function
 

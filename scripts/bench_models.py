@@ -45,7 +45,7 @@ from typing import Any
 import export
 
 SEED = 224
-# What the name of a model ends with by the policy that it was made under.
+# The suffix of a model's name by its policy.
 SUFFIXES = {"float32": "", "mixed_bfloat16": "-bf16", "mixed_float16": "-fp16"}
 SCALED = "-scaled"
 TILE = 4096
@@ -202,13 +202,13 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "fashion-cnn": _fashion_cnn,
 }
 
-# Models that --twins gives compiled twins, for 50 steps of 32. XLA cannot compile the
+# Models to which --twins adds compiled signatures, for 50 steps of 32. XLA cannot compile the
 # gradient of the loop in lstm; in image-224 its step takes four times as long.
 TWINS = ("digits-cnn", "attention")
 
 
 def make_model(name: str, policy: str = "float32") -> tuple[Any, Any, dict[str, Any]]:
-    """Make a model, with the same weights each time, its optimizer, and what to export it with."""
+    """Make a model, with the same weights each time, its optimizer, and its export arguments."""
     _, keras = export._load_tensorflow()
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)

@@ -127,7 +127,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "digits-cnn-fp16": ("digits-cnn", "mixed_float16", {}),
 }
 
-# Those of bench_models.MODELS that ship, as archives.
+# The models of bench_models.MODELS that ship, as archives.
 ARCHIVES = ("dense-100-64-1", "dense-784-10", "dropout-200-512-256-1", "image-224", "lstm")
 PACKED = (*VARIANTS, *ARCHIVES)
 # An archive is committed and becomes part of every program that opens a model.
@@ -244,8 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     names = [name for name in MODELS if arguments.only in (None, name)]
     if arguments.only is None:
-        # TensorFlow numbers functions through the life of a process: one process for each
-        # model gives the same bytes whatever was made before.
+        # TensorFlow numbers functions over the life of a process, so each model has its own
+        # process and gets the same bytes in any order.
         for name in ["data", *MODELS, *PACKED]:
             places = ["--models", str(arguments.models), "--data", str(arguments.data)]
             command = [sys.executable, __file__, "--only", name, *places]

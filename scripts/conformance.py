@@ -35,7 +35,7 @@ import tensorflow as tf
 import export
 
 EPOCHS, BATCH = 3, 16
-# How many samples there are: the last batch has 8, or 4 in validation.
+# The number of samples: the last batch has 8, or 4 in validation.
 TRAIN, VALIDATION = 72, 36
 
 ops, layers = keras.ops, keras.layers
@@ -87,7 +87,7 @@ random = np.random.default_rng()
 
 
 def seeded(build: Callable[[], Case]) -> Case:
-    """A case that is the same each time that it is made."""
+    """A case that is the same each time."""
     global random
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
@@ -104,7 +104,7 @@ def classes(n: int, *shape: int) -> np.ndarray:
 
 
 def words(rows: int = 20, length: int = 7) -> np.ndarray:
-    """Sequences that end early, in zeros."""
+    """Sequences that end early, padded with zeros."""
     found = classes(rows, length)
     found[np.arange(length) >= random.integers(2, length + 1, len(found))[:, None]] = 0
     return found
@@ -236,7 +236,7 @@ def keyed_step() -> Case:
 
 
 class Halved(keras.optimizers.SGD):
-    """An optimizer that changes gradients where Keras calls it."""
+    """An optimizer that changes gradients in the method that Keras calls."""
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
         return super().apply_gradients([(g / 2, v) for g, v in grads_and_vars])
@@ -378,7 +378,7 @@ def distiller() -> Case:
 
 
 class OwnTests(keras.Model):
-    """Evaluates, and predicts, in another way than it trains."""
+    """Evaluates and predicts differently than it trains."""
 
     def test_step(self, data: Any) -> dict[str, Any]:
         x, y = data
@@ -560,14 +560,14 @@ def stateful_rnn() -> Case:
     return case
 
 
-# What Keras makes is made anew for each use: from a function and its arguments.
+# Keras objects are created again for each use, from a function and its arguments.
 P = functools.partial
 optimizers, schedules = keras.optimizers, keras.optimizers.schedules
 losses, metrics = keras.losses, keras.metrics
 
 
 def made(of: Any) -> Any:
-    """What a partial makes, those in its arguments first."""
+    """The result of a partial, whose arguments are evaluated first."""
     if isinstance(of, P):
         return of.func(*made(of.args), **made(of.keywords))
     if isinstance(of, (list, tuple, dict)):
@@ -594,7 +594,7 @@ def optimized(optimizer: Any) -> Case:
 
 
 class Warmup(schedules.LearningRateSchedule):
-    """A schedule of one's own."""
+    """A custom schedule."""
 
     def __call__(self, step: Any) -> Any:
         return 0.01 * ops.minimum(1.0, (ops.cast(step, "float32") + 1) / 6)
@@ -726,7 +726,7 @@ def with_loss(kind: str, loss: Any) -> Case:
     units, activation, labels = TARGETS[kind]
     model = dense(units, activation)
     model.compile(optimizers.SGD(0.05), made(loss))
-    # That the labels are classes is not told by the loss.
+    # The loss does not show that the labels are classes.
     options = {"labels": {"y": "int64[]"}} if kind in ("embedded", "labelled") else {}
     return Case(model, normal(6), labels(), **options)
 
@@ -798,12 +798,12 @@ def measured(kind: str, metrics: list[P | str]) -> Case:
 
 
 def adapted(layer: Any) -> Any:
-    """A preprocessing layer that has seen data."""
+    """A preprocessing layer that is adapted to data."""
     layer.adapt(np.random.default_rng(7).normal(2, 3, (64, 6)).astype("float32"))
     return layer
 
 
-# The data that goes into a stack of layers.
+# The data for a stack of layers.
 DATA: dict[str, Callable[[], np.ndarray]] = {
     "numbers": lambda: normal(6),
     "sequences": lambda: normal(8, 4),
@@ -1038,7 +1038,7 @@ def language_model() -> Case:
 
 
 class TokenF1(metrics.F1Score):
-    """F1 over the tokens of sequences, without those that are masked."""
+    """F1 over the tokens of sequences, without masked ones."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         mask = getattr(y_pred, "_keras_mask", None)
@@ -1187,7 +1187,7 @@ def ctc() -> Case:
     return Case(model, normal(8, 4), classes(4, 3) + 1, labels={"y": "int64[3]"})
 
 
-# What is refused.
+# Refused cases.
 
 
 def by_class_f1() -> Case:
@@ -1286,7 +1286,7 @@ Cases = dict[str, tuple[str, Callable[[], Case]]]
 
 
 def functions(*builds: Callable[[], Case]) -> Cases:
-    """Cases by the names of functions, with what their comments say."""
+    """Cases by the names of functions, with their docstrings."""
     return {build.__name__: (build.__doc__.rstrip("."), build) for build in builds}
 
 
@@ -1302,7 +1302,7 @@ def stacks(names: list[str], **options: Any) -> Cases:
     }
 
 
-# The first group is trained by every run of the tests, the others by `make conformance`.
+# Every run of the tests trains the first group, and `make conformance` the others.
 GROUPS: dict[str, Cases] = {
     "Metrics, steps and outputs": functions(
         accuracy,
@@ -1445,7 +1445,7 @@ GROUPS: dict[str, Cases] = {
     "Refused": functions(by_class_f1, half_weights, own_fit, unused, python_code),
 }
 
-# Cases that are refused, and what to do in their place.
+# Refused cases, and what to use instead.
 REFUSED: dict[str, str] = {
     "by_class_f1": 'Use `average="macro"` or `"micro"`',
     "half_weights": "Use `mixed_float16`, which keeps weights in float32",
@@ -1456,10 +1456,10 @@ REFUSED: dict[str, str] = {
 }
 
 METRIC_LIMIT, WEIGHT_LIMIT = 1e-5, 1e-6
-# Of a weight near 1 that moves by 0.01, the last place alone is 6e-6 to 1.2e-5 of what moved.
+# For a weight near 1 that moves by 0.01, the last digit alone is 6e-6 to 1.2e-5 of the change.
 WEIGHT_UNITS = 1
 
-# Cases that differ by more: their limits of metrics and weights, and why.
+# Cases that differ by more: their limits of metrics and weights, with the reason.
 DIFFERS: dict[str, tuple[float, float, str]] = {
     "schedule_free_adamw": (
         1.0,
@@ -1501,12 +1501,12 @@ DIFFERS: dict[str, tuple[float, float, str]] = {
 
 
 def weights(model: Any) -> dict[str, np.ndarray]:
-    """What training changes, but for seeds; by position, as layers may share names."""
+    """The variables that training changes, except seeds; by position, since names may repeat."""
     return {f"{i}": w.numpy() for i, w in enumerate(model.weights)}
 
 
 def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
-    """Export a case, train it with Keras, and write what came of it."""
+    """Export a case, train it with Keras, and write the results."""
     train, rest = slice(0, TRAIN), slice(TRAIN, None)
     case = seeded(build)
     if case.whole:
@@ -1516,7 +1516,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
         export.export(case.model, folder / "model", check=False, **case.options)
     except (export.Refusal, export.UsageError) as error:
         return {"refused": getattr(error, "what", str(error))}
-    # Keras trains a model of its own, which the export cannot have changed.
+    # Keras trains its own model, which the export cannot have changed.
     model = seeded(build).model
     kind = "csv" if case.table else "npz"
     for name, part in (("train", train), ("validation", rest)):
@@ -1559,7 +1559,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
     if validates:
         arguments += ["--validation", str(folder / f"validation.{kind}")]
     (folder / "arguments.json").write_text(json.dumps(arguments + case.arguments()))
-    # Of each output, Keras gives a mean over batches in place of samples; the last is smaller.
+    # For each output, Keras reports a mean over batches instead of samples; the last is smaller.
     outputs = case.y if isinstance(case.y, dict) else {}
     names = set() if own else {*outputs, *(getattr(model, "output_names", None) or [])}
     means = {f"{prefix}{name}_loss" for name in names for prefix in ("", "val_")}
@@ -1600,7 +1600,7 @@ def weight_difference(folder: pathlib.Path, paths: list[str]) -> tuple[float, fl
 
 
 def metric_difference(folder: pathlib.Path, history: dict[str, list[float]]) -> tuple[float, str]:
-    """The largest relative difference of a metric in an epoch, and of which."""
+    """The largest relative difference of a metric in an epoch, and the metric's name."""
     records = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     worst, which = 0.0, ""
     for name, theirs in history.items():
@@ -1615,7 +1615,7 @@ def metric_difference(folder: pathlib.Path, history: dict[str, list[float]]) -> 
 
 
 def compare(folder: pathlib.Path, name: str, what: str) -> dict[str, Any]:
-    """What came of a case, and what of that is not expected."""
+    """The result of a case, and the part that is not expected."""
     row: dict[str, Any] = {"case": name, "what": what, "problem": ""}
     made = json.loads((folder / "keras.json").read_text())
     if "failed" in made:
@@ -1665,7 +1665,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """How many cases are equal."""
+    """The number of equal cases."""
     compared = [r for r in rows if "metrics" in r]
     close = [r for r in compared if r["difference"] <= METRIC_LIMIT]
     within = sum(r["weights"] <= WEIGHT_LIMIT for r in close)
@@ -1684,7 +1684,7 @@ def amount(difference: float) -> str:
 
 
 def versions() -> str:
-    """What computed the values."""
+    """The versions that computed the values."""
     import keras_hub
     from tensorflow.python.util import _pywrap_util_port
 

@@ -96,10 +96,10 @@ METADATA = os.path.join("assets.extra", "steadyfit.json")
 progress = logging.getLogger("steadyfit.export")
 
 RESERVED_INPUTS = ("sample_weight", "learning_rate", "seed", "loss_scale", "group_size")
-# Scalars that hold for a whole call: train_n takes one of each, not one per step.
+# Scalars that are constant within a call: train_n takes one of each, not one per step.
 UNSTACKED = ("learning_rate", "loss_scale", "group_size")
 RESERVED_OUTPUTS = ("loss", "grads_finite", "global_step", "loss_scale", "skipped_steps")
-# Scalars that are no means: of several steps, the last one's counts.
+# Scalars that are not means: over several steps, the value of the last one counts.
 STATES = ("loss_scale", "skipped_steps")
 
 # Signatures that a tf.Module may bring; the first group names its train step.
@@ -123,8 +123,8 @@ MODULE_NAMES = (
     "restore",
 )
 
-# Operations that leave the graph: they need this Python process, the file system, or
-# tables that change, which the saver does not cover. A model that trains elsewhere has none.
+# Operations that leave the graph: they need this Python process, the file system, or tables that
+# change, which the saver does not cover. A model that trains elsewhere must have none.
 FOREIGN_OPS = {
     "PyFunc": "calls back into Python",
     "PyFuncStateless": "calls back into Python",
@@ -139,7 +139,7 @@ FOREIGN_OPS = {
 
 
 class Refusal(Exception):
-    """A model that would not train correctly after export, and what to do about it."""
+    """A model that would not train correctly after export, with a fix."""
 
     def __init__(self, what: str, *, where: str, expected: str, found: str, do: str) -> None:
         found = re.sub(r"\x1b\[[0-9;]*m", "", found)  # Keras colours its errors
@@ -173,7 +173,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What an export wrote."""
+    """The files and checks of an export."""
 
     path: str
     bytes: int
@@ -301,7 +301,7 @@ def _clean(name: str) -> str:
 class _KerasProgram:
     """A Keras model, its optimizer, loss and metrics, as functions of named tensors."""
 
-    # What a program has signatures for, and whether the model can be called.
+    # The signatures that a program has, and whether the model can be called.
     evaluates = predicts = calls = True
     loss_scale_input = micro_batches = scales_itself = exact = False
     batch: int | None = None  # the only size of batches, if there is one
@@ -348,7 +348,7 @@ class _KerasProgram:
         if self.micro_batches:
             self._make_accumulators()
 
-    # Checks and discovery, in the order in which a reader would ask.
+    # Checks and discovery, each after those that it depends on.
 
     def _find_inputs(
         self, given: Mapping[str, Spec] | None, input_dtypes: Mapping[str, str]
@@ -362,7 +362,7 @@ class _KerasProgram:
         try:
             struct = model.input if model.built else None
         except (AttributeError, ValueError):
-            # A Sequential knows its inputs, but has no input until it is called.
+            # A Sequential knows its inputs, but has no input tensor until it is called.
             symbolic = getattr(model, "inputs", None) or []
             struct = symbolic[0] if len(symbolic) == 1 else None
         if struct is not None and given is None:
@@ -385,7 +385,7 @@ class _KerasProgram:
                         do="give each keras.Input a name",
                     )
                 if tensor.shape and tensor.shape[0] is not None:
-                    self.batch = tensor.shape[0]  # as of a stateful RNN
+                    self.batch = tensor.shape[0]  # for example with a stateful RNN
                 dtype = keras.backend.standardize_dtype(tensor.dtype)
                 self.inputs[name] = Spec(dtype, tuple(tensor.shape[1:]))
         elif given:
@@ -399,7 +399,7 @@ class _KerasProgram:
                 for n, spec in self.inputs.items()
             }
             try:
-                if self.calls:  # traced and not run, so that no seed goes on
+                if self.calls:  # traced and not run, so that no seed changes
                     self._concrete(
                         lambda feeds: model(self._pack(list(feeds.values())), training=False), specs
                     )
@@ -452,7 +452,7 @@ class _KerasProgram:
             )
         half = [v for v in model.trainable_variables if v.dtype in ("float16", "bfloat16")]
         if half:
-            # Gradients would be of 16 bits, too, which the loss scale can overflow.
+            # Gradients would have 16 bits, too, and the loss scale can make them overflow.
             raise Refusal(
                 "weights of 16 bits",
                 where=f"model {model.name!r}, weight {half[0].path!r}",
@@ -491,7 +491,7 @@ class _KerasProgram:
     def _specs(
         self, *, labels: bool, lead: Sequence[int | None] = (), step: bool = False
     ) -> dict[str, Any]:
-        """TensorSpecs of a signature's inputs behind the leading dimensions and the batch."""
+        """TensorSpecs of a signature's inputs, with the leading dimensions and the batch first."""
         specs = dict(self.inputs)
         if labels:
             specs.update(self.labels)
@@ -508,18 +508,18 @@ class _KerasProgram:
     def _concrete(self, function: Callable, specs: Mapping[str, Any], **options: Any) -> Any:
         """Trace function(feeds) under its named inputs."""
 
-        # Grappler takes the shape of what a session feeds as unknown, rewrites other sums than
-        # in Keras, and so rounds in another way.
+        # Grappler does not know the shapes of what a session feeds. Without this it would rewrite
+        # other sums than in Keras, and round differently.
         def traced(**feeds: Any) -> Any:
             known = {name: self.tf.ensure_shape(feed, feed.shape) for name, feed in feeds.items()}
             return function(known)
 
-        # AutoGraph would rewrite Keras's code for nothing, slowly.
+        # AutoGraph would rewrite Keras's code without effect, and slowly.
         traced_function = self.tf.function(traced, autograph=False, **options)
         return traced_function.get_concrete_function(**specs)
 
     def _probe_outputs(self) -> None:
-        """Learn the model's outputs, and that no layer leaves the graph."""
+        """Find the model's outputs, and check that no layer leaves the graph."""
         before = {id(v) for v in self.model.variables}
         specs = self._specs(labels=False)
         try:
@@ -568,14 +568,14 @@ class _KerasProgram:
             self.outputs[name] = Spec(tensor.dtype.name, tuple(shape.as_list()[1:]))
 
     def _states(self) -> list[Any]:
-        """The states of stateful RNNs, which are no variables of the model."""
+        """The states of stateful RNNs, which are not among the variables of the model."""
         rnns = [v for v in self.model._flatten_layers() if isinstance(v, self.keras.layers.RNN)]
         return [
             v for layer in rnns if layer.stateful for v in self.keras.tree.flatten(layer.states)
         ]
 
     def _crossentropy(self, output: str, labels: Mapping[str, Spec] | None) -> str:
-        """The loss that Keras takes the plain word for; labels are those given, if any."""
+        """The loss for the word crossentropy in Keras; labels are the given ones, if any."""
         shape = self.outputs[output].shape
         if shape and shape[-1] == 1:
             return "binary_crossentropy"
@@ -654,10 +654,10 @@ class _KerasProgram:
             self._probe_loss(output, loss)
 
     def _probe_loss(self, output: str, loss: Any) -> None:
-        """Run a loss on a few made-up samples: most mistakes show in its shape."""
+        """Run a loss on a few synthetic samples: most mistakes show in its shape."""
         tf = self.tf
         label = self.labels[self.label_of[output]]
-        # As many samples as no other dimension has, so that a swapped axis cannot hide.
+        # A number of samples that no other dimension has, so that a swapped axis is found.
         n = next(n for n in range(5, 99) if n not in label.shape + self.outputs[output].shape)
         y = self._sample(label, n)
         prediction = self._sample(dataclasses.replace(self.outputs[output], dtype="float32"), n)
@@ -714,7 +714,7 @@ class _KerasProgram:
             )
 
     def _splits(self, loss: Any, label: Spec, output: Spec) -> bool:
-        """Whether the loss of a batch is the mean of that of its parts, by their samples.
+        """Whether the loss of a batch is the mean over its parts, weighted by their samples.
 
         It is not where samples are compared (Circle), where the batch has one fraction (Dice),
         and where labels are left out (ignore_class).
@@ -727,7 +727,7 @@ class _KerasProgram:
             return [6, *(4 if d is None else d for d in spec.shape)]
 
         tells = False
-        # A margin may leave nothing of small values, and a logarithm nothing of negative ones.
+        # A margin may remove all small values, and a logarithm all negative ones.
         for scale in (1, 10, -10):
             y = self.tf.constant(random.integers(0, 2, batch(label)), label.dtype)
             p = self.tf.constant(random.uniform(0.1, 0.9, batch(output)) * scale, "float32")
@@ -742,7 +742,7 @@ class _KerasProgram:
         return tells
 
     def _find_metrics(self, metrics: Any, weighted: Any) -> None:
-        """Make the metrics that Keras compile makes, with their variables."""
+        """Make the metrics of Keras compile, with their variables."""
         from keras.src.trainers.compile_utils import CompileMetrics
 
         made = CompileMetrics(
@@ -750,7 +750,7 @@ class _KerasProgram:
             self._metrics_by_output(weighted),
             output_names=list(self.outputs),
         )
-        # A batch has the metrics create what variables they need.
+        # The metrics create their variables with the first batch.
         self._metrics = [made]
         y = {label: self._sample(spec, 2) for label, spec in self.labels.items()}
         outputs = {o: self._sample(spec, 2) for o, spec in self.outputs.items()}
@@ -758,7 +758,7 @@ class _KerasProgram:
             made.update_state(*self._pair(y, outputs))
         except Exception as error:
             raise UsageError(f"metrics: {type(error).__name__}: {error}") from error
-        # Layers may have metrics of their own; Keras reports these, too.
+        # Layers may have metrics of their own, which Keras reports, too.
         model = self.model
         apart = {id(m) for m in (model._loss_tracker, model._compile_metrics)}
         apart |= {id(m) for m in getattr(model._compile_loss, "metrics", [])}
@@ -793,7 +793,7 @@ class _KerasProgram:
         return metrics if metrics is None or isinstance(metrics, (list, tuple)) else [metrics]
 
     def _pair(self, y: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Labels and outputs in one structure, as metrics take them."""
+        """Labels and outputs in one structure, in the form for metrics."""
         if len(outputs) == 1:
             (output,) = outputs
             return y[self.label_of[output]], outputs[output]
@@ -801,7 +801,7 @@ class _KerasProgram:
         return labels, dict(outputs)
 
     def _metric_values(self) -> dict[str, Any]:
-        """The values of all metrics, by the names that Keras gives them."""
+        """The values of all metrics, by their names in Keras."""
         compiled, *others = self._metrics
         found: dict[str, Any] = {}
         for name, value in [*compiled.result().items(), *((m.name, m.result()) for m in others)]:
@@ -851,7 +851,7 @@ class _KerasProgram:
             else str(self.model.dtype_policy.name)
         )
         if half and not wrapped and not self.loss_scale_input:
-            # float16 gradients underflow without it; Keras compile wraps in the same way.
+            # Without it, float16 gradients underflow; Keras compile wraps in the same way.
             if optimizer.built:
                 raise Refusal(
                     "a float16 model without loss scaling",
@@ -903,7 +903,7 @@ class _KerasProgram:
         self.trainable = [v for v, none in zip(self.trainable, missing, strict=True) if not none]
 
     def _find_exactness(self) -> None:
-        """Whether splitting a batch leaves its step the same."""
+        """Find whether splitting a batch leaves its step the same."""
         layers = list(self.model._flatten_layers())
         mixes = [
             layer
@@ -915,13 +915,13 @@ class _KerasProgram:
         self.exact = not (differs or (self._sparse and not self._adds()))
 
     def _adds(self) -> bool:
-        """Whether the update by an IndexedSlices is that by the table it stands for.
+        """Whether the update by an IndexedSlices equals that by its dense table.
 
         Where a row occurs twice, Keras 3 squares or clips both gradients, and not their sum.
         """
         optimizers = [self.optimizer, getattr(self.optimizer, "inner_optimizer", self.optimizer)]
         if self.loss_scale_input or any(o.gradient_accumulation_steps for o in optimizers):
-            return True  # it is a table by then
+            return True  # it is dense by then
         return type(optimizers[-1]) is self.keras.optimizers.SGD and not any(
             o.clipnorm or o.global_clipnorm or o.clipvalue for o in optimizers
         )
@@ -1007,13 +1007,13 @@ class _KerasProgram:
         return total, scalars, divisor
 
     def reset_metrics(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin the metrics anew; the outputs name them."""
+        """Reset the metrics; the outputs name them."""
         for metric in self._metrics:
             metric.reset_state()
         return {name: self.tf.zeros([]) for name in self.metrics}
 
     def finalize(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the weights their moving averages, as Keras does at the end of fit."""
+        """Replace the weights by their moving averages, as Keras does at the end of fit."""
         self.optimizer.finalize_variable_values(self.model.trainable_variables)
         step = self.optimizer.iterations
         return {"global_step": self.tf.cast(getattr(step, "value", step), "int64")}
@@ -1041,7 +1041,7 @@ class _KerasProgram:
         )
 
     def _update(self, grads: Sequence[Any], finite: Any) -> None:
-        """One optimizer step; none if the loss is scaled and the gradients are not finite."""
+        """One optimizer step; no step if the loss is scaled and the gradients are not finite."""
         tf = self.tf
         if self.loss_scale_input:
 
@@ -1056,7 +1056,7 @@ class _KerasProgram:
             self.skipped.assign_add(tf.cast(~finite, tf.int64))
 
     def _scale(self) -> dict[str, Any]:
-        """How the loss is scaled inside the graph, as of now."""
+        """The current scale of the loss inside the graph."""
         if not self.scales_itself:
             return {}
         tf = self.tf
@@ -1113,8 +1113,8 @@ class _KerasProgram:
         if self.reduction == "sum":
             divisor = tf.ones([], "float32")
         for accumulator, grad in zip(self.accumulators, grads, strict=True):
-            # The mean's gradient times its divisor, in float32, rather than the gradient of
-            # the sum: float16 would overflow at the sum.
+            # The mean's gradient times its divisor, in float32. The gradient of the sum would
+            # overflow in float16.
             weighted = tf.convert_to_tensor(grad) * tf.cast(divisor, accumulator.dtype)
             accumulator.assign_add(weighted)
         self.weight_sum.assign_add(divisor)
@@ -1123,13 +1123,13 @@ class _KerasProgram:
         return {**scalars, **self._scale()}
 
     def apply(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """One optimizer step with what gradients accumulated; clears it."""
+        """One optimizer step with the accumulated gradients; clears them."""
         tf = self.tf
         check = tf.debugging.Assert(
             self.sample_sum > 0,
             ["apply: nothing accumulated; run the gradients signature first"],
         )
-        # Under the check, so that a call out of order changes nothing.
+        # This depends on the check, so that a call out of order changes nothing.
         with tf.control_dependencies([check]):
             if self.reduction == "sum":
                 divisor = tf.ones([], "float32")
@@ -1143,7 +1143,7 @@ class _KerasProgram:
                 accumulator.assign(tf.zeros_like(accumulator))
             self.weight_sum.assign(0.0)
             self.sample_sum.assign(tf.zeros([], tf.int64))
-            # Under gradient_accumulation_steps it is not a variable, but computed from one.
+            # With gradient_accumulation_steps it is not a variable, but computed from one.
             step = self.optimizer.iterations
             result = {"global_step": tf.cast(getattr(step, "value", step), "int64")}
             if finite is not None:
@@ -1185,7 +1185,7 @@ class _KerasProgram:
         if any(getattr(o, "use_ema", False) for o in (inner, *getattr(inner, "optimizers", ()))):
             result["finalize"] = self._concrete(self.finalize, {})
         rate = self.learning_rate()
-        # That of a MultiOptimizer is no rate: each of its optimizers has one.
+        # A MultiOptimizer has no rate itself: each of its optimizers has one.
         if rate is not None and any(v is rate for v in train.graph.variables):
             result["set_learning_rate"] = self._concrete(
                 lambda feeds: {"learning_rate": tf.identity(rate.assign(feeds["learning_rate"]))},
@@ -1215,7 +1215,7 @@ class _KerasProgram:
         return root
 
     def _rows(self) -> dict[str, int]:
-        """How many rows the table has, by input of integers that goes straight into Embeddings.
+        """The rows of Embedding tables, by the input of integers that goes straight into them.
 
         TensorFlow fails at an index beyond the table on a CPU, and takes zeros for it on a GPU
         (documented at tf.gather); Keras counts negative ones from the table's end.
@@ -1224,7 +1224,7 @@ class _KerasProgram:
         found: dict[str, int] = {}
         for layer in self.model._flatten_layers():
             if not isinstance(layer, embedding) or type(layer).call is not embedding.call:
-                continue  # another call may do something to its indices
+                continue  # another call may change its indices
             for node in layer._inbound_nodes:
                 for tensor in node.input_tensors:
                     name = self._symbolic.get(id(tensor))
@@ -1234,7 +1234,7 @@ class _KerasProgram:
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """What the steps know about themselves."""
+        """The metadata of the steps."""
         inputs = {n: _spec_json(s) for n, s in self.inputs.items()}
         for name, rows in self._rows().items():
             inputs[name]["rows"] = rows
@@ -1260,7 +1260,7 @@ class _KerasProgram:
         }
 
 
-# What of a Keras model decides what a step computes.
+# The methods of a Keras model that determine what a step computes.
 OWN_METHODS = (
     "train_step",
     "test_step",
@@ -1271,19 +1271,19 @@ OWN_METHODS = (
     "get_metrics_result",
     "metrics",
 )
-# What drives the steps: an export cannot have it.
+# The methods that call the steps: an export cannot include them.
 DRIVING_METHODS = ("fit", "make_train_function", "make_test_function")
 
 
 def _own_methods(model: Any, names: Sequence[str] = OWN_METHODS) -> list[str]:
-    """Those of the names that the model or its class overrides."""
+    """The names of the methods that the model or its class overrides."""
     _, keras = _load_tensorflow()
 
     def own(name: str) -> bool:
         if name in vars(model):
             return True
         owner = next(c for c in type(model).__mro__ if name in vars(c))
-        # The fit of KerasHub's tasks prepares data, and trains as that of Keras does.
+        # The fit of KerasHub's tasks prepares data, and then trains like that of Keras.
         prepares = name == "fit" and owner.__module__.split(".")[0] == "keras_hub"
         return owner not in keras.Model.__mro__ and not prepares
 
@@ -1350,14 +1350,14 @@ class _OwnStepProgram(_KerasProgram):
             raise UsageError("class_names needs a model that was compiled with a loss")
 
     def _refuse_two_ways(self) -> None:
-        """Refuse a step of which it cannot be told whether fit hands it labels."""
+        """Refuse a step if it is not clear whether fit passes labels to it."""
         if "train_step" not in _own_methods(self.model):
             return
         labels, self.labels = self.labels, {}
         try:
             self._step(self.train)
         except (Refusal, UsageError):
-            self.labels = labels  # it needs them
+            self.labels = labels  # it needs labels
             return
         names = ", ".join(f"--label {n}={s}" for n, s in labels.items())
         raise Refusal(
@@ -1369,7 +1369,7 @@ class _OwnStepProgram(_KerasProgram):
         )
 
     def _data(self, feeds: Mapping[str, Any]) -> Any:
-        """A batch as Keras hands it to a step."""
+        """A batch in the form in which Keras passes it to a step."""
         names = list(self.labels)
         outputs = getattr(self, "outputs", {})
         y: Any = {name: feeds[name] for name in names} or None
@@ -1384,7 +1384,7 @@ class _OwnStepProgram(_KerasProgram):
         )
 
     def _trace(self) -> None:
-        """Trace the steps once, so that what they need is made, and learn what they return."""
+        """Trace the steps once to create their variables, and find what they return."""
         probe = self._step(self.train)
         _refuse_foreign_ops(probe, "the model's own train step")
         self.metrics = list(probe.structured_outputs)
@@ -1400,7 +1400,7 @@ class _OwnStepProgram(_KerasProgram):
             self.metrics += [n for n in test.structured_outputs if n not in self.metrics]
 
     def _step(self, step: Callable) -> Any:
-        """Trace a step of the model's own."""
+        """Trace one of the model's own steps."""
         specs = self._specs(labels=True)
         try:
             return self._concrete(step, specs)
@@ -1426,7 +1426,7 @@ class _OwnStepProgram(_KerasProgram):
             ) from error
 
     def _scalars(self, logs: Any, where: str) -> dict[str, Any]:
-        """What a step returned, as Keras reports it."""
+        """The values that a step returned, as Keras reports them."""
         tf = self.tf
         where = f"{type(self.model).__name__}.{where}"
         if not isinstance(logs, Mapping):
@@ -1437,8 +1437,8 @@ class _OwnStepProgram(_KerasProgram):
                 found=type(logs).__name__,
                 do="return {'loss': loss, ...}",
             )
-        # At the end of an epoch Keras takes the values of the metrics, if the step returned
-        # as many. Of metrics that the step did not update, these would be 0.
+        # At the end of an epoch, Keras takes the values of the metrics if the step returned as
+        # many. For metrics that the step did not update, these would be 0.
         used = {id(outer) for outer, _ in tf.compat.v1.get_default_graph().captures}
         metrics = [m for m in self.model.metrics if m.variables]
         current = self.model.get_metrics_result()
@@ -1485,7 +1485,7 @@ class _OwnStepProgram(_KerasProgram):
         return self._scalars(self.model.test_step(self._data(feeds)), "test_step")
 
     def reset_metrics(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The model's reset_metrics; the outputs name what the steps return."""
+        """The model's reset_metrics; the outputs name the values that the steps return."""
         self.model.reset_metrics()
         return {name: self.tf.zeros([]) for name in self.metrics}
 
@@ -1506,7 +1506,7 @@ class _OwnStepProgram(_KerasProgram):
         return result
 
     def tracked(self) -> Any:
-        """An object that owns every variable that a step touches."""
+        """An object that owns every variable of a step."""
         root = self.tf.Module()
         root.model = _by_path(self.model.variables)
         root.optimizer = _by_path([v for o in optimizers(self.model) for v in o.variables])
@@ -1518,12 +1518,12 @@ class _OwnStepProgram(_KerasProgram):
     def metadata(self) -> dict[str, Any]:
         found = super().metadata()
         for label in found["labels"].values():
-            label.pop("classes", None)  # the step may do something to them
+            label.pop("classes", None)  # the step may change them
         return {**found, "loss": {}, "own_step": _own_methods(self.model) or ["add_loss"]}
 
 
 def optimizers(model: Any) -> list[Any]:
-    """The optimizer of compile, and those that the model's own steps use beside it."""
+    """The optimizer of compile, and other optimizers of the model's own steps."""
     _, keras = _load_tensorflow()
     found = [model.optimizer, *vars(model).values()]
     return list({id(o): o for o in found if isinstance(o, keras.optimizers.Optimizer)}.values())
@@ -1538,7 +1538,7 @@ def _constants(concrete: Any) -> list[tuple[str, bytes]]:
 
 
 def _assigns(nodes: Iterable[Any], variable: str, library: Mapping[str, Any]) -> bool:
-    """Whether nodes assign to a variable, or hand it to a function of the library that does."""
+    """Whether nodes assign to a variable, or pass it to a library function that does."""
     for node in nodes:
         for at, name in enumerate(node.input):
             if name.split(":")[0] != variable:
@@ -1547,7 +1547,7 @@ def _assigns(nodes: Iterable[Any], variable: str, library: Mapping[str, Any]) ->
                 "ResourceGather"
             ):
                 return True
-            at -= node.op in ("If", "StatelessIf", "Case", "StatelessCase")  # the choice is first
+            at -= node.op in ("If", "StatelessIf", "Case", "StatelessCase")  # the branch index comes first
             called = [a.func.name for a in node.attr.values() if a.HasField("func")]
             called += [f.name for a in node.attr.values() for f in a.list.func]
             for function in (library[f] for f in called):
@@ -1563,7 +1563,7 @@ def _by_path(variables: Sequence[Any]) -> dict[str, Any]:
 
 
 def _numbered(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A dict of the items, with numbers behind names that are there already."""
+    """A dict of the items; repeated names get numbers."""
     result: dict[str, Any] = {}
     for name, value in items:
         key, n = name, 2
@@ -1580,7 +1580,7 @@ def _spec_json(spec: Spec) -> dict[str, Any]:
 def repeat(
     tf: Any, step: Any, feeds: Mapping[str, Any], running: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run step once per slice of the first dimension; mean outputs (and: for bools).
+    """Run step once per slice of the first dimension; returns mean outputs (and: for bools).
 
     Of states, and of running metrics, it gives the last step's.
 
@@ -1608,7 +1608,7 @@ def repeat(
             for name, total in zip(outputs, totals, strict=True)
         )
 
-    # One step after the other: they update the same variables.
+    # The steps run one after the other, since they update the same variables.
     _, *totals = tf.while_loop(
         lambda i, *_: i < n, body, [tf.constant(0), *start], parallel_iterations=1
     )
@@ -1628,7 +1628,7 @@ def xla_twins(
     steps: int | None,
     running: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Twins of train and train_n, compiled by XLA for one shape each."""
+    """XLA-compiled signatures of train and train_n for one shape each."""
     result: dict[str, Any] = {}
     if batch is None:
         return result
@@ -1769,7 +1769,7 @@ class _ModuleProgram:
         return tf.function(traced, autograph=False).get_concrete_function(**specs)
 
     def _by_name(self, step: Any) -> Any:
-        """The step under its inputs' TensorSpec names, which is how batches arrive."""
+        """The step with its inputs by the names of their TensorSpecs, as batches have them."""
         names = list(self.inputs)
 
         class Step:
@@ -1781,7 +1781,7 @@ class _ModuleProgram:
         return Step()
 
     def signatures(self, xla_batch: int | None, xla_steps: int | None) -> dict[str, Any]:
-        """The module's own steps, train_n, and the compiled twins."""
+        """The module's own steps, train_n, and the compiled signatures."""
         twins = xla_twins(
             self.tf,
             self._by_name(self.functions[self.step]),
@@ -1793,7 +1793,7 @@ class _ModuleProgram:
         return {**self.functions, **twins}
 
     def tracked(self) -> Any:
-        """The module, and what its steps use without the module owning it.
+        """The module, and objects that its steps use but the module does not own.
 
         Keras optimizers are the usual case: tf.Module does not see their slots.
         """
@@ -1813,7 +1813,7 @@ class _ModuleProgram:
         return root
 
     def metadata(self) -> dict[str, Any]:
-        """What the train step says about itself."""
+        """The metadata of the train step."""
         outputs = self.functions[self.step].structured_outputs
         return {
             "inputs": {
@@ -1861,7 +1861,7 @@ def _directory_size(path: str) -> int:
 
 
 def _make_reproducible(path: str) -> None:
-    """Write saved_model.pb in one canonical form, and drop what is random.
+    """Write saved_model.pb in one canonical form, and remove random parts.
 
     Protobuf maps are written in hash order, and fingerprint.pb holds a random id (and a
     checksum of the bytes rewritten here). Loaders do without it.
@@ -1876,7 +1876,7 @@ def _make_reproducible(path: str) -> None:
 
 @contextlib.contextmanager
 def _atomic_directory(out: str, force: bool) -> Iterator[str]:
-    """A folder beside out that takes its name when the block ends without error."""
+    """A folder beside out that gets its name when the block ends without an error."""
     target = pathlib.Path(out).absolute()
     if target.exists() or target.is_symlink():
         where = {"where": str(out), "expected": "a folder that does not exist yet"}
@@ -1917,7 +1917,7 @@ def _atomic_directory(out: str, force: bool) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _kept(variables: Sequence[Any]) -> Iterator[None]:
-    """Give variables back the values that they had, whatever the block does."""
+    """Restore the values of variables after the block."""
     before = [(variable, variable.numpy()) for variable in variables]
     try:
         yield
@@ -2177,7 +2177,7 @@ def _compile_own(
 
 
 def _refuse_keras_2(model: Any) -> None:
-    """Refuse a model of tf_keras, or of the Keras inside of TensorFlow: both are Keras 2."""
+    """Refuse a model of tf_keras, or of the Keras in TensorFlow: both are Keras 2."""
     for owner in type(model).__mro__:
         if f"{owner.__module__}.".startswith(("tf_keras.", "tensorflow.python.keras.")):
             raise Refusal(
@@ -2219,7 +2219,7 @@ def _tables(model: Any, signatures: Mapping[str, Any]) -> list[Any]:
 
 
 def _refuse_untracked(signatures: Mapping[str, Any], root: Any) -> None:
-    """Every variable that a step touches must belong to the object that is saved."""
+    """Check that the saved object owns every variable of a step."""
     owned = {id(v) for v in root.variables}
     for name, function in signatures.items():
         missing = [v.name for v in function.graph.variables if id(v) not in owned]
@@ -2255,7 +2255,7 @@ def _describe(signatures: Mapping[str, Any]) -> dict[str, dict[str, dict[str, st
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
-    """Load a SavedModel as a C program would, and prove that it trains and resumes.
+    """Load a SavedModel as a C program would, and check that it trains and resumes.
 
     Runs in a fresh session of its own graph, through nothing but the SavedModel's
     restore op, signatures and saver. The files are left as they are. Returns one line
@@ -2280,7 +2280,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
     progress.info("loading what was saved")
     graph = tf.Graph()
-    # Each signature runs once or twice; rewriting its graph for that takes longer than the runs.
+    # Each signature runs once or twice; rewriting its graph would take longer than that.
     config = v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     with graph.as_default(), v1.Session(graph=graph, config=config) as session, _quiet():
@@ -2304,12 +2304,12 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
                 "export it with scripts/export.py",
             )
 
-        # Variables that the restore op left empty: the step would fail on first use. Handles
-        # that no signature reaches do not count; saving a module that holds Keras objects
+        # Find variables that the restore op left empty: the step would fail on first use. Handles
+        # that no signature reaches do not count, since saving a module that holds Keras objects
         # leaves such copies behind.
         outputs = [info.name for s in signatures.values() for info in s.outputs.values()]
         handles = [op for op in _ancestors(graph, outputs) if op.type == "VarHandleOp"]
-        # The same variable may have several handles; its shared name tells.
+        # The same variable may have several handles with one shared name.
         names = {op.get_attr("shared_name").decode() or op.name: op for op in handles}
         ready = session.run(
             {n: tf.raw_ops.VarIsInitializedOp(resource=op.outputs[0]) for n, op in names.items()}
@@ -2348,7 +2348,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
             return feeds
 
         def run(name: str, feeds: dict[str, Any]) -> dict[str, Any]:
-            # Sorted, so that the executor sees one order of fetches.
+            # Sorted, so that the executor always gets the same order of fetches.
             outputs = {k: v.name for k, v in sorted(signatures[name].outputs.items())}
             try:
                 return session.run(outputs, feeds)
@@ -2395,7 +2395,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
             first = run(step, feeds)
             finite(step, first)
             if "reset_metrics" in signatures:
-                run("reset_metrics", {})  # what metrics remember is not learned
+                run("reset_metrics", {})  # the state of metrics does not count
             after = session.run(reads)
             changed = [n for n in reads if not _same(np, initial[n], after[n])]
             if not changed and first.get("grads_finite", True):
@@ -2407,7 +2407,8 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
                 )
             done.append(f"{step}: loss {float(first['loss']):.4g}, {len(changed)} variables change")
             progress.info("checking a resume")
-            # Resume: the state after one step, saved, must give the second step again.
+            # Resume: after restoring the state of the first step, the second step must be the
+            # same.
             middle = save("middle")
             other = batch_of(step, 2)
             second = run(step, other)
@@ -2493,7 +2494,7 @@ def _values(signature: Any, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def _random(np: Any, random: Any, key: str, dtype: Any, shape: list[int], known: Any) -> Any:
-    """Plausible values: weights and scales of one, labels that are classes, inputs in their range."""
+    """Random values: weights and scales of one, class labels, inputs in their range."""
     if dtype == "string":
         return random.choice(np.array(["one", "two words"], dtype=object), shape)
     if key in ("sample_weight", "loss_scale"):
@@ -2802,7 +2803,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "micro_batches": False if arguments.no_micro_batches else None,
             "allow_unused": arguments.allow_unused or None,
         }
-        # What the command line says wins over what the function returned.
+        # The command line overrides what the function returned.
         options.update({key: value for key, value in given.items() if value is not None})
         accepted = inspect.signature(export).parameters
         strange = sorted(set(options) - set(accepted))

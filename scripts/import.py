@@ -100,7 +100,7 @@ def restore(out: str | os.PathLike[str], model: Any) -> dict[str, int]:
 def _matched(
     out: Any, reader: Any, keys: dict[str, str], variables: Sequence[Any], group: str
 ) -> list[tuple[Any, str]]:
-    """Each variable of the Keras model with its key."""
+    """Pair each variable of the Keras model with its key."""
     named = export._numbered((v.path, v) for v in variables)
     if set(named) == set(keys):
         keys = {path: keys[path] for path in named}
@@ -128,7 +128,7 @@ def _matched(
 
 
 def _alike(a: str, b: str, group: str) -> bool:
-    """Whether the paths differ in numbers and a prefix at most."""
+    """Whether the paths differ only in numbers and a prefix."""
     a, b = (re.sub(r"_\d+(?=[_/]|$)", "", path) for path in (a, b))
     if group == "optimizer":
         # The optimizer's name, and the path of a weight with underscores.
@@ -142,7 +142,7 @@ def _alike(a: str, b: str, group: str) -> bool:
 
 
 def write(model: Any, path: pathlib.Path) -> None:
-    """Save a Keras model, or what load_weights reads, in place of the file."""
+    """Replace the file by a Keras model, or by weights for load_weights."""
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         (model.save_weights if path.name.endswith(WEIGHTS) else model.save)(temporary)

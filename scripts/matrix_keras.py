@@ -95,7 +95,7 @@ class Again(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What to do: worker.Spec in Go."""
+    """Description of the run: worker.Spec in Go."""
 
     workload: str
     steps: int
@@ -103,8 +103,8 @@ class Spec:
     epoch: int
     batch: int
     seed: int
-    samples: int = 0  # of the data set; 0 is epoch * batch
-    start: int = 0  # steps that an earlier process did
+    samples: int = 0  # size of the data set; 0 is epoch * batch
+    start: int = 0  # steps of earlier processes
     model: str = ""
     scratch: str = ""
     config: str = ""
@@ -112,7 +112,7 @@ class Spec:
 
     @classmethod
     def read(cls, text: str) -> Spec:
-        """Read what the environment holds.
+        """Read the Spec from the environment.
 
         Raises:
             ValueError: it is no Spec.
@@ -141,17 +141,17 @@ class Spec:
 
     @property
     def set_size(self) -> int:
-        """How many samples the data set has, whatever part of the batch a step takes."""
+        """The size of the data set, which does not depend on a divided batch."""
         return self.samples or self.epoch * self.batch
 
     @property
     def whole_batch(self) -> int:
-        """The batch that the set was made for, of which batch may be a part."""
+        """The batch that the set was made for; batch may be a part of it."""
         return self.set_size // self.epoch
 
 
 class _Mallinfo2(ctypes.Structure):
-    """What glibc's mallinfo2 returns (malloc.h, from glibc 2.33 on)."""
+    """The result of glibc's mallinfo2 (malloc.h, from glibc 2.33 on)."""
 
     _fields_ = [
         ("arena", ctypes.c_size_t),
@@ -168,7 +168,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 class Malloc:
-    """The malloc of this process: glibc's, or the one that was preloaded in its place."""
+    """The malloc of this process: glibc's, or a preloaded one."""
 
     def __init__(self) -> None:
         self._all = ctypes.CDLL(None)
@@ -179,7 +179,7 @@ class Malloc:
                 self._info.restype = _Mallinfo2
 
     def _is_glibc(self) -> bool:
-        # Under a preloaded allocator glibc's functions are still there, with nothing to tell.
+        # With a preloaded allocator, glibc's functions still exist, but report nothing.
         try:
             libc = ctypes.CDLL("libc.so.6")
             ours, theirs = (ctypes.cast(c.malloc, ctypes.c_void_p).value for c in (self._all, libc))
@@ -199,7 +199,7 @@ class Malloc:
         }
 
     def trim(self) -> bool:
-        """Give free memory back to the system; False if the allocator cannot be asked for it."""
+        """Return free memory to the system; False if the allocator cannot do that."""
         if self._is_glibc():
             self._all.malloc_trim(ctypes.c_size_t(0))
             return True
@@ -215,7 +215,7 @@ class Malloc:
 
 
 class Child:
-    """This side of the conversation, and the params."""
+    """The child's side of the protocol, and the parameters."""
 
     def __init__(self, spec: Spec, messages: int = MESSAGES, answers: int = ANSWERS) -> None:
         self.spec = spec
@@ -240,7 +240,7 @@ class Child:
         return self.parameter(name, *words) in ("1", "on")
 
     def xla(self, default: bool = False) -> bool:
-        """The parameter jit: whether XLA compiles what is run."""
+        """The parameter jit: whether XLA compiles the step."""
         jit = self.switch("jit", default)
         if not jit and not default and "jit" in self.spec.params:
             self.refuse("jit", "it is off already")
@@ -259,22 +259,22 @@ class Child:
         raise ParameterError(NOT_APPLICABLE, name, self.spec.params.get(name, ""), reason)
 
     def check_params(self) -> None:
-        """Refuse what was given and nobody asked for."""
+        """Refuse parameters that were set but never read."""
         for name in sorted(set(self.spec.params) - self._used):
             self.refuse(name, "this workload has nothing that it changes")
         if self.spec.config:
             raise ParameterError(NOT_APPLICABLE, "config", "...", "Keras takes no ConfigProto")
 
     def fact(self, name: str, value: object) -> None:
-        """Report something about the run."""
+        """Report a fact about the run."""
         self._send({"kind": "fact", "name": name, "value": str(value)})
 
     def phase(self, name: str) -> None:
-        """Have a sample taken at a turning point."""
+        """Request a sample between two phases."""
         self._ask({"kind": "phase", "name": name, "step": self._last})
 
     def step(self, step: int) -> None:
-        """Have a sample taken after that many steps, if one is due."""
+        """Request a sample after that many steps, if one is due."""
         if step % self.spec.every:
             return
         message: dict[str, Any] = {"kind": "step", "step": step}
@@ -312,12 +312,12 @@ class Child:
 
 
 def failure_of(error: BaseException) -> str:
-    """The word for what ended a run."""
+    """The kind of failure for an exception."""
     if isinstance(error, ParameterError):
         return error.failure
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
-    # By name, since TensorFlow may be what could not be imported.
+    # By name, since TensorFlow may be the module that could not be imported.
     if any(kind.__name__ == "ResourceExhaustedError" for kind in type(error).__mro__):
         return OUT_OF_MEMORY
     return FAILED
@@ -328,7 +328,7 @@ def failure_of(error: BaseException) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A model, and what its samples look like."""
+    """A model and the form of its samples."""
 
     make: Callable[[], tuple[Any, dict[str, Any]]]
     shape: tuple[int, ...]
@@ -378,7 +378,7 @@ def make_loss(name: str, from_logits: bool) -> Any:
 
 
 class Samples:
-    """Makes up samples for an architecture: what is made depends on the seed and a key.
+    """Generates samples for an architecture from the seed and a key.
 
     They can be learnt: a sample of class k has larger values at every position that is k
     modulo the number of classes.
@@ -388,7 +388,7 @@ class Samples:
         self.architecture, self.seed = architecture, seed
 
     def make(self, n: int, key: int, into: Any = None) -> tuple[Any, Any]:
-        """Make n samples (x, y), in the array into if there is one."""
+        """Make n samples (x, y), in the arrays of into if it is given."""
         import numpy as np
 
         a = self.architecture
@@ -430,7 +430,7 @@ class LoopOptions:
 
     @classmethod
     def ask(cls, child: Child, jit: bool = False, delete_model: bool = False) -> LoopOptions:
-        """Ask for the params of a train loop.
+        """Read the parameters of a train loop.
 
         Args:
             child: has the params.
@@ -475,7 +475,7 @@ class Learner:
             jit_compile=options.jit,
             run_eagerly=options.eager,
         )
-        # Before a function is traced that would have to make the slots.
+        # Before a function is traced that would have to create the slots.
         self.model.optimizer.build(self.model.trainable_variables)
         self._train, self._test = self._own_step, self._own_test
         if options.loop == "function":
@@ -495,7 +495,7 @@ class Learner:
         loss = self._train(x, y)
         value = float(loss)
         if self.options.delete:
-            # As is recommended; the names are about to go anyway.
+            # This is recommended; the names end here anyway.
             del x, y, loss
         return value
 
@@ -535,7 +535,7 @@ class Learner:
         return [v.numpy() for v in self._variables()]
 
     def restore(self, state: Sequence[Any]) -> None:
-        """Assign what state returned, of this or another instance."""
+        """Assign the result of state, from this or another instance."""
         for variable, value in zip(self._variables(), state, strict=True):
             variable.assign(value)
 
@@ -546,28 +546,28 @@ Batch = tuple[Any, Any]
 
 
 class Feed(Protocol):
-    """Where a loop has its batches from."""
+    """The source of a loop's batches."""
 
     aligned: bool  # whether Keras's epochs are those of the Spec
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of Model.fit that say what to train on."""
+        """The arguments of Model.fit for the data."""
 
     def batches(self) -> Iterator[Batch]:
-        """Batches for a loop of one's own, without end."""
+        """Batches without end for a loop without Model.fit."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """How batches are handed over."""
+    """How batches are passed to the loop."""
 
     data: str
-    prefetch: int | None  # None is none, -1 leaves it to TensorFlow
+    prefetch: int | None  # None is no prefetch, -1 leaves it to TensorFlow
     cache: bool
 
     @classmethod
     def ask(cls, child: Child, *words: str) -> DataOptions:
-        """Ask for the params; words are the ways, the first is the default."""
+        """Read the parameters; words are the choices, the first is the default."""
         data = child.parameter("data", *words)
         data = {"memory": "numpy", "graph": "tfdata"}.get(data, data)
         options = cls(data, cls.ask_prefetch(child), child.switch("cache"))
@@ -601,13 +601,13 @@ class ArrayFeed:
         self.x, self.y, self.spec = x, y, spec
         self.options, self.samples, self.shuffle = options, samples, shuffle
         passes = math.ceil(len(x) / spec.batch)
-        # Keras's own epoch is a pass. With a part of the batch it has as many steps as with
-        # the whole one, so that what Keras does there is done as often per step, and the next
-        # epoch goes on where it ended.
+        # Keras's own epoch is a pass. With a divided batch it has the same number of steps as with
+        # the whole batch, so that Keras's work at the end of an epoch is as frequent per step, and
+        # the next epoch continues where the last one ended.
         own = math.ceil(len(x) / spec.whole_batch)
         self.steps = {} if passes == own else {"steps_per_epoch": own}
         self.whole = own == spec.epoch and passes % own == 0
-        # Keras counts its steps per epoch anew where an array ends.
+        # Keras restarts its count of steps per epoch where an array ends.
         self.aligned = self.whole or options.data != "numpy"
 
     def arguments(self) -> dict[str, Any]:
@@ -631,7 +631,7 @@ class ArrayFeed:
         n = self.spec.batch
         for start in range(0, len(self.x), n):
             x, y = self.x[start : start + n], self.y[start : start + n]
-            # A part of a mapped file is read when it is looked at.
+            # A mapped file is read when its values are used.
             yield (x.copy(), y.copy()) if self.options.data == "disk" else (x, y)
 
     def _dataset(self) -> Any:
@@ -652,7 +652,7 @@ class ArrayFeed:
 
 
 def finish(dataset: Any, options: DataOptions) -> Any:
-    """Add what comes last in a pipeline."""
+    """Add the last stages of a pipeline."""
     import tensorflow as tf
 
     if options.cache:
@@ -663,7 +663,7 @@ def finish(dataset: Any, options: DataOptions) -> Any:
 
 
 def large_set(spec: Spec, samples: Samples, rows: int, data: str) -> tuple[Any, Any]:
-    """Arrays of many rows, in memory or in files that are mapped."""
+    """Arrays of many rows, in memory or in mapped files."""
     import numpy as np
 
     a = samples.architecture
@@ -677,7 +677,7 @@ def large_set(spec: Spec, samples: Samples, rows: int, data: str) -> tuple[Any, 
             arrays[name] = np.lib.format.open_memmap(file, "w+", dtype, shape)
         else:
             arrays[name] = np.empty(shape, dtype)
-    # In parts, so that no second copy of the whole is there for a moment.
+    # In parts, to avoid a second copy of the whole array.
     part = 1024
     for start in range(0, rows, part):
         n = min(part, rows - start)
@@ -701,7 +701,7 @@ class Sizes:
         self.seed, self.once = child.spec.seed, once
 
     def draw(self) -> Iterator[int]:
-        """Sizes from 1 to twice the batch; once: none twice before all have been."""
+        """Sizes from 1 to twice the batch; with once, no size repeats before all were used."""
         import numpy as np
 
         random = np.random.default_rng([self.seed, 3])
@@ -719,7 +719,7 @@ class Sizes:
 
 
 class SizesFeed:
-    """Batches of varying sizes out of the same arrays."""
+    """Batches of varying sizes from the same arrays."""
 
     aligned = True
 
@@ -737,7 +737,7 @@ class SizesFeed:
 
 
 class ImageFeed:
-    """Images that are made when they are due."""
+    """Images that are generated when they are needed."""
 
     aligned = True
 
@@ -792,7 +792,7 @@ class ImageFeed:
 
 @dataclasses.dataclass(frozen=True)
 class ImageOptions:
-    """How images are made."""
+    """How images are generated."""
 
     input: str
     augment: bool
@@ -800,7 +800,7 @@ class ImageOptions:
 
 
 def augmented(image: Any, random: Any) -> Any:
-    """Flip, crop and brighten an image; each makes a new one, as such pipelines do."""
+    """Flip, crop and brighten an image; each makes a new one, as is common in pipelines."""
     import numpy as np
 
     if random.random() < 0.5:
@@ -813,7 +813,7 @@ def augmented(image: Any, random: Any) -> Any:
 
 
 def ahead(items: Iterator[Any], n: int) -> Iterator[Any]:
-    """Yield what another thread takes from items, up to n ahead."""
+    """Yield items that another thread takes, up to n ahead."""
     results: queue.Queue[tuple[Any, Exception | None]] = queue.Queue(n)
     stop = threading.Event()
 
@@ -849,7 +849,7 @@ def ahead(items: Iterator[Any], n: int) -> Iterator[Any]:
 
 
 class Progress:
-    """Does what belongs between steps."""
+    """Does the work between steps."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -870,7 +870,7 @@ class Progress:
         return self.done >= self.child.spec.steps
 
     def step(self, loss: float | None = None) -> None:
-        """Call after each step. The sample at an epoch's end is left to epoch."""
+        """Call after each step. At an epoch's end, epoch takes the sample."""
         self.done += 1
         if self.done == self.child.spec.start + 1:
             self.first = loss
@@ -882,7 +882,7 @@ class Progress:
             self.child.step(self.done)
 
     def epoch(self) -> None:
-        """Call at an epoch's end, after what the job does there."""
+        """Call at an epoch's end, after the work of the job."""
         if self.collect == "epoch":
             gc.collect()
         if self.trim and not self.child.malloc.trim():
@@ -892,9 +892,9 @@ class Progress:
 
 
 class Job:
-    """A workload. Parameters are asked for when it is made; TensorFlow is there from load on."""
+    """A workload. It reads its parameters in __init__; TensorFlow is imported before load."""
 
-    model = ""  # the architecture, if the Spec's model does not tell
+    model = ""  # the architecture, if the Spec has no model
     loop = ""
 
     def __init__(self, child: Child) -> None:
@@ -916,7 +916,7 @@ class Job:
         raise NotImplementedError
 
     def end_epoch(self, progress: Progress) -> None:
-        """Do what belongs to an epoch's end."""
+        """Do the work at an epoch's end."""
         again = False
         if not progress.finished:
             again = self.epoch()
@@ -925,7 +925,7 @@ class Job:
             raise Again
 
     def epoch(self) -> bool:
-        """Do the job's own part of it; True if another process is to go on."""
+        """Do the job's own part of it; True if another process is to continue."""
         if self.clear:
             import keras
 
@@ -933,7 +933,7 @@ class Job:
         return False
 
     def ask_clear(self) -> None:
-        """Ask for the parameter clear_session."""
+        """Read the parameter clear_session."""
         self.clear = self.child.parameter("clear_session", "", "epoch") == "epoch"
 
     def architecture(self) -> Architecture:
@@ -942,7 +942,7 @@ class Job:
         return ARCHITECTURES[self.model]
 
     def samples(self) -> Samples:
-        """What makes up samples for it."""
+        """The generator of samples."""
         return Samples(self.architecture(), self.spec.seed)
 
 
@@ -966,7 +966,7 @@ class Training(Job):
     reset = "none"
 
     def ask_data(self) -> None:
-        """Ask for the params that say where batches come from."""
+        """Read the parameters for the source of batches."""
         self.data = DataOptions.ask(self.child, *ARRAYS)
         self.reset = self.child.parameter("reset", "none", "restore", "reload", "process")
 
@@ -985,11 +985,11 @@ class Training(Job):
         return ArrayFeed(x, y, self.spec, self.data, samples)
 
     def samples_per_pass(self) -> int:
-        """How many samples a pass has: those of an epoch of whole batches."""
+        """The number of samples in a pass: those of an epoch of whole batches."""
         return self.spec.set_size
 
     def after_step(self, logs: Mapping[str, float]) -> None:
-        """Do what a workload adds to the train step."""
+        """Work of a workload after the train step."""
 
     def run(self, progress: Progress) -> None:
         """See Job."""
@@ -1015,10 +1015,10 @@ class Training(Job):
             self.learner.test(x[start : start + 64], y[start : start + 64])
 
     def _fit(self, progress: Progress) -> None:
-        """Call Model.fit: once, or for each epoch if something is to be done to the model."""
+        """Call Model.fit once, or for each epoch if the model changes between epochs."""
         whole = self.reset == "none"
         while not progress.finished:
-            # More than enough, also where Keras's epochs are shorter: it is stopped at the end.
+            # More than enough, also if Keras's epochs are shorter: the run is stopped at the end.
             epochs = self.spec.steps if whole else 1
             arguments = self.feed.arguments()
             if self.validation is not None:
@@ -1031,7 +1031,7 @@ class Training(Job):
                 self.end_epoch(progress)
 
     def _callback(self, progress: Progress, whole: bool) -> Any:
-        """What fit calls to have samples taken."""
+        """The callback of fit that requests samples."""
         import keras
 
         job = self
@@ -1055,7 +1055,7 @@ class Training(Job):
         return Between()
 
     def _hoarder(self) -> Any:
-        """A callback as people write it to watch training, which keeps all that it sees."""
+        """A callback that keeps everything that it gets, as some users write it."""
         import keras
 
         watched = self.samples().make(self.spec.batch, 7)[0]
@@ -1103,7 +1103,7 @@ class Training(Job):
 
 
 def prepare(options: LoopOptions, spec: Spec) -> None:
-    """Set what holds for all of Keras, before the first model."""
+    """Set the options of all of Keras, before the first model."""
     import keras
     import tensorflow as tf
 
@@ -1134,8 +1134,8 @@ class Kept(Control):
         super().load()
         import tensorflow as tf
 
-        # Made eagerly: out of a tf.function the tensors come from the arenas of several
-        # threads, and the holes between them add a sixth to the growth.
+        # Made eagerly: in a tf.function the tensors come from the arenas of several threads, and
+        # the holes between them add a sixth to the growth.
         self.fetch = lambda: tf.fill([self.size // 4], 1.0)
 
     def after_step(self, logs: Mapping[str, float]) -> None:
@@ -1198,7 +1198,7 @@ class Validated(Training):
     model = "dense-100-64-1"
 
     def samples_per_pass(self) -> int:
-        """See Training. As 1000 samples in batches of 32 are."""
+        """See Training. The last batch is a quarter full, like that of 1000 samples by 32."""
         return max(1, self.spec.set_size - self.spec.whole_batch * 3 // 4)
 
     def load(self) -> None:
@@ -1233,7 +1233,7 @@ class Recorded(Classifier):
         self.keep = child.parameter("history", "keep", "last") == "keep"
 
     def samples_per_pass(self) -> int:
-        """See Training. An epoch of 60,000 samples need not be in memory for this."""
+        """See Training. This avoids an epoch of 60,000 samples in memory."""
         return min(self.spec.epoch, 200) * self.spec.whole_batch
 
     def after_step(self, logs: Mapping[str, float]) -> None:
@@ -1244,7 +1244,7 @@ class Recorded(Classifier):
 
 
 class Pipeline(Classifier):
-    """W11: a shuffle buffer in a tf.data pipeline that begins anew each epoch."""
+    """W11: a shuffle buffer in a tf.data pipeline that restarts each epoch."""
 
     def ask_data(self) -> None:
         """See Training."""
@@ -1275,7 +1275,7 @@ class Compiled(Training):
 
 
 class Rebuilt(Job):
-    """W4: the model is built and compiled anew for each step, as Keras users load it."""
+    """W4: the model is built and compiled again for each step, as Keras users load it."""
 
     model = "image-224"
 
@@ -1314,7 +1314,7 @@ class Predicting(Job):
         super().__init__(child)
         words = ("predict", "fit", "predict_on_batch", "function", "eager")
         loop = child.parameter("loop", *words)
-        # "fit" stands for Keras's own loop wherever one is chosen.
+        # "fit" stands for Keras's own loop if a loop can be chosen.
         self.loop = "predict" if loop == "fit" else loop
         self.eager = child.switch("eager")
         self.jit = child.xla()
@@ -1391,12 +1391,12 @@ class History(Predicting):
             self.history.clear()
         self.history.append(values)
         if self.delete:
-            # What is in the history stays; that is the point of trying it.
+            # The contents of the history remain, since they are the subject of the test.
             del values
 
 
 class Growing(Job):
-    """W5: a function is traced anew for each Python number that it is called with."""
+    """W5: a function is traced again for each Python number as its argument."""
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
@@ -1419,7 +1419,7 @@ class Growing(Job):
 
 
 class Fetching(Job):
-    """W6: a model is made for each set of outputs, as to look into layers."""
+    """W6: a model is made for each set of outputs, as for inspecting layers."""
 
     outputs = 14
 
@@ -1469,7 +1469,7 @@ class Bursts(Job):
 
     def step(self, n: int) -> None:
         """See Job."""
-        # Each thread drops what another one kept.
+        # Each thread drops the tensors that another one kept.
         handed = self.survivors[1:] + self.survivors[:1]
         self.survivors = []
         futures = [
@@ -1549,7 +1549,7 @@ WORKLOADS: dict[str, type[Job]] = {
 
 
 class Runtime:
-    """The params of TensorFlow itself."""
+    """The parameters of TensorFlow itself."""
 
     def __init__(self, child: Child) -> None:
         self.intra, self.inter = child.number("intra", 0), child.number("inter", 0)
@@ -1557,7 +1557,7 @@ class Runtime:
         self.bf16 = child.switch("bf16")
 
     def start(self) -> tuple[Any, Any]:
-        """Import TensorFlow and set the params; returns it and Keras."""
+        """Import TensorFlow and set the parameters; returns it and Keras."""
         tf, keras = export._load_tensorflow()
         if self.intra:
             tf.config.threading.set_intra_op_parallelism_threads(self.intra)
@@ -1574,7 +1574,7 @@ class Runtime:
 
 
 def threads() -> int:
-    """How many threads this process has."""
+    """The number of threads of this process."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -1604,7 +1604,7 @@ def do(child: Child) -> None:
     job.load()
     if job.model:
         child.fact("model", job.model)
-    # Else the steps would grow into what loading left behind, unseen.
+    # Otherwise the steps would reuse free memory from loading, and their growth would not show.
     gc.collect()
     child.phase("loaded")
     try:
@@ -1627,7 +1627,7 @@ def do(child: Child) -> None:
 
 def main() -> int:
     """Run the command; returns its exit code."""
-    faulthandler.enable()  # TensorFlow can die of a failed allocation
+    faulthandler.enable()  # TensorFlow can crash after a failed allocation
     text = os.environ.get(ENVIRONMENT, "")
     if not text:
         print(

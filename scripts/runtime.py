@@ -52,12 +52,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PIN = os.path.join(ROOT, "scripts", "runtime.txt")
 PIN_GPU = os.path.join(ROOT, "scripts", "requirements-gpu.txt")
 STAMP = "steadyfit-runtime.json"
-# Raised when the set of files taken from the wheel changes, so that folders
-# made by an older script are made again.
+# Increase this when the set of files taken from the wheel changes, so that folders made by an
+# older script are made again.
 LAYOUT = 1
 
 LIBRARIES = ["libtensorflow_cc.so.2", "libtensorflow_framework.so.2"]
-# The C headers a C program may include; what these include comes with them.
+# The C headers that a C program may include. The headers that these include are added.
 HEADERS = [
     "tensorflow/c/c_api.h",
     "tensorflow/c/c_api_experimental.h",
@@ -74,8 +74,8 @@ HEADERS = [
 ]
 NOTICES = ["THIRD_PARTY_NOTICES.txt", "include/LICENSE"]
 
-# What is taken of the wheels for a GPU: in CUDA's, the libraries, what XLA compiles
-# with, and the licence; headers, static libraries and compilers of CUDA C stay behind.
+# The files taken from the wheels for a GPU. From CUDA's: the libraries, the files that XLA needs
+# for compilation, and the licence. Headers, static libraries and compilers of CUDA C are left out.
 GPU_PACKAGES = r"tensorflow|nvidia-[a-z0-9-]+-cu12"
 GPU_FILES = re.compile(
     r"nvidia/[^/]+/(lib/[^/]+\.so(\.[^/]*)?|bin/(ptxas|nvlink|fatbinary)|nvvm/libdevice/[^/]+\.bc)"
@@ -88,14 +88,14 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in range(27, 4, -1)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 
 MB = 1_000_000
-# pip downloads into a temporary folder and copies from there, so for a moment
-# there is a second wheel; afterwards the wheels and what is taken of them.
+# pip downloads into a temporary folder and copies from there, so the disk must hold a second wheel
+# for a moment, and later the wheels and the files taken from them.
 NEED_FETCH, NEED_EXTRACT = 1200 * MB, 900 * MB
 NEED_FETCH_GPU, NEED_EXTRACT_GPU = 10000 * MB, 6000 * MB
 
 
 class Failure(Exception):
-    """Something that the person at the terminal can act on."""
+    """A failure that the user can fix."""
 
 
 class Pin(NamedTuple):
@@ -116,13 +116,13 @@ def say(text):
 
 
 def shown(path):
-    """The path as the person would type it."""
+    """The path as the user would type it."""
     rel = os.path.relpath(path)
     return path if rel.startswith("..") else rel
 
 
 def read_pins(path, packages):
-    """The pins in a pip requirements file of the packages whose names match, all of the name."""
+    """The pins of packages whose whole names match, from a pip requirements file."""
     try:
         with open(path, encoding="utf-8") as f:
             text = f.read()
@@ -142,7 +142,7 @@ def read_pins(path, packages):
 
 
 def normal(package):
-    """A package's name as pip compares it."""
+    """A package's name in the form in which pip compares it."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
@@ -151,7 +151,7 @@ def package_of(wheel):
 
 
 def check_platform():
-    """Stops on machines for which the wheel holds no loadable library."""
+    """Stop on machines where the wheel's libraries cannot be loaded."""
     system, machine = platform.system(), platform.machine()
     if system != "Linux" or machine not in ("x86_64", "AMD64"):
         raise Failure(
@@ -185,7 +185,7 @@ def sha256(path):
 
 
 def complete(dest, pins):
-    """Whether dest holds what the stamp says, and the stamp what was asked for.
+    """Whether dest matches the stamp, and the stamp the requested version.
 
     Sizes are compared, not contents: reading 850 MB at each `make test` would
     cost more than it could find.
@@ -195,7 +195,7 @@ def complete(dest, pins):
             stamp = json.load(f)
         if stamp["layout"] != LAYOUT or stamp["version"] != tensorflow(pins).version:
             return False
-        # Older stamps are of the one wheel for the CPU.
+        # Stamps of earlier versions are of the wheel for the CPU.
         held = stamp.get("wheels") or {"tensorflow-cpu": stamp["wheel_sha256"]}
         if held.keys() != {p.package for p in pins}:
             return False
@@ -213,7 +213,7 @@ def tensorflow(pins):
 
 
 def explain_pip(output, wanted):
-    """One sentence for the usual ways in which `pip download` fails."""
+    """One sentence for the usual failures of `pip download`."""
     if re.search(
         r"Retrying|NewConnectionError|Max retries|name resolution|timed out|ConnectionError|SSLError|ProxyError",
         output,
@@ -302,7 +302,7 @@ def pip_download(partial, pins):
 
 
 def clean(partial):
-    """Removes what an interrupted run left, except complete wheels."""
+    """Remove the files of an interrupted run, except complete wheels."""
     for name in ("incoming", "tmp", "tree", "old"):
         shutil.rmtree(os.path.join(partial, name), ignore_errors=True)
 
@@ -335,7 +335,7 @@ def given_wheels(paths, pins):
 
 
 def header_closure(archive):
-    """Names in the wheel of HEADERS and of all that they include."""
+    """The names in the wheel of HEADERS and of all headers that they include."""
     names = set(archive.namelist())
     found, todo = set(), list(HEADERS)
     while todo:
@@ -350,7 +350,7 @@ def header_closure(archive):
 
 
 def members(archive, wheel, gpu):
-    """What is taken of a wheel: names in it, and the paths that they get."""
+    """The members of a wheel to extract: names in it, and their paths here."""
     names = archive.namelist()
     if not package_of(wheel).startswith("tensorflow"):
         taken = {n: n for n in names if GPU_FILES.fullmatch(n)}
@@ -372,7 +372,7 @@ def members(archive, wheel, gpu):
 
 
 def extract(wheels, tree, gpu):
-    """Writes the wanted members of the wheels below tree; returns their sizes."""
+    """Write the wanted members of the wheels below tree; returns their sizes."""
     sizes = {}
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -406,7 +406,7 @@ def install(wheels, partial, dest, version, digests, gpu):
         f.flush()
         os.fsync(f.fileno())
     if os.path.lexists(dest):
-        # A process that has the old library mapped keeps it: a rename leaves its inode alone.
+        # A process that has mapped the old library keeps it: a rename leaves its inode alone.
         os.replace(dest, os.path.join(partial, "old"))
     os.replace(tree, dest)
     return sum(sizes.values())
@@ -460,7 +460,7 @@ def fetch(args):
                 )
             names = f"{len(missing)} wheels" if args.gpu else f"the tensorflow-cpu {version} wheel"
             say(f"downloading {names} with pip ({'3.4 GB in all' if args.gpu else 'about 270 MB'})")
-            # One by one, so that an interruption costs one.
+            # One by one, so that an interruption loses one download only.
             for pin in missing:
                 wheels.update(pip_download(partial, [pin]))
                 clean(partial)
@@ -512,7 +512,7 @@ def main(argv):
         args.dest = os.path.join(
             ROOT, *([".runtime-gpu"] if args.gpu else [".runtime", "tensorflow"])
         )
-    # make and CI end a command with SIGTERM; pip must not go on without its parent.
+    # make and CI end a command with SIGTERM; pip must not continue without its parent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         fetch(args)

@@ -25,7 +25,7 @@ import (
 	"steadyfit/train"
 )
 
-// won has a kept measurement of a folder be far better than all others, whatever the
+// won changes a measurement in the cache so that it is far better than all others, whatever the
 // machine has measured.
 func won(t *testing.T, cache string, winner autotune.Configuration) {
 	t.Helper()
@@ -39,7 +39,7 @@ func won(t *testing.T, cache string, winner autotune.Configuration) {
 	var choice autotune.Choice
 	require.NoError(t, json.Unmarshal(entry["choice"], &choice))
 	if !slices.ContainsFunc(choice.Measurements, func(m autotune.Measurement) bool { return m.Configuration == winner }) {
-		// What settings are measured on top of depends on what was fastest.
+		// Settings on top of a configuration depend on which configuration was fastest.
 		require.True(t, winner.CallerRuns || winner.Allocator != "", "%v was not measured: %s", winner, text)
 		choice.Measurements = append(choice.Measurements, autotune.Measurement{Configuration: winner, Step: 1})
 	}
@@ -59,8 +59,8 @@ func won(t *testing.T, cache string, winner autotune.Configuration) {
 	require.NoError(t, os.WriteFile(found[0], text, 0o666))
 }
 
-// TestMeasuredChoice has fit take what bench has kept. A run that goes on from a checkpoint,
-// whatever became of the cache, ends with the bytes of one that nothing happened to.
+// TestMeasuredChoice makes fit use a choice that bench has stored. A run that resumes from a
+// checkpoint, with any change of the cache, ends with the bytes of an undisturbed run.
 func TestMeasuredChoice(t *testing.T) {
 	dir := t.TempDir()
 	cache := filepath.Join(dir, "cache")
@@ -117,7 +117,7 @@ func TestMeasuredChoice(t *testing.T) {
 	assert.Contains(t, output.String(), measured)
 	assert.True(t, bytes.Equal(want, weights("killed")), "killed")
 
-	// What would round in another way is refused in the words of the flag.
+	// An error about a choice that rounds differently names the flag.
 	for _, flags := range [][]string{{"--auto", "off"}, {"--fuse-steps", "1"}, {"--deterministic"}} {
 		out, err := trained("parts", "none", append([]string{"--epochs", "31", "--resume"}, flags...)...).CombinedOutput()
 		var exit *exec.ExitError
@@ -127,7 +127,7 @@ func TestMeasuredChoice(t *testing.T) {
 	}
 	run("parts", "none", "--epochs", "31", "--resume", "--auto", "off", "--force")
 
-	// Several steps in a call, and the calling thread, are the same bits as plain ones.
+	// Several steps per execution, and the calling thread, give the same bits as plain steps.
 	won(t, cache, autotune.Configuration{StepsPerExecution: 44, CallerRuns: true})
 	assert.Contains(t, run("fused", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"), "auto: 30 steps per execution, in the calling thread: ")
 	assert.Contains(t, run("fused", "none", "--epochs", "3", "--resume"), "auto: 30 steps per execution, in the calling thread, as the checkpoint")
@@ -135,7 +135,7 @@ func TestMeasuredChoice(t *testing.T) {
 	run("unfused", "none", "--epochs", "4", "--auto", "off")
 	assert.True(t, bytes.Equal(weights("fused"), weights("unfused")))
 
-	// So are those of a process that has started itself anew with another allocator.
+	// So does a process that has restarted itself with another allocator.
 	t.Run("jemalloc", func(t *testing.T) {
 		if _, err := allocator.Find(allocator.Jemalloc); err != nil {
 			t.Skip(err)
@@ -168,7 +168,7 @@ func TestMeasuredChoice(t *testing.T) {
 	})
 }
 
-// madeData writes x.npy and y.npy for builtin:dense-100-64-1, and returns the former.
+// madeData writes x.npy and y.npy for builtin:dense-100-64-1, and returns the path of x.npy.
 func madeData(t *testing.T, samples int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -187,8 +187,8 @@ func madeData(t *testing.T, samples int) string {
 	return filepath.Join(dir, "x.npy")
 }
 
-// TestChoiceThatRounds has trainings go on from checkpoints of the single-threaded executor,
-// which rounds differently with several steps in a call, and of another number of threads.
+// TestChoiceThatRounds resumes trainings with the single-threaded executor, which rounds
+// differently with several steps per execution, and with another number of threads.
 func TestChoiceThatRounds(t *testing.T) {
 	dir, x := t.TempDir(), madeData(t, 340) // ten batches, and a smaller one
 	run := func(name, epochs string, choice *autotune.Configuration, env string, flags ...string) (string, error) {
@@ -200,7 +200,7 @@ func TestChoiceThatRounds(t *testing.T) {
 			require.NoError(t, err)
 			cmd.Env = append(cmd.Env, train.ChosenEnv+"="+string(text))
 		}
-		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1", env) // without oneDNN, several steps in a call are the same steps
+		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1", env) // without oneDNN, several steps per execution give the same bits
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -241,7 +241,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	assert.Equal(t, "as single steps", identity("plain"))
 	good("parts", "2", &fused)
 	assert.Contains(t, good("parts", "3", nil), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as the checkpoint")
-	// To say more is no reason to run in another way.
+	// More output does not change the choice.
 	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as the checkpoint")
 	assert.True(t, weights("whole") == weights("parts"))
 
@@ -263,7 +263,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	}
 	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--force"), "session.fused")
 
-	// One step per call has the bits of plain ones, but for the number of threads.
+	// One step per execution gives the bits of plain steps, except for the number of threads.
 	good("single", "2", &single)
 	assert.Equal(t, "as single steps", identity("single"))
 	assert.Contains(t, refused("single", "", "--auto", "off"), "--auto off: the checkpoint was trained with single-threaded executor")
@@ -275,7 +275,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	good("executor", "4", nil, "--auto", "off")
 	assert.True(t, weights("executor") == weights("plain"))
 
-	// What no choice says, the checkpoint itself does.
+	// If no choice is stored, the checkpoint has the settings.
 	good("more", "2", &single)
 	out, err := run("more", "3", nil, "", "--fuse-steps", "4")
 	require.Error(t, err)

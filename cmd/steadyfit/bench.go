@@ -24,7 +24,7 @@ import (
 	"steadyfit/train"
 )
 
-// The words of bench --auto.
+// Arguments of bench --auto.
 const (
 	autotuneOff       = "off"
 	autotuneOn        = "on"
@@ -206,7 +206,7 @@ func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) e
 // machine and for long steps.
 const trialTime = time.Minute
 
-// choose measures each configuration, or looks up what was measured, and prints the choice.
+// choose measures each configuration, or reads earlier measurements, and prints the choice.
 func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
 	limits := s.Autotune.Limits(s.Session, ds.Len()/s.Loop.Batch)
 	limits.Preload = true // for fit
@@ -225,14 +225,14 @@ func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Data
 	return choice, nil
 }
 
-// repeated is a dataset of one batch, repeated as often as a call usually has steps.
+// repeated is a dataset of one batch, repeated to fill one execution of several steps.
 type repeated struct{ *data.InMemory }
 
 const repeats = 50
 
 func (r repeated) Len() int { return repeats * r.InMemory.Len() }
 
-// Batches yields the batch, whatever size the pass has.
+// Batches yields the batch, regardless of the size of the pass.
 func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for i := range repeats {

@@ -15,9 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Models that Keras fit has trained, trained again with the same weights, data and order, give
-// the same values epoch by epoch, and the same weights. The cases are those of scripts/conformance.py:
-// its first group, or all of them where STEADYFIT_TEST_CONFORMANCE names the page that shows the table.
+// Models that Keras fit has trained are trained again with the same weights, data and order.
+// They must give the same values in every epoch, and the same weights. The cases are those of
+// scripts/conformance.py: its first group, or all of them if STEADYFIT_TEST_CONFORMANCE names
+// the page with the table.
 func TestTrainsAsKerasFit(t *testing.T) {
 	const script = "../../scripts/conformance.py"
 	dir := t.TempDir()
@@ -34,7 +35,7 @@ func TestTrainsAsKerasFit(t *testing.T) {
 		at := func(name string) string { return filepath.Join(dir, folder.Name(), name) }
 		text, err := os.ReadFile(at("arguments.json"))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // not exported; compare says whether it should be
+			continue // it is not exported; compare knows whether it should be
 		}
 		require.NoError(t, err)
 		var arguments []string
@@ -42,7 +43,7 @@ func TestTrainsAsKerasFit(t *testing.T) {
 		out, err := program(t, append([]string{"fit", "--model", at("model"), "--history", at("history.jsonl"), "--out", at("out")}, arguments...)...).CombinedOutput()
 		assert.NoError(t, err, "%s: %s", folder.Name(), out)
 	}
-	// Its evaluation draws random numbers, and so changes a seed, but no weight.
+	// The evaluation draws random numbers, so it changes a seed, but no weight.
 	out, err := program(t, "fit", "--model", filepath.Join(dir, "add_loss", "model"), "--data", filepath.Join(dir, "add_loss", "train.npz"), "--train-signature", "evaluate").CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "signature evaluate changes no weight")
@@ -60,8 +61,8 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	}
 }
 
-// trainsOnTexts trains a case whose data is a table on the same texts as arrays and as JSON lines:
-// the losses are those of the table.
+// trainsOnTexts trains a case whose data is a table on the same texts as arrays and as JSON
+// lines. The losses must be those of the table.
 func trainsOnTexts(t *testing.T, dir string) {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each command that opens a session runs under the variables that its flags need, from
-// its start on: it is looked at from outside, while it waits for its warning to be read.
+// Each command that opens a session has the variables of its flags from its start. The test
+// looks at the process from outside, while it waits for a reader of its warning.
 func TestDeviceFlagsRestart(t *testing.T) {
 	for _, args := range [][]string{
 		{"fit"}, {"fit", "--release-memory"}, {"evaluate"}, {"predict", "--out", "p.csv"}, {"bench"},
@@ -39,7 +39,7 @@ func TestDeviceFlagsRestart(t *testing.T) {
 			require.NoError(t, err)
 			cmd.Stderr = full
 			require.NoError(t, cmd.Start())
-			defer func() { _ = cmd.Process.Kill() }() // it has ended, unless something is wrong
+			defer func() { _ = cmd.Process.Kill() }() // the process has ended; an error shows later
 			require.NoError(t, full.Close())
 			var started []string
 			assert.Eventually(t, func() bool {

@@ -18,8 +18,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// parseDevice parses and applies device flags, and returns what it prints. None of the flags
-// may need a variable that is not set: the process would be started anew.
+// parseDevice parses and applies device flags, and returns the printed text. None of the flags
+// may need a variable that is not set, since the process would restart itself.
 func parseDevice(t *testing.T, line string) (o gpuopts.Options, printed string, err error) {
 	t.Helper()
 	s := newSettings()
@@ -117,7 +117,7 @@ steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it
 `, printed)
 }
 
-// A GPU that is missing while there are others is the machine's fault as well.
+// A missing GPU beside existing ones is also an error of the environment.
 func TestMissingGPU(t *testing.T) {
 	said := &tfbind.Error{Op: "load", Code: tfbind.InvalidArgument, Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
 	err := newSettings().explainNoGPU(t.Context(), fmt.Errorf("%w: %w", session.ErrNoGPU, said))
@@ -125,7 +125,7 @@ func TestMissingGPU(t *testing.T) {
 	assert.ErrorContains(t, err, "steadyfit doctor --gpu")
 }
 
-// What the document says of variables that nobody reads is what is warned of them.
+// The warning about variables without a reader agrees with the document.
 func TestUnreadRows(t *testing.T) {
 	spans := regexp.MustCompile("`([^`]+)`")
 	in := map[string]bool{}
@@ -153,7 +153,7 @@ func TestUnreadRows(t *testing.T) {
 	}
 }
 
-// unreadRows are the rows of the table of docs/reference/devices.md.
+// unreadRows returns the rows of the table in docs/reference/devices.md.
 func unreadRows(t *testing.T) [][]string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/reference/devices.md")

@@ -48,7 +48,7 @@ func usagef(format string, args ...any) error {
 // unusable marks an error about something that the command line names, such as a file that
 // does not exist.
 func unusable(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, syscall.EIO) { // EIO: the disk failed
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, syscall.EIO) { // EIO: the disk has failed
 		return err
 	}
 	return &coded{exitUsage, err}

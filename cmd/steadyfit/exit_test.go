@@ -33,16 +33,16 @@ func TestExitCodes(t *testing.T) {
 		{context.Canceled, exitInterrupted},
 		{session.ErrOutOfMemory, exitMemory},
 		{&budget.Error{}, exitMemory},
-		// What has no memory and cannot be split lacks memory, whatever else is said.
+		// A lack of memory determines the code, whatever else the error says.
 		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, session.ErrNoSignature, session.ErrOutOfMemory), exitMemory},
 		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
 		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &budget.Error{}}, exitMemory},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, exitFailed},
-		// What a process goes on with was good when the training began.
+		// A resumed process does not blame its input, which was good when the training began.
 		{fmt.Errorf("%w: %w", supervise.ErrRetry, usagef("no")), exitFailed},
 		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrOutOfMemory), exitMemory},
 		{fmt.Errorf("%w: %w", session.ErrLost, tfbind.ErrResourceExhausted), exitMemory},
-		// A child's code is the parent's, unless the kernel has killed it for memory.
+		// A child's code is the parent's, unless the kernel has killed the child for memory.
 		{&supervise.Error{Code: exitDiverged}, exitDiverged},
 		{&supervise.Error{Code: exitFailed, Crashes: []supervise.Crash{{}, {}}}, exitFailed},
 		{&supervise.Error{Code: exitFailed, Crashes: oomKilled}, exitMemory},

@@ -60,7 +60,7 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	return s.printResult(cmd.OutOrStdout(), r)
 }
 
-// notice prints a warning, a note or another report for the user.
+// notice prints a message for the user, such as a warning or a note.
 func notice(w io.Writer, subject string, value any) {
 	if err, ok := value.(error); ok {
 		value = option.Text(err, flagName)

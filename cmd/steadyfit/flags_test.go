@@ -21,7 +21,7 @@ import (
 	"steadyfit/memory"
 )
 
-// programs run or print command lines. All other packages are libraries.
+// These programs run or print command lines. All other packages are libraries.
 var programs = []string{"cmd", "examples", "internal/doctor", "internal/lab/accuracy", "internal/lab/bench"}
 
 // stringsOf calls do with each string literal in the libraries of the module.
@@ -58,8 +58,8 @@ func stringsOf(t *testing.T, do func(at, text string)) {
 	}))
 }
 
-// A program that uses the libraries has no flags, or other ones. A whole command line and
-// what scripts/export.py takes may be in a text.
+// Library texts name no flag of the command, since other programs have other flags. A whole
+// command line and the flags of scripts/export.py are allowed.
 func TestLibrariesNameNoFlags(t *testing.T) {
 	known := today
 	flag := regexp.MustCompile(`(?:^|[^a-z-])--([a-z][a-z-]*[a-z])`)
@@ -73,12 +73,12 @@ func TestLibrariesNameNoFlags(t *testing.T) {
 	assert.Positive(t, found, "flags of TensorFlow are in the strings of gpuopts")
 }
 
-// Options that the command does not set, so that its users never read of them.
+// Options that the command does not set, so that its users never see errors about them.
 var withoutFlag = []string{"Options.Executor", "Options.GarbageCollection", "Options.Grappler", "Options.GrapplerOff", "Options.HostMemoryLimit",
 	"Options.MemoryOptimization", "Options.OneDNN", "Options.OneDNNSystemAllocator", "Options.PerSessionThreads", "Options.UnifiedMemory",
 	"Options.XLAMinCluster", "Options.OneDNNPoolLimit", "Options.OneDNNMath", "Options.DeferredDeletion", "ResetPolicy.Restart"}
 
-// Errors of the libraries name options, and the command names flags in their place.
+// Errors of the libraries name options, and the command replaces them by flags.
 func TestOptionsHaveFlags(t *testing.T) {
 	known := today
 	option := regexp.MustCompile(`^((?:Options|Loop|ResetPolicy|Budget|CSVOptions|ImageOptions)\.[A-Z][A-Za-z]+)(?: .+)?$|\{([A-Za-z]+\.[A-Z][A-Za-z]+)(?: [^{}]*)?\}`)

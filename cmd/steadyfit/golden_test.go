@@ -34,14 +34,14 @@ func TestGolden(t *testing.T) {
 
 var (
 	number = regexp.MustCompile(`[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?`)
-	// aligned is the space between two columns.
+	// aligned matches the space between two columns.
 	aligned = regexp.MustCompile(`(\S) {2,}`)
-	// hashed is the folder of a built-in model, with the hash of its content.
+	// hashed matches the folder of a built-in model, with the hash of its content.
 	hashed        = regexp.MustCompile(`(models/[a-z0-9-]+)-[0-9a-f]{16}`)
 	tensorflowLog = regexp.MustCompile(`^(WARNING: All log messages before absl|[IWEF][0-9]{4} )`)
 )
 
-// transcribe runs the command and adds what it did to the file transcript.
+// transcribe runs the command and adds its output to the file transcript.
 func transcribe(ts *testscript.TestScript, name string, first, args []string) {
 	mask := func(s string) string { return hashed.ReplaceAllString(s, "$1-HASH") }
 	shown := strings.Join(append([]string{name}, args...), " ")
@@ -56,7 +56,7 @@ func transcribe(ts *testscript.TestScript, name string, first, args []string) {
 	} else {
 		ts.Check(err)
 	}
-	// Package protobuf has another kind of space in its errors in some builds.
+	// Package protobuf uses another kind of space in its errors in some builds.
 	named := strings.NewReplacer("\u00a0", " ", ts.Getenv("WORK"), "$WORK", ts.Getenv("MODELS"), "$MODELS", ts.Getenv("STEADYFIT_TENSORFLOW"), "$TENSORFLOW")
 	var text strings.Builder
 	fmt.Fprintf(&text, "$ %s\n%s", named.Replace(shown), named.Replace(mask(ts.ReadFile("stdout"))))

@@ -22,11 +22,11 @@ import (
 	"steadyfit/memory"
 )
 
-// What a process has of a GPU beside TensorFlow's pool: CUDA's context, the code of the
+// The GPU memory of a process outside TensorFlow's pool: CUDA's context, the code of the
 // kernels, the workspaces of cuBLAS and cuDNN.
 const besidePool = 2 * memory.GiB
 
-// requireGPU skips a test where TensorFlow has no GPU to use, and says why.
+// requireGPU skips a test if TensorFlow has no GPU to use, with the reason.
 func requireGPU(t *testing.T) *gpu.Driver {
 	t.Helper()
 	driver, err := gpu.Open()
@@ -53,9 +53,9 @@ func requireGPU(t *testing.T) *gpu.Driver {
 	return nil
 }
 
-// mostOnGPU runs a program to its end and returns the most that it had of the GPUs. Where
-// the driver does not tell that of a process (in a container with process IDs of its
-// own), it is how much more was in use than before.
+// mostOnGPU runs a program to its end and returns the peak of its GPU memory. If the driver does
+// not report that for the process (in a container with its own process IDs), it returns the
+// increase in use of all GPUs.
 func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 	t.Helper()
 	var output bytes.Buffer
@@ -102,7 +102,7 @@ func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 	}
 }
 
-// shortFit trains for some seconds.
+// shortFit trains for several seconds.
 func shortFit(t *testing.T, flags ...string) *exec.Cmd {
 	t.Helper()
 	return program(t, append([]string{"fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--validation", "builtin:digits",
@@ -138,7 +138,7 @@ func TestOnGPUMemory(t *testing.T) {
 	})
 }
 
-// What TensorFlow tells of a run on a GPU is what was asked for.
+// TensorFlow reports the settings of a run on a GPU that were requested.
 func TestOnGPUInForce(t *testing.T) {
 	total := requireGPU(t).GPUs()[0].Memory
 	inForce := func(t *testing.T, flags ...string) string {
@@ -169,12 +169,12 @@ func TestOnGPUInForce(t *testing.T) {
 	})
 	t.Run("cuda_malloc_async", func(t *testing.T) {
 		line := inForce(t, "--gpu-allocator", "cuda_malloc_async")
-		// The number is CUDA's, of the GPUs that the process is shown.
+		// The number is CUDA's, among the GPUs that are visible to the process.
 		assert.Contains(t, line, "; allocator gpu_async_0")
 		assert.NotContains(t, line, "GPU_0_bfc")
 	})
-	// The validation has two convolutions in a row, on which TensorFlow aborted when it
-	// rewrote them for a CPU.
+	// The validation has two convolutions in a row. TensorFlow aborted there when it rewrote
+	// them for a CPU.
 	t.Run("float16", func(t *testing.T) {
 		line := inForce(t, "--memory-growth", "--precision", "fp16")
 		assert.Regexp(t, `; float16 in (all|\d+ of \d+) matrix operations?`, line, "rewriting takes a GPU of compute capability 7.0")
@@ -182,7 +182,7 @@ func TestOnGPUInForce(t *testing.T) {
 	})
 }
 
-// The history has what the process has of the GPU, which is more than TensorFlow's pool.
+// The history has the GPU memory of the process, which is more than TensorFlow's pool.
 func TestOnGPUHistoryHasItsMemory(t *testing.T) {
 	driver := requireGPU(t)
 	if !driver.Meter(0).Read().OK {
@@ -225,7 +225,7 @@ func TestOnGPUDoctorSaysWhatIsInUse(t *testing.T) {
 	assert.Regexp(t, `; [0-9.]+ [KMGT]?i?B in use$`, report.Checks[i].Found)
 }
 
-// A GPU that the machine lacks is an error of the machine, and nothing is trained.
+// A missing GPU is an error of the environment, and nothing is trained.
 func TestOnGPUMissingIndex(t *testing.T) {
 	requireGPU(t)
 	out, err := shortFit(t, "--visible-gpus", "63").CombinedOutput()
@@ -236,7 +236,7 @@ func TestOnGPUMissingIndex(t *testing.T) {
 	assert.NotContains(t, string(out), "epoch 1/")
 }
 
-// A GPU adds in another order, so that numbers differ, but it learns the same.
+// A GPU adds in another order, so the numbers differ, but it learns the same.
 func TestOnGPULearnsTheSame(t *testing.T) {
 	requireGPU(t)
 	accuracy := func(env ...string) float64 {

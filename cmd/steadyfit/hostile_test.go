@@ -26,9 +26,9 @@ import (
 	"steadyfit/memory"
 )
 
-// TestHostileInputs gives the command files that expand without end and options that no
-// machine can have. Each is an error of usage that says what is wrong, before memory is
-// taken for it.
+// TestHostileInputs runs the command with files that expand without end and with options that no
+// machine can satisfy. Each is a usage error that says what is wrong, before memory is allocated
+// for it.
 func TestHostileInputs(t *testing.T) {
 	const most = memory.GiB
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func TestHostileInputs(t *testing.T) {
 		_, err := io.WriteString(w, text)
 		require.NoError(t, err)
 	}
-	// Files that gzip has compressed may follow each other in one.
+	// A file may consist of several gzip streams.
 	compressed := func(name, head, unit string) string {
 		return file(name, func(w io.Writer) {
 			var part bytes.Buffer
@@ -55,17 +55,17 @@ func TestHostileInputs(t *testing.T) {
 			z = gzip.NewWriter(w)
 			write(z, head)
 			require.NoError(t, z.Close())
-			write(w, strings.Repeat(part.String(), 25)) // 400 MiB in some 400 KB
+			write(w, strings.Repeat(part.String(), 25)) // 400 MiB in about 400 KB
 		})
 	}
-	// header is that of an array of bytes.
+	// header returns the header of an array of bytes.
 	header := func(shape string) string {
 		var b strings.Builder
 		require.NoError(t, data.WriteNPY(&b, data.Array{Shape: []int{1}, Values: []uint8{0}}))
 		text := strings.Replace(b.String()[:b.Len()-1], "(1,)", shape, 1)
 		return text[:b.Len()-2-(len(shape)-len("(1,)"))-1] + "\n"
 	}
-	// This process stays small: a child's peak counts that of its parent when it began.
+	// This process stays small, since a child's peak includes its parent's memory at the start.
 	zeros := strings.Repeat("\x00", 1<<20)
 	npz := func(name string, members int, method uint16, head string, size int) string {
 		return file(name, func(w io.Writer) {
@@ -153,7 +153,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte("a: &a [x, x]\nb: &b [*a, *a]\nepochs: [*b, *b]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > int(maxConfig) {
-			return // it is not read
+			return // the file is not read
 		}
 		var values map[string]string
 		var err error
@@ -166,7 +166,7 @@ func FuzzConfig(f *testing.F) {
 		for name := range values {
 			require.True(t, today[name] == name, name)
 		}
-		// The same values are read of a file that has them as text.
+		// A file that has the same values as text gives the same result.
 		again, err := yaml.Marshal(values)
 		require.NoError(t, err)
 		read, err := parseConfig("fuzz.yaml", again)

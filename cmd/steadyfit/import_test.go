@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Models that Keras trains for an epoch after steadyfit and scripts/import.py are those that it
-// trained for two epochs alone, in every bit of the weights and of the optimizer: with running
-// averages of a BatchNormalization, a schedule, averaged weights, a scaled loss, and an own train
-// step with random numbers.
+// Keras trains models for an epoch after steadyfit and scripts/import.py. The result equals two
+// epochs in Keras alone, in every bit of the weights and of the optimizer: with running averages
+// of a BatchNormalization, a schedule, averaged weights, a scaled loss, and an own train step
+// with random numbers.
 func TestGoesOnInKeras(t *testing.T) {
 	python(t)
 	dir := t.TempDir()

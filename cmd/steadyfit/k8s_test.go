@@ -15,7 +15,7 @@ import (
 	"steadyfit/memory"
 )
 
-// container is what the tests look at in one of a pod.
+// container has the fields of a pod's container that the tests check.
 type container struct {
 	Name      string
 	Args      []string
@@ -57,7 +57,7 @@ type kubernetesJob struct {
 	}
 }
 
-// parsed is the command that a container runs, with its flags read.
+// parsed returns the command that a container runs, with its parsed flags.
 func parsed(t *testing.T, args []string) *cobra.Command {
 	t.Helper()
 	root := newRoot(io.Discard, io.Discard)
@@ -68,8 +68,8 @@ func parsed(t *testing.T, args []string) *cobra.Command {
 	return cmd
 }
 
-// The job that docs/how-to/containers.md shows: its arguments are flags, its exit codes those of the
-// program, and what it keeps is on a volume that outlives a pod.
+// The arguments of the job in docs/how-to/containers.md are flags, its exit codes are those of
+// the program, and its output is on a volume that outlives a pod.
 func TestKubernetesJob(t *testing.T) {
 	text, err := os.ReadFile("../../examples/k8s/job.yaml")
 	require.NoError(t, err)

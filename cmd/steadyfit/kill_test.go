@@ -25,11 +25,11 @@ import (
 	"steadyfit/supervise"
 )
 
-// argsEnv makes the test binary the program, with these arguments as JSON.
+// argsEnv makes the test binary run the program, with these arguments as JSON.
 const argsEnv = "STEADYFIT_TEST_ARGS"
 
-// noMemoryEnv has the first process of a supervised training crash in one of the ways of
-// noMemory: its signal, and what it says before.
+// noMemoryEnv makes the first process of a supervised training crash in one of the ways of
+// noMemory, with that signal and message.
 const noMemoryEnv = "STEADYFIT_TEST_NO_MEMORY"
 
 var noMemory = map[string]string{
@@ -37,8 +37,7 @@ var noMemory = map[string]string{
 	"pool":   fmt.Sprintf("%d:W0000 op_kernel.cc:1858] OP_REQUIRES failed at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM when allocating tensor", syscall.SIGSEGV),
 }
 
-// asProgram runs the program if this process is to be it, a child that it starts
-// included.
+// asProgram runs the program if this process is to be the program or one of its children.
 func asProgram() {
 	text := os.Getenv(argsEnv)
 	if text == "" {
@@ -61,7 +60,7 @@ func asProgram() {
 	os.Exit(0)
 }
 
-// program is the command with these arguments, as a child process.
+// program returns the command with these arguments, as a child process.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(args)
@@ -71,8 +70,8 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestInterruptExitsWith130 asserts the exit code, which the scripts of
-// testdata/script cannot see of a program in the background.
+// TestInterruptExitsWith130 asserts the exit code, which the scripts of testdata/script cannot
+// see for a program in the background.
 func TestInterruptExitsWith130(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		dir := t.TempDir()
@@ -93,8 +92,8 @@ func TestInterruptExitsWith130(t *testing.T) {
 	}
 }
 
-// A budget that is plenty changes nothing but the first steps, which are trained in parts and
-// so add in another order; in this process, and in a child that nothing happens to.
+// A large budget changes only the first steps, which are trained in micro-batches and so add in
+// another order. This is true in this process and in an undisturbed child.
 func TestBudgetThatIsPlenty(t *testing.T) {
 	r := trial{t.TempDir()}
 	last := func(losses []string) float64 {
@@ -115,7 +114,7 @@ func TestBudgetThatIsPlenty(t *testing.T) {
 	assert.InEpsilon(t, want, loss("child", "--memory-budget", "8GiB"), 0.02)
 }
 
-// trial is a folder with runs of one training, each in a folder of its own.
+// trial is a folder with runs of one training, each in its own folder.
 type trial struct{ dir string }
 
 // fit trains into the folder of that name, with a checkpoint every 3 steps.
@@ -128,7 +127,7 @@ func (r trial) fit(t *testing.T, name string, flags ...string) *exec.Cmd {
 		"--out", filepath.Join(r.dir, name, "model")}, flags...)...)
 }
 
-// outcome is what a run leaves behind that must not depend on when it was killed.
+// outcome is the part of a run's result that must not depend on when it was killed.
 func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []string) {
 	t.Helper()
 	weights, err := os.ReadFile(filepath.Join(r.dir, name, "model", "variables", "variables.data-00000-of-00001"))
@@ -149,7 +148,7 @@ func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []stri
 	return weights, losses
 }
 
-// whole is what a training leaves behind that nothing happens to, and how long it takes.
+// whole has the result of an undisturbed training, and its duration.
 type whole struct {
 	weights []byte
 	losses  []string
@@ -162,7 +161,7 @@ var (
 	wholeRun  whole
 )
 
-// undisturbed is that training, run once for all tests.
+// undisturbed returns that training, which runs once for all tests.
 func undisturbed(t *testing.T) whole {
 	t.Helper()
 	wholeOnce.Do(func() {
@@ -181,14 +180,13 @@ func undisturbed(t *testing.T) whole {
 	return wholeRun
 }
 
-// TestKilledRunsResumeBitForBit kills runs with SIGKILL at random moments, from
-// before TensorFlow is open to the middle of a checkpoint, and resumes them
-// until they are done: model and losses must be those of a run that was never
-// killed, bit for bit.
+// TestKilledRunsResumeBitForBit kills runs with SIGKILL at random moments, from the start of the
+// process to the middle of a checkpoint, and resumes them until they are done. Model and losses
+// must be those of an undisturbed run, bit for bit.
 func TestKilledRunsResumeBitForBit(t *testing.T) {
 	kills := 20
 	if raceDetector() {
-		kills = 5 // it slows each run down, and sees the same code
+		kills = 5 // the race detector slows each run down and finds nothing new
 	}
 	r := trial{t.TempDir()}
 	want := undisturbed(t)
@@ -213,7 +211,7 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 			select {
 			case err = <-done:
 			case <-stop:
-				// It may have ended in the meantime, which is no failure.
+				// The run may have ended in the meantime, which is no failure.
 				if err := cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
 					require.NoError(t, err)
 				}
@@ -233,10 +231,9 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 	}
 }
 
-// TestSupervisedRunsEndAsUndisturbed has supervised runs killed at random moments, in
-// the middle of checkpoints, too: by SIGKILL, by SIGSEGV, and by SIGSTOP, which is a
-// hang that the deadline ends. Nobody resumes them but the supervisor.
-// STEADYFIT_TEST_KILLS sets how often.
+// TestSupervisedRunsEndAsUndisturbed kills supervised runs at random moments, also in the middle
+// of checkpoints: by SIGKILL, by SIGSEGV, and by SIGSTOP, which makes a hang that the deadline
+// ends. Only the supervisor restarts them. STEADYFIT_TEST_KILLS sets the number of kills.
 func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 	kills := 9
 	if raceDetector() {
@@ -252,7 +249,8 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d; an undisturbed run takes %v", seed, want.took.Round(time.Millisecond))
 	random := rand.New(rand.NewPCG(seed, 0))
-	// Ten times as long until the first step; what it ends too early is started anew.
+	// The deadline is ten times as long until the first step; a process that it ends too early
+	// is restarted.
 	deadline := max(want.took/4, time.Second)
 	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}
 	for run, killed := 0, 0; killed < kills; run++ {
@@ -272,7 +270,7 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 			select {
 			case err = <-done:
 			case <-next:
-				// A child that has just been killed may still be there.
+				// A child that has just been killed may still exist.
 				if pid := childOf(cmd.Process.Pid); pid != 0 && pid != last && syscall.Kill(pid, signals[killed%len(signals)]) == nil {
 					last, killed = pid, killed+1
 				}
@@ -288,9 +286,9 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 	}
 }
 
-// TestKilledBeforeTheFirstCheckpoint kills supervised runs whose first checkpoint comes
-// after some epochs, when there are lines in the history already: each epoch is in it
-// once, and so are those of the run before in the same file.
+// TestKilledBeforeTheFirstCheckpoint kills supervised runs before their first checkpoint, when
+// the history already has lines. Each epoch must be in the history once, as must the epochs of
+// the earlier run in the same file.
 func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	r := trial{t.TempDir()}
 	want := undisturbed(t)
@@ -308,7 +306,7 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for killed, last := 0, 0; killed < kills; {
-		// A child that has written a line, and not the one that was killed.
+		// A child that has written a line, other than the killed one.
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		pid := childOf(cmd.Process.Pid)
@@ -331,7 +329,7 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	assert.True(t, bytes.Equal(want.weights, weights), "the weights differ")
 }
 
-// childOf is a child of a process; 0 if it has none.
+// childOf returns a child of a process; 0 if it has none.
 func childOf(pid int) int {
 	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
 	if err != nil {
@@ -351,8 +349,8 @@ func childOf(pid int) int {
 	return 0
 }
 
-// TestOutOfMemory runs out of oneDNN's pool, which is capped below what a step takes.
-// TensorFlow waits 10 s for memory before it says so.
+// TestOutOfMemory runs out of oneDNN's pool, which is limited to less than a step takes.
+// TensorFlow waits 10 s for memory before it reports the error.
 func TestOutOfMemory(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -393,7 +391,7 @@ func TestOutOfMemory(t *testing.T) {
 	assert.Contains(t, text, "gave up")
 	assert.Contains(t, text, "ckpt-2, continue with --resume")
 
-	// The checkpoint is as good as it was.
+	// The checkpoint is still usable.
 	text = run(true, 0, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "microbatch")
 	assert.Contains(t, text, "trained 2 epochs, 4 steps")
 }
@@ -413,10 +411,10 @@ func writeArrays(t *testing.T, fields ...data.Field) (dir string) {
 	return dir
 }
 
-// TestOutOfMemoryOfMalloc limits what a training may allocate (RLIMIT_DATA) where
-// TensorFlow takes memory from malloc. TensorFlow then reports a tensor that it cannot
-// allocate, but crashes where a kernel's own buffer is refused (std::bad_alloc). Under
-// supervision the run ends either way, with batches that were split.
+// TestOutOfMemoryOfMalloc limits the memory of a training (RLIMIT_DATA) where TensorFlow takes
+// memory from malloc. TensorFlow then reports a tensor that it cannot allocate, but crashes if
+// the buffer of a kernel cannot be allocated (std::bad_alloc). Under supervision the run ends
+// successfully in both cases, with micro-batches.
 func TestOutOfMemoryOfMalloc(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -424,17 +422,17 @@ func TestOutOfMemoryOfMalloc(t *testing.T) {
 	t.Parallel()
 	samples := imageArrays(t)
 	want, _ := trainImages(t, samples, 0, []string{"TF_ENABLE_ONEDNN_OPTS=0"})
-	// That is above what the process takes with the model loaded, and some 100 MiB below
-	// what a step on a whole batch needs beside it.
+	// This is above the memory of the process with the model loaded, and about 100 MiB below the
+	// need of a step on a whole batch.
 	have, events := trainImages(t, samples, 700<<20, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "--checkpoints", filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
 	assert.InEpsilonSlice(t, want, have, 1e-3)
 	assert.Contains(t, events, "oom")
 }
 
-// TestOutOfMemoryOfKernels caps oneDNN's pool below what an image model takes. TensorFlow
-// reports that a tensor cannot be allocated, and some kernels then crash: they use it
-// nevertheless (SIGSEGV, or SIGABRT where they check). Under supervision that is a lack of
-// memory, and the run ends with batches that were split.
+// TestOutOfMemoryOfKernels limits oneDNN's pool to less than an image model takes. TensorFlow
+// reports that a tensor cannot be allocated, but some kernels crash, since they use it
+// regardless (SIGSEGV, or SIGABRT if they check). Supervision treats that as a lack of memory,
+// and the run ends successfully with micro-batches.
 func TestOutOfMemoryOfKernels(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -448,7 +446,7 @@ func TestOutOfMemoryOfKernels(t *testing.T) {
 	assert.Contains(t, events, "oom")
 }
 
-// imageArrays are samples for builtin:image-224, one batch.
+// imageArrays returns samples for builtin:image-224, one batch.
 func imageArrays(t *testing.T) string {
 	t.Helper()
 	const n = 32
@@ -461,13 +459,13 @@ func imageArrays(t *testing.T) string {
 		data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: labels}})
 }
 
-// trainImages trains on samples in an environment, with at most limit bytes of data if that
-// is not 0.
+// trainImages trains on samples in an environment, with at most limit bytes of data if limit is
+// not 0.
 func trainImages(t *testing.T, samples string, limit int, environment []string, args ...string) (losses []float64, events string) {
 	t.Helper()
 	history := filepath.Join(t.TempDir(), "history.jsonl")
 	cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "3", "--seed", "1", "--history", history,
-		"--intra-threads", "2", "--inter-threads", "2"}, args...)...) // their stacks count towards the limit
+		"--intra-threads", "2", "--inter-threads", "2"}, args...)...) // thread stacks count towards the limit
 	cmd.Env = append(cmd.Env, environment...)
 	if limit > 0 {
 		cmd.Args = []string{"sh", "-c", fmt.Sprintf(`ulimit -d %d && exec "$0"`, limit/1024), cmd.Path}
@@ -485,8 +483,9 @@ func trainImages(t *testing.T, samples string, limit int, environment []string, 
 	return losses, string(text)
 }
 
-// TestProcessThatRanOutOfMemory has the first process of a supervised training crash as one
-// does whose allocation fails, before its first step. The next begins with two parts.
+// TestProcessThatRanOutOfMemory makes the first process of a supervised training crash like a
+// process whose allocation failed, before its first step. The next process starts with two
+// micro-batches.
 func TestProcessThatRanOutOfMemory(t *testing.T) {
 	for name, value := range noMemory {
 		t.Run(name, func(t *testing.T) { runOutOfMemory(t, value) })
@@ -510,7 +509,7 @@ func runOutOfMemory(t *testing.T, how string) {
 	assert.Contains(t, record.Event, "oom")
 }
 
-// ramp is n numbers from 0 to 1.
+// ramp returns n numbers from 0 to 1.
 func ramp(n int) []float32 {
 	values := make([]float32, n)
 	for i := range values {

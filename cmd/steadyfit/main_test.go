@@ -23,8 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Trainings that are long by their --epochs, to be interrupted, begin at once; auto.txtar
-	// is about the choice.
+	// Long trainings that are interrupted start without --auto; auto.txtar tests the choice.
 	if _, set := os.LookupEnv(autoEnv); !set {
 		if err := os.Setenv(autoEnv, autotuneOff); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -40,7 +39,7 @@ const autoEnv = envPrefix + "AUTO"
 // TestScripts runs the command as users do: see testdata/script.
 func TestScripts(t *testing.T) { testscript.Run(t, scriptParams(t, "testdata/script")) }
 
-// scriptParams are the parameters of the scripts in a folder.
+// scriptParams returns the parameters of the scripts in a folder.
 func scriptParams(t *testing.T, dir string) testscript.Params {
 	location, err := tfbind.Locate("")
 	if err != nil {
@@ -57,7 +56,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
 			e.Setenv(tfbind.EnvLibrary, location.Library)
 			e.Setenv("MODELS", models)
-			// The scripts hold with oneDNN on and off.
+			// The scripts pass with oneDNN on and off.
 			if value, ok := os.LookupEnv("TF_ENABLE_ONEDNN_OPTS"); ok {
 				e.Setenv("TF_ENABLE_ONEDNN_OPTS", value)
 			}
@@ -83,13 +82,13 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 	}
 }
 
-// raceDetector tells whether this program carries the race detector.
+// raceDetector reports whether this program has the race detector.
 func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
 }
 
-// waitFor PATTERN waits until a file of that pattern exists.
+// waitFor PATTERN waits until a file that matches the pattern exists.
 func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: waitfor PATTERN")
@@ -168,7 +167,7 @@ func digits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// corrupt PATTERN cuts the files of that pattern in half.
+// corrupt PATTERN cuts the files that match the pattern in half.
 func corrupt(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: corrupt PATTERN")

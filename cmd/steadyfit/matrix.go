@@ -32,8 +32,8 @@ import (
 	"steadyfit/train"
 )
 
-// quick has the runs of --quick: the remedies that people try first, on the workloads that they
-// are said to help.
+// quick has the runs of --quick: the most common remedies, on the workloads that they are said
+// to help.
 var quick = struct{ workloads, remedies []string }{
 	[]string{"W2", "W4", "S3"},
 	[]string{
@@ -43,7 +43,8 @@ var quick = struct{ workloads, remedies []string }{
 	},
 }
 
-// The limits of --pairs and --jobs: more than a machine runs in a day, and at a time.
+// The limits of --pairs and --jobs, which are more than a machine can run in a day, and at the
+// same time.
 const maxPairs, maxJobs = 1000, 1024
 
 // quickPairs is the smallest number of pairs that gives useful intervals.

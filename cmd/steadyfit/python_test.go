@@ -54,7 +54,7 @@ func steadyfit(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// Python loads what was trained here, predicts the same within 1e-5, and takes
+// Python loads a model that was trained here, predicts the same within 1e-5, and continues with
 // the next train step from the same state.
 func TestPythonPredictsTheSame(t *testing.T) {
 	python(t)
@@ -65,7 +65,7 @@ func TestPythonPredictsTheSame(t *testing.T) {
 	steadyfit(t, "fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--epochs", "2", "--out", model)
 	steadyfit(t, "predict", "--model", model, "--data", data, "--out", predictions, "--output", "probabilities")
 	evaluated := steadyfit(t, "evaluate", "--model", model, "--data", data, "--batch", "359")
-	// The signature that TensorFlow's own tools use if they are told of none.
+	// The default signature of TensorFlow's own tools.
 	runPython(t, "-m", "tensorflow.python.tools.saved_model_cli", "run", "--dir", model, "--tag_set", "serve",
 		"--signature_def", "serving_default", "--inputs", "x="+data+"[x]", "--outdir", dir)
 	out := runPython(t, "-c", `
@@ -101,7 +101,7 @@ print(json.dumps({"difference": max(differences), "samples": len(p), "loss": bef
 	assert.InDelta(t, got.Loss, ours, 1e-5)
 }
 
-// A signature has an input for each part of a ragged tensor, which no dataset has.
+// A signature has an input for each part of a ragged tensor, and no dataset has such fields.
 func TestRaggedInputIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	runPython(t, "-c", `
@@ -129,8 +129,8 @@ tf.saved_model.save(module, sys.argv[1], signatures={"train": module.train})
 	assert.Equal(t, 1, strings.Count(string(out), "sparse-input"), "a list of tensors can be fed")
 }
 
-// Models that other people's scripts exported train without a change to Go
-// code: other names, two inputs, an LSTM, an attention block.
+// Models from scripts of other people train without a change to Go code: other names, two
+// inputs, an LSTM, an attention block.
 func TestModelsOfOthersTrain(t *testing.T) {
 	scripts, err := filepath.Glob("../../examples/export/*.py")
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestModelsOfOthersTrain(t *testing.T) {
 			steadyfit(t, "inspect", filepath.Dir(models[0]))
 			args := []string{"fit", "--model", filepath.Dir(models[0]), "--data", datasets[0], "--epochs", "4", "--history", history, "--out", filepath.Join(dir, "out")}
 			if filepath.Base(script) == "two_inputs.py" {
-				args = append(args, "--learning-rate", "0.5") // its train signature takes the rate as an input
+				args = append(args, "--learning-rate", "0.5") // its train signature takes the learning rate as an input
 			}
 			steadyfit(t, args...)
 			text, err := os.ReadFile(history)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A flag that would do nothing is refused, with what needs.
+// A flag without effect is refused, and the error names what it needs.
 func TestFlagsThatWouldDoNothing(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -35,8 +35,8 @@ func TestFlagsThatWouldDoNothing(t *testing.T) {
 	}
 }
 
-// A training that died too often says what there is to continue from; other errors stay as
-// they are.
+// After too many crashes, the error names the checkpoint to resume from. Other errors do not
+// change.
 func TestWithCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	died := &supervise.Error{Code: exitFailed, Text: "killed by SIGKILL", Crashes: []supervise.Crash{{}}}

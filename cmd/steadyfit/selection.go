@@ -8,7 +8,7 @@ import (
 	"steadyfit/matrix"
 )
 
-// allOfThem is the word for all workloads or all remedies.
+// allOfThem stands for all workloads or all remedies.
 const allOfThem = "all"
 
 // selection is the remedies that are applied, with their workloads and runtimes.

@@ -21,9 +21,9 @@ func TestSelection(t *testing.T) {
 	}{
 		{"go", "W0", []string{"trim", "jemalloc"}},
 		{"galeone", "W3", []string{"trim", "jemalloc"}},
-		{"go", "W2", []string{"trim", "jemalloc", "close-all"}}, // more than elsewhere
-		{"go", "W4", []string{"reuse", "close-all"}},            // others than elsewhere
-		{"keras", "W4", []string{"reuse", "close-all"}},         // a workload is less than a runtime
+		{"go", "W2", []string{"trim", "jemalloc", "close-all"}}, // more remedies than elsewhere
+		{"go", "W4", []string{"reuse", "close-all"}},            // other remedies than elsewhere
+		{"keras", "W4", []string{"reuse", "close-all"}},         // a workload is narrower than a runtime
 		{"keras", "W0", []string{"clear-session"}},
 		{"go", "W9", nil},
 	} {
@@ -55,7 +55,8 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// The plans beside the results name what there is, and no workload that is not in them.
+// The plans beside the results name existing workloads and remedies, and only workloads that are
+// in the results.
 func TestPlansOfTheDocuments(t *testing.T) {
 	plans, err := filepath.Glob("../../docs/results/*.yaml")
 	require.NoError(t, err)

@@ -71,7 +71,7 @@ func fromEnvironment(flag string) (variable, value string, ok bool) {
 // warnUnknown names variables that look like flags and are none, such as misspelt ones.
 func warnUnknown(stderr io.Writer) {
 	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
-		return // the process has warned before it restarted itself
+		return // the process warned before it restarted itself
 	}
 	known := []string{worker.Env, supervise.Env, autotune.Env}
 	for name := range today {

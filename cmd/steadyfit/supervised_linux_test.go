@@ -20,10 +20,10 @@ import (
 	"steadyfit/fit/checkpoint"
 )
 
-// smallDisk mounts a file system that is soon full.
+// smallDisk mounts a small file system that is soon full.
 func smallDisk(t *testing.T) string { return smallDiskAt(t, t.TempDir()) }
 
-// smallDiskAt mounts it on that folder.
+// smallDiskAt mounts it on a folder.
 func smallDiskAt(t *testing.T, dir string) string {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(dir, 0o777))
@@ -36,7 +36,7 @@ func smallDiskAt(t *testing.T, dir string) string {
 	return dir
 }
 
-// fill leaves no room in a folder's file system.
+// fill leaves no free space in a folder's file system.
 func fill(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "filler"))
@@ -59,8 +59,8 @@ func waitForHistory(t *testing.T, history string) {
 	}, time.Minute, time.Millisecond)
 }
 
-// fillsUp runs a training with process resets, fills the disk once the history has its
-// first line, and returns the exit code.
+// fillsUp runs a training with process resets, fills the disk once the history has its first
+// line, and returns the exit code.
 func fillsUp(t *testing.T, cmd *exec.Cmd, disk, history string) (code int, output string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -76,8 +76,8 @@ func fillsUp(t *testing.T, cmd *exec.Cmd, disk, history string) (code int, outpu
 	return cmd.ProcessState.ExitCode(), out.String()
 }
 
-// A history that is tolerated to be short of lines does not end a training that goes on
-// in other processes; that is said at its end, and the model is there.
+// A history whose missing lines are tolerated does not end a training that continues in other
+// processes. The training reports it at the end, and the model is saved.
 func TestProcessResetsOnAFullHistoryDisk(t *testing.T) {
 	r := trial{t.TempDir()}
 	disk := smallDisk(t)
@@ -99,8 +99,8 @@ func TestProcessResetsOnAFullHistoryDisk(t *testing.T) {
 	assert.True(t, bytes.Equal(want, have), "the weights differ")
 }
 
-// Without a checkpoint to go on from, there is no other process, and what is half trained
-// does not take the place of a model.
+// Without a checkpoint to resume from, no other process starts, and a half-trained model does
+// not replace an earlier one.
 func TestProcessResetsOnAFullCheckpointDisk(t *testing.T) {
 	r := trial{t.TempDir()}
 	disk := smallDisk(t)
@@ -113,12 +113,12 @@ func TestProcessResetsOnAFullCheckpointDisk(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(r.dir, "run", "model"))
 }
 
-// A training whose data or place for the model is away is tried again, with a pause, and
-// has its checkpoints when that is given up.
+// A training without its data or the folder for its model is retried after a pause, and still
+// has its checkpoints after the last retry.
 func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		// away takes something from a training that runs; root is its folder.
+		// away removes something that a running training needs; root is its folder.
 		away func(t *testing.T, root string)
 		want string
 	}{
@@ -154,8 +154,8 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// The parent of a training never has TensorFlow in it, also where it has read the model
-// to see whether its batches can be split, and where children follow each other.
+// The parent of a training never loads TensorFlow, even if it has read the model to see whether
+// its batches can be split, or starts several children.
 func TestParentIsSmall(t *testing.T) {
 	for name, flags := range map[string][]string{
 		"supervise":          {"--supervise"},
@@ -188,18 +188,18 @@ func TestParentIsSmall(t *testing.T) {
 			}
 			resident, anonymous := kib("VmRSS"), kib("RssAnon")
 			t.Logf("the parent uses %d KiB, %d KiB of it anonymous; the rest is pages of the program's file", resident, anonymous)
-			if !raceDetector() { // which keeps memory of its own
+			if !raceDetector() { // which keeps memory itself
 				assert.Less(t, resident, 40<<10)
 				assert.Less(t, anonymous, 16<<10)
 			}
-			if !slices.Contains(flags, "process") { // else the child may have ended by now
+			if !slices.Contains(flags, "process") { // otherwise the child may have ended by now
 				assert.Contains(t, childMaps(t, cmd.Process.Pid), "libtensorflow", "so it would have been seen")
 			}
 		})
 	}
 }
 
-// childMaps are the mappings of the only child of a process.
+// childMaps returns the mappings of the only child of a process.
 func childMaps(t *testing.T, pid int) string {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // by the thread that started them

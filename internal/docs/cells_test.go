@@ -17,18 +17,19 @@ import (
 )
 
 var (
-	// ratioCell is part of a cell with a ratio and the run that it is from:
-	// "x0.69 (S3/bf16)". What the matrix did not decide is said: "x1.20 (S1d/bf16, unclear)".
+	// ratioCell matches a ratio and the run that it is from in a cell: "x0.69 (S3/bf16)". A
+	// ratio that the matrix did not decide is marked: "x1.20 (S1d/bf16, unclear)".
 	ratioCell = regexp.MustCompile(`^(x\d+(?:\.\d+)?) \((\w+/[\w-]+)(, unclear)?\)$`)
-	// rangeCell is the smallest and the largest of several remedies: "x0.98 to x1.02 (S1d/no-*)".
+	// rangeCell matches the smallest and the largest ratio of several remedies: "x0.98 to x1.02
+	// (S1d/no-*)".
 	rangeCell = regexp.MustCompile(`^(x\d+(?:\.\d+)?) to (x\d+(?:\.\d+)?) \((\w+/[\w-]+)\*\)$`)
-	// reasonCell is a cell, or part of one, without a figure.
+	// reasonCell matches a cell, or part of one, without a figure.
 	reasonCell = regexp.MustCompile(`^none: \w`)
 )
 
 const needsGPU = "needs a GPU: make matrix-gpu"
 
-// effects are ratios of a published matrix by "workload/remedy".
+// effects are the ratios of a published matrix by "workload/remedy".
 type effects map[string]memory.Ratio
 
 func effectsOf(t *testing.T, file string, of func(*memory.Comparison) memory.Ratio) effects {
@@ -46,7 +47,7 @@ func effectsOf(t *testing.T, file string, of func(*memory.Comparison) memory.Rat
 	return found
 }
 
-// ratioText is a ratio as documents write it.
+// ratioText formats a ratio as documents do.
 func ratioText(x float64) string {
 	if math.Round(x*100) >= 1000 {
 		return fmt.Sprintf("x%.0f", x)
@@ -54,7 +55,7 @@ func ratioText(x float64) string {
 	return fmt.Sprintf("x%.2f", x)
 }
 
-// wrongCell says what is wrong with a cell that tells what an option does; "" if nothing.
+// wrongCell describes the mistake in a cell about the effect of an option; "" if there is none.
 func wrongCell(cell string, measured effects) string {
 	if cell == needsGPU {
 		return ""
@@ -115,7 +116,7 @@ func TestWrongCell(t *testing.T) {
 	}
 }
 
-// What docs/reference/devices.md says that options do is what docs/results has of them.
+// The effects of options in docs/reference/devices.md are those of docs/results.
 func TestEffectsOfOptions(t *testing.T) {
 	const file = "docs/results/options.json.gz"
 	columns := map[string]effects{

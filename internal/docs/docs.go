@@ -1,10 +1,10 @@
-// Package docs reads the project's documents for what a reader would try: the Go
-// program, links, make targets, commands and their flags. Its test tries them, so
-// that `go test ./...` fails when a document promises what is not there.
+// Package docs finds the things in the project's documents that a reader may try: the Go
+// program, links, make targets, commands and their flags. Its test tries them, so that `go test
+// ./...` fails if a document names something that does not exist.
 //
-// It knows as much of Markdown as those documents use: fenced and indented
-// blocks, code spans, inline links. Text goes in, what it mentions comes out,
-// with line numbers; looking it up is the test's part.
+// The package understands the Markdown of these documents: fenced and indented blocks, code
+// spans, and inline links. Its functions return what a text mentions, with line numbers. The
+// test looks the mentions up.
 package docs
 
 import (
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// A Mention is something that a document names.
+// A Mention is a name in a document.
 type Mention struct {
 	Line int // from 1
 	Text string
@@ -38,7 +38,7 @@ func GoBlock(text string) (string, bool) {
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// Links lists the targets of relative links, without what follows a #.
+// Links lists the targets of relative links, without the part after a #.
 func Links(text string) []Mention {
 	var found []Mention
 	for _, b := range split(text) {
@@ -59,7 +59,7 @@ var scheme = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+.-]*:`)
 
 var makeCommand = regexp.MustCompile(`(?:^|[\s;&|(])make((?: +[A-Za-z_-][\w=./-]*)+)`)
 
-// MakeTargets lists the words after make in code, but for flags and variables.
+// MakeTargets lists the words after make in code, except flags and variables.
 func MakeTargets(text string) []Mention {
 	var found []Mention
 	for _, c := range commands(text) {
@@ -75,8 +75,8 @@ func MakeTargets(text string) []Mention {
 }
 
 var (
-	// A path may come before the name; steadyfit=../steadyfit and steadyfit/fit
-	// are no commands.
+	// A path may come before the name, but steadyfit=../steadyfit and steadyfit/fit are no
+	// commands.
 	steadyfit = regexp.MustCompile(`(?:^|[\s;&|(/])steadyfit((?: +[^\s;&|]+)+)`)
 	word      = regexp.MustCompile(`^[a-z][a-z-]*$`)
 	flag      = regexp.MustCompile(`^--[a-z][a-z0-9-]*`)
@@ -124,11 +124,11 @@ func Flags(text string) []Mention {
 	return found
 }
 
-// A Table is a table, cell by cell as they are written, without the blanks around them.
+// A Table is a table, with the text of its cells without surrounding blanks.
 type Table struct {
-	Line   int // of the header, from 1
+	Line   int // line of the header, from 1
 	Header []string
-	Rows   [][]string // as many cells as the header has, or as the row has if it is broken
+	Rows   [][]string // as many cells as the header has, or another number if the row is broken
 }
 
 // Tables lists the tables of a document. A bar in a cell is written \|.
@@ -160,8 +160,8 @@ func cells(line string) []string {
 	return list
 }
 
-// commands lists what may be typed into a shell: the lines of blocks that are
-// not Go, and code spans. Comments are cut off, continued lines are joined.
+// commands lists possible shell commands: the lines of blocks that are not Go, and code spans.
+// It removes comments and joins continued lines.
 func commands(text string) []Mention {
 	var found []Mention
 	for _, b := range split(text) {
@@ -209,8 +209,8 @@ func spans(b block) []Mention {
 // block is a block of code, or a paragraph.
 type block struct {
 	code     bool
-	language string // of a fence
-	line     int    // of the first line of text
+	language string // line of a fence
+	line     int    // line of the first text
 	text     string
 }
 

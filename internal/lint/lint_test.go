@@ -1,6 +1,5 @@
-// Package lint tests the rules of this project that golangci-lint cannot state
-// (.golangci.yml has the others): where cgo may be, and that no file holds a
-// path of one machine.
+// Package lint tests the rules of this project that golangci-lint cannot state (.golangci.yml
+// has the others): only some packages use cgo, and no file contains a path of one machine.
 package lint
 
 import (
@@ -19,7 +18,7 @@ import (
 // skipped folders hold fetched or built files.
 var skipped = []string{".git", ".runtime", "bin", "out", "__pycache__", ".pytest_cache", ".ruff_cache", ".venv"}
 
-// walk calls check with each file of the module, by its path relative to root.
+// walk calls check with each file of the module and its path relative to root.
 func walk(t *testing.T, root string, check func(name string, content []byte)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -50,7 +49,7 @@ func walk(t *testing.T, root string, check func(name string, content []byte)) {
 func importsC(name string, content []byte) bool {
 	file, err := parser.ParseFile(token.NewFileSet(), name, content, parser.ImportsOnly)
 	if err != nil {
-		return false // the compiler reports it
+		return false // the compiler reports the syntax error
 	}
 	for _, spec := range file.Imports {
 		if spec.Path.Value == `"C"` {
@@ -77,15 +76,16 @@ func TestCgoIsInTfbind(t *testing.T) {
 	}
 }
 
-// machinePath matches folders of one machine. A letter, digit, dot or dash before
-// the first slash makes it a part of a relative path.
+// machinePath matches folders of one machine. A letter, digit, dot or dash before the first
+// slash makes the match a part of a relative path.
 var machinePath = regexp.MustCompile(`(?:^|[^A-Za-z0-9_.\-}])(/(?:work|root|home/[A-Za-z0-9_.-]+|Users/[A-Za-z0-9_.-]+)/)`)
 
-// binaryPath is machinePath without its left end: in a binary file the length of
-// a string comes before it and may look like a letter.
+// binaryPath is machinePath without its left boundary: in a binary file, the length of a string
+// comes before it and may look like a letter.
 var binaryPath = regexp.MustCompile(`/(?:work|root|home/[A-Za-z0-9_.-]+|Users/[A-Za-z0-9_.-]+)/[A-Za-z0-9_.-]`)
 
-// findMachinePath returns the 1-based line and the path of the first match; line 0 means none.
+// findMachinePath returns the line, from 1, and the path of the first match. Line 0 means no
+// match.
 func findMachinePath(content []byte) (line int, path string) {
 	pattern := machinePath
 	if bytes.IndexByte(content, 0) >= 0 {
@@ -100,7 +100,7 @@ func findMachinePath(content []byte) (line int, path string) {
 	return 0, ""
 }
 
-// A SavedModel, for one, carries the path of the script that exported it.
+// A SavedModel may contain the path of the script that exported it.
 func TestNoPathOfOneMachine(t *testing.T) {
 	walk(t, filepath.Join("..", ".."), func(name string, content []byte) {
 		if line, path := findMachinePath(content); line > 0 {
@@ -110,7 +110,7 @@ func TestNoPathOfOneMachine(t *testing.T) {
 }
 
 func TestFindMachinePath(t *testing.T) {
-	// The texts are put together here, so that this file passes its own test.
+	// The texts are joined here, so that this file passes its own test.
 	for text, want := range map[string]int{
 		"see /" + "work/x/y":             2,
 		"\"/" + "root/go/pkg\"":          2,

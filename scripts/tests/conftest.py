@@ -82,7 +82,7 @@ def load() -> Iterator[Callable[[Any], Loaded]]:
 
 @pytest.fixture(autouse=True)
 def fresh_keras() -> None:
-    """Fixed seeds and fresh names for every test."""
+    """Set fixed seeds and reset names for every test."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
 
@@ -100,6 +100,6 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> list[str]:
 
 
 def close(a: dict[str, np.ndarray], b: dict[str, np.ndarray], tolerance: float = 1e-5) -> list[str]:
-    """Names whose values differ by more than float summation order explains."""
+    """Names whose values differ by more than the order of float additions explains."""
     assert set(a) == set(b)
     return [n for n in a if not np.allclose(a[n], b[n], rtol=tolerance, atol=tolerance)]

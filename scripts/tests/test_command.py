@@ -73,7 +73,7 @@ def test_exports_what_a_function_returns(net, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "train: x float32[?,4], y int64[?] -> loss float32[], accuracy float32[]" in printed
     assert "checked: a step repeats after save and restore" in printed
-    # A second time: refused, said on stderr, and not with --force.
+    # The second time it is refused with a message, but not with --force.
     assert export.main(["--model", f"{net}:all_of_it", "--out", out]) == 1
     assert "--force" in capsys.readouterr().err
     assert export.main(["--verify", out]) == 0

@@ -105,7 +105,7 @@ def test_apply_alone_fails_and_changes_nothing(tmp_path, load):
 
 
 def test_accumulators_are_in_checkpoints(tmp_path, load, random):
-    """A run stopped between two micro-batches goes on with the gradients that it had."""
+    """A run stopped between two micro-batches continues with its accumulated gradients."""
     export.export(dense(), tmp_path / "m", optimizer="adam", loss=logits_loss(), check=False)
     a, b = batch(random, 4), batch(random, 4)
     one, two = load(tmp_path / "m"), load(tmp_path / "m")
@@ -152,7 +152,7 @@ def test_resume_is_bit_exact_with_dropout_and_slots(tmp_path, load, random):
     resumed.restore(tmp_path / "ckpt")
     assert [resumed.run("train", **b)["loss"] for b in batches[3:]] == losses[3:]
     assert not same(straight.variables(), resumed.variables())
-    # The draw differs from step to step: the seed's state moves on.
+    # The draw differs from step to step, since the seed's state changes.
     assert len({float(straight.run("train", **batches[0])["loss"]) for _ in range(3)}) == 3
 
 
@@ -271,7 +271,7 @@ def test_a_loss_with_a_margin_is_inexact_in_parts(tmp_path):
 
 
 class Counting(keras.layers.Layer):
-    """Assigns to a weight inside of a function of its own."""
+    """Assigns to a weight inside one of its functions."""
 
     def build(self, shape):
         self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
@@ -303,7 +303,7 @@ def test_several_optimizers(tmp_path, ema):
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     optimizer = keras.optimizers.MultiOptimizer(others)
     report = export.export(model, tmp_path / "m", optimizer=optimizer, loss="mse")
-    # Which of the rates set_learning_rate would set cannot be told.
+    # set_learning_rate could set either of the rates.
     assert "set_learning_rate" not in report.signatures
     assert ("finalize" in report.signatures) is ema
 
@@ -364,7 +364,7 @@ def test_rows_of_embeddings_in_parts(tmp_path, load, random, optimizer, options,
 
     whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
     scale = {"loss_scale": 1.0} if "loss_scale_input" in options else {}
-    for _ in range(2):  # of which Adam that accumulates updates in the second
+    for _ in range(2):  # with an Adam that accumulates updates in the second case
         x = np.zeros((8, 4), np.int64)  # the same row in each part
         y = random.integers(0, 3, 8)
         whole.run("train", x=x, y=y, **scale)
@@ -594,7 +594,7 @@ def test_float16_gets_loss_scaling_by_itself(tmp_path):
 
 
 def test_scale_and_skipped_steps_are_metrics(tmp_path, load, random):
-    """The scale doubles after so many good steps, halves at a bad one, which is counted."""
+    """The scale doubles after several good steps, halves at a bad one, which is counted."""
     with export.dtype_policy("mixed_float16"):
         model = dense()
     optimizer = keras.optimizers.LossScaleOptimizer(
@@ -612,7 +612,7 @@ def test_scale_and_skipped_steps_are_metrics(tmp_path, load, random):
     assert [r["loss_scale"] for r in seen] == [1024, 2048, 1024, 1024, 512, 512]
     assert [r["skipped_steps"] for r in seen] == [0, 0, 1, 1, 2, 2]
     assert [r["grads_finite"] for r in seen] == [True, True, False, True, False, True]
-    # Of several steps in one call, what there is at the end.
+    # Of several steps in one call, the final values count.
     stacked = {k: np.stack([good[k], bad[k], good[k]]) for k in good}
     several = loaded.run("train_n", **stacked)
     assert (several["loss_scale"], several["skipped_steps"]) == (512, 3)
@@ -642,8 +642,8 @@ def test_loss_scale_as_an_input(tmp_path, load, random):
         assert "loss_scale" not in report.signatures[name]["inputs"]
     assert not [n for n in loaded.reads if "scale" in n]
 
-    # The scale changes no step but for rounding, whole or in parts; one that is too
-    # high changes nothing at all.
+    # The scale changes no step except for rounding, whole or in parts; a scale that is too high
+    # changes nothing at all.
     b = batch(random)
     before = loaded.variables()
     result = loaded.run("train", loss_scale=np.float32(1e30), **b)
@@ -723,7 +723,7 @@ def test_subclassed_model_with_given_inputs(tmp_path, load, random):
 
 
 def test_fine_tuning_keeps_frozen_layers_and_the_compiled_optimizer(tmp_path, load, random):
-    """A .keras file goes on where it stopped: optimizer, slots and all."""
+    """A .keras file resumes with its optimizer and slots."""
     model = dense()
     model.layers[0].trainable = False
     model.compile(
@@ -749,7 +749,7 @@ def test_fine_tuning_keeps_frozen_layers_and_the_compiled_optimizer(tmp_path, lo
 
 
 class Line(tf.Module):
-    """y = w x, by a Keras optimizer that tf.Module does not see into."""
+    """y = w x, with a Keras optimizer whose variables tf.Module does not find."""
 
     def __init__(self, track: bool) -> None:
         super().__init__()
@@ -776,7 +776,7 @@ class Line(tf.Module):
 
 
 def test_verify_refuses_an_untracked_optimizer(tmp_path, load):
-    """TensorFlow saves it without a word; the first step would fail."""
+    """TensorFlow saves it without a warning; the first step would fail."""
     module = Line(track=False)
     tf.saved_model.save(module, str(tmp_path / "m"), signatures={"train": module.train})
     with pytest.raises(export.Refusal, match="not part of the SavedModel's checkpoint") as refused:
@@ -1109,7 +1109,7 @@ def test_refuses_models_of_keras_2(tmp_path, monkeypatch):
     from tensorflow.python import keras as inside
 
     class Stand(tf.Module):
-        """Has the module that the classes of the package tf_keras have."""
+        """Has the module name of the classes in the package tf_keras."""
 
     Stand.__module__ = "tf_keras.src.engine.training"
     for model in (type("Own", (Stand,), {})(), inside.Sequential([inside.layers.Dense(1)])):

@@ -1,4 +1,4 @@
-"""scripts/image.sh with engines that only note what they are asked for."""
+"""scripts/image.sh with engines that only record their arguments."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ def image(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
     asked = tmp_path / "asked"
-    # Nothing else of this machine's PATH, where there may be a docker.
+    # The PATH has nothing else, since this machine may have a docker.
     for tool in ("bash", "sh", "env", "git", "awk", "dirname", "sed", "cat"):
         found = next(p for d in os.get_exec_path() if (p := pathlib.Path(d, tool)).exists())
         (tools / tool).symlink_to(found)

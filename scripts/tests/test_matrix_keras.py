@@ -24,7 +24,7 @@ from conftest import SCRIPTS
 import matrix_keras
 
 CHILD = SCRIPTS / "matrix_keras.py"
-# The child wants two certain descriptors; the tests' own may be taken.
+# The child needs two fixed descriptors, which may be in use in the test's process.
 DUP = "import os, sys; a = sys.argv; os.dup2(int(a[1]), 3); os.dup2(int(a[2]), 4); os.execv(a[3], a[3:])"
 PHASES = ["start", "library", "loaded", "first", "steady", "closed", "trimmed"]
 MALLOC = {"malloc in use", "malloc free", "malloc arenas"}
@@ -41,7 +41,7 @@ def spec_of(workload: str, **more: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Talk:
-    """What a child said."""
+    """The messages of a child."""
 
     messages: list[dict[str, Any]]
     code: int = 0
@@ -89,7 +89,7 @@ def converse(spec: dict[str, Any]) -> Talk:
 
 
 def converse_here(spec: dict[str, Any]) -> Talk:
-    """Do a run in this process, where TensorFlow is loaded already."""
+    """Do a run in this process, where TensorFlow is already loaded."""
     messages, to_parent = os.pipe()
     to_child, answers = os.pipe()
     talk = Talk([])
@@ -116,7 +116,7 @@ def converse_here(spec: dict[str, Any]) -> Talk:
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """Undo what a run in this process sets for all of Keras."""
+    """Undo the settings of a run in this process."""
     yield
     keras.mixed_precision.set_global_policy("float32")
     tf.config.run_functions_eagerly(False)
@@ -287,18 +287,18 @@ def test_resetting_changes_no_number(reset, tmp_path):
     spec = {**spec_of("S1d", loop="function"), "scratch": str(tmp_path)}
     whole = converse_here(spec)
     spec["knobs"]["reset"] = reset
-    # Dropout draws on where it was.
+    # Dropout continues its random numbers.
     assert converse_here(spec).facts == whole.facts
 
 
 def recorded_batches(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Do a run; returns which samples of the set each step trained on."""
+    """Do a run; returns the samples of the set for each step."""
     seen: list[list[int]] = []
     made = matrix_keras.Samples.make
 
     def make(self: Any, n: int, key: int, into: Any = None) -> tuple[Any, Any]:
         x, y = made(self, n, key, into)
-        x.reshape(n, -1)[:, 0] = np.arange(n)  # its number
+        x.reshape(n, -1)[:, 0] = np.arange(n)  # the number of the sample
         return x, y
 
     def step(self: Any, x: Any, y: Any) -> float:

@@ -261,7 +261,7 @@ def test_stamp_of_an_older_script(tmp_path, fetch):
 
 
 def test_the_pins_for_a_gpu():
-    """They are of the same TensorFlow, and what its metadata asks for."""
+    """They are for the same TensorFlow, and are what its metadata requires."""
     (cpu,) = runtime.read_pins(runtime.PIN, "tensorflow-cpu")
     pins = {p.package: p.version for p in runtime.read_pins(runtime.PIN_GPU, runtime.GPU_PACKAGES)}
     assert pins["tensorflow"] == cpu.version
@@ -299,7 +299,7 @@ def gpu_wheel(folder, package, version, members):
 
 @pytest.fixture
 def gpu_index(tmp_path, monkeypatch):
-    """A folder of wheels that pip takes for its index, and requirements that pin them."""
+    """A folder of wheels that serves as pip's index, and requirements that pin them."""
     folder = tmp_path / "index"
     wheels = [
         gpu_wheel(

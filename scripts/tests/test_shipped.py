@@ -57,7 +57,7 @@ def test_builtin_models_are_what_the_script_writes(name, tmp_path):
     command = [sys.executable, str(SCRIPTS / "builtin.py"), "--only", only]
     subprocess.run([*command, "--models", str(tmp_path)], check=True, capture_output=True)
     written = content(tmp_path / name)
-    # Another zlib packs the same content differently: the archives themselves may differ.
+    # Another zlib compresses the same content differently, so the archives may differ.
     assert list(written) == list(shipped)
     differ = [file for file in shipped if written[file] != shipped[file]]
     assert not differ, "run make models"

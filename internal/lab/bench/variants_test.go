@@ -41,7 +41,7 @@ func (b *benchmark) add(names ...string) {
 	}
 }
 
-func TestArmsDoTheSameWork(t *testing.T) {
+func TestVariantsDoTheSameWork(t *testing.T) {
 	b := smallBench(t)
 	b.turns = 1
 	b.add("steadyfit", "steadyfit-fused", "steadyfit-fit")

@@ -100,7 +100,7 @@ func (l line) Rest() int {
 func (v *view) Lines(a answer) []line {
 	removed, text, nothing, did, most := "Removed by", "No remedy that was tried removes it.", "= Does nothing", "Did nothing: ", 3
 	if a.Dies() {
-		removed, text, nothing, did, most = "Survives with", "It survives with no remedy that was tried.", "= Dies too with", "Dies all the same with ", 8
+		removed, text, nothing, did, most = "Survives with", "It survives with no remedy that was tried.", "= Dies too with", "It dies too with ", 8
 	}
 	if len(a.unclear)+len(a.unseen) > 0 {
 		text = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.Dies()] + " it."

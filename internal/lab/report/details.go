@@ -231,7 +231,7 @@ func (v *view) remark(c *matrix.Cell) string {
 	case diesToo(c):
 		parts = append(parts, "Dies without it and with it: "+v.death(c)+".")
 	case len(c.Crashes) > 0 && !strings.Contains(c.Reason, "died"):
-		parts = append(parts, "Deaths: "+v.death(c)+".")
+		parts = append(parts, "Crashes: "+v.death(c)+".")
 	}
 	if c.Unverified != "" {
 		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")

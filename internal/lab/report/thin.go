@@ -155,8 +155,8 @@ func (o ThinOptions) reading(r memory.Reading) memory.Reading {
 	return r
 }
 
-// sample keeps anonymous memory, and of a workload as it is malloc's figures, which name
-// the allocator that keeps memory.
+// sample keeps anonymous memory. For baselines it also keeps malloc's figures, which show the
+// allocator that keeps memory.
 func (o ThinOptions) sample(s memory.Sample, baseline bool) memory.Sample {
 	out := memory.Sample{Step: s.Step, At: s.At}
 	for _, value := range s.Values {
