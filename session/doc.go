@@ -11,6 +11,9 @@
 // scaling, micro-batches (SetMicroBatches) and several steps per execution (Stack and TrainN)
 // cost nothing unless they are used.
 //
+// Train and Evaluate share the running metrics of a model with the signature reset_metrics:
+// call ResetMetrics at the start of an epoch and of an evaluation.
+//
 // Reset returns a session to a Snapshot, with or without loading the model again.
 // UseEnvironment and UseReleaseProfile restart the program with the settings that TensorFlow
 // reads only once.

@@ -30,10 +30,23 @@ func (st *Step) Set(name string, a data.Array) error {
 // no names match, and there is one feature and at most one label, the fields x and y feed
 // them. Reserved inputs without a field get generated values: sample weights are 1, and the
 // learning rate and the loss scale are those of the session.
-func (st *Step) Feed(b data.Batch) error { return st.feed(b, false) }
+//
+// The reserved input seed gets Options.Seed and the number of earlier feeds of this step, so
+// each train step draws other random numbers, the same as with Session.Train from step 0. The
+// evaluate and predict signatures get the seed (0, 0) each time.
+func (st *Step) Feed(b data.Batch) error {
+	if roles := &st.session.roles; st.signature.Name != roles.Evaluate && st.signature.Name != roles.Predict {
+		st.setSeeds(st.session.opts.Seed, st.feeds)
+	}
+	err := st.feed(b, false)
+	if err == nil {
+		st.feeds++
+	}
+	return err
+}
 
-// feed implements Feed. With borrow, large inputs read directly from the batch, if it allows
-// that, until release. After an error nothing is borrowed.
+// feed is Feed without a new seed. With borrow, large inputs read directly from the batch, if
+// it allows that, until release. After an error nothing is borrowed.
 func (st *Step) feed(b data.Batch, borrow bool) error {
 	err := st.matchTo(b.Fields)
 	for i := 0; i < len(st.inputs) && err == nil; i++ {

@@ -202,7 +202,7 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	}
 	// The learning rate and the seed may be inputs of apply as well.
 	p.apply.setSeeds(s.opts.Seed, step)
-	if err := p.apply.Feed(b); err != nil {
+	if err := p.apply.feed(b, false); err != nil {
 		return false, err
 	}
 	if err := p.apply.Run(ctx); err != nil {

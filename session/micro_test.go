@@ -103,7 +103,7 @@ func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.
 
 // reporter is a model that learns nothing and reports what it was fed: its loss is a
 // reduction of x, by weights; size counts the samples, and low is the lower half of the
-// first number of the seed. All of its signatures take the learning rate, apply included.
+// first number of the seed, number the second. All of its signatures take the learning rate, apply included.
 func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
 	t.Helper()
 	float, double := tfbind.Float32, tfbind.Float64
@@ -115,7 +115,7 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	index := graphdef.Type(tfbind.Int64)
 	g := (&graphdef.Graph{}).
 		Placeholder("x", float).Placeholder("weights", float).Placeholder("seed", tfbind.Int64).Placeholder("rate", float).
-		Constant("axis", tfbind.Int32, make([]byte, 4), 1).Number("zero", 0).Number("mask", math.MaxUint32).
+		Constant("axis", tfbind.Int32, make([]byte, 4), 1).Number("zero", 0).Number("one", 1).Number("mask", math.MaxUint32).
 		Add("weighted", "Mul", divide, "x", "weights").
 		Add("sum", "Sum", reduce, "weighted", "axis").
 		Add("sum_of_weights", "Sum", reduce, "weights", "axis")
@@ -124,6 +124,8 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 		Add("first", "GatherV2", graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}, "seed", "zero", "zero").
 		Add("half", "BitwiseAnd", graphdef.Attrs{"T": index}, "first", "mask").
 		Add("low", "Cast", cast(tfbind.Int64, double), "half").
+		Add("last", "GatherV2", graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}, "seed", "one", "zero").
+		Add("number", "Cast", cast(tfbind.Int64, double), "last").
 		Add("applied", "Identity", divide, "rate")
 	switch reduction {
 	case savedmodels.ReductionSum:
@@ -143,7 +145,7 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	}
 	if seeded {
 		step.Inputs["seed"] = tensorInfo("seed", tfbind.Int64, 2)
-		step.Outputs["low"] = tensorInfo("low", double)
+		step.Outputs["low"], step.Outputs["number"] = tensorInfo("low", double), tensorInfo("number", double)
 	}
 	dir := t.TempDir()
 	writeModel(t, dir, text, map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step, "apply": {
@@ -183,7 +185,7 @@ func TestCheckSplit(t *testing.T) {
 		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"}, session.ErrNoSignature, "belong to the signature train, but the model is trained with gradients"},
 		"scaled":               {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
 		"scale not taken":      {altered(t, "digits-scaled", unscaled), session.Options{}, session.ErrNoSignature, "gradients does not take loss_scale, which train does"},
-		"skipped, not told":    {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{}, session.ErrNoSignature, "neither gradients nor apply gives grads_finite, which train does"},
+		"skipped, not told":    {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{}, session.ErrNoSignature, "neither gradients nor apply reports grads_finite, which train does"},
 		"not trainable":        {fixture("predictonly"), session.Options{}, savedmodels.ErrNotTrainable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -234,12 +236,12 @@ func TestPartsHaveTheirOwnSeeds(t *testing.T) {
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 1234567, AllowInexactSplit: true})
 	require.NoError(t, s.SetLearningRate(0.5))
 	b := data.Batch{Size: 6, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{6}, Values: make([]float32, 6)}}}}
-	out := make([]float64, 3)
-	require.Equal(t, []string{"loss", "low", "size"}, s.TrainMetrics())
+	out := make([]float64, 4)
+	require.Equal(t, []string{"loss", "low", "number", "size"}, s.TrainMetrics())
 	train := func(parts int) (low float64) {
 		require.NoError(t, s.SetMicroBatches(parts))
 		require.NoError(t, s.Train(ctx, 7, b, out))
-		assert.InDelta(t, 6/parts, out[2], 1e-9)
+		assert.InDelta(t, 6/parts, out[3], 1e-9)
 		return out[1]
 	}
 	half := func(n uint64) float64 { return float64(n & math.MaxUint32) }
@@ -247,6 +249,35 @@ func TestPartsHaveTheirOwnSeeds(t *testing.T) {
 	// The first outputs of SplitMix64 seeded with 1234567, from its reference in C.
 	assert.InDelta(t, (1234567+half(6457827717110365317))/2, train(2), 1)
 	assert.InDelta(t, (1234567+half(6457827717110365317)+half(3203168211198807973))/3, train(3), 1)
+}
+
+// Each feed of a train step by hand gets the seed of Train at the same step.
+func TestFeedsHaveTheirOwnSeeds(t *testing.T) {
+	ctx := context.Background()
+	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 42})
+	require.NoError(t, s.SetLearningRate(0.5))
+	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: make([]float32, 2)}}}}
+	lows := func(signature, output string) (all []float64) {
+		step, err := s.Prepare(signature)
+		require.NoError(t, err)
+		defer step.Close()
+		for range 3 {
+			require.Error(t, step.Feed(data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: []string{"a", "b"}}}}}))
+			require.NoError(t, step.Feed(b))
+			require.NoError(t, step.Run(ctx))
+			low, err := step.Float(output)
+			require.NoError(t, err)
+			all = append(all, low)
+		}
+		return all
+	}
+	assert.Equal(t, []float64{42, 42, 42}, lows(s.Roles().Train, "low"))
+	assert.Equal(t, []float64{0, 1, 2}, lows(s.Roles().Train, "number"))
+	assert.Equal(t, []float64{0, 0, 0}, lows(s.Roles().Evaluate, "low"))
+	out := make([]float64, 4)
+	require.Equal(t, []string{"loss", "low", "number", "size"}, s.TrainMetrics())
+	require.NoError(t, s.Train(ctx, 2, b, out))
+	assert.Equal(t, []float64{42, 2}, out[1:3])
 }
 
 // What a split step and a split evaluation report is what the whole batch reports,

@@ -284,8 +284,8 @@ func (n *native) close() error {
 }
 
 // TrainMetrics returns the names of the results of a train step. "loss" is the first;
-// loss_scale and skipped_steps are the last if the session scales the loss. TrainMetrics is
-// part of fit.Session.
+// loss_scale and skipped_steps are the last if the session scales the loss. Those that
+// RunningMetrics also lists are not values of one batch. TrainMetrics is part of fit.Session.
 func (s *Session) TrainMetrics() []string {
 	return s.trainNames
 }
@@ -299,8 +299,9 @@ func (s *Session) EvaluateMetrics() []string {
 	return s.evaluate.names
 }
 
-// Train runs one train step on a batch and writes its results to out. It does not allocate
-// after the first batch of each shape. step is the number of steps done before; it is part of
+// Train runs one train step on a batch and writes its results to out. Running metrics cover all
+// batches since ResetMetrics: call it at the start of an epoch. Train does not allocate after
+// the first batch of each shape. step is the number of steps done before; it is part of
 // the reserved input seed. The step is not interrupted when ctx ends; see tfbind.Finish. After
 // an error of TensorFlow the variables may be partly updated: restore a checkpoint.
 func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -353,7 +354,7 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 }
 
 // RunningMetrics returns the names of the metrics that accumulate over all batches since
-// ResetMetrics; see savedmodels.Model.RunningMetrics.
+// ResetMetrics, those of Train and Evaluate together; see savedmodels.Model.RunningMetrics.
 func (s *Session) RunningMetrics() []string { return s.model.RunningMetrics() }
 
 // ResetMetrics resets the running metrics, if the model has any. It is called before an epoch
@@ -380,7 +381,8 @@ func (s *Session) Finalize(ctx context.Context) error {
 }
 
 // Evaluate runs the evaluation signature on a batch and writes its results to out. It changes
-// only the state of running metrics, which it shares with Train.
+// only the state of running metrics, which it shares with Train: call ResetMetrics before the
+// first batch of an evaluation.
 //
 // With micro-batches (SetMicroBatches), it splits the batch like Train, unless the batch size
 // is part of the signature. If loss and metrics are means over samples, the results equal

@@ -22,6 +22,7 @@ type Step struct {
 	outputs []savedmodels.Tensor
 	steps   int     // per execution; 0 if its inputs are not stacked
 	seeds   []int64 // two for each step
+	feeds   int64   // number of calls of Feed that succeeded
 	ones    []float32
 	// borrows means that inputs currently read from a batch; keeps means that the model has
 	// kept such memory.
