@@ -127,8 +127,8 @@ func (v Variable) Bytes() int64 {
 	return n
 }
 
-// Open reads the SavedModel in dir and everything about it but its weights. It
-// needs no TensorFlow and runs nothing. A model that exceeds the limits on files and
+// Open reads the SavedModel in dir and everything about it but its weights. dir may be
+// "builtin:NAME", a model of BuiltinNames. Open needs no TensorFlow and runs nothing. A model that exceeds the limits on files and
 // memory is ErrTooLarge. Anything but a SavedModel, a damaged one, and one whose
 // saved_model.pb is not the file in the exporter's notes (Metadata.SavedModelSHA256) are
 // ErrNotSavedModel. A model that is merely unfit for training opens, with Problems.

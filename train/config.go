@@ -319,7 +319,7 @@ func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	return s, true
 }
 
-// OpenModel opens a model as savedmodels.Open does. loss is the name of the train signature's
+// OpenModel opens the SavedModel in a folder, or "builtin:NAME", as savedmodels.Open does. loss is the name of the train signature's
 // loss output; empty means loss.
 func OpenModel(name, loss string) (*savedmodels.Model, error) {
 	if name == "" {

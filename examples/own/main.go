@@ -53,6 +53,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer step.Close()
 	for epoch := range 5 {
+		if err := s.ResetMetrics(ctx); err != nil { // for models whose metrics cover an epoch
+			return err
+		}
 		var sum float64
 		var samples int
 		for batch, err := range train.Shuffle(1).Batches(data.Pass{Batch: 32, Epoch: epoch}) {
