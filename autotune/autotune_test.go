@@ -493,10 +493,10 @@ func TestReason(t *testing.T) {
 	}}
 	assert.Equal(t, "50 steps per execution, XLA-compiled: 27.1 us per step, 4.8 times as fast as plain (measured in 2.1 s); XLA-compiled is out: its process has ended: boom", c.reason(false))
 	c = Choice{Measurements: []Measurement{{Step: 0.137, Ratio: 1}, {Configuration: fused, Out: errLate.Error(), Late: true}}, Allowed: 2 * time.Second}
-	assert.Equal(t, "plain: 137 ms per step, and nothing was shown to be faster (measured before); 50 steps per execution is out: there was no time left", c.reason(true))
+	assert.Equal(t, "plain: 137 ms per step; no other configuration was measurably faster (measured before); 50 steps per execution is out: no time was left", c.reason(true))
 	assert.True(t, c.shortOf(4*time.Second))
 	assert.False(t, c.shortOf(3*time.Second))
 	c = Choice{Took: time.Second, Measurements: []Measurement{{Step: 1, Ratio: 1}, {Configuration: both, Out: "no room"}, {Configuration: fused, Out: "boom"}, {Configuration: compiled, Out: "no room"}, {Configuration: single, Out: "no room"}, {Configuration: intra, Out: errLate.Error(), Late: true}, {Configuration: inter, Out: errLate.Error(), Late: true}}}
-	assert.Equal(t, "plain: 1 s per step, and nothing was shown to be faster (measured in 1.0 s); 50 steps per execution, XLA-compiled and 2 more are out: no room; 50 steps per execution is out: boom; intra threads 1 and 1 more are out: there was no time left", c.reason(false))
+	assert.Equal(t, "plain: 1 s per step; no other configuration was measurably faster (measured in 1.0 s); 50 steps per execution, XLA-compiled and 2 more are out: no room; 50 steps per execution is out: boom; intra threads 1 and 1 more are out: no time was left", c.reason(false))
 	assert.Equal(t, "1.5 s", duration(1.5))
 }

@@ -26,7 +26,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// CacheDir returns the folder for measurements below os.UserCacheDir, or "" where there is none.
+// CacheDir returns the folder for measurements in os.UserCacheDir, or "" if there is none.
 func CacheDir() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -35,25 +35,25 @@ func CacheDir() string {
 	return filepath.Join(dir, "steadyfit", "tune")
 }
 
-// key is what measurements depend on. Limits and the budget are not in it: one measurement
-// serves all trainings whose steps would be the same.
+// key holds everything that a measurement depends on. It leaves out limits and the budget, so
+// one measurement serves all trainings with the same steps.
 type key struct {
 	Model string `json:"model"`
 	Batch int    `json:"batch"`
-	// Fields are names, types and shapes of the data.
+	// Fields are the names, types and shapes of the data.
 	Fields []string `json:"fields"`
-	// Options are those of the session without a choice.
+	// Options are the options of the session before a choice.
 	Options session.Options `json:"options"`
-	// Environment are variables that change how TensorFlow runs.
+	// Environment lists variables that change how TensorFlow runs.
 	Environment []string `json:"environment,omitempty"`
 	TensorFlow  string   `json:"tensorflow"`
-	// Library is the file of TensorFlow, by path, size and time: another build may have the same
-	// version.
+	// Library identifies the file of TensorFlow by path, size and time, since another build may
+	// have the same version.
 	Library string `json:"library"`
 	Program string `json:"program"`
 	CPU     string `json:"cpu"`
-	// Cores are those that this process may use. Procs is GOMAXPROCS, which follows the quota of
-	// the control group.
+	// Cores are the cores that this process may use. Procs is GOMAXPROCS, which follows the
+	// quota of the control group.
 	Cores int      `json:"cores"`
 	Procs int      `json:"procs"`
 	GPUs  []string `json:"gpus,omitempty"`
@@ -65,10 +65,10 @@ func newKey(p *Plan, info tfbind.Info) key {
 		TensorFlow: info.Version, Library: info.Library, Program: program(),
 		CPU: runtime.GOARCH, Cores: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0),
 	}
-	// These do not change the time of a step.
+	// These options do not change the time of a step.
 	k.Options.Seed, k.Options.ListAllocations, k.Options.AllowInexactSplit = 0, false, false
 	if k.Options.StepsPerExecution == 1 {
-		k.Options.StepsPerExecution = 0 // the same
+		k.Options.StepsPerExecution = 0 // does not matter either
 	}
 	for _, f := range p.Data.Fields() {
 		k.Fields = append(k.Fields, fmt.Sprintf("%s %s %v", f.Name, f.Type, f.Shape))
@@ -91,11 +91,11 @@ func (k key) equal(other key) bool {
 	return err1 == nil && err2 == nil && bytes.Equal(a, b)
 }
 
-// influential begin the names of variables that TensorFlow, XLA, oneDNN, CUDA and allocators
-// read. Those of TF_CPP_ only log.
+// influential lists prefixes of variables that TensorFlow, XLA, oneDNN, CUDA and allocators
+// read. Variables that begin with TF_CPP_ only affect logging.
 var influential = []string{"TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "OMP_", "KMP_", "MALLOC_", "LD_PRELOAD", "CUDA_", "NVIDIA_", "GLIBC_TUNABLES"}
 
-// environment returns the variables that measurements depend on.
+// environment returns the variables that affect measurements.
 func environment(all []string) (list []string) {
 	for _, v := range all {
 		reads := func(prefix string) bool { return strings.HasPrefix(v, prefix) }
@@ -107,8 +107,8 @@ func environment(all []string) (list []string) {
 	return list
 }
 
-// program is the build of this program: its module's version and, of a build from a repository,
-// the commit.
+// program identifies the build of this program: the version of its module and, for a build from
+// a repository, the commit.
 func program() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -123,28 +123,29 @@ func program() string {
 	return text
 }
 
-// format is the format of the files of the cache, with the version of what they mean.
+// format names the format of cache files and its version, which also changes with the meaning
+// of their fields.
 const format = "steadyfit tune 3"
 
-// entry is a file of the cache.
+// entry is the content of a cache file.
 type entry struct {
 	Format string `json:"format"`
-	// Key is compared when the file is read, whose name is a part of its hash.
+	// Key is compared when a file is read, since the file name has only a part of its hash.
 	Key key `json:"key"`
-	// PlainSeconds is the time of a plain step; 0 is unknown.
+	// PlainSeconds is the time of a plain step; 0 if unknown.
 	PlainSeconds float64 `json:"plain_seconds,omitempty"`
 	// Choice is nil if there were no trials.
 	Choice *Choice `json:"choice,omitempty"`
 }
 
-// path returns the file of a key.
+// path returns the cache file of a key.
 func (p *Plan) path(k key) (string, error) {
 	text, err := json.Marshal(k)
 	sum := sha256.Sum256(text)
 	return filepath.Join(p.Cache, hex.EncodeToString(sum[:12])+".json"), err
 }
 
-// load returns the entry of a key, an empty one if there is none that can be used.
+// load returns the entry of a key, or an empty one if none is usable.
 func (p *Plan) load(k key) entry {
 	none, e := entry{Format: format, Key: k}, entry{}
 	if p.Cache == "" {
@@ -159,7 +160,7 @@ func (p *Plan) load(k key) entry {
 		err = json.Unmarshal(text, &e)
 	}
 	if err == nil && (e.Format != format || !e.Key.equal(k)) {
-		err = errors.New("it is of another format, model, machine or setting")
+		err = errors.New("it belongs to another format, model, machine or setting")
 	}
 	if err == nil {
 		return e
@@ -190,8 +191,8 @@ func (p *Plan) save(e entry) error {
 		})
 	}
 	if err != nil {
-		p.debug("a choice could not be kept", "file", path, "error", err)
-		return fmt.Errorf("keep a choice: %w", err)
+		p.debug("a choice could not be cached", "file", path, "error", err)
+		return fmt.Errorf("cache a choice: %w", err)
 	}
 	return nil
 }
@@ -202,12 +203,12 @@ func (p *Plan) debug(text string, args ...any) {
 	}
 }
 
-// Note keeps how long a plain step of the training took, so that Choose knows the next time
-// whether trials are worth their time. TensorFlow is open.
+// Note stores the time of a plain step of the training, from which Choose estimates later
+// whether trials are worthwhile. TensorFlow must be open.
 func (p *Plan) Note(step time.Duration) {
 	if info, err := tfbind.Load(""); err == nil {
 		e := p.load(newKey(p, info))
 		e.PlainSeconds = step.Seconds()
-		_ = p.save(e) // it costs only other trials
+		_ = p.save(e) // a failure only repeats trials
 	}
 }

@@ -21,61 +21,65 @@ import (
 )
 
 const (
-	// share is the part of a training that trials may take.
+	// share is the part of a training's time that trials may take.
 	share = 0.02
-	// maxTime is the most that trials may take in any case. minTime is the least time to begin
-	// with: two processes have to open TensorFlow and the model, and to warm up.
+	// maxTime is the maximum time of trials. minTime is the least time with which to begin
+	// them: two processes have to open TensorFlow and the model, and to warm up.
 	maxTime = 20 * time.Second
 	minTime = 1500 * time.Millisecond
-	// leastStep is less than any step takes: the fastest one measured took 58 us, on a dense
-	// model of 64 units, with XLA and one thread. A batch is copied at copiedBytes per second at
-	// most.
+	// leastStep is less than the time of any step: the fastest one measured took 58 us, on a
+	// dense model of 64 units, with XLA and one thread. A batch is copied at up to copiedBytes
+	// per second.
 	leastStep   = 50 * time.Microsecond
 	copiedBytes = 20e9
 )
 
-// Plan is a training to choose a configuration for.
+// Plan describes a training for which to choose a configuration.
 type Plan struct {
-	// Model is what is trained, and Options are those of its session without a choice.
+	// Model is the model to train. Options are the options of its session before a choice.
 	Model   *savedmodels.Model
 	Options session.Options
-	// Limits say what may be chosen.
+	// Limits restrict the choice.
 	Limits Limits
-	// Data is what is trained on, Batch samples at a time. Trials use its first 64 MiB.
+	// Data is the training data, of which trials use the first 64 MiB. Batch is the number of
+	// samples per step.
 	Data  data.Dataset
 	Batch int
-	// Steps is the number of train steps to do; 0 is unknown, and only Time limits the trials.
+	// Steps is the number of train steps to do. 0 means unknown; only Time then limits the
+	// trials.
 	Steps int64
-	// LearningRate is fed to a model that takes one.
+	// LearningRate is the learning rate for a model that takes one.
 	LearningRate float64
-	// Budget is the memory that the training may use, RSS or with BudgetOfAnon anonymous memory;
-	// 0 is no limit.
+	// Budget is the memory that the training may use: RSS or, with BudgetOfAnon, anonymous
+	// memory. 0 means no limit.
 	Budget       memory.Bytes
 	BudgetOfAnon bool
-	// Cache is the folder of earlier measurements, such as CacheDir(); empty keeps none.
+	// Cache is the folder of earlier measurements, such as CacheDir(); empty disables the
+	// cache.
 	Cache string
-	// CacheOnly takes what the cache has, or else plain steps, without trials.
+	// CacheOnly uses a cached choice, or plain steps if there is none, and runs no trials.
 	CacheOnly bool
-	// Refresh measures although the cache has a choice.
+	// Refresh measures even if the cache has a choice.
 	Refresh bool
-	// Time is the most that the trials may take; 0 means 20 s.
+	// Time is the maximum time of the trials; 0 means 20 s.
 	Time time.Duration
-	// Log gets details, at the level of debugging; nil discards them.
+	// Log receives details at level Debug; nil discards them.
 	Log *slog.Logger
 }
 
-// Affords reports whether something may take so long once, beside a training of Steps steps of
-// the least time that they may take.
+// Affords reports whether a training of Steps steps is long enough to spend this much time
+// once. It assumes the least time per step.
 func (p *Plan) Affords(cost time.Duration) bool {
 	return float64(cost) <= share*float64(p.Steps)*float64(p.least())
 }
 
-// least is the least time that a step may take: the fastest one known, and copying the batch.
+// least returns a lower bound of the time of a step: the fastest known step, and copying the
+// batch.
 func (p *Plan) least() time.Duration {
 	return leastStep + seconds(batchBytes(p.Data, p.Batch)/copiedBytes)
 }
 
-// allowed is the most that the trials may take if a step takes so long.
+// allowed returns the maximum time of the trials for a given time per step.
 func (p *Plan) allowed(step time.Duration) time.Duration {
 	most := cmp.Or(p.Time, maxTime)
 	if p.Steps <= 0 {
@@ -102,36 +106,38 @@ func batchBytes(ds data.Dataset, batch int) float64 {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Choice is what Choose has chosen.
+// Choice is the result of Choose.
 type Choice struct {
-	// Configuration is the winner; plain if none was faster. The cache does not keep it, since
-	// another training may have less to choose from.
+	// Configuration is the fastest one; plain if none was faster. The cache does not store it,
+	// since another training may have other limits.
 	Configuration Configuration `json:"-"`
-	// Measurements are those of the trials, plain steps first; empty if there were none.
+	// Measurements are the results of the trials, plain steps first; empty if there were none.
 	Measurements []Measurement `json:"measurements,omitempty"`
-	// Reason says what was found, in a line: "50 steps per execution: 27.1 us per step, 4.8
+	// Reason describes the result in a line: "50 steps per execution: 27.1 us per step, 4.8
 	// times as fast as plain (...)".
 	Reason string `json:"-"`
-	// Took is how long the trials took, and Allowed how long they might have taken.
+	// Took is the time that the trials took, and Allowed their maximum time.
 	Took    time.Duration `json:"took_ns,omitempty"`
 	Allowed time.Duration `json:"allowed_ns,omitempty"`
-	// Cached means that the cache had the choice.
+	// Cached means that the choice came from the cache.
 	Cached bool `json:"-"`
-	// CacheError says why measurements could not be kept in Plan.Cache; nil if they could.
+	// CacheError is the reason why measurements could not be stored in Plan.Cache; nil on
+	// success.
 	CacheError error `json:"-"`
 }
 
-// Choose finds the fastest configuration for a training. It opens TensorFlow (tfbind.Load) and no
-// session; its trials have ended when it returns.
+// Choose finds the fastest configuration for a training. It opens TensorFlow (tfbind.Load) but
+// no session. All trials have ended when it returns.
 //
-// Trials that find nothing, or fail, are no error: the choice is plain, and Choice.Reason says
-// why. Errors are those of ctx, of a missing TensorFlow, and of a model that cannot be trained.
+// Trials that fail or find nothing faster are not an error: the choice is then plain, and
+// Choice.Reason says why. An error means that ctx ended, that TensorFlow is missing, or that
+// the model cannot be trained.
 func Choose(ctx context.Context, p Plan) (Choice, error) {
 	if ctx == nil {
 		return Choice{}, errors.New("autotune: the context is nil; give one, such as context.Background()")
 	}
 	if os.Getenv(Env) != "" {
-		return Choice{}, errors.New("autotune: this is a trial, which would start others; call autotune.Child first in main")
+		return Choice{}, errors.New("autotune: Choose was called in a trial; call autotune.Child first in main")
 	}
 	info, err := tfbind.Load("")
 	if err != nil {
@@ -148,7 +154,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	allowed := p.allowed(max(p.least(), seconds(cached.PlainSeconds)))
 	if c := cached.Choice; c != nil && !p.Refresh {
 		now, whole := c.now(offered)
-		// Where there is no time, what is known is better than nothing.
+		// If there is no time for trials, a cached result is better than nothing.
 		if p.CacheOnly || allowed < minTime || whole && !now.shortOf(allowed) {
 			now.decide(&p, ownMemory())
 			now.Cached, now.Reason = true, now.reason(true)
@@ -157,7 +163,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	}
 	switch {
 	case p.CacheOnly:
-		return Choice{Reason: "plain: no choice is kept for this model, this data and machine"}, nil
+		return Choice{Reason: "plain: the cache has no choice for this model, data and machine"}, nil
 	case allowed < minTime:
 		return Choice{Reason: fmt.Sprintf("plain: too short a training to measure what is faster (%d steps)", p.Steps)}, nil
 	}
@@ -179,7 +185,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	unkept := p.save(cached)
 	c, _ = c.now(offered)
 	if unkept != nil {
-		c.CacheError = option.Errorf("what was measured is not kept for the next training: %w; set {Plan.Cache} to a folder that can be written", unkept)
+		c.CacheError = option.Errorf("the measurements are not cached for the next training: %w; set {Plan.Cache} to a folder that can be written", unkept)
 	}
 	c.decide(&p, t.own)
 	won := find(measured, c.Configuration)
@@ -187,22 +193,23 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	return c, nil
 }
 
-// unmeasurable says why no trial is possible; empty if one is.
+// unmeasurable returns the reason why no trial is possible; empty if one is.
 func (p *Plan) unmeasurable(offered offer) string {
 	switch {
 	case len(offered.bases)+len(offered.settings) == 0:
-		return "the model and the options offer nothing else"
+		return "the model and the options allow nothing else"
 	case p.Data.Len() < p.Batch:
-		return "there is no whole batch to measure with"
+		return "the data has no full batch to measure with"
 	case slices.ContainsFunc(p.Data.Fields(), func(f data.FieldSpec) bool { return f.Type == "string" }):
-		return "data with text is not measured"
+		return "autotune does not support data with text"
 	}
 	return ""
 }
 
-// merge takes what was measured earlier and not now, such as what this training must not use, and
-// what there was no time for. What was on offer and is measured again must not win by the chance of
-// having been measured then and not now.
+// merge adds earlier measurements that were not repeated now, for example because this training
+// must not use the configuration or there was no time. With refresh, it leaves out
+// configurations that were to be measured again, since an earlier measurement must not let them
+// win.
 func (c *Choice) merge(earlier *Choice, o offer, refresh bool) {
 	if earlier == nil {
 		return
@@ -219,7 +226,7 @@ func (c *Choice) merge(earlier *Choice, o offer, refresh bool) {
 	}
 }
 
-// put adds a measurement, unless there is one of the same configuration that is not late.
+// put adds a measurement, unless a complete one of the same configuration exists.
 func (c *Choice) put(m Measurement) {
 	if have := find(c.Measurements, m.Configuration); have == nil {
 		c.Measurements = append(c.Measurements, m)
@@ -228,15 +235,15 @@ func (c *Choice) put(m Measurement) {
 	}
 }
 
-// decide chooses by the measurements. own is the anonymous memory of this process.
+// decide makes the choice from the measurements. own is the anonymous memory of this process.
 func (c *Choice) decide(p *Plan, own memory.Bytes) {
 	c.Measurements = p.within(c.Measurements, own)
 	winner, _ := judge(c.Measurements)
 	c.Configuration = winner.Configuration
 }
 
-// now returns a cached choice with its measurements of what is on offer. whole means that all of
-// that was measured.
+// now returns a cached choice with only the measurements of configurations on offer. whole
+// means that all of them were measured.
 func (c *Choice) now(o offer) (now Choice, whole bool) {
 	now = *c
 	now.Measurements = nil
@@ -256,15 +263,15 @@ func (c *Choice) now(o offer) (now Choice, whole bool) {
 	return now, len(missing) == 0
 }
 
-// shortOf reports whether trials of so much time could measure what there was no time for, or
-// what failed and may not fail now.
+// shortOf reports whether trials of this length could measure a configuration that lacked time
+// before, or that failed for a passing reason.
 func (c *Choice) shortOf(allowed time.Duration) bool {
 	return slices.ContainsFunc(c.Measurements, func(m Measurement) bool {
 		return m.Passing && allowed >= min(c.Allowed, maxTime) || m.Late && allowed >= 2*c.Allowed
 	})
 }
 
-// reason says what was found.
+// reason describes the result.
 func (c *Choice) reason(cached bool) string {
 	when := fmt.Sprintf("measured in %.1f s", c.Took.Seconds())
 	if cached {
@@ -276,15 +283,15 @@ func (c *Choice) reason(cached bool) string {
 	}
 	text := fmt.Sprintf("%s: %s per step", c.Configuration, duration(won.Step))
 	if c.Configuration.Plain() {
-		text += ", and nothing was shown to be faster"
+		text += "; no other configuration was measurably faster"
 		if slices.ContainsFunc(c.Measurements, func(m Measurement) bool { return m.Out != "" && m.Rounds >= minRounds }) {
-			text += " that may be chosen"
+			text += " within the limits"
 		}
 	} else {
 		text += fmt.Sprintf(", %.2g times as fast as plain", 1/won.Ratio)
 	}
 	lines := []string{text + " (" + when + ")"}
-	count := map[string]int{} // that are out for the same reason
+	count := map[string]int{} // configurations excluded for the same reason
 	for _, m := range c.Measurements {
 		count[m.Out]++
 	}
@@ -296,7 +303,7 @@ func (c *Choice) reason(cached bool) string {
 		if n := count[m.Out] - 1; n > 0 {
 			who = fmt.Sprintf("%s and %d more are", m.Configuration, n)
 		}
-		count[m.Out] = 0 // said
+		count[m.Out] = 0 // already listed
 		lines = append(lines, fmt.Sprintf("%s out: %s", who, m.Out))
 	}
 	return strings.Join(lines, "; ")

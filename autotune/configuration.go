@@ -13,22 +13,23 @@ import (
 	"steadyfit/session"
 )
 
-// Configuration is a way to run a training. The zero value is plain: one step per call, as
-// exported, with the settings that the training has anyway.
+// Configuration is a way to run the steps of a training. The zero value is plain: one step per
+// call, the signature as exported, and the settings of the options.
 type Configuration struct {
-	// StepsPerExecution is the number of steps in a call; 0 is one.
+	// StepsPerExecution is the number of steps in a call; 0 means 1.
 	StepsPerExecution int `json:"steps_per_execution,omitempty"`
-	// Compiled takes the XLA-compiled signature.
+	// Compiled uses the XLA-compiled signature.
 	Compiled bool `json:"compiled,omitempty"`
-	// Executor, IntraThreads and InterThreads are those of gpuopts.Options; zero changes nothing.
+	// Executor, IntraThreads and InterThreads have the meaning of gpuopts.Options; zero values
+	// change nothing.
 	Executor     gpuopts.Executor `json:"executor,omitempty"`
 	IntraThreads int              `json:"intra_threads,omitempty"`
 	InterThreads int              `json:"inter_threads,omitempty"`
-	// CallerRuns is that of session.Options.
+	// CallerRuns has the meaning of session.Options.CallerRuns.
 	CallerRuns bool `json:"caller_runs,omitempty"`
-	// Allocator replaces malloc: "jemalloc", preloaded with the variables of Environment.
+	// Allocator replaces malloc. "jemalloc" is preloaded with the variables of Environment.
 	Allocator string `json:"allocator,omitempty"`
-	// Precision is that of gpuopts.Options. It changes what the training computes.
+	// Precision has the meaning of gpuopts.Options. It changes the results of the training.
 	Precision gpuopts.Precision `json:"precision,omitempty"`
 }
 
@@ -54,9 +55,9 @@ func (c Configuration) String() string {
 	return cmp.Or(strings.Join(words, ", "), "plain")
 }
 
-// Environment lists the variables that this process lacks for the configuration;
-// session.Restart restarts the program with them. It is an error if the allocator is not on
-// this machine, or a variable has another value.
+// Environment lists the variables that the configuration needs and this process does not have;
+// session.Restart restarts the program with them. It returns an error if the allocator is not
+// installed, or a variable has another value.
 func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	if c.Allocator == "" {
 		return nil, nil
@@ -71,8 +72,8 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	return missing, err
 }
 
-// Apply returns the options of a session with the configuration, for a process that has the
-// variables of Environment.
+// Apply returns the options of a session with the configuration applied. The process must have
+// the variables of Environment.
 func (c Configuration) Apply(o session.Options) session.Options {
 	o.StepsPerExecution = cmp.Or(c.StepsPerExecution, o.StepsPerExecution)
 	o.Compiled = c.Compiled || o.Compiled
@@ -85,7 +86,7 @@ func (c Configuration) Apply(o session.Options) session.Options {
 	return o
 }
 
-// over returns the configuration with another one where it changes nothing.
+// over returns the configuration with its zero fields taken from base.
 func (c Configuration) over(base Configuration) Configuration {
 	return Configuration{
 		StepsPerExecution: cmp.Or(c.StepsPerExecution, base.StepsPerExecution),
@@ -99,13 +100,13 @@ func (c Configuration) over(base Configuration) Configuration {
 	}
 }
 
-// threads returns what the configuration changes of the executor and its threads.
+// threads returns the part of the configuration that sets the executor and its threads.
 func (c Configuration) threads() Configuration {
 	return Configuration{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns}
 }
 
-// parts splits a configuration into its base, of steps and signature, and its settings, at most
-// one of each kind.
+// parts splits a configuration into its base (steps per execution and signature) and its
+// settings, at most one of each kind.
 func (c Configuration) parts() (base Configuration, settings []Configuration) {
 	for _, s := range []Configuration{c.threads(), {Allocator: c.Allocator}, {Precision: c.Precision}} {
 		if !s.Plain() {
@@ -115,14 +116,14 @@ func (c Configuration) parts() (base Configuration, settings []Configuration) {
 	return Configuration{StepsPerExecution: c.StepsPerExecution, Compiled: c.Compiled}, settings
 }
 
-// Rounds reports whether steps may round differently than plain ones (session.Options.Rounding).
-// If not, they are the same bit for bit.
+// Rounds reports whether steps may round differently than plain ones
+// (session.Options.Rounding). Otherwise results are the same bit for bit.
 func (c Configuration) Rounds() bool {
 	return c.Apply(session.Options{}).Rounding() != session.Rounding{}
 }
 
-// changes weighs what differs from plain steps: of configurations of about the same speed, the
-// one with less wins.
+// changes counts the differences from plain steps. Of configurations with about the same speed,
+// the one with the fewest differences wins.
 func (c Configuration) changes() int {
 	n := 0
 	for _, change := range []bool{
@@ -138,28 +139,28 @@ func (c Configuration) changes() int {
 	return n
 }
 
-// Limits say what may be chosen where the model and the options leave it open. The zero value
-// leaves plain steps.
+// Limits restrict what may be chosen in addition to the model and the options. The zero value
+// allows only plain steps.
 type Limits struct {
-	// StepsPerExecution is how many steps can follow each other without a pause, as in an
-	// epoch; below 2, each step is a call.
+	// StepsPerExecution is the number of steps that can run without a pause, such as the steps
+	// of an epoch. Below 2, each step is a call.
 	StepsPerExecution int
 	// Compiled allows XLA-compiled signatures, which round differently than plain steps.
 	Compiled bool
 	// Threads allows another executor, other numbers of threads, and the calling thread. Some
-	// of it rounds differently.
+	// of these round differently.
 	Threads bool
 	// Traced means that a step will be traced, which excludes the single-threaded executor.
 	Traced bool
-	// Preload allows another allocator. The caller restarts its program with the variables of
-	// Configuration.Environment.
+	// Preload allows another allocator. The caller must then restart its program with the
+	// variables of Configuration.Environment.
 	Preload bool
-	// Precision allows to compute in 16 bits, which changes the training.
+	// Precision allows computing in 16 bits, which changes the results of the training.
 	Precision bool
 }
 
 // ThreadVariable returns the environment variable that sets one of TensorFlow's numbers of
-// threads, or "". Limits.Threads is off under one.
+// threads, or "". While one is set, Limits.Threads has no effect.
 func ThreadVariable() string {
 	for _, name := range []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"} {
 		if os.Getenv(name) != "" {
@@ -169,15 +170,15 @@ func ThreadVariable() string {
 	return ""
 }
 
-// under returns the limits without what the options and the environment exclude.
+// under returns the limits reduced by the options and the environment.
 func (l Limits) under(o session.Options) Limits {
 	l.Compiled = l.Compiled && !o.Device.Deterministic
 	l.Threads = l.Threads && !o.Device.Deterministic && ThreadVariable() == ""
 	return l
 }
 
-// Within returns the configuration without what the limits, the options of the session or the
-// environment exclude.
+// Within returns the configuration without the parts that the limits, the options of the
+// session or the environment exclude.
 func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	l = l.under(o)
 	if l.StepsPerExecution < 2 {
@@ -199,12 +200,12 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	return c
 }
 
-// offer is what a training may choose from: bases, most promising first, and settings to put on
-// top of any of them or of plain steps.
+// offer is the set of configurations to choose from: bases, the most promising first, and
+// settings to add to a base or to plain steps.
 type offer struct{ bases, settings []Configuration }
 
-// newOffer returns what a plan may choose from, without what its options set already. The errors
-// are those of session.Compile.
+// newOffer returns the configurations that a plan allows and its options do not already set.
+// The errors are those of session.Compile.
 func newOffer(p *Plan) (offer, error) {
 	plan, err := session.Compile(p.Model, p.Options)
 	if err != nil {
@@ -261,7 +262,7 @@ func (p *Plan) settings(l Limits) (settings []Configuration) {
 	return settings
 }
 
-// dataShape is the shape of the first input of data of a signature; nil if there is none.
+// dataShape returns the shape of the first data input of a signature; nil if there is none.
 func dataShape(m *savedmodels.Model, signature string) []int64 {
 	sig, err := m.Signature(signature)
 	if signature == "" || err != nil || len(sig.DataInputs()) == 0 {
@@ -270,8 +271,8 @@ func dataShape(m *savedmodels.Model, signature string) []int64 {
 	return sig.DataInputs()[0].Shape
 }
 
-// like returns the configuration that is on offer and like one that was measured. Numbers of
-// steps per execution that differ at most twofold are alike, unless they are compiled.
+// like returns the configuration on offer that is most like a measured one. Numbers of steps
+// per execution are alike if they differ at most twofold and the steps are not compiled.
 func (o offer) like(c Configuration) (now Configuration, ok bool) {
 	base, settings := c.parts()
 	if !base.Plain() {

@@ -10,49 +10,49 @@ import (
 	"steadyfit/memory"
 )
 
-// margin is how much faster than plain steps a winner is at least, by the end of its interval
-// that is nearer to them.
+// margin is the least speedup over plain steps that a winner needs, at the slow end of its
+// interval.
 const margin = 0.03
 
-// The rounds of a trial: minRounds to conclude anything, slowRounds for what does not win, and
-// maxRounds where there is time.
+// The numbers of rounds of a trial: minRounds before any conclusion, slowRounds for a
+// configuration that does not win, and maxRounds if there is time.
 const (
 	minRounds  = 3
 	slowRounds = 5
 	maxRounds  = 9
 )
 
-// Measurement is what trials found about a configuration.
+// Measurement is the result of trials of one configuration.
 type Measurement struct {
 	Configuration Configuration `json:"candidate"`
-	// Step is the median over rounds of the time of a step, in seconds.
+	// Step is the median time of a step over rounds, in seconds.
 	Step float64 `json:"step_seconds,omitempty"`
-	// Ratio is the time of a step divided by that of plain steps: the median over rounds of the
-	// ratio to the best configuration so far, in the same round, times the Ratio of that. Its
-	// confidence of being between Low and High is about 3/4 for 3 rounds, and at least 0.9 from
-	// 5 rounds on.
+	// Ratio is the time of a step divided by that of plain steps: the median, over rounds, of
+	// the ratio to the best configuration so far in the same round, times the Ratio of that
+	// configuration. It lies between Low and High with a confidence of about 3/4 for 3 rounds,
+	// and of at least 0.9 from 5 rounds on.
 	Ratio  float64 `json:"ratio,omitempty"`
 	Low    float64 `json:"ratio_low,omitempty"`
 	High   float64 `json:"ratio_high,omitempty"`
 	Rounds int     `json:"rounds,omitempty"`
-	// Peak and Anon are the largest RSS and anonymous memory of the process, and Base its
-	// anonymous memory before it opened the model; 0 is unknown.
+	// Peak and Anon are the maximum RSS and anonymous memory of the process. Base is its
+	// anonymous memory before it opened the model. 0 means unknown.
 	Peak memory.Bytes `json:"peak_bytes,omitempty"`
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	Base memory.Bytes `json:"base_bytes,omitempty"`
-	// Out says why the configuration cannot win; empty if it can.
+	// Out is the reason why the configuration cannot be chosen; empty if it can.
 	Out string `json:"out,omitempty"`
-	// Late means that there was no time for it. Passing means that it is out for a reason that
-	// may not hold another time, such as a lack of memory.
+	// Late means that there was no time to measure it. Passing means that the reason of Out,
+	// such as a lack of memory, may not hold another time.
 	Late    bool `json:"late,omitempty"`
 	Passing bool `json:"passing,omitempty"`
 }
 
-// plainSteps compares plain steps to themselves.
+// plainSteps is the ratio of plain steps to themselves.
 var plainSteps = Measurement{Ratio: 1, Low: 1, High: 1}
 
-// summarize compares the rounds of a configuration to those of another one, pairwise. other is
-// how that compares to plain steps.
+// summarize compares the rounds of a configuration pairwise with those of another one. other is
+// the measurement of that one relative to plain steps.
 func summarize(c Configuration, steps, beside []float64, other Measurement) Measurement {
 	m := Measurement{Configuration: c, Rounds: len(steps)}
 	if len(steps) == 0 {
@@ -76,13 +76,14 @@ func ratios(values, to []float64) []float64 {
 // spread combines two independent relative errors in quadrature, in log space.
 func spread(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
 
-// faster reports whether the configuration was shown to be faster than plain steps by margin.
+// faster reports whether the configuration was measured to be faster than plain steps by
+// margin.
 func (m Measurement) faster() bool {
 	return m.Out == "" && !m.Configuration.Plain() && m.Rounds >= minRounds && m.High <= 1-margin
 }
 
-// judge returns the winner: of those within margin of the fastest, the one that changes least.
-// ok is false if plain steps stay.
+// judge returns the winner: of the configurations within margin of the fastest, the one with
+// the fewest changes. ok is false if plain steps win.
 func judge(measured []Measurement) (winner Measurement, ok bool) {
 	good := slices.DeleteFunc(slices.Clone(measured), func(m Measurement) bool { return !m.faster() })
 	if len(good) == 0 {
@@ -95,8 +96,8 @@ func judge(measured []Measurement) (winner Measurement, ok bool) {
 	}), true
 }
 
-// bestBase returns the fastest base that was not shown to be slower than plain steps: settings
-// may gain most on top of it.
+// bestBase returns the fastest base that was not measured to be slower than plain steps, since
+// settings may gain most on top of it.
 func bestBase(measured []Measurement) Configuration {
 	best := Measurement{Ratio: math.Inf(1)}
 	for _, m := range measured {
@@ -115,9 +116,9 @@ func find(measured []Measurement, c Configuration) *Measurement {
 	return nil
 }
 
-// over says why a measurement exceeds the memory budget; empty if it does not. own is the
-// anonymous memory of this process: what exceeds Base, such as its data, the training has beside
-// the memory of the trial.
+// over returns the reason why a measurement exceeds the memory budget; empty if it does not.
+// own is the anonymous memory of this process. The part of own that exceeds Base, such as the
+// data, adds to the memory of the trial.
 func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	if p.Budget <= 0 {
 		return ""
@@ -132,8 +133,8 @@ func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	return fmt.Sprintf("over the budget of %v of %s", p.Budget, kind)
 }
 
-// within returns the measurements with those out that exceed the budget. Plain steps stay, since
-// nothing takes less.
+// within returns the measurements, with those that exceed the budget marked as out. Plain steps
+// are never marked, since nothing needs less memory.
 func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
 	measured = slices.Clone(measured)
 	for i := range measured {
@@ -144,7 +145,7 @@ func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
 	return measured
 }
 
-// duration is a time per step for people, as in "27.1 us".
+// duration formats a time per step, as in "27.1 us".
 func duration(seconds float64) string {
 	switch {
 	case seconds < 999.5e-6:
@@ -155,7 +156,7 @@ func duration(seconds float64) string {
 	return fmt.Sprintf("%.3g s", seconds)
 }
 
-// ownMemory is the anonymous memory of this process; 0 is unknown.
+// ownMemory returns the anonymous memory of this process; 0 if unknown.
 func ownMemory() memory.Bytes {
 	usage, err := memory.Read()
 	if err != nil || !usage.Anon.OK {

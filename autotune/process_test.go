@@ -170,12 +170,12 @@ func TestNoTrials(t *testing.T) {
 	p.Steps, p.CacheOnly = 0, true
 	c, err = Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Reason: "plain: no choice is kept for this model, this data and machine"}, c)
+	assert.Equal(t, Choice{Reason: "plain: the cache has no choice for this model, data and machine"}, c)
 
 	p.CacheOnly, p.Limits = false, Limits{}
 	c, err = Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Reason: "plain: the model and the options offer nothing else"}, c)
+	assert.Equal(t, Choice{Reason: "plain: the model and the options allow nothing else"}, c)
 	entries, err := os.ReadDir(p.Cache)
 	require.NoError(t, err)
 	assert.Empty(t, entries)
@@ -250,7 +250,7 @@ func TestTrialsThatFail(t *testing.T) {
 		c.Process = nil
 	})
 	t.Run("no room for a second process", func(t *testing.T) {
-		assert.ErrorContains(t, headroom(1<<60), "there may be too little memory for it")
+		assert.ErrorContains(t, headroom(1<<60), "there may be too little memory: ")
 		assert.NoError(t, headroom(-1<<40))
 	})
 	t.Run("interrupted", func(t *testing.T) {

@@ -24,28 +24,28 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Env is the environment variable that makes a process a trial.
+// Env is the environment variable that marks a process as a trial.
 const Env = "STEADYFIT_TRIAL"
 
-// spec is what a trial runs. Each line of its requests is then a round.
+// spec describes a trial. Each line of its requests then asks for a round.
 type spec struct {
 	Library string `json:"library"`
-	// Model is the folder of the SavedModel, Hash that of its graph, and Loss the output that is
-	// the loss.
+	// Model is the folder of the SavedModel, Hash the hash of its graph, and Loss the name of
+	// the loss output.
 	Model         string          `json:"model"`
 	Hash          string          `json:"hash"`
 	Loss          string          `json:"loss"`
 	Options       session.Options `json:"options"`
 	Configuration Configuration   `json:"configuration"`
-	// Data are .npy files, one for each of Fields.
+	// Data are .npy files, one for each field in Fields.
 	Data   []string `json:"data"`
 	Fields []string `json:"fields"`
 	Batch  int      `json:"batch"`
-	// LearningRate is fed where the model takes one; 0 leaves it.
+	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64 `json:"learning_rate"`
 }
 
-// round asks for steps for that long, and for one call at least.
+// round requests steps for this long, but at least one call.
 type round struct {
 	Seconds float64 `json:"seconds"`
 }
@@ -60,13 +60,14 @@ type answer struct {
 	Peak   memory.Bytes `json:"peak"`
 	Anon   memory.Bytes `json:"anon"`
 	Base   memory.Bytes `json:"base"`
-	// Failure says why the trial ends. Lasting means that it would fail again at another time.
+	// Failure is the reason why the trial ends. Lasting means that it would fail again at
+	// another time.
 	Failure string `json:"failure,omitempty"`
 	Lasting bool   `json:"lasting,omitempty"`
 }
 
-// lasting reports whether a model cannot run in some configuration. Other errors, such as a lack
-// of memory, may pass.
+// lasting reports whether an error means that a model cannot run in a configuration. Other
+// errors, such as a lack of memory, may not occur again.
 func lasting(err error) bool {
 	for _, kind := range []error{tfbind.ErrInvalidArgument, tfbind.ErrFailedPrecondition, &tfbind.Error{Code: tfbind.Unimplemented}, session.ErrStack, session.ErrNoSignature, session.ErrData} {
 		if errors.Is(err, kind) {
@@ -76,14 +77,14 @@ func lasting(err error) bool {
 	return false
 }
 
-// Child runs a trial and does not return, in a process that is one. In any other it returns at
-// once. It comes first in the main of a program that calls Choose.
+// Child runs a trial and does not return if this process is a trial. Otherwise it returns at
+// once. Main calls it first in a program that calls Choose.
 func Child(ctx context.Context) {
 	if os.Getenv(Env) == "" {
 		return
 	}
-	// Where memory gets short, the kernel is to kill the trial. If that cannot be set, it
-	// chooses itself.
+	// If memory runs out, the kernel should kill the trial. If this setting fails, the kernel
+	// chooses a process itself.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	code := 0
 	if err := runTrial(ctx); err != nil {
@@ -93,7 +94,7 @@ func Child(ctx context.Context) {
 	os.Exit(code) //nolint:revive // the process is a trial
 }
 
-// runTrial runs rounds until the parent has ended, or to an error.
+// runTrial runs rounds until the parent has ended or an error occurs.
 func runTrial(ctx context.Context) (err error) {
 	var s spec
 	parent, err := child.Connect(Env, &s)
@@ -131,8 +132,8 @@ func runTrial(ctx context.Context) (err error) {
 	}
 }
 
-// listen reads the requests. When the parent has ended, it ends this process at once, which may
-// be in the middle of a long call of TensorFlow.
+// listen reads the requests. When the parent has ended, it exits at once, even during a long
+// call of TensorFlow.
 func listen(from io.Reader) <-chan []byte {
 	requests := make(chan []byte, 1)
 	go func() {
@@ -148,16 +149,16 @@ func listen(from io.Reader) <-chan []byte {
 }
 
 // warmUp is the number of calls before the first round: TensorFlow rewrites and compiles graphs
-// in the first, and settles its buffers in the second.
+// in the first call, and allocates its buffers in the second.
 const warmUp = 3
 
-// trainer trains on the same few batches again and again.
+// trainer trains on the same few batches repeatedly.
 type trainer struct {
 	session *session.Session
 	data    *data.InMemory
 	next    func() (data.Batch, error, bool)
 	stop    func()
-	steps   int // per call
+	steps   int // steps per call
 	done    int64
 	out     []float64
 	finite  bool
@@ -169,7 +170,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		return nil, err
 	}
 	if want := s.Configuration.Allocator; want != "" && native.Allocator() != want {
-		return nil, fmt.Errorf("the allocator is %s, expected %s", native.Allocator(), want)
+		return nil, fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), want)
 	}
 	t = &trainer{finite: true, base: ownMemory()}
 	defer func() {
@@ -185,7 +186,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		return t, err
 	}
 	if model.Hash != s.Hash {
-		return t, fmt.Errorf("%w: %s has another graph than before", savedmodels.ErrChanged, s.Model)
+		return t, fmt.Errorf("%w: the graph of %s is not the one that was planned", savedmodels.ErrChanged, s.Model)
 	}
 	if t.data, err = data.OpenNPY(s.Data...); err != nil {
 		return t, err
@@ -210,14 +211,14 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	}
 	t.steps = t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
 	if n := s.Configuration.StepsPerExecution; n > 1 && n != t.steps {
-		return t, fmt.Errorf("%w: expected %d steps per execution, and %d can be", session.ErrStack, n, t.steps)
+		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, t.steps)
 	}
-	// As in a training, since batches that are read ahead take memory and time.
+	// As in a training: reading ahead takes memory and time.
 	ahead := data.Prefetch(t.data, data.AheadFor(t.data, s.Batch))
 	ahead.SetBlock(t.steps)
 	whole := t.data.Len() / s.Batch
 	if whole > t.steps {
-		whole -= whole % t.steps // so that calls end with a pass
+		whole -= whole % t.steps // calls must end at the end of a pass
 	}
 	t.next, t.stop = iter.Pull2(passes(ahead, s.Batch, whole))
 	t.out = make([]float64, len(t.session.TrainMetrics()))
@@ -227,8 +228,8 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	return t, nil
 }
 
-// evaluate tries a batch: an executor cannot run all graphs, and a training must not fail at its
-// first validation.
+// evaluate tries a batch of an evaluation: an executor cannot run all graphs, and a training
+// must not fail at its first validation.
 func (t *trainer) evaluate(ctx context.Context, batch int) error {
 	n := len(t.session.EvaluateMetrics())
 	if n == 0 {
@@ -246,7 +247,7 @@ func (t *trainer) evaluate(ctx context.Context, batch int) error {
 	return t.session.ResetMetrics(ctx)
 }
 
-// passes walks the first n batches of a dataset, which has some, again and again.
+// passes repeats the first n batches of a dataset without end.
 func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for {
@@ -262,7 +263,7 @@ func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// run makes calls for so many seconds, and one at least.
+// run makes calls for this many seconds, but at least one.
 func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	calls := 0
 	start := time.Now()
@@ -274,7 +275,7 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 		calls++
 		took = time.Since(start).Seconds()
 	}
-	usage, err := memory.Read() // bytes that are unknown are 0
+	usage, err := memory.Read() // unknown amounts are 0
 	return answer{
 		Step: took / float64(calls*t.steps), Call: took / float64(calls), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
@@ -309,23 +310,24 @@ func (t *trainer) call(ctx context.Context) error {
 		}
 	}
 	t.done += int64(t.steps)
-	loss := t.out[0] // other metrics may be NaN, such as that of a class without samples
+	loss := t.out[0] // other metrics may be NaN, such as those of a class without samples
 	t.finite = t.finite && !math.IsNaN(loss) && !math.IsInf(loss, 0)
 	return nil
 }
 
 const (
-	// sampleBatches is the most batches that trials train on, as many as a call has steps as a
-	// rule.
+	// sampleBatches is the maximum number of batches that trials train on, usually the number
+	// of steps of a call.
 	sampleBatches = 50
-	// sampleBytes is about the most data that they train on, little beside what a trial takes.
+	// sampleBytes is about the maximum size of the data that trials train on, which is small
+	// compared with the memory of a trial.
 	sampleBytes = 64 << 20
 )
 
-// sample writes the first batches of a dataset to .npy files in a folder, for the trials: as
-// many as sampleBatches, sampleBytes and a time for reading them allow, and one at least. The
-// fields are those that the train signature is fed. The files have names of their own, since a
-// field's name may be anything.
+// sample writes the first batches of a dataset to .npy files for the trials: at least one, and
+// as many as sampleBatches, sampleBytes and the time for reading allow. fields are the fields
+// for the inputs of the train signature. File names do not contain field names, which may be
+// any text.
 func sample(p *Plan, dir string, within time.Duration) (paths, fields []string, err error) {
 	plan, err := session.Compile(p.Model, p.Options)
 	if err != nil {
@@ -349,7 +351,7 @@ func sample(p *Plan, dir string, within time.Duration) (paths, fields []string, 
 	count := max(min(sampleBatches, p.Data.Len()/p.Batch, int(sampleBytes/max(batchBytes(p.Data, p.Batch), 1)), int(within/each)), 1)
 	var arrays []data.Writer
 	var files []*os.File
-	var at []int // in a batch
+	var at []int // indices of the fields in a batch
 	defer func() {
 		for _, f := range files {
 			err = errors.Join(err, f.Close())

@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// roundSeconds is the least time of a round; a call that takes longer is a round. The rounds
-	// of both configurations take about as long, up to mostSeconds.
+	// roundSeconds is the least time of a round; one longer call is also a round. The rounds of
+	// the compared configurations take about the same time, up to mostSeconds.
 	roundSeconds = 0.02
 	mostSeconds  = 0.1
-	// hangs is how long a round may take in any case.
+	// hangs is the time of a round that is never considered a hang.
 	hangs = 5 * time.Second
 )
 
 // Errors of trials.
 var (
-	errLate      = errors.New("there was no time left")
-	errCold      = errors.New("half of the time that was left was too short to warm up")
+	errLate      = errors.New("no time was left")
+	errCold      = errors.New("half of the remaining time was too short to warm up")
 	errHangs     = errors.New("it hangs")
 	errNotFinite = errors.New("its loss is not finite")
-	// errLasting is a configuration that would fail at any other time, too.
+	// errLasting means that a configuration would also fail at any other time.
 	errLasting = errors.New("it cannot run")
 )
 
-// failure is the error that a trial reports.
+// failure returns the error that a trial reports.
 type failure struct {
 	text    string
 	lasting bool
@@ -47,7 +47,7 @@ func (f *failure) Error() string { return f.text }
 
 func (f *failure) Is(target error) bool { return target == errLasting && f.lasting }
 
-// usable refuses an answer that must not be compared.
+// usable rejects an answer that must not be compared.
 func usable(a answer) error {
 	if !a.Finite {
 		return errNotFinite
@@ -55,46 +55,46 @@ func usable(a answer) error {
 	return nil
 }
 
-// trial runs a configuration. Outside of tests it is a process.
+// trial is a running configuration. Outside of tests it is a process.
 type trial interface {
-	// hear waits for an answer; the first says that the trial has warmed up. After errLate, no
-	// other answer comes.
+	// hear waits for an answer. The first answer means that the trial has warmed up. After
+	// errLate there are no further answers.
 	hear(until time.Time) (answer, error)
-	// ask has the trial run a round, and waits for the answer.
+	// ask requests a round, and waits for the answer.
 	ask(until time.Time, seconds float64) (answer, error)
-	// last is the latest answer, with the most anonymous memory of all of them.
+	// last returns the latest answer, with the maximum anonymous memory of all answers.
 	last() answer
-	// end ends the trial, and waits until it has ended.
+	// end ends the trial, and waits for its end.
 	end()
 }
 
-// tuner measures one configuration after the other.
+// tuner measures one configuration after another.
 type tuner struct {
 	plan *Plan
 	spec spec
-	// start begins a trial; what fails is an error of its hear.
+	// start starts a trial. Its failure is returned by the trial's hear.
 	start func(context.Context, Configuration) trial
 	// own is the anonymous memory of this process.
 	own memory.Bytes
-	// The tuner works from began to until. warm is how long plain steps took to warm up.
+	// The tuner works from began to until. warm is the time that plain steps took to warm up.
 	began, until time.Time
 	warm         time.Duration
-	// best runs the fastest configuration so far, beside which others are measured, and standing
-	// is its measurement; at first it is plain. Where plain steps scatter more than two fast
-	// configurations differ, ratios to plain steps would not tell those apart.
+	// best runs the fastest configuration so far, and the others are measured against it; at
+	// first it is plain. standing is its measurement. Ratios to plain steps could not separate
+	// two fast configurations, because plain steps scatter more than those differ.
 	best     trial
 	standing Measurement
-	// steps are the times of plain steps in all rounds so far. plain has their memory.
+	// steps are the times of plain steps in all rounds so far. plain is their memory.
 	steps []float64
 	plain Measurement
-	// measured is what is known of configurations so far.
+	// measured are the measurements so far.
 	measured []Measurement
 }
 
-// newTuner prepares the trials of a plan. TensorFlow is open.
+// newTuner prepares the trials of a plan. TensorFlow must be open.
 func newTuner(p *Plan, info tfbind.Info) *tuner {
 	o := p.Options
-	// Several processes share the GPUs: none may take all of one.
+	// Several processes share the GPUs, so none may take all memory of one.
 	if d := &o.Device; d.MemoryFraction < 1 && len(d.VirtualGPUs) == 0 && d.GPUAllocator != gpuopts.CUDAMallocAsync && os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") == "" {
 		d.MemoryGrowth = true
 	}
@@ -107,8 +107,8 @@ func newTuner(p *Plan, info tfbind.Info) *tuner {
 	return t
 }
 
-// run writes the data for the trials, and measures. Plain steps are the first measurement. The
-// error is about no configuration, or about plain steps.
+// run writes the data for the trials, and measures. The first measurement is that of plain
+// steps. The error does not concern a single configuration, except plain steps.
 func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measured []Measurement, err error) {
 	t.began = time.Now()
 	t.until = t.began.Add(allowed)
@@ -124,9 +124,9 @@ func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measur
 	return t.measureAll(ctx, o)
 }
 
-// measureAll measures plain steps; the most promising base; plain steps with fewer threads, which
-// can gain most and needs no compiler; the other bases; settings of threads on the best base; and
-// other settings on the best of all.
+// measureAll measures, in this order: plain steps; the most promising base; plain steps with
+// fewer threads, which can gain most and needs no compiler; the other bases; settings of
+// threads on the best base; and other settings on the best of all.
 func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) {
 	start := time.Now()
 	t.best, t.standing = t.start(ctx, Configuration{}), plainSteps
@@ -134,7 +134,7 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 	first, err := t.best.hear(t.until)
 	t.warm = time.Since(start)
 	if err == nil {
-		// One round before any that counts, to know how long the trials may take.
+		// One round before the first that counts shows how long the trials may take.
 		first, err = t.best.ask(t.until, roundSeconds)
 	}
 	if err = cmp.Or(err, usable(first)); err != nil {
@@ -173,7 +173,7 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 	return slices.Insert(t.measured, 0, plain), nil
 }
 
-// note notes a round of the best.
+// note records a round of the best.
 func (t *tuner) note(a answer) {
 	m := &t.plain
 	if t.standing.Configuration.Plain() {
@@ -185,20 +185,20 @@ func (t *tuner) note(a answer) {
 	m.Peak, m.Anon = max(m.Peak, t.best.last().Peak), max(m.Anon, t.best.last().Anon)
 }
 
-// headroom refuses to start a second process where the first has so much anonymous memory, and
-// twice as much may not be there: the kernel would kill one of the control group, or in some
-// containers all. XLA was seen to take 2.2 times as much as plain steps.
+// headroom rejects a second process if twice the anonymous memory of the first may not be
+// available: the kernel would kill a process of the control group or, in some containers, all
+// of them. XLA was seen to take 2.2 times as much memory as plain steps.
 func headroom(anon memory.Bytes) error {
 	need := 2*anon + 256*memory.MiB
 	if left := memory.Available(); left.OK && left.Bytes < need {
-		return fmt.Errorf("there may be too little memory for it: %v are left, and it might take %v", left, need)
+		return fmt.Errorf("there may be too little memory: %v are left, and the trial might take %v", left, need)
 	}
 	return nil
 }
 
-// measure measures a configuration beside the best, unless it was measured before. It becomes the
-// best if it is shown to be faster and may be chosen: by medians alone, the luckiest of many
-// would, and its luck would be in all later ratios.
+// measure measures a configuration against the best, unless it was measured before. The
+// configuration becomes the best if it is measurably faster and may be chosen. The median alone
+// does not decide: the luckiest of many would win, and its luck would affect all later ratios.
 func (t *tuner) measure(ctx context.Context, c Configuration) {
 	for find(t.measured, c) == nil {
 		err := headroom(t.plain.Anon)
@@ -220,29 +220,29 @@ func (t *tuner) measure(ctx context.Context, c Configuration) {
 		case err == nil:
 			t.measured = append(t.measured, m)
 		case t.standing.Configuration.Plain():
-			err = fmt.Errorf("plain steps, which it is measured against: %w", err)
+			err = fmt.Errorf("the steps that it is compared with failed: %w", err)
 			t.measured = append(t.measured, Measurement{Configuration: c, Out: err.Error(), Passing: true})
 		default:
-			// The best has failed after it had been measured: plain steps take its place.
+			// The best failed after it had been measured, so plain steps replace it.
 			*find(t.measured, t.standing.Configuration) = out(t.standing.Configuration, err)
 			t.best.end()
 			t.best, t.standing = t.start(ctx, Configuration{}), plainSteps
-			_, _ = t.best.hear(t.until) // the next answer has the error, too
+			_, _ = t.best.hear(t.until) // the next answer returns the error again
 		}
 	}
 }
 
-// out is the measurement of a configuration that failed.
+// out returns the measurement of a configuration that failed.
 func out(c Configuration, err error) Measurement {
 	late := errors.Is(err, errLate) || errors.Is(err, errCold)
 	return Measurement{Configuration: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
 }
 
 // compare runs a trial in rounds that alternate with those of the best. shown means that it is
-// faster than the best. The error is about the best.
+// measurably faster than the best. The error concerns the best.
 func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool, err error) {
-	// XLA's compiler may take any time. Half of the time is left to the next configurations,
-	// unless there is little.
+	// XLA's compiler may take any time. Half of the remaining time is reserved for the next
+	// configurations, unless little remains.
 	left := time.Until(t.until)
 	share := max(left/2, min(left, 3*t.warm))
 	warm, err := other.hear(time.Now().Add(share))
@@ -252,7 +252,7 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 	if err != nil {
 		return out(c, err), false, nil
 	}
-	// A little less than a call, so that it is one call and not two.
+	// A little less than the time of a call, so that a round is one call and not two.
 	seconds := min(max(roundSeconds, 0.8*max(warm.Call, t.best.last().Call)), mostSeconds)
 	var steps, beside []float64
 	for len(steps) < maxRounds {
@@ -272,8 +272,8 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 			break // late
 		}
 		beside, steps = append(beside, a.Step), append(steps, b.Step)
-		// What was slower than plain steps each time cannot win. What was slower than the best
-		// can do so only where that must not run.
+		// A configuration that was slower than plain steps in each round cannot win. One that
+		// was slower than the best can win only if the best may not be chosen.
 		m := summarize(c, steps, beside, t.standing)
 		if len(steps) >= minRounds && m.Low >= 1 || len(steps) >= slowRounds && slices.Min(ratios(steps, beside)) >= 1 {
 			break
@@ -287,7 +287,7 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 	return m, summarize(c, steps, beside, plainSteps).faster(), nil
 }
 
-// round runs a round. A trial that takes very much longer than before hangs.
+// round runs a round. A trial that takes much longer than before counts as hanging.
 func (t *tuner) round(one trial, seconds float64) (answer, error) {
 	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, one.last().Call)))
 	if until.After(t.until) {
@@ -307,7 +307,7 @@ func (t *tuner) round(one trial, seconds float64) (answer, error) {
 type process struct {
 	*child.Process
 	latest answer
-	err    error // every further answer
+	err    error // the error of all further answers
 }
 
 func (t *tuner) startProcess(ctx context.Context, c Configuration) *process {
@@ -328,7 +328,7 @@ func (t *tuner) startProcess(ctx context.Context, c Configuration) *process {
 
 func (p *process) ask(until time.Time, seconds float64) (answer, error) {
 	if p.err == nil {
-		_ = json.NewEncoder(p.Requests).Encode(round{seconds}) // hear has the reason
+		_ = json.NewEncoder(p.Requests).Encode(round{seconds}) // hear returns the reason
 	}
 	return p.hear(until)
 }
@@ -339,7 +339,7 @@ func (p *process) hear(until time.Time) (answer, error) {
 	}
 	line, err := p.Receive(until)
 	if errors.Is(err, child.ErrDeadline) {
-		p.err = errLate // what comes later is the answer to another question
+		p.err = errLate // a later answer would belong to this request
 		return answer{}, errLate
 	}
 	var a answer
@@ -363,7 +363,7 @@ func (p *process) hear(until time.Time) (answer, error) {
 
 func (p *process) last() answer { return p.latest }
 
-// end kills the process, which has nothing to save.
+// end kills the process, which has no state to save.
 func (p *process) end() {
 	if p.Process != nil {
 		p.End(nil)

@@ -204,7 +204,7 @@ func TestBestThatFails(t *testing.T) {
 		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1, failsAt: 3, fails: &failure{"boom", true}}, {is: fused, step: 0.5}})
 		got := s.outcome([]Configuration{fused}, nil)
 		assert.Equal(t, Configuration{}, got.Configuration)
-		assert.Equal(t, Measurement{Configuration: fused, Out: "plain steps, which it is measured against: boom", Passing: true}, *find(got.Measurements, fused), "it is not the configuration that cannot run")
+		assert.Equal(t, Measurement{Configuration: fused, Out: "the steps that it is compared with failed: boom", Passing: true}, *find(got.Measurements, fused), "it is not the configuration that cannot run")
 	})
 }
 
@@ -245,7 +245,7 @@ func TestTrialsWithoutHeadroom(t *testing.T) {
 	assert.Equal(t, []Configuration{{}}, s.started)
 	require.Len(t, c.Measurements, 4)
 	for _, m := range c.Measurements[1:] {
-		assert.Contains(t, m.Out, "there may be too little memory for it")
+		assert.Contains(t, m.Out, "there may be too little memory: ")
 		assert.True(t, m.Passing)
 	}
 }
