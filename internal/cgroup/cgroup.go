@@ -1,6 +1,6 @@
-// Package cgroup reads the control groups of Linux, versions 1 and 2: the limits
-// on a process, what is left of them, and how often the kernel has killed a
-// process for lack of memory. On other systems it finds nothing.
+// Package cgroup reads the control groups of Linux, versions 1 and 2: the limits on a process,
+// the memory left below them, and the number of processes that the kernel killed because memory
+// ran out. On other systems it finds nothing.
 package cgroup
 
 import (
@@ -14,17 +14,17 @@ import (
 	"strings"
 )
 
-// Amount is a number of bytes and the file it was read from. The zero value is
-// unknown, or no limit.
+// Amount is a number of bytes and the file from which it was read. The zero value means unknown
+// or no limit.
 type Amount struct {
 	Bytes int64
 	File  string
 }
 
-// Known reports whether there is an amount.
+// Known reports whether the amount is known.
 func (a Amount) Known() bool { return a.File != "" }
 
-// least returns the lower of two amounts; unknown is above all.
+// least returns the lower of two amounts. An unknown amount counts as the higher one.
 func least(a, b Amount) Amount {
 	if !a.Known() || b.Known() && b.Bytes < a.Bytes {
 		return b
@@ -32,17 +32,17 @@ func least(a, b Amount) Amount {
 	return a
 }
 
-// Controller is where the groups of a process control one resource.
+// Controller holds the groups of a process for one resource.
 type Controller struct {
 	Version int
-	// Dirs are the folders of the process's group and of those above it, up to
-	// the one that is mounted. A container seldom sees more than its own.
+	// Dirs are the folders of the process's group and of its parents, up to the mounted one. A
+	// container usually sees only its own group.
 	Dirs []string
 }
 
-// Find returns the groups that control a resource ("memory", "cpu") of a process
-// ("self" or a number). A controller is in version 1 or in version 2, never in
-// both; a machine that mounts both lists it in version 1.
+// Find returns the groups of a process ("self" or a number) for a resource ("memory", "cpu"). A
+// controller is in version 1 or in version 2, never in both; a machine that mounts both lists
+// it in version 1.
 func Find(fsys fs.FS, pid, controller string) Controller {
 	groups, mounts := read(fsys, "/proc/"+pid+"/cgroup"), read(fsys, "/proc/self/mountinfo")
 	for version := 1; version <= 2; version++ {
@@ -57,8 +57,8 @@ func Find(fsys fs.FS, pid, controller string) Controller {
 	return Controller{}
 }
 
-// MemoryFiles names the files of the memory controller in each folder of Dirs,
-// and the line of memory.stat with the file pages that the kernel drops first.
+// MemoryFiles returns the names of the memory controller's files in each folder of Dirs, and
+// the name of the line of memory.stat with the file pages that the kernel drops first.
 func (c Controller) MemoryFiles() (used, limit, inactive string) {
 	if c.Version == 1 {
 		return "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
@@ -66,20 +66,20 @@ func (c Controller) MemoryFiles() (used, limit, inactive string) {
 	return "memory.current", "memory.max", "inactive_file"
 }
 
-// Memory is the memory that the groups of a process allow. Each amount is the
-// lowest of the group's own and those above it.
+// Memory holds the memory limits of the groups of a process. Each amount is the lowest over the
+// group and its parents.
 type Memory struct {
 	Limit Amount
-	// Left is what can be taken before a limit is reached. Inactive file pages
-	// count as left, since the kernel drops them first.
+	// Left is the amount that can be allocated before a limit is reached. It includes inactive
+	// file pages, since the kernel drops them first.
 	Left Amount
-	// High is where the kernel starts to slow the process down; version 2 only.
+	// High is the amount above which the kernel slows the process down; version 2 only.
 	High Amount
 	// Swap is the limit of swap space; version 2 only.
 	Swap Amount
 }
 
-// ReadMemory reads the limits of a process.
+// ReadMemory reads the memory limits of a process.
 func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 	c := Find(fsys, pid, "memory")
 	usedFile, limitFile, inactive := c.MemoryFiles()
@@ -93,7 +93,7 @@ func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 			}
 		}
 		if c.Version == 1 {
-			// It includes the limits of groups above the mounted one.
+			// This value includes the limits of groups above the mounted one.
 			if n := number(field(stat, "hierarchical_memory_limit")); n > 0 {
 				m.Limit = least(m.Limit, Amount{n, path.Join(dir, "memory.stat")})
 			}
@@ -119,7 +119,7 @@ func Cores(fsys fs.FS) (cores float64, file string) {
 		if len(fields) != 2 {
 			continue
 		}
-		quota, period := number(fields[0]), number(fields[1]) // "max" and -1 are no quota
+		quota, period := number(fields[0]), number(fields[1]) // "max" and -1 mean no quota
 		if n := float64(quota) / float64(period); quota > 0 && period > 0 && (cores == 0 || n < cores) {
 			cores, file = n, name
 		}
@@ -127,17 +127,17 @@ func Cores(fsys fs.FS) (cores float64, file string) {
 	return cores, file
 }
 
-// OOMCounter counts the processes that the kernel kills for lack of memory. The
-// zero value knows nothing.
+// OOMCounter counts the processes that the kernel kills because memory ran out. The zero value
+// does not count.
 type OOMCounter struct {
 	file string
 	last int64
 }
 
-// NewOOMCounter starts to count in the memory group of a process; without one, on
-// the whole machine. The kernel counts a kill in the group of the process it kills,
-// before it sends the signal, even if the machine ran out of memory and not the
-// group (mm/oom_kill.c, __oom_kill_process).
+// NewOOMCounter starts counting in the memory group of a process or, without one, on the whole
+// machine. The kernel counts a kill in the group of the killed process before it sends the
+// signal, even if the machine rather than the group ran out of memory (mm/oom_kill.c,
+// __oom_kill_process).
 func NewOOMCounter(pid int) OOMCounter {
 	c := Find(os.DirFS("/"), strconv.Itoa(pid), "memory")
 	for _, file := range c.oomFiles() {
@@ -148,7 +148,7 @@ func NewOOMCounter(pid int) OOMCounter {
 	return OOMCounter{}
 }
 
-// New returns the number of kills since the last call; ok is false if it is unknown.
+// New returns the number of kills since the last call; ok is false if unknown.
 func (c *OOMCounter) New() (kills int64, ok bool) {
 	n, ok := OOMKills(c.file)
 	if !ok {
@@ -158,7 +158,7 @@ func (c *OOMCounter) New() (kills int64, ok bool) {
 	return kills, true
 }
 
-// oomFiles are the files that may count kills, best first. Before Linux 4.13,
+// oomFiles returns the files that may count kills, the best first. Before Linux 4.13,
 // memory.oom_control has no count.
 func (c Controller) oomFiles() (files []string) {
 	names := []string{"memory.events.local", "memory.events"}
@@ -173,8 +173,8 @@ func (c Controller) oomFiles() (files []string) {
 	return append(files, "/proc/vmstat")
 }
 
-// OOMKills reads the count of kills from memory.events, memory.oom_control or
-// /proc/vmstat; ok is false if the file has none.
+// OOMKills reads the number of kills from memory.events, memory.oom_control or /proc/vmstat; ok
+// is false if the file does not contain it.
 func OOMKills(file string) (kills int64, ok bool) {
 	text, _ := os.ReadFile(file)
 	n, err := strconv.ParseInt(field(string(text), "oom_kill"), 10, 64)
@@ -194,8 +194,8 @@ func amount(fsys fs.FS, file string) Amount {
 	return Amount{}
 }
 
-// number reads an amount; 0 stands for none. Version 1 writes "no limit" as the
-// largest number of whole pages, version 2 as "max".
+// number parses an amount; 0 means none. Version 1 writes "no limit" as the largest number of
+// whole pages, version 2 as "max".
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || n >= math.MaxInt64>>1 {
@@ -214,8 +214,8 @@ func field(text, name string) string {
 	return ""
 }
 
-// groupPath finds the group in /proc/PID/cgroup: "4:memory:/app" in version 1,
-// "0::/app" in version 2.
+// groupPath returns the group from /proc/PID/cgroup: "4:memory:/app" in version 1, "0::/app" in
+// version 2.
 func groupPath(text, controller string, version int) (group string, ok bool) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -226,7 +226,7 @@ func groupPath(text, controller string, version int) (group string, ok bool) {
 	return "", false
 }
 
-// mount finds in /proc/self/mountinfo which group is mounted, and where.
+// mount returns the mounted group and its mount point from /proc/self/mountinfo.
 func mount(text, controller string, version int) (root, point string, ok bool) {
 	for line := range strings.Lines(text) {
 		left, right, _ := strings.Cut(line, " - ")
@@ -245,9 +245,9 @@ func lists(controllers, controller string) bool {
 	return slices.Contains(strings.Split(controllers, ","), controller)
 }
 
-// upwards lists the folders from a group up to the mount. In a container, the
-// mounted group (root) is often the container's own, and the group's name includes
-// it. A group outside of root is visible as the mount alone.
+// upwards lists the folders from a group up to the mount. In a container, the mounted group
+// (root) is often the container's own, and the group's name includes it. A group outside of
+// root is only visible as the mount itself.
 func upwards(group, root, point string) (dirs []string) {
 	rest, inside := strings.CutPrefix(group, strings.TrimSuffix(root, "/"))
 	if !inside || rest != "" && rest[0] != '/' || strings.Contains(rest, "/..") {

@@ -1,23 +1,24 @@
-// Package child runs a program in a process of its own and talks to it. Supervised trainings,
-// the trials of autotune and the runs of the matrix are such children.
+// Package child runs a program as a child process and communicates with it. It runs supervised
+// trainings, the trials of autotune and the runs of the matrix.
 //
 // # Protocol
 //
-// A child reads its specification as JSON from an environment variable, whose name is up to the
-// caller. It writes messages to file descriptor 3, one JSON value per line. It reads requests
-// from descriptor 4, in a form that is up to the caller; end of file there means that the parent
+// A child reads its specification as JSON from an environment variable that the caller names.
+// It writes messages to file descriptor 3, one JSON value per line. It reads requests from
+// descriptor 4, in a format that the caller defines; end of file there means that the parent
 // has ended. Its standard error is its log. A child in Go calls [Connect];
-// scripts/matrix_keras.py does the same in Python.
+// scripts/matrix_keras.py implements the same in Python.
 //
 // # The parent
 //
-// [Start] starts a child in a process group of its own. The parent takes its messages from
-// [Process.Messages], or with a deadline from [Process.Receive]. Every started process needs
-// [Process.End], which kills what is left of the group and returns how the child ended: by an
-// exit code, a signal, the kernel's OOM killer, or [Process.Kill] with a reason.
+// [Start] starts a child in its own process group. The parent receives messages from
+// [Process.Messages] or, with a deadline, from [Process.Receive]. For every started process it
+// must call [Process.End], which kills the rest of the group and returns how the child ended:
+// with an exit code, by a signal, by the kernel's OOM killer, or by [Process.Kill] with a
+// reason.
 //
-// A child that needs a new process saves its state and sends a last message that says so. Whether
-// a crashed child is started again is up to the caller. The package is pure Go and does not know
+// A child that needs a new process saves its state and says so in its last message. The caller
+// decides whether to restart a crashed child. The package is pure Go and independent of
 // TensorFlow.
 package child
 
@@ -40,7 +41,7 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// File descriptors of a child. Command.Files begin at FilesFD.
+// The file descriptors of a child. Command.Files begin at FilesFD.
 const (
 	MessagesFD = 3
 	requestsFD = 4
@@ -50,31 +51,32 @@ const (
 // ErrDeadline means that a child sent no message in time.
 var ErrDeadline = errors.New("no message in time")
 
-// Command says what to start.
+// Command describes a process to start.
 type Command struct {
-	// Args are the program and its arguments; nil is this program with its own. The running
-	// program is started even if its file has been replaced.
+	// Args are the program and its arguments; nil means this program with its own arguments.
+	// The running program is started even if its file has been replaced.
 	Args []string
-	// Env is added to the environment.
+	// Env is added to the environment of the child.
 	Env []string
-	// Variable is the environment variable for Spec, as JSON.
+	// Variable is the environment variable that holds Spec as JSON.
 	Variable string
 	Spec     any
 	// Stdout is the child's standard output; nil discards it.
 	Stdout *os.File
-	// Log gets a copy of the child's standard error; nil gets none.
+	// Log receives a copy of the child's standard error; nil means none.
 	Log io.Writer
-	// Files are further files of the child.
+	// Files are additional open files for the child.
 	Files []*os.File
-	// KillWithParent has the kernel kill the child when the parent ends.
+	// KillWithParent makes the kernel kill the child when the parent ends.
 	KillWithParent bool
 }
 
 // Process is a started child.
 type Process struct {
-	// Requests leads to the child. Closing it tells the child that the parent has ended.
+	// Requests is written by the parent and read by the child. Closing it means that the parent
+	// has ended.
 	Requests *os.File
-	// Log has the end of the child's standard error, after End.
+	// Log holds the end of the child's standard error. It is complete after End.
 	Log Tail
 
 	cmd           *exec.Cmd
@@ -86,28 +88,29 @@ type Process struct {
 	oom           cgroup.OOMCounter
 
 	mu sync.Mutex
-	// killed is the reason of Kill.
+	// killed is the reason given to Kill.
 	killed string
-	// collected is true when the number of the process may be another one's.
+	// collected is true once the process ID may belong to another process.
 	collected bool
 }
 
-// Exit is how a child ended.
+// Exit describes how a child ended.
 type Exit struct {
 	Time time.Time
-	// Code is the exit code; -1 if Signal ended the child. Go turns SIGSEGV and SIGABRT, of C
-	// code too, into exit code 2.
+	// Code is the exit code; -1 if Signal ended the child. Go turns SIGSEGV and SIGABRT, also
+	// of C code, into exit code 2.
 	Code   int
 	Signal syscall.Signal
-	// Killed is true after Process.Kill, OOMKilled if the kernel killed the child for memory.
+	// Killed is true after Process.Kill. OOMKilled is true if the kernel killed the child
+	// because memory ran out.
 	Killed, OOMKilled bool
-	// OutOfMemory is true if the child is OOMKilled or crashed after a failed allocation.
+	// OutOfMemory is true if OOMKilled is, or if the child crashed after a failed allocation.
 	OutOfMemory bool
-	// Cause says all of that in words, with the line of the log that names the cause.
+	// Cause describes all of that in words, with the line of the log that names the cause.
 	Cause string
 }
 
-// Start starts a child. It is killed when ctx ends.
+// Start starts a child, which is killed when ctx ends.
 func Start(ctx context.Context, c Command) (_ *Process, err error) {
 	if c.Args == nil {
 		c.Args = os.Args
@@ -130,7 +133,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		p.log, log, err = os.Pipe()
 	}
 	if err == nil {
-		// A child begins in the control group of its parent.
+		// A child starts in the control group of its parent.
 		p.oom = cgroup.NewOOMCounter(os.Getpid())
 		p.cmd = &exec.Cmd{
 			Path: path, Args: c.Args, Env: append(append(os.Environ(), c.Env...), c.Variable+"="+string(spec)),
@@ -157,13 +160,13 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		if c.Log != nil {
 			to = io.MultiWriter(to, c.Log)
 		}
-		_, _ = io.Copy(to, p.log) // ends with the child, or at the deadline of End
+		_, _ = io.Copy(to, p.log) // returns at the end of the child, or at the deadline of End
 	}()
 	return p, nil
 }
 
-// program returns the file to start. The file of the running program may have been replaced by
-// another build.
+// program returns the path of a program. For the running program, it returns the running file,
+// which another build may have replaced at its path.
 func program(name string) (string, error) {
 	if name != os.Args[0] {
 		return exec.LookPath(name)
@@ -180,7 +183,7 @@ func program(name string) (string, error) {
 	return path, nil
 }
 
-// read passes whole lines on.
+// read passes on whole lines.
 func (p *Process) read() {
 	defer close(p.lines)
 	for r := bufio.NewReader(p.messages); ; {
@@ -192,16 +195,17 @@ func (p *Process) read() {
 	}
 }
 
-// PID is the number of the process.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Messages are the lines of the child. The channel is closed when the child writes no more.
+// Messages returns the lines that the child writes. The channel is closed when the child writes
+// no more.
 func (p *Process) Messages() <-chan []byte { return p.lines }
 
-// Exited is closed when the child has ended.
+// Exited returns a channel that is closed when the child has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Receive returns the next line of the child, io.EOF if it writes no more, or ErrDeadline.
+// Receive returns the next line of the child, io.EOF at the end, or ErrDeadline.
 func (p *Process) Receive(until time.Time) ([]byte, error) {
 	late := time.NewTimer(time.Until(until))
 	defer late.Stop()
@@ -228,7 +232,7 @@ func (p *Process) Wait(within time.Duration) bool {
 	}
 }
 
-// Signal sends a signal to the child. A child that has ended is no error.
+// Signal sends a signal to the child. It is not an error if the child has ended.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -236,7 +240,7 @@ func (p *Process) Signal(s os.Signal) error {
 	return nil
 }
 
-// SignalGroup sends a signal to the child and all that it has started.
+// SignalGroup sends a signal to the child and all processes that it started.
 func (p *Process) SignalGroup(s syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -246,7 +250,7 @@ func (p *Process) SignalGroup(s syscall.Signal) error {
 	return signalGroup(p.PID(), s)
 }
 
-// Kill kills the child and all that it has started. The first reason becomes Exit.Cause.
+// Kill kills the child and all processes that it started. The first reason becomes Exit.Cause.
 func (p *Process) Kill(reason string) error {
 	p.mu.Lock()
 	p.killed = cmp.Or(p.killed, reason)
@@ -254,20 +258,20 @@ func (p *Process) Kill(reason string) error {
 	return p.SignalGroup(syscall.SIGKILL)
 }
 
-// End kills what is left of the child's group and returns how the child ended. hear gets the
-// messages that were not received yet; nil discards them.
+// End kills the rest of the child's group and returns how the child ended. hear gets the
+// messages that were not yet received; nil discards them.
 func (p *Process) End(hear func(line []byte)) Exit {
 	p.release()
 	_ = p.SignalGroup(syscall.SIGKILL)
 	<-p.exited
 	p.mu.Lock()
-	_ = signalGroup(p.PID(), syscall.SIGKILL) // what it started just before it ended
-	_ = p.cmd.Wait()                          // its end is in ProcessState
+	_ = signalGroup(p.PID(), syscall.SIGKILL) // processes that the child started just before its end
+	_ = p.cmd.Wait()                          // ProcessState has the result
 	p.collected = true
 	p.mu.Unlock()
 	p.Requests.Close()
 	now := time.Now()
-	// A process that has left the group may hold the pipes open.
+	// A process that has left the group may still hold the pipes open.
 	_ = p.messages.SetReadDeadline(now.Add(time.Second))
 	_ = p.log.SetReadDeadline(now.Add(time.Second))
 	for line := range p.lines {
@@ -280,7 +284,8 @@ func (p *Process) End(hear func(line []byte)) Exit {
 	return p.exit(now)
 }
 
-// State returns what the child does, as in "stopped by a signal"; empty is unknown.
+// State describes the current state of the child, such as "stopped by a signal"; empty if
+// unknown.
 func (p *Process) State() string { return state(p.PID()) }
 
 var states = map[string]string{
@@ -301,7 +306,7 @@ func state(pid int) string {
 
 func (p *Process) close() {
 	for _, f := range []*os.File{p.messages, p.Requests, p.log} {
-		f.Close() // nil, or closed already
+		f.Close() // f may be nil or already closed
 	}
 }
 
@@ -338,11 +343,11 @@ func (p *Process) exit(now time.Time) Exit {
 	return e
 }
 
-// Parent is the child's side.
+// Parent is the child's connection to its parent.
 type Parent struct{ Messages, Requests *os.File }
 
 // Connect reads the specification from an environment variable, which it unsets, and opens the
-// files of the protocol. Programs that the child starts do not inherit them.
+// files of the protocol. Processes that the child starts do not inherit these files.
 func Connect(variable string, spec any) (*Parent, error) {
 	p := &Parent{}
 	err := json.Unmarshal([]byte(os.Getenv(variable)), spec)
@@ -361,7 +366,7 @@ func Connect(variable string, spec any) (*Parent, error) {
 	return p, nil
 }
 
-// Send writes a message.
+// Send writes a message to the parent.
 func (p *Parent) Send(message any) error {
 	line, err := json.Marshal(message)
 	if err == nil {

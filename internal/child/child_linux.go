@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// self is the running program, even if its file has been replaced.
+// self is the path of the running program, even if its file has been replaced.
 const self = "/proc/self/exe"
 
-// attributes put a child into a process group of its own, which Ctrl-C on a terminal does not
-// reach.
+// attributes put a child into its own process group, so that it does not get the signal of
+// Ctrl-C on a terminal.
 func attributes(killWithParent bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
 	if killWithParent {
@@ -23,7 +23,8 @@ func attributes(killWithParent bool) *syscall.SysProcAttr {
 	return a
 }
 
-// signalGroup sends a signal to all processes of a child's group. An empty group is no error.
+// signalGroup sends a signal to all processes of a child's group. It is not an error if the
+// group is empty.
 func signalGroup(pid int, signal syscall.Signal) error {
 	if err := syscall.Kill(-pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return os.NewSyscallError("kill", err)
@@ -31,25 +32,26 @@ func signalGroup(pid int, signal syscall.Signal) error {
 	return nil
 }
 
-// await returns when a child has ended. The child keeps its number until cmd.Wait.
+// await returns when a child has ended. The process ID stays reserved until cmd.Wait.
 func await(cmd *exec.Cmd) {
 	for {
 		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
-			return // cmd.Wait waits if this could not
+			return // cmd.Wait waits instead
 		}
 	}
 }
 
-// KillSelf kills this process and all others of its group.
+// KillSelf kills this process and all others in its group.
 func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
 
-// Inherited opens a file descriptor that the parent has given to this process, of a type of
-// file such as syscall.S_IFIFO. Pipes do not block writers of the raw descriptor.
+// Inherited opens a file descriptor that the parent passed to this process. kind is the
+// expected type of file, such as syscall.S_IFIFO. Pipes do not block writers of the raw
+// descriptor.
 func Inherited(fd int, kind uint32) (*os.File, error) {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != kind {
-		return nil, fmt.Errorf("file descriptor %d is not one that a parent opens", fd)
+		return nil, fmt.Errorf("file descriptor %d was not opened by a parent process", fd)
 	}
 	syscall.CloseOnExec(fd)
 	if kind == syscall.S_IFIFO {

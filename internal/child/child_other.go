@@ -27,5 +27,5 @@ func await(cmd *exec.Cmd) { _ = cmd.Wait() }
 // KillSelf kills this process.
 func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
 
-// Inherited is not known here.
+// Inherited is not supported on this system.
 func Inherited(int, uint32) (*os.File, error) { return nil, errors.New("children need Linux") }

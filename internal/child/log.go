@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// logKeep is the part of a log that is searched for a cause, in bytes. When a library
-// aborts, Go's traces of all goroutines come after its message.
+// logKeep is the size of the end of a log that is searched for a cause, in bytes. When a
+// library aborts, Go's traces of all goroutines follow the message of the library.
 const logKeep = 256 << 10
 
-// Tail keeps the last 256 KiB of what is written to it. It is for one goroutine at a time.
+// Tail holds the last 256 KiB that were written to it. It is for one goroutine at a time.
 type Tail struct{ kept []byte }
 
-// Write never fails.
+// Write never returns an error.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.kept = append(t.kept, p...)
 	if len(t.kept) > 2*logKeep {
@@ -47,8 +47,8 @@ func (t *Tail) Lines(n int) []string {
 	return lines
 }
 
-// causes are words of lines that name a cause, best first: the last lines are often a trace,
-// and Go's line about the signal comes after the message of the library that aborted.
+// causes lists words of lines that name a cause, the best first: the last lines are often a
+// trace, and Go's line about the signal follows the message of the library that aborted.
 var causes = [][]string{
 	{"terminate called", "what():", "fatal error:", "panic:", "F0000", "Check failed", "MemoryError", "out of memory", "OOM"},
 	{"SIGSEGV:", "SIGABRT:", "SIGBUS:", "SIGFPE:", "SIGILL:"},
@@ -58,8 +58,8 @@ var causes = [][]string{
 // second line of cpu_feature_guard.cc.
 var informs = regexp.MustCompile(`^(I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages before absl::InitializeLog|To enable the following instructions: )`)
 
-// CauseLine returns the line of a log that names the cause of a crash, cut to 200 bytes. Where
-// no line is known to, it is the last one that is not of TensorFlow's level INFO.
+// CauseLine returns the line of a log that names the cause of a crash, cut to 200 bytes. If no
+// line is known to name one, it returns the last line that is not of TensorFlow's level INFO.
 func CauseLine(log string) string {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	for _, words := range causes {
@@ -79,15 +79,15 @@ func CauseLine(log string) string {
 	return ""
 }
 
-// crashes matches the first line that a crash writes.
+// crashes matches the first line of a crash.
 var crashes = regexp.MustCompile(`terminate called|fatal error:|SIG(SEGV|ABRT|BUS|FPE|ILL):`)
 
-// noMemory matches what TensorFlow, C++, C and Go write when an allocation fails.
+// noMemory matches messages of TensorFlow, C++, C and Go about a failed allocation.
 var noMemory = regexp.MustCompile(`std::bad_alloc|OOM when allocating|[Oo]ut of memory|[Cc]annot allocate memory`)
 
-// OutOfMemory reports whether the log of a crashed process has a failed allocation in the 20
-// lines before the first line of the crash, or in the 2 after it. Some TensorFlow kernels do
-// not check for a failed allocation and crash.
+// OutOfMemory reports whether the log of a crashed process mentions a failed allocation in the
+// 20 lines before the first line of the crash, or in the 2 lines after it. Some TensorFlow
+// kernels do not check for a failed allocation and crash.
 func OutOfMemory(log string) bool {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	crash := slices.IndexFunc(lines, crashes.MatchString)

@@ -11,12 +11,12 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// processor is /proc/cpuinfo. gopsutil, which reads it for other packages, reads only
-// the running machine, and cannot tell which ARM core implements it.
+// processor is the content of /proc/cpuinfo. gopsutil, which other packages use, reads only the
+// running machine and does not identify the ARM core.
 type processor struct {
 	model string
-	flags []string // in Linux' names
-	// neoverseV1 is the one ARM core on which TensorFlow turns oneDNN on by itself.
+	flags []string // as named by Linux
+	// neoverseV1 is true for the only ARM core on which TensorFlow turns oneDNN on by default.
 	neoverseV1 bool
 }
 
@@ -46,8 +46,8 @@ func (p processor) has(any ...string) bool {
 
 func (p processor) x86() bool { return p.has("sse2") }
 
-// tooOld reports a CPU on which TensorFlow's x86 wheels, which are compiled for AVX,
-// end the process when they are opened.
+// tooOld reports a CPU without AVX, on which TensorFlow's x86 wheels crash when they are
+// opened.
 func (p processor) tooOld() bool { return p.x86() && !p.has("avx") }
 
 func checkCPU(m machine, p processor) []Check {
@@ -58,7 +58,7 @@ func checkCPU(m machine, p processor) []Check {
 	return []Check{ok("model", model), instructions(p), halfPrecision(p), cores(m)}
 }
 
-// named are the instructions that matter for training, as Linux and people call them.
+// named are the instructions that matter for training: Linux's flag and the common name.
 var named = []struct{ flag, name string }{
 	{"avx", "AVX"}, {"avx2", "AVX2"}, {"fma", "FMA"}, {"avx512f", "AVX-512"}, {"avx512_vnni", "AVX512_VNNI"},
 	{"avx512_bf16", "AVX512_BF16"}, {"avx512_fp16", "AVX512_FP16"}, {"avx_ne_convert", "AVX_NE_CONVERT"},
@@ -79,7 +79,7 @@ func instructions(p processor) Check {
 	case !p.known():
 		return note(name, "unknown: this system has no /proc/cpuinfo", "")
 	case p.tooOld():
-		return problem(name, "no AVX: the wheels of TensorFlow end the process on this CPU",
+		return problem(name, "no AVX: TensorFlow's wheels crash on this CPU",
 			"train on another machine, let the virtual machine show the host's CPU (`-cpu host` in QEMU), or build TensorFlow for this CPU")
 	case p.x86() && !(p.has("avx2") && p.has("fma")):
 		return warning(name, found+"; without AVX2 and FMA, matrix products run at a fraction of the speed",
@@ -88,7 +88,7 @@ func instructions(p processor) Check {
 	return ok(name, found)
 }
 
-// halfPrecision follows oneDNN's rules for what it computes in which type
+// halfPrecision follows oneDNN's rules for the hardware that each type needs
 // (tensorflow/core/util/util.cc).
 func halfPrecision(p processor) Check {
 	const name = "half precision"
@@ -117,10 +117,10 @@ func halfPrecision(p processor) Check {
 	return note(name, "no bfloat16 in hardware: measure models exported with it before relying on it", "")
 }
 
-// cores compares the CPUs that TensorFlow sees with the quota. TensorFlow sizes its
-// thread pools by the CPUs that the process may run on (sched_getaffinity) and ignores
-// quotas, so most threads stand still for part of each scheduling period. Go follows
-// quotas by itself.
+// cores compares the number of CPUs that TensorFlow sees with the CPU quota. TensorFlow sizes
+// its thread pools by the CPUs that the process may run on (sched_getaffinity) and ignores
+// quotas, so most threads are throttled for part of each scheduling period. Go follows quotas
+// by itself.
 func cores(m machine) Check {
 	c := ok("cores", "")
 	online, _ := m.readText("/sys/devices/system/cpu/online")
@@ -143,7 +143,7 @@ func cores(m machine) Check {
 		switch {
 		case threads > n:
 			c.Status = Warning
-			c.Found += fmt.Sprintf("; TensorFlow starts %d threads per pool all the same", threads)
+			c.Found += fmt.Sprintf("; TensorFlow ignores it and starts %d threads per pool", threads)
 			c.Fix = fmt.Sprintf("`steadyfit fit --intra-threads %d --inter-threads %d`, or TF_NUM_INTRAOP_THREADS=%d TF_NUM_INTEROP_THREADS=%d", n, n, n, n)
 		case m.goMaxProcs > n:
 			c.Status, c.Fix = Note, "leave GOMAXPROCS unset: Go follows the quota by itself"
@@ -153,7 +153,7 @@ func cores(m machine) Check {
 	return c
 }
 
-// countCPUs counts a list such as "0-3,8,10-11"; 0 if it is none.
+// countCPUs counts the CPUs in a list such as "0-3,8,10-11"; 0 if it is invalid.
 func countCPUs(list string) (n int) {
 	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
 		from, to, span := strings.Cut(part, "-")

@@ -1,15 +1,13 @@
-// Package doctor examines the machine that steadyfit is to train on: the
-// TensorFlow library and whether a session runs, the CPU, memory and its
-// limits, disk space, the GPU libraries one by one, and the environment
-// variables that TensorFlow reads or is wrongly thought to read.
+// Package doctor examines whether steadyfit can train on this machine. It checks the TensorFlow
+// library and a session, the CPU, memory and its limits, disk space, each GPU library, and the
+// environment variables that TensorFlow reads or is wrongly thought to read.
 //
-// It is not a benchmark, measures no model, and changes nothing: a fix is a text for a
-// person. It opens TensorFlow in this process, which cannot be undone.
+// It does not benchmark or change anything: a fix is a text for a person. It opens TensorFlow
+// in this process, which cannot be undone.
 //
-// Functions read files below a root (/proc, /sys, /etc, /dev), the environment and
-// TensorFlow itself, and return a Check each; Examine puts them in a fixed order into a
-// Report, which is printed with WriteText or marshaled to JSON. Unknown amounts are
-// called unknown, never zero.
+// The checks read files below a root (/proc, /sys, /etc, /dev), the environment and TensorFlow.
+// Examine collects them in a fixed order into a Report, which is printed with WriteText or
+// marshaled to JSON. Unknown amounts are reported as unknown, never as zero.
 package doctor
 
 import (
@@ -26,18 +24,18 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Status is how much a check matters. The zero value is OK.
+// Status is the severity of a check. The zero value is OK.
 type Status int
 
-// From harmless to harmful.
+// The statuses, from harmless to harmful.
 const (
-	// OK needs nothing.
+	// OK means that nothing needs to be done.
 	OK Status = iota
-	// Note is worth knowing; nothing is wrong.
+	// Note is information; nothing is wrong.
 	Note
-	// Warning costs speed or memory, or has not the intended effect.
+	// Warning means a cost in speed or memory, or a setting without the intended effect.
 	Warning
-	// Problem keeps training from running here.
+	// Problem prevents training on this machine.
 	Problem
 )
 
@@ -55,10 +53,10 @@ func (s Status) String() string {
 	return statusNames[s]
 }
 
-// MarshalText writes the word that String gives.
+// MarshalText returns the text of String.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads the word that String gives.
+// UnmarshalText parses the text of String.
 func (s *Status) UnmarshalText(text []byte) error {
 	i := slices.Index(statusNames, string(text))
 	if i < 0 {
@@ -68,9 +66,8 @@ func (s *Status) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Check is the result of one examination. The names of the JSON fields are stable, and
-// so are Group and Name; checks of environment variables, libraries and GPUs are named
-// after these.
+// Check is the result of one examination. The names of the JSON fields are stable, and so are
+// Group and Name. Checks of environment variables, libraries and GPUs have the names of these.
 type Check struct {
 	// Group is "TensorFlow", "CPU", "Memory", "Disk", "GPU" or "Environment".
 	Group string `json:"group"`
@@ -78,9 +75,9 @@ type Check struct {
 	Name string `json:"name"`
 	// Status is "ok", "note", "warning" or "problem".
 	Status Status `json:"status"`
-	// Found describes what is there.
+	// Found describes the finding.
 	Found string `json:"found"`
-	// Fix is what to do, with the command to run; empty if there is nothing to do.
+	// Fix describes the remedy, with the command to run; empty if nothing needs to be done.
 	Fix string `json:"fix,omitempty"`
 }
 
@@ -98,13 +95,12 @@ func problem(name, found, fix string) Check {
 	return Check{Name: name, Status: Problem, Found: found, Fix: fix}
 }
 
-// Report is the outcome of an examination, in an order that does not change
-// from run to run.
+// Report is the outcome of an examination, in an order that is the same in each run.
 type Report struct {
 	Checks []Check `json:"checks"`
 }
 
-// Worst is the most serious status of the report; OK if it is empty.
+// Worst returns the most serious status of the report; OK if it is empty.
 func (r Report) Worst() Status {
 	worst := OK
 	for _, c := range r.Checks {
@@ -113,35 +109,34 @@ func (r Report) Worst() Status {
 	return worst
 }
 
-// Options select what to examine. The zero value examines this machine for training on
-// the CPU, with the TensorFlow that tfbind.Locate finds.
+// Options select the scope of the examination. The zero value examines this machine for
+// training on the CPU, with the TensorFlow that tfbind.Locate finds.
 type Options struct {
-	// TensorFlow is the path of the library, see tfbind.Locate.
+	// TensorFlow is the path of the library; see tfbind.Locate.
 	TensorFlow string
-	// NeedGPU makes everything that prevents the use of a GPU a problem.
+	// NeedGPU makes everything a problem that prevents the use of a GPU.
 	NeedGPU bool
-	// Root is the folder that holds proc, sys, dev and etc; empty means /.
-	// TensorFlow is searched and opened outside it.
+	// Root is the folder that contains proc, sys, dev and etc; empty means /. TensorFlow is
+	// always searched and opened at its real path.
 	Root string
-	// Environ are the variables to examine, as "NAME=value"; nil means those of
-	// the process. TensorFlow itself always reads those of the process.
+	// Environ are the variables to examine, as "NAME=value"; nil means the variables of the
+	// process. TensorFlow itself always reads the latter.
 	Environ []string
-	// Work is the folder that training writes to; empty means the working
-	// directory.
+	// Work is the folder to which training writes; empty means the working directory.
 	Work string
 }
 
-// Examine examines the machine. It opens TensorFlow and runs one tiny session with GPU
-// memory growth, so call it in a process that will not train with other GPU options.
-// TensorFlow prints to the process's stderr while it opens.
+// Examine examines the machine. It opens TensorFlow and runs one small session with GPU memory
+// growth, so the process cannot train with other GPU options afterwards. TensorFlow prints to
+// the standard error of the process while it opens.
 //
-// When ctx ends, the report holds what was found until then, and a problem that says
-// where it stopped. A call into TensorFlow cannot be interrupted.
+// When ctx ends, the report has the findings so far and a problem that says where the
+// examination stopped. A call into TensorFlow cannot be interrupted.
 func Examine(ctx context.Context, o Options) Report {
 	return examine(ctx, newMachine(o))
 }
 
-// machine is everything the checks read; tests replace it.
+// machine is everything that the checks read; tests replace it.
 type machine struct {
 	fs         fs.FS
 	env        map[string]string
@@ -191,7 +186,7 @@ func examine(ctx context.Context, m machine) Report {
 		cpu = readProcessor(m.fs)
 		tf  tensorFlow
 	)
-	// First, since TensorFlow takes memory of a GPU once it is open.
+	// GPUs come first, since TensorFlow takes GPU memory once it is open.
 	gpus := m.gpus()
 	m.gpus = func() gpuList { return gpus }
 	for _, part := range []struct {
@@ -219,8 +214,8 @@ func examine(ctx context.Context, m machine) Report {
 	return r
 }
 
-// readText reads a small file below the root; a file that is missing or
-// refused reads as "", false. path is absolute, as on the machine itself.
+// readText reads a small file below the root; ok is false if the file is missing or unreadable.
+// path is absolute, as on the machine itself.
 func (m machine) readText(path string) (string, bool) { return readText(m.fs, path) }
 
 func readText(fsys fs.FS, path string) (string, bool) {
@@ -228,7 +223,7 @@ func readText(fsys fs.FS, path string) (string, bool) {
 	return string(text), err == nil
 }
 
-// relative turns an absolute path into a name within an fs.FS.
+// relative converts an absolute path to a name within an fs.FS.
 func relative(path string) string {
 	path = strings.TrimPrefix(filepath.Clean("/"+path), "/")
 	if path == "" {
@@ -242,7 +237,7 @@ func (m machine) exists(path string) bool {
 	return err == nil
 }
 
-// glob lists the absolute paths that match a pattern, sorted.
+// glob returns the absolute paths that match a pattern, sorted.
 func (m machine) glob(pattern string) ([]string, error) {
 	names, err := fs.Glob(m.fs, relative(pattern))
 	if err != nil {

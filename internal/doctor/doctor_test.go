@@ -171,7 +171,7 @@ func TestASessionWithAGPU(t *testing.T) {
 
 	// What TensorFlow found is not called missing.
 	checks = checkGPU(m, tf)
-	assert.Equal(t, Check{Name: "libcusolver.so.11", Status: Note, Found: "not found; TensorFlow uses a GPU all the same"}, check(t, checks, "libcusolver.so.11"))
+	assert.Equal(t, Check{Name: "libcusolver.so.11", Status: Note, Found: "not found; TensorFlow uses a GPU nevertheless"}, check(t, checks, "libcusolver.so.11"))
 	assert.Equal(t, "not found; needed only for several GPUs in one process", check(t, checks, "libnccl.so.2").Found)
 }
 
@@ -185,7 +185,7 @@ func TestCPUTooOldForTensorFlow(t *testing.T) {
 	}
 	r := examine(t.Context(), m)
 	assert.Equal(t, "not opened: it needs a CPU with AVX", check(t, r.Checks, "version").Found)
-	assert.Equal(t, "no AVX: the wheels of TensorFlow end the process on this CPU", check(t, r.Checks, "instructions").Found)
+	assert.Equal(t, "no AVX: TensorFlow's wheels crash on this CPU", check(t, r.Checks, "instructions").Found)
 }
 
 func TestExamineStopsWithItsContext(t *testing.T) {
@@ -204,15 +204,15 @@ func TestOneDNN(t *testing.T) {
 		oneDNN, alloc string
 		status        Status
 	}{
-		{"default on a new CPU", newCPU, nil, "on, by default on this CPU", "oneDNN's pool: what it took stays taken until the process ends", OK},
+		{"default on a new CPU", newCPU, nil, "on, by default on this CPU", "oneDNN's pool, which holds its memory until the process ends", OK},
 		{"default on an older CPU", zen2, nil, "off, by default on a CPU without AVX512_VNNI, AVX_VNNI, AVX512_BF16 and AMX", "malloc", Note},
-		{"default on Neoverse V1", "Features : asimd\nCPU implementer : 0x41\nCPU part : 0xd40\n", nil, "on, by default on this CPU", "oneDNN's pool: what it took stays taken until the process ends", OK},
-		{"asked for", zen2, on, "on (TF_ENABLE_ONEDNN_OPTS)", "oneDNN's pool: what it took stays taken until the process ends", OK},
-		{"switched off", newCPU, off, "off (TF_ENABLE_ONEDNN_OPTS): convolutions were measured 3 times slower; memory goes back to malloc", "malloc", Warning},
+		{"default on Neoverse V1", "Features : asimd\nCPU implementer : 0x41\nCPU part : 0xd40\n", nil, "on, by default on this CPU", "oneDNN's pool, which holds its memory until the process ends", OK},
+		{"asked for", zen2, on, "on (TF_ENABLE_ONEDNN_OPTS)", "oneDNN's pool, which holds its memory until the process ends", OK},
+		{"switched off", newCPU, off, "off (TF_ENABLE_ONEDNN_OPTS): convolutions were measured 3 times slower; memory comes from malloc", "malloc", Warning},
 		{"system allocator", newCPU, map[string]string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "true"}, "on, by default on this CPU",
-			"malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR): memory can be given back; steps of an image model were measured 1.8 times slower", OK},
+			"malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR): memory can be returned to the system; steps of an image model were measured 1.8 times slower", OK},
 		{"limited", newCPU, map[string]string{"TF_MKL_ALLOC_MAX_BYTES": "1073741824"}, "on, by default on this CPU",
-			"oneDNN's pool: what it took stays taken until the process ends; at most 1.0 GiB (TF_MKL_ALLOC_MAX_BYTES)", OK},
+			"oneDNN's pool, which holds its memory until the process ends; at most 1.0 GiB (TF_MKL_ALLOC_MAX_BYTES)", OK},
 		{"unknown CPU", "", nil, "unknown: it depends on the CPU's instructions", "unknown: it depends on oneDNN", Note},
 	} {
 		t.Run(c.name, func(t *testing.T) {

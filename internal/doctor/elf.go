@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// elfRunPath returns the folders in which a library searches others, in the loader's
-// order; $ORIGIN is replaced by the library's own folder.
+// elfRunPath returns the folders in which a library searches for others, in the loader's order.
+// $ORIGIN is replaced by the library's own folder.
 func elfRunPath(file string) (_ []string, err error) {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -26,7 +26,7 @@ func elfRunPath(file string) (_ []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
-	// Joining $ORIGIN and .. as text is right only if no folder on the way is a link.
+	// Joining $ORIGIN and .. as text is correct only without symbolic links on the way.
 	origin, err := filepath.EvalSymlinks(filepath.Dir(file))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
@@ -34,8 +34,8 @@ func elfRunPath(file string) (_ []string, err error) {
 	return splitRunPath(strings.Join(texts, ":"), origin), nil
 }
 
-// dynamicStrings is elf.File.DynString, but does not read all strings first: the names of
-// all symbols are 82 MB in TensorFlow's library.
+// dynamicStrings is elf.File.DynString without reading all strings first: the names of all
+// symbols take 82 MB in TensorFlow's library.
 func dynamicStrings(f *elf.File, tag elf.DynTag) ([]string, error) {
 	offsets, err := f.DynValue(tag)
 	if err != nil || len(offsets) == 0 {
@@ -72,10 +72,9 @@ func splitRunPath(text, origin string) []string {
 	return folders
 }
 
-// elfContains reports which names the libraries hold as whole C strings, as the
-// name of a variable must be for getenv to be called with it. So it can tell
-// that a variable is not read by this very library, whatever its version. It
-// takes 0.1 s for TensorFlow's 70 MB of constants.
+// elfContains reports which names occur in the libraries as whole C strings, which is required
+// for calling getenv with them. So a missing name proves that this library does not read the
+// variable, whatever its version. It takes 0.1 s for TensorFlow's 70 MB of constants.
 func elfContains(files, names []string) (map[string]bool, error) {
 	held := map[string]bool{}
 	for _, file := range files {
@@ -93,7 +92,7 @@ func addHeld(held map[string]bool, file string, names []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	for _, s := range f.Sections {
-		// Strings may be moved into sections of their own, as .rodata.str1.1.
+		// Strings may be in separate sections, such as .rodata.str1.1.
 		if strings.HasPrefix(s.Name, ".rodata") && s.Type == elf.SHT_PROGBITS {
 			if err := search(held, s.Open(), names); err != nil {
 				return err
@@ -103,12 +102,11 @@ func addHeld(held map[string]bool, file string, names []string) (err error) {
 	return nil
 }
 
-// search looks for the names, each ended by a zero. It holds one window in
-// memory rather than the whole section; windows overlap by the longest name.
+// search looks for names that end with a zero byte. It holds one window in memory instead of
+// the whole section; windows overlap by the longest name.
 //
-// What stands before a name does not matter: compilers share the tails of
-// strings, and a name wrongly taken for read costs less than one wrongly
-// called useless.
+// The text before a name is ignored, since compilers share the tails of strings. A name that is
+// wrongly reported as read does less harm than one that is wrongly reported as useless.
 func search(held map[string]bool, from io.Reader, names []string) error {
 	overlap := 0
 	for _, n := range names {

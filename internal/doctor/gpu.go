@@ -14,32 +14,33 @@ import (
 	"steadyfit/memory"
 )
 
-// gpuLibrary is a library that a GPU build opens at run time.
+// gpuLibrary is a library that a GPU build of TensorFlow opens at run time.
 type gpuLibrary struct {
 	name string
-	// without is what is lost without it; empty means that TensorFlow uses no GPU at all
-	// (tsl/platform/default/dlopen_checker.cc).
+	// without describes the features that need the library; empty means that TensorFlow uses no
+	// GPU at all without it (tsl/platform/default/dlopen_checker.cc).
 	without string
-	// wheel is the Python package that brings it, if TensorFlow can do without.
+	// wheel is the Python package with the library, if TensorFlow can run without it.
 	wheel string
 }
 
-// jitLink is opened by cuSPARSE rather than by TensorFlow; it lies beside it.
+// jitLink is opened by cuSPARSE rather than by TensorFlow, and is in the same folder.
 const jitLink = "libnvJitLink.so.12"
 
-// forXLA are the parts of CUDA that only XLA needs, with their place in a folder of CUDA.
+// forXLA are the parts of CUDA that only XLA needs, with their paths in a CUDA folder.
 var forXLA = []struct{ name, file string }{
 	{"ptxas", "bin/ptxas"},
 	{"libdevice.10.bc", "nvvm/libdevice/libdevice.10.bc"},
 }
 
-// driverLibrary and managementLibrary come with the driver, all others with CUDA.
+// driverLibrary and managementLibrary come with the driver, all other libraries with CUDA.
 const (
 	driverLibrary     = "libcuda.so.1"
 	managementLibrary = "libnvidia-ml.so.1"
 )
 
-// gpuLibraries are needed by the wheels of TensorFlow 2.16 and later, built for CUDA 12.
+// gpuLibraries are the libraries that the wheels of TensorFlow 2.16 and later need, built for
+// CUDA 12.
 var gpuLibraries = []gpuLibrary{
 	{name: "libcudart.so.12"}, {name: "libcublas.so.12"}, {name: "libcublasLt.so.12"}, {name: "libcudnn.so.9"},
 	{name: "libcufft.so.11"}, {name: "libcusolver.so.11"}, {name: "libcusparse.so.12"}, {name: jitLink},
@@ -48,12 +49,12 @@ var gpuLibraries = []gpuLibrary{
 	{"libnvshmem_host.so.3", "several GPUs in one XLA program", "nvidia-nvshmem-cu12"},
 }
 
-// oldestDriver is the oldest branch that runs CUDA 12.
+// oldestDriver is the oldest driver branch that runs CUDA 12.
 const oldestDriver = 525
 
-// gpuBox is what the machine shows of a GPU.
+// gpuBox is the evidence of a GPU on the machine.
 type gpuBox struct {
-	driver string // the version of the kernel's driver; empty if there is none
+	driver string // version of the kernel's driver; empty if there is none
 	nodes  []string
 }
 
@@ -75,19 +76,19 @@ func readGPU(m machine) (g gpuBox) {
 	return g
 }
 
-// wsl is how Windows' own driver shows itself to WSL.
+// wsl is the device through which WSL exposes the driver of Windows.
 const wsl = "/dev/dxg"
 
-// gpuList is the list of NVML, or else of the kernel.
+// gpuList is the list of GPUs from NVML or, without it, from the kernel.
 type gpuList struct {
 	gpus []gpu.GPU
 	used map[string]memory.Reading // in use on each GPU, by its ID
-	why  string                    // NVML is unavailable
+	why  string                    // reason why NVML is unavailable
 	err  error
 }
 
-// listGPUs asks NVML for the GPUs of this machine. A machine recorded below another root
-// has only files.
+// listGPUs asks NVML for the GPUs of this machine. Another root contains only recorded files,
+// so NVML is not used.
 func listGPUs(root string) gpuList {
 	if root != "/" {
 		return gpuList{gpus: gpu.Kernel(os.DirFS(root))}
@@ -100,7 +101,7 @@ func listGPUs(root string) gpuList {
 	return l
 }
 
-// usedMemory is what all processes use on each GPU, by its ID.
+// usedMemory returns the memory in use on each GPU by all processes, by the GPU's ID.
 func usedMemory(driver *gpu.Driver) map[string]memory.Reading {
 	source := driver.Source(0)
 	if source == nil {
@@ -126,15 +127,15 @@ const (
 	installDriver = "install NVIDIA's driver (`sudo apt install nvidia-driver` on Debian, `sudo ubuntu-drivers install` on Ubuntu), restart, and check with `nvidia-smi`"
 )
 
-// gpuExam is what decides how much a missing part matters.
+// gpuExam holds the facts that decide how serious a missing part is.
 type gpuExam struct {
 	m   machine
 	tf  tensorFlow
 	box gpuBox
 }
 
-// lacking is the status of a missing part: it is harmless if nobody asked for a GPU and
-// none could be used, and if TensorFlow uses one all the same.
+// lacking returns the status of a missing part. It is harmless if TensorFlow uses a GPU
+// nevertheless, or if no GPU was requested and none is usable.
 func (e gpuExam) lacking() Status {
 	switch {
 	case e.tf.hasGPU:
@@ -148,12 +149,12 @@ func (e gpuExam) lacking() Status {
 	}
 }
 
-// missing is a check for something that is not there.
+// missing returns the check of a missing part.
 func (e gpuExam) missing(name, found, fix string) Check {
 	status := e.lacking()
 	switch {
 	case e.tf.hasGPU:
-		return note(name, found+"; TensorFlow uses a GPU all the same", "")
+		return note(name, found+"; TensorFlow uses a GPU nevertheless", "")
 	case status == Note:
 		return note(name, found+"; not needed for the CPU", "")
 	}
@@ -183,7 +184,7 @@ func (e gpuExam) build() Check {
 	const unused = "built for the CPU only: a GPU stays unused"
 	switch {
 	case !e.tf.found:
-		return note(name, "not found, so what it needs of a GPU is not known", "")
+		return note(name, "not found, so its GPU support is not known", "")
 	case e.tf.gpu:
 		return ok(name, "built with GPU support")
 	case e.m.needGPU:
@@ -194,7 +195,7 @@ func (e gpuExam) build() Check {
 	return ok(name, "built for the CPU only")
 }
 
-// wheel is the package that brings TensorFlow and its GPU libraries.
+// wheel returns the package with TensorFlow and its GPU libraries.
 func (e gpuExam) wheel() string {
 	version := e.tf.info.Version
 	if version == "" {
@@ -210,7 +211,7 @@ func (e gpuExam) driver() Check {
 	n, err := strconv.Atoi(branch)
 	switch {
 	case version == "" && slices.Contains(e.box.nodes, wsl):
-		return ok(name, "that of Windows (WSL)")
+		return ok(name, "the driver of Windows (WSL)")
 	case version == "":
 		return e.missing(name, "none loaded (/proc/driver/nvidia/version)", installDriver)
 	case err == nil && n < oldestDriver:
@@ -225,7 +226,7 @@ func (e gpuExam) nodes() Check {
 	found := strings.Join(e.box.nodes, ", ")
 	switch {
 	case !numbered && e.box.driver != "":
-		return e.missing(name, "no /dev/nvidia0, though the kernel has the driver: this container was not given the GPU", giveGPU)
+		return e.missing(name, "no /dev/nvidia0, though the kernel has the driver: this container has no access to the GPU", giveGPU)
 	case !numbered:
 		return e.missing(name, "no /dev/nvidia0", installDriver)
 	case slices.Contains(e.box.nodes, wsl):
@@ -239,7 +240,7 @@ func (e gpuExam) nodes() Check {
 	return ok(name, found)
 }
 
-// gpus has a check for each GPU.
+// gpus returns a check for each GPU.
 func (e gpuExam) gpus() []Check {
 	l := e.m.gpus()
 	var checks []Check
@@ -259,7 +260,7 @@ func (e gpuExam) gpus() []Check {
 		checks = append(checks, c)
 	}
 	if l.err != nil {
-		checks = append(checks, e.missing(managementLibrary, oneLine(l.err.Error()), "do what that says, and check with `nvidia-smi`"))
+		checks = append(checks, e.missing(managementLibrary, oneLine(l.err.Error()), "follow this message, and check with `nvidia-smi`"))
 	}
 	return checks
 }
@@ -288,7 +289,7 @@ func (e gpuExam) library(l gpuLibrary) Check {
 	return e.dispensable(l.name, l.without, l.wheel)
 }
 
-// dispensable checks a missing part that TensorFlow can do without.
+// dispensable returns the check of a missing part that TensorFlow can run without.
 func (e gpuExam) dispensable(name, without, wheel string) Check {
 	if e.tf.hasGPU || e.lacking() > Note {
 		return note(name, "not found; needed only for "+without, "`pip install "+wheel+"`")
@@ -296,10 +297,10 @@ func (e gpuExam) dispensable(name, without, wheel string) Check {
 	return e.missing(name, "not found", "")
 }
 
-// place is a file, and the rule by which it is searched there.
+// place is a file, and the rule by which it is searched for there.
 type place struct{ by, file string }
 
-// in lists a file in folders; an empty folder does not count.
+// in returns the places of a file in folders; an empty folder does not count.
 func in(by, file string, folders ...string) (places []place) {
 	for _, dir := range folders {
 		if dir != "" {
@@ -341,8 +342,8 @@ func (e gpuExam) partOfXLA(name, file string) Check {
 	return e.dispensable(name, "code that XLA compiles for a GPU", "nvidia-cuda-nvcc-cu12")
 }
 
-// located searches a library in the loader's order, and then where the loader does not
-// search, the usual reason why one is installed and yet missing.
+// located searches for a library in the loader's order, and then in folders that the loader
+// does not search. The latter is the usual reason why an installed library is not found.
 func (e gpuExam) located(name string) (c Check, found bool) {
 	beside := slices.Clone(e.tf.runPath)
 	if name == jitLink {
@@ -352,7 +353,7 @@ func (e gpuExam) located(name string) (c Check, found bool) {
 	}
 	var cached []place
 	cache, _ := e.m.readText("/etc/ld.so.cache")
-	// Paths in the loader's cache end with a zero, in every version of the format.
+	// Paths in the loader's cache end with a zero byte in every version of the format.
 	if end := strings.Index(cache, "/"+name+"\x00"); end >= 0 {
 		cached = in("ldconfig", name, cache[strings.LastIndexByte(cache[:end], 0)+1:end])
 	}

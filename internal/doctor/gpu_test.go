@@ -128,7 +128,7 @@ func TestGPUParts(t *testing.T) {
 		want  Check
 	}{
 		{"driver mounted, no nodes", without("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"),
-			Check{Name: "device nodes", Status: Warning, Found: "no /dev/nvidia0, though the kernel has the driver: this container was not given the GPU", Fix: giveGPU}},
+			Check{Name: "device nodes", Status: Warning, Found: "no /dev/nvidia0, though the kernel has the driver: this container has no access to the GPU", Fix: giveGPU}},
 		{"no nvidia-uvm", without("/dev/nvidia-uvm"),
 			Check{Name: "device nodes", Status: Warning, Found: "/dev/nvidia0, /dev/nvidiactl, but no /dev/nvidia-uvm", Fix: "on the host: `sudo nvidia-modprobe -u -c=0`; in a container: " + giveGPU}},
 		{"the driver's user part is missing", without("/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
@@ -136,7 +136,7 @@ func TestGPUParts(t *testing.T) {
 				Fix: "in a container: `docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility`; else install the driver's user part (`sudo apt install libcuda1`)"}},
 		{"old driver", gpuMachine.with(tree{"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13\n"}),
 			Check{Name: "driver", Status: Warning, Found: "470.57.02 is too old for CUDA 12, which needs 525 or later", Fix: installDriver}},
-		{"WSL", plain.with(tree{"/dev/dxg": ""}), Check{Name: "driver", Found: "that of Windows (WSL)"}},
+		{"WSL", plain.with(tree{"/dev/dxg": ""}), Check{Name: "driver", Found: "the driver of Windows (WSL)"}},
 		{"WSL, library", plain.with(tree{"/dev/dxg": "", "/usr/lib/wsl/lib/libcuda.so.1": ""}),
 			Check{Name: "libcuda.so.1", Status: Warning, Found: "/usr/lib/wsl/lib/libcuda.so.1 is there, but the loader does not look there",
 				Fix: "`export LD_LIBRARY_PATH=/usr/lib/wsl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}`"}},
@@ -170,7 +170,7 @@ func TestGPUsOneByOne(t *testing.T) {
 	assert.Equal(t, Check{Name: "GPU 1", Status: Note, Found: "NVIDIA GB10; its memory is not known"}, check(t, checks, "GPU 1"))
 	assert.Equal(t, Check{Name: "GPU 2", Status: Warning, Found: "NVIDIA A100 is divided (MIG), and has no instance that could be used",
 		Fix: "make one: `sudo nvidia-smi mig -i 2 -cgi PROFILE -C`, with a profile of `nvidia-smi mig -lgip`"}, check(t, checks, "GPU 2"))
-	assert.Equal(t, Check{Name: "libnvidia-ml.so.1", Status: Warning, Found: "GPU 3 does not answer", Fix: "do what that says, and check with `nvidia-smi`"}, check(t, checks, "libnvidia-ml.so.1"))
+	assert.Equal(t, Check{Name: "libnvidia-ml.so.1", Status: Warning, Found: "GPU 3 does not answer", Fix: "follow this message, and check with `nvidia-smi`"}, check(t, checks, "libnvidia-ml.so.1"))
 
 	h200.Memory = memory.Reading{}
 	m.gpus = func() gpuList { return gpuList{gpus: []gpu.GPU{h200}, why: "no cgo"} }

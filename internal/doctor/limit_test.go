@@ -96,7 +96,7 @@ func TestCores(t *testing.T) {
 		{"no quota", nil, nil, 8, Check{Found: "8 usable; GOMAXPROCS 8"}},
 		{"fewer CPUs", tree{"/proc/self/status": "Cpus_allowed_list:\t0-1,6\n"}, nil, 3, Check{Found: "3 usable of 8; GOMAXPROCS 3"}},
 		{"version 2", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2, "/sys/fs/cgroup/cpu.max": "150000 100000\n"}, nil, 2,
-			Check{Status: Warning, Found: "8 usable, quota of 1.5 cores (/sys/fs/cgroup/cpu.max); TensorFlow starts 8 threads per pool all the same; GOMAXPROCS 2",
+			Check{Status: Warning, Found: "8 usable, quota of 1.5 cores (/sys/fs/cgroup/cpu.max); TensorFlow ignores it and starts 8 threads per pool; GOMAXPROCS 2",
 				Fix: "`steadyfit fit --intra-threads 2 --inter-threads 2`, or TF_NUM_INTRAOP_THREADS=2 TF_NUM_INTEROP_THREADS=2"}},
 		{"version 2, heeded", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2, "/sys/fs/cgroup/cpu.max": "200000 100000\n"},
 			map[string]string{"TF_NUM_INTRAOP_THREADS": "2"}, 2,

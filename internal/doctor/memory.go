@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// tight is too little for any training: TensorFlow alone makes 0.3 GiB resident
-	// when it is opened.
+	// tight is too little for any training: opening TensorFlow alone makes 0.3 GiB resident.
 	tight = 512 * memory.MiB
-	// scarce is below what a small image model needs at its peak.
+	// scarce is less than the peak of a small image model.
 	scarce = memory.GiB
-	// little holds a few checkpoints of a small model on a disk, and full not one.
+	// little is enough disk space for a few checkpoints of a small model, and full is too
+	// little for one.
 	little = 2 * memory.GiB
 	full   = 100 * memory.MiB
 )
 
 const lessMemory = "lower the need with a smaller `steadyfit fit --batch N`, or stop what else runs here"
 
-// short grades what is left of an amount; what is unknown is OK.
+// short grades the rest of an amount; an unknown rest is OK.
 func short(left memory.Reading, problem, warning memory.Bytes) Status {
 	switch {
 	case left.OK && left.Bytes < problem:
@@ -41,7 +41,7 @@ func short(left memory.Reading, problem, warning memory.Bytes) Status {
 	return OK
 }
 
-// graded is a check whose fix depends on its status.
+// graded returns a check whose fix depends on its status.
 func graded(name string, status Status, found, fix string) Check {
 	if status == OK {
 		fix = ""
@@ -65,7 +65,7 @@ func checkMemory(m machine) []Check {
 	return append(checks, swapSpace(info, groups), hugePages(m), allocator(m))
 }
 
-// meminfo reads "Name:   123 kB", whose unit is 1024 bytes.
+// meminfo parses a line "Name:   123 kB", whose unit is 1024 bytes.
 func meminfo(text, name string) memory.Reading {
 	n, err := strconv.ParseInt(strings.TrimSuffix(field(text, name), " kB"), 10, 53)
 	return memory.Reading{Bytes: memory.Bytes(n) * memory.KiB, OK: err == nil}
@@ -91,7 +91,7 @@ func memoryLimit(g cgroup.Memory, total memory.Reading) Check {
 		"raise the limit (`docker run --memory 4g`, resources.limits.memory in Kubernetes, `systemd-run -p MemoryMax=4G`), or "+lessMemory)
 }
 
-// below reports whether a is known and less than total, where unknown is above all.
+// below reports whether a is known and less than total. An unknown total counts as infinite.
 func below(a cgroup.Amount, total memory.Reading) bool {
 	return a.Known() && (!total.OK || a.Bytes < int64(total.Bytes))
 }
@@ -100,8 +100,8 @@ func reading(a cgroup.Amount) memory.Reading {
 	return memory.Reading{Bytes: memory.Bytes(a.Bytes), OK: a.Known()}
 }
 
-// addressSpace returns ulimit -v. TensorFlow maps far more than it uses: its libraries
-// alone are 0.85 GB.
+// addressSpace returns the limit of ulimit -v. TensorFlow maps far more than it uses: its
+// libraries alone take 0.85 GB.
 func addressSpace(m machine) (limit memory.Bytes, limited bool) {
 	text, _ := m.readText("/proc/self/limits")
 	_, rest, _ := strings.Cut(text, "Max address space")
@@ -118,7 +118,7 @@ func swapSpace(info string, g cgroup.Memory) Check {
 	case !total.OK:
 		return note("swap", "unknown", "")
 	case total.Bytes == 0, g.Swap.Known() && g.Swap.Bytes == 0:
-		return ok("swap", "none: a step that needs more memory than there is ends the process")
+		return ok("swap", "none: a step that needs more memory than is available ends the process")
 	case free.OK && total.Bytes-free.Bytes > scarce:
 		return warning("swap", fmt.Sprintf("%v of %v in use: steps that touch swapped memory are slow", total.Bytes-free.Bytes, total), lessMemory)
 	}
@@ -140,8 +140,8 @@ func hugePages(m machine) Check {
 	}
 }
 
-// allocator finds the malloc of the process. LD_PRELOAD is what was asked for, the
-// memory map what was loaded.
+// allocator determines the malloc of the process. LD_PRELOAD names the requested one, and the
+// memory map shows the loaded one.
 func allocator(m machine) Check {
 	const name = "malloc"
 	c := ok(name, "of the C library")
@@ -168,16 +168,16 @@ func allocator(m machine) Check {
 	return c
 }
 
-// isReplacement reports an allocator that people preload instead of the C library's.
+// isReplacement reports whether a library is an allocator that is commonly preloaded.
 func isReplacement(file string) bool {
 	name := path.Base(file)
 	return strings.Contains(name, ".so") && slices.ContainsFunc([]string{"jemalloc", "tcmalloc", "mimalloc"}, func(r string) bool { return strings.Contains(name, r) })
 }
 
-// folder is a place that something is written to.
+// folder is a folder to which training writes.
 type folder struct{ name, path, fix string }
 
-// space is what a file system has left for this process.
+// space is the free space of a file system for this process.
 type space struct {
 	free     memory.Reading
 	writable bool
@@ -196,9 +196,9 @@ func folders(env map[string]string, work string) (found []folder) {
 		cache = filepath.Join(env["HOME"], ".cache")
 	}
 	for _, f := range []folder{
-		{"working folder", work, "write elsewhere with --out DIR and --checkpoints DIR, or make room there"},
-		{"temporary files", temp, "set TMPDIR to a folder with room, or make room there"},
-		{"cache", cache, "set XDG_CACHE_HOME to a folder with room, or make room there"},
+		{"working folder", work, "write elsewhere with --out DIR and --checkpoints DIR, or free space there"},
+		{"temporary files", temp, "set TMPDIR to a folder with free space, or free space there"},
+		{"cache", cache, "set XDG_CACHE_HOME to a folder with free space, or free space there"},
 	} {
 		if f.path == "" {
 			continue
@@ -221,7 +221,7 @@ func checkDisk(m machine) (checks []Check) {
 func checkFolder(f folder, ask func(string) (space, error)) Check {
 	dir := f.path
 	s, err := ask(dir)
-	// A folder that does not exist yet is made in the one above.
+	// A folder that does not exist yet will be created in its parent.
 	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
 		dir = filepath.Dir(dir)
 		s, err = ask(dir)

@@ -45,7 +45,7 @@ func TestMemoryFindings(t *testing.T) {
 		{"swapping", tree{"/proc/meminfo": "SwapTotal: 4194304 kB\nSwapFree: 1048576 kB\n"}, nil,
 			Check{"", "swap", Warning, "3.0 GiB of 4.0 GiB in use: steps that touch swapped memory are slow", "lower the need with a smaller `steadyfit fit --batch N`, or stop what else runs here"}},
 		{"no swap for this group", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2, "/sys/fs/cgroup/memory.swap.max": "0\n"}, nil,
-			Check{"", "swap", OK, "none: a step that needs more memory than there is ends the process", ""}},
+			Check{"", "swap", OK, "none: a step that needs more memory than is available ends the process", ""}},
 		{"huge pages always", tree{"/sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n"}, nil,
 			Check{"", "transparent huge pages", Note, "always: faster page faults, and up to 2 MiB resident where one page was touched",
 				"if resident memory matters more than speed: `echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled`"}},

@@ -19,19 +19,19 @@ import (
 	"steadyfit/tfbind"
 )
 
-// tensorFlow is what later checks need to know of the library.
+// tensorFlow holds the facts about the library that later checks need.
 type tensorFlow struct {
 	info  tfbind.Info
 	found bool
 	// gpu reports whether the library was built with GPU support.
 	gpu bool
-	// runPath are the folders in which it looks for GPU libraries.
+	// runPath are the folders in which it searches for GPU libraries.
 	runPath []string
 	// hasGPU reports whether a session listed a GPU.
 	hasGPU bool
 }
 
-// files are the files that may hold TensorFlow's strings.
+// files returns the files that may contain TensorFlow's strings.
 func (t tensorFlow) files() (files []string) {
 	for _, f := range []string{t.info.Library, t.info.Framework} {
 		if t.found && f != "" {
@@ -48,7 +48,7 @@ func (t tensorFlow) String() string {
 	return "TensorFlow " + t.info.Version
 }
 
-// onlyInGPUBuilds is a string that only GPU builds contain.
+// onlyInGPUBuilds is a string that occurs only in GPU builds.
 const onlyInGPUBuilds = "TF_GPU_ALLOCATOR"
 
 func checkTensorFlow(ctx context.Context, m machine, p processor) (tensorFlow, []Check) {
@@ -71,7 +71,7 @@ func openTensorFlow(ctx context.Context, m machine, p processor) (t tensorFlow, 
 	}
 	add(ok("library", fmt.Sprintf("%s, for the %s, found by %s", location.Library, kind, location.Source)))
 	if p.tooOld() {
-		// Opening it would end this process, and the report with it.
+		// Opening the library would crash this process.
 		add(problem("version", "not opened: it needs a CPU with AVX", "see the CPU's instructions below"))
 		return t, checks
 	}
@@ -92,15 +92,15 @@ func openTensorFlow(ctx context.Context, m machine, p processor) (t tensorFlow, 
 		add(problem("session", "failed: "+oneLine(err.Error()),
 			"install that TensorFlow again (`make runtime`); if it names a GPU, hide the GPUs: CUDA_VISIBLE_DEVICES=-1"))
 	case m.needGPU && !t.hasGPU:
-		add(problem("session", ran+"; a GPU was asked for", "see the group GPU below; what TensorFlow itself says of it stands in the lines it printed"))
+		add(problem("session", ran+"; a GPU was asked for", "see the group GPU below, and the lines that TensorFlow printed"))
 	default:
 		add(ok("session", ran))
 	}
 	return t, checks
 }
 
-// describeBuild reads the library's files without opening it. A file that cannot be
-// read counts as a build for the CPU.
+// describeBuild reads the library's files without opening it as a library. A file that cannot
+// be read counts as a CPU build.
 func (t *tensorFlow) describeBuild(m machine) {
 	for _, f := range t.files() {
 		folders, err := m.runPath(f)
@@ -120,8 +120,8 @@ func (t *tensorFlow) describeBuild(m machine) {
 	}
 }
 
-// whyNot describes in one line why there is no TensorFlow, with the places that were
-// tried.
+// whyNot describes in one line the reason why there is no TensorFlow, with the places that were
+// searched.
 func whyNot(err error) string {
 	var e *tfbind.LoadError
 	if !errors.As(err, &e) {
@@ -168,8 +168,8 @@ func describeDevices(devices []tfbind.Device) string {
 	return strings.Join(names, ", ")
 }
 
-// trySession adds a number to itself on the device that TensorFlow chooses, and lists
-// the devices.
+// trySession adds a number to itself on the device that TensorFlow chooses, and returns the
+// list of devices.
 func trySession(ctx context.Context) (devices []tfbind.Device, err error) {
 	float := &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(tfbind.Float32)}}
 	def, err := proto.Marshal(&graph_go_proto.GraphDef{Node: []*node_def_go_proto.NodeDef{
@@ -215,7 +215,7 @@ func trySession(ctx context.Context) (devices []tfbind.Device, err error) {
 	}
 	defer results.Close()
 	if got, err := results[0].Float(); err != nil || got != 3 {
-		return devices, errors.Join(err, fmt.Errorf("1.5 + 1.5 came out as %v", got))
+		return devices, errors.Join(err, fmt.Errorf("1.5 + 1.5 gave %v", got))
 	}
 	return devices, nil
 }
@@ -231,13 +231,13 @@ func oneDNN(m machine, p processor) Check {
 	case on:
 		return ok(name, "on, by default on this CPU")
 	case byVariable:
-		return warning(name, "off (TF_ENABLE_ONEDNN_OPTS): convolutions were measured 3 times slower; memory goes back to malloc",
-			"for speed: `unset TF_ENABLE_ONEDNN_OPTS`; to give memory back at half that price: TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1")
+		return warning(name, "off (TF_ENABLE_ONEDNN_OPTS): convolutions were measured 3 times slower; memory comes from malloc",
+			"for speed: `unset TF_ENABLE_ONEDNN_OPTS`; to return memory to the system at half that cost: TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1")
 	}
 	return note(name, "off, by default on a CPU without AVX512_VNNI, AVX_VNNI, AVX512_BF16 and AMX", "try TF_ENABLE_ONEDNN_OPTS=1, and compare with `steadyfit bench`")
 }
 
-// oneDNNIsOn follows the variable, or else the CPU (DefaultOneDnnPolicy in
+// oneDNNIsOn follows the variable or, without it, the CPU (DefaultOneDnnPolicy in
 // tensorflow/core/util/port.cc).
 func oneDNNIsOn(m machine, p processor) (on, byVariable bool) {
 	if on, ok := parseBool(m.env["TF_ENABLE_ONEDNN_OPTS"]); ok {
@@ -246,7 +246,7 @@ func oneDNNIsOn(m machine, p processor) (on, byVariable bool) {
 	return p.has("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16") || p.neoverseV1, false
 }
 
-// parseBool reads a switch as TensorFlow does (ReadBoolFromEnvVar).
+// parseBool parses a switch as TensorFlow does (ReadBoolFromEnvVar).
 func parseBool(value string) (on, ok bool) {
 	switch strings.ToLower(value) {
 	case "1", "true":
@@ -257,8 +257,8 @@ func parseBool(value string) (on, ok bool) {
 	return false, false
 }
 
-// poolAllocator reports where large blocks on the CPU come from, which decides whether
-// memory is ever returned.
+// poolAllocator reports the source of large blocks on the CPU. It decides whether memory is
+// ever returned to the system.
 func poolAllocator(m machine, p processor) Check {
 	const name = "CPU allocator"
 	on, byVariable := oneDNNIsOn(m, p)
@@ -269,11 +269,11 @@ func poolAllocator(m machine, p processor) Check {
 	case !on:
 		return ok(name, "malloc")
 	case system:
-		return ok(name, "malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR): memory can be given back; steps of an image model were measured 1.8 times slower")
+		return ok(name, "malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR): memory can be returned to the system; steps of an image model were measured 1.8 times slower")
 	}
-	found := "oneDNN's pool: what it took stays taken until the process ends"
+	found := "oneDNN's pool, which holds its memory until the process ends"
 	if limit, err := strconv.ParseUint(m.env["TF_MKL_ALLOC_MAX_BYTES"], 10, 63); err == nil {
 		found += fmt.Sprintf("; at most %v (TF_MKL_ALLOC_MAX_BYTES)", memory.Bytes(limit))
 	}
-	return note(name, found, "to give memory back, for up to twice the step time: TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1")
+	return note(name, found, "to return memory to the system, for up to twice the step time: TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1")
 }

@@ -7,16 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// lineWidth is where text is wrapped.
+// lineWidth is the width at which text is wrapped.
 const lineWidth = 110
 
-// WriteText prints the report for a person: a line per check, by group, then what is
-// wrong and what to do about it, then the sum. Harmless checks in a row that found the
-// same are printed as one. The error is that of w.
+// WriteText prints the report: a line per check, by group, then the problems with their fixes,
+// then a summary. Consecutive harmless checks with the same finding are printed as one. The
+// error is that of w.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	rows := merge(r.Checks)
-	// A long name, such as a variable's, does not push all others to the right.
+	// One long name, such as a variable's, must not move all other columns to the right.
 	const widest = 24
 	column := 0
 	for _, c := range rows {
@@ -36,7 +36,7 @@ func (r Report) WriteText(w io.Writer) error {
 		status, text := c.Status.String(), c.Found
 		switch {
 		case c.Status > Note:
-			status = strings.ToUpper(status) // the fix comes below
+			status = strings.ToUpper(status) // the fix follows below
 		case c.Status == Note && c.Fix != "":
 			text += " (" + c.Fix + ")"
 		}
@@ -51,8 +51,8 @@ func (r Report) WriteText(w io.Writer) error {
 	return nil
 }
 
-// writeFixes lists what is wrong, the worst first; checks in a row with the same fix
-// share it.
+// writeFixes lists the problems, the worst first. Consecutive checks with the same fix share
+// it.
 func writeFixes(b *strings.Builder, rows []Check) {
 	n := 0
 	for _, status := range []Status{Problem, Warning} {
@@ -102,7 +102,7 @@ func (r Report) sum() string {
 	return strings.Join(parts, ", ") + "."
 }
 
-// merge joins harmless checks in a row that differ in nothing but the name.
+// merge joins consecutive harmless checks that differ only in their names.
 func merge(checks []Check) (rows []Check) {
 	for i := 0; i < len(checks); {
 		c, n := checks[i], 1
@@ -120,7 +120,7 @@ func merge(checks []Check) (rows []Check) {
 	return rows
 }
 
-// wrap writes a text after a lead, with the lines that follow indented.
+// wrap writes a text after a lead, and indents the following lines.
 func wrap(b *strings.Builder, lead string, indent int, text string) {
 	b.WriteString(lead)
 	at, first := utf8.RuneCountInString(lead), true

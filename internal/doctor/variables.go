@@ -13,7 +13,7 @@ import (
 	"steadyfit/memory"
 )
 
-// reader is who reads a variable.
+// reader identifies the program that reads a variable.
 type reader int
 
 const (
@@ -25,30 +25,31 @@ const (
 	byNobody                   // nothing, although advice names it
 )
 
-// variable is what is known about an environment variable.
+// variable is the knowledge about an environment variable.
 type variable struct {
 	reader reader
 	does   string
-	// accepts reports whether TensorFlow can read the value; nil means any.
+	// accepts reports whether TensorFlow can parse the value; nil means that it accepts any.
 	accepts func(string) bool
-	// want is what accepts expects, or, for byNobody and byXLA, what to set instead.
+	// want describes the values that accepts allows. For byNobody and byXLA it is the
+	// alternative.
 	want string
 }
 
 func isBool(v string) bool  { _, ok := parseBool(v); return ok }
 func isCount(v string) bool { n, err := strconv.ParseInt(v, 10, 64); return err == nil && n >= 0 }
 
-// isLowerBool accepts what gpu_bfc_allocator.cc reads.
+// isLowerBool accepts the values that gpu_bfc_allocator.cc reads.
 func isLowerBool(v string) bool { return v == "true" || v == "false" }
 
 const (
 	wantBool      = "0, 1, true or false"
-	wantLowerBool = "true or false, in these letters (1 and 0 are not understood)"
+	wantLowerBool = "true or false, in lower case (1 and 0 are not recognized)"
 	wantCount     = "a whole number"
 )
 
-// variables were checked against the strings in the CPU and the GPU library of TensorFlow
-// 2.21, and their values against its sources. gpuopts adds those that nobody reads.
+// variables were checked against the strings in the CPU and the GPU library of TensorFlow 2.21,
+// and their values against its sources. gpuopts adds the variables that nothing reads.
 var variables = map[string]variable{
 	"TF_ENABLE_ONEDNN_OPTS":          {byTensorFlow, "turns oneDNN on or off", isBool, wantBool},
 	"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": {byTensorFlow, "takes oneDNN's blocks from malloc rather than from its pool", isBool, wantBool},
@@ -68,7 +69,7 @@ var variables = map[string]variable{
 		isLowerBool, wantLowerBool},
 	"TF_GPU_ALLOCATOR":               {reader: byGPU, does: "chooses the allocator of GPU memory"},
 	"TF_PER_DEVICE_MEMORY_LIMIT_MB":  {byGPU, "limits the memory of each GPU", isCount, "a number of MB without a unit"},
-	"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": {byGPU, "leaves that much of each GPU free and takes the rest, in place of --gpu-memory-fraction", isCount, "a number of MB without a unit"},
+	"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": {byGPU, "leaves this much of each GPU free and takes the rest, instead of --gpu-memory-fraction", isCount, "a number of MB without a unit"},
 	"TF_GPU_HOST_MEM_LIMIT_IN_MB":    {byGPU, "limits the pinned host memory of GPUs", isCount, "a number of MB without a unit"},
 	"TF_GPU_THREAD_MODE":             {reader: byGPU, does: "which threads start work on a GPU"},
 	"TF_GPU_THREAD_COUNT":            {byGPU, "how many threads start work on a GPU", isCount, wantCount},
@@ -95,8 +96,8 @@ func init() {
 	}
 }
 
-// searched reports whether only TensorFlow could read the name, so that the strings of
-// its library decide.
+// searched reports whether only TensorFlow could read the name, so that the strings of its
+// library decide.
 func searched(name string) bool {
 	return strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_")
 }
@@ -116,7 +117,7 @@ func checkVariables(m machine, t tensorFlow) (checks []Check) {
 	}
 	var held map[string]bool
 	if files := t.files(); len(files) > 0 && len(search) > 0 {
-		held, _ = m.contains(files, search) // without, the table alone decides
+		held, _ = m.contains(files, search) // without it, the table alone decides
 	}
 	for _, name := range names {
 		checks = append(checks, checkVariable(name, m.env[name], t, held))
@@ -124,8 +125,8 @@ func checkVariables(m machine, t tensorFlow) (checks []Check) {
 	return checks
 }
 
-// checkVariable judges one variable. held are the names that the library contains; nil
-// if that is unknown.
+// checkVariable judges one variable. held are the names that the library contains; nil if
+// unknown.
 func checkVariable(name, value string, t tensorFlow, held map[string]bool) Check {
 	v, known := variables[name]
 	if !known {
@@ -134,7 +135,7 @@ func checkVariable(name, value string, t tensorFlow, held map[string]bool) Check
 	shown := shorten(value)
 	does := shown + ": " + v.does
 	unread := fmt.Sprintf("%s: not read by %v, so it changes nothing", shown, t)
-	instead := fmt.Sprintf("`unset %s`; what does work: %s", name, v.want)
+	instead := fmt.Sprintf("`unset %s`; alternative: %s", name, v.want)
 	switch {
 	case v.reader == byNobody && held[name] && searched(name):
 		return ok(name, fmt.Sprintf("%s: read by %v", shown, t))
@@ -151,28 +152,28 @@ func checkVariable(name, value string, t tensorFlow, held map[string]bool) Check
 	case v.reader == byTensorFlow && held != nil && searched(name) && !held[name]:
 		return warning(name, unread, "`unset "+name+"`, or use TensorFlow 2.21")
 	case name == "TF_MKL_ALLOC_MAX_BYTES":
-		n, _ := strconv.ParseInt(value, 10, 64) // accepted
+		n, _ := strconv.ParseInt(value, 10, 64) // accepts has checked the value
 		return ok(name, fmt.Sprintf("%s (%v): %s", value, memory.Bytes(n), v.does))
 	}
 	return ok(name, does)
 }
 
-// unknownVariable does not show the value, which may be another program's secret:
-// Terraform's names, too, begin with TF_.
+// unknownVariable does not show the value, which may be another program's secret. For example,
+// Terraform's names also begin with TF_.
 func unknownVariable(name string, t tensorFlow, held map[string]bool) Check {
 	meant := closest(name)
 	switch {
 	case held[name]:
 		return ok(name, fmt.Sprintf("read by %v", t))
 	case meant != "":
-		return warning(name, "not read by TensorFlow: is "+meant+" meant?", fmt.Sprintf("`unset %s; export %s=...`", name, meant))
+		return warning(name, "not read by TensorFlow; did you mean "+meant+"?", fmt.Sprintf("`unset %s; export %s=...`", name, meant))
 	case held == nil:
 		return note(name, "not known to steadyfit", "")
 	}
 	return note(name, fmt.Sprintf("not read by %v; it may be another program's", t), "")
 }
 
-// closest finds a variable whose name is at most two letters away.
+// closest returns a known variable whose name is at most two letters away.
 func closest(name string) string {
 	best, distance := "", 3
 	for _, known := range slices.Sorted(maps.Keys(variables)) {
@@ -186,7 +187,7 @@ func closest(name string) string {
 	return best
 }
 
-// shorten keeps a value to one short line.
+// shorten shortens a value to one short line.
 func shorten(value string) string {
 	const most = 60
 	value = oneLine(value)

@@ -9,15 +9,15 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// load opens NVML and looks up its functions; the library stays open. The error is
-// the reason why there is none, as on most machines.
+// load opens NVML and looks up its functions; the library stays open. The error is the reason
+// why NVML is missing, as on most machines.
 func load() (*functions, error) {
 	// dlerror is kept per thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	library, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_LAZY|purego.RTLD_LOCAL)
 	if err != nil {
-		return nil, fmt.Errorf("there is no driver of NVIDIA, or this container was given it without the part \"utility\": %w", err)
+		return nil, fmt.Errorf("there is no NVIDIA driver, or this container has it without the capability \"utility\": %w", err)
 	}
 	f := &functions{}
 	for _, s := range f.symbols() {
@@ -30,7 +30,7 @@ func load() (*functions, error) {
 			}
 		}
 		if s.needed && !found {
-			return nil, fmt.Errorf("libnvidia-ml.so.1 is not that of a driver of NVIDIA: it has no function %s", s.names[0])
+			return nil, fmt.Errorf("libnvidia-ml.so.1 does not belong to an NVIDIA driver: it has no function %s", s.names[0])
 		}
 	}
 	return f, nil

@@ -5,5 +5,5 @@ package gpu
 import "errors"
 
 func load() (*functions, error) {
-	return nil, errors.New("this program was built without NVML, which takes Linux on amd64 or arm64, and cgo")
+	return nil, errors.New("this program was built without NVML, which needs Linux on amd64 or arm64, and cgo")
 }

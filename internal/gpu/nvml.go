@@ -10,13 +10,13 @@ import (
 	"steadyfit/memory"
 )
 
-// handle is a device: a pointer that only NVML follows.
+// handle is a device: an opaque pointer of NVML.
 type handle uintptr
 
 // status is nvmlReturn_t.
 type status uint32
 
-// The statuses that matter here.
+// The statuses that this package handles.
 const (
 	success          status = 0
 	noPermission     status = 4
@@ -54,8 +54,8 @@ type (
 	}
 )
 
-// functions are the functions of NVML that are called. One that the library lacks
-// is nil: those for MIG came with driver 450, memoryInfo2 with 510.
+// functions are the functions of NVML that this package calls. A function that the library
+// lacks is nil: those for MIG came with driver 450, memoryInfo2 with 510.
 type functions struct {
 	init, shutdown func() status
 	errorString    func(status) string
@@ -75,13 +75,13 @@ type functions struct {
 // symbol is the name of a function in the library.
 type symbol struct {
 	function any      // a pointer to a field of functions
-	names    []string // the first that exists is taken
+	names    []string // the first existing one is used
 	needed   bool
 }
 
-// symbols lists the functions by name. The list of processes has a third form with
-// the same entries, except in drivers 535.43 to 535.86, which wrote larger ones past
-// the end of the caller's buffer (nvitop#79, #89).
+// symbols lists the functions by name. The list of processes has a third version with the same
+// entries. It is not used, because drivers 535.43 to 535.86 wrote larger entries past the end
+// of the caller's buffer (nvitop#79, #89).
 func (f *functions) symbols() []symbol {
 	return []symbol{
 		{&f.init, []string{"nvmlInit_v2", "nvmlInit"}, true},
@@ -110,8 +110,8 @@ type nvml struct {
 
 type unit struct {
 	device handle
-	// split reports whether memory2 works, which does not count what the driver
-	// reserves for itself (some hundred MiB) as in use.
+	// split reports whether memory2 works, which does not count the driver's reserve (some
+	// hundred MiB) as memory in use.
 	split bool
 }
 
@@ -121,7 +121,7 @@ func (d *Driver) open(f *functions) error {
 	switch s := f.init(); s {
 	case success:
 	case driverNotLoaded:
-		d.why = "NVIDIA's driver is not loaded, or this container was not given a GPU"
+		d.why = "NVIDIA's driver is not loaded, or this container has no access to a GPU"
 		return nil
 	default:
 		d.why = "NVML does not start: " + f.errorString(s)
@@ -139,7 +139,7 @@ func (d *Driver) open(f *functions) error {
 		switch s := f.device(i, &device); s {
 		case success:
 			d.add(n, device, i)
-		case noPermission: // the control group denies this GPU
+		case noPermission: // the control group denies access to this GPU
 		default:
 			failed = append(failed, n.failed(fmt.Sprintf("GPU %d does not answer", i), s))
 		}
@@ -152,7 +152,7 @@ func (d *Driver) open(f *functions) error {
 	return errors.Join(failed...)
 }
 
-// failed is the error of a function, with NVML's message and what to do.
+// failed returns the error of a function, with NVML's message and a remedy.
 func (n *nvml) failed(what string, s status) error {
 	return fmt.Errorf("%s: %s (%w); %s", what, n.errorString(s), s, remedy(s))
 }
@@ -162,11 +162,11 @@ func remedy(s status) string {
 	case libraryMismatch:
 		return "the driver was updated while it ran: restart the machine, or the container"
 	case noPermission:
-		return "this user may not open /dev/nvidiactl: see its owner and mode"
+		return "this user cannot open /dev/nvidiactl: check its owner and mode"
 	case gpuIsLost, resetRequired:
-		return "the GPU is out of order: see the kernel's log for NVRM, and restart the machine"
+		return "the GPU has failed: look for NVRM in the kernel's log, and restart the machine"
 	}
-	return "see the output of nvidia-smi"
+	return "check the output of nvidia-smi"
 }
 
 // add lists a GPU or, if it is divided, its instances.
@@ -214,8 +214,8 @@ func (d *Driver) addUnit(n *nvml, device handle, id string, mig bool) {
 	n.units = append(n.units, u)
 }
 
-// text returns what a function writes, up to a zero; empty if it fails. No text
-// takes more than 96 bytes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
+// text returns the text that a function writes, up to a zero; empty if it fails. No text is
+// longer than 96 bytes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
 func text(ask func(*byte, uint32) status) string {
 	buffer := make([]byte, 96)
 	if ask(&buffer[0], uint32(len(buffer))) != success {
@@ -225,7 +225,7 @@ func text(ask func(*byte, uint32) status) string {
 	return string(t)
 }
 
-// amount is a number of bytes; all ones is NVML_VALUE_NOT_AVAILABLE.
+// amount is a number of bytes; all ones mean NVML_VALUE_NOT_AVAILABLE.
 func amount(bytes uint64) memory.Reading {
 	if bytes > math.MaxInt64 {
 		return memory.Reading{}
@@ -233,7 +233,7 @@ func amount(bytes uint64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
-// close ends NVML, which counts its initializations. The library stays loaded.
+// close shuts NVML down, which counts its initializations. The library stays loaded.
 func (n *nvml) close() error {
 	if s := n.shutdown(); s != success {
 		return fmt.Errorf("%s (%w)", n.errorString(s), s)
@@ -241,7 +241,7 @@ func (n *nvml) close() error {
 	return nil
 }
 
-// buffers are what NVML fills in, kept so that a sample does not allocate them.
+// buffers are memory for NVML to fill in. They are reused, so a sample does not allocate them.
 type buffers struct {
 	nvml  *nvml
 	info  memoryInfo
@@ -251,7 +251,7 @@ type buffers struct {
 	list2 []processInfo2
 }
 
-// ask reads the memory of a device and what a process has on it.
+// ask reads the memory of a device and the memory of a process on it.
 func (b *buffers) ask(u unit, pid uint32, into *answer) {
 	if u.split {
 		if b.nvml.memory2(u.device, b.versioned()) == success {
@@ -277,18 +277,18 @@ func (b *buffers) ask(u unit, pid uint32, into *answer) {
 	}
 }
 
-// versioned returns info2, ready to be filled in.
+// versioned returns info2 with its version set.
 func (b *buffers) versioned() *memoryInfo2 {
 	b.info2 = memoryInfo2{version: 2<<24 | uint32(unsafe.Sizeof(b.info2))}
 	return &b.info2
 }
 
-// most is more processes than a GPU can have.
+// most is more than the number of processes that a GPU can have.
 const most = 1 << 16
 
-// list returns the list of processes, in the memory of into if it is large enough;
-// ok is false, and the list empty, if the device does not report it. It tries
-// several times, since processes may start between two calls.
+// list returns the list of processes, in the memory of into if it is large enough. ok is false,
+// and the list empty, if the device does not report it. It tries several times, because
+// processes may start between two calls.
 func list[P any](ask func(handle, *uint32, *P) status, device handle, room *uint32, into []P) (all []P, ok bool) {
 	into = into[:cap(into)]
 	if len(into) == 0 {

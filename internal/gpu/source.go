@@ -6,18 +6,18 @@ import (
 	"steadyfit/memory"
 )
 
-// answer is what one GPU reports; the zero value is no answer.
+// answer is the reading of one GPU; the zero value means no answer.
 type answer struct {
 	used, process memory.Reading
-	// answered reports whether the GPU listed its processes, listed whether the
-	// process is among them.
+	// answered reports whether the GPU listed its processes. listed reports whether the process
+	// is among them.
 	listed, answered bool
 }
 
-// add counts one entry of the list of processes; a process may have several.
+// add adds one entry of the list of processes; a process may have several.
 func (a *answer) add(part memory.Reading) {
 	if part.Bytes == 0 {
-		part.OK = false // a context takes memory
+		part.OK = false // 0 means unknown, since a context takes memory
 	}
 	if a.listed {
 		part = plus(a.process, part)
@@ -25,7 +25,7 @@ func (a *answer) add(part memory.Reading) {
 	a.process, a.listed = part, true
 }
 
-// plus is unknown if one of the two is.
+// plus adds two readings; the sum is unknown if one of them is.
 func plus(a, b memory.Reading) memory.Reading {
 	if !a.OK || !b.OK {
 		return memory.Reading{}
@@ -33,11 +33,11 @@ func plus(a, b memory.Reading) memory.Reading {
 	return memory.Known(a.Bytes + b.Bytes)
 }
 
-// Source returns the layers of GPU memory for a process; 0 is this one. It is nil
-// if there are none (Why), and after Close. Each Sampler needs its own.
+// Source returns the layers of GPU memory for a process; pid 0 means this one. It returns nil
+// if there are no layers (Why), and after Close. Each Sampler needs its own Source.
 //
-// A sample asks the driver two things per GPU, its memory and its list of
-// processes; purego allocates three times for each.
+// A sample makes two requests to the driver per GPU: its memory and its list of processes.
+// purego allocates three times for each.
 func (d *Driver) Source(pid int) memory.Source {
 	if pid == 0 {
 		pid = os.Getpid()
@@ -55,12 +55,12 @@ func (d *Driver) Source(pid int) memory.Source {
 	return s
 }
 
-// source is the Source of one process.
+// source is the memory.Source of one process.
 type source struct {
 	driver  *Driver
 	buffers buffers
 	pid     uint32
-	seen    bool              // the process was listed once, so unlisted means that it has nothing
+	seen    bool              // the process was listed before, so it has no memory if unlisted
 	answers []answer          // of each GPU
 	layers  [][2]memory.Layer // used and process, of each GPU
 }
@@ -101,19 +101,19 @@ func (s *source) read() {
 	}
 }
 
-// Meter reads the GPU memory of a process as one amount. The zero value knows
-// nothing. It is for one goroutine at a time.
+// Meter reads the GPU memory of a process as one amount. The zero value reports unknown
+// amounts. It is for one goroutine at a time.
 type Meter struct {
 	source memory.Source // nil if the driver reports nothing
-	own    bool          // the process's own amount was known once
+	own    bool          // the amount of the process was known before
 }
 
 // Meter returns the meter of a process; 0 is this one.
 func (d *Driver) Meter(pid int) *Meter { return &Meter{source: d.Source(pid)} }
 
-// Read returns what the process has on all GPUs. If the driver has never reported
-// that, it is what all processes have on them. It is never 0: a process that uses
-// a GPU has a context there.
+// Read returns the memory of the process on all GPUs. If the driver has never reported that, it
+// returns the memory of all processes on them. It never returns 0, since a process that uses a
+// GPU has a context there.
 func (m *Meter) Read() memory.Reading {
 	if m.source == nil {
 		return memory.Reading{}
@@ -129,7 +129,7 @@ func (m *Meter) Read() memory.Reading {
 	})
 	m.own = m.own || process.OK
 	if m.own {
-		used = process // even if it is unknown this time: the two do not mix
+		used = process // even if unknown this time, since the two amounts must not be mixed
 	}
 	if used.Bytes == 0 {
 		return memory.Reading{}

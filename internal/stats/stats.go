@@ -1,6 +1,6 @@
-// Package stats has the statistics that memory, autotune, matrix and bench share:
-// robust estimates, and intervals of paired measurements. Package
-// gonum.org/v1/gonum/stat has what is not here.
+// Package stats contains the statistics that memory, autotune, matrix and bench share: robust
+// estimates, and intervals of paired measurements. Other statistics come from
+// gonum.org/v1/gonum/stat.
 package stats
 
 import (
@@ -14,8 +14,8 @@ import (
 // Median returns the median of values; NaN if there are none.
 func Median(values []float64) float64 { return medianInPlace(slices.Clone(values)) }
 
-// medianInPlace reorders v. It selects instead of sorting, since a bootstrap takes
-// medians of thousands of slopes hundreds of times.
+// medianInPlace reorders v. It selects instead of sorting, because a bootstrap takes medians of
+// thousands of slopes hundreds of times.
 func medianInPlace(v []float64) float64 {
 	n := len(v)
 	if n == 0 {
@@ -28,7 +28,7 @@ func medianInPlace(v []float64) float64 {
 	return (slices.Max(v[:n/2]) + high) / 2
 }
 
-// selectNth returns the value at k if v were sorted, and leaves smaller ones before
+// selectNth returns the value at index k of the sorted v, and moves the smaller values before
 // it (Hoare 1961).
 func selectNth(v []float64, k int) float64 {
 	low, high := 0, len(v)-1
@@ -61,7 +61,7 @@ func selectNth(v []float64, k int) float64 {
 	return v[k]
 }
 
-// Slopes estimates slopes over the same x again and again.
+// Slopes estimates slopes for the same x repeatedly.
 type Slopes struct {
 	pairs  []pair
 	slopes []float64
@@ -72,7 +72,7 @@ type pair struct {
 	gap  float64 // x[j]-x[i]
 }
 
-// NewSlopes prepares for values at x, which rises.
+// NewSlopes returns the Slopes for strictly increasing x.
 func NewSlopes(x []float64) *Slopes {
 	n := len(x) * (len(x) - 1) / 2
 	s := &Slopes{make([]pair, 0, n), make([]float64, n)}
@@ -84,9 +84,8 @@ func NewSlopes(x []float64) *Slopes {
 	return s
 }
 
-// Median returns the median slope between all pairs of points (Theil 1950, Sen
-// 1968): up to 29% of the points may be anything without moving it far. NaN if
-// there are fewer than two.
+// Median returns the median slope between all pairs of points (Theil 1950, Sen 1968). Up to 29%
+// of the points may be arbitrary without moving it far. It is NaN with fewer than two points.
 func (s *Slopes) Median(y []float64) float64 {
 	for k, p := range s.pairs {
 		s.slopes[k] = (y[p.j] - y[p.i]) / p.gap
@@ -94,15 +93,15 @@ func (s *Slopes) Median(y []float64) float64 {
 	return medianInPlace(s.slopes)
 }
 
-// Student returns the two-sided quantile of Student's t: a value lies within that
-// many standard deviations with the confidence.
+// Student returns the two-sided quantile of Student's t: with the given confidence, a value
+// lies within that many standard deviations.
 func Student(freedom, confidence float64) float64 {
 	return distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(0.5 + confidence/2)
 }
 
-// Mean returns the mean of values and its interval by Student's t, for values that
-// scatter about as a normal distribution. With fewer than two, the ends are
-// infinite; without any, the mean is NaN. Of a ratio, take the logarithms.
+// Mean returns the mean of values and its interval by Student's t, for values with an
+// approximately normal distribution. With fewer than two values the ends are infinite; without
+// any, the mean is NaN. For ratios, use the logarithms.
 func Mean(values []float64, confidence float64) (mean, low, high float64) {
 	n := float64(len(values))
 	if n < 2 {
@@ -113,10 +112,10 @@ func Mean(values []float64, confidence float64) (mean, low, high float64) {
 	return mean, mean - half, mean + half
 }
 
-// MedianRatio compares two variants that were measured in the same rounds: the
-// median of a[i]/b[i], and an interval that needs no distribution. The outermost of
-// n ratios enclose the median with a confidence of 1-2^(1-n); from 8 on, those next
-// to them do with more than 0.9, and one disturbed round decides nothing.
+// MedianRatio compares two variants that were measured in the same rounds. It returns the
+// median of a[i]/b[i], and an interval that assumes no distribution. The outermost of n ratios
+// enclose the median with a confidence of 1-2^(1-n). From n = 8 on, the second outermost
+// enclose it with more than 0.9, and one disturbed round has no effect.
 func MedianRatio(a, b []float64) (ratio, low, high float64) {
 	ratios := make([]float64, len(a))
 	for i := range a {

@@ -1,5 +1,5 @@
-// Package gputest gives tests a driver of NVIDIA that is not there: a library built
-// from testdata/nvml.c.
+// Package gputest provides a fake NVIDIA driver for tests: a library built from
+// testdata/nvml.c.
 package gputest
 
 import (
@@ -15,7 +15,7 @@ import (
 //go:embed testdata/nvml.c
 var source []byte
 
-// Compile builds nvml.c into a library, with options such as -DNEW.
+// Compile builds nvml.c into a library, with compiler options such as -DNEW.
 func Compile(t testing.TB, library string, options ...string) {
 	t.Helper()
 	cc := os.Getenv("CC")
@@ -35,9 +35,9 @@ func Compile(t testing.TB, library string, options ...string) {
 // inChild marks a process that Child has started.
 const inChild = "STEADYFIT_TEST_GPU_CHILD"
 
-// Child runs the calling test again in a process that finds the library as NVML,
-// and fails if that fails. It reports whether this is that process. The loader
-// looks a library's name up once per process, so each library needs its own.
+// Child reruns the calling test in a process that finds the library as NVML, and fails if that
+// process fails. It returns true in that process. The loader looks up a library's name once per
+// process, so each library needs its own process.
 func Child(t *testing.T, options ...string) bool {
 	t.Helper()
 	if os.Getenv(inChild) != "" {
