@@ -192,9 +192,11 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		return t, err
 	}
 	for i, name := range s.Fields {
-		if t.data, err = t.data.Rename(t.data.Fields()[i].Name, name); err != nil {
+		renamed, err := t.data.Rename(t.data.Fields()[i].Name, name)
+		if err != nil {
 			return t, err
 		}
+		t.data = renamed
 	}
 	o := s.Configuration.Apply(s.Options)
 	plan, err := session.Compile(model, o)
@@ -286,7 +288,11 @@ func (t *trainer) close() error {
 	if t.stop != nil {
 		t.stop()
 	}
-	return errors.Join(t.session.Close(), t.data.Close())
+	err := t.session.Close()
+	if t.data != nil {
+		err = errors.Join(err, t.data.Close())
+	}
+	return err
 }
 
 // call runs the steps of one call.

@@ -356,8 +356,10 @@ func (p *process) hear(until time.Time) (answer, error) {
 	case a.Failure != "":
 		p.err = &failure{a.Failure, a.Lasting}
 	}
-	a.Anon = max(p.latest.Anon, a.Anon)
-	p.latest = a
+	if err == nil {
+		a.Anon = max(p.latest.Anon, a.Anon)
+		p.latest = a
+	}
 	return a, p.err
 }
 

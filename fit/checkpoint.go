@@ -114,7 +114,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	if c.stepPeriod = int64(steps); c.epochPeriod == 0 && steps == 0 {
 		c.epochPeriod = 1
 	}
-	if c.metric != "" {
+	if c.metric != "" || slices.Contains(c.given, "Best") {
 		if err := c.monitor.check("Best", s); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	}
 	c.lastStep, c.lastDone = s.Step, s.EpochsDone
 	c.folder, err = checkpoint.Open(c.dir, checkpoint.Options{
-		Keep: c.keep, Tolerate: c.onError == Continue, ResumedFrom: s.History.ResumedFrom, Step: s.Step,
+		Keep: c.keep, Tolerate: c.onError == Continue, ResumedFrom: s.History.ResumedFrom, Step: s.Step, Skipped: s.run.skipped,
 		Logs: s.run.logs, Best: c.bestOne, Disk: c.disk, Log: s.Log,
 	})
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *checkpointer) step(_ context.Context, s *State) error {
 
 func (c *checkpointer) epoch(_ context.Context, s *State) error {
 	due := c.owed || (c.stepPeriod > 0 && s.Step%c.stepPeriod == 0) || (c.epochPeriod > 0 && s.Epoch%c.epochPeriod == 0)
-	improved, before := false, c.bestOne
+	improved, before, monitored := false, c.bestOne, c.monitor
 	if value, ok := s.Record.Metrics.Get(c.metric); ok && c.improves(value) {
 		c.monitor.set(value)
 		c.bestOne = checkpoint.NewBest(s.Step, c.metric, value)
@@ -163,10 +163,7 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 	err := c.write(s, false)
 	if improved && c.owed {
 		// Best means the best of the checkpoints on disk.
-		c.monitor.reset()
-		if c.bestOne, c.folder.Best = before, before; before != nil {
-			c.monitor.set(float64(before.Value))
-		}
+		c.bestOne, c.folder.Best, c.monitor = before, before, monitored
 	}
 	return err
 }

@@ -166,6 +166,8 @@ type run struct {
 
 	// logs are the sizes of the log files when the training began, by hook.
 	logs map[string]int64
+	// skipped are the steps of checkpoints that the run could not resume from.
+	skipped []int64
 	// folders are the folders of the Checkpoint hooks.
 	folders []*checkpoint.Folder
 	// lines are the encoded records without the last one.

@@ -28,7 +28,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 		}
 		// The Checkpoint hook locks the folder again, and checks whether anything changed.
 		defer func() { err = join(err, from.Release()) }()
-		r.logs = from.Logs
+		r.logs, r.skipped = from.Logs, from.Skipped
 	}
 	state := &from.State
 	if from.Path != "" {

@@ -149,7 +149,7 @@ func (s *Session) rescale(applied bool, out []float64) {
 			s.stuck = 1
 		case out[i] < DynamicLossScale.Min:
 			s.stuck = out[i]
-		default:
+		case out[i] >= DynamicLossScale.Min: // not NaN
 			s.skipped = true
 		}
 	}

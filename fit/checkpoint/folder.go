@@ -65,6 +65,8 @@ type Options struct {
 	// ResumedFrom is the checkpoint from which the training resumed, and Step its step.
 	ResumedFrom string
 	Step        int64
+	// Skipped are the steps of checkpoints that Resume could not use.
+	Skipped []int64
 	// Logs are the sizes of the log files when the training began, by hook.
 	Logs map[string]int64
 	// Best is the best checkpoint so far, or nil.
@@ -211,6 +213,9 @@ func (f *Folder) find() error {
 		return refuseEarlier(f.dir, steps)
 	}
 	for _, step := range steps {
+		if slices.Contains(f.Skipped, step) {
+			continue
+		}
 		path := f.path(step)
 		s, err := readState(path)
 		switch {

@@ -144,6 +144,8 @@ type Resumable[State any] struct {
 	// checkpoint.
 	Path  string
 	State State
+	// Skipped are the steps of newer checkpoints that cannot be used.
+	Skipped []int64
 	// Logs are the sizes of the log files when the training began, if there is no checkpoint
 	// yet.
 	Logs map[string]int64
@@ -190,8 +192,9 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 		path := filepath.Join(dir, name(step))
 		s, err := verify(path)
 		if err == nil {
-			if err = json.Unmarshal(s.raw, &r.State); err == nil {
-				r.Path = path
+			var state State // of its own: a state that fails to decode leaves its fields behind
+			if err = json.Unmarshal(s.raw, &state); err == nil {
+				r.Path, r.State = path, state
 				return r, nil
 			}
 			err = fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
@@ -205,6 +208,7 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 			return nil, fmt.Errorf("cannot resume from %s: %w; it may be intact, so no older one is used; %s and resume again, or move it out of %s to resume from the checkpoint before it", path, err, remedyUnread(err), dir)
 		}
 		log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
+		r.Skipped = append(r.Skipped, step)
 	}
 	if len(torn) > 0 {
 		return nil, fmt.Errorf("nothing to resume from: every checkpoint is damaged; remove them to start a new training: %w", errors.Join(torn...))

@@ -311,6 +311,9 @@ func (p *Process) close() {
 }
 
 func (p *Process) exit(now time.Time) Exit {
+	p.mu.Lock()
+	reason := p.killed
+	p.mu.Unlock()
 	e := Exit{Time: now, Code: p.cmd.ProcessState.ExitCode()}
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && e.Code < 0 {
 		e.Signal = status.Signal()
@@ -318,8 +321,8 @@ func (p *Process) exit(now time.Time) Exit {
 	kills, counted := p.oom.New()
 	killed := e.Signal == syscall.SIGKILL
 	switch {
-	case killed && p.killed != "":
-		e.Killed, e.Cause = true, p.killed
+	case killed && reason != "":
+		e.Killed, e.Cause = true, reason
 	case killed && kills > 0:
 		e.OOMKilled, e.OutOfMemory = true, true
 		e.Cause = "killed by the kernel because memory ran out"
