@@ -161,10 +161,12 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 		batches := p.batches(m.n)
 		for index := p.Skip; index < batches; index++ {
 			if w.slab.kept {
-				if w.slab, err = newSlab(m, w.slab.samples); err != nil {
+				s, err := newSlab(m, w.slab.samples)
+				if err != nil {
 					yield(Batch{}, err)
 					return
 				}
+				w.slab = s
 			}
 			from := index * p.Batch
 			to := from + min(p.Batch, m.n-from)

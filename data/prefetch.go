@@ -444,6 +444,7 @@ func (r *ring) leave() {
 	for r.running > 0 {
 		r.ready.Wait()
 	}
+	clear(r.queue) // what it points to keeps slabs in memory
 	r.queue, r.open, r.current = r.queue[:0], nil, nil
 	r.slabs = slices.DeleteFunc(r.slabs, func(s *slab) bool { return s.kept })
 	r.free = append(r.free[:0], r.slabs...)

@@ -227,7 +227,9 @@ func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Obse
 	if err != nil {
 		return nil, fmt.Errorf("%s %s with %s: %w", j.runtime, j.workload.ID, j.remedy.ID, err)
 	}
-	o.Facts[factPool] = strconv.Itoa(o.Threads[worker.PhaseSteady][poolThreads])
+	if steady := o.Threads[worker.PhaseSteady]; steady != nil {
+		o.Facts[factPool] = strconv.Itoa(steady[poolThreads])
+	}
 	return o, nil
 }
 

@@ -13,7 +13,7 @@ import (
 // control groups, whichever is less. It is unknown where neither is known.
 func Available() Reading {
 	var left Reading
-	if m, err := mem.VirtualMemory(); err == nil {
+	if m, err := mem.VirtualMemory(); err == nil && m.Total > 0 { // gopsutil ignores a file that it cannot read
 		left = Known(Bytes(m.Available))
 	}
 	if group := cgroup.ReadMemory(os.DirFS("/"), "self").Left; group.Known() {

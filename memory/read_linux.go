@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -20,16 +19,24 @@ const statusSize = 8 << 10
 // highest is the largest peak of this process before ResetPeak.
 var highest atomic.Int64
 
-var ownStatus = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/status") })
+// ownStatus is the open status file of this process.
+var ownStatus atomic.Pointer[os.File]
 
 // Read returns how much memory this process uses now. It costs one read of
 // /proc/self/status, some 10 us, and allocates nothing, so it can be called in
 // each step. Amounts that this kernel does not report are absent; if it reports
 // none, the error is ErrUnavailable.
 func Read() (Usage, error) {
-	file, err := ownStatus()
-	if err != nil {
-		return Usage{}, unreadable(err)
+	file := ownStatus.Load()
+	if file == nil {
+		var err error
+		if file, err = os.Open("/proc/self/status"); err != nil {
+			return Usage{}, unreadable(err)
+		}
+		if !ownStatus.CompareAndSwap(nil, file) {
+			file.Close()
+			file = ownStatus.Load()
+		}
 	}
 	var buffer [statusSize]byte
 	u, err := readStatus(file, buffer[:])

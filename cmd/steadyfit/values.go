@@ -307,7 +307,6 @@ func (s *settings) setMemoryGrowth(text string) (err error) {
 }
 
 func (s *settings) setGPULimits(text string) error {
-	s.Session.Device.VirtualGPUs = nil
 	for _, limit := range strings.Split(text, ",") {
 		size, err := memory.ParseBytes(limit)
 		if err != nil {

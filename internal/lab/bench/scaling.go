@@ -201,7 +201,9 @@ func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each 
 	var all []*child.Process
 	defer func() {
 		for _, c := range all {
-			c.Wait(time.Until(deadline))
+			if err == nil { // else some wait for a request
+				c.Wait(time.Until(deadline))
+			}
 			if exit := c.End(nil); exit.Code != 0 {
 				err = errors.Join(err, fmt.Errorf("a child failed: %s", exit.Cause))
 			}

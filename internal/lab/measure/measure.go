@@ -1,7 +1,7 @@
 // Package measure has the code that the variants of the benchmark share, so that they do the
 // same work and print the same figures: the batches, the measured loop, the memory of the
 // process, and the result as a line in Go benchmark format, or as JSON for the command bench.
-// bench/cloop/cloop.c does the same in C, scripts/bench_keras.py in Python.
+// internal/lab/bench/cloop/cloop.c does the same in C, scripts/bench_keras.py in Python.
 //
 // It serves the benchmark only, except Median, which the matrix uses as well. Package memory
 // makes verdicts on memory.

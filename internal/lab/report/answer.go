@@ -333,8 +333,8 @@ func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
 // lessWork reports whether a step does less work with a remedy, so that its time cannot be
 // compared.
 func (v *view) lessWork(remedy string) bool {
-	knobs := v.remedy[remedy].Params
-	return knobs["batch_divide"] != "" || knobs["batch"] != ""
+	params := v.remedy[remedy].Params
+	return params["batch_divide"] != "" || params["batch"] != ""
 }
 
 // barren lists the remedies that are meant for growth, were applied, and changed nothing on any

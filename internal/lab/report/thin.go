@@ -69,7 +69,7 @@ func (o ThinOptions) cell(c *matrix.Cell) {
 		shown := c.Remedy == matrix.Baseline || c.Remedy == release
 		d := o.verdict(*c.Verdict, shown)
 		if !shown && len(c.Runs) > 1 {
-			d.Slope = memory.Interval{} // the report shows this figure
+			d.Slope = memory.Interval{} // the report shows that of c.Figures
 		}
 		c.Verdict = &d
 	}

@@ -15,7 +15,7 @@ import (
 // Streamed is a dataset that is read from files, batch by batch. Each field has a file of raw
 // little-endian elements. It supports one pass at a time, and must be closed.
 type Streamed struct {
-	Generated // purpose of the samples
+	Generated // fields and number of the samples
 	files     []*os.File
 }
 

@@ -307,6 +307,9 @@ func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 		}
 		l := t.loop(func(ctx context.Context) (data.Batch, error) { return batch, t.Restore(ctx, initial) })
 		l.Epoch = nil
+		// Each step is the first one after the restore, so that it draws the same random numbers.
+		step := l.Step
+		l.Step = func(ctx context.Context, _ int) (float64, error) { return step(ctx, 1) }
 		return l, nil
 	}
 	keep := b.Choice("close", "none", "all") == "none" // a session is closed and deleted in one call
