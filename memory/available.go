@@ -8,9 +8,9 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// Available is the memory that this process can still take: what the machine has
-// available (MemAvailable of /proc/meminfo), or what is left of the limit of its
-// control groups, whichever is less. It is unknown where neither is known.
+// Available returns the memory that this process can still allocate: the machine's available
+// memory (MemAvailable of /proc/meminfo) or the rest of its control groups' limit, whichever is
+// less. It is unknown if neither is known.
 func Available() Reading {
 	var left Reading
 	if m, err := mem.VirtualMemory(); err == nil && m.Total > 0 { // gopsutil ignores a file that it cannot read

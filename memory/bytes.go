@@ -28,7 +28,7 @@ var binaryUnits = []struct {
 	size Bytes
 }{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}}
 
-// units are what ParseBytes reads.
+// units are the units that ParseBytes accepts.
 var units = map[string]float64{
 	"": 1, "b": 1,
 	"k": 1 << 10, "kib": 1 << 10, "kb": 1e3,
@@ -37,12 +37,12 @@ var units = map[string]float64{
 	"t": 1 << 40, "tib": 1 << 40, "tb": 1e12,
 }
 
-// String is the size with one decimal in the largest unit that leaves a number of at
-// least 1: "512 B", "1.2 GiB", "-3.0 KiB".
+// String formats the size with one decimal in the largest unit in which it is at least 1: "512
+// B", "1.2 GiB", "-3.0 KiB".
 func (b Bytes) String() string {
 	size := math.Abs(float64(b))
 	for _, u := range binaryUnits {
-		// 1048575 bytes are 1024.0 KiB when rounded; take the next unit then.
+		// 1048575 bytes would round to 1024.0 KiB, so the next unit is used.
 		if size >= float64(u.size)-float64(u.size)/2048 {
 			return fmt.Sprintf("%.1f %s", float64(b)/float64(u.size), u.name)
 		}

@@ -10,40 +10,40 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Cause is where growth comes from, as far as the sampled layers show.
+// Cause is the source of growth, as far as the sampled layers show it.
 type Cause string
 
-// The causes, in the order in which they are looked for: the first that fits is the
-// nearest to what a program can change.
+// The causes, in the order in which they are checked. The first one that fits is the closest to
+// what a program can change.
 const (
-	// GCLag: native objects are unreachable and wait for the garbage collector, which
-	// does not see how large they are.
+	// GCLag: unreachable native objects wait for the garbage collector, which does not know
+	// their size.
 	GCLag Cause = "garbage collection lag"
-	// Unreleased: native objects are made and not released.
+	// Unreleased: native objects are created and not released.
 	Unreleased Cause = "unreleased objects"
-	// HostHistory: the Go heap grows, so the program keeps what it makes.
+	// HostHistory: the Go heap grows, so the program retains objects.
 	HostHistory Cause = "host history"
-	// RuntimeCache: TensorFlow's allocators hold more while the number of objects is
-	// flat, so a cache or the graph grows.
+	// RuntimeCache: TensorFlow's allocators hold more while the number of objects is constant,
+	// so a cache or the graph grows.
 	RuntimeCache Cause = "runtime cache or graph"
-	// NativeHeap: malloc has handed out more, and no layer above shows to whom.
+	// NativeHeap: malloc has allocated more, and no other layer shows for whom.
 	NativeHeap Cause = "native heap"
-	// GoRuntime: the Go runtime holds more than live objects need: garbage that is not
-	// collected yet, stacks, fragmentation, memory not yet returned.
+	// GoRuntime: the Go runtime holds more than live objects need: uncollected garbage, stacks,
+	// fragmentation, memory that is not yet returned.
 	GoRuntime Cause = "go runtime"
 	// Retention: resident memory grows while malloc in use is flat, so freed memory is
-	// kept. [Verdict.Trimmed] proves it.
+	// retained. [Verdict.Trimmed] proves it.
 	Retention Cause = "retention"
-	// Files: pages of files came in.
+	// Files: pages of files became resident.
 	Files Cause = "file pages"
-	// Unattributed: no sampled layer grows along.
+	// Unattributed: no sampled layer grows with the judged one.
 	Unattributed Cause = "unattributed"
 )
 
 const (
-	// carries is the least part of the growth that a layer must show to carry it.
+	// carries is the least part of the growth that a carrier must have.
 	carries = 0.5
-	// flatShare is the most part of the growth that a flat layer may show.
+	// flatShare is the largest part of the growth that a flat layer may have.
 	flatShare = 0.25
 )
 
@@ -51,16 +51,17 @@ const (
 type Trend struct {
 	Layer Layer    `json:"layer"`
 	Slope Interval `json:"slope"`
-	// Share is this growth as a part of the growth of the judged layer; 0 for layers
-	// that are not bytes.
+	// Share is the growth of this layer as a part of the growth of the judged layer; 0 for
+	// layers that are not bytes.
 	Share float64 `json:"share"`
 }
 
-// attribute fills in the trends of all layers and finds the one that carries the
-// growth: the slope if the series leaks or may, the rise if it jumped or levelled off.
+// attribute fills in the trends of all layers and finds the layer that carries the growth.
+// Growth is the slope if the series leaks or may leak, and the rise if it jumped or levelled
+// off.
 func (s *Series) attribute(v *Verdict, c Criteria) {
 	if v.NoiseFloor == 0 {
-		return // nothing was estimated
+		return // no slope was estimated
 	}
 	byRise := v.Kind == Jump || v.Kind == Plateau
 	growth := v.Slope.Estimate
@@ -96,7 +97,8 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 	}
 }
 
-// slopeOf estimates the slope of a layer. Most layers never change and cost nothing.
+// slopeOf estimates the slope of a layer. Constant layers, which are most of them, cost
+// nothing.
 func slopeOf(x, y []float64, c Criteria) Interval {
 	step := quantum(y)
 	if step == 0 {
@@ -113,8 +115,8 @@ type attribution struct {
 	byRise  bool
 }
 
-// hidden looks for objects that begin to fill memory that is held anyway. Bytes that
-// would be a leak of their own make the verdict inconclusive.
+// hidden finds objects that fill memory that is already held. If their growth would itself be a
+// leak, the verdict becomes inconclusive.
 func (a attribution) hidden() {
 	v := a.verdict
 	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount} {
@@ -133,8 +135,8 @@ func (a attribution) hidden() {
 	}
 }
 
-// up finds the part of a layer, or the whole, that carries most of the growth. Counts
-// carry it if they grow beyond doubt.
+// up returns the layer, or the part of a layer, that carries most of the growth. Counts carry
+// it if they certainly grow.
 func (a attribution) up(whole Layer) (Layer, bool) {
 	var best Trend
 	for layer, t := range a.trends {
@@ -153,8 +155,8 @@ func (a attribution) up(whole Layer) (Layer, bool) {
 
 func (a attribution) find() {
 	v := a.verdict
-	// The Go heap may be garbage, so it counts as kept only if live objects are not
-	// known.
+	// Growth of the Go heap may be garbage. It counts as retained only if live objects are
+	// unknown.
 	live := GoLive
 	if _, ok := a.trends[GoLive]; !ok {
 		live = GoHeap
@@ -200,7 +202,7 @@ func (a attribution) find() {
 	a.notes()
 }
 
-// notes answers what a reader would ask next.
+// notes adds notes for questions that the verdict raises.
 func (a attribution) notes() {
 	v := a.verdict
 	if v.Cause == Unattributed {
@@ -219,7 +221,7 @@ func (a attribution) notes() {
 	if a.byRise {
 		return
 	}
-	_, counted := a.trends[LiveCount] // then they would be the cause
+	_, counted := a.trends[LiveCount] // with a count, objects would be the cause
 	if t, ok := a.trends[GCCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
 		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that are left to it were not released")
 	}
@@ -228,13 +230,13 @@ func (a attribution) notes() {
 	}
 }
 
-// retained judges the memory less what malloc holds free, if that is sampled. glibc's
-// malloc fragments: under TensorFlow without oneDNN its free memory swings by tens of
-// MiB from step to step, and creeps up for hundreds of steps although nothing is held.
+// retained judges the memory without malloc's free memory, if that is sampled. glibc's malloc
+// fragments: under TensorFlow without oneDNN its free memory varies by tens of MiB from step to
+// step, and rises for hundreds of steps although the program holds nothing more.
 //
-// An inconclusive verdict becomes the verdict on the rest if that leaks, like the
-// whole, or if the whole may not grow and malloc hands out no more. malloc counts
-// address space as free: after a trim, not all of it is resident.
+// An inconclusive verdict is replaced by the verdict on the rest in two cases: both the whole
+// and the rest grow, or the whole may not grow and malloc hands out no more. malloc counts
+// address space as free, and after a trim not all of it is resident.
 func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
 		return v
@@ -268,7 +270,7 @@ func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	return w
 }
 
-// tolerated is the slope that passes as none: the budget, or 1 MiB in the judged part.
+// tolerated is the slope that counts as no growth: the budget, or 1 MiB in the judged part.
 func (v Verdict) tolerated() float64 {
 	if v.Budget > 0 || v.To <= v.From {
 		return float64(v.Budget)
@@ -276,23 +278,22 @@ func (v Verdict) tolerated() float64 {
 	return float64(MiB) / (v.To - v.From)
 }
 
-// Kept is what was left of a growth, above Start, when all that the program holds was
-// closed, and again when the allocator was trimmed. It is below 0 if more was released
-// than had grown, since closing also frees what was there at the start. So it is the
-// least that can have been left.
+// Kept is the part of a growth, above Start, that remained when the program had closed
+// everything, and after a trim of the allocator. It is negative if more was released than had
+// grown, since closing also frees memory from before the start. So it is a lower bound.
 type Kept struct {
 	Closed  Bytes `json:"closed"`
 	Trimmed Bytes `json:"trimmed"`
 }
 
-// Trimmed adds to a verdict what became of the growth: the field Kept, and a note. It
-// takes a sample from after all sessions and tensors were closed and one from after
-// the allocator was then trimmed. Verdicts without growth, and samples without the
-// judged layer, change nothing.
+// Trimmed adds the field Kept and a note to a verdict: what remained of the growth. It takes
+// one sample from after all sessions and tensors were closed, and one from after the allocator
+// was then trimmed. It does not change verdicts without growth, or with samples without the
+// judged layer.
 //
-// If half of the growth or more outlived the closing and as much came back from the
-// trim, freed memory was kept: the cause becomes Retention if none was known. If less
-// came back, it sits in pools that a trim does not reach, or was not released.
+// If half of the growth or more remained after closing, and the trim returned as much, freed
+// memory was retained: the cause becomes Retention if none was known. If the trim returned
+// less, the rest is in pools that a trim does not reach, or was not released.
 func (v Verdict) Trimmed(closed, trimmed *Sample) Verdict {
 	a, b := closed.Get(v.Layer), trimmed.Get(v.Layer)
 	rose := v.Kind == Leak || v.Kind == Jump || v.Kind == Plateau || v.Kind == Inconclusive && v.Slope.Low > 0

@@ -10,21 +10,21 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Outcome is the result of one run, for [Compare]. What was not measured is unknown.
+// Outcome is the result of one run for [Compare]. Values that were not measured are unknown.
 type Outcome struct {
 	Verdict Verdict `json:"verdict"`
-	// Peak is the largest resident memory, Reset the level after the session was reset
-	// or closed, StepTime the mean time of a step in nanoseconds, including occasional
-	// work (collections, resets, new processes).
+	// Peak is the largest resident memory. Reset is the level after the session was reset or
+	// closed. StepTime is the mean time of a step in nanoseconds, including occasional work
+	// (collections, resets, new processes).
 	Peak     Reading `json:"peak"`
 	Reset    Reading `json:"reset"`
 	StepTime Reading `json:"step_time"`
-	// GPU is the most GPU memory that the process held.
+	// GPU is the largest GPU memory that the process held.
 	GPU Reading `json:"gpu,omitzero"`
 }
 
-// Outcome returns the outcome of the run of the series: its verdict, the maximum of the
-// layer Peak (or else of RSS), that of GPUProcess, and the mean step time of the judged
+// Outcome returns the outcome of the run of the series: its verdict, the maximum of the layer
+// Peak (or of RSS without it), the maximum of GPUProcess, and the mean step time of the judged
 // part. The caller sets the level after a reset.
 func (s *Series) Outcome(v Verdict) Outcome {
 	o := Outcome{Verdict: v, Peak: s.Max(Peak), GPU: s.Max(GPUProcess), StepTime: s.stepTime(v)}
@@ -34,9 +34,9 @@ func (s *Series) Outcome(v Verdict) Outcome {
 	return o
 }
 
-// stepTime is the mean time of a step in the judged part. The layer StepTime leaves out
-// the time between samples outside of steps, as for sampling or a new process; what
-// exceeds the usual of that is added.
+// stepTime returns the mean time of a step in the judged part. The layer StepTime leaves out
+// the time between samples that was not spent in steps, as for sampling or a new process. Time
+// beyond the usual amount of that is added.
 func (s *Series) stepTime(v Verdict) Reading {
 	samples := s.Samples()
 	if v.Per != PerMinute {
@@ -68,13 +68,13 @@ func (s *Series) stepTime(v Verdict) Reading {
 	return Known(Bytes((inSteps + max(more, 0)) / steps))
 }
 
-// Pair is a run without and one with a remedy, done one right after the other.
+// Pair is a run without a remedy and a run with it, one right after the other.
 type Pair struct {
 	Base   Outcome `json:"base"`
 	Remedy Outcome `json:"remedy"`
 }
 
-// Goal is what a remedy is meant to lower.
+// Goal is the amount that a remedy should lower.
 type Goal string
 
 // The goals.
@@ -85,10 +85,10 @@ const (
 	LowerGPU   Goal = "gpu" // the peak of GPU memory
 )
 
-// Effect is what a remedy did.
+// Effect is the effect of a remedy.
 type Effect string
 
-// The effects. CouldNotApply is set by whoever applied the remedy.
+// The effects. The caller that applies the remedy sets CouldNotApply.
 const (
 	Works         Effect = "works"
 	Partly        Effect = "partly"
@@ -96,28 +96,28 @@ const (
 	Harmful       Effect = "harmful"
 	NotApplicable Effect = "not applicable"
 	CouldNotApply Effect = "could not apply"
-	// Unclear means that the interval holds both an effect and none.
+	// Unclear means that the interval includes both an effect and no effect.
 	Unclear Effect = "unclear"
 )
 
-// The thresholds of an effect, as ratios of the amount with the remedy to the amount
-// without. They apply to whole intervals, not to estimates.
+// The thresholds of an effect, as ratios of the amount with the remedy to the amount without
+// it. They apply to whole intervals, not to estimates.
 const (
-	// slopeGone: a slope works if at most a tenth of it remains; or if less than half
-	// remains and no run with the remedy grows at all (slopeHalf).
+	// slopeGone: a remedy works if at most a tenth of a slope remains, or if less than half
+	// remains and no run with the remedy grows (slopeHalf).
 	slopeGone = 0.1
 	slopeHalf = 0.5
-	// amountLower: a peak or level works if it is a fifth lower.
+	// amountLower: a remedy works if a peak or level is at least a fifth lower.
 	amountLower = 0.8
-	// alike: amounts within 10% of each other are the same in practice.
+	// alike: amounts within 10% of each other count as equal.
 	alikeLow  = 0.9
 	alikeHigh = 1.1
-	// noticeable: a reduction below 5% is none, even if it is certain.
+	// noticeable: a reduction of less than 5% does not count, even if it is certain.
 	noticeable = 0.95
 )
 
-// Thresholds returns the ratios at which the effect on a goal becomes another one, in
-// rising order.
+// Thresholds returns the ratios, in ascending order, between which the effect on a goal is the
+// same.
 func (g Goal) Thresholds() []float64 {
 	if g == LowerSlope {
 		return []float64{slopeGone, slopeHalf, alikeLow, noticeable, 1, alikeHigh}
@@ -125,55 +125,56 @@ func (g Goal) Thresholds() []float64 {
 	return []float64{amountLower, alikeLow, noticeable, 1, alikeHigh}
 }
 
-// Ratio is an amount with the remedy divided by that without, and its interval.
+// Ratio is the amount with the remedy divided by the amount without it, and its interval.
 type Ratio struct {
 	Interval
 	// OK is false if fewer than two pairs have the amount.
 	OK bool `json:"ok"`
-	// Unbounded means that the pairs give no upper bound; High is then the largest
-	// number, since JSON has no infinity.
+	// Unbounded means that the pairs give no upper bound. High is then the largest float64,
+	// since JSON has no infinity.
 	Unbounded bool `json:"unbounded,omitempty"`
-	// Pooled is the number of remedies whose deviations the interval rests on
-	// ([Scatter]); 0 if it rests on its own pairs.
+	// Pooled is the number of remedies whose deviations determine the interval ([Scatter]); 0
+	// if only its own pairs do.
 	Pooled int `json:"pooled,omitempty"`
 	// Effect is the effect on this amount alone.
 	Effect Effect `json:"effect,omitempty"`
 }
 
-// Comparison is what a remedy did to a workload.
+// Comparison is the effect of a remedy on a workload.
 type Comparison struct {
 	Effect Effect `json:"effect"`
 	Goal   Goal   `json:"goal"`
 	// Reason explains the effect in a sentence.
 	Reason string `json:"reason"`
-	// Pairs is the number of pairs; More how many more would decide an unclear effect.
+	// Pairs is the number of pairs. More is the number of further pairs that would decide an
+	// unclear effect.
 	Pairs int `json:"pairs"`
 	More  int `json:"more,omitempty"`
-	// Slope, Peak, Reset, StepTime and GPU are the ratios; a StepTime of 1.2 means a
-	// fifth more time per step.
+	// Slope, Peak, Reset, StepTime and GPU are the ratios. A StepTime of 1.2 means a fifth more
+	// time per step.
 	Slope    Ratio `json:"slope"`
 	Peak     Ratio `json:"peak"`
 	Reset    Ratio `json:"reset"`
 	StepTime Ratio `json:"step_time"`
 	GPU      Ratio `json:"gpu,omitzero"`
-	// BaseCrashes and RemedyCrashes count the runs that crashed; their pairs are not in
-	// the ratios.
+	// BaseCrashes and RemedyCrashes count the crashed runs. Their pairs are not part of the
+	// ratios.
 	BaseCrashes   int     `json:"base_crashes"`
 	RemedyCrashes int     `json:"remedy_crashes"`
 	Confidence    float64 `json:"confidence"`
 }
 
-// compareConfidence is that of the intervals of ratios.
+// compareConfidence is the confidence of the intervals of ratios.
 const compareConfidence = 0.95
 
-// Compare returns what a remedy did, from at least two pairs of runs, better five.
+// Compare returns the effect of a remedy, from at least two pairs of runs; five are better.
 //
-// Each ratio is that of the means over the pairs, with an interval by Student's t, on
-// the logarithm for positive amounts. Its deviation is that of a bootstrap over pairs,
-// so what disturbs both runs of a pair cancels. Fewer than 5 pairs have too few distinct
-// draws: their deviation follows from the differences of the pairs (the delta method),
-// and is at least what each amount is known to: a page, or the noise floor of its slope.
-// [Scatter.Compare] knows the deviation better if a workload has several remedies.
+// Each ratio is that of the means over the pairs, with an interval by Student's t, on the
+// logarithm for positive amounts. Its deviation comes from a bootstrap over pairs, so
+// disturbances of both runs of a pair cancel. Fewer than 5 pairs have too few distinct draws.
+// Their deviation follows from the differences of the pairs (the delta method), and is at least
+// the precision of each amount: a page, or the noise floor of its slope. [Scatter.Compare]
+// estimates the deviation better if a workload has several remedies.
 //
 // The remedy works if the whole interval of the goal is below a threshold: 0.1 for a
 // slope, or 0.5 if no run with the remedy grew, and 0.8 for other amounts. Partly is
@@ -182,16 +183,15 @@ const compareConfidence = 0.95
 // of pairs that would decide. A slope is not applicable unless the runs without the
 // remedy leak ([Leaks]).
 //
-// Crashes come first: a remedy with which most runs crash is harmful, or without effect
-// if as many crash without it; one that prevents most crashes works. A lower peak or
-// level does not last if memory grows with the remedy: that is harmful if the runs leak
-// with it only and the slope is higher beyond doubt, and unclear if one leaks and most
-// may.
+// Crashes are decided first. A remedy with which most runs crash is harmful, or without effect
+// if as many crash without it. A remedy that prevents most crashes works. A lower peak or level
+// does not last if memory grows with the remedy: the effect is harmful if the runs leak only
+// with the remedy and the slope is certainly higher, and unclear if one run leaks and most may.
 func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	return Scatter{}.Compare(pairs, goal, seed)
 }
 
-// Compare is [Compare] with the deviations that the remedies of a workload have in common.
+// Compare is [Compare] with the deviations that the remedies of a workload share.
 func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := comparing{Comparison: Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}}
 	for _, p := range pairs {
@@ -230,13 +230,13 @@ type comparing struct {
 	Comparison
 	with, without []Outcome
 	alive         []Pair // without crashes
-	cause         string // of a crash with the remedy
-	// excused counts the runs with the remedy whose growth is freed memory that malloc
-	// keeps, and that is left out of their slopes.
+	cause         string // cause of a crash with the remedy
+	// excused counts the runs with the remedy whose growth is only memory that malloc holds
+	// free. Their slopes leave it out.
 	excused int
 }
 
-// slopes returns the pairs whose slopes are compared; none if there is no leak to lower.
+// slopes returns the pairs whose slopes are compared; none if no run leaks.
 func (c *comparing) slopes() []Pair {
 	if !Leaks(c.without) {
 		return nil

@@ -3,20 +3,20 @@ package memory
 import "fmt"
 
 // CgroupWorkingSet is CgroupUsed without the file pages that the kernel drops first
-// (inactive_file in memory.stat). Kubelet evicts by this amount, and file access hardly
-// moves it. Only a [Gauge] reads it.
+// (inactive_file in memory.stat). Kubelet evicts by this amount, and file access hardly affects
+// it. Only a [Gauge] reads it.
 const CgroupWorkingSet Layer = "cgroup working set"
 
-// Gauge reads one amount of this process cheaply enough for each step of a loop: about a
-// microsecond on Linux, and ten for CgroupWorkingSet. It is for one goroutine at a time.
-// Close it at the end.
+// Gauge reads one amount of this process, fast enough for each step of a loop: in about a
+// microsecond on Linux, and ten for CgroupWorkingSet. It is for one goroutine at a time and
+// must be closed.
 type Gauge struct {
 	layer Layer
 	gauge
 }
 
 // NewGauge opens a gauge of RSS, Anon, CgroupUsed or CgroupWorkingSet. Another layer is an
-// error, and so is one that this machine does not report (ErrUnavailable).
+// error, and so is a layer that this machine does not report (ErrUnavailable).
 func NewGauge(layer Layer) (*Gauge, error) {
 	g := &Gauge{layer: layer}
 	switch layer {
@@ -34,18 +34,18 @@ func NewGauge(layer Layer) (*Gauge, error) {
 	return g, nil
 }
 
-// Layer is the layer of the gauge.
+// Layer returns the layer of the gauge.
 func (g *Gauge) Layer() Layer { return g.layer }
 
-// Read returns the amount now.
+// Read returns the current amount.
 func (g *Gauge) Read() Reading { return g.read(g.layer) }
 
-// Uncertainty is the most by which the amount may exceed Read: Linux counts pages on each
-// processor and adds them up in batches. For RSS and Anon a batch is 32 pages, or twice the
-// processors of the machine if that is more (percpu_counter_batch, Linux 6.2; 64 page faults
-// per thread before): 256 KiB with 2 processors, 32 MiB with 64. Linux 6.16 and later add up
+// Uncertainty returns the most by which the amount may exceed Read, since Linux counts pages on
+// each processor and adds them up in batches. For RSS and Anon a batch is 32 pages, or twice
+// the number of processors if that is more (percpu_counter_batch, Linux 6.2; 64 page faults per
+// thread before): 256 KiB with 2 processors, 32 MiB with 64. Linux 6.16 and later add up
 // exactly for RSS and Anon but not for Peak. For control groups a batch is 64 pages.
 func (g *Gauge) Uncertainty() Bytes { return uncertainty(g.layer) }
 
-// Close closes the files. Readings are unknown afterwards.
+// Close closes the files. Later readings are unknown.
 func (g *Gauge) Close() error { return g.close() }

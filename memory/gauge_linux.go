@@ -13,9 +13,9 @@ import (
 
 // gauge keeps the files of one layer open.
 type gauge struct {
-	file *os.File // /proc/self/statm, or the use of the control group
-	// stat is memory.stat of the same group, and inactive starts its line of
-	// inactive file pages; for CgroupWorkingSet only.
+	file *os.File // /proc/self/statm, or the usage file of the control group
+	// stat is memory.stat of the same group, and inactive is the start of its line of inactive
+	// file pages. Both are only used for CgroupWorkingSet.
 	stat     *os.File
 	inactive string
 	buffer   [statusSize]byte
@@ -32,8 +32,7 @@ func (g *gauge) open(layer Layer) (err error) {
 	return nil
 }
 
-// openGroup takes the first folder that has the files; without any, the amount
-// stays unknown.
+// openGroup uses the first folder that has the files; without one, the amount is unknown.
 func (g *gauge) openGroup(c cgroup.Controller, layer Layer) {
 	used, _, inactive := c.MemoryFiles()
 	g.inactive = inactive + " "
@@ -99,6 +98,6 @@ func uncertainty(layer Layer) Bytes {
 	if layer == CgroupUsed || layer == CgroupWorkingSet {
 		batch = 64
 	}
-	// Only the processors that this process may run on count for it.
+	// Only the processors that this process may run on add to the uncertainty.
 	return Bytes(runtime.NumCPU() * batch * os.Getpagesize())
 }

@@ -11,19 +11,18 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Judge returns the verdict on the series. Its cost does not depend on the length of
-// the run: some milliseconds, and as much again for each layer that changes.
+// Judge returns the verdict on the series. Its cost does not depend on the length of the run:
+// some milliseconds, and as much for each layer that changes.
 //
-// The warm-up is cut off first: AICc chooses a model, which shows whether there was
-// a step or a curve that levels off, and where it ended; the rest is examined again,
-// a few times at most. The slope of what remains is that of Theil and Sen, with a
-// moving-block bootstrap interval, widened by one quantum over the span. It is a leak
-// only if the lower bound exceeds the budget, the last third is not less steep, and
-// neither a saturating curve, nor a single step, nor a few step changes followed by a
-// level explain the growth better. A late rise is inconclusive, and so are growth of
-// the Go heap that no collection has confirmed, and level memory that native objects
-// fill. The test of Mann and Kendall raises false alarms on data of this kind
-// (Machida, Andrzejak, Matias and Vicente 2013) and is not used.
+// The warm-up is cut off first. AICc chooses a model, which shows whether there was a step or a
+// curve that levels off, and where it ended; the rest is examined again, a few times at most.
+// The slope of the rest is the estimate of Theil and Sen, with a moving-block bootstrap
+// interval, widened by one quantum over the span. It is a leak only if the lower bound exceeds
+// the budget, the last third is not less steep, and neither a saturating curve, nor a single
+// step, nor a few step changes before a constant level explain the growth better. A late rise
+// is inconclusive. So are growth of the Go heap that no collection has confirmed, and constant
+// memory that native objects fill. The test of Mann and Kendall is not used, since it raises
+// false alarms on data of this kind (Machida, Andrzejak, Matias and Vicente 2013).
 func (s *Series) Judge(c Criteria) Verdict {
 	if c.Layer == "" {
 		if c.Layer = Anon; !s.Max(Anon).OK {
@@ -47,12 +46,12 @@ type trial struct {
 	x, y    []float64 // the whole series
 	from    int       // where the judged part begins
 	quantum float64
-	models  models // of the judged part
-	// ramp is the last curve that was cut off, if its model is not empty.
+	models  models // the models of the judged part
+	// ramp is the last curve that was cut off; its model is empty if there is none.
 	ramp   fitted
 	cuts   int
 	jumps  []Change
-	late   bool // there is a step too near the end to be judged
+	late   bool // a step is too near the end to be judged
 	result Verdict
 }
 
@@ -75,9 +74,9 @@ func judge(x, y []float64, c Criteria) Verdict {
 		t.inconclusive(more, "%d samples are too few", len(y))
 		return *v
 	}
-	// A warm-up can hide a sawtooth, so look after it as well.
+	// A warm-up can hide a sawtooth, so the search is repeated without the first part.
 	for _, from := range []int{0, len(y) / 4, len(y) / 2} {
-		// A fall of a page or two is one that came and went.
+		// A fall of a page or two may be a page that came and went.
 		if s, ok := findSawtooth(x[from:], y[from:]); ok && s.depth > 2*t.grainOf(y[from:]) {
 			t.from = from
 			t.judgeSawtooth(s)
@@ -105,11 +104,11 @@ func quantum(y []float64) float64 {
 	return least
 }
 
-// pageSize is the least that a kernel hands out, on most machines.
+// pageSize is the smallest allocation of the kernel on most machines.
 const pageSize = 4096
 
-// grain is how far rounding alone can move a value: the quantum, but no more than a
-// page, since without noise the smallest difference can be the jump that is shown.
+// grain is the amount by which rounding alone can move a value: the quantum, but at most a
+// page, since without noise the smallest difference can be a real jump.
 func (c Criteria) grain(y []float64) float64 {
 	grain := 1.0
 	if c.Layer.unit() == inBytes {
@@ -121,7 +120,7 @@ func (c Criteria) grain(y []float64) float64 {
 	return grain
 }
 
-// grainOf is the grain of the judged part: memory may be taken in large pieces.
+// grainOf is the grain of the judged part, where memory may grow in large pieces.
 func (t *trial) grainOf(tail []float64) float64 { return max(quantum(tail), t.quantum) }
 
 func (t *trial) end() float64   { return t.x[len(t.x)-1] }
@@ -129,19 +128,19 @@ func (t *trial) span() float64  { return t.end() - t.x[t.from] }
 func (t *trial) total() float64 { return t.end() - t.x[0] }
 
 const (
-	// warmUpRounds bounds how often a warm-up is cut off, one model each.
+	// warmUpRounds is the maximum number of warm-ups that are cut off, one model each.
 	warmUpRounds = 4
-	// leastTail is what must remain after a curve was cut off, as a part of the whole;
-	// leastAfterStep the same after a step, which ends more clearly, and
-	// leastAfterSeveral after several, since there may be one more.
+	// leastTail is the part of the series that must remain after a curve was cut off.
+	// leastAfterStep is the same for a step, which ends more clearly, and leastAfterSeveral for
+	// several steps, since another one may follow.
 	leastTail         = 1.0 / 3
 	leastAfterStep    = 0.1
 	leastAfterSeveral = 0.4
-	// fewTail is how many samples must remain.
+	// fewTail is the number of samples that must remain.
 	fewTail = 12
 )
 
-// cutWarmUp moves from to where the warm-up ends.
+// cutWarmUp moves t.from to the end of the warm-up.
 func (t *trial) cutWarmUp() {
 	for range warmUpRounds {
 		x, y := t.x[t.from:], t.y[t.from:]
@@ -163,7 +162,7 @@ func (t *trial) cutWarmUp() {
 			from = t.edge(from, best.change)
 		}
 		if len(t.x)-from < fewTail || t.end()-t.x[min(from, len(t.x)-1)] < least*t.total() {
-			// A step with a slope counts if the slope does not dwarf it.
+			// A step with a slope counts if the slope does not exceed it.
 			t.late = best.model == stepModel || best.model == stepLinearModel && math.Abs(best.change) > math.Abs(best.slope)*t.span()/2
 			return
 		}
@@ -182,7 +181,7 @@ func (t *trial) cutWarmUp() {
 	t.models = choose(t.x[t.from:], t.y[t.from:], t.quantum)
 }
 
-// firstAbove is the index of the first value above limit.
+// firstAbove returns the index of the first value above limit.
 func firstAbove(x []float64, limit float64) int {
 	i, found := slices.BinarySearch(x, limit)
 	if found {
@@ -191,8 +190,8 @@ func firstAbove(x []float64, limit float64) int {
 	return i
 }
 
-// edge is the sample after the largest change in the direction of a step, near the
-// sample where a model of bins saw it.
+// edge returns the sample after the largest change in the direction of a step, near the sample
+// where a model of bins found it.
 func (t *trial) edge(from int, change float64) int {
 	reach := 2 * ((len(t.x)-t.from)/modelPoints + 1)
 	edge, most := from, 0.0
@@ -204,7 +203,8 @@ func (t *trial) edge(from int, change float64) int {
 	return edge
 }
 
-// height is that of a step: between the medians of both sides, unless they slope.
+// height returns the height of a step: the difference of the medians of both sides, unless the
+// sides slope.
 func (t *trial) height(f fitted, from int) float64 {
 	if f.model != stepModel || from == t.from {
 		return f.change
@@ -212,8 +212,8 @@ func (t *trial) height(f fitted, from int) float64 {
 	return stats.Median(t.y[from:]) - stats.Median(t.y[t.from:from])
 }
 
-// settled is where a saturating curve is within the noise of its end; never if it
-// takes more than half of the series to get two thirds up.
+// settled returns the place from which a saturating curve is within the noise of its end. It
+// returns none if the curve needs more than half of the series for two thirds of its rise.
 func (t *trial) settled(f fitted) float64 {
 	if f.at > t.span()/2 {
 		return math.Inf(1)
@@ -223,13 +223,13 @@ func (t *trial) settled(f fitted) float64 {
 	return min(f.origin+f.at*constants, t.end()-leastTail*t.total()*1.01)
 }
 
-// around is the standard deviation of the judged part around a model.
+// around returns the standard deviation of the judged part around a model.
 func (t *trial) around(f fitted) float64 {
 	return math.Sqrt(f.squares / float64(min(len(t.x)-t.from, modelPoints)))
 }
 
-// bend is where a parabola should be cut: at its vertex, or after a third if it
-// flattens without reaching it.
+// bend returns the place at which to cut a parabola: its vertex, or a third of it if it
+// flattens without reaching the vertex.
 func (t *trial) bend(f fitted) float64 {
 	begin := t.x[t.from]
 	if f.change != 0 {
@@ -244,8 +244,8 @@ func (t *trial) bend(f fitted) float64 {
 	return math.Inf(1)
 }
 
-// tolerance is the slope that passes as none; swing is how far the amount goes up
-// and down.
+// tolerance returns the slope that counts as no growth. swing is the range over which the
+// amount varies.
 func (t *trial) tolerance(level, swing float64) float64 {
 	if t.Budget > 0 {
 		return float64(t.Budget)
@@ -257,7 +257,7 @@ func (t *trial) tolerance(level, swing float64) float64 {
 	return max(least, 0.01*math.Abs(level), swing, 4*t.quantum) / t.span()
 }
 
-// measured writes the trend to the verdict.
+// measured stores the trend in the verdict.
 func (t *trial) measured(f trend, noise float64) {
 	v := &t.result
 	half := f.half + t.grainOf(t.y[t.from:])/t.span()
@@ -292,8 +292,8 @@ func (t *trial) judgeSawtooth(s sawtooth) {
 	}
 }
 
-// scatter returns how far the values lie from the line: swing is two deviations of normal noise,
-// but more if it comes in rare lumps, and noise is one deviation.
+// scatter measures the distances of the values from the line. swing is two deviations of normal
+// noise, or more if the noise has rare peaks; noise is one deviation.
 func (f trend) scatter(x, y []float64) (swing, noise float64) {
 	rest := make([]float64, len(x))
 	for i := range x {
@@ -321,7 +321,7 @@ func (t *trial) judgeTail() {
 	line, level, both := t.models.get(linearModel), t.models.get(constantModel), t.models.get(saturatingLinearModel)
 	levelsOff := curve.change > 0 && (v.Model == saturatingModel || curve.score+evidence <= line.score) &&
 		t.models.apart(line, curve) > t.grainOf(y)/2 && (both.slope <= 0 || both.score+evidence > curve.score)
-	// Growth within the noise counts only if the line is the better model, too.
+	// Growth within the noise counts only if the line is also the better model.
 	slight := v.Slope.Estimate*t.span() < 2*noise
 	step := t.models.best
 	switch {
@@ -357,8 +357,8 @@ func (t *trial) grewBefore() bool {
 	return !f.bends && f.slope-f.half-grain/(x[len(x)-1]-x[0]) > float64(t.Budget)
 }
 
-// unexplained reports whether the tail grows by more than the curve that was cut off
-// still would.
+// unexplained reports whether the tail grows by more than the curve that was cut off would
+// still grow.
 func (t *trial) unexplained() bool {
 	if t.ramp.model == "" {
 		return true
@@ -367,13 +367,13 @@ func (t *trial) unexplained() bool {
 	return t.result.Slope.Low-max(rest, 0)/t.span() > float64(t.Budget)
 }
 
-// within reports whether a change, if growth began with it, would be growth within
-// the budget: a leak would have added more by the end.
+// within reports whether a change is compatible with growth within the budget from there on: a
+// leak would have added more by the end.
 func (t *trial) within(at, change float64) bool {
 	return math.Abs(change) < float64(t.Budget)*(t.end()-at)
 }
 
-// settle names a course that does not grow any more.
+// settle chooses the verdict for a series that no longer grows.
 func (t *trial) settle(noise float64) {
 	v := &t.result
 	upward := 0
@@ -384,7 +384,7 @@ func (t *trial) settle(noise float64) {
 		}
 	}
 	change := math.Abs(float64(v.Level - v.Start))
-	// One jump makes up most of the change.
+	// One jump accounts for most of the change.
 	jumped := len(t.jumps) == 1 && math.Abs(float64(v.Level-v.Start-last.Amount)) <= 0.25*math.Abs(float64(last.Amount))
 	switch {
 	case upward > 1 && t.span() < leastAfterSeveral*t.total() && !t.within(last.At, float64(last.Amount)):
@@ -403,13 +403,12 @@ func (t *trial) judgeCurve(curve fitted, tolerance, noise float64) {
 	elapsed := t.end() - curve.origin
 	rest := curve.change * math.Exp(-elapsed/curve.at)
 	v := &t.result
-	// Residuals of a line are mostly the bend of the curve; and growth beyond doubt is
-	// not hidden by noise.
+	// Residuals of a line are mostly the bend of the curve. Noise does not hide certain growth.
 	noise = min(noise, t.around(curve))
 	if v.Slope.Low > float64(t.Budget) {
 		noise = 0
 	}
-	// next is what another span as long as this one would still add.
+	// next is the amount that another span of this length would still add.
 	if next := rest * (1 - math.Exp(-t.span()/curve.at)); next <= max(tolerance*t.span(), noise) && curve.at < t.span()/2 {
 		v.Kind = Plateau
 		v.Level = Bytes(curve.value(t.end()))
@@ -421,13 +420,13 @@ func (t *trial) judgeCurve(curve fitted, tolerance, noise float64) {
 	t.inconclusive(max(5*curve.at-elapsed, t.total()/4), "it still rises, but levels off")
 }
 
-// undecided estimates how many more steps would decide. The half width of the
-// interval falls with the power 1.5 of the span: the span itself, and the root of
-// the number of samples in it.
+// undecided estimates the number of steps that would decide. The half width of the interval
+// falls with the power 1.5 of the span: with the span, and with the square root of the number
+// of samples.
 func (t *trial) undecided(reason string, tolerance float64) {
 	v := &t.result
 	distance := max(tolerance-v.Slope.Estimate, v.Slope.Estimate-float64(t.Budget))
-	// The estimate may be off by its standard error, to the wrong side.
+	// The estimate may be wrong by its standard error, in the unfavourable direction.
 	distance = max(distance-0.4*v.NoiseFloor, 0.05*v.NoiseFloor)
 	factor := max(math.Pow(1.1*v.NoiseFloor/distance, 2.0/3), 1.25)
 	t.inconclusive((factor-1)*t.span(), "%s", reason)
@@ -438,7 +437,7 @@ func (t *trial) inconclusive(more float64, reason string, args ...any) {
 	t.result.More = whole(t.Per, more)
 }
 
-// whole rounds a number of steps up; minutes stay as they are.
+// whole rounds a number of steps up; minutes stay unchanged.
 func whole(per Per, more float64) float64 {
 	if per == PerMinute {
 		return more

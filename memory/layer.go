@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Layer names one amount of a [Sample], in reports and JSON. The name implies the unit:
-// names that end in " count" count things, names that end in " time" are nanoseconds, all
-// others are bytes. Sources may add layers of their own by that rule.
+// Layer names one amount of a [Sample] in reports and JSON. The name implies the unit: names
+// that end in " count" are counts, names that end in " time" are nanoseconds, and all others
+// are bytes. A source may add its own layers by that rule.
 type Layer string
 
-// The layers of the operating system, from /proc/PID/status on Linux. PSS is expensive and
+// The layers of the operating system, from /proc/PID/status on Linux. PSS is expensive and only
 // read on request ([SamplerOptions.PSS]).
 const (
 	RSS    Layer = "rss"           // resident: Anon + File + Shared
@@ -38,7 +38,7 @@ const (
 	Goroutines   Layer = "goroutine count"
 )
 
-// The layers of a [Source] that attribution knows, also with a part named by [Layer.Of].
+// The layers of a [Source] that attribution uses. They may have a part named by [Layer.Of].
 const (
 	MallocUsed   Layer = "malloc in use"   // handed out to the program
 	MallocFree   Layer = "malloc free"     // free, but held from the system
@@ -56,15 +56,15 @@ const (
 	GPUAllocator Layer = "gpu allocator used"
 )
 
-// StepTime is the time per step since the previous sample, without the sampling itself. It
-// is absent from the first sample.
+// StepTime is the time per step since the previous sample, without the sampling itself. The
+// first sample does not have it.
 const StepTime Layer = "step time"
 
-// Of names a part of the layer: TFUsed.Of("mklcpu") is "tensorflow used (mklcpu)".
-// The part has the unit of the whole.
+// Of names a part of the layer: TFUsed.Of("mklcpu") is "tensorflow used (mklcpu)". The part has
+// the unit of the whole.
 func (l Layer) Of(part string) Layer { return l + Layer(" ("+part+")") }
 
-// Whole is the layer that l is a part of, or l itself.
+// Whole returns the layer of which l is a part, or l itself.
 func (l Layer) Whole() Layer {
 	if i := strings.Index(string(l), " ("); i >= 0 && strings.HasSuffix(string(l), ")") {
 		return l[:i]
@@ -72,7 +72,7 @@ func (l Layer) Whole() Layer {
 	return l
 }
 
-// unit is what the amounts of a layer count.
+// unit is the unit of the amounts of a layer.
 type unit int
 
 const (
@@ -91,7 +91,7 @@ func (l Layer) unit() unit {
 	return inBytes
 }
 
-// Format is an amount of the layer in its unit: "1.2 GiB", "17", "1.52ms".
+// Format formats an amount of the layer in its unit: "1.2 GiB", "17", "1.52ms".
 func (l Layer) Format(r Reading) string {
 	if !r.OK {
 		return r.String()

@@ -1,8 +1,8 @@
-// Package memory measures how much memory a process holds, layer by layer, and decides
-// whether it leaks: with a slope, its interval, and the layer that carries it.
+// Package memory measures the memory of a process, layer by layer, and decides whether it
+// leaks: with a slope, an interval, and the layer that carries the growth.
 //
-// It needs neither TensorFlow nor cgo. It is not a profiler of the Go heap: it measures
-// memory that the Go runtime cannot see, which native libraries take and may never return.
+// It needs neither TensorFlow nor cgo. It is not a profiler of the Go heap: it measures memory
+// that the Go runtime cannot see, which native libraries allocate and may never return.
 //
 // A [Sampler] reads the operating system, the Go runtime and each [Source] of the caller (an
 // allocator's figures, counters of live objects, a GPU) and writes a [Sample]: one [Reading]
@@ -31,8 +31,8 @@ var (
 type Usage struct {
 	// RSS is the resident memory: anonymous, file-backed and shared.
 	RSS Reading
-	// Anon is the anonymous part of RSS: heaps, stacks, what malloc and the Go runtime
-	// hold. Loading a library raises RSS but not Anon.
+	// Anon is the anonymous part of RSS: heaps, stacks, and the memory that malloc and the Go
+	// runtime hold. Loading a library raises RSS but not Anon.
 	Anon Reading
 	// File is the part of RSS that is backed by files, mostly libraries. The system can
 	// drop and re-read most of it.
@@ -41,18 +41,18 @@ type Usage struct {
 	Peak Reading
 }
 
-// Reading is an amount that may be unknown, as the zero value is. Layers that are not memory
-// use it too, with a count or nanoseconds as Bytes.
+// Reading is an amount that may be unknown; the zero value is unknown. Layers that are not
+// memory also use it, with a count or nanoseconds in Bytes.
 type Reading struct {
 	Bytes Bytes
 	// OK is false if the amount is unknown.
 	OK bool
 }
 
-// Known is a Reading of that amount.
+// Known returns a Reading of a known amount.
 func Known(b Bytes) Reading { return Reading{Bytes: b, OK: true} }
 
-// String is the amount, as Bytes prints it, or "unknown".
+// String formats the amount as Bytes does, or is "unknown".
 func (r Reading) String() string {
 	if !r.OK {
 		return "unknown"

@@ -10,11 +10,11 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Model is a shape that the course of a series may have.
+// Model is a shape of a series.
 type Model string
 
-// The models that compete. A step and a saturating curve may come with a slope:
-// otherwise a leak that begins with a warm-up would pass for one of them.
+// The models to compare. A step and a saturating curve can be combined with a slope: otherwise
+// a leak that begins with a warm-up would fit one of them best.
 const (
 	constantModel         Model = "constant"
 	linearModel           Model = "linear"
@@ -25,8 +25,8 @@ const (
 	stepLinearModel       Model = "one step and linear"
 )
 
-// shapes are the models, simplest first, with their numbers of parameters, the
-// variance included. The place of a step counts as three: a free place fits noise
+// shapes lists the models, simplest first, with their numbers of parameters, including the
+// variance. The place of a step counts as three parameters, because a free place fits noise
 // that much better (Ninomiya 2015).
 var shapes = []struct {
 	model      Model
@@ -37,10 +37,10 @@ func (m Model) saturates() bool { return m == saturatingModel || m == saturating
 func (m Model) steps() bool     { return m == stepModel || m == stepLinearModel }
 
 const (
-	// modelPoints is the most points that models are fitted to.
+	// modelPoints is the maximum number of points to which models are fitted.
 	modelPoints = 120
-	// evidence is how much better, in AICc, a model must be than a simpler one: from
-	// 4 to 7 the simpler one has considerably less support (Burnham & Anderson 2002,
+	// evidence is the difference in AICc by which a model must be better than a simpler one.
+	// From 4 to 7 the simpler one has considerably less support (Burnham & Anderson 2002,
 	// section 2.6).
 	evidence = 6
 )
@@ -52,7 +52,7 @@ type fitted struct {
 	// change is the height of the step or of the curve, or the coefficient of the
 	// parabola.
 	change float64
-	// at is where the step is, between two points, or the time constant.
+	// at is the place of the step, between two points, or the time constant.
 	at     float64
 	origin float64 // the first x
 	// squares is the sum of the squared residuals.

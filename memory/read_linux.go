@@ -13,7 +13,7 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// statusSize is more than /proc/PID/status has ever been.
+// statusSize is larger than /proc/PID/status has ever been.
 const statusSize = 8 << 10
 
 // highest is the largest peak of this process before ResetPeak.
@@ -22,10 +22,9 @@ var highest atomic.Int64
 // ownStatus is the open status file of this process.
 var ownStatus atomic.Pointer[os.File]
 
-// Read returns how much memory this process uses now. It costs one read of
-// /proc/self/status, some 10 us, and allocates nothing, so it can be called in
-// each step. Amounts that this kernel does not report are absent; if it reports
-// none, the error is ErrUnavailable.
+// Read returns the current memory of this process. It reads /proc/self/status once, in about 10
+// us, and does not allocate, so it can be called in each step. Amounts that this kernel does
+// not report are unknown. If it reports none, the error is ErrUnavailable.
 func Read() (Usage, error) {
 	file := ownStatus.Load()
 	if file == nil {
@@ -46,8 +45,8 @@ func Read() (Usage, error) {
 	return u.Usage, err
 }
 
-// ReadPID is Read for another process. If there is no such process, or it has
-// ended and waits for its parent to collect it, the error is ErrEnded.
+// ReadPID is Read for another process. The error is ErrEnded if there is no such process, or if
+// it has ended and its parent has not collected it.
 func ReadPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {
@@ -66,7 +65,7 @@ func readStatus(file *os.File, buffer []byte) (status, error) {
 	return parseStatus(text)
 }
 
-// unreadable interprets a failed system call on a file of /proc.
+// unreadable translates the error of a system call on a file of /proc.
 func unreadable(err error) error {
 	_, mounted := os.Stat("/proc/self")
 	if mounted == nil && (errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT)) {
@@ -75,8 +74,8 @@ func unreadable(err error) error {
 	return fmt.Errorf("%w: %w; mount /proc", ErrUnavailable, err)
 }
 
-// readAll reads a file from its start into the buffer, as far as it fits. It
-// does not allocate. A nil file is an error.
+// readAll reads the start of a file into the buffer. It does not allocate. A nil file is an
+// error.
 func readAll(file *os.File, buffer []byte) ([]byte, error) {
 	n, err := file.ReadAt(buffer, 0)
 	if errors.Is(err, io.EOF) {
@@ -91,8 +90,8 @@ type status struct {
 	shared, swap, threads Reading
 }
 
-// parseStatus reads /proc/PID/status, whose kB are units of 1024 bytes. A process that
-// is ending, or has ended and is not yet collected, has a state but no memory.
+// parseStatus parses /proc/PID/status, whose kB are units of 1024 bytes. A process that is
+// ending, or has ended and is not yet collected, has a state but no memory.
 func parseStatus(text []byte) (status, error) {
 	kB := func(name string) Reading { return kilobytes(lineAfter(text, name)) }
 	s := status{
@@ -108,7 +107,7 @@ func parseStatus(text []byte) (status, error) {
 	return s, fmt.Errorf("%w: the process's status says nothing about memory", ErrUnavailable)
 }
 
-// kilobytes reads "   1696 kB".
+// kilobytes parses "   1696 kB".
 func kilobytes(text []byte) Reading {
 	text, ok := bytes.CutSuffix(bytes.TrimSpace(text), []byte(" kB"))
 	if !ok {
@@ -119,7 +118,7 @@ func kilobytes(text []byte) Reading {
 	return r
 }
 
-// number reads digits without allocating; anything else, such as "max", is unknown.
+// number parses digits without allocating; anything else, such as "max", is unknown.
 func number(text []byte) Reading {
 	var n Bytes
 	for _, c := range text {
@@ -131,8 +130,8 @@ func number(text []byte) Reading {
 	return Reading{Bytes: n, OK: len(text) > 0}
 }
 
-// process keeps the files of one process open. They stay bound to that process:
-// if it ends and its number is given to another, reading fails.
+// process holds the open files of one process. They stay bound to that process: reading fails
+// if the process ends and its ID is reused.
 type process struct {
 	dir            string
 	status, rollup *os.File
@@ -173,11 +172,11 @@ func (p *process) resetPeak() error {
 }
 
 func (p *process) close() error {
-	p.rollup.Close() // nil is an error without effect
+	p.rollup.Close() // closing nil has no effect
 	return p.status.Close()
 }
 
-// lineAfter returns what follows a name that starts a line, up to the end of the line.
+// lineAfter returns the text after a name at the start of a line, up to the end of the line.
 func lineAfter(text []byte, name string) []byte {
 	for rest := text; ; {
 		at := bytes.Index(rest, []byte(name))
@@ -193,9 +192,8 @@ func lineAfter(text []byte, name string) []byte {
 	}
 }
 
-// group keeps the files of a process's control groups open: the use of its own
-// group, and the limits on it and on the groups above. Without control groups
-// both amounts are unknown.
+// group holds the open files of a process's control groups: the usage of its own group, and the
+// limits of it and its parents. Without control groups both amounts are unknown.
 type group struct {
 	used   *os.File
 	limits []*os.File
@@ -231,7 +229,7 @@ func (g *group) close() {
 	}
 }
 
-// amountIn reads a file that holds one number; "max" and a nil file are unknown.
+// amountIn reads a file with one number; "max" and a nil file are unknown.
 func amountIn(file *os.File, buffer []byte) Reading {
 	text, err := readAll(file, buffer)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	ps "github.com/shirou/gopsutil/v3/process"
 )
 
-// Read returns how much memory this process uses now: the resident memory alone on this
-// system. If it is not reported, the error is ErrUnavailable.
+// Read returns the current memory of this process; on this system, only the resident memory. If
+// it is not reported, the error is ErrUnavailable.
 func Read() (Usage, error) { return ReadPID(os.Getpid()) }
 
-// ReadPID is Read for another process. If there is none, the error is ErrEnded.
+// ReadPID is Read for another process. If it does not exist, the error is ErrEnded.
 func ReadPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {
@@ -59,7 +59,7 @@ func (p *process) resetPeak() error {
 
 func (p *process) close() error { return nil }
 
-// group has no control groups to read: only Linux has them.
+// group is empty, since only Linux has control groups.
 type group struct{}
 
 func (*group) open(int)                    {}

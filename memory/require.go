@@ -14,21 +14,21 @@ type TestingT interface {
 }
 
 const (
-	// firstSteps is how many steps RequireFlat does before the first verdict, mostSteps
-	// how many at most.
+	// firstSteps is the number of steps before the first verdict of RequireFlat, and mostSteps
+	// the maximum.
 	firstSteps = 64
 	mostSteps  = 4096
 )
 
 // RequireFlat calls step with 0, 1, 2, ... and fails the test unless growth above budget, in
-// bytes per step, is excluded beyond doubt. A jump or a curve at the beginning is warm-up.
-// It judges after 64 steps, and does as many more as the verdict asks for, up to 4096; if
-// that does not decide, the test fails with the number of steps that would. A budget of 0
-// passes growth within the noise.
+// bytes per step, is certainly excluded. A jump or a curve at the beginning counts as warm-up.
+// It judges after 64 steps, and continues for as many steps as the verdict needs, up to 4096.
+// If the verdict is still undecided, the test fails with the number of steps that would decide.
+// A budget of 0 allows growth within the noise.
 //
-// It judges anonymous resident memory: native memory and the Go heap. It does not collect
-// garbage, so memory that waits for the collector counts. Do not call it in a test with
-// t.Parallel: all of the process counts.
+// It judges anonymous resident memory: native memory and the Go heap. It does not run a garbage
+// collection, so uncollected memory counts. Do not call it in a test with t.Parallel, since the
+// whole process counts.
 //
 //	func TestTrainingDoesNotLeak(t *testing.T) {
 //		memory.RequireFlat(t, 64*memory.KiB, func(step int) { trainOneBatch() })

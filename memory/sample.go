@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Sample is what a process held at one moment. The zero value is empty.
+// Sample is the memory of a process at one moment. The zero value is empty.
 type Sample struct {
-	// Step is the number of steps done, as the caller counts them.
+	// Step is the number of steps done, as counted by the caller.
 	Step int
-	// At is when the sample was taken.
+	// At is the time of the sample.
 	At time.Time
-	// Values has one entry per sampled layer, known or not.
+	// Values has one entry per sampled layer, including unknown ones.
 	Values []Value
 }
 

@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// Source adds layers to each sample: an allocator's figures, counters of live objects, the
-// memory of a GPU. Sample is called once per sample, from the goroutine that samples, and
+// Source adds layers to each sample, such as an allocator's statistics, counts of live objects,
+// or the memory of a GPU. Sample is called once per sample, from the sampling goroutine, and
 // should not allocate.
 type Source interface {
-	// Sample calls add once for every layer of the source, always in the same order, with
-	// an unknown Reading if it has none. It must not keep add.
+	// Sample calls add once for every layer of the source, always in the same order, with an
+	// unknown Reading if there is no value. It must not retain add.
 	Sample(add func(Layer, Reading))
 }
 
-// SourceFunc is a function as a [Source].
+// SourceFunc makes a [Source] of a function.
 type SourceFunc func(add func(Layer, Reading))
 
 // Sample calls f.
 func (f SourceFunc) Sample(add func(Layer, Reading)) { f(add) }
 
-// SamplerOptions select what is sampled. The zero value samples this process.
+// SamplerOptions configure a Sampler. The zero value samples this process.
 type SamplerOptions struct {
-	// PID is the process; 0 is this one. Another process has no layers of the Go runtime,
-	// and sources still report this one.
+	// PID is the process ID; 0 means this process. Another process has no layers of the Go
+	// runtime. Sources always report this process.
 	PID int
-	// PSS adds the proportional set size to each sample. The kernel walks all pages of the
-	// process: some 75 us, and about a millisecond per GiB.
+	// PSS adds the proportional set size to each sample. The kernel then reads all pages of the
+	// process, which takes about 75 us plus a millisecond per GiB.
 	PSS bool
-	// Sources add layers.
+	// Sources add further layers.
 	Sources []Source
 }
 
-// Sampler takes samples of one process. It keeps the files of /proc open, so a sample
-// costs about 12 us without sources, and does not allocate. It is for one goroutine at a
-// time. Close it at the end.
+// Sampler takes samples of one process. It keeps the files of /proc open, so a sample costs
+// about 12 us without sources, and does not allocate. It is for one goroutine at a time and
+// must be closed.
 type Sampler struct {
 	options SamplerOptions
 	process process
@@ -44,8 +44,8 @@ type Sampler struct {
 	// metrics is empty for another process.
 	metrics []metrics.Sample
 
-	into *Sample // what add writes to, during a call of Sample
-	next int     // where the next value is expected to go
+	into *Sample // the destination of add during a call of Sample
+	next int     // the expected index of the next value
 	add  func(Layer, Reading)
 
 	lastStep int
@@ -73,10 +73,10 @@ func NewSampler(options SamplerOptions) (*Sampler, error) {
 }
 
 // Sample takes a sample and overwrites into, whose memory it reuses. step is the number of
-// steps done. Layers that this machine or process lacks are unknown.
+// steps done. Layers that this machine or process does not have are unknown.
 //
-// The error is ErrEnded if the process has ended, even if its parent has not collected it
-// yet; sources are read nevertheless.
+// The error is ErrEnded if the process has ended, even if its parent has not collected it yet.
+// Sources are read nevertheless.
 func (s *Sampler) Sample(step int, into *Sample) error {
 	begin := time.Now()
 	into.Step, into.At = step, begin
@@ -121,9 +121,9 @@ func (s *Sampler) set(layer Layer, r Reading) {
 	s.next++
 }
 
-// ResetPeak restarts the layer Peak at the present RSS, by writing 5 to
-// /proc/PID/clear_refs (Linux 4.0). The error is ErrUnavailable if the system refuses; Peak
-// then counts from the start of the process.
+// ResetPeak resets the layer Peak to the current RSS, by writing 5 to /proc/PID/clear_refs
+// (Linux 4.0). The error is ErrUnavailable if the system refuses; Peak then still counts from
+// the start of the process.
 func (s *Sampler) ResetPeak() error { return s.process.resetPeak() }
 
 // Close closes the files. Sample must not be called afterwards.
@@ -185,14 +185,14 @@ func (s *Sampler) goRuntime() {
 }
 
 func (s *Sampler) metric(i int) Reading {
-	// The kind of a metric that this Go lacks is KindBad.
+	// A metric that this version of Go does not have is of kind KindBad.
 	if v := s.metrics[i].Value; v.Kind() == metrics.KindUint64 {
 		return Known(Bytes(v.Uint64()))
 	}
 	return Reading{}
 }
 
-// minus is a-b, at least 0: the two are not read at the same time.
+// minus returns a-b, but at least 0, since the two are read at different times.
 func minus(a, b Reading) Reading {
 	if !a.OK || !b.OK {
 		return Reading{}

@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// fallsNeeded is how many falls make a sawtooth.
+	// fallsNeeded is the number of falls that make a sawtooth.
 	fallsNeeded = 3
 	// fallDepth is the least depth of a fall, as a part of the range of the series.
 	fallDepth = 0.5
-	// riseLength is how many times longer a rise takes than a fall.
+	// riseLength is the least ratio of the lengths of a rise and a fall.
 	riseLength = 3
-	// gradual is the most that one sample may add to a rise, as a part of it.
+	// gradual is the largest part of a rise that one sample may add.
 	gradual = 0.4
 )
 
-// sawtooth is a course that rises slowly and falls at once, again and again: memory
-// that is given back by a collector, or at the end of each epoch.
+// sawtooth is a series that repeatedly rises slowly and falls at once, such as memory that a
+// collector, or the end of each epoch, returns.
 type sawtooth struct {
 	falls []int // the first sample after each fall
 	depth float64
 }
 
-// findSawtooth looks for falls around a line, so a sawtooth that climbs is one, too.
-// The range leaves out the outermost hundredths. Asymmetry distinguishes it from
-// noise, which looks the same read backwards.
+// findSawtooth searches for falls around a line, so it also finds a sawtooth that climbs. The
+// range leaves out the outermost hundredths. The asymmetry of rises and falls distinguishes a
+// sawtooth from noise.
 func findSawtooth(x, y []float64) (sawtooth, bool) {
 	n := len(y)
 	if n < 4*fallsNeeded {
@@ -59,12 +59,13 @@ func findSawtooth(x, y []float64) (sawtooth, bool) {
 type turns struct {
 	values         []float64
 	rises, lengths []float64 // the samples of each rise, and of each fall
-	depths         []float64 // of the falls
+	depths         []float64 // the depth of each fall
 	falls          []int     // the sample after the largest change of each fall
 	steep, slow    int       // falls at once, and gradual rises
 }
 
-// walk goes from turn to turn: a turn is where the course goes back by the threshold.
+// walk goes from turning point to turning point: a turning point is where the series reverses
+// by the threshold.
 func (c *turns) walk(threshold float64) {
 	r := c.values
 	low, high, rising := 0, 0, true
@@ -103,8 +104,8 @@ func (c *turns) fall(high, low int) {
 	c.falls, c.lengths, c.depths = append(c.falls, at), append(c.lengths, float64(low-high)), append(c.depths, depth)
 }
 
-// steepest returns the sample after the largest change between two samples, up for a sign of 1
-// and down for -1.
+// steepest returns the sample after the largest change between two samples. sign is 1 for a
+// rise and -1 for a fall.
 func (c *turns) steepest(from, to int, sign float64) (at int, change float64) {
 	at = from + 1
 	for i := from + 1; i <= to; i++ {
@@ -115,9 +116,8 @@ func (c *turns) steepest(from, to int, sign float64) (at int, change float64) {
 	return at, change
 }
 
-// trend is the slope from fall to fall: what lies between two falls counts as one
-// point, its mean. With few falls the slope is not known better than to the depth of
-// one over all of them.
+// trend returns the slope over the falls: the mean between two falls counts as one point. With
+// few falls, the uncertainty of the slope is at least the depth of one fall over all of them.
 func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) trend {
 	var tx, ty []float64
 	for k := 1; k < len(s.falls); k++ {
@@ -133,7 +133,7 @@ func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) 
 	span := tx[last] - tx[0]
 	if len(tx) >= 8 {
 		t := estimate(tx, ty, grain, confidence, seed)
-		// A mean depends on where between the falls the samples are.
+		// A mean depends on the places of the samples between the falls.
 		perFall := float64(s.falls[len(s.falls)-1]-s.falls[0]) / float64(len(tx))
 		t.half = max(t.half, 2*s.depth/perFall/span)
 		return t

@@ -11,54 +11,54 @@ import (
 	"time"
 )
 
-// DefaultKeep is how many samples a Series keeps by default.
+// DefaultKeep is the number of samples that a Series holds by default.
 const DefaultKeep = 2048
 
-// minimumKeep is the least that leaves something to judge after thinning.
+// minimumKeep is the number of samples that suffices for a verdict after thinning.
 const minimumKeep = 64
 
 // ErrSeries means that a text is not a series in JSON.
 var ErrSeries = errors.New("not a series of memory samples")
 
-// Series is the samples of one run in the order of time. The zero value is empty and keeps
-// [DefaultKeep] samples. It is for one goroutine at a time.
+// Series holds the samples of one run in the order of time. The zero value is empty and holds
+// up to [DefaultKeep] samples. It is for one goroutine at a time.
 //
-// It takes bounded memory, 8 bytes per kept sample and layer, when a layer is first seen.
-// A full series drops one of each two neighbours, chosen at random with a fixed seed, and
-// then keeps one of each 2, 4, 8 ... new samples. The rest is a stratified random sample of
+// Its memory is bounded: 8 bytes per sample and layer, allocated when a layer is first seen. A
+// full series drops one of each two neighbours, chosen at random with a fixed seed, and then
+// stores one of each 2, 4, 8 ... new samples. The result is a stratified random sample of
 // measured values: slopes and levels stay unbiased, noise and page quantisation keep their
-// shape, and a sawtooth is not folded into a slow wave. The first and the latest sample are
-// always kept. [Series.Max] and [Series.Min] cover all samples ever appended.
+// shape, and a sawtooth does not turn into a slow wave. The first and the latest sample always
+// remain. [Series.Max] and [Series.Min] cover all samples ever appended.
 type Series struct {
-	// Keep is the most samples to keep, at least 64; 0 means DefaultKeep. It must not
-	// change after the first sample.
+	// Keep is the maximum number of samples to hold, at least 64; 0 means DefaultKeep. It must
+	// not change after the first sample.
 	Keep int
 
 	layers []Layer
 	index  map[Layer]int
 	steps  []int
 	times  []time.Time
-	// columns has a value per row for each layer, or absent.
+	// columns has one value per row for each layer; absent if unknown.
 	columns [][]int64
 	low     []int64
 	high    []int64
 
 	total    int // samples appended
-	stride   int // one of so many samples is kept; a power of 2
+	stride   int // one of this many samples is stored; a power of 2
 	position int // of the next sample in its stride
-	chosen   int // the position that is kept
+	chosen   int // the position that is stored
 	random   *rand.Rand
 
-	// latest is the newest sample if the rows do not have it.
+	// latest is the newest sample, if it is not among the rows.
 	latest    Sample
 	hasLatest bool
 }
 
-// absent stands for an unknown value. It is not 0, so that a new column is written to, and
-// resident, from the start.
+// absent stands for an unknown value. It is not 0, so filling a new column makes its pages
+// resident from the start.
 const absent = math.MinInt64
 
-// Append adds a copy of a sample. A sample from before the latest is dropped.
+// Append adds a copy of a sample. A sample older than the latest is dropped.
 func (s *Series) Append(sample *Sample) {
 	if s.stride == 0 {
 		s.begin()
@@ -91,7 +91,7 @@ func (s *Series) Append(sample *Sample) {
 	}
 }
 
-// reserve allocates the columns of a sample, so that they do not show in later samples.
+// reserve allocates the columns of a sample, so that they do not appear in later samples.
 func (s *Series) reserve(sample *Sample) {
 	if s.stride == 0 {
 		s.begin()
@@ -176,7 +176,7 @@ func (s *Series) thin() {
 	s.position, s.chosen = 0, s.random.IntN(s.stride)
 }
 
-// sample is a row as a Sample.
+// sample returns a row as a Sample.
 func (s *Series) sample(row int) Sample {
 	sample := Sample{Step: s.steps[row], At: s.times[row], Values: make([]Value, len(s.layers))}
 	for i, layer := range s.layers {
@@ -188,7 +188,7 @@ func (s *Series) sample(row int) Sample {
 	return sample
 }
 
-// Len is the number of samples that are kept.
+// Len returns the number of stored samples.
 func (s *Series) Len() int {
 	if s.hasLatest {
 		return len(s.steps) + 1
@@ -196,10 +196,10 @@ func (s *Series) Len() int {
 	return len(s.steps)
 }
 
-// Total is the number of samples that were appended.
+// Total returns the number of samples that were appended.
 func (s *Series) Total() int { return s.total }
 
-// Samples returns copies of the samples that are kept.
+// Samples returns copies of the stored samples.
 func (s *Series) Samples() []Sample {
 	list := make([]Sample, 0, s.Len())
 	for row := range s.steps {
@@ -211,9 +211,9 @@ func (s *Series) Samples() []Sample {
 	return list
 }
 
-// Thin is a copy with at most so many samples, evenly spread, the first and the latest
-// among them, each as edit returns it. Its times are tenths of a second since the first
-// sample; its total is that of s, and so are its extremes, edited alike.
+// Thin returns a copy with at most this many samples, evenly spread, including the first and
+// the latest. edit changes each of them. Times are tenths of a second since the first sample.
+// The total is that of s, and so are the extremes, changed by edit.
 func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	all := s.Samples()
 	n := min(len(all), max(samples, 0))
@@ -232,7 +232,7 @@ func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	return out
 }
 
-// Max is the largest value of a layer in all samples that were appended.
+// Max returns the largest value of a layer in all samples that were appended.
 func (s *Series) Max(layer Layer) Reading {
 	if i, ok := s.index[layer]; ok && s.high[i] != absent {
 		return Known(Bytes(s.high[i]))
@@ -240,7 +240,7 @@ func (s *Series) Max(layer Layer) Reading {
 	return Reading{}
 }
 
-// Min is the smallest such value.
+// Min returns the smallest value of a layer in all samples that were appended.
 func (s *Series) Min(layer Layer) Reading {
 	if i, ok := s.index[layer]; ok && s.high[i] != absent {
 		return Known(Bytes(s.low[i]))
@@ -248,7 +248,7 @@ func (s *Series) Min(layer Layer) Reading {
 	return Reading{}
 }
 
-// points are the known values of a layer over steps, or over minutes since the first
+// points returns the known values of a layer over steps, or over minutes since the first
 // sample, with x strictly increasing.
 func (s *Series) points(layer Layer, per Per) (x, y []float64) {
 	column, ok := s.index[layer]
@@ -283,9 +283,9 @@ type seriesJSON struct {
 	Max     map[Layer]int64    `json:"max"`
 }
 
-// MarshalJSON writes columns: "samples" is how many were taken, "start" the time of the
-// first, "steps" and "seconds" since the start have an entry per kept sample, "layers" has
-// as many for each layer, null if unknown, and "min" and "max" cover all samples.
+// MarshalJSON writes columns. "samples" is the number of samples taken, and "start" the time of
+// the first. "steps" and "seconds" since the start have one entry per stored sample. "layers"
+// has one list per layer, with null for unknown values. "min" and "max" cover all samples.
 func (s *Series) MarshalJSON() ([]byte, error) {
 	j := seriesJSON{Samples: s.total, Steps: []int{}, Seconds: []float64{},
 		Layers: map[Layer][]*int64{}, Min: map[Layer]int64{}, Max: map[Layer]int64{}}
@@ -332,7 +332,7 @@ func (s *Series) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("%w: %d steps, %d times, %d samples", ErrSeries, n, len(j.Seconds), j.Samples)
 	}
 	slices.SortFunc(layers, cmp.Compare[Layer])
-	// A file may hold thousands of series, so keep little more than they have.
+	// A file may contain thousands of series, so little more than their samples is reserved.
 	*s = Series{Keep: min(max(2*n, minimumKeep), max(DefaultKeep, n+1))}
 	sample := Sample{Values: make([]Value, len(layers))}
 	for row := range n {
