@@ -40,7 +40,7 @@ func TestSum(t *testing.T) {
 		require.NotEqual(t, one, sum(other))
 	}
 	_, err := graphdef.Sum([]byte("no graph"))
-	require.ErrorContains(t, err, "8 bytes are no GraphDef")
+	require.ErrorContains(t, err, "8 bytes are not a valid GraphDef")
 }
 
 // A function counts by what it does where it is run. TensorFlow numbers its name from
