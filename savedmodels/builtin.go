@@ -32,18 +32,18 @@ const (
 	archiveExt  = ".zip"
 )
 
-// BuiltinPrefix begins the path of a built-in model, as in builtin:digits.
+// BuiltinPrefix is the prefix of the path of a built-in model, as in builtin:digits.
 const BuiltinPrefix = "builtin:"
 
-// BuiltinNames lists the models that ship with the project, sorted. Those whose names
-// begin with digits are for the built-in data, the others for measuring.
+// BuiltinNames lists the models that are part of this module, sorted. Those whose names begin
+// with digits are for the built-in data, the others for measurements.
 func BuiltinNames() []string { return builtinNames(builtinFS) }
 
 func builtinNames(files fs.FS) []string {
 	names := []string{}
 	entries, err := fs.ReadDir(files, builtinRoot)
 	if err != nil {
-		return names // the folder is part of the program; without it there are none
+		return names // the folder is embedded; without it there are no names
 	}
 	for _, e := range entries {
 		if name, ok := strings.CutSuffix(e.Name(), archiveExt); ok {
@@ -54,16 +54,17 @@ func builtinNames(files fs.FS) []string {
 			names = append(names, e.Name())
 		}
 	}
-	// ReadDir sorted them with their extensions.
+	// ReadDir sorted the names with their extensions.
 	slices.Sort(names)
 	return names
 }
 
-// Builtin opens a model that ships with the project; an unknown name is
-// ErrUnknownBuiltin. TensorFlow reads models from files, so the model is first written to
-// steadyfit/models/NAME-HASH in the user's cache, and later calls check the files there.
-// Several processes may do so at once. Without a writable cache, a private folder under
-// os.TempDir is used, which stays after the process. The largest, image-224, takes 63 MB.
+// Builtin opens a model that is part of this module; an unknown name is ErrUnknownBuiltin.
+// TensorFlow reads models from files, so Builtin first writes the model to
+// steadyfit/models/NAME-HASH in the user's cache; later calls check the files there. Several
+// processes may do so at once. If the cache is not writable, Builtin uses a private folder
+// under os.TempDir, which remains after the process. The largest model, image-224, takes 63
+// MB.
 func Builtin(name string) (*Model, error) {
 	var places []string
 	cache, cacheErr := os.UserCacheDir()
@@ -77,8 +78,8 @@ func Builtin(name string) (*Model, error) {
 	return Open(dir)
 }
 
-// materialise writes a model to the first writable place, else to a new private folder,
-// and returns its folder.
+// materialise writes a model to the first writable place, or else to a new private folder, and
+// returns its folder.
 func materialise(files fs.FS, name string, places []string) (string, error) {
 	content, hash, err := builtinFiles(files, name)
 	if err != nil {
@@ -98,11 +99,11 @@ func materialise(files fs.FS, name string, places []string) (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("built-in model %s: nowhere to write it: %w", name, errors.Join(errs...))
+	return "", fmt.Errorf("built-in model %s: no folder is writable: %w", name, errors.Join(errs...))
 }
 
-// privateFolder is made once per process. A fixed name in a folder that all users share
-// could be taken by another user.
+// privateFolder makes one folder per process. It has no fixed name, since in a folder that all
+// users share another user could take that name.
 var privateFolder = sync.OnceValues(func() (string, error) {
 	return os.MkdirTemp("", "steadyfit-models-")
 })
@@ -115,7 +116,7 @@ type file struct {
 	open func() (io.ReadCloser, error)
 }
 
-// builtinFiles lists the files of a model, with a hash that changes with them.
+// builtinFiles lists the files of a model and returns a hash of them.
 func builtinFiles(files fs.FS, name string) ([]file, string, error) {
 	names := builtinNames(files)
 	if !slices.Contains(names, name) {
@@ -172,7 +173,7 @@ func archiveFiles(files fs.FS, root string) (out []file, err error) {
 	return out, nil
 }
 
-// install puts files into parent/name. Other processes see all of them or none.
+// install writes files to parent/name. Other processes see either all of them or none.
 func install(parent, name string, files []file) (string, error) {
 	dir := filepath.Join(parent, name)
 	if whole(dir, files) {
@@ -194,8 +195,8 @@ func install(parent, name string, files []file) (string, error) {
 	if err := os.Rename(temp, dir); err == nil || whole(dir, files) {
 		return dir, nil
 	}
-	// Another process was first, or the folder is damaged. Replacing the files one by
-	// one serves both.
+	// Either another process was first, or the existing folder is damaged. Replacing the files
+	// one by one is right in both cases.
 	for _, f := range files {
 		name := filepath.FromSlash(f.name)
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
@@ -208,7 +209,7 @@ func install(parent, name string, files []file) (string, error) {
 	return dir, nil
 }
 
-// write copies the file to a new one, and makes the folders on the way to it.
+// write copies the file to target and makes the folders that target needs.
 func (f file) write(target string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
 		return err
@@ -226,9 +227,9 @@ func (f file) write(target string) error {
 	return errors.Join(err, out.Close())
 }
 
-// whole reports whether dir has these files, by their sizes and CRC-32. That finds
-// accidents: a full disk, a loss of power, a model that was edited. It takes about 10 ms
-// for the 63 MB of image-224.
+// whole reports whether dir has these files with their sizes and CRC-32. This detects
+// accidental damage: a full disk, a power failure, an edited model. It takes about 10 ms for
+// the 63 MB of image-224.
 func whole(dir string, files []file) bool {
 	return !slices.ContainsFunc(files, func(f file) bool {
 		return !f.sameAs(filepath.Join(dir, filepath.FromSlash(f.name)))
@@ -237,7 +238,7 @@ func whole(dir string, files []file) bool {
 
 func (f file) sameAs(path string) bool {
 	info, err := os.Stat(path)
-	// Opening a named pipe would wait for a writer for ever.
+	// Opening a named pipe would block.
 	if err != nil || !info.Mode().IsRegular() || info.Size() != f.size {
 		return false
 	}

@@ -11,17 +11,17 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Severity says whether a problem stops training.
+// Severity is how serious a problem is.
 type Severity int
 
 const (
-	// Error means that training would fail, or is refused.
+	// Error means that training would fail or is not allowed.
 	Error Severity = iota
 	warning
 	note
 )
 
-// String is "error", "warning" or "note".
+// String returns "error", "warning" or "note".
 func (s Severity) String() string {
 	return [...]string{Error: "error", warning: "warning", note: "note"}[s]
 }
@@ -29,59 +29,59 @@ func (s Severity) String() string {
 // MarshalText returns the severity's String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Problem is something about a model that prevents training, or that its user should know.
+// Problem is something that prevents training a model, or that its user should know.
 type Problem struct {
 	Severity Severity `json:"severity"`
 	// Code is the kind of problem, a stable name such as "unsafe-op".
 	Code string `json:"code"`
-	// Subject is the signature, input or operation concerned.
+	// Subject is the signature, input or operation that has the problem.
 	Subject string `json:"subject"`
 	Message string `json:"message"`
-	// Fix says what to do; empty if there is nothing to do.
+	// Fix is what to do; empty if there is nothing to do.
 	Fix string `json:"fix,omitempty"`
 }
 
 // The codes of problems. They are stable: `inspect --json` prints them.
 const (
 	codeNoTrainSignature = "no-train-signature"
-	// Variables without a value after loading: those that only training uses, and
-	// those that predictions use, too.
+	// Variables that have no value after loading: those that only training uses, and those
+	// that predictions use as well.
 	codeOptimizerNotRestored = "optimizer-not-restored"
 	codeVariableNotRestored  = "variable-not-restored"
-	// CodeStateNotSaved: training changes state that no checkpoint has: variables, or
-	// state inside operations, such as random generators.
+	// CodeStateNotSaved means that training changes state that checkpoints do not include:
+	// variables, or state inside operations, such as random generators.
 	CodeStateNotSaved = "state-not-saved"
-	// CodeNoSaver: the model can be trained but not saved.
+	// CodeNoSaver means that the model can be trained but not saved.
 	CodeNoSaver = "no-saver"
-	// codeWeightsOnly: the signatures save and restore leave out variables.
+	// codeWeightsOnly means that the signatures save and restore omit variables.
 	codeWeightsOnly = "save-covers-weights-only"
 	codeUnsafeOp    = "unsafe-op"
-	// Reserved names used for something of another type or shape.
+	// Inputs or outputs with a reserved name but another type or shape.
 	codeReservedInput  = "reserved-input"
 	codeReservedOutput = "reserved-output"
-	// Inputs that cannot be fed: a type without support, and sparse or ragged tensors.
+	// Inputs that cannot be fed: an unsupported type, and sparse or ragged tensors.
 	codeUnsupportedType = "unsupported-type"
 	codeSparseInput     = "sparse-input"
-	// codeMissingTensor: a signature names a tensor that the graph lacks.
+	// codeMissingTensor means that a signature names a tensor that the graph does not have.
 	codeMissingTensor        = "missing-tensor"
 	codeFixedBatch           = "fixed-batch"
 	codeUnknownRank          = "unknown-rank"
 	codeScalarInput          = "scalar-input"
 	codeHalfWithoutLossScale = "half-without-loss-scale"
-	// CodeUnusableSignature: a signature has the name of a role and does not fit it.
+	// CodeUnusableSignature means that a signature has the name of a role but does not fit it.
 	CodeUnusableSignature = "unusable-signature"
 	codeNothingTrained    = "nothing-trained"
 	codeOtherMetaGraphs   = "other-metagraphs"
-	// CodeMetadata: the exporter's notes cannot be read.
+	// CodeMetadata means that the exporter's notes cannot be read.
 	CodeMetadata = "metadata-unreadable"
 )
 
 const (
 	exportFix = "export the model with scripts/export.py, which keeps every variable"
-	unsafeFix = "remove it from what is exported; or, if you trust the model as you would a program, allow unsafe operations"
+	unsafeFix = "export the model without it; or, if you trust the model like a program, allow unsafe operations"
 )
 
-// CheckOptions says how a model is about to be trained.
+// CheckOptions are the options of a training that affect the check of a model.
 type CheckOptions struct {
 	// AllowUnsafeOps accepts operations that touch files, the network or Python.
 	AllowUnsafeOps bool
@@ -89,16 +89,15 @@ type CheckOptions struct {
 	Train string
 }
 
-// CheckTrainable returns nil if the model can be trained, and otherwise a
-// *NotTrainableError with all the reasons. A name in opts.Train that the model lacks is
-// ErrNoSignature.
+// CheckTrainable returns nil if the model can be trained, and otherwise a *NotTrainableError
+// with all the reasons. If the model has no signature opts.Train, the error is ErrNoSignature.
 func (m *Model) CheckTrainable(opts CheckOptions) error {
 	_, err := m.RolesFor(opts)
 	return err
 }
 
-// RolesFor is CheckTrainable that also returns the roles to train with, which
-// differ from Model.Roles if opts names another train signature.
+// RolesFor is like CheckTrainable and also returns the roles for the training. They differ
+// from Model.Roles if opts names another train signature.
 func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
 	if opts.Train != "" || m == nil {
 		if _, err := m.Signature(opts.Train); err != nil {
@@ -115,8 +114,8 @@ func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
 	return roles, nil
 }
 
-// CheckSafe returns an ErrUnsafeOps that names the unsafe operations that steadyfit would
-// load or run, or nil. CheckTrainable includes it.
+// CheckSafe returns ErrUnsafeOps with the names of the unsafe operations that steadyfit would
+// load or run; nil if there are none. CheckTrainable includes this check.
 func (m *Model) CheckSafe() error {
 	if m == nil {
 		return errNoModel
@@ -133,17 +132,17 @@ func (m *Model) CheckSafe() error {
 	return fmt.Errorf("%s: %w:\n  %s\n%s", printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
 }
 
-// ProblemsFor returns the model's problems when it is trained with the named signature.
-// With an empty name they are Model.Problems.
+// ProblemsFor returns the model's problems when it is trained with the named signature. For an
+// empty name it returns Model.Problems.
 func (m *Model) ProblemsFor(train string) []Problem {
 	_, problems := m.judge(train)
 	return problems
 }
 
-// set is a set of variables, by their index in knowledge.vars.
+// set is a set of variables, which are indices in knowledge.vars.
 type set map[int]bool
 
-// union joins sets.
+// union returns the union of sets.
 func union(sets ...set) set {
 	all := set{}
 	for _, s := range sets {
@@ -160,7 +159,7 @@ func (s set) minus(others ...set) set {
 	return left
 }
 
-// names lists variables, sorted.
+// names returns the sorted names of variables.
 func (m *Model) names(ids set) []string {
 	var out []string
 	for id := range ids {
@@ -170,12 +169,12 @@ func (m *Model) names(ids set) []string {
 	return out
 }
 
-// variables describes a set of variables for a message: how many, and the first names.
+// variables describes a set of variables for a message: their number and the first names.
 func (m *Model) variables(ids set, which string) string {
 	return plural(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
 }
 
-// of joins what pick returns for the facts of signatures.
+// of returns the union of the sets that pick returns for the facts of signatures.
 func (k *knowledge) of(signatures []string, pick func(facts) set) set {
 	all := set{}
 	for _, name := range signatures {
@@ -265,10 +264,10 @@ func (j *judgement) checkTrained(s *Signature) {
 		severity = Error
 	}
 	j.report(severity, codeNothingTrained, s.Name, "apply the gradients inside the exported function, or choose another train signature",
-		"signature %s changes no weight: running it would teach the model nothing", s.Name)
+		"signature %s changes no weight, so the model would not learn", s.Name)
 }
 
-// noTrainSignature reports why there is no train signature.
+// noTrainSignature reports why the model has no train signature.
 func (j *judgement) noTrainSignature(train string) {
 	candidates := trainNames
 	if train != "" {
@@ -280,10 +279,10 @@ func (j *judgement) noTrainSignature(train string) {
 		message := "signature " + name + " has no output loss"
 		if outputs := s.Metrics(); len(outputs) > 0 {
 			message += "; its scalars are " + enumerate(tensorNames(outputs), 8)
-			fix = "choose the one that is the loss as the loss output"
+			fix = "set the loss output to the one that is the loss"
 		}
 		if loss := s.Output(OutputLoss); loss != nil {
-			message = fmt.Sprintf("the output loss of signature %s must be %s, and is %s %s",
+			message = fmt.Sprintf("the output loss of signature %s must be %s, but is %s %s",
 				name, reservedOutputs[OutputLoss].text, loss.DType, loss.shapeText())
 		}
 		j.report(Error, codeNoTrainSignature, name, fix, "%s", message)
@@ -297,8 +296,8 @@ func (j *judgement) noTrainSignature(train string) {
 	j.report(Error, codeNoTrainSignature, "", fix, "%s", message)
 }
 
-// checkHalf reports float16 training that nothing protects from underflow: with
-// 5 bits of exponent, gradients below 6e-8 are zero. bfloat16 has the range of float32.
+// checkHalf reports float16 training without loss scaling. float16 has 5 bits of exponent, so
+// gradients below 6e-8 become zero. bfloat16 has the range of float32.
 func (j *judgement) checkHalf(s *Signature) {
 	f := j.known.signature[s.Name]
 	if s.Reserved(InputLossScale) != nil || s.Output(OutputGradsFinite) != nil || f.guarded {
@@ -316,12 +315,12 @@ func (j *judgement) checkHalf(s *Signature) {
 		return
 	}
 	j.report(warning, codeHalfWithoutLossScale, s.Name, "train in bfloat16, or give the signature an input loss_scale and an output grads_finite",
-		"signature %s %s; nothing scales the loss, so that small gradients become zero", s.Name, why)
+		"signature %s %s; the loss is not scaled, so small gradients become zero", s.Name, why)
 }
 
-// unset returns the variables that training uses, and those that predictions use, which
-// have no value after loading. A function that tests whether a variable has a value
-// initializes it.
+// unset returns the variables without a value after loading: those that training uses, and
+// those that predictions use. A function that tests whether a variable has a value is assumed
+// to initialize it.
 func (j *judgement) unset() (training, serving set) {
 	k, r := &j.known, j.roles
 	read := func(f facts) set { return f.read }
@@ -350,7 +349,7 @@ func (j *judgement) checkRestored() {
 	}
 }
 
-// checkSaved reports state of training that a checkpoint would lose.
+// checkSaved reports state of the training that a checkpoint would not include.
 func (j *judgement) checkSaved() {
 	k, r := &j.known, j.roles
 	if j.Saver == nil && r.Train != "" && r.Save == "" {
@@ -363,7 +362,7 @@ func (j *judgement) checkSaved() {
 		maps.DeleteFunc(saved, func(id int, _ bool) bool { return !k.restore.written[id] })
 		if lost := k.of(r.Training(), facts.changed).minus(saved, unset); len(lost) > 0 {
 			j.report(warning, CodeStateNotSaved, r.Train, exportFix,
-				"training changes %s; a resumed run differs from one that was not stopped", j.variables(lost, "that checkpoints leave out"))
+				"training changes %s; a resumed run differs from an uninterrupted one", j.variables(lost, "that checkpoints leave out"))
 		}
 	}
 	var ops, where []string
@@ -379,13 +378,13 @@ func (j *judgement) checkSaved() {
 		slices.Sort(where)
 		j.report(warning, CodeStateNotSaved, r.Train,
 			"draw random numbers with stateless operations from the input seed, or from a tf.random.Generator that the module owns; read data and look it up before it is fed",
-			"training has state in no variable, which no checkpoint holds: %s, at %s; a resumed run, and one that reloads the model, differs from one that was not stopped",
+			"training has state outside of variables, which checkpoints do not include: %s, at %s; a run that resumes or reloads the model differs from an uninterrupted one",
 			enumerate(ops, 4), enumerate(where, 3))
 	}
 }
 
-// checkUnsafe reports the operations that reach outside the computation. They
-// are errors where steadyfit would run them.
+// checkUnsafe reports the operations that access anything outside the computation. They are
+// errors if steadyfit would run them.
 func (j *judgement) checkUnsafe() {
 	type key struct {
 		severity Severity
@@ -426,7 +425,7 @@ func (j *judgement) checkUnsafe() {
 	}
 }
 
-// checkTensors checks the inputs and outputs of a signature that is used.
+// checkTensors checks the inputs and outputs of a signature that has a role.
 func (j *judgement) checkTensors(s *Signature) {
 	trains := slices.Contains(j.roles.Training(), s.Name)
 	severity := warning
@@ -436,12 +435,12 @@ func (j *judgement) checkTensors(s *Signature) {
 	for _, t := range slices.Concat(s.Inputs, s.Outputs) {
 		if j.known.missing[t.Op] {
 			j.report(severity, codeMissingTensor, s.Name+"."+t.Name, "export the model again",
-				"signature %s names the tensor %s, and the graph has no such node", s.Name, t.Op)
+				"signature %s names the tensor %s, but the graph has no such node", s.Name, t.Op)
 		}
 	}
 	for _, c := range j.known.composite[s.Name] {
 		if s.Input(c.parts[0]) != nil {
-			j.report(severity, codeSparseInput, s.Name+"."+c.parts[0], "make its rows equally long before they are fed, and take one dense tensor",
+			j.report(severity, codeSparseInput, s.Name+"."+c.parts[0], "pad its rows to one length before feeding, and take one dense tensor",
 				"inputs %s of signature %s are parts of one value (%s), which cannot be fed", strings.Join(c.parts, ", "), s.Name, c.kind)
 		}
 	}
@@ -455,7 +454,7 @@ func (j *judgement) checkTensors(s *Signature) {
 			j.report(severity, codeUnsupportedType, about, "take another type and convert it in the exported function",
 				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName())
 		case reserved:
-			// Several steps per execution may take one value per step.
+			// A signature for several steps per execution may take one value per step.
 			one := t
 			if (s.Name == j.roles.TrainN || s.Name == j.roles.TrainNXLA) && !t.UnknownRank && len(t.Shape) == len(want.shape)+1 {
 				one.Shape = t.Shape[1:]
@@ -474,16 +473,16 @@ func (j *judgement) checkTensors(s *Signature) {
 	}
 }
 
-// misused reports a reserved name for something else.
+// misused reports a reserved name with the wrong type or shape.
 func (j *judgement) misused(severity Severity, code, side string, want form, s *Signature, t Tensor) {
 	j.report(severity, code, s.Name+"."+t.Name, "give the "+side+" another name, or this form",
-		"the name %s is reserved for %s, and in signature %s it is %s %s", t.Name, want.text, s.Name, t.DType, t.shapeText())
+		"the name %s is reserved for %s, but in signature %s it is %s %s", t.Name, want.text, s.Name, t.DType, t.shapeText())
 }
 
 // checkData checks an input that comes from a dataset.
 func (j *judgement) checkData(s *Signature, t Tensor) {
 	r := j.roles
-	batch := 0 // the dimension that counts the samples
+	batch := 0 // the dimension that is the number of samples
 	if s.Name == r.TrainN {
 		batch = 1
 	}
@@ -493,9 +492,9 @@ func (j *judgement) checkData(s *Signature, t Tensor) {
 	switch {
 	case s.Name == r.SetLearningRate || s.Name == r.Apply:
 	case t.UnknownRank:
-		report(codeUnknownRank, "give its TensorSpec a shape, with None for what varies", "has no known rank: batches cannot be checked before they are fed")
+		report(codeUnknownRank, "give its TensorSpec a shape, with None for open sizes", "has no known rank: batches cannot be checked before they are fed")
 	case len(t.Shape) <= batch:
-		report(codeScalarInput, "give it a first dimension that counts the samples", "has shape "+t.shapeText()+", without a dimension for the samples")
+		report(codeScalarInput, "give it a first dimension for the samples", "has shape "+t.shapeText()+", without a dimension for the samples")
 	case t.Shape[batch] >= 0 && s.Name != r.TrainXLA && s.Name != r.TrainNXLA:
 		report(codeFixedBatch,
 			fmt.Sprintf("train with batches of %d and without a smaller last one, or export with None as the first dimension", t.Shape[batch]),
@@ -503,7 +502,7 @@ func (j *judgement) checkData(s *Signature, t Tensor) {
 	}
 }
 
-var errNoModel = errors.New("the model is nil; give one from Open")
+var errNoModel = errors.New("the model is nil; pass one from Open")
 
 func tensorNames(ts []Tensor) []string {
 	names := make([]string, len(ts))

@@ -8,15 +8,15 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 )
 
-// composite is an argument that is not one tensor, such as a tf.RaggedTensor. TensorFlow 2
-// gives a signature an input for each of its parts: x, which has the values of all rows,
-// and x_1, which has where each row begins.
+// composite is an argument that consists of several tensors, such as a tf.RaggedTensor.
+// TensorFlow 2 gives a signature one input for each part: x for the values of all rows, and
+// x_1 for the positions where the rows begin.
 type composite struct {
 	kind  string // "ragged tensor"
 	parts []string
 }
 
-// argumentKinds notes the arguments of the functions of an object graph, if one is a
+// argumentKinds records the arguments of those functions of an object graph that take a
 // composite tensor: "" for a tensor, and the kind of a composite one. encoded is a
 // SavedObjectGraph.
 func (src *source) argumentKinds(encoded []byte, budget *estimate) error {
@@ -33,7 +33,8 @@ func (src *source) argumentKinds(encoded []byte, budget *estimate) error {
 	return nil
 }
 
-// leaves appends the kinds of the tensors in a nested structure, flattened as TensorFlow does.
+// leaves appends the kinds of the tensors in a nested structure, in the order in which
+// TensorFlow flattens it.
 func leaves(v *pb.StructuredValue, kinds []string) []string {
 	var inner []*pb.StructuredValue
 	switch k := v.GetKind().(type) {
@@ -62,8 +63,9 @@ func leaves(v *pb.StructuredValue, kinds []string) []string {
 	return kinds
 }
 
-// composites finds the composite inputs of the signature whose outputs are roots. It calls
-// a wrapper that takes each part by its own name and calls the Python function.
+// composites finds the composite inputs of the signature whose outputs are roots. The
+// signature calls a wrapper, which takes each part under its own name and calls the Python
+// function.
 func (g *graph) composites(roots []string, kinds map[string][]string) ([]composite, error) {
 	var found []composite
 	for _, root := range roots {
@@ -85,8 +87,8 @@ func (g *graph) composites(roots []string, kinds map[string][]string) ([]composi
 	return found, nil
 }
 
-// composites finds the arguments of a function that are parts of composite tensors. All
-// parts of one have the same user name.
+// composites finds the arguments of a function that are parts of composite tensors. All parts
+// of one tensor have the same user name.
 func (b *body) composites(kinds []string) []composite {
 	var found []composite
 	for i, j := 0, 0; len(kinds) > 0 && i < len(b.args); i, kinds = j, kinds[1:] {

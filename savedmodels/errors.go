@@ -7,34 +7,35 @@ import (
 	"strings"
 )
 
-// The kinds of error that callers decide on, for errors.Is.
+// The errors of this package, for use with errors.Is.
 var (
-	// ErrNotSavedModel: the path holds no SavedModel, or a damaged one.
+	// ErrNotSavedModel means that the path has no SavedModel, or a damaged one.
 	ErrNotSavedModel = errors.New("not a usable SavedModel")
-	// ErrTooLarge: reading the model would exceed the limits on file size, memory or work,
-	// which no real model comes near.
+	// ErrTooLarge means that reading the model would exceed the limits on file size, memory or
+	// work. Real models stay far below these limits.
 	ErrTooLarge = errors.New("SavedModel too large to read safely")
-	// ErrNoSignature: the model has no signature of that name.
+	// ErrNoSignature means that the model has no signature with that name.
 	ErrNoSignature = errors.New("no such signature")
-	// ErrNotTrainable: training the model would fail, or was refused.
+	// ErrNotTrainable means that training the model would fail or is not allowed.
 	ErrNotTrainable = errors.New("model cannot be trained")
-	// ErrUnsafeOps: the model has operations that touch files, the network or Python.
+	// ErrUnsafeOps means that the model has operations that touch files, the network or
+	// Python.
 	ErrUnsafeOps = errors.New("model has unsafe operations")
-	// ErrChanged: saved_model.pb is not the file that was opened.
+	// ErrChanged means that saved_model.pb is not the file that was opened.
 	ErrChanged = errors.New("the model was replaced since it was opened")
-	// ErrUnknownBuiltin: no model of that name ships with the project.
+	// ErrUnknownBuiltin means that this module has no model with that name.
 	ErrUnknownBuiltin = errors.New("no such built-in model")
 )
 
-// NotTrainableError says why a model is refused. It is ErrNotTrainable, and
-// ErrUnsafeOps if unsafe operations are among the reasons.
+// NotTrainableError is the reason why a model cannot be trained. It is ErrNotTrainable, and
+// also ErrUnsafeOps if unsafe operations are among the reasons.
 type NotTrainableError struct {
 	Dir string
-	// Problems are the reasons, at least one, each of severity Error.
+	// Problems are the reasons, at least one, all with severity Error.
 	Problems []Problem
 }
 
-// Error has one line per reason and per fix.
+// Error returns one line per reason and per fix.
 func (e *NotTrainableError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", printable(e.Dir), ErrNotTrainable)
@@ -53,7 +54,7 @@ func (e *NotTrainableError) Is(target error) bool {
 		slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Code == codeUnsafeOp })
 }
 
-// fixShown reports whether the fix of problem i is printed after it: equal fixes in a row
+// fixShown reports whether the fix of problem i is printed after it. Consecutive equal fixes
 // are printed once.
 func fixShown(problems []Problem, i int) bool {
 	fix := problems[i].Fix

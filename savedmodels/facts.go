@@ -7,30 +7,30 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 )
 
-// facts are what running a part of the model does.
+// facts describe what a part of the model does when it runs.
 type facts struct {
-	// read, written and tested are the variables whose value is used, that are assigned a
-	// value, and that are asked whether they have one.
+	// read, written and tested are the variables whose values are used, that are assigned, and
+	// that are tested for having a value.
 	read, written, tested set
-	// updated are the variables that change by more than plain assignment.
+	// updated are the variables that change by an update rather than an assignment.
 	updated set
 	unsafe  []finding
-	// fleeting are the operations that keep state in no variable, one of each type.
+	// fleeting are the operations that keep state outside of variables, one of each type.
 	fleeting []finding
-	// half16 is a heavy operation on float16; empty if there is none.
+	// half16 is a compute-intensive operation on float16; empty if there is none.
 	half16 string
-	// guarded says that something looks for infinities, as loss scaling does.
+	// guarded means that an operation tests for infinities, as loss scaling does.
 	guarded bool
 }
 
-// changed are the variables that are given another value.
+// changed returns the variables that are assigned or updated.
 func (f facts) changed() set { return union(f.written, f.updated) }
 
-// finding is an operation that reaches outside the computation, or that keeps state of
-// its own.
+// finding is an operation that accesses anything outside the computation, or that keeps its
+// own state.
 type finding struct {
 	op, does string
-	// where names the node, and the function that holds it.
+	// where is the name of the node and of the function that contains it.
 	where string
 }
 
@@ -73,14 +73,14 @@ func (g *graph) inspect(roots []string) (facts, error) {
 	return f, nil
 }
 
-// use notes what an operation does with a variable that is its input k.
+// use records what an operation does with a variable that is its input k.
 func (f *facts) use(op string, k, id int) {
 	switch op {
 	case "AssignVariableOp", "Assign", "AssignVariableXlaConcatND":
 		if k == 0 {
 			f.written[id] = true
 		} else {
-			f.read[id] = true // by a reference, in TensorFlow 1 form
+			f.read[id] = true // by a reference, in the form of TensorFlow 1
 		}
 	case "VarIsInitializedOp", "IsVariableInitialized":
 		f.tested[id] = true
@@ -95,11 +95,12 @@ func (f *facts) use(op string, k, id int) {
 	}
 }
 
-// reachesOutside reports whether a node reaches outside the computation, and what it does.
+// reachesOutside reports whether a node accesses anything outside the computation, and returns
+// what it does.
 func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err error) {
 	op := n.def.GetOp()
 	does, unsafe = unsafeOps[op]
-	// file is the source of the node's file name.
+	// file returns the source of the node's file name.
 	file := func() ([]place, error) {
 		if len(n.inputs) < 2 {
 			return nil, nil
@@ -110,7 +111,7 @@ func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err 
 	case op == "PrintV2" && strings.HasPrefix(string(n.def.GetAttr()["output_stream"].GetS()), "file://"):
 		return "writes files", true, nil
 	case op == "CacheDataset" || op == "CacheDatasetV2":
-		// Without a file name it caches in memory.
+		// Without a file name, it caches in memory.
 		places, err := file()
 		return "writes files", len(places) == 0 || slices.ContainsFunc(places, func(p place) bool {
 			d := p.in.nodes[p.node].def
@@ -118,7 +119,7 @@ func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err 
 			return d.GetOp() != "Const" || len(values) != 1 || len(values[0]) > 0
 		}), err
 	case vocabularyOps[op]:
-		// A table may be read from an asset of the model.
+		// A table may be initialized from an asset of the model.
 		places, err := file()
 		return does, len(places) == 0 || slices.ContainsFunc(places, func(p place) bool {
 			return p.in != t.g.main || !t.g.asset[p.in.nodes[p.node].def.GetName()]

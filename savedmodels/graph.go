@@ -19,24 +19,23 @@ import (
 	"steadyfit/tfbind"
 )
 
-// maxWork bounds the steps of following a graph, which take about 0.2 us each.
-// The built-in models take 35 steps per KB of saved_model.pb, so that one of
-// 50 MB takes 2 million; a graph made to be hard could take years.
+// maxWork limits the steps of following a graph, each of which takes about 0.2 us. The
+// built-in models take 35 steps per KB of saved_model.pb, so a model of 50 MB takes 2 million.
+// A malicious graph could take years.
 const maxWork = 20_000_000
 
-// graph is an indexed GraphDef: the main graph and the functions that it calls are
-// bodies of nodes, and inputs are indices.
+// graph is an indexed GraphDef. The main graph and the functions that it calls are bodies of
+// nodes, and inputs are indices.
 //
-// Following it ignores the context of a call: a function called from two places is one
-// body whose arguments may come from either. For the questions asked here (which
-// variables may this operation touch) that loses nothing, since the answer joins all
-// calls anyway.
+// Following the graph ignores the context of a call: a function called from two places is one
+// body whose arguments may come from either. This loses nothing for the questions asked here,
+// such as which variables an operation may touch, since the answer covers all calls anyway.
 type graph struct {
 	main  *body
 	funcs map[string]*body
 	vars  []*variable
 	// asset has the nodes of the main graph that TensorFlow feeds with the names of the
-	// model's asset files while loading it.
+	// model's asset files when it loads the model.
 	asset map[string]bool
 	work  int
 }
@@ -53,29 +52,30 @@ type body struct {
 type node struct {
 	def    *node_def_go_proto.NodeDef
 	inputs []edge // without control inputs
-	after  []int  // control inputs; main graph only
+	after  []int  // control inputs; only in the main graph
 	calls  []call
-	// variable is an index into graph.vars; -1 for other nodes.
+	// variable is an index in graph.vars; -1 for other nodes.
 	variable int
 }
 
 // argument is an argument of a function.
 type argument struct {
 	name string
-	// user is the name in the Python function, which the parts of a composite tensor share.
+	// user is the argument's name in the Python function. The parts of a composite tensor
+	// share it.
 	user string
-	// handle says that it may be a handle to a variable.
+	// handle means that the argument may be a handle to a variable.
 	handle bool
 }
 
-// edge is the source of a value within a body: output out of a node, or argument
-// -1-node if node is negative.
+// edge is the source of a value within a body: output out of a node, or argument -1-node if
+// node is negative.
 type edge struct{ node, out int }
 
-// nowhere is the source of a value where the graph is damaged.
+// nowhere is the source of a value that a damaged graph does not have.
 var nowhere = edge{node: math.MinInt}
 
-// arg is the index of the argument that the edge leads to.
+// arg returns the index of the argument that the edge refers to.
 func (e edge) arg() int { return -1 - e.node }
 
 // place is an edge with its body.
@@ -87,8 +87,8 @@ type place struct {
 // call is a function that a node may run.
 type call struct {
 	to *body
-	// skip is the number of inputs before those passed as arguments; -1 if the
-	// operation passes its inputs on in another way.
+	// skip is the number of inputs before the arguments; -1 if the operation passes its inputs
+	// in another way.
 	skip int
 }
 
@@ -111,7 +111,7 @@ func newGraph(def *graph_go_proto.GraphDef) *graph {
 	}
 	vars := map[string]int{}
 	g.fill(g.main, def.GetNode(), nil, vars)
-	// In a fixed order, since the first node to name a variable describes it.
+	// The order is fixed, since the first node that names a variable describes it.
 	for _, name := range slices.Sorted(maps.Keys(defs)) {
 		f, b := defs[name], g.funcs[name]
 		args := map[string]int{}
@@ -131,14 +131,14 @@ func newGraph(def *graph_go_proto.GraphDef) *graph {
 	return g
 }
 
-// mayBeHandle reports whether a value of the type can lead to a variable:
-// resources, references (types from 100 on), and undeclared types.
+// mayBeHandle reports whether a value of the type can refer to a variable: resources,
+// references (types from 100 on), and undeclared types.
 func mayBeHandle(t types_go_proto.DataType) bool {
 	return t == types_go_proto.DataType_DT_RESOURCE || t == types_go_proto.DataType_DT_INVALID || t >= 100
 }
 
-// fill adds nodes to b. args is nil for the main graph. vars has the index of each
-// variable by container and name.
+// fill adds nodes to b. args is nil for the main graph. vars has the index of each variable by
+// container and name.
 func (g *graph) fill(b *body, defs []*node_def_go_proto.NodeDef, args map[string]int, vars map[string]int) {
 	b.nodes = make([]node, len(defs))
 	b.byName = make(map[string]int, len(defs))
@@ -169,8 +169,8 @@ func (g *graph) fill(b *body, defs []*node_def_go_proto.NodeDef, args map[string
 	}
 }
 
-// describe reads a variable from a node that makes a handle to it. Handles of the same
-// container and shared name are the same variable of a session (resource_variable_ops in
+// describe reads a variable from a node that makes a handle to it. Within a session, handles
+// with the same container and shared name refer to the same variable (resource_variable_ops in
 // TensorFlow).
 func describe(d *node_def_go_proto.NodeDef, function string) *variable {
 	attr := d.GetAttr()
@@ -194,8 +194,8 @@ func describe(d *node_def_go_proto.NodeDef, function string) *variable {
 	return v
 }
 
-// edge parses the name of an input: "node:1" in the main graph, "argument" or
-// "node:output:1" in a function.
+// edge parses the name of an input: "node:1" in the main graph, "argument" or "node:output:1"
+// in a function.
 func (b *body) edge(ref string, args map[string]int) edge {
 	name, rest, _ := strings.Cut(ref, ":")
 	if i, ok := args[name]; ok {
@@ -227,8 +227,8 @@ func (g *graph) callsOf(d *node_def_go_proto.NodeDef) []call {
 		calls = append(calls, call{f, 0})
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.GetAttr())) {
-		// Names of gradients say how to differentiate a call; nothing runs them once the
-		// graph is saved.
+		// These attributes name gradient functions, which nothing runs once the graph is
+		// saved.
 		if key == "_gradient_op_type" {
 			continue
 		}
@@ -252,25 +252,26 @@ func (g *graph) nodeOf(name string) int {
 	return -1
 }
 
-// spend counts work, and fails when there was too much of it.
+// spend counts work, and returns an error if the limit is exceeded.
 func (g *graph) spend(n int) error {
 	if g.work += n; g.work > maxWork {
-		return fmt.Errorf("%w: following its graph takes more than %d steps; no real model comes near this, so suspect the file",
+		return fmt.Errorf("%w: following its graph takes more than %d steps, far more than any real model; the file may be damaged or malicious",
 			ErrTooLarge, maxWork)
 	}
 	return nil
 }
 
-// trace is what runs when some tensors or operations of the main graph are asked for.
+// trace is the part of the model that runs to compute some tensors or operations of the main
+// graph.
 type trace struct {
 	g    *graph
 	main []int // reached nodes of the main graph
-	// bodies are the functions reached. Every node of a function counts as
-	// reached: TensorFlow prunes only nodes without side effects.
+	// bodies are the reached functions. Every node of a function counts as reached: TensorFlow
+	// prunes only nodes without side effects.
 	bodies []*body
 	// callers are the nodes that may run a function.
 	callers map[*body][]caller
-	// known has the results of origins that took more than a look.
+	// known caches the results of origins that took more than one step.
 	known map[place][]place
 }
 
@@ -280,8 +281,8 @@ type caller struct {
 	skip int
 }
 
-// follow collects what runs to produce the tensors or operations named by
-// roots ("name:0" or "name"). Names that the graph lacks are left out.
+// follow returns the trace that produces the tensors or operations named by roots ("name:0" or
+// "name"). It ignores names that the graph does not have.
 func (g *graph) follow(roots []string) (*trace, error) {
 	t := &trace{g: g, callers: map[*body][]caller{}, known: map[place][]place{}}
 	seen := make([]bool, len(g.main.nodes))
@@ -328,7 +329,7 @@ func (g *graph) follow(roots []string) (*trace, error) {
 	return t, nil
 }
 
-// enter reaches the functions that node i of a body may run.
+// enter marks the functions that node i of a body may run as reached.
 func (t *trace) enter(in *body, i int) {
 	for _, c := range in.nodes[i].calls {
 		if t.callers[c.to] == nil {
@@ -338,7 +339,7 @@ func (t *trace) enter(in *body, i int) {
 	}
 }
 
-// nodes are the reached nodes, each with its body.
+// nodes returns the reached nodes, each with its body.
 func (t *trace) nodes() iter.Seq2[*body, *node] {
 	return func(yield func(*body, *node) bool) {
 		for _, i := range t.main {
@@ -356,8 +357,8 @@ func (t *trace) nodes() iter.Seq2[*body, *node] {
 	}
 }
 
-// origins finds the nodes that may have made the value that an edge of b leads to. It
-// looks through what passes values on: identities, function calls, loops and conditions.
+// origins finds the nodes that may have made the value of an edge of b. It looks through nodes
+// that pass values on: identities, function calls, loops and conditions.
 func (t *trace) origins(b *body, e edge) ([]place, error) {
 	if e == nowhere {
 		return nil, nil
@@ -404,8 +405,8 @@ func (t *trace) origins(b *body, e edge) ([]place, error) {
 	return found, nil
 }
 
-// sources finds the values that a place may pass on. passes is false for a node that
-// makes its value itself.
+// sources finds the values that a place may pass on. passes is false for a node that makes its
+// own value.
 func (t *trace) sources(p place) (from []place, passes bool, err error) {
 	add := func(b *body, edges ...edge) {
 		for _, e := range edges {
@@ -447,14 +448,14 @@ func (t *trace) sources(p place) (from []place, passes bool, err error) {
 	case len(n.calls) > 0:
 		for _, c := range n.calls {
 			if t.g.funcs[op] != nil {
-				// Called by its own name, it has an output name per result, and the
-				// index within each is 0.
+				// A function that is called by its own name has one output name per result,
+				// with index 0.
 				add(c.to, c.to.rets...)
 			} else {
 				add(c.to, own(c.to.rets)...)
 			}
 		}
-		// A loop that does not run returns its inputs.
+		// A loop with no iterations returns its inputs.
 		if strings.HasSuffix(op, "While") {
 			add(p.in, own(n.inputs)...)
 		}
@@ -464,7 +465,7 @@ func (t *trace) sources(p place) (from []place, passes bool, err error) {
 	return from, true, err
 }
 
-// variables finds the variables whose handle an edge of b may lead to.
+// variables finds the variables to which an edge of b may be a handle.
 func (t *trace) variables(b *body, e edge) ([]int, error) {
 	if e.node < 0 && (e == nowhere || e.arg() >= len(b.args) || !b.args[e.arg()].handle) {
 		return nil, nil

@@ -238,7 +238,7 @@ func TestNoUsableSaver(t *testing.T) {
 	m := read(t, meta)
 	require.Nil(t, m.Saver)
 	require.Equal(t, []string{"error optimizer-not-restored train", "warning no-saver"}, brief(m.Problems))
-	require.Contains(t, m.Problems[1].Message, "the graph lacks gone")
+	require.Contains(t, m.Problems[1].Message, "names gone as the operation that restores, but the graph does not have it")
 	meta.SaverDef = nil
 	require.Nil(t, read(t, meta).Saver)
 }
@@ -272,7 +272,7 @@ func TestUnfitVariantsAreNotUsed(t *testing.T) {
 		"sparse": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": {Encoding: &pb.TensorInfo_CooSparse_{CooSparse: &pb.TensorInfo_CooSparse{}}, Dtype: float}}, infos{"y": info("x:0", float)})},
 			[]string{"warning sparse-input predict.x"}, "sparse"},
 		"loss that is no scalar": {map[string]*pb.SignatureDef{"train": sig(x, infos{"loss": info("loss:0", float, -1)})},
-			[]string{"error no-train-signature train"}, "must be a float scalar, and is float32 [?]"},
+			[]string{"error no-train-signature train"}, "must be a float scalar, but is float32 [?]"},
 		"train gone": {map[string]*pb.SignatureDef{"train": nil, "learn_": sig(x, loss)}, []string{"error no-train-signature"}, "there are learn_"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,32 +16,33 @@ import (
 	"steadyfit/tfbind"
 )
 
-// initSignature is the signature of what runs when the model is loaded.
+// initSignature is the name of the signature that runs when the model is loaded.
 const initSignature = "__saved_model_init_op"
 
-// Model is the content of a SavedModel folder, without its weights. It does not change
-// after Open and may be used from several goroutines.
+// Model is the content of a SavedModel folder, without its weights. It does not change after
+// Open, and several goroutines may use it.
 type Model struct {
 	// Dir is the folder, as given to Open.
 	Dir string
-	// Tags name the metagraph that is used, as in ["serve"]; loading the model needs them.
+	// Tags are the tags of the metagraph in use, as in ["serve"]. They are needed to load the
+	// model.
 	Tags []string
-	// Signatures are sorted by name, without the one that runs at load.
+	// Signatures are sorted by name. The signature that runs at load is not included.
 	Signatures []Signature
 	// Saver saves and restores the variables; nil if the model has none.
 	Saver *Saver
 	// Roles are the signatures chosen for each purpose.
 	Roles Roles
-	// Variables are the variables that a signature or the saver touches, sorted by name.
+	// Variables are the variables that a signature or the saver uses, sorted by name.
 	Variables []Variable
 	// Problems are sorted: errors first, then by code and subject.
 	Problems []Problem
 	// Metadata is the exporter's notes; nil if there are none.
 	Metadata *Metadata
-	// TensorFlowVersion is that of the exporter, as in "2.21.0".
+	// TensorFlowVersion is the exporter's version of TensorFlow, as in "2.21.0".
 	TensorFlowVersion string
-	// Hash is the hex SHA-256 of saved_model.pb: of the program and the signatures, not of
-	// the weights.
+	// Hash is the hexadecimal SHA-256 of saved_model.pb, which has the program and the
+	// signatures but not the weights.
 	Hash string
 	// LossOutput is the output that WithLoss renamed to loss; empty if it renamed none.
 	LossOutput string
@@ -50,25 +51,25 @@ type Model struct {
 	notes error // why Metadata could not be read
 }
 
-// knowledge is the result of following the graph. Roles and problems are derived from it,
-// again when the caller names another train signature.
+// knowledge is the result of following the graph. Roles and problems are derived from it, and
+// derived again if the caller names another train signature.
 type knowledge struct {
 	vars      []*variable
 	signature map[string]facts
-	composite map[string][]composite // inputs by signature
-	// load is what runs when the model is loaded, besides restore; save and
-	// restore are the saver's parts, empty without one.
+	composite map[string][]composite // composite inputs by signature
+	// load is what runs when the model is loaded, except for restore. save and restore are the
+	// parts of the saver; empty without one.
 	load, save, restore facts
-	// missing are the tensors that a signature names and the graph lacks.
+	// missing are the tensors that a signature names but the graph does not have.
 	missing map[string]bool
-	others  [][]string // tags of the metagraphs that are not used
+	others  [][]string // tags of the unused metagraphs
 	noSaver string     // why Saver is nil
 }
 
 // Signature is a named entry point of the model.
 type Signature struct {
 	Name string `json:"name"`
-	// Method is the kind of signature, as in "tensorflow/serving/predict".
+	// Method is the signature's method name, as in "tensorflow/serving/predict".
 	Method string `json:"method"`
 	// Inputs and Outputs are sorted by name.
 	Inputs  []Tensor `json:"inputs"`
@@ -79,18 +80,18 @@ type Signature struct {
 type Tensor struct {
 	// Name is the signature's name for it, as in "x".
 	Name string
-	// Op is the graph's name for it with its output index, as in
-	// "serving_default_x:0"; empty for sparse and composite tensors, which have several.
+	// Op is the graph's name for it with its output index, as in "serving_default_x:0". It is
+	// empty for sparse and composite tensors, which have several.
 	Op    string
 	DType tfbind.DType
-	// Shape has -1 for a size that may vary, and is empty for scalars. It
-	// has no meaning if UnknownRank.
+	// Shape has -1 for an open size, and is empty for scalars. It has no meaning if
+	// UnknownRank is set.
 	Shape       []int64
 	UnknownRank bool
 }
 
-// Saver names the parts of the graph that write and read checkpoints: feed a
-// path prefix to FilenameTensor, then fetch SaveTensor or run RestoreOp.
+// Saver names the parts of the graph that write and read checkpoints: feed a path prefix to
+// FilenameTensor, then fetch SaveTensor or run RestoreOp.
 type Saver struct {
 	FilenameTensor string `json:"filename_tensor"` // "saver_filename:0"
 	SaveTensor     string `json:"save_tensor"`     // "StatefulPartitionedCall_6:0"
@@ -100,19 +101,19 @@ type Saver struct {
 // Variable is a variable of the model.
 type Variable struct {
 	Name string
-	// Container is TensorFlow's namespace of the name; nearly always empty.
+	// Container is TensorFlow's namespace of the name; it is nearly always empty.
 	Container string
 	DType     tfbind.DType
 	// Shape has -1 for unknown sizes.
 	Shape       []int64
 	UnknownRank bool
-	// Restored and Saved say whether the saver covers it.
+	// Restored and Saved report whether the saver restores and saves it.
 	Restored, Saved bool
-	// Trained says that a training signature may change it.
+	// Trained reports whether a training signature may change it.
 	Trained bool
 }
 
-// Bytes is the size of the variable's value; 0 if the model does not fix it.
+// Bytes returns the size of the variable's value; 0 if the model does not fix it.
 func (v Variable) Bytes() int64 {
 	n := int64(v.DType.Size())
 	if v.UnknownRank {
@@ -127,11 +128,11 @@ func (v Variable) Bytes() int64 {
 	return n
 }
 
-// Open reads the SavedModel in dir and everything about it but its weights. dir may be
-// "builtin:NAME", a model of BuiltinNames. Open needs no TensorFlow and runs nothing. A model that exceeds the limits on files and
-// memory is ErrTooLarge. Anything but a SavedModel, a damaged one, and one whose
-// saved_model.pb is not the file in the exporter's notes (Metadata.SavedModelSHA256) are
-// ErrNotSavedModel. A model that is merely unfit for training opens, with Problems.
+// Open reads the SavedModel in dir, except its weights. dir may be "builtin:NAME" for a model
+// of BuiltinNames. Open needs no TensorFlow and runs nothing. A model that exceeds the limits
+// on files and memory is ErrTooLarge. The error is ErrNotSavedModel if dir has no SavedModel
+// or a damaged one, or if the exporter's notes have a different hash of saved_model.pb
+// (Metadata.SavedModelSHA256). A model that only cannot be trained is opened, with Problems.
 func Open(dir string) (*Model, error) {
 	if name, ok := strings.CutPrefix(dir, BuiltinPrefix); ok {
 		return Builtin(name)
@@ -149,16 +150,16 @@ func Open(dir string) (*Model, error) {
 	}
 	m.Metadata, m.notes = readMetadata(filepath.Join(dir, filepath.FromSlash(metadataFile)))
 	if n := m.Metadata; n != nil && n.SavedModelSHA256 != "" && n.SavedModelSHA256 != m.Hash {
-		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, and %s has %s; export the model again",
+		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, but %s has %s; export the model again",
 			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, metadataFile, n.SavedModelSHA256)
 	}
 	m.settle()
 	return m, nil
 }
 
-// WithLoss returns the model with the named output renamed to loss in the signatures
-// without one. It must be a float scalar of some signature, else the error is
-// ErrNoSignature. An empty name changes nothing.
+// WithLoss returns the model with the named output renamed to loss in the signatures that have
+// no loss. It must be a float scalar of some signature, or else the error is ErrNoSignature.
+// An empty name changes nothing.
 func (m *Model) WithLoss(output string) (*Model, error) {
 	if output == "" || output == m.LossOutput || output == OutputLoss {
 		return m, nil
@@ -189,7 +190,7 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 		if slices.Sort(scalars); len(scalars) > 0 {
 			reason = "no signature has such a float scalar; there are " + enumerate(slices.Compact(scalars), 8)
 		}
-		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason, Fix: "correct the name, or leave it out", Err: ErrNoSignature}
+		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason, Fix: "correct the name, or omit it", Err: ErrNoSignature}
 	}
 	named.settle()
 	return &named, nil
@@ -239,7 +240,7 @@ func tensors(infos map[string]*pb.TensorInfo) []Tensor {
 	return out
 }
 
-// gather follows the graph from everything that can be run.
+// gather follows the graph from everything that can run.
 func (m *Model) gather(src *source) (err error) {
 	g := newGraph(src.graph)
 	for _, a := range src.meta.GetAssetFileDef() {
@@ -280,11 +281,11 @@ func (m *Model) gather(src *source) (err error) {
 		{"operation that restores", saver.GetRestoreOpName()},
 	} {
 		if part[1] == "" {
-			k.noSaver = "the model names no " + part[0]
+			k.noSaver = "the model does not name the " + part[0]
 			return err
 		}
 		if g.nodeOf(part[1]) < 0 {
-			k.noSaver = "the graph lacks " + part[1] + ", which the model names as the " + part[0]
+			k.noSaver = "the model names " + part[1] + " as the " + part[0] + ", but the graph does not have it"
 			return err
 		}
 	}
@@ -294,9 +295,9 @@ func (m *Model) gather(src *source) (err error) {
 	return err
 }
 
-// loadOps are the operations that TensorFlow runs when it loads the model, besides
-// restoring the variables (RunInitOp in saved_model/loader.cc: the init signature, else
-// the collections of TensorFlow 1).
+// loadOps returns the operations that TensorFlow runs when it loads the model, except for
+// restoring the variables (RunInitOp in saved_model/loader.cc: the init signature, or else the
+// collections of TensorFlow 1).
 func loadOps(meta *pb.MetaGraphDef) []string {
 	var ops []string
 	for _, out := range meta.GetSignatureDef()[initSignature].GetOutputs() {
@@ -308,7 +309,7 @@ func loadOps(meta *pb.MetaGraphDef) []string {
 	return ops
 }
 
-// Signature finds a signature by name. The error is ErrNoSignature and lists
+// Signature finds a signature by name. If there is none, the error is ErrNoSignature and lists
 // the signatures of the model, the nearest name first.
 func (m *Model) Signature(name string) (*Signature, error) {
 	if m == nil {
@@ -318,7 +319,7 @@ func (m *Model) Signature(name string) (*Signature, error) {
 		return &m.Signatures[i], nil
 	}
 	if len(m.Signatures) == 0 {
-		return nil, fmt.Errorf("%s: %w: %q, nor any other; export the model with signatures", m.Dir, ErrNoSignature, name)
+		return nil, fmt.Errorf("%s: %w: %q; the model has no signatures; export it with signatures", m.Dir, ErrNoSignature, name)
 	}
 	return nil, fmt.Errorf("%s: %w: %q; there are %s", m.Dir, ErrNoSignature, name,
 		enumerate(nearest.Sort(name, m.signatureNames()), 10))
@@ -332,8 +333,8 @@ func (m *Model) signatureNames() []string {
 	return names
 }
 
-// find returns the signature of that name, or nil. An empty name stands for no signature,
-// even if the model has one of that name.
+// find returns the signature with a name, or nil. An empty name means no signature, even if
+// the model has one with that name.
 func (m *Model) find(name string) *Signature {
 	i := slices.IndexFunc(m.Signatures, func(s Signature) bool { return s.Name == name })
 	if name == "" || i < 0 {

@@ -2,11 +2,11 @@ package savedmodels
 
 import "strings"
 
-// unsafeOps are the operations that reach outside the computation, with what they do:
-// of all 1908 operations that TensorFlow 2.21 registers, and those of earlier releases,
-// the ones with kernels that open a path, an address or a program given in the graph.
-// `saved_model_cli scan` knows ReadFile, WriteFile and PrintV2. For PrintV2 and
-// CacheDataset, which write files only where they are given a name, see reachesOutside.
+// unsafeOps are the operations that access anything outside the computation, with what they
+// do. Of the 1908 operations that TensorFlow 2.21 registers, and of those in earlier releases,
+// they are the ones whose kernels open a path, an address or a program given in the graph.
+// `saved_model_cli scan` knows ReadFile, WriteFile and PrintV2. PrintV2 and CacheDataset,
+// which write files only if they get a name, are in reachesOutside.
 var unsafeOps = byName(map[string][]string{
 	"reads files": {
 		"ReadFile", "WholeFileReader", "WholeFileReaderV2", "TextLineReader", "TextLineReaderV2",
@@ -41,15 +41,16 @@ var unsafeOps = byName(map[string][]string{
 		"ConnectTPUEmbeddingHosts", "Send", "Recv", "_Send", "_Recv", "_HostSend", "_HostRecv",
 	},
 	"runs a program held in a tensor": {
-		// The program may be computed, so that no scan can see it.
+		// The program may be computed, so no scan can see it.
 		"DatasetFromGraph", "DeserializeIterator", "RemoteFusedGraphExecute",
 	},
 	"ends the process": {"Abort"},
 })
 
-// fleetingOps are the operations that keep state in no variable, with that state: no
-// checkpoint or snapshot has it, and loading the model again resets it. Stateless random
-// operations, those of tf.random.Generator, and tables that do not change keep none.
+// fleetingOps are the operations that keep state outside of variables, with what they keep.
+// Checkpoints and snapshots do not include this state, and loading the model again resets it.
+// Stateless random operations, those of tf.random.Generator, and constant tables keep no such
+// state.
 var fleetingOps = byName(map[string][]string{
 	"draws random numbers": {
 		"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
@@ -71,7 +72,7 @@ var fleetingOps = byName(map[string][]string{
 	},
 })
 
-// byName inverts a table of operations by what they do.
+// byName inverts a table from descriptions to operations.
 func byName(table map[string][]string) map[string]string {
 	ops := map[string]string{}
 	for does, names := range table {
@@ -82,7 +83,7 @@ func byName(table map[string][]string) map[string]string {
 	return ops
 }
 
-// setOf is the set of the operations in a list.
+// setOf returns the set of the operations in a list.
 func setOf(names string) map[string]bool {
 	ops := map[string]bool{}
 	for name := range strings.FieldsSeq(names) {
@@ -91,29 +92,29 @@ func setOf(names string) map[string]bool {
 	return ops
 }
 
-// Fleeting reports whether an operation of that type keeps state in no variable, which no
-// checkpoint has, and what it does, as in "draws random numbers" or "keeps a queue".
+// Fleeting reports whether an operation of that type keeps state outside of variables, which
+// no checkpoint includes. keeps describes it, as in "draws random numbers" or "keeps a queue".
 func Fleeting(op string) (keeps string, ok bool) {
 	keeps, ok = fleetingOps[op]
 	return keeps, ok
 }
 
 var (
-	// checkpointOps are normal in the functions that save and restore a model.
+	// checkpointOps are expected in the functions that save and restore a model.
 	checkpointOps = setOf("Save SaveSlices SaveV2 MergeV2Checkpoints Restore RestoreSlice RestoreV2 DTensorRestoreV2 DistributedSave")
 
-	// vocabularyOps are normal while a model is loaded, if they read an asset of the model.
+	// vocabularyOps are expected when a model is loaded, if they read an asset of the model.
 	vocabularyOps = setOf("InitializeTableFromTextFile InitializeTableFromTextFileV2")
 
-	// passesThrough are the operations whose outputs may be a handle that they were given.
-	// In TensorFlow 1 form, loops and conditions are made of them.
+	// passesThrough are the operations whose outputs may be one of their inputs, such as a
+	// handle. Loops and conditions of TensorFlow 1 consist of them.
 	passesThrough = setOf("Identity IdentityN RefIdentity Switch RefSwitch Merge RefMerge _SwitchN " +
 		"Enter RefEnter Exit RefExit NextIteration RefNextIteration RefSelect StopGradient PreventGradient")
 
 	// createsVariable are the operations that make a variable or a handle to one.
 	createsVariable = setOf("VarHandleOp VariableV2 Variable AutoReloadVariable")
 
-	// heavyMath are the operations in which 16-bit training spends its time, and whose
+	// heavyMath are the operations that take most of the time in 16-bit training, and whose
 	// gradients underflow without loss scaling.
 	heavyMath = setOf("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative " +
 		"_FusedMatMul _FusedConv2D")

@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	// maxFileBytes bounds saved_model.pb, which has no weights: real ones take 10 KB to 50 MB.
+	// maxFileBytes limits saved_model.pb, which has no weights. Real files have 10 KB to 50
+	// MB.
 	maxFileBytes = 512 << 20
-	// maxMemoryBytes bounds the decoded graph, by an estimate made before decoding: an
-	// empty node takes 2 bytes in the file and over a hundred in memory.
+	// maxMemoryBytes limits the decoded graph, by an estimate made before decoding. An empty
+	// node takes 2 bytes in the file and over a hundred in memory.
 	maxMemoryBytes = 1 << 30
-	// maxDepth is the nesting that TensorFlow's own protobuf readers accept.
+	// maxDepth is the nesting limit of TensorFlow's own protobuf readers.
 	maxDepth = 100
-	// maxMetadataBytes bounds assets.extra/steadyfit.json.
+	// maxMetadataBytes limits assets.extra/steadyfit.json.
 	maxMetadataBytes = 1 << 20
 
 	modelFile    = "saved_model.pb"
 	metadataFile = "assets.extra/steadyfit.json"
 )
 
-// The numbers of fields, from saved_model.proto, meta_graph.proto and
-// saved_object_graph.proto.
+// The field numbers in saved_model.proto, meta_graph.proto and saved_object_graph.proto.
 const (
 	fieldMetaGraphs = 2 // of SavedModel
 
@@ -53,17 +53,17 @@ const (
 	fieldFunctions = 2 // concrete_functions of SavedObjectGraph
 )
 
-// source is a decoded saved_model.pb, without the parts that nothing here needs.
+// source is a decoded saved_model.pb, without the parts that this package does not need.
 type source struct {
 	meta  *pb.MetaGraphDef // without its GraphDef and object graph
 	graph *graph_go_proto.GraphDef
-	// kinds are those of the arguments of a function, see argumentKinds.
+	// kinds are the kinds of the arguments of functions; see argumentKinds.
 	kinds map[string][]string
 	// others are the tags of the metagraphs that were not chosen.
 	others [][]string
 }
 
-// readFile reads a regular file of at most limit bytes.
+// readFile reads a regular file with at most limit bytes.
 func readFile(path string, limit int64) ([]byte, error) {
 	data, err := files.Read(path, limit)
 	if errors.Is(err, files.ErrTooLarge) {
@@ -72,8 +72,8 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// readModel reads DIR/saved_model.pb. Its error says what a folder or file without one
-// seems to be.
+// readModel reads DIR/saved_model.pb. If there is none, the error describes what the folder or
+// file seems to be.
 func readModel(dir string) ([]byte, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -95,32 +95,32 @@ func readModel(dir string) ([]byte, error) {
 	return data, nil
 }
 
-// explainFile says what to do with a file given in place of a SavedModel.
+// explainFile returns what to do with a file given instead of a SavedModel.
 func explainFile(path string) string {
 	const export = "load it in Python and export a SavedModel with signatures (scripts/export.py)"
 	switch ext := strings.ToLower(filepath.Ext(path)); {
 	case filepath.Base(path) == modelFile:
-		return "give the folder that holds it, " + filepath.Dir(path)
+		return "use the folder that contains it, " + filepath.Dir(path)
 	case ext == ".keras":
 		return "this is a Keras model file: " + export
 	case ext == ".h5" || ext == ".hdf5":
 		return "this is an HDF5 file of weights or of a Keras model: " + export
 	case ext == ".tflite":
-		return "this is a TensorFlow Lite model, which TensorFlow cannot train: export the model that it was converted from"
+		return "this is a TensorFlow Lite model, which TensorFlow cannot train: export the model from which it was converted"
 	case ext == ".onnx":
 		return "this is an ONNX model: convert it to a SavedModel first"
 	case ext == ".pb":
-		return "this is a bare graph, often one with its variables frozen into constants, which cannot be trained: " +
+		return "this is a graph without variables, perhaps with its variables frozen into constants, which cannot be trained: " +
 			"export a SavedModel from the code that made it"
 	}
 	return "a SavedModel is a folder with " + modelFile + " and variables/ in it"
 }
 
-// explainFolder says what a folder without saved_model.pb seems to be.
+// explainFolder returns what a folder without saved_model.pb seems to be.
 func explainFolder(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return "and the folder cannot be listed; check its permissions"
+		return "the folder cannot be listed; check its permissions"
 	}
 	for _, e := range entries {
 		name := e.Name()
@@ -128,11 +128,11 @@ func explainFolder(dir string) string {
 		case name == "saved_model.pbtxt":
 			return "it has one in text form, " + name + ": load it in Python and save it again, which writes the binary form"
 		case e.IsDir() && exists(filepath.Join(dir, name, modelFile)):
-			return "there is one in " + filepath.Join(dir, name) + ": give that folder"
+			return "there is one in " + filepath.Join(dir, name) + ": use that folder"
 		case ext == ".keras" || ext == ".h5" || ext == ".tflite" || ext == ".onnx" || ext == ".pb":
-			return "there is " + name + " in it: " + explainFile(name)
+			return "it contains " + name + ": " + explainFile(name)
 		case ext == ".index" && strings.Contains(name, "ckpt") || name == "checkpoint":
-			return "it holds a checkpoint, which has weights and no program: export a SavedModel from the code that made it"
+			return "it contains a checkpoint, which has weights but no program: export a SavedModel from the code that made it"
 		}
 	}
 	return "export one with scripts/export.py or tf.saved_model.save"
@@ -143,16 +143,15 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// decode parses saved_model.pb and picks the metagraph to use: the first one
-// tagged "serve", else the first. It refuses to decode what would take more than
-// maxMemory bytes.
+// decode parses saved_model.pb and picks the metagraph to use: the first one tagged "serve",
+// or else the first. It returns an error instead of using more than maxMemory bytes.
 func decode(data []byte, maxMemory int64) (*source, error) {
 	metas, tags, err := splitMetaGraphs(data)
 	if err != nil {
 		return nil, err
 	}
 	if len(metas) == 0 {
-		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or of another kind", ErrNotSavedModel)
+		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or is not a SavedModel", ErrNotSavedModel)
 	}
 	chosen := max(0, slices.IndexFunc(tags, func(t []string) bool { return slices.Contains(t, "serve") }))
 	src := &source{
@@ -160,8 +159,8 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 		others: slices.Delete(tags, chosen, chosen+1),
 	}
 
-	// The object graph describes Python objects, and can be as large as the graph. Of it,
-	// only the arguments of functions are decoded, one by one.
+	// The object graph describes Python objects and can be as large as the graph. Only the
+	// arguments of its functions are decoded, one by one.
 	budget := &estimate{left: maxMemory, sizes: map[protoreflect.FullName]int64{}}
 	var rest []byte
 	for f := range fields(metas[chosen], &err) {
@@ -184,14 +183,14 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 	return src, err
 }
 
-// splitMetaGraphs returns the encoded metagraphs, which share data's memory, and the tags
-// of each.
+// splitMetaGraphs returns the encoded metagraphs, which share data's memory, and the tags of
+// each.
 func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 	for f := range fields(data, &err) {
 		if f.num != fieldMetaGraphs {
 			continue
 		}
-		// Real models have one or two; each costs a scan.
+		// Real models have one or two metagraphs; each costs a scan.
 		if len(metas) == 64 {
 			return nil, nil, fmt.Errorf("%w: it has more than 64 metagraphs", ErrTooLarge)
 		}
@@ -215,13 +214,13 @@ func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 type field struct {
 	num protowire.Number
 	typ protowire.Type
-	// value is the content of a length-delimited field, and raw all of the field with its key.
+	// value is the content of a length-delimited field; raw is the whole field with its key.
 	value, raw []byte
-	size       int // of raw less the key
+	size       int // size of raw without the key
 }
 
-// fields are the fields of an encoded message. The sequence ends when *err is set, by
-// itself for a damaged message or by the caller.
+// fields returns the fields of an encoded message. The sequence ends when *err is set, either
+// by fields for a damaged message or by the caller.
 func fields(data []byte, err *error) iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for rest := data; len(rest) > 0; {
@@ -231,7 +230,7 @@ func fields(data []byte, err *error) iter.Seq[field] {
 				n = protowire.ConsumeFieldValue(num, typ, rest[key:])
 			}
 			if n < 0 {
-				*err = fmt.Errorf("%w: it breaks off or is damaged at byte %d of a message (%w); copy or export the model again",
+				*err = fmt.Errorf("%w: it is truncated or damaged at byte %d of a message (%w); copy or export the model again",
 					ErrNotSavedModel, len(data)-len(rest), protowire.ParseError(n))
 				return
 			}
@@ -247,14 +246,14 @@ func fields(data []byte, err *error) iter.Seq[field] {
 	}
 }
 
-// estimate predicts the memory that decoding takes, and fails when that exceeds the rest
-// of the limit.
+// estimate computes the memory that decoding will take, and returns an error if that exceeds
+// the rest of the limit.
 type estimate struct {
 	left  int64
 	sizes map[protoreflect.FullName]int64
 }
 
-// decode merges an encoded message into m if there is memory for it.
+// decode merges an encoded message into m if the estimate allows it.
 func (e *estimate) decode(data []byte, m proto.Message, what string) error {
 	if err := e.message(m.ProtoReflect().Descriptor(), data, maxDepth); err != nil {
 		return err
@@ -269,15 +268,15 @@ func (e *estimate) decode(data []byte, m proto.Message, what string) error {
 func (e *estimate) take(n int64) error {
 	if e.left -= n; e.left < 0 {
 		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; "+
-			"no real model comes near this, so suspect the file", ErrTooLarge, maxMemoryBytes>>20)
+			"that is far more than for any real model; the file may be damaged or malicious", ErrTooLarge, maxMemoryBytes>>20)
 	}
 	return nil
 }
 
-// message adds the memory of a message of the given type, and of all that it holds.
+// message adds the memory of a message of the given type, including its fields.
 func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth int) error {
 	if depth == 0 {
-		return fmt.Errorf("%w: its messages are nested more than %d deep; the file is damaged or made to harm",
+		return fmt.Errorf("%w: its messages are nested more than %d deep; the file is damaged or malicious",
 			ErrNotSavedModel, maxDepth)
 	}
 	err := e.take(e.size(d))
@@ -286,7 +285,8 @@ func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth 
 	}
 	known := d.Fields()
 	for f := range fields(data, &err) {
-		// A list doubles its capacity as it grows, and holds old and new meanwhile.
+		// A list doubles its capacity as it grows. Meanwhile both the old and the new array
+		// exist.
 		const element = 3 * 8
 		switch fd := known.ByNumber(f.num); {
 		case fd == nil:
@@ -300,19 +300,19 @@ func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth 
 			}
 		case fd.Kind() == protoreflect.StringKind || fd.Kind() == protoreflect.BytesKind:
 			err = e.take(int64(f.size) + 3*element)
-		default: // packed numbers, of a byte or more each
+		default: // packed numbers of a byte or more each
 			err = e.take(int64(f.size) * element)
 		}
 	}
 	return err
 }
 
-// size is the memory of an empty message of the type.
+// size returns the memory of an empty message of the type.
 func (e *estimate) size(d protoreflect.MessageDescriptor) int64 {
 	if s, ok := e.sizes[d.FullName()]; ok {
 		return s
 	}
-	s := int64(128) // also that of an entry of a map
+	s := int64(128) // also the size of a map entry
 	if mt, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName()); err == nil && !d.IsMapEntry() {
 		if t := reflect.TypeOf(mt.Zero().Interface()); t.Kind() == reflect.Pointer {
 			s = int64(t.Elem().Size()) + 16

@@ -6,31 +6,31 @@ import (
 	"strings"
 )
 
-// Roles names the signature chosen for each purpose; empty where the model has none that
-// fits. Where a role has several usual names, the first one found wins.
+// Roles has the name of the signature chosen for each purpose; empty if the model has no
+// suitable one. If a role has several usual names, the first one found is used.
 type Roles struct {
 	// Train runs one step and returns the loss: train, learn or train_step.
 	Train string `json:"train"`
-	// TrainN runs several steps, stacked along the first dimension of its inputs: train_n.
+	// TrainN runs several steps, whose inputs are stacked along the first dimension: train_n.
 	TrainN string `json:"train_n"`
 	// Evaluate returns loss and metrics and changes nothing: evaluate or eval.
 	Evaluate string `json:"evaluate"`
 	// Predict is predict, infer or serving_default.
 	Predict string `json:"predict"`
-	// Gradients adds up the gradients of micro-batches: gradients or accumulate. Apply
-	// updates the weights with them. They are chosen together.
+	// Gradients adds up the gradients of micro-batches: gradients or accumulate. Apply updates
+	// the weights with them. They are chosen together.
 	Gradients  string `json:"gradients"`
-	Accumulate string `json:"accumulate"` // Gradients if the model calls it accumulate
+	Accumulate string `json:"accumulate"` // equal to Gradients if the model calls it accumulate
 	Apply      string `json:"apply"`
 	// SetLearningRate is set_learning_rate.
 	SetLearningRate string `json:"set_learning_rate"`
-	// ResetMetrics is reset_metrics, run before an epoch or an evaluation; see
+	// ResetMetrics is reset_metrics, which runs before an epoch or an evaluation; see
 	// Model.RunningMetrics.
 	ResetMetrics string `json:"reset_metrics"`
-	// Finalize is finalize, run once at the end of training: it gives the weights
-	// their final values, such as averages over the steps.
+	// Finalize is finalize, which runs once at the end of training. It gives the weights their
+	// final values, such as averages over the steps.
 	Finalize string `json:"finalize"`
-	// Save and Restore are the signatures save and restore, chosen only if they cover
+	// Save and Restore are the signatures save and restore. They are chosen only if they cover
 	// every variable that training uses. Model.Saver is preferred.
 	Save    string `json:"save"`
 	Restore string `json:"restore"`
@@ -42,7 +42,7 @@ type Roles struct {
 	TrainSync string `json:"train_sync"`
 }
 
-// The names that a role's signature may have, in order of preference.
+// The possible names of a role's signature, in order of preference.
 var (
 	trainNames     = []string{"train", "learn", "train_step"}
 	evaluateNames  = []string{"evaluate", "eval"}
@@ -50,17 +50,17 @@ var (
 	gradientsNames = []string{"gradients", "accumulate"}
 )
 
-// Training lists the chosen signatures that change the model, each once.
+// Training lists the chosen signatures that change the model, without duplicates.
 func (r Roles) Training() []string {
 	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.TrainSync, r.Gradients, r.Apply)
 }
 
-// Used lists every chosen signature but Save and Restore, each once.
+// Used lists the chosen signatures except Save and Restore, without duplicates.
 func (r Roles) Used() []string {
 	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate, r.ResetMetrics, r.Finalize)...)
 }
 
-// unique returns the names that are not empty, each once.
+// unique returns the non-empty names without duplicates.
 func unique(names ...string) []string {
 	var out []string
 	for _, n := range names {
@@ -71,7 +71,7 @@ func unique(names ...string) []string {
 	return out
 }
 
-// choose finds the first of names that the model has and that suits.
+// choose returns the first of names that the model has and that suits accepts.
 func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 	for _, name := range names {
 		if s := m.find(name); s != nil && (suits == nil || suits(s)) {
@@ -81,9 +81,9 @@ func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 	return ""
 }
 
-// RunningMetrics names the outputs of train and evaluate signatures whose values cover all
-// batches since the signature reset_metrics ran, as a Keras metric's do: they are the
-// outputs of reset_metrics. All other outputs are values of their batch alone.
+// RunningMetrics returns the names of the outputs of train and evaluate signatures that
+// accumulate over all batches since the signature reset_metrics ran, like a Keras metric. They
+// are the outputs of reset_metrics. All other outputs are values of one batch.
 func (m *Model) RunningMetrics() []string {
 	if s := m.find(m.Roles.ResetMetrics); s != nil {
 		return tensorNames(s.Outputs)
@@ -91,8 +91,8 @@ func (m *Model) RunningMetrics() []string {
 	return nil
 }
 
-// resolve chooses the roles. train, if not empty, names the train signature. A signature
-// that has the name of a role and does not fit it is reported.
+// resolve chooses the roles. train, if not empty, names the train signature. A signature that
+// has the name of a role but does not fit it is reported.
 func (j *judgement) resolve(train string) {
 	r := &j.roles
 	usual := j.choose(trainNames, (*Signature).hasLoss)
@@ -124,8 +124,8 @@ func (j *judgement) resolve(train string) {
 	if r.Evaluate != "" {
 		r.Evaluate = j.take(r.Evaluate, same)
 	}
-	// A train signature of another name than usual has variants of its own: train_n
-	// would train something else.
+	// A train signature with an unusual name has its own variants: train_n would train
+	// something else.
 	many := "train_n"
 	if r.Train != usual {
 		many = r.Train + "_n"
@@ -145,8 +145,8 @@ func (j *judgement) resolve(train string) {
 	j.resolveSaving()
 }
 
-// take returns a name if the model has a signature of that name and wrong finds nothing
-// wrong with it; what wrong finds is reported.
+// take returns name if the model has a signature with that name and wrong returns "".
+// Otherwise it reports the result of wrong.
 func (j *judgement) take(name string, wrong func(*Signature) string) string {
 	s := j.find(name)
 	if s == nil {
@@ -174,7 +174,7 @@ func (j *judgement) takeCompiled(base string) string {
 		}
 		for _, t := range v.DataInputs() {
 			if t.UnknownRank || slices.ContainsFunc(t.Shape, func(d int64) bool { return d < 0 }) {
-				return "its input " + t.Name + " has no fixed shape, and a compiled signature needs one"
+				return "its input " + t.Name + " has no fixed shape, which a compiled signature needs"
 			}
 		}
 		return ""
@@ -187,9 +187,9 @@ func (j *judgement) resolveMicroBatches(same func(*Signature) string) {
 	switch {
 	case gradients == "" && apply == "":
 	case apply == "":
-		j.unusable(gradients, "there is no signature apply to go with it")
+		j.unusable(gradients, "the model has no signature apply for it")
 	case gradients == "":
-		j.unusable(apply, "there is no signature gradients or accumulate to go with it")
+		j.unusable(apply, "the model has no signature gradients or accumulate for it")
 	case j.take(gradients, same) != "":
 		r := &j.roles
 		if r.Apply = j.take(apply, func(v *Signature) string {
@@ -206,8 +206,8 @@ func (j *judgement) resolveMicroBatches(same func(*Signature) string) {
 	}
 }
 
-// resolveSaving chooses the model's own save and restore. A pair that leaves
-// out a variable would restore another model than it saved.
+// resolveSaving chooses the model's own save and restore. A pair that omits a variable would
+// restore a different model than it saved.
 func (j *judgement) resolveSaving() {
 	if j.find("save") == nil || j.find("restore") == nil {
 		return
@@ -232,8 +232,8 @@ func (j *judgement) resolveSaving() {
 	j.roles.Save, j.roles.Restore = "save", "restore"
 }
 
-// differs says why the signature is not a variant of base with more leading dimensions;
-// empty if it is one.
+// differs returns the difference that keeps the signature from being a variant of base with
+// more leading dimensions; empty if it is one.
 func (s *Signature) differs(base *Signature, more int) string {
 	for _, t := range base.DataInputs() {
 		v := s.Input(t.Name)
@@ -241,9 +241,9 @@ func (s *Signature) differs(base *Signature, more int) string {
 		case v == nil:
 			return "it has no input " + t.Name + ", which " + base.Name + " has"
 		case v.DType != t.DType:
-			return "its input " + t.Name + " is " + v.DType.String() + ", and that of " + base.Name + " is " + t.DType.String()
+			return "its input " + t.Name + " is " + v.DType.String() + ", but that of " + base.Name + " is " + t.DType.String()
 		case !v.UnknownRank && !t.UnknownRank && len(v.Shape) != len(t.Shape)+more:
-			return "its input " + t.Name + " is " + v.shapeText() + ", and that of " + base.Name + " is " + t.shapeText()
+			return "its input " + t.Name + " is " + v.shapeText() + ", but that of " + base.Name + " is " + t.shapeText()
 		}
 	}
 	for _, t := range s.DataInputs() {
@@ -257,7 +257,7 @@ func (s *Signature) differs(base *Signature, more int) string {
 	return ""
 }
 
-// shapeText is the tensor's shape, with "?" for a size that may vary: "[?,3]".
+// shapeText returns the tensor's shape with "?" for an open size, as in "[?,3]".
 func (t Tensor) shapeText() string {
 	if t.UnknownRank {
 		return "[...]"

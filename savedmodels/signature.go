@@ -6,12 +6,12 @@ import (
 	"steadyfit/tfbind"
 )
 
-// The reserved names of a training signature.
+// The reserved names of the inputs and outputs of a training signature.
 const (
 	InputSampleWeight = "sample_weight" // [B] or [B, ...] float
 	InputLearningRate = "learning_rate" // [] float
 	InputSeed         = "seed"          // [2] int64: for stateless random operations
-	InputLossScale    = "loss_scale"    // [] float: multiplied into the loss, divided out of the gradients
+	InputLossScale    = "loss_scale"    // [] float: factor of the loss, divided out of the gradients
 	InputGroupSize    = "group_size"    // [] int32: the number of workers
 
 	OutputLoss        = "loss"         // [] float
@@ -19,8 +19,8 @@ const (
 	outputGlobalStep  = "global_step"  // [] int64
 )
 
-// The metrics of training with loss scaling, inside the graph or outside: the scale of
-// the next step, and the number of steps skipped so far.
+// The metrics of training with loss scaling: the scale of the next step, and the number of
+// steps skipped so far.
 const (
 	MetricLossScale    = "loss_scale"
 	MetricSkippedSteps = "skipped_steps"
@@ -29,9 +29,9 @@ const (
 // form is the type and shape of a reserved input or output.
 type form struct {
 	types []tfbind.DType
-	shape []int64 // -1 stands for the batch
+	shape []int64 // -1 is the batch size
 	text  string
-	more  bool // other dimensions may follow
+	more  bool // more dimensions may follow
 }
 
 var floats = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}
@@ -50,7 +50,7 @@ var reservedOutputs = map[string]form{
 	outputGlobalStep:  {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
 }
 
-// fits reports whether t has the form. A shape that the model leaves open fits.
+// fits reports whether t has the form. An open shape fits.
 func (f form) fits(t Tensor) bool {
 	if !slices.Contains(f.types, t.DType) {
 		return false
@@ -69,13 +69,13 @@ func (f form) fits(t Tensor) bool {
 	return true
 }
 
-// IsReserved reports whether steadyfit itself feeds an input of that name.
+// IsReserved reports whether steadyfit generates the value of an input with that name.
 func IsReserved(input string) bool { _, ok := reservedInputs[input]; return ok }
 
-// Input returns the input of that name; nil if there is none.
+// Input returns the input with that name; nil if there is none.
 func (s *Signature) Input(name string) *Tensor { return find(s.Inputs, name) }
 
-// Output returns the output of that name; nil if there is none.
+// Output returns the output with that name; nil if there is none.
 func (s *Signature) Output(name string) *Tensor { return find(s.Outputs, name) }
 
 func find(ts []Tensor, name string) *Tensor {
@@ -85,13 +85,13 @@ func find(ts []Tensor, name string) *Tensor {
 	return nil
 }
 
-// DataInputs are the inputs that a dataset provides: all but the reserved ones.
+// DataInputs returns the inputs that a dataset provides, which are all but the reserved ones.
 func (s *Signature) DataInputs() []Tensor {
 	return slices.DeleteFunc(slices.Clone(s.Inputs), func(t Tensor) bool { return IsReserved(t.Name) })
 }
 
-// ImageInput is the one data input of the shape [batch height width channels] with 1, 3
-// or any number of channels; nil unless there is exactly one.
+// ImageInput returns the data input with the shape [batch height width channels] and 1, 3 or
+// any number of channels. It returns nil unless there is exactly one.
 func (s *Signature) ImageInput() *Tensor {
 	var found *Tensor
 	for _, t := range s.DataInputs() {
@@ -106,8 +106,8 @@ func (s *Signature) ImageInput() *Tensor {
 	return found
 }
 
-// Reserved returns a reserved input, one of the Input constants; nil if the
-// signature does not take it.
+// Reserved returns a reserved input, one of the Input constants; nil if the signature does not
+// have it.
 func (s *Signature) Reserved(name string) *Tensor {
 	if !IsReserved(name) {
 		return nil
@@ -115,8 +115,8 @@ func (s *Signature) Reserved(name string) *Tensor {
 	return s.Input(name)
 }
 
-// Metrics are the outputs to record: numeric scalars other than global_step, "loss" first,
-// the others sorted by name.
+// Metrics returns the outputs to record, which are the numeric scalars other than global_step:
+// "loss" first, the others sorted by name.
 func (s *Signature) Metrics() []Tensor {
 	out := slices.DeleteFunc(slices.Clone(s.Outputs), func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
 	slices.SortStableFunc(out, func(a, b Tensor) int {

@@ -17,18 +17,19 @@ import (
 	"steadyfit/tfbind"
 )
 
-// newTypes are the types of TensorFlow 2.21 that the protobuf package lacks.
+// newTypes are the types of TensorFlow 2.21 that the protobuf package does not have.
 var newTypes = map[tfbind.DType]string{
 	24: "DT_FLOAT8_E5M2", 25: "DT_FLOAT8_E4M3FN", 26: "DT_FLOAT8_E4M3FNUZ", 27: "DT_FLOAT8_E4M3B11FNUZ",
 	28: "DT_FLOAT8_E5M2FNUZ", 29: "DT_INT4", 30: "DT_UINT4", 31: "DT_INT2", 32: "DT_UINT2", 33: "DT_FLOAT4_E2M1FN",
 }
 
-// typeName is TensorFlow's name of the type in protobufs, as in "DT_FLOAT".
+// typeName returns TensorFlow's name of the type in protobufs, as in "DT_FLOAT".
 func (t Tensor) typeName() string {
 	return cmp.Or(newTypes[t.DType], types_go_proto.DataType(t.DType).String())
 }
 
-// printable escapes what could control a terminal: the author of a model chooses its names.
+// printable escapes characters that could control a terminal, since the author of a model
+// chooses its names.
 func printable(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -56,9 +57,9 @@ func enumerate(names []string, limit int) string {
 	return strings.Join(names[:limit], ", ") + " and " + plural(len(names)-limit, "other")
 }
 
-// WriteText writes what `steadyfit inspect` prints: the signatures in the
-// layout of `saved_model_cli show --all` (TensorFlow 2.21), their uses, and the problems
-// with their fixes. The error is w's.
+// WriteText writes the output of `steadyfit inspect`: the signatures in the layout of
+// `saved_model_cli show --all` (TensorFlow 2.21), their uses, and the problems with their
+// fixes. It returns the error of w.
 func (m *Model) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	m.writeSignatures(&b)
@@ -95,7 +96,7 @@ func (m *Model) writeSignatures(b *bytes.Buffer) {
 	}
 }
 
-// tuple is the shape as saved_model_cli prints it: "(-1, 3)".
+// tuple returns the shape as saved_model_cli prints it: "(-1, 3)".
 func (t Tensor) tuple() string {
 	if t.UnknownRank {
 		return "unknown_rank"
@@ -103,7 +104,7 @@ func (t Tensor) tuple() string {
 	return "(" + strings.Trim(strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ", "), "[]") + ")"
 }
 
-// uses pairs each purpose with the signature chosen for it.
+// uses returns each purpose with the signature chosen for it.
 func (r Roles) uses() [][2]string {
 	return [][2]string{
 		{"train one step", r.Train}, {"the same, compiled", r.TrainXLA},
@@ -148,7 +149,7 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], printable(s.Name),
 			printable(cmp.Or(strings.Join(takes, "; "), "nothing")), printable(strings.Join(out, ", ")))
 	}
-	_ = table.Flush() // to a Buffer, which takes every write
+	_ = table.Flush() // writing to a Buffer never fails
 	if len(unused) == len(m.Signatures) {
 		b.WriteString("  nothing\n")
 	}
@@ -188,9 +189,9 @@ func (m *Model) writeProblems(b *bytes.Buffer) {
 	}
 }
 
-// The types below fix the names that `inspect --json` prints; scripts rely on them.
+// The types below define the names that `inspect --json` prints; scripts rely on them.
 
-// shapeJSON is a shape in JSON: -1 for a size that may vary, null for an unknown rank.
+// shapeJSON returns a shape for JSON: -1 for an open size, null for an unknown rank.
 func shapeJSON(shape []int64, unknownRank bool) []int64 {
 	if unknownRank {
 		return nil
@@ -198,8 +199,8 @@ func shapeJSON(shape []int64, unknownRank bool) []int64 {
 	return orEmpty(shape)
 }
 
-// MarshalJSON returns name, op, dtype ("float32") and shape: -1 for a size that
-// may vary, null for an unknown rank.
+// MarshalJSON returns name, op, dtype (as in "float32") and shape. In shape, -1 is an open
+// size; null is an unknown rank.
 func (t Tensor) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Name  string  `json:"name"`
@@ -209,7 +210,7 @@ func (t Tensor) MarshalJSON() ([]byte, error) {
 	}{t.Name, t.Op, t.DType.String(), shapeJSON(t.Shape, t.UnknownRank)})
 }
 
-// MarshalJSON returns name, dtype, shape as a Tensor's, restored, saved and trained.
+// MarshalJSON returns name, dtype, shape (like a Tensor's), restored, saved and trained.
 func (v Variable) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Name     string  `json:"name"`
@@ -221,7 +222,7 @@ func (v Variable) MarshalJSON() ([]byte, error) {
 	}{v.Name, v.DType.String(), shapeJSON(v.Shape, v.UnknownRank), v.Restored, v.Saved, v.Trained})
 }
 
-// MarshalJSON returns what `steadyfit inspect --json` prints. Lists are in the order of
+// MarshalJSON returns the output of `steadyfit inspect --json`. Lists are in the order of
 // Model's fields and never null; saver and metadata are null if there are none.
 func (m *Model) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
@@ -242,7 +243,7 @@ func (m *Model) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// orEmpty makes an empty list print as [].
+// orEmpty returns an empty list instead of nil, so that it prints as [].
 func orEmpty[T any](s []T) []T {
 	if s == nil {
 		return []T{}

@@ -13,10 +13,10 @@ import (
 	"steadyfit/internal/bundle"
 )
 
-// CheckUnchanged reports whether the model can be loaded from its folder again. A
-// saved_model.pb with another content than Hash is ErrChanged, a damaged folder
-// ErrNotSavedModel, and files that cannot be read are the error of the file system. The
-// weights may differ from those at Open.
+// CheckUnchanged checks that the model can be loaded from its folder again. A saved_model.pb
+// with a content other than Hash is ErrChanged, a damaged folder is ErrNotSavedModel, and
+// files that cannot be read return the error of the file system. The weights may differ from
+// those at Open.
 func (m *Model) CheckUnchanged() error {
 	path := filepath.Join(m.Dir, modelFile)
 	hash := sha256.New()
@@ -24,7 +24,7 @@ func (m *Model) CheckUnchanged() error {
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}
 	if now := hex.EncodeToString(hash.Sum(nil)); now != m.Hash {
-		return fmt.Errorf("%s: %w: its SHA-256 was %.12s when it was opened, and is %.12s now; restore the file, or begin a new training with this one",
+		return fmt.Errorf("%s: %w: its SHA-256 was %.12s when it was opened and is %.12s now; restore the file, or start a new training with the new one",
 			path, ErrChanged, m.Hash, now)
 	}
 	if err := m.checkWeights(); err != nil {
@@ -32,7 +32,7 @@ func (m *Model) CheckUnchanged() error {
 	}
 	for _, folder := range []string{"variables", "assets"} {
 		entries, err := os.ReadDir(filepath.Join(m.Dir, folder))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // checkWeights requires the needed ones
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // checkWeights reports required files that are missing
 			return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 		}
 		for _, e := range entries {
@@ -49,13 +49,13 @@ func (m *Model) CheckUnchanged() error {
 	return nil
 }
 
-// copyFile writes a regular file to w in pieces, since memory may be short.
+// copyFile copies a regular file to w in pieces, to need little memory.
 func copyFile(w io.Writer, path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() { // opening a named pipe would wait for a writer
+	if !info.Mode().IsRegular() { // opening a named pipe would block
 		return &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	}
 	f, err := os.Open(path)
@@ -70,24 +70,24 @@ func copyFile(w io.Writer, path string) error {
 // checkWeights reports files of weights that are missing or damaged.
 func (m *Model) checkWeights() error {
 	if len(m.known.vars) == 0 {
-		return nil // nothing to restore: TensorFlow does not look for the files either
+		return nil // nothing to restore, so TensorFlow does not need the files
 	}
 	dir := filepath.Join(m.Dir, "variables")
 	info, err := os.Stat(filepath.Join(dir, "variables.index"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s: %w: it has variables, and variables/variables.index is missing; "+
+		return fmt.Errorf("%s: %w: it has variables, but variables/variables.index is missing; "+
 			"copy the whole folder, variables/ included", m.Dir, ErrNotSavedModel)
 	case err != nil:
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	case !info.Mode().IsRegular() || info.Size() == 0:
-		return fmt.Errorf("%s: %w: variables/variables.index is empty or no file; copy the model again", m.Dir, ErrNotSavedModel)
+		return fmt.Errorf("%s: %w: variables/variables.index is empty or not a regular file; copy the model again", m.Dir, ErrNotSavedModel)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}
-	// Each file of weights says how many there are: variables.data-00000-of-00002.
+	// The name of each file of weights has their number: variables.data-00000-of-00002.
 	have, want := 0, 1
 	for _, e := range entries {
 		var i, n int

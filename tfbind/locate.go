@@ -224,7 +224,7 @@ func pythonPackages() ([]string, string) {
 	out, err := exec.CommandContext(ctx, python, "-c",
 		"import importlib.util as u; s = u.find_spec('tensorflow'); print(s.submodule_search_locations[0] if s else '')").Output()
 	if err != nil {
-		return nil, python + " failed:  " + err.Error()
+		return nil, python + " failed: " + err.Error()
 	}
 	dir := strings.TrimSpace(string(out))
 	if dir == "" {
