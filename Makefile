@@ -15,7 +15,7 @@ REPORTS := out/test
 
 # More arguments for every go test, for example GOTESTFLAGS=-count=1.
 GOTESTFLAGS ?=
-# Tests use this TensorFlow; name another folder to test against that one.
+# Tests use the TensorFlow in this folder.
 export STEADYFIT_TENSORFLOW ?= $(CURDIR)/$(RUNTIME)
 
 export GO
@@ -32,7 +32,8 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 20 --seed 1 --out out/digits
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit evaluate --model out/digits --data builtin:digits
 
-# The first targets use all cores, and measure memory. Each of the others is one long program.
+# The first targets use all cores and measure memory, so they run one by one. Each of the
+# others is mostly one long program, so two of them run at the same time.
 .PHONY: test
 test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
 	@rm -rf $(REPORTS)
@@ -62,45 +63,45 @@ abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 test-unit: runtime ## Go tests, those with TensorFlow included
 	$(GOTEST) unit -timeout=20m $(GOTESTFLAGS) ./...
 
-# TensorFlow computes with oneDNN or without, by TF_ENABLE_ONEDNN_OPTS, else by the
-# processor's flags. test-onednn runs with the setting that the other targets do not have.
-# Go does not see what C reads from the environment, so its results are not cached. What is
-# left out compares with Keras, whose TensorFlow has the same setting, reads files, or
-# measures the workloads of the matrix; `TF_ENABLE_ONEDNN_OPTS=0 make test` has them all.
+# TF_ENABLE_ONEDNN_OPTS, or without it the processor's flags, decide whether TensorFlow
+# computes with oneDNN. test-onednn runs with the opposite setting of the other targets. Its
+# results are not cached, since Go does not see the variables that C code reads. It leaves
+# out tests that compare with Keras, whose TensorFlow has the same setting, tests that read
+# files, and the workloads of the matrix. `TF_ENABLE_ONEDNN_OPTS=0 make test` runs them all.
 ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|amx_tile' /proc/cpuinfo),1,0)
 OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
 
-# The race detector has each program wait for a second as it ends; the tests start hundreds.
-# Packages without goroutines are left out, as are those whose programs run alone in children,
-# and a test of how much memory the command takes.
+# With the race detector, each program waits for a second when it ends, and the tests start
+# hundreds of programs. Left out are packages without goroutines, packages whose programs run
+# alone in children, and a test of the memory that the command uses.
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
-race: runtime ## the same under the race detector
+race: runtime ## the unit tests with the race detector
 	$(GOTEST) race -race -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
 		$$($(GO) list ./... | grep -vE '/(internal/(lab/(report|workload|accuracy)|docs|lint))$$')
 
 .PHONY: test-onednn
-test-onednn: runtime ## what depends on oneDNN, with the setting that TensorFlow would not choose
+test-onednn: runtime ## the tests that depend on oneDNN, with the opposite setting of TensorFlow's default
 	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./autotune ./train ./cmd/steadyfit
 
 .PHONY: gcstress
-gcstress: runtime ## a garbage collection inside each use of a native handle, and leakcheck
+gcstress: runtime ## tests with a garbage collection inside each use of a native handle, and leakcheck
 	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./session/...
 
 .PHONY: leakcheck
-leakcheck: runtime ## an object dropped without Close is said with its origin (tfbind, session: gcstress)
+leakcheck: runtime ## tests that report objects dropped without Close (gcstress does it for tfbind and session)
 	$(GOTEST) leakcheck -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./savedmodels/... ./fit/... ./train/...
 
 .PHONY: test-tfgo
-test-tfgo: runtime ## a preprocessing graph of tfgo, both bindings in one process
+test-tfgo: runtime ## tests of a preprocessing graph of tfgo, with both bindings in one process
 	source internal/lab/bench/galeone.env; $(GOTEST) tfgo -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
 
-# How many inputs each fuzz target tries: a number and an x. A time would do but for a fault of
-# Go before 1.27, by which a target may fail as its time ends (go.dev/issue/75804).
+# The number of inputs for each fuzz target, followed by an x. A time is not used, since Go
+# before 1.27 may fail a target when its time ends (go.dev/issue/75804).
 FUZZTIME ?= 5000x
 
 .PHONY: fuzz
-fuzz: runtime ## each fuzz target on FUZZTIME inputs (test-unit runs their seeds)
+fuzz: runtime ## run each fuzz target on FUZZTIME inputs (test-unit runs their seeds)
 	@scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: pytest
@@ -118,7 +119,7 @@ lint: runtime ## golangci-lint, go vet with each build tag, the project's own ru
 models: venv ## export the built-in models and the digits data again
 	$(VENV)/bin/python scripts/builtin.py
 
-# KerasHub, beside the environment of venv.
+# KerasHub, in its own folder beside the Python environment.
 HUB := .runtime/keras_hub
 $(HUB): scripts/requirements-hub.txt | venv
 	rm -rf $@
@@ -130,7 +131,7 @@ conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compa
 	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/reference/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
 
 .PHONY: soak
-soak: runtime ## long runs with all policies on, 200 kills of supervised ones, and an hour of fuzzing (two hours)
+soak: runtime ## long runs with all policies on, 200 kills of supervised runs, and an hour of fuzzing (two hours)
 	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 90m -v -run '^(TestSoak|TestReloadsStayFlat|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills)$$' ./fit ./session ./supervise ./cmd/steadyfit
 	scripts/fuzz.sh 1000000x
 
@@ -148,7 +149,7 @@ augment: runtime ## train the digits CNN on images that a graph of tfgo changes
 	source internal/lab/bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
 
 .PHONY: accuracy
-accuracy: runtime venv build ## what lower precisions cost in accuracy, over 5 seeds; keeps finished runs in out/accuracy (an hour)
+accuracy: runtime venv build ## measure the accuracy of lower precisions over 5 seeds; keeps finished runs in out/accuracy (an hour)
 	@test -d $(FASHION) || { echo "no Fashion-MNIST in $(FASHION): install the Debian package dataset-fashion-mnist, or set FASHION" >&2; exit 1; }
 	@set -e; for name in fashion-cnn image-224; do \
 	for policy in float32 mixed_bfloat16 mixed_float16 "mixed_float16 --loss-scale-input"; do \
@@ -161,24 +162,24 @@ accuracy: runtime venv build ## what lower precisions cost in accuracy, over 5 s
 	@gzip -9nf docs/results/accuracy.json
 
 .PHONY: bench-build
-bench-build: runtime build ## build the arms of the benchmark: C loop, galeone's binding, tfgo
+bench-build: runtime build ## build the programs of the benchmark: C loop, galeone's binding, tfgo
 	@internal/lab/bench/build.sh
 
-# For example BENCHFLAGS='-workloads image-224 -arms c,steadyfit,galeone -turns 3'.
+# For example BENCHFLAGS='-workloads image-224 -variants c,steadyfit,galeone -turns 3'.
 BENCHFLAGS ?=
 
 .PHONY: bench
-bench: bench-build venv ## steadyfit, a C loop, galeone's binding, Keras and tf.function on the same models, interleaved; docs/results/bench.* (1 to 2 hours)
+bench: bench-build venv ## compare steadyfit, a C loop, galeone's binding, Keras and tf.function on the same models; docs/results/bench.* (1 to 2 hours)
 	$(GO) run ./internal/lab/bench $(BENCHFLAGS)
 	@if [ -f docs/results/bench.json ]; then gzip -9nf docs/results/bench.json; fi
 
 .PHONY: bench-scaling
-bench-scaling: bench-build venv ## batch sizes, model sizes, trainings at the same time; docs/results/scaling.json.gz
+bench-scaling: bench-build venv ## measure batch sizes, model sizes, and concurrent trainings; docs/results/scaling.json.gz
 	@gzip -dkf docs/results/scaling.json.gz
 	$(GO) run ./internal/lab/bench scaling $(BENCHFLAGS)
 	@gzip -9nf docs/results/scaling.json
 
-# matrix, options or precision: a file of docs/results with what to measure.
+# The plan of a measurement in docs/results: matrix, options or precision.
 PLAN ?= matrix
 
 .PHONY: results
@@ -189,7 +190,7 @@ results: runtime build ## measure docs/results/PLAN.json.gz again, and with PLAN
 
 ##@ GPUs and images
 
-# The folder of another TensorFlow with GPU support than the one that runtime-gpu fetches.
+# The folder of a TensorFlow with GPU support, in place of the one of runtime-gpu.
 GPU_TENSORFLOW ?=
 USE_GPU = STEADYFIT_TENSORFLOW=$(or $(GPU_TENSORFLOW),$(CURDIR)/.runtime-gpu/tensorflow)
 VENV_GPU := .runtime-venv-gpu
@@ -203,7 +204,7 @@ venv-gpu: ## make the Python environment with GPU support, for Keras in matrix-g
 	@PYTHON=$(PYTHON) scripts/venv.sh $(VENV_GPU) scripts/requirements-gpu.txt
 
 .PHONY: test-gpu
-test-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) build ## the tests that need a GPU, on a machine that has one
+test-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) build ## run the tests that need a GPU, on a machine that has one
 	$(USE_GPU) bin/steadyfit doctor --gpu
 	$(USE_GPU) $(GOTEST) gpu -run '^TestOnGPU' -count=1 -timeout=20m $(GOTESTFLAGS) ./internal/gpu ./session ./cmd/steadyfit
 
@@ -212,26 +213,26 @@ MATRIX_GPU = --workloads W0,W3,S1d,S3,S3v \
 	--remedies memory-growth,memory-fraction,gpu-limit,cuda-async,unified-memory,bfc-gc,host-limit,fp16-gpu,mixed-bf16,mixed-fp16
 
 .PHONY: matrix-gpu
-matrix-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) venv-gpu build ## what GPU options do to memory and speed, on Go and Keras; report in out/matrix-gpu
+matrix-gpu: $(if $(GPU_TENSORFLOW),,runtime-gpu) venv-gpu build ## measure GPU options on Go and Keras; report in out/matrix-gpu
 	$(USE_GPU) bin/steadyfit doctor --gpu
 	$(USE_GPU) bin/steadyfit matrix --runtime go,keras --python $(VENV_GPU)/bin/python $(MATRIX_GPU) --out out/matrix-gpu
 
 .PHONY: image
-image: ## build the image for the CPU with docker or buildah, and try it (docs/how-to/containers.md)
+image: ## build the image for the CPU with docker or buildah, and test it (docs/how-to/containers.md)
 	@scripts/image.sh build cpu
 	@scripts/image.sh try cpu
 
 .PHONY: image-gpu
-image-gpu: ## the same for GPUs
+image-gpu: ## build and test the image for GPUs
 	@scripts/image.sh build gpu
 	@scripts/image.sh try gpu
 
 ##@ Cleaning
 
 .PHONY: clean
-clean: ## remove what was built (bin, out)
+clean: ## remove built files (bin, out)
 	rm -rf bin out
 
 .PHONY: clean-all
-clean-all: clean ## remove also what was fetched (.runtime, .runtime-gpu, .runtime-venv-gpu)
+clean-all: clean ## also remove fetched files (.runtime, .runtime-gpu, .runtime-venv-gpu)
 	rm -rf .runtime .runtime-gpu $(VENV_GPU)

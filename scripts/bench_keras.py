@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Train a benchmark model in Python and print what it took: a variant of ``make bench``.
+"""Train a benchmark model in Python and print time and memory: a variant of ``make bench``.
 
     python scripts/bench_keras.py VARIANT --model NAME --data DIR --batch N --steps N --epochs N
 
 The program in internal/lab/bench starts this for each run; it is not for use by hand. The model is
 the one of bench_models.py that was exported for the other variants, with the same weights,
 optimizer, loss and metrics, and the batches are those of DIR/x.npy and DIR/y.npy, in order:
-an epoch is one pass over them. One epoch to warm up comes before those that are measured.
+an epoch is one pass over them. One epoch to warm up comes before the measured ones.
 
 ================== ===================================================================
 keras-fit          Model.fit with its defaults, from NumPy arrays
@@ -19,9 +19,9 @@ tf-function        a Python loop over a tf.function of one step, which reads eac
 tf-data            one tf.function for an epoch, with the loop over a tf.data.Dataset in it
 ================== ===================================================================
 
-Prints one JSON object, measure.Sample in Go. Time between epochs counts: it is part of what
-``fit`` takes. The first step of tf-data cannot be seen, as an epoch is one call; with
-steps_per_execution the first step is the first call.
+Prints one JSON object, measure.Sample in Go. Time between epochs counts, since it is part of the
+time of ``fit``. The first step of tf-data cannot be measured, since an epoch is one call. With
+steps_per_execution, the first step is the first call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Export the models that speed and memory are measured on.
+"""Export the models for measurements of speed and memory.
 
     python scripts/bench_models.py DIR [--only NAME] [--policy POLICY] [--twins]
 
@@ -22,10 +22,10 @@ fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions
                                                                 Fashion-MNIST
 ===================== ======================== ================ =========================
 
-All train with Adam. The small dense ones carry compiled twins for the shapes measured;
---twins adds them to digits-cnn and attention. ``--policy`` makes models under another dtype
-policy of Keras, from the same weights, in folders whose names end with what SUFFIXES says;
-under mixed_float16 with ``--loss-scale-input`` they end with SCALED.
+All train with Adam. The small dense ones have XLA-compiled signatures for the measured
+shapes; --twins adds them to digits-cnn and attention. ``--policy`` makes models under another dtype
+policy of Keras, from the same weights, in folders whose names have the suffix in
+SUFFIXES; under mixed_float16 with ``--loss-scale-input`` the suffix is SCALED.
 ``--check-fashion FOLDER`` trains fashion-cnn on the four IDX files of a folder and prints
 the accuracy after each epoch.
 """
@@ -54,8 +54,8 @@ TILE = 4096
 def _tiled_glorot(shape: Sequence[int], dtype: Any = None) -> Any:
     """Glorot-uniform weights of which only TILE are drawn, repeated to fill a matrix.
 
-    The matrix of image-224 has 3.9 million weights, and the model is there to measure time
-    and memory, not to learn well. Repeated, its weights compress to almost nothing (16 KiB
+    The matrix of image-224 has 3.9 million weights, and the model is for measuring time
+    and memory, not for accuracy. Repeated, its weights compress to almost nothing (16 KiB
     is within the window of deflate), and so the model can ship with the project.
     """
     import keras
@@ -284,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("out", type=pathlib.Path, help="folder for the models, one folder each")
     parser.add_argument("--only", choices=list(MODELS), action="append", help="this one; repeat")
-    parser.add_argument("--twins", action="store_true", help="more compiled twins")
+    parser.add_argument("--twins", action="store_true", help="more XLA-compiled signatures")
     parser.add_argument("--policy", choices=list(SUFFIXES), default="float32")
     parser.add_argument("--loss-scale-input", action="store_true", help="as export.py has it")
     parser.add_argument("--no-verify", action="store_true", help="write without loading again")

@@ -2,7 +2,7 @@
 """Make the models and the data that ship with the project (``make models``).
 
 Writes savedmodels/builtin/{digits,digits-cnn}/ and data/builtin/digits-{train,test}.npz,
-from fixed seeds, and the models that speed and memory are measured on (bench_models.py),
+from fixed seeds, and the models for measurements of speed and memory (bench_models.py),
 each as an archive. ``--check`` also trains the digits models through their signatures and
 fails if one does not learn.
 """

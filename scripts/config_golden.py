@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write what TensorFlow itself makes of each setting of package gpuopts.
+"""Write the ConfigProto of TensorFlow itself for each setting of package gpuopts.
 
 Writes gpuopts/testdata/config.json: for each case of gpuopts_test.go the hex of the
-tf.compat.v1.ConfigProto that has those settings. ``--check`` writes nothing and fails if
+tf.compat.v1.ConfigProto with these settings. ``--check`` writes nothing and fails if
 the file differs.
 """
 

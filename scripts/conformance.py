@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Models trained by Keras fit, to be trained again by steadyfit and compared.
+"""Train models with Keras fit, and compare steadyfit's trainings of the same models.
 
 ``conformance.py make DIR`` writes for each case a folder with the exported model, the data,
 and ``keras.json``: the history of ``fit`` on the same weights, data and order, with a smaller
-last batch, or why the model is refused. ``arguments.json`` has the options of ``steadyfit fit``.
+last batch, or the reason why the model is refused. ``arguments.json`` has the options of ``steadyfit fit``.
 ``conformance.py compare DIR`` reads the model ``out`` and the history that steadyfit made in each
-folder, and prints as JSON what came of the case: the number of metrics, their largest relative
-difference, the largest difference of a weight, relative to how far training moved the weights,
-and what of that is not expected.
+folder, and prints the results as JSON: the number of metrics, their largest relative
+difference, the largest difference of a weight relative to the change by the training,
+and the differences that are not expected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Turn a Keras 3 model, or a tf.Module with a train step, into a trainable SavedModel.
 
-A trainable SavedModel carries its own train step: whoever loads it (Go, Python,
-Java, C) feeds a batch and fetches the loss, and needs neither Keras nor Python.
+A trainable SavedModel contains its own train step: a program in Go, Python, Java or C
+loads it, feeds a batch and fetches the loss, without Keras or Python.
 This file is a command (``python scripts/export.py --help``) and a library::
 
     import export
@@ -10,7 +10,7 @@ This file is a command (``python scripts/export.py --help``) and a library::
                            loss="sparse_categorical_crossentropy",
                            metrics=["accuracy"])
 
-What is written:
+The SavedModel has these signatures:
 
 ========================  =====================================  =======================
 signature                 inputs                                 outputs
@@ -28,42 +28,42 @@ signature                 inputs                                 outputs
 ``train_n_xla``           as train_n, fixed N and B              as train_n
 ========================  =====================================  =======================
 
-.. [#] inputs that hold for a whole call (learning_rate, loss_scale) are not stacked.
-.. [#] also as ``serving_default``, the name that TensorFlow's own tools look for.
+.. [#] inputs that are constant within a call (learning_rate, loss_scale) are not stacked.
+.. [#] also as ``serving_default``, the default name of TensorFlow's own tools.
 
 ``gradients`` adds a micro-batch's gradients, weighted with its share of the
 samples, to accumulators that live in the model; ``apply`` divides, takes one
-optimizer step and clears them. Any split of a batch gives the step that the whole
-batch gives, up to the order of float additions. Exceptions are layers and losses
+optimizer step and clears them. Any split of a batch gives the step of the whole
+batch, up to the order of float additions. Exceptions are layers and losses
 whose value for one sample depends on the others (BatchNormalization, Dice) or on a random
 draw (Dropout), layers that change their weights, and an Embedding under any optimizer but
-SGD without clipping, since Keras takes each occurrence of a row in a batch for a gradient of
-its own: the metadata then says ``"micro_batches_exact": false``.
+SGD without clipping, since Keras treats each occurrence of a row in a batch as a separate
+gradient. The metadata of these models has ``"micro_batches_exact": false``.
 
-Losses are what Keras ``fit`` minimises: the reduced loss plus the model's
-regularisation losses, in ``train`` and ``evaluate`` alike, so the two compare.
-Metrics are Keras's own objects with their variables: what a step gives is their value over
-all batches since ``reset_metrics``, whose outputs name them. ``finalize`` is there for an
-optimizer with ``use_ema``, and gives the weights their averages, as ``fit`` does at its end.
+The loss is that of Keras ``fit``: the reduced loss plus the model's
+regularisation losses, in ``train`` and in ``evaluate``.
+Metrics are Keras's own objects with their variables. A step returns their values over
+all batches since ``reset_metrics``, whose outputs name them. ``finalize`` exists for an
+optimizer with ``use_ema``, and replaces the weights by their averages, as ``fit`` does at its end.
 
-A model whose class overrides ``train_step``, ``test_step``, ``compute_loss`` or the like, or
-that has no loss but by ``add_loss``, is exported with these steps, traced as they are: with
-several optimizers, if they use several. It has no ``gradients`` and ``apply``.
+A model whose class overrides ``train_step``, ``test_step``, ``compute_loss`` or similar methods,
+or whose only loss comes from ``add_loss``, is exported with its own steps, which are traced
+without changes and may use several optimizers. It has no ``gradients`` and ``apply``.
 
 A model with layers under the policy mixed_float16 scales its loss, since small gradients
-would be zero in float16. By itself it does so inside the graph, as Keras's
+would be zero in float16. By default the scale is inside the graph, as in Keras's
 LossScaleOptimizer: the scale doubles after 2000 good steps in a row, and halves at a step
 whose gradients are not finite, which is skipped. ``train``, ``train_n`` and ``gradients``
-then also give ``loss_scale``, the scale of the next step, ``skipped_steps``, the number
+then also return ``loss_scale``, the scale of the next step, ``skipped_steps``, the number
 of steps skipped so far, and ``grads_finite``. With ``loss_scale_input``, the scale is an
-input of these signatures instead, whoever trains decides on it, and a step whose
+input of these signatures instead, set by the training program, and a step whose
 gradients are not finite changes no weight.
 
 Every variable that a step touches is tracked by the saved object, optimizer
 slots, dropout seeds and accumulators included, because only tracked variables are
 initialised on load and covered by the SavedModel's saver.
 
-TensorFlow is imported when first needed, so that ``--help`` answers at once.
+TensorFlow is imported on first use, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -716,8 +716,8 @@ class _KerasProgram:
     def _splits(self, loss: Any, label: Spec, output: Spec) -> bool:
         """Whether the loss of a batch is the mean over its parts, weighted by their samples.
 
-        It is not where samples are compared (Circle), where the batch has one fraction (Dice),
-        and where labels are left out (ignore_class).
+        It is not if samples are compared (Circle), if the whole batch has one fraction (Dice),
+        or if labels are left out (ignore_class).
         """
         import numpy as np
 
@@ -917,7 +917,7 @@ class _KerasProgram:
     def _adds(self) -> bool:
         """Whether the update by an IndexedSlices equals that by its dense table.
 
-        Where a row occurs twice, Keras 3 squares or clips both gradients, and not their sum.
+        If a row occurs twice, Keras 3 squares or clips both gradients instead of their sum.
         """
         optimizers = [self.optimizer, getattr(self.optimizer, "inner_optimizer", self.optimizer)]
         if self.loss_scale_input or any(o.gradient_accumulation_steps for o in optimizers):
@@ -929,8 +929,8 @@ class _KerasProgram:
     def _draws(self, concrete: Any) -> bool:
         """Whether the training pass draws random numbers.
 
-        Layers that could, but do not (LSTM without dropout), have a seed that is not read.
-        What draws without a seed that is saved is refused when the export is verified.
+        Layers that could draw but do not (LSTM without dropout) have a seed that is not read.
+        The verification refuses operations that draw without a saved seed.
         """
         read = {id(tensor) for tensor in concrete.captured_inputs}
         seeds = [v for v in self.model.non_trainable_variables if "seed_generator" in v.path]
@@ -1293,8 +1293,8 @@ def _own_methods(model: Any, names: Sequence[str] = OWN_METHODS) -> list[str]:
 class _OwnStepProgram(_KerasProgram):
     """A compiled Keras model whose own train_step and test_step are the steps.
 
-    They are traced as they are, with whatever optimizers and metrics they use. All that
-    they return are running values: of an epoch, Keras reports those of the last step.
+    They are traced without changes, with all optimizers and metrics that they use. Their
+    outputs are running values: for an epoch, Keras reports those of the last step.
     """
 
     def __init__(
@@ -1321,7 +1321,7 @@ class _OwnStepProgram(_KerasProgram):
                 if _own_methods(model)
                 else "add_loss",
                 expected="a policy without loss scaling, such as mixed_bfloat16",
-                found="a LossScaleOptimizer: which steps it skips is not told by the step",
+                found="a LossScaleOptimizer, whose skipped steps the step does not report",
                 do="make the layers under mixed_bfloat16",
             )
         self.calls = type(model).call is not self.keras.Model.call
@@ -1361,7 +1361,7 @@ class _OwnStepProgram(_KerasProgram):
             return
         names = ", ".join(f"--label {n}={s}" for n, s in labels.items())
         raise Refusal(
-            "it cannot be told whether the model's own train step takes labels",
+            "it is not clear whether the model's own train step takes labels",
             where=f"{type(self.model).__name__}.train_step",
             expected="a step that runs either with labels or without them",
             found="one that runs with both, and a loss that was given to compile",
@@ -2257,9 +2257,8 @@ def _describe(signatures: Mapping[str, Any]) -> dict[str, dict[str, dict[str, st
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """Load a SavedModel as a C program would, and check that it trains and resumes.
 
-    Runs in a fresh session of its own graph, through nothing but the SavedModel's
-    restore op, signatures and saver. The files are left as they are. Returns one line
-    per check that passed.
+    Runs in a new session with its own graph, and uses only the SavedModel's restore op,
+    signatures and saver. The files do not change. Returns one line per check that passed.
 
     Raises:
         Refusal: naming the first check that failed.
@@ -2697,7 +2696,7 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument(
         "--loss-scale-input",
         action="store_true",
-        help="add the input loss_scale, for whoever trains to scale the loss, in place of scaling "
+        help="add the input loss_scale, so that the training program scales the loss, in place of scaling "
         "inside the graph",
     )
     step.add_argument(

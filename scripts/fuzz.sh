@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of the module, one after the other. An input that makes one
-# fail is kept in testdata/fuzz of its package.
+# Runs each fuzz target of the module, one after the other. Go stores an input that
+# fails in testdata/fuzz of the package.
 #
 #   scripts/fuzz.sh COUNTx|TIME
 set -euo pipefail

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Builds the images of Dockerfile.gpu, and tries them: `make image`, `make image-gpu`.
+# Builds and tests the images of Dockerfile.gpu: `make image`, `make image-gpu`.
 #
-#   scripts/image.sh build cpu|gpu    build localhost/steadyfit:cpu or :gpu, and say its size
-#   scripts/image.sh try cpu|gpu      look into it, and run doctor and fit in it, on the CPU
-#   scripts/image.sh bases            make images to build on without a registry, with
-#                                     debootstrap (Debian's packages are needed still)
+#   scripts/image.sh build cpu|gpu    build localhost/steadyfit:cpu or :gpu, and print its size
+#   scripts/image.sh try cpu|gpu      check its files, and run doctor and fit in it on the CPU
+#   scripts/image.sh bases            make base images without a registry, with
+#                                     debootstrap (still needs Debian's packages)
 #
 # Variables:
 #   ENGINE                     docker or buildah; default docker if its engine answers
 #   IMAGE                      name of the image; default localhost/steadyfit
-#   BASE, GO_BASE, PIP_BASE    images to build on, see Dockerfile.gpu; after `bases`
+#   BASE, GO_BASE, PIP_BASE    base images, see Dockerfile.gpu; after `bases`
 #                              BASE=localhost/steadyfit-base:bookworm and, for the other
 #                              two, localhost/steadyfit-tools:bookworm
-#   DEBIAN_MIRROR              where debootstrap takes packages from
+#   DEBIAN_MIRROR              the source of packages for debootstrap
 # buildah reads BUILDAH_ISOLATION and STORAGE_DRIVER itself. The former is chroot here
-# unless it is set: that needs no namespaces, and the steps run nothing foreign. Where the
+# unless it is set: that needs no namespaces, and the steps only run trusted code. If the
 # kernel has no overlay file system, set STORAGE_DRIVER=vfs, which copies each layer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -50,7 +50,7 @@ engine() {
     elif command -v buildah >/dev/null; then
         printf buildah
     else
-        die "neither does a Docker engine answer nor is there a buildah (Debian: apt-get install buildah)"
+        die "no Docker engine answers, and buildah is missing (Debian: apt-get install buildah)"
     fi
 }
 
@@ -90,7 +90,7 @@ size() {
     fi
 }
 
-# try runs things in a container of the image, as its user and with its environment.
+# try runs checks in a container of the image, as its user and with its environment.
 try() {
     local with name=$image:$1 container='' failed=0
     variant "$1"
@@ -126,14 +126,14 @@ try() {
             # Eight libraries that TensorFlow needs, NCCL, CUPTI, ptxas and libdevice.
             check 'ptxas runs' '/opt/steadyfit/nvidia/cuda_nvcc/bin/ptxas --version'
             check 'CUDA is found beside TensorFlow' 'n=$(steadyfit doctor --json | grep -c "/opt/steadyfit/.* (beside TensorFlow)"); echo "$n parts"; test "$n" -ge 12'
-            check 'a GPU that is asked for and is not there is exit code 3' 'test -e /dev/nvidia0 || { steadyfit doctor --gpu >/dev/null; test $? -eq 3; }'
+            check 'a missing GPU is exit code 3' 'test -e /dev/nvidia0 || { steadyfit doctor --gpu >/dev/null; test $? -eq 3; }'
         fi
     }
     return "$failed"
 }
 
-# bases makes the two images from Debian's packages. The one with tools gets this
-# machine's Go, which Debian does not have in this version, and what it trusts.
+# bases makes the two images from Debian's packages. The image with tools also gets this
+# machine's Go, since Debian has no such version, and its CA certificates.
 bases() {
     need buildah debootstrap go
     bootstrap "$base" ''

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Put what steadyfit trained back into the Keras model: its weights, and its optimizer's state.
+"""Copy the weights and the optimizer's state of a trained SavedModel to its Keras model.
 
 ``import.py OUT --into model.keras`` reads the SavedModel that ``steadyfit fit --out OUT`` wrote
-of an export of model.keras. Keras ``fit`` then goes on as if it had trained the model itself,
-but for random numbers: a file of Keras has no state of seeds. ``restore`` sets that, too.
+of an export of model.keras. Keras ``fit`` then continues as if it had trained the model itself,
+except for random numbers: a file of Keras has no state of seeds. ``restore`` sets that, too.
 
-Variables are matched by their paths. Loading a model changes these, since Keras numbers names
-anew and drops the model's own name, so that otherwise the n-th variable is matched with the
-n-th: both have their order from the model. Paths that differ in more than that are refused, as
-are shapes and dtypes that differ. Nothing is written unless everything matches.
+Variables are matched by their paths. Loading a model changes the paths, since Keras renumbers
+names and drops the model's own name. In that case variables are matched by position, since both
+sides keep the order of the model. Other differences of paths, and different shapes or dtypes,
+are refused. Nothing is written unless everything matches.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def trained(out: str | os.PathLike[str]) -> tuple[Any, dict[str, dict[str, str]]
     }
     if not set(GROUPS) <= set(found) or found.get("step"):
         raise export.Refusal(
-            "the trained model does not say what belongs to the Keras model",
+            "the trained model has no record of the Keras model's variables",
             where=str(out),
             expected="a Keras model, as export.py exports it",
             found="variables of the model's own step: " + ", ".join(found["step"])

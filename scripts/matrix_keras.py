@@ -2,13 +2,12 @@
 """Do one run of the matrix with Keras: the child process of the runtime "keras".
 
 ``steadyfit matrix`` starts this program for each run; it is not for use by hand. The
-same workloads exist in Go, with the same models, batches and shapes, so that an answer about
-Keras comes from Keras.
+same workloads exist in Go, with the same models, batches and shapes.
 
-What to do is JSON in the environment variable STEADYFIT_CELL. Messages go to file descriptor
+The environment variable STEADYFIT_CELL describes the run in JSON. Messages go to file descriptor
 3, one JSON object a line. After a message of kind "phase" or "step" the child waits for one
-byte from descriptor 4: the parent looks at the waiting process meanwhile, so that every sample
-lies between steps. The parent's side, and what each message means, is in internal/lab/worker/worker.go.
+byte from descriptor 4. Meanwhile the parent samples the waiting process, so that every sample
+is taken between steps. internal/lab/worker/worker.go describes the protocol.
 
 ========= ==============================================================================
 workload  a step
@@ -16,15 +15,15 @@ workload  a step
 W0        a train step on a batch from memory
 W1        the same, and a tensor of 64 KiB that is kept
 W2, S3    a train step on images that are made for it
-W3        a prediction for a number of samples that is drawn for each step
+W3        a prediction for a random number of samples
 W4        the model is built and compiled, and trained on one batch
-W5        a tf.function is traced for a Python number that it never had
+W5        a tf.function is traced for a new Python number
 W6        a keras.Model is made for another set of a model's 14 outputs, and called
 W8        threads make and drop tensors of 64 to 256 KiB
-W9        a train step with jit_compile=True on a number of samples that was never used
+W9        a train step with jit_compile=True on a number of samples that was not used before
 W10       predictions whose values are kept
 W11       a train step from a tf.data pipeline with a shuffle buffer
-W12       a tensor of strings, there and back
+W12       a tensor of strings is made, passed through an operation and read
 S0        a train step on one of many batches of a large set
 S1, S1d   a train step, with validation at each epoch's end
 S2, S2l   a train step of a classifier; of an LSTM
@@ -33,12 +32,12 @@ S4        the same, and its logs are kept
 
 Parameters that every workload has: ``gc`` and ``trim`` as in Go, and ``intra``, ``inter`` (threads),
 ``grappler`` (0: no graph rewriting) and ``bf16`` (1: rewriting to bfloat16). A parameter that the
-chosen workload or loop has no use for ends the run as "not applicable" before it begins: a
-remedy that nobody looked at must not pass for one without effect.
+chosen workload or loop does not read ends the run as "not applicable" before it starts, since a
+remedy that was not applied must not appear as one without effect.
 
 In the loop "fit", the loss is the mean over the epoch so far, as Keras reports it.
 
-TensorFlow is imported after the first sample, to see what that takes.
+TensorFlow is imported after the first sample, to measure the memory of the import.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fetches the TensorFlow runtime: `make runtime`.
+"""Fetch the TensorFlow runtime: `make runtime`.
 
 A TensorFlow wheel holds the two shared libraries that steadyfit loads and the
 headers of their C API; the rest of it, some 600 MB of Python, is not needed.
-This script lets pip download the wheel that scripts/runtime.txt pins by hash,
-takes out those files and deletes the wheel:
+This script makes pip download the wheel that scripts/runtime.txt pins by hash,
+extracts these files and deletes the wheel:
 
     .runtime/tensorflow/libtensorflow_cc.so.2          790 MB
     .runtime/tensorflow/libtensorflow_framework.so.2    65 MB, must lie beside it
@@ -12,20 +12,20 @@ takes out those files and deletes the wheel:
 
 A second run compares the folder with its stamp and does nothing. An
 interrupted run leaves `<dest>.partial`; the next run takes a complete wheel
-from there and throws the rest away. Nothing appears at <dest> before all of it
-is on the disk.
+from there and removes the rest. <dest> appears only when all files are on the
+disk.
 
-For a GPU, `make runtime-gpu` takes the wheel with GPU support and the libraries of
-CUDA that it asks for, in the versions and with the hashes of
-scripts/requirements-gpu.txt, and keeps the two folders side by side, which is where
-TensorFlow looks for CUDA:
+For a GPU, `make runtime-gpu` fetches the wheel with GPU support and the libraries of
+CUDA that it requires, in the versions and with the hashes of
+scripts/requirements-gpu.txt. The two folders are side by side, since TensorFlow
+looks for CUDA there:
 
     .runtime-gpu/tensorflow/libtensorflow_cc.so.2        1100 MB
     .runtime-gpu/tensorflow/libtensorflow_framework.so.2  163 MB
     .runtime-gpu/nvidia/cublas/lib/libcublas.so.12 ...   the libraries
     .runtime-gpu/nvidia/cuda_nvcc/bin/ptxas, nvvm/libdevice/libdevice.10.bc   for XLA
 
-Another TensorFlow, to run the tests against it:
+To run the tests with another TensorFlow:
 
     scripts/runtime.py --version 2.17.1 --dest .runtime-2.17/tensorflow
     STEADYFIT_TENSORFLOW=$PWD/.runtime-2.17/tensorflow make test-unit

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Makes the Python environment of the exporter and its tests: `make venv`; with GPU
-# support: `make venv-gpu`.
+# Makes the Python environment of the exporter and its tests (`make venv`), or one with
+# GPU support (`make venv-gpu`).
 #
 #   scripts/venv.sh [FOLDER [REQUIREMENTS]]
 #
-# scripts/requirements.txt pins every package by version and hash, as
-# requirements-gpu.txt does. The stamp holds the hash of that file and the Python
+# The requirements files pin every package by version and hash. The stamp holds the hash of that file and the Python
 # version, so a second run does nothing and a changed pin installs again. It is written
-# last: a run that was interrupted is repeated.
+# last, so an interrupted run is repeated.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -27,7 +26,7 @@ command -v "$python" >/dev/null || die "no $python on the PATH; set PYTHON to a 
 
 wanted="$("$python" -c 'import sys; print("python", sys.version.split()[0])') requirements $(sha256sum <"$requirements" | cut -d' ' -f1)"
 
-# A virtual environment does not survive being moved: ask its interpreter, too.
+# A moved virtual environment does not work, so check that its interpreter starts.
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     say "$(realpath --relative-to="$PWD" "$venv") is up to date; nothing to do"
     exit 0

@@ -110,6 +110,6 @@ def test_refuses_state_that_it_cannot_place(tmp_path):
     made = Hidden()
     made.compile()
     export.export(made, tmp_path / "out", inputs={"x": "float32[3]"}, labels={}, check=False)
-    with pytest.raises(export.Refusal, match="does not say what belongs") as refused:
+    with pytest.raises(export.Refusal, match="has no record of the Keras model") as refused:
         importing.restore(tmp_path / "out", made)
     assert "iteration" in refused.value.found

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the variants that need TensorFlow at link time into out/bench: the C loop,
-# and the same loop on galeone's binding and on tfgo. `make runtime` comes first.
+# and the same loop on galeone's binding and on tfgo. Needs `make runtime`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 runtime=.runtime/tensorflow
@@ -12,7 +12,7 @@ mkdir -p out/bench
 
 loop=out/bench/cloop
 if [ ! -x "$loop" ] || [ internal/lab/bench/cloop/cloop.c -nt "$loop" ] || [ "$runtime/libtensorflow_cc.so.2" -nt "$loop" ]; then
-    # $ORIGIN is the linker's word for the folder of the program itself.
+    # $ORIGIN stands for the folder of the program, for the dynamic linker.
     # shellcheck disable=SC2016
     "${CC:-cc}" -std=gnu11 -O2 -Wall -Werror -I"$runtime/include" -o "$loop" internal/lab/bench/cloop/cloop.c \
         -L"$runtime" -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2 \

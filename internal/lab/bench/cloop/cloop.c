@@ -1,5 +1,5 @@
-// The bare training loop over the TensorFlow C API: what the other variants of the
-// benchmark are compared with. It loads a SavedModel, resolves feeds and fetches
+// The bare training loop over the TensorFlow C API, the reference for the other variants
+// of the benchmark. It loads a SavedModel, resolves feeds and fetches
 // once, copies the next batch from host memory into one reused input tensor per feed
 // at each step, runs the step, reads the loss and frees the output.
 //
@@ -7,7 +7,7 @@
 //         -batch N -steps N -epochs N
 //
 // FIELD.npy in the folder of the data has the batches of one epoch: steps x batch
-// samples. One epoch comes before those that are measured. The first fetch is the
+// samples. One epoch to warm up comes before the measured ones. The first fetch is the
 // loss. Prints one JSON object, measure.Sample in Go.
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -29,7 +29,7 @@ typedef struct {
   int rank;
   int64_t shape[MAX_RANK];  // of all samples, then of a batch
   size_t elements;          // of the shape
-  char *samples;            // host memory, a batch of which is copied at each step
+  char *samples;            // host memory; each step copies a batch of it
   TF_Tensor *tensor;
 } Feed;
 
@@ -67,7 +67,7 @@ static void split_name(const char *tensor, char *name, size_t size, int *index) 
   }
 }
 
-// Reads a file as numpy.save writes it: little-endian, in C order.
+// Reads a file of numpy.save: little-endian, in C order.
 static void read_npy(Feed *f, const char *path) {
   FILE *file = fopen(path, "rb");
   unsigned char start[12];
@@ -125,7 +125,7 @@ static Memory read_memory(void) {
   return m;
 }
 
-// The time that all threads have run.
+// The processor time of all threads.
 static int64_t used(void) {
   struct rusage u;
   getrusage(RUSAGE_SELF, &u);
@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
       continue;
     }
     times[e] = (double)(now(CLOCK_MONOTONIC) - start) / (double)steps;
-    // Outside the clock: reading /proc costs about as much as a small step.
+    // This is not timed: reading /proc takes about as long as a small step.
     memory = read_memory();
     anon[e] = memory.anon;
   }
