@@ -255,7 +255,7 @@ func (c *comparing) slopes() []Pair {
 	return pairs
 }
 
-// decide sets the effect on the goal, with its reason.
+// decide sets the effect on the goal, and its reason.
 func (c *comparing) decide() {
 	alive := len(c.alive)
 	var r Ratio
@@ -291,8 +291,8 @@ func (c *comparing) decide() {
 	}
 }
 
-// decideByCrashes sets the effect if half of the runs or more crashed, with the remedy or without
-// it, and reports whether it did.
+// decideByCrashes sets the effect if at least half of the runs crashed, with or without the
+// remedy. It reports whether it did.
 func (c *comparing) decideByCrashes() bool {
 	n, with, without := len(c.with), c.RemedyCrashes, c.BaseCrashes
 	switch {
@@ -308,7 +308,7 @@ func (c *comparing) decideByCrashes() bool {
 	return true
 }
 
-// qualify adds to a lower amount that memory may grow with the remedy.
+// qualify adds to the reason of a lower amount that memory may grow with the remedy.
 func (c *comparing) qualify(grows int) {
 	grown, grownWithout := count(c.alive, true, Verdict.mayGrow), count(c.alive, false, Verdict.mayGrow)
 	floor := 0.0 // of the slopes with the remedy
@@ -324,8 +324,8 @@ func (c *comparing) qualify(grows int) {
 	}
 }
 
-// addedSlope is by how much slopes are higher with the remedy, on average over the
-// pairs; nothing is known with fewer than two.
+// addedSlope returns the mean increase of the slope with the remedy over the pairs. It is
+// unknown with fewer than two pairs.
 func (c *comparing) addedSlope() Interval {
 	if len(c.alive) < 2 {
 		return Interval{}
@@ -338,7 +338,7 @@ func (c *comparing) addedSlope() Interval {
 	return Interval{mean, low, high}
 }
 
-// count counts the verdicts with or without the remedy that have a property.
+// count counts the verdicts, with or without the remedy, for which is holds.
 func count(pairs []Pair, remedy bool, is func(Verdict) bool) (n int) {
 	for _, p := range pairs {
 		if remedy && is(p.Remedy.Verdict) || !remedy && is(p.Base.Verdict) {
@@ -348,20 +348,20 @@ func count(pairs []Pair, remedy bool, is func(Verdict) bool) (n int) {
 	return n
 }
 
-// mayGrow reports whether a run leaks, or may.
+// mayGrow reports whether a run leaks or may leak.
 func (v Verdict) mayGrow() bool { return v.Kind == Leak || v.Kind == Inconclusive }
 
-// fragments reports whether only the free memory that malloc holds grows.
+// fragments reports whether only malloc's free memory grows.
 func (v Verdict) fragments() bool {
 	carrier := v.Carrier.Whole()
 	return v.mayGrow() && v.Cause == Retention && (carrier == MallocFree || carrier == MallocArenas) &&
 		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= v.tolerated()
 }
 
-// Leaks reports whether runs leak, as one answer for all: at least half of those that
-// did not crash do. A tie counts as a leak, since a remedy that is needed half of the
-// time is needed. [Compare] asks it of the runs without the remedy before it compares
-// slopes; who chooses the goal should ask it of the same runs.
+// Leaks reports, as one answer for all runs, whether they leak: at least half of the runs that
+// did not crash do. A tie counts as a leak, since a remedy that is needed half of the time is
+// needed. [Compare] applies it to the runs without the remedy before it compares slopes. A
+// caller that chooses the goal should apply it to the same runs.
 func Leaks(outcomes []Outcome) bool {
 	leaks, came := leaking(outcomes)
 	return leaks > 0 && 2*leaks >= came
@@ -382,7 +382,7 @@ func leaking(outcomes []Outcome) (leaks, came int) {
 	return leaks, came
 }
 
-// effect is the effect of a ratio by itself; works is the threshold of Works.
+// effect returns the effect of a ratio on its own. works is the threshold of Works.
 func (r Ratio) effect(works float64) Effect {
 	switch {
 	case !r.OK:
@@ -399,8 +399,8 @@ func (r Ratio) effect(works float64) Effect {
 	return Unclear
 }
 
-// morePairs is how many more pairs would bring the interval away from the nearest
-// threshold in it; its width falls with the root of their number.
+// morePairs returns the number of additional pairs that would move the nearest threshold out of
+// the interval. The interval's width falls with the square root of their number.
 func morePairs(r Ratio, pairs int) int {
 	distance := math.Inf(1)
 	for _, threshold := range []float64{alikeLow, 1, alikeHigh} {
@@ -413,7 +413,7 @@ func morePairs(r Ratio, pairs int) int {
 	return max(int(math.Ceil(float64(pairs)*(factor-1))), 1)
 }
 
-// String is the comparison in a line: "works: the slope is x0.01 [-0.02, 0.03] of that
+// String formats the comparison in a line: "works: the slope is x0.01 [-0.02, 0.03] of that
 // without it; step time x1.42 [1.39, 1.45]; 5 pairs".
 func (c Comparison) String() string {
 	text := string(c.Effect)

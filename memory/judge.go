@@ -212,8 +212,8 @@ func (t *trial) height(f fitted, from int) float64 {
 	return stats.Median(t.y[from:]) - stats.Median(t.y[t.from:from])
 }
 
-// settled returns the place from which a saturating curve is within the noise of its end. It
-// returns none if the curve needs more than half of the series for two thirds of its rise.
+// settled returns the place from which a saturating curve is within the noise of its end. It is
+// infinite if the curve needs more than half of the series for two thirds of its rise.
 func (t *trial) settled(f fitted) float64 {
 	if f.at > t.span()/2 {
 		return math.Inf(1)

@@ -89,10 +89,10 @@ func squares(f fitted, x, y []float64) float64 {
 	return sum
 }
 
-// fit fits a model by least squares: first the constant or the line, then the shape
-// to the rest. It takes from the shape what a constant or line can follow, so that
-// one product gives its height (Frisch & Waugh 1933). Places of a step leave three
-// points after it at least: fewer could be noise.
+// fit fits a model by least squares: first the constant or the line, then the shape to the
+// rest. It removes from the shape the part that a constant or line can follow, so one product
+// gives the height (Frisch & Waugh 1933). At least three points follow the place of a step,
+// since fewer could be noise.
 func fit(model Model, x, y []float64) fitted {
 	n := len(x)
 	base := fitted{model: constantModel, origin: x[0]}
@@ -143,9 +143,9 @@ func fit(model Model, x, y []float64) fitted {
 	return best
 }
 
-// bestTimeConstant tries time constants from the distance of two points to three
-// times the series, each 30% above the one before, and then closes in on the best
-// one by golden sections, to some thousandths.
+// bestTimeConstant tries time constants from the distance of two points to three times the
+// series, each 30% above the one before. Then it refines the best one by golden-section search,
+// to some thousandths.
 func bestTimeConstant(x []float64, fit func(tau float64) fitted) fitted {
 	span := x[len(x)-1] - x[0]
 	const ratio = 1.3
@@ -177,7 +177,7 @@ func bestTimeConstant(x []float64, fit func(tau float64) fitted) fitted {
 type models struct {
 	best fitted
 	all  []fitted // in the order of shapes
-	n    float64  // the number of points they were fitted to
+	n    float64  // the number of fitted points
 }
 
 func fitAll(x, y []float64) models {
@@ -194,20 +194,19 @@ func (m *models) get(model Model) fitted {
 	return m.all[slices.IndexFunc(m.all, func(f fitted) bool { return f.model == model })]
 }
 
-// apart is how far two fits are from each other, as a deviation per point.
+// apart returns the distance of two fits, as a deviation per point.
 func (m *models) apart(worse, better fitted) float64 {
 	return math.Sqrt(max(worse.squares-better.squares, 0) / m.n)
 }
 
-// closest is the fit with the least residuals.
+// closest returns the fit with the smallest residuals.
 func (m *models) closest() fitted {
 	return slices.MinFunc(m.all, func(a, b fitted) int { return cmp.Compare(a.squares, b.squares) })
 }
 
-// choose fits all models and scores them by AICc, the information criterion of
-// Akaike corrected for small samples (Hurvich & Tsai 1989; Burnham & Anderson 2002).
-// It chooses the simplest model within the evidence of the best one. Three things
-// keep it from believing too much:
+// choose fits all models and scores them by AICc, the information criterion of Akaike corrected
+// for small samples (Hurvich & Tsai 1989; Burnham & Anderson 2002). It chooses the simplest
+// model within the evidence of the best one. Three rules prevent overconfidence:
 //
 //   - Points that even the closest model misses by far are left out.
 //   - Correlated noise counts as fewer points, n(1-r)/(1+r) for the correlation r of
@@ -240,7 +239,7 @@ func choose(x, y []float64, quantum float64) models {
 		least = min(least, f.score)
 	}
 	for _, f := range m.all {
-		// Of equally simple ones, the better.
+		// Of equally simple models, the one with the better score is chosen.
 		if f.score <= least+evidence && (m.best.model == "" || f.parameters == m.best.parameters && f.score < m.best.score) {
 			m.best = f
 		}
@@ -248,9 +247,9 @@ func choose(x, y []float64, quantum float64) models {
 	return m
 }
 
-// trimmed leaves out the points whose residual is beyond four deviations, if no more
-// than three are in a row: a longer run, or one at the beginning or that long at the
-// end, is part of the course.
+// trimmed leaves out the points whose residual is beyond four deviations, if at most three are
+// in a row. A longer run belongs to the series, and so does a run at the beginning or one of
+// that length at the end.
 func trimmed(x, y, r []float64) (kx, ky []float64) {
 	const longest = 3
 	n := len(r)
@@ -272,9 +271,9 @@ func trimmed(x, y, r []float64) (kx, ky []float64) {
 	return kx, ky
 }
 
-// withoutOutliers replaces values that stand out alone from both neighbours, in the
-// same direction and by four deviations, by the mean of these: least squares would
-// bend to them. Edges and slopes stay as they are.
+// withoutOutliers replaces single values that differ from both neighbours, in the same
+// direction and by four deviations, by the mean of the neighbours. Otherwise least squares
+// would bend towards them. Edges and slopes stay unchanged.
 func withoutOutliers(y []float64) []float64 {
 	if len(y) < 3 {
 		return y
@@ -290,7 +289,7 @@ func withoutOutliers(y []float64) []float64 {
 	return out
 }
 
-// neighbourNoise is the standard deviation of white noise by the differences of
+// neighbourNoise estimates the standard deviation of white noise from the differences of
 // neighbours, whose median is 0.95 deviations.
 func neighbourNoise(y []float64) float64 {
 	differences := make([]float64, len(y)-1)

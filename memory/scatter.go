@@ -12,30 +12,30 @@ import (
 )
 
 const (
-	// bootstrapPairs is the least number of pairs to draw from in a bootstrap. Of two
-	// pairs there are three different draws, so the quartiles are often equal.
+	// bootstrapPairs is the least number of pairs for a bootstrap. Two pairs have only three
+	// different draws, so the quartiles are often equal.
 	bootstrapPairs = 5
-	// clockGrain is how exactly a median time is known, in nanoseconds.
+	// clockGrain is the precision of a median time, in nanoseconds.
 	clockGrain = 100
-	// floorDeviations is a noise floor in deviations: that of 99% of a normal
+	// floorDeviations is a noise floor in deviations: the interval of 99% of a normal
 	// distribution.
 	floorDeviations = 2.576
 )
 
-// amount is one of the amounts that pairs are compared by.
+// amount is one of the amounts by which pairs are compared.
 type amount struct {
 	goal  Goal
 	name  string
 	ratio func(*Comparison) *Ratio
-	// get returns a value and the deviation it is known to.
+	// get returns a value and the deviation of its measurement.
 	get func(Outcome) (value, known float64, ok bool)
 }
 
-// lowerStepTime is no goal of a remedy.
+// lowerStepTime is not a goal of a remedy.
 const lowerStepTime Goal = "step time"
 
-// amounts has the slope last. All but the slope are positive and are compared on the
-// logarithm.
+// amounts ends with the slope. All amounts except the slope are positive, and are compared by
+// their logarithms.
 var amounts = []amount{
 	{LowerPeak, "peak", func(c *Comparison) *Ratio { return &c.Peak }, reading(pageSize, func(o Outcome) Reading { return o.Peak })},
 	{LowerReset, "level after the reset", func(c *Comparison) *Ratio { return &c.Reset }, reading(pageSize, func(o Outcome) Reading { return o.Reset })},
@@ -46,7 +46,7 @@ var amounts = []amount{
 	}},
 }
 
-// reading gets an amount that is known to a grain.
+// reading returns a get function for an amount with a known grain.
 func reading(grain float64, get func(Outcome) Reading) func(Outcome) (value, known float64, ok bool) {
 	return func(o Outcome) (value, known float64, ok bool) {
 		r := get(o)
@@ -54,21 +54,23 @@ func reading(grain float64, get func(Outcome) Reading) func(Outcome) (value, kno
 	}
 }
 
-// deviating is the ratio of two means and its deviation, as logarithms if so.
+// deviating is the ratio of two means and its deviation; both are logarithms if logarithm is
+// set.
 type deviating struct {
 	ratio, deviation float64
-	// floor is the least deviation, by what the values are known to.
+	// floor is the least deviation, from the precision of the values.
 	floor     float64
 	pairs     int
 	logarithm bool
 }
 
-// comparable reports whether the deviation may be like that of other remedies. That of
-// a slope goes with what is left of it: if most is gone, so is what made it scatter.
+// comparable reports whether the deviation may be like that of other remedies. The deviation of
+// a slope depends on the rest of the slope: a remedy that removes most of the slope also
+// removes most of its scatter.
 func (d deviating) comparable() bool { return d.logarithm || d.ratio > slopeHalf }
 
-// of returns the ratio of the means over the pairs that have the amount in both runs;
-// ok is false if they are fewer than two or have no ratio.
+// of returns the ratio of the means over the pairs with the amount in both runs. ok is false
+// with fewer than two such pairs, or without a ratio.
 func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 	var base, remedy []float64
 	var knownBase, knownRemedy float64 // sums of squares
@@ -97,8 +99,8 @@ func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 		d.deviation = bootstrap(base, remedy, random, d.logarithm)
 		return d, !math.IsNaN(d.deviation)
 	}
-	// To first order a pair moves the ratio by its remedy less the ratio times its
-	// base, over the mean of the base.
+	// To first order, a pair changes the ratio by its remedy minus the ratio times its base,
+	// divided by the mean of the base.
 	moves := make([]float64, n)
 	for i := range moves {
 		moves[i] = (remedy[i] - ratio*base[i]) / meanBase
@@ -111,7 +113,8 @@ func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 	return d, !math.IsNaN(d.deviation)
 }
 
-// bootstrap is the deviation of a ratio of means, or of its logarithm, by drawing pairs.
+// bootstrap returns the deviation of a ratio of means, or of its logarithm, over random draws
+// of pairs.
 func bootstrap(base, remedy []float64, random *rand.Rand, logarithm bool) float64 {
 	n := len(base)
 	draws := make([]float64, 0, 2000)
@@ -135,58 +138,58 @@ func bootstrap(base, remedy []float64, random *rand.Rand, logarithm bool) float6
 	slices.Sort(draws)
 	deviation := stat.StdDev(draws, nil)
 	if !logarithm {
-		// The quartiles tolerate a draw whose mean of the base comes out near 0.
+		// The quartiles tolerate a draw with a mean of the base near 0.
 		deviation = (stat.Quantile(0.75, stat.Empirical, draws, nil) - stat.Quantile(0.25, stat.Empirical, draws, nil)) / 1.349
 	}
 	return deviation * math.Sqrt(float64(n)/float64(n-1))
 }
 
-// Variant is the pairs of one remedy, for [ScatterOf]. Variants of a group were compared
-// with the same runs without a remedy.
+// Variant holds the pairs of one remedy for [ScatterOf]. Variants of a group were compared with
+// the same runs without a remedy.
 type Variant struct {
 	Group int
 	Pairs []Pair
 }
 
-// Scatter is how far the pairs of a workload scatter, as all its remedies show it. Three
-// pairs show little of that by themselves: Student's t is 4.3 for them, and a deviation
-// that is small by luck passes for certainty. The zero value knows nothing.
+// Scatter describes how far the pairs of a workload scatter, estimated from all its remedies.
+// Three pairs alone show little of that: Student's t is 4.3 for them, and a deviation that is
+// small by chance looks like certainty. The zero value contains no estimate.
 //
 // See [ScatterOf] for the method and its limits.
 type Scatter struct {
 	common [5]common // of amounts
 }
 
-// common is what is known of the deviations of one amount, on the amount's scale.
+// common is the common estimate of the deviations of one amount, on the amount's scale.
 type common struct {
-	variants int     // that it was fitted to; 0 if nothing is known
-	variance float64 // of one pair
-	freedom  float64 // that it counts for: the more, the more alike the variants deviate
+	variants int     // number of fitted variants; 0 without an estimate
+	variance float64 // variance of one pair
+	freedom  float64 // its degrees of freedom: more if the variants' deviations are more alike
 	limit    float64 // degrees of freedom that all variants have
 }
 
 const (
-	// commonVariants is the least number of variants to fit a distribution of
-	// deviations to.
+	// commonVariants is the least number of variants for fitting a distribution of deviations.
 	commonVariants = 8
-	// sharedBase is the correlation of squared differences from the same value.
+	// sharedBase is the correlation of squared differences from a shared value.
 	sharedBase = 0.25
 )
 
-// ScatterOf learns from the remedies of one workload on one runtime; from fewer than 8
-// it learns nothing. Pairs with a crash, and slopes of runs that do not leak, do not
-// count.
+// ScatterOf estimates the scatter from the remedies of one workload on one runtime. With fewer
+// than 8 remedies it makes no estimate. Pairs with a crash, and slopes of runs that do not
+// leak, do not count.
 //
-// The deviations are taken as draws from a scaled inverse chi-squared distribution,
-// fitted to them (G. K. Smyth, Linear models and empirical Bayes methods, 2004). Each
-// deviation is drawn to the common one, the more so the more alike they are; they count
-// as less alike than they look, by a standard error. Deviations within a group are taken
-// as correlated by a quarter, as are squares of differences from the same value.
+// The deviations are modelled as draws from a scaled inverse chi-squared distribution, which is
+// fitted to them (G. K. Smyth, Linear models and empirical Bayes methods, 2004). Each deviation
+// is shrunk towards the common one, more if they are more alike. As a safety margin, they count
+// as less alike than they look, by one standard error. Deviations within a group are assumed to
+// have a correlation of a quarter, as squares of differences from a shared value have.
 //
-// Slopes of which less than half is left scatter less, and neither lend nor borrow. What
-// a value is known to (a page, a noise floor) bounds the result from below. A remedy that
-// scatters much more than the others has intervals that are too narrow: if a quarter of
-// simulated remedies scatter ten times as much as the rest, an eighth of their intervals
+// Slopes of which less than half remains scatter less, and are excluded. The precision of the
+// values (a page, a noise floor) is a lower bound of the result. A remedy that scatters much
+// more than the others gets intervals that are too narrow: if a quarter of simulated remedies
+// scatter ten times as much as the rest, an eighth of their intervals miss the truth, instead
+// of a twentieth.
 // miss the truth, instead of a twentieth.
 func ScatterOf(variants []Variant, seed uint64) (s Scatter) {
 	alive := make([]Variant, len(variants))
@@ -214,7 +217,7 @@ func ScatterOf(variants []Variant, seed uint64) (s Scatter) {
 	return s
 }
 
-// common fits the distribution of the deviations of variants.
+// common fits the distribution of the variants' deviations.
 func (a amount) common(variants []Variant, seed uint64) common {
 	random := rand.New(rand.NewPCG(seed, uint64(len(variants))))
 	var logs, corrections, variances, freedoms []float64
@@ -225,7 +228,7 @@ func (a amount) common(variants []Variant, seed uint64) common {
 			continue
 		}
 		variance, freedom := d.deviation*d.deviation*float64(d.pairs), float64(d.pairs-1)
-		// The logarithm of a variance is biased by its few degrees of freedom.
+		// The logarithm of a variance with few degrees of freedom is biased.
 		logs = append(logs, math.Log(variance)-mathext.Digamma(freedom/2)+math.Log(freedom/2))
 		corrections = append(corrections, trigamma(freedom/2))
 		variances, freedoms = append(variances, variance), append(freedoms, freedom)
@@ -235,13 +238,13 @@ func (a amount) common(variants []Variant, seed uint64) common {
 	if n < commonVariants {
 		return common{}
 	}
-	alike := -1.0 // variants that share the base with a variant, on average
+	alike := -1.0 // mean number of variants that share the base of a variant
 	for _, k := range groups {
 		alike += k * k / n
 	}
 	c := common{variants: len(logs), limit: stat.Mean(freedoms, nil) * n / (1 + sharedBase*alike)}
 	center, spread := stat.MeanVariance(logs, nil)
-	// Shared runs make deviations more alike than they are.
+	// Shared runs make deviations look more alike than they are.
 	spread /= 1 - sharedBase*alike/(n-1)
 	more := spread - stat.Mean(corrections, nil)
 	c.variance = stat.Mean(variances, freedoms)
@@ -253,22 +256,22 @@ func (a amount) common(variants []Variant, seed uint64) common {
 	return c
 }
 
-// moderate draws the deviation of a mean over pairs to the common one, and returns its
-// degrees of freedom then.
+// moderate shrinks the deviation of a mean over pairs towards the common one, and returns the
+// resulting degrees of freedom.
 func (c common) moderate(deviation float64, pairs int) (moderated, freedom float64) {
 	n := float64(pairs)
 	own := n - 1
 	if c.variants == 0 {
 		return deviation, own
 	}
-	if math.IsInf(c.freedom, 1) { // they are all the same
+	if math.IsInf(c.freedom, 1) { // all deviations are the same
 		return math.Sqrt(c.variance / n), max(c.limit, own)
 	}
 	variance := (c.freedom*c.variance + own*deviation*deviation*n) / (c.freedom + own)
 	return math.Sqrt(variance / n), min(c.freedom+own, max(c.limit, own))
 }
 
-// interval is the ratio with its interval.
+// interval returns the ratio with its interval.
 func (c common) interval(d deviating, ok bool) Ratio {
 	if !ok {
 		return Ratio{}
@@ -293,8 +296,8 @@ func (c common) interval(d deviating, ok bool) Ratio {
 // trigamma is the second derivative of the logarithm of the gamma function.
 func trigamma(x float64) float64 { return mathext.Zeta(2, x) }
 
-// inverseTrigamma finds x with trigamma(x) = y, for y > 0. Between its bounds trigamma
-// falls from 1/x² + 1/x to 1/x.
+// inverseTrigamma returns x with trigamma(x) = y, for y > 0. trigamma lies between 1/x and 1/x
+// + 1/x².
 func inverseTrigamma(y float64) float64 {
 	low, high := 1/y, 1/y+1/math.Sqrt(y)
 	for high-low > 1e-9*high {

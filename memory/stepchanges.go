@@ -9,36 +9,37 @@ import (
 )
 
 const (
-	// fewSteps is how many step changes are few: with more, the slope shows growth.
+	// fewSteps is the maximum number of step changes; with more, the slope shows growth.
 	fewSteps = 3
-	// stepsMake is the least part of all growth that the steps must make up.
+	// stepsMake is the least part of all growth that the steps must account for.
 	stepsMake = 0.75
-	// lowStep is the least part of all growth that counts as a step once these make up
-	// enough, and besideSteps the least part that growth beside them must have.
+	// lowStep is the least part of all growth for a further step, once the steps account for
+	// enough. besideSteps is the least part for growth between them.
 	lowStep     = 0.1
 	besideSteps = 0.1
-	// stepsLeave is the most of the squares that a line leaves which steps may leave:
+	// stepsLeave is the largest part of a line's squared residuals that may remain with steps:
 	// noisy growth cut in four leaves about as much as a line does.
 	stepsLeave = 0.5
-	// oneStep is how far apart the pieces of one step lie at most, in bins.
+	// oneStep is the largest distance of the pieces of one step, in bins.
 	oneStep = 2
 )
 
-// judgeStepChanges judges again a course that grew, or may have: it may have gone up
-// in a few steps. No model has more than one, so a line or a curve through them
-// passes for growth. If much of the run came after the last step, only that is
-// judged; else it is too early. A course that grows beside its steps keeps its verdict.
+// judgeStepChanges judges a series with certain or possible growth again, since it may have
+// grown in a few steps. No model has more than one step, so a line or a curve through several
+// looks like growth. If much of the run follows the last step, only that part is judged;
+// otherwise the verdict is inconclusive. A series that also grows between its steps keeps its
+// verdict.
 func (t *trial) judgeStepChanges() {
 	from := 0
 	if len(t.jumps) > 0 {
-		from = t.from // a step that was cut off was one beyond doubt
+		from = t.from // a step that was cut off was certain
 	}
 	at := t.stepChanges(from)
 	if at == nil {
 		return
 	}
 	last := at[len(at)-1]
-	// If they came at regular intervals, there would have been one more.
+	// At regular intervals, another step would have followed.
 	interval := 0.0
 	for i := 1; i < len(at); i++ {
 		interval = max(interval, t.x[at[i]]-t.x[at[i-1]])
@@ -75,13 +76,13 @@ func (t *trial) judgeStepChanges() {
 	t.inconclusive(max(t.total()/2, interval-since), "it went up %d times, and the last time is too near the end", len(jumps))
 }
 
-// stepChanges returns the first samples of the few steps that make up most of the
-// growth since a sample, or nil. What comes after a step stays above all that was
-// before it, but for single outliers, by more than noise or a slope explain.
+// stepChanges returns the first samples after the few steps that make up most of the growth
+// since a sample, or nil. The values after a step stay above all values before it, except for
+// single outliers, by more than noise or a slope explains.
 func (t *trial) stepChanges(from int) []int {
 	_, y := bins(t.x[from:], t.y[from:], modelPoints)
 	y = withoutOutliers(y)
-	least := slices.Clone(y) // from here on
+	least := slices.Clone(y) // minimum of each sample and all later ones
 	for i := len(y) - 2; i >= 0; i-- {
 		least[i] = min(least[i], least[i+1])
 	}
@@ -132,7 +133,7 @@ func (t *trial) stepChanges(from int) []int {
 	return at
 }
 
-// riseNear is the sample after the largest rise near the beginning of a bin.
+// riseNear returns the sample after the largest rise near the beginning of a bin.
 func riseNear(y []float64, bin int) int {
 	per := (len(y) + modelPoints - 1) / modelPoints
 	if per <= 1 {
@@ -147,9 +148,9 @@ func riseNear(y []float64, bin int) int {
 	return at
 }
 
-// withoutSteps returns the steps as changes, and the course since a sample without
-// them; nil if a line explains the course as well. The steps take from what shows a
-// slope, so its interval is wider by a factor.
+// withoutSteps returns the steps as changes, and the series since a sample without them; nil if
+// a line explains the series as well. Removing steps also removes information about the slope,
+// so the interval of the slope is wider by a factor.
 func (t *trial) withoutSteps(from int, at []int) (jumps []Change, rest []float64, wider float64) {
 	x, y := t.x[from:], withoutOutliers(t.y[from:])
 	bounds := []int{0}
@@ -157,7 +158,8 @@ func (t *trial) withoutSteps(from int, at []int) (jumps []Change, rest []float64
 		bounds = append(bounds, i-from)
 	}
 	bounds = append(bounds, len(y))
-	// The slope that is the same between all steps, and the middle of each level.
+	// These give the slope between the steps, which is the same for all, and the middle of each
+	// level.
 	var within, along, around float64
 	mx, my := make([]float64, len(at)+1), make([]float64, len(at)+1)
 	for k := range mx {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// String is the verdict in a line: the kind, the slope with its interval, the carrier,
-// and the confidence.
+// String formats the verdict in a line: the kind, the slope with its interval, the carrier, and
+// the confidence.
 func (v Verdict) String() string {
 	text, ok := v.finding()
 	if !ok {
@@ -25,7 +25,7 @@ func (v Verdict) String() string {
 	return text
 }
 
-// finding is the part that depends on the kind.
+// finding returns the part of the text that depends on the kind.
 func (v Verdict) finding() (text string, ok bool) {
 	amount := func(b Bytes) string { return v.Layer.amount(float64(b)) }
 	slope := Rate(v.Layer, v.Slope, v.Per, true)
@@ -70,7 +70,7 @@ func (v Verdict) finding() (text string, ok bool) {
 	return text, text != ""
 }
 
-// carriedBy names the carrier, and rules out the Go heap if that is known.
+// carriedBy names the carrier. It excludes the Go heap if that is certain.
 func (v Verdict) carriedBy() string {
 	switch v.Cause {
 	case Unattributed:
@@ -123,8 +123,8 @@ func duration(minutes float64) string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
-// Rate formats a slope of a layer, "+3.1 MiB/min", or with its bounds,
-// "+3.1 MiB/min [2.9, 3.4]", in the largest unit that suits all numbers.
+// Rate formats a slope of a layer, "+3.1 MiB/min", or with its bounds, "+3.1 MiB/min [2.9,
+// 3.4]". It uses the largest unit that suits all numbers.
 func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	unit, size := "", 1.0
 	largest := math.Abs(s.Estimate)
@@ -159,8 +159,8 @@ func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	return text
 }
 
-// Times formats the ratio, "x0.52", or with its bounds, "x0.52 [0.49, 0.55]". A missing
-// upper bound is "inf", and a ratio that is not OK "unknown".
+// Times formats the ratio, "x0.52", or with its bounds, "x0.52 [0.49, 0.55]". A missing upper
+// bound is "inf", and a ratio that is not OK is "unknown".
 func (r Ratio) Times(bounds bool) string {
 	if !r.OK {
 		return Reading{}.String()
@@ -185,14 +185,14 @@ func (r Ratio) Times(bounds bool) string {
 		return text
 	}
 	high := number(r.High)
-	// Files from before Unbounded existed have the largest number alone.
+	// Files from before Unbounded existed only have the largest float64.
 	if r.Unbounded || r.High >= math.MaxFloat64 {
 		high = "inf"
 	}
 	return fmt.Sprintf("%s [%s, %s]", text, number(r.Low), high)
 }
 
-// decimal formats a number with digits after the point, and zeros without a sign.
+// decimal formats a number with digits after the point. Zero has no sign.
 func decimal(v float64, digits int) string {
 	text := strconv.FormatFloat(v, 'f', digits, 64)
 	if strings.Trim(text, "-0.") == "" {
@@ -201,7 +201,8 @@ func decimal(v float64, digits int) string {
 	return text
 }
 
-// digits after the point: three significant ones, two at least of a number below 1.
+// digits returns the number of digits after the point: three significant digits, and at least
+// two for a number below 1.
 func digits(v float64) int {
 	switch {
 	case v >= 100:

@@ -9,31 +9,31 @@ const (
 	PerMinute Per = "minute"
 )
 
-// DefaultConfidence is the level of the intervals. At 99% one of 200 runs
-// without a leak has an interval that lies above 0 by chance.
+// DefaultConfidence is the confidence of intervals. At 99%, one of 200 runs without a leak has
+// an interval above 0 by chance.
 const DefaultConfidence = 0.99
 
-// Criteria select what is judged, and how strictly. The zero value judges anonymous
-// memory by step, and any growth beyond noise is a leak.
+// Criteria configure the judgement. The zero value judges anonymous memory by step, and any
+// growth beyond noise is a leak.
 type Criteria struct {
-	// Layer to judge; "" means Anon, or RSS if the system does not report Anon.
+	// Layer is the layer to judge; "" means Anon, or RSS if the system does not report Anon.
 	Layer Layer
-	// Per is PerStep if empty. PerMinute suits a watch without steps.
+	// Per is the unit of slopes; empty means PerStep. PerMinute suits a watch without steps.
 	Per Per
-	// Budget is the growth in bytes per step (or minute) that is no leak. Flat means
-	// that the growth is within it beyond doubt; with 0, that no growth was seen, and
-	// that hidden growth is below 1% of the level, a MiB, or the usual swing.
+	// Budget is the growth in bytes per step (or minute) that does not count as a leak. Flat
+	// means that the growth is certainly within it. With 0, Flat means that no growth was
+	// found, and hidden growth is below 1% of the level, a MiB, or the usual variation.
 	Budget Bytes
-	// Confidence is that of the interval, DefaultConfidence if 0.
+	// Confidence is the confidence of the interval; 0 means DefaultConfidence.
 	Confidence float64
-	// Seed of the bootstrap. Equal samples and equal seeds give equal verdicts.
+	// Seed is the seed of the bootstrap. Equal samples and equal seeds give equal verdicts.
 	Seed uint64
 }
 
 // Kind is the kind of a verdict.
 type Kind string
 
-// The kinds. [Series.Judge] never finds a Crash; who started the run does.
+// The kinds. [Series.Judge] never returns Crash; the program that started the run does.
 const (
 	Leak         Kind = "leak"         // grows on, above the budget, without slowing down
 	Plateau      Kind = "plateau"      // has grown, and has stopped
@@ -44,27 +44,28 @@ const (
 	Crash        Kind = "crash"        // the run ended before its time
 )
 
-// minimumSamples is the least that is judged at all.
+// minimumSamples is the least number of samples for a verdict.
 const minimumSamples = 16
 
-// Verdict is the judgement of a series. Slopes and spans are in the unit of Per,
-// amounts in the unit of the layer.
+// Verdict is the judgement of a series. Slopes and spans have the unit of Per, amounts the unit
+// of the layer.
 type Verdict struct {
 	Kind  Kind  `json:"kind"`
 	Layer Layer `json:"layer"`
 	Per   Per   `json:"per"`
-	// Slope of the judged part at the Confidence; all 0 with fewer than 16 samples.
+	// Slope is the slope of the judged part at the Confidence; all 0 with fewer than 16
+	// samples.
 	Slope      Interval `json:"slope"`
 	Confidence float64  `json:"confidence"`
 	Budget     Bytes    `json:"budget"`
-	// NoiseFloor is half the interval of the slope. A leak of 4 times as much is found
-	// in 99 of 100 series.
+	// NoiseFloor is half of the width of the slope's interval. A leak of four times as much is
+	// found in 99 of 100 series.
 	NoiseFloor float64 `json:"noise_floor"`
-	// Noise is a robust standard deviation of one sample around the trend; Quantum the
-	// smallest difference of two samples, mostly a page.
+	// Noise is a robust standard deviation of one sample around the trend. Quantum is the
+	// smallest difference of two samples, usually a page.
 	Noise   Bytes `json:"noise"`
 	Quantum Bytes `json:"quantum"`
-	// Start is the level at the beginning, Level the one at the end.
+	// Start is the level at the beginning, and Level the level at the end.
 	Start Bytes `json:"start"`
 	Level Bytes `json:"level"`
 	// Jumps are the changes of level that were cut off, in the order of time.
@@ -72,26 +73,27 @@ type Verdict struct {
 	// Depth and Falls are the size and number of the falls of a sawtooth.
 	Depth Bytes `json:"depth,omitempty"`
 	Falls int   `json:"falls,omitempty"`
-	// From and To bound the judged part; what was before is warm-up.
+	// From and To bound the judged part; everything before is warm-up.
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
-	// Model fits the judged part best, by AICc.
+	// Model is the model that fits the judged part best, by AICc.
 	Model Model `json:"model,omitempty"`
 	// Samples is the number of samples in the judged part.
 	Samples int `json:"samples"`
-	// More is how many more steps (or minutes) would decide an inconclusive verdict if
-	// the noise stays the same.
+	// More is the number of further steps (or minutes) that would decide an inconclusive
+	// verdict if the noise stays the same.
 	More float64 `json:"more,omitempty"`
 	// Reason explains an inconclusive verdict, or a crash.
 	Reason string `json:"reason,omitempty"`
-	// Carrier is the layer that grows along, and Cause its meaning; empty if nothing
-	// grew.
+	// Carrier is the layer that grows with the judged one, and Cause its meaning; both are
+	// empty if nothing grew.
 	Cause   Cause `json:"cause,omitempty"`
 	Carrier Layer `json:"carrier,omitempty"`
-	// Net is the slope less what malloc holds free; nil unless that was sampled and
-	// what malloc has handed out does not grow.
+	// Net is the slope without malloc's free memory. It is nil unless that was sampled and
+	// malloc in use does not grow.
 	Net *Interval `json:"net,omitempty"`
-	// Kept is what was left of the growth when all was closed ([Verdict.Trimmed]).
+	// Kept is the part of the growth that remained after closing everything
+	// ([Verdict.Trimmed]).
 	Kept *Kept `json:"kept,omitempty"`
 	// Trends are the slopes of all layers.
 	Trends []Trend `json:"trends,omitempty"`

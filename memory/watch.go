@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// Options configure [Watch]. The zero value watches this process once a second.
+// Options configure [Watch]. The zero value watches this process once per second.
 type Options struct {
 	// Every is the time between samples; 0 means a second.
 	Every time.Duration
-	// Sampler selects the process and further layers. Sources are called from the
-	// goroutine that samples.
+	// Sampler selects the process and further layers. Sources are called from the sampling
+	// goroutine.
 	Sampler SamplerOptions
-	// Steps returns how many steps the program has done. It is called from the goroutine
-	// that samples. Without it, slopes are per minute unless Criteria have a Per.
+	// Steps returns the number of steps done. It is called from the sampling goroutine. Without
+	// it, slopes are per minute unless Criteria set Per.
 	Steps func() int
-	// Keep bounds the memory of the watch, as in [Series].
+	// Keep bounds the number of samples, as in [Series].
 	Keep int
-	// Criteria of the verdict.
+	// Criteria are the criteria of the verdict.
 	Criteria Criteria
 }
 
-// Watcher samples a process in the background. Its methods can be called from any
-// goroutine, during the watch and after it.
+// Watcher samples a process in the background. Its methods are safe for concurrent use, during
+// the watch and after it.
 type Watcher struct {
 	options Options
 	sampler *Sampler
@@ -37,9 +37,9 @@ type Watcher struct {
 	err    error
 }
 
-// Watch starts to sample and returns at once. It samples until ctx is done, Stop is called,
-// or the process has ended, takes a last sample, and leaves no goroutine behind. Its memory
-// is bounded and taken at the start, so it does not show in its own samples.
+// Watch starts sampling and returns at once. It samples until ctx is done, Stop is called, or
+// the process has ended; then it takes a last sample and ends its goroutine. Its memory is
+// bounded and allocated at the start, so it does not appear in its own samples.
 //
 // Watch does not fail: if nothing can be sampled, the verdict is inconclusive and
 // [Watcher.Err] has the reason.
@@ -114,8 +114,8 @@ func (w *Watcher) Stop() {
 // Done is closed when the watch has ended.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Err is the reason why nothing is sampled, or why the watch ended before it was stopped:
-// ErrUnavailable or ErrEnded. A watch that was stopped has no error.
+// Err returns the reason why nothing is sampled, or why the watch ended before Stop:
+// ErrUnavailable or ErrEnded. It is nil after Stop.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +133,7 @@ func (w *Watcher) Verdict() Verdict {
 	return v
 }
 
-// Samples returns the samples that are kept.
+// Samples returns the stored samples.
 func (w *Watcher) Samples() []Sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()

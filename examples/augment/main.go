@@ -1,14 +1,13 @@
 //go:build tfgo
 
-// Command augment trains the built-in model of handwritten digits on images that a
-// graph of tfgo moves, stretches and fades, anew in each epoch: tfgo describes the
-// graph, and everything that runs in the training loop is this project's.
+// Command augment trains the built-in model of handwritten digits on images that a graph of
+// tfgo moves, stretches and fades differently in each epoch. tfgo only describes the graph;
+// this project's session runs it in the training loop.
 //
 //	make augment
 //
-// tfgo links libtensorflow, so the program is built under the tag tfgo only, with the
-// settings in bench/galeone.env. There is one TensorFlow in the process, which both
-// bindings use.
+// tfgo links libtensorflow, so the program is only built with the tag tfgo, with the settings
+// in bench/galeone.env. The process has one TensorFlow, which both bindings use.
 package main
 
 import (
@@ -51,7 +50,7 @@ func run() error {
 	return nil
 }
 
-// train runs the loop, whose session and validation data it sets.
+// train runs the loop after setting its session and validation data.
 func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, err error) {
 	d, err := describe()
 	if err != nil {
@@ -86,7 +85,8 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	defer s.Close()
 	loop.Session, loop.Validation = s, test
 	loop.Hook(fit.Progress(os.Stderr))
-	// The preprocessing graph runs in the prefetcher's goroutine, while earlier batches are trained on.
+	// The preprocessing graph runs in the prefetcher's goroutine, during the steps of earlier
+	// batches.
 	history, err := loop.Run(ctx, data.Prefetch(changed, 2))
 	if err != nil {
 		return 0, err
@@ -95,18 +95,18 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	return accuracy, s.SaveModel(ctx, out)
 }
 
-// size is that of an image, in pixels each way.
+// size is the width and height of an image, in pixels.
 const size = 8
 
-// description is a graph as tfgo has it, and the tensors that a graph needs: pixels
-// takes images in rows of 64 float32, seed two int64, and changed is as many rows.
+// description is a graph of tfgo and its tensors: pixels takes images in rows of 64 float32,
+// seed takes two int64, and changed has as many rows as pixels.
 type description struct {
 	graph                 *tf.Graph
 	pixels, seed, changed tf.Output
 }
 
-// describe moves and stretches each image by up to a pixel at each edge, and fades or
-// strengthens it by up to a fifth.
+// describe moves and stretches each image by up to a pixel at each edge, and changes its
+// intensity by up to a fifth.
 func describe() (d description, err error) {
 	root := tfgo.NewRoot()
 	next := func() *op.Scope { return root.SubScope("augment") } // one per operation, or names would clash
@@ -116,7 +116,7 @@ func describe() (d description, err error) {
 	zero, one := tfgo.Const(root, int32(0)), tfgo.Const(root, int32(1))
 	count := op.Gather(next(), op.Shape(next(), d.pixels), zero)
 
-	// Five numbers per image, from -1 to 1: a distance for each edge, and the light.
+	// Five numbers per image, from -1 to 1: a distance for each edge, and the intensity.
 	random := op.StatelessRandomUniform(next(), op.Pack(next(), []tf.Output{count, tfgo.Const(root, int32(5))}), d.seed)
 	random = op.Sub(next(), op.Mul(next(), random, tfgo.Const(root, float32(2))), tfgo.Const(root, float32(1)))
 	columns := func(from, to int32) tf.Output {
@@ -134,7 +134,7 @@ func describe() (d description, err error) {
 	return d, err
 }
 
-// open has the graph run by a session of this project.
+// open returns the graph for a session of this project to run.
 func (d description) open(ctx context.Context, seed int64) (*session.Preprocessing, error) {
 	text := new(bytes.Buffer)
 	if _, err := d.graph.WriteTo(text); err != nil {

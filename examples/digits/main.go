@@ -1,5 +1,5 @@
-// Command digits fine-tunes the built-in model of handwritten digits and saves
-// the result: the smallest complete program on the fit loop.
+// Command digits fine-tunes the built-in model of handwritten digits and saves the result. It
+// is the smallest complete program with the fit loop.
 //
 //	go run ./examples/digits out/digits
 package main
@@ -28,7 +28,7 @@ func run() error {
 	if len(os.Args) > 1 {
 		out = os.Args[1]
 	}
-	// Ctrl-C completes the step that runs, and then ends the loop.
+	// Ctrl-C completes the current step and then ends the loop.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
@@ -49,7 +49,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	defer s.Close() // frees graph, variables and buffers: the garbage collector cannot
+	defer s.Close() // frees graph, variables and buffers, which the garbage collector cannot
 
 	loop := fit.Loop{Session: s, Batch: 32, Epochs: 20, Validation: test}
 	loop.Hook(fit.Progress(os.Stderr), fit.EarlyStop("val_loss", fit.Patience(3)))

@@ -1,6 +1,6 @@
-// Command own trains a SavedModel of your own on an .npz file whose arrays are
-// named like the inputs of its train signature, in a loop written by hand: for
-// programs that have a loop already and want to keep it.
+// Command own trains your own SavedModel in a handwritten loop, for programs that already have
+// one. The data is an .npz file whose arrays have the names of the inputs of the train
+// signature.
 //
 //	python examples/export/lstm.py out/lstm
 //	go run ./examples/own out/lstm/model out/lstm/train.npz out/lstm/trained

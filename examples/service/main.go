@@ -132,7 +132,8 @@ func (s service) train(ctx context.Context, worker *supervise.Worker, name strin
 	return err
 }
 
-// endsService reports whether the next job, or another process, would have the error too.
+// endsService reports whether an error ends the worker: the next job would also have it, or
+// another process may not have it.
 func endsService(err error) bool {
 	for _, other := range []error{context.Canceled, supervise.ErrRestart, supervise.ErrRetry, checkpoint.ErrLocked} {
 		if errors.Is(err, other) {

@@ -1,5 +1,5 @@
-// Command train fine-tunes the built-in model of handwritten digits as is fastest on this
-// machine, within a memory budget, and restarts after crashes.
+// Command train fine-tunes the built-in model of handwritten digits with the fastest
+// configuration on this machine, within a memory budget, and restarts after crashes.
 //
 //	go run ./examples/train
 package main
