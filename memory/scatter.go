@@ -296,8 +296,8 @@ func (c common) interval(d deviating, ok bool) Ratio {
 // trigamma is the second derivative of the logarithm of the gamma function.
 func trigamma(x float64) float64 { return mathext.Zeta(2, x) }
 
-// inverseTrigamma returns x with trigamma(x) = y, for y > 0. trigamma lies between 1/x and 1/x
-// + 1/x².
+// inverseTrigamma returns x with trigamma(x) = y, for y > 0. trigamma(x) lies between 1/x and
+// 1/x+1/x².
 func inverseTrigamma(y float64) float64 {
 	low, high := 1/y, 1/y+1/math.Sqrt(y)
 	for high-low > 1e-9*high {

@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string) error {
 			sum += loss * float64(batch.Size)
 			samples += batch.Size
 		}
-		live := tfbind.Live() // what is held in native memory: the same in every epoch
+		live := tfbind.Live() // objects in native memory, the same number in every epoch
 		fmt.Printf("epoch %d  loss %.4f  steps held %d (%d bytes)  tensors held %d\n",
 			epoch+1, sum/float64(samples), live.Steps, live.StepBytes, live.Tensors)
 	}
