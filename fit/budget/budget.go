@@ -255,11 +255,10 @@ func (e *enforcer) firstPlan(base memory.Bytes) error {
 		return e.session.SetMicroBatches(e.firstParts())
 	}
 	e.chosen = e.plan()
-	why := "a batch has one sample"
-	if e.Batch > 1 {
-		why = whole.Error()
+	if e.Batch == 1 {
+		whole = errors.New("a batch has one sample")
 	}
-	e.log.Info("memory budget: batches stay whole", "prefetch", e.chosen.Ahead, "now", base, "budget", e.Limit, "of", e.layer, "reason", why)
+	e.log.Info("memory budget: batches stay whole", "budget", e.Limit, "of", e.layer, "reason", whole)
 	return nil
 }
 

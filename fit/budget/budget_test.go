@@ -3,6 +3,7 @@ package budget
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -242,7 +243,7 @@ func TestBudgetChooses(t *testing.T) {
 		{"first steps take more than is left free", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 690 * mib, 2, `chosen" parts=2 samples=16 prefetch=0 needs="478.0 MiB" budget="690.0 MiB" of=rss reason="whole batches may need 722.0 MiB"`},
 		{"no growth that can be told", machine{base: 300 * mib, once: 60 * mib, perSample: 100}, 400 * mib, 1, `chosen" parts=`},
 		{"little growth", machine{base: 300 * mib, once: 10 * mib, perSample: mib}, 335 * mib, 2, `chosen" parts=`},
-		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 700 * mib, 1, `batches stay whole" prefetch=0 now="300.0 MiB" budget="700.0 MiB" of=rss reason="the model has no gradients"`},
+		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 700 * mib, 1, `batches stay whole" budget="700.0 MiB" of=rss reason="the model has no gradients"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := c.m.process()
@@ -256,6 +257,21 @@ func TestBudgetChooses(t *testing.T) {
 			assert.Contains(t, log.String(), `level=INFO msg="memory budget: `+c.says)
 		})
 	}
+}
+
+// The reason why batches stay whole is an error, in which a program can name options its way.
+func TestReasonNamesOptions(t *testing.T) {
+	var reason error
+	log := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == "reason" {
+			reason, _ = a.Value.Any().(error)
+		}
+		return a
+	}}))
+	m := machine{whole: true}
+	_, err := attempt{epochs: 1, steps: 1}.run(t, m.process(), &Budget{Limit: 700 * mib, Log: log})
+	require.NoError(t, err)
+	assert.ErrorIs(t, reason, errWhole)
 }
 
 // What was predicted wrongly is seen at once, said, and mended.
