@@ -125,10 +125,10 @@ func Baseline(value float64) Option {
 	return Option{"Baseline", func(o *options) { o.baseline = &value }}
 }
 
-// RestoreBest makes EarlyStop restore the state of the best epoch at the end of the run,
-// whether or not it stopped the run, unless the run ended with an error. The state is stored in
-// checkpoints and in files in dir, usually the folder of the checkpoints. An empty dir means a
-// temporary folder.
+// RestoreBest makes EarlyStop restore the state of the best epoch at the end of the run, and log
+// that epoch, whether or not it stopped the run, unless the run ended with an error. The state
+// is stored in checkpoints and in files in dir, usually the folder of the checkpoints. An empty
+// dir means a temporary folder.
 func RestoreBest(dir string) Option {
 	return Option{"RestoreBest", func(o *options) { o.restore, o.bestDir = true, dir }}
 }

@@ -343,6 +343,11 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 			err = fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
 		} else {
 			s.run.restored = true
+			best := Metric{e.metric, math.NaN()}
+			if e.savedBest.known {
+				best.Value = e.savedBest.best
+			}
+			s.Log.Info(fmt.Sprintf("restored the weights of epoch %d (%s %s)", e.bestEpoch, best.Name, best.text()))
 		}
 	}
 	if e.own {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -69,7 +70,8 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 		t.Run(fmt.Sprint(c.losses), func(t *testing.T) {
 			t.Chdir(tempDir(t))
 			l := scripted(c.losses)
-			loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses)}
+			var log strings.Builder
+			loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses), Log: slog.New(slog.NewTextHandler(&log, nil))}
 			var states [][2][3]uint64
 			loop.Hook(EarlyStop("loss", c.options...), Hook{Name: "remember", Epoch: func(context.Context, *State) error {
 				states = append(states, l.state())
@@ -83,8 +85,11 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 				require.Contains(t, h.Stopped, fmt.Sprintf("early stop after epoch %d: loss has not improved", c.epochs))
 			}
 			want := c.epochs
-			if c.restored != none {
+			if c.restored == none {
+				require.Empty(t, log.String())
+			} else {
 				want = c.restored
+				require.Contains(t, log.String(), fmt.Sprintf(`level=INFO msg="restored the weights of epoch %d (loss %s)"`, want, formatValue(c.losses[want-1])))
 				require.Empty(t, names(t, "x"), "the kept state is removed")
 			}
 			require.Equal(t, states[want-1], l.state(), "the state in the end is that of epoch %d", want)
