@@ -177,9 +177,12 @@ const (
 type Result struct {
 	// History has the epochs that were done, even after an error. It is never nil.
 	History *fit.History
-	// Out is the folder of the trained model; empty if none was saved.
+	// Out is the folder of the trained model; empty if none was saved. If InChild, it is
+	// Config.Out, or empty after an error.
 	Out string
-	// InChild means that a child process did the training, and History is empty.
+	// InChild means that this is the parent of the child process that did the training, and
+	// History is empty. It is false in the child, where Run also returns: what a program must
+	// do once after a training belongs behind err == nil && !InChild, supervised or not.
 	InChild bool
 }
 
@@ -212,13 +215,13 @@ func (c *Config) check() error {
 	case c.Seed > math.MaxInt64:
 		return refuse("Config.Seed", c.Seed, "expected at most %d", int64(math.MaxInt64))
 	case c.ValidationFraction != 0 && !(c.ValidationFraction > 0 && c.ValidationFraction < 1):
-		return refuse("Config.ValidationFraction", c.ValidationFraction, "expected a fraction between 0 and 1, or a file")
+		return refuse("Config.ValidationFraction", c.ValidationFraction, "expected a fraction between 0 and 1")
 	case c.ValidationFraction != 0 && c.Validation != "":
 		return refuse("Config.ValidationFraction", c.ValidationFraction, "{Config.Validation} names data; leave one of them out")
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":
-		return refuse("Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
+		return refuse("Checkpoints.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
 	case c.Resume && c.Checkpoints.Folder == "":
 		return refuse("Config.Resume", nil, "needs {Config.Checkpoints}, the folder to resume from")
 	case c.Loop.ResumeAnyway && !c.Resume:

@@ -20,5 +20,6 @@
 // only once. Run then restarts the program from its beginning, with the same arguments. With
 // Config.Supervise it also runs the program as a child, and with Config.Autotune as trials. So
 // main calls autotune.Child first, then Run, and before Run does nothing that must not be
-// repeated.
+// repeated. Under supervision, Run returns in the child and then in the parent, so the code
+// after it runs twice: Result.InChild tells them apart.
 package train

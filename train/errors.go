@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,47 @@ func (t text) Error() string { return t.OptionText(option.GoName) }
 
 // OptionText returns the message with other names for the options.
 func (t text) OptionText(name option.Name) string { return option.Marked(string(t), name) }
+
+// ofConfig maps options that Run sets to the options of Config that determine them.
+var ofConfig = map[string]string{
+	"Best":            "Checkpoints.Best",
+	"Budget.Batch":    "Loop.Batch",
+	"Checkpoint":      "Config.Checkpoints",
+	"Loop.Resume":     "Config.Resume",
+	"Loop.Session":    "Config.Model",
+	"Loop.Validation": "Config.Validation",
+}
+
+// configError is an error that names options of Config instead of those that Run sets.
+type configError struct{ error }
+
+// asConfig returns a configError if err names an option of ofConfig, and err otherwise.
+func asConfig(err error) error {
+	if err == nil || (configError{err}).Error() == err.Error() {
+		return err
+	}
+	return configError{err}
+}
+
+func (e configError) Error() string { return e.OptionText(option.GoName) }
+func (e configError) Unwrap() error { return e.error }
+
+// OptionText implements option.Named.
+func (e configError) OptionText(name option.Name) string {
+	return option.Text(e.error, func(option, value string) string { return name(cmp.Or(ofConfig[option], option), value) })
+}
+
+// As gives an *option.Error the option of Config.
+func (e configError) As(target any) bool {
+	to, ok := target.(**option.Error)
+	if !ok || !errors.As(e.error, to) {
+		return false
+	}
+	named := **to
+	named.Option = cmp.Or(ofConfig[named.Option], named.Option)
+	*to = &named
+	return true
+}
 
 func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })

@@ -52,6 +52,9 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		result, err = t.process(ctx, worker)
 		return err
 	})
+	if err == nil && result.InChild {
+		result.Out = c.Out
+	}
 	return result, err
 }
 
@@ -116,7 +119,7 @@ func (t *training) report(subject string, value any) {
 func (t *training) process(ctx context.Context, worker *supervise.Worker) (Result, error) {
 	t.worker = worker
 	r, err := t.train(ctx)
-	return r, t.restartable(err, t.continues() && (!t.resumed || notBegun(err)))
+	return r, asConfig(t.restartable(err, t.continues() && (!t.resumed || notBegun(err))))
 }
 
 // continues reports whether an earlier process of this call started the training.

@@ -13,6 +13,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -88,6 +89,9 @@ func TestReportsGoToTheLog(t *testing.T) {
 // What cannot work is an error about an option, or about what it names, before anything is
 // trained.
 func TestRunRefuses(t *testing.T) {
+	used := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(used, "ckpt-1", checkpoint.History), nil, 0o666))
 	for _, c := range []struct {
 		change func(*Config)
 		option string // empty for an InputError
@@ -104,6 +108,10 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Seed = 1 << 63 }, "Config.Seed", "expected at most 9223372036854775807"},
 		{func(c *Config) { c.ValidationFraction = 1 }, "Config.ValidationFraction", "between 0 and 1"},
 		{func(c *Config) { c.ValidationFraction, c.Validation = 0.1, "x.npz" }, "Config.ValidationFraction", "leave one of them out"},
+		{func(c *Config) { c.Checkpoints.Folder = used }, "Config.Checkpoints", "Config.Checkpoints " + used + ": it holds checkpoints of an earlier training (the newest is ckpt-1); continue it with Config.Resume"},
+		{func(c *Config) { c.Checkpoints.Best = "loss" }, "Checkpoints.Best", "needs Config.Checkpoints"},
+		{func(c *Config) { c.Loop.Hook(fit.EarlyStop("val_loss")) }, "EarlyStop", "or set Config.Validation for those of a validation"},
+		{func(c *Config) { c.Checkpoints = Checkpoints{Folder: t.TempDir(), Best: "other"} }, "Checkpoints.Best", "Checkpoints.Best other: there is no such metric"},
 		{func(c *Config) { c.Resume = true }, "Config.Resume", "needs Config.Checkpoints"},
 		{func(c *Config) { c.Supervise = Supervised }, "Config.Supervise", "needs Config.Checkpoints"},
 		{func(c *Config) { c.OnOutOfMemory = "hope" }, "Config.OnOutOfMemory", "expected microbatch, restart, or nothing"},
@@ -127,4 +135,6 @@ func TestRunRefuses(t *testing.T) {
 		}
 		assert.Empty(t, r.History.Records)
 	}
+	c := Config{Loop: fit.Loop{Batch: 32, Epochs: 1}, ValidationFraction: 2}
+	assert.EqualError(t, c.check(), "Config.ValidationFraction 2: expected a fraction between 0 and 1")
 }

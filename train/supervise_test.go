@@ -2,8 +2,10 @@ package train
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -156,4 +158,26 @@ func TestWhatAnErrorLeaves(t *testing.T) {
 	assert.True(t, notBegun(&fit.HookError{Phase: "start", Err: full}))
 	assert.False(t, notBegun(&fit.HookError{Phase: "end", Err: full}))
 	assert.False(t, notBegun(&fit.HookError{Phase: "start", Err: other}))
+}
+
+// The child that trained and its parent return the same Out, and only one of them has !InChild.
+func TestResultUnderSupervision(t *testing.T) {
+	const env = "STEADYFIT_TEST_SUPERVISED"
+	out := os.Getenv(env)
+	if out == "" {
+		out = filepath.Join(t.TempDir(), "model")
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), env+"="+out)
+		text, err := cmd.Output()
+		require.NoError(t, err, "%s", text)
+		assert.Regexp(t, `(?s)child false, out "`+out+`", epochs 1\n.*child true, out "`+out+`", epochs 0\n`, string(text))
+		assert.FileExists(t, filepath.Join(out, "saved_model.pb"))
+		return
+	}
+	r, err := Run(t.Context(), Config{
+		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 2},
+		Supervise: Supervised, Checkpoints: Checkpoints{Folder: out + "-checkpoints"}, Out: out,
+	})
+	require.NoError(t, err)
+	fmt.Printf("child %v, out %q, epochs %d\n", r.InChild, r.Out, len(r.History.Records))
 }
