@@ -389,7 +389,7 @@ func TestWithin(t *testing.T) {
 	assert.Equal(t, Configuration{}, caller.Within(Limits{}, session.Options{}))
 }
 
-// What is kept serves every training that may use some of it.
+// Cached measurements serve every training that may use some of the configurations.
 func TestKept(t *testing.T) {
 	measured := func(c Configuration, ratio float64, peak memory.Bytes) Measurement {
 		return Measurement{Configuration: c, Step: ratio, Low: ratio, Ratio: ratio, High: ratio, Rounds: 5, Peak: peak}
@@ -441,7 +441,7 @@ func TestKept(t *testing.T) {
 	assert.Equal(t, 0.6, find(later.Measurements, fused).Ratio)
 	assert.Equal(t, "boom", find(later.Measurements, compiled).Out)
 	assert.Nil(t, find(later.Measurements, both), "which has failed, too")
-	// Trials that were asked for anew take the place of what they had time for, and of what they did not come to.
+	// Requested trials replace cached measurements, except where a new trial was late.
 	anew := []Measurement{measured(Configuration{}, 1, 100), {Configuration: fused, Out: "late", Late: true}, measured(compiled, 0.9, 400)}
 	later = Choice{Measurements: anew}
 	kept.Measurements[1].Passing = false

@@ -238,7 +238,7 @@ func TestTrialsUnderBudget(t *testing.T) {
 	assert.Equal(t, 2*memory.MiB, c.Measurements[0].Peak)
 }
 
-// Where there may be no room for a second process, none is begun.
+// No second process is started if there may be too little memory for it.
 func TestTrialsWithoutHeadroom(t *testing.T) {
 	s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1, anon: 1 << 60}})
 	c := s.outcome([]Configuration{both, fused}, []Configuration{single})

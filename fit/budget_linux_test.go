@@ -218,8 +218,8 @@ func (r heavyRun) run(t *testing.T, env ...string) (result heavyResult, peak mem
 // the default is once.
 const budgetRunsEnv = "STEADYFIT_TEST_BUDGET_RUNS"
 
-// A budget of 70% of what the training takes by itself is kept, and the losses are those
-// of whole batches.
+// A training keeps a budget of 70% of its memory without one, and the losses are those of whole
+// batches.
 func TestBudgetIsKept(t *testing.T) {
 	const steps = 32
 	runs := 1
@@ -258,7 +258,7 @@ func TestBudgetIsKept(t *testing.T) {
 	assert.NotContains(t, have.Events, "over_budget")
 	assert.NotContains(t, have.Events, "reset")
 	assert.InEpsilonSlice(t, plain.Losses, have.Losses[:steps], 1e-3)
-	// Resumed, it goes on with what was chosen.
+	// The resumed run uses the chosen plan.
 	full.Steps += 8
 	more, most := full.run(t)
 	require.Empty(t, more.Err)
@@ -305,8 +305,8 @@ func TestBudgetOfASmallModel(t *testing.T) {
 	assert.Empty(t, have.Events)
 }
 
-// Once a run has chosen how to split, one that is stopped and resumed goes on as one that
-// is not, bit for bit.
+// Once a run has chosen its micro-batches, a stopped and resumed run equals an uninterrupted
+// one, bit for bit.
 func TestBudgetIsResumedBitForBit(t *testing.T) {
 	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.run(t)
 	require.NotZero(t, have.Need)
@@ -334,9 +334,9 @@ func TestBudgetIsResumedBitForBit(t *testing.T) {
 	t.Logf("%d parts", chosen.Parts)
 }
 
-// With oneDNN's pool capped below what a step takes, the batch is split until it fits,
-// and the run goes on from the state before. TensorFlow waits 10 s for memory
-// before it says that there is none.
+// With oneDNN's pool capped below the need of a step, the batch is split until it fits, and the
+// run continues from the state before the step. TensorFlow waits 10 s for memory before it
+// reports the error.
 func TestOutOfMemoryIsSplit(t *testing.T) {
 	const steps = 4
 	const pool, limit = "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=40000000"
@@ -381,9 +381,9 @@ func TestOutOfMemoryIsDecided(t *testing.T) {
 	assert.Error(t, recovery.Load(json.RawMessage(`[]`)))
 }
 
-// After two deaths for want of memory a run begins with four times as many parts, and that
-// is part of its checkpoints.
-func TestOutOfMemorySplitsAfterDeaths(t *testing.T) {
+// After two crashes due to lack of memory, a run begins with four times as many parts, and its
+// checkpoints store that number.
+func TestOutOfMemorySplitsAfterCrashes(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	digits, _, err := data.Builtin("digits")

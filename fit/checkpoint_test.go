@@ -593,8 +593,8 @@ func TestBestIsKept(t *testing.T) {
 	require.NoError(t, newLinear().Restore(t.Context(), found[2].Variables))
 }
 
-// The update of step 6 ruins the weights. Its own loss was finite, so there is a
-// checkpoint of them when the loss of step 7 tells.
+// The update of step 6 ruins the weights. Its own loss was finite, so a checkpoint of them
+// exists when the loss of step 7 shows the damage.
 func TestDivergedStateIsNotResumed(t *testing.T) {
 	for _, keep := range []int{1, 3} {
 		dir := tempDir(t)

@@ -54,7 +54,7 @@ func readOnly(t testing.TB, dir string) (undo func()) {
 	return undo
 }
 
-// heavy is a session whose checkpoints take some room.
+// heavy is a session with large checkpoints.
 type heavy struct {
 	*linear
 	// silent says nothing of why a save failed, as TensorFlow does.
@@ -72,7 +72,7 @@ func (h heavy) Save(ctx context.Context, prefix string) error {
 	return err
 }
 
-// fill leaves no room on a disk.
+// fill fills a disk completely.
 func fill(t testing.TB, path string) {
 	f, err := os.Create(path)
 	require.NoError(t, err)
@@ -184,8 +184,8 @@ func TestFullDiskStops(t *testing.T) {
 	}
 }
 
-// A training that is resumed on a full disk goes on with Continue, and writes its
-// checkpoints when there is room; one that begins there does not.
+// A training that resumes on a full disk continues with Continue, and writes its checkpoints
+// once there is space. A training that starts on a full disk fails.
 func TestFullDiskResumes(t *testing.T) {
 	root := smallTempDisk(t)
 	dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
@@ -218,7 +218,7 @@ func TestFullDiskResumes(t *testing.T) {
 	require.Empty(t, l.steps)
 }
 
-// There is room for two checkpoints and a bit, so the oldest one goes first.
+// The disk holds little more than two checkpoints, so the oldest one is removed first.
 func TestFullDiskMakesRoom(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		root := smallTempDisk(t)
@@ -239,7 +239,7 @@ func TestFullDiskMakesRoom(t *testing.T) {
 	}
 }
 
-// The only good checkpoint stays, whatever room it would make: the other one is
+// The only good checkpoint stays, even if it would free enough space, because the other one is
 // damaged.
 func TestFullDiskKeepsTheLastGoodCheckpoint(t *testing.T) {
 	root := smallTempDisk(t)
@@ -364,7 +364,8 @@ func TestFullDiskLogFile(t *testing.T) {
 			require.Equal(t, upTo(done-1), linesIn(t, path))
 			require.Equal(t, filepath.Join(dir, checkpointName(2*int64(done))), h.Checkpoint)
 
-			// Still full: no run begins. Then it goes on, and the file is whole.
+			// On the full disk no run begins. Later the run continues, and the file is
+			// complete.
 			l = newLinear()
 			loop.Session, loop.Resume = l, dir
 			_, err = loop.Run(t.Context(), samples(t, 8))
@@ -381,8 +382,7 @@ func TestFullDiskLogFile(t *testing.T) {
 	}
 }
 
-// There is nothing to write at the start of a run that begins anew, and no room for
-// the lines that are to come.
+// A new run has nothing to write at its start, and there is no space for later lines.
 func TestFullDiskLogFileAtStart(t *testing.T) {
 	for name, logger := range loggers {
 		root := smallTempDisk(t)

@@ -78,7 +78,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 		}
 		require.NoError(t, err, f.ops[min(at, len(f.ops)-1)])
 		if at < f.count {
-			// Whoever failed to sync may not try that again; it is written anew.
+			// A failed sync must not be repeated; the file is written again.
 			if strings.HasPrefix(f.ops[at], "sync ") && at+1 < len(f.ops) {
 				require.NotEqual(t, f.ops[at], f.ops[at+1])
 			}
@@ -106,7 +106,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 	}
 }
 
-// With Stop, what was there is there, and the run goes on when the disk does.
+// With Stop, earlier files stay, and the run can be resumed once the disk works.
 func TestStopAfterAnyFailure(t *testing.T) {
 	want := wanted(t)
 	for at := 0; ; at += 3 {

@@ -235,7 +235,7 @@ func (d brokenData) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// clock gives a time that goes on by a step with each look.
+// clock is a clock that advances by a step with each reading.
 type clock struct {
 	at   time.Time
 	step time.Duration

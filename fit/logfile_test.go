@@ -259,8 +259,8 @@ func TestLogFileAfterAStop(t *testing.T) {
 	}
 }
 
-// A training that died before its first checkpoint, and begins anew for want of one,
-// leaves no line twice; those of the trainings before it and of one in between stay.
+// A training that crashed before its first checkpoint and starts again writes no line twice.
+// Lines of earlier trainings, and of one in between, stay.
 func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
 	for name, logger := range loggers {
 		dir := tempDir(t)

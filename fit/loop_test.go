@@ -535,7 +535,7 @@ func TestLearningRateIsSetWhenItChanges(t *testing.T) {
 	require.Nil(t, Record{}.LearningRate)
 }
 
-// gauged tells what it holds.
+// gauged is a session that reports its tensors and GPU memory.
 type gauged struct {
 	*linear
 	known bool
@@ -629,9 +629,8 @@ func must(text []byte, err error) []byte {
 	return text
 }
 
-// A run whose samples are augmented by several workers goes on, after an interrupt in
-// the middle of an epoch, with the numbers of one that was never stopped; and nothing
-// of it is left running.
+// A run whose samples are augmented by several workers gives, after an interrupt in the middle
+// of an epoch, the numbers of an uninterrupted run. It leaves no goroutine behind.
 func TestResumeWithAugmentedData(t *testing.T) {
 	train := func(workers, ahead int) data.Dataset {
 		ds, err := data.Map(samples(t, 40), "x", "noise", []int{2}, func(s data.Sample, dst, src []float32) error {

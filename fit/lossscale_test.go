@@ -153,8 +153,7 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 	require.NoError(t, run(newScaling(every(8)), "", 4, 0))
 }
 
-// An epoch of which no loss counts has no means, and still says how it is scaled and how
-// fast it was.
+// An epoch without a finite loss has no means, but reports its loss scale and its speed.
 func TestEpochOfSkippedSteps(t *testing.T) {
 	infinite := math.Inf(1)
 	skipAt := map[int64]float64{1: infinite, 2: infinite, 3: infinite}

@@ -209,8 +209,8 @@ func unsaved(losses []float64, fails ...int) *linear {
 	return l
 }
 
-// With Continue, a best state that cannot be written costs that state: the run goes on
-// and ends with the best of those that there are.
+// With Continue, a best state that cannot be written is lost; the run continues and ends with
+// the best of the states that were written.
 func TestBestStateThatCannotBeWritten(t *testing.T) {
 	var log bytes.Buffer
 	losses := []float64{9, 5, 2, 4, 6, 6, 6}
@@ -239,7 +239,7 @@ func TestBestStateThatCannotBeWritten(t *testing.T) {
 	require.ErrorAs(t, err, &wrong)
 }
 
-// Without a folder, the best state is kept in a temporary one, which the run removes.
+// Without a folder, the best state is saved in a temporary folder, which the run removes.
 func TestBestStateInATemporaryFolder(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

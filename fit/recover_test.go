@@ -125,8 +125,8 @@ func TestGoingBackIsDecided(t *testing.T) {
 	require.ErrorContains(t, err, "taking a snapshot before step 1")
 }
 
-// States are kept at the beginning of each epoch and every so many steps, and the
-// one before is let go.
+// A snapshot is taken at the beginning of each epoch and at fixed intervals, and the previous
+// one is released.
 func TestStatesAreKept(t *testing.T) {
 	l := newLinear()
 	k := &keeping{session: l}
@@ -197,8 +197,8 @@ func TestManyResets(t *testing.T) {
 	require.Equal(t, int64(eachReset-1), r.Each[eachReset-1].Step)
 }
 
-// A reset by way of another process is in the record of the epoch that this goes on
-// with, once, with the time that it took and what it has returned.
+// A reset by another process is recorded once, in the epoch that the process resumes, with its
+// time and the memory that it returned.
 func TestResetByProcessIsRecorded(t *testing.T) {
 	dir := tempDir(t)
 	at := &clock{at: time.Unix(1_000_000, 0)}
@@ -289,8 +289,8 @@ func TestValidationGoesOn(t *testing.T) {
 	require.Equal(t, []string{"oom", "oom"}, have.Records[0].Events)
 	require.Equal(t, []string{"oom"}, have.Records[1].Events)
 
-	// The decision ends the run with its own error, and there is a checkpoint before
-	// the validation, from which it goes on.
+	// The run ends with the error of Decide, and has a checkpoint before the validation, from
+	// which it resumes.
 	dir := tempDir(t)
 	enough := errors.New("cannot be split any further")
 	l = newLinear()

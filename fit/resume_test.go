@@ -309,7 +309,7 @@ func TestResumeAnyway(t *testing.T) {
 	}
 }
 
-// What is in the middle of an epoch goes on with the next pass over other data.
+// With other data, an epoch that was interrupted continues with the next pass.
 func TestResumeAnywayWithinAnEpoch(t *testing.T) {
 	interrupted := func() (string, Loop) {
 		dir := tempDir(t)
@@ -439,8 +439,8 @@ func (e exported) CheckVariables(_ context.Context, prefix string) error {
 	return session.CheckVariables(e.model, prefix)
 }
 
-// A model that was exported anew can be forced, and another architecture is refused with
-// what differs.
+// ResumeAnyway accepts a model that was exported again; for another architecture, the error
+// lists the differences.
 func TestModelExportedAnewIsForced(t *testing.T) {
 	digits, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

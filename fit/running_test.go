@@ -72,8 +72,8 @@ func TestRunningMetrics(t *testing.T) {
 	require.Equal(t, 103.0, mae)
 }
 
-// A validation whose batch is evaluated again begins anew, since parts of the batch may be
-// in the metrics.
+// A validation with a repeated batch starts again from the first batch, since parts of the
+// batch may be in the metrics.
 func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
 	c := &counting{linear: newLinear(), failAt: 3}
 	keep := func(context.Context) (func(context.Context) error, func() error, error) {
@@ -87,7 +87,7 @@ func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
 	require.Equal(t, 3, c.resets)
 }
 
-// An epoch that is resumed in its middle goes on with its running metrics.
+// An epoch that is resumed in its middle continues with its running metrics.
 func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
 	dir := tempDir(t)
 	c := &counting{linear: newLinear()}

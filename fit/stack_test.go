@@ -204,8 +204,8 @@ func TestHooksBetweenCalls(t *testing.T) {
 	require.Equal(t, []int64{5, 7, 10, 12, 14, 15, 20, 21, 24}, seen)
 }
 
-// A run that is stopped anywhere and goes on from its checkpoint has the same calls and
-// ends as one that was not stopped, bit for bit.
+// A run that was stopped at any step and is resumed makes the same calls and ends like an
+// uninterrupted one, bit for bit.
 func TestResumeBetweenCalls(t *testing.T) {
 	train := func(l *several, dir string, stop func(*State) bool) *History {
 		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, Resume: dir, LearningRate: StepDecay(0.05, 0.5, 1)}
@@ -241,7 +241,7 @@ func TestResumeBetweenCalls(t *testing.T) {
 	}
 }
 
-// What was gathered when a run is interrupted is read again by the one that goes on.
+// The resumed run reads again the batches that waited when the run was interrupted.
 func TestInterruptedWhileStacking(t *testing.T) {
 	plain := newLinear()
 	loop := Loop{Session: plain, Batch: 4, Epochs: 1}
@@ -303,7 +303,7 @@ func TestDataFailWhileStacking(t *testing.T) {
 	}
 }
 
-// blocks is a dataset that is told how many batches belong together.
+// blocks is a dataset that records the sizes passed to SetBlock.
 type blocks struct {
 	data.Dataset
 	set []int
@@ -311,7 +311,7 @@ type blocks struct {
 
 func (b *blocks) SetBlock(n int) { b.set = append(b.set, n) }
 
-// A dataset is told how many batches a call takes, as long as there are such calls.
+// The dataset gets the number of batches of a call while calls run several steps.
 func TestBlocksOfCalls(t *testing.T) {
 	ds := &blocks{Dataset: samples(t, 40)}
 	loop := Loop{Session: newSeveral(4), Batch: 4, Epochs: 1}

@@ -182,7 +182,7 @@ func TestCompareGPU(t *testing.T) {
 	require.False(t, c.GPU.OK)
 }
 
-// Whoever chooses the goal by Leaks must never be told that there is no slope.
+// A goal chosen by Leaks never gets the answer that there is no slope.
 func TestLeaks(t *testing.T) {
 	m := newMaker(1, 7)
 	for leaks := range 5 {

@@ -100,7 +100,7 @@ func TestGaugeUncertainty(t *testing.T) {
 	assert.GreaterOrEqual(t, int(g.Uncertainty()), runtime.NumCPU()*32*os.Getpagesize())
 }
 
-// The peak since the start is known after it began anew, too.
+// The peak since the start of the process is known even after a reset of the peak.
 func TestReadKnowsThePeakBeforeAReset(t *testing.T) {
 	s, err := NewSampler(SamplerOptions{})
 	require.NoError(t, err)

@@ -392,7 +392,8 @@ func TestMemoryThatIsHeldIsFilled(t *testing.T) {
 	}
 }
 
-// What the Go heap holds may be garbage; only what was live after a collection is kept.
+// Growth of the Go heap may be garbage; only memory that was live after a collection is
+// retained.
 func TestGarbageIsNoLeak(t *testing.T) {
 	noise := newMaker(1, 8).noise("gaussian", 300, 0.01*mib)
 	heap := func(i int) float64 { return 40*mib + 0.1*mib*float64(i) + noise[i] }

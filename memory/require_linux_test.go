@@ -78,8 +78,8 @@ func TestRequireFlatPassesAJump(t *testing.T) {
 	require.Regexp(t, `(jump: |plateau at .*, )\+6\d`, r.logs[0])
 }
 
-// Memory that comes and goes by chance, by so much that a growth of the budget
-// cannot be told from it in few steps.
+// Memory with large random changes, in which a growth of the budget is not visible in few
+// steps.
 func TestRequireFlatSaysHowManyStepsItNeeds(t *testing.T) {
 	m := newMaker(1, 8)
 	var held [][]byte

@@ -38,8 +38,8 @@ func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Varia
 	return list
 }
 
-// rounds is how often the tests below make a workload, and whether that is enough to
-// tell how often an interval misses the truth.
+// rounds returns how many workloads the tests below simulate, and whether that suffices to
+// measure how often an interval misses the truth.
 func rounds() (n int, rates bool) {
 	if raceEnabled || testing.Short() {
 		return 15, false
@@ -168,8 +168,8 @@ func TestInverseTrigamma(t *testing.T) {
 	require.InEpsilon(t, math.Pi*math.Pi/6, trigamma(1), 1e-12)
 }
 
-// Slopes: remedies that remove them lend no certainty to those that do nothing and borrow
-// no doubt, noise floors are no scatter, and the intervals of the rest hold the truth.
+// Slopes: remedies that remove them do not affect remedies without effect, noise floors are not
+// scatter, and the other intervals contain the truth.
 func TestScatterOfSlopes(t *testing.T) {
 	rounds, rates := rounds()
 	for _, floor := range []float64{0, 2000} {

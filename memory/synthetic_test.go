@@ -195,8 +195,8 @@ func (m maker) stairs(c course) course {
 	return m.climb(c, 0.05, 0.5)
 }
 
-// lateStairs has its stairs anywhere: anything but a leak is right, since what comes
-// every third of a run cannot be told from what came three times.
+// lateStairs has its step changes anywhere: any verdict but a leak is right, since a change in
+// each third of a run looks like three single changes.
 func (m maker) lateStairs(c course) course {
 	c.name, c.want = "late stairs, "+c.name, ""
 	return m.climb(c, 0.05, 0.95)

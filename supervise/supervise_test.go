@@ -566,7 +566,7 @@ func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
 	}
 }
 
-// Who is busy is heard of again and again.
+// Busy gives a sign of life repeatedly.
 func TestBusy(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -735,8 +735,8 @@ func TestSuperviseContextEnds(t *testing.T) {
 	}
 }
 
-// startParent starts a supervising process of a script, which gets the signals of
-// these tests in the place of this one.
+// startParent starts a supervising process of a script. It receives the signals of these tests
+// instead of this process.
 func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec.Cmd, out *sink, dir string) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"Grace": o.Grace})
@@ -801,8 +801,8 @@ func TestSuperviseStopsWithTheParent(t *testing.T) {
 	assert.Error(t, cmd.Wait())
 }
 
-// The reader of what the parent writes may go, as a pager does or a connection that breaks:
-// the training goes on, and its child is started again.
+// The reader of the parent's output may end, as a pager does or a broken connection: the
+// training continues, and its child is restarted.
 func TestSuperviseOutlivesTheReaderOfItsLog(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -1061,7 +1061,7 @@ func BenchmarkAlive(b *testing.B) {
 	}
 }
 
-// A training that runs out of memory again and again lacks memory.
+// A training that repeatedly runs out of memory needs more memory.
 func TestErrorOutOfMemory(t *testing.T) {
 	aborted := Crash{OutOfMemory: true, Cause: "killed by signal: aborted: what():  std::bad_alloc"}
 	killed, crashed := Crash{OOMKilled: true, OutOfMemory: true, Cause: "killed by the kernel because memory ran out"}, Crash{Cause: "crashed"}

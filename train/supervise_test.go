@@ -59,8 +59,8 @@ func TestWhoTrains(t *testing.T) {
 	assert.NoError(t, c.check(), "the child of a budget has the deadline to end in")
 }
 
-// What a process meets before it goes on with a training is tried again; what the training
-// itself meets is not.
+// An error of a process before it resumes a training is retried; an error of the training
+// itself is not.
 func TestWhatIsTriedAgain(t *testing.T) {
 	full := &session.SaveError{Op: "save model to", Err: syscall.EROFS}
 	gone := unusable(&fs.PathError{Op: "open", Path: "train.npz", Err: syscall.ENOENT})
@@ -96,8 +96,8 @@ func TestContinued(t *testing.T) {
 	assert.True(t, c.Resume)
 }
 
-// What processes of a training have left that died while they saved the model is tidied up;
-// what is older or newer stays.
+// Remains of processes that crashed while they saved the model are removed; older or newer ones
+// stay.
 func TestTidyOut(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	from := at.Add(-30 * time.Minute)

@@ -84,7 +84,7 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	dir := t.TempDir()
 	enqueue(t, dir, "bad", `{"Model":"nowhere","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1,"Batch":32}}`)
 	demo(t, dir, 3)
-	// Left by workers that died while they saved a model.
+	// Remains of workers that crashed while they saved a model.
 	for _, left := range []string{".demo-0000.tmp-1/new", ".before.tmp-2/old/assets"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "models", filepath.FromSlash(left)), 0o777))
 	}

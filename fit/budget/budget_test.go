@@ -33,8 +33,8 @@ type machine struct {
 	perSample, once, pool memory.Bytes
 	// beyond is another answer than perSample.
 	beyondOf func(samples int) memory.Bytes
-	// What each step leaves: until malloc is trimmed, until the model is loaded anew,
-	// until the process ends.
+	// The memory that each step leaves behind: until malloc is trimmed, until the model is
+	// reloaded, until the process ends.
 	garbage, graph, leak memory.Bytes
 	// What each step leaves where malloc keeps the blocks that it frees, until it does
 	// not and is trimmed.
@@ -325,7 +325,7 @@ func TestBudgetMeasures(t *testing.T) {
 		parts  int
 		stop   string // in the reason; empty if it is complete
 	}{
-		// There is room for what some 56 steps leave.
+		// The headroom suffices for the garbage of about 56 steps.
 		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},
 		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
 		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 400 * mib, false, []string{}, 1, ""},
@@ -370,7 +370,7 @@ func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
 	assert.LessOrEqual(t, m.trims, 2, "one at the start")
 }
 
-// A model is not loaded anew where there is no room for that: the next measure is taken.
+// Without headroom for a reload of the model, the next measure is taken.
 func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -437,7 +437,7 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// peaks is a kernel that tells the peak of a process, or does not.
+// peaks is a kernel that either reports the peak of a process or does not.
 type peaks struct {
 	*memory.Sampler
 	err, reset error
@@ -496,7 +496,7 @@ func TestBudgetThatGoesBlind(t *testing.T) {
 	assert.Contains(t, log.String(), `step=20 reason="too many open files"`)
 }
 
-// What cannot be read during a run is kept for the budget to say.
+// The budget reports the first error of a reading during a run.
 func TestMeterSaysWhatItCannotRead(t *testing.T) {
 	gauge, err := memory.NewGauge(memory.RSS)
 	if err != nil {
@@ -519,8 +519,8 @@ func TestMeterSaysWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// Little room is borne as long as the limit is not crossed, and nothing is done about
-// it in each step.
+// Little headroom is tolerated while the limit is not exceeded, and no measure is taken in each
+// step.
 func TestBudgetToleratesLittleHeadroom(t *testing.T) {
 	m := &machine{base: 390 * mib, whole: true}
 	var log strings.Builder
@@ -690,7 +690,7 @@ func TestBudgetAcrossProcesses(t *testing.T) {
 	}
 }
 
-// A run that was stopped goes on with the parts that it had chosen.
+// A resumed run uses the parts that the stopped run had chosen.
 func TestBudgetIsResumed(t *testing.T) {
 	m := machine{base: 300 * mib, perSample: 10 * mib}
 	dir := t.TempDir()

@@ -19,8 +19,7 @@ import (
 	"steadyfit/session"
 )
 
-// resets is a machine of which a reset brings back what keeps says, and the gauge that
-// reads it.
+// resets is a machine whose resets restore the level of keeps, and its gauge.
 type resets struct {
 	*machine
 	back   func(before memory.Bytes) memory.Bytes
@@ -160,8 +159,8 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 	}
 }
 
-// A reset that is refused costs nothing that was trained: the last step is in a
-// checkpoint, also of the process that goes on. Where the session is lost, there is none.
+// A failed reset loses no training: a checkpoint has the last step, also before a new process.
+// A lost session leaves no checkpoint.
 func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	refused := errors.New("the model's folder is gone")
 	lost := fmt.Errorf("no memory: %w", session.ErrLost)

@@ -105,7 +105,7 @@ func TestDiscardAgain(t *testing.T) {
 	require.Empty(t, names(t, dir))
 }
 
-// Of checkpoints none of which is known to be good, none is removed for another.
+// If no checkpoint is known to be good, none is removed to make space for another.
 func TestNoRoomWithoutAGoodCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"ckpt-2", "ckpt-4"} {

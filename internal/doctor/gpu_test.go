@@ -177,7 +177,7 @@ func TestGPUsOneByOne(t *testing.T) {
 	assert.Equal(t, Check{Name: "GPU 0", Status: Note, Found: "NVIDIA H200; reports will not show its memory: no cgo"}, check(t, gpuChecks(m), "GPU 0"))
 }
 
-// What is in use is told of each GPU of this machine, where it has one or several.
+// The memory in use is reported for each GPU of this machine, if it has any.
 func TestGPUsInUse(t *testing.T) {
 	if !gputest.Child(t, "-DNEW") {
 		return
@@ -199,7 +199,7 @@ func TestNoGPUInUse(t *testing.T) {
 	assert.Nil(t, listGPUs("/").used)
 }
 
-// What the examination itself takes of a GPU is not in what it tells to be in use.
+// The reported memory in use does not include that of the examination itself.
 func TestGPUsAreAskedBeforeTensorFlowOpens(t *testing.T) {
 	m := box(gpuMachine, nil)
 	try, opened, times := m.try, false, 0

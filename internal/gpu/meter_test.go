@@ -31,7 +31,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// What was told of a process is never followed by what the whole device has.
+// After an amount of the process, the meter never reports one of the whole device.
 func TestMeterDoesNotMix(t *testing.T) {
 	device := &fakeDevice{used: 1000}
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{device}})

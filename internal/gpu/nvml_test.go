@@ -197,8 +197,8 @@ func TestOneGPU(t *testing.T) {
 	}
 }
 
-// The list grows until all processes have room, and a driver that never has enough is
-// left alone.
+// The list grows until it holds all processes. A driver that always needs a larger list is
+// given up.
 func TestManyProcesses(t *testing.T) {
 	device := &fakeDevice{}
 	for pid := range uint32(1000) {
