@@ -211,10 +211,10 @@ func TestClaims(t *testing.T) {
 		{"C2", "one grows with the batch", Keras, nil, []variant{{name: "W0", kind: leak, slope: 100}, {name: "W0/batch-half", kind: leak, slope: 50}, {name: "S1"}}, HoldsInPart, ""},
 		{"C2", "grows whatever the batch", Keras, nil, []variant{{name: "W0", kind: leak, slope: 100}, {name: "W0/batch-half", kind: leak, slope: 100}}, DoesNotHold, ""},
 		{"C2", "grows, and no more is known", Keras, nil, []variant{{name: "W0", kind: leak, slope: 100}}, Undecided, ""},
-		{"C2", "finalizers lag", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100}, {name: "S1/batch-half", kind: leak, slope: 50}}, Undecided, "only be late with"},
+		{"C2", "finalizers lag", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100}, {name: "S1/batch-half", kind: leak, slope: 50}}, Undecided, "may only wait for"},
 		{"C2", "collected, it is flat", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100}, {name: "S1/gc-step"}}, DoesNotHold, "S1/gc-step: flat"},
 		{"C2", "an import error", Keras, nil, []variant{{name: "W0", failure: worker.Failed, died: importError}}, Undecided, "ModuleNotFoundError"},
-		{"C2", "the collector is late", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}}, DoesNotHold, "only late with"},
+		{"C2", "the collector is late", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}}, DoesNotHold, "only waits for"},
 
 		{"C3", "a saw-tooth of unknown origin", Keras, nil, []variant{{name: "W2", kind: memory.Sawtooth}}, Undecided, "sawtooth"},
 		{"C3", "a saw-tooth that collecting keeps down", Keras, nil, []variant{{name: "W2", kind: memory.Sawtooth}, {name: "W2/gc-step", peak: 500}}, HoldsInPart, "peak x0.50 [0.50, 0.50]. It is shown on W2 alone"},
@@ -270,7 +270,7 @@ func TestClaims(t *testing.T) {
 		{"C8", "growth that ends with a collection", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag, seconds: 12}, {name: "S1/gc-step"}, {name: "S2", kind: leak, slope: 100, seconds: 12}, {name: "S2/gc-step"}}, HoldsInPart, "seen for 12 s at most, and Go may wait 120 s for a collection. S1/gc-step: flat"},
 		{"C8", "growth that may end with a collection", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag, seconds: 12}, {name: "S2", kind: leak, slope: 100, seconds: 12}}, Undecided, "That it has no end is not decided"},
 		{"C8", "growth that no collection ends", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, seconds: 12}, {name: "S1/gc-step", kind: leak, slope: 100}, {name: "S2", kind: leak, slope: 100}, {name: "S2/gc-step", kind: leak, slope: 100}}, Holds, ""},
-		{"C8", "waiting objects", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}, {name: "S2", kind: leak, slope: 100, cause: memory.GCLag}}, HoldsInPart, "which the garbage collector is only late with"},
+		{"C8", "waiting objects", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}, {name: "S2", kind: leak, slope: 100, cause: memory.GCLag}}, HoldsInPart, "which only waits for the garbage collector"},
 		{"C8", "one of two", Keras, nil, []variant{{name: "S1", kind: leak, slope: 10}, {name: "S2"}}, HoldsInPart, ""},
 		{"C8", "an import error", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: importError}}, Undecided, ""},
 		{"C8", "a hang beside what is flat", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S2"}}, Undecided, ""},
@@ -296,7 +296,7 @@ func TestClaims(t *testing.T) {
 
 		{"C11", "half the growth with half the batch is arithmetic", Go, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 50}}, DoesNotHold, "slope x1.00 [1.00, 1.00] per sample"},
 		{"C11", "stops", Go, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", slope: 1}, {name: "S1", kind: leak, slope: 100}, {name: "S1/batch-half", slope: 1}}, Holds, ""},
-		{"C11", "a stream brings collections on", Galeone, nil, []variant{{name: "S0", kind: leak, slope: 100}, {name: "S0/stream", slope: 0.1}, {name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 50}}, Undecided, "which the garbage collector may only be late with"},
+		{"C11", "a stream brings collections on", Galeone, nil, []variant{{name: "S0", kind: leak, slope: 100}, {name: "S0/stream", slope: 0.1}, {name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 50}}, Undecided, "which may only wait for the garbage collector"},
 		{"C11", "what waits for a collection is no growth to stop", Galeone, nil, []variant{{name: "S0", kind: leak, slope: 100}, {name: "S0/gc-step"}, {name: "S0/stream", slope: 0.1}, {name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 50}}, DoesNotHold, "slope x1.00 [1.00, 1.00] per sample"},
 		{"C11", "less per sample", Go, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 25}}, HoldsInPart, "slope x0.50 [0.50, 0.50] per sample"},
 		{"C11", "unclear", Go, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/batch-half", kind: leak, slope: 50, rough: 0.9}}, Undecided, ""},
@@ -359,7 +359,7 @@ func TestClaims(t *testing.T) {
 		{"C18", "lower and as fast", Keras, nil, []variant{{name: "S1"}, {name: "S1/eager", peak: 800}}, HoldsInPart, ""},
 		{"C18", "higher and slower", Keras, nil, []variant{{name: "S1"}, {name: "S1/eager", peak: 1500, step: 30}}, DoesNotHold, ""},
 		{"C18", "unclear", Keras, nil, []variant{{name: "S1"}, {name: "S1/eager", rough: 0.6}}, Undecided, ""},
-		{"C18", "perhaps not applied", Keras, nil, []variant{{name: "S1"}, {name: "S1/eager", unverified: "its step cannot be traced"}}, Undecided, "whether the remedy took is not known"},
+		{"C18", "perhaps not applied", Keras, nil, []variant{{name: "S1"}, {name: "S1/eager", unverified: "its step cannot be traced"}}, Undecided, "whether the remedy took effect is not known"},
 
 		{"C19", "no GPU", Go, nil, []variant{{name: "W0"}, {name: "W0/memory-growth"}}, "", ""},
 		{"C19", "holds less", Go, gpu, []variant{{name: "W0", gpu: 40000, pool: 500}, {name: "W0/memory-growth", gpu: 1000, pool: 500}}, HoldsInPart, "hands out of it x1.00"},
@@ -376,7 +376,7 @@ func TestClaims(t *testing.T) {
 		{"C20", "one diverges", Go, nil, []variant{{name: "S1d", loss: 0.5}, {name: "S1d/bf16", peak: 500, loss: math.NaN()}, {name: "S3", loss: 0.5}, {name: "S3/bf16", peak: 500, loss: 0.5}}, HoldsInPart, "the loss is no number"},
 		{"C20", "unclear", Go, nil, []variant{{name: "S1d", loss: 0.5}, {name: "S1d/bf16", rough: 0.6, loss: 0.5}}, Undecided, "The memory is not decided"},
 		{"C20", "half, and no loss was told", Go, nil, []variant{{name: "S1d"}, {name: "S1d/bf16", peak: 500}}, Undecided, "The cost in accuracy is not decided"},
-		{"C20", "perhaps not applied", Galeone, nil, []variant{{name: "S1d"}, {name: "S1d/bf16", unverified: "its step cannot be traced"}}, Undecided, "whether the remedy took is not known"},
+		{"C20", "perhaps not applied", Galeone, nil, []variant{{name: "S1d"}, {name: "S1d/bf16", unverified: "its step cannot be traced"}}, Undecided, "whether the remedy took effect is not known"},
 		{"C20", "the GPU's memory counts there", Keras, gpu, []variant{{name: "S3", loss: 0.5, pool: 1000}, {name: "S3/mixed-bf16", loss: 0.9, pool: 500}}, Undecided, "hands out of the GPU x0.50"},
 	} {
 		t.Run(test.claim+" "+test.name, func(t *testing.T) {

@@ -162,13 +162,13 @@ func (v view) growsItself(workload string) evidence {
 	case lags:
 		e.answer, e.text = unclear, join(e.text+lateUnknown, v.early(name))
 	case c.Verdict.Cause == memory.GCLag:
-		e.answer, e.text = no, join(e.text+", which the garbage collector is only late with", v.early(name))
+		e.answer, e.text = no, join(e.text+", which only waits for the garbage collector", v.early(name))
 	}
 	return e
 }
 
 // lateUnknown describes growth that may only be waiting for the garbage collector.
-const lateUnknown = ", which the garbage collector may only be late with: gc-step was not run"
+const lateUnknown = ", which may only wait for the garbage collector: gc-step was not run"
 
 // early returns Early of the runs of a cell.
 func (v view) early(name string) string { return Early(v.runtime, v.runs[v.id(name)]) }
@@ -321,7 +321,7 @@ func higher(r memory.Ratio) answer {
 // doubted changes the answer no to unclear for a remedy that may not have been applied.
 func (v view) doubted(name string, e evidence) evidence {
 	if c := v.cells[v.id(name)]; c != nil && c.Unverified != "" && e.answer == no {
-		e.answer, e.text = unclear, fmt.Sprintf("%s (whether the remedy took is not known: %s)", e.text, c.Unverified)
+		e.answer, e.text = unclear, fmt.Sprintf("%s (whether the remedy took effect is not known: %s)", e.text, c.Unverified)
 	}
 	return e
 }

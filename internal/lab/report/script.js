@@ -9,7 +9,7 @@ const packed = Uint8Array.from(atob(JSON.parse(document.getElementById("packed")
 const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
 document.getElementById("details").innerHTML = await new Response(unpacked).text();
 
-// One runtime at a time. A link to another one's part brings that one up.
+// The page shows one runtime at a time. A link to a part of another runtime shows that runtime.
 const radios = all(".switch input");
 function choose(index) {
   root.dataset.rt = index;
@@ -25,7 +25,7 @@ function follow() {
 }
 addEventListener("hashchange", follow);
 
-// Sizes as everywhere else in the report.
+// Formats sizes like the rest of the report.
 function bytes(v) {
   for (const [name, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
     if (Math.abs(v) >= size) return (v / size).toFixed(1) + " " + name;
@@ -40,7 +40,7 @@ function duration(ns) {
 const lines = {base: [2.6], works: [1.6], partly: [1.5, [7, 3]], harm: [1.6, [2, 2.5]], unclear: [1.6, [1, 4]], none: [1.2]};
 const tone = kind => color({base: "ink", works: "works", partly: "partly", harm: "harm", unclear: "unclear"}[kind] || "none");
 
-// The curves of a row: its middle run, then others.
+// Returns the curves of a row: that of its middle run, then others.
 function curves(row) {
   return row && row.dataset.curve ? row.dataset.curve.split("|").map((text, i) => {
     const n = text.split(" ").map(Number);
@@ -83,7 +83,7 @@ function spark(holder) {
 function chart(figure) {
   const part = figure.closest(".part"), rows = all("tr[data-curve]", part);
   const rank = {base: 9, works: 4, partly: 3, harm: 2, unclear: 1};
-  const list = rows.flatMap(curves).sort((a, b) => (rank[a.kind] || 0) - (rank[b.kind] || 0)); // on top last
+  const list = rows.flatMap(curves).sort((a, b) => (rank[a.kind] || 0) - (rank[b.kind] || 0)); // the last one is drawn on top
   const best = rows.find(r => r.className === "works");
   const name = row => row.querySelector("button").textContent;
   const index = row => list.findIndex(c => c.row === row && !c.repeat) + 1;
@@ -195,7 +195,7 @@ function pareto(figure) {
   u.over.addEventListener("click", () => { const d = at(u); if (d) location.hash = d.row.id; });
 }
 
-// A chart is drawn when it comes into view, or is printed.
+// A chart is drawn when it becomes visible, or is printed.
 const draw = new Map([...all(".spark")].map(e => [e, spark]).concat(all(".chart").map(e => [e, chart]), all(".pareto").map(e => [e, pareto])));
 function drawOne(element) {
   const with_ = draw.get(element);
