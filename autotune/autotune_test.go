@@ -153,7 +153,7 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// What another allocator needs is offered where it is there and nothing stands against it.
+// Another allocator is on offer if it is installed and no variable conflicts with it.
 func TestAllocator(t *testing.T) {
 	m, ds := dense(t)
 	j := Configuration{Allocator: allocator.Jemalloc}

@@ -114,7 +114,7 @@ func (s *scriptedTuner) outcome(bases, settings []Configuration) Choice {
 	return c
 }
 
-// What is measured after what, and on top of what.
+// The order of trials, and the base of each.
 func TestOrderOfTrials(t *testing.T) {
 	bases, settings := []Configuration{both, fused, compiled}, []Configuration{single, intra, inter, caller, jemalloc}
 	t.Run("a base that is best with a setting", func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestOrderOfTrials(t *testing.T) {
 	})
 }
 
-// What is faster by the median, and not in nearly all rounds, may win, but nothing is measured
-// beside it: its luck would be in all ratios from then on.
+// A configuration that is faster by the median, but not in nearly all rounds, may win. Others
+// are not measured against it, since its luck would affect all later ratios.
 func TestBestIsShown(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -175,8 +175,8 @@ func TestBestIsShown(t *testing.T) {
 	}
 }
 
-// What fails after it was the best does not win, and what was to be measured beside it is
-// measured beside plain steps.
+// A configuration that fails after it was the best does not win. The later ones are then
+// measured against plain steps.
 func TestBestThatFails(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -208,7 +208,7 @@ func TestBestThatFails(t *testing.T) {
 	})
 }
 
-// What hangs does not take the time of the others.
+// A trial that hangs does not use up the time of the others.
 func TestCandidateThatHangs(t *testing.T) {
 	t.Run("in a round", func(t *testing.T) {
 		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1}, {is: both, step: 0.25, failsAt: 2, fails: errHangs}, {is: fused, step: 0.5}})
@@ -225,7 +225,7 @@ func TestCandidateThatHangs(t *testing.T) {
 	})
 }
 
-// What must not be chosen is measured, and nothing is measured beside it.
+// A configuration over the budget is measured, but no other is measured against it.
 func TestTrialsUnderBudget(t *testing.T) {
 	s := newScriptedTuner(t, &Plan{Budget: memory.GiB}, []scripted{{step: 1, anon: memory.MiB}, {is: both, step: 0.25, anon: memory.GiB}, {is: fused, step: 0.5, anon: 2 * memory.MiB}})
 	c := s.outcome([]Configuration{both, fused}, nil)

@@ -222,7 +222,7 @@ func TestBestThatCouldNotBeWritten(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// What no later try gets over ends the run whatever the policy is.
+// An error that every retry would repeat ends the run, whatever the policy is.
 func TestContinueDoesNotHideWhatLasts(t *testing.T) {
 	loop := Loop{Session: forgetful{newLinear()}, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint(tempDir(t), OnError(Continue)))

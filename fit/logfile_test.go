@@ -388,7 +388,7 @@ func TestLogFileOptions(t *testing.T) {
 	}
 }
 
-// What is no file on a disk has no length to look at.
+// A device has no length to check.
 func TestLogToADevice(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
 	loop.Hook(HistoryFile(os.DevNull), CSVLog(filepath.Join(tempDir(t), "run.csv")))

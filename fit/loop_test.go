@@ -358,8 +358,8 @@ func TestStateShowsTheRun(t *testing.T) {
 	require.Equal(t, []string{"oom", "reset"}, h.Last().Events)
 }
 
-// Whatever the run is doing when its context ends, the step or hook in progress
-// is completed, Run says so, and has the history so far.
+// Whenever its context ends, the run completes the current step or hook, returns the error of
+// the context, and has the history so far.
 func TestCancellation(t *testing.T) {
 	for _, c := range []struct {
 		name    string

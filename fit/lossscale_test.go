@@ -95,7 +95,7 @@ func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	require.ErrorIs(t, err, ErrDiverged)
 }
 
-// Where no step changes anything any more, the run ends, wherever it was interrupted.
+// A run whose steps no longer change anything ends, wherever it was interrupted.
 func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 	every := func(n int64) map[int64]float64 {
 		at := map[int64]float64{}

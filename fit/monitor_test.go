@@ -317,8 +317,8 @@ func (l *lockLooker) Restore(ctx context.Context, path string) error {
 	return errors.Join(l.linear.Restore(ctx, path), lock.Release())
 }
 
-// What a process that was killed has left of best states is gone after the next run, and
-// a run that is refused leaves those of the other one alone.
+// The next run removes the best states that a killed process left. A run that cannot lock the
+// folder leaves the states of the other run alone.
 func TestBestStatesOfAnotherProcess(t *testing.T) {
 	dir := tempDir(t)
 	left := filepath.Join(dir, ".best-loss", "7")

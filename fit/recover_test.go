@@ -184,7 +184,7 @@ func TestResetsAreRecorded(t *testing.T) {
 	require.NotContains(t, string(text), "reset")
 }
 
-// Of very many resets in an epoch the first are recorded one by one, and all in sum.
+// Of very many resets in an epoch, the first are recorded one by one, and all are in the sums.
 func TestManyResets(t *testing.T) {
 	var r Resets
 	for i := range 100 {
@@ -308,7 +308,7 @@ func TestValidationGoesOn(t *testing.T) {
 	require.Equal(t, want.Records[1].Metrics, have.Records[1].Metrics)
 }
 
-// What a Recovery has to remember is in checkpoints.
+// Checkpoints store the state of a Recovery.
 func TestRecoveryIsResumed(t *testing.T) {
 	dir := tempDir(t)
 	run := func(epochs int, parts *int) error {

@@ -35,8 +35,8 @@ func tearable(t testing.TB) (dir string, loop Loop) {
 	return dir, loop
 }
 
-// What power cuts and bad disks do to files, in each file of a checkpoint: the
-// one before it is used, and the message names the file.
+// Each file of a checkpoint is damaged as power cuts and bad disks damage files: the run
+// resumes from the checkpoint before it, and the message names the file.
 func TestEveryFileTornInEveryWay(t *testing.T) {
 	tears := map[string]func([]byte) []byte{
 		"empty":      func([]byte) []byte { return nil },
@@ -94,8 +94,8 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 	require.Equal(t, 5, files)
 }
 
-// What cannot be read may be whole: nothing older is resumed from, and nothing is called
-// damaged.
+// A file that cannot be read may be intact: the run neither resumes from an older checkpoint
+// nor calls it damaged.
 func TestUnreadIsNotTorn(t *testing.T) {
 	// A link to itself can be opened by nobody, the superuser included.
 	for _, name := range []string{stateFile, "variables.index", checkpoint.History} {

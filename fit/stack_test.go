@@ -110,7 +110,7 @@ func sameRun(t *testing.T, want, have *History, wantOf, haveOf *linear) {
 	}
 }
 
-// Where the calls of a run end, and that it is the same run as one step by step.
+// Calls end at the expected steps, and the run equals one with single steps.
 func TestCallsOfSeveralSteps(t *testing.T) {
 	steps := func(rates ...float64) Schedule {
 		return func(step int64, _ int) float64 { return rates[min(int(step), len(rates)-1)] }

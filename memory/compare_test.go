@@ -120,8 +120,8 @@ func TestCompareCovers(t *testing.T) {
 	require.LessOrEqual(t, wrong, n/50)
 }
 
-// Of two pairs a bootstrap has three different draws, and the quartiles of the
-// slopes were often equal: no interval is that narrow.
+// Two pairs have only three different bootstrap draws, and the quartiles of the slopes were
+// often equal. The interval must not be that narrow.
 func TestCompareFewPairs(t *testing.T) {
 	m := newMaker(1, 5)
 	const rounds = 400
@@ -223,8 +223,8 @@ func TestOutcome(t *testing.T) {
 	require.False(t, o.GPU.OK)
 }
 
-// What is done between two samples, outside of steps, is part of what a step takes; what
-// the samples themselves take is not.
+// Work between two samples, outside of steps, is part of the step time; the sampling itself is
+// not.
 func TestStepTimeHasAllThatIsDone(t *testing.T) {
 	const sampling, reset = 300 * time.Microsecond, time.Second
 	series := func(process bool) *Series {

@@ -48,7 +48,8 @@ func TestGauge(t *testing.T) {
 	assert.ErrorContains(t, err, "malloc in use")
 }
 
-// What memory.stat of both versions says is taken off; without it, nothing is known.
+// The inactive file pages in memory.stat of both versions are subtracted; without the file, the
+// amount is unknown.
 func TestGaugeOfAWorkingSet(t *testing.T) {
 	const (
 		v1 = "cache 646000640\nrss 536698880\ninactive_file 4096\nactive_file 8192\ntotal_cache 646262784\ntotal_inactive_anon 535920640\ntotal_inactive_file 75022336\ntotal_active_file 561958912\n"

@@ -216,7 +216,7 @@ func TestTooFewSamples(t *testing.T) {
 	require.Equal(t, "inconclusive: 10 samples are too few; about 22 steps more would decide", v.String())
 }
 
-// What More promises must be enough most of the time.
+// The number of steps in More must suffice most of the time.
 func TestMoreStepsDecide(t *testing.T) {
 	decided, asked := 0, 0
 	for i := range 60 {
@@ -472,8 +472,7 @@ func TestSlowCurveWithinTheBudgetPasses(t *testing.T) {
 	require.Contains(t, v.String(), "since the start, levelling off: +")
 }
 
-// Whatever the samples are, there is a verdict, and it can be written as JSON,
-// which has no infinity.
+// Any samples give a verdict that can be written as JSON, which has no infinity.
 func TestEveryCourseHasAVerdict(t *testing.T) {
 	n := 600
 	if raceEnabled {

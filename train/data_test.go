@@ -12,7 +12,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// What an input of integers does not take is found before the first step.
+// Values out of the range of an integer input are found before the first step.
 func TestIntegersAreChecked(t *testing.T) {
 	m, err := savedmodels.Builtin("lstm")
 	require.NoError(t, err)

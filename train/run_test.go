@@ -86,8 +86,7 @@ func TestReportsGoToTheLog(t *testing.T) {
 	assert.Contains(t, log.String(), "without Config.Out or Config.Checkpoints, the trained model is not saved")
 }
 
-// What cannot work is an error about an option, or about what it names, before anything is
-// trained.
+// A training that cannot work ends before it begins, with an error about an option or an input.
 func TestRunRefuses(t *testing.T) {
 	used := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))

@@ -274,7 +274,7 @@ func TestReasonNamesOptions(t *testing.T) {
 	assert.ErrorIs(t, reason, errWhole)
 }
 
-// What was predicted wrongly is seen at once, said, and mended.
+// A wrong prediction is noticed at once, logged, and corrected.
 func TestBudgetIsCrossed(t *testing.T) {
 	m := &machine{base: 300 * mib, beyondOf: func(samples int) memory.Bytes {
 		if samples > 8 { // another algorithm
@@ -598,7 +598,7 @@ func lineFields(t *testing.T, ds data.Dataset) []data.Field {
 	return nil
 }
 
-// What a validation needs counts, too.
+// The memory of a validation counts, too.
 func TestBudgetSeesValidations(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib, validation: 300 * mib, whole: true}
 	h, err := attempt{epochs: 3, steps: 20, validates: true}.run(t, m, &Budget{Limit: 400 * mib})
@@ -746,7 +746,7 @@ func TestErrorLeavesACheckpoint(t *testing.T) {
 	assert.NoError(t, found[0].Err)
 }
 
-// There is nothing to be done after the last step, nor once the run is being stopped.
+// No measure is taken after the last step, or while the run is being stopped.
 func TestBudgetAtTheEnd(t *testing.T) {
 	m := &machine{base: 300 * mib, whole: true, afterStep: func(m *machine) {
 		if m.trained == 20 {

@@ -208,7 +208,7 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	}
 }
 
-// So it is where batches cannot be split any more.
+// The same holds if batches cannot be split any further.
 func TestFailedSplitKeepsWhatWasTrained(t *testing.T) {
 	refused := errors.New("no room for the step")
 	m := &machine{base: 300 * mib, perSample: 10 * mib}
@@ -256,7 +256,7 @@ func TestResetPolicyOptions(t *testing.T) {
 	require.ErrorAs(t, err, new(*option.Error))
 }
 
-// What hooks remember can be read again, and what cannot be read is an error.
+// The saved state of hooks can be loaded again; an invalid state is an error.
 func TestResetPolicyState(t *testing.T) {
 	h := ResetPolicy{}.hook(nil, nil)
 	require.ErrorContains(t, h.Load("", json.RawMessage("[]")), "state")

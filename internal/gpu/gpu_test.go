@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is asserted on a machine without a driver is what most machines have.
+// Most machines have no driver, so the assertions are for those.
 func TestOpenThisMachine(t *testing.T) {
 	d, err := Open()
 	defer func() { require.NoError(t, d.Close()) }()

@@ -39,7 +39,7 @@ func known(s memory.Source) map[memory.Layer]memory.Bytes {
 	return m
 }
 
-// What C says of the structs that NVML fills in is what Go takes them for.
+// The structs of NVML have the same layout in C and in Go.
 func TestLayout(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "layout.so")
 	gputest.Compile(t, file, "-DNEW")
