@@ -86,8 +86,12 @@ func (b *binding) match(fields []string) error {
 	byName := !slices.ContainsFunc(data, func(t savedmodels.Tensor) bool { return !has(t.Name) })
 	byRole := len(b.features) == 1 && len(labels) <= 1 && has("x") && (len(labels) == 0 || has("y"))
 	if !byName && !byRole {
-		return fmt.Errorf("%w: signature %s takes %s, and the data has %s; name the arrays of the data like the inputs, or x and y",
-			ErrData, b.signature.Name, names(data), strings.Join(fields, ", "))
+		fix := "name the arrays of the data like the inputs"
+		if len(b.features) == 1 && len(labels) <= 1 {
+			fix += ", or x and y"
+		}
+		return fmt.Errorf("%w: signature %s takes %s, and the data has %s; %s",
+			ErrData, b.signature.Name, names(data), strings.Join(fields, ", "), fix)
 	}
 	for i := range b.inputs {
 		in := &b.inputs[i]

@@ -44,6 +44,9 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	}
 	var err error
 	if p.roles, err = model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature}); err != nil {
+		if o.TrainSignature != "" {
+			err = &option.Error{Option: "Options.TrainSignature", Value: o.TrainSignature, Reason: err.Error(), Err: err}
+		}
 		return nil, err
 	}
 	train, err := model.Signature(p.roles.Train)
@@ -94,7 +97,7 @@ func (p *Plan) CheckBatch(samples int) error {
 		}
 		made = append(made, fmt.Sprintf("%s for batches of %d", name, n))
 	}
-	return compiledError(fmt.Sprintf("train on such batches, or export the model with xla_batch=%d", samples),
+	return compiledError(fmt.Sprintf("train on such batches, or export the model with --xla-batch %d of scripts/export.py", samples),
 		"%s, but the batches have %d samples", strings.Join(made, ", "), samples)
 }
 
@@ -174,7 +177,7 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 			"XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with such an operation fails",
 			"use one option or the other")
 	case p.roles.TrainXLA == "" && p.roles.TrainNXLA == "":
-		return compiledError("export it with xla_batch", "the model has neither %s_xla nor train_n_xla", p.roles.Train)
+		return compiledError("export it with --xla-batch of scripts/export.py", "the model has neither %s_xla nor train_n_xla", p.roles.Train)
 	case p.roles.TrainXLA == "":
 		return nil
 	}

@@ -121,7 +121,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	if sig, err := t.model.Signature(signature); err != nil {
 		return nil, err
 	} else if sig.Reserved(savedmodels.InputSampleWeight) == nil {
-		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + savedmodels.InputSampleWeight, Fix: "export it with sample_weight"}
+		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + savedmodels.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
 	}
 	inputs, fields, err := t.inputs(train, signature)
 	if err != nil {

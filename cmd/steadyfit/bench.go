@@ -54,7 +54,7 @@ has plain steps. fit uses the choice for data of the same types and shapes, with
 same flags of threads, devices and precision and the same variables; --auto kept
 prints it.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return s.bench(cmd) },
 	}
 }

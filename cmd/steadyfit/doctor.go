@@ -16,7 +16,7 @@ func newDoctor(s *settings) *cobra.Command {
 		Short: "Examine the environment: TensorFlow, processor, memory, GPU libraries",
 		Long: `Examine what steadyfit needs and what affects its speed and memory, and print a fix
 for each problem. Exits with 3 if there is one.`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			environ := os.Environ() // of the user; quiet adds to it
 			err := s.quiet()

@@ -19,7 +19,7 @@ func newEvaluate(s *settings) *cobra.Command {
 		Long: `Measure loss and metrics of a SavedModel on a dataset. Of a dataset with a
 training and a test part, the test part is used.`,
 		Example: "  steadyfit evaluate --model out/digits --data builtin:digits",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			role := func(r savedmodels.Roles) string { return r.Evaluate }
 			return s.infer(cmd, role, "evaluate with (evaluate or eval with a loss; --loss-output names a loss that has another name)", func(opened *session.Session, ds *data.InMemory) error {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"regexp"
 	"slices"
 	"syscall"
 
@@ -53,6 +55,13 @@ func unusable(err error) error {
 	}
 	return &coded{exitUsage, err}
 }
+
+// kind is the kind of an error of package data at the end of a line, after the remedy. It is for
+// programs.
+var kind = regexp.MustCompile(fmt.Sprintf(`(?m)(; .*): (?:%v|%v|%v|%v)( \(|$)`, data.ErrFormat, data.ErrUnsupported, data.ErrField, fs.ErrNotExist))
+
+// message returns the text of an error with the names of flags.
+func message(err error) string { return kind.ReplaceAllString(option.Text(err, flagName), "$1$2") }
 
 // exitCode returns the exit code for an error. The first case that applies counts: an error
 // about a lack of memory may also wrap the reason why batches were not split.

@@ -17,7 +17,6 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
-	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/supervise"
 	"steadyfit/train"
@@ -25,7 +24,7 @@ import (
 
 func newFit(s *settings) *cobra.Command {
 	return &cobra.Command{
-		Use:   "fit",
+		Use: "fit", SuggestFor: []string{"train"},
 		Short: "Train a SavedModel",
 		Long: `Train a SavedModel on a dataset and write the trained SavedModel.
 
@@ -34,7 +33,7 @@ When interrupted (Ctrl-C), fit completes the step, writes a checkpoint if
 same numbers as a run without the interruption.`,
 		Example: `  steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 20 --out out/digits
   steadyfit fit --model my/model --data train.npz --validation 0.1 --epochs 10 --checkpoints ckpt --resume --out my/trained`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.fit(cmd) },
 	}
 }
@@ -63,7 +62,7 @@ func (s *settings) fit(cmd *cobra.Command) error {
 // notice prints a message for the user, such as a warning or a note.
 func notice(w io.Writer, subject string, value any) {
 	if err, ok := value.(error); ok {
-		value = option.Text(err, flagName)
+		value = message(err)
 	}
 	if subject == "warning" {
 		subject = "steadyfit: warning"
@@ -78,7 +77,7 @@ func newLog(w io.Writer) *slog.Logger {
 			return slog.Attr{}
 		}
 		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(option.Text(err, flagName))
+			a.Value = slog.StringValue(message(err))
 		}
 		return a
 	}}))
@@ -86,7 +85,7 @@ func newLog(w io.Writer) *slog.Logger {
 
 // combine sets the fields of the Config that depend on several flags.
 func (s *settings) combine() error {
-	if err := s.checkGrowth(); err != nil {
+	if err := cmp.Or(s.checkGrowth(), s.checkCheckpoints()); err != nil {
 		return err
 	}
 	s.Autotune.Fixed = s.fixed()
@@ -116,6 +115,22 @@ func (s *settings) combine() error {
 	}
 	s.Supervisor.Grace = max(s.deadline, time.Minute)
 	return s.combineHooks()
+}
+
+// checkCheckpoints rejects flags about checkpoints if none are written.
+func (s *settings) checkCheckpoints() error {
+	if s.Checkpoints.Folder != "" {
+		return nil
+	}
+	for _, name := range []string{"every", "keep"} {
+		if s.given(name) {
+			return usagef("--%s needs --checkpoints, the folder for checkpoints", name)
+		}
+	}
+	if s.given("on-write-error") && s.history == "" && !s.restoreBest {
+		return usagef("--on-write-error needs --checkpoints or --history, the files to write")
+	}
+	return nil
 }
 
 // fixed returns the options that autotune does not change, since flags set them.

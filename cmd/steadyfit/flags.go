@@ -160,7 +160,7 @@ func (s *settings) trainingFlags() []flag {
 		{"shuffle", "fit", "shuffle the training data in each epoch", "", &s.Shuffle},
 		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder", &s.Loop.DropRemainder},
 		{"seed", "fit", "seed of shuffling, splitting, augmentation, and of models that take one", "Config.Seed", &s.Seed},
-		{"train-signature", "fit", "signature to train with (default train, learn or train_step)", "", &s.Session.TrainSignature},
+		{"train-signature", "fit", "signature to train with (default train, learn or train_step)", "Options.TrainSignature", &s.Session.TrainSignature},
 	}
 }
 
@@ -210,7 +210,7 @@ func (s *settings) memoryFlags() []flag {
 			&s.Session.AllowInexactSplit},
 		{"reset", "fit", "reset the variables, the model, or the process regularly, with the same results", "ResetPolicy.Depth",
 			newChoice(&s.reset.Depth, "none restore reload process", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)},
-		{"reset-every", "fit", "interval of --reset, as in 500steps (default 1epochs; never with --reset-near)", "ResetPolicy.EverySteps ResetPolicy.EveryEpochs",
+		{"reset-every", "fit", "interval of --reset, as in 500steps (default 1epoch; never with --reset-near)", "ResetPolicy.EverySteps ResetPolicy.EveryEpochs",
 			newInterval(&s.reset.EverySteps, &s.reset.EveryEpochs, "")},
 		{"reset-near", "fit", "also reset at 90% of this size, measured as --memory-budget-of", "ResetPolicy.Limit", newSize(&s.reset.Limit, memory.MiB)},
 		{"reset-within", "fit", "also reset if growth reaches --reset-near in fewer steps than this", "ResetPolicy.Within", &s.reset.Within},
@@ -229,7 +229,7 @@ func (s *settings) checkpointFlags() []flag {
 	return []flag{
 		{"checkpoints", "fit", "folder for checkpoints", "Checkpoint Config.Checkpoints", &s.Checkpoints.Folder},
 		{"every", "fit", "interval of checkpoints, as in 500steps or 2epochs", "EverySteps EveryEpochs",
-			newInterval(&s.Checkpoints.EverySteps, &s.Checkpoints.EveryEpochs, "1epochs")},
+			newInterval(&s.Checkpoints.EverySteps, &s.Checkpoints.EveryEpochs, "1epoch")},
 		{"keep", "fit", "number of newest checkpoints to keep (0: all)", "Keep Checkpoints.Keep", &s.Checkpoints.Keep},
 		{"keep-best", "fit", "metric whose best checkpoint is kept too (default val_loss, with --validation)", "Best Checkpoints.Best", &s.Checkpoints.Best},
 		{"resume", "fit", "resume from the newest good checkpoint, if there is one", "Config.Resume Loop.Resume", &s.Resume},

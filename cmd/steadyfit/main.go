@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"steadyfit/autotune"
-	"steadyfit/option"
 	"steadyfit/supervise"
 )
 
@@ -37,8 +36,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	noteRenamed(stderr, root.Annotations) // here, since a process may restart itself
 	if err != nil && !supervise.Reported(err) {
-		fmt.Fprintf(stderr, "steadyfit: %s\n", option.Text(err, flagName))
+		fmt.Fprintf(stderr, "steadyfit: %s\n", message(err))
 	}
 	return exitCode(err)
 }

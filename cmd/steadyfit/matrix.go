@@ -94,7 +94,7 @@ Remedies:  ` + wrapNames(remedies),
   steadyfit matrix --workloads W3,S3 --remedies jemalloc,trim,system-allocator
   steadyfit matrix --model out/my_model --data train.npz --remedies all
   steadyfit matrix --model out/my_model --fail-on 'slope>64KiB/epoch'`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.matrix(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -496,7 +496,7 @@ func newCell(s *settings) *cobra.Command {
 		Use:    cellCommand,
 		Short:  "Run one cell of a matrix; started by matrix",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := worker.Start(native.Source())
 			if err != nil {

@@ -27,7 +27,7 @@ func newPredict(s *settings) *cobra.Command {
 in the order of the data: all outputs to .csv and .jsonl, one output to .npy. Of a
 dataset with a training and a test part, the test part is used.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kind := strings.ToLower(filepath.Ext(s.Out))
 			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"steadyfit/internal/nearest"
 	"steadyfit/tfbind"
 )
 
@@ -30,10 +32,12 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		Example: `  steadyfit fit --model builtin:digits --data builtin:digits --epochs 20 --out out/digits
   steadyfit inspect out/digits
   steadyfit doctor`,
+		Annotations:   map[string]string{}, // the current names of flags that were given by earlier names
 		SilenceErrors: true, SilenceUsage: true,
-		Args: func(_ *cobra.Command, args []string) error {
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("there is no command %q; see steadyfit --help", args[0])
+				return unknownCommand(cmd, args[0])
 			}
 			return nil
 		},
@@ -47,12 +51,24 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if errors.As(err, new(*pflag.InvalidValueError)) {
+		var unknown *pflag.NotExistError
+		switch {
+		case errors.As(err, new(*pflag.InvalidValueError)):
 			return usagef("%w", flagError(err))
+		case cmd == root && cmd.Flags().NArg() > 0:
+			return unknownCommand(root, cmd.Flags().Arg(0))
+		case errors.As(err, &unknown):
+			return usagef("%w%s; see %s --help", err, similarFlag(cmd, unknown.GetSpecifiedName()), cmd.CommandPath())
 		}
 		return usagef("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.SetGlobalNormalizationFunc(normalize)
+	root.SetGlobalNormalizationFunc(func(f *pflag.FlagSet, name string) pflag.NormalizedName {
+		now := normalize(f, name)
+		if string(now) != name {
+			root.Annotations[name] = string(now)
+		}
+		return now
+	})
 	root.AddCommand(newFit(s), newEvaluate(s), newPredict(s), newInspect(s), newDoctor(s), newBench(s),
 		newMatrix(s), newReport(s), newCell(s), newVersion(s))
 	s.register(root)
@@ -71,6 +87,43 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	cobra.AddTemplateFunc("sections", func(cmd *cobra.Command) string { return sections(cmd, s.table()) })
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	return root
+}
+
+// unknownCommand returns the error of a command that does not exist.
+func unknownCommand(root *cobra.Command, name string) error {
+	meant := ""
+	if like := root.SuggestionsFor(name); len(like) > 0 {
+		meant = "; did you mean " + like[0] + "?"
+	}
+	return usagef("unknown command %q%s; see %s --help", name, meant, root.CommandPath())
+}
+
+// similarFlag suggests a flag of a command for a misspelt one.
+func similarFlag(cmd *cobra.Command, name string) string {
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	best := nearest.Sort(name, names)[0]
+	if len(name) < 3 || nearest.Distance(name, best) > 2 {
+		return ""
+	}
+	return "; did you mean --" + best + "?"
+}
+
+// noArguments is the Args of a command without arguments. A boolean flag takes its value after
+// an equals sign, so "--shuffle false" leaves an argument.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	meant := ""
+	if _, err := strconv.ParseBool(args[0]); err == nil {
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if f.Value.Type() == "bool" {
+				meant = fmt.Sprintf("; write --%s=%s", f.Name, args[0])
+			}
+		})
+	}
+	return fmt.Errorf("%s takes no arguments, found %q%s", cmd.Name(), args[0], meant)
 }
 
 // usageTemplate is cobra's template with the flags in sections.

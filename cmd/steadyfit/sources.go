@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -86,6 +89,16 @@ func warnUnknown(stderr io.Writer) {
 	}
 }
 
+// noteRenamed prints the current name of each flag that was given by an earlier name.
+func noteRenamed(stderr io.Writer, renamed map[string]string) {
+	if _, child := os.LookupEnv(supervise.Env); child {
+		return // the parent prints it
+	}
+	for _, name := range slices.Sorted(maps.Keys(renamed)) {
+		fmt.Fprintf(stderr, "steadyfit: --%s is now --%s\n", name, renamed[name])
+	}
+}
+
 // maxConfig is the maximum size of a configuration file.
 const maxConfig = memory.MiB
 
@@ -93,8 +106,11 @@ const maxConfig = memory.MiB
 // only a key that none of them has is unknown.
 func readConfig(path string) (map[string]string, error) {
 	file, err := os.Open(path)
-	if err != nil {
-		return nil, usagef("configuration: %w", err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, usagef("--config %s: no such file; check the path, which is relative to the working directory", path)
+	case err != nil:
+		return nil, usagef("--config: %w", err)
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, int64(maxConfig)+1)) // a device may have no end

@@ -14,7 +14,7 @@ func newVersion(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of steadyfit and of the TensorFlow in use",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := cmd.OutOrStdout()
 			if _, err := fmt.Fprintf(w, "steadyfit %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH); err != nil {
