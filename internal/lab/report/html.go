@@ -160,7 +160,7 @@ func (v *view) Effects() []effectHelp {
 }
 
 // unseenMeaning explains unseenSymbol.
-const unseenMeaning = "no difference was seen, but nothing shows that the remedy was in force"
+const unseenMeaning = "no difference was seen, but nothing shows that the remedy was applied"
 
 // effectMeaning explains the thresholds of memory.Compare.
 var effectMeaning = map[memory.Effect]string{

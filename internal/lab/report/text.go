@@ -264,7 +264,7 @@ func (t *text) table(runtime string) {
 	const column, last = 8, 7
 	t.heading("Remedies on " + runtime)
 	t.wrap("", "Amount with the remedy over that without: s slope, p peak, c after close, g GPU memory. "+
-		"✓ works, ◐ partly, = no effect, =? the same, but not verified to be in force, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
+		"✓ works, ◐ partly, = no effect, =? no effect, and it is not verified that it was applied, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
 		"time: middle ratio of step times over all workloads; with ? where most of them are unclear.")
 	per := max((t.width-name-last)/column, 1)
 	for block := range slices.Chunk(workloads, per) {
