@@ -300,7 +300,7 @@ func TestResumeAnyway(t *testing.T) {
 		for _, key := range c.keys {
 			require.Contains(t, log.String(), "difference="+key+" ")
 		}
-		require.Equal(t, len(c.keys), strings.Count(log.String(), "in spite of a difference"))
+		require.Equal(t, len(c.keys), strings.Count(log.String(), "resuming despite a difference"))
 
 		// The next resume belongs to the run as it is now.
 		loop.ResumeAnyway, loop.Epochs = false, 6

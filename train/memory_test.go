@@ -32,7 +32,7 @@ func TestLimitPool(t *testing.T) {
 	for text, set := range map[string]func(o *session.Options){
 		"already divided into devices of [[512 512]] MiB": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
 		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
-		"one for each of the 2 visible ones":              func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
+		"one limit for each of the 2 visible GPUs":        func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
 		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = gpuopts.CUDAMallocAsync },
 	} {
 		var o session.Options

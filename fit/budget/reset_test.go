@@ -230,7 +230,7 @@ func TestResetPolicyOptions(t *testing.T) {
 		want string
 	}{
 		{ResetPolicy{Depth: "deep"}, "ResetPolicy.Depth deep: expected none, restore, reload or process"},
-		{ResetPolicy{Depth: session.ResetProcess}, "ResetPolicy.Restart: there is none"},
+		{ResetPolicy{Depth: session.ResetProcess}, "ResetPolicy.Restart: missing"},
 		{ResetPolicy{EverySteps: -1}, "ResetPolicy.EverySteps -1: expected at least 0"},
 		{ResetPolicy{EveryEpochs: -1}, "ResetPolicy.EveryEpochs"},
 		{ResetPolicy{Limit: -1}, "ResetPolicy.Limit"},
