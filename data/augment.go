@@ -9,26 +9,27 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Augmentation says how images are changed at random in each epoch. The zero value changes
+// Augmentation describes random changes of images in each epoch. The zero value changes
 // nothing.
 type Augmentation struct {
 	// Flip mirrors half of the images left to right.
 	Flip bool
-	// Crop moves the image by up to so many pixels in each direction, uniformly. Pixels beyond
-	// an edge mirror the image. This equals padding by Crop and cropping at random.
+	// Crop moves the image by up to this many pixels in each direction, uniformly. Pixels
+	// beyond an edge mirror the image. The effect equals padding by Crop and cropping at
+	// random.
 	Crop int
-	// Jitter, from 0 to 1, multiplies brightness, contrast and, of colour images, saturation by
-	// a factor each, drawn uniformly from 1-Jitter to 1+Jitter. uint8 is clamped to 0 to 255;
-	// the range of float32 is not known.
+	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation
+	// by one factor each, drawn uniformly from 1-Jitter to 1+Jitter. uint8 results are clamped
+	// to 0 to 255; float32 results are not clamped, since their range is unknown.
 	Jitter float64
-	// Seed seeds the random numbers. The changes of a sample depend on the seed, its row and
-	// the epoch alone. Turning one kind of change on or off leaves the draws of the others as
-	// they are.
+	// Seed seeds the random numbers. The changes of a sample depend only on the seed, its row
+	// and the epoch. Turning one kind of change on or off does not affect the others.
 	Seed uint64
 }
 
-// ParseAugmentation parses flip, crop:PIXELS and jitter:AMOUNT in any order, separated by commas,
-// as in "flip,crop:4,jitter:0.1". The seed is not part of it. An empty text changes nothing.
+// ParseAugmentation parses flip, crop:PIXELS and jitter:AMOUNT in any order, separated by
+// commas, as in "flip,crop:4,jitter:0.1". The text does not contain the seed. An empty text
+// changes nothing.
 func ParseAugmentation(text string) (Augmentation, error) {
 	var a Augmentation
 	refuse := func(format string, args ...any) (Augmentation, error) {
@@ -58,7 +59,7 @@ func ParseAugmentation(text string) (Augmentation, error) {
 		case name == "jitter":
 			v, err := strconv.ParseFloat(value, 64)
 			if err != nil || !(v > 0 && v <= 1) {
-				return refuse("jitter takes an amount above 0 and up to 1, found %s", quote(value))
+				return refuse("jitter takes a number above 0 and up to 1, found %s", quote(value))
 			}
 			a.Jitter = v
 		default:
@@ -83,9 +84,9 @@ func (a Augmentation) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Augment returns the dataset with the images of a field changed at random, for training. A
+// Augment returns the dataset with random changes to the images of a field, for training. A
 // sample of the field has the shape [height width] or [height width channels], of uint8 or
-// float32; Jitter takes 1 or 3 channels. Call it after Split: validation data should not be
+// float32; Jitter needs 1 or 3 channels. Call it after Split: validation data should not be
 // augmented.
 func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 	c, ok := m.column(field)
@@ -109,7 +110,7 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 		return refuse(ErrOption, "jitter %v: expected 0 to 1", a.Jitter)
 	}
 	if a.Jitter > 0 && p.channels != 1 && p.channels != 3 {
-		return refuse(ErrField, "jitter: %d channels, where images have 1 or 3", p.channels)
+		return refuse(ErrField, "jitter: images have %d channels, expected 1 or 3", p.channels)
 	}
 	name := fmt.Sprintf("augment %s, seed %d", a, a.Seed)
 	switch c.kind {
@@ -135,15 +136,15 @@ func augment[T uint8 | float32](m *InMemory, field, name string, shape []int, p 
 // picture is the size of an image.
 type picture struct{ height, width, channels int }
 
-// draws are the changes of one sample in one epoch.
+// draws are the random changes of one sample in one epoch.
 type draws struct {
 	flip                             bool
 	brightness, contrast, saturation float32
 	down, right                      int // pixels by which the image moves up and left
 }
 
-// draw draws all changes, used or not, so that they do not depend on each other. The crop comes
-// last, since it takes a varying number of draws.
+// draw draws all changes, used or not, so that they do not affect each other. The crop comes
+// last, since the number of its draws varies.
 func (a Augmentation) draw(s Sample) draws {
 	source := s.Random(a.Seed)
 	var d draws
@@ -163,7 +164,7 @@ func (a Augmentation) shift(source *rand.PCG) int {
 	return int(below(source, uint64(2*a.Crop+1))) - a.Crop
 }
 
-// move copies an image, flipped and moved.
+// move copies an image, flipping and moving it.
 func move[T uint8 | float32](p picture, d draws, dst, src []T) {
 	row := p.width * p.channels
 	for y := range p.height {
@@ -183,7 +184,7 @@ func move[T uint8 | float32](p picture, d draws, dst, src []T) {
 	}
 }
 
-// mirror maps a position up to n beyond the edges into the image: 1 0 | 0 1 2 | 2 1.
+// mirror maps a position up to n beyond the edges to one in the image: 1 0 | 0 1 2 | 2 1.
 func mirror(at, n int) int {
 	if at < 0 {
 		return -at - 1
@@ -194,11 +195,12 @@ func mirror(at, n int) int {
 	return at
 }
 
-// The weights of the colours in grey (ITU-R BT.601).
+// The weights of the colours in the grey value (ITU-R BT.601).
 const red, green, blue = 0.299, 0.587, 0.114
 
-// jitter changes brightness, then contrast about the mean grey, then saturation. The conversions
-// to float32 prevent fused multiply-adds, so that all machines round alike.
+// jitter changes brightness, then contrast around the mean grey, then saturation. The
+// conversions to float32 prevent fused multiply-adds, so that all machines round in the same
+// way.
 func jitter[T uint8 | float32](p picture, d draws, image []T, to func(float32) T) {
 	sum := 0.0
 	if p.channels == 3 {

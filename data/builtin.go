@@ -11,11 +11,11 @@ import (
 //go:embed builtin/*.npz
 var builtins embed.FS
 
-// Builtin returns a dataset that ships with the module, in its two parts. See
-// BuiltinNames for the names; any other gives fs.ErrNotExist.
+// Builtin returns the two parts of a dataset that is part of this module. A name that is not
+// in BuiltinNames returns fs.ErrNotExist.
 //
-// digits: 8x8 images of handwritten digits, x uint8 [64] from 0 to 16, and
-// y int64 [], the digit.
+// digits: 8x8 images of handwritten digits, x uint8 [64] from 0 to 16, and y int64 [], the
+// digit.
 func Builtin(name string) (train, test *InMemory, err error) {
 	if train, err = openBuiltin(name, "train", nil); err != nil {
 		return nil, nil, err
@@ -26,10 +26,10 @@ func Builtin(name string) (train, test *InMemory, err error) {
 	return train, test, nil
 }
 
-// BuiltinNames lists the datasets that Builtin knows, sorted.
+// BuiltinNames lists the names of the datasets for Builtin, sorted.
 func BuiltinNames() []string {
-	// The pattern is sound and so is an embedded folder, the only two that Glob
-	// complains about.
+	// Glob fails only for an invalid pattern or an unreadable folder. The pattern is valid and
+	// the folder is embedded.
 	files, _ := fs.Glob(builtins, "builtin/*-train.npz")
 	var names []string
 	for _, f := range files {

@@ -16,10 +16,10 @@ import (
 )
 
 // CheckLabels reports the first label of a field that is not an integer from 0 to classes-1,
-// as a *RowError that is ErrLabel. Every element counts if the field has several per sample.
-// The dataset is walked once, in its own order.
+// as a *RowError that is ErrLabel. If the field has several elements per sample, it checks all
+// of them. It reads the dataset once, in its own order.
 //
-// TensorFlow does not name the sample: on a CPU its sparse cross-entropy fails, and on a GPU
+// TensorFlow does not name the sample: its sparse cross-entropy fails on a CPU, and on a GPU
 // the loss becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
 func CheckLabels(ds Dataset, field string, classes int) error {
 	if classes < 1 {
@@ -37,9 +37,9 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 	})
 }
 
-// CheckIntegers reports the first value of a field that is not an integer from low to
-// high, as a *RowError that is ErrInteger. Floats with whole values below 2^53 are
-// integers. The dataset is walked once, in its own order.
+// CheckIntegers reports the first value of a field that is not an integer from low to high, as
+// a *RowError that is ErrInteger. Floats with whole values below 2^53 count as integers. It
+// reads the dataset once, in its own order.
 func CheckIntegers(ds Dataset, field string, low, high int64) error {
 	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
 		return fmt.Errorf("%s: field %q is of type string, expected integers: %w", ds.Name(), field, ErrField)
@@ -57,8 +57,8 @@ func CheckIntegers(ds Dataset, field string, low, high int64) error {
 }
 
 // CheckFinite reports the first NaN or infinity in the fields of floating-point numbers, as a
-// *RowError that is ErrNotFinite. The dataset is walked once, in its own order. For a field
-// made by Augment or Scale, it checks the field that they read; it does not check images.
+// *RowError that is ErrNotFinite. It reads the dataset once, in its own order. For a field
+// made by Augment or Scale, it checks the original field; it does not check images.
 func CheckFinite(ds Dataset) error {
 	ds = beforeTame(ds)
 	var floats []string
@@ -75,9 +75,9 @@ func CheckFinite(ds Dataset) error {
 	})
 }
 
-// CheckMagnitude reports the first value of a field of floating-point numbers that is limit
-// or more, or -limit or less, as a *RowError that is ErrNotFinite. It accepts fields of other
-// types. The dataset is walked once, in its own order.
+// CheckMagnitude reports the first value of a field of floating-point numbers that is at least
+// limit or at most -limit, as a *RowError that is ErrNotFinite. It accepts fields of other
+// types. It reads the dataset once, in its own order.
 func CheckMagnitude(ds Dataset, field string, limit float64) error {
 	ds = beforeTame(ds)
 	kind := kindOfField(ds, field)
@@ -99,7 +99,8 @@ func kindOfField(ds Dataset, field string) *dtype.Type {
 	return nil
 }
 
-// outside finds the first element that is not an integer from low to high.
+// outside returns a function that finds the first element that is not an integer from low to
+// high.
 func outside(low, high int64) func(vector) int {
 	return func(v vector) int {
 		kind := v.kind()
@@ -112,7 +113,8 @@ func outside(low, high int64) func(vector) int {
 	}
 }
 
-// beyond finds the first float whose magnitude is limit or more, or that is NaN.
+// beyond returns a function that finds the first float whose magnitude is limit or more, or
+// that is NaN.
 func beyond(limit float64, orNaN bool) func(vector) int {
 	return func(v vector) int {
 		switch v := v.(type) {
@@ -134,13 +136,14 @@ func firstBeyond[T float32 | float64](values []T, limit float64, orNaN bool) int
 	return -1
 }
 
-// walk returns the error about the first element of the named fields that find returns the index
-// of; -1 is none. says returns the expected value, to which walk adds the value and its place.
+// walk applies find to the named fields of each sample. find returns the index of a bad
+// element, or -1. For the first one, walk returns the error of says, which has the expected
+// value, and adds the value and its place.
 func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector, at int) RowError) error {
 	m, located := inMemory(ds)
 	if located {
-		// Other fields need not be copied, and positions are known in the order of the
-		// file only.
+		// Selecting the fields avoids copying the others. Positions are known only in the
+		// order of the file.
 		narrow, err := m.Select(fields...)
 		if err != nil {
 			return err
@@ -181,7 +184,8 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 	return nil
 }
 
-// inMemory returns the InMemory that batches come from, read ahead or not.
+// inMemory returns the InMemory that is the source of a dataset's batches, with or without
+// prefetching.
 func inMemory(ds Dataset) (*InMemory, bool) {
 	if ahead, ok := ds.(*Prefetched); ok {
 		ds = ahead.ds
@@ -190,8 +194,8 @@ func inMemory(ds Dataset) (*InMemory, bool) {
 	return m, ok
 }
 
-// beforeTame returns an InMemory without the stages that keep finite values finite, and any
-// other dataset as it is.
+// beforeTame returns an InMemory without the functions that keep finite values finite, and any
+// other dataset unchanged.
 func beforeTame(ds Dataset) Dataset {
 	m, ok := inMemory(ds)
 	if !ok {
@@ -209,8 +213,7 @@ func beforeTame(ds Dataset) Dataset {
 	return v
 }
 
-// locate replaces a position in the dataset by the place in the file that the
-// sample was read from.
+// locate replaces a position in the dataset by the place in the source file of the sample.
 func (m *InMemory) locate(e *RowError, field string) {
 	if c, ok := m.column(field); ok {
 		e.File = c.file
@@ -226,7 +229,7 @@ func (m *InMemory) locate(e *RowError, field string) {
 	}
 }
 
-// elementIndex is the index of a sample's element, as [1,2]; nothing for a scalar.
+// elementIndex returns the index of a sample's element, as in [1,2]; it is empty for a scalar.
 func elementIndex(at int, shape []int) string {
 	if len(shape) == 0 {
 		return ""
@@ -234,7 +237,7 @@ func elementIndex(at int, shape []int) string {
 	return "[" + strings.Join(indexes(at, shape), ",") + "]"
 }
 
-// indexes are the indexes of element at of an array of that shape.
+// indexes returns the indexes of element at in an array of that shape.
 func indexes(at int, shape []int) []string {
 	index := make([]string, len(shape))
 	for d, size := range slices.Backward(shape) {
@@ -244,13 +247,13 @@ func indexes(at int, shape []int) []string {
 	return index
 }
 
-// CheckImages decodes every image of a dataset of OpenImages once, on its workers, and returns
-// the errors of the first eight images that cannot be decoded, in the order of the files. It
-// accepts other datasets. ctx is checked before each image; the goroutines have ended when
-// CheckImages returns.
+// CheckImages decodes every image of a dataset of OpenImages once, with the dataset's workers.
+// It returns the errors of the first eight images that cannot be decoded, in the order of the
+// files. It accepts other datasets. ctx is checked before each image. The goroutines have
+// ended when CheckImages returns.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
-		return fmt.Errorf("checking images: the context is nil; give one, such as context.Background(): %w", ErrOption)
+		return fmt.Errorf("checking images: the context is nil; pass one, such as context.Background(): %w", ErrOption)
 	}
 	m, ok := inMemory(ds)
 	if !ok {
@@ -280,7 +283,7 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	return fmt.Errorf("%s: images that cannot be used:\n%w", m.name, errors.Join(failed...))
 }
 
-// files returns the image files that a column is made of.
+// files returns the image files of a column.
 func (c *column) files() (*imageFiles, bool) {
 	for c != nil && c.made != nil {
 		if f, ok := c.made.(*imageFiles); ok {
@@ -291,8 +294,7 @@ func (c *column) files() (*imageFiles, bool) {
 	return nil, false
 }
 
-// checkFiles decodes the images of a dataset, and returns the errors in the order
-// of the files.
+// checkFiles decodes the images of a dataset and returns the errors in the order of the files.
 func (m *InMemory) checkFiles(ctx context.Context, files *imageFiles) []error {
 	var mu sync.Mutex
 	var failed []failure

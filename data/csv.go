@@ -15,66 +15,66 @@ import (
 	"steadyfit/option"
 )
 
-// CSVOptions says how a text table is read. The zero value reads a table
-// without labels, separated by commas.
+// CSVOptions configure how a text table is read. The zero value reads a comma-separated table
+// without labels.
 type CSVOptions struct {
-	// Label is the column that becomes the field y: its name in the header, or
-	// its number from 1, where -1 is the last. Empty: every column is a feature.
+	// Label is the column that becomes the field y: its name in the header, or its number from
+	// 1, where -1 is the last column. If it is empty, every column is a feature.
 	Label string
-	// Classes are the names that labels are written as, in the order of their numbers.
-	// Empty: labels are numbers, or names that are numbered in sorted order. A validation
-	// file needs the ClassNames of the training file, since it may lack a class.
+	// Classes are the names of the classes in the labels, in the order of their numbers. If it
+	// is empty, labels are numbers, or names that are numbered in sorted order. A validation
+	// file needs the ClassNames of the training file, since it may not contain every class.
 	Classes []string
-	// Names are the class names of a model, in the order of their numbers. Labels that are
-	// not numbers have to be among them, unless Classes is set.
+	// Names are the class names of a model, in the order of their numbers. Labels that are not
+	// numbers must be among them, unless Classes is set.
 	Names []string
-	// Header says whether the first line names the columns.
+	// Header states whether the first line has the names of the columns.
 	Header Header
-	// Comma separates columns; 0 means ','.
+	// Comma is the separator of columns; 0 means ','.
 	Comma rune
-	// Exact makes x float64 if it holds an integer, such as an identifier, that float32
-	// would round and float64 would not.
+	// Exact makes x float64 if it contains an integer, such as an identifier, that float32
+	// would round but float64 would not.
 	Exact bool
-	// Columns become fields of their own, if the header has all of them: those of a model
-	// with several inputs, or with one of strings. The columns beside them and the label
-	// are then fields of text.
+	// Columns become separate fields if the header has all of them: the inputs of a model with
+	// several inputs, or with one of strings. The columns other than these and the label then
+	// become fields of text.
 	Columns []Column
 	// Text reads the features as text: x is []string [columns].
 	Text bool
 }
 
-// Column is a column of a table that becomes a field, of one value per sample.
+// Column is a table column that becomes a field with one value per sample.
 type Column struct {
 	Name string
-	// Text is false for numbers: float32, or float64 as CSVOptions.Exact says.
+	// Text is false for numbers, which become float32 or, with CSVOptions.Exact, float64.
 	Text bool
 }
 
-// Header says whether the first line of a table names the columns.
+// Header states whether the first line of a table has the names of the columns.
 type Header int
 
 const (
-	// HeaderAuto takes the first line as a header if it has the name of the label or of an
-	// input (CSVOptions.Columns), or no number. For a model that takes text, a line without
-	// such a name is ErrField, because it may be either.
+	// HeaderAuto treats the first line as a header if it has the name of the label or of an
+	// input (CSVOptions.Columns), or no number. For a model that takes text, a first line
+	// without such a name is ErrField, because it may be either.
 	HeaderAuto Header = iota
-	// HeaderPresent takes the first line as a header, even if it has numbers in it.
+	// HeaderPresent treats the first line as a header, even if it has numbers.
 	HeaderPresent
-	// HeaderAbsent takes the first line as a row.
+	// HeaderAbsent treats the first line as a row.
 	HeaderAbsent
 )
 
-// OpenCSV reads a table from a file, compressed with gzip or not.
+// OpenCSV reads a table from a file, which may be compressed with gzip.
 //
-// A column sample_weight becomes the field of that name, float32 [1]. All other columns but the
-// label become the field x, float32 [columns], or float64 with CSVOptions.Exact, unless
+// A column sample_weight becomes the field with that name, float32 [1]. All other columns but
+// the label become the field x, float32 [columns], or float64 with CSVOptions.Exact, unless
 // CSVOptions.Columns or CSVOptions.Text is set. The label becomes y: int64 if all labels are
 // integers, float32 if all are numbers, and otherwise the int64 numbers of the names that
 // ClassNames returns.
 //
-// Rows of another length than the first, cells that are empty, not numbers, NaN, infinite or
-// beyond float32, and labels of mixed kinds are a *RowError that is ErrFormat and names the
-// file, line and column.
+// The error is a *RowError that is ErrFormat, with the file, line and column, for rows with
+// another length than the first; for cells that are empty, not numbers, NaN, infinite or too
+// large for float32; and for labels of mixed kinds.
 func OpenCSV(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readCSV)
 }
@@ -87,7 +87,7 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 	}
 	t.lines = csv.NewReader(&rowLimit{r: text, comma: string(cmp.Or(o.Comma, ','))[0]})
 	t.lines.ReuseRecord = true
-	t.lines.FieldsPerRecord = -1 // the message about a ragged row is ours
+	t.lines.FieldsPerRecord = -1 // row reports rows of another length
 	if c := o.Comma; c != 0 {
 		if c == '"' || c == '\r' || c == '\n' || c == utf8.RuneError || !utf8.ValidRune(c) {
 			return nil, t.failed(fmt.Errorf("%q cannot separate columns: %w", c, ErrField))
@@ -116,28 +116,28 @@ type table struct {
 	file    string
 	options CSVOptions
 	lines   *csv.Reader
-	values  *limit // for the rows that the table keeps
+	values  *limit // for the rows in memory
 
 	columns   int
 	firstLine int
 	names     []string // nil without a header
 	label     int      // the label's column from 0, or -1
 
-	fields []*features      // by column, which may share one; nil for the label
-	line   []int            // of each row
-	y      []int64          // the labels, or their classes
-	real   []float32        // the labels instead, once one of them is not an integer
+	fields []*features      // by column; columns may share one; nil for the label
+	line   []int            // line of each row
+	y      []int64          // the labels, or the numbers of their classes
+	real   []float32        // replaces y once a label is not an integer
 	class  map[string]int64 // class numbers; nil if labels are numbers
-	listed []string         // class names that were given
-	found  []string         // class names of the rows, if none were given
+	listed []string         // class names from the options
+	found  []string         // class names in the rows, if the options have none
 }
 
-// features are the values of one field that is not the label.
+// features are the values of one field other than the label.
 type features struct {
 	name   string
 	text   bool
 	narrow []float32
-	wide   []float64 // instead of narrow, once an integer needs it
+	wide   []float64 // replaces narrow once an integer needs it
 	texts  []string
 }
 
@@ -177,7 +177,7 @@ func (t *table) columnName(column int) string {
 	return fmt.Sprintf("%q (%d)", t.names[column], column+1)
 }
 
-// start reads the first line: a header, or a row.
+// start reads the first line, which is a header or a row.
 func (t *table) start(record []string) error {
 	t.columns = len(record)
 	t.firstLine, _ = t.lines.FieldPos(0)
@@ -200,7 +200,7 @@ func (t *table) start(record []string) error {
 			return t.noLabel(trimmed)
 		}
 		if t.columns == 1 {
-			return fmt.Errorf("the label is the only column, so there is nothing to learn it from: %w", ErrFormat)
+			return fmt.Errorf("the label is the only column, so there are no features: %w", ErrFormat)
 		}
 	}
 	if err := t.layOut(); err != nil {
@@ -221,7 +221,7 @@ func (t *table) hasHeader(first []string) (bool, error) {
 		return t.options.Header == HeaderPresent, nil
 	}
 	text := t.options.Text
-	// A label like "3" is no evidence: a row may have a 3 in it.
+	// A label like "3" does not indicate a header, since a row may contain a 3.
 	_, numberErr := strconv.Atoi(t.options.Label)
 	named := numberErr != nil && slices.Contains(first, t.options.Label)
 	for _, c := range t.options.Columns {
@@ -251,7 +251,7 @@ func (t *table) labelColumn() int {
 	return number + t.columns
 }
 
-// list makes labels the names of known classes, if there are any.
+// list makes labels the names of the given classes, if there are any.
 func (t *table) list(classes []string) (err error) {
 	if len(classes) > 0 {
 		t.listed = classes
@@ -260,7 +260,7 @@ func (t *table) list(classes []string) (err error) {
 	return err
 }
 
-// layOut decides which field the values of each column go to.
+// layOut maps each column to the field of its values.
 func (t *table) layOut() error {
 	x := &features{name: "x", text: t.options.Text}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
@@ -277,7 +277,7 @@ func (t *table) layOut() error {
 	for _, c := range t.options.Columns {
 		if i := slices.Index(t.names, c.Name); i < 0 || i == t.label {
 			if t.names != nil && max(others, len(t.options.Columns)) > 1 {
-				return fmt.Errorf("no column %q, which is an input of the model: add it, or name a column so: %w", c.Name, ErrFormat)
+				return fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w", c.Name, ErrFormat)
 			}
 			return nil
 		}
@@ -287,7 +287,7 @@ func (t *table) layOut() error {
 		return nil
 	}
 	if t.columns > maxFields {
-		return fmt.Errorf("%d columns, where a table whose columns become fields may have %d: remove unused columns: %w", t.columns, maxFields, ErrFormat)
+		return fmt.Errorf("%d columns, but a table whose columns become fields may have at most %d: remove unused columns: %w", t.columns, maxFields, ErrFormat)
 	}
 	for i, f := range t.fields {
 		if f == x {
@@ -302,10 +302,10 @@ func (t *table) header(names []string) error {
 	first := make(map[string]int, len(names))
 	for i, name := range names {
 		if name == "" {
-			return t.bad(i, "no name", "a name for each column", `the row numbers that pandas writes are not data: save with index=False`)
+			return t.bad(i, "no name", "a name for each column", `if these are the row numbers of pandas, save with index=False`)
 		}
 		if at, ok := first[name]; ok {
-			return t.bad(i, quote(name), "a name of its own", fmt.Sprintf("column %d has it already; if line %d is not a header, say so", at+1, t.firstLine))
+			return t.bad(i, quote(name), "a unique name", fmt.Sprintf("column %d has the same name; if line %d is not a header, say so", at+1, t.firstLine))
 		}
 		first[name] = i
 	}
@@ -315,10 +315,10 @@ func (t *table) header(names []string) error {
 
 func (t *table) noLabel(first []string) error {
 	if t.names == nil {
-		return fmt.Errorf("no label column %s: the file has no header, and %d columns; give a number from 1, or -1 for the last: %w",
+		return fmt.Errorf("no label column %s: the file has no header and has %d columns; give a number from 1, or -1 for the last: %w",
 			quote(t.options.Label), t.columns, ErrField)
 	}
-	// The label is usually among the last columns.
+	// The label is usually among the last columns, so the message includes these.
 	const most = 12
 	shown := fmt.Sprintf("%q", first)
 	if len(first) > most {
@@ -326,7 +326,7 @@ func (t *table) noLabel(first []string) error {
 	}
 	hint := ""
 	if len(first) == 1 && strings.Contains(first[0], ";") {
-		hint = "the file seems to be separated by semicolons, where commas are expected; "
+		hint = "the file seems to use semicolons instead of commas; "
 	}
 	return fmt.Errorf("no label column %s among the %d columns %s; %sgive a name from the header, a number from 1, or -1 for the last: %w",
 		quote(t.options.Label), t.columns, shown, hint, ErrField)
@@ -352,7 +352,7 @@ func (t *table) row(record []string) error {
 			if err := t.values.take(textBytes); err != nil {
 				return err
 			}
-			// Cells share memory with their whole row.
+			// A cell shares the memory of its whole row, so it is copied.
 			f.texts = append(f.texts, strings.Clone(cell))
 			continue
 		}
@@ -395,7 +395,7 @@ func (f *features) add(v float32, cell string, keepExact bool) {
 	f.wide = append(f.wide, exact)
 }
 
-// array is the values of n samples.
+// array returns the values of n samples.
 func (f *features) array(n int) Array {
 	switch {
 	case f.text:
@@ -406,7 +406,7 @@ func (f *features) array(n int) Array {
 	return Array{Shape: []int{n, len(f.narrow) / n}, Values: f.narrow}
 }
 
-// number parses a cell that has to be a finite float32.
+// number parses a cell, which must be a finite float32.
 func (t *table) number(column int, cell string) (float32, error) {
 	v, err := strconv.ParseFloat(cell, 32)
 	switch {
@@ -429,8 +429,8 @@ func (t *table) number(column int, cell string) (float32, error) {
 	return float32(v), nil
 }
 
-// isNumber reports whether a cell is a decimal number, NaN or an infinity; the last two are
-// refused later, and are not names.
+// isNumber reports whether a cell is a decimal number, NaN or an infinity. NaN and infinities
+// are not names; they are rejected later.
 func isNumber(cell string) bool {
 	v, err := strconv.ParseFloat(cell, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -439,7 +439,7 @@ func isNumber(cell string) bool {
 	return math.IsNaN(v) || math.IsInf(v, 0) || isDecimal(cell)
 }
 
-// isDecimal excludes the hexadecimal numbers and underscores that ParseFloat accepts.
+// isDecimal rejects the hexadecimal numbers and underscores that ParseFloat accepts.
 func isDecimal(number string) bool {
 	return strings.Trim(number, "0123456789+-.eE") == ""
 }
@@ -468,7 +468,7 @@ func (t *table) addLabel(column int, cell string) error {
 	case !known && numeric:
 		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.line[0]), "correct it, or list all classes")
 	case !known:
-		name := strings.Clone(cell) // cells share memory with their whole row
+		name := strings.Clone(cell) // a cell shares the memory of its whole row
 		if err := t.values.take(classBytes + int64(len(name))); err != nil {
 			return err
 		}
@@ -507,7 +507,7 @@ func (t *table) addNumber(column int, cell string) error {
 func (t *table) dataset() (*InMemory, error) {
 	n := len(t.line)
 	if n == 0 {
-		return nil, t.failed(fmt.Errorf("no rows in it: %w", ErrFormat))
+		return nil, t.failed(fmt.Errorf("it has no rows: %w", ErrFormat))
 	}
 	var fields []Field
 	for i, f := range t.fields {
@@ -529,8 +529,8 @@ func (t *table) dataset() (*InMemory, error) {
 	return newTable(t.file, t.line, fields, &y, classes, t.columnName(t.label))
 }
 
-// sortClasses numbers the classes in the order of their names, so that the order of the rows
-// does not matter.
+// sortClasses numbers the classes in the order of their names, so that the numbers do not
+// depend on the order of the rows.
 func (t *table) sortClasses() []string {
 	sorted := slices.Sorted(slices.Values(t.found))
 	number := make([]int64, len(sorted))

@@ -99,7 +99,7 @@ func TestCSVRowErrors(t *testing.T) {
 		{"half a header", "a,1\n1,2\n", CSVOptions{}, 1, "1", "if this line is a header, say so"},
 		{"label not named", "1,2,cat\n", CSVOptions{}, 1, "3", "if the column is the label, name it"},
 		{"lines in quotes", "1,2\n\"\n3\",4\n5,x\n", CSVOptions{}, 4, "2", `found "x"`},
-		{"names twice", "a,a\n1,2\n", CSVOptions{}, 1, `2`, `found "a", expected a name of its own; column 1 has it`},
+		{"names twice", "a,a\n1,2\n", CSVOptions{}, 1, `2`, `found "a", expected a unique name; column 1 has the same name`},
 		{"no name", ",a\n0,2\n", CSVOptions{}, 1, `1`, "index=False"},
 		{"name among numbers", "1,2\n3,x\n", CSVOptions{Label: "2"}, 2, "2", `found "x", expected a number as in line 1`},
 		{"number among names", "1,x\n3,2\n", CSVOptions{Label: "2"}, 2, "2", `found "2", expected a name like "x" in line 1`},
@@ -136,7 +136,7 @@ func TestCSVRefuses(t *testing.T) {
 		{"blank", "\n\n", CSVOptions{}, ErrFormat, "no rows"},
 		{"header only", "a,b\n", CSVOptions{}, ErrFormat, "no rows"},
 		{"no such label", "a,b\n1,2\n", CSVOptions{Label: "c"}, ErrField, `no label column "c" among the 2 columns ["a" "b"]`},
-		{"no such number", "1,2\n", CSVOptions{Label: "3"}, ErrField, `the file has no header, and 2 columns`},
+		{"no such number", "1,2\n", CSVOptions{Label: "3"}, ErrField, `the file has no header and has 2 columns`},
 		{"column 0", "1,2\n", CSVOptions{Label: "0"}, ErrField, "a number from 1"},
 		{"name without header", "a,b\n1,2\n", CSVOptions{Label: "a", Header: HeaderAbsent}, ErrField, "the file has no header"},
 		{"only a label", "a\n1\n", CSVOptions{Label: "a"}, ErrFormat, "only column"},
@@ -309,7 +309,7 @@ func TestCSVFiles(t *testing.T) {
 	for _, raw := range [][]byte{packed[:len(packed)-4], packed[:len(packed)/2], packed[:5], wrong, append(bytes.Clone(packed), "more"...)} {
 		_, err := Open(write(t, "a.csv.gz", raw), options)
 		require.ErrorIs(t, err, ErrFormat)
-		require.ErrorContains(t, err, "a.csv.gz: damaged or cut off")
+		require.ErrorContains(t, err, "a.csv.gz: damaged or truncated")
 	}
 	// By default, a file may hold 64 MiB, and 50 times its size.
 	bomb := compressed(t, bytes.Repeat([]byte("\n"), 80<<20))

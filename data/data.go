@@ -50,9 +50,9 @@ import (
 type Array struct {
 	// Shape holds the size of each dimension; the first counts the samples.
 	Shape []int
-	// Values is a flat slice of len = product of Shape: one of []float32,
-	// []float64, []int8, []int16, []int32, []int64, []uint8, []uint16,
-	// []uint32, []uint64, []bool, []string.
+	// Values is a flat slice whose length is the product of Shape. It is one of []float32,
+	// []float64, []int8, []int16, []int32, []int64, []uint8, []uint16, []uint32, []uint64,
+	// []bool, []string.
 	Values any
 }
 
@@ -67,30 +67,30 @@ type FieldSpec struct {
 	Name string
 	// Shape is the shape of one sample; empty for a scalar per sample.
 	Shape []int
-	// Type is the Go element type's name: "float32", "uint8", "string", ...
+	// Type is the name of the Go element type: "float32", "uint8", "string", ...
 	Type string
 }
 
-// Batch is a run of samples. Its arrays are valid until the iterator that produced the batch
-// advances or stops, unless Keep was called. The elements of Values may be changed meanwhile;
-// Fields and Shape may not.
+// Batch is a sequence of samples. Its arrays are valid until the iterator that produced the
+// batch advances or stops, unless Keep was called. The consumer may change the elements of
+// Values, but not Fields and Shape.
 type Batch struct {
 	// Fields are in the order of Dataset.Fields. Every field has Size samples.
 	Fields []Field
 	// Size is the number of samples; the last batch of a pass may be smaller.
 	Size int
-	// Index counts batches in the pass from 0, skipped ones included.
+	// Index is the number of the batch in the pass, from 0, including skipped batches.
 	Index int
 
-	slab  *slab // holds the samples, from its sample at on; nil if another dataset made them
+	slab  *slab // has the samples, starting at its sample at; nil if another dataset made them
 	at    int
-	joins int   // the batches from this one to the end of the slab
-	turn  int64 // of the slab
+	joins int   // number of batches from this one to the end of the slab
+	turn  int64 // the slab's turn when the batch was made
 }
 
-// Borrowable reports whether another owner may refer to the values of field i without a copy
-// while the batch is valid, and after Keep for longer. Batches of an InMemory or a Prefetched
-// are, unless the slice in Values was replaced.
+// Borrowable reports whether the values of field i may be used without a copy while the batch
+// is valid, and longer after Keep. This is true for batches of an InMemory or a Prefetched
+// unless the slice in Values was replaced.
 func (b Batch) Borrowable(i int) bool {
 	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) {
 		return false
@@ -99,10 +99,10 @@ func (b Batch) Borrowable(i int) bool {
 	return beginsAt(b.Fields[i].Values, v, b.at*(v.len()/b.slab.samples))
 }
 
-// Join returns this batch and the next n-1 as one, if the dataset places them one after the
-// other in memory (Prefetched.SetBlock); otherwise ok is false. All of them then stay valid
-// until the iterator advances past the last one. Samples of a batch that has not come yet are
-// undefined until it does.
+// Join returns this batch and the next n-1 as one batch if the dataset places them
+// contiguously in memory (Prefetched.SetBlock); otherwise ok is false. All of them then stay
+// valid until the iterator advances past the last one. The samples of later batches are
+// undefined until the iterator reaches them.
 func (b Batch) Join(n int) (joined Batch, ok bool) {
 	if n < 1 || n > b.joins || !b.borrowable() {
 		return Batch{}, false
@@ -112,11 +112,11 @@ func (b Batch) Join(n int) (joined Batch, ok bool) {
 	return joined, true
 }
 
-// Stale reports whether a Prefetched reuses, or is about to reuse, the memory of the batch
-// for later ones. A batch that was kept is never stale.
+// Stale reports whether a Prefetched reuses, or is about to reuse, the memory of the batch for
+// later batches. A batch after Keep is never stale.
 func (b Batch) Stale() bool { return b.slab != nil && b.slab.turn.Load() != b.turn }
 
-// borrowable reports whether all fields are as the dataset made them.
+// borrowable reports whether all fields are Borrowable.
 func (b Batch) borrowable() bool {
 	for i := range b.Fields {
 		if !b.Borrowable(i) {
@@ -131,16 +131,16 @@ func (b Batch) IsPart(i int, joined Batch) bool {
 	return b.slab == joined.slab && b.at == joined.at+i*b.Size && b.at+b.Size <= joined.at+joined.Size && b.borrowable()
 }
 
-// Keep gives the memory of the batch to its borrowers: the dataset uses other memory for
-// later batches, and the garbage collector frees this, with the block that the batch is in
-// (Prefetched.SetBlock). Only the consumer of the pass may call it.
+// Keep transfers the memory of the batch to its borrowers. The dataset uses other memory for
+// later batches, and the garbage collector frees this memory together with the block that the
+// batch is in (Prefetched.SetBlock). Only the consumer of the pass may call Keep.
 func (b Batch) Keep() {
 	if b.slab != nil {
 		b.slab.kept = true
 	}
 }
 
-// Field returns the field of that name.
+// Field returns the field with a name.
 func (b Batch) Field(name string) (Array, bool) {
 	for _, f := range b.Fields {
 		if f.Name == name {
@@ -150,8 +150,8 @@ func (b Batch) Field(name string) (Array, bool) {
 	return Array{}, false
 }
 
-// Slice returns the samples from ... to-1 of the batch, in the same memory. Positions outside the
-// batch are moved to its ends.
+// Slice returns the samples from ... to-1 of the batch, in the same memory. Positions outside
+// the batch are limited to it.
 func (b Batch) Slice(from, to int) Batch {
 	from = min(max(from, 0), b.Size)
 	to = min(max(to, from), b.Size)
@@ -169,28 +169,28 @@ func (b Batch) Slice(from, to int) Batch {
 	return part
 }
 
-// Pass says how to walk a dataset once.
+// Pass describes one pass over a dataset.
 type Pass struct {
 	// Batch is the number of samples per batch; at least 1.
 	Batch int
-	// Epoch numbers the pass from 0. A shuffled dataset derives the order from
-	// its seed and Epoch alone, so any pass can be repeated at any time.
+	// Epoch is the number of the pass, from 0. A shuffled dataset derives the order only from
+	// its seed and Epoch, so any pass can be repeated at any time.
 	Epoch int
-	// Skip leaves out that many batches at the start without reading them.
+	// Skip is the number of batches at the start to skip without reading them.
 	Skip int
-	// DropRemainder leaves out a last batch smaller than Batch.
+	// DropRemainder omits a last batch that is smaller than Batch.
 	DropRemainder bool
 }
 
-// Dataset is a finite collection of samples that can be walked any number of
-// times. Implementations are safe for concurrent passes.
+// Dataset is a finite collection of samples that can be read any number of times.
+// Implementations are safe for concurrent passes.
 type Dataset interface {
-	// Name says where the samples come from, for messages.
+	// Name describes the source of the samples, for messages.
 	Name() string
-	// Len is the number of samples.
+	// Len returns the number of samples.
 	Len() int
 	// Fields describes the samples.
 	Fields() []FieldSpec
-	// Batches walks one pass. After an error it yields nothing more.
+	// Batches returns the batches of one pass. After an error it yields nothing more.
 	Batches(Pass) iter.Seq2[Batch, error]
 }

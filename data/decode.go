@@ -20,16 +20,17 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// imageFormat is a kind of image file. Package image has a table of its own, which other packages
-// of a program may change.
+// imageFormat is an image format. Package image has a similar table, but other packages of a
+// program may change that one.
 type imageFormat struct {
 	name string
-	// magic starts each file; ? is any byte.
+	// magic is the start of each file; ? is any byte.
 	magic  string
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
-	// density limits the pixels per byte of a file, to refuse a false header before memory is
-	// allocated for it; 0 is no limit. Deflate makes 1032 bytes of one, of 8 pixels each.
+	// density limits the pixels per byte of a file, so that a false header is detected before
+	// memory is allocated; 0 means no limit. Deflate expands one byte to at most 1032, of 8
+	// pixels each.
 	density int64
 }
 
@@ -37,14 +38,14 @@ var imageFormats = []imageFormat{
 	{"JPEG", "\xff\xd8", jpeg.DecodeConfig, jpeg.Decode, 8256},
 	{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, 8256},
 	{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, 8256},
-	// A picture of one colour takes no bits per pixel.
+	// WebP has no limit: an image of one colour takes almost no bits per pixel.
 	{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, 0},
 	{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, 8256},
 	{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, 8256},
 	{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, 8256},
 }
 
-// detect recognizes the format by the first bytes of a file.
+// detect returns the format for the first bytes of a file.
 func detect(head []byte) (imageFormat, bool) {
 	for _, f := range imageFormats {
 		fits := len(head) >= len(f.magic)
@@ -58,7 +59,7 @@ func detect(head []byte) (imageFormat, bool) {
 	return imageFormat{}, false
 }
 
-// painter makes samples from image files, one after the other.
+// painter converts image files to samples, one at a time.
 type painter struct {
 	options ImageOptions
 	buffer  *bufio.Reader
@@ -73,14 +74,14 @@ func newPainter(o ImageOptions) *painter {
 	}
 }
 
-// imageSource is an image file, or its bytes in memory.
+// imageSource is an image file, or an image in memory.
 type imageSource interface {
 	io.Reader
 	io.ReaderAt
 	io.Seeker
 }
 
-// paint decodes an image of size bytes into a sample. The memory that this takes counts against
+// paint decodes an image of size bytes into a sample. The memory for decoding counts against
 // the gate.
 func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) error {
 	var head [16]byte
@@ -90,7 +91,7 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 	}
 	format, ok := detect(head[:n])
 	if !ok {
-		return fmt.Errorf("%w as an image: it starts with %q, where a PNG, JPEG, GIF, WebP, BMP or TIFF file begins otherwise; convert or remove it", ErrUnsupported, head[:min(n, 8)])
+		return fmt.Errorf("%w: it starts with %q, unlike a PNG, JPEG, GIF, WebP, BMP or TIFF image; convert or remove it", ErrUnsupported, head[:min(n, 8)])
 	}
 	config, err := p.config(format, r)
 	if err != nil {
@@ -100,9 +101,9 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 	case config.Width < 1 || config.Height < 1:
 		return p.broken(format, fmt.Errorf("%dx%d pixels", config.Width, config.Height))
 	case config.Width > p.options.MaxPixels/config.Height:
-		return fmt.Errorf("%w: %dx%d pixels, where %d are allowed: make it smaller, or allow more", ErrTooLarge, config.Width, config.Height, p.options.MaxPixels)
+		return fmt.Errorf("%w: %dx%d pixels, more than the limit of %d: make it smaller, or raise the limit", ErrTooLarge, config.Width, config.Height, p.options.MaxPixels)
 	case format.density > 0 && pixels/format.density > size:
-		return p.broken(format, fmt.Errorf("%dx%d pixels cannot be in %d bytes", config.Width, config.Height, size))
+		return p.broken(format, fmt.Errorf("%dx%d pixels do not fit in %d bytes", config.Width, config.Height, size))
 	}
 	cost := p.cost(format, config, r)
 	decoding.enter(cost)
@@ -121,8 +122,8 @@ func (p *painter) broken(format imageFormat, err error) error {
 	return fmt.Errorf("a damaged %s image (%w): replace or remove it: %w", format.name, err, ErrFormat)
 }
 
-// onDisk returns an error of reading, without the path.
-func onDisk(err error) error { return fmt.Errorf("reading it: %w", withoutPath(err)) }
+// onDisk returns an error of reading without the path.
+func onDisk(err error) error { return fmt.Errorf("read error: %w", withoutPath(err)) }
 
 func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err error) {
 	defer recovered(&err)
@@ -160,14 +161,15 @@ func (p *painter) rewind(format imageFormat, r imageSource) (io.Reader, error) {
 	return p.buffer, err
 }
 
-// recovered turns the panic of a decoder, which a damaged file may cause, into an error.
+// recovered converts the panic of a decoder to an error. A damaged file may cause such a
+// panic.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the decoder failed: %v", p)
 	}
 }
 
-// cost estimates the bytes that decoding and resizing take.
+// cost estimates the memory in bytes for decoding and resizing.
 func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 {
 	perPixel := int64(4)
 	switch c.ColorModel {
@@ -191,12 +193,12 @@ func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 
 	}
 	bytes := perPixel * int64(c.Width) * int64(c.Height)
 	if p.options.Smooth {
-		bytes += 32 * int64(p.options.Width) * int64(c.Height) // four float64 between the two directions
+		bytes += 32 * int64(p.options.Width) * int64(c.Height) // four float64 per pixel between the two directions
 	}
 	return bytes
 }
 
-// progressive reports whether a JPEG file is progressive, by the marker of its frame.
+// progressive reports whether a JPEG file is progressive, according to its frame marker.
 func progressive(r io.ReaderAt) bool {
 	at := int64(2)
 	for range 256 {
@@ -218,7 +220,7 @@ func progressive(r io.ReaderAt) bool {
 	return false
 }
 
-// draw resizes a picture to the sample.
+// draw resizes an image to the size of the sample.
 func (p *painter) draw(dst []uint8, picture image.Image) {
 	picture = opaque(picture)
 	from := picture.Bounds()
@@ -238,7 +240,7 @@ func (p *painter) draw(dst []uint8, picture image.Image) {
 	if p.options.Channels == 1 {
 		for i := range dst {
 			c := pixels[4*i : 4*i+3 : 4*i+3]
-			// As color.GrayModel does with 16 bits.
+			// The same formula as color.GrayModel with 16 bits.
 			dst[i] = uint8((19595*uint32(c[0]) + 38470*uint32(c[1]) + 7471*uint32(c[2]) + 1<<15) >> 16)
 		}
 		return
@@ -248,7 +250,7 @@ func (p *painter) draw(dst []uint8, picture image.Image) {
 	}
 }
 
-// centre is the largest part of a picture with the proportions of a size.
+// centre returns the largest central part of an image with the proportions of a size.
 func centre(r image.Rectangle, width, height int) image.Rectangle {
 	w, h := r.Dx(), r.Dy()
 	if w*height > h*width {
@@ -260,7 +262,7 @@ func centre(r image.Rectangle, width, height int) image.Rectangle {
 	return image.Rect(left, top, left+w, top+h)
 }
 
-// opaque drops transparency and keeps the colours. It may change the picture.
+// opaque removes transparency and keeps the colours. It may change the image in place.
 func opaque(picture image.Image) image.Image {
 	switch m := picture.(type) {
 	case *image.NRGBA:
@@ -285,7 +287,7 @@ func opaque(picture image.Image) image.Image {
 	return picture
 }
 
-// gate limits the bytes in use at a time.
+// gate limits the number of bytes in use at one time.
 type gate struct {
 	limit int64
 
@@ -294,7 +296,7 @@ type gate struct {
 	used, peak int64
 }
 
-// enter waits until n more are within the limit, or nothing is in use.
+// enter waits until n more bytes are within the limit, or no bytes are in use.
 func (g *gate) enter(n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

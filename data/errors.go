@@ -6,42 +6,43 @@ import (
 	"strings"
 )
 
-// Errors to compare with errors.Is. A file that is missing or may not be read is fs.ErrNotExist
-// or fs.ErrPermission.
+// The errors of this package, for use with errors.Is. A missing or unreadable file is
+// fs.ErrNotExist or fs.ErrPermission.
 var (
-	// ErrFormat: the data is malformed.
+	// ErrFormat means that the data is malformed.
 	ErrFormat = errors.New("malformed data")
-	// ErrUnsupported: this version does not read such data.
-	ErrUnsupported = errors.New("not read by this version")
-	// ErrField: a field does not exist, exists twice, or has the wrong type.
+	// ErrUnsupported means that this version cannot read the data.
+	ErrUnsupported = errors.New("not supported")
+	// ErrField means that a field does not exist, exists twice, or has the wrong type.
 	ErrField = errors.New("wrong field")
-	// ErrNoSplit: the dataset has no such part.
+	// ErrNoSplit means that the dataset has no such part.
 	ErrNoSplit = errors.New("no such part")
-	// ErrTooLarge: the file holds more than Options.MaxBytes.
+	// ErrTooLarge means that the data exceeds Options.MaxBytes or another limit.
 	ErrTooLarge = errors.New("larger than allowed")
-	// ErrLabel: a label is not a class of the model.
+	// ErrLabel means that a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
-	// ErrInteger: a value is not an integer in the range.
-	ErrInteger = errors.New("not an integer of the range")
-	// ErrOption: an option has a value that cannot work.
-	ErrOption = errors.New("wrong option")
-	// ErrNotFinite: a value is NaN or infinite, or would be in the type of the model's input.
+	// ErrInteger means that a value is not an integer in the range.
+	ErrInteger = errors.New("not an integer in the range")
+	// ErrOption means that an option has an invalid value.
+	ErrOption = errors.New("invalid option")
+	// ErrNotFinite means that a value is NaN or infinite, or would be in the type of the
+	// model's input.
 	ErrNotFinite = errors.New("value is not finite")
 )
 
-// RowError is a value that cannot be used for training.
+// RowError reports a value that cannot be used for training.
 type RowError struct {
-	// File is the file, or the name of a dataset that was made in memory.
+	// File is the name of the file, or of a dataset that was made in memory.
 	File string
-	// Unit is what Row counts: "line" of a text file, from 1, or "sample" from 0.
+	// Unit is the unit of Row: "line" in a text file, from 1, or "sample", from 0.
 	Unit string
 	Row  int
 	// Column is a column of a text file, by name and number from 1, or a field with the index
-	// of the element. Empty if the row as a whole is wrong.
+	// of the element. It is empty if the whole row is wrong.
 	Column string
-	// Found, Expected and Fix complete the sentence.
+	// Found, Expected and Fix complete the message.
 	Found, Expected, Fix string
-	// Err is the kind of error: ErrFormat, ErrLabel, ErrInteger, ErrNotFinite.
+	// Err is the kind of error: ErrFormat, ErrLabel, ErrInteger or ErrNotFinite.
 	Err error
 }
 
@@ -61,7 +62,7 @@ func (e *RowError) Error() string {
 // Unwrap returns the kind of error.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// quote shows a found value, cut so that a message stays one line.
+// quote quotes a found value and shortens it so that a message stays on one line.
 func quote(text string) string {
 	const limit = 40
 	if len(text) > limit {

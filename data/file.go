@@ -17,38 +17,38 @@ import (
 	"steadyfit/option"
 )
 
-// Options says how Open reads. The zero value reads the training part.
+// Options configure Open. The zero value reads the training part.
 type Options struct {
-	// Split chooses a part, "train" or "test", of a source that has both: builtin datasets,
+	// Split selects a part, "train" or "test", of a source that has both: builtin datasets,
 	// MNIST's layout, .npz files or folders of .npy files with fields named x_train, y_train,
-	// x_test, y_test, and folders of images whose class folders are in folders named train,
-	// and test, validation or val. Empty means "train". "test" of a source with one part is
-	// ErrNoSplit.
+	// x_test, y_test, and folders of images with class folders in folders named train, and
+	// test, validation or val. Empty means "train". "test" is ErrNoSplit for a source with one
+	// part.
 	Split string
-	// CSV is for .csv files and, except Header and Comma, for .jsonl files.
+	// CSV is for .csv files. Except for Header and Comma, it also applies to .jsonl files.
 	CSV CSVOptions
-	// Images is for folders of images, which need a size.
+	// Images is for folders of images. Their size is required.
 	Images ImageOptions
-	// Map leaves the arrays of .npy files and of uncompressed .npz files in their files and
-	// maps these, so that data may be larger than memory. Arrays that cannot be mapped are
-	// read: those of the other byte order, of several dimensions in Fortran order, of bools
-	// and of text. Close the dataset (InMemory.Close).
+	// Map maps the arrays of .npy files and of uncompressed .npz files into memory instead of
+	// reading them, so that the data may be larger than memory. Arrays that cannot be mapped
+	// are read: arrays with the other byte order, several dimensions in Fortran order, bools,
+	// and text. The dataset must be closed (InMemory.Close).
 	//
-	// The header and the size of a file are checked, the checksums of a .npz file are not. A
-	// file that changes changes the samples; one that becomes shorter ends the pass that needs
-	// what is missing with an error, on systems that report the fault (Linux, macOS).
+	// The header and the size of a file are checked, but not the checksums of a .npz file. If
+	// a file changes, the samples change. If it becomes shorter, a pass that needs the missing
+	// part ends with an error on systems that report the fault (Linux, macOS).
 	Map bool
-	// MaxBytes refuses, with ErrTooLarge, a source that decompresses to more bytes, or whose
-	// values take more memory. A compressed file can hold a thousand times its size, so 0 means
-	// 64 MiB and 50 times the size of the files, but at most half of the free memory where that
-	// is more than the size of the files; below 0 means no limit.
+	// MaxBytes limits the decompressed size of a source and the memory for its values; more is
+	// ErrTooLarge. Below 0 means no limit. A compressed file can hold a thousand times its
+	// size, so 0 means 64 MiB plus 50 times the size of the files. That default is at most
+	// half of the free memory, unless this is less than the size of the files.
 	MaxBytes int64
 }
 
-// formats is for error messages.
+// formats is the list of formats for error messages.
 const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
 
-// known are common formats that this version does not read.
+// known are common formats that this version cannot read.
 var known = map[string]string{
 	".tfrecord":  "TFRecord",
 	".tfrecords": "TFRecord",
@@ -67,11 +67,12 @@ var known = map[string]string{
 	".json":      "JSON",
 }
 
-// Open reads the dataset at a path, by its extension: .npz, .npy (x.npy with a y.npy beside it,
-// any other as the field x), .csv, .jsonl, the last two also with .gz; a folder in MNIST's
-// layout, of .npy files, or of images (OpenImages); builtin:NAME.
+// Open reads the dataset at a path. The extension selects the format: .npz, .npy (x.npy
+// together with a y.npy beside it, or any other file as the field x), .csv, .jsonl, the last
+// two also with .gz. A folder has MNIST's layout, .npy files, or images (OpenImages).
+// builtin:NAME is a dataset of Builtin.
 //
-// Known formats that it does not read are ErrUnsupported. A path that does not exist is
+// Known formats that Open cannot read are ErrUnsupported. A path that does not exist is
 // fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
 	switch o.Split {
@@ -111,16 +112,16 @@ func Open(path string, o Options) (*InMemory, error) {
 		}
 		return openOneNPY(path, how)
 	case strings.Contains(base, "idx1-ubyte"), strings.Contains(base, "idx3-ubyte"):
-		return nil, fmt.Errorf("%s: IDX images and labels are a pair of files; give the folder that holds both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
+		return nil, fmt.Errorf("%s: IDX images and labels are two files; use the folder that contains both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
 	case slices.Contains(imageExtensions, plain):
-		return nil, fmt.Errorf("%s is one image; give the folder that holds a sub-folder per class: %w", path, ErrUnsupported)
+		return nil, fmt.Errorf("%s is one image; use a folder with one sub-folder per class: %w", path, ErrUnsupported)
 	case known[plain] != "":
-		return nil, fmt.Errorf("%s: %s files are %w; it reads %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a file that it reads", path, known[plain], ErrUnsupported, formats)
+		return nil, fmt.Errorf("%s: %s files are %w; supported are %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a supported file", path, known[plain], ErrUnsupported, formats)
 	}
-	return nil, fmt.Errorf("%s: a file with extension %q is none of %s: %w", path, filepath.Ext(path), formats, ErrUnsupported)
+	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s", path, filepath.Ext(path), ErrUnsupported, formats)
 }
 
-// usualMaxBytes is the default of Options.MaxBytes for files of that size.
+// usualMaxBytes returns the default of Options.MaxBytes for files of that size.
 func usualMaxBytes(size int64, free memory.Reading) int64 {
 	const (
 		least = 64 << 20
@@ -133,8 +134,8 @@ func usualMaxBytes(size int64, free memory.Reading) int64 {
 	return most
 }
 
-// sizeOf is the size of a file, or of the files in a folder. For a .npy file it is that of its
-// folder, since other files in it may belong to the dataset.
+// sizeOf returns the size of a file, or of the files in a folder. For a .npy file it is the
+// size of its folder, since other files in it may belong to the dataset.
 func sizeOf(path string, info fs.FileInfo) (size int64) {
 	switch {
 	case info.IsDir():
@@ -145,7 +146,7 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return 0 // opening the folder reports it
+		return 0 // opening the folder reports the error
 	}
 	for _, e := range entries {
 		if file, err := os.Stat(filepath.Join(path, e.Name())); err == nil && file.Mode().IsRegular() {
@@ -155,7 +156,7 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 	return size
 }
 
-// openFolder recognizes a dataset by the names in its folder.
+// openFolder detects the format of a folder by the names in it.
 func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -180,20 +181,20 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	case folders && holdsImages(path):
 		return openImagePart(path, o.Split, o.Images)
 	}
-	return nil, fmt.Errorf("%s is a folder with neither MNIST's files (train-images-idx3-ubyte.gz ...) nor .npy files nor class folders of images; a dataset is %s: %w", path, formats, ErrUnsupported)
+	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files or class folders of images; supported are %s: %w", path, formats, ErrUnsupported)
 }
 
-// onePart refuses the test part of a source that has one part only.
+// onePart rejects the test part of a source that has only one part.
 func onePart(path, split string) error {
 	if split == "test" {
-		return fmt.Errorf("%s: %w as %q: the file has one part only; give the file of the other part, or split off a fraction", path, ErrNoSplit, split)
+		return fmt.Errorf("%s: %w as %q: the file has only one part; use the file of the other part, or split off a fraction", path, ErrNoSplit, split)
 	}
 	return nil
 }
 
-// openFile opens a regular file with something in it.
+// openFile opens a regular file that is not empty.
 func openFile(path string) (*os.File, int64, error) {
-	// Opening a pipe would wait for its other end, so look before.
+	// The check comes before opening, since opening a pipe would block.
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, 0, openError(path, err)
@@ -202,7 +203,7 @@ func openFile(path string) (*os.File, int64, error) {
 	case info.IsDir():
 		return nil, 0, fmt.Errorf("%s is a folder, not a file: %w", path, ErrFormat)
 	case !info.Mode().IsRegular():
-		return nil, 0, fmt.Errorf("%s is not a regular file; a dataset is walked more than once, so copy it to a file first: %w", path, ErrUnsupported)
+		return nil, 0, fmt.Errorf("%s is not a regular file; a dataset is read more than once, so copy it to a file first: %w", path, ErrUnsupported)
 	case info.Size() == 0:
 		return nil, 0, fmt.Errorf("%s is empty; was the download or the export interrupted?: %w", path, ErrFormat)
 	}
@@ -219,12 +220,13 @@ func openError(path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: %w; check the path, which is relative to the working directory", path, err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: %w; the user of this process may not read it (chmod a+r)", path, err)
+		return fmt.Errorf("%s: %w; give the user of this process the right to read it (chmod a+r)", path, err)
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// withoutPath returns the error of a file operation, for messages that start with the path.
+// withoutPath returns the error of a file operation without the path, for messages that start
+// with the path.
 func withoutPath(err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		return pe.Err
@@ -232,7 +234,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// limit bounds the decompressed bytes that may still be read of a dataset. nil is no limit.
+// limit limits the decompressed bytes that may still be read of a dataset. nil means no limit.
 type limit struct {
 	max, left int64
 }
@@ -244,7 +246,7 @@ func newLimit(max int64) *limit {
 	return &limit{max: max, left: max}
 }
 
-// again is a limit of the same size.
+// again returns a new limit of the same size.
 func (l *limit) again() *limit {
 	if l == nil {
 		return nil
@@ -252,12 +254,13 @@ func (l *limit) again() *limit {
 	return newLimit(l.max)
 }
 
-// expect refuses count values of size bytes before they are read, if copies of them exceed the
-// limit. It returns the bytes to allocate for them at once; without a limit these are likely.
+// expect returns an error if copies of count values of size bytes exceed the limit, before
+// they are read. It returns the bytes to allocate for them at once; without a limit these are
+// likely.
 func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
 	switch {
 	case count > maxInt/size:
-		return 0, fmt.Errorf("%d elements of %d bytes are more than this machine can address: %w", count, size, ErrFormat)
+		return 0, fmt.Errorf("%d elements of %d bytes exceed the address space of this machine: %w", count, size, ErrFormat)
 	case l == nil:
 		return likely, nil
 	case count > int(l.left)/size/copies:
@@ -267,7 +270,7 @@ func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
 }
 
 func (l *limit) tooLarge() error {
-	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if the data should be so large", ErrTooLarge, l.max)
+	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, l.max)
 }
 
 func (l *limit) reader(r io.Reader) io.Reader {
@@ -277,7 +280,7 @@ func (l *limit) reader(r io.Reader) io.Reader {
 	return &limited{l, r}
 }
 
-// take counts n bytes.
+// take counts n bytes against the limit.
 func (l *limit) take(n int64) error {
 	if l == nil {
 		return nil
@@ -301,13 +304,13 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// usualRatio is the ratio of compression up to which the memory for the data is allocated in one
-// piece; beyond it, memory grows with the bytes that come.
+// usualRatio is the compression ratio up to which the memory for the data is allocated at
+// once. Beyond it, memory grows as the bytes are read.
 const usualRatio = 16
 
 // gunzip returns the content of a file of some size, decompressed if it is compressed with
-// gzip, and how many bytes that likely is. It looks at the first bytes and not at the name:
-// browsers decompress what they download without renaming it.
+// gzip, and a likely number of bytes. It examines the first bytes instead of the name, since
+// browsers decompress downloads without renaming them.
 func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(2)
@@ -324,7 +327,7 @@ func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 	return z, usualRatio * size, nil
 }
 
-// openPlain opens a regular file with something in it, and decompresses it as gunzip does.
+// openPlain opens a regular file that is not empty, and decompresses it like gunzip.
 func openPlain(path string) (io.ReadCloser, int64, error) {
 	f, size, err := openFile(path)
 	if err != nil {
@@ -340,8 +343,8 @@ func openPlain(path string) (io.ReadCloser, int64, error) {
 	}{r, f}, likely, nil
 }
 
-// corrupt adds ErrFormat to an error of a decompressor; errors of this package and of the disk
-// stay as they are.
+// corrupt adds ErrFormat to an error of a decompressor. It does not change errors of this
+// package and of the disk.
 func corrupt(err error) error {
 	for _, ours := range []error{ErrFormat, ErrUnsupported, ErrField, ErrTooLarge} {
 		if errors.Is(err, ours) {
@@ -351,13 +354,13 @@ func corrupt(err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		return err
 	}
-	return fmt.Errorf("damaged or cut off: %w: %w", err, ErrFormat)
+	return fmt.Errorf("damaged or truncated: %w: %w", err, ErrFormat)
 }
 
-var errMore = fmt.Errorf("more bytes than the header promises: %w", ErrFormat)
+var errMore = fmt.Errorf("more bytes than the header states: %w", ErrFormat)
 
-// atEnd is an error if bytes are left. Reading to the end makes a decompressor compare its
-// checksum, too.
+// atEnd returns an error if bytes are left. Reading to the end also makes a decompressor
+// compare its checksum.
 func atEnd(r io.Reader) error {
 	var b [1]byte
 	switch _, err := io.ReadFull(r, b[:]); err {
@@ -370,9 +373,9 @@ func atEnd(r io.Reader) error {
 	}
 }
 
-// parts maps the names of the fields to be read to the names that they get. Where all are named
-// like x_train and x_test, it selects one part and names its fields x; any other source is one
-// part.
+// parts maps the names of the fields to read to their names in the dataset. If all are named
+// like x_train and x_test, it selects one part and names its fields x; any other source has
+// one part.
 func parts(path, split string, names []string) (map[string]string, error) {
 	want := split
 	if want == "" {

@@ -32,22 +32,22 @@ func TestOpenRefuses(t *testing.T) {
 		"missing.npz":                {fs.ErrNotExist, "check the path"},
 		"builtin:mnist":              {fs.ErrNotExist, `there are ["digits"]`},
 		"builtin:../digits":          {fs.ErrNotExist, `there are ["digits"]`},
-		"a.tfrecord":                 {ErrUnsupported, "TFRecord files are not read by this version; it reads .npz"},
-		"a.tfrecord.gz":              {ErrUnsupported, "TFRecord files are not read by this version"},
-		"a.parquet":                  {ErrUnsupported, "Parquet files are not read by this version"},
-		"a.arrow":                    {ErrUnsupported, "Arrow files are not read by this version"},
+		"a.tfrecord":                 {ErrUnsupported, "TFRecord files are not supported; supported are .npz"},
+		"a.tfrecord.gz":              {ErrUnsupported, "TFRecord files are not supported"},
+		"a.parquet":                  {ErrUnsupported, "Parquet files are not supported"},
+		"a.arrow":                    {ErrUnsupported, "Arrow files are not supported"},
 		"a.h5":                       {ErrUnsupported, "numpy.savez"},
-		"a.xyz":                      {ErrUnsupported, `extension ".xyz" is none of .npz`},
+		"a.xyz":                      {ErrUnsupported, `the extension ".xyz" is not supported; supported are .npz`},
 		"noextension":                {ErrUnsupported, `extension ""`},
-		"train-images-idx3-ubyte.gz": {ErrUnsupported, "give the folder that holds both"},
+		"train-images-idx3-ubyte.gz": {ErrUnsupported, "use the folder that contains both"},
 		"empty.npz":                  {ErrFormat, "is empty"},
 		"empty.csv":                  {ErrFormat, "is empty"},
 		"empty.npy":                  {ErrFormat, "is empty"},
-		"flowers":                    {ErrUnsupported, "nor class folders of images"},
+		"flowers":                    {ErrUnsupported, "or class folders of images"},
 		"pictures":                   {ErrOption, "ImageOptions.Size: "},
-		"pictures/cat/a.jpg":         {ErrUnsupported, "give the folder that holds a sub-folder per class"},
-		"mixed":                      {ErrUnsupported, "neither MNIST's files"},
-		"empty":                      {ErrUnsupported, "neither MNIST's files"},
+		"pictures/cat/a.jpg":         {ErrUnsupported, "use a folder with one sub-folder per class"},
+		"mixed":                      {ErrUnsupported, "without MNIST's files"},
+		"empty":                      {ErrUnsupported, "without MNIST's files"},
 	} {
 		if !strings.HasPrefix(path, "builtin:") {
 			path = filepath.Join(dir, path)
@@ -81,7 +81,7 @@ func TestOpenWithoutPermission(t *testing.T) {
 	}
 	_, err := Open(path, Options{})
 	require.ErrorIs(t, err, fs.ErrPermission)
-	require.ErrorContains(t, err, "may not read it")
+	require.ErrorContains(t, err, "the right to read it")
 }
 
 func TestBuiltin(t *testing.T) {

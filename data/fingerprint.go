@@ -6,13 +6,13 @@ import (
 	"path/filepath"
 )
 
-// Fingerprint returns a text that identifies a dataset of images without decoding them. It depends
-// on the names and sizes of the files, the classes and other fields, the order of the first pass,
-// and the changes made to the samples, but not on the path of the folder or the number of
-// workers. ok is false for a dataset without images, which can be walked instead.
+// Fingerprint returns a text that identifies a dataset of images without decoding them. It
+// depends on the names and sizes of the files, the classes and other fields, the order of the
+// first pass, and the changes made to the samples, but not on the path of the folder or the
+// number of workers. ok is false for a dataset without images, which can be read instead.
 //
-// A resumed training compares it. It does not detect an image that was replaced by another of the
-// same name and size.
+// A resumed training compares fingerprints. They do not detect an image that was replaced by
+// another one with the same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	if !m.HasImages() {
 		return "", false, nil
@@ -24,7 +24,7 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 			rows[i] = i
 		}
 	}
-	sum := sha256.New() // it never fails
+	sum := sha256.New() // writing to it never fails
 	for i := range m.columns {
 		c := &m.columns[i]
 		fmt.Fprintf(sum, "field %q %s\n", c.name, describeField(c.kind.Name, c.shape))
@@ -58,7 +58,7 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	return fmt.Sprintf("%d samples (files sha256 %x)", m.n, sum.Sum(nil)[:8]), true, nil
 }
 
-// Fingerprint is that of the dataset that is read ahead.
+// Fingerprint returns the fingerprint of the underlying dataset.
 func (d *Prefetched) Fingerprint() (text string, ok bool, err error) {
 	if m, inMemory := d.ds.(*InMemory); inMemory {
 		return m.Fingerprint()

@@ -11,15 +11,13 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// OpenIDX reads a folder in MNIST's layout, which Fashion-MNIST and others
-// share: the part "train" (also for "") from train-images-idx3-ubyte and
-// train-labels-idx1-ubyte, or "test" from the files whose names start with
-// t10k. The files may be compressed with gzip (.gz).
+// OpenIDX reads a folder in the layout of MNIST, Fashion-MNIST and others. The part "train"
+// (also for "") is in train-images-idx3-ubyte and train-labels-idx1-ubyte, and the part "test"
+// in the files whose names start with t10k. The files may be compressed with gzip (.gz).
 //
-// The fields are x, of the type and shape in the file (uint8 [28 28] for
-// MNIST), and y, int64 []. A file that is cut off, longer than its header
-// promises or of another format is ErrFormat, and so is a folder with more
-// images than labels.
+// The fields are x, with the type and shape in the file (uint8 [28 28] for MNIST), and y,
+// int64 []. A file that is truncated, longer than its header states or in another format is
+// ErrFormat, and so is a folder with more images than labels.
 func OpenIDX(dir, split string) (*InMemory, error) {
 	return openIDX(dir, split, nil)
 }
@@ -31,7 +29,7 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	case "test":
 		prefix = "t10k"
 	default:
-		return nil, fmt.Errorf("%s: %w as %q; there are train and test", dir, ErrNoSplit, split)
+		return nil, fmt.Errorf("%s: %w as %q; the parts are train and test", dir, ErrNoSplit, split)
 	}
 	images, imagesFile, err := readIDXFile(dir, prefix+"-images", "idx3-ubyte", l)
 	if err != nil {
@@ -43,9 +41,9 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	}
 	switch n := len(images.Shape); {
 	case n < 2:
-		return nil, fmt.Errorf("%s: %d dimensions, where images have at least 2: %w", imagesFile, n, ErrFormat)
+		return nil, fmt.Errorf("%s: images have %d dimensions, expected at least 2: %w", imagesFile, n, ErrFormat)
 	case len(labels.Shape) != 1:
-		return nil, fmt.Errorf("%s: %d dimensions, where labels have 1: %w", labelsFile, len(labels.Shape), ErrFormat)
+		return nil, fmt.Errorf("%s: labels have %d dimensions, expected 1: %w", labelsFile, len(labels.Shape), ErrFormat)
 	case images.Shape[0] != labels.Shape[0]:
 		return nil, fmt.Errorf("%s has %d images, but %s has %d labels: %w", imagesFile, images.Shape[0], labelsFile, labels.Shape[0], ErrFormat)
 	}
@@ -72,7 +70,7 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	return m.opened(err)
 }
 
-// readIDXFile reads one of a pair, under whichever of its usual names it has.
+// readIDXFile reads one of the two files, under whichever usual name it has.
 func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	for _, name := range []string{stem + "-" + kind, stem + "." + kind} {
 		for _, ext := range []string{"", ".gz"} {
@@ -95,30 +93,30 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	return Array{}, "", fmt.Errorf("%s: %w: %s-%s, plain or .gz", dir, fs.ErrNotExist, stem, kind)
 }
 
-// idxTypes has NumPy's codes of the element types of IDX.
+// idxTypes maps the element types of IDX to NumPy's codes.
 var idxTypes = map[byte]string{
 	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
 }
 
-// readIDX reads one array to the end of r, which holds likely bytes or so.
-// The header is two zeros, the type, the number of dimensions, and each of them
-// as a big-endian uint32.
+// readIDX reads one array to the end of r, which has about likely bytes. The header consists
+// of two zero bytes, the type, the number of dimensions, and each dimension as a big-endian
+// uint32.
 func readIDX(r io.Reader, l *limit, likely int64) (Array, error) {
 	r = l.reader(r)
 	var magic [4]byte
 	if n, err := io.ReadFull(r, magic[:]); err != nil {
-		return Array{}, fmt.Errorf("%d bytes, too few for an IDX header: %w", n, corrupt(err))
+		return Array{}, fmt.Errorf("it has %d bytes, too few for an IDX header: %w", n, corrupt(err))
 	}
 	code, ok := idxTypes[magic[2]]
 	if magic[0] != 0 || magic[1] != 0 || !ok {
-		return Array{}, fmt.Errorf("not an IDX file: it starts with % x, where 00 00, a type (08 to 0e) and the number of dimensions should be: %w", magic, ErrFormat)
+		return Array{}, fmt.Errorf("not an IDX file: it starts with % x, expected 00 00, a type (08 to 0e) and the number of dimensions: %w", magic, ErrFormat)
 	}
 	if magic[3] == 0 {
 		return Array{}, fmt.Errorf("an IDX file without dimensions: %w", ErrFormat)
 	}
 	dims := make([]uint32, magic[3])
 	if err := binary.Read(r, binary.BigEndian, dims); err != nil {
-		return Array{}, fmt.Errorf("cut off in the header: %w", corrupt(err))
+		return Array{}, fmt.Errorf("truncated in the header: %w", corrupt(err))
 	}
 	shape := make([]int, len(dims))
 	for i, d := range dims {

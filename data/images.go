@@ -14,36 +14,36 @@ import (
 	"steadyfit/option"
 )
 
-// ImageOptions says how a folder of images is read. The size has to be set; the zero values of
-// the others are useful.
+// ImageOptions configure how a folder of images is read. The size is required; the other
+// options have useful zero values.
 type ImageOptions struct {
-	// Size is the height and the width of the samples in pixels; Height and Width override
-	// it where they are not 0.
+	// Size is the height and the width of the samples in pixels. Height and Width override it
+	// if they are not 0.
 	Size          int
 	Height, Width int
-	// Channels is 3 for red, green and blue, which is the default, or 1 for grey.
+	// Channels is 3 for red, green and blue (the default), or 1 for grey.
 	Channels int
-	// KeepAspect crops images to the proportions of the samples, around their centre, before
-	// they are resized. Otherwise they are stretched, as by Keras'
-	// image_dataset_from_directory.
+	// KeepAspect crops images around their centre to the proportions of the samples before
+	// resizing. Without it, images are stretched, as by Keras' image_dataset_from_directory.
 	KeepAspect bool
 	// Smooth averages over all pixels that a pixel of the sample covers (a triangle filter,
-	// as Pillow's BILINEAR), which is slower for large images. Otherwise a pixel is
+	// like Pillow's BILINEAR), which is slower for large images. Without it, a pixel is
 	// interpolated between the nearest four, as by Keras.
 	Smooth bool
-	// Classes are the names of the class folders, in the order of their numbers. Empty: the
-	// sub-folders, sorted by name. A validation folder needs the ClassNames of the training
-	// folder.
+	// Classes are the names of the class folders, in the order of their numbers. If it is
+	// empty, they are the sub-folders, sorted by name. A validation folder needs the
+	// ClassNames of the training folder.
 	Classes []string
-	// MaxPixels refuses, with ErrTooLarge, images of more pixels; 0 means 100 million.
+	// MaxPixels is the maximum number of pixels of an image; more is ErrTooLarge. 0 means 100
+	// million.
 	MaxPixels int
-	// DecodeBytes limits the memory for images that are being decoded, by all workers
-	// together, as estimated from their size and format; 0 means 256 MiB. A worker whose image
-	// does not fit waits, and a larger image is decoded alone.
+	// DecodeBytes limits the memory for decoding images by all workers together, estimated
+	// from the images' size and format; 0 means 256 MiB. A worker waits if its image does not
+	// fit. An image that is larger than the limit is decoded alone.
 	DecodeBytes int64
 }
 
-// complete checks the options and fills in the defaults.
+// complete checks the options and sets the defaults.
 func (o ImageOptions) complete() (ImageOptions, error) {
 	o.Height, o.Width = cmp.Or(o.Height, o.Size), cmp.Or(o.Width, o.Size)
 	o.Channels = cmp.Or(o.Channels, 3)
@@ -52,18 +52,18 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	const most = 1 << 14
 	switch {
 	case o.Height == 0 || o.Width == 0:
-		return o, &option.Error{Option: "ImageOptions.Size", Reason: "images have no size of their own in common", Fix: "give the height and width that the model takes", Err: ErrOption}
+		return o, &option.Error{Option: "ImageOptions.Size", Reason: "the images in a folder differ in size", Fix: "set the height and width that the model takes", Err: ErrOption}
 	case o.Height < 1 || o.Width < 1 || o.Height > most || o.Width > most:
 		return o, &option.Error{Option: "ImageOptions.Size", Value: fmt.Sprintf("%dx%d", o.Height, o.Width), Reason: fmt.Sprintf("expected 1 to %d pixels each", most), Err: ErrOption}
 	case o.Channels != 1 && o.Channels != 3:
-		return o, fmt.Errorf("%d channels, where images are read with 1 (grey) or 3 (colour): %w", o.Channels, ErrOption)
+		return o, fmt.Errorf("%d channels, expected 1 (grey) or 3 (colour): %w", o.Channels, ErrOption)
 	case o.MaxPixels < 0 || o.DecodeBytes < 0:
-		return o, fmt.Errorf("%d pixels and %d bytes at most, where both have to be above 0, or 0 for the default: %w", o.MaxPixels, o.DecodeBytes, ErrOption)
+		return o, fmt.Errorf("limits of %d pixels and %d bytes, expected numbers above 0, or 0 for the default: %w", o.MaxPixels, o.DecodeBytes, ErrOption)
 	}
 	return o, nil
 }
 
-// imageExtensions are those of files that are read. The format is detected from the content.
+// imageExtensions are the extensions of image files. The content determines the format.
 var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
 // OpenImages lists a folder of images: each sub-folder is a class, with images in it and in its
@@ -100,7 +100,7 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 	var labels []int64
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path) // not e.Info: a class may be a link to a folder
+		info, err := os.Stat(path) // unlike e.Info, it follows links to folders
 		switch {
 		case ignored(e.Name()):
 			continue
@@ -108,13 +108,13 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 			return nil, openError(path, err)
 		case !info.IsDir():
 			if isImage(path) {
-				return nil, fmt.Errorf("%s: an image outside of the class folders: move it to the folder of its class: %w", path, ErrFormat)
+				return nil, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path, ErrFormat)
 			}
 			continue
 		}
 		class := slices.Index(classes, e.Name())
 		if class < 0 && len(o.Classes) > 0 {
-			return nil, fmt.Errorf("%s: the folder is none of the %d classes %s: rename it, or move it out: %w", path, len(classes), list(classes), ErrLabel)
+			return nil, fmt.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere: %w", path, len(classes), list(classes), ErrLabel)
 		}
 		if class < 0 {
 			class = len(classes)
@@ -125,13 +125,13 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 			return nil, err
 		}
 		if len(files.files) == before {
-			return nil, fmt.Errorf("%s: a class folder without images: put some in, or remove it: %w", path, ErrFormat)
+			return nil, fmt.Errorf("%s: the class folder has no images: add some, or remove the folder: %w", path, ErrFormat)
 		}
 		labels = append(labels, slices.Repeat([]int64{int64(class)}, len(files.files)-before)...)
 	}
 	n := len(labels)
 	if n == 0 {
-		return nil, fmt.Errorf("%s: no class folders in it: put the images of each class in a sub-folder of its name (%s, %s, ...): %w",
+		return nil, fmt.Errorf("%s: it has no class folders: put the images of each class in a sub-folder with the name of the class (%s, %s, ...): %w",
 			dir, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
 	}
 	m := &InMemory{name: dir, n: n}
@@ -150,9 +150,9 @@ func isImage(path string) bool {
 	return slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path)))
 }
 
-// holdsImages reports whether there is an image in a sub-folder of a folder.
+// holdsImages reports whether a sub-folder of a folder has an image.
 func holdsImages(dir string) bool {
-	// An error of reading is reported when the folder is opened.
+	// Opening the folder reports read errors.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && isImage(path) && filepath.Dir(path) != filepath.Clean(dir) {
 			return errFound
@@ -163,11 +163,11 @@ func holdsImages(dir string) bool {
 
 var errFound = errors.New("found")
 
-// heldOut are the names of the folder with the test part, beside train.
+// heldOut are the possible names of the folder with the test part, beside train.
 var heldOut = []string{"test", "validation", "val"}
 
-// openImagePart is Open for a folder of images. It has parts if all of its sub-folders are named
-// like parts and have class folders; "train" may also be a class.
+// openImagePart is Open for a folder of images. The folder has parts if all of its sub-folders
+// are named like parts and have class folders; "train" may also be the name of a class.
 func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -199,7 +199,7 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	return nil, fmt.Errorf("%s: %w as %q: there is none of the folders %q beside train", dir, ErrNoSplit, split, heldOut)
 }
 
-// ignored reports whether a name is one that operating systems put into folders, or hidden.
+// ignored reports whether a name is hidden, or is one that operating systems add to folders.
 func ignored(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.EqualFold(name, "Thumbs.db") || strings.EqualFold(name, "desktop.ini")
 }
@@ -221,13 +221,13 @@ type imageFiles struct {
 	decoding gate
 }
 
-// imageFile is a file, by its path relative to the folder.
+// imageFile is a file, with its path relative to the folder.
 type imageFile struct {
 	path string
 	size int64
 }
 
-// list adds the images of a class folder, in the order of their names.
+// list adds the images of a class folder in the order of their names.
 func (f *imageFiles) list(path, relative string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -244,7 +244,7 @@ func (f *imageFiles) list(path, relative string) error {
 		}
 		if info.IsDir() {
 			if e.Type()&fs.ModeSymlink != 0 {
-				return fmt.Errorf("%s: a link to a folder inside a class, which may form a loop: put the images themselves there: %w", at, ErrUnsupported)
+				return fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the images themselves there: %w", at, ErrUnsupported)
 			}
 			if err := f.list(at, from); err != nil {
 				return err
@@ -253,7 +253,7 @@ func (f *imageFiles) list(path, relative string) error {
 		}
 		switch {
 		case !isImage(at):
-			return fmt.Errorf("%s: among images, a file that is %w (extensions that are: %s): convert it, or move it out of the folder",
+			return fmt.Errorf("%s: the file is %w as an image (supported extensions: %s): convert it, or move it out of the folder",
 				at, ErrUnsupported, strings.Join(imageExtensions, " "))
 		case !info.Mode().IsRegular():
 			return fmt.Errorf("%s is not a regular file: move it out of the folder: %w", at, ErrUnsupported)
@@ -283,17 +283,17 @@ func (f *imageFiles) make(h *hand, dst vector, at int, s Sample) error {
 	return f.read(p, dst.(vec[uint8])[at:at+f.width()], s.Row)
 }
 
-// width is the number of elements of a sample.
+// width returns the number of elements of a sample.
 func (f *imageFiles) width() int { return f.options.Height * f.options.Width * f.options.Channels }
 
-// read decodes a file into a sample. The error names it.
+// read decodes a file into a sample. The error contains the path of the file.
 func (f *imageFiles) read(p *painter, dst []uint8, row int) error {
 	path := filepath.Join(f.dir, f.files[row].path)
 	file, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data that is trained on", path, withoutPath(err))
+		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data during training", path, withoutPath(err))
 	}
-	defer file.Close() // nothing was written
+	defer file.Close() // the file was only read
 	info, err := file.Stat()
 	if err == nil {
 		err = p.paint(dst, file, info.Size(), &f.decoding)

@@ -157,11 +157,11 @@ func TestOpenImagesRefuses(t *testing.T) {
 		{"channels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, Channels: 4}, ErrOption, "4 channels"},
 		{"pixels", map[string][]byte{"a/1.png": small}, ImageOptions{Size: 1, MaxPixels: -1}, ErrOption, "-1 pixels"},
 		{"no classes", map[string][]byte{"notes.txt": small}, ImageOptions{Size: 1}, ErrFormat, "put the images of each class in a sub-folder"},
-		{"beside", map[string][]byte{"a/1.png": small, "2.png": small}, ImageOptions{Size: 1}, ErrFormat, "2.png: an image outside of the class folders"},
-		{"empty class", map[string][]byte{"a/1.png": small, "b/.keep": {}}, ImageOptions{Size: 1}, ErrFormat, "b: a class folder without images"},
+		{"beside", map[string][]byte{"a/1.png": small, "2.png": small}, ImageOptions{Size: 1}, ErrFormat, "2.png: the image is not in a class folder"},
+		{"empty class", map[string][]byte{"a/1.png": small, "b/.keep": {}}, ImageOptions{Size: 1}, ErrFormat, "b: the class folder has no images"},
 		{"empty file", map[string][]byte{"a/1.png": {}}, ImageOptions{Size: 1}, ErrFormat, "1.png is empty"},
-		{"other file", map[string][]byte{"a/1.png": small, "a/1.heic": small}, ImageOptions{Size: 1}, ErrUnsupported, "1.heic: among images"},
-		{"other class", map[string][]byte{"a/1.png": small, "b/1.png": small}, ImageOptions{Size: 1, Classes: []string{"a", "c"}}, ErrLabel, `b: the folder is none of the 2 classes ["a" "c"]`},
+		{"other file", map[string][]byte{"a/1.png": small, "a/1.heic": small}, ImageOptions{Size: 1}, ErrUnsupported, "1.heic: the file is not supported as an image"},
+		{"other class", map[string][]byte{"a/1.png": small, "b/1.png": small}, ImageOptions{Size: 1, Classes: []string{"a", "c"}}, ErrLabel, `b: the folder is not one of the 2 classes ["a" "c"]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -310,8 +310,8 @@ func TestDamagedImages(t *testing.T) {
 	}{
 		{"text", []byte("<html>not found</html>"), ErrUnsupported, `starts with "<html>no"`},
 		{"short", []byte("x"), ErrUnsupported, `starts with "x"`},
-		{"huge", claim(small, 50_000, 50_000), ErrTooLarge, "allow more"},
-		{"lie", claim(small, 9000, 9000), ErrFormat, "9000x9000 pixels cannot be in"},
+		{"huge", claim(small, 50_000, 50_000), ErrTooLarge, "raise the limit"},
+		{"lie", claim(small, 9000, 9000), ErrFormat, "9000x9000 pixels do not fit in"},
 		{"no width", claim(small, 0, 10), ErrFormat, "PNG"},
 	} {
 		before := allocated()
@@ -357,7 +357,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.Less(t, strings.Index(err.Error(), bad), strings.Index(err.Error(), gone))
-	require.ErrorContains(t, err, "do not change data that is trained on")
+	require.ErrorContains(t, err, "do not change data during training")
 	for i := range 10 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "ant", fmt.Sprintf("%03d.png", 3*i)), []byte("text"), 0o644))
 	}

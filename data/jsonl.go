@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// OpenJSONL reads a file of JSON lines, compressed with gzip or not: one object per sample,
-// all with the same names. Each name becomes a field of numbers, text or bools, or of arrays
-// of these, nested or not, which have one shape in all lines.
+// OpenJSONL reads a file of JSON lines, which may be compressed with gzip. Each line is one
+// object per sample, and all objects have the same names. Each name becomes a field of
+// numbers, text or bools, or of (nested) arrays of these with one shape in all lines.
 //
 // The name CSVOptions.Label becomes y; text is numbered as in a table. If only one other name
-// remains beside sample_weight, it becomes x, unless it is in CSVOptions.Columns; several keep
-// their names. Numbers are int64 if all of a field are integers, which have to be below 2^53,
-// and otherwise float32, or float64 with CSVOptions.Exact.
+// remains besides sample_weight, it becomes x, unless it is in CSVOptions.Columns; several
+// names stay as they are. Numbers are int64 if all values of a field are integers, which must
+// be below 2^53. Otherwise they are float32, or float64 with CSVOptions.Exact.
 //
-// Lines that are not such objects, other names or shapes than in the first line, null, and
-// numbers beyond float32 are a *RowError that is ErrFormat.
+// The error is a *RowError that is ErrFormat for lines that are not such objects, names or
+// shapes that differ from the first line, null, and numbers too large for float32.
 func OpenJSONL(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readJSONL)
 }
@@ -51,7 +51,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
 	}
 	if len(t.lines) == 0 {
-		return nil, fmt.Errorf("%s: no objects in it: %w", name, ErrFormat)
+		return nil, fmt.Errorf("%s: it has no objects: %w", name, ErrFormat)
 	}
 	return t.dataset(o)
 }
@@ -62,16 +62,16 @@ type objects struct {
 	values *limit   // for the fields and lines
 	names  []string // in the order of the first line
 	fields map[string]*jsonField
-	lines  []int // of each sample
+	lines  []int // line of each sample
 }
 
-// jsonField is the values of one name.
+// jsonField has the values of one name.
 type jsonField struct {
 	samples int
-	shape   []int  // of one sample
-	kind    string // of the values, for messages
+	shape   []int  // shape of one sample
+	kind    string // kind of the values, for messages
 	numbers []float64
-	real    bool // not all numbers are integers
+	real    bool // some numbers are not integers
 	texts   []string
 	bools   []bool
 }
@@ -138,12 +138,12 @@ func (t *objects) add(text []byte, line int) error {
 	return nil
 }
 
-// wrong returns the error about a value, to which add adds where it is.
+// wrong returns the error for a value; add completes it with its place.
 func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
 }
 
-// aValue is what a line may have for a name.
+// aValue describes the values that a line may have for a name.
 const aValue = "a number, text, true, false, or an array"
 
 // value appends the next value of a line, which is inside depth arrays.
@@ -153,7 +153,7 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 		err = errors.New("the line ends")
 	}
 	if err != nil {
-		return wrong("a value that is no JSON: "+err.Error(), aValue)
+		return wrong("an invalid JSON value: "+err.Error(), aValue)
 	}
 	var kind string
 	switch token := token.(type) {
@@ -193,11 +193,11 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	return nil
 }
 
-// array appends the elements of an array inside depth others, and its end.
+// array appends the elements of an array that is inside depth others, and reads its end.
 func (t *objects) array(d *json.Decoder, f *jsonField, depth int) error {
-	const most = 64 // dimensions, as of NumPy
+	const most = 64 // dimensions, as in NumPy
 	if depth == most {
-		return wrong("more arrays inside of arrays", fmt.Sprintf("at most %d", most))
+		return wrong("too many nested arrays", fmt.Sprintf("at most %d", most))
 	}
 	if first := len(t.lines) == 0 && f.kind == ""; first && depth == len(f.shape) {
 		f.shape = append(f.shape, -1)
@@ -241,7 +241,7 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 	var label *jsonField
 	if o.Label != "" {
 		if label = t.fields[o.Label]; label == nil {
-			return nil, fmt.Errorf("%s: no name %s in its objects, which have %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
+			return nil, fmt.Errorf("%s: its objects have no name %s; they have %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
 		}
 	}
 	var fields []Field
@@ -293,7 +293,7 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 	return newTable(t.file, t.lines, fields, &y, classes, strconv.Quote(o.Label))
 }
 
-// array is the values of n samples.
+// array returns the values of n samples.
 func (f *jsonField) array(n int, exact bool) Array {
 	a := Array{Shape: append([]int{n}, f.shape...)}
 	switch {

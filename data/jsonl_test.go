@@ -58,8 +58,8 @@ func TestJSONL(t *testing.T) {
 
 func TestJSONLRefuses(t *testing.T) {
 	for text, says := range map[string]string{
-		"":                                    "no objects in it",
-		"\n \n":                               "no objects in it",
+		"":                                    "it has no objects",
+		"\n \n":                               "it has no objects",
 		"[1]":                                 "line 1: found \"[1]\", expected a JSON object",
 		`{"a": 1`:                             "line 1: found \"{\\\"a\\\": 1\", expected a JSON object",
 		`{"a": 1} {"a": 2}`:                   "more after the object",
@@ -74,7 +74,7 @@ func TestJSONLRefuses(t *testing.T) {
 		"{\"a\": [1, 2]}\n{\"a\": [1]}":       "found an array of 1, expected one of 2",
 		`{"a": [[1, 2], [3]]}`:                "found an array of 1, expected one of 2",
 		`{"a": [1, [2]]}`:                     "found an array, expected a value, as before",
-		`{"a": ` + strings.Repeat("[", 1<<20): "more arrays inside of arrays",
+		`{"a": ` + strings.Repeat("[", 1<<20): "too many nested arrays",
 		`{"a": []}`:                           "found an array of 0, expected one of 1",
 		`{"a": 1e39}`:                         "expected a number within float32",
 		`{"a": 9007199254740992}`:             "expected an integer below 2^53",

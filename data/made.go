@@ -13,13 +13,14 @@ import (
 
 // Sample identifies a sample of a pass.
 type Sample struct {
-	// Row is the number of the sample in its file or folder, from 0, in any order of the pass.
+	// Row is the number of the sample in its file or folder, from 0. It does not depend on the
+	// order of the pass.
 	Row int
-	// Epoch is that of the Pass.
+	// Epoch is the epoch of the Pass.
 	Epoch int
 }
 
-// Random returns random numbers that depend on the seed, the row and the epoch alone. Its raw
+// Random returns random numbers that depend only on the seed, the row and the epoch. Its raw
 // output is the same on every machine and with every version of Go.
 func (s Sample) Random(seed uint64) *rand.PCG {
 	high := mix(mix(seed^sampleStream) + uint64(s.Epoch))
@@ -30,26 +31,26 @@ func (s Sample) Random(seed uint64) *rand.PCG {
 const sampleStream = 0x5a3d1e5eed
 
 // maker makes the values of a column when a batch needs them. Its methods are safe for
-// concurrent use; a hand holds what only one worker may use.
+// concurrent use; a hand has the state for one worker.
 type maker interface {
-	// make writes a sample to dst from its element at on.
+	// make writes a sample to dst, starting at element at.
 	make(h *hand, dst vector, at int, s Sample) error
-	// under is the column that the values are made of; nil for files.
+	// under returns the column from which the values are made; nil for files.
 	under() *column
-	// describe identifies how the values are made.
+	// describe returns a text that identifies how the values are made.
 	describe() string
 	// tame reports whether finite values stay finite.
 	tame() bool
 }
 
-// hand is the memory of one worker: room for the samples between two stages, and the state that
-// makers keep between samples.
+// hand is the memory of one worker: space for the samples between two functions, and the state
+// that makers keep between samples.
 type hand struct {
 	between map[maker]vector
 	kept    map[maker]any
 }
 
-// hands returns one hand per worker, after those it is given.
+// hands returns one hand per worker, starting with the given ones.
 func (m *InMemory) hands(have []*hand) []*hand {
 	n := 1
 	if m.makes() {
@@ -68,33 +69,34 @@ func (m *InMemory) makes() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
 }
 
-// Workers returns the dataset with passes whose samples are made (decoded, augmented, mapped) by
-// n goroutines; below 1, the default, by one per core (GOMAXPROCS). It changes no batch. One
-// goroutine copies stored samples.
+// Workers returns the dataset with n goroutines to make the samples of a pass (decode,
+// augment, map). n below 1, the default, means one per core (GOMAXPROCS). The number does not
+// change the batches. Stored samples are copied by one goroutine.
 func (m *InMemory) Workers(n int) *InMemory {
 	v := m.view()
 	v.workers = min(max(n, 0), MaxWorkers)
 	return v
 }
 
-// MaxWorkers is the most goroutines that Workers sets.
+// MaxWorkers is the maximum number of goroutines that Workers sets.
 const MaxWorkers = 1024
 
-// Map returns the dataset with a field whose samples are made by f from those of the field
-// before. They have the element type D and that shape; S is the element type of the field
-// before. Scale is an example.
+// Map returns the dataset with a field whose samples are made by f from the samples of the
+// existing field. They have the element type D and the given shape; S is the element type of
+// the existing field. Scale is an example.
 //
-// f writes all of dst, and only reads src, which may be the dataset's own memory; both are valid
-// during the call. Several goroutines call f at a time. What it writes may depend on its
-// arguments alone (with random numbers of Sample.Random), since a resumed run repeats it. An
-// error ends the pass.
+// f writes all of dst and must not change src, which may be the dataset's own memory; both are
+// valid only during the call. Several goroutines call f at the same time. The result may
+// depend only on f's arguments (including random numbers of Sample.Random), since a resumed
+// run repeats it. An error ends the pass.
 //
-// name identifies f in messages and in checkpoints, which compare it: change it when f changes.
+// name identifies f in messages and in checkpoints, which compare it: change it when f
+// changes.
 func Map[D, S element](m *InMemory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	return mapField(m, field, name, shape, false, f)
 }
 
-// mapField is Map; tame is as in maker.
+// mapField implements Map; tame has the meaning of maker.tame.
 func mapField[D, S element](m *InMemory, field, name string, shape []int, tame bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
@@ -146,7 +148,8 @@ func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
 	return nil
 }
 
-// source is the sample that the stage reads: in place, or in the room between the stages.
+// source returns the sample that the stage reads: either in place, or from the worker's
+// memory.
 func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	c := &g.of
 	from := s.Row * c.width
@@ -164,16 +167,16 @@ func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	return room.(vec[S]), c.made.make(h, room, 0, s)
 }
 
-// Scale returns the dataset with a field of uint8 as float32: 0 becomes low, 255 becomes high,
-// and values between them are interpolated. Scale("x", 0, 1) divides by 255. Call it after
-// Augment, which needs the range of uint8.
+// Scale returns the dataset with a uint8 field converted to float32: 0 becomes low, 255
+// becomes high, and other values are interpolated. Scale("x", 0, 1) divides by 255. Call it
+// after Augment, which needs uint8.
 func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
 		return nil, m.noField(field)
 	}
 	if low-low != 0 || high-high != 0 {
-		return nil, fmt.Errorf("%s: cannot scale field %q to %v ... %v: both have to be finite", m.name, field, low, high)
+		return nil, fmt.Errorf("%s: cannot scale field %q to %v ... %v: both limits must be finite", m.name, field, low, high)
 	}
 	var values [256]float32
 	for i := range values {
@@ -189,12 +192,12 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	})
 }
 
-// stored returns the column as a vector; of a mapped file it is a copy, and a column that is made
-// is an error.
+// stored returns the column as a vector. For a mapped file it is a copy; for a column that is
+// made on demand it is an error.
 func (c *column) stored() (vector, error) {
 	switch v := c.values.(type) {
 	case nil:
-		return nil, fmt.Errorf("%s: field %q is made when a batch needs it; only stored values can be used here: %w", c.file, c.name, ErrField)
+		return nil, fmt.Errorf("%s: field %q is made when a batch needs it; this operation needs stored values: %w", c.file, c.name, ErrField)
 	case vector:
 		return v, nil
 	default:
@@ -203,12 +206,12 @@ func (c *column) stored() (vector, error) {
 	}
 }
 
-// chunkBytes is about how much of a batch a worker takes at a time: enough to make the taking
-// cheap, and no more than one image of usual size.
+// chunkBytes is the approximate part of a batch that a worker takes at a time: large enough to
+// make taking cheap, and at most one image of usual size.
 const chunkBytes = 64 << 10
 
-// chunk is the number of samples of a batch that a worker takes at a time. A batch has at least
-// four chunks per worker, where it can.
+// chunk returns the number of samples of a batch that a worker takes at a time. If possible, a
+// batch has at least four chunks per worker.
 func (m *InMemory) chunk(batch, workers int) int {
 	if workers == 1 {
 		return batch
@@ -220,8 +223,8 @@ func (m *InMemory) chunk(batch, workers int) int {
 	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
 }
 
-// share has all workers write the samples at positions from ... to-1 of a pass to the
-// workspace. They have ended when it returns.
+// share makes all workers write the samples at positions from ... to-1 of a pass to the
+// workspace. The workers have ended when it returns.
 func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 	n := to - from
 	size := m.chunk(n, len(w.hands))
@@ -245,7 +248,7 @@ func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 						failed = failure{at, err}
 					}
 					mu.Unlock()
-					next.Store(int64(n)) // those before it are taken already
+					next.Store(int64(n)) // the earlier chunks are already taken
 				}
 			}
 		})

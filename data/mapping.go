@@ -11,42 +11,42 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// mapping is a file in the address space of the process. Its bytes are only copied out, by
-// copy. No slice of them is kept, so that unmapping is safe.
+// mapping is a file mapped into memory. Its bytes are only copied out, by copy. No slice of
+// them is kept, so unmapping is safe.
 type mapping struct {
 	path string
-	// mu lets Close wait for those who copy.
+	// mu lets Close wait for copies in progress.
 	mu  sync.RWMutex
-	raw []byte // nil once it is closed
+	raw []byte // nil after Close
 }
 
-// openMapping maps a whole file. The error is errors.ErrUnsupported, or that of
-// the system, where files cannot be mapped; the file can be read then.
+// openMapping maps a whole file. If files cannot be mapped, the error is errors.ErrUnsupported
+// or that of the system; the file can be read instead.
 func openMapping(f *os.File, path string, size int64) (*mapping, error) {
 	if size != int64(int(size)) {
-		return nil, fmt.Errorf("%s: %d bytes are more than this machine can address: %w", path, size, ErrUnsupported)
+		return nil, fmt.Errorf("%s: %d bytes exceed the address space of this machine: %w", path, size, ErrUnsupported)
 	}
 	raw, err := mapFile(f, int(size))
 	if err != nil {
-		return nil, fmt.Errorf("%s: mapping it: %w", path, err)
+		return nil, fmt.Errorf("%s: mapping the file: %w", path, err)
 	}
 	return &mapping{path: path, raw: raw}, nil
 }
 
-// copy fills dst with the bytes of the file from at on.
+// copy fills dst with the bytes of the file, starting at byte at.
 //
-// The file may be shorter than when it was mapped, or its disk may fail. Reading such a page
-// is a fault that ends the process, unless SetPanicOnFault turns it into a panic.
+// The file may have become shorter, or its disk may fail. Reading a missing page is a fault
+// that ends the process, unless SetPanicOnFault turns it into a panic.
 func (m *mapping) copy(dst []byte, at int) (err error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.raw == nil {
-		return fmt.Errorf("%s: %w: the dataset that maps it has been closed", m.path, fs.ErrClosed)
+		return fmt.Errorf("%s: %w: the dataset was closed", m.path, fs.ErrClosed)
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if fault := recover(); fault != nil {
-			err = fmt.Errorf("%s: %d bytes from byte %d on cannot be read any more (%v): the file was cut off or replaced while it was in use, or its disk fails; do not change data that is trained on: %w",
+			err = fmt.Errorf("%s: %d bytes from byte %d on can no longer be read (%v): the file was truncated or replaced while it was in use, or its disk failed; do not change data during training: %w",
 				m.path, len(dst), at, fault, ErrFormat)
 		}
 	}()
@@ -54,7 +54,7 @@ func (m *mapping) copy(dst []byte, at int) (err error) {
 	return nil
 }
 
-// Close unmaps the file. Closing twice is no error.
+// Close unmaps the file. Closing twice is not an error.
 func (m *mapping) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,14 +64,14 @@ func (m *mapping) Close() error {
 	err := unmapFile(m.raw)
 	m.raw = nil
 	if err != nil {
-		return fmt.Errorf("%s: unmapping it: %w", m.path, err)
+		return fmt.Errorf("%s: unmapping the file: %w", m.path, err)
 	}
 	return nil
 }
 
-// array locates the array in .npy format that is size bytes of the file from offset on; r reads
-// the file. ok is false if its values cannot be copied as they are: those of another byte
-// order, in column-major order, text, and bools, which may be more than 0 and 1 there. The
+// array locates an array in .npy format that occupies size bytes of the file from offset on; r
+// reads the file. ok is false if its values cannot be copied unchanged: another byte order,
+// column-major order, text, and bools, which may have values other than 0 and 1 in a file. The
 // size is checked as when the file is read, and counts against the limit.
 func (m *mapping) array(r io.ReaderAt, offset, size int64, l *limit) (a array, ok bool, err error) {
 	section := io.NewSectionReader(r, offset, size)
@@ -96,7 +96,7 @@ func (m *mapping) array(r io.ReaderAt, offset, size int64, l *limit) (a array, o
 	}
 	switch want, have := int64(n*t.size), size-start; {
 	case have < want:
-		return array{}, false, fmt.Errorf("truncated: the header promises %d bytes of values, the file has %d: %w", want, have, ErrFormat)
+		return array{}, false, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", want, have, ErrFormat)
 	case have > want:
 		return array{}, false, errMore
 	case t.kind.Kind == dtype.Bool, t.kind.Kind == dtype.String, t.size > 1 && !native(t.order), h.fortran && len(h.shape) > 1:
@@ -108,8 +108,8 @@ func (m *mapping) array(r io.ReaderAt, offset, size int64, l *limit) (a array, o
 	return array{h.shape, mapped{m, t.kind, int(offset + start), n}}, true, nil
 }
 
-// mapped is a run of elements in a mapped file. They need not be aligned there, and are not in
-// a .npz file.
+// mapped is a range of elements in a mapped file. They may be unaligned, and are in a .npz
+// file.
 type mapped struct {
 	file      *mapping
 	of        *dtype.Type

@@ -98,9 +98,9 @@ func TestMappedRefuses(t *testing.T) {
 		kind error
 		says string
 	}{
-		{"cut.npy", sound.Bytes()[:sound.Len()-1], ErrFormat, "the header promises 16 bytes of values, the file has 15"},
+		{"cut.npy", sound.Bytes()[:sound.Len()-1], ErrFormat, "the header states 16 bytes of values, the file has 15"},
 		{"long.npy", append(bytes.Clone(sound.Bytes()), 0), ErrFormat, "more bytes"},
-		{"header.npy", sound.Bytes()[:20], ErrFormat, "cut off in the header"},
+		{"header.npy", sound.Bytes()[:20], ErrFormat, "truncated in the header"},
 		{"dates.npy", rawNPY(dictOf("<M8[s]", "(1,)"), make([]byte, 8)...), ErrUnsupported, "dates"},
 		{"claim.npy", rawNPY(dictOf("<f8", "(2000000000000000000,)")), ErrFormat, "address"},
 		{"none.npy", rawNPY(dictOf("<f8", "(0,)")), ErrFormat, "no values"},
@@ -191,7 +191,7 @@ func TestTruncatedWhileMapped(t *testing.T) {
 		}
 		require.ErrorIs(t, failed, ErrFormat)
 		require.ErrorContains(t, failed, path)
-		require.ErrorContains(t, failed, "do not change data that is trained on")
+		require.ErrorContains(t, failed, "do not change data during training")
 		require.Less(t, good, 64)
 		require.GreaterOrEqual(t, good, 4)
 		require.NoError(t, m.Close())

@@ -10,20 +10,20 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// InMemory is a dataset of samples that can be read in any order: their values are in memory or
-// in a mapped file, or are made when a batch needs them, such as decoded images. It is immutable
-// and safe for concurrent use: Shuffle, Split, Take, Select, Rename, Augment and Workers return
-// others that share its values.
+// InMemory is a dataset whose samples can be read in any order: their values are in memory or
+// in a mapped file, or are made when a batch needs them, such as decoded images. It is
+// immutable and safe for concurrent use: Shuffle, Split, Take, Select, Rename, Augment and
+// Workers return other datasets that share its values.
 //
-// A pass copies each batch into buffers of its own, so a consumer may change a batch in place.
-// One set of buffers is kept for the next pass, and no batch allocates.
+// A pass copies each batch into its own buffers, so a consumer may change a batch in place.
+// One set of buffers is kept for the next pass, and batches do not allocate.
 type InMemory struct {
 	name    string
 	columns []column
-	// rows lists the samples of this dataset in the columns; nil means all.
+	// rows lists the samples of this dataset as indices in the columns; nil means all.
 	rows []int
 	n    int
-	// lines has the line of each stored sample in its text file; nil for other sources.
+	// lines has the line number of each stored sample in its text file; nil for other sources.
 	lines []int
 	// mappings are the mapped files of the columns; derived datasets share them.
 	mappings []*mapping
@@ -35,25 +35,26 @@ type InMemory struct {
 	idle atomic.Pointer[workspace]
 }
 
-// column is a field of all stored samples.
+// column is a field with all stored samples.
 type column struct {
 	name    string
-	shape   []int // of one sample
-	width   int   // elements of one sample
+	shape   []int // shape of one sample
+	width   int   // number of elements of one sample
 	kind    *dtype.Type
 	values  origin // nil if they are made
 	made    maker  // nil if they are stored
-	file    string // for messages: the file of the values
-	origin  string // for messages: the column of a table
+	file    string // the file of the values, for messages
+	origin  string // the column of a table, for messages
 	classes []string
 }
 
 // New makes a dataset of arrays in memory. It takes ownership of their values without a copy:
-// they must not change afterwards.
+// the caller must not change them afterwards.
 //
-// Every field has the same number of samples, at least one, as its first dimension. Shapes that
-// do not fit the values are ErrFormat, element types that Array does not list ErrUnsupported,
-// and names that are empty or used twice ErrField.
+// Every field has the number of samples as its first dimension, which must be the same for all
+// fields and at least one. Shapes that do not match the values are ErrFormat, element types
+// that Array does not list are ErrUnsupported, and names that are empty or used twice are
+// ErrField.
 func New(name string, fields ...Field) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", name, ErrField)
@@ -75,16 +76,16 @@ func (m *InMemory) addArray(name string, a Array, file string) error {
 	return m.add(name, array{a.Shape, v}, file)
 }
 
-// add adds a field with values of a file to a dataset that is being made.
+// add adds a field with values of a file to a dataset under construction.
 func (m *InMemory) add(name string, a array, file string) error {
 	if name == "" {
 		return fmt.Errorf("%s: field %d has no name: %w", m.name, len(m.columns), ErrField)
 	}
 	if _, taken := m.column(name); taken {
-		return fmt.Errorf("%s: field %q is there twice: %w", m.name, name, ErrField)
+		return fmt.Errorf("%s: field %q exists twice: %w", m.name, name, ErrField)
 	}
 	if len(a.shape) == 0 {
-		return fmt.Errorf("%s: field %q is a single value; the first dimension of a field counts samples: %w", m.name, name, ErrFormat)
+		return fmt.Errorf("%s: field %q is a single value; the first dimension of a field must be the number of samples: %w", m.name, name, ErrFormat)
 	}
 	if a.values.len() == 0 {
 		return fmt.Errorf("%s: field %q of shape %v has no values: %w", m.name, name, a.shape, ErrFormat)
@@ -106,10 +107,10 @@ func (m *InMemory) add(name string, a array, file string) error {
 	return nil
 }
 
-// Close unmaps the files of the dataset, and thus of all datasets derived from the same one. It
-// waits for samples that are being copied; later batches are fs.ErrClosed. A dataset without
-// mapped files stays usable. Closing twice is no error. Files that are not closed stay mapped
-// until the process ends.
+// Close unmaps the files of the dataset and of all datasets that share them. It waits for
+// samples that are being copied; later batches are fs.ErrClosed. A dataset without mapped
+// files stays usable. Closing twice is not an error. Without Close, files stay mapped until
+// the process ends.
 func (m *InMemory) Close() error {
 	var err error
 	for _, f := range m.mappings {
@@ -118,10 +119,10 @@ func (m *InMemory) Close() error {
 	return err
 }
 
-// Name says where the samples come from.
+// Name returns a description of the source of the samples.
 func (m *InMemory) Name() string { return m.name }
 
-// Len is the number of samples; at least 1.
+// Len returns the number of samples; at least 1.
 func (m *InMemory) Len() int { return m.n }
 
 // Fields describes the samples, in the order of the fields of each batch.
@@ -133,8 +134,8 @@ func (m *InMemory) Fields() []FieldSpec {
 	return specs
 }
 
-// ClassNames returns the names of the classes that a field's integers stand for; nil if the
-// file has integers.
+// ClassNames returns the names of the classes for a field of class numbers; nil if the file
+// has numbers.
 func (m *InMemory) ClassNames(field string) []string {
 	if c, ok := m.column(field); ok {
 		return slices.Clone(c.classes)
@@ -142,8 +143,8 @@ func (m *InMemory) ClassNames(field string) []string {
 	return nil
 }
 
-// Batches walks one pass. See Dataset and Pass. A Pass with a Batch below 1 or a negative value
-// yields an error.
+// Batches returns the batches of one pass. See Dataset and Pass. A Pass with a Batch below 1
+// or a negative value yields an error.
 func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		if err := p.check(); err != nil {
@@ -181,8 +182,8 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// order lists the stored samples in the order of a pass, in room if it needs a list; nil is the
-// order in which they are stored.
+// order returns the stored samples in the order of a pass, using room for the list if it needs
+// one; nil means the order in which they are stored.
 func (m *InMemory) order(room *[]int, epoch int) []int {
 	if !m.shuffled {
 		return m.rows
@@ -200,8 +201,8 @@ func (m *InMemory) order(room *[]int, epoch int) []int {
 	return order
 }
 
-// fill writes the samples at positions from ... to-1 of a pass to the slab, from its sample at
-// on. The error is that of the first sample that fails.
+// fill writes the samples at positions from ... to-1 of a pass to the slab, starting at its
+// sample at. It returns the error of the first sample that fails.
 func (m *InMemory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int) error {
 	for i := range m.columns {
 		c := &m.columns[i]
@@ -265,7 +266,7 @@ func (m *InMemory) view() *InMemory {
 	}
 }
 
-// check reports a pass that cannot be walked.
+// check returns an error for an invalid pass.
 func (p Pass) check() error {
 	if p.Batch < 1 {
 		return fmt.Errorf("batch size %d: %w", p.Batch, errPass)
@@ -278,7 +279,7 @@ func (p Pass) check() error {
 
 var errPass = errors.New("a pass needs a batch size of at least 1, and an epoch and a skip of at least 0")
 
-// batches is the number of batches of a pass over n samples, including skipped ones.
+// batches returns the number of batches of a pass over n samples, including skipped ones.
 func (p Pass) batches(n int) int {
 	count := n / p.Batch
 	if n%p.Batch != 0 && !p.DropRemainder {
@@ -294,7 +295,7 @@ type workspace struct {
 	hands []*hand
 }
 
-// workspace returns the one left by an earlier pass, if it fits, or a new one.
+// workspace returns the workspace of an earlier pass if it has the right size, or a new one.
 func (m *InMemory) workspace(samples int) (*workspace, error) {
 	if w := m.idle.Swap(nil); w != nil && w.slab.samples == samples {
 		return w, nil
@@ -303,29 +304,29 @@ func (m *InMemory) workspace(samples int) (*workspace, error) {
 	return &workspace{slab: s, hands: m.hands(nil)}, err
 }
 
-// slab holds the values of one batch, or of several in a row, and the Fields that show them.
-// Fields are kept, since an interface that holds a slice costs an allocation: a pass has batches
-// of two sizes at most, besides joined ones.
+// slab has the values of one batch or of several consecutive ones, and the Fields that refer
+// to them. Fields are cached, since an interface with a slice costs an allocation. A pass has
+// batches of at most two sizes, apart from joined ones.
 type slab struct {
-	samples int // its capacity
+	samples int // capacity
 	names   []string
 	shapes  [][]int
 	vectors []vector
 	kept    bool         // see Batch.Keep
-	turn    atomic.Int64 // counts its uses by Prefetched
+	turn    atomic.Int64 // number of uses by Prefetched
 	shown   map[part][]Field
-	handed  []handed // of a ring: the batches in the slab
+	handed  []handed // the ring's batches in this slab
 }
 
 // part is a range of samples of a slab.
 type part struct{ at, size int }
 
-// batch returns size samples, from at on.
+// batch returns size samples, starting at sample at.
 func (s *slab) batch(at, size, index int) Batch {
 	return Batch{Fields: s.fields(at, size), Size: size, Index: index, slab: s, at: at}
 }
 
-// fields are those of size samples, from at on.
+// fields returns the fields for size samples, starting at sample at.
 func (s *slab) fields(at, size int) []Field {
 	if fields, ok := s.shown[part{at, size}]; ok {
 		return fields
@@ -348,7 +349,7 @@ func (s *slab) fields(at, size int) []Field {
 	return fields
 }
 
-// newSlab makes room for samples of a dataset.
+// newSlab makes a slab for samples of a dataset.
 func newSlab(ds Dataset, samples int) (*slab, error) {
 	s := &slab{samples: samples}
 	for _, f := range ds.Fields() {

@@ -70,7 +70,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"no field", nil, ErrField, "at least one field"},
 		{"no name", []Field{{"", one}}, ErrField, "no name"},
-		{"same name", []Field{{"x", one}, {"x", one}}, ErrField, `"x" is there twice`},
+		{"same name", []Field{{"x", one}, {"x", one}}, ErrField, `"x" exists twice`},
 		{"type", []Field{{"x", Array{[]int{1}, []int{1}}}}, ErrUnsupported, "type []int"},
 		{"no values", []Field{{"x", Array{[]int{1}, nil}}}, ErrUnsupported, "type <nil>"},
 		{"shape", []Field{{"x", Array{[]int{2, 2}, []int8{1, 2, 3}}}}, ErrFormat, "shape [2 2] has 4 elements, but there are 3"},

@@ -18,40 +18,40 @@ import (
 )
 
 // The .npy format is NumPy's: a magic string, a version, the length of a header that is a
-// Python dict literal, and the values. github.com/sbinet/npyio is for trusted files: it
-// allocates what a shape claims, reads a truncated file without an error, and panics on a
-// header without a newline. The tests compare with it on sound files.
+// Python dict literal, and the values. github.com/sbinet/npyio is only for trusted files: it
+// allocates what a shape states, reads a truncated file without an error, and panics on a
+// header without a newline. The tests compare this reader with it on valid files.
 
 const npyMagic = "\x93NUMPY"
 
-// maxHeader bounds a header, which is some 100 bytes for the types read here.
+// maxHeader limits a header, which has some 100 bytes for the supported types.
 const maxHeader = 64 << 10
 
-// OpenNPZ reads an archive written by numpy.savez or savez_compressed. Its
-// arrays keep their names, which by convention are x and y; of an archive with
-// x_train, y_train, x_test and y_test it reads the training part (see Options).
+// OpenNPZ reads an archive written by numpy.savez or savez_compressed. Its arrays keep their
+// names, which by convention are x and y. From an archive with x_train, y_train, x_test and
+// y_test it reads the training part (see Options).
 //
 // It reads floats of 4 or 8 bytes, integers, bools and text of a fixed width, in either byte
 // order and in C or Fortran order. Text is the field's bytes (|S), or UTF-8 of its characters
-// (<U), without the zeros at the end. Objects (which are Python pickles), dates, complex
-// numbers and float16 are ErrUnsupported; malformed files are ErrFormat.
+// (<U), without trailing zeros. Objects (which are Python pickles), dates, complex numbers and
+// float16 are ErrUnsupported; malformed files are ErrFormat.
 func OpenNPZ(path string) (*InMemory, error) {
 	return openNPZ(path, "", reading{})
 }
 
-// OpenNPY reads one array per file, each a field named after the file: x from
-// x.npy. See OpenNPZ for the element types and errors.
+// OpenNPY reads one array per file. Each becomes a field named after the file: x from x.npy.
+// See OpenNPZ for the element types and errors.
 func OpenNPY(paths ...string) (*InMemory, error) {
 	if len(paths) == 0 {
-		return nil, fmt.Errorf("no .npy file given: %w", ErrField)
+		return nil, fmt.Errorf("no .npy files: %w", ErrField)
 	}
 	return openNPY(strings.Join(paths, " + "), paths, "", reading{})
 }
 
-// reading is how arrays in files become fields.
+// reading has the options for turning arrays in files into fields.
 type reading struct {
 	limit *limit
-	// mapped leaves the values in the file, where possible.
+	// mapped leaves the values in the file if possible.
 	mapped bool
 }
 
@@ -114,7 +114,7 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 	defer f.Close()
 	if how.mapped {
 		mapped, err := openMapping(f, path, size)
-		if err == nil { // otherwise the file is read
+		if err == nil { // on an error, the file is read
 			a, ok, err := mapped.array(f, 0, size, how.limit)
 			if ok {
 				m.mappings = append(m.mappings, mapped)
@@ -145,8 +145,8 @@ func openNPZ(path, split string, how reading) (*InMemory, error) {
 	return readNPZ(path, f, size, split, how.limit, mapped)
 }
 
-// readNPZ reads an archive of size bytes. Members that are not compressed stay in
-// the mapping of the archive, if there is one, and the dataset owns it.
+// readNPZ reads an archive of size bytes. If the archive is mapped, members that are not
+// compressed stay in the mapping, which the dataset then owns.
 func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*InMemory, error) {
 	m := &InMemory{name: name}
 	if mapped != nil {
@@ -160,14 +160,14 @@ func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, map
 	return m.opened(err)
 }
 
-// maxArrays limits the arrays of an archive.
+// maxArrays limits the number of arrays in an archive.
 const maxArrays = 1024
 
 // readMembers adds the arrays of an archive as fields.
 func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) error {
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
-		return fmt.Errorf("%s is not a .npz file, which is a zip archive (cut off, or another format?): %w: %w", m.name, err, ErrFormat)
+		return fmt.Errorf("%s is not a .npz file, which is a zip archive (truncated, or another format?): %w: %w", m.name, err, ErrFormat)
 	}
 	if len(archive.File) > maxArrays {
 		return fmt.Errorf("%s: the archive has %d arrays; expected at most %d, one for each input: %w", m.name, len(archive.File), maxArrays, ErrFormat)
@@ -208,14 +208,14 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit
 	return nil
 }
 
-// plausible refuses an archive that claims to hold more than deflate can put into its size,
-// 1032 times as much: its members overlap, or their sizes are false.
+// plausible rejects an archive whose members are larger in total than deflate can compress to
+// its size, 1032 times as much: its members overlap, or their sizes are false.
 func plausible(archive *zip.Reader, size int64) error {
 	const ratio = 1032
 	var total uint64
 	for _, f := range archive.File {
 		if total += f.UncompressedSize64; f.UncompressedSize64 > 1<<62 || total > uint64(size)*ratio {
-			return fmt.Errorf("the archive claims to hold more than fits into its %d bytes: %w", size, ErrFormat)
+			return fmt.Errorf("the members of the archive are too large for its %d bytes: %w", size, ErrFormat)
 		}
 	}
 	return nil
@@ -228,9 +228,9 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 		if err != nil {
 			return array{}, corrupt(err)
 		}
-		length := int64(f.UncompressedSize64) // at most 2^62, see plausible
+		length := int64(f.UncompressedSize64) // plausible has limited it to 2^62
 		if offset < 0 || length > size-offset {
-			return array{}, fmt.Errorf("%d bytes from byte %d on, where the archive has %d: %w", length, offset, size, ErrFormat)
+			return array{}, fmt.Errorf("%d bytes from byte %d on exceed the %d bytes of the archive: %w", length, offset, size, ErrFormat)
 		}
 		if a, ok, err := mapped.array(r, offset, length, l); ok || err != nil {
 			return a, err
@@ -252,7 +252,7 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 	return array{a.Shape, v}, err
 }
 
-// readNPY reads one array to the end of r, which holds likely bytes or so.
+// readNPY reads one array to the end of r, which has about likely bytes.
 func readNPY(r io.Reader, l *limit, likely int64) (Array, error) {
 	r = l.reader(r)
 	h, err := readHeader(r)
@@ -275,12 +275,12 @@ type npyHeader struct {
 func readHeader(r io.Reader) (h npyHeader, err error) {
 	start := make([]byte, len(npyMagic)+2)
 	if n, err := io.ReadFull(r, start); err == io.EOF || err == io.ErrUnexpectedEOF {
-		return h, fmt.Errorf("only %d bytes, too few for a .npy header: %w", n, ErrFormat)
+		return h, fmt.Errorf("it has %d bytes, too few for a .npy header: %w", n, ErrFormat)
 	} else if err != nil {
 		return h, err
 	}
 	if start[0] == 0x80 {
-		return h, fmt.Errorf("a Python pickle, which %w: reading one runs the code in it; save arrays with numpy.save", ErrUnsupported)
+		return h, fmt.Errorf("a Python pickle, which is %w: reading one runs the code in it; save arrays with numpy.save", ErrUnsupported)
 	}
 	if string(start[:len(npyMagic)]) != npyMagic {
 		return h, fmt.Errorf("not a .npy file: it starts with %q: %w", start[:len(npyMagic)], ErrFormat)
@@ -292,19 +292,19 @@ func readHeader(r io.Reader) (h npyHeader, err error) {
 	case 2, 3:
 		_, err = io.ReadFull(r, length)
 	default:
-		return h, fmt.Errorf(".npy format version %d, where 1 to 3 exist: %w", major, ErrFormat)
+		return h, fmt.Errorf(".npy format version %d, expected 1 to 3: %w", major, ErrFormat)
 	}
 	var text []byte
 	if err == nil {
 		n := binary.LittleEndian.Uint32(length)
 		if n > maxHeader {
-			return h, fmt.Errorf("a header of %d bytes, where %d is more than enough: %w", n, maxHeader, ErrFormat)
+			return h, fmt.Errorf("a header of %d bytes, expected at most %d: %w", n, maxHeader, ErrFormat)
 		}
 		text = make([]byte, n)
 		_, err = io.ReadFull(r, text)
 	}
 	if err != nil {
-		return h, fmt.Errorf("cut off in the header: %w: %w", err, ErrFormat)
+		return h, fmt.Errorf("truncated in the header: %w: %w", err, ErrFormat)
 	}
 	p := literal{text: string(text)}
 	h = p.dict()
@@ -350,9 +350,9 @@ func npyType(descr string) (fileType, error) {
 	return fileType{}, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
 }
 
-// textWidth is the size in bytes of an element of text.
+// textWidth returns the size in bytes of an element of text.
 func textWidth(code string) (int, bool) {
-	const most = 16 << 20 // bytes, as of a row of a table
+	const most = 16 << 20 // bytes, as for a row of a table
 	if code == "" || !strings.ContainsRune("USa", rune(code[0])) {
 		return 0, false
 	}
@@ -366,14 +366,14 @@ func textWidth(code string) (int, bool) {
 	return width, true
 }
 
-// readText reads text of a fixed width, without the zeros behind it.
+// readText reads text of a fixed width and removes trailing zeros.
 func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, error) {
 	one := make([]byte, t.size)
 	var text []byte
 	var out vec[string]
 	for range count {
 		if _, err := io.ReadFull(r, one); err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil, fmt.Errorf("truncated: the header promises %d elements, the file has %d: %w", count, len(out), ErrFormat)
+			return nil, fmt.Errorf("truncated: the header states %d elements, the file has %d: %w", count, len(out), ErrFormat)
 		} else if err != nil {
 			return nil, err
 		}
@@ -386,7 +386,7 @@ func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, er
 			for at := 0; at < t.size; at += 4 {
 				c := rune(t.order.Uint32(one[at:]))
 				if !utf8.ValidRune(c) {
-					return nil, fmt.Errorf("element %d has %#x, which is no character: %w", len(out), uint32(c), ErrFormat)
+					return nil, fmt.Errorf("element %d has %#x, which is not a character: %w", len(out), uint32(c), ErrFormat)
 				}
 				text = utf8.AppendRune(text, c)
 			}
@@ -396,7 +396,7 @@ func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, er
 	return out, nil
 }
 
-// literal parses the Python dict of a header. After an error it yields zeros.
+// literal parses the Python dict of a header. After an error it returns zeros.
 type literal struct {
 	text string
 	pos  int
@@ -409,7 +409,7 @@ func (p *literal) fail(format string, args ...any) {
 	}
 }
 
-// peek is the next byte that is not a space; 0 at the end or after an error.
+// peek returns the next byte that is not a space; 0 at the end or after an error.
 func (p *literal) peek() byte {
 	for p.err == nil && p.pos < len(p.text) {
 		if c := p.text[p.pos]; c != ' ' && c != '\n' {
@@ -441,7 +441,7 @@ func (p *literal) dict() npyHeader {
 	for p.err == nil && !p.take('}') {
 		key := p.str()
 		if seen[key] {
-			p.fail("%q is there twice", key)
+			p.fail("%q exists twice", key)
 		}
 		seen[key] = true
 		p.need(':')
@@ -486,7 +486,7 @@ func (p *literal) str() string {
 	return p.text[p.pos-n-1 : p.pos-1]
 }
 
-// descr is a string, or a list for records, which npyType refuses.
+// descr parses a string or, for records, a list, which npyType rejects.
 func (p *literal) descr() string {
 	if p.peek() != '[' {
 		return p.str()
@@ -519,7 +519,7 @@ func (p *literal) tuple() []int {
 	p.need('(')
 	for p.err == nil && !p.take(')') {
 		shape = append(shape, p.number())
-		p.take('L') // Python 2 wrote its long integers so
+		p.take('L') // Python 2 wrote long integers with L
 		if len(shape) > maxDims {
 			p.fail("more than %d dimensions", maxDims)
 		}
@@ -538,7 +538,7 @@ func (p *literal) number() int {
 	}
 	n, err := strconv.Atoi(p.text[from:p.pos])
 	if err != nil {
-		p.fail("expected a size that this machine can address, found %s", quote(p.text[from:]))
+		p.fail("expected a size within the address space of this machine, found %s", quote(p.text[from:]))
 	}
 	return n
 }

@@ -5,20 +5,19 @@ import (
 	"math/rand/v2"
 )
 
-// splitStream is the stream that Split draws from. Epochs are not negative, so
-// no pass draws from it.
+// splitStream is the random stream for Split. Epochs are not negative, so no pass uses it.
 const splitStream = ^uint64(0)
 
-// shuffleOrder sets order to a random permutation of 0 ... len(order)-1 that depends on the seed,
-// the stream and the length alone. A resumed run must see the same order, on any machine and
-// with any version of Go, so the permutation is computed here: the raw output of the generator
-// is fixed, and rand.Shuffle is not. TestOrderGolden compares it.
+// shuffleOrder sets order to a random permutation of 0 ... len(order)-1 that depends only on
+// the seed, the stream and the length. A resumed run must get the same order on any machine
+// and with any version of Go. The permutation is therefore computed here: the raw output of
+// the generator is stable, but that of rand.Shuffle is not. TestOrderGolden compares it.
 func shuffleOrder(order []int, seed, stream uint64) {
 	for i := range order {
 		order[i] = i
 	}
-	// PCG's first outputs are related for neighbouring states, and seeds and epochs are
-	// neighbours (1, 2, 3 ...), hence the mixing.
+	// Seeds and epochs are often consecutive (1, 2, 3 ...), and PCG's first outputs are
+	// related for neighbouring states, so the seed is mixed.
 	high := mix(seed)
 	source := rand.NewPCG(high, mix(high+stream))
 	for i := len(order) - 1; i > 0; i-- {
@@ -27,8 +26,8 @@ func shuffleOrder(order []int, seed, stream uint64) {
 	}
 }
 
-// below draws a uniform number from 0 ... n-1: as many low bits as n-1 has, again until they are
-// below n, which takes two draws at most on average.
+// below draws a uniform number from 0 ... n-1. It draws as many low bits as n-1 has until they
+// are below n, which takes at most two draws on average.
 func below(source *rand.PCG, n uint64) uint64 {
 	mask := uint64(1)<<bits.Len64(n-1) - 1
 	for {
@@ -38,7 +37,8 @@ func below(source *rand.PCG, n uint64) uint64 {
 	}
 }
 
-// mix is the output function of SplitMix64, a bijection that hides the relation of its inputs.
+// mix is the output function of SplitMix64, a bijection that hides relations between its
+// inputs.
 func mix(v uint64) uint64 {
 	v += 0x9e3779b97f4a7c15
 	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9

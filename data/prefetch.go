@@ -9,133 +9,134 @@ import (
 )
 
 // Prefetch returns the dataset with up to n batches of each pass read ahead while the consumer
-// works on an earlier one; n is at most MaxAhead. Order, content and errors are those of ds; an
-// error comes after the batches before it. With n below 1, the batches are those of ds itself.
-// SetAhead changes n later.
+// works on an earlier one; n is at most MaxAhead. Order, content and errors are those of ds;
+// an error comes after the batches before it. With n below 1, nothing is read ahead. SetAhead
+// changes n later.
 //
-// The workers of an InMemory (InMemory.Workers) write straight to the batches that the consumer
-// gets. Batches of any other Dataset are copied, by one goroutine per pass.
+// The workers of an InMemory (InMemory.Workers) write directly to the batches that the
+// consumer gets. Batches of any other Dataset are copied by one goroutine per pass.
 //
-// A pass holds n+1 batches, whole blocks with SetBlock, besides what ds or its workers need, and
-// leaves them to the next pass. When the consumer leaves the loop, the goroutines end before the
-// loop does, once they have read what they began: a few samples, or a batch of another Dataset.
+// A pass has n+1 batches (whole blocks with SetBlock) in addition to the memory of ds and its
+// workers, and leaves them to the next pass. When the consumer leaves the loop, the goroutines
+// first finish what they are reading, a few samples or a batch of another Dataset, and end
+// before the loop does.
 func Prefetch(ds Dataset, n int) *Prefetched {
 	return &Prefetched{ds: ds, ahead: min(max(n, 0), MaxAhead)}
 }
 
-// MaxAhead is the most batches that Prefetch reads ahead.
+// MaxAhead is the maximum number of batches that Prefetch reads ahead.
 const MaxAhead = 1 << 14
 
 const (
-	// aheadBytes is the size of the batches that AheadFor reads ahead, within leastAhead
-	// and mostAhead batches.
+	// aheadBytes is the size of the batches that AheadFor reads ahead, unless this is below
+	// leastAhead or above mostAhead batches.
 	aheadBytes            = 4 << 20
 	leastAhead, mostAhead = 2, 64
-	// fewAhead is the number of batches up to which release wakes goroutines for each.
+	// fewAhead is the number of batches up to which release wakes goroutines for each batch.
 	fewAhead = 8
 )
 
 // AheadFor returns how many batches of that many samples to read ahead: 4 MiB of them, but at
-// least 2 and at most 64. Handing over a batch and waking its consumer take some microseconds,
-// as long as a short step, and are rarer with more batches.
+// least 2 and at most 64. Passing a batch and waking its consumer takes some microseconds, as
+// long as a short step; with more batches it is less frequent.
 func AheadFor(ds Dataset, batch int) int {
 	bytes := max(Prefetch(ds, 0).BatchBytes(batch), 1)
 	return int(min(max(aheadBytes/bytes, leastAhead), mostAhead))
 }
 
 // Prefetched is a dataset whose batches are read ahead; Prefetch makes it. It is safe for
-// concurrent use. Concurrent passes have buffers of their own.
+// concurrent use. Concurrent passes have separate buffers.
 type Prefetched struct {
 	ds Dataset
 
-	// mu guards the fields below and every ring. No batch is read and no buffer made under
-	// it, so SetAhead never waits for one.
+	// mu guards the fields below and every ring. It is not held while a batch is read or a
+	// buffer is made, so SetAhead never waits for one.
 	mu    sync.Mutex
 	ahead int
 	block int
-	rings []*ring // of the passes under way
+	rings []*ring // of the passes in progress
 	idle  *ring   // left by a pass for the next one
 }
 
-// ring is the memory of one pass, which its consumer and its goroutines hand to each other.
+// ring is the memory of one pass, shared by its consumer and its goroutines.
 type ring struct {
 	of      *Prefetched
-	memory  *InMemory // of, if it is one
-	samples int       // of a batch
+	memory  *InMemory // the dataset, if it is one
+	samples int       // samples of a batch
 	block   int       // batches in a slab
-	slabs   []*slab   // all that the pass has
-	making  int       // slabs being made, besides
+	slabs   []*slab   // all slabs of the pass
+	making  int       // number of slabs being made, not in slabs
 	free    []*slab
 	queue   []*handed // batches that are ready or being made, in order
-	left    bool      // the consumer has left
+	left    bool      // the consumer has left the loop
 	failed  bool      // no more batches are begun
-	err     error     // of making a slab; it comes after the batches in queue
-	running int       // goroutines
-	// work wakes goroutines that wait for a free slab or a chunk, ready the consumer that
-	// waits for a batch or the end of the goroutines.
+	err     error     // error of making a slab; it comes after the batches in queue
+	running int       // number of goroutines
+	// work wakes goroutines that wait for a free slab or a chunk. ready wakes the consumer
+	// that waits for a batch or for the end of the goroutines.
 	work, ready sync.Cond
 
 	pass     Pass
-	batches  int     // those of the pass, skipped ones included
+	batches  int     // batches of the pass, including skipped ones
 	upcoming int     // the batch to begin next
-	current  *slab   // of the batch begun last
+	current  *slab   // slab of the batch begun last
 	open     *handed // the batch with chunks to take; nil if there is none
-	order    []int   // of the stored samples; nil is as they are stored
-	room     []int   // for order
+	order    []int   // order of the stored samples; nil is as they are stored
+	room     []int   // memory for order
 	hands    []*hand
 }
 
 // handed is a batch in a slab.
 type handed struct {
 	slab    *slab
-	at      int // in the slab, in samples
+	at      int // index of its first sample in the slab
 	size    int
 	index   int
-	last    bool // of the slab
+	last    bool // the last batch of the slab
 	pending int  // chunks that are not done; the batch is ready at 0
 	chunk   int  // samples of a chunk
 	next    int  // the first sample that is not taken
 	err     error
-	errAt   int // the sample at which the chunk of err begins
+	errAt   int // the first sample of the chunk that returned err
 }
 
-// Name says where the samples come from.
+// Name returns a description of the source of the samples.
 func (d *Prefetched) Name() string { return d.ds.Name() }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (d *Prefetched) Len() int { return d.ds.Len() }
 
 // Fields describes the samples.
 func (d *Prefetched) Fields() []FieldSpec { return d.ds.Fields() }
 
-// Source is the dataset that is read ahead.
+// Source returns the underlying dataset.
 func (d *Prefetched) Source() Dataset { return d.ds }
 
-// Ahead is the number of batches that a pass reads ahead; 0 for none.
+// Ahead returns the number of batches that a pass reads ahead; 0 means none.
 func (d *Prefetched) Ahead() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ahead
 }
 
-// SetBlock makes later passes over an InMemory place up to n batches one after the other in the
-// same memory, so that they can be joined (Batch.Join). A pass then holds whole blocks: enough
-// for the batches that are read ahead and the one with the consumer, and at least two. A block
-// is free once the consumer is done with all of it. Below 2, the default, each batch has memory
-// of its own.
+// SetBlock makes later passes over an InMemory place up to n consecutive batches contiguously
+// in memory, so that they can be joined (Batch.Join). A pass then has whole blocks: enough for
+// the batches that are read ahead and the one in use by the consumer, and at least two. A
+// block is free once the consumer is done with all of it. With n below 2, the default, each
+// batch has separate memory.
 func (d *Prefetched) SetBlock(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.block = max(n, 1)
 }
 
-// SetAhead changes how many batches are read ahead, also in passes under way; below 1 is 0. It
-// never waits for a batch, and may be called inside the loop over the batches.
+// SetAhead changes how many batches are read ahead, also for passes in progress; n below 1
+// means 0. It never waits for a batch, and may be called inside the loop over the batches.
 //
-// Lowering loses no batch: free buffers are dropped at once, the others when the consumer is
-// done with them. At 0, a pass under way keeps one buffer (a block, with SetBlock), which is
-// filled when the consumer is done with the batch in it. A pass that began at 0 has no
-// goroutine and gets none.
+// Lowering the number loses no batch: free buffers are dropped at once, the others when the
+// consumer is done with them. At 0, a pass in progress keeps one buffer (a block, with
+// SetBlock), which is filled when the consumer is done with the batch in it. A pass that began
+// at 0 has no goroutine and does not get one.
 func (d *Prefetched) SetAhead(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,9 +150,9 @@ func (d *Prefetched) SetAhead(n int) {
 	}
 }
 
-// BatchBytes is the size of one batch of that many samples; a string counts as 16 bytes, as its
-// text is not copied. A pass that reads n batches ahead holds n+1 of them (with SetBlock, whole
-// blocks), and none if n is 0. The result is 0 for fields that no pass can read.
+// BatchBytes returns the size of one batch of that many samples. A string counts as 16 bytes,
+// since its text is not copied. A pass that reads n batches ahead has n+1 of them (with
+// SetBlock, whole blocks), and none if n is 0. The result is 0 for fields that cannot be read.
 func (d *Prefetched) BatchBytes(batch int) int64 {
 	samples := min(max(batch, 0), d.Len())
 	var total int64
@@ -169,7 +170,7 @@ func (d *Prefetched) BatchBytes(batch int) int64 {
 	return total
 }
 
-// Batches walks one pass. See Dataset and Pass.
+// Batches returns the batches of one pass. See Dataset and Pass.
 func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		if d.Ahead() == 0 {
@@ -201,8 +202,9 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// begin starts a pass in the ring left by an earlier one, if it fits, or in a new one. It makes
-// all slabs at once, so that the memory of a pass does not depend on how late its consumer is.
+// begin starts a pass in the ring left by an earlier pass, if it has the right size, or in a
+// new one. It makes all slabs at once, so that the memory of a pass does not depend on how
+// slow its consumer is.
 func (d *Prefetched) begin(p Pass) (*ring, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Name(), err)
@@ -250,7 +252,7 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	return r, nil
 }
 
-// most is the number of slabs of a pass that reads so many batches ahead.
+// most returns the maximum number of slabs of a pass that reads that many batches ahead.
 func (r *ring) most(ahead int) int {
 	if r.block == 1 {
 		return ahead + 1
@@ -258,12 +260,12 @@ func (r *ring) most(ahead int) int {
 	return max((ahead+r.block)/r.block, min(ahead, 1)+1)
 }
 
-// joins is the number of batches from h to the end of its slab.
+// joins returns the number of batches from h to the end of its slab.
 func (r *ring) joins(h *handed) int {
 	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
 }
 
-// newSlab makes room for the batches of a slab of a ring.
+// newSlab makes a slab for the batches of a ring.
 func (d *Prefetched) newSlab(r *ring) (*slab, error) {
 	s, err := newSlab(d, r.samples*r.block)
 	if err == nil {
@@ -272,7 +274,7 @@ func (d *Prefetched) newSlab(r *ring) (*slab, error) {
 	return s, err
 }
 
-// fill is a worker of an InMemory.
+// fill is the goroutine of one worker of an InMemory.
 func (r *ring) fill(h *hand) {
 	defer r.end()
 	for b, at, n := r.take(); b != nil; b, at, n = r.take() {
@@ -310,8 +312,8 @@ func (r *ring) end() {
 	r.ready.Broadcast()
 }
 
-// take waits for a chunk: n samples of a batch, from its sample at on. It is the only place
-// where goroutines wait. The batch is nil if nothing is left to do.
+// take waits for a chunk: n samples of a batch, starting at its sample at. It is the only
+// place where goroutines wait. The batch is nil if no work is left.
 func (r *ring) take() (b *handed, at, n int) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -332,7 +334,7 @@ func (r *ring) take() (b *handed, at, n int) {
 				r.waitForSlab()
 				continue
 			}
-			// The slab that has been free for the longest time.
+			// This is the slab that has been free for the longest time.
 			r.current = r.free[0]
 			r.free = slices.Delete(r.free, 0, 1)
 			r.current.turn.Add(1)
@@ -361,8 +363,8 @@ func (r *ring) next() *handed {
 	return b
 }
 
-// done ends a chunk. Of several that failed, the first in the batch counts: the chunks before
-// one that was taken were taken, too, and the batch waits for all of them.
+// done ends a chunk. If several chunks failed, the first one in the batch counts. All chunks
+// before a failed one were taken as well, and the batch waits for all of them.
 func (r *ring) done(b *handed, at int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -376,8 +378,8 @@ func (r *ring) done(b *handed, at int, err error) {
 	}
 }
 
-// waitForSlab makes a slab where the pass may have more, or waits. It unlocks mu, which the
-// caller holds, while it does so.
+// waitForSlab makes a slab if the pass may have more, and waits otherwise. The caller holds
+// mu; waitForSlab unlocks it in the meantime.
 func (r *ring) waitForSlab() {
 	if len(r.slabs)+r.making >= r.most(r.of.ahead) {
 		r.work.Wait()
@@ -397,7 +399,8 @@ func (r *ring) waitForSlab() {
 	r.work.Broadcast()
 }
 
-// receive waits until the next batch is ready. It is nil at the end, which may have an error.
+// receive waits until the next batch is ready. It returns nil at the end, with an error if
+// there was one.
 func (r *ring) receive() (*handed, error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -414,8 +417,8 @@ func (r *ring) receive() (*handed, error) {
 	}
 }
 
-// release frees the slab of a batch that the consumer is done with. Where more than fewAhead
-// batches are read ahead, goroutines that wait are woken once half of the slabs are free.
+// release frees the slab of a batch that the consumer is done with. If more than fewAhead
+// batches are read ahead, it wakes waiting goroutines only once half of the slabs are free.
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -462,7 +465,7 @@ func (r *ring) keep() {
 	r.of.idle = r
 }
 
-// trim drops free slabs while the pass has more than it may. The caller holds mu.
+// trim drops free slabs while the pass has too many. The caller holds mu.
 func (r *ring) trim() {
 	for len(r.free) > 0 && len(r.slabs) > r.most(r.of.ahead) {
 		last := len(r.free) - 1
@@ -477,17 +480,17 @@ func (r *ring) forget(s *slab) {
 	r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
 }
 
-// load copies a batch of a dataset that need not be one of this package: a batch that does not
-// fit the Fields of its dataset is an error.
+// load copies a batch of a dataset that may be from another package. A batch that does not
+// match the Fields of its dataset is an error.
 func (s *slab) load(b Batch) error {
 	if b.Size < 1 || b.Size > s.samples || len(b.Fields) != len(s.vectors) {
-		return fmt.Errorf("%d samples of %d fields, where at most %d samples of %d fields were promised: %w",
+		return fmt.Errorf("%d samples of %d fields, but the dataset declared at most %d samples of %d fields: %w",
 			b.Size, len(b.Fields), s.samples, len(s.vectors), ErrFormat)
 	}
 	for i, f := range b.Fields {
 		width := s.vectors[i].len() / s.samples
 		if f.Name != s.names[i] || !s.vectors[i].copyValues(f.Values, b.Size*width) {
-			return fmt.Errorf("field %q is %T with shape %v, where %s %q with shape %v per sample was promised: %w",
+			return fmt.Errorf("field %q is %T with shape %v, but the dataset declared %s %q with shape %v per sample: %w",
 				f.Name, f.Values, f.Shape, s.vectors[i].kind().Name, s.names[i], s.shapes[i], ErrFormat)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// openTable opens a file, compressed or not, for read.
+// openTable opens a file, which may be compressed, and calls read.
 func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
 	r, _, err := openPlain(path)
 	if err != nil {
@@ -21,22 +21,22 @@ func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader,
 // maxFields limits the fields of a table; models have far fewer inputs.
 const maxFields = 4096
 
-// maxRow limits the bytes of a row, and maxColumns its cells: encoding/csv holds a row, and
-// some 40 bytes for each of its cells.
+// maxRow limits the bytes of a row, and maxColumns its cells: encoding/csv holds a whole row,
+// and some 40 bytes for each of its cells.
 const (
 	maxRow     = 16 << 20
 	maxColumns = 1 << 20
 )
 
-// rowLimit refuses rows that are too large. A row is a line, or several with line breaks in
-// quotes.
+// rowLimit returns an error for rows that are too large. A row is a line, or several lines if
+// it has line breaks in quotes.
 type rowLimit struct {
 	r     io.Reader
 	comma byte
 
 	line   int // line breaks so far
-	from   int // those before the row
-	bytes  int // of the row so far
+	from   int // line breaks before the row
+	bytes  int // bytes of the row so far
 	commas int
 	quoted bool
 }
@@ -71,7 +71,7 @@ func (l *rowLimit) tooLarge(most int, unit string) error {
 		Expected: "a row of a table", Fix: "put each sample on a line of its own", Err: ErrFormat}
 }
 
-// textReader skips a byte order mark and refuses binary files and UTF-16.
+// textReader skips a byte order mark, and returns an error for binary files and UTF-16.
 func textReader(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, err := b.Peek(512)
@@ -94,8 +94,8 @@ func textReader(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// The bytes that a table keeps of a row besides its cells, of a cell, of a cell of text, and of
-// a class besides its name.
+// The memory that a table needs in addition to the cells of a row, the number in a cell, the
+// text of a cell, and the name of a class.
 const (
 	rowBytes   = 16
 	cellBytes  = 4
@@ -103,7 +103,7 @@ const (
 	classBytes = 100
 )
 
-// numbered gives each class its number.
+// numbered returns the number of each class.
 func numbered(classes []string) (map[string]int64, error) {
 	numbers := make(map[string]int64, len(classes))
 	for i, name := range classes {

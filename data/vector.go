@@ -10,37 +10,37 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// element lists the types that Array.Values may be a slice of.
+// element lists the element types of Array.Values.
 type element interface {
 	float32 | float64 | int8 | int16 | int32 | int64 |
 		uint8 | uint16 | uint32 | uint64 | bool | string
 }
 
-// origin is where the values of a column are: a vector, or a mapped file.
+// origin is the storage of a column's values: a vector, or a mapped file.
 type origin interface {
 	len() int
 	kind() *dtype.Type
-	// copyTo copies elements from ... to-1 to dst[at:], which is of the same kind.
+	// copyTo copies elements from ... to-1 to dst[at:]; dst has the same element type.
 	copyTo(dst vector, at, from, to int) error
 	// gatherTo copies the samples listed in rows, each of width elements, to dst[at:].
 	gatherTo(dst vector, at int, rows []int, width int) error
 }
 
-// vector is a flat slice of any kind, so that the type is switched on when a dataset is made
-// and not for each batch.
+// vector is a flat slice of any element type. The type switch then happens once per dataset
+// instead of once per batch.
 type vector interface {
 	origin
-	// element is the address of element i.
+	// element returns the address of element i.
 	element(i int) unsafe.Pointer
-	// values is the slice of elements from ... to-1. It allocates the slice header that the
-	// interface points to, so callers keep the result.
+	// values returns the slice of elements from ... to-1. It allocates the slice header that
+	// the interface points to, so callers cache the result.
 	values(from, to int) any
-	// copyValues copies a slice of n elements of the same kind to the front. It reports
-	// whether src is one.
+	// copyValues copies n elements of src to the start. It reports false if src is not a slice
+	// of n elements of the same type.
 	copyValues(src any, n int) bool
-	// extend returns the vector with n more elements, of any value.
+	// extend returns the vector with n more elements of undefined value.
 	extend(n int) vector
-	// fromFortran returns a vector in column-major order in row-major order.
+	// fromFortran converts a vector from column-major to row-major order.
 	fromFortran(shape []int) vector
 }
 
@@ -81,8 +81,8 @@ func (v vec[T]) gatherTo(dst vector, at int, rows []int, width int) error {
 }
 
 func (v vec[T]) fromFortran(shape []int) vector {
-	// Walk the result in its own order, and move the source position by the column-major
-	// stride of the dimension that advances.
+	// The loop follows the order of the result, and moves the source position by the
+	// column-major stride of the dimension that advances.
 	stride := make([]int, len(shape))
 	step := 1
 	for d, n := range shape {
@@ -138,7 +138,7 @@ func vectorOf(values any) (vector, error) {
 	return nil, fmt.Errorf("values of type %T: %w", values, ErrUnsupported)
 }
 
-// arrayVector wraps the values of an Array whose shape fits them.
+// arrayVector wraps the values of an Array whose shape matches them.
 func arrayVector(a Array) (vector, error) {
 	v, err := vectorOf(a.Values)
 	if err != nil {
@@ -154,13 +154,13 @@ func arrayVector(a Array) (vector, error) {
 	return v, nil
 }
 
-// makeVector makes a vector of a kind that a FieldSpec can have.
+// makeVector makes a vector of an element type that a FieldSpec can have.
 func makeVector(kind *dtype.Type, n int) vector {
-	v, _ := vectorOf(kind.Make(n)) // knows all kinds that have a slice type
+	v, _ := vectorOf(kind.Make(n)) // every type with a slice type is supported
 	return v
 }
 
-// kindOf returns the kind that a FieldSpec names.
+// kindOf returns the element type with the name in a FieldSpec.
 func kindOf(name string) (*dtype.Type, error) {
 	if t := dtype.ByName(name); t != nil && t.Slice != nil {
 		return t, nil
@@ -171,13 +171,13 @@ func kindOf(name string) (*dtype.Type, error) {
 // appendText appends an element as text that parses to the same value.
 func appendText(b []byte, v vector, i int) []byte { return v.kind().AppendText(b, v.element(i)) }
 
-// beginsAt reports whether a slice begins where element at of the vector is.
+// beginsAt reports whether a slice begins at element at of the vector.
 func beginsAt(values any, v vector, at int) bool {
 	kind, first, n := dtype.Data(values)
 	return kind == v.kind() && n > 0 && at < v.len() && first == v.element(at)
 }
 
-// bytesOf is the memory of elements from ... to-1 of a vector of numbers or bools.
+// bytesOf returns the memory of elements from ... to-1 of a vector of numbers or bools.
 func bytesOf(v vector, from, to int) []byte {
 	if from == to {
 		return nil
@@ -186,7 +186,7 @@ func bytesOf(v vector, from, to int) []byte {
 	return unsafe.Slice((*byte)(v.element(from)), (to-from)*size)
 }
 
-// elements is the product of a shape.
+// elements returns the product of a shape.
 func elements(shape []int) (int, error) {
 	n, empty := 1, slices.Contains(shape, 0)
 	for _, d := range shape {
@@ -194,7 +194,7 @@ func elements(shape []int) (int, error) {
 		case d < 0:
 			return 0, fmt.Errorf("shape %v has a negative size: %w", shape, ErrFormat)
 		case !empty && n > maxInt/d:
-			return 0, fmt.Errorf("shape %v has more elements than this machine can address: %w", shape, ErrFormat)
+			return 0, fmt.Errorf("shape %v exceeds the address space of this machine: %w", shape, ErrFormat)
 		}
 		n *= d
 	}
@@ -206,16 +206,16 @@ func elements(shape []int) (int, error) {
 
 const maxInt = int(^uint(0) >> 1)
 
-// fileType is how the elements of a binary file are stored.
+// fileType describes how the elements of a binary file are stored.
 type fileType struct {
 	kind  *dtype.Type
-	size  int // of an element in the file, in bytes
+	size  int // bytes of an element in the file
 	order binary.ByteOrder
 	utf32 bool // text of four bytes per character
 }
 
-// readArray reads an array of that shape from r, which counts against the limit, to its end. r
-// holds likely bytes or so.
+// readArray reads an array of that shape from r to its end, and counts it against the limit. r
+// has about likely bytes.
 func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool, likely int64) (Array, error) {
 	n, err := elements(shape)
 	if err != nil {
@@ -245,8 +245,8 @@ func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool, lik
 	return Array{Shape: shape, Values: v.values(0, n)}, nil
 }
 
-// readNumbers reads count numbers or bools. A header may claim any count, so memory is
-// allocated up front for at most the bytes that likely follow, and for more as they come.
+// readNumbers reads count numbers or bools. A header may state any count, so memory is
+// allocated in advance only for the bytes that likely follow, and for more as they are read.
 func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (vector, error) {
 	const chunk = 64 << 10 // a multiple of every size
 	v := makeVector(t.kind, int(min(int64(count), likely/int64(t.size))))
@@ -258,7 +258,7 @@ func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (ve
 		raw := bytesOf(v, at, at+n)
 		got, err := io.ReadFull(r, raw)
 		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil, fmt.Errorf("truncated: the header promises %d bytes of values, the file has %d: %w", count*t.size, at*t.size+got, ErrFormat)
+			return nil, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", count*t.size, at*t.size+got, ErrFormat)
 		}
 		if err != nil {
 			return nil, err

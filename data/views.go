@@ -9,8 +9,8 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Shuffle returns the dataset with a random order for each epoch, which depends on the seed, the
-// epoch and the number of samples alone, on every machine. It costs 8 bytes per sample.
+// Shuffle returns the dataset with a random order for each epoch, which depends only on the
+// seed, the epoch and the number of samples, on every machine. It costs 8 bytes per sample.
 func (m *InMemory) Shuffle(seed uint64) *InMemory {
 	v := m.view()
 	v.shuffled, v.seed = true, seed
@@ -41,8 +41,8 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	return first, second, nil
 }
 
-// Take returns the first n samples in the order of the file, or all if there are fewer, whether
-// Shuffle is called before or after. n below 1 is an error.
+// Take returns the first n samples in the order of the file, or all if there are fewer. The
+// result does not depend on whether Shuffle is called before or after. n below 1 is an error.
 func (m *InMemory) Take(n int) (*InMemory, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%s: cannot take %d samples: at least 1 is needed", m.name, n)
@@ -70,7 +70,7 @@ func (m *InMemory) pick(at []int, what string) *InMemory {
 	return v
 }
 
-// Select returns the dataset with these fields only, in this order.
+// Select returns the dataset with only these fields, in this order.
 func (m *InMemory) Select(fields ...string) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)
@@ -83,7 +83,7 @@ func (m *InMemory) Select(fields ...string) (*InMemory, error) {
 			return nil, m.noField(name)
 		}
 		if slices.Contains(fields[:i], name) {
-			return nil, fmt.Errorf("%s: field %q is there twice: %w", m.name, name, ErrField)
+			return nil, fmt.Errorf("%s: field %q is listed twice: %w", m.name, name, ErrField)
 		}
 		v.columns = append(v.columns, c)
 	}
@@ -119,8 +119,8 @@ func (m *InMemory) Rename(from, to string) (*InMemory, error) {
 	return v, nil
 }
 
-// Reshape returns the dataset with the samples of a field in another shape of as
-// many elements, such as images of a row of pixels: Reshape("x", 8, 8, 1).
+// Reshape returns the dataset with another shape for the samples of a field. The number of
+// elements stays the same. Reshape("x", 8, 8, 1) turns rows of 64 pixels into images.
 func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
@@ -135,7 +135,7 @@ func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
 	return v, nil
 }
 
-// editable returns a view whose columns the caller may change, and the position of a field.
+// editable returns a view whose columns the caller may change, and the index of a field.
 func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
 	at = slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
 	if at < 0 {
@@ -154,21 +154,21 @@ func (m *InMemory) HasImages() bool {
 	})
 }
 
-// sampleWeight is the field that WithSampleWeights adds, and the input of a trainable SavedModel
-// that takes weights.
+// sampleWeight is the name of the field that WithSampleWeights adds, and of the input of a
+// SavedModel that takes weights.
 const sampleWeight = "sample_weight"
 
-// WithSampleWeights adds the field sample_weight: float32, the weight of each sample's class. A
-// class that weights does not list has weight 1, as with Keras's class_weight. The label field
-// needs one integer per sample. Weights that are negative or not finite, and a dataset that has
-// a sample_weight, are errors.
+// WithSampleWeights adds the field sample_weight: float32, the weight of each sample's class.
+// A class that weights does not list has weight 1, as with Keras's class_weight. The label
+// field needs one integer per sample. Negative and non-finite weights are errors, and so is a
+// dataset that already has a sample_weight.
 func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64) (*InMemory, error) {
 	c, ok := m.column(labelField)
 	if !ok {
 		return nil, m.noField(labelField)
 	}
 	if _, ok := m.column(sampleWeight); ok {
-		return nil, fmt.Errorf("%s: class weights need the field %s, which exists: %w", m.name, sampleWeight, ErrField)
+		return nil, fmt.Errorf("%s: class weights add the field %s, which already exists: %w", m.name, sampleWeight, ErrField)
 	}
 	stored, err := c.stored()
 	if err != nil {
@@ -183,7 +183,7 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	}
 	for class, w := range weights {
 		if !(w >= 0 && w <= math.MaxFloat32) {
-			return nil, fmt.Errorf("weight %v of class %d: a weight is a finite number, 0 or more", w, class)
+			return nil, fmt.Errorf("weight %v of class %d: a weight must be a finite number of 0 or more", w, class)
 		}
 	}
 	values := make([]float32, stored.len())

@@ -16,9 +16,9 @@ import (
 
 // Writer writes named arrays to a file, batch by batch.
 type Writer interface {
-	// Write writes the samples of a batch. All batches need the same fields.
+	// Write writes the samples of a batch. All batches must have the same fields.
 	Write(fields ...Field) error
-	// Flush writes buffered output, and has to be called after the last batch.
+	// Flush writes buffered output. It must be called after the last batch.
 	Flush() error
 }
 
@@ -28,9 +28,9 @@ type csvWriter struct {
 	row     []string
 }
 
-// NewCSVWriter writes a table with a header and one row per sample. A field of one value per
-// sample is a column of its name; of a larger field each element is a column, as in name_0 or
-// name_1_2. Floats have as many digits as it takes to read the same value back.
+// NewCSVWriter writes a table with a header and one row per sample. A field with one value per
+// sample is a column with its name. A larger field has one column per element, as in name_0 or
+// name_1_2. Floats have as many digits as needed to read back the same value.
 func NewCSVWriter(w io.Writer) Writer { return &csvWriter{w: csv.NewWriter(w)} }
 
 func (c *csvWriter) Write(fields ...Field) error {
@@ -51,7 +51,7 @@ func (c *csvWriter) Write(fields ...Field) error {
 		}
 	}
 	if !slices.Equal(c.columns, columns) {
-		return fmt.Errorf("a batch with the columns %s in a table with %s: %w", list(columns), list(c.columns), ErrFormat)
+		return fmt.Errorf("the batch has the columns %s, but the table has %s: %w", list(columns), list(c.columns), ErrFormat)
 	}
 	var text []byte
 	for i := range n {
@@ -80,9 +80,9 @@ type jsonlWriter struct {
 	line []byte
 }
 
-// NewJSONLWriter writes one JSON object per sample and line, with a number, or nested arrays
-// in the sample's shape, per field. Floats have as many digits as it takes to read the same
-// value back. NaN and infinities, which JSON lacks, are the strings "NaN", "Infinity" and
+// NewJSONLWriter writes one JSON object per sample and line. Each field is a number, or nested
+// arrays in the sample's shape. Floats have as many digits as needed to read back the same
+// value. NaN and infinities, which JSON does not have, are the strings "NaN", "Infinity" and
 // "-Infinity", as in the JSON of protocol buffers.
 func NewJSONLWriter(w io.Writer) Writer { return &jsonlWriter{w: bufio.NewWriter(w)} }
 
@@ -118,7 +118,7 @@ func (j *jsonlWriter) Write(fields ...Field) error {
 
 func (j *jsonlWriter) Flush() error { return j.w.Flush() }
 
-// appendJSON appends width elements from at on as arrays of a shape.
+// appendJSON appends width elements, starting at element at, as arrays of a shape.
 func appendJSON(line []byte, v vector, at, width int, shape []int) ([]byte, error) {
 	if len(shape) == 0 {
 		return appendJSONValue(line, v, at)
@@ -156,13 +156,13 @@ func appendJSONValue(line []byte, v vector, at int) ([]byte, error) {
 type npyWriter struct {
 	w                *bufio.Writer
 	samples, written int
-	shape            []int // of one sample
+	shape            []int // shape of one sample
 	kind             *dtype.Type
 }
 
-// NewNPYWriter writes one field of so many samples as numpy.save does, in C order and
-// little-endian. Flush fails after more or fewer samples. Strings are ErrUnsupported: NumPy
-// would store them at a fixed width.
+// NewNPYWriter writes one field of the given number of samples like numpy.save, in C order and
+// little-endian. Flush fails if there were more or fewer samples. Strings are ErrUnsupported:
+// NumPy would store them with a fixed width.
 func NewNPYWriter(w io.Writer, samples int) Writer {
 	return &npyWriter{w: bufio.NewWriter(w), samples: samples}
 }
@@ -191,12 +191,12 @@ func (n *npyWriter) Write(fields ...Field) error {
 
 func (n *npyWriter) Flush() error {
 	if n.written != n.samples {
-		return fmt.Errorf("a .npy file of %d samples got %d: %w", n.samples, n.written, ErrFormat)
+		return fmt.Errorf("a .npy file for %d samples got %d: %w", n.samples, n.written, ErrFormat)
 	}
 	return n.w.Flush()
 }
 
-// WriteNPY writes an array as numpy.save does. See NewNPYWriter.
+// WriteNPY writes an array like numpy.save. See NewNPYWriter.
 func WriteNPY(w io.Writer, a Array) error {
 	v, err := arrayVector(a)
 	if err != nil {
@@ -229,7 +229,8 @@ func writeNPYHeader(w io.Writer, kind *dtype.Type, shape []int) error {
 	return err
 }
 
-// rows checks that fields are arrays of the same number of samples, which it returns.
+// rows checks that all fields are arrays with the same number of samples, and returns that
+// number.
 func rows(fields []Field) (int, []vector, error) {
 	if len(fields) == 0 {
 		return 0, nil, fmt.Errorf("nothing to write: %w", ErrField)
