@@ -60,6 +60,9 @@ type Hook struct {
 	// is the error of the run. The context is never cancelled. All hooks are called, even if
 	// one of them fails.
 	End func(context.Context, *State) error
+
+	// metric checks the name of the metric that the hook follows; nil if it follows none.
+	metric func(available []string, validates bool) error
 }
 
 // AnyStep is the Hook.StepEvery of a hook that accepts calls of any number of steps.

@@ -99,15 +99,32 @@ func (m *monitor) beats(value, other float64) bool {
 	return value+delta < other
 }
 
+// find checks that the metric is one of those available.
+func (m *monitor) find(name string, available []string, validates bool) error {
+	if slices.Contains(available, m.metric) {
+		return nil
+	}
+	remedy := "use one of " + strings.Join(available, ", ")
+	if strings.HasPrefix(m.metric, validationPrefix) && !validates {
+		remedy += ", or set {Loop.Validation} for those of a validation"
+	}
+	return &option.Error{Option: name, Value: m.metric, Reason: "there is no such metric", Fix: remedy}
+}
+
+// finder returns the Hook.metric of an option.
+func (m *monitor) finder(name string) func([]string, bool) error {
+	return func(available []string, validates bool) error {
+		if m.metric == "" {
+			return nil
+		}
+		return m.find(name, available, validates)
+	}
+}
+
 // check checks that the run has the metric, and resolves its direction.
 func (m *monitor) check(name string, s *State) error {
-	available := s.Available()
-	if !slices.Contains(available, m.metric) {
-		remedy := "use one of " + strings.Join(available, ", ")
-		if strings.HasPrefix(m.metric, validationPrefix) && s.run.loop.Validation == nil {
-			remedy += ", or set {Loop.Validation} for those of a validation"
-		}
-		return &option.Error{Option: name, Value: m.metric, Reason: "there is no such metric", Fix: remedy}
+	if err := m.find(name, s.Available(), s.run.loop.Validation != nil); err != nil {
+		return err
 	}
 	if m.patience < 0 {
 		return &option.Error{Option: name, Value: m.metric, Reason: fmt.Sprintf("the patience is %d, expected at least 0", m.patience)}
@@ -133,7 +150,7 @@ func EarlyStop(metric string, given ...Option) Hook {
 	e := &earlyStop{options: options{monitor: monitor{metric: metric}}.with(given)}
 	return Hook{
 		Name: "early_stop(" + metric + ")",
-		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end,
+		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
 	}
 }
 
@@ -370,7 +387,7 @@ func ReduceOnPlateau(metric string, given ...Option) Hook {
 	p := &plateau{options: options{monitor: monitor{metric: metric, patience: 10, minDelta: 1e-4}, factor: 0.1}.with(given)}
 	return Hook{
 		Name: "reduce_on_plateau(" + metric + ")",
-		Load: p.load, Save: p.save, Start: p.start, Epoch: p.epoch,
+		Load: p.load, Save: p.save, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"),
 	}
 }
 

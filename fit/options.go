@@ -17,9 +17,6 @@ const maxBatch = math.MaxInt32
 
 // check validates the options.
 func (l *Loop) check(ds data.Dataset) error {
-	if l.Session == nil {
-		return &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
-	}
 	if ds == nil {
 		return &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
 	}
@@ -57,8 +54,31 @@ func (l *Loop) check(ds data.Dataset) error {
 	return nil
 }
 
+// Check returns the errors of Run that need no session: those of options and of names of
+// metrics. train and evaluate are the metrics of the session.
+func (l *Loop) Check(ds data.Dataset, train, evaluate []string) error {
+	if err := l.check(ds); err != nil {
+		return err
+	}
+	available, err := metricNames(train, "", "train")
+	if err == nil && l.Validation != nil {
+		var names []string
+		names, err = metricNames(evaluate, validationPrefix, "evaluate")
+		available = append(available, names...)
+	}
+	for _, h := range l.hooks {
+		if err == nil && h.metric != nil {
+			err = h.metric(available, l.Validation != nil)
+		}
+	}
+	return err
+}
+
 // newRun checks the options, the hooks and the metrics, and sets the position to InitialEpoch.
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
+	if l.Session == nil {
+		return nil, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
+	}
 	if err := l.check(ds); err != nil {
 		return nil, err
 	}

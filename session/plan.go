@@ -26,6 +26,28 @@ type Plan struct {
 	full, fullXLA *layout
 }
 
+// Metrics returns the results of Session.TrainMetrics and Session.EvaluateMetrics.
+func (p *Plan) Metrics() (train, evaluate []string, err error) {
+	of := func(role string) (names []string) {
+		var sig *savedmodels.Signature
+		if role == "" || err != nil {
+			return nil
+		}
+		if sig, err = p.model.Signature(role); err != nil {
+			return nil
+		}
+		for _, m := range sig.Metrics() {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	train, evaluate = of(p.roles.Train), of(p.roles.Evaluate)
+	if p.lossScale != nil {
+		train = append(train, savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps)
+	}
+	return train, evaluate, err
+}
+
 // Compile returns the plan of a model with options, or the reason why there is none:
 //   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps concern the model, and
 //     ErrNoSignature concerns Options.TrainSignature.

@@ -43,7 +43,6 @@ func (t *training) arrange() {
 	if t.Progress != nil {
 		l.Hook(fit.Progress(t.worker.Terminal(t.Progress)))
 	}
-	t.arrangeCheckpoints()
 	t.arrangeRestart()
 	var restart func(reason string) // nil if no other process can be started
 	if t.worker != nil {

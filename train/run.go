@@ -138,6 +138,10 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	if err := t.openData(ctx); err != nil {
 		return r, err
 	}
+	t.arrangeCheckpoints()
+	if err := t.checkLoop(); err != nil {
+		return r, err
+	}
 	if err := t.openSession(ctx); err != nil {
 		return r, err
 	}
@@ -260,6 +264,15 @@ func (t *training) warn() {
 			t.Loop.Log.Warn("resets and resumes will change the numbers of this training", "problem", p.Message, "fix", p.Fix)
 		}
 	}
+}
+
+// checkLoop finds errors of the loop before anything is measured.
+func (t *training) checkLoop() error {
+	train, evaluate, err := t.plan.Metrics()
+	if err != nil {
+		return err
+	}
+	return t.Loop.Check(t.data, train, evaluate)
 }
 
 // openSession opens TensorFlow and the session, with the configuration that autotune chooses.
