@@ -100,7 +100,7 @@ func TestResolvedMissing(t *testing.T) {
 		"not traced":                            {session.Resolved{Devices: host}, bf16, nil},
 		"an executor without traces":            {session.Resolved{Devices: host, Step: &session.TracedStep{}}, bf16, nil},
 		"bfloat16":                              {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: map[tfbind.DType]int{tfbind.BFloat16: 1}}}, bf16, nil},
-		"no bfloat16, and no oneDNN":            {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix}}, bf16, []string{"Options.Precision bfloat16: nothing ran in bfloat16: oneDNN computes it"}},
+		"no bfloat16, and no oneDNN":            {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix}}, bf16, []string{"Options.Precision bfloat16: nothing ran in bfloat16: only oneDNN computes in it"}},
 		"no bfloat16":                           {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix, OneDNN: 8}}, bf16, []string{"nothing ran in bfloat16: "}},
 		"bfloat16 inside of clusters":           {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Clusters: 1, Casts: 2}}, bf16, nil},
 		"float16 in values alone":               {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix, Casts: 20}}, fp16, []string{"Options.Precision float16-cpu: no matrix operation returned float16"}},
