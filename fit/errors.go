@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -114,4 +115,16 @@ func orAbsent(s string) string {
 		return "nothing"
 	}
 	return s
+}
+
+// contextError returns the error of a context that has ended, with its cause.
+func contextError(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, err) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
 }

@@ -130,7 +130,7 @@ func TestMeasuredChoice(t *testing.T) {
 	// Several steps per execution, and the calling thread, give the same bits as plain steps.
 	won(t, cache, autotune.Configuration{StepsPerExecution: 44, CallerRuns: true})
 	assert.Contains(t, run("fused", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"), "auto: 30 steps per execution, in the calling thread: ")
-	assert.Contains(t, run("fused", "none", "--epochs", "3", "--resume"), "auto: 30 steps per execution, in the calling thread, as the checkpoint")
+	assert.Contains(t, run("fused", "none", "--epochs", "3", "--resume"), "auto: 30 steps per execution, in the calling thread, as in the checkpoint")
 	run("fused", "none", "--epochs", "4", "--resume", "--auto", "off")
 	run("unfused", "none", "--epochs", "4", "--auto", "off")
 	assert.True(t, bytes.Equal(weights("fused"), weights("unfused")))
@@ -240,9 +240,9 @@ func TestChoiceThatRounds(t *testing.T) {
 	good("plain", "4", nil, "--auto", "off")
 	assert.Equal(t, "as single steps", identity("plain"))
 	good("parts", "2", &fused)
-	assert.Contains(t, good("parts", "3", nil), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as the checkpoint")
+	assert.Contains(t, good("parts", "3", nil), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as in the checkpoint")
 	// More output does not change the choice.
-	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as the checkpoint")
+	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as in the checkpoint")
 	assert.True(t, weights("whole") == weights("parts"))
 
 	for _, c := range []struct {
