@@ -200,7 +200,7 @@ var late = []struct {
 	{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 3}, []string{"Options.XLAMinCluster 3", "--tf_xla_min_cluster_size=3"}},
 	{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
 	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
-	{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process", "in another process"}},
+	{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process", "use another process"}},
 	{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set Options.PerSessionThreads"}},
 	{gpuopts.Options{MemoryGrowth: true}, []string{"Options.MemoryGrowth true", "its GPUs once per process"}},
 	{gpuopts.Options{MemoryFraction: 0.5}, []string{"Options.MemoryFraction 0.5"}},
