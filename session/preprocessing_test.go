@@ -171,7 +171,7 @@ func TestPreprocessingErrors(t *testing.T) {
 		}
 	}
 	_, err := session.OpenPreprocessing(ctx, []byte("this is no graph"), session.PreprocessingOptions{Input: "x", Output: "y"})
-	require.ErrorContains(t, err, "16 bytes are no GraphDef")
+	require.ErrorContains(t, err, "16 bytes are not a valid GraphDef")
 	ended, end := context.WithCancel(ctx)
 	end()
 	_, err = session.OpenPreprocessing(ended, nil, session.PreprocessingOptions{})

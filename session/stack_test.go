@@ -343,10 +343,10 @@ func TestCompileStack(t *testing.T) {
 		"fewer results":     {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }), session.Options{StepsPerExecution: 2}, "does not report first"},
 		"half":              {stacked(t, func(n *pb.SignatureDef) { n.Outputs["rate"].Dtype = types_go_proto.DataType_DT_HALF }), session.Options{StepsPerExecution: 2}, "loses too much precision"},
 		"two sizes": {stacked(t, func(n *pb.SignatureDef) { resize("x", 4, -1)(n); resize("seed", 3, 2)(n) }), session.Options{StepsPerExecution: 4},
-			"steps of x, and 3 of another"},
+			"steps of x, but 3 of another"},
 		"fixed":              {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
 		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3}, "exactly 4 steps per execution"},
-		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3}, "executions of 1 steps"},
+		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3}, "runs 1 steps per execution"},
 		"no train signature": {fixture("predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
 	} {
 		t.Run(name, func(t *testing.T) {
