@@ -14,7 +14,7 @@ import (
 )
 
 // Configuration is a way to run the steps of a training. The zero value is plain: one step per
-// call, the signature as exported, and the settings of the options.
+// execution, the signature as exported, and the settings of the options.
 type Configuration struct {
 	// StepsPerExecution is the number of steps in a call; 0 means 1.
 	StepsPerExecution int `json:"steps_per_execution,omitempty"`

@@ -64,7 +64,7 @@ type trial interface {
 	ask(until time.Time, seconds float64) (answer, error)
 	// last returns the latest answer, with the maximum anonymous memory of all answers.
 	last() answer
-	// end ends the trial, and waits for its end.
+	// end kills the process of the trial and waits until it has exited.
 	end()
 }
 
@@ -72,7 +72,7 @@ type trial interface {
 type tuner struct {
 	plan *Plan
 	spec spec
-	// start starts a trial. Its failure is returned by the trial's hear.
+	// start starts a trial. If that fails, the trial's hear returns the error.
 	start func(context.Context, Configuration) trial
 	// own is the anonymous memory of this process.
 	own memory.Bytes

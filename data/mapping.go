@@ -108,7 +108,7 @@ func (m *mapping) array(r io.ReaderAt, offset, size int64, l *limit) (a array, o
 	return array{h.shape, mapped{m, t.kind, int(offset + start), n}}, true, nil
 }
 
-// mapped is a range of elements in a mapped file. They may be unaligned, and are in a .npz
+// mapped is a range of elements in a mapped file. The elements may be unaligned, as in a .npz
 // file.
 type mapped struct {
 	file      *mapping

@@ -47,9 +47,9 @@ type Hook struct {
 	Start func(context.Context, *State) error
 	// Step is called after every train step, or call of several steps. It should be fast.
 	Step func(context.Context, *State) error
-	// StepEvery applies to a Loop that runs several steps in one call (Stacker). With n > 0, a
-	// call ends at steps divisible by n. With AnyStep, the hook does not limit calls. With 0,
-	// steps run one by one, and Step is called after each.
+	// StepEvery applies to a Loop with several steps per execution (Stacker). With n > 0, an
+	// execution ends at each multiple of n. With AnyStep, the hook does not limit executions.
+	// With 0, steps run one by one, and Step is called after each.
 	StepEvery int
 	// Replays makes the loop call Step also for steps that are trained again after a Recovery.
 	// It suits hooks that observe the process rather than the training.

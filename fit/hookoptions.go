@@ -126,7 +126,7 @@ func Baseline(value float64) Option {
 }
 
 // RestoreBest makes EarlyStop restore the state of the best epoch at the end of the run, and log
-// that epoch, whether or not it stopped the run, unless the run ended with an error. The state
+// that epoch, if the run ends without an error, even if EarlyStop did not end it. The state
 // is stored in checkpoints and in files in dir, usually the folder of the checkpoints. An empty
 // dir means a temporary folder.
 func RestoreBest(dir string) Option {

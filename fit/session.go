@@ -48,7 +48,7 @@ type Stacker interface {
 	// Stackable returns the number of train steps, up to n, that the next call can run on
 	// batches of this size; 1 means one by one. The number may change.
 	Stackable(n, samples int) int
-	// Stack takes the batch of step i, from 0, of a call of n steps; i = 0 starts a new call.
+	// Stack adds the batch of step i, from 0, to an execution of n steps; i = 0 starts a new one.
 	// It does not change the model. It copies the batch, unless the batches of the call can be
 	// joined (data.Batch.Join), in which case TrainN reads them in place. A Loop calls TrainN
 	// before it requests another batch from the dataset.

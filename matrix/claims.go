@@ -288,8 +288,8 @@ func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "" }), "; ")
 }
 
-// sentences joins parts with full stops, without one at the end. A part that begins with the
-// name of a cell or a function keeps its case.
+// sentences joins parts with ". " and adds no final full stop. A part that begins with the name
+// of a run or a function keeps its case.
 func sentences(parts ...string) string {
 	var list []string
 	for _, part := range parts {

@@ -329,7 +329,7 @@ func (v view) doubted(name string, e evidence) evidence {
 // peak answers whether the peak of a cell is lower than that of another one.
 func (v view) peak(name, other string) evidence { return v.byRatio(name, other, "peak", lower) }
 
-// byRatio answers from the ratio of an amount of two cells.
+// byRatio decides the answer from the ratio of one amount of two cells.
 func (v view) byRatio(name, other, of string, decide func(memory.Ratio) answer) evidence {
 	r, ok := v.ratio(name, other, of)
 	if !ok {

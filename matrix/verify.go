@@ -124,7 +124,7 @@ func unseenThreads(r Remedy, runs, base []*RunResult) string {
 }
 
 // unseenTrace returns the reason why the traced steps do not show that a remedy took effect:
-// steps without it also have the operations that it adds, or also lack those that it removes.
+// the steps of the baseline run the same operations.
 func unseenTrace(r Remedy, base []*RunResult) string {
 	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
 		for _, run := range base {

@@ -88,7 +88,7 @@ const (
 // Effect is the effect of a remedy.
 type Effect string
 
-// The effects. The caller that applies the remedy sets CouldNotApply.
+// The values of Effect. Only the caller, which applies the remedy, sets CouldNotApply.
 const (
 	Works         Effect = "works"
 	Partly        Effect = "partly"

@@ -128,11 +128,11 @@ func (t *trial) span() float64  { return t.end() - t.x[t.from] }
 func (t *trial) total() float64 { return t.end() - t.x[0] }
 
 const (
-	// warmUpRounds is the maximum number of warm-ups that are cut off, one model each.
+	// warmUpRounds is how many times a warm-up may be cut off. Each round fits one model.
 	warmUpRounds = 4
 	// leastTail is the part of the series that must remain after a curve was cut off.
-	// leastAfterStep is the same for a step, which ends more clearly, and leastAfterSeveral for
-	// several steps, since another one may follow.
+	// leastAfterStep is lower, because the end of a step change is easier to locate.
+	// leastAfterSeveral allows for another step change.
 	leastTail         = 1.0 / 3
 	leastAfterStep    = 0.1
 	leastAfterSeveral = 0.4

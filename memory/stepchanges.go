@@ -13,8 +13,8 @@ const (
 	fewSteps = 3
 	// stepsMake is the least part of all growth that the steps must account for.
 	stepsMake = 0.75
-	// lowStep is the least part of all growth for a further step, once the steps account for
-	// enough. besideSteps is the least part for growth between them.
+	// lowStep is the minimum share of all growth for another step change, once the found ones
+	// explain enough. besideSteps is the minimum share for growth between them.
 	lowStep     = 0.1
 	besideSteps = 0.1
 	// stepsLeave is the largest part of a line's squared residuals that may remain with steps:

@@ -53,8 +53,8 @@ type Verdict struct {
 	Kind  Kind  `json:"kind"`
 	Layer Layer `json:"layer"`
 	Per   Per   `json:"per"`
-	// Slope is the slope of the judged part at the Confidence; all 0 with fewer than 16
-	// samples.
+	// Slope is the confidence interval of the slope of the judged part. It is zero for fewer
+	// than 16 samples.
 	Slope      Interval `json:"slope"`
 	Confidence float64  `json:"confidence"`
 	Budget     Bytes    `json:"budget"`

@@ -326,7 +326,7 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return err
 }
 
-// beginTrain checks out and clears the outcome of the previous train step.
+// beginTrain checks the length of out, and clears the result of the previous train step.
 func (s *Session) beginTrain(out []float64) error {
 	if s.train == nil {
 		return fmt.Errorf("train: %w: the session was opened read-only", ErrNoSignature)

@@ -24,8 +24,8 @@ type Step struct {
 	seeds   []int64 // two for each step
 	feeds   int64   // number of calls of Feed that succeeded
 	ones    []float32
-	// borrows means that inputs currently read from a batch; keeps means that the model has
-	// kept such memory.
+	// borrows is true while inputs read the memory of a batch. keeps is true if the model
+	// still refers to that memory.
 	borrows, keeps bool
 }
 

@@ -85,7 +85,7 @@ type Worker struct {
 const (
 	// aliveEvery is the least time between two signs of life.
 	aliveEvery = 50 * time.Millisecond
-	// busyEvery is the time between two signs of life from Busy.
+	// busyEvery is the interval between the signs of life that Busy sends.
 	busyEvery = 250 * time.Millisecond
 )
 

@@ -71,8 +71,8 @@ func (a *Autotune) check() error {
 	return nil
 }
 
-// Limits returns the limits of autotune for a session with options o. most is the number of
-// steps that can run without a pause.
+// Limits returns the limits of autotune for a session with options o. most is the
+// maximum number of steps per execution.
 func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
 	fixed := a.Fixed.with(o)
 	if fixed.StepsPerExecution {

@@ -25,7 +25,7 @@ type Config struct {
 	Model string
 	// LossOutput is the name of the train signature's loss output; empty means loss.
 	LossOutput string
-	// Data is the training data. Of a dataset with two parts, it is the training part.
+	// Data is the training data. If it has a training and a test part, the former is used.
 	Data Data
 	// Validation is the path of the validation data, which is read with the options of Data. Of
 	// a dataset with two parts, it is the test part.

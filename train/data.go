@@ -32,8 +32,8 @@ type Data struct {
 	// Height and Width are the size in pixels of images: images in a folder are resized to it,
 	// and samples of pixels in a row have it. 0 means the size that the model takes.
 	Height, Width int
-	// Scale is the range to which bytes from 0 to 255 are scaled. nil means the range with
-	// which the model was exported for images in a folder, and no scaling for other data.
+	// Scale is the range to which bytes from 0 to 255 are scaled. nil means, for images in a
+	// folder, the range that the model records; for other data, no scaling.
 	Scale *[2]float64
 	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
 	// data.Options.MaxBytes.

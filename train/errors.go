@@ -38,7 +38,7 @@ func refuse(name string, value any, format string, args ...any) error {
 	return &option.Error{Option: name, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// wrong returns the error of an option for another error.
+// wrong wraps err as an error of the named option.
 func wrong(name string, value any, err error) error {
 	if err == nil {
 		return nil

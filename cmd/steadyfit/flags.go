@@ -20,7 +20,7 @@ import (
 	"steadyfit/train"
 )
 
-// settings are what the flags set. One command runs in a process, so all of them share it.
+// settings holds the values of all flags. The commands share it: a process runs one command.
 type settings struct {
 	// Config is that of fit. The other commands use its model, data, batch and devices.
 	train.Config

@@ -74,7 +74,7 @@ func (s *settings) loadDevices(cmd *cobra.Command) error {
 }
 
 // infer opens the model and its data and runs do. role returns the signature that takes the
-// data; without one, the error has the purpose.
+// data. If there is none, the error names the purpose.
 func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.InMemory) error) error {
 	if s.Loop.Batch < 1 {
 		return usagef("--batch %d: expected at least 1", s.Loop.Batch)

@@ -143,7 +143,7 @@ type enforcer struct {
 	// before that.
 	unmaps, retained bool
 	beyondUnmapped   memory.Bytes
-	// most is the highest peak with the first number of micro-batches, or with more.
+	// most is the highest peak measured with at least the first number of micro-batches.
 	most memory.Bytes
 	// then is called after wait more steps, when the superfluous prefetched batches are used
 	// up.

@@ -397,8 +397,8 @@ func (f *Folder) full(err error) bool {
 	return ok && free < f.saved[n-1].bytes
 }
 
-// makeRoom removes the checkpoints that the one of this step would replace, if a good one
-// remains.
+// makeRoom removes the checkpoints that this step's checkpoint would replace, unless no good
+// one would remain.
 func (f *Folder) makeRoom(step int64, proven bool) error {
 	stay, spare := f.divide(append(f.others(step), saved{step: step, proven: proven}))
 	stay = stay[:len(stay)-1]

@@ -58,7 +58,7 @@ func Find(fsys fs.FS, pid, controller string) Controller {
 }
 
 // MemoryFiles returns the names of the memory controller's files in each folder of Dirs, and
-// the name of the line of memory.stat with the file pages that the kernel drops first.
+// the key in memory.stat of the inactive file pages, which the kernel reclaims first.
 func (c Controller) MemoryFiles() (used, limit, inactive string) {
 	if c.Version == 1 {
 		return "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"

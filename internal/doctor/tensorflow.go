@@ -237,7 +237,7 @@ func oneDNN(m machine, p processor) Check {
 	return note(name, "off, by default on a CPU without AVX512_VNNI, AVX_VNNI, AVX512_BF16 and AMX", "try TF_ENABLE_ONEDNN_OPTS=1, and compare with `steadyfit bench`")
 }
 
-// oneDNNIsOn follows the variable or, without it, the CPU (DefaultOneDnnPolicy in
+// oneDNNIsOn uses the variable if it is set; otherwise the CPU decides (DefaultOneDnnPolicy in
 // tensorflow/core/util/port.cc).
 func oneDNNIsOn(m machine, p processor) (on, byVariable bool) {
 	if on, ok := parseBool(m.env["TF_ENABLE_ONEDNN_OPTS"]); ok {

@@ -283,7 +283,7 @@ func (b *buffers) versioned() *memoryInfo2 {
 	return &b.info2
 }
 
-// most is more than the number of processes that a GPU can have.
+// most is an upper bound on the number of processes on a GPU.
 const most = 1 << 16
 
 // list returns the list of processes, in the memory of into if it is large enough. ok is false,

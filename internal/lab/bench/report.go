@@ -30,7 +30,7 @@ type Report struct {
 	// repository.
 	Commit      string             `json:"commit,omitempty"`
 	Environment matrix.Environment `json:"environment"`
-	// Turns is the requested number of turns; Done of them were completed.
+	// Turns is the number of requested turns, and Done that of completed ones.
 	Turns     int        `json:"turns"`
 	Done      int        `json:"turns_done"`
 	Workloads []Workload `json:"workloads"`
