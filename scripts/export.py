@@ -72,6 +72,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import fnmatch
 import hashlib
 import importlib
 import importlib.util
@@ -290,6 +291,175 @@ def _is_sparse(loss: Any) -> bool:
     return "sparse" in f"{loss.name} {type(loss).__name__}".lower()
 
 
+# --- adapters: what a model trains -----------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptation:
+    """Which weights of a Keras model are trained, and how the others are kept.
+
+    A pattern is the name of a layer or any part of the path of a weight, as in ``head``,
+    ``decoder/*/query`` or ``*/bias``.
+    """
+
+    lora_rank: int | None = None
+    lora_targets: tuple[str, ...] = ()  # all layers that have enable_lora, if empty
+    quantize: str | None = None
+    train_only: tuple[str, ...] = ()
+
+    def apply(self, model: Any) -> None:
+        """Quantize layers, add LoRA matrices and freeze everything else."""
+        _, keras = _load_tensorflow()
+        layers = {path: layer for path, layer in _layers(model) if path}
+        whole = self._trained_whole(model, layers)
+        if self.quantize:
+            chosen = [
+                layer
+                for path, layer in layers.items()
+                if path not in whole
+                and type(layer).quantize is not keras.layers.Layer.quantize
+                and layer.quantization_mode is None
+            ]
+            if not chosen:
+                raise UsageError(
+                    f"quantize {self.quantize}: no layer of the model can be quantized; leave it out"
+                )
+            model.quantize(self.quantize, filters=lambda layer: any(layer is c for c in chosen))
+        trained = {id(v) for weights in whole.values() for v in weights}
+        if self.lora_rank is not None:
+            for path in self._lora_layers(layers, whole):
+                self._enable_lora(path, layers[path])
+            for layer in layers.values():
+                if getattr(layer, "lora_enabled", False):
+                    trained |= {
+                        id(v) for v in layer._trainable_variables if v.name.startswith("lora_")
+                    }
+        _train_only(model, trained)
+        weights = {id(v): v for v in model.weights}.values()
+        count = sum(math.prod(v.shape) for v in weights if id(v) in trained)
+        total = sum(math.prod(v.shape) for v in weights)
+        progress.info("%d of %d weights are trained", count, total)
+
+    def _trained_whole(self, model: Any, layers: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """The weights that train_only matches, by the path of their layer."""
+        found: dict[str, list[Any]] = {}
+        for pattern in self.train_only:
+            matched = False
+            for path, layer in [*layers.items(), ("", model)]:
+                for v in layer._trainable_variables:
+                    if _matches(pattern, f"{path}/{v.name}".strip("/")):
+                        found.setdefault(path, []).append(v)
+                        matched = True
+            if not matched:
+                raise UsageError(
+                    f"train_only {pattern!r} matches no weight that can be trained; "
+                    f"the layers with weights are {_some(p for p, l in layers.items() if l.weights)}"
+                )
+        return found
+
+    def _lora_layers(self, layers: Mapping[str, Any], whole: Mapping[str, list[Any]]) -> list[str]:
+        """The paths of the layers that get LoRA matrices."""
+        able = [path for path, layer in layers.items() if hasattr(layer, "enable_lora")]
+        if not self.lora_targets:
+            chosen = [p for p in able if p not in whole and not layers[p].lora_enabled]
+            if not chosen and not any(layers[p].lora_enabled for p in able):
+                raise UsageError(
+                    "lora: no layer of the model has enable_lora, as Dense, EinsumDense, Embedding "
+                    "and convolutions have; use train_only"
+                )
+            return chosen
+        chosen = []
+        for pattern in self.lora_targets:
+            matched = [path for path in layers if _matches(pattern, path)]
+            if not matched:
+                raise UsageError(
+                    f"lora target {pattern!r} matches no layer; those with enable_lora are "
+                    f"{_some(able)}"
+                )
+            # A container, such as a block, stands for the layers in it.
+            targets = [p for p in able if any(p == m or p.startswith(m + "/") for m in matched)]
+            if not targets:
+                kinds = sorted({type(layers[path]).__name__ for path in matched})
+                raise UsageError(
+                    f"lora target {pattern!r}: {_some(matched)} of type {', '.join(kinds)} has no "
+                    f"enable_lora; the layers that have it are {_some(able)}"
+                )
+            for path in targets:
+                if path in whole:
+                    raise UsageError(
+                        f"layer {path!r} is a lora target, and train_only trains its own weights; "
+                        "leave one of them out"
+                    )
+                if not layers[path].lora_enabled and path not in chosen:
+                    chosen.append(path)
+        return chosen
+
+    def _enable_lora(self, path: str, layer: Any) -> None:
+        try:
+            layer.enable_lora(self.lora_rank)
+        except (ValueError, NotImplementedError) as error:
+            raise Refusal(
+                "LoRA cannot be enabled on a layer",
+                where=f"layer {path!r} ({type(layer).__name__})",
+                expected="a layer whose enable_lora accepts it",
+                found=str(error),
+                do="name other layers, as in --lora 4:query,value",
+            ) from error
+
+
+def _layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Every layer of a model once, with the names from the model's own down to it."""
+    seen = set() if seen is None else seen
+    if id(layer) in seen:
+        return
+    seen.add(id(layer))
+    yield path, layer
+    for child in layer._flatten_layers(include_self=False, recursive=False):
+        yield from _layers(child, f"{path}/{child.name}".strip("/"), seen)
+
+
+def _matches(pattern: str, path: str) -> bool:
+    """Whether a pattern stands for a path or for consecutive parts of it."""
+    parts = path.split("/")
+    return any(
+        fnmatch.fnmatchcase("/".join(parts[i:j]), pattern)
+        for i in range(len(parts))
+        for j in range(i + 1, len(parts) + 1)
+    )
+
+
+def _train_only(model: Any, trained: set[int]) -> None:
+    """Freeze all weights except the given ones.
+
+    A layer without trained weights is frozen itself: BatchNormalization then runs in inference
+    mode, as in Keras.
+    """
+    for _, layer in _layers(model):
+        layer.trainable = any(id(v) in trained for v in layer.weights)
+    for _, layer in _layers(model):
+        for v in layer._trainable_variables:
+            v.trainable = id(v) in trained
+
+
+def _some(names: Iterable[str], most: int = 8) -> str:
+    """The first few names."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
+
+
+def parse_lora(text: str) -> tuple[int, tuple[str, ...]]:
+    """Read ``4`` or ``4:query,value``."""
+    rank, _, targets = text.partition(":")
+    if not rank.strip().isdigit() or int(rank) < 1:
+        raise UsageError(f"lora {text!r}: expected RANK[:TARGETS], as in 4 or 4:query,value")
+    return int(rank), _patterns(targets)
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 # --- a Keras model as a set of steps -------------------------------------------------
 
 
@@ -325,6 +495,7 @@ class _KerasProgram:
         micro_batches: bool,
         allow_unused: bool,
         classes: bool,
+        adaptation: Adaptation | None,
     ) -> None:
         self.tf, self.keras = _load_tensorflow()
         for name, value in (("optimizer", optimizer), ("loss", loss)):
@@ -334,6 +505,10 @@ class _KerasProgram:
         self.sample_weight = sample_weight
         self.loss_scale_input = loss_scale_input
         self._find_inputs(inputs, input_dtypes or {})
+        if adaptation:
+            adaptation.apply(model)
+            if getattr(optimizer, "built", False):  # on the weights from before
+                optimizer = optimizer.from_config(optimizer.get_config())
         self._check_model()
         self._probe_outputs()
         self._find_losses(loss, loss_weights, from_logits, labels)
@@ -1308,6 +1483,7 @@ class _OwnStepProgram(_KerasProgram):
         sample_weight: Spec | None,
         loss_output: str | None,
         classes: bool,
+        adaptation: Adaptation | None,
     ) -> None:
         self.tf, self.keras = _load_tensorflow()
         self.model, self.sample_weight, self.classes = model, sample_weight, classes
@@ -1331,6 +1507,13 @@ class _OwnStepProgram(_KerasProgram):
                 raise UsageError("learning_rate: the model was compiled without an optimizer")
             self.optimizer.learning_rate = learning_rate
         self._find_inputs(inputs, input_dtypes or {})
+        if adaptation:
+            if any(o.built for o in optimizers(model)):
+                raise UsageError(
+                    "lora, quantize and train_only: an optimizer of the model is already built on "
+                    "other weights; compile the model with a new one"
+                )
+            adaptation.apply(model)
         self._find_targets(labels)
         self._trace()
         self._check_model()
@@ -1955,6 +2138,9 @@ def export(
     xla_batch: int | None = None,
     xla_steps: int | None = None,
     allow_unused: bool = False,
+    lora: int | str | None = None,
+    quantize: str | None = None,
+    train_only: str | Sequence[str] | None = None,
     force: bool = False,
     check: bool = True,
 ) -> Report:
@@ -1991,6 +2177,13 @@ def export(
             trainable weights.
         xla_batch, xla_steps: add ``train_xla`` and ``train_n_xla`` for these sizes.
         allow_unused: leaves weights that get no gradient as they are, rather than refuse.
+        lora: a rank, or ``"4:query,value"`` with patterns of layers: adds Keras's LoRA matrices
+            to these layers (by default to all that have enable_lora), and trains nothing else.
+        quantize: ``"int8"`` keeps the weights of layers that support it as int8, as Keras's
+            quantize does, except those that train_only matches.
+        train_only: patterns of the weights to train, in addition to those of lora; all others
+            are frozen. A pattern is the name of a layer or a part of a weight's path: ``head``,
+            ``decoder/*/query``, ``*/bias``. These three change the model.
         force: replaces an earlier export.
         check: loads the result into a fresh session and trains a step (see verify).
 
@@ -2002,6 +2195,7 @@ def export(
     tf, keras = _load_tensorflow()
     if xla_steps is not None and xla_batch is None:
         raise UsageError("xla_steps needs xla_batch")
+    adaptation = _adaptation(lora, quantize, train_only)
     with _atomic_directory(out, force) as temporary, contextlib.ExitStack() as at_end:
         progress.info("checking the model")
         program: _KerasProgram | _ModuleProgram
@@ -2023,6 +2217,7 @@ def export(
                 if sample_weight
                 else None,
                 "classes": class_names is not None,
+                "adaptation": adaptation,
             }
             driving = _own_methods(model, DRIVING_METHODS)
             if driving:
@@ -2078,6 +2273,10 @@ def export(
                 )
             if loss_scale_input:
                 raise UsageError("a tf.Module brings its own step: give that the input loss_scale")
+            if adaptation:
+                raise UsageError(
+                    "a tf.Module brings its own step: lora, quantize and train_only do not apply"
+                )
             program = _ModuleProgram(model)
         else:
             raise UsageError(
@@ -2141,6 +2340,25 @@ def export(
         size = _directory_size(temporary)
         described = _describe(signatures)
     return Report(out, size, described, metadata, checks)
+
+
+def _adaptation(
+    lora: int | str | None, quantize: str | None, train_only: str | Sequence[str] | None
+) -> Adaptation | None:
+    """The adaptation that arguments of export describe, if any."""
+    if lora is None and quantize is None and train_only is None:
+        return None
+    if quantize not in (None, "int8"):
+        raise UsageError(f"quantize {quantize!r}: expected int8")
+    patterns = _patterns(train_only) if isinstance(train_only, str) else tuple(train_only or ())
+    if lora is None and not patterns:
+        raise UsageError(
+            "quantize needs lora or train_only, the weights to train: int8 weights are frozen"
+            if quantize
+            else "train_only has no pattern"
+        )
+    rank, targets = (None, ()) if lora is None else parse_lora(str(lora))
+    return Adaptation(rank, targets, quantize, patterns)
 
 
 def _compile_own(
@@ -2711,6 +2929,22 @@ def _parser() -> argparse.ArgumentParser:
         help="accept trainable weights that get no gradient; they stay as they are",
     )
     step.add_argument(
+        "--lora",
+        metavar="RANK[:TARGETS]",
+        help="train LoRA matrices of this rank on these layers, as in 4:query,value (all that have "
+        "enable_lora), and freeze the rest",
+    )
+    step.add_argument(
+        "--quantize",
+        choices=["int8"],
+        help="keep frozen weights as int8 where their layer supports it",
+    )
+    step.add_argument(
+        "--train-only",
+        metavar="PATTERN,...",
+        help="train the weights of these layers or paths, as in head or */bias, and freeze the rest",
+    )
+    step.add_argument(
         "--xla-batch", type=_positive, metavar="B", help="add train_xla for batches of B"
     )
     step.add_argument(
@@ -2801,6 +3035,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "loss_scale_input": arguments.loss_scale_input or None,
             "micro_batches": False if arguments.no_micro_batches else None,
             "allow_unused": arguments.allow_unused or None,
+            "lora": arguments.lora,
+            "quantize": arguments.quantize,
+            "train_only": arguments.train_only,
         }
         # The command line overrides what the function returned.
         options.update({key: value for key, value in given.items() if value is not None})
