@@ -21,8 +21,8 @@ import (
 	"steadyfit/internal/nearest"
 )
 
-// Naming the folder rather than its content leaves out names that begin with a dot or
-// underscore, an exporter's unfinished work.
+// A pattern without a wildcard skips files whose names begin with a dot or an underscore, such
+// as an exporter's temporary files.
 //
 //go:embed builtin
 var builtinFS embed.FS
@@ -35,15 +35,15 @@ const (
 // BuiltinPrefix is the prefix of the path of a built-in model, as in builtin:digits.
 const BuiltinPrefix = "builtin:"
 
-// BuiltinNames lists the models that are part of this module, sorted. Those whose names begin
-// with digits are for the built-in data, the others for measurements.
+// BuiltinNames lists the models that are part of this module, sorted. Models named digits* are
+// for the built-in data; the others are for measurements.
 func BuiltinNames() []string { return builtinNames(builtinFS) }
 
 func builtinNames(files fs.FS) []string {
 	names := []string{}
 	entries, err := fs.ReadDir(files, builtinRoot)
 	if err != nil {
-		return names // the folder is embedded; without it there are no names
+		return names
 	}
 	for _, e := range entries {
 		if name, ok := strings.CutSuffix(e.Name(), archiveExt); ok {
@@ -54,17 +54,17 @@ func builtinNames(files fs.FS) []string {
 			names = append(names, e.Name())
 		}
 	}
-	// ReadDir sorted the names with their extensions.
+	// The sort by ReadDir included the extensions.
 	slices.Sort(names)
 	return names
 }
 
-// Builtin opens a model that is part of this module; an unknown name is ErrUnknownBuiltin.
-// TensorFlow reads models from files, so Builtin first writes the model to
-// steadyfit/models/NAME-HASH in the user's cache; later calls check the files there. Several
-// processes may do so at once. If the cache is not writable, Builtin uses a private folder
-// under os.TempDir, which remains after the process. The largest model, image-224, takes 63
-// MB.
+// Builtin opens a model that is part of this module. An unknown name returns ErrUnknownBuiltin.
+// TensorFlow reads models from files, so Builtin writes the model to the folder
+// steadyfit/models/NAME-HASH of the user's cache, or checks the files that are already there.
+// If the cache is not writable, Builtin writes to a private folder under os.TempDir and never
+// removes it. The largest model, image-224, takes 63 MB. Several processes may call Builtin at
+// once.
 func Builtin(name string) (*Model, error) {
 	var places []string
 	cache, cacheErr := os.UserCacheDir()
@@ -78,8 +78,8 @@ func Builtin(name string) (*Model, error) {
 	return Open(dir)
 }
 
-// materialise writes a model to the first writable place, or else to a new private folder, and
-// returns its folder.
+// materialise writes a model to the first writable folder of places, or else to privateFolder,
+// and returns the model's folder.
 func materialise(files fs.FS, name string, places []string) (string, error) {
 	content, hash, err := builtinFiles(files, name)
 	if err != nil {
@@ -102,13 +102,13 @@ func materialise(files fs.FS, name string, places []string) (string, error) {
 	return "", fmt.Errorf("built-in model %s: no folder is writable: %w", name, errors.Join(errs...))
 }
 
-// privateFolder makes one folder per process. It has no fixed name, since in a folder that all
-// users share another user could take that name.
+// privateFolder makes one folder per process. Its name is random: another user could create a
+// folder with a fixed name first.
 var privateFolder = sync.OnceValues(func() (string, error) {
 	return os.MkdirTemp("", "steadyfit-models-")
 })
 
-// file is a file of a model; its name has forward slashes.
+// file is a file of a model. Its name has forward slashes.
 type file struct {
 	name string
 	size int64  // bytes
@@ -116,7 +116,7 @@ type file struct {
 	open func() (io.ReadCloser, error)
 }
 
-// builtinFiles lists the files of a model and returns a hash of them.
+// builtinFiles lists the files of a model and returns a hash of their names, sizes and CRCs.
 func builtinFiles(files fs.FS, name string) ([]file, string, error) {
 	names := builtinNames(files)
 	if !slices.Contains(names, name) {
@@ -141,7 +141,7 @@ func builtinFiles(files fs.FS, name string) ([]file, string, error) {
 	return out, hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// folderFiles lists a model that is stored as a folder.
+// folderFiles lists the files of a model that is stored as a folder.
 func folderFiles(files fs.FS, root string) (out []file, err error) {
 	err = fs.WalkDir(files, root, func(p string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -154,7 +154,7 @@ func folderFiles(files fs.FS, root string) (out []file, err error) {
 	return out, err
 }
 
-// archiveFiles lists a model that is stored as an archive, without unpacking it.
+// archiveFiles lists the files of a model that is stored as a zip archive.
 func archiveFiles(files fs.FS, root string) (out []file, err error) {
 	data, err := fs.ReadFile(files, root)
 	if err != nil {
@@ -173,7 +173,7 @@ func archiveFiles(files fs.FS, root string) (out []file, err error) {
 	return out, nil
 }
 
-// install writes files to parent/name. Other processes see either all of them or none.
+// install writes files to parent/name. Another process sees either all files or none.
 func install(parent, name string, files []file) (string, error) {
 	dir := filepath.Join(parent, name)
 	if whole(dir, files) {
@@ -195,8 +195,8 @@ func install(parent, name string, files []file) (string, error) {
 	if err := os.Rename(temp, dir); err == nil || whole(dir, files) {
 		return dir, nil
 	}
-	// Either another process was first, or the existing folder is damaged. Replacing the files
-	// one by one is right in both cases.
+	// Another process may have installed the model first, or the existing folder is damaged.
+	// Replacing each file is correct in both cases.
 	for _, f := range files {
 		name := filepath.FromSlash(f.name)
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
@@ -209,7 +209,6 @@ func install(parent, name string, files []file) (string, error) {
 	return dir, nil
 }
 
-// write copies the file to target and makes the folders that target needs.
 func (f file) write(target string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
 		return err
@@ -227,9 +226,9 @@ func (f file) write(target string) error {
 	return errors.Join(err, out.Close())
 }
 
-// whole reports whether dir has these files with their sizes and CRC-32. This detects
-// accidental damage: a full disk, a power failure, an edited model. It takes about 10 ms for
-// the 63 MB of image-224.
+// whole reports whether dir has these files with the same sizes and CRC-32. The check detects
+// accidental damage, such as a full disk or an edited model. It takes about 10 ms for the 63 MB
+// of image-224.
 func whole(dir string, files []file) bool {
 	return !slices.ContainsFunc(files, func(f file) bool {
 		return !f.sameAs(filepath.Join(dir, filepath.FromSlash(f.name)))

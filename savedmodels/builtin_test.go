@@ -57,7 +57,6 @@ func TestOpenBuiltin(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknownBuiltin)
 }
 
-// An archive is part of the repository and of every program that opens models.
 func TestBuiltinSizes(t *testing.T) {
 	for _, name := range BuiltinNames() {
 		var size int64
@@ -82,7 +81,7 @@ var someModel = fstest.MapFS{
 	"builtin/other/notes.txt":           {Data: []byte("no model")},
 }
 
-// packed is someModel with m as an archive.
+// packed returns someModel with the model m as an archive.
 func packed(t *testing.T) fstest.MapFS {
 	t.Helper()
 	var data bytes.Buffer

@@ -21,45 +21,43 @@ const (
 	note
 )
 
-// String returns "error", "warning" or "note".
 func (s Severity) String() string {
 	return [...]string{Error: "error", warning: "warning", note: "note"}[s]
 }
 
-// MarshalText returns the severity's String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Problem is something that prevents training a model, or that its user should know.
+// Problem is a property of a model that prevents training or that the user should know.
 type Problem struct {
 	Severity Severity `json:"severity"`
-	// Code is the kind of problem, a stable name such as "unsafe-op".
+	// Code is a stable name for the kind of problem, such as "unsafe-op".
 	Code string `json:"code"`
-	// Subject is the signature, input or operation that has the problem.
+	// Subject is the name of the signature, input or operation that has the problem.
 	Subject string `json:"subject"`
 	Message string `json:"message"`
-	// Fix is what to do; empty if there is nothing to do.
+	// Fix is what the user can do; empty if no action is needed.
 	Fix string `json:"fix,omitempty"`
 }
 
-// The codes of problems. They are stable: `inspect --json` prints them.
+// The codes of problems are stable, since `inspect --json` prints them.
 const (
 	codeNoTrainSignature = "no-train-signature"
-	// Variables that have no value after loading: those that only training uses, and those
-	// that predictions use as well.
+	// Loading the model gives no value to these variables. Only training uses the first kind;
+	// predictions use the second.
 	codeOptimizerNotRestored = "optimizer-not-restored"
 	codeVariableNotRestored  = "variable-not-restored"
-	// CodeStateNotSaved means that training changes state that checkpoints do not include:
-	// variables, or state inside operations, such as random generators.
+	// CodeStateNotSaved means that training changes state that a checkpoint does not include,
+	// such as a variable without a saver or a random generator.
 	CodeStateNotSaved = "state-not-saved"
-	// CodeNoSaver means that the model can be trained but not saved.
+	// CodeNoSaver means that the model can be trained but its variables cannot be saved.
 	CodeNoSaver = "no-saver"
 	// codeWeightsOnly means that the signatures save and restore omit variables.
 	codeWeightsOnly = "save-covers-weights-only"
 	codeUnsafeOp    = "unsafe-op"
-	// Inputs or outputs with a reserved name but another type or shape.
+	// An input or output has a reserved name but the wrong type or shape.
 	codeReservedInput  = "reserved-input"
 	codeReservedOutput = "reserved-output"
-	// Inputs that cannot be fed: an unsupported type, and sparse or ragged tensors.
+	// An input cannot be fed: its type is not supported, or it is a sparse or ragged tensor.
 	codeUnsupportedType = "unsupported-type"
 	codeSparseInput     = "sparse-input"
 	// codeMissingTensor means that a signature names a tensor that the graph does not have.
@@ -68,7 +66,8 @@ const (
 	codeUnknownRank          = "unknown-rank"
 	codeScalarInput          = "scalar-input"
 	codeHalfWithoutLossScale = "half-without-loss-scale"
-	// CodeUnusableSignature means that a signature has the name of a role but does not fit it.
+	// CodeUnusableSignature means that a signature has the name of a role but cannot be used
+	// for it.
 	CodeUnusableSignature = "unusable-signature"
 	codeNothingTrained    = "nothing-trained"
 	codeOtherMetaGraphs   = "other-metagraphs"
@@ -81,23 +80,23 @@ const (
 	unsafeFix = "export the model without it; or, if you trust the model like a program, allow unsafe operations"
 )
 
-// CheckOptions are the options of a training that affect the check of a model.
+// CheckOptions are the training options that affect the check of a model.
 type CheckOptions struct {
-	// AllowUnsafeOps accepts operations that touch files, the network or Python.
+	// AllowUnsafeOps accepts operations that access files, the network or Python.
 	AllowUnsafeOps bool
-	// Train names the train signature; empty means the model's usual one.
+	// Train names the train signature; empty means Model.Roles.Train.
 	Train string
 }
 
-// CheckTrainable returns nil if the model can be trained, and otherwise a *NotTrainableError
-// with all the reasons. If the model has no signature opts.Train, the error is ErrNoSignature.
+// CheckTrainable returns a *NotTrainableError with all reasons why the model cannot be trained,
+// or nil. If opts.Train names a missing signature, the error is ErrNoSignature.
 func (m *Model) CheckTrainable(opts CheckOptions) error {
 	_, err := m.RolesFor(opts)
 	return err
 }
 
-// RolesFor is like CheckTrainable and also returns the roles for the training. They differ
-// from Model.Roles if opts names another train signature.
+// RolesFor does the check of CheckTrainable and returns the roles for the training. The roles
+// differ from Model.Roles if opts.Train names another train signature.
 func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
 	if opts.Train != "" || m == nil {
 		if _, err := m.Signature(opts.Train); err != nil {
@@ -115,7 +114,7 @@ func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
 }
 
 // CheckSafe returns ErrUnsafeOps with the names of the unsafe operations that steadyfit would
-// load or run; nil if there are none. CheckTrainable includes this check.
+// load or run, or nil. CheckTrainable includes this check.
 func (m *Model) CheckSafe() error {
 	if m == nil {
 		return errNoModel
@@ -132,17 +131,16 @@ func (m *Model) CheckSafe() error {
 	return fmt.Errorf("%s: %w:\n  %s\n%s", printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
 }
 
-// ProblemsFor returns the model's problems when it is trained with the named signature. For an
-// empty name it returns Model.Problems.
+// ProblemsFor returns the problems of training the model with the named signature. An empty
+// name means the signature Model.Roles.Train.
 func (m *Model) ProblemsFor(train string) []Problem {
 	_, problems := m.judge(train)
 	return problems
 }
 
-// set is a set of variables, which are indices in knowledge.vars.
+// set is a set of indices in knowledge.vars.
 type set map[int]bool
 
-// union returns the union of sets.
 func union(sets ...set) set {
 	all := set{}
 	for _, s := range sets {
@@ -159,7 +157,6 @@ func (s set) minus(others ...set) set {
 	return left
 }
 
-// names returns the sorted names of variables.
 func (m *Model) names(ids set) []string {
 	var out []string
 	for id := range ids {
@@ -169,12 +166,12 @@ func (m *Model) names(ids set) []string {
 	return out
 }
 
-// variables describes a set of variables for a message: their number and the first names.
+// variables describes variables for a message: their number and the first names.
 func (m *Model) variables(ids set, which string) string {
 	return plural(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
 }
 
-// of returns the union of the sets that pick returns for the facts of signatures.
+// of returns the union of pick(facts) over the facts of the named signatures.
 func (k *knowledge) of(signatures []string, pick func(facts) set) set {
 	all := set{}
 	for _, name := range signatures {
@@ -183,7 +180,7 @@ func (k *knowledge) of(signatures []string, pick func(facts) set) set {
 	return all
 }
 
-// settle derives roles, problems and variables from the facts.
+// settle derives Roles, Problems and Variables from the facts.
 func (m *Model) settle() {
 	m.Roles, m.Problems = m.judge("")
 	k := &m.known
@@ -204,7 +201,7 @@ func (m *Model) settle() {
 	slices.SortFunc(m.Variables, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// judgement derives the roles and problems of a model for one train signature.
+// judgement collects the roles and problems of a model for one train signature.
 type judgement struct {
 	*Model
 	roles    Roles
@@ -215,7 +212,7 @@ func (j *judgement) report(severity Severity, code, subject, fix, format string,
 	j.problems = append(j.problems, Problem{severity, code, subject, fmt.Sprintf(format, args...), fix})
 }
 
-// judge derives roles and problems. train is CheckOptions.Train.
+// judge derives roles and problems; see CheckOptions.Train for train.
 func (m *Model) judge(train string) (Roles, []Problem) {
 	j := &judgement{Model: m}
 	j.resolve(train)
@@ -254,7 +251,7 @@ func (j *judgement) checkTrained(s *Signature) {
 	f := j.known.signature[s.Name]
 	changed := f.changed().minus(j.known.signature[j.roles.ResetMetrics].written)
 	if slices.Contains(evaluateNames, s.Name) && j.choose(trainNames, (*Signature).hasLoss) != "" {
-		changed = nil // an evaluation changes seeds at most
+		changed = nil // an evaluation may only change random seeds
 	}
 	if len(changed) > 0 || j.known.missing[s.Output(OutputLoss).Op] {
 		return
@@ -267,7 +264,6 @@ func (j *judgement) checkTrained(s *Signature) {
 		"signature %s changes no weight, so the model would not learn", s.Name)
 }
 
-// noTrainSignature reports why the model has no train signature.
 func (j *judgement) noTrainSignature(train string) {
 	candidates := trainNames
 	if train != "" {
@@ -279,7 +275,7 @@ func (j *judgement) noTrainSignature(train string) {
 		message := "signature " + name + " has no output loss"
 		if outputs := s.Metrics(); len(outputs) > 0 {
 			message += "; its scalars are " + enumerate(tensorNames(outputs), 8)
-			fix = "set the loss output to the one that is the loss"
+			fix = "set the loss output to the scalar that is the loss"
 		}
 		if loss := s.Output(OutputLoss); loss != nil {
 			message = fmt.Sprintf("the output loss of signature %s must be %s, but is %s %s",
@@ -296,8 +292,8 @@ func (j *judgement) noTrainSignature(train string) {
 	j.report(Error, codeNoTrainSignature, "", fix, "%s", message)
 }
 
-// checkHalf reports float16 training without loss scaling. float16 has 5 bits of exponent, so
-// gradients below 6e-8 become zero. bfloat16 has the range of float32.
+// checkHalf reports float16 training without loss scaling. float16 rounds gradients below 6e-8
+// to zero, because its exponent has 5 bits. bfloat16 has the range of float32.
 func (j *judgement) checkHalf(s *Signature) {
 	f := j.known.signature[s.Name]
 	if s.Reserved(InputLossScale) != nil || s.Output(OutputGradsFinite) != nil || f.guarded {
@@ -318,9 +314,9 @@ func (j *judgement) checkHalf(s *Signature) {
 		"signature %s %s; the loss is not scaled, so small gradients become zero", s.Name, why)
 }
 
-// unset returns the variables without a value after loading: those that training uses, and
-// those that predictions use. A function that tests whether a variable has a value is assumed
-// to initialize it.
+// unset returns the variables that training or predictions use and that have no value after
+// loading. A variable whose initialization is tested (VarIsInitializedOp) counts as set,
+// because such a function usually initializes it.
 func (j *judgement) unset() (training, serving set) {
 	k, r := &j.known, j.roles
 	read := func(f facts) set { return f.read }
@@ -329,7 +325,6 @@ func (j *judgement) unset() (training, serving set) {
 	return k.of(r.Training(), read).minus(given), k.of(unique(r.Evaluate, r.Predict), read).minus(given)
 }
 
-// checkRestored reports variables that have no value after loading.
 func (j *judgement) checkRestored() {
 	training, serving := j.unset()
 	if len(training) > 0 {
@@ -349,7 +344,7 @@ func (j *judgement) checkRestored() {
 	}
 }
 
-// checkSaved reports state of the training that a checkpoint would not include.
+// checkSaved reports training state that a checkpoint would not include.
 func (j *judgement) checkSaved() {
 	k, r := &j.known, j.roles
 	if j.Saver == nil && r.Train != "" && r.Save == "" {
@@ -383,8 +378,8 @@ func (j *judgement) checkSaved() {
 	}
 }
 
-// checkUnsafe reports the operations that access anything outside the computation. They are
-// errors if steadyfit would run them.
+// checkUnsafe reports operations that access files, the network or Python. They are errors if
+// steadyfit would run them.
 func (j *judgement) checkUnsafe() {
 	type key struct {
 		severity Severity
@@ -425,7 +420,6 @@ func (j *judgement) checkUnsafe() {
 	}
 }
 
-// checkTensors checks the inputs and outputs of a signature that has a role.
 func (j *judgement) checkTensors(s *Signature) {
 	trains := slices.Contains(j.roles.Training(), s.Name)
 	severity := warning
@@ -454,7 +448,7 @@ func (j *judgement) checkTensors(s *Signature) {
 			j.report(severity, codeUnsupportedType, about, "take another type and convert it in the exported function",
 				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName())
 		case reserved:
-			// A signature for several steps per execution may take one value per step.
+			// Signatures of several steps may take one value per step.
 			one := t
 			if (s.Name == j.roles.TrainN || s.Name == j.roles.TrainNXLA) && !t.UnknownRank && len(t.Shape) == len(want.shape)+1 {
 				one.Shape = t.Shape[1:]
@@ -473,16 +467,14 @@ func (j *judgement) checkTensors(s *Signature) {
 	}
 }
 
-// misused reports a reserved name with the wrong type or shape.
 func (j *judgement) misused(severity Severity, code, side string, want form, s *Signature, t Tensor) {
 	j.report(severity, code, s.Name+"."+t.Name, "give the "+side+" another name, or this form",
 		"the name %s is reserved for %s, but in signature %s it is %s %s", t.Name, want.text, s.Name, t.DType, t.shapeText())
 }
 
-// checkData checks an input that comes from a dataset.
 func (j *judgement) checkData(s *Signature, t Tensor) {
 	r := j.roles
-	batch := 0 // the dimension that is the number of samples
+	batch := 0 // the dimension that counts the samples
 	if s.Name == r.TrainN {
 		batch = 1
 	}

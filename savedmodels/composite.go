@@ -9,16 +9,16 @@ import (
 )
 
 // composite is an argument that consists of several tensors, such as a tf.RaggedTensor.
-// TensorFlow 2 gives a signature one input for each part: x for the values of all rows, and
-// x_1 for the positions where the rows begin.
+// TensorFlow 2 gives its signature one input per tensor. A ragged tensor x has the inputs x,
+// the values of all rows, and x_1, the positions where the rows begin.
 type composite struct {
 	kind  string // "ragged tensor"
 	parts []string
 }
 
-// argumentKinds records the arguments of those functions of an object graph that take a
-// composite tensor: "" for a tensor, and the kind of a composite one. encoded is a
-// SavedObjectGraph.
+// argumentKinds records the kind of each argument of the functions in a serialized
+// SavedObjectGraph: "" for a tensor, or the kind of composite tensor. It skips functions
+// without a composite argument.
 func (src *source) argumentKinds(encoded []byte, budget *estimate) error {
 	objects := &pb.SavedObjectGraph{}
 	if err := budget.decode(encoded, objects, "object graph"); err != nil {
@@ -33,8 +33,8 @@ func (src *source) argumentKinds(encoded []byte, budget *estimate) error {
 	return nil
 }
 
-// leaves appends the kinds of the tensors in a nested structure, in the order in which
-// TensorFlow flattens it.
+// leaves appends the kinds of the tensors in a nested structure to kinds, in TensorFlow's
+// flattening order.
 func leaves(v *pb.StructuredValue, kinds []string) []string {
 	var inner []*pb.StructuredValue
 	switch k := v.GetKind().(type) {
@@ -63,8 +63,8 @@ func leaves(v *pb.StructuredValue, kinds []string) []string {
 	return kinds
 }
 
-// composites finds the composite inputs of the signature whose outputs are roots. The
-// signature calls a wrapper, which takes each part under its own name and calls the Python
+// composites finds the composite inputs of a signature with the outputs roots. The signature
+// calls a wrapper function, which takes one argument per tensor and calls the exported Python
 // function.
 func (g *graph) composites(roots []string, kinds map[string][]string) ([]composite, error) {
 	var found []composite
@@ -87,8 +87,8 @@ func (g *graph) composites(roots []string, kinds map[string][]string) ([]composi
 	return found, nil
 }
 
-// composites finds the arguments of a function that are parts of composite tensors. All parts
-// of one tensor have the same user name.
+// composites finds the composite arguments of a function. Arguments with the same user name
+// belong to the same composite tensor.
 func (b *body) composites(kinds []string) []composite {
 	var found []composite
 	for i, j := 0, 0; len(kinds) > 0 && i < len(b.args); i, kinds = j, kinds[1:] {

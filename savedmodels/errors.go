@@ -9,33 +9,32 @@ import (
 
 // The errors of this package, for use with errors.Is.
 var (
-	// ErrNotSavedModel means that the path has no SavedModel, or a damaged one.
+	// ErrNotSavedModel means that the path has no SavedModel or a damaged one.
 	ErrNotSavedModel = errors.New("not a usable SavedModel")
-	// ErrTooLarge means that reading the model would exceed the limits on file size, memory or
-	// work. Real models stay far below these limits.
+	// ErrTooLarge means that the model exceeds the limits on file size, memory or work. The
+	// limits are far above the needs of real models.
 	ErrTooLarge = errors.New("SavedModel too large to read safely")
-	// ErrNoSignature means that the model has no signature with that name.
+	// ErrNoSignature means that the model has no signature with the given name.
 	ErrNoSignature = errors.New("no such signature")
 	// ErrNotTrainable means that training the model would fail or is not allowed.
 	ErrNotTrainable = errors.New("model cannot be trained")
-	// ErrUnsafeOps means that the model has operations that touch files, the network or
+	// ErrUnsafeOps means that the model has operations that access files, the network or
 	// Python.
 	ErrUnsafeOps = errors.New("model has unsafe operations")
-	// ErrChanged means that saved_model.pb is not the file that was opened.
+	// ErrChanged means that saved_model.pb has changed since Open.
 	ErrChanged = errors.New("the model was replaced since it was opened")
-	// ErrUnknownBuiltin means that this module has no model with that name.
+	// ErrUnknownBuiltin means that this module has no model with the given name.
 	ErrUnknownBuiltin = errors.New("no such built-in model")
 )
 
-// NotTrainableError is the reason why a model cannot be trained. It is ErrNotTrainable, and
-// also ErrUnsafeOps if unsafe operations are among the reasons.
+// NotTrainableError reports why a model cannot be trained. It matches ErrNotTrainable, and also
+// ErrUnsafeOps if an unsafe operation is a reason.
 type NotTrainableError struct {
 	Dir string
-	// Problems are the reasons, at least one, all with severity Error.
+	// Problems has at least one problem. All have the severity Error.
 	Problems []Problem
 }
 
-// Error returns one line per reason and per fix.
 func (e *NotTrainableError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", printable(e.Dir), ErrNotTrainable)
@@ -48,14 +47,13 @@ func (e *NotTrainableError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is ErrNotTrainable, or ErrUnsafeOps if that is a reason.
 func (e *NotTrainableError) Is(target error) bool {
 	return target == ErrNotTrainable || target == ErrUnsafeOps &&
 		slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Code == codeUnsafeOp })
 }
 
-// fixShown reports whether the fix of problem i is printed after it. Consecutive equal fixes
-// are printed once.
+// fixShown reports whether the fix of problem i is printed. A fix is printed once for
+// consecutive problems that have the same fix.
 func fixShown(problems []Problem, i int) bool {
 	fix := problems[i].Fix
 	return fix != "" && (i+1 == len(problems) || problems[i+1].Fix != fix)

@@ -9,32 +9,31 @@ import (
 
 // facts describe what a part of the model does when it runs.
 type facts struct {
-	// read, written and tested are the variables whose values are used, that are assigned, and
-	// that are tested for having a value.
+	// read, written and tested are the variables that operations read, assign, and test for
+	// being initialized.
 	read, written, tested set
-	// updated are the variables that change by an update rather than an assignment.
+	// updated are the variables that operations change in place, such as by AssignAdd.
 	updated set
 	unsafe  []finding
-	// fleeting are the operations that keep state outside of variables, one of each type.
+	// fleeting has one operation of each type that keeps state outside of variables.
 	fleeting []finding
-	// half16 is a compute-intensive operation on float16; empty if there is none.
+	// half16 is the name of a compute-intensive float16 operation; empty if there is none.
 	half16 string
-	// guarded means that an operation tests for infinities, as loss scaling does.
+	// guarded reports whether an operation tests for infinities, as loss scaling does.
 	guarded bool
 }
 
-// changed returns the variables that are assigned or updated.
 func (f facts) changed() set { return union(f.written, f.updated) }
 
-// finding is an operation that accesses anything outside the computation, or that keeps its
-// own state.
+// finding is an operation that accesses files, the network or Python, or that keeps state
+// outside of variables.
 type finding struct {
 	op, does string
-	// where is the name of the node and of the function that contains it.
+	// where has the names of the node and its function.
 	where string
 }
 
-// inspect derives the facts from the nodes reached from roots.
+// inspect derives the facts of all nodes that the tensors or operations in roots need.
 func (g *graph) inspect(roots []string) (facts, error) {
 	t, err := g.follow(roots)
 	if err != nil {
@@ -73,14 +72,14 @@ func (g *graph) inspect(roots []string) (facts, error) {
 	return f, nil
 }
 
-// use records what an operation does with a variable that is its input k.
+// use records what operation op does with variable id, its input k.
 func (f *facts) use(op string, k, id int) {
 	switch op {
 	case "AssignVariableOp", "Assign", "AssignVariableXlaConcatND":
 		if k == 0 {
 			f.written[id] = true
 		} else {
-			f.read[id] = true // by a reference, in the form of TensorFlow 1
+			f.read[id] = true // TensorFlow 1 passes variables by reference
 		}
 	case "VarIsInitializedOp", "IsVariableInitialized":
 		f.tested[id] = true
@@ -95,12 +94,11 @@ func (f *facts) use(op string, k, id int) {
 	}
 }
 
-// reachesOutside reports whether a node accesses anything outside the computation, and returns
-// what it does.
+// reachesOutside reports whether a node accesses files, the network or Python. does describes
+// the access.
 func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err error) {
 	op := n.def.GetOp()
 	does, unsafe = unsafeOps[op]
-	// file returns the source of the node's file name.
 	file := func() ([]place, error) {
 		if len(n.inputs) < 2 {
 			return nil, nil
@@ -111,7 +109,7 @@ func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err 
 	case op == "PrintV2" && strings.HasPrefix(string(n.def.GetAttr()["output_stream"].GetS()), "file://"):
 		return "writes files", true, nil
 	case op == "CacheDataset" || op == "CacheDatasetV2":
-		// Without a file name, it caches in memory.
+		// CacheDataset caches in memory if its file name is empty.
 		places, err := file()
 		return "writes files", len(places) == 0 || slices.ContainsFunc(places, func(p place) bool {
 			d := p.in.nodes[p.node].def
@@ -119,7 +117,7 @@ func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err 
 			return d.GetOp() != "Const" || len(values) != 1 || len(values[0]) > 0
 		}), err
 	case vocabularyOps[op]:
-		// A table may be initialized from an asset of the model.
+		// Loading a model may read a vocabulary from one of the model's assets.
 		places, err := file()
 		return does, len(places) == 0 || slices.ContainsFunc(places, func(p place) bool {
 			return p.in != t.g.main || !t.g.asset[p.in.nodes[p.node].def.GetName()]

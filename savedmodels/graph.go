@@ -19,28 +19,24 @@ import (
 	"steadyfit/tfbind"
 )
 
-// maxWork limits the steps of following a graph, each of which takes about 0.2 us. The
-// built-in models take 35 steps per KB of saved_model.pb, so a model of 50 MB takes 2 million.
-// A malicious graph could take years.
+// maxWork limits the steps of following a graph. A step takes about 0.2 us. The built-in models
+// take 35 steps per KB of saved_model.pb, so a model of 50 MB takes 2 million. A malicious
+// graph could take years.
 const maxWork = 20_000_000
 
-// graph is an indexed GraphDef. The main graph and the functions that it calls are bodies of
-// nodes, and inputs are indices.
+// graph is an indexed GraphDef. Its main graph and each of its functions are a body.
 //
-// Following the graph ignores the context of a call: a function called from two places is one
-// body whose arguments may come from either. This loses nothing for the questions asked here,
-// such as which variables an operation may touch, since the answer covers all calls anyway.
+// A function with several callers has one body, and each argument has the sources of all
+// callers. The facts of a function therefore hold for all callers together.
 type graph struct {
 	main  *body
 	funcs map[string]*body
 	vars  []*variable
-	// asset has the nodes of the main graph that TensorFlow feeds with the names of the
-	// model's asset files when it loads the model.
+	// asset has the nodes of the main graph that hold the path of an asset file.
 	asset map[string]bool
 	work  int
 }
 
-// body is the main graph or a function.
 type body struct {
 	name   string // "" for the main graph
 	nodes  []node
@@ -51,34 +47,31 @@ type body struct {
 
 type node struct {
 	def    *node_def_go_proto.NodeDef
-	inputs []edge // without control inputs
-	after  []int  // control inputs; only in the main graph
+	inputs []edge // data inputs
+	after  []int  // control inputs; recorded in the main graph only
 	calls  []call
-	// variable is an index in graph.vars; -1 for other nodes.
+	// variable is an index in graph.vars; -1 if the node creates no variable.
 	variable int
 }
 
-// argument is an argument of a function.
 type argument struct {
 	name string
-	// user is the argument's name in the Python function. The parts of a composite tensor
-	// share it.
+	// user is the name of the Python argument. All tensors of a composite argument share it.
 	user string
-	// handle means that the argument may be a handle to a variable.
+	// handle reports whether the argument may be a handle to a variable.
 	handle bool
 }
 
-// edge is the source of a value within a body: output out of a node, or argument -1-node if
-// node is negative.
+// edge is the source of a value in a body: output out of a node, or argument -1-node if node is
+// negative.
 type edge struct{ node, out int }
 
-// nowhere is the source of a value that a damaged graph does not have.
+// nowhere is the source of a value that the graph does not define.
 var nowhere = edge{node: math.MinInt}
 
-// arg returns the index of the argument that the edge refers to.
+// arg returns the index of the argument.
 func (e edge) arg() int { return -1 - e.node }
 
-// place is an edge with its body.
 type place struct {
 	in *body
 	edge
@@ -87,8 +80,8 @@ type place struct {
 // call is a function that a node may run.
 type call struct {
 	to *body
-	// skip is the number of inputs before the arguments; -1 if the operation passes its inputs
-	// in another way.
+	// skip is the number of the node's inputs before the function's first argument; -1 if
+	// unknown.
 	skip int
 }
 
@@ -100,7 +93,6 @@ type variable struct {
 	unknown   bool
 }
 
-// newGraph indexes a GraphDef.
 func newGraph(def *graph_go_proto.GraphDef) *graph {
 	g := &graph{main: &body{}, funcs: map[string]*body{}, asset: map[string]bool{}}
 	defs := map[string]*function_go_proto.FunctionDef{}
@@ -111,7 +103,8 @@ func newGraph(def *graph_go_proto.GraphDef) *graph {
 	}
 	vars := map[string]int{}
 	g.fill(g.main, def.GetNode(), nil, vars)
-	// The order is fixed, since the first node that names a variable describes it.
+	// The order is fixed because the first node with a variable's name defines its type and
+	// shape.
 	for _, name := range slices.Sorted(maps.Keys(defs)) {
 		f, b := defs[name], g.funcs[name]
 		args := map[string]int{}
@@ -131,14 +124,14 @@ func newGraph(def *graph_go_proto.GraphDef) *graph {
 	return g
 }
 
-// mayBeHandle reports whether a value of the type can refer to a variable: resources,
-// references (types from 100 on), and undeclared types.
+// mayBeHandle reports whether a value of the type can refer to a variable. Types from 100 on
+// are references.
 func mayBeHandle(t types_go_proto.DataType) bool {
 	return t == types_go_proto.DataType_DT_RESOURCE || t == types_go_proto.DataType_DT_INVALID || t >= 100
 }
 
-// fill adds nodes to b. args is nil for the main graph. vars has the index of each variable by
-// container and name.
+// fill adds nodes to b. args has the indices of a function's arguments; it is nil for the main
+// graph. vars has the indices of variables by container and name.
 func (g *graph) fill(b *body, defs []*node_def_go_proto.NodeDef, args map[string]int, vars map[string]int) {
 	b.nodes = make([]node, len(defs))
 	b.byName = make(map[string]int, len(defs))
@@ -169,7 +162,7 @@ func (g *graph) fill(b *body, defs []*node_def_go_proto.NodeDef, args map[string
 	}
 }
 
-// describe reads a variable from a node that makes a handle to it. Within a session, handles
+// describe reads a variable from the node that creates its handle. Within a session, handles
 // with the same container and shared name refer to the same variable (resource_variable_ops in
 // TensorFlow).
 func describe(d *node_def_go_proto.NodeDef, function string) *variable {
@@ -194,8 +187,8 @@ func describe(d *node_def_go_proto.NodeDef, function string) *variable {
 	return v
 }
 
-// edge parses the name of an input: "node:1" in the main graph, "argument" or "node:output:1"
-// in a function.
+// edge parses an input: "node:1" in the main graph; "argument" or "node:output:1" in a
+// function.
 func (b *body) edge(ref string, args map[string]int) edge {
 	name, rest, _ := strings.Cut(ref, ":")
 	if i, ok := args[name]; ok {
@@ -227,8 +220,7 @@ func (g *graph) callsOf(d *node_def_go_proto.NodeDef) []call {
 		calls = append(calls, call{f, 0})
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.GetAttr())) {
-		// These attributes name gradient functions, which nothing runs once the graph is
-		// saved.
+		// This attribute names a gradient function, which a saved graph never runs.
 		if key == "_gradient_op_type" {
 			continue
 		}
@@ -242,8 +234,8 @@ func (g *graph) callsOf(d *node_def_go_proto.NodeDef) []call {
 	return calls
 }
 
-// nodeOf finds a node of the main graph by its name or that of one of its tensors; -1
-// if there is none.
+// nodeOf returns the index of a node in the main graph, by the name of the node or of one of
+// its outputs; -1 if there is none.
 func (g *graph) nodeOf(name string) int {
 	name, _, _ = strings.Cut(strings.TrimPrefix(name, "^"), ":")
 	if i, ok := g.main.byName[name]; ok {
@@ -252,7 +244,7 @@ func (g *graph) nodeOf(name string) int {
 	return -1
 }
 
-// spend counts work, and returns an error if the limit is exceeded.
+// spend counts n steps of work and returns an error above maxWork.
 func (g *graph) spend(n int) error {
 	if g.work += n; g.work > maxWork {
 		return fmt.Errorf("%w: following its graph takes more than %d steps, far more than any real model; the file may be damaged or malicious",
@@ -261,17 +253,16 @@ func (g *graph) spend(n int) error {
 	return nil
 }
 
-// trace is the part of the model that runs to compute some tensors or operations of the main
-// graph.
+// trace is the part of the model that runs to compute some tensors or operations.
 type trace struct {
 	g    *graph
-	main []int // reached nodes of the main graph
-	// bodies are the reached functions. Every node of a function counts as reached: TensorFlow
-	// prunes only nodes without side effects.
+	main []int // indices of nodes in the main graph
+	// bodies are the functions that may run. All nodes of a function are part of the trace,
+	// since TensorFlow prunes only nodes without side effects.
 	bodies []*body
-	// callers are the nodes that may run a function.
+	// callers has the nodes that may run each function.
 	callers map[*body][]caller
-	// known caches the results of origins that took more than one step.
+	// known caches the results of origins.
 	known map[place][]place
 }
 
@@ -281,8 +272,8 @@ type caller struct {
 	skip int
 }
 
-// follow returns the trace that produces the tensors or operations named by roots ("name:0" or
-// "name"). It ignores names that the graph does not have.
+// follow returns the trace of the tensors ("name:0") or operations ("name") in roots. It
+// ignores names that are not in the graph.
 func (g *graph) follow(roots []string) (*trace, error) {
 	t := &trace{g: g, callers: map[*body][]caller{}, known: map[place][]place{}}
 	seen := make([]bool, len(g.main.nodes))
@@ -329,7 +320,7 @@ func (g *graph) follow(roots []string) (*trace, error) {
 	return t, nil
 }
 
-// enter marks the functions that node i of a body may run as reached.
+// enter records the functions that node i of a body may run.
 func (t *trace) enter(in *body, i int) {
 	for _, c := range in.nodes[i].calls {
 		if t.callers[c.to] == nil {
@@ -339,7 +330,7 @@ func (t *trace) enter(in *body, i int) {
 	}
 }
 
-// nodes returns the reached nodes, each with its body.
+// nodes iterates over the nodes of the trace, each with its body.
 func (t *trace) nodes() iter.Seq2[*body, *node] {
 	return func(yield func(*body, *node) bool) {
 		for _, i := range t.main {
@@ -357,8 +348,8 @@ func (t *trace) nodes() iter.Seq2[*body, *node] {
 	}
 }
 
-// origins finds the nodes that may have made the value of an edge of b. It looks through nodes
-// that pass values on: identities, function calls, loops and conditions.
+// origins finds the nodes that may have made the value of an edge. It follows the value
+// backwards through identities, function calls, loops and conditions.
 func (t *trace) origins(b *body, e edge) ([]place, error) {
 	if e == nowhere {
 		return nil, nil
@@ -405,8 +396,8 @@ func (t *trace) origins(b *body, e edge) ([]place, error) {
 	return found, nil
 }
 
-// sources finds the values that a place may pass on. passes is false for a node that makes its
-// own value.
+// sources finds the places that p may take its value from. passes is false if p is a node that
+// makes a new value.
 func (t *trace) sources(p place) (from []place, passes bool, err error) {
 	add := func(b *body, edges ...edge) {
 		for _, e := range edges {
@@ -448,14 +439,13 @@ func (t *trace) sources(p place) (from []place, passes bool, err error) {
 	case len(n.calls) > 0:
 		for _, c := range n.calls {
 			if t.g.funcs[op] != nil {
-				// A function that is called by its own name has one output name per result,
-				// with index 0.
+				// Each result of a node whose type is a function's name has its own output
+				// name, with index 0. Thus the index does not tell the results apart.
 				add(c.to, c.to.rets...)
 			} else {
 				add(c.to, own(c.to.rets)...)
 			}
 		}
-		// A loop with no iterations returns its inputs.
 		if strings.HasSuffix(op, "While") {
 			add(p.in, own(n.inputs)...)
 		}
@@ -465,7 +455,7 @@ func (t *trace) sources(p place) (from []place, passes bool, err error) {
 	return from, true, err
 }
 
-// variables finds the variables to which an edge of b may be a handle.
+// variables returns the variables that the value of an edge may be a handle to.
 func (t *trace) variables(b *body, e edge) ([]int, error) {
 	if e.node < 0 && (e == nowhere || e.arg() >= len(b.args) || !b.args[e.arg()].handle) {
 		return nil, nil

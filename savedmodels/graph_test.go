@@ -11,15 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each case runs operations in a train step, in a way that a scanner of the
-// main graph's nodes would miss.
+// Each case runs an unsafe operation outside of the main graph's plain nodes.
 func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 	bad := nodeDef("bad", "WriteFile", nil, nil)
 	call := func(op string, a attrs) *pb.MetaGraphDef {
 		return trainer([]*function_go_proto.FunctionDef{
 			def("leaf", nil, nil, bad), def("fine", nil, nil),
 			def("outer", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("leaf")})),
-			// Two functions that call each other, and one that calls itself.
+			// ping and pong call each other, and a third function calls itself.
 			def("ping", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("pong")})),
 			def("pong", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("ping")}),
 				nodeDef("d", "PartitionedCall", nil, attrs{"f": function("leaf")})),
@@ -72,8 +71,8 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	require.Contains(t, m.Problems[0].Message, "run by signature dump, at w")
 	require.NoError(t, m.CheckTrainable(CheckOptions{}))
 
-	// The same in what is run on loading, by the signature of TensorFlow 2 and
-	// by the collection of TensorFlow 1.
+	// The same operations run at load, through the init signature of TensorFlow 2 or the
+	// collection of TensorFlow 1.
 	meta = trainer(nil)
 	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "ReadFile", nil, nil))
 	meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("w", 0)}}
@@ -194,7 +193,7 @@ func TestVariablesAreFollowedThrough(t *testing.T) {
 	}
 }
 
-// A graph that doubles with every level of calls has 2^40 paths and 41 functions.
+// Each level calls the next one twice, so 41 functions have 2^40 call paths.
 func TestCallsAreFollowedOnce(t *testing.T) {
 	funcs := []*function_go_proto.FunctionDef{def("f0", []string{"r"}, nil, nodeDef("u", "ReadVariableOp", []string{"r"}, nil))}
 	for i := range 40 {
@@ -206,7 +205,7 @@ func TestCallsAreFollowedOnce(t *testing.T) {
 	require.Empty(t, m.Problems)
 }
 
-// A long chain with users along it, the last first, costs its length squared.
+// A chain whose users are in reverse order takes quadratic work.
 func TestWorkIsBounded(t *testing.T) {
 	const n = 2000
 	meta := trainer(nil)
@@ -295,7 +294,7 @@ func TestUnfitVariantsAreNotUsed(t *testing.T) {
 	require.Empty(t, m.Problems)
 }
 
-// Names come from the file: what they hold must not reach a terminal as it is.
+// Control characters in names must not reach a terminal.
 func TestTextIsSafeForTerminals(t *testing.T) {
 	meta := trainer(nil, nodeDef("esc\x1b[2J\nfake line", "WriteFile", nil, nil))
 	meta.SignatureDef["a\x1b]0;title\x07"] = &pb.SignatureDef{MethodName: "m\r\n", Outputs: infos{"\u202ey": info("x\x00:0", float)}}

@@ -23,8 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares got with a file, and leaves what it got beside the file if
-// they differ.
+// golden compares got with a file. If they differ, it writes got to a file beside it.
 func golden(t *testing.T, path string, got []byte) {
 	t.Helper()
 	if *update {
@@ -39,7 +38,7 @@ func golden(t *testing.T, path string, got []byte) {
 	}
 }
 
-// models lists the models that testdata/make.py wrote.
+// models lists the models written by testdata/make.py.
 func models(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*/" + modelFile)
@@ -59,7 +58,7 @@ func open(t testing.TB, name string) *Model {
 	return m
 }
 
-// brief writes problems as "severity code subject", for tables.
+// brief formats problems as "severity code subject".
 func brief(problems []Problem) []string {
 	out := []string{}
 	for _, p := range problems {
@@ -68,7 +67,7 @@ func brief(problems []Problem) []string {
 	return out
 }
 
-// The functions below write small models by hand, for what Python would not.
+// The functions below write small models that Python would not export.
 
 type attrs map[string]*attr_value_go_proto.AttrValue
 
@@ -98,7 +97,7 @@ func nodeDef(name, op string, inputs []string, a attrs) *node_def_go_proto.NodeD
 	return &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a}
 }
 
-// def makes a function of resource arguments that returns what rets name.
+// def returns a function with resource arguments that returns the values rets.
 func def(name string, args, rets []string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
 	f := &function_go_proto.FunctionDef{Signature: &op_def_go_proto.OpDef{Name: name}, NodeDef: nodes, Ret: map[string]string{}}
 	for _, a := range args {
@@ -126,7 +125,7 @@ type infos map[string]*pb.TensorInfo
 
 const float = types_go_proto.DataType_DT_FLOAT
 
-// lossOnly is a train signature whose loss is the tensor "loss:0".
+// lossOnly returns a train signature whose loss is the tensor "loss:0".
 func lossOnly() map[string]*pb.SignatureDef {
 	return map[string]*pb.SignatureDef{"train": {
 		Inputs:  infos{"x": info("x:0", float, -1, 3)},
@@ -134,8 +133,8 @@ func lossOnly() map[string]*pb.SignatureDef {
 	}}
 }
 
-// trainer is a metagraph that updates variable v, which its saver covers, and
-// then runs extra nodes, all of which the loss waits for.
+// trainer returns a metagraph that updates and saves a variable v. Its loss depends on the
+// nodes in extra.
 func trainer(funcs []*function_go_proto.FunctionDef, extra ...*node_def_go_proto.NodeDef) *pb.MetaGraphDef {
 	loss := nodeDef("loss", "Identity", []string{"sum", "^update"}, nil)
 	nodes := []*node_def_go_proto.NodeDef{
@@ -164,7 +163,7 @@ func trainer(funcs []*function_go_proto.FunctionDef, extra ...*node_def_go_proto
 	}
 }
 
-// read parses metagraphs as Open would, less the files beside saved_model.pb.
+// read opens metagraphs like Open, without files beside saved_model.pb.
 func read(t testing.TB, metas ...*pb.MetaGraphDef) *Model {
 	t.Helper()
 	data, err := proto.Marshal(&pb.SavedModel{MetaGraphs: metas})

@@ -7,15 +7,15 @@ import (
 	"io/fs"
 )
 
-// metadataFormat is the newest format of the exporter's notes that this version supports.
+// metadataFormat is the newest supported format of the exporter's notes.
 const metadataFormat = 1
 
-// Metadata is the content of the exporter's notes, assets.extra/steadyfit.json. Every part may
-// be missing.
+// Metadata is the content of the exporter's notes in assets.extra/steadyfit.json. Every field
+// is optional.
 type Metadata struct {
 	// Format is the version of the file format.
 	Format int `json:"format,omitempty"`
-	// Exporter, TensorFlow and Keras are the versions that wrote the model.
+	// Exporter, TensorFlow and Keras are the versions that exported the model.
 	Exporter   string `json:"exporter,omitempty"`
 	TensorFlow string `json:"tensorflow,omitempty"`
 	Keras      string `json:"keras,omitempty"`
@@ -24,49 +24,49 @@ type Metadata struct {
 	// Inputs and Labels describe the data inputs by name.
 	Inputs map[string]InputMetadata `json:"inputs,omitempty"`
 	Labels map[string]InputMetadata `json:"labels,omitempty"`
-	// Outputs describes the outputs of predict by name.
+	// Outputs describes the outputs of signature predict by name.
 	Outputs map[string]InputMetadata `json:"outputs,omitempty"`
-	// ClassNames are the class names in the order of the class numbers.
+	// ClassNames are the names of the classes, indexed by class number.
 	ClassNames []string `json:"class_names,omitempty"`
-	// Metrics are the names of the metrics without the loss.
+	// Metrics are the names of the metrics, without the loss.
 	Metrics []string `json:"metrics,omitempty"`
-	// Loss names the loss function of each of the model's outputs.
+	// Loss has the name of the loss function for each output of the model.
 	Loss      map[string]string `json:"loss,omitempty"`
 	Optimizer string            `json:"optimizer,omitempty"`
-	// Precision is the dtype policy: "float32", "mixed_bfloat16", ...
+	// Precision is the Keras dtype policy, such as "float32" or "mixed_bfloat16".
 	Precision string `json:"precision,omitempty"`
 	// MicroBatchesExact states whether micro-batches give the same update as the whole batch;
-	// nil if not stated. BatchNormalization, Dropout, and an Embedding with an optimizer other
-	// than SGD without clipping make it false.
+	// nil means unknown. The exporter sets it to false for BatchNormalization, Dropout, and an
+	// Embedding with an optimizer other than SGD without clipping.
 	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
-	// LossReduction states how the loss of a batch combines the losses of its samples:
-	// "sum_over_batch_size" or "mean" (also if empty), ReductionWeighted or ReductionSum.
+	// LossReduction states how the losses of the samples are combined: "sum_over_batch_size" or
+	// "mean" (also if empty), ReductionWeighted or ReductionSum.
 	LossReduction string `json:"loss_reduction,omitempty"`
-	// Compiled has the sizes of each XLA-compiled signature: "batch", and "steps" with
+	// Compiled has the fixed sizes of each XLA-compiled signature: "batch", and "steps" for
 	// several steps per execution.
 	Compiled map[string]map[string]int64 `json:"compiled,omitempty"`
 }
 
-// The values of Metadata.LossReduction that micro-batches distinguish.
+// The values of Metadata.LossReduction that need special treatment with micro-batches.
 const (
-	ReductionWeighted = "mean_with_sample_weight" // divided by the sum of the weights
+	ReductionWeighted = "mean_with_sample_weight" // the weighted sum divided by the sum of the weights
 	ReductionSum      = "sum"
 )
 
-// InputMetadata describes a tensor for users and data readers.
+// InputMetadata describes an input, label or output.
 type InputMetadata struct {
 	DType string  `json:"dtype,omitempty"`
 	Shape []int64 `json:"shape,omitempty"`
-	// Range is the lowest and highest expected value; nil if not stated.
+	// Range is the lowest and highest expected value; nil if unknown.
 	Range *[2]float64 `json:"range,omitempty"`
-	// Rows is the number of rows of the table that the values index (an Embedding's
-	// input_dim); 0 if they are not indices.
+	// Rows is the number of rows in the table that the values index (input_dim of an
+	// Embedding); 0 if the values are not indices.
 	Rows int64 `json:"rows,omitempty"`
-	// Classes is the number of classes of the labels; 0 if not stated.
+	// Classes is the number of classes of a label; 0 if unknown.
 	Classes int `json:"classes,omitempty"`
 }
 
-// readMetadata reads the exporter's notes. It returns nil if there are none.
+// readMetadata reads the exporter's notes; nil if the file does not exist.
 func readMetadata(path string) (*Metadata, error) {
 	data, err := readFile(path, maxMetadataBytes)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -16,104 +16,98 @@ import (
 	"steadyfit/tfbind"
 )
 
-// initSignature is the name of the signature that runs when the model is loaded.
+// initSignature is the signature that runs when the model is loaded.
 const initSignature = "__saved_model_init_op"
 
-// Model is the content of a SavedModel folder, without its weights. It does not change after
-// Open, and several goroutines may use it.
+// Model describes a SavedModel folder without its weights. It does not change after Open, so
+// several goroutines may use it.
 type Model struct {
-	// Dir is the folder, as given to Open.
+	// Dir is the path that was given to Open.
 	Dir string
-	// Tags are the tags of the metagraph in use, as in ["serve"]. They are needed to load the
-	// model.
+	// Tags are the tags of the metagraph in use, such as ["serve"], which loading needs.
 	Tags []string
-	// Signatures are sorted by name. The signature that runs at load is not included.
+	// Signatures are sorted by name. They do not include the signature that runs at load.
 	Signatures []Signature
-	// Saver saves and restores the variables; nil if the model has none.
+	// Saver saves and restores the variables; nil if the model has no saver.
 	Saver *Saver
 	// Roles are the signatures chosen for each purpose.
 	Roles Roles
-	// Variables are the variables that a signature or the saver uses, sorted by name.
+	// Variables are the variables that signatures or the saver use, sorted by name.
 	Variables []Variable
-	// Problems are sorted: errors first, then by code and subject.
+	// Problems are sorted by severity (errors first), code and subject.
 	Problems []Problem
-	// Metadata is the exporter's notes; nil if there are none.
+	// Metadata is the content of the exporter's notes; nil if there are none.
 	Metadata *Metadata
-	// TensorFlowVersion is the exporter's version of TensorFlow, as in "2.21.0".
+	// TensorFlowVersion is the version that exported the model, such as "2.21.0".
 	TensorFlowVersion string
-	// Hash is the hexadecimal SHA-256 of saved_model.pb, which has the program and the
-	// signatures but not the weights.
+	// Hash is the hexadecimal SHA-256 of saved_model.pb, which does not include the weights.
 	Hash string
-	// LossOutput is the output that WithLoss renamed to loss; empty if it renamed none.
+	// LossOutput is the name of the output that WithLoss renamed to loss; empty otherwise.
 	LossOutput string
 
 	known knowledge
-	notes error // why Metadata could not be read
+	notes error // the error of reading Metadata
 }
 
-// knowledge is the result of following the graph. Roles and problems are derived from it, and
-// derived again if the caller names another train signature.
+// knowledge has the facts of the graph, from which roles and problems are derived.
 type knowledge struct {
 	vars      []*variable
 	signature map[string]facts
-	composite map[string][]composite // composite inputs by signature
-	// load is what runs when the model is loaded, except for restore. save and restore are the
-	// parts of the saver; empty without one.
+	composite map[string][]composite // composite inputs of each signature
+	// load are the facts of loading the model without restoring its variables. save and restore
+	// are the facts of the saver.
 	load, save, restore facts
-	// missing are the tensors that a signature names but the graph does not have.
+	// missing are the tensors that a signature names and the graph does not have.
 	missing map[string]bool
 	others  [][]string // tags of the unused metagraphs
-	noSaver string     // why Saver is nil
+	noSaver string     // the reason why Saver is nil
 }
 
 // Signature is a named entry point of the model.
 type Signature struct {
 	Name string `json:"name"`
-	// Method is the signature's method name, as in "tensorflow/serving/predict".
+	// Method is the method name, such as "tensorflow/serving/predict".
 	Method string `json:"method"`
 	// Inputs and Outputs are sorted by name.
 	Inputs  []Tensor `json:"inputs"`
 	Outputs []Tensor `json:"outputs"`
 }
 
-// Tensor is an input or output of a signature.
 type Tensor struct {
-	// Name is the signature's name for it, as in "x".
+	// Name is the name in the signature, such as "x".
 	Name string
-	// Op is the graph's name for it with its output index, as in "serving_default_x:0". It is
-	// empty for sparse and composite tensors, which have several.
+	// Op is the name in the graph with the output index, such as "serving_default_x:0". It is
+	// empty for a sparse or composite tensor, which consists of several tensors.
 	Op    string
 	DType tfbind.DType
-	// Shape has -1 for an open size, and is empty for scalars. It has no meaning if
-	// UnknownRank is set.
+	// Shape has -1 for an open size. It is empty for a scalar and if UnknownRank is set.
 	Shape       []int64
 	UnknownRank bool
 }
 
-// Saver names the parts of the graph that write and read checkpoints: feed a path prefix to
-// FilenameTensor, then fetch SaveTensor or run RestoreOp.
+// Saver names the parts of the graph that write and read checkpoints. To save, feed the path
+// prefix to FilenameTensor and fetch SaveTensor. To restore, feed it and run RestoreOp.
 type Saver struct {
-	FilenameTensor string `json:"filename_tensor"` // "saver_filename:0"
-	SaveTensor     string `json:"save_tensor"`     // "StatefulPartitionedCall_6:0"
-	RestoreOp      string `json:"restore_op"`      // "StatefulPartitionedCall_7"
+	FilenameTensor string `json:"filename_tensor"` // such as "saver_filename:0"
+	SaveTensor     string `json:"save_tensor"`     // such as "StatefulPartitionedCall_6:0"
+	RestoreOp      string `json:"restore_op"`      // such as "StatefulPartitionedCall_7"
 }
 
-// Variable is a variable of the model.
 type Variable struct {
 	Name string
-	// Container is TensorFlow's namespace of the name; it is nearly always empty.
+	// Container is TensorFlow's namespace of the name. It is usually empty.
 	Container string
 	DType     tfbind.DType
-	// Shape has -1 for unknown sizes.
+	// Shape has -1 for an unknown size.
 	Shape       []int64
 	UnknownRank bool
-	// Restored and Saved report whether the saver restores and saves it.
+	// Restored and Saved report whether the saver restores and saves the variable.
 	Restored, Saved bool
-	// Trained reports whether a training signature may change it.
+	// Trained reports whether a training signature may change the variable.
 	Trained bool
 }
 
-// Bytes returns the size of the variable's value; 0 if the model does not fix it.
+// Bytes returns the size of the variable's value; 0 if its shape is not fully known.
 func (v Variable) Bytes() int64 {
 	n := int64(v.DType.Size())
 	if v.UnknownRank {
@@ -128,11 +122,12 @@ func (v Variable) Bytes() int64 {
 	return n
 }
 
-// Open reads the SavedModel in dir, except its weights. dir may be "builtin:NAME" for a model
-// of BuiltinNames. Open needs no TensorFlow and runs nothing. A model that exceeds the limits
-// on files and memory is ErrTooLarge. The error is ErrNotSavedModel if dir has no SavedModel
-// or a damaged one, or if the exporter's notes have a different hash of saved_model.pb
-// (Metadata.SavedModelSHA256). A model that only cannot be trained is opened, with Problems.
+// Open reads the SavedModel in dir without its weights. It needs no TensorFlow and runs
+// nothing. dir may be "builtin:NAME"; see BuiltinNames. A model that cannot be trained opens
+// without an error, and Model.Problems has the reasons. The errors are:
+// - ErrNotSavedModel: dir has no SavedModel or a damaged one, or Metadata.SavedModelSHA256
+// differs from the hash of saved_model.pb.
+// - ErrTooLarge: the model exceeds the limits on file size or memory.
 func Open(dir string) (*Model, error) {
 	if name, ok := strings.CutPrefix(dir, BuiltinPrefix); ok {
 		return Builtin(name)
@@ -157,9 +152,9 @@ func Open(dir string) (*Model, error) {
 	return m, nil
 }
 
-// WithLoss returns the model with the named output renamed to loss in the signatures that have
-// no loss. It must be a float scalar of some signature, or else the error is ErrNoSignature.
-// An empty name changes nothing.
+// WithLoss returns a copy of the model in which the output is renamed to loss, in all
+// signatures that have no loss. The output must be a float scalar; otherwise the error is
+// ErrNoSignature. An empty name returns the model unchanged.
 func (m *Model) WithLoss(output string) (*Model, error) {
 	if output == "" || output == m.LossOutput || output == OutputLoss {
 		return m, nil
@@ -196,7 +191,6 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 	return &named, nil
 }
 
-// parse reads the content of saved_model.pb and follows its graph.
 func parse(dir string, data []byte, maxMemory int64) (*Model, error) {
 	src, err := decode(data, maxMemory)
 	if err != nil {
@@ -219,7 +213,7 @@ func parse(dir string, data []byte, maxMemory int64) (*Model, error) {
 	return m, m.gather(src)
 }
 
-// tensors converts the inputs or outputs of a signature.
+// tensors converts inputs or outputs and sorts them by name.
 func tensors(infos map[string]*pb.TensorInfo) []Tensor {
 	out := []Tensor{}
 	for _, name := range slices.Sorted(maps.Keys(infos)) {
@@ -240,7 +234,7 @@ func tensors(infos map[string]*pb.TensorInfo) []Tensor {
 	return out
 }
 
-// gather follows the graph from everything that can run.
+// gather finds the facts of every part of the graph that can run.
 func (m *Model) gather(src *source) (err error) {
 	g := newGraph(src.graph)
 	for _, a := range src.meta.GetAssetFileDef() {
@@ -295,9 +289,9 @@ func (m *Model) gather(src *source) (err error) {
 	return err
 }
 
-// loadOps returns the operations that TensorFlow runs when it loads the model, except for
-// restoring the variables (RunInitOp in saved_model/loader.cc: the init signature, or else the
-// collections of TensorFlow 1).
+// loadOps returns the operations that TensorFlow runs when it loads the model, without
+// restoring the variables. These are the init signature and the collections of TensorFlow 1
+// (RunInitOp in saved_model/loader.cc).
 func loadOps(meta *pb.MetaGraphDef) []string {
 	var ops []string
 	for _, out := range meta.GetSignatureDef()[initSignature].GetOutputs() {
@@ -309,8 +303,8 @@ func loadOps(meta *pb.MetaGraphDef) []string {
 	return ops
 }
 
-// Signature finds a signature by name. If there is none, the error is ErrNoSignature and lists
-// the signatures of the model, the nearest name first.
+// Signature returns the signature with the given name. The error ErrNoSignature lists the
+// model's signatures, nearest name first.
 func (m *Model) Signature(name string) (*Signature, error) {
 	if m == nil {
 		return nil, errNoModel
@@ -333,8 +327,7 @@ func (m *Model) signatureNames() []string {
 	return names
 }
 
-// find returns the signature with a name, or nil. An empty name means no signature, even if
-// the model has one with that name.
+// find returns the signature with the given name; nil for an empty or unknown name.
 func (m *Model) find(name string) *Signature {
 	i := slices.IndexFunc(m.Signatures, func(s Signature) bool { return s.Name == name })
 	if name == "" || i < 0 {

@@ -13,7 +13,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// saved_model_cli's own output, recorded by testdata/make.py, is the reference.
+// The expected text is the output of saved_model_cli, recorded by testdata/make.py.
 func TestSignaturesPrintAsSavedModelCLI(t *testing.T) {
 	for _, name := range models(t) {
 		t.Run(name, func(t *testing.T) {
@@ -40,8 +40,8 @@ func TestWriteText(t *testing.T) {
 	}
 }
 
-// What TensorFlow said to the first step after loading each model, recorded by
-// testdata/make.py, decides whether the check of variables is right.
+// The expected result is that of TensorFlow's first step after loading the model, recorded by
+// testdata/make.py.
 func TestVariableCheckAgreesWithTensorFlow(t *testing.T) {
 	for _, name := range models(t) {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestOpen(t *testing.T) {
 	require.EqualValues(t, 12, m.Variables[3].Bytes())
 }
 
-// train_n reaches its variables through a While loop alone.
+// train_n uses its variables only inside a While loop.
 func TestVariablesInsideLoops(t *testing.T) {
 	m := open(t, "good")
 	require.Equal(t, []string{"b", "b_momentum", "w", "w_momentum"},
@@ -290,7 +290,7 @@ func TestMetadata(t *testing.T) {
 	graph := filepath.Join(copied, modelFile)
 	sound, err := os.ReadFile(graph)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(graph, append(bytes.Clone(sound), 0x12, 0), 0o644)) // an empty metagraph more
+	require.NoError(t, os.WriteFile(graph, append(bytes.Clone(sound), 0x12, 0), 0o644)) // adds an empty metagraph
 	_, err = Open(copied)
 	require.ErrorIs(t, err, ErrNotSavedModel)
 	require.ErrorContains(t, err, "was damaged or replaced since it was exported")
@@ -304,7 +304,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// copyModel copies a model of testdata to a folder that the test may change.
+// copyModel copies a model of testdata to a temporary folder.
 func copyModel(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), name)
@@ -312,7 +312,6 @@ func copyModel(t *testing.T, name string) string {
 	return dir
 }
 
-// A loss of another name is called loss once it is said which output it is.
 func TestWithLoss(t *testing.T) {
 	m, err := Builtin("digits")
 	require.NoError(t, err)

@@ -2,11 +2,11 @@ package savedmodels
 
 import "strings"
 
-// unsafeOps are the operations that access anything outside the computation, with what they
-// do. Of the 1908 operations that TensorFlow 2.21 registers, and of those in earlier releases,
-// they are the ones whose kernels open a path, an address or a program given in the graph.
-// `saved_model_cli scan` knows ReadFile, WriteFile and PrintV2. PrintV2 and CacheDataset,
-// which write files only if they get a name, are in reachesOutside.
+// unsafeOps maps operations that access files, the network or Python to a description of the
+// access. It lists the operations of TensorFlow 2.21 (of 1908) and of earlier versions whose
+// kernels open a path, an address or a program that the graph names. The list of
+// `saved_model_cli scan` has only ReadFile, WriteFile and PrintV2. PrintV2 and CacheDataset
+// write files only if they have a file name; reachesOutside checks them.
 var unsafeOps = byName(map[string][]string{
 	"reads files": {
 		"ReadFile", "WholeFileReader", "WholeFileReaderV2", "TextLineReader", "TextLineReaderV2",
@@ -41,16 +41,15 @@ var unsafeOps = byName(map[string][]string{
 		"ConnectTPUEmbeddingHosts", "Send", "Recv", "_Send", "_Recv", "_HostSend", "_HostRecv",
 	},
 	"runs a program held in a tensor": {
-		// The program may be computed, so no scan can see it.
+		// A scan cannot see the program, because the graph may compute it.
 		"DatasetFromGraph", "DeserializeIterator", "RemoteFusedGraphExecute",
 	},
 	"ends the process": {"Abort"},
 })
 
-// fleetingOps are the operations that keep state outside of variables, with what they keep.
-// Checkpoints and snapshots do not include this state, and loading the model again resets it.
-// Stateless random operations, those of tf.random.Generator, and constant tables keep no such
-// state.
+// fleetingOps maps operations that keep state outside of variables to a description of the
+// state. Checkpoints and snapshots do not include this state, and loading the model resets it.
+// Stateless random operations, tf.random.Generator and constant tables are not in the list.
 var fleetingOps = byName(map[string][]string{
 	"draws random numbers": {
 		"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
@@ -83,7 +82,6 @@ func byName(table map[string][]string) map[string]string {
 	return ops
 }
 
-// setOf returns the set of the operations in a list.
 func setOf(names string) map[string]bool {
 	ops := map[string]bool{}
 	for name := range strings.FieldsSeq(names) {
@@ -92,30 +90,29 @@ func setOf(names string) map[string]bool {
 	return ops
 }
 
-// Fleeting reports whether an operation of that type keeps state outside of variables, which
-// no checkpoint includes. keeps describes it, as in "draws random numbers" or "keeps a queue".
+// Fleeting reports whether operations of type op keep state outside of variables, which no
+// checkpoint includes. keeps describes the state, as in "keeps a queue".
 func Fleeting(op string) (keeps string, ok bool) {
 	keeps, ok = fleetingOps[op]
 	return keeps, ok
 }
 
 var (
-	// checkpointOps are expected in the functions that save and restore a model.
+	// checkpointOps are safe in the functions that save and restore a model.
 	checkpointOps = setOf("Save SaveSlices SaveV2 MergeV2Checkpoints Restore RestoreSlice RestoreV2 DTensorRestoreV2 DistributedSave")
 
-	// vocabularyOps are expected when a model is loaded, if they read an asset of the model.
+	// vocabularyOps are safe at load if they read an asset of the model.
 	vocabularyOps = setOf("InitializeTableFromTextFile InitializeTableFromTextFileV2")
 
-	// passesThrough are the operations whose outputs may be one of their inputs, such as a
-	// handle. Loops and conditions of TensorFlow 1 consist of them.
+	// passesThrough are the operations that may return one of their inputs, such as a handle.
+	// Loops and conditions of TensorFlow 1 consist of them.
 	passesThrough = setOf("Identity IdentityN RefIdentity Switch RefSwitch Merge RefMerge _SwitchN " +
 		"Enter RefEnter Exit RefExit NextIteration RefNextIteration RefSelect StopGradient PreventGradient")
 
-	// createsVariable are the operations that make a variable or a handle to one.
+	// createsVariable are the operations that create a variable or a handle to one.
 	createsVariable = setOf("VarHandleOp VariableV2 Variable AutoReloadVariable")
 
-	// heavyMath are the operations that take most of the time in 16-bit training, and whose
-	// gradients underflow without loss scaling.
+	// heavyMath are the operations whose gradients underflow in float16 without loss scaling.
 	heavyMath = setOf("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative " +
 		"_FusedMatMul _FusedConv2D")
 )

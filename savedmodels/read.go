@@ -22,22 +22,20 @@ import (
 )
 
 const (
-	// maxFileBytes limits saved_model.pb, which has no weights. Real files have 10 KB to 50
-	// MB.
+	// maxFileBytes limits saved_model.pb, which has no weights. Real files have 10 KB to 50 MB.
 	maxFileBytes = 512 << 20
-	// maxMemoryBytes limits the decoded graph, by an estimate made before decoding. An empty
-	// node takes 2 bytes in the file and over a hundred in memory.
+	// maxMemoryBytes limits the memory of the decoded graph, which is estimated before
+	// decoding. An empty node takes 2 bytes in the file and over a hundred in memory.
 	maxMemoryBytes = 1 << 30
-	// maxDepth is the nesting limit of TensorFlow's own protobuf readers.
-	maxDepth = 100
-	// maxMetadataBytes limits assets.extra/steadyfit.json.
+	// maxDepth is the limit of TensorFlow's protobuf readers for nested messages.
+	maxDepth         = 100
 	maxMetadataBytes = 1 << 20
 
 	modelFile    = "saved_model.pb"
 	metadataFile = "assets.extra/steadyfit.json"
 )
 
-// The field numbers in saved_model.proto, meta_graph.proto and saved_object_graph.proto.
+// Field numbers in saved_model.proto, meta_graph.proto and saved_object_graph.proto:
 const (
 	fieldMetaGraphs = 2 // of SavedModel
 
@@ -53,17 +51,17 @@ const (
 	fieldFunctions = 2 // concrete_functions of SavedObjectGraph
 )
 
-// source is a decoded saved_model.pb, without the parts that this package does not need.
+// source is a decoded saved_model.pb without the unused parts.
 type source struct {
 	meta  *pb.MetaGraphDef // without its GraphDef and object graph
 	graph *graph_go_proto.GraphDef
-	// kinds are the kinds of the arguments of functions; see argumentKinds.
+	// kinds has the kinds of a function's arguments; see argumentKinds.
 	kinds map[string][]string
-	// others are the tags of the metagraphs that were not chosen.
+	// others are the tags of the metagraphs that are not used.
 	others [][]string
 }
 
-// readFile reads a regular file with at most limit bytes.
+// readFile reads a regular file of at most limit bytes.
 func readFile(path string, limit int64) ([]byte, error) {
 	data, err := files.Read(path, limit)
 	if errors.Is(err, files.ErrTooLarge) {
@@ -72,8 +70,8 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// readModel reads DIR/saved_model.pb. If there is none, the error describes what the folder or
-// file seems to be.
+// readModel reads DIR/saved_model.pb. If the file is missing, the error describes the content
+// of the folder.
 func readModel(dir string) ([]byte, error) {
 	info, err := os.Stat(dir)
 	var cause *fs.PathError
@@ -99,7 +97,8 @@ func readModel(dir string) ([]byte, error) {
 	return data, nil
 }
 
-// explainFile returns what to do with a file given instead of a SavedModel.
+// explainFile says what a file is that was given instead of a SavedModel, and how to get a
+// SavedModel.
 func explainFile(path string) string {
 	const export = "load it in Python and export a SavedModel with signatures (scripts/export.py)"
 	switch ext := strings.ToLower(filepath.Ext(path)); {
@@ -120,7 +119,7 @@ func explainFile(path string) string {
 	return "a SavedModel is a folder with " + modelFile + " and variables/ in it"
 }
 
-// explainFolder returns what a folder without saved_model.pb seems to be.
+// explainFolder says what a folder without saved_model.pb contains.
 func explainFolder(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -147,8 +146,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// decode parses saved_model.pb and picks the metagraph to use: the first one tagged "serve",
-// or else the first. It returns an error instead of using more than maxMemory bytes.
+// decode parses saved_model.pb and chooses the first metagraph with the tag "serve", or else
+// the first one. It returns ErrTooLarge instead of using more than maxMemory bytes.
 func decode(data []byte, maxMemory int64) (*source, error) {
 	metas, tags, err := splitMetaGraphs(data)
 	if err != nil {
@@ -163,8 +162,8 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 		others: slices.Delete(tags, chosen, chosen+1),
 	}
 
-	// The object graph describes Python objects and can be as large as the graph. Only the
-	// arguments of its functions are decoded, one by one.
+	// The object graph describes Python objects and can be as large as the graph. To save
+	// memory, its functions are decoded one by one.
 	budget := &estimate{left: maxMemory, sizes: map[protoreflect.FullName]int64{}}
 	var rest []byte
 	for f := range fields(metas[chosen], &err) {
@@ -187,14 +186,14 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 	return src, err
 }
 
-// splitMetaGraphs returns the encoded metagraphs, which share data's memory, and the tags of
-// each.
+// splitMetaGraphs returns the encoded metagraphs, which are parts of data, and the tags of each
+// metagraph.
 func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 	for f := range fields(data, &err) {
 		if f.num != fieldMetaGraphs {
 			continue
 		}
-		// Real models have one or two metagraphs; each costs a scan.
+		// Each metagraph costs a scan. Real models have one or two.
 		if len(metas) == 64 {
 			return nil, nil, fmt.Errorf("%w: it has more than 64 metagraphs", ErrTooLarge)
 		}
@@ -218,13 +217,13 @@ func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 type field struct {
 	num protowire.Number
 	typ protowire.Type
-	// value is the content of a length-delimited field; raw is the whole field with its key.
+	// value is the content of a length-delimited field. raw is the field with its key.
 	value, raw []byte
 	size       int // size of raw without the key
 }
 
-// fields returns the fields of an encoded message. The sequence ends when *err is set, either
-// by fields for a damaged message or by the caller.
+// fields iterates over the fields of an encoded message until *err is set. It sets *err itself
+// if the message is damaged.
 func fields(data []byte, err *error) iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for rest := data; len(rest) > 0; {
@@ -250,14 +249,13 @@ func fields(data []byte, err *error) iter.Seq[field] {
 	}
 }
 
-// estimate computes the memory that decoding will take, and returns an error if that exceeds
-// the rest of the limit.
+// estimate adds up the memory that decoding will take and returns ErrTooLarge above a limit.
 type estimate struct {
 	left  int64
 	sizes map[protoreflect.FullName]int64
 }
 
-// decode merges an encoded message into m if the estimate allows it.
+// decode merges an encoded message into m if the memory suffices.
 func (e *estimate) decode(data []byte, m proto.Message, what string) error {
 	if err := e.message(m.ProtoReflect().Descriptor(), data, maxDepth); err != nil {
 		return err
@@ -272,12 +270,12 @@ func (e *estimate) decode(data []byte, m proto.Message, what string) error {
 func (e *estimate) take(n int64) error {
 	if e.left -= n; e.left < 0 {
 		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; "+
-			"that is far more than for any real model; the file may be damaged or malicious", ErrTooLarge, maxMemoryBytes>>20)
+			"real models need far less; the file may be damaged or malicious", ErrTooLarge, maxMemoryBytes>>20)
 	}
 	return nil
 }
 
-// message adds the memory of a message of the given type, including its fields.
+// message adds the memory of an encoded message of type d and of the messages in it.
 func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth int) error {
 	if depth == 0 {
 		return fmt.Errorf("%w: its messages are nested more than %d deep; the file is damaged or malicious",
@@ -289,8 +287,7 @@ func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth 
 	}
 	known := d.Fields()
 	for f := range fields(data, &err) {
-		// A list doubles its capacity as it grows. Meanwhile both the old and the new array
-		// exist.
+		// A growing list doubles its capacity, and the old array exists until it is copied.
 		const element = 3 * 8
 		switch fd := known.ByNumber(f.num); {
 		case fd == nil:
@@ -304,14 +301,14 @@ func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth 
 			}
 		case fd.Kind() == protoreflect.StringKind || fd.Kind() == protoreflect.BytesKind:
 			err = e.take(int64(f.size) + 3*element)
-		default: // packed numbers of a byte or more each
+		default: // packed numbers, each at least one byte
 			err = e.take(int64(f.size) * element)
 		}
 	}
 	return err
 }
 
-// size returns the memory of an empty message of the type.
+// size returns the memory of an empty message.
 func (e *estimate) size(d protoreflect.MessageDescriptor) int64 {
 	if s, ok := e.sizes[d.FullName()]; ok {
 		return s

@@ -24,9 +24,9 @@ func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
 	good, err := os.ReadFile("testdata/good/saved_model.pb")
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
-		// files to make, by name; a name that ends in "/" is a folder.
+		// files has the content of files by name. A name ending in "/" is a folder.
 		files map[string]string
-		open  string // relative to the folder
+		open  string // path relative to the folder
 		want  error
 		says  string
 	}{
@@ -89,7 +89,7 @@ func TestOpenWithoutPermission(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrPermission)
 }
 
-// Opening a pipe that nobody writes to would hang.
+// Opening a named pipe without a writer blocks.
 func TestOpenPipe(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, modelFile), 0o600))
@@ -97,8 +97,7 @@ func TestOpenPipe(t *testing.T) {
 	require.ErrorContains(t, err, "not a regular file")
 }
 
-// Every prefix of a model, and a model with any byte changed, gives an error or
-// a model.
+// A truncated model, or one with a changed byte, must not crash Open.
 func TestDamagedModels(t *testing.T) {
 	good, err := os.ReadFile("testdata/flatref/saved_model.pb")
 	require.NoError(t, err)
@@ -119,8 +118,8 @@ func TestDamagedModels(t *testing.T) {
 	}
 }
 
-// hostile is a saved_model.pb of about size bytes whose graph is the given
-// bytes of a GraphDef, over and over.
+// hostile returns a saved_model.pb of about size bytes whose graph repeats the encoded GraphDef
+// unit.
 func hostile(size int, unit []byte) []byte {
 	graph := bytes.Repeat(unit, size/len(unit))
 	meta := protowire.AppendBytes(protowire.AppendTag(nil, fieldGraph, protowire.BytesType), graph)
@@ -147,21 +146,21 @@ func TestHostileFilesAreRefusedBeforeTheyTakeMemory(t *testing.T) {
 			took := time.Since(start)
 			runtime.ReadMemStats(&after)
 			require.ErrorIs(t, err, ErrTooLarge)
-			// All that was ever allocated bounds the peak.
+			// The total of all allocations is an upper bound of the peak.
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(c.size+(4<<20)))
 			require.Less(t, took, 20*time.Second)
 		})
 	}
 }
 
-// The estimate made before decoding is no less than what decoding takes, and
-// not so much more that a real model would be refused.
+// The estimate must not be below the real memory, and not so far above it that real models are
+// rejected.
 func TestEstimate(t *testing.T) {
 	for _, name := range []string{"good", "keras", "unsafe"} {
 		data, err := os.ReadFile("testdata/" + name + "/saved_model.pb")
 		require.NoError(t, err)
 		low, high := int64(0), int64(maxMemoryBytes)
-		for low+1 < high { // find what the estimate is
+		for low+1 < high { // binary search for the estimate
 			mid := (low + high) / 2
 			if _, err := decode(data, mid); err != nil {
 				require.ErrorIs(t, err, ErrTooLarge)
@@ -189,7 +188,7 @@ func TestSizeLimits(t *testing.T) {
 	file := filepath.Join(dir, modelFile)
 	f, err := os.Create(file)
 	require.NoError(t, err)
-	require.NoError(t, f.Truncate(maxFileBytes+1)) // takes no space
+	require.NoError(t, f.Truncate(maxFileBytes+1)) // a sparse file
 	require.NoError(t, f.Close())
 	_, err = Open(dir)
 	require.ErrorIs(t, err, ErrTooLarge)

@@ -6,43 +6,43 @@ import (
 	"strings"
 )
 
-// Roles has the name of the signature chosen for each purpose; empty if the model has no
-// suitable one. If a role has several usual names, the first one found is used.
+// Roles has the name of the signature chosen for each purpose. A name is empty if the model has
+// no suitable signature. Several possible names are listed in order of preference.
 type Roles struct {
 	// Train runs one step and returns the loss: train, learn or train_step.
 	Train string `json:"train"`
-	// TrainN runs several steps, whose inputs are stacked along the first dimension: train_n.
+	// TrainN runs several steps, with their inputs stacked along the first dimension: train_n.
 	TrainN string `json:"train_n"`
-	// Evaluate returns loss and metrics and changes nothing: evaluate or eval.
+	// Evaluate returns the loss and metrics without training: evaluate or eval.
 	Evaluate string `json:"evaluate"`
-	// Predict is predict, infer or serving_default.
+	// Predict returns predictions: predict, infer or serving_default.
 	Predict string `json:"predict"`
-	// Gradients adds up the gradients of micro-batches: gradients or accumulate. Apply updates
-	// the weights with them. They are chosen together.
+	// Gradients sums the gradients of micro-batches: gradients or accumulate. Apply updates the
+	// weights with the sum: apply. A model needs both.
 	Gradients  string `json:"gradients"`
-	Accumulate string `json:"accumulate"` // equal to Gradients if the model calls it accumulate
+	Accumulate string `json:"accumulate"` // Gradients if its name is accumulate
 	Apply      string `json:"apply"`
-	// SetLearningRate is set_learning_rate.
+	// SetLearningRate sets the learning rate: set_learning_rate.
 	SetLearningRate string `json:"set_learning_rate"`
-	// ResetMetrics is reset_metrics, which runs before an epoch or an evaluation; see
+	// ResetMetrics resets running metrics before an epoch or an evaluation: reset_metrics. See
 	// Model.RunningMetrics.
 	ResetMetrics string `json:"reset_metrics"`
-	// Finalize is finalize, which runs once at the end of training. It gives the weights their
-	// final values, such as averages over the steps.
+	// Finalize gives the weights their final values after training, such as moving averages:
+	// finalize.
 	Finalize string `json:"finalize"`
-	// Save and Restore are the signatures save and restore. They are chosen only if they cover
-	// every variable that training uses. Model.Saver is preferred.
+	// Save and Restore save and restore the variables: save and restore. They must cover all
+	// variables that training uses. Model.Saver has priority.
 	Save    string `json:"save"`
 	Restore string `json:"restore"`
-	// TrainXLA and TrainNXLA are Train and TrainN compiled by XLA for fixed shapes. Their
-	// names end in _xla.
+	// TrainXLA and TrainNXLA are Train and TrainN compiled by XLA for fixed shapes: train_xla
+	// and train_n_xla.
 	TrainXLA  string `json:"train_xla"`
 	TrainNXLA string `json:"train_n_xla"`
 	// TrainSync runs one step together with other workers: train_sync.
 	TrainSync string `json:"train_sync"`
 }
 
-// The possible names of a role's signature, in order of preference.
+// The signature names for a role, in order of preference.
 var (
 	trainNames     = []string{"train", "learn", "train_step"}
 	evaluateNames  = []string{"evaluate", "eval"}
@@ -50,17 +50,16 @@ var (
 	gradientsNames = []string{"gradients", "accumulate"}
 )
 
-// Training lists the chosen signatures that change the model, without duplicates.
+// Training lists the signatures that change the model, without duplicates.
 func (r Roles) Training() []string {
 	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.TrainSync, r.Gradients, r.Apply)
 }
 
-// Used lists the chosen signatures except Save and Restore, without duplicates.
+// Used lists all signatures except Save and Restore, without duplicates.
 func (r Roles) Used() []string {
 	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate, r.ResetMetrics, r.Finalize)...)
 }
 
-// unique returns the non-empty names without duplicates.
 func unique(names ...string) []string {
 	var out []string
 	for _, n := range names {
@@ -71,7 +70,7 @@ func unique(names ...string) []string {
 	return out
 }
 
-// choose returns the first of names that the model has and that suits accepts.
+// choose returns the first of names for which the model has a signature that suits accepts.
 func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 	for _, name := range names {
 		if s := m.find(name); s != nil && (suits == nil || suits(s)) {
@@ -81,9 +80,9 @@ func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 	return ""
 }
 
-// RunningMetrics returns the names of the outputs of train and evaluate signatures that
-// accumulate over all batches since the signature reset_metrics ran, like a Keras metric. They
-// are the outputs of reset_metrics. All other outputs are values of one batch.
+// RunningMetrics returns the names of the outputs that accumulate over batches, like a Keras
+// metric, until the signature reset_metrics runs. They are the outputs of reset_metrics. The
+// other outputs of train and evaluate are values of one batch.
 func (m *Model) RunningMetrics() []string {
 	if s := m.find(m.Roles.ResetMetrics); s != nil {
 		return tensorNames(s.Outputs)
@@ -91,8 +90,8 @@ func (m *Model) RunningMetrics() []string {
 	return nil
 }
 
-// resolve chooses the roles. train, if not empty, names the train signature. A signature that
-// has the name of a role but does not fit it is reported.
+// resolve chooses the roles and reports signatures that have the name of a role but cannot be
+// used. train names the train signature; empty means the usual one.
 func (j *judgement) resolve(train string) {
 	r := &j.roles
 	usual := j.choose(trainNames, (*Signature).hasLoss)
@@ -124,8 +123,7 @@ func (j *judgement) resolve(train string) {
 	if r.Evaluate != "" {
 		r.Evaluate = j.take(r.Evaluate, same)
 	}
-	// A train signature with an unusual name has its own variants: train_n would train
-	// something else.
+	// train_n belongs to a train signature with a usual name.
 	many := "train_n"
 	if r.Train != usual {
 		many = r.Train + "_n"
@@ -145,8 +143,8 @@ func (j *judgement) resolve(train string) {
 	j.resolveSaving()
 }
 
-// take returns name if the model has a signature with that name and wrong returns "".
-// Otherwise it reports the result of wrong.
+// take returns name if wrong accepts that signature by returning "". Otherwise it reports the
+// result of wrong.
 func (j *judgement) take(name string, wrong func(*Signature) string) string {
 	s := j.find(name)
 	if s == nil {
@@ -163,7 +161,6 @@ func (j *judgement) unusable(name, why string) {
 	j.report(warning, CodeUnusableSignature, name, "correct it in the code that exports the model", "signature %s is not used: %s", name, why)
 }
 
-// takeCompiled chooses the XLA-compiled form of a signature.
 func (j *judgement) takeCompiled(base string) string {
 	if base == "" {
 		return ""
@@ -181,7 +178,6 @@ func (j *judgement) takeCompiled(base string) string {
 	})
 }
 
-// resolveMicroBatches chooses gradients and apply.
 func (j *judgement) resolveMicroBatches(same func(*Signature) string) {
 	gradients, apply := j.choose(gradientsNames, nil), j.choose([]string{"apply"}, nil)
 	switch {
@@ -206,8 +202,8 @@ func (j *judgement) resolveMicroBatches(same func(*Signature) string) {
 	}
 }
 
-// resolveSaving chooses the model's own save and restore. A pair that omits a variable would
-// restore a different model than it saved.
+// resolveSaving chooses the signatures save and restore if they cover all variables that
+// training uses.
 func (j *judgement) resolveSaving() {
 	if j.find("save") == nil || j.find("restore") == nil {
 		return
@@ -232,8 +228,8 @@ func (j *judgement) resolveSaving() {
 	j.roles.Save, j.roles.Restore = "save", "restore"
 }
 
-// differs returns the difference that keeps the signature from being a variant of base with
-// more leading dimensions; empty if it is one.
+// differs returns the first difference of the data inputs from those of base, which has fewer
+// leading dimensions by more; empty if there is none.
 func (s *Signature) differs(base *Signature, more int) string {
 	for _, t := range base.DataInputs() {
 		v := s.Input(t.Name)
@@ -241,9 +237,9 @@ func (s *Signature) differs(base *Signature, more int) string {
 		case v == nil:
 			return "it has no input " + t.Name + ", which " + base.Name + " has"
 		case v.DType != t.DType:
-			return "its input " + t.Name + " is " + v.DType.String() + ", but that of " + base.Name + " is " + t.DType.String()
+			return "its input " + t.Name + " is " + v.DType.String() + ", but in " + base.Name + " it is " + t.DType.String()
 		case !v.UnknownRank && !t.UnknownRank && len(v.Shape) != len(t.Shape)+more:
-			return "its input " + t.Name + " is " + v.shapeText() + ", but that of " + base.Name + " is " + t.shapeText()
+			return "its input " + t.Name + " is " + v.shapeText() + ", but in " + base.Name + " it is " + t.shapeText()
 		}
 	}
 	for _, t := range s.DataInputs() {
@@ -257,7 +253,7 @@ func (s *Signature) differs(base *Signature, more int) string {
 	return ""
 }
 
-// shapeText returns the tensor's shape with "?" for an open size, as in "[?,3]".
+// shapeText returns the shape with "?" for an open size, as in "[?,3]".
 func (t Tensor) shapeText() string {
 	if t.UnknownRank {
 		return "[...]"

@@ -8,30 +8,30 @@ import (
 
 // The reserved names of the inputs and outputs of a training signature.
 const (
-	InputSampleWeight = "sample_weight" // [B] or [B, ...] float
-	InputLearningRate = "learning_rate" // [] float
-	InputSeed         = "seed"          // [2] int64: for stateless random operations
-	InputLossScale    = "loss_scale"    // [] float: factor of the loss, divided out of the gradients
-	InputGroupSize    = "group_size"    // [] int32: the number of workers
+	InputSampleWeight = "sample_weight" // float, shape [batch] or [batch, ...]
+	InputLearningRate = "learning_rate" // float scalar
+	InputSeed         = "seed"          // two int64 for stateless random operations
+	InputLossScale    = "loss_scale"    // float scalar: multiplies the loss and divides the gradients
+	InputGroupSize    = "group_size"    // int32 scalar: the number of workers
 
-	OutputLoss        = "loss"         // [] float
-	OutputGradsFinite = "grads_finite" // [] bool: whether the step was applied
-	outputGlobalStep  = "global_step"  // [] int64
+	OutputLoss        = "loss"         // float scalar
+	OutputGradsFinite = "grads_finite" // bool scalar: whether the step was applied
+	outputGlobalStep  = "global_step"  // int64 scalar
 )
 
-// The metrics of training with loss scaling: the scale of the next step, and the number of
-// steps skipped so far.
+// Metrics of training with loss scaling: the scale of the next step, and the number of skipped
+// steps.
 const (
 	MetricLossScale    = "loss_scale"
 	MetricSkippedSteps = "skipped_steps"
 )
 
-// form is the type and shape of a reserved input or output.
+// form is the required type and shape of a reserved input or output.
 type form struct {
 	types []tfbind.DType
 	shape []int64 // -1 is the batch size
 	text  string
-	more  bool // more dimensions may follow
+	more  bool // whether more dimensions may follow
 }
 
 var floats = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}
@@ -50,7 +50,7 @@ var reservedOutputs = map[string]form{
 	outputGlobalStep:  {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
 }
 
-// fits reports whether t has the form. An open shape fits.
+// fits reports whether t has the form. An open size fits any size.
 func (f form) fits(t Tensor) bool {
 	if !slices.Contains(f.types, t.DType) {
 		return false
@@ -69,13 +69,13 @@ func (f form) fits(t Tensor) bool {
 	return true
 }
 
-// IsReserved reports whether steadyfit generates the value of an input with that name.
+// IsReserved reports whether steadyfit can generate the value of the input.
 func IsReserved(input string) bool { _, ok := reservedInputs[input]; return ok }
 
-// Input returns the input with that name; nil if there is none.
+// Input returns the input with the given name; nil if there is none.
 func (s *Signature) Input(name string) *Tensor { return find(s.Inputs, name) }
 
-// Output returns the output with that name; nil if there is none.
+// Output returns the output with the given name; nil if there is none.
 func (s *Signature) Output(name string) *Tensor { return find(s.Outputs, name) }
 
 func find(ts []Tensor, name string) *Tensor {
@@ -85,13 +85,13 @@ func find(ts []Tensor, name string) *Tensor {
 	return nil
 }
 
-// DataInputs returns the inputs that a dataset provides, which are all but the reserved ones.
+// DataInputs returns the inputs that need data, which are all except the reserved ones.
 func (s *Signature) DataInputs() []Tensor {
 	return slices.DeleteFunc(slices.Clone(s.Inputs), func(t Tensor) bool { return IsReserved(t.Name) })
 }
 
-// ImageInput returns the data input with the shape [batch height width channels] and 1, 3 or
-// any number of channels. It returns nil unless there is exactly one.
+// ImageInput returns the data input of shape [batch height width channels] with 1, 3 or an open
+// number of channels. It returns nil if there is not exactly one.
 func (s *Signature) ImageInput() *Tensor {
 	var found *Tensor
 	for _, t := range s.DataInputs() {
@@ -106,8 +106,7 @@ func (s *Signature) ImageInput() *Tensor {
 	return found
 }
 
-// Reserved returns a reserved input, one of the Input constants; nil if the signature does not
-// have it.
+// Reserved returns the input with a reserved name; nil if there is none.
 func (s *Signature) Reserved(name string) *Tensor {
 	if !IsReserved(name) {
 		return nil
@@ -115,8 +114,8 @@ func (s *Signature) Reserved(name string) *Tensor {
 	return s.Input(name)
 }
 
-// Metrics returns the outputs to record, which are the numeric scalars other than global_step:
-// "loss" first, the others sorted by name.
+// Metrics returns the outputs that are recorded: loss first, then the other numeric scalars by
+// name, without global_step.
 func (s *Signature) Metrics() []Tensor {
 	out := slices.DeleteFunc(slices.Clone(s.Outputs), func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
 	slices.SortStableFunc(out, func(a, b Tensor) int {
@@ -136,7 +135,7 @@ func (t Tensor) scalarNumber() bool {
 		t.DType.Supported() && t.DType != tfbind.String && t.DType != tfbind.Bool
 }
 
-// hasLoss reports whether the signature returns a loss that can be recorded.
+// hasLoss reports whether the signature has an output loss that is a float scalar.
 func (s *Signature) hasLoss() bool {
 	loss := s.Output(OutputLoss)
 	return loss != nil && loss.Op != "" && reservedOutputs[OutputLoss].fits(*loss)

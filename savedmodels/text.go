@@ -17,19 +17,18 @@ import (
 	"steadyfit/tfbind"
 )
 
-// newTypes are the types of TensorFlow 2.21 that the protobuf package does not have.
+// newTypes are types of TensorFlow 2.21 that the protobuf package lacks.
 var newTypes = map[tfbind.DType]string{
 	24: "DT_FLOAT8_E5M2", 25: "DT_FLOAT8_E4M3FN", 26: "DT_FLOAT8_E4M3FNUZ", 27: "DT_FLOAT8_E4M3B11FNUZ",
 	28: "DT_FLOAT8_E5M2FNUZ", 29: "DT_INT4", 30: "DT_UINT4", 31: "DT_INT2", 32: "DT_UINT2", 33: "DT_FLOAT4_E2M1FN",
 }
 
-// typeName returns TensorFlow's name of the type in protobufs, as in "DT_FLOAT".
+// typeName returns the name of the type in protobufs, such as "DT_FLOAT".
 func (t Tensor) typeName() string {
 	return cmp.Or(newTypes[t.DType], types_go_proto.DataType(t.DType).String())
 }
 
-// printable escapes characters that could control a terminal, since the author of a model
-// chooses its names.
+// printable escapes control characters, since a model may contain any names.
 func printable(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -49,7 +48,7 @@ func plural(n int, what string) string {
 	return strconv.Itoa(n) + " " + what + "s"
 }
 
-// enumerate joins names for a message, at most the first limit of them.
+// enumerate joins the first limit names and counts the others.
 func enumerate(names []string, limit int) string {
 	if len(names) <= limit {
 		return strings.Join(names, ", ")
@@ -57,9 +56,8 @@ func enumerate(names []string, limit int) string {
 	return strings.Join(names[:limit], ", ") + " and " + plural(len(names)-limit, "other")
 }
 
-// WriteText writes the output of `steadyfit inspect`: the signatures in the layout of
-// `saved_model_cli show --all` (TensorFlow 2.21), their uses, and the problems with their
-// fixes. It returns the error of w.
+// WriteText writes the text of `steadyfit inspect`: the signatures in the format of
+// `saved_model_cli show --all` (TensorFlow 2.21), the roles, and the problems with their fixes.
 func (m *Model) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	m.writeSignatures(&b)
@@ -96,7 +94,7 @@ func (m *Model) writeSignatures(b *bytes.Buffer) {
 	}
 }
 
-// tuple returns the shape as saved_model_cli prints it: "(-1, 3)".
+// tuple formats the shape like saved_model_cli, as in "(-1, 3)".
 func (t Tensor) tuple() string {
 	if t.UnknownRank {
 		return "unknown_rank"
@@ -104,7 +102,7 @@ func (t Tensor) tuple() string {
 	return "(" + strings.Trim(strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ", "), "[]") + ")"
 }
 
-// uses returns each purpose with the signature chosen for it.
+// uses pairs each purpose with its signature.
 func (r Roles) uses() [][2]string {
 	return [][2]string{
 		{"train one step", r.Train}, {"the same, compiled", r.TrainXLA},
@@ -149,7 +147,7 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], printable(s.Name),
 			printable(cmp.Or(strings.Join(takes, "; "), "nothing")), printable(strings.Join(out, ", ")))
 	}
-	_ = table.Flush() // writing to a Buffer never fails
+	_ = table.Flush()
 	if len(unused) == len(m.Signatures) {
 		b.WriteString("  nothing\n")
 	}
@@ -189,9 +187,8 @@ func (m *Model) writeProblems(b *bytes.Buffer) {
 	}
 }
 
-// The types below define the names that `inspect --json` prints; scripts rely on them.
+// The structs below define the JSON names of `inspect --json`, on which scripts rely.
 
-// shapeJSON returns a shape for JSON: -1 for an open size, null for an unknown rank.
 func shapeJSON(shape []int64, unknownRank bool) []int64 {
 	if unknownRank {
 		return nil
@@ -199,8 +196,8 @@ func shapeJSON(shape []int64, unknownRank bool) []int64 {
 	return orEmpty(shape)
 }
 
-// MarshalJSON returns name, op, dtype (as in "float32") and shape. In shape, -1 is an open
-// size; null is an unknown rank.
+// MarshalJSON returns name, op, dtype (such as "float32") and shape. An open size is -1, and an
+// unknown rank is a null shape.
 func (t Tensor) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Name  string  `json:"name"`
@@ -210,7 +207,7 @@ func (t Tensor) MarshalJSON() ([]byte, error) {
 	}{t.Name, t.Op, t.DType.String(), shapeJSON(t.Shape, t.UnknownRank)})
 }
 
-// MarshalJSON returns name, dtype, shape (like a Tensor's), restored, saved and trained.
+// MarshalJSON returns name, dtype, shape, restored, saved and trained; see Tensor.MarshalJSON.
 func (v Variable) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Name     string  `json:"name"`
@@ -222,8 +219,7 @@ func (v Variable) MarshalJSON() ([]byte, error) {
 	}{v.Name, v.DType.String(), shapeJSON(v.Shape, v.UnknownRank), v.Restored, v.Saved, v.Trained})
 }
 
-// MarshalJSON returns the output of `steadyfit inspect --json`. Lists are in the order of
-// Model's fields and never null; saver and metadata are null if there are none.
+// MarshalJSON returns the output of `steadyfit inspect --json`. Lists are never null.
 func (m *Model) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Dir        string      `json:"dir"`
@@ -243,7 +239,7 @@ func (m *Model) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// orEmpty returns an empty list instead of nil, so that it prints as [].
+// orEmpty makes a nil list print as [].
 func orEmpty[T any](s []T) []T {
 	if s == nil {
 		return []T{}

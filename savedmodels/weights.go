@@ -13,10 +13,9 @@ import (
 	"steadyfit/internal/bundle"
 )
 
-// CheckUnchanged checks that the model can be loaded from its folder again. A saved_model.pb
-// with a content other than Hash is ErrChanged, a damaged folder is ErrNotSavedModel, and
-// files that cannot be read return the error of the file system. The weights may differ from
-// those at Open.
+// CheckUnchanged checks that the model can be loaded from its folder again. The error is
+// ErrChanged if saved_model.pb differs from Hash, ErrNotSavedModel if the folder is damaged,
+// and the file system's error if a file cannot be read. Other weights than at Open are allowed.
 func (m *Model) CheckUnchanged() error {
 	path := filepath.Join(m.Dir, modelFile)
 	hash := sha256.New()
@@ -32,7 +31,7 @@ func (m *Model) CheckUnchanged() error {
 	}
 	for _, folder := range []string{"variables", "assets"} {
 		entries, err := os.ReadDir(filepath.Join(m.Dir, folder))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // checkWeights reports required files that are missing
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 		}
 		for _, e := range entries {
@@ -49,7 +48,7 @@ func (m *Model) CheckUnchanged() error {
 	return nil
 }
 
-// copyFile copies a regular file to w in pieces, to need little memory.
+// copyFile copies a regular file to w.
 func copyFile(w io.Writer, path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -67,10 +66,10 @@ func copyFile(w io.Writer, path string) error {
 	return err
 }
 
-// checkWeights reports files of weights that are missing or damaged.
+// checkWeights reports missing or damaged files of weights.
 func (m *Model) checkWeights() error {
 	if len(m.known.vars) == 0 {
-		return nil // nothing to restore, so TensorFlow does not need the files
+		return nil // TensorFlow needs no weights
 	}
 	dir := filepath.Join(m.Dir, "variables")
 	info, err := os.Stat(filepath.Join(dir, "variables.index"))
@@ -87,7 +86,7 @@ func (m *Model) checkWeights() error {
 	if err != nil {
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}
-	// The name of each file of weights has their number: variables.data-00000-of-00002.
+	// The names contain the number of files, as in variables.data-00000-of-00002.
 	have, want := 0, 1
 	for _, e := range entries {
 		var i, n int

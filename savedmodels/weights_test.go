@@ -48,7 +48,6 @@ func TestCheckUnchanged(t *testing.T) {
 	}
 }
 
-// State that is in no variable is not in a checkpoint either.
 func TestStateOutsideOfVariables(t *testing.T) {
 	for op, does := range map[string]string{
 		"RandomUniform": "draws random numbers", "MutableHashTableV2": "keeps a table that changes", "IteratorV2": "keeps its position",

@@ -1,6 +1,6 @@
-// Package graphdef writes small TensorFlow graphs without Python: operations to add to a
-// model's graph or to run by themselves. TensorFlow checks names, types and inputs when the
-// graph is imported.
+// Package graphdef writes small TensorFlow graphs without Python. A graph is run on its own or
+// imported into a model's graph. TensorFlow checks names, types and inputs when it imports the
+// graph.
 package graphdef
 
 import (
@@ -18,38 +18,37 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Attr is the value of an attribute. Attrs are the attributes of an operation by name.
+// Attr is the value of an attribute. Attrs has the attributes of an operation by name.
 type (
 	Attr  = attr_value_go_proto.AttrValue
 	Attrs = map[string]*Attr
 )
 
-// producer is the version of the graphs written here. All their operations exist in it.
+// producer is the GraphDef version of the graphs. All operations used here exist in it.
 const producer = 1395
 
-// Graph collects operations. Absent attributes get their defaults when the graph is imported.
+// Graph collects operations. TensorFlow sets missing attributes to their defaults at import.
 // The zero value is an empty graph.
 type Graph struct{ nodes []*node_def_go_proto.NodeDef }
 
-// Add adds an operation. Inputs are names, as in "x" or "x:1", or "^x" for a control input,
-// which only has to run first.
+// Add adds an operation. An input is a name such as "x" or "x:1", or "^x" for an operation that
+// must run before.
 func (g *Graph) Add(name, op string, a Attrs, inputs ...string) *Graph {
 	g.nodes = append(g.nodes, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a})
 	return g
 }
 
-// Placeholder adds a placeholder, whose value of any shape is fed.
+// Placeholder adds an input of any shape.
 func (g *Graph) Placeholder(name string, d tfbind.DType) *Graph {
 	return g.Add(name, "Placeholder", Attrs{"dtype": Type(d), "shape": AnyShape()})
 }
 
-// Constant adds a constant tensor. raw has its elements in little-endian order.
+// Constant adds a constant. raw has its elements in little-endian order.
 func (g *Graph) Constant(name string, d tfbind.DType, raw []byte, shape ...int64) *Graph {
 	return g.Add(name, "Const", Attrs{"dtype": Type(d), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
 		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape), TensorContent: raw}}}})
 }
 
-// Number adds a constant int64 scalar.
 func (g *Graph) Number(name string, n int64) *Graph {
 	return g.Add(name, "Const", Attrs{"dtype": Type(tfbind.Int64), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
 		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_INT64, TensorShape: shapeOf(nil), Int64Val: []int64{n}}}}})
@@ -71,9 +70,8 @@ func parse(def []byte) (*graph_go_proto.GraphDef, error) {
 // Op is an operation in a function.
 type Op struct{ Function, Name, Type string }
 
-// FunctionOps lists the operations in the functions of a serialized GraphDef. Loops,
-// conditions and calls run these functions. The operations of the graph itself are not
-// included.
+// FunctionOps lists the operations in the functions of a serialized GraphDef, such as the
+// bodies of loops and conditions. It does not list the operations of the main graph.
 func FunctionOps(def []byte) ([]Op, error) {
 	g, err := parse(def)
 	if err != nil {
@@ -88,8 +86,8 @@ func FunctionOps(def []byte) ([]Op, error) {
 	return ops, nil
 }
 
-// Type returns the value of an attribute, as do Bool, Text, Shape, AnyShape, Types and Shapes.
-// In shapes, -1 is an unknown size.
+// Type, Bool, Text, Shape, AnyShape, Types and Shapes return the value of an attribute. An
+// unknown size in a shape is -1.
 func Type(d tfbind.DType) *Attr {
 	return &Attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
 }

@@ -15,7 +15,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// A sum tells what a graph computes, and not how its operations are called.
+// The names of operations do not change the sum.
 func TestSum(t *testing.T) {
 	sum := func(g *graphdef.Graph) string {
 		def, err := g.Bytes()
@@ -43,7 +43,7 @@ func TestSum(t *testing.T) {
 	require.ErrorContains(t, err, "8 bytes are not a valid GraphDef")
 }
 
-// A function counts by what it does where it is run. TensorFlow numbers its name from
+// TensorFlow may number function names differently in each process, and a library has no order.
 // process to process, and the library has no order.
 func TestSumOfFunctions(t *testing.T) {
 	run := func(name string) graphdef.Attrs {
@@ -77,7 +77,7 @@ func TestSumOfFunctions(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	// outer runs inner, and itself again.
+	// outer calls the function inner and itself.
 	outer := func(name, inner string) *function_go_proto.FunctionDef {
 		return function(name, "a", "c2:output:0", node("c1", "PartitionedCall", run(inner), "a"), node("c2", "PartitionedCall", run(name), "c1:output:0", "^c1"))
 	}

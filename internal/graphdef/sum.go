@@ -16,11 +16,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Sum returns a hexadecimal hash of the computation of a serialized GraphDef: its operations
-// in order, with their attributes and inputs, and the functions that they run. Names of
-// operations, functions and arguments do not change the hash, and neither do functions that
-// nothing runs. The order of attributes and functions does not either, since in C++ it may
-// change from process to process.
+// Sum returns a hexadecimal hash of the computation in a serialized GraphDef: the operations in
+// their order, their attributes and inputs, and the functions that they run. The hash does not
+// depend on names, on unused functions, or on the order of attributes and functions, which in
+// C++ can change from process to process.
 func Sum(def []byte) (string, error) {
 	g, err := parse(def)
 	if err != nil {
@@ -38,7 +37,7 @@ func Sum(def []byte) (string, error) {
 	if len(r.names) > 0 {
 		g.Library = &function_go_proto.FunctionDefLibrary{}
 	}
-	for len(r.found) > 0 { // the loop body finds more
+	for len(r.found) > 0 {
 		f, gradient := r.found[0], ""
 		r.found = r.found[1:]
 		if gradient = r.gradients[f.GetSignature().GetName()]; gradient != "" {
@@ -57,7 +56,7 @@ func Sum(def []byte) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// renaming replaces the names of functions by numbers, in the order in which it finds them.
+// renaming replaces the names of functions by numbers in the order of their first use.
 type renaming struct {
 	functions map[string]*function_go_proto.FunctionDef
 	gradients map[string]string
@@ -65,8 +64,7 @@ type renaming struct {
 	found     []*function_go_proto.FunctionDef
 }
 
-// function returns the new name of a function, or the old name if the library does not have
-// the function.
+// function returns the new name of a function. The name of an unknown function does not change.
 func (r *renaming) function(name string) string {
 	f := r.functions[name]
 	if f == nil {
@@ -79,8 +77,8 @@ func (r *renaming) function(name string) string {
 	return r.names[name]
 }
 
-// nodes renames operations and returns their new names. names has the new names of the
-// enclosing function's arguments.
+// nodes renames operations and returns their new names by old name. names has the new names of
+// the enclosing function's arguments.
 func (r *renaming) nodes(list []*node_def_go_proto.NodeDef, names map[string]string) map[string]string {
 	numbers := make(map[string]string, len(list)+len(names))
 	maps.Copy(numbers, names)
@@ -92,7 +90,7 @@ func (r *renaming) nodes(list []*node_def_go_proto.NodeDef, names map[string]str
 		for at, in := range n.Input {
 			n.Input[at] = renamed(in, numbers)
 		}
-		n.ExperimentalDebugInfo = nil // names of the original operations
+		n.ExperimentalDebugInfo = nil // has the old names
 		r.attributes(n.Attr)
 	}
 	return numbers
@@ -107,8 +105,8 @@ func renamed(input string, numbers map[string]string) string {
 
 func (r *renaming) attributes(attrs Attrs) {
 	for _, name := range []string{
-		"_class", // names of operations to be placed with
-		// The names of gradient functions, which nothing uses in a serialized graph.
+		"_class", // names of operations on the same device
+		// The names of gradient functions, which a serialized graph does not use.
 		"_gradient_op_type", "forward_function_name", "backward_function_name",
 		"_user_specified_name",
 	} {
@@ -129,7 +127,7 @@ func (r *renaming) call(f *attr_value_go_proto.NameAttrList) {
 	}
 }
 
-// inside renames the content of a function.
+// inside renames the operations, arguments and results of a function.
 func (r *renaming) inside(f *function_go_proto.FunctionDef) {
 	s := f.GetSignature()
 	s.Name = r.names[s.GetName()]
@@ -145,7 +143,7 @@ func (r *renaming) inside(f *function_go_proto.FunctionDef) {
 		a.Name = ""
 	}
 	f.Ret = results
-	// Control outputs are a set, so their order does not count.
+	// The order of control outputs does not matter.
 	var control []string
 	for _, name := range f.ControlRet {
 		control = append(control, numbers[name])
