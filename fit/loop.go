@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math"
 	"slices"
@@ -235,16 +236,17 @@ func (r *run) epoch(ctx context.Context) error {
 // pass trains until the end of the epoch, the end of the pass over the data, or a return to a
 // snapshot. It checks the context before each step. In the steady state it does not allocate.
 func (r *run) pass(ctx context.Context) error {
-	if err := r.interrupted(ctx); err != nil {
-		return err
-	}
 	s := &r.state
 	r.stack.clear()
-	asked := r.now()
-	for b, err := range r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: s.Pass, Skip: s.PassBatch, DropRemainder: r.loop.DropRemainder}) {
-		r.tally.WaitTime += seconds(r.now().Sub(asked))
+	next, stop := iter.Pull2(r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: s.Pass, Skip: s.PassBatch, DropRemainder: r.loop.DropRemainder}))
+	defer stop()
+	for {
+		if err := r.interrupted(ctx); err != nil {
+			return err
+		}
+		b, err := r.read(next)
 		if err != nil {
-			return r.readFailed(fmt.Errorf("reading batch %d for epoch %d: %w", s.PassBatch+r.stack.size(), s.Epoch, err))
+			return r.readFailed(err)
 		}
 		n, err := r.before(b)
 		switch {
@@ -264,13 +266,23 @@ func (r *run) pass(ctx context.Context) error {
 		if n > 0 && (r.stop != "" || s.EpochStep == s.StepsPerEpoch || s.PassBatch == 0) {
 			return nil
 		}
-		if err := r.interrupted(ctx); err != nil {
-			return err
-		}
-		asked = r.now()
 	}
-	return r.readFailed(fmt.Errorf("%s ended after batch %d of a pass; its %d samples should give %d batches of %d",
-		r.ds.Name(), s.PassBatch+r.stack.size(), r.ds.Len(), r.batchesPerPass(), r.loop.Batch))
+}
+
+// read returns the next batch of a pass.
+func (r *run) read(next func() (data.Batch, error, bool)) (data.Batch, error) {
+	s := &r.state
+	asked := r.now()
+	b, err, ok := next()
+	r.tally.WaitTime += seconds(r.now().Sub(asked))
+	switch {
+	case !ok:
+		err = fmt.Errorf("%s ended after batch %d of a pass; its %d samples should give %d batches of %d",
+			r.ds.Name(), s.PassBatch+r.stack.size(), r.ds.Len(), r.batchesPerPass(), r.loop.Batch)
+	case err != nil:
+		err = fmt.Errorf("reading batch %d for epoch %d: %w", s.PassBatch+r.stack.size(), s.Epoch, err)
+	}
+	return b, err
 }
 
 // readFailed returns err, the error of a dataset that gives no batch. While batches wait in a
