@@ -50,18 +50,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		var unknown *pflag.NotExistError
-		switch {
-		case errors.As(err, new(*pflag.InvalidValueError)):
-			return usagef("%w", flagError(err))
-		case cmd == root && cmd.Flags().NArg() > 0:
-			return unknownCommand(root, cmd.Flags().Arg(0))
-		case errors.As(err, &unknown):
-			return usagef("%w%s; see %s --help", err, similarFlag(cmd, unknown.GetSpecifiedName()), cmd.CommandPath())
-		}
-		return usagef("%w; see %s --help", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(parseError)
 	root.SetGlobalNormalizationFunc(func(f *pflag.FlagSet, name string) pflag.NormalizedName {
 		now := normalize(f, name)
 		if string(now) != name {
@@ -74,19 +63,35 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	s.register(root)
 	for _, c := range root.Commands() {
 		s.register(c)
-		// Arguments that a command does not take are usage errors, too.
 		if args := c.Args; args != nil {
-			c.Args = func(cmd *cobra.Command, a []string) error {
-				if err := args(cmd, a); err != nil {
-					return usagef("%w; see %s --help", err, cmd.CommandPath())
-				}
-				return nil
-			}
+			c.Args = func(cmd *cobra.Command, a []string) error { return argumentError(cmd, args(cmd, a)) }
 		}
 	}
 	cobra.AddTemplateFunc("sections", func(cmd *cobra.Command) string { return sections(cmd, s.table()) })
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	return root
+}
+
+// parseError returns the usage error for flags that cobra could not parse.
+func parseError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	switch {
+	case errors.As(err, new(*pflag.InvalidValueError)):
+		return usagef("%w", flagError(err))
+	case !cmd.HasParent() && cmd.Flags().NArg() > 0:
+		return unknownCommand(cmd, cmd.Flags().Arg(0))
+	case errors.As(err, &unknown):
+		return usagef("%w%s; see %s --help", err, similarFlag(cmd, unknown.GetSpecifiedName()), cmd.CommandPath())
+	}
+	return argumentError(cmd, err)
+}
+
+// argumentError returns the usage error for arguments that a command refused.
+func argumentError(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	return usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
 // unknownCommand returns the error of a command that does not exist.

@@ -1,8 +1,8 @@
 // Command service fine-tunes one model after the other, for days, in one supervised process.
 //
-// A job is a file DIR/queue/NAME.json: a train.Config as JSON. It runs with autotune and within
-// the memory of -budget. The trained model is DIR/models/NAME. A worker that crashes or hangs is
-// restarted, and resumes its job from the last checkpoint. The exit code is 1 if memory grows
+// A job is a file DIR/queue/NAME.json: a train.Config as JSON. By default it is autotuned and has
+// a memory budget of 4 GiB. Its trained model is DIR/models/NAME. A worker that crashes or hangs
+// is restarted, and resumes its job from the last checkpoint. The exit code is 1 if memory grows
 // from job to job. docs/tutorial/service.md has a queue to try it with.
 package main
 
@@ -12,13 +12,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"steadyfit/autotune"
@@ -30,26 +27,17 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	autotune.Child(ctx)
-	s := service{out: os.Stdout, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	flag.StringVar(&s.dir, "dir", "service", "folder of the service")
-	flag.Int64Var(&s.budget, "budget", 4096, "memory for a job, in MiB")
+	autotune.Child(context.Background()) // does not return in the processes that measure
+	dir := flag.String("dir", "service", "folder of the service")
 	flag.Parse()
-	err := s.run(ctx)
+	err := service{*dir}.run()
 	if err != nil && !supervise.Reported(err) {
 		fmt.Fprintln(os.Stderr, "service:", err)
 	}
 	os.Exit(supervise.ExitCode(err))
 }
 
-type service struct {
-	dir    string
-	budget int64 // in MiB
-	out    io.Writer
-	log    *slog.Logger
-}
+type service struct{ dir string }
 
 func (s service) path(folder, name string) string { return filepath.Join(s.dir, folder, name) }
 
@@ -62,17 +50,16 @@ func (s service) jobs(folder string) (names []string) {
 	return names
 }
 
-// run supervises workers until no job is left.
-func (s service) run(ctx context.Context) error {
+// run supervises workers until no job is left. A job that crashes three workers has failed.
+func (s service) run() error {
 	for _, folder := range []string{"queue", "running", "models", "done", "failed"} {
 		if err := os.MkdirAll(s.path(folder, ""), 0o777); err != nil {
 			return err
 		}
 	}
 	for {
-		err := supervise.Run(ctx, supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, Log: s.log}, s.work)
-		var failed *supervise.Error
-		names := s.jobs("queue")
+		err := supervise.Run(context.Background(), supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, Log: slog.Default()}, s.work)
+		names, failed := s.jobs("queue"), new(supervise.Error)
 		if !errors.As(err, &failed) || len(failed.Crashes) == 0 || len(names) == 0 {
 			return err
 		}
@@ -106,55 +93,43 @@ func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 
 // train runs a job from its last checkpoint.
 func (s service) train(ctx context.Context, worker *supervise.Worker, name string) error {
+	c := train.Config{
+		Shuffle: true, Prefetch: -1, Checkpoints: train.Checkpoints{EverySteps: 20, Keep: 1},
+		Autotune: train.Autotune{Mode: train.AutotuneOn}, Budget: train.Budget{Limit: 4 * memory.GiB},
+	}
 	text, err := os.ReadFile(s.path("queue", name+".json"))
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
 	if err != nil {
 		return err
 	}
-	c := train.Config{
-		Shuffle: true, Prefetch: -1, Checkpoints: train.Checkpoints{EverySteps: 20, Keep: 1},
-		Autotune: train.Autotune{Mode: train.AutotuneOn}, Budget: train.Budget{Limit: memory.Bytes(s.budget) * memory.MiB},
-	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return err
-	}
-	c.Checkpoints.Folder, c.Resume, c.Out, c.Worker, c.Loop.Log = s.path("running", name), true, s.path("models", name), worker, s.log
-	before := int64(len(s.jobs("done"))+len(s.jobs("failed"))) << 32
-	c.Loop.Alive = func(step int64) {
-		if step > 0 {
-			step += before // from job to job, steps go up
-		}
-		worker.Alive(step)
-	}
+	c.Checkpoints.Folder, c.Resume, c.Out, c.Worker, c.Loop.Log = s.path("running", name), true, s.path("models", name), worker, slog.Default()
+	before := int64(len(s.jobs("done"))+len(s.jobs("failed"))) << 32 // so steps increase from job to job
+	c.Loop.Alive = func(step int64) { worker.Alive(step + before*min(step, 1)) }
 	result, err := train.Run(ctx, c)
 	if err == nil {
-		fmt.Fprintf(s.out, "job %s: %v\n", name, result.History.Last())
+		fmt.Printf("job %s: %v\n", name, result.History.Last())
 	}
 	return err
 }
 
-// endsService reports whether an error ends the worker: the next job would also have it, or
-// another process may not have it.
+// endsService reports whether the cause of an error is not the job, so the worker has to end.
 func endsService(err error) bool {
-	for _, other := range []error{context.Canceled, supervise.ErrRestart, supervise.ErrRetry, checkpoint.ErrLocked} {
-		if errors.Is(err, other) {
-			return true
-		}
-	}
-	return errors.As(err, new(*checkpoint.Error)) || errors.As(err, new(*session.SaveError))
+	return errors.Is(err, context.Canceled) || errors.Is(err, supervise.ErrRestart) || errors.Is(err, supervise.ErrRetry) ||
+		errors.Is(err, checkpoint.ErrLocked) || errors.As(err, new(*checkpoint.Error)) || errors.As(err, new(*session.SaveError))
 }
 
-// finish removes the checkpoints of a job, then takes it out of the queue: the next job of that
-// name would resume them.
+// finish takes a job out of the queue. It first removes the checkpoints, since the next job of
+// that name would resume from them.
 func (s service) finish(name string, failure error) error {
-	to := "done"
-	if failure != nil {
+	to, err := "done", os.RemoveAll(s.path("running", name))
+	if failure != nil && err == nil {
 		to = "failed"
-		fmt.Fprintf(s.out, "job %s failed: %v\n", name, failure)
-		if err := os.WriteFile(s.path(to, name+".txt"), []byte(failure.Error()+"\n"), 0o666); err != nil {
-			return err
-		}
+		fmt.Printf("job %s failed: %v\n", name, failure)
+		err = os.WriteFile(s.path(to, name+".txt"), []byte(failure.Error()+"\n"), 0o666)
 	}
-	if err := os.RemoveAll(s.path("running", name)); err != nil {
+	if err != nil {
 		return err
 	}
 	return os.Rename(s.path("queue", name+".json"), s.path(to, name+".json"))
@@ -163,7 +138,7 @@ func (s service) finish(name string, failure error) error {
 // outcome prints the number of jobs and the verdict on the memory after each.
 func (s service) outcome(after *memory.Series) error {
 	failed, verdict := len(s.jobs("failed")), after.Judge(memory.Criteria{Budget: 32 * memory.KiB})
-	fmt.Fprintf(s.out, "jobs done: %d, failed: %d\n%v\n", len(s.jobs("done")), failed, verdict)
+	fmt.Printf("jobs done: %d, failed: %d\n%v\n", len(s.jobs("done")), failed, verdict)
 	switch {
 	case verdict.Kind == memory.Leak:
 		return errors.New("memory grows from job to job")

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -191,7 +190,7 @@ func TestCtrlC(t *testing.T) {
 // A job leaves the queue only when nothing else is left of it, whatever ends the worker in
 // between: the next job of that name would take its checkpoints for its own.
 func TestAJobLeavesTheQueueLast(t *testing.T) {
-	s := service{dir: t.TempDir(), out: io.Discard}
+	s := service{dir: t.TempDir()}
 	demo(t, s.dir, 1)
 	checkpoints := filepath.Join(s.dir, "running", "demo-0000")
 	require.NoError(t, os.MkdirAll(checkpoints, 0o777))
@@ -226,13 +225,12 @@ func TestServiceJudgesItsMemory(t *testing.T) {
 		growth memory.Bytes
 		leaks  bool
 	}{{memory.MiB, true}, {0, false}} {
-		var out bytes.Buffer
-		s, series := service{dir: t.TempDir(), out: &out}, memory.Series{}
+		s, series := service{dir: t.TempDir()}, memory.Series{}
 		for i := range 60 {
 			at := 100*memory.MiB + memory.Bytes(i)*c.growth + memory.Bytes(i*7%5)*4*memory.KiB
 			series.Append(&memory.Sample{Step: i, Values: []memory.Value{{Layer: memory.Anon, Reading: memory.Known(at)}}})
 		}
 		err := s.outcome(&series)
-		assert.Equal(t, c.leaks, err != nil, "%s", &out)
+		assert.Equal(t, c.leaks, err != nil, "%v", err)
 	}
 }
