@@ -5,8 +5,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Array copies a tensor into Go memory. Half-precision numbers become float32, which
-// represents them exactly.
+// Array copies a tensor into Go memory. Half-precision values become float32, without rounding.
 func Array(t *tfbind.Tensor) (data.Array, error) {
 	values, err := t.Slice(nil)
 	if err != nil {

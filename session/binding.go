@@ -20,28 +20,27 @@ var ErrData = errors.New("the data does not fit the model")
 type binding struct {
 	signature *savedmodels.Signature
 	inputs    []input
-	// features are the inputs that the model also needs for prediction; the others are labels.
+	// features are the inputs that predict takes too. The other inputs are labels.
 	features []string
-	// fields are the names of the fields to which the inputs are mapped.
+	// fields are the fields of the batch that the inputs are mapped to.
 	fields []string
-	// strict rejects fields that are neither an input nor in also; see UnusedFieldError.
+	// strict rejects a field that is neither an input nor in also; see UnusedFieldError.
 	strict bool
 	also   []string
 }
 
-// input is an input of the signature. Inputs are in the order of the native step's feeds.
+// input is an input of the signature. Inputs have the order of tfbind.StepSpec.Feeds.
 type input struct {
 	savedmodels.Tensor
-	stacked bool    // has one value per step of an execution
+	stacked bool    // whether it has one value per step of an execution
 	shape   []int64 // scratch: the shape of the value being set
-	// field is the index of the input's field in a batch; -1 for a reserved input that has no
-	// field and gets a generated value.
+	// field is the index of the field in a batch; -1 if the value is generated.
 	field int
 }
 
 func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 	b := binding{signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
-	// Evaluation data may also have fields that only the train signature takes.
+	// Evaluation data may have fields that only the train signature takes.
 	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {
 		for _, t := range train.Inputs {
 			b.also = append(b.also, t.Name)
@@ -65,7 +64,8 @@ func (b *binding) matches(fields []data.Field) bool {
 	return b.fields != nil && slices.EqualFunc(b.fields, fields, func(name string, f data.Field) bool { return name == f.Name })
 }
 
-// matchTo maps the inputs to the fields of a batch, unless the last batch had the same fields.
+// matchTo maps the inputs to the fields of a batch. It does nothing if the last batch had the
+// same fields.
 func (b *binding) matchTo(fields []data.Field) error {
 	if b.matches(fields) {
 		return nil
@@ -77,8 +77,8 @@ func (b *binding) matchTo(fields []data.Field) error {
 	return b.match(names)
 }
 
-// match finds the field of each input by its name. If that fails and there is one feature, the
-// field x is the feature and y the label.
+// match maps each input to the field of the same name. If names are missing and there is one
+// feature, it maps the feature to the field x and the label to the field y.
 func (b *binding) match(fields []string) error {
 	data := b.signature.DataInputs()
 	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool { return slices.Contains(b.features, t.Name) })
@@ -114,13 +114,13 @@ func (b *binding) match(fields []string) error {
 	return nil
 }
 
-// UnusedFieldError reports a field of the data that no input of a signature with a loss takes.
-// Training without the field would change the result: without sample weights, for example,
-// every sample would have the weight 1. The error is also ErrData. Signatures without a loss
-// ignore such fields, and an evaluation ignores fields that only the train signature takes.
+// UnusedFieldError reports a field that no input of the signature takes. Training without the
+// field could give another result, as for sample weights. The error also matches ErrData. It
+// occurs only for signatures with a loss. An evaluation ignores fields that the train signature
+// takes.
 type UnusedFieldError struct {
 	Field, Signature string
-	// Takes lists the inputs of the signature.
+	// Takes lists the names of the signature's inputs.
 	Takes string
 }
 
@@ -136,12 +136,11 @@ func (e *UnusedFieldError) OptionText(name option.Name) string {
 	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
 }
 
-// Is reports whether target is ErrData.
 func (e *UnusedFieldError) Is(target error) bool { return target == ErrData }
 
-// CheckData checks that a dataset can be fed to a signature: the names, types and shapes of
-// its fields and the size of the last batch. It runs nothing. fields are the fields for the
-// data inputs, in their order. The error is ErrData.
+// CheckData checks the names, types and shapes of a dataset's fields, and its last batch size,
+// against the inputs of a signature. The result maps the signature's data inputs to fields. The
+// error is ErrData.
 func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass data.Pass) (fields map[string]string, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -190,10 +189,11 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 	return fields, nil
 }
 
-// CSVOptions returns the options to read a CSV file for a signature. Numbers are read exactly
-// if a feature takes a type that float32 may not represent, and as text if the only feature
-// takes text. Columns are matched by name if there are several features, or one of text, each
-// with one value per sample.
+// CSVOptions returns the options to read a CSV file for a signature:
+// - Exact, if a feature has a type whose values float32 may not represent.
+// - Text, if the only feature takes text.
+// - Columns, if there are several features, or one that takes text, and each takes one value
+// per sample.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -221,10 +221,10 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 }
 
 // ImageOptions returns the options to read a folder of images for a signature: the size and
-// channels of its image input, and the model's class names. height and width override the
-// input's size if they are not 0; with them, a flat input with that many elements is an image
-// input too. Unknown sizes are 0. scale is the range of values that the input expects; nil
-// means 0 to 255 or unknown.
+// channels of its image input and the model's class names. A height or width of 0 means the
+// size of the input; an unknown size is 0. With a height and a width, a flat input of that many
+// pixels is an image input too. scale is the range of values that the input expects; nil means
+// 0 to 255 or unknown.
 func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions, scale *[2]float64, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -252,7 +252,7 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	return o, scale, nil
 }
 
-// names lists the names of tensors for an error message.
+// names joins the names of tensors for an error.
 func names(ts []savedmodels.Tensor) string {
 	list := make([]string, len(ts))
 	for i, t := range ts {

@@ -7,26 +7,25 @@ import (
 	"steadyfit/tfbind"
 )
 
-// number is the set of Go types that can be converted to every numeric element type.
+// number is a Go type that can be converted to every numeric element type.
 type number interface {
 	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// piece identifies one of several equal parts of an input: part at of parts, counted from 0.
+// piece is part number at, from 0, of an input that is divided into of equal parts.
 type piece struct{ at, of int }
 
 // whole is the entire input.
 var whole = piece{0, 1}
 
-// cut returns the elements of a piece of an input.
+// cut returns the elements of a piece.
 func cut[T any](values []T, p piece) []T {
 	n := len(values) / p.of
 	return values[p.at*n : (p.at+1)*n]
 }
 
-// store converts values to the type of input i of the step and copies them into a piece of the
-// input. shape is the shape of the whole input. If the input already had that shape, its other
-// pieces keep their values.
+// store converts values to the type of input i and copies them into a piece of it. shape is the
+// shape of the whole input. If the shape is unchanged, the other pieces keep their values.
 func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p piece) error {
 	switch v := values.(type) {
 	case []float32:
@@ -121,12 +120,12 @@ func checkLen(want, have int) error {
 	return nil
 }
 
-// errOverflow is the error for a finite number that would become infinite.
+// errOverflow is the error for a finite value that would become infinite.
 func errOverflow(v any, at int, to tfbind.DType) error {
 	return fmt.Errorf("value %v at position %d: %w: too large for %s", v, at, tfbind.ErrType, to)
 }
 
-// toHalves converts to a half-precision type with rounding.
+// toHalves converts and rounds values to a half-precision type.
 func toHalves[D interface {
 	tfbind.Half | tfbind.Brain
 	Float32() float32
@@ -143,7 +142,7 @@ func toHalves[D interface {
 	return nil
 }
 
-// toFloats converts to a floating-point type, rounding to float32 if necessary.
+// toFloats converts values to a floating-point type. It may round to float32.
 func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
@@ -161,8 +160,8 @@ func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	return nil
 }
 
-// toInts converts values that the integer type can represent, and rejects all others: rounding
-// would change a label.
+// toInts converts values to an integer type. It rejects a value that the type cannot represent,
+// because rounding could change a label.
 func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S number](dst []D, src []S) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
@@ -173,8 +172,8 @@ func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S
 	}
 	for j, v := range src {
 		d := D(v)
-		// The result of an out-of-range conversion depends on the machine, but it never
-		// converts back to the same value with the same sign.
+		// The result of an out-of-range conversion depends on the processor, but converting it
+		// back never gives the same value with the same sign.
 		if S(d) != v || (d < 0) != (v < 0) {
 			return fmt.Errorf("value %v at position %d: %w: the input takes integers only", v, j, tfbind.ErrType)
 		}

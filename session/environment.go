@@ -12,14 +12,14 @@ import (
 	"steadyfit/tfbind"
 )
 
-// UseEnvironment restarts the program with the same arguments and with the environment
-// variables that the options need, because TensorFlow, CUDA and the C library read them only
-// once. It returns nil if they are already set, so it should be the first call in main. Child
-// processes inherit the variables.
+// UseEnvironment restarts the program with the environment variables that the options need,
+// because TensorFlow, CUDA and the C library read them only once. If the variables are already
+// set, it returns nil; call it first in main. The arguments stay the same, and child processes
+// inherit the variables.
 //
-// A variable with a different value is an *option.Error. If TensorFlow is already open, the
-// error is gpuopts.ErrTooLate. Programs that cannot restart need not call this: Open sets the
-// variables itself if TensorFlow is not open yet.
+// A variable with a different value returns an *option.Error. If TensorFlow is already open,
+// the error is gpuopts.ErrTooLate. A program that cannot restart does not need UseEnvironment:
+// the first Open sets the variables.
 func UseEnvironment(o gpuopts.Options) error {
 	if _, err := o.Check(deviceEnviron()); err != nil {
 		return err
@@ -31,8 +31,8 @@ func UseEnvironment(o gpuopts.Options) error {
 	return startWith(variables, "session.UseEnvironment")
 }
 
-// environ returns the environment that TensorFlow uses: the environment at the time TensorFlow
-// was opened, or else the current one.
+// environ returns the environment that TensorFlow was opened with, or the current environment
+// if TensorFlow is not open.
 func environ() []string {
 	if env, open := tfbind.Environment(); open {
 		return env
@@ -40,8 +40,8 @@ func environ() []string {
 	return os.Environ()
 }
 
-// deviceEnviron returns the environment that TensorFlow uses for its devices: the environment
-// at the time of the first session, or else the current one.
+// deviceEnviron returns the environment at TensorFlow's first session, or the current
+// environment if there was no session.
 func deviceEnviron() []string {
 	if env, made := tfbind.FirstEnvironment(); made {
 		return env
@@ -49,8 +49,8 @@ func deviceEnviron() []string {
 	return os.Environ()
 }
 
-// startWith restarts the program with the missing variables. call is the name of the exported
-// function.
+// startWith restarts the program if variables are missing. call names the exported function for
+// errors.
 func startWith(variables []gpuopts.Variable, call string) error {
 	env, missing, err := gpuopts.With(environ(), variables)
 	if err != nil || len(missing) == 0 {
@@ -62,10 +62,10 @@ func startWith(variables []gpuopts.Variable, call string) error {
 	return restart(env, missing)
 }
 
-// Restart restarts the program with the same arguments and with the missing variables. Unlike
-// UseEnvironment, it does so even if TensorFlow is open. It returns nil if all variables are
-// set. A variable with a different value is an *option.Error. A supervised process cannot
-// restart: its parent would count a crash.
+// Restart restarts the program with the missing variables and the same arguments, even if
+// TensorFlow is open. If all variables are set, it returns nil. A variable with a different
+// value returns an *option.Error. A supervised process cannot restart, because its parent would
+// count a crash.
 func Restart(variables []gpuopts.Variable) error {
 	env, missing, err := gpuopts.With(os.Environ(), variables)
 	if err != nil || len(missing) == 0 {
@@ -77,7 +77,7 @@ func Restart(variables []gpuopts.Variable) error {
 	return restart(env, missing)
 }
 
-// restart restarts the program. It returns only if that fails.
+// restart replaces the process. It returns only after an error.
 func restart(env []string, missing []gpuopts.Variable) error {
 	path, err := os.Executable()
 	if err == nil {
@@ -86,7 +86,6 @@ func restart(env []string, missing []gpuopts.Variable) error {
 	return option.Errorf("{"+missing[0].For+"}: restarting %s: %w", path, err)
 }
 
-// tooLate is the error for variables that were not set when TensorFlow was opened.
 func tooLate(missing []gpuopts.Variable, call string) error {
 	var names []string
 	for _, v := range missing {
@@ -99,9 +98,9 @@ func tooLate(missing []gpuopts.Variable, call string) error {
 	return e
 }
 
-// settle applies the settings of a session that hold for the whole process, or returns an
-// error if it is too late. TensorFlow reads some settings from the environment when it is
-// opened, and others with the first session. config is the session's serialized ConfigProto.
+// settle applies the process-wide settings of a session, or returns gpuopts.ErrTooLate.
+// TensorFlow reads some settings from the environment when it is opened, and others from the
+// ConfigProto of the first session. config is the serialized ConfigProto of this session.
 func settle(o gpuopts.Options, config []byte) error {
 	if _, err := o.Check(deviceEnviron()); err != nil {
 		return err

@@ -13,10 +13,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Set converts an array to the element type of the named input and copies it there. If a value
-// would lose more than precision, Set returns an error that names the value. The shape may
-// differ from the signature's in dimensions of size 1. Samples may be flat where the
-// signature's are not, and the other way round.
+// Set copies an array to the named input and converts its element type. Rounding to a
+// floating-point type is allowed; any other change of a value is an error that names the value.
+// The array's shape may differ from the signature's in dimensions of size 1, and in flat
+// samples.
 func (st *Step) Set(name string, a data.Array) error {
 	for i := range st.inputs {
 		if st.inputs[i].Name == name {
@@ -26,14 +26,14 @@ func (st *Step) Set(name string, a data.Array) error {
 	return fmt.Errorf("signature %s has no input %q; it has %s", st.signature.Name, name, names(st.signature.Inputs))
 }
 
-// Feed sets all inputs from the fields of a batch. A field feeds the input with its name. If
-// no names match, and there is one feature and at most one label, the fields x and y feed
-// them. Reserved inputs without a field get generated values: sample weights are 1, and the
-// learning rate and the loss scale are those of the session.
+// Feed sets all inputs from the fields of a batch. Each input takes the field of its name. If
+// names are missing, and there is one feature and at most one label, they take the fields x and
+// y. A reserved input without a field gets a generated value: sample weights are 1, and the
+// learning rate and the loss scale come from the session.
 //
-// The reserved input seed gets Options.Seed and the number of earlier feeds of this step, so
-// each train step draws other random numbers, the same as with Session.Train from step 0. The
-// evaluate and predict signatures get the seed (0, 0) each time.
+// The reserved input seed gets Options.Seed and the number of earlier Feeds of this step, as in
+// Session.Train from step 0. For the signatures evaluate and predict, the seed is always (0,
+// 0).
 func (st *Step) Feed(b data.Batch) error {
 	if roles := &st.session.roles; st.signature.Name != roles.Evaluate && st.signature.Name != roles.Predict {
 		st.setSeeds(st.session.opts.Seed, st.feeds)
@@ -45,8 +45,8 @@ func (st *Step) Feed(b data.Batch) error {
 	return err
 }
 
-// feed is Feed without a new seed. With borrow, large inputs read directly from the batch, if
-// it allows that, until release. After an error nothing is borrowed.
+// feed sets all inputs except the seed. With borrow, TensorFlow reads large inputs directly
+// from the batch, if possible, until release. After an error, no input is borrowed.
 func (st *Step) feed(b data.Batch, borrow bool) error {
 	err := st.matchTo(b.Fields)
 	for i := 0; i < len(st.inputs) && err == nil; i++ {
@@ -62,14 +62,13 @@ func (st *Step) feed(b data.Batch, borrow bool) error {
 	return nil
 }
 
-// borrowFrom is the size in bytes from which an input reads the values of a batch in place.
-// Copying smaller inputs takes hardly longer.
+// borrowFrom is the smallest input, in bytes, that is read in place. Copying a smaller input
+// takes about as long.
 const borrowFrom = 64 << 10
 
-// put sets input i to the values of a batch, or to piece p of them if the step's inputs are
-// stacked. Large values with the right type are read in place if the batch allows it. All
-// other values are copied to the native buffer, with a conversion if their type differs. shape
-// is the shape of one batch.
+// put sets input i to the values of a batch, or piece p of the input if steps are stacked. With
+// borrow, large aligned values of the right type are read in place. All others are copied, with
+// a conversion if their type differs. shape is the shape of one batch.
 func (st *Step) put(i int, values any, shape []int, p piece, borrow bool) error {
 	in := &st.inputs[i]
 	err := in.fit(shape, st.steps)
@@ -90,8 +89,8 @@ func (st *Step) put(i int, values any, shape []int, p piece, borrow bool) error 
 	return nil
 }
 
-// release ends the use of a batch. If the model keeps memory of the batch, the dataset must
-// not reuse that memory, and the step copies all later batches.
+// release ends the use of a batch's memory. If TensorFlow still refers to the memory, the
+// dataset must not reuse it, and the step copies all later batches.
 func (st *Step) release(b data.Batch) error {
 	if !st.borrows {
 		return nil
@@ -103,12 +102,12 @@ func (st *Step) release(b data.Batch) error {
 		st.keeps = true
 	}
 	if errors.Is(err, tfbind.ErrClosed) {
-		return nil // the run has already returned that error
+		return nil // Run returned this error already
 	}
 	return err
 }
 
-// setReserved sets a reserved input that has no field in the data. samples is the batch size.
+// setReserved sets a reserved input to a generated value. samples is the batch size.
 func (st *Step) setReserved(i, samples int) error {
 	in, scalar := &st.inputs[i], 1.0
 	switch in.Name {
@@ -134,14 +133,13 @@ func (st *Step) setReserved(i, samples int) error {
 	return setScalar(st.tf, i, in.DType, scalar)
 }
 
-// setSeeds sets the value of the input seed: the seed and the number of each step.
+// setSeeds sets the value of the input seed for each step.
 func (st *Step) setSeeds(seed, step int64) {
 	for i := range len(st.seeds) / 2 {
 		st.seeds[2*i], st.seeds[2*i+1] = seed, step+int64(i)
 	}
 }
 
-// setOnes sets the sample weights to 1.
 func (st *Step) setOnes(i, samples int) error {
 	in := &st.inputs[i]
 	in.shape = in.shape[:0]
@@ -165,8 +163,8 @@ func (st *Step) setOnes(i, samples int) error {
 	return store(st.tf, i, in.DType, st.ones[:n], in.shape, whole)
 }
 
-// fit sets in.shape to the shape in which values of the given shape are fed. If the input is
-// stacked, that is the shape of the given number of steps.
+// fit sets in.shape to the shape that is fed for values of the given shape. For a stacked
+// input, it adds a first dimension of size steps.
 func (in *input) fit(shape []int, steps int) error {
 	in.shape = in.shape[:0]
 	if in.stacked {
@@ -197,9 +195,9 @@ func (in *input) fit(shape []int, steps int) error {
 	return nil
 }
 
-// reshape appends to in.shape a shape with a different rank than the input's. The number of
-// samples stays the same. Within a sample, dimensions of size 1 are added or removed, and a
-// flat sample gets the signature's shape.
+// reshape appends a shape with the rank of the signature to in.shape. The number of samples
+// stays the same. It adds or removes dimensions of size 1 in a sample, or gives a flat sample
+// the shape in the signature.
 func (in *input) reshape(shape []int) bool {
 	if len(shape) == 0 || len(in.Shape) == 0 {
 		return false
@@ -234,7 +232,6 @@ func (in *input) reshape(shape []int) bool {
 	return left == 1
 }
 
-// sameButOnes reports whether two shapes differ only in dimensions of size 1.
 func sameButOnes(want []int64, have []int) bool {
 	i, j := 0, 0
 	for i < len(want) || j < len(have) {
@@ -256,7 +253,7 @@ func (in *input) mismatch(shape []int) error {
 	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
 }
 
-// noSize is the error for generated sample weights whose shape is open in the signature.
+// noSize is the error for generated sample weights of an open shape.
 func (in *input) noSize(sig *savedmodels.Signature) error {
 	return fmt.Errorf("%w: signature %s takes %s of the open shape %s: add that field to the data", ErrData, sig.Name, in.Name, shapeText(in.Shape))
 }

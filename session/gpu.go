@@ -12,14 +12,14 @@ import (
 	"steadyfit/tfbind"
 )
 
-// gpuMeter measures the GPU memory of this process.
+// gpuMeter reads the GPU memory of this process.
 type gpuMeter struct {
 	driver *gpu.Driver
 	meter  *gpu.Meter
 }
 
-// newGPUMeter opens the NVIDIA driver if a device is a GPU; otherwise, or if that fails, it
-// returns nil. steadyfit doctor reports problems of the driver.
+// newGPUMeter returns nil if there is no GPU or the NVIDIA driver does not open. steadyfit
+// doctor reports problems of the driver.
 func newGPUMeter(devices []tfbind.Device) *gpuMeter {
 	if !hasGPU(devices) {
 		return nil
@@ -28,7 +28,6 @@ func newGPUMeter(devices []tfbind.Device) *gpuMeter {
 	return &gpuMeter{driver, driver.Meter(0)}
 }
 
-// Close closes the driver.
 func (m *gpuMeter) Close() error {
 	if m == nil {
 		return nil
@@ -36,11 +35,11 @@ func (m *gpuMeter) Close() error {
 	return m.driver.Close()
 }
 
-// GPUBytes returns the GPU memory of this process in bytes, as reported by NVIDIA's driver. It
-// includes TensorFlow's pools, CUDA contexts, code and workspaces, and other sessions. If the
-// driver does not report processes, as in some containers, the result is the memory in use on
-// all visible GPUs. ok is false if the session has no GPU or the driver reports neither; bytes
-// is never 0 if ok is true. The first call opens the driver and Close closes it.
+// GPUBytes returns the GPU memory of this process as reported by NVIDIA's driver: TensorFlow's
+// pools, CUDA contexts, code, workspaces, and other sessions. Some containers hide processes
+// from the driver. The result is then the memory in use on all visible GPUs. ok is false if
+// there is no GPU or the driver reports nothing. The first call opens the driver, and Close
+// closes it.
 func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	if s.gpu == nil {
 		devices, err := s.Devices()
@@ -56,9 +55,9 @@ func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	return int64(r.Bytes), r.OK
 }
 
-// ResolvePrecision replaces gpuopts.Float16 in the options by the precision that suits
-// TensorFlow's devices. warning reports that there is no GPU, which makes float16 slow. For
-// Float16, ResolvePrecision opens TensorFlow and sets up its devices.
+// ResolvePrecision replaces gpuopts.Float16 by Float16GPU or Float16CPU, depending on
+// TensorFlow's devices, which it therefore sets up. warning reports that there is no GPU, so
+// that float16 is slow. ResolvePrecision ignores all other precisions.
 func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 	if o.Precision != gpuopts.Float16 {
 		return nil, nil
@@ -79,7 +78,7 @@ func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 		Fix:    "{Options.Precision bfloat16} is for CPUs"}, nil
 }
 
-// deviceTypes returns the types of TensorFlow's devices with these options, sorted.
+// deviceTypes returns the sorted types of TensorFlow's devices, such as "CPU".
 func deviceTypes(o gpuopts.Options) (types []string, err error) {
 	config, err := o.ConfigProto()
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// gpuError explains an error that TensorFlow returned for a new session. It returns ErrNoGPU
-// if the requested GPU is missing although there are others, and an *option.Error if the
-// length of VirtualGPUs differs from the number of GPUs. It returns all other errors, and nil,
+// gpuError explains TensorFlow's error for a new session. It returns ErrNoGPU if a requested
+// GPU is missing, an *option.Error if VirtualGPUs has the wrong length, and all other errors
 // unchanged.
 func gpuError(o gpuopts.Options, err error) error {
 	var failed *tfbind.Error
@@ -20,7 +19,7 @@ func gpuError(o gpuopts.Options, err error) error {
 	if asks == "" || !errors.As(err, &failed) {
 		return err
 	}
-	// The messages are from xla/tsl/framework/device_id_utils.cc and
+	// The texts are from TensorFlow 2.21: xla/tsl/framework/device_id_utils.cc and
 	// tensorflow/core/common_runtime/gpu/gpu_device.cc.
 	says := func(text string) bool { return strings.Contains(failed.Message, text) }
 	switch {
@@ -36,9 +35,9 @@ func gpuError(o gpuopts.Options, err error) error {
 	return err
 }
 
-// missingGPU is an ErrNoGPU for a system that has other GPUs.
+// missingGPU is ErrNoGPU on a machine that has GPUs, but not the requested one.
 type missingGPU struct {
-	asks string // an option with its value
+	asks string // the option that asks for the GPU, with its value
 	err  error  // TensorFlow's error
 }
 

@@ -11,18 +11,17 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// LossScale is the value of the reserved input loss_scale. A model with that input multiplies
-// its loss by it and divides the gradients by it, so that float16 does not round small
-// gradients to zero. If the gradients are not finite, the model skips the step: the output
-// grads_finite is false and the weights stay the same. A skipped step may still change state
-// of the forward pass, such as the statistics of BatchNormalization.
+// LossScale is the value of the reserved input loss_scale. The model multiplies its loss by the
+// scale and divides its gradients by it, so that small float16 gradients do not become zero. If
+// the gradients are not finite, the model skips the step: it does not change the weights and
+// returns grads_finite = false. A skipped step can still change BatchNormalization statistics.
 //
-// A model with grads_finite has a dynamic scale by default, which follows TensorFlow's
-// LossScaleOptimizer: it is divided by Factor after a skipped step and multiplied by Factor
-// after GrowthInterval steps without one. Checkpoints and snapshots include it. For other
-// models the default is 1.
+// The default for a model with grads_finite is a dynamic scale, like TensorFlow's
+// LossScaleOptimizer. A skipped step divides the scale by Factor, and GrowthInterval applied
+// steps in a row multiply it by Factor. Checkpoints and snapshots include the scale. The
+// default for other models is 1.
 type LossScale struct {
-	// Fixed is a scale that never changes; 0 means dynamic.
+	// Fixed is a constant scale; 0 means dynamic.
 	Fixed float64
 	// Initial is the first scale; 0 means 32768.
 	Initial float64
@@ -34,8 +33,8 @@ type LossScale struct {
 	Min float64
 }
 
-// DynamicLossScale is the dynamic scale with its defaults. In contrast to LossScale{}, it is
-// an error for a model that does not support a dynamic scale.
+// DynamicLossScale is the dynamic scale with its defaults. Unlike LossScale{}, it is an error
+// for a model that does not support a dynamic scale.
 var DynamicLossScale = LossScale{Initial: 1 << 15, GrowthInterval: 2000, Factor: 2, Min: 1}
 
 // lossScaler is the loss scale of a session.
@@ -44,14 +43,14 @@ type lossScaler struct {
 	scaleState
 }
 
-// scaleState is the part of a lossScaler that checkpoints contain.
+// scaleState is the part of lossScaler that checkpoints contain.
 type scaleState struct {
 	Scale   float64 `json:"loss_scale"`
-	Good    int     `json:"good_steps"` // consecutive steps that were applied
+	Good    int     `json:"good_steps"` // consecutive applied steps
 	Skipped int64   `json:"skipped_steps"`
 }
 
-// newLossScaler returns nil for a signature that does not take a loss scale.
+// newLossScaler returns nil if the options and the signature need no loss scale.
 func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error) {
 	refuse := func(kind error, fix, format string, args ...any) (*lossScaler, error) {
 		return nil, &option.Error{Option: "Options.LossScale", Reason: fmt.Sprintf(format, args...), Fix: fix, Err: kind}
@@ -88,7 +87,7 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 	return l, nil
 }
 
-// String returns the text that identifies the scale in a checkpoint.
+// String describes the scale in the identity of a checkpoint.
 func (l *lossScaler) String() string {
 	if l.Fixed != 0 {
 		return fmt.Sprint(l.Fixed)
@@ -96,7 +95,7 @@ func (l *lossScaler) String() string {
 	return fmt.Sprintf("dynamic from %v, %v per %d steps, at least %v", l.Initial, l.Factor, l.GrowthInterval, l.Min)
 }
 
-// resume restores a state, except for a fixed scale.
+// resume restores a state. It does not change a fixed scale.
 func (l *lossScaler) resume(state scaleState) {
 	l.scaleState = state
 	if l.Fixed != 0 {
@@ -104,7 +103,7 @@ func (l *lossScaler) resume(state scaleState) {
 	}
 }
 
-// update adapts the scale after a step and reports whether it lowered the scale.
+// update adapts the scale after a step. lowered reports whether the scale became smaller.
 func (l *lossScaler) update(applied bool) (lowered bool) {
 	if !applied {
 		l.Skipped++
@@ -127,13 +126,12 @@ func (l *lossScaler) update(applied bool) (lowered bool) {
 	return false
 }
 
-// gradsFinite returns the output that reports whether a step was applied; nil if there is
-// none.
+// gradsFinite returns the output grads_finite; nil if there is none.
 func gradsFinite(sig *savedmodels.Signature) *savedmodels.Tensor {
 	return sig.Output(savedmodels.OutputGradsFinite)
 }
 
-// rescale adapts the loss scale after a train step. applied is false if the step was skipped.
+// rescale adapts the loss scale after a train step. applied is false for a skipped step.
 func (s *Session) rescale(applied bool, out []float64) {
 	switch l := s.scaler; {
 	case l != nil:
@@ -143,7 +141,7 @@ func (s *Session) rescale(applied bool, out []float64) {
 		}
 		out[len(out)-2], out[len(out)-1] = l.Scale, float64(l.Skipped)
 	case !applied:
-		// In these cases the model adapts the scale itself, or does not scale the loss.
+		// The model adapts the scale in its graph or does not scale the loss.
 		switch i := slices.Index(s.trainNames, savedmodels.MetricLossScale); {
 		case i < 0:
 			s.stuck = 1
@@ -155,23 +153,21 @@ func (s *Session) rescale(applied bool, out []float64) {
 	}
 }
 
-// scalable reports whether a signature supports a dynamic scale.
 func scalable(sig *savedmodels.Signature) bool {
 	return sig.Reserved(savedmodels.InputLossScale) != nil && gradsFinite(sig) != nil
 }
 
-// Skipped reports whether the last train step was skipped because its gradients were not
-// finite, and the scale was lowered. The loss of a skipped step is meaningless. Skipped is
-// part of fit.LossScaler.
+// Skipped reports whether the last train step was skipped because of non-finite gradients and
+// the scale was lowered. The loss of a skipped step has no meaning. Skipped implements
+// fit.LossScaler.
 func (s *Session) Skipped() bool { return s.skipped }
 
-// Stuck reports whether the last train step was skipped because its gradients were not finite,
-// and the scale cannot be lowered because it is fixed or at its minimum. Stuck is part of
-// fit.LossScaler.
+// Stuck reports whether the last train step was skipped because of non-finite gradients and the
+// scale cannot be lowered, since it is fixed or at Min. Stuck implements fit.LossScaler.
 func (s *Session) Stuck() (scale float64, stuck bool) { return s.stuck, !math.IsNaN(s.stuck) }
 
-// State returns the session's state other than the variables, which is the loss scale. It is
-// part of fit.Stateful.
+// State returns the loss scale, which is the only state outside of variables. State implements
+// fit.Stateful.
 func (s *Session) State() (json.RawMessage, error) {
 	if s.scaler == nil {
 		return nil, nil
@@ -179,11 +175,11 @@ func (s *Session) State() (json.RawMessage, error) {
 	return json.Marshal(s.scaler.scaleState)
 }
 
-// SetState restores the result of State; nil restores the initial state. A fixed scale does
-// not change.
+// SetState restores a result of State; nil restores the initial state. It does not change a
+// fixed scale.
 func (s *Session) SetState(text json.RawMessage) error {
 	if s.scaler == nil {
-		return nil // the state is of a session with other options, which Identity reports
+		return nil // Identity detects the state of a session with other options
 	}
 	state := s.lossScale.scaleState
 	if text != nil {

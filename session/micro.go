@@ -13,17 +13,16 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrInexactSplit means that the update from micro-batches would differ from that of the whole
-// batch.
+// ErrInexactSplit means that micro-batches would give another update than the whole batch.
 var ErrInexactSplit = errors.New("the update would differ from that of the whole batch")
 
-// CheckSplit returns why batches cannot be split into micro-batches, and what to do:
-//   - ErrNoSignature: the model has no signatures gradients and apply for its
-//     train signature that report the same results.
-//   - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set.
-//     The exporter's note decides (savedmodels.Metadata.MicroBatchesExact). Without one,
-//     a model whose gradients take the reserved input seed is inexact, since random
-//     numbers depend on the micro-batch; any other is exact (docs/reference/contract.md).
+// CheckSplit returns nil if batches can be split into micro-batches. The errors are:
+// - ErrNoSignature: the model lacks signatures gradients and apply that report the same metrics
+// as its train signature.
+// - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set. The
+// update is exact if savedmodels.Metadata.MicroBatchesExact says so. If the field is nil, the
+// update is exact unless the signature gradients takes the reserved input seed, since each
+// micro-batch draws other random numbers (docs/reference/contract.md).
 func (p *Plan) CheckSplit() error {
 	if err := p.checkSplit(); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
@@ -68,7 +67,7 @@ func (p *Plan) checkSplit() error {
 	return nil
 }
 
-// whyWhole returns the reason why a model has no roles for micro-batches.
+// whyWhole returns why the model has no signatures for micro-batches.
 func (p *Plan) whyWhole() string {
 	if r := p.model.Roles; r.Gradients != "" && r.Train != p.roles.Train {
 		return fmt.Sprintf("%s and %s belong to the signature %s, but the model is trained with %s", r.Gradients, r.Apply, r.Train, p.roles.Train)
@@ -79,8 +78,7 @@ func (p *Plan) whyWhole() string {
 	return "its signatures gradients and apply are missing; export the model with them, as scripts/export.py does by default, unless the model has its own train step"
 }
 
-// unusable returns the problem of a signature that has one of these names but does not fit its
-// role; empty if there is none.
+// unusable returns the problem of a signature with one of these names; empty if there is none.
 func unusable(model *savedmodels.Model, names ...string) string {
 	for _, p := range model.Problems {
 		if p.Code == savedmodels.CodeUnusableSignature && slices.Contains(names, p.Subject) {
@@ -90,8 +88,7 @@ func unusable(model *savedmodels.Model, names ...string) string {
 	return ""
 }
 
-// whyInexact returns the reason why the update from micro-batches differs; empty if it does
-// not.
+// whyInexact returns why the update of micro-batches differs; empty if it is exact.
 func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) string {
 	m := model.Metadata
 	switch {
@@ -107,22 +104,20 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	return ""
 }
 
-// SetMicroBatches splits each batch of later train steps into n micro-batches, which run one
-// after the other and sum their gradients for one update. A step then needs only the memory of
-// a micro-batch. The update equals that of the whole batch except for the order in which
-// floats are added. 1 turns splitting off; a batch with fewer than n samples has one
-// micro-batch per sample. Evaluate splits its batches as well. For a model that cannot be
-// split, the error is that of CheckSplit.
+// SetMicroBatches makes later train steps and evaluations split each batch into n
+// micro-batches. These run one after the other and sum their gradients for one update, so a
+// step needs only the memory of a micro-batch. The update equals that of the whole batch except
+// for the order of floating-point additions. A batch of fewer than n samples has one
+// micro-batch per sample. n = 1 turns splitting off. The errors are those of CheckSplit.
 //
-// The results of a step are computed from those of its micro-batches by the reduction of the
-// model's loss (savedmodels.Metadata.LossReduction): their sum, or their mean weighted by the
-// samples or by the field sample_weight. Results without such a note are averaged by samples.
-// That differs from the result of the whole batch if the model sums, divides by weights, or
-// masks samples. The update is still right, since the signature gradients divides correctly.
+// The loss of a step is combined from its micro-batches according to
+// savedmodels.Metadata.LossReduction: a sum, or a mean weighted by samples or by sample_weight.
+// Metrics are means over samples. A metric that the model sums, weights or masks therefore
+// differs from the metric of the whole batch, but the update does not.
 //
-// The first number of the reserved input seed differs for each micro-batch. For the first
-// micro-batch it is Options.Seed. For the i-th one after it, it is output i, from 1, of
-// SplitMix64 seeded with Options.Seed.
+// Each micro-batch has its own first number of the reserved input seed. The first micro-batch
+// has Options.Seed. The i-th one after it has output i, from 1, of SplitMix64 with the seed
+// Options.Seed.
 func (s *Session) SetMicroBatches(n int) error {
 	if n < 1 {
 		return fmt.Errorf("micro-batches: expected at least 1, got %d", n)
@@ -136,17 +131,17 @@ func (s *Session) SetMicroBatches(n int) error {
 	return nil
 }
 
-// MicroBatches returns the number that SetMicroBatches set.
+// MicroBatches returns the number set by SetMicroBatches.
 func (s *Session) MicroBatches() int { return max(s.parts, 1) }
 
 // splitter runs train steps in micro-batches.
 type splitter struct {
 	gradients *runner
 	apply     *Step
-	// finite is the index of the output grads_finite of apply; -1 if there is none.
+	// finite is the index of grads_finite in the outputs of apply; -1 if there is none.
 	finite int
-	// metrics are the indices of train's metrics in those of gradients. after are the indices
-	// of the outputs of apply that replace them, -1 if there is none.
+	// metrics has the index of each train metric in the metrics of gradients. after has the
+	// index of each train metric in the outputs of apply; -1 means that gradients reports it.
 	metrics, after []int
 }
 
@@ -180,7 +175,7 @@ func (s *Session) prepareMicroBatches() error {
 		return slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == name })
 	}
 	p.finite = output(savedmodels.OutputGradsFinite)
-	p.metrics = p.gradients.find(s.train.names) // CheckSplit has checked that none is missing
+	p.metrics = p.gradients.find(s.train.names) // CheckSplit checks that none is missing
 	for _, name := range s.train.names {
 		after := -1
 		if name == savedmodels.MetricLossScale || name == savedmodels.MetricSkippedSteps {
@@ -200,7 +195,7 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	if applied, err = p.gradients.inParts(ctx, b, min(s.parts, b.Size), s.opts.Seed, step, p.metrics, out); err != nil {
 		return false, err
 	}
-	// The learning rate and the seed may be inputs of apply as well.
+	// apply may take the learning rate and the seed too.
 	p.apply.setSeeds(s.opts.Seed, step)
 	if err := p.apply.feed(b, false); err != nil {
 		return false, err
@@ -221,8 +216,8 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	return applied, nil
 }
 
-// evaluateIn returns the number of micro-batches for the evaluation of a batch: 1 if the batch
-// size is part of the signature.
+// evaluateIn returns the number of micro-batches of an evaluation. It is 1 if the signature has
+// a fixed batch size.
 func (s *Session) evaluateIn(size int) int {
 	if s.parts <= 1 || batchOf(s.evaluate.signature, 0) >= 0 {
 		return 1
@@ -230,8 +225,8 @@ func (s *Session) evaluateIn(size int) int {
 	return min(s.parts, size)
 }
 
-// inParts runs the role on n micro-batches, one after the other. For each metric of the runner
-// that metrics lists, it writes the value for the whole batch to out.
+// inParts runs the signature on n micro-batches, one after the other. out gets the combined
+// value of each metric of the runner that metrics lists by index.
 func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step int64, metrics []int, out []float64) (applied bool, err error) {
 	out = out[:len(metrics)]
 	clear(out)
@@ -275,18 +270,18 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 	return applied, nil
 }
 
-// reduction is a way to combine the results of micro-batches into that of the batch.
+// reduction combines the results of micro-batches into the result of the batch.
 type reduction int
 
 const (
 	bySamples reduction = iota
-	byWeights           // weighted sum, divided by the sum of the weights at the end
+	byWeights           // mean with the sample weights
 	bySum
-	byLast // a running metric, which already includes the earlier micro-batches
+	byLast // a running metric, which includes the earlier micro-batches
 )
 
-// reductionOf returns the reduction for the result with a name. The losses of single outputs
-// are called OUTPUT_loss.
+// reductionOf returns the reduction of a metric. The loss of a single output has the name
+// OUTPUT_loss.
 func reductionOf(model *savedmodels.Model, name string) reduction {
 	if slices.Contains(model.RunningMetrics(), name) {
 		return byLast
@@ -308,7 +303,8 @@ func reductionOf(model *savedmodels.Model, name string) reduction {
 	return bySamples
 }
 
-// weightOf returns the sum of the sample weights of a batch, which are 1 if it has none.
+// weightOf returns the sum of a batch's sample weights. Without sample weights, it is the batch
+// size.
 func weightOf(b data.Batch) float64 {
 	field, ok := b.Field(savedmodels.InputSampleWeight)
 	if !ok {
@@ -333,9 +329,8 @@ func weightOf(b data.Batch) float64 {
 	return sum
 }
 
-// partSeed returns the first number of the seed of a micro-batch; see SetMicroBatches.
-// SplitMix64 is from Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
-// (2014).
+// partSeed returns the first number of a micro-batch's seed; see SetMicroBatches. SplitMix64 is
+// from Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
 func partSeed(seed int64, part int) int64 {
 	if part == 0 {
 		return seed

@@ -14,15 +14,14 @@ import (
 )
 
 // Plan describes how a model trains with some options: its signatures, steps per execution,
-// XLA-compiled signatures, and loss scale. It is made before TensorFlow is opened.
+// compiled signatures and loss scale. Making a plan does not open TensorFlow.
 type Plan struct {
 	model *savedmodels.Model
 	opts  Options
 	roles savedmodels.Roles
-	// lossScale is the initial loss scale of a session; nil if the session does not scale the
-	// loss.
+	// lossScale is the initial loss scale; nil if the session does not scale the loss.
 	lossScale *lossScaler
-	// full and fullXLA are the layouts of several steps per execution; nil if there is none.
+	// full and fullXLA describe the signatures of several steps per execution; nil if unused.
 	full, fullXLA *layout
 }
 
@@ -48,11 +47,11 @@ func (p *Plan) Metrics() (train, evaluate []string, err error) {
 	return train, evaluate, err
 }
 
-// Compile returns the plan of a model with options, or the reason why there is none:
-//   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps concern the model, and
-//     ErrNoSignature concerns Options.TrainSignature.
-//   - An *option.Error concerns Options.StepsPerExecution (ErrStack), Options.Compiled or
-//     Options.LossScale (ErrNoSignature).
+// Compile makes the plan of a model. The errors are:
+// - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps for the model.
+// - ErrNoSignature for Options.TrainSignature.
+// - *option.Error for Options.StepsPerExecution (ErrStack), and for Options.Compiled and
+// Options.LossScale (ErrNoSignature).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel
@@ -98,8 +97,8 @@ func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 // Options returns the options of the plan.
 func (p *Plan) Options() Options { return p.opts }
 
-// CheckBatch returns an *option.Error (ErrNoSignature) if Options.Compiled is set and no
-// signature is compiled for batches of that many samples.
+// CheckBatch returns ErrNoSignature if Options.Compiled is set and no signature is compiled for
+// this batch size.
 func (p *Plan) CheckBatch(samples int) error {
 	if !p.opts.Compiled {
 		return nil
@@ -127,11 +126,11 @@ func compiledError(fix, reason string, args ...any) error {
 	return &option.Error{Option: "Options.Compiled", Reason: fmt.Sprintf(reason, args...), Fix: fix, Err: ErrNoSignature}
 }
 
-// ChooseSteps chooses a value of Options.StepsPerExecution for a dataset with the given batch
-// size. It is the number of steps that the signature was exported for (with Options.Compiled,
-// that of its compiled form). If the signature takes any number, it is the largest number up
-// to 50 whose inputs take at most 16 MiB. If the result is 1, the error is the reason:
-// ErrStack or ErrData. The current value of Options.StepsPerExecution is ignored.
+// ChooseSteps chooses Options.StepsPerExecution for a dataset and a batch size. It is the
+// number of steps that train_n was exported for, or with Options.Compiled train_n_xla. If any
+// number is possible, it is at most 50 and the inputs of an execution take at most 16 MiB. With
+// a result of 1, the error is the reason: ErrStack or ErrData. The current value of
+// Options.StepsPerExecution does not matter.
 func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	fields, err := CheckData(p.model, p.roles.Train, ds, data.Pass{Batch: batch, DropRemainder: true})
 	if err != nil {
@@ -169,7 +168,6 @@ func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	return n, nil
 }
 
-// layOut finds the layouts of Options.StepsPerExecution.
 func (p *Plan) layOut() (err error) {
 	want := p.opts.StepsPerExecution
 	refuse := func(reason, fix string, err error) error {
@@ -190,8 +188,8 @@ func (p *Plan) layOut() (err error) {
 	return nil
 }
 
-// checkCompiled rejects Options.Compiled if the model has no XLA-compiled signatures, or if
-// they do not match train or the exporter's notes.
+// checkCompiled rejects Options.Compiled if the compiled signatures are missing or do not match
+// the train signature or the exporter's notes.
 func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 	switch {
 	case p.opts.Device.Deterministic:
@@ -220,26 +218,26 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 // ErrStack means that train steps cannot run together in one execution.
 var ErrStack = errors.New("train steps cannot run together in one execution")
 
-// The limits of ChooseSteps per execution: the number of steps, and the bytes of their inputs.
+// The limits of ChooseSteps for an execution: the number of steps, and the bytes of the inputs.
 const (
 	autoSteps = 50
 	autoBytes = 16 << 20
 )
 
-// layout describes a signature that runs several steps per execution.
+// layout describes a signature of several steps per execution.
 type layout struct {
 	signature *savedmodels.Signature
-	// steps and batch are the sizes that the signature was exported for; -1 means any.
+	// steps and batch are the fixed sizes of the signature; -1 means any.
 	steps, batch int64
 }
 
-// takes reports whether the signature can run n steps on batches of that many samples.
+// takes reports whether the signature can run n steps on batches of this size.
 func (l *layout) takes(n, samples int) bool {
 	return (l.steps < 0 || l.steps == int64(n)) && (l.batch < 0 || l.batch == int64(samples))
 }
 
-// layouts returns the layout of the model's train_n and, with Options.Compiled, that of its
-// compiled form, which is nil if there is none.
+// layouts returns the layout of train_n and, with Options.Compiled, the layout of train_n_xla.
+// compiled is nil if it is not used.
 func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	if p.roles.TrainN == "" {
 		return nil, nil, fmt.Errorf("%w: %s", ErrStack, p.whySingle())
@@ -264,7 +262,7 @@ func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	return plain, compiled, nil
 }
 
-// whySingle returns the reason why a model has no role for several steps per execution.
+// whySingle returns why the model cannot run several steps per execution.
 func (p *Plan) whySingle() string {
 	if why := unusable(p.model, "train_n"); why != "" {
 		return why
@@ -280,8 +278,8 @@ func isStacked(input string) bool {
 	return !slices.Contains([]string{savedmodels.InputLearningRate, savedmodels.InputLossScale, savedmodels.InputGroupSize}, input)
 }
 
-// layoutOf reads the layout of a signature that runs several steps of train. It rejects a
-// signature whose steps would differ from train.
+// layoutOf reads the layout of a signature that runs several steps. Each of its steps must do
+// the same as train.
 func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signature) (*layout, error) {
 	sig, err := model.Signature(name)
 	if err != nil {
@@ -328,8 +326,8 @@ func (l *layout) differs(train *savedmodels.Signature) string {
 	return ""
 }
 
-// add adds the sizes of an input to the layout, and returns what is wrong with them; empty if
-// nothing is.
+// add adds the sizes of an input to the layout, and returns the problem with them; empty if
+// there is none.
 func (l *layout) add(in savedmodels.Tensor) string {
 	if in.UnknownRank {
 		return ""
@@ -358,8 +356,8 @@ func (l *layout) add(in savedmodels.Tensor) string {
 	return ""
 }
 
-// batchOf returns the number of samples that a signature was exported for, which is dimension
-// dim of its data inputs; -1 means any.
+// batchOf returns the fixed batch size of a signature, which is dimension dim of its data
+// inputs; -1 means any.
 func batchOf(sig *savedmodels.Signature, dim int) int64 {
 	for _, t := range sig.DataInputs() {
 		if !t.UnknownRank && len(t.Shape) > dim && t.Shape[dim] >= 0 {

@@ -19,33 +19,33 @@ import (
 
 // PreprocessingOptions configure a preprocessing graph.
 type PreprocessingOptions struct {
-	// Input and Output are names of tensors in the graph, as in "images" or "augmented:0".
-	// Their first dimension is the number of samples, which must be open.
+	// Input and Output are names of tensors in the graph, such as "images" or "augmented:0".
+	// Their first dimension counts the samples and must be open.
 	Input, Output string
-	// SeedInput is the name of a tensor that takes two int64, the seed of TensorFlow's
-	// stateless random operations; empty if the graph draws no random numbers. It is fed Seed
-	// and the position of the batch, epoch<<32 + batch.
+	// SeedInput is the name of a tensor of two int64, for TensorFlow's stateless random
+	// operations. It gets Seed and the position of the batch, epoch<<32 + batch. It is empty if
+	// the graph draws no random numbers.
 	SeedInput string
 	Seed      int64
-	// Device are the settings of TensorFlow's devices, as in Options.
+	// Device are the settings of TensorFlow's devices, like Options.Device.
 	Device gpuopts.Options
 }
 
-// ErrPreprocessing means that the graph cannot preprocess batches, or returns a wrong result.
+// ErrPreprocessing means that the graph cannot preprocess batches or returned a wrong shape.
 var ErrPreprocessing = errors.New("the graph cannot be used for preprocessing")
 
-// Preprocessing is a graph that transforms a field of the data before the model, such as an
-// augmentation or a normalization. It keeps the number of samples, and may change their shape
-// and element type. The result depends only on the batch, the seed and the position. The graph
-// runs in its own native session.
+// Preprocessing is a graph that transforms a field of the data, such as an augmentation or a
+// normalization. It may change the shape and the type of samples, but not their number. The
+// result depends only on the batch, the seed and the position of the batch. The graph runs in a
+// native session separate from the model's.
 //
-// Preprocessing is safe for concurrent use; it processes one batch at a time.
+// Several goroutines may use a Preprocessing. It processes one batch at a time.
 type Preprocessing struct {
 	o       PreprocessingOptions
 	sum     string // hash of the graph
 	in, out tfbind.DType
 
-	// mu is held while the native step is used, and by Close.
+	// mu protects the native step.
 	mu    sync.Mutex
 	graph *tfbind.Graph
 	tf    *tfbind.Session
@@ -53,15 +53,15 @@ type Preprocessing struct {
 	shape []int64 // scratch
 }
 
-// OpenPreprocessing loads a serialized GraphDef, which may come from another TensorFlow
-// binding. The result must be closed. A name that the graph lacks is tfbind.ErrNotFound.
+// OpenPreprocessing loads a serialized GraphDef, which any TensorFlow binding can write. The
+// result must be closed. A missing name is tfbind.ErrNotFound. The error is ErrPreprocessing if
+// the graph
+// - returns strings or half-precision values, or
+// - has an operation with state, such as random numbers without a seed, a queue, a table or an
+// iterator. A resumed training could not repeat its results.
 //
-// Strings and half-precision outputs are ErrPreprocessing. So are operations whose results
-// depend on earlier runs, also in functions: random numbers without a seed, queues, tables,
-// iterators. A resumed training could not repeat them. Variables have no value. The graph must
-// be trusted: operations that touch files are allowed.
-//
-// ctx is checked before loading, which TensorFlow cannot interrupt.
+// Variables have no value. The graph must be trusted, since it may access files. ctx is checked
+// before loading, which TensorFlow cannot interrupt.
 func OpenPreprocessing(ctx context.Context, graph []byte, o PreprocessingOptions) (*Preprocessing, error) {
 	p := &Preprocessing{o: o}
 	err := causeOf(ctx)
@@ -127,8 +127,8 @@ func (p *Preprocessing) load(graph []byte) error {
 	return err
 }
 
-// checkOperations rejects operations whose results depend on earlier runs. It also looks in
-// functions, which include the bodies of loops and conditions.
+// checkOperations rejects operations with state in the graph and its functions, which include
+// the bodies of loops and conditions.
 func (p *Preprocessing) checkOperations(graph []byte) error {
 	list, err := p.graph.Operations()
 	if err != nil {
@@ -154,8 +154,8 @@ func (p *Preprocessing) checkOperations(graph []byte) error {
 	return nil
 }
 
-// Close frees the session, the graph and the buffers once a batch in progress is done. Closing
-// twice does nothing; later batches return tfbind.ErrClosed.
+// Close waits for a batch in progress and frees the graph. Closing twice does nothing, and
+// later batches return tfbind.ErrClosed.
 func (p *Preprocessing) Close() error {
 	if p == nil {
 		return nil
@@ -167,16 +167,15 @@ func (p *Preprocessing) Close() error {
 	return err
 }
 
-// Apply processes one batch of a field, for loops that do not use a Dataset. epoch and batch
-// are its position, from 0. The result is new memory. Values are converted to the input's
-// element type as by [Step.Set], but the shape is not changed. ctx is checked before the run,
-// which is not interrupted.
+// Apply processes one batch of a field in new memory. epoch and batch are its position, from 0.
+// Values are converted to the input's element type as in [Step.Set]. ctx is checked before the
+// run, which is not interrupted.
 func (p *Preprocessing) Apply(ctx context.Context, epoch, batch int, values data.Array) (data.Array, error) {
 	return p.apply(ctx, epoch, batch, values, nil, nil)
 }
 
-// apply implements Apply. sample, if not nil, is the expected shape of a sample. The result
-// uses the memory of buffer if it fits.
+// apply implements Apply. sample is the expected shape of a sample, if not nil. The result uses
+// the memory of buffer if it fits.
 func (p *Preprocessing) apply(ctx context.Context, epoch, batch int, in data.Array, sample []int, buffer any) (out data.Array, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,12 +226,12 @@ func (p *Preprocessing) apply(ctx context.Context, epoch, batch int, in data.Arr
 	return out, err
 }
 
-// Dataset returns ds with a field that the graph transforms batch by batch. The caller closes
-// the Preprocessing after the last pass. Concurrent passes wait for each other. With
-// data.Prefetch, the graph runs in the prefetcher's goroutine. A checkpoint identifies the
-// data before the graph, the graph and the seed.
+// Dataset returns ds with a field that the graph transforms. The caller closes the
+// Preprocessing after the last pass. Concurrent passes wait for each other. With data.Prefetch,
+// the graph runs in the goroutine that reads ahead. The identity in a checkpoint consists of
+// ds, the graph and the seed.
 //
-// Dataset processes the first two samples of ds to find the shape and type of the results.
+// To find the shape and type of the result, Dataset processes the first two samples.
 func (p *Preprocessing) Dataset(ds data.Dataset, field string) (data.Dataset, error) {
 	d := &preprocessed{graph: p, ds: ds, fields: ds.Fields()}
 	d.at = slices.IndexFunc(d.fields, func(f data.FieldSpec) bool { return f.Name == field })
@@ -262,7 +261,6 @@ func (p *Preprocessing) Dataset(ds data.Dataset, field string) (data.Dataset, er
 	return nil, fmt.Errorf("%s: no samples to try the preprocessing graph on: %w", ds.Name(), data.ErrFormat)
 }
 
-// preprocessed is a dataset with a field that a graph transforms.
 type preprocessed struct {
 	graph  *Preprocessing
 	ds     data.Dataset
@@ -271,7 +269,7 @@ type preprocessed struct {
 	idle   atomic.Pointer[buffers]
 }
 
-// buffers are the memory of a pass. The next pass reuses them.
+// buffers is memory that the next pass uses again.
 type buffers struct {
 	values any
 	fields []data.Field
@@ -289,8 +287,8 @@ func (d *preprocessed) Fields() []data.FieldSpec {
 	return fields
 }
 
-// Source returns the dataset before the graph. Together with Describe it identifies the data
-// in checkpoints. Describe does not include the names in the graph.
+// Source returns the dataset before the graph. Source and Describe identify the data in
+// checkpoints. The names in the graph are not part of the identity.
 func (d *preprocessed) Source() data.Dataset { return d.ds }
 
 func (d *preprocessed) Describe() string {

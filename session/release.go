@@ -5,11 +5,10 @@ import (
 	"steadyfit/internal/allocator"
 )
 
-// releaseProfile are the variables of the release profile. TensorFlow's pool for large blocks
-// returns nothing to the system, so the profile makes them come from malloc. By default glibc
-// would map and unmap each block, which costs page faults in every step. The profile makes it
-// keep freed blocks in the main arena, which has no heaps of 64 MiB. MALLOC_CONF does the same
-// for a preloaded jemalloc.
+// releaseProfile makes TensorFlow allocate large blocks with malloc instead of its own pool,
+// which returns nothing to the system. It makes glibc keep freed blocks in the main arena,
+// which has no heaps of 64 MiB. By default glibc unmaps each block, which costs page faults in
+// every step. MALLOC_CONF does the same for a preloaded jemalloc.
 var releaseProfile = []gpuopts.Variable{
 	{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1", For: profileName},
 	{Name: "MALLOC_ARENA_MAX", Value: "1", For: profileName},
@@ -20,10 +19,6 @@ var releaseProfile = []gpuopts.Variable{
 
 const profileName = "release profile"
 
-// ReleaseProfile lists environment variables, each as NAME=value. In a process with these
-// variables, ResetReload and Trim return the memory that TensorFlow has freed. The speed is
-// about that of TensorFlow's own pool, which returns none (docs/explanation/recovery.md). The
-// profile is for Linux with glibc or jemalloc.
 func ReleaseProfile() []string {
 	var list []string
 	for _, v := range releaseProfile {
@@ -32,6 +27,8 @@ func ReleaseProfile() []string {
 	return list
 }
 
-// UseReleaseProfile is like UseEnvironment for the variables of ReleaseProfile. It fails if a
-// variable has a different value or if TensorFlow is already open.
+// UseReleaseProfile works like UseEnvironment with the variables of the release profile. With
+// them, ResetReload and Trim return the memory that TensorFlow has freed, at about the speed of
+// TensorFlow's own pool, which returns none (docs/explanation/recovery.md). The profile is for
+// Linux with glibc or jemalloc.
 func UseReleaseProfile() error { return startWith(releaseProfile, "session.UseReleaseProfile") }

@@ -13,36 +13,34 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Depth is how much a reset closes and loads again.
+// Depth says how much a reset closes and loads again.
 type Depth string
 
-// The depths of a reset. docs/explanation/recovery.md has the memory that each returns to the
-// system.
+// The memory that each depth returns to the system is in docs/explanation/recovery.md.
 const (
 	// ResetNone does nothing.
 	ResetNone Depth = "none"
-	// ResetRestore writes the variables of the same session, so that another fold or trial
-	// does not load the model again. Right after taking the snapshot it changes nothing and
-	// returns no memory; it costs a Snapshot and a Revert.
+	// ResetRestore writes the variables of the open session, for example to start another trial
+	// without loading the model. It returns no memory.
 	ResetRestore Depth = "restore"
-	// ResetReload closes the session and its graph, returns malloc's free memory to the
-	// system, and loads the model again.
+	// ResetReload closes the session, returns malloc's free memory to the system, and loads the
+	// model again.
 	ResetReload Depth = "reload"
-	// ResetProcess ends the process after a checkpoint and continues in a new process. It
-	// needs a supervisor (package supervise).
+	// ResetProcess ends the process after a checkpoint. A supervisor (package supervise)
+	// continues in a new process.
 	ResetProcess Depth = "process"
 )
 
-// Reset describes a reset. The amounts are the anonymous memory of the process.
+// Reset describes a finished reset. Its amounts are the anonymous memory of the process.
 type Reset struct {
 	Depth Depth
-	// Closed is the amount between closing and loading; it is unknown for ResetRestore.
+	// Closed is the amount after closing and before loading; unknown for ResetRestore.
 	Before, Closed, After memory.Reading
 	Took                  time.Duration
 }
 
-// Returned returns the decrease of memory, which is negative if it grew, and unknown if an
-// amount is unknown.
+// Returned returns by how much the memory decreased. It is negative if the memory grew, and
+// unknown if Before or After is.
 func (r Reset) Returned() memory.Reading {
 	if !r.Before.OK || !r.After.OK {
 		return memory.Reading{}
@@ -51,24 +49,21 @@ func (r Reset) Returned() memory.Reading {
 }
 
 // ErrLost means that a reset closed the session and could not load the model again. The
-// snapshot and the checkpoints still have the trained state, and a new session can Revert to
-// the snapshot. ErrLost is a supervise.ErrRetry, so a supervisor continues from the last
-// checkpoint in a new process.
+// snapshot and the checkpoints remain valid: a new session can Revert to the snapshot. ErrLost
+// matches supervise.ErrRetry, so a supervisor resumes from the last checkpoint.
 var ErrLost = fmt.Errorf("the session is lost: %w", supervise.ErrRetry)
 
-// Reset returns the model to the state of a snapshot, or with nil to its original weights, at
-// a given depth. With a snapshot taken just before, training continues bit for bit as if there
-// had been no reset, except for state outside of variables; see Snapshot.
+// Reset returns the model to a snapshot, or to its original weights if the snapshot is nil.
+// After a reset to a snapshot that was just taken, training gives the same results bit for bit,
+// except for state outside of variables; see Snapshot.
 //
-// A reset needs memory for the snapshot until it is closed, at most one copy of the variables
-// (Snapshot.Bytes). ResetReload also needs memory for the newly loaded variables until they
-// have the snapshot's values. There are never two sessions at a time.
+// A reset needs memory for the snapshot, at most one copy of the variables (Snapshot.Bytes).
+// ResetReload also needs memory for a second copy while it writes the variables. There is never
+// a second session.
 //
-// ResetReload first checks the model's folder (savedmodels.Model.CheckUnchanged); if that
-// fails, nothing is closed. Steps made by Prepare are closed with the session. If loading
-// fails after that, the session is closed, the error is ErrLost, and the snapshot stays valid.
-// Reset does not try to load again: after the check, a failure means a lack of memory or a
-// damaged file, which a retry does not fix.
+// ResetReload closes the steps made by Prepare. It first checks the model's folder
+// (savedmodels.Model.CheckUnchanged) and closes nothing if the check fails. If loading fails
+// after the check, the error is ErrLost, the session is closed, and the snapshot remains valid.
 func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, error) {
 	if err := causeOf(ctx); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
@@ -121,8 +116,8 @@ func (s *Session) reload(ctx context.Context, to *Snapshot) error {
 	return s.Revert(ctx, to)
 }
 
-// lost closes a session that a reset could not load again. After a concurrent Close, the error
-// is tfbind.ErrClosed instead of ErrLost.
+// lost closes the session after a failed reload. After a concurrent Close, the error is
+// tfbind.ErrClosed instead of ErrLost.
 func (s *Session) lost(to *Snapshot, err error) error {
 	closing := s.Close()
 	if errors.Is(err, tfbind.ErrClosed) {
@@ -135,20 +130,20 @@ func (s *Session) lost(to *Snapshot, err error) error {
 	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), closing)
 }
 
-// Trim returns malloc's free memory to the system, as ResetReload does, and reports whether
-// malloc supports it; see [tfbind.TrimMalloc].
+// Trim returns malloc's free memory to the system. It reports whether malloc supports that; see
+// [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
 // MaxMmapThreshold is [tfbind.MaxMmapThreshold].
 const MaxMmapThreshold memory.Bytes = tfbind.MaxMmapThreshold
 
-// SetMmapThreshold sets the size from which malloc returns freed blocks to the system; see
-// [tfbind.SetMmapThreshold].
+// SetMmapThreshold sets the block size from which malloc returns freed blocks to the system;
+// see [tfbind.SetMmapThreshold].
 func SetMmapThreshold(size memory.Bytes) error { return tfbind.SetMmapThreshold(int(size)) }
 
-// HasPool reports whether TensorFlow allocates large blocks on the CPU from its own pool,
-// which returns nothing to the system. It does so with oneDNN and without
-// TF_ONEDNN_USE_SYSTEM_ALLOCATOR. HasPool is false if TensorFlow is not open.
+// HasPool reports whether TensorFlow allocates large blocks on the CPU from its own pool, which
+// returns nothing to the system. That is the case with oneDNN unless
+// TF_ONEDNN_USE_SYSTEM_ALLOCATOR is set. HasPool is false if TensorFlow is not open.
 func HasPool() bool {
 	on, _ := tfbind.OneDNN()
 	env, _ := tfbind.Environment()
@@ -156,11 +151,10 @@ func HasPool() bool {
 	return on && (err != nil || len(missing) > 0)
 }
 
-// ErrOutOfMemory means that TensorFlow had no memory for a step. The variables may be partly
-// updated.
+// ErrOutOfMemory means that a step ran out of memory. Some of the variables may be updated.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted
 
-// bringTo sets all variables to those of a snapshot, or to the original weights.
+// bringTo sets all variables to a snapshot, or to the original weights if it is nil.
 func (s *Session) bringTo(ctx context.Context, to *Snapshot) error {
 	if to != nil {
 		return s.Revert(ctx, to)
@@ -168,7 +162,6 @@ func (s *Session) bringTo(ctx context.Context, to *Snapshot) error {
 	return s.Restore(ctx, filepath.Join(s.model.Dir, "variables", "variables"))
 }
 
-// anonymous returns the anonymous memory of this process.
 func anonymous() memory.Reading {
 	p, err := memory.Read()
 	if err != nil {

@@ -22,63 +22,57 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Resolved is the settings that TensorFlow actually uses, read back from it instead of copied
-// from the options. Settings that cannot be read back, such as the sizes of thread pools, are
-// absent.
+// Resolved has the settings that TensorFlow uses, as read back from TensorFlow. Settings that
+// cannot be read back, such as the sizes of thread pools, are absent.
 type Resolved struct {
-	// TensorFlow is TensorFlow's version.
+	// TensorFlow is the version.
 	TensorFlow string
-	// Devices are TensorFlow's devices. MemoryBytes of a GPU is the limit of its allocator,
-	// unless Unlimited is set.
+	// Devices are TensorFlow's devices. MemoryBytes of a GPU is the limit of its allocator.
 	Devices []tfbind.Device
-	// Unlimited names an allocator of GPU memory without a limit, such as
-	// cuda_malloc_async.
+	// Unlimited names a GPU allocator without a limit, such as cuda_malloc_async; empty if the
+	// allocator has a limit.
 	Unlimited string
-	// Step is a traced train step; nil if none was traced.
+	// Step describes a traced train step; nil if none was traced.
 	Step *TracedStep
-	// StepsPerExecution is the number of train steps per execution of StepsSignature in the
-	// training. The traced step is always a single one. It is 0 if steps run one by one, or if
-	// no step was traced.
+	// StepsPerExecution is the number of train steps that StepsSignature runs per execution. It
+	// is 0 if steps run one by one or no step was traced. The traced step is always a single
+	// step.
 	StepsPerExecution int
 	StepsSignature    string
-	// Untraced is the reason why no step was traced; empty if one was.
+	// Untraced is the reason why no step was traced; empty otherwise.
 	Untraced string
 }
 
 // TracedStep counts the operations of a traced train step.
 type TracedStep struct {
-	// Operations counts the operations by the full name of their device. If the executor
-	// cannot trace (gpuopts.SingleThreaded), Operations and all other fields are empty.
+	// Operations counts the operations by the full name of their device. It is empty, like all
+	// other fields, if the executor cannot trace (gpuopts.SingleThreaded).
 	Operations map[string]int
-	// Allocators has, by the name of each TensorFlow allocator, the largest amount that it had
-	// handed out at the end of an operation. The amount is for the whole process, and includes
-	// a second copy of the variables (see Session.Resolved). It is unknown for allocators that
-	// do not count.
+	// Allocators has the peak memory of each TensorFlow allocator by its name, measured at the
+	// end of each operation for the whole process. It includes the snapshot that
+	// Session.Resolved takes. It is unknown if the allocator does not count.
 	Allocators map[string]memory.Reading
-	// Matrix counts matrix multiplications and convolutions, including those of gradients, by
-	// the element type of their output. They take most of the time of most models. Floating
-	// counts all operations with floating-point outputs, including reads of variables.
+	// Matrix counts matrix multiplications and convolutions, with their gradients, by the type
+	// of their output. Floating counts all operations with floating-point outputs.
 	//
-	// A kernel may compute in a narrower type without a trace showing it: oneDNN can round
-	// float32 to bfloat16 (gpuopts.Options.OneDNNMath), and a GPU can round to TensorFloat-32.
-	// A trace does not show the operations in XLA's clusters either.
+	// A trace shows neither the operations in XLA clusters nor a computation in a narrower type
+	// inside a kernel. oneDNN can round float32 to bfloat16 (gpuopts.Options.OneDNNMath), and a
+	// GPU can round it to TensorFloat-32.
 	Matrix, Floating map[tfbind.DType]int
-	// Casts counts the casts that rewriting to 16 bits (gpuopts.Options.Precision) inserted.
+	// Casts counts the casts that gpuopts.Options.Precision inserted.
 	Casts int
-	// Clusters counts the executions of XLA-compiled code, OneDNN the operations that oneDNN
-	// ran.
+	// Clusters counts the executions of XLA-compiled code. OneDNN counts the operations that
+	// oneDNN ran.
 	Clusters, OneDNN int
 }
 
-// Resolved returns the resolved settings. If b has samples, it trains on b in a traced step
-// and undoes the step: afterwards all variables are the same bit for bit. No step is traced if
-// b is the zero Batch, if training has state that cannot be restored
-// (savedmodels.CodeStateNotSaved, CodeNoSaver), or if the step fails in TensorFlow.
+// Resolved returns the resolved settings. If b has samples, it traces a train step on b and
+// then restores all variables bit for bit. Untraced is set if training has state that cannot be
+// restored (savedmodels.CodeStateNotSaved, CodeNoSaver), or if the step fails in TensorFlow.
 //
-// The traced step takes the time and the memory of a train step, a Snapshot, and some hundred
-// bytes per operation; TensorFlow may keep the memory. With micro-batches the last one is
-// traced, and with several steps per execution a single step. If the state cannot be restored,
-// Resolved returns an error, and the variables may be partly updated.
+// The traced step takes the time and the memory of a train step and a Snapshot, and some
+// hundred bytes per operation. With micro-batches, the last one is traced. If the variables
+// cannot be restored, Resolved returns an error, and some of the variables may be updated.
 func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err error) {
 	if r.Devices, err = s.Devices(); err != nil {
 		return r, err
@@ -117,7 +111,7 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err e
 		r.Step.Allocators[name] = use.Peak
 	}
 	if s.compiledFor(b.Size) != nil && s.parts < 2 && r.Step.Clusters == 0 {
-		// The trace shows an XLA-compiled signature as a call of the function.
+		// The trace shows an XLA-compiled signature as a call of a function.
 		r.Step.Clusters = t.Calls
 	}
 	if n := s.Stackable(s.opts.StepsPerExecution, b.Size); n > 1 {
@@ -126,7 +120,7 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err e
 	return r, nil
 }
 
-// untraceable returns the reason why a step cannot be traced and undone; empty if it can.
+// untraceable returns why a step cannot be traced and undone; empty if it can.
 func (s *Session) untraceable() string {
 	if s.train == nil {
 		return "the session was opened read-only"
@@ -139,10 +133,10 @@ func (s *Session) untraceable() string {
 	return ""
 }
 
-// errUndone means that the changes of a traced step could not be undone.
+// errUndone means that the variables could not be restored after a traced step.
 var errUndone = errors.New("the state before the traced step could not be restored, so that the variables are in doubt")
 
-// rehearse traces a train step and undoes it.
+// rehearse traces a train step and restores the variables.
 func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, err error) {
 	before, err := s.Snapshot(ctx)
 	if err != nil {
@@ -150,7 +144,7 @@ func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, 
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
 	if math.IsNaN(s.rate) {
-		s.rate = 0 // any rate will do; Revert restores the unset rate
+		s.rate = 0 // any rate is valid, because Revert restores NaN
 	}
 	metadata, err = s.Trace(ctx, 0, b, make([]float64, len(s.trainNames)))
 	if undone := s.Revert(context.WithoutCancel(ctx), before); undone != nil {
@@ -159,9 +153,8 @@ func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, 
 	return metadata, err
 }
 
-// String returns a summary in one line, as in "CPU; bfloat16 in 5 of 6 matrix operations,
-// float32 in 1; 11 casts; oneDNN in 6 operations; allocator mklcpu (peak 1.5 MiB); TensorFlow
-// 2.21.0".
+// String returns a one-line summary, such as "CPU; bfloat16 in 5 of 6 matrix operations,
+// float32 in 1; oneDNN in 6 operations; TensorFlow 2.21.0".
 func (r Resolved) String() string {
 	parts := []string{r.devices()}
 	if r.StepsPerExecution > 1 {
@@ -179,8 +172,7 @@ func (r Resolved) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// devices returns the names of the devices and, if there are several, the number of operations
-// that each ran.
+// devices lists the devices. If there are several, each has its number of operations.
 func (r Resolved) devices() string {
 	if len(r.Devices) == 0 {
 		return "no devices"
@@ -209,7 +201,7 @@ func (t *TracedStep) parts() (parts []string) {
 	for _, n := range t.Matrix {
 		all += n
 	}
-	// Narrow types, which options ask for, are listed first.
+	// Options ask for narrow types, which are therefore listed first.
 	types := slices.SortedFunc(maps.Keys(t.Matrix), func(a, b tfbind.DType) int {
 		return cmp.Or(cmp.Compare(a.Size(), b.Size()), cmp.Compare(a, b))
 	})
@@ -245,10 +237,10 @@ func (t *TracedStep) parts() (parts []string) {
 	return parts
 }
 
-// Missing returns a warning for each option without effect: a precision in which no matrix
-// operation ran, XLA that compiled nothing, a GPU that ran nothing, and options for GPUs if
-// there is none. Effects that the trace cannot show are not reported: with several steps per
-// execution, those of precision and XLA.
+// Missing returns a warning for each option without effect, such as a precision in which no
+// matrix operation ran, XLA that compiled nothing, or a GPU option without a GPU. It does not
+// report effects that a trace cannot show. These include precision and XLA with several steps
+// per execution.
 func (r Resolved) Missing(o gpuopts.Options) (list []*option.Error) {
 	warn := func(setting, format string, args ...any) {
 		list = append(list, option.New(setting, fmt.Sprintf(format, args...), ""))
@@ -284,13 +276,13 @@ func (r Resolved) Missing(o gpuopts.Options) (list []*option.Error) {
 	return list
 }
 
-// narrowTypes are the element types that each precision computes in.
+// narrowTypes has the element type of each 16-bit precision.
 var narrowTypes = map[gpuopts.Precision]tfbind.DType{
 	gpuopts.BFloat16: tfbind.BFloat16, gpuopts.Float16CPU: tfbind.Float16, gpuopts.Float16GPU: tfbind.Float16,
 }
 
-// whyNot returns the reason why no matrix operation ran in 16 bits; empty if one did, or if
-// XLA may have compiled it.
+// whyNot returns why no matrix operation ran in type d. It returns "" if one did, or if XLA may
+// have compiled it.
 func (t *TracedStep) whyNot(d tfbind.DType) string {
 	nothing := fmt.Sprintf("nothing ran in %v: ", d)
 	switch {
@@ -312,8 +304,7 @@ func hasGPU(devices []tfbind.Device) bool {
 	return slices.ContainsFunc(devices, func(d tfbind.Device) bool { return d.Type == "GPU" })
 }
 
-// shortNames returns the names of devices without their job and task, as in "GPU:0". A single
-// CPU is called "CPU".
+// shortNames returns device names without job and task, such as "GPU:0". The only CPU is "CPU".
 func shortNames(devices []tfbind.Device) []string {
 	names := make([]string, len(devices))
 	cpus := 0

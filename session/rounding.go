@@ -8,39 +8,37 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Rounding has the options that make train steps round differently from plain ones. Plain
-// steps run one by one, as exported, with TensorFlow's defaults. The zero value means plain
-// steps. Options with the same Rounding run the same steps bit for bit, except for Device.XLA,
-// which is not included.
+// Rounding has the options that change how train steps round. The zero value is for steps that
+// run one by one, as exported, with TensorFlow's defaults ("plain steps"). Two sessions with
+// equal Rounding give the same results bit for bit, unless Device.XLA differs.
 //
-// Measured with TensorFlow 2.21 on 2 cores: the variables after 50 to 200 steps of Adam, on
-// the built-in float32 models with a train_n, an attention block and a dense 20-64-64-1 model.
-// Several steps per execution, the single-threaded executor, the calling thread, the number of
-// inter-op threads, and jemalloc keep the bits of plain steps, except as described below.
+// Measured with TensorFlow 2.21 on 2 cores, for 50 to 200 steps of Adam on the built-in float32
+// models with a train_n, an attention block and a dense 20-64-64-1 model: except as described
+// below, results do not depend on steps per execution, the executor, CallerRuns, inter-op
+// threads or jemalloc.
 type Rounding struct {
 	// Compiled is Options.Compiled.
 	Compiled bool
-	// Loop means several steps per execution in the single-threaded executor with oneDNN. That
-	// executor runs the loop of train_n as a function, which TensorFlow does not rewrite to
-	// the kernels of oneDNN, so the steps have the bits of plain steps without oneDNN. digits
-	// and lstm were the same with both kernels; all others differed in the last digits. Before
-	// a library is open, Loop assumes oneDNN unless the options or TF_ENABLE_ONEDNN_OPTS turn
-	// it off.
+	// Loop reports several steps per execution in the single-threaded executor with oneDNN.
+	// TensorFlow does not rewrite the loop of train_n to oneDNN kernels there, so the results
+	// are those of plain steps without oneDNN. They differ in the last digits, except for
+	// digits and lstm. Before TensorFlow is open, Loop is based on the options and
+	// TF_ENABLE_ONEDNN_OPTS.
 	Loop bool
-	// StepsPerExecution is Options.StepsPerExecution with Compiled or Loop, and 0 otherwise.
-	// It decides which steps round differently: remaining single steps, such as those before a
-	// checkpoint, do not.
+	// StepsPerExecution is Options.StepsPerExecution with Compiled or Loop, otherwise 0. It
+	// determines which steps run alone, such as those before a checkpoint, and these round like
+	// plain steps.
 	StepsPerExecution int
-	// IntraThreads is Options.Device.IntraThreads, the number of threads that share an
-	// operation; it changes the order of additions. Convolutions differed with batches of 32
-	// (digits-cnn, image-224), matrix products with larger ones (dense-100-64-1, attention). 0
-	// means one per core, so other machines may round differently too.
+	// IntraThreads is Options.Device.IntraThreads, the number of threads per operation, which
+	// changes the order of additions. Results differed for convolutions at batch size 32
+	// (digits-cnn, image-224) and for matrix products at larger ones (dense-100-64-1,
+	// attention). 0 means one thread per core, so another machine may round differently.
 	IntraThreads int
 	// Precision is Options.Device.Precision.
 	Precision gpuopts.Precision
 }
 
-// Rounding returns the options that make train steps round differently from plain ones.
+// Rounding returns the options that change how train steps round.
 func (o Options) Rounding() Rounding {
 	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, Precision: o.Device.Precision}
 	r.Loop = o.StepsPerExecution > 1 && o.Device.Executor == gpuopts.SingleThreaded && o.oneDNN()
@@ -50,8 +48,8 @@ func (o Options) Rounding() Rounding {
 	return r
 }
 
-// oneDNN reports whether steps are computed with oneDNN, according to the open library. If
-// none is open, it is true unless the options or the environment turn oneDNN off.
+// oneDNN reports whether the open library uses oneDNN. If no library is open, it reports
+// whether the options and the environment leave oneDNN on.
 func (o Options) oneDNN() bool {
 	if on, known := tfbind.OneDNN(); known {
 		return on

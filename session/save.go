@@ -16,23 +16,23 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Save writes all variables, including those of the optimizer, to the files prefix.index and
-// prefix.data-00000-of-00001. ctx is checked before the save; a save in progress is not
-// interrupted. If the file system refuses, the error is a SaveError.
+// Save writes all variables, including the optimizer's, to prefix.index and
+// prefix.data-00000-of-00001. ctx is checked before saving, which is not interrupted. An error
+// of the file system is a *SaveError.
 func (s *Session) Save(ctx context.Context, prefix string) error {
 	return s.withPrefix("save", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
 		target, err := s.tf.Graph().Output(saver.SaveTensor)
 		if err != nil {
 			return err
 		}
-		// TensorFlow writes to this folder before it renames the files to their prefix. After
-		// an error the folder stays (TensorFlow 2.21).
+		// TensorFlow writes to this folder and then renames the files. After an error it does
+		// not remove the folder (TensorFlow 2.21).
 		temp := prefix + "_temp"
 		_, there := os.Lstat(temp)
 		out, err := s.tf.Run(ctx, feeds, []tfbind.Output{target})
 		if err != nil {
 			if errors.Is(there, fs.ErrNotExist) && !remote(prefix) {
-				_ = os.RemoveAll(temp) // the first error is more important
+				_ = os.RemoveAll(temp)
 			}
 			return s.saveError(prefix, err)
 		}
@@ -40,8 +40,8 @@ func (s *Session) Save(ctx context.Context, prefix string) error {
 	})
 }
 
-// Restore sets all variables from the files of Save. If it fails, only some of the variables
-// may be restored.
+// Restore sets all variables from the files of Save. After an error, some of the variables may
+// be restored.
 func (s *Session) Restore(ctx context.Context, prefix string) error {
 	return s.withPrefix("restore", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
 		target, err := s.tf.Graph().Operation(saver.RestoreOp)
@@ -53,7 +53,7 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 	})
 }
 
-// withPrefix calls run with the model's saver and with the feed of the file prefix.
+// withPrefix calls run with the model's saver and the feed for the file prefix.
 func (s *Session) withPrefix(op, prefix string, run func(*savedmodels.Saver, tfbind.Feeds) error) error {
 	saver := s.model.Saver
 	if saver == nil {
@@ -79,9 +79,9 @@ func errNoSaver(m *savedmodels.Model) error {
 	return fmt.Errorf("%s cannot be saved or restored: the SavedModel has no saver; export it with TensorFlow 2 or scripts/export.py", m.Dir)
 }
 
-// SaveError reports that the file system could not store the files of Save or SaveModel.
-// errors.Is finds the cause: syscall.ENOSPC, EDQUOT, EROFS, EACCES and others. It is never
-// ErrOutOfMemory, although TensorFlow has one code for both. The session is not affected.
+// SaveError reports that the file system could not store the files of Save or SaveModel. It
+// never matches ErrOutOfMemory, although TensorFlow has the same code for a full disk. The
+// session remains usable.
 type SaveError struct {
 	// Op is "save" or "save model to".
 	Op string
@@ -91,12 +91,11 @@ type SaveError struct {
 	Needs memory.Bytes
 	// Free is the free space on the disk.
 	Free memory.Reading
-	// Remedy is what the user can do.
+	// Remedy is what the user can do; empty if unknown.
 	Remedy string
-	// Err is the error of the file system.
+	// Err is the file system's error, such as syscall.ENOSPC, EROFS or EACCES.
 	Err error
-	// TensorFlow is TensorFlow's error if TensorFlow was writing. For a full disk, its text is
-	// about memory.
+	// TensorFlow is TensorFlow's error, if it wrote the files.
 	TensorFlow error
 }
 
@@ -111,19 +110,17 @@ func (e *SaveError) Error() string {
 	return text
 }
 
-// Unwrap returns the error of the file system.
 func (e *SaveError) Unwrap() error { return e.Err }
 
-// diskCodes are TensorFlow's codes for errors of the file system; other errors have them too.
-// Measured on 2.21: ENOSPC is RESOURCE_EXHAUSTED, EROFS and EPERM are PERMISSION_DENIED,
-// ENOENT is NOT_FOUND. In absl::ErrnoToStatusCode, EDQUOT and EMFILE are like ENOSPC, EACCES
-// is like EPERM, and EIO is UNKNOWN.
+// diskCodes are the codes that TensorFlow has for errors of the file system, and also for
+// others. TensorFlow 2.21 returned RESOURCE_EXHAUSTED for ENOSPC, PERMISSION_DENIED for EROFS
+// and EPERM, and NOT_FOUND for ENOENT. absl::ErrnoToStatusCode maps EDQUOT and EMFILE like
+// ENOSPC, EACCES like EPERM, and EIO to UNKNOWN.
 var diskCodes = []tfbind.Code{tfbind.ResourceExhausted, tfbind.PermissionDenied, tfbind.NotFound, tfbind.Unknown}
 
-// saveError returns a SaveError if the file system cannot write to a prefix. Otherwise it
-// returns err, which is TensorFlow's error. It tests the file system by writing a file:
-// TensorFlow's error has the cause only as text, and TensorFlow has already removed the file
-// that did not fit.
+// saveError returns a SaveError if a test file cannot be written beside the prefix, and
+// otherwise err, TensorFlow's error. A test is necessary because TensorFlow's error has the
+// cause only as text. TensorFlow has already removed its own files.
 func (s *Session) saveError(prefix string, err error) error {
 	var failed *tfbind.Error
 	if !errors.As(err, &failed) || !slices.Contains(diskCodes, failed.Code) || remote(prefix) {
@@ -139,7 +136,7 @@ func (s *Session) saveError(prefix string, err error) error {
 	return e
 }
 
-// withoutProbe removes the path of the probe file from an error of files.Writable.
+// withoutProbe removes the path of the test file from an error of files.Writable.
 func withoutProbe(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {
@@ -156,10 +153,10 @@ func newSaveError(op, path string, needs int64, err error) *SaveError {
 	return e
 }
 
-// saveBytes estimates the size of the files of Save: the values, and the names twice, since
-// TensorFlow merges one index into another.
+// saveBytes estimates the size of the files of Save. It counts names twice, because TensorFlow
+// writes them to two indexes and merges these.
 func saveBytes(m *savedmodels.Model) int64 {
-	const overhead, entry = 16 << 10, 64 // bytes of the files, and of each variable in an index
+	const overhead, entry = 16 << 10, 64 // bytes per checkpoint, and per variable in an index
 	sum := int64(overhead)
 	for _, v := range m.Variables {
 		if v.Saved {
@@ -169,6 +166,5 @@ func saveBytes(m *savedmodels.Model) int64 {
 	return sum
 }
 
-// remote reports whether TensorFlow would write to a remote file system, as for
-// gs://bucket/model.
+// remote reports whether the prefix is on a remote file system, such as gs://bucket/model.
 func remote(prefix string) bool { return strings.Contains(prefix, "://") }

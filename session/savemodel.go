@@ -16,15 +16,15 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// SaveModel writes the model with its current variables as a SavedModel: the same graph,
-// signatures and assets, with new values. Python, TensorFlow Serving and savedmodels.Open can
-// load it, and training can continue from it with the optimizer's state. fingerprint.pb is
-// omitted, since it describes the original variables.
+// SaveModel writes a SavedModel with the same graph, signatures and assets and the current
+// variables. Python, TensorFlow Serving and savedmodels.Open can load it, and training can
+// continue with the optimizer's state. The file fingerprint.pb is omitted because it describes
+// the original variables.
 //
-// SaveModel is atomic, and replaces a SavedModel at dir. If the machine crashes between two
-// renames, both models can remain in a folder .DIR.tmp-* beside dir, which TidyModels cleans
-// up. SaveModel fails if dir holds anything else or is inside the folder of the model being
-// trained. If the file system refuses, the error is a SaveError.
+// SaveModel replaces a SavedModel at dir atomically. If the machine crashes during the
+// replacement, both models can remain in a folder .DIR.tmp-* beside dir, which TidyModels
+// cleans up. SaveModel fails if dir has other content or is inside the folder of the model
+// being trained. An error of the file system is a *SaveError.
 func (s *Session) SaveModel(ctx context.Context, dir string) error {
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
@@ -63,8 +63,8 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	if err := files.SyncTree(whole); err != nil {
 		return err
 	}
-	// A folder cannot be renamed to an existing folder that has files, so the old one is moved
-	// away first. If the second rename fails, the old one is moved back.
+	// A rename cannot replace a folder that has files, so the old model is moved away first. If
+	// the new model cannot be renamed, the old one is moved back.
 	old := filepath.Join(temp, replacedModel)
 	err = os.Rename(dir, old)
 	replaced := err == nil
@@ -72,7 +72,7 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	if err := os.Rename(whole, dir); err != nil {
-		// Both finished models are kept.
+		// Keep both complete models.
 		keep = true
 		err = fmt.Errorf("%w; the trained model is in %s", err, whole)
 		if replaced {
@@ -83,9 +83,8 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	return files.SyncPath(parent)
 }
 
-// SaveModel writes the folder NAME to a folder .NAME + unfinishedMark + digits beside it. It
-// moves the model that it replaces to replacedModel inside that folder until the new one has
-// its name.
+// SaveModel writes the model NAME to a folder .NAME + unfinishedMark + digits beside it. In
+// that folder, replacedModel is the model being replaced.
 const (
 	unfinishedMark = ".tmp-"
 	replacedModel  = "old"
@@ -93,14 +92,13 @@ const (
 
 var unfinishedName = regexp.MustCompile(`(?s)^\.(.+)` + regexp.QuoteMeta(unfinishedMark) + `[0-9]+$`)
 
-// TidyModels removes the remains of SaveModel calls whose process was killed from a folder. A
-// model that was being replaced gets its name back if no new model has that name. A trained
-// model that does not have its name yet is lost. of selects models by the name of their folder
-// and the time of the last change; nil selects all. A folder that does not exist counts as
-// empty.
+// TidyModels removes what a killed SaveModel left in a folder. If NAME does not exist, it
+// restores the model that was being replaced. It deletes a new model that was not yet renamed
+// to NAME. of selects models by their name and the time of their last change; nil selects all.
+// A missing folder counts as empty.
 //
-// TidyModels must not run while a process saves a model that of selects. It returns the first
-// error of the file system.
+// TidyModels must not run while a process saves one of the selected models. It returns the
+// first error of the file system.
 func TidyModels(folder string, of func(model string, changed time.Time) bool) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -128,7 +126,7 @@ func TidyModels(folder string, of func(model string, changed time.Time) bool) er
 	return nil
 }
 
-// tidyModel removes the remains of saving a model, except the model that was to be replaced.
+// tidyModel removes what a killed SaveModel left, and restores the replaced model.
 func tidyModel(model, left string) error {
 	if _, err := os.Lstat(model); errors.Is(err, fs.ErrNotExist) {
 		if err := os.Rename(filepath.Join(left, replacedModel), model); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -138,8 +136,8 @@ func tidyModel(model, left string) error {
 	return os.RemoveAll(left)
 }
 
-// replaceable rejects a folder that holds anything but a SavedModel or that is inside the
-// original model.
+// replaceable rejects a folder that has other content than a SavedModel or is inside the folder
+// of the original model.
 func replaceable(dir, model string) error {
 	inside, err := within(dir, model)
 	if err != nil {
@@ -180,9 +178,8 @@ func within(dir, top string) (bool, error) {
 	return false, nil
 }
 
-// CheckOutput checks early what SaveModel would reject at the end of a long run: a dir with
-// other content or, as a SaveError, a dir that cannot be written to or a disk without enough
-// space for the model.
+// CheckOutput reports early what SaveModel would report at the end of a run: a dir with other
+// content or, as a *SaveError, a dir that is not writable or a disk without enough free space.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
@@ -217,7 +214,7 @@ func copyModel(from, to string) error {
 	})
 }
 
-// modelError converts an error of the file system in SaveModel to a SaveError.
+// modelError converts an error of the file system to a SaveError.
 func (s *Session) modelError(dir string, err error) error {
 	var saving *SaveError
 	switch {
@@ -230,14 +227,13 @@ func (s *Session) modelError(dir string, err error) error {
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
 		return newSaveError("save model to", dir, modelBytes(s.model), err)
 	}
-	// A file of the original model does not exist.
+	// A missing file is missing in the original model.
 	return fmt.Errorf("save model to %s: %w", dir, err)
 }
 
-// modelBytes estimates the size of the files of SaveModel.
 func modelBytes(m *savedmodels.Model) int64 {
 	sum := saveBytes(m)
-	// Unreadable files are not counted: copying them will fail.
+	// Copying an unreadable file fails later.
 	_ = files.Walk(m.Dir, func(name string, info fs.FileInfo) error {
 		if name == "variables" {
 			return fs.SkipDir

@@ -19,93 +19,89 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Options configure how a model is opened. The zero value trains with the model's own train
-// signature on TensorFlow's default settings.
+// Options configure a session. The zero value trains with the model's usual train signature and
+// TensorFlow's default settings.
 type Options struct {
-	// Device are the settings of TensorFlow's devices. TensorFlow takes some of them only once
-	// per process; a different value later is gpuopts.ErrTooLate. Open sets the environment
-	// variables that the settings need, if TensorFlow is not open yet.
+	// Device has the settings of TensorFlow's devices. TensorFlow reads some of them once per
+	// process. A different value in a later session is gpuopts.ErrTooLate. The first Open sets
+	// the environment variables that the settings need.
 	Device gpuopts.Options
-	// Config is a serialized tensorflow.ConfigProto that overrides Device.
+	// Config is a serialized tensorflow.ConfigProto whose fields override Device.
 	Config []byte
-	// TrainSignature names the signature to train with; empty means the model's role Train.
+	// TrainSignature names the train signature; empty means savedmodels.Roles.Train.
 	TrainSignature string
-	// AllowUnsafeOps accepts a model with operations that touch files, the
-	// network or Python; see savedmodels.Model.CheckSafe.
+	// AllowUnsafeOps accepts operations that access files, the network or Python; see
+	// savedmodels.Model.CheckSafe.
 	AllowUnsafeOps bool
-	// ReadOnly opens a model for evaluation and prediction. The model need not be trainable.
+	// ReadOnly is for evaluation and prediction. The model need not be trainable.
 	ReadOnly bool
-	// ListAllocations adds a list of allocations to the error of a step that runs out of
-	// memory (ErrOutOfMemory). It runs the step a second time, which takes 10 s on a CPU.
+	// ListAllocations adds a list of allocations to ErrOutOfMemory. To get the list, the step
+	// runs a second time, which takes 10 s on a CPU.
 	ListAllocations bool
-	// AllowInexactSplit allows micro-batches even if their update differs from that of the
-	// whole batch; see CheckSplit.
+	// AllowInexactSplit accepts micro-batches whose update differs from that of the whole
+	// batch; see Plan.CheckSplit.
 	AllowInexactSplit bool
-	// StepsPerExecution is the maximum number of train steps that TrainN runs in one call of
-	// TensorFlow, through the signature train_n; 0 and 1 run them one by one. The results are
-	// the same bit for bit, except in the single-threaded executor and with Compiled (see
-	// Rounding).
+	// StepsPerExecution is the maximum number of train steps that TrainN runs in one execution
+	// of the signature train_n. 0 and 1 mean that steps run one by one. The results are the
+	// same bit for bit, with the exceptions listed in Rounding.
 	StepsPerExecution int
 	// Compiled trains with the XLA-compiled signatures train_xla and, with StepsPerExecution,
-	// train_n_xla. They are used if the batch and the number of steps have the sizes that they
-	// were compiled for. Compiled steps round differently.
+	// train_n_xla, whenever the batch and the number of steps have the compiled sizes. Compiled
+	// steps round differently.
 	Compiled bool
-	// CallerRuns makes steps run their operations one after the other in the calling thread
-	// instead of TensorFlow's threads (RunOptions.inter_op_thread_pool -1). Threads still
-	// share single operations, and the results keep their bits. It saves the time to hand
-	// operations to threads, and loses the time of operations that ran in parallel. TensorFlow
-	// supports it only for steps on one device (run_all_kernels_inline in
-	// DirectSession::RunInternal, common_runtime/direct_session.cc).
+	// CallerRuns runs the operations of a step one after the other in the calling thread
+	// (RunOptions.inter_op_thread_pool -1). A step then does not hand operations to other
+	// threads, but operations no longer run in parallel. Results do not change. TensorFlow
+	// supports CallerRuns for steps on one device (run_all_kernels_inline in
+	// common_runtime/direct_session.cc).
 	CallerRuns bool
-	// Seed is fed to the reserved input seed, together with the number of the step.
+	// Seed is the first number of the reserved input seed. The second is the number of the
+	// step.
 	Seed int64
-	// LossScale is fed to the reserved input loss_scale.
+	// LossScale determines the reserved input loss_scale.
 	LossScale LossScale
 }
 
-// ErrNoSignature means that the model has no signature for the purpose.
+// ErrNoSignature means that the model has no signature for a purpose.
 var ErrNoSignature = errors.New("the model has no such signature")
 
-// Session is an open model. One goroutine at a time may call its methods, except Close, which
-// any goroutine may call. Sessions are independent of each other.
+// Session is an open model. One goroutine at a time may use it. Any goroutine may call Close.
 type Session struct {
 	*Plan
-	config []byte  // a serialized tensorflow.ConfigProto
-	parts  int     // the number of micro-batches; 0 and 1 do not split
-	rate   float64 // value of the reserved input learning_rate; NaN if not set
+	config []byte  // serialized tensorflow.ConfigProto
+	parts  int     // number of micro-batches; 0 and 1 mean no splitting
+	rate   float64 // reserved input learning_rate; NaN if not set
 
 	scaler     *lossScaler // nil if the session does not scale the loss
 	skipped    bool        // see Skipped
-	stuck      float64     // see Stuck; NaN if it is not
+	stuck      float64     // see Stuck; NaN if the scale is not stuck
 	trainNames []string    // names of the results of a train step
-	trace      *[]byte     // where Trace wants the RunMetadata; nil otherwise
+	trace      *[]byte     // receives the RunMetadata during Trace; nil otherwise
 
-	// mu guards native. Only Close changes native from another goroutine; the session's own
-	// goroutine therefore reads it without the lock.
+	// mu protects native. Only Close modifies native from another goroutine, so the session's
+	// own goroutine reads it without the lock.
 	mu     sync.Mutex
 	closed bool
 	gpu    *gpuMeter // nil until GPUBytes finds a GPU
 	native
 }
 
-// native is the part of a session that lives in TensorFlow.
+// native is the part of a session that TensorFlow holds.
 type native struct {
 	tf              *tfbind.Session
 	train, evaluate *runner
 	compiled        *runner   // the XLA-compiled form of train; nil if unused
 	stacker         *stacker  // nil if steps run one by one
-	split           *splitter // nil until a batch is split
-	state           *stateOps // nil until a snapshot is taken
-	setRate         *Step     // the signature set_learning_rate; nil until it is used
+	split           *splitter // nil until SetMicroBatches needs it
+	state           *stateOps // nil until the first snapshot
+	setRate         *Step     // signature set_learning_rate; nil until it is used
 	resetMetrics    *Step     // nil if there is no such signature
 }
 
-// Open loads the model of a plan into TensorFlow and restores its variables. Device options
-// that contradict each other or the environment are an *option.Error. If the options ask for a
-// GPU (gpuopts.Options.AsksForGPU) and TensorFlow has none, the error is ErrNoGPU. The result
-// must be closed.
-//
-// ctx is checked before loading, which TensorFlow cannot interrupt.
+// Open loads the model of a plan into TensorFlow and restores its variables. The result must be
+// closed. Device options that contradict each other or the environment return an *option.Error.
+// If the options need a GPU (gpuopts.Options.AsksForGPU) that TensorFlow does not have, the
+// error is ErrNoGPU. ctx is checked before loading, which TensorFlow cannot interrupt.
 func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if p == nil {
 		return nil, errors.New("open session: the plan is nil; pass one from Compile")
@@ -120,8 +116,8 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	}
 	config, err := device.ConfigProto()
 	if err == nil {
-		// In the wire format, concatenated messages are merged, and the second one takes
-		// precedence. This keeps fields that this build does not know.
+		// The concatenation of two messages is their merge, in which fields of the second
+		// message replace fields of the first. It keeps unknown fields.
 		config = slices.Concat(config, p.opts.Config)
 		err = settle(*device, config)
 	}
@@ -148,7 +144,7 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 
 var errNoModel = errors.New("the model is nil; pass one from savedmodels.Open")
 
-// causeOf returns why a context has ended, or an error if it is nil.
+// causeOf returns why a context has ended. A nil context is an error.
 func causeOf(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("the context is nil; pass one, such as context.Background()")
@@ -159,7 +155,7 @@ func causeOf(ctx context.Context) error {
 // ErrNoGPU means that the options ask for a GPU that TensorFlow does not have.
 var ErrNoGPU = errors.New("TensorFlow has no GPU here")
 
-// checkGPU returns ErrNoGPU if the options ask for a GPU and there is none.
+// checkGPU returns ErrNoGPU if the options need a GPU and there is none.
 func (s *Session) checkGPU() error {
 	asks := s.opts.Device.AsksForGPU()
 	if asks == "" {
@@ -172,8 +168,7 @@ func (s *Session) checkGPU() error {
 	return option.Errorf("{"+asks+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(shortNames(devices), ", "))
 }
 
-// load opens the model in TensorFlow. After an error the session and its earlier steps are
-// closed, and their methods return tfbind.ErrClosed.
+// load opens the model in TensorFlow. An error closes the session and its earlier steps.
 func (s *Session) load() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,8 +191,7 @@ func (s *Session) load() error {
 	return err
 }
 
-// unload closes the native session so that load can make a new one. After an error the session
-// is closed.
+// unload closes the native session before another load. An error closes the session.
 func (s *Session) unload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,8 +203,8 @@ func (s *Session) unload() error {
 	return err
 }
 
-// adopt calls put to store an object made from the native session. If the session was closed
-// in the meantime, adopt closes c, unless it is nil, and returns tfbind.ErrClosed.
+// adopt stores an object of the native session with put. If the session was closed in the
+// meantime, adopt closes c, if not nil, and returns tfbind.ErrClosed.
 func (s *Session) adopt(c io.Closer, put func(n *native)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,9 +247,9 @@ func (s *Session) prepareRoles(n *native) (err error) {
 // Devices lists TensorFlow's devices.
 func (s *Session) Devices() ([]tfbind.Device, error) { return s.tf.Devices() }
 
-// Close frees the session, its own steps, its graph and its variables. The owner of a step
-// made by Prepare closes it, before or after the session. TensorFlow's default CPU allocator
-// keeps most of the memory for reuse (measured on 2.21). Closing twice does nothing.
+// Close frees the session with its graph and variables. Steps made by Prepare must be closed
+// separately, before or after. TensorFlow's default CPU allocator keeps most of the memory for
+// reuse (measured with 2.21). Closing twice does nothing.
 func (s *Session) Close() error {
 	if s == nil {
 		return nil
@@ -266,7 +260,7 @@ func (s *Session) Close() error {
 		return nil
 	}
 	s.closed = true
-	_ = s.gpu.Close() // it was only read from
+	_ = s.gpu.Close()
 	return s.native.close()
 }
 
@@ -283,15 +277,15 @@ func (n *native) close() error {
 	return n.tf.Close()
 }
 
-// TrainMetrics returns the names of the results of a train step. "loss" is the first;
-// loss_scale and skipped_steps are the last if the session scales the loss. Those that
-// RunningMetrics also lists are not values of one batch. TrainMetrics is part of fit.Session.
+// TrainMetrics returns the names of the results of a train step. "loss" is first. With loss
+// scaling, loss_scale and skipped_steps are last. Metrics in RunningMetrics cover several
+// batches. TrainMetrics implements fit.Session.
 func (s *Session) TrainMetrics() []string {
 	return s.trainNames
 }
 
 // EvaluateMetrics returns the names of the results of an evaluation, "loss" first; nil if the
-// model has no signature for it.
+// model has no evaluation signature.
 func (s *Session) EvaluateMetrics() []string {
 	if s.evaluate == nil {
 		return nil
@@ -299,11 +293,11 @@ func (s *Session) EvaluateMetrics() []string {
 	return s.evaluate.names
 }
 
-// Train runs one train step on a batch and writes its results to out. Running metrics cover all
-// batches since ResetMetrics: call it at the start of an epoch. Train does not allocate after
-// the first batch of each shape. step is the number of steps done before; it is part of
-// the reserved input seed. The step is not interrupted when ctx ends; see tfbind.Finish. After
-// an error of TensorFlow the variables may be partly updated: restore a checkpoint.
+// Train runs one train step on a batch and writes its results to out. step is the number of
+// steps done before, which is part of the reserved input seed. ctx does not interrupt the step;
+// see tfbind.Finish. After an error of TensorFlow some of the variables may be updated, so the
+// caller must restore a checkpoint. Running metrics cover all batches since ResetMetrics. Train
+// does not allocate after the first batch of each shape.
 func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
 	if err := s.beginTrain(out); err != nil {
 		return err
@@ -326,7 +320,7 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return err
 }
 
-// beginTrain checks the length of out, and clears the result of the previous train step.
+// beginTrain checks the length of out and resets the status of the previous step.
 func (s *Session) beginTrain(out []float64) error {
 	if s.train == nil {
 		return fmt.Errorf("train: %w: the session was opened read-only", ErrNoSignature)
@@ -335,8 +329,7 @@ func (s *Session) beginTrain(out []float64) error {
 	return s.train.checkLen(out, s.trainNames)
 }
 
-// compiledFor returns the XLA-compiled signature for whole batches of that many samples; nil
-// if there is none.
+// compiledFor returns the XLA-compiled train signature for a batch size; nil if there is none.
 func (s *Session) compiledFor(samples int) *runner {
 	if c := s.compiled; c != nil && batchOf(c.signature, 0) == int64(samples) {
 		return c
@@ -344,8 +337,8 @@ func (s *Session) compiledFor(samples int) *runner {
 	return nil
 }
 
-// Trace is like Train and returns a serialized tensorflow.RunMetadata; see [Step.Trace]. With
-// micro-batches it is that of the last one.
+// Trace runs Train and returns a serialized tensorflow.RunMetadata; see [Step.Trace]. With
+// micro-batches, the RunMetadata is that of the last one.
 func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error) {
 	s.trace = &metadata
 	defer func() { s.trace = nil }()
@@ -353,12 +346,11 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 	return metadata, err
 }
 
-// RunningMetrics returns the names of the metrics that accumulate over all batches since
-// ResetMetrics, those of Train and Evaluate together; see savedmodels.Model.RunningMetrics.
+// RunningMetrics returns the names of the metrics that accumulate over all batches of Train and
+// Evaluate since ResetMetrics; see savedmodels.Model.RunningMetrics.
 func (s *Session) RunningMetrics() []string { return s.model.RunningMetrics() }
 
-// ResetMetrics resets the running metrics, if the model has any. It is called before an epoch
-// or an evaluation.
+// ResetMetrics resets the running metrics, if any, before an epoch or an evaluation.
 func (s *Session) ResetMetrics(ctx context.Context) error {
 	if s.resetMetrics == nil {
 		return nil
@@ -366,9 +358,9 @@ func (s *Session) ResetMetrics(ctx context.Context) error {
 	return s.resetMetrics.Run(ctx)
 }
 
-// Finalize gives the weights their final values, such as their moving averages (use_ema of
-// Keras optimizers), through the signature finalize, if the model has one. Later training
-// continues from these values.
+// Finalize runs the signature finalize, if there is one. It gives the weights their final
+// values, such as moving averages (use_ema of Keras optimizers). Later training continues from
+// these values.
 func (s *Session) Finalize(ctx context.Context) error {
 	if s.roles.Finalize == "" {
 		return nil
@@ -381,12 +373,11 @@ func (s *Session) Finalize(ctx context.Context) error {
 }
 
 // Evaluate runs the evaluation signature on a batch and writes its results to out. It changes
-// only the state of running metrics, which it shares with Train: call ResetMetrics before the
-// first batch of an evaluation.
+// only running metrics, which it shares with Train: call ResetMetrics before an evaluation.
 //
-// With micro-batches (SetMicroBatches), it splits the batch like Train, unless the batch size
-// is part of the signature. If loss and metrics are means over samples, the results equal
-// those of the whole batch except for the order in which floats are added.
+// With micro-batches (SetMicroBatches), Evaluate splits the batch like Train, unless the
+// signature has a fixed batch size. Results that are means over samples equal those of the
+// whole batch except for the order of floating-point additions.
 func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (err error) {
 	r := s.evaluate
 	if r == nil {
@@ -403,10 +394,9 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 	return err
 }
 
-// SetLearningRate sets the rate of later train steps. It uses the reserved input learning_rate
-// of the train signature, or else the signature set_learning_rate; a model with neither is
-// ErrNoSignature. A rate set through the signature is part of the model's state, so Save
-// writes it.
+// SetLearningRate sets the rate of later train steps through the reserved input learning_rate
+// or else the signature set_learning_rate. A model that has neither is ErrNoSignature. Save
+// includes a rate that was set through the signature.
 func (s *Session) SetLearningRate(rate float64) error {
 	if s.train != nil && s.train.signature.Reserved(savedmodels.InputLearningRate) != nil {
 		s.rate = rate
@@ -435,10 +425,9 @@ func (s *Session) SetLearningRate(rate float64) error {
 	return s.setRate.Run(context.Background())
 }
 
-// Identity describes what must be equal for a checkpoint to be restored in this session: the
-// graph of the model, the train signature, the precision, the XLA-compiled signatures, several
-// steps per execution where they round differently ([Rounding]), and the version of
-// TensorFlow, since other versions round differently.
+// Identity describes what a session must have in common with the session that wrote a
+// checkpoint: the graph, the train signature, the seed, the loss scale, the version of
+// TensorFlow, and the options that change how steps round ([Rounding]).
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{
 		"model": s.model.Hash, "signature": s.roles.Train,
@@ -450,7 +439,7 @@ func (s *Session) Identity() map[string]string {
 	if r := s.opts.Rounding(); r.Loop {
 		id["fused"] = fmt.Sprintf("up to %d steps per call in the single-threaded executor", r.StepsPerExecution)
 	}
-	if info, err := tfbind.Load(""); err == nil { // the library is open, so there is no error
+	if info, err := tfbind.Load(""); err == nil {
 		id["tensorflow"] = info.Version
 	}
 	if s.train != nil && s.train.signature.Reserved(savedmodels.InputSeed) != nil {
@@ -459,7 +448,7 @@ func (s *Session) Identity() map[string]string {
 	if s.scaler != nil {
 		id["loss_scale"] = s.scaler.String()
 	} else if s.train != nil && s.train.signature.Reserved(savedmodels.InputLossScale) != nil {
-		id["loss_scale"] = "1" // the value that is fed
+		id["loss_scale"] = "1" // the generated value
 	}
 	return id
 }

@@ -11,17 +11,15 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Snapshot is the state of a model at one moment, in memory: the values of all variables of a
-// checkpoint, the learning rate and the loss scale. It outlives its session and must be
-// closed.
+// Snapshot is a copy of a model's state in memory: the variables of a checkpoint, the learning
+// rate and the loss scale. It must be closed, and may be used after its session is closed.
 //
-// A snapshot shares the variables' buffers until training writes to the variables, which
-// copies them. After some steps it takes the memory of the variables a second time, at most
-// Bytes.
+// A snapshot shares memory with the variables until training changes them. Then it takes the
+// memory of the variables a second time, at most Bytes.
 //
-// State outside of variables (random generators of operations, tables that change, iterators)
-// is not included: it continues in the same session and starts over in a reloaded one. Package
-// savedmodels warns about it (savedmodels.CodeStateNotSaved).
+// State outside of variables, such as random generators in operations, is not part of a
+// snapshot (see savedmodels.CodeStateNotSaved). It continues in the same session and starts
+// over in a reloaded one.
 type Snapshot struct {
 	model  string // hash of the model
 	values tfbind.Results
@@ -29,10 +27,10 @@ type Snapshot struct {
 	scale  scaleState
 }
 
-// ErrSnapshot means that the snapshot is closed, or is of another model.
+// ErrSnapshot means that the snapshot is closed or belongs to another model.
 var ErrSnapshot = errors.New("the snapshot cannot be used")
 
-// Bytes returns the size of the values.
+// Bytes returns the size of the variables.
 func (p *Snapshot) Bytes() int64 {
 	var n int64
 	for _, v := range p.values {
@@ -41,7 +39,7 @@ func (p *Snapshot) Bytes() int64 {
 	return n
 }
 
-// Close frees the values. Closing twice does nothing.
+// Close frees the memory. Closing twice does nothing.
 func (p *Snapshot) Close() error {
 	if p == nil {
 		return nil
@@ -51,17 +49,17 @@ func (p *Snapshot) Close() error {
 	return values.Close()
 }
 
-// stateOps are operations added to the model's graph that read and write its variables.
+// stateOps are operations that read and write the variables, added to the model's graph.
 type stateOps struct {
 	reads, places []tfbind.Output
 	writes        []tfbind.Operation
 }
 
-// statePrefix is the prefix of the names of the operations that are added to a model's graph.
+// statePrefix is the prefix of the names of added operations.
 const statePrefix = "steadyfit_state"
 
-// stateOperations adds the operations to the graph at their first use. A handle with the same
-// name and container refers to the same variable.
+// stateOperations adds the operations at their first use. It makes new handles: a handle with
+// the name and container of a variable refers to that variable.
 func (s *Session) stateOperations() (*stateOps, error) {
 	if s.state != nil {
 		return s.state, nil
@@ -111,8 +109,7 @@ func (s *Session) stateOperations() (*stateOps, error) {
 	return o, nil
 }
 
-// fits reports whether the snapshot can be written to a model's variables. The error is
-// ErrSnapshot.
+// fits returns ErrSnapshot if the snapshot cannot be written to a model's variables.
 func (p *Snapshot) fits(m *savedmodels.Model) error {
 	switch {
 	case p == nil || p.values == nil:
@@ -123,7 +120,7 @@ func (p *Snapshot) fits(m *savedmodels.Model) error {
 	return nil
 }
 
-// Snapshot takes the state of the model. The result must be closed.
+// Snapshot copies the state of the model. The result must be closed.
 func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	o, err := s.stateOperations()
 	if err != nil {
@@ -143,9 +140,9 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return p, nil
 }
 
-// Revert returns the model to a snapshot, of this session or another one of the same model. It
-// does not close the snapshot and does not change a fixed loss scale. If it fails, only some
-// of the variables may be restored.
+// Revert returns the model to a snapshot, which may be from another session of the same model.
+// It leaves the snapshot open and does not change a fixed loss scale. After an error, some of
+// the variables may be restored.
 func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	if err := p.fits(s.model); err != nil {
 		return fmt.Errorf("revert: %w", err)

@@ -10,7 +10,7 @@ import (
 	"steadyfit/option"
 )
 
-// prepareVariants prepares the signatures that replace train, depending on the options.
+// prepareVariants prepares the signatures that can replace train.
 func (s *Session) prepareVariants(n *native) (err error) {
 	if s.opts.Compiled && s.roles.TrainXLA != "" {
 		if n.compiled, err = s.runner(n.tf, s.roles.TrainXLA); err != nil {
@@ -31,14 +31,14 @@ func (s *Session) prepareVariants(n *native) (err error) {
 	return err
 }
 
-// compiledSignatures returns which XLA-compiled signatures train the model, for Identity.
+// compiledSignatures describes the XLA-compiled signatures for Identity.
 func (s *Session) compiledSignatures() string {
 	var parts []string
 	if s.compiled != nil {
 		parts = append(parts, s.compiled.signature.Name)
 	}
 	if s.stacker != nil && s.stacker.compiled != nil {
-		// The number of steps per execution decides which steps this signature runs.
+		// The number of steps per execution determines the steps that this signature runs.
 		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacker.compiled.signature.Name, s.opts.StepsPerExecution))
 	}
 	if len(parts) == 0 {
@@ -47,11 +47,10 @@ func (s *Session) compiledSignatures() string {
 	return strings.Join(parts, ", ")
 }
 
-// Uncompiled reports which steps on batches of that many samples do not use an XLA-compiled
-// signature, and why. It is empty if all steps use one, or if Options.Compiled is not set.
-// most is the largest number of steps per execution in the training, which a pass, an epoch or
-// checkpoints may limit. Shorter executions, such as at the end of an epoch, are not
-// considered.
+// Uncompiled returns which steps on batches of this size are not compiled, and why, if
+// Options.Compiled is set. It is empty if all steps are compiled. most is the largest number of
+// steps per execution, which a pass, an epoch or checkpoints may limit. Uncompiled ignores
+// shorter executions, such as at the end of an epoch.
 func (s *Session) Uncompiled(samples, most int) string {
 	if !s.opts.Compiled {
 		return ""
@@ -81,11 +80,10 @@ func (s *Session) Uncompiled(samples, most int) string {
 
 // stacker runs several steps per execution.
 type stacker struct {
-	// full and rest use the same signature. full is for executions with the maximum number of
-	// steps and rest for other numbers, so that neither reallocates its buffers. compiled is
-	// nil if there is none.
+	// full and rest run the same signature. full is for the maximum number of steps and rest
+	// for all other numbers, so that full does not reallocate its buffers. compiled may be nil.
 	full, rest, compiled *stack
-	// next is the stack that batches are currently added to; nil if there is none.
+	// next is the stack that batches are added to; nil if there is none.
 	next *stack
 }
 
@@ -111,7 +109,7 @@ func (f *stacker) close() {
 	}
 }
 
-// choose returns the stack that runs n steps; nil if there is none.
+// choose returns the stack for an execution of n steps; nil if there is none.
 func (f *stacker) choose(n, samples, most int) *stack {
 	switch {
 	case f.compiled != nil && f.compiled.layout.takes(n, samples):
@@ -124,16 +122,16 @@ func (f *stacker) choose(n, samples, most int) *stack {
 	return f.rest
 }
 
-// stack is a signature that runs several steps. Its inputs are written one batch at a time.
+// stack runs a signature of several steps. Its inputs are set batch by batch.
 type stack struct {
 	*runner
 	layout *layout
-	// metrics are the indices of train's metrics in those of the runner.
+	// metrics are the indices of train's metrics in the runner's metrics.
 	metrics []int
-	// have is the number of stacked batches, out of Step.steps; samples is the size of each.
+	// have is the number of stacked batches of Step.steps. samples is the size of each batch.
 	have, samples int
-	// joined is all batches of the execution if they are contiguous in memory until it has
-	// run. Its size is 0 if the batches are copied one by one.
+	// joined has all batches of the execution if they are contiguous in memory. Its size is 0
+	// if batches are copied one by one.
 	joined data.Batch
 }
 
@@ -142,7 +140,7 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &stack{runner: r, layout: l, metrics: r.find(n.train.names)} // stackOf has checked that none is missing
+	k := &stack{runner: r, layout: l, metrics: r.find(n.train.names)} // layoutOf checks that none is missing
 	for i := range k.inputs {
 		in := &k.inputs[i]
 		if in.stacked = isStacked(in.Name); in.stacked && !in.UnknownRank {
@@ -152,12 +150,12 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 	return k, nil
 }
 
-// StepsPerExecution returns Options.StepsPerExecution. It is part of fit.Stacker.
+// StepsPerExecution returns Options.StepsPerExecution. It implements fit.Stacker.
 func (s *Session) StepsPerExecution() int { return s.opts.StepsPerExecution }
 
-// Stackable returns the number of train steps that the next execution can run, at most n, on
-// batches of that many samples. It is 1 if steps must run one by one, as with micro-batches.
-// Stackable is part of fit.Stacker.
+// Stackable returns how many train steps, at most n, the next execution can run on batches of
+// this size. It is 1 with micro-batches or if steps must run one by one. Stackable implements
+// fit.Stacker.
 func (s *Session) Stackable(n, samples int) int {
 	f := s.stacker
 	n = min(n, s.opts.StepsPerExecution)
@@ -177,14 +175,13 @@ func (s *Session) Stackable(n, samples int) int {
 	return n
 }
 
-// Stack adds the batch of step i, from 0, to an execution of n steps, which TrainN then runs.
-// Batches are added in order and have the same size. i = 0 starts over; after an error, the
-// caller must start over too. Stack does not allocate once an execution of n steps was
-// stacked. It is part of fit.Stacker.
+// Stack adds the batch of step i, from 0, to an execution of n steps, which TrainN runs. All
+// batches have the same size and are added in order. i = 0 starts a new execution, which is
+// also necessary after an error. Stack implements fit.Stacker.
 //
-// Stack copies the batch, so the caller may reuse it. But if the batches of the execution can
-// be joined (data.Batch.Join), TrainN reads them in place. TrainN must then run before the
-// dataset returns the batch after them, or else it returns ErrStack.
+// If the batches are contiguous in memory (data.Batch.Join), TrainN reads them in place. It
+// must then run before the dataset returns the next batch, or else the error is ErrStack. Other
+// batches are copied. Stack does not allocate after the first execution of n steps.
 func (s *Session) Stack(i, n int, b data.Batch) error {
 	f := s.stacker
 	if f == nil {
@@ -213,7 +210,6 @@ func (s *Session) Stack(i, n int, b data.Batch) error {
 	return nil
 }
 
-// begin begins an execution of n steps with its first batch.
 func (k *stack) begin(n int, b data.Batch) error {
 	k.steps, k.have, k.samples = n, 0, b.Size
 	for len(k.seeds) < 2*n {
@@ -235,7 +231,7 @@ func (k *stack) begin(n int, b data.Batch) error {
 // add adds the next batch.
 func (k *stack) add(b data.Batch) error {
 	if k.joined.Size > 0 && !(b.IsPart(k.have, k.joined) && k.matches(b.Fields)) {
-		// The batch is not next to the previous ones, whose memory is still valid.
+		// The batch is not contiguous with the previous ones. Their memory is still valid.
 		earlier, have := k.joined, k.have
 		k.joined, k.have = data.Batch{}, 0
 		for i := range have {
@@ -250,8 +246,8 @@ func (k *stack) add(b data.Batch) error {
 	return k.feedNext(b)
 }
 
-// feedNext copies the next batch. If the batches are contiguous, the last one feeds all of
-// them, without a copy for large inputs until reset.
+// feedNext copies the next batch. If the batches are contiguous, it does nothing until the last
+// batch, and then sets the inputs to all batches, in place if they are large.
 func (k *stack) feedNext(b data.Batch) error {
 	values, last := b, k.have == k.steps-1
 	if k.joined.Size > 0 {
@@ -274,12 +270,12 @@ func (k *stack) feedNext(b data.Batch) error {
 	return nil
 }
 
-// TrainN runs the steps whose batches were stacked in one execution, and writes the means of
-// their metrics to out. It does the same as Train for one batch after the other. step is the
-// number of steps done before the first. Each step gets the seed of its own number;
-// learning_rate and loss_scale are fed once. The execution is not interrupted when ctx ends.
-// After an error of TensorFlow any number of the steps may have run, and the variables may be
-// partly updated. TrainN is part of fit.Stacker.
+// TrainN runs the stacked steps in one execution and writes the means of their metrics to out.
+// The result is the same as with Train for one batch after the other. step is the number of
+// steps done before. Each step has its own seed, and all have the same learning_rate and
+// loss_scale. ctx does not interrupt the execution. After an error of TensorFlow, any number of
+// the steps may have run, and some of the variables may be updated. TrainN implements
+// fit.Stacker.
 func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) (err error) {
 	f := s.stacker
 	if f == nil {

@@ -14,23 +14,22 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Step is a prepared signature that can run repeatedly. One goroutine at a time may use it.
+// Step is a prepared signature, which can run repeatedly. One goroutine at a time may use it.
 type Step struct {
 	binding
 	session *Session
 	tf      *tfbind.Step
 	outputs []savedmodels.Tensor
-	steps   int     // per execution; 0 if its inputs are not stacked
+	steps   int     // steps per execution; 0 if inputs are not stacked
 	seeds   []int64 // two for each step
-	feeds   int64   // number of calls of Feed that succeeded
+	feeds   int64   // number of successful Feeds
 	ones    []float32
-	// borrows is true while inputs read the memory of a batch. keeps is true if the model
-	// still refers to that memory.
+	// borrows reports whether inputs refer to the memory of a batch. keeps reports whether
+	// TensorFlow referred to a batch after its run.
 	borrows, keeps bool
 }
 
-// Prepare resolves the names of a signature and lays out its inputs. The step fetches all
-// outputs. The result must be closed.
+// Prepare makes a Step of a signature, which fetches all outputs. The result must be closed.
 func (s *Session) Prepare(signature string) (*Step, error) {
 	sig, err := s.model.Signature(signature)
 	if err != nil {
@@ -39,8 +38,7 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 	return s.prepare(s.tf, sig, sig.Outputs)
 }
 
-// callerRuns is the tensorflow.RunOptions for Options.CallerRuns: inter_op_thread_pool (field
-// 3) is -1.
+// callerRuns is a serialized tensorflow.RunOptions with inter_op_thread_pool (field 3) = -1.
 var callerRuns = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), math.MaxUint64)
 
 func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
@@ -80,15 +78,15 @@ func (st *Step) Close() error {
 	return st.tf.Close()
 }
 
-// Run runs the step once. Its results are valid until the next run.
+// Run runs the signature once. The results are valid until the next run.
 func (st *Step) Run(ctx context.Context) error {
 	err := st.tf.Run(ctx)
 	if err == nil {
 		return nil
 	}
 	if st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
-		// A second run does no harm, since the variables may already be partly updated. If
-		// there is enough memory now, the first error is returned.
+		// A second run does no harm, since the variables may be partly updated already. If it
+		// succeeds, the first error is returned.
 		if again := st.tf.Explain(ctx); errors.Is(again, ErrOutOfMemory) {
 			err = again
 		}
@@ -96,7 +94,7 @@ func (st *Step) Run(ctx context.Context) error {
 	return fmt.Errorf("signature %s: %w", st.signature.Name, err)
 }
 
-// Trace is like Run and returns a serialized tensorflow.RunMetadata with the times and the
+// Trace runs the step and returns a serialized tensorflow.RunMetadata with the times and
 // allocations of each operation. Tracing costs time and memory; see [tfbind.Step.Trace].
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	metadata, err := st.tf.Trace(ctx)
@@ -106,7 +104,7 @@ func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	return metadata, nil
 }
 
-// Float returns a scalar output of the last run without allocating.
+// Float returns a scalar output of the last run. It does not allocate.
 func (st *Step) Float(name string) (float64, error) {
 	i, err := st.output(name)
 	if err != nil {
@@ -115,8 +113,8 @@ func (st *Step) Float(name string) (float64, error) {
 	return st.tf.Float(i)
 }
 
-// Output transfers an output of the last run to the caller, who must close it. A second call
-// for the same output fails.
+// Output transfers an output of the last run to the caller, who must close it. It works once
+// per output and run.
 func (st *Step) Output(name string) (*tfbind.Tensor, error) {
 	i, err := st.output(name)
 	if err != nil {
@@ -134,17 +132,17 @@ func (st *Step) output(name string) (int, error) {
 	return 0, fmt.Errorf("signature %s has no output %q to read; it has %s", st.signature.Name, name, names(st.outputs))
 }
 
-// runner is the step of a role together with the scalars that it reports.
+// runner is a step with its metrics.
 type runner struct {
 	*Step
-	names      []string // names of the metrics, which are the first outputs of the step
+	names      []string // names of the metrics, which are the first outputs
 	reductions []reduction
 	part       []float64 // the metrics of a micro-batch
-	// finite is the index of the output grads_finite of the step; -1 if there is none.
+	// finite is the index of the output grads_finite; -1 if there is none.
 	finite int
 }
 
-// runner prepares a role. The result is nil if there is an error.
+// runner prepares a signature. The result is nil after an error.
 func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) {
 	sig, err := s.model.Signature(signature)
 	if err != nil {
@@ -167,8 +165,8 @@ func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) 
 	return r, nil
 }
 
-// on runs the step on a batch and writes the metrics to out. Large inputs are read in place.
-// applied is false if the step was skipped.
+// on runs the signature on a batch and writes the metrics to out. It reads large inputs in
+// place. applied is false for a skipped step.
 func (r *runner) on(ctx context.Context, b data.Batch, out []float64) (applied bool, err error) {
 	if err := r.feed(b, true); err != nil {
 		return false, err
@@ -184,8 +182,8 @@ func (r *runner) on(ctx context.Context, b data.Batch, out []float64) (applied b
 	return r.read(out)
 }
 
-// read reads the metrics of the last run, and grads_finite; without that output, applied is
-// true.
+// read reads the metrics and grads_finite of the last run. If there is no grads_finite, applied
+// is true.
 func (r *runner) read(out []float64) (applied bool, err error) {
 	for i := range out {
 		if out[i], err = r.tf.Float(i); err != nil {
@@ -195,7 +193,7 @@ func (r *runner) read(out []float64) (applied bool, err error) {
 	return r.isFinite(r.finite)
 }
 
-// isFinite reads the output grads_finite; it returns true if there is none.
+// isFinite reads the output grads_finite. If its index is negative, the result is true.
 func (st *Step) isFinite(output int) (bool, error) {
 	if output < 0 {
 		return true, nil
@@ -204,7 +202,6 @@ func (st *Step) isFinite(output int) (bool, error) {
 	return v != 0, err
 }
 
-// checkLen returns an error if the length of out differs from the number of results.
 func (r *runner) checkLen(out []float64, want []string) error {
 	if len(out) == len(want) {
 		return nil
@@ -212,7 +209,7 @@ func (r *runner) checkLen(out []float64, want []string) error {
 	return fmt.Errorf("signature %s: the slice has length %d, expected %d for the results %v", r.signature.Name, len(out), len(r.names), r.names)
 }
 
-// find returns the index in the runner's metrics of each name; -1 if the runner lacks it.
+// find returns the index of each name in the runner's metrics; -1 for a missing name.
 func (r *runner) find(names []string) []int {
 	at := make([]int, len(names))
 	for i, name := range names {

@@ -10,14 +10,13 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// ErrVariables means that the variables of the checkpoint differ from those of the model.
+// ErrVariables means that the variables of a checkpoint differ from those of the model.
 var ErrVariables = errors.New("the checkpoint has other variables than the model")
 
-// CheckVariables checks that a checkpoint, perhaps of another model, has exactly the variables
-// of this model: the names, types and shapes in the files of the model's own weights.
-// Otherwise it returns ErrVariables with the first few differences. It needs no TensorFlow and
-// reads no values. The names are those of Python's objects, so they stay the same when a model
-// is exported again.
+// CheckVariables returns nil if a checkpoint, perhaps of another model, has exactly the
+// variables of this model, with their names, types and shapes. Otherwise the error is
+// ErrVariables with the first differences. It compares the files' object names, which stay the
+// same when a model is exported again. It needs no TensorFlow and does not read values.
 func CheckVariables(model *savedmodels.Model, prefix string) error {
 	if model == nil {
 		return errNoModel
@@ -39,7 +38,7 @@ func CheckVariables(model *savedmodels.Model, prefix string) error {
 	return nil
 }
 
-// CheckVariables calls the function CheckVariables for the session's model. It is part of
+// CheckVariables calls the function CheckVariables for the session's model. It implements
 // fit.VariableChecker.
 func (s *Session) CheckVariables(_ context.Context, prefix string) error {
 	return CheckVariables(s.model, prefix)
